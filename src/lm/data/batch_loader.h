@@ -1,0 +1,58 @@
+// Feeds a training loop: reads samples ahead on its own threads, in an order given by the consumed-sample
+// count alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lm/data/dataset.h"
+
+namespace primus::data {
+
+// One microbatch on the host, row-major [micro_batch_size, seq_length].
+struct Batch {
+  int64_t first_sample = 0;      // number of its first row's sample
+  std::vector<int32_t> tokens;   // [B, S] inputs
+  std::vector<int32_t> labels;   // [B, S] the tokens one position later
+  std::vector<float> loss_mask;  // [B, S]
+};
+
+struct BatchLoaderOptions {
+  int64_t micro_batch_size = 1;  // B
+  int dp_rank = 0, dp_size = 1;  // data-parallel place of this rank
+  int64_t consumed_samples = 0;  // where to start; a multiple of micro_batch_size * dp_size
+  int prefetch = 4;              // microbatches read ahead; 0 reads in next() itself
+  int threads = 1;
+};
+
+// Microbatch i (counted from the start of the run, over all steps) of rank r holds samples
+//   consumed + i * B * dp_size + r * B + m,  m in [0, B)
+// which is Megatron's sequential sampler: sample of (step k, micro j, rank r, row m) = k*GBS + j*B*DP + r*B +
+// m.
+//
+// One consumer thread calls next(). An error while reading ahead is thrown by the next() that would have
+// returned that microbatch. The destructor stops the threads.
+class BatchLoader {
+ public:
+  // `dataset` must outlive the loader.
+  BatchLoader(const Dataset& dataset, const BatchLoaderOptions& options);
+  ~BatchLoader();
+  BatchLoader(const BatchLoader&) = delete;
+  BatchLoader& operator=(const BatchLoader&) = delete;
+
+  // The next microbatch; the reference is valid until the following call. Error(kInvalid) past the data set's
+  // end.
+  const Batch& next();
+
+  // Samples of all ranks consumed by the microbatches returned so far, the start value included.
+  int64_t consumed_samples() const;
+  // Total time next() has waited for data.
+  double wait_seconds() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace primus::data

@@ -1,0 +1,88 @@
+// Training data as numbered sequences of token ids.
+//
+// open_datasets() takes what a user has (Megatron .bin/.idx prefixes, JSONL, plain text, or mock data) and
+// gives the train, valid and test data sets in Megatron-LM's own sample order (gpt_dataset.h and blend.h have
+// the algorithms). A data set is a pure function from sample number to tokens: the only state of training is
+// how many samples were consumed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus::data {
+
+// Thread-safety: const methods may be called from any number of threads at once; they take no lock.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  // Number of samples that can be asked for; at least the number requested.
+  virtual int64_t size() const = 0;
+  virtual int64_t seq_length() const = 0;
+
+  // Sample `index` of [0, size): `tokens` is [seq_length + 1], inputs being tokens[0..seq) and labels
+  // tokens[1..seq]; `loss_mask` is [seq_length]: 1 where the label counts, 0 where it does not (padding, end
+  // of document when masked).
+  virtual void sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const = 0;
+
+  // Where it comes from, for messages: "corpus/en_text_document (train)".
+  virtual std::string description() const = 0;
+};
+
+// How far tokenising on the fly has come.
+struct TokenizeProgress {
+  std::string_view input;   // the file being read
+  uint64_t bytes_done = 0;  // of all inputs
+  uint64_t bytes_total = 0;
+  uint64_t documents = 0;
+  uint64_t tokens = 0;
+  double seconds = 0;
+};
+using TokenizeProgressFn = std::function<void(const TokenizeProgress&)>;
+
+struct DataOptions {
+  // One of data_path, per-split paths, or mock_data. Each path is a Megatron prefix ("dir/name" of
+  // dir/name.bin and .idx), a text file (.txt), a JSON-lines file (.jsonl or .json, also .gz and .zst), a
+  // folder of such files, or a glob. A list may carry blend weights in Megatron's form: weight path weight
+  // path ...
+  std::vector<std::string> data_path;
+  std::vector<std::string> train_data_path, valid_data_path, test_data_path;
+  bool mock_data = false;
+  std::string split;  // of data_path, e.g. "969,30,1", which is also the default
+
+  int64_t seq_length = 0;
+  int64_t seed = 1234;
+  // Samples that training, all evaluations, and the final test will draw; a split of which none is drawn is
+  // not opened.
+  int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
+  int64_t vocab_size = 0;      // refuses larger ids when a sample is read; 0: the tokenizer's
+  bool eod_mask_loss = false;  // loss 0 where the input token is end-of-document
+
+  // Tokenising text and JSONL on the fly. The result is kept as .bin/.idx under cache_dir, named by a hash of
+  // the inputs' contents, the tokenizer and these options; it appears complete or not at all.
+  std::filesystem::path cache_dir;  // data_cache_path; empty: ".primus-cache" beside the first input
+  std::string json_key = "text";
+  bool append_eod = true;
+  bool skip_bad = false;        // count broken JSON lines instead of stopping at the first
+  int workers = 0;              // threads; 0: one per core
+  TokenizeProgressFn progress;  // called from one thread at a time, about ten times a second
+};
+
+// A split is null where no sample of it was requested.
+struct Datasets {
+  std::unique_ptr<const Dataset> train, valid, test;
+};
+
+// Errors (Error): kInvalid for missing, truncated or inconsistent files, a split without data, a sequence
+// longer than a split's data, ids beyond the vocabulary, broken JSON lines ("file:line"); kIo where the
+// system refuses. `tokenizer` must outlive nothing: the data sets do not keep it.
+Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer);
+
+}  // namespace primus::data

@@ -1,0 +1,110 @@
+// Text to token ids and back: the interface that training, generation and the data tools share.
+//
+// Implementations: Hugging Face tokenizer.json (huggingface.h), SentencePiece .model (sentencepiece.h),
+// tiktoken rank files (tiktoken.h), and the built-in byte and null tokenizers (simple.h). A component that an
+// implementation does not support is named and refused when the tokenizer is loaded; nothing is approximated.
+//
+// Text is UTF-8. Bytes that are not valid UTF-8 never fail: each maximal invalid part becomes U+FFFD before
+// encoding, as it would when a file is read with "errors=replace" (the byte tokenizer alone keeps raw bytes).
+// decode() always returns valid UTF-8, with U+FFFD where the tokens do not form it (again, not for the byte
+// tokenizer).
+//
+// Thread-safety: every const method may be called from any number of threads at once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace primus {
+
+// Ids with a role. Absent where the tokenizer does not define the role.
+struct SpecialIds {
+  std::optional<int32_t> bos;  // begins a text
+  std::optional<int32_t> eos;  // ends a text
+  std::optional<int32_t> pad;  // fills a sequence; never predicted
+  std::optional<int32_t> eod;  // ends a document in a training corpus (Megatron's name); usually eos
+  std::optional<int32_t> unk;  // stands for what the vocabulary cannot express
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // The tokenizer_type it was loaded as, e.g. "HuggingFaceTokenizer".
+  virtual std::string_view name() const = 0;
+  // One past the largest id, added and special tokens included.
+  virtual int32_t vocab_size() const = 0;
+  virtual const SpecialIds& special_ids() const = 0;
+
+  // Appends the ids of `text`. `add_special`: whether the tokenizer's own post-processing may put bos/eos
+  // around the text. Special tokens that are spelled out in the text are recognised either way, as Hugging
+  // Face does.
+  virtual void encode(std::string_view text, bool add_special, std::vector<int32_t>& ids) const = 0;
+  std::vector<int32_t> encode(std::string_view text, bool add_special = true) const;
+
+  // Throws Error(kInvalid) for an id outside [0, vocab_size). `skip_special` leaves special tokens out.
+  virtual std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
+
+  // The token as written in the vocabulary, for people to look at ("Ġthe", "<|eot_id|>").
+  virtual std::string token_text(int32_t id) const = 0;
+  // The id of a token as written in the vocabulary.
+  virtual std::optional<int32_t> token_id(std::string_view token) const = 0;
+  virtual bool is_special(int32_t id) const = 0;
+
+  // Writes what transformers needs to load this tokenizer from a model folder (tokenizer.json,
+  // tokenizer_config.json, tokenizer.model ...; each file replaced atomically). Error(kUnsupported) where the
+  // kind has no such form.
+  virtual void save(const std::filesystem::path& folder) const = 0;
+
+  // The Jinja chat template that came with the tokenizer (tokenizer_config.json, chat_template.jinja), or
+  // empty.
+  virtual std::string_view chat_template() const { return {}; }
+
+ protected:
+  friend class StreamDecoder;
+  // Appends the bytes that `id` contributes to a decoded text; `first` where nothing was decoded before it
+  // (some tokenizers drop the leading space of a text). The bytes of several tokens may form one character.
+  virtual void append_token_bytes(int32_t id, bool first, std::string& bytes) const = 0;
+  // Whether decode() turns bytes that are not UTF-8 into U+FFFD.
+  virtual bool decodes_to_utf8() const { return true; }
+
+  void check_id(int32_t id) const;
+};
+
+// Decodes token by token, as they are generated: what push() returns is always whole UTF-8 characters, and
+// the concatenation of all returned text, finish() included, equals decode() of the same ids. One per stream;
+// not thread-safe. The tokenizer must outlive it.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true)
+      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+
+  // The text that became complete with this token; may be empty.
+  std::string push(int32_t id);
+  // What was still held back: an unfinished character becomes U+FFFD. Starts a new stream.
+  std::string finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool skip_special_;
+  bool first_ = true;
+  std::string pending_;  // at most an unfinished character
+};
+
+// Loads a tokenizer by Megatron's and Primus's tokenizer_type:
+//   HuggingFaceTokenizer, Llama3Tokenizer, GPT2BPETokenizer   `model`: a tokenizer.json, or the folder that
+//   holds one SentencePieceTokenizer, Llama2Tokenizer, GPTSentencePieceTokenizer   `model`: a SentencePiece
+//   .model or its folder TikTokenizer   `model`: a tiktoken rank file NullTokenizer  `model`: the vocabulary
+//   size in decimal; text is numbers between spaces ByteTokenizer  `model`: empty; 256 byte values and one
+//   end-of-document id
+// An empty `type` is deduced from `model`. Errors: kInvalid for a broken file (with its name), kUnsupported
+// naming the component that is not supported, kIo where it cannot be read.
+std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view type, const std::string& model);
+
+}  // namespace primus

@@ -1,0 +1,69 @@
+# How every part of Primus is compiled: one place for the language level, the warnings and the sanitizers, and
+# two functions that the floors use to declare themselves.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
+endif()
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+find_package(Threads REQUIRED)
+
+# fp contraction and fast-math stay off: results must not depend on what the optimiser felt like fusing.
+add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror -ffp-contract=off)
+add_compile_definitions(FMT_HEADER_ONLY)
+if(PRIMUS_SANITIZE)
+  add_compile_options(-fsanitize=${PRIMUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${PRIMUS_SANITIZE})
+endif()
+
+# primus_library(<name> [DEPS <libs>...]): a static library of all .cpp files in the current folder, not in its
+# subfolders. Link it as primus::<name>. Includes are written from src/: #include "base/error.h".
+function(primus_library name)
+  cmake_parse_arguments(ARG "" "" "DEPS;SOURCES" ${ARGN})
+  if(NOT ARG_SOURCES)
+    file(GLOB ARG_SOURCES CONFIGURE_DEPENDS *.cpp)
+  endif()
+  add_library(primus_${name} STATIC ${ARG_SOURCES})
+  add_library(primus::${name} ALIAS primus_${name})
+  target_include_directories(primus_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(primus_${name} PUBLIC ${ARG_DEPS} Threads::Threads)
+endfunction()
+
+# primus_test(<name> [SLOW] [DEPS <libs>...] [SOURCES ...]): a GoogleTest program of all *_test.cpp in the current
+# folder. SLOW tests carry the ctest label "slow" and are left out of ./test.sh fast.
+function(primus_test name)
+  cmake_parse_arguments(ARG "SLOW" "" "DEPS;SOURCES" ${ARGN})
+  if(NOT ARG_SOURCES)
+    file(GLOB ARG_SOURCES CONFIGURE_DEPENDS *_test.cpp)
+  endif()
+  add_executable(${name}_test ${ARG_SOURCES})
+  target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name}_test PRIVATE PRIMUS_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name}_test)
+  if(ARG_SLOW)
+    set_tests_properties(${name} PROPERTIES LABELS slow TIMEOUT 1200)
+  else()
+    set_tests_properties(${name} PROPERTIES LABELS fast TIMEOUT 120)
+  endif()
+endfunction()
+
+# primus_fuzzer(<name> [DEPS ...]): the libFuzzer target tests/fuzz/<name>_fuzz.cpp; built only with PRIMUS_FUZZ.
+function(primus_fuzzer name)
+  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  add_executable(${name}_fuzz ${name}_fuzz.cpp)
+  target_link_libraries(${name}_fuzz PRIVATE ${ARG_DEPS})
+  target_compile_options(${name}_fuzz PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name}_fuzz PRIVATE -fsanitize=fuzzer)
+  set_target_properties(${name}_fuzz PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+endfunction()

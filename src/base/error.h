@@ -1,0 +1,57 @@
+// Errors from the world: files, networks, user input. Asserts are for our own bugs only.
+//
+// An Error says what happened, where (a file, a config position), and the next step to take. It is thrown by any
+// floor and printed by the command line alone, which turns its kind into the process's exit code.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace primus {
+
+enum class ErrorKind {
+  kDependency,   // a library, driver or plug-in is missing            exit code 1
+  kInvalid,      // bad arguments, config, or input data               exit code 2
+  kIo,           // the operating system refused: disk full, EIO ...   exit code 3
+  kNumerics,     // NaN or Inf where a number was needed               exit code 3
+  kUnsupported,  // understood, and not available here                 exit code 2
+};
+
+class Error : public std::runtime_error {
+ public:
+  // `what`: one sentence without a final period. `hint`: the next step ("run ...", "set ..."), may be empty.
+  Error(ErrorKind kind, std::string what, std::string hint = {})
+      : std::runtime_error(std::move(what)), kind_(kind), hint_(std::move(hint)) {}
+
+  // Where it happened, e.g. "exp.yaml:12:5", and optionally the source line with a caret below it.
+  Error& at(std::string location, std::string snippet = {}) {
+    location_ = std::move(location);
+    snippet_ = std::move(snippet);
+    return *this;
+  }
+
+  ErrorKind kind() const { return kind_; }
+  const std::string& hint() const { return hint_; }
+  const std::string& location() const { return location_; }
+  const std::string& snippet() const { return snippet_; }
+  int exit_code() const;
+  // The whole message as printed: "location: error: what\nsnippet\n  hint: ...".
+  std::string render() const;
+
+ private:
+  ErrorKind kind_;
+  std::string hint_, location_, snippet_;
+};
+
+// Short forms for the common kinds.
+inline Error invalid(std::string what, std::string hint = {}) {
+  return {ErrorKind::kInvalid, std::move(what), std::move(hint)};
+}
+inline Error unsupported(std::string what, std::string hint = {}) {
+  return {ErrorKind::kUnsupported, std::move(what), std::move(hint)};
+}
+// Appends strerror(errno_value): io_error("cannot read 'x'", errno) -> "cannot read 'x': No such file or directory".
+Error io_error(const std::string& what, int errno_value, std::string hint = {});
+
+}  // namespace primus

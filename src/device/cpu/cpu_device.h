@@ -1,0 +1,59 @@
+// The CPU as a device: ordinary memory, kernels that run on the rank's own thread pool.
+//
+// The compute stream runs kernels at once, inside launch(). Streams created for copies ("copy...") own a worker thread,
+// so that a checkpoint's copies overlap with compute as they do on a GPU.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "tensor/tensor.h"
+
+namespace primus::cpu {
+
+// What CPU kernels get. Kernels reach tensor memory only through data(): a device may hand out addresses that are
+// not the ones memory is mapped at (the guard device of the tests does, as a GPU does in its own way).
+class CpuContext final : public KernelContext {
+ public:
+  CpuContext(ThreadPool& pool, std::ptrdiff_t address_offset) : pool_(pool), offset_(address_offset) {}
+
+  ThreadPool& pool() const { return pool_; }
+  template <class T>
+  T* data(const Tensor& tensor) const {
+    return tensor.data ? reinterpret_cast<T*>(static_cast<char*>(tensor.data) + offset_) : nullptr;
+  }
+
+ private:
+  ThreadPool& pool_;
+  std::ptrdiff_t offset_;
+};
+
+class CpuDevice final : public Device {
+ public:
+  // `threads`: workers of this rank's pool, the calling thread included; 0 takes every core the process may use.
+  // The table must outlive the device.
+  CpuDevice(int threads, const KernelTable& kernels);
+  ~CpuDevice() override;
+
+  std::string description() const override;
+  void* allocate(std::int64_t bytes) override;
+  void release(void* address) noexcept override;
+  std::unique_ptr<Stream> create_stream(const std::string& name) override;
+  std::unique_ptr<Event> create_event() override;
+  const KernelTable& kernels() const override { return kernels_; }
+  KernelContext& kernel_context() override { return context_; }
+  bool synchronous() const override { return true; }
+  ThreadPool& pool() { return pool_; }
+
+ private:
+  ThreadPool pool_;
+  const KernelTable& kernels_;
+  CpuContext context_;
+};
+
+// Cores this process may run on (its affinity mask).
+int available_cores();
+
+}  // namespace primus::cpu

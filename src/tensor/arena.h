@@ -1,0 +1,55 @@
+// Arenas: all tensor memory of a rank comes from a few named arenas that are reserved once, before the first step.
+//
+// An Arena hands out blocks of one address range by a deterministic best-fit rule over offsets. It never looks at the
+// memory, so the same class serves two purposes: with a base address it is the allocator; without one ("measuring")
+// it answers how large that range must be. Because both run the same sequence of calls, the answer is exact.
+//
+// Streams: a block may be reused as soon as it is released, which is correct when every user of the arena enqueues
+// its work on one stream in program order. Work on other streams must hold the block until its event has passed.
+//
+// Not thread-safe: an arena belongs to one rank.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <unordered_map>
+
+namespace primus {
+
+class Arena {
+ public:
+  // Alignment of every block, in bytes: a GPU's coalescing line, and more than any CPU vector needs.
+  static constexpr std::int64_t kAlignment = 256;
+
+  // Blocks lie in [base, base + capacity). A null base measures: blocks have no address and the capacity is unbounded.
+  Arena(std::string name, void* base, std::int64_t capacity);
+  explicit Arena(std::string name) : Arena(std::move(name), nullptr, 0) {}
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  struct Block {
+    std::int64_t offset = 0;
+    std::int64_t bytes = 0;   // as asked for; the space taken is rounded up to kAlignment
+    void* address = nullptr;  // null while measuring
+  };
+
+  // Throws Error(kInvalid) naming the arena when the block does not fit.
+  Block allocate(std::int64_t bytes);
+  void release(const Block& block);
+
+  const std::string& name() const { return name_; }
+  bool measuring() const { return base_ == nullptr; }
+  std::int64_t capacity() const { return capacity_; }
+  std::int64_t in_use() const { return in_use_; }          // bytes allocated now
+  std::int64_t high_water() const { return high_water_; }  // the end of the highest block there ever was
+
+ private:
+  std::string name_;
+  char* base_;
+  std::int64_t capacity_, in_use_ = 0, high_water_ = 0;
+  std::map<std::int64_t, std::int64_t> free_;  // offset -> bytes, maximal runs
+  std::unordered_map<std::int64_t, std::int64_t> taken_;
+};
+
+}  // namespace primus

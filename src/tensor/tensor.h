@@ -1,0 +1,71 @@
+// Shapes and tensor views. A Tensor is a plain value that names memory on some device: it owns nothing, and code above
+// turbo/ never dereferences `data` (on a GPU it could not; the guard device of the tests makes sure on a CPU too).
+#pragma once
+
+#include <array>
+#include <cassert>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "tensor/dtype.h"
+
+namespace primus {
+
+// Up to four extents, outermost first. A default Shape is a scalar with one element.
+class Shape {
+ public:
+  static constexpr int kMaxRank = 4;
+
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> extents) {
+    assert(extents.size() <= kMaxRank);
+    for (auto e : extents) extents_[rank_++] = e;
+  }
+
+  int rank() const { return rank_; }
+  std::int64_t operator[](int i) const { return extents_[i]; }
+  std::int64_t elements() const {
+    std::int64_t n = 1;
+    for (int i = 0; i < rank_; ++i) n *= extents_[i];
+    return n;
+  }
+  bool operator==(const Shape& other) const = default;
+  std::string to_string() const;  // "[2, 3]"
+
+ private:
+  std::array<std::int64_t, kMaxRank> extents_{};
+  int rank_ = 0;
+};
+
+// A view of contiguous elements in row-major order. `data` is a device address and null while measuring.
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  Shape shape;
+
+  std::int64_t elements() const { return shape.elements(); }
+  std::int64_t bytes() const { return elements() * size_of(dtype); }
+  // The extent of the last dimension, and the number of rows when every other dimension is flattened.
+  std::int64_t cols() const { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
+  std::int64_t rows() const { return cols() == 0 ? 0 : elements() / cols(); }
+  // True when the tensor is not there at all (an optional operand that was left out).
+  bool absent() const { return absent_; }
+
+  Tensor() : absent_(true) {}
+  Tensor(void* address, DType type, Shape extents)
+      : data(address), dtype(type), shape(extents), absent_(false) {}
+
+  // The same elements under another shape of equal size.
+  Tensor reshaped(Shape to) const {
+    assert(to.elements() == elements());
+    return {data, dtype, to};
+  }
+  // Rows [begin, end) of the first dimension.
+  Tensor slice(std::int64_t begin, std::int64_t end) const;
+
+ private:
+  bool absent_;
+};
+
+}  // namespace primus

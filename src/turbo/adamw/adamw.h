@@ -1,0 +1,48 @@
+// The optimizer step on flat fp32 buffers, the gradient norm, and clipping.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+// AdamW with decoupled weight decay (Loshchilov & Hutter 2019), in the order of torch.optim.AdamW:
+//   p *= 1 - lr*weight_decay;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g²;
+//   p -= lr/bias1 * m / (sqrt(v)/sqrt(bias2) + eps),   bias_i = 1 - b_i^step,   g = grad * grad_scale[0].
+struct AdamW {
+  static constexpr KernelId kId = KernelId::kAdamW;
+  Tensor param;       // [n] fp32 master weights, in place
+  Tensor grad;        // [n] fp32
+  Tensor exp_avg;     // [n] fp32, in place
+  Tensor exp_avg_sq;  // [n] fp32, in place
+  Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
+  Tensor working;     // [n] bf16 copy of param to refresh, or absent
+  float lr, beta1, beta2, eps, weight_decay;
+  float bias1, bias2;  // 1 - beta^step
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// out[0] (+)= sum of x², in a fixed order with double partial sums.
+struct SumOfSquares {
+  static constexpr KernelId kId = KernelId::kSumOfSquares;
+  Tensor x;    // [n] fp32
+  Tensor out;  // [1] fp64
+  bool accumulate;
+  Tensor workspace;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// norm[0] = sqrt(sum_of_squares[0]); scale[0] = min(1, max_norm / (norm + 1e-6)), or 1 when max_norm is 0.
+struct ClipCoefficient {
+  static constexpr KernelId kId = KernelId::kClipCoefficient;
+  Tensor sum_of_squares;  // [1] fp64
+  Tensor norm;            // [1] fp32 out
+  Tensor scale;           // [1] fp32 out
+  float max_norm;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

@@ -1,0 +1,55 @@
+#include "turbo/context.h"
+
+#include <chrono>
+
+#include "base/error.h"
+
+namespace primus::turbo {
+
+std::string_view name_of(KernelId id) {
+  static constexpr std::string_view kNames[] = {
+#define PRIMUS_KERNEL(name) #name,
+#include "turbo/kernels.def"
+#undef PRIMUS_KERNEL
+  };
+  return kNames[static_cast<std::size_t>(id)];
+}
+
+double Meter::total_flops() const {
+  double sum = 0;
+  for (const auto& line : lines) sum += line.flops;
+  return sum;
+}
+
+namespace internal {
+
+void launch(Context& context, KernelId id, double flops, void* arguments, std::size_t bytes, Tensor* workspace) {
+  const KernelTable::Entry& entry = context.device.kernels()[id];
+  if (!entry.run) {
+    throw unsupported("device '" + context.device.description() + "' has no kernel " + std::string(name_of(id)));
+  }
+  Meter::Line& line = context.meter[id];
+  ++line.calls;
+  line.flops += flops;
+
+  Arena::Block block;
+  if (workspace && entry.workspace_bytes) {
+    const std::int64_t need = entry.workspace_bytes(context.device.kernel_context(), arguments);
+    block = context.scratch.allocate(need);
+    *workspace = Tensor(block.address, DType::kU8, {need});
+  }
+  if (!context.measuring()) {
+    if (context.meter.timed && context.device.synchronous()) {
+      const auto start = std::chrono::steady_clock::now();
+      context.stream.launch(entry.run, arguments, bytes);
+      line.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    } else {
+      context.stream.launch(entry.run, arguments, bytes);
+    }
+  }
+  // Stream order makes the early release safe: the next user of this block runs after this kernel.
+  if (workspace && entry.workspace_bytes) context.scratch.release(block);
+}
+
+}  // namespace internal
+}  // namespace primus::turbo

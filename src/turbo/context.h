@@ -1,0 +1,59 @@
+// How an operator is called: launch(context, Arguments{...}). One place does what every call needs: shape checks,
+// FLOP accounting, workspace from the scratch arena, timing, and nothing else at all while measuring.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+#include "device/device.h"
+#include "tensor/arena.h"
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+// Counts per kernel since the last reset. `seconds` is filled on synchronous devices when `timed` is on.
+struct Meter {
+  struct Line {
+    std::int64_t calls = 0;
+    double flops = 0;
+    double seconds = 0;
+  };
+  std::array<Line, static_cast<std::size_t>(KernelId::kCount)> lines{};
+  bool timed = false;
+
+  Line& operator[](KernelId id) { return lines[static_cast<std::size_t>(id)]; }
+  double total_flops() const;
+  void reset() { lines = {}; }
+};
+
+// The surroundings of an operator call. A rank owns one for its compute stream. Not thread-safe.
+struct Context {
+  Device& device;
+  Stream& stream;
+  Arena& scratch;  // workspaces; a measuring arena means that no kernel runs
+  Meter& meter;
+
+  bool measuring() const { return scratch.measuring(); }
+};
+
+namespace internal {
+void launch(Context& context, KernelId id, double flops, void* arguments, std::size_t bytes, Tensor* workspace);
+}
+
+// Enqueues the kernel of `arguments` on the context's stream. Arguments must have:
+//   static constexpr KernelId kId;          which kernel
+//   void check() const;                     asserts shapes and types (a failure is our bug, never the user's)
+//   double flops() const;                   2 per multiply-add, matrix work only; 0 for memory-bound kernels
+// and may have `Tensor workspace`, which launch() provides.
+template <class Arguments>
+void launch(Context& context, Arguments arguments) {
+  static_assert(std::is_trivially_copyable_v<Arguments>);
+  arguments.check();
+  Tensor* workspace = nullptr;
+  if constexpr (requires { arguments.workspace; }) workspace = &arguments.workspace;
+  internal::launch(context, Arguments::kId, arguments.flops(), &arguments, sizeof(Arguments), workspace);
+}
+
+}  // namespace primus::turbo

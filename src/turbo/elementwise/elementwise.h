@@ -1,0 +1,76 @@
+// Small kernels that are nobody's own: copies, casts, sums, fills, random initialisation, and the search for NaN.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+// out = a + b, rounded once. out may be a or b.
+struct Add {
+  static constexpr KernelId kId = KernelId::kAdd;
+  Tensor a, b, out;  // equal shapes and types (fp32 or bf16)
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// out = x in out's type (fp32 <-> bf16).
+struct Cast {
+  static constexpr KernelId kId = KernelId::kCast;
+  Tensor x, out;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// out[0] (+)= the sum of x, in a fixed order with double partial sums.
+struct Sum {
+  static constexpr KernelId kId = KernelId::kSum;
+  Tensor x;    // [n] fp32
+  Tensor out;  // [1] fp32
+  bool accumulate;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// out[0] (+)= how many elements of x are NaN or infinite.
+struct CountNonFinite {
+  static constexpr KernelId kId = KernelId::kCountNonFinite;
+  Tensor x;    // fp32 or bf16
+  Tensor out;  // [1] int32
+  bool accumulate;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// out[i] = mean + std * normal(seed, stream, i): counter-based (base/random.h), the same on every device layout.
+// `offset` is the index of out[0] within the whole logical tensor, so that a shard draws its own part of it.
+struct RandomNormal {
+  static constexpr KernelId kId = KernelId::kRandomNormal;
+  Tensor out;  // fp32
+  std::uint64_t seed, stream;
+  std::int64_t offset;
+  float mean, std;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// out[i] = value.
+struct Fill {
+  static constexpr KernelId kId = KernelId::kFill;
+  Tensor out;  // fp32 or bf16
+  float value;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// Copies rows between row-strided buffers: to[(row / group_rows) * to_group_stride + (row % group_rows) * to_stride + c]
+// = from[row * from_stride + c] for c < cols. One group a sequence: this appends keys and values to a KV cache.
+struct CopyRows {
+  static constexpr KernelId kId = KernelId::kCopyRows;
+  Tensor from, to;  // first elements; equal types
+  std::int64_t rows, cols, from_stride, to_stride, group_rows, to_group_stride;  // in elements
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

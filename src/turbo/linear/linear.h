@@ -1,0 +1,28 @@
+// The three matrix products of a linear layer y = x · Wᵀ, with x [tokens, in], W [out, in]. Operands are both fp32 or
+// both bf16; products accumulate in fp32.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+enum class GemmRole : std::uint8_t {
+  kForward,         // y   [tokens, out] = x  [tokens, in]  · W [out, in]ᵀ
+  kInputGradient,   // d_x [tokens, in]  = d_y[tokens, out] · W [out, in]
+  kWeightGradient,  // d_W [out, in]     = d_y[tokens, out]ᵀ · x [tokens, in]
+};
+
+struct Gemm {
+  static constexpr KernelId kId = KernelId::kGemm;
+  GemmRole role;
+  Tensor a;  // left operand as named in the role
+  Tensor b;  // right operand as named in the role
+  Tensor c;  // result: fp32 or the operands' type; the weight gradient is fp32
+  bool accumulate = false;  // c += instead of c =
+  Tensor workspace;
+  void check() const;
+  double flops() const;
+};
+
+}  // namespace primus::turbo

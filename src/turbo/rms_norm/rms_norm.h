@@ -1,0 +1,51 @@
+// RMSNorm (Zhang & Sennrich 2019), optionally fused with the residual addition before it:
+//   sum = x + delta (rounded to its type),  rstd = 1/sqrt(mean(sum²) + eps),  y = sum * rstd * weight.
+// Statistics and products are in fp32; y is rounded once.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+struct RmsNormForward {
+  static constexpr KernelId kId = KernelId::kRmsNormForward;
+  Tensor x;       // [tokens, hidden]
+  Tensor delta;   // [tokens, hidden], or absent
+  Tensor weight;  // [hidden], x's type
+  Tensor sum;     // [tokens, hidden] out; absent when delta is absent
+  Tensor y;       // [tokens, hidden] out
+  Tensor rstd;    // [tokens] fp32 out
+  float eps;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// d_x = d_sum + the gradient through the norm; d_sum is what reaches the residual stream from later (absent: nothing).
+// d_x may be the same memory as d_sum or d_y.
+struct RmsNormBackwardInput {
+  static constexpr KernelId kId = KernelId::kRmsNormBackwardInput;
+  Tensor x;       // [tokens, hidden] what was normalised (the sum)
+  Tensor weight;  // [hidden]
+  Tensor rstd;    // [tokens] fp32
+  Tensor d_y;     // [tokens, hidden]
+  Tensor d_sum;   // [tokens, hidden], or absent
+  Tensor d_x;     // [tokens, hidden] out
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// d_weight[h] (+)= sum over tokens of d_y * x * rstd, in an order that does not depend on the number of threads.
+struct RmsNormBackwardWeight {
+  static constexpr KernelId kId = KernelId::kRmsNormBackwardWeight;
+  Tensor x;         // [tokens, hidden]
+  Tensor rstd;      // [tokens] fp32
+  Tensor d_y;       // [tokens, hidden]
+  Tensor d_weight;  // [hidden] fp32
+  bool accumulate;
+  Tensor workspace;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

@@ -1,0 +1,26 @@
+// SwiGLU (Shazeer 2020): out = silu(gate) * up, with gate and up side by side in one tensor.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+struct SwigluForward {
+  static constexpr KernelId kId = KernelId::kSwigluForward;
+  Tensor gate_up;  // [tokens, 2*ffn]: gate, then up
+  Tensor out;      // [tokens, ffn]
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct SwigluBackward {
+  static constexpr KernelId kId = KernelId::kSwigluBackward;
+  Tensor gate_up;    // [tokens, 2*ffn]
+  Tensor d_out;      // [tokens, ffn]
+  Tensor d_gate_up;  // [tokens, 2*ffn] out; may be gate_up's memory
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

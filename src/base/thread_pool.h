@@ -1,12 +1,13 @@
-// A small fork-join pool for compute kernels: the caller and N - 1 workers share the chunks of one loop at a time.
+// A small fork-join pool for compute kernels: the caller and N - 1 workers share the chunks of one loop at a
+// time.
 //
-// Chunks are claimed dynamically, so a slow core takes fewer of them; their boundaries depend on n and grain alone,
-// never on the number of threads. A kernel that keeps one partial result per chunk and adds those up in chunk order
-// is therefore bit-identical for any pool size. Workers spin for a moment between loops and sleep on a futex after
-// that. Nothing is allocated after construction.
+// Chunks are claimed dynamically, so a slow core takes fewer of them; their boundaries depend on n and grain
+// alone, never on the number of threads. A kernel that keeps one partial result per chunk and adds those up
+// in chunk order is therefore bit-identical for any pool size. Workers spin for a moment between loops and
+// sleep on a futex after that. Nothing is allocated after construction.
 //
-// A pool belongs to one rank: parallel_for may be called by one thread at a time, and not from inside a loop body of
-// the same pool. Any number of pools may live in one process.
+// A pool belongs to one rank: parallel_for may be called by one thread at a time, and not from inside a loop
+// body of the same pool. Any number of pools may live in one process.
 #pragma once
 
 #include <atomic>
@@ -28,9 +29,9 @@ template <class Result, class... Args>
 class FunctionRef<Result(Args...)> {
  public:
   template <class Callable>
-    requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef> &&
-             std::is_invocable_r_v<Result, Callable&, Args...>)
-  FunctionRef(Callable&& callable)  // NOLINT: implicit, so that lambdas can be passed in place
+  requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef> &&
+           std::is_invocable_r_v<Result, Callable&, Args...>)
+      FunctionRef(Callable&& callable)  // NOLINT: implicit, so that lambdas can be passed in place
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* object, Args... args) -> Result {
           return (*static_cast<std::remove_reference_t<Callable>*>(object))(static_cast<Args&&>(args)...);
@@ -48,8 +49,8 @@ class ThreadPool {
   // body(begin, end, thread_index): one chunk; thread_index in [0, size()) tells scratch buffers apart.
   using Body = FunctionRef<void(std::int64_t, std::int64_t, int)>;
 
-  // `threads` counts the caller: 1 starts no worker. Throws Error(kInvalid) outside [1, kMaxThreads]. `spin` is how
-  // long an idle worker burns its core in the hope of more work.
+  // `threads` counts the caller: 1 starts no worker. Throws Error(kInvalid) outside [1, kMaxThreads]. `spin`
+  // is how long an idle worker burns its core in the hope of more work.
   explicit ThreadPool(int threads, std::chrono::microseconds spin = std::chrono::microseconds(50));
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -58,9 +59,9 @@ class ThreadPool {
   static constexpr int kMaxThreads = 4096;
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body once for each chunk [i * grain, min(n, (i + 1) * grain)), in no particular order, and returns when all
-  // are done. A grain below 1 counts as 1. If a body throws, unclaimed chunks are dropped and the first exception is
-  // rethrown here.
+  // Calls body once for each chunk [i * grain, min(n, (i + 1) * grain)), in no particular order, and returns
+  // when all are done. A grain below 1 counts as 1. If a body throws, unclaimed chunks are dropped and the
+  // first exception is rethrown here.
   void parallel_for(std::int64_t n, std::int64_t grain, Body body);
 
  private:
@@ -75,8 +76,9 @@ class ThreadPool {
   void run_chunks(int thread_index);
   void record_exception() noexcept;
 
-  // The gate of the current loop: [epoch : 16 | open : 1 | participants : 15]. Workers enter while it is open; the
-  // caller closes it when no chunk is left and waits for those inside, never for one that has not woken yet.
+  // The gate of the current loop: [epoch : 16 | open : 1 | participants : 15]. Workers enter while it is
+  // open; the caller closes it when no chunk is left and waits for those inside, never for one that has not
+  // woken yet.
   static constexpr std::uint32_t kParticipant = 1, kParticipants = 0x7fff, kOpen = 0x8000, kEpoch = 0x10000;
   alignas(64) std::atomic<std::uint32_t> gate_{0};
   alignas(64) std::atomic<std::int64_t> next_chunk_{0};

@@ -1,0 +1,88 @@
+// Matrix products on the CPU: C (+)= op(A) · op(B), row-major, fp32 or bf16 operands, accumulation in fp32.
+//
+// The three layouts are the three roles of a linear layer with x [T, I], W [O, I] and d_y [T, O]:
+//   kNT  y   [T, O]  = x · Wᵀ        m = T, n = O, k = I   (forward)
+//   kNN  d_x [T, I]  = d_y · W       m = T, n = I, k = O   (input gradient)
+//   kTN  d_W [O, I] += d_yᵀ · x      m = O, n = I, k = T   (weight gradient)
+//
+// Numbers: every element of C is one sum over k in an order that depends on m, n, k, types and provider only,
+// so results are bit-identical for any number of threads and from run to run on one kind of CPU. NaN and
+// infinities propagate as in IEEE arithmetic. The bf16 instructions (providers kAmx and kAvx512Bf16) treat
+// subnormal inputs and sums (below 1.2e-38) as zero, in hardware; the others do not.
+//
+// The blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/thread_pool.h"
+#include "tensor/dtype.h"
+
+namespace primus::turbo {
+
+enum class GemmLayout : std::uint8_t { kNT, kNN, kTN };
+
+enum class GemmProvider : std::uint8_t {
+  kAuto,        // the fastest one that this CPU has for the operand type
+  kPortable,    // plain C++ in fp32 (bf16 is converted while packing), any CPU
+  kXsmm,        // libxsmm in fp32 (bf16 is converted while packing), AVX2 and AVX-512
+  kAvx512Bf16,  // libxsmm in bf16 with vdpbf16ps: bf16 operands only
+  kAmx,         // Intel AMX tiles: bf16 operands only
+};
+
+std::string_view name_of(GemmProvider provider);
+// True when this CPU and operating system can run `provider` on operands of this type.
+bool gemm_provider_available(GemmProvider provider, DType ab_dtype);
+// What kAuto means for operands of this type on this CPU.
+GemmProvider default_gemm_provider(DType ab_dtype);
+
+struct GemmArgs {
+  GemmLayout layout = GemmLayout::kNT;
+  DType ab_dtype = DType::kF32;  // of a and b: kF32 or kBF16
+  DType c_dtype = DType::kF32;   // kF32 or kBF16
+  bool accumulate = false;       // C += instead of C =; a bf16 C is added to in fp32, then rounded once
+  std::int64_t m = 0, n = 0, k = 0;
+  // Leading dimensions count elements between rows as stored; rows may be slices of longer ones.
+  const void* a = nullptr;  // kNT, kNN: [m, k] with lda >= k;  kTN: [k, m] with lda >= m
+  std::int64_t lda = 0;
+  const void* b = nullptr;  // kNT: [n, k] with ldb >= k;  kNN, kTN: [k, n] with ldb >= n
+  std::int64_t ldb = 0;
+  void* c = nullptr;  // [m, n] with ldc >= n; overlaps neither a nor b
+  std::int64_t ldc = 0;
+  // Optional: b as written by gemm_pack_b() for the same layout, n, k, type and provider. b itself stays
+  // needed.
+  const void* packed_b = nullptr;
+  void* workspace = nullptr;  // at least cpu_gemm_workspace_bytes(), any alignment
+  std::size_t workspace_bytes = 0;
+  GemmProvider provider = GemmProvider::kAuto;
+};
+
+// Scratch that cpu_gemm() needs with a pool of `threads`. Pointers in `args` are not looked at, except
+// whether packed_b is set.
+std::size_t cpu_gemm_workspace_bytes(const GemmArgs& args, int threads);
+
+// Computes the product. m, n or k may be 0 (k = 0: C = 0, or unchanged when accumulating). Wrong arguments
+// (types, leading dimensions, short workspace, unavailable provider) throw std::logic_error: they are our own
+// bugs. Nothing is allocated in the steady state; libxsmm compiles a kernel when it first meets a shape.
+void cpu_gemm(ThreadPool& pool, const GemmArgs& args);
+
+// Packing b ahead: a weight that is multiplied with many small matrices (microbatches, chunks of tokens) is
+// put into the kernels' own order once per step. gemm_packed_b_bytes() returns 0 where that gains nothing.
+std::size_t gemm_packed_b_bytes(const GemmArgs& args);
+// `packed`: 64-byte aligned. Uses layout, ab_dtype, n, k, b, ldb and provider of `args`.
+void gemm_pack_b(ThreadPool& pool, const GemmArgs& args, void* packed);
+
+// Floating-point operations of the product: 2 m n k.
+double gemm_flops(const GemmArgs& args);
+
+// The machine's GEMM ceiling with this library, in FLOP/s: the best repetition over a few large products with
+// operands of `dtype`, each measured for about `seconds` / shapes. Allocates about 100 MB meanwhile.
+double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds);
+
+// The ceiling of the arithmetic units: the instruction that the default provider uses for `dtype`, on
+// registers only, on all threads of the pool, in FLOP/s. Returns 0 where the provider is kPortable.
+double measure_fma_peak(ThreadPool& pool, DType dtype, double seconds);
+
+}  // namespace primus::turbo

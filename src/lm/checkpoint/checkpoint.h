@@ -1,0 +1,189 @@
+// Training checkpoints: complete or not there.
+//
+//   <root>/latest                      one line, the name of the newest complete checkpoint
+//   <root>/iter_0000100/               a Hugging Face model folder (config.json, model*.safetensors,
+//   tokenizer files) and
+//     optimizer*.safetensors           master weights and moments, named "<state>.<parameter>"
+//     (optimizer_tensor_name) trainer_state.json               the caller's: iteration, consumed samples,
+//     seed, ... manifest.json                    every file and tensor with its size, place and CRC32C
+//     (docs/formats/checkpoint.md)
+//
+// A save writes `.tmp-iter_0000100`, syncs every file and the folder, renames it, and only then replaces
+// `latest`; old checkpoints go last. A crash at any instant therefore leaves the old or the new one; what it
+// left behind under a temporary name is removed by the next save or by recover().
+//
+// Errors: kInvalid (a corrupt checkpoint: which file or tensor, and how), FileError (full disk: bytes needed
+// and free). One process writes to a root at a time. Thread-safety: see each class.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/file.h"
+#include "lm/checkpoint/manifest.h"
+#include "lm/checkpoint/safetensors.h"
+#include "lm/checkpoint/snapshot_buffer.h"
+
+namespace primus {
+
+// What one checkpoint holds.
+struct Snapshot {
+  struct Blob {
+    std::string name;  // plain name: "config.json", "tokenizer.json", ...
+    std::string content;
+  };
+  std::int64_t iteration = 0;
+  std::vector<Blob> files;
+  std::string trainer_state = "{}";  // a JSON object
+  std::vector<TensorSource> model;   // Hugging Face names
+  std::vector<TensorSource> optimizer;
+};
+
+// "exp_avg" of "lm_head.weight" -> "exp_avg.lm_head.weight". The states AdamW keeps: fp32_param (master
+// weights, where the model's are narrower), exp_avg, exp_avg_sq.
+std::string optimizer_tensor_name(std::string_view state, std::string_view parameter);
+
+struct SaveOptions {
+  int keep_last = 0;  // checkpoints to keep, counting the new one; 0 keeps all
+  std::uint64_t max_shard_bytes = 5'000'000'000;
+};
+
+struct SaveProgress {
+  std::uint64_t bytes_done = 0, bytes_total = 0;
+};
+
+// The folder of one run's checkpoints. Thread-safety: none; AsyncWriter uses its own from its thread.
+class CheckpointRoot {
+ public:
+  explicit CheckpointRoot(Path root, SaveOptions options = {}, Env& env = Env::posix());
+
+  // Removes what an interrupted save left behind. For the writing process, at its start.
+  void recover();
+  // Iterations that have a folder, oldest first; complete by construction, not yet validated.
+  std::vector<std::int64_t> iterations() const;
+  // What `latest` says, if it names a checkpoint that is there.
+  std::optional<std::int64_t> latest() const;
+  Path folder(std::int64_t iteration) const;
+
+  // Writes one checkpoint and returns when it is durable. On an error the older ones and `latest` are as
+  // before.
+  void save(const Snapshot& snapshot, const std::function<void(SaveProgress)>& progress = {});
+
+ private:
+  void write_folder(const Path& folder, const Snapshot& snapshot, const SafetensorsLayout& model,
+                    const SafetensorsLayout& optimizer, std::uint64_t total,
+                    const std::function<void(SaveProgress)>& progress);
+  void publish(const Path& temporary, std::int64_t iteration);
+  void retire_old(std::int64_t newest);
+
+  Path root_;
+  SaveOptions options_;
+  Env& env_;
+};
+
+enum class Validation {
+  kFull,       // read every byte and compare its CRC32C now
+  kStructure,  // manifest, sizes and headers now; a tensor's CRC32C when it is read
+};
+
+// One checkpoint, validated. Thread-safety: immutable after opening.
+class CheckpointReader {
+ public:
+  static CheckpointReader open(const Path& folder, Validation validation = Validation::kFull,
+                               Env& env = Env::posix());
+
+  std::int64_t iteration() const { return manifest_.iteration; }
+  const Path& folder() const { return folder_; }
+  const Manifest& manifest() const { return manifest_; }
+  const std::string& trainer_state() const { return trainer_state_; }
+  // The content of another file of the manifest, e.g. "config.json"; kInvalid when there is none of that
+  // name.
+  std::string file(std::string_view name) const;
+
+  // Tensors by part: names of the model are Hugging Face names, those of the optimizer "<state>.<parameter>".
+  std::optional<TensorView> find(TensorPart part, std::string_view name) const;
+  // Copies a whole tensor of exactly this dtype and shape to `out`; kInvalid names what differs.
+  void read(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
+            std::span<std::byte> out) const;
+  // Copies the box [offset, offset + extent) of a tensor, row-major: what a rank of any mesh needs.
+  void read_slice(TensorPart part, std::string_view name, const Slice& slice, std::span<std::byte> out) const;
+
+ private:
+  const TensorRecord& record(TensorPart part, std::string_view name) const;
+
+  Path folder_;
+  Manifest manifest_;
+  std::string trainer_state_;
+  Validation validation_ = Validation::kFull;
+  Env* env_ = nullptr;
+  std::vector<SafetensorsFile> shards_;  // those of manifest_.files that are shards, same order
+};
+
+// The checkpoint to resume from: what `latest` names, else the newest before it that validates, else the
+// newest.
+struct ResumePoint {
+  std::optional<CheckpointReader> reader;  // empty: there is no checkpoint at all
+  std::vector<std::string>
+      rejected;  // "iter_0000200: model.safetensors: CRC32C of ... differs", newest first
+};
+// Throws kInvalid when there are checkpoints and none is good.
+ResumePoint find_resume_point(const Path& root, Validation validation = Validation::kFull,
+                              Env& env = Env::posix());
+
+// Saves in a thread of its own; one save in flight. Thread-safety: one calling thread.
+//
+// The step's cost is what the caller waits for. save() returns at once; the writer copies the tensors to its
+// reusable SnapshotBuffer while the next forward and backward run, since weights and moments do not change
+// before the next optimizer update. Call wait_copied() right before that update: the caller then helps with
+// what is left of the copy.
+class AsyncWriter {
+ public:
+  enum class Sources {
+    kLive,    // tensors will change: copy first, see wait_copied()
+    kStable,  // tensors stay as they are until wait() returned (or the next save()): no copy, no memory
+  };
+
+  explicit AsyncWriter(Path root, SaveOptions options = {}, Env& env = Env::posix());
+  ~AsyncWriter();  // waits for the save in flight
+  AsyncWriter(const AsyncWriter&) = delete;
+  AsyncWriter& operator=(const AsyncWriter&) = delete;
+
+  // Starts a save. Waits for the one in flight, if any, and throws its error instead of starting.
+  void save(Snapshot snapshot, Sources sources = Sources::kLive);
+  // Returns when the tensors given to save() may change.
+  void wait_copied();
+  // Returns when no save is in flight; throws the error of a failed one, once.
+  void wait();
+  // Never blocks: throws the error of a save that failed meanwhile, once.
+  void check();
+  bool busy() const;
+  SaveProgress progress() const;
+  // Iteration of the last checkpoint that became durable through this writer.
+  std::optional<std::int64_t> last_saved() const;
+
+ private:
+  void run();
+  void throw_pending(std::unique_lock<std::mutex>& lock);
+
+  CheckpointRoot root_;
+  SnapshotBuffer buffer_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Snapshot> pending_;  // handed over, not yet taken by the thread
+  Sources sources_ = Sources::kLive;
+  bool busy_ = false, stop_ = false;
+  std::exception_ptr error_;
+  SaveProgress progress_;
+  std::optional<std::int64_t> last_saved_;
+  std::thread thread_;
+};
+
+}  // namespace primus

@@ -1,0 +1,61 @@
+// manifest.json of a checkpoint: every file and every tensor, with sizes and CRC32C
+// (docs/formats/checkpoint.md).
+//
+// A tensor is recorded as slices of its global shape: one for a single device, one per writing rank in a
+// mesh. Each has its own CRC32C, so that ranks need not see each other's bytes, and any other mesh can check
+// what it reads.
+//
+// Errors: kInvalid. Thread-safety: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/dtype.h"
+
+namespace primus {
+
+enum class TensorPart { kModel, kOptimizer };
+
+// A box of a tensor: per dimension, where it begins and how far it goes, in elements.
+struct Slice {
+  std::vector<std::int64_t> offset, extent;
+};
+
+struct SliceRecord {
+  Slice slice;
+  std::uint32_t crc = 0;  // CRC32C of the box's bytes, row-major
+};
+
+struct TensorRecord {
+  std::string name;  // global name
+  TensorPart part = TensorPart::kModel;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;  // global shape
+  std::uint32_t file = 0;           // index into Manifest::files
+  std::vector<SliceRecord> slices;  // tile the shape: no overlap, nothing left out
+};
+
+struct FileRecord {
+  std::string name;  // plain name
+  std::uint64_t bytes = 0;
+  std::uint32_t crc = 0;  // CRC32C of the whole file
+};
+
+struct Manifest {
+  static constexpr std::string_view kFileName = "manifest.json";
+  static constexpr int kVersion = 1;
+
+  std::int64_t iteration = 0;
+  std::vector<FileRecord> files;      // all files of the folder but the manifest
+  std::vector<TensorRecord> tensors;  // sorted by part, then name
+
+  // JSON that ends in the CRC32C of all bytes before it: a manifest that lost or changed a byte is refused.
+  std::string to_json() const;
+  // `where` is used in errors.
+  static Manifest parse(std::string_view json, std::string_view where);
+};
+
+}  // namespace primus

@@ -1,0 +1,171 @@
+// Reads and writes safetensors files, and the sharded folders that Hugging Face transformers loads and saves.
+//
+// A file is an 8-byte little-endian header length, a JSON header
+// {"name":{"dtype","shape","data_offsets"},...,
+// "__metadata__":{...}}, and the tensors' bytes (docs/formats/checkpoint.md). The reader holds to the checks
+// of the Rust reference and refuses what it refuses: header over 100 MB or past the file's end, tensors that
+// overlap or leave holes, sizes that contradict shape and dtype, bytes that no tensor claims. Beyond it,
+// duplicate names, more than kMaxRank dimensions, and dtypes that Primus does not compute with are refused,
+// by name.
+//
+// Errors: kInvalid (the file is corrupt or lies), kUnsupported (a dtype), FileError. Memory stays within
+// twice the header, whatever it says. Thread-safety: readers are immutable after opening.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "tensor/dtype.h"
+
+namespace primus {
+
+// "F32", "BF16", ...: the dtype names of safetensors files.
+std::string_view safetensors_name(DType dtype);
+
+// A tensor inside an open file; the spans live as long as its reader.
+struct TensorView {
+  std::string_view name;
+  DType dtype = DType::kF32;
+  std::span<const std::int64_t> shape;  // outermost first; empty = a scalar
+  std::span<const std::byte> data;      // row-major, little-endian, perhaps unaligned: copy, do not cast
+  std::uint64_t file_offset = 0;        // of data, from the start of the file
+};
+
+class SafetensorsFile {
+ public:
+  static constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+  static constexpr std::size_t kMaxRank = 8;
+
+  static SafetensorsFile open(const Path& path, Env& env = Env::posix());
+  // Parses bytes that the caller keeps alive; `name` is used in errors.
+  static SafetensorsFile parse(std::span<const std::byte> file, std::string name);
+
+  // Tensors in the order of their bytes.
+  std::size_t size() const { return entries_.size(); }
+  TensorView operator[](std::size_t i) const;
+  std::optional<TensorView> find(std::string_view name) const;
+  // "__metadata__", e.g. {"format": "pt"}.
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // The 8-byte length and the JSON header.
+  std::span<const std::byte> header() const { return bytes_.first(data_begin_); }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  const std::string& name() const { return name_; }
+
+ private:
+  friend class HeaderParser;
+  // 32 bytes, names and shapes in common pools: a header of 2 million tensors must not cost a gigabyte.
+  struct Entry {
+    std::uint64_t begin, end;  // relative to data_begin_
+    std::uint32_t name_at, name_size, shape_at;
+    DType dtype;
+    std::uint8_t rank;
+  };
+
+  std::string name_;
+  MappedFile file_;
+  std::span<const std::byte> bytes_;
+  std::size_t data_begin_ = 0;
+  std::string names_;
+  std::vector<std::int64_t> extents_;
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> by_name_;  // into entries_, sorted by name
+  std::map<std::string, std::string> metadata_;
+};
+
+// A model folder: model.safetensors, or model.safetensors.index.json and the shards it names.
+class SafetensorsFolder {
+ public:
+  // Checks that every tensor listed is in the shard that the index says, that no shard holds another, and the
+  // index's total_size. A lone `*.safetensors` of another name, or a .bin/.pt model, is refused with what to
+  // do.
+  static SafetensorsFolder open(const Path& folder, Env& env = Env::posix());
+
+  // Tensors, sorted by name.
+  std::size_t size() const { return tensors_.size(); }
+  TensorView operator[](std::size_t i) const { return files_[tensors_[i].file][tensors_[i].index]; }
+  std::optional<TensorView> find(std::string_view name) const;
+  // As find, but throws kInvalid naming the tensor and the nearest name there is.
+  TensorView at(std::string_view name) const;
+  // As at, and throws kInvalid when the shape is another.
+  TensorView at(std::string_view name, std::span<const std::int64_t> shape) const;
+  const std::vector<SafetensorsFile>& files() const { return files_; }
+  const Path& folder() const { return folder_; }
+
+ private:
+  struct Place {
+    std::uint32_t file, index;
+  };
+  Path folder_;
+  std::vector<SafetensorsFile> files_;
+  std::vector<Place> tensors_;
+};
+
+// A tensor to be written, whole. Its bytes are in host memory at `data`, or are produced piece by piece:
+// fill(offset, out) writes the bytes [offset, offset + out.size()) of the tensor to `out`; it may be called
+// from another thread.
+struct TensorSource {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;
+  const void* data = nullptr;
+  std::function<void(std::uint64_t offset, std::span<std::byte> out)> fill;
+
+  std::uint64_t bytes() const;  // throws kInvalid on overflow or a negative extent
+};
+
+struct SafetensorsOptions {
+  std::string stem = "model";  // model.safetensors, or model-00001-of-00003.safetensors
+  std::uint64_t max_shard_bytes = 5'000'000'000;
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+};
+
+// Where every byte of a folder will be, known before any is written: ranks that hold slices of a tensor write
+// them in place, and a save knows what it needs. Deterministic in names, dtypes, shapes and their order.
+struct SafetensorsLayout {
+  struct Tensor {
+    std::size_t source;         // index into the sources
+    std::uint64_t file_offset;  // of its first byte
+    std::uint64_t bytes;
+  };
+  struct Shard {
+    std::string file;    // plain name
+    std::string header;  // length, JSON, and spaces up to a multiple of 8
+    std::vector<Tensor>
+        tensors;          // in the order of their bytes: by dtype (wide first, so all are aligned), then name
+    std::uint64_t bytes;  // of the whole file
+  };
+  std::vector<Shard> shards;
+  std::string index_file;  // "model.safetensors.index.json", or empty for one shard
+  std::string index;
+  std::uint64_t bytes = 0;  // of all files together
+};
+SafetensorsLayout plan_safetensors(std::span<const TensorSource> sources,
+                                   const SafetensorsOptions& options = {});
+
+// The CRC32C of what was written: of a whole shard, and of its tensors in the shard's order.
+struct ShardChecksums {
+  std::uint32_t file = 0;
+  std::vector<std::uint32_t> tensors;
+};
+
+// Writes shards (and index) into an existing folder and syncs the files, not the folder. Tensors are
+// streamed: data in host memory is written from where it is, and `fill` gets one buffer of a few MB.
+// `written`, when given, is told the bytes of each piece as it goes.
+std::vector<ShardChecksums> write_safetensors(const Path& folder, std::span<const TensorSource> sources,
+                                              const SafetensorsLayout& layout, Env& env = Env::posix(),
+                                              const std::function<void(std::uint64_t)>& written = {});
+
+// The same in one call, as an export: plans, writes under temporary names, replaces the old model files of
+// that stem, syncs the folder.
+void save_safetensors(const Path& folder, std::span<const TensorSource> sources,
+                      const SafetensorsOptions& options = {}, Env& env = Env::posix());
+
+}  // namespace primus

@@ -1,12 +1,13 @@
 // Counter-based random numbers: a draw is a pure function of (seed, purpose, step, sample, layer, index).
 //
-// Nothing is carried from draw to draw, so there is no state to save, any thread may compute any part of a tensor,
-// and recomputing an activation draws the same mask again. The generator is Philox4x32-10 of Salmon, Moraes, Dror and
-// Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); tests check the authors' known-answer vectors.
+// Nothing is carried from draw to draw, so there is no state to save, any thread may compute any part of a
+// tensor, and recomputing an activation draws the same mask again. The generator is Philox4x32-10 of Salmon,
+// Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); tests check the authors'
+// known-answer vectors.
 //
-// The scalar functions below are constexpr and need nothing but this header, so GPU kernels may call them too. Filling
-// a range is done by the functions at the end (random.cpp), which vectorise and give exactly the same bits on every
-// CPU: normals come from our own polynomials in double precision, never from libm.
+// The scalar functions below are constexpr and need nothing but this header, so GPU kernels may call them
+// too. Filling a range is done by the functions at the end (random.cpp), which vectorise and give exactly the
+// same bits on every CPU: normals come from our own polynomials in double precision, never from libm.
 //
 // Thread-safety: everything here is a pure function.
 #pragma once
@@ -50,8 +51,8 @@ enum class RandomPurpose : std::uint32_t {
   kTest = 6,
 };
 
-// A stream of 2^34 numbers. `step`, `sample` and `layer` are 32 bits each: a sample is named by its place within the
-// step, so longer runs do not wrap.
+// A stream of 2^34 numbers. `step`, `sample` and `layer` are 32 bits each: a sample is named by its place
+// within the step, so longer runs do not wrap.
 struct RandomStream {
   Philox::Key key{};
   std::uint32_t step = 0, sample = 0, layer = 0;
@@ -71,9 +72,7 @@ struct RandomStream {
   // Uniform in [0, 1), a multiple of 2^-24: exact in float, and never rounds up to 1.
   constexpr float uniform(std::uint64_t index) const { return to_uniform(bits(index)); }
 
-  static constexpr float to_uniform(std::uint32_t word) {
-    return static_cast<float>(word >> 8) * 0x1p-24F;
-  }
+  static constexpr float to_uniform(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24F; }
 
   // Uniform integer in [0, bound), bound > 0: multiply-shift, bias below bound / 2^32.
   constexpr std::uint32_t below(std::uint64_t index, std::uint32_t bound) const {
@@ -81,8 +80,8 @@ struct RandomStream {
   }
 
  private:
-  // The finaliser of SplitMix64 is a bijection, so two seeds never share a key under one purpose, and neighbouring
-  // seeds differ in half of the bits.
+  // The finaliser of SplitMix64 is a bijection, so two seeds never share a key under one purpose, and
+  // neighbouring seeds differ in half of the bits.
   static constexpr Philox::Key make_key(std::uint64_t seed, RandomPurpose purpose) {
     std::uint64_t z = seed + 0x9E3779B97F4A7C15ULL * static_cast<std::uint64_t>(purpose);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
@@ -92,8 +91,8 @@ struct RandomStream {
   }
 };
 
-// out[i] = element first + i of the stream, uniform in [low, high). Any split of a range over threads gives the same
-// bits as one call.
+// out[i] = element first + i of the stream, uniform in [low, high). Any split of a range over threads gives
+// the same bits as one call.
 void fill_uniform(const RandomStream& stream, std::uint64_t first, std::span<float> out, float low = 0.0F,
                   float high = 1.0F);
 

@@ -1,11 +1,12 @@
 // The CPU as a device: ordinary memory, kernels that run on the rank's own thread pool.
 //
-// The compute stream runs kernels at once, inside launch(). Streams created for copies ("copy...") own a worker thread,
-// so that a checkpoint's copies overlap with compute as they do on a GPU.
+// The compute stream runs kernels at once, inside launch(). Streams created for copies ("copy...") own a
+// worker thread, so that a checkpoint's copies overlap with compute as they do on a GPU.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 #include "base/thread_pool.h"
 #include "device/device.h"
@@ -13,8 +14,8 @@
 
 namespace primus::cpu {
 
-// What CPU kernels get. Kernels reach tensor memory only through data(): a device may hand out addresses that are
-// not the ones memory is mapped at (the guard device of the tests does, as a GPU does in its own way).
+// What CPU kernels get. Kernels reach tensor memory only through data(): a device may hand out addresses that
+// are not the ones memory is mapped at (the guard device of the tests does, as a GPU does in its own way).
 class CpuContext final : public KernelContext {
  public:
   CpuContext(ThreadPool& pool, std::ptrdiff_t address_offset) : pool_(pool), offset_(address_offset) {}
@@ -32,8 +33,8 @@ class CpuContext final : public KernelContext {
 
 class CpuDevice final : public Device {
  public:
-  // `threads`: workers of this rank's pool, the calling thread included; 0 takes every core the process may use.
-  // The table must outlive the device.
+  // `threads`: workers of this rank's pool, the calling thread included; 0 takes every core the process may
+  // use. The table must outlive the device.
   CpuDevice(int threads, const KernelTable& kernels);
   ~CpuDevice() override;
 
@@ -51,9 +52,10 @@ class CpuDevice final : public Device {
   ThreadPool pool_;
   const KernelTable& kernels_;
   CpuContext context_;
+  std::unordered_map<void*, std::size_t> blocks_;  // allocated: address -> mapped bytes
 };
 
-// Cores this process may run on (its affinity mask).
+// Cores this process may keep busy: its affinity mask, limited by its control groups' CPU bandwidth.
 int available_cores();
 
 }  // namespace primus::cpu

@@ -29,7 +29,6 @@ struct SumOfSquares {
   Tensor x;    // [n] fp32
   Tensor out;  // [1] fp64
   bool accumulate;
-  Tensor workspace;
   void check() const;
   double flops() const { return 0; }
 };

@@ -1,4 +1,5 @@
-// Small kernels that are nobody's own: copies, casts, sums, fills, random initialisation, and the search for NaN.
+// Small kernels that are nobody's own: copies, casts, sums, fills, random initialisation, and the search for
+// NaN.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -42,8 +43,9 @@ struct CountNonFinite {
   double flops() const { return 0; }
 };
 
-// out[i] = mean + std * normal(seed, stream, i): counter-based (base/random.h), the same on every device layout.
-// `offset` is the index of out[0] within the whole logical tensor, so that a shard draws its own part of it.
+// out[i] = mean + std * normal(seed, stream, offset + i): counter-based (base/random.h, purpose kInit; the
+// low and high halves of `stream` are its layer and sample), the same on every device layout. `offset` is the
+// index of out[0] within the whole logical tensor, so that a shard draws its own part of it.
 struct RandomNormal {
   static constexpr KernelId kId = KernelId::kRandomNormal;
   Tensor out;  // fp32
@@ -63,8 +65,9 @@ struct Fill {
   double flops() const { return 0; }
 };
 
-// Copies rows between row-strided buffers: to[(row / group_rows) * to_group_stride + (row % group_rows) * to_stride + c]
-// = from[row * from_stride + c] for c < cols. One group a sequence: this appends keys and values to a KV cache.
+// Copies rows between row-strided buffers: to[(row / group_rows) * to_group_stride + (row % group_rows) *
+// to_stride + c] = from[row * from_stride + c] for c < cols. One group a sequence: this appends keys and
+// values to a KV cache.
 struct CopyRows {
   static constexpr KernelId kId = KernelId::kCopyRows;
   Tensor from, to;  // first elements; equal types

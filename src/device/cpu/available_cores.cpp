@@ -1,0 +1,85 @@
+// How many cores this process may keep busy: its affinity mask, further limited by the CPU bandwidth of its
+// control groups (containers, Slurm and Kubernetes limit by these). See sched_setaffinity(2) and the kernel's
+// admin-guide/cgroup-v2 and scheduler/sched-bwc.
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "device/cpu/cpu_device.h"
+
+namespace primus::cpu {
+namespace {
+
+int affinity_cores() {
+  // The mask must be as large as the kernel's, which only trying tells.
+  for (int cpus = 1024; cpus <= (1 << 20); cpus *= 2) {
+    cpu_set_t* mask = CPU_ALLOC(static_cast<std::size_t>(cpus));
+    if (mask == nullptr) break;
+    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(cpus));
+    const bool known = sched_getaffinity(0, bytes, mask) == 0;
+    const int count = known ? CPU_COUNT_S(bytes, mask) : 0;
+    CPU_FREE(mask);
+    if (known && count > 0) return count;
+  }
+  return static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
+}
+
+// "max 100000" or "200000 100000": microseconds of CPU time per period.
+std::optional<double> bandwidth_v2(const std::string& folder) {
+  std::ifstream file(folder + "/cpu.max");
+  double quota = 0, period = 0;
+  if (file >> quota >> period && quota > 0 && period > 0) return quota / period;
+  return std::nullopt;
+}
+
+std::optional<double> bandwidth_v1(const std::string& folder) {
+  std::ifstream quota_file(folder + "/cpu.cfs_quota_us"), period_file(folder + "/cpu.cfs_period_us");
+  double quota = 0, period = 0;
+  if (quota_file >> quota && period_file >> period && quota > 0 && period > 0) return quota / period;
+  return std::nullopt;
+}
+
+// The tightest limit among the process's groups and those above them.
+std::optional<double> cgroup_cores() {
+  std::optional<double> tightest;
+  const auto consider = [&](std::optional<double> limit) {
+    if (limit && (!tightest || *limit < *tightest)) tightest = limit;
+  };
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "0::/path" or "4:cpu,cpuacct:/path"
+    const auto first = line.find(':');
+    const auto second = line.find(':', first == std::string::npos ? first : first + 1);
+    if (second == std::string::npos) continue;
+    std::istringstream controllers(line.substr(first + 1, second - first - 1));
+    const bool v2 = controllers.str().empty();
+    bool has_cpu = v2;
+    for (std::string name; std::getline(controllers, name, ',');) has_cpu = has_cpu || name == "cpu";
+    if (!has_cpu) continue;
+    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
+    std::string path = line.substr(second + 1);
+    for (;;) {
+      consider(v2 ? bandwidth_v2(root + path) : bandwidth_v1(root + path));
+      const auto slash = path.find_last_of('/');
+      if (slash == std::string::npos || path == "/") break;
+      path.resize(slash);
+    }
+  }
+  return tightest;
+}
+
+}  // namespace
+
+int available_cores() {
+  const int cores = affinity_cores();
+  const auto limit = cgroup_cores();
+  if (!limit) return cores;
+  return std::clamp(static_cast<int>(std::ceil(*limit)), 1, cores);
+}
+
+}  // namespace primus::cpu

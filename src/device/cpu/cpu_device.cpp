@@ -1,0 +1,97 @@
+#include "device/cpu/cpu_device.h"
+
+#include <cpuid.h>
+#include <sys/mman.h>
+
+#include <cassert>
+#include <cerrno>
+
+#include "base/error.h"
+#include "device/cpu/cpu_stream.h"
+#include "tensor/arena.h"
+
+namespace primus::cpu {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kPage = 4096;
+static_assert(kPage % Arena::kAlignment == 0);
+
+bool has_amx_bf16() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & (1U << 22)) != 0;
+}
+
+std::string instruction_sets() {
+  std::string names;
+  if (__builtin_cpu_supports("avx512f")) {
+    names = " avx512";
+  } else if (__builtin_cpu_supports("avx2")) {
+    names = " avx2";
+  }
+  if (__builtin_cpu_supports("avx512bf16")) names += " avx512_bf16";
+  if (has_amx_bf16()) names += " amx_bf16";
+  return names.empty() ? "" : "," + names;
+}
+
+}  // namespace
+
+CpuDevice::CpuDevice(int threads, const KernelTable& kernels)
+    : pool_(threads == 0 ? available_cores() : threads), kernels_(kernels), context_(pool_, 0) {}
+
+CpuDevice::~CpuDevice() {
+  for (const auto& [address, bytes] : blocks_) munmap(address, bytes);
+}
+
+std::string CpuDevice::description() const {
+  const int threads = pool_.size();
+  return "cpu: " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") + instruction_sets();
+}
+
+// Fresh pages are zero, and are only taken from the machine when touched. Large blocks ask for huge pages: a
+// step sweeps gigabytes, and with small pages the page faults of the first sweep and the misses of all later
+// ones show.
+void* CpuDevice::allocate(std::int64_t bytes) {
+  const auto fail = [&](int error) {
+    return io_error("cannot allocate " + std::to_string(bytes) + " bytes of memory", error,
+                    "use a smaller model, micro-batch or sequence, or recompute more activations");
+  };
+  if (bytes < 0 || bytes > (std::int64_t{1} << 46)) throw fail(ENOMEM);
+  const std::size_t unit = static_cast<std::size_t>(bytes) >= kHugePage ? kHugePage : kPage;
+  const std::size_t size =
+      (std::max<std::size_t>(static_cast<std::size_t>(bytes), 1) + unit - 1) / unit * unit;
+  // Room to align, given back below.
+  const std::size_t slack = unit == kHugePage ? kHugePage : 0;
+  void* raw = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) throw fail(errno);
+  char* begin = static_cast<char*>(raw);
+  if (slack != 0) {
+    const std::size_t skip = (kHugePage - reinterpret_cast<std::uintptr_t>(raw) % kHugePage) % kHugePage;
+    if (skip != 0) munmap(begin, skip);
+    if (skip != slack) munmap(begin + skip + size, slack - skip);
+    begin += skip;
+    madvise(begin, size, MADV_HUGEPAGE);  // advice: a kernel without huge pages may refuse
+  }
+  blocks_.emplace(begin, size);
+  return begin;
+}
+
+void CpuDevice::release(void* address) noexcept {
+  const auto block = blocks_.find(address);
+  if (block == blocks_.end()) {
+    assert(address == nullptr && "not from this device");
+    return;
+  }
+  munmap(block->first, block->second);
+  blocks_.erase(block);
+}
+
+std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name) {
+  // A copy stream's kernels, if any, get a thread of their own: the pool belongs to the compute stream.
+  if (name.starts_with("copy")) return std::make_unique<WorkerStream>(1, 0);
+  return std::make_unique<InlineStream>(context_);
+}
+
+std::unique_ptr<Event> CpuDevice::create_event() { return std::make_unique<CpuEvent>(); }
+
+}  // namespace primus::cpu

@@ -1,0 +1,131 @@
+#include <cstring>
+#include <limits>
+#include <span>
+
+#include "base/random.h"
+#include "turbo/cpu/reduce.h"
+#include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+void add(CpuContext& context, const Add& a) {
+  with_float_type(a.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T* x = context.data<T>(a.a);
+    const T* y = context.data<T>(a.b);
+    T* out = context.data<T>(a.out);
+    parallel_ranges(context, a.out.elements(), 3 * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      PRIMUS_SIMD()
+      for (std::int64_t i = begin; i < end; ++i) out[i] = from_float<T>(to_float(x[i]) + to_float(y[i]));
+    });
+  });
+}
+
+void cast(CpuContext& context, const Cast& a) {
+  with_float_type(a.x.dtype, [&](auto from_tag) {
+    with_float_type(a.out.dtype, [&](auto to_tag) {
+      using From = decltype(from_tag);
+      using To = decltype(to_tag);
+      const From* x = context.data<From>(a.x);
+      To* out = context.data<To>(a.out);
+      parallel_ranges(context, a.x.elements(), sizeof(From) + sizeof(To),
+                      [&](std::int64_t begin, std::int64_t end) {
+                        if constexpr (std::is_same_v<From, To>) {
+                          std::copy(x + begin, x + end, out + begin);
+                        } else {
+                          PRIMUS_SIMD()
+                          for (std::int64_t i = begin; i < end; ++i) out[i] = from_float<To>(to_float(x[i]));
+                        }
+                      });
+    });
+  });
+}
+
+void sum(CpuContext& context, const Sum& a) {
+  const float* x = context.data<float>(a.x);
+  const double total =
+      ordered_sum<double>(context, a.x.elements(), [&](std::int64_t begin, std::int64_t end) {
+        return sum_doubles(begin, end, [&](std::int64_t i) { return static_cast<double>(x[i]); });
+      });
+  float* out = context.data<float>(a.out);
+  *out = static_cast<float>(a.accumulate ? *out + total : total);
+}
+
+// All bits of the exponent set: infinite or NaN.
+bool non_finite(float x) { return (std::bit_cast<std::uint32_t>(x) & 0x7f800000U) == 0x7f800000U; }
+bool non_finite(BFloat16 x) { return (x.bits & 0x7f80U) == 0x7f80U; }
+
+void count_non_finite(CpuContext& context, const CountNonFinite& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T* x = context.data<T>(a.x);
+    const auto count =
+        ordered_sum<std::int64_t>(context, a.x.elements(), [&](std::int64_t begin, std::int64_t end) {
+          // Short runs, so that the counters can be as narrow as the elements.
+          constexpr std::int64_t kRun = 4096;
+          std::int64_t chunk = 0;
+          for (std::int64_t i = begin; i < end; i += kRun) {
+            const std::int64_t stop = std::min(i + kRun, end);
+            std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t> run = 0;
+            PRIMUS_SIMD(reduction(+ : run))
+            for (std::int64_t j = i; j < stop; ++j) run += non_finite(x[j]) ? 1 : 0;
+            chunk += run;
+          }
+          return chunk;
+        });
+    std::int32_t* out = context.data<std::int32_t>(a.out);
+    const std::int64_t total = a.accumulate ? *out + count : count;
+    *out = static_cast<std::int32_t>(std::min<std::int64_t>(total, std::numeric_limits<std::int32_t>::max()));
+  });
+}
+
+void random_normal(CpuContext& context, const RandomNormal& a) {
+  const RandomStream stream(a.seed, RandomPurpose::kInit, 0, static_cast<std::uint32_t>(a.stream >> 32),
+                            static_cast<std::uint32_t>(a.stream));
+  float* out = context.data<float>(a.out);
+  parallel_ranges(context, a.out.elements(), sizeof(float), [&](std::int64_t begin, std::int64_t end) {
+    fill_normal(stream, static_cast<std::uint64_t>(a.offset + begin),
+                std::span(out + begin, static_cast<std::size_t>(end - begin)), a.mean, a.std);
+  });
+}
+
+void fill(CpuContext& context, const Fill& a) {
+  with_float_type(a.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    T* out = context.data<T>(a.out);
+    const T value = from_float<T>(a.value);
+    parallel_ranges(context, a.out.elements(), sizeof(T),
+                    [&](std::int64_t begin, std::int64_t end) { std::fill(out + begin, out + end, value); });
+  });
+}
+
+void copy_rows(CpuContext& context, const CopyRows& a) {
+  const std::int64_t element = size_of(a.from.dtype);
+  const std::int64_t bytes = a.cols * element;
+  const char* from = context.data<char>(a.from);
+  char* to = context.data<char>(a.to);
+  parallel_ranges(context, a.rows, 2 * bytes, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int64_t group = row / a.group_rows, within = row % a.group_rows;
+      std::memcpy(to + (group * a.to_group_stride + within * a.to_stride) * element,
+                  from + row * a.from_stride * element, static_cast<std::size_t>(bytes));
+    }
+  });
+}
+
+}  // namespace
+
+void register_elementwise(KernelTable& table) {
+  table.add<Add, CpuContext, &add>();
+  table.add<Cast, CpuContext, &cast>();
+  table.add<Sum, CpuContext, &sum>();
+  table.add<CountNonFinite, CpuContext, &count_non_finite>();
+  table.add<RandomNormal, CpuContext, &random_normal>();
+  table.add<Fill, CpuContext, &fill>();
+  table.add<CopyRows, CpuContext, &copy_rows>();
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

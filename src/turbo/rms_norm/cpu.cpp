@@ -1,0 +1,143 @@
+#include <cmath>
+
+#include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
+#include "turbo/rms_norm/rms_norm.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+// ---- Forward
+// -------------------------------------------------------------------------------------------------------
+
+void forward(CpuContext& context, const RmsNormForward& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t hidden = a.x.cols();
+    const T* weight = context.data<T>(a.weight);
+    float* rstd = context.data<float>(a.rstd);
+    const int streams = a.delta.absent() ? 2 : 4;
+    parallel_ranges(
+        context, a.x.rows(), streams * hidden * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t row = begin; row < end; ++row) {
+            const T* x = context.data<T>(a.x) + row * hidden;
+            T* y = context.data<T>(a.y) + row * hidden;
+            if (!a.delta.absent()) {
+              const T* delta = context.data<T>(a.delta) + row * hidden;
+              T* sum = context.data<T>(a.sum) + row * hidden;
+              PRIMUS_SIMD()
+              for (std::int64_t i = 0; i < hidden; ++i)
+                sum[i] = from_float<T>(to_float(x[i]) + to_float(delta[i]));
+              x = sum;
+            }
+            const float squares =
+                sum_terms(hidden, [&](std::int64_t i) { return to_float(x[i]) * to_float(x[i]); });
+            const float scale = 1.0F / std::sqrt(squares / static_cast<float>(hidden) + a.eps);
+            rstd[row] = scale;
+            PRIMUS_SIMD()
+            for (std::int64_t i = 0; i < hidden; ++i)
+              y[i] = from_float<T>(to_float(x[i]) * scale * to_float(weight[i]));
+          }
+        });
+  });
+}
+
+// ---- Backward, input
+// -----------------------------------------------------------------------------------------------
+
+// With n = x * rstd and g = d_y * weight:  d_x = d_sum + rstd * (g - n * mean(g * n)).
+void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t hidden = a.x.cols();
+    const T* weight = context.data<T>(a.weight);
+    const int streams = a.d_sum.absent() ? 3 : 4;
+    parallel_ranges(
+        context, a.x.rows(), streams * hidden * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t row = begin; row < end; ++row) {
+            const T* x = context.data<T>(a.x) + row * hidden;
+            const T* d_y = context.data<T>(a.d_y) + row * hidden;
+            T* d_x = context.data<T>(a.d_x) + row * hidden;
+            const float rstd = context.data<float>(a.rstd)[row];
+            const float dot = sum_terms(hidden, [&](std::int64_t i) {
+              return to_float(d_y[i]) * to_float(weight[i]) * to_float(x[i]);
+            });
+            const float along = dot * rstd * rstd * rstd / static_cast<float>(hidden);
+            if (a.d_sum.absent()) {
+              PRIMUS_SIMD()
+              for (std::int64_t i = 0; i < hidden; ++i) {
+                d_x[i] =
+                    from_float<T>(to_float(d_y[i]) * to_float(weight[i]) * rstd - to_float(x[i]) * along);
+              }
+            } else {
+              const T* d_sum = context.data<T>(a.d_sum) + row * hidden;
+              PRIMUS_SIMD()
+              for (std::int64_t i = 0; i < hidden; ++i) {
+                const float through = to_float(d_y[i]) * to_float(weight[i]) * rstd - to_float(x[i]) * along;
+                d_x[i] = from_float<T>(to_float(d_sum[i]) + through);
+              }
+            }
+          }
+        });
+  });
+}
+
+// ---- Backward, weight
+// ----------------------------------------------------------------------------------------------
+
+// Rows are cut into chunks by their number alone; each chunk is summed row by row into its own line of the
+// workspace, and the lines are added in order. So no thread count shows in the result.
+struct RowChunks {
+  explicit RowChunks(std::int64_t rows) : rows_per_chunk(std::max<std::int64_t>((rows + 255) / 256, 32)) {
+    count = (rows + rows_per_chunk - 1) / rows_per_chunk;
+  }
+  std::int64_t rows_per_chunk, count;
+};
+
+std::int64_t backward_weight_workspace(CpuContext&, const RmsNormBackwardWeight& a) {
+  return RowChunks(a.x.rows()).count * a.x.cols() * static_cast<std::int64_t>(sizeof(float));
+}
+
+void backward_weight(CpuContext& context, const RmsNormBackwardWeight& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t rows = a.x.rows(), hidden = a.x.cols();
+    const T* x = context.data<T>(a.x);
+    const T* d_y = context.data<T>(a.d_y);
+    const float* rstd = context.data<float>(a.rstd);
+    float* partial = context.data<float>(a.workspace);
+    const RowChunks chunks(rows);
+    context.pool().parallel_for(rows, chunks.rows_per_chunk, [&](std::int64_t begin, std::int64_t end, int) {
+      float* line = partial + begin / chunks.rows_per_chunk * hidden;
+      std::fill_n(line, hidden, 0.0F);
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* x_row = x + row * hidden;
+        const T* d_y_row = d_y + row * hidden;
+        const float scale = rstd[row];
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < hidden; ++i)
+          line[i] += to_float(d_y_row[i]) * (to_float(x_row[i]) * scale);
+      }
+    });
+    float* d_weight = context.data<float>(a.d_weight);
+    const std::int64_t bytes_per_column = chunks.count * static_cast<std::int64_t>(sizeof(float));
+    parallel_ranges(context, hidden, bytes_per_column, [&](std::int64_t begin, std::int64_t end) {
+      if (!a.accumulate) std::fill(d_weight + begin, d_weight + end, 0.0F);
+      for (std::int64_t chunk = 0; chunk < chunks.count; ++chunk) {
+        const float* line = partial + chunk * hidden;
+        PRIMUS_SIMD()
+        for (std::int64_t i = begin; i < end; ++i) d_weight[i] += line[i];
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void register_rms_norm(KernelTable& table) {
+  table.add<RmsNormForward, CpuContext, &forward>();
+  table.add<RmsNormBackwardInput, CpuContext, &backward_input>();
+  table.add<RmsNormBackwardWeight, CpuContext, &backward_weight, &backward_weight_workspace>();
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

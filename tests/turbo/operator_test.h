@@ -1,0 +1,267 @@
+// What every operator test needs: a device with stream, scratch and context, tensors from and to host vectors
+// of doubles, random inputs, error measures, and gradients by finite differences.
+//
+//   for (const DeviceUnderTest& spec : devices_under_test()) {
+//     OperatorBench bench(spec);
+//     Tensor x = bench.upload(values, DType::kBF16, {rows, cols});
+//     bench.run(Cast{.x = x, .out = y});
+//     EXPECT_LE(normalised_error(bench.download(y), expected), tolerance);
+//   }
+//
+// The reference works in double on the values as the device stores them: pass inputs through rounded() first.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "base/random.h"
+#include "device/cpu/cpu_device.h"
+#include "device/guard_device.h"
+#include "tensor/arena.h"
+#include "tensor/bfloat16.h"
+#include "turbo/context.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus::turbo::test {
+
+using Values = std::vector<double>;
+
+// ---- Devices
+// -------------------------------------------------------------------------------------------------------
+
+struct DeviceUnderTest {
+  IsaLevel level = best_isa_level();
+  int threads = 2;
+  bool guarded =
+      false;  // the guard device: memory that only kernels and copies can reach, asynchronous streams
+
+  std::string name() const {
+    return std::string(turbo::name_of(level)) + ", " + std::to_string(threads) + " threads" +
+           (guarded ? ", guarded" : "");
+  }
+};
+inline void PrintTo(const DeviceUnderTest& device, std::ostream* out) { *out << device.name(); }
+
+// Every instruction set this machine has, and the guard device with the best of them.
+inline std::vector<DeviceUnderTest> devices_under_test() {
+  std::vector<DeviceUnderTest> devices;
+  for (const IsaLevel level : supported_isa_levels()) devices.push_back({level, 2, false});
+  devices.push_back({best_isa_level(), 2, true});
+  return devices;
+}
+
+// ---- Values
+// --------------------------------------------------------------------------------------------------------
+
+// Standard normal numbers times `scale`; the same for the same seed.
+inline Values random_values(std::int64_t n, std::uint64_t seed, double scale = 1.0) {
+  std::vector<float> draws(static_cast<std::size_t>(n));
+  fill_normal(RandomStream(seed, RandomPurpose::kTest), 0, draws);
+  Values values(draws.begin(), draws.end());
+  for (double& value : values) value *= scale;
+  return values;
+}
+
+// `value` as an element of this type would hold it.
+inline double rounded(double value, DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return value;
+    case DType::kF32:
+      return static_cast<float>(value);
+    case DType::kBF16:
+      return static_cast<float>(BFloat16(static_cast<float>(value)));
+    default:
+      return std::round(value);
+  }
+}
+inline Values rounded(Values values, DType dtype) {
+  for (double& value : values) value = rounded(value, dtype);
+  return values;
+}
+
+// Half a unit in the last place, relative: the most that rounding a result to this type can cost.
+inline double rounding_error(DType dtype) { return dtype == DType::kBF16 ? 0x1p-9 : 0x1p-24; }
+
+// max |actual - expected| / max |expected|: the error relative to the largest element, so that elements which
+// cancel to nearly nothing do not ask for more digits than the sum they come from has. Infinite when a NaN,
+// an infinity or the size differs; absolute when all of `expected` is zero.
+inline double normalised_error(const Values& actual, const Values& expected) {
+  if (actual.size() != expected.size()) return INFINITY;
+  double error = 0, largest = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (std::isfinite(actual[i]) && std::isfinite(expected[i])) {
+      error = std::max(error, std::abs(actual[i] - expected[i]));
+      largest = std::max(largest, std::abs(expected[i]));
+    } else if (std::isnan(actual[i]) != std::isnan(expected[i]) ||
+               (!std::isnan(actual[i]) && actual[i] != expected[i])) {
+      return INFINITY;
+    }
+  }
+  return largest > 0 ? error / largest : error;
+}
+
+// d loss / d inputs by central differences, to be taken of a reference in double: with steps of 1e-5 the
+// result has about ten digits for smooth functions of magnitude one.
+inline Values numeric_gradient(const std::function<double(const Values&)>& loss, Values inputs) {
+  Values gradient(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const double centre = inputs[i], step = 1e-5 * std::max(1.0, std::abs(centre));
+    inputs[i] = centre + step;
+    const double above = loss(inputs);
+    inputs[i] = centre - step;
+    const double below = loss(inputs);
+    inputs[i] = centre;
+    gradient[i] = (above - below) / (2 * step);
+  }
+  return gradient;
+}
+
+// sum of a[i] * b[i]: with random b a scalar loss whose gradient by a is b.
+inline double dot(const Values& a, const Values& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// ---- The bench
+// -----------------------------------------------------------------------------------------------------
+
+class OperatorBench {
+ public:
+  static constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
+
+  explicit OperatorBench(const DeviceUnderTest& spec = {})
+      : device_(make_device(spec)),
+        stream_(device_->create_stream("compute")),
+        scratch_("scratch", device_->allocate(kScratchBytes), kScratchBytes),
+        context_{*device_, *stream_, scratch_, meter_} {}
+
+  Device& device() { return *device_; }
+  Context& context() { return context_; }
+  Meter& meter() { return meter_; }
+
+  // A new tensor, filled with bytes that are NaN in every floating type, so that an element a kernel forgets
+  // shows.
+  Tensor empty(DType dtype, Shape shape) {
+    Tensor tensor = zeros(dtype, shape);
+    const std::vector<unsigned char> poison(static_cast<std::size_t>(tensor.bytes()), 0xFF);
+    stream_->copy_to_device(tensor.data, poison.data(), tensor.bytes());
+    stream_->synchronize();
+    return tensor;
+  }
+
+  Tensor zeros(DType dtype, Shape shape) {
+    Tensor tensor(nullptr, dtype, shape);
+    tensor.data = device_->allocate(std::max<std::int64_t>(tensor.bytes(), 1));
+    return tensor;
+  }
+
+  Tensor upload(const Values& values, DType dtype, Shape shape) {
+    Tensor tensor = zeros(dtype, shape);
+    write(tensor, values);
+    return tensor;
+  }
+
+  void write(const Tensor& tensor, const Values& values) {
+    ASSERT_EQ(static_cast<std::int64_t>(values.size()), tensor.elements());
+    switch (tensor.dtype) {
+      case DType::kF32:
+        return write_as<float>(tensor, values);
+      case DType::kBF16:
+        return write_as<BFloat16>(tensor, values);
+      case DType::kF64:
+        return write_as<double>(tensor, values);
+      case DType::kI32:
+        return write_as<std::int32_t>(tensor, values);
+      default:
+        FAIL() << "type not supported by the test bench";
+    }
+  }
+
+  Values download(const Tensor& tensor) {
+    switch (tensor.dtype) {
+      case DType::kF32:
+        return read_as<float>(tensor);
+      case DType::kBF16:
+        return read_as<BFloat16>(tensor);
+      case DType::kF64:
+        return read_as<double>(tensor);
+      case DType::kI32:
+        return read_as<std::int32_t>(tensor);
+      default:
+        ADD_FAILURE() << "type not supported by the test bench";
+        return {};
+    }
+  }
+
+  // The tensor's bytes, for tests of bit-identity.
+  std::vector<unsigned char> bytes(const Tensor& tensor) {
+    std::vector<unsigned char> raw(static_cast<std::size_t>(tensor.bytes()));
+    stream_->copy_to_host(raw.data(), tensor.data, tensor.bytes());
+    stream_->synchronize();
+    return raw;
+  }
+
+  // Runs the operator and waits for it.
+  template <class Arguments>
+  void run(const Arguments& arguments) {
+    launch(context_, arguments);
+    stream_->synchronize();
+  }
+
+ private:
+  static std::unique_ptr<Device> make_device(const DeviceUnderTest& spec) {
+    const KernelTable& kernels = cpu_kernel_table(spec.level);
+    if (spec.guarded) return std::make_unique<primus::test::GuardDevice>(spec.threads, kernels);
+    return std::make_unique<cpu::CpuDevice>(spec.threads, kernels);
+  }
+
+  template <class T>
+  void write_as(const Tensor& tensor, const Values& values) {
+    std::vector<T> host(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if constexpr (std::is_same_v<T, BFloat16>) {
+        host[i] = BFloat16(static_cast<float>(values[i]));
+      } else {
+        host[i] = static_cast<T>(values[i]);
+      }
+    }
+    stream_->copy_to_device(tensor.data, host.data(), tensor.bytes());
+    stream_->synchronize();
+  }
+
+  template <class T>
+  Values read_as(const Tensor& tensor) {
+    std::vector<T> host(static_cast<std::size_t>(tensor.elements()));
+    stream_->copy_to_host(host.data(), tensor.data, tensor.bytes());
+    stream_->synchronize();
+    Values values(host.size());
+    for (std::size_t i = 0; i < host.size(); ++i) {
+      if constexpr (std::is_same_v<T, BFloat16>) {
+        values[i] = static_cast<float>(host[i]);
+      } else {
+        values[i] = static_cast<double>(host[i]);
+      }
+    }
+    return values;
+  }
+
+  std::unique_ptr<Device> device_;  // owns all memory handed out
+  std::unique_ptr<Stream> stream_;
+  Arena scratch_;
+  Meter meter_;
+  Context context_;
+};
+
+}  // namespace primus::turbo::test

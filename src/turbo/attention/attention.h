@@ -1,8 +1,8 @@
-// Causal grouped-query attention, tiled with an online softmax (FlashAttention, Dao et al. 2022 and 2023): the score
-// matrix never exists as a whole. Query head h reads key/value head h / (heads / kv_heads).
+// Causal grouped-query attention, tiled with an online softmax (FlashAttention, Dao et al. 2022 and 2023):
+// the score matrix never exists as a whole. Query head h reads key/value head h / (heads / kv_heads).
 //
-// Operands are row-strided views so that q, k and v may be column slices of one fused projection: a row is one token,
-// and *_stride counts elements from one token to the next.
+// Operands are row-strided views so that q, k and v may be column slices of one fused projection: a row is
+// one token, and *_stride counts elements from one token to the next.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -11,23 +11,23 @@
 namespace primus::turbo {
 
 struct AttentionShape {
-  std::int64_t batch;       // sequences
-  std::int64_t seq_q;       // query tokens per sequence
-  std::int64_t seq_k;       // key tokens per sequence that may be attended to, >= seq_q; the last seq_q of them are
-                            // the queries' own positions (a KV cache has seq_k > seq_q)
+  std::int64_t batch;  // sequences
+  std::int64_t seq_q;  // query tokens per sequence
+  std::int64_t seq_k;  // key tokens per sequence that may be attended to, >= seq_q; the last seq_q of them
+                       // are the queries' own positions (a KV cache has seq_k > seq_q)
   std::int64_t capacity_k;  // rows from one sequence to the next in k and v, >= seq_k
   std::int64_t heads, kv_heads;
-  std::int64_t head_dim;    // of q and k
-  std::int64_t value_dim;   // of v and out
-  float scale;              // multiplies q·k
-  bool causal;              // a query sees keys up to its own position
-  std::int64_t window;      // > 0: and only the last `window` of them; 0: all
+  std::int64_t head_dim;   // of q and k
+  std::int64_t value_dim;  // of v and out
+  float scale;             // multiplies q·k
+  bool causal;             // a query sees keys up to its own position
+  std::int64_t window;     // > 0: and only the last `window` of them; 0: all
 };
 
 struct AttentionForward {
   static constexpr KernelId kId = KernelId::kAttentionForward;
   AttentionShape shape;
-  Tensor q, k, v;                            // first element of each; shape gives the rest
+  Tensor q, k, v;  // first element of each; shape gives the rest
   std::int64_t q_stride, k_stride, v_stride;
   Tensor out;  // [batch*seq_q, heads*value_dim], contiguous
   Tensor lse;  // [heads, batch*seq_q] fp32: log-sum-exp of the scaled scores; absent when no backward follows

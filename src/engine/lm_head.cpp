@@ -1,0 +1,145 @@
+// The LM head fused with its loss. See operators.h for the contract; here is why it runs when it does.
+//
+// Logits are the largest tensor of a small model, so a chunk of them lives only between two products. The
+// input gradient, the weight gradient and the loss all need the same chunk of logits: computing them together
+// costs three products instead of five. That is possible as soon as the gradient of the loss is known, which
+// it is from the start (the weights carry the normalisation), so the forward pass of training has nothing to
+// do, and everything happens where the backward pass begins. A deferred weight gradient computes the chunk a
+// second time: the same bits.
+#include <algorithm>
+
+#include "engine/operators.h"
+#include "turbo/cross_entropy/cross_entropy.h"
+#include "turbo/linear/linear.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::Gemm;
+using turbo::GemmRole;
+using turbo::launch;
+
+// Scratch for one chunk; released when it goes out of scope (in stream order, that is).
+class ScratchTensor {
+ public:
+  ScratchTensor(Arena& arena, DType dtype, const Shape& shape)
+      : arena_(arena),
+        block_(arena.allocate(shape.elements() * size_of(dtype))),
+        tensor_(block_.address, dtype, shape) {}
+  ~ScratchTensor() { arena_.release(block_); }
+  ScratchTensor(const ScratchTensor&) = delete;
+  ScratchTensor& operator=(const ScratchTensor&) = delete;
+  const Tensor& get() const { return tensor_; }
+
+ private:
+  Arena& arena_;
+  Arena::Block block_;
+  Tensor tensor_;
+};
+
+struct Chunk {
+  std::int64_t begin, end;
+  Tensor rows(const Tensor& t) const { return t.slice(begin, end); }
+};
+
+// Inputs: hidden, labels, weights. Output: loss.
+// Computes logits and cross-entropy of each chunk and hands (chunk, d_logits) on. d_logits is absent in
+// inference.
+template <class Consume>
+void for_each_chunk(Step& s, bool gradient, Consume&& consume) {
+  const Tensor hidden = s.in(0), weight = s.weight();
+  const std::int64_t tokens = hidden.rows(), vocab = weight.shape[0];
+  const std::int64_t chunk_tokens = lm_head_chunk_tokens(tokens, vocab);
+  const Shape chunk_shape{chunk_tokens, vocab};
+  ScratchTensor logits(s.context().scratch, DType::kF32, chunk_shape);
+  // fp32 gradients overwrite the logits; bf16 ones need their own, narrower rows.
+  const bool narrow = gradient && hidden.dtype != DType::kF32;
+  ScratchTensor narrow_logits(s.context().scratch, hidden.dtype, narrow ? chunk_shape : Shape{0});
+  for (std::int64_t begin = 0; begin < tokens; begin += chunk_tokens) {
+    const Chunk chunk{begin, std::min(tokens, begin + chunk_tokens)};
+    const Tensor chunk_logits = logits.get().slice(0, chunk.end - begin);
+    Tensor d_logits;
+    if (gradient) d_logits = narrow ? narrow_logits.get().slice(0, chunk.end - begin) : chunk_logits;
+    launch(s.context(), Gemm{.role = GemmRole::kForward,
+                             .a = chunk.rows(hidden),
+                             .b = weight,
+                             .c = chunk_logits,
+                             .accumulate = false,
+                             .workspace = {}});
+    launch(s.context(), turbo::CrossEntropy{.logits = chunk_logits,
+                                            .labels = chunk.rows(s.in(1)),
+                                            .weights = chunk.rows(s.in(2)),
+                                            .loss = chunk.rows(s.out(0)),
+                                            .d_logits = d_logits});
+    consume(chunk, d_logits);
+  }
+}
+
+void add_weight_gradient(Step& s, const Chunk& chunk, const Tensor& d_logits) {
+  const auto [d_weight, accumulate] = s.d_weight();
+  launch(s.context(), Gemm{.role = GemmRole::kWeightGradient,
+                           .a = d_logits,
+                           .b = chunk.rows(s.in(0)),
+                           .c = d_weight,
+                           .accumulate = accumulate,
+                           .workspace = {}});
+}
+
+void inference_forward(Step& s) {
+  for_each_chunk(s, false, [](const Chunk&, const Tensor&) {});
+}
+
+void training_forward(Step&) {}
+
+void backward_input(Step& s) {
+  const bool weight_now = s.weight_gradient_now();
+  Tensor d_hidden;
+  if (s.needs_d_in(0)) d_hidden = s.fresh_d_in(0).out;
+  for_each_chunk(s, true, [&](const Chunk& chunk, const Tensor& d_logits) {
+    // The weight gradient first: it is the largest of the model, and the first whose reduction can begin.
+    if (weight_now) add_weight_gradient(s, chunk, d_logits);
+    if (d_hidden.absent()) return;
+    launch(s.context(), Gemm{.role = GemmRole::kInputGradient,
+                             .a = d_logits,
+                             .b = s.weight(),
+                             .c = chunk.rows(d_hidden),
+                             .accumulate = false,
+                             .workspace = {}});
+  });
+  if (weight_now) s.weight_gradient_done();
+}
+
+void backward_weight(Step& s) {
+  for_each_chunk(
+      s, true, [&](const Chunk& chunk, const Tensor& d_logits) { add_weight_gradient(s, chunk, d_logits); });
+}
+
+constexpr std::uint8_t kAllInputs = 0b111;
+constexpr Operator kTraining{.name = "lm_head_loss",
+                             .operator_class = OperatorClass::kLoss,
+                             .forward = training_forward,
+                             .backward_input = backward_input,
+                             .backward_weight = backward_weight,
+                             .for_input = {.inputs = kAllInputs, .outputs = 1},
+                             .for_weight = {.inputs = kAllInputs, .outputs = 1},
+                             .is_loss = true};
+constexpr Operator kInference{
+    .name = "lm_head_loss", .operator_class = OperatorClass::kLoss, .forward = inference_forward};
+
+}  // namespace
+
+std::int64_t lm_head_chunk_tokens(std::int64_t tokens, std::int64_t vocab) {
+  constexpr std::int64_t kLogitsBytes = std::int64_t{64} << 20;
+  // Whole multiples of 64 rows keep the matrix products in their full tiles.
+  const std::int64_t fit = std::max<std::int64_t>(64, kLogitsBytes / (vocab * 4) / 64 * 64);
+  return std::min(tokens, fit);
+}
+
+Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights) {
+  Tape& tape = hidden.tape();
+  struct None {};
+  return tape.record(tape.training() ? kTraining : kInference, {&hidden, &labels, &weights}, &weight,
+                     {{DType::kF32, Shape{hidden.shape()[0]}, false}}, None{})[0];
+}
+
+}  // namespace primus::engine

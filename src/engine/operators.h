@@ -1,0 +1,76 @@
+// The training operators, as model code calls them. Each runs now and is recorded on its tape; shapes are
+// checked. Tokens of all sequences of a microbatch lie one after the other: T = batch * sequence rows.
+#pragma once
+
+#include "engine/tape.h"
+#include "turbo/attention/attention.h"
+
+namespace primus::engine {
+
+// The residual stream of a transformer: a sum and an addend that the next norm folds in on its way.
+struct Residual {
+  Value sum;
+  Value pending;  // empty: nothing to add
+};
+
+// Rows of the table for each token: [T] int32 -> [T, hidden].
+Value embedding(const Value& tokens, Parameter& table);
+
+// RMSNorm of x: [T, hidden] -> [T, hidden].
+Value norm(const Value& x, Parameter& weight, double epsilon);
+// The same of a residual stream, which takes up its pending addend in the same pass.
+Value norm(Residual& x, Parameter& weight, double epsilon);
+// x + y, lazily.
+void add(Residual& x, Value y);
+// Takes up the pending addend now; afterwards x.sum is the whole stream.
+void flush(Residual& x);
+
+// Operators called while this lives belong to block `layer`: the grain of recomputation. Where a group of
+// dropped blocks begins, the residual stream is taken up first, so that one tensor per group is kept.
+class BlockScope {
+ public:
+  BlockScope(Residual& x, std::int64_t layer);
+  ~BlockScope() { tape_.leave_block(); }
+  BlockScope(const BlockScope&) = delete;
+  BlockScope& operator=(const BlockScope&) = delete;
+
+ private:
+  Tape& tape_;
+};
+
+// x · Wᵀ: [T, in] -> [T, out].
+Value linear(const Value& x, Parameter& weight);
+
+// Rotates the first `heads` heads of each row (queries, then keys, of a fused projection). Pass x by
+// std::move to let it happen in place.
+struct RopeShape {
+  std::int64_t heads, head_dim, rotary_dim;
+};
+Value rope(Value x, const Value& positions, const Tensor& table, const RopeShape& shape);
+
+// Keys and values of earlier tokens, for generation: per layer one [batch, capacity, kv_heads * dim] tensor
+// each.
+struct KvCacheLayer {
+  Tensor k, v;
+  std::int64_t capacity = 0;
+  std::int64_t length = 0;  // tokens present before this call, the same for every sequence
+};
+// Causal grouped-query attention over a fused projection [T, heads*head_dim + kv_heads*(head_dim +
+// value_dim)]. With a cache (inference only) the new keys and values are appended and everything so far is
+// attended to. `shape.seq_k` and `shape.capacity_k` are set here.
+Value attention(const Value& qkv, turbo::AttentionShape shape, KvCacheLayer* cache = nullptr);
+
+// silu(gate) * up: [T, 2*ffn] -> [T, ffn].
+Value swiglu(const Value& gate_up);
+
+// The LM head and the weighted cross-entropy, in chunks of tokens so that the logits never exist as a whole:
+// [T, hidden] -> [T] fp32, the weighted loss per token (turbo/cross_entropy/cross_entropy.h).
+//
+// In training the whole classifier runs in the backward pass, where loss, hidden gradient and (unless
+// deferred) weight gradient share one product per chunk; the returned Value holds the loss only after
+// Tape::backward().
+Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
+// Tokens per chunk of the above, for `vocab` columns: the logits of a chunk take about 64 MiB.
+std::int64_t lm_head_chunk_tokens(std::int64_t tokens, std::int64_t vocab);
+
+}  // namespace primus::engine

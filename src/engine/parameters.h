@@ -1,0 +1,106 @@
+// Parameters and their gradients, in flat buffers.
+//
+// A model's parameters are grouped into units (the embedding, one block, the head). A unit is one flat fp32
+// buffer of master weights, an equal one of gradients, and in bf16 training a bf16 working copy: the grain of
+// the optimizer, of checkpoints, and of sharding. Within a unit the decayed parameters come first, so that
+// the optimizer sees two runs.
+//
+// A unit's buffers live in the rank's persistent arena. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensor/arena.h"
+#include "tensor/tensor.h"
+#include "turbo/context.h"
+
+namespace primus::engine {
+
+// How a parameter starts. Random values are drawn by (seed, parameter index, element), whatever the layout.
+struct Initializer {
+  enum class Kind : std::uint8_t { kNormal, kConstant } kind = Kind::kConstant;
+  float value = 0;  // the standard deviation, or the constant
+  static Initializer normal(double std) { return {Kind::kNormal, static_cast<float>(std)}; }
+  static Initializer constant(double value) { return {Kind::kConstant, static_cast<float>(value)}; }
+};
+
+// A tensor of the published checkpoint: rows [row, row + rows) of a parameter's first dimension. Fused
+// projections hold several (q, k and v, say).
+struct CheckpointPart {
+  std::string name;
+  std::int64_t row = 0, rows = 0;
+};
+
+struct Parameter {
+  std::string name;  // "layers.3.attention.qkv"
+  Shape shape;       // [out, in] or [n]
+  Initializer initializer;
+  std::vector<CheckpointPart> parts;
+  bool trainable = true;
+
+  Tensor master;    // fp32
+  Tensor value;     // what operators read: the bf16 working copy, or the master itself
+  Tensor gradient;  // fp32; absent when nothing is trained
+
+  int index = 0;                                     // position among all parameters
+  std::int64_t offset = 0;                           // in elements, within its unit
+  bool decayed() const { return shape.rank() > 1; }  // Megatron: no weight decay on norms and biases
+
+  // Which chunk of the model uses it, once per use, in forward order: fixes the order in which gradients are
+  // summed (see WeightGradientQueue).
+  std::vector<int> uses;
+  std::int64_t turn = 0;      // uses accounted for so far in this step
+  bool has_gradient = false;  // the first contribution of a step assigns, later ones accumulate
+};
+
+struct ParameterUnit {
+  std::string name;
+  std::vector<Parameter*> parameters;
+  std::int64_t elements = 0;          // of the flat buffers, padding included
+  std::int64_t decayed_elements = 0;  // the decayed run [0, decayed_elements); the rest is not decayed
+  Tensor master, working, gradient, exp_avg, exp_avg_sq;  // [elements]; absent when not needed
+};
+
+class ParameterStore {
+ public:
+  // Declares a unit; the following add() calls go into it. Returned addresses are stable.
+  ParameterUnit& begin_unit(std::string name);
+  // `parts` empty means: one part of the parameter's own name.
+  Parameter& add(std::string name, Shape shape, Initializer initializer,
+                 std::vector<CheckpointPart> parts = {});
+
+  struct Layout {
+    DType compute = DType::kF32;  // fp32 or bf16
+    bool gradients = true;        // false: inference
+    bool optimizer_states = true;
+  };
+  // Lays every unit out and takes its buffers from `arena`. Call once, after the last add().
+  void allocate(const Layout& layout, Arena& arena);
+
+  // Enqueues the initial values (master and working copy).
+  void initialize(turbo::Context& context, std::uint64_t seed);
+  // Enqueues the refresh of the bf16 working copies from the masters; nothing in fp32.
+  void refresh_working_copies(turbo::Context& context);
+  // Starts a step: the next contribution to each gradient assigns it.
+  void begin_step();
+  // Ends a step: gradients that received nothing become zero.
+  void finish_gradients(turbo::Context& context);
+
+  std::deque<ParameterUnit>& units() { return units_; }
+  const std::deque<ParameterUnit>& units() const { return units_; }
+  std::deque<Parameter>& parameters() { return parameters_; }
+  const std::deque<Parameter>& parameters() const { return parameters_; }
+  std::int64_t elements() const;  // of all parameters, padding not counted
+  const Layout& layout() const { return layout_; }
+
+ private:
+  std::deque<ParameterUnit> units_;
+  std::deque<Parameter> parameters_;
+  Layout layout_;
+};
+
+}  // namespace primus::engine

@@ -1,0 +1,41 @@
+#include "engine/rank.h"
+
+#include <cassert>
+
+namespace primus::engine {
+
+Rank::Arenas::Arenas(Device& device, Stream& stream, turbo::Meter& meter, void* const (&bases)[3],
+                     const MemoryPlan& plan)
+    : persistent("persistent", bases[0], plan.persistent),
+      stash_arena("stash", bases[1], plan.stash),
+      scratch("scratch", bases[2], plan.scratch),
+      stash(stash_arena),
+      context{device, stream, scratch, meter} {}
+
+Rank::Rank(std::unique_ptr<Device> device)
+    : device_(std::move(device)),
+      compute_(device_->create_stream("compute")),
+      copies_(device_->create_stream("copy")),
+      arenas_(std::make_unique<Arenas>(*device_, *compute_, meter_, memory_, MemoryPlan{})) {}
+
+Rank::~Rank() {
+  arenas_.reset();
+  copies_.reset();
+  compute_.reset();
+  for (void* address : memory_) device_->release(address);
+}
+
+void Rank::reserve(const MemoryPlan& plan) {
+  assert(measuring());
+  arenas_.reset();
+  meter_.reset();
+  const std::int64_t sizes[3] = {plan.persistent, plan.stash, plan.scratch};
+  for (int i = 0; i < 3; ++i) memory_[i] = device_->allocate(sizes[i] > 0 ? sizes[i] : 1);
+  arenas_ = std::make_unique<Arenas>(*device_, *compute_, meter_, memory_, plan);
+}
+
+MemoryPlan Rank::high_water() const {
+  return {arenas_->persistent.high_water(), arenas_->stash_arena.high_water(), arenas_->scratch.high_water()};
+}
+
+}  // namespace primus::engine

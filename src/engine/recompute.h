@@ -1,0 +1,36 @@
+// Which activations are dropped after the forward pass and computed again in the backward pass.
+#pragma once
+
+#include <cstdint>
+
+namespace primus::engine {
+
+// What an operator costs to repeat, roughly: policies select by class.
+enum class OperatorClass : std::uint8_t {
+  kEmbedding,
+  kNorm,
+  kLinear,
+  kRope,
+  kAttention,
+  kActivation,
+  kAdd,
+  kLoss
+};
+
+struct RecomputePolicy {
+  // Selective: outputs of these classes are dropped wherever they stand inside a block (bit = class).
+  std::uint32_t classes = 0;
+  // Full: every output inside the first `full_layers` blocks is dropped but the residual stream that leaves a
+  // group of `layers_per_group` blocks (Megatron's recompute_method: block = groups of one; uniform = all
+  // blocks).
+  std::int64_t full_layers = 0;
+  std::int64_t layers_per_group = 1;
+
+  static constexpr std::uint32_t bit(OperatorClass c) { return 1U << static_cast<std::uint32_t>(c); }
+  bool full(std::int64_t layer) const { return layer >= 0 && layer < full_layers; }
+  bool drops(OperatorClass c, std::int64_t layer) const {
+    return layer >= 0 && (full(layer) || (classes & bit(c)) != 0);
+  }
+};
+
+}  // namespace primus::engine

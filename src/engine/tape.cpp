@@ -1,0 +1,404 @@
+#include "engine/tape.h"
+
+#include "engine/weight_gradient_queue.h"
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus::engine {
+
+// --- Value
+// -----------------------------------------------------------------------------------------------------------
+
+Value::Value(Tape* tape, int slot) : tape_(tape), slot_(slot) { ++tape_->slots_[slot].handles; }
+
+Value::Value(const Value& other) : tape_(other.tape_), slot_(other.slot_) {
+  if (tape_) ++tape_->slots_[slot_].handles;
+}
+
+Value::~Value() {
+  if (tape_) tape_->release_handle(slot_);
+}
+
+const Shape& Value::shape() const { return tape_->slots_[slot_].shape; }
+DType Value::dtype() const { return tape_->slots_[slot_].dtype; }
+
+Tensor Value::tensor() const {
+  const Tape::Slot& slot = tape_->slots_[slot_];
+  assert(slot.data);
+  return slot.data.view(slot.dtype, slot.shape);
+}
+
+// --- Step
+// ------------------------------------------------------------------------------------------------------------
+
+const Entry& Step::entry() const { return tape_.entries_[entry_]; }
+turbo::Context& Step::context() const { return tape_.context_; }
+Parameter& Step::parameter() const { return *entry().parameter; }
+
+Tensor Step::in(int i) const {
+  const Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
+  assert(slot.data);
+  return slot.data.view(slot.dtype, slot.shape);
+}
+
+Tensor Step::out(int i) const {
+  const Tape::Slot& slot = tape_.slots_[entry().outputs[i]];
+  assert(slot.data);
+  return slot.data.view(slot.dtype, slot.shape);
+}
+
+Tensor Step::in_or_out(int i) const { return tape_.slots_[entry().inputs[i]].data ? in(i) : out(i); }
+
+Tensor Step::d_out(int i) const {
+  const Tape::Slot& slot = tape_.slots_[entry().outputs[i]];
+  return slot.gradient ? slot.gradient.view(slot.dtype, slot.shape) : Tensor();
+}
+
+bool Step::needs_d_in(int i) const { return tape_.slots_[entry().inputs[i]].differentiable; }
+
+Step::Target Step::d_in(int i) {
+  Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
+  if (!slot.gradient.unique()) return fresh_d_in(i);
+  const Tensor gradient = slot.gradient.view(slot.dtype, slot.shape);
+  return {gradient, gradient};
+}
+
+Step::Target Step::fresh_d_in(int i) {
+  Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
+  Target target;
+  if (slot.gradient) target.previous = slot.gradient.view(slot.dtype, slot.shape);
+  // The old buffer goes back to the stash here, after the new one was taken: what comes next in the stream
+  // may overwrite it, and this operator's kernels come before that.
+  Buffer fresh = tape_.stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
+  target.out = fresh.view(slot.dtype, slot.shape);
+  slot.gradient = std::move(fresh);
+  return target;
+}
+
+Tensor Step::complete_d_out(int j) {
+  Tape::Slot& slot = tape_.slots_[entry().outputs[j]];
+  if (!slot.gradient.unique())
+    slot.gradient = tape_.stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
+  return slot.gradient.view(slot.dtype, slot.shape);
+}
+
+void Step::pass_d_in(int i, int j) {
+  Tape::Slot& to = tape_.slots_[entry().inputs[i]];
+  const Tape::Slot& from = tape_.slots_[entry().outputs[j]];
+  if (!to.gradient) {
+    to.gradient = from.gradient;
+    return;
+  }
+  const Tensor addend = d_out(j);
+  const Target target = d_in(i);
+  turbo::launch(context(), turbo::Add{.a = target.previous, .b = addend, .out = target.out});
+}
+
+Step::WeightTarget Step::d_weight() const {
+  Parameter& p = parameter();
+  const bool accumulate = p.has_gradient;
+  p.has_gradient = true;
+  return {p.gradient, accumulate};
+}
+
+bool Step::weight_gradient_now() const {
+  return parameter().trainable && tape_.settings_.weight_gradients->in_turn_now(tape_, entry_);
+}
+
+void Step::weight_gradient_done() { tape_.entries_[entry_].weight_done = true; }
+
+// --- Tape: forward
+// -----------------------------------------------------------------------------------------------------
+
+void Tape::begin(const Settings& settings) {
+  clear();
+  settings_ = settings;
+  layer_ = -1;
+}
+
+void Tape::clear() {
+  assert(pending_weight_gradients_ == 0);
+  slots_.clear();
+  entries_.clear();
+  free_slots_.clear();
+  in_backward_ = false;
+}
+
+Value Tape::input(DType dtype, const Shape& shape, bool differentiable) {
+  Slot slot;
+  slot.dtype = dtype;
+  slot.shape = shape;
+  slot.differentiable = differentiable && settings_.train;
+  slot.external = settings_.train;
+  slot.data = stash_.allocate(shape.elements() * size_of(dtype));
+  slots_.push_back(std::move(slot));
+  return {this, static_cast<int>(slots_.size()) - 1};
+}
+
+std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
+    const Operator& op, std::initializer_list<const Value*> inputs, Parameter* parameter,
+    std::initializer_list<Output> outputs, const void* attributes, std::size_t attribute_bytes) {
+  assert(inputs.size() <= Entry::kMaxInputs && outputs.size() <= Entry::kMaxOutputs);
+  Entry entry;
+  entry.op = &op;
+  entry.parameter = parameter;
+  entry.layer = static_cast<std::int32_t>(layer_);
+  std::memcpy(entry.attributes.data(), attributes, attribute_bytes);
+  bool differentiable = parameter && parameter->trainable;
+  for (const Value* v : inputs) {
+    entry.inputs[entry.input_count++] = v->slot_;
+    differentiable = differentiable || slots_[v->slot_].differentiable;
+  }
+  differentiable = differentiable && settings_.train;
+  entry.dropped = differentiable && settings_.recompute.drops(op.operator_class, layer_);
+
+  // In place: only when nobody else looks at input 0, and a replay can make it again.
+  const Slot& first = slots_[entry.inputs[0]];
+  const bool take_over = op.in_place && first.handles == 1 && first.uses == 0 && !first.external &&
+                         (!entry.dropped || first.dropped);
+
+  std::array<Value, Entry::kMaxOutputs> values;
+  const int entry_index = static_cast<int>(entries_.size());
+  for (const Output& output : outputs) {
+    int index;
+    if (!settings_.train && !free_slots_.empty()) {
+      index = free_slots_.back();
+      free_slots_.pop_back();
+    } else {
+      index = static_cast<int>(slots_.size());
+      slots_.emplace_back();
+    }
+    Slot& slot = slots_[index];
+    slot = Slot{};
+    slot.dtype = output.dtype;
+    slot.shape = output.shape;
+    slot.producer = differentiable ? entry_index : -1;
+    slot.differentiable = differentiable && output.differentiable;
+    slot.dropped = entry.dropped;
+    if (entry.output_count == 0 && take_over) {
+      slot.data = std::move(slots_[entry.inputs[0]].data);
+    } else {
+      slot.data = stash_.allocate(output.shape.elements() * size_of(output.dtype));
+    }
+    entry.outputs[entry.output_count] = index;
+    values[entry.output_count++] = Value(this, index);
+  }
+  entries_.push_back(entry);
+  run_forward(entry_index);
+  if (!differentiable) {
+    entries_.pop_back();
+    return values;
+  }
+  acquire_saves(entry, op.for_input);
+  if (parameter && parameter->trainable && op.backward_weight) acquire_saves(entry, op.for_weight);
+  if (entry.dropped) {
+    for (int i = 0; i < entry.input_count; ++i) add_use(entry.inputs[i]);  // for the replay
+  }
+  return values;
+}
+
+void Tape::run_forward(int entry) {
+  Step step(*this, entry);
+  entries_[entry].op->forward(step);
+  if (observer_) observer_(step);
+}
+
+void Tape::release_handle(int slot) {
+  --slots_[slot].handles;
+  drop_if_idle(slot);
+}
+
+void Tape::release_use(int slot) {
+  --slots_[slot].uses;
+  drop_if_idle(slot);
+}
+
+void Tape::drop_if_idle(int index) {
+  Slot& slot = slots_[index];
+  if (slot.handles > 0 || slot.external) return;
+  // Uses keep the memory of what is not replayed, and in backward of what has been replayed for them.
+  if (slot.uses > 0 && (!slot.dropped || in_backward_)) return;
+  slot.data.reset();
+  if (!settings_.train) free_slots_.push_back(index);
+}
+
+void Tape::acquire_saves(const Entry& entry, const Saves& saves) {
+  for (int i = 0; i < entry.input_count; ++i) {
+    if (saves.inputs >> i & 1) add_use(entry.inputs[i]);
+  }
+  for (int i = 0; i < entry.output_count; ++i) {
+    if (saves.outputs >> i & 1) add_use(entry.outputs[i]);
+  }
+}
+
+void Tape::release_saves(const Entry& entry, const Saves& saves) {
+  for (int i = 0; i < entry.input_count; ++i) {
+    if (saves.inputs >> i & 1) release_use(entry.inputs[i]);
+  }
+  for (int i = 0; i < entry.output_count; ++i) {
+    if (saves.outputs >> i & 1) release_use(entry.outputs[i]);
+  }
+}
+
+// --- Tape: backward
+// ----------------------------------------------------------------------------------------------------
+
+void Tape::set_gradient(const Value& value, const Tensor& gradient) {
+  Slot& slot = slots_[value.slot_];
+  assert(slot.differentiable && !slot.gradient && gradient.dtype == slot.dtype);
+  slot.gradient = stash_.allocate(gradient.bytes());
+  if (!context_.measuring()) {
+    context_.stream.copy_on_device(slot.gradient.view(slot.dtype, slot.shape).data, gradient.data,
+                                   gradient.bytes());
+  }
+}
+
+Tensor Tape::gradient(const Value& value) const {
+  const Slot& slot = slots_[value.slot_];
+  return slot.gradient ? slot.gradient.view(slot.dtype, slot.shape) : Tensor();
+}
+
+void Tape::materialize(int index) {
+  if (slots_[index].data) return;
+  const int producer = slots_[index].producer;
+  assert(producer >= 0 && entries_[producer].dropped);
+  // By value: replaying inputs does not move entries, but be independent of that.
+  const Entry entry = entries_[producer];
+  for (int i = 0; i < entry.input_count; ++i) materialize(entry.inputs[i]);
+  for (int i = 0; i < entry.output_count; ++i) {
+    Slot& slot = slots_[entry.outputs[i]];
+    if (slot.data) continue;  // still there: the replay writes the same bits again
+    Slot& first = slots_[entry.inputs[0]];
+    if (i == 0 && entry.op->in_place && first.dropped) {
+      slot.data = std::move(first.data);
+    } else {
+      slot.data = stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
+    }
+  }
+  run_forward(producer);
+}
+
+void Tape::materialize_saves(const Entry& entry, const Saves& saves) {
+  for (int i = 0; i < entry.input_count; ++i) {
+    if (saves.inputs >> i & 1) materialize(entry.inputs[i]);
+  }
+  for (int i = 0; i < entry.output_count; ++i) {
+    if (saves.outputs >> i & 1) materialize(entry.outputs[i]);
+  }
+}
+
+void Tape::backward() {
+  assert(settings_.train && settings_.weight_gradients && !in_backward_);
+  in_backward_ = true;
+  for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) backward_entry(e);
+  // Inline work that waits for its turn is free to run when the turn comes.
+  if (settings_.weight_gradients->policy() == WeightGradientQueue::Policy::kInline) {
+    settings_.weight_gradients->run(*this);
+  }
+}
+
+void Tape::backward_entry(int index) {
+  const Entry entry = entries_[index];
+  const Operator& op = *entry.op;
+  bool reached = op.is_loss;
+  for (int i = 0; i < entry.output_count; ++i) reached = reached || slots_[entry.outputs[i]].gradient;
+  bool wants_input = op.is_loss;
+  for (int i = 0; i < entry.input_count; ++i)
+    wants_input = wants_input || slots_[entry.inputs[i]].differentiable;
+  const bool has_weight = entry.parameter && entry.parameter->trainable && op.backward_weight;
+
+  Step step(*this, index);
+  if (reached && has_weight) materialize_saves(entry, op.for_weight);
+  if (reached && wants_input && op.backward_input) {
+    materialize_saves(entry, op.for_input);
+    op.backward_input(step);
+  }
+  release_saves(entry, op.for_input);
+  if (entry.dropped) {
+    for (int i = 0; i < entry.input_count; ++i) release_use(entry.inputs[i]);
+  }
+  if (!has_weight) {
+    release_outputs(entry);
+    return;
+  }
+  const bool nothing_to_do = !reached || entries_[index].weight_done;
+  if (nothing_to_do) {
+    release_saves(entry, op.for_weight);
+    release_outputs(entry);
+  } else {
+    ++pending_weight_gradients_;
+  }
+  settings_.weight_gradients->push(*this, index, nothing_to_do);
+}
+
+void Tape::release_outputs(const Entry& entry) {
+  for (int i = 0; i < entry.output_count; ++i) {
+    slots_[entry.outputs[i]].gradient.reset();
+    drop_if_idle(entry.outputs[i]);
+  }
+}
+
+void Tape::run_weight_gradient(int index) {
+  const Entry entry = entries_[index];
+  Step step(*this, index);
+  entry.op->backward_weight(step);
+  release_saves(entry, entry.op->for_weight);
+  release_outputs(entry);
+  --pending_weight_gradients_;
+}
+
+// --- WeightGradientQueue
+// -----------------------------------------------------------------------------------------------
+
+namespace {
+
+// The position of an entry's contribution among all contributions of a step to its parameter. Uses of one
+// parameter by one tape are ordered as backward meets them: last recorded first.
+std::int64_t turn_of(const std::vector<Entry>& entries, int entry, int chunk, std::int64_t microbatch) {
+  const Parameter& p = *entries[entry].parameter;
+  std::int64_t before = 0;
+  for (int later : p.uses) before += later > chunk;
+  if (p.uses.size() > 1) {
+    for (std::size_t e = entry + 1; e < entries.size(); ++e) before += entries[e].parameter == &p;
+  }
+  return microbatch * static_cast<std::int64_t>(p.uses.size()) + before;
+}
+
+}  // namespace
+
+bool WeightGradientQueue::in_turn_now(const Tape& tape, int entry) const {
+  return policy_ == Policy::kInline && turn_of(tape.entries_, entry, tape.chunk(), tape.microbatch()) ==
+                                           tape.entries_[entry].parameter->turn;
+}
+
+void WeightGradientQueue::push(Tape& tape, int entry, bool nothing_to_do) {
+  items_.push_back({.tape = nothing_to_do ? nullptr : &tape,
+                    .entry = entry,
+                    .parameter = tape.entries_[entry].parameter,
+                    .turn = turn_of(tape.entries_, entry, tape.chunk(), tape.microbatch()),
+                    .released = nothing_to_do || policy_ == Policy::kInline});
+  if (items_.back().released) drain();
+}
+
+void WeightGradientQueue::run(Tape& tape) {
+  for (Item& item : items_) item.released = item.released || item.tape == &tape;
+  drain();
+}
+
+void WeightGradientQueue::drain() {
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (std::size_t i = 0; i < items_.size();) {
+      const Item item = items_[i];
+      if (!item.released || item.turn != item.parameter->turn) {
+        ++i;
+        continue;
+      }
+      items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(i));
+      if (item.tape) item.tape->run_weight_gradient(item.entry);
+      ++item.parameter->turn;
+      progress = true;
+    }
+  }
+}
+
+}  // namespace primus::engine

@@ -1,0 +1,264 @@
+// The tape: run forward as plain C++, write down what ran, replay it backwards.
+//
+// Model code calls operators (engine/operators.h) on Values; each call runs its kernels at once and adds one
+// small entry to the tape. backward() walks the entries in reverse. An operator splits its gradient into that
+// of its inputs, which runs during the walk, and that of its weights, which goes through a
+// WeightGradientQueue and may run much later (zero-bubble pipelines). Activations that a RecomputePolicy
+// drops are replayed from their entries when needed, with the same kernels on the same inputs: bit-exact.
+//
+// One Tape holds one microbatch of one chunk of the model. Several may be alive at once, in any phase. All
+// tapes of a rank share its stash and compute stream. Not thread-safe.
+#pragma once
+
+#include <array>
+#include <cassert>
+#include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "engine/parameters.h"
+#include "engine/recompute.h"
+#include "engine/stash.h"
+#include "tensor/tensor.h"
+#include "turbo/context.h"
+
+namespace primus::engine {
+
+class Step;
+class Tape;
+class WeightGradientQueue;
+
+// One activation of a tape, as model code holds it. Copies share it; when the last one goes, the memory goes
+// too, unless the backward pass needs it.
+class Value {
+ public:
+  Value() = default;
+  Value(const Value& other);
+  Value(Value&& other) noexcept : tape_(std::exchange(other.tape_, nullptr)), slot_(other.slot_) {}
+  Value& operator=(Value other) noexcept {
+    std::swap(tape_, other.tape_);
+    std::swap(slot_, other.slot_);
+    return *this;
+  }
+  ~Value();
+
+  explicit operator bool() const { return tape_ != nullptr; }
+  Tape& tape() const { return *tape_; }
+  int slot() const { return slot_; }
+  const Shape& shape() const;
+  DType dtype() const;
+  // The memory, valid while this Value lives. Only to be handed on to kernels and copies.
+  Tensor tensor() const;
+
+ private:
+  friend class Tape;
+  Value(Tape* tape, int slot);  // takes a share
+  Tape* tape_ = nullptr;
+  int slot_ = -1;
+};
+
+// What a gradient computation needs to find again: bit i stands for input i or output i.
+struct Saves {
+  std::uint8_t inputs = 0, outputs = 0;
+};
+
+// A training operator: stateless functions over one entry of a tape.
+struct Operator {
+  std::string_view name;
+  OperatorClass operator_class;
+  void (*forward)(Step&);
+  void (*backward_input)(Step&) = nullptr;   // null: nothing differentiable goes in
+  void (*backward_weight)(Step&) = nullptr;  // null: no weights
+  Saves for_input = {};                      // needed by backward_input
+  Saves for_weight = {};  // needed by backward_weight, besides the gradients of the outputs
+  bool in_place = false;  // output 0 may take over the memory of input 0 (never needed again)
+  bool is_loss = false;   // its gradient starts from nothing: backward_input always runs
+};
+
+// One recorded call. Fixed size, no heap.
+struct Entry {
+  static constexpr int kMaxInputs = 4, kMaxOutputs = 3, kMaxAttributeBytes = 128;
+
+  const Operator* op = nullptr;
+  std::array<int, kMaxInputs> inputs{};
+  std::array<int, kMaxOutputs> outputs{};
+  std::uint8_t input_count = 0, output_count = 0;
+  bool dropped = false;      // the outputs are replayed when the backward pass needs them
+  bool weight_done = false;  // backward_input has already contributed the weight gradient (fused)
+  Parameter* parameter = nullptr;
+  std::int32_t layer = -1;
+  alignas(8) std::array<std::byte, kMaxAttributeBytes> attributes{};
+};
+
+// What an operator's function sees of its entry.
+class Step {
+ public:
+  Step(Tape& tape, int entry) : tape_(tape), entry_(entry) {}
+
+  turbo::Context& context() const;
+  Tensor in(int i) const;
+  Tensor out(int i) const;
+  // Input i, or output i when that has taken over its memory (operators that run in place).
+  Tensor in_or_out(int i) const;
+  Parameter& parameter() const;
+  Tensor weight() const { return parameter().value; }
+  template <class T>
+  T attributes() const {
+    T value;
+    std::memcpy(&value, entry().attributes.data(), sizeof(T));
+    return value;
+  }
+
+  // The gradient that reached output i; absent when none did.
+  Tensor d_out(int i) const;
+  bool needs_d_in(int i) const;
+  // Where to write the gradient of input i, and what is there already from other users of that input (or
+  // absent): the operator must leave previous + its own part in `out`. `out` and `previous` may be the same
+  // memory.
+  struct Target {
+    Tensor out, previous;
+  };
+  Target d_in(int i);
+  // The same for kernels that can only assign: `out` is never `previous`, which stays readable for the
+  // kernels of this call. The operator adds it afterwards.
+  Target fresh_d_in(int i);
+  // The gradient of input i is that of output j, unchanged: no copy is made.
+  void pass_d_in(int i, int j);
+  // Memory for the gradient of output j to be completed in: that of d_out(j) when nobody else reads it.
+  Tensor complete_d_out(int j);
+
+  // Where the weight gradient goes; `accumulate` false: this is the first contribution, assign.
+  struct WeightTarget {
+    Tensor out;
+    bool accumulate;
+  };
+  WeightTarget d_weight() const;
+  // For operators whose input and weight gradients share work: true when the weight gradient may be
+  // contributed right now, in backward_input. An operator that does so calls weight_gradient_done() after it.
+  bool weight_gradient_now() const;
+  void weight_gradient_done();
+
+  std::string_view name() const { return entry().op->name; }
+  int layer() const { return entry().layer; }
+  int output_count() const { return entry().output_count; }
+
+ private:
+  const Entry& entry() const;
+  Tape& tape_;
+  int entry_;
+};
+
+class Tape {
+ public:
+  struct Settings {
+    bool train = true;  // false: nothing is recorded; Values free their memory as they go
+    int chunk = 0;      // which part of the model on this rank
+    std::int64_t microbatch = 0;
+    RecomputePolicy recompute = {};
+    WeightGradientQueue* weight_gradients = nullptr;  // needed when training
+  };
+
+  Tape(turbo::Context& context, Stash& stash) : context_(context), stash_(stash) {}
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+  ~Tape() { clear(); }
+
+  // Starts over with an empty tape. All Values must be gone and all weight gradients done.
+  void begin(const Settings& settings);
+  void clear();
+
+  // An input whose memory comes from the stash; fill it through Value::tensor(). `differentiable`: a gradient
+  // is wanted.
+  Value input(DType dtype, const Shape& shape, bool differentiable);
+
+  // --- for operators: records and runs one call
+  // ------------------------------------------------------------------
+  struct Output {
+    DType dtype;
+    Shape shape;
+    bool differentiable = true;
+  };
+  template <class Attributes>
+  std::array<Value, Entry::kMaxOutputs> record(const Operator& op, std::initializer_list<const Value*> inputs,
+                                               Parameter* parameter, std::initializer_list<Output> outputs,
+                                               const Attributes& attributes) {
+    static_assert(std::is_trivially_copyable_v<Attributes> &&
+                  sizeof(Attributes) <= Entry::kMaxAttributeBytes);
+    return record_bytes(op, inputs, parameter, outputs, &attributes, sizeof(Attributes));
+  }
+
+  // Operators called between these belong to block `layer`.
+  void enter_block(std::int64_t layer) { layer_ = layer; }
+  void leave_block() { layer_ = -1; }
+  const RecomputePolicy& recompute() const { return settings_.recompute; }
+  bool training() const { return settings_.train; }
+
+  // --- backward
+  // -----------------------------------------------------------------------------------------------------
+  // Seeds the gradient of an output of this chunk (a copy is taken on the stream).
+  void set_gradient(const Value& value, const Tensor& gradient);
+  // Walks the tape back: input gradients now, weight gradients into the queue. Call once.
+  void backward();
+  // The gradient of a differentiable input, valid after backward() until clear().
+  Tensor gradient(const Value& value) const;
+
+  int chunk() const { return settings_.chunk; }
+  std::int64_t microbatch() const { return settings_.microbatch; }
+  turbo::Context& context() const { return context_; }
+
+  // Called after every forward of an operator, replays included: to look for the first NaN.
+  using Observer = std::function<void(Step&)>;
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
+
+ private:
+  friend class Value;
+  friend class Step;
+  friend class WeightGradientQueue;
+
+  struct Slot {
+    DType dtype = DType::kF32;
+    Shape shape;
+    Buffer data, gradient;
+    int producer = -1;  // entry, or -1 for an input
+    int handles = 0;    // Values alive
+    int uses = 0;       // backward computations that will still read it
+    bool differentiable = false;
+    bool dropped = false;   // uses do not keep the memory before backward: it is replayed for them
+    bool external = false;  // an input: its memory stays until clear()
+  };
+
+  std::array<Value, Entry::kMaxOutputs> record_bytes(const Operator& op,
+                                                     std::initializer_list<const Value*> inputs,
+                                                     Parameter* parameter,
+                                                     std::initializer_list<Output> outputs,
+                                                     const void* attributes, std::size_t attribute_bytes);
+  void release_handle(int slot);
+  void drop_if_idle(int slot);
+  void add_use(int slot) { ++slots_[slot].uses; }
+  void release_use(int slot);
+  void release_saves(const Entry& entry, const Saves& saves);
+  void acquire_saves(const Entry& entry, const Saves& saves);
+  void materialize(int slot);
+  void materialize_saves(const Entry& entry, const Saves& saves);
+  void run_forward(int entry);
+  void release_outputs(const Entry& entry);
+  void backward_entry(int entry);
+  // Runs the weight gradient of an entry and lets go of what it held.
+  void run_weight_gradient(int entry);
+
+  turbo::Context& context_;
+  Stash& stash_;
+  Settings settings_;
+  Observer observer_;
+  std::vector<Slot> slots_;
+  std::vector<Entry> entries_;
+  std::vector<int> free_slots_;  // recycled when nothing is recorded
+  std::int64_t layer_ = -1;
+  int pending_weight_gradients_ = 0;
+  bool in_backward_ = false;
+};
+
+}  // namespace primus::engine

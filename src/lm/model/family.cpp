@@ -1,0 +1,44 @@
+#include "lm/model/family.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/suggest.h"
+#include "lm/model/families/families.h"
+
+namespace primus {
+
+const Family& FamilyRegistry::find(std::string_view model_type) const {
+  std::vector<std::string_view> names;
+  std::string known;
+  for (const Family& family : families_) {
+    if (family.model_type == model_type) return family;
+    names.push_back(family.model_type);
+    known += (known.empty() ? "" : ", ") + family.model_type;
+  }
+  const std::string nearest = did_you_mean(model_type, names);
+  throw unsupported("model_type '" + std::string(model_type) + "' is not a family that Primus knows",
+                    (nearest.empty() ? "" : nearest + " ") + "families: " + known);
+}
+
+FamilyRegistry builtin_families() {
+  FamilyRegistry registry;
+  registry.add(llama_family());
+  return registry;
+}
+
+engine::Parameter& declare(engine::ParameterStore& store, int chunk, std::string name, Shape shape,
+                           engine::Initializer initializer, std::vector<engine::CheckpointPart> parts) {
+  engine::Parameter& parameter = store.add(std::move(name), shape, initializer, std::move(parts));
+  parameter.uses.push_back(chunk);
+  return parameter;
+}
+
+void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral) {
+  const auto it = json.find(key);
+  if (it == json.end() || it->is_null() || *it == neutral) return;
+  throw unsupported("'" + std::string(key) + "': " + it->dump() + " is not supported for this model family",
+                    "only " + neutral.dump() + " is");
+}
+
+}  // namespace primus

@@ -1,0 +1,69 @@
+// A model family: how its config.json reads, what a block is made of, and how its tensors are called in
+// published checkpoints. Everything else (embedding, head, loss, training, generation) is shared. A new
+// family is one file like families/llama.cpp and one line in a registry.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/operators.h"
+#include "engine/parameters.h"
+#include "lm/model/model_config.h"
+
+namespace primus {
+
+// Keys and values of earlier tokens, per layer.
+struct KvCache {
+  std::vector<engine::KvCacheLayer> layers;
+  std::int64_t length() const { return layers.empty() ? 0 : layers.front().length; }
+};
+
+// What every block gets besides the residual stream. T = batch * sequence tokens.
+struct BlockInputs {
+  std::int64_t batch = 0, sequence = 0;
+  engine::Value positions;   // [T] int32
+  Tensor rope_table;         // see turbo/rope/rope.h
+  KvCache* cache = nullptr;  // generation only
+};
+
+// One block of a decoder. Stateless but for its parameters, which live in the store.
+class Block {
+ public:
+  virtual ~Block() = default;
+  virtual void forward(engine::Residual& x, const BlockInputs& inputs) const = 0;
+};
+
+struct Family {
+  std::string model_type;    // "llama"
+  std::string architecture;  // "LlamaForCausalLM"
+  // Keys of config.json beyond the common ones: reads them, or refuses what the family here does not have.
+  void (*read)(const nlohmann::json& json, ModelConfig& config);
+  void (*write)(const ModelConfig& config, nlohmann::json& json);
+  // Declares the parameters of block `layer` in the store's current unit and composes the block. `chunk` is
+  // to be noted as their user.
+  std::unique_ptr<Block> (*make_block)(const ModelConfig& config, engine::ParameterStore& store,
+                                       std::int64_t layer, int chunk);
+};
+
+class FamilyRegistry {
+ public:
+  void add(Family family) { families_.push_back(std::move(family)); }
+  // Throws Error(kUnsupported) with the nearest known name.
+  const Family& find(std::string_view model_type) const;
+  const std::vector<Family>& all() const { return families_; }
+
+ private:
+  std::vector<Family> families_;
+};
+
+// The families that come with Primus.
+FamilyRegistry builtin_families();
+
+// For make_block: declares a parameter used once, by `chunk`.
+engine::Parameter& declare(engine::ParameterStore& store, int chunk, std::string name, Shape shape,
+                           engine::Initializer initializer, std::vector<engine::CheckpointPart> parts);
+
+}  // namespace primus

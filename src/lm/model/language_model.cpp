@@ -1,0 +1,89 @@
+#include "lm/model/language_model.h"
+
+#include "lm/model/rope_table.h"
+
+namespace primus {
+
+using engine::Initializer;
+using engine::Value;
+
+LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& families,
+                             engine::ParameterStore& store, int chunks)
+    : config_(config) {
+  const Family& family = families.find(config.family);
+  const Initializer normal = Initializer::normal(config.init_std);
+  for (int chunk = 0; chunk <= chunks; ++chunk) first_block_.push_back(config.layers * chunk / chunks);
+
+  store.begin_unit("embedding");
+  embedding_ = &declare(store, 0, "embedding", {config.vocab, config.hidden}, normal,
+                        {{"model.embed_tokens.weight", 0, config.vocab}});
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    for (std::int64_t layer = first_block_[chunk]; layer < first_block_[chunk + 1]; ++layer) {
+      store.begin_unit("layers." + std::to_string(layer));
+      blocks_.push_back(family.make_block(config, store, layer, chunk));
+    }
+  }
+  store.begin_unit("head");
+  final_norm_ = &declare(store, chunks - 1, "final_norm", {config.hidden}, Initializer::constant(1),
+                         {{"model.norm.weight", 0, config.hidden}});
+  if (config.tied_embeddings) {
+    head_ = embedding_;
+    head_->uses.push_back(chunks - 1);
+  } else {
+    head_ = &declare(store, chunks - 1, "head", {config.vocab, config.hidden}, normal,
+                     {{"lm_head.weight", 0, config.vocab}});
+  }
+}
+
+void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) {
+  rope_positions_ = positions;
+  const Shape shape{positions, config_.rotary_dim()};
+  rope_table_ =
+      Tensor(rank.persistent().allocate(shape.elements() * size_of(DType::kF32)).address, DType::kF32, shape);
+  if (rank.measuring()) return;
+  const std::vector<float> table = make_rope_table(config_, positions);
+  rank.compute().copy_to_device(rope_table_.data, table.data(), rope_table_.bytes());
+  rank.compute().synchronize();
+}
+
+Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
+  if (chunk == 0) x = embedding(in.tokens, *embedding_);
+  engine::Residual stream{std::move(x), {}};
+  const BlockInputs block_inputs{in.batch, in.sequence, in.positions, rope_table_, in.cache};
+  for (std::int64_t i = first_block_[chunk]; i < first_block_[chunk + 1]; ++i) {
+    blocks_[i]->forward(stream, block_inputs);
+  }
+  if (chunk + 1 == chunks()) return norm(stream, *final_norm_, config_.norm_epsilon);
+  flush(stream);
+  return stream.sum;
+}
+
+Value LanguageModel::forward(const ModelInputs& in) const {
+  Value x;
+  for (int chunk = 0; chunk < chunks(); ++chunk) x = forward(chunk, in, std::move(x));
+  return x;
+}
+
+Value LanguageModel::loss(const Value& hidden, const ModelInputs& in) const {
+  return lm_head_loss(hidden, *head_, in.labels, in.weights);
+}
+
+Value LanguageModel::logits(const Value& hidden) const { return linear(hidden, *head_); }
+
+KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t batch,
+                      std::int64_t capacity) {
+  KvCache cache;
+  const Shape shape{batch, capacity, config.kv_heads * config.head_dim};
+  auto take = [&] {
+    return Tensor(rank.persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape);
+  };
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    engine::KvCacheLayer& entry = cache.layers.emplace_back();
+    entry.k = take();
+    entry.v = take();
+    entry.capacity = capacity;
+  }
+  return cache;
+}
+
+}  // namespace primus

@@ -1,0 +1,67 @@
+// A decoder-only language model: embedding, blocks of its family, final norm, head. It may be cut into chunks
+// of consecutive blocks (pipeline stages); parameters live in the rank's ParameterStore.
+//
+// Not thread-safe; one per rank.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/operators.h"
+#include "engine/parameters.h"
+#include "engine/rank.h"
+#include "lm/model/family.h"
+#include "lm/model/model_config.h"
+
+namespace primus {
+
+// Device inputs of one microbatch, as Values of its tape. T = batch * sequence.
+struct ModelInputs {
+  std::int64_t batch = 0, sequence = 0;
+  engine::Value tokens;      // [T] int32
+  engine::Value positions;   // [T] int32
+  engine::Value labels;      // [T] int32; for the loss only
+  engine::Value weights;     // [T] fp32; for the loss only
+  KvCache* cache = nullptr;  // generation only
+};
+
+class LanguageModel {
+ public:
+  // Declares all parameters in `store`. `chunks` parts of (nearly) equal numbers of blocks; the embedding
+  // belongs to the first, the head to the last.
+  LanguageModel(const ModelConfig& config, const FamilyRegistry& families, engine::ParameterStore& store,
+                int chunks = 1);
+
+  // Puts the rope table for `positions` positions into the persistent arena. Call once, before forward().
+  void allocate_tables(engine::Rank& rank, std::int64_t positions);
+
+  // One chunk: its first takes tokens, later ones `x` (the residual stream [T, hidden]); the last returns the
+  // hidden states after the final norm, the others the residual stream.
+  engine::Value forward(int chunk, const ModelInputs& inputs, engine::Value x = {}) const;
+  // All chunks.
+  engine::Value forward(const ModelInputs& inputs) const;
+  // The weighted loss per token, [T] fp32 (engine::lm_head_loss).
+  engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
+  // [rows of hidden, vocab], in the compute type.
+  engine::Value logits(const engine::Value& hidden) const;
+
+  const ModelConfig& config() const { return config_; }
+  int chunks() const { return static_cast<int>(first_block_.size()) - 1; }
+  std::int64_t rope_positions() const { return rope_positions_; }
+
+ private:
+  ModelConfig config_;
+  engine::Parameter* embedding_ = nullptr;
+  engine::Parameter* final_norm_ = nullptr;
+  engine::Parameter* head_ = nullptr;  // the embedding when tied
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::int64_t> first_block_;  // of each chunk, and the end
+  Tensor rope_table_;
+  std::int64_t rope_positions_ = 0;
+};
+
+// A KV cache for `batch` sequences of up to `capacity` tokens, in the persistent arena.
+KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t batch,
+                      std::int64_t capacity);
+
+}  // namespace primus

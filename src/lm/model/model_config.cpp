@@ -1,0 +1,303 @@
+#include "lm/model/model_config.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "lm/model/family.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+
+// Reads keys of one JSON object; errors name the key.
+class Reader {
+ public:
+  Reader(const json& object, const std::string& where) : object_(object), where_(where) {}
+
+  const json* find(const char* key) const {
+    const auto it = object_.find(key);
+    return it == object_.end() || it->is_null() ? nullptr : &*it;
+  }
+  std::int64_t integer(const char* key, std::int64_t low, std::int64_t high) const {
+    const json* value = find(key);
+    if (!value) throw bad(key, "is missing");
+    return integer_of(*value, key, low, high);
+  }
+  std::int64_t integer_or(const char* key, std::int64_t fallback, std::int64_t low, std::int64_t high) const {
+    const json* value = find(key);
+    return value ? integer_of(*value, key, low, high) : fallback;
+  }
+  double number_or(const char* key, double fallback) const {
+    const json* value = find(key);
+    if (!value) return fallback;
+    if (!value->is_number() || !std::isfinite(value->get<double>())) throw bad(key, "must be a number");
+    return value->get<double>();
+  }
+  double positive_or(const char* key, double fallback) const {
+    const double value = number_or(key, fallback);
+    if (value <= 0) throw bad(key, "must be above 0");
+    return value;
+  }
+  std::optional<double> optional_number(const char* key) const {
+    return find(key) ? std::optional(number_or(key, 0)) : std::nullopt;
+  }
+  bool flag_or(const char* key, bool fallback) const {
+    const json* value = find(key);
+    if (!value) return fallback;
+    if (!value->is_boolean()) throw bad(key, "must be true or false");
+    return value->get<bool>();
+  }
+  std::string text_or(const char* key, const std::string& fallback) const {
+    const json* value = find(key);
+    if (!value) return fallback;
+    if (!value->is_string()) throw bad(key, "must be a string");
+    return value->get<std::string>();
+  }
+  // A single id, or the first of a list of them.
+  std::optional<std::int64_t> id(const char* key) const {
+    const json* value = find(key);
+    if (value && value->is_array()) value = value->empty() ? nullptr : &value->front();
+    if (!value) return std::nullopt;
+    return integer_of(*value, key, -1, std::int64_t{1} << 31);
+  }
+  Error bad(const char* key, const std::string& what) const {
+    return invalid("'" + std::string(key) + "' " + what).at(where_);
+  }
+
+ private:
+  std::int64_t integer_of(const json& value, const char* key, std::int64_t low, std::int64_t high) const {
+    const bool fits =
+        value.is_number_integer() &&
+        (!value.is_number_unsigned() || value.get<std::uint64_t>() <= static_cast<std::uint64_t>(high));
+    if (!fits || value.get<std::int64_t>() < low || value.get<std::int64_t>() > high) {
+      throw bad(key, "must be a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+    }
+    return value.get<std::int64_t>();
+  }
+  const json& object_;
+  const std::string& where_;
+};
+
+constexpr std::int64_t kMaxWidth = std::int64_t{1} << 26;
+
+// transformers 5 writes rope_parameters; 4 writes rope_theta and rope_scaling.
+void read_rope(const json& root, const std::string& where, ModelConfig& config) {
+  const json* object = &root;
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const auto it = root.find(key);
+    if (it == root.end() || it->is_null()) continue;
+    if (!it->is_object()) throw Reader(root, where).bad(key, "must be an object");
+    object = &*it;
+    break;
+  }
+  const Reader common(root, where), rope(*object, where);
+  config.rope_theta = rope.positive_or("rope_theta", common.positive_or("rope_theta", 10000));
+  const double fraction =
+      rope.positive_or("partial_rotary_factor", common.positive_or("partial_rotary_factor", 1));
+  if (fraction > 1) throw rope.bad("partial_rotary_factor", "must be at most 1");
+  config.rotary_fraction = fraction;
+  if (object == &root) return;
+
+  RopeScaling& s = config.rope_scaling;
+  const std::string type = rope.text_or("rope_type", rope.text_or("type", "default"));
+  if (type == "default") return;
+  if (type == "linear") {
+    s.kind = RopeScaling::Kind::kLinear;
+  } else if (type == "llama3") {
+    s.kind = RopeScaling::Kind::kLlama3;
+  } else if (type == "yarn") {
+    s.kind = RopeScaling::Kind::kYarn;
+  } else {
+    throw unsupported("rope_type '" + type + "' is not supported", "default, linear, llama3 and yarn are")
+        .at(where);
+  }
+  s.factor = rope.positive_or("factor", 1);
+  s.original_max_positions = rope.integer_or(
+      "original_max_position_embeddings",
+      common.integer_or("original_max_position_embeddings", config.max_positions, 1, kMaxWidth), 1,
+      kMaxWidth);
+  s.low_freq_factor = rope.positive_or("low_freq_factor", 1);
+  s.high_freq_factor = rope.positive_or("high_freq_factor", 4);
+  if (s.kind == RopeScaling::Kind::kLlama3 && s.high_freq_factor <= s.low_freq_factor) {
+    throw rope.bad("high_freq_factor", "must be above low_freq_factor");
+  }
+  s.beta_fast = rope.positive_or("beta_fast", 32);
+  s.beta_slow = rope.positive_or("beta_slow", 1);
+  s.attention_factor = rope.optional_number("attention_factor");
+  s.mscale = rope.optional_number("mscale");
+  s.mscale_all_dim = rope.optional_number("mscale_all_dim");
+  s.truncate = rope.flag_or("truncate", true);
+}
+
+json rope_json(const ModelConfig& config) {
+  const RopeScaling& s = config.rope_scaling;
+  json rope = json::object();
+  switch (s.kind) {
+    case RopeScaling::Kind::kNone:
+      rope["rope_type"] = "default";
+      break;
+    case RopeScaling::Kind::kLinear:
+      rope["rope_type"] = "linear";
+      rope["factor"] = s.factor;
+      break;
+    case RopeScaling::Kind::kLlama3:
+      rope["rope_type"] = "llama3";
+      rope["factor"] = s.factor;
+      rope["low_freq_factor"] = s.low_freq_factor;
+      rope["high_freq_factor"] = s.high_freq_factor;
+      rope["original_max_position_embeddings"] = s.original_max_positions;
+      break;
+    case RopeScaling::Kind::kYarn:
+      rope["rope_type"] = "yarn";
+      rope["factor"] = s.factor;
+      rope["original_max_position_embeddings"] = s.original_max_positions;
+      rope["beta_fast"] = s.beta_fast;
+      rope["beta_slow"] = s.beta_slow;
+      if (s.attention_factor) rope["attention_factor"] = *s.attention_factor;
+      if (s.mscale) rope["mscale"] = *s.mscale;
+      if (s.mscale_all_dim) rope["mscale_all_dim"] = *s.mscale_all_dim;
+      if (!s.truncate) rope["truncate"] = false;
+      break;
+  }
+  return rope;
+}
+
+void check(const ModelConfig& c, const std::string& where) {
+  if (c.heads % c.kv_heads != 0) {
+    throw invalid("num_attention_heads " + std::to_string(c.heads) +
+                  " is not a multiple of num_key_value_heads " + std::to_string(c.kv_heads))
+        .at(where);
+  }
+  if (c.head_dim % 2 != 0) {
+    throw invalid("head_dim " + std::to_string(c.head_dim) + " is odd, and rotary positions need pairs")
+        .at(where);
+  }
+}
+
+}  // namespace
+
+ModelConfig read_model_config(std::string_view text, const std::string& where,
+                              const FamilyRegistry& families) {
+  json root = json::parse(text, nullptr, false);
+  if (!root.is_object()) {
+    throw invalid("this is not a JSON object", "a model folder's config.json describes its architecture")
+        .at(where);
+  }
+  const Reader r(root, where);
+  ModelConfig c;
+  c.family = r.text_or("model_type", "");
+  if (c.family.empty()) throw r.bad("model_type", "is missing");
+  try {
+    const Family& family = families.find(c.family);
+    c.layers = r.integer("num_hidden_layers", 1, 100000);
+    c.hidden = r.integer("hidden_size", 1, kMaxWidth);
+    c.ffn = r.integer("intermediate_size", 1, kMaxWidth);
+    c.heads = r.integer("num_attention_heads", 1, kMaxWidth);
+    c.kv_heads = r.integer_or("num_key_value_heads", c.heads, 1, kMaxWidth);
+    if (!r.find("head_dim") && c.hidden % c.heads != 0) {
+      throw r.bad("hidden_size", "is not a multiple of num_attention_heads, and there is no head_dim");
+    }
+    c.head_dim = r.integer_or("head_dim", c.hidden / c.heads, 1, kMaxWidth);
+    c.vocab = r.integer("vocab_size", 1, std::int64_t{1} << 30);
+    c.max_positions = r.integer_or("max_position_embeddings", 2048, 1, std::int64_t{1} << 40);
+    c.norm_epsilon = r.positive_or("rms_norm_eps", 1e-6);
+    c.tied_embeddings = r.flag_or("tie_word_embeddings", false);
+    c.init_std = r.number_or("initializer_range", 0.02);
+    c.bos_id = r.id("bos_token_id");
+    c.eos_id = r.id("eos_token_id");
+    read_rope(root, where, c);
+    family.read(root, c);
+  } catch (Error& error) {
+    if (error.location().empty()) error.at(where);
+    throw;
+  }
+  check(c, where);
+  return c;
+}
+
+std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRegistry& families) {
+  const Family& family = families.find(c.family);
+  json root;
+  root["architectures"] = {family.architecture};
+  root["model_type"] = family.model_type;
+  root["num_hidden_layers"] = c.layers;
+  root["hidden_size"] = c.hidden;
+  root["intermediate_size"] = c.ffn;
+  root["num_attention_heads"] = c.heads;
+  root["num_key_value_heads"] = c.kv_heads;
+  root["head_dim"] = c.head_dim;
+  root["vocab_size"] = c.vocab;
+  root["max_position_embeddings"] = c.max_positions;
+  root["rms_norm_eps"] = c.norm_epsilon;
+  root["tie_word_embeddings"] = c.tied_embeddings;
+  root["initializer_range"] = c.init_std;
+  if (c.bos_id) root["bos_token_id"] = *c.bos_id;
+  if (c.eos_id) root["eos_token_id"] = *c.eos_id;
+  root["use_cache"] = true;
+  root["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : "float32";
+  // Both spellings: transformers 4 reads the first two, transformers 5 the third.
+  const json rope = rope_json(c);
+  root["rope_theta"] = c.rope_theta;
+  root["rope_scaling"] = c.rope_scaling.kind == RopeScaling::Kind::kNone ? json() : rope;
+  root["rope_parameters"] = rope;
+  root["rope_parameters"]["rope_theta"] = c.rope_theta;
+  if (c.rotary_fraction != 1) {
+    root["partial_rotary_factor"] = root["rope_parameters"]["partial_rotary_factor"] = c.rotary_fraction;
+  }
+  family.write(c, root);
+  return root.dump(2) + "\n";
+}
+
+ModelConfig model_config_of(const config::TrainerConfig& t, std::optional<std::int64_t> vocab) {
+  ModelConfig c;
+  c.family = t.model_type;
+  c.layers = t.num_layers;
+  c.hidden = t.hidden_size;
+  c.ffn = t.ffn_hidden_size;
+  c.heads = t.num_attention_heads;
+  c.kv_heads = t.num_query_groups;
+  c.head_dim = t.kv_channels;
+  const std::optional<std::int64_t> size = t.vocab_size ? t.vocab_size : vocab;
+  if (!size) {
+    throw invalid("the size of the vocabulary is not known",
+                  "set vocab_size, or tokenizer_type and tokenizer_model");
+  }
+  c.vocab = t.padded_vocab_size(*size);
+  c.max_positions = t.max_position_embeddings;
+  c.norm_epsilon = t.norm_epsilon;
+  c.rope_theta = t.rotary_base;
+  c.rotary_fraction = t.rotary_percent;
+  c.tied_embeddings = !t.untie_embeddings_and_output_weights;
+  c.init_std = t.init_method_std;
+  RopeScaling& s = c.rope_scaling;
+  s.kind = t.rope_scaling_type == "llama3"   ? RopeScaling::Kind::kLlama3
+           : t.rope_scaling_type == "linear" ? RopeScaling::Kind::kLinear
+           : t.rope_scaling_type == "yarn"   ? RopeScaling::Kind::kYarn
+                                             : RopeScaling::Kind::kNone;
+  if (s.kind != RopeScaling::Kind::kNone) {
+    s.factor = t.rope_scaling_factor;
+    s.original_max_positions = t.original_max_position_embeddings;
+    s.low_freq_factor = t.rope_low_freq_factor;
+    s.high_freq_factor = t.rope_high_freq_factor;
+    s.beta_fast = t.beta_fast;
+    s.beta_slow = t.beta_slow;
+    s.mscale = t.mscale;
+    s.mscale_all_dim = t.mscale_all_dim;
+  }
+  check(c, "model settings");
+  return c;
+}
+
+double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t length) {
+  const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
+               kv = static_cast<double>(c.kv_heads * c.head_dim), s = static_cast<double>(length);
+  const double projections = h * (q + 2 * kv) + q * h + 3 * h * static_cast<double>(c.ffn);
+  const double attention = q * s;  // two products of q·s each, halved by causality
+  const double per_token =
+      static_cast<double>(c.layers) * (projections + attention) + h * static_cast<double>(c.vocab);
+  return 6 * per_token * static_cast<double>(sequences) * s;
+}
+
+}  // namespace primus

@@ -1,0 +1,62 @@
+// What a model is: the architecture, independent of how it is trained. Read from and written to Hugging
+// Face's config.json, or taken from an experiment's settings.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/trainer_config.h"
+#include "tensor/dtype.h"
+
+namespace primus {
+
+class FamilyRegistry;
+
+// How rotary frequencies are stretched beyond the context the model was pre-trained with. The kinds and their
+// parameters are Hugging Face's.
+struct RopeScaling {
+  enum class Kind : std::uint8_t { kNone, kLinear, kLlama3, kYarn } kind = Kind::kNone;
+  double factor = 1;
+  std::int64_t original_max_positions = 0;                         // llama3, yarn
+  double low_freq_factor = 1, high_freq_factor = 4;                // llama3
+  double beta_fast = 32, beta_slow = 1;                            // yarn
+  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
+  bool truncate = true;  // yarn: whole dimensions as limits of the ramp
+};
+
+struct ModelConfig {
+  std::string family = "llama";  // Hugging Face's model_type
+  std::int64_t layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t vocab = 0;  // rows of the embedding
+  std::int64_t max_positions = 0;
+  double norm_epsilon = 1e-5;
+  double rope_theta = 10000;
+  double rotary_fraction = 1;  // share of each head that is rotated
+  RopeScaling rope_scaling;
+  bool tied_embeddings = false;
+  double init_std = 0.02;
+  std::optional<std::int64_t> bos_id, eos_id;
+
+  std::int64_t rotary_dim() const {
+    return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary_fraction) / 2 * 2;
+  }
+};
+
+// Reads config.json text. `where` is used in errors. Unknown model_type, an option that Primus does not have
+// set to anything but its neutral value, and sizes that contradict each other are refused, each by name.
+ModelConfig read_model_config(std::string_view json, const std::string& where,
+                              const FamilyRegistry& families);
+// The config.json that transformers (4.x and 5.x) reads back to the same model.
+std::string write_model_config(const ModelConfig& config, DType dtype, const FamilyRegistry& families);
+// From an experiment. `vocab` is the tokenizer's size where the experiment names none.
+ModelConfig model_config_of(const config::TrainerConfig& trainer, std::optional<std::int64_t> vocab);
+
+// Floating-point operations of one training step over `sequences` of `length` tokens: 6 per multiplied weight
+// and token, causal attention counted at half, recomputation not counted (Megatron-LM's convention).
+double training_flops(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
+
+}  // namespace primus

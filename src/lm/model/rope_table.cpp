@@ -1,0 +1,88 @@
+#include "lm/model/rope_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace primus {
+namespace {
+
+using std::numbers::pi;
+
+// Llama 3.1: long wavelengths are stretched by the factor, short ones kept, those between interpolated.
+double llama3_frequency(double frequency, const RopeScaling& s) {
+  const double original = static_cast<double>(s.original_max_positions);
+  const double wavelength = 2 * pi / frequency;
+  if (wavelength < original / s.high_freq_factor) return frequency;
+  if (wavelength > original / s.low_freq_factor) return frequency / s.factor;
+  const double smooth =
+      (original / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  return (1 - smooth) * frequency / s.factor + smooth * frequency;
+}
+
+// YaRN (Peng et al. 2023): the same idea by dimension, with a linear ramp between two numbers of rotations.
+double yarn_frequency(double frequency, double dimension, const ModelConfig& c) {
+  const RopeScaling& s = c.rope_scaling;
+  const double dim = static_cast<double>(c.rotary_dim());
+  auto dimension_of = [&](double rotations) {
+    return dim * std::log(static_cast<double>(s.original_max_positions) / (rotations * 2 * pi)) /
+           (2 * std::log(c.rope_theta));
+  };
+  double low = dimension_of(s.beta_fast), high = dimension_of(s.beta_slow);
+  if (s.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1);
+  if (low == high) high += 0.001;  // as transformers: no division by zero
+  const double ramp = std::clamp((dimension - low) / (high - low), 0.0, 1.0);
+  return frequency / s.factor * ramp + frequency * (1 - ramp);
+}
+
+double yarn_attention_factor(const RopeScaling& s) {
+  auto scale = [&](double m) { return s.factor <= 1 ? 1.0 : 0.1 * m * std::log(s.factor) + 1.0; };
+  if (s.attention_factor) return *s.attention_factor;
+  if (s.mscale && s.mscale_all_dim && *s.mscale != 0 && *s.mscale_all_dim != 0) {
+    return scale(*s.mscale) / scale(*s.mscale_all_dim);
+  }
+  return scale(1);
+}
+
+}  // namespace
+
+std::vector<float> make_rope_table(const ModelConfig& c, std::int64_t positions) {
+  const std::int64_t half = c.rotary_dim() / 2;
+  std::vector<double> frequencies(half);
+  for (std::int64_t i = 0; i < half; ++i) {
+    double f = std::pow(c.rope_theta, -static_cast<double>(i) / static_cast<double>(half));
+    switch (c.rope_scaling.kind) {
+      case RopeScaling::Kind::kNone:
+        break;
+      case RopeScaling::Kind::kLinear:
+        f /= c.rope_scaling.factor;
+        break;
+      case RopeScaling::Kind::kLlama3:
+        f = llama3_frequency(f, c.rope_scaling);
+        break;
+      case RopeScaling::Kind::kYarn:
+        f = yarn_frequency(f, static_cast<double>(i), c);
+        break;
+    }
+    frequencies[i] = f;
+  }
+  const double amplitude =
+      c.rope_scaling.kind == RopeScaling::Kind::kYarn ? yarn_attention_factor(c.rope_scaling) : 1.0;
+  std::vector<float> table(positions * 2 * half);
+  for (std::int64_t p = 0; p < positions; ++p) {
+    float* row = &table[p * 2 * half];
+    for (std::int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(p) * frequencies[i];
+      row[i] = static_cast<float>(amplitude * std::cos(angle));
+      row[half + i] = static_cast<float>(amplitude * std::sin(angle));
+    }
+  }
+  return table;
+}
+
+}  // namespace primus

@@ -1,0 +1,15 @@
+// The table of rotary cosines and sines for a model, scaling included.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lm/model/model_config.h"
+
+namespace primus {
+
+// [positions, rotary_dim] fp32: cosines of rotary_dim/2 frequencies, then sines (turbo/rope/rope.h). Angles
+// are computed in double; yarn's attention factor multiplies both.
+std::vector<float> make_rope_table(const ModelConfig& config, std::int64_t positions);
+
+}  // namespace primus

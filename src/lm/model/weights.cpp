@@ -1,0 +1,189 @@
+#include "lm/model/weights.h"
+
+#include <cstring>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
+#include "tensor/bfloat16.h"
+
+namespace primus {
+namespace {
+
+using engine::CheckpointPart;
+using engine::Parameter;
+using engine::ParameterStore;
+
+// IEEE binary16 to float, exactly.
+float half_to_float(std::uint16_t h) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000U) << 16;
+  const std::uint32_t exponent = h >> 10 & 0x1fU, mantissa = h & 0x3ffU;
+  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24 is exact in float
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
+    return sign ? -magnitude : magnitude;
+  }
+  const std::uint32_t bits =
+      exponent == 0x1f ? 0x7f800000U | mantissa << 13 : (exponent + 112) << 23 | mantissa << 13;
+  return std::bit_cast<float>(sign | bits);
+}
+
+template <class Source, class Convert>
+void convert(std::span<const std::byte> from, float* to, Convert&& value_of) {
+  for (std::size_t i = 0; i < from.size() / sizeof(Source); ++i) {
+    Source element;  // file offsets need not be aligned
+    std::memcpy(&element, from.data() + i * sizeof(Source), sizeof(Source));
+    to[i] = value_of(element);
+  }
+}
+
+void to_float(const TensorView& tensor, std::vector<float>& out) {
+  out.resize(tensor.data.size() / static_cast<std::size_t>(size_of(tensor.dtype)));
+  switch (tensor.dtype) {
+    case DType::kF32:
+      std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
+      return;
+    case DType::kBF16:
+      return convert<BFloat16>(tensor.data, out.data(), [](BFloat16 v) { return static_cast<float>(v); });
+    case DType::kF16:
+      return convert<std::uint16_t>(tensor.data, out.data(), half_to_float);
+    case DType::kF64:
+      return convert<double>(tensor.data, out.data(), [](double v) { return static_cast<float>(v); });
+    default:
+      throw unsupported("tensor '" + std::string(tensor.name) + "' is " + std::string(name_of(tensor.dtype)),
+                        "weights must be fp32, bf16, fp16 or fp64");
+  }
+}
+
+std::vector<std::int64_t> part_shape(const Parameter& p, const CheckpointPart& part) {
+  std::vector<std::int64_t> shape{part.rows};
+  for (int i = 1; i < p.shape.rank(); ++i) shape.push_back(p.shape[i]);
+  return shape;
+}
+
+Tensor part_of(const Tensor& whole, const CheckpointPart& part) {
+  return whole.slice(part.row, part.row + part.rows);
+}
+
+// Where a parameter's elements lie within its unit's flat moment buffers.
+Tensor moment(const Tensor& flat, const Parameter& p) {
+  return flat.slice(p.offset, p.offset + p.shape.elements()).reshaped(p.shape);
+}
+
+template <class Visit>
+void for_each_part(const ParameterStore& store, Visit&& visit) {
+  for (const engine::ParameterUnit& unit : store.units()) {
+    for (const Parameter* p : unit.parameters) {
+      for (const CheckpointPart& part : p->parts) visit(unit, *p, part);
+    }
+  }
+}
+
+TensorSource source(std::string name, const Tensor& tensor, const Parameter& p, const CheckpointPart& part,
+                    DeviceReader& reader) {
+  TensorSource s;
+  s.name = std::move(name);
+  s.dtype = tensor.dtype;
+  s.shape = part_shape(p, part);
+  s.fill = [tensor, &reader](std::uint64_t offset, std::span<std::byte> out) {
+    reader.read(tensor, offset, out);
+  };
+  return s;
+}
+
+void upload(engine::Rank& rank, const Tensor& to, const void* host) {
+  rank.compute().copy_to_device(to.data, host, to.bytes());
+  rank.compute().synchronize();  // the host buffer is used again
+}
+
+}  // namespace
+
+void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine::Rank& rank) {
+  std::vector<float> staging;
+  std::set<std::string, std::less<>> used;
+  for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
+    const TensorView tensor = folder.at(part.name, part_shape(p, part));
+    to_float(tensor, staging);
+    if (!rank.measuring()) upload(rank, part_of(p.master, part), staging.data());
+    used.insert(part.name);
+  });
+  for (std::size_t i = 0; i < folder.size(); ++i) {
+    const std::string_view name = folder[i].name;
+    const bool derived = name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
+    if (!derived && !used.contains(name)) {
+      throw invalid("tensor '" + std::string(name) + "' is not part of this model",
+                    "does config.json describe these weights?")
+          .at(folder.folder().string());
+    }
+  }
+  store.refresh_working_copies(rank.context());
+}
+
+void DeviceReader::read(const Tensor& from, std::uint64_t offset, std::span<std::byte> out) {
+  const std::scoped_lock lock(mutex_);
+  rank_.copies().copy_to_host(out.data(), static_cast<const char*>(from.data) + offset,
+                              static_cast<std::int64_t>(out.size()));
+  rank_.copies().synchronize();
+}
+
+std::vector<TensorSource> model_sources(const ParameterStore& store, DeviceReader& reader) {
+  std::vector<TensorSource> sources;
+  for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
+    sources.push_back(source(part.name, part_of(p.value, part), p, part, reader));
+  });
+  return sources;
+}
+
+std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceReader& reader) {
+  std::vector<TensorSource> sources;
+  for_each_part(
+      store, [&](const engine::ParameterUnit& unit, const Parameter& p, const CheckpointPart& part) {
+        auto add = [&](const char* state, const Tensor& tensor) {
+          sources.push_back(
+              source(optimizer_tensor_name(state, part.name), part_of(tensor, part), p, part, reader));
+        };
+        if (!unit.working.absent()) add("fp32_param", p.master);
+        add("exp_avg", moment(unit.exp_avg, p));
+        add("exp_avg_sq", moment(unit.exp_avg_sq, p));
+      });
+  return sources;
+}
+
+void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
+                     bool optimizer) {
+  std::vector<std::byte> staging;
+  auto load = [&](TensorPart where, const std::string& name, const Tensor& to,
+                  const std::vector<std::int64_t>& shape) {
+    staging.resize(static_cast<std::size_t>(to.bytes()));
+    checkpoint.read(where, name, to.dtype, shape, staging);
+    upload(rank, to, staging.data());
+  };
+  std::vector<float> widened;
+  for_each_part(
+      store, [&](const engine::ParameterUnit& unit, const Parameter& p, const CheckpointPart& part) {
+        const std::vector<std::int64_t> shape = part_shape(p, part);
+        const Tensor master = part_of(p.master, part);
+        const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
+        const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();
+        if (optimizer && has_master) {
+          load(TensorPart::kOptimizer, master_name, master, shape);
+        } else {
+          const std::optional<TensorView> tensor = checkpoint.find(TensorPart::kModel, part.name);
+          if (tensor && tensor->dtype != DType::kF32) {
+            staging.resize(tensor->data.size());
+            checkpoint.read(TensorPart::kModel, part.name, tensor->dtype, shape, staging);
+            to_float({.name = part.name, .dtype = tensor->dtype, .shape = shape, .data = staging}, widened);
+            upload(rank, master, widened.data());
+          } else {
+            load(TensorPart::kModel, part.name, master, shape);
+          }
+        }
+        if (!optimizer || unit.exp_avg.absent()) return;
+        load(TensorPart::kOptimizer, optimizer_tensor_name("exp_avg", part.name),
+             part_of(moment(unit.exp_avg, p), part), shape);
+        load(TensorPart::kOptimizer, optimizer_tensor_name("exp_avg_sq", part.name),
+             part_of(moment(unit.exp_avg_sq, p), part), shape);
+      });
+  store.refresh_working_copies(rank.context());
+}
+
+}  // namespace primus

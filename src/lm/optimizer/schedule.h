@@ -1,0 +1,31 @@
+// Learning rate and weight decay over the run, as Megatron-LM's OptimizerParamScheduler computes them: pure
+// functions of the number of steps already taken, so the first step of a warm-up from 0 has learning rate 0.
+// Thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "config/trainer_config.h"
+
+namespace primus {
+
+class Schedule {
+ public:
+  // Takes the fields lr*, min_lr, *weight_decay* and train_iters.
+  explicit Schedule(const config::TrainerConfig& config);
+
+  // For the step that follows `steps` completed ones.
+  double learning_rate(std::int64_t steps) const;
+  double weight_decay(std::int64_t steps) const;
+
+ private:
+  double decay_coefficient(double steps) const;
+
+  enum class Style : std::uint8_t { kConstant, kLinear, kCosine, kInverseSquareRoot, kWsd } style_;
+  enum class Anneal : std::uint8_t { kLinear, kCosine, kExponential, kMinusSqrt } anneal_;
+  double max_, min_, initial_, warmup_, decay_, wsd_decay_;
+  double start_weight_decay_, end_weight_decay_, train_iters_;
+  enum class Increase : std::uint8_t { kConstant, kLinear, kCosine } increase_;
+};
+
+}  // namespace primus

@@ -1,0 +1,158 @@
+#include "lm/train/training_step.h"
+
+#include <algorithm>
+
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus {
+
+using engine::Tape;
+using engine::Value;
+
+TrainingStep::TrainingStep(engine::Rank& rank, engine::ParameterStore& store, const LanguageModel& model,
+                           Optimizer& optimizer, const StepSettings& settings)
+    : rank_(rank),
+      store_(store),
+      model_(model),
+      optimizer_(optimizer),
+      settings_(settings),
+      queue_(settings.weight_gradients),
+      tape_(rank.context(), rank.stash()),
+      staging_(settings.microbatches) {
+  auto scalar = [&](DType dtype) {
+    return Tensor(rank.persistent().allocate(size_of(dtype)).address, dtype, {1});
+  };
+  loss_ = scalar(DType::kF32);
+  non_finite_ = scalar(DType::kI32);
+  positions_.resize(settings.micro_batch * settings.sequence);
+  for (std::size_t t = 0; t < positions_.size(); ++t) {
+    positions_[t] = static_cast<std::int32_t>(static_cast<std::int64_t>(t) % settings.sequence);
+  }
+}
+
+// `weight` is what the microbatch's loss weighs in the sum: the mask is divided by its own sum and multiplied
+// by it.
+ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_t slot, double weight) {
+  const Shape shape{settings_.micro_batch * settings_.sequence};
+  ModelInputs in{.batch = settings_.micro_batch,
+                 .sequence = settings_.sequence,
+                 .tokens = tape.input(DType::kI32, shape, false),
+                 .positions = tape.input(DType::kI32, shape, false),
+                 .labels = tape.input(DType::kI32, shape, false),
+                 .weights = tape.input(DType::kF32, shape, false)};
+  if (rank_.measuring()) return in;
+
+  Staging& host = staging_[slot];
+  host.tokens.assign(batch.tokens.begin(), batch.tokens.end());
+  host.labels.assign(batch.labels.begin(), batch.labels.end());
+  double mask_sum = 0;
+  for (float m : batch.loss_mask) mask_sum += static_cast<double>(m);
+  const double scale = weight / std::max(mask_sum, 1.0);
+  host.weights.resize(batch.loss_mask.size());
+  std::transform(batch.loss_mask.begin(), batch.loss_mask.end(), host.weights.begin(),
+                 [scale](float m) { return static_cast<float>(static_cast<double>(m) * scale); });
+  auto copy = [&](const Value& to, const void* from) {
+    const Tensor tensor = to.tensor();
+    rank_.compute().copy_to_device(tensor.data, from, tensor.bytes());
+  };
+  copy(in.tokens, host.tokens.data());
+  copy(in.positions, positions_.data());
+  copy(in.labels, host.labels.data());
+  copy(in.weights, host.weights.data());
+  return in;
+}
+
+double TrainingStep::read_scalar(const Tensor& scalar) {
+  if (rank_.measuring()) return 0;
+  float value = 0;
+  rank_.compute().copy_to_host(&value, scalar.data, scalar.bytes());
+  rank_.compute().synchronize();
+  return static_cast<double>(value);
+}
+
+void TrainingStep::begin() {
+  store_.begin_step();
+  first_microbatch_ = true;
+}
+
+void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
+  tape_.begin({.train = true,
+               .chunk = 0,
+               .microbatch = index,
+               .recompute = settings_.recompute,
+               .weight_gradients = &queue_});
+  {
+    const ModelInputs in = upload(tape_, batch, index, 1.0 / static_cast<double>(settings_.microbatches));
+    const Value loss = model_.loss(model_.forward(in), in);
+    tape_.backward();
+    queue_.run(tape_);
+    turbo::launch(rank_.context(),
+                  turbo::Sum{.x = loss.tensor(), .out = loss_, .accumulate = !first_microbatch_});
+    first_microbatch_ = false;
+  }
+  tape_.clear();
+}
+
+void TrainingStep::finish_gradients() {
+  store_.finish_gradients(rank_.context());
+  optimizer_.measure_gradients();
+}
+
+StepResult TrainingStep::result() {
+  const double loss = read_scalar(loss_);
+  return {.loss = loss, .gradient_norm = read_scalar(optimizer_.gradient_norm())};
+}
+
+void TrainingStep::update(std::int64_t step, double learning_rate, double weight_decay) {
+  optimizer_.update(step, learning_rate, weight_decay);
+}
+
+void TrainingStep::begin_evaluation() {
+  evaluated_ = 0;
+  first_microbatch_ = true;
+}
+
+void TrainingStep::evaluate(const HostBatch& batch) {
+  tape_.begin({.train = false});
+  {
+    // One staging slot, so the copies of the batch before must be over.
+    if (!rank_.measuring()) rank_.compute().synchronize();
+    const ModelInputs in = upload(tape_, batch, 0, 1.0);
+    const Value loss = model_.loss(model_.forward(in), in);
+    turbo::launch(rank_.context(),
+                  turbo::Sum{.x = loss.tensor(), .out = loss_, .accumulate = !first_microbatch_});
+    first_microbatch_ = false;
+    ++evaluated_;
+  }
+  tape_.clear();
+}
+
+double TrainingStep::evaluation_loss() {
+  return read_scalar(loss_) / static_cast<double>(std::max<std::int64_t>(evaluated_, 1));
+}
+
+std::string TrainingStep::find_non_finite(const HostBatch& batch) {
+  std::string first;
+  tape_.set_observer([&](engine::Step& step) {
+    if (!first.empty()) return;
+    bool counted = false;
+    for (int i = 0; i < step.output_count(); ++i) {
+      const Tensor out = step.out(i);
+      turbo::launch(rank_.context(),
+                    turbo::CountNonFinite{.x = out, .out = non_finite_, .accumulate = counted});
+      counted = true;
+    }
+    std::int32_t count = 0;
+    rank_.compute().copy_to_host(&count, non_finite_.data, sizeof(count));
+    rank_.compute().synchronize();
+    if (count == 0) return;
+    first =
+        (step.layer() >= 0 ? "layers." + std::to_string(step.layer()) + "." : "") + std::string(step.name());
+  });
+  begin_evaluation();
+  evaluate(batch);
+  tape_.set_observer({});
+  return first;
+}
+
+}  // namespace primus

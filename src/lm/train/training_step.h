@@ -1,0 +1,93 @@
+// One optimizer step of a language model on one rank: microbatches forward and backward, gradient norm,
+// update.
+//
+// The same code measures (on a rank without memory, batches left out) and trains. Host buffers are handed to
+// the device without waiting; the host waits once per step, in result(). Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/rank.h"
+#include "engine/tape.h"
+#include "engine/weight_gradient_queue.h"
+#include "lm/model/language_model.h"
+#include "lm/optimizer/optimizer.h"
+
+namespace primus {
+
+struct StepSettings {
+  std::int64_t micro_batch = 1;   // sequences per microbatch
+  std::int64_t sequence = 1;      // tokens per sequence
+  std::int64_t microbatches = 1;  // per step
+  engine::RecomputePolicy recompute = {};
+  engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
+};
+
+// One microbatch on the host, row-major [micro_batch, sequence].
+struct HostBatch {
+  std::span<const std::int32_t> tokens, labels;
+  std::span<const float> loss_mask;
+};
+
+struct StepResult {
+  double loss = 0;           // mean over microbatches of the mean over their unmasked tokens
+  double gradient_norm = 0;  // before clipping
+};
+
+class TrainingStep {
+ public:
+  // Takes its scalars from the rank's persistent arena. The model's tables must reach `sequence` positions.
+  TrainingStep(engine::Rank& rank, engine::ParameterStore& store, const LanguageModel& model,
+               Optimizer& optimizer, const StepSettings& settings);
+
+  void begin();
+  // Forward and backward of microbatch `index`, counted from 0. `batch` is copied before this returns; it is
+  // not looked at while measuring.
+  void microbatch(std::int64_t index, const HostBatch& batch);
+  // Ends accumulation: the gradients are complete, and their norm is being computed.
+  void finish_gradients();
+  // Waits for loss and norm.
+  StepResult result();
+  void update(std::int64_t step, double learning_rate, double weight_decay);
+
+  // Adds the loss of one batch in evaluation (no gradients) to a sum; evaluation_loss() waits and divides by
+  // the count.
+  void begin_evaluation();
+  void evaluate(const HostBatch& batch);
+  double evaluation_loss();
+
+  // Looks for the first operator that gives a NaN or an infinity on this batch: "layers 3: attention". Empty:
+  // none.
+  std::string find_non_finite(const HostBatch& batch);
+
+  const StepSettings& settings() const { return settings_; }
+
+ private:
+  ModelInputs upload(engine::Tape& tape, const HostBatch& batch, std::int64_t slot, double weight);
+  double read_scalar(const Tensor& scalar);
+
+  engine::Rank& rank_;
+  engine::ParameterStore& store_;
+  const LanguageModel& model_;
+  Optimizer& optimizer_;
+  StepSettings settings_;
+  engine::WeightGradientQueue queue_;
+  engine::Tape tape_;
+  Tensor loss_, non_finite_;
+  bool first_microbatch_ = true;
+  std::int64_t evaluated_ = 0;
+
+  // Host side of a microbatch's inputs: one slot per microbatch, since a device reads them later.
+  struct Staging {
+    std::vector<std::int32_t> tokens, labels;
+    std::vector<float> weights;
+  };
+  std::vector<Staging> staging_;
+  std::vector<std::int32_t> positions_;
+};
+
+}  // namespace primus

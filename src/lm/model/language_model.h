@@ -18,11 +18,11 @@ namespace primus {
 // Device inputs of one microbatch, as Values of its tape. T = batch * sequence.
 struct ModelInputs {
   std::int64_t batch = 0, sequence = 0;
-  engine::Value tokens;      // [T] int32
-  engine::Value positions;   // [T] int32
-  engine::Value labels;      // [T] int32; for the loss only
-  engine::Value weights;     // [T] fp32; for the loss only
-  KvCache* cache = nullptr;  // generation only
+  engine::Value tokens = {};     // [T] int32
+  engine::Value positions = {};  // [T] int32
+  engine::Value labels = {};     // [T] int32; for the loss only
+  engine::Value weights = {};    // [T] fp32; for the loss only
+  KvCache* cache = nullptr;      // generation only
 };
 
 class LanguageModel {

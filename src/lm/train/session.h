@@ -1,0 +1,57 @@
+// All that trains one model on one rank: parameters, model, optimizer, step. Built twice: on a measuring
+// rank, where one step leaves the exact memory plan behind, and then for real. Not thread-safe.
+#pragma once
+
+#include <memory>
+
+#include "engine/parameters.h"
+#include "engine/rank.h"
+#include "lm/model/language_model.h"
+#include "lm/optimizer/optimizer.h"
+#include "lm/train/training_step.h"
+
+namespace primus {
+
+struct SessionSettings {
+  ModelConfig model;
+  DType compute = DType::kF32;  // fp32 or bf16
+  StepSettings step;
+  AdamSettings adam;
+  bool evaluation = false;  // evaluation passes will run, too
+};
+
+class TrainingSession {
+ public:
+  // Builds everything on the rank's arenas, weights not yet initialised.
+  TrainingSession(engine::Rank& rank, const SessionSettings& settings, const FamilyRegistry& families);
+
+  engine::Rank& rank() { return rank_; }
+  engine::ParameterStore& store() { return store_; }
+  const LanguageModel& model() const { return model_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  TrainingStep& step() { return *step_; }
+
+ private:
+  engine::Rank& rank_;
+  engine::ParameterStore store_;
+  LanguageModel model_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<TrainingStep> step_;
+};
+
+// What a step does, as counted while measuring it.
+struct StepMeasurement {
+  engine::MemoryPlan memory;
+  turbo::Meter kernels;  // calls and FLOPs by kernel, recomputation included
+  std::int64_t parameters = 0;
+};
+
+// Runs one step (and an evaluation, if asked for) on a measuring rank.
+StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
+                                const FamilyRegistry& families);
+
+// measure_session, then reserve, then the session itself.
+std::unique_ptr<TrainingSession> open_session(engine::Rank& rank, const SessionSettings& settings,
+                                              const FamilyRegistry& families);
+
+}  // namespace primus

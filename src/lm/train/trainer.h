@@ -1,0 +1,66 @@
+// Pre-training from an experiment: data, model, loop, evaluation, checkpoints, reports.
+//
+// Output goes to the experiment's folder (lm/monitor/run_folder.h). Running the same experiment again continues from its
+// newest good checkpoint. One thread; the experiment, logger and registry must outlive the trainer.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "config/experiment.h"
+#include "lm/data/dataset.h"
+#include "lm/model/family.h"
+#include "lm/tokenizer/tokenizer.h"
+#include "lm/train/session.h"
+
+namespace primus {
+
+// What a run would be, found without touching a file of the output folder.
+struct TrainingForecast {
+  ModelConfig model;
+  StepMeasurement step;                // memory by arena, kernels, parameters
+  double model_flops_per_step = 0;     // training_flops of the global batch
+  std::int64_t steps = 0, tokens_per_step = 0;
+  std::int64_t checkpoint_bytes = 0;   // one checkpoint on disk
+  double matmul_flops_per_second = 0;  // measured for a moment on this machine
+  double seconds = 0;                  // a guess of the whole run's time: the products at the rate above
+};
+
+struct TrainingSummary {
+  std::int64_t first_step = 0, last_step = 0;  // steps completed before and after
+  double last_loss = 0;
+  std::optional<double> validation_loss, test_loss;
+  bool interrupted = false;  // stopped by request; a checkpoint was saved
+  double seconds = 0;
+  std::optional<std::string> checkpoint;  // the newest one's folder
+};
+
+class Trainer {
+ public:
+  Trainer(const config::Experiment& experiment, const FamilyRegistry& families, Logger& log);
+  ~Trainer();
+
+  TrainingForecast forecast();
+  // `stop`: set by a signal handler; the run then saves and returns.
+  TrainingSummary run(const std::atomic<bool>& stop);
+
+ private:
+  struct Run;
+  const config::Experiment& experiment_;
+  const FamilyRegistry& families_;
+  Logger& log_;
+};
+
+// The pieces that other commands share.
+std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& experiment);
+ModelConfig model_of(const config::Experiment& experiment, const FamilyRegistry& families,
+                     const Tokenizer* tokenizer);
+// `experiment`'s batch shape, recompute policy and optimizer settings.
+SessionSettings session_settings_of(const config::Experiment& experiment, const ModelConfig& model);
+
+}  // namespace primus

@@ -1,0 +1,58 @@
+// Does this model compute what its reference computed? Logits, loss, every gradient and a few AdamW steps,
+// against files written by another implementation (tests/golden/models shows the format):
+//
+//   io.safetensors     input_ids [batch, sequence] int64, logits [batch, sequence, vocab]
+//   grads.safetensors  d loss / d weight, under the names of the model's weights
+//   golden.json        loss, grad_norm, adamw settings, trajectory_loss_gradnorm [[loss, gradient norm before
+//   clipping], ...]
+//
+// The loss is the mean next-token cross-entropy over positions [0, sequence-1).
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "lm/model/family.h"
+#include "tensor/dtype.h"
+
+namespace primus {
+
+struct VerifyOptions {
+  std::filesystem::path model;  // a Hugging Face folder
+  std::filesystem::path inputs;
+  std::optional<std::filesystem::path> gradients, trajectory;
+  DType compute = DType::kF32;
+  // Limits; negative: the default of the compute type (fp32 2e-5, trajectory 1e-4 relative; bf16 2e-2 for
+  // all).
+  double tolerance = -1, trajectory_tolerance = -1;
+};
+
+struct TensorComparison {
+  std::string name;
+  double largest = 0;     // max |a - b|
+  double normalised = 0;  // ||a - b|| / ||b||, Euclidean; 0 when both are zero
+};
+
+struct VerifyReport {
+  double loss = 0;
+  std::optional<double> reference_loss;
+  TensorComparison logits;
+  std::vector<TensorComparison> gradients;
+  struct Point {
+    double loss, reference_loss, gradient_norm, reference_gradient_norm;
+  };
+  std::vector<Point> trajectory;
+  double tolerance = 0, trajectory_tolerance = 0;
+  std::vector<std::string> failures;  // what is out of tolerance, as sentences; empty: verified
+
+  bool passed() const { return failures.empty(); }
+};
+
+VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& families,
+                          std::unique_ptr<Device> device);
+
+}  // namespace primus

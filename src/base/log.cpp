@@ -1,18 +1,12 @@
 #include "base/log.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cerrno>
 #include <ctime>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
+#include "base/append_file.h"
 #include "base/error.h"
 
 namespace primus {
@@ -35,6 +29,12 @@ std::string timestamp() {
 }
 
 std::string_view base_name(std::string_view path) { return path.substr(path.find_last_of('/') + 1); }
+
+std::string lower(std::string_view name) {
+  std::string text(name);
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
 
 std::string escape_controls(std::string_view message) {
   std::string text;
@@ -74,134 +74,96 @@ std::string_view log_level_name(LogLevel level) {
 }
 
 LogLevel parse_log_level(std::string_view name) {
-  std::string upper(name);
-  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
   for (const auto& [level, known] : kLevelNames) {
-    if (upper == known) return level;
+    if (lower(name) == lower(known)) return level;
   }
   throw invalid(fmt::format("unknown log level '{}'", name), "use DEBUG, INFO, WARNING, ERROR or OFF");
 }
 
-// One file that rotates. Opened when first needed, and again after whatever went wrong.
+// One file that rotates.
 class Logger::FileSink {
  public:
-  FileSink(LogLevel level, const LogOptions& options)
-      : level_(level), limit_(options.rotate_bytes), kept_(options.rotations_kept) {
-    std::string name(log_level_name(level));
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-    stem_ = options.folder + "/" + name;
-  }
-  ~FileSink() { close(); }
-  FileSink(const FileSink&) = delete;
-  FileSink& operator=(const FileSink&) = delete;
+  FileSink(LogLevel level, const LogOptions& options, Env& env)
+      : level_(level),
+        limit_(options.rotate_bytes),
+        kept_(options.rotations_kept),
+        env_(env),
+        stem_(lower(log_level_name(level))),
+        file_(Path(options.folder) / (stem_ + ".log"), env) {}
 
   LogLevel level() const { return level_; }
 
   // False when the line was lost.
   bool write(std::string_view line) {
-    if (fd_ >= 0 && size_ > 0 && size_ + line.size() > limit_) rotate();
-    if (fd_ < 0 && !open()) return false;
-    while (!line.empty()) {
-      const ssize_t written = ::write(fd_, line.data(), line.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) {
-        // What was written of this line stays; the next line must not be glued to it.
-        torn_ = torn_ || partial_;
-        close();
-        return false;
-      }
-      size_ += static_cast<std::uint64_t>(written);
-      line.remove_prefix(static_cast<std::size_t>(written));
-      partial_ = !line.empty();
-    }
-    return true;
+    if (file_.size() > 0 && file_.size() + line.size() > limit_) rotate();
+    return file_.append(as_bytes(line));
   }
 
  private:
-  std::string name(int generation) const {
-    return generation == 0 ? stem_ + ".log" : fmt::format("{}.{}.log", stem_, generation);
+  Path generation(int number) const {
+    if (number == 0) return file_.path();
+    return file_.path().parent_path() / fmt::format("{}.{}.log", stem_, number);
   }
 
-  bool open() {
-    std::error_code ignored;
-    std::filesystem::create_directories(std::filesystem::path(stem_).parent_path(), ignored);
-    fd_ = ::open(name(0).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (fd_ < 0) return false;
-    struct stat status {};
-    size_ = fstat(fd_, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
-    partial_ = false;
-    if (torn_) {
-      torn_ = false;
-      if (::write(fd_, "\n", 1) == 1) ++size_;
-    }
-    return true;
-  }
-
-  void close() {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
-
+  // A failure leaves the file to grow, or an old one out: nothing to stop for.
   void rotate() {
-    close();
-    // rename() over the oldest removes it; a missing generation is no error.
-    for (int generation = kept_; generation > 0; --generation) {
-      std::rename(name(generation - 1).c_str(), name(generation).c_str());
+    file_.close();
+    try {
+      for (int number = kept_; number > 0; --number) {
+        // Renaming over the oldest removes it.
+        if (env_.status(generation(number - 1))) env_.rename(generation(number - 1), generation(number));
+      }
+      if (kept_ <= 0) env_.remove_file(generation(0));
+    } catch (const Error&) {
+      return;
     }
-    if (kept_ <= 0) unlink(name(0).c_str());
   }
 
   LogLevel level_;
-  std::string stem_;
-  std::uint64_t limit_, size_ = 0;
+  std::uint64_t limit_;
   int kept_;
-  int fd_ = -1;
-  bool partial_ = false, torn_ = false;
+  Env& env_;
+  std::string stem_;
+  AppendFile file_;
 };
 
-Logger::Logger(LogOptions options) : options_(std::move(options)), lowest_(LogLevel::kOff) {
+Logger::Logger(LogOptions options, Env& env) : options_(std::move(options)), lowest_(LogLevel::kOff) {
   if (options_.console.fd >= 0) lowest_ = options_.console_level;
   if (options_.folder.empty()) return;
   for (const LogLevel level : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
     if (level < options_.file_level) continue;
-    files_.push_back(std::make_unique<FileSink>(level, options_));
+    files_.push_back(std::make_unique<FileSink>(level, options_, env));
     lowest_ = std::min(lowest_, level);
   }
 }
 
 Logger::~Logger() = default;
 
-void Logger::write(LogLevel level, std::string_view message, std::source_location where) noexcept {
+void Logger::write(LogLevel level, std::string_view message, std::source_location where) {
   // A reader that stands still is waited for once, and then not again until it reads.
   constexpr int kConsoleWaitMs = 1000;
   if (level >= LogLevel::kOff || !enabled(level)) return;
-  try {
-    const std::string time = timestamp();
-    const std::string rank = fmt::format("rank-{}/{}", options_.rank, options_.world_size);
-    const std::string tag = fmt::format("{:<11}", fmt::format("[{}]", log_level_name(level)));
-    const std::string place = fmt::format("{}:{}", base_name(where.file_name()), where.line());
-    const std::string body = fmt::format("[{:->23}] : {}\n", place, escape_controls(message));
+  const std::string time = timestamp();
+  const std::string rank = fmt::format("rank-{}/{}", options_.rank, options_.world_size);
+  const std::string tag = fmt::format("{:<11}", fmt::format("[{}]", log_level_name(level)));
+  const std::string place = fmt::format("{}:{}", base_name(where.file_name()), where.line());
+  const std::string body = fmt::format("[{:->23}] : {}\n", place, escape_controls(message));
 
-    const std::lock_guard lock(mutex_);
-    if (!files_.empty()) {
-      const std::string line = fmt::format("[{}][{}]{}{}", time, rank, tag, body);
-      for (const auto& file : files_) {
-        if (level >= file->level() && !file->write(line)) dropped_.fetch_add(1, std::memory_order_relaxed);
-      }
+  const std::lock_guard lock(mutex_);
+  if (!files_.empty()) {
+    const std::string line = fmt::format("[{}][{}]{}{}", time, rank, tag, body);
+    for (const auto& file : files_) {
+      if (level >= file->level() && !file->write(line)) dropped_.fetch_add(1, std::memory_order_relaxed);
     }
-    if (options_.console.fd >= 0 && level >= options_.console_level) {
-      const Terminal& console = options_.console;
-      // The line takes the place of a progress line, which its owner draws again below.
-      const std::string line =
-          fmt::format("{}[{}][{}]{}{}", console.ansi ? "\r\x1b[K" : "", paint(console, Color::kGreen, time),
-                      paint(console, Color::kCyan, rank), paint(console, level_color(level), tag), body);
-      console_stalled_ = !try_write(console.fd, line, console_stalled_ ? 0 : kConsoleWaitMs);
-      if (console_stalled_) dropped_.fetch_add(1, std::memory_order_relaxed);
-    }
-  } catch (...) {
-    // Out of memory while formatting: the line is lost, the run goes on.
-    dropped_.fetch_add(1, std::memory_order_relaxed);
   }
+  const Terminal& console = options_.console;
+  if (console.fd < 0 || level < options_.console_level) return;
+  // The line takes the place of a progress line, which its owner draws again below.
+  const std::string line =
+      fmt::format("{}[{}][{}]{}{}", console.ansi ? "\r\x1b[K" : "", paint(console, Color::kGreen, time),
+                  paint(console, Color::kCyan, rank), paint(console, level_color(level), tag), body);
+  console_stalled_ = !try_write(console.fd, line, console_stalled_ ? 0 : kConsoleWaitMs);
+  if (console_stalled_) dropped_.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace primus

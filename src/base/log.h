@@ -8,7 +8,7 @@
 //   Logger log({.folder = run.rank_logs("pre_trainer", 0), .console_level = LogLevel::kInfo});
 //   log.info("restored iteration {}", iteration);
 //
-// Logging never throws and never stops the work: a sink that fails (disk full, folder removed, closed pipe)
+// Logging never stops the work: a sink that fails (disk full, folder removed, closed pipe)
 // loses the line and counts it, and is tried again with the next one. Control characters in messages are
 // escaped, so a hostile file name cannot drive the reader's terminal.
 //
@@ -27,6 +27,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/file.h"
 #include "base/terminal.h"
 
 namespace primus {
@@ -60,7 +61,7 @@ struct LogFormat {
 
 class Logger {
  public:
-  explicit Logger(LogOptions options);
+  explicit Logger(LogOptions options, Env& env = Env::posix());
   ~Logger();
   Logger(const Logger&) = delete;
   Logger& operator=(const Logger&) = delete;
@@ -84,7 +85,7 @@ class Logger {
 
   // A message made elsewhere.
   void write(LogLevel level, std::string_view message,
-             std::source_location where = std::source_location::current()) noexcept;
+             std::source_location where = std::source_location::current());
 
   // True when some sink wants this level: saves the work of preparing an expensive message.
   bool enabled(LogLevel level) const { return level >= lowest_; }

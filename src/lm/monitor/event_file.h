@@ -1,0 +1,51 @@
+// A TensorBoard event file, written natively: tfrecord framing with masked CRC32C around protobuf Event
+// messages. The few fields used are encoded by hand (format: docs/formats/run-folder.md), so neither protobuf
+// nor TensorFlow is needed.
+//
+// Writing never throws for the disk's sake: an event that does not fit is lost, and counted. One thread at a
+// time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/append_file.h"
+
+namespace primus {
+
+struct Scalar {
+  std::string_view tag;
+  double value = 0.0;  // stored as float
+};
+
+class EventFile {
+ public:
+  // A new file of its own in `folder`, events.out.tfevents.<seconds>.<host>.<pid>, made with the first write.
+  // TensorBoard reads all files of a folder as one run; the new one tells it to forget what an earlier
+  // process of this run wrote from iteration `first_step` on. `wall_time`: seconds since 1970.
+  EventFile(const Path& folder, std::int64_t first_step, double wall_time, Env& env = Env::posix());
+
+  // All scalars of one step in one event. False when it was lost.
+  bool write(std::int64_t step, std::span<const Scalar> scalars, double wall_time);
+
+  const Path& path() const { return file_.path(); }
+  std::uint64_t dropped() const { return dropped_; }
+  const std::string& last_error() const { return file_.last_error(); }
+
+ private:
+  AppendFile file_;
+  std::string header_;  // the file's first events, until they are written
+  std::uint64_t dropped_ = 0;
+};
+
+// --- the encoding, for tests and other writers
+// ------------------------------------------------------------------------ Length, masked CRC of the length,
+// `data`, masked CRC of the data.
+std::string tfrecord(std::string_view data);
+// An Event protobuf with a Summary of simple values.
+std::string scalar_event(std::int64_t step, std::span<const Scalar> scalars, double wall_time);
+
+}  // namespace primus

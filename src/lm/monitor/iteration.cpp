@@ -1,0 +1,82 @@
+#include "lm/monitor/iteration.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace primus {
+namespace {
+
+constexpr double kTera = 1e12;
+
+void append_speed(std::string& line, const Throughput& throughput) {
+  const Speed& now = throughput.now;
+  const double milliseconds = now.seconds_per_iteration * 1e3;
+  const double teraflops = now.flops_per_second / kTera;
+  auto out = std::back_inserter(line);
+  if (!throughput.average) {
+    fmt::format_to(out, " | elapsed time per iteration (ms): {:.1f}", milliseconds);
+    fmt::format_to(out, " | throughput per GPU (TFLOP/s/GPU): {:.1f}", teraflops);
+    fmt::format_to(out, " | tokens per GPU (tokens/s/GPU): {:.1f}", now.tokens_per_second);
+    return;
+  }
+  const Speed& average = *throughput.average;
+  fmt::format_to(out, " | elapsed time per iteration (ms): {:.1f}/{:.1f}", milliseconds,
+                 average.seconds_per_iteration * 1e3);
+  fmt::format_to(out, " | compute per GPU (TFLOP/s/GPU): {:.1f} (avg {:.1f})", teraflops,
+                 average.flops_per_second / kTera);
+  fmt::format_to(out, " | tokens/s/GPU inst/harmonic mean: {:.1f}/{:.1f}", now.tokens_per_second,
+                 average.tokens_per_second);
+}
+
+void append_memory(std::string& line, const DeviceMemory& memory) {
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  const double ratio = memory.total > 0 ? memory.used / memory.total * 100.0 : 0.0;
+  fmt::format_to(std::back_inserter(line),
+                 " | {} mem usage/free/total/usage_ratio: {:.2f}GB/{:.2f}GB/{:.2f}GB/{:.2f}%", memory.label,
+                 memory.used / kGiB, (memory.total - memory.used) / kGiB, memory.total / kGiB, ratio);
+}
+
+}  // namespace
+
+std::string format_iteration(const IterationRecord& record) {
+  std::string line = fmt::format(" iteration {:8}/{:8} | consumed samples: {:12}", record.iteration,
+                                 record.train_iters, record.consumed_samples);
+  auto out = std::back_inserter(line);
+  append_speed(line, record.throughput);
+  fmt::format_to(out, " | learning rate: {:.6E} | global batch size: {:5} | lm loss: {:.6E}",
+                 record.learning_rate, record.global_batch_size, record.lm_loss);
+  for (const auto& [name, value] : record.other_losses) fmt::format_to(out, " | {}: {:.6E}", name, value);
+  fmt::format_to(out, " | loss scale: {:.1f}", record.loss_scale);
+  if (record.grad_norm) fmt::format_to(out, " | grad norm: {:.3f}", *record.grad_norm);
+  if (record.num_zeros) fmt::format_to(out, " | num zeros: {}", *record.num_zeros);
+  fmt::format_to(out, " | number of skipped iterations: {:3} | number of nan iterations: {:3}",
+                 record.skipped_iterations, record.nan_iterations);
+  if (record.memory) append_memory(line, *record.memory);
+
+  // One iteration's wait is noise: the average, as soon as there is one.
+  const Speed& speed = record.throughput.average.value_or(record.throughput.now);
+  line += speed.mfu ? fmt::format(" | MFU: {:.1f}%", *speed.mfu * 100.0) : " | MFU: n/a";
+  const auto& eta = record.throughput.eta;
+  fmt::format_to(out, " | ETA: {} | data wait: {:.1f}%", eta ? human_duration(*eta) : "n/a",
+                 speed.data_wait_share * 100.0);
+  return line;
+}
+
+std::string format_evaluation(const EvaluationRecord& record) {
+  // Megatron caps the exponent so that the perplexity stays a number.
+  constexpr double kLargestExponent = 20.0;
+  return fmt::format(" {} loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E}",
+                     record.data_set, record.iteration, record.lm_loss,
+                     std::exp(std::min(record.lm_loss, kLargestExponent)));
+}
+
+Error NumericsFault::to_error() const {
+  std::string what = fmt::format("{} is {} at iteration {}", quantity, value, iteration);
+  if (!first_operator.empty())
+    what += fmt::format("; the first operator that made one is {}", first_operator);
+  return {ErrorKind::kNumerics, std::move(what),
+          "lower lr or clip_grad, lengthen lr_warmup_iters, or look at the data of this iteration"};
+}
+
+}  // namespace primus

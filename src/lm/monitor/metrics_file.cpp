@@ -1,0 +1,164 @@
+#include "lm/monitor/metrics_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/checked.h"
+
+namespace primus {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMaxPending = std::size_t{1} << 20;
+// Lines are read backwards in steps of this. A line longer than the limit is none of ours.
+constexpr std::uint64_t kReadStep = 64 << 10;
+constexpr std::uint64_t kMaxLine = 1 << 20;
+
+Json number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+std::string read_range(File& file, std::uint64_t begin, std::uint64_t end) {
+  std::string text(end - begin, '\0');
+  const auto bytes = std::as_writable_bytes(std::span<char>(text.data(), text.size()));
+  text.resize(file.read_at(bytes, begin));
+  return text;
+}
+
+// The size of the file up to and including its last line of iteration `last` or before. What lies behind,
+// torn or of later iterations, is looked at backwards, so a long history costs nothing.
+std::uint64_t good_size(File& file, std::int64_t last) {
+  const std::uint64_t size = file.size();
+  std::uint64_t end = size;  // all before is not yet judged; ends behind a newline
+  std::uint64_t begin = size;
+  std::string text;  // bytes begin .. end
+  bool ends_with_newline = false;
+  while (true) {
+    // One line: from behind the last newline before `end - 1`.
+    const std::size_t line_end = text.size() - (ends_with_newline ? 1 : 0);
+    const std::size_t newline = line_end == 0 ? std::string::npos : text.rfind('\n', line_end - 1);
+    if (newline == std::string::npos && begin > 0 && text.size() <= kMaxLine) {
+      const std::uint64_t from = begin > kReadStep ? begin - kReadStep : 0;
+      text.insert(0, read_range(file, from, begin));
+      begin = from;
+      ends_with_newline = !text.empty() && text.back() == '\n';
+      continue;
+    }
+    if (text.empty()) return 0;
+    const std::size_t line_begin = newline == std::string::npos ? 0 : newline + 1;
+    if (ends_with_newline) {
+      const std::int64_t iteration =
+          iteration_of_line(std::string_view(text).substr(line_begin, line_end - line_begin));
+      if (iteration >= 0 && iteration <= last) return end;
+    }
+    end -= text.size() - line_begin;
+    text.resize(line_begin);
+    ends_with_newline = !text.empty();
+  }
+}
+
+// metrics.jsonl -> metrics.previous.jsonl
+Path previous(const Path& path) {
+  return path.parent_path() / (path.stem().string() + ".previous" + path.extension().string());
+}
+
+void repair(const Path& path, std::int64_t resume_iteration, Env& env) {
+  const auto status = env.status(path);
+  if (!status || status->size == 0) return;
+  if (resume_iteration <= 0) {
+    env.rename(path, previous(path));
+    return;
+  }
+  const auto file = env.open(path, OpenMode::kUpdate);
+  const std::uint64_t keep = good_size(*file, resume_iteration);
+  if (keep == status->size) return;
+  file->truncate(keep);
+  file->sync();
+}
+
+void add_speed(Json& json, const Speed& speed, const std::string& suffix) {
+  json["elapsed_time_per_iteration_ms" + suffix] = number(speed.seconds_per_iteration * 1e3);
+  json["tokens_per_second_per_device" + suffix] = number(speed.tokens_per_second);
+  json["tflops_per_device" + suffix] = number(speed.flops_per_second / 1e12);
+  if (speed.mfu) json["mfu" + suffix] = number(*speed.mfu);
+  json["data_wait_share" + suffix] = number(speed.data_wait_share);
+}
+
+}  // namespace
+
+std::string to_json(const IterationRecord& record) {
+  Json json;
+  json["iteration"] = record.iteration;
+  json["consumed_samples"] = record.consumed_samples;
+  json["global_batch_size"] = record.global_batch_size;
+  json["lm_loss"] = number(record.lm_loss);
+  for (const auto& [name, value] : record.other_losses) json[name] = number(value);
+  json["learning_rate"] = number(record.learning_rate);
+  json["loss_scale"] = number(record.loss_scale);
+  if (record.grad_norm) json["grad_norm"] = number(*record.grad_norm);
+  if (record.num_zeros) json["num_zeros"] = *record.num_zeros;
+  json["skipped_iterations"] = record.skipped_iterations;
+  json["nan_iterations"] = record.nan_iterations;
+  add_speed(json, record.throughput.now, "");
+  if (record.throughput.average) add_speed(json, *record.throughput.average, "_avg");
+  if (record.throughput.eta) json["eta_seconds"] = number(*record.throughput.eta);
+  if (record.memory) {
+    json["memory_used_bytes"] = number(record.memory->used);
+    json["memory_total_bytes"] = number(record.memory->total);
+  }
+  // Names of losses come from the experiment; bytes that are no UTF-8 must not stop the run.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string to_json(const EvaluationRecord& record) {
+  Json json;
+  json["iteration"] = record.iteration;
+  json["data_set"] = record.data_set;
+  json["lm_loss"] = number(record.lm_loss);
+  json["tokens"] = record.tokens;
+  json["seconds"] = number(record.seconds);
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::int64_t iteration_of_line(std::string_view line) {
+  const Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object()) return -1;
+  const auto found = json.find("iteration");
+  if (found == json.end() || !found->is_number_integer()) return -1;
+  if (found->is_number_unsigned() && !std::in_range<std::int64_t>(found->get<std::uint64_t>())) return -1;
+  return std::max<std::int64_t>(found->get<std::int64_t>(), -1);
+}
+
+MetricsFile::MetricsFile(Path path, std::int64_t resume_iteration, Env& env) : file_(std::move(path), env) {
+  repair(file_.path(), resume_iteration, env);
+}
+
+bool MetricsFile::write(const IterationRecord& record) { return write_line(to_json(record)); }
+bool MetricsFile::write(const EvaluationRecord& record) { return write_line(to_json(record)); }
+
+bool MetricsFile::write_line(std::string line) {
+  line += '\n';
+  if (pending_.size() + line.size() > kMaxPending) {
+    ++dropped_;
+    return flush();
+  }
+  pending_ += line;
+  return flush();
+}
+
+bool MetricsFile::flush() {
+  if (pending_.empty()) return true;
+  if (!file_.append(as_bytes(pending_))) return false;
+  pending_.clear();
+  return true;
+}
+
+bool MetricsFile::sync() { return flush() && file_.sync(); }
+
+}  // namespace primus

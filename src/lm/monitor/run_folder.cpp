@@ -1,0 +1,40 @@
+#include "lm/monitor/run_folder.h"
+
+#include <fmt/format.h>
+
+namespace primus {
+namespace {
+
+// `name` as a path below `parent`.
+Path below(const Path& parent, std::string_view key, std::string_view name) {
+  Path path = parent;
+  std::string_view rest = name;
+  while (true) {
+    const std::size_t slash = rest.find('/');
+    const std::string_view part = rest.substr(0, slash);
+    if (!is_plain_name(part)) {
+      throw invalid(fmt::format("{} '{}' cannot name a folder", key, name),
+                    "use letters, digits, '.', '_' and '-'; '/' only between names, and no '..'");
+    }
+    path /= part;
+    if (slash == std::string_view::npos) return path;
+    rest.remove_prefix(slash + 1);
+  }
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const RunIdentity& identity) {
+  if (identity.workspace.empty()) throw invalid("workspace is empty", "set workspace, e.g. to ./output");
+  root_ = below(identity.workspace, "work_group", identity.work_group);
+  root_ = below(root_, "user_name", identity.user_name);
+  root_ = below(root_, "exp_name", identity.exp_name);
+}
+
+Path RunFolder::rank_logs(std::string_view module, int rank) const {
+  return below(logs(), "module", module) / fmt::format("rank-{}", rank);
+}
+
+void RunFolder::create(Env& env) const { make_folders(root_, env); }
+
+}  // namespace primus

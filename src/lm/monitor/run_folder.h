@@ -1,0 +1,49 @@
+// Where a run writes: {workspace}/{work_group}/{user_name}/{exp_name}/, as Primus lays it out
+// (docs/formats/run-folder.md).
+//
+//   logs/<module>/rank-N/{debug,info,warning,error}.log    base/log.h
+//   metrics.jsonl, evaluations.jsonl                       metrics_file.h
+//   tensorboard/                                           event_file.h
+//   checkpoints/                                           lm/checkpoint
+//
+// Immutable, thread-safe.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/file.h"
+
+namespace primus {
+
+struct RunIdentity {
+  std::string workspace = {};   // any path
+  std::string work_group = {};  // these three: names, or names joined by '/'
+  std::string user_name = {};
+  std::string exp_name = {};
+};
+
+class RunFolder {
+ public:
+  // Throws Error(kInvalid), naming the key, when one is empty or would leave the workspace ("..", absolute,
+  // control characters). Touches no file: so --dry-run may use it.
+  explicit RunFolder(const RunIdentity& identity);
+
+  const Path& root() const { return root_; }
+  Path logs() const { return root_ / "logs"; }
+  // Throws Error(kInvalid) when `module` is no plain name.
+  Path rank_logs(std::string_view module, int rank) const;
+  Path tensorboard() const { return root_ / "tensorboard"; }
+  Path checkpoints() const { return root_ / "checkpoints"; }
+  Path metrics_file() const { return root_ / "metrics.jsonl"; }
+  Path evaluations_file() const { return root_ / "evaluations.jsonl"; }
+
+  // Makes the folder itself, so that a workspace that cannot be written is known before the first step.
+  // Throws Error(kIo).
+  void create(Env& env = Env::posix()) const;
+
+ private:
+  Path root_;
+};
+
+}  // namespace primus

@@ -1,0 +1,92 @@
+#include "lm/monitor/training_monitor.h"
+
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+namespace primus {
+namespace {
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+bool due(std::int64_t iteration, int interval) { return interval > 0 && iteration % interval == 0; }
+
+// Megatron's tags, so that curves of both lie in one chart; those with "throughput/" beyond TFLOP/s are ours.
+std::vector<Scalar> scalars_of(const IterationRecord& record) {
+  const Speed& now = record.throughput.now;
+  std::vector<Scalar> scalars = {{"lm loss", record.lm_loss},
+                                 {"learning-rate", record.learning_rate},
+                                 {"batch-size", static_cast<double>(record.global_batch_size)},
+                                 {"loss-scale", record.loss_scale},
+                                 {"iteration-time", now.seconds_per_iteration},
+                                 {"throughput", now.flops_per_second / 1e12},
+                                 {"throughput/tokens-per-second", now.tokens_per_second},
+                                 {"throughput/data-wait-share", now.data_wait_share}};
+  if (now.mfu) scalars.push_back({"throughput/mfu", *now.mfu});
+  if (record.grad_norm) scalars.push_back({"grad-norm", *record.grad_norm});
+  if (record.num_zeros) scalars.push_back({"num-zeros", static_cast<double>(*record.num_zeros)});
+  for (const auto& [name, value] : record.other_losses) scalars.push_back({name, value});
+  if (record.memory) scalars.push_back({"mem-allocated-bytes", record.memory->used});
+  return scalars;
+}
+
+}  // namespace
+
+TrainingMonitor::TrainingMonitor(const RunFolder& run, MonitorOptions options, Logger& log, Env& env)
+    : options_(options),
+      log_(log),
+      metrics_(run.metrics_file(), options.resume_iteration, env),
+      evaluations_(run.evaluations_file(), options.resume_iteration, env) {
+  if (options_.tensorboard) {
+    events_.emplace(run.tensorboard(), options_.resume_iteration + 1, wall_seconds(), env);
+  }
+}
+
+void TrainingMonitor::iteration(const IterationRecord& record) {
+  report(metrics_failing_, metrics_.write(record), "metrics.jsonl", metrics_.last_error());
+  if (due(record.iteration, options_.tensorboard_log_interval)) {
+    write_events(record.iteration, scalars_of(record));
+  }
+  if (due(record.iteration, options_.log_interval)) log_.info("{}", format_iteration(record));
+}
+
+void TrainingMonitor::evaluation(const EvaluationRecord& record) {
+  report(evaluations_failing_, evaluations_.write(record), "evaluations.jsonl", evaluations_.last_error());
+  const std::string loss_tag = "lm loss " + record.data_set;
+  const std::string perplexity_tag = loss_tag + " ppl";
+  write_events(record.iteration,
+               std::vector<Scalar>{{loss_tag, record.lm_loss}, {perplexity_tag, std::exp(record.lm_loss)}});
+  log_.info("{}", format_evaluation(record));
+}
+
+bool TrainingMonitor::sync() {
+  const bool metrics = metrics_.sync();
+  report(metrics_failing_, metrics, "metrics.jsonl", metrics_.last_error());
+  const bool evaluations = evaluations_.sync();
+  report(evaluations_failing_, evaluations, "evaluations.jsonl", evaluations_.last_error());
+  return metrics && evaluations;
+}
+
+std::uint64_t TrainingMonitor::dropped() const {
+  return metrics_.dropped() + evaluations_.dropped() + (events_ ? events_->dropped() : 0) + log_.dropped();
+}
+
+void TrainingMonitor::report(bool& failing, bool worked, std::string_view name, const std::string& error) {
+  if (failing != worked) return;  // nothing new
+  failing = !worked;
+  if (failing) {
+    log_.warning("{} cannot be written, training goes on: {}", name, error);
+  } else {
+    log_.info("{} is written again", name);
+  }
+}
+
+void TrainingMonitor::write_events(std::int64_t step, std::span<const Scalar> scalars) {
+  if (!events_) return;
+  report(events_failing_, events_->write(step, scalars, wall_seconds()), "the TensorBoard file",
+         events_->last_error());
+}
+
+}  // namespace primus

@@ -1,0 +1,62 @@
+// All that a run reports, to all who listen: the log and the screen, metrics.jsonl, TensorBoard.
+//
+// The sinks are independent. None can stop training or keep another from writing: one that fails is named
+// once in the log, loses what it cannot hold, and is tried again with the next iteration. Only rank 0 (or the
+// last rank, which holds the loss) has a monitor.
+//
+//   TrainingMonitor monitor(run, {.resume_iteration = 400}, log);
+//   monitor.iteration(record);   // after every step
+//   monitor.sync();              // before a checkpoint is committed: the metrics are then as durable as it
+//   is
+//
+// One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/log.h"
+#include "lm/monitor/event_file.h"
+#include "lm/monitor/iteration.h"
+#include "lm/monitor/metrics_file.h"
+#include "lm/monitor/run_folder.h"
+
+namespace primus {
+
+struct MonitorOptions {
+  std::int64_t resume_iteration = 0;  // the last iteration the loaded checkpoint holds; 0: from the beginning
+  int log_interval = 1;               // lines in the log; the metrics file always has every iteration
+  int tensorboard_log_interval = 1;
+  bool tensorboard = true;
+};
+
+class TrainingMonitor {
+ public:
+  // Repairs the metrics files for the resumed iteration; throws Error(kIo) when it cannot, which is the last
+  // error it throws.
+  TrainingMonitor(const RunFolder& run, MonitorOptions options, Logger& log, Env& env = Env::posix());
+
+  void iteration(const IterationRecord& record);
+  void evaluation(const EvaluationRecord& record);
+  // False when the metrics may not survive a power failure (said in the log, too).
+  bool sync();
+
+  // Records lost by sinks so far: 0 in a healthy run.
+  std::uint64_t dropped() const;
+
+ private:
+  // Says in the log that a sink fails, once until it works again.
+  void report(bool& failing, bool worked, std::string_view name, const std::string& error);
+  void write_events(std::int64_t step, std::span<const Scalar> scalars);
+
+  MonitorOptions options_;
+  Logger& log_;
+  MetricsFile metrics_, evaluations_;
+  std::optional<EventFile> events_;  // empty: off
+  bool metrics_failing_ = false, evaluations_failing_ = false, events_failing_ = false;
+};
+
+}  // namespace primus

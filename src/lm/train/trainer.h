@@ -34,10 +34,10 @@ struct TrainingForecast {
 struct TrainingSummary {
   std::int64_t first_step = 0, last_step = 0;  // steps completed before and after
   double last_loss = 0;
-  std::optional<double> validation_loss, test_loss;
+  std::optional<double> validation_loss = {}, test_loss = {};
   bool interrupted = false;  // stopped by request; a checkpoint was saved
   double seconds = 0;
-  std::optional<std::string> checkpoint;  // the newest one's folder
+  std::optional<std::string> checkpoint = {};  // the newest one's folder
 };
 
 class Trainer {

@@ -131,16 +131,13 @@ double TrainingStep::evaluation_loss() {
   return read_scalar(loss_) / static_cast<double>(std::max<std::int64_t>(evaluated_, 1));
 }
 
-std::string TrainingStep::find_non_finite(const HostBatch& batch) {
+std::string TrainingStep::find_non_finite() {
   std::string first;
   tape_.set_observer([&](engine::Step& step) {
     if (!first.empty()) return;
-    bool counted = false;
     for (int i = 0; i < step.output_count(); ++i) {
-      const Tensor out = step.out(i);
       turbo::launch(rank_.context(),
-                    turbo::CountNonFinite{.x = out, .out = non_finite_, .accumulate = counted});
-      counted = true;
+                    turbo::CountNonFinite{.x = step.out(i), .out = non_finite_, .accumulate = i > 0});
     }
     std::int32_t count = 0;
     rank_.compute().copy_to_host(&count, non_finite_.data, sizeof(count));
@@ -150,7 +147,12 @@ std::string TrainingStep::find_non_finite(const HostBatch& batch) {
         (step.layer() >= 0 ? "layers." + std::to_string(step.layer()) + "." : "") + std::string(step.name());
   });
   begin_evaluation();
-  evaluate(batch);
+  for (std::size_t slot = 0; slot < staging_.size() && first.empty(); ++slot) {
+    // Copies: evaluating overwrites a staging slot. Every token counts, whatever its mask.
+    const std::vector<std::int32_t> tokens = staging_[slot].tokens, labels = staging_[slot].labels;
+    const std::vector<float> mask(tokens.size(), 1.0F);
+    evaluate({tokens, labels, mask});
+  }
   tape_.set_observer({});
   return first;
 }

@@ -60,9 +60,9 @@ class TrainingStep {
   void evaluate(const HostBatch& batch);
   double evaluation_loss();
 
-  // Looks for the first operator that gives a NaN or an infinity on this batch: "layers 3: attention". Empty:
-  // none.
-  std::string find_non_finite(const HostBatch& batch);
+  // Repeats the forward passes of this step's microbatches and looks for the first operator that gives a NaN or an
+  // infinity: "layers.3.attention". Empty: none does, it appears in the backward pass.
+  std::string find_non_finite();
 
   const StepSettings& settings() const { return settings_; }
 

@@ -1,0 +1,478 @@
+#include "lm/train/trainer.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "lm/checkpoint/checkpoint.h"
+#include "lm/data/batch_loader.h"
+#include "lm/model/weights.h"
+#include "lm/monitor/run_folder.h"
+#include "lm/monitor/training_monitor.h"
+#include "lm/optimizer/schedule.h"
+#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/linear/gemm_rate.h"
+
+namespace primus {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+RunFolder run_folder_of(const config::Experiment& e) {
+  return RunFolder({.workspace = e.workspace,
+                    .work_group = e.work_group,
+                    .user_name = e.user_name,
+                    .exp_name = e.exp_name});
+}
+
+Path checkpoint_root_of(const config::Experiment& e) {
+  return e.trainer.save ? Path(*e.trainer.save) : run_folder_of(e).checkpoints();
+}
+
+data::DataOptions data_options_of(const config::Experiment& e, std::int64_t vocab) {
+  const config::TrainerConfig& c = e.trainer;
+  const std::int64_t evaluations = c.train_iters / c.eval_interval + 1;
+  data::DataOptions options;
+  options.data_path = c.data_path;
+  options.train_data_path = c.train_data_path;
+  options.valid_data_path = c.valid_data_path;
+  options.test_data_path = c.test_data_path;
+  options.mock_data = c.mock_data;
+  options.split = c.split;
+  options.seq_length = c.seq_length;
+  options.seed = c.seed;
+  options.train_samples = c.train_iters * c.global_batch_size;
+  options.valid_samples = evaluations * c.eval_iters * c.global_batch_size;
+  options.test_samples = c.eval_iters * c.global_batch_size;
+  options.vocab_size = vocab;
+  options.eod_mask_loss = c.eod_mask_loss;
+  if (c.data_cache_path) options.cache_dir = *c.data_cache_path;
+  return options;
+}
+
+engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, std::int64_t layers) {
+  using engine::OperatorClass;
+  using engine::RecomputePolicy;
+  const config::TrainerConfig& c = e.trainer;
+  RecomputePolicy policy;
+  if (c.recompute_granularity == "full") {
+    const std::int64_t count = c.recompute_num_layers.value_or(1);
+    const bool block = c.recompute_method == "block";
+    policy.full_layers = block ? std::min(count, layers) : layers;
+    policy.layers_per_group = block ? 1 : count;
+  } else if (c.recompute_granularity == "selective") {
+    for (const std::string& module : c.recompute_modules) {
+      if (module == "core_attn") {
+        policy.classes |= RecomputePolicy::bit(OperatorClass::kAttention);
+      } else if (module == "layernorm") {
+        policy.classes |= RecomputePolicy::bit(OperatorClass::kNorm);
+      } else if (module == "mlp") {
+        policy.classes |= RecomputePolicy::bit(OperatorClass::kActivation);
+      } else {
+        throw e.error_for("recompute_modules", "'" + module + "' is not part of this model",
+                          "core_attn, layernorm and mlp are");
+      }
+    }
+  }
+  return policy;
+}
+
+DeviceMemory memory_in_use(const engine::MemoryPlan& plan) {
+  const double total =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  return {.label = "cpu", .used = static_cast<double>(plan.total()), .total = total};
+}
+
+HostBatch host_batch(const data::Batch& batch) { return {batch.tokens, batch.labels, batch.loss_mask}; }
+
+}  // namespace
+
+std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e) {
+  const config::TrainerConfig& c = e.trainer;
+  if (!c.tokenizer_type && !c.tokenizer_model) {
+    // Mock data and tokenised files need no text, only a number of ids.
+    if (c.vocab_size) return load_tokenizer("NullTokenizer", std::to_string(*c.vocab_size));
+    throw e.error_for(
+        "tokenizer_model", "there is no tokenizer",
+        "set tokenizer_type and tokenizer_model (or vocab_size for data that is tokenised already)");
+  }
+  return load_tokenizer(c.tokenizer_type.value_or(""), c.tokenizer_model.value_or(""));
+}
+
+ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families,
+                     const Tokenizer* tokenizer) {
+  ModelConfig model = model_config_of(
+      e.trainer, tokenizer ? std::optional<std::int64_t>(tokenizer->vocab_size()) : std::nullopt);
+  if (tokenizer) {
+    model.bos_id = tokenizer->special_ids().bos;
+    model.eos_id = tokenizer->special_ids().eos;
+  }
+  const Path config_json = e.trainer.load ? Path(*e.trainer.load) / "config.json" : Path();
+  if (!e.trainer.load || !Env::posix().status(config_json)) return model;
+
+  // The folder that weights come from knows its architecture; the experiment must not contradict it.
+  const ModelConfig loaded = read_model_config(read_file(config_json), config_json.string(), families);
+  auto same = [&](const char* key, std::int64_t ours, std::int64_t theirs) {
+    if (ours == theirs) return;
+    throw e.error_for(key,
+                      std::string(key) + " is " + std::to_string(ours) + ", and " + config_json.string() +
+                          " says " + std::to_string(theirs),
+                      "name the model preset of these weights");
+  };
+  same("num_layers", model.layers, loaded.layers);
+  same("hidden_size", model.hidden, loaded.hidden);
+  same("ffn_hidden_size", model.ffn, loaded.ffn);
+  same("num_attention_heads", model.heads, loaded.heads);
+  same("num_query_groups", model.kv_heads, loaded.kv_heads);
+  same("kv_channels", model.head_dim, loaded.head_dim);
+  if (tokenizer && tokenizer->vocab_size() > loaded.vocab) {
+    throw e.error_for("tokenizer_model",
+                      "the tokenizer has " + std::to_string(tokenizer->vocab_size()) +
+                          " ids, and the weights are made for " + std::to_string(loaded.vocab),
+                      "use the tokenizer that came with the weights");
+  }
+  return loaded;
+}
+
+SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model) {
+  const config::TrainerConfig& c = e.trainer;
+  using Policy = engine::WeightGradientQueue::Policy;
+  return {.model = model,
+          .compute = c.bf16 ? DType::kBF16 : DType::kF32,
+          .step = {.micro_batch = c.micro_batch_size,
+                   .sequence = c.seq_length,
+                   .microbatches = c.num_microbatches(),
+                   .recompute = recompute_policy_of(e, model.layers),
+                   .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline},
+          .adam = AdamSettings::from(c),
+          .evaluation = c.eval_iters > 0};
+}
+
+Trainer::Trainer(const config::Experiment& experiment, const FamilyRegistry& families, Logger& log)
+    : experiment_(experiment), families_(families), log_(log) {}
+
+Trainer::~Trainer() = default;
+
+TrainingForecast Trainer::forecast() {
+  const config::TrainerConfig& c = experiment_.trainer;
+  const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment_);
+  const ModelConfig model = model_of(experiment_, families_, tokenizer.get());
+  const SessionSettings settings = session_settings_of(experiment_, model);
+  engine::Rank rank(turbo::make_cpu_device(static_cast<int>(c.num_threads)));
+  TrainingForecast f{.model = model, .step = measure_session(rank, settings, families_)};
+  f.model_flops_per_step = training_flops(model, c.global_batch_size, c.seq_length);
+  f.steps = c.train_iters;
+  f.tokens_per_step = c.global_batch_size * c.seq_length;
+  // Model in the compute type; moments in fp32, and master weights where the model is narrower.
+  const std::int64_t bytes_per_parameter = settings.compute == DType::kBF16 ? 2 + 4 + 8 : 4 + 8;
+  f.checkpoint_bytes = f.step.parameters * bytes_per_parameter;
+  f.matmul_flops_per_second = turbo::measure_gemm_rate(rank.device(), settings.compute, 0.2);
+  f.seconds = f.step.kernels.total_flops() / f.matmul_flops_per_second * static_cast<double>(f.steps);
+  return f;
+}
+
+// One run from start to end; its members are built in this order.
+struct Trainer::Run {
+  Run(const config::Experiment& experiment, const FamilyRegistry& registry, Logger& logger)
+      : e(experiment),
+        c(e.trainer),
+        log(logger),
+        families(registry),
+        folder(run_folder_of(e)),
+        tokenizer(tokenizer_of(e)),
+        model(model_of(e, registry, tokenizer.get())),
+        settings(session_settings_of(e, model)),
+        schedule(c) {}
+
+  TrainingSummary execute(const std::atomic<bool>& stop);
+
+  const config::Experiment& e;
+  const config::TrainerConfig& c;
+  Logger& log;
+  const FamilyRegistry& families;
+  RunFolder folder;
+  std::unique_ptr<const Tokenizer> tokenizer;
+  ModelConfig model;
+  SessionSettings settings;
+  Schedule schedule;
+
+ private:
+  void load_or_initialize();
+  void resume_from(const CheckpointReader& checkpoint);
+  void train_step();
+  double evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample);
+  void save();
+  std::vector<Snapshot::Blob> model_files() const;
+  std::string trainer_state() const;
+
+  data::Datasets datasets;
+  std::unique_ptr<engine::Rank> rank;
+  std::unique_ptr<TrainingSession> session;
+  std::unique_ptr<DeviceReader> reader;
+  std::unique_ptr<AsyncWriter> writer;  // after what its sources read
+  std::unique_ptr<TrainingMonitor> monitor;
+  std::unique_ptr<ThroughputMeter> meter;
+  std::unique_ptr<data::BatchLoader> loader;
+  engine::MemoryPlan memory;
+  std::int64_t iteration = 0;  // completed steps
+  std::int64_t last_saved = -1;
+  double step_began = 0, wait_before = 0;
+  StepResult result;
+};
+
+TrainingSummary Trainer::run(const std::atomic<bool>& stop) {
+  return Run(experiment_, families_, log_).execute(stop);
+}
+
+TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
+  const double began = now();
+  folder.create();
+  datasets = data::open_datasets(data_options_of(e, model.vocab), *tokenizer);
+
+  rank = std::make_unique<engine::Rank>(turbo::make_cpu_device(static_cast<int>(c.num_threads)));
+  const StepMeasurement measured = measure_session(*rank, settings, families);
+  memory = measured.memory;
+  constexpr double kMiB = 1 << 20;
+  log.info(
+      "{} | {:.1f}M parameters | memory: {:.0f} MiB persistent (weights, gradients, optimizer), {:.0f} MiB "
+      "stash "
+      "(activations), {:.0f} MiB scratch",
+      rank->device().description(), static_cast<double>(measured.parameters) / 1e6,
+      static_cast<double>(memory.persistent) / kMiB, static_cast<double>(memory.stash) / kMiB,
+      static_cast<double>(memory.scratch) / kMiB);
+  rank->reserve(memory);
+  session = std::make_unique<TrainingSession>(*rank, settings, families);
+  reader = std::make_unique<DeviceReader>(*rank);
+  load_or_initialize();
+
+  const Path root = checkpoint_root_of(e);
+  make_folders(root);
+  CheckpointRoot(root).recover();
+  writer = std::make_unique<AsyncWriter>(root, SaveOptions{.keep_last = static_cast<int>(c.keep_latest)});
+  monitor = std::make_unique<TrainingMonitor>(
+      folder,
+      MonitorOptions{.resume_iteration = iteration,
+                     .log_interval = static_cast<int>(c.log_interval),
+                     .tensorboard_log_interval = static_cast<int>(c.tensorboard_log_interval),
+                     .tensorboard = !c.disable_tensorboard},
+      log);
+  meter = std::make_unique<ThroughputMeter>(ThroughputOptions{
+      .train_iters = c.train_iters,
+      .world_size = 1,
+      .peak_flops_per_device = turbo::measure_gemm_rate(rank->device(), settings.compute, 0.1),
+      .avg_skip_iterations = static_cast<int>(c.log_avg_skip_iterations),
+      .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
+  loader = std::make_unique<data::BatchLoader>(
+      *datasets.train,
+      data::BatchLoaderOptions{.micro_batch_size = c.micro_batch_size,
+                               .consumed_samples = iteration * c.global_batch_size,
+                               .prefetch = static_cast<int>(settings.step.microbatches) + 1});
+
+  TrainingSummary summary{.first_step = iteration, .last_step = iteration};
+  const std::int64_t evaluated_samples = c.eval_iters * c.global_batch_size;
+  bool evaluated = false;
+  while (iteration < c.train_iters && !stop) {
+    train_step();
+    evaluated = c.eval_iters > 0 && datasets.valid && iteration % c.eval_interval == 0;
+    if (evaluated) {
+      const std::int64_t first = (iteration / c.eval_interval - 1) * evaluated_samples;
+      summary.validation_loss = evaluate(*datasets.valid, "validation", first);
+    }
+    if (iteration % c.save_interval == 0) save();
+    const bool out_of_time = c.exit_duration_in_mins && (now() - began) / 60 >= *c.exit_duration_in_mins;
+    if (out_of_time || (c.exit_interval && iteration % *c.exit_interval == 0)) {
+      log.info("stopping after iteration {}: {}", iteration,
+               out_of_time ? "exit_duration_in_mins" : "exit_interval");
+      summary.interrupted = iteration < c.train_iters;
+      break;
+    }
+  }
+  if (stop && iteration < c.train_iters) {
+    log.info("asked to stop after iteration {}", iteration);
+    summary.interrupted = true;
+  }
+  if (!summary.interrupted && c.eval_iters > 0) {
+    if (datasets.valid && !evaluated) {
+      summary.validation_loss =
+          evaluate(*datasets.valid, "validation", c.train_iters / c.eval_interval * evaluated_samples);
+    }
+    if (datasets.test) summary.test_loss = evaluate(*datasets.test, "test", 0);
+  }
+  if (iteration > summary.first_step && (summary.interrupted || !c.disable_last_saving)) save();
+  writer->wait();
+  monitor->sync();
+
+  summary.last_step = iteration;
+  summary.last_loss = result.loss;
+  summary.seconds = now() - began;
+  if (const auto saved = CheckpointRoot(root).latest())
+    summary.checkpoint = CheckpointRoot(root).folder(*saved).string();
+  return summary;
+}
+
+void Trainer::Run::load_or_initialize() {
+  if (c.auto_continue_train) {
+    const ResumePoint point = find_resume_point(checkpoint_root_of(e));
+    for (const std::string& reason : point.rejected)
+      log.warning("damaged checkpoint passed over: {}", reason);
+    if (point.reader) {
+      resume_from(*point.reader);
+      return;
+    }
+  }
+  if (!c.load) {
+    session->store().initialize(rank->context(), static_cast<std::uint64_t>(c.seed));
+    return;
+  }
+  // `load` is a Hugging Face folder, one of our checkpoints, or a folder of them.
+  const Path load = *c.load;
+  if (Env::posix().status(load / Manifest::kFileName)) {
+    const CheckpointReader checkpoint = CheckpointReader::open(load);
+    c.finetune ? load_checkpoint(checkpoint, session->store(), *rank, false) : resume_from(checkpoint);
+  } else if (Env::posix().status(load / "config.json")) {
+    load_weights(SafetensorsFolder::open(load), session->store(), *rank);
+  } else {
+    const ResumePoint point = find_resume_point(load);
+    if (!point.reader) {
+      throw e.error_for("load", "there is neither a model nor a checkpoint in " + load.string(),
+                        "a model folder has config.json and *.safetensors; a checkpoint has manifest.json");
+    }
+    c.finetune ? load_checkpoint(*point.reader, session->store(), *rank, false) : resume_from(*point.reader);
+  }
+  log.info("weights loaded from {}", load.string());
+}
+
+void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
+  const auto state = nlohmann::json::parse(checkpoint.trainer_state(), nullptr, false);
+  if (!state.is_object() || !state.value("iteration", nlohmann::json()).is_number_integer()) {
+    throw invalid("trainer_state.json has no iteration").at(checkpoint.folder().string());
+  }
+  const std::int64_t saved_batch = state.value("global_batch_size", c.global_batch_size);
+  if (saved_batch != c.global_batch_size) {
+    // The place in the data is steps times batch; with another batch it would be another place.
+    throw e.error_for("global_batch_size",
+                      "this run was saved with global_batch_size " + std::to_string(saved_batch) + ", not " +
+                          std::to_string(c.global_batch_size),
+                      "keep it, or start another run (exp_name) with load: " + checkpoint.folder().string());
+  }
+  load_checkpoint(checkpoint, session->store(), *rank, !c.no_load_optim);
+  iteration = last_saved = checkpoint.iteration();
+  const std::string before = state.value("experiment", "");
+  const std::string after = config::to_yaml(e);
+  log.info("continuing from {} (iteration {}{})", checkpoint.folder().string(), iteration,
+           before == after ? "" : "; the experiment has changed since");
+}
+
+void Trainer::Run::train_step() {
+  step_began = now();
+  wait_before = loader->wait_seconds();
+  TrainingStep& step = session->step();
+  step.begin();
+  for (std::int64_t i = 0; i < settings.step.microbatches; ++i)
+    step.microbatch(i, host_batch(loader->next()));
+  step.finish_gradients();
+  result = step.result();
+  const bool finite = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
+  if (c.check_for_nan_in_loss_and_grad && !finite) {
+    const bool loss = !std::isfinite(result.loss);
+    std::string first = step.find_non_finite();
+    if (first.empty()) first = "the backward pass";
+    throw NumericsFault{.iteration = iteration + 1,
+                        .quantity = loss ? "lm loss" : "gradient norm",
+                        .value = loss ? result.loss : result.gradient_norm,
+                        .first_operator = first}
+        .to_error();
+  }
+  // Weights and moments may change only once a checkpoint in flight has copied them.
+  writer->wait_copied();
+  const double learning_rate = schedule.learning_rate(iteration);
+  step.update(iteration + 1, learning_rate, schedule.weight_decay(iteration));
+  rank->compute().synchronize();
+  ++iteration;
+
+  const double ended = now();
+  IterationRecord record{.iteration = iteration,
+                         .train_iters = c.train_iters,
+                         .consumed_samples = iteration * c.global_batch_size,
+                         .global_batch_size = c.global_batch_size,
+                         .learning_rate = learning_rate,
+                         .lm_loss = result.loss,
+                         .grad_norm = result.gradient_norm,
+                         .nan_iterations = 0};
+  record.memory = memory_in_use(memory);
+  record.throughput = meter->update(iteration,
+                                    {.seconds = ended - step_began,
+                                     .data_wait_seconds = loader->wait_seconds() - wait_before,
+                                     .tokens = static_cast<double>(c.global_batch_size * c.seq_length),
+                                     .model_flops = training_flops(model, c.global_batch_size, c.seq_length)},
+                                    ended);
+  monitor->iteration(record);
+  writer->check();
+}
+
+double Trainer::Run::evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample) {
+  const double began = now();
+  data::BatchLoader batches(dataset,
+                            {.micro_batch_size = c.micro_batch_size, .consumed_samples = first_sample});
+  TrainingStep& step = session->step();
+  step.begin_evaluation();
+  const std::int64_t count = c.eval_iters * settings.step.microbatches;
+  for (std::int64_t i = 0; i < count; ++i) step.evaluate(host_batch(batches.next()));
+  const double loss = step.evaluation_loss();
+  monitor->evaluation({.iteration = iteration,
+                       .data_set = name,
+                       .lm_loss = loss,
+                       .tokens = count * c.micro_batch_size * c.seq_length,
+                       .seconds = now() - began});
+  return loss;
+}
+
+std::vector<Snapshot::Blob> Trainer::Run::model_files() const {
+  std::vector<Snapshot::Blob> files{{"config.json", write_model_config(model, settings.compute, families)}};
+  // The tokenizer belongs to the model folder; kinds without a Hugging Face form (null, byte) are left out.
+  const Path scratch = folder.root() / ".tokenizer";
+  try {
+    make_folders(scratch);
+    tokenizer->save(scratch);
+    for (const std::string& name : Env::posix().list(scratch))
+      files.push_back({name, read_file(scratch / name)});
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+  }
+  remove_tree(scratch);
+  return files;
+}
+
+std::string Trainer::Run::trainer_state() const {
+  nlohmann::json state;
+  state["iteration"] = iteration;
+  state["consumed_samples"] = iteration * c.global_batch_size;
+  state["global_batch_size"] = c.global_batch_size;
+  state["seed"] = c.seed;
+  state["lm_loss"] = result.loss;
+  state["experiment"] = config::to_yaml(e);
+  return state.dump(2) + "\n";
+}
+
+void Trainer::Run::save() {
+  if (last_saved == iteration) return;
+  rank->compute().synchronize();
+  monitor->sync();
+  Snapshot snapshot;
+  snapshot.iteration = iteration;
+  snapshot.files = model_files();
+  snapshot.trainer_state = trainer_state();
+  snapshot.model = model_sources(session->store(), *reader);
+  if (!c.no_save_optim) snapshot.optimizer = optimizer_sources(session->store(), *reader);
+  writer->save(std::move(snapshot));
+  last_saved = iteration;
+  if (!c.async_save) writer->wait();
+}
+
+}  // namespace primus

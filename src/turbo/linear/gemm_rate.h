@@ -1,0 +1,12 @@
+// The matrix-product rate of a device, measured: the ceiling that MFU and forecasts refer to.
+#pragma once
+
+#include "turbo/context.h"
+
+namespace primus::turbo {
+
+// FLOP/s of Gemm on large shapes with operands of `dtype`: the best repetition within about `seconds`. Takes
+// device memory of its own (about 50 MB) and gives it back.
+double measure_gemm_rate(Device& device, DType dtype, double seconds);
+
+}  // namespace primus::turbo

@@ -1,69 +1,129 @@
 #include "turbo/gemm/gemm.h"
 
-#include <chrono>
+#include <algorithm>
+#include <cstring>
 #include <stdexcept>
-#include <vector>
+#include <string>
 
-#include "tensor/bfloat16.h"
+#include "turbo/gemm/blocked.h"
+#include "turbo/gemm/kernel.h"
 
 namespace primus::turbo {
-namespace {
+namespace gemm {
 
-template <class T>
-float load(const void* data, std::int64_t index) {
-  return static_cast<float>(static_cast<const T*>(data)[index]);
+const Kernel* find_kernel(GemmProvider provider, DType ab_dtype) {
+  switch (provider) {
+    case GemmProvider::kPortable:
+      return portable_kernel(ab_dtype);
+    case GemmProvider::kXsmm:
+      return xsmm_kernel(ab_dtype);
+    case GemmProvider::kAvx512Bf16:
+      return ab_dtype == DType::kBF16 ? xsmm_bf16_kernel() : nullptr;
+    case GemmProvider::kAmx:
+      return ab_dtype == DType::kBF16 ? amx_kernel() : nullptr;
+    case GemmProvider::kAuto:
+      break;
+  }
+  return nullptr;
 }
 
-template <class AB, class C>
-void multiply_rows(const GemmArgs& g, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = begin; i < end; ++i) {
-    for (std::int64_t j = 0; j < g.n; ++j) {
-      float sum = 0;
-      for (std::int64_t p = 0; p < g.k; ++p) {
-        const float x = load<AB>(g.a, g.layout == GemmLayout::kTN ? p * g.lda + i : i * g.lda + p);
-        const float y = load<AB>(g.b, g.layout == GemmLayout::kNT ? j * g.ldb + p : p * g.ldb + j);
-        sum += x * y;
-      }
-      C& out = static_cast<C*>(g.c)[i * g.ldc + j];
-      out = C(g.accumulate ? static_cast<float>(out) + sum : sum);
-    }
-  }
+}  // namespace gemm
+
+namespace {
+
+const gemm::Kernel& kernel_of(const GemmArgs& g) {
+  const GemmProvider provider =
+      g.provider == GemmProvider::kAuto ? default_gemm_provider(g.ab_dtype) : g.provider;
+  const gemm::Kernel* kernel = gemm::find_kernel(provider, g.ab_dtype);
+  if (!kernel)
+    throw std::logic_error("gemm: provider " + std::string(name_of(provider)) + " is not available here");
+  return *kernel;
+}
+
+void check(bool condition, const char* what) {
+  if (!condition) throw std::logic_error(std::string("gemm: ") + what);
+}
+
+void check_shape(const GemmArgs& g) {
+  check(g.ab_dtype == DType::kF32 || g.ab_dtype == DType::kBF16, "operands must be fp32 or bf16");
+  check(g.c_dtype == DType::kF32 || g.c_dtype == DType::kBF16, "the result must be fp32 or bf16");
+  check(g.m >= 0 && g.n >= 0 && g.k >= 0, "negative extent");
+}
+
+void check_pointers(const GemmArgs& g) {
+  check(g.lda >= (g.layout == GemmLayout::kTN ? g.m : g.k), "lda is shorter than a row of A");
+  check(g.ldb >= (g.layout == GemmLayout::kNT ? g.k : g.n), "ldb is shorter than a row of B");
+  check(g.ldc >= g.n, "ldc is shorter than a row of C");
+  check(g.c != nullptr && (g.k == 0 || (g.a != nullptr && g.b != nullptr)), "null operand");
 }
 
 }  // namespace
 
-std::string_view name_of(GemmProvider) { return "portable"; }
-bool gemm_provider_available(GemmProvider provider, DType) { return provider == GemmProvider::kPortable; }
-GemmProvider default_gemm_provider(DType) { return GemmProvider::kPortable; }
-std::size_t cpu_gemm_workspace_bytes(const GemmArgs&, int) { return 0; }
-std::size_t gemm_packed_b_bytes(const GemmArgs&) { return 0; }
-void gemm_pack_b(ThreadPool&, const GemmArgs&, void*) {}
+std::string_view name_of(GemmProvider provider) {
+  switch (provider) {
+    case GemmProvider::kAuto:
+      return "auto";
+    case GemmProvider::kPortable:
+      return "portable";
+    case GemmProvider::kXsmm:
+      return "xsmm";
+    case GemmProvider::kAvx512Bf16:
+      return "avx512_bf16";
+    case GemmProvider::kAmx:
+      return "amx";
+  }
+  return "?";
+}
+
+bool gemm_provider_available(GemmProvider provider, DType ab_dtype) {
+  return provider == GemmProvider::kAuto || gemm::find_kernel(provider, ab_dtype) != nullptr;
+}
+
+GemmProvider default_gemm_provider(DType ab_dtype) {
+  for (GemmProvider provider : {GemmProvider::kAmx, GemmProvider::kAvx512Bf16, GemmProvider::kXsmm}) {
+    if (gemm::find_kernel(provider, ab_dtype)) return provider;
+  }
+  return GemmProvider::kPortable;
+}
+
 double gemm_flops(const GemmArgs& g) {
   return 2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
 }
 
-void cpu_gemm(ThreadPool& pool, const GemmArgs& g) {
-  pool.parallel_for(g.m, 4, [&](std::int64_t begin, std::int64_t end, int) {
-    if (g.ab_dtype == DType::kF32) {
-      g.c_dtype == DType::kF32 ? multiply_rows<float, float>(g, begin, end)
-                               : multiply_rows<float, BFloat16>(g, begin, end);
-    } else {
-      g.c_dtype == DType::kF32 ? multiply_rows<BFloat16, float>(g, begin, end)
-                               : multiply_rows<BFloat16, BFloat16>(g, begin, end);
-    }
-  });
+std::size_t cpu_gemm_workspace_bytes(const GemmArgs& g, int threads) {
+  check_shape(g);
+  if (g.m == 0 || g.n == 0 || g.k == 0) return 0;
+  return gemm::blocked_workspace_bytes(kernel_of(g), g, threads);
 }
 
-double measure_gemm_peak(ThreadPool& pool, DType dtype, double) {
-  const std::int64_t size = 128;
-  std::vector<float> a(size * size), b(size * size), c(size * size);
-  GemmArgs g{.ab_dtype = dtype, .m = size, .n = size, .k = size};
-  g.a = a.data(), g.b = b.data(), g.c = c.data();
-  g.lda = g.ldb = g.ldc = size;
-  const auto start = std::chrono::steady_clock::now();
-  cpu_gemm(pool, g);
-  return gemm_flops(g) / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+void cpu_gemm(ThreadPool& pool, const GemmArgs& g) {
+  check_shape(g);
+  if (g.m == 0 || g.n == 0) return;
+  check_pointers(g);
+  if (g.k == 0) {
+    if (g.accumulate) return;
+    for (std::int64_t i = 0; i < g.m; ++i) {
+      const auto element = static_cast<std::size_t>(size_of(g.c_dtype));
+      std::memset(static_cast<char*>(g.c) + static_cast<std::size_t>(i * g.ldc) * element, 0,
+                  static_cast<std::size_t>(g.n) * element);
+    }
+    return;
+  }
+  const gemm::Kernel& kernel = kernel_of(g);
+  check(g.workspace_bytes >= gemm::blocked_workspace_bytes(kernel, g, pool.size()) && g.workspace != nullptr,
+        "workspace is too small");
+  gemm::multiply_blocked(pool, kernel, g);
 }
-double measure_fma_peak(ThreadPool&, DType, double) { return 0; }
+
+std::size_t gemm_packed_b_bytes(const GemmArgs& g) {
+  check_shape(g);
+  return gemm::packed_b_bytes(kernel_of(g), g);
+}
+
+void gemm_pack_b(ThreadPool& pool, const GemmArgs& g, void* packed) {
+  check_shape(g);
+  check(g.ldb >= (g.layout == GemmLayout::kNT ? g.k : g.n), "ldb is shorter than a row of B");
+  gemm::pack_whole_b(pool, kernel_of(g), g, packed);
+}
 
 }  // namespace primus::turbo

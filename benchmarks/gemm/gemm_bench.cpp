@@ -1,0 +1,168 @@
+// Speed of the CPU GEMM for the products of a training step, as GFLOP/s and as a share of the arithmetic
+// units' peak.
+//   gemm_bench [--threads N] [--seconds S] [--provider auto|portable|xsmm|avx512_bf16|amx] [--dtype
+//   fp32|bf16] [--only TEXT]
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "tensor/bfloat16.h"
+#include "turbo/gemm/gemm.h"
+
+namespace {
+
+using namespace primus;
+using namespace primus::turbo;
+
+struct Options {
+  int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  double seconds = 0.2;
+  GemmProvider provider = GemmProvider::kAuto;
+  std::string dtype, only;
+};
+
+struct Case {
+  std::string name;
+  GemmLayout layout;
+  std::int64_t m, n, k;
+  DType c_dtype;
+  bool accumulate;
+};
+
+// The three products of y[tokens, out] = x[tokens, in] · Wᵀ.
+void add_linear(std::vector<Case>& cases, const std::string& name, std::int64_t tokens, std::int64_t out,
+                std::int64_t in, DType activation) {
+  cases.push_back({name + " forward", GemmLayout::kNT, tokens, out, in, activation, false});
+  cases.push_back({name + " d_input", GemmLayout::kNN, tokens, in, out, activation, false});
+  cases.push_back({name + " d_weight", GemmLayout::kTN, out, in, tokens, DType::kF32, true});
+}
+
+std::vector<Case> cases_of(DType dtype) {
+  std::vector<Case> cases;
+  add_linear(cases, "square 2048 T=2048", 2048, 2048, 2048, DType::kF32);
+  add_linear(cases, "qkv 2304x768 T=2048", 2048, 2304, 768, dtype);
+  add_linear(cases, "out 768x768 T=2048", 2048, 768, 768, dtype);
+  add_linear(cases, "up 4096x768 T=2048", 2048, 4096, 768, dtype);
+  add_linear(cases, "down 768x2048 T=2048", 2048, 768, 2048, dtype);
+  for (std::int64_t tokens : {256, 512, 1024}) {
+    add_linear(cases, fmt::format("head 50304x768 T={}", tokens), tokens, 50304, 768, dtype);
+  }
+  cases.push_back({"generate M=1 4096x768", GemmLayout::kNT, 1, 4096, 768, dtype, false});
+  cases.push_back({"generate M=1 50304x768", GemmLayout::kNT, 1, 50304, 768, dtype, false});
+  cases.push_back({"generate M=8 50304x768", GemmLayout::kNT, 8, 50304, 768, dtype, false});
+  return cases;
+}
+
+// Values in [-1, 1) from a multiplicative sequence: quick, and never subnormal.
+std::vector<float> operand(std::int64_t elements, DType dtype) {
+  std::vector<float> storage(static_cast<std::size_t>(elements));
+  auto* half = reinterpret_cast<BFloat16*>(storage.data());
+  std::uint32_t state = 12345;
+  for (std::int64_t i = 0; i < elements; ++i) {
+    state = state * 1664525U + 1013904223U;
+    const float value = static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31F;
+    dtype == DType::kBF16          ? half[i] = BFloat16(value),
+                            void() : void(storage[static_cast<std::size_t>(i)] = value);
+  }
+  return storage;
+}
+
+template <class Body>
+double median_seconds(double seconds, Body body) {
+  using Clock = std::chrono::steady_clock;
+  body();
+  std::vector<double> times;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (times.size() < 3 || Clock::now() < end) {
+    const auto start = Clock::now();
+    body();
+    times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+void run(ThreadPool& pool, const Options& options, DType dtype, const Case& c, double peak) {
+  GemmArgs g{.layout = c.layout,
+             .ab_dtype = dtype,
+             .c_dtype = c.c_dtype,
+             .accumulate = c.accumulate,
+             .m = c.m,
+             .n = c.n,
+             .k = c.k};
+  g.provider = options.provider;
+  const auto a = operand(c.m * c.k, dtype), b = operand(c.n * c.k, dtype);
+  std::vector<float> result(static_cast<std::size_t>(c.m * c.n));
+  g.a = a.data(), g.lda = c.layout == GemmLayout::kTN ? c.m : c.k;
+  g.b = b.data(), g.ldb = c.layout == GemmLayout::kNT ? c.k : c.n;
+  g.c = result.data(), g.ldc = c.n;
+  std::vector<char> workspace(cpu_gemm_workspace_bytes(g, pool.size()));
+  g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
+
+  const double time = median_seconds(options.seconds, [&] { cpu_gemm(pool, g); });
+  const double speed = gemm_flops(g) / time;
+  double packed_time = 0;
+  if (c.layout != GemmLayout::kTN) {
+    std::vector<float> packed(gemm_packed_b_bytes(g) / 4 + 16);
+    void* start = packed.data();
+    std::size_t space = packed.size() * 4;
+    std::align(64, 64, start, space);
+    gemm_pack_b(pool, g, start);
+    g.packed_b = start;
+    std::vector<char> more(cpu_gemm_workspace_bytes(g, pool.size()));
+    g.workspace = more.data(), g.workspace_bytes = more.size();
+    packed_time = median_seconds(options.seconds, [&] { cpu_gemm(pool, g); });
+  }
+  fmt::print("{:<32} {:>9.3f} ms {:>8.1f} GFLOP/s {:>5.1f} %", c.name, time * 1e3, speed / 1e9,
+             peak > 0 ? 100 * speed / peak : 0.0);
+  if (packed_time > 0) fmt::print("   prepacked {:>8.1f} GFLOP/s", gemm_flops(g) / packed_time / 1e9);
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view key = argv[i], value = argv[i + 1];
+    if (key == "--threads") options.threads = static_cast<int>(std::strtol(argv[i + 1], nullptr, 10));
+    if (key == "--seconds") options.seconds = std::strtod(argv[i + 1], nullptr);
+    if (key == "--dtype") options.dtype = value;
+    if (key == "--only") options.only = value;
+    if (key == "--provider") {
+      for (auto p :
+           {GemmProvider::kPortable, GemmProvider::kXsmm, GemmProvider::kAvx512Bf16, GemmProvider::kAmx}) {
+        if (name_of(p) == value) options.provider = p;
+      }
+    }
+  }
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  ThreadPool pool(options.threads);
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    if (!options.dtype.empty() && options.dtype != name_of(dtype)) continue;
+    if (!gemm_provider_available(options.provider, dtype)) continue;
+    const double peak = measure_fma_peak(pool, dtype, options.seconds);
+    fmt::print(
+        "{} operands, provider {}, {} threads: arithmetic peak {:.1f} GFLOP/s, GEMM peak {:.1f} GFLOP/s\n",
+        name_of(dtype),
+        name_of(options.provider == GemmProvider::kAuto ? default_gemm_provider(dtype) : options.provider),
+        pool.size(), peak / 1e9, measure_gemm_peak(pool, dtype, options.seconds) / 1e9);
+    for (const Case& c : cases_of(dtype)) {
+      if (c.name.find(options.only) != std::string::npos) run(pool, options, dtype, c, peak);
+    }
+  }
+  return 0;
+}

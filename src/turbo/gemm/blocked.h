@@ -1,0 +1,22 @@
+// The blocked product: packs both operands piece by piece into the workspace and multiplies tile by tile.
+#pragma once
+
+#include <cstddef>
+
+#include "base/thread_pool.h"
+#include "turbo/gemm/gemm.h"
+#include "turbo/gemm/kernel.h"
+
+namespace primus::turbo::gemm {
+
+// Workspace for multiply_blocked() with this kernel and thread count.
+std::size_t blocked_workspace_bytes(const Kernel& kernel, const GemmArgs& args, int threads);
+
+// m, n and k must be positive; args are valid and the workspace large enough.
+void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& args);
+
+// Bytes of the whole of B in packed order, and the packing itself.
+std::size_t packed_b_bytes(const Kernel& kernel, const GemmArgs& args);
+void pack_whole_b(ThreadPool& pool, const Kernel& kernel, const GemmArgs& args, void* packed);
+
+}  // namespace primus::turbo::gemm

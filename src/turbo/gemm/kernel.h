@@ -1,0 +1,85 @@
+// What a provider supplies to the blocked driver (blocked.cpp): the shape of its register tile, the order in
+// which it wants operands packed, and the functions that pack, multiply and store.
+//
+// Packed A is strips of `mr` rows:    [k / kb][mr][kb], zero-padded.
+// Packed B is strips of `nr` columns: [k / pairs][nr][pairs], zero-padded; pairs is 2 for bf16 (VNNI), 1 for
+// fp32. Every strip spans a whole range of k, so a panel of k is a contiguous piece of each strip.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/dtype.h"
+#include "turbo/gemm/gemm.h"
+
+namespace primus::turbo::gemm {
+
+// One call of the packing functions: `strips` neighbouring strips over one range of k.
+struct PackCall {
+  const void* source;   // element (first row or column of the strips, first k)
+  std::int64_t ld;      // of the source, in elements
+  std::int64_t extent;  // rows of A (columns of B) that exist from there on; the rest is zero-filled
+  std::int64_t k;       // k range that exists; the block that it ends in is zero-filled
+  int strips;
+  void* packed;              // the first strip, at the first k (a multiple of kb)
+  std::int64_t strip_bytes;  // from one strip to the next
+};
+using PackFunction = void (*)(const PackCall&);
+
+// c_out[mr, nr] = c_in + a · b over `blocks` blocks of kb. c_in is null for zero. Unless the kernel has
+// `any_c`, C is a contiguous tile and c_in is null or c_out.
+struct TileCall {
+  const void* a;
+  const void* b;
+  const float* c_in;
+  std::int64_t ld_in;
+  float* c_out;
+  std::int64_t ld_out;
+  std::int64_t blocks;
+  int rows;              // rows that matter, in [1, mr]; the others may be left undefined
+  const void* prefetch;  // memory wanted in L2 soon; any address will do
+};
+
+// Moves a tile [mr, nr] between the accumulators' scratch and rows of C of type fp32 or bf16.
+struct TileIo {
+  float* tile;
+  int tile_ld;
+  void* c;
+  std::int64_t ldc;
+  int rows, cols;
+};
+using TileIoFunction = void (*)(const TileIo&);
+
+struct Kernel {
+  int mr, nr, kb;
+  std::int64_t max_panel;         // k that one pass over a strip covers, so that it stays in its cache level
+  std::int64_t block_m, block_n;  // C block of one task, so that its operands stay in L2
+  DType packed;                   // element type of packed operands
+  bool any_c;
+  void (*run)(const TileCall&);
+  void (*begin)();  // per-thread state around calls of run
+  void (*end)();
+  // By where k runs in the source: along a row (k_contiguous), or from row to row.
+  struct Packers {
+    PackFunction k_contiguous, k_strided;
+  };
+  Packers pack_a, pack_b;
+  TileIoFunction load_f32, store_f32, load_bf16, store_bf16;
+};
+
+// The kernel of a provider for operands of a type, or null when it cannot run here. kAuto is not a provider.
+const Kernel* find_kernel(GemmProvider provider, DType ab_dtype);
+
+// One per provider; null when this CPU lacks it. `ab_dtype` is what the packers read.
+const Kernel* portable_kernel(DType ab_dtype);
+const Kernel* xsmm_kernel(DType ab_dtype);
+const Kernel* xsmm_bf16_kernel();
+const Kernel* amx_kernel();
+// 4 tile products per iteration on registers alone, to measure the units' peak. Only where amx_kernel() is
+// not null.
+void amx_product_loop(std::int64_t iterations);
+
+inline std::int64_t round_up(std::int64_t value, std::int64_t to) { return (value + to - 1) / to * to; }
+inline std::int64_t ceil_div(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
+}  // namespace primus::turbo::gemm

@@ -1,0 +1,63 @@
+#include "turbo/gemm/kernel.h"
+#include "turbo/gemm/pack.h"
+#include "turbo/gemm/tile_io.h"
+
+namespace primus::turbo::gemm {
+namespace {
+
+constexpr int kMr = 4, kNr = 8, kKb = 64;
+
+// Eight 128-bit accumulators, which is what the baseline's sixteen registers hold beside the operands.
+void run(const TileCall& call) {
+  const auto* a = static_cast<const float*>(call.a);
+  const auto* b = static_cast<const float*>(call.b);
+  float sum[kMr][kNr] = {};
+  if (call.c_in) {
+    for (int r = 0; r < kMr; ++r) {
+      for (int j = 0; j < kNr; ++j) sum[r][j] = call.c_in[r * kNr + j];
+    }
+  }
+  for (std::int64_t block = 0; block < call.blocks; ++block) {
+    for (int k = 0; k < kKb; ++k) {
+      for (int r = 0; r < kMr; ++r) {
+        for (int j = 0; j < kNr; ++j) sum[r][j] += a[r * kKb + k] * b[k * kNr + j];
+      }
+    }
+    a += kMr * kKb;
+    b += kKb * kNr;
+  }
+  for (int r = 0; r < kMr; ++r) {
+    for (int j = 0; j < kNr; ++j) call.c_out[r * kNr + j] = sum[r][j];
+  }
+}
+
+Kernel make(DType source) {
+  const OperandPackers packers = f32_packers_4x8x64(source);
+  const TileIoFunctions io = tile_io();
+  return {.mr = kMr,
+          .nr = kNr,
+          .kb = kKb,
+          .max_panel = 512,
+          .block_m = 128,
+          .block_n = 128,
+          .packed = DType::kF32,
+          .any_c = false,
+          .run = run,
+          .begin = nullptr,
+          .end = nullptr,
+          .pack_a = packers.a,
+          .pack_b = packers.b,
+          .load_f32 = io.load_f32,
+          .store_f32 = io.store_f32,
+          .load_bf16 = io.load_bf16,
+          .store_bf16 = io.store_bf16};
+}
+
+}  // namespace
+
+const Kernel* portable_kernel(DType ab_dtype) {
+  static const Kernel f32 = make(DType::kF32), bf16 = make(DType::kBF16);
+  return ab_dtype == DType::kF32 ? &f32 : &bf16;
+}
+
+}  // namespace primus::turbo::gemm

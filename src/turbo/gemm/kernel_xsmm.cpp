@@ -1,0 +1,128 @@
+#include <libxsmm.h>
+
+#include <array>
+#include <optional>
+
+#include "turbo/gemm/cpu_features.h"
+#include "turbo/gemm/kernel.h"
+#include "turbo/gemm/pack.h"
+#include "turbo/gemm/tile_io.h"
+
+// libxsmm works on column-major matrices, so it is asked for Cᵀ = Bᵀ · Aᵀ: its first operand is our packed B,
+// whose nr columns are contiguous, its second our packed A, whose rows are contiguous in k. C is always a
+// contiguous tile: that takes a handful of compiled kernels for all shapes there are, and copying a tile
+// costs 1 % of computing it.
+namespace primus::turbo::gemm {
+namespace {
+
+constexpr int kMr = 64, kNr = 64, kKb = 64;
+// Short row counts come in eighths of a tile: generation and the last rows of a matrix need not pay for 64.
+constexpr int kRowStep = 8;
+
+template <class Function>
+using Functions = std::array<std::array<Function, 2>, kMr / kRowStep>;  // [rows / 8 - 1][accumulate]
+
+template <class Function, class Dispatch>
+std::optional<Functions<Function>> compile(Dispatch dispatch) {
+  libxsmm_init();
+  Functions<Function> functions;
+  for (int step = 0; step < kMr / kRowStep; ++step) {
+    for (int accumulate = 0; accumulate < 2; ++accumulate) {
+      const libxsmm_blasint ld_b = kNr, ld_a = kKb, ld_c = kNr;
+      const float alpha = 1, beta = static_cast<float>(accumulate);
+      Function& f = functions[static_cast<std::size_t>(step)][static_cast<std::size_t>(accumulate)];
+      f = dispatch((step + 1) * kRowStep, &ld_b, &ld_a, &ld_c, &alpha, &beta);
+      if (!f) return std::nullopt;  // no code generator for this CPU, or no executable memory
+    }
+  }
+  return functions;
+}
+
+using FunctionF32 = libxsmm_smmfunction_reducebatch_strd;
+using FunctionBf16 = libxsmm_bsmmfunction_reducebatch_strd;
+
+const std::optional<Functions<FunctionF32>>& functions_f32() {
+  static const auto functions = compile<FunctionF32>([](int rows, const auto*... rest) {
+    const auto call = [&](const libxsmm_blasint* ld_b, const libxsmm_blasint* ld_a,
+                          const libxsmm_blasint* ld_c, const float* alpha, const float* beta) {
+      return libxsmm_smmdispatch_reducebatch_strd(kNr, rows, kKb, kNr * kKb * 4, kMr * kKb * 4, ld_b, ld_a,
+                                                  ld_c, alpha, beta, nullptr, nullptr);
+    };
+    return call(rest...);
+  });
+  return functions;
+}
+
+const std::optional<Functions<FunctionBf16>>& functions_bf16() {
+  static const auto functions = compile<FunctionBf16>([](int rows, const auto*... rest) {
+    const auto call = [&](const libxsmm_blasint* ld_b, const libxsmm_blasint* ld_a,
+                          const libxsmm_blasint* ld_c, const float* alpha, const float* beta) {
+      return libxsmm_bsmmdispatch_reducebatch_strd(kNr, rows, kKb, kNr * kKb * 2, kMr * kKb * 2, ld_b, ld_a,
+                                                   ld_c, alpha, beta, nullptr, nullptr);
+    };
+    return call(rest...);
+  });
+  return functions;
+}
+
+template <class Function>
+Function pick(const Functions<Function>& functions, const TileCall& call) {
+  const auto step = static_cast<std::size_t>((call.rows - 1) / kRowStep);
+  return functions[step][call.c_in ? 1 : 0];
+}
+
+void run_f32(const TileCall& call) {
+  static const Functions<FunctionF32>& functions = *functions_f32();
+  const auto count = static_cast<unsigned long long>(call.blocks);
+  pick(functions, call)(static_cast<const float*>(call.b), static_cast<const float*>(call.a), call.c_out,
+                        &count);
+}
+
+void run_bf16(const TileCall& call) {
+  static const Functions<FunctionBf16>& functions = *functions_bf16();
+  const auto count = static_cast<unsigned long long>(call.blocks);
+  pick(functions, call)(static_cast<const libxsmm_bfloat16*>(call.b),
+                        static_cast<const libxsmm_bfloat16*>(call.a), call.c_out, &count);
+}
+
+Kernel make(DType packed, const OperandPackers& packers, const TileIoFunctions& io,
+            void (*run)(const TileCall&)) {
+  return {.mr = kMr,
+          .nr = kNr,
+          .kb = kKb,
+          .max_panel = 512,
+          .block_m = 256,
+          .block_n = 256,
+          .packed = packed,
+          .any_c = false,
+          .run = run,
+          .begin = nullptr,
+          .end = nullptr,
+          .pack_a = packers.a,
+          .pack_b = packers.b,
+          .load_f32 = io.load_f32,
+          .store_f32 = io.store_f32,
+          .load_bf16 = io.load_bf16,
+          .store_bf16 = io.store_bf16};
+}
+
+}  // namespace
+
+const Kernel* xsmm_kernel(DType ab_dtype) {
+  static const bool available = functions_f32().has_value();
+  static const Kernel f32 = make(DType::kF32, f32_packers_64x64x64(DType::kF32), tile_io(), run_f32);
+  static const Kernel bf16 = make(DType::kF32, f32_packers_64x64x64(DType::kBF16), tile_io(), run_f32);
+  if (!available) return nullptr;
+  return ab_dtype == DType::kF32 ? &f32 : &bf16;
+}
+
+const Kernel* xsmm_bf16_kernel() {
+  // libxsmm emulates bf16 on older AVX-512 CPUs, more slowly than fp32 runs there.
+  static const bool available = cpu_features().avx512_bf16 &&
+                                libxsmm_get_target_archid() >= LIBXSMM_X86_AVX512_CPX &&
+                                functions_bf16().has_value();
+  static const Kernel kernel = make(DType::kBF16, bf16_packers_64x64x64(), tile_io_avx512_bf16(), run_bf16);
+  return available ? &kernel : nullptr;
+}
+
+}  // namespace primus::turbo::gemm

@@ -1,0 +1,153 @@
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "turbo/gemm/pack.h"
+
+// AMX consumes an element of A in about one cycle, so packing bf16 must be done with whole vectors. Pairs of
+// k are moved as one 32-bit unit everywhere: a transposition of bf16 pairs is a transposition of 32-bit
+// words.
+namespace primus::turbo::gemm {
+namespace {
+
+using Bits = std::uint16_t;
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
+
+// to[j][i] = from[i][j] for 16 x 16 words of 32 bits; strides in bytes.
+inline void transpose_16x16(const char* from, std::int64_t from_stride, char* to, std::int64_t to_stride) {
+  // Gathering rows i, i+4, i+8, i+12 by 128-bit loads leaves only transpositions within 128-bit lanes, and
+  // spares half of the shuffles, which all compete for one port.
+  __m512i part[16];
+  for (int i = 0; i < 4; ++i) {
+    for (int q = 0; q < 4; ++q) {
+      const char* p = from + i * from_stride + q * 16;
+      const auto lane = [&](int row) { return p + row * from_stride; };
+      __m512i x = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(lane(0))));
+      x = _mm512_inserti32x4(x, _mm_loadu_si128(reinterpret_cast<const __m128i*>(lane(4))), 1);
+      x = _mm512_inserti32x4(x, _mm_loadu_si128(reinterpret_cast<const __m128i*>(lane(8))), 2);
+      x = _mm512_inserti32x4(x, _mm_loadu_si128(reinterpret_cast<const __m128i*>(lane(12))), 3);
+      part[q * 4 + i] = x;
+    }
+  }
+  for (int q = 0; q < 4; ++q) {
+    const __m512i* row = part + q * 4;
+    const __m512i low01 = _mm512_unpacklo_epi32(row[0], row[1]),
+                  high01 = _mm512_unpackhi_epi32(row[0], row[1]);
+    const __m512i low23 = _mm512_unpacklo_epi32(row[2], row[3]),
+                  high23 = _mm512_unpackhi_epi32(row[2], row[3]);
+    char* out = to + q * 4 * to_stride;
+    _mm512_storeu_si512(out, _mm512_unpacklo_epi64(low01, low23));
+    _mm512_storeu_si512(out + to_stride, _mm512_unpackhi_epi64(low01, low23));
+    _mm512_storeu_si512(out + 2 * to_stride, _mm512_unpacklo_epi64(high01, high23));
+    _mm512_storeu_si512(out + 3 * to_stride, _mm512_unpackhi_epi64(high01, high23));
+  }
+}
+
+// Pairs (even[j], odd[j]) of 16 columns.
+inline __m512i interleave(const Bits* even, const Bits* odd) {
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
+  return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+
+// Full blocks. Source strides `ld` in elements.
+template <int kMr, int kKb>
+void a_block_k_contiguous(const Bits* from, std::int64_t ld, Bits* to) {
+  for (int r = 0; r < kMr; ++r) {
+    for (int k = 0; k < kKb; k += 32) {
+      _mm512_storeu_si512(to + r * kKb + k, _mm512_loadu_si512(from + r * ld + k));
+    }
+  }
+}
+
+template <int kMr, int kKb>
+void a_block_k_strided(const Bits* from, std::int64_t ld, Bits* to) {
+  alignas(64) Bits pairs[16][32];  // [pair of k][row][2] for 16 rows
+  for (int r = 0; r < kMr; r += 16) {
+    for (int k = 0; k < kKb; k += 32) {
+      for (int p = 0; p < 16; ++p) {
+        const Bits* even = from + (k + 2 * p) * ld + r;
+        _mm512_store_si512(pairs[p], interleave(even, even + ld));
+      }
+      transpose_16x16(reinterpret_cast<const char*>(pairs), 64, reinterpret_cast<char*>(to + r * kKb + k),
+                      kKb * 2);
+    }
+  }
+}
+
+template <int kNr, int kKb>
+void b_block_k_contiguous(const Bits* from, std::int64_t ld, Bits* to) {
+  for (int c = 0; c < kNr; c += 16) {
+    for (int k = 0; k < kKb; k += 32) {
+      transpose_16x16(reinterpret_cast<const char*>(from + c * ld + k), ld * 2,
+                      reinterpret_cast<char*>(to + (k / 2) * kNr * 2 + c * 2), kNr * 4);
+    }
+  }
+}
+
+template <int kNr, int kKb>
+void b_block_k_strided(const Bits* from, std::int64_t ld, Bits* to) {
+  for (int p = 0; p < kKb / 2; ++p) {
+    const Bits* even = from + 2 * p * ld;
+    for (int c = 0; c < kNr; c += 16)
+      _mm512_storeu_si512(to + (p * kNr + c) * 2, interleave(even + c, even + ld + c));
+  }
+}
+
+#pragma GCC pop_options
+
+// Copies what exists of a block [rows, cols] into a zero-padded [kRows, kCols] one, for the edges.
+template <int kRows, int kCols>
+void copy_padded(const Bits* from, std::int64_t ld, std::int64_t rows, std::int64_t cols, Bits* to) {
+  std::memset(to, 0, sizeof(Bits) * kRows * kCols);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    std::memcpy(to + i * kCols, from + i * ld, sizeof(Bits) * static_cast<std::size_t>(cols));
+  }
+}
+
+// kBlock: the function for a full block of kWidth rows (columns) by kKb of k.
+template <int kWidth, int kKb, bool kContiguous, void (*kBlock)(const Bits*, std::int64_t, Bits*)>
+void pack(const PackCall& call) {
+  const auto* source = static_cast<const Bits*>(call.source);
+  // k outermost: neighbouring strips read the same rows of a k-strided source, which keeps its pages at hand.
+  for (std::int64_t k = 0; k < call.k; k += kKb) {
+    const std::int64_t ks = std::min<std::int64_t>(kKb, call.k - k);
+    for (int s = 0; s < call.strips; ++s) {
+      const std::int64_t first = std::int64_t{s} * kWidth;
+      const std::int64_t width = std::clamp<std::int64_t>(call.extent - first, 0, kWidth);
+      auto* to = reinterpret_cast<Bits*>(static_cast<char*>(call.packed) + s * call.strip_bytes) + k * kWidth;
+      const Bits* from = kContiguous ? source + first * call.ld + k : source + k * call.ld + first;
+      if (width == kWidth && ks == kKb) {
+        kBlock(from, call.ld, to);
+        continue;
+      }
+      alignas(64) Bits padded[kWidth * kKb];
+      if constexpr (kContiguous) {
+        copy_padded<kWidth, kKb>(from, call.ld, width, ks, padded);
+        kBlock(padded, kKb, to);
+      } else {
+        copy_padded<kKb, kWidth>(from, call.ld, ks, width, padded);
+        kBlock(padded, kWidth, to);
+      }
+    }
+  }
+}
+
+template <int kMr, int kNr, int kKb>
+OperandPackers packers() {
+  return {{pack<kMr, kKb, true, a_block_k_contiguous<kMr, kKb>>,
+           pack<kMr, kKb, false, a_block_k_strided<kMr, kKb>>},
+          {pack<kNr, kKb, true, b_block_k_contiguous<kNr, kKb>>,
+           pack<kNr, kKb, false, b_block_k_strided<kNr, kKb>>}};
+}
+
+}  // namespace
+
+OperandPackers bf16_packers_32x32x32() { return packers<32, 32, 32>(); }
+OperandPackers bf16_packers_64x64x64() { return packers<64, 64, 64>(); }
+
+}  // namespace primus::turbo::gemm

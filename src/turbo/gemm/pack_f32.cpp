@@ -1,0 +1,125 @@
+#include <emmintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tensor/bfloat16.h"
+#include "turbo/gemm/pack.h"
+
+// fp32 products cost dozens of cycles per packed element, so the baseline's 128-bit vectors are fast enough
+// here.
+namespace primus::turbo::gemm {
+namespace {
+
+inline __m128 load4(const float* p) { return _mm_loadu_ps(p); }
+inline __m128 load4(const BFloat16* p) {
+  const __m128i half = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), half));
+}
+
+// to[i][j] = from[i][j] for i < rows, j < cols; zero up to [block_rows, block_cols].
+template <class T>
+void copy_block(const T* from, std::int64_t ld, float* to, std::int64_t to_ld, std::int64_t rows,
+                std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols) {
+  for (std::int64_t i = 0; i < block_rows; ++i) {
+    const std::int64_t valid = i < rows ? cols : 0;
+    std::int64_t j = 0;
+    for (; j + 4 <= valid; j += 4) _mm_storeu_ps(to + i * to_ld + j, load4(from + i * ld + j));
+    for (; j < valid; ++j) to[i * to_ld + j] = static_cast<float>(from[i * ld + j]);
+    std::fill(to + i * to_ld + j, to + i * to_ld + block_cols, 0.0F);
+  }
+}
+
+// to[j][i] = from[i][j] for i < rows, j < cols; zero up to [block_cols, block_rows]. Block sizes are
+// multiples of 4.
+template <class T>
+void transpose_block(const T* from, std::int64_t ld, float* to, std::int64_t to_ld, std::int64_t rows,
+                     std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols) {
+  for (std::int64_t i = 0; i < block_rows; i += 4) {
+    for (std::int64_t j = 0; j < block_cols; j += 4) {
+      if (i + 4 <= rows && j + 4 <= cols) {
+        const T* p = from + i * ld + j;
+        __m128 r0 = load4(p), r1 = load4(p + ld), r2 = load4(p + 2 * ld), r3 = load4(p + 3 * ld);
+        _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+        float* q = to + j * to_ld + i;
+        _mm_storeu_ps(q, r0);
+        _mm_storeu_ps(q + to_ld, r1);
+        _mm_storeu_ps(q + 2 * to_ld, r2);
+        _mm_storeu_ps(q + 3 * to_ld, r3);
+        continue;
+      }
+      for (std::int64_t x = i; x < i + 4; ++x) {
+        for (std::int64_t y = j; y < j + 4; ++y) {
+          to[y * to_ld + x] = x < rows && y < cols ? static_cast<float>(from[x * ld + y]) : 0.0F;
+        }
+      }
+    }
+  }
+}
+
+// Walks the strips of a call block by block; block(strip, source offset of the strip, k of the block, packed
+// block).
+template <int kWidth, int kBlock, class Function>
+void for_each_block(const PackCall& call, Function block) {
+  // k outermost: neighbouring strips read the same rows of a k-strided source, which keeps its pages at hand.
+  for (std::int64_t k = 0; k < call.k; k += kBlock) {
+    for (int s = 0; s < call.strips; ++s) {
+      char* packed = static_cast<char*>(call.packed) + s * call.strip_bytes;
+      const std::int64_t width = std::clamp<std::int64_t>(call.extent - std::int64_t{s} * kWidth, 0, kWidth);
+      block(std::int64_t{s} * kWidth, width, k, std::min<std::int64_t>(kBlock, call.k - k),
+            reinterpret_cast<float*>(packed) + k * kWidth);
+    }
+  }
+}
+
+template <class T, int kMr, int kKb>
+void pack_a_k_contiguous(const PackCall& call) {
+  for_each_block<kMr, kKb>(call, [&](std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t ks,
+                                     float* to) {
+    copy_block(static_cast<const T*>(call.source) + row * call.ld + k, call.ld, to, kKb, rows, ks, kMr, kKb);
+  });
+}
+
+template <class T, int kMr, int kKb>
+void pack_a_k_strided(const PackCall& call) {
+  for_each_block<kMr, kKb>(
+      call, [&](std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t ks, float* to) {
+        transpose_block(static_cast<const T*>(call.source) + k * call.ld + row, call.ld, to, kKb, ks, rows,
+                        kKb, kMr);
+      });
+}
+
+template <class T, int kNr, int kKb>
+void pack_b_k_contiguous(const PackCall& call) {
+  for_each_block<kNr, kKb>(
+      call, [&](std::int64_t col, std::int64_t cols, std::int64_t k, std::int64_t ks, float* to) {
+        transpose_block(static_cast<const T*>(call.source) + col * call.ld + k, call.ld, to, kNr, cols, ks,
+                        kNr, kKb);
+      });
+}
+
+template <class T, int kNr, int kKb>
+void pack_b_k_strided(const PackCall& call) {
+  for_each_block<kNr, kKb>(call, [&](std::int64_t col, std::int64_t cols, std::int64_t k, std::int64_t ks,
+                                     float* to) {
+    copy_block(static_cast<const T*>(call.source) + k * call.ld + col, call.ld, to, kNr, ks, cols, kKb, kNr);
+  });
+}
+
+template <class T, int kMr, int kNr, int kKb>
+OperandPackers packers() {
+  return {{pack_a_k_contiguous<T, kMr, kKb>, pack_a_k_strided<T, kMr, kKb>},
+          {pack_b_k_contiguous<T, kNr, kKb>, pack_b_k_strided<T, kNr, kKb>}};
+}
+
+}  // namespace
+
+OperandPackers f32_packers_64x64x64(DType source) {
+  return source == DType::kF32 ? packers<float, 64, 64, 64>() : packers<BFloat16, 64, 64, 64>();
+}
+
+OperandPackers f32_packers_4x8x64(DType source) {
+  return source == DType::kF32 ? packers<float, 4, 8, 64>() : packers<BFloat16, 4, 8, 64>();
+}
+
+}  // namespace primus::turbo::gemm

@@ -1,0 +1,134 @@
+#include <immintrin.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "tensor/bfloat16.h"
+#include "turbo/gemm/cpu_features.h"
+#include "turbo/gemm/gemm.h"
+#include "turbo/gemm/kernel.h"
+
+namespace primus::turbo {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Calls body() for at least `seconds` and three times; returns the shortest time of one call.
+template <class Body>
+double shortest(double seconds, Body body) {
+  double best = 1e30;
+  const double end = now() + seconds;
+  for (int repetition = 0; repetition < 3 || now() < end; ++repetition) {
+    const double start = now();
+    body();
+    best = std::min(best, now() - start);
+  }
+  return best;
+}
+
+// Register-only loops: `iterations` rounds of independent multiply-adds, enough of them to cover the latency.
+// The empty asm statements keep each value in a register without letting the compiler see through the loop.
+constexpr std::int64_t kIterations = 50000;
+constexpr int kChains = 12;
+
+__attribute__((target("avx2,fma"))) void fma_loop_256(std::int64_t iterations) {
+  __m256 sum[kChains];
+  const __m256 factor = _mm256_set1_ps(0.5F);
+  for (auto& x : sum) x = factor;
+  for (std::int64_t i = 0; i < iterations; ++i) {
+#pragma GCC unroll 12
+    for (auto& x : sum) {
+      x = _mm256_fmadd_ps(x, factor, factor);
+      asm volatile("" : "+x"(x));
+    }
+  }
+}
+
+__attribute__((target("avx512f"))) void fma_loop_512(std::int64_t iterations) {
+  __m512 sum[kChains];
+  const __m512 factor = _mm512_set1_ps(0.5F);
+  for (auto& x : sum) x = factor;
+  for (std::int64_t i = 0; i < iterations; ++i) {
+#pragma GCC unroll 12
+    for (auto& x : sum) {
+      x = _mm512_fmadd_ps(x, factor, factor);
+      asm volatile("" : "+v"(x));
+    }
+  }
+}
+
+__attribute__((target("avx512f,avx512bf16"))) void bf16_loop_512(std::int64_t iterations) {
+  __m512 sum[kChains];
+  const __m512bh factor = _mm512_cvtne2ps_pbh(_mm512_set1_ps(0.5F), _mm512_set1_ps(0.5F));
+  for (auto& x : sum) x = _mm512_set1_ps(0.5F);
+  for (std::int64_t i = 0; i < iterations; ++i) {
+#pragma GCC unroll 12
+    for (auto& x : sum) {
+      x = _mm512_dpbf16_ps(x, factor, factor);
+      asm volatile("" : "+v"(x));
+    }
+  }
+}
+
+struct Loop {
+  void (*run)(std::int64_t iterations) = nullptr;
+  double flops_per_iteration = 0;
+};
+
+Loop loop_of(GemmProvider provider) {
+  if (provider == GemmProvider::kAmx) return {gemm::amx_product_loop, 4 * 2.0 * 16 * 16 * 32};
+  if (provider == GemmProvider::kAvx512Bf16) return {bf16_loop_512, kChains * 2.0 * 32};
+  if (gemm::cpu_features().avx512) return {fma_loop_512, kChains * 2.0 * 16};
+  if (gemm::cpu_features().avx2_fma) return {fma_loop_256, kChains * 2.0 * 8};
+  return {};
+}
+
+}  // namespace
+
+double measure_fma_peak(ThreadPool& pool, DType dtype, double seconds) {
+  const Loop loop = loop_of(default_gemm_provider(dtype));
+  if (!loop.run) return 0;
+  // Several chunks per thread, so that a thread which wakes late does not leave its share to nobody.
+  const std::int64_t chunks = 4 * pool.size();
+  const double time = shortest(seconds, [&] {
+    pool.parallel_for(chunks, 1, [&](std::int64_t, std::int64_t, int) { loop.run(kIterations); });
+  });
+  return loop.flops_per_iteration * static_cast<double>(kIterations * chunks) / time;
+}
+
+double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds) {
+  struct Extents {
+    std::int64_t m, n, k;
+  };
+  constexpr Extents kProducts[] = {{2048, 2048, 2048}, {2048, 4096, 768}, {1024, 2048, 1024}};
+  constexpr std::size_t kLargest = std::size_t{2048} * 4096;
+  const auto element = static_cast<std::size_t>(size_of(dtype));
+  // Ones are as fast as any other number, and unlike zeros or noise never make a subnormal.
+  std::vector<BFloat16> a(kLargest * element / 2), b(kLargest * element / 2);
+  for (auto* operand : {&a, &b}) {
+    if (dtype == DType::kBF16) {
+      std::fill(operand->begin(), operand->end(), BFloat16(1.0F));
+    } else {
+      auto* values = reinterpret_cast<float*>(operand->data());
+      std::fill(values, values + kLargest, 1.0F);
+    }
+  }
+  std::vector<float> c(kLargest);
+  double best = 0;
+  for (const Extents& x : kProducts) {
+    GemmArgs g{
+        .layout = GemmLayout::kNT, .ab_dtype = dtype, .c_dtype = DType::kF32, .m = x.m, .n = x.n, .k = x.k};
+    g.a = a.data(), g.lda = x.k;
+    g.b = b.data(), g.ldb = x.k;
+    g.c = c.data(), g.ldc = x.n;
+    std::vector<char> workspace(cpu_gemm_workspace_bytes(g, pool.size()));
+    g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
+    best = std::max(best, gemm_flops(g) / shortest(seconds / 3, [&] { cpu_gemm(pool, g); }));
+  }
+  return best;
+}
+
+}  // namespace primus::turbo

@@ -1,0 +1,403 @@
+#include "turbo/gemm/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "tensor/bfloat16.h"
+
+namespace primus::turbo {
+namespace {
+
+constexpr GemmLayout kLayouts[] = {GemmLayout::kNT, GemmLayout::kNN, GemmLayout::kTN};
+constexpr GemmProvider kProviders[] = {GemmProvider::kPortable, GemmProvider::kXsmm,
+                                       GemmProvider::kAvx512Bf16, GemmProvider::kAmx};
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
+
+// A row-major matrix of fp32 or bf16 with a leading dimension beyond its columns. The gap between rows holds
+// a sentinel, so that a test sees reads (NaN spreads) and writes (the sentinel is gone) outside the matrix.
+class Matrix {
+ public:
+  Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap = 0)
+      : dtype_(dtype), rows_(rows), cols_(cols), ld_(cols + gap) {
+    f32_.assign(static_cast<std::size_t>(rows * ld_), std::numeric_limits<float>::quiet_NaN());
+    bf16_.assign(f32_.size(), BFloat16(std::numeric_limits<float>::quiet_NaN()));
+  }
+
+  std::int64_t rows() const { return rows_; }
+  std::int64_t cols() const { return cols_; }
+  std::int64_t ld() const { return ld_; }
+  void* data() { return dtype_ == DType::kF32 ? static_cast<void*>(f32_.data()) : bf16_.data(); }
+  std::size_t bytes() const { return f32_.size() * static_cast<std::size_t>(size_of(dtype_)); }
+
+  double at(std::int64_t i, std::int64_t j) const {
+    const auto x = static_cast<std::size_t>(i * ld_ + j);
+    return static_cast<double>(dtype_ == DType::kF32 ? f32_[x] : static_cast<float>(bf16_[x]));
+  }
+  void set(std::int64_t i, std::int64_t j, float value) {
+    const auto x = static_cast<std::size_t>(i * ld_ + j);
+    f32_[x] = value;
+    bf16_[x] = BFloat16(value);
+  }
+  void fill(std::mt19937& random) {
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (std::int64_t i = 0; i < rows_; ++i) {
+      for (std::int64_t j = 0; j < cols_; ++j) set(i, j, uniform(random));
+    }
+  }
+  bool gap_untouched() const {
+    for (std::int64_t i = 0; i < rows_; ++i) {
+      for (std::int64_t j = cols_; j < ld_; ++j) {
+        if (!std::isnan(at(i, j))) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  DType dtype_;
+  std::int64_t rows_, cols_, ld_;
+  std::vector<float> f32_;
+  std::vector<BFloat16> bf16_;
+};
+
+struct Problem {
+  GemmProvider provider;
+  GemmLayout layout;
+  DType ab, c_type;
+  std::int64_t m, n, k;
+  bool accumulate = false;
+  std::int64_t gap = 0;
+  bool prepacked = false;
+
+  std::string name() const {
+    return std::string(name_of(provider)) + " layout " + std::to_string(static_cast<int>(layout)) + " " +
+           std::string(primus::name_of(ab)) + "->" + std::string(primus::name_of(c_type)) + " " +
+           std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) +
+           (accumulate ? " accumulate" : "") + (prepacked ? " prepacked" : "");
+  }
+};
+
+struct Operands {
+  Matrix a, b, c;
+
+  Operands(const Problem& p, unsigned seed)
+      : a(p.ab, p.layout == GemmLayout::kTN ? p.k : p.m, p.layout == GemmLayout::kTN ? p.m : p.k, p.gap),
+        b(p.ab, p.layout == GemmLayout::kNT ? p.n : p.k, p.layout == GemmLayout::kNT ? p.k : p.n, p.gap),
+        c(p.c_type, p.m, p.n, p.gap) {
+    std::mt19937 random(seed);
+    a.fill(random);
+    b.fill(random);
+    if (p.accumulate) c.fill(random);
+  }
+};
+
+void multiply(ThreadPool& pool, const Problem& p, Operands& x) {
+  GemmArgs g{.layout = p.layout,
+             .ab_dtype = p.ab,
+             .c_dtype = p.c_type,
+             .accumulate = p.accumulate,
+             .m = p.m,
+             .n = p.n,
+             .k = p.k,
+             .a = x.a.data(),
+             .lda = x.a.ld(),
+             .b = x.b.data(),
+             .ldb = x.b.ld(),
+             .c = x.c.data(),
+             .ldc = x.c.ld()};
+  g.provider = p.provider;
+  std::vector<char> packed;
+  if (p.prepacked) {
+    packed.resize(gemm_packed_b_bytes(g) + 64);
+    char* aligned = packed.data() + (64 - reinterpret_cast<std::uintptr_t>(packed.data()) % 64) % 64;
+    gemm_pack_b(pool, g, aligned);
+    g.packed_b = aligned;
+  }
+  // Guard bytes behind the workspace tell of writes beyond what was asked for.
+  constexpr std::size_t kGuard = 256;
+  g.workspace_bytes = cpu_gemm_workspace_bytes(g, pool.size());
+  std::vector<unsigned char> workspace(g.workspace_bytes + kGuard, 0xff);
+  g.workspace = workspace.data();
+  cpu_gemm(pool, g);
+  for (std::size_t i = 0; i < kGuard; ++i) ASSERT_EQ(workspace[g.workspace_bytes + i], 0xff) << p.name();
+}
+
+double element_a(const Problem& p, const Operands& x, std::int64_t i, std::int64_t k) {
+  return p.layout == GemmLayout::kTN ? x.a.at(k, i) : x.a.at(i, k);
+}
+double element_b(const Problem& p, const Operands& x, std::int64_t j, std::int64_t k) {
+  return p.layout == GemmLayout::kNT ? x.b.at(j, k) : x.b.at(k, j);
+}
+
+// Every element against a float64 sum. The bound is that of a sum in fp32 in any order,
+//   |error| <= (k + 1) eps (|C| + sum |a| |b|),  eps = 2^-24 and doubled for the bf16 units, which round both
+// products of a pair; plus half a unit in the last place when the result is rounded to bf16.
+void expect_matches_reference(ThreadPool& pool, const Problem& p) {
+  Operands x(p, static_cast<unsigned>(p.m * 31 + p.n * 7 + p.k));
+  const Operands before = x;
+  multiply(pool, p, x);
+  EXPECT_TRUE(x.c.gap_untouched()) << p.name();
+  std::vector<double> a, b;  // [m, k] and [n, k], whatever the layout
+  for (std::int64_t i = 0; i < p.m; ++i) {
+    for (std::int64_t k = 0; k < p.k; ++k) a.push_back(element_a(p, x, i, k));
+  }
+  for (std::int64_t j = 0; j < p.n; ++j) {
+    for (std::int64_t k = 0; k < p.k; ++k) b.push_back(element_b(p, x, j, k));
+  }
+  std::int64_t failures = 0;
+  for (std::int64_t i = 0; i < p.m; ++i) {
+    for (std::int64_t j = 0; j < p.n; ++j) {
+      double sum = p.accumulate ? before.c.at(i, j) : 0, magnitude = std::abs(sum);
+      for (std::int64_t k = 0; k < p.k; ++k) {
+        const double product =
+            a[static_cast<std::size_t>(i * p.k + k)] * b[static_cast<std::size_t>(j * p.k + k)];
+        sum += product;
+        magnitude += std::abs(product);
+      }
+      double bound = static_cast<double>(p.k + 1) * 0x1p-23 * magnitude;
+      if (p.c_type == DType::kBF16) bound += 0x1p-8 * (std::abs(sum) + bound);
+      // A NaN fails this comparison too.
+      if (!(std::abs(x.c.at(i, j) - sum) <= bound) && ++failures <= 3) {
+        ADD_FAILURE() << p.name() << " at " << i << "," << j << ": " << x.c.at(i, j) << " instead of " << sum
+                      << ", bound " << bound;
+      }
+    }
+  }
+  EXPECT_EQ(failures, 0) << p.name();
+}
+
+struct Extents {
+  std::int64_t m, n, k;
+};
+// One tile, edges in each extent, odd k, one row, one column, several panels of k.
+constexpr Extents kExtents[] = {{1, 1, 1},     {1, 40, 33},  {8, 24, 16}, {3, 130, 65}, {16, 16, 32},
+                                {33, 31, 63},  {64, 64, 64}, {65, 97, 1}, {100, 1, 50}, {48, 80, 700},
+                                {2, 70, 1100}, {7, 65, 129}, {9, 33, 77}, {70, 129, 96}};
+
+class GemmReference : public testing::TestWithParam<std::tuple<GemmProvider, DType>> {
+ protected:
+  void SetUp() override {
+    std::tie(provider_, ab_) = GetParam();
+    if (!gemm_provider_available(provider_, ab_)) GTEST_SKIP() << "this CPU does not have it";
+  }
+  GemmProvider provider_;
+  DType ab_;
+};
+
+TEST_P(GemmReference, EveryRoleTypeAndOddShape) {
+  ThreadPool pool(2);
+  for (GemmLayout layout : kLayouts) {
+    for (DType c : kTypes) {
+      for (bool accumulate : {false, true}) {
+        for (const Extents& e : kExtents) {
+          expect_matches_reference(pool, {provider_, layout, ab_, c, e.m, e.n, e.k, accumulate, 5});
+        }
+      }
+    }
+  }
+}
+
+TEST_P(GemmReference, PackedAhead) {
+  ThreadPool pool(2);
+  for (GemmLayout layout : {GemmLayout::kNT, GemmLayout::kNN}) {
+    for (const Extents& e : kExtents) {
+      expect_matches_reference(pool, {provider_, layout, ab_, ab_, e.m, e.n, e.k, false, 3, true});
+    }
+  }
+}
+
+// Several super blocks: of k with the sums of a bf16 result kept aside, and of m and n.
+TEST_P(GemmReference, LongK) {
+  ThreadPool pool(2);
+  for (GemmLayout layout : kLayouts) {
+    for (DType c : kTypes) {
+      for (bool accumulate : {false, true}) {
+        expect_matches_reference(pool, {provider_, layout, ab_, c, 9, 37, 9001, accumulate, 1});
+      }
+    }
+  }
+  expect_matches_reference(pool, {provider_, GemmLayout::kNT, ab_, ab_, 9, 37, 9001, false, 0, true});
+}
+
+std::string parameter_name(const testing::TestParamInfo<std::tuple<GemmProvider, DType>>& info) {
+  return std::string(name_of(std::get<0>(info.param))) + "_" +
+         std::string(primus::name_of(std::get<1>(info.param)));
+}
+INSTANTIATE_TEST_SUITE_P(Providers, GemmReference,
+                         testing::Combine(testing::ValuesIn(kProviders), testing::ValuesIn(kTypes)),
+                         parameter_name);
+
+// Calls test(provider, type) for all that this CPU has.
+template <class Test>
+void for_each_kernel(Test test) {
+  for (GemmProvider provider : kProviders) {
+    for (DType type : kTypes) {
+      if (gemm_provider_available(provider, type)) test(provider, type);
+    }
+  }
+}
+
+TEST(Gemm, BitIdenticalForAnyNumberOfThreads) {
+  ThreadPool one(1);
+  for_each_kernel([&](GemmProvider provider, DType ab) {
+    for (GemmLayout layout : kLayouts) {
+      for (const Extents& e : {Extents{130, 200, 1300}, Extents{1, 3000, 600}, Extents{70, 50, 4500}}) {
+        if (provider == GemmProvider::kPortable && e.k > 4000) continue;
+        const Problem p{provider, layout, ab, ab, e.m, e.n, e.k, true};
+        Operands expected(p, 7);
+        multiply(one, p, expected);
+        for (int threads : {1, 2, 3, 4}) {
+          ThreadPool pool(threads);
+          Operands x(p, 7);
+          multiply(pool, p, x);
+          EXPECT_EQ(std::memcmp(x.c.data(), expected.c.data(), x.c.bytes()), 0)
+              << p.name() << " threads " << threads;
+        }
+      }
+    }
+  });
+}
+
+// Packing ahead and a row's place in the matrix change nothing about how its elements are summed.
+TEST(Gemm, BitIdenticalWhenPackedAheadOrSliced) {
+  ThreadPool pool(2);
+  for_each_kernel([&](GemmProvider provider, DType ab) {
+    Problem p{provider, GemmLayout::kNT, ab, DType::kF32, 90, 150, 1100, true};
+    Operands whole(p, 3);
+    const Operands before = whole;
+    multiply(pool, p, whole);
+    p.prepacked = true;
+    Operands packed = before;
+    multiply(pool, p, packed);
+    EXPECT_EQ(std::memcmp(whole.c.data(), packed.c.data(), whole.c.bytes()), 0) << p.name();
+
+    GemmArgs g{.ab_dtype = ab, .accumulate = true, .m = 50, .n = 77, .k = p.k};
+    Operands slice = before;
+    const std::int64_t row = 21, col = 40, element = size_of(ab);
+    g.a = static_cast<char*>(slice.a.data()) + row * slice.a.ld() * element, g.lda = slice.a.ld();
+    g.b = static_cast<char*>(slice.b.data()) + col * slice.b.ld() * element, g.ldb = slice.b.ld();
+    g.c = static_cast<float*>(slice.c.data()) + row * slice.c.ld() + col, g.ldc = slice.c.ld();
+    g.provider = provider;
+    std::vector<char> workspace(cpu_gemm_workspace_bytes(g, 2));
+    g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
+    cpu_gemm(pool, g);
+    for (std::int64_t i = 0; i < p.m; ++i) {
+      for (std::int64_t j = 0; j < p.n; ++j) {
+        const bool inside = i >= row && i < row + g.m && j >= col && j < col + g.n;
+        ASSERT_EQ(slice.c.at(i, j), (inside ? whole : before).c.at(i, j)) << p.name() << " " << i << "," << j;
+      }
+    }
+  });
+}
+
+TEST(Gemm, NanAndInfinityPropagateToTheirRowAndColumnOnly) {
+  ThreadPool pool(2);
+  for_each_kernel([&](GemmProvider provider, DType ab) {
+    for (GemmLayout layout : kLayouts) {
+      for (DType c : kTypes) {
+        const Problem p{provider, layout, ab, c, 37, 41, 67};
+        Operands x(p, 5);
+        const bool tn = layout == GemmLayout::kTN, nt = layout == GemmLayout::kNT;
+        const float nan = std::numeric_limits<float>::quiet_NaN(),
+                    inf = std::numeric_limits<float>::infinity();
+        tn ? x.a.set(66, 36, nan) : x.a.set(36, 66, nan);  // row 36 of C, from the last k
+        nt ? x.b.set(40, 3, inf) : x.b.set(3, 40, inf);    // column 40 of C
+        multiply(pool, p, x);
+        for (std::int64_t i = 0; i < p.m; ++i) {
+          for (std::int64_t j = 0; j < p.n; ++j) {
+            const double value = x.c.at(i, j);
+            if (i == 36) {
+              ASSERT_TRUE(std::isnan(value)) << p.name() << " " << i << "," << j;
+            } else if (j == 40) {
+              ASSERT_EQ(value, element_a(p, x, i, 3) > 0 ? inf : -inf) << p.name() << " " << i << "," << j;
+            } else {
+              ASSERT_TRUE(std::isfinite(value)) << p.name() << " " << i << "," << j;
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(Gemm, SubnormalsSurviveOutsideTheBf16Instructions) {
+  ThreadPool pool(1);
+  for_each_kernel([&](GemmProvider provider, DType ab) {
+    if (provider == GemmProvider::kAmx || provider == GemmProvider::kAvx512Bf16) return;
+    for (std::int64_t m : {1, 20}) {
+      const Problem p{provider, GemmLayout::kNT, ab, DType::kF32, m, 20, 4};
+      Operands x(p, 5);
+      for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t k = 0; k < 4; ++k) x.a.set(i, k, 0x1p-130F);
+      }
+      for (std::int64_t j = 0; j < 20; ++j) {
+        for (std::int64_t k = 0; k < 4; ++k) x.b.set(j, k, 0.5F);
+      }
+      multiply(pool, p, x);
+      EXPECT_EQ(x.c.at(m - 1, 19), 0x1p-129) << p.name();
+    }
+  });
+}
+
+TEST(Gemm, EmptyExtents) {
+  ThreadPool pool(2);
+  for (bool accumulate : {false, true}) {
+    Problem p{GemmProvider::kAuto, GemmLayout::kNT, DType::kF32, DType::kF32, 3, 4, 0, accumulate};
+    Operands x(p, 1);
+    const Operands before = x;
+    multiply(pool, p, x);
+    for (std::int64_t i = 0; i < 12; ++i)
+      EXPECT_EQ(x.c.at(i / 4, i % 4), accumulate ? before.c.at(i / 4, i % 4) : 0);
+    for (Extents e : {Extents{0, 4, 5}, Extents{3, 0, 5}}) {
+      Problem none{GemmProvider::kAuto, GemmLayout::kNT, DType::kF32, DType::kF32, e.m, e.n, e.k};
+      Operands y(none, 1);
+      multiply(pool, none, y);
+    }
+  }
+}
+
+TEST(Gemm, MisuseThrows) {
+  ThreadPool pool(1);
+  float a[4] = {}, b[4] = {}, c[4] = {};
+  GemmArgs good{.m = 2, .n = 2, .k = 2, .a = a, .lda = 2, .b = b, .ldb = 2, .c = c, .ldc = 2};
+  std::vector<char> workspace(cpu_gemm_workspace_bytes(good, 1));
+  good.workspace = workspace.data(), good.workspace_bytes = workspace.size();
+  EXPECT_NO_THROW(cpu_gemm(pool, good));
+  const auto expect_throw = [&](auto change) {
+    GemmArgs bad = good;
+    change(bad);
+    EXPECT_THROW(cpu_gemm(pool, bad), std::logic_error);
+  };
+  expect_throw([](GemmArgs& g) { g.lda = 1; });
+  expect_throw([](GemmArgs& g) { g.ldb = 1; });
+  expect_throw([](GemmArgs& g) { g.ldc = 1; });
+  expect_throw([](GemmArgs& g) { g.m = -1; });
+  expect_throw([](GemmArgs& g) { g.a = nullptr; });
+  expect_throw([](GemmArgs& g) { g.workspace_bytes -= 1; });
+  expect_throw([](GemmArgs& g) { g.workspace = nullptr; });
+  expect_throw([](GemmArgs& g) { g.ab_dtype = DType::kF64; });
+  expect_throw([](GemmArgs& g) { g.c_dtype = DType::kI8; });
+  expect_throw([](GemmArgs& g) { g.provider = GemmProvider::kAmx; });  // fp32 operands have no tiles
+}
+
+TEST(Gemm, DefaultProviderIsAvailableAndPeaksAreMeasured) {
+  ThreadPool pool(2);
+  for (DType type : kTypes) {
+    EXPECT_TRUE(gemm_provider_available(default_gemm_provider(type), type));
+    EXPECT_GT(measure_gemm_peak(pool, type, 0.0), 1e8);
+    EXPECT_GE(measure_fma_peak(pool, type, 0.0), 0);
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo

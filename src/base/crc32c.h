@@ -11,9 +11,6 @@ namespace primus {
 // The checksum of `crc`'s data followed by `data`; start with 0.
 std::uint32_t crc32c(std::uint32_t crc, std::span<const std::byte> data);
 
-// The checksum of A followed by B, from those of A and B alone: a file's from its tensors'.
-std::uint32_t crc32c_combine(std::uint32_t crc_a, std::uint32_t crc_b, std::uint64_t size_b);
-
 // The portable implementation, for CPUs without the instruction and to test the other against.
 std::uint32_t crc32c_portable(std::uint32_t crc, std::span<const std::byte> data);
 

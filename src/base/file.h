@@ -30,8 +30,8 @@ using Path = std::filesystem::path;
 // broken one.
 class FileError : public Error {
  public:
-  // what: "cannot write '/a/b'"; the reason and a hint that fits it are added.
-  FileError(const std::string& what, int code);
+  // what: "cannot write '/a/b'"; the reason is added, and without a hint one that fits it.
+  FileError(const std::string& what, int code, std::string hint = {});
   int code() const { return code_; }
   // The disk or the quota is full.
   bool out_of_space() const;
@@ -122,6 +122,9 @@ void make_folders(const Path& folder, Env& env = Env::posix());
 
 // The folder and all in it; symlinks are removed, not followed. Nothing there is fine.
 void remove_tree(const Path& folder, Env& env = Env::posix());
+
+// The same on the way out of a failure: errors are passed over, since the first is the one to report.
+void try_remove_tree(const Path& folder, Env& env = Env::posix());
 
 // True for a name that stays in its folder: not empty, "." or "..", no '/', '\\' or control character, at
 // most 255 bytes.

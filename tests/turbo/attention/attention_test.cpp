@@ -1,0 +1,308 @@
+#include "turbo/attention/attention.h"
+
+#include <gtest/gtest.h>
+
+#include "turbo/attention/attention_reference.h"
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+AttentionShape shape(std::int64_t batch, std::int64_t seq, std::int64_t heads, std::int64_t kv_heads,
+                     std::int64_t head_dim, std::int64_t value_dim, std::int64_t window = 0,
+                     bool causal = true) {
+  const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+  return {batch, seq, seq, seq, heads, kv_heads, head_dim, value_dim, scale, causal, window};
+}
+
+// `seq_q` new tokens after seq_k - seq_q cached ones, in a cache with room for more.
+AttentionShape cached(AttentionShape s, std::int64_t seq_q, std::int64_t seq_k, std::int64_t capacity_k) {
+  s.seq_q = seq_q, s.seq_k = seq_k, s.capacity_k = capacity_k;
+  return s;
+}
+
+bool trains(const AttentionShape& s) { return s.seq_k == s.seq_q && s.capacity_k == s.seq_k; }
+
+// Inputs as `dtype` holds them, and what should come out.
+struct Expected {
+  Expected(const AttentionShape& s, DType dtype)
+      : d_out(draw(s.batch * s.seq_q * s.heads * s.value_dim, 4, dtype)),
+        reference(s, draw(s.batch * s.seq_q * s.heads * s.head_dim, 1, dtype),
+                  draw(s.batch * s.seq_k * s.kv_heads * s.head_dim, 2, dtype),
+                  draw(s.batch * s.seq_k * s.kv_heads * s.value_dim, 3, dtype)) {}
+
+  Expected& compute() {
+    reference.forward();
+    if (trains(reference.s)) reference.backward(d_out);
+    return *this;
+  }
+  static Values draw(std::int64_t n, std::uint64_t seed, DType dtype) {
+    return rounded(random_values(n, seed), dtype);
+  }
+
+  Values d_out;
+  AttentionReference reference;
+};
+
+// One attention call with all its tensors on a bench. Rows are `gap` elements longer than the heads need, and
+// a cache is longer than its keys; what lies there is NaN and must neither be read nor written.
+class Problem {
+ public:
+  Problem(OperatorBench& bench, const Expected& expected, DType dtype, std::int64_t gap = 0)
+      : bench_(bench), expected_(expected), s_(expected.reference.s), dtype_(dtype), gap_(gap) {
+    forward = {.shape = s_,
+               .q = upload(expected.reference.q, s_.seq_q, s_.seq_q, s_.heads * s_.head_dim),
+               .k = upload(expected.reference.k, s_.seq_k, s_.capacity_k, s_.kv_heads * s_.head_dim),
+               .v = upload(expected.reference.v, s_.seq_k, s_.capacity_k, s_.kv_heads * s_.value_dim),
+               .q_stride = s_.heads * s_.head_dim + gap,
+               .k_stride = s_.kv_heads * s_.head_dim + gap,
+               .v_stride = s_.kv_heads * s_.value_dim + gap,
+               .out = bench.empty(dtype, {s_.batch * s_.seq_q, s_.heads * s_.value_dim}),
+               .lse = bench.empty(DType::kF32, {s_.heads, s_.batch * s_.seq_q}),
+               .workspace = {}};
+    if (!trains(s_)) return;
+    backward = {.shape = s_,
+                .q = forward.q,
+                .k = forward.k,
+                .v = forward.v,
+                .q_stride = forward.q_stride,
+                .k_stride = forward.k_stride,
+                .v_stride = forward.v_stride,
+                .out = forward.out,
+                .lse = forward.lse,
+                .d_out = bench.upload(expected.d_out, dtype, forward.out.shape),
+                .d_q = bench.empty(dtype, forward.q.shape),
+                .d_k = bench.empty(dtype, forward.k.shape),
+                .d_v = bench.empty(dtype, forward.v.shape),
+                .d_q_stride = forward.q_stride,
+                .d_k_stride = forward.k_stride,
+                .d_v_stride = forward.v_stride,
+                .workspace = {}};
+  }
+
+  void run() {
+    bench_.run(forward);
+    if (trains(s_)) bench_.run(backward);
+  }
+
+  void expect_matches_reference() {
+    // fp32: a few hundred products per sum, rounded at random. bf16: besides the results, probabilities
+    // inside may have been rounded to bf16.
+    const double tolerance = dtype_ == DType::kF32 ? 2e-6 : 1e-2;
+    const AttentionReference& reference = expected_.reference;
+    EXPECT_LE(normalised_error(bench_.download(forward.out), reference.out), tolerance);
+    EXPECT_LE(normalised_error(bench_.download(forward.lse), reference.lse), 1e-6);
+    if (!trains(s_)) return;
+    expect_gradient(backward.d_q, reference.d_q, s_.heads * s_.head_dim, tolerance);
+    expect_gradient(backward.d_k, reference.d_k, s_.kv_heads * s_.head_dim, tolerance);
+    expect_gradient(backward.d_v, reference.d_v, s_.kv_heads * s_.value_dim, tolerance);
+  }
+
+  // Everything the two calls wrote.
+  std::vector<unsigned char> result_bytes() {
+    std::vector<unsigned char> all;
+    for (const Tensor& t : {forward.out, forward.lse, backward.d_q, backward.d_k, backward.d_v}) {
+      if (t.absent()) continue;
+      const auto raw = bench_.bytes(t);
+      all.insert(all.end(), raw.begin(), raw.end());
+    }
+    return all;
+  }
+
+  AttentionForward forward{};
+  AttentionBackward backward{};
+
+ private:
+  Tensor upload(const Values& values, std::int64_t seq, std::int64_t capacity, std::int64_t width) {
+    const std::int64_t stride = width + gap_;
+    Values padded(static_cast<std::size_t>(s_.batch * capacity * stride), NAN);
+    for (std::int64_t row = 0; row < s_.batch * seq; ++row) {
+      std::copy_n(values.begin() + row * width, width,
+                  padded.begin() + (row / seq * capacity + row % seq) * stride);
+    }
+    return bench_.upload(padded, dtype_, {s_.batch * capacity, stride});
+  }
+
+  void expect_gradient(const Tensor& tensor, const Values& expected, std::int64_t width, double tolerance) {
+    const Values all = bench_.download(tensor);
+    const std::int64_t stride = width + gap_;
+    Values actual;
+    for (std::int64_t row = 0; row < tensor.shape[0]; ++row) {
+      const auto begin = all.begin() + row * stride;
+      actual.insert(actual.end(), begin, begin + width);
+      EXPECT_TRUE(std::all_of(begin + width, begin + stride, [](double x) { return std::isnan(x); }));
+    }
+    EXPECT_LE(normalised_error(actual, expected), tolerance);
+  }
+
+  OperatorBench& bench_;
+  const Expected& expected_;
+  AttentionShape s_;
+  DType dtype_;
+  std::int64_t gap_;
+};
+
+std::vector<AttentionShape> training_shapes() {
+  return {
+      shape(2, 5, 2, 2, 12, 12),             // less than a tile, and than a vector
+      shape(1, 1, 1, 1, 1, 1),               //
+      shape(2, 130, 4, 2, 16, 24),           // grouped queries, values wider than keys, a tail tile
+      shape(1, 200, 3, 1, 80, 80, 33),       // one key head for all, sliding window inside a tile
+      shape(1, 260, 2, 2, 64, 64, 64),       // sliding window of exactly a tile: tiles to skip on both sides
+      shape(1, 257, 1, 1, 32, 32, 150),      // ... of more than a tile
+      shape(1, 100, 2, 1, 20, 7, 0, false),  // not causal
+      shape(1, 130, 1, 1, 8, 8, 10, false),  // not causal, with a limit to the past only
+      shape(1, 70, 1, 1, 256, 256),          // the widest head
+      shape(1, 66, 2, 2, 192, 128),          // as in multi-head latent attention
+      shape(9, 67, 2, 1, 64, 64),            // more heads than threads: whole heads as work items
+  };
+}
+
+std::vector<AttentionShape> cache_shapes() {
+  return {
+      cached(shape(1, 0, 4, 2, 32, 16), 1, 300, 320),          // decoding one token
+      cached(shape(2, 0, 2, 2, 64, 64), 1, 2000, 2048),        // ... after a long prompt
+      cached(shape(1, 0, 8, 1, 12, 20, 100), 1, 700, 700),     // ... within a window
+      cached(shape(3, 0, 4, 4, 80, 80), 3, 70, 90),            // a few tokens at once
+      cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256),         // a chunk of a prompt
+      cached(shape(2, 0, 1, 1, 16, 16, 40), 5, 5, 64),         // the first tokens
+      cached(shape(1, 0, 2, 2, 24, 24, 0, false), 2, 90, 90),  // not causal
+  };
+}
+
+void expect_all_match(const std::vector<AttentionShape>& shapes) {
+  const std::vector<DeviceUnderTest> specs = devices_under_test();
+  std::vector<std::unique_ptr<OperatorBench>> benches;
+  for (const DeviceUnderTest& spec : specs) benches.push_back(std::make_unique<OperatorBench>(spec));
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      Expected expected(shapes[i], dtype);
+      expected.compute();
+      for (std::size_t device = 0; device < specs.size(); ++device) {
+        SCOPED_TRACE("shape " + std::to_string(i) + " " + std::string(name_of(dtype)) + ", " +
+                     specs[device].name());
+        Problem problem(*benches[device], expected, dtype, i % 2 == 0 ? 0 : 5);
+        problem.run();
+        problem.expect_matches_reference();
+      }
+    }
+  }
+}
+
+TEST(Attention, ReferenceGradientsAreFiniteDifferences) {
+  const AttentionShape s = shape(2, 6, 2, 1, 3, 2, 4);
+  const Values q = random_values(2 * 6 * 2 * 3, 1), k = random_values(2 * 6 * 3, 2),
+               v = random_values(2 * 6 * 2, 3);
+  const Values d_out = random_values(2 * 6 * 2 * 2, 4);
+  const auto loss = [&](const Values& q_, const Values& k_, const Values& v_) {
+    AttentionReference reference(s, q_, k_, v_);
+    reference.forward();
+    return dot(reference.out, d_out);
+  };
+  AttentionReference reference(s, q, k, v);
+  reference.forward();
+  reference.backward(d_out);
+  const auto numeric_q = numeric_gradient([&](const Values& x) { return loss(x, k, v); }, q);
+  const auto numeric_k = numeric_gradient([&](const Values& x) { return loss(q, x, v); }, k);
+  const auto numeric_v = numeric_gradient([&](const Values& x) { return loss(q, k, x); }, v);
+  EXPECT_LE(normalised_error(reference.d_q, numeric_q), 1e-8);
+  EXPECT_LE(normalised_error(reference.d_k, numeric_k), 1e-8);
+  EXPECT_LE(normalised_error(reference.d_v, numeric_v), 1e-8);
+}
+
+TEST(Attention, TrainingMatchesReference) { expect_all_match(training_shapes()); }
+
+TEST(Attention, CachedKeysMatchReference) { expect_all_match(cache_shapes()); }
+
+TEST(Attention, ManyThreadsGiveTheSameBits) {
+  std::vector<AttentionShape> shapes = training_shapes();
+  for (const AttentionShape& s : cache_shapes()) shapes.push_back(s);
+  OperatorBench one({.threads = 1}), two({.threads = 2}), three({.threads = 3});
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      SCOPED_TRACE("shape " + std::to_string(i) + " " + std::string(name_of(dtype)));
+      const Expected inputs(shapes[i], dtype);
+      const auto run = [&](OperatorBench& bench) {
+        Problem problem(bench, inputs, dtype);
+        problem.run();
+        return problem.result_bytes();
+      };
+      const auto bytes = run(one);
+      EXPECT_EQ(run(two), bytes);
+      EXPECT_EQ(run(three), bytes);
+    }
+  }
+}
+
+TEST(Attention, WorkspaceIsLargeEnoughAndNeedsNoClearing) {
+  for (const AttentionShape& s : {shape(2, 130, 4, 2, 16, 24), shape(9, 67, 2, 1, 64, 64),
+                                  cached(shape(2, 0, 2, 2, 64, 64), 1, 2000, 2048)}) {
+    OperatorBench bench;
+    const auto block = bench.context().scratch.allocate(OperatorBench::kScratchBytes);
+    const Tensor scratch(block.address, DType::kU8, {OperatorBench::kScratchBytes});
+    bench.context().scratch.release(block);
+    std::memset(scratch.data, 0xFF, static_cast<std::size_t>(scratch.bytes()));
+    Expected expected(s, DType::kF32);
+    Problem problem(bench, expected.compute(), DType::kF32);
+    problem.run();
+    problem.expect_matches_reference();
+
+    const auto need = [&](const auto& call) {
+      return bench.device().kernels()[call.kId].workspace_bytes(bench.device().kernel_context(), &call);
+    };
+    const std::int64_t used =
+        std::max(need(problem.forward), trains(s) ? need(problem.backward) : std::int64_t{0});
+    const auto raw = bench.bytes(scratch);
+    EXPECT_TRUE(std::all_of(raw.begin() + used, raw.end(), [](unsigned char byte) { return byte == 0xFF; }));
+  }
+}
+
+TEST(Attention, LogSumExpIsOptional) {
+  OperatorBench bench;
+  Expected expected(shape(1, 70, 2, 1, 16, 16), DType::kF32);
+  Problem problem(bench, expected.compute(), DType::kF32);
+  problem.forward.lse = Tensor();
+  bench.run(problem.forward);
+  EXPECT_LE(normalised_error(bench.download(problem.forward.out), expected.reference.out), 2e-6);
+}
+
+TEST(Attention, LargeScoresDoNotOverflow) {
+  OperatorBench bench;
+  AttentionShape s = shape(1, 80, 1, 1, 16, 16);
+  s.scale = 100;
+  Expected expected(s, DType::kF32);
+  Problem problem(bench, expected.compute(), DType::kF32);
+  problem.run();
+  // Scores reach a thousand, so an error of half an ulp in one is 3e-5 in a probability.
+  EXPECT_LE(normalised_error(bench.download(problem.forward.out), expected.reference.out), 1e-3);
+}
+
+TEST(Attention, NanInAKeyReachesTheQueriesThatSeeIt) {
+  OperatorBench bench;
+  const Expected inputs(shape(1, 140, 1, 1, 8, 8), DType::kF32);
+  Problem problem(bench, inputs, DType::kF32);
+  Values keys = inputs.reference.k;
+  keys[100 * 8 + 3] = NAN;
+  bench.write(problem.forward.k, keys);
+  bench.run(problem.forward);
+  const Values out = bench.download(problem.forward.out);
+  for (std::size_t i = 0; i < 140; ++i) EXPECT_EQ(std::isnan(out[i * 8]), i >= 100) << i;
+}
+
+TEST(Attention, FlopsCountVisiblePairs) {
+  for (const AttentionShape& s :
+       {shape(2, 50, 4, 2, 16, 24), shape(1, 50, 1, 1, 8, 8, 7), shape(1, 9, 1, 1, 8, 8, 3, false),
+        cached(shape(1, 0, 1, 1, 8, 8, 5), 4, 30, 40)}) {
+    AttentionForward call{};
+    call.shape = s;
+    const AttentionReference reference(s, {}, {}, {});
+    double pairs = 0;
+    for (std::int64_t i = 0; i < s.seq_q; ++i) {
+      for (std::int64_t j = 0; j < s.seq_k; ++j) pairs += reference.visible(i, j) ? 1 : 0;
+    }
+    EXPECT_EQ(call.flops(), pairs * static_cast<double>(s.batch * s.heads * 2 * (s.head_dim + s.value_dim)));
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

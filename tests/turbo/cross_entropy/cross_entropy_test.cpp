@@ -1,0 +1,158 @@
+#include "turbo/cross_entropy/cross_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+struct Reference {
+  Values loss, d_logits;
+};
+
+Reference reference(const Values& logits, const Values& labels, const Values& weights) {
+  const std::size_t tokens = labels.size(), vocab = logits.size() / tokens;
+  Reference result{Values(tokens), Values(logits.size())};
+  for (std::size_t t = 0; t < tokens; ++t) {
+    if (weights[t] == 0) continue;
+    const double* x = &logits[t * vocab];
+    const double max = *std::max_element(x, x + vocab);
+    const auto label = static_cast<std::size_t>(labels[t]);
+    double sum = 0;
+    for (std::size_t i = 0; i < vocab; ++i) sum += std::exp(x[i] - max);
+    result.loss[t] = weights[t] * (max + std::log(sum) - x[label]);
+    for (std::size_t i = 0; i < vocab; ++i) {
+      result.d_logits[t * vocab + i] = weights[t] * (std::exp(x[i] - max) / sum - (i == label ? 1 : 0));
+    }
+  }
+  return result;
+}
+
+struct Problem {
+  Problem(std::int64_t token_count, std::int64_t vocabulary, double scale = 3)
+      : tokens(token_count), vocab(vocabulary) {
+    logits = rounded(random_values(tokens * vocab, 1, scale), DType::kF32);
+    weights = rounded(random_values(tokens, 2), DType::kF32);
+    for (std::int64_t t = 0; t < tokens; ++t) labels.push_back(static_cast<double>(t * 7919 % vocab));
+  }
+  CrossEntropy upload(OperatorBench& bench, DType gradient) {
+    const Tensor x = bench.upload(logits, DType::kF32, {tokens, vocab});
+    return {.logits = x,
+            .labels = bench.upload(labels, DType::kI32, {tokens}),
+            .weights = bench.upload(weights, DType::kF32, {tokens}),
+            .loss = bench.empty(DType::kF32, {tokens}),
+            .d_logits = bench.empty(gradient, {tokens, vocab})};
+  }
+  std::int64_t tokens, vocab;
+  Values logits, labels, weights;
+};
+
+TEST(CrossEntropy, ReferenceGradientIsFiniteDifferences) {
+  Problem p(3, 5);
+  const auto loss = [&](const Values& x) {
+    const Values terms = reference(x, p.labels, p.weights).loss;
+    return terms[0] + terms[1] + terms[2];
+  };
+  EXPECT_LE(
+      normalised_error(reference(p.logits, p.labels, p.weights).d_logits, numeric_gradient(loss, p.logits)),
+      1e-8);
+}
+
+TEST(CrossEntropy, MatchesReference) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    // One class; less than a vector; odd; around the block of 2048; a real vocabulary.
+    for (const std::int64_t vocab : {1, 5, 63, 1000, 2047, 2048, 2049, 50304}) {
+      SCOPED_TRACE(vocab);
+      Problem p(7, vocab);
+      const Reference expected = reference(p.logits, p.labels, p.weights);
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        const CrossEntropy call = p.upload(bench, dtype);
+        bench.run(call);
+        // exp is good to 2 ulp and sums of positive terms cannot cancel.
+        EXPECT_LE(normalised_error(bench.download(call.loss), expected.loss), 5e-7);
+        EXPECT_LE(normalised_error(bench.download(call.d_logits), expected.d_logits),
+                  dtype == DType::kF32 ? 1e-6 : 0x1p-8);
+      }
+    }
+  }
+}
+
+TEST(CrossEntropy, GradientMayReplaceLogitsOrBeAbsent) {
+  OperatorBench bench;
+  Problem p(5, 3001);
+  const Reference expected = reference(p.logits, p.labels, p.weights);
+  CrossEntropy call = p.upload(bench, DType::kF32);
+  call.d_logits = Tensor();
+  bench.run(call);
+  EXPECT_LE(normalised_error(bench.download(call.loss), expected.loss), 5e-7);
+  EXPECT_EQ(normalised_error(bench.download(call.logits), p.logits), 0);
+
+  call.d_logits = call.logits;
+  bench.run(call);
+  EXPECT_LE(normalised_error(bench.download(call.loss), expected.loss), 5e-7);
+  EXPECT_LE(normalised_error(bench.download(call.logits), expected.d_logits), 1e-6);
+}
+
+TEST(CrossEntropy, MaskedTokensAreExactlyZeroWhateverTheirLogitsAndLabels) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    OperatorBench bench;
+    Problem p(4, 100);
+    p.weights = {1, 0, 0, 1};
+    p.labels[1] = -100;  // what data sets write for "ignore"
+    p.labels[2] = 1e9;
+    for (std::size_t i = 0; i < 100; ++i) p.logits[100 + i] = i % 2 == 0 ? NAN : INFINITY;
+    const CrossEntropy call = p.upload(bench, dtype);
+    bench.run(call);
+    const Values loss = bench.download(call.loss), gradient = bench.download(call.d_logits);
+    EXPECT_NE(loss[0], 0);
+    for (std::size_t t : {1U, 2U}) {
+      EXPECT_EQ(loss[t], 0);
+      for (std::size_t i = 0; i < 100; ++i) EXPECT_EQ(gradient[t * 100 + i], 0);
+    }
+  }
+}
+
+TEST(CrossEntropy, InfiniteAndHugeLogits) {
+  OperatorBench bench;
+  Problem p(4, 5000);
+  p.weights = {1, 1, 1, 1};
+  p.labels = {4999, 10, 20, 30};
+  for (std::size_t i = 0; i < 3000; ++i) p.logits[i] = -INFINITY;  // a whole block of excluded classes
+  p.logits[5000 + 10] = 1e30;                                      // certainty
+  p.logits[10000 + 21] = 1e30;                                     // certainty of something else
+  p.logits[15000 + 77] = NAN;
+  const CrossEntropy call = p.upload(bench, DType::kF32);
+  bench.run(call);
+  const Values loss = bench.download(call.loss), gradient = bench.download(call.d_logits);
+  const Values first_row(p.logits.begin(), p.logits.begin() + 5000);
+  const Reference expected = reference(first_row, {4999}, {1});
+  EXPECT_NEAR(loss[0], expected.loss[0], 1e-5);
+  EXPECT_EQ(gradient[0], 0);
+  EXPECT_EQ(loss[1], 0);
+  EXPECT_EQ(gradient[5000 + 10], 0);
+  EXPECT_NEAR(loss[2] / 1e30, 1, 1e-6);
+  EXPECT_EQ(gradient[10000 + 20], -1);
+  EXPECT_EQ(gradient[10000 + 21], 1);
+  EXPECT_TRUE(std::isnan(loss[3]));
+}
+
+TEST(CrossEntropy, ManyThreadsGiveTheSameBits) {
+  std::vector<unsigned char> expected;
+  for (const int threads : {1, 2, 3}) {
+    OperatorBench bench({.threads = threads});
+    Problem p(33, 2111);
+    const CrossEntropy call = p.upload(bench, DType::kF32);
+    bench.run(call);
+    std::vector<unsigned char> actual = bench.bytes(call.loss);
+    const auto gradient = bench.bytes(call.d_logits);
+    actual.insert(actual.end(), gradient.begin(), gradient.end());
+    if (threads == 1) expected = actual;
+    EXPECT_EQ(actual, expected) << threads << " threads";
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

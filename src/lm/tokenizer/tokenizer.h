@@ -32,6 +32,8 @@ struct SpecialIds {
   std::optional<int32_t> unk;  // stands for what the vocabulary cannot express
 };
 
+class Decoding;  // decoding.h: how an implementation turns ids into text
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -49,7 +51,7 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, bool add_special = true) const;
 
   // Throws Error(kInvalid) for an id outside [0, vocab_size). `skip_special` leaves special tokens out.
-  virtual std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
+  std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
 
   // The token as written in the vocabulary, for people to look at ("Ġthe", "<|eot_id|>").
   virtual std::string token_text(int32_t id) const = 0;
@@ -66,14 +68,12 @@ class Tokenizer {
   // empty.
   virtual std::string_view chat_template() const { return {}; }
 
+  // What in its files was understood and is ignored (truncation settings), for the user to see once.
+  virtual std::vector<std::string> notes() const { return {}; }
+
  protected:
   friend class StreamDecoder;
-  // Appends the bytes that `id` contributes to a decoded text; `first` where nothing was decoded before it
-  // (some tokenizers drop the leading space of a text). The bytes of several tokens may form one character.
-  virtual void append_token_bytes(int32_t id, bool first, std::string& bytes) const = 0;
-  // Whether decode() turns bytes that are not UTF-8 into U+FFFD.
-  virtual bool decodes_to_utf8() const { return true; }
-
+  virtual std::unique_ptr<Decoding> new_decoding() const = 0;
   void check_id(int32_t id) const;
 };
 
@@ -82,8 +82,8 @@ class Tokenizer {
 // not thread-safe. The tokenizer must outlive it.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true)
-      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true);
+  ~StreamDecoder();
 
   // The text that became complete with this token; may be empty.
   std::string push(int32_t id);
@@ -93,18 +93,20 @@ class StreamDecoder {
  private:
   const Tokenizer& tokenizer_;
   bool skip_special_;
-  bool first_ = true;
-  std::string pending_;  // at most an unfinished character
+  std::unique_ptr<Decoding> decoding_;
 };
 
-// Loads a tokenizer by Megatron's and Primus's tokenizer_type:
-//   HuggingFaceTokenizer, Llama3Tokenizer, GPT2BPETokenizer   `model`: a tokenizer.json, or the folder that
-//   holds one SentencePieceTokenizer, Llama2Tokenizer, GPTSentencePieceTokenizer   `model`: a SentencePiece
-//   .model or its folder TikTokenizer   `model`: a tiktoken rank file NullTokenizer  `model`: the vocabulary
-//   size in decimal; text is numbers between spaces ByteTokenizer  `model`: empty; 256 byte values and one
-//   end-of-document id
-// An empty `type` is deduced from `model`. Errors: kInvalid for a broken file (with its name), kUnsupported
-// naming the component that is not supported, kIo where it cannot be read.
+// Loads a tokenizer by tokenizer_type and tokenizer_model as Megatron and Primus name them.
+//   HuggingFaceTokenizer, GPT2BPETokenizer, Llama3Tokenizer, and the model-named types that Primus adds
+//                    `model`: a tokenizer.json, or the model folder that holds one
+//   Llama2Tokenizer, SentencePieceTokenizer, GPTSentencePieceTokenizer   a SentencePiece .model or its folder
+//   TikTokenizer     a tiktoken rank file
+//   NullTokenizer    the vocabulary size in decimal: text is numbers with spaces between, one more id ends
+//   documents ByteTokenizer    empty: 256 byte values, and id 256 that ends documents
+// What the file holds decides between the first three kinds, whatever type names them; an empty `type` means
+// just that, and the byte tokenizer where `model` is empty too. Errors: kInvalid for an unknown type, a
+// missing or broken file (with its name), kUnsupported naming the component that is not supported, kIo where
+// it cannot be read.
 std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view type, const std::string& model);
 
 }  // namespace primus

@@ -1,0 +1,147 @@
+// Byte-pair encoding: merges neighbouring symbols, always the pair of lowest rank and of those the leftmost,
+// until no neighbours have a rank (Sennrich et al. 2016; the order is that of Hugging Face tokenizers and of
+// SentencePiece).
+//
+// Short words are merged by scanning for the lowest rank, long ones with a heap over a linked list, so that n
+// symbols cost n log n whatever they are. Encoder adds a cache of recent words in front.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace primus {
+
+// What happens when two symbols meet: an immutable hash table from pairs of ids.
+class MergeTable {
+ public:
+  struct Merge {
+    int32_t left, right;  // the pair
+    int32_t result;       // what it becomes
+    uint32_t rank;        // lower ranks merge first; equal ranks from the left
+  };
+  static constexpr uint32_t kNoRank = UINT32_MAX;
+
+  MergeTable() : MergeTable(std::span<const Merge>()) {}
+  // Of several merges of one pair the last counts.
+  explicit MergeTable(std::span<const Merge> merges);
+
+  struct Found {
+    uint32_t rank;
+    int32_t result;
+  };
+  // {kNoRank, -1} for a pair that does not merge. Negative ids never merge.
+  Found find(int32_t left, int32_t right) const {
+    const uint64_t key = pack(left, right);
+    for (size_t slot = hash(key) >> shift_;; slot = (slot + 1) & mask_) {
+      const Slot& s = slots_[slot];
+      if (s.key == key) return {s.rank, s.result};
+      if (s.key == kEmpty) return {kNoRank, -1};
+    }
+  }
+
+ private:
+  struct Slot {
+    uint64_t key = kEmpty;
+    uint32_t rank = kNoRank;
+    int32_t result = -1;
+  };
+  static constexpr uint64_t kEmpty = UINT64_MAX;
+  static uint64_t pack(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+  static uint64_t hash(uint64_t key) { return (key ^ key >> 29) * 0x9E3779B97F4A7C15u; }
+
+  std::vector<Slot> slots_;
+  size_t mask_ = 0;
+  int shift_ = 0;
+};
+
+// Working memory of one merging thread.
+struct MergeScratch {
+  struct Node {
+    int32_t id, previous, next;  // indices of the neighbours, -1 at the ends; id -2: merged away
+  };
+  struct Candidate {
+    uint32_t rank;
+    int32_t position;  // of the left symbol
+    int32_t result;
+  };
+  std::vector<Node> nodes;
+  std::vector<Candidate> heap;
+  std::vector<MergeTable::Found> pairs;
+};
+
+// Merges `symbols` in place as far as they go. At most 2^31 - 1 symbols.
+void merge_symbols(const MergeTable& merges, std::vector<int32_t>& symbols, MergeScratch& scratch);
+
+// Remembers the ids of recent short words: direct-mapped, so bounded and without upkeep. Not thread-safe: one
+// per thread.
+class WordCache {
+ public:
+  static constexpr size_t kMaxBytes = 31;
+  static constexpr size_t kMaxIds = 7;
+
+  WordCache() : entries_(size_t{1} << kBits) {}
+
+  // Appends the ids of `word` if they are known. Otherwise returns false and prepares store().
+  bool lookup(std::string_view word, std::vector<int32_t>& ids);
+  // Keeps the ids of the word just looked up in vain, if they are few enough.
+  void store(std::span<const int32_t> ids);
+
+ private:
+  static constexpr int kBits = 15;
+  struct alignas(64) Entry {
+    uint64_t key[4] = {};  // the bytes, zero-padded, and the length in the last one; all zero: free
+    int32_t ids[kMaxIds] = {};
+    uint32_t count = 0;
+  };
+  std::vector<Entry> entries_;
+  Entry* missed_ = nullptr;
+  uint64_t missed_key_[4] = {};
+};
+
+// Objects that threads borrow one at a time: as many as ever were in use at once.
+template <class T>
+class Pool {
+ public:
+  class Lease {
+   public:
+    Lease(Pool& pool, std::unique_ptr<T> object) : pool_(pool), object_(std::move(object)) {}
+    ~Lease() {
+      const std::lock_guard lock(pool_.mutex_);
+      pool_.free_.push_back(std::move(object_));
+    }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    T& operator*() const { return *object_; }
+    T* operator->() const { return object_.get(); }
+
+   private:
+    Pool& pool_;
+    std::unique_ptr<T> object_;
+  };
+
+  Lease borrow() {
+    std::unique_ptr<T> object;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        object = std::move(free_.back());
+        free_.pop_back();
+      }
+    }
+    if (object == nullptr) object = std::make_unique<T>();
+    return Lease(*this, std::move(object));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<T>> free_;
+};
+
+}  // namespace primus

@@ -1,0 +1,31 @@
+// Hugging Face tokenizer.json: added tokens, normalizer, pre-tokenizer, BPE model, post-processor, decoder.
+//
+// Format: https://huggingface.co/docs/tokenizers. Equal to the `tokenizers` library id by id; tests hold its
+// own output for three tokenizers. What is not supported (WordPiece, a Unigram model, dropout, some stages)
+// is refused by name.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus {
+
+// The text files of a tokenizer as they lie in a model folder; empty where there is none.
+struct HuggingFaceFiles {
+  std::string tokenizer_json;
+  std::string tokenizer_config_json;
+  std::string special_tokens_map_json;
+  std::string chat_template_jinja;
+  std::string path = "tokenizer.json";  // of tokenizer_json, for messages
+};
+
+// Reads `path` (a tokenizer.json, or its folder) and what lies beside it. Error as load_tokenizer.
+HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path);
+
+// `type` is what name() then returns.
+std::unique_ptr<const Tokenizer> make_huggingface_tokenizer(HuggingFaceFiles files, std::string type);
+
+}  // namespace primus

@@ -1,0 +1,19 @@
+// Tokenizers that need no file: bytes as tokens, and numbers as text.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus {
+
+// Ids 0..255 are the bytes of the text; 256, written <|endoftext|>, ends a document. Any bytes can be
+// encoded.
+std::unique_ptr<const Tokenizer> make_byte_tokenizer();
+
+// Megatron's NullTokenizer: "17 4 99" is [17, 4, 99], of [0, vocab_size]; the last id, vocab_size, ends a
+// document.
+std::unique_ptr<const Tokenizer> make_null_tokenizer(int32_t vocab_size);
+
+}  // namespace primus

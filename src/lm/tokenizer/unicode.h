@@ -1,0 +1,86 @@
+// UTF-8, and the Unicode properties that pre-tokenizers and normalizers ask about (Unicode 15.0, from
+// utf8proc).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace primus::unicode {
+
+inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+
+// Length of the UTF-8 character that starts with `lead`; text must be valid.
+inline int char_length(char lead) {
+  const auto byte = static_cast<unsigned char>(lead);
+  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
+
+// The code point at `p`, of valid UTF-8; adds its length to `p`.
+inline char32_t decode(const char*& p) {
+  const auto b = [p](int i) { return static_cast<char32_t>(static_cast<unsigned char>(p[i])); };
+  const char32_t lead = b(0);
+  if (lead < 0x80) return p += 1, lead;
+  char32_t c;
+  if (lead < 0xE0) {
+    c = (lead & 0x1F) << 6 | (b(1) & 0x3F);
+    p += 2;
+  } else if (lead < 0xF0) {
+    c = (lead & 0x0F) << 12 | (b(1) & 0x3F) << 6 | (b(2) & 0x3F);
+    p += 3;
+  } else {
+    c = (lead & 0x07) << 18 | (b(1) & 0x3F) << 12 | (b(2) & 0x3F) << 6 | (b(3) & 0x3F);
+    p += 4;
+  }
+  return c;
+}
+
+void append(char32_t code_point, std::string& out);
+
+// Length of the longest valid UTF-8 prefix. With `incomplete`, reports how many bytes after it are the start
+// of a character that further bytes may complete (0 where they are simply wrong).
+size_t valid_prefix(std::string_view text, size_t* incomplete = nullptr);
+inline bool is_valid(std::string_view text) { return valid_prefix(text) == text.size(); }
+// Appends `text` with each maximal invalid part replaced by U+FFFD (the WHATWG and Rust from_utf8_lossy
+// rule).
+void append_lossy(std::string_view text, std::string& out);
+// `text` itself when it is valid, otherwise a repaired copy kept in `storage`.
+std::string_view valid_or_repaired(std::string_view text, std::string& storage);
+
+// Property bits of a code point.
+enum : uint8_t {
+  kLetter = 1,        // \p{L}
+  kNumber = 2,        // \p{N}
+  kSpace = 4,         // \s, White_Space
+  kNewline = 8,       // \r or \n
+  kUpperLike = 16,    // Lu, Lt, Lm, Lo, M
+  kLowerLike = 32,    // Ll, Lm, Lo, M
+  kPunctuation = 64,  // \p{P}
+  kWord = 128,        // \w
+};
+
+// Property bits by code point: a two-level table, filled once.
+class PropertyTable {
+ public:
+  uint8_t operator[](char32_t c) const { return blocks_[stage1_[c >> 8]][c & 0xFF]; }
+  uint8_t ascii(char c) const { return blocks_[0][static_cast<unsigned char>(c)]; }
+
+ private:
+  friend const PropertyTable& properties();
+  PropertyTable();
+  std::array<uint16_t, 0x1100> stage1_;
+  std::vector<std::array<uint8_t, 256>> blocks_;  // block 0 holds ASCII
+};
+const PropertyTable& properties();
+
+enum class Form { kNfc, kNfd, kNfkc, kNfkd };
+// The normal form of valid UTF-8, in time n log n whatever the text (long runs of combining marks included).
+std::string normalize(std::string_view text, Form form);
+// Whether `text` is certainly in NFC already; false may mean "perhaps".
+bool is_surely_nfc(std::string_view text);
+
+std::string lowercase(std::string_view text);
+
+}  // namespace primus::unicode

@@ -1,0 +1,48 @@
+// The tokens of a model: text to id and back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace primus {
+
+// Built once, then read by any number of threads.
+class Vocabulary {
+ public:
+  Vocabulary() = default;
+  Vocabulary(const Vocabulary&) = delete;  // the map points into the pool
+  Vocabulary& operator=(const Vocabulary&) = delete;
+  Vocabulary(Vocabulary&&) = default;
+  Vocabulary& operator=(Vocabulary&&) = default;
+
+  // Notes a token. Ids may come in any order and leave gaps.
+  void add(std::string_view text, int64_t id);
+  // Makes lookups work. Error(kInvalid) for an id that is negative, used twice, or far beyond the number of
+  // tokens; of two entries with one text the last counts.
+  void finish();
+
+  // One past the largest id.
+  int32_t size() const { return static_cast<int32_t>(texts_.size()); }
+  std::optional<int32_t> find(std::string_view text) const {
+    const auto it = ids_.find(text);
+    return it == ids_.end() ? std::nullopt : std::optional(it->second);
+  }
+  // Empty for an id in a gap.
+  std::string_view text(int32_t id) const { return texts_[static_cast<size_t>(id)]; }
+
+ private:
+  struct Entry {
+    size_t begin, length;
+    int64_t id;
+  };
+  std::vector<Entry> entries_;  // until finish()
+  std::vector<char> pool_;      // a vector, whose storage stays where it is when it is moved
+  std::vector<std::string_view> texts_;
+  std::unordered_map<std::string_view, int32_t> ids_;
+};
+
+}  // namespace primus

@@ -11,6 +11,7 @@
 // The reference works in double on the values as the device stores them: pass inputs through rounded() first.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -91,7 +92,7 @@ inline Values rounded(Values values, DType dtype) {
 }
 
 // Half a unit in the last place, relative: the most that rounding a result to this type can cost.
-inline double rounding_error(DType dtype) { return dtype == DType::kBF16 ? 0x1p-9 : 0x1p-24; }
+inline double rounding_error(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 : 0x1p-24; }
 
 // max |actual - expected| / max |expected|: the error relative to the largest element, so that elements which
 // cancel to nearly nothing do not ask for more digits than the sum they come from has. Infinite when a NaN,

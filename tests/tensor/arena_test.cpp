@@ -1,0 +1,139 @@
+#include "tensor/arena.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace primus {
+namespace {
+
+constexpr std::int64_t kUnit = Arena::kAlignment;
+
+// Any address will do: an arena never looks at the memory.
+char* base() { return reinterpret_cast<char*>(std::uintptr_t{1} << 40); }
+
+TEST(Arena, BlocksAreAlignedAndAddressedFromTheBase) {
+  Arena arena("stash", base(), 10 * kUnit);
+  const auto a = arena.allocate(1), b = arena.allocate(kUnit + 1), c = arena.allocate(0);
+  EXPECT_EQ(a.offset, 0);
+  EXPECT_EQ(b.offset, kUnit);
+  EXPECT_EQ(c.offset, 3 * kUnit);
+  EXPECT_EQ(b.address, base() + b.offset);
+  EXPECT_EQ(b.bytes, kUnit + 1);
+  EXPECT_EQ(arena.in_use(), 4 * kUnit);
+  EXPECT_EQ(arena.high_water(), 4 * kUnit);
+}
+
+TEST(Arena, FreeRunsMergeWithBothNeighbours) {
+  Arena arena("stash", base(), 4 * kUnit);
+  const auto a = arena.allocate(kUnit), b = arena.allocate(kUnit), c = arena.allocate(kUnit),
+             d = arena.allocate(kUnit);
+  // The last release joins a run on either side, in every order of release.
+  arena.release(a);
+  arena.release(c);
+  arena.release(b);
+  EXPECT_EQ(arena.allocate(3 * kUnit).offset, 0);
+  arena.release(d);
+  EXPECT_EQ(arena.allocate(kUnit).offset, 3 * kUnit);
+}
+
+TEST(Arena, TheSmallestRunThatFitsIsTaken) {
+  Arena arena("stash", base(), 100 * kUnit);
+  const auto large = arena.allocate(5 * kUnit);
+  arena.allocate(kUnit);
+  const auto small = arena.allocate(2 * kUnit);
+  arena.allocate(kUnit);
+  arena.release(large);
+  arena.release(small);
+  EXPECT_EQ(arena.allocate(2 * kUnit).offset, small.offset);
+  EXPECT_EQ(arena.allocate(3 * kUnit).offset, large.offset);
+}
+
+TEST(Arena, OutOfRoomNamesTheArena) {
+  Arena arena("scratch", base(), 2 * kUnit);
+  arena.allocate(kUnit);
+  try {
+    arena.allocate(kUnit + 1);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
+    EXPECT_NE(what.find("'scratch'"), std::string::npos) << what;
+    EXPECT_NE(what.find(std::to_string(kUnit + 1)), std::string::npos) << what;
+  }
+  EXPECT_EQ(arena.allocate(kUnit).offset, kUnit);  // unharmed
+}
+
+TEST(Arena, FragmentedRoomIsNoRoom) {
+  Arena arena("stash", base(), 3 * kUnit);
+  const auto a = arena.allocate(kUnit);
+  arena.allocate(kUnit);
+  const auto c = arena.allocate(kUnit);
+  arena.release(a);
+  arena.release(c);
+  EXPECT_THROW(arena.allocate(2 * kUnit), Error);
+}
+
+// A random program of allocations and releases, the same for every arena given the same seed. Returns the
+// offsets.
+std::vector<std::int64_t> run_program(Arena& arena, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<Arena::Block> live;
+  std::vector<std::int64_t> offsets;
+  for (int step = 0; step < 2000; ++step) {
+    if (live.empty() || random() % 100 < 52) {
+      live.push_back(arena.allocate(static_cast<std::int64_t>(random() % 20000)));
+      offsets.push_back(live.back().offset);
+    } else {
+      const std::size_t victim = random() % live.size();
+      arena.release(live[victim]);
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(victim));
+    }
+  }
+  for (const auto& block : live) arena.release(block);
+  return offsets;
+}
+
+TEST(Arena, MeasuringTellsExactlyWhatIsNeeded) {
+  for (unsigned seed = 1; seed <= 30; ++seed) {
+    Arena measured("stash");
+    EXPECT_TRUE(measured.measuring());
+    const auto offsets = run_program(measured, seed);
+    EXPECT_EQ(measured.in_use(), 0);
+
+    Arena exact("stash", base(), measured.high_water());
+    EXPECT_EQ(run_program(exact, seed), offsets);
+    EXPECT_EQ(exact.high_water(), measured.high_water());
+
+    Arena tight("stash", base(), measured.high_water() - 1);
+    EXPECT_THROW(run_program(tight, seed), Error) << seed;
+  }
+}
+
+TEST(Arena, LiveBlocksNeverOverlap) {
+  std::mt19937 random(7);
+  Arena arena("stash", base(), std::int64_t{1} << 24);
+  std::vector<Arena::Block> live;
+  for (int step = 0; step < 3000; ++step) {
+    if (live.empty() || random() % 2 == 0) {
+      const auto block = arena.allocate(static_cast<std::int64_t>(random() % 4000));
+      for (const auto& other : live) {
+        const std::int64_t end = block.offset + std::max<std::int64_t>(block.bytes, 1);
+        const std::int64_t other_end = other.offset + std::max<std::int64_t>(other.bytes, 1);
+        ASSERT_TRUE(end <= other.offset || other_end <= block.offset);
+      }
+      live.push_back(block);
+    } else {
+      const std::size_t victim = random() % live.size();
+      arena.release(live[victim]);
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(victim));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace primus

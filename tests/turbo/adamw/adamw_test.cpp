@@ -1,0 +1,155 @@
+#include "turbo/adamw/adamw.h"
+
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+struct State {
+  Values param, exp_avg, exp_avg_sq;
+};
+
+struct Settings {
+  double lr = 1e-2, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+};
+
+// One step as torch.optim.AdamW does it, in double.
+void reference_step(State& s, const Values& grad, double scale, const Settings& set, int step) {
+  const double bias1 = 1 - std::pow(set.beta1, step), bias2 = 1 - std::pow(set.beta2, step);
+  for (std::size_t i = 0; i < grad.size(); ++i) {
+    const double g = grad[i] * scale;
+    s.param[i] *= 1 - set.lr * set.weight_decay;
+    s.exp_avg[i] = set.beta1 * s.exp_avg[i] + (1 - set.beta1) * g;
+    s.exp_avg_sq[i] = set.beta2 * s.exp_avg_sq[i] + (1 - set.beta2) * g * g;
+    const double denominator = std::sqrt(s.exp_avg_sq[i]) / std::sqrt(bias2) + set.eps;
+    s.param[i] -= set.lr / bias1 * s.exp_avg[i] / denominator;
+  }
+}
+
+class AdamWTest : public ::testing::TestWithParam<DeviceUnderTest> {};
+INSTANTIATE_TEST_SUITE_P(Devices, AdamWTest, ::testing::ValuesIn(devices_under_test()));
+
+TEST_P(AdamWTest, TenStepsFollowTheReference) {
+  OperatorBench bench(GetParam());
+  const Settings set;
+  for (const std::int64_t n : {1, 47, 20011}) {
+    State state{rounded(random_values(n, 1), DType::kF32), Values(static_cast<std::size_t>(n)),
+                Values(static_cast<std::size_t>(n))};
+    const Tensor param = bench.upload(state.param, DType::kF32, {n});
+    const Tensor exp_avg = bench.zeros(DType::kF32, {n}), exp_avg_sq = bench.zeros(DType::kF32, {n});
+    const Tensor working = bench.empty(DType::kBF16, {n});
+    for (int step = 1; step <= 10; ++step) {
+      const double scale = rounded(1.0 / step, DType::kF32);
+      const Values grad = rounded(random_values(n, static_cast<std::uint64_t>(step), 0.3), DType::kF32);
+      reference_step(state, grad, scale, set, step);
+      bench.run(AdamW{.param = param,
+                      .grad = bench.upload(grad, DType::kF32, {n}),
+                      .exp_avg = exp_avg,
+                      .exp_avg_sq = exp_avg_sq,
+                      .grad_scale = bench.upload({scale}, DType::kF32, {1}),
+                      .working = step % 2 == 0 ? working : Tensor(),
+                      .lr = static_cast<float>(set.lr),
+                      .beta1 = static_cast<float>(set.beta1),
+                      .beta2 = static_cast<float>(set.beta2),
+                      .eps = static_cast<float>(set.eps),
+                      .weight_decay = static_cast<float>(set.weight_decay),
+                      .bias1 = static_cast<float>(1 - std::pow(set.beta1, step)),
+                      .bias2 = static_cast<float>(1 - std::pow(set.beta2, step))});
+    }
+    EXPECT_LE(normalised_error(bench.download(param), state.param), 2e-6);
+    EXPECT_LE(normalised_error(bench.download(exp_avg), state.exp_avg), 2e-6);
+    EXPECT_LE(normalised_error(bench.download(exp_avg_sq), state.exp_avg_sq), 2e-6);
+    EXPECT_EQ(bench.download(working), rounded(bench.download(param), DType::kBF16));
+  }
+}
+
+TEST_P(AdamWTest, AZeroGradientOnlyDecays) {
+  OperatorBench bench(GetParam());
+  const Tensor param = bench.upload({1, -2, 3}, DType::kF32, {3});
+  bench.run(AdamW{.param = param,
+                  .grad = bench.zeros(DType::kF32, {3}),
+                  .exp_avg = bench.zeros(DType::kF32, {3}),
+                  .exp_avg_sq = bench.zeros(DType::kF32, {3}),
+                  .grad_scale = bench.upload({1}, DType::kF32, {1}),
+                  .working = {},
+                  .lr = 0.5F,
+                  .beta1 = 0.9F,
+                  .beta2 = 0.95F,
+                  .eps = 1e-8F,
+                  .weight_decay = 0.5F,
+                  .bias1 = 0.1F,
+                  .bias2 = 0.05F});
+  EXPECT_EQ(bench.download(param), (Values{0.75, -1.5, 2.25}));
+}
+
+TEST_P(AdamWTest, SumOfSquaresIsADoubleSum) {
+  OperatorBench bench(GetParam());
+  for (const std::int64_t n : {1, 33, 100003}) {
+    const Values x = rounded(random_values(n, 1), DType::kF32);
+    const double expected = dot(x, x);
+    const Tensor out = bench.empty(DType::kF64, {1});
+    const Tensor x_device = bench.upload(x, DType::kF32, {n});
+    bench.run(SumOfSquares{.x = x_device, .out = out, .accumulate = false});
+    EXPECT_NEAR(bench.download(out)[0], expected, 1e-12 * expected);
+    bench.run(SumOfSquares{.x = x_device, .out = out, .accumulate = true});
+    EXPECT_NEAR(bench.download(out)[0], 2 * expected, 1e-12 * expected);
+  }
+  // Squares that a float cannot hold.
+  const Tensor out = bench.zeros(DType::kF64, {1});
+  bench.run(SumOfSquares{.x = bench.upload({1e25, 1e25}, DType::kF32, {2}), .out = out, .accumulate = false});
+  EXPECT_NEAR(bench.download(out)[0], 2e50, 1e44);
+}
+
+TEST_P(AdamWTest, ClipCoefficient) {
+  OperatorBench bench(GetParam());
+  const auto clip = [&](double sum, float max_norm) {
+    const Tensor norm = bench.empty(DType::kF32, {1}), scale = bench.empty(DType::kF32, {1});
+    bench.run(ClipCoefficient{.sum_of_squares = bench.upload({sum}, DType::kF64, {1}),
+                              .norm = norm,
+                              .scale = scale,
+                              .max_norm = max_norm});
+    return std::pair{bench.download(norm)[0], bench.download(scale)[0]};
+  };
+  EXPECT_EQ(clip(16.0, 8.0F), (std::pair{4.0, 1.0}));
+  EXPECT_EQ(clip(16.0, 0.0F), (std::pair{4.0, 1.0}));
+  EXPECT_EQ(clip(16.0, 1.0F).second, static_cast<float>(1 / (4 + 1e-6)));
+  EXPECT_EQ(clip(0.0, 1.0F), (std::pair{0.0, 1.0}));
+  EXPECT_TRUE(std::isnan(clip(NAN, 1.0F).second));
+  EXPECT_EQ(clip(INFINITY, 1.0F).second, 0.0);
+}
+
+TEST(AdamW, NoThreadCountChangesABit) {
+  const std::int64_t n = 200003;
+  const Values param = random_values(n, 1), grad = random_values(n, 2);
+  std::vector<std::vector<unsigned char>> first;
+  for (const int threads : {1, 2, 5}) {
+    OperatorBench bench({.threads = threads});
+    const Tensor param_device = bench.upload(param, DType::kF32, {n});
+    const Tensor grad_device = bench.upload(grad, DType::kF32, {n});
+    const Tensor exp_avg = bench.zeros(DType::kF32, {n}), exp_avg_sq = bench.zeros(DType::kF32, {n});
+    const Tensor sum = bench.empty(DType::kF64, {1}), norm = bench.empty(DType::kF32, {1});
+    const Tensor scale = bench.empty(DType::kF32, {1});
+    bench.run(SumOfSquares{.x = grad_device, .out = sum, .accumulate = false});
+    bench.run(ClipCoefficient{.sum_of_squares = sum, .norm = norm, .scale = scale, .max_norm = 1.0F});
+    bench.run(AdamW{.param = param_device,
+                    .grad = grad_device,
+                    .exp_avg = exp_avg,
+                    .exp_avg_sq = exp_avg_sq,
+                    .grad_scale = scale,
+                    .working = {},
+                    .lr = 1e-3F,
+                    .beta1 = 0.9F,
+                    .beta2 = 0.95F,
+                    .eps = 1e-8F,
+                    .weight_decay = 0.1F,
+                    .bias1 = 0.1F,
+                    .bias2 = 0.05F});
+    std::vector<std::vector<unsigned char>> bits = {bench.bytes(sum), bench.bytes(param_device),
+                                                    bench.bytes(exp_avg), bench.bytes(exp_avg_sq)};
+    if (first.empty()) first = bits;
+    EXPECT_EQ(bits, first) << threads << " threads";
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

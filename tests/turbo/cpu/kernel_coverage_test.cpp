@@ -1,0 +1,85 @@
+// Nothing in kernels.def may lack a CPU kernel or a test.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "base/error.h"
+#include "turbo/context.h"
+#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus::turbo {
+namespace {
+
+constexpr int kKernels = static_cast<int>(KernelId::kCount);
+
+TEST(KernelCoverage, EveryKernelExistsAtEveryLevel) {
+  for (const IsaLevel level : supported_isa_levels()) {
+    for (int id = 0; id < kKernels; ++id) {
+      EXPECT_NE(cpu_kernel_table(level)[static_cast<KernelId>(id)].run, nullptr)
+          << name_of(static_cast<KernelId>(id)) << " at " << name_of(level);
+    }
+  }
+}
+
+bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+bool contains_word(const std::string& text, const std::string& word) {
+  for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    const bool starts = at == 0 || !is_word_character(text[at - 1]);
+    const bool ends = at + word.size() == text.size() || !is_word_character(text[at + word.size()]);
+    if (starts && ends) return true;
+  }
+  return false;
+}
+
+TEST(KernelCoverage, EveryKernelIsTested) {
+  std::string tests;
+  const std::filesystem::path root = std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests" / "turbo";
+  for (const auto& file : std::filesystem::recursive_directory_iterator(root)) {
+    if (!file.path().filename().string().ends_with("_test.cpp")) continue;
+    std::ifstream in(file.path());
+    tests.append(std::istreambuf_iterator<char>(in), {});
+    tests += '\n';
+  }
+  for (int id = 0; id < kKernels; ++id) {
+    const std::string name(name_of(static_cast<KernelId>(id)));
+    EXPECT_TRUE(contains_word(tests, name)) << "no file under tests/turbo names " << name;
+  }
+}
+
+TEST(KernelTable, AMissingKernelIsAnErrorThatNamesItAndTheDevice) {
+  const KernelTable empty;
+  struct Nothing final : Device {
+    explicit Nothing(const KernelTable& table) : table_(table) {}
+    std::string description() const override { return "nothing"; }
+    void* allocate(std::int64_t) override { return nullptr; }
+    void release(void*) noexcept override {}
+    std::unique_ptr<Stream> create_stream(const std::string&) override { return nullptr; }
+    std::unique_ptr<Event> create_event() override { return nullptr; }
+    const KernelTable& kernels() const override { return table_; }
+    KernelContext& kernel_context() override { return context_; }
+    bool synchronous() const override { return true; }
+    const KernelTable& table_;
+    KernelContext context_;
+  } device(empty);
+  const auto cpu = make_cpu_device(1);
+  const auto stream = cpu->create_stream("compute");
+  Arena scratch("scratch");
+  Meter meter;
+  Context context{device, *stream, scratch, meter};
+  try {
+    launch(context, Fill{.out = Tensor(nullptr, DType::kF32, {1}), .value = 0});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("Fill"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("nothing"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo

@@ -1,0 +1,158 @@
+#include "turbo/elementwise/elementwise.h"
+
+#include <numeric>
+
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+class ElementwiseTest : public ::testing::TestWithParam<DeviceUnderTest> {};
+INSTANTIATE_TEST_SUITE_P(Devices, ElementwiseTest, ::testing::ValuesIn(devices_under_test()));
+
+TEST_P(ElementwiseTest, AddRoundsOnce) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t n : {1, 63, 100001}) {
+      const Values a = rounded(random_values(n, 1), dtype), b = rounded(random_values(n, 2), dtype);
+      Values expected(a.size());
+      for (std::size_t i = 0; i < a.size(); ++i)
+        expected[i] = rounded(rounded(a[i] + b[i], DType::kF32), dtype);
+      for (const int in_place : {0, 1, 2}) {  // out apart, in a, in b
+        const Tensor a_device = bench.upload(a, dtype, {n}), b_device = bench.upload(b, dtype, {n});
+        const Tensor out = in_place == 0 ? bench.empty(dtype, {n}) : in_place == 1 ? a_device : b_device;
+        bench.run(Add{.a = a_device, .b = b_device, .out = out});
+        EXPECT_EQ(bench.download(out), expected) << n;
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, CastRoundsAndKeepsSpecialValues) {
+  OperatorBench bench(GetParam());
+  Values x = rounded(random_values(10007, 1), DType::kF32);
+  for (const double special : {0.0, -0.0, 1e-40, 3.4e38, double{INFINITY}, -double{INFINITY}, 1 + 0x1p-8}) {
+    x.push_back(rounded(special, DType::kF32));
+  }
+  const auto n = static_cast<std::int64_t>(x.size());
+  for (const DType from : {DType::kF32, DType::kBF16}) {
+    for (const DType to : {DType::kF32, DType::kBF16}) {
+      const Tensor out = bench.empty(to, {n});
+      bench.run(Cast{.x = bench.upload(x, from, {n}), .out = out});
+      EXPECT_EQ(bench.download(out), rounded(rounded(x, from), to));
+    }
+  }
+  const Tensor out = bench.zeros(DType::kBF16, {1});
+  bench.run(Cast{.x = bench.upload({NAN}, DType::kF32, {1}), .out = out});
+  EXPECT_TRUE(std::isnan(bench.download(out)[0]));
+}
+
+TEST_P(ElementwiseTest, Sum) {
+  OperatorBench bench(GetParam());
+  for (const std::int64_t n : {1, 31, 4096, 300007}) {
+    const Values x = rounded(random_values(n, 1), DType::kF32);
+    const double expected = std::accumulate(x.begin(), x.end(), 0.0);
+    const Tensor out = bench.upload({2.5}, DType::kF32, {1}), x_device = bench.upload(x, DType::kF32, {n});
+    bench.run(Sum{.x = x_device, .out = out, .accumulate = true});
+    EXPECT_NEAR(bench.download(out)[0], expected + 2.5, 1e-7 * (std::abs(expected) + 2.5));
+    bench.run(Sum{.x = x_device, .out = out, .accumulate = false});
+    EXPECT_NEAR(bench.download(out)[0], expected, 1e-7 * std::abs(expected) + 1e-12);
+  }
+}
+
+TEST_P(ElementwiseTest, CountNonFinite) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t n : {1, 100, 200001}) {
+      Values x = rounded(random_values(n, 1), dtype);
+      const Tensor out = bench.upload({5}, DType::kI32, {1});
+      bench.run(CountNonFinite{.x = bench.upload(x, dtype, {n}), .out = out, .accumulate = false});
+      EXPECT_EQ(bench.download(out)[0], 0);
+      double bad = 0;
+      for (std::size_t i = 0; i < x.size(); i += 7, ++bad)
+        x[i] = i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : -INFINITY;
+      const Tensor x_device = bench.upload(x, dtype, {n});
+      bench.run(CountNonFinite{.x = x_device, .out = out, .accumulate = false});
+      EXPECT_EQ(bench.download(out)[0], bad);
+      bench.run(CountNonFinite{.x = x_device, .out = out, .accumulate = true});
+      EXPECT_EQ(bench.download(out)[0], 2 * bad);
+    }
+    // More in one run than its narrow counter could hold if runs were longer.
+    const Tensor out = bench.zeros(DType::kI32, {1});
+    const std::int64_t n = 70000;
+    bench.run(CountNonFinite{.x = bench.empty(dtype, {n}), .out = out, .accumulate = false});
+    EXPECT_EQ(bench.download(out)[0], n);
+  }
+}
+
+TEST_P(ElementwiseTest, RandomNormalIsTheStreamsOwnNumbers) {
+  OperatorBench bench(GetParam());
+  const std::int64_t n = 100003;
+  const std::uint64_t seed = 42, stream = (std::uint64_t{3} << 32) + 9;
+  std::vector<float> expected(static_cast<std::size_t>(n));
+  fill_normal(RandomStream(seed, RandomPurpose::kInit, 0, 3, 9), 0, expected, 1.0F, 0.02F);
+  const Tensor out = bench.empty(DType::kF32, {n});
+  const auto draw = [&](const Tensor& part, std::int64_t offset) {
+    bench.run(RandomNormal{
+        .out = part, .seed = seed, .stream = stream, .offset = offset, .mean = 1.0F, .std = 0.02F});
+  };
+  draw(out, 0);
+  EXPECT_EQ(bench.download(out), Values(expected.begin(), expected.end()));
+  // Two shards draw what the whole draws.
+  const Tensor again = bench.empty(DType::kF32, {n});
+  draw(again.slice(0, 777), 0);
+  draw(again.slice(777, n), 777);
+  EXPECT_EQ(bench.bytes(again), bench.bytes(out));
+}
+
+TEST_P(ElementwiseTest, Fill) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Tensor out = bench.empty(dtype, {70001});
+    bench.run(Fill{.out = out, .value = 1.001F});
+    EXPECT_EQ(bench.download(out), Values(70001, rounded(1.001F, dtype)));
+  }
+}
+
+TEST_P(ElementwiseTest, CopyRowsScattersGroups) {
+  OperatorBench bench(GetParam());
+  // Two sequences of three rows go to rows 1..3 of caches that hold five, columns 2..5 of seven.
+  const std::int64_t rows = 6, cols = 4, from_stride = 5, to_stride = 7, group_rows = 3, capacity = 5;
+  const Values from = rounded(random_values(rows * from_stride, 1), DType::kBF16);
+  const Tensor to = bench.zeros(DType::kBF16, {2 * capacity, to_stride});
+  Tensor first = to;
+  first.data = static_cast<char*>(to.data) + (to_stride + 2) * size_of(DType::kBF16);
+  bench.run(CopyRows{.from = bench.upload(from, DType::kBF16, {rows, from_stride}),
+                     .to = first,
+                     .rows = rows,
+                     .cols = cols,
+                     .from_stride = from_stride,
+                     .to_stride = to_stride,
+                     .group_rows = group_rows,
+                     .to_group_stride = capacity * to_stride});
+  Values expected(static_cast<std::size_t>(2 * capacity * to_stride));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const std::int64_t to_row = row / group_rows * capacity + 1 + row % group_rows;
+      expected[static_cast<std::size_t>(to_row * to_stride + 2 + c)] =
+          from[static_cast<std::size_t>(row * from_stride + c)];
+    }
+  }
+  EXPECT_EQ(bench.download(to), expected);
+}
+
+TEST(Elementwise, NoThreadCountChangesABit) {
+  const std::int64_t n = 1000003;
+  const Values x = random_values(n, 1);
+  std::vector<unsigned char> first;
+  for (const int threads : {1, 2, 5}) {
+    OperatorBench bench({.threads = threads});
+    const Tensor out = bench.empty(DType::kF32, {1});
+    bench.run(Sum{.x = bench.upload(x, DType::kF32, {n}), .out = out, .accumulate = false});
+    if (first.empty()) first = bench.bytes(out);
+    EXPECT_EQ(bench.bytes(out), first) << threads << " threads";
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

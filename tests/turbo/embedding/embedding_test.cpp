@@ -1,0 +1,110 @@
+#include "turbo/embedding/embedding.h"
+
+#include "base/error.h"
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+struct Case {
+  std::int64_t tokens, vocab, hidden;
+};
+const Case kCases[] = {{1, 1, 1}, {5, 3, 48}, {100, 40, 65}, {600, 50, 192}};
+
+Values random_tokens(const Case& c) {
+  Values tokens;
+  for (std::int64_t t = 0; t < c.tokens; ++t) {
+    tokens.push_back(RandomStream(5, RandomPurpose::kTest)
+                         .below(static_cast<std::uint64_t>(t), static_cast<std::uint32_t>(c.vocab)));
+  }
+  return tokens;
+}
+
+class EmbeddingTest : public ::testing::TestWithParam<DeviceUnderTest> {};
+INSTANTIATE_TEST_SUITE_P(Devices, EmbeddingTest, ::testing::ValuesIn(devices_under_test()));
+
+TEST_P(EmbeddingTest, ForwardGathersRows) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Case& c : kCases) {
+      const Values table = rounded(random_values(c.vocab * c.hidden, 1), dtype), tokens = random_tokens(c);
+      Values expected;
+      for (const double token : tokens) {
+        const auto row = table.begin() + static_cast<std::ptrdiff_t>(token) * c.hidden;
+        expected.insert(expected.end(), row, row + c.hidden);
+      }
+      const Tensor out = bench.empty(dtype, {c.tokens, c.hidden});
+      bench.run(EmbeddingForward{.tokens = bench.upload(tokens, DType::kI32, {c.tokens}),
+                                 .table = bench.upload(table, dtype, {c.vocab, c.hidden}),
+                                 .out = out});
+      EXPECT_EQ(bench.download(out), expected);
+    }
+  }
+}
+
+// The same additions in the same order as the kernel promises, in float: so the result is exact.
+TEST_P(EmbeddingTest, BackwardAddsInTokenOrder) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Case& c : kCases) {
+      const Values d_out = rounded(random_values(c.tokens * c.hidden, 1), dtype), tokens = random_tokens(c);
+      std::vector<float> sums(static_cast<std::size_t>(c.vocab * c.hidden));
+      const Tensor d_table = bench.empty(DType::kF32, {c.vocab, c.hidden});
+      for (const bool accumulate : {false, true}) {
+        for (std::size_t t = 0; t < tokens.size(); ++t) {
+          const auto hidden = static_cast<std::size_t>(c.hidden);
+          for (std::size_t i = 0; i < hidden; ++i) {
+            sums[static_cast<std::size_t>(tokens[t]) * hidden + i] +=
+                static_cast<float>(d_out[t * hidden + i]);
+          }
+        }
+        bench.run(EmbeddingBackwardWeight{.tokens = bench.upload(tokens, DType::kI32, {c.tokens}),
+                                          .d_out = bench.upload(d_out, dtype, {c.tokens, c.hidden}),
+                                          .d_table = d_table,
+                                          .accumulate = accumulate});
+        EXPECT_EQ(bench.download(d_table), Values(sums.begin(), sums.end())) << c.hidden;
+      }
+    }
+  }
+}
+
+TEST_P(EmbeddingTest, TokensBeyondTheTableAreErrorsThatNameThem) {
+  OperatorBench bench(GetParam());
+  const Tensor table = bench.zeros(DType::kF32, {4, 8}), out = bench.zeros(DType::kF32, {3, 8});
+  for (const double bad : {4.0, -1.0, 2e9}) {
+    const Tensor tokens = bench.upload({0, bad, 1}, DType::kI32, {3});
+    const auto message = [&](auto call) -> std::string {
+      try {
+        bench.run(call);
+      } catch (const Error& error) {
+        return error.what();
+      }
+      return "no error";
+    };
+    const std::string name = std::to_string(static_cast<int>(bad));
+    EXPECT_THAT(message(EmbeddingForward{.tokens = tokens, .table = table, .out = out}),
+                ::testing::HasSubstr(name));
+    EXPECT_THAT(message(EmbeddingBackwardWeight{
+                    .tokens = tokens, .d_out = out, .d_table = table, .accumulate = true}),
+                ::testing::HasSubstr(name));
+  }
+}
+
+TEST(Embedding, NoThreadCountChangesABit) {
+  const Case c{2000, 30, 200};
+  const Values d_out = random_values(c.tokens * c.hidden, 1), tokens = random_tokens(c);
+  std::vector<unsigned char> first;
+  for (const int threads : {1, 2, 5}) {
+    OperatorBench bench({.threads = threads});
+    const Tensor d_table = bench.empty(DType::kF32, {c.vocab, c.hidden});
+    bench.run(EmbeddingBackwardWeight{.tokens = bench.upload(tokens, DType::kI32, {c.tokens}),
+                                      .d_out = bench.upload(d_out, DType::kF32, {c.tokens, c.hidden}),
+                                      .d_table = d_table,
+                                      .accumulate = false});
+    if (first.empty()) first = bench.bytes(d_table);
+    EXPECT_EQ(bench.bytes(d_table), first) << threads << " threads";
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

@@ -1,0 +1,119 @@
+#include "turbo/swiglu/swiglu.h"
+
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+struct Case {
+  std::int64_t tokens, ffn;
+  DType dtype;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& [tokens, ffn] : {std::pair{1, 1}, {1, 48}, {5, 171}, {257, 128}})
+      all.push_back({tokens, ffn, dtype});
+  }
+  return all;
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+Values reference_forward(const Values& gate_up, std::int64_t tokens) {
+  const std::size_t ffn = gate_up.size() / static_cast<std::size_t>(tokens) / 2;
+  Values out(gate_up.size() / 2);
+  for (std::size_t at = 0; at < out.size(); ++at) {
+    const double* row = &gate_up[at / ffn * 2 * ffn];
+    const double gate = row[at % ffn], up = row[ffn + at % ffn];
+    out[at] = gate * sigmoid(gate) * up;
+  }
+  return out;
+}
+
+Values reference_backward(const Values& gate_up, const Values& d_out, std::int64_t tokens) {
+  const std::size_t ffn = d_out.size() / static_cast<std::size_t>(tokens);
+  Values d_gate_up(gate_up.size());
+  for (std::size_t at = 0; at < d_out.size(); ++at) {
+    const std::size_t gate_at = at / ffn * 2 * ffn + at % ffn;
+    const double gate = gate_up[gate_at], up = gate_up[gate_at + ffn], s = sigmoid(gate);
+    d_gate_up[gate_at] = d_out[at] * up * s * (1 + gate * (1 - s));
+    d_gate_up[gate_at + ffn] = d_out[at] * gate * s;
+  }
+  return d_gate_up;
+}
+
+TEST(SwigluReference, GradientAgreesWithFiniteDifferences) {
+  const std::int64_t tokens = 2, ffn = 4;
+  const Values gate_up = random_values(tokens * 2 * ffn, 1, 2.0), d_out = random_values(tokens * ffn, 2);
+  const auto loss = [&](const Values& v) { return dot(reference_forward(v, tokens), d_out); };
+  EXPECT_LE(normalised_error(reference_backward(gate_up, d_out, tokens), numeric_gradient(loss, gate_up)),
+            1e-8);
+}
+
+class SwigluTest : public ::testing::TestWithParam<DeviceUnderTest> {};
+INSTANTIATE_TEST_SUITE_P(Devices, SwigluTest, ::testing::ValuesIn(devices_under_test()));
+
+TEST_P(SwigluTest, ForwardAndBackward) {
+  OperatorBench bench(GetParam());
+  for (const auto& [tokens, ffn, dtype] : cases()) {
+    const Values gate_up = rounded(random_values(tokens * 2 * ffn, 1, 3.0), dtype);
+    const Values d_out = rounded(random_values(tokens * ffn, 2), dtype);
+    const Tensor gate_up_device = bench.upload(gate_up, dtype, {tokens, 2 * ffn});
+    const Tensor out = bench.empty(dtype, {tokens, ffn});
+    bench.run(SwigluForward{.gate_up = gate_up_device, .out = out});
+    const double tolerance = rounding_error(dtype) + 5e-7;
+    EXPECT_LE(normalised_error(bench.download(out), reference_forward(gate_up, tokens)), tolerance) << ffn;
+
+    const Values expected = reference_backward(gate_up, d_out, tokens);
+    const Tensor d_out_device = bench.upload(d_out, dtype, {tokens, ffn});
+    const Tensor apart = bench.empty(dtype, {tokens, 2 * ffn});
+    for (const Tensor& d_gate_up : {apart, gate_up_device}) {  // the second overwrites its input
+      bench.run(SwigluBackward{.gate_up = gate_up_device, .d_out = d_out_device, .d_gate_up = d_gate_up});
+      EXPECT_LE(normalised_error(bench.download(d_gate_up), expected), tolerance) << ffn;
+    }
+  }
+}
+
+TEST_P(SwigluTest, LargeGatesSaturateAndNanPasses) {
+  OperatorBench bench(GetParam());
+  const Values gate = {-1e30, -200, -88, 0, 88, 200, 1e30, NAN};
+  const std::int64_t ffn = static_cast<std::int64_t>(gate.size());
+  Values gate_up = gate;
+  for (int i = 0; i < ffn; ++i) gate_up.push_back(1);
+  const Tensor gate_up_device = bench.upload(gate_up, DType::kF32, {1, 2 * ffn});
+  const Tensor out = bench.empty(DType::kF32, {1, ffn});
+  bench.run(SwigluForward{.gate_up = gate_up_device, .out = out});
+  const Values actual = bench.download(out);
+  EXPECT_EQ(actual[0], 0.0);
+  EXPECT_EQ(actual[1], 0.0);
+  EXPECT_NEAR(actual[2], 0.0, 1e-35);
+  EXPECT_EQ(actual[3], 0.0);
+  EXPECT_EQ(actual[4], 88.0);
+  EXPECT_EQ(actual[5], 200.0);
+  EXPECT_EQ(actual[6], static_cast<double>(1e30F));
+  EXPECT_TRUE(std::isnan(actual[7]));
+}
+
+TEST(Swiglu, NoThreadCountChangesABit) {
+  const std::int64_t tokens = 700, ffn = 130;
+  const Values gate_up = random_values(tokens * 2 * ffn, 1), d_out = random_values(tokens * ffn, 2);
+  std::vector<std::vector<unsigned char>> first;
+  for (const int threads : {1, 2, 5}) {
+    OperatorBench bench({.threads = threads});
+    const Tensor gate_up_device = bench.upload(gate_up, DType::kF32, {tokens, 2 * ffn});
+    const Tensor out = bench.empty(DType::kF32, {tokens, ffn}),
+                 grad = bench.empty(DType::kF32, {tokens, 2 * ffn});
+    bench.run(SwigluForward{.gate_up = gate_up_device, .out = out});
+    bench.run(SwigluBackward{.gate_up = gate_up_device,
+                             .d_out = bench.upload(d_out, DType::kF32, {tokens, ffn}),
+                             .d_gate_up = grad});
+    std::vector<std::vector<unsigned char>> bits = {bench.bytes(out), bench.bytes(grad)};
+    if (first.empty()) first = bits;
+    EXPECT_EQ(bits, first) << threads << " threads";
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

@@ -62,7 +62,7 @@ struct Experiment {
   // All trainer keys that were set, merged (ignored ones too): what the adapters of other frameworks
   // translate.
   Value settings;
-  // Only keys that were set or derived; see provenance_of().
+  // Of trainer keys, top-level keys, framework, config, model and env.NAME; only what was set or derived.
   std::map<std::string, Provenance, std::less<>> provenance;
 
   Provenance provenance_of(std::string_view key) const;

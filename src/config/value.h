@@ -16,19 +16,22 @@ namespace primus::config {
 struct Source {
   std::string name;  // as shown in errors: the file's path, or "command line"
   std::string text;
-  bool is_file = true;
+  bool is_file = true;           // only files are shown with line and column
+  bool columns_in_bytes = true;  // whether Origin::column counts bytes or characters of this source
 };
 
-// A place in a source. line and column count from 1, columns in characters; line 0: the source as a whole.
-// A null source: the built-in default.
+// A place in a source. line and column count from 1; line 0 is the source as a whole. A null source is the
+// built-in default.
 struct Origin {
   std::shared_ptr<const Source> source;
   int line = 0;
   int column = 0;
-  std::string variable;  // name of the environment variable that gave the value, if one did
+  std::string variable = {};  // the environment variable that gave the value, if one did
 
-  // "exp.yaml:12:5", "command line", "default", "exp.yaml:12:5 (environment NAME)".
+  // "exp.yaml:12:5", "command line", "default", "exp.yaml:12:5 (environment NAME)"; columns count characters.
   std::string describe() const;
+  // "exp.yaml:12:5" or "command line", without the variable.
+  std::string location() const;
   // The line with a caret below the place, `length` characters wide; empty when there is no line to show.
   std::string snippet(size_t length = 1) const;
 };
@@ -39,27 +42,34 @@ Error error_at(const Origin& origin, std::string what, std::string hint = {}, si
 struct Member;
 
 struct Value {
-  enum class Kind { kNull, kBool, kInt, kFloat, kString, kList, kMap };
+  enum class Kind : uint8_t { kNull, kBool, kInt, kFloat, kString, kList, kMap };
 
   Kind kind = Kind::kNull;
   bool boolean = false;
+  bool quoted = false;  // a string written in quotes: never taken for a number
   int64_t integer = 0;
   double real = 0;              // also set for kInt
   std::string text;             // kString: the string; other scalars: as written
-  bool quoted = false;          // a string in quotes: never taken for a number
   std::vector<Value> items;     // kList
   std::vector<Member> members;  // kMap, in the order written; keys are unique
   Origin origin;
 
+  bool is_null() const { return kind == Kind::kNull; }
+  bool is_map() const { return kind == Kind::kMap; }
+  bool is_list() const { return kind == Kind::kList; }
+  bool is_scalar() const { return !is_map() && !is_list(); }
+
   const Value* find(std::string_view key) const;
   const Member* find_member(std::string_view key) const;
   // Adds or replaces.
-  void set(std::string key, const Origin& key_origin, Value value);
+  void set(std::string key, Origin key_origin, Value value);
 
-  // "a number", "a list", ...: for messages.
+  // "a number", "a list" ...: for messages.
   std::string_view kind_name() const;
-  // As the user would write it on one line, shortened to ~40 characters: for messages.
+  // As written, on one line and shortened to about 40 characters: for messages.
   std::string show() const;
+  // Width of the caret below it.
+  size_t width() const;
 };
 
 struct Member {
@@ -68,12 +78,12 @@ struct Member {
   Value value;
 };
 
-// A plain (unquoted) scalar by the rules of YAML 1.2's core schema: null, true, 12, 1_000, 1e-5, else a
-// string.
+// A scalar without quotes, by the rules of YAML 1.2's core schema plus digit separators: null, true, 12,
+// 1_000, 1e-5; whatever is none of these is a string.
 Value plain_scalar(std::string_view text, Origin origin);
 
-// What is written after `=` on the command line, or in an environment variable: [a, b] and {k: v} are read as
-// YAML, "quoted" text is a string, the rest is a plain scalar. Throws Error.
+// What stands after `=` on the command line, or in an environment variable: [a, b] and {k: v} are read as
+// YAML, text in quotes is a string, the rest is a plain scalar. Throws Error.
 Value parse_inline(std::string_view text, const Origin& origin);
 
 // `over` into `base`: maps merge member by member, everything else is replaced.

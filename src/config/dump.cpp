@@ -1,0 +1,133 @@
+// The resolved experiment as text: YAML that loads back, and the listing of `config show`.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "config/experiment.h"
+#include "config/keys.h"
+
+namespace primus::config {
+namespace {
+
+// A string as a YAML scalar: plain where that reads back as the same string, in double quotes (which follow
+// JSON's escapes) otherwise. ${ is escaped, because the loader would take it for a variable.
+std::string yaml_string(std::string_view text) {
+  std::string escaped;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text.substr(i, 2) == "${") escaped += '$';
+    escaped += text[i];
+  }
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '/' || c == '+' || c == '-';
+  };
+  bool plain =
+      !escaped.empty() && escaped[0] != '-' && plain_scalar(escaped, {}).kind == Value::Kind::kString;
+  for (char c : escaped) plain = plain && is_plain(c);
+  return plain ? escaped : nlohmann::json(escaped).dump();
+}
+
+std::string yaml_inline(const Value& value) {
+  switch (value.kind) {
+    case Value::Kind::kNull:
+      return "null";
+    case Value::Kind::kString:
+      return yaml_string(value.text);
+    case Value::Kind::kList: {
+      std::string text = "[";
+      for (const Value& item : value.items) text += (text.size() > 1 ? ", " : "") + yaml_inline(item);
+      return text + "]";
+    }
+    case Value::Kind::kMap: {
+      std::string text = "{";
+      for (const Member& member : value.members) {
+        text += (text.size() > 1 ? ", " : "") + yaml_string(member.key) + ": " + yaml_inline(member.value);
+      }
+      return text + "}";
+    }
+    default:
+      return value.text;
+  }
+}
+
+// Variables whose values do not belong into files or on screens.
+bool is_secret(std::string_view name) {
+  for (std::string_view mark :
+       {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "ACCESS_KEY", "CREDENTIAL"}) {
+    if (name.find(mark) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+// Calls visit(key, value, is_first_of_group) for every key with a field, and then for every other key that
+// was set.
+template <class Visit>
+void for_each_setting(const Experiment& experiment, Visit&& visit) {
+  std::string_view group;
+  for (const KeySpec& key : all_keys()) {
+    const bool has_field = !std::holds_alternative<std::monostate>(key.field);
+    const Value* set = experiment.settings.find(key.name);
+    if (!has_field && !set) continue;
+    visit(key, has_field ? current_value(key, experiment.trainer) : *set, key.group != group);
+    group = key.group;
+  }
+}
+
+}  // namespace
+
+std::string to_yaml(const Experiment& experiment) {
+  std::string text;
+  text += fmt::format("work_group: {}\n", yaml_string(experiment.work_group));
+  text += fmt::format("user_name: {}\n", yaml_string(experiment.user_name));
+  text += fmt::format("exp_name: {}\n", yaml_string(experiment.exp_name));
+  text += fmt::format("workspace: {}\n", yaml_string(experiment.workspace));
+  if (!experiment.env.empty()) {
+    text += "env:\n";
+    for (const auto& [name, value] : experiment.env) {
+      // A secret stays in the environment that it came from.
+      text += fmt::format("  {}: {}\n", name,
+                          is_secret(name) ? fmt::format("${{{}}}", name) : nlohmann::json(value).dump());
+    }
+  }
+  text += fmt::format("modules:\n  {}:\n    framework: {}\n    overrides:\n",
+                      yaml_string(experiment.module_name), experiment.framework);
+  for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool first) {
+    if (first) text += fmt::format("      # {}\n", key.group_title);
+    // lr_warmup_fraction, where it is given, says it already; both would contradict each other.
+    if (key.name == "lr_warmup_iters" && experiment.trainer.lr_warmup_fraction) return;
+    text += fmt::format("      {}: {}\n", key.name, yaml_inline(value));
+  });
+  return text;
+}
+
+std::string show(const Experiment& experiment, bool origins) {
+  std::string text;
+  const auto line = [&](std::string_view key, const std::string& value, const std::string& origin) {
+    const std::string setting = fmt::format("{}: {}", key, value);
+    text += origins ? fmt::format("{:<56}  # {}\n", setting, origin) : setting + "\n";
+  };
+  const auto top = [&](std::string_view key, const std::string& value) {
+    line(key, yaml_string(value), experiment.provenance_of(key).describe());
+  };
+  top("work_group", experiment.work_group);
+  top("user_name", experiment.user_name);
+  top("exp_name", experiment.exp_name);
+  top("workspace", experiment.workspace);
+  top("framework", experiment.framework);
+  if (!experiment.module_preset.empty()) top("config", experiment.module_preset);
+  if (!experiment.model_preset.empty()) top("model", experiment.model_preset);
+  for (const auto& [name, value] : experiment.env) {
+    line("env." + name, is_secret(name) ? "<redacted>" : nlohmann::json(value).dump(),
+         experiment.provenance_of("env." + name).describe());
+  }
+  for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool first) {
+    if (first) text += fmt::format("\n# {}\n", key.group_title);
+    line(key.name, yaml_inline(value), experiment.provenance_of(key.name).describe());
+  });
+  return text;
+}
+
+}  // namespace primus::config

@@ -1,0 +1,248 @@
+#include "config/inherit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "base/suggest.h"
+#include "config/readers.h"
+
+namespace primus::config {
+namespace fs = std::filesystem;
+namespace {
+
+// Bounds a chain that doubles at every step (a extends [b, b], b extends [c, c], ...).
+constexpr int kMaxFiles = 64;
+// Bounds what variables can add to one document.
+constexpr size_t kMaxExpandedBytes = 1u << 20;
+
+bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+// The place of `reference` inside the string that starts at `origin`, when it can be seen on that line.
+Origin place_of(const Origin& origin, std::string_view reference) {
+  if (!origin.source || origin.line < 1 || !origin.source->columns_in_bytes) return origin;
+  const std::string_view text = origin.source->text;
+  size_t begin = 0;
+  for (int i = 1; i < origin.line; ++i) begin = text.find('\n', begin) + 1;
+  const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+  const size_t found = line.find(reference, static_cast<size_t>(std::max(origin.column - 1, 0)));
+  if (found == std::string_view::npos) return origin;
+  Origin place = origin;
+  place.column = static_cast<int>(found) + 1;
+  return place;
+}
+
+struct Reference {
+  std::string name;
+  std::optional<std::string> fallback;
+  size_t length = 0;  // of the whole ${...}
+};
+
+// `text` starts with "${".
+Reference parse_reference(std::string_view text, const Origin& origin) {
+  const size_t end = text.find('}');
+  if (end == std::string_view::npos) {
+    throw error_at(place_of(origin, "${"), "'${' without a closing '}'",
+                   "write ${NAME} or ${NAME:default}, or $${ for a literal ${", 2);
+  }
+  Reference reference;
+  reference.length = end + 1;
+  const std::string_view whole = text.substr(0, end + 1), inside = text.substr(2, end - 2);
+  size_t i = 0;
+  while (i < inside.size() && is_name_char(inside[i])) ++i;
+  reference.name = std::string(inside.substr(0, i));
+  const bool starts_well = i > 0 && !std::isdigit(static_cast<unsigned char>(inside[0]));
+  if (!starts_well || (i < inside.size() && inside[i] != ':')) {
+    throw error_at(place_of(origin, whole), fmt::format("'{}' names no variable", whole.substr(0, 80)),
+                   "write ${NAME} or ${NAME:default}", whole.size());
+  }
+  if (i < inside.size()) {
+    reference.fallback = std::string(inside.substr(i + 1));
+    if (reference.fallback->starts_with('-') &&
+        plain_scalar(*reference.fallback, {}).kind == Value::Kind::kString) {
+      throw error_at(place_of(origin, whole), fmt::format("'{}' has the shell's ':-'", whole.substr(0, 80)),
+                     fmt::format("the default follows the colon at once: ${{{}:{}}}", reference.name,
+                                 reference.fallback->substr(1, 80)),
+                     whole.size());
+    }
+  }
+  return reference;
+}
+
+void expand_string(Value& value, const ReadVariable& read, size_t& budget) {
+  std::string result, used;
+  bool replaced = false;
+  const std::string_view text = value.text;
+  for (size_t i = 0; i < text.size();) {
+    const size_t next = text.find('$', i);
+    result.append(text.substr(i, next - i));
+    if (next == std::string_view::npos) break;
+    i = next;
+    if (text.substr(i, 3) == "$${") {
+      result += "${";
+      i += 3;
+    } else if (text.substr(i, 2) == "${") {
+      const Reference reference = parse_reference(text.substr(i), value.origin);
+      const std::optional<std::string> found = read(reference.name);
+      if (!found && !reference.fallback) {
+        const std::string whole = "${" + reference.name + "}";
+        throw error_at(
+            place_of(value.origin, whole), fmt::format("environment variable {} is not set", reference.name),
+            fmt::format("export {}=..., or give a default: ${{{}:default}}", reference.name, reference.name),
+            whole.size());
+      }
+      if (found && used.empty()) used = reference.name;
+      const std::string& text_of_variable = found ? *found : *reference.fallback;
+      if (text_of_variable.size() > budget)
+        throw error_at(value.origin, "the variables make these settings too long");
+      budget -= text_of_variable.size();
+      result += text_of_variable;
+      replaced = true;
+      i += reference.length;
+    } else {
+      result += '$';
+      ++i;
+    }
+  }
+  if (!replaced) {
+    value.text = std::move(result);  // without the escapes
+    return;
+  }
+  Origin origin = value.origin;
+  origin.variable = used;
+  try {
+    value = parse_inline(result, origin);
+  } catch (const Error&) {
+    // Text that only looks like a list or a map, [draft for example, is text.
+    value = Value{};
+    value.kind = Value::Kind::kString;
+    value.text = std::move(result);
+    value.origin = origin;
+  }
+}
+
+// "did you mean" among the settings files of `dirs`.
+std::string suggest_file(const std::string& name, const std::vector<fs::path>& dirs) {
+  std::vector<std::string> names;
+  for (const fs::path& dir : dirs) {
+    std::error_code error;
+    for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+      const std::string extension = it->path().extension().string();
+      if (extension == ".yaml" || extension == ".yml" || extension == ".toml") {
+        names.push_back(it->path().filename().string());
+      }
+    }
+  }
+  std::sort(names.begin(), names.end());
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  return did_you_mean(name, views);
+}
+
+void expand_tree(Value& value, const ReadVariable& read, size_t& budget) {
+  if (value.kind == Value::Kind::kString) return expand_string(value, read, budget);
+  for (Value& item : value.items) expand_tree(item, read, budget);
+  for (Member& member : value.members) expand_tree(member.value, read, budget);
+}
+
+}  // namespace
+
+void expand_variables(Value& value, const ReadVariable& read) {
+  size_t budget = kMaxExpandedBytes;
+  expand_tree(value, read, budget);
+}
+
+Value FileLoader::load(const fs::path& path) { return load(read_document(path), path); }
+
+Value FileLoader::load(const std::shared_ptr<const Source>& source) {
+  return load(read_document(source), source->name);
+}
+
+Value FileLoader::load(Value document, const fs::path& path) {
+  std::error_code error;
+  fs::path canonical = fs::weakly_canonical(path, error);
+  chain_.push_back(error ? path : std::move(canonical));
+  ++files_;
+  expand_variables(document, read_variable_);
+  apply_extends(document, path);
+  chain_.pop_back();
+  return document;
+}
+
+void FileLoader::apply_extends(Value& document, const fs::path& path) {
+  const Value* extends = document.find("extends");
+  if (!extends) return;
+  const std::vector<Value> names = extends->is_list() ? extends->items : std::vector<Value>{*extends};
+  Value merged;
+  merged.kind = Value::Kind::kMap;
+  merged.origin = document.origin;
+  for (const Value& name : names) {
+    if (name.kind != Value::Kind::kString || name.text.empty()) {
+      throw error_at(name.origin, fmt::format("extends expects file names, not {}", name.show()), {},
+                     name.width());
+    }
+    const fs::path target = path.parent_path() / name.text;
+    std::error_code error;
+    if (!fs::exists(target, error)) {
+      throw error_at(name.origin, fmt::format("'{}' does not exist", target.string()),
+                     suggest_file(target.filename().string(), {target.parent_path()}), name.width());
+    }
+    const fs::path canonical = fs::weakly_canonical(target, error);
+    if (const auto again = std::find(chain_.begin(), chain_.end(), canonical); again != chain_.end()) {
+      std::string cycle;
+      for (auto it = again; it != chain_.end(); ++it) cycle += it->filename().string() + " > ";
+      throw error_at(name.origin, "extends goes in a circle: " + cycle + canonical.filename().string(), {},
+                     name.width());
+    }
+    if (files_ >= kMaxFiles) {
+      throw error_at(name.origin, fmt::format("extends reaches more than {} files", kMaxFiles), {},
+                     name.width());
+    }
+    merge(merged, load(target));
+  }
+  std::erase_if(document.members, [](const Member& member) { return member.key == "extends"; });
+  merge(merged, document);
+  document = std::move(merged);
+}
+
+fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::string_view framework,
+                                 const fs::path& experiment_dir) const {
+  std::vector<fs::path> dirs = {experiment_dir};
+  for (const fs::path& root : preset_dirs_) {
+    dirs.push_back(root / kind / framework);
+    dirs.push_back(root / kind);
+  }
+  for (const fs::path& dir : dirs) {
+    for (const char* ending : {"", ".yaml", ".toml"}) {
+      const fs::path candidate = dir / (name.text + ending);
+      std::error_code error;
+      if (fs::is_regular_file(candidate, error)) return candidate.lexically_normal();
+    }
+  }
+  std::string hint = suggest_file(name.text, dirs);
+  if (hint.empty()) {
+    std::vector<std::string> searched;
+    for (const fs::path& dir : dirs) searched.push_back(dir.empty() ? "." : dir.string());
+    hint = fmt::format("looked in {}", fmt::join(searched, ", "));
+  }
+  throw error_at(name.origin,
+                 fmt::format("there is no {} preset {}", kind == "models" ? "model" : "module", name.show()),
+                 std::move(hint), name.width());
+}
+
+std::vector<fs::path> default_preset_dirs(const ReadVariable& read) {
+  std::vector<fs::path> dirs;
+  if (const auto chosen = read("PRIMUS_PRESETS"); chosen && !chosen->empty()) dirs.emplace_back(*chosen);
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) {
+    const fs::path prefix = program.parent_path().parent_path();
+    dirs.push_back(prefix / "share" / "primus" / "presets");
+    dirs.push_back(prefix.parent_path() / "presets");
+  }
+  dirs.emplace_back(PRIMUS_SOURCE_PRESETS);
+  return dirs;
+}
+
+}  // namespace primus::config

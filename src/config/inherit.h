@@ -1,0 +1,54 @@
+// What happens between reading a file and checking its keys: ${VAR} substitution, `extends:`, and finding
+// presets.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/experiment.h"
+#include "config/value.h"
+
+namespace primus::config {
+
+using ReadVariable = std::function<std::optional<std::string>(const std::string&)>;
+
+// Replaces ${VAR} and ${VAR:default} in every string of `value`; $${ stands for a literal ${. A string in
+// which something was replaced gets the type that its new text has without quotes: bool, number, null, [list]
+// or string. Throws an Error for a variable that is not set and has no default.
+void expand_variables(Value& value, const ReadVariable& read);
+
+// Loads settings files with everything they extend.
+class FileLoader {
+ public:
+  FileLoader(ReadVariable read_variable, std::vector<std::filesystem::path> preset_dirs)
+      : read_variable_(std::move(read_variable)), preset_dirs_(std::move(preset_dirs)) {}
+
+  // The file, its variables replaced, merged over the files it extends.
+  Value load(const std::filesystem::path& path);
+  Value load(const std::shared_ptr<const Source>& source);
+
+  // The preset named by `name` (kind: "models" or "modules"): beside the experiment, or in a preset folder,
+  // under the framework's name first. Throws an Error at the name's place when there is none.
+  std::filesystem::path find_preset(const Value& name, std::string_view kind, std::string_view framework,
+                                    const std::filesystem::path& experiment_dir) const;
+
+ private:
+  Value load(Value document, const std::filesystem::path& path);
+  void apply_extends(Value& document, const std::filesystem::path& path);
+
+  ReadVariable read_variable_;
+  std::vector<std::filesystem::path> preset_dirs_;
+  std::vector<std::filesystem::path> chain_;  // files being loaded, outermost first: finds cycles
+  int files_ = 0;
+};
+
+// PRIMUS_PRESETS, then the presets installed beside the program, then those of the source tree it was built
+// from.
+std::vector<std::filesystem::path> default_preset_dirs(const ReadVariable& read);
+
+}  // namespace primus::config

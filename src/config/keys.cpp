@@ -1,0 +1,369 @@
+#include "config/keys.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+
+#include "base/suggest.h"
+
+namespace primus::config {
+namespace {
+
+template <class T>
+constexpr KeyType key_type() {
+  if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>) return KeyType::kBool;
+  if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, std::optional<int64_t>>) return KeyType::kInt;
+  if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>) return KeyType::kFloat;
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return KeyType::kStrings;
+  return KeyType::kString;
+}
+
+template <class T>
+KeySpec native_key(std::string_view name, T TrainerConfig::*field, std::string_view help) {
+  KeySpec spec;
+  spec.name = name;
+  spec.help = help;
+  spec.type = key_type<T>();
+  spec.field = field;
+  spec.frameworks = static_cast<uint8_t>(Framework::kNative) | static_cast<uint8_t>(Framework::kMegatron);
+  return spec;
+}
+
+class Table {
+ public:
+  Table() {
+    fill_native();
+    fill_others();
+    for (const KeySpec& key : keys_) {
+      index_.emplace(key.name, &key);
+      for (std::string_view alias : key.aliases) index_.emplace(alias, &key);
+    }
+    for (const auto& [name, key] : index_) names_.push_back(name);
+    std::sort(names_.begin(), names_.end());
+  }
+
+  std::span<const KeySpec> keys() const { return keys_; }
+  std::span<const std::string_view> names() const { return names_; }
+  const KeySpec* find(std::string_view name) const {
+    const auto found = index_.find(name);
+    return found == index_.end() ? nullptr : found->second;
+  }
+
+ private:
+  void open_group(std::string_view id, std::string_view title) {
+    group_ = id;
+    title_ = title;
+  }
+  void add(KeySpec key) {
+    key.group = group_;
+    key.group_title = title_;
+    keys_.push_back(std::move(key));
+  }
+
+  void fill_native() {
+#define GROUP(id, title) open_group(#id, title);
+// The rules after the help text are calls chained on the new KeySpec.
+#define KEY(type, name, fallback, help, ...) add(native_key(#name, &TrainerConfig::name, help) __VA_ARGS__);
+#include "config/keys.def"
+#undef KEY
+#undef GROUP
+  }
+
+  void fill_others() {
+    const auto add_other = [this](KeyType type, std::string_view name) {
+      KeySpec key;
+      key.name = name;
+      key.type = type;
+      add(std::move(key));
+    };
+#define OTHER_GROUP(id, title) open_group(#id, title);
+#define OTHER(kind, name) add_other(KeyType::kind, #name);
+#include "config/other_keys.def"
+#undef OTHER
+#undef OTHER_GROUP
+  }
+
+  std::vector<KeySpec> keys_;
+  std::unordered_map<std::string_view, const KeySpec*> index_;
+  std::vector<std::string_view> names_;
+  std::string_view group_, title_;
+};
+
+const Table& table() {
+  static const Table instance;
+  return instance;
+}
+
+std::string_view expected(KeyType type) {
+  switch (type) {
+    case KeyType::kBool:
+      return "true or false";
+    case KeyType::kInt:
+      return "an integer";
+    case KeyType::kFloat:
+      return "a number";
+    case KeyType::kString:
+      return "text";
+    case KeyType::kStrings:
+      return "a list of text";
+    case KeyType::kList:
+      return "a list";
+    case KeyType::kMap:
+      return "a map";
+    case KeyType::kAny:
+      return "a value";
+  }
+  return "a value";
+}
+
+[[noreturn]] void refuse_type(const KeySpec& key, const Value& value) {
+  std::string hint;
+  if (value.kind == Value::Kind::kString) {
+    const Value unquoted = plain_scalar(value.text, value.origin);
+    const bool number = unquoted.kind == Value::Kind::kInt || unquoted.kind == Value::Kind::kFloat;
+    if (value.quoted && ((number && (key.type == KeyType::kInt || key.type == KeyType::kFloat)) ||
+                         (unquoted.kind == Value::Kind::kBool && key.type == KeyType::kBool))) {
+      hint = "remove the quotes";
+    }
+  }
+  if (hint.empty() && key.type == KeyType::kBool) hint = "write true or false";
+  throw error_at(value.origin,
+                 fmt::format("{} expects {}, not {}", key.name, expected(key.type), value.show()),
+                 std::move(hint), value.width());
+}
+
+// The largest integer up to which every double is exact.
+constexpr double kExactIntegers = 9007199254740992.0;
+
+int64_t to_integer(const KeySpec& key, const Value& value) {
+  if (value.kind == Value::Kind::kInt) return value.integer;
+  // 1e6 is a handy way to write a million.
+  if (value.kind == Value::Kind::kFloat && value.real == std::floor(value.real) &&
+      std::abs(value.real) <= kExactIntegers) {
+    return static_cast<int64_t>(value.real);
+  }
+  refuse_type(key, value);
+}
+
+void check_range(const KeySpec& key, const Value& value) {
+  const double x = value.real;
+  const bool low = key.lower && !(key.lower_open ? x > *key.lower : x >= *key.lower);
+  const bool high = key.upper && !(key.upper_open ? x < *key.upper : x <= *key.upper);
+  if (!low && !high && std::isfinite(x)) return;
+  std::string range = describe_range(key);
+  throw error_at(value.origin,
+                 fmt::format("{} is {}; it must be {}", key.name, value.show(),
+                             range.empty() || (!low && !high) ? "finite" : range),
+                 {}, value.width());
+}
+
+bool same_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
+
+// The text of a string key: numbers stand as they are written (exp_name: 2024), booleans are a mistake.
+std::string to_text(const KeySpec& key, const Value& value) {
+  if (!value.is_scalar() || value.is_null() || value.kind == Value::Kind::kBool) refuse_type(key, value);
+  if (key.choices.empty()) return value.text;
+  for (std::string_view choice : key.choices) {
+    if (same_ignoring_case(choice, value.text)) return std::string(choice);
+  }
+  throw error_at(
+      value.origin,
+      fmt::format("{} is {}; it must be one of {}", key.name, value.show(), fmt::join(key.choices, ", ")),
+      did_you_mean(value.text, key.choices), value.width());
+}
+
+std::vector<std::string> to_texts(const KeySpec& key, const Value& value) {
+  std::vector<std::string> texts;
+  if (value.is_list()) {
+    for (const Value& item : value.items) texts.push_back(to_text(key, item));
+  } else if (value.is_scalar() && key.choices.empty()) {
+    // One string holds several words, as on Megatron's command line: "0.3 a 0.7 b".
+    const std::string words = to_text(key, value);
+    for (size_t i = 0; i < words.size();) {
+      const size_t begin = words.find_first_not_of(" \t\n", i);
+      if (begin == std::string::npos) break;
+      i = std::min(words.find_first_of(" \t\n", begin), words.size());
+      texts.push_back(words.substr(begin, i - begin));
+    }
+  } else {
+    if (!value.is_scalar()) refuse_type(key, value);
+    texts.push_back(to_text(key, value));
+  }
+  return texts;
+}
+
+// Type, range and choices of a key without a field.
+void check_other(const KeySpec& key, const Value& value) {
+  const auto require = [&](bool fits) {
+    if (!fits) refuse_type(key, value);
+  };
+  switch (key.type) {
+    case KeyType::kBool:
+      return require(value.kind == Value::Kind::kBool);
+    case KeyType::kInt:
+      to_integer(key, value);
+      return;
+    case KeyType::kFloat:
+      return require(value.kind == Value::Kind::kInt || value.kind == Value::Kind::kFloat);
+    case KeyType::kString:
+      to_text(key, value);
+      return;
+    case KeyType::kStrings:
+      to_texts(key, value);
+      return;
+    case KeyType::kList:
+      return require(value.is_list());
+    case KeyType::kMap:
+      return require(value.is_map());
+    case KeyType::kAny:
+      return;
+  }
+}
+
+template <class T>
+struct BareType {
+  using type = T;
+};
+template <class T>
+struct BareType<std::optional<T>> {
+  using type = T;
+};
+
+}  // namespace
+
+std::optional<Framework> parse_framework(std::string_view name) {
+  for (size_t i = 0; i < std::size(kFrameworks); ++i) {
+    if (kFrameworks[i] == name) return static_cast<Framework>(1u << i);
+  }
+  return std::nullopt;
+}
+
+std::span<const KeySpec> all_keys() { return table().keys(); }
+
+const KeySpec* find_key(std::string_view name) { return table().find(name); }
+
+std::string hint_for_unknown_key(std::string_view name) {
+  if (name == "bases" || name == "includes") return "inheritance is written extends: [file, ...]";
+  std::string hint = did_you_mean(name, table().names());
+  return hint.empty() ? "docs/config.md lists every key" : hint;
+}
+
+void assign(const KeySpec& key, const Value& value, TrainerConfig& config) {
+  static const TrainerConfig defaults;
+  std::visit(
+      [&](auto field) {
+        using Field = decltype(field);
+        if constexpr (std::is_same_v<Field, std::monostate>) {
+          if (!value.is_null()) check_other(key, value);
+        } else if (value.is_null()) {
+          config.*field = defaults.*field;
+        } else {
+          using T = typename BareType<std::remove_reference_t<decltype(config.*field)>>::type;
+          if constexpr (std::is_same_v<T, bool>) {
+            if (value.kind != Value::Kind::kBool) refuse_type(key, value);
+            config.*field = value.boolean;
+          } else if constexpr (std::is_same_v<T, int64_t>) {
+            const int64_t number = to_integer(key, value);
+            check_range(key, value);
+            config.*field = number;
+          } else if constexpr (std::is_same_v<T, double>) {
+            if (value.kind != Value::Kind::kInt && value.kind != Value::Kind::kFloat) refuse_type(key, value);
+            check_range(key, value);
+            config.*field = value.real;
+          } else if constexpr (std::is_same_v<T, std::string>) {
+            config.*field = to_text(key, value);
+          } else {
+            config.*field = to_texts(key, value);
+          }
+        }
+      },
+      key.field);
+}
+
+void require_native_support(const KeySpec& key, const Value& value) {
+  if (key.native_values.empty() || value.is_null()) return;
+  if (value.is_list() && value.items.empty()) return;
+  for (std::string_view text : key.native_values) {
+    const Value allowed = plain_scalar(text, {});
+    const bool both_numbers = allowed.kind >= Value::Kind::kInt && allowed.kind <= Value::Kind::kFloat &&
+                              value.kind >= Value::Kind::kInt && value.kind <= Value::Kind::kFloat;
+    if (both_numbers ? allowed.real == value.real
+                     : value.is_scalar() && same_ignoring_case(value.text, allowed.text)) {
+      return;
+    }
+  }
+  Error error = unsupported(fmt::format("{} is {}, and the native engine can only do {} so far", key.name,
+                                        value.show(), fmt::join(key.native_values, ", ")),
+                            "leave the key out, or choose another framework");
+  throw error.at(value.origin.location(), value.origin.snippet(value.width()));
+}
+
+Value current_value(const KeySpec& key, const TrainerConfig& config) {
+  Value value;
+  const auto set_scalar = [](Value& target, const auto& x) {
+    using T = std::decay_t<decltype(x)>;
+    if constexpr (std::is_same_v<T, std::string>) {
+      target.kind = Value::Kind::kString;
+      target.quoted = true;
+      target.text = x;
+    } else {
+      target = plain_scalar(fmt::format("{}", x), {});
+    }
+  };
+  std::visit(
+      [&](auto field) {
+        if constexpr (!std::is_same_v<decltype(field), std::monostate>) {
+          const auto& x = config.*field;
+          using T = std::decay_t<decltype(x)>;
+          if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+            value.kind = Value::Kind::kList;
+            for (const std::string& text : x) set_scalar(value.items.emplace_back(), text);
+          } else if constexpr (std::is_same_v<T, typename BareType<T>::type>) {
+            set_scalar(value, x);
+          } else if (x) {
+            set_scalar(value, *x);
+          }
+        }
+      },
+      key.field);
+  return value;
+}
+
+std::string describe_type(const KeySpec& key) {
+  switch (key.type) {
+    case KeyType::kBool:
+      return "bool";
+    case KeyType::kInt:
+      return "int";
+    case KeyType::kFloat:
+      return "float";
+    case KeyType::kString:
+      return "string";
+    case KeyType::kStrings:
+      return "list of strings";
+    case KeyType::kList:
+      return "list";
+    case KeyType::kMap:
+      return "map";
+    case KeyType::kAny:
+      return "any";
+  }
+  return "any";
+}
+
+std::string describe_range(const KeySpec& key) {
+  std::string low, high;
+  if (key.lower) low = fmt::format("{} {}", key.lower_open ? "above" : "at least", *key.lower);
+  if (key.upper) high = fmt::format("{} {}", key.upper_open ? "below" : "at most", *key.upper);
+  if (low.empty() || high.empty()) return low + high;
+  return low + " and " + high;
+}
+
+}  // namespace primus::config

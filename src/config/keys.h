@@ -1,0 +1,96 @@
+// The key table: what keys.def and other_keys.def say, as data. Parsing, validation, did-you-mean, the JSON
+// Schema, the generated reference and the dumps all read this one table.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/trainer_config.h"
+#include "config/value.h"
+
+namespace primus::config {
+
+enum class Framework : uint8_t { kNative = 1, kMegatron = 2, kTorchTitan = 4, kMaxText = 8 };
+
+inline constexpr std::string_view kFrameworks[] = {"native", "megatron", "torchtitan", "maxtext"};
+std::optional<Framework> parse_framework(std::string_view name);
+
+enum class KeyType : uint8_t { kAny, kBool, kInt, kFloat, kString, kStrings, kList, kMap };
+
+// The field of TrainerConfig behind a key; monostate for keys without one.
+using KeyField =
+    std::variant<std::monostate, bool TrainerConfig::*, int64_t TrainerConfig::*, double TrainerConfig::*,
+                 std::string TrainerConfig::*, std::optional<bool> TrainerConfig::*,
+                 std::optional<int64_t> TrainerConfig::*, std::optional<double> TrainerConfig::*,
+                 std::optional<std::string> TrainerConfig::*, std::vector<std::string> TrainerConfig::*>;
+
+struct KeySpec {
+  std::string_view name;
+  std::string_view help;
+  KeyType type = KeyType::kAny;
+  KeyField field;
+  std::string_view group, group_title;
+  uint8_t frameworks = static_cast<uint8_t>(Framework::kMegatron);
+
+  std::optional<double> lower, upper;
+  bool lower_open = false, upper_open = false;  // the bound itself is excluded
+  std::vector<std::string_view> choices;        // of a string, or of the items of a list
+  std::vector<std::string_view> native_values;  // all that the native engine can do today; empty: everything
+  std::vector<std::string_view> aliases;
+  std::string_view derived_from;  // filled in from other keys when unset
+  bool is_required = false;
+
+  bool has_meaning_for(Framework framework) const {
+    return (frameworks & static_cast<uint8_t>(framework)) != 0;
+  }
+
+  // The rules of keys.def.
+  KeySpec&& at_least(double x) && { return lower = x, std::move(*this); }
+  KeySpec&& above(double x) && { return lower = x, lower_open = true, std::move(*this); }
+  KeySpec&& at_most(double x) && { return upper = x, std::move(*this); }
+  KeySpec&& below(double x) && { return upper = x, upper_open = true, std::move(*this); }
+  KeySpec&& alias(std::string_view x) && { return aliases.push_back(x), std::move(*this); }
+  KeySpec&& derived(std::string_view from) && { return derived_from = from, std::move(*this); }
+  KeySpec&& required() && { return is_required = true, std::move(*this); }
+  KeySpec&& own() && { return frameworks = static_cast<uint8_t>(Framework::kNative), std::move(*this); }
+  KeySpec&& everywhere() && { return frameworks = 0x0F, std::move(*this); }
+  template <class... Names>
+  KeySpec&& one_of(Names... names) && {
+    return choices = {names...}, std::move(*this);
+  }
+  template <class... Values>
+  KeySpec&& only(Values... values) && {
+    return native_values = {values...}, std::move(*this);
+  }
+};
+
+// Every key, in the order of the two files.
+std::span<const KeySpec> all_keys();
+
+// By name or alias; null when there is none.
+const KeySpec* find_key(std::string_view name);
+
+// The hint for a key that does not exist.
+std::string hint_for_unknown_key(std::string_view name);
+
+// Checks type, range and choices of `value` and, when the key has a field, puts it there; null restores the
+// default. Throws an Error at the value's place.
+void assign(const KeySpec& key, const Value& value, TrainerConfig& config);
+
+// Throws kUnsupported at the value's place when the native engine cannot do what it asks.
+void require_native_support(const KeySpec& key, const Value& value);
+
+// The field's present value (null for an empty optional). The key must have a field.
+Value current_value(const KeySpec& key, const TrainerConfig& config);
+
+// "an integer of at least 1": for the reference.
+std::string describe_type(const KeySpec& key);
+std::string describe_range(const KeySpec& key);
+
+}  // namespace primus::config

@@ -1,0 +1,146 @@
+#include "config/overrides.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "config/experiment_keys.h"
+#include "config/keys.h"
+#include "config/readers.h"
+
+namespace primus::config {
+namespace {
+
+// One argument (or an argument and the value that follows it), taken apart.
+struct Setting {
+  std::vector<std::string> path;
+  Origin key_origin;
+  Value value;
+};
+
+std::vector<std::string> split_path(std::string_view key) {
+  std::vector<std::string> path;
+  for (size_t begin = 0;;) {
+    const size_t dot = key.find('.', begin);
+    std::string part(key.substr(begin, dot - begin));
+    path.push_back(std::move(part));
+    if (dot == std::string_view::npos) return path;
+    begin = dot + 1;
+  }
+}
+
+Origin argument_origin(std::string text, size_t column) {
+  auto source = std::make_shared<Source>();
+  source->name = "command line";
+  source->text = std::move(text);
+  source->is_file = false;
+  return {std::move(source), 1, static_cast<int>(column) + 1, {}};
+}
+
+bool is_bool_key(const std::string& dotted) {
+  const size_t dot = dotted.rfind('.');
+  const KeySpec* key = find_key(dot == std::string::npos ? dotted : dotted.substr(dot + 1));
+  return key && key->type == KeyType::kBool;
+}
+
+bool is_bool_text(std::string_view text) { return plain_scalar(text, {}).kind == Value::Kind::kBool; }
+
+class ArgumentReader {
+ public:
+  explicit ArgumentReader(std::span<const std::string> arguments) : arguments_(arguments) {}
+
+  bool done() const { return next_ == arguments_.size(); }
+
+  Setting read() {
+    const std::string& argument = arguments_[next_++];
+    if (argument.size() > kMaxDocumentBytes) throw invalid("a command-line argument is too long");
+    const size_t dashes = argument.starts_with("--") ? 2 : 0;
+    const size_t equals = argument.find('=');
+    std::string key = argument.substr(dashes, equals == std::string::npos ? equals : equals - dashes);
+    // Dashes are how flags are spelled, underscores how keys are; names of variables keep theirs.
+    if (!key.starts_with("env.")) std::replace(key.begin(), key.end(), '-', '_');
+
+    if (equals != std::string::npos) {
+      return make(argument, dashes, key, argument.substr(equals + 1), equals + 1);
+    }
+    if (dashes == 0) {
+      throw error_at(argument_origin(argument, 0), fmt::format("'{}' is no setting", argument.substr(0, 80)),
+                     "settings are key=value, --key value or --flag", argument.size());
+    }
+    const bool more = !done();
+    if (is_bool_key(key) && !(more && is_bool_text(arguments_[next_]))) {
+      return make(argument, dashes, key, "true", 0);
+    }
+    if (!more || (arguments_[next_].starts_with("--") && arguments_[next_].size() > 2)) {
+      // An unknown key is the likelier mistake; the table knows.
+      if (key.find('.') == std::string::npos && !find_key(key) && !is_experiment_key(key)) {
+        throw error_at(argument_origin(argument, dashes), fmt::format("unknown key '{}'", key.substr(0, 80)),
+                       hint_for_unknown_key(key), key.size());
+      }
+      throw error_at(argument_origin(argument, dashes), fmt::format("{} needs a value", key.substr(0, 80)),
+                     fmt::format("write --{} VALUE", key.substr(0, 80)), key.size());
+    }
+    const std::string& value = arguments_[next_++];
+    return make(argument + " " + value, dashes, key, value, argument.size() + 1);
+  }
+
+ private:
+  static Setting make(const std::string& shown, size_t key_column, const std::string& key,
+                      const std::string& text, size_t value_column) {
+    Setting setting;
+    setting.path = split_path(key);
+    setting.key_origin = argument_origin(shown, key_column);
+    Origin value_origin = setting.key_origin;
+    value_origin.column = static_cast<int>(value_column) + 1;
+    const bool empty_part = std::any_of(setting.path.begin(), setting.path.end(),
+                                        [](const std::string& part) { return part.empty(); });
+    if (empty_part || setting.path.size() > static_cast<size_t>(kMaxDepth)) {
+      throw error_at(setting.key_origin, fmt::format("'{}' is no key", key.substr(0, 80)),
+                     "settings are key=value, --key value or --flag");
+    }
+    setting.value = parse_inline(text, value_origin);
+    return setting;
+  }
+
+  std::span<const std::string> arguments_;
+  size_t next_ = 0;
+};
+
+// Puts `setting` into `root` under path[first..].
+void place(Value& root, const Setting& setting, std::span<const std::string> path) {
+  Value nested = setting.value;
+  for (size_t i = path.size(); i-- > 0;) {
+    Value map;
+    map.kind = Value::Kind::kMap;
+    map.origin = setting.key_origin;
+    map.set(path[i], setting.key_origin, std::move(nested));
+    nested = std::move(map);
+  }
+  merge(root, nested);
+}
+
+}  // namespace
+
+Overrides parse_overrides(std::span<const std::string> arguments) {
+  Overrides result;
+  result.experiment.kind = result.trainer.kind = Value::Kind::kMap;
+  for (ArgumentReader reader(arguments); !reader.done();) {
+    const Setting setting = reader.read();
+    const std::span<const std::string> path = setting.path;
+    if (path[0] == "modules" && path.size() > 3 && path[2] == "overrides") {
+      place(result.trainer, setting, path.subspan(3));
+    } else if (is_module_key(path[0]) && path.size() == 1) {
+      const std::string full[] = {"modules", "*", path[0]};
+      place(result.experiment, setting, full);
+    } else if (is_experiment_key(path[0])) {
+      place(result.experiment, setting, path);
+    } else {
+      place(result.trainer, setting, path);
+    }
+  }
+  return result;
+}
+
+}  // namespace primus::config

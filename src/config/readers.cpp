@@ -1,0 +1,102 @@
+#include "config/readers.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <string>
+
+namespace primus::config {
+namespace {
+
+// The tokens of a document are bounded by the characters that can start or separate one, so that a parser's
+// queue cannot outgrow its input (yaml-cpp holds everything from an open bracket on).
+constexpr size_t kMaxTokens = 3 * kMaxValues;
+
+bool is_toml(const std::string& name) {
+  return name.size() >= 5 && name.compare(name.size() - 5, 5, ".toml") == 0;
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw invalid(fmt::format("'{}' is a folder, not a file", path.string()),
+                  "name the experiment file in it");
+  }
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  if (!file) {
+    // A missing or unreadable experiment is a bad argument, not a failing disk.
+    throw invalid(io_error(fmt::format("cannot read '{}'", path.string()), errno).what());
+  }
+  std::string text;
+  char block[65536];
+  while (const size_t n = std::fread(block, 1, sizeof block, file.get())) {
+    text.append(block, n);
+    if (text.size() > kMaxDocumentBytes) break;
+  }
+  if (std::ferror(file.get())) throw io_error(fmt::format("cannot read '{}'", path.string()), errno);
+  return text;
+}
+
+// Length of the UTF-8 sequence at `text`, or 0 when there is none.
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  const bool overlong = (first == 0xE0 && byte(1) < 0xA0) || (first == 0xF0 && byte(1) < 0x90);
+  const bool surrogate = first == 0xED && byte(1) >= 0xA0;
+  const bool too_large = first == 0xF4 && byte(1) >= 0x90;
+  return overlong || surrogate || too_large ? 0 : length;
+}
+
+}  // namespace
+
+void check_text(const std::shared_ptr<const Source>& source) {
+  const std::string_view text = source->text;
+  if (text.size() > kMaxDocumentBytes) {
+    throw error_at({source},
+                   fmt::format("settings files of more than {} MB are refused", kMaxDocumentBytes >> 20));
+  }
+  int line = 1;
+  size_t line_begin = 0, tokens = 0, i = 0;
+  while (i < text.size()) {
+    const char c = text[i];
+    const Origin here{source, line, static_cast<int>(i - line_begin) + 1, {}};
+    const size_t length = utf8_length(text.substr(i));
+    if (length == 0) throw error_at(here, "settings files are UTF-8 text, and this byte is not");
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7F) {
+      throw error_at(here, fmt::format("control character 0x{:02x} in a settings file", static_cast<int>(c)));
+    }
+    const char next = i + 1 < text.size() ? text[i + 1] : ' ';
+    const bool before_blank = next == ' ' || next == '\t' || next == '\n' || next == '\r';
+    if (std::string_view("[]{},:'\"&*!\n").find(c) != std::string_view::npos ||
+        ((c == '-' || c == '?') && before_blank)) {
+      if (++tokens > kMaxTokens) throw error_at(here, "too many values for a settings file");
+    }
+    if (c == '\n') {
+      ++line;
+      line_begin = i + 1;
+    }
+    i += length;
+  }
+}
+
+Value read_document(const std::shared_ptr<const Source>& source) {
+  check_text(source);
+  return is_toml(source->name) ? read_toml(source) : read_yaml(source);
+}
+
+Value read_document(const std::filesystem::path& path) {
+  auto source = std::make_shared<Source>();
+  source->name = path.string();
+  source->text = read_file(path);
+  source->columns_in_bytes = !is_toml(source->name);
+  return read_document(std::move(source));
+}
+
+}  // namespace primus::config

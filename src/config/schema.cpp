@@ -1,0 +1,277 @@
+// The key table for editors (JSON Schema) and for people (docs/config.md).
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "config/experiment.h"
+#include "config/experiment_keys.h"
+#include "config/keys.h"
+
+namespace primus::config {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kLineWidth = 118;  // of the lists in docs/config.md
+
+// Text with a variable in it fits every type, and null unsets every key.
+constexpr std::string_view kVariablePattern = "\\$\\{[A-Za-z_][A-Za-z0-9_]*(:[^}]*)?\\}";
+
+Json strings(const std::vector<std::string_view>& texts) {
+  Json list = Json::array();
+  for (std::string_view text : texts) list.push_back(std::string(text));
+  return list;
+}
+
+// The JSON Schema of the value itself, without null and variables.
+Json value_schema(const KeySpec& key) {
+  Json schema;
+  switch (key.type) {
+    case KeyType::kBool:
+      schema["type"] = "boolean";
+      break;
+    case KeyType::kInt:
+      schema["type"] = "integer";
+      break;
+    case KeyType::kFloat:
+      schema["type"] = "number";
+      break;
+    case KeyType::kString:
+      if (key.choices.empty())
+        schema["type"] = Json::array({"string", "number"});
+      else
+        schema["enum"] = strings(key.choices);
+      break;
+    case KeyType::kStrings: {
+      Json item;
+      if (key.choices.empty())
+        item["type"] = Json::array({"string", "number"});
+      else
+        item["enum"] = strings(key.choices);
+      schema["anyOf"] = Json::array({item, Json{{"type", "array"}, {"items", item}}});
+      break;
+    }
+    case KeyType::kList:
+      schema["type"] = "array";
+      break;
+    case KeyType::kMap:
+      schema["type"] = "object";
+      break;
+    case KeyType::kAny:
+      break;
+  }
+  if (key.lower) schema[key.lower_open ? "exclusiveMinimum" : "minimum"] = *key.lower;
+  if (key.upper) schema[key.upper_open ? "exclusiveMaximum" : "maximum"] = *key.upper;
+  return schema;
+}
+
+Json key_schema(const KeySpec& key) {
+  Json schema;
+  if (!key.help.empty())
+    schema["description"] = std::string(key.help);
+  else
+    schema["description"] = fmt::format("{}; no meaning for the native engine", key.group_title);
+  if (!std::holds_alternative<std::monostate>(key.field) && !key.is_required && key.derived_from.empty()) {
+    const Value value = current_value(key, TrainerConfig{});
+    if (value.kind == Value::Kind::kString) schema["default"] = value.text;
+    if (value.kind == Value::Kind::kBool) schema["default"] = value.boolean;
+    if (value.kind == Value::Kind::kInt) schema["default"] = value.integer;
+    if (value.kind == Value::Kind::kFloat) schema["default"] = value.real;
+  }
+  const Json value = value_schema(key);
+  if (!value.is_null()) schema["anyOf"] = Json::array({value, {{"$ref", "#/$defs/unset"}}});
+  return schema;
+}
+
+Json described(const ExperimentKey& key, Json schema) {
+  schema["description"] = std::string(key.help);
+  return schema;
+}
+
+Json required_of(const auto& keys) {
+  Json names = Json::array();
+  for (const ExperimentKey& key : keys) {
+    if (key.required) names.push_back(std::string(key.name));
+  }
+  return names;
+}
+
+Json text_or_number() { return {{"type", Json::array({"string", "number"})}}; }
+
+Json extends_schema() {
+  return {
+      {"anyOf", Json::array({{{"type", "string"}}, {{"type", "array"}, {"items", {{"type", "string"}}}}})}};
+}
+
+Json module_schema() {
+  Json schema = {{"type", "object"}, {"additionalProperties", false}};
+  Json& properties = schema["properties"];
+  for (const ExperimentKey& key : kModuleKeys) {
+    Json value = {{"type", Json::array({"string", "null"})}};
+    if (key.name == "framework") {
+      Json frameworks = Json::array();
+      for (std::string_view name : kFrameworks) frameworks.push_back(std::string(name));
+      value = {{"anyOf", Json::array({{{"enum", frameworks}}, {{"$ref", "#/$defs/unset"}}})}};
+    }
+    if (key.name == "overrides") {
+      value = {{"anyOf", Json::array({{{"$ref", "#/$defs/trainer"}}, {{"type", "null"}}})}};
+    }
+    properties[std::string(key.name)] = described(key, value);
+  }
+  return schema;
+}
+
+std::string code(std::string_view text) { return fmt::format("`{}`", text); }
+
+// '|' would end a table cell.
+std::string cell(std::string_view text) {
+  std::string escaped;
+  for (char c : text) {
+    if (c == '|') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+std::string default_text(const KeySpec& key) {
+  if (key.is_required) return "required";
+  if (!key.derived_from.empty()) return cell(key.derived_from);
+  const Value value = current_value(key, TrainerConfig{});
+  if (value.is_null()) return "null";
+  if (!value.is_list()) return code(value.text);
+  std::string text = "[";
+  for (const Value& item : value.items) text += (text.size() > 1 ? ", " : "") + item.text;
+  return code(text + "]");
+}
+
+std::string type_text(const KeySpec& key) {
+  std::string text = describe_type(key);
+  if (const std::string range = describe_range(key); !range.empty()) text += ", " + range;
+  if (!key.choices.empty()) text += fmt::format(": {}", fmt::join(key.choices, ", "));
+  return cell(text);
+}
+
+std::string frameworks_text(const KeySpec& key) {
+  std::string text;
+  for (std::string_view name : kFrameworks) {
+    if (key.has_meaning_for(*parse_framework(name))) text += (text.empty() ? "" : ", ") + std::string(name);
+  }
+  return text;
+}
+
+std::string meaning_text(const KeySpec& key) {
+  std::string text = cell(key.help);
+  if (!key.native_values.empty()) {
+    text += fmt::format(". Native: only {}", code(fmt::format("{}", fmt::join(key.native_values, ", "))));
+  }
+  for (std::string_view alias : key.aliases) text += fmt::format(". Also {}", code(alias));
+  return text;
+}
+
+template <class Keys>
+std::string experiment_table(const Keys& keys) {
+  std::string text = "| Key | Required | Meaning |\n|---|---|---|\n";
+  for (const ExperimentKey& key : keys) {
+    text += fmt::format("| {} | {} | {} |\n", code(key.name), key.required ? "yes" : "no", key.help);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string json_schema() {
+  Json trainer = {{"type", "object"}, {"additionalProperties", false}};
+  Json& keys = trainer["properties"];
+  for (const KeySpec& key : all_keys()) {
+    keys[std::string(key.name)] = key_schema(key);
+    for (std::string_view alias : key.aliases) keys[std::string(alias)] = key_schema(key);
+  }
+
+  Json root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+               {"title", "Primus experiment"},
+               {"type", "object"},
+               {"additionalProperties", false}};
+  Json& properties = root["properties"];
+  for (const ExperimentKey& key : kExperimentKeys) {
+    Json value = text_or_number();
+    if (key.name == "extends") value = extends_schema();
+    if (key.name == "env") value = {{"type", "object"}, {"additionalProperties", Json::object()}};
+    if (key.name == "platform") value = {{"type", Json::array({"object", "null"})}};
+    if (key.name == "modules") {
+      value = {{"type", "object"},
+               {"minProperties", 1},
+               {"maxProperties", 1},
+               {"patternProperties", {{"trainer", {{"$ref", "#/$defs/module"}}}}},
+               {"additionalProperties", false}};
+    }
+    properties[std::string(key.name)] = described(key, value);
+  }
+  // A file that extends another may leave everything to it.
+  root["anyOf"] =
+      Json::array({{{"required", required_of(kExperimentKeys)}}, {{"required", Json::array({"extends"})}}});
+  root["$defs"]["unset"] = {
+      {"description", "null unsets the key; text with ${VARIABLE} is replaced before types are checked"},
+      {"anyOf",
+       Json::array({{{"type", "null"}}, {{"type", "string"}, {"pattern", std::string(kVariablePattern)}}})}};
+  root["$defs"]["module"] = module_schema();
+  root["$defs"]["trainer"] = std::move(trainer);
+  return root.dump(2) + "\n";
+}
+
+std::string markdown_reference() {
+  std::string text =
+      "# Configuration reference\n\n"
+      "Generated from `src/config/keys.def` and `src/config/other_keys.def` by `primus config schema "
+      "--markdown`; a "
+      "test\nkeeps it current. [formats/experiment.md](formats/experiment.md) says how files are written and "
+      "merged.\n\n"
+      "## Experiment\n\n";
+  text += experiment_table(kExperimentKeys);
+  text += "\n## Module (`modules.pre_trainer`)\n\n";
+  text += experiment_table(kModuleKeys);
+  text +=
+      "\n## Trainer keys (`modules.pre_trainer.overrides`, presets, command line)\n\n"
+      "`null` unsets a key. Names and meanings are Megatron-LM's where Megatron-LM has the key. \"Native: "
+      "only\" marks "
+      "what the\nnative engine cannot vary yet: other values are refused by name.\n";
+  std::string_view group;
+  for (const KeySpec& key : all_keys()) {
+    if (std::holds_alternative<std::monostate>(key.field)) continue;
+    if (key.group != group) {
+      group = key.group;
+      text +=
+          fmt::format("\n### {}\n\n| Key | Type | Default | Frameworks | Meaning |\n|---|---|---|---|---|\n",
+                      key.group_title);
+    }
+    text += fmt::format("| {} | {} | {} | {} | {} |\n", code(key.name), type_text(key), default_text(key),
+                        frameworks_text(key), meaning_text(key));
+  }
+  text +=
+      "\n## Keys without a meaning for the native engine\n\n"
+      "Known from Primus's Megatron presets and experiments. The native engine lists those that are set once "
+      "as "
+      "ignored;\nthe Megatron back end passes them on.";
+  size_t column = 0;
+  for (const KeySpec& key : all_keys()) {
+    if (!std::holds_alternative<std::monostate>(key.field)) continue;
+    if (key.group != group) {
+      group = key.group;
+      text += fmt::format("\n\n### {} (not native)\n\n", key.group_title);
+      column = 0;
+    }
+    const std::string item = fmt::format("{} ({})", code(key.name), describe_type(key));
+    if (column > 0) {
+      const bool wrap = column + item.size() + 3 > kLineWidth;
+      text += wrap ? ",\n" : ", ";
+      column = wrap ? 0 : column + 2;
+    }
+    text += item;
+    column += item.size();
+  }
+  text += "\n";
+  return text;
+}
+
+}  // namespace primus::config

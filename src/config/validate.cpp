@@ -1,0 +1,261 @@
+#include "config/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+
+namespace primus::config {
+namespace {
+
+// Widths of the query projection beyond this would overflow sizes further down.
+constexpr int64_t kMaxAttentionWidth = 1 << 22;
+
+class Validator {
+ public:
+  Validator(Experiment& experiment, Problems& problems)
+      : experiment_(experiment), config_(experiment.trainer), problems_(problems) {}
+
+  void run() {
+    batches();
+    attention();
+    rope();
+    schedule();
+    recompute();
+    data();
+  }
+
+ private:
+  // Of several keys that contradict each other, the one set last in precedence is where the user will look.
+  std::string_view last_set(std::initializer_list<std::string_view> keys) const {
+    std::string_view last = *keys.begin();
+    for (std::string_view key : keys) {
+      if (experiment_.provenance_of(key).layer > experiment_.provenance_of(last).layer) last = key;
+    }
+    return last;
+  }
+
+  void refuse(std::initializer_list<std::string_view> keys, std::string what, std::string hint = {}) {
+    problems_.add(experiment_.error_for(last_set(keys), std::move(what), std::move(hint)));
+  }
+
+  void warn(std::string_view key, const std::string& what) {
+    experiment_.warnings.push_back(experiment_.provenance_of(key).describe() + ": " + what);
+  }
+
+  bool is_set(std::string_view key) const { return experiment_.provenance_of(key).layer > Layer::kDerived; }
+
+  void batches() {
+    const int64_t micro = config_.micro_batch_size, global = config_.global_batch_size;
+    if (global % micro != 0) {
+      refuse({"global_batch_size", "micro_batch_size"},
+             fmt::format("global_batch_size ({}) is not a multiple of micro_batch_size ({})", global, micro),
+             fmt::format("{} is", std::max<int64_t>(1, global / micro) * micro));
+    }
+    if (is_set("max_position_embeddings") && config_.seq_length > config_.max_position_embeddings) {
+      warn(last_set({"seq_length", "max_position_embeddings"}),
+           fmt::format(
+               "seq_length ({}) is longer than max_position_embeddings ({}), which the model was made for",
+               config_.seq_length, config_.max_position_embeddings));
+    }
+  }
+
+  void attention() {
+    const int64_t heads = config_.num_attention_heads, groups = config_.num_query_groups;
+    if (heads == 0 || config_.hidden_size == 0) return;  // reported as missing
+    if (!is_set("kv_channels") && config_.hidden_size % heads != 0) {
+      refuse({"hidden_size", "num_attention_heads"},
+             fmt::format("hidden_size ({}) is not a multiple of num_attention_heads ({})",
+                         config_.hidden_size, heads),
+             "or set kv_channels, the width of one head");
+      return;
+    }
+    if (config_.group_query_attention == true && !is_set("num_query_groups")) {
+      refuse({"group_query_attention"}, "group_query_attention needs num_query_groups",
+             "set it to the number of key and value heads");
+    }
+    if (config_.group_query_attention == false && groups != heads) {
+      refuse({"group_query_attention", "num_query_groups"},
+             fmt::format("num_query_groups is {}, and group_query_attention is false", groups),
+             "set group_query_attention: true, or leave it out");
+    }
+    if (heads % groups != 0) {
+      refuse(
+          {"num_query_groups", "num_attention_heads"},
+          fmt::format("num_attention_heads ({}) is not a multiple of num_query_groups ({})", heads, groups));
+    }
+    if (heads * config_.kv_channels > kMaxAttentionWidth) {
+      refuse({"kv_channels", "num_attention_heads"},
+             fmt::format("num_attention_heads x kv_channels is {}; it must be at most {}",
+                         heads * config_.kv_channels, kMaxAttentionWidth));
+    }
+    const double rotated = static_cast<double>(config_.kv_channels) * config_.rotary_percent;
+    if (std::fmod(std::floor(rotated), 2.0) != 0 || rotated < 2) {
+      refuse(
+          {"kv_channels", "rotary_percent", "num_attention_heads", "hidden_size"},
+          fmt::format(
+              "the rotary embedding turns pairs, and {} channels of each head are not a whole number of them",
+              std::floor(rotated)),
+          "choose kv_channels and rotary_percent so that their product is even");
+    }
+  }
+
+  void rope() {
+    if (config_.use_rope_scaling && config_.rope_scaling_type != "llama3") {
+      refuse({"use_rope_scaling", "rope_scaling_type"},
+             fmt::format("use_rope_scaling means rope_scaling_type: llama3, which is {} here",
+                         config_.rope_scaling_type),
+             "leave use_rope_scaling out");
+    }
+    if (config_.rope_scaling_type == "llama3" &&
+        config_.rope_low_freq_factor >= config_.rope_high_freq_factor) {
+      refuse({"rope_low_freq_factor", "rope_high_freq_factor"},
+             fmt::format("rope_low_freq_factor ({}) must be below rope_high_freq_factor ({})",
+                         config_.rope_low_freq_factor, config_.rope_high_freq_factor));
+    }
+    if (config_.rope_scaling_type == "yarn" && config_.beta_slow >= config_.beta_fast) {
+      refuse({"beta_slow", "beta_fast"}, fmt::format("beta_slow ({}) must be below beta_fast ({})",
+                                                     config_.beta_slow, config_.beta_fast));
+    }
+  }
+
+  void schedule() {
+    if (config_.min_lr > config_.lr) {
+      refuse({"min_lr", "lr"}, fmt::format("min_lr ({}) is above lr ({})", config_.min_lr, config_.lr));
+    }
+    if (config_.lr_warmup_init > config_.lr) {
+      refuse({"lr_warmup_init", "lr"},
+             fmt::format("lr_warmup_init ({}) is above lr ({})", config_.lr_warmup_init, config_.lr));
+    }
+    if (config_.lr_warmup_iters >= config_.lr_decay_iters && config_.lr_warmup_iters > 0 &&
+        config_.train_iters > 0) {
+      warn(last_set({"lr_warmup_iters", "lr_warmup_fraction", "lr_decay_iters", "train_iters"}),
+           fmt::format("the warm-up ({} steps) is not over before the decay is ({} steps)",
+                       config_.lr_warmup_iters, config_.lr_decay_iters));
+    }
+    if (config_.lr_decay_style == "WSD") {
+      if (!config_.lr_wsd_decay_iters) {
+        refuse({"lr_decay_style"}, "lr_decay_style: WSD needs lr_wsd_decay_iters",
+               "set it to the number of steps of the last phase");
+      } else if (*config_.lr_wsd_decay_iters > config_.lr_decay_iters) {
+        refuse({"lr_wsd_decay_iters", "lr_decay_iters", "train_iters"},
+               fmt::format("lr_wsd_decay_iters ({}) is more than lr_decay_iters ({})",
+                           *config_.lr_wsd_decay_iters, config_.lr_decay_iters));
+      }
+    }
+    const double start = config_.start_weight_decay.value_or(0), end = config_.end_weight_decay.value_or(0);
+    if (config_.weight_decay_incr_style == "constant" && start != end) {
+      refuse({"weight_decay_incr_style", "start_weight_decay", "end_weight_decay"},
+             fmt::format(
+                 "start_weight_decay ({}) and end_weight_decay ({}) differ, and weight_decay_incr_style is "
+                 "constant",
+                 start, end),
+             "set weight_decay_incr_style: linear or cosine");
+    }
+  }
+
+  void recompute() {
+    const bool full = config_.recompute_granularity == "full";
+    if (full && config_.recompute_method == "block" && !config_.recompute_num_layers) {
+      refuse({"recompute_method"}, "recompute_method: block needs recompute_num_layers",
+             "set it to the number of blocks to recompute");
+    }
+    if (config_.recompute_num_layers.value_or(0) > config_.num_layers && config_.num_layers > 0) {
+      refuse({"recompute_num_layers", "num_layers"},
+             fmt::format("recompute_num_layers ({}) is more than num_layers ({})",
+                         *config_.recompute_num_layers, config_.num_layers));
+    }
+    if (!full && config_.recompute_method) {
+      warn("recompute_method", "recompute_method has an effect only with recompute_granularity: full");
+    }
+  }
+
+  // Up to three shares, none negative, not all zero.
+  bool split_is_right() const {
+    const std::string_view text = config_.split;
+    double sum = 0;
+    int shares = 0;
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find(',', begin), text.size());
+      std::string_view share = text.substr(begin, end - begin);
+      while (!share.empty() && share.front() == ' ') share.remove_prefix(1);
+      while (!share.empty() && share.back() == ' ') share.remove_suffix(1);
+      double x = 0;
+      const auto [stop, error] = std::from_chars(share.data(), share.data() + share.size(), x);
+      if (share.empty() || error != std::errc() || stop != share.data() + share.size()) return false;
+      if (!std::isfinite(x) || x < 0 || ++shares > 3) return false;
+      sum += x;
+      begin = end + 1;
+    }
+    return sum > 0;
+  }
+
+  void data() {
+    if (!split_is_right()) {
+      refuse({"split"}, fmt::format("split is '{}'; it must be up to three shares", config_.split),
+             "for example 969,30,1 (training, validation, test)");
+    }
+    const bool separate = !config_.train_data_path.empty() || !config_.valid_data_path.empty() ||
+                          !config_.test_data_path.empty();
+    if (!config_.data_path.empty() && separate) {
+      refuse({"data_path", "train_data_path", "valid_data_path", "test_data_path"},
+             "data_path and train_data_path, valid_data_path or test_data_path exclude each other",
+             "data_path is divided by `split`; the others are used whole");
+    }
+    if (config_.mock_data) {
+      if (!config_.data_path.empty() || separate) {
+        warn("mock_data", "mock_data is true, so the data paths are not read");
+      }
+    } else if (config_.data_path.empty() && config_.train_data_path.empty() && config_.train_iters > 0) {
+      refuse({"train_data_path"}, "there is no training data",
+             "set data_path, train_data_path, or mock_data: true");
+    }
+    if (!config_.vocab_size && !config_.tokenizer_type && !config_.tokenizer_model) {
+      refuse({"vocab_size"}, "the size of the vocabulary is unknown",
+             "set tokenizer_model, tokenizer_type: ByteTokenizer, or vocab_size");
+    }
+  }
+
+  Experiment& experiment_;
+  const TrainerConfig& config_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+void derive(TrainerConfig& config) {
+  TrainerConfig& c = config;
+  const auto fill = [](auto& field, auto value) {
+    if (field == 0) field = value;
+  };
+  fill(c.max_position_embeddings, c.seq_length);
+  fill(c.num_query_groups, c.num_attention_heads);
+  if (c.num_attention_heads > 0) fill(c.kv_channels, c.hidden_size / c.num_attention_heads);
+  if (c.hidden_size > 0) fill(c.ffn_hidden_size, std::max<int64_t>(64, c.hidden_size * 8 / 3 / 64 * 64));
+  fill(c.lr_decay_iters, c.train_iters);
+  if (c.lr_warmup_fraction) {
+    c.lr_warmup_iters = std::llround(*c.lr_warmup_fraction * static_cast<double>(c.lr_decay_iters));
+  }
+  if (!c.start_weight_decay) c.start_weight_decay = c.weight_decay;
+  if (!c.end_weight_decay) c.end_weight_decay = c.weight_decay;
+  if (c.recompute_granularity == "full") {
+    if (!c.recompute_method) c.recompute_method = "uniform";
+    if (*c.recompute_method == "uniform" && !c.recompute_num_layers) c.recompute_num_layers = 1;
+  }
+  if (c.rope_scaling_type.empty()) c.rope_scaling_type = c.use_rope_scaling ? "llama3" : "none";
+  if (c.original_max_position_embeddings == 0) {
+    const double stretched = static_cast<double>(c.max_position_embeddings) / c.rope_scaling_factor;
+    c.original_max_position_embeddings = c.rope_scaling_type == "llama3" ? 8192
+                                         : c.rope_scaling_type == "none"
+                                             ? c.max_position_embeddings
+                                             : std::max<int64_t>(1, std::llround(stretched));
+  }
+}
+
+void validate_native(Experiment& experiment, Problems& problems) { Validator(experiment, problems).run(); }
+
+}  // namespace primus::config

@@ -1,0 +1,14 @@
+// Checks that involve more than one key.
+#pragma once
+
+#include "config/experiment.h"
+#include "config/problems.h"
+
+namespace primus::config {
+
+// What the native engine needs of a trainer configuration whose single keys are right: sizes that divide,
+// schedules that fit, data to train on. Adds an Error at the offending key for each problem, and sentences to
+// experiment.warnings for what is merely odd.
+void validate_native(Experiment& experiment, Problems& problems);
+
+}  // namespace primus::config

@@ -124,7 +124,8 @@ std::string show(const Experiment& experiment, bool origins) {
          experiment.provenance_of("env." + name).describe());
   }
   for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool first) {
-    if (first) text += fmt::format("\n# {}\n", key.group_title);
+    const bool ignored = !key.has_meaning_for(*parse_framework(experiment.framework));
+    if (first) text += fmt::format("\n# {}{}\n", key.group_title, ignored ? " (ignored)" : "");
     line(key.name, yaml_inline(value), experiment.provenance_of(key.name).describe());
   });
   return text;

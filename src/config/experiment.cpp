@@ -263,7 +263,9 @@ class Loader {
       if (!key) {
         problems_.add(error_at(member.origin, fmt::format("unknown key '{}'", member.key.substr(0, 80)),
                                hint_for_unknown_key(member.key), member.key.size()));
-      } else if (renamed.find(key->name)) {
+      } else if (const Value* twin = renamed.find(key->name)) {
+        // Under its name and under an alias: harmless while both say the same, as some of Primus's files do.
+        if (twin->is_scalar() && twin->text == member.value.text) continue;
         problems_.add(error_at(member.origin,
                                fmt::format("{} is given twice, here as {}", key->name, member.key),
                                "keep one of the two", member.key.size()));

@@ -136,6 +136,14 @@ std::string_view expected(KeyType type) {
                  std::move(hint), value.width());
 }
 
+// 0 and 1 stand for false and true, as Primus's experiments write them.
+bool to_bool(const KeySpec& key, const Value& value) {
+  if (value.kind == Value::Kind::kBool) return value.boolean;
+  if (value.kind == Value::Kind::kInt && (value.integer == 0 || value.integer == 1))
+    return value.integer == 1;
+  refuse_type(key, value);
+}
+
 // The largest integer up to which every double is exact.
 constexpr double kExactIntegers = 9007199254740992.0;
 
@@ -206,7 +214,8 @@ void check_other(const KeySpec& key, const Value& value) {
   };
   switch (key.type) {
     case KeyType::kBool:
-      return require(value.kind == Value::Kind::kBool);
+      to_bool(key, value);
+      return;
     case KeyType::kInt:
       to_integer(key, value);
       return;
@@ -267,8 +276,7 @@ void assign(const KeySpec& key, const Value& value, TrainerConfig& config) {
         } else {
           using T = typename BareType<std::remove_reference_t<decltype(config.*field)>>::type;
           if constexpr (std::is_same_v<T, bool>) {
-            if (value.kind != Value::Kind::kBool) refuse_type(key, value);
-            config.*field = value.boolean;
+            config.*field = to_bool(key, value);
           } else if constexpr (std::is_same_v<T, int64_t>) {
             const int64_t number = to_integer(key, value);
             check_range(key, value);
@@ -292,6 +300,7 @@ void require_native_support(const KeySpec& key, const Value& value) {
   if (value.is_list() && value.items.empty()) return;
   for (std::string_view text : key.native_values) {
     const Value allowed = plain_scalar(text, {});
+    if (key.type == KeyType::kBool && to_bool(key, value) == allowed.boolean) return;
     const bool both_numbers = allowed.kind >= Value::Kind::kInt && allowed.kind <= Value::Kind::kFloat &&
                               value.kind >= Value::Kind::kInt && value.kind <= Value::Kind::kFloat;
     if (both_numbers ? allowed.real == value.real

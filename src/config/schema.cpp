@@ -223,10 +223,10 @@ std::string json_schema() {
 std::string markdown_reference() {
   std::string text =
       "# Configuration reference\n\n"
-      "Generated from `src/config/keys.def` and `src/config/other_keys.def` by `primus config schema "
-      "--markdown`; a "
-      "test\nkeeps it current. [formats/experiment.md](formats/experiment.md) says how files are written and "
-      "merged.\n\n"
+      "Generated from `src/config/keys.def` and `src/config/other_keys.def`; a test keeps it current (run\n"
+      "`PRIMUS_UPDATE_DOCS=1 build/tests/config_test` to rewrite it). "
+      "[formats/experiment.md](formats/experiment.md) "
+      "says how\nfiles are written and merged.\n\n"
       "## Experiment\n\n";
   text += experiment_table(kExperimentKeys);
   text += "\n## Module (`modules.pre_trainer`)\n\n";

@@ -164,6 +164,11 @@ class Validator {
       refuse({"recompute_method"}, "recompute_method: block needs recompute_num_layers",
              "set it to the number of blocks to recompute");
     }
+    if (full && config_.recompute_method == "uniform" && config_.recompute_num_layers == 0) {
+      refuse({"recompute_num_layers", "recompute_method"},
+             "recompute_method: uniform needs recompute_num_layers of at least 1",
+             "it is the number of blocks in a group; recompute_granularity: none recomputes nothing");
+    }
     if (config_.recompute_num_layers.value_or(0) > config_.num_layers && config_.num_layers > 0) {
       refuse({"recompute_num_layers", "num_layers"},
              fmt::format("recompute_num_layers ({}) is more than num_layers ({})",

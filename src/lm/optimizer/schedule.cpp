@@ -28,8 +28,8 @@ Schedule::Schedule(const config::TrainerConfig& c)
                                    : static_cast<double>(c.lr_warmup_iters)),
       decay_(static_cast<double>(c.lr_decay_iters)),
       wsd_decay_(static_cast<double>(c.lr_wsd_decay_iters.value_or(0))),
-      start_weight_decay_(c.start_weight_decay),
-      end_weight_decay_(c.end_weight_decay),
+      start_weight_decay_(c.start_weight_decay.value_or(c.weight_decay)),
+      end_weight_decay_(c.end_weight_decay.value_or(c.weight_decay)),
       train_iters_(static_cast<double>(c.train_iters)),
       increase_(c.weight_decay_incr_style == "linear"   ? Increase::kLinear
                 : c.weight_decay_incr_style == "cosine" ? Increase::kCosine

@@ -91,8 +91,8 @@ struct RandomStream {
   }
 };
 
-// out[i] = element first + i of the stream, uniform in [low, high). Any split of a range over threads gives
-// the same bits as one call.
+// out[i] = element first + i of the stream, uniform in [low, high); `high` itself only where rounding reaches
+// it. Any split of a range over threads gives the same bits as one call.
 void fill_uniform(const RandomStream& stream, std::uint64_t first, std::span<float> out, float low = 0.0F,
                   float high = 1.0F);
 

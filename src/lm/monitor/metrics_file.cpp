@@ -144,9 +144,9 @@ bool MetricsFile::write(const EvaluationRecord& record) { return write_line(to_j
 
 bool MetricsFile::write_line(std::string line) {
   line += '\n';
-  if (pending_.size() + line.size() > kMaxPending) {
+  if (pending_.size() + line.size() > kMaxPending && !flush()) {
     ++dropped_;
-    return flush();
+    return false;
   }
   pending_ += line;
   return flush();

@@ -61,8 +61,8 @@ class Rank {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> compute_, copies_;
   turbo::Meter meter_;
-  std::unique_ptr<Arenas> arenas_;
   void* memory_[3] = {};
+  std::unique_ptr<Arenas> arenas_;
 };
 
 }  // namespace primus::engine

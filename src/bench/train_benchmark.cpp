@@ -1,0 +1,175 @@
+#include "bench/train_benchmark.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/random.h"
+#include "lm/train/trainer.h"
+#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/linear/gemm_rate.h"
+
+namespace primus {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kPeakSeconds = 0.5;  // for each measurement of the ceiling
+
+// One microbatch of uniformly random tokens; labels are the next tokens.
+struct RandomBatch {
+  std::vector<std::int32_t> tokens, labels;
+  std::vector<float> mask;
+
+  RandomBatch(std::int64_t count, std::int64_t vocab, std::uint64_t microbatch) : mask(count, 1.0F) {
+    const RandomStream random(microbatch, RandomPurpose::kData);
+    for (std::int64_t i = 0; i <= count; ++i) {
+      const auto value = static_cast<std::int32_t>(
+          random.below(static_cast<std::uint64_t>(i), static_cast<std::uint32_t>(vocab)));
+      if (i < count) tokens.push_back(value);
+      if (i > 0) labels.push_back(value);
+    }
+  }
+  HostBatch host() const { return {tokens, labels, mask}; }
+};
+
+std::int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace
+
+TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, const FamilyRegistry& families,
+                                        const TrainBenchmarkOptions& options) {
+  const config::TrainerConfig& c = experiment.trainer;
+  const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment);
+  const SessionSettings settings =
+      session_settings_of(experiment, model_of(experiment, families, tokenizer.get()));
+  engine::Rank rank(turbo::make_cpu_device(static_cast<int>(c.num_threads)));
+  const std::unique_ptr<TrainingSession> session = open_session(rank, settings, families);
+  session->store().initialize(rank.context(), static_cast<std::uint64_t>(c.seed));
+  rank.compute().synchronize();
+
+  TrainBenchmarkReport report;
+  report.device = rank.device().description();
+  report.compute_type = name_of(settings.compute);
+  report.parameters = session->store().elements();
+  report.tokens_per_step = c.global_batch_size * c.seq_length;
+  report.steps = options.steps;
+  report.memory = rank.high_water();
+  report.gemm_peak = turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakSeconds);
+
+  std::vector<RandomBatch> batches;
+  for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+    batches.emplace_back(c.micro_batch_size * c.seq_length, settings.model.vocab,
+                         static_cast<std::uint64_t>(i));
+  }
+  TrainingStep& step = session->step();
+  std::vector<double> times;
+  const std::int64_t total = options.warmup + options.steps;
+  for (std::int64_t s = 0; s < total; ++s) {
+    if (s == options.warmup) {
+      rank.meter().reset();
+      rank.meter().timed = true;
+    }
+    const auto start = Clock::now();
+    step.begin();
+    for (std::int64_t i = 0; i < settings.step.microbatches; ++i) step.microbatch(i, batches[i].host());
+    step.finish_gradients();
+    report.loss = step.result().loss;
+    step.update(s + 1, c.lr, c.weight_decay);
+    rank.compute().synchronize();
+    if (s >= options.warmup) times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    if (options.progress) options.progress(s + 1, total);
+  }
+  report.gemm_peak =
+      std::max(report.gemm_peak, turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakSeconds));
+
+  double sum = 0;
+  for (double t : times) sum += t;
+  std::sort(times.begin(), times.end());
+  report.seconds = times[times.size() / 2];
+  report.fastest = times.front();
+  report.slowest = times.back();
+  report.tokens_per_second = static_cast<double>(report.tokens_per_step) / report.seconds;
+  report.model_flops_per_second =
+      training_flops(settings.model, c.global_batch_size, c.seq_length) / report.seconds;
+  report.share_of_peak = report.model_flops_per_second / report.gemm_peak;
+  report.outside_kernels = 1;
+  for (std::size_t id = 0; id < rank.meter().lines.size(); ++id) {
+    const turbo::Meter::Line& line = rank.meter().lines[id];
+    if (line.calls == 0 || line.seconds == 0) continue;
+    report.kernels.push_back({.kernel = std::string(turbo::name_of(static_cast<turbo::KernelId>(id))),
+                              .calls = line.calls / options.steps,
+                              .seconds = line.seconds / static_cast<double>(options.steps),
+                              .share = line.seconds / sum,
+                              .flops_per_second = line.flops / line.seconds});
+    report.outside_kernels -= line.seconds / sum;
+  }
+  std::sort(report.kernels.begin(), report.kernels.end(),
+            [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  report.peak_resident_bytes = peak_resident_bytes();
+  return report;
+}
+
+std::string to_json(const TrainBenchmarkReport& r) {
+  nlohmann::ordered_json json{
+      {"device", r.device},
+      {"compute_type", r.compute_type},
+      {"parameters", r.parameters},
+      {"tokens_per_step", r.tokens_per_step},
+      {"steps", r.steps},
+      {"seconds_per_step", {{"median", r.seconds}, {"min", r.fastest}, {"max", r.slowest}}},
+      {"tokens_per_second", r.tokens_per_second},
+      {"model_flops_per_second", r.model_flops_per_second},
+      {"gemm_peak_flops_per_second", r.gemm_peak},
+      {"share_of_gemm_peak", r.share_of_peak},
+      {"outside_kernels", r.outside_kernels},
+      {"memory_bytes",
+       {{"persistent", r.memory.persistent},
+        {"stash", r.memory.stash},
+        {"scratch", r.memory.scratch},
+        {"peak_resident", r.peak_resident_bytes}}},
+      {"loss", r.loss}};
+  json["kernels"] = nlohmann::ordered_json::array();
+  for (const auto& k : r.kernels) {
+    json["kernels"].push_back({{"name", k.kernel},
+                               {"calls", k.calls},
+                               {"seconds", k.seconds},
+                               {"share", k.share},
+                               {"flops_per_second", k.flops_per_second}});
+  }
+  return json.dump(2) + "\n";
+}
+
+std::string to_text(const TrainBenchmarkReport& r) {
+  constexpr double kMiB = 1 << 20;
+  std::string text = fmt::format(
+      "{} | {} | {:.1f}M parameters | {} tokens per step\n"
+      "step         {:.3f} s median of {} ({:.3f} to {:.3f})\n"
+      "speed        {:.0f} tokens/s, {:.1f} model GFLOP/s\n"
+      "GEMM peak    {:.1f} GFLOP/s, of which {:.1f} % used\n"
+      "memory       {:.0f} MiB persistent, {:.0f} MiB stash, {:.0f} MiB scratch; {:.0f} MiB resident at "
+      "most\n\n"
+      "{:<24}{:>8}{:>12}{:>9}{:>12}\n",
+      r.device, r.compute_type, static_cast<double>(r.parameters) / 1e6, r.tokens_per_step, r.seconds,
+      r.steps, r.fastest, r.slowest, r.tokens_per_second, r.model_flops_per_second / 1e9, r.gemm_peak / 1e9,
+      100 * r.share_of_peak, static_cast<double>(r.memory.persistent) / kMiB,
+      static_cast<double>(r.memory.stash) / kMiB, static_cast<double>(r.memory.scratch) / kMiB,
+      static_cast<double>(r.peak_resident_bytes) / kMiB, "kernel", "calls", "ms/step", "share", "GFLOP/s");
+  for (const auto& k : r.kernels) {
+    text += fmt::format("{:<24}{:>8}{:>12.2f}{:>8.1f}%{:>12}\n", k.kernel, k.calls, 1e3 * k.seconds,
+                        100 * k.share,
+                        k.flops_per_second > 0 ? fmt::format("{:.1f}", k.flops_per_second / 1e9) : "-");
+  }
+  text += fmt::format("{:<24}{:>8}{:>12.2f}{:>8.1f}%\n", "outside kernels", "",
+                      1e3 * r.seconds * r.outside_kernels, 100 * r.outside_kernels);
+  return text;
+}
+
+}  // namespace primus

@@ -384,10 +384,7 @@ Experiment load_experiment(const fs::path& file, std::span<const std::string> ov
 Experiment load_experiment_text(std::string_view text, const std::string& name,
                                 std::span<const std::string> overrides, const LoadOptions& options) {
   FileLoader files = make_file_loader(options);
-  auto source = std::make_shared<Source>();
-  source->name = name;
-  source->text = std::string(text);
-  source->columns_in_bytes = fs::path(name).extension() != ".toml";
+  const std::shared_ptr<const Source> source = make_source(name, std::string(text));
   return Loader(files, fs::path(name).parent_path()).run(files.load(source), overrides);
 }
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 namespace primus::config {
 namespace {
@@ -92,11 +93,16 @@ Value read_document(const std::shared_ptr<const Source>& source) {
 }
 
 Value read_document(const std::filesystem::path& path) {
+  return read_document(make_source(path.string(), read_file(path)));
+}
+
+std::shared_ptr<const Source> make_source(std::string name, std::string text) {
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   auto source = std::make_shared<Source>();
-  source->name = path.string();
-  source->text = read_file(path);
-  source->columns_in_bytes = !is_toml(source->name);
-  return read_document(std::move(source));
+  source->columns_in_bytes = !is_toml(name);
+  source->name = std::move(name);
+  source->text = std::move(text);
+  return source;
 }
 
 }  // namespace primus::config

@@ -5,16 +5,20 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "config/value.h"
 
 namespace primus::config {
 
-inline constexpr size_t kMaxDocumentBytes = 4u << 20;
+inline constexpr size_t kMaxDocumentBytes = 1u << 20;
 inline constexpr int kMaxDepth = 64;
 inline constexpr size_t kMaxValues = 65536;
 inline constexpr size_t kMaxMembers = 4096;  // keys of one map
+
+// A source for text that came from the file `name`, without its byte order mark.
+std::shared_ptr<const Source> make_source(std::string name, std::string text);
 
 // Reads a file by its ending: .toml is TOML, everything else YAML (and so JSON). The result is always a map.
 Value read_document(const std::filesystem::path& path);

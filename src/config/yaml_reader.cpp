@@ -40,7 +40,11 @@ class TreeBuilder : public YAML::EventHandler {
     return {source_, mark.line + 1, mark.column + 1, {}};
   }
 
-  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (has_root_) {
+      throw error_at(origin_of(mark), "a settings file holds one YAML document, and a second begins here");
+    }
+  }
   void OnDocumentEnd() override {}
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t) override {
@@ -74,6 +78,7 @@ class TreeBuilder : public YAML::EventHandler {
       return;
     }
     if (!quoted) return add(plain_scalar(text, origin));
+    refuse_open_quote(static_cast<size_t>(mark.pos), origin);
     Value value;
     value.kind = Value::Kind::kString;
     value.quoted = true;
@@ -117,6 +122,23 @@ class TreeBuilder : public YAML::EventHandler {
     throw error_at(origin,
                    fmt::format("YAML tags ('{}') are not allowed in settings files", tag.substr(0, 40)),
                    "put text in quotes; types come from the key");
+  }
+
+  // yaml-cpp takes the end of the file for a missing closing quote, and everything before it for the text.
+  void refuse_open_quote(size_t position, const Origin& origin) const {
+    const std::string_view text = source_->text;
+    if (position >= text.size() || (text[position] != '"' && text[position] != '\''))
+      return;  // a block of text
+    const char quote = text[position];
+    for (size_t i = position + 1; i < text.size(); ++i) {
+      if (quote == '"' && text[i] == '\\')
+        ++i;
+      else if (text[i] == quote && quote == '\'' && i + 1 < text.size() && text[i + 1] == quote)
+        ++i;
+      else if (text[i] == quote)
+        return;
+    }
+    throw error_at(origin, "this quote is never closed");
   }
 
   static void refuse_duplicates(const Value& map) {
@@ -188,11 +210,7 @@ Value parse(const std::shared_ptr<const Source>& source, const Origin* fixed) {
   TreeBuilder builder(source, fixed);
   try {
     YAML::Parser parser(stream);
-    parser.HandleNextDocument(builder);
-    TreeBuilder rest(source, fixed);
-    if (parser.HandleNextDocument(rest)) {
-      throw error_at({source}, "a settings file holds one YAML document, and this one has several",
-                     "remove the '---' lines");
+    while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& problem) {
     const Origin origin = problem.mark.is_null() ? Origin{source} : builder.origin_of(problem.mark);
@@ -200,6 +218,8 @@ Value parse(const std::shared_ptr<const Source>& source, const Origin* fixed) {
     std::string hint;
     if (origin.snippet().find("${") != std::string::npos) {
       hint = "between [ ] or { } a variable is written in quotes: \"${NAME}\"";
+    } else if (problem.msg.find("flow not found") != std::string::npos) {
+      hint = "a [ or { is not closed";
     }
     throw error_at(origin, "this is not valid YAML: " + problem.msg, std::move(hint));
   }

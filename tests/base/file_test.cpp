@@ -6,29 +6,15 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 #include "base/fault_env.h"
+#include "temporary_folder.h"
 
 namespace primus {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "primus-file-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw FileError("cannot create a temporary folder", errno);
-    path_ = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  const Path& path() const { return path_; }
-
- private:
-  Path path_;
-};
 
 // The calls mean the same on the real file system and on the one of the tests.
 class EnvTest : public ::testing::TestWithParam<bool> {

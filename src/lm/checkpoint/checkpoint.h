@@ -71,22 +71,25 @@ class CheckpointRoot {
   std::vector<std::int64_t> iterations() const;
   // What `latest` says, if it names a checkpoint that is there.
   std::optional<std::int64_t> latest() const;
+  // Where that checkpoint is, or would be.
   Path folder(std::int64_t iteration) const;
 
-  // Writes one checkpoint and returns when it is durable. On an error the older ones and `latest` are as
-  // before.
+  // Iteration of the last checkpoint that became durable through this object.
+  std::optional<std::int64_t> last_saved() const { return last_saved_; }
+
+  // Writes one checkpoint and returns when it is durable and the oldest ones are gone. On an error before it
+  // is durable, the older ones and `latest` are as before.
   void save(const Snapshot& snapshot, const std::function<void(SaveProgress)>& progress = {});
 
  private:
-  void write_folder(const Path& folder, const Snapshot& snapshot, const SafetensorsLayout& model,
-                    const SafetensorsLayout& optimizer, std::uint64_t total,
-                    const std::function<void(SaveProgress)>& progress);
+  Path replaced_folder(std::int64_t iteration) const;
   void publish(const Path& temporary, std::int64_t iteration);
   void retire_old(std::int64_t newest);
 
   Path root_;
   SaveOptions options_;
   Env& env_;
+  std::optional<std::int64_t> last_saved_;
 };
 
 enum class Validation {
@@ -117,14 +120,17 @@ class CheckpointReader {
   void read_slice(TensorPart part, std::string_view name, const Slice& slice, std::span<std::byte> out) const;
 
  private:
-  const TensorRecord& record(TensorPart part, std::string_view name) const;
+  void check_tensors() const;
+  void check_slice(const TensorRecord& record, const TensorView& tensor, const SliceRecord& slice) const;
+  const TensorRecord* find_record(TensorPart part, std::string_view name) const;
+  const TensorRecord& record(TensorPart part, std::string_view name) const;  // throws kInvalid
 
   Path folder_;
   Manifest manifest_;
   std::string trainer_state_;
   Validation validation_ = Validation::kFull;
   Env* env_ = nullptr;
-  std::vector<SafetensorsFile> shards_;  // those of manifest_.files that are shards, same order
+  std::vector<SafetensorsFile> shards_;  // as manifest_.files; empty where a file is not a shard
 };
 
 // The checkpoint to resume from: what `latest` names, else the newest before it that validates, else the
@@ -171,7 +177,7 @@ class AsyncWriter {
 
  private:
   void run();
-  void throw_pending(std::unique_lock<std::mutex>& lock);
+  void throw_pending();  // with mutex_ held
 
   CheckpointRoot root_;
   SnapshotBuffer buffer_;

@@ -13,16 +13,12 @@
 #include <string_view>
 #include <vector>
 
+#include "lm/checkpoint/slice.h"
 #include "tensor/dtype.h"
 
 namespace primus {
 
 enum class TensorPart { kModel, kOptimizer };
-
-// A box of a tensor: per dimension, where it begins and how far it goes, in elements.
-struct Slice {
-  std::vector<std::int64_t> offset, extent;
-};
 
 struct SliceRecord {
   Slice slice;
@@ -41,7 +37,8 @@ struct TensorRecord {
 struct FileRecord {
   std::string name;  // plain name
   std::uint64_t bytes = 0;
-  std::uint32_t crc = 0;  // CRC32C of the whole file
+  std::uint32_t crc =
+      0;  // CRC32C of the file; of a safetensors file only its header's: its tensors have their own
 };
 
 struct Manifest {

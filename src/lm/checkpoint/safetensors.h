@@ -29,8 +29,12 @@ namespace primus {
 
 // "F32", "BF16", ...: the dtype names of safetensors files.
 std::string_view safetensors_name(DType dtype);
+std::optional<DType> dtype_of_safetensors_name(std::string_view name);
 
-// A tensor inside an open file; the spans live as long as its reader.
+// "[2, 3]", for messages.
+std::string shape_text(std::span<const std::int64_t> shape);
+
+// A tensor inside an open file; the spans live as long as its reader does, and is not moved.
 struct TensorView {
   std::string_view name;
   DType dtype = DType::kF32;
@@ -52,6 +56,7 @@ class SafetensorsFile {
   std::size_t size() const { return entries_.size(); }
   TensorView operator[](std::size_t i) const;
   std::optional<TensorView> find(std::string_view name) const;
+  std::optional<std::uint32_t> index_of(std::string_view name) const;
   // "__metadata__", e.g. {"format": "pt"}.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // The 8-byte length and the JSON header.
@@ -83,9 +88,8 @@ class SafetensorsFile {
 // A model folder: model.safetensors, or model.safetensors.index.json and the shards it names.
 class SafetensorsFolder {
  public:
-  // Checks that every tensor listed is in the shard that the index says, that no shard holds another, and the
-  // index's total_size. A lone `*.safetensors` of another name, or a .bin/.pt model, is refused with what to
-  // do.
+  // Refuses shard names that are not plain, a shard that lacks a tensor the index lists there or holds
+  // another, and a folder without either file, saying what to do.
   static SafetensorsFolder open(const Path& folder, Env& env = Env::posix());
 
   // Tensors, sorted by name.
@@ -98,6 +102,9 @@ class SafetensorsFolder {
   TensorView at(std::string_view name, std::span<const std::int64_t> shape) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
   const Path& folder() const { return folder_; }
+  // What is odd but harmless: a total_size in the index that is not the tensors' (published models have
+  // that).
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
   struct Place {
@@ -106,6 +113,7 @@ class SafetensorsFolder {
   Path folder_;
   std::vector<SafetensorsFile> files_;
   std::vector<Place> tensors_;
+  std::vector<std::string> warnings_;
 };
 
 // A tensor to be written, whole. Its bytes are in host memory at `data`, or are produced piece by piece:
@@ -150,9 +158,10 @@ struct SafetensorsLayout {
 SafetensorsLayout plan_safetensors(std::span<const TensorSource> sources,
                                    const SafetensorsOptions& options = {});
 
-// The CRC32C of what was written: of a whole shard, and of its tensors in the shard's order.
+// The CRC32C of what was written: of a shard's header (SafetensorsFile::header()), and of its tensors in its
+// order.
 struct ShardChecksums {
-  std::uint32_t file = 0;
+  std::uint32_t header = 0;
   std::vector<std::uint32_t> tensors;
 };
 

@@ -1,0 +1,123 @@
+// AsyncWriter: saving in a thread of its own.
+#include <sys/resource.h>
+
+#include <utility>
+
+#include "lm/checkpoint/checkpoint.h"
+
+namespace primus {
+
+AsyncWriter::AsyncWriter(Path root, SaveOptions options, Env& env)
+    : root_(std::move(root), options, env), thread_([this] { run(); }) {}
+
+AsyncWriter::~AsyncWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void AsyncWriter::save(Snapshot snapshot, Sources sources) {
+  wait();
+  if (sources == Sources::kLive) {
+    std::vector<TensorSource> all = snapshot.model;
+    all.insert(all.end(), snapshot.optimizer.begin(), snapshot.optimizer.end());
+    buffer_.lay_out(std::move(all));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    pending_ = std::move(snapshot);
+    sources_ = sources;
+    busy_ = true;
+    progress_ = {};
+  }
+  changed_.notify_all();
+}
+
+void AsyncWriter::wait_copied() {
+  {
+    std::unique_lock lock(mutex_);
+    if (!busy_) return;
+    if (sources_ == Sources::kStable) {
+      changed_.wait(lock, [&] { return !busy_; });
+      return;
+    }
+  }
+  try {
+    buffer_.copy();
+  } catch (...) {  // the writing thread meets the same error and reports it
+  }
+}
+
+void AsyncWriter::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !busy_; });
+  throw_pending();
+}
+
+void AsyncWriter::check() {
+  const std::lock_guard lock(mutex_);
+  throw_pending();
+}
+
+void AsyncWriter::throw_pending() {
+  if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+bool AsyncWriter::busy() const {
+  const std::lock_guard lock(mutex_);
+  return busy_;
+}
+
+SaveProgress AsyncWriter::progress() const {
+  const std::lock_guard lock(mutex_);
+  return progress_;
+}
+
+std::optional<std::int64_t> AsyncWriter::last_saved() const {
+  const std::lock_guard lock(mutex_);
+  return last_saved_;
+}
+
+void AsyncWriter::run() {
+  // Behind the threads that train: what they leave idle is enough, and wait_copied() does not rely on this
+  // thread.
+  constexpr int kNice = 10;
+  ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread only, on Linux; refusal costs speed, nothing else
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || pending_; });
+    if (!pending_) return;
+    Snapshot snapshot = std::move(*pending_);
+    pending_.reset();
+    const bool live = sources_ == Sources::kLive;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      if (live) {
+        buffer_.copy();
+        auto copied = buffer_.copied();
+        const auto middle = copied.begin() + static_cast<std::ptrdiff_t>(snapshot.model.size());
+        snapshot.optimizer.assign(std::make_move_iterator(middle), std::make_move_iterator(copied.end()));
+        copied.erase(middle, copied.end());
+        snapshot.model = std::move(copied);
+      }
+      root_.save(snapshot, [&](SaveProgress progress) {
+        const std::lock_guard guard(mutex_);
+        progress_ = progress;
+      });
+    } catch (...) {
+      error = std::current_exception();
+    }
+    snapshot = {};
+    lock.lock();
+    error_ = error;
+    last_saved_ = root_.last_saved();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace primus

@@ -1,0 +1,226 @@
+// Planning and writing of safetensors: plan_safetensors, write_safetensors, save_safetensors.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+
+#include "base/checked.h"
+#include "base/crc32c.h"
+#include "lm/checkpoint/safetensors.h"
+
+namespace primus {
+namespace {
+
+// Bytes written at a time: its checksum leaves a piece in the cache, from where write(2) takes it.
+constexpr std::uint64_t kPieceBytes = 1U << 20;
+
+// The reference writes wide types first, in this order, so that every tensor is aligned to its element.
+int write_order(DType dtype) {
+  constexpr std::array kOrder = {DType::kI64,  DType::kF64, DType::kF32, DType::kI32,
+                                 DType::kBF16, DType::kF16, DType::kU16, DType::kI16,
+                                 DType::kI8,   DType::kU8,  DType::kBool};
+  return static_cast<int>(std::ranges::find(kOrder, dtype) - kOrder.begin());
+}
+
+std::string quoted(const std::string& text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    throw invalid("a tensor name or metadata entry is not UTF-8", "rename it");
+  }
+}
+
+std::string header_of(std::span<const TensorSource> sources,
+                      const std::vector<SafetensorsLayout::Tensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  std::string json = "{";
+  if (!metadata.empty()) {
+    json += "\"__metadata__\":{";
+    for (const auto& [key, value] : metadata) json += quoted(key) + ":" + quoted(value) + ",";
+    json.back() = '}';
+    json += ',';
+  }
+  std::uint64_t at = 0;
+  for (const auto& tensor : tensors) {
+    const TensorSource& source = sources[tensor.source];
+    json += fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}},)", quoted(source.name),
+                        safetensors_name(source.dtype), fmt::join(source.shape, ","), at, at + tensor.bytes);
+    at += tensor.bytes;
+  }
+  if (json.back() == ',') json.pop_back();
+  json += '}';
+  json.append((8 - json.size() % 8) % 8, ' ');
+  if (json.size() > SafetensorsFile::kMaxHeaderBytes) {
+    throw invalid("too many tensors for one safetensors file", "lower the shard size");
+  }
+  std::string length(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(json.size() >> (8 * i) & 0xffU);
+  return length + json;
+}
+
+std::string index_of(std::span<const TensorSource> sources, const SafetensorsLayout& layout) {
+  nlohmann::json weight_map = nlohmann::json::object();
+  std::uint64_t total = 0;
+  for (const auto& shard : layout.shards) {
+    for (const auto& tensor : shard.tensors) {
+      weight_map[sources[tensor.source].name] = shard.file;
+      total += tensor.bytes;
+    }
+  }
+  const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}};
+  // As transformers writes it: two spaces, sorted, ASCII.
+  return index.dump(2, ' ', true) + "\n";
+}
+
+// The tensors of each shard: in the caller's order, a new shard when the next tensor would pass the limit.
+std::vector<std::vector<std::size_t>> split(std::span<const TensorSource> sources,
+                                            std::uint64_t max_shard_bytes) {
+  std::vector<std::vector<std::size_t>> shards(1);
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const std::uint64_t size = sources[i].bytes();
+    if (!shards.back().empty() && checked_add(bytes, size, "shard size") > max_shard_bytes) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    shards.back().push_back(i);
+    bytes += size;
+  }
+  return shards;
+}
+
+void write_tensor(File& file, const TensorSource& source, std::uint64_t bytes, std::vector<std::byte>& buffer,
+                  std::uint32_t& crc, const std::function<void(std::uint64_t)>& written) {
+  for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
+    const std::uint64_t size = std::min(kPieceBytes, bytes - at);
+    std::span<const std::byte> piece;
+    if (source.data != nullptr) {
+      piece = {static_cast<const std::byte*>(source.data) + at, size};
+    } else {
+      buffer.resize(kPieceBytes);
+      source.fill(at, std::span(buffer).first(size));
+      piece = std::span(buffer).first(size);
+    }
+    crc = crc32c(crc, piece);
+    file.append(piece);
+    if (written) written(size);
+  }
+}
+
+// model.safetensors, model-00001-of-00002.safetensors and model.safetensors.index.json, for the stem "model".
+bool is_model_file(std::string_view name, std::string_view stem) {
+  if (!name.starts_with(stem)) return false;
+  name.remove_prefix(stem.size());
+  return name == ".safetensors" || name == ".safetensors.index.json" ||
+         (name.starts_with("-") && name.find("-of-") != name.npos && name.ends_with(".safetensors"));
+}
+
+}  // namespace
+
+std::uint64_t TensorSource::bytes() const {
+  auto total = static_cast<std::uint64_t>(size_of(dtype));
+  for (const std::int64_t extent : shape) {
+    total = checked_mul(total, checked_cast<std::uint64_t>(extent, "extent of '" + name + "'"),
+                        "size of '" + name + "'");
+  }
+  return total;
+}
+
+SafetensorsLayout plan_safetensors(std::span<const TensorSource> sources, const SafetensorsOptions& options) {
+  std::set<std::string_view> names;
+  for (const auto& source : sources) {
+    if (!names.insert(source.name).second) {
+      throw invalid(fmt::format("tensor '{}' is given twice", source.name), "give tied weights once");
+    }
+    if (source.name == "__metadata__")
+      throw invalid("a tensor must not be named '__metadata__'", "rename it");
+    if (source.shape.size() > SafetensorsFile::kMaxRank) {
+      throw invalid(
+          fmt::format("tensor '{}' has more than {} dimensions", source.name, SafetensorsFile::kMaxRank));
+    }
+  }
+  SafetensorsLayout layout;
+  const auto shards = split(sources, options.max_shard_bytes);
+  for (std::size_t number = 1; number <= shards.size(); ++number) {
+    SafetensorsLayout::Shard shard;
+    shard.file = shards.size() == 1
+                     ? fmt::format("{}.safetensors", options.stem)
+                     : fmt::format("{}-{:05}-of-{:05}.safetensors", options.stem, number, shards.size());
+    auto order = shards[number - 1];
+    std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+      const int order_a = write_order(sources[a].dtype), order_b = write_order(sources[b].dtype);
+      return order_a != order_b ? order_a < order_b : sources[a].name < sources[b].name;
+    });
+    for (const std::size_t source : order) {
+      shard.tensors.push_back({.source = source, .file_offset = 0, .bytes = sources[source].bytes()});
+    }
+    shard.header = header_of(sources, shard.tensors, options.metadata);
+    shard.bytes = shard.header.size();
+    for (auto& tensor : shard.tensors) {
+      tensor.file_offset = shard.bytes;
+      shard.bytes = checked_add(shard.bytes, tensor.bytes, "file size");
+    }
+    layout.bytes = checked_add(layout.bytes, shard.bytes, "model size");
+    layout.shards.push_back(std::move(shard));
+  }
+  if (layout.shards.size() > 1) {
+    layout.index_file = options.stem + ".safetensors.index.json";
+    layout.index = index_of(sources, layout);
+    layout.bytes += layout.index.size();
+  }
+  return layout;
+}
+
+std::vector<ShardChecksums> write_safetensors(const Path& folder, std::span<const TensorSource> sources,
+                                              const SafetensorsLayout& layout, Env& env,
+                                              const std::function<void(std::uint64_t)>& written) {
+  std::vector<ShardChecksums> checksums;
+  std::vector<std::byte> buffer;
+  for (const auto& shard : layout.shards) {
+    ShardChecksums& checksum = checksums.emplace_back();
+    const auto file = env.open(folder / shard.file, OpenMode::kWrite);
+    file->append(as_bytes(shard.header));
+    checksum.header = crc32c(0, as_bytes(shard.header));
+    if (written) written(shard.header.size());
+    for (const auto& tensor : shard.tensors) {
+      write_tensor(*file, sources[tensor.source], tensor.bytes, buffer, checksum.tensors.emplace_back(),
+                   written);
+    }
+    file->sync();
+    file->close();
+  }
+  if (!layout.index_file.empty()) {
+    write_file(folder / layout.index_file, layout.index, env);
+    if (written) written(layout.index.size());
+  }
+  return checksums;
+}
+
+void save_safetensors(const Path& folder, std::span<const TensorSource> sources,
+                      const SafetensorsOptions& options, Env& env) {
+  const SafetensorsLayout layout = plan_safetensors(sources, options);
+  make_folders(folder, env);
+  const Path temporary = folder / (".tmp-" + options.stem);
+  remove_tree(temporary, env);
+  env.make_folder(temporary);
+  try {
+    write_safetensors(temporary, sources, layout, env);
+  } catch (const Error&) {
+    try_remove_tree(temporary, env);
+    throw;
+  }
+  // The index goes first and comes last: shards of two models are never read as one.
+  std::vector<std::string> old = env.list(folder);
+  std::erase_if(old, [&](const std::string& name) { return !is_model_file(name, options.stem); });
+  std::ranges::stable_partition(old, [](const std::string& name) { return name.ends_with(".json"); });
+  for (const auto& name : old) env.remove_file(folder / name);
+  for (const auto& shard : layout.shards) env.rename(temporary / shard.file, folder / shard.file);
+  if (!layout.index_file.empty()) env.rename(temporary / layout.index_file, folder / layout.index_file);
+  env.remove_folder(temporary);
+  env.sync_folder(folder);
+}
+
+}  // namespace primus

@@ -1,0 +1,348 @@
+#include "lm/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/crc32c.h"
+#include "base/fault_env.h"
+#include "checkpoint_testing.h"
+
+namespace primus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  void save(std::int64_t iteration, SaveOptions options = {}) {
+    CheckpointRoot("/run/checkpoints", options, env_).save(TestSnapshot(iteration).snapshot);
+  }
+  CheckpointReader open(std::int64_t iteration, Validation validation = Validation::kFull) {
+    return CheckpointReader::open(CheckpointRoot("/run/checkpoints", {}, env_).folder(iteration), validation,
+                                  env_);
+  }
+  ResumePoint resume() { return find_resume_point("/run/checkpoints", Validation::kFull, env_); }
+  std::vector<std::string> names() { return env_.list("/run/checkpoints"); }
+  std::string text(const Path& path) { return read_file(path, 1 << 20, env_); }
+
+  FaultEnv env_;
+};
+
+TEST_F(CheckpointTest, RoundTrip) {
+  save(100);
+  EXPECT_THAT(names(), ElementsAre("iter_0000100", "latest"));
+  EXPECT_EQ(text("/run/checkpoints/latest"), "iter_0000100\n");
+  EXPECT_THAT(env_.list("/run/checkpoints/iter_0000100"),
+              ElementsAre("config.json", "manifest.json", "model.safetensors", "optimizer.safetensors",
+                          "tokenizer.json", "trainer_state.json"));
+  for (const auto validation : {Validation::kFull, Validation::kStructure}) {
+    TestSnapshot(100).expect_equal(open(100, validation));
+  }
+  // The model part is a model folder by itself.
+  EXPECT_EQ(SafetensorsFolder::open("/run/checkpoints/iter_0000100", env_).size(), 2U);
+}
+
+TEST_F(CheckpointTest, ShardsOfBothParts) {
+  save(7, {.max_shard_bytes = 250});
+  EXPECT_EQ(SafetensorsFolder::open("/run/checkpoints/iter_0000007", env_).files().size(), 1U);
+  EXPECT_TRUE(env_.status("/run/checkpoints/iter_0000007/optimizer-00003-of-00003.safetensors"));
+  TestSnapshot(7).expect_equal(open(7));
+}
+
+TEST_F(CheckpointTest, AnEmptyPartIsFine) {
+  Snapshot snapshot = TestSnapshot(1).snapshot;
+  snapshot.optimizer.clear();
+  CheckpointRoot("/run/checkpoints", {}, env_).save(snapshot);
+  EXPECT_FALSE(open(1).find(TensorPart::kOptimizer, "exp_avg.embed.weight"));
+}
+
+TEST_F(CheckpointTest, ReadsAnySlice) {
+  save(100);
+  const TestSnapshot saved(100);
+  const Slice columns{.offset = {2, 1}, .extent = {5, 3}};
+  for (const auto validation : {Validation::kFull, Validation::kStructure}) {
+    std::vector<std::uint16_t> out(15), all(60);
+    std::memcpy(all.data(), saved.model.storage[0].data(), 120);
+    open(100, validation)
+        .read_slice(TensorPart::kModel, "embed.weight", columns, std::as_writable_bytes(std::span(out)));
+    for (std::size_t i = 0; i < 15; ++i) EXPECT_EQ(out[i], all[(2 + i / 3) * 6 + 1 + i % 3]);
+  }
+  std::vector<std::byte> bytes(30);
+  EXPECT_THAT(
+      error_of([&] {
+        open(100).read_slice(TensorPart::kModel, "embed.weight", {.offset = {6, 1}, .extent = {5, 3}}, bytes);
+      }),
+      HasSubstr("'embed.weight' of checkpoint '/run/checkpoints/iter_0000100', [10, 6], has no slice"));
+}
+
+TEST_F(CheckpointTest, WrongRequestsAreNamed) {
+  save(100);
+  const auto reader = open(100);
+  std::vector<std::byte> out(24);
+  const std::vector<std::int64_t> shape = {6}, other = {2, 3};
+  const auto read = [&](const char* name, DType dtype, const std::vector<std::int64_t>& wanted) {
+    return error_of([&] { reader.read(TensorPart::kModel, name, dtype, wanted, out); });
+  };
+  EXPECT_EQ(read("norm.weight", DType::kF32, shape), "");
+  EXPECT_THAT(read("norm.bias", DType::kF32, shape), HasSubstr("has no model tensor 'norm.bias'"));
+  EXPECT_THAT(read("norm.weight", DType::kF32, other), HasSubstr("is F32 [6], where F32 [2, 3] is needed"));
+  EXPECT_THAT(read("norm.weight", DType::kBF16, shape), HasSubstr("where BF16 [6] is needed"));
+  EXPECT_THAT(error_of([&] { reader.file("vocab.json"); }), HasSubstr("has no file 'vocab.json'"));
+}
+
+TEST_F(CheckpointTest, RefusesNamesThatLeaveTheFolderOrCollide) {
+  for (const char* name : {"../x", "a/b", "", "manifest.json", "trainer_state.json", "model.safetensors",
+                           "model.safetensors.index.json"}) {
+    Snapshot snapshot = TestSnapshot(1).snapshot;
+    snapshot.files.push_back({name, "x"});
+    EXPECT_THAT(error_of([&] { CheckpointRoot("/run/checkpoints", {}, env_).save(snapshot); }),
+                HasSubstr("cannot hold a file named"))
+        << name;
+  }
+  EXPECT_FALSE(env_.status("/run/checkpoints"));
+}
+
+TEST_F(CheckpointTest, RetentionKeepsTheLastOnes) {
+  for (const std::int64_t iteration : {100, 200, 300, 400}) save(iteration, {.keep_last = 2});
+  EXPECT_THAT(names(), ElementsAre("iter_0000300", "iter_0000400", "latest"));
+  save(500);
+  EXPECT_THAT(names(), ElementsAre("iter_0000300", "iter_0000400", "iter_0000500", "latest"))
+      << "0 keeps all";
+}
+
+// A user went back: `latest` is what counts, and what lies ahead is neither counted nor removed.
+TEST_F(CheckpointTest, AfterGoingBackTheNewOneIsKept) {
+  for (const std::int64_t iteration : {100, 200, 300}) save(iteration);
+  write_file_atomic("/run/checkpoints/latest", "iter_0000100\n", env_);
+  EXPECT_EQ(resume().reader->iteration(), 100);
+  save(150, {.keep_last = 1});
+  EXPECT_THAT(names(), ElementsAre("iter_0000150", "iter_0000200", "iter_0000300", "latest"));
+  EXPECT_EQ(resume().reader->iteration(), 150);
+}
+
+TEST_F(CheckpointTest, SavingAnIterationAgainReplacesIt) {
+  save(100);
+  Snapshot other = TestSnapshot(100).snapshot;
+  other.trainer_state = "{\"again\":true}";
+  CheckpointRoot("/run/checkpoints", {}, env_).save(other);
+  EXPECT_EQ(open(100).trainer_state(), "{\"again\":true}");
+  EXPECT_THAT(names(), ElementsAre("iter_0000100", "latest"));
+}
+
+TEST_F(CheckpointTest, NothingToResumeFromIsNoError) {
+  EXPECT_FALSE(resume().reader);
+  make_folders("/run/checkpoints", env_);
+  EXPECT_FALSE(resume().reader);
+}
+
+TEST_F(CheckpointTest, LatestMayBeLostOrNonsense) {
+  save(100);
+  save(200);
+  for (const char* content : {"", "iter_0000300\n", "../../etc", "iter_100", "\xff\xff"}) {
+    write_file_atomic("/run/checkpoints/latest", content, env_);
+    EXPECT_EQ(resume().reader->iteration(), 200) << content;
+  }
+  env_.remove_file("/run/checkpoints/latest");
+  EXPECT_EQ(resume().reader->iteration(), 200);
+}
+
+TEST_F(CheckpointTest, LeftoversAreRemovedAndOthersFilesStay) {
+  save(100);
+  make_folders("/run/checkpoints/.tmp-iter_0000200/sub", env_);
+  write_file("/run/checkpoints/.tmp-iter_0000200/sub/x", "x", env_);
+  write_file("/run/checkpoints/.tmp-latest", "x", env_);
+  write_file("/run/checkpoints/notes.txt", "x", env_);
+  env_.rename("/run/checkpoints/iter_0000100", "/run/checkpoints/.replaced-iter_0000100");
+  CheckpointRoot("/run/checkpoints", {}, env_).recover();
+  EXPECT_THAT(names(), ElementsAre("iter_0000100", "latest", "notes.txt"));
+  TestSnapshot(100).expect_equal(open(100));
+}
+
+TEST_F(CheckpointTest, DamageIsNamedAndTheOlderOneIsUsed) {
+  struct Damage {
+    const char* what;
+    std::function<void(const Path&)> act;
+    const char* message;
+  };
+  const std::vector<Damage> damages = {
+      {"file gone", [&](const Path& f) { env_.remove_file(f / "config.json"); },
+       "config.json': the file is missing"},
+      {"manifest gone", [&](const Path& f) { env_.remove_file(f / "manifest.json"); },
+       "there is no manifest.json"},
+      {"manifest cut",
+       [&](const Path& f) { env_.open(f / "manifest.json", OpenMode::kUpdate)->truncate(100); },
+       "does not end in its own checksum"},
+      {"manifest changed", [&](const Path& f) { env_.flip_bit(f / "manifest.json", 8 * 60); },
+       "its checksum differs"},
+      {"truncated",
+       [&](const Path& f) { env_.open(f / "model.safetensors", OpenMode::kUpdate)->truncate(300); },
+       "the file has 300 bytes, and was written with"},
+      {"weights changed",
+       [&](const Path& f) {
+         env_.flip_bit(f / "model.safetensors", 8 * (env_.status(f / "model.safetensors")->size - 1));
+       },
+       "the bytes of tensor 'embed.weight' differ from their CRC32C"},
+      {"state changed", [&](const Path& f) { env_.flip_bit(f / "trainer_state.json", 9); },
+       "the file's CRC32C differs"},
+      {"shard of another checkpoint",
+       [&](const Path& f) {
+         write_file(f / "optimizer.safetensors", text("/run/checkpoints/iter_0000100/optimizer.safetensors"),
+                    env_);
+       },
+       "differ from their CRC32C"},
+      {"whole checkpoint of another iteration",
+       [&](const Path& f) {
+         for (const auto& name : env_.list(f))
+           write_file(f / name, text("/run/checkpoints/iter_0000100" / Path(name)), env_);
+       },
+       "it was saved as iteration 100"},
+  };
+  for (const auto& damage : damages) {
+    SCOPED_TRACE(damage.what);
+    remove_tree("/run", env_);
+    save(100);
+    save(200);
+    damage.act("/run/checkpoints/iter_0000200");
+    const ResumePoint point = resume();
+    ASSERT_TRUE(point.reader);
+    EXPECT_EQ(point.reader->iteration(), 100);
+    TestSnapshot(100).expect_equal(*point.reader);
+    EXPECT_THAT(point.rejected, ElementsAre(AllOf(HasSubstr("iter_0000200: "), HasSubstr(damage.message))));
+  }
+}
+
+// A disk that fails at any one operation of loading: another checkpoint, or an error, and never a start from
+// nothing.
+TEST_F(CheckpointTest, ReadErrorsFallBackOrStop) {
+  save(100);
+  save(200);
+  const std::uint64_t before = env_.operations();
+  EXPECT_EQ(resume().reader->iteration(), 200);
+  const std::uint64_t count = env_.operations() - before;
+  int fallbacks = 0;
+  for (std::uint64_t operation = 0; operation < count; ++operation) {
+    env_.fail_at(env_.operations() + operation, EIO);
+    try {
+      const ResumePoint point = resume();
+      ASSERT_TRUE(point.reader);
+      EXPECT_EQ(point.reader->iteration(), 100);
+      EXPECT_THAT(point.rejected,
+                  ElementsAre(AllOf(HasSubstr("iter_0000200"), HasSubstr("Input/output error"))));
+      ++fallbacks;
+    } catch (const FileError& error) {
+      EXPECT_EQ(error.code(), EIO);
+    }
+  }
+  EXPECT_GT(fallbacks, 10);
+}
+
+TEST_F(CheckpointTest, NoGoodOneIsAnErrorThatNamesAll) {
+  save(100);
+  save(200);
+  for (const char* name : {"iter_0000100", "iter_0000200"}) {
+    env_.remove_file("/run/checkpoints" / Path(name) / "model.safetensors");
+  }
+  EXPECT_THAT(error_of([&] { resume(); }), AllOf(HasSubstr("no checkpoint in '/run/checkpoints' can be used"),
+                                                 HasSubstr("iter_0000200: "), HasSubstr("iter_0000100: ")));
+}
+
+// One flipped bit anywhere in any file of the folder is found, and so is any truncation.
+TEST_F(CheckpointTest, EveryBitFlipIsDetected) {
+  save(100);
+  const Path folder = "/run/checkpoints/iter_0000100";
+  const auto files = env_.list(folder);
+  TestRandom random(1);
+  int undetected = 0;
+  for (int round = 0; round < 10'000; ++round) {
+    const Path path = folder / files[random.below(files.size())];
+    const std::uint64_t bit = random.below(8 * env_.status(path)->size);
+    env_.flip_bit(path, bit);
+    if (error_of([&] { open(100); }).empty()) ++undetected;
+    env_.flip_bit(path, bit);
+  }
+  EXPECT_EQ(undetected, 0);
+  TestSnapshot(100).expect_equal(open(100));
+}
+
+// With Validation::kStructure the flip is found at the latest when the tensor is read.
+TEST_F(CheckpointTest, ReadingChecksWhatOpeningDidNot) {
+  save(100);
+  const Path path = "/run/checkpoints/iter_0000100/model.safetensors";
+  env_.flip_bit(path, 8 * (env_.status(path)->size - 1));
+  const auto reader = open(100, Validation::kStructure);
+  std::vector<std::byte> out(120);
+  const std::vector<std::int64_t> embed = {10, 6}, norm = {6};
+  EXPECT_THAT(error_of([&] { reader.read(TensorPart::kModel, "embed.weight", DType::kBF16, embed, out); }),
+              HasSubstr("'embed.weight' differ from their CRC32C"));
+  EXPECT_EQ(error_of([&] {
+              reader.read(TensorPart::kModel, "norm.weight", DType::kF32, norm, std::span(out).first(24));
+            }),
+            "");
+}
+
+// A checkpoint of a mesh: two ranks wrote half the columns each, with a checksum each.
+TEST_F(CheckpointTest, SlicesOfSeveralRanks) {
+  save(100);
+  const Path folder = "/run/checkpoints/iter_0000100";
+  Manifest manifest = Manifest::parse(text(folder / "manifest.json"), "manifest.json");
+  auto& record = manifest.tensors[0];
+  ASSERT_EQ(record.name, "embed.weight");
+  const auto reader = open(100);
+  record.slices.clear();
+  for (const std::int64_t rank : {0, 1}) {
+    const Slice half{.offset = {0, 3 * rank}, .extent = {10, 3}};
+    std::vector<std::byte> bytes(60);
+    reader.read_slice(TensorPart::kModel, "embed.weight", half, bytes);
+    record.slices.push_back({half, crc32c(0, bytes)});
+  }
+  write_file(folder / "manifest.json", manifest.to_json(), env_);
+  TestSnapshot(100).expect_equal(open(100));
+  TestSnapshot(100).expect_equal(open(100, Validation::kStructure));
+  record.slices[1].slice.offset[1] = 2;
+  write_file(folder / "manifest.json", manifest.to_json(), env_);
+  EXPECT_THAT(error_of([&] { open(100); }),
+              HasSubstr("the slices of tensor 'embed.weight' overlap, or do not cover it"));
+}
+
+TEST(Manifest, RoundTripAndStrictness) {
+  Manifest manifest;
+  manifest.iteration = 12;
+  manifest.files = {{"a.safetensors", 10, 0x00000001}, {"b", 0, 0xffffffff}};
+  manifest.tensors = {
+      {"x\"", TensorPart::kModel, DType::kBF16, {2, 3}, 0, {{whole(std::vector<std::int64_t>{2, 3}), 7}}},
+      {"x\"", TensorPart::kOptimizer, DType::kF32, {}, 0, {{{}, 8}}}};
+  const std::string json = manifest.to_json();
+  EXPECT_EQ(Manifest::parse(json, "m").to_json(), json);
+  // Sealed again after the change, so that the parser itself must see what is wrong.
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = json.substr(0, json.size() - 11);
+    const auto at = text.find(from);
+    EXPECT_NE(at, text.npos) << from;
+    text.replace(at, from.size(), to);
+    char digits[9];
+    std::snprintf(digits, sizeof digits, "%08x", crc32c(0, as_bytes(text)));
+    return error_of([&] { Manifest::parse(text + digits + "\"}\n", "m"); });
+  };
+  EXPECT_EQ(changed("\"iteration\":12", "\"iteration\":13"), "");
+  EXPECT_THAT(changed("primus-checkpoint", "other"), HasSubstr("not the manifest of a Primus checkpoint"));
+  EXPECT_THAT(changed("\"version\":1", "\"version\":2"),
+              HasSubstr("checkpoint format 2; this program reads 1"));
+  EXPECT_THAT(changed("\"version\":1,", ""), HasSubstr("does not say its version"));
+  EXPECT_THAT(changed("\"b\"", "\"../b\""), HasSubstr("'../b' is not plain"));
+  EXPECT_THAT(changed("\"b\"", "\"a\""), HasSubstr("file 'a' is out of order or given twice"));
+  EXPECT_THAT(changed("\"part\":\"optimizer\"", "\"part\":\"model\""),
+              HasSubstr("out of order or given twice"));
+  EXPECT_THAT(changed("\"part\":\"model\"", "\"part\":\"data\""), HasSubstr("unknown part 'data'"));
+  EXPECT_THAT(changed("BF16", "BF17"), HasSubstr("unknown dtype 'BF17'"));
+  EXPECT_THAT(changed("\"file\":\"a.safetensors\"", "\"file\":\"c\""), HasSubstr("a tensor is in 'c'"));
+  EXPECT_THAT(changed("\"shape\":[2,3]", "\"shape\":[9223372036854775807,9]"),
+              HasSubstr("too large to exist"));
+  EXPECT_THAT(changed("\"shape\":[2,3]", "\"shape\":[2,4]"), HasSubstr("do not cover it"));
+  EXPECT_THAT(changed("\"00000007\"", "\"0000007\""), HasSubstr("not 8 hexadecimal digits"));
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,0 +1,105 @@
+// What the tests of this folder share.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "../../base/temporary_folder.h"
+#include "base/file.h"
+#include "lm/checkpoint/checkpoint.h"
+#include "lm/checkpoint/safetensors.h"
+
+namespace primus {
+
+// A stream of test bytes and choices: splitmix64.
+class TestRandom {
+ public:
+  explicit TestRandom(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15U;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
+    return z ^ (z >> 31);
+  }
+  std::uint64_t below(std::uint64_t limit) { return next() % limit; }
+
+ private:
+  std::uint64_t state_;
+};
+
+// A file as the format has it, whatever the header says.
+inline std::string raw_safetensors(const std::string& header, std::size_t data_bytes) {
+  std::string file(8, '\0');
+  const std::uint64_t length = header.size();
+  std::memcpy(file.data(), &length, 8);
+  return file + header + std::string(data_bytes, 'x');
+}
+
+// what() of the Error that `action` throws; "" when it throws none.
+inline std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+// Tensors that own their bytes.
+struct TestTensors {
+  std::vector<TensorSource> sources;
+  std::vector<std::vector<std::byte>> storage;
+
+  void add(std::string name, DType dtype, std::vector<std::int64_t> shape, std::uint64_t seed) {
+    TensorSource source{
+        .name = std::move(name), .dtype = dtype, .shape = std::move(shape), .data = nullptr, .fill = {}};
+    TestRandom random(seed);
+    std::vector<std::byte> bytes(source.bytes());
+    for (auto& byte : bytes) byte = static_cast<std::byte>(random.next() >> 56);
+    storage.push_back(std::move(bytes));
+    source.data = storage.back().data();
+    sources.push_back(std::move(source));
+  }
+};
+
+// A small checkpoint whose every byte depends on `seed`.
+struct TestSnapshot {
+  explicit TestSnapshot(std::int64_t iteration) {
+    const auto seed = static_cast<std::uint64_t>(iteration) * 1000;
+    model.add("embed.weight", DType::kBF16, {10, 6}, seed + 1);
+    model.add("norm.weight", DType::kF32, {6}, seed + 2);
+    for (const char* state : {"fp32_param", "exp_avg", "exp_avg_sq"}) {
+      optimizer.add(optimizer_tensor_name(state, "embed.weight"), DType::kF32, {10, 6},
+                    seed + 3 + optimizer.sources.size());
+    }
+    snapshot.iteration = iteration;
+    snapshot.files = {{"config.json", R"({"model_type":"llama"})"}, {"tokenizer.json", "{}"}};
+    snapshot.trainer_state = "{\"iteration\":" + std::to_string(iteration) + "}";
+    snapshot.model = model.sources;
+    snapshot.optimizer = optimizer.sources;
+  }
+
+  // Throws or fails the test unless the checkpoint holds exactly this.
+  void expect_equal(const CheckpointReader& reader) const {
+    EXPECT_EQ(reader.iteration(), snapshot.iteration);
+    EXPECT_EQ(reader.trainer_state(), snapshot.trainer_state);
+    for (const auto& file : snapshot.files) EXPECT_EQ(reader.file(file.name), file.content);
+    for (const auto part : {TensorPart::kModel, TensorPart::kOptimizer}) {
+      for (const auto& source : part == TensorPart::kModel ? snapshot.model : snapshot.optimizer) {
+        std::vector<std::byte> bytes(source.bytes());
+        reader.read(part, source.name, source.dtype, source.shape, bytes);
+        EXPECT_EQ(std::memcmp(bytes.data(), source.data, bytes.size()), 0) << source.name;
+      }
+    }
+  }
+
+  TestTensors model, optimizer;
+  Snapshot snapshot;
+};
+
+}  // namespace primus

@@ -1,0 +1,204 @@
+// Crash consistency: whatever a save was doing when it stopped, the next start finds the old checkpoint or
+// the new one.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "base/fault_env.h"
+#include "checkpoint_testing.h"
+
+namespace primus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+const Path kRoot = "/run/checkpoints";
+
+// Saves `next` over a root that holds `before`, crashing at every operation in turn, and looks at what a
+// restart finds.
+void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t next, SaveOptions options,
+                      FaultEnv::Survivors survivors, std::uint64_t seed) {
+  int crashes = 0;
+  for (std::uint64_t operation = 0;; ++operation) {
+    SCOPED_TRACE(operation);
+    FaultEnv env;
+    for (const auto iteration : before) CheckpointRoot(kRoot, {}, env).save(TestSnapshot(iteration).snapshot);
+    env.crash_at(env.operations() + operation);
+    bool finished = false;
+    try {
+      CheckpointRoot(kRoot, options, env).save(TestSnapshot(next).snapshot);
+      finished = true;
+    } catch (const SimulatedCrash&) {
+      ++crashes;
+    }
+    env.reboot(survivors, seed + operation);
+
+    const auto check = [&] {
+      const ResumePoint point = find_resume_point(kRoot, Validation::kFull, env);
+      EXPECT_TRUE(point.rejected.empty()) << "a partial checkpoint had a final name: " << point.rejected[0];
+      if (before.empty() && !point.reader && !finished) return;
+      ASSERT_TRUE(point.reader);
+      const auto loaded = point.reader->iteration();
+      EXPECT_TRUE((!before.empty() && loaded == before.back()) || loaded == next) << loaded;
+      if (finished) {
+        EXPECT_EQ(loaded, next);
+      }
+      TestSnapshot(loaded).expect_equal(*point.reader);
+    };
+    check();  // a reader alone, before any cleaning
+    CheckpointRoot(kRoot, options, env).recover();
+    check();
+    for (const auto& name : env.status(kRoot) ? env.list(kRoot) : std::vector<std::string>()) {
+      EXPECT_FALSE(name.starts_with(".")) << name;
+    }
+    // The run goes on and saves again.
+    CheckpointRoot(kRoot, options, env).save(TestSnapshot(next).snapshot);
+    EXPECT_EQ(find_resume_point(kRoot, Validation::kFull, env).reader->iteration(), next);
+    if (finished || ::testing::Test::HasFailure()) break;
+  }
+  EXPECT_GT(crashes, 25) << "fewer operations than a save has";
+}
+
+struct CrashCase {
+  const char* name;
+  FaultEnv::Survivors survivors;
+  std::uint64_t seed;
+};
+
+class CrashTest : public ::testing::TestWithParam<CrashCase> {};
+
+TEST_P(CrashTest, FirstSave) { crash_everywhere({}, 100, {}, GetParam().survivors, GetParam().seed); }
+TEST_P(CrashTest, LaterSaveWithRetention) {
+  crash_everywhere({100, 200}, 300, {.keep_last = 1}, GetParam().survivors, GetParam().seed);
+}
+TEST_P(CrashTest, SavingTheLatestAgain) {
+  crash_everywhere({100, 200}, 200, {.keep_last = 2}, GetParam().survivors, GetParam().seed);
+}
+TEST_P(CrashTest, Shards) {
+  crash_everywhere({100}, 200, {.keep_last = 2, .max_shard_bytes = 100}, GetParam().survivors,
+                   GetParam().seed);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryOperation, CrashTest,
+                         ::testing::Values(CrashCase{"ProcessKilled", FaultEnv::Survivors::kAll, 0},
+                                           CrashCase{"PowerLost", FaultEnv::Survivors::kSynced, 0},
+                                           CrashCase{"SomeSurvives1", FaultEnv::Survivors::kRandom, 1000},
+                                           CrashCase{"SomeSurvives2", FaultEnv::Survivors::kRandom, 2000},
+                                           CrashCase{"SomeSurvives3", FaultEnv::Survivors::kRandom, 3000}),
+                         [](const auto& param) { return param.param.name; });
+
+// An error at every operation, without a crash: the save says so, and the old checkpoint is what it was.
+TEST(SaveErrors, AtEveryOperation) {
+  for (const int code : {EIO, ENOSPC}) {
+    for (std::uint64_t operation = 0;; ++operation) {
+      SCOPED_TRACE(operation);
+      FaultEnv env;
+      CheckpointRoot(kRoot, {}, env).save(TestSnapshot(100).snapshot);
+      const std::uint64_t failing = env.operations() + operation;
+      env.fail_at(failing, code);
+      CheckpointRoot root(kRoot, {.keep_last = 1}, env);
+      const std::string error = error_of([&] { root.save(TestSnapshot(200).snapshot); });
+      const bool failed = env.operations() > failing;
+      if (!failed) env.fail_at(0, EIO);  // long past: no fault is left
+      const ResumePoint point = find_resume_point(kRoot, Validation::kFull, env);
+      ASSERT_TRUE(point.reader);
+      EXPECT_TRUE(point.rejected.empty());
+      TestSnapshot(point.reader->iteration()).expect_equal(*point.reader);
+      if (root.last_saved() == 200) {
+        EXPECT_EQ(point.reader->iteration(), 200);
+      } else {
+        EXPECT_NE(error, "") << "a save that is not durable must say so";
+      }
+      if (!failed) break;
+    }
+  }
+}
+
+// The disk fills up after any number of bytes.
+TEST(SaveErrors, DiskFull) {
+  FaultEnv probe;
+  CheckpointRoot(kRoot, {}, probe).save(TestSnapshot(100).snapshot);
+  const auto size = 1'000'000 - [&] {
+    probe.set_capacity(1'000'000);
+    return probe.free_space("/");
+  }();
+  for (std::uint64_t room = 0; room < size; room += 37) {
+    FaultEnv env;
+    CheckpointRoot(kRoot, {}, env).save(TestSnapshot(100).snapshot);
+    env.set_capacity(size + room);
+    std::string error, hint;
+    try {
+      CheckpointRoot(kRoot, {}, env).save(TestSnapshot(200).snapshot);
+    } catch (const FileError& failure) {
+      EXPECT_TRUE(failure.out_of_space());
+      error = failure.what();
+      hint = failure.hint();
+    }
+    if (room < size - 100) {
+      EXPECT_THAT(error, AllOf(HasSubstr("cannot save checkpoint '/run/checkpoints/iter_0000200': it needs"),
+                               HasSubstr(std::to_string(room) + " bytes"), HasSubstr("are free")));
+      EXPECT_THAT(hint, HasSubstr("iter_0000100 is intact"));
+      EXPECT_EQ(env.free_space("/"), room) << "the space of the failed save is given back";
+    }
+    const auto point = find_resume_point(kRoot, Validation::kFull, env);
+    EXPECT_EQ(point.reader->iteration(), error.empty() ? 200 : 100);
+  }
+}
+
+// The same when another program takes the space after the check: free_space() was right, and then it was not.
+TEST(SaveErrors, DiskFilledByAnother) {
+  FaultEnv env;
+  CheckpointRoot root(kRoot, {}, env);
+  root.save(TestSnapshot(100).snapshot);
+  bool filled = false;
+  const std::string error = error_of([&] {
+    root.save(TestSnapshot(200).snapshot, [&](SaveProgress) {
+      if (!std::exchange(filled, true)) env.set_capacity(10);
+    });
+  });
+  EXPECT_THAT(error,
+              AllOf(HasSubstr("it needs"), HasSubstr("are free"), HasSubstr("No space left on device")));
+  EXPECT_EQ(find_resume_point(kRoot, Validation::kFull, env).reader->iteration(), 100);
+}
+
+// A real process, a real file system, SIGKILL at random instants.
+TEST(Kill, AtTwentyRandomInstants) {
+  const TemporaryFolder folder;
+  TestRandom random(4);
+  std::int64_t reached = 0;
+  for (int round = 0; round < 20; ++round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      try {
+        CheckpointRoot root(folder.path(), {.keep_last = 2});
+        root.recover();
+        for (std::int64_t iteration = reached + 1;; ++iteration) root.save(TestSnapshot(iteration).snapshot);
+      } catch (...) {
+      }
+      ::_exit(1);  // only the parent's signal may end it
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(100'000)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the save failed by itself";
+
+    const ResumePoint point = find_resume_point(folder.path());
+    EXPECT_TRUE(point.rejected.empty());
+    const std::int64_t loaded = point.reader ? point.reader->iteration() : 0;
+    EXPECT_GE(loaded, reached) << "a durable checkpoint was lost";
+    if (point.reader) TestSnapshot(loaded).expect_equal(*point.reader);
+    reached = loaded;
+  }
+  EXPECT_GT(reached, 0);
+}
+
+}  // namespace
+}  // namespace primus

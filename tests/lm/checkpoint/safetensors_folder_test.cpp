@@ -1,0 +1,146 @@
+#include "base/fault_env.h"
+#include "checkpoint_testing.h"
+
+namespace primus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class SafetensorsFolderTest : public ::testing::Test {
+ protected:
+  SafetensorsFolderTest() {
+    tensors_.add("c", DType::kF32, {4}, 1);
+    tensors_.add("a", DType::kF32, {2, 3}, 2);
+    tensors_.add("b", DType::kF32, {6}, 3);
+  }
+  // Two shards: c (16 bytes) and a (24) fit the 40, b (24) does not.
+  void save_sharded() { save_safetensors("/m", tensors_.sources, {.max_shard_bytes = 40}, env_); }
+  std::string index() { return read_file("/m/model.safetensors.index.json", 1 << 20, env_); }
+  std::string refused_index(const std::string& json) {
+    write_file("/m/model.safetensors.index.json", json, env_);
+    return refused();
+  }
+  std::string refused() {
+    return error_of([&] { SafetensorsFolder::open("/m", env_); });
+  }
+  std::string replaced(std::string text, const std::string& from, const std::string& to) {
+    const auto at = text.find(from);
+    EXPECT_NE(at, text.npos);
+    return text.replace(at, from.size(), to);
+  }
+
+  FaultEnv env_;
+  TestTensors tensors_;
+};
+
+TEST_F(SafetensorsFolderTest, OneFileAndShardsHoldTheSame) {
+  for (const std::uint64_t limit : {1000U, 40U, 1U}) {
+    save_safetensors("/m", tensors_.sources, {.max_shard_bytes = limit}, env_);
+    const auto folder = SafetensorsFolder::open("/m", env_);
+    ASSERT_EQ(folder.size(), 3U);
+    EXPECT_EQ(folder.files().size(), limit == 1000U ? 1U : limit == 40U ? 2U : 3U);
+    EXPECT_EQ(folder[0].name, "a");
+    EXPECT_EQ(folder[2].name, "c");
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(std::ranges::equal(folder.at(tensors_.sources[i].name).data, tensors_.storage[i]));
+    }
+    EXPECT_TRUE(folder.warnings().empty());
+  }
+}
+
+TEST_F(SafetensorsFolderTest, NamesAndIndexAreThoseOfTransformers) {
+  save_sharded();
+  EXPECT_THAT(env_.list("/m"),
+              ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+                          "model.safetensors.index.json"));
+  EXPECT_EQ(index(), R"({
+  "metadata": {
+    "total_size": 64
+  },
+  "weight_map": {
+    "a": "model-00001-of-00002.safetensors",
+    "b": "model-00002-of-00002.safetensors",
+    "c": "model-00001-of-00002.safetensors"
+  }
+}
+)");
+}
+
+TEST_F(SafetensorsFolderTest, SavingReplacesTheOldModelOnly) {
+  write_file_atomic("/README", "x", env_);
+  save_sharded();
+  write_file("/m/modelling.py", "x", env_);
+  save_safetensors("/m", tensors_.sources, {}, env_);
+  EXPECT_THAT(env_.list("/m"), ElementsAre("model.safetensors", "modelling.py"));
+}
+
+TEST_F(SafetensorsFolderTest, ShardNamesStayInTheFolder) {
+  save_sharded();
+  const std::string good = index();
+  const std::string shard = "model-00001-of-00002.safetensors";
+  for (const std::string bad : {"../model.safetensors", "/etc/passwd", "sub/model.safetensors", "..", "",
+                                "a\\\\b.safetensors", "a\\u0000.safetensors", "config.json"}) {
+    EXPECT_THAT(refused_index(replaced(good, shard, bad)),
+                AllOf(HasSubstr("tensor 'a' is said to be in"), HasSubstr("not the plain name")))
+        << bad;
+  }
+}
+
+TEST_F(SafetensorsFolderTest, IndexAndShardsMustAgree) {
+  save_sharded();
+  const std::string good = index();
+  EXPECT_THAT(refused_index(replaced(good, "\"a\": \"model-00001", "\"a\": \"model-00002")),
+              HasSubstr("tensor 'a' is not in 'model-00002-of-00002.safetensors'"));
+  EXPECT_THAT(refused_index(replaced(good, "\"b\"", "\"x\"")), HasSubstr("tensor 'x' is not in"));
+  EXPECT_THAT(refused_index(replaced(good, "\"a\": \"model-00001-of-00002.safetensors\",", "")),
+              HasSubstr("model-00001-of-00002.safetensors' holds tensor 'a', which"));
+  EXPECT_THAT(refused_index(replaced(good, "\"b\"", "\"a\"")), HasSubstr("tensor 'a' is listed twice"));
+  EXPECT_THAT(refused_index(replaced(good, "00002-of", "00003-of")),
+              HasSubstr("00003-of-00002.safetensors' is missing"));
+  EXPECT_THAT(refused_index("{}"), HasSubstr("it has no weight_map"));
+  EXPECT_THAT(refused_index("[]"), HasSubstr("'{' expected"));
+  EXPECT_THAT(refused_index("{\"weight_map\":{\"a\":1}}"), HasSubstr("expected"));
+  EXPECT_THAT(refused_index(good.substr(0, good.size() / 2)), HasSubstr("model.safetensors.index.json"));
+}
+
+TEST_F(SafetensorsFolderTest, AWrongTotalSizeIsAWarning) {
+  save_sharded();
+  write_file("/m/model.safetensors.index.json", replaced(index(), "64", "65"), env_);
+  EXPECT_THAT(SafetensorsFolder::open("/m", env_).warnings(),
+              ElementsAre(HasSubstr("says that the tensors have 65 bytes together; they have 64")));
+}
+
+TEST_F(SafetensorsFolderTest, MissingAndMisshapenTensorsAreNamed) {
+  save_sharded();
+  const auto folder = SafetensorsFolder::open("/m", env_);
+  EXPECT_THAT(error_of([&] { folder.at("lm_head.weight"); }),
+              HasSubstr("tensor 'lm_head.weight' is missing in '/m'"));
+  const std::vector<std::int64_t> right = {2, 3}, wrong = {3, 2};
+  EXPECT_EQ(folder.at("a", right).data.size(), 24U);
+  EXPECT_THAT(error_of([&] { folder.at("a", wrong); }),
+              HasSubstr("tensor 'a' in '/m' has shape [2, 3], where the model needs [3, 2]"));
+}
+
+TEST_F(SafetensorsFolderTest, AFolderWithoutAModelSaysWhatToDo) {
+  EXPECT_THAT(refused(), HasSubstr("'/m'"));
+  env_.make_folder("/m");
+  const auto hint = [&] {
+    try {
+      SafetensorsFolder::open("/m", env_);
+    } catch (const Error& error) {
+      return error.hint();
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refused(), HasSubstr("there is no model in '/m'"));
+  EXPECT_THAT(hint(), HasSubstr("save_pretrained"));
+  write_file("/m/pytorch_model.bin", "x", env_);
+  EXPECT_THAT(hint(), AllOf(HasSubstr("'pytorch_model.bin' is a pickle"), HasSubstr("safe_serialization")));
+  write_file("/m/model-00001-of-00002.safetensors", "x", env_);
+  EXPECT_THAT(hint(), HasSubstr("a shard without its index"));
+}
+
+}  // namespace
+}  // namespace primus

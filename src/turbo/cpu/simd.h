@@ -23,7 +23,7 @@
 // sum)).
 #define PRIMUS_PRAGMA(text) _Pragma(#text)
 #define PRIMUS_SIMD(...) PRIMUS_PRAGMA(omp simd __VA_ARGS__)
-#define PRIMUS_INLINE [[gnu::always_inline]] inline
+#define PRIMUS_INLINE inline __attribute__((always_inline))
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
@@ -44,10 +44,9 @@ PRIMUS_INLINE T from_float(float x) {
     return x;
   } else {
     const auto u = std::bit_cast<std::uint32_t>(x);
-    const std::uint32_t rounded = (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
-    const std::uint32_t quiet_nan = (u >> 16) | 0x40U;
+    const std::uint32_t half = 0x7fffU + ((u >> 16) & 1U);
     BFloat16 result;
-    result.bits = static_cast<std::uint16_t>((u & 0x7fffffffU) > 0x7f800000U ? quiet_nan : rounded);
+    result.bits = static_cast<std::uint16_t>((x != x ? u | 0x400000U : u + half) >> 16);
     return result;
   }
 }
@@ -76,19 +75,18 @@ PRIMUS_INLINE float multiply_add(float a, float b, float c) {
 #endif
 }
 
-// e^x within 2 ulp wherever it is normal and within 2 units of the last place of denormals below; inf
-// from 88.73 up, 0 from -104 down (-inf included), NaN for NaN. x = n ln 2 + r, |r| <= ln 2 / 2, and a
-// polynomial for e^r.
-PRIMUS_INLINE float exp(float x) {
-  // NaN passes both comparisons on the left-hand side.
-  float y = x > 89.0F ? 89.0F : x;
-  y = y < -104.0F ? -104.0F : y;
-  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
-  constexpr float kRound = 12582912.0F;
-  const float shifted = multiply_add(y, 1.44269504088896341F, kRound);
-  const float n = shifted - kRound;
+// e^x = p * 2^n: p in [0.7, 1.5), n still as the low bits of a float near 1.5 * 2^23. For |x| up to 2^21.
+struct ExpParts {
+  float p, shifted_n;
+};
+constexpr float kExpRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer
+
+// x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial for e^r (coefficients: Cephes expf, Moshier).
+PRIMUS_INLINE ExpParts exp_parts(float x) {
+  const float shifted = multiply_add(x, 1.44269504088896341F, kExpRound);
+  const float n = shifted - kExpRound;
   // ln 2 in two parts; the first has trailing zeros, so that n times it is exact.
-  float r = multiply_add(n, -0.693359375F, y);
+  float r = multiply_add(n, -0.693359375F, x);
   r = multiply_add(n, 2.12194440054690583e-4F, r);
   float p = 1.9875691500e-4F;
   p = multiply_add(p, r, 1.3981999507e-3F);
@@ -96,18 +94,51 @@ PRIMUS_INLINE float exp(float x) {
   p = multiply_add(p, r, 4.1665795894e-2F);
   p = multiply_add(p, r, 1.6666665459e-1F);
   p = multiply_add(p, r, 5.0000001201e-1F);
-  p = multiply_add(p, r * r, r) + 1.0F;
+  return {multiply_add(p, r * r, r) + 1.0F, shifted};
+}
+
+// e^x within 2 ulp wherever it is normal and within 2 units of the last place of denormals below; inf
+// from 88.73 up, 0 from -104 down (-inf included), NaN for NaN.
+PRIMUS_INLINE float exp(float x) {
+  // NaN passes both comparisons.
+  float y = x > 89.0F ? 89.0F : x;
+  y = y < -104.0F ? -104.0F : y;
+  const auto [p, shifted] = exp_parts(y);
   // 2^n in two halves: n reaches from -150 to 128, further than one exponent field.
-  const auto exponent =
-      static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(kRound));
-  const std::int32_t half = exponent >> 1;
+  const auto n = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) -
+                                           std::bit_cast<std::uint32_t>(kExpRound));
+  const std::int32_t half = n >> 1;
   const auto power = [](std::int32_t e) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(e + 127) << 23);
   };
-  return p * power(half) * power(exponent - half);
+  return p * power(half) * power(n - half);
 }
 
-PRIMUS_INLINE float sigmoid(float x) { return 1.0F / (1.0F + PRIMUS_CPU_ISA::exp(-x)); }
+// exp(x) for x <= 43, a third cheaper: what a softmax takes of values from which the largest was subtracted.
+// Accurate as exp(), denormals, -inf and NaN included.
+PRIMUS_INLINE float softmax_exp(float x) {
+  const float y = x < -104.0F ? -104.0F : x;
+  const auto [p, shifted] = exp_parts(y);
+  // One power where exp() needs two: n + 64, within [-86, 126], fits an exponent field, and 2^-64 takes back
+  // the rest.
+  const auto power =
+      std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + ((127U + 64U) << 23));
+  return p * power * 0x1p-64F;
+}
+
+// 1 / (1 + e^-x) within 3 ulp down to -87; below, the value at -87 (1.6e-38). A NaN comes out as 0 or 1, so
+// that code which multiplies by x anyway, as SiLU does, need not pay for it twice.
+PRIMUS_INLINE float sigmoid(float x) {
+  // Clamps to [-87, 87] by comparing bits: one instruction each where floats need three.
+  const auto bits = std::bit_cast<std::uint32_t>(-x);
+  const auto below = static_cast<std::int32_t>(std::min(bits, std::bit_cast<std::uint32_t>(-87.0F)));
+  const auto [p, shifted] =
+      exp_parts(std::bit_cast<float>(std::min(below, std::bit_cast<std::int32_t>(87.0F))));
+  // n goes straight into the exponent field of p.
+  const float e =
+      std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) + (std::bit_cast<std::uint32_t>(shifted) << 23));
+  return 1.0F / (1.0F + e);
+}
 
 // ---- Loops
 // ---------------------------------------------------------------------------------------------------------

@@ -54,28 +54,37 @@ void sum(CpuContext& context, const Sum& a) {
   *out = static_cast<float>(a.accumulate ? *out + total : total);
 }
 
-// All bits of the exponent set: infinite or NaN.
-bool non_finite(float x) { return (std::bit_cast<std::uint32_t>(x) & 0x7f800000U) == 0x7f800000U; }
-bool non_finite(BFloat16 x) { return (x.bits & 0x7f80U) == 0x7f80U; }
+// 1 for infinities and NaN: with the sign gone, adding one to a full exponent carries into the sign's place.
+std::uint32_t non_finite(float x) {
+  return ((std::bit_cast<std::uint32_t>(x) & 0x7fffffffU) + 0x00800000U) >> 31;
+}
+std::uint16_t non_finite(BFloat16 x) {
+  return static_cast<std::uint16_t>(((x.bits & 0x7fffU) + 0x0080U) >> 15);
+}
+
+template <class T>
+std::int64_t non_finite_in(const T* x, std::int64_t n) {
+  using Word = decltype(non_finite(T{}));
+  // Short runs, so that the counters can be as narrow as the elements.
+  constexpr std::int64_t kRun = 4096;
+  std::int64_t count = 0;
+  for (std::int64_t begin = 0; begin < n; begin += kRun) {
+    const T* run = x + begin;
+    const int length = static_cast<int>(std::min(n - begin, kRun));
+    Word in_run = 0;
+    for (int i = 0; i < length; ++i) in_run = static_cast<Word>(in_run + non_finite(run[i]));
+    count += in_run;
+  }
+  return count;
+}
 
 void count_non_finite(CpuContext& context, const CountNonFinite& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     const T* x = context.data<T>(a.x);
-    const auto count =
-        ordered_sum<std::int64_t>(context, a.x.elements(), [&](std::int64_t begin, std::int64_t end) {
-          // Short runs, so that the counters can be as narrow as the elements.
-          constexpr std::int64_t kRun = 4096;
-          std::int64_t chunk = 0;
-          for (std::int64_t i = begin; i < end; i += kRun) {
-            const std::int64_t stop = std::min(i + kRun, end);
-            std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t> run = 0;
-            PRIMUS_SIMD(reduction(+ : run))
-            for (std::int64_t j = i; j < stop; ++j) run += non_finite(x[j]) ? 1 : 0;
-            chunk += run;
-          }
-          return chunk;
-        });
+    const auto count = ordered_sum<std::int64_t>(
+        context, a.x.elements(),
+        [&](std::int64_t begin, std::int64_t end) { return non_finite_in(x + begin, end - begin); });
     std::int32_t* out = context.data<std::int32_t>(a.out);
     const std::int64_t total = a.accumulate ? *out + count : count;
     *out = static_cast<std::int32_t>(std::min<std::int64_t>(total, std::numeric_limits<std::int32_t>::max()));
@@ -96,9 +105,10 @@ void fill(CpuContext& context, const Fill& a) {
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);
     T* out = context.data<T>(a.out);
-    const T value = from_float<T>(a.value);
-    parallel_ranges(context, a.out.elements(), sizeof(T),
-                    [&](std::int64_t begin, std::int64_t end) { std::fill(out + begin, out + end, value); });
+    parallel_ranges(context, a.out.elements(), sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      PRIMUS_SIMD()
+      for (std::int64_t i = begin; i < end; ++i) out[i] = from_float<T>(a.value);
+    });
   });
 }
 

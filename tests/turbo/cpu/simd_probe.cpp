@@ -9,6 +9,11 @@ void probe_exp(const float* x, float* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = PRIMUS_CPU_ISA::exp(x[i]);
 }
 
+void probe_softmax_exp(const float* x, float* y, std::int64_t n) {
+  PRIMUS_SIMD()
+  for (std::int64_t i = 0; i < n; ++i) y[i] = softmax_exp(x[i]);
+}
+
 void probe_sigmoid(const float* x, float* y, std::int64_t n) {
   PRIMUS_SIMD()
   for (std::int64_t i = 0; i < n; ++i) y[i] = sigmoid(x[i]);

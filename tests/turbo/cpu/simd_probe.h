@@ -9,6 +9,7 @@
 #define PRIMUS_PROBES(isa)                                                  \
   namespace primus::turbo::isa {                                            \
   void probe_exp(const float* x, float* y, std::int64_t n);                 \
+  void probe_softmax_exp(const float* x, float* y, std::int64_t n);         \
   void probe_sigmoid(const float* x, float* y, std::int64_t n);             \
   void probe_to_bfloat16(const float* x, BFloat16* y, std::int64_t n);      \
   }

@@ -1,0 +1,253 @@
+// Speed of the memory-bound CPU kernels, as GB/s of the bytes each must read and write at least once, and as
+// a share of a plain copy of as many bytes by the same threads.
+//   kernels_bench [--threads N] [--seconds S] [--rows N]... [--only TEXT] [--isa v2|v3|v4] [--clock wall|cpu]
+// Without --rows: [2048, 768], which caches hold in part, and [65536, 768], which they do not.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/random.h"
+#include "device/cpu/cpu_device.h"
+#include "turbo/adamw/adamw.h"
+#include "turbo/context.h"
+#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/elementwise/elementwise.h"
+#include "turbo/embedding/embedding.h"
+#include "turbo/rms_norm/rms_norm.h"
+#include "turbo/rope/rope.h"
+#include "turbo/swiglu/swiglu.h"
+
+namespace {
+
+using namespace primus;
+using namespace primus::turbo;
+
+struct Options {
+  int threads = cpu::available_cores();
+  double seconds = 0.2;
+  std::vector<std::int64_t> rows;
+  std::string only;
+  IsaLevel isa = best_isa_level();
+  bool cpu_time = false;  // processor time over threads: steadier beside other work, but blind to waiting
+};
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : options_(options),
+        device_(options.threads, cpu_kernel_table(options.isa)),
+        stream_(device_.create_stream("compute")),
+        scratch_("scratch", device_.allocate(kScratchBytes), kScratchBytes),
+        context_{device_, *stream_, scratch_, meter_} {}
+
+  std::string description() const { return device_.description(); }
+
+  // Values of ordinary size, so that nothing runs on denormals or infinities.
+  Tensor tensor(DType dtype, Shape shape) {
+    Tensor out(nullptr, dtype, shape);
+    out.data = allocate(out.bytes());
+    if (dtype == DType::kF32) {
+      launch(context_, RandomNormal{.out = out, .seed = 1, .stream = 0, .offset = 0, .mean = 0, .std = 1});
+    } else if (dtype == DType::kBF16) {
+      launch(context_, Cast{.x = tensor(DType::kF32, shape), .out = out});
+    }
+    return out;
+  }
+
+  Tensor tokens(std::int64_t n, std::int64_t below) {
+    const Tensor out = tensor(DType::kI32, {n});
+    const RandomStream random(1, RandomPurpose::kTest);
+    for (std::int64_t i = 0; i < n; ++i) {
+      static_cast<std::int32_t*>(out.data)[i] = static_cast<std::int32_t>(
+          random.below(static_cast<std::uint64_t>(i), static_cast<std::uint32_t>(below)));
+    }
+    return out;
+  }
+
+  template <class Arguments>
+  void measure(const std::string& name, std::int64_t bytes, const Arguments& arguments) {
+    if (name.find(options_.only) == std::string::npos) return;
+    const double copy = copy_rate(bytes);
+    const double rate = static_cast<double>(bytes) / best_time([&] { launch(context_, arguments); });
+    fmt::print("{:<28} {:>9.1f} MB {:>8.2f} GB/s {:>6.0f} % of copy ({:.2f})\n", name,
+               static_cast<double>(bytes) * 1e-6, rate * 1e-9, 100 * rate / copy, copy * 1e-9);
+  }
+
+  void release() {
+    for (void* block : blocks_) device_.release(block);
+    blocks_.clear();
+  }
+
+ private:
+  static constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
+
+  void* allocate(std::int64_t bytes) {
+    blocks_.push_back(device_.allocate(bytes));
+    return blocks_.back();
+  }
+
+  // A copy that reads and writes `bytes` in total.
+  double copy_rate(std::int64_t bytes) {
+    const std::int64_t half = bytes / 2;
+    void* from = device_.allocate(half);
+    void* to = device_.allocate(half);
+    std::memset(from, 1, static_cast<std::size_t>(half));
+    const double seconds = best_time([&] { stream_->copy_on_device(to, from, half); });
+    device_.release(from);
+    device_.release(to);
+    return static_cast<double>(2 * half) / seconds;
+  }
+
+  double now() const {
+    timespec time{};
+    clock_gettime(options_.cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+    const double seconds = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+    return options_.cpu_time ? seconds / options_.threads : seconds;
+  }
+
+  // The best of many: others may be using the machine.
+  double best_time(const std::function<void()>& work) {
+    work();
+    double best = 1e30;
+    const double end = now() + options_.seconds;
+    for (double start = now(); start < end; start = now()) {
+      work();
+      best = std::min(best, now() - start);
+    }
+    return best;
+  }
+
+  Options options_;
+  cpu::CpuDevice device_;
+  std::unique_ptr<Stream> stream_;
+  Arena scratch_;
+  Meter meter_;
+  Context context_;
+  std::vector<void*> blocks_;
+};
+
+void measure_activations(Bench& bench, std::int64_t rows, DType dtype) {
+  constexpr std::int64_t kHidden = 768, kFfn = 2048, kHeadDim = 64;
+  const std::string type(name_of(dtype));
+  const std::int64_t wide = rows * kHidden * size_of(dtype), ffn = rows * kFfn * size_of(dtype);
+  {
+    const Tensor x = bench.tensor(dtype, {rows, kHidden}), delta = bench.tensor(dtype, {rows, kHidden});
+    const Tensor sum = bench.tensor(dtype, {rows, kHidden}), y = bench.tensor(dtype, {rows, kHidden});
+    const Tensor weight = bench.tensor(dtype, {kHidden}), rstd = bench.tensor(DType::kF32, {rows});
+    const Tensor d_weight = bench.tensor(DType::kF32, {kHidden});
+    bench.measure(
+        "rms_norm " + type, 2 * wide,
+        RmsNormForward{.x = x, .delta = {}, .weight = weight, .sum = {}, .y = y, .rstd = rstd, .eps = 1e-5F});
+    bench.measure(
+        "rms_norm residual " + type, 4 * wide,
+        RmsNormForward{
+            .x = x, .delta = delta, .weight = weight, .sum = sum, .y = y, .rstd = rstd, .eps = 1e-5F});
+    bench.measure(
+        "rms_norm d_x " + type, 4 * wide,
+        RmsNormBackwardInput{.x = x, .weight = weight, .rstd = rstd, .d_y = y, .d_sum = delta, .d_x = sum});
+    bench.measure(
+        "rms_norm d_weight " + type, 2 * wide,
+        RmsNormBackwardWeight{
+            .x = x, .rstd = rstd, .d_y = y, .d_weight = d_weight, .accumulate = false, .workspace = {}});
+    bench.measure("add " + type, 3 * wide, Add{.a = x, .b = delta, .out = y});
+    const Tensor positions = bench.tokens(rows, 512), table = bench.tensor(DType::kF32, {512, kHeadDim});
+    bench.measure("rope " + type, 2 * wide,
+                  Rope{.x = x,
+                       .y = y,
+                       .positions = positions,
+                       .table = table,
+                       .heads = kHidden / kHeadDim,
+                       .head_dim = kHeadDim,
+                       .rotary_dim = kHeadDim,
+                       .inverse = false});
+    bench.measure("count_non_finite " + type, wide,
+                  CountNonFinite{.x = x, .out = bench.tokens(1, 1), .accumulate = false});
+    bench.measure("fill " + type, wide, Fill{.out = y, .value = 0});
+    bench.measure("cast to bf16 of " + type, wide + wide / size_of(dtype) * 2,
+                  Cast{.x = x, .out = bench.tensor(DType::kBF16, {rows, kHidden})});
+    bench.measure("cast to fp32 of " + type, wide + wide / size_of(dtype) * 4,
+                  Cast{.x = x, .out = bench.tensor(DType::kF32, {rows, kHidden})});
+    const std::int64_t vocab = 16384;
+    const Tensor tokens = bench.tokens(rows, vocab);
+    bench.measure(
+        "embedding " + type, 2 * wide,
+        EmbeddingForward{.tokens = tokens, .table = bench.tensor(dtype, {vocab, kHidden}), .out = y});
+    const Tensor d_table = bench.tensor(DType::kF32, {vocab, kHidden});
+    bench.measure(
+        "embedding d_table + " + type, wide + 8 * rows * kHidden,
+        EmbeddingBackwardWeight{.tokens = tokens, .d_out = x, .d_table = d_table, .accumulate = true});
+    bench.measure(
+        "embedding d_table = " + type, wide + 8 * rows * kHidden + d_table.bytes(),
+        EmbeddingBackwardWeight{.tokens = tokens, .d_out = x, .d_table = d_table, .accumulate = false});
+    bench.release();
+  }
+  const Tensor gate_up = bench.tensor(dtype, {rows, 2 * kFfn}),
+               d_gate_up = bench.tensor(dtype, {rows, 2 * kFfn});
+  const Tensor out = bench.tensor(dtype, {rows, kFfn});
+  bench.measure("swiglu " + type, 3 * ffn, SwigluForward{.gate_up = gate_up, .out = out});
+  bench.measure("swiglu backward " + type, 5 * ffn,
+                SwigluBackward{.gate_up = gate_up, .d_out = out, .d_gate_up = d_gate_up});
+  bench.release();
+}
+
+void measure_parameters(Bench& bench, std::int64_t n) {
+  const Tensor param = bench.tensor(DType::kF32, {n}), grad = bench.tensor(DType::kF32, {n});
+  const Tensor exp_avg = bench.tensor(DType::kF32, {n}), exp_avg_sq = bench.tensor(DType::kF32, {n});
+  const Tensor working = bench.tensor(DType::kBF16, {n});
+  const Tensor scale = bench.tensor(DType::kF32, {1}), norm = bench.tensor(DType::kF64, {1});
+  static_cast<float*>(scale.data)[0] = 1;
+  bench.measure("random_normal", 4 * n,
+                RandomNormal{.out = grad, .seed = 1, .stream = 1, .offset = 0, .mean = 0, .std = 0.02F});
+  AdamW step{.param = param,
+             .grad = grad,
+             .exp_avg = exp_avg,
+             .exp_avg_sq = exp_avg_sq,
+             .grad_scale = scale,
+             .working = {},
+             .lr = 1e-4F,
+             .beta1 = 0.9F,
+             .beta2 = 0.95F,
+             .eps = 1e-8F,
+             .weight_decay = 0.1F,
+             .bias1 = 0.5F,
+             .bias2 = 0.5F};
+  std::memset(exp_avg_sq.data, 0, static_cast<std::size_t>(exp_avg_sq.bytes()));  // squares are not negative
+  bench.measure("adamw fp32", 28 * n, step);
+  step.working = working;
+  bench.measure("adamw fp32 + bf16 copy", 30 * n, step);
+  bench.measure("sum_of_squares", 4 * n, SumOfSquares{.x = grad, .out = norm, .accumulate = false});
+  bench.measure("sum", 4 * n, Sum{.x = grad, .out = scale, .accumulate = false});
+  bench.release();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view flag = argv[i];
+    const std::string value = argv[i + 1];
+    if (flag == "--threads") options.threads = std::stoi(value);
+    if (flag == "--seconds") options.seconds = std::stod(value);
+    if (flag == "--rows") options.rows.push_back(std::stoll(value));
+    if (flag == "--clock") options.cpu_time = value == "cpu";
+    if (flag == "--only") options.only = value;
+    if (flag == "--isa")
+      options.isa = value == "v2" ? IsaLevel::kV2 : value == "v3" ? IsaLevel::kV3 : IsaLevel::kV4;
+  }
+  if (options.rows.empty()) options.rows = {2048, 65536};
+  Bench bench(options);
+  fmt::print("{}, kernels for {}\n", bench.description(), name_of(options.isa));
+  for (const std::int64_t rows : options.rows) {
+    fmt::print("\n{} rows\n", rows);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) measure_activations(bench, rows, dtype);
+    measure_parameters(bench, rows * 768);
+  }
+}

@@ -18,7 +18,7 @@ namespace {
 TensorComparison compare(std::string name, const std::vector<float>& ours,
                          const std::vector<float>& reference) {
   TensorComparison result{.name = std::move(name)};
-  double error = 0, norm = 0;
+  double error = 0, norm = 0, largest_reference = 0;
   for (std::size_t i = 0; i < ours.size(); ++i) {
     const double a = static_cast<double>(ours[i]), b = static_cast<double>(reference[i]);
     const double difference = std::abs(a - b);
@@ -26,8 +26,11 @@ TensorComparison compare(std::string name, const std::vector<float>& ours,
     result.largest = std::isnan(difference) ? difference : std::max(result.largest, difference);
     error += difference * difference;
     norm += b * b;
+    largest_reference = std::max(largest_reference, std::abs(b));
   }
-  result.normalised = error == 0 ? 0 : std::sqrt(error / norm);
+  if (error == 0) return result;
+  result.normalised = result.largest / largest_reference;
+  result.euclidean = std::sqrt(error / norm);
   return result;
 }
 

@@ -34,7 +34,8 @@ struct VerifyOptions {
 struct TensorComparison {
   std::string name;
   double largest = 0;     // max |a - b|
-  double normalised = 0;  // ||a - b|| / ||b||, Euclidean; 0 when both are zero
+  double normalised = 0;  // max |a - b| / max |b|: what the tolerance applies to; 0 when there is no error
+  double euclidean = 0;   // ||a - b|| / ||b||
 };
 
 struct VerifyReport {

@@ -1,0 +1,31 @@
+// The attention kernels of one instruction set, and the choice of the engine that multiplies their tiles.
+#pragma once
+
+#include "turbo/attention/attention.h"
+#include "turbo/attention/cpu_bf16_tiles.h"
+#include "turbo/attention/cpu_fp32_tiles.h"
+#include "turbo/cpu/simd.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+
+void attention_forward(CpuContext& context, const AttentionForward& call);
+std::int64_t attention_forward_workspace(CpuContext& context, const AttentionForward& call);
+void attention_backward(CpuContext& context, const AttentionBackward& call);
+std::int64_t attention_backward_workspace(CpuContext& context, const AttentionBackward& call);
+
+// Forward for so few queries that reading the keys is all there is to it: decoding with a cache.
+bool is_decode(const AttentionShape& shape);
+void attention_decode(CpuContext& context, const AttentionForward& call);
+std::int64_t attention_decode_workspace(const AttentionShape& shape);
+
+// body(engine) with the fastest engine for operands of this type.
+template <class Body>
+auto with_tiles(DType dtype, Body body) {
+  if (dtype == DType::kF32) return body(Fp32Tiles<float>());
+#if defined(__AVX512BW__)
+  if (const gemm::Kernel* kernel = Bf16Tiles::find()) return body(Bf16Tiles(*kernel));
+#endif
+  return body(Fp32Tiles<BFloat16>());
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

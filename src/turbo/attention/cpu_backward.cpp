@@ -1,0 +1,327 @@
+// Backward attention. Probabilities are recomputed from the log-sum-exp, tile by tile (FlashAttention-2, Dao
+// 2023).
+//
+// Each element of d_q, d_k and d_v is summed by one thread in a fixed order: d_k and d_v over heads, then
+// tiles of queries; d_q over tiles of keys. Where whole heads are the work items, each tile of scores is
+// computed once; otherwise tiles of keys and tiles of queries are the items of two passes, which compute it
+// once each and sum in the same order.
+#include "turbo/attention/cpu_attention.h"
+#include "turbo/attention/cpu_plan.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+template <class Tiles>
+struct BackwardOperands {
+  using T = typename Tiles::Source;
+  Operand<const T> q, k, v, out, d_out;
+  Operand<T> d_q, d_k, d_v;
+  const float* lse;  // [heads, batch * seq]
+  float* delta;      // likewise: the dot product of out and d_out
+};
+
+// The packed keys and values of one (sequence, key/value head), and sums of their gradients.
+template <class Tiles>
+class BackwardKeys {
+ public:
+  using Element = typename Tiles::Element;
+
+  BackwardKeys(Carver& carver, const Tiles& engine, const AttentionShape& shape)
+      : tiles_(engine),
+        s(shape),
+        rows_(tiles(s.seq_k) * kTile),
+        keys_(carver.take<Element>(tiles(s.seq_k) * engine.left_elements(s.head_dim))),
+        transposed_keys_(Tiles::kLeftIsLeftTransposed
+                             ? keys_
+                             : carver.take<Element>(tiles(s.seq_k) * engine.left_elements(s.head_dim))),
+        values_(carver.take<Element>(tiles(s.seq_k) * engine.left_elements(s.value_dim))),
+        d_keys_(carver.take<float>(rows_ * width(s.head_dim))),
+        d_values_(carver.take<float>(rows_ * width(s.value_dim))) {}
+
+  Element* keys(std::int64_t tile) const { return keys_ + tile * tiles_.left_elements(s.head_dim); }
+  Element* transposed_keys(std::int64_t tile) const {
+    return transposed_keys_ + tile * tiles_.left_elements(s.head_dim);
+  }
+  Element* values(std::int64_t tile) const { return values_ + tile * tiles_.left_elements(s.value_dim); }
+  float* d_keys() const { return d_keys_; }
+  float* d_values() const { return d_values_; }
+  std::int64_t rows() const { return rows_; }  // of the sums
+
+  void pack(const BackwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t kv_head,
+            std::int64_t tile) const {
+    const std::int64_t first = tile * kTile, count = std::min(kTile, s.seq_k - first);
+    const auto* k = x.k.at(sequence, kv_head, first);
+    tiles_.pack_left(k, x.k.stride, count, s.head_dim, keys(tile));
+    if constexpr (!Tiles::kLeftIsLeftTransposed) {
+      tiles_.pack_left_transposed(k, x.k.stride, count, s.head_dim, transposed_keys(tile));
+    }
+    tiles_.pack_left(x.v.at(sequence, kv_head, first), x.v.stride, count, s.value_dim, values(tile));
+  }
+
+  void clear(std::int64_t tile) const {
+    for_each_panel(s.head_dim, d_keys_, tile,
+                   [&](float* panel, Range) { std::fill_n(panel, kTile * panel_width(s.head_dim), 0.0F); });
+    for_each_panel(s.value_dim, d_values_, tile,
+                   [&](float* panel, Range) { std::fill_n(panel, kTile * panel_width(s.value_dim), 0.0F); });
+  }
+
+  void store(const BackwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t kv_head,
+             std::int64_t tile) const {
+    const std::int64_t first = tile * kTile, count = std::min(kTile, s.seq_k - first);
+    for_each_panel(s.head_dim, d_keys_, tile, [&](float* panel, Range cols) {
+      store_rows(panel, panel_width(s.head_dim), count, cols.size(),
+                 x.d_k.at(sequence, kv_head, first) + cols.begin, x.d_k.stride);
+    });
+    for_each_panel(s.value_dim, d_values_, tile, [&](float* panel, Range cols) {
+      store_rows(panel, panel_width(s.value_dim), count, cols.size(),
+                 x.d_v.at(sequence, kv_head, first) + cols.begin, x.d_v.stride);
+    });
+  }
+
+ private:
+  std::int64_t panel_width(std::int64_t dim) const { return tiles_.panel_width(dim); }
+  std::int64_t width(std::int64_t dim) const { return tiles_.panels(dim) * panel_width(dim); }
+
+  // body(a tile's rows of a panel, columns of the panel that exist)
+  template <class Body>
+  void for_each_panel(std::int64_t dim, float* sums, std::int64_t tile, Body body) const {
+    const std::int64_t panel = panel_width(dim);
+    for (std::int64_t col = 0; col < dim; col += panel) {
+      body(sums + col * rows_ + tile * kTile * panel, Range{col, std::min(col + panel, dim)});
+    }
+  }
+
+  const Tiles& tiles_;
+  const AttentionShape& s;
+  std::int64_t rows_;
+  Element *keys_, *transposed_keys_, *values_;
+  float *d_keys_, *d_values_;
+};
+
+// One thread's work on one tile of queries at a time.
+template <class Tiles>
+class Backward {
+ public:
+  using Element = typename Tiles::Element;
+
+  Backward(Carver& carver, const Tiles& engine, const AttentionShape& shape)
+      : tiles_(engine),
+        s(shape),
+        queries_(carver.take<Element>(engine.right_elements(s.head_dim))),
+        query_columns_(carver.take<Element>(engine.columns_elements(s.head_dim))),
+        d_outs_(carver.take<Element>(engine.right_elements(s.value_dim))),
+        d_out_columns_(carver.take<Element>(engine.columns_elements(s.value_dim))),
+        lse_(carver.take<float>(kTile)),
+        delta_(carver.take<float>(kTile)),
+        scores_(carver.take<float>(kTile * kTile)),
+        d_probabilities_(carver.take<float>(kTile * kTile)),
+        d_queries_(carver.take<float>(engine.transposed_rows(s.head_dim) * kTile)),
+        d_query_rows_(carver.take<float>(kTile * s.head_dim)) {
+    if constexpr (Tiles::kScoresAreLeftAndRight) {
+      probabilities_ = scores_;
+      d_scores_ = d_scores_right_ = d_probabilities_;
+    } else {
+      probabilities_ = carver.take<Element>(kTile * kTile);
+      d_scores_ = carver.take<Element>(kTile * kTile);
+      d_scores_right_ = carver.take<Element>(kTile * kTile);
+    }
+  }
+
+  // A tile of queries: load, any number of tiles of keys in ascending order, store.
+  void load(const BackwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t head,
+            const Queries& queries) const {
+    const auto* q = x.q.at(sequence, head, queries.begin);
+    const auto* d_out = x.d_out.at(sequence, head, queries.begin);
+    tiles_.pack_right(q, x.q.stride, queries.size(), s.head_dim, queries_);
+    tiles_.pack_columns(q, x.q.stride, queries.size(), s.head_dim, query_columns_);
+    tiles_.pack_right(d_out, x.d_out.stride, queries.size(), s.value_dim, d_outs_);
+    tiles_.pack_columns(d_out, x.d_out.stride, queries.size(), s.value_dim, d_out_columns_);
+    const std::int64_t row = (head * s.batch + sequence) * s.seq_q + queries.begin;
+    for (std::int64_t i = 0; i < kTile; ++i) {
+      lse_[i] = i < queries.size() ? x.lse[row + i] * kLog2E : 0;
+      delta_[i] = i < queries.size() ? x.delta[row + i] : 0;
+    }
+    std::fill_n(d_queries_, tiles_.transposed_rows(s.head_dim) * kTile, 0.0F);
+  }
+
+  template <bool kKeyGradients, bool kQueryGradients>
+  void add(const BackwardKeys<Tiles>& keys, const Queries& queries, std::int64_t key_tile) const {
+    for_each_strip(s, queries, key_tile, tiles_.lane_block(), tiles_.key_block(), [&](const Strip& strip) {
+      tiles_.score(strip, s.head_dim, keys.keys(key_tile), queries_, scores_);
+      tiles_.score(strip, s.value_dim, keys.values(key_tile), d_outs_, d_probabilities_);
+      mask_scores(s, queries, key_tile, strip, scores_);
+      score_gradients<kKeyGradients, kQueryGradients>(strip);
+      if constexpr (kKeyGradients) {
+        tiles_.add_by_key(strip, s.value_dim, probabilities_, d_out_columns_, keys.d_values(),
+                          key_tile * kTile, keys.rows());
+        tiles_.add_by_key(strip, s.head_dim, d_scores_, query_columns_, keys.d_keys(), key_tile * kTile,
+                          keys.rows());
+      }
+      if constexpr (kQueryGradients) {
+        tiles_.add_transposed(strip, s.head_dim, keys.transposed_keys(key_tile), d_scores_right_, d_queries_);
+      }
+    });
+  }
+
+  void store(const BackwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t head,
+             const Queries& queries) const {
+    transpose(d_queries_, kTile, s.head_dim, queries.size(), d_query_rows_, s.head_dim);
+    store_rows(d_query_rows_, s.head_dim, queries.size(), s.head_dim, x.d_q.at(sequence, head, queries.begin),
+               x.d_q.stride);
+  }
+
+ private:
+  // probabilities = exp(scale * q·k - lse); d_scores = scale * probabilities * (d_out·v - delta).
+  template <bool kKeyGradients, bool kQueryGradients>
+  void score_gradients(const Strip& strip) const {
+    const float scale = s.scale, base2_scale = s.scale * kLog2E;
+    for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; lane += kGroup) {
+      const float *lse = lse_ + lane, *delta = delta_ + lane;
+      for (std::int64_t key = strip.keys.begin; key < strip.keys.end; key += 2) {
+        float p[2][kGroup], d[2][kGroup];
+        for (int odd = 0; odd < 2; ++odd) {
+          const float* score = scores_ + (key + odd) * kTile + lane;
+          const float* d_probability = d_probabilities_ + (key + odd) * kTile + lane;
+          PRIMUS_SIMD()
+          for (int i = 0; i < kGroup; ++i) {
+            p[odd][i] = exp2_flushed(multiply_add(score[i], base2_scale, -lse[i]));
+            d[odd][i] = p[odd][i] * ((d_probability[i] - delta[i]) * scale);
+          }
+        }
+        if constexpr (kKeyGradients) {
+          tiles_.put_left(key, lane, p[0], p[1], probabilities_);
+          tiles_.put_left(key, lane, d[0], d[1], d_scores_);
+        }
+        if constexpr (kQueryGradients && !(kKeyGradients && Tiles::kScoresAreLeftAndRight)) {
+          tiles_.put_right(key, lane, d[0], d[1], d_scores_right_);
+        }
+      }
+    }
+  }
+
+  const Tiles& tiles_;
+  const AttentionShape& s;
+  Element *queries_, *query_columns_, *d_outs_, *d_out_columns_;
+  float *lse_, *delta_;                                   // lse / ln 2
+  float *scores_, *d_probabilities_;                      // [key][query]
+  Element *probabilities_, *d_scores_, *d_scores_right_;  // the same, packed
+  float *d_queries_, *d_query_rows_;                      // [head_dim][query], and turned
+};
+
+template <class Tiles>
+using BackwardPlan = Plan<Tiles, Backward<Tiles>, BackwardKeys<Tiles>>;
+
+template <class Tiles>
+void compute_delta(CpuContext& context, const AttentionShape& s, const BackwardOperands<Tiles>& x) {
+  const std::int64_t tokens = s.batch * s.seq_q;
+  parallel_ranges(context, s.heads * tokens, 4 * s.value_dim, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const auto* out = x.out.at(0, row / tokens, row % tokens);
+      const auto* d_out = x.d_out.at(0, row / tokens, row % tokens);
+      x.delta[row] =
+          sum_terms(s.value_dim, [=](std::int64_t c) { return to_float(out[c]) * to_float(d_out[c]); });
+    }
+  });
+}
+
+template <class Tiles>
+void run_backward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s,
+                  const BackwardOperands<Tiles>& x, std::byte* workspace) {
+  using Index = std::int64_t;
+  using Worker = Backward<Tiles>;
+  const BackwardPlan<Tiles> plan(engine, s, pool.size(), workspace);
+  const Index query_tiles = tiles(s.seq_q), key_tiles = tiles(s.seq_k), group = s.heads / s.kv_heads;
+  if (plan.whole_heads()) {
+    plan.for_each(pool, s.kv_heads, 1,
+                  [&](const Worker& worker, int thread, Index sequence, Index kv_head, Index) {
+                    const BackwardKeys<Tiles> keys = plan.keys(thread);
+                    for (Index t = 0; t < key_tiles; ++t) keys.pack(x, sequence, kv_head, t), keys.clear(t);
+                    for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+                      for (Index i = 0; i < query_tiles; ++i) {
+                        const Queries queries = query_tile(s, i);
+                        worker.load(x, sequence, head, queries);
+                        for (Index t = queries.first_key_tile(); t < queries.end_key_tile(); ++t) {
+                          worker.template add<true, true>(keys, queries, t);
+                        }
+                        worker.store(x, sequence, head, queries);
+                      }
+                    }
+                    for (Index t = 0; t < key_tiles; ++t) keys.store(x, sequence, kv_head, t);
+                  });
+    return;
+  }
+  const auto keys_of = [&](Index sequence, Index kv_head) {
+    return plan.keys(sequence * s.kv_heads + kv_head);
+  };
+  plan.for_each(pool, s.kv_heads, key_tiles,
+                [&](const Worker&, int, Index sequence, Index kv_head, Index tile) {
+                  keys_of(sequence, kv_head).pack(x, sequence, kv_head, tile);
+                  keys_of(sequence, kv_head).clear(tile);
+                });
+  // The first tiles of keys, and the last tiles of queries, meet the most of the others: they go first.
+  plan.for_each(pool, s.kv_heads, key_tiles,
+                [&](const Worker& worker, int, Index sequence, Index kv_head, Index tile) {
+                  const BackwardKeys<Tiles> keys = keys_of(sequence, kv_head);
+                  for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+                    for (Index i = 0; i < query_tiles; ++i) {
+                      const Queries queries = query_tile(s, i);
+                      if (tile < queries.first_key_tile() || tile >= queries.end_key_tile()) continue;
+                      worker.load(x, sequence, head, queries);
+                      worker.template add<true, false>(keys, queries, tile);
+                    }
+                  }
+                  keys.store(x, sequence, kv_head, tile);
+                });
+  plan.for_each(pool, s.heads, query_tiles,
+                [&](const Worker& worker, int, Index sequence, Index head, Index tile) {
+                  const BackwardKeys<Tiles> keys = keys_of(sequence, head / group);
+                  const Queries queries = query_tile(s, query_tiles - 1 - tile);
+                  worker.load(x, sequence, head, queries);
+                  for (Index t = queries.first_key_tile(); t < queries.end_key_tile(); ++t) {
+                    worker.template add<false, true>(keys, queries, t);
+                  }
+                  worker.store(x, sequence, head, queries);
+                });
+}
+
+std::int64_t delta_bytes(const AttentionShape& s) {
+  Carver carver(nullptr);
+  carver.take<float>(s.heads * s.batch * s.seq_q);
+  return carver.used();
+}
+
+}  // namespace
+
+void attention_backward(CpuContext& context, const AttentionBackward& call) {
+  const AttentionShape& s = call.shape;
+  if (s.batch * s.seq_q == 0) return;
+  auto* workspace = context.data<std::byte>(call.workspace);
+  with_tiles(call.q.dtype, [&](const auto& engine) {
+    using Tiles = std::decay_t<decltype(engine)>;
+    using T = typename Tiles::Source;
+    const std::int64_t out_stride = s.heads * s.value_dim;
+    const BackwardOperands<Tiles> operands{
+        {context.data<const T>(call.q), call.q_stride, s.head_dim, s.seq_q},
+        {context.data<const T>(call.k), call.k_stride, s.head_dim, s.seq_k},
+        {context.data<const T>(call.v), call.v_stride, s.value_dim, s.seq_k},
+        {context.data<const T>(call.out), out_stride, s.value_dim, s.seq_q},
+        {context.data<const T>(call.d_out), out_stride, s.value_dim, s.seq_q},
+        {context.data<T>(call.d_q), call.d_q_stride, s.head_dim, s.seq_q},
+        {context.data<T>(call.d_k), call.d_k_stride, s.head_dim, s.seq_k},
+        {context.data<T>(call.d_v), call.d_v_stride, s.value_dim, s.seq_k},
+        context.data<const float>(call.lse),
+        reinterpret_cast<float*>(workspace)};
+    compute_delta(context, s, operands);
+    run_backward(context.pool(), engine, s, operands, workspace + delta_bytes(s));
+  });
+}
+
+std::int64_t attention_backward_workspace(CpuContext& context, const AttentionBackward& call) {
+  return with_tiles(call.q.dtype, [&](const auto& engine) {
+    using Tiles = std::decay_t<decltype(engine)>;
+    return delta_bytes(call.shape) +
+           BackwardPlan<Tiles>(engine, call.shape, context.pool().size(), nullptr).bytes();
+  });
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -1,0 +1,246 @@
+// Forward attention: the tile loop of FlashAttention-2 (Dao 2023). A tile of queries walks over the tiles of
+// keys with a running maximum and sum; what it has summed is scaled down whenever the maximum rises.
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "turbo/attention/cpu_attention.h"
+#include "turbo/attention/cpu_plan.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+template <class Tiles>
+struct ForwardOperands {
+  using T = typename Tiles::Source;
+  Operand<const T> q, k, v;
+  Operand<T> out;
+  float* lse;  // [heads, batch * seq_q] or null
+};
+
+// The packed keys and values of one (sequence, key/value head).
+template <class Tiles>
+class ForwardKeys {
+ public:
+  using Element = typename Tiles::Element;
+
+  ForwardKeys(Carver& carver, const Tiles& engine, const AttentionShape& shape)
+      : tiles_(engine),
+        s(shape),
+        keys_(carver.take<Element>(tiles(s.seq_k) * engine.left_elements(s.head_dim))),
+        values_(carver.take<Element>(tiles(s.seq_k) * engine.left_elements(s.value_dim))) {}
+
+  Element* keys(std::int64_t tile) const { return keys_ + tile * tiles_.left_elements(s.head_dim); }
+  Element* values(std::int64_t tile) const { return values_ + tile * tiles_.left_elements(s.value_dim); }
+
+  void pack(const ForwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t kv_head,
+            std::int64_t tile) const {
+    const std::int64_t first = tile * kTile, rows = std::min(kTile, s.seq_k - first);
+    tiles_.pack_left(x.k.at(sequence, kv_head, first), x.k.stride, rows, s.head_dim, keys(tile));
+    tiles_.pack_left_transposed(x.v.at(sequence, kv_head, first), x.v.stride, rows, s.value_dim,
+                                values(tile));
+  }
+
+ private:
+  const Tiles& tiles_;
+  const AttentionShape& s;
+  Element *keys_, *values_;
+};
+
+// One thread's work on one tile of queries at a time.
+template <class Tiles>
+class Forward {
+ public:
+  using Element = typename Tiles::Element;
+
+  Forward(Carver& carver, const Tiles& engine, const AttentionShape& shape)
+      : tiles_(engine),
+        s(shape),
+        queries_(carver.take<Element>(engine.right_elements(s.head_dim))),
+        scores_(carver.take<float>(kTile * kTile)),
+        probabilities_(Tiles::kScoresAreLeftAndRight ? reinterpret_cast<Element*>(scores_)
+                                                     : carver.take<Element>(kTile * kTile)),
+        out_(carver.take<float>(engine.transposed_rows(s.value_dim) * kTile)),
+        out_rows_(carver.take<float>(kTile * s.value_dim)),
+        max_(carver.take<float>(kTile)),
+        sum_(carver.take<float>(kTile)),
+        correction_(carver.take<float>(kTile)) {}
+
+  void run(const ForwardOperands<Tiles>& x, const ForwardKeys<Tiles>& keys, std::int64_t sequence,
+           std::int64_t head, std::int64_t tile) const {
+    const Queries queries = query_tile(s, tile);
+    tiles_.pack_right(x.q.at(sequence, head, queries.begin), x.q.stride, queries.size(), s.head_dim,
+                      queries_);
+    std::fill_n(out_, tiles_.transposed_rows(s.value_dim) * kTile, 0.0F);
+    std::fill_n(sum_, kTile, 0.0F);
+    // Finite, so that a query that sees nothing of its first tile computes no inf - inf.
+    std::fill_n(max_, kTile, -1e30F);
+    for (std::int64_t key_tile = queries.first_key_tile(); key_tile < queries.end_key_tile(); ++key_tile) {
+      for_each_strip(s, queries, key_tile, tiles_.lane_block(), tiles_.key_block(), [&](const Strip& strip) {
+        tiles_.score(strip, s.head_dim, keys.keys(key_tile), queries_, scores_);
+        mask_scores(s, queries, key_tile, strip, scores_);
+        if (softmax(strip)) scale_out(strip);
+        tiles_.add_transposed(strip, s.value_dim, keys.values(key_tile), probabilities_, out_);
+      });
+    }
+    store(x, sequence, head, queries);
+  }
+
+ private:
+  // Turns scores into exponentials relative to the running maxima, and brings maxima and sums up to date.
+  // Everything is in base 2: max_ is the maximum of scale * score / ln 2. Returns whether a maximum has
+  // risen.
+  bool softmax(const Strip& strip) const {
+    const float scale = s.scale * kLog2E;
+    bool risen = false;
+    for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; lane += kGroup) {
+      float max[kGroup], sum[kGroup] = {};
+      strip_max(strip.keys, scores_ + lane, max);
+      std::int32_t rises = 0;
+      PRIMUS_SIMD(reduction(| : rises))
+      for (int i = 0; i < kGroup; ++i) {
+        const float before = max_[lane + i];
+        max[i] = max[i] * scale > before ? max[i] * scale : before;
+        correction_[lane + i] = exp2_flushed(before - max[i]);
+        rises |= max[i] > before ? 1 : 0;
+      }
+      for (std::int64_t key = strip.keys.begin; key < strip.keys.end; key += 2) {
+        const float *even_row = scores_ + key * kTile + lane, *odd_row = even_row + kTile;
+        float even[kGroup], odd[kGroup];
+        PRIMUS_SIMD()
+        for (int i = 0; i < kGroup; ++i) {
+          even[i] = exp2_flushed(multiply_add(even_row[i], scale, -max[i]));
+          odd[i] = exp2_flushed(multiply_add(odd_row[i], scale, -max[i]));
+          sum[i] += even[i] + odd[i];
+        }
+        tiles_.put_right(key, lane, even, odd, probabilities_);
+      }
+      PRIMUS_SIMD()
+      for (int i = 0; i < kGroup; ++i) {
+        sum_[lane + i] = multiply_add(sum_[lane + i], correction_[lane + i], sum[i]);
+        max_[lane + i] = max[i];
+      }
+      risen |= rises != 0;
+    }
+    return risen;
+  }
+
+  // Four maxima at a time: each waits for the one before it.
+  static void strip_max(Range keys, const float* scores, float* max) {
+    constexpr int kChains = 4;
+    float chains[kChains][kGroup];
+    for (auto& chain : chains) std::fill_n(chain, kGroup, -std::numeric_limits<float>::infinity());
+    std::int64_t key = keys.begin;
+    for (; key + kChains <= keys.end; key += kChains) {
+      for (int chain = 0; chain < kChains; ++chain) raise(scores + (key + chain) * kTile, chains[chain]);
+    }
+    for (; key < keys.end; ++key) raise(scores + key * kTile, chains[0]);
+    for (int chain = 1; chain < kChains; ++chain) raise(chains[chain], chains[0]);
+    std::copy_n(chains[0], kGroup, max);
+  }
+  PRIMUS_INLINE static void raise(const float* by, float* max) {
+    PRIMUS_SIMD()
+    for (int i = 0; i < kGroup; ++i) max[i] = by[i] > max[i] ? by[i] : max[i];
+  }
+
+  void scale_out(const Strip& strip) const {
+    for (std::int64_t c = 0; c < s.value_dim; ++c) {
+      float* row = out_ + c * kTile;
+      PRIMUS_SIMD()
+      for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; ++lane)
+        row[lane] *= correction_[lane];
+    }
+  }
+
+  void store(const ForwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t head,
+             const Queries& queries) const {
+    float inverse[kTile];
+    for (std::int64_t i = 0; i < kTile; ++i) inverse[i] = 1.0F / sum_[i];
+    for (std::int64_t c = 0; c < s.value_dim; ++c) {
+      float* row = out_ + c * kTile;
+      PRIMUS_SIMD()
+      for (std::int64_t i = 0; i < kTile; ++i) row[i] *= inverse[i];
+    }
+    transpose(out_, kTile, s.value_dim, queries.size(), out_rows_, s.value_dim);
+    store_rows(out_rows_, s.value_dim, queries.size(), s.value_dim, x.out.at(sequence, head, queries.begin),
+               x.out.stride);
+    if (!x.lse) return;
+    float* lse = x.lse + (head * s.batch + sequence) * s.seq_q + queries.begin;
+    for (std::int64_t i = 0; i < queries.size(); ++i) {
+      lse[i] = static_cast<float>((static_cast<double>(max_[i]) + std::log2(static_cast<double>(sum_[i]))) *
+                                  std::numbers::ln2);
+    }
+  }
+
+  const Tiles& tiles_;
+  const AttentionShape& s;
+  Element* queries_;
+  float* scores_;           // [key][query]
+  Element* probabilities_;  // not yet divided by their sum
+  float* out_;              // [value_dim][query], likewise
+  float* out_rows_;
+  float *max_, *sum_, *correction_;  // of each query
+};
+
+template <class Tiles>
+using ForwardPlan = Plan<Tiles, Forward<Tiles>, ForwardKeys<Tiles>>;
+
+template <class Tiles>
+void run_forward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s,
+                 const ForwardOperands<Tiles>& x, std::byte* workspace) {
+  using Index = std::int64_t;
+  const ForwardPlan<Tiles> plan(engine, s, pool.size(), workspace);
+  const Index query_tiles = tiles(s.seq_q), key_tiles = tiles(s.seq_k), group = s.heads / s.kv_heads;
+  const Index first_key_tile = query_tile(s, 0).first_key_tile();
+  if (plan.whole_heads()) {
+    plan.for_each(pool, s.kv_heads, 1,
+                  [&](const Forward<Tiles>& worker, int thread, Index sequence, Index kv_head, Index) {
+                    const ForwardKeys<Tiles> keys = plan.keys(thread);
+                    for (Index t = first_key_tile; t < key_tiles; ++t) keys.pack(x, sequence, kv_head, t);
+                    for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+                      for (Index t = 0; t < query_tiles; ++t) worker.run(x, keys, sequence, head, t);
+                    }
+                  });
+    return;
+  }
+  plan.for_each(
+      pool, s.kv_heads, key_tiles - first_key_tile,
+      [&](const Forward<Tiles>&, int, Index sequence, Index kv_head, Index tile) {
+        plan.keys(sequence * s.kv_heads + kv_head).pack(x, sequence, kv_head, first_key_tile + tile);
+      });
+  // The last tiles of queries see the most keys: they go first, and the short ones fill the gaps at the end.
+  plan.for_each(pool, s.heads, query_tiles,
+                [&](const Forward<Tiles>& worker, int, Index sequence, Index head, Index tile) {
+                  worker.run(x, plan.keys(sequence * s.kv_heads + head / group), sequence, head,
+                             query_tiles - 1 - tile);
+                });
+}
+
+}  // namespace
+
+void attention_forward(CpuContext& context, const AttentionForward& call) {
+  const AttentionShape& s = call.shape;
+  if (s.batch * s.seq_q == 0) return;
+  if (is_decode(s)) return attention_decode(context, call);
+  with_tiles(call.q.dtype, [&](const auto& engine) {
+    using Tiles = std::decay_t<decltype(engine)>;
+    using T = typename Tiles::Source;
+    const ForwardOperands<Tiles> operands{
+        {context.data<const T>(call.q), call.q_stride, s.head_dim, s.seq_q},
+        {context.data<const T>(call.k), call.k_stride, s.head_dim, s.capacity_k},
+        {context.data<const T>(call.v), call.v_stride, s.value_dim, s.capacity_k},
+        {context.data<T>(call.out), s.heads * s.value_dim, s.value_dim, s.seq_q},
+        call.lse.absent() ? nullptr : context.data<float>(call.lse)};
+    run_forward(context.pool(), engine, s, operands, context.data<std::byte>(call.workspace));
+  });
+}
+
+std::int64_t attention_forward_workspace(CpuContext& context, const AttentionForward& call) {
+  if (is_decode(call.shape)) return attention_decode_workspace(call.shape);
+  return with_tiles(call.q.dtype, [&](const auto& engine) {
+    return ForwardPlan<std::decay_t<decltype(engine)>>(engine, call.shape, context.pool().size(), nullptr)
+        .bytes();
+  });
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -1,0 +1,131 @@
+// Which keys a query sees, where a head's rows lie, and how a workspace is laid out: what the attention
+// kernels of the CPU share before any arithmetic.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "turbo/attention/attention.h"
+#include "turbo/cpu/simd.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+
+constexpr std::int64_t kTile = 64;  // queries, and keys, of a tile of scores
+
+constexpr int kGroup = 16;  // lanes that element-wise code handles together
+
+constexpr std::int64_t tiles(std::int64_t n) { return (n + kTile - 1) / kTile; }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+// Hands out 64-byte aligned pieces of a buffer. Over a null buffer it only adds up, so that the size of a
+// workspace and its use come from one piece of code.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  template <class T>
+  T* take(std::int64_t count) {
+    T* piece = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
+    used_ += round_up(count * static_cast<std::int64_t>(sizeof(T)), 64);
+    return piece;
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::int64_t used_ = 0;
+};
+
+// A row-strided tensor, and the arithmetic of where a head's rows are in it.
+template <class T>
+struct Operand {
+  T* data;
+  std::int64_t stride;         // elements from token to token
+  std::int64_t width;          // columns of one head
+  std::int64_t sequence_rows;  // rows from one sequence to the next
+  T* at(std::int64_t sequence, std::int64_t head, std::int64_t row) const {
+    return data + (sequence * sequence_rows + row) * stride + head * width;
+  }
+};
+
+struct Range {
+  std::int64_t begin, end;
+  std::int64_t size() const { return end - begin; }
+};
+
+// Keys visible to the query with index i of its sequence. Never empty.
+inline Range visible_keys(const AttentionShape& s, std::int64_t i) {
+  const std::int64_t position = s.seq_k - s.seq_q + i;
+  return {s.window > 0 ? std::max<std::int64_t>(0, position - s.window + 1) : 0,
+          s.causal ? position + 1 : s.seq_k};
+}
+
+// Neighbouring queries of one sequence, with the keys that any of them sees and those that all of them see.
+struct Queries {
+  std::int64_t begin, end;
+  Range any, all;
+  std::int64_t size() const { return end - begin; }
+  std::int64_t first_key_tile() const { return any.begin / kTile; }
+  std::int64_t end_key_tile() const { return tiles(any.end); }
+};
+
+inline Queries queries_between(const AttentionShape& s, std::int64_t begin, std::int64_t end) {
+  const Range first = visible_keys(s, begin), last = visible_keys(s, end - 1);
+  return {begin, end, {first.begin, last.end}, {last.begin, first.end}};
+}
+
+inline Queries query_tile(const AttentionShape& s, std::int64_t index) {
+  return queries_between(s, index * kTile, std::min((index + 1) * kTile, s.seq_q));
+}
+
+// A part of a score tile that is computed: queries [lanes) by keys [keys), counted from the tile's corner, in
+// whole blocks of the products. `masked` when some of its pairs are invisible or do not exist.
+struct Strip {
+  Range lanes, keys;
+  bool masked;
+};
+
+// Calls body(strip) for the parts of (queries, key tile) that are visible: the whole tile at once where no
+// pair is masked, else column by column of `block` queries, each with no more keys than it sees.
+template <class Body>
+void for_each_strip(const AttentionShape& s, const Queries& queries, std::int64_t key_tile,
+                    std::int64_t block, std::int64_t key_block, Body body) {
+  const std::int64_t first_key = key_tile * kTile;
+  const auto strip = [&](Range lanes, const Queries& part) -> Strip {
+    const Range seen{std::clamp<std::int64_t>(part.any.begin - first_key, 0, kTile),
+                     std::clamp<std::int64_t>(part.any.end - first_key, 0, kTile)};
+    const Range keys{seen.begin / key_block * key_block, round_up(seen.end, key_block)};
+    return {lanes, keys, keys.begin < part.all.begin - first_key || keys.end > part.all.end - first_key};
+  };
+  const Strip whole = strip({0, round_up(queries.size(), block)}, queries);
+  if (!whole.masked) return body(whole);
+  for (std::int64_t lane = 0; lane < queries.size(); lane += block) {
+    const std::int64_t end = std::min(lane + block, queries.size());
+    const Strip part =
+        strip({lane, lane + block}, queries_between(s, queries.begin + lane, queries.begin + end));
+    if (part.keys.size() > 0) body(part);
+  }
+}
+
+// Sets the scores of a strip's invisible pairs to -infinity.
+inline void mask_scores(const AttentionShape& s, const Queries& queries, std::int64_t key_tile,
+                        const Strip& strip, float* scores) {
+  if (!strip.masked) return;
+  std::int32_t first[kTile], end[kTile];
+  for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; ++lane) {
+    const Range visible = visible_keys(s, queries.begin + lane);
+    first[lane] =
+        static_cast<std::int32_t>(std::clamp<std::int64_t>(visible.begin - key_tile * kTile, 0, kTile));
+    end[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(visible.end - key_tile * kTile, 0, kTile));
+  }
+  for (std::int64_t key = strip.keys.begin; key < strip.keys.end; ++key) {
+    const auto index = static_cast<std::int32_t>(key);
+    float* row = scores + key * kTile;
+    PRIMUS_SIMD()
+    for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; ++lane) {
+      row[lane] =
+          (index >= first[lane]) & (index < end[lane]) ? row[lane] : -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

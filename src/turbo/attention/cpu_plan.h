@@ -1,0 +1,66 @@
+// Work items of tiled attention, and where things lie in its workspace.
+#pragma once
+
+#include "turbo/attention/cpu_geometry.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+
+// Worker: what a thread needs for an item. Keys: the packed keys of one (sequence, key/value head). Both are
+// made from (carver, engine, shape).
+//
+// Whole heads: an item is a (sequence, key/value head), and each thread packs the keys it works on into a
+// place of its own. Otherwise heads are too few to keep all threads busy: the keys of all of them are packed
+// first, and items are single tiles. The choice depends on the number of threads and changes no bit of the
+// result.
+template <class Tiles, class Worker, class Keys>
+class Plan {
+ public:
+  // A null workspace will do to ask for bytes().
+  Plan(const Tiles& engine, const AttentionShape& shape, int threads, std::byte* workspace)
+      : tiles_(engine),
+        s(shape),
+        whole_heads_(threads == 1 || s.batch * s.kv_heads >= 4 * static_cast<std::int64_t>(threads)),
+        worker_bytes_(bytes_of<Worker>()),
+        keys_bytes_(bytes_of<Keys>()),
+        workers_(workspace),
+        keys_(workspace ? workspace + threads * worker_bytes_ : nullptr),
+        bytes_(threads * worker_bytes_ + (whole_heads_ ? threads : s.batch * s.kv_heads) * keys_bytes_) {}
+
+  bool whole_heads() const { return whole_heads_; }
+  std::int64_t bytes() const { return bytes_; }
+
+  // `index`: a thread, or sequence * kv_heads + kv_head.
+  Keys keys(std::int64_t index) const {
+    Carver carver(keys_ + index * keys_bytes_);
+    return Keys(carver, tiles_, s);
+  }
+
+  // body(worker, thread, sequence, head, tile) for all of a number of heads and of tiles, tile after tile.
+  template <class Body>
+  void for_each(ThreadPool& pool, std::int64_t heads, std::int64_t tile_count, Body body) const {
+    pool.parallel_for(s.batch * heads * tile_count, 1, [&](std::int64_t item, std::int64_t, int thread) {
+      Carver carver(workers_ + thread * worker_bytes_);
+      const Worker worker(carver, tiles_, s);
+      tiles_.begin();
+      body(worker, thread, item % (s.batch * heads) / heads, item % heads, item / (s.batch * heads));
+      tiles_.end();
+    });
+  }
+
+ private:
+  template <class Part>
+  std::int64_t bytes_of() const {
+    Carver carver(nullptr);
+    Part(carver, tiles_, s);
+    return carver.used();
+  }
+
+  const Tiles& tiles_;
+  const AttentionShape& s;
+  bool whole_heads_;
+  std::int64_t worker_bytes_, keys_bytes_;
+  std::byte *workers_, *keys_;
+  std::int64_t bytes_;
+};
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

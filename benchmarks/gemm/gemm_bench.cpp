@@ -2,12 +2,14 @@
 // units' peak.
 //   gemm_bench [--threads N] [--seconds S] [--provider auto|portable|xsmm|avx512_bf16|amx] [--dtype
 //   fp32|bf16] [--only TEXT]
+//              [--clock wall|cpu]
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <ctime>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -27,6 +29,7 @@ struct Options {
   double seconds = 0.2;
   GemmProvider provider = GemmProvider::kAuto;
   std::string dtype, only;
+  bool cpu_time = false;
 };
 
 struct Case {
@@ -75,19 +78,31 @@ std::vector<float> operand(std::int64_t elements, DType dtype) {
   return storage;
 }
 
+// Wall time, or the processor time of all threads divided by their number: the latter is steadier beside
+// other work, but blind to waiting.
+double clock_seconds(const Options& options) {
+  timespec t{};
+  clock_gettime(options.cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  const double seconds = static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+  return options.cpu_time ? seconds / options.threads : seconds;
+}
+
+struct Times {
+  double median, best;
+};
+
 template <class Body>
-double median_seconds(double seconds, Body body) {
-  using Clock = std::chrono::steady_clock;
+Times measure(const Options& options, Body body) {
   body();
   std::vector<double> times;
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  while (times.size() < 3 || Clock::now() < end) {
-    const auto start = Clock::now();
+  const double end = clock_seconds(options) + options.seconds;
+  while (times.size() < 3 || clock_seconds(options) < end) {
+    const double start = clock_seconds(options);
     body();
-    times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    times.push_back(clock_seconds(options) - start);
   }
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  return times[times.size() / 2];
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times.front()};
 }
 
 void run(ThreadPool& pool, const Options& options, DType dtype, const Case& c, double peak) {
@@ -107,9 +122,10 @@ void run(ThreadPool& pool, const Options& options, DType dtype, const Case& c, d
   std::vector<char> workspace(cpu_gemm_workspace_bytes(g, pool.size()));
   g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
 
-  const double time = median_seconds(options.seconds, [&] { cpu_gemm(pool, g); });
-  const double speed = gemm_flops(g) / time;
-  double packed_time = 0;
+  const Times times = measure(options, [&] { cpu_gemm(pool, g); });
+  const double gflop = gemm_flops(g) * 1e-9;
+  fmt::print("{:<32} {:>9.3f} ms {:>8.1f} GFLOP/s {:>5.1f} %  best {:>8.1f}", c.name, times.median * 1e3,
+             gflop / times.median, peak > 0 ? 100e9 * gflop / times.median / peak : 0.0, gflop / times.best);
   if (c.layout != GemmLayout::kTN) {
     std::vector<float> packed(gemm_packed_b_bytes(g) / 4 + 16);
     void* start = packed.data();
@@ -119,11 +135,9 @@ void run(ThreadPool& pool, const Options& options, DType dtype, const Case& c, d
     g.packed_b = start;
     std::vector<char> more(cpu_gemm_workspace_bytes(g, pool.size()));
     g.workspace = more.data(), g.workspace_bytes = more.size();
-    packed_time = median_seconds(options.seconds, [&] { cpu_gemm(pool, g); });
+    const Times ahead = measure(options, [&] { cpu_gemm(pool, g); });
+    fmt::print("   prepacked {:>8.1f} best {:>8.1f}", gflop / ahead.median, gflop / ahead.best);
   }
-  fmt::print("{:<32} {:>9.3f} ms {:>8.1f} GFLOP/s {:>5.1f} %", c.name, time * 1e3, speed / 1e9,
-             peak > 0 ? 100 * speed / peak : 0.0);
-  if (packed_time > 0) fmt::print("   prepacked {:>8.1f} GFLOP/s", gemm_flops(g) / packed_time / 1e9);
   fmt::print("\n");
   std::fflush(stdout);
 }
@@ -136,6 +150,7 @@ Options parse(int argc, char** argv) {
     if (key == "--seconds") options.seconds = std::strtod(argv[i + 1], nullptr);
     if (key == "--dtype") options.dtype = value;
     if (key == "--only") options.only = value;
+    if (key == "--clock") options.cpu_time = value == "cpu";
     if (key == "--provider") {
       for (auto p :
            {GemmProvider::kPortable, GemmProvider::kXsmm, GemmProvider::kAvx512Bf16, GemmProvider::kAmx}) {

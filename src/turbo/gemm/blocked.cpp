@@ -3,25 +3,30 @@
 #include <algorithm>
 #include <cstring>
 
-// Three levels. A *super block* [super_m, super_n] over super_k is packed as a whole, by all threads, into a
-// buffer that fits the shared cache; within it, *tasks* are blocks of C whose operands fit a core's L2;
-// within a task, *panels* of k keep a strip of B in L1. Splits of k depend on k alone, so every element of C
-// is summed in the same order for any number of threads and any place in the matrix.
+// Three levels. A *super block* is a piece [super_k, super_n] of B that fits the shared cache once packed;
+// all threads pack it together (or it comes packed). Against it, *tasks* compute blocks of C, each by one
+// thread: a task packs its own rows of A into a buffer that stays in its core's L2 and multiplies them with
+// one strip of B after the other. In a *panel* of k, the strip of B stays in L1 while the strips of A pass
+// by.
+//
+// Panels depend on k alone, so every element of C is summed in the same order for any number of threads, any
+// place in the matrix, and whether or not B was packed ahead.
 namespace primus::turbo::gemm {
 namespace {
 
 constexpr std::int64_t kSuperK = 4096;
-constexpr std::int64_t kStripsPerPack = 4, kPackK = 512;  // one packing chunk
+constexpr std::int64_t kStripsPerPack = 4, kPackK = 512;  // one packing chunk of B
 constexpr double kSerialFlops = 1e6;  // below this, waking other threads costs more than it saves
-constexpr std::size_t kAlignment = 64;
+constexpr std::int64_t kAlignment = 64;
 
 struct Plan {
-  std::int64_t panel = 0, super_k = 0, super_m = 0, super_n = 0;
+  std::int64_t panel = 0, super_k = 0, super_n = 0, super_m = 0;
   std::int64_t block_m = 0, block_n = 0;
   bool sums_in_workspace = false;  // bf16 C cannot carry partial sums from one super block of k to the next
-  std::int64_t a_bytes = 0, b_bytes = 0, sums_bytes = 0, tiles_bytes = 0;
+  std::int64_t a_bytes = 0, tiles_bytes = 0;  // per thread
+  std::int64_t b_bytes = 0, sums_bytes = 0;
 
-  std::int64_t total(int threads) const { return a_bytes + b_bytes + sums_bytes + threads * tiles_bytes; }
+  std::int64_t total(int threads) const { return b_bytes + sums_bytes + threads * (a_bytes + tiles_bytes); }
 };
 
 // The extent of equal pieces (multiples of `unit`) that cover `extent`, none larger than `limit`.
@@ -30,36 +35,57 @@ std::int64_t even_piece(std::int64_t extent, std::int64_t limit, std::int64_t un
   return round_up(ceil_div(extent, ceil_div(extent, limit)), unit);
 }
 
+// Chooses the block of C per task: the one that finishes first when `threads` take tasks in turn. Packing a
+// row of A costs as much as computing `pack_columns` of its columns, fetching a column of B as much as
+// `fetch_rows` rows.
+void choose_block(const Kernel& kernel, int threads, Plan& p) {
+  const std::int64_t limit_m =
+      std::max<std::int64_t>(kernel.mr, kernel.max_a_bytes / (p.super_k * size_of(kernel.packed)));
+  double best = 0;
+  for (std::int64_t pieces_m = ceil_div(p.super_m, limit_m);; ++pieces_m) {
+    const std::int64_t block_m = even_piece(p.super_m, p.super_m / pieces_m, kernel.mr);
+    const std::int64_t tasks_m = ceil_div(p.super_m, block_m);
+    for (std::int64_t pieces_n = 1;; ++pieces_n) {
+      const std::int64_t block_n = even_piece(p.super_n, p.super_n / pieces_n, kernel.nr);
+      const std::int64_t tasks = tasks_m * ceil_div(p.super_n, block_n);
+      const double task = static_cast<double>(block_m * block_n) +
+                          kernel.pack_columns * static_cast<double>(block_m) +
+                          kernel.fetch_rows * static_cast<double>(block_n);
+      // The last round of tasks is rarely started by all threads at once: half a task's wait is expected.
+      const double time = task * (static_cast<double>(ceil_div(tasks, threads)) + (threads > 1 ? 0.5 : 0.0));
+      if (best == 0 || time < best) {
+        best = time;
+        p.block_m = block_m;
+        p.block_n = block_n;
+      }
+      if (block_n == kernel.nr || tasks >= 8 * threads) break;
+    }
+    if (block_m == kernel.mr || tasks_m >= 8 * threads) break;
+  }
+}
+
 Plan make_plan(const Kernel& kernel, const GemmArgs& g, int threads) {
   Plan p;
-  p.panel = even_piece(g.k, kernel.max_panel, kernel.kb);
-  p.super_k = p.panel * std::max<std::int64_t>(1, kSuperK / p.panel);
-  const std::int64_t k_extent = std::min(p.super_k, round_up(g.k, p.panel));
-  p.sums_in_workspace = g.c_dtype == DType::kBF16 && g.k > p.super_k;
-
   const std::int64_t element = size_of(kernel.packed);
-  const std::int64_t budget = (std::int64_t{8} + threads) << 20;
-  const std::int64_t limit = budget / (k_extent * element);
-  p.super_m = even_piece(g.m, limit, kernel.mr);
-  p.super_n =
-      g.packed_b && !p.sums_in_workspace ? round_up(g.n, kernel.nr) : even_piece(g.n, limit, kernel.nr);
-
-  p.block_m = even_piece(p.super_m, kernel.block_m, kernel.mr);
-  p.block_n = even_piece(p.super_n, kernel.block_n, kernel.nr);
-  const auto tasks = [&] { return ceil_div(p.super_m, p.block_m) * ceil_div(p.super_n, p.block_n); };
-  // Enough tasks that the last ones to finish do not leave the other threads idle for long.
-  while (threads > 1 && tasks() < 4 * threads && (p.block_m > kernel.mr || p.block_n > kernel.nr)) {
-    if (p.block_m / kernel.mr >= p.block_n / kernel.nr) {
-      p.block_m = even_piece(p.block_m, p.block_m / 2, kernel.mr);
-    } else {
-      p.block_n = even_piece(p.block_n, p.block_n / 2, kernel.nr);
-    }
+  p.panel = even_piece(g.k, kernel.max_panel, kernel.kb);
+  p.super_k = std::min(round_up(g.k, p.panel), p.panel * std::max<std::int64_t>(1, kSuperK / p.panel));
+  if (g.packed_b && g.k <= p.super_k) {
+    p.super_n = round_up(g.n, kernel.nr);
+  } else {
+    const std::int64_t budget = (std::int64_t{8} + threads) << 20;
+    p.super_n = even_piece(g.n, budget / (p.super_k * element), kernel.nr);
   }
-
-  p.a_bytes = p.super_m * k_extent * element;
-  p.b_bytes = g.packed_b ? 0 : p.super_n * k_extent * element;
-  p.sums_bytes = p.sums_in_workspace ? p.super_m * p.super_n * 4 : 0;
-  p.tiles_bytes = (k_extent > p.panel ? p.block_m * p.block_n : kernel.mr * kernel.nr) * 4;
+  if (!g.packed_b) p.b_bytes = p.super_n * p.super_k * element;
+  p.sums_in_workspace = g.c_dtype == DType::kBF16 && g.k > p.super_k;
+  p.super_m = round_up(g.m, kernel.mr);
+  if (p.sums_in_workspace) {
+    const std::int64_t budget = std::int64_t{16} << 20;
+    p.super_m = even_piece(g.m, budget / (p.super_n * 4), kernel.mr);
+    p.sums_bytes = p.super_m * p.super_n * 4;
+  }
+  choose_block(kernel, threads, p);
+  p.a_bytes = p.block_m * p.super_k * element;
+  p.tiles_bytes = p.block_m * kernel.nr * 4;
   return p;
 }
 
@@ -68,71 +94,82 @@ void run_chunks(ThreadPool& pool, bool serial, std::int64_t chunks, ThreadPool::
   for (std::int64_t i = 0; i < chunks; ++i) body(i, i + 1, 0);
 }
 
-// One operand's part of a super block: `extent` rows of A (columns of B), k in [0, k) from `source` on.
-struct PackWork {
-  PackFunction function = nullptr;
-  const char* source = nullptr;
-  std::int64_t ld = 0, element = 0;  // source row stride and element size
+// An operand as its packing function sees it: `width` rows of A or columns of B make a strip.
+struct Source {
+  PackFunction pack = nullptr;
+  const char* data = nullptr;
+  std::int64_t ld = 0, element = 0;
   bool k_contiguous = false;
-  std::int64_t extent = 0, k = 0, width = 0, packed_element = 0;
-  char* packed = nullptr;
-  std::int64_t strip_bytes = 0;
+  std::int64_t extent = 0, k = 0;  // rows of A or columns of B, and k, that exist
+  std::int64_t width = 0, packed_element = 0;
 
-  std::int64_t groups() const { return ceil_div(ceil_div(extent, width), kStripsPerPack); }
-  std::int64_t chunks() const { return function ? groups() * ceil_div(k, kPackK) : 0; }
-
-  void run(std::int64_t chunk) const {
-    const std::int64_t strip = chunk % groups() * kStripsPerPack, k0 = chunk / groups() * kPackK;
-    const std::int64_t first = strip * width;
-    const std::int64_t strips = std::min(kStripsPerPack, ceil_div(extent, width) - strip);
-    function({.source = source + (k_contiguous ? first * ld + k0 : k0 * ld + first) * element,
-              .ld = ld,
-              .extent = extent - first,
-              .k = std::min(kPackK, k - k0),
-              .strips = static_cast<int>(strips),
-              .packed = packed + strip * strip_bytes + k0 * width * packed_element,
-              .strip_bytes = strip_bytes});
+  // Packs `strips` strips from row or column `first` on, k in [k0, k1).
+  void run(std::int64_t first, std::int64_t strips, std::int64_t k0, std::int64_t k1, char* packed,
+           std::int64_t strip_bytes) const {
+    pack({.source = data + (k_contiguous ? first * ld + k0 : k0 * ld + first) * element,
+          .ld = ld,
+          .extent = extent - first,
+          .k = std::min(k, k1) - k0,
+          .strips = static_cast<int>(strips),
+          .packed = packed,
+          .strip_bytes = strip_bytes});
   }
 };
 
-PackWork pack_a_work(const Kernel& kernel, const GemmArgs& g, std::int64_t m0, std::int64_t k0) {
-  PackWork w;
-  w.k_contiguous = g.layout != GemmLayout::kTN;
-  w.function = w.k_contiguous ? kernel.pack_a.k_contiguous : kernel.pack_a.k_strided;
-  w.ld = g.lda;
-  w.element = size_of(g.ab_dtype);
-  w.source = static_cast<const char*>(g.a) + (w.k_contiguous ? m0 * g.lda + k0 : k0 * g.lda + m0) * w.element;
-  w.width = kernel.mr;
-  w.packed_element = size_of(kernel.packed);
-  return w;
+Source source_a(const Kernel& kernel, const GemmArgs& g) {
+  const bool contiguous = g.layout != GemmLayout::kTN;
+  return {.pack = contiguous ? kernel.pack_a.k_contiguous : kernel.pack_a.k_strided,
+          .data = static_cast<const char*>(g.a),
+          .ld = g.lda,
+          .element = size_of(g.ab_dtype),
+          .k_contiguous = contiguous,
+          .extent = g.m,
+          .k = g.k,
+          .width = kernel.mr,
+          .packed_element = size_of(kernel.packed)};
 }
 
-PackWork pack_b_work(const Kernel& kernel, const GemmArgs& g, std::int64_t n0, std::int64_t k0) {
-  PackWork w;
-  w.k_contiguous = g.layout == GemmLayout::kNT;
-  w.function = w.k_contiguous ? kernel.pack_b.k_contiguous : kernel.pack_b.k_strided;
-  w.ld = g.ldb;
-  w.element = size_of(g.ab_dtype);
-  w.source = static_cast<const char*>(g.b) + (w.k_contiguous ? n0 * g.ldb + k0 : k0 * g.ldb + n0) * w.element;
-  w.width = kernel.nr;
-  w.packed_element = size_of(kernel.packed);
-  return w;
+Source source_b(const Kernel& kernel, const GemmArgs& g) {
+  const bool contiguous = g.layout == GemmLayout::kNT;
+  return {.pack = contiguous ? kernel.pack_b.k_contiguous : kernel.pack_b.k_strided,
+          .data = static_cast<const char*>(g.b),
+          .ld = g.ldb,
+          .element = size_of(g.ab_dtype),
+          .k_contiguous = contiguous,
+          .extent = g.n,
+          .k = g.k,
+          .width = kernel.nr,
+          .packed_element = size_of(kernel.packed)};
 }
 
-// The product over one super block, from packed operands.
+// Packs columns [n0, n1) of B, k in [k0, k1), by all threads. `strip_bytes` is the distance of packed strips.
+void pack_b(ThreadPool& pool, bool serial, const Source& b, std::int64_t n0, std::int64_t n1, std::int64_t k0,
+            std::int64_t k1, char* packed, std::int64_t strip_bytes) {
+  const std::int64_t strips = ceil_div(n1 - n0, b.width), groups = ceil_div(strips, kStripsPerPack);
+  run_chunks(pool, serial, groups * ceil_div(k1 - k0, kPackK), [&](std::int64_t chunk, std::int64_t, int) {
+    const std::int64_t strip = chunk % groups * kStripsPerPack, k = chunk / groups * kPackK;
+    b.run(n0 + strip * b.width, std::min(kStripsPerPack, strips - strip), k0 + k,
+          std::min(k1, k0 + k + kPackK), packed + strip * strip_bytes + k * b.width * b.packed_element,
+          strip_bytes);
+  });
+}
+
+// The product over one super block.
 struct SuperBlock {
   const Kernel& kernel;
+  Source a;
   std::int64_t panel;
-  std::int64_t rows, cols, k;  // extents that exist; k is padded to the kernel's block
+  std::int64_t m0, rows, cols;  // the rows of A that this super block is about
+  std::int64_t k0, k1;
   std::int64_t block_m, block_n;
-  const char *a, *b;
-  std::int64_t a_strip_bytes, b_strip_bytes;
+  const char* b;  // packed, its first strip at k0
+  std::int64_t b_strip_bytes;
   char* c;
   std::int64_t ldc;
   DType c_dtype;
   bool accumulate;
-  char* tiles;  // per thread
-  std::int64_t tiles_bytes;
+  char* scratch;  // per thread: packed rows of A, then the sums for one strip of B
+  std::int64_t a_bytes, tiles_bytes;
 
   std::int64_t tasks_m() const { return ceil_div(rows, block_m); }
   std::int64_t tasks() const { return tasks_m() * ceil_div(cols, block_n); }
@@ -144,37 +181,39 @@ struct SuperBlock {
 };
 
 void SuperBlock::run(std::int64_t task, int thread) const {
-  const std::int64_t m0 = task % tasks_m() * block_m, n0 = task / tasks_m() * block_n;
-  const std::int64_t m1 = std::min(rows, m0 + block_m), n1 = std::min(cols, n0 + block_n);
+  const std::int64_t i0 = task % tasks_m() * block_m, j0 = task / tasks_m() * block_n;
+  const std::int64_t i1 = std::min(rows, i0 + block_m), j1 = std::min(cols, j0 + block_n);
   const std::int64_t element = size_of(kernel.packed);
   const std::int64_t tile_floats = std::int64_t{kernel.mr} * kernel.nr;
-  float* const scratch = reinterpret_cast<float*>(tiles + thread * tiles_bytes);
-  const bool keep_tiles = k > panel;
+  char* const a_packed = scratch + thread * (a_bytes + tiles_bytes);
+  float* const tiles = reinterpret_cast<float*>(a_packed + a_bytes);
+  const std::int64_t a_strip_bytes = round_up(k1 - k0, kernel.kb) * kernel.mr * element;
 
+  a.run(m0 + i0, ceil_div(i1 - i0, kernel.mr), k0, k1, a_packed, a_strip_bytes);
   if (kernel.begin) kernel.begin();
-  for (std::int64_t k0 = 0; k0 < k; k0 += panel) {
-    const bool first = k0 == 0, last = k0 + panel >= k;
-    TileCall call{};
-    call.blocks = std::min(panel, k - k0) / kernel.kb;
-    std::int64_t tile = 0;
-    for (std::int64_t j = n0; j < n1; j += kernel.nr) {
-      const char* b_strip = b + j / kernel.nr * b_strip_bytes + k0 * kernel.nr * element;
-      call.b = b_strip;
-      // While this strip of B is multiplied, bring in the next one.
-      const char* wanted = b_strip + b_strip_bytes;
-      for (std::int64_t i = m0; i < m1; i += kernel.mr, ++tile) {
-        call.a = a + i / kernel.mr * a_strip_bytes + k0 * kernel.mr * element;
-        call.rows = static_cast<int>(std::min<std::int64_t>(kernel.mr, m1 - i));
-        call.prefetch = wanted;
-        wanted += call.blocks * 128;
+  for (std::int64_t j = j0; j < j1; j += kernel.nr) {
+    const char* const b_strip = b + j / kernel.nr * b_strip_bytes;
+    for (std::int64_t k = 0; k < k1 - k0; k += panel) {
+      const bool first = k == 0, last = k + panel >= k1 - k0;
+      TileCall call{};
+      call.blocks = ceil_div(std::min(panel, k1 - k0 - k), kernel.kb);
+      call.b = b_strip + k * kernel.nr * element;
+      // While this panel of B is multiplied, bring in the next one.
+      call.prefetch = static_cast<const char*>(call.b) +
+                      (last ? b_strip_bytes - k * kernel.nr * element : panel * kernel.nr * element);
+      float* tile = tiles;
+      for (std::int64_t i = i0; i < i1; i += kernel.mr, tile += tile_floats) {
+        call.a = a_packed + (i - i0) / kernel.mr * a_strip_bytes + k * kernel.mr * element;
+        call.rows = static_cast<int>(std::min<std::int64_t>(kernel.mr, i1 - i));
         run_tile(call,
-                 {.tile = scratch + (keep_tiles ? tile * tile_floats : 0),
+                 {.tile = tile,
                   .tile_ld = kernel.nr,
                   .c = c + (i * ldc + j) * size_of(c_dtype),
                   .ldc = ldc,
                   .rows = call.rows,
-                  .cols = static_cast<int>(std::min<std::int64_t>(kernel.nr, n1 - j))},
+                  .cols = static_cast<int>(std::min<std::int64_t>(kernel.nr, j1 - j))},
                  first, last);
+        call.prefetch = static_cast<const char*>(call.prefetch) + call.blocks * kernel.prefetch_bytes;
       }
     }
   }
@@ -227,72 +266,59 @@ char* align_up(void* pointer) {
 }  // namespace
 
 std::size_t blocked_workspace_bytes(const Kernel& kernel, const GemmArgs& args, int threads) {
-  return static_cast<std::size_t>(make_plan(kernel, args, threads).total(threads)) + kAlignment;
+  return static_cast<std::size_t>(make_plan(kernel, args, threads).total(threads) + kAlignment);
 }
 
 void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g) {
   const Plan plan = make_plan(kernel, g, pool.size());
-  char* const a_packed = align_up(g.workspace);
-  char* const b_packed = a_packed + plan.a_bytes;
+  char* const b_packed = align_up(g.workspace);
   char* const sums = b_packed + plan.b_bytes;
-  char* const tiles = sums + plan.sums_bytes;
-  const std::int64_t element = size_of(kernel.packed), c_element = size_of(g.c_dtype);
+  char* const scratch = sums + plan.sums_bytes;
+  const Source a = source_a(kernel, g), b = source_b(kernel, g);
+  const std::int64_t strip_element = kernel.nr * size_of(kernel.packed);
+  const std::int64_t whole_b_strip = round_up(g.k, kernel.kb) * strip_element;
   const bool serial = gemm_flops(g) < kSerialFlops;
-  const bool a_stays = g.m <= plan.super_m && g.k <= plan.super_k;
-  const bool b_stays = g.n <= plan.super_n && g.k <= plan.super_k;
+  const bool b_stays = g.k <= plan.super_k;
 
   for (std::int64_t n0 = 0; n0 < g.n; n0 += plan.super_n) {
+    const std::int64_t n1 = std::min(g.n, n0 + plan.super_n);
     for (std::int64_t m0 = 0; m0 < g.m; m0 += plan.super_m) {
-      const std::int64_t rows = std::min(plan.super_m, g.m - m0), cols = std::min(plan.super_n, g.n - n0);
-      char* const c_block = static_cast<char*>(g.c) + (m0 * g.ldc + n0) * c_element;
+      const std::int64_t rows = std::min(plan.super_m, g.m - m0);
+      char* const c = static_cast<char*>(g.c) + (m0 * g.ldc + n0) * size_of(g.c_dtype);
       const TileIo sums_io{.tile = reinterpret_cast<float*>(sums),
                            .tile_ld = static_cast<int>(plan.super_n),
-                           .c = c_block,
+                           .c = c,
                            .ldc = g.ldc,
                            .rows = static_cast<int>(rows),
-                           .cols = static_cast<int>(cols)};
+                           .cols = static_cast<int>(n1 - n0)};
       if (plan.sums_in_workspace && g.accumulate) move_sums(pool, serial, kernel.load_bf16, sums_io);
       for (std::int64_t k0 = 0; k0 < g.k; k0 += plan.super_k) {
-        const std::int64_t k = std::min(plan.super_k, g.k - k0), k_padded = round_up(k, kernel.kb);
-        PackWork pack_a, pack_b;
-        if (!a_stays || n0 == 0) {
-          pack_a = pack_a_work(kernel, g, m0, k0);
-          pack_a.extent = rows;
-          pack_a.k = k;
-          pack_a.packed = a_packed;
-          pack_a.strip_bytes = k_padded * kernel.mr * element;
-        }
+        const std::int64_t k1 = std::min(g.k, k0 + plan.super_k);
+        const std::int64_t b_strip_bytes =
+            g.packed_b ? whole_b_strip : round_up(k1 - k0, kernel.kb) * strip_element;
         if (!g.packed_b && (!b_stays || m0 == 0)) {
-          pack_b = pack_b_work(kernel, g, n0, k0);
-          pack_b.extent = cols;
-          pack_b.k = k;
-          pack_b.packed = b_packed;
-          pack_b.strip_bytes = k_padded * kernel.nr * element;
+          pack_b(pool, serial, b, n0, n1, k0, k1, b_packed, b_strip_bytes);
         }
-        const std::int64_t a_chunks = pack_a.chunks(), chunks = a_chunks + pack_b.chunks();
-        run_chunks(pool, serial, chunks, [&](std::int64_t i, std::int64_t, int) {
-          i < a_chunks ? pack_a.run(i) : pack_b.run(i - a_chunks);
-        });
-
-        const std::int64_t whole_b_strip = round_up(g.k, kernel.kb) * kernel.nr * element;
         const SuperBlock block{.kernel = kernel,
+                               .a = a,
                                .panel = plan.panel,
+                               .m0 = m0,
                                .rows = rows,
-                               .cols = cols,
-                               .k = k_padded,
+                               .cols = n1 - n0,
+                               .k0 = k0,
+                               .k1 = k1,
                                .block_m = plan.block_m,
                                .block_n = plan.block_n,
-                               .a = a_packed,
                                .b = g.packed_b ? static_cast<const char*>(g.packed_b) +
-                                                     n0 / kernel.nr * whole_b_strip + k0 * kernel.nr * element
+                                                     n0 / kernel.nr * whole_b_strip + k0 * strip_element
                                                : b_packed,
-                               .a_strip_bytes = k_padded * kernel.mr * element,
-                               .b_strip_bytes = g.packed_b ? whole_b_strip : k_padded * kernel.nr * element,
-                               .c = plan.sums_in_workspace ? sums : c_block,
+                               .b_strip_bytes = b_strip_bytes,
+                               .c = plan.sums_in_workspace ? sums : c,
                                .ldc = plan.sums_in_workspace ? plan.super_n : g.ldc,
                                .c_dtype = plan.sums_in_workspace ? DType::kF32 : g.c_dtype,
                                .accumulate = k0 > 0 || g.accumulate,
-                               .tiles = tiles,
+                               .scratch = scratch,
+                               .a_bytes = plan.a_bytes,
                                .tiles_bytes = plan.tiles_bytes};
         run_chunks(pool, serial, block.tasks(),
                    [&](std::int64_t task, std::int64_t, int thread) { block.run(task, thread); });
@@ -308,12 +334,8 @@ std::size_t packed_b_bytes(const Kernel& kernel, const GemmArgs& g) {
 }
 
 void pack_whole_b(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g, void* packed) {
-  PackWork work = pack_b_work(kernel, g, 0, 0);
-  work.extent = g.n;
-  work.k = g.k;
-  work.packed = static_cast<char*>(packed);
-  work.strip_bytes = round_up(g.k, kernel.kb) * kernel.nr * size_of(kernel.packed);
-  pool.parallel_for(work.chunks(), 1, [&](std::int64_t chunk, std::int64_t, int) { work.run(chunk); });
+  const std::int64_t strip_bytes = round_up(g.k, kernel.kb) * kernel.nr * size_of(kernel.packed);
+  pack_b(pool, false, source_b(kernel, g), 0, g.n, 0, g.k, static_cast<char*>(packed), strip_bytes);
 }
 
 }  // namespace primus::turbo::gemm

@@ -7,6 +7,7 @@
 
 #include "turbo/gemm/blocked.h"
 #include "turbo/gemm/kernel.h"
+#include "turbo/gemm/skinny.h"
 
 namespace primus::turbo {
 namespace gemm {
@@ -93,6 +94,7 @@ double gemm_flops(const GemmArgs& g) {
 std::size_t cpu_gemm_workspace_bytes(const GemmArgs& g, int threads) {
   check_shape(g);
   if (g.m == 0 || g.n == 0 || g.k == 0) return 0;
+  if (gemm::is_skinny(g)) return gemm::skinny_workspace_bytes(g);
   return gemm::blocked_workspace_bytes(kernel_of(g), g, threads);
 }
 
@@ -110,9 +112,15 @@ void cpu_gemm(ThreadPool& pool, const GemmArgs& g) {
     return;
   }
   const gemm::Kernel& kernel = kernel_of(g);
-  check(g.workspace_bytes >= gemm::blocked_workspace_bytes(kernel, g, pool.size()) && g.workspace != nullptr,
+  check(g.workspace != nullptr && g.workspace_bytes >= cpu_gemm_workspace_bytes(g, pool.size()),
         "workspace is too small");
-  gemm::multiply_blocked(pool, kernel, g);
+  if (gemm::is_skinny(g)) {
+    gemm::multiply_skinny(
+        pool, g,
+        g.provider == GemmProvider::kPortable ? gemm::VectorLevel::kBaseline : gemm::best_vector_level());
+  } else {
+    gemm::multiply_blocked(pool, kernel, g);
+  }
 }
 
 std::size_t gemm_packed_b_bytes(const GemmArgs& g) {

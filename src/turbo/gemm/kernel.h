@@ -52,9 +52,11 @@ using TileIoFunction = void (*)(const TileIo&);
 
 struct Kernel {
   int mr, nr, kb;
-  std::int64_t max_panel;         // k that one pass over a strip covers, so that it stays in its cache level
-  std::int64_t block_m, block_n;  // C block of one task, so that its operands stay in L2
-  DType packed;                   // element type of packed operands
+  std::int64_t max_panel;    // k that one pass over a strip covers, so that it stays in its cache level
+  std::int64_t max_a_bytes;  // of packed A that a task keeps in L2
+  double pack_columns, fetch_rows;  // see choose_block()
+  std::int64_t prefetch_bytes;      // what run() prefetches per block of k
+  DType packed;                     // element type of packed operands
   bool any_c;
   void (*run)(const TileCall&);
   void (*begin)();  // per-thread state around calls of run

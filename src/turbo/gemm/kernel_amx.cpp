@@ -66,9 +66,11 @@ void run_32_rows(const TileCall& call) {
       "tileloaddt1 1024(%[a], %[a_stride]), %%tmm5\n\t"
       "prefetcht1 (%[prefetch])\n\t"
       "prefetcht1 64(%[prefetch])\n\t"
+      "prefetcht1 128(%[prefetch])\n\t"
+      "prefetcht1 192(%[prefetch])\n\t"
       "add $2048, %[a]\n\t"
       "add $2048, %[b]\n\t"
-      "add $128, %[prefetch]\n\t"
+      "add $256, %[prefetch]\n\t"
       "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\t"
       "tdpbf16ps %%tmm7, %%tmm5, %%tmm3\n\t"
       "dec %[blocks]\n\t"
@@ -131,8 +133,10 @@ Kernel make() {
           .nr = kNr,
           .kb = kKb,
           .max_panel = 512,
-          .block_m = 384,
-          .block_n = 384,
+          .max_a_bytes = std::int64_t{384} << 10,
+          .pack_columns = 120,
+          .fetch_rows = 40,
+          .prefetch_bytes = 256,
           .packed = DType::kBF16,
           .any_c = true,
           .run = run,

@@ -1,0 +1,168 @@
+#include "turbo/gemm/skinny.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+
+#include "tensor/bfloat16.h"
+#include "turbo/gemm/cpu_features.h"
+#include "turbo/gemm/kernel.h"
+
+namespace primus::turbo::gemm {
+namespace {
+
+constexpr std::int64_t kPadding = 16;  // lanes of the widest vector
+constexpr std::int64_t kAlignment = 64;
+
+struct SkinnyCall {
+  const float* x;  // [m, x_ld], zero-padded
+  std::int64_t x_ld;
+  const void* w;  // [n, k]
+  std::int64_t w_ld, k, m;
+  void* y;
+  std::int64_t y_ld;
+  bool accumulate;
+  // Adds products [m, count] to, or stores them as, columns n and following of y.
+  void (*store)(const SkinnyCall& call, std::int64_t n, int count, const float* products);
+};
+
+template <class C>
+void store(const SkinnyCall& call, std::int64_t n, int count, const float* products) {
+  for (std::int64_t m = 0; m < call.m; ++m) {
+    C* y = static_cast<C*>(call.y) + m * call.y_ld + n;
+    for (int i = 0; i < count; ++i) {
+      const float product = products[m * count + i];
+      y[i] = C(call.accumulate ? static_cast<float>(y[i]) + product : product);
+    }
+  }
+}
+
+namespace baseline {
+
+struct Vector {
+  using Type = __m128;
+  static constexpr int kLanes = 4;
+  static Type zero() { return _mm_setzero_ps(); }
+  static Type load(const float* p) { return _mm_loadu_ps(p); }
+  static Type load(const BFloat16* p) {
+    const __m128i half = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), half));
+  }
+  static Type add_product(Type a, Type b, Type sum) { return _mm_add_ps(sum, _mm_mul_ps(a, b)); }
+  static float sum(Type v) {
+    const __m128 pairs = _mm_add_ps(v, _mm_movehl_ps(v, v));
+    return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_shuffle_ps(pairs, pairs, 1)));
+  }
+};
+
+#include "turbo/gemm/skinny_kernel.inl"
+
+}  // namespace baseline
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+namespace avx2 {
+
+struct Vector {
+  using Type = __m256;
+  static constexpr int kLanes = 8;
+  static Type zero() { return _mm256_setzero_ps(); }
+  static Type load(const float* p) { return _mm256_loadu_ps(p); }
+  static Type load(const BFloat16* p) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+  static Type add_product(Type a, Type b, Type sum) { return _mm256_fmadd_ps(a, b, sum); }
+  static float sum(Type v) {
+    return baseline::Vector::sum(_mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)));
+  }
+};
+
+#include "turbo/gemm/skinny_kernel.inl"
+
+}  // namespace avx2
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
+namespace avx512 {
+
+struct Vector {
+  using Type = __m512;
+  static constexpr int kLanes = 16;
+  static Type zero() { return _mm512_setzero_ps(); }
+  static Type load(const float* p) { return _mm512_loadu_ps(p); }
+  static Type load(const BFloat16* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  static Type add_product(Type a, Type b, Type sum) { return _mm512_fmadd_ps(a, b, sum); }
+  static float sum(Type v) { return _mm512_reduce_add_ps(v); }
+};
+
+#include "turbo/gemm/skinny_kernel.inl"
+
+}  // namespace avx512
+#pragma GCC pop_options
+
+using Columns = void (*)(const SkinnyCall&, std::int64_t, std::int64_t);
+
+Columns columns_function(VectorLevel level, DType dtype) {
+  const bool f32 = dtype == DType::kF32;
+  switch (level) {
+    case VectorLevel::kAvx512:
+      return f32 ? avx512::columns_of<float> : avx512::columns_of<BFloat16>;
+    case VectorLevel::kAvx2:
+      return f32 ? avx2::columns_of<float> : avx2::columns_of<BFloat16>;
+    case VectorLevel::kBaseline:
+      break;
+  }
+  return f32 ? baseline::columns_of<float> : baseline::columns_of<BFloat16>;
+}
+
+template <class T>
+void widen(const void* from, std::int64_t ld, std::int64_t rows, std::int64_t k, float* to,
+           std::int64_t to_ld) {
+  for (std::int64_t m = 0; m < rows; ++m) {
+    const T* row = static_cast<const T*>(from) + m * ld;
+    for (std::int64_t i = 0; i < k; ++i) to[m * to_ld + i] = static_cast<float>(row[i]);
+    std::fill(to + m * to_ld + k, to + (m + 1) * to_ld, 0.0F);
+  }
+}
+
+}  // namespace
+
+VectorLevel best_vector_level() {
+  if (cpu_features().avx512) return VectorLevel::kAvx512;
+  return cpu_features().avx2_fma ? VectorLevel::kAvx2 : VectorLevel::kBaseline;
+}
+
+std::size_t skinny_workspace_bytes(const GemmArgs& g) {
+  return static_cast<std::size_t>(g.m * round_up(g.k, kPadding) * 4 + kAlignment);
+}
+
+void multiply_skinny(ThreadPool& pool, const GemmArgs& g, VectorLevel level) {
+  auto* const x =
+      reinterpret_cast<float*>(round_up(reinterpret_cast<std::intptr_t>(g.workspace), kAlignment));
+  const std::int64_t x_ld = round_up(g.k, kPadding);
+  (g.ab_dtype == DType::kF32 ? widen<float> : widen<BFloat16>)(g.a, g.lda, g.m, g.k, x, x_ld);
+
+  const SkinnyCall call{.x = x,
+                        .x_ld = x_ld,
+                        .w = g.b,
+                        .w_ld = g.ldb,
+                        .k = g.k,
+                        .m = g.m,
+                        .y = g.c,
+                        .y_ld = g.ldc,
+                        .accumulate = g.accumulate,
+                        .store = g.c_dtype == DType::kF32 ? store<float> : store<BFloat16>};
+  const Columns columns = columns_function(level, g.ab_dtype);
+  // Chunks of at least 32 KiB of W: less is not worth another thread's while.
+  const std::int64_t least = ceil_div(std::int64_t{32} << 10, g.k * size_of(g.ab_dtype));
+  const std::int64_t grain = round_up(std::max(least, ceil_div(g.n, 8 * pool.size())), 4);
+  pool.parallel_for(g.n, grain,
+                    [&](std::int64_t begin, std::int64_t end, int) { columns(call, begin, end); });
+}
+
+}  // namespace primus::turbo::gemm

@@ -1,0 +1,28 @@
+// y = x · Wᵀ for a few rows of x, as in generation: every weight is used a few times only, so the product
+// runs at the speed of memory. W is streamed once, unpacked, against all rows of x.
+#pragma once
+
+#include <cstddef>
+
+#include "base/thread_pool.h"
+#include "turbo/gemm/gemm.h"
+
+namespace primus::turbo::gemm {
+
+constexpr std::int64_t kSkinnyRows = 8;
+
+inline bool is_skinny(const GemmArgs& args) {
+  return args.layout == GemmLayout::kNT && args.m <= kSkinnyRows;
+}
+
+std::size_t skinny_workspace_bytes(const GemmArgs& args);
+
+enum class VectorLevel { kBaseline, kAvx2, kAvx512 };
+// The widest one that this CPU has.
+VectorLevel best_vector_level();
+
+// m, n and k must be positive, the layout kNT, the workspace large enough. The order of a sum depends on k
+// and level.
+void multiply_skinny(ThreadPool& pool, const GemmArgs& args, VectorLevel level);
+
+}  // namespace primus::turbo::gemm

@@ -66,11 +66,12 @@ bool is_secret(std::string_view name) {
 // was set.
 template <class Visit>
 void for_each_setting(const Experiment& experiment, Visit&& visit) {
+  const Framework framework = parse_framework(experiment.framework).value_or(Framework::kNative);
   std::string_view group;
   for (const KeySpec& key : all_keys()) {
     const bool has_field = !std::holds_alternative<std::monostate>(key.field);
     const Value* set = experiment.settings.find(key.name);
-    if (!has_field && !set) continue;
+    if (!set && !(has_field && key.has_meaning_for(framework))) continue;
     visit(key, has_field ? current_value(key, experiment.trainer) : *set, key.group != group);
     group = key.group;
   }

@@ -92,25 +92,38 @@ class Loader {
       throw error_at(module.origin, fmt::format("module '{}' is no trainer", module.key.substr(0, 80)),
                      "a module's name has 'trainer' in it: pre_trainer, post_trainer", module.key.size());
     }
-    if (!module.value.is_map()) {
-      throw error_at(module.origin,
-                     fmt::format("module {} expects a map, not {}", module.key, module.value.show()), {},
-                     module.key.size());
-    }
+    require_map(module);
     result_.module_name = module.key;
+    name_module(overrides, module.key);
+  }
+
+  static void require_map(const Member& member) {
+    if (member.value.is_map()) return;
+    throw error_at(member.value.origin,
+                   fmt::format("{} expects a map, not {}", member.key, member.value.show()), {},
+                   member.value.width());
+  }
+
+  static void name_module(Value& overrides, const std::string& module) {
     for (Member& top : overrides.members) {
-      if (top.key != "modules" || !top.value.is_map()) continue;
+      if (top.key == "extends") {
+        throw error_at(top.origin, "extends has no effect on the command line", "write it into the file",
+                       top.key.size());
+      }
+      if (top.key != "modules") continue;
+      require_map(top);
       Value named;
       named.kind = Value::Kind::kMap;
       for (Member& entry : top.value.members) {
-        if (entry.key != "*" && entry.key != module.key) {
+        require_map(entry);
+        if (entry.key != "*" && entry.key != module) {
           throw error_at(entry.origin, fmt::format("there is no module '{}'", entry.key.substr(0, 80)),
-                         fmt::format("the experiment's module is {}", module.key));
+                         fmt::format("the experiment's module is {}", module));
         }
         Value merged;
-        if (const Value* before = named.find(module.key)) merged = *before;
+        if (const Value* before = named.find(module)) merged = *before;
         merge(merged, entry.value);
-        named.set(module.key, entry.origin, std::move(merged));
+        named.set(module, entry.origin, std::move(merged));
       }
       top.value = std::move(named);
     }

@@ -123,21 +123,26 @@ void expand_string(Value& value, const ReadVariable& read, size_t& budget) {
   }
 }
 
-// "did you mean" among the settings files of `dirs`.
-std::string suggest_file(const std::string& name, const std::vector<fs::path>& dirs) {
+bool is_settings_file(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".yaml" || extension == ".yml" || extension == ".toml";
+}
+
+// "did you mean" among the settings files of `dirs`; without endings when `name` has none.
+std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs) {
   std::vector<std::string> names;
   for (const fs::path& dir : dirs) {
     std::error_code error;
-    for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
-      const std::string extension = it->path().extension().string();
-      if (extension == ".yaml" || extension == ".yml" || extension == ".toml") {
-        names.push_back(it->path().filename().string());
-      }
+    for (fs::directory_iterator it(dir.empty() ? "." : dir, error), end; !error && it != end;
+         it.increment(error)) {
+      const fs::path& file = it->path();
+      if (is_settings_file(file))
+        names.push_back((is_settings_file(name) ? file.filename() : file.stem()).string());
     }
   }
   std::sort(names.begin(), names.end());
   const std::vector<std::string_view> views(names.begin(), names.end());
-  return did_you_mean(name, views);
+  return did_you_mean(name.string(), views);
 }
 
 void expand_tree(Value& value, const ReadVariable& read, size_t& budget) {
@@ -186,7 +191,7 @@ void FileLoader::apply_extends(Value& document, const fs::path& path) {
     std::error_code error;
     if (!fs::exists(target, error)) {
       throw error_at(name.origin, fmt::format("'{}' does not exist", target.string()),
-                     suggest_file(target.filename().string(), {target.parent_path()}), name.width());
+                     suggest_file(target.filename(), {target.parent_path()}), name.width());
     }
     const fs::path canonical = fs::weakly_canonical(target, error);
     if (const auto again = std::find(chain_.begin(), chain_.end(), canonical); again != chain_.end()) {

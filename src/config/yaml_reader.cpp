@@ -246,10 +246,11 @@ Value read_yaml_inline(std::string_view text, const Origin& origin) {
   source->is_file = false;
   check_text(source);
   try {
-    Value value = parse(source, &origin);
-    return value;
+    return parse(source, &origin);
   } catch (const Error& problem) {
-    throw error_at(origin, problem.what(), problem.hint());
+    throw error_at(origin, fmt::format("this is no list, map or quoted text: {}", problem.what()),
+                   "close every bracket and quote, and put the argument in quotes for the shell",
+                   text.size());
   }
 }
 

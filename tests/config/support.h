@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../base/temporary_folder.h"
 #include "base/error.h"
 #include "config/experiment.h"
 
@@ -64,30 +64,13 @@ inline std::string error_of(const std::string& text, const std::vector<std::stri
   }
 }
 
-// A folder that is deleted with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "primus_config_XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path write(const std::string& name, const std::string& text) const {
-    const std::filesystem::path file = path_ / name;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-    return file;
-  }
-
- private:
-  std::filesystem::path path_;
-};
+// Writes folder/name, and returns its path.
+inline std::filesystem::path write_file(const TemporaryFolder& folder, const std::string& name,
+                                        const std::string& text) {
+  const std::filesystem::path file = folder.path() / name;
+  std::filesystem::create_directories(file.parent_path());
+  std::ofstream(file) << text;
+  return file;
+}
 
 }  // namespace primus::config

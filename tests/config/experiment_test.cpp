@@ -1,0 +1,368 @@
+// From files and arguments to one Experiment.
+#include "config/experiment.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "support.h"
+
+namespace primus::config {
+namespace {
+
+TEST(Experiment, HasTypedFieldsAndDefaults) {
+  const Experiment e = load_text(
+      "work_group: amd\nuser_name: 7\nexp_name: 2024\nworkspace: ./output\n"
+      "env:\n  OMP_NUM_THREADS: 2\n  FLAG: true\n  TEXT: a b\n"
+      "modules:\n  pre_trainer:\n    overrides:\n      num_layers: 2\n      hidden_size: 96\n"
+      "      num_attention_heads: 4\n      vocab_size: 1e3\n      mock_data: 1\n      use_rope_scaling: "
+      "true\n");
+  EXPECT_EQ(e.work_group, "amd");
+  EXPECT_EQ(e.user_name, "7");
+  EXPECT_EQ(e.exp_name, "2024");
+  EXPECT_EQ(e.output_dir(), "./output/amd/7/2024");
+  EXPECT_EQ(e.framework, "native");
+  EXPECT_EQ(e.module_name, "pre_trainer");
+  EXPECT_EQ(e.env.at("OMP_NUM_THREADS"), "2");
+  EXPECT_EQ(e.env.at("FLAG"), "true");
+  EXPECT_EQ(e.env.at("TEXT"), "a b");
+  EXPECT_TRUE(e.ignored.empty());
+  EXPECT_TRUE(e.warnings.empty());
+
+  const TrainerConfig& c = e.trainer;
+  EXPECT_EQ(c.vocab_size, 1000);
+  EXPECT_TRUE(c.mock_data);
+  EXPECT_EQ(c.lr_warmup_iters, 40);
+  EXPECT_EQ(c.split, "99,1,0");
+  EXPECT_EQ(c.num_microbatches(), 8);
+  EXPECT_EQ(c.padded_vocab_size(1000), 1024);
+  // Derived.
+  EXPECT_EQ(c.ffn_hidden_size, 256);
+  EXPECT_EQ(c.kv_channels, 24);
+  EXPECT_EQ(c.num_query_groups, 4);
+  EXPECT_EQ(c.lr_decay_iters, 1000);
+  EXPECT_EQ(c.max_position_embeddings, 1024);
+  EXPECT_EQ(c.rope_scaling_type, "llama3");
+  EXPECT_EQ(c.original_max_position_embeddings, 8192);
+  EXPECT_EQ(c.start_weight_decay, 0.0);
+  EXPECT_EQ(e.provenance_of("kv_channels").describe(), "derived");
+  EXPECT_EQ(e.provenance_of("adam_beta1").describe(), "default");
+  EXPECT_EQ(e.provenance_of("num_layers").describe(), "exp.yaml:12:19");
+}
+
+TEST(Experiment, TomlMeansTheSame) {
+  const std::string yaml = experiment_text(
+      "      lr: 1e-5\n      bf16: false\n      data_path: [a, b]\n      recompute_granularity: selective\n"
+      "      save: null\n      torch_compile: {enable: true}\n");
+  const std::string toml =
+      "work_group = \"g\"\nuser_name = \"u\"\nexp_name = \"${NAME:e}\"\nworkspace = \"./output\"\n"
+      "[modules.pre_trainer]\nframework = \"native\"\n[modules.pre_trainer.overrides]\nnum_layers = 2\n"
+      "hidden_size = 64\nnum_attention_heads = 4\nvocab_size = 256\nmock_data = true\nlr = 1e-5\nbf16 = "
+      "false\n"
+      "data_path = [\"a\", \"b\"]\nrecompute_granularity = \"selective\"\nsave = \"null\"\n"
+      "torch_compile = {enable = true}\n";
+  const Experiment a = load_text(yaml), b = load_text(toml, {}, {}, "exp.toml");
+  EXPECT_EQ(a.trainer, b.trainer);
+  EXPECT_EQ(a.ignored, b.ignored);
+  EXPECT_EQ(a.exp_name, b.exp_name);
+  EXPECT_EQ(to_yaml(a), to_yaml(b));
+  EXPECT_EQ(b.provenance_of("lr").describe(), "exp.toml:13:6");
+}
+
+class Precedence : public testing::Test {
+ protected:
+  Precedence() {
+    write_file(folder_, "models/m.yaml",
+               "num_layers: 2\nhidden_size: 64\nnum_attention_heads: 4\nvocab_size: 256\n"
+               "seed: 1\nlr: 1\nclip_grad: 1\nadam_beta1: 0.1\n");
+    write_file(folder_, "modules/t.yaml", "mock_data: true\nlr: 2\nclip_grad: 2\nadam_beta1: 0.2\n");
+  }
+  Experiment load(const std::vector<std::string>& arguments) {
+    return load_experiment_text(
+        "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
+        "modules:\n  pre_trainer:\n    config: t.yaml\n    model: m.yaml\n"
+        "    overrides:\n      clip_grad: 3\n      adam_beta1: 0.3\n",
+        "exp.yaml", arguments, options_with({}, {folder_.path()}));
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Precedence, CommandLineThenOverridesThenModuleThenModel) {
+  const Experiment e = load({"adam_beta1=0.4"});
+  EXPECT_EQ(e.trainer.adam_beta1, 0.4);
+  EXPECT_EQ(e.trainer.clip_grad, 3);
+  EXPECT_EQ(e.trainer.lr, 2);
+  EXPECT_EQ(e.trainer.seed, 1);
+  EXPECT_EQ(e.trainer.adam_beta2, 0.999);
+  EXPECT_EQ(e.provenance_of("adam_beta1").layer, Layer::kCommandLine);
+  EXPECT_EQ(e.provenance_of("clip_grad").layer, Layer::kOverrides);
+  EXPECT_EQ(e.provenance_of("lr").layer, Layer::kModulePreset);
+  EXPECT_EQ(e.provenance_of("seed").layer, Layer::kModelPreset);
+  EXPECT_EQ(e.provenance_of("adam_beta2").layer, Layer::kDefault);
+}
+
+TEST_F(Precedence, NullRestoresTheDefault) {
+  const Experiment e = load({"lr=null", "--seed", "null"});
+  EXPECT_EQ(e.trainer.lr, 2.0e-5);
+  EXPECT_EQ(e.trainer.seed, 1234);
+}
+
+TEST_F(Precedence, WarmUpIsAsTheStrongerLayerSays) {
+  write_file(folder_, "modules/t.yaml", "mock_data: true\nlr_warmup_iters: 7\n");
+  EXPECT_EQ(load({}).trainer.lr_warmup_iters, 7);
+  const Experiment fraction = load({"lr_warmup_fraction=0.29", "train_iters=100"});
+  EXPECT_EQ(fraction.trainer.lr_warmup_iters, 29);
+  EXPECT_EQ(fraction.provenance_of("lr_warmup_iters").describe(), "derived");
+  write_file(folder_, "modules/t.yaml", "mock_data: true\nlr_warmup_fraction: 0.5\n");
+  EXPECT_EQ(load({"train_iters=100"}).trainer.lr_warmup_iters, 50);
+  const Experiment steps = load({"lr_warmup_iters=3"});
+  EXPECT_EQ(steps.trainer.lr_warmup_iters, 3);
+  EXPECT_FALSE(steps.trainer.lr_warmup_fraction);
+  EXPECT_THROW(load({"lr_warmup_iters=3", "lr_warmup_fraction=0.1"}), Error);
+}
+
+TEST(Experiment, UnknownKeysAreRefused) {
+  EXPECT_EQ(error_of(experiment_text("      lr_decay_stile: cosine\n")),
+            "exp.yaml:14:7: error: unknown key 'lr_decay_stile'\n"
+            " 14 |       lr_decay_stile: cosine\n"
+            "    |       ^^^^^^^^^^^^^^\n"
+            "  hint: did you mean 'lr_decay_style'?");
+  EXPECT_EQ(error_of(experiment_text("      xyzzy_plugh: 1\n")),
+            "exp.yaml:14:7: error: unknown key 'xyzzy_plugh'\n"
+            " 14 |       xyzzy_plugh: 1\n"
+            "    |       ^^^^^^^^^^^\n"
+            "  hint: docs/config.md lists every key");
+  EXPECT_EQ(error_of("work_groop: g\n" + experiment_text("")),
+            "exp.yaml:1:1: error: unknown key 'work_groop' at the top level\n"
+            " 1 | work_groop: g\n"
+            "   | ^^^^^^^^^^\n"
+            "  hint: did you mean 'work_group'?");
+  EXPECT_NE(error_of("train_iters: 5\n" + experiment_text(""))
+                .find("hint: trainer keys stand under modules.pre_trainer.overrides"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of("includes: [a.yaml]\n" + experiment_text("")).find("hint: inheritance is written extends"),
+      std::string::npos);
+  EXPECT_NE(error_of(experiment_text("    modle: x\n")).find("did you mean 'model'?"), std::string::npos);
+}
+
+TEST(Experiment, WrongTypesAreRefused) {
+  EXPECT_EQ(error_of(experiment_text("      train_iters: 1.5\n")),
+            "exp.yaml:14:20: error: train_iters expects an integer, not 1.5\n"
+            " 14 |       train_iters: 1.5\n"
+            "    |                    ^^^");
+  EXPECT_EQ(error_of(experiment_text("      bf16: yes\n")),
+            "exp.yaml:14:13: error: bf16 expects true or false, not 'yes'\n"
+            " 14 |       bf16: yes\n"
+            "    |             ^^^\n"
+            "  hint: write true or false");
+  EXPECT_EQ(error_of(experiment_text("      lr: \"1e-5\"\n")),
+            "exp.yaml:14:11: error: lr expects a number, not '1e-5'\n"
+            " 14 |       lr: \"1e-5\"\n"
+            "    |           ^^^^^^\n"
+            "  hint: remove the quotes");
+  EXPECT_EQ(error_of(experiment_text("      lr: [1]\n")),
+            "exp.yaml:14:11: error: lr expects a number, not a list\n"
+            " 14 |       lr: [1]\n"
+            "    |           ^");
+  EXPECT_EQ(error_of(experiment_text("      save: true\n")),
+            "exp.yaml:14:13: error: save expects text, not true\n"
+            " 14 |       save: true\n"
+            "    |             ^^^^");
+  EXPECT_NE(error_of(experiment_text("      data_path: {a: 1}\n"))
+                .find("data_path expects a list of text, not a map"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of(experiment_text("      data_path: [[a]]\n")).find("exp.yaml:14:19: error: data_path expects"),
+      std::string::npos);
+  // Keys without a meaning for the native engine have types all the same.
+  EXPECT_NE(
+      error_of(experiment_text("      use_turbo_gemm: fast\n")).find("use_turbo_gemm expects true or false"),
+      std::string::npos);
+  EXPECT_NE(error_of(experiment_text("      torch_compile: 1\n")).find("torch_compile expects a map"),
+            std::string::npos);
+  EXPECT_NE(error_of(experiment_text("      train_iters: 99999999999999999999\n")).find("expects an integer"),
+            std::string::npos);
+}
+
+TEST(Experiment, ValuesOutOfRangeAreRefused) {
+  EXPECT_EQ(error_of(experiment_text("      micro_batch_size: 0\n")),
+            "exp.yaml:14:25: error: micro_batch_size is 0; it must be at least 1 and at most 1048576\n"
+            " 14 |       micro_batch_size: 0\n"
+            "    |                         ^");
+  EXPECT_EQ(error_of(experiment_text("      adam_beta1: 1.0\n")),
+            "exp.yaml:14:19: error: adam_beta1 is 1.0; it must be at least 0 and below 1\n"
+            " 14 |       adam_beta1: 1.0\n"
+            "    |                   ^^^");
+  EXPECT_NE(error_of(experiment_text("      lr: -1\n")).find("lr is -1; it must be at least 0"),
+            std::string::npos);
+  EXPECT_NE(error_of(experiment_text("      lr: .nan\n")).find("lr is .nan; it must be"), std::string::npos);
+  EXPECT_NE(error_of(experiment_text("      weight_decay: .inf\n")).find("it must be finite"),
+            std::string::npos);
+  EXPECT_NE(error_of(experiment_text("      adam_eps: 0\n")).find("it must be above 0"), std::string::npos);
+}
+
+TEST(Experiment, UnknownChoicesAreRefused) {
+  EXPECT_EQ(error_of(experiment_text("      lr_decay_style: cosin\n")),
+            "exp.yaml:14:23: error: lr_decay_style is 'cosin'; it must be one of constant, linear, cosine, "
+            "inverse-square-root, WSD\n"
+            " 14 |       lr_decay_style: cosin\n"
+            "    |                       ^^^^^\n"
+            "  hint: did you mean 'cosine'?");
+  EXPECT_NE(error_of(experiment_text("      recompute_modules: [core_atn]\n"))
+                .find("exp.yaml:14:27: error: recompute_modules is 'core_atn'"),
+            std::string::npos);
+}
+
+TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
+  const std::string text = experiment_text("      tensor_model_parallel_size: 8\n");
+  try {
+    load_text(text);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+    EXPECT_EQ(
+        error.render(),
+        "exp.yaml:14:35: error: tensor_model_parallel_size is 8, and the native engine can only do 1 so far\n"
+        " 14 |       tensor_model_parallel_size: 8\n"
+        "    |                                   ^\n"
+        "  hint: leave the key out, or choose another framework");
+  }
+  EXPECT_EQ(load_text(text, {"--framework", "megatron"}).trainer.tensor_model_parallel_size, 8);
+  for (const char* fine :
+       {"tensor_model_parallel_size: 1", "fp16: false", "hidden_dropout: 0.0", "num_experts: null",
+        "normalization: rmsnorm", "fp16: 0", "rampup_batch_size: []"}) {
+    EXPECT_EQ(error_of(experiment_text("      " + std::string(fine) + "\n")), "") << fine;
+  }
+  for (const char* refused :
+       {"fp16: true", "hidden_dropout: 0.1", "num_experts: 8", "normalization: LayerNorm", "swiglu: false",
+        "optimizer: muon", "model_type: qwen3", "pipeline_model_parallel_size: 2",
+        "multi_latent_attention: 1", "rampup_batch_size: [1, 2, 3]"}) {
+    EXPECT_NE(error_of(experiment_text("      " + std::string(refused) + "\n")).find("so far"),
+              std::string::npos)
+        << refused;
+  }
+}
+
+TEST(Experiment, KeysWithoutMeaningAreListedOnce) {
+  const Experiment e = load_text(
+      "platform: {config: platform_azure.yaml}\n" +
+          experiment_text(
+              "      use_turbo_attention: true\n      fp8: hybrid\n      overlap_grad_reduce: true\n"
+              "      no_load_rng: null\n"),
+      {"fp8=null"});
+  EXPECT_EQ(e.ignored, (std::vector<std::string>{"fp8", "no_load_rng", "overlap_grad_reduce", "platform",
+                                                 "use_turbo_attention"}));
+  EXPECT_TRUE(e.settings.find("overlap_grad_reduce")->boolean);
+  // For Megatron it is the native engine's own keys that mean nothing.
+  const Experiment megatron =
+      load_text(experiment_text("      fp8: hybrid\n      keep_latest: 2\n"), {"--framework", "megatron"});
+  EXPECT_EQ(megatron.ignored, std::vector<std::string>{"keep_latest"});
+}
+
+TEST(Experiment, AliasesAreTheSameKey) {
+  const Experiment e = load_text(experiment_text("      layernorm_epsilon: 1e-6\n"), {"norm_epsilon=1e-4"});
+  EXPECT_EQ(e.trainer.norm_epsilon, 1e-4);
+  EXPECT_EQ(load_text(experiment_text("      layernorm_epsilon: 1e-6\n")).trainer.norm_epsilon, 1e-6);
+  EXPECT_NE(error_of(experiment_text("      norm_epsilon: 1e-5\n      layernorm_epsilon: 1e-6\n"))
+                .find("exp.yaml:15:7: error: norm_epsilon is given twice, here as layernorm_epsilon"),
+            std::string::npos);
+}
+
+TEST(Experiment, SeveralProblemsAreReportedTogether) {
+  EXPECT_EQ(error_of(experiment_text("      lrr: 1\n      seed: x\n"), {"bf16=maybe"}),
+            "error: the settings have 3 problems\n"
+            "exp.yaml:14:7: error: unknown key 'lrr'\n"
+            " 14 |       lrr: 1\n"
+            "    |       ^^^\n"
+            "  hint: did you mean 'lr'?\n"
+            "exp.yaml:15:13: error: seed expects an integer, not 'x'\n"
+            " 15 |       seed: x\n"
+            "    |             ^\n"
+            "command line: error: bf16 expects true or false, not 'maybe'\n"
+            "  | bf16=maybe\n"
+            "  |      ^^^^^\n"
+            "  hint: write true or false");
+}
+
+TEST(Experiment, ItsFrameIsChecked) {
+  EXPECT_EQ(
+      error_of("work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"),
+      "exp.yaml: error: the experiment has no modules\n"
+      "  hint: add modules: {pre_trainer: {framework: native, config: pre_trainer.yaml, model: NAME.yaml}}");
+  const std::string module =
+      "modules: {pre_trainer: {overrides: {num_layers: 1, hidden_size: 8, num_attention_heads: 2, "
+      "vocab_size: 9, mock_data: true}}}\n";
+  const std::string head = "work_group: g\nuser_name: u\n";
+  EXPECT_EQ(error_of(head + "workspace: w\n" + module),
+            "exp.yaml: error: exp_name is missing\n  hint: add exp_name: NAME");
+  EXPECT_NE(
+      error_of(head + "workspace: w\nexp_name: [a]\n" + module).find("exp_name expects text, not a list"),
+      std::string::npos);
+  for (const char* name : {"../x", "/x", "a/../../b", ".", "''"}) {
+    EXPECT_NE(error_of(head + "workspace: w\nexp_name: " + name + "\n" + module)
+                  .find("exp.yaml:4:11: error: exp_name"),
+              std::string::npos)
+        << name;
+  }
+  EXPECT_EQ(error_of(head + "workspace: /abs/w\nexp_name: team/run\n" + module), "");
+  EXPECT_NE(error_of(head + "workspace: w\nexp_name: e\nmodules: {pre_trainer: {}, post_trainer: {}}\n")
+                .find("exp.yaml:5:28: error: an experiment runs one module, and this is a second"),
+            std::string::npos);
+  EXPECT_NE(error_of(head + "workspace: w\nexp_name: e\nmodules: {runner: {}}\n")
+                .find("module 'runner' is no trainer"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of(head + "workspace: w\nexp_name: e\nmodules: {pre_trainer: 1}\n").find("expects a map, not 1"),
+      std::string::npos);
+  EXPECT_NE(error_of(experiment_text(""), {"framework=megatrn"}).find("did you mean 'megatron'?"),
+            std::string::npos);
+  EXPECT_NE(error_of("env: {1X: a}\n" + experiment_text("")).find("'1X' is no name for a variable"),
+            std::string::npos);
+  EXPECT_NE(error_of("env: {X: [a]}\n" + experiment_text("")).find("variable X expects text, not a list"),
+            std::string::npos);
+}
+
+TEST(Experiment, MissingPresetsAreNamed) {
+  const std::string text =
+      "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
+      "modules:\n  pre_trainer:\n    model: llama3_9B.yaml\n    overrides: {mock_data: true}\n";
+  try {
+    load_experiment_text(text, "exp.yaml", {},
+                         options_with({}, {std::filesystem::path(PRIMUS_SOURCE_DIR) / "presets"}));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.render(),
+              "exp.yaml:7:12: error: there is no model preset 'llama3_9B.yaml'\n"
+              " 7 |     model: llama3_9B.yaml\n"
+              "   |            ^^^^^^^^^^^^^^\n"
+              "  hint: did you mean 'llama3_8B.yaml'?");
+  }
+  EXPECT_NE(error_of(text).find("hint: looked in"), std::string::npos);
+}
+
+TEST(Experiment, TheModelIsRequired) {
+  const std::string text =
+      "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
+      "modules:\n  pre_trainer:\n    overrides: {hidden_size: 64, num_attention_heads: 4, vocab_size: 9, "
+      "mock_data: "
+      "true}\n";
+  EXPECT_EQ(error_of(text),
+            "exp.yaml:6:3: error: num_layers is missing\n"
+            " 6 |   pre_trainer:\n"
+            "   |   ^^^^^^^^^^^\n"
+            "  hint: choose a model preset with model: NAME.yaml, or set num_layers");
+  EXPECT_EQ(load_text(text, {"--framework", "maxtext"}).trainer.num_layers, 0);
+}
+
+TEST(Experiment, LaterChecksCanPointAtAKey) {
+  const Experiment e = load_text(experiment_text("      load: /nowhere\n"));
+  EXPECT_EQ(e.error_for("load", "'/nowhere' does not exist").render(),
+            "exp.yaml:14:13: error: '/nowhere' does not exist\n"
+            " 14 |       load: /nowhere\n"
+            "    |             ^^^^^^^^");
+  EXPECT_EQ(e.error_for("seed", "bad").render(), "error: bad");
+}
+
+}  // namespace
+}  // namespace primus::config

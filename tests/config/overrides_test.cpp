@@ -1,0 +1,113 @@
+// Settings on the command line.
+#include "config/overrides.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "support.h"
+
+namespace primus::config {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+Experiment load(const Arguments& arguments) { return load_text(experiment_text(""), arguments); }
+std::string error(const Arguments& arguments) { return error_of(experiment_text(""), arguments); }
+
+TEST(Overrides, HaveAllForms) {
+  for (const Arguments& arguments : {Arguments{"lr=1e-5"}, Arguments{"--lr=1e-5"}, Arguments{"--lr", "1e-5"},
+                                     Arguments{"modules.pre_trainer.overrides.lr=1e-5"},
+                                     Arguments{"--modules.pre_trainer.overrides.lr", "1e-5"}}) {
+    const Experiment e = load(arguments);
+    EXPECT_EQ(e.trainer.lr, 1e-5) << arguments[0];
+    EXPECT_EQ(e.provenance_of("lr").layer, Layer::kCommandLine);
+    EXPECT_EQ(e.provenance_of("lr").describe(), "command line");
+  }
+}
+
+TEST(Overrides, AreTyped) {
+  const Experiment e =
+      load({"train_iters=1_000", "lr=1e-5", "--bf16", "false", "lr_decay_iters=null", "split=98,1,1",
+            "recompute_modules=[core_attn, mlp]", "--data_path", "[0.3, a, 0.7, 'b c']", "mock_data=true",
+            "save=\"7\"", "--adam-beta1", ".8", "lr_decay_style=wsd", "lr_wsd_decay_iters=1e2"});
+  EXPECT_EQ(e.trainer.train_iters, 1000);
+  EXPECT_EQ(e.trainer.lr, 1e-5);
+  EXPECT_FALSE(e.trainer.bf16);
+  EXPECT_EQ(e.trainer.lr_decay_iters, 1000);
+  EXPECT_EQ(e.trainer.split, "98,1,1");
+  EXPECT_EQ(e.trainer.recompute_modules, (Arguments{"core_attn", "mlp"}));
+  EXPECT_EQ(e.trainer.data_path, (Arguments{"0.3", "a", "0.7", "b c"}));
+  EXPECT_EQ(e.trainer.save, "7");
+  EXPECT_EQ(e.trainer.adam_beta1, 0.8);
+  EXPECT_EQ(e.trainer.lr_decay_style, "WSD");
+  EXPECT_EQ(e.trainer.lr_wsd_decay_iters, 100);
+}
+
+TEST(Overrides, FlagsTakeNoOtherArgument) {
+  const Experiment e =
+      load({"--delay_wgrad_compute", "seed=3", "--eod-mask-loss", "--reset_position_ids", "true"});
+  EXPECT_TRUE(e.trainer.delay_wgrad_compute);
+  EXPECT_EQ(e.trainer.seed, 3);
+  EXPECT_TRUE(e.trainer.eod_mask_loss);
+  EXPECT_TRUE(e.trainer.reset_position_ids);
+}
+
+TEST(Overrides, LaterOnesWin) { EXPECT_EQ(load({"seed=1", "--seed=2", "--seed", "3"}).trainer.seed, 3); }
+
+TEST(Overrides, ReachTheWholeExperiment) {
+  const Experiment e = load({"exp_name=mine", "--workspace", "/tmp/w", "env.OMP_NUM_THREADS=2", "--framework",
+                             "megatron", "torch_compile.enable=true"});
+  EXPECT_EQ(e.exp_name, "mine");
+  EXPECT_EQ(e.workspace, "/tmp/w");
+  EXPECT_EQ(e.env.at("OMP_NUM_THREADS"), "2");
+  EXPECT_EQ(e.framework, "megatron");
+  EXPECT_TRUE(e.settings.find("torch_compile")->find("enable")->boolean);
+}
+
+TEST(Overrides, UnknownKeysAreRefused) {
+  EXPECT_EQ(error({"--micro_batchsize", "4"}),
+            "command line: error: unknown key 'micro_batchsize'\n"
+            "  | --micro_batchsize 4\n"
+            "  |   ^^^^^^^^^^^^^^^\n"
+            "  hint: did you mean 'micro_batch_size'?");
+  EXPECT_NE(error({"lrr=1"}).find("did you mean 'lr'?"), std::string::npos);
+  EXPECT_NE(error({"--unheard_of"}).find("unknown key 'unheard_of'"), std::string::npos);
+}
+
+TEST(Overrides, WrongTypesAreShown) {
+  EXPECT_EQ(error({"--train_iters", "ten"}),
+            "command line: error: train_iters expects an integer, not 'ten'\n"
+            "  | --train_iters ten\n"
+            "  |               ^^^");
+  EXPECT_EQ(error({"lr=\"1e-5\""}),
+            "command line: error: lr expects a number, not '1e-5'\n"
+            "  | lr=\"1e-5\"\n"
+            "  |    ^^^^^^\n"
+            "  hint: remove the quotes");
+}
+
+TEST(Overrides, StrayArgumentsAreRefused) {
+  EXPECT_EQ(error({"fast"}),
+            "command line: error: 'fast' is no setting\n"
+            "  | fast\n"
+            "  | ^^^^\n"
+            "  hint: settings are key=value, --key value or --flag");
+  EXPECT_EQ(error({"--seed"}),
+            "command line: error: seed needs a value\n"
+            "  | --seed\n"
+            "  |   ^^^^\n"
+            "  hint: write --seed VALUE");
+  EXPECT_NE(error({"--seed", "--bf16"}).find("seed needs a value"), std::string::npos);
+  EXPECT_NE(error({"=3"}).find("'' is no key"), std::string::npos);
+  EXPECT_NE(error({"a..b=3"}).find("'a..b' is no key"), std::string::npos);
+  EXPECT_NE(error({"--"}), "");
+  EXPECT_NE(error({""}), "");
+  EXPECT_NE(error({"data_path=[a"}).find("command line: error: this is no list, map or quoted text"),
+            std::string::npos);
+  EXPECT_NE(error({"modules.post_trainer.overrides=1"}).find("there is no module 'post_trainer'"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace primus::config

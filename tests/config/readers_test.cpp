@@ -1,0 +1,224 @@
+// What the strict readers refuse, with the text that the user sees.
+#include "config/readers.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "support.h"
+
+namespace primus::config {
+namespace {
+
+Value read(const std::string& text, const std::string& name = "f.yaml") {
+  return read_document(make_source(name, text));
+}
+
+std::string refusal(const std::string& text, const std::string& name = "f.yaml") {
+  try {
+    read(text, name);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
+    return error.render();
+  }
+}
+
+std::string toml_refusal(const std::string& text) { return refusal(text, "f.toml"); }
+
+TEST(Yaml, KeepsPlacesAndOrder) {
+  const Value root = read("b: 1\na:\n  - x\n  - {k: 'v'}\nc:\n");
+  ASSERT_EQ(root.members.size(), 3u);
+  EXPECT_EQ(root.members[0].key, "b");
+  EXPECT_EQ(root.members[0].origin.describe(), "f.yaml:1:1");
+  EXPECT_EQ(root.members[0].value.origin.describe(), "f.yaml:1:4");
+  EXPECT_EQ(root.find("a")->items[1].find("k")->origin.describe(), "f.yaml:4:9");
+  EXPECT_TRUE(root.find("a")->items[1].find("k")->quoted);
+  // A missing value is at its key, where the user will look.
+  EXPECT_EQ(root.find("c")->origin.describe(), "f.yaml:5:1");
+}
+
+TEST(Yaml, AcceptsAByteOrderMarkAndCarriageReturns) {
+  const Value root = read(
+      "\xEF\xBB\xBF"
+      "a: 1\r\nb: 2\r\n");
+  EXPECT_EQ(root.find("a")->integer, 1);
+  EXPECT_EQ(root.find("b")->origin.describe(), "f.yaml:2:4");
+}
+
+TEST(Yaml, RefusesDuplicateKeys) {
+  EXPECT_EQ(refusal("lr: 1\nseed: 2\nlr: 3\n"),
+            "f.yaml:3:1: error: key 'lr' is given twice, first on line 1\n"
+            " 3 | lr: 3\n"
+            "   | ^^\n"
+            "  hint: keep one of the two");
+  EXPECT_EQ(refusal("m: {a: 1, b: 2, a: 3}\n"),
+            "f.yaml:1:17: error: key 'a' is given twice, first on line 1\n"
+            " 1 | m: {a: 1, b: 2, a: 3}\n"
+            "   |                 ^\n"
+            "  hint: keep one of the two");
+}
+
+TEST(Yaml, RefusesAnchorsAliasesAndMergeKeys) {
+  EXPECT_EQ(refusal("a: &x [1, 2]\nb: *x\n"),
+            "f.yaml:1:4: error: YAML anchors are not allowed in settings files\n"
+            " 1 | a: &x [1, 2]\n"
+            "   |    ^\n"
+            "  hint: write the values out, or share them through extends");
+  EXPECT_EQ(refusal("a: *x\n"),
+            "f.yaml:1:4: error: YAML aliases are not allowed in settings files\n"
+            " 1 | a: *x\n"
+            "   |    ^\n"
+            "  hint: write the value out, or share it through extends");
+  EXPECT_EQ(refusal("<<: {a: 1}\n"),
+            "f.yaml:1:1: error: YAML merge keys are not allowed in settings files\n"
+            " 1 | <<: {a: 1}\n"
+            "   | ^^\n"
+            "  hint: use extends");
+}
+
+TEST(Yaml, RefusesTheBillionLaughs) {
+  std::string bomb = "a0: &a0 [lol, lol]\n";
+  for (int i = 1; i < 40; ++i) {
+    bomb += fmt::format("a{0}: &a{0} [*a{1}, *a{1}]\n", i, i - 1);
+  }
+  EXPECT_NE(refusal(bomb).find("f.yaml:1:5: error: YAML anchors are not allowed"), std::string::npos);
+}
+
+TEST(Yaml, RefusesTags) {
+  EXPECT_EQ(refusal("a: !!str 5\n"),
+            "f.yaml:1:4: error: YAML tags ('tag:yaml.org,2002:str') are not allowed in settings files\n"
+            " 1 | a: !!str 5\n"
+            "   |    ^\n"
+            "  hint: put text in quotes; types come from the key");
+}
+
+TEST(Yaml, RefusesBrokenSyntax) {
+  EXPECT_EQ(refusal("a: 1\n b: 2\n"),
+            "f.yaml:2:3: error: this is not valid YAML: illegal map value\n"
+            " 2 |  b: 2\n"
+            "   |   ^");
+  EXPECT_EQ(refusal("a: [1, 2\n"),
+            "f.yaml:2:1: error: this is not valid YAML: end of sequence flow not found\n"
+            " 2 | \n"
+            "   | ^\n"
+            "  hint: a [ or { is not closed");
+  EXPECT_EQ(refusal("a: [${X}]\n"),
+            "f.yaml:1:6: error: this is not valid YAML: end of sequence flow not found\n"
+            " 1 | a: [${X}]\n"
+            "   |      ^\n"
+            "  hint: between [ ] or { } a variable is written in quotes: \"${NAME}\"");
+  EXPECT_EQ(refusal("a: \"x\nb: c\n"),
+            "f.yaml:1:4: error: this quote is never closed\n"
+            " 1 | a: \"x\n"
+            "   |    ^");
+  EXPECT_EQ(refusal("a: b\n\tc: d\n"),
+            "f.yaml:2:1: error: this is not valid YAML: illegal tab when looking for indentation\n"
+            " 2 |  c: d\n"
+            "   | ^");
+}
+
+TEST(Yaml, RefusesWhatIsNoSettingsFile) {
+  EXPECT_EQ(refusal(""), "f.yaml: error: the file holds no settings");
+  EXPECT_EQ(refusal("# nothing\n"), "f.yaml: error: the file holds no settings");
+  EXPECT_EQ(refusal("hello\n"),
+            "f.yaml:1:1: error: settings are 'key: value' lines, and this is a string\n"
+            " 1 | hello\n"
+            "   | ^^^^^");
+  EXPECT_NE(refusal("- a\n- b\n").find("and this is a list"), std::string::npos);
+  EXPECT_EQ(refusal("a: 1\n---\nb: 2\n"),
+            "f.yaml:2:1: error: a settings file holds one YAML document, and a second begins here\n"
+            " 2 | ---\n"
+            "   | ^");
+  EXPECT_NE(refusal("? [a, b]\n: 1\n").find("f.yaml:1:3: error: a key must be plain text"),
+            std::string::npos);
+}
+
+TEST(Yaml, BoundsDepth) {
+  const auto nested = [](int depth) {
+    return "a: " + std::string(depth, '[') + std::string(depth, ']') + "\n";
+  };
+  EXPECT_EQ(refusal(nested(kMaxDepth - 1)), "");
+  EXPECT_NE(refusal(nested(kMaxDepth)).find("f.yaml:1:67: error: nested more than 64 levels deep"),
+            std::string::npos);
+  EXPECT_NE(refusal(nested(100000)), "");
+  std::string indented;
+  for (int i = 0; i < 1000; ++i) indented += std::string(i, ' ') + "a:\n";
+  EXPECT_NE(refusal(indented).find("nested more than 64 levels deep"), std::string::npos);
+}
+
+TEST(Text, BoundsSizeAndValues) {
+  EXPECT_EQ(refusal("a: " + std::string(kMaxDocumentBytes, 'x')),
+            "f.yaml: error: settings files of more than 1 MB are refused");
+  EXPECT_NE(refusal("a: [" + std::string(500000, ',') + "]").find("too many values"), std::string::npos);
+  std::string keys;
+  for (int i = 0; i < 5000; ++i) keys += fmt::format("k{}: 1\n", i);
+  EXPECT_NE(refusal(keys).find("f.yaml:4097:1: error: too many keys in one map"), std::string::npos);
+}
+
+TEST(Text, IsUtf8WithoutControlCharacters) {
+  EXPECT_EQ(refusal("a: 1\nb: \xFF\n"),
+            "f.yaml:2:4: error: settings files are UTF-8 text, and this byte is not\n"
+            " 2 | b: \xFF\n"
+            "   |    ^");
+  EXPECT_NE(refusal("a: \xC0\x80").find("UTF-8"), std::string::npos);      // overlong
+  EXPECT_NE(refusal("a: \xED\xA0\x80").find("UTF-8"), std::string::npos);  // surrogate
+  EXPECT_NE(refusal(std::string("a: \0b", 5)).find("control character 0x00"), std::string::npos);
+  EXPECT_EQ(refusal("a: \xF0\x9F\x98\x80\n"), "");
+}
+
+TEST(Toml, KeepsPlacesAndOrder) {
+  const Value root = read("z = 1\na = [1.5, \"x\"]\n[m]\nk = true\n[m.n]\nj = \"null\"\n", "f.toml");
+  ASSERT_EQ(root.members.size(), 3u);
+  EXPECT_EQ(root.members[0].key, "z");
+  EXPECT_EQ(root.members[0].origin.describe(), "f.toml:1:1");
+  EXPECT_EQ(root.find("a")->items[0].origin.describe(), "f.toml:2:6");
+  EXPECT_TRUE(root.find("m")->find("k")->boolean);
+  EXPECT_TRUE(root.find("m")->find("n")->find("j")->is_null());
+}
+
+TEST(Toml, RefusesWhatYamlRefuses) {
+  EXPECT_EQ(toml_refusal("lr = 1\nlr = 2\n"),
+            "f.toml:2:6: error: this is not valid TOML: Error while parsing key-value pair: cannot redefine "
+            "existing "
+            "integer 'lr'\n"
+            " 2 | lr = 2\n"
+            "   |      ^");
+  EXPECT_EQ(toml_refusal(""), "f.toml: error: the file holds no settings");
+  EXPECT_NE(
+      toml_refusal("a = 1979-05-27\n").find("f.toml:1:5: error: dates and times have no place in settings"),
+      std::string::npos);
+  EXPECT_NE(toml_refusal("a = \n"), "");
+  EXPECT_NE(toml_refusal("a = \xFF\n").find("UTF-8"), std::string::npos);
+}
+
+TEST(Toml, BoundsDepth) {
+  std::string dotted = "a";
+  for (int i = 0; i < 100000; ++i) dotted += ".a";
+  EXPECT_NE(toml_refusal(dotted + " = 1\n").find("nested more than 64 levels deep"), std::string::npos);
+  EXPECT_NE(toml_refusal("[" + dotted + "]\n").find("nested more than 64 levels deep"), std::string::npos);
+  EXPECT_NE(toml_refusal("a = " + std::string(100000, '[')), "");
+  // Dots in strings and comments nest nothing.
+  EXPECT_EQ(toml_refusal("a = \"" + dotted + "\" # " + dotted + "\nb = '''\n" + dotted + "'''\n"), "");
+}
+
+TEST(Files, MissingOrNoFile) {
+  const TemporaryFolder folder;
+  const auto message = [](const std::filesystem::path& path) {
+    try {
+      read_document(path);
+      return std::string();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2);
+      return error.render();
+    }
+  };
+  const std::string missing = (folder.path() / "no.yaml").string();
+  EXPECT_EQ(message(missing), "error: cannot read '" + missing + "': No such file or directory");
+  EXPECT_EQ(message(folder.path()), "error: '" + folder.path().string() +
+                                        "' is a folder, not a file\n  hint: name the experiment file in it");
+}
+
+}  // namespace
+}  // namespace primus::config

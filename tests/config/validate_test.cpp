@@ -1,0 +1,148 @@
+// Checks that involve more than one key.
+#include "config/validate.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "support.h"
+
+namespace primus::config {
+namespace {
+
+std::string error(const std::vector<std::string>& arguments) {
+  return error_of(experiment_text(""), arguments);
+}
+
+// The error begins with `what`, and its caret is below the value of `key` on the command line.
+void expect_error(const std::vector<std::string>& arguments, const std::string& key,
+                  const std::string& what) {
+  const std::string text = error(arguments);
+  EXPECT_EQ(text.rfind("command line: error: " + what, 0), 0u) << text;
+  EXPECT_NE(text.find("\n  | " + key + "="), std::string::npos) << text;
+}
+
+TEST(Validate, Batches) {
+  EXPECT_EQ(error({"micro_batch_size=3"}),
+            "command line: error: global_batch_size (16) is not a multiple of micro_batch_size (3)\n"
+            "  | micro_batch_size=3\n"
+            "  |                  ^\n"
+            "  hint: 15 is");
+  expect_error({"global_batch_size=5"}, "global_batch_size", "global_batch_size (5) is not a multiple");
+  expect_error({"global_batch_size=1", "micro_batch_size=2"}, "global_batch_size",
+               "global_batch_size (1) is not");
+}
+
+TEST(Validate, LongSequencesAreWarnedAbout) {
+  const Experiment e =
+      load_text(experiment_text("      max_position_embeddings: 512\n"), {"seq_length=1024"});
+  EXPECT_EQ(e.warnings,
+            std::vector<std::string>{"command line: seq_length (1024) is longer than "
+                                     "max_position_embeddings (512), which the model was made for"});
+}
+
+TEST(Validate, Heads) {
+  expect_error({"num_attention_heads=3"}, "num_attention_heads", "hidden_size (64) is not a multiple of");
+  EXPECT_EQ(error({"num_attention_heads=3", "kv_channels=16"}), "");
+  expect_error({"num_query_groups=3"}, "num_query_groups", "num_attention_heads (4) is not a multiple of");
+  expect_error({"group_query_attention=true"}, "group_query_attention", "group_query_attention needs");
+  expect_error({"num_query_groups=2", "group_query_attention=false"}, "group_query_attention",
+               "num_query_groups is 2, and group_query_attention is false");
+  EXPECT_EQ(error({"num_query_groups=2"}), "");
+  EXPECT_EQ(error({"num_query_groups=4", "group_query_attention=false"}), "");
+  expect_error({"kv_channels=15"}, "kv_channels", "the rotary embedding turns pairs, and 15 channels");
+  expect_error({"rotary_percent=0.45"}, "rotary_percent", "the rotary embedding turns pairs, and 7 channels");
+  EXPECT_EQ(error({"rotary_percent=0.5"}), "");
+  expect_error({"num_attention_heads=16384", "kv_channels=16384"}, "num_attention_heads",
+               "num_attention_heads x kv");
+}
+
+TEST(Validate, RopeScaling) {
+  expect_error({"use_rope_scaling=true", "rope_scaling_type=yarn"}, "use_rope_scaling",
+               "use_rope_scaling means");
+  EXPECT_EQ(error({"use_rope_scaling=true", "rope_scaling_type=llama3"}), "");
+  expect_error({"use_rope_scaling=true", "rope_low_freq_factor=4"}, "rope_low_freq_factor",
+               "rope_low_freq_factor (4)");
+  expect_error({"rope_scaling_type=yarn", "beta_slow=40"}, "beta_slow",
+               "beta_slow (40) must be below beta_fast (32)");
+  EXPECT_EQ(
+      load_text(experiment_text(""), {"rope_scaling_type=linear", "rope_scaling_factor=4", "seq_length=4096"})
+          .trainer.original_max_position_embeddings,
+      1024);
+}
+
+TEST(Validate, Schedule) {
+  expect_error({"min_lr=1"}, "min_lr", "min_lr (1) is above lr (2e-05)");
+  expect_error({"lr_warmup_init=1"}, "lr_warmup_init", "lr_warmup_init (1) is above lr (2e-05)");
+  expect_error({"lr_decay_style=WSD"}, "lr_decay_style", "lr_decay_style: WSD needs lr_wsd_decay_iters");
+  expect_error({"lr_wsd_decay_iters=2000", "lr_decay_style=wsd"}, "lr_wsd_decay_iters",
+               "lr_wsd_decay_iters (2000)");
+  EXPECT_EQ(error({"lr_decay_style=WSD", "lr_wsd_decay_iters=100"}), "");
+  expect_error({"end_weight_decay=0.2"}, "end_weight_decay",
+               "start_weight_decay (0) and end_weight_decay (0.2) differ");
+  const Experiment e = load_text(
+      experiment_text(""), {"weight_decay=0.1", "start_weight_decay=0", "weight_decay_incr_style=linear"});
+  EXPECT_EQ(e.trainer.start_weight_decay, 0.0);
+  EXPECT_EQ(e.trainer.end_weight_decay, 0.1);
+  EXPECT_EQ(load_text(experiment_text(""), {"train_iters=10"}).warnings,
+            std::vector<std::string>{
+                "command line: the warm-up (40 steps) is not over before the decay is (10 steps)"});
+}
+
+TEST(Validate, Recompute) {
+  expect_error({"recompute_granularity=full", "recompute_method=block"}, "recompute_method",
+               "recompute_method: block needs recompute_num_layers");
+  expect_error({"recompute_granularity=full", "recompute_num_layers=3"}, "recompute_num_layers",
+               "recompute_num_layers (3) is more than num_layers (2)");
+  expect_error({"recompute_granularity=full", "recompute_num_layers=0"}, "recompute_num_layers",
+               "recompute_method: uniform needs recompute_num_layers of at least 1");
+  const Experiment e = load_text(experiment_text(""), {"recompute_granularity=full"});
+  EXPECT_EQ(e.trainer.recompute_method, "uniform");
+  EXPECT_EQ(e.trainer.recompute_num_layers, 1);
+  EXPECT_EQ(load_text(experiment_text(""), {"recompute_method=block"}).warnings.size(), 1u);
+}
+
+TEST(Validate, Data) {
+  for (const char* split : {"", "a", "1,2,3,4", "0,0,0", "-1,2", "1,,2", "1;2"}) {
+    EXPECT_NE(error({"split=\"" + std::string(split) + "\""}).find("it must be up to three shares"),
+              std::string::npos)
+        << split;
+  }
+  for (const char* split : {"100", "99,1", "969, 30, 1", "0.5,0.5,0"}) {
+    EXPECT_EQ(error({"split=" + std::string(split)}), "") << split;
+  }
+  EXPECT_EQ(error({"mock_data=false"}),
+            "error: there is no training data\n  hint: set data_path, train_data_path, or mock_data: true");
+  EXPECT_EQ(error({"mock_data=false", "data_path=0.3 a 0.7 b"}), "");
+  EXPECT_EQ(error({"mock_data=false", "train_iters=0", "lr_warmup_iters=0", "lr_decay_iters=1"}), "");
+  expect_error({"data_path=a", "valid_data_path=b"}, "data_path", "data_path and train_data_path");
+  EXPECT_EQ(load_text(experiment_text(""), {"data_path=a"}).warnings.size(), 1u);
+  EXPECT_EQ(error({"vocab_size=null"}),
+            "command line: error: the size of the vocabulary is unknown\n"
+            "  | vocab_size=null\n"
+            "  |            ^^^^\n"
+            "  hint: set tokenizer_model, tokenizer_type: ByteTokenizer, or vocab_size");
+  EXPECT_EQ(error({"vocab_size=null", "tokenizer_type=ByteTokenizer"}), "");
+}
+
+TEST(Derive, WorksOnAConfigMadeByHand) {
+  TrainerConfig c;
+  c.num_layers = 1;
+  c.hidden_size = 64;
+  c.num_attention_heads = 4;
+  c.lr_warmup_fraction = 0.1;
+  derive(c);
+  EXPECT_EQ(c.kv_channels, 16);
+  EXPECT_EQ(c.ffn_hidden_size, 128);  // 170 rounded down to a multiple of 64
+  EXPECT_EQ(c.lr_warmup_iters, 100);
+  EXPECT_EQ(c.rope_scaling_type, "none");
+  const TrainerConfig once = c;
+  derive(c);
+  EXPECT_EQ(c, once);
+  TrainerConfig empty;
+  derive(empty);
+  EXPECT_EQ(empty.hidden_size, 0);
+}
+
+}  // namespace
+}  // namespace primus::config

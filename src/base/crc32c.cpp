@@ -40,7 +40,7 @@ std::uint64_t load64(const std::byte* at) {
 // The instruction takes three cycles and starts every cycle, so three streams side by side are needed to fill
 // it. Their checksums are joined by appending the next stream's length in zeros, read from four tables of
 // 256.
-constexpr std::size_t kStream = 4096;  // bytes
+constexpr std::size_t kStream = 1024;  // bytes
 
 // Appending zero bytes is linear over GF(2), so it is the sum of what it does to each byte of the checksum.
 constexpr auto kSkipStream = [] {

@@ -29,7 +29,7 @@ TEST(Crc32c, FastVersionEqualsPortable) {
     byte = static_cast<std::byte>(state >> 24);
   }
   for (const std::size_t size :
-       {1UL, 7UL, 8UL, 9UL, 63UL, 4095UL, 4096UL, 12287UL, 12288UL, 12289UL, 24576UL, 39990UL}) {
+       {1UL, 7UL, 8UL, 9UL, 63UL, 1024UL, 3071UL, 3072UL, 3073UL, 6144UL, 12289UL, 39990UL}) {
     for (const std::size_t start : {0UL, 1UL, 5UL}) {
       const auto part = std::span(data).subspan(start, size);
       const std::uint32_t expected = crc32c_portable(0, part);

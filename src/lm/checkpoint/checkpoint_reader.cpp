@@ -172,9 +172,10 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env)
   const CheckpointRoot checkpoints(root, {}, env);
   // From latest downwards; then, since something is better than nothing, those beyond it from the top.
   std::vector<std::int64_t> order = checkpoints.iterations();
-  std::ranges::reverse(order);
+  std::reverse(order.begin(), order.end());
   if (const auto latest = checkpoints.latest()) {
-    std::ranges::stable_partition(order, [&](std::int64_t iteration) { return iteration <= *latest; });
+    std::stable_partition(order.begin(), order.end(),
+                          [&](std::int64_t iteration) { return iteration <= *latest; });
   }
   ResumePoint result;
   for (const std::int64_t iteration : order) {

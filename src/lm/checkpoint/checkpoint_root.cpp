@@ -162,7 +162,7 @@ std::vector<std::int64_t> CheckpointRoot::iterations() const {
     if (const auto iteration = iteration_of(name)) found.push_back(*iteration);
   }
   std::ranges::sort(found);
-  found.erase(std::ranges::unique(found).begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
 }
 

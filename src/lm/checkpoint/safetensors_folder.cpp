@@ -2,90 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "base/suggest.h"
 #include "lm/checkpoint/json_cursor.h"
 #include "lm/checkpoint/safetensors.h"
+#include "lm/checkpoint/shard_index.h"
 
 namespace primus {
 namespace {
 
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
-constexpr std::size_t kMaxShards = 99999;  // "-00001-of-99999"
-
-// weight_map, compactly: a hostile index must not cost a multiple of its size.
-struct ShardIndex {
-  struct Line {
-    std::uint32_t name_at, name_size, shard;
-  };
-  std::string names;
-  std::vector<Line> lines;  // sorted by name
-  std::vector<std::string> shards;
-  std::optional<std::uint64_t> total_size;
-
-  std::string_view name(const Line& line) const {
-    return std::string_view(names).substr(line.name_at, line.name_size);
-  }
-};
-
-ShardIndex parse_index(const std::string& text, const std::string& where) {
-  const auto refuse = [&](const std::string& what) -> void {
-    throw invalid(fmt::format("'{}': {}", where, what),
-                  "the index is corrupt or hostile; get the model again");
-  };
-  ShardIndex index;
-  std::map<std::string, std::uint32_t, std::less<>> shard_numbers;
-  bool has_map = false, has_metadata = false;
-  JsonCursor json(text, where);
-  const auto weight_map = [&] {
-    if (std::exchange(has_map, true)) refuse("weight_map is given twice");
-    json.object([&](std::string_view tensor) {
-      const ShardIndex::Line line{.name_at = static_cast<std::uint32_t>(index.names.size()),
-                                  .name_size = static_cast<std::uint32_t>(tensor.size()),
-                                  .shard = 0};
-      index.names += tensor;
-      const std::string shard = json.string();
-      if (!is_plain_name(shard) || !shard.ends_with(".safetensors")) {
-        refuse(fmt::format(
-            "tensor '{}' is said to be in '{}', which is not the plain name of a .safetensors file",
-            printable(index.name(line)), printable(shard)));
-      }
-      const auto [place, fresh] =
-          shard_numbers.try_emplace(shard, static_cast<std::uint32_t>(shard_numbers.size()));
-      if (fresh && index.shards.size() == kMaxShards) refuse(fmt::format("more than {} shards", kMaxShards));
-      if (fresh) index.shards.push_back(shard);
-      index.lines.push_back(line);
-      index.lines.back().shard = place->second;
-    });
-  };
-  json.object([&](std::string_view key) {
-    if (key == "weight_map") {
-      weight_map();
-    } else if (key == "metadata" && json.peek() == '{') {
-      if (std::exchange(has_metadata, true)) refuse("metadata is given twice");
-      json.object([&](std::string_view entry) {
-        if (entry == "total_size") {
-          index.total_size = json.unsigned_number();
-        } else {
-          json.skip();
-        }
-      });
-    } else {
-      json.skip();
-    }
-  });
-  json.end();
-  if (!has_map) refuse("it has no weight_map");
-  const auto by_name = [&](const ShardIndex::Line& line) { return index.name(line); };
-  std::ranges::sort(index.lines, {}, by_name);
-  const auto twice = std::ranges::adjacent_find(index.lines, {}, by_name);
-  if (twice != index.lines.end())
-    refuse(fmt::format("tensor '{}' is listed twice", printable(by_name(*twice))));
-  return index;
-}
-
 // Why there is no model in this folder, as helpfully as its content allows.
 [[noreturn]] void refuse_folder(const Path& folder, Env& env) {
   std::string other, pickle;
@@ -126,7 +53,7 @@ SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {
 
   const std::string where = (folder / kIndex).string();
   const ShardIndex index =
-      parse_index(read_file(folder / kIndex, SafetensorsFile::kMaxHeaderBytes, env), where);
+      ShardIndex::parse(read_file(folder / kIndex, SafetensorsFile::kMaxHeaderBytes, env), where);
   constexpr std::string_view kMixed =
       "files of different models are mixed, or some are missing; get the model again";
   for (const auto& shard : index.shards) {

@@ -215,7 +215,8 @@ void save_safetensors(const Path& folder, std::span<const TensorSource> sources,
   // The index goes first and comes last: shards of two models are never read as one.
   std::vector<std::string> old = env.list(folder);
   std::erase_if(old, [&](const std::string& name) { return !is_model_file(name, options.stem); });
-  std::ranges::stable_partition(old, [](const std::string& name) { return name.ends_with(".json"); });
+  std::stable_partition(old.begin(), old.end(),
+                        [](const std::string& name) { return name.ends_with(".json"); });
   for (const auto& name : old) env.remove_file(folder / name);
   for (const auto& shard : layout.shards) env.rename(temporary / shard.file, folder / shard.file);
   if (!layout.index_file.empty()) env.rename(temporary / layout.index_file, folder / layout.index_file);

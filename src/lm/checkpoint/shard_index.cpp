@@ -1,0 +1,71 @@
+#include "lm/checkpoint/shard_index.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "lm/checkpoint/json_cursor.h"
+
+namespace primus {
+
+ShardIndex ShardIndex::parse(std::string_view text, const std::string& where) {
+  const auto refuse = [&](const std::string& what) -> void {
+    throw invalid(fmt::format("'{}': {}", where, what),
+                  "the index is corrupt or hostile; get the model again");
+  };
+  ShardIndex index;
+  std::map<std::string, std::uint32_t, std::less<>> shard_numbers;
+  bool has_map = false, has_metadata = false;
+  JsonCursor json(text, where);
+  const auto weight_map = [&] {
+    if (std::exchange(has_map, true)) refuse("weight_map is given twice");
+    json.object([&](std::string_view tensor) {
+      const ShardIndex::Line line{.name_at = static_cast<std::uint32_t>(index.names.size()),
+                                  .name_size = static_cast<std::uint32_t>(tensor.size()),
+                                  .shard = 0};
+      index.names += tensor;
+      const std::string shard = json.string();
+      if (!is_plain_name(shard) || !shard.ends_with(".safetensors")) {
+        refuse(fmt::format(
+            "tensor '{}' is said to be in '{}', which is not the plain name of a .safetensors file",
+            printable(index.name(line)), printable(shard)));
+      }
+      const auto [place, fresh] =
+          shard_numbers.try_emplace(shard, static_cast<std::uint32_t>(shard_numbers.size()));
+      if (fresh && index.shards.size() == kMaxShards) refuse(fmt::format("more than {} shards", kMaxShards));
+      if (fresh) index.shards.push_back(shard);
+      index.lines.push_back(line);
+      index.lines.back().shard = place->second;
+    });
+  };
+  json.object([&](std::string_view key) {
+    if (key == "weight_map") {
+      weight_map();
+    } else if (key == "metadata" && json.peek() == '{') {
+      if (std::exchange(has_metadata, true)) refuse("metadata is given twice");
+      json.object([&](std::string_view entry) {
+        if (entry == "total_size") {
+          index.total_size = json.unsigned_number();
+        } else {
+          json.skip();
+        }
+      });
+    } else {
+      json.skip();
+    }
+  });
+  json.end();
+  if (!has_map) refuse("it has no weight_map");
+  const auto by_name = [&](const ShardIndex::Line& line) { return index.name(line); };
+  std::ranges::sort(index.lines, {}, by_name);
+  const auto twice = std::ranges::adjacent_find(index.lines, {}, by_name);
+  if (twice != index.lines.end())
+    refuse(fmt::format("tensor '{}' is listed twice", printable(by_name(*twice))));
+  return index;
+}
+
+}  // namespace primus

@@ -1,0 +1,33 @@
+// model.safetensors.index.json: which shard holds which tensor.
+//
+// Errors: kInvalid. Thread-safety: a plain value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace primus {
+
+// Names in one pool: a hostile index must not cost a multiple of its size.
+struct ShardIndex {
+  static constexpr std::size_t kMaxShards = 99999;  // "-00001-of-99999"
+
+  struct Line {
+    std::uint32_t name_at, name_size, shard;
+  };
+  std::string names;
+  std::vector<Line> lines;          // sorted by name, each once
+  std::vector<std::string> shards;  // plain names that end in .safetensors, in order of appearance
+  std::optional<std::uint64_t> total_size;
+
+  std::string_view name(const Line& line) const {
+    return std::string_view(names).substr(line.name_at, line.name_size);
+  }
+  // `where` is used in errors.
+  static ShardIndex parse(std::string_view text, const std::string& where);
+};
+
+}  // namespace primus

@@ -10,15 +10,22 @@ namespace primus {
 Arena::Arena(std::string name, void* base, std::int64_t capacity)
     : name_(std::move(name)), base_(static_cast<char*>(base)), capacity_(capacity) {
   // Half the range of the type, so that no sum of offsets can overflow.
-  free_[0] = base_ ? capacity : std::numeric_limits<std::int64_t>::max() / 2;
+  end_ = base_ ? capacity : std::numeric_limits<std::int64_t>::max() / 2;
+  free_[0] = end_;
 }
 
 Arena::Block Arena::allocate(std::int64_t bytes) {
   const std::int64_t need = ((bytes > 0 ? bytes : 1) + kAlignment - 1) / kAlignment * kAlignment;
+  // The smallest hole that fits; the open end only when none does. The open end is the one run whose size a
+  // measuring arena cannot know, so its size must never decide.
+  const auto open_end = free_.empty() || free_.rbegin()->first + free_.rbegin()->second != end_
+                            ? free_.end()
+                            : std::prev(free_.end());
   auto best = free_.end();
-  for (auto run = free_.begin(); run != free_.end(); ++run) {
+  for (auto run = free_.begin(); run != open_end; ++run) {
     if (run->second >= need && (best == free_.end() || run->second < best->second)) best = run;
   }
+  if (best == free_.end() && open_end != free_.end() && open_end->second >= need) best = open_end;
   if (best == free_.end()) {
     throw invalid("arena '" + name_ + "' has no room for " + std::to_string(bytes) + " more bytes (" +
                       std::to_string(in_use_) + " of " + std::to_string(capacity_) + " in use)",

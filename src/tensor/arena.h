@@ -1,11 +1,14 @@
-// Arenas: all tensor memory of a rank comes from a few named arenas that are reserved once, before the first step.
+// Arenas: all tensor memory of a rank comes from a few named arenas that are reserved once, before the first
+// step.
 //
-// An Arena hands out blocks of one address range by a deterministic best-fit rule over offsets. It never looks at the
-// memory, so the same class serves two purposes: with a base address it is the allocator; without one ("measuring")
-// it answers how large that range must be. Because both run the same sequence of calls, the answer is exact.
+// An Arena hands out blocks of one address range by a deterministic rule (best fit) over offsets. It never
+// looks at the memory, so the same class serves two purposes: with a base address it is the allocator;
+// without one ("measuring") it answers how large that range must be. Because both run the same sequence of
+// calls, the answer is exact.
 //
-// Streams: a block may be reused as soon as it is released, which is correct when every user of the arena enqueues
-// its work on one stream in program order. Work on other streams must hold the block until its event has passed.
+// Streams: a block may be reused as soon as it is released, which is correct when every user of the arena
+// enqueues its work on one stream in program order. Work on other streams must hold the block until its event
+// has passed.
 //
 // Not thread-safe: an arena belongs to one rank.
 #pragma once
@@ -22,7 +25,8 @@ class Arena {
   // Alignment of every block, in bytes: a GPU's coalescing line, and more than any CPU vector needs.
   static constexpr std::int64_t kAlignment = 256;
 
-  // Blocks lie in [base, base + capacity). A null base measures: blocks have no address and the capacity is unbounded.
+  // Blocks lie in [base, base + capacity). A null base measures: blocks have no address and the capacity is
+  // unbounded.
   Arena(std::string name, void* base, std::int64_t capacity);
   explicit Arena(std::string name) : Arena(std::move(name), nullptr, 0) {}
   Arena(const Arena&) = delete;
@@ -47,7 +51,7 @@ class Arena {
  private:
   std::string name_;
   char* base_;
-  std::int64_t capacity_, in_use_ = 0, high_water_ = 0;
+  std::int64_t capacity_, end_ = 0, in_use_ = 0, high_water_ = 0;
   std::map<std::int64_t, std::int64_t> free_;  // offset -> bytes, maximal runs
   std::unordered_map<std::int64_t, std::int64_t> taken_;
 };

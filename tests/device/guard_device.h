@@ -75,7 +75,7 @@ class GuardDevice final : public Device {
 
   GuardDevice(int threads, const KernelTable& kernels,
               std::chrono::microseconds delay = std::chrono::microseconds(20))
-      : threads_(threads), delay_(delay), kernels_(kernels), pool_(1), context_(pool_, kRange) {
+      : threads_(threads), delay_(delay), kernels_(kernels), pool_(threads), context_(pool_, kRange) {
     void* range = mmap(nullptr, 2 * kRange, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) throw io_error("cannot reserve addresses", errno);
     base_ = static_cast<char*>(range);

@@ -108,7 +108,11 @@ void WorkerStream::work() {
     if (queue_.empty()) return;
     Task task = std::move(queue_.front());
     queue_.pop_front();
-    if (failure_ && !task.always) continue;
+    if (failure_ && !task.always) {
+      // Skipped work ends the wait of synchronize() as much as done work does.
+      if (queue_.empty()) changed_.notify_all();
+      continue;
+    }
     busy_ = true;
     lock.unlock();
     std::exception_ptr failure;

@@ -1,0 +1,140 @@
+// What must not change a single bit: the device's hidden memory, the number of threads, recomputation, when
+// weight gradients run; and that measuring a step tells exactly what the step then needs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lm/train/tiny_model.h"
+
+namespace primus::test {
+namespace {
+
+using engine::OperatorClass;
+using engine::RecomputePolicy;
+using Policy = engine::WeightGradientQueue::Policy;
+
+class Invariants : public testing::TestWithParam<DType> {
+ protected:
+  SessionSettings settings_ = tiny_settings(GetParam());
+  TrainedState reference_ = train(turbo::make_cpu_device(2), settings_);
+};
+
+TEST_P(Invariants, TrainingMovesTheLoss) {
+  ASSERT_EQ(reference_.steps.size(), 2U);
+  // A random model knows nothing: the loss begins at ln(vocabulary).
+  EXPECT_NEAR(reference_.steps[0].first, std::log(97.0), 0.5);
+  EXPECT_GT(reference_.steps[0].second, 1e-3);
+  EXPECT_NE(reference_.weights, train(turbo::make_cpu_device(2), settings_, 1).weights);
+}
+
+TEST_P(Invariants, TwoRunsAndAnyNumberOfThreadsAgree) {
+  EXPECT_EQ(train(turbo::make_cpu_device(2), settings_), reference_);
+  EXPECT_EQ(train(turbo::make_cpu_device(1), settings_), reference_);
+  EXPECT_EQ(train(turbo::make_cpu_device(3), settings_), reference_);
+}
+
+// Tensor memory that host code cannot touch, and streams that run late: a whole step, as on a GPU.
+TEST_P(Invariants, RunsOnADeviceWhoseMemoryIsHidden) {
+  EXPECT_EQ(train(guard_device(), settings_), reference_);
+}
+
+TEST_P(Invariants, RecomputationChangesNothing) {
+  std::vector<RecomputePolicy> policies;
+  for (OperatorClass c : {OperatorClass::kNorm, OperatorClass::kLinear, OperatorClass::kRope,
+                          OperatorClass::kAttention, OperatorClass::kActivation}) {
+    policies.push_back({.classes = RecomputePolicy::bit(c)});
+  }
+  policies.push_back({.classes = ~0U});
+  for (std::int64_t layers : {1, 3, 4}) policies.push_back({.full_layers = layers});
+  for (std::int64_t group : {2, 3, 4}) policies.push_back({.full_layers = 4, .layers_per_group = group});
+  for (const RecomputePolicy& policy : policies) {
+    settings_.step.recompute = policy;
+    SCOPED_TRACE(testing::Message() << "classes " << policy.classes << ", full layers " << policy.full_layers
+                                    << ", group " << policy.layers_per_group);
+    EXPECT_EQ(train(turbo::make_cpu_device(2), settings_), reference_);
+  }
+}
+
+TEST_P(Invariants, DeferringWeightGradientsChangesNothing) {
+  settings_.step.weight_gradients = Policy::kDeferred;
+  EXPECT_EQ(train(turbo::make_cpu_device(2), settings_), reference_);
+  settings_.step.recompute = {.full_layers = 4, .layers_per_group = 2};
+  EXPECT_EQ(train(turbo::make_cpu_device(2), settings_), reference_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Invariants, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& type) { return std::string(name_of(type.param)); });
+
+TEST(Recompute, SavesMemory) {
+  auto stash = [](const RecomputePolicy& policy) {
+    SessionSettings settings = tiny_settings();
+    settings.model.layers = 12;
+    settings.step.recompute = policy;
+    engine::Rank rank(turbo::make_cpu_device(1));
+    return measure_session(rank, settings, builtin_families()).memory.stash;
+  };
+  const std::int64_t none = stash({});
+  EXPECT_LT(stash({.classes = RecomputePolicy::bit(OperatorClass::kActivation)}), none);
+  EXPECT_LT(stash({.full_layers = 6}), stash({.full_layers = 3}));
+  // Twelve layers' activations against one layer's and twelve residual streams: well below a third.
+  EXPECT_LT(stash({.full_layers = 12}), none / 3);
+}
+
+// The arenas are reserved at exactly the measured size: a step that needed one byte more would throw.
+TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
+  std::vector<SessionSettings> configurations(6, tiny_settings());
+  configurations[1].compute = DType::kBF16;
+  configurations[2].model.tied_embeddings = true;
+  configurations[2].step.sequence = 40;
+  configurations[3].step.recompute = {.full_layers = 2};
+  configurations[3].model.layers = 5;
+  configurations[4].step.weight_gradients = Policy::kDeferred;
+  configurations[4].step.micro_batch = 5;
+  configurations[5].model.vocab = 20011;  // several chunks of logits
+  configurations[5].step.sequence = 64;
+  configurations[5].step.micro_batch = 20;
+  for (SessionSettings& settings : configurations) {
+    settings.evaluation = false;
+    engine::Rank measuring(turbo::make_cpu_device(2));
+    const engine::MemoryPlan plan = measure_session(measuring, settings, builtin_families()).memory;
+    engine::Rank rank(turbo::make_cpu_device(2));
+    rank.reserve(plan);
+    TrainingSession session(rank, settings, builtin_families());
+    session.store().initialize(rank.context(), 1);
+    session.step().begin();
+    for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+      session.step().microbatch(
+          i, TestBatch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab, 3).host());
+    }
+    session.step().finish_gradients();
+    session.step().update(1, 1e-3, 0);
+    EXPECT_TRUE(std::isfinite(session.step().result().loss));
+    const engine::MemoryPlan used = rank.high_water();
+    EXPECT_EQ(used.persistent, plan.persistent);
+    EXPECT_EQ(used.stash, plan.stash);
+    EXPECT_EQ(used.scratch, plan.scratch);
+  }
+}
+
+TEST(TrainingStep, NamesTheFirstOperatorThatGoesWrong) {
+  const SessionSettings settings = tiny_settings();
+  engine::Rank rank(turbo::make_cpu_device(2));
+  const std::unique_ptr<TrainingSession> session = open_session(rank, settings, builtin_families());
+  session->store().initialize(rank.context(), 7);
+  // Poison the feed-forward's second projection of layer 2.
+  for (engine::Parameter& p : session->store().parameters()) {
+    if (p.name != "layers.2.ffn.down") continue;
+    const float nan = NAN;
+    rank.compute().copy_to_device(p.master.data, &nan, sizeof(nan));
+  }
+  TrainingStep& step = session->step();
+  step.begin();
+  for (std::int64_t i = 0; i < settings.step.microbatches; ++i)
+    step.microbatch(i, TestBatch(32, 97, 5).host());
+  step.finish_gradients();
+  EXPECT_TRUE(std::isnan(step.result().loss));
+  EXPECT_EQ(step.find_non_finite(), "layers.2.linear");
+}
+
+}  // namespace
+}  // namespace primus::test

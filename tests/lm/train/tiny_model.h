@@ -1,0 +1,100 @@
+// A small Llama, batches for it, and a training session on any device, for tests.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "device/guard_device.h"
+#include "lm/train/session.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus::test {
+
+inline ModelConfig tiny_llama() {
+  ModelConfig c;
+  c.layers = 4;
+  c.hidden = 48;
+  c.ffn = 80;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_dim = 12;
+  c.vocab = 97;
+  c.max_positions = 64;
+  c.init_std = 0.08;
+  return c;
+}
+
+inline SessionSettings tiny_settings(DType compute = DType::kF32) {
+  return {.model = tiny_llama(),
+          .compute = compute,
+          .step = {.micro_batch = 2, .sequence = 16, .microbatches = 3},
+          .adam = {},
+          .evaluation = true};
+}
+
+struct TestBatch {
+  std::vector<std::int32_t> tokens, labels;
+  std::vector<float> mask;
+
+  TestBatch(std::int64_t count, std::int64_t vocab, std::uint64_t seed) : mask(count, 1.0F) {
+    const RandomStream random(seed, RandomPurpose::kTest);
+    for (std::int64_t i = 0; i <= count; ++i) {
+      const auto id = static_cast<std::int32_t>(
+          random.below(static_cast<std::uint64_t>(i), static_cast<std::uint32_t>(vocab)));
+      if (i < count) tokens.push_back(id);
+      if (i > 0) labels.push_back(id);
+    }
+    mask[1] = 0;  // a masked token in every batch
+  }
+  HostBatch host() const { return {tokens, labels, mask}; }
+};
+
+inline std::unique_ptr<Device> guard_device() {
+  return std::make_unique<GuardDevice>(2, turbo::cpu_kernel_table());
+}
+
+inline std::vector<std::byte> bits_of(engine::Rank& rank, const Tensor& tensor) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
+  rank.compute().copy_to_host(bytes.data(), tensor.data, tensor.bytes());
+  rank.compute().synchronize();
+  return bytes;
+}
+
+// Loss and gradient norm of each step, and the bits of all gradients and weights after the last.
+struct TrainedState {
+  std::vector<std::pair<double, double>> steps;
+  std::vector<std::vector<std::byte>> gradients, weights;
+  bool operator==(const TrainedState&) const = default;
+};
+
+// Trains from fixed initial weights.
+inline TrainedState train(std::unique_ptr<Device> device, const SessionSettings& settings, int steps = 2) {
+  engine::Rank rank(std::move(device));
+  const std::unique_ptr<TrainingSession> session = open_session(rank, settings, builtin_families());
+  session->store().initialize(rank.context(), 7);
+  TrainingStep& step = session->step();
+  TrainedState state;
+  for (int s = 0; s < steps; ++s) {
+    step.begin();
+    for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+      const TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab,
+                            static_cast<std::uint64_t>(s * 100 + i));
+      step.microbatch(i, batch.host());
+    }
+    step.finish_gradients();
+    const StepResult result = step.result();
+    state.steps.emplace_back(result.loss, result.gradient_norm);
+    step.update(s + 1, 1e-2, 0.1);
+  }
+  for (const engine::ParameterUnit& unit : session->store().units()) {
+    state.gradients.push_back(bits_of(rank, unit.gradient));
+    state.weights.push_back(bits_of(rank, unit.master));
+  }
+  return state;
+}
+
+}  // namespace primus::test

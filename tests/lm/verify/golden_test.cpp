@@ -1,0 +1,72 @@
+// Every family against transformers in float64 (tests/golden/models): logits, every gradient, ten AdamW
+// steps.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+#include "lm/verify/verify.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus {
+namespace {
+
+const std::filesystem::path kGoldens = std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests/golden/models";
+
+VerifyOptions options_for(const std::string& family, DType compute) {
+  const std::filesystem::path folder = kGoldens / family;
+  return {.model = folder,
+          .inputs = folder / "io.safetensors",
+          .gradients = folder / "grads.safetensors",
+          .trajectory = folder / "golden.json",
+          .compute = compute};
+}
+
+class Golden : public testing::TestWithParam<const char*> {};
+
+TEST_P(Golden, Fp32) {
+  const VerifyReport report =
+      verify_model(options_for(GetParam(), DType::kF32), builtin_families(), turbo::make_cpu_device(2));
+  for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+  EXPECT_EQ(report.trajectory.size(), 10U);
+  EXPECT_GE(report.gradients.size(), 20U);
+  EXPECT_LE(report.logits.normalised, 2e-5);
+}
+
+TEST_P(Golden, Bf16) {
+  const VerifyReport report =
+      verify_model(options_for(GetParam(), DType::kBF16), builtin_families(), turbo::make_cpu_device(2));
+  for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+  // It did run in bf16: rounding shows.
+  EXPECT_GT(report.logits.normalised, 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::Values("llama", "llama31_tied"),
+                         [](const auto& family) { return std::string(family.param); });
+
+TEST(Verify, SeesAWrongModel) {
+  VerifyOptions options = options_for("llama", DType::kF32);
+  options.inputs = kGoldens / "llama31_tied" / "io.safetensors";
+  options.gradients.reset();
+  options.trajectory.reset();
+  const VerifyReport report = verify_model(options, builtin_families(), turbo::make_cpu_device(2));
+  EXPECT_FALSE(report.passed());
+  EXPECT_GT(report.logits.normalised, 0.1);
+}
+
+TEST(Verify, NamesWhatIsMissing) {
+  VerifyOptions options = options_for("llama", DType::kF32);
+  options.inputs = kGoldens / "llama" / "grads.safetensors";
+  try {
+    verify_model(options, builtin_families(), turbo::make_cpu_device(1));
+    FAIL() << "a file without inputs was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_NE(std::string(error.what()).find("input_ids"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace primus

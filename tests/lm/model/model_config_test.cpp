@@ -1,0 +1,154 @@
+// config.json: what is read, what is refused and by which name, and that what is written reads back the same.
+#include "lm/model/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "engine/parameters.h"
+#include "lm/model/family.h"
+#include "lm/model/language_model.h"
+#include "lm/model/rope_table.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+
+json small_llama() {
+  return {{"model_type", "llama"},
+          {"num_hidden_layers", 2},
+          {"hidden_size", 64},
+          {"intermediate_size", 96},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"vocab_size", 100},
+          {"rms_norm_eps", 1e-5},
+          {"max_position_embeddings", 128},
+          {"tie_word_embeddings", false},
+          {"rope_theta", 10000.0}};
+}
+
+ModelConfig read(const json& root) {
+  return read_model_config(root.dump(), "config.json", builtin_families());
+}
+
+// The message of the error that reading gives.
+std::string refusal(const json& root) {
+  try {
+    read(root);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_EQ(error.location(), "config.json");
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(ModelConfig, WrittenReadsBackTheSame) {
+  json root = small_llama();
+  root["head_dim"] = 24;
+  root["bos_token_id"] = 1;
+  root["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 32.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
+                          {"original_max_position_embeddings", 64}};
+  const ModelConfig c = read(root);
+  EXPECT_EQ(c.head_dim, 24);
+  EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::kLlama3);
+  const std::string written = write_model_config(c, DType::kBF16, builtin_families());
+  EXPECT_EQ(write_model_config(read(json::parse(written)), DType::kBF16, builtin_families()), written);
+  EXPECT_EQ(json::parse(written).at("torch_dtype"), "bfloat16");
+  // transformers 5 reads rope_parameters.
+  EXPECT_EQ(json::parse(written).at("rope_parameters").at("factor"), 32.0);
+}
+
+TEST(ModelConfig, RefusesByName) {
+  auto with = [](const char* key, const json& value) {
+    json root = small_llama();
+    root[key] = value;
+    return root;
+  };
+  EXPECT_NE(refusal(with("model_type", "lama")).find("'lama'"), std::string::npos);
+  EXPECT_NE(refusal(with("attention_bias", true)).find("attention_bias"), std::string::npos);
+  EXPECT_NE(refusal(with("hidden_act", "gelu")).find("hidden_act"), std::string::npos);
+  EXPECT_NE(refusal(with("num_hidden_layers", 0)).find("num_hidden_layers"), std::string::npos);
+  EXPECT_NE(refusal(with("num_hidden_layers", 2.5)).find("num_hidden_layers"), std::string::npos);
+  EXPECT_NE(refusal(with("vocab_size", 18446744073709551615U)).find("vocab_size"), std::string::npos);
+  EXPECT_NE(refusal(with("num_key_value_heads", 3)).find("num_key_value_heads"), std::string::npos);
+  EXPECT_NE(refusal(with("rms_norm_eps", "small")).find("rms_norm_eps"), std::string::npos);
+  EXPECT_NE(refusal(with("rope_scaling", {{"rope_type", "longrope"}})).find("longrope"), std::string::npos);
+  EXPECT_NE(refusal(with("head_dim", 7)).find("head_dim"), std::string::npos);
+  json root = small_llama();
+  root.erase("hidden_size");
+  EXPECT_NE(refusal(root).find("hidden_size"), std::string::npos);
+  EXPECT_THROW(read_model_config("[1, 2", "config.json", builtin_families()), Error);
+}
+
+// Published parameter counts, from the architecture alone.
+TEST(ModelConfig, CountsParameters) {
+  auto count = [](std::int64_t layers, std::int64_t hidden, std::int64_t ffn, std::int64_t heads,
+                  std::int64_t kv, std::int64_t vocab, bool tied) {
+    ModelConfig c;
+    c.layers = layers;
+    c.hidden = hidden;
+    c.ffn = ffn;
+    c.heads = heads;
+    c.kv_heads = kv;
+    c.head_dim = hidden / heads;
+    c.vocab = vocab;
+    c.tied_embeddings = tied;
+    engine::ParameterStore store;
+    const LanguageModel model(c, builtin_families(), store);
+    return store.elements();
+  };
+  EXPECT_EQ(count(32, 4096, 11008, 32, 32, 32000, false), 6738415616);       // Llama 2 7B
+  EXPECT_EQ(count(32, 4096, 14336, 32, 8, 128256, false), 8030261248);       // Llama 3 8B
+  EXPECT_EQ(count(16, 2048, 8192, 32, 8, 128256, true), 1235814400);         // Llama 3.2 1B
+  EXPECT_EQ(count(126, 16384, 53248, 128, 8, 128256, false), 405853388800);  // Llama 3.1 405B
+}
+
+TEST(ModelConfig, CountsFlopsAsMegatronDoes) {
+  ModelConfig c;
+  c.layers = 32;
+  c.hidden = 4096;
+  c.ffn = 14336;
+  c.heads = 32;
+  c.kv_heads = 8;
+  c.head_dim = 128;
+  c.vocab = 128256;
+  // Llama 3 8B at 8192: 51.47 GFLOP per token with causal attention halved.
+  EXPECT_NEAR(training_flops(c, 1, 8192) / 8192 / 1e9, 51.47, 0.01);
+}
+
+TEST(RopeTable, StretchesLongWavelengthsOnly) {
+  json root = small_llama();
+  root["rope_theta"] = 500000.0;
+  root["head_dim"] = 64;
+  const ModelConfig plain = read(root);
+  root["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 8.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
+                          {"original_max_position_embeddings", 8192}};
+  const ModelConfig scaled = read(root);
+  const std::vector<float> a = make_rope_table(plain, 2), b = make_rope_table(scaled, 2);
+  const float* sin_a = &a[64 + 32];  // sines of position 1
+  const float* sin_b = &b[64 + 32];
+  EXPECT_FLOAT_EQ(sin_a[0], sin_b[0]);             // the fastest frequency is kept
+  EXPECT_NEAR(sin_b[31] * 8.0F, sin_a[31], 1e-7);  // the slowest is divided by the factor (sin x = x there)
+}
+
+TEST(RopeTable, YarnScalesTheAmplitude) {
+  json root = small_llama();
+  root["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 40.0}, {"original_max_position_embeddings", 32}};
+  const std::vector<float> table = make_rope_table(read(root), 1);
+  EXPECT_NEAR(table[0], 0.1 * std::log(40.0) + 1.0, 1e-6);  // cos 0 times the attention factor
+}
+
+}  // namespace
+}  // namespace primus

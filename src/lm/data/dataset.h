@@ -23,7 +23,8 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  // Number of samples that can be asked for; at least the number requested.
+  // Number of samples that can be asked for: at least the number requested, except for a blend without
+  // weights, which repeats nothing.
   virtual int64_t size() const = 0;
   virtual int64_t seq_length() const = 0;
 
@@ -78,6 +79,7 @@ struct DataOptions {
 // A split is null where no sample of it was requested.
 struct Datasets {
   std::unique_ptr<const Dataset> train, valid, test;
+  std::vector<std::string> notes;  // for the user to see once: lines left out, a blend smaller than requested
 };
 
 // Errors (Error): kInvalid for missing, truncated or inconsistent files, a split without data, a sequence

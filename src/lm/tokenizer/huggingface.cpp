@@ -1,6 +1,8 @@
 #include "lm/tokenizer/huggingface.h"
 
+#define XXH_INLINE_ALL
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <map>
@@ -142,27 +144,11 @@ class HuggingFaceTokenizer final : public Tokenizer {
     read_side_files();
   }
 
-  using Tokenizer::encode;
   std::string_view name() const override { return type_; }
   int32_t vocab_size() const override { return vocab_size_; }
   const SpecialIds& special_ids() const override { return special_ids_; }
   std::string_view chat_template() const override { return chat_template_; }
   std::vector<std::string> notes() const override { return notes_; }
-
-  void encode(std::string_view text, bool add_special, std::vector<int32_t>& ids) const override {
-    if (add_special) ids.insert(ids.end(), post_processor_.before.begin(), post_processor_.before.end());
-    std::string repaired;
-    text = unicode::valid_or_repaired(text, repaired);
-    const auto scratch = scratches_.borrow();
-    raw_matcher_.split(text, [&](std::string_view part, int32_t id) {
-      if (id >= 0) {
-        ids.push_back(id);
-      } else {
-        encode_part(part, part.data() == text.data(), ids, *scratch);
-      }
-    });
-    if (add_special) ids.insert(ids.end(), post_processor_.after.begin(), post_processor_.after.end());
-  }
 
   std::string token_text(int32_t id) const override {
     check_id(id);
@@ -175,6 +161,12 @@ class HuggingFaceTokenizer final : public Tokenizer {
   bool is_special(int32_t id) const override {
     const auto it = added_.find(id);
     return it != added_.end() && it->second.special;
+  }
+
+  uint64_t fingerprint() const override {
+    const std::string& text = files_.tokenizer_json;
+    return XXH3_64bits_withSeed(text.data(), text.size(),
+                                static_cast<uint64_t>(special_ids_.eod.value_or(-1)));
   }
 
   void save(const std::filesystem::path& folder) const override {
@@ -190,6 +182,19 @@ class HuggingFaceTokenizer final : public Tokenizer {
   }
 
  protected:
+  void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
+    std::string repaired;
+    text = unicode::valid_or_repaired(text, repaired);
+    const auto scratch = scratches_.borrow();
+    raw_matcher_.split(text, [&](std::string_view part, int32_t id) {
+      if (id >= 0) {
+        ids.push_back(id);
+      } else {
+        encode_part(part, part.data() == text.data(), ids, *scratch);
+      }
+    });
+  }
+
   std::unique_ptr<Decoding> new_decoding() const override {
     return decoder_->start([this](int32_t id) { return text_of(id); });
   }
@@ -236,7 +241,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   void build(Parsed parsed, ParsedModel model) {
     normalizer_ = huggingface::parse_normalizer(parsed.normalizer);
     pre_tokenizer_ = huggingface::parse_pre_tokenizer(parsed.pre_tokenizer);
-    post_processor_ = huggingface::parse_post_processor(parsed.post_processor);
+    frame_ = huggingface::parse_post_processor(parsed.post_processor);
     decoder_ = huggingface::parse_decoder(parsed.decoder);
     notes_ = std::move(parsed.notes);
     model.options.byte_level = pre_tokenizer_.byte_level;
@@ -261,7 +266,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     for (const auto& [id, token] : added_) added_ids_.emplace(token.content, id);
     raw_matcher_ = matcher(false);
     normalized_matcher_ = matcher(true);
-    for (const auto& ids : {post_processor_.before, post_processor_.after}) {
+    for (const auto& ids : {frame_.before, frame_.after}) {
       for (const int32_t id : ids) {
         if (id >= vocab_size_) throw invalid(fmt::format("the post-processor adds the unknown id {}", id));
       }
@@ -384,7 +389,6 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::vector<std::string> notes_;
   std::unique_ptr<huggingface::Normalizer> normalizer_;
   huggingface::PreTokenizerStage pre_tokenizer_;
-  huggingface::PostProcessor post_processor_;
   std::unique_ptr<huggingface::Decoder> decoder_;
   std::optional<BpeModel> model_;
   std::map<int32_t, AddedToken> added_;

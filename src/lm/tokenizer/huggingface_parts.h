@@ -13,6 +13,7 @@
 
 #include "lm/tokenizer/decoding.h"
 #include "lm/tokenizer/pretokenize.h"
+#include "lm/tokenizer/tokenizer.h"
 
 namespace primus::huggingface {
 
@@ -35,10 +36,7 @@ struct PreTokenizerStage {
 PreTokenizerStage parse_pre_tokenizer(const nlohmann::json& json);
 
 // What post-processing puts around a single text.
-struct PostProcessor {
-  std::vector<int32_t> before, after;
-};
-PostProcessor parse_post_processor(const nlohmann::json& json);
+Tokenizer::Frame parse_post_processor(const nlohmann::json& json);
 
 // How tokens become text again.
 class Decoder {

@@ -137,11 +137,11 @@ const json& template_ids(const json& object, const std::string& name) {
   return (*tokens)[name]["ids"];
 }
 
-void append_template(const json& object, PostProcessor& result) {
+void append_template(const json& object, Tokenizer::Frame& result) {
   const json single = object.value("single", json());
   if (!single.is_array())
     throw unsupported("a TemplateProcessing whose \"single\" is not a list is not supported");
-  PostProcessor added;
+  Tokenizer::Frame added;
   bool seen = false;
   for (const json& item : single) {
     if (item.is_object() && item.contains("Sequence")) {
@@ -172,7 +172,7 @@ int32_t named_id(const json& object, const char* key) {
   return pair[1].get<int32_t>();
 }
 
-void append_post_processor(const json& object, PostProcessor& result) {
+void append_post_processor(const json& object, Tokenizer::Frame& result) {
   if (object.is_null()) return;
   const std::string type = get_string(object, "type");
   if (type == "ByteLevel") return;  // only moves offsets
@@ -199,8 +199,8 @@ PreTokenizerStage parse_pre_tokenizer(const json& object) {
   return stage;
 }
 
-PostProcessor parse_post_processor(const json& object) {
-  PostProcessor result;
+Tokenizer::Frame parse_post_processor(const json& object) {
+  Tokenizer::Frame result;
   append_post_processor(object, result);
   return result;
 }

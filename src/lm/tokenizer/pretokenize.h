@@ -41,7 +41,8 @@ std::unique_ptr<PreTokenizer> make_property_split(uint8_t properties, SplitBehav
 // \w+|[^\w\s]+
 std::unique_ptr<PreTokenizer> make_whitespace_words();
 
-// The expression that GPT-2's byte-level pre-tokenizer applies.
+// The expressions that GPT-2's byte-level pre-tokenizer and Llama 3's apply.
 extern const std::string_view kGpt2Pattern;
+extern const std::string_view kLlama3Pattern;
 
 }  // namespace primus

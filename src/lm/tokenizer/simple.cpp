@@ -20,14 +20,9 @@ constexpr std::string_view kEndOfText = "<|endoftext|>";
 class ByteTokenizer final : public Tokenizer {
  public:
   ByteTokenizer() { special_ids_.eos = special_ids_.eod = kBytes; }
-  using Tokenizer::encode;
   std::string_view name() const override { return "ByteTokenizer"; }
   int32_t vocab_size() const override { return kBytes + 1; }
   const SpecialIds& special_ids() const override { return special_ids_; }
-  void encode(std::string_view text, bool, std::vector<int32_t>& ids) const override {
-    ids.reserve(ids.size() + text.size());
-    for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
-  }
   std::string token_text(int32_t id) const override {
     check_id(id);
     const char byte = static_cast<char>(id);
@@ -40,6 +35,8 @@ class ByteTokenizer final : public Tokenizer {
     return static_cast<unsigned char>(bytes->front());
   }
   bool is_special(int32_t id) const override { return id == kBytes; }
+
+  uint64_t fingerprint() const override { return kBytes; }
 
   // As byte-level BPE without merges, which transformers loads.
   void save(const std::filesystem::path& folder) const override {
@@ -73,6 +70,9 @@ class ByteTokenizer final : public Tokenizer {
   }
 
  protected:
+  void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
+    for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
+  }
   std::unique_ptr<Decoding> new_decoding() const override { return std::make_unique<State>(); }
 
  private:
@@ -93,23 +93,10 @@ class ByteTokenizer final : public Tokenizer {
 
 class NullTokenizer final : public Tokenizer {
  public:
-  explicit NullTokenizer(int32_t vocab_size) : end_(vocab_size) { special_ids_.eod = end_; }
-  using Tokenizer::encode;
+  explicit NullTokenizer(int32_t vocab_size) : end_(vocab_size - 1) { special_ids_.eod = end_; }
   std::string_view name() const override { return "NullTokenizer"; }
   int32_t vocab_size() const override { return end_ + 1; }
   const SpecialIds& special_ids() const override { return special_ids_; }
-  void encode(std::string_view text, bool, std::vector<int32_t>& ids) const override {
-    constexpr std::string_view kBlanks = " \t\r\n";
-    while (true) {
-      text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-      if (text.empty()) return;
-      const std::string_view word = text.substr(0, text.find_first_of(kBlanks));
-      const auto id = token_id(word);
-      if (!id) throw invalid(fmt::format("the null tokenizer reads numbers up to {}, not '{}'", end_, word));
-      ids.push_back(*id);
-      text.remove_prefix(word.size());
-    }
-  }
   std::string token_text(int32_t id) const override {
     check_id(id);
     return fmt::to_string(id);
@@ -121,11 +108,24 @@ class NullTokenizer final : public Tokenizer {
     return whole && id >= 0 && id <= end_ ? std::optional(id) : std::nullopt;
   }
   bool is_special(int32_t) const override { return false; }
+  uint64_t fingerprint() const override { return uint64_t{1} << 32 | static_cast<uint32_t>(end_); }
   void save(const std::filesystem::path&) const override {
     throw unsupported("the null tokenizer has no Hugging Face form");
   }
 
  protected:
+  void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
+    constexpr std::string_view kBlanks = " \t\r\n";
+    while (true) {
+      text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+      if (text.empty()) return;
+      const std::string_view word = text.substr(0, text.find_first_of(kBlanks));
+      const auto id = token_id(word);
+      if (!id) throw invalid(fmt::format("the null tokenizer reads numbers up to {}, not '{}'", end_, word));
+      ids.push_back(*id);
+      text.remove_prefix(word.size());
+    }
+  }
   std::unique_ptr<Decoding> new_decoding() const override { return std::make_unique<State>(); }
 
  private:
@@ -150,7 +150,7 @@ class NullTokenizer final : public Tokenizer {
 std::unique_ptr<const Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
 std::unique_ptr<const Tokenizer> make_null_tokenizer(int32_t vocab_size) {
-  if (vocab_size < 1 || vocab_size > INT32_MAX - 1) {
+  if (vocab_size < 1) {
     throw invalid(fmt::format("a null tokenizer needs a vocabulary size, not {}", vocab_size));
   }
   return std::make_unique<NullTokenizer>(vocab_size);

@@ -7,6 +7,12 @@
 
 namespace primus {
 
+void Tokenizer::encode(std::string_view text, bool add_special, std::vector<int32_t>& ids) const {
+  if (add_special) ids.insert(ids.end(), frame_.before.begin(), frame_.before.end());
+  encode_text(text, ids);
+  if (add_special) ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
+}
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3);

@@ -44,11 +44,16 @@ class Tokenizer {
   virtual int32_t vocab_size() const = 0;
   virtual const SpecialIds& special_ids() const = 0;
 
-  // Appends the ids of `text`. `add_special`: whether the tokenizer's own post-processing may put bos/eos
-  // around the text. Special tokens that are spelled out in the text are recognised either way, as Hugging
-  // Face does.
-  virtual void encode(std::string_view text, bool add_special, std::vector<int32_t>& ids) const = 0;
+  // Appends the ids of `text`. `add_special`: with the ids of frame() around them. Special tokens that are
+  // spelled out in the text are recognised either way, as Hugging Face does.
+  void encode(std::string_view text, bool add_special, std::vector<int32_t>& ids) const;
   std::vector<int32_t> encode(std::string_view text, bool add_special = true) const;
+
+  // What the tokenizer's own post-processing puts around a text (bos for Llama 3, nothing for GPT-2).
+  struct Frame {
+    std::vector<int32_t> before, after;
+  };
+  const Frame& frame() const { return frame_; }
 
   // Throws Error(kInvalid) for an id outside [0, vocab_size). `skip_special` leaves special tokens out.
   std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
@@ -58,6 +63,10 @@ class Tokenizer {
   // The id of a token as written in the vocabulary.
   virtual std::optional<int32_t> token_id(std::string_view token) const = 0;
   virtual bool is_special(int32_t id) const = 0;
+
+  // A hash of everything that decides the ids of a text, the same in every process: names caches of tokenised
+  // data.
+  virtual uint64_t fingerprint() const = 0;
 
   // Writes what transformers needs to load this tokenizer from a model folder (tokenizer.json,
   // tokenizer_config.json, tokenizer.model ...; each file replaced atomically). Error(kUnsupported) where the
@@ -73,8 +82,10 @@ class Tokenizer {
 
  protected:
   friend class StreamDecoder;
+  virtual void encode_text(std::string_view text, std::vector<int32_t>& ids) const = 0;
   virtual std::unique_ptr<Decoding> new_decoding() const = 0;
   void check_id(int32_t id) const;
+  Frame frame_;
 };
 
 // Decodes token by token, as they are generated: what push() returns is always whole UTF-8 characters, and

@@ -1,0 +1,157 @@
+#include "lm/data/batch_loader.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+
+namespace primus::data {
+
+namespace {
+
+// A microbatch that is being filled, or waits to be taken.
+struct Slot {
+  Batch batch;
+  int64_t index = -1;  // of the microbatch it holds
+  bool ready = false;
+  std::exception_ptr error;
+};
+
+}  // namespace
+
+struct BatchLoader::Impl {
+  Impl(const Dataset& data, const BatchLoaderOptions& chosen)
+      : dataset(data), options(chosen), slots(static_cast<size_t>(chosen.prefetch) + 1) {
+    const auto rows = static_cast<size_t>(options.micro_batch_size);
+    const auto length = static_cast<size_t>(dataset.seq_length());
+    for (Slot& slot : slots) {
+      slot.batch.tokens.resize(rows * length);
+      slot.batch.labels.resize(rows * length);
+      slot.batch.loss_mask.resize(rows * length);
+    }
+    if (options.prefetch == 0) return;
+    for (int i = 0; i < options.threads; ++i) threads.emplace_back([this] { read_ahead(); });
+  }
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex);
+      stopped = true;
+    }
+    changed.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  Slot& slot_of(int64_t index) { return slots[static_cast<size_t>(index) % slots.size()]; }
+
+  int64_t samples_per_microbatch() const { return options.micro_batch_size * options.dp_size; }
+
+  void fill(int64_t index, Slot& slot) const {
+    Batch& batch = slot.batch;
+    batch.first_sample = options.consumed_samples + index * samples_per_microbatch() +
+                         options.dp_rank * options.micro_batch_size;
+    const auto length = static_cast<size_t>(dataset.seq_length());
+    std::vector<int32_t> tokens(length + 1);
+    for (int64_t row = 0; row < options.micro_batch_size; ++row) {
+      const int64_t sample = batch.first_sample + row;
+      if (sample >= dataset.size()) {
+        throw invalid(fmt::format("the data is used up: {} has {} samples, and sample {} was asked for",
+                                  dataset.description(), dataset.size(), sample),
+                      "train for fewer steps, or give the data set a weight so that it may be repeated");
+      }
+      const size_t at = static_cast<size_t>(row) * length;
+      dataset.sample(sample, tokens, std::span(batch.loss_mask).subspan(at, length));
+      std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + static_cast<ptrdiff_t>(at));
+      std::copy(tokens.begin() + 1, tokens.end(), batch.labels.begin() + static_cast<ptrdiff_t>(at));
+    }
+  }
+
+  void fill_or_keep_error(int64_t index, Slot& slot) const {
+    slot.error = nullptr;
+    try {
+      fill(index, slot);
+    } catch (...) {
+      slot.error = std::current_exception();
+    }
+    slot.index = index;
+  }
+
+  void read_ahead() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      // A slot is free once the microbatch that was in it has been given back.
+      changed.wait(lock,
+                   [this] { return stopped || to_fill < given_back + static_cast<int64_t>(slots.size()); });
+      if (stopped) return;
+      const int64_t index = to_fill++;
+      Slot& slot = slot_of(index);
+      lock.unlock();
+      fill_or_keep_error(index, slot);
+      lock.lock();
+      slot.ready = true;
+      changed.notify_all();
+    }
+  }
+
+  const Batch& next() {
+    const auto begin = std::chrono::steady_clock::now();
+    Slot& slot = slot_of(taken);
+    if (options.prefetch == 0) {
+      fill_or_keep_error(taken, slot);
+    } else {
+      std::unique_lock lock(mutex);
+      given_back = taken;
+      changed.notify_all();
+      changed.wait(lock, [&] { return slot.ready && slot.index == taken; });
+      slot.ready = slot.error != nullptr;  // an error stays, for whoever asks again
+    }
+    wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (slot.error != nullptr) std::rethrow_exception(slot.error);
+    ++taken;
+    return slot.batch;
+  }
+
+  const Dataset& dataset;
+  const BatchLoaderOptions options;
+  std::vector<Slot> slots;
+  double wait_seconds = 0;  // the consumer's
+  int64_t taken = 0;        // microbatches returned so far; the consumer's
+
+  std::mutex mutex;  // guards the rest, and each slot's `ready`
+  std::condition_variable changed;
+  int64_t to_fill = 0;
+  int64_t given_back = 0;
+  bool stopped = false;
+  std::vector<std::thread> threads;
+};
+
+BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& options) {
+  const int64_t round = options.micro_batch_size * options.dp_size;
+  if (options.micro_batch_size < 1 || options.dp_size < 1 || options.dp_rank < 0 ||
+      options.dp_rank >= options.dp_size || options.prefetch < 0 || options.threads < 1 ||
+      options.consumed_samples < 0) {
+    throw invalid("a batch loader needs a positive micro-batch size and a rank below the data-parallel size");
+  }
+  if (options.consumed_samples % round != 0) {
+    throw invalid(fmt::format("{} consumed samples are no multiple of the {} that all ranks take at once",
+                              options.consumed_samples, round));
+  }
+  impl_ = std::make_unique<Impl>(dataset, options);
+}
+
+BatchLoader::~BatchLoader() = default;
+
+const Batch& BatchLoader::next() { return impl_->next(); }
+
+int64_t BatchLoader::consumed_samples() const {
+  return impl_->options.consumed_samples + impl_->taken * impl_->samples_per_microbatch();
+}
+
+double BatchLoader::wait_seconds() const { return impl_->wait_seconds; }
+
+}  // namespace primus::data

@@ -1,0 +1,302 @@
+#include "lm/data/corpus.h"
+
+#include <fmt/format.h>
+#include <glob.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+
+namespace primus::data {
+
+namespace {
+
+struct NamedKind {
+  std::string_view extension;
+  InputKind kind;
+};
+constexpr std::array<NamedKind, 7> kKinds = {{{".jsonl", InputKind::kJsonLines},
+                                              {".json", InputKind::kJsonLines},
+                                              {".ndjson", InputKind::kJsonLines},
+                                              {".txt", InputKind::kText},
+                                              {".text", InputKind::kText},
+                                              {".md", InputKind::kText},
+                                              {".rst", InputKind::kText}}};
+
+// By the name's ending; `known` where the ending is one of ours.
+InputFile classify(const Path& path, uint64_t size, bool& known) {
+  InputFile file{path, InputKind::kText, Compression::kNone, size};
+  std::string name = path.filename().string();
+  for (const auto& [extension, compression] :
+       {std::pair(".gz", Compression::kGzip), std::pair(".zst", Compression::kZstd)}) {
+    if (!name.ends_with(extension)) continue;
+    file.compression = compression;
+    name.resize(name.size() - std::string_view(extension).size());
+    break;
+  }
+  known = false;
+  for (const NamedKind& named : kKinds) {
+    if (!name.ends_with(named.extension)) continue;
+    file.kind = named.kind;
+    known = true;
+  }
+  if (name.ends_with(".parquet")) {
+    throw unsupported(
+        fmt::format("'{}' is a Parquet file, and no packaged library reads those", path.string()),
+        "convert it to JSON lines, e.g. with duckdb or pyarrow");
+  }
+  return file;
+}
+
+void add_folder(const Path& folder, std::vector<InputFile>& files) {
+  for (const std::string& name : Env::posix().list(folder)) {
+    if (name.starts_with('.')) continue;
+    const auto status = Env::posix().status(folder / name);
+    if (!status) continue;
+    if (status->type == FileStatus::Type::kFolder) add_folder(folder / name, files);
+    if (status->type != FileStatus::Type::kFile) continue;
+    bool known = false;
+    InputFile file = classify(folder / name, status->size, known);
+    if (known) files.push_back(std::move(file));
+  }
+}
+
+std::vector<Path> expand_glob(const std::string& pattern) {
+  glob_t found = {};
+  std::vector<Path> paths;
+  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0)
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  return paths;
+}
+
+void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>& files) {
+  if (status.type == FileStatus::Type::kFolder) {
+    const size_t before = files.size();
+    add_folder(path, files);
+    if (files.size() == before) {
+      throw invalid(fmt::format("the folder '{}' holds no text or JSON-lines file", path.string()),
+                    "their names end in .txt, .md, .jsonl, .json or .ndjson, and perhaps .gz or .zst");
+    }
+    return;
+  }
+  bool known = false;
+  files.push_back(classify(path, status.size, known));
+}
+
+}  // namespace
+
+std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns) {
+  std::vector<InputFile> files;
+  for (const std::string& pattern : patterns) {
+    if (const auto status = Env::posix().status(pattern)) {
+      add_path(pattern, *status, files);
+      continue;
+    }
+    const std::vector<Path> paths = expand_glob(pattern);
+    if (paths.empty()) throw invalid(fmt::format("there is no file, folder or match for '{}'", pattern));
+    for (const Path& path : paths) {
+      if (const auto status = Env::posix().status(path)) add_path(path, *status, files);
+    }
+  }
+  return files;
+}
+
+// The bytes of one file, unpacked.
+class BlockReader::Source {
+ public:
+  explicit Source(const InputFile& input)
+      : input_(input), file_(Env::posix().open(input.path, OpenMode::kRead)), packed_(kChunk, '\0') {
+    if (input.compression == Compression::kGzip) {
+      // 32: recognise zlib and gzip headers.
+      if (::inflateInit2(&inflate_, 15 + 32) != Z_OK) throw std::bad_alloc();
+    } else if (input.compression == Compression::kZstd) {
+      zstd_ = ::ZSTD_createDStream();
+      if (zstd_ == nullptr) throw std::bad_alloc();
+    }
+  }
+  ~Source() {
+    if (input_.compression == Compression::kGzip) ::inflateEnd(&inflate_);
+    ::ZSTD_freeDStream(zstd_);
+  }
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+  // Appends some bytes; false at the end.
+  bool read(std::string& out) {
+    switch (input_.compression) {
+      case Compression::kNone:
+        return read_plain(out);
+      case Compression::kGzip:
+        return unpack(out, [this](std::string& to, size_t at) { return inflate_some(to, at); });
+      case Compression::kZstd:
+        return unpack(out, [this](std::string& to, size_t at) { return unzstd_some(to, at); });
+    }
+    return false;
+  }
+  uint64_t position() const { return offset_; }
+
+ private:
+  static constexpr size_t kChunk = 128 << 10;
+
+  bool read_plain(std::string& out) {
+    const size_t before = out.size();
+    out.resize(before + kChunk);
+    const size_t count =
+        file_->read_at(std::as_writable_bytes(std::span(out.data() + before, kChunk)), offset_);
+    offset_ += count;
+    out.resize(before + count);
+    return count > 0;
+  }
+
+  // Feeds packed bytes to `some(out, before)`, which appends what it makes of packed_[used_, have_).
+  template <class Some>
+  bool unpack(std::string& out, const Some& some) {
+    while (true) {
+      if (used_ == have_) {
+        have_ = file_->read_at(std::as_writable_bytes(std::span(packed_)), offset_);
+        used_ = 0;
+        offset_ += have_;
+        if (have_ == 0) {
+          if (in_frame_) fail("it ends in the middle of its compressed data");
+          return false;
+        }
+      }
+      const size_t before = out.size();
+      out.resize(before + kChunk);
+      const size_t made = some(out, before);
+      out.resize(before + made);
+      if (made > 0) return true;
+    }
+  }
+
+  size_t inflate_some(std::string& out, size_t before) {
+    inflate_.next_in = reinterpret_cast<Bytef*>(packed_.data() + used_);
+    inflate_.avail_in = static_cast<uInt>(have_ - used_);
+    inflate_.next_out = reinterpret_cast<Bytef*>(out.data() + before);
+    inflate_.avail_out = static_cast<uInt>(kChunk);
+    const int rc = ::inflate(&inflate_, Z_NO_FLUSH);
+    used_ = have_ - inflate_.avail_in;
+    in_frame_ = rc != Z_STREAM_END;
+    if (rc == Z_STREAM_END) ::inflateReset(&inflate_);  // another member may follow
+    if (rc != Z_OK && rc != Z_STREAM_END && rc != Z_BUF_ERROR) {
+      fail(inflate_.msg != nullptr ? inflate_.msg : "it is no gzip data");
+    }
+    return kChunk - inflate_.avail_out;
+  }
+
+  size_t unzstd_some(std::string& out, size_t before) {
+    ZSTD_inBuffer in{packed_.data(), have_, used_};
+    ZSTD_outBuffer to{out.data() + before, kChunk, 0};
+    const size_t rc = ::ZSTD_decompressStream(zstd_, &to, &in);
+    used_ = in.pos;
+    if (::ZSTD_isError(rc) != 0) fail(::ZSTD_getErrorName(rc));
+    in_frame_ = rc != 0;
+    return to.pos;
+  }
+
+  [[noreturn]] void fail(std::string_view what) const {
+    throw invalid(fmt::format("cannot unpack it: {}", what)).at(input_.path.string());
+  }
+
+  InputFile input_;
+  std::unique_ptr<File> file_;
+  uint64_t offset_ = 0;
+  std::string packed_;
+  size_t have_ = 0, used_ = 0;
+  bool in_frame_ = false;
+  z_stream inflate_ = {};
+  ZSTD_DStream* zstd_ = nullptr;
+};
+
+BlockReader::BlockReader(std::vector<InputFile> files, size_t block_size)
+    : files_(std::move(files)), block_size_(block_size) {}
+
+BlockReader::~BlockReader() = default;
+
+bool BlockReader::next(TextBlock& block) {
+  if (file_ == files_.size()) return false;
+  block.begins_file = source_ == nullptr;
+  if (block.begins_file) {
+    source_ = std::make_unique<Source>(files_[file_]);
+    at_end_ = false;
+    line_ = 1;
+  }
+  block.file = file_;
+  block.first_line = line_;
+  block.parts.clear();
+  if (files_[file_].kind == InputKind::kJsonLines) {
+    next_lines(block);
+  } else {
+    next_parts(block);
+  }
+  line_ += std::count(block.text.begin(), block.text.end(), '\n');
+  block.position = source_->position();
+  block.ends_file = at_end_ && buffer_.empty();
+  if (block.ends_file) {
+    source_.reset();
+    ++file_;
+  }
+  return true;
+}
+
+void BlockReader::fill(size_t wanted) {
+  while (!at_end_ && buffer_.size() < wanted) at_end_ = !source_->read(buffer_);
+}
+
+void BlockReader::take(size_t size, TextBlock& block) {
+  // The rest is usually far shorter than what is taken.
+  std::string rest = buffer_.substr(size);
+  buffer_.resize(size);
+  block.text = std::exchange(buffer_, std::move(rest));
+}
+
+void BlockReader::next_lines(TextBlock& block) {
+  size_t searched = 0;
+  for (size_t wanted = block_size_;; wanted = buffer_.size() + block_size_) {
+    fill(wanted);
+    if (at_end_) return take(buffer_.size(), block);
+    const size_t newline = std::string_view(buffer_).substr(searched).rfind('\n');
+    if (newline != std::string_view::npos) return take(searched + newline + 1, block);
+    searched = buffer_.size();
+  }
+}
+
+void BlockReader::next_parts(TextBlock& block) {
+  const InputFile& file = files_[file_];
+  const uint64_t share = file.compression == Compression::kNone ? file.size / 32 : UINT64_MAX;
+  const auto target = static_cast<size_t>(std::clamp<uint64_t>(share, 1 << 10, 64 << 10));
+  fill(block_size_ + 2 * target + 1);
+  size_t taken = 0;
+  // Before the end of the file something is always left, so that a file's last block holds its last part.
+  while (taken < buffer_.size() && (at_end_ || buffer_.size() - taken > 2 * target)) {
+    taken += part_end(std::string_view(buffer_).substr(taken), target);
+    block.parts.push_back(taken);
+  }
+  take(taken, block);
+}
+
+size_t part_end(std::string_view text, size_t target) {
+  if (text.size() <= target) return text.size();
+  const std::string_view window = text.substr(0, 2 * target);
+  for (const std::string_view border : {"\n\n", "\n", " "}) {
+    const size_t found = window.find(border, target);
+    if (found == std::string_view::npos) continue;
+    // All line ends that follow belong to this part.
+    const size_t end = found + border.size();
+    const size_t behind = border == " " ? end : window.find_first_not_of('\n', end);
+    return behind == std::string_view::npos ? window.size() : behind;
+  }
+  size_t end = window.size();
+  if (end == text.size()) return end;
+  // Nowhere to cut: at least not inside a character.
+  for (int i = 0; i < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80; ++i) --end;
+  return end;
+}
+
+}  // namespace primus::data

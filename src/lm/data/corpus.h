@@ -1,0 +1,72 @@
+// Text as it comes: finds the files a user means, and reads them in blocks of whole lines or paragraphs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace primus::data {
+
+enum class InputKind { kText, kJsonLines };
+enum class Compression { kNone, kGzip, kZstd };
+
+struct InputFile {
+  Path path;
+  InputKind kind = InputKind::kText;
+  Compression compression = Compression::kNone;
+  uint64_t size = 0;  // bytes on disk
+};
+
+// The files that `patterns` name: files, folders (all text and JSON-lines files below them), globs; in order,
+// those of a folder or glob sorted. .jsonl, .json and .ndjson hold one JSON value a line; anything else named
+// is text; .gz and .zst behind either are unpacked. Error(kInvalid) for a pattern that names nothing,
+// kUnsupported for Parquet.
+std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns);
+
+// A stretch of one file.
+struct TextBlock {
+  size_t file = 0;  // index in the list of files
+  int64_t first_line = 1;
+  std::string text;           // whole lines; for plain text, whole parts
+  std::vector<size_t> parts;  // for plain text: where each part ends in `text`
+  bool begins_file = false, ends_file = false;
+  uint64_t position = 0;  // bytes of the file, as it lies on disk, that were read up to here
+};
+
+// Reads files one after another. Plain text is cut into parts at paragraph ends (line ends, blanks, where
+// there are none): a 32nd of the file, at least 1 KB and at most 64 KB, so that even one file can be divided
+// into training and validation data. The cuts depend on the file alone. Memory: one block, which is as long
+// as the longest line needs. Not thread-safe.
+class BlockReader {
+ public:
+  static constexpr size_t kBlockSize = 256 << 10;
+
+  explicit BlockReader(std::vector<InputFile> files, size_t block_size = kBlockSize);
+  ~BlockReader();
+  // False at the end. Every file gives at least one block, which may be empty.
+  bool next(TextBlock& block);
+  const std::vector<InputFile>& files() const { return files_; }
+
+ private:
+  class Source;
+  void fill(size_t wanted);
+  void take(size_t size, TextBlock& block);
+  void next_lines(TextBlock& block);
+  void next_parts(TextBlock& block);
+
+  std::vector<InputFile> files_;
+  size_t block_size_;
+  size_t file_ = 0;
+  std::unique_ptr<Source> source_;  // of the current file
+  std::string buffer_;              // read and not given out
+  bool at_end_ = false;             // the buffer holds the rest of the file
+  int64_t line_ = 1;
+};
+
+// Where to cut the next part off `text`: behind about `target` bytes, at most twice as many.
+size_t part_end(std::string_view text, size_t target);
+
+}  // namespace primus::data

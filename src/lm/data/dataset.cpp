@@ -1,0 +1,325 @@
+// open_datasets: from what the user names to train, valid and test data sets.
+#include "lm/data/dataset.h"
+
+#define XXH_INLINE_ALL
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <random>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "lm/data/corpus.h"
+#include "lm/data/gpt_dataset.h"
+#include "lm/data/numpy_random.h"
+#include "lm/data/tokenize.h"
+
+namespace primus::data {
+
+namespace {
+
+constexpr int64_t kCacheVersion = 1;  // counts changes in how text becomes tokens
+// How many more samples each part of a blend prepares than its share (Megatron's mid_level_dataset_surplus).
+constexpr double kSurplus = 0.005;
+constexpr std::array<std::string_view, 3> kSplitNames = {"train", "valid", "test"};
+
+struct BlendList {
+  std::vector<std::string> paths;
+  std::vector<double> weights;  // normalised; empty without weights
+};
+
+std::optional<double> parse_weight(std::string_view text) {
+  double value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (result.ec != std::errc() || result.ptr != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::vector<double> normalized(const std::vector<double>& weights) {
+  const double sum = pairwise_sum(weights);
+  std::vector<double> result;
+  for (const double weight : weights) result.push_back(weight / sum);
+  return result;
+}
+
+// A list of paths, or of weights and paths in turn: the latter where the length is even and every first is a
+// number.
+BlendList parse_blend(const std::vector<std::string>& list) {
+  BlendList blend;
+  if (list.size() % 2 == 0) {
+    for (size_t i = 0; i < list.size(); i += 2) {
+      if (const auto weight = parse_weight(list[i])) blend.weights.push_back(*weight);
+    }
+  }
+  if (blend.weights.empty()) {
+    blend.paths = list;
+    return blend;
+  }
+  if (blend.weights.size() != list.size() / 2) {
+    throw invalid("some entries of the data path have a weight and some have none",
+                  "write weight and path in turn, or paths alone");
+  }
+  for (size_t i = 0; i < list.size(); i += 2) {
+    const double weight = blend.weights[i / 2];
+    if (!(weight >= 0) || !std::isfinite(weight))
+      throw invalid(fmt::format("'{}' is no blend weight", list[i]));
+    blend.paths.push_back(list[i + 1]);
+  }
+  if (!(pairwise_sum(blend.weights) > 0)) throw invalid("the blend weights add up to zero");
+  blend.weights = normalized(blend.weights);
+  return blend;
+}
+
+class Opener {
+ public:
+  Opener(const DataOptions& options, const Tokenizer& tokenizer)
+      : options_(options),
+        tokenizer_(tokenizer),
+        requested_{options.train_samples, options.valid_samples, options.test_samples} {
+    const SpecialIds& special = tokenizer.special_ids();
+    rules_.vocab_size = options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size();
+    // A padding id that has another role as well would hide real tokens from the loss.
+    if (special.pad && special.pad != special.eos && special.pad != special.eod &&
+        special.pad != special.bos) {
+      rules_.pad = special.pad;
+    }
+    if (options.eod_mask_loss) {
+      if (!special.eod) throw invalid("eod_mask_loss needs a tokenizer with an end-of-document token");
+      rules_.loss_end = special.eod;
+    }
+  }
+
+  Datasets run() {
+    const std::array<const std::vector<std::string>*, 3> per_split = {
+        &options_.train_data_path, &options_.valid_data_path, &options_.test_data_path};
+    const bool separate = !per_split[0]->empty() || !per_split[1]->empty() || !per_split[2]->empty();
+    const int kinds = int{options_.mock_data} + int{!options_.data_path.empty()} + int{separate};
+    if (kinds != 1) {
+      throw invalid(
+          kinds == 0 ? "there is no training data" : "the training data is given in more than one way",
+          "set data_path, or train_data_path and its kin, or mock_data: true");
+    }
+    Splits result;
+    if (options_.mock_data) {
+      result = open_mock();
+    } else if (!separate) {
+      result = open_shared(parse_blend(options_.data_path));
+    } else {
+      for (size_t split = 0; split < 3; ++split) {
+        if (requested_[split] == 0) continue;
+        if (per_split[split]->empty()) {
+          throw invalid(fmt::format("there is no {} data", kSplitNames[split]),
+                        fmt::format("set {}_data_path, or request no {} samples", kSplitNames[split],
+                                    kSplitNames[split]));
+        }
+        result[split] = open_blend(parse_blend(*per_split[split]), split, std::nullopt);
+      }
+    }
+    return {std::move(result[0]), std::move(result[1]), std::move(result[2]), std::move(notes_)};
+  }
+
+ private:
+  using Splits = std::array<std::unique_ptr<const Dataset>, 3>;
+
+  Splits open_mock() {
+    if (!tokenizer_.special_ids().eod)
+      throw invalid("mock data needs a tokenizer with an end-of-document token");
+    const auto source = make_mock_source(tokenizer_.vocab_size(), *tokenizer_.special_ids().eod);
+    Splits result;
+    for (size_t split = 0; split < 3; ++split) {
+      if (requested_[split] > 0) result[split] = open_split(source, split, "1,1,1", requested_[split]);
+    }
+    return result;
+  }
+
+  Splits open_shared(const BlendList& blend) {
+    const std::string shares = options_.split.empty() ? "969, 30, 1" : options_.split;
+    Splits result;
+    for (size_t split = 0; split < 3; ++split) {
+      if (requested_[split] > 0) result[split] = open_blend(blend, split, shares);
+    }
+    return result;
+  }
+
+  // One split of a blend. `shares`: what part of each data set it is; nothing: all of it.
+  std::unique_ptr<const Dataset> open_blend(const BlendList& blend, size_t split,
+                                            const std::optional<std::string>& shares) {
+    const int64_t requested = requested_[split];
+    // Data of its own that is a single set needs no blend, weighted or not.
+    if (blend.paths.size() == 1 && (blend.weights.empty() || !shares)) {
+      return open_split(source(blend.paths[0]), split, shares, requested);
+    }
+    if (blend.paths.size() > UINT16_MAX)
+      throw unsupported("a blend of more than 65535 data sets is not supported");
+    std::vector<std::unique_ptr<const Dataset>> datasets;
+    int64_t size = 0;
+    for (size_t i = 0; i < blend.paths.size(); ++i) {
+      int64_t samples = -1;  // one epoch
+      if (!blend.weights.empty()) {
+        const double target = std::ceil(static_cast<double>(requested) * blend.weights[i]);
+        size += static_cast<int64_t>(target);
+        samples = static_cast<int64_t>(std::ceil(target * (1 + kSurplus)));
+      }
+      datasets.push_back(open_split(source(blend.paths[i]), split, shares, samples));
+    }
+    std::vector<double> weights = blend.weights;
+    if (weights.empty()) {
+      int64_t available = 0;
+      for (const auto& dataset : datasets) {
+        weights.push_back(static_cast<double>(dataset->size()));
+        available += dataset->size();
+      }
+      size = std::min(requested, available);
+      if (size < requested) {
+        notes_.push_back(
+            fmt::format("the {} blend holds {} samples where {} are requested; with weights it would repeat",
+                        kSplitNames[split], size, requested));
+      }
+    }
+    return std::make_unique<BlendedDataset>(std::move(datasets),
+                                            build_blend_order(normalized(weights), size));
+  }
+
+  std::unique_ptr<const Dataset> open_split(std::shared_ptr<const TokenSource> source, size_t split,
+                                            const std::optional<std::string>& shares, int64_t samples) {
+    const int64_t all = source->sequences();
+    check_length(*source);
+    const Share share = shares ? split_sequences(*shares, all)[split] : Share{0, all};
+    const OrderOptions order{share.first, share.last, options_.seq_length, samples, options_.seed};
+    return std::make_unique<GptDataset>(std::move(source), order, rules_, kSplitNames[split]);
+  }
+
+  // Megatron repeats a short split within one sample; a data set that cannot fill one at all is a mistake.
+  void check_length(const TokenSource& source) const {
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < source.sequences(); ++i) {
+      tokens += source.length(i);
+      if (tokens > options_.seq_length) return;
+    }
+    if (tokens == 0) throw invalid(fmt::format("{} is empty: there is nothing to train on", source.name()));
+    throw invalid(
+        fmt::format("{} holds {} tokens, fewer than the {} of one sample (seq_length {} and its last label)",
+                    source.name(), tokens, options_.seq_length + 1, options_.seq_length),
+        "shorten seq_length, or add data");
+  }
+
+  // A data set by its prefix, or text that is tokenised first. The splits share it.
+  std::shared_ptr<const TokenSource> source(const std::string& path) {
+    for (const auto& [known, opened] : sources_) {
+      if (known == path) return opened;
+    }
+    std::shared_ptr<const TokenSource> opened =
+        IndexedDataset::open(IndexedDataset::exists(path) ? Path(path) : tokenized(path));
+    sources_.emplace_back(path, opened);
+    return opened;
+  }
+
+  // The prefix of the tokens of text files, made now unless the cache has them.
+  Path tokenized(const std::string& pattern) {
+    if (!Env::posix().status(pattern) && pattern.find_first_of("*?[") == std::string::npos) {
+      throw invalid(fmt::format("there is no data '{}'", pattern),
+                    "a data path is a text or JSON-lines file, a folder or glob of such files, or the common "
+                    "prefix of a "
+                    ".bin and an .idx file");
+    }
+    if (pattern.ends_with(".bin") || pattern.ends_with(".idx")) {
+      throw invalid(fmt::format("the data path '{}' names one of a pair of files", pattern),
+                    fmt::format("leave out the extension: {}", pattern.substr(0, pattern.size() - 4)));
+    }
+    const std::vector<InputFile> files = find_inputs({pattern});
+    uint64_t bytes = 0;
+    for (const InputFile& file : files) bytes += file.size;
+    if (bytes == 0) throw invalid(fmt::format("'{}' is empty: there is nothing to train on", pattern));
+    const Path cache =
+        options_.cache_dir.empty() ? files.front().path.parent_path() / ".primus-cache" : options_.cache_dir;
+    const Path folder = cache / fmt::format("{:016x}", cache_key(files));
+    const Path prefix = tokenized_prefix(folder / "tokens", options_.json_key);
+    if (!IndexedDataset::exists(prefix)) build_cache(pattern, cache, folder);
+    return prefix;
+  }
+
+  // Everything the tokens depend on: contents, not names or dates.
+  uint64_t cache_key(const std::vector<InputFile>& files) const {
+    XXH3_state_t state;
+    XXH3_64bits_reset(&state);
+    const auto add = [&state](const void* bytes, size_t size) { XXH3_64bits_update(&state, bytes, size); };
+    const auto add_number = [&add](uint64_t number) { add(&number, sizeof number); };
+    add_number(static_cast<uint64_t>(kCacheVersion));
+    add_number(tokenizer_.fingerprint());
+    add_number(static_cast<uint64_t>(options_.append_eod) | static_cast<uint64_t>(options_.skip_bad) << 1);
+    add(options_.json_key.data(), options_.json_key.size());
+    std::vector<std::byte> buffer(1 << 20);
+    for (const InputFile& input : files) {
+      add_number(static_cast<uint64_t>(input.kind) | static_cast<uint64_t>(input.compression) << 8);
+      add_number(input.size);
+      const auto file = Env::posix().open(input.path, OpenMode::kRead);
+      for (uint64_t offset = 0;;) {
+        const size_t count = file->read_at(buffer, offset);
+        if (count == 0) break;
+        add(buffer.data(), count);
+        offset += count;
+      }
+    }
+    return XXH3_64bits_digest(&state);
+  }
+
+  // Builds in a folder of its own and gives it its name at the end: other processes see all of it or nothing.
+  void build_cache(const std::string& pattern, const Path& cache, const Path& folder) {
+    make_folders(cache);
+    std::random_device random;
+    const Path temporary = folder.string() + fmt::format(".tmp-{:08x}{:08x}", random(), random());
+    make_folders(temporary);
+    try {
+      TokenizeOptions tokenize;
+      tokenize.inputs = {pattern};
+      tokenize.json_keys = {options_.json_key};
+      tokenize.output_prefix = temporary / "tokens";
+      tokenize.append_eod = options_.append_eod && tokenizer_.special_ids().eod.has_value();
+      tokenize.skip_bad = options_.skip_bad;
+      tokenize.workers = options_.workers;
+      const TokenizeResult result = tokenize_corpus(tokenize, tokenizer_, options_.progress);
+      if (result.skipped_lines > 0) {
+        notes_.push_back(fmt::format("{}: left out {} broken lines, the first at {}", pattern,
+                                     result.skipped_lines, result.first_skipped));
+      }
+      try {
+        Env::posix().rename(temporary, folder);
+        Env::posix().sync_folder(cache);
+      } catch (const FileError&) {
+        // Another process was faster, with the same result.
+        if (!IndexedDataset::exists(tokenized_prefix(folder / "tokens", options_.json_key))) throw;
+        remove_tree(temporary);
+      }
+    } catch (...) {
+      remove_tree(temporary);
+      throw;
+    }
+  }
+
+  const DataOptions& options_;
+  const Tokenizer& tokenizer_;
+  const std::array<int64_t, 3> requested_;
+  TokenRules rules_;
+  std::vector<std::string> notes_;
+  std::vector<std::pair<std::string, std::shared_ptr<const TokenSource>>> sources_;
+};
+
+}  // namespace
+
+Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer) {
+  if (options.seq_length < 1) throw invalid(fmt::format("seq_length is {}", options.seq_length));
+  if (options.seed < 0 || options.seed > UINT32_MAX) {
+    throw invalid(fmt::format("the data seed {} is not of [0, 2^32)", options.seed));
+  }
+  for (const int64_t samples : {options.train_samples, options.valid_samples, options.test_samples}) {
+    if (samples < 0) throw invalid(fmt::format("{} samples are requested", samples));
+  }
+  return Opener(options, tokenizer).run();
+}
+
+}  // namespace primus::data

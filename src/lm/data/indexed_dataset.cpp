@@ -1,0 +1,337 @@
+#include "lm/data/indexed_dataset.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace primus::data {
+
+static_assert(std::endian::native == std::endian::little, "the files are little-endian");
+
+namespace {
+
+constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
+constexpr uint64_t kVersion = 1;
+constexpr size_t kHeader = 34;
+
+Path with_extension(const Path& prefix, const char* extension) { return prefix.string() + extension; }
+
+template <class T>
+void append_bytes(std::string& out, const T& value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+Error broken(const Path& prefix, std::string what) {
+  return invalid(std::move(what), "make the data set again, or copy it again").at(prefix.string() + ".idx");
+}
+
+template <class T>
+void widen(const std::byte* from, std::span<int32_t> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    T value;
+    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+    out[i] = static_cast<int32_t>(value);
+  }
+}
+
+template <class T>
+void narrow(std::span<const int32_t> tokens, std::string& out) {
+  const size_t before = out.size();
+  out.resize(before + tokens.size() * sizeof(T));
+  char* to = out.data() + before;
+  for (const int32_t token : tokens) {
+    const T value = static_cast<T>(token);
+    std::memcpy(to, &value, sizeof(T));
+    to += sizeof(T);
+  }
+}
+
+bool holds(TokenType type, int32_t token) {
+  switch (type) {
+    case TokenType::kU8:
+      return std::in_range<uint8_t>(token);
+    case TokenType::kI8:
+      return std::in_range<int8_t>(token);
+    case TokenType::kI16:
+      return std::in_range<int16_t>(token);
+    case TokenType::kU16:
+      return std::in_range<uint16_t>(token);
+    case TokenType::kI32:
+    case TokenType::kI64:
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int token_size(TokenType type) {
+  switch (type) {
+    case TokenType::kU8:
+    case TokenType::kI8:
+      return 1;
+    case TokenType::kI16:
+    case TokenType::kU16:
+      return 2;
+    case TokenType::kI32:
+      return 4;
+    case TokenType::kI64:
+      return 8;
+  }
+  return 0;
+}
+
+std::string_view token_name(TokenType type) {
+  switch (type) {
+    case TokenType::kU8:
+      return "uint8";
+    case TokenType::kI8:
+      return "int8";
+    case TokenType::kI16:
+      return "int16";
+    case TokenType::kU16:
+      return "uint16";
+    case TokenType::kI32:
+      return "int32";
+    case TokenType::kI64:
+      return "int64";
+  }
+  return "";
+}
+
+TokenType token_type_for(int64_t vocab_size) {
+  return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32;
+}
+
+bool IndexedDataset::exists(const Path& prefix) {
+  return Env::posix().status(with_extension(prefix, ".idx")).has_value() &&
+         Env::posix().status(with_extension(prefix, ".bin")).has_value();
+}
+
+std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix) {
+  for (const char* extension : {".idx", ".bin"}) {
+    const auto status = Env::posix().status(with_extension(prefix, extension));
+    if (status && status->type == FileStatus::Type::kFile) continue;
+    throw invalid(fmt::format("there is no data file '{}{}'", prefix.string(), extension),
+                  "a data path names both files without .bin and .idx");
+  }
+  std::shared_ptr<IndexedDataset> result(new IndexedDataset());
+  IndexedDataset& d = *result;
+  d.prefix_ = prefix;
+  d.index_ = Env::posix().map(with_extension(prefix, ".idx"));
+  d.data_ = Env::posix().map(with_extension(prefix, ".bin"));
+  const std::span<const std::byte> index = d.index_.bytes();
+  if (index.size() < kHeader)
+    throw broken(prefix, fmt::format("the index is only {} bytes long", index.size()));
+  if (std::memcmp(index.data(), kMagic.data(), kMagic.size()) != 0) {
+    throw broken(prefix, "this is not an index of a data set (it does not begin with MMIDIDX)");
+  }
+  const std::byte* const p = index.data();
+  if (const auto version = load<uint64_t>(p + 9, 0); version != kVersion) {
+    throw broken(prefix, fmt::format("the index has format version {}, not {}", version, kVersion));
+  }
+  d.type_ = TokenType(std::to_integer<uint8_t>(p[17]));
+  if (token_size(d.type_) == 0) {
+    throw broken(prefix,
+                 fmt::format("the index names the data type {}, which is none of tokens", int(d.type_)));
+  }
+  d.sequences_ = checked_cast<int64_t>(load<uint64_t>(p + 18, 0), "sequences in " + prefix.string() + ".idx");
+  const auto starts =
+      checked_cast<int64_t>(load<uint64_t>(p + 26, 0), "documents in " + prefix.string() + ".idx");
+  const int64_t needed = checked_add(checked_add(checked_mul<int64_t>(d.sequences_, 12, "index size"),
+                                                 checked_mul<int64_t>(starts, 8, "index size"), "index size"),
+                                     static_cast<int64_t>(kHeader), "index size");
+  const auto size = static_cast<int64_t>(index.size());
+  if (size == needed + d.sequences_ && d.sequences_ > 0) {
+    throw unsupported("multimodal data sets are not supported").at(prefix.string() + ".idx");
+  }
+  if (size != needed || starts < 1) {
+    throw broken(
+        prefix, fmt::format("the index has {} bytes where {} sequences and {} document entries need {}", size,
+                            d.sequences_, starts, needed));
+  }
+  d.documents_ = starts - 1;
+  d.lengths_ = p + kHeader;
+  d.pointers_ = d.lengths_ + 4 * d.sequences_;
+  d.document_starts_ = d.pointers_ + 8 * d.sequences_;
+  d.check();
+  for (int64_t i = 0; i < d.sequences_; ++i) d.tokens_ += d.length(i);
+  return result;
+}
+
+void IndexedDataset::check() const {
+  const auto size = static_cast<int64_t>(data_.bytes().size());
+  const int64_t item = token_size(type_);
+  for (int64_t i = 0; i < sequences_; ++i) {
+    const int64_t pointer = load<int64_t>(pointers_, i);
+    const int64_t bytes = int64_t{length(i)} * item;
+    if (bytes < 0) throw broken(prefix_, fmt::format("sequence {} has the length {}", i, length(i)));
+    if (pointer < 0 || pointer > size || bytes > size - pointer) {
+      throw broken(prefix_, fmt::format("sequence {} lies at bytes {} to {}, but '{}.bin' has {}", i, pointer,
+                                        static_cast<uint64_t>(pointer) + static_cast<uint64_t>(bytes),
+                                        prefix_.string(), size));
+    }
+  }
+  int64_t previous = 0;
+  for (int64_t i = 0; i <= documents_; ++i) {
+    const int64_t start = document_start(i);
+    if (start < previous || start > sequences_ || (i == 0 && start != 0)) {
+      throw broken(prefix_, fmt::format("document {} begins at sequence {} of {}", i, start, sequences_));
+    }
+    previous = start;
+  }
+  if (previous != sequences_) {
+    throw broken(prefix_, fmt::format("the documents end at sequence {} of {}", previous, sequences_));
+  }
+}
+
+void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int32_t> out) const {
+  const std::byte* from =
+      data_.bytes().data() + load<int64_t>(pointers_, sequence) + offset * int64_t{token_size(type_)};
+  switch (type_) {
+    case TokenType::kU8:
+      return widen<uint8_t>(from, out);
+    case TokenType::kI8:
+      return widen<int8_t>(from, out);
+    case TokenType::kI16:
+      return widen<int16_t>(from, out);
+    case TokenType::kU16:
+      return widen<uint16_t>(from, out);
+    case TokenType::kI32:
+      return widen<int32_t>(from, out);
+    case TokenType::kI64:
+      break;
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto value = load<int64_t>(from, static_cast<int64_t>(i));
+    if (!std::in_range<int32_t>(value)) {
+      throw invalid(fmt::format("sequence {} of '{}' holds the token {}", sequence, name(), value));
+    }
+    out[i] = static_cast<int32_t>(value);
+  }
+}
+
+IndexedDatasetWriter::IndexedDatasetWriter(Path prefix, TokenType type, Env& env)
+    : env_(env), prefix_(std::move(prefix)), type_(type) {
+  if (prefix_.has_parent_path()) make_folders(prefix_.parent_path(), env_);
+  data_ = env_.open(temporary(".bin"), OpenMode::kWrite);
+}
+
+IndexedDatasetWriter::~IndexedDatasetWriter() {
+  if (finished_) return;
+  data_.reset();
+  try {
+    env_.remove_file(temporary(".bin"));
+    if (env_.status(temporary(".idx"))) env_.remove_file(temporary(".idx"));
+  } catch (const Error&) {
+    // The error that brought us here matters more.
+  }
+}
+
+Path IndexedDatasetWriter::temporary(const char* extension) const {
+  return fmt::format("{}{}.tmp-{}", prefix_.string(), extension, ::getpid());
+}
+
+void IndexedDatasetWriter::add_sequence(std::span<const int32_t> tokens) {
+  for (const int32_t token : tokens) {
+    if (!holds(type_, token)) {
+      throw invalid(fmt::format("the token {} does not fit {} tokens", token, token_name(type_)));
+    }
+  }
+  lengths_.push_back(checked_cast<int32_t>(tokens.size(), "tokens in one sequence"));
+  tokens_ += static_cast<int64_t>(tokens.size());
+  switch (type_) {
+    case TokenType::kU8:
+      narrow<uint8_t>(tokens, buffer_);
+      break;
+    case TokenType::kI8:
+      narrow<int8_t>(tokens, buffer_);
+      break;
+    case TokenType::kI16:
+      narrow<int16_t>(tokens, buffer_);
+      break;
+    case TokenType::kU16:
+      narrow<uint16_t>(tokens, buffer_);
+      break;
+    case TokenType::kI32:
+      narrow<int32_t>(tokens, buffer_);
+      break;
+    case TokenType::kI64:
+      narrow<int64_t>(tokens, buffer_);
+      break;
+  }
+  if (buffer_.size() >= 1 << 20) flush();
+}
+
+void IndexedDatasetWriter::end_document() { document_starts_.push_back(sequences()); }
+
+void IndexedDatasetWriter::append(const IndexedDataset& other) {
+  if (other.token_type() != type_) {
+    throw invalid(fmt::format("'{}' holds {} tokens, not {}", other.name(), token_name(other.token_type()),
+                              token_name(type_)),
+                  "only data sets of one token type can be joined");
+  }
+  std::vector<int32_t> tokens;
+  for (int64_t document = 0; document < other.documents(); ++document) {
+    for (int64_t i = other.document_start(document); i < other.document_start(document + 1); ++i) {
+      tokens.resize(static_cast<size_t>(other.length(i)));
+      other.read(i, 0, tokens);
+      add_sequence(tokens);
+    }
+    end_document();
+  }
+}
+
+void IndexedDatasetWriter::flush() {
+  if (!buffer_.empty()) data_->append(as_bytes(buffer_));
+  buffer_.clear();
+}
+
+void IndexedDatasetWriter::finish() {
+  flush();
+  data_->sync();
+  data_->close();
+  const auto index = env_.open(temporary(".idx"), OpenMode::kWrite);
+  std::string part(kMagic);
+  append_bytes(part, kVersion);
+  append_bytes(part, static_cast<uint8_t>(type_));
+  append_bytes(part, static_cast<uint64_t>(lengths_.size()));
+  append_bytes(part, static_cast<uint64_t>(document_starts_.size()));
+  const auto write = [&index](const auto& bytes) { index->append(std::as_bytes(std::span(bytes))); };
+  write(part);
+  write(lengths_);
+  // The pointers are a running sum; they are made piece by piece rather than kept.
+  std::vector<int64_t> pointers;
+  int64_t pointer = 0;
+  for (const int32_t length : lengths_) {
+    pointers.push_back(pointer);
+    pointer += int64_t{length} * token_size(type_);
+    if (pointers.size() == 1 << 16) {
+      write(pointers);
+      pointers.clear();
+    }
+  }
+  write(pointers);
+  write(document_starts_);
+  index->sync();
+  index->close();
+  // A reader needs the index: an old one goes first and the new one comes last, so that no index ever stands
+  // beside data that it does not describe.
+  const Path folder = prefix_.has_parent_path() ? prefix_.parent_path() : Path(".");
+  if (env_.status(with_extension(prefix_, ".idx"))) {
+    env_.remove_file(with_extension(prefix_, ".idx"));
+    env_.sync_folder(folder);
+  }
+  env_.rename(temporary(".bin"), with_extension(prefix_, ".bin"));
+  env_.rename(temporary(".idx"), with_extension(prefix_, ".idx"));
+  env_.sync_folder(folder);
+  finished_ = true;
+}
+
+}  // namespace primus::data

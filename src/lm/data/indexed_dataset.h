@@ -1,0 +1,111 @@
+// Megatron's indexed data sets: tokens in PREFIX.bin, their places in PREFIX.idx
+// (docs/formats/indexed-dataset.md).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+
+namespace primus::data {
+
+// Numbered sequences of tokens. Thread-safe.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  virtual int64_t sequences() const = 0;
+  virtual int32_t length(int64_t sequence) const = 0;
+  // Tokens [offset, offset + out.size()) of a sequence; the range must lie inside it. Error(kInvalid) for a
+  // token that no int32 holds.
+  virtual void read(int64_t sequence, int64_t offset, std::span<int32_t> out) const = 0;
+  virtual std::string name() const = 0;
+};
+
+// How a token is stored; the numbers are the format's codes.
+enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
+int token_size(TokenType type);               // in bytes
+std::string_view token_name(TokenType type);  // "uint16"
+// What Megatron's writer takes for a vocabulary.
+TokenType token_type_for(int64_t vocab_size);
+
+// Reads one data set through memory maps: opening checks the whole index but keeps nothing of it in memory.
+class IndexedDataset final : public TokenSource {
+ public:
+  // Error(kInvalid) for a missing, truncated or inconsistent file; kIo.
+  static std::shared_ptr<const IndexedDataset> open(const Path& prefix);
+  static bool exists(const Path& prefix);
+
+  int64_t sequences() const override { return sequences_; }
+  int32_t length(int64_t sequence) const override { return load<int32_t>(lengths_, sequence); }
+  void read(int64_t sequence, int64_t offset, std::span<int32_t> out) const override;
+  std::string name() const override { return prefix_.string(); }
+
+  int64_t documents() const { return documents_; }
+  // First sequence of a document in [0, documents]; document `documents` begins at the end.
+  int64_t document_start(int64_t document) const { return load<int64_t>(document_starts_, document); }
+  int64_t tokens() const { return tokens_; }
+  TokenType token_type() const { return type_; }
+
+ private:
+  IndexedDataset() = default;
+  void check() const;
+  // The index's arrays are not aligned.
+  template <class T>
+  static T load(const std::byte* base, int64_t i) {
+    T value;
+    std::memcpy(&value, base + static_cast<size_t>(i) * sizeof(T), sizeof(T));
+    return value;
+  }
+
+  Path prefix_;
+  MappedFile index_, data_;
+  TokenType type_ = TokenType::kU16;
+  int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;
+  const std::byte* lengths_ = nullptr;
+  const std::byte* pointers_ = nullptr;
+  const std::byte* document_starts_ = nullptr;
+};
+
+// Writes a data set, byte for byte as Megatron's builder does. The files appear under their names in
+// finish(), complete and synced, the index last; an object that is dropped before leaves nothing. Not
+// thread-safe.
+class IndexedDatasetWriter {
+ public:
+  IndexedDatasetWriter(Path prefix, TokenType type, Env& env = Env::posix());
+  ~IndexedDatasetWriter();
+  IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
+  IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
+
+  // Error(kInvalid) for a token that the type cannot hold.
+  void add_sequence(std::span<const int32_t> tokens);
+  // Ends the document that the sequences since the last call form; it may have none.
+  void end_document();
+  // All sequences and documents of another data set of the same type.
+  void append(const IndexedDataset& other);
+  void finish();
+
+  int64_t sequences() const { return static_cast<int64_t>(lengths_.size()); }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  void flush();
+  Path temporary(const char* extension) const;
+
+  Env& env_;
+  Path prefix_;
+  TokenType type_;
+  std::unique_ptr<File> data_;
+  std::string buffer_;
+  std::vector<int32_t> lengths_;
+  std::vector<int64_t> document_starts_{0};
+  int64_t tokens_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace primus::data

@@ -1,0 +1,57 @@
+// The texts in JSON lines: one object a line, of which some keys hold a text or a list of texts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "lm/data/corpus.h"
+
+namespace primus::data {
+
+// The texts of one key in one line; their memory is used again for the next.
+class JsonTexts {
+ public:
+  std::span<const std::string> strings() const { return std::span(strings_).first(count_); }
+
+ private:
+  friend class JsonLines;
+  std::string& next() {
+    if (count_ == strings_.size()) strings_.emplace_back();
+    return strings_[count_++];
+  }
+  bool found_ = false;
+  size_t count_ = 0;
+  std::vector<std::string> strings_;
+};
+
+// Not thread-safe: one per worker.
+class JsonLines {
+ public:
+  JsonLines(std::vector<std::string> keys, bool skip_bad);
+
+  // Calls document(texts of each key) for every line of the block that is not blank. Error(kInvalid) at
+  // "file:line:column" for a line that is no JSON object, lacks a key, or holds something else than text
+  // there; with skip_bad such lines are left out.
+  void read(const TextBlock& block, std::string_view file,
+            FunctionRef<void(std::span<const JsonTexts>)> document);
+
+  // Lines left out of the last block, and why the first was.
+  uint64_t skipped() const { return skipped_; }
+  const std::string& first_skipped() const { return first_skipped_; }
+
+ private:
+  void read_line(std::string_view text, std::string_view file, int64_t line);
+
+  std::vector<std::string> keys_;
+  bool skip_bad_;
+  std::vector<JsonTexts> texts_;  // one per key
+  std::string key_;
+  uint64_t skipped_ = 0;
+  std::string first_skipped_;
+};
+
+}  // namespace primus::data

@@ -1,0 +1,44 @@
+// Text and JSON lines to .bin/.idx: what Megatron's tools/preprocess_data.py does, in parallel.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "lm/data/dataset.h"
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus::data {
+
+struct TokenizeOptions {
+  std::vector<std::string> inputs;  // as find_inputs takes them
+  std::vector<std::string> json_keys = {"text"};
+  Path output_prefix;       // writes <output_prefix>_<key>_document.bin and .idx
+  bool append_eod = false;  // after each document that is not empty
+  bool skip_bad = false;    // leave out broken lines and count them
+  bool add_special = true;  // the tokenizer's own bos and eos around each text
+  int workers = 0;          // threads; 0: one per core
+};
+
+struct TokenizeResult {
+  std::vector<Path> prefixes;  // one per JSON key
+  uint64_t bytes = 0;          // of input, as it lies on disk
+  uint64_t documents = 0;
+  uint64_t sequences = 0, tokens = 0;  // of all keys
+  uint64_t skipped_lines = 0;
+  std::string first_skipped;  // "file:line:column: why"
+  double seconds = 0;
+};
+
+// One JSON line is one document: the key's string is its only sequence, a list of strings gives one each;
+// sequences without tokens are left out. One plain-text file is one document under the first key, a sequence
+// per part (corpus.h). The result does not depend on the number of workers; the files appear complete or not
+// at all. Errors: kInvalid with "file:line:column" for a broken line or a missing key, or without input; kIo.
+TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& tokenizer,
+                               const TokenizeProgressFn& progress = {});
+
+// The prefix of one key's data set.
+Path tokenized_prefix(const Path& output_prefix, const std::string& key);
+
+}  // namespace primus::data

@@ -1,0 +1,41 @@
+#include "lm/data/train_tokenizer.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "lm/data/corpus.h"
+#include "lm/data/json_lines.h"
+
+namespace primus::data {
+
+std::string train_tokenizer(const TrainTokenizerOptions& options,
+                            const std::function<void(const TrainTokenizerProgress&)>& progress) {
+  if (options.inputs.empty()) throw invalid("there is no input to train a tokenizer on");
+  BpeTrainer trainer(options.bpe);
+  BlockReader reader(find_inputs(options.inputs));
+  JsonLines lines({options.json_key}, options.skip_bad);
+  TrainTokenizerProgress state;
+  for (const InputFile& file : reader.files()) state.bytes_total += file.size;
+  uint64_t bytes_before = 0;  // of the files already read
+  TextBlock block;
+  while (reader.next(block)) {
+    const InputFile& file = reader.files()[block.file];
+    if (file.kind == InputKind::kText) {
+      trainer.add(block.text);
+    } else {
+      lines.read(block, file.path.string(), [&trainer](std::span<const JsonTexts> keys) {
+        for (const std::string& text : keys.front().strings()) trainer.add(text);
+      });
+    }
+    state.bytes_done = bytes_before + block.position;
+    if (block.ends_file) bytes_before += file.size;
+    if (progress) progress(state);
+  }
+  return trainer.train([&](int64_t done, int64_t wanted) {
+    state.merges_done = done;
+    state.merges_wanted = wanted;
+    if (progress) progress(state);
+  });
+}
+
+}  // namespace primus::data

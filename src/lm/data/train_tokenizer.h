@@ -1,0 +1,29 @@
+// Trains a byte-level BPE tokenizer on text files and JSON lines.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lm/tokenizer/bpe_trainer.h"
+
+namespace primus::data {
+
+struct TrainTokenizerProgress {
+  uint64_t bytes_done = 0, bytes_total = 0;    // of the inputs read
+  int64_t merges_done = 0, merges_wanted = 0;  // after all were read
+};
+
+struct TrainTokenizerOptions {
+  std::vector<std::string> inputs;  // as find_inputs takes them
+  std::string json_key = "text";
+  bool skip_bad = false;
+  BpeTrainerOptions bpe;
+};
+
+// The tokenizer.json. Errors as tokenize_corpus and BpeTrainer.
+std::string train_tokenizer(const TrainTokenizerOptions& options,
+                            const std::function<void(const TrainTokenizerProgress&)>& progress = {});
+
+}  // namespace primus::data

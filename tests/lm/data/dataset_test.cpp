@@ -1,0 +1,309 @@
+#include "lm/data/dataset.h"
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "base/error.h"
+#include "data_test_util.h"
+#include "lm/data/batch_loader.h"
+#include "lm/data/gpt_dataset.h"
+#include "lm/tokenizer/simple.h"
+
+namespace primus::data {
+namespace {
+
+using testing::HasSubstr;
+using Tokens = std::vector<int32_t>;
+
+struct Sample {
+  Tokens tokens;
+  std::vector<float> mask;
+};
+
+Sample sample_of(const Dataset& data, int64_t index) {
+  Sample sample{Tokens(static_cast<size_t>(data.seq_length()) + 1),
+                std::vector<float>(static_cast<size_t>(data.seq_length()))};
+  data.sample(index, sample.tokens, sample.mask);
+  return sample;
+}
+
+std::string some_text(int paragraphs) {
+  std::string text;
+  for (int i = 0; i < paragraphs; ++i) text += "Paragraph " + std::to_string(i) + " says what it says.\n\n";
+  return text;
+}
+
+class OpenDatasets : public testing::Test {
+ protected:
+  OpenDatasets() {
+    options_.seq_length = 16;
+    options_.train_samples = 4;
+    options_.cache_dir = folder_ / "cache";
+  }
+  Datasets open() { return open_datasets(options_, *tokenizer_); }
+  std::string error() {
+    return error_of([this] { open(); });
+  }
+  // Writes a data set of the given sequences and makes it the data path.
+  void use(const std::vector<Tokens>& sequences) {
+    IndexedDatasetWriter writer(folder_ / "d", TokenType::kI32);
+    for (const Tokens& tokens : sequences) {
+      writer.add_sequence(tokens);
+      writer.end_document();
+    }
+    writer.finish();
+    options_.data_path = {(folder_ / "d").string()};
+  }
+
+  TemporaryFolder folder_;
+  DataOptions options_;
+  std::unique_ptr<const Tokenizer> tokenizer_ = make_byte_tokenizer();
+};
+
+TEST_F(OpenDatasets, PlainTextIsTokenizedOnceAndReused) {
+  options_.data_path = {folder_.write("book.txt", some_text(2000))};
+  options_.valid_samples = 2;
+  int calls = 0;
+  options_.progress = [&calls](const TokenizeProgress&) { ++calls; };
+  const Datasets first = open();
+  EXPECT_GT(calls, 0);
+  ASSERT_NE(first.train, nullptr);
+  ASSERT_NE(first.valid, nullptr);
+  EXPECT_EQ(first.test, nullptr);
+  const Sample sample = sample_of(*first.train, 0);
+  EXPECT_THAT(some_text(2000), HasSubstr(tokenizer_->decode(sample.tokens)));
+
+  calls = 0;
+  const Datasets second = open();
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(sample_of(*second.train, 3).tokens, sample_of(*first.train, 3).tokens);
+
+  folder_.write("book.txt", some_text(2001));
+  open();
+  EXPECT_GT(calls, 0) << "other contents, other cache";
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "cache")) {
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos);
+  }
+}
+
+TEST_F(OpenDatasets, JsonLinesFolderAndGlob) {
+  folder_.write("in/a.jsonl", "{\"text\": \"first document, long enough\"}\n{\"text\": \"second\"}\n");
+  folder_.write("in/b.jsonl", "{\"text\": \"third document\"}");
+  folder_.write("in/readme.dat", "not ours");
+  options_.split = "1,0,0";
+  options_.data_path = {(folder_ / "in").string()};
+  const Tokens from_folder = sample_of(*open().train, 0).tokens;
+  options_.data_path = {(folder_ / "in").string() + "/*.jsonl"};
+  EXPECT_EQ(sample_of(*open().train, 0).tokens, from_folder);
+}
+
+TEST_F(OpenDatasets, SamplesShareOneTokenAndEndDocuments) {
+  Tokens tokens(100);
+  std::iota(tokens.begin(), tokens.end(), 1);
+  use({tokens});
+  options_.split = "1";
+  const Datasets sets = open();
+  EXPECT_EQ(sets.train->size(), 6);  // (100 - 1) / 16
+  for (int64_t i = 0; i < sets.train->size(); ++i) {
+    const Sample sample = sample_of(*sets.train, i);
+    EXPECT_EQ((sample.tokens[0] - 1) % 16, 0);
+    EXPECT_EQ(sample.tokens[16], sample.tokens[0] + 16);
+    EXPECT_EQ(sample.mask, std::vector<float>(16, 1.0f));
+  }
+}
+
+TEST_F(OpenDatasets, EodMaskLoss) {
+  Tokens tokens(33, 7);
+  tokens[5] = 256;
+  use({tokens});
+  options_.split = "1";
+  options_.seq_length = 32;
+  options_.train_samples = 1;
+  options_.eod_mask_loss = true;
+  const Sample sample = sample_of(*open().train, 0);
+  for (size_t i = 0; i < 32; ++i) EXPECT_EQ(sample.mask[i], i == 5 ? 0.0f : 1.0f);
+}
+
+TEST_F(OpenDatasets, TenThousandEpochs) {
+  use({Tokens(20, 1), Tokens(21, 2)});
+  options_.split = "1";
+  options_.train_samples = 10'000 * 41 / 16;
+  const Datasets sets = open();
+  EXPECT_GE(sets.train->size(), options_.train_samples);
+  sample_of(*sets.train, sets.train->size() - 1);
+}
+
+TEST_F(OpenDatasets, BlendDrawsByWeight) {
+  for (const char* name : {"one", "two"}) {
+    IndexedDatasetWriter writer(folder_ / name, TokenType::kU16);
+    writer.add_sequence(Tokens(500, name[0]));
+    writer.end_document();
+    writer.finish();
+  }
+  options_.data_path = {"3", (folder_ / "one").string(), "1", (folder_ / "two").string()};
+  options_.split = "1";
+  options_.train_samples = 40;
+  const Datasets sets = open();
+  EXPECT_EQ(sets.train->size(), 40);
+  int ones = 0;
+  for (int64_t i = 0; i < 40; ++i) ones += sample_of(*sets.train, i).tokens[0] == 'o';
+  EXPECT_EQ(ones, 30);
+
+  options_.data_path = {(folder_ / "one").string(), (folder_ / "two").string()};
+  options_.train_samples = 1000;
+  const Datasets plain = open();
+  EXPECT_EQ(plain.train->size(), 2 * (499 / 16)) << "without weights nothing is repeated";
+  ASSERT_EQ(plain.notes.size(), 1u);
+}
+
+TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
+  options_.train_data_path = {folder_.write("t.txt", some_text(50))};
+  options_.valid_data_path = {folder_.write("v.txt", std::string(500, 'v'))};
+  options_.valid_samples = 2;
+  EXPECT_EQ(sample_of(*open().valid, 1).tokens[3], 'v');
+  options_.test_samples = 1;
+  EXPECT_THAT(error(), HasSubstr("there is no test data"));
+}
+
+TEST_F(OpenDatasets, MockData) {
+  options_.mock_data = true;
+  options_.valid_samples = options_.test_samples = 3;
+  const Datasets sets = open();
+  EXPECT_EQ(sample_of(*sets.test, 2).tokens.size(), 17u);
+}
+
+TEST_F(OpenDatasets, NoData) { EXPECT_THAT(error(), HasSubstr("there is no training data")); }
+
+TEST_F(OpenDatasets, MissingFile) {
+  options_.data_path = {(folder_ / "nowhere").string()};
+  EXPECT_THAT(error(), HasSubstr("there is no data '"));
+}
+
+TEST_F(OpenDatasets, ExtensionGiven) {
+  use({Tokens(100, 1)});
+  options_.data_path = {(folder_ / "d.idx").string()};
+  EXPECT_THAT(error(), HasSubstr("leave out the extension"));
+}
+
+TEST_F(OpenDatasets, EmptyFile) {
+  options_.data_path = {folder_.write("e.txt", "")};
+  EXPECT_THAT(error(), HasSubstr("is empty"));
+}
+
+TEST_F(OpenDatasets, EmptyDataSet) {
+  use({});
+  EXPECT_THAT(error(), HasSubstr("is empty"));
+}
+
+TEST_F(OpenDatasets, EmptySplit) {
+  use({Tokens(100, 1), Tokens(100, 2)});
+  options_.split = "1,0,0";
+  options_.valid_samples = 1;
+  EXPECT_THAT(error(), HasSubstr("d (valid) holds no tokens"));
+}
+
+TEST_F(OpenDatasets, SequenceLongerThanTheData) {
+  use({Tokens(16, 1)});
+  EXPECT_THAT(error(), HasSubstr("holds 16 tokens, fewer than the 17 of one sample"));
+}
+
+TEST_F(OpenDatasets, TokenBeyondTheVocabulary) {
+  use({Tokens(100, 257)});
+  options_.split = "1";
+  const Datasets sets = open();
+  EXPECT_THAT(error_of([&] { sample_of(*sets.train, 0); }),
+              HasSubstr("the token 257, beyond the vocabulary of 257"));
+}
+
+TEST_F(OpenDatasets, BrokenJsonLine) {
+  options_.data_path = {
+      folder_.write("x.jsonl", "{\"text\": \"fine and long enough for it\"}\n{\"text\": oops}\n")};
+  options_.split = "1";
+  EXPECT_THAT(error(), HasSubstr("x.jsonl:2:10: error: broken JSON"));
+  options_.skip_bad = true;
+  const Datasets sets = open();
+  ASSERT_EQ(sets.notes.size(), 1u);
+  EXPECT_THAT(sets.notes[0], HasSubstr("left out 1 broken lines"));
+}
+
+TEST_F(OpenDatasets, BadSplits) {
+  use({Tokens(100, 1)});
+  for (const char* split : {"none", "0,0,0", "1,2,3,4", "1,-1", "1.2.3"}) {
+    options_.split = split;
+    EXPECT_THAT(error(), HasSubstr("is not up to three numbers")) << split;
+  }
+}
+
+TEST_F(OpenDatasets, BadBlends) {
+  options_.data_path = {"1", "a", "b", "c"};
+  EXPECT_THAT(error(), HasSubstr("some entries of the data path have a weight"));
+  options_.data_path = {"0", "a", "0", "b"};
+  EXPECT_THAT(error(), HasSubstr("add up to zero"));
+}
+
+// Samples whose tokens are their number.
+class CountingDataset final : public Dataset {
+ public:
+  explicit CountingDataset(int64_t size) : size_(size) {}
+  int64_t size() const override { return size_; }
+  int64_t seq_length() const override { return 3; }
+  void sample(int64_t index, std::span<int32_t> tokens, std::span<float> mask) const override {
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<int32_t>(index * 10) + static_cast<int32_t>(i);
+    std::fill(mask.begin(), mask.end(), 0.5f);
+  }
+  std::string description() const override { return "counting"; }
+
+ private:
+  int64_t size_;
+};
+
+TEST(BatchLoader, GivesEachRankItsRowsInOrder) {
+  const CountingDataset data(1000);
+  for (const int prefetch : {0, 1, 5}) {
+    for (const int threads : {1, 3}) {
+      for (const int rank : {0, 1}) {
+        BatchLoader loader(data, {.micro_batch_size = 2,
+                                  .dp_rank = rank,
+                                  .dp_size = 2,
+                                  .consumed_samples = 8,
+                                  .prefetch = prefetch,
+                                  .threads = threads});
+        EXPECT_EQ(loader.consumed_samples(), 8);
+        for (int64_t micro = 0; micro < 50; ++micro) {
+          const Batch& batch = loader.next();
+          const auto first = static_cast<int32_t>(8 + micro * 4 + rank * 2);
+          EXPECT_EQ(batch.first_sample, first);
+          EXPECT_EQ(batch.tokens, (Tokens{first * 10, first * 10 + 1, first * 10 + 2, (first + 1) * 10,
+                                          (first + 1) * 10 + 1, (first + 1) * 10 + 2}));
+          EXPECT_EQ(batch.labels[0], first * 10 + 1);
+          EXPECT_EQ(batch.labels[5], (first + 1) * 10 + 3);
+          EXPECT_EQ(batch.loss_mask, std::vector<float>(6, 0.5f));
+          EXPECT_EQ(loader.consumed_samples(), 8 + (micro + 1) * 4);
+        }
+        EXPECT_GE(loader.wait_seconds(), 0);
+      }
+    }
+  }
+}
+
+TEST(BatchLoader, SaysWhenTheDataIsUsedUp) {
+  const CountingDataset data(5);
+  for (const int prefetch : {0, 3}) {
+    BatchLoader loader(data, {.micro_batch_size = 2, .prefetch = prefetch});
+    loader.next();
+    loader.next();
+    EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("the data is used up"));
+    EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("the data is used up"));
+  }
+}
+
+TEST(BatchLoader, RefusesConsumedSamplesBetweenMicrobatches) {
+  const CountingDataset data(5);
+  EXPECT_THAT(error_of([&] { BatchLoader(data, {.micro_batch_size = 2, .consumed_samples = 3}); }),
+              HasSubstr("no multiple"));
+}
+
+}  // namespace
+}  // namespace primus::data

@@ -1,0 +1,164 @@
+#include "lm/data/indexed_dataset.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "data_test_util.h"
+
+namespace primus::data {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/megatron/";
+
+std::vector<int32_t> sequence(const IndexedDataset& data, int64_t i) {
+  std::vector<int32_t> tokens(static_cast<size_t>(data.length(i)));
+  data.read(i, 0, tokens);
+  return tokens;
+}
+
+TEST(IndexedDataset, ReadsAndRewritesMegatronsFilesByteForByte) {
+  const TemporaryFolder folder;
+  for (const std::string name : {"a_text_document", "b_text_document"}) {
+    const auto golden = IndexedDataset::open(kGolden + name);
+    IndexedDatasetWriter writer(folder / name, golden->token_type());
+    writer.append(*golden);
+    writer.finish();
+    for (const char* extension : {".bin", ".idx"}) {
+      EXPECT_EQ(read_all(folder / (name + extension)), read_all(kGolden + name + extension))
+          << name << extension;
+    }
+  }
+}
+
+TEST(IndexedDataset, KeepsEveryTokenType) {
+  const TemporaryFolder folder;
+  const std::vector<std::pair<TokenType, std::vector<int32_t>>> cases = {
+      {TokenType::kU8, {0, 255}},
+      {TokenType::kI8, {-128, 127}},
+      {TokenType::kI16, {-32768, 32767}},
+      {TokenType::kU16, {0, 65535}},
+      {TokenType::kI32, {INT32_MIN, INT32_MAX}},
+      {TokenType::kI64, {INT32_MIN, 7}}};
+  for (const auto& [type, tokens] : cases) {
+    IndexedDatasetWriter writer(folder / "x", type);
+    writer.end_document();  // an empty one
+    writer.add_sequence(tokens);
+    writer.add_sequence({});
+    writer.end_document();
+    writer.finish();
+    const auto data = IndexedDataset::open(folder / "x");
+    EXPECT_EQ(data->token_type(), type);
+    EXPECT_EQ(data->documents(), 2);
+    EXPECT_EQ(data->document_start(1), 0);
+    EXPECT_EQ(data->sequences(), 2);
+    EXPECT_EQ(data->tokens(), 2);
+    EXPECT_EQ(sequence(*data, 0), tokens);
+    EXPECT_EQ(sequence(*data, 1), std::vector<int32_t>());
+  }
+}
+
+TEST(IndexedDataset, WriterRefusesTokensThatDoNotFit) {
+  const TemporaryFolder folder;
+  {
+    IndexedDatasetWriter writer(folder / "x", TokenType::kU16);
+    const std::vector<int32_t> tokens = {65536};
+    EXPECT_THAT(error_of([&] { writer.add_sequence(tokens); }), HasSubstr("token 65536 does not fit uint16"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "a dropped writer leaves nothing";
+}
+
+TEST(IndexedDataset, TokenTypeFollowsTheVocabulary) {
+  EXPECT_EQ(token_type_for(65499), TokenType::kU16);
+  EXPECT_EQ(token_type_for(65500), TokenType::kI32);
+}
+
+class BrokenIndex : public testing::Test {
+ protected:
+  void SetUp() override {
+    index_ = read_all(kGolden + "a_text_document.idx");
+    data_ = read_all(kGolden + "a_text_document.bin");
+  }
+  std::string error() {
+    folder_.write("x.idx", index_);
+    folder_.write("x.bin", data_);
+    return error_of([&] { IndexedDataset::open(folder_ / "x"); });
+  }
+  template <class T>
+  void put(size_t at, T value) {
+    std::memcpy(index_.data() + at, &value, sizeof value);
+  }
+  // 61 sequences of 2-byte tokens.
+  static constexpr size_t kLengths = 34, kPointers = kLengths + 4 * 61, kDocuments = kPointers + 8 * 61;
+
+  TemporaryFolder folder_;
+  std::string index_, data_;
+};
+
+TEST_F(BrokenIndex, Missing) {
+  EXPECT_THAT(error_of([&] { IndexedDataset::open(folder_ / "none"); }), HasSubstr("there is no data file"));
+}
+
+TEST_F(BrokenIndex, AnyTruncationIsAnError) {
+  const std::string whole = index_;
+  for (size_t size = 0; size < whole.size(); size += size < 40 ? 1 : 61) {
+    index_ = whole.substr(0, size);
+    EXPECT_THAT(error(), HasSubstr("x.idx")) << size;
+  }
+}
+
+TEST_F(BrokenIndex, Magic) {
+  index_[0] = 'X';
+  EXPECT_THAT(error(), HasSubstr("does not begin with MMIDIDX"));
+}
+
+TEST_F(BrokenIndex, Version) {
+  put<uint64_t>(9, 2);
+  EXPECT_THAT(error(), HasSubstr("format version 2"));
+}
+
+TEST_F(BrokenIndex, FloatTokens) {
+  index_[17] = 7;
+  EXPECT_THAT(error(), HasSubstr("data type 7"));
+}
+
+TEST_F(BrokenIndex, HugeCounts) {
+  put<uint64_t>(18, UINT64_MAX / 2);
+  EXPECT_THAT(error(), HasSubstr("out of range"));
+}
+
+TEST_F(BrokenIndex, ShortData) {
+  data_.resize(data_.size() - 1);
+  EXPECT_THAT(error(), HasSubstr("but '"));
+}
+
+TEST_F(BrokenIndex, NegativeLength) {
+  put<int32_t>(kLengths + 4, -5);
+  EXPECT_THAT(error(), HasSubstr("sequence 1 has the length -5"));
+}
+
+TEST_F(BrokenIndex, PointerOutside) {
+  put<int64_t>(kPointers + 8, INT64_MAX);
+  EXPECT_THAT(error(), HasSubstr("sequence 1 lies at bytes"));
+}
+
+TEST_F(BrokenIndex, DocumentsOutOfOrder) {
+  put<int64_t>(kDocuments + 8, 40);
+  EXPECT_THAT(error(), HasSubstr("document 2 begins at sequence"));
+}
+
+TEST_F(BrokenIndex, DocumentsEndEarly) {
+  put<int64_t>(kDocuments + 8 * 61, 60);
+  EXPECT_THAT(error(), HasSubstr("the documents end at sequence 60 of 61"));
+}
+
+TEST_F(BrokenIndex, Multimodal) {
+  index_.append(61, '\0');
+  EXPECT_THAT(error(), HasSubstr("multimodal"));
+}
+
+}  // namespace
+}  // namespace primus::data

@@ -1,0 +1,127 @@
+// The order of samples, equal to what Megatron-LM's own GPTDataset and BlendedDataset return.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lm/data/dataset.h"
+#include "lm/data/gpt_dataset.h"
+#include "lm/data/numpy_random.h"
+#include "lm/tokenizer/simple.h"
+
+namespace primus::data {
+namespace {
+
+using nlohmann::json;
+
+const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/megatron/";
+
+TEST(OrderGolden, EqualsMegatron) {
+  const json runs = json::parse(std::ifstream(kGolden + "order.json"));
+  ASSERT_EQ(runs.size(), 3u);
+  const auto tokenizer = make_null_tokenizer(200'000);
+  for (const json& run : runs) {
+    DataOptions options;
+    for (size_t i = 0; i < run["blend"].size(); ++i) {
+      if (!run["weights"].is_null()) options.data_path.push_back(run["weights"][i].dump());
+      options.data_path.push_back(kGolden + run["blend"][i].get<std::string>() + "_text_document");
+    }
+    options.split = run["split"];
+    options.seq_length = run["seq"];
+    options.seed = run["seed"];
+    options.train_samples = run["n"][0];
+    options.valid_samples = run["n"][1];
+    options.test_samples = run["n"][2];
+    const Datasets sets = open_datasets(options, *tokenizer);
+    const Dataset* const splits[] = {sets.train.get(), sets.valid.get(), sets.test.get()};
+    for (size_t split = 0; split < 3; ++split) {
+      const json& expected = run["splits"][split];
+      EXPECT_EQ(splits[split]->size(), expected["len"].get<int64_t>());
+      std::vector<int32_t> tokens(static_cast<size_t>(options.seq_length) + 1);
+      std::vector<float> mask(static_cast<size_t>(options.seq_length));
+      for (size_t i = 0; i < expected["samples"].size(); ++i) {
+        splits[split]->sample(static_cast<int64_t>(i), tokens, mask);
+        EXPECT_EQ(tokens, expected["samples"][i].get<std::vector<int32_t>>())
+            << run.dump() << split << " " << i;
+      }
+    }
+  }
+}
+
+uint64_t fnv(uint64_t hash, uint64_t value) { return (hash ^ value) * 1099511628211u; }
+constexpr uint64_t kFnvStart = 1469598103934665603u;
+
+// Fingerprints of Megatron's mock data at the size of its 7B functional test.
+TEST(OrderGolden, MockDataOfThe7BRun) {
+  const auto source = make_mock_source(131073, 131072);
+  const int32_t lengths[] = {3484, 2609, 2094, 1105, 1261, 168, 309, 68};
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(source->length(i), lengths[i]);
+  int64_t total = 0;
+  for (int64_t i = 0; i < source->sequences(); ++i) total += source->length(i);
+  EXPECT_EQ(total, 204'637'097);
+
+  const auto train = split_sequences("1,1,1", source->sequences())[0];
+  EXPECT_EQ(train.first, 0);
+  EXPECT_EQ(train.last, 33333);
+  const GptDataset small(source, {train.first, train.last, 8192, 200, 1234}, {}, "train");
+  const SampleOrder& order = small.order();
+  EXPECT_EQ(order.epochs, 1);
+  EXPECT_EQ(order.samples(), 8324);
+  EXPECT_EQ(std::vector(order.documents.begin(), order.documents.begin() + 4),
+            (std::vector<int32_t>{30903, 11571, 3134, 32473}));
+  EXPECT_EQ(order.rows[1], (SampleOrder::Place{4, 198}));
+  EXPECT_EQ(std::vector(order.shuffle.begin(), order.shuffle.begin() + 4),
+            (std::vector<uint32_t>{201, 1675, 268, 4657}));
+  const auto hashes = [](const SampleOrder& o) {
+    std::array<uint64_t, 3> h = {kFnvStart, kFnvStart, kFnvStart};
+    for (const int32_t document : o.documents) h[0] = fnv(h[0], static_cast<uint64_t>(document));
+    for (const auto& row : o.rows) h[1] = fnv(fnv(h[1], row.document), row.offset);
+    for (const uint32_t row : o.shuffle) h[2] = fnv(h[2], row);
+    return h;
+  };
+  EXPECT_EQ(hashes(order),
+            (std::array<uint64_t, 3>{5804464951961377735u, 1208622286040704446u, 9491073555332321873u}));
+
+  std::vector<int32_t> tokens(8193);
+  std::vector<float> mask(8192);
+  uint64_t all = kFnvStart;
+  for (int64_t i = 0; i < 200; ++i) {
+    small.sample(i, tokens, mask);
+    uint64_t one = kFnvStart;
+    for (const int32_t token : tokens) {
+      one = fnv(one, static_cast<uint64_t>(token));
+      all = fnv(all, static_cast<uint64_t>(token));
+    }
+    if (i == 0) {
+      EXPECT_EQ(one, 4825604351076645413u);
+    }
+  }
+  EXPECT_EQ(all, 2308659209085955208u);
+
+  const GptDataset large(source, {train.first, train.last, 8192, 30000, 1234}, {}, "train");
+  EXPECT_EQ(large.order().epochs, 4);
+  EXPECT_TRUE(large.order().separate_last_epoch);
+  EXPECT_EQ(large.size(), 33296);
+  EXPECT_EQ(hashes(large.order()),
+            (std::array<uint64_t, 3>{14720009523256885943u, 5289165793277281929u, 5723463798027875435u}));
+}
+
+TEST(OrderGolden, Blends) {
+  EXPECT_EQ(build_blend_order({.3, .5, .2}, 12).dataset,
+            (std::vector<uint16_t>{1, 0, 2, 1, 0, 1, 2, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(
+      build_exhaustive_blend_order({7, 13, 5}).dataset,
+      (std::vector<uint16_t>{1, 0, 2, 1, 0, 1, 2, 1, 0, 1, 1, 2, 0, 1, 1, 0, 1, 2, 1, 0, 1, 2, 1, 0, 1}));
+}
+
+TEST(OrderGolden, SplitsRoundAsPython) {
+  const auto shares = split_sequences("969, 30, 1", 12345);
+  EXPECT_EQ(shares[0].last, 11962);
+  EXPECT_EQ(shares[1].first, 11962);
+  EXPECT_EQ(shares[1].last, 12333);
+  EXPECT_EQ(shares[2].first, 12333);
+  EXPECT_EQ(shares[2].last, 12345);
+}
+
+}  // namespace
+}  // namespace primus::data

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <vector>
 
 #include "turbo/context.h"
@@ -41,13 +42,16 @@ TEST(GuardDevice, WorkIsAsynchronous) {
   GuardDevice device(1, turbo::cpu_kernel_table(), std::chrono::milliseconds(50));
   const auto stream = device.create_stream("compute");
   const auto event = device.create_event();
-  void* memory = device.allocate(4);
-  int value = 7;
-  stream->copy_to_host(&value, memory, 4);
+  std::atomic<bool> done = false;
+  std::atomic<bool>* address = &done;
+  const auto set = [](KernelContext&, const void* flag) {
+    *static_cast<std::atomic<bool>* const*>(flag)[0] = true;
+  };
+  stream->launch(set, &address, sizeof(address));
   stream->record(*event);
-  EXPECT_EQ(value, 7);
+  EXPECT_FALSE(done);
   event->synchronize();
-  EXPECT_EQ(value, 0);
+  EXPECT_TRUE(done);
 }
 
 TEST(GuardDevice, TheSameStepOnTwoStreamsNeedsAnEvent) {

@@ -1,0 +1,118 @@
+#include "lm/generate/conversation.h"
+
+#include <gtest/gtest.h>
+
+#include "lm/tokenizer/simple.h"
+#include "tiny_model.h"
+
+namespace primus {
+namespace {
+
+using test::chain_decoder;
+using test::chain_of;
+
+// After "Assistant:" the model writes " hey\nUser:" and would go on for ever.
+const auto kChain = chain_of(": hey\nUsr: ");
+
+const GenerateSettings kGreedy{
+    .sampling = {.temperature = 0}, .max_tokens = 40, .vocab = 257, .stop_ids = {256}};
+
+TEST(Conversation, TheReplyEndsWhereTheModelBeginsTheUsersTurn) {
+  const auto decoder = chain_decoder(chain_of(": hi\nUser:"), 512);
+  const auto tokenizer = make_byte_tokenizer();
+  Conversation conversation(*decoder, *tokenizer, kGreedy);
+  std::string streamed;
+  const auto reply = conversation.say("Hello", [&](std::string_view piece) {
+    streamed += piece;
+    return true;
+  });
+  EXPECT_EQ(reply.text, "hi");
+  EXPECT_EQ(streamed, "hi");
+  EXPECT_EQ(reply.reason, StopReason::kCallback);
+  EXPECT_EQ(conversation.say("And now?").text, "hi");
+  EXPECT_EQ(conversation.turns(), 2U);
+}
+
+TEST(Conversation, TheReplyEndsWithTheText) {
+  auto chain = chain_of(": bye");
+  chain.emplace_back('e', 256);
+  const auto decoder = chain_decoder(chain, 512);
+  const auto tokenizer = make_byte_tokenizer();
+  Conversation conversation(*decoder, *tokenizer, kGreedy);
+  const auto reply = conversation.say("Hello");
+  EXPECT_EQ(reply.text, "bye");
+  EXPECT_EQ(reply.reason, StopReason::kStopToken);
+}
+
+TEST(Conversation, ATailThatLooksLikeATurnIsShownWhenItIsNone) {
+  auto chain = chain_of(": a\nUsx");
+  chain.emplace_back('x', 256);
+  const auto decoder = chain_decoder(chain, 512);
+  const auto tokenizer = make_byte_tokenizer();
+  Conversation conversation(*decoder, *tokenizer, kGreedy);
+  std::string streamed;
+  const auto reply = conversation.say("Hello", [&](std::string_view piece) {
+    streamed += piece;
+    return true;
+  });
+  EXPECT_EQ(reply.text, "a\nUsx");
+  EXPECT_EQ(streamed, reply.text);
+}
+
+TEST(Conversation, ReadsOnlyWhatIsNew) {
+  auto chain = chain_of(": ok");
+  chain.emplace_back('k', 256);
+  const auto decoder = chain_decoder(chain, 512);
+  const auto tokenizer = make_byte_tokenizer();
+  Conversation conversation(*decoder, *tokenizer, kGreedy);
+  conversation.say("one");
+  const std::string first = "User: one\nAssistant: ok", second = "\nUser: two\nAssistant: ok";
+  EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(first.size()));
+  conversation.say("two");
+  EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(first.size() + second.size()));
+  conversation.clear();
+  EXPECT_EQ(decoder->length(), 0);
+  conversation.say("one");
+  EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(first.size()));
+}
+
+TEST(Conversation, ForgetsTheOldestTurnsWhenTheContextIsFull) {
+  auto chain = chain_of(": ok");
+  chain.emplace_back('k', 256);
+  const auto decoder = chain_decoder(chain, 120);
+  const auto tokenizer = make_byte_tokenizer();
+  Conversation conversation(*decoder, *tokenizer, kGreedy);
+  std::size_t forgotten = 0;
+  for (int i = 0; i < 10; ++i) {
+    const auto reply = conversation.say("a line of words");
+    EXPECT_EQ(reply.text, "ok") << i;
+    forgotten += reply.forgotten_turns;
+    EXPECT_LE(decoder->length(), 120);
+  }
+  EXPECT_EQ(forgotten + conversation.turns(), 10U);
+  EXPECT_GE(forgotten, 7U);
+}
+
+TEST(Conversation, ATurnLongerThanTheContextLosesItsBeginning) {
+  auto chain = chain_of(": ok");
+  chain.emplace_back('k', 256);
+  const auto decoder = chain_decoder(chain, 60);
+  const auto tokenizer = make_byte_tokenizer();
+  Conversation conversation(*decoder, *tokenizer, kGreedy);
+  EXPECT_EQ(conversation.say(std::string(500, 'w')).text, "ok");
+  EXPECT_EQ(conversation.say("short").text, "ok");
+}
+
+TEST(Conversation, EndsTheReplyWhenItMaySayNoMore) {
+  const auto decoder = chain_decoder(kChain, 512);
+  const auto tokenizer = make_byte_tokenizer();
+  GenerateSettings settings = kGreedy;
+  settings.max_tokens = 5;
+  Conversation conversation(*decoder, *tokenizer, settings);
+  const auto reply = conversation.say("x");
+  EXPECT_EQ(reply.text, "hey\n");  // " hey\n" are five bytes
+  EXPECT_EQ(reply.reason, StopReason::kMaxTokens);
+}
+
+}  // namespace
+}  // namespace primus

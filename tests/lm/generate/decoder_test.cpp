@@ -1,0 +1,108 @@
+#include "lm/generate/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "device/guard_device.h"
+#include "lm/generate/generate.h"
+#include "tiny_model.h"
+
+namespace primus {
+namespace {
+
+using test::random_decoder;
+using test::some_tokens;
+using test::tiny_config;
+
+constexpr std::uint64_t kSeed = 11;
+
+double largest(std::span<const float> values) {
+  double result = 0;
+  for (const float v : values) result = std::max(result, std::abs(static_cast<double>(v)));
+  return result;
+}
+
+// A few hundred fp32 additions in another order: errors of some 1e-6 of the largest logit.
+void expect_close(std::span<const float> a, std::span<const float> b, double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  const double limit = tolerance * largest(b);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ASSERT_NEAR(static_cast<double>(a[i]), static_cast<double>(b[i]), limit) << "logit " << i;
+  }
+}
+
+TEST(Decoder, ReadingTokenByTokenEqualsOnePassOverAll) {
+  const ModelConfig config = tiny_config();
+  const auto tokens = some_tokens(24, config.vocab);
+  const auto reference = test::teacher_forcing(config, kSeed, tokens);
+  const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 32});
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto logits = decoder->read(std::span(tokens).subspan(i, 1));
+    EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(i) + 1);
+    expect_close(logits, reference[i], 2e-5);
+  }
+}
+
+TEST(Decoder, ReadsALongPromptInChunks) {
+  const ModelConfig config = tiny_config();
+  const auto tokens = some_tokens(40, config.vocab);
+  const auto reference = test::teacher_forcing(config, kSeed, tokens);
+  for (const std::int64_t chunk : {1, 7, 16, 64}) {
+    const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 40, .chunk = chunk});
+    expect_close(decoder->read(tokens), reference.back(), 2e-5);
+  }
+}
+
+TEST(Decoder, ComputesInBf16) {
+  const ModelConfig config = tiny_config();
+  const auto tokens = some_tokens(20, config.vocab);
+  const auto reference = test::teacher_forcing(config, kSeed, tokens);
+  const auto decoder = random_decoder(test::cpu(), config, kSeed, {.compute = DType::kBF16, .capacity = 32});
+  // 2^-8 per rounding, a dozen of them in a row.
+  expect_close(decoder->read(tokens), reference.back(), 5e-2);
+}
+
+TEST(Decoder, ForgetsWhatIsTruncated) {
+  const ModelConfig config = tiny_config();
+  const auto tokens = some_tokens(20, config.vocab);
+  const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 32});
+  const auto first = decoder->read(std::span(tokens).first(10));
+  const std::vector<float> expected(first.begin(), first.end());
+  decoder->read(std::span(tokens).subspan(10));
+  decoder->truncate(9);
+  EXPECT_EQ(decoder->length(), 9);
+  const auto again = decoder->read(std::span(tokens).subspan(9, 1));
+  EXPECT_TRUE(std::equal(again.begin(), again.end(), expected.begin(), expected.end()));
+  decoder->truncate(50);  // nothing there
+  EXPECT_EQ(decoder->length(), 10);
+}
+
+TEST(Decoder, RefusesWhatDoesNotFit) {
+  const ModelConfig config = tiny_config();
+  const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 8});
+  EXPECT_THROW(decoder->read(some_tokens(9, config.vocab)), Error);
+  EXPECT_THROW(decoder->read({}), Error);
+  const std::vector<std::int32_t> beyond{static_cast<std::int32_t>(config.vocab)}, negative{-1};
+  EXPECT_THROW(decoder->read(beyond), Error);
+  EXPECT_THROW(decoder->read(negative), Error);
+  EXPECT_EQ(decoder->length(), 0);
+  decoder->read(some_tokens(8, config.vocab));
+  EXPECT_THROW(decoder->read(some_tokens(1, config.vocab)), Error);
+  EXPECT_THROW(Decoder(test::cpu(), config, builtin_families(), {.capacity = config.max_positions + 1}),
+               Error);
+  EXPECT_THROW(Decoder(test::cpu(), config, builtin_families(), {.capacity = 0}), Error);
+}
+
+TEST(Decoder, NeverTouchesDeviceMemory) {
+  const ModelConfig config = tiny_config();
+  const auto tokens = some_tokens(20, config.vocab);
+  auto write = [&](std::unique_ptr<Device> device) {
+    const auto decoder = random_decoder(std::move(device), config, kSeed, {.capacity = 32, .chunk = 6});
+    return generate(*decoder, tokens, {.sampling = {.temperature = 0.9}, .max_tokens = 8}).ids;
+  };
+  EXPECT_EQ(write(std::make_unique<test::GuardDevice>(2, turbo::cpu_kernel_table())), write(test::cpu()));
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,0 +1,148 @@
+#include "lm/generate/evaluate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lm/data/indexed_dataset.h"
+#include "lm/tokenizer/simple.h"
+#include "temporary_folder.h"
+#include "tiny_model.h"
+
+namespace primus {
+namespace {
+
+using test::some_tokens;
+using test::TemporaryFolder;
+using test::tiny_config;
+
+constexpr std::uint64_t kSeed = 3;
+
+std::unique_ptr<LossEvaluator> evaluator(const ModelConfig& config, const EvaluatorSettings& settings,
+                                         bool random = true) {
+  auto result = std::make_unique<LossEvaluator>(test::cpu(), config, builtin_families(), settings);
+  if (random) result->store().initialize(result->rank().context(), kSeed);
+  result->rank().compute().synchronize();
+  return result;
+}
+
+// The sum of -ln p over a window, from the logits of one pass.
+double reference_loss(const ModelConfig& config, const std::vector<std::int32_t>& tokens) {
+  const auto logits = test::teacher_forcing(config, kSeed, tokens);
+  double sum = 0;
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+    double total = 0;
+    for (const float z : logits[i]) total += std::exp(static_cast<double>(z));
+    sum += std::log(total) - static_cast<double>(logits[i][tokens[i + 1]]);
+  }
+  return sum;
+}
+
+TEST(LossEvaluator, OneWindowIsTheLossOfOnePass) {
+  const ModelConfig config = tiny_config();
+  const auto tokens = some_tokens(17, config.vocab);
+  const auto e = evaluator(config, {.sequence = 16, .batch = 2});
+  e->add(tokens);
+  e->finish();
+  EXPECT_EQ(e->tokens(), 16);
+  const double expected = reference_loss(config, tokens);
+  EXPECT_NEAR(e->total(), expected, 1e-5 * expected);
+}
+
+TEST(LossEvaluator, WindowsFollowEachOtherAndTheLastMayBeShort) {
+  const ModelConfig config = tiny_config();
+  const auto tokens = some_tokens(40, config.vocab);  // 39 predictions: windows of 16, 16 and 7
+  double expected = 0;
+  for (std::size_t begin = 0; begin + 1 < tokens.size(); begin += 16) {
+    const std::size_t end = std::min(tokens.size(), begin + 17);
+    expected += reference_loss(config, {tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                                        tokens.begin() + static_cast<std::ptrdiff_t>(end)});
+  }
+  for (const std::int64_t batch : {1, 2, 3, 5}) {
+    const auto e = evaluator(config, {.sequence = 16, .batch = batch});
+    e->add(std::span(tokens).first(5));  // in any pieces
+    e->add(std::span(tokens).subspan(5));
+    e->finish();
+    EXPECT_EQ(e->tokens(), 39);
+    EXPECT_NEAR(e->total(), expected, 1e-5 * expected) << "batch " << batch;
+  }
+}
+
+TEST(LossEvaluator, RefusesIdsBeyondTheVocabulary) {
+  const ModelConfig config = tiny_config();
+  const auto e = evaluator(config, {.sequence = 16});
+  const std::vector<std::int32_t> beyond{1, static_cast<std::int32_t>(config.vocab)};
+  EXPECT_THROW(e->add(beyond), Error);
+  EXPECT_THROW(evaluator(config, {.sequence = 65}), Error);
+}
+
+// A model of zeros gives every one of its 384 tokens the same probability.
+ModelConfig uniform_config() {
+  ModelConfig config = tiny_config();
+  config.vocab = 384;
+  return config;
+}
+
+TEST(EvaluateLoss, CountsTextJsonLinesAndIndexedDataAlike) {
+  const TemporaryFolder folder;
+  const auto tokenizer = make_byte_tokenizer();
+  write_file(folder.path() / "a.txt", "In the beginning.\nAnd \xc3\xa9.\n");
+  write_file(folder.path() / "a.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"defg\"}\n");
+  data::IndexedDatasetWriter writer(folder.path() / "b", data::TokenType::kU16);
+  const std::vector<std::int32_t> ids{'a', 'b', 'c', 256};
+  writer.add_sequence(ids);
+  writer.end_document();
+  writer.finish();
+
+  auto evaluate = [&](const std::string& name, const Tokenizer* with) {
+    const auto e = evaluator(uniform_config(), {.sequence = 8, .batch = 2}, false);
+    return evaluate_loss(*e, with, {.inputs = {(folder.path() / name).string()}});
+  };
+  const double uniform = std::log(384.0);
+  const LossReport text = evaluate("a.txt", tokenizer.get());
+  EXPECT_EQ(text.bytes, 26U);
+  EXPECT_EQ(text.tokens, 26);  // 26 bytes and the end of the document, of which the first is not predicted
+  EXPECT_EQ(text.documents, 1);
+  EXPECT_NEAR(text.loss, uniform, 1e-5);
+  EXPECT_NEAR(text.perplexity, 384, 1e-2);
+  EXPECT_NEAR(text.bits_per_byte.value(), std::log2(384.0), 1e-4);
+
+  const LossReport lines = evaluate("a.jsonl", tokenizer.get());
+  EXPECT_EQ(lines.documents, 2);
+  EXPECT_EQ(lines.bytes, 7U);
+  EXPECT_EQ(lines.tokens, 8);  // 3 + 1 + 4 + 1, but the first
+
+  const LossReport indexed = evaluate("b", tokenizer.get());
+  EXPECT_EQ(indexed.tokens, 3);
+  EXPECT_EQ(indexed.bytes, 3U);
+  EXPECT_FALSE(evaluate("b", nullptr).bits_per_byte.has_value());
+  EXPECT_THROW(evaluate("a.txt", nullptr), Error);
+}
+
+TEST(EvaluateLoss, StopsAfterEnoughTokens) {
+  const TemporaryFolder folder;
+  const auto tokenizer = make_byte_tokenizer();
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += "{\"text\": \"a line of text\"}\n";
+  write_file(folder.path() / "a.jsonl", text);
+  const auto e = evaluator(uniform_config(), {.sequence = 16}, false);
+  data::TextBlock block;
+  const LossReport report =
+      evaluate_loss(*e, tokenizer.get(),
+                    {.inputs = {(folder.path() / "a.jsonl").string(), (folder.path() / "none").string()},
+                     .max_tokens = 100});
+  EXPECT_GE(report.tokens, 100);
+}
+
+TEST(EvaluateLoss, RefusesEmptyData) {
+  const TemporaryFolder folder;
+  const auto tokenizer = make_byte_tokenizer();
+  write_file(folder.path() / "bad.jsonl", "{\"text\": \"a\"}\nnonsense\n");
+  const auto e = evaluator(uniform_config(), {.sequence = 16}, false);
+  EXPECT_THROW(evaluate_loss(*e, tokenizer.get(), {.inputs = {}}), Error);
+  EXPECT_THROW(evaluate_loss(*e, tokenizer.get(), {.inputs = {(folder.path() / "bad.jsonl").string()}}),
+               Error);
+}
+
+}  // namespace
+}  // namespace primus

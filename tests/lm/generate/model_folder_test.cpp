@@ -1,0 +1,91 @@
+#include "lm/generate/model_folder.h"
+
+#include <gtest/gtest.h>
+
+#include "lm/checkpoint/checkpoint.h"
+#include "temporary_folder.h"
+#include "tiny_model.h"
+
+namespace primus {
+namespace {
+
+using test::TemporaryFolder;
+
+const Path kGolden = Path(PRIMUS_SOURCE_DIR) / "tests" / "golden" / "models" / "llama";
+
+void save_checkpoint(const Path& root, std::int64_t iteration) {
+  make_folders(root);
+  Snapshot snapshot;
+  snapshot.iteration = iteration;
+  snapshot.files = {{"config.json", read_file(kGolden / "config.json")}};
+  CheckpointRoot(root).save(snapshot);
+}
+
+TEST(ModelFolder, IsAHuggingFaceFolder) {
+  const ModelFolder found = find_model_folder(kGolden);
+  EXPECT_EQ(found.path, kGolden);
+  EXPECT_FALSE(found.iteration);
+  EXPECT_GT(load_model_config(found, builtin_families()).layers, 0);
+}
+
+TEST(ModelFolder, IsTheNewestCheckpointOfARun) {
+  const TemporaryFolder folder;
+  const Path root = folder.path() / "checkpoints";
+  save_checkpoint(root, 5);
+  save_checkpoint(root, 10);
+  for (const Path& given : {folder.path(), root, root / "iter_0000010"}) {
+    const ModelFolder found = find_model_folder(given);
+    EXPECT_EQ(found.path, root / "iter_0000010") << given;
+    EXPECT_EQ(found.iteration, 10);
+  }
+  EXPECT_EQ(find_model_folder(root / "iter_0000005").iteration, 5);
+}
+
+TEST(ModelFolder, SaysWhatIsMissing) {
+  const TemporaryFolder folder;
+  EXPECT_THROW(find_model_folder(folder.path() / "nothing"), Error);
+  EXPECT_THROW(find_model_folder(folder.path()), Error);
+  write_file(folder.path() / "file", "x");
+  EXPECT_THROW(find_model_folder(folder.path() / "file"), Error);
+}
+
+TEST(ModelTokenizer, ComesFromTheFolderOrByName) {
+  const TemporaryFolder folder;
+  const ModelFolder model{folder.path(), {}};
+  ModelConfig config = test::tiny_config();
+  config.vocab = 384;
+  EXPECT_THROW(load_model_tokenizer(model, config, "", ""), Error);
+  EXPECT_EQ(load_model_tokenizer(model, config, "ByteTokenizer", "")->vocab_size(), 257);
+  config.vocab = 128;  // fewer embeddings than tokens
+  EXPECT_THROW(load_model_tokenizer(model, config, "ByteTokenizer", ""), Error);
+}
+
+TEST(ModelTokenizer, OfACheckpointIsWhatItsExperimentNames) {
+  const TemporaryFolder folder;
+  Snapshot snapshot;
+  snapshot.iteration = 1;
+  snapshot.files = {{"config.json", read_file(kGolden / "config.json")}};
+  snapshot.trainer_state =
+      R"({"experiment": "work_group: a\nuser_name: b\nexp_name: c\nworkspace: d\nmodules:\n  pre_trainer:\n    )"
+      R"(overrides:\n      tokenizer_type: ByteTokenizer\n      num_layers: 1\n      hidden_size: 8\n      )"
+      R"(num_attention_heads: 1\n      mock_data: true\n"})";
+  CheckpointRoot(folder.path()).save(snapshot);
+  ModelConfig config = test::tiny_config();
+  config.vocab = 384;
+  EXPECT_EQ(load_model_tokenizer(find_model_folder(folder.path()), config, "", "")->name(), "ByteTokenizer");
+}
+
+TEST(ModelWeights, LoadIntoADecoder) {
+  const ModelFolder folder = find_model_folder(kGolden);
+  const FamilyRegistry families = builtin_families();
+  const ModelConfig config = load_model_config(folder, families);
+  Decoder decoder(test::cpu(), config, families, {.capacity = 8});
+  load_model_weights(folder, decoder.store(), decoder.rank());
+  const std::vector<std::int32_t> tokens{1, 2, 3};
+  const auto logits = decoder.read(tokens);
+  EXPECT_EQ(static_cast<std::int64_t>(logits.size()), config.vocab);
+  EXPECT_NE(logits[0], logits[1]);
+}
+
+}  // namespace
+}  // namespace primus

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -64,18 +63,36 @@ std::vector<Case> cases_of(DType dtype) {
   return cases;
 }
 
+// Memory that starts on a cache line, as tensors' does.
+class Buffer {
+ public:
+  explicit Buffer(std::int64_t bytes) : lines_(static_cast<std::size_t>(bytes) / sizeof(Line) + 1) {}
+  template <class T = void>
+  T* data() {
+    return reinterpret_cast<T*>(lines_.data());
+  }
+
+ private:
+  struct alignas(64) Line {
+    char bytes[64];
+  };
+  std::vector<Line> lines_;
+};
+
 // Values in [-1, 1) from a multiplicative sequence: quick, and never subnormal.
-std::vector<float> operand(std::int64_t elements, DType dtype) {
-  std::vector<float> storage(static_cast<std::size_t>(elements));
-  auto* half = reinterpret_cast<BFloat16*>(storage.data());
+Buffer operand(std::int64_t elements, DType dtype) {
+  Buffer buffer(elements * size_of(dtype));
   std::uint32_t state = 12345;
   for (std::int64_t i = 0; i < elements; ++i) {
     state = state * 1664525U + 1013904223U;
     const float value = static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31F;
-    dtype == DType::kBF16          ? half[i] = BFloat16(value),
-                            void() : void(storage[static_cast<std::size_t>(i)] = value);
+    if (dtype == DType::kBF16) {
+      buffer.data<BFloat16>()[i] = BFloat16(value);
+    } else {
+      buffer.data<float>()[i] = value;
+    }
   }
-  return storage;
+  return buffer;
 }
 
 // Wall time, or the processor time of all threads divided by their number: the latter is steadier beside
@@ -114,27 +131,23 @@ void run(ThreadPool& pool, const Options& options, DType dtype, const Case& c, d
              .n = c.n,
              .k = c.k};
   g.provider = options.provider;
-  const auto a = operand(c.m * c.k, dtype), b = operand(c.n * c.k, dtype);
-  std::vector<float> result(static_cast<std::size_t>(c.m * c.n));
+  Buffer a = operand(c.m * c.k, dtype), b = operand(c.n * c.k, dtype), result(c.m * c.n * size_of(c.c_dtype));
   g.a = a.data(), g.lda = c.layout == GemmLayout::kTN ? c.m : c.k;
   g.b = b.data(), g.ldb = c.layout == GemmLayout::kNT ? c.k : c.n;
   g.c = result.data(), g.ldc = c.n;
-  std::vector<char> workspace(cpu_gemm_workspace_bytes(g, pool.size()));
-  g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
+  // Also enough for the product with B packed ahead, which may be cut otherwise.
+  g.workspace_bytes = cpu_gemm_workspace_bytes(g, pool.size()) * 2 + (std::size_t{64} << 20);
+  Buffer workspace(static_cast<std::int64_t>(g.workspace_bytes));
+  g.workspace = workspace.data();
 
   const Times times = measure(options, [&] { cpu_gemm(pool, g); });
   const double gflop = gemm_flops(g) * 1e-9;
   fmt::print("{:<32} {:>9.3f} ms {:>8.1f} GFLOP/s {:>5.1f} %  best {:>8.1f}", c.name, times.median * 1e3,
              gflop / times.median, peak > 0 ? 100e9 * gflop / times.median / peak : 0.0, gflop / times.best);
   if (c.layout != GemmLayout::kTN) {
-    std::vector<float> packed(gemm_packed_b_bytes(g) / 4 + 16);
-    void* start = packed.data();
-    std::size_t space = packed.size() * 4;
-    std::align(64, 64, start, space);
-    gemm_pack_b(pool, g, start);
-    g.packed_b = start;
-    std::vector<char> more(cpu_gemm_workspace_bytes(g, pool.size()));
-    g.workspace = more.data(), g.workspace_bytes = more.size();
+    Buffer packed(static_cast<std::int64_t>(gemm_packed_b_bytes(g)));
+    gemm_pack_b(pool, g, packed.data());
+    g.packed_b = packed.data();
     const Times ahead = measure(options, [&] { cpu_gemm(pool, g); });
     fmt::print("   prepacked {:>8.1f} best {:>8.1f}", gflop / ahead.median, gflop / ahead.best);
   }

@@ -21,7 +21,8 @@ constexpr std::int64_t kAlignment = 64;
 
 struct Plan {
   std::int64_t panel = 0, super_k = 0, super_n = 0, super_m = 0;
-  std::int64_t block_m = 0, block_n = 0;
+  std::int64_t tasks_m = 0, tasks_n = 0;  // per super block
+  std::int64_t block_m = 0;               // most rows of a task
   bool sums_in_workspace = false;  // bf16 C cannot carry partial sums from one super block of k to the next
   std::int64_t a_bytes = 0, tiles_bytes = 0;  // per thread
   std::int64_t b_bytes = 0, sums_bytes = 0;
@@ -35,33 +36,32 @@ std::int64_t even_piece(std::int64_t extent, std::int64_t limit, std::int64_t un
   return round_up(ceil_div(extent, ceil_div(extent, limit)), unit);
 }
 
-// Chooses the block of C per task: the one that finishes first when `threads` take tasks in turn. Packing a
-// row of A costs as much as computing `pack_columns` of its columns, fetching a column of B as much as
-// `fetch_rows` rows.
-void choose_block(const Kernel& kernel, int threads, Plan& p) {
-  const std::int64_t limit_m =
-      std::max<std::int64_t>(kernel.mr, kernel.max_a_bytes / (p.super_k * size_of(kernel.packed)));
-  double best = 0;
-  for (std::int64_t pieces_m = ceil_div(p.super_m, limit_m);; ++pieces_m) {
-    const std::int64_t block_m = even_piece(p.super_m, p.super_m / pieces_m, kernel.mr);
-    const std::int64_t tasks_m = ceil_div(p.super_m, block_m);
-    for (std::int64_t pieces_n = 1;; ++pieces_n) {
-      const std::int64_t block_n = even_piece(p.super_n, p.super_n / pieces_n, kernel.nr);
-      const std::int64_t tasks = tasks_m * ceil_div(p.super_n, block_n);
-      const double task = static_cast<double>(block_m * block_n) +
-                          kernel.pack_columns * static_cast<double>(block_m) +
-                          kernel.fetch_rows * static_cast<double>(block_n);
-      // The last round of tasks is rarely started by all threads at once: half a task's wait is expected.
-      const double time = task * (static_cast<double>(ceil_div(tasks, threads)) + (threads > 1 ? 0.5 : 0.0));
-      if (best == 0 || time < best) {
-        best = time;
-        p.block_m = block_m;
-        p.block_n = block_n;
-      }
-      if (block_n == kernel.nr || tasks >= 8 * threads) break;
-    }
-    if (block_m == kernel.mr || tasks_m >= 8 * threads) break;
+// Cuts a super block into tasks. A strip of B is read again for every strip of A: where enough columns of B
+// fit L2, they are kept there (tasks that follow each other share them) and A passes in small pieces; where k
+// is too long for that, as much of A as possible is kept, and B passes.
+void choose_tasks(const Kernel& kernel, int threads, Plan& p) {
+  const std::int64_t row_bytes = p.super_k * size_of(kernel.packed);
+  const std::int64_t strips_m = ceil_div(p.super_m, kernel.mr), strips_n = ceil_div(p.super_n, kernel.nr);
+  const auto strips_in = [&](std::int64_t bytes, int width) {
+    return std::max<std::int64_t>(1, bytes / (row_bytes * width));
+  };
+  const std::int64_t resident_n = strips_in(kernel.cache.resident_b, kernel.nr);
+  const bool resident = resident_n * kernel.nr >= std::min(kernel.cache.least_columns, p.super_n);
+  p.tasks_n = resident ? ceil_div(strips_n, resident_n) : 1;
+  p.tasks_m =
+      ceil_div(strips_m, strips_in(resident ? kernel.cache.passing_a : kernel.cache.resident_a, kernel.mr));
+
+  // Enough tasks that the last ones to finish do not leave the other threads idle for long, and no odd one
+  // out.
+  while (threads > 1 && p.tasks_m * p.tasks_n < 4 * threads &&
+         (p.tasks_m < strips_m || p.tasks_n < strips_n)) {
+    const bool split_m =
+        p.tasks_m < strips_m && strips_m / p.tasks_m * kernel.mr >= strips_n / p.tasks_n * kernel.nr / 4;
+    std::int64_t& tasks = split_m || p.tasks_n >= strips_n ? p.tasks_m : p.tasks_n;
+    ++tasks;
   }
+  while (p.tasks_m > 1 && p.tasks_m < strips_m && p.tasks_m * p.tasks_n % threads != 0) ++p.tasks_m;
+  p.block_m = ceil_div(strips_m, p.tasks_m) * kernel.mr;
 }
 
 Plan make_plan(const Kernel& kernel, const GemmArgs& g, int threads) {
@@ -83,9 +83,9 @@ Plan make_plan(const Kernel& kernel, const GemmArgs& g, int threads) {
     p.super_m = even_piece(g.m, budget / (p.super_n * 4), kernel.mr);
     p.sums_bytes = p.super_m * p.super_n * 4;
   }
-  choose_block(kernel, threads, p);
+  choose_tasks(kernel, threads, p);
   p.a_bytes = p.block_m * p.super_k * element;
-  p.tiles_bytes = p.block_m * kernel.nr * 4;
+  p.tiles_bytes = (g.k <= p.panel ? kernel.mr : p.block_m) * kernel.nr * 4;
   return p;
 }
 
@@ -161,7 +161,7 @@ struct SuperBlock {
   std::int64_t panel;
   std::int64_t m0, rows, cols;  // the rows of A that this super block is about
   std::int64_t k0, k1;
-  std::int64_t block_m, block_n;
+  std::int64_t tasks_m, tasks_n;
   const char* b;  // packed, its first strip at k0
   std::int64_t b_strip_bytes;
   char* c;
@@ -171,8 +171,7 @@ struct SuperBlock {
   char* scratch;  // per thread: packed rows of A, then the sums for one strip of B
   std::int64_t a_bytes, tiles_bytes;
 
-  std::int64_t tasks_m() const { return ceil_div(rows, block_m); }
-  std::int64_t tasks() const { return tasks_m() * ceil_div(cols, block_n); }
+  std::int64_t tasks() const { return tasks_m * tasks_n; }
   // Tasks that follow each other share their block of B.
   void run(std::int64_t task, int thread) const;
 
@@ -180,9 +179,21 @@ struct SuperBlock {
   void run_tile(TileCall& call, const TileIo& io, bool first, bool last) const;
 };
 
+struct Range {
+  std::int64_t begin, end;
+};
+
+// The `index`th of `count` nearly equal shares of `extent`, cut at multiples of `unit`.
+Range share(std::int64_t extent, std::int64_t unit, std::int64_t index, std::int64_t count) {
+  const std::int64_t units = ceil_div(extent, unit);
+  return {std::min(extent, units * index / count * unit),
+          std::min(extent, units * (index + 1) / count * unit)};
+}
+
 void SuperBlock::run(std::int64_t task, int thread) const {
-  const std::int64_t i0 = task % tasks_m() * block_m, j0 = task / tasks_m() * block_n;
-  const std::int64_t i1 = std::min(rows, i0 + block_m), j1 = std::min(cols, j0 + block_n);
+  const auto [i0, i1] = share(rows, kernel.mr, task % tasks_m, tasks_m);
+  const auto [j0, j1] = share(cols, kernel.nr, task / tasks_m, tasks_n);
+  if (i0 == i1 || j0 == j1) return;  // the last super block may have fewer strips than tasks
   const std::int64_t element = size_of(kernel.packed);
   const std::int64_t tile_floats = std::int64_t{kernel.mr} * kernel.nr;
   char* const a_packed = scratch + thread * (a_bytes + tiles_bytes);
@@ -190,6 +201,9 @@ void SuperBlock::run(std::int64_t task, int thread) const {
   const std::int64_t a_strip_bytes = round_up(k1 - k0, kernel.kb) * kernel.mr * element;
 
   a.run(m0 + i0, ceil_div(i1 - i0, kernel.mr), k0, k1, a_packed, a_strip_bytes);
+  const std::int64_t c_element = size_of(c_dtype);
+  const auto c_at = [&](std::int64_t i, std::int64_t j) { return c + (i * ldc + j) * c_element; };
+  const bool one_panel = k1 - k0 <= panel;
   if (kernel.begin) kernel.begin();
   for (std::int64_t j = j0; j < j1; j += kernel.nr) {
     const char* const b_strip = b + j / kernel.nr * b_strip_bytes;
@@ -199,21 +213,26 @@ void SuperBlock::run(std::int64_t task, int thread) const {
       call.blocks = ceil_div(std::min(panel, k1 - k0 - k), kernel.kb);
       call.b = b_strip + k * kernel.nr * element;
       // While this panel of B is multiplied, bring in the next one.
-      call.prefetch = static_cast<const char*>(call.b) +
-                      (last ? b_strip_bytes - k * kernel.nr * element : panel * kernel.nr * element);
+      call.next_b = last ? b_strip + b_strip_bytes : b_strip + (k + panel) * kernel.nr * element;
+      call.next_c_stride = ldc * c_element;
+      // A row of the block is two lines of fp32, or one line of bf16: then the second line is 16 rows below.
+      call.next_c_second = c_dtype == DType::kF32 ? 64 : 16 * call.next_c_stride;
       float* tile = tiles;
-      for (std::int64_t i = i0; i < i1; i += kernel.mr, tile += tile_floats) {
+      for (std::int64_t i = i0; i < i1; i += kernel.mr) {
         call.a = a_packed + (i - i0) / kernel.mr * a_strip_bytes + k * kernel.mr * element;
         call.rows = static_cast<int>(std::min<std::int64_t>(kernel.mr, i1 - i));
+        const bool end_of_strip = i + kernel.mr >= i1;
+        call.next_c = end_of_strip ? c_at(i0, last ? j + kernel.nr : j) : c_at(i + kernel.mr, j);
         run_tile(call,
                  {.tile = tile,
                   .tile_ld = kernel.nr,
-                  .c = c + (i * ldc + j) * size_of(c_dtype),
+                  .c = c_at(i, j),
                   .ldc = ldc,
                   .rows = call.rows,
                   .cols = static_cast<int>(std::min<std::int64_t>(kernel.nr, j1 - j))},
                  first, last);
-        call.prefetch = static_cast<const char*>(call.prefetch) + call.blocks * kernel.prefetch_bytes;
+        call.next_b += call.blocks * kernel.next_b_bytes;
+        if (!one_panel) tile += tile_floats;
       }
     }
   }
@@ -307,8 +326,8 @@ void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g)
                                .cols = n1 - n0,
                                .k0 = k0,
                                .k1 = k1,
-                               .block_m = plan.block_m,
-                               .block_n = plan.block_n,
+                               .tasks_m = plan.tasks_m,
+                               .tasks_n = plan.tasks_n,
                                .b = g.packed_b ? static_cast<const char*>(g.packed_b) +
                                                      n0 / kernel.nr * whole_b_strip + k0 * strip_element
                                                : b_packed,

@@ -36,8 +36,12 @@ struct TileCall {
   float* c_out;
   std::int64_t ld_out;
   std::int64_t blocks;
-  int rows;              // rows that matter, in [1, mr]; the others may be left undefined
-  const void* prefetch;  // memory wanted in L2 soon; any address will do
+  int rows;  // rows that matter, in [1, mr]; the others may be left undefined
+  // Wanted soon; kernels may ignore it. Any address will do, nothing is read or written there.
+  const char* next_b;          // the strip of B after this one, to L2
+  const char* next_c;          // the block of C that the next call reads or writes
+  std::int64_t next_c_stride;  // bytes from row to row
+  std::int64_t next_c_second;  // from the first piece of a row to the second, in bytes
 };
 
 // Moves a tile [mr, nr] between the accumulators' scratch and rows of C of type fp32 or bf16.
@@ -52,11 +56,14 @@ using TileIoFunction = void (*)(const TileIo&);
 
 struct Kernel {
   int mr, nr, kb;
-  std::int64_t max_panel;    // k that one pass over a strip covers, so that it stays in its cache level
-  std::int64_t max_a_bytes;  // of packed A that a task keeps in L2
-  double pack_columns, fetch_rows;  // see choose_block()
-  std::int64_t prefetch_bytes;      // what run() prefetches per block of k
-  DType packed;                     // element type of packed operands
+  std::int64_t max_panel;  // k that one pass over a strip covers, so that it stays in its cache level
+  // Bytes of packed operands for a task, see choose_tasks(): columns of B to keep in L2 if there are at least
+  // `least_columns` (or all) of them, rows of A to pass by them; or else rows of A to keep.
+  struct Cache {
+    std::int64_t resident_b, least_columns, passing_a, resident_a;
+  } cache;
+  std::int64_t next_b_bytes;  // of next_b that run() fetches per block of k
+  DType packed;               // element type of packed operands
   bool any_c;
   void (*run)(const TileCall&);
   void (*begin)();  // per-thread state around calls of run

@@ -54,29 +54,38 @@ void run_32_rows(const TileCall& call) {
         "tilezero %tmm2\n\t"
         "tilezero %tmm3");
   }
-  const void *a = call.a, *b = call.b, *prefetch = call.prefetch;
+  const void *a = call.a, *b = call.b;
+  const char *next_b = call.next_b, *next_c = call.next_c, *second_c = next_c + call.next_c_second;
   std::int64_t blocks = call.blocks;
   asm volatile(
       "1:\n\t"
       "tileloadd (%[b], %[b_stride]), %%tmm6\n\t"
       "tileloaddt1 (%[a], %[a_stride]), %%tmm4\n\t"
       "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
+      "prefetchw (%[next_c])\n\t"
+      "prefetchw (%[second_c])\n\t"
       "tileloadd 64(%[b], %[b_stride]), %%tmm7\n\t"
       "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\t"
+      "prefetchw (%[next_c], %[c_stride])\n\t"
+      "prefetchw (%[second_c], %[c_stride])\n\t"
       "tileloaddt1 1024(%[a], %[a_stride]), %%tmm5\n\t"
-      "prefetcht1 (%[prefetch])\n\t"
-      "prefetcht1 64(%[prefetch])\n\t"
-      "prefetcht1 128(%[prefetch])\n\t"
-      "prefetcht1 192(%[prefetch])\n\t"
+      "prefetcht1 (%[next_b])\n\t"
+      "prefetcht1 64(%[next_b])\n\t"
+      "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\t"
+      "prefetcht1 128(%[next_b])\n\t"
+      "prefetcht1 192(%[next_b])\n\t"
       "add $2048, %[a]\n\t"
       "add $2048, %[b]\n\t"
-      "add $256, %[prefetch]\n\t"
-      "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\t"
+      "add $256, %[next_b]\n\t"
+      "lea (%[next_c], %[c_stride], 2), %[next_c]\n\t"
+      "lea (%[second_c], %[c_stride], 2), %[second_c]\n\t"
       "tdpbf16ps %%tmm7, %%tmm5, %%tmm3\n\t"
       "dec %[blocks]\n\t"
       "jnz 1b"
-      : [a] "+r"(a), [b] "+r"(b), [prefetch] "+r"(prefetch), [blocks] "+r"(blocks)
-      : [a_stride] "r"(std::int64_t{64}), [b_stride] "r"(std::int64_t{128})
+      : [a] "+r"(a), [b] "+r"(b), [next_b] "+r"(next_b), [next_c] "+r"(next_c), [second_c] "+r"(second_c),
+        [blocks] "+r"(blocks)
+      :
+      [a_stride] "r"(std::int64_t{64}), [b_stride] "r"(std::int64_t{128}), [c_stride] "r"(call.next_c_stride)
       : "memory", "cc");
   asm volatile(
       "tilestored %%tmm0, (%[c], %[stride])\n\t"
@@ -133,10 +142,8 @@ Kernel make() {
           .nr = kNr,
           .kb = kKb,
           .max_panel = 512,
-          .max_a_bytes = std::int64_t{384} << 10,
-          .pack_columns = 120,
-          .fetch_rows = 40,
-          .prefetch_bytes = 256,
+          .cache = {1200 << 10, 384, 192 << 10, 768 << 10},
+          .next_b_bytes = 256,
           .packed = DType::kBF16,
           .any_c = true,
           .run = run,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <vector>
 
 #include "tensor/bfloat16.h"
@@ -73,6 +74,11 @@ __attribute__((target("avx512f,avx512bf16"))) void bf16_loop_512(std::int64_t it
   }
 }
 
+// Tensors start on a cache line.
+struct alignas(64) CacheLine {
+  std::byte bytes[64];
+};
+
 struct Loop {
   void (*run)(std::int64_t iterations) = nullptr;
   double flops_per_iteration = 0;
@@ -106,17 +112,18 @@ double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds) {
   constexpr Extents kProducts[] = {{2048, 2048, 2048}, {2048, 4096, 768}, {1024, 2048, 1024}};
   constexpr std::size_t kLargest = std::size_t{2048} * 4096;
   const auto element = static_cast<std::size_t>(size_of(dtype));
-  // Ones are as fast as any other number, and unlike zeros or noise never make a subnormal.
-  std::vector<BFloat16> a(kLargest * element / 2), b(kLargest * element / 2);
+  std::vector<CacheLine> a(kLargest * element / sizeof(CacheLine)), b(a.size());
   for (auto* operand : {&a, &b}) {
+    // Ones are as fast as any other number, and unlike zeros or noise never make a subnormal.
     if (dtype == DType::kBF16) {
-      std::fill(operand->begin(), operand->end(), BFloat16(1.0F));
+      auto* values = reinterpret_cast<BFloat16*>(operand->data());
+      std::fill(values, values + kLargest, BFloat16(1.0F));
     } else {
       auto* values = reinterpret_cast<float*>(operand->data());
       std::fill(values, values + kLargest, 1.0F);
     }
   }
-  std::vector<float> c(kLargest);
+  std::vector<CacheLine> c(kLargest * sizeof(float) / sizeof(CacheLine));
   double best = 0;
   for (const Extents& x : kProducts) {
     GemmArgs g{
@@ -124,8 +131,9 @@ double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds) {
     g.a = a.data(), g.lda = x.k;
     g.b = b.data(), g.ldb = x.k;
     g.c = c.data(), g.ldc = x.n;
-    std::vector<char> workspace(cpu_gemm_workspace_bytes(g, pool.size()));
-    g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
+    g.workspace_bytes = cpu_gemm_workspace_bytes(g, pool.size());
+    std::vector<CacheLine> workspace(g.workspace_bytes / sizeof(CacheLine) + 1);
+    g.workspace = workspace.data();
     best = std::max(best, gemm_flops(g) / shortest(seconds / 3, [&] { cpu_gemm(pool, g); }));
   }
   return best;

@@ -1,9 +1,6 @@
 // Attention of a few queries over many cached keys: bound by reading keys and values once. Keys are cut into
 // chunks of fixed length, which are the work items; each leaves a partial result with its own maximum and
 // sum, and a second pass merges those in the order of the keys. Nothing depends on the number of threads.
-#include <cmath>
-#include <limits>
-#include <numbers>
 
 #include "turbo/attention/cpu_attention.h"
 
@@ -109,10 +106,7 @@ void merge_row(const AttentionShape& s, const Partials& partials, std::int64_t h
   const float inverse = 1.0F / sum;
   PRIMUS_SIMD()
   for (std::int64_t c = 0; c < s.value_dim; ++c) out[c] = from_float<T>(total.values[c] * inverse);
-  if (lse) {
-    *lse = static_cast<float>((static_cast<double>(max) + std::log2(static_cast<double>(sum))) *
-                              std::numbers::ln2);
-  }
+  if (lse) *lse = log_sum_exp2(max, sum);
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // Forward attention: the tile loop of FlashAttention-2 (Dao 2023). A tile of queries walks over the tiles of
 // keys with a running maximum and sum; what it has summed is scaled down whenever the maximum rises.
-#include <cmath>
 #include <limits>
-#include <numbers>
 
 #include "turbo/attention/cpu_attention.h"
 #include "turbo/attention/cpu_plan.h"
@@ -96,13 +94,13 @@ class Forward {
     for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; lane += kGroup) {
       float max[kGroup], sum[kGroup] = {};
       strip_max(strip.keys, scores_ + lane, max);
-      std::int32_t rises = 0;
-      PRIMUS_SIMD(reduction(| : rises))
+      float rises = 0;
+      PRIMUS_SIMD(reduction(+ : rises))
       for (int i = 0; i < kGroup; ++i) {
         const float before = max_[lane + i];
         max[i] = max[i] * scale > before ? max[i] * scale : before;
         correction_[lane + i] = exp2_flushed(before - max[i]);
-        rises |= max[i] > before ? 1 : 0;
+        rises += max[i] > before ? 1.0F : 0.0F;
       }
       for (std::int64_t key = strip.keys.begin; key < strip.keys.end; key += 2) {
         const float *even_row = scores_ + key * kTile + lane, *odd_row = even_row + kTile;
@@ -120,7 +118,7 @@ class Forward {
         sum_[lane + i] = multiply_add(sum_[lane + i], correction_[lane + i], sum[i]);
         max_[lane + i] = max[i];
       }
-      risen |= rises != 0;
+      risen |= rises > 0;
     }
     return risen;
   }
@@ -166,10 +164,8 @@ class Forward {
                x.out.stride);
     if (!x.lse) return;
     float* lse = x.lse + (head * s.batch + sequence) * s.seq_q + queries.begin;
-    for (std::int64_t i = 0; i < queries.size(); ++i) {
-      lse[i] = static_cast<float>((static_cast<double>(max_[i]) + std::log2(static_cast<double>(sum_[i]))) *
-                                  std::numbers::ln2);
-    }
+    PRIMUS_SIMD()
+    for (std::int64_t i = 0; i < queries.size(); ++i) lse[i] = log_sum_exp2(max_[i], sum_[i]);
   }
 
   const Tiles& tiles_;

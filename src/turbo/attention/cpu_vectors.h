@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include <numbers>
+
 #include "turbo/cpu/simd.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
@@ -27,6 +29,33 @@ PRIMUS_INLINE float exp2_flushed(float x) {
   p = multiply_add(p, r, 1.0F);
   const float power = std::bit_cast<float>(std::bit_cast<std::uint32_t>(shifted) << 23);
   return x < -125.0F ? 0.0F : p * power;
+}
+
+// log2 of a positive normal number within 1e-7, or relatively that where it is larger: x = m 2^e, m in
+// [1/sqrt(2), sqrt(2)], and the polynomial of Cephes' logf for log(m). NaN for NaN.
+PRIMUS_INLINE float log2_positive(float x) {
+  constexpr std::int32_t kSqrtHalf = 0x3f3504f3;
+  const std::int32_t offset = std::bit_cast<std::int32_t>(x) - kSqrtHalf;
+  const std::int32_t exponent = offset >> 23;
+  const float m = std::bit_cast<float>((offset & 0x7fffff) + kSqrtHalf) - 1.0F;
+  float p = 7.0376836292e-2F;
+  p = multiply_add(p, m, -1.1514610310e-1F);
+  p = multiply_add(p, m, 1.1676998740e-1F);
+  p = multiply_add(p, m, -1.2420140846e-1F);
+  p = multiply_add(p, m, 1.4249322787e-1F);
+  p = multiply_add(p, m, -1.6668057665e-1F);
+  p = multiply_add(p, m, 2.0000714765e-1F);
+  p = multiply_add(p, m, -2.4999993993e-1F);
+  p = multiply_add(p, m, 3.3333331174e-1F);
+  const float log = m + m * m * multiply_add(p, m, -0.5F);
+  const float result = static_cast<float>(exponent) + log * kLog2E;
+  return x == x ? result : x;
+}
+
+// log(sum of exponentials) from a maximum of base-2 exponents and the sum of 2^(exponent - maximum).
+PRIMUS_INLINE float log_sum_exp2(float max, float sum) {
+  return static_cast<float>((static_cast<double>(max) + static_cast<double>(log2_positive(sum))) *
+                            std::numbers::ln2);
 }
 
 #if defined(__AVX512F__)

@@ -139,7 +139,11 @@ class Bf16Tiles {
                  .ld_out = ldc,
                  .blocks = k / block_,
                  .rows = kernel_.mr,
-                 .prefetch = b});
+                 // Tiles are small and stay in L1: nothing worth fetching ahead.
+                 .next_b = reinterpret_cast<const char*>(b),
+                 .next_c = reinterpret_cast<const char*>(c),
+                 .next_c_stride = 0,
+                 .next_c_second = 0});
   }
 
   // Rounded to bf16, which is then the upper half of each number. Ties go away from zero: of 65536 numbers

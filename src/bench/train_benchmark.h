@@ -17,7 +17,7 @@ struct TrainBenchmarkOptions {
   std::int64_t steps = 10;
   std::int64_t warmup = 2;  // steps before, not counted
   // Called after each step, warm-up included: steps done, steps in all.
-  std::function<void(std::int64_t, std::int64_t)> progress;
+  std::function<void(std::int64_t, std::int64_t)> progress = {};
 };
 
 struct TrainBenchmarkReport {

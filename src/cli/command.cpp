@@ -1,0 +1,57 @@
+#include "cli/command.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/file.h"
+
+namespace primus::cli {
+
+void Console::print(std::string_view text) const {
+  while (!text.empty()) {
+    const ssize_t written = write(out.fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw FileError("cannot write to standard output", errno);
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void Console::note(std::string_view text) const {
+  constexpr int kWaitMs = 1000;
+  try_write(err.fd, std::string(text) + "\n", kWaitMs);
+}
+
+namespace {
+
+std::vector<std::string> split_names(std::string_view names) {
+  std::vector<std::string> out;
+  while (!names.empty()) {
+    const std::string_view name = names.substr(0, names.find(','));
+    names.remove_prefix(std::min(names.size(), name.size() + 1));
+    out.emplace_back(name);
+  }
+  return out;
+}
+
+}  // namespace
+
+Argument& Arguments::option(std::string_view names, std::string value, Target target, std::string help) {
+  return arguments_.emplace_back(Argument{split_names(names), std::move(value), std::move(help), target});
+}
+
+Argument& Arguments::flag(std::string_view names, bool& target, std::string help) {
+  return option(names, "", &target, std::move(help));
+}
+
+Argument& Arguments::positional(std::string value, Target target, std::string help) {
+  Argument& argument = option("", std::move(value), target, std::move(help));
+  argument.required = true;
+  return argument;
+}
+
+void Arguments::rest(std::string value, std::vector<std::string>& target, std::string help) {
+  rest_ = Argument{{}, std::move(value), std::move(help), &target};
+}
+
+}  // namespace primus::cli

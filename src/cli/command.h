@@ -1,0 +1,92 @@
+// A command of the program: what it takes, what it says about itself, and what it does.
+//
+// A command declares each argument once; parsing, help and error messages come from that declaration. It
+// parses, calls one function of a floor below, and prints: nothing else prints in this program.
+//
+//   class Info final : public Command {
+//     void declare(Arguments& args) override { args.positional("DIR", folder_, "model folder"); }
+//     int run(Console& console) override { ... return 0; }
+//   };
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/terminal.h"
+
+namespace primus::cli {
+
+// Where a command writes: results to `out`, everything about the work (progress, notes, errors) to `err`.
+struct Console {
+  Terminal out, err;
+  bool debug = false;   // --debug before the mode or the command: the log goes to the screen
+  std::string program;  // as it was called, for hints: "primus"
+
+  // Writes to standard output; throws FileError when it cannot.
+  void print(std::string_view text) const;
+  // Writes a line to standard error, if it can.
+  void note(std::string_view text) const;
+};
+
+// Where an argument's value goes. Optionals and vectors stay empty when it is not given; the others keep
+// what they hold, which help shows as the default.
+using Target = std::variant<bool*, std::string*, std::int64_t*, double*, std::optional<std::string>*,
+                            std::optional<std::int64_t>*, std::optional<double>*, std::vector<std::string>*>;
+
+struct Argument {
+  std::vector<std::string> names;  // "--config", "-c"; none: positional
+  std::string value;               // "FILE"; empty: a switch
+  std::string help;
+  Target target;
+  bool required = false;
+  std::vector<std::string> choices = {};  // of a string; empty: any
+};
+
+class Arguments {
+ public:
+  // names: "--config,--exp,-c".
+  Argument& option(std::string_view names, std::string value, Target target, std::string help);
+  Argument& flag(std::string_view names, bool& target, std::string help);
+  Argument& positional(std::string value, Target target, std::string help);
+  // Everything that no declaration takes, in the order written: the command judges it itself.
+  void rest(std::string value, std::vector<std::string>& target, std::string help);
+
+  const std::vector<Argument>& all() const { return arguments_; }
+  const std::optional<Argument>& rest() const { return rest_; }
+
+ private:
+  std::vector<Argument> arguments_;
+  std::optional<Argument> rest_;
+};
+
+class Command {
+ public:
+  virtual ~Command() = default;
+  virtual void declare(Arguments& arguments) = 0;
+  // The exit code: 0, or what the command documents. Errors are thrown.
+  virtual int run(Console& console) = 0;
+};
+
+struct CommandEntry {
+  std::string_view name;      // "model verify"
+  std::string_view summary;   // one line, no period
+  std::string_view details;   // paragraphs; may be empty
+  std::string_view examples;  // one per line, without the indentation
+  std::unique_ptr<Command> (*make)();
+};
+
+// Every command, in the order help shows them (commands.cpp).
+std::span<const CommandEntry> commands();
+
+template <class C>
+std::unique_ptr<Command> make_command() {
+  return std::make_unique<C>();
+}
+
+}  // namespace primus::cli

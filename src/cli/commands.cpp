@@ -1,0 +1,15 @@
+#include "cli/commands.h"
+
+#include <array>
+
+namespace primus::cli {
+
+std::span<const CommandEntry> commands() {
+  static const std::array all = {kQuickstart,   kTrainPretrain,  kGenerate,           kChat,
+                                 kEvalLoss,     kDataTokenize,   kDataTrainTokenizer, kModelVerify,
+                                 kModelInfo,    kBenchmarkTrain, kConfigShow,         kConfigValidate,
+                                 kConfigSchema, kConfigReference};
+  return all;
+}
+
+}  // namespace primus::cli

@@ -1,0 +1,98 @@
+// primus config show | validate | schema | reference
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/experiment.h"
+
+namespace primus::cli {
+namespace {
+
+class ConfigShow final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    experiment_.declare(args);
+    args.flag("--origin", origin_, "show where each value came from");
+    args.flag("--yaml", yaml_, "as one self-contained experiment file");
+  }
+  int run(Console& console) override {
+    const config::Experiment experiment = experiment_.load(console);
+    console.print(yaml_ ? config::to_yaml(experiment) : config::show(experiment, origin_));
+    return 0;
+  }
+
+ private:
+  ExperimentArguments experiment_;
+  bool origin_ = false, yaml_ = false;
+};
+
+class ConfigValidate final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    experiment_.declare(args);
+    args.flag("--json", json_, "print the verdict as JSON");
+  }
+  int run(Console& console) override {
+    if (!json_) {
+      const config::Experiment experiment = experiment_.load(console);
+      console.print(fmt::format("valid: {} would write to {}\n", experiment.exp_name,
+                                experiment.output_dir().string()));
+      return 0;
+    }
+    try {
+      const config::Experiment experiment = experiment_.load(console);
+      console.print(
+          nlohmann::json{{"valid", true}, {"ignored", experiment.ignored}, {"warnings", experiment.warnings}}
+              .dump() +
+          "\n");
+      return 0;
+    } catch (const Error& error) {
+      const nlohmann::json verdict{
+          {"valid", false}, {"error", error.what()}, {"location", error.location()}, {"hint", error.hint()}};
+      console.print(verdict.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      return error.exit_code();
+    }
+  }
+
+ private:
+  ExperimentArguments experiment_;
+  bool json_ = false;
+};
+
+// A command that prints one text.
+template <std::string (*text)()>
+class Print final : public Command {
+ public:
+  void declare(Arguments&) override {}
+  int run(Console& console) override {
+    console.print(text());
+    return 0;
+  }
+};
+
+}  // namespace
+
+const CommandEntry kConfigShow{"config show", "Prints an experiment as it would run", kOverrideHelp,
+                               "primus config show --config examples/llama_124M.yaml\n"
+                               "primus config show --config exp.yaml --origin lr=1e-4",
+                               make_command<ConfigShow>};
+
+const CommandEntry kConfigValidate{
+    "config validate", "Checks an experiment file",
+    "Exit code 0 when it is valid, 2 when not: each problem is shown with its file, line and column.",
+    "primus config validate --config exp.yaml", make_command<ConfigValidate>};
+
+const CommandEntry kConfigSchema{"config schema",
+                                 "Prints the JSON Schema of experiment files, for editors",
+                                 {},
+                                 "primus config schema > experiment.schema.json",
+                                 make_command<Print<config::json_schema>>};
+
+const CommandEntry kConfigReference{"config reference",
+                                    "Prints every key with its type, default, range and meaning",
+                                    {},
+                                    "primus config reference > docs/config.md",
+                                    make_command<Print<config::markdown_reference>>};
+
+}  // namespace primus::cli

@@ -1,0 +1,24 @@
+// The options that choose a device, shared by the commands that compute.
+#pragma once
+
+#include <memory>
+
+#include "cli/command.h"
+#include "device/device.h"
+#include "tensor/dtype.h"
+
+namespace primus::cli {
+
+class DeviceOptions {
+ public:
+  // --device, --threads and --dtype.
+  void declare(Arguments& arguments);
+  std::unique_ptr<Device> make() const;
+  DType compute() const { return dtype_ == "bf16" ? DType::kBF16 : DType::kF32; }
+
+ private:
+  std::string device_ = "cpu", dtype_ = "fp32";
+  std::int64_t threads_ = 0;
+};
+
+}  // namespace primus::cli

@@ -1,0 +1,27 @@
+// The arguments that name an experiment, shared by the commands that read one: --config FILE and overrides.
+#pragma once
+
+#include "cli/command.h"
+#include "config/experiment.h"
+
+namespace primus::cli {
+
+class ExperimentArguments {
+ public:
+  void declare(Arguments& arguments);
+  // Reads and validates it, and says on standard error what is odd or ignored. Throws Error.
+  config::Experiment load(const Console& console) const;
+
+ private:
+  std::string file_;
+  std::vector<std::string> overrides_;
+};
+
+// What the help of these commands says about overrides.
+inline constexpr std::string_view kOverrideHelp =
+    "Overrides change the experiment for this once: key=value, --key value, --key=value or --flag, where "
+    "key\n"
+    "is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' has them "
+    "all.";
+
+}  // namespace primus::cli

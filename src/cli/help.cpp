@@ -1,0 +1,101 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/parse.h"
+
+namespace primus::cli {
+namespace {
+
+constexpr std::size_t kColumn = 26;  // where explanations begin
+constexpr std::size_t kWidth = 100;
+
+std::string default_of(const Argument& argument) {
+  struct Show {
+    std::string operator()(const bool*) const { return {}; }
+    std::string operator()(const std::string* value) const { return *value; }
+    std::string operator()(const std::int64_t* value) const { return fmt::format("{}", *value); }
+    std::string operator()(const double* value) const { return fmt::format("{}", *value); }
+    std::string operator()(const std::optional<std::string>*) const { return {}; }
+    std::string operator()(const std::optional<std::int64_t>*) const { return {}; }
+    std::string operator()(const std::optional<double>*) const { return {}; }
+    std::string operator()(const std::vector<std::string>*) const { return {}; }
+  };
+  const std::string value = std::visit(Show{}, argument.target);
+  return value.empty() || argument.required ? std::string() : fmt::format(" (default: {})", value);
+}
+
+std::string wrapped(std::string_view text, std::size_t indent) {
+  std::string out;
+  std::size_t column = indent;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    if (column > indent && column + 1 + word.size() > kWidth) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  return out;
+}
+
+std::string row(const std::string& left, const std::string& right) {
+  std::string line = "  " + left;
+  if (line.size() + 2 > kColumn) {
+    line += "\n" + std::string(kColumn, ' ');
+  } else {
+    line.resize(kColumn, ' ');
+  }
+  return line + wrapped(right, kColumn) + "\n";
+}
+
+std::string explanation(const Argument& argument) {
+  std::string text = argument.help;
+  if (!argument.choices.empty()) text += fmt::format(": {}", fmt::join(argument.choices, ", "));
+  return text + (argument.required && !argument.names.empty() ? " (required)" : default_of(argument));
+}
+
+std::string indented(std::string_view lines) {
+  std::string out;
+  while (!lines.empty()) {
+    const std::string_view line = lines.substr(0, lines.find('\n'));
+    lines.remove_prefix(std::min(lines.size(), line.size() + 1));
+    out += fmt::format("  {}\n", line);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string help_text(const CommandEntry& entry, const Arguments& arguments, const std::string& program) {
+  std::string usage = fmt::format("{} {}", program, entry.name), positionals, options;
+  for (const Argument& a : arguments.all()) {
+    if (a.names.empty()) {
+      usage += a.required ? " " + a.value : fmt::format(" [{}]", a.value);
+      positionals += row(a.value, explanation(a));
+      continue;
+    }
+    if (a.required) usage += fmt::format(" {} {}", a.names.front(), a.value);
+    options += row(fmt::format("{}{}{}", fmt::join(a.names, ", "), a.value.empty() ? "" : " ", a.value),
+                   explanation(a));
+  }
+  options += row("-h, --help", "this text");
+  usage += " [options]";
+  if (arguments.rest()) {
+    usage += fmt::format(" [{}]", arguments.rest()->value);
+    positionals += row(arguments.rest()->value, arguments.rest()->help);
+  }
+  std::string text = fmt::format("{}.\n\nUsage:\n  {}\n", entry.summary, usage);
+  if (!entry.details.empty()) text += fmt::format("\n{}\n", entry.details);
+  if (!positionals.empty()) text += "\nArguments:\n" + positionals;
+  text += "\nOptions:\n" + options;
+  if (!entry.examples.empty()) text += "\nExamples:\n" + indented(entry.examples);
+  return text;
+}
+
+}  // namespace primus::cli

@@ -1,0 +1,30 @@
+// Follows a run's metrics.jsonl while the run writes it (docs/formats/metrics.md). One thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace primus::cli {
+
+struct MetricsPoint {
+  std::int64_t iteration = 0;
+  double loss = 0, tokens_per_second = 0;
+};
+
+class MetricsTail {
+ public:
+  explicit MetricsTail(Path file) : path_(std::move(file)) {}
+  // The points that were written since the last call; none while the file is not there. Lines that are not
+  // points are passed over.
+  std::vector<MetricsPoint> read();
+
+ private:
+  Path path_;
+  std::uint64_t offset_ = 0;
+  std::string partial_;  // a line whose end is not there yet
+};
+
+}  // namespace primus::cli

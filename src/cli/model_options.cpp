@@ -1,0 +1,43 @@
+#include "cli/model_options.h"
+
+namespace primus::cli {
+
+void ModelArguments::declare(Arguments& arguments) {
+  arguments.positional("MODEL", &folder_, "a Hugging Face folder, a checkpoint, or the folder of a run");
+  arguments.option("--tokenizer", "FILE", &tokenizer_,
+                   "tokenizer file or folder, instead of the model's own");
+  arguments.option("--tokenizer-type", "TYPE", &tokenizer_type_, "its kind, e.g. ByteTokenizer");
+}
+
+std::unique_ptr<const Tokenizer> ModelArguments::tokenizer(const ModelFolder& folder,
+                                                           const ModelConfig& config) const {
+  return load_model_tokenizer(folder, config, tokenizer_type_, tokenizer_);
+}
+
+void SamplingArguments::declare(Arguments& arguments, std::int64_t max_tokens) {
+  max_tokens_ = max_tokens;
+  arguments.option("--max-tokens,-n", "N", &max_tokens_, "tokens to write at most");
+  arguments.option("--temperature,-t", "X", &temperature_,
+                   "0 always takes the likeliest token; higher is wilder");
+  arguments.option("--top-k", "K", &top_k_, "choose among the K likeliest; 0: among all");
+  arguments.option("--top-p", "P", &top_p_, "choose among the likeliest that together have probability P");
+  arguments.option("--seed", "N", &seed_, "the same seed writes the same text");
+}
+
+GenerateSettings SamplingArguments::settings(const Tokenizer& tokenizer) const {
+  GenerateSettings settings{.sampling = {.temperature = temperature_,
+                                         .top_k = top_k_,
+                                         .top_p = top_p_,
+                                         .seed = static_cast<std::uint64_t>(seed_)},
+                            .max_tokens = max_tokens_,
+                            .vocab = tokenizer.vocab_size(),
+                            .stop_ids = {}};
+  if (max_tokens_ < 0) throw invalid("--max-tokens must be 0 or more");
+  settings.sampling.check();
+  const SpecialIds& special = tokenizer.special_ids();
+  if (special.eos) settings.stop_ids.push_back(*special.eos);
+  if (special.eod && special.eod != special.eos) settings.stop_ids.push_back(*special.eod);
+  return settings;
+}
+
+}  // namespace primus::cli

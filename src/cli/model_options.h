@@ -1,0 +1,36 @@
+// The arguments that name a trained model, shared by the commands that use one.
+#pragma once
+
+#include <memory>
+
+#include "cli/device.h"
+#include "lm/generate/decoder.h"
+#include "lm/generate/generate.h"
+#include "lm/generate/model_folder.h"
+
+namespace primus::cli {
+
+// A folder and, where it has none of its own, a tokenizer.
+class ModelArguments {
+ public:
+  void declare(Arguments& arguments);
+  ModelFolder folder() const { return find_model_folder(folder_); }
+  std::unique_ptr<const Tokenizer> tokenizer(const ModelFolder& folder, const ModelConfig& config) const;
+
+ private:
+  std::string folder_, tokenizer_, tokenizer_type_;
+};
+
+// How to choose tokens and when to stop.
+class SamplingArguments {
+ public:
+  void declare(Arguments& arguments, std::int64_t max_tokens);
+  GenerateSettings settings(const Tokenizer& tokenizer) const;
+  std::int64_t max_tokens() const { return max_tokens_; }
+
+ private:
+  std::int64_t max_tokens_ = 0, top_k_ = 0, seed_ = 1234;
+  double temperature_ = SamplingSettings{}.temperature, top_p_ = SamplingSettings{}.top_p;
+};
+
+}  // namespace primus::cli

@@ -1,0 +1,140 @@
+// primus model verify
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/device.h"
+#include "lm/verify/verify.h"
+
+namespace primus::cli {
+namespace {
+
+// JSON has no NaN or infinity: such a number is written as null, and the report has failed anyway.
+nlohmann::json number(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
+}
+
+nlohmann::json to_json(const TensorComparison& c) {
+  return {{"name", c.name},
+          {"largest_error", number(c.largest)},
+          {"normalised_error", number(c.normalised)},
+          {"euclidean_error", number(c.euclidean)}};
+}
+
+nlohmann::json to_json(const VerifyReport& report) {
+  nlohmann::json json{{"passed", report.passed()},
+                      {"loss", number(report.loss)},
+                      {"tolerance", report.tolerance},
+                      {"trajectory_tolerance", report.trajectory_tolerance},
+                      {"logits", to_json(report.logits)},
+                      {"gradients", nlohmann::json::array()},
+                      {"adamw_steps", nlohmann::json::array()},
+                      {"failures", report.failures}};
+  if (report.reference_loss) json["reference_loss"] = *report.reference_loss;
+  for (const TensorComparison& gradient : report.gradients) json["gradients"].push_back(to_json(gradient));
+  for (const VerifyReport::Point& point : report.trajectory) {
+    json["adamw_steps"].push_back({{"loss", number(point.loss)},
+                                   {"reference_loss", point.reference_loss},
+                                   {"grad_norm", number(point.gradient_norm)},
+                                   {"reference_grad_norm", point.reference_gradient_norm}});
+  }
+  return json;
+}
+
+class ModelVerify final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.positional("DIR", &model_, "Hugging Face model folder: config.json and safetensors");
+    args.option("--inputs", "FILE", &inputs_, "safetensors with input_ids and the reference's logits")
+        .required = true;
+    args.option("--grads", "FILE", &gradients_, "safetensors with the reference's gradient of every weight");
+    args.option("--trajectory", "FILE", &trajectory_, "JSON with the reference's loss and its AdamW steps");
+    args.option("--tolerance", "X", &tolerance_,
+                "limit of the normalised error (default: fp32 2e-5, bf16 2e-2)");
+    args.option("--trajectory-tolerance", "X", &trajectory_tolerance_,
+                "limit of the relative error along the AdamW steps (default: fp32 1e-4, bf16 2e-2)");
+    device_.declare(args);
+    args.flag("--all", all_, "show every gradient, not only the worst");
+    args.flag("--json", json_, "print the report as JSON");
+  }
+
+  int run(Console& console) override {
+    VerifyOptions options{
+        .model = model_, .inputs = inputs_, .gradients = {}, .trajectory = {}, .compute = device_.compute()};
+    if (gradients_) options.gradients = *gradients_;
+    if (trajectory_) options.trajectory = *trajectory_;
+    if (tolerance_) options.tolerance = *tolerance_;
+    if (trajectory_tolerance_) options.trajectory_tolerance = *trajectory_tolerance_;
+    const VerifyReport report = verify_model(options, builtin_families(), device_.make());
+    console.print(json_ ? to_json(report).dump(2) + "\n" : table(report, console.out));
+    constexpr int kNotVerified = 3;
+    return report.passed() ? 0 : kNotVerified;
+  }
+
+ private:
+  std::string table(const VerifyReport& report, const Terminal& terminal) const {
+    std::string text = fmt::format("{:<52}{:>14}{:>14}{:>10}\n", "", "largest error", "normalised", "limit");
+    auto line = [&](const TensorComparison& c) {
+      const bool good = c.normalised <= report.tolerance;
+      text += fmt::format("{:<52}{:>14.2e}{:>14.2e}{:>10.0e}  {}\n", c.name, c.largest, c.normalised,
+                          report.tolerance,
+                          paint(terminal, good ? Color::kGreen : Color::kRed, good ? "ok" : "FAILED"));
+    };
+    line(report.logits);
+    std::vector<TensorComparison> gradients = report.gradients;
+    // NaN first: it compares with nothing.
+    auto badness = [](const TensorComparison& c) {
+      return std::isnan(c.normalised) ? std::numeric_limits<double>::infinity() : c.normalised;
+    };
+    if (!all_) {
+      std::stable_sort(gradients.begin(), gradients.end(),
+                       [&](const auto& a, const auto& b) { return badness(a) > badness(b); });
+    }
+    constexpr std::size_t kWorst = 5;
+    const std::size_t shown = all_ ? gradients.size() : std::min(gradients.size(), kWorst);
+    for (std::size_t i = 0; i < shown; ++i) line(gradients[i]);
+    if (shown < gradients.size()) {
+      text += fmt::format("  ... and {} gradients with smaller errors\n", gradients.size() - shown);
+    }
+    for (std::size_t i = 0; i < report.trajectory.size(); ++i) {
+      const VerifyReport::Point& p = report.trajectory[i];
+      if (i == 0) {
+        text += fmt::format("\n{:<10}{:>16}{:>16}{:>16}{:>16}\n", "AdamW step", "loss", "reference",
+                            "gradient norm", "reference");
+      }
+      text += fmt::format("{:<10}{:>16.7g}{:>16.7g}{:>16.7g}{:>16.7g}\n", i + 1, p.loss, p.reference_loss,
+                          p.gradient_norm, p.reference_gradient_norm);
+    }
+    text += fmt::format("\nloss {:.7g}", report.loss);
+    if (report.reference_loss) text += fmt::format(", reference {:.7g}", *report.reference_loss);
+    text += "\n";
+    for (const std::string& failure : report.failures) text += failure + "\n";
+    text += report.passed() ? paint(terminal, Color::kGreen, "verified") + "\n"
+                            : paint(terminal, Color::kRed, "not verified") + "\n";
+    return text;
+  }
+
+  std::string model_, inputs_;
+  std::optional<std::string> gradients_, trajectory_;
+  std::optional<double> tolerance_, trajectory_tolerance_;
+  DeviceOptions device_;
+  bool all_ = false, json_ = false;
+};
+
+}  // namespace
+
+const CommandEntry kModelVerify{
+    "model verify", "Checks that a model computes what its reference computed",
+    "Compares logits, loss, every gradient and a few AdamW steps with files that another implementation\n"
+    "wrote. The error of a tensor is normalised: its largest difference over the reference's largest "
+    "element.\n"
+    "Exit code 0 only when everything is within its limit, 3 otherwise.",
+    "primus model verify tests/golden/models/llama --inputs tests/golden/models/llama/io.safetensors\n"
+    "primus model verify DIR --inputs io.safetensors --grads grads.safetensors --trajectory golden.json "
+    "--json",
+    make_command<ModelVerify>};
+
+}  // namespace primus::cli

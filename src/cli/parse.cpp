@@ -1,0 +1,131 @@
+// The only file that includes CLI11, which takes seconds to compile.
+#include "cli/parse.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "base/suggest.h"
+
+namespace primus::cli {
+namespace {
+
+template <class Number>
+Number to_number(const std::string& text, const std::string& name) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end) {
+    throw invalid(
+        fmt::format("{} needs a{} number, not '{}'", name, std::is_integral_v<Number> ? " whole" : "", text));
+  }
+  return value;
+}
+
+std::string shown_name(const Argument& argument) {
+  return argument.names.empty() ? argument.value : argument.names.front();
+}
+
+void store(const Argument& argument, const std::vector<std::string>& values) {
+  const std::string name = shown_name(argument);
+  const std::string& last = values.back();
+  if (!argument.choices.empty() &&
+      std::find(argument.choices.begin(), argument.choices.end(), last) == argument.choices.end()) {
+    const std::vector<std::string_view> known(argument.choices.begin(), argument.choices.end());
+    const std::string near = did_you_mean(last, known);
+    throw invalid(fmt::format("{} cannot be '{}'", name, last),
+                  near.empty() ? fmt::format("it is one of {}", fmt::join(argument.choices, ", ")) : near);
+  }
+  struct Assign {
+    const std::vector<std::string>& values;
+    const std::string &last, &name;
+    void operator()(bool* to) const { *to = true; }
+    void operator()(std::string* to) const { *to = last; }
+    void operator()(std::int64_t* to) const { *to = to_number<std::int64_t>(last, name); }
+    void operator()(double* to) const { *to = to_number<double>(last, name); }
+    void operator()(std::optional<std::string>* to) const { *to = last; }
+    void operator()(std::optional<std::int64_t>* to) const { *to = to_number<std::int64_t>(last, name); }
+    void operator()(std::optional<double>* to) const { *to = to_number<double>(last, name); }
+    void operator()(std::vector<std::string>* to) const { *to = values; }
+  };
+  std::visit(Assign{values, last, name}, argument.target);
+}
+
+bool repeats(const Argument& argument) {
+  return std::holds_alternative<std::vector<std::string>*>(argument.target);
+}
+
+Error unexpected(const std::string& word, const Arguments& arguments, const std::string& command) {
+  if (!word.starts_with('-')) {
+    return invalid(fmt::format("'{}' does not take '{}'", command, word),
+                   fmt::format("'{} --help' shows what it takes", command));
+  }
+  const std::string name = word.substr(0, word.find('='));
+  std::vector<std::string_view> known{"--help"};
+  for (const Argument& argument : arguments.all()) {
+    known.insert(known.end(), argument.names.begin(), argument.names.end());
+  }
+  const std::string near = did_you_mean(name, known);
+  return invalid(fmt::format("'{}' has no option '{}'", command, name),
+                 near.empty() ? fmt::format("'{} --help' lists its options", command) : near);
+}
+
+}  // namespace
+
+bool parse(const Arguments& arguments, std::span<const std::string> words, const std::string& command) {
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  bool help = false;
+  app.add_flag("-h,--help", help);
+  std::vector<std::pair<const Argument*, CLI::Option*>> options;
+  for (const Argument& argument : arguments.all()) {
+    const std::string names =
+        argument.names.empty() ? argument.value : fmt::format("{}", fmt::join(argument.names, ","));
+    CLI::Option* option = nullptr;
+    if (argument.value.empty()) {
+      option = app.add_flag(names);
+    } else {
+      option = app.add_option(names);
+      option->type_name(argument.value);
+      // A repeated option adds to a list and otherwise replaces; a positional list takes all that follows.
+      if (repeats(argument)) {
+        argument.names.empty() ? option->expected(1, CLI::detail::expected_max_vector_size)
+                               : option->expected(1);
+        option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      } else {
+        option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+      }
+    }
+    options.emplace_back(&argument, option);
+  }
+  try {
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 takes them last first
+  } catch (const CLI::ParseError& error) {
+    throw invalid(error.what(), fmt::format("'{} --help' shows how it is used", command));
+  }
+  if (help) return false;
+
+  const std::vector<std::string> extras = app.remaining();
+  if (arguments.rest()) {
+    store(*arguments.rest(), extras);
+  } else if (!extras.empty()) {
+    throw unexpected(extras.front(), arguments, command);
+  }
+  for (const auto& [argument, option] : options) {
+    if (option->count() > 0) {
+      store(*argument, argument->value.empty() ? std::vector<std::string>{""} : option->results());
+    } else if (argument->required) {
+      throw invalid(fmt::format("'{}' needs {}", command,
+                                argument->names.empty() ? argument->value
+                                                        : argument->names.front() + " " + argument->value),
+                    fmt::format("'{} --help' has examples", command));
+    }
+  }
+  return true;
+}
+
+}  // namespace primus::cli

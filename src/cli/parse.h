@@ -1,0 +1,18 @@
+// From the words of a command line to a command's declared arguments, and back to its help text.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "cli/command.h"
+
+namespace primus::cli {
+
+// Fills the targets of `arguments`. False when --help was asked for (then nothing is checked). Throws
+// Error(kInvalid) for an unknown flag (with the nearest known one), a missing or superfluous value, a value
+// of the wrong type.
+bool parse(const Arguments& arguments, std::span<const std::string> words, const std::string& command);
+
+std::string help_text(const CommandEntry& entry, const Arguments& arguments, const std::string& program);
+
+}  // namespace primus::cli

@@ -1,0 +1,269 @@
+// primus quickstart
+#include <fmt/format.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/file.h"
+#include "bench/train_benchmark.h"
+#include "cli/commands.h"
+#include "cli/device.h"
+#include "cli/metrics_tail.h"
+#include "cli/stop_signal.h"
+#include "lm/data/train_tokenizer.h"
+#include "lm/generate/generate.h"
+#include "lm/monitor/run_folder.h"
+#include "lm/train/trainer.h"
+
+namespace primus::cli {
+namespace {
+
+constexpr std::int64_t kMicroBatch = 8, kSequence = 128;
+constexpr std::int32_t kVocabulary = 2048;
+
+std::string user_name() {
+  const passwd* user = getpwuid(getuid());
+  return user && is_plain_name(user->pw_name) ? user->pw_name : "user";
+}
+
+// Text as YAML's double-quoted strings have it; JSON's are a part of those.
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+class Quickstart final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.option("--text", "FILE", &text_,
+                "English text to learn (default: the one ./quickstart.sh prepares)");
+    args.option("--workspace", "FOLDER", &workspace_, "where the run goes");
+    args.option("--seconds", "N", &seconds_, "time to train, about");
+    args.option("--steps", "N", &steps_, "steps to train, instead of a time");
+    args.flag("--again", again_, "train anew where an earlier quickstart is complete");
+  }
+
+  int run(Console& console) override {
+    const std::atomic<bool>& stop = catch_stop_signals();
+    const std::string text = find_text();
+    const RunFolder folder({.workspace = workspace_,
+                            .work_group = "primus",
+                            .user_name = user_name(),
+                            .exp_name = "quickstart"});
+    const Path file = folder.root() / "quickstart.yaml";
+    if (again_) remove_tree(folder.root());
+    if (!Env::posix().status(file)) prepare(folder, file, text, console);
+
+    const config::Experiment experiment = config::load_experiment(file);
+    const TrainingSummary summary = train(experiment, folder, stop, console);
+    if (summary.interrupted) {
+      console.print("Stopped and saved. 'primus quickstart' goes on from there.\n");
+      return 0;
+    }
+    sample(folder, console);
+    console.print(next_steps(folder, file));
+    return 0;
+  }
+
+ private:
+  std::string find_text() const {
+    if (text_) {
+      if (!Env::posix().status(*text_)) throw invalid(fmt::format("there is no '{}'", *text_));
+      return std::filesystem::absolute(*text_).string();
+    }
+    // quickstart.sh leaves it beside the folder of the program.
+    const Path program = std::filesystem::read_symlink("/proc/self/exe");
+    const Path prepared = program.parent_path().parent_path() / "quickstart" / "kjv.txt";
+    if (!Env::posix().status(prepared)) {
+      throw invalid(
+          "there is no text to learn from",
+          "./quickstart.sh prepares one (the King James Bible, from Debian's bible-kjv), or name your own "
+          "with --text FILE");
+    }
+    return prepared.string();
+  }
+
+  // Tokenizer and experiment file.
+  void prepare(const RunFolder& folder, const Path& file, const std::string& text,
+               const Console& console) const {
+    console.print(fmt::format("Text       {}, {}\n", text,
+                              human_bytes(static_cast<double>(std::filesystem::file_size(text)))));
+    const double start = steady_seconds();
+    folder.create();
+    make_folders(folder.root() / "tokenizer");
+    data::TrainTokenizerOptions options;
+    options.inputs = {text};
+    options.bpe.vocab_size = kVocabulary;
+    write_file_atomic(folder.root() / "tokenizer" / "tokenizer.json", data::train_tokenizer(options));
+    console.print(fmt::format("Tokenizer  {} byte-pair tokens learnt from it in {}\n", kVocabulary,
+                              human_duration(steady_seconds() - start)));
+    const std::string name = file.string();
+    const auto experiment = config::load_experiment_text(experiment_text(folder, text, 1), name);
+    const std::int64_t steps = steps_ ? *steps_ : steps_for(experiment, seconds_);
+    write_file_atomic(file, experiment_text(folder, text, steps));
+  }
+
+  // How many steps fit, by timing a few.
+  static std::int64_t steps_for(const config::Experiment& experiment, double seconds) {
+    const TrainBenchmarkReport report =
+        benchmark_training(experiment, builtin_families(), {.steps = 5, .warmup = 2});
+    constexpr double kFewest = 50, kMost = 2000;
+    return static_cast<std::int64_t>(std::clamp(seconds / report.seconds, kFewest, kMost));
+  }
+
+  std::string experiment_text(const RunFolder& folder, const std::string& text, std::int64_t steps) const {
+    return fmt::format(
+        "# Written by 'primus quickstart'. Change it and train again: primus train pretrain --config "
+        "THIS_FILE\n"
+        "work_group: primus\n"
+        "user_name: {user}\n"
+        "exp_name: quickstart\n"
+        "workspace: {workspace}\n"
+        "modules:\n"
+        "  pre_trainer:\n"
+        "    framework: native\n"
+        "    config: pre_trainer.yaml\n"
+        "    model: llama_tiny.yaml\n"
+        "    overrides:\n"
+        "      train_iters: {steps}\n"
+        "      micro_batch_size: {batch}\n"
+        "      global_batch_size: {batch}\n"
+        "      seq_length: {sequence}\n"
+        "      bf16: false\n"
+        "      lr: 4.0e-3\n"
+        "      min_lr: 4.0e-4\n"
+        "      lr_warmup_iters: {warmup}\n"
+        "      weight_decay: 0.1\n"
+        "      adam_beta2: 0.95\n"
+        "      data_path: [{text}]\n"
+        "      split: \"98,2,0\"\n"
+        "      tokenizer_type: HuggingFaceTokenizer\n"
+        "      tokenizer_model: {tokenizer}\n"
+        "      eval_interval: {steps}\n"
+        "      eval_iters: 10\n"
+        "      save_interval: {steps}\n",
+        fmt::arg("user", quoted(user_name())), fmt::arg("workspace", quoted(workspace_)),
+        fmt::arg("steps", steps), fmt::arg("batch", kMicroBatch), fmt::arg("sequence", kSequence),
+        fmt::arg("warmup", std::min<std::int64_t>(steps / 10, 40)), fmt::arg("text", quoted(text)),
+        fmt::arg("tokenizer", quoted(std::filesystem::absolute(folder.root() / "tokenizer").string())));
+  }
+
+  // The trainer runs in a thread of its own, so that this one can show what it writes.
+  static TrainingSummary train(const config::Experiment& experiment, const RunFolder& folder,
+                               const std::atomic<bool>& stop, const Console& console) {
+    Logger log(LogOptions{.folder = folder.rank_logs(experiment.module_name, 0),
+                          .console_level = console.debug ? LogLevel::kDebug : LogLevel::kWarning,
+                          .console = console.err});
+    const FamilyRegistry families = builtin_families();
+    TrainingSummary summary;
+    std::exception_ptr error;
+    std::atomic<bool> over{false};
+    std::thread trainer([&] {
+      try {
+        summary = Trainer(experiment, families, log).run(stop);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      over = true;
+    });
+
+    ProgressLine progress(console.err, {.label = "training",
+                                        .total = static_cast<std::uint64_t>(experiment.trainer.train_iters),
+                                        .plain_seconds = 3});
+    MetricsTail metrics(folder.metrics_file());
+    std::vector<double> losses;
+    std::string note;
+    auto show = [&] {
+      for (const MetricsPoint& point : metrics.read()) {
+        losses.push_back(point.loss);
+        note = fmt::format("loss {:.3f}  {} tokens/s", point.loss, human_count(point.tokens_per_second));
+        progress.update(static_cast<std::uint64_t>(point.iteration), steady_seconds(), note);
+      }
+    };
+    while (!over) {
+      show();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    trainer.join();
+    if (error) std::rethrow_exception(error);
+    show();
+    progress.finish(steady_seconds(), note);
+    if (losses.size() > 1) {
+      constexpr std::size_t kWidth = 60;
+      console.print(fmt::format("Loss       {:.2f} {} {:.2f}\n", losses.front(), sparkline(losses, kWidth),
+                                losses.back()));
+    }
+    if (summary.validation_loss) {
+      console.print(fmt::format("           {:.2f} on text it has not seen\n", *summary.validation_loss));
+    }
+    return summary;
+  }
+
+  static void sample(const RunFolder& folder, const Console& console) {
+    const FamilyRegistry families = builtin_families();
+    const ModelFolder model = find_model_folder(folder.root());
+    const ModelConfig config = load_model_config(model, families);
+    const auto tokenizer = load_model_tokenizer(model, config, {}, {});
+    const std::string prompt = "And God said unto";
+    const std::vector<std::int32_t> ids = tokenizer->encode(prompt);
+    constexpr std::int64_t kTokens = 100;
+    const std::int64_t capacity =
+        std::min(config.max_positions, static_cast<std::int64_t>(ids.size()) + kTokens);
+    Decoder decoder(DeviceOptions().make(), config, families, {.capacity = capacity});
+    load_model_weights(model, decoder.store(), decoder.rank());
+    console.print("\nA sample, from the model that was just trained:\n\n  " + prompt);
+    StreamDecoder stream(*tokenizer);
+    auto show = [&](std::string piece) {
+      for (std::size_t at = 0; (at = piece.find('\n', at)) != std::string::npos; at += 3)
+        piece.insert(at + 1, "  ");
+      console.print(piece);
+    };
+    generate(decoder, ids,
+             {.sampling = {.temperature = 0.7, .top_k = 40},
+              .max_tokens = kTokens,
+              .vocab = tokenizer->vocab_size(),
+              .stop_ids = {}},
+             [&](std::int32_t id) {
+               show(stream.push(id));
+               return true;
+             });
+    show(stream.finish());
+    console.print("\n\n");
+  }
+
+  static std::string next_steps(const RunFolder& folder, const Path& file) {
+    const std::string run = folder.root().string();
+    return fmt::format(
+        "What next:\n"
+        "  primus generate {0} --prompt 'In the beginning'\n"
+        "  primus eval loss {0} --data book.txt\n"
+        "  primus train pretrain --config {1} --train_iters 5000 exp_name=longer\n"
+        "  primus quickstart --again --text your_own.txt\n"
+        "The model in {0}/checkpoints loads in Hugging Face transformers as it is;\n"
+        "tensorboard --logdir {0}/tensorboard draws the curves.\n",
+        run, file.string());
+  }
+
+  std::optional<std::string> text_;
+  std::string workspace_ = "./output";
+  double seconds_ = 30;
+  std::optional<std::int64_t> steps_;
+  bool again_ = false;
+};
+
+}  // namespace
+
+const CommandEntry kQuickstart{"quickstart",
+                               "Trains a small Llama on real text in a minute, and lets it write",
+                               "Learns a tokenizer, trains a model of 2 million parameters, prints a sample "
+                               "and what to try next. Works\n"
+                               "offline and on any CPU. Called again, it goes on with an interrupted run.",
+                               "primus quickstart\n"
+                               "primus quickstart --text book.txt --seconds 300 --again",
+                               make_command<Quickstart>};
+
+}  // namespace primus::cli

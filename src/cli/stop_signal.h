@@ -1,0 +1,12 @@
+// Ctrl-C and SIGTERM as a request: the first sets a flag, the second ends the process as usual.
+#pragma once
+
+#include <atomic>
+
+namespace primus::cli {
+
+// From here on SIGINT and SIGTERM set the flag, and a reader that goes away (SIGPIPE) does not end the
+// process. The flag lives as long as the process; it is the one piece of state a signal handler can reach.
+const std::atomic<bool>& catch_stop_signals();
+
+}  // namespace primus::cli

@@ -1,0 +1,164 @@
+// primus train pretrain
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "cli/commands.h"
+#include "cli/experiment.h"
+#include "cli/stop_signal.h"
+#include "lm/monitor/run_folder.h"
+#include "lm/train/trainer.h"
+
+namespace primus::cli {
+namespace {
+
+nlohmann::json to_json(const TrainingForecast& f) {
+  const engine::MemoryPlan& memory = f.step.memory;
+  return {{"parameters", f.step.parameters},
+          {"memory_bytes",
+           {{"persistent", memory.persistent},
+            {"stash", memory.stash},
+            {"scratch", memory.scratch},
+            {"total", memory.total()}}},
+          {"model_flops_per_step", f.model_flops_per_step},
+          {"kernel_flops_per_step", f.step.kernels.total_flops()},
+          {"steps", f.steps},
+          {"tokens_per_step", f.tokens_per_step},
+          {"checkpoint_bytes", f.checkpoint_bytes},
+          {"matmul_flops_per_second", f.matmul_flops_per_second},
+          {"seconds", f.seconds}};
+}
+
+std::string to_text(const TrainingForecast& f) {
+  const engine::MemoryPlan& memory = f.step.memory;
+  std::string text;
+  auto line = [&](std::string_view what, const std::string& value) {
+    text += fmt::format("{:<22}{}\n", what, value);
+  };
+  auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
+  line("parameters", human_count(static_cast<double>(f.step.parameters)));
+  line("memory", bytes(memory.total()));
+  line("  persistent", bytes(memory.persistent) + "  weights, gradients, optimizer states");
+  line("  stash", bytes(memory.stash) + "  activations");
+  line("  scratch", bytes(memory.scratch) + "  workspaces");
+  line("steps", fmt::format("{} of {} tokens", f.steps, f.tokens_per_step));
+  line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
+  line("executed per step", fmt::format("{:.3g}", f.step.kernels.total_flops()));
+  line("checkpoint", bytes(f.checkpoint_bytes));
+  line("matrix products", fmt::format("{} FLOP/s measured here", human_count(f.matmul_flops_per_second)));
+  line("time, at best", human_duration(f.seconds));
+  return text;
+}
+
+class TrainPretrain final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    experiment_.declare(args);
+    args.flag("--dry-run,--dry_run", dry_run_, "show what the run would be, and touch nothing");
+    args.option("--export-config,--export_config", "OUT", &export_,
+                "write the resolved experiment to this file");
+    args.flag("--quiet,-q", quiet_, "only warnings and errors on the screen");
+    args.flag("--json", json_, "print the result (or the forecast) as JSON");
+  }
+
+  int run(Console& console) override {
+    const config::Experiment experiment = experiment_.load(console);
+    if (experiment.framework != "native") {
+      throw unsupported(fmt::format("framework {} cannot be run yet", experiment.framework),
+                        "framework=native trains the same experiment with Primus's own engine")
+          .at(experiment.provenance_of("framework").origin.location());
+    }
+    if (export_) write_file_atomic(*export_, config::to_yaml(experiment));
+    for (const auto& [name, value] : experiment.env) setenv(name.c_str(), value.c_str(), 1);
+    return dry_run_ ? forecast(experiment, console) : train(experiment, console);
+  }
+
+ private:
+  int forecast(const config::Experiment& experiment, Console& console) const {
+    Logger log(LogOptions{.console_level = LogLevel::kWarning, .console = console.err});
+    const FamilyRegistry families = builtin_families();
+    const TrainingForecast forecast = Trainer(experiment, families, log).forecast();
+    if (json_) {
+      nlohmann::json json = to_json(forecast);
+      json["output_dir"] = experiment.output_dir().string();
+      console.print(json.dump(2) + "\n");
+    } else {
+      console.print(config::show(experiment, false) + "\n" + to_text(forecast));
+    }
+    return 0;
+  }
+
+  int train(const config::Experiment& experiment, Console& console) const {
+    const std::atomic<bool>& stop = catch_stop_signals();
+    const RunFolder folder({.workspace = experiment.workspace,
+                            .work_group = experiment.work_group,
+                            .user_name = experiment.user_name,
+                            .exp_name = experiment.exp_name});
+    const LogLevel screen = quiet_ || json_ ? LogLevel::kWarning
+                            : console.debug ? LogLevel::kDebug
+                                            : LogLevel::kInfo;
+    Logger log(LogOptions{.folder = folder.rank_logs(experiment.module_name, 0),
+                          .console_level = screen,
+                          .console = console.err});
+    const FamilyRegistry families = builtin_families();
+    try {
+      const TrainingSummary summary = Trainer(experiment, families, log).run(stop);
+      report(experiment, summary, console);
+    } catch (const Error& error) {
+      log.error("{}", error.what());
+      throw;
+    }
+    return 0;
+  }
+
+  void report(const config::Experiment& experiment, const TrainingSummary& s, Console& console) const {
+    if (json_) {
+      nlohmann::json json{{"first_step", s.first_step}, {"last_step", s.last_step},
+                          {"last_loss", s.last_loss},   {"interrupted", s.interrupted},
+                          {"seconds", s.seconds},       {"output_dir", experiment.output_dir().string()}};
+      if (s.validation_loss) json["validation_loss"] = *s.validation_loss;
+      if (s.test_loss) json["test_loss"] = *s.test_loss;
+      if (s.checkpoint) json["checkpoint"] = *s.checkpoint;
+      console.print(json.dump(2) + "\n");
+      return;
+    }
+    std::string text;
+    if (s.first_step == s.last_step && !s.interrupted) {
+      text = fmt::format("nothing left to do: the run had reached iteration {}\n", s.last_step);
+    } else {
+      text = fmt::format("{} after iteration {}, loss {:.4f}, {}\n", s.interrupted ? "stopped" : "done",
+                         s.last_step, s.last_loss, human_duration(s.seconds));
+    }
+    if (s.validation_loss) text += fmt::format("validation loss {:.4f}\n", *s.validation_loss);
+    if (s.test_loss) text += fmt::format("test loss {:.4f}\n", *s.test_loss);
+    if (s.checkpoint) text += fmt::format("checkpoint {}\n", *s.checkpoint);
+    if (s.interrupted) text += "the same command continues from there\n";
+    console.print(text);
+  }
+
+  ExperimentArguments experiment_;
+  std::optional<std::string> export_;
+  bool dry_run_ = false, quiet_ = false, json_ = false;
+};
+
+}  // namespace
+
+const CommandEntry kTrainPretrain{
+    "train pretrain", "Trains a language model as an experiment file describes it",
+    "Writes to workspace/work_group/user_name/exp_name: logs, metrics.jsonl, TensorBoard events, "
+    "checkpoints\n"
+    "that transformers loads. The same command again continues from the newest checkpoint. Ctrl-C or "
+    "SIGTERM\n"
+    "saves and ends with exit code 0; a second one ends at once.\n\n"
+    "Overrides change the experiment for this once: key=value, --key value, --key=value or --flag, where "
+    "key\n"
+    "is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' has them "
+    "all.",
+    "primus train pretrain --config examples/llama_124M.yaml\n"
+    "primus train pretrain --config exp.yaml --dry-run\n"
+    "primus train pretrain --config exp.yaml lr=3e-4 --train_iters 100 exp_name=try1",
+    make_command<TrainPretrain>};
+
+}  // namespace primus::cli

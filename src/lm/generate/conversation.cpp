@@ -1,0 +1,115 @@
+#include "lm/generate/conversation.h"
+
+#include <algorithm>
+
+namespace primus {
+namespace {
+
+constexpr std::string_view kUser = "User: ", kAssistant = "\nAssistant:", kNextTurn = "\nUser:";
+
+// Passes text on as it comes, but for a tail that may turn out to be the beginning of the user's next turn.
+class ReplyText {
+ public:
+  explicit ReplyText(const std::function<bool(std::string_view)>& on_text) : on_text_(on_text) {}
+
+  // False when the reply is over.
+  bool push(std::string_view piece) {
+    text_ += piece;
+    if (shown_ == 0 && text_.starts_with(' ')) shown_ = 1;  // the space behind "Assistant:"
+    const std::size_t found = text_.find(kNextTurn);
+    if (found != std::string::npos) {
+      text_.resize(found);
+      next_turn_ = true;
+      show(found);
+      return false;
+    }
+    std::size_t held = std::min(kNextTurn.size() - 1, text_.size());
+    while (!text_.ends_with(kNextTurn.substr(0, held))) --held;
+    return show(text_.size() - held);
+  }
+  void finish(std::string_view rest) {
+    if (push(rest)) show(text_.size());
+  }
+  bool next_turn() const { return next_turn_; }
+  const std::string& text() const { return text_; }
+
+ private:
+  bool show(std::size_t end) {
+    if (end <= shown_) return true;
+    const bool more = !on_text_ || on_text_(std::string_view(text_).substr(shown_, end - shown_));
+    shown_ = end;
+    return more;
+  }
+
+  const std::function<bool(std::string_view)>& on_text_;
+  std::string text_;
+  std::size_t shown_ = 0;
+  bool next_turn_ = false;
+};
+
+}  // namespace
+
+Conversation::Conversation(Decoder& decoder, const Tokenizer& tokenizer, GenerateSettings settings)
+    : decoder_(decoder), tokenizer_(tokenizer), settings_(std::move(settings)) {
+  clear();
+}
+
+void Conversation::clear() {
+  decoder_.truncate(0);
+  turns_.clear();
+  tokens_ = tokenizer_.frame().before;
+  prefix_ = tokens_.size();
+}
+
+// Forgets whole turns, oldest first, until `tokens` more and a reply fit, or none is left. Returns how many.
+std::size_t Conversation::make_room(std::size_t tokens) {
+  const std::int64_t reserve = std::min(settings_.max_tokens, decoder_.capacity() / 2);
+  const auto room = static_cast<std::size_t>(decoder_.capacity() - reserve);
+  std::size_t forgotten = 0;
+  auto size_after = [&] {
+    const std::size_t kept_from = forgotten < turns_.size() ? turns_[forgotten] : tokens_.size();
+    return prefix_ + (tokens_.size() - kept_from) + tokens;
+  };
+  while (forgotten < turns_.size() && size_after() > room) ++forgotten;
+  if (forgotten == 0) return 0;
+  const std::size_t kept_from = forgotten < turns_.size() ? turns_[forgotten] : tokens_.size();
+  tokens_.erase(tokens_.begin() + static_cast<std::ptrdiff_t>(prefix_),
+                tokens_.begin() + static_cast<std::ptrdiff_t>(kept_from));
+  turns_.erase(turns_.begin(), turns_.begin() + static_cast<std::ptrdiff_t>(forgotten));
+  for (std::size_t& turn : turns_) turn -= kept_from - prefix_;
+  decoder_.truncate(static_cast<std::int64_t>(prefix_));
+  return forgotten;
+}
+
+Conversation::Reply Conversation::say(std::string_view user,
+                                      const std::function<bool(std::string_view)>& on_text) {
+  std::string turn = turns_.empty() ? std::string() : "\n";
+  turn.append(kUser).append(user).append(kAssistant);
+  const std::vector<std::int32_t> ids = tokenizer_.encode(turn, false);
+  Reply reply;
+  reply.forgotten_turns = make_room(ids.size());
+  // A single turn longer than the context loses its beginning.
+  const auto kept =
+      fit_prompt(ids, decoder_.capacity() - static_cast<std::int64_t>(prefix_), settings_.max_tokens);
+  turns_.push_back(tokens_.size());
+  tokens_.insert(tokens_.end(), kept.begin(), kept.end());
+
+  StreamDecoder stream(tokenizer_);
+  ReplyText text(on_text);
+  const std::vector<std::int32_t> unread(tokens_.begin() + decoder_.length(), tokens_.end());
+  const Generation generation =
+      generate(decoder_, unread, settings_, [&](std::int32_t id) { return text.push(stream.push(id)); });
+  if (!text.next_turn()) text.finish(stream.finish());
+
+  // What the model wrote of the user's turn is not kept: the reply is read again without it.
+  const auto end = static_cast<std::int64_t>(tokens_.size());
+  const std::vector<std::int32_t> written =
+      text.next_turn() ? tokenizer_.encode(text.text(), false) : generation.ids;
+  if (text.next_turn()) decoder_.truncate(end);
+  tokens_.insert(tokens_.end(), written.begin(), written.end());
+  reply.text = text.text().substr(text.text().starts_with(' ') ? 1 : 0);
+  reply.reason = generation.reason;
+  return reply;
+}
+
+}  // namespace primus

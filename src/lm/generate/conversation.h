@@ -1,0 +1,54 @@
+// A chat with a model that was trained on plain text: turns written one after the other as
+//
+//   User: How are you?
+//   Assistant: Fine.
+//   User: ...
+//
+// The model writes after "Assistant:" until it begins a line "User:" itself, ends the text, or has written
+// enough. Keys and values stay on the device between turns, so each turn reads only what is new. When the
+// context is full, the oldest turns are forgotten.
+//
+// Models that were trained on another format come with a Jinja chat template; this format is not an
+// approximation of those, and callers should say so. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lm/generate/generate.h"
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus {
+
+class Conversation {
+ public:
+  // Decoder and tokenizer must outlive it; the decoder is the conversation's alone.
+  Conversation(Decoder& decoder, const Tokenizer& tokenizer, GenerateSettings settings);
+
+  struct Reply {
+    std::string text;
+    StopReason reason = StopReason::kStopToken;  // kCallback: the model began the user's next turn
+    std::size_t forgotten_turns = 0;             // to make room for this one
+  };
+  // One turn: `on_text` gets the reply piece by piece, and may end it by returning false.
+  Reply say(std::string_view user, const std::function<bool(std::string_view)>& on_text = {});
+  // Starts over.
+  void clear();
+
+  std::size_t turns() const { return turns_.size(); }
+
+ private:
+  std::size_t make_room(std::size_t tokens);
+
+  Decoder& decoder_;
+  const Tokenizer& tokenizer_;
+  GenerateSettings settings_;
+  std::vector<std::int32_t> tokens_;  // of the conversation; the decoder holds a beginning of it
+  std::size_t prefix_ = 0;            // of them, what stands before every text (bos, say)
+  std::vector<std::size_t> turns_;    // where each turn begins
+};
+
+}  // namespace primus

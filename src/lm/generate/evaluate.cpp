@@ -1,0 +1,116 @@
+#include "lm/generate/evaluate.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "lm/data/corpus.h"
+#include "lm/data/indexed_dataset.h"
+#include "lm/data/json_lines.h"
+
+namespace primus {
+namespace {
+
+class Evaluation {
+ public:
+  Evaluation(LossEvaluator& evaluator, const Tokenizer* tokenizer, const EvaluateOptions& options)
+      : evaluator_(evaluator), tokenizer_(tokenizer), options_(options) {}
+
+  bool done() const { return options_.max_tokens > 0 && evaluator_.tokens() >= options_.max_tokens; }
+
+  void read_indexed(const std::string& prefix) {
+    const auto source = data::IndexedDataset::open(prefix);
+    std::vector<std::int32_t> ids;
+    for (std::int64_t document = 0; document < source->documents() && !done(); ++document) {
+      for (std::int64_t s = source->document_start(document); s < source->document_start(document + 1); ++s) {
+        ids.resize(static_cast<std::size_t>(source->length(s)));
+        source->read(s, 0, ids);
+        if (tokenizer_) bytes_ += tokenizer_->decode(ids).size();
+        add(ids);
+      }
+      ++documents_;
+    }
+    bytes_known_ = bytes_known_ && tokenizer_;
+  }
+
+  void read_text(const std::string& pattern) {
+    if (!tokenizer_) throw invalid("text needs a tokenizer", "name one with --tokenizer");
+    data::BlockReader reader(data::find_inputs({pattern}));
+    data::JsonLines lines({options_.json_key}, false);
+    data::TextBlock block;
+    while (!done() && reader.next(block)) {
+      const data::InputFile& file = reader.files()[block.file];
+      if (file.kind == data::InputKind::kText) {
+        if (block.begins_file) begin_document();
+        std::size_t begin = 0;
+        for (const std::size_t end : block.parts) {
+          add_text(std::string_view(block.text).substr(begin, end - begin));
+          begin = end;
+        }
+        if (block.ends_file) end_document();
+        continue;
+      }
+      lines.read(block, file.path.string(), [&](std::span<const data::JsonTexts> keys) {
+        begin_document();
+        for (const std::string& text : keys.front().strings()) add_text(text);
+        end_document();
+      });
+    }
+  }
+
+  LossReport finish() {
+    evaluator_.finish();
+    if (evaluator_.tokens() == 0) {
+      throw invalid("there is no text to evaluate", "the data must hold at least two tokens");
+    }
+    LossReport report{.loss = evaluator_.mean(),
+                      .perplexity = std::exp(evaluator_.mean()),
+                      .bits_per_byte = {},
+                      .tokens = evaluator_.tokens(),
+                      .documents = documents_,
+                      .bytes = bytes_};
+    if (bytes_known_ && bytes_ > 0) {
+      report.bits_per_byte = evaluator_.total() / std::numbers::ln2 / static_cast<double>(bytes_);
+    }
+    return report;
+  }
+
+ private:
+  void begin_document() { add(tokenizer_->frame().before); }
+  void end_document() {
+    ++documents_;
+    const SpecialIds& special = tokenizer_->special_ids();
+    if (const auto end = special.eod ? special.eod : special.eos) add({&*end, 1});
+  }
+  void add_text(std::string_view text) {
+    ids_.clear();
+    tokenizer_->encode(text, false, ids_);
+    bytes_ += text.size();
+    add(ids_);
+  }
+  void add(std::span<const std::int32_t> ids) {
+    evaluator_.add(ids);
+    if (options_.progress) options_.progress(evaluator_.tokens(), evaluator_.mean());
+  }
+
+  LossEvaluator& evaluator_;
+  const Tokenizer* tokenizer_;
+  const EvaluateOptions& options_;
+  std::vector<std::int32_t> ids_;
+  std::int64_t documents_ = 0;
+  std::uint64_t bytes_ = 0;
+  bool bytes_known_ = true;
+};
+
+}  // namespace
+
+LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
+                         const EvaluateOptions& options) {
+  Evaluation evaluation(evaluator, tokenizer, options);
+  for (const std::string& input : options.inputs) {
+    if (evaluation.done()) break;
+    data::IndexedDataset::exists(input) ? evaluation.read_indexed(input) : evaluation.read_text(input);
+  }
+  return evaluation.finish();
+}
+
+}  // namespace primus

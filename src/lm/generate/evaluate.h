@@ -1,0 +1,38 @@
+// How well a model predicts a text: mean loss, perplexity, bits per byte.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lm/generate/loss_evaluator.h"
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus {
+
+struct EvaluateOptions {
+  // Text and JSON-lines files, folders and globs (lm/data/corpus.h), or prefixes of .bin/.idx files.
+  std::vector<std::string> inputs;
+  std::string json_key = "text";
+  std::int64_t max_tokens = 0;  // stop after so many; 0: all
+  // Tokens predicted so far, the mean loss over them.
+  std::function<void(std::int64_t, double)> progress = {};
+};
+
+struct LossReport {
+  double loss = 0;                      // mean over tokens, nats
+  double perplexity = 0;                // exp(loss)
+  std::optional<double> bits_per_byte;  // of UTF-8 text: comparable between tokenizers
+  std::int64_t tokens = 0, documents = 0;
+  std::uint64_t bytes = 0;
+};
+
+// All documents form one text, with the tokenizer's end of document between them, as in training. `tokenizer`
+// may be null for .bin/.idx, whose bytes then stay unknown. Throws Error(kInvalid) without data, for broken
+// JSON lines ("file:line"), and for a token outside the vocabulary.
+LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
+                         const EvaluateOptions& options);
+
+}  // namespace primus

@@ -1,0 +1,44 @@
+// Writing on from a prompt.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "lm/generate/decoder.h"
+#include "lm/generate/sampler.h"
+
+namespace primus {
+
+struct GenerateSettings {
+  SamplingSettings sampling;
+  std::int64_t max_tokens = 128;
+  std::int64_t vocab = 0;              // ids that may be chosen: the tokenizer's size; 0: the model's
+  std::vector<std::int32_t> stop_ids;  // end the text; not part of it
+};
+
+enum class StopReason : std::uint8_t {
+  kStopToken,
+  kMaxTokens,
+  kContextFull,  // the decoder's capacity is used up
+  kCallback,
+};
+
+struct Generation {
+  std::vector<std::int32_t> ids;  // what was written
+  StopReason reason = StopReason::kMaxTokens;
+  double prompt_seconds = 0, seconds = 0;  // reading the prompt; writing
+};
+
+// Reads `prompt` (at least one token) behind what the decoder holds, then writes. `on_token` sees each token
+// at once and may end the text by returning false. The last token written has not been read by the decoder:
+// whoever goes on reads it first.
+Generation generate(Decoder& decoder, std::span<const std::int32_t> prompt, const GenerateSettings& settings,
+                    const std::function<bool(std::int32_t)>& on_token = {});
+
+// The end of a prompt that leaves room to write `reserve` tokens, or half of the capacity where that is less.
+std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, std::int64_t capacity,
+                                         std::int64_t reserve);
+
+}  // namespace primus

@@ -1,0 +1,104 @@
+#include "lm/generate/loss_evaluator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/tape.h"
+
+namespace primus {
+
+using engine::Value;
+
+LossEvaluator::Parts::Parts(engine::Rank& rank, const ModelConfig& config, const FamilyRegistry& families,
+                            const EvaluatorSettings& settings)
+    : model(config, families, store) {
+  store.allocate({.compute = settings.compute, .gradients = false, .optimizer_states = false},
+                 rank.persistent());
+  model.allocate_tables(rank, settings.sequence);
+}
+
+LossEvaluator::LossEvaluator(std::unique_ptr<Device> device, const ModelConfig& config,
+                             const FamilyRegistry& families, const EvaluatorSettings& settings)
+    : config_(config), settings_(settings), rank_(std::move(device)) {
+  if (settings.sequence < 1 || settings.sequence > config.max_positions) {
+    throw invalid(fmt::format("windows of {} tokens are not from 1 to the model's {}", settings.sequence,
+                              config.max_positions));
+  }
+  const auto size = static_cast<std::size_t>(settings.batch * settings.sequence);
+  tokens_.resize(size);
+  labels_.resize(size);
+  weights_.resize(size);
+  losses_.resize(size);
+  positions_.resize(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    positions_[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % settings.sequence);
+  }
+  parts_ = std::make_unique<Parts>(rank_, config_, families, settings_);
+  run_batch();
+  parts_.reset();
+  rank_.reserve(rank_.high_water());
+  parts_ = std::make_unique<Parts>(rank_, config_, families, settings_);
+}
+
+void LossEvaluator::add(std::span<const std::int32_t> tokens) {
+  for (const std::int32_t id : tokens) {
+    if (id < 0 || id >= config_.vocab) {
+      throw invalid(fmt::format("token {} is outside the vocabulary of {}", id, config_.vocab));
+    }
+    pending_.push_back(id);
+    if (static_cast<std::int64_t>(pending_.size()) == settings_.sequence + 1) add_window();
+  }
+}
+
+void LossEvaluator::finish() {
+  if (pending_.size() > 1) add_window();
+  if (rows_ > 0) run_batch();
+  pending_.clear();
+}
+
+// pending_ becomes the next row; its last token begins what follows.
+void LossEvaluator::add_window() {
+  const std::size_t begin = static_cast<std::size_t>(rows_ * settings_.sequence);
+  const std::size_t count = pending_.size() - 1;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(settings_.sequence); ++i) {
+    const bool used = i < count;
+    tokens_[begin + i] = used ? pending_[i] : 0;
+    labels_[begin + i] = used ? pending_[i + 1] : 0;
+    weights_[begin + i] = used ? 1.0F : 0.0F;
+  }
+  predicted_ += static_cast<std::int64_t>(count);
+  pending_.erase(pending_.begin(), pending_.end() - 1);
+  if (++rows_ == settings_.batch) run_batch();
+}
+
+void LossEvaluator::run_batch() {
+  const std::int64_t count = settings_.batch * settings_.sequence;
+  std::fill(weights_.begin() + rows_ * settings_.sequence, weights_.end(), 0.0F);
+  Stream& stream = rank_.compute();
+  engine::Tape tape(rank_.context(), rank_.stash());
+  tape.begin({.train = false});
+  const Shape shape{count};
+  const ModelInputs in{.batch = settings_.batch,
+                       .sequence = settings_.sequence,
+                       .tokens = tape.input(DType::kI32, shape, false),
+                       .positions = tape.input(DType::kI32, shape, false),
+                       .labels = tape.input(DType::kI32, shape, false),
+                       .weights = tape.input(DType::kF32, shape, false)};
+  auto upload = [&](const Value& to, const void* from) {
+    if (!rank_.measuring()) stream.copy_to_device(to.tensor().data, from, to.tensor().bytes());
+  };
+  upload(in.tokens, tokens_.data());
+  upload(in.positions, positions_.data());
+  upload(in.labels, labels_.data());
+  upload(in.weights, weights_.data());
+  const Value loss = parts_->model.loss(parts_->model.forward(in), in);
+  if (rank_.measuring()) return;
+  stream.copy_to_host(losses_.data(), loss.tensor().data, loss.tensor().bytes());
+  stream.synchronize();
+  for (std::int64_t i = 0; i < rows_ * settings_.sequence; ++i) total_ += static_cast<double>(losses_[i]);
+  rows_ = 0;
+}
+
+}  // namespace primus

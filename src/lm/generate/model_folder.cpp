@@ -1,0 +1,97 @@
+#include "lm/generate/model_folder.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "config/experiment.h"
+#include "lm/checkpoint/checkpoint.h"
+#include "lm/model/weights.h"
+
+namespace primus {
+namespace {
+
+constexpr std::uint64_t kConfigLimit = 16U << 20;
+
+bool is_file(const Path& path) {
+  const auto status = Env::posix().status(path);
+  return status && status->type == FileStatus::Type::kFile;
+}
+
+// A checkpoint of a model whose tokenizer has no file (bytes) still knows its experiment.
+std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
+  if (is_file(folder.path / "tokenizer.json")) return load_tokenizer({}, folder.path.string());
+  if (folder.iteration) {
+    const CheckpointReader checkpoint = CheckpointReader::open(folder.path, Validation::kStructure);
+    const auto state = nlohmann::json::parse(checkpoint.trainer_state(), nullptr, false);
+    if (state.is_object() && state.contains("experiment") && state["experiment"].is_string()) {
+      const auto experiment = config::load_experiment_text(state["experiment"].get<std::string>(),
+                                                           (folder.path / "trainer_state.json").string());
+      const config::TrainerConfig& trainer = experiment.trainer;
+      if (trainer.tokenizer_type) {
+        return load_tokenizer(*trainer.tokenizer_type, trainer.tokenizer_model.value_or(""));
+      }
+    }
+  }
+  throw invalid(fmt::format("'{}' has no tokenizer.json", folder.path.string()),
+                "name one with --tokenizer FILE, or --tokenizer-type ByteTokenizer for a model of bytes");
+}
+
+}  // namespace
+
+ModelFolder find_model_folder(const Path& given) {
+  const auto status = Env::posix().status(given);
+  if (!status) {
+    throw invalid(fmt::format("there is no '{}'", given.string()),
+                  "give a model folder, a checkpoint, or the folder of a run");
+  }
+  if (status->type != FileStatus::Type::kFolder) {
+    throw invalid(fmt::format("'{}' is not a folder", given.string()),
+                  "give the folder that holds config.json");
+  }
+  ModelFolder found{given, {}};
+  if (!is_file(given / "config.json")) {
+    for (const Path& root : {given, given / "checkpoints"}) {
+      if (!is_file(root / "latest")) continue;
+      const CheckpointRoot checkpoints(root);
+      if (const auto iteration = checkpoints.latest()) found.path = checkpoints.folder(*iteration);
+      break;
+    }
+  }
+  if (!is_file(found.path / "config.json")) {
+    throw invalid(
+        fmt::format("'{}' holds neither a model (config.json) nor a complete checkpoint", given.string()),
+        "give a Hugging Face folder, or the folder of a run that has saved a checkpoint");
+  }
+  if (is_file(found.path / Manifest::kFileName)) {
+    found.iteration = CheckpointReader::open(found.path, Validation::kStructure).iteration();
+  }
+  return found;
+}
+
+ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& families) {
+  const Path file = folder.path / "config.json";
+  return read_model_config(read_file(file, kConfigLimit), file.string(), families);
+}
+
+std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,
+                                                      const std::string& type, const std::string& model) {
+  const bool own = type.empty() && model.empty();
+  auto tokenizer = own ? load_own_tokenizer(folder) : load_tokenizer(type, model);
+  if (tokenizer->vocab_size() > config.vocab) {
+    throw invalid(
+        fmt::format("the tokenizer has {} tokens, the model only {}", tokenizer->vocab_size(), config.vocab),
+        "they do not belong together: name the model's own tokenizer");
+  }
+  return tokenizer;
+}
+
+void load_model_weights(const ModelFolder& folder, engine::ParameterStore& store, engine::Rank& rank) {
+  if (folder.iteration) {
+    load_checkpoint(CheckpointReader::open(folder.path, Validation::kStructure), store, rank, false);
+  } else {
+    load_weights(SafetensorsFolder::open(folder.path), store, rank);
+  }
+}
+
+}  // namespace primus

@@ -1,0 +1,40 @@
+// A trained model as it lies on disk, found from whatever a user points at.
+//
+// Errors: kInvalid (nothing there, or broken), kUnsupported (a family or type Primus does not have), kIo.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/file.h"
+#include "engine/parameters.h"
+#include "engine/rank.h"
+#include "lm/model/family.h"
+#include "lm/model/model_config.h"
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus {
+
+struct ModelFolder {
+  Path path;                              // config.json, safetensors, tokenizer files
+  std::optional<std::int64_t> iteration;  // of a training checkpoint
+};
+
+// `given` is a Hugging Face folder, a checkpoint (iter_0000100), a run's folder of checkpoints, or the run's
+// own folder: of the last two, the newest complete checkpoint is taken.
+ModelFolder find_model_folder(const Path& given);
+
+ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& families);
+
+// The folder's own tokenizer (its tokenizer.json, or what the checkpoint's experiment names), or the one
+// named by `type` and `model` (load_tokenizer) when either is not empty. Refuses one with more tokens than
+// the model has embeddings.
+std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,
+                                                      const std::string& type, const std::string& model);
+
+// Weights into the store; those of a training checkpoint are compared with their checksums on the way.
+void load_model_weights(const ModelFolder& folder, engine::ParameterStore& store, engine::Rank& rank);
+
+}  // namespace primus

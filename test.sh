@@ -1,0 +1,45 @@
+#!/bin/sh
+# Builds and tests.
+#
+#   ./test.sh        everything: all tests, fuzzing for a minute each, formatting, models against their references
+#   ./test.sh fast   the fast tests
+set -eu
+cd "$(dirname "$0")"
+
+mode=${1:-all}
+case "$mode" in
+  all | fast) ;;
+  *)
+    echo "usage: ./test.sh [fast]" >&2
+    exit 2
+    ;;
+esac
+
+scripts/install-packages.sh build test
+scripts/build.sh -DPRIMUS_TESTS=ON
+
+failed=
+step() {  # step NAME COMMAND...: runs it, and goes on whatever comes out
+  name=$1
+  shift
+  echo
+  echo "== $name"
+  "$@" || failed="$failed, $name"
+}
+
+if [ "$mode" = fast ]; then
+  step "fast tests" ctest --test-dir build -L fast --output-on-failure --progress
+else
+  step "tests" ctest --test-dir build --output-on-failure --progress
+  step "models against their references" scripts/verify-goldens.sh
+  step "scripts" scripts/check-scripts.sh
+  step "formatting" scripts/check-format.sh
+  step "fuzzing" scripts/fuzz.sh 60
+fi
+
+echo
+if [ -n "$failed" ]; then
+  echo "FAILED: ${failed#, }"
+  exit 1
+fi
+echo "All passed ($mode)."

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Configures and builds into build/ (release), with as many jobs as there are cores.
+#
+#   scripts/build.sh [CMake options]
+set -eu
+cd "$(dirname "$0")/.."
+
+log=build/build.log
+mkdir -p build
+echo "Building into build/ ..."
+start=$(date +%s)
+if ! { cmake --preset release "$@" && cmake --build build; } >"$log" 2>&1; then
+  grep -nE 'error|Error|FAILED' "$log" | head -n 40 >&2 || true
+  tail -n 15 "$log" >&2
+  echo "The build failed; all of it is in $log" >&2
+  exit 1
+fi
+echo "Built in $(($(date +%s) - start)) s."

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Runs every fuzz target for some seconds on its corpus (libFuzzer, ASan, UBSan).
+#
+#   scripts/fuzz.sh [seconds] [target ...]
+set -eu
+cd "$(dirname "$0")/.."
+
+seconds=${1:-60}
+[ $# -gt 0 ] && shift
+if ! command -v clang++ >/dev/null; then
+  echo "skipped: clang is not installed"
+  exit 0
+fi
+cmake --preset fuzz >build/fuzz-configure.log 2>&1 || { tail -n 20 build/fuzz-configure.log; exit 1; }
+targets=${*:-$(sed -n 's/^primus_fuzzer(\([a-z_0-9]*\).*/\1/p' tests/fuzz/CMakeLists.txt)}
+# shellcheck disable=SC2086
+cmake --build build-fuzz --target $(printf '%s_fuzz ' $targets) >build/fuzz-build.log 2>&1 ||
+  { tail -n 20 build/fuzz-build.log; exit 1; }
+
+failed=0
+for target in $targets; do
+  found=build-fuzz/found/$target
+  mkdir -p "$found"
+  # New inputs go to the first folder; the corpus of the repository stays as it is. Slow is over a second,
+  # memory beyond the issue's limit is checked by the targets themselves.
+  if build-fuzz/fuzz/"${target}"_fuzz -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+    -artifact_prefix="$found/" "$found" "tests/fuzz/corpus/$target" >"$found.log" 2>&1; then
+    echo "$target: $(sed -n 's/^stat::number_of_executed_units: */executions /p' "$found.log"), no finding"
+  else
+    failed=1
+    tail -n 30 "$found.log"
+    echo "$target: FAILED, see $found.log"
+  fi
+done
+exit $failed

@@ -43,7 +43,7 @@ const CommandEntry kBenchmarkTrain{
     "benchmark train", "Times training steps of an experiment, and where the time goes",
     "Random tokens stand for data, and nothing is written. Model FLOP/s are compared with the peak of large\n"
     "matrix products, measured in the same run.",
-    "primus benchmark train --config examples/llama_124M.yaml --steps 10\n"
+    "primus benchmark train --config examples/native/configs/CPU/llama_124M-pretrain.yaml --steps 10\n"
     "primus benchmark train --config exp.yaml --steps 20 --json micro_batch_size=8",
     make_command<BenchmarkTrain>};
 

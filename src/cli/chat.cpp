@@ -113,7 +113,7 @@ const CommandEntry kChat{
     "...'\n"
     "and 'Assistant: ...'. A model that was only pre-trained continues the conversation as a text; it has\n"
     "not learnt to answer.",
-    "primus chat output/amd/root/llama_tiny\n"
+    "primus chat output/primus/root/quickstart\n"
     "echo 'Who are you?' | primus chat DIR -t 0",
     make_command<Chat>};
 

@@ -73,10 +73,11 @@ class Print final : public Command {
 
 }  // namespace
 
-const CommandEntry kConfigShow{"config show", "Prints an experiment as it would run", kOverrideHelp,
-                               "primus config show --config examples/llama_124M.yaml\n"
-                               "primus config show --config exp.yaml --origin lr=1e-4",
-                               make_command<ConfigShow>};
+const CommandEntry kConfigShow{
+    "config show", "Prints an experiment as it would run", kOverrideHelp,
+    "primus config show --config examples/native/configs/CPU/llama_124M-pretrain.yaml\n"
+    "primus config show --config exp.yaml --origin lr=1e-4",
+    make_command<ConfigShow>};
 
 const CommandEntry kConfigValidate{
     "config validate", "Checks an experiment file",

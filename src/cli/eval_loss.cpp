@@ -80,7 +80,7 @@ const CommandEntry kEvalLoss{
     "eval loss", "Measures how well a model predicts a text",
     "Prints the mean loss per token, perplexity, and bits per byte, which compares models with different\n"
     "tokenizers. Windows of --seq-length tokens follow each other; each token is predicted once.",
-    "primus eval loss output/amd/root/llama_tiny --data book.txt\n"
+    "primus eval loss output/primus/root/quickstart --data book.txt\n"
     "primus eval loss Llama-3.2-1B -d corpus/valid.jsonl --json-key text --dtype bf16 --json",
     make_command<EvalLoss>};
 

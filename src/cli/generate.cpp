@@ -127,7 +127,7 @@ const CommandEntry kGenerate{
     "generate", "Writes on from a prompt with a trained model",
     "The text streams to standard output, prompt included. It is a function of model, prompt, settings and\n"
     "seed: the same command writes the same text.",
-    "primus generate output/amd/root/llama_tiny --prompt 'In the beginning'\n"
+    "primus generate output/primus/root/quickstart --prompt 'In the beginning'\n"
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"
     "primus generate DIR --prompt - --json < prompt.txt",
     make_command<Generate>};

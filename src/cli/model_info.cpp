@@ -141,7 +141,7 @@ const CommandEntry kModelInfo{"model info",
                               "Shows what a model folder or checkpoint holds",
                               {},
                               "primus model info Llama-3.2-1B\n"
-                              "primus model info output/amd/root/llama_tiny --tensors",
+                              "primus model info output/primus/root/quickstart --tensors",
                               make_command<ModelInfo>};
 
 }  // namespace primus::cli

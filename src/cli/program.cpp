@@ -56,8 +56,8 @@ std::string overview(const std::string& program) {
       "  -h, --help            this text; after a command, all about it\n\n"
       "Examples:\n"
       "  {0} quickstart\n"
-      "  {0} train pretrain --config examples/llama_124M.yaml --dry-run\n"
-      "  {0} generate output/quickstart --prompt 'In the beginning'\n",
+      "  {0} train pretrain --config examples/native/configs/CPU/llama_tiny-pretrain.yaml --dry-run\n"
+      "  {0} generate output/primus/root/quickstart --prompt 'In the beginning'\n",
       program, command_table({}));
 }
 

@@ -156,7 +156,7 @@ const CommandEntry kTrainPretrain{
     "key\n"
     "is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' has them "
     "all.",
-    "primus train pretrain --config examples/llama_124M.yaml\n"
+    "primus train pretrain --config examples/native/configs/CPU/llama_124M-pretrain.yaml\n"
     "primus train pretrain --config exp.yaml --dry-run\n"
     "primus train pretrain --config exp.yaml lr=3e-4 --train_iters 100 exp_name=try1",
     make_command<TrainPretrain>};

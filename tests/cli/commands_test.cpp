@@ -1,0 +1,166 @@
+// The commands on small things, from their arguments to what they print.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "cli/program.h"
+#include "lm/generate/temporary_folder.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using test::ProgramResult;
+using test::run_program;
+using test::TemporaryFolder;
+using ::testing::HasSubstr;
+
+const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/models/";
+const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
+
+std::vector<std::string> verify(const std::string& model, const std::string& dtype) {
+  const std::string folder = kGolden + model;
+  return {"model",
+          "verify",
+          folder,
+          "--inputs",
+          folder + "/io.safetensors",
+          "--grads",
+          folder + "/grads.safetensors",
+          "--trajectory",
+          folder + "/golden.json",
+          "--dtype",
+          dtype};
+}
+
+TEST(ModelVerify, PassesOnTheGoldens) {
+  for (const char* model : {"llama", "llama31_tied"}) {
+    for (const char* dtype : {"fp32", "bf16"}) {
+      const ProgramResult result = run_program(verify(model, dtype));
+      EXPECT_EQ(result.exit_code, 0) << model << " " << dtype << "\n" << result.out << result.err;
+      EXPECT_THAT(result.out, HasSubstr("\nverified\n"));
+    }
+  }
+}
+
+TEST(ModelVerify, ReportsAsJson) {
+  auto words = verify("llama", "fp32");
+  words.emplace_back("--json");
+  const ProgramResult result = run_program(words);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json report = json::parse(result.out);
+  EXPECT_TRUE(report.at("passed").get<bool>());
+  EXPECT_LT(report.at("logits").at("normalised_error").get<double>(), 2e-5);
+  EXPECT_FALSE(report.at("gradients").empty());
+  EXPECT_EQ(report.at("adamw_steps").size(), 10U);
+}
+
+TEST(ModelVerify, EndsWithCodeThreeBeyondTheTolerance) {
+  auto words = verify("llama", "bf16");
+  words.insert(words.end(), {"--tolerance", "1e-6", "--trajectory-tolerance", "1e-6"});
+  const ProgramResult result = run_program(words);
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.out, HasSubstr("FAILED"));
+  EXPECT_THAT(result.out, HasSubstr("not verified"));
+}
+
+TEST(ModelInfo, CountsParameters) {
+  const ProgramResult text = run_program({"model", "info", kGolden + "llama"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("parameters"));
+  const ProgramResult result =
+      run_program({"model", "info", kGolden + "llama31_tied", "--json", "--tensors"});
+  const json info = json::parse(result.out);
+  EXPECT_TRUE(info.at("tied_embeddings").get<bool>());
+  EXPECT_EQ(info.at("rope_scaling"), "llama3");
+  EXPECT_EQ(info.at("tensor_list").size(), info.at("tensors").get<std::size_t>());
+}
+
+TEST(Config, ShowsValidatesAndDescribes) {
+  const ProgramResult show = run_program({"config", "show", "--config", kExperiment, "--origin", "lr=1e-5"});
+  EXPECT_EQ(show.exit_code, 0) << show.err;
+  EXPECT_THAT(show.out, HasSubstr("command line"));
+  const ProgramResult valid = run_program({"config", "validate", "--exp", kExperiment, "--json"});
+  EXPECT_TRUE(json::parse(valid.out).at("valid").get<bool>());
+  EXPECT_TRUE(json::parse(run_program({"config", "schema"}).out).is_object());
+  EXPECT_THAT(run_program({"config", "reference"}).out, HasSubstr("micro_batch_size"));
+}
+
+TEST(Config, NamesThePlaceOfAMistake) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "bad.yaml").string();
+  std::string text = read_file(kExperiment);
+  text.replace(text.find("train_iters"), 11, "trian_iters");
+  write_file(file, text);
+  const ProgramResult result = run_program({"config", "validate", "--config", file});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, ::testing::ContainsRegex("bad.yaml:[0-9]+:[0-9]+: error"));
+  EXPECT_THAT(result.err, HasSubstr("^"));
+  EXPECT_THAT(result.err, HasSubstr("did you mean 'train_iters'?"));
+  const ProgramResult as_json = run_program({"config", "validate", "--config", file, "--json"});
+  EXPECT_EQ(as_json.exit_code, 2);
+  EXPECT_FALSE(json::parse(as_json.out).at("valid").get<bool>());
+}
+
+TEST(Data, LearnsATokenizerAndTokenizes) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "And the evening and the morning were the first day. ";
+  write_file(folder.path() / "text.txt", text);
+  const ProgramResult learnt =
+      run_program({"data", "train-tokenizer", "-i", "text.txt", "-o", "tok", "--vocab-size", "300"},
+                  {.folder = folder.path().string()});
+  ASSERT_EQ(learnt.exit_code, 0) << learnt.err;
+  const ProgramResult done =
+      run_program({"data", "tokenize", "-i", "text.txt", "-o", "out", "-t", "tok", "--append-eod", "--json"},
+                  {.folder = folder.path().string()});
+  ASSERT_EQ(done.exit_code, 0) << done.err;
+  const json report = json::parse(done.out);
+  EXPECT_EQ(report.at("documents"), 1);
+  EXPECT_LT(report.at("tokens").get<std::size_t>(), text.size() / 2);  // it learnt words
+  EXPECT_TRUE(Env::posix().status(folder.path() / "out_text_document.bin"));
+  EXPECT_EQ(
+      run_program({"data", "tokenize", "-i", "text.txt", "-o", "out"}, {.folder = folder.path().string()})
+          .exit_code,
+      2);
+}
+
+TEST(Generate, IsAFunctionOfItsSeed) {
+  auto write = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"generate",
+                                   kGolden + "llama",
+                                   "--tokenizer-type",
+                                   "NullTokenizer",
+                                   "--tokenizer",
+                                   "60",
+                                   "--prompt",
+                                   "1 2 3",
+                                   "-n",
+                                   "8",
+                                   "--json",
+                                   "-t",
+                                   "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out).at("ids").get<std::vector<int>>();
+  };
+  EXPECT_EQ(write({"--seed", "1"}), write({"--seed", "1"}));
+  EXPECT_NE(write({"--seed", "1"}), write({"--seed", "2"}));
+  EXPECT_EQ(write({"-t", "0"}), write({"-t", "0", "--seed", "2", "--threads", "1"}));
+}
+
+TEST(EvalLoss, OfATextFile) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "text.txt", "1 2 3 4 5 6 7 8 9");
+  const ProgramResult result =
+      run_program({"eval", "loss", kGolden + "llama", "--tokenizer-type", "NullTokenizer", "--tokenizer",
+                   "60", "-d", (folder.path() / "text.txt").string(), "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_GT(json::parse(result.out).at("loss").get<double>(), 1.0);
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,0 +1,124 @@
+// Runs the built program as a user does: arguments in; exit code, standard output and error out.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace primus::test {
+
+struct ProgramOptions {
+  std::string folder = ".";                        // where it runs
+  std::map<std::string, std::string> environment;  // besides the test's own
+  std::string input;                               // standard input
+  std::string output;                              // a file for standard output; empty: it is caught
+};
+
+struct ProgramResult {
+  int exit_code = -1;  // when it ended by itself
+  int signal = 0;      // when a signal ended it
+  std::string out, err;
+};
+
+// One running process. Killed and reaped by the destructor if it still runs.
+class Program {
+ public:
+  explicit Program(const std::vector<std::string>& arguments, const ProgramOptions& options = {}) {
+    int out[2], err[2], in[2];
+    if (pipe(out) != 0 || pipe(err) != 0 || pipe(in) != 0) throw std::runtime_error("pipe");
+    pid_ = fork();
+    if (pid_ < 0) throw std::runtime_error("fork");
+    if (pid_ == 0) {
+      dup2(in[0], 0);
+      dup2(options.output.empty() ? out[1] : open(options.output.c_str(), O_WRONLY), 1);
+      dup2(err[1], 2);
+      for (const int* ends : {out, err, in}) {
+        close(ends[0]);
+        close(ends[1]);
+      }
+      if (chdir(options.folder.c_str()) != 0) _exit(126);
+      for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
+      std::vector<char*> argv{const_cast<char*>(PRIMUS_PROGRAM)};
+      for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+      argv.push_back(nullptr);
+      execv(PRIMUS_PROGRAM, argv.data());
+      _exit(127);
+    }
+    close(out[1]);
+    close(err[1]);
+    close(in[0]);
+    // Inputs of tests fit a pipe's buffer; a program that ended already does not read them.
+    signal(SIGPIPE, SIG_IGN);
+    [[maybe_unused]] const ssize_t written = ::write(in[1], options.input.data(), options.input.size());
+    close(in[1]);
+    out_ = out[0];
+    err_ = err[0];
+  }
+  ~Program() {
+    if (pid_ > 0) {
+      send(SIGKILL);
+      wait();
+    }
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  void send(int signal_number) const { kill(pid_, signal_number); }
+
+  // Whether it still runs; its output waits for wait().
+  bool running() const {
+    siginfo_t info{};
+    return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == 0;
+  }
+
+  // Reads all output and reaps the process.
+  ProgramResult wait() {
+    ProgramResult result;
+    std::array<pollfd, 2> ends{pollfd{out_, POLLIN, 0}, pollfd{err_, POLLIN, 0}};
+    std::array<std::string*, 2> texts{&result.out, &result.err};
+    for (int open = 2; open > 0;) {
+      if (poll(ends.data(), ends.size(), -1) < 0 && errno != EINTR) throw std::runtime_error("poll");
+      for (std::size_t i = 0; i < ends.size(); ++i) {
+        if (ends[i].fd < 0 || ends[i].revents == 0) continue;
+        std::array<char, 4096> buffer{};
+        const ssize_t count = read(ends[i].fd, buffer.data(), buffer.size());
+        if (count > 0) {
+          texts[i]->append(buffer.data(), static_cast<std::size_t>(count));
+        } else {
+          close(ends[i].fd);
+          ends[i].fd = -1;
+          --open;
+        }
+      }
+    }
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+    if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
+    return result;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1, err_ = -1;
+};
+
+inline ProgramResult run_program(const std::vector<std::string>& arguments,
+                                 const ProgramOptions& options = {}) {
+  return Program(arguments, options).wait();
+}
+
+}  // namespace primus::test

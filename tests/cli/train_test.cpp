@@ -1,0 +1,115 @@
+// Training from the command line: a few steps of a tiny model on mock data.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+#include "lm/generate/temporary_folder.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using test::ProgramResult;
+using test::run_program;
+using test::TemporaryFolder;
+using test::train;
+using ::testing::HasSubstr;
+
+TEST(Train, LeavesARunThatOtherCommandsUse) {
+  const TemporaryFolder folder;
+  const ProgramResult result = run_program(train(folder.path(), {"train_iters=4", "save_interval=2"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("done after iteration 4"));
+  EXPECT_THAT(result.err, HasSubstr("iteration        4/       4"));
+  const Path run = test::run_folder(folder.path());
+  EXPECT_EQ(test::losses(run).size(), 4U);
+  EXPECT_TRUE(Env::posix().status(run / "checkpoints" / "iter_0000002" / "config.json"));
+  EXPECT_TRUE(Env::posix().status(run / "logs" / "pre_trainer" / "rank-0" / "info.log"));
+
+  const ProgramResult text = run_program({"generate", run.string(), "-p", "abc", "-n", "5", "--json"});
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(json::parse(text.out).at("prompt_tokens"), 3);
+  const ProgramResult chat =
+      run_program({"chat", run.string(), "-n", "4"}, {.input = "hello\n/clear\nagain\n"});
+  EXPECT_EQ(chat.exit_code, 0) << chat.err;
+  const ProgramResult info = run_program({"model", "info", run.string(), "--json"});
+  EXPECT_EQ(json::parse(info.out).at("layers"), 4);
+}
+
+TEST(Train, TheSameCommandContinues) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> straight = {"train_iters=6", "save_interval=3", "exp_name=straight"};
+  ASSERT_EQ(run_program(train(folder.path(), straight)).exit_code, 0);
+  const std::vector<std::string> stopping = {"train_iters=6", "save_interval=3", "exp_name=stopping",
+                                             "exit_interval=3"};
+  ASSERT_EQ(run_program(train(folder.path(), stopping)).exit_code, 0);
+  EXPECT_EQ(test::losses(test::run_folder(folder.path(), "stopping")).size(), 3U);
+  const std::vector<std::string> going_on = {"train_iters=6", "save_interval=3", "exp_name=stopping"};
+  const ProgramResult rest = run_program(train(folder.path(), going_on));
+  EXPECT_EQ(rest.exit_code, 0) << rest.err;
+  EXPECT_EQ(test::losses(test::run_folder(folder.path(), "stopping")),
+            test::losses(test::run_folder(folder.path(), "straight")));
+  EXPECT_EQ(test::final_weights(test::run_folder(folder.path(), "stopping"), 6),
+            test::final_weights(test::run_folder(folder.path(), "straight"), 6));
+  const ProgramResult nothing = run_program(train(folder.path(), going_on));
+  EXPECT_EQ(nothing.exit_code, 0);
+  EXPECT_THAT(nothing.out, HasSubstr("nothing left to do"));
+}
+
+TEST(Train, ADryRunTouchesNothing) {
+  const TemporaryFolder folder;
+  auto words = train(folder.path(), {});
+  words.emplace_back("--dry-run");
+  const ProgramResult result = run_program(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* what : {"parameters", "persistent", "stash", "scratch", "checkpoint", "steps"}) {
+    EXPECT_THAT(result.out, HasSubstr(what));
+  }
+  words.emplace_back("--json");
+  const ProgramResult as_json = run_program(words);
+  EXPECT_GT(json::parse(as_json.out).at("memory_bytes").at("total").get<double>(), 1e6);
+  EXPECT_TRUE(Env::posix().list(folder.path()).empty());
+}
+
+TEST(Train, ExportsTheResolvedExperiment) {
+  const TemporaryFolder folder;
+  auto words = train(folder.path(), {"lr=0.00123", "--dry-run"});
+  const std::string file = (folder.path() / "resolved.yaml").string();
+  words.insert(words.end(), {"--export-config", file});
+  ASSERT_EQ(run_program(words).exit_code, 0);
+  const ProgramResult again = run_program({"config", "show", "--config", file});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("0.00123"));
+}
+
+TEST(Train, RefusesAnotherFramework) {
+  const TemporaryFolder folder;
+  const ProgramResult result = run_program(train(folder.path(), {"framework=megatron"}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("framework"));
+}
+
+TEST(Train, BadDataIsNamed) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "empty.txt", "");
+  for (const auto& [path, said] :
+       {std::pair{"empty.txt", "empty.txt"}, std::pair{"missing.txt", "missing.txt"}}) {
+    const std::string data = (folder.path() / path).string();
+    const ProgramResult result = run_program(train(folder.path(), {"mock_data=false", "data_path=" + data}));
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(said));
+  }
+}
+
+TEST(Train, AWorkspaceThatCannotBeWrittenIsAnError) {
+  const ProgramResult result = run_program(train("/proc", {}));
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("/proc"));
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,0 +1,67 @@
+// Runs that are asked to stop: they save and end well.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "cli/program.h"
+#include "cli/runs.h"
+#include "lm/generate/temporary_folder.h"
+
+namespace primus {
+namespace {
+
+using test::Program;
+using test::ProgramResult;
+using test::TemporaryFolder;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+bool wait_until(const std::function<bool()>& condition, std::chrono::seconds limit = 60s) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(10ms);
+  }
+  return true;
+}
+
+const std::vector<std::string> kLong = {"train_iters=100000", "save_interval=100000"};
+
+TEST(Stop, SigtermAndCtrlCSaveAndEndWithCodeZero) {
+  for (const int signal_number : {SIGTERM, SIGINT}) {
+    const TemporaryFolder folder;
+    const Path run = test::run_folder(folder.path());
+    Program program(test::train(folder.path(), kLong));
+    ASSERT_TRUE(wait_until([&] { return test::losses(run).size() >= 3; }));
+    program.send(signal_number);
+    const auto asked = std::chrono::steady_clock::now();
+    const ProgramResult result = program.wait();
+    EXPECT_LT(std::chrono::steady_clock::now() - asked, 10s);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("the same command continues"));
+
+    // Nothing is lost: the next run begins behind the last iteration that was written down.
+    const auto done = static_cast<std::int64_t>(test::losses(run).size());
+    const ProgramResult next = test::run_program(
+        test::train(folder.path(), {"train_iters=100000", "save_interval=100000", "exit_interval=1"}));
+    EXPECT_EQ(next.exit_code, 0) << next.err;
+    EXPECT_THAT(next.err, HasSubstr("iteration " + std::to_string(done)));
+    EXPECT_EQ(test::losses(run).size(), static_cast<std::size_t>(done) + 1);
+  }
+}
+
+TEST(Stop, ASecondSignalEndsAtOnce) {
+  const TemporaryFolder folder;
+  Program program(test::train(folder.path(), kLong));
+  ASSERT_TRUE(wait_until([&] { return test::losses(test::run_folder(folder.path())).size() >= 1; }));
+  // Stopped, so that both are there before it can act on the first.
+  program.send(SIGINT);
+  std::this_thread::sleep_for(1ms);
+  program.send(SIGINT);
+  const ProgramResult result = program.wait();
+  EXPECT_TRUE(result.signal == SIGINT || result.exit_code == 0);
+}
+
+}  // namespace
+}  // namespace primus

@@ -19,7 +19,12 @@ endif()
 find_package(Threads REQUIRED)
 
 # fp contraction and fast-math stay off: results must not depend on what the optimiser felt like fusing.
-add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Werror -ffp-contract=off)
+# Designated initializers leave the rest at its default on purpose: no warning about that.
+add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers
+                    -Werror -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)  # false alarms in std::string (GCC bug 105329)
+endif()
 add_compile_definitions(FMT_HEADER_ONLY)
 if(PRIMUS_SANITIZE)
   add_compile_options(-fsanitize=${PRIMUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -462,6 +462,7 @@ std::string Trainer::Run::trainer_state() const {
 
 void Trainer::Run::save() {
   if (last_saved == iteration) return;
+  const double began = now();
   rank->compute().synchronize();
   monitor->sync();
   Snapshot snapshot;
@@ -473,6 +474,7 @@ void Trainer::Run::save() {
   writer->save(std::move(snapshot));
   last_saved = iteration;
   if (!c.async_save) writer->wait();
+  log.info("saving iteration {}: training held for {:.1f} ms", iteration, 1e3 * (now() - began));
 }
 
 }  // namespace primus

@@ -12,10 +12,10 @@
 namespace primus {
 
 struct GenerateSettings {
-  SamplingSettings sampling;
+  SamplingSettings sampling = {};
   std::int64_t max_tokens = 128;
-  std::int64_t vocab = 0;              // ids that may be chosen: the tokenizer's size; 0: the model's
-  std::vector<std::int32_t> stop_ids;  // end the text; not part of it
+  std::int64_t vocab = 0;                   // ids that may be chosen: the tokenizer's size; 0: the model's
+  std::vector<std::int32_t> stop_ids = {};  // end the text; not part of it
 };
 
 enum class StopReason : std::uint8_t {

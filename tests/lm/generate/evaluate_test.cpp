@@ -126,7 +126,6 @@ TEST(EvaluateLoss, StopsAfterEnoughTokens) {
   for (int i = 0; i < 2000; ++i) text += "{\"text\": \"a line of text\"}\n";
   write_file(folder.path() / "a.jsonl", text);
   const auto e = evaluator(uniform_config(), {.sequence = 16}, false);
-  data::TextBlock block;
   const LossReport report =
       evaluate_loss(*e, tokenizer.get(),
                     {.inputs = {(folder.path() / "a.jsonl").string(), (folder.path() / "none").string()},

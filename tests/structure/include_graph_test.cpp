@@ -1,0 +1,91 @@
+// Folders are floors, and dependencies only point down (docs/design.md): every #include of src/ is checked.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace primus {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What each floor may include, besides itself and base.
+const std::map<std::string, std::vector<std::string>> kMayUse = {
+    {"base", {}},
+    {"tensor", {}},
+    {"device", {"tensor"}},
+    {"turbo", {"tensor", "device"}},
+    {"engine", {"tensor", "device", "turbo"}},
+    {"config", {}},
+    {"lm/tokenizer", {}},
+    {"lm/data", {"lm/tokenizer"}},
+    {"lm/checkpoint", {"tensor"}},
+    {"lm/monitor", {}},
+    {"lm/model", {"tensor", "device", "turbo", "engine", "config", "lm/checkpoint"}},
+    {"lm/optimizer", {"tensor", "turbo", "engine", "config"}},
+    {"lm/train",
+     {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint",
+      "lm/monitor", "lm/model", "lm/optimizer"}},
+    {"lm/verify", {"tensor", "device", "engine", "lm/checkpoint", "lm/model", "lm/train", "lm/optimizer"}},
+    {"lm/generate",
+     {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint",
+      "lm/model"}},
+    {"bench", {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/model", "lm/train"}},
+};
+
+// The floor that a path within src/ stands on: "lm/train" of "lm/train/trainer.h".
+std::string floor_of(const std::string& path) {
+  const std::size_t first = path.find('/');
+  const std::string top = path.substr(0, first);
+  return top == "lm" ? path.substr(0, path.find('/', first + 1)) : top;
+}
+
+TEST(IncludeGraph, PointsDown) {
+  const fs::path root = fs::path(PRIMUS_SOURCE_DIR) / "src";
+  int includes = 0;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
+    if (entry.path().extension() != ".h" && entry.path().extension() != ".cpp") continue;
+    const std::string file = fs::relative(entry.path(), root).string();
+    const std::string floor = floor_of(file);
+    if (floor == "cli") continue;  // the top: may use everything
+    const auto allowed = kMayUse.find(floor);
+    ASSERT_NE(allowed, kMayUse.end()) << file << " stands on a floor that this test does not know";
+    std::ifstream stream(entry.path());
+    for (std::string line; std::getline(stream, line);) {
+      if (!line.starts_with("#include \"")) continue;
+      const std::string included = line.substr(10, line.find('"', 10) - 10);
+      if (!fs::exists(root / included)) continue;  // generated
+      ++includes;
+      const std::string target = floor_of(included);
+      // The device contract names kernels by the ids of turbo's table, and knows nothing else of it.
+      const bool kernel_ids = floor == "device" && included == "turbo/kernel_table.h";
+      EXPECT_TRUE(target == floor || target == "base" || kernel_ids ||
+                  std::find(allowed->second.begin(), allowed->second.end(), target) != allowed->second.end())
+          << file << " includes " << included;
+    }
+  }
+  EXPECT_GT(includes, 100);
+}
+
+// Vendors' headers stay where the design puts them.
+TEST(IncludeGraph, NoVendorHeadersAboveTheDevice) {
+  const fs::path root = fs::path(PRIMUS_SOURCE_DIR) / "src";
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
+    const std::string file = fs::relative(entry.path(), root).string();
+    if (file.starts_with("device/gpu") || file.starts_with("turbo/") || !entry.is_regular_file()) continue;
+    std::ifstream stream(entry.path());
+    for (std::string line; std::getline(stream, line);) {
+      if (!line.starts_with("#include")) continue;
+      for (const char* vendor : {"cuda", "hip/", "cublas", "cudnn", "nccl", "rccl", "libxsmm"}) {
+        EXPECT_EQ(line.find(vendor), std::string::npos) << file << ": " << line;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace primus

@@ -61,9 +61,7 @@ TEST(IncludeGraph, PointsDown) {
       if (!fs::exists(root / included)) continue;  // generated
       ++includes;
       const std::string target = floor_of(included);
-      // The device contract names kernels by the ids of turbo's table, and knows nothing else of it.
-      const bool kernel_ids = floor == "device" && included == "turbo/kernel_table.h";
-      EXPECT_TRUE(target == floor || target == "base" || kernel_ids ||
+      EXPECT_TRUE(target == floor || target == "base" ||
                   std::find(allowed->second.begin(), allowed->second.end(), target) != allowed->second.end())
           << file << " includes " << included;
     }

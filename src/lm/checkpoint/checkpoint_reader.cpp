@@ -40,7 +40,7 @@ CheckpointReader CheckpointReader::open(const Path& folder, Validation validatio
   reader.env_ = &env;
   const Path manifest_path = folder / Manifest::kFileName;
   if (!env.status(manifest_path)) refuse(folder, "there is no manifest.json: not a checkpoint of Primus");
-  reader.manifest_ = Manifest::parse(read_file(manifest_path, SafetensorsFile::kMaxHeaderBytes, env),
+  reader.manifest_ = Manifest::parse(read_file(manifest_path, Manifest::kMaxBytes, env),
                                      fmt::format("'{}'", manifest_path.string()));
   for (const auto& file : reader.manifest_.files) {
     const Path path = folder / file.name;

@@ -64,7 +64,10 @@ class Plan {
     add_tensors(TensorPart::kModel, snapshot.model, model);
     add_tensors(TensorPart::kOptimizer, snapshot.optimizer, optimizer);
     for (const auto& file : manifest.files) bytes += file.bytes;
-    bytes += manifest.to_json().size();  // checksums have a fixed width
+    const std::uint64_t manifest_bytes = manifest.to_json().size();  // checksums have a fixed width
+    if (manifest_bytes > Manifest::kMaxBytes)
+      throw invalid("a checkpoint of too many tensors for its manifest");
+    bytes += manifest_bytes;
   }
 
   void fill_in(TensorPart part, const SafetensorsLayout& layout, const std::vector<TensorSource>& sources,

@@ -84,10 +84,14 @@ std::string JsonCursor::string() {
   return out;
 }
 
-void JsonCursor::string(std::string& out) { read_string(&out); }
+void JsonCursor::read_key() {
+  key_.clear();
+  read_string(&key_, kMaxKeyBytes);
+}
 
-void JsonCursor::read_string(std::string* out) {
+void JsonCursor::read_string(std::string* out, std::size_t limit) {
   expect('"');
+  const std::size_t start = at_;
   for (;;) {
     // Runs of plain characters are taken at once.
     const std::size_t begin = at_;
@@ -100,6 +104,7 @@ void JsonCursor::read_string(std::string* out) {
         utf8();
       }
     }
+    if (at_ - start > limit) fail("a name of more than a megabyte");
     if (out != nullptr) out->append(text_.substr(begin, at_ - begin));
     if (at_ == text_.size()) fail("a string that does not end");
     const char c = text_[at_];

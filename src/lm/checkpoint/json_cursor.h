@@ -19,16 +19,17 @@ std::string printable(std::string_view text);
 
 class JsonCursor {
  public:
+  static constexpr std::size_t kMaxKeyBytes = 1U << 20;
+
   JsonCursor(std::string_view text, std::string where) : text_(text), where_(std::move(where)) {}
 
-  // Calls member(key) for each member; it must read the value. Equal keys are not looked for. The key is
-  // valid until the cursor's next call.
+  // Calls member(key) for each member; it must read the value. Equal keys are not looked for, and those over
+  // kMaxKeyBytes are refused. The key is valid until the cursor's next call.
   template <typename Member>
   void object(Member member) {
     expect('{');
     for (bool first = true; next('}', first); first = false) {
-      key_.clear();
-      string(key_);
+      read_key();
       expect(':');
       member(std::string_view(key_));
     }
@@ -40,8 +41,6 @@ class JsonCursor {
     for (bool first = true; next(']', first); first = false) element();
   }
   std::string string();
-  // Appends the string to `out`.
-  void string(std::string& out);
   // A number without sign, fraction or exponent, below 2^64.
   std::uint64_t unsigned_number();
   // The same, as a non-negative int64.
@@ -65,7 +64,8 @@ class JsonCursor {
   void escape(std::string* out);
   std::uint32_t hex4();
   void utf8();
-  void read_string(std::string* out);
+  void read_key();
+  void read_string(std::string* out, std::size_t limit = SIZE_MAX);
 
   std::string_view text_;
   std::string where_;

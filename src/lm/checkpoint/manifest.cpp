@@ -130,7 +130,12 @@ class ManifestParser {
       } else if (key == "file") {
         record.file = file_index(json_.string());
       } else if (key == "slices") {
-        json_.array([&] { record.slices.push_back(slice()); });
+        json_.array([&] {
+          if (record.slices.size() == kMaxSlices) {
+            refuse(where_, fmt::format("a tensor has more than {} slices", kMaxSlices));
+          }
+          record.slices.push_back(slice());
+        });
       } else {
         json_.skip();
       }
@@ -149,9 +154,6 @@ class ManifestParser {
       if (__builtin_mul_overflow(count, extent, &count)) {
         refuse(where_, fmt::format("tensor '{}' is too large to exist", printable(record.name)));
       }
-    }
-    if (record.slices.size() > kMaxSlices) {
-      refuse(where_, fmt::format("tensor '{}' has more than {} slices", printable(record.name), kMaxSlices));
     }
     std::vector<const Slice*> slices;
     for (const auto& recorded : record.slices) slices.push_back(&recorded.slice);

@@ -44,6 +44,7 @@ struct FileRecord {
 struct Manifest {
   static constexpr std::string_view kFileName = "manifest.json";
   static constexpr int kVersion = 1;
+  static constexpr std::uint64_t kMaxBytes = 50'000'000;  // of its JSON
 
   std::int64_t iteration = 0;
   std::vector<FileRecord> files;      // all files of the folder but the manifest

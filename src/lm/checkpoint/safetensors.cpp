@@ -63,7 +63,9 @@ class HeaderParser {
   explicit HeaderParser(SafetensorsFile& file) : file_(file) {}
 
   void parse() {
-    JsonCursor json(header_text(), file_.name_);
+    const std::string_view text = header_text();
+    reserve(text);
+    JsonCursor json(text, file_.name_);
     json.object([&](std::string_view key) {
       if (key == "__metadata__") {
         metadata(json);
@@ -104,6 +106,16 @@ class HeaderParser {
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
     if (!text.starts_with('{')) refuse("its header does not begin with '{'", kCorrupt);
     return text;
+  }
+
+  // Growing would hold the old and the new copy at once. These bounds are generous, but bounds; memory that
+  // is not touched costs nothing.
+  void reserve(std::string_view text) {
+    constexpr std::size_t kLeastTensor = 50;  // {"":{"dtype":"U8","shape":[],"data_offsets":[0,0]},
+    const auto count = [&](char c) { return static_cast<std::size_t>(std::ranges::count(text, c)); };
+    const std::size_t tensors = std::min(count('{'), text.size() / kLeastTensor + 1);
+    file_.entries_.reserve(tensors);
+    file_.extents_.reserve(std::min(count(',') + 1, tensors * SafetensorsFile::kMaxRank));
   }
 
   void metadata(JsonCursor& json) {

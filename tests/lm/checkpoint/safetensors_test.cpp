@@ -141,6 +141,18 @@ TEST(Safetensors, RefusesIncompleteAndOverflowingTensors) {
   EXPECT_THAT(refused_header("{\"\xff\":{}}", 0), HasSubstr("not UTF-8"));
 }
 
+TEST(Safetensors, HostileSizesCostNoMultipleOfTheInput) {
+  // A name or a depth that would be copied or recursed into; a metadata section of many tiny entries.
+  EXPECT_THAT(refused_header("{\"" + std::string(2U << 20, 'n') + "\":{}}", 0),
+              HasSubstr("more than a megabyte"));
+  EXPECT_THAT(refused_header("{\"a\":{\"x\":" + std::string(1U << 20, '['), 0),
+              HasSubstr("nested too deeply"));
+  std::string many = "{\"__metadata__\":{";
+  for (int i = 0; i < 70'000; ++i) many += "\"" + std::to_string(i) + "\":\"\",";
+  many.back() = '}';
+  EXPECT_THAT(refused_header(many + "}", 0), HasSubstr("too many entries in __metadata__"));
+}
+
 TEST(Safetensors, LongNamesAreCutInErrors) {
   const std::string name(100'000, 'n');
   EXPECT_LT(refused_header("{\"" + name + R"(":{"dtype":"U8","shape":[1],"data_offsets":[0,0]}})", 0).size(),

@@ -37,8 +37,7 @@ namespace primus::turbo::test {
 
 using Values = std::vector<double>;
 
-// ---- Devices
-// -------------------------------------------------------------------------------------------------------
+// ---- Devices ------------------------------------------------------------------------------------
 
 struct DeviceUnderTest {
   IsaLevel level = best_isa_level();
@@ -61,8 +60,7 @@ inline std::vector<DeviceUnderTest> devices_under_test() {
   return devices;
 }
 
-// ---- Values
-// --------------------------------------------------------------------------------------------------------
+// ---- Values -------------------------------------------------------------------------------------
 
 // Standard normal numbers times `scale`; the same for the same seed.
 inline Values random_values(std::int64_t n, std::uint64_t seed, double scale = 1.0) {
@@ -135,8 +133,7 @@ inline double dot(const Values& a, const Values& b) {
   return sum;
 }
 
-// ---- The bench
-// -----------------------------------------------------------------------------------------------------
+// ---- The bench ----------------------------------------------------------------------------------
 
 class OperatorBench {
  public:

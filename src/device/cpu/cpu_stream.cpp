@@ -13,8 +13,7 @@ constexpr std::int64_t kParallelBytes = 1 << 20;
 
 }  // namespace
 
-// ---- Events
-// --------------------------------------------------------------------------------------------------------
+// ---- Events -------------------------------------------------------------------------------------
 
 std::int64_t CpuEvent::State::record() {
   const std::lock_guard lock(mutex);
@@ -41,8 +40,7 @@ void CpuEvent::State::wait_for(std::int64_t count) {
 
 void CpuEvent::synchronize() { state_->wait_for(state_->latest()); }
 
-// ---- The stream that runs at once
-// ----------------------------------------------------------------------------------
+// ---- The stream that runs at once ---------------------------------------------------------------
 
 void InlineStream::launch(KernelFunction kernel, const void* arguments, std::size_t argument_bytes) {
   assert(argument_bytes <= kMaxArgumentBytes);
@@ -78,8 +76,7 @@ void InlineStream::record(Event& event) {
 
 void InlineStream::wait(Event& event) { event.synchronize(); }
 
-// ---- The stream with a worker
-// --------------------------------------------------------------------------------------
+// ---- The stream with a worker -------------------------------------------------------------------
 
 WorkerStream::WorkerStream(int threads, std::ptrdiff_t address_offset)
     : offset_(address_offset), pool_(threads), context_(pool_, address_offset), worker_([this] { work(); }) {}

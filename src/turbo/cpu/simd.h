@@ -29,8 +29,7 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 
 using cpu::CpuContext;
 
-// ---- Element types
-// -------------------------------------------------------------------------------------------------
+// ---- Element types ------------------------------------------------------------------------------
 
 PRIMUS_INLINE float to_float(float x) { return x; }
 PRIMUS_INLINE float to_float(BFloat16 x) {
@@ -63,8 +62,7 @@ PRIMUS_INLINE void with_float_type(DType dtype, Body&& body) {
   }
 }
 
-// ---- Mathematics
-// ---------------------------------------------------------------------------------------------------
+// ---- Mathematics --------------------------------------------------------------------------------
 
 // a*b + c, fused where the instruction set has it. The build forbids the compiler to fuse by itself.
 PRIMUS_INLINE float multiply_add(float a, float b, float c) {
@@ -140,8 +138,7 @@ PRIMUS_INLINE float sigmoid(float x) {
   return 1.0F / (1.0F + e);
 }
 
-// ---- Loops
-// ---------------------------------------------------------------------------------------------------------
+// ---- Loops --------------------------------------------------------------------------------------
 
 // Sum of term(0) ... term(n-1) in an order that only n decides. Many lanes, because a chain of additions
 // waits for each of them.

@@ -18,10 +18,10 @@ struct EmbeddingForward {
 // d_table[v, :] (+)= sum of d_out[t, :] over t with tokens[t] == v, in token order (deterministic).
 struct EmbeddingBackwardWeight {
   static constexpr KernelId kId = KernelId::kEmbeddingBackwardWeight;
-  Tensor tokens;     // [tokens] int32
-  Tensor d_out;      // [tokens, hidden]
-  Tensor d_table;    // [vocab, hidden] fp32
-  bool accumulate;   // false: every row is assigned, rows without a token to zero
+  Tensor tokens;    // [tokens] int32
+  Tensor d_out;     // [tokens, hidden]
+  Tensor d_table;   // [vocab, hidden] fp32
+  bool accumulate;  // false: every row is assigned, rows without a token to zero
   void check() const;
   double flops() const { return 0; }
 };

@@ -7,8 +7,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// ---- Forward
-// -------------------------------------------------------------------------------------------------------
+// ---- Forward ------------------------------------------------------------------------------------
 
 void forward(CpuContext& context, const RmsNormForward& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
@@ -42,8 +41,7 @@ void forward(CpuContext& context, const RmsNormForward& a) {
   });
 }
 
-// ---- Backward, input
-// -----------------------------------------------------------------------------------------------
+// ---- Backward, input ----------------------------------------------------------------------------
 
 // With n = x * rstd and g = d_y * weight:  d_x = d_sum + rstd * (g - n * mean(g * n)).
 void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
@@ -82,8 +80,7 @@ void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
   });
 }
 
-// ---- Backward, weight
-// ----------------------------------------------------------------------------------------------
+// ---- Backward, weight ---------------------------------------------------------------------------
 
 // Rows are cut into chunks by their number alone; each chunk is summed row by row into its own line of the
 // workspace, and the lines are added in order. So no thread count shows in the result.

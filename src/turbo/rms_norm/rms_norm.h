@@ -21,8 +21,8 @@ struct RmsNormForward {
   double flops() const { return 0; }
 };
 
-// d_x = d_sum + the gradient through the norm; d_sum is what reaches the residual stream from later (absent: nothing).
-// d_x may be the same memory as d_sum or d_y.
+// d_x = d_sum + the gradient through the norm; d_sum is what reaches the residual stream from later (absent:
+// nothing). d_x may be the same memory as d_sum or d_y.
 struct RmsNormBackwardInput {
   static constexpr KernelId kId = KernelId::kRmsNormBackwardInput;
   Tensor x;       // [tokens, hidden] what was normalised (the sum)
@@ -35,7 +35,8 @@ struct RmsNormBackwardInput {
   double flops() const { return 0; }
 };
 
-// d_weight[h] (+)= sum over tokens of d_y * x * rstd, in an order that does not depend on the number of threads.
+// d_weight[h] (+)= sum over tokens of d_y * x * rstd, in an order that does not depend on the number of
+// threads.
 struct RmsNormBackwardWeight {
   static constexpr KernelId kId = KernelId::kRmsNormBackwardWeight;
   Tensor x;         // [tokens, hidden]

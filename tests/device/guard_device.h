@@ -124,7 +124,7 @@ class GuardDevice final : public Device {
   int threads_;
   std::chrono::microseconds delay_;
   const KernelTable& kernels_;
-  ThreadPool pool_;
+  ThreadPool pool_;  // never works: workspaces are sized by the number of threads
   cpu::CpuContext context_;
   char* base_ = nullptr;
   std::size_t end_ = 0;                                 // offset of the first address never handed out

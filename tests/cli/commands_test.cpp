@@ -79,7 +79,7 @@ TEST(ModelInfo, CountsParameters) {
 }
 
 TEST(Config, ShowsValidatesAndDescribes) {
-  const ProgramResult show = run_program({"config", "show", "--config", kExperiment, "--origin", "lr=1e-5"});
+  const ProgramResult show = run_program({"config", "show", "--config", kExperiment, "--origin", "lr=2e-3"});
   EXPECT_EQ(show.exit_code, 0) << show.err;
   EXPECT_THAT(show.out, HasSubstr("command line"));
   const ProgramResult valid = run_program({"config", "validate", "--exp", kExperiment, "--json"});

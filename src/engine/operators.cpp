@@ -45,12 +45,24 @@ struct NormAttributes {
   float epsilon;
 };
 
+// Both norms keep what was normalised and its rstd; `x`, `rstd` and `d_y` say where this one has them.
+void norm_input_gradient(Step& s, const Tensor& x, const Tensor& rstd, const Tensor& d_y,
+                         const Tensor& previous, const Tensor& d_x) {
+  launch(s.context(),
+         turbo::RmsNormBackwardInput{
+             .x = x, .weight = s.weight(), .rstd = rstd, .d_y = d_y, .d_sum = previous, .d_x = d_x});
+}
+
+void norm_weight_gradient(Step& s, const Tensor& x, const Tensor& rstd, const Tensor& d_y) {
+  const auto [d_weight, accumulate] = s.d_weight();
+  launch(s.context(), turbo::RmsNormBackwardWeight{
+                          .x = x, .rstd = rstd, .d_y = d_y, .d_weight = d_weight, .accumulate = accumulate});
+}
+
 // Inputs: x. Outputs: y, rstd.
 void norm_forward(Step& s) {
   launch(s.context(), turbo::RmsNormForward{.x = s.in(0),
-                                            .delta = {},
                                             .weight = s.weight(),
-                                            .sum = {},
                                             .y = s.out(0),
                                             .rstd = s.out(1),
                                             .eps = s.attributes<NormAttributes>().epsilon});
@@ -58,23 +70,10 @@ void norm_forward(Step& s) {
 
 void norm_backward_input(Step& s) {
   const auto [d_x, previous] = s.d_in(0);
-  launch(s.context(), turbo::RmsNormBackwardInput{.x = s.in(0),
-                                                  .weight = s.weight(),
-                                                  .rstd = s.out(1),
-                                                  .d_y = s.d_out(0),
-                                                  .d_sum = previous,
-                                                  .d_x = d_x});
+  norm_input_gradient(s, s.in(0), s.out(1), s.d_out(0), previous, d_x);
 }
 
-void norm_backward_weight(Step& s) {
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), turbo::RmsNormBackwardWeight{.x = s.in(0),
-                                                   .rstd = s.out(1),
-                                                   .d_y = s.d_out(0),
-                                                   .d_weight = d_weight,
-                                                   .accumulate = accumulate,
-                                                   .workspace = {}});
-}
+void norm_backward_weight(Step& s) { norm_weight_gradient(s, s.in(0), s.out(1), s.d_out(0)); }
 
 constexpr Operator kNorm{.name = "norm",
                          .operator_class = OperatorClass::kNorm,
@@ -97,32 +96,15 @@ void add_norm_forward(Step& s) {
 
 // The gradient of the sum, complete once the norm's own part is in, is the gradient of both addends.
 void add_norm_backward_input(Step& s) {
-  const Tensor d_sum = s.d_out(0);
-  if (s.d_out(1).absent()) {
-    s.pass_d_in(0, 0);
-    s.pass_d_in(1, 0);
-    return;
-  }
-  const Tensor complete = s.complete_d_out(0);
-  launch(s.context(), turbo::RmsNormBackwardInput{.x = s.out(0),
-                                                  .weight = s.weight(),
-                                                  .rstd = s.out(2),
-                                                  .d_y = s.d_out(1),
-                                                  .d_sum = d_sum,
-                                                  .d_x = complete});
+  const Tensor d_sum = s.d_out(0), d_y = s.d_out(1);
+  if (!d_y.absent()) norm_input_gradient(s, s.out(0), s.out(2), d_y, d_sum, s.complete_d_out(0));
   s.pass_d_in(0, 0);
   s.pass_d_in(1, 0);
 }
 
 void add_norm_backward_weight(Step& s) {
-  if (s.d_out(1).absent()) return;  // only the sum was used
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), turbo::RmsNormBackwardWeight{.x = s.out(0),
-                                                   .rstd = s.out(2),
-                                                   .d_y = s.d_out(1),
-                                                   .d_weight = d_weight,
-                                                   .accumulate = accumulate,
-                                                   .workspace = {}});
+  const Tensor d_y = s.d_out(1);
+  if (!d_y.absent()) norm_weight_gradient(s, s.out(0), s.out(2), d_y);  // absent: only the sum was used
 }
 
 constexpr Operator kAddNorm{.name = "add_norm",

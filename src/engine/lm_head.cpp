@@ -129,7 +129,7 @@ constexpr Operator kInference{
 }  // namespace
 
 std::int64_t lm_head_chunk_tokens(std::int64_t tokens, std::int64_t vocab) {
-  constexpr std::int64_t kLogitsBytes = std::int64_t{64} << 20;
+  constexpr std::int64_t kLogitsBytes = std::int64_t{256} << 20;
   // Whole multiples of 64 rows keep the matrix products in their full tiles.
   const std::int64_t fit = std::max<std::int64_t>(64, kLogitsBytes / (vocab * 4) / 64 * 64);
   return std::min(tokens, fit);

@@ -70,7 +70,7 @@ Value swiglu(const Value& gate_up);
 // deferred) weight gradient share one product per chunk; the returned Value holds the loss only after
 // Tape::backward().
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
-// Tokens per chunk of the above, for `vocab` columns: the logits of a chunk take about 64 MiB.
+// Tokens per chunk of the above, for `vocab` columns: the logits of a chunk take at most about 256 MiB.
 std::int64_t lm_head_chunk_tokens(std::int64_t tokens, std::int64_t vocab);
 
 }  // namespace primus::engine

@@ -90,9 +90,12 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   configurations[3].model.layers = 5;
   configurations[4].step.weight_gradients = Policy::kDeferred;
   configurations[4].step.micro_batch = 5;
-  configurations[5].model.vocab = 20011;  // several chunks of logits
+  configurations[5].model.vocab = 300007;  // several chunks of logits
+  configurations[5].model.hidden = 24;
   configurations[5].step.sequence = 64;
-  configurations[5].step.micro_batch = 20;
+  configurations[5].step.micro_batch = 4;
+  configurations[5].step.microbatches = 1;
+  ASSERT_LT(engine::lm_head_chunk_tokens(256, 300007), 256);
   for (SessionSettings& settings : configurations) {
     settings.evaluation = false;
     engine::Rank measuring(turbo::make_cpu_device(2));

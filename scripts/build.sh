@@ -6,6 +6,8 @@ set -eu
 cd "$(dirname "$0")/.."
 
 log=build/build.log
+# With paths relative to the checkout, a second clone builds from the first one's cache.
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 mkdir -p build
 echo "Building into build/ ..."
 start=$(date +%s)

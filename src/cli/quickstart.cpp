@@ -140,7 +140,8 @@ class Quickstart final : public Command {
         "      weight_decay: 0.1\n"
         "      adam_beta2: 0.95\n"
         "      data_path: [{text}]\n"
-        "      split: \"98,2,0\"\n"
+        "      split: \"94,3,3\"\n"
+        "      data_cache_path: {cache}\n"
         "      tokenizer_type: HuggingFaceTokenizer\n"
         "      tokenizer_model: {tokenizer}\n"
         "      eval_interval: {steps}\n"
@@ -149,6 +150,7 @@ class Quickstart final : public Command {
         fmt::arg("user", quoted(user_name())), fmt::arg("workspace", quoted(workspace_)),
         fmt::arg("steps", steps), fmt::arg("batch", kMicroBatch), fmt::arg("sequence", kSequence),
         fmt::arg("warmup", std::min<std::int64_t>(steps / 10, 40)), fmt::arg("text", quoted(text)),
+        fmt::arg("cache", quoted(std::filesystem::absolute(folder.root() / "data").string())),
         fmt::arg("tokenizer", quoted(std::filesystem::absolute(folder.root() / "tokenizer").string())));
   }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "turbo/gemm/blocked.h"
+#include "turbo/gemm/cpu_features.h"
 #include "turbo/gemm/kernel.h"
 #include "turbo/gemm/skinny.h"
 
@@ -82,6 +83,7 @@ bool gemm_provider_available(GemmProvider provider, DType ab_dtype) {
 
 GemmProvider default_gemm_provider(DType ab_dtype) {
   for (GemmProvider provider : {GemmProvider::kAmx, GemmProvider::kAvx512Bf16, GemmProvider::kXsmm}) {
+    if (provider == GemmProvider::kAvx512Bf16 && !gemm::cpu_features().fast_vdpbf16) continue;
     if (gemm::find_kernel(provider, ab_dtype)) return provider;
   }
   return GemmProvider::kPortable;

@@ -1,3 +1,5 @@
+#include <emmintrin.h>
+
 #include "turbo/gemm/kernel.h"
 #include "turbo/gemm/pack.h"
 #include "turbo/gemm/tile_io.h"
@@ -11,23 +13,26 @@ constexpr int kMr = 4, kNr = 8, kKb = 64;
 void run(const TileCall& call) {
   const auto* a = static_cast<const float*>(call.a);
   const auto* b = static_cast<const float*>(call.b);
-  float sum[kMr][kNr] = {};
-  if (call.c_in) {
-    for (int r = 0; r < kMr; ++r) {
-      for (int j = 0; j < kNr; ++j) sum[r][j] = call.c_in[r * kNr + j];
-    }
+  __m128 low[kMr], high[kMr];  // columns 0-3 and 4-7
+  for (int r = 0; r < kMr; ++r) {
+    low[r] = call.c_in ? _mm_loadu_ps(call.c_in + r * kNr) : _mm_setzero_ps();
+    high[r] = call.c_in ? _mm_loadu_ps(call.c_in + r * kNr + 4) : _mm_setzero_ps();
   }
   for (std::int64_t block = 0; block < call.blocks; ++block) {
     for (int k = 0; k < kKb; ++k) {
+      const __m128 b_low = _mm_loadu_ps(b + k * kNr), b_high = _mm_loadu_ps(b + k * kNr + 4);
       for (int r = 0; r < kMr; ++r) {
-        for (int j = 0; j < kNr; ++j) sum[r][j] += a[r * kKb + k] * b[k * kNr + j];
+        const __m128 x = _mm_set1_ps(a[r * kKb + k]);
+        low[r] = _mm_add_ps(low[r], _mm_mul_ps(x, b_low));
+        high[r] = _mm_add_ps(high[r], _mm_mul_ps(x, b_high));
       }
     }
     a += kMr * kKb;
     b += kKb * kNr;
   }
   for (int r = 0; r < kMr; ++r) {
-    for (int j = 0; j < kNr; ++j) call.c_out[r * kNr + j] = sum[r][j];
+    _mm_storeu_ps(call.c_out + r * kNr, low[r]);
+    _mm_storeu_ps(call.c_out + r * kNr + 4, high[r]);
   }
 }
 

@@ -17,8 +17,10 @@ using Bits = std::uint16_t;
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
 
-// to[j][i] = from[i][j] for 16 x 16 words of 32 bits; strides in bytes.
-inline void transpose_16x16(const char* from, std::int64_t from_stride, char* to, std::int64_t to_stride) {
+// to[j][i] = from[i][j] for 16 x 16 words of 32 bits; strides in bytes. Every four rows of the result start
+// `four_stride` after the last four.
+inline void transpose_16x16(const char* from, std::int64_t from_stride, char* to, std::int64_t to_stride,
+                            std::int64_t four_stride) {
   // Gathering rows i, i+4, i+8, i+12 by 128-bit loads leaves only transpositions within 128-bit lanes, and
   // spares half of the shuffles, which all compete for one port.
   __m512i part[16];
@@ -39,7 +41,7 @@ inline void transpose_16x16(const char* from, std::int64_t from_stride, char* to
                   high01 = _mm512_unpackhi_epi32(row[0], row[1]);
     const __m512i low23 = _mm512_unpacklo_epi32(row[2], row[3]),
                   high23 = _mm512_unpackhi_epi32(row[2], row[3]);
-    char* out = to + q * 4 * to_stride;
+    char* out = to + q * four_stride;
     _mm512_storeu_si512(out, _mm512_unpacklo_epi64(low01, low23));
     _mm512_storeu_si512(out + to_stride, _mm512_unpackhi_epi64(low01, low23));
     _mm512_storeu_si512(out + 2 * to_stride, _mm512_unpacklo_epi64(high01, high23));
@@ -66,15 +68,26 @@ void a_block_k_contiguous(const Bits* from, std::int64_t ld, Bits* to) {
 
 template <int kMr, int kKb>
 void a_block_k_strided(const Bits* from, std::int64_t ld, Bits* to) {
-  alignas(64) Bits pairs[16][32];  // [pair of k][row][2] for 16 rows
-  for (int r = 0; r < kMr; r += 16) {
+  // Pairs of k for 32 rows. Interleaving within 128-bit lanes leaves the rows in groups of four, rows 0-3,
+  // 8-11 ... in the first array and 4-7, 12-15 ... in the second, which the transposition puts in order for
+  // free.
+  alignas(64) Bits pairs[2][16][32];
+  for (int r = 0; r < kMr; r += 32) {
     for (int k = 0; k < kKb; k += 32) {
-      for (int p = 0; p < 16; ++p) {
-        const Bits* even = from + (k + 2 * p) * ld + r;
-        _mm512_store_si512(pairs[p], interleave(even, even + ld));
+      const Bits* row = from + k * ld + r;
+#pragma GCC unroll 2
+      for (int p = 0; p < 16; ++p, row += 2 * ld) {
+        const __m512i even = _mm512_loadu_si512(row), odd = _mm512_loadu_si512(row + ld);
+        // Each row lies on a page of its own, which keeps the hardware from seeing what comes next.
+        _mm_prefetch(reinterpret_cast<const char*>(row + kKb * ld), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(row + (kKb + 1) * ld), _MM_HINT_T0);
+        _mm512_store_si512(pairs[0][p], _mm512_unpacklo_epi16(even, odd));
+        _mm512_store_si512(pairs[1][p], _mm512_unpackhi_epi16(even, odd));
       }
-      transpose_16x16(reinterpret_cast<const char*>(pairs), 64, reinterpret_cast<char*>(to + r * kKb + k),
-                      kKb * 2);
+      for (int half = 0; half < 2; ++half) {
+        transpose_16x16(reinterpret_cast<const char*>(pairs[half]), 64,
+                        reinterpret_cast<char*>(to + (r + 4 * half) * kKb + k), kKb * 2, 8 * kKb * 2);
+      }
     }
   }
 }
@@ -84,7 +97,7 @@ void b_block_k_contiguous(const Bits* from, std::int64_t ld, Bits* to) {
   for (int c = 0; c < kNr; c += 16) {
     for (int k = 0; k < kKb; k += 32) {
       transpose_16x16(reinterpret_cast<const char*>(from + c * ld + k), ld * 2,
-                      reinterpret_cast<char*>(to + (k / 2) * kNr * 2 + c * 2), kNr * 4);
+                      reinterpret_cast<char*>(to + (k / 2) * kNr * 2 + c * 2), kNr * 4, 4 * kNr * 4);
     }
   }
 }

@@ -14,6 +14,7 @@
 
 #include "base/thread_pool.h"
 #include "tensor/bfloat16.h"
+#include "turbo/gemm/skinny.h"
 
 namespace primus::turbo {
 namespace {
@@ -101,21 +102,28 @@ struct Operands {
   }
 };
 
+GemmArgs arguments(const Problem& p, Operands& x) {
+  return {.layout = p.layout,
+          .ab_dtype = p.ab,
+          .c_dtype = p.c_type,
+          .accumulate = p.accumulate,
+          .m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .a = x.a.data(),
+          .lda = x.a.ld(),
+          .b = x.b.data(),
+          .ldb = x.b.ld(),
+          .c = x.c.data(),
+          .ldc = x.c.ld(),
+          .packed_b = nullptr,
+          .workspace = nullptr,
+          .workspace_bytes = 0,
+          .provider = p.provider};
+}
+
 void multiply(ThreadPool& pool, const Problem& p, Operands& x) {
-  GemmArgs g{.layout = p.layout,
-             .ab_dtype = p.ab,
-             .c_dtype = p.c_type,
-             .accumulate = p.accumulate,
-             .m = p.m,
-             .n = p.n,
-             .k = p.k,
-             .a = x.a.data(),
-             .lda = x.a.ld(),
-             .b = x.b.data(),
-             .ldb = x.b.ld(),
-             .c = x.c.data(),
-             .ldc = x.c.ld()};
-  g.provider = p.provider;
+  GemmArgs g = arguments(p, x);
   std::vector<char> packed;
   if (p.prepacked) {
     packed.resize(gemm_packed_b_bytes(g) + 64);
@@ -142,10 +150,11 @@ double element_b(const Problem& p, const Operands& x, std::int64_t j, std::int64
 // Every element against a float64 sum. The bound is that of a sum in fp32 in any order,
 //   |error| <= (k + 1) eps (|C| + sum |a| |b|),  eps = 2^-24 and doubled for the bf16 units, which round both
 // products of a pair; plus half a unit in the last place when the result is rounded to bf16.
-void expect_matches_reference(ThreadPool& pool, const Problem& p) {
+// `compute` is given the operands and fills C.
+void expect_matches_reference(const Problem& p, FunctionRef<void(Operands&)> compute) {
   Operands x(p, static_cast<unsigned>(p.m * 31 + p.n * 7 + p.k));
   const Operands before = x;
-  multiply(pool, p, x);
+  compute(x);
   EXPECT_TRUE(x.c.gap_untouched()) << p.name();
   std::vector<double> a, b;  // [m, k] and [n, k], whatever the layout
   for (std::int64_t i = 0; i < p.m; ++i) {
@@ -174,6 +183,10 @@ void expect_matches_reference(ThreadPool& pool, const Problem& p) {
     }
   }
   EXPECT_EQ(failures, 0) << p.name();
+}
+
+void expect_matches_reference(ThreadPool& pool, const Problem& p) {
+  expect_matches_reference(p, [&](Operands& x) { multiply(pool, p, x); });
 }
 
 struct Extents {
@@ -237,6 +250,27 @@ INSTANTIATE_TEST_SUITE_P(Providers, GemmReference,
                          testing::Combine(testing::ValuesIn(kProviders), testing::ValuesIn(kTypes)),
                          parameter_name);
 
+// The path for a few rows, in every vector width that this CPU has.
+TEST(Gemm, FewRowsInEveryVectorWidth) {
+  ThreadPool pool(2);
+  for (auto level : {gemm::VectorLevel::kBaseline, gemm::VectorLevel::kAvx2, gemm::VectorLevel::kAvx512}) {
+    if (level > gemm::best_vector_level()) continue;
+    for (DType ab : kTypes) {
+      for (std::int64_t m = 1; m <= gemm::kSkinnyRows; ++m) {
+        for (std::int64_t k : {1, 16, 61}) {
+          const Problem p{GemmProvider::kAuto, GemmLayout::kNT, ab, DType::kF32, m, 39, k, m % 2 == 0, 3};
+          expect_matches_reference(p, [&](Operands& x) {
+            GemmArgs g = arguments(p, x);
+            std::vector<char> workspace(gemm::skinny_workspace_bytes(g));
+            g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
+            gemm::multiply_skinny(pool, g, level);
+          });
+        }
+      }
+    }
+  }
+}
+
 // Calls test(provider, type) for all that this CPU has.
 template <class Test>
 void for_each_kernel(Test test) {
@@ -248,20 +282,19 @@ void for_each_kernel(Test test) {
 }
 
 TEST(Gemm, BitIdenticalForAnyNumberOfThreads) {
-  ThreadPool one(1);
+  ThreadPool one(1), two(2), three(3), four(4);
   for_each_kernel([&](GemmProvider provider, DType ab) {
     for (GemmLayout layout : kLayouts) {
-      for (const Extents& e : {Extents{130, 200, 1300}, Extents{1, 3000, 600}, Extents{70, 50, 4500}}) {
-        if (provider == GemmProvider::kPortable && e.k > 4000) continue;
+      for (const Extents& e : {Extents{130, 200, 600}, Extents{1, 700, 300}, Extents{40, 50, 4500}}) {
         const Problem p{provider, layout, ab, ab, e.m, e.n, e.k, true};
-        Operands expected(p, 7);
+        const Operands before(p, 7);
+        Operands expected = before;
         multiply(one, p, expected);
-        for (int threads : {1, 2, 3, 4}) {
-          ThreadPool pool(threads);
-          Operands x(p, 7);
-          multiply(pool, p, x);
+        for (ThreadPool* pool : {&one, &two, &three, &four}) {
+          Operands x = before;
+          multiply(*pool, p, x);
           EXPECT_EQ(std::memcmp(x.c.data(), expected.c.data(), x.c.bytes()), 0)
-              << p.name() << " threads " << threads;
+              << p.name() << " threads " << pool->size();
         }
       }
     }

@@ -37,9 +37,8 @@ std::uint64_t load64(const std::byte* at) {
 
 #if defined(__x86_64__)
 
-// The instruction takes three cycles and starts every cycle, so three streams side by side are needed to fill
-// it. Their checksums are joined by appending the next stream's length in zeros, read from four tables of
-// 256.
+// The instruction takes three cycles and starts every cycle, so three streams side by side fill it. Joining
+// them means appending the next stream's length in zeros to a checksum, by four table look-ups.
 constexpr std::size_t kStream = 1024;  // bytes
 
 // Appending zero bytes is linear over GF(2), so it is the sum of what it does to each byte of the checksum.

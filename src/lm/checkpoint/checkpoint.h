@@ -1,12 +1,10 @@
 // Training checkpoints: complete or not there.
 //
-//   <root>/latest                      one line, the name of the newest complete checkpoint
-//   <root>/iter_0000100/               a Hugging Face model folder (config.json, model*.safetensors,
-//   tokenizer files) and
-//     optimizer*.safetensors           master weights and moments, named "<state>.<parameter>"
-//     (optimizer_tensor_name) trainer_state.json               the caller's: iteration, consumed samples,
-//     seed, ... manifest.json                    every file and tensor with its size, place and CRC32C
-//     (docs/formats/checkpoint.md)
+//   <root>/latest              one line, the name of the newest complete checkpoint
+//   <root>/iter_0000100/       a Hugging Face model folder (config.json, model*.safetensors, ...), and in it
+//     optimizer*.safetensors   master weights and moments, named "<state>.<parameter>"
+//     trainer_state.json       the caller's: iteration, consumed samples, seed, ...
+//     manifest.json            every file and tensor with size, place and CRC32C (docs/formats/checkpoint.md)
 //
 // A save writes `.tmp-iter_0000100`, syncs every file and the folder, renames it, and only then replaces
 // `latest`; old checkpoints go last. A crash at any instant therefore leaves the old or the new one; what it

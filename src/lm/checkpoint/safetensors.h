@@ -1,12 +1,11 @@
 // Reads and writes safetensors files, and the sharded folders that Hugging Face transformers loads and saves.
 //
 // A file is an 8-byte little-endian header length, a JSON header
-// {"name":{"dtype","shape","data_offsets"},...,
-// "__metadata__":{...}}, and the tensors' bytes (docs/formats/checkpoint.md). The reader holds to the checks
-// of the Rust reference and refuses what it refuses: header over 100 MB or past the file's end, tensors that
-// overlap or leave holes, sizes that contradict shape and dtype, bytes that no tensor claims. Beyond it,
-// duplicate names, more than kMaxRank dimensions, and dtypes that Primus does not compute with are refused,
-// by name.
+// {"name":{"dtype","shape","data_offsets"},..., "__metadata__":{...}}, and the tensors' bytes
+// (docs/formats/checkpoint.md). The reader holds to the checks of the Rust reference and refuses what it
+// refuses: header over 100 MB or past the file's end, tensors that overlap or leave holes, sizes that
+// contradict shape and dtype, bytes that no tensor claims. Beyond it, duplicate names, more than kMaxRank
+// dimensions, and dtypes that Primus does not compute with are refused, by name.
 //
 // Errors: kInvalid (the file is corrupt or lies), kUnsupported (a dtype), FileError. Memory stays within
 // twice the header, whatever it says. Thread-safety: readers are immutable after opening.

@@ -1,5 +1,7 @@
 #include "lm/checkpoint/safetensors.h"
 
+#include <fmt/format.h>
+
 #include "base/fault_env.h"
 #include "checkpoint_testing.h"
 
@@ -148,7 +150,7 @@ TEST(Safetensors, HostileSizesCostNoMultipleOfTheInput) {
   EXPECT_THAT(refused_header("{\"a\":{\"x\":" + std::string(1U << 20, '['), 0),
               HasSubstr("nested too deeply"));
   std::string many = "{\"__metadata__\":{";
-  for (int i = 0; i < 70'000; ++i) many += "\"" + std::to_string(i) + "\":\"\",";
+  for (int i = 0; i < 70'000; ++i) many += fmt::format(R"("{}":"",)", i);
   many.back() = '}';
   EXPECT_THAT(refused_header(many + "}", 0), HasSubstr("too many entries in __metadata__"));
 }

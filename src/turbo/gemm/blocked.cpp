@@ -260,6 +260,12 @@ void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool las
     call.c_out = static_cast<float*>(io.c);
     call.ld_out = io.ldc;
   }
+  if (!kernel.any_c) {
+    for (int r = 0; r < kernel.mr; ++r) {
+      const char* row = call.next_c + r * call.next_c_stride;
+      for (std::int64_t x = 0; x < kernel.nr * size_of(c_dtype); x += 64) __builtin_prefetch(row + x, 1, 2);
+    }
+  }
   kernel.run(call);
   if (last && !in_place) (c_dtype == DType::kF32 ? kernel.store_f32 : kernel.store_bf16)(io);
 }

@@ -110,7 +110,9 @@ Kernel make(DType packed, const OperandPackers& packers, const TileIoFunctions& 
 
 const Kernel* xsmm_kernel(DType ab_dtype) {
   static const bool available = functions_f32().has_value();
-  static const Kernel f32 = make(DType::kF32, f32_packers_64x64x64(DType::kF32), tile_io(), run_f32);
+  static const Kernel f32 = make(
+      DType::kF32, cpu_features().avx512 ? f32_packers_64x64x64_avx512() : f32_packers_64x64x64(DType::kF32),
+      tile_io(), run_f32);
   static const Kernel bf16 = make(DType::kF32, f32_packers_64x64x64(DType::kBF16), tile_io(), run_f32);
   if (!available) return nullptr;
   return ab_dtype == DType::kF32 ? &f32 : &bf16;

@@ -106,11 +106,8 @@ double measure_fma_peak(ThreadPool& pool, DType dtype, double seconds) {
 }
 
 double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds) {
-  struct Extents {
-    std::int64_t m, n, k;
-  };
-  constexpr Extents kProducts[] = {{2048, 2048, 2048}, {2048, 4096, 768}, {1024, 2048, 1024}};
-  constexpr std::size_t kLargest = std::size_t{2048} * 4096;
+  constexpr std::int64_t kSizes[] = {1024, 1536, 2048};
+  constexpr std::size_t kLargest = std::size_t{2048} * 2048;
   const auto element = static_cast<std::size_t>(size_of(dtype));
   std::vector<CacheLine> a(kLargest * element / sizeof(CacheLine)), b(a.size());
   for (auto* operand : {&a, &b}) {
@@ -125,12 +122,15 @@ double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds) {
   }
   std::vector<CacheLine> c(kLargest * sizeof(float) / sizeof(CacheLine));
   double best = 0;
-  for (const Extents& x : kProducts) {
-    GemmArgs g{
-        .layout = GemmLayout::kNT, .ab_dtype = dtype, .c_dtype = DType::kF32, .m = x.m, .n = x.n, .k = x.k};
-    g.a = a.data(), g.lda = x.k;
-    g.b = b.data(), g.ldb = x.k;
-    g.c = c.data(), g.ldc = x.n;
+  for (const std::int64_t size : kSizes) {
+    GemmArgs g{.layout = GemmLayout::kNT,
+               .ab_dtype = dtype,
+               .c_dtype = DType::kF32,
+               .m = size,
+               .n = size,
+               .k = size};
+    g.a = a.data(), g.b = b.data(), g.c = c.data();
+    g.lda = g.ldb = g.ldc = size;
     g.workspace_bytes = cpu_gemm_workspace_bytes(g, pool.size());
     std::vector<CacheLine> workspace(g.workspace_bytes / sizeof(CacheLine) + 1);
     g.workspace = workspace.data();

@@ -111,34 +111,50 @@ void b_block_k_strided(const Bits* from, std::int64_t ld, Bits* to) {
   }
 }
 
+// fp32 blocks of 64 x 64: a strip's rows as they lie, or transposed.
+void f32_copy_64x64(const float* from, std::int64_t ld, float* to) {
+  for (int i = 0; i < 64; ++i) {
+    for (int j = 0; j < 64; j += 16) _mm512_storeu_ps(to + i * 64 + j, _mm512_loadu_ps(from + i * ld + j));
+  }
+}
+
+void f32_transpose_64x64(const float* from, std::int64_t ld, float* to) {
+  for (int i = 0; i < 64; i += 16) {
+    for (int j = 0; j < 64; j += 16) {
+      transpose_16x16(reinterpret_cast<const char*>(from + i * ld + j), ld * 4,
+                      reinterpret_cast<char*>(to + j * 64 + i), 64 * 4, 4 * 64 * 4);
+    }
+  }
+}
+
 #pragma GCC pop_options
 
 // Copies what exists of a block [rows, cols] into a zero-padded [kRows, kCols] one, for the edges.
-template <int kRows, int kCols>
-void copy_padded(const Bits* from, std::int64_t ld, std::int64_t rows, std::int64_t cols, Bits* to) {
-  std::memset(to, 0, sizeof(Bits) * kRows * kCols);
+template <int kRows, int kCols, class T>
+void copy_padded(const T* from, std::int64_t ld, std::int64_t rows, std::int64_t cols, T* to) {
+  std::memset(to, 0, sizeof(T) * kRows * kCols);
   for (std::int64_t i = 0; i < rows; ++i) {
-    std::memcpy(to + i * kCols, from + i * ld, sizeof(Bits) * static_cast<std::size_t>(cols));
+    std::memcpy(to + i * kCols, from + i * ld, sizeof(T) * static_cast<std::size_t>(cols));
   }
 }
 
 // kBlock: the function for a full block of kWidth rows (columns) by kKb of k.
-template <int kWidth, int kKb, bool kContiguous, void (*kBlock)(const Bits*, std::int64_t, Bits*)>
+template <class T, int kWidth, int kKb, bool kContiguous, void (*kBlock)(const T*, std::int64_t, T*)>
 void pack(const PackCall& call) {
-  const auto* source = static_cast<const Bits*>(call.source);
+  const auto* source = static_cast<const T*>(call.source);
   // k outermost: neighbouring strips read the same rows of a k-strided source, which keeps its pages at hand.
   for (std::int64_t k = 0; k < call.k; k += kKb) {
     const std::int64_t ks = std::min<std::int64_t>(kKb, call.k - k);
     for (int s = 0; s < call.strips; ++s) {
       const std::int64_t first = std::int64_t{s} * kWidth;
       const std::int64_t width = std::clamp<std::int64_t>(call.extent - first, 0, kWidth);
-      auto* to = reinterpret_cast<Bits*>(static_cast<char*>(call.packed) + s * call.strip_bytes) + k * kWidth;
-      const Bits* from = kContiguous ? source + first * call.ld + k : source + k * call.ld + first;
+      auto* to = reinterpret_cast<T*>(static_cast<char*>(call.packed) + s * call.strip_bytes) + k * kWidth;
+      const T* from = kContiguous ? source + first * call.ld + k : source + k * call.ld + first;
       if (width == kWidth && ks == kKb) {
         kBlock(from, call.ld, to);
         continue;
       }
-      alignas(64) Bits padded[kWidth * kKb];
+      alignas(64) T padded[kWidth * kKb];
       if constexpr (kContiguous) {
         copy_padded<kWidth, kKb>(from, call.ld, width, ks, padded);
         kBlock(padded, kKb, to);
@@ -152,15 +168,20 @@ void pack(const PackCall& call) {
 
 template <int kMr, int kNr, int kKb>
 OperandPackers packers() {
-  return {{pack<kMr, kKb, true, a_block_k_contiguous<kMr, kKb>>,
-           pack<kMr, kKb, false, a_block_k_strided<kMr, kKb>>},
-          {pack<kNr, kKb, true, b_block_k_contiguous<kNr, kKb>>,
-           pack<kNr, kKb, false, b_block_k_strided<kNr, kKb>>}};
+  return {{pack<Bits, kMr, kKb, true, a_block_k_contiguous<kMr, kKb>>,
+           pack<Bits, kMr, kKb, false, a_block_k_strided<kMr, kKb>>},
+          {pack<Bits, kNr, kKb, true, b_block_k_contiguous<kNr, kKb>>,
+           pack<Bits, kNr, kKb, false, b_block_k_strided<kNr, kKb>>}};
 }
 
 }  // namespace
 
 OperandPackers bf16_packers_32x32x32() { return packers<32, 32, 32>(); }
 OperandPackers bf16_packers_64x64x64() { return packers<64, 64, 64>(); }
+
+OperandPackers f32_packers_64x64x64_avx512() {
+  return {{pack<float, 64, 64, true, f32_copy_64x64>, pack<float, 64, 64, false, f32_transpose_64x64>},
+          {pack<float, 64, 64, true, f32_transpose_64x64>, pack<float, 64, 64, false, f32_copy_64x64>}};
+}
 
 }  // namespace primus::turbo::gemm

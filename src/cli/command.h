@@ -25,8 +25,9 @@ namespace primus::cli {
 // Where a command writes: results to `out`, everything about the work (progress, notes, errors) to `err`.
 struct Console {
   Terminal out, err;
-  bool debug = false;   // --debug before the mode or the command: the log goes to the screen
-  std::string program;  // as it was called, for hints: "primus"
+  bool debug = false;      // --debug before the mode or the command: the log goes to the screen
+  std::string program;     // its name, for help and hints: "primus"
+  std::string invocation;  // as it was called, for commands to copy: "build/bin/primus"
 
   // Writes to standard output; throws FileError when it cannot.
   void print(std::string_view text) const;

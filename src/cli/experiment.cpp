@@ -2,16 +2,45 @@
 
 #include <fmt/format.h>
 
+#include "base/suggest.h"
+
 namespace primus::cli {
+namespace {
+
+// A mistyped option of the command looks like an override with an unknown key: then the option is suggested.
+Error with_option_in_mind(const Error& error, const Arguments& declared, std::span<const std::string> words) {
+  std::vector<std::string_view> options;
+  for (const Argument& argument : declared.all()) {
+    options.insert(options.end(), argument.names.begin(), argument.names.end());
+  }
+  for (const std::string& word : words) {
+    const std::string name = word.substr(0, word.find('='));
+    const bool blamed = error.snippet().find(word) != std::string::npos;
+    const std::string near = did_you_mean(name, options);
+    if (blamed && name.starts_with("--") && !near.empty() && !error.hint().starts_with("did you mean")) {
+      return invalid(error.what(), near).at(error.location(), error.snippet());
+    }
+  }
+  return error;
+}
+
+}  // namespace
 
 void ExperimentArguments::declare(Arguments& arguments) {
+  declared_ = &arguments;
   arguments.option("--config,--exp", "FILE", &file_, "the experiment, YAML or TOML").required = true;
   arguments.rest("overrides", overrides_,
                  "settings that replace the experiment's, e.g. lr=1e-4 --train_iters 50");
 }
 
 config::Experiment ExperimentArguments::load(const Console& console) const {
-  config::Experiment experiment = config::load_experiment(file_, overrides_);
+  config::Experiment experiment = [&] {
+    try {
+      return config::load_experiment(file_, overrides_);
+    } catch (const Error& error) {
+      throw with_option_in_mind(error, *declared_, overrides_);
+    }
+  }();
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
   if (!experiment.ignored.empty()) {
     console.note(fmt::format("note: without meaning for framework {}, and ignored: {}", experiment.framework,

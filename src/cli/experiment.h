@@ -8,11 +8,13 @@ namespace primus::cli {
 
 class ExperimentArguments {
  public:
+  // `arguments` must outlive this object.
   void declare(Arguments& arguments);
   // Reads and validates it, and says on standard error what is odd or ignored. Throws Error.
   config::Experiment load(const Console& console) const;
 
  private:
+  const Arguments* declared_ = nullptr;
   std::string file_;
   std::vector<std::string> overrides_;
 };

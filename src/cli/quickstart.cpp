@@ -31,6 +31,8 @@ std::string user_name() {
   return user && is_plain_name(user->pw_name) ? user->pw_name : "user";
 }
 
+std::string absolute_path(const Path& path) { return std::filesystem::absolute(path).lexically_normal().string(); }
+
 // Text as YAML's double-quoted strings have it; JSON's are a part of those.
 std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -61,11 +63,12 @@ class Quickstart final : public Command {
     const config::Experiment experiment = config::load_experiment(file);
     const TrainingSummary summary = train(experiment, folder, stop, console);
     if (summary.interrupted) {
-      console.print("Stopped and saved. 'primus quickstart' goes on from there.\n");
+      console.print(
+          fmt::format("Stopped and saved. '{} quickstart' goes on from there.\n", console.invocation));
       return 0;
     }
     sample(folder, console);
-    console.print(next_steps(folder, file));
+    console.print(next_steps(folder, file, console.invocation));
     return 0;
   }
 
@@ -73,7 +76,7 @@ class Quickstart final : public Command {
   std::string find_text() const {
     if (text_) {
       if (!Env::posix().status(*text_)) throw invalid(fmt::format("there is no '{}'", *text_));
-      return std::filesystem::absolute(*text_).string();
+      return absolute_path(*text_);
     }
     // quickstart.sh leaves it beside the folder of the program.
     const Path program = std::filesystem::read_symlink("/proc/self/exe");
@@ -150,8 +153,8 @@ class Quickstart final : public Command {
         fmt::arg("user", quoted(user_name())), fmt::arg("workspace", quoted(workspace_)),
         fmt::arg("steps", steps), fmt::arg("batch", kMicroBatch), fmt::arg("sequence", kSequence),
         fmt::arg("warmup", std::min<std::int64_t>(steps / 10, 40)), fmt::arg("text", quoted(text)),
-        fmt::arg("cache", quoted(std::filesystem::absolute(folder.root() / "data").string())),
-        fmt::arg("tokenizer", quoted(std::filesystem::absolute(folder.root() / "tokenizer").string())));
+        fmt::arg("cache", quoted(absolute_path(folder.root() / "data"))),
+        fmt::arg("tokenizer", quoted(absolute_path(folder.root() / "tokenizer"))));
   }
 
   // The trainer runs in a thread of its own, so that this one can show what it writes.
@@ -237,21 +240,21 @@ class Quickstart final : public Command {
     console.print("\n\n");
   }
 
-  static std::string next_steps(const RunFolder& folder, const Path& file) {
+  static std::string next_steps(const RunFolder& folder, const Path& file, const std::string& primus) {
     const std::string run = folder.root().string();
     return fmt::format(
         "What next:\n"
-        "  primus generate {0} --prompt 'In the beginning'\n"
-        "  primus eval loss {0} --data book.txt\n"
-        "  primus train pretrain --config {1} --train_iters 5000 exp_name=longer\n"
-        "  primus quickstart --again --text your_own.txt\n"
+        "  {2} generate {0} --prompt 'In the beginning'\n"
+        "  {2} eval loss {0} --data book.txt\n"
+        "  {2} train pretrain --config {1} --train_iters 5000 exp_name=longer\n"
+        "  {2} quickstart --again --text your_own.txt\n"
         "The model in {0}/checkpoints loads in Hugging Face transformers as it is;\n"
         "tensorboard --logdir {0}/tensorboard draws the curves.\n",
-        run, file.string());
+        run, file.string(), primus);
   }
 
   std::optional<std::string> text_;
-  std::string workspace_ = "./output";
+  std::string workspace_ = "output";
   double seconds_ = 30;
   std::optional<std::int64_t> steps_;
   bool again_ = false;

@@ -47,7 +47,7 @@ std::string to_text(const TrainingForecast& f) {
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
   line("executed per step", fmt::format("{:.3g}", f.step.kernels.total_flops()));
   line("checkpoint", bytes(f.checkpoint_bytes));
-  line("matrix products", fmt::format("{} FLOP/s measured here", human_count(f.matmul_flops_per_second)));
+  line("matrix products", fmt::format("{:.1f} GFLOP/s measured here", f.matmul_flops_per_second / 1e9));
   line("time, at best", human_duration(f.seconds));
   return text;
 }

@@ -18,6 +18,7 @@ struct Mistake {
 
 TEST(Mistakes, EndWithCodeTwoAndAHint) {
   const std::string model = PRIMUS_SOURCE_DIR "/tests/golden/models/llama";
+  const std::string experiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
   const Mistake mistakes[] = {
       {{"trian"}, "did you mean 'train'?"},
       {{"train", "pretrian"}, "did you mean 'pretrain'?"},
@@ -38,6 +39,8 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
       {{"train", "pretrain"}, "needs --config FILE"},
       {{"train", "pretrain", "--config", "/nowhere.yaml"}, "/nowhere.yaml"},
       {{"train", "pretrain", "--config"}, "--config"},
+      {{"train", "pretrain", "--config", experiment, "--dry-rn"}, "did you mean '--dry-run'?"},
+      {{"train", "pretrain", "--config", experiment, "--train-itres", "5"}, "did you mean 'train_iters'?"},
       {{"model", "verify", model}, "needs --inputs FILE"},
       {{"model", "info", "/tmp"}, "holds neither a model"},
       {{"--dry-run", "train", "pretrain"}, "stands before the command"},

@@ -189,8 +189,11 @@ void FileLoader::apply_extends(Value& document, const fs::path& path) {
     }
     const fs::path target = path.parent_path() / name.text;
     std::error_code error;
-    if (!fs::exists(target, error)) {
-      throw error_at(name.origin, fmt::format("'{}' does not exist", target.string()),
+    // Only regular files: a pipe or a terminal would make loading wait for ever.
+    if (!fs::is_regular_file(target, error)) {
+      throw error_at(name.origin,
+                     fmt::format("'{}' {}", target.string(),
+                                 fs::exists(target, error) ? "is no file" : "does not exist"),
                      suggest_file(target.filename(), {target.parent_path()}), name.width());
     }
     const fs::path canonical = fs::weakly_canonical(target, error);

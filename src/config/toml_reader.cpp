@@ -11,45 +11,94 @@
 namespace primus::config {
 namespace {
 
-// toml++ frees a key like a.a.a.a... by recursion, so chains of dots are bounded before it sees them. Dots
-// are counted from one separator to the next, outside strings and comments.
-void check_dotted_keys(const std::shared_ptr<const Source>& source) {
-  const std::string_view text = source->text;
-  int dots = 0, line = 1;
-  size_t line_begin = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '"' || c == '\'') {
-      const std::string_view triple = c == '"' ? "\"\"\"" : "'''";
-      const bool multiline = text.substr(i, 3) == triple;
-      i += multiline ? 3 : 1;
-      while (i < text.size() &&
-             !(multiline ? text.substr(i, 3) == triple : text[i] == c || text[i] == '\n')) {
-        if (text[i] == '\\' && c == '"') ++i;
-        if (i < text.size() && text[i] == '\n') {
-          ++line;
-          line_begin = i + 1;
-        }
-        ++i;
+// Refuses, before toml++ sees it, what toml++ 3.3 does not survive: it frees a key like a.a.a.a... by
+// recursion, and its test for white space is undefined for most characters beyond ASCII, which TOML allows
+// only in strings and comments.
+class Prescan {
+ public:
+  explicit Prescan(const std::shared_ptr<const Source>& source) : source_(source), text_(source->text) {}
+
+  void run() {
+    int dots = 0;  // since the last character that ends a key
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == '"' || c == '\'') {
+        skip_string(c);
+        continue;
       }
-      if (multiline)
-        i += 2;
-      else if (i < text.size() && text[i] == '\n')
-        --i;
-      continue;
-    }
-    if (c == '#') i = std::min(text.find('\n', i), text.size()) - 1;
-    if (c == '=' || c == ',' || c == '{' || c == '[' || c == '\n') dots = 0;
-    if (c == '\n') {
-      ++line;
-      line_begin = i + 1;
-    }
-    if (c == '.' && ++dots >= kMaxDepth) {
-      throw error_at({source, line, static_cast<int>(i - line_begin) + 1, {}},
-                     fmt::format("nested more than {} levels deep", kMaxDepth));
+      if (c == '#') {
+        while (at_ < text_.size() && text_[at_] != '\n') ++at_;
+        continue;
+      }
+      refuse_beyond_ascii();
+      if (c == '=' || c == ',' || c == '{' || c == '[' || c == '\n') dots = 0;
+      if (c == '.' && ++dots >= kMaxDepth) {
+        throw error_at(here(), fmt::format("nested more than {} levels deep", kMaxDepth));
+      }
+      advance();
     }
   }
-}
+
+ private:
+  void advance() {
+    if (text_[at_] == '\n') {
+      ++line_;
+      line_begin_ = at_ + 1;
+    }
+    ++at_;
+  }
+
+  // In characters, as toml++ counts.
+  Origin here() const {
+    int column = 1;
+    for (char c : text_.substr(line_begin_, at_ - line_begin_))
+      column += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    return {source_, line_, column, {}};
+  }
+
+  void refuse_beyond_ascii() const {
+    if (at_ < text_.size() && static_cast<unsigned char>(text_[at_]) >= 0x80) {
+      throw error_at(here(),
+                     "this is not valid TOML: characters beyond ASCII stand only in strings and comments",
+                     "put it in quotes");
+    }
+  }
+
+  void skip_string(char quote) {
+    const std::string_view triple = quote == '"' ? "\"\"\"" : "'''";
+    const bool multiline = text_.substr(at_, 3) == triple;
+    at_ += multiline ? 3 : 1;
+    while (at_ < text_.size()) {
+      if (multiline ? text_.substr(at_, 3) == triple : text_[at_] == quote) {
+        at_ += multiline ? 3 : 1;
+        // Up to two more quotes belong to the text before the closing three.
+        for (int i = 0; multiline && i < 2 && at_ < text_.size() && text_[at_] == quote; ++i) ++at_;
+        return;
+      }
+      if (!multiline && text_[at_] == '\n') return;
+      const bool escape = quote == '"' && text_[at_] == '\\';
+      advance();
+      if (escape && at_ < text_.size()) skip_escape(multiline);
+    }
+  }
+
+  // A backslash at the end of a line swallows the white space up to the next text.
+  void skip_escape(bool multiline) {
+    const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
+    if (!is_blank(text_[at_])) {
+      if (multiline || text_[at_] != '\n') advance();
+      return;
+    }
+    if (!multiline) return;
+    while (at_ < text_.size() && is_blank(text_[at_])) advance();
+    refuse_beyond_ascii();
+  }
+
+  std::shared_ptr<const Source> source_;
+  std::string_view text_;
+  size_t at_ = 0, line_begin_ = 0;
+  int line_ = 1;
+};
 
 class Converter {
  public:
@@ -123,7 +172,7 @@ class Converter {
 }  // namespace
 
 Value read_toml(const std::shared_ptr<const Source>& source) {
-  check_dotted_keys(source);
+  Prescan(source).run();
   Converter converter(source);
   try {
     const toml::table root = toml::parse(source->text);

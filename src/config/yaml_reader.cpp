@@ -41,8 +41,11 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (has_root_) {
-      throw error_at(origin_of(mark), "a settings file holds one YAML document, and a second begins here");
+    // yaml-cpp also starts a document at a character that it does not move past, again and again.
+    if (++documents_ > 1) {
+      throw error_at(origin_of(mark),
+                     has_root_ ? "a settings file holds one YAML document, and a second begins here"
+                               : "no settings can begin here");
     }
   }
   void OnDocumentEnd() override {}
@@ -202,6 +205,7 @@ class TreeBuilder : public YAML::EventHandler {
   std::vector<Frame> stack_;
   Value root_;
   bool has_root_ = false;
+  int documents_ = 0;
   size_t count_ = 0;
 };
 

@@ -203,6 +203,30 @@ TEST(Toml, BoundsDepth) {
   EXPECT_EQ(toml_refusal("a = \"" + dotted + "\" # " + dotted + "\nb = '''\n" + dotted + "'''\n"), "");
 }
 
+TEST(Toml, KeepsBeyondAsciiInsideStringsAndComments) {
+  const Value root = read(
+      "a = \"\xC3\xBC\" # \xC3\xBC\nb = '\xC3\xBC'\nc = '''\n\xC3\xBC'''\n\"\xC3\xBC\" = "
+      "\"\"\"x\"\"\"\"\"\nd = 1\n",
+      "f.toml");
+  EXPECT_EQ(root.find("a")->text, "\xC3\xBC");
+  EXPECT_EQ(root.find("c")->text, "\xC3\xBC");
+  EXPECT_EQ(root.find("\xC3\xBC")->text, "x\"\"");
+  EXPECT_EQ(root.find("d")->origin.describe(), "f.toml:6:5");
+  EXPECT_EQ(toml_refusal("[m]\na = '\xC3\xBC' \xC3\xBC\n"),
+            "f.toml:2:9: error: this is not valid TOML: characters beyond ASCII stand only in strings and "
+            "comments\n"
+            " 2 | a = '\xC3\xBC' \xC3\xBC\n"
+            "   |         ^\n"
+            "  hint: put it in quotes");
+  EXPECT_NE(toml_refusal("a = \"\"\"x\"\"\"\"\xC3\xBC\n"), "");
+  EXPECT_NE(toml_refusal("a = \"\"\"\\\n  \xC3\xBC\"\"\"\n"), "");
+}
+
+TEST(Yaml, RefusesWhatItCannotBegin) {
+  EXPECT_NE(refusal(","), "");
+  EXPECT_NE(refusal("]"), "");
+}
+
 TEST(Files, MissingOrNoFile) {
   const TemporaryFolder folder;
   const auto message = [](const std::filesystem::path& path) {

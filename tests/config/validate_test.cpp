@@ -53,8 +53,7 @@ TEST(Validate, Heads) {
   expect_error({"kv_channels=15"}, "kv_channels", "the rotary embedding turns pairs, and 15 channels");
   expect_error({"rotary_percent=0.45"}, "rotary_percent", "the rotary embedding turns pairs, and 7 channels");
   EXPECT_EQ(error({"rotary_percent=0.5"}), "");
-  expect_error({"num_attention_heads=16384", "kv_channels=16384"}, "num_attention_heads",
-               "num_attention_heads x kv");
+  expect_error({"num_attention_heads=16384", "kv_channels=16384"}, "kv_channels", "num_attention_heads x kv");
 }
 
 TEST(Validate, RopeScaling) {

@@ -327,9 +327,7 @@ class Loader {
     const TrainerConfig before = result_.trainer;
     derive(result_.trainer);
     for (const KeySpec& key : all_keys()) {
-      if (std::holds_alternative<std::monostate>(key.field)) continue;
-      const Value was = current_value(key, before), is = current_value(key, result_.trainer);
-      if (was.kind != is.kind || was.text != is.text) {
+      if (!same_value(key, before, result_.trainer)) {
         result_.provenance.insert_or_assign(std::string(key.name), Provenance{Layer::kDerived, {}});
       }
     }

@@ -345,6 +345,17 @@ Value current_value(const KeySpec& key, const TrainerConfig& config) {
   return value;
 }
 
+bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig& b) {
+  return std::visit(
+      [&](auto field) {
+        if constexpr (std::is_same_v<decltype(field), std::monostate>)
+          return true;
+        else
+          return a.*field == b.*field;
+      },
+      key.field);
+}
+
 std::string describe_type(const KeySpec& key) {
   switch (key.type) {
     case KeyType::kBool:

@@ -59,6 +59,9 @@ struct KeySpec {
   KeySpec&& derived(std::string_view from) && { return derived_from = from, std::move(*this); }
   KeySpec&& required() && { return is_required = true, std::move(*this); }
   KeySpec&& own() && { return frameworks = static_cast<uint8_t>(Framework::kNative), std::move(*this); }
+  KeySpec&& not_native() && {
+    return frameworks &= static_cast<uint8_t>(~static_cast<uint8_t>(Framework::kNative)), std::move(*this);
+  }
   KeySpec&& everywhere() && { return frameworks = 0x0F, std::move(*this); }
   template <class... Names>
   KeySpec&& one_of(Names... names) && {
@@ -88,6 +91,9 @@ void require_native_support(const KeySpec& key, const Value& value);
 
 // The field's present value (null for an empty optional). The key must have a field.
 Value current_value(const KeySpec& key, const TrainerConfig& config);
+
+// Whether the key's field is the same in both. The key must have a field.
+bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig& b);
 
 // "an integer of at least 1": for the reference.
 std::string describe_type(const KeySpec& key);

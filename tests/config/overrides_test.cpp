@@ -46,11 +46,11 @@ TEST(Overrides, AreTyped) {
 
 TEST(Overrides, FlagsTakeNoOtherArgument) {
   const Experiment e =
-      load({"--delay_wgrad_compute", "seed=3", "--eod-mask-loss", "--reset_position_ids", "true"});
+      load({"--delay_wgrad_compute", "seed=3", "--eod-mask-loss", "--no_save_optim", "true"});
   EXPECT_TRUE(e.trainer.delay_wgrad_compute);
   EXPECT_EQ(e.trainer.seed, 3);
   EXPECT_TRUE(e.trainer.eod_mask_loss);
-  EXPECT_TRUE(e.trainer.reset_position_ids);
+  EXPECT_TRUE(e.trainer.no_save_optim);
 }
 
 TEST(Overrides, LaterOnesWin) { EXPECT_EQ(load({"seed=1", "--seed=2", "--seed", "3"}).trainer.seed, 3); }

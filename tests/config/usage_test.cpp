@@ -1,0 +1,58 @@
+// No key is accepted and then dropped without a word: every key that keys.def calls native is read by the
+// engine, and every key that it calls not native is not.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include "config/keys.h"
+
+namespace primus::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+// All sources outside src/config.
+std::string engine_sources() {
+  const fs::path root = fs::path(PRIMUS_SOURCE_DIR) / "src";
+  std::stringstream text;
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    const fs::path& path = entry.path();
+    if (path.extension() != ".cpp" && path.extension() != ".h") continue;
+    if (*path.lexically_relative(root).begin() == "config") continue;
+    text << std::ifstream(path).rdbuf();
+  }
+  return text.str();
+}
+
+// Whether `text` has a member access .name or ->name.
+bool reads(const std::string& text, std::string_view name) {
+  for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+    const bool member = at >= 2 && (text[at - 1] == '.' || (text[at - 1] == '>' && text[at - 2] == '-'));
+    const char after = at + name.size() < text.size() ? text[at + name.size()] : ' ';
+    if (member && !std::isalnum(static_cast<unsigned char>(after)) && after != '_') return true;
+  }
+  return false;
+}
+
+TEST(Usage, NativeKeysAreRead) {
+  // These take effect through others, inside src/config.
+  const std::set<std::string_view> folded = {"group_query_attention", "use_rope_scaling",
+                                             "make_vocab_size_divisible_by"};
+  const std::string text = engine_sources();
+  for (const KeySpec& key : all_keys()) {
+    if (std::holds_alternative<std::monostate>(key.field)) continue;
+    if (!key.has_meaning_for(Framework::kNative)) {
+      EXPECT_FALSE(reads(text, key.name)) << key.name << " is read: take .not_native() off it in keys.def";
+    } else if (key.native_values.empty() && !folded.contains(key.name)) {
+      EXPECT_TRUE(reads(text, key.name)) << key.name << " is never read: mark it .not_native() or .only(...)";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace primus::config

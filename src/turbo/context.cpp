@@ -23,10 +23,12 @@ double Meter::total_flops() const {
 
 namespace internal {
 
-void launch(Context& context, KernelId id, double flops, void* arguments, std::size_t bytes, Tensor* workspace) {
+void launch(Context& context, KernelId id, double flops, void* arguments, std::size_t bytes,
+            Tensor* workspace) {
   const KernelTable::Entry& entry = context.device.kernels()[id];
   if (!entry.run) {
-    throw unsupported("device '" + context.device.description() + "' has no kernel " + std::string(name_of(id)));
+    throw unsupported("device '" + context.device.description() + "' has no kernel " +
+                      std::string(name_of(id)));
   }
   Meter::Line& line = context.meter[id];
   ++line.calls;

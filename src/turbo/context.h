@@ -1,5 +1,5 @@
-// How an operator is called: launch(context, Arguments{...}). One place does what every call needs: shape checks,
-// FLOP accounting, workspace from the scratch arena, timing, and nothing else at all while measuring.
+// How an operator is called: launch(context, Arguments{...}). One place does what every call needs: shape
+// checks, FLOP accounting, workspace from the scratch arena, timing, and nothing else at all while measuring.
 #pragma once
 
 #include <array>
@@ -39,7 +39,8 @@ struct Context {
 };
 
 namespace internal {
-void launch(Context& context, KernelId id, double flops, void* arguments, std::size_t bytes, Tensor* workspace);
+void launch(Context& context, KernelId id, double flops, void* arguments, std::size_t bytes,
+            Tensor* workspace);
 }
 
 // Enqueues the kernel of `arguments` on the context's stream. Arguments must have:

@@ -1,6 +1,7 @@
-// Which kernels a device has. An operator call is a trivially copyable struct of tensors and attributes (RmsNormForward,
-// Gemm, ...) that names itself by `static constexpr KernelId kId`; a backend registers one function per struct. A
-// missing entry is an Error(kUnsupported) that names kernel and device, not a crash at step 400.
+// Which kernels a device has. An operator call is a trivially copyable struct of tensors and attributes
+// (RmsNormForward, Gemm, ...) that names itself by `static constexpr KernelId kId`; a backend registers one
+// function per struct. A missing entry is an Error(kUnsupported) that names kernel and device, not a crash at
+// step 400.
 #pragma once
 
 #include <array>

@@ -121,11 +121,17 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix) {
     throw invalid(fmt::format("there is no data file '{}{}'", prefix.string(), extension),
                   "a data path names both files without .bin and .idx");
   }
+  return open(prefix, Env::posix().map(with_extension(prefix, ".idx")),
+              Env::posix().map(with_extension(prefix, ".bin")));
+}
+
+std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, MappedFile mapped_index,
+                                                           MappedFile mapped_data) {
   std::shared_ptr<IndexedDataset> result(new IndexedDataset());
   IndexedDataset& d = *result;
   d.prefix_ = prefix;
-  d.index_ = Env::posix().map(with_extension(prefix, ".idx"));
-  d.data_ = Env::posix().map(with_extension(prefix, ".bin"));
+  d.index_ = std::move(mapped_index);
+  d.data_ = std::move(mapped_data);
   const std::span<const std::byte> index = d.index_.bytes();
   if (index.size() < kHeader)
     throw broken(prefix, fmt::format("the index is only {} bytes long", index.size()));

@@ -39,6 +39,8 @@ class IndexedDataset final : public TokenSource {
  public:
   // Error(kInvalid) for a missing, truncated or inconsistent file; kIo.
   static std::shared_ptr<const IndexedDataset> open(const Path& prefix);
+  // The same for files that are in memory already; `prefix` names them in messages.
+  static std::shared_ptr<const IndexedDataset> open(const Path& prefix, MappedFile index, MappedFile data);
   static bool exists(const Path& prefix);
 
   int64_t sequences() const override { return sequences_; }

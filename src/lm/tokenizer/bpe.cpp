@@ -39,7 +39,7 @@ void merge_by_scanning(const MergeTable& merges, std::vector<int32_t>& symbols, 
 
 void merge_by_heap(const MergeTable& merges, std::vector<int32_t>& symbols, MergeScratch& scratch) {
   using Candidate = MergeScratch::Candidate;
-  constexpr int32_t kGone = -2;
+  constexpr int32_t kGone = INT32_MIN;
   auto& nodes = scratch.nodes;
   auto& heap = scratch.heap;
   const auto count = checked_cast<int32_t>(symbols.size(), "symbols in one word");

@@ -64,7 +64,7 @@ class MergeTable {
 // Working memory of one merging thread.
 struct MergeScratch {
   struct Node {
-    int32_t id, previous, next;  // indices of the neighbours, -1 at the ends; id -2: merged away
+    int32_t id, previous, next;  // indices of the neighbours, -1 at the ends; id INT32_MIN: merged away
   };
   struct Candidate {
     uint32_t rank;

@@ -30,7 +30,15 @@ BpeModel::BpeModel(BpeOptions options, Vocabulary vocabulary, const MergeList& m
         {id_of(left, rank), id_of(right, rank), id_of(result, rank), static_cast<uint32_t>(rank)});
   }
   merges_ = MergeTable(table);
+  prepare();
+}
 
+BpeModel::BpeModel(BpeOptions options, Vocabulary vocabulary, std::span<const MergeTable::Merge> merges)
+    : options_(std::move(options)), vocabulary_(std::move(vocabulary)), merges_(merges) {
+  prepare();
+}
+
+void BpeModel::prepare() {
   for (int byte = 0; byte < 256; ++byte) {
     const char value = static_cast<char>(byte);
     const std::string token =

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,6 +32,8 @@ class BpeModel {
 
   // Error(kInvalid) naming the merge or token that does not fit the vocabulary.
   BpeModel(BpeOptions options, Vocabulary vocabulary, const MergeList& merges);
+  // The same with merges by ids.
+  BpeModel(BpeOptions options, Vocabulary vocabulary, std::span<const MergeTable::Merge> merges);
 
   struct Scratch {
     MergeScratch merge;
@@ -43,6 +46,7 @@ class BpeModel {
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
  private:
+  void prepare();
   void first_symbols(std::string_view word, std::vector<int32_t>& symbols) const;
   void character_symbols(std::string_view word, std::vector<int32_t>& symbols) const;
   bool append_fallback(std::string_view character, std::vector<int32_t>& symbols) const;

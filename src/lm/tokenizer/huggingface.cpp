@@ -402,20 +402,13 @@ class HuggingFaceTokenizer final : public Tokenizer {
 
 }  // namespace
 
-HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path) {
-  const auto status = Env::posix().status(path);
-  const bool is_folder = status && status->type == FileStatus::Type::kFolder;
-  const std::filesystem::path folder = is_folder ? path : path.parent_path();
+HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path, std::string tokenizer_json) {
   HuggingFaceFiles files;
-  const std::filesystem::path main = is_folder ? folder / "tokenizer.json" : path;
-  if (is_folder && !Env::posix().status(main)) {
-    throw invalid(fmt::format("there is no tokenizer.json in '{}'", folder.string()),
-                  "tokenizer_model names a tokenizer.json or the folder that holds one");
-  }
-  files.path = main.string();
-  files.tokenizer_json = read_file(main);
-  const auto beside = [&folder](const char* name) {
-    return Env::posix().status(folder / name) ? read_file(folder / name) : std::string();
+  files.path = path.string();
+  files.tokenizer_json = std::move(tokenizer_json);
+  const auto beside = [&path](const char* name) {
+    const std::filesystem::path file = path.parent_path() / name;
+    return Env::posix().status(file) ? read_file(file) : std::string();
   };
   files.tokenizer_config_json = beside("tokenizer_config.json");
   files.special_tokens_map_json = beside("special_tokens_map.json");

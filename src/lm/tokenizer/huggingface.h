@@ -22,8 +22,8 @@ struct HuggingFaceFiles {
   std::string path = "tokenizer.json";  // of tokenizer_json, for messages
 };
 
-// Reads `path` (a tokenizer.json, or its folder) and what lies beside it. Error as load_tokenizer.
-HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path);
+// Adds to a tokenizer.json, already read from `path`, the files that lie beside it.
+HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path, std::string tokenizer_json);
 
 // `type` is what name() then returns.
 std::unique_ptr<const Tokenizer> make_huggingface_tokenizer(HuggingFaceFiles files, std::string type);

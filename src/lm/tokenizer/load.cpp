@@ -4,11 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "lm/tokenizer/huggingface.h"
+#include "lm/tokenizer/sentencepiece.h"
+#include "lm/tokenizer/sentencepiece_model.h"
 #include "lm/tokenizer/simple.h"
+#include "lm/tokenizer/tiktoken.h"
 #include "lm/tokenizer/tokenizer.h"
 
 namespace primus {
@@ -32,6 +36,40 @@ std::unique_ptr<const Tokenizer> load_null(const std::string& model) {
   return make_null_tokenizer(size);
 }
 
+bool is_file(const Path& path) {
+  const auto status = Env::posix().status(path);
+  return status && status->type == FileStatus::Type::kFile;
+}
+
+// The tokenizer file of a model folder. The type decides where there are two.
+Path file_in_folder(std::string_view type, const Path& folder) {
+  const bool prefers_model =
+      type == "Llama2Tokenizer" || type.find("SentencePiece") != std::string_view::npos;
+  const std::array<Path, 3> names = {folder / (prefers_model ? "tokenizer.model" : "tokenizer.json"),
+                                     folder / (prefers_model ? "tokenizer.json" : "tokenizer.model"),
+                                     folder / "original" / "tokenizer.model"};
+  for (const Path& name : names) {
+    if (is_file(name)) return name;
+  }
+  throw invalid(fmt::format("there is no tokenizer.json or tokenizer.model in '{}'", folder.string()),
+                "tokenizer_model names a tokenizer file, or the model folder that holds one");
+}
+
+std::unique_ptr<const Tokenizer> load_file(std::string_view type, Path path) {
+  if (!is_file(path)) path = file_in_folder(type, path);
+  std::string bytes = read_file(path);
+  if (sentencepiece::looks_like_model(bytes)) {
+    return make_sentencepiece_tokenizer(std::move(bytes), path.string(),
+                                        std::string(type.empty() ? "SentencePieceTokenizer" : type));
+  }
+  if (looks_like_tiktoken(bytes)) {
+    return make_tiktoken_tokenizer(std::move(bytes), path.string(),
+                                   std::string(type.empty() ? "TikTokenizer" : type));
+  }
+  return make_huggingface_tokenizer(read_huggingface_files(path, std::move(bytes)),
+                                    std::string(type.empty() ? "HuggingFaceTokenizer" : type));
+}
+
 }  // namespace
 
 std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view type, const std::string& model) {
@@ -50,8 +88,7 @@ std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view type, const std
     throw invalid(fmt::format("the tokenizer_model '{}' is not there", model),
                   "nothing is downloaded: give a tokenizer file, or a model folder on this machine");
   }
-  return make_huggingface_tokenizer(read_huggingface_files(model),
-                                    type.empty() ? "HuggingFaceTokenizer" : std::string(type));
+  return load_file(type, model);
 }
 
 }  // namespace primus

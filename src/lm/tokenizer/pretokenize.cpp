@@ -21,6 +21,10 @@ const std::string_view kGpt2Pattern =
 
 const std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const std::string_view kO200kPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const std::string_view kMegatronPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 namespace {
 
@@ -160,6 +164,8 @@ struct Cl100kMatcher {
   }
 };
 
+// o200k; without contractions and with single digits it is the expression of Megatron's TikTokenizer.
+template <bool kContractions, int kDigits>
 struct O200kMatcher {
   const char* operator()(const Reader& reader, const char* p) const {
     const char* next;
@@ -170,10 +176,11 @@ struct O200kMatcher {
     if (word == nullptr && may_lead && reader.is(next, kUpperLike)) word = reader.skip(next, kUpperLike);
     if (word == nullptr && (bits & kUpperLike) != 0) word = reader.skip(next, kUpperLike);
     if (word != nullptr) {
+      if (!kContractions) return word;
       const char* const contraction = match_contraction<true>(word, reader.end());
       return contraction != nullptr ? contraction : word;
     }
-    if ((bits & kNumber) != 0) return match_digits(reader, next, 3);
+    if ((bits & kNumber) != 0) return match_digits(reader, next, kDigits);
     if (const char* stop = match_symbols<true>(reader, p)) return stop;
     if (const char* stop = match_line_ends(reader, p)) return stop;
     return match_spaces(reader, p);
@@ -347,9 +354,6 @@ class WhitespaceWords final : public PreTokenizer {
 
 constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kO200kPattern =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
 }  // namespace
 
 std::unique_ptr<PreTokenizer> make_regex_split(std::string_view regex, SplitBehavior behavior, bool invert) {
@@ -360,7 +364,8 @@ std::unique_ptr<PreTokenizer> make_regex_split(std::string_view regex, SplitBeha
     if (regex == kGpt2Pattern) return std::make_unique<KnownSplit<Gpt2Matcher>>();
     if (regex == kLlama3Pattern) return std::make_unique<KnownSplit<Cl100kMatcher<3>>>();
     if (regex == kQwen2Pattern) return std::make_unique<KnownSplit<Cl100kMatcher<1>>>();
-    if (regex == kO200kPattern) return std::make_unique<KnownSplit<O200kMatcher>>();
+    if (regex == kO200kPattern) return std::make_unique<KnownSplit<O200kMatcher<true, 3>>>();
+    if (regex == kMegatronPattern) return std::make_unique<KnownSplit<O200kMatcher<false, 1>>>();
   }
   return std::make_unique<RegexSplit>(regex, behavior, invert);
 }

@@ -41,8 +41,10 @@ std::unique_ptr<PreTokenizer> make_property_split(uint8_t properties, SplitBehav
 // \w+|[^\w\s]+
 std::unique_ptr<PreTokenizer> make_whitespace_words();
 
-// The expressions that GPT-2's byte-level pre-tokenizer and Llama 3's apply.
+// Known expressions: of GPT-2, of Llama 3 (and cl100k), of o200k, and of Megatron's TikTokenizer.
 extern const std::string_view kGpt2Pattern;
 extern const std::string_view kLlama3Pattern;
+extern const std::string_view kO200kPattern;
+extern const std::string_view kMegatronPattern;
 
 }  // namespace primus

@@ -23,7 +23,7 @@ template <class Body>
 auto with_tiles(DType dtype, Body body) {
   if (dtype == DType::kF32) return body(Fp32Tiles<float>());
 #if defined(__AVX512BW__)
-  if (const gemm::Kernel* kernel = Bf16Tiles::find()) return body(Bf16Tiles(*kernel));
+  if (const Bf16Unit* unit = bf16_unit()) return body(Bf16Tiles(*unit));
 #endif
   return body(Fp32Tiles<BFloat16>());
 }

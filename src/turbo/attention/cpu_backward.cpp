@@ -80,7 +80,7 @@ class BackwardKeys {
 
  private:
   std::int64_t panel_width(std::int64_t dim) const { return tiles_.panel_width(dim); }
-  std::int64_t width(std::int64_t dim) const { return tiles_.panels(dim) * panel_width(dim); }
+  std::int64_t width(std::int64_t dim) const { return round_up(dim, panel_width(dim)); }
 
   // body(a tile's rows of a panel, columns of the panel that exist)
   template <class Body>
@@ -146,7 +146,7 @@ class Backward {
 
   template <bool kKeyGradients, bool kQueryGradients>
   void add(const BackwardKeys<Tiles>& keys, const Queries& queries, std::int64_t key_tile) const {
-    for_each_strip(s, queries, key_tile, tiles_.lane_block(), tiles_.key_block(), [&](const Strip& strip) {
+    for_each_strip(s, queries, key_tile, Tiles::kLaneBlock, Tiles::kKeyBlock, [&](const Strip& strip) {
       tiles_.score(strip, s.head_dim, keys.keys(key_tile), queries_, scores_);
       tiles_.score(strip, s.value_dim, keys.values(key_tile), d_outs_, d_probabilities_);
       mask_scores(s, queries, key_tile, strip, scores_);

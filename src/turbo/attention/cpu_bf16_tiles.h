@@ -1,15 +1,20 @@
-// Tile products in bf16 with fp32 sums, on the units that CPUs have for it (AMX, vdpbf16ps), through the
-// kernels and packing functions of turbo/gemm. The interface is that of Fp32Tiles, which explains it.
-// Probabilities and score gradients are rounded to bf16 on their way into the second product, as
-// FlashAttention does on GPUs.
+// Tile products in bf16 with fp32 sums. The interface is that of Fp32Tiles, which explains it. Probabilities
+// and score gradients are rounded to bf16 on their way into the second product, as FlashAttention does on
+// GPUs.
+//
+// Operands are packed in pairs of neighbours along k, which move as one 32-bit word: a transposition of pairs
+// is a transposition of floats.
 #pragma once
 
 #if defined(__AVX512BW__)
 
 #include <immintrin.h>
 
+#include <cstring>
+
+#include "turbo/attention/cpu_bf16_products.h"
 #include "turbo/attention/cpu_geometry.h"
-#include "turbo/gemm/kernel.h"
+#include "turbo/attention/cpu_vectors.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
@@ -18,132 +23,157 @@ class Bf16Tiles {
   using Source = BFloat16;
   using Element = std::uint16_t;
 
-  // Null when bf16 operands are best multiplied in fp32 on this CPU.
-  static const gemm::Kernel* find() {
-    const gemm::Kernel* kernel = gemm::find_kernel(default_gemm_provider(DType::kBF16), DType::kBF16);
-    const bool usable = kernel && kernel->packed == DType::kBF16 && kernel->mr == kernel->nr &&
-                        kernel->nr == kernel->kb && kTile % kernel->kb == 0 && kernel->kb % kGroup == 0;
-    return usable ? kernel : nullptr;
-  }
-  // Products come in cubes of `kb`: 32 or 64.
-  explicit Bf16Tiles(const gemm::Kernel& kernel) : kernel_(kernel), block_(kernel.kb) {}
+  explicit Bf16Tiles(const Bf16Unit& unit) : unit_(unit) {}
 
-  std::int64_t lane_block() const { return block_; }
-  std::int64_t key_block() const { return block_; }
-  void begin() const {
-    if (kernel_.begin) kernel_.begin();
-  }
-  void end() const {
-    if (kernel_.end) kernel_.end();
-  }
+  static constexpr std::int64_t kLaneBlock = kBf16Block, kKeyBlock = kBf16Block;
+  void begin() const { unit_.begin(); }
+  void end() const { unit_.end(); }
 
-  std::int64_t left_elements(std::int64_t dim) const { return kTile * depth(dim); }
-  std::int64_t right_elements(std::int64_t dim) const { return kTile * depth(dim); }
-  std::int64_t columns_elements(std::int64_t dim) const { return kTile * depth(dim); }
-  std::int64_t scores_elements() const { return kTile * kTile; }
-  std::int64_t transposed_rows(std::int64_t dim) const { return depth(dim); }
-  std::int64_t panel_width(std::int64_t) const { return block_; }
-  std::int64_t panels(std::int64_t dim) const { return depth(dim) / block_; }
+  static std::int64_t left_elements(std::int64_t dim) { return kTile * depth(dim); }
+  static std::int64_t right_elements(std::int64_t dim) { return kTile * depth(dim); }
+  static std::int64_t columns_elements(std::int64_t dim) { return kTile * depth(dim); }
+  static std::int64_t transposed_rows(std::int64_t dim) { return depth(dim); }
+  static std::int64_t panel_width(std::int64_t) { return kBf16Block; }
 
-  void pack_left(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
-                 Element* to) const {
-    kernel_.pack_a.k_contiguous(pack_call(from, stride, rows, dim, kTile / block_, to, depth(dim)));
+  // Strips of 32 rows: [k / 32][32 rows][32 k], or [32 rows][kTile keys] likewise.
+  static void pack_left(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
+                        Element* to) {
+    for_each_square(from, stride, rows, dim, [&](std::int64_t row, std::int64_t col, const Element* square) {
+      std::memcpy(to + row * depth(dim) + col * kBf16Block, square, kSquare * sizeof(Element));
+    });
   }
   static constexpr bool kLeftIsLeftTransposed = false;
-  void pack_left_transposed(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
-                            Element* to) const {
-    kernel_.pack_a.k_strided(pack_call(from, stride, dim, rows, panels(dim), to, kTile));
+  static void pack_left_transposed(const BFloat16* from, std::int64_t stride, std::int64_t rows,
+                                   std::int64_t dim, Element* to) {
+    for_each_square(from, stride, rows, dim, [&](std::int64_t row, std::int64_t col, const Element* square) {
+      Element pairs[kSquare];
+      interleave(square, pairs);
+      transpose_words(pairs, kBf16Block, kBf16Block / 2, kBf16Block, to + col * kTile + row * kBf16Block,
+                      kBf16Block / 2);
+    });
   }
-  void pack_right(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
-                  Element* to) const {
-    kernel_.pack_b.k_contiguous(pack_call(from, stride, rows, dim, kTile / block_, to, depth(dim)));
+  // Strips of 32 lanes: [dim / 2][32 lanes][2].
+  static void pack_right(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
+                         Element* to) {
+    for_each_square(from, stride, rows, dim, [&](std::int64_t row, std::int64_t col, const Element* square) {
+      transpose_words(square, kBf16Block / 2, kBf16Block, kBf16Block / 2,
+                      to + row * depth(dim) + col * kBf16Block, kBf16Block);
+    });
   }
-  void pack_columns(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
-                    Element* to) const {
-    kernel_.pack_b.k_strided(pack_call(from, stride, dim, rows, panels(dim), to, kTile));
+  // Strips of 32 columns: [kTile rows / 2][32 columns][2].
+  static void pack_columns(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
+                           Element* to) {
+    for_each_square(from, stride, rows, dim, [&](std::int64_t row, std::int64_t col, const Element* square) {
+      interleave(square, to + col * kTile + row * kBf16Block);
+    });
   }
 
   void score(const Strip& strip, std::int64_t dim, const Element* left, const Element* right,
              float* scores) const {
-    for (std::int64_t key = strip.keys.begin; key < strip.keys.end; key += block_) {
-      for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; lane += block_) {
-        multiply(left + key * depth(dim), right + lane * depth(dim), nullptr, scores + key * kTile + lane,
-                 kTile, depth(dim));
-      }
-    }
+    unit_.multiply({.a = left + strip.keys.begin * depth(dim),
+                    .b = right + strip.lanes.begin * depth(dim),
+                    .a_strip = kBf16Block * depth(dim),
+                    .b_strip = kBf16Block * depth(dim),
+                    .c = scores + strip.keys.begin * kTile + strip.lanes.begin,
+                    .ldc = kTile,
+                    .c_rows = kBf16Block * kTile,
+                    .c_cols = kBf16Block,
+                    .row_blocks = strip.keys.size() / kBf16Block,
+                    .col_blocks = strip.lanes.size() / kBf16Block,
+                    .k_blocks = depth(dim) / kBf16Block});
   }
   void add_transposed(const Strip& strip, std::int64_t dim, const Element* left, const Element* scores,
                       float* sum) const {
-    for (std::int64_t row = 0; row < depth(dim); row += block_) {
-      for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; lane += block_) {
-        float* c = sum + row * kTile + lane;
-        multiply(left + row * kTile + strip.keys.begin * block_,
-                 scores + lane * kTile + strip.keys.begin * block_, c, c, kTile, strip.keys.size());
-      }
-    }
+    unit_.multiply_accumulate({.a = left + strip.keys.begin * kBf16Block,
+                               .b = scores + strip.lanes.begin * kTile + strip.keys.begin * kBf16Block,
+                               .a_strip = kBf16Block * kTile,
+                               .b_strip = kBf16Block * kTile,
+                               .c = sum + strip.lanes.begin,
+                               .ldc = kTile,
+                               .c_rows = kBf16Block * kTile,
+                               .c_cols = kBf16Block,
+                               .row_blocks = depth(dim) / kBf16Block,
+                               .col_blocks = strip.lanes.size() / kBf16Block,
+                               .k_blocks = strip.keys.size() / kBf16Block});
   }
   // `rows`: of a panel of `sum`.
   void add_by_key(const Strip& strip, std::int64_t dim, const Element* scores, const Element* columns,
                   float* sum, std::int64_t first_row, std::int64_t rows) const {
-    for (std::int64_t key = strip.keys.begin; key < strip.keys.end; key += block_) {
-      for (std::int64_t panel = 0; panel < panels(dim); ++panel) {
-        float* c = sum + (panel * rows + first_row + key) * block_;
-        multiply(scores + key * kTile + strip.lanes.begin * block_,
-                 columns + panel * block_ * kTile + strip.lanes.begin * block_, c, c, block_,
-                 strip.lanes.size());
+    unit_.multiply_accumulate({.a = scores + strip.keys.begin * kTile + strip.lanes.begin * kBf16Block,
+                               .b = columns + strip.lanes.begin * kBf16Block,
+                               .a_strip = kBf16Block * kTile,
+                               .b_strip = kBf16Block * kTile,
+                               .c = sum + (first_row + strip.keys.begin) * kBf16Block,
+                               .ldc = kBf16Block,
+                               .c_rows = kBf16Block * kBf16Block,
+                               .c_cols = rows * kBf16Block,
+                               .row_blocks = strip.keys.size() / kBf16Block,
+                               .col_blocks = depth(dim) / kBf16Block,
+                               .k_blocks = strip.lanes.size() / kBf16Block});
+  }
+
+  static constexpr bool kScoresAreLeftAndRight = false;
+  // A right operand: strips of 32 lanes, in them pairs of keys.
+  PRIMUS_INLINE static void put_right(std::int64_t key, std::int64_t lane, const float* even,
+                                      const float* odd, Element* to) {
+    const __m512i low = _mm512_srli_epi32(rounded_bits(even), 16);
+    const __m512i high =
+        _mm512_and_si512(rounded_bits(odd), _mm512_set1_epi32(static_cast<int>(0xffff0000U)));
+    _mm512_storeu_si512(
+        to + lane / kBf16Block * kBf16Block * kTile + key * kBf16Block + lane % kBf16Block * 2,
+        _mm512_or_si512(low, high));
+  }
+  // A left operand: strips of 32 keys, in them square blocks, one after another along the lanes.
+  PRIMUS_INLINE static void put_left(std::int64_t key, std::int64_t lane, const float* even, const float* odd,
+                                     Element* to) {
+    Element* row = to + key / kBf16Block * kBf16Block * kTile + lane / kBf16Block * kSquare +
+                   key % kBf16Block * kBf16Block + lane % kBf16Block;
+    store_group(even, row);
+    store_group(odd, row + kBf16Block);
+  }
+
+ private:
+  static constexpr std::int64_t kSquare = kBf16Block * kBf16Block;
+  static std::int64_t depth(std::int64_t dim) { return round_up(dim, kBf16Block); }
+
+  // body(row, col, square) for the 32 x 32 squares of a tile, dim padded to whole ones, each gathered into
+  // contiguous memory with zeros where there is no source.
+  template <class Body>
+  static void for_each_square(const BFloat16* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
+                              Body body) {
+    alignas(64) Element square[kSquare];
+    for (std::int64_t row = 0; row < kTile; row += kBf16Block) {
+      for (std::int64_t col = 0; col < dim; col += kBf16Block) {
+        const std::int64_t width = std::min(dim - col, kBf16Block);
+        const auto mask = static_cast<__mmask32>((std::uint64_t{1} << width) - 1);
+        for (std::int64_t i = 0; i < kBf16Block; ++i) {
+          const __m512i x = row + i < rows ? _mm512_maskz_loadu_epi16(mask, from + (row + i) * stride + col)
+                                           : _mm512_setzero_si512();
+          _mm512_store_si512(square + i * kBf16Block, x);
+        }
+        body(row, col, square);
       }
     }
   }
 
-  static constexpr bool kScoresAreLeftAndRight = false;
-  // Right operand: strips of `block` lanes, in them pairs of keys.
-  PRIMUS_INLINE void put_right(std::int64_t key, std::int64_t lane, const float* even, const float* odd,
-                               Element* to) const {
-    const __m512i low = _mm512_srli_epi32(rounded_bits(even), 16);
-    const __m512i high =
-        _mm512_and_si512(rounded_bits(odd), _mm512_set1_epi32(static_cast<int>(0xffff0000U)));
-    _mm512_storeu_si512(to + lane / block_ * block_ * kTile + key * block_ + lane % block_ * 2,
-                        _mm512_or_si512(low, high));
-  }
-  // Left operand: strips of `block` keys, in them square blocks, one after another along the lanes.
-  PRIMUS_INLINE void put_left(std::int64_t key, std::int64_t lane, const float* even, const float* odd,
-                              Element* to) const {
-    Element* row = to + key / block_ * block_ * kTile + lane / block_ * block_ * block_ +
-                   key % block_ * block_ + lane % block_;
-    store_group(even, row);
-    store_group(odd, row + block_);
+  // to[k / 2][c][2] = square[k][c]
+  static void interleave(const Element* square, Element* to) {
+    for (std::int64_t k = 0; k < kBf16Block; k += 2) {
+      for (std::int64_t c = 0; c < kBf16Block; c += 16) {
+        const auto half = [&](std::int64_t row) {
+          return _mm512_cvtepu16_epi32(
+              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(square + row * kBf16Block + c)));
+        };
+        _mm512_storeu_si512(to + k * kBf16Block + 2 * c,
+                            _mm512_or_si512(half(k), _mm512_slli_epi32(half(k + 1), 16)));
+      }
+    }
   }
 
- private:
-  std::int64_t depth(std::int64_t dim) const { return round_up(dim, block_); }
-
-  // `depth`: the k range that a strip has room for.
-  gemm::PackCall pack_call(const BFloat16* from, std::int64_t stride, std::int64_t extent, std::int64_t k,
-                           std::int64_t strips, Element* to, std::int64_t strip_depth) const {
-    return {.source = from,
-            .ld = stride,
-            .extent = extent,
-            .k = k,
-            .strips = static_cast<int>(strips),
-            .packed = to,
-            .strip_bytes = strip_depth * block_ * static_cast<std::int64_t>(sizeof(Element))};
-  }
-
-  void multiply(const Element* a, const Element* b, const float* c_in, float* c, std::int64_t ldc,
-                std::int64_t k) const {
-    kernel_.run({.a = a,
-                 .b = b,
-                 .c_in = c_in,
-                 .ld_in = ldc,
-                 .c_out = c,
-                 .ld_out = ldc,
-                 .blocks = k / block_,
-                 .rows = kernel_.mr,
-                 // Tiles are small and stay in L1: nothing worth fetching ahead.
-                 .next_b = reinterpret_cast<const char*>(b),
-                 .next_c = reinterpret_cast<const char*>(c),
-                 .next_c_stride = 0,
-                 .next_c_second = 0});
+  // to[j][i] = from[i][j] for words of 32 bits; leading dimensions in words.
+  static void transpose_words(const Element* from, std::int64_t from_ld, std::int64_t rows, std::int64_t cols,
+                              Element* to, std::int64_t to_ld) {
+    transpose(reinterpret_cast<const float*>(from), from_ld, rows, cols, reinterpret_cast<float*>(to), to_ld);
   }
 
   // Rounded to bf16, which is then the upper half of each number. Ties go away from zero: of 65536 numbers
@@ -156,8 +186,7 @@ class Bf16Tiles {
                         _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded_bits(from), 16)));
   }
 
-  const gemm::Kernel& kernel_;
-  std::int64_t block_;
+  const Bf16Unit& unit_;
 };
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

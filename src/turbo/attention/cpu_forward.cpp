@@ -74,7 +74,7 @@ class Forward {
     // Finite, so that a query that sees nothing of its first tile computes no inf - inf.
     std::fill_n(max_, kTile, -1e30F);
     for (std::int64_t key_tile = queries.first_key_tile(); key_tile < queries.end_key_tile(); ++key_tile) {
-      for_each_strip(s, queries, key_tile, tiles_.lane_block(), tiles_.key_block(), [&](const Strip& strip) {
+      for_each_strip(s, queries, key_tile, Tiles::kLaneBlock, Tiles::kKeyBlock, [&](const Strip& strip) {
         tiles_.score(strip, s.head_dim, keys.keys(key_tile), queries_, scores_);
         mask_scores(s, queries, key_tile, strip, scores_);
         if (softmax(strip)) scale_out(strip);

@@ -64,7 +64,9 @@ TEST_P(Golden, StreamsWhatItDecodes) {
 INSTANTIATE_TEST_SUITE_P(Tokenizers, Golden,
                          testing::Values(Case{"gpt2", "gpt2.tokenizer.json"},
                                          Case{"llama3", "llama3.tokenizer.json"},
-                                         Case{"qwen2", "qwen2.tokenizer.json"}),
+                                         Case{"qwen2", "qwen2.tokenizer.json"},
+                                         Case{"sp_bpe", "sp_bpe.model"},
+                                         Case{"sp_unigram", "sp_unigram.model"}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -119,7 +119,8 @@ TEST(HuggingFace, AddedTokensOptions) {
   const auto loaded = load(tokenizer);
   const auto text_of = [&](const std::string& text) {
     std::string result;
-    for (const int32_t token : loaded->encode(text)) result.append("[").append(loaded->token_text(token)).append("]");
+    for (const int32_t token : loaded->encode(text))
+      result.append("[").append(loaded->token_text(token)).append("]");
     return result;
   };
   EXPECT_EQ(text_of("! <x> !"), "[!][<x>][!]");

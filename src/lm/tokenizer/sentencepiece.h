@@ -1,0 +1,21 @@
+// SentencePiece .model files: BPE and unigram, with byte fallback, user-defined pieces and normalisation
+// rules.
+//
+// Equal to the sentencepiece library piece by piece, which tests hold against its own output. Its formats and
+// rules: https://github.com/google/sentencepiece; the unigram model is that of Kudo 2018. Word and character
+// models, pieces marked as unused in a BPE model, and denormalisation rules are refused by name.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus {
+
+// `bytes`: the .model file; `path` names it in messages; `type` is what name() returns.
+std::unique_ptr<const Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& path,
+                                                              std::string type);
+
+}  // namespace primus

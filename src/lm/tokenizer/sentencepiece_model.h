@@ -1,0 +1,46 @@
+// The contents of a SentencePiece .model file (protocol buffer ModelProto of google/sentencepiece).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace primus::sentencepiece {
+
+enum class PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+struct Piece {
+  std::string text;
+  float score = 0;
+  PieceType type = PieceType::kNormal;
+};
+
+enum class ModelType { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };
+
+// Defaults as in the format.
+struct NormalizerSpec {
+  std::string precompiled_charsmap;
+  bool add_dummy_prefix = true;          // a space in front of the text
+  bool remove_extra_whitespaces = true;  // at both ends, and all but one in between
+  bool escape_whitespaces = true;        // a space becomes U+2581
+};
+
+struct Model {
+  std::vector<Piece> pieces;  // by id
+  ModelType type = ModelType::kUnigram;
+  bool byte_fallback = false;
+  bool treat_whitespace_as_suffix = false;
+  std::string unk_piece = "<unk>", bos_piece = "<s>", eos_piece = "</s>", pad_piece = "<pad>";
+  std::string unk_surface = " \xE2\x81\x87 ";
+  NormalizerSpec normalizer;
+  bool has_denormalizer = false;
+};
+
+// Whether `bytes` look like a .model file, rather than JSON or a list of ranks.
+bool looks_like_model(std::string_view bytes);
+
+// Error(kInvalid) at `name` for bytes that are no such message. Unknown fields are passed over.
+Model parse_model(std::string_view bytes, std::string_view name);
+
+}  // namespace primus::sentencepiece

@@ -1,0 +1,24 @@
+// tiktoken vocabularies: byte strings with ranks, which merge whenever two neighbours' concatenation has one.
+//
+// Two files are read: rank files (a line is base64 of the bytes, a blank, the rank), as published for cl100k,
+// o200k, r50k and Llama 3; and Megatron's JSON list of {"rank", "token_bytes", "token_str"}, whose ids are
+// shifted by 1000 special tokens. A rank file names neither its splitting expression nor its special tokens;
+// they are known by the number of ranks, and an unknown number gets Llama 3's expression and <|endoftext|>,
+// which notes() then says.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus {
+
+bool looks_like_tiktoken(std::string_view bytes);
+
+// Error(kInvalid) at "path:line" for a broken file.
+std::unique_ptr<const Tokenizer> make_tiktoken_tokenizer(std::string bytes, const std::string& path,
+                                                         std::string type);
+
+}  // namespace primus

@@ -1,0 +1,29 @@
+// Any bytes as the index of a data set: an Error, or a data set whose every token and sample can be read.
+#include <cstdint>
+#include <vector>
+
+#include "base/error.h"
+#include "lm/data/gpt_dataset.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace primus::data;
+  // The index's text serves as the tokens too.
+  const std::vector<uint8_t> copy(data, data + size);
+  const primus::MappedFile file(nullptr, std::as_bytes(std::span(copy)));
+  try {
+    const auto dataset = IndexedDataset::open("fuzz", file, file);
+    std::vector<int32_t> tokens;
+    for (int64_t i = 0; i < dataset->sequences(); ++i) {
+      tokens.resize(static_cast<size_t>(dataset->length(i)));
+      dataset->read(i, 0, tokens);
+    }
+    // Overlapping sequences may hold far more tokens than the file has bytes.
+    if (dataset->tokens() > 1'000'000) return 0;
+    const GptDataset samples(dataset, {0, dataset->sequences(), 3, 20, 1234}, {}, "train");
+    std::vector<int32_t> sample(4);
+    std::vector<float> mask(3);
+    for (int64_t i = 0; i < samples.size(); ++i) samples.sample(i, sample, mask);
+  } catch (const primus::Error&) {
+  }
+  return 0;
+}

@@ -1,0 +1,30 @@
+// Any bytes as JSON lines: texts, or an Error with a place.
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+#include "lm/data/json_lines.h"
+#include "lm/tokenizer/unicode.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  primus::data::TextBlock block;
+  block.text.assign(reinterpret_cast<const char*>(data), size);
+  uint64_t documents = 0;
+  const auto check = [&documents](std::span<const primus::data::JsonTexts> keys) {
+    ++documents;
+    for (const std::string& text : keys.front().strings()) {
+      if (!primus::unicode::is_valid(text)) __builtin_trap();
+    }
+  };
+  primus::data::JsonLines skipping({"text"}, true);
+  skipping.read(block, "x.jsonl", check);
+  const uint64_t good = documents;
+  documents = 0;
+  try {
+    primus::data::JsonLines({"text"}, false).read(block, "x.jsonl", check);
+    if (skipping.skipped() > 0 || documents != good) __builtin_trap();
+  } catch (const primus::Error& error) {
+    if (skipping.skipped() == 0 || error.location().empty()) __builtin_trap();
+  }
+  return 0;
+}

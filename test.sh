@@ -16,6 +16,8 @@ case "$mode" in
 esac
 
 scripts/install-packages.sh build test
+# The rest says itself what it cannot do without these.
+[ "$mode" = fast ] || scripts/install-packages.sh lint fuzz || true
 scripts/build.sh -DPRIMUS_TESTS=ON
 
 failed=

@@ -1,4 +1,5 @@
-// Checked integer arithmetic for sizes that come from files or users: throws Error(kInvalid) instead of wrapping.
+// Checked integer arithmetic for sizes that come from files or users: throws Error(kInvalid) instead of
+// wrapping.
 #pragma once
 
 #include <concepts>
@@ -10,7 +11,8 @@
 namespace primus {
 
 [[noreturn]] inline void throw_overflow(std::string_view what) {
-  throw invalid("number out of range: " + std::string(what), "the input is corrupt, or far larger than it can be");
+  throw invalid("number out of range: " + std::string(what),
+                "the input is corrupt, or far larger than it can be");
 }
 
 // a * b; `what` names the quantity in the error.

@@ -6,11 +6,14 @@ namespace primus {
 
 int Error::exit_code() const {
   switch (kind_) {
-    case ErrorKind::kDependency: return 1;
+    case ErrorKind::kDependency:
+      return 1;
     case ErrorKind::kInvalid:
-    case ErrorKind::kUnsupported: return 2;
+    case ErrorKind::kUnsupported:
+      return 2;
     case ErrorKind::kIo:
-    case ErrorKind::kNumerics: return 3;
+    case ErrorKind::kNumerics:
+      return 3;
   }
   return 3;
 }

@@ -1,7 +1,7 @@
 // Errors from the world: files, networks, user input. Asserts are for our own bugs only.
 //
-// An Error says what happened, where (a file, a config position), and the next step to take. It is thrown by any
-// floor and printed by the command line alone, which turns its kind into the process's exit code.
+// An Error says what happened, where (a file, a config position), and the next step to take. It is thrown by
+// any floor and printed by the command line alone, which turns its kind into the process's exit code.
 #pragma once
 
 #include <stdexcept>
@@ -51,7 +51,8 @@ inline Error invalid(std::string what, std::string hint = {}) {
 inline Error unsupported(std::string what, std::string hint = {}) {
   return {ErrorKind::kUnsupported, std::move(what), std::move(hint)};
 }
-// Appends strerror(errno_value): io_error("cannot read 'x'", errno) -> "cannot read 'x': No such file or directory".
+// Appends strerror(errno_value): io_error("cannot read 'x'", errno) -> "cannot read 'x': No such file or
+// directory".
 Error io_error(const std::string& what, int errno_value, std::string hint = {});
 
 }  // namespace primus

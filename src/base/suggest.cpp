@@ -1,7 +1,6 @@
 #include "base/suggest.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 namespace primus {
@@ -20,31 +19,40 @@ size_t shared_prefix(std::string_view a, std::string_view b) {
   return n;
 }
 
-}  // namespace
-
-size_t edit_distance(std::string_view a, std::string_view b) {
+// The edit distance when it is at most `limit`, and some number above `limit` otherwise.
+size_t bounded_distance(std::string_view a, std::string_view b, size_t limit) {
   // Rows of the optimal-string-alignment table: two back (for swaps), one back, current.
-  std::array<std::vector<size_t>, 3> rows;
-  for (auto& row : rows) row.resize(b.size() + 1);
-  auto* before = &rows[0];
-  auto* previous = &rows[1];
-  auto* current = &rows[2];
-  for (size_t j = 0; j <= b.size(); ++j) (*previous)[j] = j;
+  std::vector<size_t> rows(3 * (b.size() + 1));
+  size_t* before = rows.data();
+  size_t* previous = before + b.size() + 1;
+  size_t* current = previous + b.size() + 1;
+  for (size_t j = 0; j <= b.size(); ++j) previous[j] = j;
+  size_t lowest_before = 0;
   for (size_t i = 1; i <= a.size(); ++i) {
-    (*current)[0] = i;
+    current[0] = i;
+    size_t lowest = i;
+    const char x = folded(a[i - 1]);
     for (size_t j = 1; j <= b.size(); ++j) {
-      const bool same = folded(a[i - 1]) == folded(b[j - 1]);
-      size_t best =
-          std::min({(*previous)[j] + 1, (*current)[j - 1] + 1, (*previous)[j - 1] + (same ? 0 : 1)});
-      if (i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) && folded(a[i - 2]) == folded(b[j - 1])) {
-        best = std::min(best, (*before)[j - 2] + 1);
-      }
-      (*current)[j] = best;
+      const char y = folded(b[j - 1]);
+      size_t best = std::min({previous[j] + 1, current[j - 1] + 1, previous[j - 1] + (x == y ? 0 : 1)});
+      if (i > 1 && j > 1 && x == folded(b[j - 2]) && folded(a[i - 2]) == y)
+        best = std::min(best, before[j - 2] + 1);
+      current[j] = best;
+      lowest = std::min(lowest, best);
     }
+    // Later rows grow from the last two.
+    if (lowest > limit && lowest_before > limit) return limit + 1;
+    lowest_before = lowest;
     std::swap(before, previous);
     std::swap(previous, current);
   }
-  return (*previous)[b.size()];
+  return previous[b.size()];
+}
+
+}  // namespace
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  return bounded_distance(a, b, std::max(a.size(), b.size()));
 }
 
 std::string_view closest(std::string_view name, std::span<const std::string_view> candidates) {
@@ -55,7 +63,7 @@ std::string_view closest(std::string_view name, std::span<const std::string_view
     const size_t gap =
         candidate.size() > name.size() ? candidate.size() - name.size() : name.size() - candidate.size();
     if (gap > best_distance) continue;
-    const size_t distance = edit_distance(name, candidate);
+    const size_t distance = bounded_distance(name, candidate, best_distance);
     // Of two equally close names the one that begins alike is more likely meant.
     if (distance < best_distance || (distance == best_distance && !best.empty() &&
                                      shared_prefix(name, candidate) > shared_prefix(name, best))) {

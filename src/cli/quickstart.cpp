@@ -31,7 +31,9 @@ std::string user_name() {
   return user && is_plain_name(user->pw_name) ? user->pw_name : "user";
 }
 
-std::string absolute_path(const Path& path) { return std::filesystem::absolute(path).lexically_normal().string(); }
+std::string absolute_path(const Path& path) {
+  return std::filesystem::absolute(path).lexically_normal().string();
+}
 
 // Text as YAML's double-quoted strings have it; JSON's are a part of those.
 std::string quoted(const std::string& text) {

@@ -134,6 +134,10 @@ class Loader {
   void refuse_unknown(const Value& map, std::span<const std::string_view> known, std::string_view where) {
     for (const Member& member : map.members) {
       if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
+      if (!problems_.are_shown()) {
+        problems_.add(invalid("unknown key"));
+        continue;
+      }
       std::string hint = did_you_mean(member.key, known);
       if (hint.empty() && find_key(member.key)) {
         hint = fmt::format("trainer keys stand under modules.{}.overrides", result_.module_name);
@@ -273,7 +277,9 @@ class Loader {
     renamed.kind = Value::Kind::kMap;
     for (const Member& member : layer_values.members) {
       const KeySpec* key = find_key(member.key);
-      if (!key) {
+      if (!key && !problems_.are_shown()) {
+        problems_.add(invalid("unknown key"));
+      } else if (!key) {
         problems_.add(error_at(member.origin, fmt::format("unknown key '{}'", member.key.substr(0, 80)),
                                hint_for_unknown_key(member.key), member.key.size()));
       } else if (const Value* twin = renamed.find(key->name)) {

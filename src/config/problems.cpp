@@ -5,11 +5,6 @@
 #include <algorithm>
 
 namespace primus::config {
-namespace {
-
-constexpr size_t kMaxShown = 20;
-
-}  // namespace
 
 void Problems::throw_if_any() const {
   if (problems_.empty()) return;

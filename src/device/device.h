@@ -1,8 +1,8 @@
-// The device contract: memory, streams of asynchronous work, and a table of kernels. One implementation per kind of
-// device (device/cpu today); nothing above turbo/ knows which one it is talking to.
+// The device contract: memory, streams of asynchronous work, and a table of kernels. One implementation per
+// kind of device (device/cpu today); nothing above turbo/ knows which one it is talking to.
 //
-// A Device and what it creates belong to one rank, and are used from that rank's thread; nothing here is shared
-// between ranks, so several devices may live in one process.
+// A Device and what it creates belong to one rank, and are used from that rank's thread; nothing here is
+// shared between ranks, so several devices may live in one process.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@ namespace primus {
 
 class KernelTable;
 
-// What a kernel gets from its device besides its arguments: threads and address translation on a CPU, a stream handle
-// and library handles on a GPU. Kernels of a backend know the derived type.
+// What a kernel gets from its device besides its arguments: threads and address translation on a CPU, a
+// stream handle and library handles on a GPU. Kernels of a backend know the derived type.
 class KernelContext {
  public:
   virtual ~KernelContext() = default;
 };
 
-// A kernel as the streams see it: `arguments` points to a trivially copyable struct that the stream copies when the
-// kernel is enqueued (see turbo/kernel_table.h for the typed face of this).
+// A kernel as the streams see it: `arguments` points to a trivially copyable struct that the stream copies
+// when the kernel is enqueued (see turbo/kernel_table.h for the typed face of this).
 using KernelFunction = void (*)(KernelContext& context, const void* arguments);
 
 // Marks a point in a stream's work. Created by Device::create_event; may be recorded again and again.
@@ -32,8 +32,8 @@ class Event {
   virtual void synchronize() = 0;  // the host waits until the recorded point has been reached
 };
 
-// An ordered queue of work. Everything here only enqueues, except synchronize(). Host memory named in a copy must stay
-// valid and untouched until the copy is over.
+// An ordered queue of work. Everything here only enqueues, except synchronize(). Host memory named in a copy
+// must stay valid and untouched until the copy is over.
 class Stream {
  public:
   static constexpr std::size_t kMaxArgumentBytes = 1024;

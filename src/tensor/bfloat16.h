@@ -1,5 +1,5 @@
-// bfloat16: the upper half of an IEEE binary32, rounded to nearest even on the way in. A storage type; arithmetic is
-// done in float.
+// bfloat16: the upper half of an IEEE binary32, rounded to nearest even on the way in. A storage type;
+// arithmetic is done in float.
 #pragma once
 
 #include <bit>

@@ -4,17 +4,28 @@ namespace primus {
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "fp32";
-    case DType::kBF16: return "bf16";
-    case DType::kF16: return "fp16";
-    case DType::kF64: return "fp64";
-    case DType::kI64: return "int64";
-    case DType::kI32: return "int32";
-    case DType::kI16: return "int16";
-    case DType::kI8: return "int8";
-    case DType::kU16: return "uint16";
-    case DType::kU8: return "uint8";
-    case DType::kBool: return "bool";
+    case DType::kF32:
+      return "fp32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF16:
+      return "fp16";
+    case DType::kF64:
+      return "fp64";
+    case DType::kI64:
+      return "int64";
+    case DType::kI32:
+      return "int32";
+    case DType::kI16:
+      return "int16";
+    case DType::kI8:
+      return "int8";
+    case DType::kU16:
+      return "uint16";
+    case DType::kU8:
+      return "uint8";
+    case DType::kBool:
+      return "bool";
   }
   return "?";
 }

@@ -14,10 +14,18 @@ Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
   for (int i = 1; i < shape.rank(); ++i) inner *= shape[i];
   Shape part;
   switch (shape.rank()) {
-    case 1: part = {end - begin}; break;
-    case 2: part = {end - begin, shape[1]}; break;
-    case 3: part = {end - begin, shape[1], shape[2]}; break;
-    default: part = {end - begin, shape[1], shape[2], shape[3]}; break;
+    case 1:
+      part = {end - begin};
+      break;
+    case 2:
+      part = {end - begin, shape[1]};
+      break;
+    case 3:
+      part = {end - begin, shape[1], shape[2]};
+      break;
+    default:
+      part = {end - begin, shape[1], shape[2], shape[3]};
+      break;
   }
   // Pointer arithmetic on a null base (measure mode) stays null.
   void* base = data ? static_cast<char*>(data) + begin * inner * size_of(dtype) : nullptr;

@@ -1,5 +1,6 @@
-// Shapes and tensor views. A Tensor is a plain value that names memory on some device: it owns nothing, and code above
-// turbo/ never dereferences `data` (on a GPU it could not; the guard device of the tests makes sure on a CPU too).
+// Shapes and tensor views. A Tensor is a plain value that names memory on some device: it owns nothing, and
+// code above turbo/ never dereferences `data` (on a GPU it could not; the guard device of the tests makes
+// sure on a CPU too).
 #pragma once
 
 #include <array>

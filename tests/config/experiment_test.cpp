@@ -1,6 +1,7 @@
 // From files and arguments to one Experiment.
 #include "config/experiment.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -283,6 +284,14 @@ TEST(Experiment, SeveralProblemsAreReportedTogether) {
             "  | bf16=maybe\n"
             "  |      ^^^^^\n"
             "  hint: write true or false");
+}
+
+TEST(Experiment, ThousandsOfProblemsAreCountedAndTwentyShown) {
+  std::string keys;
+  for (int i = 0; i < 4000; ++i) keys += fmt::format("      {}{}: 1\n", std::string(100, 'k'), i);
+  const std::string text = error_of(experiment_text(keys));
+  EXPECT_EQ(text.rfind("error: the settings have 4000 problems\n", 0), 0u);
+  EXPECT_NE(text.find("\n... and 3980 more"), std::string::npos);
 }
 
 TEST(Experiment, ItsFrameIsChecked) {

@@ -1,7 +1,8 @@
 // Pre-training from an experiment: data, model, loop, evaluation, checkpoints, reports.
 //
-// Output goes to the experiment's folder (lm/monitor/run_folder.h). Running the same experiment again continues from its
-// newest good checkpoint. One thread; the experiment, logger and registry must outlive the trainer.
+// Output goes to the experiment's folder (lm/monitor/run_folder.h). Running the same experiment again
+// continues from its newest good checkpoint. One thread; the experiment, logger and registry must outlive the
+// trainer.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,8 @@ namespace primus {
 // What a run would be, found without touching a file of the output folder.
 struct TrainingForecast {
   ModelConfig model;
-  StepMeasurement step;                // memory by arena, kernels, parameters
-  double model_flops_per_step = 0;     // training_flops of the global batch
+  StepMeasurement step;             // memory by arena, kernels, parameters
+  double model_flops_per_step = 0;  // training_flops of the global batch
   std::int64_t steps = 0, tokens_per_step = 0;
   std::int64_t checkpoint_bytes = 0;   // one checkpoint on disk
   double matmul_flops_per_second = 0;  // measured for a moment on this machine

@@ -60,8 +60,8 @@ class TrainingStep {
   void evaluate(const HostBatch& batch);
   double evaluation_loss();
 
-  // Repeats the forward passes of this step's microbatches and looks for the first operator that gives a NaN or an
-  // infinity: "layers.3.attention". Empty: none does, it appears in the backward pass.
+  // Repeats the forward passes of this step's microbatches and looks for the first operator that gives a NaN
+  // or an infinity: "layers.3.attention". Empty: none does, it appears in the backward pass.
   std::string find_non_finite();
 
   const StepSettings& settings() const { return settings_; }

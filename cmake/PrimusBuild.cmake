@@ -23,9 +23,9 @@ find_package(Threads REQUIRED)
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers
                     -Werror -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)  # false alarms in std::string (GCC bug 105329)
+  # False alarms: in std::string (GCC bug 105329), and in fmt's fill of up to four bytes.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CXX>:-Wno-stringop-overflow>)
 endif()
-add_compile_definitions(FMT_HEADER_ONLY)
 if(PRIMUS_SANITIZE)
   add_compile_options(-fsanitize=${PRIMUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${PRIMUS_SANITIZE})

@@ -13,13 +13,17 @@ if ! command -v clang++-16 >/dev/null; then
   exit 0
 fi
 cmake --preset fuzz >build/fuzz-configure.log 2>&1 || { tail -n 20 build/fuzz-configure.log; exit 1; }
-targets=${*:-$(sed -n 's/^primus_fuzzer(\([a-z_0-9]*\).*/\1/p' tests/fuzz/CMakeLists.txt)}
-# shellcheck disable=SC2086
-cmake --build build-fuzz --target $(printf '%s_fuzz ' $targets) >build/fuzz-build.log 2>&1 ||
-  { tail -n 20 build/fuzz-build.log; exit 1; }
+if [ $# -eq 0 ]; then
+  # shellcheck disable=SC2046  # one word per target
+  set -- $(sed -n 's/^primus_fuzzer(\([a-z_0-9]*\).*/\1/p' tests/fuzz/CMakeLists.txt)
+fi
+for target in "$@"; do
+  cmake --build build-fuzz --target "${target}_fuzz" >build/fuzz-build.log 2>&1 ||
+    { tail -n 20 build/fuzz-build.log; exit 1; }
+done
 
 failed=0
-for target in $targets; do
+for target in "$@"; do
   found=build-fuzz/found/$target
   mkdir -p "$found"
   # New inputs go to the first folder; the corpus of the repository stays as it is. A second of the released

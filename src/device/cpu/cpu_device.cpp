@@ -3,6 +3,7 @@
 #include <cpuid.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cerrno>
 

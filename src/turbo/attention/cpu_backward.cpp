@@ -5,6 +5,8 @@
 // tiles of queries; d_q over tiles of keys. Where whole heads are the work items, each tile of scores is
 // computed once; otherwise tiles of keys and tiles of queries are the items of two passes, which compute it
 // once each and sum in the same order.
+#include <algorithm>
+
 #include "turbo/attention/cpu_attention.h"
 #include "turbo/attention/cpu_plan.h"
 

@@ -2,6 +2,8 @@
 // chunks of fixed length, which are the work items; each leaves a partial result with its own maximum and
 // sum, and a second pass merges those in the order of the keys. Nothing depends on the number of threads.
 
+#include <algorithm>
+
 #include "turbo/attention/cpu_attention.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {

@@ -1,5 +1,6 @@
 // Forward attention: the tile loop of FlashAttention-2 (Dao 2023). A tile of queries walks over the tiles of
 // keys with a running maximum and sum; what it has summed is scaled down whenever the maximum rises.
+#include <algorithm>
 #include <limits>
 
 #include "turbo/attention/cpu_attention.h"

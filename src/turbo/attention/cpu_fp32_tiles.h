@@ -9,6 +9,8 @@
 // panels of panel_width(dim) columns, one after the other.
 #pragma once
 
+#include <algorithm>
+
 #include "turbo/attention/cpu_fp32_products.h"
 #include "turbo/attention/cpu_geometry.h"
 #include "turbo/attention/cpu_vectors.h"

@@ -1,6 +1,7 @@
 // Sums over long vectors with a result that no thread count changes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include "turbo/cpu/simd.h"

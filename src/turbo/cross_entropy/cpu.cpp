@@ -1,6 +1,7 @@
 // Softmax cross-entropy on the CPU, one row at a time. A row (200 KB for a vocabulary of 50 thousand) is read
 // from memory once: a first walk finds maximum and sum together, block by block, so that each block is still
 // in L1 when its exponentials are summed; the gradient's walk then finds the row in L2.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/rope/rope.h"

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/fault_env.h"
 #include "checkpoint_testing.h"
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/fault_env.h"
 #include "checkpoint_testing.h"
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "turbo/attention/attention_reference.h"
 #include "turbo/operator_test.h"
 

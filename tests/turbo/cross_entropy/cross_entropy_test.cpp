@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "turbo/operator_test.h"
 
 namespace primus::turbo::test {

@@ -1,5 +1,5 @@
-// The compiled part of fmt, once. Debian has it as a shared library only; a program that is to run wherever it is
-// copied wants it inside, and fmt's header-only mode costs every source file seconds to compile.
+// The compiled part of fmt, once. Debian has it as a shared library only; a program that is to run wherever
+// it is copied wants it inside, and fmt's header-only mode costs every source file seconds to compile.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,13 +1,28 @@
 // TOML by toml++, turned into the same tree as YAML.
-#define TOML_MAX_NESTED_VALUES 64
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "config/readers.h"
+
+// toml++ 3.3 asserts what its caller should have checked, does not check it for some malformed files
+// ("[a[b"), and tells the compiler to rely on it where NDEBUG is defined. Here its assertions stay on, and
+// throw.
+namespace primus::config {
+namespace {
+struct AssertionFailed {};
+[[noreturn]] void assertion_failed() { throw AssertionFailed(); }
+}  // namespace
+}  // namespace primus::config
+#pragma push_macro("NDEBUG")
+#undef NDEBUG
+#define TOML_ASSERT(condition) ((condition) ? void() : ::primus::config::assertion_failed())
+#define TOML_MAX_NESTED_VALUES 64
+#include <toml++/toml.h>
+#pragma pop_macro("NDEBUG")
 
 namespace primus::config {
 namespace {
@@ -170,6 +185,27 @@ class Converter {
   size_t count_ = 0;
 };
 
+bool passes_assertions(std::string_view text) {
+  try {
+    (void)toml::parse(text);
+  } catch (const AssertionFailed&) {
+    return false;
+  } catch (const toml::parse_error&) {
+  }
+  return true;
+}
+
+// The first line at which toml++ fails an assertion: it reads from the beginning, so all longer texts fail
+// too.
+int line_of_assertion(std::string_view text) {
+  std::vector<size_t> ends;
+  for (size_t at = text.find('\n'); at != std::string_view::npos; at = text.find('\n', at + 1))
+    ends.push_back(at + 1);
+  const auto first = std::partition_point(ends.begin(), ends.end(),
+                                          [&](size_t end) { return passes_assertions(text.substr(0, end)); });
+  return static_cast<int>(first - ends.begin()) + 1;
+}
+
 }  // namespace
 
 Value read_toml(const std::shared_ptr<const Source>& source) {
@@ -183,6 +219,8 @@ Value read_toml(const std::shared_ptr<const Source>& source) {
   } catch (const toml::parse_error& problem) {
     throw error_at(converter.origin_of(problem.source()),
                    "this is not valid TOML: " + std::string(problem.description()));
+  } catch (const AssertionFailed&) {
+    throw error_at({source, line_of_assertion(source->text), 1, {}}, "this line is not valid TOML");
   }
 }
 

@@ -203,6 +203,13 @@ TEST(Toml, BoundsDepth) {
   EXPECT_EQ(toml_refusal("a = \"" + dotted + "\" # " + dotted + "\nb = '''\n" + dotted + "'''\n"), "");
 }
 
+// What toml++ asserts instead of checking.
+TEST(Toml, RefusesWhatTheLibraryAsserts) {
+  EXPECT_EQ(toml_refusal("a = 1\n[[[b]]\nc = 2\n").rfind("f.toml:2:1: error: this line is not valid TOML", 0),
+            0u);
+  EXPECT_EQ(toml_refusal("[a[b]\n").rfind("f.toml:1:", 0), 0u);
+}
+
 TEST(Toml, KeepsBeyondAsciiInsideStringsAndComments) {
   const Value root = read(
       "a = \"\xC3\xBC\" # \xC3\xBC\nb = '\xC3\xBC'\nc = '''\n\xC3\xBC'''\n\"\xC3\xBC\" = "

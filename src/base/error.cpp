@@ -1,5 +1,6 @@
 #include "base/error.h"
 
+#include <cerrno>
 #include <cstring>
 
 namespace primus {
@@ -27,7 +28,9 @@ std::string Error::render() const {
 }
 
 Error io_error(const std::string& what, int errno_value, std::string hint) {
-  return {ErrorKind::kIo, what + ": " + std::strerror(errno_value), std::move(hint)};
+  const ErrorKind kind =
+      errno_value == ENOENT || errno_value == ENOTDIR ? ErrorKind::kInvalid : ErrorKind::kIo;
+  return {kind, what + ": " + std::strerror(errno_value), std::move(hint)};
 }
 
 }  // namespace primus

@@ -51,8 +51,8 @@ inline Error invalid(std::string what, std::string hint = {}) {
 inline Error unsupported(std::string what, std::string hint = {}) {
   return {ErrorKind::kUnsupported, std::move(what), std::move(hint)};
 }
-// Appends strerror(errno_value): io_error("cannot read 'x'", errno) -> "cannot read 'x': No such file or
-// directory".
+// Appends strerror(errno_value): io_error("cannot read 'x'", errno) -> "cannot read 'x': Permission denied".
+// A file that is not there is kInvalid, since its name is wrong; everything else is kIo.
 Error io_error(const std::string& what, int errno_value, std::string hint = {});
 
 }  // namespace primus

@@ -169,9 +169,11 @@ class Quickstart final : public Command {
     TrainingSummary summary;
     std::exception_ptr error;
     std::atomic<bool> over{false};
-    std::thread trainer([&] {
+    std::thread thread([&] {
       try {
-        summary = Trainer(experiment, families, log).run(stop);
+        Trainer trainer(experiment, families, log);
+        trainer.prepare();
+        summary = trainer.run(stop);
       } catch (...) {
         error = std::current_exception();
       }
@@ -195,7 +197,7 @@ class Quickstart final : public Command {
       show();
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
-    trainer.join();
+    thread.join();
     if (error) std::rethrow_exception(error);
     show();
     progress.finish(steady_seconds(), note);

@@ -91,7 +91,6 @@ class TrainPretrain final : public Command {
   }
 
   int train(const config::Experiment& experiment, Console& console) const {
-    const std::atomic<bool>& stop = catch_stop_signals();
     const RunFolder folder({.workspace = experiment.workspace,
                             .work_group = experiment.work_group,
                             .user_name = experiment.user_name,
@@ -104,8 +103,10 @@ class TrainPretrain final : public Command {
                           .console = console.err});
     const FamilyRegistry families = builtin_families();
     try {
-      const TrainingSummary summary = Trainer(experiment, families, log).run(stop);
-      report(experiment, summary, console);
+      Trainer trainer(experiment, families, log);
+      trainer.prepare();
+      // From here on there is something to save.
+      report(experiment, trainer.run(catch_stop_signals()), console);
     } catch (const Error& error) {
       log.error("{}", error.what());
       throw;

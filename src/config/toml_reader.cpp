@@ -100,6 +100,7 @@ class Prescan {
 
   // A backslash at the end of a line swallows the white space up to the next text.
   void skip_escape(bool multiline) {
+    refuse_beyond_ascii();
     const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
     if (!is_blank(text_[at_])) {
       if (multiline || text_[at_] != '\n') advance();

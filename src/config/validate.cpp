@@ -56,6 +56,19 @@ class Validator {
              fmt::format("global_batch_size ({}) is not a multiple of micro_batch_size ({})", global, micro),
              fmt::format("{} is", std::max<int64_t>(1, global / micro) * micro));
     }
+    // Tokens of the whole run are counted in int64 and in double.
+    constexpr double kMostTokens = 9007199254740992.0;
+    const double tokens = static_cast<double>(config_.train_iters) * static_cast<double>(global) *
+                          static_cast<double>(config_.seq_length);
+    if (tokens > kMostTokens) {
+      refuse(
+          {"train_iters", "global_batch_size", "seq_length"},
+          fmt::format(
+              "train_iters * global_batch_size * seq_length is {:.3g} tokens, and more than 9e15 cannot be "
+              "counted",
+              tokens),
+          "train for fewer steps");
+    }
     if (is_set("max_position_embeddings") && config_.seq_length > config_.max_position_embeddings) {
       warn(last_set({"seq_length", "max_position_embeddings"}),
            fmt::format(

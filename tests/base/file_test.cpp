@@ -13,6 +13,8 @@
 namespace primus {
 namespace {
 
+using test::TemporaryFolder;
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 
-namespace primus {
+namespace primus::test {
 
 class TemporaryFolder {
  public:
@@ -28,4 +28,4 @@ class TemporaryFolder {
   Path path_;
 };
 
-}  // namespace primus
+}  // namespace primus::test

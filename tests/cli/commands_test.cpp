@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/temporary_folder.h"
 #include "cli/program.h"
-#include "lm/generate/temporary_folder.h"
 
 namespace primus {
 namespace {

@@ -1,13 +1,14 @@
 // Training from the command line: a few steps of a tiny model on mock data.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "cli/runs.h"
-#include "lm/generate/temporary_folder.h"
 
 namespace primus {
 namespace {
@@ -109,6 +110,53 @@ TEST(Train, AWorkspaceThatCannotBeWrittenIsAnError) {
   const ProgramResult result = run_program(train("/proc", {}));
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(result.err, HasSubstr("/proc"));
+}
+
+TEST(Train, ResumesOnlyTheModelThatWasSaved) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(run_program(train(folder.path(), {"train_iters=1"})).exit_code, 0);
+  // The same shapes, and another function.
+  const ProgramResult other = run_program(train(folder.path(), {"train_iters=2", "rotary_base=1000"}));
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("this run was saved by another model: rope_"));
+  EXPECT_THAT(other.err, HasSubstr("exp_name"));
+  const ProgramResult changed = run_program(train(folder.path(), {"train_iters=2", "seed=5", "lr=2e-3"}));
+  EXPECT_EQ(changed.exit_code, 0) << changed.err;
+  EXPECT_THAT(changed.err,
+              HasSubstr("seed was 1234, and is 5 from here on: the data goes on in another order"));
+  EXPECT_THAT(changed.err, HasSubstr("lr was "));
+}
+
+TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "text.txt", std::string(6400, 'a'));
+  const std::string prefix = (folder.path() / "data").string();
+  ASSERT_EQ(run_program({"data", "tokenize", "--input", (folder.path() / "text.txt").string(),
+                         "--output-prefix", prefix, "--tokenizer-type", "ByteTokenizer"})
+                .exit_code,
+            0);
+  const Path bin = prefix + "_text_document.bin";
+  std::string tokens = read_file(bin);
+  tokens[tokens.size() / 2] = tokens[tokens.size() / 2 + 1] = '\xff';  // one id beyond every vocabulary
+  write_file(bin, tokens);
+  const ProgramResult broken =
+      run_program(train(folder.path(), {"train_iters=50", "mock_data=false", "vocab_size=300",
+                                        "split=100,0,0", "data_path=" + prefix + "_text_document"}));
+  EXPECT_EQ(broken.exit_code, 2);
+  const Path run = test::run_folder(folder.path());
+  const auto done = test::losses(run).size();
+  ASSERT_GE(done, 1U) << broken.err;
+  EXPECT_LT(done, 50U);
+  EXPECT_TRUE(Env::posix().status(run / "checkpoints" / fmt::format("iter_{:07}", done) / "config.json"))
+      << broken.err;
+}
+
+TEST(Train, RefusesMoreTokensThanCanBeCounted) {
+  const TemporaryFolder folder;
+  const ProgramResult result =
+      run_program(train(folder.path(), {"train_iters=1000000000000", "global_batch_size=1000000"}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("cannot be counted"));
 }
 
 }  // namespace

@@ -227,6 +227,7 @@ TEST(Toml, KeepsBeyondAsciiInsideStringsAndComments) {
             "  hint: put it in quotes");
   EXPECT_NE(toml_refusal("a = \"\"\"x\"\"\"\"\xC3\xBC\n"), "");
   EXPECT_NE(toml_refusal("a = \"\"\"\\\n  \xC3\xBC\"\"\"\n"), "");
+  EXPECT_NE(toml_refusal("a = \"\\\xC3\xBC\"\n"), "");
 }
 
 TEST(Yaml, RefusesWhatItCannotBegin) {

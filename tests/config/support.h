@@ -16,6 +16,8 @@
 
 namespace primus::config {
 
+using test::TemporaryFolder;
+
 // The smallest experiment that is right; `overrides` are indented lines such as "      lr: 1e-5\n".
 inline std::string experiment_text(const std::string& overrides) {
   return "work_group: g\n"

@@ -4,9 +4,9 @@
 
 #include <random>
 
+#include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "cli/runs.h"
-#include "lm/generate/temporary_folder.h"
 
 namespace primus {
 namespace {

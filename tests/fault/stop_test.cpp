@@ -4,9 +4,9 @@
 
 #include <functional>
 
+#include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "cli/runs.h"
-#include "lm/generate/temporary_folder.h"
 
 namespace primus {
 namespace {
@@ -49,6 +49,40 @@ TEST(Stop, SigtermAndCtrlCSaveAndEndWithCodeZero) {
     EXPECT_THAT(next.err, HasSubstr("iteration " + std::to_string(done)));
     EXPECT_EQ(test::losses(run).size(), static_cast<std::size_t>(done) + 1);
   }
+}
+
+// A step of many microbatches is left, not waited for, and leaves no trace in the weights.
+TEST(Stop, DoesNotWaitForALongStep) {
+  const TemporaryFolder folder, whole;
+  const Path run = test::run_folder(folder.path());
+  const std::vector<std::string> common = {"train_iters=2", "global_batch_size=400", "num_layers=1"};
+  const auto with = [&](const Path& workspace, const std::vector<std::string>& more) {
+    std::vector<std::string> words = test::train(workspace, common);
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  Program program(with(folder.path(), {}));
+  ASSERT_TRUE(wait_until([&] { return test::losses(run).size() >= 1; }));
+  std::this_thread::sleep_for(50ms);
+  program.send(SIGTERM);
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto done = test::losses(run).size();
+  EXPECT_EQ(done, 1U) << "the step it was in was ended";
+  ASSERT_EQ(test::run_program(with(folder.path(), {})).exit_code, 0);
+  ASSERT_EQ(test::run_program(with(whole.path(), {})).exit_code, 0);
+  EXPECT_EQ(test::losses(run), test::losses(test::run_folder(whole.path())));
+}
+
+TEST(Stop, ASecondRunInTheSameFolderIsRefused) {
+  const TemporaryFolder folder;
+  Program program(test::train(folder.path(), kLong));
+  ASSERT_TRUE(wait_until([&] { return test::losses(test::run_folder(folder.path())).size() >= 1; }));
+  const ProgramResult second = test::run_program(test::train(folder.path(), kLong));
+  EXPECT_EQ(second.exit_code, 2);
+  EXPECT_THAT(second.err, HasSubstr("another process is training in"));
+  program.send(SIGTERM);
+  EXPECT_EQ(program.wait().exit_code, 0);
 }
 
 TEST(Stop, ASecondSignalEndsAtOnce) {

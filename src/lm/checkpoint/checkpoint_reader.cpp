@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "base/crc32c.h"
@@ -188,6 +189,10 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env)
       result.reader = std::move(reader);
       return result;
     } catch (const Error& error) {
+      // What this process may not or cannot read now (permission, too many open files) says nothing about the
+      // checkpoint: no reason to go back behind it, and to write over it later.
+      const auto* refused = dynamic_cast<const FileError*>(&error);
+      if (refused && refused->code() != EIO && refused->code() != ENOENT && refused->code() != ENOTDIR) throw;
       result.rejected.push_back(fmt::format("{}: {}", folder.filename().string(), error.what()));
     }
   }

@@ -1,5 +1,6 @@
 #include "lm/generate/evaluate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -15,17 +16,19 @@ class Evaluation {
   Evaluation(LossEvaluator& evaluator, const Tokenizer* tokenizer, const EvaluateOptions& options)
       : evaluator_(evaluator), tokenizer_(tokenizer), options_(options) {}
 
-  bool done() const { return options_.max_tokens > 0 && evaluator_.tokens() >= options_.max_tokens; }
+  // The first token of all is not predicted.
+  bool done() const { return options_.max_tokens > 0 && added_ > options_.max_tokens; }
 
   void read_indexed(const std::string& prefix) {
     const auto source = data::IndexedDataset::open(prefix);
     std::vector<std::int32_t> ids;
     for (std::int64_t document = 0; document < source->documents() && !done(); ++document) {
-      for (std::int64_t s = source->document_start(document); s < source->document_start(document + 1); ++s) {
+      const std::int64_t end = source->document_start(document + 1);
+      for (std::int64_t s = source->document_start(document); s < end && !done(); ++s) {
         ids.resize(static_cast<std::size_t>(source->length(s)));
         source->read(s, 0, ids);
-        if (tokenizer_) bytes_ += tokenizer_->decode(ids).size();
-        add(ids);
+        const std::span<const std::int32_t> added = add(ids);
+        if (tokenizer_) bytes_ += tokenizer_->decode(added).size();
       }
       ++documents_;
     }
@@ -45,11 +48,13 @@ class Evaluation {
         for (const std::size_t end : block.parts) {
           add_text(std::string_view(block.text).substr(begin, end - begin));
           begin = end;
+          if (done()) return;
         }
         if (block.ends_file) end_document();
         continue;
       }
       lines.read(block, file.path.string(), [&](std::span<const data::JsonTexts> keys) {
+        if (done()) return;
         begin_document();
         for (const std::string& text : keys.front().strings()) add_text(text);
         end_document();
@@ -84,18 +89,26 @@ class Evaluation {
   void add_text(std::string_view text) {
     ids_.clear();
     tokenizer_->encode(text, false, ids_);
-    bytes_ += text.size();
-    add(ids_);
+    const std::span<const std::int32_t> added = add(ids_);
+    bytes_ += added.size() == ids_.size() ? text.size() : tokenizer_->decode(added).size();
   }
-  void add(std::span<const std::int32_t> ids) {
+  // Returns those of `ids` that max_tokens still lets in.
+  std::span<const std::int32_t> add(std::span<const std::int32_t> ids) {
+    if (options_.max_tokens > 0) {
+      const std::int64_t room = options_.max_tokens + 1 - added_;
+      ids = ids.first(std::min(ids.size(), static_cast<std::size_t>(std::max<std::int64_t>(room, 0))));
+    }
+    added_ += static_cast<std::int64_t>(ids.size());
     evaluator_.add(ids);
     if (options_.progress) options_.progress(evaluator_.tokens(), evaluator_.mean());
+    return ids;
   }
 
   LossEvaluator& evaluator_;
   const Tokenizer* tokenizer_;
   const EvaluateOptions& options_;
   std::vector<std::int32_t> ids_;
+  std::int64_t added_ = 0;  // tokens given to the evaluator
   std::int64_t documents_ = 0;
   std::uint64_t bytes_ = 0;
   bool bytes_known_ = true;

@@ -1,6 +1,11 @@
 #include "lm/monitor/run_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 namespace primus {
 namespace {
@@ -36,5 +41,24 @@ Path RunFolder::rank_logs(std::string_view module, int rank) const {
 }
 
 void RunFolder::create(Env& env) const { make_folders(root_, env); }
+
+RunLock::RunLock(const Path& folder) {
+  const Path path = folder / ".lock";
+  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file_ < 0) throw io_error(fmt::format("cannot open '{}'", path.string()), errno);
+  if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
+  const int reason = errno;
+  ::close(file_);
+  if (reason == EWOULDBLOCK) {
+    throw invalid(fmt::format("another process is training in '{}'", folder.string()),
+                  "wait for it or stop it, or give this run a name of its own (exp_name)");
+  }
+  // A file system without locks: the run goes on as it would have without them.
+  file_ = -1;
+}
+
+RunLock::~RunLock() {
+  if (file_ >= 0) ::close(file_);
+}
 
 }  // namespace primus

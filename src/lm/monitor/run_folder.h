@@ -5,8 +5,9 @@
 //   metrics.jsonl, evaluations.jsonl                       metrics_file.h
 //   tensorboard/                                           event_file.h
 //   checkpoints/                                           lm/checkpoint
+//   .lock                                                  held by the process that trains (RunLock)
 //
-// Immutable, thread-safe.
+// RunFolder is immutable and thread-safe.
 #pragma once
 
 #include <string>
@@ -44,6 +45,20 @@ class RunFolder {
 
  private:
   Path root_;
+};
+
+// Keeps a folder for this process: two runs that write into one would spoil each other's checkpoints. The
+// lock goes with the process, however it ends. Not thread-safe.
+class RunLock {
+ public:
+  // Throws Error(kInvalid) when another process holds it, kIo when the system refuses.
+  explicit RunLock(const Path& folder);
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int file_ = -1;
 };
 
 }  // namespace primus

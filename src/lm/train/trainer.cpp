@@ -1,11 +1,11 @@
 #include "lm/train/trainer.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -15,6 +15,7 @@
 #include "lm/monitor/run_folder.h"
 #include "lm/monitor/training_monitor.h"
 #include "lm/optimizer/schedule.h"
+#include "lm/train/resume.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/linear/gemm_rate.h"
 
@@ -22,6 +23,8 @@ namespace primus {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr double kProgressSeconds = 5;  // between reports of work before the first step
 
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
@@ -191,6 +194,7 @@ struct Trainer::Run {
         settings(session_settings_of(e, model)),
         schedule(c) {}
 
+  void prepare();
   TrainingSummary execute(const std::atomic<bool>& stop);
 
   const config::Experiment& e;
@@ -206,12 +210,17 @@ struct Trainer::Run {
  private:
   void load_or_initialize();
   void resume_from(const CheckpointReader& checkpoint);
-  void train_step();
-  double evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample);
+  // False: `stop` came first, and the step was left without a trace.
+  bool train_step(const std::atomic<bool>& stop);
+  // Empty: `stop` came first.
+  std::optional<double> evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample,
+                                 const std::atomic<bool>& stop);
+  const data::Batch& next_batch();
   void save();
   std::vector<Snapshot::Blob> model_files() const;
   std::string trainer_state() const;
 
+  std::optional<RunLock> lock;
   data::Datasets datasets;
   std::unique_ptr<engine::Rank> rank;
   std::unique_ptr<TrainingSession> session;
@@ -227,14 +236,38 @@ struct Trainer::Run {
   StepResult result;
 };
 
-TrainingSummary Trainer::run(const std::atomic<bool>& stop) {
-  return Run(experiment_, families_, log_).execute(stop);
+void Trainer::prepare() {
+  run_ = std::make_unique<Run>(experiment_, families_, log_);
+  run_->prepare();
 }
 
-TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
-  const double began = now();
+TrainingSummary Trainer::run(const std::atomic<bool>& stop) { return run_->execute(stop); }
+
+void Trainer::Run::prepare() {
   folder.create();
-  datasets = data::open_datasets(data_options_of(e, model.vocab), *tokenizer);
+  lock.emplace(folder.root());
+  data::DataOptions data_options = data_options_of(e, model.vocab);
+  double next_report = now() + kProgressSeconds;
+  data_options.progress = [&](const data::TokenizeProgress& p) {
+    if (now() < next_report) return;
+    next_report = now() + kProgressSeconds;
+    const double share =
+        static_cast<double>(p.bytes_done) / static_cast<double>(std::max<std::uint64_t>(p.bytes_total, 1));
+    log.info("tokenizing {}: {:.0f} %, {:.1f} MB/s, {:.0f} s left", p.input, 100 * share,
+             static_cast<double>(p.bytes_done) / 1e6 / std::max(p.seconds, 1e-3),
+             share > 0 ? p.seconds * (1 - share) / share : 0.0);
+  };
+  datasets = data::open_datasets(data_options, *tokenizer);
+  for (const std::string& note : datasets.notes) log.warning("{}", note);
+  const std::int64_t needed = c.train_iters * c.global_batch_size;
+  if (datasets.train && datasets.train->size() < needed) {
+    throw e.error_for(
+        "train_iters",
+        fmt::format("{} steps of {} sequences need {} samples, and {} has {}", c.train_iters,
+                    c.global_batch_size, needed, datasets.train->description(), datasets.train->size()),
+        fmt::format("train for {} steps, or give the data sets weights so that they may be repeated",
+                    datasets.train->size() / c.global_batch_size));
+  }
 
   rank = std::make_unique<engine::Rank>(turbo::make_cpu_device(static_cast<int>(c.num_threads)));
   const StepMeasurement measured = measure_session(*rank, settings, families);
@@ -274,16 +307,19 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
       data::BatchLoaderOptions{.micro_batch_size = c.micro_batch_size,
                                .consumed_samples = iteration * c.global_batch_size,
                                .prefetch = static_cast<int>(settings.step.microbatches) + 1});
+}
 
+TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
+  const double began = now();
   TrainingSummary summary{.first_step = iteration, .last_step = iteration};
   const std::int64_t evaluated_samples = c.eval_iters * c.global_batch_size;
   bool evaluated = false;
   while (iteration < c.train_iters && !stop) {
-    train_step();
+    if (!train_step(stop)) break;
     evaluated = c.eval_iters > 0 && datasets.valid && iteration % c.eval_interval == 0;
     if (evaluated) {
       const std::int64_t first = (iteration / c.eval_interval - 1) * evaluated_samples;
-      summary.validation_loss = evaluate(*datasets.valid, "validation", first);
+      summary.validation_loss = evaluate(*datasets.valid, "validation", first, stop);
     }
     if (iteration % c.save_interval == 0) save();
     const bool out_of_time = c.exit_duration_in_mins && (now() - began) / 60 >= *c.exit_duration_in_mins;
@@ -301,9 +337,9 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   if (!summary.interrupted && c.eval_iters > 0) {
     if (datasets.valid && !evaluated) {
       summary.validation_loss =
-          evaluate(*datasets.valid, "validation", c.train_iters / c.eval_interval * evaluated_samples);
+          evaluate(*datasets.valid, "validation", c.train_iters / c.eval_interval * evaluated_samples, stop);
     }
-    if (datasets.test) summary.test_loss = evaluate(*datasets.test, "test", 0);
+    if (datasets.test) summary.test_loss = evaluate(*datasets.test, "test", 0, stop);
   }
   if (iteration > summary.first_step && (summary.interrupted || !c.disable_last_saving)) save();
   writer->wait();
@@ -312,8 +348,8 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   summary.last_step = iteration;
   summary.last_loss = result.loss;
   summary.seconds = now() - began;
-  if (const auto saved = CheckpointRoot(root).latest())
-    summary.checkpoint = CheckpointRoot(root).folder(*saved).string();
+  const CheckpointRoot checkpoints(checkpoint_root_of(e));
+  if (const auto saved = checkpoints.latest()) summary.checkpoint = checkpoints.folder(*saved).string();
   return summary;
 }
 
@@ -350,33 +386,38 @@ void Trainer::Run::load_or_initialize() {
 }
 
 void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
-  const auto state = nlohmann::json::parse(checkpoint.trainer_state(), nullptr, false);
-  if (!state.is_object() || !state.value("iteration", nlohmann::json()).is_number_integer()) {
-    throw invalid("trainer_state.json has no iteration").at(checkpoint.folder().string());
-  }
-  const std::int64_t saved_batch = state.value("global_batch_size", c.global_batch_size);
-  if (saved_batch != c.global_batch_size) {
+  const TrainerState state = read_trainer_state(checkpoint);
+  refuse_another_model(checkpoint, model, settings.compute, families);
+  if (state.global_batch_size != c.global_batch_size) {
     // The place in the data is steps times batch; with another batch it would be another place.
     throw e.error_for("global_batch_size",
-                      "this run was saved with global_batch_size " + std::to_string(saved_batch) + ", not " +
-                          std::to_string(c.global_batch_size),
+                      fmt::format("this run was saved with global_batch_size {}, not {}",
+                                  state.global_batch_size, c.global_batch_size),
                       "keep it, or start another run (exp_name) with load: " + checkpoint.folder().string());
   }
   load_checkpoint(checkpoint, session->store(), *rank, !c.no_load_optim);
   iteration = last_saved = checkpoint.iteration();
-  const std::string before = state.value("experiment", "");
-  const std::string after = config::to_yaml(e);
-  log.info("continuing from {} (iteration {}{})", checkpoint.folder().string(), iteration,
-           before == after ? "" : "; the experiment has changed since");
+  log.info("continuing from {} (iteration {})", checkpoint.folder().string(), iteration);
+  for (const SettingChange& change : changed_settings(state.experiment, config::to_yaml(e))) {
+    const std::string text = fmt::format("{} was {}, and is {} from here on", change.key,
+                                         change.before.empty() ? "unset" : change.before,
+                                         change.after.empty() ? "unset" : change.after);
+    change.moves_data
+        ? log.warning("{}: the data goes on in another order, and parts of it come twice or never", text)
+        : log.info("{}", text);
+  }
 }
 
-void Trainer::Run::train_step() {
+bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   step_began = now();
   wait_before = loader->wait_seconds();
   TrainingStep& step = session->step();
   step.begin();
-  for (std::int64_t i = 0; i < settings.step.microbatches; ++i)
-    step.microbatch(i, host_batch(loader->next()));
+  for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+    // A step of many microbatches may take minutes, and only its end changes the model.
+    if (stop && i > 0) return false;
+    step.microbatch(i, host_batch(next_batch()));
+  }
   step.finish_gradients();
   result = step.result();
   const bool finite = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
@@ -415,16 +456,32 @@ void Trainer::Run::train_step() {
                                     ended);
   monitor->iteration(record);
   writer->check();
+  return true;
 }
 
-double Trainer::Run::evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample) {
+const data::Batch& Trainer::Run::next_batch() {
+  try {
+    return loader->next();
+  } catch (const Error&) {
+    // Something is wrong with the data, not with what was learned from it.
+    save();
+    writer->wait();
+    throw;
+  }
+}
+
+std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const char* name,
+                                             std::int64_t first_sample, const std::atomic<bool>& stop) {
   const double began = now();
   data::BatchLoader batches(dataset,
                             {.micro_batch_size = c.micro_batch_size, .consumed_samples = first_sample});
   TrainingStep& step = session->step();
   step.begin_evaluation();
   const std::int64_t count = c.eval_iters * settings.step.microbatches;
-  for (std::int64_t i = 0; i < count; ++i) step.evaluate(host_batch(batches.next()));
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (stop) return std::nullopt;
+    step.evaluate(host_batch(batches.next()));
+  }
   const double loss = step.evaluation_loss();
   monitor->evaluation({.iteration = iteration,
                        .data_set = name,
@@ -451,14 +508,12 @@ std::vector<Snapshot::Blob> Trainer::Run::model_files() const {
 }
 
 std::string Trainer::Run::trainer_state() const {
-  nlohmann::json state;
-  state["iteration"] = iteration;
-  state["consumed_samples"] = iteration * c.global_batch_size;
-  state["global_batch_size"] = c.global_batch_size;
-  state["seed"] = c.seed;
-  state["lm_loss"] = result.loss;
-  state["experiment"] = config::to_yaml(e);
-  return state.dump(2) + "\n";
+  return write_trainer_state({.iteration = iteration,
+                              .consumed_samples = iteration * c.global_batch_size,
+                              .global_batch_size = c.global_batch_size,
+                              .seed = c.seed,
+                              .lm_loss = result.loss,
+                              .experiment = config::to_yaml(e)});
 }
 
 void Trainer::Run::save() {

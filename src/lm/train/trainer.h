@@ -47,7 +47,11 @@ class Trainer {
   ~Trainer();
 
   TrainingForecast forecast();
-  // `stop`: set by a signal handler; the run then saves and returns.
+  // Everything before the first step: data (tokenised if need be), memory, weights or checkpoint. Takes the
+  // output folder for this process alone. Nothing is lost when it is killed.
+  void prepare();
+  // Trains. `stop`: set by a signal handler; the run then leaves the step it is in, saves, and returns. Call
+  // prepare() first.
   TrainingSummary run(const std::atomic<bool>& stop);
 
  private:
@@ -55,6 +59,7 @@ class Trainer {
   const config::Experiment& experiment_;
   const FamilyRegistry& families_;
   Logger& log_;
+  std::unique_ptr<Run> run_;
 };
 
 // The pieces that other commands share.

@@ -239,6 +239,20 @@ TEST_F(CheckpointTest, ReadErrorsFallBackOrStop) {
   EXPECT_GT(fallbacks, 10);
 }
 
+// A checkpoint that another user wrote, or one more open file than allowed: the newest one is good all the
+// same.
+TEST_F(CheckpointTest, WhatMayNotBeReadIsNotPassedOver) {
+  save(100);
+  save(200);
+  const std::uint64_t before = env_.operations();
+  resume();
+  const std::uint64_t count = env_.operations() - before;
+  for (std::uint64_t operation = 0; operation < count; ++operation) {
+    env_.fail_at(env_.operations() + operation, EACCES);
+    EXPECT_THROW(resume(), FileError) << operation;
+  }
+}
+
 TEST_F(CheckpointTest, NoGoodOneIsAnErrorThatNamesAll) {
   save(100);
   save(200);

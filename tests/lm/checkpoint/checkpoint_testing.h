@@ -16,6 +16,8 @@
 
 namespace primus {
 
+using test::TemporaryFolder;
+
 // A stream of test bytes and choices: splitmix64.
 class TestRandom {
  public:

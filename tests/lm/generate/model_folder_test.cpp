@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "../../base/temporary_folder.h"
 #include "lm/checkpoint/checkpoint.h"
-#include "temporary_folder.h"
 #include "tiny_model.h"
 
 namespace primus {

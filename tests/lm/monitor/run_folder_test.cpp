@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "../../base/temporary_folder.h"
 #include "base/fault_env.h"
 
 namespace primus {
@@ -39,6 +40,22 @@ TEST(RunFolder, CreateReportsAFolderThatCannotBe) {
   EXPECT_EQ(env.status(run.root())->type, FileStatus::Type::kFolder);
   write_file("/file", "in the way", env);
   EXPECT_THROW(RunFolder({"/file", "g", "u", "e"}).create(env), Error);
+}
+
+TEST(RunLock, LetsOneProcessIn) {
+  const test::TemporaryFolder folder;
+  {
+    const RunLock held(folder.path());
+    // flock() belongs to the open file, so a second one of this process is refused as another process's is.
+    try {
+      const RunLock second(folder.path());
+      ADD_FAILURE() << "two locks";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2);
+      EXPECT_NE(std::string(error.what()).find("another process is training"), std::string::npos);
+    }
+  }
+  const RunLock again(folder.path());
 }
 
 }  // namespace

@@ -1,0 +1,119 @@
+#include "lm/train/resume.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace primus {
+namespace {
+
+constexpr std::array<std::string_view, 8> kDataKeys = {
+    "seed",      "seq_length",      "data_path",      "train_data_path",
+    "mock_data", "tokenizer_model", "tokenizer_type", "split"};
+
+// Lines "key: value" of block YAML; a list below a key belongs to it.
+std::map<std::string, std::string> settings_of(std::string_view yaml) {
+  std::map<std::string, std::string> settings;
+  std::string* last = nullptr;
+  while (!yaml.empty()) {
+    std::string_view line = yaml.substr(0, yaml.find('\n'));
+    yaml.remove_prefix(std::min(line.size() + 1, yaml.size()));
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with('-')) {
+      if (last) *last += std::string(last->empty() ? "" : " ") + std::string(line.substr(1));
+    } else if (colon != std::string_view::npos) {
+      last = &settings[std::string(line.substr(0, colon))];
+      *last = line.substr(colon + 2);
+    } else if (line.ends_with(':')) {
+      last = &settings[std::string(line.substr(0, line.size() - 1))];
+    }
+  }
+  return settings;
+}
+
+}  // namespace
+
+std::string write_trainer_state(const TrainerState& s) {
+  const nlohmann::json state{{"iteration", s.iteration},
+                             {"consumed_samples", s.consumed_samples},
+                             {"global_batch_size", s.global_batch_size},
+                             {"seed", s.seed},
+                             {"lm_loss", s.lm_loss},
+                             {"experiment", s.experiment}};
+  return state.dump(2) + "\n";
+}
+
+TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
+  const auto json = nlohmann::json::parse(checkpoint.trainer_state(), nullptr, false);
+  const auto broken = [&](std::string_view what) {
+    return invalid(fmt::format("trainer_state.json {}", what), "continue from an older checkpoint")
+        .at(checkpoint.folder().string());
+  };
+  if (!json.is_object()) throw broken("is not a JSON object");
+  const auto integer = [&](const char* key) {
+    const auto found = json.find(key);
+    if (found == json.end() || !found->is_number_integer())
+      throw broken(fmt::format("has no integer \"{}\"", key));
+    return found->get<std::int64_t>();
+  };
+  TrainerState state{.iteration = integer("iteration"),
+                     .consumed_samples = integer("consumed_samples"),
+                     .global_batch_size = integer("global_batch_size"),
+                     .seed = integer("seed")};
+  if (state.iteration != checkpoint.iteration())
+    throw broken(
+        fmt::format("says iteration {}, and the manifest {}", state.iteration, checkpoint.iteration()));
+  if (const auto experiment = json.find("experiment"); experiment != json.end() && experiment->is_string())
+    state.experiment = experiment->get<std::string>();
+  return state;
+}
+
+void refuse_another_model(const CheckpointReader& checkpoint, const ModelConfig& model, DType compute,
+                          const FamilyRegistry& families) {
+  const Path file = checkpoint.folder() / "config.json";
+  const ModelConfig saved = read_model_config(checkpoint.file("config.json"), file.string(), families);
+  // Written by the same code: only what the models are can make a difference.
+  const auto before = nlohmann::json::parse(write_model_config(saved, compute, families));
+  const auto after = nlohmann::json::parse(write_model_config(model, compute, families));
+  constexpr std::array<std::string_view, 3> kHarmless = {"bos_token_id", "eos_token_id",
+                                                         "max_position_embeddings"};
+  for (const auto& [key, value] : after.items()) {
+    if (std::find(kHarmless.begin(), kHarmless.end(), key) != kHarmless.end()) continue;
+    const auto found = before.find(key);
+    if (found != before.end() && *found == value) continue;
+    throw invalid(fmt::format("this run was saved by another model: {} is {} there, and {} in the experiment",
+                              key, found == before.end() ? "not set" : found->dump(), value.dump()),
+                  fmt::format("restore the setting, or start another run (exp_name) with load: {}",
+                              checkpoint.folder().string()))
+        .at(file.string());
+  }
+}
+
+std::vector<SettingChange> changed_settings(std::string_view before, std::string_view after) {
+  const auto old_settings = settings_of(before), new_settings = settings_of(after);
+  std::vector<SettingChange> changes;
+  const auto note = [&](const std::string& key, const std::string& was, const std::string& is) {
+    const bool moves = std::find(kDataKeys.begin(), kDataKeys.end(), key) != kDataKeys.end();
+    changes.push_back({key, was, is, moves});
+  };
+  for (const auto& [key, value] : old_settings) {
+    const auto now = new_settings.find(key);
+    if (now == new_settings.end()) {
+      note(key, value, "");
+    } else if (now->second != value) {
+      note(key, value, now->second);
+    }
+  }
+  for (const auto& [key, value] : new_settings) {
+    if (!old_settings.contains(key)) note(key, "", value);
+  }
+  return changes;
+}
+
+}  // namespace primus

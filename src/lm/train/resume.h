@@ -1,0 +1,42 @@
+// Continuing a run: what its checkpoint says of the run that wrote it, against the experiment of today.
+//
+// Free functions without state; errors are Error(kInvalid), naming the checkpoint's file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lm/checkpoint/checkpoint.h"
+#include "lm/model/family.h"
+
+namespace primus {
+
+// trainer_state.json.
+struct TrainerState {
+  std::int64_t iteration = 0;  // completed steps
+  std::int64_t consumed_samples = 0;
+  std::int64_t global_batch_size = 0;
+  std::int64_t seed = 0;
+  double lm_loss = 0;
+  std::string experiment;  // config::to_yaml of the experiment that wrote it
+};
+std::string write_trainer_state(const TrainerState& state);
+TrainerState read_trainer_state(const CheckpointReader& checkpoint);
+
+// Refuses a checkpoint whose model computes something else than `model`, naming the first key of config.json
+// that differs. Weights of the same shapes would load all the same, and the run would go on with another
+// model.
+void refuse_another_model(const CheckpointReader& checkpoint, const ModelConfig& model, DType compute,
+                          const FamilyRegistry& families);
+
+// A setting that differs between two experiments as config::to_yaml writes them.
+struct SettingChange {
+  std::string key, before, after;  // a value is empty where the setting is not there
+  // Whether samples come in another order, or others come, so that part of the data is seen twice or never.
+  bool moves_data = false;
+};
+std::vector<SettingChange> changed_settings(std::string_view before, std::string_view after);
+
+}  // namespace primus

@@ -21,7 +21,8 @@ nlohmann::json to_json(const TrainingForecast& f) {
            {{"persistent", memory.persistent},
             {"stash", memory.stash},
             {"scratch", memory.scratch},
-            {"total", memory.total()}}},
+            {"checkpoint_copy", f.snapshot_bytes},
+            {"total", memory.total() + f.snapshot_bytes}}},
           {"model_flops_per_step", f.model_flops_per_step},
           {"kernel_flops_per_step", f.step.kernels.total_flops()},
           {"steps", f.steps},
@@ -39,10 +40,13 @@ std::string to_text(const TrainingForecast& f) {
   };
   auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
   line("parameters", human_count(static_cast<double>(f.step.parameters)));
-  line("memory", bytes(memory.total()));
+  line("memory", bytes(memory.total() + f.snapshot_bytes));
   line("  persistent", bytes(memory.persistent) + "  weights, gradients, optimizer states");
   line("  stash", bytes(memory.stash) + "  activations");
   line("  scratch", bytes(memory.scratch) + "  workspaces");
+  if (f.snapshot_bytes > 0)
+    line("  checkpoint copy",
+         bytes(f.snapshot_bytes) + "  from the first save on; async_save=false needs none");
   line("steps", fmt::format("{} of {} tokens", f.steps, f.tokens_per_step));
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
   line("executed per step", fmt::format("{:.3g}", f.step.kernels.total_flops()));

@@ -118,13 +118,73 @@ TEST(Train, ResumesOnlyTheModelThatWasSaved) {
   // The same shapes, and another function.
   const ProgramResult other = run_program(train(folder.path(), {"train_iters=2", "rotary_base=1000"}));
   EXPECT_EQ(other.exit_code, 2);
-  EXPECT_THAT(other.err, HasSubstr("this run was saved by another model: rope_"));
+  EXPECT_THAT(other.err, HasSubstr("it was saved by another model: rope_"));
   EXPECT_THAT(other.err, HasSubstr("exp_name"));
   const ProgramResult changed = run_program(train(folder.path(), {"train_iters=2", "seed=5", "lr=2e-3"}));
   EXPECT_EQ(changed.exit_code, 0) << changed.err;
   EXPECT_THAT(changed.err,
               HasSubstr("seed was 1234, and is 5 from here on: the data goes on in another order"));
   EXPECT_THAT(changed.err, HasSubstr("lr was "));
+}
+
+TEST(Train, ACheckpointIsLoadedAsAWholeOrNotAtAll) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(run_program(train(folder.path(), {"train_iters=1"})).exit_code, 0);
+  const std::string load = "load=" + (test::run_folder(folder.path()) / "checkpoints").string();
+  for (const char* change : {"num_layers=3", "num_attention_heads=3", "norm_epsilon=1e-3"}) {
+    for (const char* finetune : {"finetune=true", "finetune=false"}) {
+      const ProgramResult result =
+          run_program(train(folder.path(), {"train_iters=2", load, change, finetune, "exp_name=other"}));
+      EXPECT_EQ(result.exit_code, 2) << change << " " << finetune;
+    }
+  }
+  // A longer context is what a run may start from such weights for.
+  EXPECT_EQ(run_program(train(folder.path(), {"train_iters=1", load, "rotary_base=50000", "exp_name=longer"}))
+                .exit_code,
+            0);
+}
+
+TEST(Train, ContinuesWithoutOptimizerState) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(run_program(train(folder.path(), {"train_iters=1", "no_save_optim=true"})).exit_code, 0);
+  const ProgramResult again = run_program(train(folder.path(), {"train_iters=2", "no_save_optim=true"}));
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.err, HasSubstr("has no optimizer state"));
+  EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 2U);
+}
+
+TEST(Train, NothingLeftToDoChangesNothing) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> evaluated = {"train_iters=2", "eval_iters=1", "eval_interval=2"};
+  const ProgramResult first = run_program(train(folder.path(), evaluated));
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Path evaluations = test::run_folder(folder.path()) / "evaluations.jsonl";
+  const std::string before = read_file(evaluations);
+  std::vector<std::string> as_json = evaluated;
+  as_json.push_back("--json");
+  const ProgramResult again = run_program(train(folder.path(), as_json));
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(read_file(evaluations), before);
+  EXPECT_DOUBLE_EQ(json::parse(again.out).at("last_loss").get<double>(),
+                   test::losses(test::run_folder(folder.path())).at(2).loss);
+
+  const ProgramResult none = run_program(train(folder.path(), {"train_iters=0", "exp_name=none"}));
+  EXPECT_EQ(none.exit_code, 0) << none.err;
+}
+
+TEST(Train, AForecastOfAHugeBatchNeedsNoMemory) {
+  const TemporaryFolder folder;
+  const ProgramResult result = run_program(
+      train(folder.path(), {"global_batch_size=1000000000", "train_iters=10", "--dry-run", "--json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const ProgramResult small =
+      run_program(train(folder.path(), {"global_batch_size=4", "train_iters=10", "--dry-run", "--json"}));
+  const json large_step = json::parse(result.out), small_step = json::parse(small.out);
+  EXPECT_EQ(large_step.at("memory_bytes"), small_step.at("memory_bytes"));
+  // All but the norms' and the update's work grows with the batch.
+  EXPECT_NEAR(large_step.at("kernel_flops_per_step").get<double>() /
+                  small_step.at("kernel_flops_per_step").get<double>(),
+              2.5e8, 2.5e6);
 }
 
 TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {

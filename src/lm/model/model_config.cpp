@@ -1,5 +1,7 @@
 #include "lm/model/model_config.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -165,6 +167,19 @@ json rope_json(const ModelConfig& config) {
 }
 
 void check(const ModelConfig& c, const std::string& where) {
+  // Each factor was bounded when it was read; sizes further down multiply them.
+  constexpr double kMostParameters = 1e14;
+  const double h = static_cast<double>(c.hidden),
+               projections = static_cast<double>(c.heads + c.kv_heads) * static_cast<double>(c.head_dim) * 2;
+  const double parameters =
+      static_cast<double>(c.layers) * h * (projections + 3 * static_cast<double>(c.ffn)) +
+      2 * h * static_cast<double>(c.vocab);
+  if (projections > 4 * static_cast<double>(kMaxWidth) || parameters > kMostParameters) {
+    throw invalid(fmt::format("these sizes make {:.3g} parameters, of which attention is {:.3g} wide",
+                              parameters, projections),
+                  "no model is that large: is the file damaged?")
+        .at(where);
+  }
   if (c.heads % c.kv_heads != 0) {
     throw invalid("num_attention_heads " + std::to_string(c.heads) +
                   " is not a multiple of num_key_value_heads " + std::to_string(c.kv_heads))

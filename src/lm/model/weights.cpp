@@ -158,8 +158,10 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     upload(rank, to, staging.data());
   };
   std::vector<float> widened;
+  std::set<std::string, std::less<>> used;
   for_each_part(
       store, [&](const engine::ParameterUnit& unit, const Parameter& p, const CheckpointPart& part) {
+        used.insert(part.name);
         const std::vector<std::int64_t> shape = part_shape(p, part);
         const Tensor master = part_of(p.master, part);
         const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
@@ -183,6 +185,12 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
         load(TensorPart::kOptimizer, optimizer_tensor_name("exp_avg_sq", part.name),
              part_of(moment(unit.exp_avg_sq, p), part), shape);
       });
+  for (const TensorRecord& record : checkpoint.manifest().tensors) {
+    if (record.part != TensorPart::kModel || used.contains(record.name)) continue;
+    throw invalid("tensor '" + record.name + "' of the checkpoint is not part of this model",
+                  "restore the model's settings, or start another run (exp_name)")
+        .at(checkpoint.folder().string());
+  }
   store.refresh_working_copies(rank.context());
 }
 

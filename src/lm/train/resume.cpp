@@ -8,32 +8,33 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "config/readers.h"
 
 namespace primus {
 namespace {
 
-constexpr std::array<std::string_view, 8> kDataKeys = {
-    "seed",      "seq_length",      "data_path",      "train_data_path",
-    "mock_data", "tokenizer_model", "tokenizer_type", "split"};
+// train_iters too: the number of samples decides over how many passes through the data the order is drawn.
+constexpr std::array<std::string_view, 9> kDataKeys = {
+    "seed",  "seq_length",      "data_path",      "train_data_path", "mock_data",
+    "split", "tokenizer_model", "tokenizer_type", "train_iters"};
 
-// Lines "key: value" of block YAML; a list below a key belongs to it.
+// Every scalar and list of a document, by its key alone: keys of different maps do not share names here.
+void collect(const config::Value& value, std::map<std::string, std::string>& settings) {
+  for (const config::Member& member : value.members) {
+    if (member.value.is_map()) {
+      collect(member.value, settings);
+      continue;
+    }
+    std::string text = member.value.text;
+    for (const config::Value& item : member.value.items) text += (text.empty() ? "" : " ") + item.text;
+    settings[member.key] = text;
+  }
+}
+
 std::map<std::string, std::string> settings_of(std::string_view yaml) {
   std::map<std::string, std::string> settings;
-  std::string* last = nullptr;
-  while (!yaml.empty()) {
-    std::string_view line = yaml.substr(0, yaml.find('\n'));
-    yaml.remove_prefix(std::min(line.size() + 1, yaml.size()));
-    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with('-')) {
-      if (last) *last += std::string(last->empty() ? "" : " ") + std::string(line.substr(1));
-    } else if (colon != std::string_view::npos) {
-      last = &settings[std::string(line.substr(0, colon))];
-      *last = line.substr(colon + 2);
-    } else if (line.ends_with(':')) {
-      last = &settings[std::string(line.substr(0, line.size() - 1))];
-    }
-  }
+  if (!yaml.empty())
+    collect(config::read_yaml(config::make_source("experiment.yaml", std::string(yaml))), settings);
   return settings;
 }
 
@@ -44,6 +45,7 @@ std::string write_trainer_state(const TrainerState& s) {
                              {"consumed_samples", s.consumed_samples},
                              {"global_batch_size", s.global_batch_size},
                              {"seed", s.seed},
+                             {"nan_iterations", s.nan_iterations},
                              {"lm_loss", s.lm_loss},
                              {"experiment", s.experiment}};
   return state.dump(2) + "\n";
@@ -71,28 +73,39 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
         fmt::format("says iteration {}, and the manifest {}", state.iteration, checkpoint.iteration()));
   if (const auto experiment = json.find("experiment"); experiment != json.end() && experiment->is_string())
     state.experiment = experiment->get<std::string>();
+  // Later additions: a checkpoint may be without them. A NaN is written as null.
+  state.nan_iterations = json.contains("nan_iterations") ? integer("nan_iterations") : 0;
+  if (const auto loss = json.find("lm_loss"); loss != json.end() && loss->is_number())
+    state.lm_loss = loss->get<double>();
   return state;
 }
 
 void refuse_another_model(const CheckpointReader& checkpoint, const ModelConfig& model, DType compute,
-                          const FamilyRegistry& families) {
+                          const FamilyRegistry& families, Start start) {
   const Path file = checkpoint.folder() / "config.json";
   const ModelConfig saved = read_model_config(checkpoint.file("config.json"), file.string(), families);
   // Written by the same code: only what the models are can make a difference.
   const auto before = nlohmann::json::parse(write_model_config(saved, compute, families));
   const auto after = nlohmann::json::parse(write_model_config(model, compute, families));
-  constexpr std::array<std::string_view, 3> kHarmless = {"bos_token_id", "eos_token_id",
+  constexpr std::array<std::string_view, 4> kHarmless = {"bos_token_id", "eos_token_id", "initializer_range",
                                                          "max_position_embeddings"};
   for (const auto& [key, value] : after.items()) {
     if (std::find(kHarmless.begin(), kHarmless.end(), key) != kHarmless.end()) continue;
+    if (start == Start::kFinetuned && key.starts_with("rope_")) continue;
     const auto found = before.find(key);
     if (found != before.end() && *found == value) continue;
-    throw invalid(fmt::format("this run was saved by another model: {} is {} there, and {} in the experiment",
-                              key, found == before.end() ? "not set" : found->dump(), value.dump()),
+    throw invalid(fmt::format("it was saved by another model: {} is {} there, and {} in the experiment", key,
+                              found == before.end() ? "not set" : found->dump(), value.dump()),
                   fmt::format("restore the setting, or start another run (exp_name) with load: {}",
                               checkpoint.folder().string()))
         .at(file.string());
   }
+}
+
+bool has_optimizer_state(const CheckpointReader& checkpoint) {
+  const auto& tensors = checkpoint.manifest().tensors;
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const TensorRecord& record) { return record.part == TensorPart::kOptimizer; });
 }
 
 std::vector<SettingChange> changed_settings(std::string_view before, std::string_view after) {

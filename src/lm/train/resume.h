@@ -19,6 +19,7 @@ struct TrainerState {
   std::int64_t consumed_samples = 0;
   std::int64_t global_batch_size = 0;
   std::int64_t seed = 0;
+  std::int64_t nan_iterations = 0;  // steps whose loss or gradients were NaN or Inf, since the run began
   double lm_loss = 0;
   std::string experiment;  // config::to_yaml of the experiment that wrote it
 };
@@ -27,9 +28,14 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint);
 
 // Refuses a checkpoint whose model computes something else than `model`, naming the first key of config.json
 // that differs. Weights of the same shapes would load all the same, and the run would go on with another
-// model.
+// model. `kContinued`: the same run goes on. `kFinetuned`: a run begins from these weights, and may stretch
+// their context.
+enum class Start : std::uint8_t { kContinued, kFinetuned };
 void refuse_another_model(const CheckpointReader& checkpoint, const ModelConfig& model, DType compute,
-                          const FamilyRegistry& families);
+                          const FamilyRegistry& families, Start start);
+
+// Whether a checkpoint has optimizer state (no_save_optim leaves it out).
+bool has_optimizer_state(const CheckpointReader& checkpoint);
 
 // A setting that differs between two experiments as config::to_yaml writes them.
 struct SettingChange {

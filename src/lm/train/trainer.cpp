@@ -93,6 +93,11 @@ DeviceMemory memory_in_use(const engine::MemoryPlan& plan) {
   return {.label = "cpu", .used = static_cast<double>(plan.total()), .total = total};
 }
 
+// Model in the compute type; moments in fp32, and master weights where the model is narrower.
+std::int64_t checkpoint_bytes(std::int64_t parameters, DType compute, bool optimizer) {
+  return parameters * (size_of(compute) + (optimizer ? 8 + (compute == DType::kF32 ? 0 : 4) : 0));
+}
+
 HostBatch host_batch(const data::Batch& batch) { return {batch.tokens, batch.labels, batch.loss_mask}; }
 
 }  // namespace
@@ -173,9 +178,8 @@ TrainingForecast Trainer::forecast() {
   f.model_flops_per_step = training_flops(model, c.global_batch_size, c.seq_length);
   f.steps = c.train_iters;
   f.tokens_per_step = c.global_batch_size * c.seq_length;
-  // Model in the compute type; moments in fp32, and master weights where the model is narrower.
-  const std::int64_t bytes_per_parameter = settings.compute == DType::kBF16 ? 2 + 4 + 8 : 4 + 8;
-  f.checkpoint_bytes = f.step.parameters * bytes_per_parameter;
+  f.checkpoint_bytes = checkpoint_bytes(f.step.parameters, settings.compute, !c.no_save_optim);
+  f.snapshot_bytes = c.async_save ? f.checkpoint_bytes : 0;
   f.matmul_flops_per_second = turbo::measure_gemm_rate(rank.device(), settings.compute, 0.2);
   f.seconds = f.step.kernels.total_flops() / f.matmul_flops_per_second * static_cast<double>(f.steps);
   return f;
@@ -210,17 +214,19 @@ struct Trainer::Run {
  private:
   void load_or_initialize();
   void resume_from(const CheckpointReader& checkpoint);
+  void finetune_from(const CheckpointReader& checkpoint);
   // False: `stop` came first, and the step was left without a trace.
   bool train_step(const std::atomic<bool>& stop);
   // Empty: `stop` came first.
   std::optional<double> evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample,
                                  const std::atomic<bool>& stop);
   const data::Batch& next_batch();
+  std::optional<std::string> newest_checkpoint() const;
   void save();
-  std::vector<Snapshot::Blob> model_files() const;
+  std::vector<Snapshot::Blob> make_model_files() const;
   std::string trainer_state() const;
 
-  std::optional<RunLock> lock;
+  std::optional<RunLock> lock, checkpoints_lock;
   data::Datasets datasets;
   std::unique_ptr<engine::Rank> rank;
   std::unique_ptr<TrainingSession> session;
@@ -230,8 +236,11 @@ struct Trainer::Run {
   std::unique_ptr<ThroughputMeter> meter;
   std::unique_ptr<data::BatchLoader> loader;
   engine::MemoryPlan memory;
-  std::int64_t iteration = 0;  // completed steps
+  std::int64_t iteration = 0;        // completed steps
+  std::int64_t first_iteration = 0;  // completed when this process began
   std::int64_t last_saved = -1;
+  std::int64_t nan_iterations = 0;
+  std::vector<Snapshot::Blob> model_files;  // of every checkpoint, beside the weights
   double step_began = 0, wait_before = 0;
   StepResult result;
 };
@@ -280,6 +289,13 @@ void Trainer::Run::prepare() {
       rank->device().description(), static_cast<double>(measured.parameters) / 1e6,
       static_cast<double>(memory.persistent) / kMiB, static_cast<double>(memory.stash) / kMiB,
       static_cast<double>(memory.scratch) / kMiB);
+  if (c.async_save) {
+    log.info(
+        "saving in the background will hold a copy of the checkpoint: {:.0f} MiB (async_save=false needs "
+        "none)",
+        static_cast<double>(checkpoint_bytes(measured.parameters, settings.compute, !c.no_save_optim)) /
+            kMiB);
+  }
   rank->reserve(memory);
   session = std::make_unique<TrainingSession>(*rank, settings, families);
   reader = std::make_unique<DeviceReader>(*rank);
@@ -287,7 +303,10 @@ void Trainer::Run::prepare() {
 
   const Path root = checkpoint_root_of(e);
   make_folders(root);
+  if (c.save) checkpoints_lock.emplace(root);  // it may belong to several experiments
   CheckpointRoot(root).recover();
+  model_files = make_model_files();
+  first_iteration = iteration;
   writer = std::make_unique<AsyncWriter>(root, SaveOptions{.keep_last = static_cast<int>(c.keep_latest)});
   monitor = std::make_unique<TrainingMonitor>(
       folder,
@@ -302,6 +321,7 @@ void Trainer::Run::prepare() {
       .peak_flops_per_device = turbo::measure_gemm_rate(rank->device(), settings.compute, 0.1),
       .avg_skip_iterations = static_cast<int>(c.log_avg_skip_iterations),
       .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
+  if (iteration >= c.train_iters) return;
   loader = std::make_unique<data::BatchLoader>(
       *datasets.train,
       data::BatchLoaderOptions{.micro_batch_size = c.micro_batch_size,
@@ -311,6 +331,11 @@ void Trainer::Run::prepare() {
 
 TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   const double began = now();
+  if (iteration >= c.train_iters && iteration > 0) {
+    TrainingSummary done{.first_step = iteration, .last_step = iteration, .last_loss = result.loss};
+    done.checkpoint = newest_checkpoint();
+    return done;
+  }
   TrainingSummary summary{.first_step = iteration, .last_step = iteration};
   const std::int64_t evaluated_samples = c.eval_iters * c.global_batch_size;
   bool evaluated = false;
@@ -348,9 +373,14 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   summary.last_step = iteration;
   summary.last_loss = result.loss;
   summary.seconds = now() - began;
-  const CheckpointRoot checkpoints(checkpoint_root_of(e));
-  if (const auto saved = checkpoints.latest()) summary.checkpoint = checkpoints.folder(*saved).string();
+  summary.checkpoint = newest_checkpoint();
   return summary;
+}
+
+std::optional<std::string> Trainer::Run::newest_checkpoint() const {
+  const CheckpointRoot checkpoints(checkpoint_root_of(e));
+  const auto saved = checkpoints.latest();
+  return saved ? std::optional(checkpoints.folder(*saved).string()) : std::nullopt;
 }
 
 void Trainer::Run::load_or_initialize() {
@@ -371,7 +401,7 @@ void Trainer::Run::load_or_initialize() {
   const Path load = *c.load;
   if (Env::posix().status(load / Manifest::kFileName)) {
     const CheckpointReader checkpoint = CheckpointReader::open(load);
-    c.finetune ? load_checkpoint(checkpoint, session->store(), *rank, false) : resume_from(checkpoint);
+    c.finetune ? finetune_from(checkpoint) : resume_from(checkpoint);
   } else if (Env::posix().status(load / "config.json")) {
     load_weights(SafetensorsFolder::open(load), session->store(), *rank);
   } else {
@@ -380,14 +410,19 @@ void Trainer::Run::load_or_initialize() {
       throw e.error_for("load", "there is neither a model nor a checkpoint in " + load.string(),
                         "a model folder has config.json and *.safetensors; a checkpoint has manifest.json");
     }
-    c.finetune ? load_checkpoint(*point.reader, session->store(), *rank, false) : resume_from(*point.reader);
+    c.finetune ? finetune_from(*point.reader) : resume_from(*point.reader);
   }
   log.info("weights loaded from {}", load.string());
 }
 
+void Trainer::Run::finetune_from(const CheckpointReader& checkpoint) {
+  refuse_another_model(checkpoint, model, settings.compute, families, Start::kFinetuned);
+  load_checkpoint(checkpoint, session->store(), *rank, false);
+}
+
 void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
   const TrainerState state = read_trainer_state(checkpoint);
-  refuse_another_model(checkpoint, model, settings.compute, families);
+  refuse_another_model(checkpoint, model, settings.compute, families, Start::kContinued);
   if (state.global_batch_size != c.global_batch_size) {
     // The place in the data is steps times batch; with another batch it would be another place.
     throw e.error_for("global_batch_size",
@@ -395,8 +430,15 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
                                   state.global_batch_size, c.global_batch_size),
                       "keep it, or start another run (exp_name) with load: " + checkpoint.folder().string());
   }
-  load_checkpoint(checkpoint, session->store(), *rank, !c.no_load_optim);
+  const bool optimizer = !c.no_load_optim && has_optimizer_state(checkpoint);
+  if (!optimizer && !c.no_load_optim) {
+    log.warning("{} has no optimizer state (no_save_optim): its moments start from zero",
+                checkpoint.folder().string());
+  }
+  load_checkpoint(checkpoint, session->store(), *rank, optimizer);
   iteration = last_saved = checkpoint.iteration();
+  nan_iterations = state.nan_iterations;
+  result.loss = state.lm_loss;
   log.info("continuing from {} (iteration {})", checkpoint.folder().string(), iteration);
   for (const SettingChange& change : changed_settings(state.experiment, config::to_yaml(e))) {
     const std::string text = fmt::format("{} was {}, and is {} from here on", change.key,
@@ -421,6 +463,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   step.finish_gradients();
   result = step.result();
   const bool finite = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
+  if (!finite) ++nan_iterations;
   if (c.check_for_nan_in_loss_and_grad && !finite) {
     const bool loss = !std::isfinite(result.loss);
     std::string first = step.find_non_finite();
@@ -446,7 +489,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
                          .learning_rate = learning_rate,
                          .lm_loss = result.loss,
                          .grad_norm = result.gradient_norm,
-                         .nan_iterations = 0};
+                         .nan_iterations = nan_iterations};
   record.memory = memory_in_use(memory);
   record.throughput = meter->update(iteration,
                                     {.seconds = ended - step_began,
@@ -464,8 +507,14 @@ const data::Batch& Trainer::Run::next_batch() {
     return loader->next();
   } catch (const Error&) {
     // Something is wrong with the data, not with what was learned from it.
-    save();
-    writer->wait();
+    if (iteration > first_iteration) {
+      try {
+        save();
+        writer->wait();
+      } catch (const Error& second) {
+        log.error("{}", second.what());
+      }
+    }
     throw;
   }
 }
@@ -491,10 +540,11 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
   return loss;
 }
 
-std::vector<Snapshot::Blob> Trainer::Run::model_files() const {
+std::vector<Snapshot::Blob> Trainer::Run::make_model_files() const {
   std::vector<Snapshot::Blob> files{{"config.json", write_model_config(model, settings.compute, families)}};
   // The tokenizer belongs to the model folder; kinds without a Hugging Face form (null, byte) are left out.
   const Path scratch = folder.root() / ".tokenizer";
+  remove_tree(scratch);
   try {
     make_folders(scratch);
     tokenizer->save(scratch);
@@ -512,6 +562,7 @@ std::string Trainer::Run::trainer_state() const {
                               .consumed_samples = iteration * c.global_batch_size,
                               .global_batch_size = c.global_batch_size,
                               .seed = c.seed,
+                              .nan_iterations = nan_iterations,
                               .lm_loss = result.loss,
                               .experiment = config::to_yaml(e)});
 }
@@ -523,11 +574,13 @@ void Trainer::Run::save() {
   monitor->sync();
   Snapshot snapshot;
   snapshot.iteration = iteration;
-  snapshot.files = model_files();
+  snapshot.files = model_files;
   snapshot.trainer_state = trainer_state();
   snapshot.model = model_sources(session->store(), *reader);
   if (!c.no_save_optim) snapshot.optimizer = optimizer_sources(session->store(), *reader);
-  writer->save(std::move(snapshot));
+  // Waiting for the files makes a copy needless: nothing changes meanwhile.
+  writer->save(std::move(snapshot),
+               c.async_save ? AsyncWriter::Sources::kLive : AsyncWriter::Sources::kStable);
   last_saved = iteration;
   if (!c.async_save) writer->wait();
   log.info("saving iteration {}: training held for {:.1f} ms", iteration, 1e3 * (now() - began));

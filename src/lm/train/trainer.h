@@ -28,6 +28,7 @@ struct TrainingForecast {
   double model_flops_per_step = 0;  // training_flops of the global batch
   std::int64_t steps = 0, tokens_per_step = 0;
   std::int64_t checkpoint_bytes = 0;   // one checkpoint on disk
+  std::int64_t snapshot_bytes = 0;     // host memory for its copy while it is written (async_save)
   double matmul_flops_per_second = 0;  // measured for a moment on this machine
   double seconds = 0;                  // a guess of the whole run's time: the products at the rate above
 };

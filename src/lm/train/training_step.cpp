@@ -17,13 +17,14 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::ParameterStore& store, co
       optimizer_(optimizer),
       settings_(settings),
       queue_(settings.weight_gradients),
-      tape_(rank.context(), rank.stash()),
-      staging_(settings.microbatches) {
+      tape_(rank.context(), rank.stash()) {
   auto scalar = [&](DType dtype) {
     return Tensor(rank.persistent().allocate(size_of(dtype)).address, dtype, {1});
   };
   loss_ = scalar(DType::kF32);
   non_finite_ = scalar(DType::kI32);
+  if (rank.measuring()) return;
+  staging_.resize(settings.microbatches);
   positions_.resize(settings.micro_batch * settings.sequence);
   for (std::size_t t = 0; t < positions_.size(); ++t) {
     positions_[t] = static_cast<std::int32_t>(static_cast<std::int64_t>(t) % settings.sequence);

@@ -75,8 +75,8 @@ struct ReferenceBatch {
   std::vector<float> mask;
 
   ReferenceBatch(const TensorView& ids, std::int64_t vocab, const std::string& where) {
-    if (ids.dtype != DType::kI64 || ids.shape.size() != 2 || ids.shape[1] < 2) {
-      throw invalid("input_ids must be int64 [batch, sequence >= 2]").at(where);
+    if (ids.dtype != DType::kI64 || ids.shape.size() != 2 || ids.shape[0] < 1 || ids.shape[1] < 2) {
+      throw invalid("input_ids must be int64 [batch >= 1, sequence >= 2]").at(where);
     }
     batch = ids.shape[0];
     sequence = ids.shape[1];

@@ -143,6 +143,19 @@ TEST(RopeTable, StretchesLongWavelengthsOnly) {
   EXPECT_NEAR(sin_b[31] * 8.0F, sin_a[31], 1e-7);  // the slowest is divided by the factor (sin x = x there)
 }
 
+TEST(ModelConfig, RefusesSizesWhoseProductsWrap) {
+  json root = small_llama();
+  root["hidden_size"] = root["num_attention_heads"] = root["num_key_value_heads"] = root["head_dim"] = 1
+                                                                                                       << 26;
+  try {
+    read(root);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_NE(std::string(error.what()).find("parameters"), std::string::npos) << error.what();
+  }
+}
+
 TEST(RopeTable, YarnScalesTheAmplitude) {
   json root = small_llama();
   root["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 40.0}, {"original_max_position_embeddings", 32}};

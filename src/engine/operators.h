@@ -55,10 +55,16 @@ struct KvCacheLayer {
   std::int64_t capacity = 0;
   std::int64_t length = 0;  // tokens present before this call, the same for every sequence
 };
+struct AttentionOptions {
+  // Inference only: the new keys and values are appended, and everything so far is attended to.
+  KvCacheLayer* cache = nullptr;
+  // [T] int32: sequences packed from several documents (turbo/attention/attention.h). Not with a cache.
+  Value first_key = {};
+  Parameter* sinks = nullptr;  // [heads]
+};
 // Causal grouped-query attention over a fused projection [T, heads*head_dim + kv_heads*(head_dim +
-// value_dim)]. With a cache (inference only) the new keys and values are appended and everything so far is
-// attended to. `shape.seq_k` and `shape.capacity_k` are set here.
-Value attention(const Value& qkv, turbo::AttentionShape shape, KvCacheLayer* cache = nullptr);
+// value_dim)] -> [T, heads*value_dim]. `shape.seq_k` and `shape.capacity_k` are set here.
+Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOptions& options = {});
 
 // silu(gate) * up: [T, 2*ffn] -> [T, ffn].
 Value swiglu(const Value& gate_up);

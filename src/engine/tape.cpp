@@ -145,6 +145,7 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
   std::memcpy(entry.attributes.data(), attributes, attribute_bytes);
   bool differentiable = parameter && parameter->trainable;
   for (const Value* v : inputs) {
+    if (!v) continue;
     entry.inputs[entry.input_count++] = v->slot_;
     differentiable = differentiable || slots_[v->slot_].differentiable;
   }

@@ -64,6 +64,7 @@ class Value {
 struct Saves {
   std::uint8_t inputs = 0, outputs = 0;
 };
+constexpr std::uint8_t bit(int i) { return static_cast<std::uint8_t>(1U << i); }
 
 // A training operator: stateless functions over one entry of a tape.
 struct Operator {
@@ -103,6 +104,7 @@ class Step {
   Tensor out(int i) const;
   // Input i, or output i when that has taken over its memory (operators that run in place).
   Tensor in_or_out(int i) const;
+  bool has_parameter() const { return entry().parameter != nullptr; }
   Parameter& parameter() const;
   Tensor weight() const { return parameter().value; }
   template <class T>
@@ -181,6 +183,7 @@ class Tape {
     Shape shape;
     bool differentiable = true;
   };
+  // A null input at the end stands for one that the call does without.
   template <class Attributes>
   std::array<Value, Entry::kMaxOutputs> record(const Operator& op, std::initializer_list<const Value*> inputs,
                                                Parameter* parameter, std::initializer_list<Output> outputs,

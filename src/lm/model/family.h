@@ -27,6 +27,8 @@ struct BlockInputs {
   engine::Value positions;   // [T] int32
   Tensor rope_table;         // see turbo/rope/rope.h
   KvCache* cache = nullptr;  // generation only
+  engine::Value
+      first_key;  // [T] int32, sequences packed from documents (turbo/attention/attention.h); empty: none
 };
 
 // One block of a decoder. Stateless but for its parameters, which live in the store.

@@ -49,7 +49,7 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
 Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
   if (chunk == 0) x = embedding(in.tokens, *embedding_);
   engine::Residual stream{std::move(x), {}};
-  const BlockInputs block_inputs{in.batch, in.sequence, in.positions, rope_table_, in.cache};
+  const BlockInputs block_inputs{in.batch, in.sequence, in.positions, rope_table_, in.cache, in.first_key};
   for (std::int64_t i = first_block_[chunk]; i < first_block_[chunk + 1]; ++i) {
     blocks_[i]->forward(stream, block_inputs);
   }

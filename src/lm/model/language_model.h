@@ -23,6 +23,7 @@ struct ModelInputs {
   engine::Value labels = {};     // [T] int32; for the loss only
   engine::Value weights = {};    // [T] fp32; for the loss only
   KvCache* cache = nullptr;      // generation only
+  engine::Value first_key = {};  // [T] int32: where each token's document begins in its sequence; empty: at 0
 };
 
 class LanguageModel {

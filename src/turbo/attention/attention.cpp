@@ -8,7 +8,7 @@ namespace {
 [[maybe_unused]] bool valid(const AttentionShape& s) {
   return s.batch >= 0 && s.seq_q >= 0 && s.seq_k >= s.seq_q && s.capacity_k >= s.seq_k && s.kv_heads > 0 &&
          s.heads > 0 && s.heads % s.kv_heads == 0 && s.head_dim > 0 && s.value_dim > 0 && s.scale > 0 &&
-         s.window >= 0;
+         s.window >= 0 && s.chunk >= 0;
 }
 
 [[maybe_unused]] bool valid_strides(const AttentionShape& s, std::int64_t q, std::int64_t k, std::int64_t v) {
@@ -20,14 +20,20 @@ namespace {
          std::all_of(others.begin(), others.end(), [type](DType other) { return other == type; });
 }
 
-// Pairs of query and key that are not masked, per head and sequence. The sum over queries at positions p of
-// the keys in (p - window, p] or (p - window, seq_k).
+[[maybe_unused]] bool valid_documents(const AttentionShape& s, const Tensor& first_key) {
+  return first_key.absent() || (first_key.dtype == DType::kI32 && s.causal && s.seq_k == s.seq_q &&
+                                first_key.elements() == s.batch * s.seq_q);
+}
+
+// Pairs of query and key that are not masked, per head and sequence.
 double visible_pairs(const AttentionShape& s) {
   double pairs = 0;
   for (std::int64_t i = 0; i < s.seq_q; ++i) {
     const std::int64_t position = s.seq_k - s.seq_q + i;
-    const std::int64_t first = s.window > 0 ? std::max<std::int64_t>(0, position - s.window + 1) : 0;
-    pairs += static_cast<double>((s.causal ? position + 1 : s.seq_k) - first);
+    const std::int64_t chunk_begin = s.chunk > 0 ? position / s.chunk * s.chunk : 0;
+    const std::int64_t chunk_end = s.chunk > 0 ? std::min(chunk_begin + s.chunk, s.seq_k) : s.seq_k;
+    const std::int64_t first = s.window > 0 ? std::max(chunk_begin, position - s.window + 1) : chunk_begin;
+    pairs += static_cast<double>((s.causal ? position + 1 : chunk_end) - first);
   }
   return pairs;
 }
@@ -40,6 +46,8 @@ double forward_flops(const AttentionShape& s) {
 
 void AttentionForward::check() const {
   assert(valid(shape) && valid_strides(shape, q_stride, k_stride, v_stride));
+  assert(valid_documents(shape, first_key));
+  assert(sinks.absent() || (sinks.dtype == q.dtype && sinks.elements() == shape.heads));
   assert(float_types(q.dtype, {k.dtype, v.dtype, out.dtype}));
   assert(out.elements() == shape.batch * shape.seq_q * shape.heads * shape.value_dim);
   assert(lse.absent() || lse.dtype == DType::kF32);
@@ -51,6 +59,7 @@ double AttentionForward::flops() const { return forward_flops(shape); }
 void AttentionBackward::check() const {
   assert(valid(shape) && shape.seq_k == shape.seq_q && shape.capacity_k == shape.seq_k);
   assert(valid_strides(shape, q_stride, k_stride, v_stride));
+  assert(valid_documents(shape, first_key));
   assert(valid_strides(shape, d_q_stride, d_k_stride, d_v_stride));
   assert(float_types(q.dtype, {k.dtype, v.dtype, out.dtype, d_out.dtype, d_q.dtype, d_k.dtype, d_v.dtype}));
   assert(out.elements() == shape.batch * shape.seq_q * shape.heads * shape.value_dim);
@@ -59,5 +68,12 @@ void AttentionBackward::check() const {
 }
 
 double AttentionBackward::flops() const { return 2.5 * forward_flops(shape); }
+
+void AttentionBackwardSinks::check() const {
+  assert(float_types(out.dtype, {d_out.dtype, sinks.dtype}));
+  assert(out.cols() == heads * value_dim && d_out.elements() == out.elements());
+  assert(lse.dtype == DType::kF32 && lse.elements() == heads * out.rows());
+  assert(sinks.elements() == heads && d_sinks.dtype == DType::kF32 && d_sinks.elements() == heads);
+}
 
 }  // namespace primus::turbo

@@ -3,6 +3,13 @@
 //
 // Operands are row-strided views so that q, k and v may be column slices of one fused projection: a row is
 // one token, and *_stride counts elements from one token to the next.
+//
+// What a query at position p of its sequence sees: keys up to p (causal), of the last `window` positions, of
+// its own chunk of `chunk` positions (Llama 4), and, where a sequence is packed from several documents, from
+// first_key[p] on. Tiles of keys that no query of a tile sees cost nothing.
+//
+// Sinks (GPT-OSS) are one learned logit per query head that takes part in the softmax and has no value:
+// probabilities of a query then sum to less than one.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -22,6 +29,7 @@ struct AttentionShape {
   float scale;             // multiplies q·k
   bool causal;             // a query sees keys up to its own position
   std::int64_t window;     // > 0: and only the last `window` of them; 0: all
+  std::int64_t chunk = 0;  // > 0: and only keys of its own chunk, [p / chunk * chunk, ...); 0: all
 };
 
 struct AttentionForward {
@@ -29,11 +37,15 @@ struct AttentionForward {
   AttentionShape shape;
   Tensor q, k, v;  // first element of each; shape gives the rest
   std::int64_t q_stride, k_stride, v_stride;
-  Tensor out;  // [batch*seq_q, heads*value_dim], contiguous
-  Tensor lse;  // [heads, batch*seq_q] fp32: log-sum-exp of the scaled scores; absent when no backward follows
+  Tensor first_key;  // [batch*seq_q] int32, the first position of its own sequence that a query may see,
+                     // non-decreasing along a sequence; absent: 0. Causal shapes with seq_k == seq_q only
+  Tensor sinks;      // [heads] in q's type; absent: none
+  Tensor out;        // [batch*seq_q, heads*value_dim], contiguous
+  Tensor lse;  // [heads, batch*seq_q] fp32: log-sum-exp of the scaled scores, and the sink; absent when no
+               // backward follows
   Tensor workspace;
   void check() const;
-  double flops() const;  // causal pairs only
+  double flops() const;  // visible pairs only, except that documents are not known here
 };
 
 struct AttentionBackward {
@@ -41,12 +53,25 @@ struct AttentionBackward {
   AttentionShape shape;  // seq_k == seq_q == capacity_k
   Tensor q, k, v;
   std::int64_t q_stride, k_stride, v_stride;
+  Tensor first_key;        // as in the forward; what sinks did is in lse
   Tensor out, lse, d_out;  // as the forward wrote them; d_out like out
   Tensor d_q, d_k, d_v;    // strided like q, k, v; assigned
   std::int64_t d_q_stride, d_k_stride, d_v_stride;
   Tensor workspace;
   void check() const;
   double flops() const;  // 2.5 x the forward: five products against two
+};
+
+// d_sinks[h] (+)= -sum over tokens of exp(sinks[h] - lse) * (out · d_out), in the order of the tokens.
+struct AttentionBackwardSinks {
+  static constexpr KernelId kId = KernelId::kAttentionBackwardSinks;
+  std::int64_t heads, value_dim;
+  Tensor sinks;            // [heads]
+  Tensor out, lse, d_out;  // as above
+  Tensor d_sinks;          // [heads] fp32
+  bool accumulate;
+  void check() const;
+  double flops() const { return 0; }
 };
 
 }  // namespace primus::turbo

@@ -6,6 +6,7 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 void register_attention(KernelTable& table) {
   table.add<AttentionForward, CpuContext, &attention_forward, &attention_forward_workspace>();
   table.add<AttentionBackward, CpuContext, &attention_backward, &attention_backward_workspace>();
+  table.add<AttentionBackwardSinks, CpuContext, &attention_backward_sinks>();
 }
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

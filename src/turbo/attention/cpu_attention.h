@@ -12,6 +12,7 @@ void attention_forward(CpuContext& context, const AttentionForward& call);
 std::int64_t attention_forward_workspace(CpuContext& context, const AttentionForward& call);
 void attention_backward(CpuContext& context, const AttentionBackward& call);
 std::int64_t attention_backward_workspace(CpuContext& context, const AttentionBackward& call);
+void attention_backward_sinks(CpuContext& context, const AttentionBackwardSinks& call);
 
 // Forward for so few queries that reading the keys is all there is to it: decoding with a cache.
 bool is_decode(const AttentionShape& shape);

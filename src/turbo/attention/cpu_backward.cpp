@@ -18,8 +18,9 @@ struct BackwardOperands {
   using T = typename Tiles::Source;
   Operand<const T> q, k, v, out, d_out;
   Operand<T> d_q, d_k, d_v;
-  const float* lse;  // [heads, batch * seq]
-  float* delta;      // likewise: the dot product of out and d_out
+  const float* lse;               // [heads, batch * seq]
+  float* delta;                   // likewise: the dot product of out and d_out
+  const std::int32_t* first_key;  // [batch * seq] or null
 };
 
 // The packed keys and values of one (sequence, key/value head), and sums of their gradients.
@@ -147,22 +148,25 @@ class Backward {
   }
 
   template <bool kKeyGradients, bool kQueryGradients>
-  void add(const BackwardKeys<Tiles>& keys, const Queries& queries, std::int64_t key_tile) const {
-    for_each_strip(s, queries, key_tile, Tiles::kLaneBlock, Tiles::kKeyBlock, [&](const Strip& strip) {
-      tiles_.score(strip, s.head_dim, keys.keys(key_tile), queries_, scores_);
-      tiles_.score(strip, s.value_dim, keys.values(key_tile), d_outs_, d_probabilities_);
-      mask_scores(s, queries, key_tile, strip, scores_);
-      score_gradients<kKeyGradients, kQueryGradients>(strip);
-      if constexpr (kKeyGradients) {
-        tiles_.add_by_key(strip, s.value_dim, probabilities_, d_out_columns_, keys.d_values(),
-                          key_tile * kTile, keys.rows());
-        tiles_.add_by_key(strip, s.head_dim, d_scores_, query_columns_, keys.d_keys(), key_tile * kTile,
-                          keys.rows());
-      }
-      if constexpr (kQueryGradients) {
-        tiles_.add_transposed(strip, s.head_dim, keys.transposed_keys(key_tile), d_scores_right_, d_queries_);
-      }
-    });
+  void add(const BackwardKeys<Tiles>& keys, const Visibility& visibility, const Queries& queries,
+           std::int64_t key_tile) const {
+    for_each_strip(visibility, queries, key_tile, Tiles::kLaneBlock, Tiles::kKeyBlock,
+                   [&](const Strip& strip) {
+                     tiles_.score(strip, s.head_dim, keys.keys(key_tile), queries_, scores_);
+                     tiles_.score(strip, s.value_dim, keys.values(key_tile), d_outs_, d_probabilities_);
+                     mask_scores(visibility, queries, key_tile, strip, scores_);
+                     score_gradients<kKeyGradients, kQueryGradients>(strip);
+                     if constexpr (kKeyGradients) {
+                       tiles_.add_by_key(strip, s.value_dim, probabilities_, d_out_columns_, keys.d_values(),
+                                         key_tile * kTile, keys.rows());
+                       tiles_.add_by_key(strip, s.head_dim, d_scores_, query_columns_, keys.d_keys(),
+                                         key_tile * kTile, keys.rows());
+                     }
+                     if constexpr (kQueryGradients) {
+                       tiles_.add_transposed(strip, s.head_dim, keys.transposed_keys(key_tile),
+                                             d_scores_right_, d_queries_);
+                     }
+                   });
   }
 
   void store(const BackwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t head,
@@ -237,13 +241,14 @@ void run_backward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s
     plan.for_each(pool, s.kv_heads, 1,
                   [&](const Worker& worker, int thread, Index sequence, Index kv_head, Index) {
                     const BackwardKeys<Tiles> keys = plan.keys(thread);
+                    const Visibility visibility(s, x.first_key, sequence);
                     for (Index t = 0; t < key_tiles; ++t) keys.pack(x, sequence, kv_head, t), keys.clear(t);
                     for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
                       for (Index i = 0; i < query_tiles; ++i) {
-                        const Queries queries = query_tile(s, i);
+                        const Queries queries = visibility.tile(i);
                         worker.load(x, sequence, head, queries);
                         for (Index t = queries.first_key_tile(); t < queries.end_key_tile(); ++t) {
-                          worker.template add<true, true>(keys, queries, t);
+                          worker.template add<true, true>(keys, visibility, queries, t);
                         }
                         worker.store(x, sequence, head, queries);
                       }
@@ -264,12 +269,13 @@ void run_backward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s
   plan.for_each(pool, s.kv_heads, key_tiles,
                 [&](const Worker& worker, int, Index sequence, Index kv_head, Index tile) {
                   const BackwardKeys<Tiles> keys = keys_of(sequence, kv_head);
+                  const Visibility visibility(s, x.first_key, sequence);
                   for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
                     for (Index i = 0; i < query_tiles; ++i) {
-                      const Queries queries = query_tile(s, i);
+                      const Queries queries = visibility.tile(i);
                       if (tile < queries.first_key_tile() || tile >= queries.end_key_tile()) continue;
                       worker.load(x, sequence, head, queries);
-                      worker.template add<true, false>(keys, queries, tile);
+                      worker.template add<true, false>(keys, visibility, queries, tile);
                     }
                   }
                   keys.store(x, sequence, kv_head, tile);
@@ -277,10 +283,11 @@ void run_backward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s
   plan.for_each(pool, s.heads, query_tiles,
                 [&](const Worker& worker, int, Index sequence, Index head, Index tile) {
                   const BackwardKeys<Tiles> keys = keys_of(sequence, head / group);
-                  const Queries queries = query_tile(s, query_tiles - 1 - tile);
+                  const Visibility visibility(s, x.first_key, sequence);
+                  const Queries queries = visibility.tile(query_tiles - 1 - tile);
                   worker.load(x, sequence, head, queries);
                   for (Index t = queries.first_key_tile(); t < queries.end_key_tile(); ++t) {
-                    worker.template add<false, true>(keys, queries, t);
+                    worker.template add<false, true>(keys, visibility, queries, t);
                   }
                   worker.store(x, sequence, head, queries);
                 });
@@ -312,7 +319,8 @@ void attention_backward(CpuContext& context, const AttentionBackward& call) {
         {context.data<T>(call.d_k), call.d_k_stride, s.head_dim, s.seq_k},
         {context.data<T>(call.d_v), call.d_v_stride, s.value_dim, s.seq_k},
         context.data<const float>(call.lse),
-        reinterpret_cast<float*>(workspace)};
+        reinterpret_cast<float*>(workspace),
+        call.first_key.absent() ? nullptr : context.data<const std::int32_t>(call.first_key)};
     compute_delta(context, s, operands);
     run_backward(context.pool(), engine, s, operands, workspace + delta_bytes(s));
   });
@@ -323,6 +331,33 @@ std::int64_t attention_backward_workspace(CpuContext& context, const AttentionBa
     using Tiles = std::decay_t<decltype(engine)>;
     return delta_bytes(call.shape) +
            BackwardPlan<Tiles>(engine, call.shape, context.pool().size(), nullptr).bytes();
+  });
+}
+
+void attention_backward_sinks(CpuContext& context, const AttentionBackwardSinks& call) {
+  with_float_type(call.out.dtype, [&](auto type) {
+    using T = decltype(type);
+    const std::int64_t tokens = call.out.rows(), dim = call.value_dim, width = call.heads * dim;
+    const T* sinks = context.data<const T>(call.sinks);
+    float* d_sinks = context.data<float>(call.d_sinks);
+    parallel_ranges(
+        context, call.heads, 2 * tokens * dim * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t head = begin; head < end; ++head) {
+            const T* out = context.data<const T>(call.out) + head * dim;
+            const T* d_out = context.data<const T>(call.d_out) + head * dim;
+            const float* lse = context.data<const float>(call.lse) + head * tokens;
+            const float sink = to_float(sinks[head]);
+            double sum = 0;
+            for (std::int64_t row = 0; row < tokens; ++row) {
+              const T *o = out + row * width, *d_o = d_out + row * width;
+              const float delta =
+                  sum_terms(dim, [=](std::int64_t c) { return to_float(o[c]) * to_float(d_o[c]); });
+              sum -= static_cast<double>(exp2_flushed((sink - lse[row]) * kLog2E) * delta);
+            }
+            d_sinks[head] =
+                static_cast<float>(call.accumulate ? static_cast<double>(d_sinks[head]) + sum : sum);
+          }
+        });
   });
 }
 

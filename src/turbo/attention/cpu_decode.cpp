@@ -22,7 +22,7 @@ struct Rows {
 };
 
 // Keys that any query sees, in chunks.
-Range visible_to_any(const AttentionShape& s) { return queries_between(s, 0, s.seq_q).any; }
+Range visible_to_any(const AttentionShape& s) { return Visibility(s, nullptr, 0).between(0, s.seq_q).any; }
 std::int64_t chunks(const AttentionShape& s) {
   const Range range = visible_to_any(s);
   return (range.size() + kChunk - 1) / kChunk;
@@ -51,12 +51,12 @@ float dot(const T* a, const T* b, std::int64_t n) {
 
 template <class T>
 void attend_chunk(const AttentionShape& s, const Operand<const T>& q, const Operand<const T>& k,
-                  const Operand<const T>& v, std::int64_t sequence, std::int64_t kv_head, Range keys,
-                  const Partials& partials, std::int64_t chunk) {
+                  const Operand<const T>& v, const Visibility& visibility, std::int64_t sequence,
+                  std::int64_t kv_head, Range keys, const Partials& partials, std::int64_t chunk) {
   const Rows rows(s);
   const float scale = s.scale * kLog2E;
   for (std::int64_t row = 0; row < rows.count; ++row) {
-    const Range visible = visible_keys(s, rows.query(row));
+    const Range visible = visibility.keys(rows.query(row));
     const Range seen{std::max(keys.begin, visible.begin), std::min(keys.end, visible.end)};
     const T* query = q.at(sequence, rows.head(kv_head, row), rows.query(row));
     const Partial partial = partials.at(sequence * s.kv_heads + kv_head, row, chunk);
@@ -87,14 +87,15 @@ void attend_chunk(const AttentionShape& s, const Operand<const T>& q, const Oper
 
 template <class T>
 void merge_row(const AttentionShape& s, const Partials& partials, std::int64_t head_index, std::int64_t row,
-               T* out, float* lse) {
+               const T* sink, T* out, float* lse) {
   const Partial total = partials.at(head_index, row, 0);
-  float max = *total.max;
-  for (std::int64_t chunk = 1; chunk < partials.chunk_count; ++chunk) {
+  const float sink_score = sink ? to_float(*sink) * kLog2E : 0.0F;
+  float max = sink ? sink_score : *total.max;
+  for (std::int64_t chunk = 0; chunk < partials.chunk_count; ++chunk) {
     const float other = *partials.at(head_index, row, chunk).max;
     max = other > max ? other : max;
   }
-  float sum = 0;
+  float sum = sink ? exp2_flushed(sink_score - max) : 0.0F;
   for (std::int64_t chunk = 0; chunk < partials.chunk_count; ++chunk) {
     const Partial part = partials.at(head_index, row, chunk);
     const float weight = exp2_flushed(*part.max - max);
@@ -126,6 +127,7 @@ void attention_decode(CpuContext& context, const AttentionForward& call) {
     const Operand<const T> k{context.data<const T>(call.k), call.k_stride, s.head_dim, s.capacity_k};
     const Operand<const T> v{context.data<const T>(call.v), call.v_stride, s.value_dim, s.capacity_k};
     const Operand<T> out{context.data<T>(call.out), s.heads * s.value_dim, s.value_dim, s.seq_q};
+    const T* sinks = call.sinks.absent() ? nullptr : context.data<const T>(call.sinks);
     const Range range = visible_to_any(s);
     const std::int64_t all_heads = s.batch * s.kv_heads;
     context.pool().parallel_for(
@@ -133,8 +135,8 @@ void attention_decode(CpuContext& context, const AttentionForward& call) {
           const std::int64_t chunk = item / all_heads, sequence = item % all_heads / s.kv_heads,
                              kv_head = item % s.kv_heads;
           const std::int64_t begin = range.begin + chunk * kChunk;
-          attend_chunk(s, q, k, v, sequence, kv_head, {begin, std::min(begin + kChunk, range.end)}, partials,
-                       chunk);
+          attend_chunk(s, q, k, v, {s, nullptr, sequence}, sequence, kv_head,
+                       {begin, std::min(begin + kChunk, range.end)}, partials, chunk);
         });
     parallel_ranges(context, all_heads * rows.count, partials.chunk_count * partials.row_floats() * 4,
                     [&](std::int64_t begin, std::int64_t end) {
@@ -142,7 +144,8 @@ void attention_decode(CpuContext& context, const AttentionForward& call) {
                         const std::int64_t head_index = item / rows.count, row = item % rows.count;
                         const std::int64_t sequence = head_index / s.kv_heads, query = rows.query(row);
                         const std::int64_t head = rows.head(head_index % s.kv_heads, row);
-                        merge_row(s, partials, head_index, row, out.at(sequence, head, query),
+                        merge_row(s, partials, head_index, row, sinks ? sinks + head : nullptr,
+                                  out.at(sequence, head, query),
                                   lse ? lse + (head * s.batch + sequence) * s.seq_q + query : nullptr);
                       }
                     });

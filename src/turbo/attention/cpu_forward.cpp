@@ -14,7 +14,9 @@ struct ForwardOperands {
   using T = typename Tiles::Source;
   Operand<const T> q, k, v;
   Operand<T> out;
-  float* lse;  // [heads, batch * seq_q] or null
+  float* lse;                     // [heads, batch * seq_q] or null
+  const std::int32_t* first_key;  // [batch * seq_q] or null
+  const T* sinks;                 // [heads] or null
 };
 
 // The packed keys and values of one (sequence, key/value head).
@@ -67,20 +69,23 @@ class Forward {
 
   void run(const ForwardOperands<Tiles>& x, const ForwardKeys<Tiles>& keys, std::int64_t sequence,
            std::int64_t head, std::int64_t tile) const {
-    const Queries queries = query_tile(s, tile);
+    const Visibility visibility(s, x.first_key, sequence);
+    const Queries queries = visibility.tile(tile);
     tiles_.pack_right(x.q.at(sequence, head, queries.begin), x.q.stride, queries.size(), s.head_dim,
                       queries_);
     std::fill_n(out_, tiles_.transposed_rows(s.value_dim) * kTile, 0.0F);
-    std::fill_n(sum_, kTile, 0.0F);
-    // Finite, so that a query that sees nothing of its first tile computes no inf - inf.
-    std::fill_n(max_, kTile, -1e30F);
+    // A sink is what the softmax has seen before the first key. Else the maximum is finite, so that a query
+    // that sees nothing of its first tile computes no inf - inf.
+    std::fill_n(sum_, kTile, x.sinks ? 1.0F : 0.0F);
+    std::fill_n(max_, kTile, x.sinks ? to_float(x.sinks[head]) * kLog2E : -1e30F);
     for (std::int64_t key_tile = queries.first_key_tile(); key_tile < queries.end_key_tile(); ++key_tile) {
-      for_each_strip(s, queries, key_tile, Tiles::kLaneBlock, Tiles::kKeyBlock, [&](const Strip& strip) {
-        tiles_.score(strip, s.head_dim, keys.keys(key_tile), queries_, scores_);
-        mask_scores(s, queries, key_tile, strip, scores_);
-        if (softmax(strip)) scale_out(strip);
-        tiles_.add_transposed(strip, s.value_dim, keys.values(key_tile), probabilities_, out_);
-      });
+      for_each_strip(visibility, queries, key_tile, Tiles::kLaneBlock, Tiles::kKeyBlock,
+                     [&](const Strip& strip) {
+                       tiles_.score(strip, s.head_dim, keys.keys(key_tile), queries_, scores_);
+                       mask_scores(visibility, queries, key_tile, strip, scores_);
+                       if (softmax(strip)) scale_out(strip);
+                       tiles_.add_transposed(strip, s.value_dim, keys.values(key_tile), probabilities_, out_);
+                     });
     }
     store(x, sequence, head, queries);
   }
@@ -188,7 +193,7 @@ void run_forward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s,
   using Index = std::int64_t;
   const ForwardPlan<Tiles> plan(engine, s, pool.size(), workspace);
   const Index query_tiles = tiles(s.seq_q), key_tiles = tiles(s.seq_k), group = s.heads / s.kv_heads;
-  const Index first_key_tile = query_tile(s, 0).first_key_tile();
+  const Index first_key_tile = Visibility(s, nullptr, 0).tile(0).first_key_tile();
   if (plan.whole_heads()) {
     plan.for_each(pool, s.kv_heads, 1,
                   [&](const Forward<Tiles>& worker, int thread, Index sequence, Index kv_head, Index) {
@@ -227,7 +232,9 @@ void attention_forward(CpuContext& context, const AttentionForward& call) {
         {context.data<const T>(call.k), call.k_stride, s.head_dim, s.capacity_k},
         {context.data<const T>(call.v), call.v_stride, s.value_dim, s.capacity_k},
         {context.data<T>(call.out), s.heads * s.value_dim, s.value_dim, s.seq_q},
-        call.lse.absent() ? nullptr : context.data<float>(call.lse)};
+        call.lse.absent() ? nullptr : context.data<float>(call.lse),
+        call.first_key.absent() ? nullptr : context.data<const std::int32_t>(call.first_key),
+        call.sinks.absent() ? nullptr : context.data<const T>(call.sinks)};
     run_forward(context.pool(), engine, s, operands, context.data<std::byte>(call.workspace));
   });
 }

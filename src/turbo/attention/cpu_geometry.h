@@ -52,13 +52,6 @@ struct Range {
   std::int64_t size() const { return end - begin; }
 };
 
-// Keys visible to the query with index i of its sequence. Never empty.
-inline Range visible_keys(const AttentionShape& s, std::int64_t i) {
-  const std::int64_t position = s.seq_k - s.seq_q + i;
-  return {s.window > 0 ? std::max<std::int64_t>(0, position - s.window + 1) : 0,
-          s.causal ? position + 1 : s.seq_k};
-}
-
 // Neighbouring queries of one sequence, with the keys that any of them sees and those that all of them see.
 struct Queries {
   std::int64_t begin, end;
@@ -68,14 +61,41 @@ struct Queries {
   std::int64_t end_key_tile() const { return tiles(any.end); }
 };
 
-inline Queries queries_between(const AttentionShape& s, std::int64_t begin, std::int64_t end) {
-  const Range first = visible_keys(s, begin), last = visible_keys(s, end - 1);
-  return {begin, end, {first.begin, last.end}, {last.begin, first.end}};
-}
+// Which keys the queries of one sequence see. Both ends never move back from one query to the next.
+class Visibility {
+ public:
+  // `first_key`: of all sequences, or null.
+  Visibility(const AttentionShape& shape, const std::int32_t* first_key, std::int64_t sequence)
+      : s(shape), first_key_(first_key ? first_key + sequence * shape.seq_q : nullptr) {}
 
-inline Queries query_tile(const AttentionShape& s, std::int64_t index) {
-  return queries_between(s, index * kTile, std::min((index + 1) * kTile, s.seq_q));
-}
+  // Of the query with index i of the sequence. Never empty.
+  Range keys(std::int64_t i) const {
+    const std::int64_t position = s.seq_k - s.seq_q + i;
+    Range seen{0, s.causal ? position + 1 : s.seq_k};
+    if (s.chunk > 0) {
+      seen.begin = position / s.chunk * s.chunk;
+      seen.end = std::min(seen.end, seen.begin + s.chunk);
+    }
+    if (s.window > 0) seen.begin = std::max(seen.begin, position - s.window + 1);
+    // Tiles ask for queries beyond the last as well.
+    if (first_key_ && i < s.seq_q) {
+      seen.begin = std::clamp<std::int64_t>(first_key_[i], seen.begin, position);
+    }
+    return seen;
+  }
+
+  Queries between(std::int64_t begin, std::int64_t end) const {
+    const Range first = keys(begin), last = keys(end - 1);
+    return {begin, end, {first.begin, last.end}, {last.begin, first.end}};
+  }
+  Queries tile(std::int64_t index) const {
+    return between(index * kTile, std::min((index + 1) * kTile, s.seq_q));
+  }
+
+ private:
+  const AttentionShape& s;
+  const std::int32_t* first_key_;
+};
 
 // A part of a score tile that is computed: queries [lanes) by keys [keys), counted from the tile's corner, in
 // whole blocks of the products. `masked` when some of its pairs are invisible or do not exist.
@@ -87,7 +107,7 @@ struct Strip {
 // Calls body(strip) for the parts of (queries, key tile) that are visible: the whole tile at once where no
 // pair is masked, else column by column of `block` queries, each with no more keys than it sees.
 template <class Body>
-void for_each_strip(const AttentionShape& s, const Queries& queries, std::int64_t key_tile,
+void for_each_strip(const Visibility& visibility, const Queries& queries, std::int64_t key_tile,
                     std::int64_t block, std::int64_t key_block, Body body) {
   const std::int64_t first_key = key_tile * kTile;
   const auto strip = [&](Range lanes, const Queries& part) -> Strip {
@@ -101,18 +121,18 @@ void for_each_strip(const AttentionShape& s, const Queries& queries, std::int64_
   for (std::int64_t lane = 0; lane < queries.size(); lane += block) {
     const std::int64_t end = std::min(lane + block, queries.size());
     const Strip part =
-        strip({lane, lane + block}, queries_between(s, queries.begin + lane, queries.begin + end));
+        strip({lane, lane + block}, visibility.between(queries.begin + lane, queries.begin + end));
     if (part.keys.size() > 0) body(part);
   }
 }
 
 // Sets the scores of a strip's invisible pairs to -infinity.
-inline void mask_scores(const AttentionShape& s, const Queries& queries, std::int64_t key_tile,
+inline void mask_scores(const Visibility& visibility, const Queries& queries, std::int64_t key_tile,
                         const Strip& strip, float* scores) {
   if (!strip.masked) return;
   std::int32_t first[kTile], end[kTile];
   for (std::int64_t lane = strip.lanes.begin; lane < strip.lanes.end; ++lane) {
-    const Range visible = visible_keys(s, queries.begin + lane);
+    const Range visible = visibility.keys(queries.begin + lane);
     first[lane] =
         static_cast<std::int32_t>(std::clamp<std::int64_t>(visible.begin - key_tile * kTile, 0, kTile));
     end[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(visible.end - key_tile * kTile, 0, kTile));

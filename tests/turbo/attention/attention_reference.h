@@ -27,14 +27,15 @@ class AttentionReference {
     probabilities_.assign(size(s.batch * s.heads * s.seq_q * s.seq_k), 0);
     for_each_row([&](std::int64_t b, std::int64_t h, std::int64_t i) {
       double* p = probability_row(b, h, i);
-      double max = -std::numeric_limits<double>::infinity(), sum = 0;
+      double max = sinks.empty() ? -std::numeric_limits<double>::infinity() : sinks[size(h)], sum = 0;
       for (std::int64_t j = 0; j < s.seq_k; ++j) {
         p[j] = -std::numeric_limits<double>::infinity();
-        if (visible(i, j))
+        if (visible(b, i, j))
           p[j] = static_cast<double>(s.scale) * dot(q_row(q, b, h, i), k_row(k, b, h, j), s.head_dim);
         max = std::max(max, p[j]);
       }
       for (std::int64_t j = 0; j < s.seq_k; ++j) sum += std::exp(p[j] - max);
+      if (!sinks.empty()) sum += std::exp(sinks[size(h)] - max);
       lse[size((h * s.batch + b) * s.seq_q + i)] = max + std::log(sum);
       for (std::int64_t j = 0; j < s.seq_k; ++j) {
         p[j] = std::exp(p[j] - max) / sum;
@@ -47,10 +48,13 @@ class AttentionReference {
   // The gradient of the dot product of out and d_out; after forward().
   void backward(const Values& d_out) {
     d_q.assign(q.size(), 0), d_k.assign(k.size(), 0), d_v.assign(v.size(), 0);
+    d_sinks.assign(sinks.size(), 0);
     for_each_row([&](std::int64_t b, std::int64_t h, std::int64_t i) {
       const double* p = probability_row(b, h, i);
       const double* d_o = out_row(d_out, b, h, i);
       const double delta = dot(d_o, out_row(out, b, h, i), s.value_dim);
+      if (!sinks.empty())
+        d_sinks[size(h)] -= std::exp(sinks[size(h)] - lse[size((h * s.batch + b) * s.seq_q + i)]) * delta;
       for (std::int64_t j = 0; j < s.seq_k; ++j) {
         const double d_score =
             static_cast<double>(s.scale) * p[j] * (dot(d_o, v_row(v, b, h, j), s.value_dim) - delta);
@@ -63,15 +67,18 @@ class AttentionReference {
     });
   }
 
-  bool visible(std::int64_t i, std::int64_t j) const {
+  bool visible(std::int64_t b, std::int64_t i, std::int64_t j) const {
     const std::int64_t position = s.seq_k - s.seq_q + i;
-    return (!s.causal || j <= position) && (s.window == 0 || j > position - s.window);
+    return (!s.causal || j <= position) && (s.window == 0 || j > position - s.window) &&
+           (s.chunk == 0 || j / s.chunk == position / s.chunk) &&
+           (first_key.empty() || j >= static_cast<std::int64_t>(first_key[size(b * s.seq_q + i)]));
   }
 
   AttentionShape s;
   Values q, k, v;
-  Values out, lse;  // lse [heads, batch*seq_q]
-  Values d_q, d_k, d_v;
+  Values first_key, sinks;  // [batch*seq_q], [heads]; empty: none
+  Values out, lse;          // lse [heads, batch*seq_q]
+  Values d_q, d_k, d_v, d_sinks;
 
  private:
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "turbo/attention/attention_reference.h"
 #include "turbo/operator_test.h"
@@ -12,9 +13,9 @@ namespace {
 
 AttentionShape shape(std::int64_t batch, std::int64_t seq, std::int64_t heads, std::int64_t kv_heads,
                      std::int64_t head_dim, std::int64_t value_dim, std::int64_t window = 0,
-                     bool causal = true) {
+                     bool causal = true, std::int64_t chunk = 0) {
   const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
-  return {batch, seq, seq, seq, heads, kv_heads, head_dim, value_dim, scale, causal, window};
+  return {batch, seq, seq, seq, heads, kv_heads, head_dim, value_dim, scale, causal, window, chunk};
 }
 
 // `seq_q` new tokens after seq_k - seq_q cached ones, in a cache with room for more.
@@ -32,6 +33,25 @@ struct Expected {
         reference(s, draw(s.batch * s.seq_q * s.heads * s.head_dim, 1, dtype),
                   draw(s.batch * s.seq_k * s.kv_heads * s.head_dim, 2, dtype),
                   draw(s.batch * s.seq_k * s.kv_heads * s.value_dim, 3, dtype)) {}
+
+  // One document after the other, of these lengths and again from the start, in every sequence but the
+  // second.
+  Expected& pack(const std::vector<std::int64_t>& lengths) {
+    const AttentionShape& s = reference.s;
+    for (std::int64_t b = 0; b < s.batch; ++b) {
+      std::int64_t start = 0, document = 0;
+      for (std::int64_t i = 0; i < s.seq_q; ++i) {
+        const std::int64_t length = lengths[static_cast<std::size_t>(document) % lengths.size()];
+        if (i == start + length) start = i, ++document;
+        reference.first_key.push_back(b == 1 ? 0 : static_cast<double>(start));
+      }
+    }
+    return *this;
+  }
+  Expected& add_sinks(DType dtype) {
+    reference.sinks = draw(reference.s.heads, 5, dtype);
+    return *this;
+  }
 
   Expected& compute() {
     reference.forward();
@@ -52,16 +72,22 @@ class Problem {
  public:
   Problem(OperatorBench& bench, const Expected& expected, DType dtype, std::int64_t gap = 0)
       : bench_(bench), expected_(expected), s_(expected.reference.s), dtype_(dtype), gap_(gap) {
-    forward = {.shape = s_,
-               .q = upload(expected.reference.q, s_.seq_q, s_.seq_q, s_.heads * s_.head_dim),
-               .k = upload(expected.reference.k, s_.seq_k, s_.capacity_k, s_.kv_heads * s_.head_dim),
-               .v = upload(expected.reference.v, s_.seq_k, s_.capacity_k, s_.kv_heads * s_.value_dim),
-               .q_stride = s_.heads * s_.head_dim + gap,
-               .k_stride = s_.kv_heads * s_.head_dim + gap,
-               .v_stride = s_.kv_heads * s_.value_dim + gap,
-               .out = bench.empty(dtype, {s_.batch * s_.seq_q, s_.heads * s_.value_dim}),
-               .lse = bench.empty(DType::kF32, {s_.heads, s_.batch * s_.seq_q}),
-               .workspace = {}};
+    forward = {
+        .shape = s_,
+        .q = upload(expected.reference.q, s_.seq_q, s_.seq_q, s_.heads * s_.head_dim),
+        .k = upload(expected.reference.k, s_.seq_k, s_.capacity_k, s_.kv_heads * s_.head_dim),
+        .v = upload(expected.reference.v, s_.seq_k, s_.capacity_k, s_.kv_heads * s_.value_dim),
+        .q_stride = s_.heads * s_.head_dim + gap,
+        .k_stride = s_.kv_heads * s_.head_dim + gap,
+        .v_stride = s_.kv_heads * s_.value_dim + gap,
+        .first_key = expected.reference.first_key.empty()
+                         ? Tensor()
+                         : bench.upload(expected.reference.first_key, DType::kI32, {s_.batch * s_.seq_q}),
+        .sinks = expected.reference.sinks.empty() ? Tensor()
+                                                  : bench.upload(expected.reference.sinks, dtype, {s_.heads}),
+        .out = bench.empty(dtype, {s_.batch * s_.seq_q, s_.heads * s_.value_dim}),
+        .lse = bench.empty(DType::kF32, {s_.heads, s_.batch * s_.seq_q}),
+        .workspace = {}};
     if (!trains(s_)) return;
     backward = {.shape = s_,
                 .q = forward.q,
@@ -70,6 +96,7 @@ class Problem {
                 .q_stride = forward.q_stride,
                 .k_stride = forward.k_stride,
                 .v_stride = forward.v_stride,
+                .first_key = forward.first_key,
                 .out = forward.out,
                 .lse = forward.lse,
                 .d_out = bench.upload(expected.d_out, dtype, forward.out.shape),
@@ -80,11 +107,22 @@ class Problem {
                 .d_k_stride = forward.k_stride,
                 .d_v_stride = forward.v_stride,
                 .workspace = {}};
+    if (forward.sinks.absent()) return;
+    sinks = {.heads = s_.heads,
+             .value_dim = s_.value_dim,
+             .sinks = forward.sinks,
+             .out = forward.out,
+             .lse = forward.lse,
+             .d_out = backward.d_out,
+             .d_sinks = bench.zeros(DType::kF32, {s_.heads}),
+             .accumulate = true};
   }
 
   void run() {
     bench_.run(forward);
-    if (trains(s_)) bench_.run(backward);
+    if (!trains(s_)) return;
+    bench_.run(backward);
+    if (!sinks.sinks.absent()) bench_.run(sinks);
   }
 
   void expect_matches_reference() {
@@ -98,12 +136,16 @@ class Problem {
     expect_gradient(backward.d_q, reference.d_q, s_.heads * s_.head_dim, tolerance);
     expect_gradient(backward.d_k, reference.d_k, s_.kv_heads * s_.head_dim, tolerance);
     expect_gradient(backward.d_v, reference.d_v, s_.kv_heads * s_.value_dim, tolerance);
+    // A sum over all tokens of both signs.
+    if (sinks.sinks.absent()) return;
+    EXPECT_LE(normalised_error(bench_.download(sinks.d_sinks), reference.d_sinks), 2 * tolerance);
   }
 
   // Everything the two calls wrote.
   std::vector<unsigned char> result_bytes() {
     std::vector<unsigned char> all;
-    for (const Tensor& t : {forward.out, forward.lse, backward.d_q, backward.d_k, backward.d_v}) {
+    for (const Tensor& t :
+         {forward.out, forward.lse, backward.d_q, backward.d_k, backward.d_v, sinks.d_sinks}) {
       if (t.absent()) continue;
       const auto raw = bench_.bytes(t);
       all.insert(all.end(), raw.begin(), raw.end());
@@ -113,6 +155,7 @@ class Problem {
 
   AttentionForward forward{};
   AttentionBackward backward{};
+  AttentionBackwardSinks sinks{};
 
  private:
   Tensor upload(const Values& values, std::int64_t seq, std::int64_t capacity, std::int64_t width) {
@@ -157,28 +200,38 @@ std::vector<AttentionShape> training_shapes() {
       shape(1, 70, 1, 1, 256, 256),          // the widest head
       shape(1, 66, 2, 2, 192, 128),          // as in multi-head latent attention
       shape(9, 67, 2, 1, 64, 64),            // more heads than threads: whole heads as work items
+      shape(1, 200, 2, 1, 16, 16, 0, true, 64),   // chunks of exactly a tile
+      shape(1, 200, 2, 1, 16, 16, 0, true, 50),   // ... that cut tiles
+      shape(1, 150, 1, 1, 16, 16, 20, true, 70),  // ... and a window
+      shape(1, 90, 1, 1, 16, 16, 0, false, 40),   // ... not causal
   };
 }
 
 std::vector<AttentionShape> cache_shapes() {
   return {
-      cached(shape(1, 0, 4, 2, 32, 16), 1, 300, 320),          // decoding one token
-      cached(shape(2, 0, 2, 2, 64, 64), 1, 2000, 2048),        // ... after a long prompt
-      cached(shape(1, 0, 8, 1, 12, 20, 100), 1, 700, 700),     // ... within a window
-      cached(shape(3, 0, 4, 4, 80, 80), 3, 70, 90),            // a few tokens at once
-      cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256),         // a chunk of a prompt
-      cached(shape(2, 0, 1, 1, 16, 16, 40), 5, 5, 64),         // the first tokens
-      cached(shape(1, 0, 2, 2, 24, 24, 0, false), 2, 90, 90),  // not causal
+      cached(shape(1, 0, 4, 2, 32, 16), 1, 300, 320),                 // decoding one token
+      cached(shape(2, 0, 2, 2, 64, 64), 1, 2000, 2048),               // ... after a long prompt
+      cached(shape(1, 0, 8, 1, 12, 20, 100), 1, 700, 700),            // ... within a window
+      cached(shape(3, 0, 4, 4, 80, 80), 3, 70, 90),                   // a few tokens at once
+      cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256),                // a chunk of a prompt
+      cached(shape(2, 0, 1, 1, 16, 16, 40), 5, 5, 64),                // the first tokens
+      cached(shape(1, 0, 2, 2, 24, 24, 0, false), 2, 90, 90),         // not causal
+      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 1, 300, 320),   // chunks
+      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 3, 257, 320),   // ... of which the queries see two
+      cached(shape(1, 0, 2, 2, 32, 16, 0, true, 100), 80, 250, 256),  // ... with a part of a prompt
   };
 }
 
-void expect_all_match(const std::vector<AttentionShape>& shapes) {
+// `prepare` completes the inputs.
+template <class Prepare>
+void expect_all_match(const std::vector<AttentionShape>& shapes, Prepare prepare) {
   const std::vector<DeviceUnderTest> specs = devices_under_test();
   std::vector<std::unique_ptr<OperatorBench>> benches;
   for (const DeviceUnderTest& spec : specs) benches.push_back(std::make_unique<OperatorBench>(spec));
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       Expected expected(shapes[i], dtype);
+      prepare(expected, dtype);
       expected.compute();
       for (std::size_t device = 0; device < specs.size(); ++device) {
         SCOPED_TRACE("shape " + std::to_string(i) + " " + std::string(name_of(dtype)) + ", " +
@@ -193,28 +246,110 @@ void expect_all_match(const std::vector<AttentionShape>& shapes) {
 
 TEST(Attention, ReferenceGradientsAreFiniteDifferences) {
   const AttentionShape s = shape(2, 6, 2, 1, 3, 2, 4);
+  const Values first_key{0, 0, 0, 3, 3, 3, 0, 0, 2, 2, 2, 5}, sinks{0.3, -0.7};
   const Values q = random_values(2 * 6 * 2 * 3, 1), k = random_values(2 * 6 * 3, 2),
                v = random_values(2 * 6 * 2, 3);
   const Values d_out = random_values(2 * 6 * 2 * 2, 4);
-  const auto loss = [&](const Values& q_, const Values& k_, const Values& v_) {
+  const auto loss = [&](const Values& q_, const Values& k_, const Values& v_, const Values& sinks_) {
     AttentionReference reference(s, q_, k_, v_);
+    reference.first_key = first_key, reference.sinks = sinks_;
     reference.forward();
     return dot(reference.out, d_out);
   };
   AttentionReference reference(s, q, k, v);
+  reference.first_key = first_key, reference.sinks = sinks;
   reference.forward();
   reference.backward(d_out);
-  const auto numeric_q = numeric_gradient([&](const Values& x) { return loss(x, k, v); }, q);
-  const auto numeric_k = numeric_gradient([&](const Values& x) { return loss(q, x, v); }, k);
-  const auto numeric_v = numeric_gradient([&](const Values& x) { return loss(q, k, x); }, v);
+  const auto numeric_q = numeric_gradient([&](const Values& x) { return loss(x, k, v, sinks); }, q);
+  const auto numeric_k = numeric_gradient([&](const Values& x) { return loss(q, x, v, sinks); }, k);
+  const auto numeric_v = numeric_gradient([&](const Values& x) { return loss(q, k, x, sinks); }, v);
+  const auto numeric_sinks = numeric_gradient([&](const Values& x) { return loss(q, k, v, x); }, sinks);
   EXPECT_LE(normalised_error(reference.d_q, numeric_q), 1e-8);
   EXPECT_LE(normalised_error(reference.d_k, numeric_k), 1e-8);
   EXPECT_LE(normalised_error(reference.d_v, numeric_v), 1e-8);
+  EXPECT_LE(normalised_error(reference.d_sinks, numeric_sinks), 1e-8);
 }
 
-TEST(Attention, TrainingMatchesReference) { expect_all_match(training_shapes()); }
+void as_is(Expected&, DType) {}
+void with_sinks(Expected& expected, DType dtype) { expected.add_sinks(dtype); }
 
-TEST(Attention, CachedKeysMatchReference) { expect_all_match(cache_shapes()); }
+TEST(Attention, TrainingMatchesReference) { expect_all_match(training_shapes(), as_is); }
+
+TEST(Attention, CachedKeysMatchReference) { expect_all_match(cache_shapes(), as_is); }
+
+TEST(Attention, SinksMatchReference) {
+  expect_all_match(
+      {shape(2, 130, 4, 2, 16, 24), shape(1, 200, 3, 1, 80, 80, 33), shape(9, 67, 2, 1, 64, 64),
+       cached(shape(1, 0, 4, 2, 32, 16), 1, 300, 320), cached(shape(2, 0, 4, 2, 64, 64, 128), 1, 2000, 2048),
+       cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256)},
+      with_sinks);
+}
+
+TEST(Attention, PackedDocumentsMatchReference) {
+  const std::vector<AttentionShape> shapes{
+      shape(3, 5, 2, 2, 12, 12), shape(2, 300, 4, 2, 16, 24), shape(1, 260, 2, 2, 64, 64, 64),
+      shape(1, 200, 2, 1, 16, 16, 0, true, 50), shape(9, 150, 2, 1, 32, 32)};
+  for (const std::vector<std::int64_t>& lengths :
+       {std::vector<std::int64_t>{1, 2, 1}, {3, 130, 1, 64}, {64, 128}, {1000}}) {
+    SCOPED_TRACE("documents from " + std::to_string(lengths[0]));
+    expect_all_match(shapes, [&](Expected& expected, DType dtype) {
+      expected.pack(lengths);
+      if (lengths.size() == 2) expected.add_sinks(dtype);
+    });
+  }
+}
+
+// Every document of a packed sequence gives what it gives alone, up to the places where tiles are cut.
+TEST(Attention, APackedDocumentEqualsTheDocumentAlone) {
+  constexpr std::int64_t kLengths[] = {64, 100, 36, 192};
+  OperatorBench bench;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    AttentionShape s = shape(1, 392, 2, 1, 32, 32);
+    Expected packed(s, dtype);
+    packed.pack({std::begin(kLengths), std::end(kLengths)});
+    Problem together(bench, packed, dtype);
+    together.run();
+    const Values all = bench.download(together.forward.out), all_d_q = bench.download(together.backward.d_q),
+                 all_d_k = bench.download(together.backward.d_k);
+    std::int64_t start = 0;
+    for (const std::int64_t length : kLengths) {
+      s.seq_q = s.seq_k = s.capacity_k = length;
+      const auto part = [&](const Values& values, std::int64_t width) {
+        return Values(values.begin() + start * width, values.begin() + (start + length) * width);
+      };
+      Expected alone(s, dtype);
+      alone.reference.q = part(packed.reference.q, 64), alone.reference.k = part(packed.reference.k, 32);
+      alone.reference.v = part(packed.reference.v, 32), alone.d_out = part(packed.d_out, 64);
+      Problem single(bench, alone, dtype);
+      single.run();
+      const double tolerance = dtype == DType::kF32 ? 2e-6 : 1e-2;
+      EXPECT_LE(normalised_error(part(all, 64), bench.download(single.forward.out)), tolerance);
+      EXPECT_LE(normalised_error(part(all_d_q, 64), bench.download(single.backward.d_q)), tolerance);
+      EXPECT_LE(normalised_error(part(all_d_k, 32), bench.download(single.backward.d_k)), tolerance);
+      start += length;
+    }
+  }
+}
+
+// What documents do not see is not computed: 16 documents cost about a tenth of one.
+TEST(Attention, ShortDocumentsCostLess) {
+  OperatorBench bench({.threads = 1});
+  const Expected whole(shape(1, 2048, 1, 1, 64, 64), DType::kF32);
+  Expected packed = whole;
+  packed.pack({128});
+  Problem slow(bench, whole, DType::kF32), fast(bench, packed, DType::kF32);
+  const auto best_of = [&](Problem& problem) {
+    double best = INFINITY;
+    for (int i = 0; i < 5; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      problem.run();
+      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return best;
+  };
+  best_of(fast);
+  EXPECT_LT(best_of(fast), 0.5 * best_of(slow));
+}
 
 TEST(Attention, ManyThreadsGiveTheSameBits) {
   std::vector<AttentionShape> shapes = training_shapes();
@@ -223,7 +358,9 @@ TEST(Attention, ManyThreadsGiveTheSameBits) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       SCOPED_TRACE("shape " + std::to_string(i) + " " + std::string(name_of(dtype)));
-      const Expected inputs(shapes[i], dtype);
+      Expected inputs(shapes[i], dtype);
+      if (i % 2 == 1) inputs.add_sinks(dtype);
+      if (trains(shapes[i]) && shapes[i].causal) inputs.pack({3, 100, 50});
       const auto run = [&](OperatorBench& bench) {
         Problem problem(bench, inputs, dtype);
         problem.run();
@@ -294,13 +431,14 @@ TEST(Attention, NanInAKeyReachesTheQueriesThatSeeIt) {
 TEST(Attention, FlopsCountVisiblePairs) {
   for (const AttentionShape& s :
        {shape(2, 50, 4, 2, 16, 24), shape(1, 50, 1, 1, 8, 8, 7), shape(1, 9, 1, 1, 8, 8, 3, false),
-        cached(shape(1, 0, 1, 1, 8, 8, 5), 4, 30, 40)}) {
+        cached(shape(1, 0, 1, 1, 8, 8, 5), 4, 30, 40), shape(1, 50, 1, 1, 8, 8, 5, true, 12),
+        shape(1, 50, 1, 1, 8, 8, 0, false, 12)}) {
     AttentionForward call{};
     call.shape = s;
     const AttentionReference reference(s, {}, {}, {});
     double pairs = 0;
     for (std::int64_t i = 0; i < s.seq_q; ++i) {
-      for (std::int64_t j = 0; j < s.seq_k; ++j) pairs += reference.visible(i, j) ? 1 : 0;
+      for (std::int64_t j = 0; j < s.seq_k; ++j) pairs += reference.visible(0, i, j) ? 1 : 0;
     }
     EXPECT_EQ(call.flops(), pairs * static_cast<double>(s.batch * s.heads * 2 * (s.head_dim + s.value_dim)));
   }

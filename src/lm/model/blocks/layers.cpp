@@ -23,7 +23,10 @@ class SelfAttention final : public Layer {
   Value forward(const Value& h, const BlockInputs& in) const override {
     Value qkv = rope(linear(h, *qkv_), in.positions, in.rope_table,
                      {config_.heads + config_.kv_heads, config_.head_dim, config_.rotary_dim()});
-    return linear(attention(qkv, attention_shape(in), in.cache ? &in.cache->layers[layer_] : nullptr), *out_);
+    return linear(
+        attention(qkv, attention_shape(in),
+                  {.cache = in.cache ? &in.cache->layers[layer_] : nullptr, .first_key = in.first_key}),
+        *out_);
   }
 
  private:

@@ -1,11 +1,134 @@
-// Attention over a fused projection, with gradients, and over a cache, without.
+// Attention over a fused projection, with gradients, and over a cache, without; and what happens to queries
+// and keys before it.
 #include "engine/operators.h"
 #include "turbo/elementwise/elementwise.h"
+#include "turbo/position_scale/position_scale.h"
+#include "turbo/rope/rope.h"
 
 namespace primus::engine {
 namespace {
 
 using turbo::launch;
+
+// --- head_norm
+// -------------------------------------------------------------------------------------------------------
+
+struct HeadNormAttributes {
+  turbo::HeadNormShape shape;
+  float epsilon;
+};
+
+Tensor optional_weight(const Step& s) { return s.has_parameter() ? s.weight() : Tensor(); }
+
+// Inputs: x. Outputs: y, rstd.
+void head_norm_forward(Step& s) {
+  const auto a = s.attributes<HeadNormAttributes>();
+  launch(s.context(), turbo::HeadNormForward{.shape = a.shape,
+                                             .x = s.in(0),
+                                             .weight = optional_weight(s),
+                                             .y = s.out(0),
+                                             .rstd = s.out(1),
+                                             .eps = a.epsilon});
+}
+
+void head_norm_backward_input(Step& s) {
+  const auto [d_x, previous] = s.fresh_d_in(0);
+  launch(s.context(), turbo::HeadNormBackwardInput{.shape = s.attributes<HeadNormAttributes>().shape,
+                                                   .x = s.in(0),
+                                                   .weight = optional_weight(s),
+                                                   .rstd = s.out(1),
+                                                   .d_y = s.d_out(0),
+                                                   .d_x = d_x});
+  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
+}
+
+void head_norm_backward_weight(Step& s) {
+  const auto [d_weight, accumulate] = s.d_weight();
+  launch(s.context(), turbo::HeadNormBackwardWeight{.shape = s.attributes<HeadNormAttributes>().shape,
+                                                    .x = s.in(0),
+                                                    .rstd = s.out(1),
+                                                    .d_y = s.d_out(0),
+                                                    .d_weight = d_weight,
+                                                    .accumulate = accumulate,
+                                                    .workspace = {}});
+}
+
+constexpr Operator kHeadNorm{.name = "head_norm",
+                             .operator_class = OperatorClass::kNorm,
+                             .forward = head_norm_forward,
+                             .backward_input = head_norm_backward_input,
+                             .backward_weight = head_norm_backward_weight,
+                             .for_input = {.inputs = bit(0), .outputs = bit(1)},
+                             .for_weight = {.inputs = bit(0), .outputs = bit(1)}};
+
+// --- rope
+// ------------------------------------------------------------------------------------------------------------
+
+struct RopeAttributes {
+  Tensor table;
+  RopeShape shape;
+};
+
+void rotate(Step& s, const Tensor& x, const Tensor& y, bool inverse) {
+  const auto a = s.attributes<RopeAttributes>();
+  launch(s.context(), turbo::Rope{.x = x,
+                                  .y = y,
+                                  .positions = s.in(1),
+                                  .table = a.table,
+                                  .heads = a.shape.heads,
+                                  .head_dim = a.shape.head_dim,
+                                  .rotary_dim = a.shape.rotary_dim,
+                                  .rotary_begin = a.shape.rotary_begin,
+                                  .interleaved = a.shape.interleaved,
+                                  .inverse = inverse});
+}
+
+// Inputs: x, positions. Its own input is gone when it ran in place, so the rotation reads what it writes.
+void rope_forward(Step& s) { rotate(s, s.in_or_out(0), s.out(0), false); }
+
+void rope_backward_input(Step& s) {
+  // In place on the gradient of the output, which nobody else needs, and then passed on.
+  rotate(s, s.d_out(0), s.complete_d_out(0), true);
+  s.pass_d_in(0, 0);
+}
+
+constexpr Operator kRope{.name = "rope",
+                         .operator_class = OperatorClass::kRope,
+                         .forward = rope_forward,
+                         .backward_input = rope_backward_input,
+                         .for_input = {.inputs = bit(1)},
+                         .in_place = true};
+
+// --- scale_by_position
+// -----------------------------------------------------------------------------------------------
+
+void scale_rows(Step& s, const Tensor& x, const Tensor& y) {
+  const auto a = s.attributes<PositionScaling>();
+  launch(s.context(), turbo::PositionScale{.x = x,
+                                           .y = y,
+                                           .positions = s.in(1),
+                                           .cols = a.cols,
+                                           .floor_scale = a.floor_scale,
+                                           .attn_scale = a.attn_scale});
+}
+
+// Inputs: x, positions. In place like rope.
+void scale_forward(Step& s) { scale_rows(s, s.in_or_out(0), s.out(0)); }
+
+void scale_backward_input(Step& s) {
+  scale_rows(s, s.d_out(0), s.complete_d_out(0));
+  s.pass_d_in(0, 0);
+}
+
+constexpr Operator kScaleByPosition{.name = "scale_by_position",
+                                    .operator_class = OperatorClass::kRope,
+                                    .forward = scale_forward,
+                                    .backward_input = scale_backward_input,
+                                    .for_input = {.inputs = bit(1)},
+                                    .in_place = true};
+
+// --- attention
+// -------------------------------------------------------------------------------------------------------
 
 struct AttentionAttributes {
   turbo::AttentionShape shape;
@@ -20,24 +143,19 @@ struct FusedColumns {
       : k(s.heads * s.head_dim), v(k + s.kv_heads * s.head_dim), width(v + s.kv_heads * s.value_dim) {}
 };
 
-Tensor columns_from(const Tensor& rows, std::int64_t column) {
-  void* address = rows.data ? static_cast<char*>(rows.data) + column * size_of(rows.dtype) : nullptr;
-  return {address, rows.dtype, rows.shape};
-}
-
 void attention_forward(Step& s) {
   const auto a = s.attributes<AttentionAttributes>();
   const FusedColumns at(a.shape);
   const Tensor qkv = s.in(0);
   launch(s.context(), turbo::AttentionForward{.shape = a.shape,
                                               .q = qkv,
-                                              .k = columns_from(qkv, at.k),
-                                              .v = columns_from(qkv, at.v),
+                                              .k = qkv.from(at.k),
+                                              .v = qkv.from(at.v),
                                               .q_stride = at.width,
                                               .k_stride = at.width,
                                               .v_stride = at.width,
                                               .first_key = a.documents ? s.in(1) : Tensor(),
-                                              .sinks = s.has_parameter() ? s.weight() : Tensor(),
+                                              .sinks = optional_weight(s),
                                               .out = s.out(0),
                                               .lse = a.statistics ? s.out(1) : Tensor(),
                                               .workspace = {}});
@@ -50,8 +168,8 @@ void attention_backward_input(Step& s) {
   const auto [d_qkv, previous] = s.fresh_d_in(0);
   launch(s.context(), turbo::AttentionBackward{.shape = a.shape,
                                                .q = qkv,
-                                               .k = columns_from(qkv, at.k),
-                                               .v = columns_from(qkv, at.v),
+                                               .k = qkv.from(at.k),
+                                               .v = qkv.from(at.v),
                                                .q_stride = at.width,
                                                .k_stride = at.width,
                                                .v_stride = at.width,
@@ -60,8 +178,8 @@ void attention_backward_input(Step& s) {
                                                .lse = s.out(1),
                                                .d_out = s.d_out(0),
                                                .d_q = d_qkv,
-                                               .d_k = columns_from(d_qkv, at.k),
-                                               .d_v = columns_from(d_qkv, at.v),
+                                               .d_k = d_qkv.from(at.k),
+                                               .d_v = d_qkv.from(at.v),
                                                .d_q_stride = at.width,
                                                .d_k_stride = at.width,
                                                .d_v_stride = at.width,
@@ -108,8 +226,8 @@ void cached_attention_forward(Step& s) {
   const Tensor k(a.k, qkv.dtype, k_shape), v(a.v, qkv.dtype, v_shape);
   const std::int64_t first_new = a.shape.seq_k - a.shape.seq_q;
   auto append = [&](const Tensor& cache, std::int64_t column, std::int64_t width) {
-    launch(s.context(), turbo::CopyRows{.from = columns_from(qkv, column),
-                                        .to = columns_from(cache, first_new * width),
+    launch(s.context(), turbo::CopyRows{.from = qkv.from(column),
+                                        .to = cache.from(first_new * width),
                                         .rows = a.shape.batch * a.shape.seq_q,
                                         .cols = width,
                                         .from_stride = at.width,
@@ -127,7 +245,7 @@ void cached_attention_forward(Step& s) {
                                               .k_stride = k_width,
                                               .v_stride = v_width,
                                               .first_key = {},
-                                              .sinks = s.has_parameter() ? s.weight() : Tensor(),
+                                              .sinks = optional_weight(s),
                                               .out = s.out(0),
                                               .lse = {},
                                               .workspace = {}});
@@ -138,6 +256,24 @@ constexpr Operator kCachedAttention{.name = "cached_attention",
                                     .forward = cached_attention_forward};
 
 }  // namespace
+
+// --- what model code calls
+// -------------------------------------------------------------------------------------------
+
+Value head_norm(const Value& x, Parameter* weight, const turbo::HeadNormShape& shape, double epsilon) {
+  const Shape statistics{x.shape()[0], shape.normed()};
+  return x.tape().record(kHeadNorm, {&x}, weight, {{x.dtype(), x.shape()}, {DType::kF32, statistics, false}},
+                         HeadNormAttributes{shape, static_cast<float>(epsilon)})[0];
+}
+
+Value rope(Value x, const Value& positions, const Tensor& table, const RopeShape& shape) {
+  return x.tape().record(kRope, {&x, &positions}, nullptr, {{x.dtype(), x.shape()}},
+                         RopeAttributes{table, shape})[0];
+}
+
+Value scale_by_position(Value x, const Value& positions, const PositionScaling& scaling) {
+  return x.tape().record(kScaleByPosition, {&x, &positions}, nullptr, {{x.dtype(), x.shape()}}, scaling)[0];
+}
 
 Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOptions& options) {
   Tape& tape = qkv.tape();

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "engine/operators.h"
+#include "engine/scratch.h"
 #include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/linear/linear.h"
 
@@ -18,24 +19,6 @@ namespace {
 using turbo::Gemm;
 using turbo::GemmRole;
 using turbo::launch;
-
-// Scratch for one chunk; released when it goes out of scope (in stream order, that is).
-class ScratchTensor {
- public:
-  ScratchTensor(Arena& arena, DType dtype, const Shape& shape)
-      : arena_(arena),
-        block_(arena.allocate(shape.elements() * size_of(dtype))),
-        tensor_(block_.address, dtype, shape) {}
-  ~ScratchTensor() { arena_.release(block_); }
-  ScratchTensor(const ScratchTensor&) = delete;
-  ScratchTensor& operator=(const ScratchTensor&) = delete;
-  const Tensor& get() const { return tensor_; }
-
- private:
-  Arena& arena_;
-  Arena::Block block_;
-  Tensor tensor_;
-};
 
 struct Chunk {
   std::int64_t begin, end;

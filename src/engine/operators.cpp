@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "turbo/bias/bias.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
 #include "turbo/linear/linear.h"
 #include "turbo/rms_norm/rms_norm.h"
-#include "turbo/rope/rope.h"
 #include "turbo/swiglu/swiglu.h"
 
 namespace primus::engine {
@@ -170,41 +170,62 @@ constexpr Operator kLinear{.name = "linear",
                            .backward_weight = linear_backward_weight,
                            .for_weight = {.inputs = bit(0)}};
 
-// --- rope
-// ------------------------------------------------------------------------------------------------------------
+// --- add_bias
+// --------------------------------------------------------------------------------------------------------
 
-struct RopeAttributes {
-  Tensor table;
-  RopeShape shape;
-};
-
-void rotate(Step& s, const Tensor& x, const Tensor& y, bool inverse) {
-  const auto a = s.attributes<RopeAttributes>();
-  launch(s.context(), turbo::Rope{.x = x,
-                                  .y = y,
-                                  .positions = s.in(1),
-                                  .table = a.table,
-                                  .heads = a.shape.heads,
-                                  .head_dim = a.shape.head_dim,
-                                  .rotary_dim = a.shape.rotary_dim,
-                                  .inverse = inverse});
+void add_bias_forward(Step& s) {
+  launch(s.context(), turbo::AddBias{.x = s.in_or_out(0), .bias = s.weight(), .y = s.out(0)});
 }
 
-// Inputs: x, positions. Its own input is gone when it ran in place, so the rotation reads what it writes.
-void rope_forward(Step& s) { rotate(s, s.in_or_out(0), s.out(0), false); }
+void add_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }
 
-void rope_backward_input(Step& s) {
-  // In place on the gradient of the output, which nobody else needs, and then passed on.
-  rotate(s, s.d_out(0), s.complete_d_out(0), true);
-  s.pass_d_in(0, 0);
+void add_bias_backward_weight(Step& s) {
+  const auto [d_bias, accumulate] = s.d_weight();
+  launch(s.context(), turbo::AddBiasBackwardWeight{
+                          .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
 }
 
-constexpr Operator kRope{.name = "rope",
-                         .operator_class = OperatorClass::kRope,
-                         .forward = rope_forward,
-                         .backward_input = rope_backward_input,
-                         .for_input = {.inputs = bit(1)},
-                         .in_place = true};
+constexpr Operator kAddBias{.name = "add_bias",
+                            .operator_class = OperatorClass::kAdd,
+                            .forward = add_bias_forward,
+                            .backward_input = add_bias_backward_input,
+                            .backward_weight = add_bias_backward_weight,
+                            .in_place = true};
+
+// --- split
+// -----------------------------------------------------------------------------------------------------------
+
+// The first `cols` columns of each row.
+void copy_columns(Step& s, const Tensor& from, const Tensor& to, std::int64_t cols) {
+  launch(s.context(), turbo::CopyRows{.from = from,
+                                      .to = to,
+                                      .rows = from.rows(),
+                                      .cols = cols,
+                                      .from_stride = from.cols(),
+                                      .to_stride = to.cols(),
+                                      .group_rows = std::max<std::int64_t>(from.rows(), 1),
+                                      .to_group_stride = 0});
+}
+
+void split_forward(Step& s) {
+  const Tensor x = s.in(0), left = s.out(0), right = s.out(1);
+  copy_columns(s, x, left, left.cols());
+  copy_columns(s, x.from(left.cols()), right, right.cols());
+}
+
+void split_backward_input(Step& s) {
+  const Tensor left = s.d_out(0), right = s.d_out(1);
+  const auto [d_x, previous] = s.fresh_d_in(0);
+  if (left.absent() || right.absent()) launch(s.context(), turbo::Fill{.out = d_x, .value = 0});
+  if (!left.absent()) copy_columns(s, left, d_x, left.cols());
+  if (!right.absent()) copy_columns(s, right, d_x.from(d_x.cols() - right.cols()), right.cols());
+  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
+}
+
+constexpr Operator kSplit{.name = "split",
+                          .operator_class = OperatorClass::kAdd,
+                          .forward = split_forward,
+                          .backward_input = split_backward_input};
 
 // --- swiglu
 // ----------------------------------------------------------------------------------------------------------
@@ -275,9 +296,17 @@ Value linear(const Value& x, Parameter& weight) {
   return x.tape().record(kLinear, {&x}, &weight, {{x.dtype(), shape}}, NoAttributes{})[0];
 }
 
-Value rope(Value x, const Value& positions, const Tensor& table, const RopeShape& shape) {
-  return x.tape().record(kRope, {&x, &positions}, nullptr, {{x.dtype(), x.shape()}},
-                         RopeAttributes{table, shape})[0];
+Value add_bias(Value x, Parameter& bias) {
+  return x.tape().record(kAddBias, {&x}, &bias, {{x.dtype(), x.shape()}}, NoAttributes{})[0];
+}
+
+std::pair<Value, Value> split(const Value& x, std::int64_t at) {
+  const std::int64_t rows = x.shape()[0], cols = x.shape()[1];
+  assert(at > 0 && at < cols);
+  auto [left, right, none] =
+      x.tape().record(kSplit, {&x}, nullptr,
+                      {{x.dtype(), Shape{rows, at}}, {x.dtype(), Shape{rows, cols - at}}}, NoAttributes{});
+  return {std::move(left), std::move(right)};
 }
 
 Value swiglu(const Value& gate_up) {

@@ -2,8 +2,12 @@
 // checked. Tokens of all sequences of a microbatch lie one after the other: T = batch * sequence rows.
 #pragma once
 
+#include <utility>
+
 #include "engine/tape.h"
 #include "turbo/attention/attention.h"
+#include "turbo/head_norm/head_norm.h"
+#include "turbo/latent_attention/latent_attention.h"
 
 namespace primus::engine {
 
@@ -38,15 +42,49 @@ class BlockScope {
   Tape& tape_;
 };
 
+// Operators called while this lives are replayed in the backward pass instead of keeping their outputs, under
+// any recompute policy: for what is large and made from something small.
+class ReplayScope {
+ public:
+  explicit ReplayScope(Tape& tape) : tape_(tape), before_(tape.set_replay(true)) {}
+  ~ReplayScope() { tape_.set_replay(before_); }
+  ReplayScope(const ReplayScope&) = delete;
+  ReplayScope& operator=(const ReplayScope&) = delete;
+
+ private:
+  Tape& tape_;
+  bool before_;
+};
+
 // x · Wᵀ: [T, in] -> [T, out].
 Value linear(const Value& x, Parameter& weight);
 
-// Rotates the first `heads` heads of each row (queries, then keys, of a fused projection). Pass x by
-// std::move to let it happen in place.
+// x + bias: [T, n]. Pass x by std::move to let it happen in place.
+Value add_bias(Value x, Parameter& bias);
+
+// Columns [0, at) and [at, n) of x: [T, n] -> [T, at], [T, n - at].
+std::pair<Value, Value> split(const Value& x, std::int64_t at);
+
+// RMSNorm of each query head and each key head of a fused projection, [T, width]; `weight`: [2 * head_dim],
+// that of the queries, then that of the keys, or null.
+Value head_norm(const Value& x, Parameter* weight, const turbo::HeadNormShape& shape, double epsilon);
+
+// Rotates the first `heads` heads of each row (queries, then keys, of a fused projection): of each head
+// rotary_dim columns from rotary_begin on. Pass x by std::move to let it happen in place.
 struct RopeShape {
   std::int64_t heads, head_dim, rotary_dim;
+  std::int64_t rotary_begin = 0;
+  bool interleaved = false;  // neighbouring columns are a pair (turbo/rope/rope.h)
 };
 Value rope(Value x, const Value& positions, const Tensor& table, const RopeShape& shape);
+
+// Scales the first `cols` columns of each row by its position (turbo/position_scale/position_scale.h). Pass x
+// by std::move to let it happen in place.
+struct PositionScaling {
+  std::int64_t cols;
+  float floor_scale, attn_scale;
+};
+Value scale_by_position(Value x, const Value& positions, const PositionScaling& scaling);
 
 // Keys and values of earlier tokens, for generation: per layer one [batch, capacity, kv_heads * dim] tensor
 // each.
@@ -65,6 +103,17 @@ struct AttentionOptions {
 // Causal grouped-query attention over a fused projection [T, heads*head_dim + kv_heads*(head_dim +
 // value_dim)] -> [T, heads*value_dim]. `shape.seq_k` and `shape.capacity_k` are set here.
 Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOptions& options = {});
+
+// Multi-head latent attention (turbo/latent_attention/latent_attention.h). For training: the fused rows that
+// attention() reads, from queries [T, heads*key_dim], what the up-projection made of the latents [T,
+// heads*up_dim], and the part of the keys that all heads share [T, rope_dim].
+Value latent_qkv(const Value& q, const Value& kv, const Value& rope_key, const turbo::LatentShape& shape);
+// Inference: appends latent [T, rank] and rope_key to the cache, whose k is [batch, capacity, rank +
+// rope_dim], and attends to everything so far without projecting it up: [T, heads*value_dim]. `up`:
+// [heads*up_dim, rank].
+Value cached_latent_attention(const Value& q, const Value& latent, const Value& rope_key, Parameter& up,
+                              const turbo::LatentShape& shape, std::int64_t batch, float scale,
+                              const KvCacheLayer& cache);
 
 // silu(gate) * up: [T, 2*ffn] -> [T, ffn].
 Value swiglu(const Value& gate_up);

@@ -150,7 +150,7 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
     differentiable = differentiable || slots_[v->slot_].differentiable;
   }
   differentiable = differentiable && settings_.train;
-  entry.dropped = differentiable && settings_.recompute.drops(op.operator_class, layer_);
+  entry.dropped = differentiable && (replay_ || settings_.recompute.drops(op.operator_class, layer_));
 
   // In place: only when nobody else looks at input 0, and a replay can make it again.
   const Slot& first = slots_[entry.inputs[0]];

@@ -197,6 +197,9 @@ class Tape {
   void enter_block(std::int64_t layer) { layer_ = layer; }
   void leave_block() { layer_ = -1; }
   const RecomputePolicy& recompute() const { return settings_.recompute; }
+  // Operators called while this is set are replayed in the backward pass, whatever the policy says; returns
+  // what it was before.
+  bool set_replay(bool replay) { return std::exchange(replay_, replay); }
   bool training() const { return settings_.train; }
 
   // --- backward
@@ -260,6 +263,7 @@ class Tape {
   std::vector<Entry> entries_;
   std::vector<int> free_slots_;  // recycled when nothing is recorded
   std::int64_t layer_ = -1;
+  bool replay_ = false;
   int pending_weight_gradients_ = 0;
   bool in_backward_ = false;
 };

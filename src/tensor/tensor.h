@@ -64,6 +64,11 @@ struct Tensor {
   }
   // Rows [begin, end) of the first dimension.
   Tensor slice(std::int64_t begin, std::int64_t end) const;
+  // The rows as they are seen from element `offset` on, for kernels that take rows by a stride: only the
+  // address moves.
+  Tensor from(std::int64_t offset) const {
+    return {data ? static_cast<char*>(data) + offset * size_of(dtype) : nullptr, dtype, shape};
+  }
 
  private:
   bool absent_;

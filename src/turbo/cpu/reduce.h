@@ -40,4 +40,38 @@ PRIMUS_INLINE double sum_doubles(std::int64_t begin, std::int64_t end, Term term
   return lanes[0];
 }
 
+// Sums rows into out[n]: add_row(line, row) adds row `row`'s part to line[0 .. n). Rows are cut into chunks
+// by their number alone; each chunk is summed row by row into its own line of the workspace, and the lines
+// are added in order.
+struct RowChunks {
+  explicit RowChunks(std::int64_t rows) : rows_per_chunk(std::max<std::int64_t>((rows + 255) / 256, 32)) {
+    count = (rows + rows_per_chunk - 1) / rows_per_chunk;
+  }
+  std::int64_t rows_per_chunk, count;
+};
+
+inline std::int64_t row_sum_workspace(std::int64_t rows, std::int64_t n) {
+  return RowChunks(rows).count * n * static_cast<std::int64_t>(sizeof(float));
+}
+
+template <class AddRow>
+void row_sum(const CpuContext& context, std::int64_t rows, std::int64_t n, float* workspace, float* out,
+             bool accumulate, AddRow add_row) {
+  const RowChunks chunks(rows);
+  context.pool().parallel_for(rows, chunks.rows_per_chunk, [&](std::int64_t begin, std::int64_t end, int) {
+    float* line = workspace + begin / chunks.rows_per_chunk * n;
+    std::fill_n(line, n, 0.0F);
+    for (std::int64_t row = begin; row < end; ++row) add_row(line, row);
+  });
+  const std::int64_t bytes_per_column = chunks.count * static_cast<std::int64_t>(sizeof(float));
+  parallel_ranges(context, n, bytes_per_column, [&](std::int64_t begin, std::int64_t end) {
+    if (!accumulate) std::fill(out + begin, out + end, 0.0F);
+    for (std::int64_t chunk = 0; chunk < chunks.count; ++chunk) {
+      const float* line = workspace + chunk * n;
+      PRIMUS_SIMD()
+      for (std::int64_t i = begin; i < end; ++i) out[i] += line[i];
+    }
+  });
+}
+
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -1,8 +1,7 @@
-#include <algorithm>
 #include <cmath>
 
+#include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
-#include "turbo/cpu/simd.h"
 #include "turbo/rms_norm/rms_norm.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
@@ -83,50 +82,26 @@ void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
 
 // ---- Backward, weight ---------------------------------------------------------------------------
 
-// Rows are cut into chunks by their number alone; each chunk is summed row by row into its own line of the
-// workspace, and the lines are added in order. So no thread count shows in the result.
-struct RowChunks {
-  explicit RowChunks(std::int64_t rows) : rows_per_chunk(std::max<std::int64_t>((rows + 255) / 256, 32)) {
-    count = (rows + rows_per_chunk - 1) / rows_per_chunk;
-  }
-  std::int64_t rows_per_chunk, count;
-};
-
 std::int64_t backward_weight_workspace(CpuContext&, const RmsNormBackwardWeight& a) {
-  return RowChunks(a.x.rows()).count * a.x.cols() * static_cast<std::int64_t>(sizeof(float));
+  return row_sum_workspace(a.x.rows(), a.x.cols());
 }
 
 void backward_weight(CpuContext& context, const RmsNormBackwardWeight& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    const std::int64_t rows = a.x.rows(), hidden = a.x.cols();
+    const std::int64_t hidden = a.x.cols();
     const T* x = context.data<T>(a.x);
     const T* d_y = context.data<T>(a.d_y);
     const float* rstd = context.data<float>(a.rstd);
-    float* partial = context.data<float>(a.workspace);
-    const RowChunks chunks(rows);
-    context.pool().parallel_for(rows, chunks.rows_per_chunk, [&](std::int64_t begin, std::int64_t end, int) {
-      float* line = partial + begin / chunks.rows_per_chunk * hidden;
-      std::fill_n(line, hidden, 0.0F);
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* x_row = x + row * hidden;
-        const T* d_y_row = d_y + row * hidden;
-        const float scale = rstd[row];
-        PRIMUS_SIMD()
-        for (std::int64_t i = 0; i < hidden; ++i)
-          line[i] += to_float(d_y_row[i]) * (to_float(x_row[i]) * scale);
-      }
-    });
-    float* d_weight = context.data<float>(a.d_weight);
-    const std::int64_t bytes_per_column = chunks.count * static_cast<std::int64_t>(sizeof(float));
-    parallel_ranges(context, hidden, bytes_per_column, [&](std::int64_t begin, std::int64_t end) {
-      if (!a.accumulate) std::fill(d_weight + begin, d_weight + end, 0.0F);
-      for (std::int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-        const float* line = partial + chunk * hidden;
-        PRIMUS_SIMD()
-        for (std::int64_t i = begin; i < end; ++i) d_weight[i] += line[i];
-      }
-    });
+    row_sum(context, a.x.rows(), hidden, context.data<float>(a.workspace), context.data<float>(a.d_weight),
+            a.accumulate, [=](float* line, std::int64_t row) {
+              const T* x_row = x + row * hidden;
+              const T* d_y_row = d_y + row * hidden;
+              const float scale = rstd[row];
+              PRIMUS_SIMD()
+              for (std::int64_t i = 0; i < hidden; ++i)
+                line[i] += to_float(d_y_row[i]) * (to_float(x_row[i]) * scale);
+            });
   });
 }
 

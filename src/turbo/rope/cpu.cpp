@@ -7,10 +7,25 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
+// Turns the pairs of one head's rotated part. Pair i is (i * step, i * step + apart).
+template <class T>
+PRIMUS_INLINE void turn(const T* x, T* y, const float* cosines, const float* sines, float sign,
+                        std::int64_t pairs, std::int64_t step, std::int64_t apart) {
+  PRIMUS_SIMD()
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    const std::int64_t at = i * step;
+    const float x0 = to_float(x[at]), x1 = to_float(x[at + apart]);
+    const float c = cosines[i], s = sines[i] * sign;
+    y[at] = from_float<T>(x0 * c - x1 * s);
+    y[at + apart] = from_float<T>(x1 * c + x0 * s);
+  }
+}
+
 void rope(CpuContext& context, const Rope& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    const std::int64_t width = a.x.cols(), half = a.rotary_dim / 2;
+    const std::int64_t width = a.x.cols(), half = a.rotary_dim / 2,
+                       rotary_end = a.rotary_begin + a.rotary_dim;
     const std::int32_t* positions = context.data<std::int32_t>(a.positions);
     const float* table = context.data<float>(a.table);
     const float sign = a.inverse ? -1.0F : 1.0F;
@@ -27,14 +42,16 @@ void rope(CpuContext& context, const Rope& a) {
         for (std::int64_t head = 0; head < a.heads; ++head) {
           const T* x = x_row + head * a.head_dim;
           T* y = y_row + head * a.head_dim;
-          PRIMUS_SIMD()
-          for (std::int64_t i = 0; i < half; ++i) {
-            const float x0 = to_float(x[i]), x1 = to_float(x[i + half]);
-            const float c = cosines[i], s = sines[i] * sign;
-            y[i] = from_float<T>(x0 * c - x1 * s);
-            y[i + half] = from_float<T>(x1 * c + x0 * s);
+          // Two calls, so that each knows its step.
+          if (a.interleaved) {
+            turn(x + a.rotary_begin, y + a.rotary_begin, cosines, sines, sign, half, 2, 1);
+          } else {
+            turn(x + a.rotary_begin, y + a.rotary_begin, cosines, sines, sign, half, 1, half);
           }
-          if (!in_place) std::copy(x + a.rotary_dim, x + a.head_dim, y + a.rotary_dim);
+          if (!in_place) {
+            std::copy(x, x + a.rotary_begin, y);
+            std::copy(x + rotary_end, x + a.head_dim, y + rotary_end);
+          }
         }
         if (!in_place) std::copy(x_row + a.heads * a.head_dim, x_row + width, y_row + a.heads * a.head_dim);
       }

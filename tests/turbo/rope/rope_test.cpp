@@ -7,12 +7,21 @@ namespace {
 
 struct Case {
   std::int64_t tokens, width, heads, head_dim, rotary_dim;
+  std::int64_t rotary_begin = 0;
+  bool interleaved = false;
 };
 
 // Whole heads, part of each head, only some of the heads (the value columns of a fused projection), odd
-// leftovers.
-const Case kCases[] = {{1, 64, 1, 64, 64},     {9, 5 * 48, 5, 48, 48},    {40, 6 * 32, 4, 32, 32},
-                       {7, 2 * 80, 2, 80, 20}, {3, 2 * 10 + 7, 2, 10, 6}, {2, 24, 0, 8, 8}};
+// leftovers; neighbouring pairs, and a part that does not come first (latent attention).
+const Case kCases[] = {{1, 64, 1, 64, 64},
+                       {9, 5 * 48, 5, 48, 48},
+                       {40, 6 * 32, 4, 32, 32},
+                       {7, 2 * 80, 2, 80, 20},
+                       {3, 2 * 10 + 7, 2, 10, 6},
+                       {2, 24, 0, 8, 8},
+                       {9, 6 * 32, 4, 32, 32, 0, true},
+                       {5, 3 * 20 + 1, 3, 20, 8, 12, true},
+                       {5, 3 * 20, 3, 20, 6, 9, false}};
 constexpr std::int64_t kPositions = 50;
 
 Values rope_table(std::int64_t rotary_dim) {
@@ -45,7 +54,9 @@ Values reference(const Values& x, const Case& c, bool inverse) {
       for (std::int64_t i = 0; i < half; ++i) {
         const auto row = static_cast<std::int64_t>(positions[at(t)]) * c.rotary_dim;
         const double cosine = table[at(row + i)], sine = table[at(row + half + i)] * (inverse ? -1 : 1);
-        const std::size_t low = at(t * c.width + head * c.head_dim + i), high = low + at(half);
+        const std::int64_t part = t * c.width + head * c.head_dim + c.rotary_begin;
+        const std::size_t low = at(part + (c.interleaved ? 2 * i : i)),
+                          high = low + at(c.interleaved ? 1 : half);
         y[low] = x[low] * cosine - x[high] * sine;
         y[high] = x[high] * cosine + x[low] * sine;
       }
@@ -83,6 +94,8 @@ TEST_P(RopeTest, RotatesForwardsAndBackwards) {
                          .heads = c.heads,
                          .head_dim = c.head_dim,
                          .rotary_dim = c.rotary_dim,
+                         .rotary_begin = c.rotary_begin,
+                         .interleaved = c.interleaved,
                          .inverse = inverse});
           EXPECT_LE(normalised_error(bench.download(y), reference(x, c, inverse)),
                     rounding_error(dtype) + 2e-7)

@@ -1,0 +1,134 @@
+// Multi-head latent attention: the rows that ordinary attention reads, and attention over cached latents.
+#include "engine/operators.h"
+#include "engine/scratch.h"
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::LatentProject;
+using turbo::LatentShape;
+using turbo::launch;
+
+// --- latent_qkv
+// ------------------------------------------------------------------------------------------------------
+
+// Inputs: q, kv, rope_key.
+void latent_qkv_forward(Step& s) {
+  launch(s.context(), turbo::LatentQkv{.shape = s.attributes<LatentShape>(),
+                                       .q = s.in(0),
+                                       .kv = s.in(1),
+                                       .rope_key = s.in(2),
+                                       .qkv = s.out(0)});
+}
+
+void latent_qkv_backward_input(Step& s) {
+  const Step::Target d_q = s.fresh_d_in(0), d_kv = s.fresh_d_in(1), d_rope_key = s.fresh_d_in(2);
+  launch(s.context(), turbo::LatentQkvBackward{.shape = s.attributes<LatentShape>(),
+                                               .d_qkv = s.d_out(0),
+                                               .d_q = d_q.out,
+                                               .d_kv = d_kv.out,
+                                               .d_rope_key = d_rope_key.out});
+  for (const Step::Target& target : {d_q, d_kv, d_rope_key}) {
+    if (target.previous.absent()) continue;
+    launch(s.context(), turbo::Add{.a = target.previous, .b = target.out, .out = target.out});
+  }
+}
+
+constexpr Operator kLatentQkv{.name = "latent_qkv",
+                              .operator_class = OperatorClass::kRope,
+                              .forward = latent_qkv_forward,
+                              .backward_input = latent_qkv_backward_input};
+
+// --- cached_latent_attention
+// -----------------------------------------------------------------------------------------
+
+struct CachedLatentAttributes {
+  LatentShape latent;
+  std::int64_t batch, length, capacity;  // length: tokens present before
+  float scale;
+  void* cache;
+};
+
+// Inputs: q, latent, rope_key. The parameter is the up-projection.
+void cached_latent_attention_forward(Step& s) {
+  const auto a = s.attributes<CachedLatentAttributes>();
+  const LatentShape& shape = a.latent;
+  const Tensor q = s.in(0);
+  const std::int64_t tokens = q.rows(), new_tokens = tokens / a.batch, width = shape.rank + shape.rope_dim;
+  const Tensor cache(a.cache, q.dtype, {a.batch * a.capacity, width});
+  auto append = [&](const Tensor& rows, std::int64_t column) {
+    launch(s.context(), turbo::CopyRows{.from = rows,
+                                        .to = cache.from(a.length * width + column),
+                                        .rows = tokens,
+                                        .cols = rows.cols(),
+                                        .from_stride = rows.cols(),
+                                        .to_stride = width,
+                                        .group_rows = new_tokens,
+                                        .to_group_stride = a.capacity * width});
+  };
+  append(s.in(1), 0);
+  append(s.in(2), shape.rank);
+
+  // Every head's queries meet the same keys, the latents, whose leading part is the values as well.
+  Arena& scratch = s.context().scratch;
+  const ScratchTensor queries(scratch, q.dtype, {tokens, shape.heads * width});
+  const ScratchTensor mixed(scratch, q.dtype, {tokens, shape.heads * shape.rank});
+  launch(s.context(), LatentProject{.shape = shape,
+                                    .side = LatentProject::Side::kQueries,
+                                    .x = q,
+                                    .up = s.weight(),
+                                    .out = queries.get(),
+                                    .workspace = {}});
+  launch(s.context(), turbo::AttentionForward{.shape = {.batch = a.batch,
+                                                        .seq_q = new_tokens,
+                                                        .seq_k = a.length + new_tokens,
+                                                        .capacity_k = a.capacity,
+                                                        .heads = shape.heads,
+                                                        .kv_heads = 1,
+                                                        .head_dim = width,
+                                                        .value_dim = shape.rank,
+                                                        .scale = a.scale,
+                                                        .causal = true,
+                                                        .window = 0},
+                                              .q = queries.get(),
+                                              .k = cache,
+                                              .v = cache,
+                                              .q_stride = shape.heads * width,
+                                              .k_stride = width,
+                                              .v_stride = width,
+                                              .first_key = {},
+                                              .sinks = {},
+                                              .out = mixed.get(),
+                                              .lse = {},
+                                              .workspace = {}});
+  launch(s.context(), LatentProject{.shape = shape,
+                                    .side = LatentProject::Side::kValues,
+                                    .x = mixed.get(),
+                                    .up = s.weight(),
+                                    .out = s.out(0),
+                                    .workspace = {}});
+}
+
+constexpr Operator kCachedLatentAttention{.name = "cached_latent_attention",
+                                          .operator_class = OperatorClass::kAttention,
+                                          .forward = cached_latent_attention_forward};
+
+}  // namespace
+
+Value latent_qkv(const Value& q, const Value& kv, const Value& rope_key, const LatentShape& shape) {
+  const Shape rows{q.shape()[0], shape.heads * (2 * shape.key_dim() + shape.value_dim)};
+  return q.tape().record(kLatentQkv, {&q, &kv, &rope_key}, nullptr, {{q.dtype(), rows}}, shape)[0];
+}
+
+Value cached_latent_attention(const Value& q, const Value& latent, const Value& rope_key, Parameter& up,
+                              const LatentShape& shape, std::int64_t batch, float scale,
+                              const KvCacheLayer& cache) {
+  assert(!q.tape().training());
+  const Shape out{q.shape()[0], shape.heads * shape.value_dim};
+  return q.tape().record(
+      kCachedLatentAttention, {&q, &latent, &rope_key}, &up, {{q.dtype(), out}},
+      CachedLatentAttributes{shape, batch, cache.length, cache.capacity, scale, cache.k.data})[0];
+}
+
+}  // namespace primus::engine

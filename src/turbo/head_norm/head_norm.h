@@ -1,0 +1,57 @@
+// RMSNorm of every query head and every key head of a fused projection, each over its own head_dim columns
+// (QK norm: Henry et al. 2020, as in Qwen 3; without weights, as in Llama 4):
+//   y = x * rstd * weight,  rstd = 1/sqrt(mean(x²) + eps) per token and head.
+// A row is `heads` query heads, then `kv_heads` key heads, then columns that are not touched (values).
+// Statistics and products are in fp32; y is rounded once.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+struct HeadNormShape {
+  std::int64_t heads, kv_heads, head_dim;
+  std::int64_t normed() const { return heads + kv_heads; }
+};
+
+struct HeadNormForward {
+  static constexpr KernelId kId = KernelId::kHeadNormForward;
+  HeadNormShape shape;
+  Tensor x;       // [tokens, width], width >= (heads + kv_heads) * head_dim
+  Tensor weight;  // [2 * head_dim], x's type: of the queries, then of the keys; absent: none
+  Tensor y;       // [tokens, width] out
+  Tensor rstd;    // [tokens, heads + kv_heads] fp32 out
+  float eps;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct HeadNormBackwardInput {
+  static constexpr KernelId kId = KernelId::kHeadNormBackwardInput;
+  HeadNormShape shape;
+  Tensor x;       // [tokens, width]
+  Tensor weight;  // [2 * head_dim], or absent
+  Tensor rstd;    // [tokens, heads + kv_heads] fp32
+  Tensor d_y;     // [tokens, width]
+  Tensor d_x;     // [tokens, width] out; may be d_y
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// d_weight (+)= sum over tokens and heads of d_y * x * rstd, in an order that does not depend on the number
+// of threads.
+struct HeadNormBackwardWeight {
+  static constexpr KernelId kId = KernelId::kHeadNormBackwardWeight;
+  HeadNormShape shape;
+  Tensor x;         // [tokens, width]
+  Tensor rstd;      // [tokens, heads + kv_heads] fp32
+  Tensor d_y;       // [tokens, width]
+  Tensor d_weight;  // [2 * head_dim] fp32
+  bool accumulate;
+  Tensor workspace;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

@@ -1,0 +1,64 @@
+// What multi-head latent attention (DeepSeek-V2, 2024, section 2.1) needs beside attention itself. Keys and
+// values of a token are products of one small latent vector; a part of each key that carries the rotary
+// position is the same for all heads.
+//
+// In training the heads are made in full: LatentQkv joins them to rows that turbo/attention reads. With a
+// cache only latents are kept, and the up-projection moves to the other side of each product (the paper's
+// absorption): (q W_uk) · latent instead of q · (W_uk latent). All heads then share one key, the latent, and
+// one value, its leading part.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+struct LatentShape {
+  std::int64_t heads;
+  std::int64_t rank;       // of the latent of keys and values
+  std::int64_t nope_dim;   // of q and k per head: without position,
+  std::int64_t rope_dim;   // ... and with
+  std::int64_t value_dim;  // of v and out
+  std::int64_t key_dim() const { return nope_dim + rope_dim; }
+  std::int64_t up_dim() const { return nope_dim + value_dim; }  // a head's rows of the up-projection
+};
+
+// Rows of all queries, all keys, all values.
+struct LatentQkv {
+  static constexpr KernelId kId = KernelId::kLatentQkv;
+  LatentShape shape;
+  Tensor q;         // [tokens, heads * key_dim]
+  Tensor kv;        // [tokens, heads * up_dim]: per head its key without position, then its value
+  Tensor rope_key;  // [tokens, rope_dim]: the rest of every head's key
+  Tensor qkv;       // [tokens, heads * (2 * key_dim + value_dim)] out
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct LatentQkvBackward {
+  static constexpr KernelId kId = KernelId::kLatentQkvBackward;
+  LatentShape shape;
+  Tensor d_qkv;
+  Tensor d_q, d_kv, d_rope_key;  // assigned; d_rope_key is summed over heads in fp32
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// Per head the product with its part of the up-projection, on either side of attention over latents.
+struct LatentProject {
+  static constexpr KernelId kId = KernelId::kLatentProject;
+  enum class Side : std::uint8_t {
+    kQueries,  // x: [tokens, heads * key_dim]; out: [tokens, heads * (rank + rope_dim)], the rope part copied
+    kValues,   // x: [tokens, heads * rank]; out: [tokens, heads * value_dim]
+  };
+  LatentShape shape;
+  Side side;
+  Tensor x;
+  Tensor up;  // [heads * up_dim, rank], x's type
+  Tensor out;
+  Tensor workspace;
+  void check() const;
+  double flops() const;
+};
+
+}  // namespace primus::turbo

@@ -1,0 +1,24 @@
+// Scales the first columns of each row by its token's position, which sharpens attention over long contexts
+// (Llama 4's temperature tuning of queries in layers without rotary positions):
+//   y = x * (1 + attn_scale * log(1 + floor((position + 1) / floor_scale)))
+// The gradient is the same scaling of d_y.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+struct PositionScale {
+  static constexpr KernelId kId = KernelId::kPositionScale;
+  Tensor x;           // [tokens, width] fp32 or bf16
+  Tensor y;           // [tokens, width] out; may be x. Other columns are copied
+  Tensor positions;   // [tokens] int32, >= 0
+  std::int64_t cols;  // leading columns that are scaled
+  float floor_scale;  // > 0, in positions
+  float attn_scale;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

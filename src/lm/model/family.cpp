@@ -24,6 +24,8 @@ const Family& FamilyRegistry::find(std::string_view model_type) const {
 FamilyRegistry builtin_families() {
   FamilyRegistry registry;
   registry.add(llama_family());
+  registry.add(qwen2_family());
+  registry.add(qwen3_family());
   return registry;
 }
 

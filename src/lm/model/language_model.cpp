@@ -73,14 +73,17 @@ Value LanguageModel::logits(const Value& hidden) const { return linear(hidden, *
 KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t batch,
                       std::int64_t capacity) {
   KvCache cache;
-  const Shape shape{batch, capacity, config.kv_heads * config.head_dim};
+  const LatentConfig& latent = config.attention.latent;
+  const bool latents = latent.kv_rank > 0;
+  const std::int64_t width = latents ? latent.kv_rank + latent.rope_dim : config.kv_heads * config.head_dim;
+  const Shape shape{batch, capacity, width};
   auto take = [&] {
     return Tensor(rank.persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape);
   };
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     engine::KvCacheLayer& entry = cache.layers.emplace_back();
     entry.k = take();
-    entry.v = take();
+    if (!latents) entry.v = take();
     entry.capacity = capacity;
   }
   return cache;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "config/trainer_config.h"
+#include "lm/model/attention_config.h"
 #include "tensor/dtype.h"
 
 namespace primus {
@@ -37,11 +38,14 @@ struct ModelConfig {
   double rope_theta = 10000;
   double rotary_fraction = 1;  // share of each head that is rotated
   RopeScaling rope_scaling;
+  AttentionConfig attention;
   bool tied_embeddings = false;
   double init_std = 0.02;
   std::optional<std::int64_t> bos_id, eos_id;
 
+  // Columns of each head, or of the shared part of latent attention's keys, that are rotated.
   std::int64_t rotary_dim() const {
+    if (attention.latent.kv_rank > 0) return attention.latent.rope_dim;
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary_fraction) / 2 * 2;
   }
 };

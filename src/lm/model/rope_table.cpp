@@ -40,16 +40,25 @@ double yarn_frequency(double frequency, double dimension, const ModelConfig& c) 
   return frequency / s.factor * ramp + frequency * (1 - ramp);
 }
 
+double yarn_temperature(const RopeScaling& s, double m) {
+  return s.factor <= 1 ? 1.0 : 0.1 * m * std::log(s.factor) + 1.0;
+}
+
 double yarn_attention_factor(const RopeScaling& s) {
-  auto scale = [&](double m) { return s.factor <= 1 ? 1.0 : 0.1 * m * std::log(s.factor) + 1.0; };
   if (s.attention_factor) return *s.attention_factor;
   if (s.mscale && s.mscale_all_dim && *s.mscale != 0 && *s.mscale_all_dim != 0) {
-    return scale(*s.mscale) / scale(*s.mscale_all_dim);
+    return yarn_temperature(s, *s.mscale) / yarn_temperature(s, *s.mscale_all_dim);
   }
-  return scale(1);
+  return yarn_temperature(s, 1);
 }
 
 }  // namespace
+
+double yarn_score_scale(const RopeScaling& s) {
+  if (s.kind != RopeScaling::Kind::kYarn || !s.mscale_all_dim || *s.mscale_all_dim == 0) return 1;
+  const double temperature = yarn_temperature(s, *s.mscale_all_dim);
+  return temperature * temperature;
+}
 
 std::vector<float> make_rope_table(const ModelConfig& c, std::int64_t positions) {
   const std::int64_t half = c.rotary_dim() / 2;

@@ -12,4 +12,8 @@ namespace primus {
 // are computed in double; yarn's attention factor multiplies both.
 std::vector<float> make_rope_table(const ModelConfig& config, std::int64_t positions);
 
+// What latent attention with yarn multiplies its scores by, beside 1/sqrt(dim): the square of yarn's
+// temperature for mscale_all_dim; 1 without (DeepSeek).
+double yarn_score_scale(const RopeScaling& scaling);
+
 }  // namespace primus

@@ -51,13 +51,21 @@ inline void fill(engine::Rank& rank, engine::ParameterStore& store, std::string_
 }
 
 // Logits of every position of a sequence in one pass without a cache: what decoding must agree with. fp32.
+// `documents`: the sequence is packed from documents of these lengths.
 inline std::vector<std::vector<float>> teacher_forcing(const ModelConfig& config, std::uint64_t seed,
-                                                       const std::vector<std::int32_t>& tokens) {
-  const FamilyRegistry families = builtin_families();
+                                                       const std::vector<std::int32_t>& tokens,
+                                                       const FamilyRegistry& families = builtin_families(),
+                                                       const std::vector<std::int32_t>& documents = {}) {
   engine::Rank rank(cpu());
   const auto length = static_cast<std::int64_t>(tokens.size());
   std::vector<std::int32_t> positions(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) positions[i] = static_cast<std::int32_t>(i);
+  std::vector<std::int32_t> first_key;
+  for (const std::int32_t document : documents) {
+    const auto start = static_cast<std::int32_t>(first_key.size());
+    first_key.insert(first_key.end(), static_cast<std::size_t>(document), start);
+  }
+  for (std::size_t i = 0; i < first_key.size(); ++i) positions[i] -= first_key[i];
   std::vector<float> logits(static_cast<std::size_t>(length * config.vocab));
   auto run = [&] {
     engine::ParameterStore store;
@@ -68,11 +76,14 @@ inline std::vector<std::vector<float>> teacher_forcing(const ModelConfig& config
     store.initialize(rank.context(), seed);
     engine::Tape tape(rank.context(), rank.stash());
     tape.begin({.train = false});
-    const ModelInputs in{.batch = 1,
-                         .sequence = length,
-                         .tokens = tape.input(DType::kI32, {length}, false),
-                         .positions = tape.input(DType::kI32, {length}, false)};
+    ModelInputs in{.batch = 1,
+                   .sequence = length,
+                   .tokens = tape.input(DType::kI32, {length}, false),
+                   .positions = tape.input(DType::kI32, {length}, false)};
+    if (!documents.empty()) in.first_key = tape.input(DType::kI32, {length}, false);
     if (!rank.measuring()) {
+      if (in.first_key)
+        rank.compute().copy_to_device(in.first_key.tensor().data, first_key.data(), 4 * length);
       rank.compute().copy_to_device(in.tokens.tensor().data, tokens.data(), 4 * length);
       rank.compute().copy_to_device(in.positions.tensor().data, positions.data(), 4 * length);
     }
@@ -93,8 +104,9 @@ inline std::vector<std::vector<float>> teacher_forcing(const ModelConfig& config
 
 // A decoder with the random weights of `seed`.
 inline std::unique_ptr<Decoder> random_decoder(std::unique_ptr<Device> device, const ModelConfig& config,
-                                               std::uint64_t seed, const DecoderSettings& settings) {
-  auto decoder = std::make_unique<Decoder>(std::move(device), config, builtin_families(), settings);
+                                               std::uint64_t seed, const DecoderSettings& settings,
+                                               const FamilyRegistry& families = builtin_families()) {
+  auto decoder = std::make_unique<Decoder>(std::move(device), config, families, settings);
   decoder->store().initialize(decoder->rank().context(), seed);
   decoder->rank().compute().synchronize();
   return decoder;

@@ -72,9 +72,10 @@ struct TrainedState {
 };
 
 // Trains from fixed initial weights.
-inline TrainedState train(std::unique_ptr<Device> device, const SessionSettings& settings, int steps = 2) {
+inline TrainedState train(std::unique_ptr<Device> device, const SessionSettings& settings, int steps = 2,
+                          const FamilyRegistry& families = builtin_families()) {
   engine::Rank rank(std::move(device));
-  const std::unique_ptr<TrainingSession> session = open_session(rank, settings, builtin_families());
+  const std::unique_ptr<TrainingSession> session = open_session(rank, settings, families);
   session->store().initialize(rank.context(), 7);
   TrainingStep& step = session->step();
   TrainedState state;

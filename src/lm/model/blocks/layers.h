@@ -20,8 +20,30 @@ class Layer {
   virtual engine::Value forward(const engine::Value& h, const BlockInputs& inputs) const = 0;
 };
 
-// Grouped-query attention with rotary positions: self_attn.{q,k,v,o}_proj.
-std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockParameters& parameters);
+struct SelfAttentionOptions {
+  enum class HeadNorm : std::uint8_t {
+    kNone,
+    kBeforeRope,  // RMSNorm of each query and key head, with weights: self_attn.{q,k}_norm (Qwen 3)
+    kAfterRope,   // without weights (Llama 4)
+  };
+  bool qkv_bias = false, out_bias = false;  // self_attn.{q,k,v}_proj.bias, self_attn.o_proj.bias
+  HeadNorm head_norm = HeadNorm::kNone;
+  bool rope = true, interleaved = false;
+  std::int64_t window = 0, chunk = 0;         // as turbo::AttentionShape
+  bool sinks = false;                         // self_attn.sinks
+  double floor_scale = 8192, attn_scale = 0;  // queries are scaled by position; attn_scale 0: they are not
+};
+
+// What config.attention says about this layer: its window, chunk and rope. The rest is the family's to set.
+SelfAttentionOptions attention_options(const ModelConfig& config, std::int64_t layer);
+
+// Grouped-query attention: self_attn.{q,k,v,o}_proj.
+std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockParameters& parameters,
+                                      const SelfAttentionOptions& options = {});
+
+// Multi-head latent attention (config.attention.latent): self_attn.{q_proj | q_a_proj, q_a_layernorm,
+// q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}. Rotary pairs are neighbours.
+std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters);
 
 // SwiGLU of width `ffn`: <published>.{gate,up,down}_proj.
 std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParameters& parameters,

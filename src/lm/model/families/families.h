@@ -8,8 +8,20 @@
 namespace primus {
 
 Family llama_family();
+Family qwen2_family();
+Family qwen3_family();
 
 // Throws Error(kUnsupported) naming `key` when config.json sets it to anything but `neutral` (or null).
 void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral);
+
+// config.json's `layer_types`: sets config.attention.local_layers to those of type `local`
+// ("sliding_attention"); where there is no such list, `otherwise` says which they are.
+void read_local_layers(const nlohmann::json& json, const char* local, ModelConfig& config,
+                       bool (*otherwise)(const nlohmann::json& json, std::int64_t layer));
+void write_layer_types(const ModelConfig& config, const char* local, nlohmann::json& json);
+
+// Qwen's keys: use_sliding_window, sliding_window, max_window_layers, layer_types.
+void read_sliding_layers(const nlohmann::json& json, ModelConfig& config);
+void write_sliding_layers(const ModelConfig& config, nlohmann::json& json);
 
 }  // namespace primus

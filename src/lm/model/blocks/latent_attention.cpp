@@ -1,0 +1,117 @@
+#include <cmath>
+
+#include "lm/model/blocks/layers.h"
+#include "lm/model/rope_table.h"
+
+namespace primus {
+namespace {
+
+using engine::Initializer;
+using engine::Parameter;
+using engine::Value;
+
+class LatentAttention final : public Layer {
+ public:
+  LatentAttention(const ModelConfig& c, const BlockParameters& p)
+      : shape_{.heads = c.heads,
+               .rank = c.attention.latent.kv_rank,
+               .nope_dim = c.attention.latent.nope_dim,
+               .rope_dim = c.attention.latent.rope_dim,
+               .value_dim = c.attention.latent.value_dim},
+        epsilon_(c.norm_epsilon),
+        scale_(static_cast<float>(yarn_score_scale(c.rope_scaling) /
+                                  std::sqrt(static_cast<double>(shape_.key_dim())))),
+        layer_(p.layer()) {
+    const std::int64_t q = c.heads * shape_.key_dim(), q_rank = c.attention.latent.q_rank;
+    const auto matrix = [&](const std::string& name, std::int64_t rows, std::int64_t cols,
+                            const std::string& published) {
+      return &p.add(".attention." + name, {rows, cols}, p.matrix(),
+                    {{".self_attn." + published + ".weight", 0, rows}});
+    };
+    const auto norm = [&](const std::string& name, std::int64_t width, const std::string& published) {
+      return &p.add(".attention." + name, {width}, Initializer::constant(1),
+                    {{".self_attn." + published + ".weight", 0, width}});
+    };
+    if (q_rank > 0) {
+      q_down_ = matrix("q_down", q_rank, c.hidden, "q_a_proj");
+      q_norm_ = norm("q_norm", q_rank, "q_a_layernorm");
+      q_up_ = matrix("q_up", q, q_rank, "q_b_proj");
+    } else {
+      q_up_ = matrix("q", q, c.hidden, "q_proj");
+    }
+    kv_down_ = matrix("kv_down", shape_.rank + shape_.rope_dim, c.hidden, "kv_a_proj_with_mqa");
+    kv_norm_ = norm("kv_norm", shape_.rank, "kv_a_layernorm");
+    kv_up_ = matrix("kv_up", c.heads * shape_.up_dim(), shape_.rank, "kv_b_proj");
+    out_ = &p.add(".attention.out", {c.hidden, c.heads * shape_.value_dim}, p.into_residual(),
+                  {{".self_attn.o_proj.weight", 0, c.hidden}});
+  }
+
+  Value forward(const Value& h, const BlockInputs& in) const override {
+    const Value q_latent = q_down_ ? linear(h, *q_down_) : Value();
+    auto [kv_latent, rope_key] = split(linear(h, *kv_down_), shape_.rank);
+    rope_key = rotated(std::move(rope_key), 1, shape_.rope_dim, in);
+    if (in.cache) {
+      const Value mixed =
+          cached_latent_attention(queries(h, q_latent, in), norm(kv_latent, *kv_norm_, epsilon_), rope_key,
+                                  *kv_up_, shape_, in.batch, scale_, in.cache->layers[layer_]);
+      return linear(mixed, *out_);
+    }
+    return linear(attention(heads(h, q_latent, kv_latent, rope_key, in), attention_shape(in),
+                            {.first_key = in.first_key}),
+                  *out_);
+  }
+
+ private:
+  // What is made from latents is replayed in backward; only they stay until then.
+  Value heads(const Value& h, const Value& q_latent, const Value& kv_latent, const Value& rope_key,
+              const BlockInputs& in) const {
+    const Value kept = q_down_ ? Value() : queries(h, q_latent, in);
+    const engine::ReplayScope replay(h.tape());
+    const Value q = q_down_ ? queries(h, q_latent, in) : kept;
+    return latent_qkv(q, linear(norm(kv_latent, *kv_norm_, epsilon_), *kv_up_), rope_key, shape_);
+  }
+
+  Value queries(const Value& h, const Value& latent, const BlockInputs& in) const {
+    return rotated(linear(q_down_ ? norm(latent, *q_norm_, epsilon_) : h, *q_up_), shape_.heads,
+                   shape_.key_dim(), in);
+  }
+
+  // Rotates the last rope_dim columns of each head.
+  Value rotated(Value x, std::int64_t heads, std::int64_t head_dim, const BlockInputs& in) const {
+    return rope(std::move(x), in.positions, in.rope_table,
+                {.heads = heads,
+                 .head_dim = head_dim,
+                 .rotary_dim = shape_.rope_dim,
+                 .rotary_begin = head_dim - shape_.rope_dim,
+                 .interleaved = true});
+  }
+
+  turbo::AttentionShape attention_shape(const BlockInputs& in) const {
+    return {.batch = in.batch,
+            .seq_q = in.sequence,
+            .seq_k = in.sequence,
+            .capacity_k = in.sequence,
+            .heads = shape_.heads,
+            .kv_heads = shape_.heads,
+            .head_dim = shape_.key_dim(),
+            .value_dim = shape_.value_dim,
+            .scale = scale_,
+            .causal = true,
+            .window = 0};
+  }
+
+  turbo::LatentShape shape_;
+  double epsilon_;
+  float scale_;
+  std::int64_t layer_;
+  Parameter *q_down_ = nullptr, *q_norm_ = nullptr, *q_up_ = nullptr;
+  Parameter *kv_down_ = nullptr, *kv_norm_ = nullptr, *kv_up_ = nullptr, *out_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters) {
+  return std::make_unique<LatentAttention>(config, parameters);
+}
+
+}  // namespace primus

@@ -1,0 +1,120 @@
+#include <cmath>
+
+#include "lm/model/blocks/layers.h"
+
+namespace primus {
+namespace {
+
+using engine::Initializer;
+using engine::Parameter;
+using engine::Value;
+using HeadNorm = SelfAttentionOptions::HeadNorm;
+
+class SelfAttention final : public Layer {
+ public:
+  SelfAttention(const ModelConfig& c, const BlockParameters& p, const SelfAttentionOptions& options)
+      : heads_(c.heads),
+        kv_heads_(c.kv_heads),
+        head_dim_(c.head_dim),
+        rotary_dim_(c.rotary_dim()),
+        epsilon_(c.norm_epsilon),
+        layer_(p.layer()),
+        options_(options) {
+    const std::int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
+    const auto parts = [&](const std::string& kind) -> std::vector<engine::CheckpointPart> {
+      return {{".self_attn.q_proj." + kind, 0, q},
+              {".self_attn.k_proj." + kind, q, kv},
+              {".self_attn.v_proj." + kind, q + kv, kv}};
+    };
+    qkv_ = &p.add(".attention.qkv", {q + 2 * kv, c.hidden}, p.matrix(), parts("weight"));
+    if (options.qkv_bias) {
+      qkv_bias_ = &p.add(".attention.qkv_bias", {q + 2 * kv}, Initializer::constant(0), parts("bias"));
+    }
+    if (options.head_norm == HeadNorm::kBeforeRope) {
+      head_norm_ = &p.add(
+          ".attention.head_norm", {2 * head_dim_}, Initializer::constant(1),
+          {{".self_attn.q_norm.weight", 0, head_dim_}, {".self_attn.k_norm.weight", head_dim_, head_dim_}});
+    }
+    if (options.sinks) {
+      sinks_ =
+          &p.add(".attention.sinks", {heads_}, Initializer::constant(0), {{".self_attn.sinks", 0, heads_}});
+    }
+    out_ = &p.add(".attention.out", {c.hidden, q}, p.into_residual(),
+                  {{".self_attn.o_proj.weight", 0, c.hidden}});
+    if (options.out_bias) {
+      out_bias_ = &p.add(".attention.out_bias", {c.hidden}, Initializer::constant(0),
+                         {{".self_attn.o_proj.bias", 0, c.hidden}});
+    }
+  }
+
+  Value forward(const Value& h, const BlockInputs& in) const override {
+    const turbo::HeadNormShape normed{heads_, kv_heads_, head_dim_};
+    Value qkv = linear(h, *qkv_);
+    if (qkv_bias_) qkv = add_bias(std::move(qkv), *qkv_bias_);
+    if (head_norm_) qkv = head_norm(qkv, head_norm_, normed, epsilon_);
+    if (options_.rope) {
+      qkv = rope(std::move(qkv), in.positions, in.rope_table,
+                 {.heads = heads_ + kv_heads_,
+                  .head_dim = head_dim_,
+                  .rotary_dim = rotary_dim_,
+                  .rotary_begin = 0,
+                  .interleaved = options_.interleaved});
+    }
+    if (options_.head_norm == HeadNorm::kAfterRope) qkv = head_norm(qkv, nullptr, normed, epsilon_);
+    if (options_.attn_scale != 0) {
+      qkv = scale_by_position(std::move(qkv), in.positions,
+                              {.cols = heads_ * head_dim_,
+                               .floor_scale = static_cast<float>(options_.floor_scale),
+                               .attn_scale = static_cast<float>(options_.attn_scale)});
+    }
+    const Value mixed = attention(qkv, shape(in),
+                                  {.cache = in.cache ? &in.cache->layers[layer_] : nullptr,
+                                   .first_key = in.first_key,
+                                   .sinks = sinks_});
+    Value out = linear(mixed, *out_);
+    return out_bias_ ? add_bias(std::move(out), *out_bias_) : out;
+  }
+
+ private:
+  turbo::AttentionShape shape(const BlockInputs& in) const {
+    return {.batch = in.batch,
+            .seq_q = in.sequence,
+            .seq_k = in.sequence,
+            .capacity_k = in.sequence,
+            .heads = heads_,
+            .kv_heads = kv_heads_,
+            .head_dim = head_dim_,
+            .value_dim = head_dim_,
+            .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim_))),
+            .causal = true,
+            .window = options_.window,
+            .chunk = options_.chunk};
+  }
+
+  std::int64_t heads_, kv_heads_, head_dim_, rotary_dim_;
+  double epsilon_;
+  std::int64_t layer_;
+  SelfAttentionOptions options_;
+  Parameter *qkv_ = nullptr, *qkv_bias_ = nullptr, *head_norm_ = nullptr, *sinks_ = nullptr;
+  Parameter *out_ = nullptr, *out_bias_ = nullptr;
+};
+
+}  // namespace
+
+SelfAttentionOptions attention_options(const ModelConfig& config, std::int64_t layer) {
+  const AttentionConfig& a = config.attention;
+  SelfAttentionOptions options;
+  options.rope = a.rope(layer);
+  if (a.local(layer)) {
+    options.window = a.window;
+    options.chunk = a.chunk;
+  }
+  return options;
+}
+
+std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockParameters& parameters,
+                                      const SelfAttentionOptions& options) {
+  return std::make_unique<SelfAttention>(config, parameters, options);
+}
+
+}  // namespace primus

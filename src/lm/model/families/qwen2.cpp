@@ -1,0 +1,36 @@
+// Qwen 2 and 2.5 (Yang et al. 2024): Llama with biases on queries, keys and values. Upper layers may attend
+// to a window.
+#include <nlohmann/json.hpp>
+
+#include "lm/model/blocks/layers.h"
+#include "lm/model/families/families.h"
+
+namespace primus {
+namespace {
+
+void read(const nlohmann::json& json, ModelConfig& config) {
+  refuse_unless(json, "hidden_act", "silu");
+  read_sliding_layers(json, config);
+}
+
+void write(const ModelConfig& config, nlohmann::json& json) {
+  json["attention_dropout"] = 0.0;
+  json["hidden_act"] = "silu";
+  write_sliding_layers(config, json);
+}
+
+std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
+                                  std::int64_t layer, int chunk) {
+  const BlockParameters parameters(config, store, layer, chunk);
+  SelfAttentionOptions options = attention_options(config, layer);
+  options.qkv_bias = true;
+  return std::make_unique<PreNormBlock>(
+      config, parameters, [&] { return self_attention(config, parameters, options); },
+      [&] { return feed_forward(config, parameters, config.ffn); });
+}
+
+}  // namespace
+
+Family qwen2_family() { return {"qwen2", "Qwen2ForCausalLM", read, write, make_block}; }
+
+}  // namespace primus

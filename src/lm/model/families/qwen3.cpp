@@ -1,0 +1,38 @@
+// Qwen 3 (Yang et al. 2025): Llama with a norm of each query and key head before the rotation. Upper layers
+// may attend to a window.
+#include <nlohmann/json.hpp>
+
+#include "lm/model/blocks/layers.h"
+#include "lm/model/families/families.h"
+
+namespace primus {
+namespace {
+
+void read(const nlohmann::json& json, ModelConfig& config) {
+  refuse_unless(json, "attention_bias", false);
+  refuse_unless(json, "hidden_act", "silu");
+  read_sliding_layers(json, config);
+}
+
+void write(const ModelConfig& config, nlohmann::json& json) {
+  json["attention_bias"] = false;
+  json["attention_dropout"] = 0.0;
+  json["hidden_act"] = "silu";
+  write_sliding_layers(config, json);
+}
+
+std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
+                                  std::int64_t layer, int chunk) {
+  const BlockParameters parameters(config, store, layer, chunk);
+  SelfAttentionOptions options = attention_options(config, layer);
+  options.head_norm = SelfAttentionOptions::HeadNorm::kBeforeRope;
+  return std::make_unique<PreNormBlock>(
+      config, parameters, [&] { return self_attention(config, parameters, options); },
+      [&] { return feed_forward(config, parameters, config.ffn); });
+}
+
+}  // namespace
+
+Family qwen3_family() { return {"qwen3", "Qwen3ForCausalLM", read, write, make_block}; }
+
+}  // namespace primus

@@ -1,0 +1,92 @@
+// Families added from outside, as a program that uses Primus as a library would: a composition and a line in
+// the registry each.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lm/model/blocks/layers.h"
+#include "lm/model/family.h"
+
+namespace primus::test {
+
+// Everything that ordinary attention can be asked for; odd layers differ from even ones.
+inline Family every_attention_option() {
+  const auto make_block = [](const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer,
+                             int chunk) -> std::unique_ptr<Block> {
+    const BlockParameters parameters(config, store, layer, chunk);
+    SelfAttentionOptions options = attention_options(config, layer);
+    options.qkv_bias = options.out_bias = options.sinks = true;
+    options.interleaved = true;
+    options.head_norm = layer % 2 == 0 ? SelfAttentionOptions::HeadNorm::kAfterRope
+                                       : SelfAttentionOptions::HeadNorm::kBeforeRope;
+    if (!options.rope) {
+      options.floor_scale = config.attention.floor_scale;
+      options.attn_scale = config.attention.attn_scale;
+    }
+    return std::make_unique<PreNormBlock>(
+        config, parameters, [&] { return self_attention(config, parameters, options); },
+        [&] { return feed_forward(config, parameters, config.ffn); });
+  };
+  return {"every_attention_option", "EveryAttentionOption", [](const nlohmann::json&, ModelConfig&) {},
+          [](const ModelConfig&, nlohmann::json&) {}, make_block};
+}
+
+// Latent attention with an ordinary feed-forward.
+inline Family latent_family() {
+  const auto make_block = [](const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer,
+                             int chunk) -> std::unique_ptr<Block> {
+    const BlockParameters parameters(config, store, layer, chunk);
+    return std::make_unique<PreNormBlock>(
+        config, parameters, [&] { return latent_attention(config, parameters); },
+        [&] { return feed_forward(config, parameters, config.ffn); });
+  };
+  return {"latent", "Latent", [](const nlohmann::json&, ModelConfig&) {},
+          [](const ModelConfig&, nlohmann::json&) {}, make_block};
+}
+
+inline FamilyRegistry all_families() {
+  FamilyRegistry registry = builtin_families();
+  registry.add(every_attention_option());
+  registry.add(latent_family());
+  return registry;
+}
+
+struct NamedConfig {
+  std::string name;
+  ModelConfig config;
+};
+inline void PrintTo(const NamedConfig& named, std::ostream* out) { *out << named.name; }
+
+// `base`, as each kind of attention has it.
+inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
+  std::vector<NamedConfig> all;
+  const auto add = [&](const std::string& name, const std::string& family) -> ModelConfig& {
+    all.push_back({name, base});
+    all.back().config.family = family;
+    return all.back().config;
+  };
+  add("qwen2", "qwen2").tied_embeddings = true;
+  ModelConfig& windows = add("qwen2_windows", "qwen2");
+  windows.attention.window = 5;
+  windows.attention.local_layers = {1};
+  add("qwen3", "qwen3").head_dim = 20;
+  ModelConfig& options = add("every_option", "every_attention_option");
+  options.attention.chunk = 6;
+  options.attention.local_layers = {0};
+  options.attention.no_rope_layers = {1};
+  options.attention.floor_scale = 4;
+  options.attention.attn_scale = 0.3;
+  for (const std::int64_t q_rank : {0, 20}) {
+    ModelConfig& latent = add(q_rank > 0 ? "latent_queries" : "latent", "latent");
+    latent.kv_heads = latent.heads;
+    latent.attention.latent = {
+        .q_rank = q_rank, .kv_rank = 16, .nope_dim = 12, .rope_dim = 8, .value_dim = 10};
+    latent.rope_scaling = {.kind = RopeScaling::Kind::kYarn, .factor = 4, .original_max_positions = 8};
+    latent.rope_scaling.mscale = latent.rope_scaling.mscale_all_dim = 0.707;
+  }
+  return all;
+}
+
+}  // namespace primus::test

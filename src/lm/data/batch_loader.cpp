@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/checked.h"
 #include "base/error.h"
 
 namespace primus::data {
@@ -70,6 +71,29 @@ struct BatchLoader::Impl {
       std::copy(tokens.begin(), tokens.end() - 1, batch.tokens.begin() + static_cast<ptrdiff_t>(at));
       std::copy(tokens.begin() + 1, tokens.end(), batch.labels.begin() + static_cast<ptrdiff_t>(at));
     }
+    if (options.reset_position_ids || options.reset_attention_mask) mark_documents(batch);
+  }
+
+  void mark_documents(Batch& batch) const {
+    const auto length = static_cast<size_t>(dataset.seq_length());
+    batch.position_ids.clear();
+    batch.document_starts.clear();
+    batch.longest_document = 0;
+    int32_t start = 0;
+    const auto end_document = [&](int32_t end) {
+      if (options.reset_attention_mask) batch.document_starts.push_back(start);
+      batch.longest_document = std::max(batch.longest_document, end - start);
+      start = end;
+    };
+    for (size_t i = 0; i < batch.tokens.size(); ++i) {
+      const auto at = static_cast<int32_t>(i);
+      const bool begins = i % length == 0 || batch.tokens[i - 1] == *options.eod;
+      if (begins && i > 0) end_document(at);
+      if (options.reset_position_ids) batch.position_ids.push_back(at - start);
+    }
+    const auto end = static_cast<int32_t>(batch.tokens.size());
+    end_document(end);
+    if (options.reset_attention_mask) batch.document_starts.push_back(end);
   }
 
   void fill_or_keep_error(int64_t index, Slot& slot) const {
@@ -138,6 +162,12 @@ BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& optio
       options.consumed_samples < 0) {
     throw invalid("a batch loader needs a positive micro-batch size and a rank below the data-parallel size");
   }
+  if ((options.reset_position_ids || options.reset_attention_mask) && !options.eod) {
+    throw invalid(
+        "reset_position_ids and reset_attention_mask need a tokenizer with an end-of-document token");
+  }
+  checked_cast<int32_t>(checked_mul(options.micro_batch_size, dataset.seq_length(), "tokens of a microbatch"),
+                        "tokens of a microbatch");
   if (options.consumed_samples % round != 0) {
     throw invalid(fmt::format("{} consumed samples are no multiple of the {} that all ranks take at once",
                               options.consumed_samples, round));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lm/data/dataset.h"
@@ -16,6 +17,15 @@ struct Batch {
   std::vector<int32_t> tokens;   // [B, S] inputs
   std::vector<int32_t> labels;   // [B, S] the tokens one position later
   std::vector<float> loss_mask;  // [B, S]
+
+  // With reset_position_ids: [B, S], counting from 0 in each document. Otherwise empty: positions are 0 ..
+  // S-1.
+  std::vector<int32_t> position_ids;
+  // With reset_attention_mask: where each document begins in the B * S tokens, 0 first and B * S last
+  // (cu_seqlens of variable-length attention); a row begins a document, and so does what follows an
+  // end-of-document token. Otherwise empty: every row is one document.
+  std::vector<int32_t> document_starts;
+  int32_t longest_document = 0;  // tokens; with document_starts
 };
 
 struct BatchLoaderOptions {
@@ -24,6 +34,10 @@ struct BatchLoaderOptions {
   int64_t consumed_samples = 0;  // where to start; a multiple of micro_batch_size * dp_size
   int prefetch = 4;              // microbatches read ahead; 0 reads in next() itself
   int threads = 1;
+  // As Megatron's options of these names. Either needs `eod`, the token that ends documents.
+  bool reset_position_ids = false;
+  bool reset_attention_mask = false;
+  std::optional<int32_t> eod;
 };
 
 // Microbatch i (counted from the start of the run, over all steps) of rank r holds samples

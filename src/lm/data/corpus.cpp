@@ -140,6 +140,8 @@ class BlockReader::Source {
     return false;
   }
   uint64_t position() const { return offset_; }
+  // Of a file that is not compressed: goes on at this offset.
+  void skip(uint64_t offset) { offset_ = offset; }
 
  private:
   static constexpr size_t kChunk = 128 << 10;
@@ -226,6 +228,7 @@ bool BlockReader::next(TextBlock& block) {
     source_ = std::make_unique<Source>(files_[file_]);
     at_end_ = false;
     line_ = 1;
+    offset_ = 0;
   }
   block.file = file_;
   block.first_line = line_;
@@ -236,6 +239,9 @@ bool BlockReader::next(TextBlock& block) {
     next_parts(block);
   }
   line_ += std::count(block.text.begin(), block.text.end(), '\n');
+  offset_ += block.text.size();
+  block.end = offset_;
+  block.next_line = line_;
   block.position = source_->position();
   block.ends_file = at_end_ && buffer_.empty();
   if (block.ends_file) {
@@ -243,6 +249,25 @@ bool BlockReader::next(TextBlock& block) {
     ++file_;
   }
   return true;
+}
+
+void BlockReader::go_on_behind(size_t file, uint64_t end, int64_t next_line) {
+  file_ = file;
+  source_.reset();
+  buffer_.clear();
+  if (end == 0) return;  // next() begins the file
+  source_ = std::make_unique<Source>(files_[file_]);
+  at_end_ = false;
+  offset_ = end;
+  line_ = next_line;
+  if (files_[file_].compression == Compression::kNone) return source_->skip(end);
+  uint64_t passed = 0;
+  while (passed + buffer_.size() <= end) {
+    passed += buffer_.size();
+    buffer_.clear();
+    if (!source_->read(buffer_)) break;
+  }
+  buffer_.erase(0, static_cast<size_t>(std::min<uint64_t>(end - passed, buffer_.size())));
 }
 
 void BlockReader::fill(size_t wanted) {

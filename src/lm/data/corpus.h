@@ -33,6 +33,8 @@ struct TextBlock {
   std::string text;           // whole lines; for plain text, whole parts
   std::vector<size_t> parts;  // for plain text: where each part ends in `text`
   bool begins_file = false, ends_file = false;
+  uint64_t end = 0;       // offset in the unpacked file, behind the block
+  int64_t next_line = 1;  // the line that begins there
   uint64_t position = 0;  // bytes of the file, as it lies on disk, that were read up to here
 };
 
@@ -45,6 +47,10 @@ class BlockReader {
   static constexpr size_t kBlockSize = 256 << 10;
 
   explicit BlockReader(std::vector<InputFile> files, size_t block_size = kBlockSize);
+  // From here on next() goes on behind a block of `file` (counted from 0; their number for the end) that
+  // ended at `end`, before `next_line`; with `end` 0 it begins the file. (What comes before is unpacked once
+  // more where the file is compressed.)
+  void go_on_behind(size_t file, uint64_t end, int64_t next_line);
   ~BlockReader();
   // False at the end. Every file gives at least one block, which may be empty.
   bool next(TextBlock& block);
@@ -64,6 +70,7 @@ class BlockReader {
   std::string buffer_;              // read and not given out
   bool at_end_ = false;             // the buffer holds the rest of the file
   int64_t line_ = 1;
+  uint64_t offset_ = 0;  // of the buffer's begin in the unpacked file
 };
 
 // Where to cut the next part off `text`: behind about `target` bytes, at most twice as many.

@@ -10,12 +10,12 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
-#include <random>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "lm/data/corpus.h"
+#include "lm/data/file_lock.h"
 #include "lm/data/gpt_dataset.h"
 #include "lm/data/numpy_random.h"
 #include "lm/data/tokenize.h"
@@ -192,7 +192,8 @@ class Opener {
     check_length(*source);
     const Share share = shares ? split_sequences(*shares, all)[split] : Share{0, all};
     const OrderOptions order{share.first, share.last, options_.seq_length, samples, options_.seed};
-    return std::make_unique<GptDataset>(std::move(source), order, rules_, kSplitNames[split]);
+    return std::make_unique<GptDataset>(std::move(source), order, rules_, kSplitNames[split],
+                                        options_.cache_dir);
   }
 
   // Megatron repeats a short split within one sample; a data set that cannot fill one at all is a mistake.
@@ -270,34 +271,30 @@ class Opener {
   }
 
   // Builds in a folder of its own and gives it its name at the end: other processes see all of it or nothing.
+  // What a run that was stopped leaves there, the next one goes on from.
   void build_cache(const std::string& pattern, const Path& cache, const Path& folder) {
     make_folders(cache);
-    std::random_device random;
-    const Path temporary = folder.string() + fmt::format(".tmp-{:08x}{:08x}", random(), random());
-    make_folders(temporary);
+    const FileLock lock = FileLock::wait(folder.string() + ".lock");
+    if (IndexedDataset::exists(tokenized_prefix(folder / "tokens", options_.json_key))) return;
+    const Path unfinished = folder.string() + ".partial";
+    make_folders(unfinished);
+    TokenizeOptions tokenize;
+    tokenize.inputs = {pattern};
+    tokenize.json_keys = {options_.json_key};
+    tokenize.output_prefix = unfinished / "tokens";
+    tokenize.append_eod = options_.append_eod && tokenizer_.special_ids().eod.has_value();
+    tokenize.skip_bad = options_.skip_bad;
+    tokenize.workers = options_.workers;
     try {
-      TokenizeOptions tokenize;
-      tokenize.inputs = {pattern};
-      tokenize.json_keys = {options_.json_key};
-      tokenize.output_prefix = temporary / "tokens";
-      tokenize.append_eod = options_.append_eod && tokenizer_.special_ids().eod.has_value();
-      tokenize.skip_bad = options_.skip_bad;
-      tokenize.workers = options_.workers;
       const TokenizeResult result = tokenize_corpus(tokenize, tokenizer_, options_.progress);
       if (result.skipped_lines > 0) {
         notes_.push_back(fmt::format("{}: left out {} broken lines, the first at {}", pattern,
                                      result.skipped_lines, result.first_skipped));
       }
-      try {
-        Env::posix().rename(temporary, folder);
-        Env::posix().sync_folder(cache);
-      } catch (const FileError&) {
-        // Another process was faster, with the same result.
-        if (!IndexedDataset::exists(tokenized_prefix(folder / "tokens", options_.json_key))) throw;
-        remove_tree(temporary);
-      }
+      Env::posix().rename(unfinished, folder);
+      Env::posix().sync_folder(cache);
     } catch (...) {
-      remove_tree(temporary);
+      if (!Env::posix().status(partial_folder(tokenize.output_prefix))) try_remove_tree(unfinished);
       throw;
     }
   }

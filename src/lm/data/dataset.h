@@ -66,9 +66,12 @@ struct DataOptions {
   int64_t vocab_size = 0;      // refuses larger ids when a sample is read; 0: the tokenizer's
   bool eod_mask_loss = false;  // loss 0 where the input token is end-of-document
 
-  // Tokenising text and JSONL on the fly. The result is kept as .bin/.idx under cache_dir, named by a hash of
-  // the inputs' contents, the tokenizer and these options; it appears complete or not at all.
-  std::filesystem::path cache_dir;  // data_cache_path; empty: ".primus-cache" beside the first input
+  // data_cache_path: where sample orders are kept (empty: each process builds them in memory), and text that
+  // was tokenised on the fly (empty: ".primus-cache" beside the first input). What is there is named by a
+  // hash of all it depends on, is built by one process while others wait, and appears complete or not at all.
+  std::filesystem::path cache_dir;
+
+  // Tokenising text and JSONL on the fly, to .bin/.idx.
   std::string json_key = "text";
   bool append_eod = true;
   bool skip_bad = false;        // count broken JSON lines instead of stopping at the first

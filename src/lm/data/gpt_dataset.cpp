@@ -15,23 +15,35 @@
 namespace primus::data {
 
 GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, const OrderOptions& order, TokenRules rules,
-                       std::string_view split)
+                       std::string_view split, const Path& cache)
     : source_(std::move(source)),
       description_(fmt::format("{} ({})", source_->name(), split)),
-      order_(build_sample_order(
-          order, [this](int64_t i) { return source_->length(i); }, description_)),
       rules_(rules),
-      seq_length_(order.seq_length) {}
+      seq_length_(order.seq_length) {
+  const auto length = [this](int64_t i) { return source_->length(i); };
+  order_ = cache.empty() ? build_sample_order(order, length, description_)
+                         : cached_sample_order(order, length, description_, cache);
+}
 
 void GptDataset::sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const {
+  // An order that comes from a file is not trusted to stay inside the data.
+  const auto check = [this](bool inside) {
+    if (!inside) throw invalid(fmt::format("the sample order of {} is damaged", description_));
+  };
   const auto row = static_cast<size_t>(order_.shuffle[static_cast<size_t>(index)]);
+  check(row + 1 < order_.rows.size());
   const SampleOrder::Place end = order_.rows[row + 1];
   SampleOrder::Place at = order_.rows[row];
   size_t filled = 0;
   while (filled < tokens.size()) {
+    check(at.document <= end.document && end.document < order_.documents.size());
     const int32_t sequence = order_.documents[at.document];
-    const int64_t stop = at.document == end.document ? int64_t{end.offset} + 1 : source_->length(sequence);
+    check(sequence >= 0 && sequence < source_->sequences());
+    const int64_t length = source_->length(sequence);
+    const int64_t stop = at.document == end.document ? int64_t{end.offset} + 1 : length;
+    check(at.offset <= stop && stop <= length);
     const auto count = static_cast<size_t>(stop - at.offset);
+    check(count <= tokens.size() - filled);
     source_->read(sequence, at.offset, tokens.subspan(filled, count));
     filled += count;
     at = {at.document + 1, 0};

@@ -21,11 +21,12 @@ struct TokenRules {
   std::optional<int32_t> loss_end;  // no loss where it is the input (eod with eod_mask_loss)
 };
 
-// Megatron's GPTDataset: samples of L + 1 tokens across sequence borders, in the order of sample_order.h.
+// Megatron's GPTDataset: samples of L + 1 tokens across sequence borders, in the order of sample_order.h. The
+// order is kept in the folder `cache`, unless that is empty.
 class GptDataset final : public Dataset {
  public:
   GptDataset(std::shared_ptr<const TokenSource> source, const OrderOptions& order, TokenRules rules,
-             std::string_view split);
+             std::string_view split, const Path& cache = {});
 
   int64_t size() const override { return order_.samples(); }
   int64_t seq_length() const override { return seq_length_; }

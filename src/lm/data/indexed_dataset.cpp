@@ -223,25 +223,89 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int32_t> o
   }
 }
 
+std::span<const std::byte> IndexedDataset::bytes(int64_t sequence) const {
+  const auto begin = static_cast<size_t>(load<int64_t>(pointers_, sequence));
+  return data_.bytes().subspan(begin, static_cast<size_t>(int64_t{length(sequence)} * token_size(type_)));
+}
+
+namespace {
+
+constexpr const char* kDataFile = ".bin";
+constexpr const char* kLengthsFile = ".lengths";      // int32, as the index will hold them
+constexpr const char* kDocumentsFile = ".documents";  // int64, likewise, without the leading 0
+constexpr const char* kIndexFile = ".idx";
+
+Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
+
+// Calls use(bytes) for a file's content, a piece at a time; pieces are multiples of eight bytes.
+template <class Use>
+void for_each_piece(Env& env, const Path& path, const Use& use) {
+  const auto file = env.open(path, OpenMode::kRead);
+  std::vector<std::byte> piece(size_t{1} << 20);
+  for (uint64_t offset = 0;;) {
+    const size_t count = file->read_at(piece, offset);
+    if (count == 0) return;
+    use(std::span<const std::byte>(piece).first(count));
+    offset += count;
+  }
+}
+
+}  // namespace
+
 IndexedDatasetWriter::IndexedDatasetWriter(Path prefix, TokenType type, Env& env)
-    : env_(env), prefix_(std::move(prefix)), type_(type) {
-  if (prefix_.has_parent_path()) make_folders(prefix_.parent_path(), env_);
-  data_ = env_.open(temporary(".bin"), OpenMode::kWrite);
+    : IndexedDatasetWriter(prefix, type, fmt::format("{}.tmp-{}", prefix.string(), ::getpid()), {}, env) {}
+
+IndexedDatasetWriter::IndexedDatasetWriter(Path prefix, TokenType type, Path temporary, Progress from,
+                                           Env& env)
+    : env_(env), prefix_(std::move(prefix)), temporary_(std::move(temporary)), type_(type), progress_(from) {
+  for (const Path& path : {prefix_, temporary_}) {
+    if (path.has_parent_path()) make_folders(path.parent_path(), env_);
+  }
+  open(data_, kDataFile, checked_mul<int64_t>(from.tokens, token_size(type_), "bytes of tokens"));
+  open(lengths_, kLengthsFile, checked_mul<int64_t>(from.sequences, 4, "bytes of lengths"));
+  open(documents_, kDocumentsFile, checked_mul<int64_t>(from.documents, 8, "bytes of documents"));
+}
+
+void IndexedDatasetWriter::open(Stream& stream, const char* extension, int64_t size) {
+  const Path path = temporary(extension);
+  if (size == 0) {
+    stream.file = env_.open(path, OpenMode::kWrite);
+    return;
+  }
+  const auto status = env_.status(path);
+  if (!status || status->size < static_cast<uint64_t>(size)) {
+    throw invalid(fmt::format("'{}' does not hold the {} bytes that were saved", path.string(), size));
+  }
+  stream.file = env_.open(path, OpenMode::kAppend);
+  stream.file->truncate(static_cast<uint64_t>(size));
 }
 
 IndexedDatasetWriter::~IndexedDatasetWriter() {
-  if (finished_) return;
-  data_.reset();
+  if (finished_ || keep_) return;
+  for (Stream* stream : {&data_, &lengths_, &documents_}) stream->file.reset();
   try {
-    env_.remove_file(temporary(".bin"));
-    if (env_.status(temporary(".idx"))) env_.remove_file(temporary(".idx"));
+    remove_temporaries();
   } catch (const Error&) {
     // The error that brought us here matters more.
   }
 }
 
-Path IndexedDatasetWriter::temporary(const char* extension) const {
-  return fmt::format("{}{}.tmp-{}", prefix_.string(), extension, ::getpid());
+void IndexedDatasetWriter::remove_temporaries() {
+  for (const char* extension : {kDataFile, kLengthsFile, kDocumentsFile, kIndexFile}) {
+    if (env_.status(temporary(extension))) env_.remove_file(temporary(extension));
+  }
+}
+
+void IndexedDatasetWriter::Stream::flush() {
+  if (!buffer.empty()) file->append(as_bytes(buffer));
+  buffer.clear();
+}
+
+void IndexedDatasetWriter::add_length(size_t tokens) {
+  append_bytes(lengths_.buffer, checked_cast<int32_t>(tokens, "tokens in one sequence"));
+  lengths_.flush_if_large();
+  ++progress_.sequences;
+  progress_.tokens += static_cast<int64_t>(tokens);
 }
 
 void IndexedDatasetWriter::add_sequence(std::span<const int32_t> tokens) {
@@ -250,94 +314,106 @@ void IndexedDatasetWriter::add_sequence(std::span<const int32_t> tokens) {
       throw invalid(fmt::format("the token {} does not fit {} tokens", token, token_name(type_)));
     }
   }
-  lengths_.push_back(checked_cast<int32_t>(tokens.size(), "tokens in one sequence"));
-  tokens_ += static_cast<int64_t>(tokens.size());
+  add_length(tokens.size());
   switch (type_) {
     case TokenType::kU8:
-      narrow<uint8_t>(tokens, buffer_);
+      narrow<uint8_t>(tokens, data_.buffer);
       break;
     case TokenType::kI8:
-      narrow<int8_t>(tokens, buffer_);
+      narrow<int8_t>(tokens, data_.buffer);
       break;
     case TokenType::kI16:
-      narrow<int16_t>(tokens, buffer_);
+      narrow<int16_t>(tokens, data_.buffer);
       break;
     case TokenType::kU16:
-      narrow<uint16_t>(tokens, buffer_);
+      narrow<uint16_t>(tokens, data_.buffer);
       break;
     case TokenType::kI32:
-      narrow<int32_t>(tokens, buffer_);
+      narrow<int32_t>(tokens, data_.buffer);
       break;
     case TokenType::kI64:
-      narrow<int64_t>(tokens, buffer_);
+      narrow<int64_t>(tokens, data_.buffer);
       break;
   }
-  if (buffer_.size() >= 1 << 20) flush();
+  data_.flush_if_large();
 }
 
-void IndexedDatasetWriter::end_document() { document_starts_.push_back(sequences()); }
+void IndexedDatasetWriter::end_document() {
+  append_bytes(documents_.buffer, progress_.sequences);
+  documents_.flush_if_large();
+  ++progress_.documents;
+}
 
-void IndexedDatasetWriter::append(const IndexedDataset& other) {
+void IndexedDatasetWriter::append(const IndexedDataset& other, int64_t first, int64_t last) {
   if (other.token_type() != type_) {
     throw invalid(fmt::format("'{}' holds {} tokens, not {}", other.name(), token_name(other.token_type()),
                               token_name(type_)),
                   "only data sets of one token type can be joined");
   }
-  std::vector<int32_t> tokens;
-  for (int64_t document = 0; document < other.documents(); ++document) {
+  for (int64_t document = first; document < last; ++document) {
     for (int64_t i = other.document_start(document); i < other.document_start(document + 1); ++i) {
-      tokens.resize(static_cast<size_t>(other.length(i)));
-      other.read(i, 0, tokens);
-      add_sequence(tokens);
+      const std::span<const std::byte> bytes = other.bytes(i);
+      add_length(static_cast<size_t>(other.length(i)));
+      data_.buffer.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      data_.flush_if_large();
     }
     end_document();
   }
 }
 
-void IndexedDatasetWriter::flush() {
-  if (!buffer_.empty()) data_->append(as_bytes(buffer_));
-  buffer_.clear();
+IndexedDatasetWriter::Progress IndexedDatasetWriter::save() {
+  for (Stream* stream : {&data_, &lengths_, &documents_}) {
+    stream->flush();
+    stream->file->sync();
+  }
+  return progress_;
+}
+
+void IndexedDatasetWriter::write_index() {
+  const auto index = env_.open(temporary(kIndexFile), OpenMode::kWrite);
+  std::string header(kMagic);
+  append_bytes(header, kVersion);
+  append_bytes(header, static_cast<uint8_t>(type_));
+  append_bytes(header, static_cast<uint64_t>(progress_.sequences));
+  append_bytes(header, static_cast<uint64_t>(progress_.documents) + 1);
+  index->append(as_bytes(header));
+  const auto copy = [&index](std::span<const std::byte> piece) { index->append(piece); };
+  for_each_piece(env_, temporary(kLengthsFile), copy);
+  // The pointers are the running sum of the lengths.
+  int64_t pointer = 0;
+  std::vector<int64_t> pointers;
+  for_each_piece(env_, temporary(kLengthsFile), [&](std::span<const std::byte> piece) {
+    pointers.clear();
+    for (size_t at = 0; at + sizeof(int32_t) <= piece.size(); at += sizeof(int32_t)) {
+      int32_t length;
+      std::memcpy(&length, piece.data() + at, sizeof length);
+      pointers.push_back(pointer);
+      pointer += int64_t{length} * token_size(type_);
+    }
+    index->append(std::as_bytes(std::span(pointers)));
+  });
+  constexpr int64_t kFirstDocument = 0;
+  index->append(std::as_bytes(std::span(&kFirstDocument, 1)));
+  for_each_piece(env_, temporary(kDocumentsFile), copy);
+  index->sync();
+  index->close();
 }
 
 void IndexedDatasetWriter::finish() {
-  flush();
-  data_->sync();
-  data_->close();
-  const auto index = env_.open(temporary(".idx"), OpenMode::kWrite);
-  std::string part(kMagic);
-  append_bytes(part, kVersion);
-  append_bytes(part, static_cast<uint8_t>(type_));
-  append_bytes(part, static_cast<uint64_t>(lengths_.size()));
-  append_bytes(part, static_cast<uint64_t>(document_starts_.size()));
-  const auto write = [&index](const auto& bytes) { index->append(std::as_bytes(std::span(bytes))); };
-  write(part);
-  write(lengths_);
-  // The pointers are a running sum; they are made piece by piece rather than kept.
-  std::vector<int64_t> pointers;
-  int64_t pointer = 0;
-  for (const int32_t length : lengths_) {
-    pointers.push_back(pointer);
-    pointer += int64_t{length} * token_size(type_);
-    if (pointers.size() == 1 << 16) {
-      write(pointers);
-      pointers.clear();
-    }
-  }
-  write(pointers);
-  write(document_starts_);
-  index->sync();
-  index->close();
+  save();
+  for (Stream* stream : {&data_, &lengths_, &documents_}) stream->file->close();
+  write_index();
   // A reader needs the index: an old one goes first and the new one comes last, so that no index ever stands
   // beside data that it does not describe.
-  const Path folder = prefix_.has_parent_path() ? prefix_.parent_path() : Path(".");
-  if (env_.status(with_extension(prefix_, ".idx"))) {
-    env_.remove_file(with_extension(prefix_, ".idx"));
-    env_.sync_folder(folder);
+  if (env_.status(with_extension(prefix_, kIndexFile))) {
+    env_.remove_file(with_extension(prefix_, kIndexFile));
+    env_.sync_folder(folder_of(prefix_));
   }
-  env_.rename(temporary(".bin"), with_extension(prefix_, ".bin"));
-  env_.rename(temporary(".idx"), with_extension(prefix_, ".idx"));
-  env_.sync_folder(folder);
+  env_.rename(temporary(kDataFile), with_extension(prefix_, kDataFile));
+  env_.rename(temporary(kIndexFile), with_extension(prefix_, kIndexFile));
+  env_.sync_folder(folder_of(prefix_));
   finished_ = true;
+  remove_temporaries();
 }
 
 }  // namespace primus::data

@@ -1,5 +1,5 @@
 // Megatron's indexed data sets: tokens in PREFIX.bin, their places in PREFIX.idx
-// (docs/formats/indexed-dataset.md).
+// (docs/formats/megatron.md).
 #pragma once
 
 #include <cstdint>
@@ -53,6 +53,8 @@ class IndexedDataset final : public TokenSource {
   int64_t document_start(int64_t document) const { return load<int64_t>(document_starts_, document); }
   int64_t tokens() const { return tokens_; }
   TokenType token_type() const { return type_; }
+  // The tokens of a sequence as they lie in the file.
+  std::span<const std::byte> bytes(int64_t sequence) const;
 
  private:
   IndexedDataset() = default;
@@ -75,11 +77,19 @@ class IndexedDataset final : public TokenSource {
 };
 
 // Writes a data set, byte for byte as Megatron's builder does. The files appear under their names in
-// finish(), complete and synced, the index last; an object that is dropped before leaves nothing. Not
-// thread-safe.
+// finish(), complete and synced, the index last; an object that is dropped before leaves nothing. Memory is
+// bounded: lengths and documents go to temporary files as well. Not thread-safe.
 class IndexedDatasetWriter {
  public:
+  struct Progress {
+    int64_t sequences = 0, documents = 0, tokens = 0;
+  };
+
   IndexedDatasetWriter(Path prefix, TokenType type, Env& env = Env::posix());
+  // For work that may be interrupted: the temporary files are named `temporary` and an extension, and hold
+  // what an earlier writer with that name had saved when it returned `from`. Error(kInvalid) where they hold
+  // less.
+  IndexedDatasetWriter(Path prefix, TokenType type, Path temporary, Progress from, Env& env = Env::posix());
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
@@ -88,26 +98,41 @@ class IndexedDatasetWriter {
   void add_sequence(std::span<const int32_t> tokens);
   // Ends the document that the sequences since the last call form; it may have none.
   void end_document();
-  // All sequences and documents of another data set of the same type.
-  void append(const IndexedDataset& other);
+  // Documents [first, last) of another data set of the same type.
+  void append(const IndexedDataset& other, int64_t first, int64_t last);
+  // Makes sure that all that was added is on disk, for another writer to go on from.
+  Progress save();
+  // From here on, an object that is dropped leaves its temporary files.
+  void keep_unfinished() { keep_ = true; }
   void finish();
 
-  int64_t sequences() const { return static_cast<int64_t>(lengths_.size()); }
-  int64_t tokens() const { return tokens_; }
+  int64_t sequences() const { return progress_.sequences; }
+  int64_t documents() const { return progress_.documents; }
+  int64_t tokens() const { return progress_.tokens; }
 
  private:
-  void flush();
-  Path temporary(const char* extension) const;
+  // One temporary file, written through a buffer.
+  struct Stream {
+    std::unique_ptr<File> file;
+    std::string buffer;
+    void flush();
+    void flush_if_large() {
+      if (buffer.size() >= size_t{1} << 20) flush();
+    }
+  };
+
+  void open(Stream& stream, const char* extension, int64_t size);
+  Path temporary(const char* extension) const { return temporary_.string() + extension; }
+  void add_length(size_t tokens);
+  void write_index();
+  void remove_temporaries();
 
   Env& env_;
-  Path prefix_;
+  Path prefix_, temporary_;
   TokenType type_;
-  std::unique_ptr<File> data_;
-  std::string buffer_;
-  std::vector<int32_t> lengths_;
-  std::vector<int64_t> document_starts_{0};
-  int64_t tokens_ = 0;
-  bool finished_ = false;
+  Progress progress_;
+  Stream data_, lengths_, documents_;
+  bool keep_ = false, finished_ = false;
 };
 
 }  // namespace primus::data

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <vector>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -42,6 +43,13 @@ Epochs plan_epochs(int64_t tokens, const OrderOptions& options) {
   return plan;
 }
 
+// What a SampleOrder shows, while it is built.
+struct Arrays {
+  std::vector<int32_t> documents;
+  std::vector<SampleOrder::Place> rows;
+  std::vector<uint32_t> shuffle;
+};
+
 // Appends `epochs` passes over the split's sequences, shuffled together.
 void append_shuffled(const OrderOptions& options, int64_t epochs, RandomState& random,
                      std::vector<int32_t>& documents) {
@@ -55,7 +63,7 @@ void append_shuffled(const OrderOptions& options, int64_t epochs, RandomState& r
   random.shuffle(std::span(documents).subspan(static_cast<size_t>(begin)));
 }
 
-void append_rows(int64_t rows, int64_t seq_length, FunctionRef<int32_t(int64_t)> length, SampleOrder& order) {
+void append_rows(int64_t rows, int64_t seq_length, FunctionRef<int32_t(int64_t)> length, Arrays& order) {
   order.rows.reserve(static_cast<size_t>(rows) + 1);
   order.rows.push_back({});
   uint32_t document = 0;
@@ -90,20 +98,18 @@ SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<int32_t(
     throw unsupported(fmt::format("{} has {} samples of {} sequences; 2^32 of either are the limit", name,
                                   plan.rows, documents));
   }
-  SampleOrder order;
-  order.epochs = plan.count;
-  order.separate_last_epoch = plan.separate_last;
-  order.documents.reserve(static_cast<size_t>(documents));
+  const auto arrays = std::make_shared<Arrays>();
+  arrays->documents.reserve(static_cast<size_t>(documents));
   RandomState random(static_cast<uint32_t>(options.seed));
-  append_shuffled(options, plan.count - plan.separate_last, random, order.documents);
-  if (plan.separate_last) append_shuffled(options, 1, random, order.documents);
-  append_rows(plan.rows, options.seq_length, length, order);
-  order.shuffle.resize(static_cast<size_t>(plan.rows));
-  std::iota(order.shuffle.begin(), order.shuffle.end(), 0u);
+  append_shuffled(options, plan.count - plan.separate_last, random, arrays->documents);
+  if (plan.separate_last) append_shuffled(options, 1, random, arrays->documents);
+  append_rows(plan.rows, options.seq_length, length, *arrays);
+  arrays->shuffle.resize(static_cast<size_t>(plan.rows));
+  std::iota(arrays->shuffle.begin(), arrays->shuffle.end(), 0u);
   const auto first = static_cast<size_t>(plan.separate_last ? plan.rows_before_last : plan.rows);
-  random.shuffle(std::span(order.shuffle).first(first));
-  random.shuffle(std::span(order.shuffle).subspan(first));
-  return order;
+  random.shuffle(std::span(arrays->shuffle).first(first));
+  random.shuffle(std::span(arrays->shuffle).subspan(first));
+  return {arrays->documents, arrays->rows, arrays->shuffle, plan.count, plan.separate_last, arrays};
 }
 
 }  // namespace primus::data

@@ -8,9 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string_view>
-#include <vector>
 
+#include "base/file.h"
 #include "base/thread_pool.h"
 
 namespace primus::data {
@@ -21,11 +23,12 @@ struct SampleOrder {
     uint32_t document = 0, offset = 0;
     bool operator==(const Place&) const = default;
   };
-  std::vector<int32_t> documents;  // sequence numbers in stream order, all epochs
-  std::vector<Place> rows;         // row k begins at rows[k] and ends with the token at rows[k + 1]
-  std::vector<uint32_t> shuffle;   // sample i is row shuffle[i]
+  std::span<const int32_t> documents;  // sequence numbers in stream order, all epochs
+  std::span<const Place> rows;         // row k begins at rows[k] and ends with the token at rows[k + 1]
+  std::span<const uint32_t> shuffle;   // sample i is row shuffle[i]
   int64_t epochs = 1;
   bool separate_last_epoch = false;
+  std::shared_ptr<const void> storage;  // holds what the spans show
 
   int64_t samples() const { return static_cast<int64_t>(shuffle.size()); }
 };
@@ -41,5 +44,11 @@ struct OrderOptions {
 // or fewer than one sample needs; kUnsupported beyond 2^32 samples or sequences.
 SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<int32_t(int64_t)> length,
                                std::string_view name);
+
+// The same, kept in a file of the folder `cache` (docs/formats/megatron.md): the first process builds it
+// while others wait, and all of them map it, so that an order of any size takes no memory of a process. The
+// file's name is a hash of the lengths and options; a file that is damaged is built again.
+SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<int32_t(int64_t)> length,
+                                std::string_view name, const Path& cache);
 
 }  // namespace primus::data

@@ -1,11 +1,14 @@
 #include "lm/data/tokenize.h"
 
+#define XXH_INLINE_ALL
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -14,8 +17,10 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "lm/data/corpus.h"
+#include "lm/data/file_lock.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/json_lines.h"
+#include "lm/data/tokenize_state.h"
 
 namespace primus::data {
 
@@ -122,21 +127,184 @@ class BlockEncoder {
   JsonLines lines_;
 };
 
+// Where documents go: per JSON key a data set, or one for each partition, which are joined at the end.
+class Output {
+ public:
+  Output(const TokenizeOptions& options, TokenType type, const Path& folder)
+      : options_(options),
+        type_(type),
+        folder_(folder),
+        partitions_(static_cast<size_t>(options.partitions)) {}
+
+  // `from`: as save() returned it; empty to begin.
+  void open(const std::vector<IndexedDatasetWriter::Progress>& from) {
+    for (const std::string& key : options_.json_keys) {
+      for (size_t partition = 0; partition < partitions_; ++partition) {
+        const size_t i = writers_.size();
+        const Path part = part_prefix(key, partition);
+        writers_.push_back(std::make_unique<IndexedDatasetWriter>(
+            partitions_ == 1 ? tokenized_prefix(options_.output_prefix, key) : part, type_,
+            part.string() + ".tmp", from.empty() ? IndexedDatasetWriter::Progress{} : from[i]));
+      }
+    }
+  }
+  void close() { writers_.clear(); }
+  size_t writers() const { return options_.json_keys.size() * partitions_; }
+
+  // The data set of a key that takes the next of its documents; `documents` counts those before it.
+  IndexedDatasetWriter& writer(size_t key, uint64_t documents) {
+    return *writers_[key * partitions_ + documents % partitions_];
+  }
+
+  std::vector<IndexedDatasetWriter::Progress> save() {
+    std::vector<IndexedDatasetWriter::Progress> progress;
+    for (const auto& writer : writers_) progress.push_back(writer->save());
+    return progress;
+  }
+  void keep_unfinished() {
+    for (const auto& writer : writers_) writer->keep_unfinished();
+  }
+  uint64_t tokens() const { return total(&IndexedDatasetWriter::tokens); }
+  uint64_t sequences() const { return total(&IndexedDatasetWriter::sequences); }
+
+  void finish() {
+    for (const auto& writer : writers_) writer->finish();
+    if (partitions_ == 1) return;
+    for (const std::string& key : options_.json_keys) {
+      IndexedDatasetWriter joined(tokenized_prefix(options_.output_prefix, key), type_);
+      for (size_t partition = 0; partition < partitions_; ++partition) {
+        const auto part = IndexedDataset::open(part_prefix(key, partition));
+        joined.append(*part, 0, part->documents());
+      }
+      joined.finish();
+    }
+  }
+
+ private:
+  Path part_prefix(const std::string& key, size_t partition) const {
+    return folder_ / fmt::format("{}_{}", key, partition);
+  }
+  uint64_t total(int64_t (IndexedDatasetWriter::*count)() const) const {
+    uint64_t sum = 0;
+    for (const auto& writer : writers_) sum += static_cast<uint64_t>(((*writer).*count)());
+    return sum;
+  }
+
+  const TokenizeOptions& options_;
+  const TokenType type_;
+  const Path folder_;
+  const size_t partitions_;
+  std::vector<std::unique_ptr<IndexedDatasetWriter>> writers_;
+};
+
 // Workers take blocks in turn, encode them at the same time, and write them in the order they were taken: at
 // most one block per worker is in memory, and the result is the same for any number of them.
 class Pipeline {
  public:
   Pipeline(const TokenizeOptions& options, const Tokenizer& tokenizer, const TokenizeProgressFn& progress)
-      : options_(options), tokenizer_(tokenizer), progress_(progress), reader_(find_inputs(options.inputs)) {
+      : options_(options),
+        tokenizer_(tokenizer),
+        progress_(progress),
+        folder_(partial_folder(options.output_prefix)),
+        reader_(find_inputs(options.inputs)),
+        output_(options, token_type_for(tokenizer.vocab_size()), folder_) {
     for (const InputFile& file : reader_.files()) bytes_total_ += file.size;
-    const TokenType type = token_type_for(tokenizer.vocab_size());
-    for (const std::string& key : options.json_keys) {
+    for (const std::string& key : options.json_keys)
       result_.prefixes.push_back(tokenized_prefix(options.output_prefix, key));
-      writers_.push_back(std::make_unique<IndexedDatasetWriter>(result_.prefixes.back(), type));
-    }
+    state_.key = key();
   }
 
   TokenizeResult run() {
+    make_folders(folder_);
+    const auto lock = FileLock::attempt(folder_ / "lock");
+    if (!lock) {
+      throw invalid(fmt::format("another process writes '{}'", options_.output_prefix.string()),
+                    "wait for it, or choose another output prefix");
+    }
+    try {
+      begin();
+      work_together();
+      if (failure_ != nullptr) std::rethrow_exception(failure_);
+      finish();
+    } catch (const FileError&) {
+      // A disk that is full or gone is no reason to lose the work that was saved.
+      if (saved_) {
+        output_.keep_unfinished();
+      } else {
+        discard();
+      }
+      throw;
+    } catch (...) {
+      discard();
+      throw;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  // Everything that decides the result, and when the inputs were last changed.
+  uint64_t key() const {
+    std::string text =
+        fmt::format("{:016x} {} {} {} {} {}", tokenizer_.fingerprint(), options_.append_eod,
+                    options_.skip_bad, options_.add_special, options_.partitions, tokenizer_.vocab_size());
+    for (const std::string& name : options_.json_keys) text += fmt::format(" {}:{}", name.size(), name);
+    for (const InputFile& file : reader_.files()) {
+      const std::string path = std::filesystem::absolute(file.path).string();
+      const auto changed = std::filesystem::last_write_time(file.path).time_since_epoch().count();
+      text += fmt::format(" {}:{} {} {}", path.size(), path, file.size, changed);
+    }
+    return XXH3_64bits(text.data(), text.size());
+  }
+
+  void begin() {
+    auto saved = load_state(folder_ / kStateFile);
+    if (saved && (saved->key != state_.key || saved->writers.size() != output_.writers() ||
+                  saved->file > reader_.files().size())) {
+      saved.reset();
+    }
+    if (saved) {
+      try {
+        output_.open(saved->writers);
+      } catch (const Error&) {
+        output_.close();
+        saved.reset();  // the files were lost; begin anew
+      }
+    }
+    if (!saved) return output_.open({});
+    state_ = *std::move(saved);
+    saved_ = true;
+    reader_.go_on_behind(state_.file, state_.end, state_.next_line);
+    result_.resumed_bytes = state_.bytes;
+    current_file_ = std::min(state_.file, reader_.files().size() - 1);
+    for (size_t i = 0; i < current_file_; ++i) bytes_before_ += reader_.files()[i].size;
+  }
+
+  void finish() {
+    result_.documents = state_.documents;
+    result_.skipped_lines = state_.skipped_lines;
+    result_.first_skipped = state_.first_skipped;
+    result_.sequences = output_.sequences();
+    result_.tokens = output_.tokens();
+    result_.bytes = state_.bytes;
+    result_.complete = state_.file == reader_.files().size();
+    if (result_.complete) {
+      output_.finish();
+      output_.close();
+      remove_tree(folder_);
+    } else {
+      save();
+      output_.keep_unfinished();
+    }
+    result_.seconds = seconds();
+    report(Clock::time_point::max());
+  }
+
+  void discard() {
+    output_.close();
+    try_remove_tree(folder_);
+  }
+
+  void work_together() {
     const int workers = options_.workers > 0
                             ? options_.workers
                             : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -144,19 +312,10 @@ class Pipeline {
     for (int i = 1; i < workers; ++i) threads.emplace_back([this] { work(); });
     work();
     for (std::thread& thread : threads) thread.join();
-    if (failure_ != nullptr) std::rethrow_exception(failure_);
-    for (const auto& writer : writers_) {
-      result_.sequences += static_cast<uint64_t>(writer->sequences());
-      result_.tokens += static_cast<uint64_t>(writer->tokens());
-      writer->finish();
-    }
-    result_.bytes = bytes_total_;
-    result_.seconds = seconds();
-    report(Clock::time_point::max());
-    return std::move(result_);
   }
 
- private:
+  bool stop_requested() const { return options_.stop != nullptr && *options_.stop; }
+
   void work() {
     BlockEncoder encoder(options_, tokenizer_);
     TextBlock block;
@@ -166,7 +325,7 @@ class Pipeline {
       std::exception_ptr error;
       {
         const std::lock_guard lock(input_);
-        if (stopped_) return;
+        if (stopped_ || stop_requested()) return;
         turn = next_turn_;
         try {
           if (!reader_.next(block)) return;
@@ -180,7 +339,7 @@ class Pipeline {
       } catch (...) {
         error = std::current_exception();
       }
-      std::unique_lock lock(output_);
+      std::unique_lock lock(output_mutex_);
       turn_changed_.wait(lock, [&] { return written_ == turn; });
       // The earliest error counts, whichever worker met one first.
       if (failure_ == nullptr) {
@@ -200,46 +359,61 @@ class Pipeline {
   }
 
   void write(const TextBlock& block, const EncodedBlock& encoded) {
-    for (size_t key = 0; key < writers_.size(); ++key) {
+    uint64_t ended = 0;
+    for (size_t key = 0; key < encoded.keys.size(); ++key) {
       const EncodedKey& part = encoded.keys[key];
       std::span<const int32_t> tokens = part.tokens;
-      size_t document = 0;
+      uint64_t document = 0;  // of those that end in this block
       for (size_t i = 0; i <= part.lengths.size(); ++i) {
         for (; document < part.document_ends.size() && part.document_ends[document] == i; ++document) {
-          writers_[key]->end_document();
-          if (key == 0) ++result_.documents;
+          output_.writer(key, state_.documents + document).end_document();
         }
         if (i == part.lengths.size()) break;
         const auto length = static_cast<size_t>(part.lengths[i]);
-        writers_[key]->add_sequence(tokens.first(length));
+        output_.writer(key, state_.documents + document).add_sequence(tokens.first(length));
         tokens = tokens.subspan(length);
       }
+      if (key == 0) ended = document;
     }
-    if (result_.skipped_lines == 0) result_.first_skipped = encoded.first_skipped;
-    result_.skipped_lines += encoded.skipped_lines;
-    position_ = block.position;
-    if (block.file != current_file_) {
-      for (; current_file_ < block.file; ++current_file_)
-        bytes_before_ += reader_.files()[current_file_].size;
+    state_.documents += ended;
+    if (state_.skipped_lines == 0) state_.first_skipped = encoded.first_skipped;
+    state_.skipped_lines += encoded.skipped_lines;
+    for (; current_file_ < block.file; ++current_file_) bytes_before_ += reader_.files()[current_file_].size;
+    const uint64_t size = reader_.files()[block.file].size;
+    state_.bytes = bytes_before_ + (block.ends_file ? size : std::min(block.position, size));
+    state_.file = block.ends_file ? block.file + 1 : block.file;
+    state_.end = block.ends_file ? 0 : block.end;
+    state_.next_line = block.ends_file ? 1 : block.next_line;
+    const Clock::time_point now = Clock::now();
+    if (now - last_save_ >= std::chrono::duration<double>(options_.save_seconds)) {
+      save();
+      last_save_ = Clock::now();
     }
-    report(Clock::now());
+    report(now);
+  }
+
+  void save() {
+    state_.writers = output_.save();
+    save_state(state_, folder_ / kStateFile);
+    saved_ = true;
   }
 
   void report(Clock::time_point now) {
     if (!progress_ || now - last_report_ < std::chrono::milliseconds(100)) return;
     last_report_ = now;
-    uint64_t tokens = 0;
-    for (const auto& writer : writers_) tokens += static_cast<uint64_t>(writer->tokens());
     const std::string input = reader_.files()[current_file_].path.string();
-    progress_({input, std::min(bytes_before_ + position_, bytes_total_), bytes_total_, result_.documents,
-               tokens, seconds()});
+    const uint64_t tokens = result_.tokens > 0 ? result_.tokens : output_.tokens();
+    progress_({input, state_.bytes, bytes_total_, state_.documents, tokens, seconds()});
   }
 
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
+  static constexpr const char* kStateFile = "progress.json";
+
   const TokenizeOptions& options_;
   const Tokenizer& tokenizer_;
   const TokenizeProgressFn& progress_;
+  const Path folder_;
   const Clock::time_point start_ = Clock::now();
 
   std::mutex input_;  // guards the reader, next_turn_ and stopped_
@@ -247,18 +421,22 @@ class Pipeline {
   uint64_t next_turn_ = 0;
   bool stopped_ = false;
 
-  std::mutex output_;  // guards the rest
+  std::mutex output_mutex_;  // guards the rest
   std::condition_variable turn_changed_;
   uint64_t written_ = 0;
   std::exception_ptr failure_;
-  std::vector<std::unique_ptr<IndexedDatasetWriter>> writers_;
+  Output output_;
+  TokenizeState state_;
+  bool saved_ = false;  // the folder holds work to go on from
   TokenizeResult result_;
   size_t current_file_ = 0;
-  uint64_t position_ = 0, bytes_before_ = 0, bytes_total_ = 0;
-  Clock::time_point last_report_ = start_;
+  uint64_t bytes_before_ = 0, bytes_total_ = 0;
+  Clock::time_point last_report_ = start_, last_save_ = start_;
 };
 
 }  // namespace
+
+Path partial_folder(const Path& output_prefix) { return output_prefix.string() + ".partial"; }
 
 Path tokenized_prefix(const Path& output_prefix, const std::string& key) {
   return fmt::format("{}_{}_document", output_prefix.string(), key);
@@ -268,6 +446,10 @@ TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& 
                                const TokenizeProgressFn& progress) {
   if (options.inputs.empty()) throw invalid("there is no input to tokenize");
   if (options.json_keys.empty()) throw invalid("there is no JSON key to tokenize");
+  if (options.partitions < 1 || options.workers < 0) {
+    throw invalid(fmt::format("{} partitions and {} workers are no sensible numbers", options.partitions,
+                              options.workers));
+  }
   if (options.append_eod && !tokenizer.special_ids().eod) {
     throw invalid(fmt::format("the tokenizer ({}) has no end-of-document token to append", tokenizer.name()),
                   "add one, or leave out --append-eod");

@@ -1,6 +1,7 @@
 // Text and JSON lines to .bin/.idx: what Megatron's tools/preprocess_data.py does, in parallel.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,6 +20,11 @@ struct TokenizeOptions {
   bool skip_bad = false;    // leave out broken lines and count them
   bool add_special = true;  // the tokenizer's own bos and eos around each text
   int workers = 0;          // threads; 0: one per core
+  // The order of documents that Megatron's --partitions gives: document i goes to partition i % partitions,
+  // and the partitions follow each other.
+  int partitions = 1;
+  const std::atomic<bool>* stop = nullptr;  // asks for an early end that a later call goes on from
+  double save_seconds = 30;                 // how much work a killed process may lose
 };
 
 struct TokenizeResult {
@@ -27,16 +33,25 @@ struct TokenizeResult {
   uint64_t documents = 0;
   uint64_t sequences = 0, tokens = 0;  // of all keys
   uint64_t skipped_lines = 0;
-  std::string first_skipped;  // "file:line:column: why"
+  std::string first_skipped;   // "file:line:column: why"
+  uint64_t resumed_bytes = 0;  // of input that an earlier call had done
+  bool complete = true;        // false: stopped on request
   double seconds = 0;
 };
 
 // One JSON line is one document: the key's string is its only sequence, a list of strings gives one each;
 // sequences without tokens are left out. One plain-text file is one document under the first key, a sequence
 // per part (corpus.h). The result does not depend on the number of workers; the files appear complete or not
-// at all. Errors: kInvalid with "file:line:column" for a broken line or a missing key, or without input; kIo.
+// at all. Errors: kInvalid with "file:line:column" for a broken line or a missing key, without input, or
+// where another process writes the same files; kIo.
+//
+// Unfinished work lies in the folder <output_prefix>.partial. A call with the same options, tokenizer and
+// inputs (by size and date) goes on from there; after an error of the input nothing of it stays.
 TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& tokenizer,
                                const TokenizeProgressFn& progress = {});
+
+// Where the unfinished work lies.
+Path partial_folder(const Path& output_prefix);
 
 // The prefix of one key's data set.
 Path tokenized_prefix(const Path& output_prefix, const std::string& key);

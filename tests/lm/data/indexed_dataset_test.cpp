@@ -25,7 +25,7 @@ TEST(IndexedDataset, ReadsAndRewritesMegatronsFilesByteForByte) {
   for (const std::string name : {"a_text_document", "b_text_document"}) {
     const auto golden = IndexedDataset::open(kGolden + name);
     IndexedDatasetWriter writer(folder / name, golden->token_type());
-    writer.append(*golden);
+    writer.append(*golden, 0, golden->documents());
     writer.finish();
     for (const char* extension : {".bin", ".idx"}) {
       EXPECT_EQ(read_all(folder / (name + extension)), read_all(kGolden + name + extension))

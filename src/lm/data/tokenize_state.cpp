@@ -1,0 +1,63 @@
+#include "lm/data/tokenize_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace primus::data {
+
+namespace {
+
+using nlohmann::json;
+constexpr int kVersion = 1;
+
+TokenizeState parse(const json& j) {
+  TokenizeState state;
+  j.at("key").get_to(state.key);
+  j.at("file").get_to(state.file);
+  j.at("end").get_to(state.end);
+  j.at("next_line").get_to(state.next_line);
+  j.at("bytes").get_to(state.bytes);
+  j.at("documents").get_to(state.documents);
+  j.at("skipped_lines").get_to(state.skipped_lines);
+  j.at("first_skipped").get_to(state.first_skipped);
+  for (const json& writer : j.at("writers")) {
+    state.writers.push_back({writer.at("sequences").get<int64_t>(), writer.at("documents").get<int64_t>(),
+                             writer.at("tokens").get<int64_t>()});
+  }
+  return state;
+}
+
+}  // namespace
+
+std::optional<TokenizeState> load_state(const Path& file) {
+  if (!Env::posix().status(file)) return std::nullopt;
+  try {
+    const json j = json::parse(read_file(file));
+    if (j.at("version").get<int>() != kVersion) return std::nullopt;
+    return parse(j);
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+}
+
+void save_state(const TokenizeState& state, const Path& file) {
+  json j = {{"version", kVersion},
+            {"key", state.key},
+            {"file", state.file},
+            {"end", state.end},
+            {"next_line", state.next_line},
+            {"bytes", state.bytes},
+            {"documents", state.documents},
+            {"skipped_lines", state.skipped_lines},
+            {"first_skipped", state.first_skipped},
+            {"writers", json::array()}};
+  for (const auto& writer : state.writers) {
+    j["writers"].push_back(
+        {{"sequences", writer.sequences}, {"documents", writer.documents}, {"tokens", writer.tokens}});
+  }
+  // A name in an error message may be no UTF-8.
+  write_file_atomic(file, j.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace primus::data

@@ -47,6 +47,7 @@ struct Argument {
   Target target;
   bool required = false;
   std::vector<std::string> choices = {};  // of a string; empty: any
+  bool several = false;                   // of a list: one mention takes all words up to the next option
 };
 
 class Arguments {

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/checked.h"
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/stop_signal.h"
 #include "lm/data/tokenize.h"
 #include "lm/data/train_tokenizer.h"
 #include "lm/tokenizer/tokenizer.h"
@@ -16,19 +18,25 @@ namespace {
 class DataTokenize final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.option("--input,-i", "PATH", &options_.inputs,
-                "text or JSON lines: files, folders, globs; may be repeated")
-        .required = true;
+    Argument& input = args.option("--input,-i", "PATH", &options_.inputs,
+                                  "text or JSON lines (.gz, .zst): files, folders, globs; one or more");
+    input.required = input.several = true;
     args.option("--output-prefix,-o", "PREFIX", &prefix_, "writes PREFIX_<key>_document.bin and .idx")
         .required = true;
     args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
     args.option("--tokenizer-model,-t", "FILE", &model_,
                 "tokenizer file, or the model folder that holds one");
     args.option("--json-keys", "KEY", &keys_,
-                "of JSON lines: where the texts are (default: text); may be repeated");
+                "of JSON lines: where the texts are (default: text); one or more")
+        .several = true;
     args.flag("--append-eod", options_.append_eod, "end each document with the end-of-document token");
+    args.flag("--no-special-tokens,--tokenizer-hf-no-include-special-tokens", no_special_,
+              "leave out what the tokenizer puts around each text (Llama 3: <|begin_of_text|>)");
     args.flag("--skip-bad", options_.skip_bad, "leave out broken lines and count them");
     args.option("--workers", "N", &workers_, "threads; 0: one per core");
+    args.option("--partitions", "N", &partitions_,
+                "put the documents in the order that preprocess_data.py gives them with N partitions");
+    args.flag("--keep-sequential-samples", keep_sequential_, "keep their order, whatever --partitions says");
     args.flag("--json", json_, "print the result as JSON");
   }
 
@@ -38,53 +46,71 @@ class DataTokenize final : public Command {
                     "--tokenizer-model names its file, --tokenizer-type ByteTokenizer needs none");
     }
     options_.output_prefix = prefix_;
-    options_.workers = static_cast<int>(workers_);
+    options_.workers = checked_cast<int>(workers_, "--workers");
+    options_.partitions = keep_sequential_ ? 1 : checked_cast<int>(partitions_, "--partitions");
+    options_.add_special = !no_special_;
+    options_.stop = &catch_stop_signals();
     if (!keys_.empty()) options_.json_keys = keys_;
     const auto tokenizer = load_tokenizer(type_, model_);
-    ProgressLine progress(json_ ? Terminal{} : console.err, {.label = "tokenizing", .unit = "bytes"});
+    for (const std::string& note : tokenizer->notes()) console.note("note: " + note);
+    std::optional<ProgressLine> line;  // made when the size of the inputs is known
     const data::TokenizeResult r =
         data::tokenize_corpus(options_, *tokenizer, [&](const data::TokenizeProgress& p) {
-          progress.update(p.bytes_done, steady_seconds(),
-                          fmt::format("{} tokens", human_count(static_cast<double>(p.tokens))));
+          if (!line) {
+            line.emplace(json_ ? Terminal{} : console.err,
+                         ProgressOptions{.label = "tokenizing", .unit = "bytes", .total = p.bytes_total});
+          }
+          line->update(p.bytes_done, steady_seconds(),
+                       fmt::format("{} tokens", human_count(static_cast<double>(p.tokens))));
         });
-    progress.finish(steady_seconds());
+    if (line) line->finish(steady_seconds());
     if (r.skipped_lines > 0) {
       console.note(fmt::format("warning: {} broken lines were left out, the first: {}", r.skipped_lines,
                                r.first_skipped));
     }
-    if (json_) {
-      nlohmann::json json{{"documents", r.documents},
-                          {"sequences", r.sequences},
-                          {"tokens", r.tokens},
-                          {"bytes", r.bytes},
-                          {"skipped_lines", r.skipped_lines},
-                          {"seconds", r.seconds},
-                          {"prefixes", nlohmann::json::array()}};
-      for (const Path& path : r.prefixes) json["prefixes"].push_back(path.string());
-      console.print(json.dump(2) + "\n");
-      return 0;
-    }
-    std::string text =
-        fmt::format("{} documents, {} tokens in {}\n", r.documents, r.tokens, human_duration(r.seconds));
-    for (const Path& path : r.prefixes) text += fmt::format("{}.bin, .idx\n", path.string());
-    console.print(text);
-    return 0;
+    console.print(json_ ? as_json(r) : as_text(r));
+    constexpr int kInterrupted = 130;  // as a shell reports a program that Ctrl-C ended
+    return r.complete ? 0 : kInterrupted;
   }
 
  private:
+  static std::string as_json(const data::TokenizeResult& r) {
+    nlohmann::json json{{"complete", r.complete},
+                        {"documents", r.documents},
+                        {"sequences", r.sequences},
+                        {"tokens", r.tokens},
+                        {"bytes", r.bytes},
+                        {"resumed_bytes", r.resumed_bytes},
+                        {"skipped_lines", r.skipped_lines},
+                        {"seconds", r.seconds},
+                        {"prefixes", nlohmann::json::array()}};
+    for (const Path& path : r.prefixes) json["prefixes"].push_back(path.string());
+    return json.dump(2) + "\n";
+  }
+
+  static std::string as_text(const data::TokenizeResult& r) {
+    const auto done = static_cast<double>(r.bytes - r.resumed_bytes);
+    std::string text =
+        fmt::format("{} documents, {} tokens in {} ({}/s)\n", r.documents, r.tokens,
+                    human_duration(r.seconds), human_bytes(r.seconds > 0 ? done / r.seconds : 0));
+    if (!r.complete) return text + "stopped; the same command continues from there\n";
+    for (const Path& path : r.prefixes) text += fmt::format("{}.bin, .idx\n", path.string());
+    return text;
+  }
+
   data::TokenizeOptions options_;
   std::string prefix_, type_, model_;
   std::vector<std::string> keys_;
-  std::int64_t workers_ = 0;
-  bool json_ = false;
+  std::int64_t workers_ = 0, partitions_ = 1;
+  bool no_special_ = false, keep_sequential_ = false, json_ = false;
 };
 
 class DataTrainTokenizer final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.option("--input,-i", "PATH", &options_.inputs,
-                "text or JSON lines: files, folders, globs; may be repeated")
-        .required = true;
+    Argument& input = args.option("--input,-i", "PATH", &options_.inputs,
+                                  "text or JSON lines: files, folders, globs; one or more");
+    input.required = input.several = true;
     args.option("--output,-o", "FOLDER", &output_, "where tokenizer.json goes").required = true;
     args.option("--vocab-size", "N", &vocab_size_, "tokens, the 256 bytes and <|endoftext|> included");
     args.option("--json-key", "KEY", &options_.json_key, "of JSON lines: where the text is");
@@ -120,9 +146,11 @@ class DataTrainTokenizer final : public Command {
 
 const CommandEntry kDataTokenize{
     "data tokenize", "Turns text or JSON lines into .bin/.idx training data",
-    "The files are those of Megatron's preprocess_data.py. They appear complete or not at all.",
+    "The options and files are those of Megatron's preprocess_data.py; the files appear complete or not at "
+    "all. Stopped with Ctrl-C or killed, the same command goes on where it was.",
     "primus data tokenize -i books/ -o data/books -t tokenizer.json --append-eod\n"
-    "primus data tokenize -i 'corpus/*.jsonl.gz' -o data/corpus --tokenizer-type ByteTokenizer",
+    "primus data tokenize -i 'corpus/*.jsonl.zst' -o data/corpus --tokenizer-type Llama2Tokenizer "
+    "--tokenizer-model tokenizer.model --json-keys title text",
     make_command<DataTokenize>};
 
 const CommandEntry kDataTrainTokenizer{

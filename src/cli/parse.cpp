@@ -93,8 +93,9 @@ bool parse(const Arguments& arguments, std::span<const std::string> words, const
       option->type_name(argument.value);
       // A repeated option adds to a list and otherwise replaces; a positional list takes all that follows.
       if (repeats(argument)) {
-        argument.names.empty() ? option->expected(1, CLI::detail::expected_max_vector_size)
-                               : option->expected(1);
+        const bool takes_all = argument.names.empty() || argument.several;
+        option->expected(1, takes_all ? CLI::detail::expected_max_vector_size : 1);
+        option->allow_extra_args(takes_all);
         option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
       } else {
         option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

@@ -53,6 +53,7 @@ class IndexedDataset final : public TokenSource {
   int64_t document_start(int64_t document) const { return load<int64_t>(document_starts_, document); }
   int64_t tokens() const { return tokens_; }
   TokenType token_type() const { return type_; }
+  int64_t data_bytes() const { return static_cast<int64_t>(data_.bytes().size()); }  // of PREFIX.bin
   // The tokens of a sequence as they lie in the file.
   std::span<const std::byte> bytes(int64_t sequence) const;
 

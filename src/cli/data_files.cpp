@@ -1,0 +1,122 @@
+// primus data merge | split
+#include <fmt/format.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "cli/commands.h"
+#include "lm/data/gpt_dataset.h"
+#include "lm/data/indexed_dataset.h"
+#include "lm/data/rearrange.h"
+
+namespace primus::cli {
+namespace {
+
+// Reports tokens copied.
+class CopyProgress {
+ public:
+  CopyProgress(const Terminal& terminal, std::string label, std::int64_t total)
+      : line_(terminal,
+              {.label = std::move(label), .unit = "tokens", .total = static_cast<std::uint64_t>(total)}) {}
+  void operator()(std::int64_t done, std::int64_t) {
+    line_.update(static_cast<std::uint64_t>(done), steady_seconds());
+  }
+  void finish() { line_.finish(steady_seconds()); }
+
+ private:
+  ProgressLine line_;
+};
+
+std::string summary(const Path& prefix) {
+  const auto dataset = data::IndexedDataset::open(prefix);
+  return fmt::format("{}.bin, .idx: {} documents, {} tokens\n", prefix.string(), dataset->documents(),
+                     dataset->tokens());
+}
+
+class DataMerge final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.positional("PREFIX", &inputs_, "data sets in their order, or folders of them").required = false;
+    args.option("--input,-i", "PREFIX", &more_inputs_, "likewise").several = true;
+    args.option("--output-prefix,-o", "PREFIX", &output_, "writes PREFIX.bin and PREFIX.idx").required = true;
+  }
+
+  int run(Console& console) override {
+    inputs_.insert(inputs_.end(), more_inputs_.begin(), more_inputs_.end());
+    const std::vector<Path> inputs = data::find_datasets(inputs_);
+    std::int64_t tokens = 0;
+    for (const Path& input : inputs) tokens += data::IndexedDataset::open(input)->tokens();
+    CopyProgress progress(console.err, "merging", tokens);
+    data::merge_datasets(inputs, output_, std::ref(progress));
+    progress.finish();
+    console.print(summary(output_));
+    return 0;
+  }
+
+ private:
+  std::vector<std::string> inputs_, more_inputs_;
+  std::string output_;
+};
+
+class DataSplit final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.positional("PREFIX", &input_, "data set, without .bin and .idx");
+    args.option("--output-prefix,-o", "PREFIX", &output_, "PREFIX_train ..., or PREFIX_0 ...").required =
+        true;
+    args.option("--split", "A,B,C", &split_, "shares of documents for train, valid and test");
+    args.option("--parts", "N", &parts_, "or: so many parts with about as many documents each");
+  }
+
+  int run(Console& console) override {
+    if (split_.empty() == !parts_) throw invalid("'data split' needs either --split or --parts");
+    const auto dataset = data::IndexedDataset::open(input_);
+    const std::vector<data::DatasetPart> parts = parts_of(dataset->documents());
+    CopyProgress progress(console.err, "splitting", dataset->tokens());
+    data::split_dataset(input_, parts, std::ref(progress));
+    progress.finish();
+    for (const data::DatasetPart& part : parts) console.print(summary(part.prefix));
+    return 0;
+  }
+
+ private:
+  std::vector<data::DatasetPart> parts_of(std::int64_t documents) const {
+    std::vector<data::DatasetPart> parts;
+    if (!parts_) {
+      const std::vector<data::Share> shares = data::split_sequences(split_, documents);
+      constexpr const char* kNames[] = {"train", "valid", "test"};
+      for (std::size_t i = 0; i < shares.size(); ++i) {
+        if (shares[i].first == shares[i].last) continue;
+        parts.push_back({fmt::format("{}_{}", output_, kNames[i]), shares[i].first, shares[i].last});
+      }
+      return parts;
+    }
+    if (*parts_ < 1 || *parts_ > documents) {
+      throw invalid(fmt::format("{} documents make no {} parts", documents, *parts_));
+    }
+    for (std::int64_t i = 0; i < *parts_; ++i) {
+      const auto border = [&](std::int64_t k) { return checked_mul(documents, k, "documents") / *parts_; };
+      parts.push_back({fmt::format("{}_{}", output_, i), border(i), border(i + 1)});
+    }
+    return parts;
+  }
+
+  std::string input_, output_, split_;
+  std::optional<std::int64_t> parts_;
+};
+
+}  // namespace
+
+const CommandEntry kDataMerge{"data merge", "Joins data sets into one",
+                              "Their token types must be the same. Nothing is decoded, so this is as fast as "
+                              "copying.",
+                              "primus data merge data/a_text_document data/b_text_document -o data/all\n"
+                              "primus data merge data/parts/ -o data/all",
+                              make_command<DataMerge>};
+
+const CommandEntry kDataSplit{"data split", "Cuts a data set into several",
+                              "Documents stay whole and in order.",
+                              "primus data split data/all -o data/all --split 98,1,1\n"
+                              "primus data split data/all -o data/part --parts 8",
+                              make_command<DataSplit>};
+
+}  // namespace primus::cli

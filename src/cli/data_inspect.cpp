@@ -1,0 +1,242 @@
+// primus data inspect: what a data set holds, and the order in which training reads it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "lm/data/dataset.h"
+#include "lm/data/indexed_dataset.h"
+#include "lm/data/inspect.h"
+#include "lm/tokenizer/simple.h"
+
+namespace primus::cli {
+namespace {
+
+// Three numbers of samples, "N1,N2,N3"; the last ones may be missing.
+std::array<std::int64_t, 3> parse_samples(std::string_view text) {
+  std::array<std::int64_t, 3> samples = {};
+  std::string_view rest = text;
+  for (std::int64_t& count : samples) {
+    const std::string_view number = rest.substr(0, rest.find(','));
+    const auto result = std::from_chars(number.data(), number.data() + number.size(), count);
+    if (result.ec != std::errc() || result.ptr != number.data() + number.size() || count < 0) break;
+    if (number.size() == rest.size()) return samples;
+    rest.remove_prefix(number.size() + 1);
+  }
+  throw invalid(fmt::format("--samples needs up to three numbers of samples, not '{}'", text),
+                "e.g. --samples 1000,100,10 for training, validation and test");
+}
+
+class DataInspect final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.positional("PREFIX", &prefix_, "data set, without .bin and .idx").required = false;
+    args.option("--tokenizer,-t", "FILE", &tokenizer_,
+                "shows texts, and checks ids and document ends with this tokenizer");
+    args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
+    args.option("--show", "N", &show_, "documents to show, with a tokenizer");
+    args.flag("--quick", quick_, "read the index alone");
+    args.flag("--order", order_, "print the samples of training, validation and test in their order");
+    args.option("--seq-length", "L", &seq_length_, "with --order: tokens of a sample");
+    args.option("--seed", "S", &seed_, "with --order");
+    args.option("--split", "A,B,C", &split_, "with --order: shares of training, validation and test");
+    args.option("--samples", "N1,N2,N3", &samples_, "with --order: samples requested of each");
+    args.option("--blend", "WEIGHT PREFIX", &blend_,
+                "with --order, in place of PREFIX: weights and prefixes in turn")
+        .several = true;
+    args.flag("--json", json_, "print as JSON");
+  }
+
+  int run(Console& console) override {
+    if (prefix_.empty() == blend_.empty()) {
+      throw invalid("'data inspect' needs either a PREFIX or a --blend",
+                    "'data inspect --help' has examples");
+    }
+    if (order_) {
+      print_order(console);
+      return 0;
+    }
+    if (!blend_.empty()) throw invalid("--blend goes with --order");
+    const auto dataset = data::IndexedDataset::open(prefix_);
+    std::unique_ptr<const Tokenizer> tokenizer;
+    if (!tokenizer_.empty() || !type_.empty()) tokenizer = load_tokenizer(type_, tokenizer_);
+    data::InspectOptions options{.read_tokens = !quick_};
+    if (tokenizer != nullptr) {
+      options.vocab_size = tokenizer->vocab_size();
+      options.eod = tokenizer->special_ids().eod;
+    }
+    const data::Inspection found = data::inspect(*dataset, options);
+    const std::vector<std::string> texts =
+        tokenizer != nullptr ? first_texts(*dataset, *tokenizer) : std::vector<std::string>();
+    console.print(json_ ? as_json(*dataset, found, options, texts)
+                        : as_text(*dataset, found, options, texts));
+    constexpr int kBadData = 2;
+    return found.beyond_vocabulary > 0 ? kBadData : 0;
+  }
+
+ private:
+  // {"splits": {"train": {"len": ..., "samples": [[...], ...]}, ...}}; a split that is not requested is null.
+  void print_order(Console& console) const {
+    if (seq_length_ < 1) throw invalid("--order needs --seq-length");
+    if (samples_.empty()) throw invalid("--order needs --samples");
+    const auto samples = parse_samples(samples_);
+    data::DataOptions options;
+    options.data_path = blend_.empty() ? std::vector<std::string>{prefix_} : blend_;
+    options.split = split_;
+    options.seq_length = seq_length_;
+    options.seed = seed_;
+    options.train_samples = samples[0];
+    options.valid_samples = samples[1];
+    options.test_samples = samples[2];
+    // Without a tokenizer any id will do.
+    const auto tokenizer = tokenizer_.empty() && type_.empty() ? make_null_tokenizer(INT32_MAX - 1)
+                                                               : load_tokenizer(type_, tokenizer_);
+    const data::Datasets sets = data::open_datasets(options, *tokenizer);
+    for (const std::string& note : sets.notes) console.note("note: " + note);
+    std::string text = "{\"splits\":{";
+    for (const auto& [name, set] :
+         {std::pair("train", sets.train.get()), {"valid", sets.valid.get()}, {"test", sets.test.get()}}) {
+      if (text.back() != '{') text += ',';
+      text += fmt::format("\"{}\":", name);
+      if (set == nullptr) {
+        text += "null";
+        continue;
+      }
+      print_samples(*set, text, console);
+    }
+    console.print(text + "}}\n");
+  }
+
+  // Appends to `text`, and prints it when it gets long.
+  static void print_samples(const data::Dataset& set, std::string& text, Console& console) {
+    constexpr std::size_t kLong = 1 << 20;
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(set.seq_length()) + 1);
+    std::vector<float> mask(static_cast<std::size_t>(set.seq_length()));
+    text += fmt::format("{{\"len\":{},\"samples\":[", set.size());
+    for (std::int64_t i = 0; i < set.size(); ++i) {
+      set.sample(i, tokens, mask);
+      text += fmt::format("{}[{}]", i > 0 ? "," : "", fmt::join(tokens, ","));
+      if (text.size() < kLong) continue;
+      console.print(text);
+      text.assign(1, '\n');
+    }
+    text += "]}";
+  }
+
+  // How the first documents begin.
+  std::vector<std::string> first_texts(const data::IndexedDataset& dataset,
+                                       const Tokenizer& tokenizer) const {
+    constexpr std::int32_t kTokens = 60;
+    std::vector<std::string> texts;
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t document = 0; document < std::min(dataset.documents(), show_); ++document) {
+      const std::int64_t first = dataset.document_start(document);
+      if (first == dataset.document_start(document + 1)) {
+        texts.emplace_back();
+        continue;
+      }
+      tokens.resize(static_cast<std::size_t>(std::min(dataset.length(first), kTokens)));
+      dataset.read(first, 0, tokens);
+      std::erase_if(tokens, [&](std::int32_t id) { return id < 0 || id >= tokenizer.vocab_size(); });
+      texts.push_back(tokenizer.decode(tokens, /*skip_special=*/false));
+    }
+    return texts;
+  }
+
+  static std::string as_json(const data::IndexedDataset& dataset, const data::Inspection& found,
+                             const data::InspectOptions& options, const std::vector<std::string>& texts) {
+    nlohmann::ordered_json json{{"prefix", dataset.name()},
+                                {"dtype", data::token_name(dataset.token_type())},
+                                {"documents", found.documents},
+                                {"empty_documents", found.empty_documents},
+                                {"sequences", found.sequences},
+                                {"empty_sequences", found.empty_sequences},
+                                {"tokens", found.tokens},
+                                {"shortest_sequence", found.shortest},
+                                {"longest_sequence", found.longest},
+                                {"unused_bytes", found.unused_bytes},
+                                {"histogram", nlohmann::json::array()}};
+    for (const auto& bin : found.histogram) {
+      json["histogram"].push_back(
+          {{"from", bin.from}, {"to", bin.to}, {"sequences", bin.sequences}, {"tokens", bin.tokens}});
+    }
+    if (found.largest_id) {
+      json["smallest_id"] = *found.smallest_id;
+      json["largest_id"] = *found.largest_id;
+    }
+    if (options.read_tokens && options.vocab_size > 0) {
+      json["vocab_size"] = options.vocab_size;
+      json["tokens_beyond_vocabulary"] = found.beyond_vocabulary;
+      json["documents_ended_by_eod"] = found.ended_documents;
+      json["samples"] = texts;
+    }
+    return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+
+  static std::string as_text(const data::IndexedDataset& dataset, const data::Inspection& found,
+                             const data::InspectOptions& options, const std::vector<std::string>& texts) {
+    std::string text = dataset.name() + "\n";
+    const auto line = [&text](std::string_view name, const std::string& value) {
+      text += fmt::format("  {:<16}{}\n", name, value);
+    };
+    line("documents", fmt::format("{} ({} empty)", found.documents, found.empty_documents));
+    line("sequences", fmt::format("{} ({} empty), {} to {} tokens", found.sequences, found.empty_sequences,
+                                  found.shortest, found.longest));
+    line("tokens", fmt::format("{}, {}, {}", found.tokens, data::token_name(dataset.token_type()),
+                               human_bytes(static_cast<double>(dataset.data_bytes()))));
+    if (found.largest_id) line("ids", fmt::format("{} to {}", *found.smallest_id, *found.largest_id));
+    line("checks", "index and data agree");
+    if (found.unused_bytes > 0) {
+      line("", fmt::format("{} bytes of the data file belong to no sequence", found.unused_bytes));
+    }
+    if (options.read_tokens && options.vocab_size > 0) {
+      line("", found.beyond_vocabulary == 0
+                   ? fmt::format("all ids are of the vocabulary of {}", options.vocab_size)
+                   : fmt::format("{} tokens are BEYOND the vocabulary of {}", found.beyond_vocabulary,
+                                 options.vocab_size));
+      line("", fmt::format("{} of {} documents end with the end-of-document token", found.ended_documents,
+                           found.documents));
+    }
+    text += "  sequence length      sequences          tokens\n";
+    std::int64_t most = 1;
+    for (const auto& bin : found.histogram) most = std::max(most, bin.sequences);
+    constexpr std::int64_t kBar = 30;
+    for (const auto& bin : found.histogram) {
+      if (bin.to < found.shortest) continue;
+      const std::string range =
+          bin.from == bin.to ? fmt::format("{}", bin.from) : fmt::format("{}-{}", bin.from, bin.to);
+      const auto bar = static_cast<std::size_t>((bin.sequences * kBar + most - 1) / most);
+      text +=
+          fmt::format("  {:>15}{:>15}{:>16}  {}\n", range, bin.sequences, bin.tokens, std::string(bar, '#'));
+    }
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      text += fmt::format(
+          "  document {}: {}\n", i,
+          nlohmann::json(texts[i]).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    }
+    return text;
+  }
+
+  std::string prefix_, tokenizer_, type_, split_, samples_;
+  std::vector<std::string> blend_;
+  std::int64_t show_ = 3, seq_length_ = 0, seed_ = 1234;
+  bool quick_ = false, order_ = false, json_ = false;
+};
+
+}  // namespace
+
+const CommandEntry kDataInspect{
+    "data inspect", "Shows what a data set holds, and the order in which training reads it",
+    "The order is Megatron-LM's own: with --order, one JSON object holds the samples of each split, of "
+    "seq-length + 1 tokens each.",
+    "primus data inspect data/books_text_document --tokenizer tokenizer.json\n"
+    "primus data inspect data/books_text_document --order --seq-length 1024 --split 98,1,1 --samples "
+    "100,10,10\n"
+    "primus data inspect --order --blend 0.7 data/a 0.3 data/b --seq-length 1024 --samples 100,10,10",
+    make_command<DataInspect>};
+
+}  // namespace primus::cli

@@ -1,0 +1,228 @@
+// primus data encode | decode: standard input to standard output.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/thread_pool.h"
+#include "cli/commands.h"
+#include "lm/tokenizer/json_reader.h"
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus::cli {
+namespace {
+
+constexpr std::string_view kInput = "<standard input>";
+constexpr std::size_t kChunk = 256 << 10;
+
+// Appends what standard input has next; false at its end.
+bool read_some(std::string& out) {
+  const std::size_t before = out.size();
+  out.resize(before + kChunk);
+  ssize_t count;
+  do count = ::read(STDIN_FILENO, out.data() + before, kChunk);
+  while (count < 0 && errno == EINTR);
+  if (count < 0) throw FileError("cannot read standard input", errno);
+  out.resize(before + static_cast<std::size_t>(count));
+  return count > 0;
+}
+
+std::string read_all() {
+  std::string text;
+  while (read_some(text)) {
+  }
+  return text;
+}
+
+// Calls use(line, its number) for each line that is not blank.
+void for_each_line(FunctionRef<void(std::string_view, std::int64_t)> use) {
+  std::string buffer;
+  std::int64_t number = 1;
+  const auto give = [&](std::string_view line) {
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) use(line, number);
+    ++number;
+  };
+  while (true) {
+    const std::size_t searched = buffer.size();
+    const bool more = read_some(buffer);
+    std::size_t begin = 0;
+    for (std::size_t end; (end = buffer.find('\n', std::max(begin, searched))) != std::string::npos;) {
+      give(std::string_view(buffer).substr(begin, end - begin));
+      begin = end + 1;
+    }
+    buffer.erase(0, begin);
+    if (more) continue;
+    if (!buffer.empty()) give(buffer);
+    return;
+  }
+}
+
+// Collects output into large writes.
+class Output {
+ public:
+  explicit Output(const Console& console) : console_(console) {}
+  void add(std::string_view text) {
+    buffer_ += text;
+    if (buffer_.size() >= kChunk) flush();
+  }
+  void flush() {
+    console_.print(buffer_);
+    buffer_.clear();
+  }
+
+ private:
+  const Console& console_;
+  std::string buffer_;
+};
+
+// What both commands take.
+class TextCommand : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.option("--tokenizer,-t", "FILE", &model_, "tokenizer file, or the model folder that holds one");
+    args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
+    args.flag("--jsonl", jsonl_, R"(JSON lines: {"text": ...} and {"ids": ...})");
+  }
+
+  int run(Console& console) override {
+    if (type_.empty() && model_.empty()) {
+      throw invalid("there is no tokenizer",
+                    "--tokenizer names its file, --tokenizer-type ByteTokenizer needs none");
+    }
+    const auto tokenizer = load_tokenizer(type_, model_);
+    Output output(console);
+    if (jsonl_) {
+      for_each_line([&](std::string_view line, std::int64_t number) {
+        JsonReader reader(line, kInput, number);
+        output.add(convert_line(*tokenizer, reader));
+      });
+    } else {
+      output.add(convert(*tokenizer, read_all()));
+    }
+    output.flush();
+    return 0;
+  }
+
+ private:
+  virtual std::string convert_line(const Tokenizer& tokenizer, JsonReader& line) = 0;
+  virtual std::string convert(const Tokenizer& tokenizer, const std::string& input) = 0;
+
+  std::string model_, type_;
+  bool jsonl_ = false;
+};
+
+// Reads an object; read() takes the value of `wanted`, other keys are passed.
+template <class Read>
+void read_object(JsonReader& reader, std::string_view wanted, const Read& read) {
+  if (reader.peek() != JsonReader::Kind::kObject) reader.fail("the line should hold an object");
+  reader.begin_object();
+  std::string key;
+  bool found = false;
+  while (reader.next_key(key)) {
+    if (key != wanted) {
+      reader.skip();
+      continue;
+    }
+    read();
+    found = true;
+  }
+  reader.finish();
+  if (!found) reader.fail(fmt::format("the line has no key '{}'", wanted));
+}
+
+class DataEncode final : public TextCommand {
+ public:
+  void declare(Arguments& args) override {
+    TextCommand::declare(args);
+    args.flag("--no-special-tokens", no_special_,
+              "leave out what the tokenizer puts around a text (Llama 3: <|begin_of_text|>)");
+  }
+
+ private:
+  std::string convert_line(const Tokenizer& tokenizer, JsonReader& line) override {
+    read_object(line, "text", [&] { line.read_string(text_); });
+    return fmt::format("{{\"ids\":[{}]}}\n", fmt::join(encode(tokenizer, text_), ","));
+  }
+  std::string convert(const Tokenizer& tokenizer, const std::string& input) override {
+    return fmt::format("{}\n", fmt::join(encode(tokenizer, input), " "));
+  }
+  const std::vector<std::int32_t>& encode(const Tokenizer& tokenizer, std::string_view text) {
+    ids_.clear();
+    tokenizer.encode(text, !no_special_, ids_);
+    return ids_;
+  }
+
+  bool no_special_ = false;
+  std::string text_;
+  std::vector<std::int32_t> ids_;
+};
+
+class DataDecode final : public TextCommand {
+ public:
+  void declare(Arguments& args) override {
+    TextCommand::declare(args);
+    args.flag("--special-tokens", special_, "write special tokens too");
+    args.flag("--no-special-tokens", no_special_, "leave them out, as is the default");
+  }
+
+ private:
+  std::string convert_line(const Tokenizer& tokenizer, JsonReader& line) override {
+    ids_.clear();
+    read_object(line, "ids", [&] {
+      line.begin_array();
+      while (line.next_element()) ids_.push_back(checked_cast<std::int32_t>(line.read_int(), "token id"));
+    });
+    const nlohmann::json object = {{"text", decode(tokenizer)}};
+    return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  // Numbers with anything but digits between them.
+  std::string convert(const Tokenizer& tokenizer, const std::string& input) override {
+    ids_.clear();
+    std::size_t at = 0;
+    while ((at = input.find_first_not_of(" ,[]\t\r\n", at)) != std::string::npos) {
+      std::int32_t id = 0;
+      const auto result = std::from_chars(input.data() + at, input.data() + input.size(), id);
+      if (result.ec != std::errc()) {
+        const auto line =
+            std::count(input.begin(), input.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1;
+        throw invalid("this is no token id", "ids are numbers with spaces or commas between them")
+            .at(fmt::format("{}:{}", kInput, line));
+      }
+      ids_.push_back(id);
+      at = static_cast<std::size_t>(result.ptr - input.data());
+    }
+    return decode(tokenizer) + "\n";
+  }
+  std::string decode(const Tokenizer& tokenizer) const {
+    return tokenizer.decode(ids_, /*skip_special=*/!special_ || no_special_);
+  }
+
+  bool special_ = false, no_special_ = false;
+  std::vector<std::int32_t> ids_;
+};
+
+}  // namespace
+
+const CommandEntry kDataEncode{
+    "data encode", "Turns text into token ids",
+    "Reads standard input: one text, or with --jsonl one in each line. Writes the ids with spaces between, "
+    "or "
+    "JSON lines.",
+    "echo 'In the beginning' | primus data encode --tokenizer tokenizer.json\n"
+    R"(echo '{"text": "In the beginning"}' | primus data encode --tokenizer tokenizer.model --jsonl)",
+    make_command<DataEncode>};
+
+const CommandEntry kDataDecode{
+    "data decode", "Turns token ids into text",
+    "Reads standard input: ids with spaces between, or with --jsonl a list in each line.",
+    "echo 464 3726 | primus data decode --tokenizer tokenizer.json\n"
+    R"(echo '{"ids": [464, 3726]}' | primus data decode --tokenizer tokenizer.json --jsonl)",
+    make_command<DataDecode>};
+
+}  // namespace primus::cli

@@ -1,0 +1,99 @@
+#include "lm/data/rearrange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "lm/data/indexed_dataset.h"
+
+namespace primus::data {
+
+namespace {
+
+// Copies in pieces small enough for a progress line.
+void copy_documents(const IndexedDataset& from, int64_t first, int64_t last, IndexedDatasetWriter& to,
+                    const std::function<void()>& report) {
+  constexpr int64_t kDocuments = 1024;
+  for (int64_t i = first; i < last; i += kDocuments) {
+    to.append(from, i, std::min(last, i + kDocuments));
+    report();
+  }
+}
+
+std::vector<Path> datasets_in(const Path& folder) {
+  std::set<Path> prefixes;
+  for (const std::string& name : Env::posix().list(folder)) {
+    if (!name.ends_with(".bin") && !name.ends_with(".idx")) continue;
+    const Path prefix = folder / name.substr(0, name.size() - 4);
+    if (!IndexedDataset::exists(prefix)) {
+      throw invalid(fmt::format("'{}' has no {} beside it", (folder / name).string(),
+                                name.ends_with(".bin") ? ".idx" : ".bin"));
+    }
+    prefixes.insert(prefix);
+  }
+  if (prefixes.empty())
+    throw invalid(fmt::format("the folder '{}' holds no .bin and .idx files", folder.string()));
+  return {prefixes.begin(), prefixes.end()};
+}
+
+}  // namespace
+
+std::vector<Path> find_datasets(const std::vector<std::string>& paths) {
+  std::vector<Path> found;
+  for (const std::string& path : paths) {
+    const auto status = Env::posix().status(path);
+    if (status && status->type == FileStatus::Type::kFolder) {
+      const std::vector<Path> inside = datasets_in(path);
+      found.insert(found.end(), inside.begin(), inside.end());
+    } else {
+      found.emplace_back(path);
+    }
+  }
+  return found;
+}
+
+void merge_datasets(const std::vector<Path>& inputs, const Path& output,
+                    const RearrangeProgressFn& progress) {
+  if (inputs.empty()) throw invalid("there is no data set to merge");
+  std::vector<std::shared_ptr<const IndexedDataset>> datasets;
+  int64_t total = 0;
+  for (const Path& input : inputs) {
+    datasets.push_back(IndexedDataset::open(input));
+    total += datasets.back()->tokens();
+    if (std::filesystem::weakly_canonical(input) == std::filesystem::weakly_canonical(output)) {
+      throw invalid(fmt::format("'{}' is an input and the output", input.string()),
+                    "choose another output prefix");
+    }
+  }
+  IndexedDatasetWriter writer(output, datasets.front()->token_type());
+  for (const auto& dataset : datasets) {
+    copy_documents(*dataset, 0, dataset->documents(), writer, [&] {
+      if (progress) progress(writer.tokens(), total);
+    });
+  }
+  writer.finish();
+}
+
+void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
+                   const RearrangeProgressFn& progress) {
+  const auto dataset = IndexedDataset::open(input);
+  for (const DatasetPart& part : parts) {
+    if (part.first < 0 || part.last < part.first || part.last > dataset->documents()) {
+      throw invalid(fmt::format("'{}' has {} documents, not {} to {}", input.string(), dataset->documents(),
+                                part.first, part.last));
+    }
+  }
+  int64_t done = 0;
+  for (const DatasetPart& part : parts) {
+    IndexedDatasetWriter writer(part.prefix, dataset->token_type());
+    copy_documents(*dataset, part.first, part.last, writer, [&] {
+      if (progress) progress(done + writer.tokens(), dataset->tokens());
+    });
+    done += writer.tokens();
+    writer.finish();
+  }
+}
+
+}  // namespace primus::data

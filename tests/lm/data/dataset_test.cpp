@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
+#include <thread>
 
 #include "base/error.h"
 #include "data_test_util.h"
@@ -158,6 +160,62 @@ TEST_F(OpenDatasets, BlendDrawsByWeight) {
   ASSERT_EQ(plain.notes.size(), 1u);
 }
 
+std::vector<Path> orders_in(const Path& cache) {
+  std::vector<Path> orders;
+  for (const std::string& name : Env::posix().list(cache)) {
+    if (name.starts_with("sample-order-") && !name.ends_with(".lock")) orders.push_back(cache / name);
+  }
+  return orders;
+}
+
+TEST_F(OpenDatasets, OrdersAreKeptAndUsedAgain) {
+  use({Tokens(70, 1), Tokens(40, 2), Tokens(90, 3)});
+  const Tokens expected = [this] {
+    DataOptions plain = options_;
+    plain.cache_dir.clear();
+    return sample_of(*open_datasets(plain, *tokenizer_).train, 3).tokens;
+  }();
+  EXPECT_EQ(sample_of(*open().train, 3).tokens, expected);
+  const std::vector<Path> orders = orders_in(options_.cache_dir);
+  ASSERT_EQ(orders.size(), 1u);
+  const auto written = std::filesystem::last_write_time(orders[0]);
+  EXPECT_EQ(sample_of(*open().train, 3).tokens, expected);
+  EXPECT_EQ(std::filesystem::last_write_time(orders[0]), written);
+
+  // A damaged one is built again.
+  std::string damaged = read_all(orders[0]);
+  damaged[damaged.size() - 3] ^= 1;
+  folder_.write("cache/" + orders[0].filename().string(), damaged);
+  EXPECT_EQ(sample_of(*open().train, 3).tokens, expected);
+  EXPECT_NE(read_all(orders[0]), damaged);
+  folder_.write("cache/" + orders[0].filename().string(), damaged.substr(0, 100));
+  EXPECT_EQ(sample_of(*open().train, 3).tokens, expected);
+
+  // Another seed, another order; other data under the old name, too.
+  options_.seed = 5;
+  open();
+  EXPECT_EQ(orders_in(options_.cache_dir).size(), 2u);
+  use({Tokens(70, 1), Tokens(41, 2), Tokens(90, 3)});
+  open();
+  EXPECT_EQ(orders_in(options_.cache_dir).size(), 3u);
+}
+
+TEST_F(OpenDatasets, OrdersAreBuiltByManyAtOnce) {
+  use({Tokens(7000, 1), Tokens(4000, 2), Tokens(9000, 3)});
+  options_.train_samples = 20'000;
+  const Datasets first = open();
+  remove_tree(options_.cache_dir);
+  std::vector<std::thread> threads;
+  std::atomic<int> equal = 0;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back(
+        [&] { equal += sample_of(*open().train, 77).tokens == sample_of(*first.train, 77).tokens; });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(equal, 4);
+  EXPECT_EQ(orders_in(options_.cache_dir).size(), 1u);
+}
+
 TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
   options_.train_data_path = {folder_.write("t.txt", some_text(50))};
   options_.valid_data_path = {folder_.write("v.txt", std::string(500, 'v'))};
@@ -287,6 +345,41 @@ TEST(BatchLoader, GivesEachRankItsRowsInOrder) {
       }
     }
   }
+}
+
+// Tokens that count; 9 ends a document.
+class Listed final : public Dataset {
+ public:
+  explicit Listed(Tokens tokens) : tokens_(std::move(tokens)) {}
+  int64_t size() const override { return 2; }
+  int64_t seq_length() const override { return static_cast<int64_t>(tokens_.size()) / 2; }
+  void sample(int64_t index, std::span<int32_t> tokens, std::span<float> mask) const override {
+    const auto length = static_cast<size_t>(seq_length());
+    std::copy_n(tokens_.begin() + index * seq_length(), length, tokens.begin());
+    tokens[length] = 0;
+    std::fill(mask.begin(), mask.end(), 1.0f);
+  }
+  std::string description() const override { return "listed"; }
+
+ private:
+  Tokens tokens_;
+};
+
+TEST(BatchLoader, MarksDocuments) {
+  const Listed data({1, 9, 2, 3, 9, 9, 4, 9, /* second row */ 5, 6, 7, 8, 9, 1, 2, 3});
+  BatchLoaderOptions options{.micro_batch_size = 2, .prefetch = 0};
+  {
+    BatchLoader loader(data, options);
+    EXPECT_TRUE(loader.next().position_ids.empty());
+  }
+  options.reset_position_ids = options.reset_attention_mask = true;
+  EXPECT_THAT(error_of([&] { BatchLoader(data, options); }), HasSubstr("end-of-document"));
+  options.eod = 9;
+  BatchLoader loader(data, options);
+  const Batch& batch = loader.next();
+  EXPECT_EQ(batch.position_ids, (Tokens{0, 1, 0, 1, 2, 0, 0, 1, 0, 1, 2, 3, 4, 0, 1, 2}));
+  EXPECT_EQ(batch.document_starts, (Tokens{0, 2, 5, 6, 8, 13, 16}));
+  EXPECT_EQ(batch.longest_document, 5);
 }
 
 TEST(BatchLoader, SaysWhenTheDataIsUsedUp) {

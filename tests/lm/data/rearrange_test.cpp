@@ -1,0 +1,93 @@
+// Merging, splitting and inspecting data sets.
+#include "lm/data/rearrange.h"
+
+#include <gmock/gmock.h>
+
+#include "base/error.h"
+#include "data_test_util.h"
+#include "lm/data/inspect.h"
+
+namespace primus::data {
+namespace {
+
+using testing::HasSubstr;
+using Tokens = std::vector<int32_t>;
+
+class Rearrange : public testing::Test {
+ protected:
+  // Documents of the given sequences.
+  Path write(const std::string& name, const std::vector<std::vector<Tokens>>& documents,
+             TokenType type = TokenType::kU16) const {
+    IndexedDatasetWriter writer(folder_ / name, type);
+    for (const auto& document : documents) {
+      for (const Tokens& tokens : document) writer.add_sequence(tokens);
+      writer.end_document();
+    }
+    writer.finish();
+    return folder_ / name;
+  }
+  std::string bytes(const Path& prefix) const {
+    return read_all(prefix.string() + ".bin") + read_all(prefix.string() + ".idx");
+  }
+
+  TemporaryFolder folder_;
+  const std::vector<std::vector<Tokens>> a_ = {{{1, 2}, {3}}, {}, {{4, 5, 9}}};
+  const std::vector<std::vector<Tokens>> b_ = {{{6, 9}}, {{7}}};
+};
+
+TEST_F(Rearrange, MergedIsAsWrittenAtOnce) {
+  auto both = a_;
+  both.insert(both.end(), b_.begin(), b_.end());
+  const Path expected = write("expected", both);
+  merge_datasets({write("parts/a", a_), write("parts/b", b_)}, folder_ / "merged");
+  EXPECT_EQ(bytes(folder_ / "merged"), bytes(expected));
+  EXPECT_EQ(find_datasets({(folder_ / "parts").string()}),
+            (std::vector<Path>{folder_ / "parts/a", folder_ / "parts/b"}));
+}
+
+TEST_F(Rearrange, PartsTogetherAreTheWhole) {
+  const Path whole = write("whole", a_);
+  split_dataset(whole, {{folder_ / "x", 0, 1}, {folder_ / "y", 1, 3}});
+  EXPECT_EQ(bytes(folder_ / "x"), bytes(write("x2", {a_[0]})));
+  merge_datasets({folder_ / "x", folder_ / "y"}, folder_ / "again");
+  EXPECT_EQ(bytes(folder_ / "again"), bytes(whole));
+}
+
+TEST_F(Rearrange, Mistakes) {
+  const Path a = write("a", a_), wide = write("wide", b_, TokenType::kI32);
+  EXPECT_THAT(error_of([&] {
+                merge_datasets({a, wide}, folder_ / "m");
+              }),
+              HasSubstr("holds int32 tokens, not uint16"));
+  EXPECT_FALSE(IndexedDataset::exists(folder_ / "m"));
+  EXPECT_THAT(error_of([&] { merge_datasets({a}, a); }), HasSubstr("is an input and the output"));
+  EXPECT_THAT(error_of([&] { split_dataset(a, {{folder_ / "x", 0, 4}}); }), HasSubstr("has 3 documents"));
+  folder_.write("half/a.idx", "");
+  EXPECT_THAT(error_of([&] { find_datasets({(folder_ / "half").string()}); }),
+              HasSubstr("no .bin beside it"));
+}
+
+TEST_F(Rearrange, Inspects) {
+  const auto dataset = IndexedDataset::open(write("a", a_));
+  const Inspection found = inspect(*dataset, {.vocab_size = 9, .eod = 9});
+  EXPECT_EQ(found.documents, 3);
+  EXPECT_EQ(found.empty_documents, 1);
+  EXPECT_EQ(found.sequences, 3);
+  EXPECT_EQ(found.tokens, 6);
+  EXPECT_EQ(found.shortest, 1);
+  EXPECT_EQ(found.longest, 3);
+  ASSERT_EQ(found.histogram.size(), 3u);
+  EXPECT_EQ(found.histogram[1].sequences, 1);
+  EXPECT_EQ(found.histogram[2].from, 2);
+  EXPECT_EQ(found.histogram[2].to, 3);
+  EXPECT_EQ(found.histogram[2].tokens, 5);
+  EXPECT_EQ(found.smallest_id, 1);
+  EXPECT_EQ(found.largest_id, 9);
+  EXPECT_EQ(found.beyond_vocabulary, 1);
+  EXPECT_EQ(found.ended_documents, 1);
+  EXPECT_EQ(found.unused_bytes, 0);
+  EXPECT_FALSE(inspect(*dataset, {.read_tokens = false}).largest_id);
+}
+
+}  // namespace
+}  // namespace primus::data

@@ -1,0 +1,308 @@
+// tokenize_corpus: what it writes, in which order, and what stays of it when it is interrupted.
+#include "lm/data/tokenize.h"
+
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+
+#include "base/error.h"
+#include "data_test_util.h"
+#include "lm/data/corpus.h"
+#include "lm/data/file_lock.h"
+#include "lm/data/indexed_dataset.h"
+#include "lm/tokenizer/decoding.h"
+#include "lm/tokenizer/simple.h"
+
+namespace primus::data {
+namespace {
+
+using testing::HasSubstr;
+using Tokens = std::vector<int32_t>;
+
+Tokens tokens_of(const std::string& text, bool eod = true) {
+  Tokens tokens(text.begin(), text.end());
+  if (eod) tokens.push_back(256);
+  return tokens;
+}
+
+// All documents of a data set; each is the list of its sequences.
+std::vector<std::vector<Tokens>> documents_of(const Path& prefix) {
+  const auto data = IndexedDataset::open(prefix);
+  std::vector<std::vector<Tokens>> documents(static_cast<size_t>(data->documents()));
+  for (int64_t d = 0; d < data->documents(); ++d) {
+    for (int64_t i = data->document_start(d); i < data->document_start(d + 1); ++i) {
+      Tokens tokens(static_cast<size_t>(data->length(i)));
+      data->read(i, 0, tokens);
+      documents[static_cast<size_t>(d)].push_back(tokens);
+    }
+  }
+  return documents;
+}
+
+class Tokenize : public testing::Test {
+ protected:
+  Tokenize() {
+    options_.output_prefix = folder_ / "out";
+    options_.append_eod = true;
+    options_.workers = 2;
+  }
+  TokenizeResult run() { return tokenize_corpus(options_, *tokenizer_, progress_); }
+  std::string error() {
+    return error_of([this] { run(); });
+  }
+  Path output(const std::string& key = "text") const { return tokenized_prefix(options_.output_prefix, key); }
+  std::string bytes() const {
+    return read_all(output().string() + ".bin") + read_all(output().string() + ".idx");
+  }
+  // Everything in the folder that is no input.
+  std::vector<std::string> left_over() const {
+    std::vector<std::string> names;
+    for (const std::string& name : Env::posix().list(folder_.path())) {
+      if (name.starts_with("out")) names.push_back(name);
+    }
+    return names;
+  }
+  std::string gzipped(const std::string& text) const {
+    const std::string path = folder_ / "packed";
+    gzFile file = gzopen(path.c_str(), "wb");
+    gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+    gzclose(file);
+    return read_all(path);
+  }
+  // JSON lines of several blocks.
+  std::string many_lines() const {
+    std::string lines;
+    for (int i = 0; i < 20'000; ++i)
+      lines += R"({"text": "document )" + std::to_string(i) + std::string(static_cast<size_t>(i % 50), 'x') +
+               "\"}\n";
+    return lines;
+  }
+
+  TemporaryFolder folder_;
+  TokenizeOptions options_;
+  TokenizeProgressFn progress_;
+  std::unique_ptr<const Tokenizer> tokenizer_ = make_byte_tokenizer();
+};
+
+TEST_F(Tokenize, EachKeyBecomesADataSet) {
+  options_.inputs = {folder_.write("a.jsonl",
+                                   "{\"title\": \"A\", \"text\": \"one\", \"n\": 3}\n"
+                                   "\n"
+                                   "{\"text\": [\"b\", \"\", \"c\"], \"title\": \"\"}\n")};
+  options_.json_keys = {"title", "text"};
+  const TokenizeResult result = run();
+  EXPECT_EQ(result.documents, 2u);
+  EXPECT_EQ(documents_of(output("title")), (std::vector<std::vector<Tokens>>{{tokens_of("A")}, {}}));
+  EXPECT_EQ(documents_of(output("text")),
+            (std::vector<std::vector<Tokens>>{{tokens_of("one")}, {tokens_of("b", false), tokens_of("c")}}));
+  EXPECT_EQ(left_over().size(), 4u);
+}
+
+TEST_F(Tokenize, CompressedFilesAreTheSame) {
+  const std::string lines = many_lines();
+  options_.inputs = {folder_.write("a.jsonl", lines)};
+  run();
+  const std::string expected = bytes();
+
+  options_.inputs = {folder_.write("b.jsonl.gz", gzipped(lines))};
+  run();
+  EXPECT_TRUE(bytes() == expected);
+
+  std::string packed(ZSTD_compressBound(lines.size()), '\0');
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), lines.data(), lines.size(), 3));
+  options_.inputs = {folder_.write("c.jsonl.zst", packed)};
+  run();
+  EXPECT_TRUE(bytes() == expected);
+
+  options_.inputs = {folder_.write("d.jsonl.zst", packed.substr(0, packed.size() / 2))};
+  EXPECT_THAT(error(), HasSubstr("d.jsonl.zst: error: cannot unpack it: it ends in the middle"));
+}
+
+TEST_F(Tokenize, WorkersDoNotMatter) {
+  options_.inputs = {folder_.write("a.jsonl", many_lines()), folder_.write("b.txt", std::string(3000, 'b'))};
+  options_.workers = 1;
+  run();
+  const std::string one = bytes();
+  options_.workers = 5;
+  run();
+  EXPECT_TRUE(bytes() == one);
+}
+
+TEST_F(Tokenize, PartitionsDealDocumentsAsMegatronDoes) {
+  std::string lines;
+  for (const char c : std::string("abcdefg")) lines += std::string("{\"text\": \"") + c + "\"}\n";
+  options_.inputs = {folder_.write("a.jsonl", lines)};
+  options_.partitions = 3;
+  EXPECT_EQ(run().documents, 7u);
+  std::string order;
+  for (const auto& document : documents_of(output())) order += static_cast<char>(document[0][0]);
+  EXPECT_EQ(order, "adgbecf");
+  EXPECT_EQ(left_over().size(), 2u);
+}
+
+TEST_F(Tokenize, SkipsAndCountsBrokenLines) {
+  options_.inputs = {
+      folder_.write("a.jsonl", "{\"text\": \"x\"}\n{\"text\": }\nnothing\n{\"text\": \"y\"}\n")};
+  EXPECT_THAT(error(), HasSubstr("a.jsonl:2:10: error"));
+  EXPECT_TRUE(left_over().empty());
+  options_.skip_bad = true;
+  const TokenizeResult result = run();
+  EXPECT_EQ(result.skipped_lines, 2u);
+  EXPECT_THAT(result.first_skipped, HasSubstr("a.jsonl:2:10"));
+  EXPECT_EQ(documents_of(output()).size(), 2u);
+}
+
+TEST_F(Tokenize, NamesTheFirstBrokenLineWhoeverReadsIt) {
+  std::string lines = many_lines();
+  lines.insert(lines.find('\n', lines.size() / 2) + 1, "{]\n");
+  lines += "{]\n";
+  options_.inputs = {folder_.write("a.jsonl", lines)};
+  options_.workers = 4;
+  const auto line =
+      std::count(lines.begin(), lines.begin() + static_cast<ptrdiff_t>(lines.find("{]")), '\n') + 1;
+  EXPECT_THAT(error(), HasSubstr("a.jsonl:" + std::to_string(line) + ":2: error"));
+}
+
+TEST_F(Tokenize, RefusesWhatItCannotRead) {
+  options_.inputs = {folder_.write("a.parquet", "PAR1")};
+  EXPECT_THAT(error(), HasSubstr("a Parquet file"));
+  options_.inputs = {(folder_ / "nothing*").string()};
+  EXPECT_THAT(error(), HasSubstr("no file, folder or match"));
+  options_.inputs = {folder_.write("a.jsonl", "{}\n")};
+  EXPECT_THAT(error(), HasSubstr("no key 'text'"));
+  options_.json_keys = {"text", "text"};
+  EXPECT_THAT(error(), HasSubstr("named twice"));
+  options_.json_keys = {"text"};
+  options_.partitions = 0;
+  EXPECT_THAT(error(), HasSubstr("partitions"));
+}
+
+TEST_F(Tokenize, TwoProcessesDoNotWriteOneDataSet) {
+  options_.inputs = {folder_.write("a.jsonl", "{\"text\": \"x\"}\n")};
+  make_folders(partial_folder(options_.output_prefix));
+  const auto lock = FileLock::attempt(partial_folder(options_.output_prefix) / "lock");
+  ASSERT_TRUE(lock);
+  EXPECT_THAT(error(), HasSubstr("another process writes"));
+}
+
+// The byte tokenizer, with something done at each text.
+class Watched final : public Tokenizer {
+ public:
+  explicit Watched(std::function<void()> at_each_text) : at_each_text_(std::move(at_each_text)) {}
+  std::string_view name() const override { return bytes_->name(); }
+  int32_t vocab_size() const override { return bytes_->vocab_size(); }
+  const SpecialIds& special_ids() const override { return bytes_->special_ids(); }
+  std::string token_text(int32_t id) const override { return bytes_->token_text(id); }
+  std::optional<int32_t> token_id(std::string_view token) const override { return bytes_->token_id(token); }
+  bool is_special(int32_t id) const override { return bytes_->is_special(id); }
+  uint64_t fingerprint() const override { return bytes_->fingerprint(); }
+  void save(const Path& folder) const override { bytes_->save(folder); }
+
+ protected:
+  void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
+    at_each_text_();
+    bytes_->encode(text, false, ids);
+  }
+  std::unique_ptr<Decoding> new_decoding() const override { return nullptr; }
+
+ private:
+  std::unique_ptr<const Tokenizer> bytes_ = make_byte_tokenizer();
+  std::function<void()> at_each_text_;
+};
+
+struct Interruption {
+  const char* name;
+  const char* extension;
+  int partitions;
+};
+
+class Interrupted : public Tokenize, public testing::WithParamInterface<Interruption> {
+ protected:
+  Interrupted() {
+    const std::string extension = GetParam().extension;
+    const std::string content = extension == ".txt" ? std::string(2'000'000, 'a') : many_lines();
+    folder_.write("a" + extension, extension.ends_with(".gz") ? gzipped(content) : content);
+    options_.inputs = {(folder_ / ("a" + extension)).string(), folder_.write("b.jsonl", many_lines())};
+    options_.partitions = GetParam().partitions;
+    options_.workers = 1;
+    run();
+    expected_ = bytes();
+    options_.output_prefix = folder_ / "out2";
+    options_.save_seconds = 0;  // after every block
+  }
+  std::string expected_;
+};
+
+// A killed process: whatever it had saved is used.
+TEST_P(Interrupted, ByKilling) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto begin = std::chrono::steady_clock::now();
+    int texts = 0;
+    const int last = std::string(GetParam().extension) == ".txt" ? 25 : 15'000;
+    const Watched tokenizer([&] {
+      if (++texts == last || std::chrono::steady_clock::now() - begin > std::chrono::seconds(20)) ::_exit(9);
+    });
+    tokenize_corpus(options_, tokenizer);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_EQ(WEXITSTATUS(status), 9);
+  EXPECT_FALSE(IndexedDataset::exists(output()));
+  const TokenizeResult result = run();
+  EXPECT_TRUE(result.complete);
+  EXPECT_GT(result.resumed_bytes, 0u);
+  EXPECT_TRUE(bytes() == expected_);
+  EXPECT_FALSE(Env::posix().status(partial_folder(options_.output_prefix)));
+}
+
+TEST_P(Interrupted, OnRequestAgainAndAgain) {
+  options_.save_seconds = 1000;
+  std::atomic<bool> stop = false;
+  options_.stop = &stop;
+  const Watched tokenizer([&] { stop = true; });  // after each block
+  TokenizeResult result;
+  int calls = 0;
+  do {
+    stop = false;
+    const uint64_t before = result.bytes;
+    result = tokenize_corpus(options_, tokenizer);
+    EXPECT_EQ(result.resumed_bytes, before);
+    EXPECT_EQ(result.complete, IndexedDataset::exists(output()));
+    ASSERT_LT(++calls, 100);
+  } while (!result.complete);
+  EXPECT_GT(calls, 5);
+  EXPECT_TRUE(bytes() == expected_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Inputs, Interrupted,
+                         testing::Values(Interruption{"lines", ".jsonl", 1},
+                                         Interruption{"partitions", ".jsonl", 3},
+                                         Interruption{"packed", ".jsonl.gz", 1},
+                                         Interruption{"text", ".txt", 1}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_F(Tokenize, WorkOfOtherOptionsIsNotContinued) {
+  options_.inputs = {folder_.write("a.jsonl", many_lines())};
+  options_.workers = 1;
+  std::atomic<bool> stop = false;
+  options_.stop = &stop;
+  const Watched tokenizer([&] { stop = true; });
+  EXPECT_FALSE(tokenize_corpus(options_, tokenizer).complete);
+  stop = false;
+  options_.append_eod = false;
+  const TokenizeResult result = run();
+  EXPECT_EQ(result.resumed_bytes, 0u);
+  EXPECT_EQ(documents_of(output())[0][0], tokens_of("document 0", false));
+}
+
+}  // namespace
+}  // namespace primus::data

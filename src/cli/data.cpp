@@ -147,10 +147,9 @@ class DataTrainTokenizer final : public Command {
 const CommandEntry kDataTokenize{
     "data tokenize", "Turns text or JSON lines into .bin/.idx training data",
     "The options and files are those of Megatron's preprocess_data.py; the files appear complete or not at "
-    "all. Stopped with Ctrl-C or killed, the same command goes on where it was.",
+    "all.\nStopped with Ctrl-C or killed, the same command goes on where it was.",
     "primus data tokenize -i books/ -o data/books -t tokenizer.json --append-eod\n"
-    "primus data tokenize -i 'corpus/*.jsonl.zst' -o data/corpus --tokenizer-type Llama2Tokenizer "
-    "--tokenizer-model tokenizer.model --json-keys title text",
+    "primus data tokenize -i 'corpus/*.jsonl.zst' -o data/corpus -t tokenizer.model --json-keys title text",
     make_command<DataTokenize>};
 
 const CommandEntry kDataTrainTokenizer{

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "lm/data/gpt_dataset.h"
+#include "quick.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace primus::data;

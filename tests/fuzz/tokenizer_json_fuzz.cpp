@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "lm/tokenizer/huggingface.h"
+#include "quick.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);

@@ -154,7 +154,7 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
                                                  checked_mul<int64_t>(starts, 8, "index size"), "index size"),
                                      static_cast<int64_t>(kHeader), "index size");
   const auto size = static_cast<int64_t>(index.size());
-  if (size == needed + d.sequences_ && d.sequences_ > 0) {
+  if (d.sequences_ > 0 && size - d.sequences_ == needed) {
     throw unsupported("multimodal data sets are not supported").at(prefix.string() + ".idx");
   }
   if (size != needed || starts < 1) {

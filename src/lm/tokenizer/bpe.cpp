@@ -120,7 +120,7 @@ bool WordCache::lookup(std::string_view word, std::vector<int32_t>& ids) {
   uint64_t hash = (key[0] ^ key[0] >> 32) * kMix ^ key[3];
   if (word.size() > 8) hash = (hash ^ key[1]) * kMix ^ hash >> 32 ^ key[2] * 0xC2B2AE3D27D4EB4Fu;
   hash = (hash ^ hash >> 29) * kMix;
-  Entry& entry = entries_[hash >> (64 - kBits)];
+  Entry& entry = entries_[hash >> (64 - bits_)];
   if (std::memcmp(entry.key, key, sizeof key) == 0 && !word.empty()) {
     ids.insert(ids.end(), entry.ids, entry.ids + entry.count);
     return true;
@@ -136,6 +136,10 @@ void WordCache::store(std::span<const int32_t> ids) {
   std::copy(ids.begin(), ids.end(), missed_->ids);
   missed_->count = static_cast<uint32_t>(ids.size());
   missed_ = nullptr;
+  if (++stored_ < entries_.size() || bits_ == kLastBits) return;
+  bits_ += kGrowth;
+  stored_ = 0;
+  entries_.assign(size_t{1} << bits_, {});
 }
 
 }  // namespace primus

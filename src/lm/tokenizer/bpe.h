@@ -86,7 +86,7 @@ class WordCache {
   static constexpr size_t kMaxBytes = 31;
   static constexpr size_t kMaxIds = 7;
 
-  WordCache() : entries_(size_t{1} << kBits) {}
+  WordCache() : entries_(size_t{1} << kFirstBits) {}
 
   // Appends the ids of `word` if they are known. Otherwise returns false and prepares store().
   bool lookup(std::string_view word, std::vector<int32_t>& ids);
@@ -94,13 +94,16 @@ class WordCache {
   void store(std::span<const int32_t> ids);
 
  private:
-  static constexpr int kBits = 15;
+  // It begins small, since many tokenizers see little text, and grows once so much was stored.
+  static constexpr int kFirstBits = 9, kGrowth = 3, kLastBits = 15;
   struct alignas(64) Entry {
     uint64_t key[4] = {};  // the bytes, zero-padded, and the length in the last one; all zero: free
     int32_t ids[kMaxIds] = {};
     uint32_t count = 0;
   };
-  std::vector<Entry> entries_;
+  int bits_ = kFirstBits;
+  std::vector<Entry> entries_;  // 2^bits_
+  size_t stored_ = 0;           // since it grew
   Entry* missed_ = nullptr;
   uint64_t missed_key_[4] = {};
 };

@@ -18,6 +18,10 @@ constexpr std::int64_t kSuperK = 4096;
 constexpr std::int64_t kStripsPerPack = 4, kPackK = 512;  // one packing chunk of B
 constexpr double kSerialFlops = 1e6;  // below this, waking other threads costs more than it saves
 constexpr std::int64_t kAlignment = 64;
+constexpr std::int64_t kSumsBudget = std::int64_t{16} << 20;
+
+// Bytes of packed B that threads may fill together.
+std::int64_t b_budget(int threads) { return (std::int64_t{8} + threads) << 20; }
 
 struct Plan {
   std::int64_t panel = 0, super_k = 0, super_n = 0, super_m = 0;
@@ -72,15 +76,13 @@ Plan make_plan(const Kernel& kernel, const GemmArgs& g, int threads) {
   if (g.packed_b && g.k <= p.super_k) {
     p.super_n = round_up(g.n, kernel.nr);
   } else {
-    const std::int64_t budget = (std::int64_t{8} + threads) << 20;
-    p.super_n = even_piece(g.n, budget / (p.super_k * element), kernel.nr);
+    p.super_n = even_piece(g.n, b_budget(threads) / (p.super_k * element), kernel.nr);
   }
   if (!g.packed_b) p.b_bytes = p.super_n * p.super_k * element;
   p.sums_in_workspace = g.c_dtype == DType::kBF16 && g.k > p.super_k;
   p.super_m = round_up(g.m, kernel.mr);
   if (p.sums_in_workspace) {
-    const std::int64_t budget = std::int64_t{16} << 20;
-    p.super_m = even_piece(g.m, budget / (p.super_n * 4), kernel.mr);
+    p.super_m = even_piece(g.m, kSumsBudget / (p.super_n * 4), kernel.mr);
     p.sums_bytes = p.super_m * p.super_n * 4;
   }
   choose_tasks(kernel, threads, p);
@@ -292,6 +294,28 @@ char* align_up(void* pointer) {
 
 std::size_t blocked_workspace_bytes(const Kernel& kernel, const GemmArgs& args, int threads) {
   return static_cast<std::size_t>(make_plan(kernel, args, threads).total(threads) + kAlignment);
+}
+
+// Plans do not grow steadily with m and k (pieces are made even), so each part of the plan is bounded by
+// itself: a piece by its limit, or by the whole extent where that is less.
+std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& g, int threads) {
+  const std::int64_t element = size_of(kernel.packed);
+  const std::int64_t most_panel = std::max<std::int64_t>(kernel.kb, kernel.max_panel / kernel.kb * kernel.kb);
+  const bool one_panel = g.k <= most_panel;
+  const std::int64_t super_k =
+      one_panel ? round_up(g.k, kernel.kb) : std::min(g.k + most_panel, std::max(most_panel, kSuperK));
+  const std::int64_t m = round_up(g.m, kernel.mr), n = round_up(g.n, kernel.nr);
+  const std::int64_t b =
+      std::min(n * super_k * element, std::max(kernel.nr * super_k * element, b_budget(threads)));
+  const bool sums = g.c_dtype == DType::kBF16 && !one_panel;
+  const std::int64_t sums_bytes = sums ? std::min(m * n * 4, std::max(kernel.mr * n * 4, kSumsBudget)) : 0;
+  const std::int64_t cached = std::max(kernel.cache.passing_a, kernel.cache.resident_a);
+  const std::int64_t a = std::min(m * super_k * element, std::max(kernel.mr * super_k * element, cached));
+  // Several panels are each more than half of the largest.
+  const std::int64_t block_m =
+      one_panel ? kernel.mr
+                : std::min(m, std::max<std::int64_t>(kernel.mr, 2 * cached / (most_panel * element)));
+  return static_cast<std::size_t>(b + sums_bytes + threads * (a + block_m * kernel.nr * 4) + kAlignment);
 }
 
 void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g) {

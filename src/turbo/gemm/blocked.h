@@ -11,6 +11,8 @@ namespace primus::turbo::gemm {
 
 // Workspace for multiply_blocked() with this kernel and thread count.
 std::size_t blocked_workspace_bytes(const Kernel& kernel, const GemmArgs& args, int threads);
+// Enough for any product whose m and k are at most those of `args` and whose n is the same; no packed_b.
+std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& args, int threads);
 
 // m, n and k must be positive; args are valid and the workspace large enough.
 void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& args);

@@ -100,6 +100,15 @@ std::size_t cpu_gemm_workspace_bytes(const GemmArgs& g, int threads) {
   return gemm::blocked_workspace_bytes(kernel_of(g), g, threads);
 }
 
+std::size_t cpu_gemm_workspace_bound(const GemmArgs& g, int threads) {
+  check_shape(g);
+  if (g.m == 0 || g.n == 0 || g.k == 0) return 0;
+  GemmArgs skinny = g;
+  skinny.m = std::min(g.m, gemm::kSkinnyRows);
+  const std::size_t blocked = gemm::blocked_workspace_bound(kernel_of(g), g, threads);
+  return gemm::is_skinny(skinny) ? std::max(blocked, gemm::skinny_workspace_bytes(skinny)) : blocked;
+}
+
 void cpu_gemm(ThreadPool& pool, const GemmArgs& g) {
   check_shape(g);
   if (g.m == 0 || g.n == 0) return;

@@ -64,6 +64,10 @@ struct GemmArgs {
 // whether packed_b is set.
 std::size_t cpu_gemm_workspace_bytes(const GemmArgs& args, int threads);
 
+// The same for products whose m and k become known only later: enough for any that are at most those in
+// `args` (n the same, no packed_b).
+std::size_t cpu_gemm_workspace_bound(const GemmArgs& args, int threads);
+
 // Computes the product. m, n or k may be 0 (k = 0: C = 0, or unchanged when accumulating). Wrong arguments
 // (types, leading dimensions, short workspace, unavailable provider) throw std::logic_error: they are our own
 // bugs. Nothing is allocated in the steady state; libxsmm compiles a kernel when it first meets a shape.

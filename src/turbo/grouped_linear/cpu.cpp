@@ -1,0 +1,181 @@
+// The experts' products on the CPU, by turbo/gemm. A large expert is multiplied by all threads together;
+// small ones are multiplied side by side, each by one thread, the largest first. cpu_gemm() gives the same
+// bits for any number of threads, so where the line is drawn changes the time and nothing else.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
+#include "turbo/gemm/gemm.h"
+#include "turbo/grouped_linear/grouped_linear.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+// An expert is small when it has less than this part of one thread's share of all rows: then whoever is last
+// keeps the others waiting for less than that.
+constexpr std::int64_t kPartOfShare = 8;
+
+std::int64_t most_rows_side_by_side(std::int64_t rows, int threads) {
+  return threads == 1 ? 0 : rows / (kPartOfShare * threads);
+}
+
+// The product of one expert with `rows` rows; m or k is the number of rows.
+GemmArgs shape_of(const GroupedGemm& call, std::int64_t rows) {
+  GemmArgs args;
+  args.ab_dtype = call.a.dtype;
+  args.c_dtype = call.c.dtype;
+  args.accumulate = call.accumulate;
+  args.lda = call.a.cols();
+  args.ldb = call.b.cols();
+  args.ldc = call.c.cols();
+  args.n = call.c.cols();
+  if (call.role == GemmRole::kWeightGradient) {
+    args.layout = GemmLayout::kTN;
+    args.m = call.a.cols();
+    args.k = rows;
+  } else {
+    args.layout = call.role == GemmRole::kForward ? GemmLayout::kNT : GemmLayout::kNN;
+    args.m = rows;
+    args.k = call.a.cols();
+  }
+  return args;
+}
+
+class Experts {
+ public:
+  Experts(const CpuContext& context, const GroupedGemm& call)
+      : call_(call),
+        a_(context.data<char>(call.a)),
+        b_(context.data<char>(call.b)),
+        c_(context.data<char>(call.c)),
+        workspace_(context.data<char>(call.workspace)),
+        offsets_(context.data<std::int32_t>(call.offsets)) {}
+
+  std::int64_t rows(std::int64_t expert) const { return offsets_[expert + 1] - offsets_[expert]; }
+
+  void multiply(ThreadPool& pool, std::int64_t expert, std::int64_t workspace_at,
+                std::int64_t workspace_bytes) const {
+    GemmArgs args = shape_of(call_, rows(expert));
+    const std::int64_t first = offsets_[expert];
+    const bool weights = call_.role == GemmRole::kWeightGradient;
+    args.a = a_ + first * args.lda * size_of(call_.a.dtype);
+    args.b = b_ + (weights ? first * args.ldb : expert * matrix(call_.b)) * size_of(call_.b.dtype);
+    args.c = c_ + (weights ? expert * matrix(call_.c) : first * args.ldc) * size_of(call_.c.dtype);
+    args.workspace = workspace_ + workspace_at;
+    args.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+    cpu_gemm(pool, args);
+  }
+
+ private:
+  static std::int64_t matrix(const Tensor& weights) { return weights.shape[1] * weights.shape[2]; }
+
+  const GroupedGemm& call_;
+  const char *a_, *b_;
+  char *c_, *workspace_;
+  const std::int32_t* offsets_;
+};
+
+constexpr std::int64_t kLine = 64;
+std::int64_t whole_lines(std::int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+std::int64_t workspace_for(const GroupedGemm& call, std::int64_t rows, int threads) {
+  const GemmArgs args = shape_of(call, std::max<std::int64_t>(rows, 1));
+  return whole_lines(static_cast<std::int64_t>(cpu_gemm_workspace_bound(args, threads)));
+}
+
+// The experts' order comes first, then what their products need.
+std::int64_t order_bytes(const GroupedGemm& call) { return whole_lines(call.offsets.bytes()); }
+
+std::int64_t workspace(CpuContext& context, const GroupedGemm& call) {
+  const std::int64_t rows = call.a.rows();
+  const int threads = context.pool().size();
+  return order_bytes(call) +
+         std::max(workspace_for(call, rows, threads),
+                  threads * workspace_for(call, most_rows_side_by_side(rows, threads), 1));
+}
+
+void grouped_gemm(CpuContext& context, const GroupedGemm& call) {
+  ThreadPool& pool = context.pool();
+  const Experts experts(context, call);
+  const std::int64_t count = call.offsets.elements() - 1, all_rows = call.a.rows();
+  const std::int64_t most = most_rows_side_by_side(all_rows, pool.size());
+  const std::int64_t products_at = order_bytes(call);
+  auto* const order = context.data<std::int32_t>(call.workspace);
+  std::iota(order, order + count, 0);
+  std::sort(order, order + count, [&](std::int32_t x, std::int32_t y) {
+    return experts.rows(x) != experts.rows(y) ? experts.rows(x) > experts.rows(y) : x < y;
+  });
+  std::int64_t large = 0;
+  for (; large < count && experts.rows(order[large]) > most; ++large) {
+    experts.multiply(pool, order[large], products_at, call.workspace.bytes() - products_at);
+  }
+  const std::int64_t each = workspace_for(call, most, 1);
+  pool.parallel_for(count - large, 1, [&](std::int64_t i, std::int64_t, int thread) {
+    ThreadPool alone(1);
+    experts.multiply(alone, order[large + i], products_at + thread * each, each);
+  });
+  if (call.role == GemmRole::kWeightGradient) return;
+  const std::int64_t owned = context.data<std::int32_t>(call.offsets)[count];
+  const std::int64_t row_bytes = call.c.cols() * size_of(call.c.dtype);
+  char* const c = context.data<char>(call.c);
+  std::memset(c + owned * row_bytes, 0, static_cast<std::size_t>((all_rows - owned) * row_bytes));
+}
+
+void bias(CpuContext& context, const GroupedBias& a) {
+  with_float_type(a.y.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t n = a.y.cols();
+    const auto* offsets = context.data<std::int32_t>(a.offsets);
+    const std::int64_t experts = a.bias.rows();
+    parallel_ranges(context, a.y.rows(), 2 * n * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      std::int64_t expert = std::upper_bound(offsets, offsets + experts + 1, begin) - offsets - 1;
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* x = context.data<T>(a.x) + row * n;
+        T* y = context.data<T>(a.y) + row * n;
+        while (expert < experts && row >= offsets[expert + 1]) ++expert;
+        if (expert == experts) {
+          if (x != y) std::copy(x, x + n, y);
+          continue;
+        }
+        const T* b = context.data<T>(a.bias) + expert * n;
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < n; ++i) y[i] = from_float<T>(to_float(x[i]) + to_float(b[i]));
+      }
+    });
+  });
+}
+
+// Every element is summed by one thread, in row order.
+void bias_backward(CpuContext& context, const GroupedBiasBackward& a) {
+  constexpr std::int64_t kColumns = 64;
+  with_float_type(a.d_y.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t n = a.d_y.cols(), blocks = (n + kColumns - 1) / kColumns;
+    const auto* offsets = context.data<std::int32_t>(a.offsets);
+    context.pool().parallel_for(a.d_bias.rows() * blocks, 1, [&](std::int64_t task, std::int64_t, int) {
+      const std::int64_t expert = task / blocks, column = task % blocks * kColumns;
+      const std::int64_t width = std::min(kColumns, n - column);
+      float* to = context.data<float>(a.d_bias) + expert * n + column;
+      float sum[kColumns] = {};
+      if (a.accumulate) std::copy(to, to + width, sum);
+      for (std::int64_t row = offsets[expert]; row < offsets[expert + 1]; ++row) {
+        const T* from = context.data<T>(a.d_y) + row * n + column;
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < width; ++i) sum[i] += to_float(from[i]);
+      }
+      std::copy(sum, sum + width, to);
+    });
+  });
+}
+
+}  // namespace
+
+void register_grouped_linear(KernelTable& table) {
+  table.add<GroupedGemm, CpuContext, &grouped_gemm, &workspace>();
+  table.add<GroupedBias, CpuContext, &bias>();
+  table.add<GroupedBiasBackward, CpuContext, &bias_backward>();
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -1,0 +1,53 @@
+// The products of many linear layers at once, each on its own run of rows: the experts of a mixture. Rows are
+// sorted by expert; where each expert's rows begin is known on the device only, so shapes do not depend on
+// the routing.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+#include "turbo/linear/linear.h"
+
+namespace primus::turbo {
+
+// Expert e has rows [offsets[e], offsets[e+1]) of x [rows, in], y [rows, out] and their gradients. As Gemm,
+// per expert:
+//   kForward         c [rows, out]  = a [rows, in]  · b[e] [out, in]ᵀ
+//   kInputGradient   c [rows, in]   = a [rows, out] · b[e] [out, in]
+//   kWeightGradient  c[e] [out, in] = a [rows of e, out]ᵀ · b [rows of e, in]; zero for an expert without
+//   rows
+// Rows from offsets[experts] on belong to nobody: the first two set them to zero, the third ignores them.
+struct GroupedGemm {
+  static constexpr KernelId kId = KernelId::kGroupedGemm;
+  GemmRole role;
+  Tensor a, b;              // operands, both fp32 or both bf16; weights are [experts, out, in]
+  Tensor c;                 // fp32, or the operands' type; weight gradients are fp32
+  Tensor offsets;           // [experts + 1] int32, from 0, never falling, at most `rows`
+  bool accumulate = false;  // c += instead of c =; for the weight gradient only
+  Tensor workspace;
+  void check() const;
+  double flops() const;  // as if every row belonged to somebody
+};
+
+// y[r, :] = x[r, :] + bias[e, :] for the rows r of each expert e; rows that belong to nobody are copied.
+struct GroupedBias {
+  static constexpr KernelId kId = KernelId::kGroupedBias;
+  Tensor x;        // [rows, n] fp32 or bf16
+  Tensor bias;     // [experts, n], x's type
+  Tensor y;        // [rows, n], x's type; may be x
+  Tensor offsets;  // as in GroupedGemm
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// d_bias[e, :] (+)= sum of d_y[r, :] over the rows of expert e, in row order.
+struct GroupedBiasBackward {
+  static constexpr KernelId kId = KernelId::kGroupedBiasBackward;
+  Tensor d_y;       // [rows, n] fp32 or bf16
+  Tensor d_bias;    // [experts, n] fp32
+  Tensor offsets;   // as in GroupedGemm
+  bool accumulate;  // false: assign, zero for experts without rows
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

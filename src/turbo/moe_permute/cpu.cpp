@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
+#include "turbo/moe_permute/moe_permute.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+// Keeps the `capacity` slots of largest weight among slots[0, count), in slot order. Weights are not
+// negative, so their bits order as they do; and a NaN, which orders with nothing, has bits like any other.
+void keep_heaviest(std::int32_t* slots, std::int64_t count, std::int64_t capacity, const float* weights) {
+  const auto bits = [weights](std::int32_t slot) { return std::bit_cast<std::uint32_t>(weights[slot]); };
+  std::nth_element(slots, slots + capacity, slots + count, [bits](std::int32_t x, std::int32_t y) {
+    return bits(x) != bits(y) ? bits(x) > bits(y) : x < y;
+  });
+  std::sort(slots, slots + capacity);
+}
+
+// A counting sort, by one thread: it reads four bytes of a slot, the products read its whole row.
+void plan_routing(CpuContext& context, const PlanRouting& a) {
+  const std::int64_t count = a.experts.elements(), experts = a.expert_count;
+  const RoutingPlan plan(a.plan, experts, a.experts.shape[0], a.experts.shape[1]);
+  const auto* expert_of = context.data<std::int32_t>(a.experts);
+  const float* weights = a.weights.absent() ? nullptr : context.data<float>(a.weights);
+  auto* offsets = context.data<std::int32_t>(plan.offsets);
+  auto* rows = context.data<std::int32_t>(plan.rows);
+  auto* slots = context.data<std::int32_t>(plan.slots);
+
+  // offsets[e + 1] counts, then runs from the begin of expert e to its end while its slots are placed.
+  std::fill(offsets, offsets + experts + 1, 0);
+  for (std::int64_t slot = 0; slot < count; ++slot) ++offsets[expert_of[slot] + 1];
+  std::int32_t begin = 0;
+  for (std::int64_t e = 0; e < experts; ++e) begin += std::exchange(offsets[e + 1], begin);
+  for (std::int64_t slot = 0; slot < count; ++slot)
+    slots[offsets[expert_of[slot] + 1]++] = static_cast<std::int32_t>(slot);
+
+  if (a.capacity > 0) {
+    std::int64_t from = 0;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const std::int64_t end = offsets[e + 1];
+      std::int64_t kept = end - from;
+      if (kept > a.capacity) {
+        if (weights) keep_heaviest(slots + from, kept, a.capacity, weights);
+        kept = a.capacity;
+      }
+      std::copy(slots + from, slots + from + kept, slots + offsets[e]);
+      offsets[e + 1] = static_cast<std::int32_t>(offsets[e] + kept);
+      from = end;
+    }
+    std::fill(rows, rows + count, -1);
+  }
+  for (std::int32_t row = 0; row < offsets[experts]; ++row) rows[slots[row]] = row;
+}
+
+void gather_rows(CpuContext& context, const GatherRows& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t hidden = a.x.cols(), top_k = a.rows.shape[1];
+    const std::int64_t used = context.data<std::int32_t>(a.offsets)[a.offsets.elements() - 1];
+    const auto* slots = context.data<std::int32_t>(a.slots);
+    const float* weights = a.weights.absent() ? nullptr : context.data<float>(a.weights);
+    const auto row_bytes = static_cast<std::size_t>(hidden) * sizeof(T);
+    parallel_ranges(context, a.out.rows(), 2 * hidden * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        T* out = context.data<T>(a.out) + row * hidden;
+        if (row >= used) {
+          std::memset(static_cast<void*>(out), 0, row_bytes);
+          continue;
+        }
+        const T* x = context.data<T>(a.x) + slots[row] / top_k * hidden;
+        if (!weights) {
+          std::memcpy(static_cast<void*>(out), x, row_bytes);
+          continue;
+        }
+        const float w = weights[slots[row]];
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < hidden; ++i) out[i] = from_float<T>(w * to_float(x[i]));
+      }
+    });
+  });
+}
+
+void combine_rows(CpuContext& context, const CombineRows& a) {
+  constexpr std::int64_t kColumns = 256;
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t hidden = a.x.cols(), top_k = a.rows.shape[1];
+    const float* weights = a.weights.absent() ? nullptr : context.data<float>(a.weights);
+    const T* previous = a.previous.absent() ? nullptr : context.data<T>(a.previous);
+    const std::int64_t bytes = (top_k + 2) * hidden * static_cast<std::int64_t>(sizeof(T));
+    parallel_ranges(context, a.out.rows(), bytes, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t token = begin; token < end; ++token) {
+        const auto* rows = context.data<std::int32_t>(a.rows) + token * top_k;
+        for (std::int64_t column = 0; column < hidden; column += kColumns) {
+          const std::int64_t width = std::min(kColumns, hidden - column), at = token * hidden + column;
+          float sum[kColumns] = {};
+          if (previous) {
+            for (std::int64_t i = 0; i < width; ++i) sum[i] = to_float(previous[at + i]);
+          }
+          for (std::int64_t k = 0; k < top_k; ++k) {
+            if (rows[k] < 0) continue;
+            const float w = weights ? weights[token * top_k + k] : 1.0F;
+            const T* x = context.data<T>(a.x) + rows[k] * hidden + column;
+            PRIMUS_SIMD()
+            for (std::int64_t i = 0; i < width; ++i) sum[i] = multiply_add(w, to_float(x[i]), sum[i]);
+          }
+          T* out = context.data<T>(a.out) + at;
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < width; ++i) out[i] = from_float<T>(sum[i]);
+        }
+      }
+    });
+  });
+}
+
+void row_dots(CpuContext& context, const RowDots& a) {
+  with_float_type(a.by_token.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t hidden = a.by_token.cols(), top_k = a.rows.shape[1];
+    const float* previous = a.previous.absent() ? nullptr : context.data<float>(a.previous);
+    const auto* rows = context.data<std::int32_t>(a.rows);
+    float* out = context.data<float>(a.out);
+    const std::int64_t bytes = 2 * hidden * static_cast<std::int64_t>(sizeof(T));
+    parallel_ranges(context, a.rows.elements(), bytes, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t slot = begin; slot < end; ++slot) {
+        float sum = previous ? previous[slot] : 0.0F;
+        if (rows[slot] >= 0) {
+          const T* x = context.data<T>(a.by_token) + slot / top_k * hidden;
+          const T* y = context.data<T>(a.by_row) + rows[slot] * hidden;
+          sum += sum_terms(hidden, [&](std::int64_t i) { return to_float(x[i]) * to_float(y[i]); });
+        }
+        out[slot] = sum;
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void register_moe_permute(KernelTable& table) {
+  table.add<PlanRouting, CpuContext, &plan_routing>();
+  table.add<GatherRows, CpuContext, &gather_rows>();
+  table.add<CombineRows, CpuContext, &combine_rows>();
+  table.add<RowDots, CpuContext, &row_dots>();
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

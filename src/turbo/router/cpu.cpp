@@ -1,0 +1,377 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+
+#include "base/random.h"
+#include "turbo/cpu/reduce.h"
+#include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
+#include "turbo/router/router.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+using Row = std::array<float, RouterRule::kMaxExperts>;
+
+RandomStream stream_of(const RouterRandom& r) {
+  return {r.seed, RandomPurpose::kRouting, r.step, r.sample, r.layer};
+}
+
+void router_input(CpuContext& context, const RouterInput& a) {
+  with_float_type(a.x.dtype, [&](auto from_tag) {
+    with_float_type(a.out.dtype, [&](auto to_tag) {
+      using From = decltype(from_tag);
+      using To = decltype(to_tag);
+      const From* x = context.data<From>(a.x);
+      const To* previous = a.previous.absent() ? nullptr : context.data<To>(a.previous);
+      To* out = context.data<To>(a.out);
+      const RandomStream random = stream_of(a.random);
+      const float jitter = a.jitter;
+      parallel_ranges(context, a.x.elements(), sizeof(From) + 2 * sizeof(To),
+                      [&](std::int64_t begin, std::int64_t end) {
+                        constexpr std::int64_t kRun = 256;
+                        float u[kRun];
+                        std::fill(u, u + kRun, 1.0F);
+                        for (std::int64_t at = begin; at < end; at += kRun) {
+                          const std::int64_t n = std::min(kRun, end - at);
+                          if (jitter > 0) {
+                            fill_uniform(random, static_cast<std::uint64_t>(at),
+                                         std::span(u, static_cast<std::size_t>(n)), 1 - jitter, 1 + jitter);
+                          }
+                          PRIMUS_SIMD()
+                          for (std::int64_t i = 0; i < n; ++i) {
+                            const float base = previous ? to_float(previous[at + i]) : 0.0F;
+                            out[at + i] = from_float<To>(to_float(x[at + i]) * u[i] + base);
+                          }
+                        }
+                      });
+    });
+  });
+}
+
+// The k best of n scores, best first, the earlier of equal ones; true NaNs only where there is nothing
+// better. `allowed(i)` says whether i is a candidate; at least k are.
+template <class Allowed>
+void choose(const float* scores, std::int64_t n, std::int32_t k, std::int32_t* chosen, Allowed allowed) {
+  float best[RouterRule::kMaxTopK];
+  std::int32_t count = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float score = scores[i];
+    if (count == k && !(score > best[k - 1])) continue;
+    if (!allowed(i)) continue;
+    std::int32_t at = count < k ? count++ : k - 1;
+    for (; at > 0 && score > best[at - 1]; --at) {
+      best[at] = best[at - 1];
+      chosen[at] = chosen[at - 1];
+    }
+    best[at] = score;
+    chosen[at] = static_cast<std::int32_t>(i);
+  }
+}
+
+void choose(const float* scores, std::int64_t n, std::int32_t k, std::int32_t* chosen) {
+  choose(scores, n, k, chosen, [](std::int64_t) { return true; });
+}
+
+void choose_in_groups(const RouterRule& rule, const float* scores, std::int64_t n, std::int32_t* chosen) {
+  const std::int64_t size = n / rule.groups;
+  Row group_scores;
+  for (std::int32_t g = 0; g < rule.groups; ++g) {
+    std::int32_t two[2];
+    const std::int32_t count = rule.group_score == RouterRule::GroupScore::kTwoBest && size > 1 ? 2 : 1;
+    const float* of_group = scores + g * size;
+    choose(of_group, size, count, two);
+    group_scores[static_cast<std::size_t>(g)] = of_group[two[0]] + (count == 2 ? of_group[two[1]] : 0.0F);
+  }
+  std::array<std::int32_t, RouterRule::kMaxExperts> best_groups;
+  std::array<bool, RouterRule::kMaxExperts> open{};
+  // Selection by choose() is for at most kMaxTopK; groups are few.
+  choose(group_scores.data(), rule.groups, rule.top_groups, best_groups.data());
+  for (std::int32_t i = 0; i < rule.top_groups; ++i)
+    open[static_cast<std::size_t>(best_groups[static_cast<std::size_t>(i)])] = true;
+  choose(scores, n, rule.top_k, chosen,
+         [&](std::int64_t i) { return open[static_cast<std::size_t>(i / size)]; });
+}
+
+float largest(const float* x, std::int64_t n) {
+  float most = x[0];
+  for (std::int64_t i = 1; i < n; ++i) most = x[i] > most ? x[i] : most;
+  return most;
+}
+
+// p = exp(logits - max), unnormalised; returns their sum.
+float exponentials(const float* logits, std::int64_t n, float* p) {
+  const float most = largest(logits, n);
+  PRIMUS_SIMD()
+  for (std::int64_t i = 0; i < n; ++i) p[i] = softmax_exp(logits[i] - most);
+  return sum_terms(n, [&](std::int64_t i) { return p[i]; });
+}
+
+// Scores of all experts: the softmax, or sigmoids.
+void all_scores(RouterRule::Scoring scoring, const float* logits, std::int64_t n, float* scores) {
+  if (scoring == RouterRule::Scoring::kSoftmax) {
+    const float scale = 1.0F / exponentials(logits, n, scores);
+    for (std::int64_t i = 0; i < n; ++i) scores[i] *= scale;
+  } else {
+    PRIMUS_SIMD()
+    for (std::int64_t i = 0; i < n; ++i) scores[i] = sigmoid(logits[i]);
+  }
+}
+
+constexpr float kTinySum = 1e-20F;  // keeps a division defined, as in the published code
+
+// Scores of the chosen, as the weights take them: for normalised softmax relative to the best of the chosen,
+// so that they cannot all vanish.
+void chosen_scores(const RouterRule& rule, const float* logits, std::int64_t n, const std::int32_t* chosen,
+                   float* scores) {
+  const std::int32_t k = rule.top_k;
+  if (rule.scoring == RouterRule::Scoring::kSigmoid) {
+    for (std::int32_t i = 0; i < k; ++i) scores[i] = sigmoid(logits[chosen[i]]);
+    return;
+  }
+  Row p;
+  if (rule.normalise) {
+    for (std::int32_t i = 0; i < k; ++i) p[static_cast<std::size_t>(i)] = logits[chosen[i]];
+    exponentials(p.data(), k, scores);
+    return;
+  }
+  const float scale = 1.0F / exponentials(logits, n, p.data());
+  for (std::int32_t i = 0; i < k; ++i) scores[i] = p[static_cast<std::size_t>(chosen[i])] * scale;
+}
+
+float sum_of_chosen(const float* scores, std::int32_t k) {
+  float sum = 0;
+  for (std::int32_t i = 0; i < k; ++i) sum += scores[i];
+  return sum + kTinySum;
+}
+
+void choose_experts(const RouterForward& a, const float* logits, const float* bias, std::int64_t token,
+                    std::int32_t* chosen) {
+  const RouterRule& rule = a.rule;
+  const std::int64_t n = a.logits.cols();
+  Row scores;
+  switch (rule.forced) {
+    case RouterRule::Forced::kEven:
+      for (std::int32_t i = 0; i < rule.top_k; ++i)
+        chosen[i] = static_cast<std::int32_t>((token * rule.top_k + i) % n);
+      return;
+    case RouterRule::Forced::kUniform:
+      fill_uniform(stream_of(a.random), static_cast<std::uint64_t>(token * n),
+                   std::span(scores).first(static_cast<std::size_t>(n)));
+      return choose(scores.data(), n, rule.top_k, chosen);
+    case RouterRule::Forced::kNo:
+      break;
+  }
+  // Softmax and sigmoid do not change an order, so logits will do unless scores are added to something.
+  const bool sums = bias || rule.group_score == RouterRule::GroupScore::kTwoBest;
+  if (sums) {
+    all_scores(rule.scoring, logits, n, scores.data());
+    if (bias) {
+      for (std::int64_t i = 0; i < n; ++i) scores[static_cast<std::size_t>(i)] += bias[i];
+    }
+    logits = scores.data();
+  }
+  if (rule.top_groups < rule.groups) {
+    choose_in_groups(rule, logits, n, chosen);
+  } else {
+    choose(logits, n, rule.top_k, chosen);
+  }
+}
+
+// About what a token costs, in the bytes that parallel_ranges counts in.
+std::int64_t cost_of(std::int64_t experts) { return 32 * experts; }
+
+void forward(CpuContext& context, const RouterForward& a) {
+  const std::int64_t n = a.logits.cols();
+  const std::int32_t k = a.rule.top_k;
+  const float* bias = a.bias.absent() ? nullptr : context.data<float>(a.bias);
+  parallel_ranges(context, a.logits.rows(), cost_of(n), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t token = begin; token < end; ++token) {
+      const float* logits = context.data<float>(a.logits) + token * n;
+      auto* chosen = context.data<std::int32_t>(a.experts) + token * k;
+      float* weights = context.data<float>(a.weights) + token * k;
+      choose_experts(a, logits, bias, token, chosen);
+      chosen_scores(a.rule, logits, n, chosen, weights);
+      const float scale = a.rule.normalise ? a.rule.scale / sum_of_chosen(weights, k) : a.rule.scale;
+      for (std::int32_t i = 0; i < k; ++i) weights[i] *= scale;
+    }
+  });
+}
+
+// d_logits += the gradient of the weights.
+void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t n, const std::int32_t* chosen,
+                      const float* d_weights, float* d_logits) {
+  const std::int32_t k = rule.top_k;
+  float scores[RouterRule::kMaxTopK], d_scores[RouterRule::kMaxTopK];
+  chosen_scores(rule, logits, n, chosen, scores);
+  // Of what the scores are divided by, if by anything.
+  const float inverse = rule.normalise ? 1.0F / sum_of_chosen(scores, k) : 1.0F;
+  float mean = 0;
+  for (std::int32_t i = 0; i < k; ++i) mean += d_weights[i] * scores[i] * inverse;
+  for (std::int32_t i = 0; i < k; ++i) {
+    d_scores[i] = rule.scale * inverse * (d_weights[i] - (rule.normalise ? mean : 0.0F));
+  }
+  if (rule.scoring == RouterRule::Scoring::kSigmoid) {
+    for (std::int32_t i = 0; i < k; ++i) d_logits[chosen[i]] += d_scores[i] * scores[i] * (1.0F - scores[i]);
+    return;
+  }
+  // Normalised scores are ratios: what they all share drops out, and d_scores · scores is all.
+  for (std::int32_t i = 0; i < k; ++i) d_logits[chosen[i]] += d_scores[i] * scores[i];
+  if (rule.normalise) return;
+  Row p;
+  all_scores(rule.scoring, logits, n, p.data());
+  const float shared = rule.scale * mean;
+  PRIMUS_SIMD()
+  for (std::int64_t i = 0; i < n; ++i) d_logits[i] -= shared * p[static_cast<std::size_t>(i)];
+}
+
+// d_logits += scale · the gradient of Σ_e load[e] p[e].
+void balance_gradient(RouterRule::Scoring scoring, const float* logits, std::int64_t n,
+                      const std::int32_t* load, float scale, float* d_logits) {
+  Row scores;
+  all_scores(scoring, logits, n, scores.data());
+  const float* s = scores.data();
+  const float inverse = scoring == RouterRule::Scoring::kSigmoid
+                            ? 1.0F / (sum_terms(n, [&](std::int64_t i) { return s[i]; }) + kTinySum)
+                            : 1.0F;
+  const float mean =
+      sum_terms(n, [&](std::int64_t i) { return static_cast<float>(load[i]) * s[i]; }) * inverse;
+  if (scoring == RouterRule::Scoring::kSoftmax) {
+    for (std::int64_t i = 0; i < n; ++i) d_logits[i] += scale * s[i] * (static_cast<float>(load[i]) - mean);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) {
+      d_logits[i] += scale * inverse * s[i] * (1.0F - s[i]) * (static_cast<float>(load[i]) - mean);
+    }
+  }
+}
+
+float log_sum_exp(const float* logits, std::int64_t n, float* p) {
+  return std::log(exponentials(logits, n, p)) + largest(logits, n);
+}
+
+float balance_factor(const RouterRule& rule, const Tensor& load, std::int64_t tokens) {
+  const double segments = static_cast<double>(load.rows()), each = static_cast<double>(tokens) / segments;
+  return static_cast<float>(static_cast<double>(load.cols()) / (rule.top_k * each * each * segments));
+}
+
+void backward(CpuContext& context, const RouterBackward& a) {
+  const std::int64_t n = a.logits.cols(), tokens = a.logits.rows();
+  const std::int32_t k = a.rule.top_k;
+  const bool balance = !a.load.absent() && a.balance_scale != 0;
+  const std::int64_t segment = balance ? tokens / a.load.rows() : 1;
+  const float balance_scale = balance ? a.balance_scale * balance_factor(a.rule, a.load, tokens) : 0.0F;
+  const float z_scale = 2 * a.z_scale / static_cast<float>(tokens);
+  const float* previous = a.previous.absent() ? nullptr : context.data<float>(a.previous);
+  parallel_ranges(context, tokens, cost_of(n), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t token = begin; token < end; ++token) {
+      const float* logits = context.data<float>(a.logits) + token * n;
+      Row sum;
+      float* d = sum.data();
+      std::fill(d, d + n, 0.0F);
+      if (previous) std::copy(previous + token * n, previous + (token + 1) * n, d);
+      weights_gradient(a.rule, logits, n, context.data<std::int32_t>(a.experts) + token * k,
+                       context.data<float>(a.d_weights) + token * k, d);
+      if (balance) {
+        balance_gradient(a.rule.scoring, logits, n, context.data<std::int32_t>(a.load) + token / segment * n,
+                         balance_scale, d);
+      }
+      if (z_scale != 0) {
+        Row p;
+        const float total = exponentials(logits, n, p.data());
+        const float factor = z_scale * (std::log(total) + largest(logits, n)) / total;
+        for (std::int64_t i = 0; i < n; ++i) d[i] += factor * p[static_cast<std::size_t>(i)];
+      }
+      std::copy(d, d + n, context.data<float>(a.d_logits) + token * n);
+    }
+  });
+}
+
+// One thread counts, since integers cannot be added to one place by two.
+void load(CpuContext& context, const RouterLoad& a) {
+  const std::int64_t n = a.logits.cols(), segments = a.load.rows(), each = a.logits.rows() / segments;
+  context.pool().parallel_for(segments, 1, [&](std::int64_t segment, std::int64_t, int) {
+    auto* counts = context.data<std::int32_t>(a.load) + segment * n;
+    std::fill(counts, counts + n, 0);
+    std::int32_t chosen[RouterRule::kMaxTopK];
+    for (std::int64_t token = segment * each; token < (segment + 1) * each; ++token) {
+      choose(context.data<float>(a.logits) + token * n, n, a.top_k, chosen);
+      for (std::int32_t i = 0; i < a.top_k; ++i) ++counts[chosen[i]];
+    }
+  });
+}
+
+void losses(CpuContext& context, const RouterLosses& a) {
+  const std::int64_t n = a.logits.cols(), tokens = a.logits.rows();
+  const std::int64_t segment = a.load.absent() ? 1 : tokens / a.load.rows();
+  struct Sums {
+    double balance = 0, z = 0;
+    Sums& operator+=(const Sums& other) {
+      balance += other.balance;
+      z += other.z;
+      return *this;
+    }
+  };
+  const Sums sums = ordered_sum<Sums>(context, tokens, [&](std::int64_t begin, std::int64_t end) {
+    Sums part;
+    Row row;
+    for (std::int64_t token = begin; token < end; ++token) {
+      const float* logits = context.data<float>(a.logits) + token * n;
+      const double lse = static_cast<double>(log_sum_exp(logits, n, row.data()));
+      part.z += lse * lse;
+      if (a.load.absent()) continue;
+      const auto* counts = context.data<std::int32_t>(a.load) + token / segment * n;
+      all_scores(a.rule.scoring, logits, n, row.data());
+      double weighted = 0, total = 0;
+      for (std::int64_t i = 0; i < n; ++i) {
+        const double score = static_cast<double>(row[static_cast<std::size_t>(i)]);
+        weighted += counts[i] * score;
+        total += score;
+      }
+      part.balance += weighted / total;
+    }
+    return part;
+  });
+  float* out = context.data<float>(a.losses);
+  if (!a.load.absent()) {
+    out[0] += static_cast<float>(sums.balance * static_cast<double>(balance_factor(a.rule, a.load, tokens)));
+  }
+  out[1] += static_cast<float>(sums.z / static_cast<double>(tokens));
+}
+
+void expert_load(CpuContext& context, const ExpertLoad& a) {
+  const auto* experts = context.data<std::int32_t>(a.experts);
+  const auto* rows = context.data<std::int32_t>(a.rows);
+  auto* counts = context.data<std::int32_t>(a.load);
+  const std::int64_t dropped = a.load.elements() - 1;
+  for (std::int64_t slot = 0; slot < a.experts.elements(); ++slot) {
+    ++counts[experts[slot]];
+    counts[dropped] += rows[slot] < 0;
+  }
+}
+
+void expert_bias_update(CpuContext& context, const ExpertBiasUpdate& a) {
+  const std::int64_t experts = a.bias.elements();
+  const auto* counts = context.data<std::int32_t>(a.load);
+  float* bias = context.data<float>(a.bias);
+  std::int64_t total = 0;
+  for (std::int64_t e = 0; e < experts; ++e) total += counts[e];
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const std::int64_t excess = counts[e] * experts - total;  // exact: sign(mean - load) is that of -excess
+    if (excess != 0) bias[e] += excess < 0 ? a.rate : -a.rate;
+  }
+}
+
+}  // namespace
+
+void register_router(KernelTable& table) {
+  table.add<RouterInput, CpuContext, &router_input>();
+  table.add<RouterForward, CpuContext, &forward>();
+  table.add<RouterBackward, CpuContext, &backward>();
+  table.add<RouterLoad, CpuContext, &load>();
+  table.add<RouterLosses, CpuContext, &losses>();
+  table.add<ExpertLoad, CpuContext, &expert_load>();
+  table.add<ExpertBiasUpdate, CpuContext, &expert_bias_update>();
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -1,0 +1,208 @@
+#include "turbo/grouped_linear/grouped_linear.h"
+
+#include "turbo/gemm/gemm.h"
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+// Rows of each expert, and rows at the end that belong to nobody.
+struct Case {
+  std::vector<std::int64_t> rows;
+  std::int64_t unowned, in, out;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {{3, 0, 5, 1}, 0, 7, 9},
+      {{0, 0, 0}, 4, 5, 3},
+      {{70, 1, 0, 9, 16, 40}, 6, 48, 33},
+      {{200, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, 0, 65, 70},  // one large, sixteen small
+  };
+  return all;
+}
+
+Values offsets_of(const Case& c) {
+  Values offsets = {0};
+  for (const std::int64_t rows : c.rows) offsets.push_back(offsets.back() + static_cast<double>(rows));
+  return offsets;
+}
+
+std::int64_t rows_of(const Case& c) { return static_cast<std::int64_t>(offsets_of(c).back()) + c.unowned; }
+
+// The expert of each row; -1: nobody's.
+std::vector<std::int64_t> owners(const Case& c) {
+  std::vector<std::int64_t> owner;
+  for (std::size_t e = 0; e < c.rows.size(); ++e)
+    owner.insert(owner.end(), static_cast<std::size_t>(c.rows[e]), static_cast<std::int64_t>(e));
+  owner.resize(static_cast<std::size_t>(rows_of(c)), -1);
+  return owner;
+}
+
+struct Operands {
+  Values x, weights, d_y;
+};
+
+Operands operands(const Case& c, DType dtype) {
+  const auto experts = static_cast<std::int64_t>(c.rows.size());
+  return {rounded(random_values(rows_of(c) * c.in, 1), dtype),
+          rounded(random_values(experts * c.out * c.in, 2), dtype),
+          rounded(random_values(rows_of(c) * c.out, 3), dtype)};
+}
+
+struct Expected {
+  Values y, d_x, d_weights;
+};
+
+Expected reference(const Case& c, const Operands& o) {
+  Expected result{Values(o.d_y.size()), Values(o.x.size()), Values(o.weights.size())};
+  const std::vector<std::int64_t> owner = owners(c);
+  for (std::size_t row = 0; row < owner.size(); ++row) {
+    if (owner[row] < 0) continue;
+    for (std::int64_t i = 0; i < c.out; ++i) {
+      for (std::int64_t j = 0; j < c.in; ++j) {
+        const std::size_t w = static_cast<std::size_t>((owner[row] * c.out + i) * c.in + j);
+        const std::size_t x = row * static_cast<std::size_t>(c.in) + static_cast<std::size_t>(j);
+        const std::size_t y = row * static_cast<std::size_t>(c.out) + static_cast<std::size_t>(i);
+        result.y[y] += o.x[x] * o.weights[w];
+        result.d_x[x] += o.d_y[y] * o.weights[w];
+        result.d_weights[w] += o.d_y[y] * o.x[x];
+      }
+    }
+  }
+  return result;
+}
+
+class GroupedLinearTest : public ::testing::TestWithParam<DeviceUnderTest> {};
+INSTANTIATE_TEST_SUITE_P(Devices, GroupedLinearTest, ::testing::ValuesIn(devices_under_test()));
+
+TEST_P(GroupedLinearTest, ThreeProducts) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Case& c : cases()) {
+      const Operands o = operands(c, dtype);
+      const Expected expected = reference(c, o);
+      const auto experts = static_cast<std::int64_t>(c.rows.size());
+      const std::int64_t rows = rows_of(c);
+      const Tensor x = bench.upload(o.x, dtype, {rows, c.in}),
+                   d_y = bench.upload(o.d_y, dtype, {rows, c.out});
+      const Tensor weights = bench.upload(o.weights, dtype, {experts, c.out, c.in});
+      const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
+      const Tensor y = bench.empty(dtype, {rows, c.out}), d_x = bench.empty(dtype, {rows, c.in});
+      const Tensor d_weights = bench.empty(DType::kF32, {experts, c.out, c.in});
+      // Sums of at most 70 products, or 200 rows: about sqrt(n) roundings of fp32, and one of the result.
+      const double tolerance = rounding_error(dtype) + 4e-6;
+      const auto run = [&](GemmRole role, const Tensor& a, const Tensor& b, const Tensor& to, bool add) {
+        bench.run(GroupedGemm{
+            .role = role, .a = a, .b = b, .c = to, .offsets = offsets, .accumulate = add, .workspace = {}});
+      };
+      run(GemmRole::kForward, x, weights, y, false);
+      EXPECT_LE(normalised_error(bench.download(y), expected.y), tolerance);
+      run(GemmRole::kInputGradient, d_y, weights, d_x, false);
+      EXPECT_LE(normalised_error(bench.download(d_x), expected.d_x), tolerance);
+      run(GemmRole::kWeightGradient, d_y, x, d_weights, false);
+      EXPECT_LE(normalised_error(bench.download(d_weights), expected.d_weights), 4e-6);
+      run(GemmRole::kWeightGradient, d_y, x, d_weights, true);
+      Values twice = expected.d_weights;
+      for (double& v : twice) v *= 2;
+      EXPECT_LE(normalised_error(bench.download(d_weights), twice), 4e-6);
+    }
+  }
+}
+
+TEST_P(GroupedLinearTest, Bias) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Case& c : cases()) {
+      const auto experts = static_cast<std::int64_t>(c.rows.size());
+      const std::int64_t rows = rows_of(c), n = c.out;
+      const Values y = rounded(random_values(rows * n, 4), dtype);
+      const Values bias = rounded(random_values(experts * n, 5), dtype);
+      Values sum = y, d_bias(bias.size());
+      const std::vector<std::int64_t> owner = owners(c);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const std::int64_t e = owner[static_cast<std::size_t>(row)];
+        for (std::int64_t i = 0; e >= 0 && i < n; ++i) {
+          sum[static_cast<std::size_t>(row * n + i)] += bias[static_cast<std::size_t>(e * n + i)];
+          d_bias[static_cast<std::size_t>(e * n + i)] += y[static_cast<std::size_t>(row * n + i)];
+        }
+      }
+      const Tensor device = bench.upload(y, dtype, {rows, n});
+      const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
+      const Tensor gradient = bench.empty(DType::kF32, {experts, n});
+      for (const bool accumulate : {false, true}) {
+        bench.run(GroupedBiasBackward{
+            .d_y = device, .d_bias = gradient, .offsets = offsets, .accumulate = accumulate});
+        Values expected = d_bias;
+        for (double& v : expected) v *= accumulate ? 2 : 1;
+        EXPECT_LE(normalised_error(bench.download(gradient), expected), 4e-6);
+      }
+      const Tensor bias_device = bench.upload(bias, dtype, {experts, n});
+      for (const Tensor& to : {bench.empty(dtype, {rows, n}), device}) {  // the second time in place
+        bench.run(GroupedBias{.x = device, .bias = bias_device, .y = to, .offsets = offsets});
+        EXPECT_LE(normalised_error(bench.download(to), sum), rounding_error(dtype) + 1e-7);
+      }
+    }
+  }
+}
+
+TEST(GroupedLinear, NoThreadCountChangesABit) {
+  const Case& c = cases().back();
+  const auto experts = static_cast<std::int64_t>(c.rows.size());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Operands o = operands(c, dtype);
+    std::vector<std::vector<unsigned char>> first;
+    for (const int threads : {1, 2, 5}) {
+      OperatorBench bench({.threads = threads});
+      const Tensor x = bench.upload(o.x, dtype, {rows_of(c), c.in});
+      const Tensor d_y = bench.upload(o.d_y, dtype, {rows_of(c), c.out});
+      const Tensor weights = bench.upload(o.weights, dtype, {experts, c.out, c.in});
+      const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
+      const Tensor y = bench.empty(dtype, {rows_of(c), c.out}), d_x = bench.empty(dtype, {rows_of(c), c.in});
+      const Tensor d_weights = bench.empty(DType::kF32, {experts, c.out, c.in});
+      bench.run(GroupedGemm{GemmRole::kForward, x, weights, y, offsets, false, {}});
+      bench.run(GroupedGemm{GemmRole::kInputGradient, d_y, weights, d_x, offsets, false, {}});
+      bench.run(GroupedGemm{GemmRole::kWeightGradient, d_y, x, d_weights, offsets, false, {}});
+      const std::vector<std::vector<unsigned char>> bits = {bench.bytes(y), bench.bytes(d_x),
+                                                            bench.bytes(d_weights)};
+      if (first.empty()) first = bits;
+      EXPECT_EQ(bits, first) << threads << " threads";
+    }
+  }
+}
+
+// What measure mode reserves must do for every routing.
+TEST(GroupedLinear, WorkspaceBoundHoldsForEveryNumberOfRows) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const GemmLayout layout : {GemmLayout::kNT, GemmLayout::kNN, GemmLayout::kTN}) {
+      for (const GemmProvider provider :
+           {GemmProvider::kPortable, GemmProvider::kXsmm, GemmProvider::kAvx512Bf16, GemmProvider::kAmx}) {
+        if (!gemm_provider_available(provider, dtype)) continue;
+        for (const auto& [n, other] : {std::pair{33, 70}, {1536, 4097}, {9000, 640}}) {
+          for (const int threads : {1, 2, 16}) {
+            GemmArgs args{.layout = layout, .ab_dtype = dtype, .c_dtype = dtype, .n = n};
+            args.provider = provider;
+            if (layout == GemmLayout::kTN) args.c_dtype = DType::kF32;
+            const auto with_rows = [&](std::int64_t rows) {
+              args.m = layout == GemmLayout::kTN ? other : rows;
+              args.k = layout == GemmLayout::kTN ? rows : other;
+            };
+            for (const std::int64_t most : {7, 300, 6000, 20000}) {
+              with_rows(most);
+              const std::size_t bound = cpu_gemm_workspace_bound(args, threads);
+              for (std::int64_t rows = 1; rows <= most; rows += 1 + rows / 37) {
+                with_rows(rows);
+                ASSERT_LE(cpu_gemm_workspace_bytes(args, threads), bound)
+                    << name_of(provider) << " layout " << static_cast<int>(layout) << " n " << n << " rows "
+                    << rows << " of " << most << " threads " << threads;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

@@ -30,7 +30,8 @@ ParameterUnit& ParameterStore::begin_unit(std::string name) {
 Parameter& ParameterStore::add(std::string name, Shape shape, Initializer initializer,
                                std::vector<CheckpointPart> parts) {
   Parameter& parameter = parameters_.emplace_back();
-  if (parts.empty()) parts = {{name, 0, shape[0]}};
+  if (parts.empty())
+    parts = {{name, 0, shape.rank() > 1 ? shape.elements() / shape[shape.rank() - 1] : shape[0]}};
   parameter.name = std::move(name);
   parameter.shape = shape;
   parameter.initializer = initializer;
@@ -44,12 +45,15 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
   layout_ = layout;
   for (ParameterUnit& unit : units_) {
     std::vector<Parameter*> order = unit.parameters;
-    std::stable_partition(order.begin(), order.end(), [](const Parameter* p) { return p->decayed(); });
-    unit.elements = unit.decayed_elements = 0;
+    const auto run_of = [](const Parameter* p) { return !p->trainable ? 2 : p->decayed() ? 0 : 1; };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](const Parameter* x, const Parameter* y) { return run_of(x) < run_of(y); });
+    unit.elements = unit.decayed_elements = unit.trained_elements = 0;
     for (Parameter* p : order) {
       p->offset = unit.elements;
       unit.elements += aligned(p->shape.elements());
-      if (p->decayed()) unit.decayed_elements = unit.elements;
+      if (run_of(p) == 0) unit.decayed_elements = unit.elements;
+      if (run_of(p) <= 1) unit.trained_elements = unit.elements;
     }
     auto take = [&](DType dtype) {
       const Shape shape{unit.elements};
@@ -64,7 +68,8 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
     }
     for (Parameter* p : unit.parameters) {
       p->master = part_of(unit.master, p->offset, p->shape);
-      p->value = unit.working.absent() ? p->master : part_of(unit.working, p->offset, p->shape);
+      const bool narrow = !unit.working.absent() && !p->full_precision;
+      p->value = narrow ? part_of(unit.working, p->offset, p->shape) : p->master;
       p->gradient = part_of(unit.gradient, p->offset, p->shape);
     }
   }

@@ -2,8 +2,8 @@
 //
 // A model's parameters are grouped into units (the embedding, one block, the head). A unit is one flat fp32
 // buffer of master weights, an equal one of gradients, and in bf16 training a bf16 working copy: the grain of
-// the optimizer, of checkpoints, and of sharding. Within a unit the decayed parameters come first, so that
-// the optimizer sees two runs.
+// the optimizer, of checkpoints, and of sharding. Within a unit the decayed parameters come first and those
+// that are not trained last, so that the optimizer sees two runs.
 //
 // A unit's buffers live in the rank's persistent arena. Not thread-safe.
 #pragma once
@@ -28,27 +28,42 @@ struct Initializer {
   static Initializer constant(double value) { return {Kind::kConstant, static_cast<float>(value)}; }
 };
 
-// A tensor of the published checkpoint: rows [row, row + rows) of a parameter's first dimension. Fused
-// projections hold several (q, k and v, say).
+// Axes of a published tensor that lie in another order than the parameter's: the rows of a part, seen as
+// [dims...], have their axes permuted (published axis i is dims[axes[i]]) and are then given `shape`. The
+// first axis stays the first.
+struct PublishedLayout {
+  std::vector<std::int64_t> dims;
+  std::vector<int> axes;
+  std::vector<std::int64_t> shape;
+};
+
+// A tensor of the published checkpoint: rows [row, row + rows) of a parameter, which is [rows, last extent]
+// when all extents before the last are taken together (a vector's rows are its elements). Fused projections
+// hold several parts (q, k and v, say), experts some for each of them.
 struct CheckpointPart {
   std::string name;
   std::int64_t row = 0, rows = 0;
+  PublishedLayout layout = {};  // empty: the rows as they are
 };
 
 struct Parameter {
   std::string name;  // "layers.3.attention.qkv"
-  Shape shape;       // [out, in] or [n]
+  Shape shape;       // [out, in], [n], or [experts, out, in]
   Initializer initializer;
   std::vector<CheckpointPart> parts;
   bool trainable = true;
+  bool decay = true;  // false: no weight decay although it is no vector (the biases of experts)
+  // Always fp32, in checkpoints and for operators too: `value` is the master.
+  bool full_precision = false;
 
   Tensor master;    // fp32
   Tensor value;     // what operators read: the bf16 working copy, or the master itself
   Tensor gradient;  // fp32; absent when nothing is trained
 
-  int index = 0;                                     // position among all parameters
-  std::int64_t offset = 0;                           // in elements, within its unit
-  bool decayed() const { return shape.rank() > 1; }  // Megatron: no weight decay on norms and biases
+  int index = 0;                                              // position among all parameters
+  std::int64_t offset = 0;                                    // in elements, within its unit
+  bool decayed() const { return decay && shape.rank() > 1; }  // Megatron: not on norms and biases
+  std::int64_t row_elements() const { return shape.rank() > 1 ? shape[shape.rank() - 1] : 1; }
 
   // Which chunk of the model uses it, once per use, in forward order: fixes the order in which gradients are
   // summed (see WeightGradientQueue).
@@ -61,7 +76,8 @@ struct ParameterUnit {
   std::string name;
   std::vector<Parameter*> parameters;
   std::int64_t elements = 0;          // of the flat buffers, padding included
-  std::int64_t decayed_elements = 0;  // the decayed run [0, decayed_elements); the rest is not decayed
+  std::int64_t decayed_elements = 0;  // the decayed run [0, decayed_elements)
+  std::int64_t trained_elements = 0;  // the run [decayed_elements, trained_elements) is trained, not decayed
   Tensor master, working, gradient, exp_avg, exp_avg_sq;  // [elements]; absent when not needed
 };
 

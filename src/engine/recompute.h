@@ -14,7 +14,9 @@ enum class OperatorClass : std::uint8_t {
   kAttention,
   kActivation,
   kAdd,
-  kLoss
+  kLoss,
+  kRouting,  // of a mixture of experts: scores and choices
+  kExperts,  // of a mixture of experts: rows to experts, their products, and back
 };
 
 struct RecomputePolicy {

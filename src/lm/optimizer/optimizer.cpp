@@ -55,7 +55,7 @@ void Optimizer::update(std::int64_t step, double learning_rate, double weight_de
                                  .bias2 = static_cast<float>(1 - std::pow(settings_.beta2, t))});
     };
     run(0, unit.decayed_elements, weight_decay);
-    run(unit.decayed_elements, unit.elements, settings_.decay_all_parameters ? weight_decay : 0);
+    run(unit.decayed_elements, unit.trained_elements, settings_.decay_all_parameters ? weight_decay : 0);
   }
 }
 

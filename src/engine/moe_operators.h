@@ -1,0 +1,59 @@
+// The training operators of a mixture of experts. T tokens choose top_k of E experts each: T · top_k rows,
+// sorted by expert. How many rows each expert has is known on the device alone, so the shapes on the tape,
+// and memory, are the same for every routing.
+//
+//   Routing r = route(router_logits(x, gate, {}), rule);
+//   y = combine(grouped_linear(swiglu(grouped_linear(permute(x, r), gate_up, r)), down, r), r);
+#pragma once
+
+#include "engine/operators.h"
+#include "turbo/router/router.h"
+
+namespace primus::engine {
+
+// Scores before anything else is done to them, in fp32 from the fp32 master weight: [T, hidden] · [E,
+// hidden]ᵀ
+// -> [T, E] fp32. `jitter` multiplies every element of x by a random number in [1 - jitter, 1 + jitter].
+Value router_logits(const Value& x, Parameter& weight, double jitter = 0,
+                    const turbo::RouterRandom& random = {});
+
+struct RoutingRule {
+  turbo::RouterRule router;
+  turbo::RouterRandom random = {};  // for RouterRule::forced
+  std::int64_t capacity = 0;        // rows that an expert takes at most; 0: as many as there are
+  bool drop_lightest = true;        // beyond the capacity: those of the smallest weights; false: the last
+  // Losses on the logits, which enter their gradient: load balance over `segments` equal runs of tokens, and
+  // z (turbo::RouterLosses).
+  float balance_scale = 0, z_scale = 0;
+  std::int64_t segments = 1;
+};
+
+// Which expert each token chose, what each choice weighs, and where its row is.
+struct Routing {
+  Value weights;  // [T, top_k] fp32, differentiable
+  Value experts;  // [T, top_k] int32
+  Value plan;     // turbo::RoutingPlan
+  std::int64_t expert_count = 0;
+};
+
+// `choice_bias`, [E] fp32 or absent, is added to the scores for choosing only.
+Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias = {});
+
+// Adds this routing to counters in persistent memory: `load` [E + 1] int32 (turbo::ExpertLoad) and `losses`
+// [2] fp32 (turbo::RouterLosses). Runs exactly once, however often the routing is recomputed.
+void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
+             const Tensor& losses);
+
+// One row for each choice of each token: [T, hidden] -> [T · top_k, hidden]. `weighted` multiplies rows by
+// their weights (Llama 4).
+Value permute(const Value& x, const Routing& routing, bool weighted = false);
+// Back again: the sum of each token's rows, times their weights if `weighted`, and of `addend` if there is
+// one.
+Value combine(const Value& rows, const Routing& routing, bool weighted = true, const Value& addend = {});
+
+// Each row times the matrix of its expert: [rows, in] · [E, out, in]ᵀ -> [rows, out].
+Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routing);
+// Each row plus the bias of its expert, [E, n]. Pass rows by std::move to let it happen in place.
+Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);
+
+}  // namespace primus::engine

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "lm/model/published_layout.h"
 #include "tensor/bfloat16.h"
 
 namespace primus {
@@ -54,16 +55,6 @@ void to_float(const TensorView& tensor, std::vector<float>& out) {
   }
 }
 
-std::vector<std::int64_t> part_shape(const Parameter& p, const CheckpointPart& part) {
-  std::vector<std::int64_t> shape{part.rows};
-  for (int i = 1; i < p.shape.rank(); ++i) shape.push_back(p.shape[i]);
-  return shape;
-}
-
-Tensor part_of(const Tensor& whole, const CheckpointPart& part) {
-  return whole.slice(part.row, part.row + part.rows);
-}
-
 // Where a parameter's elements lie within its unit's flat moment buffers.
 Tensor moment(const Tensor& flat, const Parameter& p) {
   return flat.slice(p.offset, p.offset + p.shape.elements()).reshaped(p.shape);
@@ -83,15 +74,26 @@ TensorSource source(std::string name, const Tensor& tensor, const Parameter& p, 
   TensorSource s;
   s.name = std::move(name);
   s.dtype = tensor.dtype;
-  s.shape = part_shape(p, part);
+  s.shape = published_shape(p, part);
   s.fill = [tensor, &reader](std::uint64_t offset, std::span<std::byte> out) {
     reader.read(tensor, offset, out);
   };
+  if (!part.layout.dims.empty()) {
+    s.fill = published_order(part.layout, static_cast<std::size_t>(size_of(tensor.dtype)), std::move(s.fill));
+  }
   return s;
 }
 
-void upload(engine::Rank& rank, const Tensor& to, const void* host) {
-  rank.compute().copy_to_device(to.data, host, to.bytes());
+// `host` holds the part's elements in published order and in the type of `to`.
+void upload(engine::Rank& rank, const Tensor& to, const CheckpointPart& part,
+            std::span<const std::byte> host) {
+  std::vector<std::byte> reordered;
+  if (!part.layout.dims.empty()) {
+    reordered.resize(host.size());
+    to_memory_order(part.layout, static_cast<std::size_t>(size_of(to.dtype)), host, reordered);
+    host = reordered;
+  }
+  rank.compute().copy_to_device(to.data, host.data(), to.bytes());
   rank.compute().synchronize();  // the host buffer is used again
 }
 
@@ -101,9 +103,9 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
   std::vector<float> staging;
   std::set<std::string, std::less<>> used;
   for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
-    const TensorView tensor = folder.at(part.name, part_shape(p, part));
+    const TensorView tensor = folder.at(part.name, published_shape(p, part));
     to_float(tensor, staging);
-    if (!rank.measuring()) upload(rank, part_of(p.master, part), staging.data());
+    if (!rank.measuring()) upload(rank, part_of(p.master, p, part), part, std::as_bytes(std::span(staging)));
     used.insert(part.name);
   });
   for (std::size_t i = 0; i < folder.size(); ++i) {
@@ -128,7 +130,7 @@ void DeviceReader::read(const Tensor& from, std::uint64_t offset, std::span<std:
 std::vector<TensorSource> model_sources(const ParameterStore& store, DeviceReader& reader) {
   std::vector<TensorSource> sources;
   for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
-    sources.push_back(source(part.name, part_of(p.value, part), p, part, reader));
+    sources.push_back(source(part.name, part_of(p.value, p, part), p, part, reader));
   });
   return sources;
 }
@@ -139,9 +141,10 @@ std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceR
       store, [&](const engine::ParameterUnit& unit, const Parameter& p, const CheckpointPart& part) {
         auto add = [&](const char* state, const Tensor& tensor) {
           sources.push_back(
-              source(optimizer_tensor_name(state, part.name), part_of(tensor, part), p, part, reader));
+              source(optimizer_tensor_name(state, part.name), part_of(tensor, p, part), p, part, reader));
         };
-        if (!unit.working.absent()) add("fp32_param", p.master);
+        if (!unit.working.absent() && !p.full_precision) add("fp32_param", p.master);
+        if (!p.trainable) return;
         add("exp_avg", moment(unit.exp_avg, p));
         add("exp_avg_sq", moment(unit.exp_avg_sq, p));
       });
@@ -151,40 +154,39 @@ std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceR
 void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
                      bool optimizer) {
   std::vector<std::byte> staging;
-  auto load = [&](TensorPart where, const std::string& name, const Tensor& to,
-                  const std::vector<std::int64_t>& shape) {
+  auto load = [&](TensorPart where, const std::string& name, const Tensor& to, const Parameter& p,
+                  const CheckpointPart& part) {
     staging.resize(static_cast<std::size_t>(to.bytes()));
-    checkpoint.read(where, name, to.dtype, shape, staging);
-    upload(rank, to, staging.data());
+    checkpoint.read(where, name, to.dtype, published_shape(p, part), staging);
+    upload(rank, to, part, staging);
   };
   std::vector<float> widened;
   std::set<std::string, std::less<>> used;
-  for_each_part(
-      store, [&](const engine::ParameterUnit& unit, const Parameter& p, const CheckpointPart& part) {
-        used.insert(part.name);
-        const std::vector<std::int64_t> shape = part_shape(p, part);
-        const Tensor master = part_of(p.master, part);
-        const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
-        const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();
-        if (optimizer && has_master) {
-          load(TensorPart::kOptimizer, master_name, master, shape);
-        } else {
-          const std::optional<TensorView> tensor = checkpoint.find(TensorPart::kModel, part.name);
-          if (tensor && tensor->dtype != DType::kF32) {
-            staging.resize(tensor->data.size());
-            checkpoint.read(TensorPart::kModel, part.name, tensor->dtype, shape, staging);
-            to_float({.name = part.name, .dtype = tensor->dtype, .shape = shape, .data = staging}, widened);
-            upload(rank, master, widened.data());
-          } else {
-            load(TensorPart::kModel, part.name, master, shape);
-          }
-        }
-        if (!optimizer || unit.exp_avg.absent()) return;
-        load(TensorPart::kOptimizer, optimizer_tensor_name("exp_avg", part.name),
-             part_of(moment(unit.exp_avg, p), part), shape);
-        load(TensorPart::kOptimizer, optimizer_tensor_name("exp_avg_sq", part.name),
-             part_of(moment(unit.exp_avg_sq, p), part), shape);
-      });
+  for_each_part(store, [&](const engine::ParameterUnit& unit, const Parameter& p,
+                           const CheckpointPart& part) {
+    const Tensor master = part_of(p.master, p, part);
+    const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
+    const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();
+    if (optimizer && has_master) {
+      load(TensorPart::kOptimizer, master_name, master, p, part);
+    } else {
+      const std::optional<TensorView> tensor = checkpoint.find(TensorPart::kModel, part.name);
+      if (tensor && tensor->dtype != DType::kF32) {
+        const std::vector<std::int64_t> shape = published_shape(p, part);
+        staging.resize(tensor->data.size());
+        checkpoint.read(TensorPart::kModel, part.name, tensor->dtype, shape, staging);
+        to_float({.name = part.name, .dtype = tensor->dtype, .shape = shape, .data = staging}, widened);
+        upload(rank, master, part, std::as_bytes(std::span(widened)));
+      } else {
+        load(TensorPart::kModel, part.name, master, p, part);
+      }
+    }
+    if (!optimizer || unit.exp_avg.absent() || !p.trainable) return;
+    for (const auto& [state, flat] : {std::pair{"exp_avg", unit.exp_avg}, {"exp_avg_sq", unit.exp_avg_sq}}) {
+      load(TensorPart::kOptimizer, optimizer_tensor_name(state, part.name), part_of(moment(flat, p), p, part),
+           p, part);
+    }
+  });
   for (const TensorRecord& record : checkpoint.manifest().tensors) {
     if (record.part != TensorPart::kModel || used.contains(record.name)) continue;
     throw invalid("tensor '" + record.name + "' of the checkpoint is not part of this model",

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "lm/model/published_layout.h"
 #include "lm/model/weights.h"
 #include "lm/train/session.h"
 #include "tensor/bfloat16.h"
@@ -165,13 +166,14 @@ class Verification {
     report_.loss = result.loss;
     double error_sum = 0, norm_sum = 0;
     for (const engine::Parameter& p : session_.store().parameters()) {
+      if (!p.trainable) continue;
       for (const engine::CheckpointPart& part : p.parts) {
-        const Tensor gradient = p.gradient.slice(part.row, part.row + part.rows);
+        const Tensor gradient = part_of(p.gradient, p, part);
         const std::vector<float> expected = reference_values(require(reference, part.name.c_str()));
         if (static_cast<std::int64_t>(expected.size()) != gradient.elements()) {
           throw invalid("gradient '" + part.name + "' has another size than the weight").at(reference.name());
         }
-        report_.gradients.push_back(compare(part.name, download(session_.rank(), gradient), expected));
+        report_.gradients.push_back(compare(part.name, published(gradient, part), expected));
         const TensorComparison& c = report_.gradients.back();
         const double limit = report_.single_factor * report_.tolerance;
         if (beyond(c.normalised, limit)) {
@@ -210,6 +212,14 @@ class Verification {
   void loss_only() { report_.loss = forward_backward().loss; }
 
  private:
+  std::vector<float> published(const Tensor& gradient, const engine::CheckpointPart& part) {
+    std::vector<float> values = download(session_.rank(), gradient);
+    if (part.layout.dims.empty()) return values;
+    std::vector<float> reordered(values.size());
+    to_published_order(part.layout, sizeof(float), std::as_bytes(std::span(values)),
+                       std::as_writable_bytes(std::span(reordered)));
+    return reordered;
+  }
   StepResult forward_backward() {
     TrainingStep& step = session_.step();
     step.begin();

@@ -98,7 +98,9 @@ std::int64_t checkpoint_bytes(std::int64_t parameters, DType compute, bool optim
   return parameters * (size_of(compute) + (optimizer ? 8 + (compute == DType::kF32 ? 0 : 4) : 0));
 }
 
-HostBatch host_batch(const data::Batch& batch) { return {batch.tokens, batch.labels, batch.loss_mask}; }
+HostBatch host_batch(const data::Batch& batch) {
+  return {batch.tokens, batch.labels, batch.loss_mask, batch.document_starts, batch.position_ids};
+}
 
 }  // namespace
 
@@ -157,6 +159,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
           .step = {.micro_batch = c.micro_batch_size,
                    .sequence = c.seq_length,
                    .microbatches = c.num_microbatches(),
+                   .packed_documents = c.reset_attention_mask,
                    .recompute = recompute_policy_of(e, model.layers),
                    .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline},
           .adam = AdamSettings::from(c),
@@ -220,6 +223,7 @@ struct Trainer::Run {
   // Empty: `stop` came first.
   std::optional<double> evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample,
                                  const std::atomic<bool>& stop);
+  data::BatchLoaderOptions loader_options(std::int64_t first_sample) const;
   const data::Batch& next_batch();
   std::optional<std::string> newest_checkpoint() const;
   void save();
@@ -322,11 +326,8 @@ void Trainer::Run::prepare() {
       .avg_skip_iterations = static_cast<int>(c.log_avg_skip_iterations),
       .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
   if (iteration >= c.train_iters) return;
-  loader = std::make_unique<data::BatchLoader>(
-      *datasets.train,
-      data::BatchLoaderOptions{.micro_batch_size = c.micro_batch_size,
-                               .consumed_samples = iteration * c.global_batch_size,
-                               .prefetch = static_cast<int>(settings.step.microbatches) + 1});
+  loader =
+      std::make_unique<data::BatchLoader>(*datasets.train, loader_options(iteration * c.global_batch_size));
 }
 
 TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
@@ -502,6 +503,16 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   return true;
 }
 
+data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample) const {
+  constexpr std::int64_t kMostAhead = 64;  // microbatches read ahead
+  return {.micro_batch_size = c.micro_batch_size,
+          .consumed_samples = first_sample,
+          .prefetch = static_cast<int>(std::min(settings.step.microbatches + 1, kMostAhead)),
+          .reset_position_ids = c.reset_position_ids,
+          .reset_attention_mask = c.reset_attention_mask,
+          .eod = tokenizer->special_ids().eod};
+}
+
 const data::Batch& Trainer::Run::next_batch() {
   try {
     return loader->next();
@@ -522,8 +533,7 @@ const data::Batch& Trainer::Run::next_batch() {
 std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const char* name,
                                              std::int64_t first_sample, const std::atomic<bool>& stop) {
   const double began = now();
-  data::BatchLoader batches(dataset,
-                            {.micro_batch_size = c.micro_batch_size, .consumed_samples = first_sample});
+  data::BatchLoader batches(dataset, loader_options(first_sample));
   TrainingStep& step = session->step();
   step.begin_evaluation();
   const std::int64_t count = c.eval_iters * settings.step.microbatches;

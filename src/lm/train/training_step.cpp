@@ -41,6 +41,7 @@ ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_
                  .positions = tape.input(DType::kI32, shape, false),
                  .labels = tape.input(DType::kI32, shape, false),
                  .weights = tape.input(DType::kF32, shape, false)};
+  if (settings_.packed_documents) in.first_key = tape.input(DType::kI32, shape, false);
   if (rank_.measuring()) return in;
 
   Staging& host = staging_[slot];
@@ -57,10 +58,26 @@ ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_
     rank_.compute().copy_to_device(tensor.data, from, tensor.bytes());
   };
   copy(in.tokens, host.tokens.data());
-  copy(in.positions, positions_.data());
+  host.positions.assign(batch.positions.begin(), batch.positions.end());
+  copy(in.positions, host.positions.empty() ? positions_.data() : host.positions.data());
+  if (settings_.packed_documents) {
+    host.document_starts.assign(batch.document_starts.begin(), batch.document_starts.end());
+    host.first_keys = first_keys(host.document_starts);
+    copy(in.first_key, host.first_keys.data());
+  }
   copy(in.labels, host.labels.data());
   copy(in.weights, host.weights.data());
   return in;
+}
+
+// The first position of its own sequence that each token may see: that of its document's first token.
+std::vector<std::int32_t> TrainingStep::first_keys(std::span<const std::int32_t> document_starts) const {
+  std::vector<std::int32_t> keys(positions_.size());
+  for (std::size_t d = 0; d + 1 < document_starts.size(); ++d) {
+    const auto begin = keys.begin() + document_starts[d], end = keys.begin() + document_starts[d + 1];
+    std::fill(begin, end, document_starts[d] % static_cast<std::int32_t>(settings_.sequence));
+  }
+  return keys;
 }
 
 double TrainingStep::read_scalar(const Tensor& scalar) {
@@ -149,10 +166,10 @@ std::string TrainingStep::find_non_finite() {
   });
   begin_evaluation();
   for (std::size_t slot = 0; slot < staging_.size() && first.empty(); ++slot) {
-    // Copies: evaluating overwrites a staging slot. Every token counts, whatever its mask.
-    const std::vector<std::int32_t> tokens = staging_[slot].tokens, labels = staging_[slot].labels;
-    const std::vector<float> mask(tokens.size(), 1.0F);
-    evaluate({tokens, labels, mask});
+    // A copy: evaluating overwrites a staging slot. Every token counts, whatever its mask.
+    const Staging copy = staging_[slot];
+    const std::vector<float> mask(copy.tokens.size(), 1.0F);
+    evaluate(copy.batch(mask));
   }
   tape_.set_observer({});
   return first;

@@ -23,6 +23,7 @@ struct StepSettings {
   std::int64_t micro_batch = 1;   // sequences per microbatch
   std::int64_t sequence = 1;      // tokens per sequence
   std::int64_t microbatches = 1;  // per step
+  bool packed_documents = false;  // batches name their documents (HostBatch::document_starts)
   engine::RecomputePolicy recompute = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
 };
@@ -31,6 +32,11 @@ struct StepSettings {
 struct HostBatch {
   std::span<const std::int32_t> tokens, labels;
   std::span<const float> loss_mask;
+  // With StepSettings::packed_documents: where each document begins in the micro_batch * sequence tokens, 0
+  // first and their number last; a sequence begins a document. Tokens attend within their document.
+  std::span<const std::int32_t> document_starts = {};
+  std::span<const std::int32_t> positions =
+      {};  // [micro_batch, sequence]; empty: 0 to sequence - 1 in each sequence
 };
 
 struct StepResult {
@@ -68,6 +74,7 @@ class TrainingStep {
 
  private:
   ModelInputs upload(engine::Tape& tape, const HostBatch& batch, std::int64_t slot, double weight);
+  std::vector<std::int32_t> first_keys(std::span<const std::int32_t> document_starts) const;
   double read_scalar(const Tensor& scalar);
 
   engine::Rank& rank_;
@@ -83,8 +90,11 @@ class TrainingStep {
 
   // Host side of a microbatch's inputs: one slot per microbatch, since a device reads them later.
   struct Staging {
-    std::vector<std::int32_t> tokens, labels;
+    std::vector<std::int32_t> tokens, labels, positions, first_keys, document_starts;
     std::vector<float> weights;
+    HostBatch batch(std::span<const float> mask) const {
+      return {tokens, labels, mask, document_starts, positions};
+    }
   };
   std::vector<Staging> staging_;
   std::vector<std::int32_t> positions_;

@@ -62,6 +62,39 @@ TEST_P(Invariants, DeferringWeightGradientsChangesNothing) {
   EXPECT_EQ(train(turbo::make_cpu_device(2), settings_), reference_);
 }
 
+TEST_P(Invariants, PackedDocumentsKeepThem) {
+  settings_.step.packed_documents = true;
+  const TrainedState packed = train(turbo::make_cpu_device(2), settings_);
+  EXPECT_NE(packed, reference_);
+  EXPECT_EQ(train(guard_device(), settings_), packed);
+  settings_.step.recompute = {.full_layers = 4, .layers_per_group = 2};
+  settings_.step.weight_gradients = Policy::kDeferred;
+  EXPECT_EQ(train(turbo::make_cpu_device(1), settings_), packed);
+}
+
+// Two documents in one sequence are what two sequences are.
+TEST(PackedDocuments, DoNotSeeEachOther) {
+  const auto step_of = [](std::int64_t batch, std::int64_t sequence, bool packed) {
+    SessionSettings settings = tiny_settings();
+    settings.step = {
+        .micro_batch = batch, .sequence = sequence, .microbatches = 1, .packed_documents = packed};
+    engine::Rank rank(turbo::make_cpu_device(2));
+    const auto session = open_session(rank, settings, builtin_families());
+    session->store().initialize(rank.context(), 7);
+    TestBatch tokens(32, settings.model.vocab, 3);
+    if (packed) tokens.pack({0, 16});
+    session->step().begin();
+    session->step().microbatch(0, tokens.host());
+    session->step().finish_gradients();
+    return session->step().result();
+  };
+  const StepResult packed = step_of(1, 32, true), apart = step_of(2, 16, false),
+                   joined = step_of(1, 32, false);
+  EXPECT_NEAR(packed.loss, apart.loss, 1e-6 * apart.loss);
+  EXPECT_NEAR(packed.gradient_norm, apart.gradient_norm, 1e-5 * apart.gradient_norm);
+  EXPECT_GT(std::abs(joined.loss - apart.loss), 1e-4 * apart.loss);
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, Invariants, testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& type) { return std::string(name_of(type.param)); });
 

@@ -37,7 +37,7 @@ inline SessionSettings tiny_settings(DType compute = DType::kF32) {
 }
 
 struct TestBatch {
-  std::vector<std::int32_t> tokens, labels;
+  std::vector<std::int32_t> tokens, labels, document_starts, positions;
   std::vector<float> mask;
 
   TestBatch(std::int64_t count, std::int64_t vocab, std::uint64_t seed) : mask(count, 1.0F) {
@@ -50,7 +50,16 @@ struct TestBatch {
     }
     mask[1] = 0;  // a masked token in every batch
   }
-  HostBatch host() const { return {tokens, labels, mask}; }
+  // Cuts the tokens into documents, which begin at `starts` and count their positions from 0.
+  void pack(const std::vector<std::int32_t>& starts) {
+    document_starts = starts;
+    document_starts.push_back(static_cast<std::int32_t>(tokens.size()));
+    for (std::size_t d = 0; d + 1 < document_starts.size(); ++d) {
+      for (std::int32_t t = document_starts[d]; t < document_starts[d + 1]; ++t)
+        positions.push_back(t - document_starts[d]);
+    }
+  }
+  HostBatch host() const { return {tokens, labels, mask, document_starts, positions}; }
 };
 
 inline std::unique_ptr<Device> guard_device() {
@@ -82,8 +91,9 @@ inline TrainedState train(std::unique_ptr<Device> device, const SessionSettings&
   for (int s = 0; s < steps; ++s) {
     step.begin();
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
-      const TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab,
-                            static_cast<std::uint64_t>(s * 100 + i));
+      TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab,
+                      static_cast<std::uint64_t>(s * 100 + i));
+      if (settings.step.packed_documents) batch.pack({0, 5, 6, 16, 27});
       step.microbatch(i, batch.host());
     }
     step.finish_gradients();

@@ -164,6 +164,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
   std::set<std::string, std::less<>> used;
   for_each_part(store, [&](const engine::ParameterUnit& unit, const Parameter& p,
                            const CheckpointPart& part) {
+    used.insert(part.name);
     const Tensor master = part_of(p.master, p, part);
     const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
     const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();

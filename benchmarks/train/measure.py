@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Measures CPU training of the 124M Llama and prints the table of docs/performance.md.
 
-    benchmarks/train/measure.py [--steps N] [--peer PYTHON] [--skip-run]
+    benchmarks/train/measure.py [--steps N] [--peer PYTHON] [--skip-run] [--quickstart TEXT]
 
 For fp32 and bf16: tokens/s and the share of the GEMM peak measured in the same process; cost per token at half and double the
 micro-batch; with --peer (a Python that has torch), PyTorch's step of the same model right after ours, and the ratio. Then one real
-run: time to the first step, and what a checkpoint costs the steps around it. Nothing else should run meanwhile.
+run: time from process start to the beginning of the first step, and what a checkpoint costs the steps around it; and with
+--quickstart, `primus quickstart` on a text (./quickstart.sh leaves one in build/quickstart/kjv.txt): its time and its memory. Nothing
+else should run meanwhile.
 """
 import argparse, datetime, json, os, pathlib, re, statistics, subprocess, sys, tempfile, time
 
@@ -58,11 +60,24 @@ def real_run():
     return first - steps[0] / 1000, stall
 
 
+def quickstart(text):
+    """Seconds and peak memory (bytes) of the whole command."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.time()
+        process = subprocess.Popen([PRIMUS, "quickstart", "--text", text, "--workspace", folder], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+        _, status, usage = os.wait4(process.pid, 0)
+        if status != 0:
+            sys.exit("primus quickstart failed")
+        return time.time() - began, 1024 * usage.ru_maxrss
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=5)
     options.add_argument("--peer")
     options.add_argument("--skip-run", action="store_true")
+    options.add_argument("--quickstart", metavar="TEXT")
     options = options.parse_args()
     model = next(l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name"))
     print(f"{datetime.date.today()}, {model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
@@ -78,12 +93,17 @@ def main():
                   f"of micro-batch 4")
         if options.peer:
             theirs = peer(options.peer, dtype)
-            print(f"    PyTorch ({theirs['variant']}): {theirs['tokens_per_s']:.0f} tokens/s; "
-                  f"Primus is {ours['tokens_per_second'] / theirs['tokens_per_s']:.2f} x as fast")
+            for other in theirs["variants"]:
+                print(f"    PyTorch ({other['variant']}): " + (other["error"] if "error" in other else
+                      f"{other['tokens_per_s']:.0f} tokens/s; Primus is "
+                      f"{ours['tokens_per_second'] / other['tokens_per_s']:.2f} x as fast"))
     if not options.skip_run:
         first, stall = real_run()
         print(f"real run, fp32: {first:.2f} s from process start to the beginning of step 1; a checkpoint costs "
               f"{100 * stall:.1f} % of one step")
+    if options.quickstart:
+        seconds, memory = quickstart(options.quickstart)
+        print(f"primus quickstart: {seconds:.0f} s, {memory / 1e9:.2f} GB at most")
 
 
 if __name__ == "__main__":

@@ -53,6 +53,32 @@ std::string yaml_inline(const Value& value) {
   }
 }
 
+nlohmann::ordered_json json_of(const Value& value) {
+  switch (value.kind) {
+    case Value::Kind::kNull:
+      return nullptr;
+    case Value::Kind::kBool:
+      return value.boolean;
+    case Value::Kind::kInt:
+      return value.integer;
+    case Value::Kind::kFloat:
+      return value.real;
+    case Value::Kind::kString:
+      return value.text;
+    case Value::Kind::kList: {
+      auto list = nlohmann::ordered_json::array();
+      for (const Value& item : value.items) list.push_back(json_of(item));
+      return list;
+    }
+    case Value::Kind::kMap: {
+      auto map = nlohmann::ordered_json::object();
+      for (const Member& member : value.members) map[member.key] = json_of(member.value);
+      return map;
+    }
+  }
+  return nullptr;
+}
+
 // Variables whose values do not belong into files or on screens.
 bool is_secret(std::string_view name) {
   for (std::string_view mark :
@@ -133,6 +159,28 @@ std::string show(const Experiment& experiment, bool origins) {
     line(key.name, yaml_inline(value), experiment.provenance_of(key.name).describe());
   });
   return text;
+}
+
+std::string to_json(const Experiment& experiment, bool origins) {
+  nlohmann::ordered_json json{{"work_group", experiment.work_group},
+                              {"user_name", experiment.user_name},
+                              {"exp_name", experiment.exp_name},
+                              {"workspace", experiment.workspace},
+                              {"output_dir", experiment.output_dir().string()},
+                              {"module", experiment.module_name},
+                              {"framework", experiment.framework},
+                              {"config", experiment.module_preset},
+                              {"model", experiment.model_preset},
+                              {"env", nlohmann::ordered_json::object()},
+                              {"trainer", nlohmann::ordered_json::object()},
+                              {"ignored", experiment.ignored},
+                              {"warnings", experiment.warnings}};
+  for (const auto& [name, value] : experiment.env) json["env"][name] = is_secret(name) ? "<redacted>" : value;
+  for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool) {
+    json["trainer"][std::string(key.name)] = json_of(value);
+    if (origins) json["origins"][std::string(key.name)] = experiment.provenance_of(key.name).describe();
+  });
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace primus::config

@@ -43,7 +43,8 @@ std::vector<std::string_view> names_of(const Keys& keys) {
 // Builds one Experiment. Members are the stages' intermediate results.
 class Loader {
  public:
-  Loader(FileLoader& files, fs::path experiment_dir) : files_(files), dir_(std::move(experiment_dir)) {}
+  Loader(FileLoader& files, ReadVariable read_variable, fs::path experiment_dir)
+      : files_(files), read_variable_(std::move(read_variable)), dir_(std::move(experiment_dir)) {}
 
   Experiment run(Value root, std::span<const std::string> arguments) {
     root_ = std::move(root);
@@ -65,6 +66,7 @@ class Loader {
     problems_.throw_if_any();
     derive_fields();
     if (framework_ == Framework::kNative) {
+      take_threads_of_environment();
       require_keys();
       validate_native(result_, problems_);
     }
@@ -303,10 +305,10 @@ class Loader {
     resolve_warmup();
     for (const Member& member : result_.settings.members) {
       const KeySpec& key = *find_key(member.key);
-      problems_.collect([&] { assign(key, member.value, result_.trainer); });
-      if (framework_ == Framework::kNative && key.has_meaning_for(framework_)) {
-        problems_.collect([&] { require_native_support(key, member.value); });
-      }
+      problems_.collect([&] {
+        assign(key, member.value, result_.trainer);
+        if (framework_ == Framework::kNative) require_native_support(key, member.value);
+      });
       if (!key.has_meaning_for(framework_)) result_.ignored.emplace_back(key.name);
       Origin origin = member.value.origin.source ? member.value.origin : member.origin;
       result_.provenance[member.key] = {layers_[member.key], std::move(origin)};
@@ -339,6 +341,30 @@ class Loader {
     }
   }
 
+  // num_threads that nobody chose: what OpenMP would take.
+  void take_threads_of_environment() {
+    if (result_.trainer.num_threads != 0) return;
+    const std::string name = "OMP_NUM_THREADS";
+    const auto own = result_.env.find(name);
+    const std::optional<std::string> text =
+        own != result_.env.end() ? std::optional(own->second) : read_variable_(name);
+    if (!text || text->empty()) return;
+    Provenance from{Layer::kDerived, Origin{.source = nullptr, .variable = name}};
+    if (own != result_.env.end()) from.origin = result_.provenance_of("env." + name).origin;
+    // A list is one number for each level of nesting.
+    const Value count = plain_scalar(text->substr(0, text->find(',')), {});
+    const KeySpec& key = *find_key("num_threads");
+    const bool fits = count.kind == Value::Kind::kInt && count.integer >= 1 && count.real <= *key.upper;
+    if (!fits) {
+      result_.warnings.push_back(fmt::format("{}: {} is '{}', which is no number of threads, and is not used",
+                                             from.origin.source ? from.origin.location() : "environment",
+                                             name, text->substr(0, 80)));
+      return;
+    }
+    result_.trainer.num_threads = count.integer;
+    result_.provenance.insert_or_assign("num_threads", std::move(from));
+  }
+
   void require_keys() {
     for (const KeySpec& key : all_keys()) {
       if (!key.is_required) continue;
@@ -353,6 +379,7 @@ class Loader {
   }
 
   FileLoader& files_;
+  ReadVariable read_variable_;
   fs::path dir_;
   Value root_;
   Framework framework_ = Framework::kNative;
@@ -361,8 +388,12 @@ class Loader {
   Experiment result_;
 };
 
+ReadVariable reader_of(const LoadOptions& options) {
+  return options.environment ? options.environment : process_variable;
+}
+
 FileLoader make_file_loader(const LoadOptions& options) {
-  ReadVariable read = options.environment ? options.environment : process_variable;
+  ReadVariable read = reader_of(options);
   std::vector<fs::path> dirs = options.preset_dirs ? *options.preset_dirs : default_preset_dirs(read);
   return {std::move(read), std::move(dirs)};
 }
@@ -371,7 +402,10 @@ FileLoader make_file_loader(const LoadOptions& options) {
 
 std::string Provenance::describe() const {
   if (layer == Layer::kDefault) return "default";
-  if (layer == Layer::kDerived) return "derived";
+  if (layer == Layer::kDerived) {
+    if (origin.source) return "derived from " + origin.describe();
+    return origin.variable.empty() ? "derived" : "environment " + origin.variable;
+  }
   return origin.describe();
 }
 
@@ -395,14 +429,14 @@ fs::path Experiment::output_dir() const { return fs::path(workspace) / work_grou
 Experiment load_experiment(const fs::path& file, std::span<const std::string> overrides,
                            const LoadOptions& options) {
   FileLoader files = make_file_loader(options);
-  return Loader(files, file.parent_path()).run(files.load(file), overrides);
+  return Loader(files, reader_of(options), file.parent_path()).run(files.load(file), overrides);
 }
 
 Experiment load_experiment_text(std::string_view text, const std::string& name,
                                 std::span<const std::string> overrides, const LoadOptions& options) {
   FileLoader files = make_file_loader(options);
   const std::shared_ptr<const Source> source = make_source(name, std::string(text));
-  return Loader(files, fs::path(name).parent_path()).run(files.load(source), overrides);
+  return Loader(files, reader_of(options), fs::path(name).parent_path()).run(files.load(source), overrides);
 }
 
 }  // namespace primus::config

@@ -41,7 +41,7 @@ enum class Layer { kDefault, kDerived, kModelPreset, kModulePreset, kOverrides, 
 struct Provenance {
   Layer layer = Layer::kDefault;
   Origin origin;
-  // "default", "derived", or origin.describe().
+  // "default", "derived", "derived from exp.yaml:5:3", "environment NAME", or origin.describe().
   std::string describe() const;
 };
 
@@ -97,6 +97,10 @@ std::string to_yaml(const Experiment& experiment);
 
 // One "key: value" line per resolved key, by group; with `origins`, where each value came from.
 std::string show(const Experiment& experiment, bool origins);
+
+// The same as show() for programs: one JSON object with the experiment's own keys, "trainer", "ignored",
+// "warnings" and, with `origins`, "origins".
+std::string to_json(const Experiment& experiment, bool origins);
 
 // JSON Schema (draft 2020-12) of experiment files, for editors.
 std::string json_schema();

@@ -74,14 +74,14 @@ class Table {
   }
 
   void fill_others() {
-    const auto add_other = [this](KeyType type, std::string_view name) {
+    const auto other_key = [](KeyType type, std::string_view name) {
       KeySpec key;
       key.name = name;
       key.type = type;
-      add(std::move(key));
+      return key;
     };
 #define OTHER_GROUP(id, title) open_group(#id, title);
-#define OTHER(kind, name) add_other(KeyType::kind, #name);
+#define OTHER(kind, name, ...) add(other_key(KeyType::kind, #name) __VA_ARGS__);
 #include "config/other_keys.def"
 #undef OTHER
 #undef OTHER_GROUP
@@ -298,6 +298,11 @@ void assign(const KeySpec& key, const Value& value, TrainerConfig& config) {
 void require_native_support(const KeySpec& key, const Value& value) {
   if (key.native_values.empty() || value.is_null()) return;
   if (value.is_list() && value.items.empty()) return;
+  if (value.is_map()) {
+    const Value* enabled = value.find("enabled");
+    if (value.members.empty() || (enabled && enabled->kind == Value::Kind::kBool && !enabled->boolean))
+      return;
+  }
   for (std::string_view text : key.native_values) {
     const Value allowed = plain_scalar(text, {});
     if (key.type == KeyType::kBool && to_bool(key, value) == allowed.boolean) return;
@@ -308,9 +313,12 @@ void require_native_support(const KeySpec& key, const Value& value) {
       return;
     }
   }
-  Error error = unsupported(fmt::format("{} is {}, and the native engine can only do {} so far", key.name,
-                                        value.show(), fmt::join(key.native_values, ", ")),
-                            "leave the key out, or choose another framework");
+  const bool none = key.native_values.front() == "null";
+  Error error = unsupported(
+      none ? fmt::format("{} is {}, and the native engine does not have it so far", key.name, value.show())
+           : fmt::format("{} is {}, and the native engine can only do {} so far", key.name, value.show(),
+                         fmt::join(key.native_values, ", ")),
+      "leave the key out, or choose another framework");
   throw error.at(value.origin.location(), value.origin.snippet(value.width()));
 }
 

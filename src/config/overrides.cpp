@@ -108,14 +108,20 @@ class ArgumentReader {
   size_t next_ = 0;
 };
 
-// Puts `setting` into `root` under path[first..].
+// Puts `setting` into `root` under `path`, which ends as the setting's own path does.
 void place(Value& root, const Setting& setting, std::span<const std::string> path) {
   Value nested = setting.value;
+  size_t left = setting.path.size();  // of the parts as they were written
   for (size_t i = path.size(); i-- > 0;) {
+    if (left > 0) --left;
+    Origin origin = setting.key_origin;
+    for (size_t before = 0; before < left; ++before) {
+      origin.column += static_cast<int>(setting.path[before].size()) + 1;
+    }
     Value map;
     map.kind = Value::Kind::kMap;
     map.origin = setting.key_origin;
-    map.set(path[i], setting.key_origin, std::move(nested));
+    map.set(path[i], std::move(origin), std::move(nested));
     nested = std::move(map);
   }
   merge(root, nested);

@@ -72,7 +72,11 @@ Json key_schema(const KeySpec& key) {
   if (!key.help.empty())
     schema["description"] = std::string(key.help);
   else
-    schema["description"] = fmt::format("{}; no meaning for the native engine", key.group_title);
+    schema["description"] =
+        fmt::format("{}; {}", key.group_title,
+                    key.native_values.empty()
+                        ? "no meaning for the native engine"
+                        : fmt::format("the native engine takes only {}", fmt::join(key.native_values, ", ")));
   if (!std::holds_alternative<std::monostate>(key.field) && !key.is_required && key.derived_from.empty()) {
     const Value value = current_value(key, TrainerConfig{});
     if (value.kind == Value::Kind::kString) schema["default"] = value.text;
@@ -115,9 +119,8 @@ Json module_schema() {
       for (std::string_view name : kFrameworks) frameworks.push_back(std::string(name));
       value = {{"anyOf", Json::array({{{"enum", frameworks}}, {{"$ref", "#/$defs/unset"}}})}};
     }
-    if (key.name == "overrides") {
-      value = {{"anyOf", Json::array({{{"$ref", "#/$defs/trainer"}}, {{"type", "null"}}})}};
-    }
+    // Not an anyOf with null: what is wrong inside would be reported of the map as a whole.
+    if (key.name == "overrides") value = {{"$ref", "#/$defs/trainer"}};
     properties[std::string(key.name)] = described(key, value);
   }
   return schema;
@@ -161,11 +164,15 @@ std::string frameworks_text(const KeySpec& key) {
   return text;
 }
 
+// "only `false`", or nothing.
+std::string only_text(const KeySpec& key) {
+  if (key.native_values.empty()) return {};
+  return "only " + code(fmt::format("{}", fmt::join(key.native_values, ", ")));
+}
+
 std::string meaning_text(const KeySpec& key) {
   std::string text = cell(key.help);
-  if (!key.native_values.empty()) {
-    text += fmt::format(". Native: only {}", code(fmt::format("{}", fmt::join(key.native_values, ", "))));
-  }
+  if (!key.native_values.empty()) text += ". Native: " + only_text(key);
   for (std::string_view alias : key.aliases) text += fmt::format(". Also {}", code(alias));
   return text;
 }
@@ -182,7 +189,7 @@ std::string experiment_table(const Keys& keys) {
 }  // namespace
 
 std::string json_schema() {
-  Json trainer = {{"type", "object"}, {"additionalProperties", false}};
+  Json trainer = {{"type", Json::array({"object", "null"})}, {"additionalProperties", false}};
   Json& keys = trainer["properties"];
   for (const KeySpec& key : all_keys()) {
     keys[std::string(key.name)] = key_schema(key);
@@ -252,7 +259,9 @@ std::string markdown_reference() {
       "\n## Keys without a meaning for the native engine\n\n"
       "Known from Primus's Megatron presets and experiments. The native engine lists those that are set once "
       "as "
-      "ignored;\nthe Megatron back end passes them on.";
+      "ignored;\nthe Megatron back end passes them on. Where it says \"only\", other values would make "
+      "another "
+      "model, training or\ndata, and the native engine refuses them by name.";
   size_t column = 0;
   for (const KeySpec& key : all_keys()) {
     if (!std::holds_alternative<std::monostate>(key.field)) continue;
@@ -261,7 +270,8 @@ std::string markdown_reference() {
       text += fmt::format("\n\n### {} (not native)\n\n", key.group_title);
       column = 0;
     }
-    const std::string item = fmt::format("{} ({})", code(key.name), describe_type(key));
+    const std::string only = key.native_values.empty() ? "" : ", " + only_text(key);
+    const std::string item = fmt::format("{} ({}{})", code(key.name), describe_type(key), only);
     if (column > 0) {
       const bool wrap = column + item.size() + 3 > kLineWidth;
       text += wrap ? ",\n" : ", ";

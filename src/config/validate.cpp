@@ -69,6 +69,18 @@ class Validator {
               tokens),
           "train for fewer steps");
     }
+    const double evaluations =
+        std::floor(static_cast<double>(config_.train_iters) / static_cast<double>(config_.eval_interval)) + 1;
+    const double evaluated = evaluations * static_cast<double>(config_.eval_iters) *
+                             static_cast<double>(global) * static_cast<double>(config_.seq_length);
+    if (evaluated > kMostTokens) {
+      refuse(
+          {"eval_iters", "eval_interval", "train_iters", "global_batch_size", "seq_length"},
+          fmt::format("evaluations * eval_iters * global_batch_size * seq_length is {:.3g} tokens, and more "
+                      "than 9e15 cannot be counted",
+                      evaluated),
+          "evaluate on fewer batches (eval_iters), or more rarely (eval_interval)");
+    }
     if (is_set("max_position_embeddings") && config_.seq_length > config_.max_position_embeddings) {
       warn(last_set({"seq_length", "max_position_embeddings"}),
            fmt::format(
@@ -227,6 +239,11 @@ class Validator {
     if (config_.mock_data) {
       if (!config_.data_path.empty() || separate) {
         warn("mock_data", "mock_data is true, so the data paths are not read");
+        TrainerConfig& trainer = experiment_.trainer;
+        for (auto* paths : {&trainer.data_path, &trainer.train_data_path, &trainer.valid_data_path,
+                            &trainer.test_data_path}) {
+          paths->clear();
+        }
       }
     } else if (config_.data_path.empty() && config_.train_data_path.empty() && config_.train_iters > 0) {
       refuse({"train_data_path"}, "there is no training data",

@@ -38,7 +38,8 @@ TEST(ToYaml, LoadsBackToTheSame) {
                                 "      data_path: [0.3, a, 0.7, 'b: c']\n      recompute_granularity: full\n"
                                 "      exit_duration_in_mins: 0.5\n      group_query_attention: true\n"
                                 "      num_query_groups: 2\n      torch_compile: {enable: true, mode: 'x'}\n"
-                                "      profile_ranks: [0, 1]\n      fp8: null\n")));
+                                "      profile_ranks: [0, 1]\n      fp8: null\n"),
+                {"mock_data=false"}));
 }
 
 TEST(ToYaml, KeepsStringsThatLookLikeSomethingElse) {
@@ -46,6 +47,7 @@ TEST(ToYaml, KeepsStringsThatLookLikeSomethingElse) {
                            "a # b", "x\ny", "\"q\"", "'",    "${X}", "$${X}", "a$b",  "\xC3\xBC", "-",
                            " a ",   "\t",   "\\",    "@",    "%",    "!x",    "&x",   "*x"}) {
     Experiment experiment = load_text(experiment_text(""));
+    experiment.trainer.mock_data = false;
     experiment.trainer.save = text;
     experiment.trainer.data_path = {text, "b"};
     experiment.exp_name = "2024";
@@ -108,6 +110,11 @@ TEST(JsonSchema, DescribesEveryKey) {
     EXPECT_FALSE(keys[std::string(key.name)]["description"].get<std::string>().empty()) << key.name;
   }
   EXPECT_FALSE(schema["$defs"]["trainer"]["additionalProperties"].get<bool>());
+  // A mistyped key is an error at that key, not of the map that it stands in.
+  const nlohmann::json& overrides = schema["$defs"]["module"]["properties"]["overrides"];
+  EXPECT_EQ(overrides["$ref"], "#/$defs/trainer");
+  EXPECT_FALSE(overrides.contains("anyOf"));
+  EXPECT_EQ(schema["$defs"]["trainer"]["type"], nlohmann::json({"object", "null"}));
   EXPECT_EQ(keys["micro_batch_size"]["default"], 2);
   EXPECT_EQ(keys["micro_batch_size"]["anyOf"][0]["type"], "integer");
   EXPECT_EQ(keys["micro_batch_size"]["anyOf"][0]["minimum"], 1);

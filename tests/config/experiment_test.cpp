@@ -245,6 +245,51 @@ TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
   }
 }
 
+// Keys that the engine has no field for, and that would make another model, training or data.
+TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
+  for (const char* refused :
+       {"activation_func: openai_gelu", "attn_sliding_window: 128", "window_size: [128, 0]",
+        "use_sink_attention: true", "swiglu_limit: 7.0", "apply_query_key_layer_scaling: true",
+        "heterogeneous_layers_config_path: layers.json", "head_lr_mult: 2", "iterations_to_skip: [1, 2]",
+        "fp8: hybrid", "fp4: e2m1", "recompute_activations: true", "fp32_residual_connection: true",
+        "exit_on_missing_checkpoint: false", "lora: {enabled: true, dim: 8}", "stage: sft",
+        "save_retain_interval: 10", "spec: [a.b, c]", "vocab_file: vocab.json"}) {
+    const std::string error = error_of(experiment_text("      " + std::string(refused) + "\n"));
+    EXPECT_NE(error.find(": error: "), std::string::npos) << refused << error;
+    EXPECT_NE(error.find("so far"), std::string::npos) << refused << error;
+    EXPECT_NE(error.find("exp.yaml:14:"), std::string::npos) << refused << error;
+    EXPECT_EQ(error_of(experiment_text("      " + std::string(refused) + "\n"), {"framework=megatron"}), "")
+        << refused;
+  }
+  // As they stand in Primus's presets.
+  for (const char* neutral :
+       {"activation_func: silu", "attn_sliding_window: null", "window_size: []", "use_sink_attention: 0",
+        "swiglu_limit: 0", "head_lr_mult: 1.0", "iterations_to_skip: null", "fp8: null",
+        "exit_on_missing_checkpoint: true", "lora: {enabled: false}", "lora: {}", "stage: pretrain",
+        "recompute_activations: false", "perform_initialization: true", "iterations_to_skip: []"}) {
+    EXPECT_EQ(error_of(experiment_text("      " + std::string(neutral) + "\n")), "") << neutral;
+  }
+}
+
+TEST(Experiment, ThreadsComeFromOpenMpsVariable) {
+  const std::string plain = experiment_text(""), with_env = "env: {OMP_NUM_THREADS: 3}\n" + plain;
+  EXPECT_EQ(load_text(plain).trainer.num_threads, 0);
+  const Experiment e = load_text(with_env, {}, {{"OMP_NUM_THREADS", "5"}});
+  EXPECT_EQ(e.trainer.num_threads, 3);
+  EXPECT_EQ(e.provenance_of("num_threads").describe(), "derived from exp.yaml:1:24");
+  EXPECT_EQ(load_text(with_env, {"num_threads=2"}).trainer.num_threads, 2);
+  const Experiment process = load_text(plain, {}, {{"OMP_NUM_THREADS", "5,2"}});
+  EXPECT_EQ(process.trainer.num_threads, 5);
+  EXPECT_EQ(process.provenance_of("num_threads").describe(), "environment OMP_NUM_THREADS");
+  for (const char* text : {"0", "-1", "many", "5000", "99999999999999999999"}) {
+    const Experiment bad = load_text(plain, {}, {{"OMP_NUM_THREADS", text}});
+    EXPECT_EQ(bad.trainer.num_threads, 0) << text;
+    ASSERT_EQ(bad.warnings.size(), 1u) << text;
+    EXPECT_EQ(bad.warnings[0], "environment: OMP_NUM_THREADS is '" + std::string(text) +
+                                   "', which is no number of threads, and is not used");
+  }
+}
+
 TEST(Experiment, KeysWithoutMeaningAreListedOnce) {
   const Experiment e = load_text(
       "platform: {config: platform_azure.yaml}\n" +

@@ -21,7 +21,7 @@ TEST(Variables, TakeTheirTypeFromTheirText) {
                                                  "      save: /data/${NAME}/${SEED:42}/x\n"
                                                  "      lr_decay_iters: ${NOTHING:null}\n"
                                                  "      data_path: ${PATHS:[a, b]}\n"),
-                                 {}, variables);
+                                 {"mock_data=false"}, variables);
   EXPECT_EQ(e.trainer.train_iters, 50);
   EXPECT_EQ(e.trainer.lr, 1e-5);
   EXPECT_FALSE(e.trainer.bf16);
@@ -119,7 +119,8 @@ TEST_F(Extends, LaterFilesWinAndTheFileItselfLast) {
   const auto path = file("exp.yaml",
                          "extends: [base.yaml, more/second.yaml]\n"
                          "exp_name: mine\n"
-                         "modules:\n  pre_trainer:\n    overrides:\n      lr: 0.3\n      data_path: [c]\n");
+                         "modules:\n  pre_trainer:\n    overrides:\n      lr: 0.3\n      data_path: [c]\n"
+                         "      mock_data: false\n");
   const Experiment e = load(path);
   EXPECT_EQ(e.exp_name, "mine");
   EXPECT_EQ(e.work_group, "g");

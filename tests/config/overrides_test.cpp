@@ -29,7 +29,7 @@ TEST(Overrides, HaveAllForms) {
 TEST(Overrides, AreTyped) {
   const Experiment e =
       load({"train_iters=1_000", "lr=1e-5", "--bf16", "false", "lr_decay_iters=null", "split=98,1,1",
-            "recompute_modules=[core_attn, mlp]", "--data_path", "[0.3, a, 0.7, 'b c']", "mock_data=true",
+            "recompute_modules=[core_attn, mlp]", "--data_path", "[0.3, a, 0.7, 'b c']", "mock_data=0",
             "save=\"7\"", "--adam-beta1", ".8", "lr_decay_style=wsd", "lr_wsd_decay_iters=1e2"});
   EXPECT_EQ(e.trainer.train_iters, 1000);
   EXPECT_EQ(e.trainer.lr, 1e-5);
@@ -107,6 +107,14 @@ TEST(Overrides, StrayArgumentsAreRefused) {
             std::string::npos);
   EXPECT_NE(error({"modules.post_trainer.overrides=1"}).find("there is no module 'post_trainer'"),
             std::string::npos);
+}
+
+TEST(Overrides, TheCaretOfADottedKeyIsBelowItsOwnPart) {
+  EXPECT_EQ(error_of(experiment_text(""), {"modules.pre_trainer.overrides.lrr=1"}),
+            "command line: error: unknown key 'lrr'\n"
+            "  | modules.pre_trainer.overrides.lrr=1\n"
+            "  |                               ^^^\n"
+            "  hint: did you mean 'lr'?");
 }
 
 }  // namespace

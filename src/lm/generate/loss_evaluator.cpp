@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "engine/tape.h"
 
@@ -26,7 +27,9 @@ LossEvaluator::LossEvaluator(std::unique_ptr<Device> device, const ModelConfig& 
     throw invalid(fmt::format("windows of {} tokens are not from 1 to the model's {}", settings.sequence,
                               config.max_positions));
   }
-  const auto size = static_cast<std::size_t>(settings.batch * settings.sequence);
+  if (settings.batch < 1) throw invalid(fmt::format("a batch of {} sequences", settings.batch));
+  const auto size =
+      static_cast<std::size_t>(checked_mul(settings.batch, settings.sequence, "tokens of a batch"));
   tokens_.resize(size);
   labels_.resize(size);
   weights_.resize(size);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "config/experiment.h"
@@ -84,6 +85,36 @@ std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder,
         "they do not belong together: name the model's own tokenizer");
   }
   return tokenizer;
+}
+
+std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelConfig& config,
+                                        const Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ids;
+  const auto add = [&](std::int64_t id) {
+    const bool known = id >= 0 && id < config.vocab;
+    const auto token = static_cast<std::int32_t>(known ? id : 0);
+    if (known && std::find(ids.begin(), ids.end(), token) == ids.end()) ids.push_back(token);
+  };
+  const SpecialIds& special = tokenizer.special_ids();
+  if (special.eos) add(*special.eos);
+  if (special.eod) add(*special.eod);
+  for (const std::int64_t id : config.eos_ids) add(id);
+
+  const Path file = folder.path / "generation_config.json";
+  if (!is_file(file)) return ids;
+  const auto json = nlohmann::json::parse(read_file(file, kConfigLimit), nullptr, false);
+  if (!json.is_object()) throw invalid("this is not a JSON object").at(file.string());
+  const auto listed = json.find("eos_token_id");
+  if (listed == json.end()) return ids;
+  const auto all = listed->is_array() ? *listed : nlohmann::json::array({*listed});
+  for (const nlohmann::json& id : all) {
+    if (id.is_null()) continue;
+    // What does not fit an int64 is beyond every vocabulary.
+    if (!id.is_number_integer()) throw invalid("'eos_token_id' must be token ids").at(file.string());
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() <= static_cast<std::uint64_t>(config.vocab))
+      add(id.get<std::int64_t>());
+  }
+  return ids;
 }
 
 void load_model_weights(const ModelFolder& folder, engine::ParameterStore& store, engine::Rank& rank) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "engine/parameters.h"
@@ -33,6 +34,11 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
 // the model has embeddings.
 std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,
                                                       const std::string& type, const std::string& model);
+
+// The tokens that end a text: the tokenizer's end of sequence and of document, and what config.json and
+// generation_config.json list as eos_token_id. Each once; those beyond the vocabulary are left out.
+std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelConfig& config,
+                                        const Tokenizer& tokenizer);
 
 // Weights into the store; those of a training checkpoint are compared with their checksums on the way.
 void load_model_weights(const ModelFolder& folder, engine::ParameterStore& store, engine::Rank& rank);

@@ -57,12 +57,15 @@ class Reader {
     if (!value->is_string()) throw bad(key, "must be a string");
     return value->get<std::string>();
   }
-  // A single id, or the first of a list of them.
-  std::optional<std::int64_t> id(const char* key) const {
+  // A single id, or a list of them.
+  std::vector<std::int64_t> ids(const char* key) const {
     const json* value = find(key);
-    if (value && value->is_array()) value = value->empty() ? nullptr : &value->front();
-    if (!value) return std::nullopt;
-    return integer_of(*value, key, -1, std::int64_t{1} << 31);
+    if (!value) return {};
+    constexpr std::int64_t kMostIds = std::int64_t{1} << 31;
+    if (!value->is_array()) return {integer_of(*value, key, -1, kMostIds)};
+    std::vector<std::int64_t> all;
+    for (const json& id : *value) all.push_back(integer_of(id, key, -1, kMostIds));
+    return all;
   }
   Error bad(const char* key, const std::string& what) const {
     return invalid("'" + std::string(key) + "' " + what).at(where_);
@@ -193,6 +196,20 @@ void check(const ModelConfig& c, const std::string& where) {
 
 }  // namespace
 
+std::string_view name_of(RopeScaling::Kind kind) {
+  switch (kind) {
+    case RopeScaling::Kind::kNone:
+      return "none";
+    case RopeScaling::Kind::kLinear:
+      return "linear";
+    case RopeScaling::Kind::kLlama3:
+      return "llama3";
+    case RopeScaling::Kind::kYarn:
+      return "yarn";
+  }
+  return "";
+}
+
 ModelConfig read_model_config(std::string_view text, const std::string& where,
                               const FamilyRegistry& families) {
   json root = json::parse(text, nullptr, false);
@@ -220,8 +237,8 @@ ModelConfig read_model_config(std::string_view text, const std::string& where,
     c.norm_epsilon = r.positive_or("rms_norm_eps", 1e-6);
     c.tied_embeddings = r.flag_or("tie_word_embeddings", false);
     c.init_std = r.number_or("initializer_range", 0.02);
-    c.bos_id = r.id("bos_token_id");
-    c.eos_id = r.id("eos_token_id");
+    if (const auto bos = r.ids("bos_token_id"); !bos.empty()) c.bos_id = bos.front();
+    c.eos_ids = r.ids("eos_token_id");
     read_rope(root, where, c);
     family.read(root, c);
   } catch (Error& error) {
@@ -249,7 +266,8 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
   root["tie_word_embeddings"] = c.tied_embeddings;
   root["initializer_range"] = c.init_std;
   if (c.bos_id) root["bos_token_id"] = *c.bos_id;
-  if (c.eos_id) root["eos_token_id"] = *c.eos_id;
+  if (c.eos_ids.size() == 1) root["eos_token_id"] = c.eos_ids.front();
+  if (c.eos_ids.size() > 1) root["eos_token_id"] = c.eos_ids;
   root["use_cache"] = true;
   root["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : "float32";
   // Both spellings: transformers 4 reads the first two, transformers 5 the third.

@@ -29,6 +29,9 @@ struct RopeScaling {
   bool truncate = true;  // yarn: whole dimensions as limits of the ramp
 };
 
+// As experiments write it: "none", "linear", "llama3" or "yarn".
+std::string_view name_of(RopeScaling::Kind kind);
+
 struct ModelConfig {
   std::string family = "llama";  // Hugging Face's model_type
   std::int64_t layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -41,7 +44,8 @@ struct ModelConfig {
   AttentionConfig attention;
   bool tied_embeddings = false;
   double init_std = 0.02;
-  std::optional<std::int64_t> bos_id, eos_id;
+  std::optional<std::int64_t> bos_id;
+  std::vector<std::int64_t> eos_ids;  // any of them ends a text
 
   // Columns of each head, or of the shared part of latent attention's keys, that are rotated.
   std::int64_t rotary_dim() const {

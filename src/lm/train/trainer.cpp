@@ -15,6 +15,7 @@
 #include "lm/monitor/run_folder.h"
 #include "lm/monitor/training_monitor.h"
 #include "lm/optimizer/schedule.h"
+#include "lm/train/loaded_model.h"
 #include "lm/train/resume.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/linear/gemm_rate.h"
@@ -39,7 +40,7 @@ Path checkpoint_root_of(const config::Experiment& e) {
   return e.trainer.save ? Path(*e.trainer.save) : run_folder_of(e).checkpoints();
 }
 
-data::DataOptions data_options_of(const config::Experiment& e, std::int64_t vocab) {
+data::DataOptions data_options_of(const config::Experiment& e, const Tokenizer& tokenizer) {
   const config::TrainerConfig& c = e.trainer;
   const std::int64_t evaluations = c.train_iters / c.eval_interval + 1;
   data::DataOptions options;
@@ -54,7 +55,8 @@ data::DataOptions data_options_of(const config::Experiment& e, std::int64_t voca
   options.train_samples = c.train_iters * c.global_batch_size;
   options.valid_samples = evaluations * c.eval_iters * c.global_batch_size;
   options.test_samples = c.eval_iters * c.global_batch_size;
-  options.vocab_size = vocab;
+  // Without the padding of the embedding, whose rows stand for no token.
+  options.vocab_size = c.vocab_size.value_or(tokenizer.vocab_size());
   options.eod_mask_loss = c.eod_mask_loss;
   if (c.data_cache_path) options.cache_dir = *c.data_cache_path;
   return options;
@@ -113,42 +115,43 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e) {
         "tokenizer_model", "there is no tokenizer",
         "set tokenizer_type and tokenizer_model (or vocab_size for data that is tokenised already)");
   }
+  // A preset names its model's tokenizer, which is not what counts ids.
+  const bool of_preset = e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
+  if (c.tokenizer_type == "NullTokenizer" && c.vocab_size && of_preset) {
+    return load_tokenizer("NullTokenizer", std::to_string(*c.vocab_size));
+  }
   return load_tokenizer(c.tokenizer_type.value_or(""), c.tokenizer_model.value_or(""));
 }
 
-ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families,
-                     const Tokenizer* tokenizer) {
+ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families, const Tokenizer* tokenizer,
+                     std::vector<std::string>* notes) {
+  const std::optional<std::int64_t> size = e.trainer.vocab_size;
+  if (tokenizer && size && tokenizer->vocab_size() > *size) {
+    throw e.error_for(
+        "vocab_size",
+        fmt::format("vocab_size is {}, and the tokenizer has {} tokens", *size, tokenizer->vocab_size()),
+        "leave vocab_size out, or name the tokenizer that it belongs to");
+  }
   ModelConfig model = model_config_of(
       e.trainer, tokenizer ? std::optional<std::int64_t>(tokenizer->vocab_size()) : std::nullopt);
   if (tokenizer) {
     model.bos_id = tokenizer->special_ids().bos;
-    model.eos_id = tokenizer->special_ids().eos;
+    if (const auto eos = tokenizer->special_ids().eos) model.eos_ids = {*eos};
   }
   const Path config_json = e.trainer.load ? Path(*e.trainer.load) / "config.json" : Path();
   if (!e.trainer.load || !Env::posix().status(config_json)) return model;
 
   // The folder that weights come from knows its architecture; the experiment must not contradict it.
   const ModelConfig loaded = read_model_config(read_file(config_json), config_json.string(), families);
-  auto same = [&](const char* key, std::int64_t ours, std::int64_t theirs) {
-    if (ours == theirs) return;
-    throw e.error_for(key,
-                      std::string(key) + " is " + std::to_string(ours) + ", and " + config_json.string() +
-                          " says " + std::to_string(theirs),
-                      "name the model preset of these weights");
-  };
-  same("num_layers", model.layers, loaded.layers);
-  same("hidden_size", model.hidden, loaded.hidden);
-  same("ffn_hidden_size", model.ffn, loaded.ffn);
-  same("num_attention_heads", model.heads, loaded.heads);
-  same("num_query_groups", model.kv_heads, loaded.kv_heads);
-  same("kv_channels", model.head_dim, loaded.head_dim);
+  LoadedModel reconciled = reconcile_with_loaded(e, model, loaded, config_json.string());
+  if (notes) *notes = std::move(reconciled.notes);
   if (tokenizer && tokenizer->vocab_size() > loaded.vocab) {
     throw e.error_for("tokenizer_model",
                       "the tokenizer has " + std::to_string(tokenizer->vocab_size()) +
                           " ids, and the weights are made for " + std::to_string(loaded.vocab),
                       "use the tokenizer that came with the weights");
   }
-  return loaded;
+  return std::move(reconciled.config);
 }
 
 SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model) {
@@ -173,8 +176,12 @@ Trainer::~Trainer() = default;
 
 TrainingForecast Trainer::forecast() {
   const config::TrainerConfig& c = experiment_.trainer;
-  const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment_);
-  const ModelConfig model = model_of(experiment_, families_, tokenizer.get());
+  // A forecast needs no tokenizer file where the experiment says how many tokens there are.
+  const bool there = !c.vocab_size || !c.tokenizer_model || Env::posix().status(*c.tokenizer_model);
+  const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(experiment_) : nullptr;
+  std::vector<std::string> notes;
+  const ModelConfig model = model_of(experiment_, families_, tokenizer.get(), &notes);
+  for (const std::string& note : notes) log_.warning("{}", note);
   const SessionSettings settings = session_settings_of(experiment_, model);
   engine::Rank rank(turbo::make_cpu_device(static_cast<int>(c.num_threads)));
   TrainingForecast f{.model = model, .step = measure_session(rank, settings, families_)};
@@ -197,7 +204,7 @@ struct Trainer::Run {
         families(registry),
         folder(run_folder_of(e)),
         tokenizer(tokenizer_of(e)),
-        model(model_of(e, registry, tokenizer.get())),
+        model(model_of(e, registry, tokenizer.get(), &model_notes)),
         settings(session_settings_of(e, model)),
         schedule(c) {}
 
@@ -210,6 +217,7 @@ struct Trainer::Run {
   const FamilyRegistry& families;
   RunFolder folder;
   std::unique_ptr<const Tokenizer> tokenizer;
+  std::vector<std::string> model_notes;
   ModelConfig model;
   SessionSettings settings;
   Schedule schedule;
@@ -259,7 +267,8 @@ TrainingSummary Trainer::run(const std::atomic<bool>& stop) { return run_->execu
 void Trainer::Run::prepare() {
   folder.create();
   lock.emplace(folder.root());
-  data::DataOptions data_options = data_options_of(e, model.vocab);
+  for (const std::string& note : model_notes) log.warning("{}", note);
+  data::DataOptions data_options = data_options_of(e, *tokenizer);
   double next_report = now() + kProgressSeconds;
   data_options.progress = [&](const data::TokenizeProgress& p) {
     if (now() < next_report) return;
@@ -552,6 +561,12 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
 
 std::vector<Snapshot::Blob> Trainer::Run::make_model_files() const {
   std::vector<Snapshot::Blob> files{{"config.json", write_model_config(model, settings.compute, families)}};
+  // How the model that was loaded wants to be sampled is still true of it.
+  constexpr const char* kGeneration = "generation_config.json";
+  if (c.load && Env::posix().status(Path(*c.load) / kGeneration)) {
+    constexpr std::uint64_t kLimit = 1 << 20;
+    files.push_back({kGeneration, read_file(Path(*c.load) / kGeneration, kLimit)});
+  }
   // The tokenizer belongs to the model folder; kinds without a Hugging Face form (null, byte) are left out.
   const Path scratch = folder.root() / ".tokenizer";
   remove_tree(scratch);

@@ -65,8 +65,10 @@ class Trainer {
 
 // The pieces that other commands share.
 std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& experiment);
+// What to train: `load`'s own architecture where that is a model folder (loaded_model.h, also on `notes`),
+// the experiment's otherwise.
 ModelConfig model_of(const config::Experiment& experiment, const FamilyRegistry& families,
-                     const Tokenizer* tokenizer);
+                     const Tokenizer* tokenizer, std::vector<std::string>* notes = nullptr);
 // `experiment`'s batch shape, recompute policy and optimizer settings.
 SessionSettings session_settings_of(const config::Experiment& experiment, const ModelConfig& model);
 

@@ -87,5 +87,24 @@ TEST(ModelWeights, LoadIntoADecoder) {
   EXPECT_NE(logits[0], logits[1]);
 }
 
+TEST(StopIds, AreAllThatTheFolderLists) {
+  const TemporaryFolder folder;
+  const ModelFolder model{folder.path(), {}};
+  ModelConfig config = test::tiny_config();
+  config.vocab = 300;
+  config.eos_ids = {7, 9, -1};
+  const auto tokenizer = load_tokenizer("ByteTokenizer", "");
+  const std::int32_t eod = *tokenizer->special_ids().eod;
+  EXPECT_EQ(load_stop_ids(model, config, *tokenizer), (std::vector<std::int32_t>{eod, 7, 9}));
+  write_file(folder.path() / "generation_config.json", R"({"eos_token_id": [9, 11, 999999999999999999999]})");
+  EXPECT_THROW(load_stop_ids(model, config, *tokenizer), Error);
+  write_file(folder.path() / "generation_config.json", R"({"eos_token_id": [9, 11, 18446744073709551615]})");
+  EXPECT_EQ(load_stop_ids(model, config, *tokenizer), (std::vector<std::int32_t>{eod, 7, 9, 11}));
+  write_file(folder.path() / "generation_config.json", R"({"eos_token_id": null})");
+  EXPECT_EQ(load_stop_ids(model, config, *tokenizer), (std::vector<std::int32_t>{eod, 7, 9}));
+  write_file(folder.path() / "generation_config.json", "[");
+  EXPECT_THROW(load_stop_ids(model, config, *tokenizer), Error);
+}
+
 }  // namespace
 }  // namespace primus

@@ -52,6 +52,7 @@ TEST(ModelConfig, WrittenReadsBackTheSame) {
   json root = small_llama();
   root["head_dim"] = 24;
   root["bos_token_id"] = 1;
+  root["eos_token_id"] = {2, 5};
   root["rope_scaling"] = {{"rope_type", "llama3"},
                           {"factor", 32.0},
                           {"low_freq_factor", 1.0},
@@ -59,6 +60,7 @@ TEST(ModelConfig, WrittenReadsBackTheSame) {
                           {"original_max_position_embeddings", 64}};
   const ModelConfig c = read(root);
   EXPECT_EQ(c.head_dim, 24);
+  EXPECT_EQ(c.eos_ids, (std::vector<std::int64_t>{2, 5}));
   EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::kLlama3);
   const std::string written = write_model_config(c, DType::kBF16, builtin_families());
   EXPECT_EQ(write_model_config(read(json::parse(written)), DType::kBF16, builtin_families()), written);

@@ -1,0 +1,141 @@
+#include "lm/train/loaded_model.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+
+namespace primus {
+namespace {
+
+using config::Layer;
+using Keys = std::initializer_list<std::string_view>;
+
+class Reconciliation {
+ public:
+  Reconciliation(const config::Experiment& experiment, const std::string& where)
+      : experiment_(experiment), where_(where) {}
+
+  // What decides which tensors there are.
+  template <class T>
+  void shape(std::string_view key, const T& ours, const T& theirs) {
+    if (ours == theirs || layer_of(key) <= Layer::kDerived) return;
+    throw experiment_.error_for(key, difference({key}, ours, theirs),
+                                "name the model preset of these weights");
+  }
+
+  // What the weights were trained with, and do not work without.
+  template <class T>
+  void fixed(std::string_view key, const T& ours, const T& theirs) {
+    if (ours == theirs || layer_of(key) <= Layer::kDerived) return;
+    if (layer_of(key) >= Layer::kOverrides) {
+      throw experiment_.error_for(key, difference({key}, ours, theirs),
+                                  "leave it out: the weights were trained with what their config.json says");
+    }
+    pass_over({key}, ours, theirs);
+  }
+
+  // What may be stretched: `theirs` becomes `ours` where the user says so. Of several keys that say the same,
+  // the strongest counts.
+  template <class T>
+  bool flexible(Keys keys, const T& ours, T& theirs) {
+    if (ours == theirs || layer_of(strongest(keys)) <= Layer::kDerived) return false;
+    if (layer_of(strongest(keys)) < Layer::kOverrides) {
+      pass_over(keys, ours, theirs);
+      return false;
+    }
+    notes_.push_back(difference(keys, ours, theirs) + ": the experiment's is taken");
+    theirs = ours;
+    return true;
+  }
+
+  bool is_set(std::string_view key) const { return layer_of(key) >= Layer::kOverrides; }
+  std::vector<std::string> take_notes() { return std::move(notes_); }
+
+ private:
+  Layer layer_of(std::string_view key) const { return experiment_.provenance_of(key).layer; }
+  std::string_view strongest(Keys keys) const {
+    std::string_view best = *keys.begin();
+    for (const std::string_view key : keys) {
+      if (layer_of(key) > layer_of(best)) best = key;
+    }
+    return best;
+  }
+  template <class T>
+  std::string difference(Keys keys, const T& ours, const T& theirs) const {
+    return fmt::format("{} is {}, and {} says {}", *keys.begin(), ours, where_, theirs);
+  }
+  template <class T>
+  void pass_over(Keys keys, const T& ours, const T& theirs) {
+    notes_.push_back(fmt::format("{}, which is taken ({} is what a preset says: {})",
+                                 difference(keys, ours, theirs), ours,
+                                 experiment_.provenance_of(strongest(keys)).describe()));
+  }
+
+  const config::Experiment& experiment_;
+  const std::string& where_;
+  std::vector<std::string> notes_;
+};
+
+void reconcile_rope(Reconciliation& r, const ModelConfig& ours, ModelConfig& model) {
+  using Kind = RopeScaling::Kind;
+  r.flexible({"rotary_base"}, ours.rope_theta, model.rope_theta);
+  RopeScaling& scaling = model.rope_scaling;
+  // Where the experiment does not say how long the context was, the weights do.
+  const std::int64_t original =
+      scaling.kind == Kind::kNone ? model.max_positions : scaling.original_max_positions;
+  std::string_view kind = name_of(scaling.kind);
+  if (r.flexible({"rope_scaling_type", "use_rope_scaling"}, name_of(ours.rope_scaling.kind), kind)) {
+    scaling = ours.rope_scaling;
+    if (!r.is_set("original_max_position_embeddings")) scaling.original_max_positions = original;
+    return;
+  }
+  if (scaling.kind != ours.rope_scaling.kind || scaling.kind == Kind::kNone) return;
+  r.flexible({"rope_scaling_factor"}, ours.rope_scaling.factor, scaling.factor);
+  if (scaling.kind != Kind::kLinear) {
+    r.flexible({"original_max_position_embeddings"}, ours.rope_scaling.original_max_positions,
+               scaling.original_max_positions);
+  }
+  if (scaling.kind == Kind::kLlama3) {
+    r.flexible({"rope_low_freq_factor"}, ours.rope_scaling.low_freq_factor, scaling.low_freq_factor);
+    r.flexible({"rope_high_freq_factor"}, ours.rope_scaling.high_freq_factor, scaling.high_freq_factor);
+  }
+  if (scaling.kind == Kind::kYarn) {
+    r.flexible({"beta_fast"}, ours.rope_scaling.beta_fast, scaling.beta_fast);
+    r.flexible({"beta_slow"}, ours.rope_scaling.beta_slow, scaling.beta_slow);
+    // Absent is not 0: these two are compared where the experiment has them.
+    if (ours.rope_scaling.mscale && r.is_set("mscale")) scaling.mscale = ours.rope_scaling.mscale;
+    if (ours.rope_scaling.mscale_all_dim && r.is_set("mscale_all_dim"))
+      scaling.mscale_all_dim = ours.rope_scaling.mscale_all_dim;
+  }
+}
+
+}  // namespace
+
+LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const ModelConfig& ours,
+                                  const ModelConfig& loaded, const std::string& where) {
+  Reconciliation r(experiment, where);
+  r.shape("model_type", ours.family, loaded.family);
+  r.shape("num_layers", ours.layers, loaded.layers);
+  r.shape("hidden_size", ours.hidden, loaded.hidden);
+  r.shape("ffn_hidden_size", ours.ffn, loaded.ffn);
+  r.shape("num_attention_heads", ours.heads, loaded.heads);
+  r.shape("num_query_groups", ours.kv_heads, loaded.kv_heads);
+  r.shape("kv_channels", ours.head_dim, loaded.head_dim);
+  // Rows of the embedding beyond the vocabulary are padding, of which either may have more.
+  const std::int64_t vocab = experiment.trainer.vocab_size.value_or(0);
+  if (vocab > loaded.vocab) r.fixed("vocab_size", vocab, loaded.vocab);
+  r.fixed("norm_epsilon", ours.norm_epsilon, loaded.norm_epsilon);
+  r.fixed("untie_embeddings_and_output_weights", !ours.tied_embeddings, !loaded.tied_embeddings);
+  r.fixed("rotary_percent", ours.rotary_fraction, loaded.rotary_fraction);
+  LoadedModel result{.config = loaded, .notes = {}};
+  reconcile_rope(r, ours, result.config);
+  r.flexible({"max_position_embeddings"}, ours.max_positions, result.config.max_positions);
+  result.notes = r.take_notes();
+  return result;
+}
+
+}  // namespace primus

@@ -39,6 +39,9 @@ std::string hint_for(int code) {
       return "too many open files: raise the limit (ulimit -n)";
     case EISDIR:
       return "this is a folder; a file is needed";
+    case EFBIG:
+      return "the file would be larger than this process may write (ulimit -f), or than the file system "
+             "allows";
     case ENOTDIR:
       return "a part of the path is a file, not a folder";
     case ENAMETOOLONG:
@@ -162,6 +165,9 @@ int open_descriptor(const Path& path, OpenMode mode) {
       break;
   }
   const int descriptor = retry([&] { return ::open(path.c_str(), flags, 0666); });
+  if (descriptor < 0 && mode == OpenMode::kRead && (errno == ENOENT || errno == ENOTDIR)) {
+    throw FileError(fmt::format("cannot open '{}'", path.string()), errno, {}, ErrorKind::kInvalid);
+  }
   if (descriptor < 0) fail("open", path);
   if (mode != OpenMode::kRead) return descriptor;
   struct stat status {};
@@ -255,9 +261,8 @@ class PosixEnv : public Env {
 
 }  // namespace
 
-FileError::FileError(const std::string& what, int code, std::string hint)
-    : Error(ErrorKind::kIo, what + ": " + std::strerror(code),
-            hint.empty() ? hint_for(code) : std::move(hint)),
+FileError::FileError(const std::string& what, int code, std::string hint, ErrorKind kind)
+    : Error(kind, what + ": " + std::strerror(code), hint.empty() ? hint_for(code) : std::move(hint)),
       code_(code) {}
 
 bool FileError::out_of_space() const { return code_ == ENOSPC || code_ == EDQUOT; }
@@ -310,6 +315,20 @@ void write_file_atomic(const Path& path, std::string_view content, Env& env) {
     throw;
   }
   env.sync_folder(folder);
+}
+
+void write_output(const Path& path, std::string_view content, Env& env) {
+  const auto there = env.status(path);
+  if (there && there->type == FileStatus::Type::kOther) {
+    // Devices and pipes cannot be synced.
+    const auto file = env.open(path, OpenMode::kAppend);
+    file->append(as_bytes(content));
+    file->close();
+    return;
+  }
+  std::error_code unresolved;
+  const Path target = std::filesystem::weakly_canonical(path, unresolved);
+  write_file_atomic(unresolved ? path : target, content, env);
 }
 
 void make_folders(const Path& folder, Env& env) {

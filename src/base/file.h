@@ -5,9 +5,9 @@
 // Durability, as POSIX has it: bytes survive a power failure once File::sync() returned, and a name (created,
 // renamed or removed) once sync_dir() of its folder returned.
 //
-// Errors: FileError (an Error of kind kIo) with the path, the reason and the next step. Thread-safety: an Env
-// may be used from any thread; a File from one thread at a time, except read_at and write_at, which may
-// overlap.
+// Errors: FileError (an Error of kind kIo; kInvalid for a file to be read that is not there) with the path,
+// the reason and the next step. Thread-safety: an Env may be used from any thread; a File from one thread at
+// a time, except read_at and write_at, which may overlap.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ using Path = std::filesystem::path;
 class FileError : public Error {
  public:
   // what: "cannot write '/a/b'"; the reason is added, and without a hint one that fits it.
-  FileError(const std::string& what, int code, std::string hint = {});
+  FileError(const std::string& what, int code, std::string hint = {}, ErrorKind kind = ErrorKind::kIo);
   int code() const { return code_; }
   // The disk or the quota is full.
   bool out_of_space() const;
@@ -116,6 +116,10 @@ void write_file(const Path& path, std::string_view content, Env& env = Env::posi
 // Replaces `path` so that a reader, and a crash at any instant, sees the old content or the new, never a
 // mixture: a temporary beside it, sync, rename, sync of the folder.
 void write_file_atomic(const Path& path, std::string_view content, Env& env = Env::posix());
+
+// Writes what a user asked for by name, as a shell's redirection would: a symlink is followed, a device or a
+// pipe is written to. A regular file is replaced as write_file_atomic does.
+void write_output(const Path& path, std::string_view content, Env& env = Env::posix());
 
 // The folder with all parents that are missing. Each new name is synced in its parent.
 void make_folders(const Path& folder, Env& env = Env::posix());

@@ -140,6 +140,14 @@ Logger::Logger(LogOptions options, Env& env) : options_(std::move(options)), low
 Logger::~Logger() = default;
 
 void Logger::write(LogLevel level, std::string_view message, std::source_location where) {
+  write(level, message, where, true);
+}
+
+void Logger::write_to_files(LogLevel level, std::string_view message, std::source_location where) {
+  write(level, message, where, false);
+}
+
+void Logger::write(LogLevel level, std::string_view message, std::source_location where, bool on_console) {
   // A reader that stands still is waited for once, and then not again until it reads.
   constexpr int kConsoleWaitMs = 1000;
   if (level >= LogLevel::kOff || !enabled(level)) return;
@@ -157,7 +165,7 @@ void Logger::write(LogLevel level, std::string_view message, std::source_locatio
     }
   }
   const Terminal& console = options_.console;
-  if (console.fd < 0 || level < options_.console_level) return;
+  if (!on_console || console.fd < 0 || level < options_.console_level) return;
   // The line takes the place of a progress line, which its owner draws again below.
   const std::string line =
       fmt::format("{}[{}][{}]{}{}", console.ansi ? "\r\x1b[K" : "", paint(console, Color::kGreen, time),

@@ -87,6 +87,10 @@ class Logger {
   void write(LogLevel level, std::string_view message,
              std::source_location where = std::source_location::current());
 
+  // To the log files alone: what the screen shows in another way.
+  void write_to_files(LogLevel level, std::string_view message,
+                      std::source_location where = std::source_location::current());
+
   // True when some sink wants this level: saves the work of preparing an expensive message.
   bool enabled(LogLevel level) const { return level >= lowest_; }
   // Lines lost so far, one for each sink that lost it.
@@ -94,6 +98,8 @@ class Logger {
 
  private:
   class FileSink;
+
+  void write(LogLevel level, std::string_view message, std::source_location where, bool on_console);
 
   template <class Format, class... Args>
   void log(LogLevel level, const Format& text, Args&... args) {

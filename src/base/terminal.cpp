@@ -160,8 +160,11 @@ std::string human_count(double count) {
   return fmt::format("{:.{}f}{}", count, size < 9.995 ? 2 : size < 99.95 ? 1 : 0, kUnits[unit]);
 }
 
+double drop_nan_sign(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
 std::string human_duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "unknown";
+  if (seconds == 0) return "0 s";
   if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
   if (seconds < 1.0) return fmt::format("{:.1f} ms", seconds * 1e3);
   if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);

@@ -41,6 +41,8 @@ bool try_write(int fd, std::string_view text, int wait_ms);
 
 // --- numbers for people
 // ---------------------------------------------------------------------------------------------
+// A NaN without its sign, which means nothing and would be shown: "nan", never "-nan".
+double drop_nan_sign(double value);
 std::string human_bytes(double bytes);       // 1536 -> "1.50 KiB"
 std::string human_count(double count);       // 1234567 -> "1.23M"
 std::string human_duration(double seconds);  // 0.0421 -> "42.1 ms", 192 -> "3m 12s", 98000 -> "1d 03h"

@@ -1,4 +1,6 @@
 // primus benchmark train
+#include <fmt/format.h>
+
 #include "bench/train_benchmark.h"
 #include "cli/commands.h"
 #include "cli/experiment.h"
@@ -16,9 +18,13 @@ class BenchmarkTrain final : public Command {
   }
 
   int run(Console& console) override {
-    if (options_.steps < 1) throw invalid("--steps must be 1 or more");
-    if (options_.warmup < 0) throw invalid("--warmup must be 0 or more");
+    constexpr std::int64_t kMostSteps = 1'000'000;
+    if (options_.steps < 1 || options_.steps > kMostSteps)
+      throw invalid(fmt::format("--steps must be from 1 to {}", kMostSteps));
+    if (options_.warmup < 0 || options_.warmup > kMostSteps)
+      throw invalid(fmt::format("--warmup must be from 0 to {}", kMostSteps));
     const config::Experiment experiment = experiment_.load(console);
+    apply_environment(experiment);
     ProgressLine progress(
         json_ ? Terminal{} : console.err,
         {.label = "training", .total = static_cast<std::uint64_t>(options_.steps + options_.warmup)});

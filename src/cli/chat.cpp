@@ -62,11 +62,12 @@ class Chat final : public Command {
           "this model has a chat template of its own (Jinja), which Primus does not run yet",
           "--template plain writes turns as 'User:' and 'Assistant:' lines, which the model may not know");
     }
+    const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
     constexpr std::int64_t kUsualContext = 4096;
     const std::int64_t capacity = context_.value_or(std::min(config.max_positions, kUsualContext));
     Decoder decoder(device_.make(), config, families, {.compute = device_.compute(), .capacity = capacity});
     load_model_weights(folder, decoder.store(), decoder.rank());
-    Conversation conversation(decoder, *tokenizer, sampling_.settings(*tokenizer));
+    Conversation conversation(decoder, *tokenizer, settings);
 
     const bool person = isatty(STDIN_FILENO) == 1;
     if (person) console.note("Type a line and Enter. /clear starts over, /quit or Ctrl-D ends.");

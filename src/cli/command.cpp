@@ -23,6 +23,16 @@ void Console::note(std::string_view text) const {
   try_write(err.fd, std::string(text) + "\n", kWaitMs);
 }
 
+std::string shell_quoted(const std::string& word) {
+  const bool plain = !word.empty() && word.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789_-+=./:,@%") == std::string::npos;
+  if (plain) return word;
+  std::string out = "'";
+  for (const char c : word) c == '\'' ? out += "'\\''" : out += c;
+  return out + "'";
+}
+
 namespace {
 
 std::vector<std::string> split_names(std::string_view names) {

@@ -35,6 +35,9 @@ struct Console {
   void note(std::string_view text) const;
 };
 
+// `word` as a shell takes it: in quotes where it needs them.
+std::string shell_quoted(const std::string& word);
+
 // Where an argument's value goes. Optionals and vectors stay empty when it is not given; the others keep
 // what they hold, which help shows as the default.
 using Target = std::variant<bool*, std::string*, std::int64_t*, double*, std::optional<std::string>*,

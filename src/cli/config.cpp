@@ -15,16 +15,19 @@ class ConfigShow final : public Command {
     experiment_.declare(args);
     args.flag("--origin", origin_, "show where each value came from");
     args.flag("--yaml", yaml_, "as one self-contained experiment file");
+    args.flag("--json", json_, "as JSON");
   }
   int run(Console& console) override {
     const config::Experiment experiment = experiment_.load(console);
-    console.print(yaml_ ? config::to_yaml(experiment) : config::show(experiment, origin_));
+    console.print(json_   ? config::to_json(experiment, origin_)
+                  : yaml_ ? config::to_yaml(experiment)
+                          : config::show(experiment, origin_));
     return 0;
   }
 
  private:
   ExperimentArguments experiment_;
-  bool origin_ = false, yaml_ = false;
+  bool origin_ = false, yaml_ = false, json_ = false;
 };
 
 class ConfigValidate final : public Command {

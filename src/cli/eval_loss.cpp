@@ -31,7 +31,11 @@ class EvalLoss final : public Command {
     const ModelFolder folder = model_.folder();
     const ModelConfig config = load_model_config(folder, families);
     const auto tokenizer = model_.tokenizer(folder, config);
-    if (batch_ < 1) throw invalid("--batch must be 1 or more");
+    constexpr std::int64_t kLargestBatch = 65536;
+    if (batch_ < 1 || batch_ > kLargestBatch)
+      throw invalid(fmt::format("--batch must be from 1 to {}, not {}", kLargestBatch, batch_));
+    if (options_.max_tokens < 0)
+      throw invalid(fmt::format("--max-tokens must be 0 or more, not {}", options_.max_tokens));
     constexpr std::int64_t kUsualSequence = 1024;
     const EvaluatorSettings settings{
         .compute = device_.compute(),

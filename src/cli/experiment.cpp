@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "base/suggest.h"
 
 namespace primus::cli {
@@ -47,6 +49,10 @@ config::Experiment ExperimentArguments::load(const Console& console) const {
                              fmt::join(experiment.ignored, ", ")));
   }
   return experiment;
+}
+
+void apply_environment(const config::Experiment& experiment) {
+  for (const auto& [name, value] : experiment.env) setenv(name.c_str(), value.c_str(), 1);
 }
 
 }  // namespace primus::cli

@@ -19,6 +19,9 @@ class ExperimentArguments {
   std::vector<std::string> overrides_;
 };
 
+// Sets the experiment's variables for this process. Before threads are started.
+void apply_environment(const config::Experiment& experiment);
+
 // What the help of these commands says about overrides.
 inline constexpr std::string_view kOverrideHelp =
     "Overrides change the experiment for this once: key=value, --key value, --key=value or --flag, where "

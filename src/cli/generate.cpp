@@ -56,7 +56,7 @@ class Generate final : public Command {
     const ModelFolder folder = model_.folder();
     const ModelConfig config = load_model_config(folder, families);
     const auto tokenizer = model_.tokenizer(folder, config);
-    const GenerateSettings settings = sampling_.settings(*tokenizer);
+    const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
     const std::string prompt = prompt_text();
     std::vector<std::int32_t> ids = tokenizer->encode(prompt);
     if (ids.empty()) {

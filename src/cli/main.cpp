@@ -1,3 +1,4 @@
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -6,6 +7,9 @@
 
 int main(int argc, char** argv) {
   using namespace primus;
+  // A file beyond the limit (ulimit -f) is then an error of the write, which says what happened and cleans
+  // up.
+  std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
   const std::string called = argc > 0 ? argv[0] : "primus";
   const std::string name = std::filesystem::path(called).filename().string();

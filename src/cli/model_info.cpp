@@ -30,20 +30,6 @@ Weights count(const SafetensorsFolder& folder) {
   return w;
 }
 
-std::string_view name_of_scaling(RopeScaling::Kind kind) {
-  switch (kind) {
-    case RopeScaling::Kind::kNone:
-      return "none";
-    case RopeScaling::Kind::kLinear:
-      return "linear";
-    case RopeScaling::Kind::kLlama3:
-      return "llama3";
-    case RopeScaling::Kind::kYarn:
-      return "yarn";
-  }
-  return "";
-}
-
 class ModelInfo final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -80,7 +66,7 @@ class ModelInfo final : public Command {
     line("heads", fmt::format("{} of {}, {} key/value", c.heads, c.head_dim, c.kv_heads));
     line("vocabulary", fmt::format("{}{}", c.vocab, c.tied_embeddings ? ", head tied to the embedding" : ""));
     line("positions", fmt::format("{}, rope theta {}, scaling {}", c.max_positions, c.rope_theta,
-                                  name_of_scaling(c.rope_scaling.kind)));
+                                  name_of(c.rope_scaling.kind)));
     std::string types;
     for (const auto& [type, elements] : total.by_type) {
       types +=
@@ -112,7 +98,7 @@ class ModelInfo final : public Command {
                         {"vocab", c.vocab},
                         {"max_positions", c.max_positions},
                         {"rope_theta", c.rope_theta},
-                        {"rope_scaling", name_of_scaling(c.rope_scaling.kind)},
+                        {"rope_scaling", name_of(c.rope_scaling.kind)},
                         {"tied_embeddings", c.tied_embeddings},
                         {"tensors", total.tensors},
                         {"files", weights.files().size()},

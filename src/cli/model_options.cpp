@@ -1,5 +1,9 @@
 #include "cli/model_options.h"
 
+#include <fmt/format.h>
+
+#include <limits>
+
 namespace primus::cli {
 
 void ModelArguments::declare(Arguments& arguments) {
@@ -24,19 +28,20 @@ void SamplingArguments::declare(Arguments& arguments, std::int64_t max_tokens) {
   arguments.option("--seed", "N", &seed_, "the same seed writes the same text");
 }
 
-GenerateSettings SamplingArguments::settings(const Tokenizer& tokenizer) const {
+GenerateSettings SamplingArguments::settings(const ModelFolder& folder, const ModelConfig& config,
+                                             const Tokenizer& tokenizer) const {
+  constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
+  if (max_tokens_ < 0 || max_tokens_ > kMostTokens) {
+    throw invalid(fmt::format("--max-tokens must be from 0 to {}, not {}", kMostTokens, max_tokens_));
+  }
   GenerateSettings settings{.sampling = {.temperature = temperature_,
                                          .top_k = top_k_,
                                          .top_p = top_p_,
                                          .seed = static_cast<std::uint64_t>(seed_)},
                             .max_tokens = max_tokens_,
                             .vocab = tokenizer.vocab_size(),
-                            .stop_ids = {}};
-  if (max_tokens_ < 0) throw invalid("--max-tokens must be 0 or more");
+                            .stop_ids = load_stop_ids(folder, config, tokenizer)};
   settings.sampling.check();
-  const SpecialIds& special = tokenizer.special_ids();
-  if (special.eos) settings.stop_ids.push_back(*special.eos);
-  if (special.eod && special.eod != special.eos) settings.stop_ids.push_back(*special.eod);
   return settings;
 }
 

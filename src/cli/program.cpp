@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/suggest.h"
@@ -103,6 +104,23 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
                 near.empty() ? fmt::format("it is one of {}", fmt::join(known, ", ")) : near);
 }
 
+bool wants_json(const Arguments& arguments) {
+  for (const Argument& argument : arguments.all()) {
+    const bool json =
+        std::find(argument.names.begin(), argument.names.end(), "--json") != argument.names.end();
+    if (json && std::holds_alternative<bool*>(argument.target)) return *std::get<bool*>(argument.target);
+  }
+  return false;
+}
+
+std::string to_json(const Error& error) {
+  const nlohmann::json json{{"error", error.what()},
+                            {"location", error.location()},
+                            {"hint", error.hint()},
+                            {"exit_code", error.exit_code()}};
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 int run_command(Words words, Console& console) {
   std::size_t used = 0;
   const CommandEntry* entry = resolve(words, used, console);
@@ -114,17 +132,13 @@ int run_command(Words words, Console& console) {
     console.print(help_text(*entry, arguments, console.program));
     return 0;
   }
-  return command->run(console);
-}
-
-std::string quoted(const std::string& word) {
-  const bool plain = !word.empty() && word.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789_-+=./:,@%") == std::string::npos;
-  if (plain) return word;
-  std::string out = "'";
-  for (const char c : word) c == '\'' ? out += "'\\''" : out += c;
-  return out + "'";
+  try {
+    return command->run(console);
+  } catch (const Error& error) {
+    // Whoever asked for JSON gets the failure as JSON too, besides the text on standard error.
+    if (wants_json(arguments)) console.print(to_json(error));
+    throw;
+  }
 }
 
 // `direct [--single] [--env K=V]... -- <command>`
@@ -159,9 +173,9 @@ int run_direct(Words words, const Globals& globals, Console& console) {
   }
   if (globals.dry_run) {
     std::string line = "env";
-    for (const std::string& setting : environment) line += fmt::format(" {}", quoted(setting));
+    for (const std::string& setting : environment) line += fmt::format(" {}", shell_quoted(setting));
     line = environment.empty() ? "primus" : line + " primus";
-    for (const std::string& word : command) line += fmt::format(" {}", quoted(word));
+    for (const std::string& word : command) line += fmt::format(" {}", shell_quoted(word));
     console.print(line + "\n");
     return 0;
   }
@@ -242,10 +256,14 @@ int run(std::span<const std::string> words, Console& console) {
     console.note(error.render());
     return error.exit_code();
   } catch (const std::bad_alloc&) {
+    const bool trains = std::any_of(words.begin(), words.end(), [](const std::string& word) {
+      return word == "train" || word == "quickstart";
+    });
     console.note(
-        "error: this machine has not enough memory for that\n"
-        "  hint: a smaller micro_batch_size or seq_length, or recomputation, needs less; --dry-run shows how "
-        "much");
+        fmt::format("error: this machine has not enough memory for that\n  hint: {}",
+                    trains ? "a smaller micro_batch_size or seq_length, or recomputation, needs less; "
+                             "--dry-run shows how much"
+                           : "a smaller batch or context, or --dtype bf16 where there is one, needs less"));
     return 3;
   } catch (const std::exception& error) {
     console.note(fmt::format("error: {}", error.what()));

@@ -25,6 +25,8 @@ namespace {
 
 constexpr std::int64_t kMicroBatch = 8, kSequence = 128;
 constexpr std::int32_t kVocabulary = 2048;
+constexpr const char* kWorkspace = "output";
+constexpr double kSeconds = 30;  // of training, when nobody says
 
 std::string user_name() {
   const passwd* user = getpwuid(getuid());
@@ -46,38 +48,85 @@ class Quickstart final : public Command {
     args.option("--text", "FILE", &text_,
                 "English text to learn (default: the one ./quickstart.sh prepares)");
     args.option("--workspace", "FOLDER", &workspace_, "where the run goes");
-    args.option("--seconds", "N", &seconds_, "time to train, about");
+    args.option("--seconds", "N", &seconds_, "time to train, about (default: 30)");
     args.option("--steps", "N", &steps_, "steps to train, instead of a time");
     args.flag("--again", again_, "train anew where an earlier quickstart is complete");
+    args.flag("--json", json_, "print the result as JSON");
   }
 
   int run(Console& console) override {
-    const std::atomic<bool>& stop = catch_stop_signals();
-    const std::string text = find_text();
+    check_options();
     const RunFolder folder({.workspace = workspace_,
                             .work_group = "primus",
                             .user_name = user_name(),
                             .exp_name = "quickstart"});
     const Path file = folder.root() / "quickstart.yaml";
-    if (again_) remove_tree(folder.root());
-    if (!Env::posix().status(file)) prepare(folder, file, text, console);
+    if (again_ && Env::posix().status(folder.root())) {
+      const RunLock nobody_trains_there(folder.root());
+      remove_tree(folder.root());
+    }
+    if (!Env::posix().status(file)) {
+      prepare(folder, file, find_text(), console);
+    } else if (text_ || steps_ || seconds_) {
+      throw invalid(fmt::format("there is a quickstart in '{}' already, and {} would change nothing of it",
+                                folder.root().string(),
+                                text_    ? "--text"
+                                : steps_ ? "--steps"
+                                         : "--seconds"),
+                    "add --again to train anew there, name another folder with --workspace, or leave the "
+                    "options out to go "
+                    "on with it");
+    }
 
     const config::Experiment experiment = config::load_experiment(file);
-    const TrainingSummary summary = train(experiment, folder, stop, console);
-    if (summary.interrupted) {
-      console.print(
-          fmt::format("Stopped and saved. '{} quickstart' goes on from there.\n", console.invocation));
-      return 0;
+    const TrainingSummary summary = train(experiment, folder, console);
+    const std::string text = summary.interrupted ? "" : sample(folder, console);
+    if (json_) {
+      nlohmann::json json{{"config", file.string()},
+                          {"run", folder.root().string()},
+                          {"last_step", summary.last_step},
+                          {"interrupted", summary.interrupted},
+                          {"sample", text}};
+      if (summary.last_step > summary.first_step) json["last_loss"] = summary.last_loss;
+      if (summary.validation_loss) json["validation_loss"] = *summary.validation_loss;
+      console.print(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    } else if (summary.interrupted) {
+      const std::string where = workspace_ == kWorkspace ? "" : " --workspace " + shell_quoted(workspace_);
+      console.print(fmt::format("Stopped and saved. This goes on from there:\n  {} quickstart{}\n",
+                                shell_quoted(console.invocation), where));
+    } else {
+      console.print(next_steps(folder, file, shell_quoted(console.invocation)));
     }
-    sample(folder, console);
-    console.print(next_steps(folder, file, console.invocation));
     return 0;
   }
 
  private:
+  void check_options() const {
+    constexpr double kMostSeconds = 1e6;
+    constexpr std::int64_t kMostSteps = 1'000'000'000;
+    if (seconds_ && !(*seconds_ > 0 && *seconds_ <= kMostSeconds)) {
+      throw invalid(
+          fmt::format("--seconds must be above 0 and at most {:.0f}, not {}", kMostSeconds, *seconds_));
+    }
+    if (steps_ && (*steps_ < 1 || *steps_ > kMostSteps)) {
+      throw invalid(fmt::format("--steps must be from 1 to {}, not {}", kMostSteps, *steps_));
+    }
+    if (steps_ && seconds_) throw invalid("--steps and --seconds exclude each other");
+  }
+
+  // Text for people; with --json standard output holds nothing else.
+  void say(const Console& console, std::string_view text) const {
+    if (!json_) console.print(text);
+  }
+
   std::string find_text() const {
     if (text_) {
-      if (!Env::posix().status(*text_)) throw invalid(fmt::format("there is no '{}'", *text_));
+      const auto status = Env::posix().status(*text_);
+      if (!status) throw invalid(fmt::format("there is no '{}'", *text_));
+      if (status->type != FileStatus::Type::kFile) {
+        throw invalid(fmt::format("'{}' is no text file", *text_),
+                      "--text takes one file; 'train pretrain' with data_path learns from folders");
+      }
       return absolute_path(*text_);
     }
     // quickstart.sh leaves it beside the folder of the program.
@@ -95,8 +144,8 @@ class Quickstart final : public Command {
   // Tokenizer and experiment file.
   void prepare(const RunFolder& folder, const Path& file, const std::string& text,
                const Console& console) const {
-    console.print(fmt::format("Text       {}, {}\n", text,
-                              human_bytes(static_cast<double>(std::filesystem::file_size(text)))));
+    say(console, fmt::format("Text       {}, {}\n", text,
+                             human_bytes(static_cast<double>(std::filesystem::file_size(text)))));
     const double start = steady_seconds();
     folder.create();
     make_folders(folder.root() / "tokenizer");
@@ -104,11 +153,11 @@ class Quickstart final : public Command {
     options.inputs = {text};
     options.bpe.vocab_size = kVocabulary;
     write_file_atomic(folder.root() / "tokenizer" / "tokenizer.json", data::train_tokenizer(options));
-    console.print(fmt::format("Tokenizer  {} byte-pair tokens learnt from it in {}\n", kVocabulary,
-                              human_duration(steady_seconds() - start)));
+    say(console, fmt::format("Tokenizer  {} byte-pair tokens learnt from it in {}\n", kVocabulary,
+                             human_duration(steady_seconds() - start)));
     const std::string name = file.string();
     const auto experiment = config::load_experiment_text(experiment_text(folder, text, 1), name);
-    const std::int64_t steps = steps_ ? *steps_ : steps_for(experiment, seconds_);
+    const std::int64_t steps = steps_ ? *steps_ : steps_for(experiment, seconds_.value_or(kSeconds));
     write_file_atomic(file, experiment_text(folder, text, steps));
   }
 
@@ -160,8 +209,8 @@ class Quickstart final : public Command {
   }
 
   // The trainer runs in a thread of its own, so that this one can show what it writes.
-  static TrainingSummary train(const config::Experiment& experiment, const RunFolder& folder,
-                               const std::atomic<bool>& stop, const Console& console) {
+  TrainingSummary train(const config::Experiment& experiment, const RunFolder& folder,
+                        const Console& console) const {
     Logger log(LogOptions{.folder = folder.rank_logs(experiment.module_name, 0),
                           .console_level = console.debug ? LogLevel::kDebug : LogLevel::kWarning,
                           .console = console.err});
@@ -173,16 +222,18 @@ class Quickstart final : public Command {
       try {
         Trainer trainer(experiment, families, log);
         trainer.prepare();
-        summary = trainer.run(stop);
+        // From here on there is something to save; before, a signal just ends the program.
+        summary = trainer.run(catch_stop_signals());
       } catch (...) {
         error = std::current_exception();
       }
       over = true;
     });
 
-    ProgressLine progress(console.err, {.label = "training",
-                                        .total = static_cast<std::uint64_t>(experiment.trainer.train_iters),
-                                        .plain_seconds = 3});
+    ProgressLine progress(json_ ? Terminal{} : console.err,
+                          {.label = "training",
+                           .total = static_cast<std::uint64_t>(experiment.trainer.train_iters),
+                           .plain_seconds = 3});
     MetricsTail metrics(folder.metrics_file());
     std::vector<double> losses;
     std::string note;
@@ -203,16 +254,18 @@ class Quickstart final : public Command {
     progress.finish(steady_seconds(), note);
     if (losses.size() > 1) {
       constexpr std::size_t kWidth = 60;
-      console.print(fmt::format("Loss       {:.2f} {} {:.2f}\n", losses.front(), sparkline(losses, kWidth),
-                                losses.back()));
+      say(console, fmt::format("Loss       {:.2f} {} {:.2f}\n", losses.front(), sparkline(losses, kWidth),
+                               losses.back()));
     }
     if (summary.validation_loss) {
-      console.print(fmt::format("           {:.2f} on text it has not seen\n", *summary.validation_loss));
+      say(console, fmt::format("           {:.2f} on text it has not seen\n", *summary.validation_loss));
     }
     return summary;
   }
 
-  static void sample(const RunFolder& folder, const Console& console) {
+  // Prints and returns it. A stop signal cuts it short.
+  std::string sample(const RunFolder& folder, const Console& console) const {
+    const std::atomic<bool>& stop = catch_stop_signals();
     const FamilyRegistry families = builtin_families();
     const ModelFolder model = find_model_folder(folder.root());
     const ModelConfig config = load_model_config(model, families);
@@ -224,12 +277,14 @@ class Quickstart final : public Command {
         std::min(config.max_positions, static_cast<std::int64_t>(ids.size()) + kTokens);
     Decoder decoder(DeviceOptions().make(), config, families, {.capacity = capacity});
     load_model_weights(model, decoder.store(), decoder.rank());
-    console.print("\nA sample, from the model that was just trained:\n\n  " + prompt);
+    std::string text = prompt;
+    say(console, "\nA sample, from the model that was just trained:\n\n  " + prompt);
     StreamDecoder stream(*tokenizer);
     auto show = [&](std::string piece) {
+      text += piece;
       for (std::size_t at = 0; (at = piece.find('\n', at)) != std::string::npos; at += 3)
         piece.insert(at + 1, "  ");
-      console.print(piece);
+      say(console, piece);
     };
     generate(decoder, ids,
              {.sampling = {.temperature = 0.7, .top_k = 40},
@@ -238,10 +293,11 @@ class Quickstart final : public Command {
               .stop_ids = {}},
              [&](std::int32_t id) {
                show(stream.push(id));
-               return true;
+               return !stop;
              });
     show(stream.finish());
-    console.print("\n\n");
+    say(console, "\n\n");
+    return text;
   }
 
   static std::string next_steps(const RunFolder& folder, const Path& file, const std::string& primus) {
@@ -252,16 +308,16 @@ class Quickstart final : public Command {
         "  {2} eval loss {0} --data book.txt\n"
         "  {2} train pretrain --config {1} --train_iters 5000 exp_name=longer\n"
         "  {2} quickstart --again --text your_own.txt\n"
-        "The model in {0}/checkpoints loads in Hugging Face transformers as it is;\n"
-        "tensorboard --logdir {0}/tensorboard draws the curves.\n",
-        run, file.string(), primus);
+        "The model in {3}/checkpoints loads in Hugging Face transformers as it is;\n"
+        "tensorboard --logdir {4} draws the curves.\n",
+        shell_quoted(run), shell_quoted(file.string()), primus, run, shell_quoted(run + "/tensorboard"));
   }
 
   std::optional<std::string> text_;
-  std::string workspace_ = "output";
-  double seconds_ = 30;
+  std::string workspace_ = kWorkspace;
+  std::optional<double> seconds_;
   std::optional<std::int64_t> steps_;
-  bool again_ = false;
+  bool again_ = false, json_ = false;
 };
 
 }  // namespace

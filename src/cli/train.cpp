@@ -1,7 +1,7 @@
 // primus train pretrain
 #include <fmt/format.h>
 
-#include <cstdlib>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -56,6 +56,35 @@ std::string to_text(const TrainingForecast& f) {
   return text;
 }
 
+struct MissingInput {
+  std::string key, path;
+};
+
+// What the run would read and is not there now. Globs are left to the run.
+std::vector<MissingInput> missing_inputs(const config::Experiment& experiment) {
+  const config::TrainerConfig& c = experiment.trainer;
+  Env& env = Env::posix();
+  std::vector<MissingInput> missing;
+  auto look = [&](const char* key, const std::string& path) {
+    if (!env.status(path)) missing.push_back({key, path});
+  };
+  if (c.load) look("load", *c.load);
+  const bool has_file = c.tokenizer_type != "ByteTokenizer" && c.tokenizer_type != "NullTokenizer";
+  if (c.tokenizer_model && has_file) look("tokenizer_model", *c.tokenizer_model);
+  for (const auto& [key, paths] :
+       {std::pair("data_path", &c.data_path), std::pair("train_data_path", &c.train_data_path),
+        std::pair("valid_data_path", &c.valid_data_path), std::pair("test_data_path", &c.test_data_path)}) {
+    for (const std::string& path : *paths) {
+      double weight = 0;
+      const char* end = path.data() + path.size();
+      const bool is_weight = std::from_chars(path.data(), end, weight).ptr == end;
+      const bool is_glob = path.find_first_of("*?[") != std::string::npos;
+      if (!is_weight && !is_glob && !env.status(path + ".idx")) look(key, path);
+    }
+  }
+  return missing;
+}
+
 class TrainPretrain final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -74,8 +103,12 @@ class TrainPretrain final : public Command {
                         "framework=native trains the same experiment with Primus's own engine")
           .at(experiment.provenance_of("framework").origin.location());
     }
-    if (export_) write_file_atomic(*export_, config::to_yaml(experiment));
-    for (const auto& [name, value] : experiment.env) setenv(name.c_str(), value.c_str(), 1);
+    if (export_) {
+      const bool screen = *export_ == "-" || *export_ == "/dev/stdout";
+      screen ? console.print(config::to_yaml(experiment))
+             : write_output(*export_, config::to_yaml(experiment));
+    }
+    apply_environment(experiment);
     return dry_run_ ? forecast(experiment, console) : train(experiment, console);
   }
 
@@ -84,9 +117,18 @@ class TrainPretrain final : public Command {
     Logger log(LogOptions{.console_level = LogLevel::kWarning, .console = console.err});
     const FamilyRegistry families = builtin_families();
     const TrainingForecast forecast = Trainer(experiment, families, log).forecast();
+    const std::vector<MissingInput> missing = missing_inputs(experiment);
+    for (const MissingInput& input : missing) {
+      console.note(fmt::format("warning: {} is '{}' ({}), which is not there: training will need it",
+                               input.key, input.path, experiment.provenance_of(input.key).describe()));
+    }
     if (json_) {
       nlohmann::json json = to_json(forecast);
       json["output_dir"] = experiment.output_dir().string();
+      json["experiment"] = nlohmann::json::parse(config::to_json(experiment, false));
+      json["missing"] = nlohmann::json::array();
+      for (const MissingInput& input : missing)
+        json["missing"].push_back({{"key", input.key}, {"path", input.path}});
       console.print(json.dump(2) + "\n");
     } else {
       console.print(config::show(experiment, false) + "\n" + to_text(forecast));
@@ -112,7 +154,7 @@ class TrainPretrain final : public Command {
       // From here on there is something to save.
       report(experiment, trainer.run(catch_stop_signals()), console);
     } catch (const Error& error) {
-      log.error("{}", error.what());
+      log.write_to_files(LogLevel::kError, error.what());
       throw;
     }
     return 0;
@@ -134,7 +176,7 @@ class TrainPretrain final : public Command {
       text = fmt::format("nothing left to do: the run had reached iteration {}\n", s.last_step);
     } else {
       text = fmt::format("{} after iteration {}, loss {:.4f}, {}\n", s.interrupted ? "stopped" : "done",
-                         s.last_step, s.last_loss, human_duration(s.seconds));
+                         s.last_step, drop_nan_sign(s.last_loss), human_duration(s.seconds));
     }
     if (s.validation_loss) text += fmt::format("validation loss {:.4f}\n", *s.validation_loss);
     if (s.test_loss) text += fmt::format("test loss {:.4f}\n", *s.test_loss);

@@ -131,7 +131,7 @@ TEST(File, MessagesNamePathReasonAndNextStep) {
   } catch (const FileError& error) {
     EXPECT_THAT(error.render(), HasSubstr("cannot open '/nowhere/at/all': No such file or directory"));
     EXPECT_THAT(error.hint(), HasSubstr("does not exist"));
-    EXPECT_EQ(error.exit_code(), 3);
+    EXPECT_EQ(error.exit_code(), 2);  // bad input, not a broken disk
   }
   EXPECT_TRUE(FileError("x", ENOSPC).out_of_space());
   EXPECT_TRUE(FileError("x", EDQUOT).out_of_space());
@@ -143,6 +143,19 @@ TEST(File, APipeIsRefusedInsteadOfWaitingForEver) {
   const Path pipe = folder.path() / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THROW(read_file(pipe), FileError);
+}
+
+TEST(File, AnOutputFollowsLinksAndKeepsDevices) {
+  const test::TemporaryFolder folder;
+  write_file(folder.path() / "real", "old");
+  std::filesystem::create_symlink("real", folder.path() / "link");
+  write_output(folder.path() / "link", "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "link"));
+  EXPECT_EQ(read_file(folder.path() / "real"), "new");
+  write_output(folder.path() / "plain", "new");
+  EXPECT_EQ(read_file(folder.path() / "plain"), "new");
+  write_output("/dev/null", "x");
+  EXPECT_FALSE(std::filesystem::is_regular_file("/dev/null"));
 }
 
 TEST(File, AFullDeviceIsReported) {

@@ -156,6 +156,7 @@ TEST_F(LogTest, ConsoleIsQuietUnlessAsked) {
     Logger loud({.console_level = LogLevel::kInfo,
                  .console = {.fd = ends[1], .tty = true, .ansi = true, .color = true}});
     loud.info("shown");
+    loud.write_to_files(LogLevel::kError, "not shown either");
   }
   close(ends[1]);
   std::array<char, 4096> buffer{};

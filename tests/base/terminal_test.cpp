@@ -51,6 +51,7 @@ TEST(Human, Counts) {
 }
 
 TEST(Human, Durations) {
+  EXPECT_EQ(human_duration(0), "0 s");
   EXPECT_EQ(human_duration(0.0000421), "42.1 us");
   EXPECT_EQ(human_duration(0.0421), "42.1 ms");
   EXPECT_EQ(human_duration(12.34), "12.3 s");

@@ -162,5 +162,94 @@ TEST(EvalLoss, OfATextFile) {
   EXPECT_GT(json::parse(result.out).at("loss").get<double>(), 1.0);
 }
 
+TEST(Config, ShowsAsJson) {
+  const ProgramResult result =
+      run_program({"config", "show", "--config", kExperiment, "--json", "--origin", "lr=2e-3"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json shown = json::parse(result.out);
+  EXPECT_EQ(shown.at("trainer").at("lr"), 2e-3);
+  EXPECT_EQ(shown.at("origins").at("lr"), "command line");
+  EXPECT_EQ(shown.at("framework"), "native");
+  const ProgramResult wrong = run_program({"config", "show", "--config", kExperiment, "--json", "lrr=1"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_EQ(json::parse(wrong.out).at("exit_code"), 2);
+  EXPECT_THAT(wrong.err, HasSubstr("did you mean 'lr'?"));
+}
+
+TEST(Numbers, BeyondWhatMakesSenseAreRefused) {
+  const std::string model = kGolden + "llama";
+  const std::vector<std::string> ids = {"--tokenizer-type", "NullTokenizer", "--tokenizer", "60"};
+  const std::vector<std::string> refused[] = {
+      {"generate", model, "-p", "1", "-n", "9223372036854775807"},
+      {"generate", model, "-p", "1", "-n", "-1"},
+      {"chat", model, "-n", "9223372036854775807"},
+      {"chat", model, "--context", "-1"},
+      {"eval", "loss", model, "-d", kExperiment, "--batch", "9000000000000000000"},
+      {"eval", "loss", model, "-d", kExperiment, "--batch", "0"},
+      {"eval", "loss", model, "-d", kExperiment, "-n", "-4"},
+  };
+  for (std::vector<std::string> words : refused) {
+    words.insert(words.end(), ids.begin(), ids.end());
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 2) << words[0] << " " << words.back() << result.err;
+    EXPECT_THAT(result.err, ::testing::AnyOf(HasSubstr(" must be "), HasSubstr("is not from 1 to")));
+  }
+  EXPECT_EQ(run_program({"benchmark", "train", "--config", kExperiment, "--steps", "9223372036854775807"})
+                .exit_code,
+            2);
+}
+
+TEST(Mistakes, AFileThatIsNotThereIsBadInput) {
+  const std::string model = kGolden + "llama";
+  EXPECT_EQ(run_program({"model", "verify", model, "--inputs", "/nowhere/io.safetensors"}).exit_code, 2);
+  EXPECT_EQ(run_program({"generate", model, "--prompt-file", "/nowhere/prompt"}).exit_code, 2);
+  EXPECT_EQ(run_program({"config", "show", "--config", "/nowhere/exp.yaml"}).exit_code, 2);
+}
+
+class QuickstartTest : public ::testing::Test {
+ protected:
+  QuickstartTest() {
+    std::string text;
+    for (int i = 0; i < 3000; ++i)
+      text += "And the evening and the morning were day " + std::to_string(i) + ". ";
+    write_file(folder_.path() / "my text.txt", text);
+  }
+  ProgramResult quickstart(const std::vector<std::string>& more) const {
+    std::vector<std::string> words{"quickstart", "--workspace", "out put"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words, {.folder = folder_.path().string()});
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(QuickstartTest, RefusesWhatIsNoNumberOfStepsOrNoText) {
+  for (const auto& [option, value] :
+       {std::pair{"--seconds", "nan"}, std::pair{"--seconds", "0"}, std::pair{"--seconds", "inf"},
+        std::pair{"--steps", "0"}, std::pair{"--steps", "-5"}, std::pair{"--text", "."},
+        std::pair{"--text", "nowhere.txt"}}) {
+    const ProgramResult result = quickstart({option, value});
+    EXPECT_EQ(result.exit_code, 2) << option << value << result.err;
+    EXPECT_THAT(result.err, ::testing::Not(HasSubstr("filesystem error")));
+  }
+  EXPECT_FALSE(Env::posix().status(folder_.path() / "out put"));
+}
+
+TEST_F(QuickstartTest, OptionsThatWouldChangeNothingAreRefused) {
+  const ProgramResult first = quickstart({"--text", "my text.txt", "--steps", "3", "--json"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const json report = json::parse(first.out);
+  EXPECT_EQ(report.at("last_step"), 3);
+  EXPECT_THAT(report.at("sample").get<std::string>(), HasSubstr("And God said unto"));
+  const ProgramResult again = quickstart({"--steps", "4"});
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.err, HasSubstr("add --again"));
+  const ProgramResult same = quickstart({});
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_THAT(same.out, HasSubstr("'out put/primus/"));  // to be copied into a shell
+  const ProgramResult anew = quickstart({"--text", "my text.txt", "--steps", "2", "--again", "--json"});
+  ASSERT_EQ(anew.exit_code, 0) << anew.err;
+  EXPECT_EQ(json::parse(anew.out).at("last_step"), 2);
+}
+
 }  // namespace
 }  // namespace primus

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@ struct ProgramOptions {
   std::map<std::string, std::string> environment;  // besides the test's own
   std::string input;                               // standard input
   std::string output;                              // a file for standard output; empty: it is caught
+  rlim_t file_size_limit = RLIM_INFINITY;          // bytes of any file it writes (ulimit -f)
 };
 
 struct ProgramResult {
@@ -47,7 +49,8 @@ class Program {
         close(ends[0]);
         close(ends[1]);
       }
-      if (chdir(options.folder.c_str()) != 0) _exit(126);
+      const rlimit limit{options.file_size_limit, options.file_size_limit};
+      if (setrlimit(RLIMIT_FSIZE, &limit) != 0 || chdir(options.folder.c_str()) != 0) _exit(126);
       for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
       std::vector<char*> argv{const_cast<char*>(PRIMUS_PROGRAM)};
       for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -217,6 +218,160 @@ TEST(Train, RefusesMoreTokensThanCanBeCounted) {
       run_program(train(folder.path(), {"train_iters=1000000000000", "global_batch_size=1000000"}));
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("cannot be counted"));
+}
+
+TEST(Train, ANaNLossNamesStepAndOperator) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> diverging = {"train_iters=5",     "lr=1",        "min_lr=1",
+                                              "lr_warmup_iters=0", "clip_grad=0", "weight_decay=1e38"};
+  const ProgramResult result = run_program(train(folder.path(), diverging));
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, ::testing::ContainsRegex("(lm loss|gradient norm) is (nan|inf) at iteration [2-5]; "
+                                                   "the first operator that made one is"));
+  EXPECT_THAT(result.err, ::testing::Not(HasSubstr("-nan")));
+  // Once on the screen, and in the log.
+  const std::size_t said = result.err.find("the first operator");
+  EXPECT_EQ(result.err.find("the first operator", said + 1), std::string::npos) << result.err;
+  const Path log = test::run_folder(folder.path()) / "logs" / "pre_trainer" / "rank-0" / "error.log";
+  EXPECT_THAT(read_file(log), HasSubstr("the first operator"));
+}
+
+TEST(Train, AFullDiskKeepsTheOldCheckpoint) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(run_program(train(folder.path(), {"train_iters=2"})).exit_code, 0);
+  const Path checkpoints = test::run_folder(folder.path()) / "checkpoints";
+  const std::string before = test::final_weights(test::run_folder(folder.path()), 2);
+  auto full = train(folder.path(), {"train_iters=4"});
+  full.emplace_back("--json");
+  const ProgramResult result = run_program(full, {.file_size_limit = 1 << 20});
+  EXPECT_EQ(result.signal, 0);
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.err, HasSubstr("cannot write"));
+  EXPECT_THAT(result.err, HasSubstr("File too large"));
+  EXPECT_THAT(json::parse(result.out).at("hint").get<std::string>(), HasSubstr("ulimit -f"));
+  EXPECT_EQ(test::final_weights(test::run_folder(folder.path()), 2), before);
+  for (const std::string& name : Env::posix().list(checkpoints)) {
+    EXPECT_THAT(name, ::testing::Not(HasSubstr("0000004"))) << "left behind";
+  }
+  const ProgramResult again = run_program(train(folder.path(), {"train_iters=4"}));
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 4U);
+}
+
+TEST(Train, NoStepsIsARunToo) {
+  const TemporaryFolder folder;
+  const ProgramResult result = run_program(train(folder.path(), {"train_iters=0"}));
+  EXPECT_EQ(result.exit_code, 0) << result.signal << result.err;
+  EXPECT_TRUE(test::losses(test::run_folder(folder.path())).empty());
+}
+
+TEST(Train, MockDataNeedsNoPaths) {
+  const TemporaryFolder folder;
+  const ProgramResult result =
+      run_program(train(folder.path(), {"train_iters=1", "mock_data=true", "data_path=/nowhere/x"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the data paths are not read"));
+}
+
+TEST(Train, TheVocabularyMustHoldTheTokenizer) {
+  const TemporaryFolder folder;
+  // Padded to 256 rows, the embedding would hold most of the 257 bytes.
+  const ProgramResult result = run_program(train(folder.path(), {"train_iters=1", "vocab_size=200"}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("vocab_size is 200, and the tokenizer has 257 tokens"));
+  EXPECT_THAT(result.err, HasSubstr("vocab_size=200\n"));
+  EXPECT_TRUE(test::losses(test::run_folder(folder.path())).empty());
+}
+
+// The golden model's shapes, and its weights.
+std::vector<std::string> with_loaded(const Path& workspace, const std::vector<std::string>& more) {
+  auto words = train(
+      workspace, {"load=" PRIMUS_SOURCE_DIR "/tests/golden/models/llama", "num_layers=2", "hidden_size=48",
+                  "ffn_hidden_size=112", "num_attention_heads=4", "num_query_groups=2", "kv_channels=12",
+                  "train_iters=1", "untie_embeddings_and_output_weights=true"});
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(Train, WhatLoadSaysIsNotContradicted) {
+  const TemporaryFolder folder;
+  const std::pair<const char*, const char*> contradictions[] = {
+      {"norm_epsilon=0.5", "norm_epsilon is 0.5, and"},
+      {"untie_embeddings_and_output_weights=false", "untie_embeddings_and_output_weights is false, and"},
+      {"rotary_percent=0.5", "rotary_percent is 0.5, and"},
+      {"vocab_size=1000", "vocab_size is 1000, and"},
+      {"num_layers=3", "num_layers is 3, and"}};
+  for (const auto& [setting, said] : contradictions) {
+    const ProgramResult result = run_program(with_loaded(folder.path(), {setting}));
+    EXPECT_EQ(result.exit_code, 2) << setting << result.err;
+    EXPECT_THAT(result.err, HasSubstr(said));
+    EXPECT_THAT(result.err, HasSubstr("config.json says"));
+    EXPECT_THAT(result.err, HasSubstr("\n  | " + std::string(setting) + "\n"));
+  }
+}
+
+TEST(Train, TheContextOfALoadedModelMayBeStretched) {
+  const TemporaryFolder folder;
+  const ProgramResult result = run_program(
+      with_loaded(folder.path(), {"rotary_base=50000", "rope_scaling_type=yarn", "rope_scaling_factor=4",
+                                  "max_position_embeddings=512", "save_interval=1"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("rotary_base is 50000, and"));
+  EXPECT_THAT(result.err, HasSubstr("the experiment's is taken"));
+  const Path saved = test::run_folder(folder.path()) / "checkpoints" / "iter_0000001";
+  const json config = json::parse(read_file(saved / "config.json"));
+  EXPECT_EQ(config.at("rope_theta"), 50000.0);
+  EXPECT_EQ(config.at("max_position_embeddings"), 512);
+  EXPECT_EQ(config.at("rope_scaling").at("original_max_position_embeddings"), 128);
+  // What generation needs to know of the model goes with it.
+  EXPECT_TRUE(Env::posix().status(saved / "generation_config.json"));
+  // The preset's rotary_base and length are not the weights', and say so.
+  const ProgramResult plain = run_program(with_loaded(folder.path(), {"exp_name=plain"}));
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_THAT(plain.err,
+              ::testing::ContainsRegex("max_position_embeddings is 512, and .*config.json says 128, "
+                                       "which is taken .*llama_tiny.yaml"));
+}
+
+TEST(Train, ADryRunNeedsNoFilesButNamesThem) {
+  const TemporaryFolder folder;
+  const ProgramResult big =
+      run_program({"train", "pretrain", "--config",
+                   PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml",
+                   "workspace=" + folder.path().string(), "model=llama3.2_1B.yaml", "seq_length=64",
+                   "micro_batch_size=1", "global_batch_size=1", "mock_data=false", "data_path=/nowhere/data",
+                   "load=/nowhere/model", "--dry-run", "--json"});
+  ASSERT_EQ(big.exit_code, 0) << big.err;
+  const json forecast = json::parse(big.out);
+  EXPECT_GT(forecast.at("parameters").get<double>(), 1.2e9);
+  EXPECT_EQ(forecast.at("experiment").at("trainer").at("num_layers"), 16);
+  std::vector<std::string> missing;
+  for (const json& input : forecast.at("missing")) missing.push_back(input.at("key"));
+  EXPECT_THAT(missing, ::testing::ElementsAre("load", "tokenizer_model", "data_path"));
+  EXPECT_THAT(big.err, HasSubstr("load is '/nowhere/model' (command line), which is not there"));
+}
+
+TEST(Train, ThreadsComeFromTheExperimentsEnvironment) {
+  const TemporaryFolder folder;
+  const ProgramResult result =
+      run_program(train(folder.path(), {"train_iters=1", "num_threads=0", "env.OMP_NUM_THREADS=1"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("1 thread"));
+}
+
+TEST(Train, TheExportFollowsLinksAndWritesToPipes) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "real.yaml", "old");
+  std::filesystem::create_symlink("real.yaml", folder.path() / "link.yaml");
+  auto words = train(folder.path() / "runs", {"--dry-run", "--export-config"});
+  words.push_back((folder.path() / "link.yaml").string());
+  ASSERT_EQ(run_program(words).exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "link.yaml"));
+  EXPECT_THAT(read_file(folder.path() / "real.yaml"), HasSubstr("work_group: w"));
+  words.back() = "/dev/stdout";
+  EXPECT_THAT(run_program(words).out, HasSubstr("work_group: w"));
+  words.back() = "/dev/stderr";
+  EXPECT_THAT(run_program(words).err, HasSubstr("work_group: w"));
 }
 
 }  // namespace

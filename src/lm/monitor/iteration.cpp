@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/terminal.h"
+
 namespace primus {
 namespace {
 
@@ -46,10 +48,11 @@ std::string format_iteration(const IterationRecord& record) {
   auto out = std::back_inserter(line);
   append_speed(line, record.throughput);
   fmt::format_to(out, " | learning rate: {:.6E} | global batch size: {:5} | lm loss: {:.6E}",
-                 record.learning_rate, record.global_batch_size, record.lm_loss);
-  for (const auto& [name, value] : record.other_losses) fmt::format_to(out, " | {}: {:.6E}", name, value);
+                 record.learning_rate, record.global_batch_size, drop_nan_sign(record.lm_loss));
+  for (const auto& [name, value] : record.other_losses)
+    fmt::format_to(out, " | {}: {:.6E}", name, drop_nan_sign(value));
   fmt::format_to(out, " | loss scale: {:.1f}", record.loss_scale);
-  if (record.grad_norm) fmt::format_to(out, " | grad norm: {:.3f}", *record.grad_norm);
+  if (record.grad_norm) fmt::format_to(out, " | grad norm: {:.3f}", drop_nan_sign(*record.grad_norm));
   if (record.num_zeros) fmt::format_to(out, " | num zeros: {}", *record.num_zeros);
   fmt::format_to(out, " | number of skipped iterations: {:3} | number of nan iterations: {:3}",
                  record.skipped_iterations, record.nan_iterations);
@@ -68,12 +71,12 @@ std::string format_evaluation(const EvaluationRecord& record) {
   // Megatron caps the exponent so that the perplexity stays a number.
   constexpr double kLargestExponent = 20.0;
   return fmt::format(" {} loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E}",
-                     record.data_set, record.iteration, record.lm_loss,
-                     std::exp(std::min(record.lm_loss, kLargestExponent)));
+                     record.data_set, record.iteration, drop_nan_sign(record.lm_loss),
+                     drop_nan_sign(std::exp(std::min(record.lm_loss, kLargestExponent))));
 }
 
 Error NumericsFault::to_error() const {
-  std::string what = fmt::format("{} is {} at iteration {}", quantity, value, iteration);
+  std::string what = fmt::format("{} is {} at iteration {}", quantity, drop_nan_sign(value), iteration);
   if (!first_operator.empty())
     what += fmt::format("; the first operator that made one is {}", first_operator);
   return {ErrorKind::kNumerics, std::move(what),

@@ -184,5 +184,13 @@ TEST(NumericsFault, NamesTheIterationAndTheOperator) {
   EXPECT_FALSE(error.hint().empty());
 }
 
+TEST(FormatIteration, ANaNHasNoSign) {
+  IterationRecord record = record_for_test();
+  record.lm_loss = -std::numeric_limits<double>::quiet_NaN();
+  record.grad_norm = -std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(format_iteration(record), HasSubstr("lm loss: NAN |"));
+  EXPECT_THAT(format_iteration(record), HasSubstr("grad norm: nan |"));
+}
+
 }  // namespace
 }  // namespace primus

@@ -1,4 +1,5 @@
 // Any bytes as JSON lines: texts, or an Error with a place.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -8,6 +9,8 @@
 #include "quick.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  // Every broken line is an exception; many of them take long and find nothing that few do not.
+  if (std::count(data, data + size, '\n') > 8) return -1;
   primus::data::TextBlock block;
   block.text.assign(reinterpret_cast<const char*>(data), size);
   uint64_t documents = 0;

@@ -9,6 +9,8 @@
 #include <condition_variable>
 #include <exception>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -197,8 +199,8 @@ class Output {
   std::vector<std::unique_ptr<IndexedDatasetWriter>> writers_;
 };
 
-// Workers take blocks in turn, encode them at the same time, and write them in the order they were taken: at
-// most one block per worker is in memory, and the result is the same for any number of them.
+// Workers take blocks in turn and encode them at the same time; the blocks are written in the order they were
+// taken, so the result is the same for any number of workers. A few blocks per worker are in memory.
 class Pipeline {
  public:
   Pipeline(const TokenizeOptions& options, const Tokenizer& tokenizer, const TokenizeProgressFn& progress)
@@ -206,6 +208,8 @@ class Pipeline {
         tokenizer_(tokenizer),
         progress_(progress),
         folder_(partial_folder(options.output_prefix)),
+        workers_(options.workers > 0 ? options.workers
+                                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
         reader_(find_inputs(options.inputs)),
         output_(options, token_type_for(tokenizer.vocab_size()), folder_) {
     for (const InputFile& file : reader_.files()) bytes_total_ += file.size;
@@ -305,56 +309,90 @@ class Pipeline {
   }
 
   void work_together() {
-    const int workers = options_.workers > 0
-                            ? options_.workers
-                            : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     std::vector<std::thread> threads;
-    for (int i = 1; i < workers; ++i) threads.emplace_back([this] { work(); });
+    for (int i = 1; i < workers_; ++i) threads.emplace_back([this] { work(); });
     work();
     for (std::thread& thread : threads) thread.join();
   }
 
   bool stop_requested() const { return options_.stop != nullptr && *options_.stop; }
 
-  void work() {
-    BlockEncoder encoder(options_, tokenizer_);
+  // A block on its way from the reader to the writers.
+  struct Work {
     TextBlock block;
     EncodedBlock encoded;
+    std::exception_ptr error;
+  };
+
+  void work() {
+    BlockEncoder encoder(options_, tokenizer_);
     while (true) {
+      std::unique_ptr<Work> work = take_spare();
       uint64_t turn;
-      std::exception_ptr error;
       {
         const std::lock_guard lock(input_);
         if (stopped_ || stop_requested()) return;
         turn = next_turn_;
         try {
-          if (!reader_.next(block)) return;
+          if (!reader_.next(work->block)) return;
         } catch (...) {
-          error = std::current_exception();
+          work->error = std::current_exception();
+          stopped_ = true;
         }
         ++next_turn_;
       }
       try {
-        if (error == nullptr) encoder.encode(block, reader_.files()[block.file], encoded);
+        if (work->error == nullptr)
+          encoder.encode(work->block, reader_.files()[work->block.file], work->encoded);
       } catch (...) {
-        error = std::current_exception();
+        work->error = std::current_exception();
       }
-      std::unique_lock lock(output_mutex_);
-      turn_changed_.wait(lock, [&] { return written_ == turn; });
-      // The earliest error counts, whichever worker met one first.
-      if (failure_ == nullptr) {
-        try {
-          if (error != nullptr) std::rethrow_exception(error);
-          write(block, encoded);
-        } catch (...) {
-          failure_ = std::current_exception();
-          const std::lock_guard stop(input_);
-          stopped_ = true;
-        }
+      hand_in(turn, std::move(work));
+    }
+  }
+
+  std::unique_ptr<Work> take_spare() {
+    const std::lock_guard lock(output_mutex_);
+    if (spare_.empty()) return std::make_unique<Work>();
+    std::unique_ptr<Work> work = std::move(spare_.back());
+    spare_.pop_back();
+    work->error = nullptr;
+    return work;
+  }
+
+  // Whoever comes while nobody writes, writes all that is due. Returns at once unless this block is too far
+  // ahead of the last one written.
+  void hand_in(uint64_t turn, std::unique_ptr<Work> work) {
+    std::unique_lock lock(output_mutex_);
+    finished_.emplace(turn, std::move(work));
+    if (!writing_) {
+      writing_ = true;
+      for (auto next = finished_.begin(); next != finished_.end() && next->first == written_;
+           next = finished_.begin()) {
+        std::unique_ptr<Work> due = std::move(next->second);
+        finished_.erase(next);
+        lock.unlock();
+        write_or_fail(*due);
+        lock.lock();
+        spare_.push_back(std::move(due));
+        ++written_;
+        written_changed_.notify_all();
       }
-      ++written_;
-      lock.unlock();
-      turn_changed_.notify_all();
+      writing_ = false;
+    }
+    written_changed_.wait(lock, [&] { return turn < written_ + kAhead * static_cast<uint64_t>(workers_); });
+  }
+
+  // The earliest error counts, whichever worker met one first.
+  void write_or_fail(const Work& work) {
+    if (failure_ != nullptr) return;
+    try {
+      if (work.error != nullptr) std::rethrow_exception(work.error);
+      write(work.block, work.encoded);
+    } catch (...) {
+      failure_ = std::current_exception();
+      const std::lock_guard stop(input_);
+      stopped_ = true;
     }
   }
 
@@ -409,11 +447,13 @@ class Pipeline {
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   static constexpr const char* kStateFile = "progress.json";
+  static constexpr uint64_t kAhead = 4;  // blocks per worker that may wait for an earlier one
 
   const TokenizeOptions& options_;
   const Tokenizer& tokenizer_;
   const TokenizeProgressFn& progress_;
   const Path folder_;
+  const int workers_;
   const Clock::time_point start_ = Clock::now();
 
   std::mutex input_;  // guards the reader, next_turn_ and stopped_
@@ -421,9 +461,13 @@ class Pipeline {
   uint64_t next_turn_ = 0;
   bool stopped_ = false;
 
-  std::mutex output_mutex_;  // guards the rest
-  std::condition_variable turn_changed_;
-  uint64_t written_ = 0;
+  std::mutex output_mutex_;  // guards these
+  std::condition_variable written_changed_;
+  uint64_t written_ = 0;                                // blocks
+  bool writing_ = false;                                // somebody uses what follows
+  std::map<uint64_t, std::unique_ptr<Work>> finished_;  // by turn
+  std::vector<std::unique_ptr<Work>> spare_;
+
   std::exception_ptr failure_;
   Output output_;
   TokenizeState state_;

@@ -1,6 +1,8 @@
 #include "cli/stop_signal.h"
 
 #include <csignal>
+#include <cstdint>
+#include <ctime>
 
 namespace primus::cli {
 namespace {
@@ -8,9 +10,21 @@ namespace {
 std::atomic<bool> stop_requested{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// The second one, whichever it is, ends the process as if nobody had listened.
+std::atomic<std::int64_t> requested_at{0};  // nanoseconds of the monotonic clock
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+// Wrappers such as timeout(1) signal the process and then its group: one request, twice.
+constexpr std::int64_t kSameRequest = 100'000'000;
+
+// Another one, whichever it is, ends the process as if nobody had listened.
 extern "C" void request_stop(int signal_number) {
-  if (!stop_requested.exchange(true, std::memory_order_relaxed)) return;
+  timespec clock{};
+  clock_gettime(CLOCK_MONOTONIC, &clock);
+  const std::int64_t now = clock.tv_sec * std::int64_t{1'000'000'000} + clock.tv_nsec;
+  std::int64_t first = 0;
+  if (requested_at.compare_exchange_strong(first, now)) first = now;
+  stop_requested.store(true, std::memory_order_relaxed);
+  if (now - first < kSameRequest) return;
   std::signal(signal_number, SIG_DFL);
   raise(signal_number);
 }

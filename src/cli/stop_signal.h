@@ -1,4 +1,5 @@
-// Ctrl-C and SIGTERM as a request: the first sets a flag, the second ends the process as usual.
+// Ctrl-C and SIGTERM as a request: the first sets a flag, another one ends the process as usual, unless it
+// comes within a tenth of a second and so belongs to the first.
 #pragma once
 
 #include <atomic>

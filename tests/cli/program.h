@@ -78,6 +78,7 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   void send(int signal_number) const { kill(pid_, signal_number); }
+  pid_t pid() const { return pid_; }
 
   // Whether it still runs; its output waits for wait().
   bool running() const {

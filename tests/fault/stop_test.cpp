@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <functional>
 
 #include "base/temporary_folder.h"
@@ -85,17 +86,37 @@ TEST(Stop, ASecondRunInTheSameFolderIsRefused) {
   EXPECT_EQ(program.wait().exit_code, 0);
 }
 
+// Whether the program handles SIGINT itself.
+bool listens(const Program& program) {
+  std::ifstream status("/proc/" + std::to_string(program.pid()) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("SigCgt:"))
+      return (std::stoull(line.substr(7), nullptr, 16) >> (SIGINT - 1) & 1) != 0;
+  }
+  return false;
+}
+
 TEST(Stop, ASecondSignalEndsAtOnce) {
+  const TemporaryFolder folder;
+  // One microbatch of a second or more, which no stop interrupts.
+  Program program(test::train(folder.path(), {"train_iters=100", "micro_batch_size=64",
+                                              "global_batch_size=64", "seq_length=512", "num_layers=1"}));
+  ASSERT_TRUE(wait_until([&] { return listens(program); }));
+  program.send(SIGINT);
+  std::this_thread::sleep_for(200ms);
+  program.send(SIGTERM);
+  const ProgramResult result = program.wait();
+  EXPECT_EQ(result.signal, SIGTERM) << result.exit_code << result.out << result.err;
+}
+
+TEST(Stop, OneRequestMayBeSignalledTwice) {
   const TemporaryFolder folder;
   Program program(test::train(folder.path(), kLong));
   ASSERT_TRUE(wait_until([&] { return test::losses(test::run_folder(folder.path())).size() >= 1; }));
-  // Both are there before it can act on the first.
-  program.send(SIGSTOP);
-  program.send(SIGINT);
-  program.send(SIGTERM);
-  program.send(SIGCONT);
+  for (const int signal_number : {SIGINT, SIGTERM, SIGINT}) program.send(signal_number);
   const ProgramResult result = program.wait();
-  EXPECT_TRUE(result.signal == SIGINT || result.signal == SIGTERM) << result.exit_code << result.out;
+  EXPECT_EQ(result.exit_code, 0) << result.signal << result.err;
+  EXPECT_THAT(result.out, HasSubstr("the same command continues"));
 }
 
 }  // namespace

@@ -228,6 +228,8 @@ TEST(Toml, KeepsBeyondAsciiInsideStringsAndComments) {
   EXPECT_NE(toml_refusal("a = \"\"\"x\"\"\"\"\xC3\xBC\n"), "");
   EXPECT_NE(toml_refusal("a = \"\"\"\\\n  \xC3\xBC\"\"\"\n"), "");
   EXPECT_NE(toml_refusal("a = \"\\\xC3\xBC\"\n"), "");
+  // A quote in the middle of a number begins no string: what follows reaches toml++ as it is.
+  EXPECT_NE(toml_refusal("a= 1a.b.\"^mes\xD2\x9C\xD1\x9Dp"), "");
 }
 
 TEST(Yaml, RefusesWhatItCannotBegin) {

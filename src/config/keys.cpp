@@ -284,7 +284,8 @@ void assign(const KeySpec& key, const Value& value, TrainerConfig& config) {
           } else if constexpr (std::is_same_v<T, double>) {
             if (value.kind != Value::Kind::kInt && value.kind != Value::Kind::kFloat) refuse_type(key, value);
             check_range(key, value);
-            config.*field = value.real;
+            config.*field =
+                value.real + 0.0;  // no negative zero: it is written as an integer's -0, and read back as 0
           } else if constexpr (std::is_same_v<T, std::string>) {
             config.*field = to_text(key, value);
           } else {

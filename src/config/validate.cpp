@@ -24,6 +24,7 @@ class Validator {
     batches();
     attention();
     rope();
+    family();
     schedule();
     recompute();
     data();
@@ -146,6 +147,19 @@ class Validator {
       refuse({"beta_slow", "beta_fast"}, fmt::format("beta_slow ({}) must be below beta_fast ({})",
                                                      config_.beta_slow, config_.beta_fast));
     }
+  }
+
+  // Megatron's switches for what the native engine takes from model_type: they may say the same, no more.
+  void family() {
+    if (experiment_.framework != "native") return;
+    const std::string& type = config_.model_type;
+    agree("add_qkv_bias", config_.add_qkv_bias, type == "qwen2");
+    agree("qk_layernorm", config_.qk_layernorm, type == "qwen3" || type == "qwen3_moe");
+  }
+  void agree(std::string_view key, bool set, bool of_family) {
+    if (!is_set(key) || set == of_family) return;
+    refuse({key, "model_type"}, fmt::format("model_type {} has {}: {}", config_.model_type, key, of_family),
+           fmt::format("leave {} out, or choose another model_type", key));
   }
 
   void schedule() {

@@ -25,15 +25,16 @@ Experiment load_model(const std::string& model) {
   return load_experiment_text(text, "exp.yaml", {}, options_with({}, {kSource / "presets"}));
 }
 
-// Parameters of a dense Llama, layer by layer as in the paper.
+// Parameters of a dense Llama or Qwen, layer by layer as in the papers.
 int64_t parameter_count(const TrainerConfig& c, int64_t vocabulary) {
   const int64_t query = c.num_attention_heads * c.kv_channels, kv = c.num_query_groups * c.kv_channels;
   const int64_t attention = c.hidden_size * (query + 2 * kv) + query * c.hidden_size;
   const int64_t feed_forward = 3 * c.hidden_size * c.ffn_hidden_size;
-  const int64_t norms = 2 * c.hidden_size;
+  const int64_t biases = c.add_qkv_bias ? query + 2 * kv : 0;
+  const int64_t norms = 2 * c.hidden_size + (c.qk_layernorm ? 2 * c.kv_channels : 0);
   const int64_t embeddings =
       c.padded_vocab_size(vocabulary) * c.hidden_size * (c.untie_embeddings_and_output_weights ? 2 : 1);
-  return embeddings + c.num_layers * (attention + feed_forward + norms) + c.hidden_size;
+  return embeddings + c.num_layers * (attention + biases + feed_forward + norms) + c.hidden_size;
 }
 
 struct Published {
@@ -43,6 +44,7 @@ struct Published {
   double theta;
   double rope_factor;  // 0: not stretched
   bool tied;
+  double epsilon = 1e-5;
 };
 
 // As printed by `sum(p.numel() for p in model.parameters())` for the models on Hugging Face, and their
@@ -59,6 +61,19 @@ constexpr Published kPublished[] = {
     {"llama3.2_1B.yaml", 1'235'814'400, 131072, 5e5, 32, true},
     {"llama3.2_3B.yaml", 3'212'749'824, 131072, 5e5, 32, true},
     {"llama3.3_70B.yaml", 70'553'706'496, 131072, 5e5, 8, false},
+    {"qwen2.5_0.5B.yaml", 494'032'768, 32768, 1e6, 0, true, 1e-6},
+    {"qwen2.5_1.5B.yaml", 1'543'714'304, 131072, 1e6, 0, true, 1e-6},
+    {"qwen2.5_3B.yaml", 3'085'938'688, 32768, 1e6, 0, true, 1e-6},
+    {"qwen2.5_7B.yaml", 7'615'616'512, 131072, 1e6, 0, false, 1e-6},
+    {"qwen2.5_14B.yaml", 14'770'033'664, 131072, 1e6, 0, false},
+    {"qwen2.5_32B.yaml", 32'763'876'352, 131072, 1e6, 0, false},
+    {"qwen2.5_72B.yaml", 72'706'203'648, 131072, 1e6, 0, false},
+    {"qwen3_0.6B.yaml", 596'049'920, 40960, 1e6, 0, true, 1e-6},
+    {"qwen3_1.7B.yaml", 1'720'574'976, 40960, 1e6, 0, true, 1e-6},
+    {"qwen3_4B.yaml", 4'022'468'096, 40960, 1e6, 0, true, 1e-6},
+    {"qwen3_8B.yaml", 8'190'735'360, 40960, 1e6, 0, false, 1e-6},
+    {"qwen3_14B.yaml", 14'768'307'200, 40960, 1e6, 0, false, 1e-6},
+    {"qwen3_32B.yaml", 32'762'123'264, 40960, 1e6, 0, false, 1e-6},
     {"llama_25M.yaml", 26'450'304, 1024, 1e4, 0, true},
     {"llama_124M.yaml", 123'587'328, 1024, 1e4, 0, true},
 };
@@ -72,7 +87,7 @@ TEST(Presets, HoldThePublishedModels) {
     EXPECT_EQ(c.max_position_embeddings, published.context);
     EXPECT_EQ(c.rotary_base, published.theta);
     EXPECT_EQ(c.untie_embeddings_and_output_weights, !published.tied);
-    EXPECT_EQ(c.norm_epsilon, 1e-5);
+    EXPECT_EQ(c.norm_epsilon, published.epsilon);
     EXPECT_EQ(c.rope_scaling_type, published.rope_factor == 0 ? "none" : "llama3");
     if (published.rope_factor != 0) {
       EXPECT_EQ(c.rope_scaling_factor, published.rope_factor);

@@ -13,8 +13,6 @@ namespace {
 
 using turbo::launch;
 
-constexpr std::uint8_t bit(int i) { return static_cast<std::uint8_t>(1U << i); }
-
 // --- router logits
 // ---------------------------------------------------------------------------------------------------
 

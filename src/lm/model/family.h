@@ -12,6 +12,7 @@
 #include "engine/operators.h"
 #include "engine/parameters.h"
 #include "lm/model/model_config.h"
+#include "turbo/router/router.h"
 
 namespace primus {
 
@@ -19,6 +20,15 @@ namespace primus {
 struct KvCache {
   std::vector<engine::KvCacheLayer> layers;
   std::int64_t length() const { return layers.empty() ? 0 : layers.front().length; }
+};
+
+// What the routers of a training step need besides hidden states: random numbers, what the microbatch's loss
+// weighs in the sum over all, and counters in persistent memory, a row for each layer.
+struct RoutingStep {
+  turbo::RouterRandom random;
+  double loss_weight = 1;
+  Tensor load;    // [layers, experts + 1] int32 (turbo::ExpertLoad)
+  Tensor losses;  // [layers, 2] fp32 (turbo::RouterLosses)
 };
 
 // What every block gets besides the residual stream. T = batch * sequence tokens.
@@ -29,6 +39,7 @@ struct BlockInputs {
   KvCache* cache = nullptr;  // generation only
   engine::Value
       first_key;  // [T] int32, sequences packed from documents (turbo/attention/attention.h); empty: none
+  const RoutingStep* routing = nullptr;  // training only
 };
 
 // One block of a decoder. Stateless but for its parameters, which live in the store.
@@ -36,6 +47,8 @@ class Block {
  public:
   virtual ~Block() = default;
   virtual void forward(engine::Residual& x, const BlockInputs& inputs) const = 0;
+  // Enqueues what changes after a step besides what the optimizer does.
+  virtual void end_step(turbo::Context&, const RoutingStep&) const {}
 };
 
 struct Family {

@@ -49,7 +49,8 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
 Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
   if (chunk == 0) x = embedding(in.tokens, *embedding_);
   engine::Residual stream{std::move(x), {}};
-  const BlockInputs block_inputs{in.batch, in.sequence, in.positions, rope_table_, in.cache, in.first_key};
+  const BlockInputs block_inputs{in.batch, in.sequence,  in.positions, rope_table_,
+                                 in.cache, in.first_key, in.routing};
   for (std::int64_t i = first_block_[chunk]; i < first_block_[chunk + 1]; ++i) {
     blocks_[i]->forward(stream, block_inputs);
   }
@@ -69,6 +70,18 @@ Value LanguageModel::loss(const Value& hidden, const ModelInputs& in) const {
 }
 
 Value LanguageModel::logits(const Value& hidden) const { return linear(hidden, *head_); }
+
+RoutingStep LanguageModel::make_routing_step(engine::Rank& rank) const {
+  const auto table = [&](DType dtype, std::int64_t columns) {
+    const Shape shape{config_.layers, columns};
+    return Tensor(rank.persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape);
+  };
+  return {.random = {}, .load = table(DType::kI32, config_.moe.experts + 1), .losses = table(DType::kF32, 2)};
+}
+
+void LanguageModel::end_step(turbo::Context& context, const RoutingStep& step) const {
+  for (const auto& block : blocks_) block->end_step(context, step);
+}
 
 KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t batch,
                       std::int64_t capacity) {

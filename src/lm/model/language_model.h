@@ -24,6 +24,7 @@ struct ModelInputs {
   engine::Value weights = {};    // [T] fp32; for the loss only
   KvCache* cache = nullptr;      // generation only
   engine::Value first_key = {};  // [T] int32: where each token's document begins in its sequence; empty: at 0
+  const RoutingStep* routing = nullptr;  // training only
 };
 
 class LanguageModel {
@@ -45,6 +46,11 @@ class LanguageModel {
   engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
   // [rows of hidden, vocab], in the compute type.
   engine::Value logits(const engine::Value& hidden) const;
+
+  // Counters for the routers of a training run, in the persistent arena; of no use to dense models.
+  RoutingStep make_routing_step(engine::Rank& rank) const;
+  // Enqueues what changes after a step besides what the optimizer does: the routers' biases.
+  void end_step(turbo::Context& context, const RoutingStep& step) const;
 
   const ModelConfig& config() const { return config_; }
   int chunks() const { return static_cast<int>(first_block_.size()) - 1; }

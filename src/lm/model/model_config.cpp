@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "lm/model/config_reader.h"
 #include "lm/model/family.h"
 
 namespace primus {
@@ -13,79 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Reads keys of one JSON object; errors name the key.
-class Reader {
- public:
-  Reader(const json& object, const std::string& where) : object_(object), where_(where) {}
-
-  const json* find(const char* key) const {
-    const auto it = object_.find(key);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-  std::int64_t integer(const char* key, std::int64_t low, std::int64_t high) const {
-    const json* value = find(key);
-    if (!value) throw bad(key, "is missing");
-    return integer_of(*value, key, low, high);
-  }
-  std::int64_t integer_or(const char* key, std::int64_t fallback, std::int64_t low, std::int64_t high) const {
-    const json* value = find(key);
-    return value ? integer_of(*value, key, low, high) : fallback;
-  }
-  double number_or(const char* key, double fallback) const {
-    const json* value = find(key);
-    if (!value) return fallback;
-    if (!value->is_number() || !std::isfinite(value->get<double>())) throw bad(key, "must be a number");
-    return value->get<double>();
-  }
-  double positive_or(const char* key, double fallback) const {
-    const double value = number_or(key, fallback);
-    if (value <= 0) throw bad(key, "must be above 0");
-    return value;
-  }
-  std::optional<double> optional_number(const char* key) const {
-    return find(key) ? std::optional(number_or(key, 0)) : std::nullopt;
-  }
-  bool flag_or(const char* key, bool fallback) const {
-    const json* value = find(key);
-    if (!value) return fallback;
-    if (!value->is_boolean()) throw bad(key, "must be true or false");
-    return value->get<bool>();
-  }
-  std::string text_or(const char* key, const std::string& fallback) const {
-    const json* value = find(key);
-    if (!value) return fallback;
-    if (!value->is_string()) throw bad(key, "must be a string");
-    return value->get<std::string>();
-  }
-  // A single id, or a list of them.
-  std::vector<std::int64_t> ids(const char* key) const {
-    const json* value = find(key);
-    if (!value) return {};
-    constexpr std::int64_t kMostIds = std::int64_t{1} << 31;
-    if (!value->is_array()) return {integer_of(*value, key, -1, kMostIds)};
-    std::vector<std::int64_t> all;
-    for (const json& id : *value) all.push_back(integer_of(id, key, -1, kMostIds));
-    return all;
-  }
-  Error bad(const char* key, const std::string& what) const {
-    return invalid("'" + std::string(key) + "' " + what).at(where_);
-  }
-
- private:
-  std::int64_t integer_of(const json& value, const char* key, std::int64_t low, std::int64_t high) const {
-    const bool fits =
-        value.is_number_integer() &&
-        (!value.is_number_unsigned() || value.get<std::uint64_t>() <= static_cast<std::uint64_t>(high));
-    if (!fits || value.get<std::int64_t>() < low || value.get<std::int64_t>() > high) {
-      throw bad(key, "must be a whole number from " + std::to_string(low) + " to " + std::to_string(high));
-    }
-    return value.get<std::int64_t>();
-  }
-  const json& object_;
-  const std::string& where_;
-};
-
-constexpr std::int64_t kMaxWidth = std::int64_t{1} << 26;
+constexpr std::int64_t kMaxWidth = ConfigReader::kMaxWidth;
 
 // transformers 5 writes rope_parameters; 4 writes rope_theta and rope_scaling.
 void read_rope(const json& root, const std::string& where, ModelConfig& config) {
@@ -93,11 +22,11 @@ void read_rope(const json& root, const std::string& where, ModelConfig& config) 
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     const auto it = root.find(key);
     if (it == root.end() || it->is_null()) continue;
-    if (!it->is_object()) throw Reader(root, where).bad(key, "must be an object");
+    if (!it->is_object()) throw ConfigReader(root, where).bad(key, "must be an object");
     object = &*it;
     break;
   }
-  const Reader common(root, where), rope(*object, where);
+  const ConfigReader common(root, where), rope(*object, where);
   config.rope_theta = rope.positive_or("rope_theta", common.positive_or("rope_theta", 10000));
   const double fraction =
       rope.positive_or("partial_rotary_factor", common.positive_or("partial_rotary_factor", 1));
@@ -217,7 +146,7 @@ ModelConfig read_model_config(std::string_view text, const std::string& where,
     throw invalid("this is not a JSON object", "a model folder's config.json describes its architecture")
         .at(where);
   }
-  const Reader r(root, where);
+  const ConfigReader r(root, where);
   ModelConfig c;
   c.family = r.text_or("model_type", "");
   if (c.family.empty()) throw r.bad("model_type", "is missing");
@@ -326,10 +255,13 @@ ModelConfig model_config_of(const config::TrainerConfig& t, std::optional<std::i
 double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t length) {
   const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim), s = static_cast<double>(length);
-  const double projections = h * (q + 2 * kv) + q * h + 3 * h * static_cast<double>(c.ffn);
+  const double projections = h * (q + 2 * kv) + q * h;
   const double attention = q * s;  // two products of q·s each, halved by causality
-  const double per_token =
+  const double dense = 3 * h * static_cast<double>(c.ffn);
+  const double routed = 3 * h * static_cast<double>(c.moe.router.top_k * c.moe.ffn + c.moe.shared_ffn);
+  double per_token =
       static_cast<double>(c.layers) * (projections + attention) + h * static_cast<double>(c.vocab);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) per_token += c.moe.routed(layer) ? routed : dense;
   return 6 * per_token * static_cast<double>(sequences) * s;
 }
 

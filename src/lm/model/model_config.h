@@ -11,6 +11,7 @@
 
 #include "config/trainer_config.h"
 #include "lm/model/attention_config.h"
+#include "lm/model/moe_config.h"
 #include "tensor/dtype.h"
 
 namespace primus {
@@ -42,6 +43,7 @@ struct ModelConfig {
   double rotary_fraction = 1;  // share of each head that is rotated
   RopeScaling rope_scaling;
   AttentionConfig attention;
+  MoeConfig moe;
   bool tied_embeddings = false;
   double init_std = 0.02;
   std::optional<std::int64_t> bos_id;
@@ -64,7 +66,8 @@ std::string write_model_config(const ModelConfig& config, DType dtype, const Fam
 ModelConfig model_config_of(const config::TrainerConfig& trainer, std::optional<std::int64_t> vocab);
 
 // Floating-point operations of one training step over `sequences` of `length` tokens: 6 per multiplied weight
-// and token, causal attention counted at half, recomputation not counted (Megatron-LM's convention).
+// and token, causal attention counted at half, of experts the chosen ones, recomputation and routers not
+// counted (Megatron-LM's convention).
 double training_flops(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
 
 }  // namespace primus

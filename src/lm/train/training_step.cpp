@@ -1,6 +1,7 @@
 #include "lm/train/training_step.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "turbo/elementwise/elementwise.h"
 
@@ -23,6 +24,9 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::ParameterStore& store, co
   };
   loss_ = scalar(DType::kF32);
   non_finite_ = scalar(DType::kI32);
+  if (model.config().moe.experts > 0) routing_ = model.make_routing_step(rank);
+  routing_.random.seed = settings.seed;
+  routing_.loss_weight = 1.0 / static_cast<double>(settings.microbatches);
   if (rank.measuring()) return;
   staging_.resize(settings.microbatches);
   positions_.resize(settings.micro_batch * settings.sequence);
@@ -88,9 +92,13 @@ double TrainingStep::read_scalar(const Tensor& scalar) {
   return static_cast<double>(value);
 }
 
-void TrainingStep::begin() {
+void TrainingStep::begin(std::int64_t step) {
   store_.begin_step();
   first_microbatch_ = true;
+  routing_.random.step = static_cast<std::uint32_t>(step);
+  if (routing_.load.absent() || rank_.measuring()) return;
+  for (const Tensor& counters : {routing_.load, routing_.losses})
+    rank_.compute().fill_zero(counters.data, counters.bytes());
 }
 
 void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
@@ -100,7 +108,9 @@ void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
                .recompute = settings_.recompute,
                .weight_gradients = &queue_});
   {
-    const ModelInputs in = upload(tape_, batch, index, 1.0 / static_cast<double>(settings_.microbatches));
+    ModelInputs in = upload(tape_, batch, index, 1.0 / static_cast<double>(settings_.microbatches));
+    routing_.random.sample = static_cast<std::uint32_t>(index);
+    if (!routing_.load.absent()) in.routing = &routing_;
     const Value loss = model_.loss(model_.forward(in), in);
     tape_.backward();
     queue_.run(tape_);
@@ -118,11 +128,37 @@ void TrainingStep::finish_gradients() {
 
 StepResult TrainingStep::result() {
   const double loss = read_scalar(loss_);
-  return {.loss = loss, .gradient_norm = read_scalar(optimizer_.gradient_norm())};
+  return {.loss = loss, .gradient_norm = read_scalar(optimizer_.gradient_norm()), .routing = read_routing()};
+}
+
+std::vector<LayerRouting> TrainingStep::read_routing() {
+  std::vector<LayerRouting> layers;
+  if (routing_.load.absent() || rank_.measuring()) return layers;
+  const MoeConfig& moe = model_.config().moe;
+  std::vector<std::int32_t> load(static_cast<std::size_t>(routing_.load.elements()));
+  std::vector<float> losses(static_cast<std::size_t>(routing_.losses.elements()));
+  rank_.compute().copy_to_host(load.data(), routing_.load.data, routing_.load.bytes());
+  rank_.compute().copy_to_host(losses.data(), routing_.losses.data, routing_.losses.bytes());
+  rank_.compute().synchronize();
+  for (std::int64_t i = 0; i < model_.config().layers; ++i) {
+    if (!moe.routed(i)) continue;
+    const auto first = load.begin() + i * routing_.load.cols();
+    LayerRouting& layer = layers.emplace_back();
+    layer.layer = i;
+    layer.load.assign(first, first + moe.experts);
+    const double total = std::accumulate(layer.load.begin(), layer.load.end(), 0.0);
+    layer.imbalance = *std::max_element(layer.load.begin(), layer.load.end()) *
+                      static_cast<double>(moe.experts) / std::max(total, 1.0);
+    layer.dropped = first[moe.experts] / std::max(total, 1.0);
+    layer.balance_loss = static_cast<double>(losses[static_cast<std::size_t>(2 * i)]) * routing_.loss_weight;
+    layer.z_loss = static_cast<double>(losses[static_cast<std::size_t>(2 * i + 1)]) * routing_.loss_weight;
+  }
+  return layers;
 }
 
 void TrainingStep::update(std::int64_t step, double learning_rate, double weight_decay) {
   optimizer_.update(step, learning_rate, weight_decay);
+  if (!routing_.load.absent()) model_.end_step(rank_.context(), routing_);
 }
 
 void TrainingStep::begin_evaluation() {

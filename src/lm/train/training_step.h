@@ -26,6 +26,7 @@ struct StepSettings {
   bool packed_documents = false;  // batches name their documents (HostBatch::document_starts)
   engine::RecomputePolicy recompute = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
+  std::uint64_t seed = 0;  // of random numbers inside the model
 };
 
 // One microbatch on the host, row-major [micro_batch, sequence].
@@ -39,9 +40,21 @@ struct HostBatch {
       {};  // [micro_batch, sequence]; empty: 0 to sequence - 1 in each sequence
 };
 
+// How a step's tokens spread over the experts of one layer.
+struct LayerRouting {
+  std::int64_t layer = 0;
+  std::vector<std::int32_t> load;  // choices of each expert, dropped ones included
+  double imbalance = 1;            // the largest load over the mean
+  double dropped = 0;              // share of choices beyond the capacity
+  // Means over microbatches, without their coefficients (turbo::RouterLosses); the first only if it is
+  // trained.
+  double balance_loss = 0, z_loss = 0;
+};
+
 struct StepResult {
-  double loss = 0;           // mean over microbatches of the mean over their unmasked tokens
-  double gradient_norm = 0;  // before clipping
+  double loss = 0;                    // mean over microbatches of the mean over their unmasked tokens
+  double gradient_norm = 0;           // before clipping
+  std::vector<LayerRouting> routing;  // of the layers that route; empty for dense models
 };
 
 class TrainingStep {
@@ -50,7 +63,8 @@ class TrainingStep {
   TrainingStep(engine::Rank& rank, engine::ParameterStore& store, const LanguageModel& model,
                Optimizer& optimizer, const StepSettings& settings);
 
-  void begin();
+  // `step` counts from 1 and keys random numbers.
+  void begin(std::int64_t step = 1);
   // Forward and backward of microbatch `index`, counted from 0. `batch` is copied before this returns; it is
   // not looked at while measuring.
   void microbatch(std::int64_t index, const HostBatch& batch);
@@ -76,6 +90,7 @@ class TrainingStep {
   ModelInputs upload(engine::Tape& tape, const HostBatch& batch, std::int64_t slot, double weight);
   std::vector<std::int32_t> first_keys(std::span<const std::int32_t> document_starts) const;
   double read_scalar(const Tensor& scalar);
+  std::vector<LayerRouting> read_routing();
 
   engine::Rank& rank_;
   engine::ParameterStore& store_;
@@ -85,6 +100,7 @@ class TrainingStep {
   engine::WeightGradientQueue queue_;
   engine::Tape tape_;
   Tensor loss_, non_finite_;
+  RoutingStep routing_;  // of models with experts
   bool first_microbatch_ = true;
   std::int64_t evaluated_ = 0;
 

@@ -13,9 +13,19 @@ using engine::OperatorClass;
 using engine::RecomputePolicy;
 using Policy = engine::WeightGradientQueue::Policy;
 
-class Invariants : public testing::TestWithParam<DType> {
+struct Case {
+  const char* model;
+  ModelConfig (*config)();
+  DType compute;
+};
+constexpr Case kCases[] = {{"llama", tiny_llama, DType::kF32},
+                           {"llama", tiny_llama, DType::kBF16},
+                           {"mixture", tiny_mixture, DType::kF32},
+                           {"mixture", tiny_mixture, DType::kBF16}};
+
+class Invariants : public testing::TestWithParam<Case> {
  protected:
-  SessionSettings settings_ = tiny_settings(GetParam());
+  SessionSettings settings_ = tiny_settings(GetParam().compute, GetParam().config());
   TrainedState reference_ = train(turbo::make_cpu_device(2), settings_);
 };
 
@@ -40,8 +50,9 @@ TEST_P(Invariants, RunsOnADeviceWhoseMemoryIsHidden) {
 
 TEST_P(Invariants, RecomputationChangesNothing) {
   std::vector<RecomputePolicy> policies;
-  for (OperatorClass c : {OperatorClass::kNorm, OperatorClass::kLinear, OperatorClass::kRope,
-                          OperatorClass::kAttention, OperatorClass::kActivation}) {
+  for (OperatorClass c :
+       {OperatorClass::kNorm, OperatorClass::kLinear, OperatorClass::kRope, OperatorClass::kAttention,
+        OperatorClass::kActivation, OperatorClass::kRouting, OperatorClass::kExperts}) {
     policies.push_back({.classes = RecomputePolicy::bit(c)});
   }
   policies.push_back({.classes = ~0U});
@@ -95,8 +106,9 @@ TEST(PackedDocuments, DoNotSeeEachOther) {
   EXPECT_GT(std::abs(joined.loss - apart.loss), 1e-4 * apart.loss);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Invariants, testing::Values(DType::kF32, DType::kBF16),
-                         [](const auto& type) { return std::string(name_of(type.param)); });
+INSTANTIATE_TEST_SUITE_P(Models, Invariants, testing::ValuesIn(kCases), [](const auto& c) {
+  return std::string(c.param.model) + "_" + std::string(name_of(c.param.compute));
+});
 
 TEST(Recompute, SavesMemory) {
   auto stash = [](const RecomputePolicy& policy) {
@@ -115,7 +127,7 @@ TEST(Recompute, SavesMemory) {
 
 // The arenas are reserved at exactly the measured size: a step that needed one byte more would throw.
 TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
-  std::vector<SessionSettings> configurations(6, tiny_settings());
+  std::vector<SessionSettings> configurations(8, tiny_settings());
   configurations[1].compute = DType::kBF16;
   configurations[2].model.tied_embeddings = true;
   configurations[2].step.sequence = 40;
@@ -128,6 +140,9 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   configurations[5].step.sequence = 64;
   configurations[5].step.micro_batch = 4;
   configurations[5].step.microbatches = 1;
+  configurations[6].model = configurations[7].model = tiny_mixture();
+  configurations[7].step.recompute = {.full_layers = 2};
+  configurations[7].compute = DType::kBF16;
   ASSERT_LT(engine::lm_head_chunk_tokens(256, 300007), 256);
   for (SessionSettings& settings : configurations) {
     settings.evaluation = false;

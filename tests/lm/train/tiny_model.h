@@ -28,8 +28,23 @@ inline ModelConfig tiny_llama() {
   return c;
 }
 
-inline SessionSettings tiny_settings(DType compute = DType::kF32) {
-  return {.model = tiny_llama(),
+// Everything that a router can have in training: losses, jitter, experts that overflow.
+inline ModelConfig tiny_mixture() {
+  ModelConfig c = tiny_llama();
+  c.family = "mixtral";
+  c.moe.experts = 5;
+  c.moe.ffn = 40;
+  c.moe.router.top_k = 2;
+  c.moe.training = {.balance_loss = 0.02,
+                    .balance_sequences = true,
+                    .z_loss = 0.01,
+                    .capacity_factor = 1.1,
+                    .jitter = 0.05};
+  return c;
+}
+
+inline SessionSettings tiny_settings(DType compute = DType::kF32, const ModelConfig& model = tiny_llama()) {
+  return {.model = model,
           .compute = compute,
           .step = {.micro_batch = 2, .sequence = 16, .microbatches = 3},
           .adam = {},
@@ -89,7 +104,7 @@ inline TrainedState train(std::unique_ptr<Device> device, const SessionSettings&
   TrainingStep& step = session->step();
   TrainedState state;
   for (int s = 0; s < steps; ++s) {
-    step.begin();
+    step.begin(s + 1);
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
       TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab,
                       static_cast<std::uint64_t>(s * 100 + i));

@@ -43,7 +43,8 @@ TEST_P(Golden, Bf16) {
   EXPECT_GT(report.logits.normalised, 1e-4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Golden, testing::Values("llama", "llama31_tied", "qwen2", "qwen3"),
+INSTANTIATE_TEST_SUITE_P(Families, Golden,
+                         testing::Values("llama", "llama31_tied", "qwen2", "qwen3", "mixtral", "qwen3_moe"),
                          [](const auto& family) { return std::string(family.param); });
 
 TEST(Verify, SeesAWrongModel) {

@@ -37,4 +37,9 @@ void PreNormBlock::forward(engine::Residual& x, const BlockInputs& in) const {
   add(x, feed_forward_->forward(norm(x, ffn_norm_, epsilon_), in));
 }
 
+void PreNormBlock::end_step(turbo::Context& context, const RoutingStep& step) const {
+  attention_->end_step(context, step);
+  feed_forward_->end_step(context, step);
+}
+
 }  // namespace primus

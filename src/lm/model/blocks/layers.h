@@ -18,6 +18,7 @@ class Layer {
  public:
   virtual ~Layer() = default;
   virtual engine::Value forward(const engine::Value& h, const BlockInputs& inputs) const = 0;
+  virtual void end_step(turbo::Context&, const RoutingStep&) const {}  // as Block's
 };
 
 struct SelfAttentionOptions {
@@ -64,6 +65,7 @@ class PreNormBlock final : public Block {
         feed_forward_(make_feed_forward()) {}
 
   void forward(engine::Residual& x, const BlockInputs& inputs) const override;
+  void end_step(turbo::Context& context, const RoutingStep& step) const override;
 
  private:
   std::int64_t layer_;

@@ -10,6 +10,8 @@ namespace primus {
 Family llama_family();
 Family qwen2_family();
 Family qwen3_family();
+Family mixtral_family();
+Family qwen3_moe_family();
 
 // Throws Error(kUnsupported) naming `key` when config.json sets it to anything but `neutral` (or null).
 void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral);

@@ -1,0 +1,105 @@
+#include "lm/model/blocks/mixture_of_experts.h"
+
+#include <cmath>
+
+#include "engine/moe_operators.h"
+
+namespace primus {
+namespace {
+
+using engine::CheckpointPart;
+using engine::Parameter;
+using engine::Routing;
+using engine::RoutingRule;
+using engine::Value;
+
+class MixtureOfExperts final : public Layer {
+ public:
+  MixtureOfExperts(const ModelConfig& c, const BlockParameters& p, const ExpertParts& parts)
+      : moe_(c.moe),
+        layer_(p.layer()),
+        router_(
+            p.add(".moe.router", {moe_.experts, c.hidden}, p.matrix(), {{parts.router, 0, moe_.experts}})),
+        gate_up_(p.add(".moe.gate_up", {moe_.experts, 2 * moe_.ffn, c.hidden}, p.matrix(), parts.gate_up)),
+        down_(p.add(".moe.down", {moe_.experts, c.hidden, moe_.ffn}, p.into_residual(), parts.down)) {
+    if (moe_.choice_bias) {
+      choice_bias_ = &p.add(".moe.choice_bias", {moe_.experts}, engine::Initializer::constant(0),
+                            {{parts.choice_bias, 0, moe_.experts}});
+      choice_bias_->trainable = false;
+      choice_bias_->full_precision = true;
+    }
+    if (moe_.shared_ffn > 0) shared_ = feed_forward(c, p, moe_.shared_ffn, ".moe.shared", parts.shared);
+  }
+
+  Value forward(const Value& h, const BlockInputs& in) const override {
+    const RoutingRule rule = rule_for(in);
+    const bool training = in.routing != nullptr;
+    const Value logits = router_logits(h, router_, training ? moe_.training.jitter : 0, rule.random);
+    const Routing routing = route(logits, rule, choice_bias_ ? choice_bias_->master : Tensor());
+    if (training) observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses));
+    const Value rows = grouped_linear(permute(h, routing, moe_.weigh_input), gate_up_, routing);
+    return combine(grouped_linear(swiglu(rows), down_, routing), routing, !moe_.weigh_input,
+                   shared_ ? shared_->forward(h, in) : Value());
+  }
+
+  void end_step(turbo::Context& context, const RoutingStep& step) const override {
+    if (!choice_bias_ || moe_.training.bias_update_rate == 0) return;
+    turbo::launch(context,
+                  turbo::ExpertBiasUpdate{.load = row_of(step.load),
+                                          .bias = choice_bias_->master,
+                                          .rate = static_cast<float>(moe_.training.bias_update_rate)});
+  }
+
+ private:
+  RoutingRule rule_for(const BlockInputs& in) const {
+    RoutingRule rule{.router = moe_.router};
+    if (!in.routing) return rule;
+    const MoeConfig::Training& t = moe_.training;
+    rule.router.forced = t.forced;
+    rule.random = in.routing->random;
+    rule.random.layer = static_cast<std::uint32_t>(layer_);
+    if (t.capacity_factor > 0) {
+      const double slots = static_cast<double>(in.batch * in.sequence * moe_.router.top_k);
+      rule.capacity =
+          static_cast<std::int64_t>(std::ceil(t.capacity_factor * slots / static_cast<double>(moe_.experts)));
+    }
+    rule.drop_lightest = t.drop_lightest;
+    rule.balance_scale = static_cast<float>(t.balance_loss * in.routing->loss_weight);
+    rule.z_scale = static_cast<float>(t.z_loss * in.routing->loss_weight);
+    rule.segments = t.balance_sequences ? in.batch : 1;
+    return rule;
+  }
+
+  // This layer's row of a table for all layers.
+  Tensor row_of(const Tensor& table) const {
+    return table.slice(layer_, layer_ + 1).reshaped({table.cols()});
+  }
+
+  MoeConfig moe_;
+  std::int64_t layer_;
+  Parameter &router_, &gate_up_, &down_;
+  Parameter* choice_bias_ = nullptr;
+  std::unique_ptr<Layer> shared_;
+};
+
+}  // namespace
+
+ExpertParts separate_experts(const ModelConfig& config, std::string router, const std::string& prefix,
+                             const std::string& gate, const std::string& up, const std::string& down) {
+  ExpertParts parts{.router = std::move(router), .gate_up = {}, .down = {}};
+  const std::int64_t ffn = config.moe.ffn, hidden = config.hidden;
+  for (std::int64_t e = 0; e < config.moe.experts; ++e) {
+    const std::string at = prefix + "." + std::to_string(e) + ".";
+    parts.gate_up.push_back({at + gate + ".weight", e * 2 * ffn, ffn});
+    parts.gate_up.push_back({at + up + ".weight", e * 2 * ffn + ffn, ffn});
+    parts.down.push_back({at + down + ".weight", e * hidden, hidden});
+  }
+  return parts;
+}
+
+std::unique_ptr<Layer> mixture_of_experts(const ModelConfig& config, const BlockParameters& parameters,
+                                          const ExpertParts& parts) {
+  return std::make_unique<MixtureOfExperts>(config, parameters, parts);
+}
+
+}  // namespace primus

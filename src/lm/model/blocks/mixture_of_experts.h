@@ -1,0 +1,29 @@
+// The feed-forward part of a block as a mixture of SwiGLU experts.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lm/model/blocks/layers.h"
+
+namespace primus {
+
+// Where a family's checkpoints have the tensors of a mixture, by names within the block.
+struct ExpertParts {
+  std::string router;                           // [experts, hidden]
+  std::string choice_bias = {};                 // [experts]; where MoeConfig::choice_bias is set
+  std::vector<engine::CheckpointPart> gate_up;  // of [experts, 2*ffn, hidden]: gate, then up
+  std::vector<engine::CheckpointPart> down;     // of [experts, hidden, ffn]
+  std::string shared = {};                      // prefix of the shared experts' {gate,up,down}_proj
+};
+
+// One tensor for each expert and matrix: <prefix>.<expert>.<gate>.weight and so on.
+ExpertParts separate_experts(const ModelConfig& config, std::string router, const std::string& prefix,
+                             const std::string& gate, const std::string& up, const std::string& down);
+
+// Router, experts, and shared experts where the configuration has them.
+std::unique_ptr<Layer> mixture_of_experts(const ModelConfig& config, const BlockParameters& parameters,
+                                          const ExpertParts& parts);
+
+}  // namespace primus

@@ -1,0 +1,48 @@
+// Mixtral (Jiang et al. 2024, arXiv:2401.04088): Llama with a mixture of experts in every block. Weights are
+// the softmax over the chosen logits.
+#include <nlohmann/json.hpp>
+
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
+#include "lm/model/config_reader.h"
+#include "lm/model/families/families.h"
+
+namespace primus {
+namespace {
+
+void read(const nlohmann::json& json, ModelConfig& c) {
+  refuse_unless(json, "hidden_act", "silu");
+  refuse_unless(json, "sliding_window", nullptr);
+  const ConfigReader r(json);
+  c.moe.experts = r.integer("num_local_experts", 1, turbo::RouterRule::kMaxExperts);
+  c.moe.router.top_k = static_cast<std::int32_t>(r.integer_or("num_experts_per_tok", 2, 1, c.moe.experts));
+  c.moe.ffn = c.ffn;
+}
+
+void write(const ModelConfig& c, nlohmann::json& json) {
+  json["hidden_act"] = "silu";
+  json["sliding_window"] = nullptr;
+  json["num_local_experts"] = c.moe.experts;
+  json["num_experts_per_tok"] = c.moe.router.top_k;
+  json["output_router_logits"] = false;
+  json["router_aux_loss_coef"] = c.moe.training.balance_loss;
+  json["router_jitter_noise"] = 0.0;
+}
+
+std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
+                                  std::int64_t layer, int chunk) {
+  const BlockParameters parameters(config, store, layer, chunk);
+  return std::make_unique<PreNormBlock>(
+      config, parameters, [&] { return self_attention(config, parameters); },
+      [&] {
+        return mixture_of_experts(config, parameters,
+                                  separate_experts(config, ".block_sparse_moe.gate.weight",
+                                                   ".block_sparse_moe.experts", "w1", "w3", "w2"));
+      });
+}
+
+}  // namespace
+
+Family mixtral_family() { return {"mixtral", "MixtralForCausalLM", read, write, make_block}; }
+
+}  // namespace primus

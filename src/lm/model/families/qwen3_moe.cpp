@@ -1,0 +1,69 @@
+// Qwen 3 with mixtures of experts (Yang et al. 2025): the weights of the chosen are normalised where
+// norm_topk_prob says so; some layers may stay dense.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
+#include "lm/model/config_reader.h"
+#include "lm/model/families/families.h"
+
+namespace primus {
+namespace {
+
+void read(const nlohmann::json& json, ModelConfig& c) {
+  refuse_unless(json, "attention_bias", false);
+  refuse_unless(json, "hidden_act", "silu");
+  refuse_unless(json, "use_sliding_window", false);
+  const ConfigReader r(json);
+  // transformers 4 writes num_experts, 5 num_local_experts.
+  const char* const experts = r.find("num_experts") ? "num_experts" : "num_local_experts";
+  c.moe.experts = r.integer(experts, 1, turbo::RouterRule::kMaxExperts);
+  c.moe.router.top_k = static_cast<std::int32_t>(
+      r.integer("num_experts_per_tok", 1, std::min(c.moe.experts, turbo::RouterRule::kMaxTopK)));
+  c.moe.router.normalise = r.flag_or("norm_topk_prob", false);
+  c.moe.ffn = r.integer("moe_intermediate_size", 1, ConfigReader::kMaxWidth);
+  const std::int64_t step = r.integer_or("decoder_sparse_step", 1, 1, c.layers);
+  const std::vector<std::int64_t> dense = r.integers("mlp_only_layers", 0, c.layers - 1);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    const bool named = std::find(dense.begin(), dense.end(), layer) != dense.end();
+    if (named || (layer + 1) % step != 0) c.moe.dense_layers.push_back(layer);
+  }
+}
+
+void write(const ModelConfig& c, nlohmann::json& json) {
+  json["attention_bias"] = false;
+  json["attention_dropout"] = 0.0;
+  json["hidden_act"] = "silu";
+  json["use_sliding_window"] = false;
+  json["sliding_window"] = nullptr;
+  json["num_experts"] = json["num_local_experts"] = c.moe.experts;
+  json["num_experts_per_tok"] = c.moe.router.top_k;
+  json["norm_topk_prob"] = c.moe.router.normalise;
+  json["moe_intermediate_size"] = c.moe.ffn;
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = c.moe.dense_layers;
+  json["output_router_logits"] = false;
+  json["router_aux_loss_coef"] = c.moe.training.balance_loss;
+}
+
+std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
+                                  std::int64_t layer, int chunk) {
+  const BlockParameters parameters(config, store, layer, chunk);
+  SelfAttentionOptions options = attention_options(config, layer);
+  options.head_norm = SelfAttentionOptions::HeadNorm::kBeforeRope;
+  return std::make_unique<PreNormBlock>(
+      config, parameters, [&] { return self_attention(config, parameters, options); },
+      [&] {
+        if (!config.moe.routed(layer)) return feed_forward(config, parameters, config.ffn);
+        return mixture_of_experts(config, parameters,
+                                  separate_experts(config, ".mlp.gate.weight", ".mlp.experts", "gate_proj",
+                                                   "up_proj", "down_proj"));
+      });
+}
+
+}  // namespace
+
+Family qwen3_moe_family() { return {"qwen3_moe", "Qwen3MoeForCausalLM", read, write, make_block}; }
+
+}  // namespace primus

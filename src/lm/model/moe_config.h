@@ -1,0 +1,38 @@
+// The mixture of experts of a model: what it is made of, and how its routers are trained.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "turbo/router/router.h"
+
+namespace primus {
+
+struct MoeConfig {
+  std::int64_t experts = 0;     // routed experts of a layer; 0: the model is dense
+  std::int64_t ffn = 0;         // width of one
+  std::int64_t shared_ffn = 0;  // width of the shared experts together; 0: there are none
+  turbo::RouterRule router;     // top_k and the rest of the rule
+  bool choice_bias = false;     // a bias per expert that is added for choosing only (DeepSeek-V3)
+  bool weigh_input = false;     // weights multiply what goes into an expert, not what comes out (Llama 4)
+  std::vector<std::int64_t> dense_layers;  // layers with an ordinary feed-forward, in order
+
+  // Of training alone: evaluation and generation route by scores, and drop nothing.
+  struct Training {
+    double balance_loss = 0;         // coefficient of the load-balancing loss
+    bool balance_sequences = false;  // over each sequence by itself, not over the microbatch
+    double z_loss = 0;
+    double bias_update_rate = 0;  // of choice_bias after each step; 0: it stays
+    double capacity_factor = 0;   // times the mean load: rows that an expert takes at most; 0: all
+    bool drop_lightest = true;    // beyond that, drop the smallest weights; false: the last tokens
+    double jitter = 0;            // of the router's input
+    turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;
+  } training;
+
+  bool routed(std::int64_t layer) const {
+    return experts > 0 && !std::binary_search(dense_layers.begin(), dense_layers.end(), layer);
+  }
+};
+
+}  // namespace primus

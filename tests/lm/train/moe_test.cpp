@@ -1,0 +1,189 @@
+// Training a mixture of experts as a whole: that its losses enter the gradient with the weight they are
+// reported with, that experts are counted once, dropped beyond their capacity, and balanced by their biases.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "lm/train/tiny_model.h"
+
+namespace primus::test {
+namespace {
+
+struct TrainingRun {
+  explicit TrainingRun(const SessionSettings& settings)
+      : config(settings.model),
+        rank(turbo::make_cpu_device(2)),
+        session(open_session(rank, settings, builtin_families())) {
+    session->store().initialize(rank.context(), 7);
+  }
+
+  StepResult forward_backward(std::int64_t step_number = 1) {
+    TrainingStep& step = session->step();
+    const StepSettings& s = step.settings();
+    step.begin(step_number);
+    for (std::int64_t i = 0; i < s.microbatches; ++i) {
+      step.microbatch(
+          i, TestBatch(s.micro_batch * s.sequence, config.vocab, static_cast<std::uint64_t>(i)).host());
+    }
+    step.finish_gradients();
+    return step.result();
+  }
+
+  // What the gradient is the gradient of.
+  double objective() {
+    const StepResult result = forward_backward();
+    double sum = result.loss;
+    for (const LayerRouting& layer : result.routing) {
+      sum +=
+          config.moe.training.balance_loss * layer.balance_loss + config.moe.training.z_loss * layer.z_loss;
+    }
+    return sum;
+  }
+
+  std::vector<float> read(const Tensor& tensor) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+    rank.compute().copy_to_host(values.data(), tensor.data, tensor.bytes());
+    rank.compute().synchronize();
+    return values;
+  }
+  void write(const Tensor& tensor, const std::vector<float>& values) {
+    rank.compute().copy_to_device(tensor.data, values.data(), tensor.bytes());
+    rank.compute().synchronize();
+  }
+
+  ModelConfig config;
+  engine::Rank rank;
+  std::unique_ptr<TrainingSession> session;
+};
+
+class Losses : public testing::TestWithParam<bool> {};
+
+// Along its own direction the objective rises by the gradient's length. All weights move, so this covers
+// router, experts, permutation and the way of the losses into each of them.
+TEST_P(Losses, EnterTheGradientAsTheyAreReported) {
+  SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+  settings.model.moe.training = {.balance_loss = 0.7, .balance_sequences = GetParam(), .z_loss = 0.3};
+  TrainingRun run(settings);
+  // Routers of large weights: no token is so undecided that the small step below changes its choice.
+  for (engine::Parameter& p : run.session->store().parameters()) {
+    if (!p.name.ends_with("router")) continue;
+    std::vector<float> values = run.read(p.master);
+    for (float& v : values) v *= 12;
+    run.write(p.master, values);
+  }
+  run.objective();
+  std::vector<std::vector<float>> gradients, weights;
+  double squares = 0;
+  for (const engine::ParameterUnit& unit : run.session->store().units()) {
+    gradients.push_back(run.read(unit.gradient));
+    weights.push_back(run.read(unit.master));
+    for (const float g : gradients.back()) squares += static_cast<double>(g) * static_cast<double>(g);
+  }
+  const double norm = std::sqrt(squares), distance = 1e-4;
+  const auto moved = [&](double by) {
+    std::size_t u = 0;
+    for (const engine::ParameterUnit& unit : run.session->store().units()) {
+      std::vector<float> values = weights[u];
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] += static_cast<float>(by / norm * static_cast<double>(gradients[u][i]));
+      run.write(unit.master, values);
+      ++u;
+    }
+    return run.objective();
+  };
+  const double slope = (moved(distance) - moved(-distance)) / (2 * distance);
+  // fp32 sums of some thousand terms: 1e-6 of an objective of 10, over 4e-3, of a slope of about 3.
+  EXPECT_NEAR(slope / norm, 1, 2e-3);
+}
+INSTANTIATE_TEST_SUITE_P(Balance, Losses, testing::Bool(), [](const auto& sequences) {
+  return sequences.param ? "OverSequences" : "OverTheMicrobatch";
+});
+
+TEST(MixtureOfExperts, ReportsLoadsOnceHoweverOftenItRecomputes) {
+  for (const std::int64_t full_layers : {0, 4}) {
+    SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+    settings.step.recompute.full_layers = full_layers;
+    TrainingRun run(settings);
+    const StepResult result = run.forward_backward();
+    ASSERT_EQ(result.routing.size(), 4U);
+    for (const LayerRouting& layer : result.routing) {
+      EXPECT_EQ(std::accumulate(layer.load.begin(), layer.load.end(), 0), 3 * 2 * 16 * 2);  // tokens · top_k
+      EXPECT_GE(layer.imbalance, 1);
+      // Three microbatches of 64 choices; five experts take ceil(1.1 · 64 / 5) = 15 of each.
+      EXPECT_GT(layer.dropped, 0);
+      EXPECT_LT(layer.dropped, 0.5);
+      EXPECT_GT(layer.balance_loss, 0.5);
+      EXPECT_GT(layer.z_loss, 0);
+    }
+  }
+}
+
+TEST(MixtureOfExperts, EvenRoutingIsBalancedAndDropsNothing) {
+  SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+  settings.model.moe.experts = 4;
+  settings.model.moe.training.forced = turbo::RouterRule::Forced::kEven;
+  settings.model.moe.training.capacity_factor = 1;
+  TrainingRun run(settings);
+  for (const LayerRouting& layer : run.forward_backward().routing) {
+    EXPECT_EQ(layer.imbalance, 1);
+    EXPECT_EQ(layer.dropped, 0);
+  }
+}
+
+TEST(MixtureOfExperts, JitterDependsOnTheStepAlone) {
+  SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+  TrainingRun run(settings);
+  const double first = run.forward_backward(1).loss;
+  EXPECT_NE(run.forward_backward(2).loss, first);
+  EXPECT_EQ(run.forward_backward(1).loss, first);
+}
+
+TEST(MixtureOfExperts, BiasesFollowTheLoadAndNothingElse) {
+  SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+  settings.model.moe.choice_bias = true;
+  settings.model.moe.router.scoring = turbo::RouterRule::Scoring::kSigmoid;
+  settings.model.moe.training = {.bias_update_rate = 0x1p-7};
+  settings.adam.decay_all_parameters = true;
+  TrainingRun run(settings);
+  std::vector<std::vector<float>> expected(4, std::vector<float>(5));
+  double first_imbalance = 0, imbalance = 0;
+  for (std::int64_t s = 1; s <= 6; ++s) {
+    const StepResult result = run.forward_backward(s);
+    imbalance = 0;
+    for (const LayerRouting& layer : result.routing) {
+      imbalance += layer.imbalance;
+      for (std::size_t e = 0; e < 5; ++e) {
+        const double excess = layer.load[e] - 192.0 / 5;
+        expected[static_cast<std::size_t>(layer.layer)][e] += excess > 0 ? -0x1p-7F : 0x1p-7F;
+      }
+    }
+    if (s == 1) first_imbalance = imbalance;
+    run.session->step().update(s, 0, 0.1);
+  }
+  EXPECT_LT(imbalance, first_imbalance);
+  std::size_t layer = 0;
+  for (const engine::Parameter& p : run.session->store().parameters()) {
+    if (!p.name.ends_with("choice_bias")) continue;
+    EXPECT_EQ(run.read(p.master), expected[layer++]);
+  }
+  EXPECT_EQ(layer, 4U);
+}
+
+TEST(MixtureOfExperts, EvaluationDropsNothingAndTouchesNoCounter) {
+  SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+  TrainingRun run(settings);
+  const StepResult before = run.forward_backward();
+  TrainingStep& step = run.session->step();
+  step.begin_evaluation();
+  const TestBatch batch(32, run.config.vocab, 1);
+  step.evaluate(batch.host());
+  const double loss = step.evaluation_loss();
+  EXPECT_EQ(step.result().routing[0].load, before.routing[0].load);
+  step.begin_evaluation();
+  step.evaluate(batch.host());
+  EXPECT_EQ(step.evaluation_loss(), loss);
+}
+
+}  // namespace
+}  // namespace primus::test

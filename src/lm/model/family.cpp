@@ -26,6 +26,8 @@ FamilyRegistry builtin_families() {
   registry.add(llama_family());
   registry.add(qwen2_family());
   registry.add(qwen3_family());
+  registry.add(deepseek_v2_family());
+  registry.add(deepseek_v3_family());
   registry.add(mixtral_family());
   registry.add(qwen3_moe_family());
   return registry;

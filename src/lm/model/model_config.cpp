@@ -255,8 +255,16 @@ ModelConfig model_config_of(const config::TrainerConfig& t, std::optional<std::i
 double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t length) {
   const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim), s = static_cast<double>(length);
-  const double projections = h * (q + 2 * kv) + q * h;
-  const double attention = q * s;  // two products of q·s each, halved by causality
+  double projections = h * (q + 2 * kv) + q * h;
+  double attention = q * s;  // two products of q·s each, halved by causality
+  if (const LatentConfig& latent = c.attention.latent; latent.kv_rank > 0) {
+    const double values = static_cast<double>(c.heads * latent.value_dim),
+                 rank = static_cast<double>(latent.kv_rank), q_rank = static_cast<double>(latent.q_rank),
+                 up = static_cast<double>(c.heads * latent.nope_dim) + values;
+    projections = (latent.q_rank > 0 ? (h + q) * q_rank : h * q) +
+                  h * (rank + static_cast<double>(latent.rope_dim)) + rank * up + values * h;
+    attention = (q + values) / 2 * s;
+  }
   const double dense = 3 * h * static_cast<double>(c.ffn);
   const double routed = 3 * h * static_cast<double>(c.moe.router.top_k * c.moe.ffn + c.moe.shared_ffn);
   double per_token =

@@ -44,7 +44,8 @@ TEST_P(Golden, Bf16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
-                         testing::Values("llama", "llama31_tied", "qwen2", "qwen3", "mixtral", "qwen3_moe"),
+                         testing::Values("llama", "llama31_tied", "qwen2", "qwen3", "mixtral", "qwen3_moe",
+                                         "deepseek_v2", "deepseek_v3"),
                          [](const auto& family) { return std::string(family.param); });
 
 TEST(Verify, SeesAWrongModel) {

@@ -10,6 +10,8 @@ namespace primus {
 Family llama_family();
 Family qwen2_family();
 Family qwen3_family();
+Family deepseek_v2_family();
+Family deepseek_v3_family();
 Family mixtral_family();
 Family qwen3_moe_family();
 

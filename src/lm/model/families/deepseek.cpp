@@ -1,0 +1,145 @@
+// DeepSeek-V2 (arXiv:2405.04434) and DeepSeek-V3 (arXiv:2412.19437): latent attention, and from some layer on
+// a mixture of many small experts beside shared ones. V3 scores experts by sigmoids and balances them by a
+// bias that is added for choosing only.
+#include <nlohmann/json.hpp>
+
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
+#include "lm/model/config_reader.h"
+#include "lm/model/families/families.h"
+
+namespace primus {
+namespace {
+
+using turbo::RouterRule;
+
+void read_attention(const nlohmann::json& json, ModelConfig& c) {
+  refuse_unless(json, "attention_bias", false);
+  refuse_unless(json, "rope_interleave", true);
+  const ConfigReader r(json);
+  const std::int64_t most = ConfigReader::kMaxWidth;
+  LatentConfig& latent = c.attention.latent;
+  latent = {.q_rank = r.integer_or("q_lora_rank", 0, 1, most),
+            .kv_rank = r.integer("kv_lora_rank", 1, most),
+            .nope_dim = r.integer("qk_nope_head_dim", 1, most),
+            .rope_dim = r.integer("qk_rope_head_dim", 1, most),
+            .value_dim = r.integer("v_head_dim", 1, most)};
+  if (latent.rope_dim % 2 != 0) throw r.bad("qk_rope_head_dim", "is odd, and rotary positions need pairs");
+  c.kv_heads = c.heads;
+  c.head_dim = latent.nope_dim + latent.rope_dim;
+}
+
+void read_experts(const nlohmann::json& json, ModelConfig& c) {
+  refuse_unless(json, "hidden_act", "silu");
+  refuse_unless(json, "moe_layer_freq", 1);
+  const ConfigReader r(json);
+  c.moe.experts = r.integer_or("n_routed_experts", 0, 1, RouterRule::kMaxExperts);
+  if (c.moe.experts == 0) return;
+  c.moe.ffn = r.integer("moe_intermediate_size", 1, ConfigReader::kMaxWidth);
+  c.moe.shared_ffn = r.integer_or("n_shared_experts", 0, 0, 1024) * c.moe.ffn;
+  const std::int64_t dense = r.integer_or("first_k_dense_replace", 0, 0, c.layers);
+  for (std::int64_t layer = 0; layer < dense; ++layer) c.moe.dense_layers.push_back(layer);
+  RouterRule& router = c.moe.router;
+  const auto count = [&](const char* key, std::int64_t most) {
+    return static_cast<std::int32_t>(r.integer_or(key, 1, 1, most));
+  };
+  router.top_k = count("num_experts_per_tok", std::min(c.moe.experts, RouterRule::kMaxTopK));
+  router.groups = count("n_group", c.moe.experts);
+  router.top_groups = count("topk_group", router.groups);
+  if (c.moe.experts % router.groups != 0) throw r.bad("n_group", "does not divide n_routed_experts");
+  if (router.top_k > c.moe.experts / router.groups * router.top_groups) {
+    throw r.bad("num_experts_per_tok", "is more than topk_group groups have");
+  }
+  router.scale = static_cast<float>(r.number_or("routed_scaling_factor", 1));
+}
+
+void read_v2(const nlohmann::json& json, ModelConfig& c) {
+  read_attention(json, c);
+  read_experts(json, c);
+  refuse_unless(json, "scoring_func", "softmax");
+  // transformers' model does not know normalised weights here either.
+  refuse_unless(json, "norm_topk_prob", false);
+  c.moe.router.normalise = false;
+  const std::string method = ConfigReader(json).text_or("topk_method", "greedy");
+  if (method == "greedy") {
+    c.moe.router.groups = c.moe.router.top_groups = 1;
+  } else if (method != "group_limited_greedy") {
+    throw unsupported("'topk_method': \"" + method + "\" is not supported for this model family",
+                      "greedy and group_limited_greedy are");
+  }
+}
+
+void read_v3(const nlohmann::json& json, ModelConfig& c) {
+  read_attention(json, c);
+  read_experts(json, c);
+  refuse_unless(json, "scoring_func", "sigmoid");
+  refuse_unless(json, "topk_method", "noaux_tc");
+  c.moe.router.scoring = RouterRule::Scoring::kSigmoid;
+  c.moe.router.group_score = RouterRule::GroupScore::kTwoBest;
+  c.moe.router.normalise = ConfigReader(json).flag_or("norm_topk_prob", true);
+  c.moe.choice_bias = c.moe.experts > 0;
+}
+
+void write_common(const ModelConfig& c, nlohmann::json& json) {
+  const LatentConfig& latent = c.attention.latent;
+  json["attention_bias"] = false;
+  json["attention_dropout"] = 0.0;
+  json["hidden_act"] = "silu";
+  json["q_lora_rank"] = latent.q_rank > 0 ? nlohmann::json(latent.q_rank) : nlohmann::json();
+  json["kv_lora_rank"] = latent.kv_rank;
+  json["qk_nope_head_dim"] = latent.nope_dim;
+  json["qk_rope_head_dim"] = json["head_dim"] = latent.rope_dim;  // transformers rotates head_dim columns
+  json["qk_head_dim"] = c.head_dim;
+  json["v_head_dim"] = latent.value_dim;
+  json["n_routed_experts"] = c.moe.experts > 0 ? nlohmann::json(c.moe.experts) : nlohmann::json();
+  json["moe_layer_freq"] = 1;
+  json["first_k_dense_replace"] =
+      c.moe.experts > 0 ? static_cast<std::int64_t>(c.moe.dense_layers.size()) : c.layers;
+  if (c.moe.experts == 0) return;
+  json["moe_intermediate_size"] = c.moe.ffn;
+  json["n_shared_experts"] = c.moe.shared_ffn / c.moe.ffn;
+  json["num_experts_per_tok"] = c.moe.router.top_k;
+  json["n_group"] = c.moe.router.groups;
+  json["topk_group"] = c.moe.router.top_groups;
+  json["routed_scaling_factor"] = c.moe.router.scale;
+  json["norm_topk_prob"] = c.moe.router.normalise;
+}
+
+void write_v2(const ModelConfig& c, nlohmann::json& json) {
+  write_common(c, json);
+  json["scoring_func"] = "softmax";
+  json["topk_method"] = c.moe.router.groups > 1 ? "group_limited_greedy" : "greedy";
+}
+
+void write_v3(const ModelConfig& c, nlohmann::json& json) {
+  write_common(c, json);
+  json["scoring_func"] = "sigmoid";
+  json["topk_method"] = "noaux_tc";
+  json["rope_interleave"] = true;
+}
+
+std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
+                                  std::int64_t layer, int chunk) {
+  const BlockParameters parameters(config, store, layer, chunk);
+  return std::make_unique<PreNormBlock>(
+      config, parameters, [&] { return latent_attention(config, parameters); },
+      [&]() -> std::unique_ptr<Layer> {
+        if (!config.moe.routed(layer)) return feed_forward(config, parameters, config.ffn);
+        ExpertParts parts =
+            separate_experts(config, ".mlp.gate.weight", ".mlp.experts", "gate_proj", "up_proj", "down_proj");
+        parts.choice_bias = ".mlp.gate.e_score_correction_bias";
+        parts.shared = ".mlp.shared_experts";
+        return mixture_of_experts(config, parameters, parts);
+      });
+}
+
+}  // namespace
+
+Family deepseek_v2_family() {
+  return {"deepseek_v2", "DeepseekV2ForCausalLM", read_v2, write_v2, make_block};
+}
+Family deepseek_v3_family() {
+  return {"deepseek_v3", "DeepseekV3ForCausalLM", read_v3, write_v3, make_block};
+}
+
+}  // namespace primus

@@ -115,6 +115,13 @@ class ModelVerify final : public Command {
     text += fmt::format("\nloss {:.7g}", report.loss);
     if (report.reference_loss) text += fmt::format(", reference {:.7g}", *report.reference_loss);
     text += "\n";
+    if (report.rerouted_tokens > 0) {
+      text += fmt::format(
+          "{} token(s) went to other experts than in the reference, as rounding to bf16 decides between "
+          "equals:\n"
+          "left out of the logits; gradients and their norms are shown, not judged\n",
+          report.rerouted_tokens);
+    }
     for (const std::string& failure : report.failures) text += failure + "\n";
     text += report.passed() ? paint(terminal, Color::kGreen, "verified") + "\n"
                             : paint(terminal, Color::kRed, "not verified") + "\n";

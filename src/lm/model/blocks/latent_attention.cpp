@@ -10,6 +10,9 @@ using engine::Initializer;
 using engine::Parameter;
 using engine::Value;
 
+// The norms of latents have an epsilon of their own: DeepSeek's models leave it at the default of their norm.
+constexpr double kLatentEpsilon = 1e-6;
+
 class LatentAttention final : public Layer {
  public:
   LatentAttention(const ModelConfig& c, const BlockParameters& p)
@@ -18,7 +21,6 @@ class LatentAttention final : public Layer {
                .nope_dim = c.attention.latent.nope_dim,
                .rope_dim = c.attention.latent.rope_dim,
                .value_dim = c.attention.latent.value_dim},
-        epsilon_(c.norm_epsilon),
         scale_(static_cast<float>(yarn_score_scale(c.rope_scaling) /
                                   std::sqrt(static_cast<double>(shape_.key_dim())))),
         layer_(p.layer()) {
@@ -52,8 +54,8 @@ class LatentAttention final : public Layer {
     rope_key = rotated(std::move(rope_key), 1, shape_.rope_dim, in);
     if (in.cache) {
       const Value mixed =
-          cached_latent_attention(queries(h, q_latent, in), norm(kv_latent, *kv_norm_, epsilon_), rope_key,
-                                  *kv_up_, shape_, in.batch, scale_, in.cache->layers[layer_]);
+          cached_latent_attention(queries(h, q_latent, in), norm(kv_latent, *kv_norm_, kLatentEpsilon),
+                                  rope_key, *kv_up_, shape_, in.batch, scale_, in.cache->layers[layer_]);
       return linear(mixed, *out_);
     }
     return linear(attention(heads(h, q_latent, kv_latent, rope_key, in), attention_shape(in),
@@ -68,11 +70,11 @@ class LatentAttention final : public Layer {
     const Value kept = q_down_ ? Value() : queries(h, q_latent, in);
     const engine::ReplayScope replay(h.tape());
     const Value q = q_down_ ? queries(h, q_latent, in) : kept;
-    return latent_qkv(q, linear(norm(kv_latent, *kv_norm_, epsilon_), *kv_up_), rope_key, shape_);
+    return latent_qkv(q, linear(norm(kv_latent, *kv_norm_, kLatentEpsilon), *kv_up_), rope_key, shape_);
   }
 
   Value queries(const Value& h, const Value& latent, const BlockInputs& in) const {
-    return rotated(linear(q_down_ ? norm(latent, *q_norm_, epsilon_) : h, *q_up_), shape_.heads,
+    return rotated(linear(q_down_ ? norm(latent, *q_norm_, kLatentEpsilon) : h, *q_up_), shape_.heads,
                    shape_.key_dim(), in);
   }
 
@@ -101,7 +103,6 @@ class LatentAttention final : public Layer {
   }
 
   turbo::LatentShape shape_;
-  double epsilon_;
   float scale_;
   std::int64_t layer_;
   Parameter *q_down_ = nullptr, *q_norm_ = nullptr, *q_up_ = nullptr;

@@ -237,12 +237,22 @@ TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
   }
   for (const char* refused :
        {"fp16: true", "hidden_dropout: 0.1", "num_experts: 8", "normalization: LayerNorm", "swiglu: false",
-        "optimizer: muon", "model_type: qwen3", "pipeline_model_parallel_size: 2",
-        "multi_latent_attention: 1", "rampup_batch_size: [1, 2, 3]"}) {
+        "optimizer: muon", "model_type: gpt", "pipeline_model_parallel_size: 2", "multi_latent_attention: 1",
+        "rampup_batch_size: [1, 2, 3]"}) {
     EXPECT_NE(error_of(experiment_text("      " + std::string(refused) + "\n")).find("so far"),
               std::string::npos)
         << refused;
   }
+  // What the model family decides may be said, but not otherwise.
+  const auto model = [](const std::string& type, const std::string& also) {
+    return error_of(experiment_text("      model_type: " + type + "\n      " + also + "\n"));
+  };
+  EXPECT_EQ(model("qwen2", "add_qkv_bias: true"), "");
+  EXPECT_EQ(model("qwen3", "qk_layernorm: true"), "");
+  EXPECT_NE(model("qwen2", "add_qkv_bias: false").find("model_type qwen2 has add_qkv_bias: true"),
+            std::string::npos);
+  EXPECT_NE(model("llama", "qk_layernorm: true").find("model_type llama has qk_layernorm: false"),
+            std::string::npos);
 }
 
 // Keys that the engine has no field for, and that would make another model, training or data.

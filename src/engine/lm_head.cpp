@@ -11,6 +11,7 @@
 #include "engine/operators.h"
 #include "engine/scratch.h"
 #include "turbo/cross_entropy/cross_entropy.h"
+#include "turbo/elementwise/elementwise.h"
 #include "turbo/linear/linear.h"
 
 namespace primus::engine {
@@ -76,8 +77,9 @@ void training_forward(Step&) {}
 
 void backward_input(Step& s) {
   const bool weight_now = s.weight_gradient_now();
-  Tensor d_hidden;
-  if (s.needs_d_in(0)) d_hidden = s.fresh_d_in(0).out;
+  Step::Target target;
+  if (s.needs_d_in(0)) target = s.fresh_d_in(0);
+  const Tensor& d_hidden = target.out;
   for_each_chunk(s, true, [&](const Chunk& chunk, const Tensor& d_logits) {
     // The weight gradient first: it is the largest of the model, and the first whose reduction can begin.
     if (weight_now) add_weight_gradient(s, chunk, d_logits);
@@ -89,6 +91,9 @@ void backward_input(Step& s) {
                              .accumulate = false,
                              .workspace = {}});
   });
+  if (!target.previous.absent()) {
+    launch(s.context(), turbo::Add{.a = target.previous, .b = d_hidden, .out = d_hidden});
+  }
   if (weight_now) s.weight_gradient_done();
 }
 

@@ -227,6 +227,33 @@ constexpr Operator kSplit{.name = "split",
                           .forward = split_forward,
                           .backward_input = split_backward_input};
 
+// --- concat
+// ----------------------------------------------------------------------------------------------------------
+
+void concat_forward(Step& s) {
+  const Tensor left = s.in(0), right = s.in(1), y = s.out(0);
+  copy_columns(s, left, y, left.cols());
+  copy_columns(s, right, y.from(left.cols()), right.cols());
+}
+
+void concat_backward_input(Step& s) {
+  Tensor d_y = s.d_out(0);
+  for (const int i : {0, 1}) {
+    const std::int64_t cols = s.in_shape(i)[1];
+    if (s.needs_d_in(i)) {
+      const auto [d_x, previous] = s.fresh_d_in(i);
+      copy_columns(s, d_y, d_x, cols);
+      if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
+    }
+    d_y = d_y.from(cols);
+  }
+}
+
+constexpr Operator kConcat{.name = "concat",
+                           .operator_class = OperatorClass::kAdd,
+                           .forward = concat_forward,
+                           .backward_input = concat_backward_input};
+
 // --- swiglu
 // ----------------------------------------------------------------------------------------------------------
 
@@ -307,6 +334,11 @@ std::pair<Value, Value> split(const Value& x, std::int64_t at) {
       x.tape().record(kSplit, {&x}, nullptr,
                       {{x.dtype(), Shape{rows, at}}, {x.dtype(), Shape{rows, cols - at}}}, NoAttributes{});
   return {std::move(left), std::move(right)};
+}
+
+Value concat(const Value& a, const Value& b) {
+  const Shape shape{a.shape()[0], a.shape()[1] + b.shape()[1]};
+  return a.tape().record(kConcat, {&a, &b}, nullptr, {{a.dtype(), shape}}, NoAttributes{})[0];
 }
 
 Value swiglu(const Value& gate_up) {

@@ -65,6 +65,9 @@ Value add_bias(Value x, Parameter& bias);
 // Columns [0, at) and [at, n) of x: [T, n] -> [T, at], [T, n - at].
 std::pair<Value, Value> split(const Value& x, std::int64_t at);
 
+// The reverse: rows of a, each followed by that of b: [T, m], [T, n] -> [T, m + n].
+Value concat(const Value& a, const Value& b);
+
 // RMSNorm of each query head and each key head of a fused projection, [T, width]; `weight`: [2 * head_dim],
 // that of the queries, then that of the keys, or null.
 Value head_norm(const Value& x, Parameter* weight, const turbo::HeadNormShape& shape, double epsilon);

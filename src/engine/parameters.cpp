@@ -41,6 +41,11 @@ Parameter& ParameterStore::add(std::string name, Shape shape, Initializer initia
   return parameter;
 }
 
+bool ParameterStore::left_out(std::string_view published_name) const {
+  return std::any_of(left_out_.begin(), left_out_.end(),
+                     [&](const std::string& prefix) { return published_name.starts_with(prefix); });
+}
+
 void ParameterStore::allocate(const Layout& layout, Arena& arena) {
   layout_ = layout;
   for (ParameterUnit& unit : units_) {

@@ -12,6 +12,8 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tensor/arena.h"
@@ -44,6 +46,8 @@ struct CheckpointPart {
   std::string name;
   std::int64_t row = 0, rows = 0;
   PublishedLayout layout = {};  // empty: the rows as they are
+  // Further tensors that are equal to this one where a checkpoint has them; all are written.
+  std::vector<std::string> copies = {};
 };
 
 struct Parameter {
@@ -74,6 +78,8 @@ struct Parameter {
 
 struct ParameterUnit {
   std::string name;
+  // What to do about weights that have no tensor of this unit; empty: nothing but to say what is missing.
+  std::string if_missing;
   std::vector<Parameter*> parameters;
   std::int64_t elements = 0;          // of the flat buffers, padding included
   std::int64_t decayed_elements = 0;  // the decayed run [0, decayed_elements)
@@ -88,6 +94,10 @@ class ParameterStore {
   // `parts` empty means: one part of the parameter's own name.
   Parameter& add(std::string name, Shape shape, Initializer initializer,
                  std::vector<CheckpointPart> parts = {});
+
+  // Published tensors whose names begin so belong to the model, and this use of it does without.
+  void leave_out(std::string prefix) { left_out_.push_back(std::move(prefix)); }
+  bool left_out(std::string_view published_name) const;
 
   struct Layout {
     DType compute = DType::kF32;  // fp32 or bf16
@@ -116,6 +126,7 @@ class ParameterStore {
  private:
   std::deque<ParameterUnit> units_;
   std::deque<Parameter> parameters_;
+  std::vector<std::string> left_out_;
   Layout layout_;
 };
 

@@ -46,6 +46,8 @@ Tensor Step::out(int i) const {
   return slot.data.view(slot.dtype, slot.shape);
 }
 
+const Shape& Step::in_shape(int i) const { return tape_.slots_[entry().inputs[i]].shape; }
+
 Tensor Step::in_or_out(int i) const { return tape_.slots_[entry().inputs[i]].data ? in(i) : out(i); }
 
 Tensor Step::d_out(int i) const {

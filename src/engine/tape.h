@@ -102,6 +102,8 @@ class Step {
   turbo::Context& context() const;
   Tensor in(int i) const;
   Tensor out(int i) const;
+  // Known although the input's memory is gone.
+  const Shape& in_shape(int i) const;
   // Input i, or output i when that has taken over its memory (operators that run in place).
   Tensor in_or_out(int i) const;
   bool has_parameter() const { return entry().parameter != nullptr; }

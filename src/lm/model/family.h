@@ -23,7 +23,8 @@ struct KvCache {
 };
 
 // What the routers of a training step need besides hidden states: random numbers, what the microbatch's loss
-// weighs in the sum over all, and counters in persistent memory, a row for each layer.
+// weighs in the sum over all, and counters in persistent memory, a row for each layer
+// (those of multi-token prediction last).
 struct RoutingStep {
   turbo::RouterRandom random;
   double loss_weight = 1;

@@ -33,6 +33,13 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
     head_ = &declare(store, chunks - 1, "head", {config.vocab, config.hidden}, normal,
                      {{"lm_head.weight", 0, config.vocab}});
   }
+  const int modules = static_cast<int>(config.mtp.modules());
+  for (int depth = 1; depth <= modules; ++depth) {
+    mtp_.emplace_back(config, family, store, *embedding_, *head_, depth, chunks - 1);
+  }
+  for (std::int64_t layer = config.layers + modules; layer < config.layers + config.mtp.layers; ++layer) {
+    store.leave_out("model.layers." + std::to_string(layer) + ".");
+  }
 }
 
 void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) {
@@ -46,13 +53,16 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
   rank.compute().synchronize();
 }
 
+BlockInputs LanguageModel::block_inputs(const ModelInputs& in) const {
+  return {in.batch, in.sequence, in.positions, rope_table_, in.cache, in.first_key, in.routing};
+}
+
 Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
   if (chunk == 0) x = embedding(in.tokens, *embedding_);
   engine::Residual stream{std::move(x), {}};
-  const BlockInputs block_inputs{in.batch, in.sequence,  in.positions, rope_table_,
-                                 in.cache, in.first_key, in.routing};
+  const BlockInputs inputs = block_inputs(in);
   for (std::int64_t i = first_block_[chunk]; i < first_block_[chunk + 1]; ++i) {
-    blocks_[i]->forward(stream, block_inputs);
+    blocks_[i]->forward(stream, inputs);
   }
   if (chunk + 1 == chunks()) return norm(stream, *final_norm_, config_.norm_epsilon);
   flush(stream);
@@ -69,11 +79,23 @@ Value LanguageModel::loss(const Value& hidden, const ModelInputs& in) const {
   return lm_head_loss(hidden, *head_, in.labels, in.weights);
 }
 
+std::vector<Value> LanguageModel::further_losses(const Value& hidden, const ModelInputs& in) const {
+  const BlockInputs inputs = block_inputs(in);
+  std::vector<Value> losses;
+  Value h = hidden;
+  for (std::size_t i = 0; i < mtp_.size(); ++i) {
+    const FurtherTokens& further = in.further[i];
+    h = mtp_[i].forward(h, further.tokens, inputs);
+    losses.push_back(lm_head_loss(h, *head_, further.labels, further.weights));
+  }
+  return losses;
+}
+
 Value LanguageModel::logits(const Value& hidden) const { return linear(hidden, *head_); }
 
 RoutingStep LanguageModel::make_routing_step(engine::Rank& rank) const {
   const auto table = [&](DType dtype, std::int64_t columns) {
-    const Shape shape{config_.layers, columns};
+    const Shape shape{config_.layers + config_.mtp.modules(), columns};
     return Tensor(rank.persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape);
   };
   return {.random = {}, .load = table(DType::kI32, config_.moe.experts + 1), .losses = table(DType::kF32, 2)};
@@ -81,6 +103,7 @@ RoutingStep LanguageModel::make_routing_step(engine::Rank& rank) const {
 
 void LanguageModel::end_step(turbo::Context& context, const RoutingStep& step) const {
   for (const auto& block : blocks_) block->end_step(context, step);
+  for (const MultiTokenPrediction& module : mtp_) module.end_step(context, step);
 }
 
 KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t batch,

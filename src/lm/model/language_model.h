@@ -12,8 +12,15 @@
 #include "engine/rank.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
+#include "lm/model/multi_token_prediction.h"
 
 namespace primus {
+
+// What depth k of multi-token prediction needs for each position t, [T] each: token t + k, the token after it
+// to be predicted, and what its loss weighs (0 where one of them lies in another text).
+struct FurtherTokens {
+  engine::Value tokens, labels, weights;
+};
 
 // Device inputs of one microbatch, as Values of its tape. T = batch * sequence.
 struct ModelInputs {
@@ -25,12 +32,13 @@ struct ModelInputs {
   KvCache* cache = nullptr;      // generation only
   engine::Value first_key = {};  // [T] int32: where each token's document begins in its sequence; empty: at 0
   const RoutingStep* routing = nullptr;  // training only
+  std::vector<FurtherTokens> further;    // by depth; for further_losses only
 };
 
 class LanguageModel {
  public:
   // Declares all parameters in `store`. `chunks` parts of (nearly) equal numbers of blocks; the embedding
-  // belongs to the first, the head to the last.
+  // belongs to the first, the head to the last, and multi-token prediction too where config.mtp enables it.
   LanguageModel(const ModelConfig& config, const FamilyRegistry& families, engine::ParameterStore& store,
                 int chunks = 1);
 
@@ -44,6 +52,8 @@ class LanguageModel {
   engine::Value forward(const ModelInputs& inputs) const;
   // The weighted loss per token, [T] fp32 (engine::lm_head_loss).
   engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
+  // The same for each depth of multi-token prediction, from what forward() returned.
+  std::vector<engine::Value> further_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
   // [rows of hidden, vocab], in the compute type.
   engine::Value logits(const engine::Value& hidden) const;
 
@@ -57,12 +67,15 @@ class LanguageModel {
   std::int64_t rope_positions() const { return rope_positions_; }
 
  private:
+  BlockInputs block_inputs(const ModelInputs& inputs) const;
+
   ModelConfig config_;
   engine::Parameter* embedding_ = nullptr;
   engine::Parameter* final_norm_ = nullptr;
   engine::Parameter* head_ = nullptr;  // the embedding when tied
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::int64_t> first_block_;  // of each chunk, and the end
+  std::vector<MultiTokenPrediction> mtp_;  // by depth
   Tensor rope_table_;
   std::int64_t rope_positions_ = 0;
 };

@@ -104,7 +104,7 @@ void check(const ModelConfig& c, const std::string& where) {
   const double h = static_cast<double>(c.hidden),
                projections = static_cast<double>(c.heads + c.kv_heads) * static_cast<double>(c.head_dim) * 2;
   const double parameters =
-      static_cast<double>(c.layers) * h * (projections + 3 * static_cast<double>(c.ffn)) +
+      static_cast<double>(c.layers + c.mtp.layers) * h * (projections + 3 * static_cast<double>(c.ffn)) +
       2 * h * static_cast<double>(c.vocab);
   if (projections > 4 * static_cast<double>(kMaxWidth) || parameters > kMostParameters) {
     throw invalid(fmt::format("these sizes make {:.3g} parameters, of which attention is {:.3g} wide",
@@ -168,6 +168,7 @@ ModelConfig read_model_config(std::string_view text, const std::string& where,
     c.init_std = r.number_or("initializer_range", 0.02);
     if (const auto bos = r.ids("bos_token_id"); !bos.empty()) c.bos_id = bos.front();
     c.eos_ids = r.ids("eos_token_id");
+    c.mtp.layers = r.integer_or("num_nextn_predict_layers", 0, 0, MtpConfig::kMaxLayers);
     read_rope(root, where, c);
     family.read(root, c);
   } catch (Error& error) {
@@ -197,6 +198,7 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
   if (c.bos_id) root["bos_token_id"] = *c.bos_id;
   if (c.eos_ids.size() == 1) root["eos_token_id"] = c.eos_ids.front();
   if (c.eos_ids.size() > 1) root["eos_token_id"] = c.eos_ids;
+  if (c.mtp.modules() > 0) root["num_nextn_predict_layers"] = c.mtp.modules();
   root["use_cache"] = true;
   root["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : "float32";
   // Both spellings: transformers 4 reads the first two, transformers 5 the third.
@@ -267,9 +269,13 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
   }
   const double dense = 3 * h * static_cast<double>(c.ffn);
   const double routed = 3 * h * static_cast<double>(c.moe.router.top_k * c.moe.ffn + c.moe.shared_ffn);
-  double per_token =
-      static_cast<double>(c.layers) * (projections + attention) + h * static_cast<double>(c.vocab);
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) per_token += c.moe.routed(layer) ? routed : dense;
+  const auto ffn = [&](std::int64_t layer) { return c.moe.routed(layer) ? routed : dense; };
+  const double head = h * static_cast<double>(c.vocab);
+  double per_token = static_cast<double>(c.layers) * (projections + attention) + head;
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) per_token += ffn(layer);
+  // Each module: the joined input's projection, a block like the last one, the head again.
+  per_token +=
+      static_cast<double>(c.mtp.modules()) * (2 * h * h + projections + attention + ffn(c.layers - 1) + head);
   return 6 * per_token * static_cast<double>(sequences) * s;
 }
 

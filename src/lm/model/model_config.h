@@ -12,6 +12,7 @@
 #include "config/trainer_config.h"
 #include "lm/model/attention_config.h"
 #include "lm/model/moe_config.h"
+#include "lm/model/mtp_config.h"
 #include "tensor/dtype.h"
 
 namespace primus {
@@ -44,6 +45,7 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   AttentionConfig attention;
   MoeConfig moe;
+  MtpConfig mtp;
   bool tied_embeddings = false;
   double init_std = 0.02;
   std::optional<std::int64_t> bos_id;
@@ -67,7 +69,7 @@ ModelConfig model_config_of(const config::TrainerConfig& trainer, std::optional<
 
 // Floating-point operations of one training step over `sequences` of `length` tokens: 6 per multiplied weight
 // and token, causal attention counted at half, of experts the chosen ones, recomputation and routers not
-// counted (Megatron-LM's convention).
+// counted (Megatron-LM's convention). Modules of multi-token prediction count where they are trained.
 double training_flops(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
 
 }  // namespace primus

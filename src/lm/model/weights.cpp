@@ -1,5 +1,6 @@
 #include "lm/model/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <string_view>
@@ -97,21 +98,45 @@ void upload(engine::Rank& rank, const Tensor& to, const CheckpointPart& part,
   rank.compute().synchronize();  // the host buffer is used again
 }
 
+void check_unit_is_there(const SafetensorsFolder& folder, const engine::ParameterUnit& unit) {
+  if (unit.if_missing.empty()) return;
+  for (const Parameter* p : unit.parameters) {
+    for (const CheckpointPart& part : p->parts) {
+      if (folder.find(part.name)) return;
+    }
+  }
+  throw invalid("the weights have nothing of " + unit.name, unit.if_missing).at(folder.folder().string());
+}
+
+// What is published several times must be the same everywhere.
+void check_copies(const SafetensorsFolder& folder, const CheckpointPart& part, const TensorView& tensor) {
+  for (const std::string& name : part.copies) {
+    const std::optional<TensorView> copy = folder.find(name);
+    if (!copy || (copy->dtype == tensor.dtype && std::ranges::equal(copy->data, tensor.data))) continue;
+    throw invalid("tensor '" + name + "' differs from '" + part.name + "', which it is a copy of",
+                  "the model shares one tensor for both: make them equal, or leave the copy out")
+        .at(folder.folder().string());
+  }
+}
+
 }  // namespace
 
 void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine::Rank& rank) {
   std::vector<float> staging;
   std::set<std::string, std::less<>> used;
+  for (const engine::ParameterUnit& unit : store.units()) check_unit_is_there(folder, unit);
   for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
     const TensorView tensor = folder.at(part.name, published_shape(p, part));
+    check_copies(folder, part, tensor);
     to_float(tensor, staging);
     if (!rank.measuring()) upload(rank, part_of(p.master, p, part), part, std::as_bytes(std::span(staging)));
     used.insert(part.name);
+    used.insert(part.copies.begin(), part.copies.end());
   });
   for (std::size_t i = 0; i < folder.size(); ++i) {
     const std::string_view name = folder[i].name;
     const bool derived = name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
-    if (!derived && !used.contains(name)) {
+    if (!derived && !used.contains(name) && !store.left_out(name)) {
       throw invalid("tensor '" + std::string(name) + "' is not part of this model",
                     "does config.json describe these weights?")
           .at(folder.folder().string());
@@ -131,6 +156,10 @@ std::vector<TensorSource> model_sources(const ParameterStore& store, DeviceReade
   std::vector<TensorSource> sources;
   for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
     sources.push_back(source(part.name, part_of(p.value, p, part), p, part, reader));
+    for (const std::string& name : part.copies) {
+      TensorSource& copy = sources.emplace_back(sources.back());
+      copy.name = name;
+    }
   });
   return sources;
 }
@@ -165,6 +194,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
   for_each_part(store, [&](const engine::ParameterUnit& unit, const Parameter& p,
                            const CheckpointPart& part) {
     used.insert(part.name);
+    used.insert(part.copies.begin(), part.copies.end());
     const Tensor master = part_of(p.master, p, part);
     const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
     const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();
@@ -189,7 +219,8 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     }
   });
   for (const TensorRecord& record : checkpoint.manifest().tensors) {
-    if (record.part != TensorPart::kModel || used.contains(record.name)) continue;
+    if (record.part != TensorPart::kModel || used.contains(record.name) || store.left_out(record.name))
+      continue;
     throw invalid("tensor '" + record.name + "' of the checkpoint is not part of this model",
                   "restore the model's settings, or start another run (exp_name)")
         .at(checkpoint.folder().string());

@@ -15,7 +15,8 @@ namespace primus {
 
 // Loads every parameter from a Hugging Face folder (fp32, bf16, fp16 or fp64 tensors) into the master
 // weights, and refreshes the working copies. Throws Error naming the first tensor that is missing, misshapen,
-// or not used by the model; a tied model's own copy of the head is accepted and ignored.
+// or not used by the model, or a copy of another (CheckpointPart::copies) and not equal to it; a tied model's
+// own copy of the head is accepted and ignored.
 void load_weights(const SafetensorsFolder& folder, engine::ParameterStore& store, engine::Rank& rank);
 
 // Reads device memory for a checkpoint writer, from any thread, over the rank's copy stream.

@@ -52,6 +52,7 @@ class Reconciliation {
     return true;
   }
 
+  void note(std::string sentence) { notes_.push_back(std::move(sentence)); }
   bool is_set(std::string_view key) const { return layer_of(key) >= Layer::kOverrides; }
   std::vector<std::string> take_notes() { return std::move(notes_); }
 
@@ -113,6 +114,21 @@ void reconcile_rope(Reconciliation& r, const ModelConfig& ours, ModelConfig& mod
   }
 }
 
+// Whether multi-token prediction is trained is the run's to say; how much of it there is, the weights know.
+void reconcile_mtp(Reconciliation& r, const MtpConfig& ours, MtpConfig& theirs) {
+  if (ours.enabled && theirs.layers > 0) {
+    r.shape("mtp_num_layers", ours.layers, theirs.layers);
+  } else if (ours.enabled) {
+    theirs.layers = ours.layers;  // perhaps config.json does not say; the weights are the proof
+  } else if (theirs.layers > 0) {
+    r.note(
+        "config.json has num_nextn_predict_layers, and mtp_num_layers is not set: multi-token prediction is "
+        "neither trained nor saved");
+  }
+  theirs.enabled = ours.enabled;
+  theirs.training = ours.training;
+}
+
 }  // namespace
 
 LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const ModelConfig& ours,
@@ -133,6 +149,7 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   r.fixed("rotary_percent", ours.rotary_fraction, loaded.rotary_fraction);
   LoadedModel result{.config = loaded, .notes = {}};
   reconcile_rope(r, ours, result.config);
+  reconcile_mtp(r, ours.mtp, result.config.mtp);
   r.flexible({"max_position_embeddings"}, ours.max_positions, result.config.max_positions);
   result.notes = r.take_notes();
   return result;

@@ -21,6 +21,7 @@ struct LoadedModel {
 //     are taken; any other throws Error(kInvalid) at its place;
 //   - set by a preset: shapes throw, the rest is passed over with a note;
 //   - set by nobody: config.json's value, without a word.
+// How a model is trained (MtpConfig::enabled and its like) is the experiment's to say.
 LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const ModelConfig& ours,
                                   const ModelConfig& loaded, const std::string& where);
 

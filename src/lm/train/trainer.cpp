@@ -95,9 +95,12 @@ DeviceMemory memory_in_use(const engine::MemoryPlan& plan) {
   return {.label = "cpu", .used = static_cast<double>(plan.total()), .total = total};
 }
 
-// Model in the compute type; moments in fp32, and master weights where the model is narrower.
-std::int64_t checkpoint_bytes(std::int64_t parameters, DType compute, bool optimizer) {
-  return parameters * (size_of(compute) + (optimizer ? 8 + (compute == DType::kF32 ? 0 : 4) : 0));
+// Model in the compute type, with a copy of embedding and head for each module of multi-token prediction;
+// moments in fp32, and master weights where the model is narrower.
+std::int64_t checkpoint_bytes(std::int64_t parameters, const SessionSettings& s, bool optimizer) {
+  const std::int64_t copies = 2 * s.model.mtp.modules() * s.model.vocab * s.model.hidden;
+  return (parameters + copies) * size_of(s.compute) +
+         (optimizer ? parameters * (8 + (s.compute == DType::kF32 ? 0 : 4)) : 0);
 }
 
 HostBatch host_batch(const data::Batch& batch) {
@@ -163,7 +166,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .sequence = c.seq_length,
                    .microbatches = c.num_microbatches(),
                    .packed_documents = c.reset_attention_mask,
-                   .recompute = recompute_policy_of(e, model.layers),
+                   .recompute = recompute_policy_of(e, model.layers + model.mtp.modules()),
                    .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline},
           .adam = AdamSettings::from(c),
           .evaluation = c.eval_iters > 0};
@@ -188,7 +191,7 @@ TrainingForecast Trainer::forecast() {
   f.model_flops_per_step = training_flops(model, c.global_batch_size, c.seq_length);
   f.steps = c.train_iters;
   f.tokens_per_step = c.global_batch_size * c.seq_length;
-  f.checkpoint_bytes = checkpoint_bytes(f.step.parameters, settings.compute, !c.no_save_optim);
+  f.checkpoint_bytes = checkpoint_bytes(f.step.parameters, settings, !c.no_save_optim);
   f.snapshot_bytes = c.async_save ? f.checkpoint_bytes : 0;
   f.matmul_flops_per_second = turbo::measure_gemm_rate(rank.device(), settings.compute, 0.2);
   f.seconds = f.step.kernels.total_flops() / f.matmul_flops_per_second * static_cast<double>(f.steps);
@@ -306,8 +309,7 @@ void Trainer::Run::prepare() {
     log.info(
         "saving in the background will hold a copy of the checkpoint: {:.0f} MiB (async_save=false needs "
         "none)",
-        static_cast<double>(checkpoint_bytes(measured.parameters, settings.compute, !c.no_save_optim)) /
-            kMiB);
+        static_cast<double>(checkpoint_bytes(measured.parameters, settings, !c.no_save_optim)) / kMiB);
   }
   rank->reserve(memory);
   session = std::make_unique<TrainingSession>(*rank, settings, families);
@@ -500,6 +502,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
                          .lm_loss = result.loss,
                          .grad_norm = result.gradient_norm,
                          .nan_iterations = nan_iterations};
+  if (result.mtp_loss) record.other_losses.emplace_back("mtp_loss", *result.mtp_loss);
   record.memory = memory_in_use(memory);
   record.throughput = meter->update(iteration,
                                     {.seconds = ended - step_began,

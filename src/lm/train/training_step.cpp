@@ -24,6 +24,7 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::ParameterStore& store, co
   };
   loss_ = scalar(DType::kF32);
   non_finite_ = scalar(DType::kI32);
+  if (model.config().mtp.modules() > 0) mtp_loss_ = scalar(DType::kF32);
   if (model.config().moe.experts > 0) routing_ = model.make_routing_step(rank);
   routing_.random.seed = settings.seed;
   routing_.loss_weight = 1.0 / static_cast<double>(settings.microbatches);
@@ -37,7 +38,8 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::ParameterStore& store, co
 
 // `weight` is what the microbatch's loss weighs in the sum: the mask is divided by its own sum and multiplied
 // by it.
-ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_t slot, double weight) {
+ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_t slot, double weight,
+                                 bool further) {
   const Shape shape{settings_.micro_batch * settings_.sequence};
   ModelInputs in{.batch = settings_.micro_batch,
                  .sequence = settings_.sequence,
@@ -46,6 +48,12 @@ ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_
                  .labels = tape.input(DType::kI32, shape, false),
                  .weights = tape.input(DType::kF32, shape, false)};
   if (settings_.packed_documents) in.first_key = tape.input(DType::kI32, shape, false);
+  const std::int64_t depths = further ? model_.config().mtp.modules() : 0;
+  for (std::int64_t depth = 0; depth < depths; ++depth) {
+    in.further.push_back({.tokens = tape.input(DType::kI32, shape, false),
+                          .labels = tape.input(DType::kI32, shape, false),
+                          .weights = tape.input(DType::kF32, shape, false)});
+  }
   if (rank_.measuring()) return in;
 
   Staging& host = staging_[slot];
@@ -71,7 +79,48 @@ ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_
   }
   copy(in.labels, host.labels.data());
   copy(in.weights, host.weights.data());
+  host.further.resize(static_cast<std::size_t>(depths));
+  for (std::int64_t depth = 1; depth <= depths; ++depth) {
+    const FurtherTokens& to = in.further[static_cast<std::size_t>(depth - 1)];
+    FurtherStaging& from = host.further[static_cast<std::size_t>(depth - 1)];
+    from = further_tokens(batch, depth, weight);
+    copy(to.tokens, from.tokens.data());
+    copy(to.labels, from.labels.data());
+    copy(to.weights, from.weights.data());
+  }
   return in;
+}
+
+// Tokens, labels and mask move `depth` positions ahead within their document (or sequence); what would come
+// from behind its end is token 0 and has no loss. As Megatron-LM does, the mean is over the tokens that are
+// left.
+TrainingStep::FurtherStaging TrainingStep::further_tokens(const HostBatch& batch, std::int64_t depth,
+                                                          double weight) const {
+  const auto count = static_cast<std::int64_t>(batch.tokens.size());
+  FurtherStaging out{std::vector<std::int32_t>(batch.tokens.size()),
+                     std::vector<std::int32_t>(batch.tokens.size()), std::vector<float>(batch.tokens.size())};
+  double mask_sum = 0;
+  const auto shift = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t + depth < end; ++t) {
+      const auto to = static_cast<std::size_t>(t), from = static_cast<std::size_t>(t + depth);
+      out.tokens[to] = batch.tokens[from];
+      out.labels[to] = batch.labels[from];
+      out.weights[to] = batch.loss_mask[from];
+      mask_sum += static_cast<double>(batch.loss_mask[from]);
+    }
+  };
+  if (settings_.packed_documents) {
+    for (std::size_t d = 0; d + 1 < batch.document_starts.size(); ++d)
+      shift(batch.document_starts[d], batch.document_starts[d + 1]);
+  } else {
+    for (std::int64_t begin = 0; begin < count; begin += settings_.sequence)
+      shift(begin, begin + settings_.sequence);
+  }
+  const MtpConfig& mtp = model_.config().mtp;
+  const double scale =
+      weight * mtp.training.loss_scale / (static_cast<double>(mtp.layers) * std::max(mask_sum, 1.0));
+  for (float& w : out.weights) w = static_cast<float>(static_cast<double>(w) * scale);
+  return out;
 }
 
 // The first position of its own sequence that each token may see: that of its document's first token.
@@ -108,14 +157,20 @@ void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
                .recompute = settings_.recompute,
                .weight_gradients = &queue_});
   {
-    ModelInputs in = upload(tape_, batch, index, 1.0 / static_cast<double>(settings_.microbatches));
+    ModelInputs in = upload(tape_, batch, index, 1.0 / static_cast<double>(settings_.microbatches), true);
     routing_.random.sample = static_cast<std::uint32_t>(index);
     if (!routing_.load.absent()) in.routing = &routing_;
-    const Value loss = model_.loss(model_.forward(in), in);
+    Value hidden = model_.forward(in);
+    const Value loss = model_.loss(hidden, in);
+    const std::vector<Value> further = model_.further_losses(hidden, in);
+    hidden = {};
     tape_.backward();
     queue_.run(tape_);
-    turbo::launch(rank_.context(),
-                  turbo::Sum{.x = loss.tensor(), .out = loss_, .accumulate = !first_microbatch_});
+    const auto add = [&](const Value& x, const Tensor& to, bool first) {
+      turbo::launch(rank_.context(), turbo::Sum{.x = x.tensor(), .out = to, .accumulate = !first});
+    };
+    add(loss, loss_, first_microbatch_);
+    for (std::size_t i = 0; i < further.size(); ++i) add(further[i], mtp_loss_, first_microbatch_ && i == 0);
     first_microbatch_ = false;
   }
   tape_.clear();
@@ -127,8 +182,14 @@ void TrainingStep::finish_gradients() {
 }
 
 StepResult TrainingStep::result() {
-  const double loss = read_scalar(loss_);
-  return {.loss = loss, .gradient_norm = read_scalar(optimizer_.gradient_norm()), .routing = read_routing()};
+  StepResult result{.loss = read_scalar(loss_),
+                    .gradient_norm = read_scalar(optimizer_.gradient_norm()),
+                    .mtp_loss = {},
+                    .routing = read_routing()};
+  // Scaled it was summed.
+  if (const double scale = model_.config().mtp.training.loss_scale; !mtp_loss_.absent() && scale > 0)
+    result.mtp_loss = read_scalar(mtp_loss_) / scale;
+  return result;
 }
 
 std::vector<LayerRouting> TrainingStep::read_routing() {
@@ -140,8 +201,9 @@ std::vector<LayerRouting> TrainingStep::read_routing() {
   rank_.compute().copy_to_host(load.data(), routing_.load.data, routing_.load.bytes());
   rank_.compute().copy_to_host(losses.data(), routing_.losses.data, routing_.losses.bytes());
   rank_.compute().synchronize();
-  for (std::int64_t i = 0; i < model_.config().layers; ++i) {
-    if (!moe.routed(i)) continue;
+  const std::int64_t blocks = model_.config().layers;
+  for (std::int64_t i = 0; i < routing_.load.rows(); ++i) {
+    if (!moe.routed(std::min(i, blocks - 1))) continue;  // modules of multi-token prediction: as the last
     const auto first = load.begin() + i * routing_.load.cols();
     LayerRouting& layer = layers.emplace_back();
     layer.layer = i;
@@ -166,13 +228,17 @@ void TrainingStep::begin_evaluation() {
   first_microbatch_ = true;
 }
 
-void TrainingStep::evaluate(const HostBatch& batch) {
+void TrainingStep::evaluate(const HostBatch& batch) { evaluate(batch, false); }
+
+void TrainingStep::evaluate(const HostBatch& batch, bool further) {
   tape_.begin({.train = false});
   {
     // One staging slot, so the copies of the batch before must be over.
     if (!rank_.measuring()) rank_.compute().synchronize();
-    const ModelInputs in = upload(tape_, batch, 0, 1.0);
-    const Value loss = model_.loss(model_.forward(in), in);
+    const ModelInputs in = upload(tape_, batch, 0, 1.0, further);
+    const Value hidden = model_.forward(in);
+    const Value loss = model_.loss(hidden, in);
+    if (further) model_.further_losses(hidden, in);
     turbo::launch(rank_.context(),
                   turbo::Sum{.x = loss.tensor(), .out = loss_, .accumulate = !first_microbatch_});
     first_microbatch_ = false;
@@ -205,7 +271,7 @@ std::string TrainingStep::find_non_finite() {
     // A copy: evaluating overwrites a staging slot. Every token counts, whatever its mask.
     const Staging copy = staging_[slot];
     const std::vector<float> mask(copy.tokens.size(), 1.0F);
-    evaluate(copy.batch(mask));
+    evaluate(copy.batch(mask), true);
   }
   tape_.set_observer({});
   return first;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,8 +53,11 @@ struct LayerRouting {
 };
 
 struct StepResult {
-  double loss = 0;                    // mean over microbatches of the mean over their unmasked tokens
-  double gradient_norm = 0;           // before clipping
+  double loss = 0;           // mean over microbatches of the mean over their unmasked tokens
+  double gradient_norm = 0;  // before clipping
+  // Of multi-token prediction, without its scale: mean over depths of what `loss` is for each. Empty: the
+  // model has none.
+  std::optional<double> mtp_loss;
   std::vector<LayerRouting> routing;  // of the layers that route; empty for dense models
 };
 
@@ -87,7 +91,16 @@ class TrainingStep {
   const StepSettings& settings() const { return settings_; }
 
  private:
-  ModelInputs upload(engine::Tape& tape, const HostBatch& batch, std::int64_t slot, double weight);
+  struct FurtherStaging {
+    std::vector<std::int32_t> tokens, labels;
+    std::vector<float> weights;
+  };
+
+  // `further`: with the inputs of multi-token prediction.
+  ModelInputs upload(engine::Tape& tape, const HostBatch& batch, std::int64_t slot, double weight,
+                     bool further);
+  FurtherStaging further_tokens(const HostBatch& batch, std::int64_t depth, double weight) const;
+  void evaluate(const HostBatch& batch, bool further);
   std::vector<std::int32_t> first_keys(std::span<const std::int32_t> document_starts) const;
   double read_scalar(const Tensor& scalar);
   std::vector<LayerRouting> read_routing();
@@ -100,6 +113,7 @@ class TrainingStep {
   engine::WeightGradientQueue queue_;
   engine::Tape tape_;
   Tensor loss_, non_finite_;
+  Tensor mtp_loss_;      // of models with multi-token prediction
   RoutingStep routing_;  // of models with experts
   bool first_microbatch_ = true;
   std::int64_t evaluated_ = 0;
@@ -108,6 +122,7 @@ class TrainingStep {
   struct Staging {
     std::vector<std::int32_t> tokens, labels, positions, first_keys, document_starts;
     std::vector<float> weights;
+    std::vector<FurtherStaging> further;  // by depth
     HostBatch batch(std::span<const float> mask) const {
       return {tokens, labels, mask, document_starts, positions};
     }

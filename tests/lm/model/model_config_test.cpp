@@ -69,6 +69,21 @@ TEST(ModelConfig, WrittenReadsBackTheSame) {
   EXPECT_EQ(json::parse(written).at("rope_parameters").at("factor"), 32.0);
 }
 
+TEST(ModelConfig, MultiTokenPredictionIsWrittenWhereItIsSaved) {
+  json root = small_llama();
+  EXPECT_EQ(read(root).mtp.layers, 0);
+  root["num_nextn_predict_layers"] = 2;
+  ModelConfig c = read(root);
+  EXPECT_EQ(c.mtp.layers, 2);
+  EXPECT_EQ(c.mtp.modules(), 0);
+  const auto written = [&] { return json::parse(write_model_config(c, DType::kF32, builtin_families())); };
+  EXPECT_FALSE(written().contains("num_nextn_predict_layers"));
+  c.mtp.enabled = true;
+  EXPECT_EQ(written().at("num_nextn_predict_layers"), 2);
+  root["num_nextn_predict_layers"] = 65;
+  EXPECT_NE(refusal(root).find("num_nextn_predict_layers"), std::string::npos);
+}
+
 TEST(ModelConfig, RefusesByName) {
   auto with = [](const char* key, const json& value) {
     json root = small_llama();

@@ -3,10 +3,15 @@
 #include "lm/model/weights.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "lm/model/language_model.h"
 #include "lm/model/published_layout.h"
@@ -50,8 +55,134 @@ TEST_P(Published, TensorsComeBackByteForByte) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Published, testing::Values("llama", "mixtral", "qwen3_moe"),
+INSTANTIATE_TEST_SUITE_P(Families, Published,
+                         testing::Values("llama", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3"),
                          [](const auto& family) { return std::string(family.param); });
+
+// --- multi-token prediction: its own tensors, and copies of embedding and head
+
+ModelConfig with_mtp(std::int64_t layers, bool enabled) {
+  ModelConfig c;
+  c.layers = 2;
+  c.hidden = c.ffn = 16;
+  c.heads = c.kv_heads = 2;
+  c.head_dim = 8;
+  c.vocab = 10;
+  c.max_positions = 8;
+  c.mtp = {.layers = layers, .enabled = enabled};
+  return c;
+}
+
+class MtpWeights : public testing::Test {
+ protected:
+  struct Model {
+    Model(const ModelConfig& config, std::uint64_t seed) : rank(turbo::make_cpu_device(1)) {
+      const auto build = [&](engine::ParameterStore& to) {
+        const LanguageModel model(config, builtin_families(), to);
+        to.allocate({.compute = DType::kF32, .gradients = false, .optimizer_states = false},
+                    rank.persistent());
+      };
+      engine::ParameterStore measuring;
+      build(measuring);
+      rank.reserve(rank.high_water());
+      build(store);
+      store.initialize(rank.context(), seed);
+      rank.compute().synchronize();
+      reader = std::make_unique<DeviceReader>(rank);
+    }
+    std::map<std::string, std::vector<std::byte>> tensors() const {
+      std::map<std::string, std::vector<std::byte>> all;
+      for (const TensorSource& source : model_sources(store, *reader)) {
+        all[source.name].resize(source.bytes());
+        source.fill(0, all[source.name]);
+      }
+      return all;
+    }
+    engine::Rank rank;
+    engine::ParameterStore store;
+    std::unique_ptr<DeviceReader> reader;
+  };
+
+  void SetUp() override {
+    remove_tree(folder_);
+    make_folders(folder_);
+  }
+  void TearDown() override { remove_tree(folder_); }
+
+  // Writes the tensors of `source`, and those that `change` makes of them.
+  void write(const Model& source, const std::function<void(std::vector<TensorSource>&)>& change = {}) {
+    std::vector<TensorSource> sources = model_sources(source.store, *source.reader);
+    if (change) change(sources);
+    save_safetensors(folder_, sources);
+  }
+  std::string refusal(const ModelConfig& config) {
+    Model model(config, 2);
+    try {
+      load_weights(SafetensorsFolder::open(folder_), model.store, model.rank);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2);
+      return std::string(error.what()) + " / " + error.hint();
+    }
+    return "accepted";
+  }
+
+  Path folder_ = Path(testing::TempDir()) / ("mtp_weights." + std::to_string(getpid()));
+};
+
+TEST_F(MtpWeights, ExportAndImportAreByteForByte) {
+  const Model first(with_mtp(2, true), 1);
+  write(first);
+  const auto tensors = first.tensors();
+  EXPECT_EQ(tensors.at("model.layers.2.embed_tokens.weight"), tensors.at("model.embed_tokens.weight"));
+  EXPECT_EQ(tensors.at("model.layers.3.shared_head.head.weight"), tensors.at("lm_head.weight"));
+  for (const char* name : {"enorm", "hnorm", "eh_proj", "shared_head.norm", "input_layernorm",
+                           "self_attn.q_proj", "mlp.down_proj"}) {
+    EXPECT_TRUE(tensors.contains("model.layers.3." + std::string(name) + ".weight")) << name;
+  }
+  Model second(with_mtp(2, true), 2);
+  EXPECT_NE(second.tensors(), tensors);
+  load_weights(SafetensorsFolder::open(folder_), second.store, second.rank);
+  EXPECT_EQ(second.tensors(), tensors);
+}
+
+TEST_F(MtpWeights, CopiesMayBeMissingAndMustBeEqual) {
+  const Model source(with_mtp(1, true), 1);
+  const auto is = [](const char* name) { return [name](const TensorSource& s) { return s.name == name; }; };
+  write(source, [&](std::vector<TensorSource>& all) {
+    std::erase_if(all, is("model.layers.2.embed_tokens.weight"));
+    std::erase_if(all, is("model.layers.2.shared_head.head.weight"));
+  });
+  EXPECT_EQ(refusal(with_mtp(1, true)), "accepted");
+  for (const char* copy : {"model.layers.2.embed_tokens.weight", "model.layers.2.shared_head.head.weight"}) {
+    write(source, [&](std::vector<TensorSource>& all) {
+      TensorSource& tensor = *std::ranges::find_if(all, is(copy));
+      tensor.fill = [fill = tensor.fill](std::uint64_t offset, std::span<std::byte> out) {
+        fill(offset, out);
+        if (offset == 0) out[1] ^= std::byte{1};
+      };
+    });
+    EXPECT_NE(refusal(with_mtp(1, true)).find(copy), std::string::npos) << refusal(with_mtp(1, true));
+  }
+}
+
+TEST_F(MtpWeights, MissingModulesAreRefusedWithTheWayOut) {
+  write(Model(with_mtp(1, true), 1));
+  const std::string text = refusal(with_mtp(2, true));
+  EXPECT_NE(text.find("layers.3"), std::string::npos) << text;
+  EXPECT_NE(text.find("mtp_num_layers"), std::string::npos) << text;
+}
+
+TEST_F(MtpWeights, ArePassedOverWhereTheyAreNotEnabled) {
+  const Model source(with_mtp(1, true), 1);
+  write(source);
+  Model plain(with_mtp(1, false), 2);
+  load_weights(SafetensorsFolder::open(folder_), plain.store, plain.rank);
+  auto expected = source.tensors();
+  std::erase_if(expected, [](const auto& tensor) { return tensor.first.starts_with("model.layers.2."); });
+  EXPECT_EQ(plain.tensors(), expected);
+  // A model that says it has none does not silently lose them.
+  EXPECT_NE(refusal(with_mtp(0, false)).find("model.layers.2."), std::string::npos);
+}
 
 TEST(PublishedLayout, PermutesAxesWithinSlabs) {
   // [2 slabs, 2, 3] in memory, published as [2, 3, 2].

@@ -18,10 +18,10 @@ struct Case {
   ModelConfig (*config)();
   DType compute;
 };
-constexpr Case kCases[] = {{"llama", tiny_llama, DType::kF32},
-                           {"llama", tiny_llama, DType::kBF16},
-                           {"mixture", tiny_mixture, DType::kF32},
-                           {"mixture", tiny_mixture, DType::kBF16}};
+constexpr Case kCases[] = {
+    {"llama", tiny_llama, DType::kF32},       {"llama", tiny_llama, DType::kBF16},
+    {"mixture", tiny_mixture, DType::kF32},   {"mixture", tiny_mixture, DType::kBF16},
+    {"deepseek", tiny_deepseek, DType::kF32}, {"deepseek", tiny_deepseek, DType::kBF16}};
 
 class Invariants : public testing::TestWithParam<Case> {
  protected:
@@ -127,7 +127,7 @@ TEST(Recompute, SavesMemory) {
 
 // The arenas are reserved at exactly the measured size: a step that needed one byte more would throw.
 TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
-  std::vector<SessionSettings> configurations(8, tiny_settings());
+  std::vector<SessionSettings> configurations(11, tiny_settings());
   configurations[1].compute = DType::kBF16;
   configurations[2].model.tied_embeddings = true;
   configurations[2].step.sequence = 40;
@@ -143,6 +143,11 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   configurations[6].model = configurations[7].model = tiny_mixture();
   configurations[7].step.recompute = {.full_layers = 2};
   configurations[7].compute = DType::kBF16;
+  for (std::size_t i : {8, 9, 10}) configurations[i].model = tiny_deepseek();
+  configurations[9].step.recompute = {.full_layers = 4, .layers_per_group = 3};
+  configurations[9].compute = DType::kBF16;
+  configurations[10].step.weight_gradients = Policy::kDeferred;
+  configurations[10].model.tied_embeddings = true;
   ASSERT_LT(engine::lm_head_chunk_tokens(256, 300007), 256);
   for (SessionSettings& settings : configurations) {
     settings.evaluation = false;

@@ -43,6 +43,28 @@ inline ModelConfig tiny_mixture() {
   return c;
 }
 
+// Latent attention, a dense layer and one with experts that are balanced by biases, two further tokens.
+inline ModelConfig tiny_deepseek() {
+  ModelConfig c = tiny_llama();
+  c.family = "deepseek_v3";
+  c.layers = 2;
+  c.kv_heads = c.heads;
+  c.attention.latent = {.q_rank = 20, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 10};
+  c.moe.experts = 6;
+  c.moe.ffn = 24;
+  c.moe.shared_ffn = 24;
+  c.moe.dense_layers = {0};
+  c.moe.choice_bias = true;
+  c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid,
+                  .group_score = turbo::RouterRule::GroupScore::kTwoBest,
+                  .top_k = 2,
+                  .groups = 3,
+                  .top_groups = 2};
+  c.moe.training = {.balance_loss = 0.02, .balance_sequences = true, .bias_update_rate = 0x1p-7};
+  c.mtp = {.layers = 2, .enabled = true, .training = {.loss_scale = 0.3}};
+  return c;
+}
+
 inline SessionSettings tiny_settings(DType compute = DType::kF32, const ModelConfig& model = tiny_llama()) {
   return {.model = model,
           .compute = compute,
@@ -88,9 +110,11 @@ inline std::vector<std::byte> bits_of(engine::Rank& rank, const Tensor& tensor) 
   return bytes;
 }
 
-// Loss and gradient norm of each step, and the bits of all gradients and weights after the last.
+// Loss and gradient norm of each step, the loss of further tokens, and the bits of all gradients and weights
+// after the last.
 struct TrainedState {
   std::vector<std::pair<double, double>> steps;
+  std::vector<double> mtp_losses;
   std::vector<std::vector<std::byte>> gradients, weights;
   bool operator==(const TrainedState&) const = default;
 };
@@ -114,6 +138,7 @@ inline TrainedState train(std::unique_ptr<Device> device, const SessionSettings&
     step.finish_gradients();
     const StepResult result = step.result();
     state.steps.emplace_back(result.loss, result.gradient_norm);
+    if (result.mtp_loss) state.mtp_losses.push_back(*result.mtp_loss);
     step.update(s + 1, 1e-2, 0.1);
   }
   for (const engine::ParameterUnit& unit : session->store().units()) {

@@ -1,0 +1,59 @@
+#include "lm/model/multi_token_prediction.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "lm/model/blocks/block_parameters.h"
+
+namespace primus {
+namespace {
+
+// The configuration in which `layer`, beyond the last, is like the last.
+ModelConfig with_layer_like_last(ModelConfig config, std::int64_t layer) {
+  for (std::vector<std::int64_t>* layers :
+       {&config.moe.dense_layers, &config.attention.local_layers, &config.attention.no_rope_layers}) {
+    if (std::binary_search(layers->begin(), layers->end(), config.layers - 1)) layers->push_back(layer);
+  }
+  return config;
+}
+
+}  // namespace
+
+MultiTokenPrediction::MultiTokenPrediction(const ModelConfig& config, const Family& family,
+                                           engine::ParameterStore& store, engine::Parameter& embedding,
+                                           engine::Parameter& head, int depth, int chunk)
+    : layer_(config.layers + depth - 1), epsilon_(config.norm_epsilon), embedding_(embedding) {
+  const std::string at = "layers." + std::to_string(layer_);
+  store.begin_unit(at).if_missing =
+      "these weights have no multi-token prediction of that depth: set mtp_num_layers to the number that "
+      "they "
+      "have (0: train without)";
+  const BlockParameters parameters(config, store, layer_, chunk);
+  embedding_norm_ = &parameters.norm(".enorm", ".enorm.weight");
+  hidden_norm_ = &parameters.norm(".hnorm", ".hnorm.weight");
+  join_ = &parameters.add(".eh_proj", {config.hidden, 2 * config.hidden}, parameters.matrix(),
+                          {{".eh_proj.weight", 0, config.hidden}});
+  block_ = family.make_block(with_layer_like_last(config, layer_), store, layer_, chunk);
+  final_norm_ = &parameters.norm(".final_norm", ".shared_head.norm.weight");
+  embedding.uses.push_back(chunk);
+  embedding.parts.front().copies.push_back("model." + at + ".embed_tokens.weight");
+  head.uses.push_back(chunk);
+  head.parts.front().copies.push_back("model." + at + ".shared_head.head.weight");
+}
+
+engine::Value MultiTokenPrediction::forward(const engine::Value& hidden, const engine::Value& tokens,
+                                            const BlockInputs& inputs) const {
+  engine::Tape& tape = hidden.tape();
+  tape.enter_block(layer_);  // where blocks are recomputed, what leads into this one is, too
+  const engine::Value embedded = embedding(tokens, embedding_);
+  engine::Residual stream{
+      linear(concat(norm(embedded, *embedding_norm_, epsilon_), norm(hidden, *hidden_norm_, epsilon_)),
+             *join_),
+      {}};
+  block_->forward(stream, inputs);
+  tape.leave_block();
+  return norm(stream, *final_norm_, epsilon_);
+}
+
+}  // namespace primus

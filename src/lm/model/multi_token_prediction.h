@@ -1,0 +1,47 @@
+// Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2): one module per depth k = 1, 2, ...
+// behind the last block, each predicting one token further ahead from the hidden states of the one before.
+//
+//   h_k[t] = norm_k(block_k(eh_proj_k · [enorm_k(embedding(token[t + k])); hnorm_k(h_(k-1)[t])]))
+//   head(h_k[t]) predicts token[t + k + 1]
+//
+// h_0 is the model's output after its final norm; embedding and head are the model's own; block_k is made
+// like the last layer and has its tokens at their own positions t. This is how Megatron-LM trains
+// (core/transformer/multi_token_prediction.py) and vLLM runs (deepseek_mtp.py) the published weights:
+//   model.layers.{layers + k - 1}.{enorm, hnorm, eh_proj, shared_head.norm}.weight, and the block's tensors,
+// beside embed_tokens and shared_head.head, copies of the model's embedding and head.
+#pragma once
+
+#include <memory>
+
+#include "engine/operators.h"
+#include "engine/parameters.h"
+#include "lm/model/family.h"
+#include "lm/model/model_config.h"
+
+namespace primus {
+
+// Stateless but for its parameters. Not thread-safe.
+class MultiTokenPrediction {
+ public:
+  // Declares the parameters of depth `depth`, from 1 on, as a unit of `store`. `embedding` and `head` are
+  // noted as used once more by `chunk`.
+  MultiTokenPrediction(const ModelConfig& config, const Family& family, engine::ParameterStore& store,
+                       engine::Parameter& embedding, engine::Parameter& head, int depth, int chunk);
+
+  // From h_(k-1) [T, hidden] and token[t + k] for each t, [T] int32, to h_k [T, hidden].
+  engine::Value forward(const engine::Value& hidden, const engine::Value& tokens,
+                        const BlockInputs& inputs) const;
+  // As Block's.
+  void end_step(turbo::Context& context, const RoutingStep& step) const { block_->end_step(context, step); }
+
+ private:
+  std::int64_t layer_;
+  double epsilon_;
+  engine::Parameter& embedding_;
+  engine::Parameter *embedding_norm_ = nullptr, *hidden_norm_ = nullptr;
+  engine::Parameter* join_ = nullptr;  // [hidden, 2 * hidden]
+  std::unique_ptr<Block> block_;
+  engine::Parameter* final_norm_ = nullptr;
+};
+
+}  // namespace primus

@@ -5,6 +5,12 @@
 
 namespace primus {
 
+Error& Error::add_hint(const std::string& hint) {
+  if (!hint_.empty()) hint_ += "; ";
+  hint_ += hint;
+  return *this;
+}
+
 int Error::exit_code() const {
   switch (kind_) {
     case ErrorKind::kDependency:
@@ -27,10 +33,29 @@ std::string Error::render() const {
   return text;
 }
 
+ErrorKind kind_of_errno(int errno_value) {
+  switch (errno_value) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case EEXIST:
+    case ENOTEMPTY:
+    case ENAMETOOLONG:
+    case ELOOP:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return ErrorKind::kInvalid;
+    default:
+      return ErrorKind::kIo;
+  }
+}
+
 Error io_error(const std::string& what, int errno_value, std::string hint) {
-  const ErrorKind kind =
-      errno_value == ENOENT || errno_value == ENOTDIR ? ErrorKind::kInvalid : ErrorKind::kIo;
-  return {kind, what + ": " + std::strerror(errno_value), std::move(hint)};
+  return {kind_of_errno(errno_value), what + ": " + std::strerror(errno_value), std::move(hint)};
 }
 
 }  // namespace primus

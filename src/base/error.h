@@ -12,8 +12,8 @@ namespace primus {
 
 enum class ErrorKind {
   kDependency,   // a library, driver or plug-in is missing            exit code 1
-  kInvalid,      // bad arguments, config, or input data               exit code 2
-  kIo,           // the operating system refused: disk full, EIO ...   exit code 3
+  kInvalid,      // bad arguments, config, input data, a full disk     exit code 2
+  kIo,           // the operating system failed: EIO ...               exit code 3
   kNumerics,     // NaN or Inf where a number was needed               exit code 3
   kUnsupported,  // understood, and not available here                 exit code 2
 };
@@ -30,6 +30,9 @@ class Error : public std::runtime_error {
     snippet_ = std::move(snippet);
     return *this;
   }
+
+  // Another next step, behind those there are.
+  Error& add_hint(const std::string& hint);
 
   ErrorKind kind() const { return kind_; }
   const std::string& hint() const { return hint_; }
@@ -51,8 +54,11 @@ inline Error invalid(std::string what, std::string hint = {}) {
 inline Error unsupported(std::string what, std::string hint = {}) {
   return {ErrorKind::kUnsupported, std::move(what), std::move(hint)};
 }
+// What an errno value of a file operation means for the exit code. kInvalid where the user chose the place
+// and can choose another: it is not there, of the wrong kind, not permitted, or full (disk, quota, size limit
+// of a file). kIo where the system failed: a broken disk, a lost network, no descriptors left.
+ErrorKind kind_of_errno(int errno_value);
 // Appends strerror(errno_value): io_error("cannot read 'x'", errno) -> "cannot read 'x': Permission denied".
-// A file that is not there is kInvalid, since its name is wrong; everything else is kIo.
 Error io_error(const std::string& what, int errno_value, std::string hint = {});
 
 }  // namespace primus

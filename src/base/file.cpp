@@ -165,9 +165,6 @@ int open_descriptor(const Path& path, OpenMode mode) {
       break;
   }
   const int descriptor = retry([&] { return ::open(path.c_str(), flags, 0666); });
-  if (descriptor < 0 && mode == OpenMode::kRead && (errno == ENOENT || errno == ENOTDIR)) {
-    throw FileError(fmt::format("cannot open '{}'", path.string()), errno, {}, ErrorKind::kInvalid);
-  }
   if (descriptor < 0) fail("open", path);
   if (mode != OpenMode::kRead) return descriptor;
   struct stat status {};
@@ -261,8 +258,9 @@ class PosixEnv : public Env {
 
 }  // namespace
 
-FileError::FileError(const std::string& what, int code, std::string hint, ErrorKind kind)
-    : Error(kind, what + ": " + std::strerror(code), hint.empty() ? hint_for(code) : std::move(hint)),
+FileError::FileError(const std::string& what, int code, std::string hint)
+    : Error(kind_of_errno(code), what + ": " + std::strerror(code),
+            hint.empty() ? hint_for(code) : std::move(hint)),
       code_(code) {}
 
 bool FileError::out_of_space() const { return code_ == ENOSPC || code_ == EDQUOT; }

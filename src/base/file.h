@@ -5,9 +5,9 @@
 // Durability, as POSIX has it: bytes survive a power failure once File::sync() returned, and a name (created,
 // renamed or removed) once sync_dir() of its folder returned.
 //
-// Errors: FileError (an Error of kind kIo; kInvalid for a file to be read that is not there) with the path,
-// the reason and the next step. Thread-safety: an Env may be used from any thread; a File from one thread at
-// a time, except read_at and write_at, which may overlap.
+// Errors: FileError (an Error whose kind is that of its errno value, kind_of_errno) with the path, the reason
+// and the next step. Thread-safety: an Env may be used from any thread; a File from one thread at a time,
+// except read_at and write_at, which may overlap.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ using Path = std::filesystem::path;
 class FileError : public Error {
  public:
   // what: "cannot write '/a/b'"; the reason is added, and without a hint one that fits it.
-  FileError(const std::string& what, int code, std::string hint = {}, ErrorKind kind = ErrorKind::kIo);
+  FileError(const std::string& what, int code, std::string hint = {});
   int code() const { return code_; }
   // The disk or the quota is full.
   bool out_of_space() const;

@@ -136,6 +136,10 @@ TEST(File, MessagesNamePathReasonAndNextStep) {
   EXPECT_TRUE(FileError("x", ENOSPC).out_of_space());
   EXPECT_TRUE(FileError("x", EDQUOT).out_of_space());
   EXPECT_FALSE(FileError("x", EIO).out_of_space());
+  // The user can choose another place; a broken disk is none of their doing.
+  for (const int code : {ENOSPC, EDQUOT, EFBIG, EACCES, EROFS, ENOTDIR})
+    EXPECT_EQ(FileError("x", code).exit_code(), 2);
+  for (const int code : {EIO, ESTALE, EMFILE}) EXPECT_EQ(FileError("x", code).exit_code(), 3);
 }
 
 TEST(File, APipeIsRefusedInsteadOfWaitingForEver) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/small_disk.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 
@@ -172,6 +173,47 @@ TEST_F(DataFiles, ABrokenLineLeavesNothing) {
                  "ByteTokenizer", "--skip-bad"})
                 .exit_code,
             0);
+}
+
+class FullDisk : public DataFiles {
+ protected:
+  FullDisk() {
+    write_file(input_, json{{"text", std::string(40'000, 'x')}}.dump() + "\n");  // 80 KB of tokens
+    EXPECT_EQ(run({"tokenize", "-i", "long.jsonl", "-o", "d", "--tokenizer-type", "ByteTokenizer"}).exit_code,
+              0);
+  }
+  // Each command writes more than fits into `folder`.
+  void expect_no_space(const Path& folder, const std::string& reason,
+                       const test::ProgramOptions& options) const {
+    const std::string set = folder_.path() / "d_text_document", out = folder / "out";
+    for (const std::vector<std::string>& words : std::initializer_list<std::vector<std::string>>{
+             {"data", "tokenize", "-i", input_, "-o", out, "--tokenizer-type", "ByteTokenizer"},
+             {"data", "merge", set, set, "-o", out},
+             {"data", "split", set, "-o", out, "--parts", "1"}}) {
+      const auto before = Env::posix().list(folder);
+      const ProgramResult result = run_program(words, options);
+      EXPECT_EQ(result.exit_code, 2) << result.err;
+      EXPECT_THAT(result.err, HasSubstr("cannot write"));
+      EXPECT_THAT(result.err, HasSubstr(reason));
+      EXPECT_THAT(result.err, HasSubstr("hint: "));
+      EXPECT_EQ(Env::posix().list(folder), before) << "left behind by " << words[1];
+    }
+  }
+  const Path input_ = folder_.path() / "long.jsonl";
+};
+
+TEST_F(FullDisk, LeavesNothing) {
+  const bool mounted = test::on_small_disk(60'000, [this](const Path& folder) {
+    expect_no_space(folder, "No space left on device", {});
+    EXPECT_EQ(
+        run({"tokenize", "-i", "a.jsonl", "-o", folder / "a", "--tokenizer-type", "ByteTokenizer"}).exit_code,
+        0);
+  });
+  if (!mounted) GTEST_SKIP() << "this system lets nobody mount a small disk";
+}
+
+TEST_F(FullDisk, SoDoesALimitOfFileSizes) {
+  expect_no_space(folder_.path(), "File too large", {.file_size_limit = 60'000});
 }
 
 TEST_F(DataFiles, ImpossibleOrdersAreErrors) {

@@ -86,7 +86,7 @@ TEST(Direct, DryRunShowsWhatWouldRun) {
 TEST(Output, AFullDiskIsAnError) {
   // /dev/full takes nothing.
   const ProgramResult result = run_program({"--help"}, {.output = "/dev/full"});
-  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("standard output"));
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/small_disk.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "cli/runs.h"
@@ -245,7 +246,7 @@ TEST(Train, AFullDiskKeepsTheOldCheckpoint) {
   full.emplace_back("--json");
   const ProgramResult result = run_program(full, {.file_size_limit = 1 << 20});
   EXPECT_EQ(result.signal, 0);
-  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("cannot write"));
   EXPECT_THAT(result.err, HasSubstr("File too large"));
   EXPECT_THAT(json::parse(result.out).at("hint").get<std::string>(), HasSubstr("ulimit -f"));
@@ -256,6 +257,17 @@ TEST(Train, AFullDiskKeepsTheOldCheckpoint) {
   const ProgramResult again = run_program(train(folder.path(), {"train_iters=4"}));
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 4U);
+}
+
+TEST(Train, ADiskTooSmallForACheckpoint) {
+  const bool mounted = test::on_small_disk(1 << 20, [](const Path& folder) {
+    const ProgramResult result = run_program(train(folder, {"train_iters=2"}));
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("cannot save checkpoint"));
+    EXPECT_THAT(result.err, HasSubstr("No space left on device"));
+    EXPECT_TRUE(Env::posix().list(test::run_folder(folder) / "checkpoints").empty());
+  });
+  if (!mounted) GTEST_SKIP() << "this system lets nobody mount a small disk";
 }
 
 TEST(Train, NoStepsIsARunToo) {

@@ -18,6 +18,7 @@
 #include "lm/data/file_lock.h"
 #include "lm/data/gpt_dataset.h"
 #include "lm/data/numpy_random.h"
+#include "lm/data/partial_folder.h"
 #include "lm/data/tokenize.h"
 
 namespace primus::data {
@@ -294,7 +295,7 @@ class Opener {
       Env::posix().rename(unfinished, folder);
       Env::posix().sync_folder(cache);
     } catch (...) {
-      if (!Env::posix().status(partial_folder(tokenize.output_prefix))) try_remove_tree(unfinished);
+      if (!Env::posix().status(PartialFolder::path_for(tokenize.output_prefix))) try_remove_tree(unfinished);
       throw;
     }
   }

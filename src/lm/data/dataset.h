@@ -86,8 +86,8 @@ struct Datasets {
 };
 
 // Errors (Error): kInvalid for missing, truncated or inconsistent files, a split without data, a sequence
-// longer than a split's data, ids beyond the vocabulary, broken JSON lines ("file:line"); kIo where the
-// system refuses. `tokenizer` must outlive nothing: the data sets do not keep it.
+// longer than a split's data, ids beyond the vocabulary, broken JSON lines ("file:line"); FileError
+// where the system refuses. `tokenizer` must outlive nothing: the data sets do not keep it.
 Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer);
 
 }  // namespace primus::data

@@ -109,20 +109,19 @@ TokenType token_type_for(int64_t vocab_size) {
   return vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32;
 }
 
-bool IndexedDataset::exists(const Path& prefix) {
-  return Env::posix().status(with_extension(prefix, ".idx")).has_value() &&
-         Env::posix().status(with_extension(prefix, ".bin")).has_value();
+bool IndexedDataset::exists(const Path& prefix, Env& env) {
+  return env.status(with_extension(prefix, ".idx")).has_value() &&
+         env.status(with_extension(prefix, ".bin")).has_value();
 }
 
-std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix) {
+std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, Env& env) {
   for (const char* extension : {".idx", ".bin"}) {
-    const auto status = Env::posix().status(with_extension(prefix, extension));
+    const auto status = env.status(with_extension(prefix, extension));
     if (status && status->type == FileStatus::Type::kFile) continue;
     throw invalid(fmt::format("there is no data file '{}{}'", prefix.string(), extension),
                   "a data path names both files without .bin and .idx");
   }
-  return open(prefix, Env::posix().map(with_extension(prefix, ".idx")),
-              Env::posix().map(with_extension(prefix, ".bin")));
+  return open(prefix, env.map(with_extension(prefix, ".idx")), env.map(with_extension(prefix, ".bin")));
 }
 
 std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, MappedFile mapped_index,
@@ -285,7 +284,7 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
   for (Stream* stream : {&data_, &lengths_, &documents_}) stream->file.reset();
   try {
     remove_temporaries();
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The error that brought us here matters more.
   }
 }
@@ -399,20 +398,38 @@ void IndexedDatasetWriter::write_index() {
   index->close();
 }
 
-void IndexedDatasetWriter::finish() {
+void IndexedDatasetWriter::complete() {
+  if (complete_) return;
   save();
   for (Stream* stream : {&data_, &lengths_, &documents_}) stream->file->close();
   write_index();
+  complete_ = true;
+}
+
+void IndexedDatasetWriter::finish() {
+  complete();
+  const Path data = with_extension(prefix_, kDataFile), index = with_extension(prefix_, kIndexFile);
+  const Path folder = folder_of(prefix_);
   // A reader needs the index: an old one goes first and the new one comes last, so that no index ever stands
-  // beside data that it does not describe.
-  if (env_.status(with_extension(prefix_, kIndexFile))) {
-    env_.remove_file(with_extension(prefix_, kIndexFile));
-    env_.sync_folder(folder_of(prefix_));
+  // beside data that it does not describe, not even after a power failure.
+  if (env_.status(index)) {
+    env_.remove_file(index);
+    env_.sync_folder(folder);
   }
-  env_.rename(temporary(kDataFile), with_extension(prefix_, kDataFile));
-  env_.rename(temporary(kIndexFile), with_extension(prefix_, kIndexFile));
-  env_.sync_folder(folder_of(prefix_));
+  env_.rename(temporary(kDataFile), data);
+  try {
+    env_.sync_folder(folder);
+    env_.rename(temporary(kIndexFile), index);
+  } catch (const FileError&) {
+    try {
+      env_.rename(data, temporary(kDataFile));
+    } catch (const FileError&) {
+      // Then it stays, and without an index nobody takes it for a data set.
+    }
+    throw;
+  }
   finished_ = true;
+  env_.sync_folder(folder);
   remove_temporaries();
 }
 

@@ -37,11 +37,11 @@ TokenType token_type_for(int64_t vocab_size);
 // Reads one data set through memory maps: opening checks the whole index but keeps nothing of it in memory.
 class IndexedDataset final : public TokenSource {
  public:
-  // Error(kInvalid) for a missing, truncated or inconsistent file; kIo.
-  static std::shared_ptr<const IndexedDataset> open(const Path& prefix);
+  // Error(kInvalid) for a missing, truncated or inconsistent file; FileError.
+  static std::shared_ptr<const IndexedDataset> open(const Path& prefix, Env& env = Env::posix());
   // The same for files that are in memory already; `prefix` names them in messages.
   static std::shared_ptr<const IndexedDataset> open(const Path& prefix, MappedFile index, MappedFile data);
-  static bool exists(const Path& prefix);
+  static bool exists(const Path& prefix, Env& env = Env::posix());
 
   int64_t sequences() const override { return sequences_; }
   int32_t length(int64_t sequence) const override { return load<int32_t>(lengths_, sequence); }
@@ -105,6 +105,10 @@ class IndexedDatasetWriter {
   Progress save();
   // From here on, an object that is dropped leaves its temporary files.
   void keep_unfinished() { keep_ = true; }
+  // Ends the adding: the temporary .bin and .idx are what the files will be, synced. All that needs space on
+  // the disk is done then, so that of several data sets either all get their names or none.
+  void complete();
+  // Gives them their names, after complete().
   void finish();
 
   int64_t sequences() const { return progress_.sequences; }
@@ -133,7 +137,7 @@ class IndexedDatasetWriter {
   TokenType type_;
   Progress progress_;
   Stream data_, lengths_, documents_;
-  bool keep_ = false, finished_ = false;
+  bool keep_ = false, complete_ = false, finished_ = false;
 };
 
 }  // namespace primus::data

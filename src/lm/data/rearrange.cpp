@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
 
 #include "base/error.h"
 #include "lm/data/indexed_dataset.h"
+#include "lm/data/partial_folder.h"
 
 namespace primus::data {
 
@@ -20,6 +22,15 @@ void copy_documents(const IndexedDataset& from, int64_t first, int64_t last, Ind
     to.append(from, i, std::min(last, i + kDocuments));
     report();
   }
+}
+
+// Not that of a tokenize_corpus with this prefix, which may hold work to go on from.
+Path folder_for(const Path& output) { return output.string() + ".bin"; }
+
+void refuse_input_as_output(const Path& input, const Path& output) {
+  if (std::filesystem::weakly_canonical(input) != std::filesystem::weakly_canonical(output)) return;
+  throw invalid(fmt::format("'{}' is an input and the output", input.string()),
+                "choose another output prefix");
 }
 
 std::vector<Path> datasets_in(const Path& folder) {
@@ -54,46 +65,58 @@ std::vector<Path> find_datasets(const std::vector<std::string>& paths) {
   return found;
 }
 
-void merge_datasets(const std::vector<Path>& inputs, const Path& output,
-                    const RearrangeProgressFn& progress) {
+void merge_datasets(const std::vector<Path>& inputs, const Path& output, const RearrangeProgressFn& progress,
+                    Env& env) {
   if (inputs.empty()) throw invalid("there is no data set to merge");
   std::vector<std::shared_ptr<const IndexedDataset>> datasets;
   int64_t total = 0;
   for (const Path& input : inputs) {
-    datasets.push_back(IndexedDataset::open(input));
+    datasets.push_back(IndexedDataset::open(input, env));
     total += datasets.back()->tokens();
-    if (std::filesystem::weakly_canonical(input) == std::filesystem::weakly_canonical(output)) {
-      throw invalid(fmt::format("'{}' is an input and the output", input.string()),
-                    "choose another output prefix");
-    }
+    refuse_input_as_output(input, output);
   }
-  IndexedDatasetWriter writer(output, datasets.front()->token_type());
+  PartialFolder folder(folder_for(output), env);
+  IndexedDatasetWriter writer(output, datasets.front()->token_type(), folder.path() / "merged", {}, env);
   for (const auto& dataset : datasets) {
     copy_documents(*dataset, 0, dataset->documents(), writer, [&] {
       if (progress) progress(writer.tokens(), total);
     });
   }
   writer.finish();
+  folder.remove();
 }
 
 void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
-                   const RearrangeProgressFn& progress) {
-  const auto dataset = IndexedDataset::open(input);
+                   const RearrangeProgressFn& progress, Env& env) {
+  if (parts.empty()) throw invalid("there is no part to write");
+  const auto dataset = IndexedDataset::open(input, env);
+  std::set<Path> names;
   for (const DatasetPart& part : parts) {
     if (part.first < 0 || part.last < part.first || part.last > dataset->documents()) {
       throw invalid(fmt::format("'{}' has {} documents, not {} to {}", input.string(), dataset->documents(),
                                 part.first, part.last));
     }
+    refuse_input_as_output(input, part.prefix);
+    if (!names.insert(part.prefix).second)
+      throw invalid(fmt::format("two parts are named '{}'", part.prefix.string()));
   }
+  PartialFolder folder(folder_for(parts.front().prefix), env);
+  std::vector<std::unique_ptr<IndexedDatasetWriter>> writers;
   int64_t done = 0;
   for (const DatasetPart& part : parts) {
-    IndexedDatasetWriter writer(part.prefix, dataset->token_type());
+    writers.push_back(std::make_unique<IndexedDatasetWriter>(part.prefix, dataset->token_type(),
+                                                             folder.path() / std::to_string(writers.size()),
+                                                             IndexedDatasetWriter::Progress{}, env));
+    IndexedDatasetWriter& writer = *writers.back();
     copy_documents(*dataset, part.first, part.last, writer, [&] {
       if (progress) progress(done + writer.tokens(), dataset->tokens());
     });
     done += writer.tokens();
-    writer.finish();
+    writer.complete();
   }
+  for (const auto& writer : writers) writer->finish();
+  writers.clear();
+  folder.remove();
 }
 
 }  // namespace primus::data

@@ -1,4 +1,8 @@
 // Joins data sets, and cuts one into several. Documents stay whole and in order; nothing is decoded.
+//
+// The results appear complete or not at all: until then they lie in the folder <output>.bin.partial (for a
+// split, that of the first part), which must be of the same file system as all parts. What a killed process
+// leaves there, the next one with this output removes.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +23,17 @@ using RearrangeProgressFn = std::function<void(int64_t, int64_t)>;
 std::vector<Path> find_datasets(const std::vector<std::string>& paths);
 
 // Writes all documents of `inputs` to `output`, as Megatron's IndexedDatasetBuilder.add_index does.
-// Error(kInvalid) where their token types differ, or where `output` is an input.
+// Error(kInvalid) where their token types differ, where `output` is an input, or where another process writes
+// it.
 void merge_datasets(const std::vector<Path>& inputs, const Path& output,
-                    const RearrangeProgressFn& progress = {});
+                    const RearrangeProgressFn& progress = {}, Env& env = Env::posix());
 
 struct DatasetPart {
   Path prefix;
   int64_t first = 0, last = 0;  // documents
 };
-// Writes each part of `input`.
+// Writes each part of `input`. Error(kInvalid) where one is `input` itself, or is named twice.
 void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
-                   const RearrangeProgressFn& progress = {});
+                   const RearrangeProgressFn& progress = {}, Env& env = Env::posix());
 
 }  // namespace primus::data

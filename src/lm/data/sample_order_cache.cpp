@@ -93,12 +93,18 @@ void save(const SampleOrder& order, const std::array<uint64_t, 2>& key, const Pa
   header.checksum = XXH3_64bits_digest(&state);
   Env& env = Env::posix();
   const Path temporary = path.string() + ".tmp";  // the lock makes it ours
-  const auto file = env.open(temporary, OpenMode::kWrite);
-  file->append(std::as_bytes(std::span(&header, 1)));
-  for (const auto& array : arrays) file->append(array);
-  file->sync();
-  file->close();
-  env.rename(temporary, path);
+  try {
+    const auto file = env.open(temporary, OpenMode::kWrite);
+    file->append(std::as_bytes(std::span(&header, 1)));
+    for (const auto& array : arrays) file->append(array);
+    file->sync();
+    file->close();
+    env.rename(temporary, path);
+  } catch (FileError& error) {
+    if (env.status(temporary)) env.remove_file(temporary);
+    error.add_hint("or choose another data_cache_path");
+    throw;
+  }
   env.sync_folder(path.parent_path());
 }
 

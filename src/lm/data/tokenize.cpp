@@ -19,9 +19,9 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "lm/data/corpus.h"
-#include "lm/data/file_lock.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/json_lines.h"
+#include "lm/data/partial_folder.h"
 #include "lm/data/tokenize_state.h"
 
 namespace primus::data {
@@ -132,10 +132,11 @@ class BlockEncoder {
 // Where documents go: per JSON key a data set, or one for each partition, which are joined at the end.
 class Output {
  public:
-  Output(const TokenizeOptions& options, TokenType type, const Path& folder)
+  Output(const TokenizeOptions& options, TokenType type, const Path& folder, Env& env)
       : options_(options),
         type_(type),
         folder_(folder),
+        env_(env),
         partitions_(static_cast<size_t>(options.partitions)) {}
 
   // `from`: as save() returned it; empty to begin.
@@ -143,10 +144,9 @@ class Output {
     for (const std::string& key : options_.json_keys) {
       for (size_t partition = 0; partition < partitions_; ++partition) {
         const size_t i = writers_.size();
-        const Path part = part_prefix(key, partition);
         writers_.push_back(std::make_unique<IndexedDatasetWriter>(
-            partitions_ == 1 ? tokenized_prefix(options_.output_prefix, key) : part, type_,
-            part.string() + ".tmp", from.empty() ? IndexedDatasetWriter::Progress{} : from[i]));
+            tokenized_prefix(options_.output_prefix, key), type_, part_prefix(key, partition),
+            from.empty() ? IndexedDatasetWriter::Progress{} : from[i], env_));
       }
     }
   }
@@ -170,19 +170,27 @@ class Output {
   uint64_t sequences() const { return total(&IndexedDatasetWriter::sequences); }
 
   void finish() {
-    for (const auto& writer : writers_) writer->finish();
-    if (partitions_ == 1) return;
-    for (const std::string& key : options_.json_keys) {
-      IndexedDatasetWriter joined(tokenized_prefix(options_.output_prefix, key), type_);
-      for (size_t partition = 0; partition < partitions_; ++partition) {
-        const auto part = IndexedDataset::open(part_prefix(key, partition));
-        joined.append(*part, 0, part->documents());
-      }
-      joined.finish();
+    for (const auto& writer : writers_) writer->complete();
+    std::vector<std::unique_ptr<IndexedDatasetWriter>> joined;
+    if (partitions_ > 1) {
+      for (const std::string& key : options_.json_keys) joined.push_back(join(key));
     }
+    for (const auto& writer : partitions_ > 1 ? joined : writers_) writer->finish();
   }
 
  private:
+  // All partitions of a key, one behind the other; complete, without its name.
+  std::unique_ptr<IndexedDatasetWriter> join(const std::string& key) const {
+    auto joined =
+        std::make_unique<IndexedDatasetWriter>(tokenized_prefix(options_.output_prefix, key), type_,
+                                               folder_ / key, IndexedDatasetWriter::Progress{}, env_);
+    for (size_t partition = 0; partition < partitions_; ++partition) {
+      const auto part = IndexedDataset::open(part_prefix(key, partition), env_);
+      joined->append(*part, 0, part->documents());
+    }
+    joined->complete();
+    return joined;
+  }
   Path part_prefix(const std::string& key, size_t partition) const {
     return folder_ / fmt::format("{}_{}", key, partition);
   }
@@ -195,6 +203,7 @@ class Output {
   const TokenizeOptions& options_;
   const TokenType type_;
   const Path folder_;
+  Env& env_;
   const size_t partitions_;
   std::vector<std::unique_ptr<IndexedDatasetWriter>> writers_;
 };
@@ -203,15 +212,17 @@ class Output {
 // taken, so the result is the same for any number of workers. A few blocks per worker are in memory.
 class Pipeline {
  public:
-  Pipeline(const TokenizeOptions& options, const Tokenizer& tokenizer, const TokenizeProgressFn& progress)
+  Pipeline(const TokenizeOptions& options, const Tokenizer& tokenizer, const TokenizeProgressFn& progress,
+           Env& env)
       : options_(options),
         tokenizer_(tokenizer),
         progress_(progress),
-        folder_(partial_folder(options.output_prefix)),
+        env_(env),
         workers_(options.workers > 0 ? options.workers
                                      : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
         reader_(find_inputs(options.inputs)),
-        output_(options, token_type_for(tokenizer.vocab_size()), folder_) {
+        folder_(options.output_prefix, env),
+        output_(options, token_type_for(tokenizer.vocab_size()), folder_.path(), env) {
     for (const InputFile& file : reader_.files()) bytes_total_ += file.size;
     for (const std::string& key : options.json_keys)
       result_.prefixes.push_back(tokenized_prefix(options.output_prefix, key));
@@ -219,27 +230,17 @@ class Pipeline {
   }
 
   TokenizeResult run() {
-    make_folders(folder_);
-    const auto lock = FileLock::attempt(folder_ / "lock");
-    if (!lock) {
-      throw invalid(fmt::format("another process writes '{}'", options_.output_prefix.string()),
-                    "wait for it, or choose another output prefix");
-    }
     try {
       begin();
       work_together();
       if (failure_ != nullptr) std::rethrow_exception(failure_);
       finish();
-    } catch (const FileError&) {
+    } catch (FileError& error) {
       // A disk that is full or gone is no reason to lose the work that was saved.
       if (saved_) {
-        output_.keep_unfinished();
-      } else {
-        discard();
+        keep_unfinished();
+        error.add_hint("the same command goes on from what was saved");
       }
-      throw;
-    } catch (...) {
-      discard();
       throw;
     }
     return std::move(result_);
@@ -261,7 +262,9 @@ class Pipeline {
   }
 
   void begin() {
-    auto saved = load_state(folder_ / kStateFile);
+    const Path file = folder_.path() / kStateFile;
+    saved_ = env_.status(file).has_value();
+    auto saved = load_state(file, env_);
     if (saved && (saved->key != state_.key || saved->writers.size() != output_.writers() ||
                   saved->file > reader_.files().size())) {
       saved.reset();
@@ -269,14 +272,16 @@ class Pipeline {
     if (saved) {
       try {
         output_.open(saved->writers);
+      } catch (const FileError&) {
+        throw;
       } catch (const Error&) {
         output_.close();
         saved.reset();  // the files were lost; begin anew
       }
     }
+    saved_ = saved.has_value();
     if (!saved) return output_.open({});
     state_ = *std::move(saved);
-    saved_ = true;
     reader_.go_on_behind(state_.file, state_.end, state_.next_line);
     result_.resumed_bytes = state_.bytes;
     current_file_ = std::min(state_.file, reader_.files().size() - 1);
@@ -294,18 +299,18 @@ class Pipeline {
     if (result_.complete) {
       output_.finish();
       output_.close();
-      remove_tree(folder_);
+      folder_.remove();
     } else {
       save();
-      output_.keep_unfinished();
+      keep_unfinished();
     }
     result_.seconds = seconds();
     report(Clock::time_point::max());
   }
 
-  void discard() {
-    output_.close();
-    try_remove_tree(folder_);
+  void keep_unfinished() {
+    output_.keep_unfinished();
+    folder_.keep();
   }
 
   void work_together() {
@@ -432,7 +437,7 @@ class Pipeline {
 
   void save() {
     state_.writers = output_.save();
-    save_state(state_, folder_ / kStateFile);
+    save_state(state_, folder_.path() / kStateFile, env_);
     saved_ = true;
   }
 
@@ -452,7 +457,7 @@ class Pipeline {
   const TokenizeOptions& options_;
   const Tokenizer& tokenizer_;
   const TokenizeProgressFn& progress_;
-  const Path folder_;
+  Env& env_;
   const int workers_;
   const Clock::time_point start_ = Clock::now();
 
@@ -469,7 +474,8 @@ class Pipeline {
   std::vector<std::unique_ptr<Work>> spare_;
 
   std::exception_ptr failure_;
-  Output output_;
+  PartialFolder folder_;
+  Output output_;  // its files go before their folder
   TokenizeState state_;
   bool saved_ = false;  // the folder holds work to go on from
   TokenizeResult result_;
@@ -480,14 +486,12 @@ class Pipeline {
 
 }  // namespace
 
-Path partial_folder(const Path& output_prefix) { return output_prefix.string() + ".partial"; }
-
 Path tokenized_prefix(const Path& output_prefix, const std::string& key) {
   return fmt::format("{}_{}_document", output_prefix.string(), key);
 }
 
 TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& tokenizer,
-                               const TokenizeProgressFn& progress) {
+                               const TokenizeProgressFn& progress, Env& env) {
   if (options.inputs.empty()) throw invalid("there is no input to tokenize");
   if (options.json_keys.empty()) throw invalid("there is no JSON key to tokenize");
   for (auto key = options.json_keys.begin(); key != options.json_keys.end(); ++key) {
@@ -502,7 +506,7 @@ TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& 
     throw invalid(fmt::format("the tokenizer ({}) has no end-of-document token to append", tokenizer.name()),
                   "add one, or leave out --append-eod");
   }
-  return Pipeline(options, tokenizer, progress).run();
+  return Pipeline(options, tokenizer, progress, env).run();
 }
 
 }  // namespace primus::data

@@ -43,15 +43,13 @@ struct TokenizeResult {
 // sequences without tokens are left out. One plain-text file is one document under the first key, a sequence
 // per part (corpus.h). The result does not depend on the number of workers; the files appear complete or not
 // at all. Errors: kInvalid with "file:line:column" for a broken line or a missing key, without input, or
-// where another process writes the same files; kIo.
+// where another process writes the same files; FileError.
 //
 // Unfinished work lies in the folder <output_prefix>.partial. A call with the same options, tokenizer and
-// inputs (by size and date) goes on from there; after an error of the input nothing of it stays.
+// inputs (by size and date) goes on from there. After an error of the input nothing of it stays; after one of
+// the disk, what was saved before. `env` takes what is written; the inputs are on the real file system.
 TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& tokenizer,
-                               const TokenizeProgressFn& progress = {});
-
-// Where the unfinished work lies.
-Path partial_folder(const Path& output_prefix);
+                               const TokenizeProgressFn& progress = {}, Env& env = Env::posix());
 
 // The prefix of one key's data set.
 Path tokenized_prefix(const Path& output_prefix, const std::string& key);

@@ -30,10 +30,11 @@ TokenizeState parse(const json& j) {
 
 }  // namespace
 
-std::optional<TokenizeState> load_state(const Path& file) {
-  if (!Env::posix().status(file)) return std::nullopt;
+std::optional<TokenizeState> load_state(const Path& file, Env& env) {
+  if (!env.status(file)) return std::nullopt;
   try {
-    const json j = json::parse(read_file(file));
+    constexpr std::uint64_t kLimit = 64U << 20;
+    const json j = json::parse(read_file(file, kLimit, env));
     if (j.at("version").get<int>() != kVersion) return std::nullopt;
     return parse(j);
   } catch (const json::exception&) {
@@ -41,7 +42,7 @@ std::optional<TokenizeState> load_state(const Path& file) {
   }
 }
 
-void save_state(const TokenizeState& state, const Path& file) {
+void save_state(const TokenizeState& state, const Path& file, Env& env) {
   json j = {{"version", kVersion},
             {"key", state.key},
             {"file", state.file},
@@ -57,7 +58,7 @@ void save_state(const TokenizeState& state, const Path& file) {
         {{"sequences", writer.sequences}, {"documents", writer.documents}, {"tokens", writer.tokens}});
   }
   // A name in an error message may be no UTF-8.
-  write_file_atomic(file, j.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+  write_file_atomic(file, j.dump(2, ' ', false, json::error_handler_t::replace) + "\n", env);
 }
 
 }  // namespace primus::data

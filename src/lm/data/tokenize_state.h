@@ -22,7 +22,7 @@ struct TokenizeState {
 };
 
 // Nothing where there is no file, or none that this version wrote.
-std::optional<TokenizeState> load_state(const Path& file);
-void save_state(const TokenizeState& state, const Path& file);
+std::optional<TokenizeState> load_state(const Path& file, Env& env);
+void save_state(const TokenizeState& state, const Path& file, Env& env);
 
 }  // namespace primus::data

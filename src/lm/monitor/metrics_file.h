@@ -24,7 +24,7 @@ class MetricsFile {
  public:
   // resume_iteration: the last iteration already in the model's state; 0 when the run starts from the
   // beginning. A file that an earlier run left is then kept beside as <stem>.previous.jsonl. Throws
-  // Error(kIo) when the file cannot be read or cut.
+  // FileError when the file cannot be read or cut.
   MetricsFile(Path path, std::int64_t resume_iteration, Env& env = Env::posix());
 
   // False when the line could not be written now; it waits, or was dropped (dropped() counts).

@@ -40,7 +40,7 @@ class RunFolder {
   Path evaluations_file() const { return root_ / "evaluations.jsonl"; }
 
   // Makes the folder itself, so that a workspace that cannot be written is known before the first step.
-  // Throws Error(kIo).
+  // Throws FileError.
   void create(Env& env = Env::posix()) const;
 
  private:

@@ -35,7 +35,7 @@ struct MonitorOptions {
 
 class TrainingMonitor {
  public:
-  // Repairs the metrics files for the resumed iteration; throws Error(kIo) when it cannot, which is the last
+  // Repairs the metrics files for the resumed iteration; throws FileError when it cannot, which is the last
   // error it throws.
   TrainingMonitor(const RunFolder& run, MonitorOptions options, Logger& log, Env& env = Env::posix());
 

@@ -17,6 +17,7 @@
 #include "lm/data/corpus.h"
 #include "lm/data/file_lock.h"
 #include "lm/data/indexed_dataset.h"
+#include "lm/data/partial_folder.h"
 #include "lm/tokenizer/decoding.h"
 #include "lm/tokenizer/simple.h"
 
@@ -186,8 +187,8 @@ TEST_F(Tokenize, RefusesWhatItCannotRead) {
 
 TEST_F(Tokenize, TwoProcessesDoNotWriteOneDataSet) {
   options_.inputs = {folder_.write("a.jsonl", "{\"text\": \"x\"}\n")};
-  make_folders(partial_folder(options_.output_prefix));
-  const auto lock = FileLock::attempt(partial_folder(options_.output_prefix) / "lock");
+  make_folders(PartialFolder::path_for(options_.output_prefix));
+  const auto lock = FileLock::attempt(PartialFolder::path_for(options_.output_prefix) / "lock");
   ASSERT_TRUE(lock);
   EXPECT_THAT(error(), HasSubstr("another process writes"));
 }
@@ -261,7 +262,7 @@ TEST_P(Interrupted, ByKilling) {
   EXPECT_TRUE(result.complete);
   EXPECT_GT(result.resumed_bytes, 0u);
   EXPECT_TRUE(bytes() == expected_);
-  EXPECT_FALSE(Env::posix().status(partial_folder(options_.output_prefix)));
+  EXPECT_FALSE(Env::posix().status(PartialFolder::path_for(options_.output_prefix)));
 }
 
 TEST_P(Interrupted, OnRequestAgainAndAgain) {

@@ -110,7 +110,7 @@ TEST(Train, BadDataIsNamed) {
 
 TEST(Train, AWorkspaceThatCannotBeWrittenIsAnError) {
   const ProgramResult result = run_program(train("/proc", {}));
-  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_EQ(result.exit_code, 2) << result.err;
   EXPECT_THAT(result.err, HasSubstr("/proc"));
 }
 

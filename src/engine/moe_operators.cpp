@@ -3,10 +3,12 @@
 #include <optional>
 
 #include "engine/scratch.h"
+#include "turbo/bias/bias.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/linear/linear.h"
 #include "turbo/moe_permute/moe_permute.h"
+#include "turbo/swiglu/swiglu.h"
 
 namespace primus::engine {
 namespace {
@@ -84,13 +86,32 @@ constexpr Operator kLogits{.name = "router_logits",
                            .backward_weight = logits_backward_weight,
                            .for_weight = {.inputs = bit(0)}};
 
+void router_bias_forward(Step& s) {
+  launch(s.context(), turbo::AddBias{.x = s.in_or_out(0), .bias = s.parameter().master, .y = s.out(0)});
+}
+
+void router_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }
+
+void router_bias_backward_weight(Step& s) {
+  const auto [d_bias, accumulate] = s.d_weight();
+  launch(s.context(), turbo::AddBiasBackwardWeight{
+                          .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
+}
+
+constexpr Operator kRouterBias{.name = "router_bias",
+                               .operator_class = OperatorClass::kRouting,
+                               .forward = router_bias_forward,
+                               .backward_input = router_bias_backward_input,
+                               .backward_weight = router_bias_backward_weight,
+                               .in_place = true};
+
 // --- route
 // -----------------------------------------------------------------------------------------------------------
 
 struct RouteAttributes {
   RoutingRule rule;
   std::int64_t expert_count;
-  void* choice_bias;  // null: none
+  void *choice_bias, *given;  // null: none
 };
 
 // Loads per segment for the balance loss, or nothing when there is no such loss.
@@ -114,10 +135,12 @@ void route_forward(Step& s) {
   const RoutingRule& rule = a.rule;
   // In measure mode a bias has no address either, and nothing runs.
   const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
+  const Tensor given = a.given ? Tensor(a.given, DType::kI32, s.out(1).shape) : Tensor();
   launch(s.context(), turbo::RouterForward{.rule = rule.router,
                                            .random = rule.random,
                                            .logits = s.in(0),
                                            .bias = bias,
+                                           .given = given,
                                            .experts = s.out(1),
                                            .weights = s.out(0)});
   launch(s.context(), turbo::PlanRouting{.experts = s.out(1),
@@ -174,6 +197,20 @@ void observe_forward(Step& s) {
 
 constexpr Operator kObserve{
     .name = "observe_routing", .operator_class = OperatorClass::kRouting, .forward = observe_forward};
+
+// Input: experts. No outputs, as above.
+struct RecordAttributes {
+  void* to;
+};
+
+void record_forward(Step& s) {
+  turbo::Context& context = s.context();
+  if (context.measuring()) return;
+  context.stream.copy_on_device(s.attributes<RecordAttributes>().to, s.in(0).data, s.in(0).bytes());
+}
+
+constexpr Operator kRecord{
+    .name = "record_routing", .operator_class = OperatorClass::kRouting, .forward = record_forward};
 
 // --- permute, combine
 // ------------------------------------------------------------------------------------------------
@@ -331,6 +368,34 @@ constexpr Operator kGroupedBias{.name = "grouped_bias",
                                 .for_weight = {.inputs = bit(1)},
                                 .in_place = true};
 
+// --- clamped swiglu
+// ----------------------------------------------------------------------------------------------------
+
+struct ClampAttributes {
+  float limit;
+};
+
+void clamped_swiglu_forward(Step& s) {
+  launch(s.context(),
+         turbo::ClampedSwigluForward{
+             .gate_up = s.in(0), .out = s.out(0), .limit = s.attributes<ClampAttributes>().limit});
+}
+
+void clamped_swiglu_backward(Step& s) {
+  const auto [d_gate_up, previous] = s.fresh_d_in(0);
+  launch(s.context(), turbo::ClampedSwigluBackward{.gate_up = s.in(0),
+                                                   .d_out = s.d_out(0),
+                                                   .d_gate_up = d_gate_up,
+                                                   .limit = s.attributes<ClampAttributes>().limit});
+  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_gate_up, .out = d_gate_up});
+}
+
+constexpr Operator kClampedSwiglu{.name = "clamped_swiglu",
+                                  .operator_class = OperatorClass::kActivation,
+                                  .forward = clamped_swiglu_forward,
+                                  .backward_input = clamped_swiglu_backward,
+                                  .for_input = {.inputs = bit(0)}};
+
 PermuteAttributes attributes_of(const Routing& r) { return {r.expert_count, r.weights.shape()[1]}; }
 
 }  // namespace
@@ -344,7 +409,12 @@ Value router_logits(const Value& x, Parameter& weight, double jitter, const turb
                          LogitsAttributes{static_cast<float>(jitter), random})[0];
 }
 
-Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias) {
+Value router_bias(Value logits, Parameter& bias) {
+  return logits.tape().record(kRouterBias, {&logits}, &bias, {{DType::kF32, logits.shape()}},
+                              NoAttributes{})[0];
+}
+
+Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias, const Tensor& given) {
   const std::int64_t tokens = logits.shape()[0], experts = logits.shape()[1], top_k = rule.router.top_k;
   const Shape slots{tokens, top_k};
   auto [weights, chosen, plan] =
@@ -352,7 +422,7 @@ Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice
                            {{DType::kF32, slots},
                             {DType::kI32, slots, false},
                             {DType::kI32, turbo::RoutingPlan::shape(experts, tokens, top_k), false}},
-                           RouteAttributes{rule, experts, choice_bias.data});
+                           RouteAttributes{rule, experts, choice_bias.data, given.data});
   return {std::move(weights), std::move(chosen), std::move(plan), experts};
 }
 
@@ -365,6 +435,10 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
                                          .balance = rule.balance_scale != 0,
                                          .load = load.data,
                                          .losses = losses.data});
+}
+
+void record(const Routing& routing, const Tensor& experts) {
+  routing.experts.tape().record(kRecord, {&routing.experts}, nullptr, {}, RecordAttributes{experts.data});
 }
 
 Value permute(const Value& x, const Routing& r, bool weighted) {
@@ -395,6 +469,12 @@ Value grouped_linear(const Value& rows, Parameter& weight, const Routing& r) {
 Value grouped_bias(Value rows, Parameter& bias, const Routing& r) {
   return rows.tape().record(kGroupedBias, {&rows, &r.plan}, &bias, {{rows.dtype(), rows.shape()}},
                             NoAttributes{})[0];
+}
+
+Value clamped_swiglu(const Value& gate_up, double limit) {
+  const Shape shape{gate_up.shape()[0], gate_up.shape()[1] / 2};
+  return gate_up.tape().record(kClampedSwiglu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}},
+                               ClampAttributes{static_cast<float>(limit)})[0];
 }
 
 }  // namespace primus::engine

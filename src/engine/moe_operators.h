@@ -17,6 +17,9 @@ namespace primus::engine {
 Value router_logits(const Value& x, Parameter& weight, double jitter = 0,
                     const turbo::RouterRandom& random = {});
 
+// logits + bias, [T, E] fp32, from the fp32 master. Pass logits by std::move to let it happen in place.
+Value router_bias(Value logits, Parameter& bias);
+
 struct RoutingRule {
   turbo::RouterRule router;
   turbo::RouterRandom random = {};  // for RouterRule::forced
@@ -36,8 +39,15 @@ struct Routing {
   std::int64_t expert_count = 0;
 };
 
-// `choice_bias`, [E] fp32 or absent, is added to the scores for choosing only.
-Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias = {});
+// `choice_bias`, [E] fp32 or absent, is added to the scores for choosing only. `given`, [T, top_k] int32 in
+// memory that outlives the tape, or absent: these experts instead of the best; weights are still computed
+// from the scores.
+Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias = {},
+              const Tensor& given = {});
+
+// Copies the chosen experts to `experts` [T, top_k] int32 in memory that outlives the tape. Once, as
+// observe().
+void record(const Routing& routing, const Tensor& experts);
 
 // Adds this routing to counters in persistent memory: `load` [E + 1] int32 (turbo::ExpertLoad) and `losses`
 // [2] fp32 (turbo::RouterLosses). Runs exactly once, however often the routing is recomputed.
@@ -55,5 +65,8 @@ Value combine(const Value& rows, const Routing& routing, bool weighted = true, c
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routing);
 // Each row plus the bias of its expert, [E, n]. Pass rows by std::move to let it happen in place.
 Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);
+
+// gpt-oss's activation (turbo::ClampedSwigluForward): [rows, 2*ffn] -> [rows, ffn].
+Value clamped_swiglu(const Value& gate_up, double limit);
 
 }  // namespace primus::engine

@@ -30,6 +30,8 @@ FamilyRegistry builtin_families() {
   registry.add(deepseek_v3_family());
   registry.add(mixtral_family());
   registry.add(qwen3_moe_family());
+  registry.add(gpt_oss_family());
+  registry.add(llama4_family());
   return registry;
 }
 

@@ -32,6 +32,13 @@ struct RoutingStep {
   Tensor losses;  // [layers, 2] fp32 (turbo::RouterLosses)
 };
 
+// The experts that one microbatch's tokens go to: noted down, or given instead of the routers' own choice.
+// What verification in bf16 needs, where rounding would choose between equals.
+struct RoutingTrace {
+  enum class Use : std::uint8_t { kRecord, kReplay } use = Use::kRecord;
+  Tensor experts;  // [layers, T * top_k] int32, persistent
+};
+
 // What every block gets besides the residual stream. T = batch * sequence tokens.
 struct BlockInputs {
   std::int64_t batch = 0, sequence = 0;
@@ -41,6 +48,7 @@ struct BlockInputs {
   engine::Value
       first_key;  // [T] int32, sequences packed from documents (turbo/attention/attention.h); empty: none
   const RoutingStep* routing = nullptr;  // training only
+  const RoutingTrace* trace = nullptr;   // usually none
 };
 
 // One block of a decoder. Stateless but for its parameters, which live in the store.

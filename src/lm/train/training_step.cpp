@@ -160,6 +160,7 @@ void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
     ModelInputs in = upload(tape_, batch, index, 1.0 / static_cast<double>(settings_.microbatches), true);
     routing_.random.sample = static_cast<std::uint32_t>(index);
     if (!routing_.load.absent()) in.routing = &routing_;
+    in.trace = trace_;
     Value hidden = model_.forward(in);
     const Value loss = model_.loss(hidden, in);
     const std::vector<Value> further = model_.further_losses(hidden, in);

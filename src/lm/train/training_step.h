@@ -72,6 +72,8 @@ class TrainingStep {
   // Forward and backward of microbatch `index`, counted from 0. `batch` is copied before this returns; it is
   // not looked at while measuring.
   void microbatch(std::int64_t index, const HostBatch& batch);
+  // Of steps with one microbatch: notes down or prescribes its routing. `trace` must outlive them; null: no.
+  void set_routing_trace(const RoutingTrace* trace) { trace_ = trace; }
   // Ends accumulation: the gradients are complete, and their norm is being computed.
   void finish_gradients();
   // Waits for loss and norm.
@@ -115,6 +117,7 @@ class TrainingStep {
   Tensor loss_, non_finite_;
   Tensor mtp_loss_;      // of models with multi-token prediction
   RoutingStep routing_;  // of models with experts
+  const RoutingTrace* trace_ = nullptr;
   bool first_microbatch_ = true;
   std::int64_t evaluated_ = 0;
 

@@ -146,10 +146,14 @@ float sum_of_chosen(const float* scores, std::int32_t k) {
   return sum + kTinySum;
 }
 
-void choose_experts(const RouterForward& a, const float* logits, const float* bias, std::int64_t token,
-                    std::int32_t* chosen) {
+void choose_experts(const RouterForward& a, const float* logits, const float* bias, const std::int32_t* given,
+                    std::int64_t token, std::int32_t* chosen) {
   const RouterRule& rule = a.rule;
   const std::int64_t n = a.logits.cols();
+  if (given) {
+    std::copy_n(given, rule.top_k, chosen);
+    return;
+  }
   Row scores;
   switch (rule.forced) {
     case RouterRule::Forced::kEven:
@@ -186,12 +190,13 @@ void forward(CpuContext& context, const RouterForward& a) {
   const std::int64_t n = a.logits.cols();
   const std::int32_t k = a.rule.top_k;
   const float* bias = a.bias.absent() ? nullptr : context.data<float>(a.bias);
+  const std::int32_t* given = a.given.absent() ? nullptr : context.data<std::int32_t>(a.given);
   parallel_ranges(context, a.logits.rows(), cost_of(n), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t token = begin; token < end; ++token) {
       const float* logits = context.data<float>(a.logits) + token * n;
       auto* chosen = context.data<std::int32_t>(a.experts) + token * k;
       float* weights = context.data<float>(a.weights) + token * k;
-      choose_experts(a, logits, bias, token, chosen);
+      choose_experts(a, logits, bias, given ? given + token * k : nullptr, token, chosen);
       chosen_scores(a.rule, logits, n, chosen, weights);
       const float scale = a.rule.normalise ? a.rule.scale / sum_of_chosen(weights, k) : a.rule.scale;
       for (std::int32_t i = 0; i < k; ++i) weights[i] *= scale;

@@ -38,6 +38,7 @@ void RouterInput::check() const {
 void RouterForward::check() const {
   assert(fits(rule, logits));
   assert(bias.absent() || (bias.dtype == DType::kF32 && bias.elements() == logits.cols()));
+  assert(given.absent() || is_slots(given, DType::kI32, logits, rule.top_k));
   assert(is_slots(experts, DType::kI32, logits, rule.top_k));
   assert(is_slots(weights, DType::kF32, logits, rule.top_k));
 }

@@ -53,6 +53,7 @@ struct RouterForward {
   RouterRandom random;  // for Forced::kUniform
   Tensor logits;        // [tokens, experts] fp32
   Tensor bias;          // [experts] fp32, or absent
+  Tensor given;         // [tokens, top_k] int32, each in [0, experts): these instead of the best; or absent
   Tensor experts;       // [tokens, top_k] int32 out
   Tensor weights;       // [tokens, top_k] fp32 out
   void check() const;

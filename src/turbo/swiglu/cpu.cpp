@@ -5,48 +5,95 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-void forward(CpuContext& context, const SwigluForward& a) {
-  with_float_type(a.out.dtype, [&](auto tag) {
+struct Gradient {
+  float gate, up;
+};
+
+struct Silu {
+  PRIMUS_INLINE float forward(float g, float u) const { return g * sigmoid(g) * u; }
+  // silu'(g) = s * (1 + g * (1 - s)) with s = sigmoid(g). The sigmoid is computed again: cheaper than keeping
+  // it.
+  PRIMUS_INLINE Gradient backward(float g, float u, float d) const {
+    const float s = sigmoid(g);
+    return {d * u * (s * (1.0F + g * (1.0F - s))), d * (g * s)};
+  }
+};
+
+struct ClampedSilu {
+  float limit;
+  static constexpr float kAlpha = 1.702F;
+
+  PRIMUS_INLINE float forward(float gate, float up) const {
+    const float g = gate > limit ? limit : gate;
+    return (clamped(up) + 1.0F) * (g * sigmoid(kAlpha * g));
+  }
+  PRIMUS_INLINE Gradient backward(float gate, float up, float d) const {
+    const float g = gate > limit ? limit : gate;
+    const float s = sigmoid(kAlpha * g);
+    const float d_gate = d * (clamped(up) + 1.0F) * (s * (1.0F + kAlpha * g * (1.0F - s)));
+    const bool held = up > limit || up < -limit;
+    return {gate > limit ? 0.0F : d_gate, held ? 0.0F : d * (g * s)};
+  }
+
+ private:
+  PRIMUS_INLINE float clamped(float up) const { return up > limit ? limit : up < -limit ? -limit : up; }
+};
+
+template <class Activation>
+PRIMUS_INLINE void run_forward(CpuContext& context, const Tensor& gate_up, const Tensor& to,
+                               const Activation activation) {
+  with_float_type(to.dtype, [&](auto tag) {
     using T = decltype(tag);
-    const std::int64_t ffn = a.out.cols();
-    parallel_ranges(context, a.out.rows(), 3 * ffn * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t ffn = to.cols();
+    parallel_ranges(context, to.rows(), 3 * ffn * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        const T* gate = context.data<T>(a.gate_up) + row * 2 * ffn;
+        const T* gate = context.data<T>(gate_up) + row * 2 * ffn;
         const T* up = gate + ffn;
-        T* out = context.data<T>(a.out) + row * ffn;
+        T* out = context.data<T>(to) + row * ffn;
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < ffn; ++i)
+          out[i] = from_float<T>(activation.forward(to_float(gate[i]), to_float(up[i])));
+      }
+    });
+  });
+}
+
+template <class Activation>
+PRIMUS_INLINE void run_backward(CpuContext& context, const Tensor& gate_up, const Tensor& d_from,
+                                const Tensor& d_gate_up, const Activation activation) {
+  with_float_type(d_from.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t ffn = d_from.cols();
+    parallel_ranges(context, d_from.rows(), 5 * ffn * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* gate = context.data<T>(gate_up) + row * 2 * ffn;
+        const T* up = gate + ffn;
+        const T* d_out = context.data<T>(d_from) + row * ffn;
+        T* d_gate = context.data<T>(d_gate_up) + row * 2 * ffn;
+        T* d_up = d_gate + ffn;
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < ffn; ++i) {
-          const float g = to_float(gate[i]);
-          out[i] = from_float<T>(g * sigmoid(g) * to_float(up[i]));
+          const Gradient d = activation.backward(to_float(gate[i]), to_float(up[i]), to_float(d_out[i]));
+          d_gate[i] = from_float<T>(d.gate);
+          d_up[i] = from_float<T>(d.up);
         }
       }
     });
   });
 }
 
-// silu'(g) = s * (1 + g * (1 - s)) with s = sigmoid(g). The sigmoid is computed again: cheaper than keeping
-// it.
+void forward(CpuContext& context, const SwigluForward& a) { run_forward(context, a.gate_up, a.out, Silu{}); }
+
 void backward(CpuContext& context, const SwigluBackward& a) {
-  with_float_type(a.d_out.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const std::int64_t ffn = a.d_out.cols();
-    parallel_ranges(context, a.d_out.rows(), 5 * ffn * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* gate = context.data<T>(a.gate_up) + row * 2 * ffn;
-        const T* up = gate + ffn;
-        const T* d_out = context.data<T>(a.d_out) + row * ffn;
-        T* d_gate = context.data<T>(a.d_gate_up) + row * 2 * ffn;
-        T* d_up = d_gate + ffn;
-        PRIMUS_SIMD()
-        for (std::int64_t i = 0; i < ffn; ++i) {
-          const float g = to_float(gate[i]), u = to_float(up[i]), d = to_float(d_out[i]);
-          const float s = sigmoid(g);
-          d_gate[i] = from_float<T>(d * u * (s * (1.0F + g * (1.0F - s))));
-          d_up[i] = from_float<T>(d * (g * s));
-        }
-      }
-    });
-  });
+  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, Silu{});
+}
+
+void clamped_forward(CpuContext& context, const ClampedSwigluForward& a) {
+  run_forward(context, a.gate_up, a.out, ClampedSilu{a.limit});
+}
+
+void clamped_backward(CpuContext& context, const ClampedSwigluBackward& a) {
+  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSilu{a.limit});
 }
 
 }  // namespace
@@ -54,6 +101,8 @@ void backward(CpuContext& context, const SwigluBackward& a) {
 void register_swiglu(KernelTable& table) {
   table.add<SwigluForward, CpuContext, &forward>();
   table.add<SwigluBackward, CpuContext, &backward>();
+  table.add<ClampedSwigluForward, CpuContext, &clamped_forward>();
+  table.add<ClampedSwigluBackward, CpuContext, &clamped_backward>();
 }
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

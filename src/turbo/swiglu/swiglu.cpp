@@ -3,18 +3,32 @@
 #include <cassert>
 
 namespace primus::turbo {
+namespace {
 
-void SwigluForward::check() const {
+void check_shapes([[maybe_unused]] const Tensor& gate_up, [[maybe_unused]] const Tensor& out) {
   assert(gate_up.dtype == DType::kF32 || gate_up.dtype == DType::kBF16);
   assert(out.dtype == gate_up.dtype);
   assert(gate_up.cols() == 2 * out.cols() && gate_up.rows() == out.rows());
 }
 
-void SwigluBackward::check() const {
-  assert(gate_up.dtype == DType::kF32 || gate_up.dtype == DType::kBF16);
-  assert(d_out.dtype == gate_up.dtype && d_gate_up.dtype == gate_up.dtype);
-  assert(gate_up.cols() == 2 * d_out.cols() && gate_up.rows() == d_out.rows());
-  assert(d_gate_up.shape == gate_up.shape);
+void check_shapes(const Tensor& gate_up, const Tensor& out, [[maybe_unused]] const Tensor& d_gate_up) {
+  check_shapes(gate_up, out);
+  assert(d_gate_up.dtype == gate_up.dtype && d_gate_up.shape == gate_up.shape);
+}
+
+}  // namespace
+
+void SwigluForward::check() const { check_shapes(gate_up, out); }
+void SwigluBackward::check() const { check_shapes(gate_up, d_out, d_gate_up); }
+
+void ClampedSwigluForward::check() const {
+  assert(limit > 0);
+  check_shapes(gate_up, out);
+}
+
+void ClampedSwigluBackward::check() const {
+  assert(limit > 0);
+  check_shapes(gate_up, d_out, d_gate_up);
 }
 
 }  // namespace primus::turbo

@@ -23,4 +23,25 @@ struct SwigluBackward {
   double flops() const { return 0; }
 };
 
+// gpt-oss's variant: out = (u + 1) * g * sigmoid(1.702 g) with g = min(gate, limit) and u = up clamped to
+// [-limit, limit]. Where a clamp holds, its gradient is zero.
+struct ClampedSwigluForward {
+  static constexpr KernelId kId = KernelId::kClampedSwigluForward;
+  Tensor gate_up;  // [tokens, 2*ffn]: gate, then up
+  Tensor out;      // [tokens, ffn]
+  float limit;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct ClampedSwigluBackward {
+  static constexpr KernelId kId = KernelId::kClampedSwigluBackward;
+  Tensor gate_up;    // [tokens, 2*ffn]
+  Tensor d_out;      // [tokens, ffn]
+  Tensor d_gate_up;  // [tokens, 2*ffn] out; may be gate_up's memory
+  float limit;
+  void check() const;
+  double flops() const { return 0; }
+};
+
 }  // namespace primus::turbo

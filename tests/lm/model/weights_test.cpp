@@ -56,7 +56,8 @@ TEST_P(Published, TensorsComeBackByteForByte) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Published,
-                         testing::Values("llama", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3"),
+                         testing::Values("llama", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3",
+                                         "gpt_oss", "llama4"),
                          [](const auto& family) { return std::string(family.param); });
 
 // --- multi-token prediction: its own tensors, and copies of embedding and head

@@ -122,6 +122,32 @@ Values row_of(const Values& matrix, std::int64_t row, std::int64_t cols) {
 class RouterTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, RouterTest, ::testing::ValuesIn(devices_under_test()));
 
+TEST_P(RouterTest, WeighsTheGivenByTheRule) {
+  OperatorBench bench(GetParam());
+  const Case c = cases().front();
+  const std::int64_t tokens = 30, n = c.experts, k = c.rule.top_k;
+  const Values logits = rounded(random_values(tokens * n, 1), DType::kF32);
+  Values given, expected;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    std::vector<int> chosen;
+    for (std::int64_t i = 0; i < k; ++i) chosen.push_back(static_cast<int>((t + 3 * i) % n));
+    given.insert(given.end(), chosen.begin(), chosen.end());
+    const Values w = weights_of(c.rule, row_of(logits, t, n), chosen);
+    expected.insert(expected.end(), w.begin(), w.end());
+  }
+  const Tensor experts = bench.empty(DType::kI32, {tokens, k}),
+               weights = bench.empty(DType::kF32, {tokens, k});
+  bench.run(RouterForward{.rule = c.rule,
+                          .random = {},
+                          .logits = bench.upload(logits, DType::kF32, {tokens, n}),
+                          .bias = {},
+                          .given = bench.upload(given, DType::kI32, {tokens, k}),
+                          .experts = experts,
+                          .weights = weights});
+  EXPECT_EQ(bench.download(experts), given);
+  EXPECT_LE(normalised_error(bench.download(weights), expected), 1e-6);
+}
+
 TEST_P(RouterTest, ChoosesAndWeighsByTheRule) {
   OperatorBench bench(GetParam());
   for (const Case& c : cases()) {
@@ -134,6 +160,7 @@ TEST_P(RouterTest, ChoosesAndWeighsByTheRule) {
                             .random = {},
                             .logits = bench.upload(logits, DType::kF32, {tokens, n}),
                             .bias = c.bias ? bench.upload(bias, DType::kF32, {n}) : Tensor(),
+                            .given = {},
                             .experts = experts,
                             .weights = weights});
     Values expected_experts, expected_weights;
@@ -321,7 +348,7 @@ TEST(Router, NoThreadCountChangesABit) {
                  weights = bench.empty(DType::kF32, {tokens, k});
     const Tensor load = bench.empty(DType::kI32, {7, n}), d_logits = bench.empty(DType::kF32, {tokens, n});
     const Tensor sums = bench.upload({0, 0}, DType::kF32, {2});
-    bench.run(RouterForward{rule, {}, logits_device, {}, experts, weights});
+    bench.run(RouterForward{rule, {}, logits_device, {}, {}, experts, weights});
     bench.run(RouterLoad{k, logits_device, load});
     bench.run(RouterLosses{rule, logits_device, load, sums});
     bench.run(RouterBackward{rule,

@@ -22,6 +22,18 @@ class MixtureOfExperts final : public Layer {
             p.add(".moe.router", {moe_.experts, c.hidden}, p.matrix(), {{parts.router, 0, moe_.experts}})),
         gate_up_(p.add(".moe.gate_up", {moe_.experts, 2 * moe_.ffn, c.hidden}, p.matrix(), parts.gate_up)),
         down_(p.add(".moe.down", {moe_.experts, c.hidden, moe_.ffn}, p.into_residual(), parts.down)) {
+    if (moe_.biases) {
+      const auto bias = [&](const std::string& name, std::int64_t n, std::vector<CheckpointPart> of) {
+        Parameter& parameter =
+            p.add(name, {moe_.experts, n}, engine::Initializer::constant(0), std::move(of));
+        parameter.decay = false;
+        return &parameter;
+      };
+      router_bias_ = &p.add(".moe.router_bias", {moe_.experts}, engine::Initializer::constant(0),
+                            {{parts.router_bias, 0, moe_.experts}});
+      gate_up_bias_ = bias(".moe.gate_up_bias", 2 * moe_.ffn, parts.gate_up_bias);
+      down_bias_ = bias(".moe.down_bias", c.hidden, parts.down_bias);
+    }
     if (moe_.choice_bias) {
       choice_bias_ = &p.add(".moe.choice_bias", {moe_.experts}, engine::Initializer::constant(0),
                             {{parts.choice_bias, 0, moe_.experts}});
@@ -34,12 +46,20 @@ class MixtureOfExperts final : public Layer {
   Value forward(const Value& h, const BlockInputs& in) const override {
     const RoutingRule rule = rule_for(in);
     const bool training = in.routing != nullptr;
-    const Value logits = router_logits(h, router_, training ? moe_.training.jitter : 0, rule.random);
-    const Routing routing = route(logits, rule, choice_bias_ ? choice_bias_->master : Tensor());
+    Value logits = router_logits(h, router_, training ? moe_.training.jitter : 0, rule.random);
+    if (router_bias_) logits = router_bias(std::move(logits), *router_bias_);
+    const Tensor traced = in.trace ? row_of(in.trace->experts) : Tensor();
+    const bool replay = in.trace && in.trace->use == RoutingTrace::Use::kReplay;
+    const Routing routing =
+        route(logits, rule, choice_bias_ ? choice_bias_->master : Tensor(), replay ? traced : Tensor());
+    if (in.trace && !replay) record(routing, traced);
     if (training) observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses));
-    const Value rows = grouped_linear(permute(h, routing, moe_.weigh_input), gate_up_, routing);
-    return combine(grouped_linear(swiglu(rows), down_, routing), routing, !moe_.weigh_input,
-                   shared_ ? shared_->forward(h, in) : Value());
+    Value rows = grouped_linear(permute(h, routing, moe_.weigh_input), gate_up_, routing);
+    if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
+    rows = moe_.swiglu_limit > 0 ? clamped_swiglu(rows, moe_.swiglu_limit) : swiglu(rows);
+    rows = grouped_linear(rows, down_, routing);
+    if (down_bias_) rows = grouped_bias(std::move(rows), *down_bias_, routing);
+    return combine(rows, routing, !moe_.weigh_input, shared_ ? shared_->forward(h, in) : Value());
   }
 
   void end_step(turbo::Context& context, const RoutingStep& step) const override {
@@ -78,6 +98,7 @@ class MixtureOfExperts final : public Layer {
   MoeConfig moe_;
   std::int64_t layer_;
   Parameter &router_, &gate_up_, &down_;
+  Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
   Parameter* choice_bias_ = nullptr;
   std::unique_ptr<Layer> shared_;
 };

@@ -14,6 +14,8 @@ Family deepseek_v2_family();
 Family deepseek_v3_family();
 Family mixtral_family();
 Family qwen3_moe_family();
+Family gpt_oss_family();
+Family llama4_family();
 
 // Throws Error(kUnsupported) naming `key` when config.json sets it to anything but `neutral` (or null).
 void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral);

@@ -1,0 +1,74 @@
+// gpt-oss (OpenAI 2025, arXiv:2508.10925): every block a mixture of clamped SwiGLU experts, biases
+// everywhere, attention with learned sinks, every other layer over a window. Checkpoints hold all experts in
+// one tensor, input by output, gate and up in turn.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
+#include "lm/model/config_reader.h"
+#include "lm/model/families/families.h"
+
+namespace primus {
+namespace {
+
+constexpr const char* kLocal = "sliding_attention";
+
+void read(const nlohmann::json& json, ModelConfig& c) {
+  refuse_unless(json, "attention_bias", true);
+  refuse_unless(json, "hidden_act", "silu");
+  refuse_unless(json, "swiglu_limit", 7.0);
+  const ConfigReader r(json);
+  c.attention.window = r.integer_or("sliding_window", 128, 1, ConfigReader::kMaxWidth);
+  read_local_layers(json, kLocal, c,
+                    [](const nlohmann::json&, std::int64_t layer) { return layer % 2 == 0; });
+  c.moe.experts = r.integer("num_local_experts", 1, turbo::RouterRule::kMaxExperts);
+  c.moe.router.top_k = static_cast<std::int32_t>(
+      r.integer("num_experts_per_tok", 1, std::min(c.moe.experts, turbo::RouterRule::kMaxTopK)));
+  c.moe.ffn = c.ffn;
+  c.moe.biases = true;
+  c.moe.swiglu_limit = 7.0;
+}
+
+void write(const ModelConfig& c, nlohmann::json& json) {
+  json["attention_bias"] = true;
+  json["attention_dropout"] = 0.0;
+  json["hidden_act"] = "silu";
+  json["swiglu_limit"] = c.moe.swiglu_limit;
+  json["sliding_window"] = c.attention.window;
+  write_layer_types(c, kLocal, json);
+  json["num_local_experts"] = c.moe.experts;
+  json["num_experts_per_tok"] = json["experts_per_token"] = c.moe.router.top_k;
+  json["output_router_logits"] = false;
+  json["router_aux_loss_coef"] = c.moe.training.balance_loss;
+}
+
+ExpertParts expert_parts(const ModelConfig& c) {
+  const std::int64_t e = c.moe.experts, ffn = c.moe.ffn, hidden = c.hidden;
+  const std::string at = ".mlp.experts.";
+  return {.router = ".mlp.router.weight",
+          .router_bias = ".mlp.router.bias",
+          .gate_up = {{at + "gate_up_proj",
+                       0,
+                       e * 2 * ffn,
+                       {{e, 2, ffn, hidden}, {0, 3, 2, 1}, {e, hidden, 2 * ffn}}}},
+          .gate_up_bias = {{at + "gate_up_proj_bias", 0, e, {{e, 2, ffn}, {0, 2, 1}, {e, 2 * ffn}}}},
+          .down = {{at + "down_proj", 0, e * hidden, {{e, hidden, ffn}, {0, 2, 1}, {e, ffn, hidden}}}},
+          .down_bias = {{at + "down_proj_bias", 0, e}}};
+}
+
+std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
+                                  std::int64_t layer, int chunk) {
+  const BlockParameters parameters(config, store, layer, chunk);
+  SelfAttentionOptions options = attention_options(config, layer);
+  options.qkv_bias = options.out_bias = options.sinks = true;
+  return std::make_unique<PreNormBlock>(
+      config, parameters, [&] { return self_attention(config, parameters, options); },
+      [&] { return mixture_of_experts(config, parameters, expert_parts(config)); });
+}
+
+}  // namespace
+
+Family gpt_oss_family() { return {"gpt_oss", "GptOssForCausalLM", read, write, make_block}; }
+
+}  // namespace primus

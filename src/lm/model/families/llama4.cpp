@@ -1,0 +1,123 @@
+// Llama 4's language model (Meta 2025): most layers rotate neighbouring pairs and attend within chunks, every
+// fourth has no positions but scales its queries; some layers are mixtures whose weights multiply the
+// experts' inputs, beside one shared expert. Checkpoints hold all experts in one tensor, input by output.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lm/model/blocks/layers.h"
+#include "lm/model/blocks/mixture_of_experts.h"
+#include "lm/model/config_reader.h"
+#include "lm/model/families/families.h"
+
+namespace primus {
+namespace {
+
+constexpr const char* kLocal = "chunked_attention";
+
+// Layers without rotary positions: those with a zero in no_rope_layers, or every fourth.
+void read_positions(const ConfigReader& r, const nlohmann::json& json, ModelConfig& c) {
+  const std::vector<std::int64_t> rope = r.integers("no_rope_layers", 0, 1);
+  if (!rope.empty() && static_cast<std::int64_t>(rope.size()) != c.layers) {
+    throw r.bad("no_rope_layers", "must have num_hidden_layers entries");
+  }
+  const std::int64_t interval = r.integer_or("no_rope_layer_interval", 4, 1, c.layers + 4);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    const bool rotated =
+        rope.empty() ? (layer + 1) % interval != 0 : rope[static_cast<std::size_t>(layer)] != 0;
+    if (!rotated) c.attention.no_rope_layers.push_back(layer);
+  }
+  c.attention.chunk = r.integer_or("attention_chunk_size", 8192, 1, ConfigReader::kMaxWidth);
+  if (const auto types = json.find("layer_types"); types != json.end() && !types->is_null()) {
+    read_local_layers(json, kLocal, c, nullptr);
+  } else {
+    for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+      if (c.attention.rope(layer)) c.attention.local_layers.push_back(layer);
+    }
+  }
+  c.attention.floor_scale = r.positive_or("floor_scale", 8192);
+  c.attention.attn_scale = r.flag_or("attn_temperature_tuning", true) ? r.positive_or("attn_scale", 0.1) : 0;
+  c.attention.head_norm = r.flag_or("use_qk_norm", true);
+}
+
+void read(const nlohmann::json& json, ModelConfig& c) {
+  refuse_unless(json, "attention_bias", false);
+  refuse_unless(json, "hidden_act", "silu");
+  const ConfigReader r(json);
+  read_positions(r, json, c);
+  c.moe.ffn = c.moe.shared_ffn = c.ffn;
+  c.ffn = r.integer("intermediate_size_mlp", 1, ConfigReader::kMaxWidth);
+  c.moe.experts = r.integer("num_local_experts", 1, turbo::RouterRule::kMaxExperts);
+  c.moe.router.top_k = static_cast<std::int32_t>(
+      r.integer_or("num_experts_per_tok", 1, 1, std::min(c.moe.experts, turbo::RouterRule::kMaxTopK)));
+  c.moe.router.scoring = turbo::RouterRule::Scoring::kSigmoid;
+  c.moe.router.normalise = false;
+  c.moe.weigh_input = true;
+  const bool listed = r.find("moe_layers") != nullptr;
+  const std::vector<std::int64_t> routed = r.integers("moe_layers", 0, c.layers - 1);
+  const std::int64_t step = r.integer_or("interleave_moe_layer_step", 1, 1, c.layers);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    const bool is_routed =
+        listed ? std::find(routed.begin(), routed.end(), layer) != routed.end() : (layer + 1) % step == 0;
+    if (!is_routed) c.moe.dense_layers.push_back(layer);
+  }
+}
+
+void write(const ModelConfig& c, nlohmann::json& json) {
+  json["attention_bias"] = false;
+  json["attention_dropout"] = 0.0;
+  json["hidden_act"] = "silu";
+  json["intermediate_size"] = c.moe.ffn;
+  json["intermediate_size_mlp"] = c.ffn;
+  json["num_local_experts"] = c.moe.experts;
+  json["num_experts_per_tok"] = c.moe.router.top_k;
+  json["moe_layers"] = json["no_rope_layers"] = nlohmann::json::array();
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    if (c.moe.routed(layer)) json["moe_layers"].push_back(layer);
+    json["no_rope_layers"].push_back(c.attention.rope(layer) ? 1 : 0);
+  }
+  json["attention_chunk_size"] = c.attention.chunk;
+  json["attn_temperature_tuning"] = c.attention.attn_scale != 0;
+  if (c.attention.attn_scale != 0) json["attn_scale"] = c.attention.attn_scale;
+  json["floor_scale"] = c.attention.floor_scale;
+  json["use_qk_norm"] = c.attention.head_norm;
+  write_layer_types(c, kLocal, json);
+  json["router_aux_loss_coef"] = c.moe.training.balance_loss;
+  json["router_jitter_noise"] = 0.0;
+}
+
+ExpertParts expert_parts(const ModelConfig& c) {
+  const std::int64_t e = c.moe.experts, ffn = c.moe.ffn, hidden = c.hidden;
+  const std::string at = ".feed_forward.experts.";
+  return {.router = ".feed_forward.router.weight",
+          .gate_up = {{at + "gate_up_proj",
+                       0,
+                       e * 2 * ffn,
+                       {{e, 2 * ffn, hidden}, {0, 2, 1}, {e, hidden, 2 * ffn}}}},
+          .down = {{at + "down_proj", 0, e * hidden, {{e, hidden, ffn}, {0, 2, 1}, {e, ffn, hidden}}}},
+          .shared = ".feed_forward.shared_expert"};
+}
+
+std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
+                                  std::int64_t layer, int chunk) {
+  const BlockParameters parameters(config, store, layer, chunk);
+  SelfAttentionOptions options = attention_options(config, layer);
+  options.interleaved = true;
+  if (options.rope) {
+    if (config.attention.head_norm) options.head_norm = SelfAttentionOptions::HeadNorm::kAfterRope;
+  } else {
+    options.floor_scale = config.attention.floor_scale;
+    options.attn_scale = config.attention.attn_scale;
+  }
+  return std::make_unique<PreNormBlock>(
+      config, parameters, [&] { return self_attention(config, parameters, options); },
+      [&] {
+        if (config.moe.routed(layer)) return mixture_of_experts(config, parameters, expert_parts(config));
+        return feed_forward(config, parameters, config.ffn, ".ffn", ".feed_forward");
+      });
+}
+
+}  // namespace
+
+Family llama4_family() { return {"llama4_text", "Llama4ForCausalLM", read, write, make_block}; }
+
+}  // namespace primus

@@ -1,0 +1,130 @@
+#include "lm/verify/verified_session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "lm/model/weights.h"
+#include "tensor/bfloat16.h"
+
+namespace primus {
+
+ReferenceBatch::ReferenceBatch(const TensorView& ids, std::int64_t vocab, const std::string& where) {
+  if (ids.dtype != DType::kI64 || ids.shape.size() != 2 || ids.shape[0] < 1 || ids.shape[1] < 2) {
+    throw invalid("input_ids must be int64 [batch >= 1, sequence >= 2]").at(where);
+  }
+  batch = ids.shape[0];
+  sequence = ids.shape[1];
+  tokens.resize(batch * sequence);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    std::int64_t id;
+    std::memcpy(&id, ids.data.data() + 8 * i, 8);
+    if (id < 0 || id >= vocab)
+      throw invalid(fmt::format("input id {} is outside the vocabulary of {}", id, vocab)).at(where);
+    tokens[i] = static_cast<std::int32_t>(id);
+    positions.push_back(static_cast<std::int32_t>(static_cast<std::int64_t>(i) % sequence));
+  }
+  labels.assign(tokens.begin() + 1, tokens.end());
+  labels.push_back(0);
+  mask.assign(tokens.size(), 1.0F);
+  for (std::int64_t row = 1; row <= batch; ++row) mask[row * sequence - 1] = 0;
+}
+
+std::vector<float> download(engine::Rank& rank, const Tensor& tensor) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
+  rank.compute().copy_to_host(bytes.data(), tensor.data, tensor.bytes());
+  rank.compute().synchronize();
+  std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+  if (tensor.dtype == DType::kF32) {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+  } else {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      BFloat16 element;
+      std::memcpy(&element, bytes.data() + 2 * i, 2);
+      values[i] = static_cast<float>(element);
+    }
+  }
+  return values;
+}
+
+VerifiedSession::VerifiedSession(std::unique_ptr<Device> device, const SessionSettings& settings,
+                                 const FamilyRegistry& families, const SafetensorsFolder& weights,
+                                 const ReferenceBatch& batch)
+    : batch_(batch), settings_(settings), rank_(std::move(device)) {
+  engine::MemoryPlan plan = measure_session(rank_, settings, families).memory;
+  {
+    const std::int64_t before = rank_.persistent().high_water();
+    trace_ = make_trace();
+    plan.persistent += rank_.persistent().high_water() - before;
+    TrainingSession measuring(rank_, settings, families);
+    logits_of(measuring);
+    const engine::MemoryPlan with_logits = rank_.high_water();
+    plan.stash = std::max(plan.stash, with_logits.stash);
+    plan.scratch = std::max(plan.scratch, with_logits.scratch);
+  }
+  rank_.reserve(plan);
+  trace_ = make_trace();
+  session_ = std::make_unique<TrainingSession>(rank_, settings, families);
+  load_weights(weights, session_->store(), rank_);
+  if (!trace_.experts.absent()) session_->step().set_routing_trace(&trace_);
+}
+
+RoutingTrace VerifiedSession::make_trace() {
+  const MoeConfig& moe = settings_.model.moe;
+  if (moe.experts == 0) return {};
+  const Shape shape{settings_.model.layers + settings_.model.mtp.modules(),
+                    static_cast<std::int64_t>(batch_.tokens.size()) * moe.router.top_k};
+  return {.experts = Tensor(rank_.persistent().allocate(shape.elements() * size_of(DType::kI32)).address,
+                            DType::kI32, shape)};
+}
+
+std::vector<float> VerifiedSession::logits_of(TrainingSession& session) {
+  engine::Tape tape(rank_.context(), rank_.stash());
+  tape.begin({.train = false});
+  const Shape shape{static_cast<std::int64_t>(batch_.tokens.size())};
+  ModelInputs in{.batch = batch_.batch,
+                 .sequence = batch_.sequence,
+                 .tokens = tape.input(DType::kI32, shape, false),
+                 .positions = tape.input(DType::kI32, shape, false),
+                 .trace = trace_.experts.absent() ? nullptr : &trace_};
+  const engine::Value logits = [&] {
+    if (!rank_.measuring()) {
+      rank_.compute().copy_to_device(in.tokens.tensor().data, batch_.tokens.data(), 4 * shape[0]);
+      rank_.compute().copy_to_device(in.positions.tensor().data, batch_.positions.data(), 4 * shape[0]);
+    }
+    return session.model().logits(session.model().forward(in));
+  }();
+  return rank_.measuring() ? std::vector<float>{} : download(rank_, logits.tensor());
+}
+
+std::vector<float> VerifiedSession::logits() { return logits_of(*session_); }
+
+StepResult VerifiedSession::forward_backward() {
+  TrainingStep& step = session_->step();
+  step.begin();
+  step.microbatch(0, batch_.host());
+  step.finish_gradients();
+  return step.result();
+}
+
+void VerifiedSession::update(std::int64_t step, double learning_rate, double weight_decay) {
+  session_->step().update(step, learning_rate, weight_decay);
+}
+
+void VerifiedSession::prescribe(const Choices& choices) {
+  trace_.use = choices.empty() ? RoutingTrace::Use::kRecord : RoutingTrace::Use::kReplay;
+  if (choices.empty()) return;
+  rank_.compute().copy_to_device(trace_.experts.data, choices.data(), trace_.experts.bytes());
+  rank_.compute().synchronize();
+}
+
+VerifiedSession::Choices VerifiedSession::choices() {
+  Choices choices(static_cast<std::size_t>(trace_.experts.elements()));
+  rank_.compute().copy_to_host(choices.data(), trace_.experts.data, trace_.experts.bytes());
+  rank_.compute().synchronize();
+  return choices;
+}
+
+}  // namespace primus

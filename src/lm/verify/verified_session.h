@@ -1,0 +1,66 @@
+// A model with a reference's weights and inputs on a rank of its own: logits of the inputs, and training
+// steps on them. What verify_model() compares; not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lm/checkpoint/safetensors.h"
+#include "lm/train/session.h"
+
+namespace primus {
+
+// The reference's inputs as one batch whose labels are the next tokens; the last position has none.
+struct ReferenceBatch {
+  std::int64_t batch = 0, sequence = 0;
+  std::vector<std::int32_t> tokens, labels, positions;
+  std::vector<float> mask;
+
+  // `ids` is int64 [batch, sequence]; throws Error naming `where` for anything else, and for ids beyond
+  // `vocab`.
+  ReferenceBatch(const TensorView& ids, std::int64_t vocab, const std::string& where);
+  HostBatch host() const { return {tokens, labels, mask}; }
+};
+
+// Host copy of a device tensor, fp32 or bf16.
+std::vector<float> download(engine::Rank& rank, const Tensor& tensor);
+
+class VerifiedSession {
+ public:
+  // The experts of every token in every layer, as LanguageModel numbers them: RoutingTrace::experts.
+  using Choices = std::vector<std::int32_t>;
+
+  VerifiedSession(std::unique_ptr<Device> device, const SessionSettings& settings,
+                  const FamilyRegistry& families, const SafetensorsFolder& weights,
+                  const ReferenceBatch& batch);
+
+  // [tokens, vocab]
+  std::vector<float> logits();
+  // Gradients are complete afterwards.
+  StepResult forward_backward();
+  void update(std::int64_t step, double learning_rate, double weight_decay);
+
+  // Experts in passes from now on: those given, until they are given anew; empty: the routers' own choice.
+  void prescribe(const Choices& choices);
+  // Of the last pass.
+  Choices choices();
+
+  std::int64_t tokens() const { return static_cast<std::int64_t>(batch_.tokens.size()); }
+  TrainingSession& session() { return *session_; }
+  engine::Rank& rank() { return rank_; }
+
+ private:
+  std::vector<float> logits_of(TrainingSession& session);
+  RoutingTrace make_trace();
+
+  ReferenceBatch batch_;
+  SessionSettings settings_;
+  engine::Rank rank_;
+  RoutingTrace trace_;
+  std::unique_ptr<TrainingSession> session_;
+};
+
+}  // namespace primus

@@ -5,6 +5,8 @@
 #include <cstdlib>
 
 #include "base/suggest.h"
+#include "lm/model/family.h"
+#include "lm/model/model_config.h"
 
 namespace primus::cli {
 namespace {
@@ -43,6 +45,10 @@ config::Experiment ExperimentArguments::load(const Console& console) const {
       throw with_option_in_mind(error, *declared_, overrides_);
     }
   }();
+  // What model_type cannot be is found here too, where nothing but the file is at hand.
+  if (experiment.framework == "native") {
+    model_config_of(experiment, experiment.trainer.vocab_size.value_or(1), builtin_families());
+  }
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
   if (!experiment.ignored.empty()) {
     console.note(fmt::format("note: without meaning for framework {}, and ignored: {}", experiment.framework,

@@ -24,7 +24,6 @@ class Validator {
     batches();
     attention();
     rope();
-    family();
     schedule();
     recompute();
     data();
@@ -93,6 +92,7 @@ class Validator {
   void attention() {
     const int64_t heads = config_.num_attention_heads, groups = config_.num_query_groups;
     if (heads == 0 || config_.hidden_size == 0) return;  // reported as missing
+    if (config_.multi_latent_attention) return;          // has widths of its own
     if (!is_set("kv_channels") && config_.hidden_size % heads != 0) {
       refuse({"hidden_size", "num_attention_heads"},
              fmt::format("hidden_size ({}) is not a multiple of num_attention_heads ({})",
@@ -147,19 +147,6 @@ class Validator {
       refuse({"beta_slow", "beta_fast"}, fmt::format("beta_slow ({}) must be below beta_fast ({})",
                                                      config_.beta_slow, config_.beta_fast));
     }
-  }
-
-  // Megatron's switches for what the native engine takes from model_type: they may say the same, no more.
-  void family() {
-    if (experiment_.framework != "native") return;
-    const std::string& type = config_.model_type;
-    agree("add_qkv_bias", config_.add_qkv_bias, type == "qwen2");
-    agree("qk_layernorm", config_.qk_layernorm, type == "qwen3" || type == "qwen3_moe");
-  }
-  void agree(std::string_view key, bool set, bool of_family) {
-    if (!is_set(key) || set == of_family) return;
-    refuse({key, "model_type"}, fmt::format("model_type {} has {}: {}", config_.model_type, key, of_family),
-           fmt::format("leave {} out, or choose another model_type", key));
   }
 
   void schedule() {
@@ -295,7 +282,10 @@ void derive(TrainerConfig& config) {
     if (!c.recompute_method) c.recompute_method = "uniform";
     if (*c.recompute_method == "uniform" && !c.recompute_num_layers) c.recompute_num_layers = 1;
   }
-  if (c.rope_scaling_type.empty()) c.rope_scaling_type = c.use_rope_scaling ? "llama3" : "none";
+  const bool yarn = c.rope_type == "yarn" || c.position_embedding_type == "yarn";
+  if (c.rope_scaling_type.empty()) {
+    c.rope_scaling_type = c.use_rope_scaling ? "llama3" : yarn ? "yarn" : "none";
+  }
   if (c.original_max_position_embeddings == 0) {
     const double stretched = static_cast<double>(c.max_position_embeddings) / c.rope_scaling_factor;
     c.original_max_position_embeddings = c.rope_scaling_type == "llama3" ? 8192

@@ -30,8 +30,8 @@ int64_t parameter_count(const TrainerConfig& c, int64_t vocabulary) {
   const int64_t query = c.num_attention_heads * c.kv_channels, kv = c.num_query_groups * c.kv_channels;
   const int64_t attention = c.hidden_size * (query + 2 * kv) + query * c.hidden_size;
   const int64_t feed_forward = 3 * c.hidden_size * c.ffn_hidden_size;
-  const int64_t biases = c.add_qkv_bias ? query + 2 * kv : 0;
-  const int64_t norms = 2 * c.hidden_size + (c.qk_layernorm ? 2 * c.kv_channels : 0);
+  const int64_t biases = c.add_qkv_bias.value_or(false) ? query + 2 * kv : 0;
+  const int64_t norms = 2 * c.hidden_size + (c.qk_layernorm.value_or(false) ? 2 * c.kv_channels : 0);
   const int64_t embeddings =
       c.padded_vocab_size(vocabulary) * c.hidden_size * (c.untie_embeddings_and_output_weights ? 2 : 1);
   return embeddings + c.num_layers * (attention + biases + feed_forward + norms) + c.hidden_size;

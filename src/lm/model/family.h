@@ -60,6 +60,12 @@ class Block {
   virtual void end_step(turbo::Context&, const RoutingStep&) const {}
 };
 
+// One of Megatron-LM's switches, and what it is in a family: the text of its value, "" for null.
+struct FamilySwitch {
+  std::string_view key, value;
+};
+inline constexpr std::string_view kEither = "either";  // the switch has no meaning in the family
+
 struct Family {
   std::string model_type;    // "llama"
   std::string architecture;  // "LlamaForCausalLM"
@@ -70,6 +76,9 @@ struct Family {
   // to be noted as their user.
   std::unique_ptr<Block> (*make_block)(const ModelConfig& config, engine::ParameterStore& store,
                                        std::int64_t layer, int chunk);
+  // Where the family is not as most are (lm/model/model_settings.cpp has the list): add_qkv_bias: "true".
+  // Experiments may say so, and nothing else.
+  std::vector<FamilySwitch> switches = {};
 };
 
 class FamilyRegistry {

@@ -214,46 +214,6 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
   return root.dump(2) + "\n";
 }
 
-ModelConfig model_config_of(const config::TrainerConfig& t, std::optional<std::int64_t> vocab) {
-  ModelConfig c;
-  c.family = t.model_type;
-  c.layers = t.num_layers;
-  c.hidden = t.hidden_size;
-  c.ffn = t.ffn_hidden_size;
-  c.heads = t.num_attention_heads;
-  c.kv_heads = t.num_query_groups;
-  c.head_dim = t.kv_channels;
-  const std::optional<std::int64_t> size = t.vocab_size ? t.vocab_size : vocab;
-  if (!size) {
-    throw invalid("the size of the vocabulary is not known",
-                  "set vocab_size, or tokenizer_type and tokenizer_model");
-  }
-  c.vocab = t.padded_vocab_size(*size);
-  c.max_positions = t.max_position_embeddings;
-  c.norm_epsilon = t.norm_epsilon;
-  c.rope_theta = t.rotary_base;
-  c.rotary_fraction = t.rotary_percent;
-  c.tied_embeddings = !t.untie_embeddings_and_output_weights;
-  c.init_std = t.init_method_std;
-  RopeScaling& s = c.rope_scaling;
-  s.kind = t.rope_scaling_type == "llama3"   ? RopeScaling::Kind::kLlama3
-           : t.rope_scaling_type == "linear" ? RopeScaling::Kind::kLinear
-           : t.rope_scaling_type == "yarn"   ? RopeScaling::Kind::kYarn
-                                             : RopeScaling::Kind::kNone;
-  if (s.kind != RopeScaling::Kind::kNone) {
-    s.factor = t.rope_scaling_factor;
-    s.original_max_positions = t.original_max_position_embeddings;
-    s.low_freq_factor = t.rope_low_freq_factor;
-    s.high_freq_factor = t.rope_high_freq_factor;
-    s.beta_fast = t.beta_fast;
-    s.beta_slow = t.beta_slow;
-    s.mscale = t.mscale;
-    s.mscale_all_dim = t.mscale_all_dim;
-  }
-  check(c, "model settings");
-  return c;
-}
-
 double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t length) {
   const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim), s = static_cast<double>(length);

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "config/trainer_config.h"
 #include "lm/model/attention_config.h"
 #include "lm/model/moe_config.h"
 #include "lm/model/mtp_config.h"
@@ -17,6 +16,9 @@
 
 namespace primus {
 
+namespace config {
+struct Experiment;
+}
 class FamilyRegistry;
 
 // How rotary frequencies are stretched beyond the context the model was pre-trained with. The kinds and their
@@ -64,8 +66,10 @@ ModelConfig read_model_config(std::string_view json, const std::string& where,
                               const FamilyRegistry& families);
 // The config.json that transformers (4.x and 5.x) reads back to the same model.
 std::string write_model_config(const ModelConfig& config, DType dtype, const FamilyRegistry& families);
-// From an experiment. `vocab` is the tokenizer's size where the experiment names none.
-ModelConfig model_config_of(const config::TrainerConfig& trainer, std::optional<std::int64_t> vocab);
+// From an experiment. `vocab` is the tokenizer's size where the experiment names none. Settings that the
+// family does not have are refused at their place.
+ModelConfig model_config_of(const config::Experiment& experiment, std::optional<std::int64_t> vocab,
+                            const FamilyRegistry& families);
 
 // Floating-point operations of one training step over `sequences` of `length` tokens: 6 per multiplied weight
 // and token, causal attention counted at half, of experts the chosen ones, recomputation and routers not

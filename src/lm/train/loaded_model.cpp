@@ -141,13 +141,34 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   r.shape("num_attention_heads", ours.heads, loaded.heads);
   r.shape("num_query_groups", ours.kv_heads, loaded.kv_heads);
   r.shape("kv_channels", ours.head_dim, loaded.head_dim);
+  const MoeConfig &moe = ours.moe, &their_moe = loaded.moe;
+  r.shape("num_experts", moe.experts, their_moe.experts);
+  r.shape("moe_ffn_hidden_size", moe.ffn, their_moe.ffn);
+  r.shape("moe_shared_expert_intermediate_size", moe.shared_ffn, their_moe.shared_ffn);
+  r.shape("moe_layer_freq", fmt::format("dense in layers [{}]", fmt::join(moe.dense_layers, ", ")),
+          fmt::format("dense in layers [{}]", fmt::join(their_moe.dense_layers, ", ")));
+  const LatentConfig &latent = ours.attention.latent, &their_latent = loaded.attention.latent;
+  r.shape("q_lora_rank", latent.q_rank, their_latent.q_rank);
+  r.shape("kv_lora_rank", latent.kv_rank, their_latent.kv_rank);
+  r.shape("qk_head_dim", latent.nope_dim, their_latent.nope_dim);
+  r.shape("qk_pos_emb_head_dim", latent.rope_dim, their_latent.rope_dim);
+  r.shape("v_head_dim", latent.value_dim, their_latent.value_dim);
   // Rows of the embedding beyond the vocabulary are padding, of which either may have more.
   const std::int64_t vocab = experiment.trainer.vocab_size.value_or(0);
   if (vocab > loaded.vocab) r.fixed("vocab_size", vocab, loaded.vocab);
   r.fixed("norm_epsilon", ours.norm_epsilon, loaded.norm_epsilon);
   r.fixed("untie_embeddings_and_output_weights", !ours.tied_embeddings, !loaded.tied_embeddings);
   r.fixed("rotary_percent", ours.rotary_fraction, loaded.rotary_fraction);
+  const turbo::RouterRule &router = moe.router, &their_router = their_moe.router;
+  r.fixed("moe_router_topk", router.top_k, their_router.top_k);
+  r.fixed("moe_router_num_groups", router.groups, their_router.groups);
+  r.fixed("moe_router_group_topk", router.top_groups, their_router.top_groups);
+  r.fixed("moe_router_topk_scaling_factor", router.scale, their_router.scale);
+  r.fixed("moe_router_pre_softmax", !router.normalise, !their_router.normalise);
+  r.fixed("attention_chunk_size", ours.attention.chunk, loaded.attention.chunk);
+  r.fixed("window_size", ours.attention.window, loaded.attention.window);
   LoadedModel result{.config = loaded, .notes = {}};
+  result.config.moe.training = moe.training;  // how to train is the experiment's alone
   reconcile_rope(r, ours, result.config);
   reconcile_mtp(r, ours.mtp, result.config.mtp);
   r.flexible({"max_position_embeddings"}, ours.max_positions, result.config.max_positions);

@@ -136,7 +136,7 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
         "leave vocab_size out, or name the tokenizer that it belongs to");
   }
   ModelConfig model = model_config_of(
-      e.trainer, tokenizer ? std::optional<std::int64_t>(tokenizer->vocab_size()) : std::nullopt);
+      e, tokenizer ? std::optional<std::int64_t>(tokenizer->vocab_size()) : std::nullopt, families);
   if (tokenizer) {
     model.bos_id = tokenizer->special_ids().bos;
     if (const auto eos = tokenizer->special_ids().eos) model.eos_ids = {*eos};

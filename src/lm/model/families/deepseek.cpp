@@ -133,13 +133,17 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
       });
 }
 
+// Latents are normed, and shared keys are rotated in pairs whatever Megatron-LM's switch for other heads
+// says.
+const std::vector<FamilySwitch> kLatentSwitches = {{"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
+
 }  // namespace
 
 Family deepseek_v2_family() {
-  return {"deepseek_v2", "DeepseekV2ForCausalLM", read_v2, write_v2, make_block};
+  return {"deepseek_v2", "DeepseekV2ForCausalLM", read_v2, write_v2, make_block, kLatentSwitches};
 }
 Family deepseek_v3_family() {
-  return {"deepseek_v3", "DeepseekV3ForCausalLM", read_v3, write_v3, make_block};
+  return {"deepseek_v3", "DeepseekV3ForCausalLM", read_v3, write_v3, make_block, kLatentSwitches};
 }
 
 }  // namespace primus

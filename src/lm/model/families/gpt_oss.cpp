@@ -13,11 +13,19 @@ namespace primus {
 namespace {
 
 constexpr const char* kLocal = "sliding_attention";
+constexpr double kSwigluLimit = 7.0;
+const std::vector<FamilySwitch> kSwitches = {{"add_qkv_bias", "true"},
+                                             {"add_bias_linear", "true"},
+                                             {"softmax_type", "learnable"},
+                                             {"swiglu", kEither},
+                                             {"quick_geglu", "true"},
+                                             {"glu_linear_offset", "1"},
+                                             {"activation_func_clamp_value", "7"}};
 
 void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", true);
   refuse_unless(json, "hidden_act", "silu");
-  refuse_unless(json, "swiglu_limit", 7.0);
+  refuse_unless(json, "swiglu_limit", kSwigluLimit);
   const ConfigReader r(json);
   c.attention.window = r.integer_or("sliding_window", 128, 1, ConfigReader::kMaxWidth);
   read_local_layers(json, kLocal, c,
@@ -27,14 +35,14 @@ void read(const nlohmann::json& json, ModelConfig& c) {
       r.integer("num_experts_per_tok", 1, std::min(c.moe.experts, turbo::RouterRule::kMaxTopK)));
   c.moe.ffn = c.ffn;
   c.moe.biases = true;
-  c.moe.swiglu_limit = 7.0;
+  c.moe.swiglu_limit = kSwigluLimit;
 }
 
 void write(const ModelConfig& c, nlohmann::json& json) {
   json["attention_bias"] = true;
   json["attention_dropout"] = 0.0;
   json["hidden_act"] = "silu";
-  json["swiglu_limit"] = c.moe.swiglu_limit;
+  json["swiglu_limit"] = kSwigluLimit;
   json["sliding_window"] = c.attention.window;
   write_layer_types(c, kLocal, json);
   json["num_local_experts"] = c.moe.experts;
@@ -69,6 +77,6 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 }  // namespace
 
-Family gpt_oss_family() { return {"gpt_oss", "GptOssForCausalLM", read, write, make_block}; }
+Family gpt_oss_family() { return {"gpt_oss", "GptOssForCausalLM", read, write, make_block, kSwitches}; }
 
 }  // namespace primus

@@ -118,6 +118,8 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 }  // namespace
 
-Family llama4_family() { return {"llama4_text", "Llama4ForCausalLM", read, write, make_block}; }
+Family llama4_family() {
+  return {"llama4_text", "Llama4ForCausalLM", read, write, make_block, {{"rotary_interleaved", "true"}}};
+}
 
 }  // namespace primus

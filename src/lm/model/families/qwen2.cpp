@@ -31,6 +31,8 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 }  // namespace
 
-Family qwen2_family() { return {"qwen2", "Qwen2ForCausalLM", read, write, make_block}; }
+Family qwen2_family() {
+  return {"qwen2", "Qwen2ForCausalLM", read, write, make_block, {{"add_qkv_bias", "true"}}};
+}
 
 }  // namespace primus

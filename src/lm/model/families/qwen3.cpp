@@ -33,6 +33,8 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 }  // namespace
 
-Family qwen3_family() { return {"qwen3", "Qwen3ForCausalLM", read, write, make_block}; }
+Family qwen3_family() {
+  return {"qwen3", "Qwen3ForCausalLM", read, write, make_block, {{"qk_layernorm", "true"}}};
+}
 
 }  // namespace primus

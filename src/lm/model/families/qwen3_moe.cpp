@@ -64,6 +64,8 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 }  // namespace
 
-Family qwen3_moe_family() { return {"qwen3_moe", "Qwen3MoeForCausalLM", read, write, make_block}; }
+Family qwen3_moe_family() {
+  return {"qwen3_moe", "Qwen3MoeForCausalLM", read, write, make_block, {{"qk_layernorm", "true"}}};
+}
 
 }  // namespace primus

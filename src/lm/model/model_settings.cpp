@@ -1,0 +1,331 @@
+// From an experiment's settings to a model. What the family decides is read from its own config.json: the
+// settings are written as one and read back, so that an experiment cannot describe a model that a checkpoint
+// of the family could not hold.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <string>
+
+#include "base/error.h"
+#include "config/experiment.h"
+#include "config/keys.h"
+#include "lm/model/family.h"
+#include "lm/model/layer_pattern.h"
+#include "lm/model/model_config.h"
+
+namespace primus {
+namespace {
+
+using turbo::RouterRule;
+using Layers = std::vector<std::int64_t>;
+
+// Megatron-LM's switches for what model_type says already, and what they are in most families.
+constexpr std::array<FamilySwitch, 9> kSwitches = {{{"add_qkv_bias", "false"},
+                                                    {"add_bias_linear", "false"},
+                                                    {"qk_layernorm", "false"},
+                                                    {"swiglu", "true"},
+                                                    {"quick_geglu", "false"},
+                                                    {"activation_func_clamp_value", ""},
+                                                    {"glu_linear_offset", "0"},
+                                                    {"softmax_type", "vanilla"},
+                                                    {"rotary_interleaved", "false"}}};
+
+class Settings {
+ public:
+  Settings(const config::Experiment& experiment, const FamilyRegistry& families)
+      : experiment_(experiment), t_(experiment.trainer), families_(families) {}
+
+  ModelConfig model(std::optional<std::int64_t> vocab) {
+    const Family& family = this->family();
+    switches(family);
+    ModelConfig c = common(vocab);
+    rope(c);
+    if (t_.multi_latent_attention) latent(c);
+    local_attention(c);
+    experts(c);
+    ModelConfig read = as_the_family_has_it(c);
+    agree(read, c);
+    read.moe.training = training(read);
+    read.mtp = {.layers = t_.mtp_num_layers.value_or(0),
+                .enabled = t_.mtp_num_layers.value_or(0) > 0,
+                .training = {.loss_scale = t_.mtp_loss_scaling_factor}};
+    return read;
+  }
+
+ private:
+  const Family& family() const {
+    try {
+      return families_.find(t_.model_type);
+    } catch (const Error& error) {
+      throw experiment_.error_for("model_type", error.what(), error.hint());
+    }
+  }
+
+  bool is_set(std::string_view key) const {
+    return experiment_.provenance_of(key).layer > config::Layer::kDerived;
+  }
+
+  Error differs(std::string_view key, std::string_view has) const {
+    return experiment_.error_for(is_set(key) ? key : "model_type",
+                                 fmt::format("model_type {} has {}: {}", t_.model_type, key, has),
+                                 is_set(key) ? fmt::format("leave {} out, or choose another model_type", key)
+                                             : fmt::format("set {} so, or choose another model_type", key));
+  }
+
+  // The switches may say what the family says, no more.
+  void switches(const Family& family) const {
+    for (const FamilySwitch& common : kSwitches) {
+      std::string_view has = common.value;
+      for (const FamilySwitch& own : family.switches) {
+        if (own.key == common.key) has = own.value;
+      }
+      const config::KeySpec* key = config::find_key(common.key);
+      const config::Value said = config::current_value(*key, t_);
+      if (said.is_null() || said.text == has || has == kEither) continue;
+      throw differs(common.key, has.empty() ? "null" : has);
+    }
+  }
+
+  ModelConfig common(std::optional<std::int64_t> vocab) const {
+    const std::optional<std::int64_t> size = t_.vocab_size ? t_.vocab_size : vocab;
+    if (!size) {
+      throw invalid("the size of the vocabulary is not known",
+                    "set vocab_size, or tokenizer_type and tokenizer_model");
+    }
+    ModelConfig c;
+    c.family = t_.model_type;
+    c.layers = t_.num_layers;
+    c.hidden = t_.hidden_size;
+    c.ffn = t_.ffn_hidden_size;
+    c.heads = t_.num_attention_heads;
+    c.kv_heads = t_.num_query_groups;
+    c.head_dim = t_.kv_channels;
+    c.vocab = t_.padded_vocab_size(*size);
+    c.max_positions = t_.max_position_embeddings;
+    c.norm_epsilon = t_.norm_epsilon;
+    c.rope_theta = t_.rotary_base;
+    c.rotary_fraction = t_.rotary_percent;
+    c.tied_embeddings = !t_.untie_embeddings_and_output_weights;
+    c.init_std = t_.init_method_std;
+    return c;
+  }
+
+  void rope(ModelConfig& c) const {
+    RopeScaling& s = c.rope_scaling;
+    s.kind = t_.rope_scaling_type == "llama3"   ? RopeScaling::Kind::kLlama3
+             : t_.rope_scaling_type == "linear" ? RopeScaling::Kind::kLinear
+             : t_.rope_scaling_type == "yarn"   ? RopeScaling::Kind::kYarn
+                                                : RopeScaling::Kind::kNone;
+    if (s.kind == RopeScaling::Kind::kNone) return;
+    s.factor = t_.rope_scaling_factor;
+    s.original_max_positions = t_.original_max_position_embeddings;
+    s.low_freq_factor = t_.rope_low_freq_factor;
+    s.high_freq_factor = t_.rope_high_freq_factor;
+    s.beta_fast = t_.beta_fast;
+    s.beta_slow = t_.beta_slow;
+    s.mscale = t_.mscale;
+    s.mscale_all_dim = t_.mscale_all_dim;
+    s.truncate = t_.yarn_correction_range_round_to_int;
+  }
+
+  void latent(ModelConfig& c) const {
+    c.attention.latent = {.q_rank = t_.q_lora_rank.value_or(0),
+                          .kv_rank = t_.kv_lora_rank,
+                          .nope_dim = t_.qk_head_dim,
+                          .rope_dim = t_.qk_pos_emb_head_dim,
+                          .value_dim = t_.v_head_dim};
+    c.kv_heads = c.heads;
+    c.head_dim = t_.qk_head_dim + t_.qk_pos_emb_head_dim;
+  }
+
+  // The layers that a pattern holds for: those `every` says for a number, those with a 1 in a list.
+  template <class Every>
+  Layers layers(std::string_view key, const std::vector<std::string>& words, Every every) const {
+    const std::optional<LayerPattern> pattern = parse_layer_pattern(words, t_.num_layers);
+    if (!pattern) {
+      throw experiment_.error_for(key,
+                                  fmt::format("{} is '{}', which is no pattern of {} layers", key,
+                                              fmt::join(words, " "), t_.num_layers),
+                                  fmt::format("write a number, or {} zeros and ones such as [0]*{}+[1]*{}",
+                                              t_.num_layers, 1, t_.num_layers - 1));
+    }
+    if (pattern->every == 0 && static_cast<std::int64_t>(pattern->per_layer.size()) != t_.num_layers) {
+      throw experiment_.error_for(key, fmt::format("{} has {} layers, and num_layers is {}", key,
+                                                   pattern->per_layer.size(), t_.num_layers));
+    }
+    Layers chosen;
+    for (std::int64_t layer = 0; layer < t_.num_layers; ++layer) {
+      if (pattern->every > 0 ? every(layer, pattern->every)
+                             : pattern->per_layer[static_cast<std::size_t>(layer)]) {
+        chosen.push_back(layer);
+      }
+    }
+    return chosen;
+  }
+
+  // window_size's first number: a list of two, or a tuple as Python writes it.
+  std::int64_t window() const {
+    std::string text = fmt::format("{}", fmt::join(t_.window_size, ","));
+    std::erase_if(text, [](char x) { return x == '(' || x == ')' || x == '[' || x == ']' || x == ' '; });
+    std::int64_t left = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, left);
+    if (error != std::errc() || left < 0 || left >= (std::int64_t{1} << 40) ||
+        (std::string_view(stop, end) != ",0" && std::string_view(stop, end) != ",,0")) {
+      throw experiment_.error_for("window_size", fmt::format("window_size is '{}'", text),
+                                  "write [left, 0]: tokens before a token that it sees");
+    }
+    return left + 1;  // and itself
+  }
+
+  void local_attention(ModelConfig& c) const {
+    AttentionConfig& a = c.attention;
+    if (!t_.no_rope_freq.empty()) {
+      a.no_rope_layers = layers("no_rope_freq", t_.no_rope_freq,
+                                [](std::int64_t layer, std::int64_t n) { return layer % n == n - 1; });
+    }
+    a.floor_scale = static_cast<double>(t_.attention_temperature_floor);
+    a.attn_scale = t_.attention_temperature_scale.value_or(0);
+    a.head_norm = t_.qk_l2_norm;
+    if (t_.attention_chunk_size && !t_.window_size.empty()) {
+      throw experiment_.error_for("window_size", "window_size and attention_chunk_size exclude each other",
+                                  "leave one out");
+    }
+    if (!t_.window_size.empty()) {
+      a.window = window();
+      const std::vector<std::string> all = {"1000000000"};
+      a.local_layers =
+          layers("window_attn_skip_freq", t_.window_attn_skip_freq.empty() ? all : t_.window_attn_skip_freq,
+                 [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; });
+    } else if (!t_.window_attn_skip_freq.empty()) {
+      throw experiment_.error_for("window_attn_skip_freq", "window_attn_skip_freq needs window_size",
+                                  "set window_size: [tokens, 0]");
+    }
+    if (t_.attention_chunk_size) {
+      a.chunk = *t_.attention_chunk_size;
+      for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+        if (a.rope(layer)) a.local_layers.push_back(layer);
+      }
+    }
+  }
+
+  void experts(ModelConfig& c) const {
+    if (!t_.num_experts) {
+      const std::string_view key = t_.moe_ffn_hidden_size ? "moe_ffn_hidden_size"
+                                   : t_.moe_shared_expert_intermediate_size
+                                       ? "moe_shared_expert_intermediate_size"
+                                   : !t_.moe_layer_freq.empty() ? "moe_layer_freq"
+                                                                : "";
+      if (key.empty()) return;
+      throw experiment_.error_for(key, fmt::format("{} is set, and there are no experts", key),
+                                  "set num_experts");
+    }
+    MoeConfig& moe = c.moe;
+    moe.experts = *t_.num_experts;
+    moe.ffn = t_.moe_ffn_hidden_size.value_or(c.ffn);
+    moe.shared_ffn = t_.moe_shared_expert_intermediate_size.value_or(0);
+    if (t_.moe_router_topk > moe.experts) {
+      throw experiment_.error_for("moe_router_topk", fmt::format("moe_router_topk is {}, and num_experts {}",
+                                                                 t_.moe_router_topk, moe.experts));
+    }
+    if (!t_.moe_layer_freq.empty()) {
+      const Layers routed = layers("moe_layer_freq", t_.moe_layer_freq,
+                                   [](std::int64_t layer, std::int64_t n) { return layer % n == 0; });
+      for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+        if (!std::binary_search(routed.begin(), routed.end(), layer)) moe.dense_layers.push_back(layer);
+      }
+    }
+    RouterRule& router = moe.router;
+    router.top_k = static_cast<std::int32_t>(t_.moe_router_topk);
+    router.groups = static_cast<std::int32_t>(t_.moe_router_num_groups.value_or(1));
+    router.top_groups = static_cast<std::int32_t>(t_.moe_router_group_topk.value_or(router.groups));
+    router.scale = static_cast<float>(t_.moe_router_topk_scaling_factor.value_or(1));
+    router.normalise = !t_.moe_router_pre_softmax.value_or(false);
+  }
+
+  ModelConfig as_the_family_has_it(const ModelConfig& c) const {
+    try {
+      return read_model_config(write_model_config(c, DType::kF32, families_), "", families_);
+    } catch (const Error& error) {
+      throw experiment_.error_for(
+          "model_type", fmt::format("as a model of type {}: {}", t_.model_type, error.what()), error.hint());
+    }
+  }
+
+  template <class T>
+  void same(std::string_view key, const T& said, const T& has) const {
+    if (said != has) throw differs(key, fmt::format("{}", has));
+  }
+  void same_layers(std::string_view key, const Layers& said, const Layers& has) const {
+    if (said == has) return;
+    throw differs(key, has.empty() ? "no layers" : fmt::format("layers {}", fmt::join(has, ", ")));
+  }
+  template <class T>
+  void if_said(std::string_view key, const std::optional<T>& said, const T& has) const {
+    if (said) same(key, *said, has);
+  }
+
+  // Refuses what was said and is not in `has`, the model as its family reads it.
+  void agree(const ModelConfig& has, const ModelConfig& said) const {
+    same("untie_embeddings_and_output_weights", !said.tied_embeddings, !has.tied_embeddings);
+    same("rotary_percent", said.rotary_fraction, has.rotary_fraction);
+    same("multi_latent_attention", t_.multi_latent_attention, has.attention.latent.kv_rank > 0);
+    same("kv_channels", said.head_dim, has.head_dim);
+    same("window_size", said.attention.window, has.attention.window);
+    same("attention_chunk_size", said.attention.chunk, has.attention.chunk);
+    same_layers(said.attention.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq",
+                said.attention.local_layers, has.attention.local_layers);
+    same_layers("no_rope_freq", said.attention.no_rope_layers, has.attention.no_rope_layers);
+    same("attention_temperature_scale", said.attention.attn_scale, has.attention.attn_scale);
+    same("qk_l2_norm", said.attention.head_norm, has.attention.head_norm);
+    same("num_experts", said.moe.experts, has.moe.experts);
+    if (has.moe.experts == 0) return;
+    same("moe_ffn_hidden_size", said.moe.ffn, has.moe.ffn);
+    same("moe_shared_expert_intermediate_size", said.moe.shared_ffn, has.moe.shared_ffn);
+    Layers mixtures, mixtures_said;
+    for (std::int64_t layer = 0; layer < has.layers; ++layer) {
+      if (has.moe.routed(layer)) mixtures.push_back(layer);
+      if (said.moe.routed(layer)) mixtures_said.push_back(layer);
+    }
+    same_layers("moe_layer_freq", mixtures_said, mixtures);
+    const RouterRule& router = has.moe.router;
+    const bool softmax = router.scoring == RouterRule::Scoring::kSoftmax;
+    same("moe_router_topk", said.moe.router.top_k, router.top_k);
+    same("moe_router_num_groups", said.moe.router.groups, router.groups);
+    same("moe_router_group_topk", said.moe.router.top_groups, router.top_groups);
+    same("moe_router_topk_scaling_factor", said.moe.router.scale, router.scale);
+    if_said<std::string>("moe_router_score_function", t_.moe_router_score_function,
+                         softmax ? "softmax" : "sigmoid");
+    if_said("moe_router_pre_softmax", t_.moe_router_pre_softmax, softmax && !router.normalise);
+    if_said("moe_router_enable_expert_bias", t_.moe_router_enable_expert_bias, has.moe.choice_bias);
+    if_said("moe_apply_probs_on_input", t_.moe_apply_probs_on_input, has.moe.weigh_input);
+  }
+
+  MoeConfig::Training training(const ModelConfig& c) const {
+    const bool balanced = t_.moe_router_load_balancing_type != "none";
+    return {.balance_loss = balanced ? t_.moe_aux_loss_coeff : 0,
+            .balance_sequences = t_.moe_router_load_balancing_type == "seq_aux_loss",
+            .z_loss = t_.moe_z_loss_coeff.value_or(0),
+            .bias_update_rate = c.moe.choice_bias ? t_.moe_router_bias_update_rate : 0,
+            .capacity_factor = t_.moe_expert_capacity_factor.value_or(0),
+            .drop_lightest = t_.moe_token_drop_policy == "probs",
+            .jitter = t_.moe_input_jitter_eps.value_or(0),
+            .forced =
+                t_.moe_router_force_load_balancing ? RouterRule::Forced::kUniform : RouterRule::Forced::kNo};
+  }
+
+  const config::Experiment& experiment_;
+  const config::TrainerConfig& t_;
+  const FamilyRegistry& families_;
+};
+
+}  // namespace
+
+ModelConfig model_config_of(const config::Experiment& experiment, std::optional<std::int64_t> vocab,
+                            const FamilyRegistry& families) {
+  return Settings(experiment, families).model(vocab);
+}
+
+}  // namespace primus

@@ -1,0 +1,215 @@
+// From an experiment to a model: every family's keys arrive, and what a family cannot be is refused at the
+// key that asks for it.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "config/experiment.h"
+#include "lm/model/family.h"
+#include "lm/model/layer_pattern.h"
+#include "lm/model/model_config.h"
+
+namespace primus {
+namespace {
+
+ModelConfig model(const std::string& overrides) {
+  config::LoadOptions options;
+  options.environment = [](const std::string&) { return std::nullopt; };
+  options.preset_dirs.emplace();
+  const std::string text =
+      "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\nmodules:\n  pre_trainer:\n    overrides:\n"
+      "      num_layers: 4\n      hidden_size: 64\n      ffn_hidden_size: 96\n      num_attention_heads: 4\n"
+      "      vocab_size: 256\n      mock_data: true\n" +
+      overrides;  // line 14 on
+  return model_config_of(config::load_experiment_text(text, "exp.yaml", {}, options), std::nullopt,
+                         builtin_families());
+}
+
+// "line: message" of the error; "" when there is none.
+std::string refusal(const std::string& overrides) {
+  try {
+    model(overrides);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    return error.location().substr(0, error.location().rfind(':')) + ": " + error.what();
+  }
+  return "";
+}
+
+const std::string kMixtral = "      model_type: mixtral\n      num_experts: 8\n";
+const std::string kDeepseek =
+    "      model_type: deepseek_v3\n      multi_latent_attention: true\n      kv_lora_rank: 16\n"
+    "      qk_head_dim: 16\n      qk_pos_emb_head_dim: 8\n      v_head_dim: 16\n      num_experts: 8\n"
+    "      moe_ffn_hidden_size: 32\n      moe_shared_expert_intermediate_size: 64\n"
+    "      moe_router_num_groups: 4\n      moe_router_group_topk: 2\n"
+    "      moe_router_topk_scaling_factor: 2.5\n      moe_layer_freq: ([0]*1+[1]*3)\n";
+
+TEST(ModelSettings, SwitchesMaySayWhatTheFamilyIsAndNothingElse) {
+  for (const char* fine : {"      model_type: qwen2\n      add_qkv_bias: true\n",
+                           "      model_type: qwen3\n      qk_layernorm: true\n",
+                           "      swiglu: true\n      add_bias_linear: false\n"}) {
+    EXPECT_EQ(refusal(fine), "") << fine;
+  }
+  EXPECT_EQ(refusal("      model_type: qwen2\n      add_qkv_bias: false\n"),
+            "exp.yaml:15: model_type qwen2 has add_qkv_bias: true");
+  EXPECT_EQ(refusal("      qk_layernorm: true\n"), "exp.yaml:14: model_type llama has qk_layernorm: false");
+  EXPECT_EQ(refusal("      softmax_type: learnable\n"),
+            "exp.yaml:14: model_type llama has softmax_type: vanilla");
+  EXPECT_EQ(refusal("      activation_func_clamp_value: 7.0\n"),
+            "exp.yaml:14: model_type llama has activation_func_clamp_value: null");
+  EXPECT_EQ(refusal("      model_type: lama\n"),
+            "exp.yaml:14: model_type 'lama' is not a family that Primus knows");
+}
+
+TEST(ModelSettings, ExpertsAndTheirRouter) {
+  const ModelConfig m = model(kMixtral +
+                              "      moe_router_topk: 3\n      moe_aux_loss_coeff: 0.01\n"
+                              "      moe_z_loss_coeff: 0.001\n      moe_expert_capacity_factor: 1.25\n"
+                              "      moe_token_drop_policy: position\n      moe_input_jitter_eps: 0.02\n"
+                              "      moe_router_load_balancing_type: seq_aux_loss\n");
+  EXPECT_EQ(m.moe.experts, 8);
+  EXPECT_EQ(m.moe.ffn, 96);
+  EXPECT_EQ(m.moe.router.top_k, 3);
+  EXPECT_TRUE(m.moe.router.normalise);
+  EXPECT_EQ(m.moe.training.balance_loss, 0.01);
+  EXPECT_TRUE(m.moe.training.balance_sequences);
+  EXPECT_EQ(m.moe.training.z_loss, 0.001);
+  EXPECT_EQ(m.moe.training.capacity_factor, 1.25);
+  EXPECT_FALSE(m.moe.training.drop_lightest);
+  EXPECT_EQ(m.moe.training.jitter, 0.02);
+  EXPECT_EQ(m.moe.training.forced, turbo::RouterRule::Forced::kNo);
+  EXPECT_EQ(model(kMixtral + "      moe_router_load_balancing_type: none\n      moe_aux_loss_coeff: 1\n")
+                .moe.training.balance_loss,
+            0);
+}
+
+TEST(ModelSettings, LatentAttentionAndGroupsOfExperts) {
+  const ModelConfig m = model(kDeepseek);
+  EXPECT_EQ(m.attention.latent.kv_rank, 16);
+  EXPECT_EQ(m.attention.latent.q_rank, 0);
+  EXPECT_EQ(m.head_dim, 24);
+  EXPECT_EQ(m.kv_heads, 4);
+  EXPECT_EQ(m.moe.dense_layers, (std::vector<std::int64_t>{0}));
+  EXPECT_EQ(m.moe.shared_ffn, 64);
+  EXPECT_EQ(m.moe.router.groups, 4);
+  EXPECT_EQ(m.moe.router.top_groups, 2);
+  EXPECT_EQ(m.moe.router.scale, 2.5f);
+  EXPECT_EQ(m.mtp.modules(), 0);
+  const MtpConfig mtp =
+      model(kDeepseek + "      mtp_num_layers: 2\n      mtp_loss_scaling_factor: 0.3\n").mtp;
+  EXPECT_EQ(mtp.modules(), 2);
+  EXPECT_EQ(mtp.training.loss_scale, 0.3);
+  // What the family decides.
+  EXPECT_EQ(m.moe.router.scoring, turbo::RouterRule::Scoring::kSigmoid);
+  EXPECT_EQ(m.moe.router.group_score, turbo::RouterRule::GroupScore::kTwoBest);
+  EXPECT_TRUE(m.moe.choice_bias);
+  EXPECT_EQ(m.moe.training.bias_update_rate, 1e-3);
+  EXPECT_EQ(refusal(kDeepseek + "      moe_router_score_function: sigmoid\n      qk_layernorm: true\n"), "");
+}
+
+TEST(ModelSettings, GptOss) {
+  const ModelConfig m = model(
+      "      model_type: gpt_oss\n      num_experts: 8\n      window_size: [127, 0]\n"
+      "      window_attn_skip_freq: 2\n      add_qkv_bias: true\n      add_bias_linear: true\n"
+      "      softmax_type: learnable\n      quick_geglu: true\n      glu_linear_offset: 1.0\n"
+      "      activation_func_clamp_value: 7.0\n      position_embedding_type: yarn\n"
+      "      rope_scaling_factor: 32\n      yarn_correction_range_round_to_int: false\n");
+  EXPECT_EQ(m.attention.window, 128);
+  EXPECT_EQ(m.attention.local_layers, (std::vector<std::int64_t>{0, 2}));
+  EXPECT_EQ(m.rope_scaling.kind, RopeScaling::Kind::kYarn);
+  EXPECT_EQ(m.rope_scaling.factor, 32);
+  EXPECT_FALSE(m.rope_scaling.truncate);
+  EXPECT_TRUE(m.moe.biases);
+  EXPECT_EQ(m.moe.swiglu_limit, 7.0);
+}
+
+TEST(ModelSettings, Llama4) {
+  const std::string text =
+      "      model_type: llama4_text\n      num_experts: 8\n      moe_router_topk: 1\n"
+      "      moe_ffn_hidden_size: 32\n      moe_shared_expert_intermediate_size: 32\n"
+      "      moe_layer_freq: ([0,1]*2)\n      attention_chunk_size: 64\n      no_rope_freq: 4\n"
+      "      attention_temperature_scale: 0.1\n      qk_l2_norm: true\n";
+  const ModelConfig m = model(text);
+  EXPECT_EQ(m.attention.chunk, 64);
+  EXPECT_EQ(m.attention.no_rope_layers, (std::vector<std::int64_t>{3}));
+  EXPECT_EQ(m.attention.local_layers, (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ(m.attention.attn_scale, 0.1);
+  EXPECT_TRUE(m.attention.head_norm);
+  EXPECT_EQ(m.moe.dense_layers, (std::vector<std::int64_t>{0, 2}));
+  EXPECT_EQ(m.moe.ffn, 32);
+  EXPECT_EQ(m.ffn, 96);
+  EXPECT_TRUE(m.moe.weigh_input);
+  EXPECT_EQ(refusal(text + "      moe_router_pre_softmax: true\n"),
+            "exp.yaml:24: model_type llama4_text has moe_router_pre_softmax: false");
+}
+
+TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
+  EXPECT_EQ(refusal("      num_experts: 8\n"), "exp.yaml:14: model_type llama has num_experts: 0");
+  EXPECT_EQ(
+      refusal("      model_type: mixtral\n"),
+      "exp.yaml:14: as a model of type mixtral: 'num_local_experts' must be a whole number from 1 to 1024");
+  EXPECT_EQ(refusal(kMixtral + "      moe_ffn_hidden_size: 32\n"),
+            "exp.yaml:16: model_type mixtral has moe_ffn_hidden_size: 96");
+  EXPECT_EQ(refusal(kMixtral + "      moe_layer_freq: [0, 1, 1, 1]\n"),
+            "exp.yaml:16: model_type mixtral has moe_layer_freq: layers 0, 1, 2, 3");
+  EXPECT_EQ(refusal(kMixtral + "      moe_router_score_function: sigmoid\n"),
+            "exp.yaml:16: model_type mixtral has moe_router_score_function: softmax");
+  EXPECT_EQ(refusal(kMixtral + "      moe_router_topk: 9\n"),
+            "exp.yaml:16: moe_router_topk is 9, and num_experts 8");
+  EXPECT_EQ(refusal(kMixtral + "      moe_shared_expert_intermediate_size: 96\n"),
+            "exp.yaml:16: model_type mixtral has moe_shared_expert_intermediate_size: 0");
+  EXPECT_EQ(refusal(kDeepseek + "      moe_router_enable_expert_bias: false\n"),
+            "exp.yaml:27: model_type deepseek_v3 has moe_router_enable_expert_bias: true");
+  EXPECT_EQ(refusal("      multi_latent_attention: true\n"),
+            "exp.yaml:14: model_type llama has multi_latent_attention: false");
+  EXPECT_EQ(refusal("      window_size: [128, 0]\n"), "exp.yaml:14: model_type llama has window_size: 0");
+  EXPECT_EQ(refusal("      no_rope_freq: 4\n"), "exp.yaml:14: model_type llama has no_rope_freq: no layers");
+  EXPECT_EQ(refusal("      moe_layer_freq: 2\n"),
+            "exp.yaml:14: moe_layer_freq is set, and there are no experts");
+}
+
+TEST(ModelSettings, Windows) {
+  const std::string qwen = "      model_type: qwen2\n      window_size: ";
+  EXPECT_EQ(model(qwen + "[127, 0]\n").attention.window, 128);
+  EXPECT_EQ(model(qwen + "(127, 0)\n      window_attn_skip_freq: [0, 0, 1, 1]\n").attention.local_layers,
+            (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(model(qwen + "(127, 0)\n      window_attn_skip_freq: 2\n").attention.local_layers,
+            (std::vector<std::int64_t>{0, 2}));
+  EXPECT_EQ(refusal(qwen + "wide\n"), "exp.yaml:15: window_size is 'wide'");
+  EXPECT_EQ(refusal("      window_attn_skip_freq: 2\n"),
+            "exp.yaml:14: window_attn_skip_freq needs window_size");
+}
+
+std::string text_of(const std::vector<std::string>& words) {
+  const auto pattern = parse_layer_pattern(words, 100);
+  if (!pattern) return "none";
+  if (pattern->every > 0) return "every " + std::to_string(pattern->every);
+  std::string text;
+  for (const bool bit : pattern->per_layer) text += bit ? '1' : '0';
+  return text;
+}
+
+TEST(LayerPattern, NumbersListsAndPythonsNotation) {
+  EXPECT_EQ(text_of({"3"}), "every 3");
+  EXPECT_EQ(text_of({"0", "1", "1"}), "011");
+  EXPECT_EQ(text_of({"([0]*3+[1]*2)"}), "00011");
+  EXPECT_EQ(text_of({"([0]", "*", "3", "+", "[1])"}), "0001");
+  EXPECT_EQ(text_of({"[0,1]*3"}), "010101");
+  EXPECT_EQ(text_of({"2*([0]+[1]*2)"}), "011011");
+  EXPECT_EQ(text_of({"[1]"}), "1");
+}
+
+TEST(LayerPattern, WhatIsNoPattern) {
+  for (const char* text :
+       {"", "0", "-1", "[2]", "[0", "[0]*", "[0]+", "(([0])", "[0]*101", "[0]*99999999999999999999", "[]",
+        "x", "[0]]", "((((((((([0])))))))))", "[0]*50*3"}) {
+    EXPECT_EQ(text_of({text}), "none") << text;
+  }
+  EXPECT_EQ(text_of({}), "none");
+  EXPECT_EQ(text_of({"0", "2"}), "none");
+}
+
+}  // namespace
+}  // namespace primus

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lm/model/golden_configs.h"
 #include "lm/model/outside_families.h"
 #include "tiny_model.h"
 
@@ -34,6 +35,25 @@ TEST_P(AttentionKinds, DecodingEqualsTeacherForcing) {
   const auto tokens = some_tokens(90, config.vocab);
   const auto reference = teacher_forcing(config, kSeed, tokens, families);
   const auto decoder = random_decoder(cpu(), config, kSeed, {.capacity = 100, .chunk = 11}, families);
+  expect_close(decoder->read(std::span(tokens).first(60)), reference[59]);
+  for (std::size_t i = 60; i < tokens.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_close(decoder->read(std::span(tokens).subspan(i, 1)), reference[i]);
+  }
+}
+
+// The same for every family as published: experts, latent caches and yarn included.
+class Families : public testing::TestWithParam<NamedConfig> {};
+
+INSTANTIATE_TEST_SUITE_P(Goldens, Families, testing::ValuesIn(golden_configs()),
+                         [](const auto& named) { return named.param.name; });
+
+TEST_P(Families, DecodingEqualsTeacherForcing) {
+  ModelConfig config = GetParam().config;
+  config.init_std = 0.2;
+  const auto tokens = some_tokens(90, config.vocab);
+  const auto reference = teacher_forcing(config, kSeed, tokens);
+  const auto decoder = random_decoder(cpu(), config, kSeed, {.capacity = 100, .chunk = 11});
   expect_close(decoder->read(std::span(tokens).first(60)), reference[59]);
   for (std::size_t i = 60; i < tokens.size(); ++i) {
     SCOPED_TRACE(i);

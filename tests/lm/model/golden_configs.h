@@ -1,0 +1,27 @@
+// The configurations of all golden models: one of every family, as published but small.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "lm/model/outside_families.h"
+
+namespace primus::test {
+
+inline std::vector<NamedConfig> golden_configs() {
+  const Path models = Path(PRIMUS_SOURCE_DIR) / "tests/golden/models";
+  std::vector<NamedConfig> all;
+  for (const auto& entry : std::filesystem::directory_iterator(models)) {
+    const Path config = entry.path() / "config.json";
+    if (!std::filesystem::exists(config)) continue;
+    all.push_back({entry.path().filename().string(),
+                   read_model_config(read_file(config), config.string(), builtin_families())});
+  }
+  std::ranges::sort(all, {}, &NamedConfig::name);
+  return all;
+}
+
+}  // namespace primus::test

@@ -185,6 +185,22 @@ TEST_F(MtpWeights, ArePassedOverWhereTheyAreNotEnabled) {
   EXPECT_NE(refusal(with_mtp(0, false)).find("model.layers.2."), std::string::npos);
 }
 
+// The same for training checkpoints: complete for who trains on, and good for generation.
+TEST_F(MtpWeights, OfATrainingCheckpoint) {
+  const Model source(with_mtp(1, true), 1);
+  Snapshot snapshot;
+  snapshot.iteration = 3;
+  snapshot.model = model_sources(source.store, *source.reader);
+  CheckpointRoot(folder_).save(snapshot);
+  const CheckpointReader checkpoint = CheckpointReader::open(CheckpointRoot(folder_).folder(3));
+  Model same(with_mtp(1, true), 2), plain(with_mtp(1, false), 2), none(with_mtp(0, false), 2);
+  load_checkpoint(checkpoint, same.store, same.rank, false);
+  EXPECT_EQ(same.tensors(), source.tensors());
+  load_checkpoint(checkpoint, plain.store, plain.rank, false);
+  EXPECT_EQ(plain.tensors().at("lm_head.weight"), source.tensors().at("lm_head.weight"));
+  EXPECT_THROW(load_checkpoint(checkpoint, none.store, none.rank, false), Error);
+}
+
 TEST(PublishedLayout, PermutesAxesWithinSlabs) {
   // [2 slabs, 2, 3] in memory, published as [2, 3, 2].
   const engine::PublishedLayout layout{.dims = {2, 2, 3}, .axes = {0, 2, 1}, .shape = {2, 3, 2}};

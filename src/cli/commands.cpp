@@ -5,11 +5,11 @@
 namespace primus::cli {
 
 std::span<const CommandEntry> commands() {
-  static const std::array all = {kQuickstart,     kTrainPretrain, kGenerate,           kChat,
-                                 kEvalLoss,       kDataTokenize,  kDataTrainTokenizer, kDataInspect,
-                                 kDataMerge,      kDataSplit,     kDataEncode,         kDataDecode,
-                                 kModelVerify,    kModelInfo,     kBenchmarkTrain,     kConfigShow,
-                                 kConfigValidate, kConfigSchema,  kConfigReference};
+  static const std::array all = {
+      kQuickstart,         kTrainPretrain, kGenerate,       kChat,      kEvalLoss,       kDataTokenize,
+      kDataTrainTokenizer, kDataInspect,   kDataMerge,      kDataSplit, kDataEncode,     kDataDecode,
+      kModelVerify,        kModelImport,   kModelExport,    kModelInfo, kBenchmarkTrain, kConfigShow,
+      kConfigValidate,     kConfigSchema,  kConfigReference};
   return all;
 }
 

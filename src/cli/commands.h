@@ -17,6 +17,8 @@ extern const CommandEntry kDataMerge;
 extern const CommandEntry kDataSplit;
 extern const CommandEntry kDataEncode;
 extern const CommandEntry kDataDecode;
+extern const CommandEntry kModelExport;
+extern const CommandEntry kModelImport;
 extern const CommandEntry kModelInfo;
 extern const CommandEntry kModelVerify;
 extern const CommandEntry kBenchmarkTrain;

@@ -56,7 +56,8 @@ struct Parameter {
   Initializer initializer;
   std::vector<CheckpointPart> parts;
   bool trainable = true;
-  bool decay = true;  // false: no weight decay although it is no vector (the biases of experts)
+  bool decay = true;        // false: no weight decay although it is no vector (the biases of experts)
+  bool per_expert = false;  // the first axis is experts, of which a token meets a few
   // Always fp32, in checkpoints and for operators too: `value` is the master.
   bool full_precision = false;
 

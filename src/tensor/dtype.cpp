@@ -26,6 +26,8 @@ std::string_view name_of(DType dtype) {
       return "uint8";
     case DType::kBool:
       return "bool";
+    case DType::kF8E4M3:
+      return "fp8 e4m3";
   }
   return "?";
 }

@@ -6,7 +6,7 @@
 
 namespace primus {
 
-enum class DType : std::uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kI16, kI8, kU16, kU8, kBool };
+enum class DType : std::uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kI16, kI8, kU16, kU8, kBool, kF8E4M3 };
 
 // Bytes of one element.
 constexpr std::int64_t size_of(DType dtype) {
@@ -25,6 +25,7 @@ constexpr std::int64_t size_of(DType dtype) {
     case DType::kI8:
     case DType::kU8:
     case DType::kBool:
+    case DType::kF8E4M3:
       return 1;
   }
   return 0;

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::size_t kMaxMetadata = 65536;  // entries: each costs more memory than the input it comes from
 
-constexpr std::array<std::pair<std::string_view, DType>, 11> kDTypes{{{"F64", DType::kF64},
+constexpr std::array<std::pair<std::string_view, DType>, 12> kDTypes{{{"F64", DType::kF64},
                                                                       {"F32", DType::kF32},
                                                                       {"F16", DType::kF16},
                                                                       {"BF16", DType::kBF16},
@@ -26,11 +26,12 @@ constexpr std::array<std::pair<std::string_view, DType>, 11> kDTypes{{{"F64", DT
                                                                       {"I8", DType::kI8},
                                                                       {"U16", DType::kU16},
                                                                       {"U8", DType::kU8},
-                                                                      {"BOOL", DType::kBool}}};
+                                                                      {"BOOL", DType::kBool},
+                                                                      {"F8_E4M3", DType::kF8E4M3}}};
 
 // In the format, but nothing Primus computes with.
-constexpr std::array<std::string_view, 10> kForeignDTypes = {
-    "U64", "U32", "C64", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "F6_E2M3"};
+constexpr std::array<std::string_view, 9> kForeignDTypes = {
+    "U64", "U32", "C64", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "F6_E2M3"};
 
 constexpr std::string_view kIncomplete =
     "perhaps an incomplete download or a disk that was full; get the file again";

@@ -19,9 +19,9 @@ constexpr std::uint64_t kPieceBytes = 1U << 20;
 
 // The reference writes wide types first, in this order, so that every tensor is aligned to its element.
 int write_order(DType dtype) {
-  constexpr std::array kOrder = {DType::kI64,  DType::kF64, DType::kF32, DType::kI32,
-                                 DType::kBF16, DType::kF16, DType::kU16, DType::kI16,
-                                 DType::kI8,   DType::kU8,  DType::kBool};
+  constexpr std::array kOrder = {DType::kI64,  DType::kF64, DType::kF32,  DType::kI32,
+                                 DType::kBF16, DType::kF16, DType::kU16,  DType::kI16,
+                                 DType::kI8,   DType::kU8,  DType::kBool, DType::kF8E4M3};
   return static_cast<int>(std::ranges::find(kOrder, dtype) - kOrder.begin());
 }
 

@@ -1,13 +1,12 @@
 #include "lm/model/weights.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 #include <string_view>
 
 #include "base/error.h"
+#include "lm/checkpoint/elements.h"
 #include "lm/model/published_layout.h"
-#include "tensor/bfloat16.h"
 
 namespace primus {
 namespace {
@@ -16,44 +15,11 @@ using engine::CheckpointPart;
 using engine::Parameter;
 using engine::ParameterStore;
 
-// IEEE binary16 to float, exactly.
-float half_to_float(std::uint16_t h) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000U) << 16;
-  const std::uint32_t exponent = h >> 10 & 0x1fU, mantissa = h & 0x3ffU;
-  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24 is exact in float
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
-    return sign ? -magnitude : magnitude;
-  }
-  const std::uint32_t bits =
-      exponent == 0x1f ? 0x7f800000U | mantissa << 13 : (exponent + 112) << 23 | mantissa << 13;
-  return std::bit_cast<float>(sign | bits);
-}
-
-template <class Source, class Convert>
-void convert(std::span<const std::byte> from, float* to, Convert&& value_of) {
-  for (std::size_t i = 0; i < from.size() / sizeof(Source); ++i) {
-    Source element;  // file offsets need not be aligned
-    std::memcpy(&element, from.data() + i * sizeof(Source), sizeof(Source));
-    to[i] = value_of(element);
-  }
-}
-
-void to_float(const TensorView& tensor, std::vector<float>& out) {
-  out.resize(tensor.data.size() / static_cast<std::size_t>(size_of(tensor.dtype)));
-  switch (tensor.dtype) {
-    case DType::kF32:
-      std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
-      return;
-    case DType::kBF16:
-      return convert<BFloat16>(tensor.data, out.data(), [](BFloat16 v) { return static_cast<float>(v); });
-    case DType::kF16:
-      return convert<std::uint16_t>(tensor.data, out.data(), half_to_float);
-    case DType::kF64:
-      return convert<double>(tensor.data, out.data(), [](double v) { return static_cast<float>(v); });
-    default:
-      throw unsupported("tensor '" + std::string(tensor.name) + "' is " + std::string(name_of(tensor.dtype)),
-                        "weights must be fp32, bf16, fp16 or fp64");
-  }
+std::vector<float> floats_of(const TensorView& tensor) {
+  require_float(tensor);
+  std::vector<float> out(tensor.data.size() / static_cast<std::size_t>(size_of(tensor.dtype)));
+  to_float(tensor.dtype, tensor.data, out);
+  return out;
 }
 
 // Where a parameter's elements lie within its unit's flat moment buffers.
@@ -128,7 +94,7 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
   for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
     const TensorView tensor = folder.at(part.name, published_shape(p, part));
     check_copies(folder, part, tensor);
-    to_float(tensor, staging);
+    staging = floats_of(tensor);
     if (!rank.measuring()) upload(rank, part_of(p.master, p, part), part, std::as_bytes(std::span(staging)));
     used.insert(part.name);
     used.insert(part.copies.begin(), part.copies.end());
@@ -189,7 +155,6 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     checkpoint.read(where, name, to.dtype, published_shape(p, part), staging);
     upload(rank, to, part, staging);
   };
-  std::vector<float> widened;
   std::set<std::string, std::less<>> used;
   for_each_part(store, [&](const engine::ParameterUnit& unit, const Parameter& p,
                            const CheckpointPart& part) {
@@ -206,7 +171,8 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
         const std::vector<std::int64_t> shape = published_shape(p, part);
         staging.resize(tensor->data.size());
         checkpoint.read(TensorPart::kModel, part.name, tensor->dtype, shape, staging);
-        to_float({.name = part.name, .dtype = tensor->dtype, .shape = shape, .data = staging}, widened);
+        const std::vector<float> widened =
+            floats_of({.name = part.name, .dtype = tensor->dtype, .shape = shape, .data = staging});
         upload(rank, master, part, std::as_bytes(std::span(widened)));
       } else {
         load(TensorPart::kModel, part.name, master, p, part);

@@ -78,11 +78,17 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, std::in
         policy.classes |= RecomputePolicy::bit(OperatorClass::kAttention);
       } else if (module == "layernorm") {
         policy.classes |= RecomputePolicy::bit(OperatorClass::kNorm);
-      } else if (module == "mlp") {
+      } else if (module == "mlp" || (module == "moe_act" && c.num_experts)) {
         policy.classes |= RecomputePolicy::bit(OperatorClass::kActivation);
-      } else {
-        throw e.error_for("recompute_modules", "'" + module + "' is not part of this model",
-                          "core_attn, layernorm and mlp are");
+      } else if (module == "moe" && c.num_experts) {
+        for (const OperatorClass part :
+             {OperatorClass::kRouting, OperatorClass::kExperts, OperatorClass::kActivation}) {
+          policy.classes |= RecomputePolicy::bit(part);
+        }
+      } else if (module != "mla_up_proj" || !c.multi_latent_attention) {  // that is never kept
+        throw e.error_for("recompute_modules",
+                          "'" + module + "' cannot be recomputed by itself in this model",
+                          "core_attn, layernorm, mlp and, with experts, moe and moe_act can");
       }
     }
   }

@@ -22,11 +22,13 @@ class MixtureOfExperts final : public Layer {
             p.add(".moe.router", {moe_.experts, c.hidden}, p.matrix(), {{parts.router, 0, moe_.experts}})),
         gate_up_(p.add(".moe.gate_up", {moe_.experts, 2 * moe_.ffn, c.hidden}, p.matrix(), parts.gate_up)),
         down_(p.add(".moe.down", {moe_.experts, c.hidden, moe_.ffn}, p.into_residual(), parts.down)) {
+    gate_up_.per_expert = down_.per_expert = true;
     if (moe_.biases) {
       const auto bias = [&](const std::string& name, std::int64_t n, std::vector<CheckpointPart> of) {
         Parameter& parameter =
             p.add(name, {moe_.experts, n}, engine::Initializer::constant(0), std::move(of));
         parameter.decay = false;
+        parameter.per_expert = true;
         return &parameter;
       };
       router_bias_ = &p.add(".moe.router_bias", {moe_.experts}, engine::Initializer::constant(0),

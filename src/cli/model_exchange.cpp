@@ -1,0 +1,122 @@
+// primus model import and export: one checked copy, in two directions
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/commands.h"
+#include "lm/exchange/exchange.h"
+
+namespace primus::cli {
+namespace {
+
+// "5GB", as Hugging Face writes it: powers of 1000; KiB, MiB and GiB are powers of 1024.
+std::uint64_t bytes_of(const std::string& text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9}, {"KiB", 1024.0},
+      {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"B", 1}};
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  for (const auto& [unit, size] : kUnits) {
+    const double bytes = number * size;
+    if (error == std::errc() && std::string_view(stop, end) == unit && bytes >= 1 && bytes <= 1e18) {
+      return static_cast<std::uint64_t>(std::llround(bytes));
+    }
+  }
+  throw invalid(fmt::format("--max-shard-size is '{}'", text), "write a size such as 5GB or 500MB");
+}
+
+class ModelExchange : public Command {
+ public:
+  explicit ModelExchange(bool importing) : importing_(importing) {}
+
+  void declare(Arguments& args) override {
+    args.positional("FROM", &from_,
+                    importing_ ? "a Hugging Face folder: config.json and safetensors"
+                               : "a checkpoint, the folder of a run, or a model folder");
+    args.positional("TO", &to_, "the folder to write, which must not exist yet");
+    args.option("--dtype", "TYPE", &dtype_, "type of the weights (default: each tensor as it is)").choices = {
+        "fp32", "bf16", "fp16"};
+    args.option("--max-shard-size", "SIZE", &shard_size_, "largest file, e.g. 5GB");
+    args.flag("--quiet,-q", quiet_, "no progress");
+    args.flag("--json", json_, "print the result as JSON");
+  }
+
+  int run(Console& console) override {
+    const FamilyRegistry families = builtin_families();
+    const ModelFolder from = find_model_folder(from_);
+    if (importing_ && from.iteration) {
+      throw invalid(fmt::format("'{}' is a checkpoint of Primus", from.path.string()),
+                    "'primus model export' writes it for other programs");
+    }
+    ExchangeOptions options{.dtype = {}, .max_shard_bytes = bytes_of(shard_size_)};
+    if (dtype_)
+      options.dtype = *dtype_ == "fp32" ? DType::kF32 : *dtype_ == "bf16" ? DType::kBF16 : DType::kF16;
+    std::optional<ProgressLine> line;  // made when the size is known
+    const ExchangeReport report =
+        copy_model(from, to_, options, families, [&](std::uint64_t done, std::uint64_t total) {
+          if (quiet_ || json_) return;
+          if (!line)
+            line.emplace(console.err, ProgressOptions{.label = "writing", .unit = "bytes", .total = total});
+          line->update(done, steady_seconds());
+        });
+    if (line) line->finish(steady_seconds());
+    for (const std::string& note : report.notes) console.note("note: " + note);
+    console.print(json_ ? json(report) : text(report));
+    return 0;
+  }
+
+ private:
+  std::string text(const ExchangeReport& r) const {
+    return fmt::format("{}: {}, {} parameters in {} tensors, {} in {} file{}{}\n", to_, r.config.family,
+                       human_count(static_cast<double>(r.parameters)), r.tensors,
+                       human_bytes(static_cast<double>(r.bytes)), r.files, r.files == 1 ? "" : "s",
+                       r.copied.empty() ? "" : fmt::format("; with {}", fmt::join(r.copied, ", ")));
+  }
+  std::string json(const ExchangeReport& r) const {
+    return nlohmann::json{{"folder", to_},          {"family", r.config.family}, {"parameters", r.parameters},
+                          {"tensors", r.tensors},   {"bytes", r.bytes},          {"files", r.files},
+                          {"companions", r.copied}, {"notes", r.notes}}
+               .dump(2) +
+           "\n";
+  }
+
+  bool importing_;
+  std::string from_, to_, shard_size_ = "5GB";
+  std::optional<std::string> dtype_;
+  bool quiet_ = false, json_ = false;
+};
+
+class ModelImport final : public ModelExchange {
+ public:
+  ModelImport() : ModelExchange(true) {}
+};
+class ModelExport final : public ModelExchange {
+ public:
+  ModelExport() : ModelExchange(false) {}
+};
+
+}  // namespace
+
+const CommandEntry kModelImport{
+    "model import", "Checks a Hugging Face model and writes it as Primus trains it",
+    "Training reads Hugging Face folders as they are (load: FOLDER). An import is for what it cannot read,\n"
+    "weights quantised to fp8 (DeepSeek-V3) or mxfp4 (gpt-oss), and to change the type of weights once. "
+    "Every\n"
+    "tensor is held against config.json before anything is written.",
+    "primus model import gpt-oss-20b gpt-oss-20b-bf16\n"
+    "primus model import Llama-3.2-1B llama-fp32 --dtype fp32",
+    make_command<ModelImport>};
+
+const CommandEntry kModelExport{
+    "model export", "Writes a trained model as a Hugging Face folder",
+    "Checkpoints are Hugging Face folders already; an export leaves out what only training needs, and can\n"
+    "change the type of the weights. fp32 takes the master weights of a bf16 run.",
+    "primus model export output/primus/root/quickstart my-model\n"
+    "primus model export output/amd/root/llama3.1_8B/checkpoints/iter_0001000 my-model --dtype bf16",
+    make_command<ModelExport>};
+
+}  // namespace primus::cli

@@ -1,0 +1,22 @@
+// Elements of weight files as floats, and back.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "lm/checkpoint/safetensors.h"
+#include "tensor/dtype.h"
+
+namespace primus {
+
+// Throws kUnsupported naming the tensor unless its elements are fp32, bf16, fp16 or fp64.
+void require_float(const TensorView& tensor);
+
+// `from` holds out.size() elements of such a type, perhaps unaligned. Exact but for fp64, which is rounded.
+void to_float(DType dtype, std::span<const std::byte> from, std::span<float> out);
+
+// To fp32, bf16 or fp16, rounding to nearest even; `out` has room for from.size() elements, perhaps
+// unaligned.
+void from_float(std::span<const float> from, DType dtype, std::span<std::byte> out);
+
+}  // namespace primus

@@ -1,0 +1,209 @@
+#include "lm/exchange/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
+#include "engine/parameters.h"
+#include "lm/checkpoint/checkpoint.h"
+#include "lm/checkpoint/elements.h"
+#include "lm/checkpoint/safetensors.h"
+#include "lm/exchange/published_tensor.h"
+#include "lm/model/language_model.h"
+#include "lm/model/published_layout.h"
+
+namespace primus {
+namespace {
+
+using engine::CheckpointPart;
+using engine::Parameter;
+
+// What may lie beside weights and is worth keeping; everything else in such folders is for other programs.
+constexpr std::array<std::string_view, 11> kCompanions = {"generation_config.json",
+                                                          "tokenizer.json",
+                                                          "tokenizer_config.json",
+                                                          "special_tokens_map.json",
+                                                          "added_tokens.json",
+                                                          "vocab.json",
+                                                          "merges.txt",
+                                                          "tokenizer.model",
+                                                          "chat_template.jinja",
+                                                          "chat_template.json",
+                                                          "tiktoken.model"};
+constexpr std::uint64_t kCompanionLimit = 256U << 20;
+
+bool is_file(const Path& path) {
+  const auto status = Env::posix().status(path);
+  return status && status->type == FileStatus::Type::kFile;
+}
+
+// Layers of multi-token prediction lie behind the model's own.
+bool has_further_layers(const SafetensorsFolder& folder, const ModelConfig& config) {
+  const std::string prefix = fmt::format("model.layers.{}.", config.layers);
+  for (std::size_t i = 0; i < folder.size(); ++i) {
+    if (folder[i].name.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
+class Copy {
+ public:
+  Copy(const ModelFolder& from, const ExchangeOptions& options, const FamilyRegistry& families, Env& env)
+      : from_(from),
+        options_(options),
+        env_(env),
+        config_(load_model_config(from, families)),
+        folder_(SafetensorsFolder::open(from.path)) {
+    if (from.iteration) checkpoint_.emplace(CheckpointReader::open(from.path, Validation::kFull));
+    report_.notes = folder_.warnings();
+    config_.mtp.enabled = config_.mtp.layers > 0 && has_further_layers(folder_, config_);
+    if (config_.mtp.layers > 0 && !config_.mtp.enabled) {
+      report_.notes.push_back("config.json has multi-token prediction, and the weights have not: left out");
+    }
+    engine::ParameterStore store;
+    const LanguageModel model(config_, families, store);
+    add_all(store);
+    refuse_the_rest(store);
+    report_.config = config_;
+  }
+
+  ExchangeReport write(const Path& to, const FamilyRegistry& families,
+                       const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+    const SafetensorsLayout layout =
+        plan_safetensors(sources_, {.max_shard_bytes = options_.max_shard_bytes});
+    if (const auto status = env_.status(to)) {
+      if (status->type != FileStatus::Type::kFolder || !env_.list(to).empty()) {
+        throw invalid(fmt::format("'{}' is there already", to.string()),
+                      "name a folder that does not exist, or remove this one");
+      }
+      env_.remove_folder(to);
+    }
+    const Path parent = to.has_parent_path() ? to.parent_path() : Path(".");
+    const Path temporary = parent / (".tmp-" + to.filename().string());
+    make_folders(parent, env_);
+    remove_tree(temporary, env_);  // of a copy that was killed
+    env_.make_folder(temporary);
+    try {
+      std::uint64_t done = 0;
+      write_safetensors(temporary, sources_, layout, env_, [&](std::uint64_t bytes) {
+        done += bytes;
+        if (progress) progress(done, layout.bytes);
+      });
+      write_file_atomic(temporary / "config.json", write_model_config(config_, most_common_, families), env_);
+      for (const std::string_view name : kCompanions) {
+        if (!is_file(from_.path / name)) continue;
+        write_file_atomic(temporary / name, read_file(from_.path / name, kCompanionLimit), env_);
+        report_.copied.emplace_back(name);
+      }
+      env_.sync_folder(temporary);
+      env_.rename(temporary, to);
+      env_.sync_folder(parent);
+    } catch (...) {
+      try_remove_tree(temporary, env_);
+      throw;
+    }
+    report_.bytes = layout.bytes;
+    report_.files = layout.shards.size();
+    return std::move(report_);
+  }
+
+ private:
+  void add_all(const engine::ParameterStore& store) {
+    std::array<std::int64_t, 3> elements_of{};
+    constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kF16};
+    for (const engine::ParameterUnit& unit : store.units()) {
+      for (const Parameter* p : unit.parameters) {
+        for (const CheckpointPart& part : p->parts) {
+          const TensorSource& source = add(*p, part);
+          std::int64_t elements = 1;
+          for (const std::int64_t extent : source.shape) elements *= extent;
+          report_.tensors += 1;
+          report_.parameters += elements;
+          for (std::size_t i = 0; i < kTypes.size(); ++i) {
+            if (kTypes[i] == source.dtype) elements_of[i] += elements;
+          }
+          for (const std::string& name : part.copies) {
+            sources_.push_back(sources_.back());
+            sources_.back().name = name;
+            used_.insert(name);
+          }
+        }
+      }
+    }
+    most_common_ =
+        kTypes[static_cast<std::size_t>(std::ranges::max_element(elements_of) - elements_of.begin())];
+  }
+
+  const TensorSource& add(const Parameter& p, const CheckpointPart& part) {
+    const std::vector<std::int64_t> shape = published_shape(p, part);
+    PublishedTensor tensor = find_published(folder_, part.name, shape, used_);
+    const bool stored_as_it_is = !options_.dtype || tensor.dtype == *options_.dtype;
+    if (options_.dtype == DType::kF32 && checkpoint_) {
+      const auto master =
+          checkpoint_->find(TensorPart::kOptimizer, optimizer_tensor_name("fp32_param", part.name));
+      if (master && master->dtype == DType::kF32) {
+        tensor = {.dtype = DType::kF32, .plain = master->data, .read = {}};
+      }
+    }
+    TensorSource& source = sources_.emplace_back();
+    source.name = part.name;
+    source.shape = shape;
+    source.dtype = stored_as_it_is ? tensor.dtype : p.full_precision ? DType::kF32 : *options_.dtype;
+    // fp64 is published by none and computed with by none.
+    if (source.dtype == DType::kF64) source.dtype = DType::kF32;
+    if (tensor.dtype == source.dtype && !tensor.plain.empty()) {
+      source.data = tensor.plain.data();
+      return source;
+    }
+    source.fill = [read = std::move(tensor.read), dtype = source.dtype](std::uint64_t offset,
+                                                                        std::span<std::byte> out) {
+      const auto size = static_cast<std::uint64_t>(size_of(dtype));
+      std::vector<float> values(out.size() / size);
+      read(static_cast<std::int64_t>(offset / size), values);
+      from_float(values, dtype, out);
+    };
+    return source;
+  }
+
+  void refuse_the_rest(const engine::ParameterStore& store) {
+    for (std::size_t i = 0; i < folder_.size(); ++i) {
+      const std::string_view name = folder_[i].name;
+      if (used_.contains(name) || store.left_out(name)) continue;
+      if (name.ends_with("rotary_emb.inv_freq")) {
+        report_.notes.push_back(fmt::format("'{}' follows from config.json: left out", name));
+      } else if (name == "lm_head.weight" && config_.tied_embeddings) {
+        report_.notes.push_back("'lm_head.weight' is tied to the embedding: left out");
+      } else {
+        throw invalid(fmt::format("tensor '{}' is not part of this model", name),
+                      "does config.json describe these weights?")
+            .at(folder_.folder().string());
+      }
+    }
+  }
+
+  const ModelFolder& from_;
+  const ExchangeOptions& options_;
+  Env& env_;
+  ModelConfig config_;
+  SafetensorsFolder folder_;
+  std::optional<CheckpointReader> checkpoint_;
+  std::set<std::string, std::less<>> used_;
+  std::vector<TensorSource> sources_;
+  DType most_common_ = DType::kF32;
+  ExchangeReport report_;
+};
+
+}  // namespace
+
+ExchangeReport copy_model(const ModelFolder& from, const Path& to, const ExchangeOptions& options,
+                          const FamilyRegistry& families,
+                          const std::function<void(std::uint64_t, std::uint64_t)>& progress, Env& env) {
+  return Copy(from, options, families, env).write(to, families, progress);
+}
+
+}  // namespace primus

@@ -1,0 +1,53 @@
+// Model folders in and out: a checked copy of a Hugging Face folder or a training checkpoint as a plain
+// Hugging Face folder, in another element type or another number of files if asked for.
+//
+// Every tensor is held against the model that config.json describes: missing, misshapen and foreign ones are
+// refused by name before anything is written. Elements that keep their type keep their bits. Tensors are
+// streamed: memory stays at a few MB, whatever the model's size.
+//
+// Quantised publications are read, too, and come out in bf16 unless told otherwise:
+//   fp8    DeepSeek-V3: X.weight in float8 e4m3 beside X.weight_scale_inv, fp32, one for each 128 x 128 block
+//   mxfp4  gpt-oss: X_blocks, two e2m1 numbers to a byte, beside X_scales, an exponent (e8m0) for each 32
+//   numbers
+//
+// Errors: kInvalid (what is missing, misshapen or foreign; a target that exists), kUnsupported (a family or
+// an element type), FileError. The target appears whole or not at all.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "lm/generate/model_folder.h"
+#include "lm/model/family.h"
+#include "tensor/dtype.h"
+
+namespace primus {
+
+struct ExchangeOptions {
+  // fp32, bf16 or fp16; empty: each tensor as it is. What a model always keeps in fp32 stays so. Of a
+  // training checkpoint, fp32 takes the master weights.
+  std::optional<DType> dtype;
+  std::uint64_t max_shard_bytes = 5'000'000'000;
+};
+
+struct ExchangeReport {
+  ModelConfig config;
+  std::int64_t tensors = 0, parameters = 0;  // tied and copied tensors count once
+  std::uint64_t bytes = 0;                   // of all weight files
+  std::size_t files = 0;                     // that hold weights
+  std::vector<std::string> copied;           // other files that came along: tokenizer and the like
+  std::vector<std::string> notes;            // what was left out or changed, as sentences
+};
+
+// `progress` is told bytes written and bytes in all. `to` must not exist, or be an empty folder; `env` is
+// where it is written.
+ExchangeReport copy_model(const ModelFolder& from, const Path& to, const ExchangeOptions& options,
+                          const FamilyRegistry& families,
+                          const std::function<void(std::uint64_t done, std::uint64_t total)>& progress = {},
+                          Env& env = Env::posix());
+
+}  // namespace primus

@@ -1,0 +1,125 @@
+#include "lm/exchange/published_tensor.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "lm/checkpoint/elements.h"
+
+namespace primus {
+namespace {
+
+// Float8 e4m3 (OCP 8-bit floating point, the variant without infinities): bias 7, 0x7f is NaN.
+float e4m3_to_float(std::uint8_t x) {
+  const float sign = (x & 0x80U) != 0 ? -1.0F : 1.0F;
+  const int exponent = x >> 3 & 0xf, mantissa = x & 7;
+  if (exponent == 15 && mantissa == 7) return std::nanf("");
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -9);
+  return sign * std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+}
+
+// Float4 e2m1 (OCP microscaling formats).
+constexpr std::array<float, 16> kE2m1 = {0, .5F, 1, 1.5F, 2, 3, 4, 6, -0.F, -.5F, -1, -1.5F, -2, -3, -4, -6};
+
+std::uint8_t byte_at(const TensorView& t, std::int64_t i) {
+  return static_cast<std::uint8_t>(t.data[static_cast<std::size_t>(i)]);
+}
+
+std::vector<std::int64_t> copy_of(std::span<const std::int64_t> shape) {
+  return {shape.begin(), shape.end()};
+}
+
+Error misshapen(std::string_view name, std::span<const std::int64_t> has,
+                std::span<const std::int64_t> needs) {
+  return invalid("tensor '" + std::string(name) + "' has shape " + shape_text(has) +
+                     ", and the model needs " + shape_text(needs),
+                 "does config.json describe these weights?");
+}
+
+// [out, in] in float8, and a scale for each block of 128 x 128.
+PublishedTensor float8(const TensorView& tensor, const TensorView& scales, const Path& folder) {
+  constexpr std::int64_t kBlock = 128;
+  if (tensor.shape.size() != 2)
+    throw unsupported("tensor '" + std::string(tensor.name) + "' is fp8 and no matrix");
+  const std::int64_t columns = tensor.shape[1], across = (columns + kBlock - 1) / kBlock;
+  const std::vector<std::int64_t> expected = {(tensor.shape[0] + kBlock - 1) / kBlock, across};
+  if (copy_of(scales.shape) != expected || scales.dtype != DType::kF32) {
+    throw misshapen(scales.name, scales.shape, expected).at(folder.string());
+  }
+  std::array<float, 256> values;
+  for (int i = 0; i < 256; ++i)
+    values[static_cast<std::size_t>(i)] = e4m3_to_float(static_cast<std::uint8_t>(i));
+  PublishedTensor result{.dtype = DType::kBF16, .plain = {}, .read = {}};
+  result.read = [=](std::int64_t first, std::span<float> out) {
+    const auto count = static_cast<std::int64_t>(out.size());
+    for (std::int64_t i = 0; i < count;) {
+      const std::int64_t row = (first + i) / columns, column = (first + i) % columns;
+      float scale = 0;
+      std::memcpy(&scale, scales.data.data() + (row / kBlock * across + column / kBlock) * 4, 4);
+      const std::int64_t end = std::min({count, i + kBlock - column % kBlock, i + columns - column});
+      for (; i < end; ++i) out[static_cast<std::size_t>(i)] = values[byte_at(tensor, first + i)] * scale;
+    }
+  };
+  return result;
+}
+
+// blocks [..., rows, groups, 16] of two numbers each, low half first; scales [..., rows, groups]. The
+// published tensor of other types has the last two axes exchanged: [..., groups * 32, rows].
+PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const std::string& name,
+                       const std::vector<std::int64_t>& shape, const Path& folder) {
+  const std::size_t rank = shape.size();
+  if (rank != 3) throw unsupported("tensor '" + name + "' is mxfp4 and not of three dimensions");
+  const std::int64_t inner = shape[1], rows = shape[2], groups = inner / 32;
+  const std::vector<std::int64_t> expected = {shape[0], rows, groups, 16};
+  if (inner % 32 != 0 || copy_of(blocks.shape) != expected) {
+    throw misshapen(blocks.name, blocks.shape, expected).at(folder.string());
+  }
+  const std::vector<std::int64_t> per_group(expected.begin(), expected.end() - 1);
+  if (copy_of(scales.shape) != per_group)
+    throw misshapen(scales.name, scales.shape, per_group).at(folder.string());
+  if (blocks.dtype != DType::kU8 || scales.dtype != DType::kU8) {
+    throw unsupported("tensor '" + name + "': mxfp4 is stored as uint8").at(folder.string());
+  }
+  PublishedTensor result{.dtype = DType::kBF16, .plain = {}, .read = {}};
+  result.read = [=](std::int64_t first, std::span<float> out) {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::int64_t at = first + static_cast<std::int64_t>(i);
+      const std::int64_t expert = at / (inner * rows), column = at / rows % inner, row = at % rows;
+      const std::int64_t group = (expert * rows + row) * groups + column / 32;
+      const std::uint8_t pair = byte_at(blocks, group * 16 + column % 32 / 2);
+      const float value = kE2m1[column % 2 == 0 ? pair & 0xfU : pair >> 4];
+      out[i] = std::ldexp(value, static_cast<int>(byte_at(scales, group)) - 127);
+    }
+  };
+  return result;
+}
+
+}  // namespace
+
+PublishedTensor find_published(const SafetensorsFolder& folder, const std::string& name,
+                               const std::vector<std::int64_t>& shape,
+                               std::set<std::string, std::less<>>& used) {
+  const auto blocks = folder.find(name + "_blocks"), scales = folder.find(name + "_scales");
+  if (blocks && scales && !folder.find(name)) {
+    used.insert({name + "_blocks", name + "_scales"});
+    return float4(*blocks, *scales, name, shape, folder.folder());
+  }
+  const TensorView tensor = folder.at(name, shape);
+  used.insert(name);
+  if (tensor.dtype == DType::kF8E4M3) {
+    used.insert(name + "_scale_inv");
+    return float8(tensor, folder.at(name + "_scale_inv"), folder.folder());
+  }
+  require_float(tensor);
+  const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
+  return {.dtype = tensor.dtype,
+          .plain = tensor.data,
+          .read = [tensor, size](std::int64_t first, std::span<float> out) {
+            to_float(tensor.dtype,
+                     tensor.data.subspan(static_cast<std::size_t>(first) * size, out.size() * size), out);
+          }};
+}
+
+}  // namespace primus

@@ -1,0 +1,31 @@
+// A published tensor as numbers, however it is stored: plain, or quantised in the two ways that models in the
+// wild are (lm/exchange/exchange.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lm/checkpoint/safetensors.h"
+
+namespace primus {
+
+struct PublishedTensor {
+  DType dtype = DType::kF32;         // as stored; of a quantised tensor bf16
+  std::span<const std::byte> plain;  // its bytes; empty when quantised
+  // Elements [first, first + out.size()) in the order of the published shape.
+  std::function<void(std::int64_t first, std::span<float> out)> read;
+};
+
+// The tensor of that name and shape; throws kInvalid when there is none, or its shape is another. The names
+// of what it is stored in are added to `used`. The folder must outlive the result.
+PublishedTensor find_published(const SafetensorsFolder& folder, const std::string& name,
+                               const std::vector<std::int64_t>& shape,
+                               std::set<std::string, std::less<>>& used);
+
+}  // namespace primus

@@ -1,0 +1,344 @@
+// Model folders in and out: what was published comes back bit for bit, quantised weights come out as the
+// numbers they stand for, and a folder that does not fit its config.json is refused before anything is
+// written.
+#include "lm/exchange/exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "../../base/temporary_folder.h"
+#include "base/error.h"
+#include "base/fault_env.h"
+#include "lm/checkpoint/elements.h"
+#include "lm/checkpoint/safetensors.h"
+#include "lm/exchange/published_tensor.h"
+#include "tensor/bfloat16.h"
+
+namespace primus {
+namespace {
+
+using test::TemporaryFolder;
+
+Path golden(const std::string& name) {
+  return Path(PRIMUS_SOURCE_DIR) / "tests" / "golden" / "models" / name;
+}
+
+ExchangeReport exchange(const Path& from, const Path& to, const ExchangeOptions& options = {}) {
+  return copy_model(find_model_folder(from), to, options, builtin_families());
+}
+
+void expect_same_tensors(const Path& a, const Path& b) {
+  const SafetensorsFolder ours = SafetensorsFolder::open(a), theirs = SafetensorsFolder::open(b);
+  ASSERT_EQ(ours.size(), theirs.size());
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_EQ(ours[i].name, theirs[i].name);
+    EXPECT_EQ(ours[i].dtype, theirs[i].dtype);
+    EXPECT_TRUE(std::ranges::equal(ours[i].shape, theirs[i].shape)) << ours[i].name;
+    EXPECT_TRUE(std::ranges::equal(ours[i].data, theirs[i].data)) << ours[i].name;
+  }
+}
+
+class Golden : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Golden, ImportThenExportGivesTheSameBytes) {
+  const TemporaryFolder folder;
+  const Path in = folder.path() / "in", out = folder.path() / "out";
+  const ExchangeReport report = exchange(golden(GetParam()), in, {.dtype = {}, .max_shard_bytes = 100'000});
+  EXPECT_GT(report.files, 1u);
+  exchange(in, out);
+  expect_same_tensors(out, golden(GetParam()));
+  // Read again, what was written is the same model.
+  const FamilyRegistry families = builtin_families();
+  EXPECT_EQ(write_model_config(load_model_config(find_model_folder(out), families), DType::kF32, families),
+            write_model_config(load_model_config(find_model_folder(golden(GetParam())), families),
+                               DType::kF32, families));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Golden,
+                         ::testing::Values("llama", "llama31_tied", "qwen2", "qwen3", "qwen3_moe", "mixtral",
+                                           "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4"));
+
+TEST(Exchange, ChangesTheTypeAndRoundsToNearest) {
+  const TemporaryFolder folder;
+  const Path out = folder.path() / "bf16";
+  const ExchangeReport report = exchange(golden("deepseek_v3"), out, {.dtype = DType::kBF16});
+  const SafetensorsFolder ours = SafetensorsFolder::open(out),
+                          theirs = SafetensorsFolder::open(golden("deepseek_v3"));
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const TensorView tensor = ours[i], reference = theirs.at(ours[i].name);
+    elements += static_cast<std::int64_t>(reference.data.size() / 4);
+    if (tensor.name.ends_with("e_score_correction_bias")) {
+      EXPECT_EQ(tensor.dtype, DType::kF32);  // what a model always keeps in fp32
+      continue;
+    }
+    ASSERT_EQ(tensor.dtype, DType::kBF16);
+    for (std::size_t k = 0; k < tensor.data.size() / 2; ++k) {
+      float value = 0;
+      std::memcpy(&value, reference.data.data() + 4 * k, 4);
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, tensor.data.data() + 2 * k, 2);
+      ASSERT_EQ(bits, BFloat16(value).bits) << tensor.name;
+    }
+  }
+  EXPECT_EQ(report.parameters, elements);
+}
+
+TEST(Exchange, TakesTheTokenizerAlong) {
+  const TemporaryFolder folder;
+  const Path in = folder.path() / "in", out = folder.path() / "out";
+  std::filesystem::copy(golden("llama"), in);
+  std::ofstream(in / "tokenizer.json") << "{}";
+  std::ofstream(in / "notes.txt") << "mine";
+  const ExchangeReport report = exchange(in, out);
+  EXPECT_EQ(report.copied, (std::vector<std::string>{"generation_config.json", "tokenizer.json"}));
+  EXPECT_FALSE(std::filesystem::exists(out / "notes.txt"));
+}
+
+// Writes `sources` as the weights of a copy of a golden's folder.
+Path with_weights(const TemporaryFolder& folder, const std::string& name,
+                  const std::vector<TensorSource>& sources) {
+  const Path path = folder.path() / name;
+  std::filesystem::create_directory(path);
+  std::filesystem::copy_file(golden(name) / "config.json", path / "config.json");
+  save_safetensors(path, sources);
+  return path;
+}
+
+// The golden's tensors; those that `replace` takes are left to it.
+template <class Replace>
+std::vector<TensorSource> sources_of(const SafetensorsFolder& weights, Replace&& replace) {
+  std::vector<TensorSource> sources;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const TensorView t = weights[i];
+    if (replace(t, sources)) continue;
+    TensorSource& source = sources.emplace_back();
+    source.name = t.name;
+    source.dtype = t.dtype;
+    source.shape = {t.shape.begin(), t.shape.end()};
+    source.data = t.data.data();
+  }
+  return sources;
+}
+
+// DeepSeek-V3's publication, made here of numbers that e4m3 holds exactly: sign, 4 bits, 3 bits, bias 7.
+TEST(Exchange, ReadsFloat8WithItsScales) {
+  const TemporaryFolder folder;
+  const SafetensorsFolder weights = SafetensorsFolder::open(golden("deepseek_v3"));
+  const std::string name = "model.layers.0.mlp.gate_proj.weight";
+  const std::vector<std::int64_t> shape(weights.at(name).shape.begin(), weights.at(name).shape.end());
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(shape[0] * shape[1]));
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = static_cast<std::uint8_t>(i * 37 % 256);
+    if ((codes[i] & 0x7f) == 0x7f) codes[i] = 0;  // NaN
+  }
+  const std::int64_t down = (shape[0] + 127) / 128, across = (shape[1] + 127) / 128;
+  std::vector<float> scales(static_cast<std::size_t>(down * across));
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.25F * static_cast<float>(i + 1);
+  const auto sources = sources_of(weights, [&](const TensorView& t, std::vector<TensorSource>& out) {
+    if (t.name != name) return false;
+    out.push_back({name, DType::kF8E4M3, shape, codes.data(), {}});
+    out.push_back({name + "_scale_inv", DType::kF32, {down, across}, scales.data(), {}});
+    return true;
+  });
+  const Path in = with_weights(folder, "deepseek_v3", sources), out = folder.path() / "out";
+  exchange(in, out, {.dtype = DType::kF32});
+  const SafetensorsFolder written = SafetensorsFolder::open(out);
+  const TensorView tensor = written.at(name);
+  ASSERT_EQ(tensor.dtype, DType::kF32);
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    const int exponent = codes[i] >> 3 & 15;
+    const double fraction = (codes[i] & 7) / 8.0;
+    const double magnitude =
+        exponent == 0 ? fraction * std::exp2(-6) : (1 + fraction) * std::exp2(exponent - 7);
+    const auto row = static_cast<std::int64_t>(i) / shape[1],
+               column = static_cast<std::int64_t>(i) % shape[1];
+    const double expected =
+        (codes[i] & 0x80 ? -1 : 1) * magnitude *
+        static_cast<double>(scales[static_cast<std::size_t>(row / 128 * across + column / 128)]);
+    float value = 0;
+    std::memcpy(&value, tensor.data.data() + 4 * i, 4);
+    ASSERT_EQ(static_cast<double>(value), expected) << i;
+  }
+  EXPECT_FALSE(written.find(name + "_scale_inv"));
+  // Training cannot read it as it is, and says what to do.
+  try {
+    require_float(SafetensorsFolder::open(in).at(name));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.hint().find("model import"), std::string::npos);
+  }
+}
+
+// gpt-oss's publication: two numbers to a byte, the first in the low half; the last two axes are exchanged.
+TEST(Exchange, ReadsMxfp4) {
+  constexpr std::array<float, 8> kMagnitudes = {0, .5F, 1, 1.5F, 2, 3, 4, 6};
+  constexpr std::int64_t kExperts = 2, kInner = 64, kRows = 6, kGroups = kInner / 32;
+  const TemporaryFolder folder;
+  std::vector<std::uint8_t> blocks(kExperts * kRows * kGroups * 16), scales(blocks.size() / 16);
+  for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<std::uint8_t>(i * 101 + i / 7);
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint8_t>(120 + i % 9);
+  const std::vector<TensorSource> sources = {
+      {"w_blocks", DType::kU8, {kExperts, kRows, kGroups, 16}, blocks.data(), {}},
+      {"w_scales", DType::kU8, {kExperts, kRows, kGroups}, scales.data(), {}}};
+  save_safetensors(folder.path(), sources);
+  const SafetensorsFolder weights = SafetensorsFolder::open(folder.path());
+  std::set<std::string, std::less<>> used;
+  const PublishedTensor tensor = find_published(weights, "w", {kExperts, kInner, kRows}, used);
+  EXPECT_EQ(used, (std::set<std::string, std::less<>>{"w_blocks", "w_scales"}));
+  EXPECT_EQ(tensor.dtype, DType::kBF16);
+  std::vector<float> values(kExperts * kInner * kRows);
+  tensor.read(0, std::span(values).first(100));  // in two pieces
+  tensor.read(100, std::span(values).subspan(100));
+  for (std::int64_t e = 0; e < kExperts; ++e) {
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t c = 0; c < kInner; ++c) {
+        const std::int64_t group = (e * kRows + r) * kGroups + c / 32;
+        const std::uint8_t byte = blocks[static_cast<std::size_t>(group * 16 + c % 32 / 2)];
+        const unsigned code = c % 2 == 0 ? byte & 15U : byte >> 4U;
+        const float expected = std::ldexp((code & 8U ? -1.0F : 1.0F) * kMagnitudes[code & 7U],
+                                          scales[static_cast<std::size_t>(group)] - 127);
+        ASSERT_EQ(values[static_cast<std::size_t>((e * kInner + c) * kRows + r)], expected);
+        ASSERT_EQ(static_cast<float>(BFloat16(expected)), expected);  // so bf16 holds it exactly
+      }
+    }
+  }
+  EXPECT_THROW(find_published(weights, "w", {kExperts, kRows, kInner}, used), Error);
+}
+
+// The message of the error; the target must not have appeared.
+std::string refusal(const TemporaryFolder& folder, const Path& from) {
+  const Path out = folder.path() / "refused";
+  try {
+    exchange(from, out);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_FALSE(std::filesystem::exists(out));
+    return error.what();
+  }
+}
+
+TEST(Exchange, WhatDoesNotFitIsRefusedByName) {
+  const SafetensorsFolder weights = SafetensorsFolder::open(golden("mixtral"));
+  const std::string lost = "model.layers.1.block_sparse_moe.experts.2.w1.weight";
+  {
+    const TemporaryFolder folder;
+    const auto sources = sources_of(weights, [&](const TensorView& t, auto&) { return t.name == lost; });
+    EXPECT_NE(refusal(folder, with_weights(folder, "mixtral", sources)).find(lost), std::string::npos);
+  }
+  {
+    const TemporaryFolder folder;
+    auto sources = sources_of(weights, [](const TensorView&, auto&) { return false; });
+    const float one = 1;
+    sources.push_back({"model.layers.0.extra.weight", DType::kF32, {1}, &one, {}});
+    EXPECT_EQ(refusal(folder, with_weights(folder, "mixtral", sources)),
+              "tensor 'model.layers.0.extra.weight' is not part of this model");
+  }
+  {
+    const TemporaryFolder folder;
+    const auto sources = sources_of(weights, [&](const TensorView& t, std::vector<TensorSource>& out) {
+      if (t.name != lost) return false;
+      out.push_back({lost, DType::kF32, {t.shape[1], t.shape[0]}, t.data.data(), {}});
+      return true;
+    });
+    EXPECT_NE(refusal(folder, with_weights(folder, "mixtral", sources)).find(lost), std::string::npos);
+  }
+}
+
+TEST(Exchange, NeverWritesOverAnything) {
+  const TemporaryFolder folder;
+  const Path out = folder.path() / "out";
+  exchange(golden("llama"), out);
+  EXPECT_THROW(exchange(golden("llama"), out), Error);
+  std::filesystem::create_directory(folder.path() / "empty");
+  exchange(golden("llama"), folder.path() / "empty");
+  expect_same_tensors(folder.path() / "empty", golden("llama"));
+}
+
+TEST(Exchange, ACrashAtAnyPointLeavesTheTargetWholeOrAbsent) {
+  const ModelFolder from = find_model_folder(golden("qwen2"));
+  const SafetensorsFolder reference = SafetensorsFolder::open(from.path);
+  const Path out = "folder/out";
+  const auto write = [&](Env& env) { copy_model(from, out, {}, builtin_families(), {}, env); };
+  const auto expect_whole = [&](Env& env) {
+    const SafetensorsFolder written = SafetensorsFolder::open(out, env);
+    ASSERT_EQ(written.size(), reference.size());
+    for (std::size_t i = 0; i < written.size(); ++i) {
+      ASSERT_TRUE(std::ranges::equal(written[i].data, reference[i].data));
+    }
+    EXPECT_TRUE(env.status(out / "config.json"));
+  };
+  FaultEnv whole;
+  whole.make_folder("folder");
+  const std::uint64_t before = whole.operations();
+  write(whole);
+  const std::uint64_t after = whole.operations();
+  expect_whole(whole);
+  for (std::uint64_t at = before; at < after; ++at) {
+    FaultEnv env;
+    env.make_folder("folder");
+    env.sync_folder("folder");
+    env.crash_at(at + 1);
+    EXPECT_THROW(write(env), SimulatedCrash) << at;
+    env.reboot(FaultEnv::Survivors::kSynced);
+    if (env.status(out)) {
+      expect_whole(env);
+    } else {
+      write(env);  // what the first attempt left does not hold up another
+      expect_whole(env);
+    }
+  }
+}
+
+TEST(Exchange, AFullDiskLeavesNothing) {
+  const ModelFolder from = find_model_folder(golden("qwen2"));
+  FaultEnv env;
+  env.make_folder("folder");
+  env.set_capacity(100'000);
+  EXPECT_THROW(copy_model(from, "folder/out", {}, builtin_families(), {}, env), Error);
+  EXPECT_TRUE(env.list("folder").empty());
+}
+
+TEST(Elements, HalvesRoundToNearestEven) {
+  const auto half = [](float value) {
+    std::array<std::byte, 2> bytes;
+    from_float(std::array{value}, DType::kF16, bytes);
+    return std::bit_cast<std::uint16_t>(bytes);
+  };
+  // Every half comes back as itself.
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto h = static_cast<std::uint16_t>(bits);
+    float value = 0;
+    to_float(DType::kF16, std::as_bytes(std::span(&h, 1)), std::span(&value, 1));
+    if (std::isnan(value)) {
+      EXPECT_EQ(half(value) & 0x7c00U, 0x7c00U);
+      EXPECT_NE(half(value) & 0x3ffU, 0U);
+    } else {
+      ASSERT_EQ(half(value), h);
+    }
+  }
+  EXPECT_EQ(half(1 + 0x1p-11F), 0x3c00);             // a tie goes to the even one
+  EXPECT_EQ(half(1 + 3 * 0x1p-11F), 0x3c02);         // upwards, too
+  EXPECT_EQ(half(1 + 0x1p-11F + 0x1p-20F), 0x3c01);  // beyond a tie
+  EXPECT_EQ(half(65519.996F), 0x7bff);
+  EXPECT_EQ(half(65520.0F), 0x7c00);
+  EXPECT_EQ(half(0x1p-25F), 0x0000);
+  EXPECT_EQ(half(0x1.8p-25F), 0x0001);
+  EXPECT_EQ(half(-0.0F), 0x8000);
+  EXPECT_EQ(half(0x1.ffcp-15F + 0x1p-25F), 0x0400);  // the largest subnormal rounds up to a normal one
+}
+
+}  // namespace
+}  // namespace primus

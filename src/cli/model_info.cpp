@@ -1,18 +1,22 @@
-// primus model info
+// primus model info: of a folder with weights, or of a preset
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/commands.h"
+#include "config/experiment.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/generate/model_folder.h"
+#include "lm/train/model_report.h"
 
 namespace primus::cli {
 namespace {
 
 struct Weights {
-  std::int64_t tensors = 0, parameters = 0, bytes = 0;
+  std::int64_t tensors = 0, bytes = 0;
   std::map<std::string, std::int64_t> by_type;  // elements
 };
 
@@ -23,50 +27,157 @@ Weights count(const SafetensorsFolder& folder) {
     const auto bytes = static_cast<std::int64_t>(tensor.data.size());
     const std::int64_t elements = bytes / size_of(tensor.dtype);
     ++w.tensors;
-    w.parameters += elements;
     w.bytes += bytes;
     w.by_type[std::string(name_of(tensor.dtype))] += elements;
   }
   return w;
 }
 
+// The model of a preset, as an experiment that names nothing else would have it.
+ModelConfig preset_model(const std::string& name, const FamilyRegistry& families) {
+  const std::string text =
+      "work_group: info\nuser_name: info\nexp_name: info\nworkspace: .\nmodules: {pre_trainer: {model: '" +
+      name + "', overrides: {mock_data: true}}}\n";
+  try {
+    const config::Experiment experiment = config::load_experiment_text(text, "preset.yaml");
+    ModelConfig model = model_config_of(experiment, std::nullopt, families);
+    model.max_positions = experiment.trainer.max_position_embeddings;
+    return model;
+  } catch (const Error& error) {
+    throw invalid(fmt::format("'{}' is neither a folder nor a model preset: {}", name, error.what()),
+                  error.hint());
+  }
+}
+
+std::string layers_text(const ModelConfig& c) {
+  const auto dense = static_cast<std::int64_t>(c.moe.dense_layers.size());
+  if (c.moe.experts == 0) return fmt::format("{}", c.layers);
+  return dense == 0 ? fmt::format("{}, all with experts", c.layers)
+                    : fmt::format("{}, {} of them with experts", c.layers, c.layers - dense);
+}
+
+std::string experts_text(const MoeConfig& moe) {
+  return fmt::format("{} of {}, feed-forward {}{}", moe.router.top_k, moe.experts, moe.ffn,
+                     moe.shared_ffn > 0 ? fmt::format(", shared {}", moe.shared_ffn) : "");
+}
+
+std::string attention_text(const ModelConfig& c) {
+  const LatentConfig& latent = c.attention.latent;
+  if (latent.kv_rank > 0) {
+    return fmt::format("{} heads of {}+{}, values {}, latent {}{}", c.heads, latent.nope_dim, latent.rope_dim,
+                       latent.value_dim, latent.kv_rank,
+                       latent.q_rank > 0 ? fmt::format(", of queries {}", latent.q_rank) : "");
+  }
+  std::string text = fmt::format("{} heads of {}, {} key/value", c.heads, c.head_dim, c.kv_heads);
+  const std::size_t local = c.attention.local_layers.size();
+  if (c.attention.window > 0) text += fmt::format(", window {} in {} layers", c.attention.window, local);
+  if (c.attention.chunk > 0) text += fmt::format(", chunks of {} in {} layers", c.attention.chunk, local);
+  return text;
+}
+
 class ModelInfo final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.positional("MODEL", &folder_, "a Hugging Face folder, a checkpoint, or the folder of a run");
+    args.positional(
+        "MODEL", &folder_,
+        "a Hugging Face folder, a checkpoint, the folder of a run, or the name of a model preset");
+    args.option("--seq-length", "N", &sequence_,
+                "tokens per sequence in the memory table (default: up to 4096)");
+    args.option("--micro-batch-size", "N", &micro_batch_, "sequences per microbatch in the memory table");
     args.flag("--tensors", tensors_, "list every tensor");
     args.flag("--json", json_, "print as JSON");
   }
 
   int run(Console& console) override {
+    constexpr std::int64_t kMost = 1 << 26;
+    if (sequence_ < 0 || sequence_ > kMost)
+      throw invalid(fmt::format("--seq-length must be from 1 to {}", kMost));
+    if (micro_batch_ < 1 || micro_batch_ > 65536) throw invalid("--micro-batch-size must be from 1 to 65536");
     const FamilyRegistry families = builtin_families();
-    const ModelFolder folder = find_model_folder(folder_);
-    const ModelConfig config = load_model_config(folder, families);
-    const SafetensorsFolder weights = SafetensorsFolder::open(folder.path);
-    for (const std::string& warning : weights.warnings()) console.note("warning: " + warning);
-    const Weights total = count(weights);
-    console.print(json_ ? json(folder, config, weights, total) : text(folder, config, weights, total));
+    const bool exists = Env::posix().status(folder_).has_value();
+    if (!exists && folder_.find('/') == std::string::npos) {
+      describe(preset_model(folder_, families), families);
+      if (tensors_) throw invalid("a preset has no tensors to list", "leave --tensors out");
+    } else {
+      const ModelFolder folder = find_model_folder(folder_);
+      describe(load_model_config(folder, families), families);
+      add_weights(folder, console);
+    }
+    console.print(json_ ? json_report_.dump(2) + "\n" : text_);
     return 0;
   }
 
  private:
-  std::string text(const ModelFolder& folder, const ModelConfig& c, const SafetensorsFolder& weights,
-                   const Weights& total) const {
-    std::string out;
-    auto line = [&](std::string_view what, const std::string& value) {
-      out += fmt::format("{:<16}{}\n", what, value);
+  void line(std::string_view what, const std::string& value) {
+    text_ += fmt::format("{:<17}{}\n", what, value);
+  }
+
+  void describe(const ModelConfig& c, const FamilyRegistry& families) {
+    const std::int64_t sequence = sequence_ > 0 ? sequence_ : std::min<std::int64_t>(c.max_positions, 4096);
+    const ModelReport report = report_model(c, families, micro_batch_, sequence);
+    const auto count = [](std::int64_t n) {
+      return fmt::format("{} ({})", human_count(static_cast<double>(n)), n);
     };
-    line("folder", folder.path.string());
-    if (folder.iteration) line("iteration", fmt::format("{}", *folder.iteration));
     line("family", c.family);
-    line("parameters",
-         fmt::format("{} ({})", human_count(static_cast<double>(total.parameters)), total.parameters));
-    line("layers", fmt::format("{}", c.layers));
+    line("parameters", count(report.size.parameters));
+    if (c.moe.experts > 0) line("active", count(report.size.active) + " for each token");
+    line("layers", layers_text(c));
     line("hidden", fmt::format("{}, feed-forward {}", c.hidden, c.ffn));
-    line("heads", fmt::format("{} of {}, {} key/value", c.heads, c.head_dim, c.kv_heads));
+    if (c.moe.experts > 0) line("experts", experts_text(c.moe));
+    line("attention", attention_text(c));
     line("vocabulary", fmt::format("{}{}", c.vocab, c.tied_embeddings ? ", head tied to the embedding" : ""));
     line("positions", fmt::format("{}, rope theta {}, scaling {}", c.max_positions, c.rope_theta,
                                   name_of(c.rope_scaling.kind)));
+    if (c.mtp.layers > 0) line("further tokens", fmt::format("{} with mtp_num_layers, not counted here", c.mtp.layers));
+    line("FLOPs", fmt::format("{:.3g} for each token of a training step, sequences of {}",
+                              report.flops_per_token, sequence));
+    text_ += fmt::format("\ntraining memory with AdamW, {} x {} tokens:\n", micro_batch_, sequence);
+    text_ += fmt::format("  {:<22}{:>12}{:>14}{:>12}\n", "", "weights etc.", "activations", "total");
+    json_report_ = {{"family", c.family},
+                    {"parameters", report.size.parameters},
+                    {"active_parameters", report.size.active},
+                    {"layers", c.layers},
+                    {"hidden", c.hidden},
+                    {"ffn", c.ffn},
+                    {"heads", c.heads},
+                    {"kv_heads", c.kv_heads},
+                    {"head_dim", c.head_dim},
+                    {"vocab", c.vocab},
+                    {"max_positions", c.max_positions},
+                    {"rope_theta", c.rope_theta},
+                    {"rope_scaling", name_of(c.rope_scaling.kind)},
+                    {"tied_embeddings", c.tied_embeddings},
+                    {"experts", c.moe.experts},
+                    {"experts_per_token", c.moe.experts > 0 ? c.moe.router.top_k : 0},
+                    {"expert_ffn", c.moe.ffn},
+                    {"shared_expert_ffn", c.moe.shared_ffn},
+                    {"flops_per_token", report.flops_per_token},
+                    {"sequence_length", sequence},
+                    {"micro_batch_size", micro_batch_},
+                    {"training_memory", nlohmann::json::array()}};
+    for (const TrainingMemory& m : report.training) {
+      const std::int64_t activations = m.plan.stash + m.plan.scratch;
+      const auto bytes = [](std::int64_t n) { return human_bytes(static_cast<double>(n)); };
+      text_ += fmt::format("  {:<22}{:>12}{:>14}{:>12}\n",
+                           fmt::format("{}{}", name_of(m.compute), m.recompute ? ", full recompute" : ""),
+                           bytes(m.plan.persistent), bytes(activations), bytes(m.plan.total()));
+      json_report_["training_memory"].push_back({{"compute", name_of(m.compute)},
+                                                 {"optimizer", "adam"},
+                                                 {"recompute", m.recompute ? "full" : "none"},
+                                                 {"persistent_bytes", m.plan.persistent},
+                                                 {"activation_bytes", activations},
+                                                 {"total_bytes", m.plan.total()}});
+    }
+  }
+
+  // What lies in the files, which may be of other types or hold more than the model.
+  void add_weights(const ModelFolder& folder, Console& console) {
+    const SafetensorsFolder weights = SafetensorsFolder::open(folder.path);
+    for (const std::string& warning : weights.warnings()) console.note("warning: " + warning);
+    const Weights total = count(weights);
+    text_ += "\n";
+    line("folder", folder.path.string());
+    if (folder.iteration) line("iteration", fmt::format("{}", *folder.iteration));
     std::string types;
     for (const auto& [type, elements] : total.by_type) {
       types +=
@@ -74,60 +185,41 @@ class ModelInfo final : public Command {
     }
     line("weights", fmt::format("{} tensors in {} files, {}: {}", total.tensors, weights.files().size(),
                                 human_bytes(static_cast<double>(total.bytes)), types));
-    if (tensors_) {
-      out += "\n";
-      for (std::size_t i = 0; i < weights.size(); ++i) {
-        const TensorView t = weights[i];
-        out += fmt::format("{:<56} {:<5} {}\n", t.name, name_of(t.dtype), shape_text(t.shape));
-      }
+    json_report_["folder"] = folder.path.string();
+    if (folder.iteration) json_report_["iteration"] = *folder.iteration;
+    json_report_["tensors"] = total.tensors;
+    json_report_["files"] = weights.files().size();
+    json_report_["bytes"] = total.bytes;
+    json_report_["elements_by_type"] = total.by_type;
+    if (!tensors_) return;
+    text_ += "\n";
+    json_report_["tensor_list"] = nlohmann::json::array();
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const TensorView t = weights[i];
+      text_ += fmt::format("{:<56} {:<5} {}\n", t.name, name_of(t.dtype), shape_text(t.shape));
+      json_report_["tensor_list"].push_back(
+          {{"name", t.name},
+           {"type", name_of(t.dtype)},
+           {"shape", std::vector<std::int64_t>(t.shape.begin(), t.shape.end())}});
     }
-    return out;
   }
 
-  std::string json(const ModelFolder& folder, const ModelConfig& c, const SafetensorsFolder& weights,
-                   const Weights& total) const {
-    nlohmann::json json{{"folder", folder.path.string()},
-                        {"family", c.family},
-                        {"parameters", total.parameters},
-                        {"layers", c.layers},
-                        {"hidden", c.hidden},
-                        {"ffn", c.ffn},
-                        {"heads", c.heads},
-                        {"kv_heads", c.kv_heads},
-                        {"head_dim", c.head_dim},
-                        {"vocab", c.vocab},
-                        {"max_positions", c.max_positions},
-                        {"rope_theta", c.rope_theta},
-                        {"rope_scaling", name_of(c.rope_scaling.kind)},
-                        {"tied_embeddings", c.tied_embeddings},
-                        {"tensors", total.tensors},
-                        {"files", weights.files().size()},
-                        {"bytes", total.bytes},
-                        {"elements_by_type", total.by_type}};
-    if (folder.iteration) json["iteration"] = *folder.iteration;
-    if (tensors_) {
-      json["tensor_list"] = nlohmann::json::array();
-      for (std::size_t i = 0; i < weights.size(); ++i) {
-        const TensorView t = weights[i];
-        json["tensor_list"].push_back({{"name", t.name},
-                                       {"type", name_of(t.dtype)},
-                                       {"shape", std::vector<std::int64_t>(t.shape.begin(), t.shape.end())}});
-      }
-    }
-    return json.dump(2) + "\n";
-  }
-
-  std::string folder_;
+  std::string folder_, text_;
+  nlohmann::json json_report_;
+  std::int64_t sequence_ = 0, micro_batch_ = 1;
   bool tensors_ = false, json_ = false;
 };
 
 }  // namespace
 
 const CommandEntry kModelInfo{"model info",
-                              "Shows what a model folder or checkpoint holds",
-                              {},
-                              "primus model info Llama-3.2-1B\n"
-                              "primus model info output/primus/root/quickstart --tensors",
+                              "Shows what a model is, what training it takes, and what its folder holds",
+                              "Memory is what one device needs for one microbatch, measured without taking "
+                              "it. AdamW with fp32 gradients,\n"
+                              "states and master weights.",
+                              "primus model info llama3.1_8B\n"
+                              "primus model info Llama-3.2-1B --tensors\n"
+                              "primus model info output/primus/root/quickstart --json",
                               make_command<ModelInfo>};
 
 }  // namespace primus::cli

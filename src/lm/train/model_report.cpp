@@ -1,0 +1,27 @@
+#include "lm/train/model_report.h"
+
+#include "lm/train/session.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus {
+
+ModelReport report_model(const ModelConfig& config, const FamilyRegistry& families, std::int64_t micro_batch,
+                         std::int64_t sequence) {
+  ModelReport report{.size = model_size(config, families),
+                     .flops_per_token = training_flops(config, 1, sequence) / static_cast<double>(sequence),
+                     .training = {}};
+  for (const DType compute : {DType::kBF16, DType::kF32}) {
+    for (const bool recompute : {false, true}) {
+      SessionSettings settings;
+      settings.model = config;
+      settings.compute = compute;
+      settings.step = {.micro_batch = micro_batch, .sequence = sequence};
+      if (recompute) settings.step.recompute.full_layers = config.layers + config.mtp.modules();
+      engine::Rank rank(turbo::make_cpu_device(1));
+      report.training.push_back({compute, recompute, measure_session(rank, settings, families).memory});
+    }
+  }
+  return report;
+}
+
+}  // namespace primus

@@ -1,0 +1,31 @@
+// What a model costs, before any of it exists: parameters, FLOPs, and memory for training it on one device.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/rank.h"
+#include "lm/model/family.h"
+#include "lm/model/model_config.h"
+#include "lm/model/model_size.h"
+#include "tensor/dtype.h"
+
+namespace primus {
+
+struct TrainingMemory {
+  DType compute;   // bf16 keeps fp32 master weights
+  bool recompute;  // every block's activations are computed again in the backward pass
+  engine::MemoryPlan plan;
+};
+
+struct ModelReport {
+  ModelSize size;
+  double flops_per_token = 0;            // of a training step: training_flops
+  std::vector<TrainingMemory> training;  // AdamW with fp32 gradients and states, in bf16 and fp32
+};
+
+// Measured by running a step of `micro_batch` sequences of `sequence` tokens without memory or kernels.
+ModelReport report_model(const ModelConfig& config, const FamilyRegistry& families, std::int64_t micro_batch,
+                         std::int64_t sequence);
+
+}  // namespace primus

@@ -34,6 +34,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"lm/generate",
      {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint",
       "lm/model"}},
+    {"lm/exchange", {"tensor", "engine", "lm/checkpoint", "lm/model", "lm/generate"}},
     {"bench", {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/model", "lm/train"}},
 };
 

@@ -23,7 +23,8 @@ struct AttentionConfig {
   std::int64_t window = 0, chunk = 0;        // 0: no such limit
   std::vector<std::int64_t> no_rope_layers;  // layers without rotary positions, in order
   // Layers without rotary positions scale their queries by position (turbo/position_scale); attn_scale 0: no.
-  double floor_scale = 8192, attn_scale = 0;
+  std::int64_t floor_scale = 8192;
+  double attn_scale = 0;
   bool head_norm = false;  // queries and keys are normed, where the family leaves the choice
   LatentConfig latent;
 

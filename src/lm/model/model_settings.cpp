@@ -186,7 +186,7 @@ class Settings {
       a.no_rope_layers = layers("no_rope_freq", t_.no_rope_freq,
                                 [](std::int64_t layer, std::int64_t n) { return layer % n == n - 1; });
     }
-    a.floor_scale = static_cast<double>(t_.attention_temperature_floor);
+    a.floor_scale = t_.attention_temperature_floor;
     a.attn_scale = t_.attention_temperature_scale.value_or(0);
     a.head_norm = t_.qk_l2_norm;
     if (t_.attention_chunk_size && !t_.window_size.empty()) {

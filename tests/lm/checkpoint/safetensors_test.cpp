@@ -43,7 +43,7 @@ TEST(Safetensors, ReadsTensors) {
 
 TEST(Safetensors, EveryDtype) {
   for (const auto dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16, DType::kI64, DType::kI32,
-                           DType::kI16, DType::kI8, DType::kU16, DType::kU8, DType::kBool}) {
+                           DType::kI16, DType::kI8, DType::kU16, DType::kU8, DType::kBool, DType::kF8E4M3}) {
     const auto size = static_cast<std::size_t>(2 * size_of(dtype));
     const std::string header = "{\"t\":{\"dtype\":\"" + std::string(safetensors_name(dtype)) +
                                "\",\"shape\":[2],\"data_offsets\":[0," + std::to_string(size) + "]}}";
@@ -54,14 +54,14 @@ TEST(Safetensors, EveryDtype) {
 
 TEST(Safetensors, RefusesForeignDtypesByName) {
   const std::string file =
-      raw_safetensors(R"({"w":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}})", 1);
+      raw_safetensors(R"({"w":{"dtype":"F8_E5M2","shape":[1],"data_offsets":[0,1]}})", 1);
   try {
     SafetensorsFile::parse(as_bytes(file), "m.safetensors");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
     EXPECT_STREQ(error.what(),
-                 "tensor 'w' of 'm.safetensors' is stored as F8_E4M3, which Primus does not read");
+                 "tensor 'w' of 'm.safetensors' is stored as F8_E5M2, which Primus does not read");
     EXPECT_THAT(error.hint(), HasSubstr("convert"));
   }
   EXPECT_THAT(refused_header(R"({"w":{"dtype":"F33","shape":[1],"data_offsets":[0,1]}})", 1),

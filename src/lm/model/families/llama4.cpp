@@ -34,7 +34,7 @@ void read_positions(const ConfigReader& r, const nlohmann::json& json, ModelConf
       if (c.attention.rope(layer)) c.attention.local_layers.push_back(layer);
     }
   }
-  c.attention.floor_scale = r.positive_or("floor_scale", 8192);
+  c.attention.floor_scale = r.integer_or("floor_scale", 8192, 1, std::int64_t{1} << 40);
   c.attention.attn_scale = r.flag_or("attn_temperature_tuning", true) ? r.positive_or("attn_scale", 0.1) : 0;
   c.attention.head_norm = r.flag_or("use_qk_norm", true);
 }
@@ -105,7 +105,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   if (options.rope) {
     if (config.attention.head_norm) options.head_norm = SelfAttentionOptions::HeadNorm::kAfterRope;
   } else {
-    options.floor_scale = config.attention.floor_scale;
+    options.floor_scale = static_cast<double>(config.attention.floor_scale);
     options.attn_scale = config.attention.attn_scale;
   }
   return std::make_unique<PreNormBlock>(

@@ -138,13 +138,13 @@ class Validator {
              "leave use_rope_scaling out");
     }
     if (config_.rope_scaling_type == "llama3" &&
-        config_.rope_low_freq_factor >= config_.rope_high_freq_factor) {
+        config_.rope_low_freq_factor > config_.rope_high_freq_factor) {
       refuse({"rope_low_freq_factor", "rope_high_freq_factor"},
-             fmt::format("rope_low_freq_factor ({}) must be below rope_high_freq_factor ({})",
+             fmt::format("rope_low_freq_factor ({}) must not be above rope_high_freq_factor ({})",
                          config_.rope_low_freq_factor, config_.rope_high_freq_factor));
     }
-    if (config_.rope_scaling_type == "yarn" && config_.beta_slow >= config_.beta_fast) {
-      refuse({"beta_slow", "beta_fast"}, fmt::format("beta_slow ({}) must be below beta_fast ({})",
+    if (config_.rope_scaling_type == "yarn" && config_.beta_slow > config_.beta_fast) {
+      refuse({"beta_slow", "beta_fast"}, fmt::format("beta_slow ({}) must not be above beta_fast ({})",
                                                      config_.beta_slow, config_.beta_fast));
     }
   }

@@ -73,10 +73,13 @@ TEST(Validate, RopeScaling) {
   expect_error({"use_rope_scaling=true", "rope_scaling_type=yarn"}, "use_rope_scaling",
                "use_rope_scaling means");
   EXPECT_EQ(error({"use_rope_scaling=true", "rope_scaling_type=llama3"}), "");
-  expect_error({"use_rope_scaling=true", "rope_low_freq_factor=4"}, "rope_low_freq_factor",
-               "rope_low_freq_factor (4)");
+  expect_error({"use_rope_scaling=true", "rope_low_freq_factor=5"}, "rope_low_freq_factor",
+               "rope_low_freq_factor (5) must not be above rope_high_freq_factor (4)");
+  // Llama 4 and Kimi K2 are published with equal limits.
+  EXPECT_EQ(error({"use_rope_scaling=true", "rope_low_freq_factor=4"}), "");
+  EXPECT_EQ(error({"rope_scaling_type=yarn", "beta_slow=32"}), "");
   expect_error({"rope_scaling_type=yarn", "beta_slow=40"}, "beta_slow",
-               "beta_slow (40) must be below beta_fast (32)");
+               "beta_slow (40) must not be above beta_fast (32)");
   EXPECT_EQ(
       load_text(experiment_text(""), {"rope_scaling_type=linear", "rope_scaling_factor=4", "seq_length=4096"})
           .trainer.original_max_position_embeddings,

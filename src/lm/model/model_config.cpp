@@ -54,8 +54,8 @@ void read_rope(const json& root, const std::string& where, ModelConfig& config) 
       kMaxWidth);
   s.low_freq_factor = rope.positive_or("low_freq_factor", 1);
   s.high_freq_factor = rope.positive_or("high_freq_factor", 4);
-  if (s.kind == RopeScaling::Kind::kLlama3 && s.high_freq_factor <= s.low_freq_factor) {
-    throw rope.bad("high_freq_factor", "must be above low_freq_factor");
+  if (s.kind == RopeScaling::Kind::kLlama3 && s.high_freq_factor < s.low_freq_factor) {
+    throw rope.bad("high_freq_factor", "must not be below low_freq_factor");
   }
   s.beta_fast = rope.positive_or("beta_fast", 32);
   s.beta_slow = rope.positive_or("beta_slow", 1);

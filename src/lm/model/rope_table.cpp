@@ -9,12 +9,13 @@ namespace {
 
 using std::numbers::pi;
 
-// Llama 3.1: long wavelengths are stretched by the factor, short ones kept, those between interpolated.
+// Llama 3.1: long wavelengths are stretched by the factor, short ones kept, those between interpolated. There
+// is no between where the limits are the same (Llama 4 Scout).
 double llama3_frequency(double frequency, const RopeScaling& s) {
   const double original = static_cast<double>(s.original_max_positions);
   const double wavelength = 2 * pi / frequency;
   if (wavelength < original / s.high_freq_factor) return frequency;
-  if (wavelength > original / s.low_freq_factor) return frequency / s.factor;
+  if (wavelength >= original / s.low_freq_factor) return frequency / s.factor;
   const double smooth =
       (original / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
   return (1 - smooth) * frequency / s.factor + smooth * frequency;

@@ -160,6 +160,28 @@ TEST(RopeTable, StretchesLongWavelengthsOnly) {
   EXPECT_NEAR(sin_b[31] * 8.0F, sin_a[31], 1e-7);  // the slowest is divided by the factor (sin x = x there)
 }
 
+TEST(RopeTable, EqualLimitsLeaveNothingBetween) {
+  json root = small_llama();
+  root["rope_theta"] = 500000.0;
+  root["head_dim"] = 64;
+  const ModelConfig plain = read(root);
+  root["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 16.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 1.0},
+                          {"original_max_position_embeddings", 8192}};
+  const std::vector<float> a = make_rope_table(plain, 2), b = make_rope_table(read(root), 2);
+  int kept = 0;
+  for (int i = 64 + 32; i < 128; ++i) {  // sines of position 1
+    if (a[i] == b[i]) {
+      ++kept;
+    } else {
+      EXPECT_NEAR(b[i] * 16.0F, a[i], 1e-7);
+    }
+  }
+  EXPECT_EQ(kept, 18);  // 2 pi theta^(i / 32) < 8192
+}
+
 TEST(ModelConfig, RefusesSizesWhoseProductsWrap) {
   json root = small_llama();
   root["hidden_size"] = root["num_attention_heads"] = root["num_key_value_heads"] = root["head_dim"] = 1

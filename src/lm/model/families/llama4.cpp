@@ -35,7 +35,11 @@ void read_positions(const ConfigReader& r, const nlohmann::json& json, ModelConf
     }
   }
   c.attention.floor_scale = r.integer_or("floor_scale", 8192, 1, std::int64_t{1} << 40);
-  c.attention.attn_scale = r.flag_or("attn_temperature_tuning", true) ? r.positive_or("attn_scale", 0.1) : 0;
+  // Published as true, and as 4.
+  const nlohmann::json* const tuning = r.find("attn_temperature_tuning");
+  const bool tuned = tuning != nullptr && tuning->is_number() ? r.number_or("attn_temperature_tuning", 0) != 0
+                                                              : r.flag_or("attn_temperature_tuning", true);
+  c.attention.attn_scale = tuned ? r.positive_or("attn_scale", 0.1) : 0;
   c.attention.head_norm = r.flag_or("use_qk_norm", true);
 }
 

@@ -1,0 +1,200 @@
+// Every preset is the published model: the same config.json, as many parameters; and every example is a run
+// whose memory and work can be found without doing it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "config/experiment.h"
+#include "engine/rank.h"
+#include "lm/model/family.h"
+#include "lm/model/model_size.h"
+#include "lm/train/trainer.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kSource = PRIMUS_SOURCE_DIR;
+const fs::path kPresets = kSource / "presets";
+
+config::LoadOptions load_options() {
+  config::LoadOptions options;
+  options.environment = [](const std::string&) { return std::nullopt; };
+  options.preset_dirs = {kPresets};
+  return options;
+}
+
+ModelConfig model_of_preset(const std::string& preset, const FamilyRegistry& families) {
+  const std::string text =
+      "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
+      "modules: {pre_trainer: {config: pre_trainer.yaml, model: " +
+      preset + ".yaml, overrides: {mock_data: true}}}\n";
+  const config::Experiment experiment = config::load_experiment_text(text, "exp.yaml", {}, load_options());
+  EXPECT_TRUE(experiment.ignored.empty());
+  EXPECT_TRUE(experiment.warnings.empty());
+  return model_config_of(experiment, std::nullopt, families);
+}
+
+struct Published {
+  const char* preset;
+  std::int64_t total;
+  std::int64_t active = 0;      // 0: all of them
+  std::int64_t prediction = 0;  // what only predicts tokens further on
+};
+
+// Computed by hand from the published sizes; they agree with what the publishers round them to. Of Llama 4
+// without vision, of gpt-oss unpacked from four bits. Some publishers leave the embedding out of what is
+// active: DeepSeek-V2-Lite 2.4, gpt-oss 3.6 and 5.1 billion.
+constexpr Published kPublished[] = {
+    {"llama2_7B", 6'738'415'616},
+    {"llama2_13B", 13'015'864'320},
+    {"llama2_70B", 68'976'648'192},
+    {"llama3_8B", 8'030'261'248},
+    {"llama3_70B", 70'553'706'496},
+    {"llama3.1_8B", 8'030'261'248},
+    {"llama3.1_70B", 70'553'706'496},
+    {"llama3.1_405B", 405'853'388'800},
+    {"llama3.2_1B", 1'235'814'400},
+    {"llama3.2_3B", 3'212'749'824},
+    {"llama3.3_70B", 70'553'706'496},
+    {"llama4_17B16E", 107'769'861'120, 17'172'894'720},
+    {"llama4_17B128E", 400'711'848'960, 17'184'691'200},
+    {"mixtral_8x7B_v0.1", 46'702'792'704, 12'879'925'248},
+    {"mixtral_8x22B_v0.1", 140'620'634'112, 39'152'031'744},
+    {"deepseek_v2_lite", 15'706'484'224, 2'661'150'208},
+    {"deepseek_v2", 235'741'434'880, 21'375'800'320},
+    {"deepseek_v3", 671'026'419'200, 37'552'297'472, 11'610'068'224},
+    {"deepseek_r1_distill_qwen_1.5B", 1'777'088'000},
+    {"kimi_k2", 1'026'408'232'448, 32'861'500'928},
+    {"gpt_oss_20B", 20'914'757'184, 4'187'440'704},
+    {"gpt_oss_120B", 116'829'156'672, 5'711'982'912},
+    {"qwen2.5_0.5B", 494'032'768},
+    {"qwen2.5_1.5B", 1'543'714'304},
+    {"qwen2.5_3B", 3'085'938'688},
+    {"qwen2.5_7B", 7'615'616'512},
+    {"qwen2.5_14B", 14'770'033'664},
+    {"qwen2.5_32B", 32'763'876'352},
+    {"qwen2.5_72B", 72'706'203'648},
+    {"qwen3_0.6B", 596'049'920},
+    {"qwen3_1.7B", 1'720'574'976},
+    {"qwen3_4B", 4'022'468'096},
+    {"qwen3_8B", 8'190'735'360},
+    {"qwen3_14B", 14'768'307'200},
+    {"qwen3_32B", 32'762'123'264},
+    {"qwen3_30B_A3B", 30'532'122'624, 3'353'032'704},
+    {"qwen3_235B_A22B", 235'093'634'560, 22'190'763'520},
+};
+
+// Presets of our own, or parts of a published model.
+constexpr Published kOwn[] = {
+    {"llama_25M", 26'450'304},
+    {"llama_124M", 123'587'328},
+    {"qwen3_235B_A22B_4layer", 11'195'683'840, 2'135'987'200},
+};
+
+void expect_size(const Published& expected, const FamilyRegistry& families) {
+  SCOPED_TRACE(expected.preset);
+  ModelConfig model = model_of_preset(expected.preset, families);
+  const std::int64_t all = model_size(model, families).parameters;
+  model.mtp.enabled = false;
+  const ModelSize size = model_size(model, families);
+  EXPECT_EQ(size.parameters, expected.total);
+  EXPECT_EQ(size.active, expected.active == 0 ? expected.total : expected.active);
+  EXPECT_EQ(all - size.parameters, expected.prediction);
+}
+
+TEST(Presets, HaveThePublishedParameters) {
+  const FamilyRegistry families = builtin_families();
+  for (const Published& published : kPublished) expect_size(published, families);
+  for (const Published& own : kOwn) expect_size(own, families);
+}
+
+// published_configs.json: what the models' config.json says about the architecture, by preset. Of Llama 4 the
+// text_config, under its own model_type; Kimi K2 calls DeepSeek-V3's architecture kimi_k2.
+TEST(Presets, AreThePublishedArchitectures) {
+  const FamilyRegistry families = builtin_families();
+  std::ifstream file(kSource / "tests/lm/train/published_configs.json");
+  const nlohmann::json configs = nlohmann::json::parse(file);
+  EXPECT_EQ(configs.size(), std::size(kPublished));
+  for (const auto& [preset, published] : configs.items()) {
+    SCOPED_TRACE(preset);
+    const auto written = [&](const ModelConfig& config) {
+      return nlohmann::json::parse(write_model_config(config, DType::kBF16, families));
+    };
+    ModelConfig theirs = read_model_config(published.dump(), preset, families);
+    const ModelConfig ours = model_of_preset(preset, families);
+    EXPECT_EQ(ours.mtp.layers, theirs.mtp.layers);
+    EXPECT_EQ(ours.moe.training.balance_loss,
+              published.value("router_aux_loss_coef", ours.moe.training.balance_loss));
+    theirs.mtp = ours.mtp;  // of training alone, whose settings are not read
+    theirs.moe.training = ours.moe.training;
+    EXPECT_EQ(written(ours).dump(1), written(theirs).dump(1));
+  }
+}
+
+TEST(Presets, EachIsInATableOrABaseOrAnotherName) {
+  const FamilyRegistry families = builtin_families();
+  for (const auto& entry : fs::directory_iterator(kPresets / "models")) {
+    const std::string name = entry.path().stem().string();
+    if (name.ends_with("_base") || name == "llama_tiny") continue;
+    const auto is_it = [&](const Published& p) { return name == p.preset; };
+    if (std::any_of(std::begin(kPublished), std::end(kPublished), is_it) ||
+        std::any_of(std::begin(kOwn), std::end(kOwn), is_it)) {
+      continue;
+    }
+    // Another name: a comment and the preset that it extends.
+    std::ifstream file(entry.path());
+    std::string comment, extends, more;
+    std::getline(file, comment);
+    std::getline(file, extends);
+    EXPECT_TRUE(comment.starts_with("# ") && extends.starts_with("extends: ") && !std::getline(file, more))
+        << name << " is in no table of this test";
+    EXPECT_NO_THROW(model_of_preset(name, families)) << name;
+  }
+}
+
+// What `train pretrain --dry-run` finds, but for the time.
+TEST(Examples, CanBeForecast) {
+  const FamilyRegistry families = builtin_families();
+  int count = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(kSource / "examples" / "native")) {
+    if (entry.path().extension() != ".yaml") continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    ++count;
+    try {
+      const config::Experiment experiment = config::load_experiment(entry.path(), {}, load_options());
+      const std::unique_ptr<const Tokenizer> tokenizer =
+          experiment.trainer.vocab_size ? nullptr : tokenizer_of(experiment);
+      const ModelConfig model = model_of(experiment, families, tokenizer.get());
+      const SessionSettings settings = session_settings_of(experiment, model);
+      engine::Rank rank(turbo::make_cpu_device(1));
+      const StepMeasurement step = measure_session(rank, settings, families);
+      // Weights, gradients and two moments in fp32, and weights in bf16; beside them tables of a few
+      // megabytes.
+      const double states = 18.0 * static_cast<double>(step.parameters);
+      EXPECT_GE(static_cast<double>(step.memory.persistent), states);
+      EXPECT_LE(static_cast<double>(step.memory.persistent), 1.01 * states + 64e6);
+      // Every product of the model is done, but for attention outside of windows, which training_flops
+      // counts; attention may compute what causality makes zero, and full recomputation repeats a forward
+      // pass.
+      const double flops =
+          training_flops(model, experiment.trainer.global_batch_size, experiment.trainer.seq_length);
+      EXPECT_GE(step.kernels.total_flops(), model.attention.window > 0 ? 0.95 * flops : flops);
+      EXPECT_LE(step.kernels.total_flops(), 1.7 * flops);
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.render();
+    }
+  }
+  EXPECT_GE(count, 36);
+}
+
+}  // namespace
+}  // namespace primus

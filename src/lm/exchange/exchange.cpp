@@ -16,6 +16,7 @@
 #include "lm/exchange/published_tensor.h"
 #include "lm/model/language_model.h"
 #include "lm/model/published_layout.h"
+#include "lm/model/weights.h"
 
 namespace primus {
 namespace {
@@ -58,7 +59,8 @@ class Copy {
         options_(options),
         env_(env),
         config_(load_model_config(from, families)),
-        folder_(SafetensorsFolder::open(from.path)) {
+        folder_(SafetensorsFolder::open(from.path)),
+        prefix_(language_prefix(folder_)) {
     if (from.iteration) checkpoint_.emplace(CheckpointReader::open(from.path, Validation::kFull));
     report_.notes = folder_.warnings();
     config_.mtp.enabled = config_.mtp.layers > 0 && has_further_layers(folder_, config_);
@@ -130,7 +132,7 @@ class Copy {
           for (const std::string& name : part.copies) {
             sources_.push_back(sources_.back());
             sources_.back().name = name;
-            used_.insert(name);
+            used_.insert(prefix_ + name);
           }
         }
       }
@@ -141,7 +143,7 @@ class Copy {
 
   const TensorSource& add(const Parameter& p, const CheckpointPart& part) {
     const std::vector<std::int64_t> shape = published_shape(p, part);
-    PublishedTensor tensor = find_published(folder_, part.name, shape, used_);
+    PublishedTensor tensor = find_published(folder_, prefix_ + part.name, shape, used_);
     const bool stored_as_it_is = !options_.dtype || tensor.dtype == *options_.dtype;
     if (options_.dtype == DType::kF32 && checkpoint_) {
       const auto master =
@@ -171,9 +173,16 @@ class Copy {
   }
 
   void refuse_the_rest(const engine::ParameterStore& store) {
+    std::int64_t other_parts = 0;
     for (std::size_t i = 0; i < folder_.size(); ++i) {
-      const std::string_view name = folder_[i].name;
-      if (used_.contains(name) || store.left_out(name)) continue;
+      const std::string_view full = folder_[i].name;
+      if (used_.contains(full)) continue;
+      if (!full.starts_with(prefix_)) {
+        ++other_parts;
+        continue;
+      }
+      const std::string_view name = full.substr(prefix_.size());
+      if (store.left_out(name)) continue;
       if (name.ends_with("rotary_emb.inv_freq")) {
         report_.notes.push_back(fmt::format("'{}' follows from config.json: left out", name));
       } else if (name == "lm_head.weight" && config_.tied_embeddings) {
@@ -184,6 +193,9 @@ class Copy {
             .at(folder_.folder().string());
       }
     }
+    if (other_parts > 0)
+      report_.notes.push_back(
+          fmt::format("{} tensor(s) are not the language model's: left out", other_parts));
   }
 
   const ModelFolder& from_;
@@ -191,6 +203,7 @@ class Copy {
   Env& env_;
   ModelConfig config_;
   SafetensorsFolder folder_;
+  std::string prefix_;  // of the language model's tensors, where there are others
   std::optional<CheckpointReader> checkpoint_;
   std::set<std::string, std::less<>> used_;
   std::vector<TensorSource> sources_;

@@ -139,12 +139,16 @@ std::string_view name_of(RopeScaling::Kind kind) {
   return "";
 }
 
-ModelConfig read_model_config(std::string_view text, const std::string& where,
+ModelConfig read_model_config(std::string_view contents, const std::string& where,
                               const FamilyRegistry& families) {
-  json root = json::parse(text, nullptr, false);
+  json root = json::parse(contents, nullptr, false);
   if (!root.is_object()) {
     throw invalid("this is not a JSON object", "a model folder's config.json describes its architecture")
         .at(where);
+  }
+  // Models that see images, too, describe their language model in a part of its own.
+  if (const auto text = root.find("text_config"); text != root.end() && text->is_object()) {
+    root = json(*text);
   }
   const ConfigReader r(root, where);
   ModelConfig c;

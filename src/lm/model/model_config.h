@@ -60,8 +60,9 @@ struct ModelConfig {
   }
 };
 
-// Reads config.json text. `where` is used in errors. Unknown model_type, an option that Primus does not have
-// set to anything but its neutral value, and sizes that contradict each other are refused, each by name.
+// Reads config.json; of a model with a text_config that part. `where` is used in errors. Unknown model_type,
+// an option that Primus does not have set to anything but its neutral value, and sizes that contradict each
+// other are refused, each by name.
 ModelConfig read_model_config(std::string_view json, const std::string& where,
                               const FamilyRegistry& families);
 // The config.json that transformers (4.x and 5.x) reads back to the same model.

@@ -42,6 +42,16 @@ void append_memory(std::string& line, const DeviceMemory& memory) {
 
 }  // namespace
 
+RoutingSummary summarise(const std::vector<ExpertLoads>& routing) {
+  RoutingSummary summary{.worst = routing.front()};
+  for (const ExpertLoads& layer : routing) {
+    summary.imbalance += layer.imbalance / static_cast<double>(routing.size());
+    summary.dropped += layer.dropped / static_cast<double>(routing.size());
+    if (layer.imbalance > summary.worst.imbalance) summary.worst = layer;
+  }
+  return summary;
+}
+
 std::string format_iteration(const IterationRecord& record) {
   std::string line = fmt::format(" iteration {:8}/{:8} | consumed samples: {:12}", record.iteration,
                                  record.train_iters, record.consumed_samples);
@@ -54,6 +64,12 @@ std::string format_iteration(const IterationRecord& record) {
   fmt::format_to(out, " | loss scale: {:.1f}", record.loss_scale);
   if (record.grad_norm) fmt::format_to(out, " | grad norm: {:.3f}", drop_nan_sign(*record.grad_norm));
   if (record.num_zeros) fmt::format_to(out, " | num zeros: {}", *record.num_zeros);
+  if (!record.routing.empty()) {
+    const RoutingSummary routing = summarise(record.routing);
+    fmt::format_to(out, " | expert imbalance: {:.2f} (layer {}: {:.2f})", routing.imbalance,
+                   routing.worst.layer, routing.worst.imbalance);
+    if (routing.dropped > 0) fmt::format_to(out, " | dropped: {:.2f}%", routing.dropped * 100.0);
+  }
   fmt::format_to(out, " | number of skipped iterations: {:3} | number of nan iterations: {:3}",
                  record.skipped_iterations, record.nan_iterations);
   if (record.memory) append_memory(line, *record.memory);

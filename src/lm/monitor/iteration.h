@@ -18,6 +18,14 @@ struct DeviceMemory {
   double used = 0.0, total = 0.0;
 };
 
+// How the tokens of an iteration spread over the experts of one layer.
+struct ExpertLoads {
+  std::int64_t layer = 0;
+  double imbalance = 1.0;                   // the largest load over the mean
+  double dropped = 0.0;                     // share of choices beyond the experts' capacity, 0..1
+  std::optional<double> balance_loss = {};  // without its coefficient; where it is trained
+};
+
 struct IterationRecord {
   std::int64_t iteration = 0;  // counted from 1
   std::int64_t train_iters = 0;
@@ -31,9 +39,18 @@ struct IterationRecord {
   std::int64_t skipped_iterations = 0;                            // since the run began
   std::int64_t nan_iterations = 0;                                // since the run began
   std::vector<std::pair<std::string, double>> other_losses = {};  // e.g. {"load_balancing_loss", 1.02}
+  std::vector<ExpertLoads> routing = {};                          // of the layers with experts
   std::optional<DeviceMemory> memory = {};
   Throughput throughput = {};
 };
+
+// The mean imbalance over layers, the layer whose imbalance is largest, and the mean share of dropped
+// choices. `routing` is not empty.
+struct RoutingSummary {
+  double imbalance = 0.0, dropped = 0.0;
+  ExpertLoads worst = {};
+};
+RoutingSummary summarise(const std::vector<ExpertLoads>& routing);
 
 struct EvaluationRecord {
   std::int64_t iteration = 0;

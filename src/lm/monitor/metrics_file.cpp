@@ -90,6 +90,17 @@ void add_speed(Json& json, const Speed& speed, const std::string& suffix) {
   json["data_wait_share" + suffix] = number(speed.data_wait_share);
 }
 
+// By quantity, each a list over layers: lists compress, plot and compare better than objects.
+void add_routing(Json& json, const std::vector<ExpertLoads>& routing) {
+  Json& lists = json["routing"];
+  for (const ExpertLoads& layer : routing) {
+    lists["layer"].push_back(layer.layer);
+    lists["imbalance"].push_back(number(layer.imbalance));
+    lists["dropped"].push_back(number(layer.dropped));
+    if (layer.balance_loss) lists["balance_loss"].push_back(number(*layer.balance_loss));
+  }
+}
+
 }  // namespace
 
 std::string to_json(const IterationRecord& record) {
@@ -99,6 +110,7 @@ std::string to_json(const IterationRecord& record) {
   json["global_batch_size"] = record.global_batch_size;
   json["lm_loss"] = number(record.lm_loss);
   for (const auto& [name, value] : record.other_losses) json[name] = number(value);
+  if (!record.routing.empty()) add_routing(json, record.routing);
   json["learning_rate"] = number(record.learning_rate);
   json["loss_scale"] = number(record.loss_scale);
   if (record.grad_norm) json["grad_norm"] = number(*record.grad_norm);

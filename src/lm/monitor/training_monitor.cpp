@@ -28,6 +28,12 @@ std::vector<Scalar> scalars_of(const IterationRecord& record) {
   if (record.grad_norm) scalars.push_back({"grad-norm", *record.grad_norm});
   if (record.num_zeros) scalars.push_back({"num-zeros", static_cast<double>(*record.num_zeros)});
   for (const auto& [name, value] : record.other_losses) scalars.push_back({name, value});
+  if (!record.routing.empty()) {
+    const RoutingSummary routing = summarise(record.routing);
+    scalars.push_back({"moe/imbalance", routing.imbalance});
+    scalars.push_back({"moe/imbalance-worst-layer", routing.worst.imbalance});
+    scalars.push_back({"moe/dropped", routing.dropped});
+  }
   if (record.memory) scalars.push_back({"mem-allocated-bytes", record.memory->used});
   return scalars;
 }

@@ -113,6 +113,25 @@ HostBatch host_batch(const data::Batch& batch) {
   return {batch.tokens, batch.labels, batch.loss_mask, batch.document_starts, batch.position_ids};
 }
 
+// Loads of the experts, and the means over layers of the losses that shape the routers, under Megatron's
+// names and without their coefficients.
+void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord& record) {
+  double balance = 0, z = 0;
+  for (const LayerRouting& layer : result.routing) {
+    record.routing.push_back({.layer = layer.layer, .imbalance = layer.imbalance, .dropped = layer.dropped});
+    if (moe.training.balance_loss != 0) record.routing.back().balance_loss = layer.balance_loss;
+    balance += layer.balance_loss;
+    z += layer.z_loss;
+  }
+  if (result.routing.empty()) return;
+  const auto layers = static_cast<double>(result.routing.size());
+  if (moe.training.balance_loss != 0) {
+    record.other_losses.emplace_back(
+        moe.training.balance_sequences ? "seq_load_balancing_loss" : "load_balancing_loss", balance / layers);
+  }
+  if (moe.training.z_loss != 0) record.other_losses.emplace_back("z_loss", z / layers);
+}
+
 }  // namespace
 
 std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e) {
@@ -173,7 +192,8 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .microbatches = c.num_microbatches(),
                    .packed_documents = c.reset_attention_mask,
                    .recompute = recompute_policy_of(e, model.layers + model.mtp.modules()),
-                   .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline},
+                   .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline,
+                   .seed = static_cast<std::uint64_t>(c.seed)},
           .adam = AdamSettings::from(c),
           .evaluation = c.eval_iters > 0};
 }
@@ -472,7 +492,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   step_began = now();
   wait_before = loader->wait_seconds();
   TrainingStep& step = session->step();
-  step.begin();
+  step.begin(iteration + 1);
   for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
     // A step of many microbatches may take minutes, and only its end changes the model.
     if (stop && i > 0) return false;
@@ -509,6 +529,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
                          .grad_norm = result.gradient_norm,
                          .nan_iterations = nan_iterations};
   if (result.mtp_loss) record.other_losses.emplace_back("mtp_loss", *result.mtp_loss);
+  add_routing(result, model.moe, record);
   record.memory = memory_in_use(memory);
   record.throughput = meter->update(iteration,
                                     {.seconds = ended - step_began,

@@ -132,6 +132,23 @@ std::vector<TensorSource> sources_of(const SafetensorsFolder& weights, Replace&&
   return sources;
 }
 
+// A published Llama 4 sees images, too: what is written is its language model alone.
+TEST(Exchange, TakesTheLanguageModelOfAModelThatSees) {
+  const TemporaryFolder folder;
+  const SafetensorsFolder weights = SafetensorsFolder::open(golden("llama4"));
+  std::vector<TensorSource> sources = sources_of(weights, [](const auto&, const auto&) { return false; });
+  for (TensorSource& source : sources) source.name = "language_model." + source.name;
+  const float pixel = 1;
+  sources.push_back(
+      {.name = "vision_model.patch", .dtype = DType::kF32, .shape = {1}, .data = &pixel, .fill = {}});
+  const Path in = with_weights(folder, "llama4", sources), out = folder.path() / "out";
+  const auto text = nlohmann::json::parse(read_file(in / "config.json"));
+  std::ofstream(in / "config.json") << nlohmann::json{{"model_type", "llama4"}, {"text_config", text}};
+  const ExchangeReport report = exchange(in, out);
+  EXPECT_EQ(report.notes, (std::vector<std::string>{"1 tensor(s) are not the language model's: left out"}));
+  expect_same_tensors(out, golden("llama4"));
+}
+
 // DeepSeek-V3's publication, made here of numbers that e4m3 holds exactly: sign, 4 bits, 3 bits, bias 7.
 TEST(Exchange, ReadsFloat8WithItsScales) {
   const TemporaryFolder folder;

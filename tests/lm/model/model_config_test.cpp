@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "engine/parameters.h"
 #include "lm/model/family.h"
 #include "lm/model/language_model.h"
@@ -104,6 +105,71 @@ TEST(ModelConfig, RefusesByName) {
   root.erase("hidden_size");
   EXPECT_NE(refusal(root).find("hidden_size"), std::string::npos);
   EXPECT_THROW(read_model_config("[1, 2", "config.json", builtin_families()), Error);
+}
+
+json golden(const std::string& family) {
+  return json::parse(read_file(Path(PRIMUS_SOURCE_DIR) / "tests/golden/models" / family / "config.json"));
+}
+
+// As published models of OpenAI are described.
+TEST(ModelConfig, ReadsGptOssAsPublished) {
+  const json root{{"model_type", "gpt_oss"},
+                  {"attention_bias", true},
+                  {"attention_dropout", 0.0},
+                  {"experts_per_token", 4},
+                  {"head_dim", 64},
+                  {"hidden_act", "silu"},
+                  {"hidden_size", 2880},
+                  {"initial_context_length", 4096},
+                  {"intermediate_size", 2880},
+                  {"max_position_embeddings", 131072},
+                  {"num_attention_heads", 64},
+                  {"num_experts_per_tok", 4},
+                  {"num_hidden_layers", 24},
+                  {"num_key_value_heads", 8},
+                  {"num_local_experts", 32},
+                  {"rms_norm_eps", 1e-05},
+                  {"rope_scaling",
+                   {{"beta_fast", 32.0},
+                    {"beta_slow", 1.0},
+                    {"factor", 32.0},
+                    {"original_max_position_embeddings", 4096},
+                    {"rope_type", "yarn"},
+                    {"truncate", false}}},
+                  {"rope_theta", 150000},
+                  {"router_aux_loss_coef", 0.9},
+                  {"sliding_window", 128},
+                  {"swiglu_limit", 7.0},
+                  {"tie_word_embeddings", false},
+                  {"vocab_size", 201088}};
+  const ModelConfig c = read(root);
+  EXPECT_EQ(c.attention.local_layers.size(), 12U);
+  EXPECT_TRUE(c.attention.local(0));
+  EXPECT_FALSE(c.rope_scaling.truncate);
+  engine::ParameterStore store;
+  const LanguageModel model(c, builtin_families(), store);
+  EXPECT_EQ(store.elements(), 20914757184);  // gpt-oss 20B: 20.91B in its model card
+}
+
+// A published Llama 4 sees images, too; its language model is described in text_config.
+TEST(ModelConfig, ReadsTheTextPartOfLlama4) {
+  json text = golden("llama4");
+  const std::string expected = write_model_config(read(text), DType::kF32, builtin_families());
+  text["attn_temperature_tuning"] = 4;  // Scout says so for true
+  text["no_rope_layers"] = json::array({1, 0});
+  const json root{{"model_type", "llama4"}, {"vision_config", {{"hidden_size", 8}}}, {"text_config", text}};
+  EXPECT_EQ(write_model_config(read(root), DType::kF32, builtin_families()), expected);
+  json scout = text;
+  scout["num_hidden_layers"] = 48;
+  scout["interleave_moe_layer_step"] = 1;
+  scout["no_rope_layers"] = json::array();
+  for (const char* key : {"moe_layers", "layer_types"}) scout.erase(key);
+  const ModelConfig c = read(scout);
+  EXPECT_TRUE(c.moe.dense_layers.empty());
+  EXPECT_EQ(c.attention.no_rope_layers.size(), 12U);
+  EXPECT_FALSE(c.attention.rope(3));
+  EXPECT_TRUE(c.attention.local(0));
+  EXPECT_FALSE(c.attention.local(3));
 }
 
 // Published parameter counts, from the architecture alone.

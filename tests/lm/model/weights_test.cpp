@@ -201,6 +201,91 @@ TEST_F(MtpWeights, OfATrainingCheckpoint) {
   EXPECT_THROW(load_checkpoint(checkpoint, none.store, none.rank, false), Error);
 }
 
+// A published Llama 4: the language model's tensors under a prefix, beside those that see.
+class Llama4Folder : public testing::Test {
+ protected:
+  void SetUp() override {
+    remove_tree(folder_);
+    make_folders(folder_);
+  }
+  void TearDown() override { remove_tree(folder_); }
+
+  // The golden's tensors under changed names, and one of another part; what loading them says.
+  std::string load(const std::function<std::string(std::string)>& rename) {
+    const Path golden = Path(PRIMUS_SOURCE_DIR) / "tests/golden/models/llama4";
+    const SafetensorsFolder weights = SafetensorsFolder::open(golden);
+    std::vector<TensorSource> sources;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const TensorView t = weights[i];
+      sources.push_back({.name = rename(std::string(t.name)),
+                         .dtype = t.dtype,
+                         .shape = {t.shape.begin(), t.shape.end()},
+                         .data = t.data.data(),
+                         .fill = {}});
+    }
+    const float pixel = 1;
+    sources.push_back(
+        {.name = "vision_model.patch", .dtype = DType::kF32, .shape = {1}, .data = &pixel, .fill = {}});
+    save_safetensors(folder_, sources);
+    const ModelConfig config =
+        read_model_config(read_file(golden / "config.json"), "config.json", builtin_families());
+    engine::Rank rank(turbo::make_cpu_device(1));
+    const auto build = [&](engine::ParameterStore& store) {
+      const LanguageModel model(config, builtin_families(), store);
+      store.allocate({.compute = DType::kF32, .gradients = false, .optimizer_states = false},
+                     rank.persistent());
+    };
+    {
+      engine::ParameterStore measuring;
+      build(measuring);
+    }
+    rank.reserve(rank.high_water());
+    engine::ParameterStore store;
+    build(store);
+    try {
+      load_weights(SafetensorsFolder::open(folder_), store, rank);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    DeviceReader reader(rank);
+    for (const TensorSource& source : model_sources(store, reader)) {
+      const TensorView original = weights.at(source.name, source.shape);
+      std::vector<std::byte> loaded(original.data.size());
+      source.fill(0, loaded);
+      EXPECT_TRUE(std::ranges::equal(loaded, original.data)) << source.name;
+    }
+    return "loaded";
+  }
+
+  Path folder_ = Path(testing::TempDir()) / ("llama4_weights." + std::to_string(getpid()));
+};
+
+TEST_F(Llama4Folder, TheLanguageModelIsTakenFromAModelThatSees) {
+  EXPECT_EQ(load([](const std::string& name) { return "language_model." + name; }), "loaded");
+}
+
+TEST_F(Llama4Folder, StrangersAreRefusedWhereThereIsNoPrefix) {
+  EXPECT_NE(load([](const std::string& name) { return name; }).find("vision_model.patch"), std::string::npos);
+}
+
+TEST_F(Llama4Folder, QuantisedExpertsAreRefused) {
+  const auto rename = [](const std::string& name) {
+    const std::size_t matrix = name.find("gate_up_proj"), other = name.find("experts.down_proj");
+    if (matrix != std::string::npos) return "language_model." + name + "_blocks";
+    if (other != std::string::npos)
+      return "language_model." + name.substr(0, other) + "experts.gate_up_proj_scales";
+    return "language_model." + name;
+  };
+  EXPECT_NE(load(rename).find("mxfp4"), std::string::npos);
+}
+
+TEST_F(Llama4Folder, MissingExpertsAreNamed) {
+  const auto rename = [](const std::string& name) {
+    return name.ends_with("experts.down_proj") ? "language_model.lost" : "language_model." + name;
+  };
+  EXPECT_NE(load(rename).find("experts.down_proj"), std::string::npos);
+}
+
 TEST(PublishedLayout, PermutesAxesWithinSlabs) {
   // [2 slabs, 2, 3] in memory, published as [2, 3, 2].
   const engine::PublishedLayout layout{.dims = {2, 2, 3}, .axes = {0, 2, 1}, .shape = {2, 3, 2}};

@@ -52,6 +52,15 @@ TEST(FormatIteration, IsPrimusLineAndMore) {
             "MFU: 41.3% | ETA: 3m 12s | data wait: 0.4%");
 }
 
+TEST(FormatIteration, NamesTheWorstBalancedLayer) {
+  IterationRecord record = record_for_test();
+  record.routing = {{.layer = 1, .imbalance = 1.5}, {.layer = 2, .imbalance = 2.5}, {.layer = 3}};
+  EXPECT_THAT(format_iteration(record), HasSubstr(" | expert imbalance: 1.67 (layer 2: 2.50) | number of"));
+  record.routing[0].dropped = 0.03;
+  EXPECT_THAT(format_iteration(record),
+              HasSubstr(" | expert imbalance: 1.67 (layer 2: 2.50) | dropped: 1.00% |"));
+}
+
 TEST(FormatIteration, WarmUpHasTheFormWithoutAverages) {
   IterationRecord record = record_for_test();
   record.throughput.average.reset();

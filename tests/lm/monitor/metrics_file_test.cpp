@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const Path kFile = "/run/metrics.jsonl";
 
@@ -43,6 +44,17 @@ std::vector<std::int64_t> iterations(Env& env, const Path& path = kFile) {
     begin = end + 1;
   }
   return result;
+}
+
+TEST(ToJson, RoutingIsListsOverLayers) {
+  IterationRecord r = record(7);
+  EXPECT_THAT(to_json(r), Not(HasSubstr("routing")));
+  r.routing = {{.layer = 1, .imbalance = 1.5, .dropped = 0.25, .balance_loss = 1.125},
+               {.layer = 3, .balance_loss = 1}};
+  EXPECT_THAT(to_json(r), HasSubstr(R"("routing":{"layer":[1,3],"imbalance":[1.5,1.0],"dropped":[0.25,0.0],)"
+                                    R"("balance_loss":[1.125,1.0]})"));
+  r.routing = {{.layer = 0}};
+  EXPECT_THAT(to_json(r), HasSubstr(R"("routing":{"layer":[0],"imbalance":[1.0],"dropped":[0.0]})"));
 }
 
 TEST(ToJson, HoldsEveryBitOfTheNumbers) {

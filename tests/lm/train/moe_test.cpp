@@ -52,26 +52,68 @@ struct TrainingRun {
     rank.compute().synchronize();
   }
 
+  // Large weights make decided routers, and unevenly loaded experts.
+  void scale_routers(float factor) {
+    for (engine::Parameter& p : session->store().parameters()) {
+      if (!p.name.ends_with("router")) continue;
+      std::vector<float> values = read(p.master);
+      for (float& v : values) v *= factor;
+      write(p.master, values);
+    }
+  }
+
   ModelConfig config;
   engine::Rank rank;
   std::unique_ptr<TrainingSession> session;
 };
 
-class Losses : public testing::TestWithParam<bool> {};
+// Everything that shapes a gradient on its way through the router.
+struct RouterCase {
+  const char* name;
+  void (*set)(MoeConfig& moe);
+};
+constexpr RouterCase kRouterCases[] = {
+    {"BalanceOverTheMicrobatch", [](MoeConfig& m) { m.training.balance_loss = 0.7; }},
+    {"BalanceOverSequences",
+     [](MoeConfig& m) {
+       m.training.balance_loss = 0.7;
+       m.training.balance_sequences = true;
+     }},
+    {"Z", [](MoeConfig& m) { m.training.z_loss = 0.3; }},
+    {"Jitter", [](MoeConfig& m) { m.training.jitter = 0.2; }},
+    {"DropsTheLightest", [](MoeConfig& m) { m.training.capacity_factor = 0.8; }},
+    {"DropsTheLast",
+     [](MoeConfig& m) {
+       m.training.capacity_factor = 0.8;
+       m.training.drop_lightest = false;
+     }},
+    {"SigmoidWithBias",
+     [](MoeConfig& m) {
+       m.router.scoring = turbo::RouterRule::Scoring::kSigmoid;
+       m.choice_bias = true;
+       m.training.balance_loss = 0.7;
+     }},
+    {"ForcedEven", [](MoeConfig& m) { m.training.forced = turbo::RouterRule::Forced::kEven; }},
+    {"ForcedUniform", [](MoeConfig& m) { m.training.forced = turbo::RouterRule::Forced::kUniform; }},
+    {"AllTogether", [](MoeConfig& m) {
+       m.training = {.balance_loss = 0.7,
+                     .balance_sequences = true,
+                     .z_loss = 0.3,
+                     .capacity_factor = 0.8,
+                     .jitter = 0.2};
+     }}};
+
+class RouterTraining : public testing::TestWithParam<RouterCase> {};
 
 // Along its own direction the objective rises by the gradient's length. All weights move, so this covers
 // router, experts, permutation and the way of the losses into each of them.
-TEST_P(Losses, EnterTheGradientAsTheyAreReported) {
+TEST_P(RouterTraining, GradientsAreFiniteDifferencesOfWhatIsReported) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
-  settings.model.moe.training = {.balance_loss = 0.7, .balance_sequences = GetParam(), .z_loss = 0.3};
+  settings.model.moe.training = {};
+  GetParam().set(settings.model.moe);
   TrainingRun run(settings);
-  // Routers of large weights: no token is so undecided that the small step below changes its choice.
-  for (engine::Parameter& p : run.session->store().parameters()) {
-    if (!p.name.ends_with("router")) continue;
-    std::vector<float> values = run.read(p.master);
-    for (float& v : values) v *= 12;
-    run.write(p.master, values);
-  }
+  // No token is so undecided that the small step below changes its choice.
+  run.scale_routers(12);
   run.objective();
   std::vector<std::vector<float>> gradients, weights;
   double squares = 0;
@@ -94,11 +136,61 @@ TEST_P(Losses, EnterTheGradientAsTheyAreReported) {
   };
   const double slope = (moved(distance) - moved(-distance)) / (2 * distance);
   // fp32 sums of some thousand terms: 1e-6 of an objective of 10, over 4e-3, of a slope of about 3.
-  EXPECT_NEAR(slope / norm, 1, 2e-3);
+  EXPECT_NEAR(slope / norm, 1, 2e-3) << GetParam().name;
 }
-INSTANTIATE_TEST_SUITE_P(Balance, Losses, testing::Bool(), [](const auto& sequences) {
-  return sequences.param ? "OverSequences" : "OverTheMicrobatch";
-});
+INSTANTIATE_TEST_SUITE_P(Cases, RouterTraining, testing::ValuesIn(kRouterCases),
+                         [](const auto& c) { return std::string(c.param.name); });
+
+TEST(MixtureOfExperts, BalanceLossBalances) {
+  // The reported loss of the first layer (1: even), after training decided routers on tokens of little worth.
+  const auto loss_after = [](int steps, double coefficient, bool sequences) {
+    SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+    settings.model.moe.training = {.balance_loss = coefficient, .balance_sequences = sequences};
+    TrainingRun run(settings);
+    run.scale_routers(12);
+    double loss = 0;
+    for (std::int64_t s = 1; s <= steps; ++s) {
+      loss = run.forward_backward(s).routing[0].balance_loss;
+      run.session->step().update(s, 2e-3, 0);
+    }
+    return loss;
+  };
+  for (const bool sequences : {false, true}) {
+    const double first = loss_after(1, 1e-6, sequences), without = loss_after(30, 1e-6, sequences);
+    const double with = loss_after(30, 1, sequences);
+    EXPECT_LT(with - 1, 0.5 * (first - 1)) << first << " " << without << " " << with;
+    EXPECT_LT(with - 1, 0.5 * (without - 1)) << first << " " << without << " " << with;
+  }
+}
+
+TEST(MixtureOfExperts, ZLossKeepsLogitsSmall) {
+  const auto z_after = [](double coefficient) {
+    SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+    settings.model.moe.training = {.z_loss = coefficient};
+    TrainingRun run(settings);
+    double z = 0;
+    for (std::int64_t s = 1; s <= 20; ++s) {
+      z = run.forward_backward(s).routing[1].z_loss;
+      run.session->step().update(s, 1e-2, 0);
+    }
+    return z;
+  };
+  EXPECT_LT(z_after(1), 0.5 * z_after(0));
+}
+
+TEST(MixtureOfExperts, WhichChoicesAreDroppedIsByWeightOrByPosition) {
+  const auto run_with = [](bool lightest) {
+    SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+    settings.model.moe.training = {.capacity_factor = 0.8, .drop_lightest = lightest};
+    return TrainingRun(settings).forward_backward();
+  };
+  const StepResult lightest = run_with(true), last = run_with(false);
+  // The first layer has the same input and the same choices, so the same number of them is too many.
+  EXPECT_EQ(lightest.routing[0].load, last.routing[0].load);
+  EXPECT_EQ(lightest.routing[0].dropped, last.routing[0].dropped);
+  EXPECT_GT(last.routing[0].dropped, 0);
+  EXPECT_NE(lightest.loss, last.loss);
+}
 
 TEST(MixtureOfExperts, ReportsLoadsOnceHoweverOftenItRecomputes) {
   for (const std::int64_t full_layers : {0, 4}) {

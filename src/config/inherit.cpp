@@ -228,6 +228,20 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
       if (fs::is_regular_file(candidate, error)) return candidate.lexically_normal();
     }
   }
+  // TorchTitan's configurations write sizes with a small b: qwen3_4b. Two files that differ in case alone
+  // could not live in one folder everywhere.
+  const auto lower = [](std::string text) {
+    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+    return text;
+  };
+  for (const fs::path& dir : dirs) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(dir.empty() ? "." : dir, error)) {
+      const std::string file = lower(entry.path().filename().string()), wanted = lower(name.text);
+      const bool same = file == wanted || file == wanted + ".yaml" || file == wanted + ".toml";
+      if (same && entry.is_regular_file(error)) return entry.path().lexically_normal();
+    }
+  }
   std::string hint = suggest_file(name.text, dirs);
   if (hint.empty()) {
     std::vector<std::string> searched;

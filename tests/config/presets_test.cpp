@@ -40,7 +40,12 @@ TEST(Presets, EachLoadsWithoutAWord) {
       ADD_FAILURE() << error.render();
     }
   }
-  EXPECT_GE(count, 57);
+  EXPECT_GE(count, 49);
+}
+
+TEST(Presets, UpperAndLowerCaseDoNotMatter) {
+  EXPECT_EQ(load_model("qwen3_4b").trainer.hidden_size, load_model("qwen3_4B.yaml").trainer.hidden_size);
+  EXPECT_EQ(load_model("GPT_OSS_20b.yaml").trainer.model_type, "gpt_oss");
 }
 
 TEST(Presets, TinyIsForLaptops) {

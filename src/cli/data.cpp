@@ -26,6 +26,8 @@ class DataTokenize final : public Command {
     args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
     args.option("--tokenizer-model,-t", "FILE", &model_,
                 "tokenizer file, or the model folder that holds one");
+    args.option("--vocab-file", "FILE", &vocab_file_, "instead of a model: vocab.json of a GPT2BPETokenizer");
+    args.option("--merge-file", "FILE", &merge_file_, "and its merges.txt");
     args.option("--json-keys", "KEY", &keys_,
                 "of JSON lines: where the texts are (default: text); one or more")
         .several = true;
@@ -41,7 +43,7 @@ class DataTokenize final : public Command {
   }
 
   int run(Console& console) override {
-    if (type_.empty() && model_.empty()) {
+    if (type_.empty() && model_.empty() && vocab_file_.empty() && merge_file_.empty()) {
       throw invalid("there is no tokenizer",
                     "--tokenizer-model names its file, --tokenizer-type ByteTokenizer needs none");
     }
@@ -51,7 +53,7 @@ class DataTokenize final : public Command {
     options_.add_special = !no_special_;
     options_.stop = &catch_stop_signals();
     if (!keys_.empty()) options_.json_keys = keys_;
-    const auto tokenizer = load_tokenizer(type_, model_);
+    const auto tokenizer = load_tokenizer({type_, model_, vocab_file_, merge_file_});
     for (const std::string& note : tokenizer->notes()) console.note("note: " + note);
     std::optional<ProgressLine> line;  // made when the size of the inputs is known
     const data::TokenizeResult r =
@@ -99,7 +101,7 @@ class DataTokenize final : public Command {
   }
 
   data::TokenizeOptions options_;
-  std::string prefix_, type_, model_;
+  std::string prefix_, type_, model_, vocab_file_, merge_file_;
   std::vector<std::string> keys_;
   std::int64_t workers_ = 0, partitions_ = 1;
   bool no_special_ = false, keep_sequential_ = false, json_ = false;
@@ -116,12 +118,16 @@ class DataTrainTokenizer final : public Command {
     args.option("--json-key", "KEY", &options_.json_key, "of JSON lines: where the text is");
     args.flag("--gpt2", options_.bpe.gpt2_style, "cut words as GPT-2 does; otherwise as Llama 3");
     args.flag("--skip-bad", options_.skip_bad, "leave out broken lines");
+    args.flag("--json", json_, "print the result as JSON");
   }
 
   int run(Console& console) override {
     options_.bpe.vocab_size = checked_cast<std::int32_t>(vocab_size_, "--vocab-size");
-    ProgressLine progress(console.err, {.label = "learning"});
-    const std::string json = data::train_tokenizer(options_, [&](const data::TrainTokenizerProgress& p) {
+    const double begin = steady_seconds();
+    std::uint64_t bytes = 0;
+    ProgressLine progress(json_ ? Terminal{} : console.err, {.label = "learning"});
+    const std::string content = data::train_tokenizer(options_, [&](const data::TrainTokenizerProgress& p) {
+      bytes = p.bytes_total;
       progress.update(p.bytes_done, steady_seconds(),
                       p.merges_done > 0
                           ? fmt::format("{} of {} merges", p.merges_done, p.merges_wanted)
@@ -130,9 +136,17 @@ class DataTrainTokenizer final : public Command {
     progress.finish(steady_seconds());
     make_folders(output_);
     const Path file = Path(output_) / "tokenizer.json";
-    write_file_atomic(file, json);
+    write_file_atomic(file, content);
     const auto tokenizer = load_tokenizer("", file.string());
-    console.print(fmt::format("{}: {} tokens\n", file.string(), tokenizer->vocab_size()));
+    if (json_) {
+      const nlohmann::json result{{"file", file.string()},
+                                  {"vocab_size", tokenizer->vocab_size()},
+                                  {"bytes", bytes},
+                                  {"seconds", steady_seconds() - begin}};
+      console.print(result.dump(2) + "\n");
+    } else {
+      console.print(fmt::format("{}: {} tokens\n", file.string(), tokenizer->vocab_size()));
+    }
     return 0;
   }
 
@@ -140,6 +154,7 @@ class DataTrainTokenizer final : public Command {
   data::TrainTokenizerOptions options_;
   std::string output_;
   std::int64_t vocab_size_ = 8192;
+  bool json_ = false;
 };
 
 }  // namespace

@@ -250,7 +250,12 @@ class Validator {
       refuse({"train_data_path"}, "there is no training data",
              "set data_path, train_data_path, or mock_data: true");
     }
-    if (!config_.vocab_size && !config_.tokenizer_type && !config_.tokenizer_model) {
+    if (config_.vocab_file.has_value() != config_.merge_file.has_value()) {
+      refuse({config_.vocab_file ? "vocab_file" : "merge_file"},
+             fmt::format("there is no {}", config_.vocab_file ? "merge_file" : "vocab_file"),
+             "GPT2BPETokenizer needs both: vocab_file (vocab.json) and merge_file (merges.txt)");
+    }
+    if (!config_.vocab_size && !config_.tokenizer_type && !config_.tokenizer_model && !config_.vocab_file) {
       refuse({"vocab_size"}, "the size of the vocabulary is unknown",
              "set tokenizer_model, tokenizer_type: ByteTokenizer, or vocab_size");
     }

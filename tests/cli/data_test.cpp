@@ -149,6 +149,33 @@ TEST_F(DataFiles, OptionsOfMegatronsScript) {
   EXPECT_THAT(wrong.out, HasSubstr("BEYOND the vocabulary of 257"));
 }
 
+TEST_F(DataFiles, LearnsATokenizerAndReadsOneInTwoFiles) {
+  const ProgramResult learnt =
+      run({"train-tokenizer", "-i", "a.jsonl", "-o", "t", "--vocab-size", "260", "--gpt2", "--json"});
+  ASSERT_EQ(learnt.exit_code, 0) << learnt.err;
+  EXPECT_EQ(learnt.err, "");
+  const json said = json::parse(learnt.out);
+  EXPECT_EQ(said.at("file"), "t/tokenizer.json");
+  EXPECT_EQ(said.at("vocab_size"), 260);
+  EXPECT_EQ(said.at("bytes"), content("a.jsonl").size());
+  const json model = json::parse(content("t/tokenizer.json")).at("model");
+  std::string merges = "#version: 0.2\n";
+  for (const json& merge : model.at("merges"))
+    merges += merge.at(0).get<std::string>() + " " + merge.at(1).get<std::string>() + "\n";
+  write_file(folder_.path() / "vocab.json", model.at("vocab").dump());
+  write_file(folder_.path() / "merges.txt", merges);
+  ASSERT_EQ(run({"tokenize", "-i", "a.jsonl", "-o", "one", "-t", "t", "--append-eod"}).exit_code, 0);
+  const ProgramResult two =
+      run({"tokenize", "-i", "a.jsonl", "-o", "two", "--tokenizer-type", "GPT2BPETokenizer", "--vocab-file",
+           "vocab.json", "--merge-file", "merges.txt", "--append-eod"});
+  ASSERT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_EQ(content("two_text_document.bin"), content("one_text_document.bin"));
+  EXPECT_EQ(content("two_text_document.idx"), content("one_text_document.idx"));
+  const ProgramResult half = run({"tokenize", "-i", "a.jsonl", "-o", "x", "--vocab-file", "vocab.json"});
+  EXPECT_EQ(half.exit_code, 2);
+  EXPECT_THAT(half.err, HasSubstr("a vocabulary file without a merge file"));
+}
+
 TEST_F(DataFiles, SplitAndMerge) {
   ASSERT_EQ(run({"tokenize", "-i", "a.jsonl", "-o", "a", "--tokenizer-type", "ByteTokenizer"}).exit_code, 0);
   ASSERT_EQ(run({"split", "a_text_document", "-o", "parts/p", "--parts", "3"}).exit_code, 0);

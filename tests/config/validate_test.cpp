@@ -141,6 +141,8 @@ TEST(Validate, Data) {
             "  |            ^^^^\n"
             "  hint: set tokenizer_model, tokenizer_type: ByteTokenizer, or vocab_size");
   EXPECT_EQ(error({"vocab_size=null", "tokenizer_type=ByteTokenizer"}), "");
+  EXPECT_EQ(error({"vocab_size=null", "vocab_file=vocab.json", "merge_file=merges.txt"}), "");
+  expect_error({"vocab_file=vocab.json"}, "vocab_file", "there is no merge_file");
 }
 
 TEST(Derive, WorksOnAConfigMadeByHand) {

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "lm/tokenizer/gpt2_files.h"
 #include "lm/tokenizer/huggingface.h"
 #include "lm/tokenizer/sentencepiece.h"
 #include "lm/tokenizer/sentencepiece_model.h"
@@ -41,22 +43,7 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-// The tokenizer file of a model folder. The type decides where there are two.
-Path file_in_folder(std::string_view type, const Path& folder) {
-  const bool prefers_model =
-      type == "Llama2Tokenizer" || type.find("SentencePiece") != std::string_view::npos;
-  const std::array<Path, 3> names = {folder / (prefers_model ? "tokenizer.model" : "tokenizer.json"),
-                                     folder / (prefers_model ? "tokenizer.json" : "tokenizer.model"),
-                                     folder / "original" / "tokenizer.model"};
-  for (const Path& name : names) {
-    if (is_file(name)) return name;
-  }
-  throw invalid(fmt::format("there is no tokenizer.json or tokenizer.model in '{}'", folder.string()),
-                "tokenizer_model names a tokenizer file, or the model folder that holds one");
-}
-
-std::unique_ptr<const Tokenizer> load_file(std::string_view type, Path path) {
-  if (!is_file(path)) path = file_in_folder(type, path);
+std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& path) {
   std::string bytes = read_file(path);
   if (sentencepiece::looks_like_model(bytes)) {
     return make_sentencepiece_tokenizer(std::move(bytes), path.string(),
@@ -70,9 +57,55 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, Path path) {
                                     std::string(type.empty() ? "HuggingFaceTokenizer" : type));
 }
 
+// The tokenizer file of a model folder, or nothing. The type decides where there are two.
+std::optional<Path> file_in_folder(std::string_view type, const Path& folder) {
+  const bool prefers_model =
+      type == "Llama2Tokenizer" || type.find("SentencePiece") != std::string_view::npos;
+  const std::array<Path, 3> names = {folder / (prefers_model ? "tokenizer.model" : "tokenizer.json"),
+                                     folder / (prefers_model ? "tokenizer.json" : "tokenizer.model"),
+                                     folder / "original" / "tokenizer.model"};
+  for (const Path& name : names) {
+    if (is_file(name)) return name;
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<const Tokenizer> load_folder(std::string_view type, const Path& folder) {
+  if (const auto file = file_in_folder(type, folder)) return load_file(type, *file);
+  if (has_gpt2_files(folder)) {
+    return make_huggingface_tokenizer(read_gpt2_folder(folder),
+                                      std::string(type.empty() ? "GPT2BPETokenizer" : type));
+  }
+  throw invalid(
+      fmt::format("there is no tokenizer.json or tokenizer.model in '{}', nor vocab.json and merges.txt",
+                  folder.string()),
+      "tokenizer_model names a tokenizer file, or the model folder that holds one");
+}
+
+std::unique_ptr<const Tokenizer> load_vocab_and_merges(const TokenizerSource& source) {
+  if (!source.type.empty() && source.type != "GPT2BPETokenizer") {
+    throw invalid(fmt::format("{} takes no vocab_file and merge_file", source.type),
+                  "they belong to GPT2BPETokenizer");
+  }
+  if (source.vocab_file.empty() || source.merge_file.empty()) {
+    throw invalid(fmt::format("there is a {} file without a {} file",
+                              source.vocab_file.empty() ? "merge" : "vocabulary",
+                              source.vocab_file.empty() ? "vocabulary" : "merge"),
+                  "GPT2BPETokenizer needs both: vocab_file (vocab.json) and merge_file (merges.txt)");
+  }
+  if (!source.model.empty()) {
+    throw invalid("the tokenizer is given in two ways: as tokenizer_model, and as vocab_file and merge_file",
+                  "leave one of them out");
+  }
+  return make_huggingface_tokenizer(read_gpt2_files(source.vocab_file, source.merge_file),
+                                    "GPT2BPETokenizer");
+}
+
 }  // namespace
 
-std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view type, const std::string& model) {
+std::unique_ptr<const Tokenizer> load_tokenizer(const TokenizerSource& source) {
+  const auto& [type, model, vocab_file, merge_file] = source;
+  if (!vocab_file.empty() || !merge_file.empty()) return load_vocab_and_merges(source);
   if (type == "ByteTokenizer" || type == "byte" || (type.empty() && model.empty()))
     return make_byte_tokenizer();
   if (type == "NullTokenizer") return load_null(model);
@@ -82,13 +115,15 @@ std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view type, const std
   }
   if (model.empty()) {
     throw invalid(fmt::format("{} needs a tokenizer_model", type),
-                  "set it to a tokenizer file or a model folder");
+                  type == "GPT2BPETokenizer"
+                      ? "set it to a tokenizer file or a model folder, or set vocab_file and merge_file"
+                      : "set it to a tokenizer file or a model folder");
   }
   if (!Env::posix().status(model)) {
     throw invalid(fmt::format("the tokenizer_model '{}' is not there", model),
                   "nothing is downloaded: give a tokenizer file, or a model folder on this machine");
   }
-  return load_file(type, model);
+  return is_file(model) ? load_file(type, model) : load_folder(type, model);
 }
 
 }  // namespace primus

@@ -109,15 +109,25 @@ class StreamDecoder {
 
 // Loads a tokenizer by tokenizer_type and tokenizer_model as Megatron and Primus name them.
 //   HuggingFaceTokenizer, GPT2BPETokenizer, Llama3Tokenizer, and the model-named types that Primus adds
-//                    `model`: a tokenizer.json, or the model folder that holds one
+//                    `model`: a tokenizer.json, or the model folder that holds one, or vocab.json and
+//                    merges.txt
+//   GPT2BPETokenizer instead of `model` the two files by themselves, `vocab_file` and `merge_file`
 //   Llama2Tokenizer, SentencePieceTokenizer, GPTSentencePieceTokenizer   a SentencePiece .model or its folder
 //   TikTokenizer     a tiktoken rank file
 //   NullTokenizer    the vocabulary size in decimal: text is numbers with spaces between, one more id ends
-//   documents ByteTokenizer    empty: 256 byte values, and id 256 that ends documents
+//                    documents
+//   ByteTokenizer    empty: 256 byte values, and id 256 that ends documents
 // What the file holds decides between the first three kinds, whatever type names them; an empty `type` means
 // just that, and the byte tokenizer where `model` is empty too. Errors: kInvalid for an unknown type, a
-// missing or broken file (with its name), kUnsupported naming the component that is not supported, kIo where
-// it cannot be read.
-std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view type, const std::string& model);
+// missing or broken file (with its name), kUnsupported naming the component that is not supported;
+// FileError where it cannot be read.
+struct TokenizerSource {
+  std::string type, model;
+  std::string vocab_file, merge_file;
+};
+std::unique_ptr<const Tokenizer> load_tokenizer(const TokenizerSource& source);
+inline std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view type, const std::string& model) {
+  return load_tokenizer({std::string(type), model, {}, {}});
+}
 
 }  // namespace primus

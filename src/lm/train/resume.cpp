@@ -14,9 +14,9 @@ namespace primus {
 namespace {
 
 // train_iters too: the number of samples decides over how many passes through the data the order is drawn.
-constexpr std::array<std::string_view, 9> kDataKeys = {
-    "seed",  "seq_length",      "data_path",      "train_data_path", "mock_data",
-    "split", "tokenizer_model", "tokenizer_type", "train_iters"};
+constexpr std::array<std::string_view, 11> kDataKeys = {
+    "seed",           "seq_length", "data_path",  "train_data_path", "mock_data", "split", "tokenizer_model",
+    "tokenizer_type", "vocab_file", "merge_file", "train_iters"};
 
 // Every scalar and list of a document, by its key alone: keys of different maps do not share names here.
 void collect(const config::Value& value, std::map<std::string, std::string>& settings) {

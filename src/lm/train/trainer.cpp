@@ -136,6 +136,14 @@ void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord
 
 std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e) {
   const config::TrainerConfig& c = e.trainer;
+  // A preset names its model's tokenizer, which is not what counts ids, and gives way to another one's files.
+  const bool of_preset = e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
+  if (c.vocab_file || c.merge_file) {
+    return load_tokenizer({.type = c.tokenizer_type.value_or(""),
+                           .model = of_preset ? "" : c.tokenizer_model.value_or(""),
+                           .vocab_file = c.vocab_file.value_or(""),
+                           .merge_file = c.merge_file.value_or("")});
+  }
   if (!c.tokenizer_type && !c.tokenizer_model) {
     // Mock data and tokenised files need no text, only a number of ids.
     if (c.vocab_size) return load_tokenizer("NullTokenizer", std::to_string(*c.vocab_size));
@@ -143,8 +151,6 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e) {
         "tokenizer_model", "there is no tokenizer",
         "set tokenizer_type and tokenizer_model (or vocab_size for data that is tokenised already)");
   }
-  // A preset names its model's tokenizer, which is not what counts ids.
-  const bool of_preset = e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
   if (c.tokenizer_type == "NullTokenizer" && c.vocab_size && of_preset) {
     return load_tokenizer("NullTokenizer", std::to_string(*c.vocab_size));
   }
@@ -206,7 +212,11 @@ Trainer::~Trainer() = default;
 TrainingForecast Trainer::forecast() {
   const config::TrainerConfig& c = experiment_.trainer;
   // A forecast needs no tokenizer file where the experiment says how many tokens there are.
-  const bool there = !c.vocab_size || !c.tokenizer_model || Env::posix().status(*c.tokenizer_model);
+  const auto missing = [](const std::optional<std::string>& file) {
+    return file && !Env::posix().status(*file);
+  };
+  const bool there =
+      !c.vocab_size || (!missing(c.tokenizer_model) && !missing(c.vocab_file) && !missing(c.merge_file));
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(experiment_) : nullptr;
   std::vector<std::string> notes;
   const ModelConfig model = model_of(experiment_, families_, tokenizer.get(), &notes);

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -105,6 +106,76 @@ TEST(Tiktoken, EqualsTheHuggingFaceFormOfTheSameVocabulary) {
   }
   EXPECT_GT(compared, 250);
 }
+
+// Rank files as large as the published ones, which is what they are known by; write_tiktoken_golden.py says
+// what they hold, and asked the tiktoken package.
+class PublishedRanks : public testing::TestWithParam<const char*> {
+ protected:
+  // All tokens of llama3.tokenizer.json that are not special, then such that no text contains.
+  static std::vector<std::string> tokens(size_t count) {
+    const json source = json::parse(std::ifstream(kGolden + "llama3.tokenizer.json"));
+    std::map<size_t, std::string> by_id;
+    for (const auto& [token, id] : source["model"]["vocab"].items()) by_id[id.get<size_t>()] = token;
+    for (const json& special : source["added_tokens"]) by_id.erase(special["id"].get<size_t>());
+    std::vector<std::string> tokens;
+    for (const auto& [id, token] : by_id) tokens.push_back(*byte_level::to_bytes(token));
+    for (size_t rank = tokens.size(); rank < count; ++rank) {
+      tokens.push_back(
+          {'\xF5', static_cast<char>(rank >> 16), static_cast<char>(rank >> 8), static_cast<char>(rank)});
+    }
+    return tokens;
+  }
+  static std::string file_of(const std::string& name, size_t count) {
+    const std::vector<std::string> all = tokens(count);
+    if (name == "megatron") {
+      json list = json::array();
+      for (size_t i = 0; i < all.size(); ++i)
+        list.push_back({{"rank", i}, {"token_bytes", base64(all[i])}, {"token_str", "?"}});
+      return list.dump();
+    }
+    std::string file;
+    const size_t skipped = name == "p50k_base" ? 50256 : count;
+    for (size_t i = 0; i < all.size(); ++i)
+      file += base64(all[i]) + " " + std::to_string(i < skipped ? i : i + 1) + "\n";
+    return file;
+  }
+  static std::uint32_t fnv1a(const Ids& ids) {
+    std::uint32_t value = 2166136261;
+    for (const std::int32_t id : ids) {
+      for (int shift = 0; shift < 32; shift += 8)
+        value = (value ^ (static_cast<std::uint32_t>(id) >> shift & 255)) * 16777619;
+    }
+    return value;
+  }
+};
+
+TEST_P(PublishedRanks, GiveTheIdsOfTheTiktokenPackage) {
+  const json golden = json::parse(std::ifstream(kGolden + "tiktoken.json"));
+  const json& expected = golden["encodings"][GetParam()];
+  const auto tokenizer = load(file_of(GetParam(), expected["ranks"]));
+  const bool megatron = GetParam() == std::string("megatron");
+  EXPECT_EQ(tokenizer->vocab_size(), expected["vocab_size"].get<int>() + (megatron ? 1000 : 0));
+  EXPECT_TRUE(tokenizer->notes().empty());
+  const json reference = json::parse(std::ifstream(kGolden + "reference.json"));
+  std::vector<std::string> texts;
+  for (const json& item : reference["llama3"]) texts.push_back(item["text"]);
+  for (const json& text : golden["more_texts"]) texts.push_back(text);
+  ASSERT_EQ(texts.size(), expected["hashes"].size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    // Megatron gives its special tokens no text.
+    if (megatron && texts[i].find("<s>") != std::string::npos) continue;
+    Ids ids = tokenizer->encode(texts[i], false);
+    EXPECT_EQ(tokenizer->decode(ids, /*skip_special=*/false), texts[i]);
+    for (std::int32_t& id : ids) id -= megatron ? 1000 : 0;
+    EXPECT_EQ(ids.size(), expected["hashes"][i][0]) << texts[i];
+    EXPECT_EQ(fnv1a(ids), expected["hashes"][i][1]) << texts[i] << "\n" << json(ids);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, PublishedRanks,
+                         testing::Values("r50k_base", "p50k_base", "cl100k_base", "o200k_base", "llama3",
+                                         "megatron"),
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST(Tiktoken, MegatronsJsonHasAThousandSpecialTokensFirst) {
   json list = json::array();

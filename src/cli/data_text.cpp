@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "lm/tokenizer/json_reader.h"
 #include "lm/tokenizer/tokenizer.h"
+#include "lm/tokenizer/unicode.h"
 
 namespace primus::cli {
 namespace {
@@ -99,11 +100,14 @@ class TextCommand : public Command {
     Output output(console);
     if (jsonl_) {
       for_each_line([&](std::string_view line, std::int64_t number) {
+        unicode::require_valid(line, kInput, number);
         JsonReader reader(line, kInput, number);
         output.add(convert_line(*tokenizer, reader));
       });
     } else {
-      output.add(convert(*tokenizer, read_all()));
+      const std::string input = read_all();
+      unicode::require_valid(input, kInput, 1);
+      output.add(convert(*tokenizer, input));
     }
     output.flush();
     return 0;

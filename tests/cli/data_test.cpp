@@ -73,6 +73,11 @@ TEST(DataText, PlainTextAndMistakes) {
   EXPECT_EQ(no_number.exit_code, 2);
   EXPECT_THAT(no_number.err, HasSubstr("<standard input>:2: error"));
   EXPECT_EQ(run({"data", "decode"}, "257").exit_code, 2);
+  const ProgramResult latin = run({"data", "encode"}, "a\nb\xE9");
+  EXPECT_EQ(latin.exit_code, 2);
+  EXPECT_THAT(latin.err, HasSubstr("<standard input>:2:2: error: the byte 0xE9 here is no UTF-8"));
+  EXPECT_THAT(run({"data", "encode", "--jsonl"}, "{\"text\": \"\xE9\"}\n").err,
+              HasSubstr("<standard input>:1:11"));
   const ProgramResult no_text = run({"data", "encode", "--jsonl"}, "{\"text\": \"a\"}\n{\"t\": 1}\n");
   EXPECT_EQ(no_text.exit_code, 2);
   EXPECT_THAT(no_text.err, HasSubstr("<standard input>:2"));

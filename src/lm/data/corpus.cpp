@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "lm/tokenizer/unicode.h"
 
 namespace primus::data {
 
@@ -304,6 +305,36 @@ void BlockReader::next_parts(TextBlock& block) {
     block.parts.push_back(taken);
   }
   take(taken, block);
+}
+
+BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad) {
+  BrokenLines broken;
+  try {
+    unicode::require_valid(block.text, file, block.first_line);
+    return broken;
+  } catch (const Error& error) {
+    if (!skip_bad) throw;
+    broken.first = fmt::format("{}: {}", error.location(), error.what());
+  }
+  std::string kept;
+  size_t begin = 0;
+  for (size_t& end : block.parts) {
+    std::string_view part = std::string_view(block.text).substr(begin, end - begin);
+    while (!part.empty()) {
+      const std::string_view line = part.substr(0, part.find('\n') + 1);  // npos + 1 is 0
+      const std::string_view whole = line.empty() ? part : line;
+      if (unicode::is_valid(whole)) {
+        kept += whole;
+      } else {
+        ++broken.count;
+      }
+      part.remove_prefix(whole.size());
+    }
+    begin = end;
+    end = kept.size();
+  }
+  block.text = std::move(kept);
+  return broken;
 }
 
 size_t part_end(std::string_view text, size_t target) {

@@ -73,6 +73,15 @@ class BlockReader {
   uint64_t offset_ = 0;  // of the buffer's begin in the unpacked file
 };
 
+// What was wrong with the lines of a block.
+struct BrokenLines {
+  uint64_t count = 0;
+  std::string first;  // "file:line:column: why"
+};
+// Error(kInvalid) at "file:line:column" where a block of plain text is no UTF-8; with `skip_bad` the lines
+// that are not are taken out of the block, and counted.
+BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad);
+
 // Where to cut the next part off `text`: behind about `target` bytes, at most twice as many.
 size_t part_end(std::string_view text, size_t target);
 

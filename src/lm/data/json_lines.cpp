@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "lm/tokenizer/json_reader.h"
+#include "lm/tokenizer/unicode.h"
 
 namespace primus::data {
 
@@ -35,6 +36,7 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
 }
 
 void JsonLines::read_line(std::string_view text, std::string_view file, int64_t line) {
+  unicode::require_valid(text, file, line);
   JsonReader reader(text, file, line);
   for (JsonTexts& texts : texts_) texts.found_ = false;
   if (reader.peek() != JsonReader::Kind::kObject) reader.fail("the line should hold an object");

@@ -34,8 +34,8 @@ class JsonLines {
   JsonLines(std::vector<std::string> keys, bool skip_bad);
 
   // Calls document(texts of each key) for every line of the block that is not blank. Error(kInvalid) at
-  // "file:line:column" for a line that is no JSON object, lacks a key, or holds something else than text
-  // there; with skip_bad such lines are left out.
+  // "file:line:column" for a line that is no UTF-8, no JSON object, lacks a key, or holds something else than
+  // text there; with skip_bad such lines are left out.
   void read(const TextBlock& block, std::string_view file,
             FunctionRef<void(std::span<const JsonTexts>)> document);
 

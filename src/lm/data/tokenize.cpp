@@ -61,10 +61,14 @@ class BlockEncoder {
     if (options.append_eod) eod_ = tokenizer.special_ids().eod;
   }
 
-  void encode(const TextBlock& block, const InputFile& file, EncodedBlock& out) {
+  // Broken lines are taken out of a block of plain text.
+  void encode(TextBlock& block, const InputFile& file, EncodedBlock& out) {
     out.keys.resize(options_.json_keys.size());
     out.clear();
     if (file.kind == InputKind::kText) {
+      BrokenLines broken = require_utf8(block, file.path.string(), options_.skip_bad);
+      out.skipped_lines = broken.count;
+      out.first_skipped = std::move(broken.first);
       encode_parts(block, out.keys.front());
     } else {
       encode_lines(block, file.path.string(), out);
@@ -75,12 +79,12 @@ class BlockEncoder {
   void encode_parts(const TextBlock& block, EncodedKey& out) {
     const Tokenizer::Frame& frame = tokenizer_.frame();
     size_t begin = 0;
-    for (const size_t end : block.parts) {
-      const size_t before = out.tokens.size();
+    for (size_t part = 0; part < block.parts.size(); ++part) {
+      const size_t end = block.parts[part], before = out.tokens.size();
       // The parts of a file are one text, framed once.
-      if (options_.add_special && block.begins_file && begin == 0) append(frame.before, out);
+      if (options_.add_special && block.begins_file && part == 0) append(frame.before, out);
       tokenizer_.encode(std::string_view(block.text).substr(begin, end - begin), false, out.tokens);
-      if (options_.add_special && block.ends_file && end == block.text.size()) append(frame.after, out);
+      if (options_.add_special && block.ends_file && part + 1 == block.parts.size()) append(frame.after, out);
       end_sequence(before, out);
       begin = end;
     }

@@ -42,8 +42,8 @@ struct TokenizeResult {
 // One JSON line is one document: the key's string is its only sequence, a list of strings gives one each;
 // sequences without tokens are left out. One plain-text file is one document under the first key, a sequence
 // per part (corpus.h). The result does not depend on the number of workers; the files appear complete or not
-// at all. Errors: kInvalid with "file:line:column" for a broken line or a missing key, without input, or
-// where another process writes the same files; FileError.
+// at all. Errors: kInvalid with "file:line:column" for a broken line (JSON, UTF-8) or a missing key, without
+// input, or where another process writes the same files; FileError.
 //
 // Unfinished work lies in the folder <output_prefix>.partial. A call with the same options, tokenizer and
 // inputs (by size and date) goes on from there. After an error of the input nothing of it stays; after one of

@@ -21,6 +21,7 @@ std::string train_tokenizer(const TrainTokenizerOptions& options,
   while (reader.next(block)) {
     const InputFile& file = reader.files()[block.file];
     if (file.kind == InputKind::kText) {
+      require_utf8(block, file.path.string(), options.skip_bad);
       trainer.add(block.text);
     } else {
       lines.read(block, file.path.string(), [&trainer](std::span<const JsonTexts> keys) {

@@ -22,11 +22,12 @@ namespace primus {
 namespace {
 
 // Megatron's names, then those that Primus adds for its models.
-constexpr std::array<std::string_view, 16> kFileTypes = {
+constexpr std::array<std::string_view, 17> kFileTypes = {
     "HuggingFaceTokenizer", "SentencePieceTokenizer", "GPTSentencePieceTokenizer", "TikTokenizer",
     "GPT2BPETokenizer",     "Llama2Tokenizer",        "Llama3Tokenizer",           "Llama4Tokenizer",
     "DeepSeekV2Tokenizer",  "DeepSeekV3Tokenizer",    "MixtralTokenizer",          "MistralTokenizer",
-    "Qwen2Tokenizer",       "Qwen3Tokenizer",         "GptOssTokenizer",           "MultimodalTokenizer"};
+    "Qwen2Tokenizer",       "Qwen3Tokenizer",         "GptOssTokenizer",           "MultimodalTokenizer",
+    "Lfm2Tokenizer"};
 
 std::unique_ptr<const Tokenizer> load_null(const std::string& model) {
   int32_t size = 0;

@@ -1,5 +1,6 @@
 #include "lm/tokenizer/unicode.h"
 
+#include <fmt/format.h>
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -231,6 +232,17 @@ void append_lossy(std::string_view text, std::string& out) {
     out.append(kReplacement);
     text.remove_prefix(static_cast<size_t>(bad));
   }
+}
+
+void require_valid(std::string_view text, std::string_view name, int64_t first_line) {
+  const size_t at = valid_prefix(text);
+  if (at == text.size()) return;
+  const std::string_view before = text.substr(0, at);
+  const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  throw invalid(fmt::format("the byte 0x{:02X} here is no UTF-8", static_cast<unsigned char>(text[at])),
+                "convert the text to UTF-8, e.g. with iconv")
+      .at(fmt::format("{}:{}:{}", name, first_line + std::count(before.begin(), before.end(), '\n'),
+                      at - line_begin + 1));
 }
 
 std::string_view valid_or_repaired(std::string_view text, std::string& storage) {

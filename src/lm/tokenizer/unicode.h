@@ -43,6 +43,9 @@ void append(char32_t code_point, std::string& out);
 // of a character that further bytes may complete (0 where they are simply wrong).
 size_t valid_prefix(std::string_view text, size_t* incomplete = nullptr);
 inline bool is_valid(std::string_view text) { return valid_prefix(text) == text.size(); }
+// Error(kInvalid) at "name:line:column" of the first byte that is no UTF-8; `first_line` is the number of the
+// text's first line, and a column counts bytes from 1.
+void require_valid(std::string_view text, std::string_view name, int64_t first_line);
 // Appends `text` with each maximal invalid part replaced by U+FFFD (the WHATWG and Rust from_utf8_lossy
 // rule).
 void append_lossy(std::string_view text, std::string& out);

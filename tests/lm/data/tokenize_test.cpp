@@ -28,7 +28,8 @@ using testing::HasSubstr;
 using Tokens = std::vector<int32_t>;
 
 Tokens tokens_of(const std::string& text, bool eod = true) {
-  Tokens tokens(text.begin(), text.end());
+  Tokens tokens;
+  for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
   if (eod) tokens.push_back(256);
   return tokens;
 }
@@ -169,6 +170,29 @@ TEST_F(Tokenize, NamesTheFirstBrokenLineWhoeverReadsIt) {
   const auto line =
       std::count(lines.begin(), lines.begin() + static_cast<ptrdiff_t>(lines.find("{]")), '\n') + 1;
   EXPECT_THAT(error(), HasSubstr("a.jsonl:" + std::to_string(line) + ":2: error"));
+}
+
+TEST_F(Tokenize, TextThatIsNoUtf8IsBroken) {
+  options_.inputs = {folder_.write("a.jsonl", "{\"text\": \"x\"}\n{\"n\": \"\xE9\", \"text\": \"y\"}\n")};
+  EXPECT_THAT(error(), HasSubstr("a.jsonl:2:8: error: the byte 0xE9 here is no UTF-8"));
+  EXPECT_TRUE(left_over().empty());
+  options_.inputs.push_back(folder_.write("b.txt",
+                                          "one\ntw\xFFo\nthr\xC3\xA9"
+                                          "e\n\xC3"));
+  options_.skip_bad = true;
+  const TokenizeResult result = run();
+  EXPECT_EQ(result.skipped_lines, 3u);
+  EXPECT_THAT(result.first_skipped, HasSubstr("a.jsonl:2:8: the byte 0xE9"));
+  EXPECT_EQ(documents_of(output()), (std::vector<std::vector<Tokens>>{{tokens_of("x")},
+                                                                      {tokens_of("one\nthr\xC3\xA9"
+                                                                                 "e\n")}}));
+  options_.inputs.erase(options_.inputs.begin());
+  options_.skip_bad = false;
+  EXPECT_THAT(error(), HasSubstr("b.txt:2:3: error: the byte 0xFF here is no UTF-8"));
+  // Each paragraph is a sequence; of the first nothing is left, and its frame stays.
+  options_.inputs = {folder_.write("c.txt", std::string(1500, '\xFF') + "\n\n" + std::string(1500, 'c'))};
+  options_.skip_bad = true;
+  EXPECT_EQ(run().skipped_lines, 1u);
 }
 
 TEST_F(Tokenize, RefusesWhatItCannotRead) {

@@ -6,6 +6,8 @@
 #include <array>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 
 #include "base/error.h"
 #include "config/readers.h"
@@ -83,19 +85,27 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
 void refuse_another_model(const CheckpointReader& checkpoint, const ModelConfig& model, DType compute,
                           const FamilyRegistry& families, Start start) {
   const Path file = checkpoint.folder() / "config.json";
-  const ModelConfig saved = read_model_config(checkpoint.file("config.json"), file.string(), families);
+  ModelConfig saved = read_model_config(checkpoint.file("config.json"), file.string(), families);
+  // It has all the multi-token prediction that it announces, which who starts anew may do without.
+  saved.mtp.enabled = start == Start::kContinued || model.mtp.enabled;
   // Written by the same code: only what the models are can make a difference.
   const auto before = nlohmann::json::parse(write_model_config(saved, compute, families));
   const auto after = nlohmann::json::parse(write_model_config(model, compute, families));
   constexpr std::array<std::string_view, 4> kHarmless = {"bos_token_id", "eos_token_id", "initializer_range",
                                                          "max_position_embeddings"};
-  for (const auto& [key, value] : after.items()) {
+  std::set<std::string> keys;
+  for (const auto& json : {before, after}) {
+    for (const auto& [key, value] : json.items()) keys.insert(key);
+  }
+  for (const std::string& key : keys) {
     if (std::find(kHarmless.begin(), kHarmless.end(), key) != kHarmless.end()) continue;
     if (start == Start::kFinetuned && key.starts_with("rope_")) continue;
-    const auto found = before.find(key);
-    if (found != before.end() && *found == value) continue;
+    const auto value_in = [&](const nlohmann::json& json) {
+      return json.contains(key) ? json[key].dump() : "not set";
+    };
+    if (value_in(before) == value_in(after)) continue;
     throw invalid(fmt::format("it was saved by another model: {} is {} there, and {} in the experiment", key,
-                              found == before.end() ? "not set" : found->dump(), value.dump()),
+                              value_in(before), value_in(after)),
                   fmt::format("restore the setting, or start another run (exp_name) with load: {}",
                               checkpoint.folder().string()))
         .at(file.string());

@@ -129,7 +129,9 @@ class ModelInfo final : public Command {
     line("positions", fmt::format("{}, rope theta {}, scaling {}", c.max_positions, c.rope_theta,
                                   name_of(c.rope_scaling.kind)));
     if (c.mtp.layers > 0)
-      line("further tokens", fmt::format("{} with mtp_num_layers, not counted here", c.mtp.layers));
+      line("further tokens", fmt::format("{} {}", c.mtp.layers,
+                                         c.mtp.enabled ? "(multi-token prediction), counted here"
+                                                       : "with mtp_num_layers, not counted here"));
     line("FLOPs", fmt::format("{:.3g} for each token of a training step, sequences of {}",
                               report.flops_per_token, sequence));
     text_ += fmt::format("\ntraining memory with AdamW, {} x {} tokens:\n", micro_batch_, sequence);

@@ -218,28 +218,46 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
   return root.dump(2) + "\n";
 }
 
+namespace {
+
+// Keys that a query of this layer sees, on average over a sequence: half of it, or its window or chunk.
+double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
+  const AttentionConfig& a = c.attention;
+  const double window = static_cast<double>(a.window), chunk = static_cast<double>(a.chunk);
+  if (a.local(layer) && a.window > 0 && window < s) return window - window * window / (2 * s);
+  if (a.local(layer) && a.chunk > 0 && chunk < s) {
+    const double whole = std::floor(s / chunk), rest = s - whole * chunk;
+    return (whole * chunk * chunk + rest * rest) / (2 * s);
+  }
+  return s / 2;
+}
+
+}  // namespace
+
 double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t length) {
   const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
                kv = static_cast<double>(c.kv_heads * c.head_dim), s = static_cast<double>(length);
   double projections = h * (q + 2 * kv) + q * h;
-  double attention = q * s;  // two products of q·s each, halved by causality
+  double width = 2 * q;  // of attention's two products, together, for each key
   if (const LatentConfig& latent = c.attention.latent; latent.kv_rank > 0) {
     const double values = static_cast<double>(c.heads * latent.value_dim),
                  rank = static_cast<double>(latent.kv_rank), q_rank = static_cast<double>(latent.q_rank),
                  up = static_cast<double>(c.heads * latent.nope_dim) + values;
     projections = (latent.q_rank > 0 ? (h + q) * q_rank : h * q) +
                   h * (rank + static_cast<double>(latent.rope_dim)) + rank * up + values * h;
-    attention = (q + values) / 2 * s;
+    width = q + values;
   }
   const double dense = 3 * h * static_cast<double>(c.ffn);
   const double routed = 3 * h * static_cast<double>(c.moe.router.top_k * c.moe.ffn + c.moe.shared_ffn);
   const auto ffn = [&](std::int64_t layer) { return c.moe.routed(layer) ? routed : dense; };
   const double head = h * static_cast<double>(c.vocab);
-  double per_token = static_cast<double>(c.layers) * (projections + attention) + head;
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) per_token += ffn(layer);
+  const auto block = [&](std::int64_t layer) {
+    return projections + width * keys_per_query(c, layer, s) + ffn(layer);
+  };
+  double per_token = head;
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) per_token += block(layer);
   // Each module: the joined input's projection, a block like the last one, the head again.
-  per_token +=
-      static_cast<double>(c.mtp.modules()) * (2 * h * h + projections + attention + ffn(c.layers - 1) + head);
+  per_token += static_cast<double>(c.mtp.modules()) * (2 * h * h + block(c.layers - 1) + head);
   return 6 * per_token * static_cast<double>(sequences) * s;
 }
 

@@ -73,8 +73,9 @@ ModelConfig model_config_of(const config::Experiment& experiment, std::optional<
                             const FamilyRegistry& families);
 
 // Floating-point operations of one training step over `sequences` of `length` tokens: 6 per multiplied weight
-// and token, causal attention counted at half, of experts the chosen ones, recomputation and routers not
-// counted (Megatron-LM's convention). Modules of multi-token prediction count where they are trained.
+// and token, causal attention counted at half (of a window or chunk where a layer has one), of experts the
+// chosen ones, recomputation and routers not counted (Megatron-LM's convention). Modules of multi-token
+// prediction count where they are trained.
 double training_flops(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
 
 }  // namespace primus

@@ -1,6 +1,7 @@
 // training_flops against what a step of each family really multiplies, kernel by kernel.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/file.h"
@@ -26,16 +27,26 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   turbo::Meter kernels = measure_session(rank, settings, families).kernels;
   const double tokens = 6 * static_cast<double>(kLength);
 
-  // Attention grows with the length and is not a Gemm: two lengths tell it from the rest.
-  const double at_one = training_flops(c, 1, kLength) / static_cast<double>(kLength);
-  const double at_two = training_flops(c, 1, 2 * kLength) / static_cast<double>(2 * kLength);
-  double products = tokens * (2 * at_one - at_two);
+  // Attention is not a Gemm: key by key, a query's own counting half.
+  const LatentConfig& latent = c.attention.latent;
+  const std::int64_t width = c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim);
+  double keys = 0;
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    const AttentionConfig& a = c.attention;
+    for (std::int64_t t = 0; t < kLength; ++t) {
+      std::int64_t before = t;
+      if (a.local(layer) && a.window > 0) before = std::min(before, a.window);
+      if (a.local(layer) && a.chunk > 0) before = t % a.chunk;
+      const bool cut = a.local(layer) && a.window > 0 && t >= a.window;
+      keys += static_cast<double>(before) + (cut ? 0 : 0.5);
+    }
+  }
+  double products = training_flops(c, 6, kLength) - 6 * 6 * static_cast<double>(c.heads * width) * keys;
   const double h = static_cast<double>(c.hidden);
   // By convention routers do not count, nor what is computed again: latents are unfolded in the backward
   // pass.
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     if (c.moe.routed(layer)) products += tokens * 6 * h * static_cast<double>(c.moe.experts);
-    const LatentConfig& latent = c.attention.latent;
     if (latent.kv_rank == 0) continue;
     const auto heads = static_cast<double>(c.heads);
     products += tokens * 2 * static_cast<double>(latent.kv_rank) * heads *

@@ -7,6 +7,8 @@
 #include <array>
 #include <charconv>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "config/experiment.h"
@@ -22,15 +24,39 @@ using turbo::RouterRule;
 using Layers = std::vector<std::int64_t>;
 
 // Megatron-LM's switches for what model_type says already, and what they are in most families.
-constexpr std::array<FamilySwitch, 9> kSwitches = {{{"add_qkv_bias", "false"},
-                                                    {"add_bias_linear", "false"},
-                                                    {"qk_layernorm", "false"},
-                                                    {"swiglu", "true"},
-                                                    {"quick_geglu", "false"},
-                                                    {"activation_func_clamp_value", ""},
-                                                    {"glu_linear_offset", "0"},
-                                                    {"softmax_type", "vanilla"},
-                                                    {"rotary_interleaved", "false"}}};
+constexpr std::array<FamilySwitch, 10> kSwitches = {{{"multi_latent_attention", "false"},
+                                                     {"add_qkv_bias", "false"},
+                                                     {"add_bias_linear", "false"},
+                                                     {"qk_layernorm", "false"},
+                                                     {"swiglu", "true"},
+                                                     {"quick_geglu", "false"},
+                                                     {"activation_func_clamp_value", ""},
+                                                     {"glu_linear_offset", "0"},
+                                                     {"softmax_type", "vanilla"},
+                                                     {"rotary_interleaved", "false"}}};
+
+// Where what config.json calls by the first name comes from in an experiment.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kOrigins = {
+    {{"n_group", "moe_router_num_groups"},
+     {"topk_group", "moe_router_group_topk"},
+     {"num_experts_per_tok", "moe_router_topk"},
+     {"num_local_experts", "num_experts"},
+     {"n_routed_experts", "num_experts"},
+     {"num_experts", "num_experts"},
+     {"moe_intermediate_size", "moe_ffn_hidden_size"},
+     {"sliding_window", "window_size"},
+     {"attention_chunk_size", "attention_chunk_size"},
+     {"qk_rope_head_dim", "qk_pos_emb_head_dim"}}};
+
+// The key that the first quoted word of a message stands for; empty: none.
+std::string_view key_of(std::string_view message) {
+  const std::size_t begin = message.find('\'') + 1, end = message.find('\'', begin);
+  if (begin == 0 || end == std::string_view::npos) return {};
+  for (const auto& [name, key] : kOrigins) {
+    if (message.substr(begin, end - begin) == name) return key;
+  }
+  return {};
+}
 
 class Settings {
  public:
@@ -148,7 +174,7 @@ class Settings {
       throw experiment_.error_for(key,
                                   fmt::format("{} is '{}', which is no pattern of {} layers", key,
                                               fmt::join(words, " "), t_.num_layers),
-                                  fmt::format("write a number, or {} zeros and ones such as [0]*{}+[1]*{}",
+                                  fmt::format("write a number, or {} zeros and ones such as ([0]*{}+[1]*{})",
                                               t_.num_layers, 1, t_.num_layers - 1));
     }
     if (pattern->every == 0 && static_cast<std::int64_t>(pattern->per_layer.size()) != t_.num_layers) {
@@ -249,8 +275,15 @@ class Settings {
     try {
       return read_model_config(write_model_config(c, DType::kF32, families_), "", families_);
     } catch (const Error& error) {
+      const std::string_view key = key_of(error.what());
+      if (key.empty()) {
+        throw experiment_.error_for("model_type",
+                                    fmt::format("as a model of type {}: {}", t_.model_type, error.what()),
+                                    error.hint());
+      }
       throw experiment_.error_for(
-          "model_type", fmt::format("as a model of type {}: {}", t_.model_type, error.what()), error.hint());
+          is_set(key) ? key : "model_type",
+          fmt::format("{}: in the config.json of a {}, {}", key, t_.model_type, error.what()), error.hint());
     }
   }
 

@@ -147,9 +147,9 @@ TEST(ModelSettings, Llama4) {
 
 TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
   EXPECT_EQ(refusal("      num_experts: 8\n"), "exp.yaml:14: model_type llama has num_experts: 0");
-  EXPECT_EQ(
-      refusal("      model_type: mixtral\n"),
-      "exp.yaml:14: as a model of type mixtral: 'num_local_experts' must be a whole number from 1 to 1024");
+  EXPECT_EQ(refusal("      model_type: mixtral\n"),
+            "exp.yaml:14: num_experts: in the config.json of a mixtral, 'num_local_experts' must be a whole "
+            "number from 1 to 1024");
   EXPECT_EQ(refusal(kMixtral + "      moe_ffn_hidden_size: 32\n"),
             "exp.yaml:16: model_type mixtral has moe_ffn_hidden_size: 96");
   EXPECT_EQ(refusal(kMixtral + "      moe_layer_freq: [0, 1, 1, 1]\n"),
@@ -164,6 +164,15 @@ TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
             "exp.yaml:27: model_type deepseek_v3 has moe_router_enable_expert_bias: true");
   EXPECT_EQ(refusal("      multi_latent_attention: true\n"),
             "exp.yaml:14: model_type llama has multi_latent_attention: false");
+  std::string other = kDeepseek;
+  other.replace(other.find("latent_attention: true"), 22, "latent_attention: false");
+  EXPECT_EQ(refusal(other), "exp.yaml:15: model_type deepseek_v3 has multi_latent_attention: true");
+  other = kDeepseek;
+  other.replace(other.find("num_groups: 4"), 13, "num_groups: 3");
+  EXPECT_EQ(
+      refusal(other),
+      "exp.yaml:23: moe_router_num_groups: in the config.json of a deepseek_v3, 'n_group' does not divide "
+      "n_routed_experts");
   EXPECT_EQ(refusal("      window_size: [128, 0]\n"), "exp.yaml:14: model_type llama has window_size: 0");
   EXPECT_EQ(refusal("      no_rope_freq: 4\n"), "exp.yaml:14: model_type llama has no_rope_freq: no layers");
   EXPECT_EQ(refusal("      moe_layer_freq: 2\n"),

@@ -135,7 +135,8 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 // Latents are normed, and shared keys are rotated in pairs whatever Megatron-LM's switch for other heads
 // says.
-const std::vector<FamilySwitch> kLatentSwitches = {{"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
+const std::vector<FamilySwitch> kLatentSwitches = {
+    {"multi_latent_attention", "true"}, {"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
 
 }  // namespace
 

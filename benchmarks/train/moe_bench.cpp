@@ -1,0 +1,193 @@
+// What a training step of a mixture of experts costs against the dense model of equal active FLOPs: the same
+// tokens, attention and head; top_k experts of width f against one feed-forward of width top_k · f. Steps of
+// both alternate, so that whatever else the machine does hits both; times are CPU seconds of all threads, the
+// ratio is the median over pairs.
+//
+//   moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--bf16-only] [--kernels]
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <string_view>
+#include <vector>
+
+#include "base/random.h"
+#include "lm/train/session.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus {
+namespace {
+
+struct Options {
+  int threads = 1, pairs = 5, batch = 4, microbatches = 4;
+  bool kernels = false, bf16_only = false;
+};
+
+struct Mixture {
+  std::int64_t experts;
+  std::int32_t top_k;
+  std::int64_t ffn;
+};
+
+constexpr std::int64_t kSequence = 512;
+
+ModelConfig dense_model(std::int64_t ffn) {
+  ModelConfig c;
+  c.layers = 4;
+  c.hidden = 512;
+  c.ffn = ffn;
+  c.heads = 8;
+  c.kv_heads = 8;
+  c.head_dim = 64;
+  c.vocab = 4096;
+  c.max_positions = kSequence;
+  return c;
+}
+
+ModelConfig mixture(const Mixture& m) {
+  ModelConfig c = dense_model(m.ffn);
+  c.family = "mixtral";
+  c.moe.experts = m.experts;
+  c.moe.ffn = m.ffn;
+  c.moe.router.top_k = m.top_k;
+  c.moe.training.balance_loss = 0.01;
+  return c;
+}
+
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+// CPU seconds of a step's two parts.
+struct Times {
+  double gradients = 0, update = 0;
+  double step() const { return gradients + update; }
+};
+
+class Model {
+ public:
+  Model(const ModelConfig& config, DType compute, const Options& options)
+      : rank_(turbo::make_cpu_device(options.threads)),
+        session_(open_session(rank_,
+                              {.model = config,
+                               .compute = compute,
+                               .step = {.micro_batch = options.batch,
+                                        .sequence = kSequence,
+                                        .microbatches = options.microbatches},
+                               .adam = {}},
+                              builtin_families())) {
+    session_->store().initialize(rank_.context(), 1);
+    const RandomStream random(2, RandomPurpose::kTest);
+    for (std::int64_t i = 0; i <= options.batch * kSequence; ++i) {
+      tokens_.push_back(static_cast<std::int32_t>(
+          random.below(static_cast<std::uint64_t>(i), static_cast<std::uint32_t>(config.vocab))));
+    }
+    mask_.assign(tokens_.size() - 1, 1.0F);
+  }
+
+  Times step() {
+    TrainingStep& step = session_->step();
+    const double begin = cpu_seconds();
+    step.begin(++number_);
+    const std::span<const std::int32_t> all(tokens_);
+    for (std::int64_t i = 0; i < step.settings().microbatches; ++i)
+      step.microbatch(i, {all.first(mask_.size()), all.subspan(1), mask_});
+    step.finish_gradients();
+    step.result();
+    const double middle = cpu_seconds();
+    step.update(number_, 1e-4, 0.1);
+    rank_.compute().synchronize();
+    return {middle - begin, cpu_seconds() - middle};
+  }
+
+  void time_kernels() {
+    rank_.meter().reset();
+    rank_.meter().timed = true;
+  }
+  void print_kernels(int steps) {
+    for (std::size_t id = 0; id < rank_.meter().lines.size(); ++id) {
+      const auto& line = rank_.meter().lines[id];
+      if (line.seconds == 0) continue;
+      fmt::print("  {:<24}{:>10.2f} ms{:>10.1f} GFLOP/s\n", turbo::name_of(static_cast<turbo::KernelId>(id)),
+                 1e3 * line.seconds / steps, line.flops / line.seconds / 1e9);
+    }
+  }
+
+ private:
+  engine::Rank rank_;
+  std::unique_ptr<TrainingSession> session_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<float> mask_;
+  std::int64_t number_ = 0;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void compare(const Mixture& m, DType compute, const Options& options) {
+  Model dense(dense_model(m.top_k * m.ffn), compute, options), moe(mixture(m), compute, options);
+  dense.step();
+  moe.step();
+  if (options.kernels) {
+    dense.time_kernels();
+    moe.time_kernels();
+  }
+  std::vector<double> steps, gradients, dense_seconds;
+  for (int i = 0; i < options.pairs; ++i) {
+    const Times a = dense.step(), b = moe.step();
+    steps.push_back(b.step() / a.step());
+    gradients.push_back(b.gradients / a.gradients);
+    dense_seconds.push_back(a.step());
+  }
+  fmt::print("{:>8}{:>7}{:>6}{:>6}{:>12.3f}{:>12.2f}{:>12.2f}\n", m.experts, m.top_k, m.ffn, name_of(compute),
+             median(dense_seconds), median(gradients), median(steps));
+  std::fflush(stdout);
+  if (!options.kernels) return;
+  fmt::print(" dense\n");
+  dense.print_kernels(options.pairs);
+  fmt::print(" mixture\n");
+  moe.print_kernels(options.pairs);
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    int* const value = word == "--threads"        ? &options.threads
+                       : word == "--pairs"        ? &options.pairs
+                       : word == "--batch"        ? &options.batch
+                       : word == "--microbatches" ? &options.microbatches
+                                                  : nullptr;
+    if (word == "--kernels") {
+      options.kernels = true;
+    } else if (word == "--bf16-only") {
+      options.bf16_only = true;
+    } else if (!value || ++i == argc ||
+               std::from_chars(argv[i], argv[i] + std::strlen(argv[i]), *value).ec != std::errc() ||
+               *value < 1) {
+      fmt::print(stderr,
+                 "usage: moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--bf16-only] "
+                 "[--kernels]\n");
+      return 2;
+    }
+  }
+  fmt::print("4 layers, 512 wide, {} tokens in {} microbatches, {} thread(s)\n",
+             options.batch * kSequence * options.microbatches, options.microbatches, options.threads);
+  fmt::print("{:>8}{:>7}{:>6}{:>6}{:>12}{:>12}{:>12}\n", "experts", "top k", "ffn", "type", "dense, s",
+             "gradients", "whole step");
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    if (options.bf16_only && compute == DType::kF32) continue;
+    for (const Mixture& m : {Mixture{8, 2, 1024}, Mixture{32, 4, 512}, Mixture{64, 8, 256}})
+      compare(m, compute, options);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace primus
+
+int main(int argc, char** argv) { return primus::run(argc, argv); }

@@ -77,7 +77,7 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
       rank.meter().timed = true;
     }
     const auto start = Clock::now();
-    step.begin();
+    step.begin(s + 1);
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i) step.microbatch(i, batches[i].host());
     step.finish_gradients();
     report.loss = step.result().loss;

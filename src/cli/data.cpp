@@ -70,6 +70,9 @@ class DataTokenize final : public Command {
       console.note(fmt::format("warning: {} broken lines were left out, the first: {}", r.skipped_lines,
                                r.first_skipped));
     }
+    if (r.complete && r.documents == 0) {
+      console.note("warning: the input has no document, so there is nothing here to train on");
+    }
     console.print(json_ ? as_json(r) : as_text(r));
     constexpr int kInterrupted = 130;  // as a shell reports a program that Ctrl-C ended
     return r.complete ? 0 : kInterrupted;

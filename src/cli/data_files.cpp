@@ -1,6 +1,8 @@
 // primus data merge | split
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/checked.h"
 #include "base/error.h"
 #include "cli/commands.h"
@@ -85,8 +87,18 @@ class DataSplit final : public Command {
       const std::vector<data::Share> shares = data::split_sequences(split_, documents);
       constexpr const char* kNames[] = {"train", "valid", "test"};
       for (std::size_t i = 0; i < shares.size(); ++i) {
-        if (shares[i].first == shares[i].last) continue;
-        parts.push_back({fmt::format("{}_{}", output_, kNames[i]), shares[i].first, shares[i].last});
+        const std::string name = fmt::format("{}_{}", output_, kNames[i]);
+        if (shares[i].first < shares[i].last) {
+          parts.push_back({name, shares[i].first, shares[i].last});
+        } else if (asks_for_share(i)) {
+          throw invalid(
+              fmt::format("--split {} of {} documents leaves none for {}", split_, documents, kNames[i]),
+              "give it a larger share, or 0");
+        } else if (Env::posix().status(name + ".idx")) {
+          // It would share documents with the new ones.
+          throw invalid(fmt::format("'{}' is there from another split", name),
+                        "remove it, or give another prefix with -o");
+        }
       }
       return parts;
     }
@@ -98,6 +110,17 @@ class DataSplit final : public Command {
       parts.push_back({fmt::format("{}_{}", output_, i), border(i), border(i + 1)});
     }
     return parts;
+  }
+
+  // Whether the i-th number of --split, which has been read before, is above 0.
+  bool asks_for_share(std::size_t i) const {
+    std::size_t begin = 0;
+    for (; i > 0 && begin != std::string::npos; --i) {
+      const std::size_t comma = split_.find(',', begin);
+      begin = comma == std::string::npos ? comma : comma + 1;
+    }
+    return begin != std::string::npos && split_.substr(begin).find_first_of("123456789") <
+                                             std::min(split_.find(',', begin), split_.size()) - begin;
   }
 
   std::string input_, output_, split_;

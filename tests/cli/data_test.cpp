@@ -182,6 +182,9 @@ TEST_F(DataFiles, LearnsATokenizerAndReadsOneInTwoFiles) {
 }
 
 TEST_F(DataFiles, SplitAndMerge) {
+  write_file(folder_.path() / "empty.jsonl", "");
+  EXPECT_THAT(run({"tokenize", "-i", "empty.jsonl", "-o", "e", "--tokenizer-type", "ByteTokenizer"}).err,
+              HasSubstr("has no document"));
   ASSERT_EQ(run({"tokenize", "-i", "a.jsonl", "-o", "a", "--tokenizer-type", "ByteTokenizer"}).exit_code, 0);
   ASSERT_EQ(run({"split", "a_text_document", "-o", "parts/p", "--parts", "3"}).exit_code, 0);
   ASSERT_EQ(run({"merge", "parts", "-o", "again"}).exit_code, 0);
@@ -191,6 +194,13 @@ TEST_F(DataFiles, SplitAndMerge) {
   EXPECT_THAT(shares.out, HasSubstr("s_train.bin, .idx: 8 documents"));
   EXPECT_THAT(shares.out, HasSubstr("s_valid.bin, .idx: 2 documents"));
   EXPECT_EQ(run({"split", "a_text_document", "-o", "s"}).exit_code, 2);
+  // A share that gets nothing is an error, and so is what an earlier split left in its place.
+  const ProgramResult nothing = run({"split", "a_text_document", "-o", "t", "--split", "1000000,1,0"});
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_NE(nothing.err.find("leaves none for valid"), std::string::npos) << nothing.err;
+  const ProgramResult stale = run({"split", "a_text_document", "-o", "s", "--split", "100,0.0,0"});
+  EXPECT_EQ(stale.exit_code, 2);
+  EXPECT_NE(stale.err.find("'s_valid' is there from another split"), std::string::npos) << stale.err;
   EXPECT_EQ(run({"merge", "-o", "s"}).exit_code, 2);
 }
 

@@ -115,8 +115,8 @@ const CommandEntry kModelExport{
     "model export", "Writes a trained model as a Hugging Face folder",
     "Checkpoints are Hugging Face folders already; an export leaves out what only training needs, and can\n"
     "change the type of the weights. fp32 takes the master weights of a bf16 run.",
-    "primus model export output/primus/root/quickstart my-model\n"
-    "primus model export output/amd/root/llama3.1_8B/checkpoints/iter_0001000 my-model --dtype bf16",
+    "primus model export my-run my-model\n"
+    "primus model export my-run/checkpoints/iter_0001000 my-model --dtype bf16",
     make_command<ModelExport>};
 
 }  // namespace primus::cli

@@ -222,7 +222,7 @@ const CommandEntry kModelInfo{"model info",
                               "states and master weights.",
                               "primus model info llama3.1_8B\n"
                               "primus model info Llama-3.2-1B --tensors\n"
-                              "primus model info output/primus/root/quickstart --json",
+                              "primus model info my-run --json",
                               make_command<ModelInfo>};
 
 }  // namespace primus::cli

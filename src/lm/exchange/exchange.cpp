@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <set>
 #include <string_view>
 
 #include "base/error.h"
@@ -15,8 +14,8 @@
 #include "lm/checkpoint/safetensors.h"
 #include "lm/exchange/published_tensor.h"
 #include "lm/model/language_model.h"
+#include "lm/model/language_tensors.h"
 #include "lm/model/published_layout.h"
-#include "lm/model/weights.h"
 
 namespace primus {
 namespace {
@@ -44,8 +43,9 @@ bool is_file(const Path& path) {
 }
 
 // Layers of multi-token prediction lie behind the model's own.
-bool has_further_layers(const SafetensorsFolder& folder, const ModelConfig& config) {
-  const std::string prefix = fmt::format("model.layers.{}.", config.layers);
+bool has_further_layers(const LanguageTensors& tensors, const ModelConfig& config) {
+  const std::string prefix = tensors.full_name(fmt::format("model.layers.{}.", config.layers));
+  const SafetensorsFolder& folder = tensors.folder();
   for (std::size_t i = 0; i < folder.size(); ++i) {
     if (folder[i].name.starts_with(prefix)) return true;
   }
@@ -60,17 +60,17 @@ class Copy {
         env_(env),
         config_(load_model_config(from, families)),
         folder_(SafetensorsFolder::open(from.path)),
-        prefix_(language_prefix(folder_)) {
+        tensors_(folder_) {
     if (from.iteration) checkpoint_.emplace(CheckpointReader::open(from.path, Validation::kFull));
     report_.notes = folder_.warnings();
-    config_.mtp.enabled = config_.mtp.layers > 0 && has_further_layers(folder_, config_);
+    config_.mtp.enabled = config_.mtp.layers > 0 && has_further_layers(tensors_, config_);
     if (config_.mtp.layers > 0 && !config_.mtp.enabled) {
       report_.notes.push_back("config.json has multi-token prediction, and the weights have not: left out");
     }
     engine::ParameterStore store;
     const LanguageModel model(config_, families, store);
     add_all(store);
-    refuse_the_rest(store);
+    for (std::string& note : tensors_.refuse_foreign(used_, store)) report_.notes.push_back(std::move(note));
     report_.config = config_;
   }
 
@@ -122,6 +122,7 @@ class Copy {
       for (const Parameter* p : unit.parameters) {
         for (const CheckpointPart& part : p->parts) {
           const TensorSource& source = add(*p, part);
+          tensors_.check_copies(part, used_);
           std::int64_t elements = 1;
           for (const std::int64_t extent : source.shape) elements *= extent;
           report_.tensors += 1;
@@ -132,7 +133,6 @@ class Copy {
           for (const std::string& name : part.copies) {
             sources_.push_back(sources_.back());
             sources_.back().name = name;
-            used_.insert(prefix_ + name);
           }
         }
       }
@@ -143,7 +143,7 @@ class Copy {
 
   const TensorSource& add(const Parameter& p, const CheckpointPart& part) {
     const std::vector<std::int64_t> shape = published_shape(p, part);
-    PublishedTensor tensor = find_published(folder_, prefix_ + part.name, shape, used_);
+    PublishedTensor tensor = find_published(folder_, tensors_.full_name(part.name), shape, used_);
     const bool stored_as_it_is = !options_.dtype || tensor.dtype == *options_.dtype;
     if (options_.dtype == DType::kF32 && checkpoint_) {
       const auto master =
@@ -172,40 +172,14 @@ class Copy {
     return source;
   }
 
-  void refuse_the_rest(const engine::ParameterStore& store) {
-    std::int64_t other_parts = 0;
-    for (std::size_t i = 0; i < folder_.size(); ++i) {
-      const std::string_view full = folder_[i].name;
-      if (used_.contains(full)) continue;
-      if (!full.starts_with(prefix_)) {
-        ++other_parts;
-        continue;
-      }
-      const std::string_view name = full.substr(prefix_.size());
-      if (store.left_out(name)) continue;
-      if (name.ends_with("rotary_emb.inv_freq")) {
-        report_.notes.push_back(fmt::format("'{}' follows from config.json: left out", name));
-      } else if (name == "lm_head.weight" && config_.tied_embeddings) {
-        report_.notes.push_back("'lm_head.weight' is tied to the embedding: left out");
-      } else {
-        throw invalid(fmt::format("tensor '{}' is not part of this model", name),
-                      "does config.json describe these weights?")
-            .at(folder_.folder().string());
-      }
-    }
-    if (other_parts > 0)
-      report_.notes.push_back(
-          fmt::format("{} tensor(s) are not the language model's: left out", other_parts));
-  }
-
   const ModelFolder& from_;
   const ExchangeOptions& options_;
   Env& env_;
   ModelConfig config_;
   SafetensorsFolder folder_;
-  std::string prefix_;  // of the language model's tensors, where there are others
+  LanguageTensors tensors_;
   std::optional<CheckpointReader> checkpoint_;
-  std::set<std::string, std::less<>> used_;
+  TensorNames used_;
   std::vector<TensorSource> sources_;
   DType most_common_ = DType::kF32;
   ExchangeReport report_;

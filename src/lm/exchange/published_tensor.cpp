@@ -99,8 +99,7 @@ PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const
 }  // namespace
 
 PublishedTensor find_published(const SafetensorsFolder& folder, const std::string& name,
-                               const std::vector<std::int64_t>& shape,
-                               std::set<std::string, std::less<>>& used) {
+                               const std::vector<std::int64_t>& shape, TensorNames& used) {
   const auto blocks = folder.find(name + "_blocks"), scales = folder.find(name + "_scales");
   if (blocks && scales && !folder.find(name)) {
     used.insert({name + "_blocks", name + "_scales"});

@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lm/checkpoint/safetensors.h"
+#include "lm/model/language_tensors.h"
 
 namespace primus {
 
@@ -25,7 +25,6 @@ struct PublishedTensor {
 // The tensor of that name and shape; throws kInvalid when there is none, or its shape is another. The names
 // of what it is stored in are added to `used`. The folder must outlive the result.
 PublishedTensor find_published(const SafetensorsFolder& folder, const std::string& name,
-                               const std::vector<std::int64_t>& shape,
-                               std::set<std::string, std::less<>>& used);
+                               const std::vector<std::int64_t>& shape, TensorNames& used);
 
 }  // namespace primus

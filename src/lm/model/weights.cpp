@@ -1,11 +1,10 @@
 #include "lm/model/weights.h"
 
-#include <algorithm>
-#include <set>
 #include <string_view>
 
 #include "base/error.h"
 #include "lm/checkpoint/elements.h"
+#include "lm/model/language_tensors.h"
 #include "lm/model/published_layout.h"
 
 namespace primus {
@@ -64,34 +63,6 @@ void upload(engine::Rank& rank, const Tensor& to, const CheckpointPart& part,
   rank.compute().synchronize();  // the host buffer is used again
 }
 
-// The language model's tensors of a published folder.
-class LanguageTensors {
- public:
-  explicit LanguageTensors(const SafetensorsFolder& folder)
-      : folder_(folder), prefix_(language_prefix(folder)) {}
-
-  std::optional<TensorView> find(const std::string& name) const { return folder_.find(prefix_ + name); }
-  TensorView at(const std::string& name, std::span<const std::int64_t> shape) const {
-    if (find(name + "_blocks") && find(name + "_scales")) {
-      throw unsupported("tensor '" + name + "' is quantised (mxfp4)",
-                        "'primus model import' writes the model in bf16")
-          .at(where());
-    }
-    return folder_.at(prefix_ + name, shape);
-  }
-  std::size_t size() const { return folder_.size(); }
-  // Without the prefix; empty for tensors of other parts.
-  std::string_view name(std::size_t i) const {
-    const std::string_view name = folder_[i].name;
-    return name.starts_with(prefix_) ? name.substr(prefix_.size()) : std::string_view();
-  }
-  std::string where() const { return folder_.folder().string(); }
-
- private:
-  const SafetensorsFolder& folder_;
-  std::string prefix_;
-};
-
 void check_unit_is_there(const LanguageTensors& tensors, const engine::ParameterUnit& unit) {
   if (unit.if_missing.empty()) return;
   for (const Parameter* p : unit.parameters) {
@@ -102,46 +73,28 @@ void check_unit_is_there(const LanguageTensors& tensors, const engine::Parameter
   throw invalid("the weights have nothing of " + unit.name, unit.if_missing).at(tensors.where());
 }
 
-// What is published several times must be the same everywhere.
-void check_copies(const LanguageTensors& tensors, const CheckpointPart& part, const TensorView& tensor) {
-  for (const std::string& name : part.copies) {
-    const std::optional<TensorView> copy = tensors.find(name);
-    if (!copy || (copy->dtype == tensor.dtype && std::ranges::equal(copy->data, tensor.data))) continue;
-    throw invalid("tensor '" + name + "' differs from '" + part.name + "', which it is a copy of",
-                  "the model shares one tensor for both: make them equal, or leave the copy out")
+// The tensor that a part is read from.
+TensorView tensor_of(const LanguageTensors& tensors, const Parameter& p, const CheckpointPart& part) {
+  if (tensors.find(part.name + "_blocks") && tensors.find(part.name + "_scales")) {
+    throw unsupported("tensor '" + part.name + "' is quantised (mxfp4)",
+                      "'primus model import' writes the model in bf16")
         .at(tensors.where());
   }
+  return tensors.folder().at(tensors.full_name(part.name), published_shape(p, part));
 }
 
 }  // namespace
 
-std::string language_prefix(const SafetensorsFolder& folder) {
-  const std::string prefix = "language_model.";
-  return folder.find(prefix + "model.embed_tokens.weight") ? prefix : "";
-}
-
 void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine::Rank& rank) {
   const LanguageTensors tensors(folder);
-  std::vector<float> staging;
-  std::set<std::string, std::less<>> used;
+  TensorNames used;
   for (const engine::ParameterUnit& unit : store.units()) check_unit_is_there(tensors, unit);
   for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
-    const TensorView tensor = tensors.at(part.name, published_shape(p, part));
-    check_copies(tensors, part, tensor);
-    staging = floats_of(tensor);
+    const std::vector<float> staging = floats_of(tensor_of(tensors, p, part));
+    tensors.check_copies(part, used);
     if (!rank.measuring()) upload(rank, part_of(p.master, p, part), part, std::as_bytes(std::span(staging)));
-    used.insert(part.name);
-    used.insert(part.copies.begin(), part.copies.end());
   });
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::string_view name = tensors.name(i);
-    const bool derived = name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight";
-    if (!name.empty() && !derived && !used.contains(name) && !store.left_out(name)) {
-      throw invalid("tensor '" + std::string(name) + "' is not part of this model",
-                    "does config.json describe these weights?")
-          .at(tensors.where());
-    }
-  }
+  tensors.refuse_foreign(used, store);
   store.refresh_working_copies(rank.context());
 }
 
@@ -189,7 +142,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     checkpoint.read(where, name, to.dtype, published_shape(p, part), staging);
     upload(rank, to, part, staging);
   };
-  std::set<std::string, std::less<>> used;
+  TensorNames used;
   for_each_part(store, [&](const engine::ParameterUnit& unit, const Parameter& p,
                            const CheckpointPart& part) {
     used.insert(part.name);

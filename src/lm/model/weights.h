@@ -13,10 +13,6 @@
 
 namespace primus {
 
-// What the names of a folder's language model begin with. Models that see images, too, have theirs under
-// "language_model.", beside others, which are nothing to us; empty for all others.
-std::string language_prefix(const SafetensorsFolder& folder);
-
 // Loads every parameter from a Hugging Face folder (fp32, bf16, fp16 or fp64 tensors) into the master
 // weights, and refreshes the working copies. Throws Error naming the first tensor that is missing, misshapen,
 // or not used by the model, or a copy of another (CheckpointPart::copies) and not equal to it; a tied model's

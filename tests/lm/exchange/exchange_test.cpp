@@ -3,6 +3,7 @@
 // written.
 #include "lm/exchange/exchange.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "../../base/temporary_folder.h"
+#include "../model/built_model.h"
 #include "base/error.h"
 #include "base/fault_env.h"
 #include "lm/checkpoint/elements.h"
@@ -271,6 +273,37 @@ TEST(Exchange, WhatDoesNotFitIsRefusedByName) {
       return true;
     });
     EXPECT_NE(refusal(folder, with_weights(folder, "mixtral", sources)).find(lost), std::string::npos);
+  }
+}
+
+// Multi-token prediction publishes the embedding and the head once more.
+TEST(Exchange, CopiesThatDifferAreRefused) {
+  const FamilyRegistry families = builtin_families();
+  const Path file = golden("llama") / "config.json";
+  ModelConfig config = read_model_config(read_file(file), file.string(), families);
+  config.mtp = {.layers = 1, .enabled = true};
+  const test::BuiltModel model(config);
+  for (const bool differing : {false, true}) {
+    const TemporaryFolder folder;
+    const Path in = folder.path() / "in";
+    std::filesystem::create_directory(in);
+    std::ofstream(in / "config.json") << write_model_config(config, DType::kF32, families);
+    std::vector<TensorSource> sources = model.sources();
+    const std::vector<std::byte> zeros(1 << 20);
+    for (TensorSource& source : sources) {
+      const bool copy = source.name == fmt::format("model.layers.{}.embed_tokens.weight", config.layers);
+      if (!copy || !differing) continue;
+      ASSERT_LE(source.bytes(), zeros.size());
+      source.fill = nullptr;
+      source.data = zeros.data();
+    }
+    save_safetensors(in, sources);
+    if (differing) {
+      EXPECT_NE(refusal(folder, in).find("which it is a copy of"), std::string::npos);
+    } else {
+      exchange(in, folder.path() / "out");
+      expect_same_tensors(folder.path() / "out", in);
+    }
   }
 }
 

@@ -13,12 +13,13 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "lm/model/language_model.h"
+#include "built_model.h"
 #include "lm/model/published_layout.h"
-#include "turbo/cpu/cpu_kernels.h"
 
 namespace primus {
 namespace {
+
+using test::BuiltModel;
 
 class Published : public testing::TestWithParam<const char*> {};
 
@@ -27,22 +28,9 @@ TEST_P(Published, TensorsComeBackByteForByte) {
   const FamilyRegistry families = builtin_families();
   const ModelConfig config = read_model_config(read_file(folder / "config.json"), "config.json", families);
   const SafetensorsFolder weights = SafetensorsFolder::open(folder);
-  engine::Rank rank(turbo::make_cpu_device(1));
-  const auto build = [&](engine::ParameterStore& store) {
-    const LanguageModel model(config, families, store);
-    store.allocate({.compute = DType::kF32, .gradients = false, .optimizer_states = false},
-                   rank.persistent());
-  };
-  {
-    engine::ParameterStore measuring;
-    build(measuring);
-  }
-  rank.reserve(rank.high_water());
-  engine::ParameterStore store;
-  build(store);
-  load_weights(weights, store, rank);
-  DeviceReader reader(rank);
-  const std::vector<TensorSource> sources = model_sources(store, reader);
+  BuiltModel model(config);
+  load_weights(weights, model.store, model.rank);
+  const std::vector<TensorSource> sources = model.sources();
   EXPECT_EQ(sources.size(), weights.size());
   for (const TensorSource& source : sources) {
     const TensorView original = weights.at(source.name, source.shape);
@@ -76,33 +64,14 @@ ModelConfig with_mtp(std::int64_t layers, bool enabled) {
 
 class MtpWeights : public testing::Test {
  protected:
-  struct Model {
-    Model(const ModelConfig& config, std::uint64_t seed) : rank(turbo::make_cpu_device(1)) {
-      const auto build = [&](engine::ParameterStore& to) {
-        const LanguageModel model(config, builtin_families(), to);
-        to.allocate({.compute = DType::kF32, .gradients = false, .optimizer_states = false},
-                    rank.persistent());
-      };
-      engine::ParameterStore measuring;
-      build(measuring);
-      rank.reserve(rank.high_water());
-      build(store);
-      store.initialize(rank.context(), seed);
-      rank.compute().synchronize();
-      reader = std::make_unique<DeviceReader>(rank);
+  static std::map<std::string, std::vector<std::byte>> tensors_of(const BuiltModel& model) {
+    std::map<std::string, std::vector<std::byte>> all;
+    for (const TensorSource& source : model.sources()) {
+      all[source.name].resize(source.bytes());
+      source.fill(0, all[source.name]);
     }
-    std::map<std::string, std::vector<std::byte>> tensors() const {
-      std::map<std::string, std::vector<std::byte>> all;
-      for (const TensorSource& source : model_sources(store, *reader)) {
-        all[source.name].resize(source.bytes());
-        source.fill(0, all[source.name]);
-      }
-      return all;
-    }
-    engine::Rank rank;
-    engine::ParameterStore store;
-    std::unique_ptr<DeviceReader> reader;
-  };
+    return all;
+  }
 
   void SetUp() override {
     remove_tree(folder_);
@@ -111,13 +80,13 @@ class MtpWeights : public testing::Test {
   void TearDown() override { remove_tree(folder_); }
 
   // Writes the tensors of `source`, and those that `change` makes of them.
-  void write(const Model& source, const std::function<void(std::vector<TensorSource>&)>& change = {}) {
-    std::vector<TensorSource> sources = model_sources(source.store, *source.reader);
+  void write(const BuiltModel& source, const std::function<void(std::vector<TensorSource>&)>& change = {}) {
+    std::vector<TensorSource> sources = source.sources();
     if (change) change(sources);
     save_safetensors(folder_, sources);
   }
   std::string refusal(const ModelConfig& config) {
-    Model model(config, 2);
+    BuiltModel model(config, 2);
     try {
       load_weights(SafetensorsFolder::open(folder_), model.store, model.rank);
     } catch (const Error& error) {
@@ -131,23 +100,23 @@ class MtpWeights : public testing::Test {
 };
 
 TEST_F(MtpWeights, ExportAndImportAreByteForByte) {
-  const Model first(with_mtp(2, true), 1);
+  const BuiltModel first(with_mtp(2, true), 1);
   write(first);
-  const auto tensors = first.tensors();
+  const auto tensors = tensors_of(first);
   EXPECT_EQ(tensors.at("model.layers.2.embed_tokens.weight"), tensors.at("model.embed_tokens.weight"));
   EXPECT_EQ(tensors.at("model.layers.3.shared_head.head.weight"), tensors.at("lm_head.weight"));
   for (const char* name : {"enorm", "hnorm", "eh_proj", "shared_head.norm", "input_layernorm",
                            "self_attn.q_proj", "mlp.down_proj"}) {
     EXPECT_TRUE(tensors.contains("model.layers.3." + std::string(name) + ".weight")) << name;
   }
-  Model second(with_mtp(2, true), 2);
-  EXPECT_NE(second.tensors(), tensors);
+  BuiltModel second(with_mtp(2, true), 2);
+  EXPECT_NE(tensors_of(second), tensors);
   load_weights(SafetensorsFolder::open(folder_), second.store, second.rank);
-  EXPECT_EQ(second.tensors(), tensors);
+  EXPECT_EQ(tensors_of(second), tensors);
 }
 
 TEST_F(MtpWeights, CopiesMayBeMissingAndMustBeEqual) {
-  const Model source(with_mtp(1, true), 1);
+  const BuiltModel source(with_mtp(1, true), 1);
   const auto is = [](const char* name) { return [name](const TensorSource& s) { return s.name == name; }; };
   write(source, [&](std::vector<TensorSource>& all) {
     std::erase_if(all, is("model.layers.2.embed_tokens.weight"));
@@ -167,37 +136,37 @@ TEST_F(MtpWeights, CopiesMayBeMissingAndMustBeEqual) {
 }
 
 TEST_F(MtpWeights, MissingModulesAreRefusedWithTheWayOut) {
-  write(Model(with_mtp(1, true), 1));
+  write(BuiltModel(with_mtp(1, true), 1));
   const std::string text = refusal(with_mtp(2, true));
   EXPECT_NE(text.find("layers.3"), std::string::npos) << text;
   EXPECT_NE(text.find("mtp_num_layers"), std::string::npos) << text;
 }
 
 TEST_F(MtpWeights, ArePassedOverWhereTheyAreNotEnabled) {
-  const Model source(with_mtp(1, true), 1);
+  const BuiltModel source(with_mtp(1, true), 1);
   write(source);
-  Model plain(with_mtp(1, false), 2);
+  BuiltModel plain(with_mtp(1, false), 2);
   load_weights(SafetensorsFolder::open(folder_), plain.store, plain.rank);
-  auto expected = source.tensors();
+  auto expected = tensors_of(source);
   std::erase_if(expected, [](const auto& tensor) { return tensor.first.starts_with("model.layers.2."); });
-  EXPECT_EQ(plain.tensors(), expected);
+  EXPECT_EQ(tensors_of(plain), expected);
   // A model that says it has none does not silently lose them.
   EXPECT_NE(refusal(with_mtp(0, false)).find("model.layers.2."), std::string::npos);
 }
 
 // The same for training checkpoints: complete for who trains on, and good for generation.
 TEST_F(MtpWeights, OfATrainingCheckpoint) {
-  const Model source(with_mtp(1, true), 1);
+  const BuiltModel source(with_mtp(1, true), 1);
   Snapshot snapshot;
   snapshot.iteration = 3;
-  snapshot.model = model_sources(source.store, *source.reader);
+  snapshot.model = source.sources();
   CheckpointRoot(folder_).save(snapshot);
   const CheckpointReader checkpoint = CheckpointReader::open(CheckpointRoot(folder_).folder(3));
-  Model same(with_mtp(1, true), 2), plain(with_mtp(1, false), 2), none(with_mtp(0, false), 2);
+  BuiltModel same(with_mtp(1, true), 2), plain(with_mtp(1, false), 2), none(with_mtp(0, false), 2);
   load_checkpoint(checkpoint, same.store, same.rank, false);
-  EXPECT_EQ(same.tensors(), source.tensors());
+  EXPECT_EQ(tensors_of(same), tensors_of(source));
   load_checkpoint(checkpoint, plain.store, plain.rank, false);
-  EXPECT_EQ(plain.tensors().at("lm_head.weight"), source.tensors().at("lm_head.weight"));
+  EXPECT_EQ(tensors_of(plain).at("lm_head.weight"), tensors_of(source).at("lm_head.weight"));
   EXPECT_THROW(load_checkpoint(checkpoint, none.store, none.rank, false), Error);
 }
 
@@ -229,26 +198,13 @@ class Llama4Folder : public testing::Test {
     save_safetensors(folder_, sources);
     const ModelConfig config =
         read_model_config(read_file(golden / "config.json"), "config.json", builtin_families());
-    engine::Rank rank(turbo::make_cpu_device(1));
-    const auto build = [&](engine::ParameterStore& store) {
-      const LanguageModel model(config, builtin_families(), store);
-      store.allocate({.compute = DType::kF32, .gradients = false, .optimizer_states = false},
-                     rank.persistent());
-    };
-    {
-      engine::ParameterStore measuring;
-      build(measuring);
-    }
-    rank.reserve(rank.high_water());
-    engine::ParameterStore store;
-    build(store);
+    BuiltModel model(config);
     try {
-      load_weights(SafetensorsFolder::open(folder_), store, rank);
+      load_weights(SafetensorsFolder::open(folder_), model.store, model.rank);
     } catch (const Error& error) {
       return error.what();
     }
-    DeviceReader reader(rank);
-    for (const TensorSource& source : model_sources(store, reader)) {
+    for (const TensorSource& source : model.sources()) {
       const TensorView original = weights.at(source.name, source.shape);
       std::vector<std::byte> loaded(original.data.size());
       source.fill(0, loaded);

@@ -1,0 +1,61 @@
+#include "lm/model/language_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/error.h"
+
+namespace primus {
+
+LanguageTensors::LanguageTensors(const SafetensorsFolder& folder) : folder_(folder) {
+  const std::string prefix = "language_model.";
+  if (folder.find(prefix + "model.embed_tokens.weight")) prefix_ = prefix;
+}
+
+void LanguageTensors::check_copies(const engine::CheckpointPart& part, TensorNames& used) const {
+  used.insert(full_name(part.name));
+  const std::optional<TensorView> tensor = find(part.name);
+  for (const std::string& name : part.copies) {
+    used.insert(full_name(name));
+    const std::optional<TensorView> copy = find(name);
+    if (!tensor || !copy || (copy->dtype == tensor->dtype && std::ranges::equal(copy->data, tensor->data))) {
+      continue;
+    }
+    throw invalid("tensor '" + name + "' differs from '" + part.name + "', which it is a copy of",
+                  "the model shares one tensor for both: make them equal, or leave the copy out")
+        .at(where());
+  }
+}
+
+std::vector<std::string> LanguageTensors::refuse_foreign(const TensorNames& used,
+                                                         const engine::ParameterStore& store) const {
+  std::vector<std::string> notes;
+  std::int64_t other_parts = 0;
+  for (std::size_t i = 0; i < folder_.size(); ++i) {
+    const std::string_view full = folder_[i].name;
+    if (used.contains(full)) continue;
+    if (!full.starts_with(prefix_)) {
+      ++other_parts;
+      continue;
+    }
+    const std::string_view name = full.substr(prefix_.size());
+    if (store.left_out(name)) continue;
+    if (name.ends_with("rotary_emb.inv_freq")) {
+      notes.push_back(fmt::format("'{}' follows from config.json: left out", name));
+    } else if (name == "lm_head.weight") {  // a model that is not tied has used it
+      notes.push_back("'lm_head.weight' is tied to the embedding: left out");
+    } else {
+      throw invalid(fmt::format("tensor '{}' is not part of this model", name),
+                    "does config.json describe these weights?")
+          .at(where());
+    }
+  }
+  if (other_parts > 0) {
+    notes.push_back(fmt::format("{} tensor(s) are not the language model's: left out", other_parts));
+  }
+  return notes;
+}
+
+}  // namespace primus

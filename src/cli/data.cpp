@@ -67,8 +67,10 @@ class DataTokenize final : public Command {
         });
     if (line) line->finish(steady_seconds());
     if (r.skipped_lines > 0) {
-      console.note(fmt::format("warning: {} broken lines were left out, the first: {}", r.skipped_lines,
-                               r.first_skipped));
+      console.note(fmt::format(
+          "warning: {} left out, the first: {}",
+          r.skipped_lines == 1 ? "1 broken line was" : fmt::format("{} broken lines were", r.skipped_lines),
+          r.first_skipped));
     }
     if (r.complete && r.documents == 0) {
       console.note("warning: the input has no document, so there is nothing here to train on");

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/thread_pool.h"
 #include "cli/commands.h"
+#include "lm/data/json_lines.h"
 #include "lm/tokenizer/json_reader.h"
 #include "lm/tokenizer/tokenizer.h"
 #include "lm/tokenizer/unicode.h"
@@ -41,12 +42,19 @@ std::string read_all() {
   return text;
 }
 
-// Calls use(line, its number) for each line that is not blank.
-void for_each_line(FunctionRef<void(std::string_view, std::int64_t)> use) {
+struct Line {
+  std::string_view text;
+  std::int64_t number;
+};
+
+// Calls use(line) for each line that is not blank. A byte-order mark at the begin is passed.
+void for_each_line(FunctionRef<void(const Line&)> use) {
   std::string buffer;
   std::int64_t number = 1;
   const auto give = [&](std::string_view line) {
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) use(line, number);
+    if (number == 1 && line.starts_with(unicode::kByteOrderMark))
+      line.remove_prefix(unicode::kByteOrderMark.size());
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) use({line, number});
     ++number;
   };
   while (true) {
@@ -99,10 +107,9 @@ class TextCommand : public Command {
     const auto tokenizer = load_tokenizer(type_, model_);
     Output output(console);
     if (jsonl_) {
-      for_each_line([&](std::string_view line, std::int64_t number) {
-        unicode::require_valid(line, kInput, number);
-        JsonReader reader(line, kInput, number);
-        output.add(convert_line(*tokenizer, reader));
+      for_each_line([&](const Line& line) {
+        unicode::require_valid(line.text, kInput, line.number);
+        output.add(convert_line(*tokenizer, line));
       });
     } else {
       const std::string input = read_all();
@@ -114,17 +121,18 @@ class TextCommand : public Command {
   }
 
  private:
-  virtual std::string convert_line(const Tokenizer& tokenizer, JsonReader& line) = 0;
+  virtual std::string convert_line(const Tokenizer& tokenizer, const Line& line) = 0;
   virtual std::string convert(const Tokenizer& tokenizer, const std::string& input) = 0;
 
   std::string model_, type_;
   bool jsonl_ = false;
 };
 
-// Reads an object; read() takes the value of `wanted`, other keys are passed.
+// Reads an object; read(reader) takes the value of `wanted`, other keys are passed.
 template <class Read>
-void read_object(JsonReader& reader, std::string_view wanted, const Read& read) {
-  if (reader.peek() != JsonReader::Kind::kObject) reader.fail("the line should hold an object");
+void read_object(const Line& line, std::string_view wanted, const Read& read) {
+  JsonReader reader(line.text, kInput, line.number);
+  reader.require(JsonReader::Kind::kObject, "the line");
   reader.begin_object();
   std::string key;
   bool found = false;
@@ -133,11 +141,11 @@ void read_object(JsonReader& reader, std::string_view wanted, const Read& read) 
       reader.skip();
       continue;
     }
-    read();
+    read(reader);
     found = true;
   }
   reader.finish();
-  if (!found) reader.fail(fmt::format("the line has no key '{}'", wanted));
+  if (!found) throw data::missing_key(line.text, wanted).at(fmt::format("{}:{}", kInput, line.number));
 }
 
 class DataEncode final : public TextCommand {
@@ -149,8 +157,11 @@ class DataEncode final : public TextCommand {
   }
 
  private:
-  std::string convert_line(const Tokenizer& tokenizer, JsonReader& line) override {
-    read_object(line, "text", [&] { line.read_string(text_); });
+  std::string convert_line(const Tokenizer& tokenizer, const Line& line) override {
+    read_object(line, "text", [&](JsonReader& reader) {
+      reader.require(JsonReader::Kind::kString, "the value of 'text'");
+      reader.read_string(text_);
+    });
     return fmt::format("{{\"ids\":[{}]}}\n", fmt::join(encode(tokenizer, text_), ","));
   }
   std::string convert(const Tokenizer& tokenizer, const std::string& input) override {
@@ -176,11 +187,15 @@ class DataDecode final : public TextCommand {
   }
 
  private:
-  std::string convert_line(const Tokenizer& tokenizer, JsonReader& line) override {
+  std::string convert_line(const Tokenizer& tokenizer, const Line& line) override {
     ids_.clear();
-    read_object(line, "ids", [&] {
-      line.begin_array();
-      while (line.next_element()) ids_.push_back(checked_cast<std::int32_t>(line.read_int(), "token id"));
+    read_object(line, "ids", [&](JsonReader& reader) {
+      reader.require(JsonReader::Kind::kArray, "the value of 'ids'");
+      reader.begin_array();
+      while (reader.next_element()) {
+        reader.require(JsonReader::Kind::kNumber, "an element of 'ids'");
+        ids_.push_back(checked_cast<std::int32_t>(reader.read_int(), "token id"));
+      }
     });
     const nlohmann::json object = {{"text", decode(tokenizer)}};
     return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

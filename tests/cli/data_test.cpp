@@ -80,7 +80,12 @@ TEST(DataText, PlainTextAndMistakes) {
               HasSubstr("<standard input>:1:11"));
   const ProgramResult no_text = run({"data", "encode", "--jsonl"}, "{\"text\": \"a\"}\n{\"t\": 1}\n");
   EXPECT_EQ(no_text.exit_code, 2);
-  EXPECT_THAT(no_text.err, HasSubstr("<standard input>:2"));
+  EXPECT_THAT(no_text.err, HasSubstr("<standard input>:2: error: the line has no key 'text'; it has 't'"));
+  EXPECT_THAT(run({"data", "encode", "--jsonl"}, "{\"text\": 5}\n").err,
+              HasSubstr("<standard input>:1:10: error: the value of 'text' is a number, not a string"));
+  EXPECT_THAT(run({"data", "decode", "--jsonl"}, "{\"ids\": [\"5\"]}\n").err,
+              HasSubstr("an element of 'ids' is a string, not a number"));
+  EXPECT_EQ(run({"data", "encode", "--jsonl"}, "\xEF\xBB\xBF{\"text\": \"a\"}\n").out, "{\"ids\":[97]}\n");
 }
 
 TEST(DataInspect, PrintsTheOrderOfMegatron) {

@@ -100,7 +100,14 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns) {
       continue;
     }
     const std::vector<Path> paths = expand_glob(pattern);
-    if (paths.empty()) throw invalid(fmt::format("there is no file, folder or match for '{}'", pattern));
+    if (paths.empty()) {
+      throw pattern.find_first_of("*?[") == std::string::npos
+          ? invalid(fmt::format("there is no file or folder '{}'", pattern),
+                    fmt::format("paths are relative to '{}'", std::filesystem::current_path().string()))
+          : invalid(fmt::format("no file matches '{}'", pattern),
+                    "a '*' does not cross folders ('corpus/*/*.jsonl' looks one deeper), and a folder by "
+                    "itself stands for all text and JSON lines below it");
+    }
     for (const Path& path : paths) {
       if (const auto status = Env::posix().status(path)) add_path(path, *status, files);
     }
@@ -204,7 +211,12 @@ class BlockReader::Source {
   }
 
   [[noreturn]] void fail(std::string_view what) const {
-    throw invalid(fmt::format("cannot unpack it: {}", what)).at(input_.path.string());
+    const bool gzip = input_.compression == Compression::kGzip;
+    throw invalid(fmt::format("cannot unpack it: {}", what),
+                  fmt::format("'{} -t' checks the file: copy or download it again if it is damaged, and "
+                              "rename it if it is not packed",
+                              gzip ? "gzip" : "zstd"))
+        .at(input_.path.string());
   }
 
   InputFile input_;
@@ -312,8 +324,8 @@ BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad)
   try {
     unicode::require_valid(block.text, file, block.first_line);
     return broken;
-  } catch (const Error& error) {
-    if (!skip_bad) throw;
+  } catch (Error& error) {
+    if (!skip_bad) throw error.add_hint(kSkipBadHint);
     broken.first = fmt::format("{}: {}", error.location(), error.what());
   }
   std::string kept;

@@ -73,6 +73,10 @@ class BlockReader {
   uint64_t offset_ = 0;  // of the buffer's begin in the unpacked file
 };
 
+// The next step after a broken line, for whoever reads it.
+inline constexpr const char* kSkipBadHint =
+    "'primus data tokenize --skip-bad' leaves such lines out and counts them";
+
 // What was wrong with the lines of a block.
 struct BrokenLines {
   uint64_t count = 0;

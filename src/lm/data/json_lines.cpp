@@ -5,11 +5,23 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/error.h"
 #include "lm/tokenizer/json_reader.h"
 #include "lm/tokenizer/unicode.h"
 
 namespace primus::data {
+
+Error missing_key(std::string_view line, std::string_view key) {
+  constexpr size_t kShown = 8;
+  std::string there, other;
+  size_t count = 0;
+  JsonReader reader(line, "");
+  reader.begin_object();
+  for (; reader.next_key(other); reader.skip()) {
+    if (count++ < kShown) there += fmt::format("{}'{}'", there.empty() ? "" : ", ", other);
+  }
+  return invalid(fmt::format("the line has no key '{}'; it has {}{}", key, count > 0 ? there : "none",
+                             count > kShown ? " ..." : ""));
+}
 
 JsonLines::JsonLines(std::vector<std::string> keys, bool skip_bad)
     : keys_(std::move(keys)), skip_bad_(skip_bad), texts_(keys_.size()) {}
@@ -19,6 +31,8 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
   skipped_ = 0;
   first_skipped_.clear();
   std::string_view rest = block.text;
+  if (block.begins_file && rest.starts_with(unicode::kByteOrderMark))
+    rest.remove_prefix(unicode::kByteOrderMark.size());
   for (int64_t line = block.first_line; !rest.empty(); ++line) {
     const size_t newline = rest.find('\n');
     const std::string_view text = rest.substr(0, newline);
@@ -26,8 +40,8 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
     if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     try {
       read_line(text, file, line);
-    } catch (const Error& error) {
-      if (!skip_bad_) throw;
+    } catch (Error& error) {
+      if (!skip_bad_) throw error.add_hint(std::string(kSkipBadHint));
       if (skipped_++ == 0) first_skipped_ = fmt::format("{}: {}", error.location(), error.what());
       continue;
     }
@@ -39,7 +53,7 @@ void JsonLines::read_line(std::string_view text, std::string_view file, int64_t 
   unicode::require_valid(text, file, line);
   JsonReader reader(text, file, line);
   for (JsonTexts& texts : texts_) texts.found_ = false;
-  if (reader.peek() != JsonReader::Kind::kObject) reader.fail("the line should hold an object");
+  reader.require(JsonReader::Kind::kObject, "the line");
   reader.begin_object();
   while (reader.next_key(key_)) {
     const auto known = std::find(keys_.begin(), keys_.end(), key_);
@@ -52,16 +66,20 @@ void JsonLines::read_line(std::string_view text, std::string_view file, int64_t 
     texts.count_ = 0;
     if (reader.peek() == JsonReader::Kind::kArray) {
       reader.begin_array();
-      while (reader.next_element()) reader.read_string(texts.next());
+      while (reader.next_element()) {
+        reader.require(JsonReader::Kind::kString, fmt::format("an element of '{}'", key_));
+        reader.read_string(texts.next());
+      }
     } else {
+      reader.require(JsonReader::Kind::kString, fmt::format("the value of '{}'", key_));
       reader.read_string(texts.next());
     }
   }
   reader.finish();
   for (size_t key = 0; key < texts_.size(); ++key) {
     if (texts_[key].found_) continue;
-    throw invalid(fmt::format("the line has no key '{}'", keys_[key]),
-                  "name the key that holds the text with --json-keys")
+    throw missing_key(text, keys_[key])
+        .add_hint("name the key that holds the text with --json-keys")
         .at(fmt::format("{}:{}", file, line));
   }
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "base/thread_pool.h"
 #include "lm/data/corpus.h"
 
@@ -28,6 +29,9 @@ class JsonTexts {
   std::vector<std::string> strings_;
 };
 
+// Error(kInvalid), without a place, for a line that is an object without `key`: names those it has.
+Error missing_key(std::string_view line, std::string_view key);
+
 // Not thread-safe: one per worker.
 class JsonLines {
  public:
@@ -35,7 +39,8 @@ class JsonLines {
 
   // Calls document(texts of each key) for every line of the block that is not blank. Error(kInvalid) at
   // "file:line:column" for a line that is no UTF-8, no JSON object, lacks a key, or holds something else than
-  // text there; with skip_bad such lines are left out.
+  // text there (half of a surrogate pair included); with skip_bad such lines are left out. A byte-order mark
+  // at the begin of the file is passed, as RFC 8259 allows.
   void read(const TextBlock& block, std::string_view file,
             FunctionRef<void(std::span<const JsonTexts>)> document);
 

@@ -37,12 +37,15 @@ size_t plain_prefix(const char* p, size_t size) {
 
 }  // namespace
 
-void JsonReader::fail_at(std::string_view what, size_t at) const {
+std::string JsonReader::place(size_t at) const {
   const std::string_view before = text_.substr(0, std::min(at, text_.size()));
   const int64_t line = first_line_ + std::count(before.begin(), before.end(), '\n');
   const size_t line_start = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
-  throw invalid(fmt::format("broken JSON: {}", what))
-      .at(fmt::format("{}:{}:{}", name_, line, at - line_start + 1));
+  return fmt::format("{}:{}:{}", name_, line, at - line_start + 1);
+}
+
+void JsonReader::fail_at(std::string_view what, size_t at) const {
+  throw invalid(fmt::format("broken JSON: {}", what)).at(place(at));
 }
 
 char JsonReader::next_character() {
@@ -79,8 +82,21 @@ JsonReader::Kind JsonReader::peek() {
       return Kind::kNumber;
     default:
       if (is_digit(c)) return Kind::kNumber;
+      if (text_.substr(at_).starts_with(unicode::kByteOrderMark)) fail("a byte-order mark stands here");
       fail(at_ == text_.size() ? "it ends where a value should stand" : "a value should stand here");
   }
+}
+
+void JsonReader::require(Kind kind, std::string_view what) {
+  constexpr std::string_view kNames[] = {"an object", "a list",        "a string",
+                                         "a number",  "a truth value", "null"};
+  const Kind found = peek();
+  if (found == kind) return;
+  const size_t start = at_;
+  skip();  // where that is broken, it says so
+  throw invalid(fmt::format("{} is {}, not {}", what, kNames[static_cast<size_t>(found)],
+                            kNames[static_cast<size_t>(kind)]))
+      .at(place(start));
 }
 
 void JsonReader::begin_object() {
@@ -153,6 +169,7 @@ void JsonReader::scan_string(std::string* out) {
 
 void JsonReader::append_escape(std::string* out) {
   if (at_ == text_.size()) fail("a string without its closing quote");
+  const size_t start = at_ - 1;
   const char escaped = text_[at_++];
   char32_t c;
   switch (escaped) {
@@ -188,11 +205,14 @@ void JsonReader::append_escape(std::string* out) {
           at_ = second;
         }
       }
-      if (c >= 0xD800 && c < 0xE000) c = 0xFFFD;
+      if (c >= 0xD800 && c < 0xE000) {
+        if (out == nullptr) return;
+        fail_at(fmt::format("\\u{:04x} is half of a surrogate pair, which is no text", uint32_t{c}), start);
+      }
       break;
     }
     default:
-      fail_at("an unknown escape sequence", at_ - 2);
+      fail_at("an unknown escape sequence", start);
   }
   if (out != nullptr) unicode::append(c, *out);
 }

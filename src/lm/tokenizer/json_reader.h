@@ -1,9 +1,9 @@
 // A strict pull reader of JSON text (RFC 8259) that allocates nothing but the strings it hands out: for
 // tokenizer files with a hundred thousand entries, and for corpora with one object a line.
 //
-// Also reads what Python's json module writes beyond the standard: NaN, Infinity and lone \u surrogates
-// (which become U+FFFD). Errors: Error(kInvalid) at "name:line:column". Nesting is limited, and nothing here
-// recurses.
+// Also reads what Python's json module writes beyond the standard: NaN and Infinity. A lone \u surrogate,
+// which that module writes too, is no text: it may stand in what is skipped, not in what is read. Errors:
+// Error(kInvalid) at "name:line:column". Nesting is limited, and nothing here recurses.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,8 @@ class JsonReader {
 
   // What the next value is.
   Kind peek();
+  // Fails unless the next value is of this kind: "<what> is a number, not a string" at its place.
+  void require(Kind kind, std::string_view what);
 
   // Objects: begin_object(), then next_key() until it returns false; each key's value must be read or
   // skipped.
@@ -49,7 +51,8 @@ class JsonReader {
 
  private:
   [[noreturn]] void fail_at(std::string_view what, size_t at) const;
-  char next_character();  // the next that is no blank, not passed; '\0' at the end
+  std::string place(size_t at) const;  // "name:line:column"
+  char next_character();               // the next that is no blank, not passed; '\0' at the end
   void expect(char c, std::string_view what);
   bool next_item(char close);
   std::string_view scan_number();

@@ -114,7 +114,7 @@ class StreamDecoder {
 //   GPT2BPETokenizer instead of `model` the two files by themselves, `vocab_file` and `merge_file`
 //   Llama2Tokenizer, SentencePieceTokenizer, GPTSentencePieceTokenizer   a SentencePiece .model or its folder
 //   TikTokenizer     a tiktoken rank file
-//   NullTokenizer    the vocabulary size in decimal: text is numbers with spaces between, one more id ends
+//   NullTokenizer    the number of ids in decimal: text is numbers with spaces between, the last id ends
 //                    documents
 //   ByteTokenizer    empty: 256 byte values, and id 256 that ends documents
 // What the file holds decides between the first three kinds, whatever type names them; an empty `type` means

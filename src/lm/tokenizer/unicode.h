@@ -12,6 +12,8 @@ namespace primus::unicode {
 
 inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // U+FEFF, which may begin a file
+
 // Length of the UTF-8 character that starts with `lead`; text must be valid.
 inline int char_length(char lead) {
   const auto byte = static_cast<unsigned char>(lead);

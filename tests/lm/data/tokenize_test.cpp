@@ -124,7 +124,11 @@ TEST_F(Tokenize, CompressedFilesAreTheSame) {
   EXPECT_TRUE(bytes() == expected);
 
   options_.inputs = {folder_.write("d.jsonl.zst", packed.substr(0, packed.size() / 2))};
-  EXPECT_THAT(error(), HasSubstr("d.jsonl.zst: error: cannot unpack it: it ends in the middle"));
+  EXPECT_THAT(error(), AllOf(HasSubstr("d.jsonl.zst: error: cannot unpack it: it ends in the middle"),
+                             HasSubstr("'zstd -t'")));
+  options_.inputs = {folder_.write("e.jsonl.gz", lines)};
+  EXPECT_THAT(error(), AllOf(HasSubstr("e.jsonl.gz: error: cannot unpack it"), HasSubstr("'gzip -t'"),
+                             HasSubstr("rename it if it is not packed")));
 }
 
 TEST_F(Tokenize, WorkersDoNotMatter) {
@@ -159,6 +163,60 @@ TEST_F(Tokenize, SkipsAndCountsBrokenLines) {
   EXPECT_EQ(result.skipped_lines, 2u);
   EXPECT_THAT(result.first_skipped, HasSubstr("a.jsonl:2:10"));
   EXPECT_EQ(documents_of(output()).size(), 2u);
+}
+
+TEST_F(Tokenize, SaysWhatStandsInPlaceOfText) {
+  const auto error_for = [this](const std::string& line) {
+    options_.inputs = {folder_.write("a.jsonl", line + "\n")};
+    return error();
+  };
+  const std::string skip = "'primus data tokenize --skip-bad' leaves such lines out";
+  EXPECT_THAT(error_for(R"({"text": 5})"),
+              AllOf(HasSubstr("a.jsonl:1:10: error: the value of 'text' is a number, not a string"),
+                    HasSubstr(skip)));
+  EXPECT_THAT(error_for(R"({"text": null})"), HasSubstr("the value of 'text' is null, not a string"));
+  EXPECT_THAT(error_for(R"({"text": {"a": 1}})"), HasSubstr("is an object, not a string"));
+  EXPECT_THAT(error_for(R"({"text": ["a", true]})"),
+              HasSubstr("a.jsonl:1:16: error: an element of 'text' is a truth value, not a string"));
+  EXPECT_THAT(error_for(R"({"text": tru})"), HasSubstr("a.jsonl:1:10: error: broken JSON"));
+  EXPECT_THAT(error_for("[1]"), HasSubstr("a.jsonl:1:1: error: the line is a list, not an object"));
+  EXPECT_THAT(error_for(R"({"body": "a", "id": 1})"),
+              AllOf(HasSubstr("a.jsonl:1: error: the line has no key 'text'; it has 'body', 'id'"),
+                    HasSubstr("--json-keys"), HasSubstr(skip)));
+  EXPECT_THAT(error_for("{]"), AllOf(HasSubstr("broken JSON"), HasSubstr(skip)));
+  EXPECT_THAT(error_for("{\"text\": \"\xE9\"}"), AllOf(HasSubstr("no UTF-8"), HasSubstr(skip)));
+  options_.skip_bad = true;
+  options_.inputs = {folder_.write("a.jsonl", "{\"text\": 5}\n{\"text\": null}\n{}\n{\"text\": \"x\"}\n")};
+  EXPECT_EQ(run().skipped_lines, 3u);
+}
+
+// Python's json module reads such lines, and the tokenizers then fail.
+TEST_F(Tokenize, HalfASurrogatePairIsNoText) {
+  for (const char* half : {"\\ud800", "\\udc00", "\\ud800\\u0041", "\\ud800\\ud800"}) {
+    options_.inputs = {folder_.write("a.jsonl", R"({"text": "x)" + std::string(half) + "y\"}\n")};
+    EXPECT_THAT(error(), AllOf(HasSubstr("a.jsonl:1:12: error"), HasSubstr("half of a surrogate pair"),
+                               HasSubstr("--skip-bad")));
+  }
+  const std::string bad = R"({"text": "x\ud83d"})"
+                          "\n";
+  const std::string good = R"({"text": "\ud83d\ude00", "other": "\ud800"})"
+                           "\n";
+  options_.inputs = {folder_.write("a.jsonl", bad + good)};
+  options_.skip_bad = true;
+  const TokenizeResult result = run();
+  EXPECT_EQ(result.skipped_lines, 1u);
+  EXPECT_THAT(result.first_skipped, HasSubstr("a.jsonl:1:12: "));
+  EXPECT_EQ(documents_of(output()), (std::vector<std::vector<Tokens>>{{tokens_of("\xF0\x9F\x98\x80")}}));
+}
+
+TEST_F(Tokenize, AByteOrderMarkIsNoPartOfJsonLinesAndStaysInText) {
+  const std::string mark = "\xEF\xBB\xBF", line = "{\"text\": \"x\"}\n";
+  options_.inputs = {folder_.write("a.jsonl", mark + line), folder_.write("b.txt", mark + "b")};
+  run();
+  EXPECT_EQ(documents_of(output()),
+            (std::vector<std::vector<Tokens>>{{tokens_of("x")}, {tokens_of(mark + "b")}}));
+  options_.inputs = {folder_.write("c.jsonl", line + mark + line)};
+  EXPECT_THAT(error(), HasSubstr("c.jsonl:2:1: error: broken JSON: a byte-order mark stands here"));
 }
 
 TEST_F(Tokenize, NamesTheFirstBrokenLineWhoeverReadsIt) {
@@ -199,7 +257,9 @@ TEST_F(Tokenize, RefusesWhatItCannotRead) {
   options_.inputs = {folder_.write("a.parquet", "PAR1")};
   EXPECT_THAT(error(), HasSubstr("a Parquet file"));
   options_.inputs = {(folder_ / "nothing*").string()};
-  EXPECT_THAT(error(), HasSubstr("no file, folder or match"));
+  EXPECT_THAT(error(), AllOf(HasSubstr("no file matches"), HasSubstr("does not cross folders")));
+  options_.inputs = {(folder_ / "nothing").string()};
+  EXPECT_THAT(error(), AllOf(HasSubstr("there is no file or folder"), HasSubstr("hint: ")));
   options_.inputs = {folder_.write("a.jsonl", "{}\n")};
   EXPECT_THAT(error(), HasSubstr("no key 'text'"));
   options_.json_keys = {"text", "text"};

@@ -23,6 +23,8 @@ std::string hint_for(int code) {
     case EACCES:
     case EPERM:
       return "check who owns it and its permissions (ls -l)";
+    case EEXIST:
+      return "something that is no folder has this name: remove it, or choose another name";
     case ENOSPC:
       return "free some space on that disk, or choose another folder";
     case EDQUOT:

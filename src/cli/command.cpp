@@ -65,4 +65,8 @@ void Arguments::rest(std::string value, std::vector<std::string>& target, std::s
   rest_ = Argument{{}, std::move(value), std::move(help), &target};
 }
 
+void Arguments::refuse(std::string_view names, const std::string& reason, const std::string& instead) {
+  for (std::string& name : split_names(names)) refusals_.push_back({std::move(name), reason, instead});
+}
+
 }  // namespace primus::cli

@@ -53,6 +53,12 @@ struct Argument {
   bool several = false;                   // of a list: one mention takes all words up to the next option
 };
 
+// An option of the program that a command stands in for, which has no meaning here: naming it says so.
+struct Refusal {
+  std::string name;             // "--split-sentences"
+  std::string reason, instead;  // one sentence each, without a period
+};
+
 class Arguments {
  public:
   // names: "--config,--exp,-c".
@@ -61,13 +67,17 @@ class Arguments {
   Argument& positional(std::string value, Target target, std::string help);
   // Everything that no declaration takes, in the order written: the command judges it itself.
   void rest(std::string value, std::vector<std::string>& target, std::string help);
+  // names: "--split-sentences,--lang". Not shown by help.
+  void refuse(std::string_view names, const std::string& reason, const std::string& instead);
 
   const std::vector<Argument>& all() const { return arguments_; }
   const std::optional<Argument>& rest() const { return rest_; }
+  const std::vector<Refusal>& refusals() const { return refusals_; }
 
  private:
   std::vector<Argument> arguments_;
   std::optional<Argument> rest_;
+  std::vector<Refusal> refusals_;
 };
 
 class Command {

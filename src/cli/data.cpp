@@ -3,17 +3,57 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "base/checked.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/stop_signal.h"
+#include "lm/data/corpus.h"
 #include "lm/data/tokenize.h"
 #include "lm/data/train_tokenizer.h"
 #include "lm/tokenizer/tokenizer.h"
 
 namespace primus::cli {
 namespace {
+
+void note_endings(const std::vector<std::string>& inputs, const Console& console) {
+  const std::string remark = data::remark_on(data::find_inputs(inputs));
+  if (!remark.empty()) console.note("note: " + remark);
+}
+
+// What preprocess_data.py takes besides (docs/data.md lists the same).
+void refuse_other_options_of_megatron(Arguments& args) {
+  args.refuse("--split-sentences,--keep-newlines,--lang",
+              "sentences were cut for BERT, by NLTK; here a document stays whole",
+              "leave it out, or put a list of sentences under the key: each becomes a sequence of its own");
+  args.refuse("--find-optimal-num-workers,--workers-to-check,--max-documents,--performance-dir",
+              "there is no number of workers to search for", "leave it out: --workers 0 uses every core");
+  args.refuse("--dataset-impl", "there is one format of files, that of 'mmap'", "leave it out");
+  args.refuse("--padded-vocab-size,--pad-vocab-size,--vocab-extra-ids,--make-vocab-size-divisible-by",
+              "the files depend on the tokenizer alone; padding belongs to the model",
+              "leave it out, and set make_vocab_size_divisible_by where the model is trained");
+  args.refuse("--null-tokenizer-eod-id,--null-tokenizer-pad-id",
+              "the last id of a NullTokenizer ends documents, and none pads",
+              "leave it out, and set --vocab-size to one more than the id that ends documents");
+  args.refuse("--tokenizer-metadata,--metadata-path",
+              "what it describes is read from the tokenizer's own files",
+              "name the tokenizer with --tokenizer-type and --tokenizer-model");
+  args.refuse("--tokenizer-special-tokens,--special-tokens,--tiktoken-special-tokens",
+              "special tokens are those of the tokenizer's files",
+              "add them to tokenizer.json, e.g. with transformers: tokenizer.add_special_tokens(...), "
+              "save_pretrained(folder)");
+  args.refuse("--tokenizer-sentencepiece-legacy,--tokenizer-sentencepiece-ignore-extra-whitespaces",
+              "a SentencePiece model is read as the sentencepiece library reads it", "leave it out");
+  args.refuse("--tokenizer-hf-use-fast,--tokenizer-hf-no-use-fast,--use-gigatoken",
+              "there is one implementation, whose ids are those of the fast Hugging Face tokenizers",
+              "leave it out");
+  args.refuse("--tokenizer-hf-include-special-tokens", "special tokens are put around texts anyway",
+              "leave it out; --no-special-tokens leaves them out");
+  args.refuse("--trust-remote-code", "no code that comes with a tokenizer is run", "leave it out");
+  args.refuse("--chat-template", "texts are tokenized as they are", "leave it out");
+}
 
 class DataTokenize final : public Command {
  public:
@@ -28,6 +68,10 @@ class DataTokenize final : public Command {
                 "tokenizer file, or the model folder that holds one");
     args.option("--vocab-file", "FILE", &vocab_file_, "instead of a model: vocab.json of a GPT2BPETokenizer");
     args.option("--merge-file", "FILE", &merge_file_, "and its merges.txt");
+    args.option("--vocab-size", "N", &vocab_size_,
+                "of a NullTokenizer, in place of a model: how many ids there are; the last ends documents");
+    args.option("--tiktoken-pattern", "v2", &tiktoken_pattern_, "of Megatron's JSON list of tokens");
+    args.option("--tiktoken-num-special-tokens", "1000", &tiktoken_specials_, "likewise");
     args.option("--json-keys", "KEY", &keys_,
                 "of JSON lines: where the texts are (default: text); one or more")
         .several = true;
@@ -39,7 +83,11 @@ class DataTokenize final : public Command {
     args.option("--partitions", "N", &partitions_,
                 "put the documents in the order that preprocess_data.py gives them with N partitions");
     args.flag("--keep-sequential-samples", keep_sequential_, "keep their order, whatever --partitions says");
+    args.option(
+        "--log-interval", "N", &log_interval_,
+        "show progress after so many documents, as far as blocks of 256 KiB allow; otherwise by time");
     args.flag("--json", json_, "print the result as JSON");
+    refuse_other_options_of_megatron(args);
   }
 
   int run(Console& console) override {
@@ -48,24 +96,16 @@ class DataTokenize final : public Command {
                     "--tokenizer-model names its file, --tokenizer-type ByteTokenizer needs none");
     }
     options_.output_prefix = prefix_;
-    options_.workers = checked_cast<int>(workers_, "--workers");
-    options_.partitions = keep_sequential_ ? 1 : checked_cast<int>(partitions_, "--partitions");
+    options_.workers = checked_cast<int>(at_least(0, workers_, "--workers"), "--workers");
+    options_.partitions = checked_cast<int>(at_least(1, partitions_, "--partitions"), "--partitions");
+    if (keep_sequential_) options_.partitions = 1;
     options_.add_special = !no_special_;
     options_.stop = &catch_stop_signals();
     if (!keys_.empty()) options_.json_keys = keys_;
-    const auto tokenizer = load_tokenizer({type_, model_, vocab_file_, merge_file_});
+    note_endings(options_.inputs, console);
+    const auto tokenizer = load();
     for (const std::string& note : tokenizer->notes()) console.note("note: " + note);
-    std::optional<ProgressLine> line;  // made when the size of the inputs is known
-    const data::TokenizeResult r =
-        data::tokenize_corpus(options_, *tokenizer, [&](const data::TokenizeProgress& p) {
-          if (!line) {
-            line.emplace(json_ ? Terminal{} : console.err,
-                         ProgressOptions{.label = "tokenizing", .unit = "bytes", .total = p.bytes_total});
-          }
-          line->update(p.bytes_done, steady_seconds(),
-                       fmt::format("{} tokens", human_count(static_cast<double>(p.tokens))));
-        });
-    if (line) line->finish(steady_seconds());
+    const data::TokenizeResult r = tokenize(*tokenizer, console);
     if (r.skipped_lines > 0) {
       console.note(fmt::format(
           "warning: {} left out, the first: {}",
@@ -81,6 +121,60 @@ class DataTokenize final : public Command {
   }
 
  private:
+  static std::int64_t at_least(std::int64_t least, std::int64_t number, const char* option) {
+    if (number >= least) return number;
+    throw invalid(fmt::format("{} cannot be {}", option, number),
+                  fmt::format("set it to {} or more, or leave it out", least));
+  }
+
+  std::unique_ptr<const Tokenizer> load() const {
+    for (const auto& [option, given, only] :
+         {std::tuple("--tiktoken-pattern", tiktoken_pattern_, "v2"),
+          {"--tiktoken-num-special-tokens", tiktoken_specials_, "1000"}}) {
+      if (given.empty() || given == only) continue;
+      throw unsupported(fmt::format("{} {} is not supported, only {}", option, given, only),
+                        "the ids would be others: tokenize this data with Megatron");
+    }
+    const bool counts = type_ == "NullTokenizer" && vocab_size_;
+    if (counts && !model_.empty()) {
+      throw invalid("the size of the NullTokenizer is given in two ways: --vocab-size and --tokenizer-model",
+                    "leave one of them out");
+    }
+    auto tokenizer =
+        load_tokenizer({type_, counts ? std::to_string(*vocab_size_) : model_, vocab_file_, merge_file_});
+    if (vocab_size_ && *vocab_size_ != tokenizer->vocab_size()) {
+      throw invalid(fmt::format("--vocab-size is {}, and the tokenizer has {} ids", *vocab_size_,
+                                tokenizer->vocab_size()),
+                    "leave it out: only a NullTokenizer does not know how many it has");
+    }
+    return tokenizer;
+  }
+
+  data::TokenizeResult tokenize(const Tokenizer& tokenizer, const Console& console) {
+    std::optional<ProgressLine> line;  // made when the size of the inputs is known
+    std::uint64_t intervals = 0;       // that are over, with --log-interval
+    if (log_interval_) {
+      at_least(1, *log_interval_, "--log-interval");
+      options_.progress_seconds = 0;
+    }
+    data::TokenizeResult result =
+        data::tokenize_corpus(options_, tokenizer, [&](const data::TokenizeProgress& p) {
+          std::string note = fmt::format("{} tokens", human_count(static_cast<double>(p.tokens)));
+          ProgressOptions options{.label = "tokenizing", .unit = "bytes", .total = p.bytes_total};
+          if (log_interval_) {
+            const std::uint64_t over = p.documents / static_cast<std::uint64_t>(*log_interval_);
+            if (line && over == intervals) return;
+            intervals = over;
+            note = fmt::format("{} documents  {}", p.documents, note);
+            options.redraw_seconds = options.plain_seconds = 0;
+          }
+          if (!line) line.emplace(json_ ? Terminal{} : console.err, options);
+          line->update(p.bytes_done, steady_seconds(), note);
+        });
+    if (line) line->finish(steady_seconds());
+    return result;
+  }
+
   static std::string as_json(const data::TokenizeResult& r) {
     nlohmann::json json{{"complete", r.complete},
                         {"documents", r.documents},
@@ -106,8 +200,9 @@ class DataTokenize final : public Command {
   }
 
   data::TokenizeOptions options_;
-  std::string prefix_, type_, model_, vocab_file_, merge_file_;
+  std::string prefix_, type_, model_, vocab_file_, merge_file_, tiktoken_pattern_, tiktoken_specials_;
   std::vector<std::string> keys_;
+  std::optional<std::int64_t> vocab_size_, log_interval_;
   std::int64_t workers_ = 0, partitions_ = 1;
   bool no_special_ = false, keep_sequential_ = false, json_ = false;
 };
@@ -128,6 +223,7 @@ class DataTrainTokenizer final : public Command {
 
   int run(Console& console) override {
     options_.bpe.vocab_size = checked_cast<std::int32_t>(vocab_size_, "--vocab-size");
+    note_endings(options_.inputs, console);
     const double begin = steady_seconds();
     std::uint64_t bytes = 0;
     ProgressLine progress(json_ ? Terminal{} : console.err, {.label = "learning"});

@@ -70,7 +70,11 @@ class DataSplit final : public Command {
   }
 
   int run(Console& console) override {
-    if (split_.empty() == !parts_) throw invalid("'data split' needs either --split or --parts");
+    if (split_.empty() == !parts_) {
+      throw invalid(fmt::format("'data split' {}",
+                                parts_ ? "takes --split or --parts, not both" : "needs --split or --parts"),
+                    "--split 98,1,1 gives train, valid and test their shares, --parts 8 cuts into equals");
+    }
     const auto dataset = data::IndexedDataset::open(input_);
     const std::vector<data::DatasetPart> parts = parts_of(dataset->documents());
     CopyProgress progress(console.err, "splitting", dataset->tokens());
@@ -103,7 +107,9 @@ class DataSplit final : public Command {
       return parts;
     }
     if (*parts_ < 1 || *parts_ > documents) {
-      throw invalid(fmt::format("{} documents make no {} parts", documents, *parts_));
+      throw invalid(fmt::format("--parts {} is not possible: documents stay whole, and '{}' has {}", *parts_,
+                                input_, documents),
+                    fmt::format("ask for 1 to {} parts", documents));
     }
     for (std::int64_t i = 0; i < *parts_; ++i) {
       const auto border = [&](std::int64_t k) { return checked_mul(documents, k, "documents") / *parts_; };

@@ -60,7 +60,9 @@ class DataInspect final : public Command {
       print_order(console);
       return 0;
     }
-    if (!blend_.empty()) throw invalid("--blend goes with --order");
+    if (!blend_.empty()) {
+      throw invalid("--blend goes with --order", "add --order, or inspect one PREFIX after the other");
+    }
     const auto dataset = data::IndexedDataset::open(prefix_);
     std::unique_ptr<const Tokenizer> tokenizer;
     if (!tokenizer_.empty() || !type_.empty()) tokenizer = load_tokenizer(type_, tokenizer_);
@@ -74,20 +76,39 @@ class DataInspect final : public Command {
         tokenizer != nullptr ? first_texts(*dataset, *tokenizer) : std::vector<std::string>();
     console.print(json_ ? as_json(*dataset, found, options, texts)
                         : as_text(*dataset, found, options, texts));
-    constexpr int kBadData = 2;
-    return found.beyond_vocabulary > 0 ? kBadData : 0;
+    if (!found.first_beyond) return 0;
+    const Error error = beyond_vocabulary(*dataset, found, options);
+    console.note(error.render());
+    return error.exit_code();
   }
 
  private:
+  static Error beyond_vocabulary(const data::IndexedDataset& dataset, const data::Inspection& found,
+                                 const data::InspectOptions& options) {
+    return invalid(fmt::format(
+                       "document {} holds the token {} at position {}, beyond the vocabulary of {}; {} of {} "
+                       "tokens are",
+                       found.first_beyond->document, found.first_beyond->id, found.first_beyond->position,
+                       options.vocab_size, found.beyond_vocabulary, found.tokens),
+                   "is this the tokenizer that the data was made with?")
+        .at(dataset.name());
+  }
+
   // {"splits": {"train": {"len": ..., "samples": [[...], ...]}, ...}}; a split that is not requested is null.
   void print_order(Console& console) const {
-    if (seq_length_ < 1) throw invalid("--order needs --seq-length");
-    if (samples_.empty()) throw invalid("--order needs --samples");
+    if (!seq_length_)
+      throw invalid("--order needs --seq-length", "add the tokens of a sample, e.g. --seq-length 1024");
+    if (*seq_length_ < 1)
+      throw invalid(fmt::format("--seq-length cannot be {}", *seq_length_), "set it to 1 or more");
+    if (samples_.empty()) {
+      throw invalid("--order needs --samples",
+                    "add how many samples of each split to show, e.g. --samples 100,10,10");
+    }
     const auto samples = parse_samples(samples_);
     data::DataOptions options;
     options.data_path = blend_.empty() ? std::vector<std::string>{prefix_} : blend_;
     options.split = split_;
-    options.seq_length = seq_length_;
+    options.seq_length = *seq_length_;
     options.seed = seed_;
     options.train_samples = samples[0];
     options.valid_samples = samples[1];
@@ -171,6 +192,12 @@ class DataInspect final : public Command {
     if (options.read_tokens && options.vocab_size > 0) {
       json["vocab_size"] = options.vocab_size;
       json["tokens_beyond_vocabulary"] = found.beyond_vocabulary;
+      if (found.first_beyond) {
+        json["error"] = beyond_vocabulary(dataset, found, options).what();
+        json["first_beyond_vocabulary"] = {{"document", found.first_beyond->document},
+                                           {"position", found.first_beyond->position},
+                                           {"id", found.first_beyond->id}};
+      }
       json["documents_ended_by_eod"] = found.ended_documents;
       json["samples"] = texts;
     }
@@ -223,7 +250,8 @@ class DataInspect final : public Command {
 
   std::string prefix_, tokenizer_, type_, split_, samples_;
   std::vector<std::string> blend_;
-  std::int64_t show_ = 3, seq_length_ = 0, seed_ = 1234;
+  std::optional<std::int64_t> seq_length_;
+  std::int64_t show_ = 3, seed_ = 1234;
   bool quick_ = false, order_ = false, json_ = false;
 };
 

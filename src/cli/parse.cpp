@@ -64,6 +64,12 @@ Error unexpected(const std::string& word, const Arguments& arguments, const std:
                    fmt::format("'{} --help' shows what it takes", command));
   }
   const std::string name = word.substr(0, word.find('='));
+  for (const Refusal& refusal : arguments.refusals()) {
+    if (refusal.name == name) {
+      return invalid(fmt::format("'{}' has no option '{}': {}", command, name, refusal.reason),
+                     refusal.instead);
+    }
+  }
   std::vector<std::string_view> known{"--help"};
   for (const Argument& argument : arguments.all()) {
     known.insert(known.end(), argument.names.begin(), argument.names.end());

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -157,6 +158,141 @@ TEST_F(DataFiles, OptionsOfMegatronsScript) {
   const ProgramResult wrong = run({"inspect", "out/x_text_document", "--tokenizer-type", "ByteTokenizer"});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.out, HasSubstr("BEYOND the vocabulary of 257"));
+}
+
+TEST_F(DataFiles, TokensBeyondTheVocabularyAreAnErrorWithTheirPlace) {
+  write_file(folder_.path() / "n.jsonl", "{\"text\": \"1 2\"}\n{\"text\": [\"3\", \"4 9 5 8\"]}\n");
+  // preprocess_data.py gives the size by --vocab-size; the last id ends documents.
+  const ProgramResult made = run({"tokenize", "-i", "n.jsonl", "-o", "n", "--tokenizer-type", "NullTokenizer",
+                                  "--vocab-size", "12", "--append-eod"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const std::vector<std::string> inspect = {"inspect", "n_text_document", "--tokenizer-type", "NullTokenizer",
+                                            "-t"};
+  const auto with = [this, inspect](std::initializer_list<const char*> more) {
+    std::vector<std::string> words = inspect;
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  EXPECT_EQ(with({"12"}).exit_code, 0);
+  EXPECT_EQ(json::parse(with({"12", "--json"}).out).at("documents_ended_by_eod"), 2);
+  const ProgramResult text = with({"11"});
+  EXPECT_EQ(text.exit_code, 2);
+  EXPECT_THAT(text.err,
+              HasSubstr("n_text_document: error: document 0 holds the token 11 at position 2, beyond "
+                        "the vocabulary of 11; 2 of 9 tokens are"));
+  EXPECT_THAT(text.err, HasSubstr("hint: is this the tokenizer"));
+  const ProgramResult as_json = with({"9", "--json"});
+  EXPECT_EQ(as_json.exit_code, 2);
+  EXPECT_EQ(json::parse(as_json.out).at("first_beyond_vocabulary"),
+            (json{{"document", 0}, {"position", 2}, {"id", 11}}));
+  EXPECT_THAT(json::parse(as_json.out).at("error").get<std::string>(), HasSubstr("document 0"));
+  EXPECT_THAT(as_json.err, HasSubstr("error: document 0"));
+}
+
+TEST_F(DataFiles, EveryOtherOptionOfMegatronsScriptIsRefusedByName) {
+  const std::string documentation = read_file(PRIMUS_SOURCE_DIR "/docs/data.md");
+  const std::vector<std::string> words = {"tokenize",         "-i",           "a.jsonl", "-o", "x",
+                                          "--tokenizer-type", "ByteTokenizer"};
+  for (const char* option : {"--split-sentences",
+                             "--keep-newlines",
+                             "--lang",
+                             "--find-optimal-num-workers",
+                             "--workers-to-check",
+                             "--max-documents",
+                             "--performance-dir",
+                             "--dataset-impl",
+                             "--padded-vocab-size",
+                             "--pad-vocab-size",
+                             "--vocab-extra-ids",
+                             "--null-tokenizer-eod-id",
+                             "--null-tokenizer-pad-id",
+                             "--tokenizer-metadata",
+                             "--tokenizer-special-tokens",
+                             "--tiktoken-special-tokens",
+                             "--tokenizer-sentencepiece-legacy",
+                             "--tokenizer-sentencepiece-ignore-extra-whitespaces",
+                             "--tokenizer-hf-use-fast",
+                             "--tokenizer-hf-no-use-fast",
+                             "--tokenizer-hf-include-special-tokens",
+                             "--use-gigatoken",
+                             "--trust-remote-code",
+                             "--chat-template"}) {
+    std::vector<std::string> with = words;
+    with.insert(with.end(), {option, "1"});
+    const ProgramResult refused = run(with);
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("has no option '" + std::string(option) + "': "));
+    EXPECT_THAT(refused.err, HasSubstr("hint: "));
+    EXPECT_THAT(refused.err, testing::Not(HasSubstr("did you mean")));
+    EXPECT_THAT(documentation, HasSubstr("`" + std::string(option) + "`"));
+  }
+  const auto result_of = [this, words](const char* option, const char* value) {
+    std::vector<std::string> with = words;
+    with.insert(with.end(), {option, value});
+    return run(with);
+  };
+  EXPECT_EQ(result_of("--tiktoken-pattern", "v2").exit_code, 0);
+  EXPECT_EQ(result_of("--tiktoken-num-special-tokens", "1000").exit_code, 0);
+  EXPECT_THAT(result_of("--tiktoken-pattern", "v1").err, HasSubstr("--tiktoken-pattern v1 is not supported"));
+  EXPECT_EQ(result_of("--vocab-size", "257").exit_code, 0);
+  EXPECT_THAT(result_of("--vocab-size", "300").err, HasSubstr("the tokenizer has 257 ids"));
+  EXPECT_THAT(result_of("--workers", "-3").err,
+              HasSubstr("--workers cannot be -3\n  hint: set it to 0 or more"));
+  EXPECT_THAT(result_of("--partitions", "0").err, HasSubstr("--partitions cannot be 0\n  hint: "));
+  EXPECT_THAT(result_of("--log-interval", "0").err, HasSubstr("--log-interval cannot be 0\n  hint: "));
+}
+
+TEST_F(DataFiles, ProgressByDocuments) {
+  std::string text;
+  for (int i = 0; i < 50'000; ++i) text += "{\"text\": \"about as long as twenty bytes\"}\n";
+  write_file(folder_.path() / "many.jsonl", text);  // 8 blocks
+  const auto reports = [this](const char* interval) {
+    const ProgramResult result = run({"tokenize", "-i", "many.jsonl", "-o", "m", "--tokenizer-type",
+                                      "ByteTokenizer", "--log-interval", interval});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return std::count(result.err.begin(), result.err.end(), '\n');
+  };
+  EXPECT_GE(reports("1000"), 5);
+  EXPECT_THAT(reports("25000"), testing::AllOf(testing::Ge(2), testing::Le(4)));
+  EXPECT_EQ(reports("100000"), 1);
+}
+
+TEST_F(DataFiles, MistakesAreErrorsWithTheNextStep) {
+  ASSERT_EQ(run({"tokenize", "-i", "a.jsonl", "-o", "a", "--tokenizer-type", "ByteTokenizer"}).exit_code, 0);
+  write_file(folder_.path() / "a.csv", "a,b\n");
+  write_file(folder_.path() / "a.tar.gz", "x");
+  const auto error_of = [this](const std::vector<std::string>& words) {
+    const ProgramResult result = run(words);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("hint: "));
+    return result.err;
+  };
+  const std::vector<std::string> order = {"inspect",   "--order", "--seq-length", "4",
+                                          "--samples", "1",       "--blend"};
+  const auto blend = [&](std::initializer_list<const char*> list) {
+    std::vector<std::string> words = order;
+    words.insert(words.end(), list.begin(), list.end());
+    return error_of(words);
+  };
+  const char* a = "a_text_document";
+  EXPECT_THAT(blend({"0.7", a, "0.3"}), HasSubstr("the path after the weight 0.3 is missing"));
+  EXPECT_THAT(blend({"0.7", "0.3", a}), HasSubstr("the path after the weight 0.7 is missing"));
+  EXPECT_THAT(blend({a, "0.7", a, "0.3"}), HasSubstr("the weight of 'a_text_document' is missing"));
+  EXPECT_THAT(blend({"0.7", a, a}), HasSubstr("the weight of 'a_text_document' is missing"));
+  EXPECT_THAT(error_of({"inspect", a, "--order", "--samples", "1"}), HasSubstr("--order needs --seq-length"));
+  EXPECT_THAT(error_of({"inspect", a, "--order", "--seq-length", "4"}), HasSubstr("--order needs --samples"));
+  EXPECT_THAT(error_of({"inspect", a, "--order", "--seq-length", "0", "--samples", "1"}),
+              HasSubstr("--seq-length cannot be 0"));
+  EXPECT_THAT(error_of({"split", a, "-o", "s", "--parts", "100"}),
+              HasSubstr("documents stay whole, and 'a_text_document' has 10\n  hint: ask for 1 to 10 parts"));
+  EXPECT_THAT(error_of({"split", a, "-o", "s"}), HasSubstr("needs --split or --parts"));
+  EXPECT_THAT(error_of({"tokenize", "-i", "a.jsonl", "-o", "a.csv/x", "--tokenizer-type", "ByteTokenizer"}),
+              HasSubstr("File exists"));
+  EXPECT_THAT(error_of({"tokenize", "-i", "a.tar.gz", "-o", "x", "--tokenizer-type", "ByteTokenizer"}),
+              HasSubstr("'a.tar.gz' is packed in a way that is not read here"));
+  const ProgramResult csv = run({"tokenize", "-i", "a.csv", "-o", "x", "--tokenizer-type", "ByteTokenizer"});
+  EXPECT_EQ(csv.exit_code, 0);
+  EXPECT_THAT(csv.err, HasSubstr("note: 'a.csv' is read as plain text"));
 }
 
 TEST_F(DataFiles, LearnsATokenizerAndReadsOneInTwoFiles) {

@@ -29,9 +29,9 @@ constexpr std::array<NamedKind, 7> kKinds = {{{".jsonl", InputKind::kJsonLines},
                                               {".md", InputKind::kText},
                                               {".rst", InputKind::kText}}};
 
-// By the name's ending; `known` where the ending is one of ours.
-InputFile classify(const Path& path, uint64_t size, bool& known) {
-  InputFile file{path, InputKind::kText, Compression::kNone, size};
+// By the name's ending.
+InputFile classify(const Path& path, uint64_t size) {
+  InputFile file{path, InputKind::kText, Compression::kNone, size, /*known_ending=*/false};
   std::string name = path.filename().string();
   for (const auto& [extension, compression] :
        {std::pair(".gz", Compression::kGzip), std::pair(".zst", Compression::kZstd)}) {
@@ -40,11 +40,10 @@ InputFile classify(const Path& path, uint64_t size, bool& known) {
     name.resize(name.size() - std::string_view(extension).size());
     break;
   }
-  known = false;
   for (const NamedKind& named : kKinds) {
     if (!name.ends_with(named.extension)) continue;
     file.kind = named.kind;
-    known = true;
+    file.known_ending = true;
   }
   if (name.ends_with(".parquet")) {
     throw unsupported(
@@ -61,9 +60,8 @@ void add_folder(const Path& folder, std::vector<InputFile>& files) {
     if (!status) continue;
     if (status->type == FileStatus::Type::kFolder) add_folder(folder / name, files);
     if (status->type != FileStatus::Type::kFile) continue;
-    bool known = false;
-    InputFile file = classify(folder / name, status->size, known);
-    if (known) files.push_back(std::move(file));
+    InputFile file = classify(folder / name, status->size);
+    if (file.known_ending) files.push_back(std::move(file));
   }
 }
 
@@ -76,6 +74,14 @@ std::vector<Path> expand_glob(const std::string& pattern) {
   return paths;
 }
 
+// Packed in a way that is not unpacked here.
+bool is_archive(const Path& path) {
+  constexpr std::array<std::string_view, 10> kEndings = {".xz",     ".bz2", ".lz4", ".zip", ".tar",
+                                                         ".tar.gz", ".tgz", ".7z",  ".rar", ".tar.zst"};
+  const std::string name = path.filename().string();
+  return std::ranges::any_of(kEndings, [&name](std::string_view ending) { return name.ends_with(ending); });
+}
+
 void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>& files) {
   if (status.type == FileStatus::Type::kFolder) {
     const size_t before = files.size();
@@ -86,8 +92,11 @@ void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>
     }
     return;
   }
-  bool known = false;
-  files.push_back(classify(path, status.size, known));
+  if (is_archive(path)) {
+    throw unsupported(fmt::format("'{}' is packed in a way that is not read here", path.string()),
+                      "unpack it, or pack each of its files as .gz or .zst");
+  }
+  files.push_back(classify(path, status.size));
 }
 
 }  // namespace
@@ -113,6 +122,18 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns) {
     }
   }
   return files;
+}
+
+std::string remark_on(const std::vector<InputFile>& files) {
+  const InputFile* first = nullptr;
+  int64_t count = 0;
+  for (const InputFile& file : files) {
+    if (file.known_ending) continue;
+    if (count++ == 0) first = &file;
+  }
+  if (first == nullptr) return {};
+  return fmt::format("'{}'{} read as plain text: the ending names no other kind (JSON lines are .jsonl)",
+                     first->path.string(), count > 1 ? fmt::format(" and {} more are", count - 1) : " is");
 }
 
 // The bytes of one file, unpacked.

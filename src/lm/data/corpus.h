@@ -17,14 +17,17 @@ struct InputFile {
   Path path;
   InputKind kind = InputKind::kText;
   Compression compression = Compression::kNone;
-  uint64_t size = 0;  // bytes on disk
+  uint64_t size = 0;         // bytes on disk
+  bool known_ending = true;  // its name says what it holds
 };
 
 // The files that `patterns` name: files, folders (all text and JSON-lines files below them), globs; in order,
 // those of a folder or glob sorted. .jsonl, .json and .ndjson hold one JSON value a line; anything else named
 // is text; .gz and .zst behind either are unpacked. Error(kInvalid) for a pattern that names nothing,
-// kUnsupported for Parquet.
+// kUnsupported for Parquet and archives.
 std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns);
+// What the user should know: that files are read as text though their endings do not say so. Empty: nothing.
+std::string remark_on(const std::vector<InputFile>& files);
 
 // A stretch of one file.
 struct TextBlock {

@@ -49,6 +49,30 @@ std::vector<double> normalized(const std::vector<double>& weights) {
   return result;
 }
 
+// A number that is not the name of data.
+bool is_weight(const std::string& entry) {
+  return parse_weight(entry) && !IndexedDataset::exists(entry) && !Env::posix().status(entry);
+}
+
+// For a list with weights in it that is not weight and path in turn.
+Error uneven_blend(const std::vector<std::string>& list) {
+  const std::string hint = "weight and path stand in turn ('0.7 data/a 0.3 data/b'), or paths alone";
+  for (size_t i = 0; i < list.size(); ++i) {
+    const bool weight = is_weight(list[i]), weight_is_due = i % 2 == 0;
+    if (weight_is_due && !weight) {
+      return invalid(
+          fmt::format("in the data path '{}', the weight of '{}' is missing", fmt::join(list, " "), list[i]),
+          hint);
+    }
+    if (weight_is_due ? i + 1 == list.size() : weight) {
+      return invalid(fmt::format("in the data path '{}', the path after the weight {} is missing",
+                                 fmt::join(list, " "), list[weight_is_due ? i : i - 1]),
+                     hint);
+    }
+  }
+  return invalid("some entries of the data path have a weight and some have none", hint);
+}
+
 // A list of paths, or of weights and paths in turn: the latter where the length is even and every first is a
 // number.
 BlendList parse_blend(const std::vector<std::string>& list) {
@@ -59,13 +83,11 @@ BlendList parse_blend(const std::vector<std::string>& list) {
     }
   }
   if (blend.weights.empty()) {
+    if (std::ranges::any_of(list, is_weight)) throw uneven_blend(list);
     blend.paths = list;
     return blend;
   }
-  if (blend.weights.size() != list.size() / 2) {
-    throw invalid("some entries of the data path have a weight and some have none",
-                  "write weight and path in turn, or paths alone");
-  }
+  if (blend.weights.size() != list.size() / 2) throw uneven_blend(list);
   for (size_t i = 0; i < list.size(); i += 2) {
     const double weight = blend.weights[i / 2];
     if (!(weight >= 0) || !std::isfinite(weight))
@@ -204,7 +226,10 @@ class Opener {
       tokens += source.length(i);
       if (tokens > options_.seq_length) return;
     }
-    if (tokens == 0) throw invalid(fmt::format("{} is empty: there is nothing to train on", source.name()));
+    if (tokens == 0) {
+      throw invalid(fmt::format("{} is empty: there is nothing to train on", source.name()),
+                    "was the text that it was made from empty? 'primus data inspect' shows what it holds");
+    }
     throw invalid(
         fmt::format("{} holds {} tokens, fewer than the {} of one sample (seq_length {} and its last label)",
                     source.name(), tokens, options_.seq_length + 1, options_.seq_length),
@@ -235,9 +260,13 @@ class Opener {
                     fmt::format("leave out the extension: {}", pattern.substr(0, pattern.size() - 4)));
     }
     const std::vector<InputFile> files = find_inputs({pattern});
+    if (const std::string remark = remark_on(files); !remark.empty()) notes_.push_back(remark);
     uint64_t bytes = 0;
     for (const InputFile& file : files) bytes += file.size;
-    if (bytes == 0) throw invalid(fmt::format("'{}' is empty: there is nothing to train on", pattern));
+    if (bytes == 0) {
+      throw invalid(fmt::format("'{}' is empty: there is nothing to train on", pattern),
+                    "put text into it, or name other data (data_path)");
+    }
     const Path cache =
         options_.cache_dir.empty() ? files.front().path.parent_path() / ".primus-cache" : options_.cache_dir;
     const Path folder = cache / fmt::format("{:016x}", cache_key(files));

@@ -28,6 +28,7 @@ void read_tokens(const IndexedDataset& dataset, const InspectOptions& options, I
   std::vector<int32_t> tokens;
   for (int64_t document = 0; document < dataset.documents(); ++document) {
     std::optional<int32_t> last;
+    int64_t before = 0;  // tokens of the document before this sequence
     for (int64_t i = dataset.document_start(document); i < dataset.document_start(document + 1); ++i) {
       if (dataset.length(i) == 0) continue;
       tokens.resize(static_cast<size_t>(dataset.length(i)));
@@ -36,10 +37,14 @@ void read_tokens(const IndexedDataset& dataset, const InspectOptions& options, I
       result.smallest_id = std::min(result.smallest_id.value_or(*low), *low);
       result.largest_id = std::max(result.largest_id.value_or(*high), *high);
       if (options.vocab_size > 0 && (*low < 0 || *high >= options.vocab_size)) {
-        result.beyond_vocabulary += std::count_if(tokens.begin(), tokens.end(), [&](int32_t token) {
-          return token < 0 || token >= options.vocab_size;
-        });
+        const auto beyond = [&](int32_t token) { return token < 0 || token >= options.vocab_size; };
+        result.beyond_vocabulary += std::count_if(tokens.begin(), tokens.end(), beyond);
+        if (!result.first_beyond) {
+          const auto first = std::find_if(tokens.begin(), tokens.end(), beyond);
+          result.first_beyond = {document, before + (first - tokens.begin()), *first};
+        }
       }
+      before += dataset.length(i);
       last = tokens.back();
     }
     result.ended_documents += last && last == options.eod;

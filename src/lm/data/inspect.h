@@ -31,7 +31,12 @@ struct Inspection {
   // With read_tokens; the ids only where there is a token.
   std::optional<int32_t> smallest_id, largest_id;
   int64_t beyond_vocabulary = 0;  // tokens
-  int64_t ended_documents = 0;    // documents whose last token is eod
+  struct Beyond {
+    int64_t document = 0, position = 0;  // counted from 0, in tokens of the document
+    int32_t id = 0;
+  };
+  std::optional<Beyond> first_beyond;
+  int64_t ended_documents = 0;  // documents whose last token is eod
 };
 
 // Opening the data set has checked already that index and data agree. Error(kInvalid) for tokens beyond

@@ -45,7 +45,12 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
       if (skipped_++ == 0) first_skipped_ = fmt::format("{}: {}", error.location(), error.what());
       continue;
     }
-    document(texts_);
+    try {
+      document(texts_);
+    } catch (Error& error) {  // of a tokenizer that does not take any text
+      if (error.location().empty()) error.at(fmt::format("{}:{}", file, line));
+      throw;
+    }
   }
 }
 

@@ -40,12 +40,14 @@ std::vector<Path> datasets_in(const Path& folder) {
     const Path prefix = folder / name.substr(0, name.size() - 4);
     if (!IndexedDataset::exists(prefix)) {
       throw invalid(fmt::format("'{}' has no {} beside it", (folder / name).string(),
-                                name.ends_with(".bin") ? ".idx" : ".bin"));
+                                name.ends_with(".bin") ? ".idx" : ".bin"),
+                    "a data set is both files: copy the other one, or remove this one");
     }
     prefixes.insert(prefix);
   }
   if (prefixes.empty())
-    throw invalid(fmt::format("the folder '{}' holds no .bin and .idx files", folder.string()));
+    throw invalid(fmt::format("the folder '{}' holds no .bin and .idx files", folder.string()),
+                  "name the folder they are in itself, or their prefixes");
   return {prefixes.begin(), prefixes.end()};
 }
 

@@ -446,7 +446,7 @@ class Pipeline {
   }
 
   void report(Clock::time_point now) {
-    if (!progress_ || now - last_report_ < std::chrono::milliseconds(100)) return;
+    if (!progress_ || now - last_report_ < std::chrono::duration<double>(options_.progress_seconds)) return;
     last_report_ = now;
     const std::string input = reader_.files()[current_file_].path.string();
     const uint64_t tokens = result_.tokens > 0 ? result_.tokens : output_.tokens();
@@ -504,7 +504,8 @@ TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& 
   }
   if (options.partitions < 1 || options.workers < 0) {
     throw invalid(fmt::format("{} partitions and {} workers are no sensible numbers", options.partitions,
-                              options.workers));
+                              options.workers),
+                  "at least one partition; 0 workers stand for one per core");
   }
   if (options.append_eod && !tokenizer.special_ids().eod) {
     throw invalid(fmt::format("the tokenizer ({}) has no end-of-document token to append", tokenizer.name()),

@@ -25,6 +25,7 @@ struct TokenizeOptions {
   int partitions = 1;
   const std::atomic<bool>* stop = nullptr;  // asks for an early end that a later call goes on from
   double save_seconds = 30;                 // how much work a killed process may lose
+  double progress_seconds = 0.1;            // from one call of `progress` to the next; 0: after each block
 };
 
 struct TokenizeResult {

@@ -148,7 +148,6 @@ class HuggingFaceTokenizer final : public Tokenizer {
   int32_t vocab_size() const override { return vocab_size_; }
   const SpecialIds& special_ids() const override { return special_ids_; }
   std::string_view chat_template() const override { return chat_template_; }
-  std::vector<std::string> notes() const override { return notes_; }
 
   std::string token_text(int32_t id) const override {
     check_id(id);
@@ -386,7 +385,6 @@ class HuggingFaceTokenizer final : public Tokenizer {
 
   HuggingFaceFiles files_;
   std::string type_;
-  std::vector<std::string> notes_;
   std::unique_ptr<huggingface::Normalizer> normalizer_;
   huggingface::PreTokenizerStage pre_tokenizer_;
   std::unique_ptr<huggingface::Decoder> decoder_;
@@ -416,7 +414,7 @@ HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path, std::
   return files;
 }
 
-std::unique_ptr<const Tokenizer> make_huggingface_tokenizer(HuggingFaceFiles files, std::string type) {
+std::unique_ptr<Tokenizer> make_huggingface_tokenizer(HuggingFaceFiles files, std::string type) {
   return std::make_unique<HuggingFaceTokenizer>(std::move(files), std::move(type));
 }
 

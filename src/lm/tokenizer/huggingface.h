@@ -26,6 +26,6 @@ struct HuggingFaceFiles {
 HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path, std::string tokenizer_json);
 
 // `type` is what name() then returns.
-std::unique_ptr<const Tokenizer> make_huggingface_tokenizer(HuggingFaceFiles files, std::string type);
+std::unique_ptr<Tokenizer> make_huggingface_tokenizer(HuggingFaceFiles files, std::string type);
 
 }  // namespace primus

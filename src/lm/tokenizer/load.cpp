@@ -33,8 +33,9 @@ std::unique_ptr<const Tokenizer> load_null(const std::string& model) {
   int32_t size = 0;
   const auto result = std::from_chars(model.data(), model.data() + model.size(), size);
   if (result.ec != std::errc() || result.ptr != model.data() + model.size()) {
-    throw invalid(fmt::format("NullTokenizer needs a vocabulary size, not '{}'", model),
-                  "set tokenizer_model to a number, e.g. 131072");
+    throw invalid(fmt::format("NullTokenizer needs the number of its ids{}",
+                              model.empty() ? "" : fmt::format(", not '{}'", model)),
+                  "set it as vocab_size or tokenizer_model, e.g. 131072");
   }
   return make_null_tokenizer(size);
 }
@@ -44,18 +45,67 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& path) {
-  std::string bytes = read_file(path);
-  if (sentencepiece::looks_like_model(bytes)) {
-    return make_sentencepiece_tokenizer(std::move(bytes), path.string(),
-                                        std::string(type.empty() ? "SentencePieceTokenizer" : type));
-  }
-  if (looks_like_tiktoken(bytes)) {
-    return make_tiktoken_tokenizer(std::move(bytes), path.string(),
-                                   std::string(type.empty() ? "TikTokenizer" : type));
+// What a tokenizer file holds, and how messages call it.
+enum class Kind { kSentencePiece, kTiktoken, kHuggingFace };
+constexpr std::array<std::string_view, 3> kKindNames = {"a SentencePiece model", "a tiktoken vocabulary",
+                                                        "a Hugging Face tokenizer.json"};
+
+Kind kind_of(std::string_view bytes) {
+  if (sentencepiece::looks_like_model(bytes)) return Kind::kSentencePiece;
+  if (looks_like_tiktoken(bytes)) return Kind::kTiktoken;
+  const size_t first = bytes.find_first_not_of(" \t\r\n");
+  if (first != std::string_view::npos && bytes[first] == '{') return Kind::kHuggingFace;
+  throw invalid(bytes.empty() ? "the tokenizer file is empty" : "this is no tokenizer file",
+                "a tokenizer is a tokenizer.json, a SentencePiece .model, or a tiktoken rank file");
+}
+
+// The kind that a type names; some have come as several.
+std::optional<Kind> kind_named(std::string_view type) {
+  if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer") return Kind::kSentencePiece;
+  if (type == "TikTokenizer") return Kind::kTiktoken;
+  if (type == "HuggingFaceTokenizer" || type == "GPT2BPETokenizer") return Kind::kHuggingFace;
+  return std::nullopt;
+}
+
+std::unique_ptr<Tokenizer> load_kind(Kind kind, std::string_view type, const Path& path, std::string bytes) {
+  const auto type_or = [type](std::string_view usual) { return std::string(type.empty() ? usual : type); };
+  switch (kind) {
+    case Kind::kSentencePiece:
+      return make_sentencepiece_tokenizer(std::move(bytes), path.string(), type_or("SentencePieceTokenizer"));
+    case Kind::kTiktoken:
+      return make_tiktoken_tokenizer(std::move(bytes), path.string(), type_or("TikTokenizer"));
+    case Kind::kHuggingFace:
+      break;
   }
   return make_huggingface_tokenizer(read_huggingface_files(path, std::move(bytes)),
-                                    std::string(type.empty() ? "HuggingFaceTokenizer" : type));
+                                    type_or("HuggingFaceTokenizer"));
+}
+
+std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& path) {
+  std::string bytes = read_file(path);
+  try {
+    const Kind kind = kind_of(bytes), named = kind_named(type).value_or(kind);
+    const std::string mismatch =
+        fmt::format("the tokenizer_type {} stands for {}, and this is {}", type,
+                    kKindNames[static_cast<size_t>(named)], kKindNames[static_cast<size_t>(kind)]);
+    if (named != kind && named != Kind::kHuggingFace)
+      throw invalid(mismatch, "leave out tokenizer_type to go by the file, or name the file that is meant");
+    auto tokenizer = load_kind(kind, type, path, std::move(bytes));
+    // transformers reads these as well, in its own way.
+    if (named != kind)
+      tokenizer->add_note(fmt::format("{}: {}; it is read as such", path.string(), mismatch));
+    return tokenizer;
+  } catch (Error& error) {
+    if (error.location().empty()) error.at(path.string());
+    if (error.hint().empty()) {
+      error.add_hint(
+          error.kind() == ErrorKind::kUnsupported
+              ? "docs/formats/tokenizers.md lists what is supported; many models come with another "
+                "tokenizer file as well"
+              : "the file is damaged or cut off: copy or download it again");
+    }
+    throw;
+  }
 }
 
 // The tokenizer file of a model folder, or nothing. The type decides where there are two.

@@ -232,8 +232,8 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<const Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& path,
-                                                              std::string type) {
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& path,
+                                                        std::string type) {
   return std::make_unique<SentencePieceTokenizer>(std::move(bytes), path, std::move(type));
 }
 

@@ -15,7 +15,7 @@
 namespace primus {
 
 // `bytes`: the .model file; `path` names it in messages; `type` is what name() returns.
-std::unique_ptr<const Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& path,
-                                                              std::string type);
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& path,
+                                                        std::string type);
 
 }  // namespace primus

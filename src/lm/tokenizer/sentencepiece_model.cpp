@@ -181,6 +181,7 @@ bool looks_like_model(std::string_view bytes) {
 Model parse_model(std::string_view bytes, std::string_view name) {
   Model model;
   Message message(bytes, name);
+  bool has_trainer = false;
   while (message.next()) {
     switch (message.field()) {
       case 1:
@@ -188,6 +189,7 @@ Model parse_model(std::string_view bytes, std::string_view name) {
         break;
       case 2:
         parse_trainer(message.message(), model);
+        has_trainer = true;
         break;
       case 3:
         model.normalizer = parse_normalizer(message.message());
@@ -200,6 +202,8 @@ Model parse_model(std::string_view bytes, std::string_view name) {
     }
   }
   if (model.pieces.empty()) message.fail("it has no pieces");
+  // The settings follow the pieces: without them some pieces may be missing as well.
+  if (!has_trainer) message.fail("it is cut off behind its pieces");
   return model;
 }
 

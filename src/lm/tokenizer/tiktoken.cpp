@@ -233,7 +233,6 @@ class TiktokenTokenizer final : public Tokenizer {
   }
   bool is_special(int32_t id) const override { return specials_.contains(id); }
   uint64_t fingerprint() const override { return fingerprint_; }
-  std::vector<std::string> notes() const override { return notes_; }
   void save(const std::filesystem::path& folder) const override;
 
  protected:
@@ -312,7 +311,6 @@ class TiktokenTokenizer final : public Tokenizer {
 
   std::string type_;
   uint64_t fingerprint_;
-  std::vector<std::string> notes_;
   std::string_view pattern_;
   std::unique_ptr<PreTokenizer> splitter_;
   std::vector<MergeTable::Merge> merges_;  // for save()
@@ -409,8 +407,8 @@ bool looks_like_tiktoken(std::string_view bytes) {
   return parse_line(line, token);
 }
 
-std::unique_ptr<const Tokenizer> make_tiktoken_tokenizer(std::string bytes, const std::string& path,
-                                                         std::string type) {
+std::unique_ptr<Tokenizer> make_tiktoken_tokenizer(std::string bytes, const std::string& path,
+                                                   std::string type) {
   return std::make_unique<TiktokenTokenizer>(std::move(bytes), path, std::move(type));
 }
 

@@ -18,7 +18,7 @@ namespace primus {
 bool looks_like_tiktoken(std::string_view bytes);
 
 // Error(kInvalid) at "path:line" for a broken file.
-std::unique_ptr<const Tokenizer> make_tiktoken_tokenizer(std::string bytes, const std::string& path,
-                                                         std::string type);
+std::unique_ptr<Tokenizer> make_tiktoken_tokenizer(std::string bytes, const std::string& path,
+                                                   std::string type);
 
 }  // namespace primus

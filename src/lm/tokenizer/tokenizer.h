@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace primus {
@@ -77,8 +78,10 @@ class Tokenizer {
   // empty.
   virtual std::string_view chat_template() const { return {}; }
 
-  // What in its files was understood and is ignored (truncation settings), for the user to see once.
-  virtual std::vector<std::string> notes() const { return {}; }
+  // For the user to see once: what in its files was understood and is ignored (truncation settings), and
+  // whether its type is named wrongly.
+  const std::vector<std::string>& notes() const { return notes_; }
+  void add_note(std::string note) { notes_.push_back(std::move(note)); }
 
  protected:
   friend class StreamDecoder;
@@ -86,6 +89,7 @@ class Tokenizer {
   virtual std::unique_ptr<Decoding> new_decoding() const = 0;
   void check_id(int32_t id) const;
   Frame frame_;
+  std::vector<std::string> notes_;
 };
 
 // Decodes token by token, as they are generated: what push() returns is always whole UTF-8 characters, and
@@ -117,10 +121,11 @@ class StreamDecoder {
 //   NullTokenizer    the number of ids in decimal: text is numbers with spaces between, the last id ends
 //                    documents
 //   ByteTokenizer    empty: 256 byte values, and id 256 that ends documents
-// What the file holds decides between the first three kinds, whatever type names them; an empty `type` means
-// just that, and the byte tokenizer where `model` is empty too. Errors: kInvalid for an unknown type, a
-// missing or broken file (with its name), kUnsupported naming the component that is not supported;
-// FileError where it cannot be read.
+// What the file holds decides between the first three kinds; an empty `type` means just that, and the byte
+// tokenizer where `model` is empty too. notes() says where HuggingFaceTokenizer or GPT2BPETokenizer, the
+// types of most presets, name a file of another kind. Errors: kInvalid for an unknown type, a SentencePiece
+// or TikTokenizer type with a file of another kind, a missing or broken file (with its name), kUnsupported
+// naming the component that is not supported; FileError where it cannot be read.
 struct TokenizerSource {
   std::string type, model;
   std::string vocab_file, merge_file;

@@ -296,7 +296,7 @@ TEST_F(OpenDatasets, BadSplits) {
 
 TEST_F(OpenDatasets, BadBlends) {
   options_.data_path = {"1", "a", "b", "c"};
-  EXPECT_THAT(error(), HasSubstr("some entries of the data path have a weight"));
+  EXPECT_THAT(error(), HasSubstr("in the data path '1 a b c', the weight of 'b' is missing"));
   options_.data_path = {"0", "a", "0", "b"};
   EXPECT_THAT(error(), HasSubstr("add up to zero"));
 }

@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/temporary_folder.h"
 #include "lm/tokenizer/simple.h"
 
 namespace primus {
@@ -296,6 +298,33 @@ TEST(LoadTokenizer, SaysWhatIsWrong) {
   EXPECT_THAT(message("WordTokenizer", "x"), HasSubstr("unknown tokenizer_type 'WordTokenizer'"));
   EXPECT_THAT(message("HuggingFaceTokenizer", ""), HasSubstr("needs a tokenizer_model"));
   EXPECT_THAT(message("HuggingFaceTokenizer", "meta-llama/Llama-3.1-8B"), HasSubstr("nothing is downloaded"));
+  const std::string sentencepiece = kGolden + "sp_bpe.model", llama3 = kGolden + "llama3.tokenizer.json";
+  EXPECT_THAT(
+      message("SentencePieceTokenizer", llama3),
+      AllOf(HasSubstr("llama3.tokenizer.json: error: the tokenizer_type SentencePieceTokenizer stands "
+                      "for a SentencePiece model, and this is a Hugging Face tokenizer.json"),
+            HasSubstr("hint: leave out tokenizer_type")));
+  EXPECT_THAT(message("TikTokenizer", sentencepiece), HasSubstr("this is a SentencePiece model"));
+  EXPECT_THAT(load_tokenizer("HuggingFaceTokenizer", sentencepiece)->notes(),
+              testing::ElementsAre(HasSubstr("this is a SentencePiece model; it is read as such")));
+  EXPECT_THAT(load_tokenizer("Llama2Tokenizer", sentencepiece)->notes(), testing::IsEmpty());
+
+  const test::TemporaryFolder folder;
+  const auto message_for = [&](const char* name, const std::string& content) {
+    write_file(folder.path() / name, content);
+    return message("", folder.path() / name);
+  };
+  const std::string cut = "hint: the file is damaged or cut off: copy or download it again";
+  for (const size_t size : {3000u, 50'000u})
+    EXPECT_THAT(message_for("t.json", read_file(llama3).substr(0, size)), HasSubstr(cut));
+  const std::string model = read_file(sentencepiece);
+  for (size_t size = 5; size < 400; ++size)
+    EXPECT_THAT(message_for("t.model", model.substr(0, size)), HasSubstr(cut));
+  EXPECT_THAT(message_for("t", ""), HasSubstr("the tokenizer file is empty\n  hint: a tokenizer is"));
+  EXPECT_THAT(message_for("t", "Hello"), HasSubstr("this is no tokenizer file\n  hint: a tokenizer is"));
+  EXPECT_THAT(message_for("t", R"({"model": {"type": "WordPiece", "vocab": {}}})"),
+              AllOf(HasSubstr("the model 'WordPiece' is not supported"),
+                    HasSubstr("hint: docs/formats/tokenizers.md lists what is supported")));
 }
 
 }  // namespace

@@ -159,20 +159,24 @@ TEST(SentencePiece, ControlPiecesAreNotInTheText) {
 TEST(SentencePiece, NamesWhatIsWrongOrNotSupported) {
   EXPECT_THAT(error_of(""), HasSubstr("x.model: error: this is no SentencePiece model: it has no pieces"));
   EXPECT_THAT(error_of(piece("a") + trainer(kBpe)), HasSubstr("no unknown piece"));
-  EXPECT_THAT(error_of(roles() + piece("", 0)), HasSubstr("the piece 3 is empty"));
-  EXPECT_THAT(error_of(roles() + piece("a") + piece("a")), HasSubstr("'a' is defined twice"));
-  EXPECT_THAT(error_of(roles() + piece("\xFF")), HasSubstr("not UTF-8"));
-  EXPECT_THAT(error_of(roles() + piece("u", 0, kUnknown)), HasSubstr("two unknown pieces"));
-  EXPECT_THAT(error_of(roles() + piece("a", std::nanf(""))), HasSubstr("not a number"));
+  EXPECT_THAT(error_of(roles() + piece("a")), HasSubstr("cut off behind its pieces"));
+  EXPECT_THAT(error_of(roles() + piece("", 0) + trainer(kUnigram)), HasSubstr("the piece 3 is empty"));
+  EXPECT_THAT(error_of(roles() + piece("a") + piece("a") + trainer(kUnigram)),
+              HasSubstr("'a' is defined twice"));
+  EXPECT_THAT(error_of(roles() + piece("\xFF") + trainer(kUnigram)), HasSubstr("not UTF-8"));
+  EXPECT_THAT(error_of(roles() + piece("u", 0, kUnknown) + trainer(kUnigram)),
+              HasSubstr("two unknown pieces"));
+  EXPECT_THAT(error_of(roles() + piece("a", std::nanf("")) + trainer(kUnigram)), HasSubstr("not a number"));
   EXPECT_THAT(error_of(roles() + piece("a") + trainer(kWord)), HasSubstr("word models are not supported"));
   EXPECT_THAT(error_of(roles() + piece("a") + trainer(kChar)),
               HasSubstr("character models are not supported"));
   EXPECT_THAT(error_of(roles() + piece("a") + trainer(kBpe, true)),
               HasSubstr("without a piece for each byte"));
-  EXPECT_THAT(error_of(roles() + piece("<0xG1>", 0, kByte)), HasSubstr("names no byte"));
-  EXPECT_THAT(error_of(roles() + text(2, number(24, 1))), HasSubstr("treat_whitespace_as_suffix"));
-  EXPECT_THAT(error_of(roles() + text(5, text(2, "x"))), HasSubstr("denormalisation"));
-  EXPECT_THAT(error_of(roles() + text(1, number(3, 9))), HasSubstr("unknown type"));
+  EXPECT_THAT(error_of(roles() + piece("<0xG1>", 0, kByte) + trainer(kUnigram)), HasSubstr("names no byte"));
+  EXPECT_THAT(error_of(roles() + text(2, number(24, 1)) + trainer(kUnigram)),
+              HasSubstr("treat_whitespace_as_suffix"));
+  EXPECT_THAT(error_of(roles() + text(5, text(2, "x")) + trainer(kUnigram)), HasSubstr("denormalisation"));
+  EXPECT_THAT(error_of(roles() + text(1, number(3, 9)) + trainer(kUnigram)), HasSubstr("unknown type"));
   EXPECT_THAT(error_of(varint(1 << 3 | 2) + varint(uint64_t{1} << 62)), HasSubstr("cut off"));
   EXPECT_THAT(error_of("\x0B"), HasSubstr("unknown kind"));
   EXPECT_THAT(error_of(std::string(11, '\xFF')), HasSubstr("too long"));

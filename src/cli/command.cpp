@@ -23,6 +23,10 @@ void Console::note(std::string_view text) const {
   try_write(err.fd, std::string(text) + "\n", kWaitMs);
 }
 
+void Console::notes(const std::vector<std::string>& texts) const {
+  for (const std::string& text : texts) note("note: " + text);
+}
+
 std::string shell_quoted(const std::string& word) {
   const bool plain = !word.empty() && word.find_first_not_of(
                                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -33,6 +33,8 @@ struct Console {
   void print(std::string_view text) const;
   // Writes a line to standard error, if it can.
   void note(std::string_view text) const;
+  // Lines that begin "note: ".
+  void notes(const std::vector<std::string>& texts) const;
 };
 
 // `word` as a shell takes it: in quotes where it needs them.

@@ -19,8 +19,8 @@ namespace primus::cli {
 namespace {
 
 void note_endings(const std::vector<std::string>& inputs, const Console& console) {
-  const std::string remark = data::remark_on(data::find_inputs(inputs));
-  if (!remark.empty()) console.note("note: " + remark);
+  if (const std::string remark = data::remark_on(data::find_inputs(inputs)); !remark.empty())
+    console.notes({remark});
 }
 
 // What preprocess_data.py takes besides (docs/data.md lists the same).
@@ -104,7 +104,7 @@ class DataTokenize final : public Command {
     if (!keys_.empty()) options_.json_keys = keys_;
     note_endings(options_.inputs, console);
     const auto tokenizer = load();
-    for (const std::string& note : tokenizer->notes()) console.note("note: " + note);
+    console.notes(tokenizer->notes());
     const data::TokenizeResult r = tokenize(*tokenizer, console);
     if (r.skipped_lines > 0) {
       console.note(fmt::format(

@@ -68,6 +68,7 @@ class DataInspect final : public Command {
     if (!tokenizer_.empty() || !type_.empty()) tokenizer = load_tokenizer(type_, tokenizer_);
     data::InspectOptions options{.read_tokens = !quick_};
     if (tokenizer != nullptr) {
+      console.notes(tokenizer->notes());
       options.vocab_size = tokenizer->vocab_size();
       options.eod = tokenizer->special_ids().eod;
     }
@@ -117,7 +118,7 @@ class DataInspect final : public Command {
     const auto tokenizer = tokenizer_.empty() && type_.empty() ? make_null_tokenizer(INT32_MAX - 1)
                                                                : load_tokenizer(type_, tokenizer_);
     const data::Datasets sets = data::open_datasets(options, *tokenizer);
-    for (const std::string& note : sets.notes) console.note("note: " + note);
+    console.notes(sets.notes);
     std::string text = "{\"splits\":{";
     for (const auto& [name, set] :
          {std::pair("train", sets.train.get()), {"valid", sets.valid.get()}, {"test", sets.test.get()}}) {

@@ -105,6 +105,7 @@ class TextCommand : public Command {
                     "--tokenizer names its file, --tokenizer-type ByteTokenizer needs none");
     }
     const auto tokenizer = load_tokenizer(type_, model_);
+    console.notes(tokenizer->notes());
     Output output(console);
     if (jsonl_) {
       for_each_line([&](const Line& line) {
@@ -159,7 +160,7 @@ class DataEncode final : public TextCommand {
  private:
   std::string convert_line(const Tokenizer& tokenizer, const Line& line) override {
     read_object(line, "text", [&](JsonReader& reader) {
-      reader.require(JsonReader::Kind::kString, "the value of 'text'");
+      reader.require(JsonReader::Kind::kString, "the value of", "text");
       reader.read_string(text_);
     });
     return fmt::format("{{\"ids\":[{}]}}\n", fmt::join(encode(tokenizer, text_), ","));
@@ -190,10 +191,10 @@ class DataDecode final : public TextCommand {
   std::string convert_line(const Tokenizer& tokenizer, const Line& line) override {
     ids_.clear();
     read_object(line, "ids", [&](JsonReader& reader) {
-      reader.require(JsonReader::Kind::kArray, "the value of 'ids'");
+      reader.require(JsonReader::Kind::kArray, "the value of", "ids");
       reader.begin_array();
       while (reader.next_element()) {
-        reader.require(JsonReader::Kind::kNumber, "an element of 'ids'");
+        reader.require(JsonReader::Kind::kNumber, "an element of", "ids");
         ids_.push_back(checked_cast<std::int32_t>(reader.read_int(), "token id"));
       }
     });

@@ -64,7 +64,7 @@ class ModelExchange : public Command {
           line->update(done, steady_seconds());
         });
     if (line) line->finish(steady_seconds());
-    for (const std::string& note : report.notes) console.note("note: " + note);
+    console.notes(report.notes);
     console.print(json_ ? json(report) : text(report));
     return 0;
   }

@@ -156,7 +156,8 @@ class TrainPretrain final : public Command {
       // From here on there is something to save.
       report(experiment, trainer.run(catch_stop_signals()), console);
     } catch (const Error& error) {
-      log.write_to_files(LogLevel::kError, error.what());
+      // A run that was refused before it began has no folder yet.
+      if (Env::posix().status(folder.root())) log.write_to_files(LogLevel::kError, error.what());
       throw;
     }
     return 0;

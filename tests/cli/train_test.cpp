@@ -189,21 +189,26 @@ TEST(Train, AForecastOfAHugeBatchNeedsNoMemory) {
               2.5e8, 2.5e6);
 }
 
+// The prefix of a data set: 6400 times the byte.
+std::string data_of(char byte, const Path& folder) {
+  write_file(folder / "text.txt", std::string(6400, byte));
+  const ProgramResult made =
+      run_program({"data", "tokenize", "--input", (folder / "text.txt").string(), "--output-prefix",
+                   (folder / "data").string(), "--tokenizer-type", "ByteTokenizer"});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  return folder / "data_text_document";
+}
+
 TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {
   const TemporaryFolder folder;
-  write_file(folder.path() / "text.txt", std::string(6400, 'a'));
-  const std::string prefix = (folder.path() / "data").string();
-  ASSERT_EQ(run_program({"data", "tokenize", "--input", (folder.path() / "text.txt").string(),
-                         "--output-prefix", prefix, "--tokenizer-type", "ByteTokenizer"})
-                .exit_code,
-            0);
-  const Path bin = prefix + "_text_document.bin";
+  const std::string prefix = data_of('a', folder.path());
+  const Path bin = prefix + ".bin";
   std::string tokens = read_file(bin);
   tokens[tokens.size() / 2] = tokens[tokens.size() / 2 + 1] = '\xff';  // one id beyond every vocabulary
   write_file(bin, tokens);
   const ProgramResult broken =
       run_program(train(folder.path(), {"train_iters=50", "mock_data=false", "vocab_size=300",
-                                        "split=100,0,0", "data_path=" + prefix + "_text_document"}));
+                                        "split=100,0,0", "data_path=" + prefix}));
   EXPECT_EQ(broken.exit_code, 2);
   const Path run = test::run_folder(folder.path());
   const auto done = test::losses(run).size();
@@ -211,6 +216,33 @@ TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {
   EXPECT_LT(done, 50U);
   EXPECT_TRUE(Env::posix().status(run / "checkpoints" / fmt::format("iter_{:07}", done) / "config.json"))
       << broken.err;
+}
+
+TEST(Train, ARunThatIsRefusedForItsDataLeavesNothing) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "few.jsonl", "{\"text\": \"a few tokens\"}\n");
+  write_file(folder.path() / "bad.jsonl", "{\"text\": \"a\"}\n{\"text\": 5}\n");
+  const std::string cache = "data_cache_path=" + (folder.path() / "cache").string();
+  for (const char* data : {"none", "few.jsonl", "bad.jsonl"}) {
+    const auto words = train(folder.path(), {"mock_data=false", "vocab_size=300", "split=100,0,0", cache,
+                                             "data_path=" + (folder.path() / data).string()});
+    const ProgramResult refused = run_program(words);
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_FALSE(Env::posix().status(test::run_folder(folder.path()))) << data << ": " << refused.err;
+  }
+  // Tokens of another vocabulary.
+  const ProgramResult other = run_program(
+      train(folder.path(), {"mock_data=false", "tokenizer_type=NullTokenizer", "tokenizer_model=100",
+                            "vocab_size=100", "split=100,0,0", "data_path=" + data_of('x', folder.path())}));
+  EXPECT_THAT(other.err, HasSubstr("holds the token 120, beyond the vocabulary of 100"));
+  EXPECT_FALSE(Env::posix().status(test::run_folder(folder.path())));
+  EXPECT_EQ(run_program(train(folder.path(), {"tokenizer_type=WordTokenizer"})).exit_code, 2);
+  EXPECT_FALSE(Env::posix().status(test::run_folder(folder.path())));
+  // In a folder that is there, the log says why.
+  make_folders(test::run_folder(folder.path()));
+  EXPECT_EQ(run_program(train(folder.path(), {"mock_data=false", "data_path=none"})).exit_code, 2);
+  EXPECT_THAT(read_file(test::run_folder(folder.path()) / "logs" / "pre_trainer" / "rank-0" / "error.log"),
+              HasSubstr("there is no data 'none'"));
 }
 
 TEST(Train, RefusesMoreTokensThanCanBeCounted) {

@@ -144,10 +144,20 @@ class Opener {
         result[split] = open_blend(parse_blend(*per_split[split]), split, std::nullopt);
       }
     }
+    for (const auto& dataset : result) {
+      if (dataset != nullptr) check_first_sample(*dataset);
+    }
     return {std::move(result[0]), std::move(result[1]), std::move(result[2]), std::move(notes_)};
   }
 
  private:
+  // Data of another tokenizer is refused at once, not when training has begun.
+  static void check_first_sample(const Dataset& dataset) {
+    std::vector<int32_t> tokens(static_cast<size_t>(dataset.seq_length()) + 1);
+    std::vector<float> mask(static_cast<size_t>(dataset.seq_length()));
+    if (dataset.size() > 0) dataset.sample(0, tokens, mask);
+  }
+
   using Splits = std::array<std::unique_ptr<const Dataset>, 3>;
 
   Splits open_mock() {

@@ -72,11 +72,11 @@ void JsonLines::read_line(std::string_view text, std::string_view file, int64_t 
     if (reader.peek() == JsonReader::Kind::kArray) {
       reader.begin_array();
       while (reader.next_element()) {
-        reader.require(JsonReader::Kind::kString, fmt::format("an element of '{}'", key_));
+        reader.require(JsonReader::Kind::kString, "an element of", key_);
         reader.read_string(texts.next());
       }
     } else {
-      reader.require(JsonReader::Kind::kString, fmt::format("the value of '{}'", key_));
+      reader.require(JsonReader::Kind::kString, "the value of", key_);
       reader.read_string(texts.next());
     }
   }

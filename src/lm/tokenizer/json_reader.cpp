@@ -87,15 +87,15 @@ JsonReader::Kind JsonReader::peek() {
   }
 }
 
-void JsonReader::require(Kind kind, std::string_view what) {
+void JsonReader::require(Kind kind, std::string_view what, std::string_view key) {
   constexpr std::string_view kNames[] = {"an object", "a list",        "a string",
                                          "a number",  "a truth value", "null"};
   const Kind found = peek();
   if (found == kind) return;
   const size_t start = at_;
   skip();  // where that is broken, it says so
-  throw invalid(fmt::format("{} is {}, not {}", what, kNames[static_cast<size_t>(found)],
-                            kNames[static_cast<size_t>(kind)]))
+  throw invalid(fmt::format("{}{} is {}, not {}", what, key.empty() ? "" : fmt::format(" '{}'", key),
+                            kNames[static_cast<size_t>(found)], kNames[static_cast<size_t>(kind)]))
       .at(place(start));
 }
 

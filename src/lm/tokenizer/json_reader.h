@@ -23,8 +23,8 @@ class JsonReader {
 
   // What the next value is.
   Kind peek();
-  // Fails unless the next value is of this kind: "<what> is a number, not a string" at its place.
-  void require(Kind kind, std::string_view what);
+  // Fails unless the next value is of this kind: "<what> '<key>' is a number, not a string" at its place.
+  void require(Kind kind, std::string_view what, std::string_view key = {});
 
   // Objects: begin_object(), then next_key() until it returns false; each key's value must be read or
   // skipped.

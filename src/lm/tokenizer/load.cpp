@@ -89,7 +89,9 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
         fmt::format("the tokenizer_type {} stands for {}, and this is {}", type,
                     kKindNames[static_cast<size_t>(named)], kKindNames[static_cast<size_t>(kind)]);
     if (named != kind && named != Kind::kHuggingFace)
-      throw invalid(mismatch, "leave out tokenizer_type to go by the file, or name the file that is meant");
+      throw invalid(
+          mismatch,
+          "leave out tokenizer_type (or set it to null) to go by the file, or name the file that is meant");
     auto tokenizer = load_kind(kind, type, path, std::move(bytes));
     // transformers reads these as well, in its own way.
     if (named != kind)

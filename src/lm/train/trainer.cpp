@@ -262,6 +262,8 @@ struct Trainer::Run {
   Schedule schedule;
 
  private:
+  void lock_folder();
+  void open_data();
   void load_or_initialize();
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
@@ -303,10 +305,12 @@ void Trainer::prepare() {
 
 TrainingSummary Trainer::run(const std::atomic<bool>& stop) { return run_->execute(stop); }
 
-void Trainer::Run::prepare() {
+void Trainer::Run::lock_folder() {
   folder.create();
   lock.emplace(folder.root());
-  for (const std::string& note : model_notes) log.warning("{}", note);
+}
+
+void Trainer::Run::open_data() {
   data::DataOptions data_options = data_options_of(e, *tokenizer);
   double next_report = now() + kProgressSeconds;
   data_options.progress = [&](const data::TokenizeProgress& p) {
@@ -319,7 +323,6 @@ void Trainer::Run::prepare() {
              share > 0 ? p.seconds * (1 - share) / share : 0.0);
   };
   datasets = data::open_datasets(data_options, *tokenizer);
-  for (const std::string& note : datasets.notes) log.warning("{}", note);
   const std::int64_t needed = c.train_iters * c.global_batch_size;
   if (datasets.train && datasets.train->size() < needed) {
     throw e.error_for(
@@ -328,6 +331,16 @@ void Trainer::Run::prepare() {
                     c.global_batch_size, needed, datasets.train->description(), datasets.train->size()),
         fmt::format("train for {} steps, or give the data sets weights so that they may be repeated",
                     datasets.train->size() / c.global_batch_size));
+  }
+}
+
+void Trainer::Run::prepare() {
+  // A run that is refused for its data leaves no folder where there was none.
+  if (Env::posix().status(folder.root())) lock_folder();
+  open_data();
+  if (!lock) lock_folder();
+  for (const auto& notes : {tokenizer->notes(), model_notes, datasets.notes}) {
+    for (const std::string& note : notes) log.warning("{}", note);
   }
 
   rank = std::make_unique<engine::Rank>(turbo::make_cpu_device(static_cast<int>(c.num_threads)));

@@ -270,8 +270,16 @@ TEST_F(OpenDatasets, SequenceLongerThanTheData) {
 TEST_F(OpenDatasets, TokenBeyondTheVocabulary) {
   use({Tokens(100, 257)});
   options_.split = "1";
+  EXPECT_THAT(error(), HasSubstr("the token 257, beyond the vocabulary of 257"));
+  // Only the first sample is read when the data is opened.
+  Tokens one(400, 5);
+  one[399] = 257;
+  use({one});
+  options_.train_samples = 400 / options_.seq_length;
   const Datasets sets = open();
-  EXPECT_THAT(error_of([&] { sample_of(*sets.train, 0); }),
+  EXPECT_THAT(error_of([&] {
+                for (int64_t i = 0; i < sets.train->size(); ++i) sample_of(*sets.train, i);
+              }),
               HasSubstr("the token 257, beyond the vocabulary of 257"));
 }
 

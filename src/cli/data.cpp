@@ -224,6 +224,7 @@ class DataTrainTokenizer final : public Command {
   int run(Console& console) override {
     options_.bpe.vocab_size = checked_cast<std::int32_t>(vocab_size_, "--vocab-size");
     note_endings(options_.inputs, console);
+    make_folders(output_);  // before the work, not after it
     const double begin = steady_seconds();
     std::uint64_t bytes = 0;
     ProgressLine progress(json_ ? Terminal{} : console.err, {.label = "learning"});
@@ -235,7 +236,6 @@ class DataTrainTokenizer final : public Command {
                           : fmt::format("{} read", human_bytes(static_cast<double>(p.bytes_done))));
     });
     progress.finish(steady_seconds());
-    make_folders(output_);
     const Path file = Path(output_) / "tokenizer.json";
     write_file_atomic(file, content);
     const auto tokenizer = load_tokenizer("", file.string());

@@ -110,7 +110,12 @@ class TextCommand : public Command {
     if (jsonl_) {
       for_each_line([&](const Line& line) {
         unicode::require_valid(line.text, kInput, line.number);
-        output.add(convert_line(*tokenizer, line));
+        try {
+          output.add(convert_line(*tokenizer, line));
+        } catch (Error& error) {  // of the tokenizer
+          if (error.location().empty()) error.at(fmt::format("{}:{}", kInput, line.number));
+          throw;
+        }
       });
     } else {
       const std::string input = read_all();

@@ -86,6 +86,10 @@ TEST(DataText, PlainTextAndMistakes) {
               HasSubstr("<standard input>:1:10: error: the value of 'text' is a number, not a string"));
   EXPECT_THAT(run({"data", "decode", "--jsonl"}, "{\"ids\": [\"5\"]}\n").err,
               HasSubstr("an element of 'ids' is a string, not a number"));
+  for (const char* id : {"257", "99999999999"}) {
+    EXPECT_THAT(run({"data", "decode", "--jsonl"}, "{\"ids\": [" + std::string(id) + "]}\n").err,
+                HasSubstr("<standard input>:1: error"));
+  }
   EXPECT_EQ(run({"data", "encode", "--jsonl"}, "\xEF\xBB\xBF{\"text\": \"a\"}\n").out, "{\"ids\":[97]}\n");
 }
 
@@ -286,6 +290,9 @@ TEST_F(DataFiles, MistakesAreErrorsWithTheNextStep) {
   EXPECT_THAT(error_of({"split", a, "-o", "s", "--parts", "100"}),
               HasSubstr("documents stay whole, and 'a_text_document' has 10\n  hint: ask for 1 to 10 parts"));
   EXPECT_THAT(error_of({"split", a, "-o", "s"}), HasSubstr("needs --split or --parts"));
+  EXPECT_THAT(error_of({"inspect", "a_text_document.bin"}),
+              HasSubstr("leave out the extension: a_text_document"));
+  EXPECT_THAT(error_of({"train-tokenizer", "-i", "a.jsonl", "-o", "a.csv"}), HasSubstr("File exists"));
   EXPECT_THAT(error_of({"tokenize", "-i", "a.jsonl", "-o", "a.csv/x", "--tokenizer-type", "ByteTokenizer"}),
               HasSubstr("File exists"));
   EXPECT_THAT(error_of({"tokenize", "-i", "a.tar.gz", "-o", "x", "--tokenizer-type", "ByteTokenizer"}),

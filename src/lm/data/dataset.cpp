@@ -352,7 +352,8 @@ class Opener {
 Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer) {
   if (options.seq_length < 1) throw invalid(fmt::format("seq_length is {}", options.seq_length));
   if (options.seed < 0 || options.seed > UINT32_MAX) {
-    throw invalid(fmt::format("the data seed {} is not of [0, 2^32)", options.seed));
+    throw invalid(fmt::format("the data seed {} is not of [0, 2^32)", options.seed),
+                  "numpy's generator, which Megatron shuffles by, takes no other");
   }
   for (const int64_t samples : {options.train_samples, options.valid_samples, options.test_samples}) {
     if (samples < 0) throw invalid(fmt::format("{} samples are requested", samples));

@@ -118,8 +118,12 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, E
   for (const char* extension : {".idx", ".bin"}) {
     const auto status = env.status(with_extension(prefix, extension));
     if (status && status->type == FileStatus::Type::kFile) continue;
-    throw invalid(fmt::format("there is no data file '{}{}'", prefix.string(), extension),
-                  "a data path names both files without .bin and .idx");
+    const std::string name = prefix.string();
+    const bool has_extension = name.ends_with(".bin") || name.ends_with(".idx");
+    throw invalid(fmt::format("there is no data file '{}{}'", name, extension),
+                  has_extension ? "leave out the extension: " + name.substr(0, name.size() - 4)
+                                : "a data path names both files without .bin and .idx, e.g. "
+                                  "data/books_text_document");
   }
   return open(prefix, env.map(with_extension(prefix, ".idx")), env.map(with_extension(prefix, ".bin")));
 }

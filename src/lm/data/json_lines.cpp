@@ -23,6 +23,16 @@ Error missing_key(std::string_view line, std::string_view key) {
                              count > kShown ? " ..." : ""));
 }
 
+namespace {
+
+// Of a file that is one JSON value: a list of all objects, or an object over several lines.
+bool begins_one_value(std::string_view line) {
+  const size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
+  return line[begin] == '[' || (line[begin] == '{' && begin == end);
+}
+
+}  // namespace
+
 JsonLines::JsonLines(std::vector<std::string> keys, bool skip_bad)
     : keys_(std::move(keys)), skip_bad_(skip_bad), texts_(keys_.size()) {}
 
@@ -41,7 +51,11 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
     try {
       read_line(text, file, line);
     } catch (Error& error) {
-      if (!skip_bad_) throw error.add_hint(std::string(kSkipBadHint));
+      if (!skip_bad_) {
+        throw error.add_hint(begins_one_value(text) ? "JSON lines have one object a line: 'jq -c .' writes "
+                                                      "objects so, and 'jq -c .[]' those of a list"
+                                                    : kSkipBadHint);
+      }
       if (skipped_++ == 0) first_skipped_ = fmt::format("{}: {}", error.location(), error.what());
       continue;
     }

@@ -69,7 +69,7 @@ std::vector<Path> find_datasets(const std::vector<std::string>& paths) {
 
 void merge_datasets(const std::vector<Path>& inputs, const Path& output, const RearrangeProgressFn& progress,
                     Env& env) {
-  if (inputs.empty()) throw invalid("there is no data set to merge");
+  if (inputs.empty()) throw invalid("there is no data set to merge", "name their prefixes, or their folder");
   std::vector<std::shared_ptr<const IndexedDataset>> datasets;
   int64_t total = 0;
   for (const Path& input : inputs) {

@@ -500,7 +500,7 @@ TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& 
   if (options.json_keys.empty()) throw invalid("there is no JSON key to tokenize");
   for (auto key = options.json_keys.begin(); key != options.json_keys.end(); ++key) {
     if (std::find(options.json_keys.begin(), key, *key) != key)
-      throw invalid(fmt::format("the JSON key '{}' is named twice", *key));
+      throw invalid(fmt::format("the JSON key '{}' is named twice", *key), "name each key once");
   }
   if (options.partitions < 1 || options.workers < 0) {
     throw invalid(fmt::format("{} partitions and {} workers are no sensible numbers", options.partitions,

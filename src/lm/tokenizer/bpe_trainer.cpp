@@ -177,7 +177,7 @@ void BpeTrainer::add(BpeTrainer&& other) {
 }
 
 std::string BpeTrainer::train(const std::function<void(int64_t, int64_t)>& progress) const {
-  if (words_.empty()) throw invalid("there is no text to train a tokenizer on");
+  if (words_.empty()) throw invalid("there is no text to train a tokenizer on", "are the input files empty?");
   // Ids: special tokens, then the bytes in the order of their characters, then what merges make.
   std::vector<std::string> tokens = options_.special_tokens;
   std::vector<std::pair<char32_t, int>> alphabet;

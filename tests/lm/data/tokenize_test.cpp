@@ -185,6 +185,11 @@ TEST_F(Tokenize, SaysWhatStandsInPlaceOfText) {
                     HasSubstr("--json-keys"), HasSubstr(skip)));
   EXPECT_THAT(error_for("{]"), AllOf(HasSubstr("broken JSON"), HasSubstr(skip)));
   EXPECT_THAT(error_for("{\"text\": \"\xE9\"}"), AllOf(HasSubstr("no UTF-8"), HasSubstr(skip)));
+  // A list of all objects, or an object over several lines.
+  for (const char* begin : {"[{\"text\": \"a\"},", "[", "{", "[{\"text\": \"a\"}]"}) {
+    EXPECT_THAT(error_for(begin),
+                AllOf(HasSubstr("a.jsonl:1:"), HasSubstr("'jq -c .[]'"), testing::Not(HasSubstr(skip))));
+  }
   options_.skip_bad = true;
   options_.inputs = {folder_.write("a.jsonl", "{\"text\": 5}\n{\"text\": null}\n{}\n{\"text\": \"x\"}\n")};
   EXPECT_EQ(run().skipped_lines, 3u);

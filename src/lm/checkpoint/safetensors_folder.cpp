@@ -37,6 +37,12 @@ constexpr std::string_view kIndex = "model.safetensors.index.json";
   throw invalid(what, "give the folder that transformers' save_pretrained wrote");
 }
 
+std::string without_digits(std::string_view name) {
+  std::string rest(name);
+  std::erase_if(rest, [](char c) { return c >= '0' && c <= '9'; });
+  return rest;
+}
+
 }  // namespace
 
 SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {
@@ -106,9 +112,21 @@ std::optional<TensorView> SafetensorsFolder::find(std::string_view name) const {
 
 TensorView SafetensorsFolder::at(std::string_view name) const {
   if (const auto tensor = find(name)) return *tensor;
+  // The same part of another layer or expert is what else there is, not what was meant.
+  const std::string part = without_digits(name);
   std::vector<std::string_view> names;
-  for (std::size_t i = 0; i < size(); ++i) names.push_back((*this)[i].name);
-  std::string hint = did_you_mean(name, names);
+  std::string hint;
+  for (std::size_t i = 0; i < size(); ++i) {
+    const std::string_view other = (*this)[i].name;
+    if (without_digits(other) != part) {
+      names.push_back(other);
+    } else if (hint.empty()) {
+      hint =
+          fmt::format("others like it are there, e.g. '{}': is the model whole, and is config.json its own?",
+                      printable(other));
+    }
+  }
+  if (hint.empty()) hint = did_you_mean(name, names);
   if (hint.empty()) hint = "is this the model that config.json describes?";
   throw invalid(fmt::format("tensor '{}' is missing in '{}'", name, folder_.string()), std::move(hint));
 }

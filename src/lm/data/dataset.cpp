@@ -14,11 +14,11 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_lock.h"
+#include "base/partial_folder.h"
 #include "lm/data/corpus.h"
-#include "lm/data/file_lock.h"
 #include "lm/data/gpt_dataset.h"
 #include "lm/data/numpy_random.h"
-#include "lm/data/partial_folder.h"
 #include "lm/data/tokenize.h"
 
 namespace primus::data {

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/partial_folder.h"
 #include "lm/data/indexed_dataset.h"
-#include "lm/data/partial_folder.h"
 
 namespace primus::data {
 

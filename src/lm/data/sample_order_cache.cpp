@@ -11,7 +11,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "lm/data/file_lock.h"
+#include "base/file_lock.h"
 #include "lm/data/sample_order.h"
 
 namespace primus::data {

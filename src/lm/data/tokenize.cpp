@@ -18,10 +18,10 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/partial_folder.h"
 #include "lm/data/corpus.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/json_lines.h"
-#include "lm/data/partial_folder.h"
 #include "lm/data/tokenize_state.h"
 
 namespace primus::data {

@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <filesystem>
+#include <limits>
 #include <memory>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/partial_folder.h"
 #include "engine/parameters.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/elements.h"
@@ -52,6 +56,52 @@ bool has_further_layers(const LanguageTensors& tensors, const ModelConfig& confi
   return false;
 }
 
+// Where the folder `to` will be, as rename needs it: a name in a folder, through what links there are. All
+// that makes a place impossible is found here, before anything is written.
+Path target_of(const Path& to, Env& env) {
+  if (to.empty()) throw invalid("the target has no name", "name a folder that does not exist");
+  std::error_code unresolved;
+  Path target = std::filesystem::weakly_canonical(to, unresolved);
+  if (unresolved) target = to.lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();  // "new/"
+  if (const auto status = env.status(target)) {
+    if (status->type != FileStatus::Type::kFolder || !env.list(target).empty()) {
+      throw invalid(fmt::format("'{}' is there already", to.string()),
+                    "name a folder that does not exist, or remove this one");
+    }
+    if (target == std::filesystem::current_path(unresolved)) {
+      throw invalid(fmt::format("'{}' is the current folder, which a new one cannot replace", to.string()),
+                    "name a folder that does not exist, inside or outside");
+    }
+    return target;
+  }
+  const Path parent = target.has_parent_path() ? target.parent_path() : Path(".");
+  const auto folder = env.status(parent);
+  if (folder && folder->type == FileStatus::Type::kFolder &&
+      std::ranges::count(env.list(parent), target.filename().string()) > 0) {
+    throw invalid(fmt::format("'{}' is a link to something that is not there", to.string()),
+                  "name a folder that does not exist, or remove the link");
+  }
+  return target;
+}
+
+// The least magnitude that rounds to infinity.
+float overflow_of(DType dtype) {
+  return dtype == DType::kF16    ? 65520.0F
+         : dtype == DType::kBF16 ? 0x1.ffp127F
+                                 : std::numeric_limits<float>::infinity();
+}
+
+// A finite number must not become infinity; one that is infinite already stays so.
+void refuse_overflow(const std::string& name, DType dtype, std::span<const float> values) {
+  const float overflow = overflow_of(dtype);
+  for (const float value : values) {
+    if (std::abs(value) < overflow || !std::isfinite(value)) continue;
+    throw invalid(fmt::format("tensor '{}' holds {:g}, which {} cannot", name, value, name_of(dtype)),
+                  dtype == DType::kF16 ? "--dtype bf16 has the range of fp32" : "keep it in fp32");
+  }
+}
+
 class Copy {
  public:
   Copy(const ModelFolder& from, const ExchangeOptions& options, const FamilyRegistry& families, Env& env)
@@ -70,6 +120,10 @@ class Copy {
     engine::ParameterStore store;
     const LanguageModel model(config_, families, store);
     add_all(store);
+    if (narrowed_ > 0) {
+      report_.notes.push_back(
+          fmt::format("{} tensor(s) are fp64, which no model computes with: written as fp32", narrowed_));
+    }
     for (std::string& note : tensors_.refuse_foreign(used_, store)) report_.notes.push_back(std::move(note));
     report_.config = config_;
   }
@@ -78,37 +132,23 @@ class Copy {
                        const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
     const SafetensorsLayout layout =
         plan_safetensors(sources_, {.max_shard_bytes = options_.max_shard_bytes});
-    if (const auto status = env_.status(to)) {
-      if (status->type != FileStatus::Type::kFolder || !env_.list(to).empty()) {
-        throw invalid(fmt::format("'{}' is there already", to.string()),
-                      "name a folder that does not exist, or remove this one");
-      }
-      env_.remove_folder(to);
+    const Path target = target_of(to, env_);
+    PartialFolder unfinished(target, env_);
+    unfinished.clear();  // of a copy that was killed
+    if (env_.status(target)) env_.remove_folder(target);
+    std::uint64_t done = 0;
+    write_safetensors(unfinished.path(), sources_, layout, env_, [&](std::uint64_t bytes) {
+      done += bytes;
+      if (progress) progress(done, layout.bytes);
+    });
+    write_file_atomic(unfinished.path() / "config.json", write_model_config(config_, most_common_, families),
+                      env_);
+    for (const std::string_view name : kCompanions) {
+      if (!is_file(from_.path / name)) continue;
+      write_file_atomic(unfinished.path() / name, read_file(from_.path / name, kCompanionLimit), env_);
+      report_.copied.emplace_back(name);
     }
-    const Path parent = to.has_parent_path() ? to.parent_path() : Path(".");
-    const Path temporary = parent / (".tmp-" + to.filename().string());
-    make_folders(parent, env_);
-    remove_tree(temporary, env_);  // of a copy that was killed
-    env_.make_folder(temporary);
-    try {
-      std::uint64_t done = 0;
-      write_safetensors(temporary, sources_, layout, env_, [&](std::uint64_t bytes) {
-        done += bytes;
-        if (progress) progress(done, layout.bytes);
-      });
-      write_file_atomic(temporary / "config.json", write_model_config(config_, most_common_, families), env_);
-      for (const std::string_view name : kCompanions) {
-        if (!is_file(from_.path / name)) continue;
-        write_file_atomic(temporary / name, read_file(from_.path / name, kCompanionLimit), env_);
-        report_.copied.emplace_back(name);
-      }
-      env_.sync_folder(temporary);
-      env_.rename(temporary, to);
-      env_.sync_folder(parent);
-    } catch (...) {
-      try_remove_tree(temporary, env_);
-      throw;
-    }
+    unfinished.publish();
     report_.bytes = layout.bytes;
     report_.files = layout.shards.size();
     return std::move(report_);
@@ -157,16 +197,20 @@ class Copy {
     source.shape = shape;
     source.dtype = stored_as_it_is ? tensor.dtype : p.full_precision ? DType::kF32 : *options_.dtype;
     // fp64 is published by none and computed with by none.
-    if (source.dtype == DType::kF64) source.dtype = DType::kF32;
+    if (source.dtype == DType::kF64) {
+      source.dtype = DType::kF32;
+      ++narrowed_;
+    }
     if (tensor.dtype == source.dtype && !tensor.plain.empty()) {
       source.data = tensor.plain.data();
       return source;
     }
-    source.fill = [read = std::move(tensor.read), dtype = source.dtype](std::uint64_t offset,
-                                                                        std::span<std::byte> out) {
+    source.fill = [read = std::move(tensor.read), name = source.name, dtype = source.dtype](
+                      std::uint64_t offset, std::span<std::byte> out) {
       const auto size = static_cast<std::uint64_t>(size_of(dtype));
       std::vector<float> values(out.size() / size);
       read(static_cast<std::int64_t>(offset / size), values);
+      refuse_overflow(name, dtype, values);
       from_float(values, dtype, out);
     };
     return source;
@@ -182,6 +226,7 @@ class Copy {
   TensorNames used_;
   std::vector<TensorSource> sources_;
   DType most_common_ = DType::kF32;
+  std::int64_t narrowed_ = 0;  // tensors
   ExchangeReport report_;
 };
 

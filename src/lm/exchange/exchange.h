@@ -10,8 +10,10 @@
 //   mxfp4  gpt-oss: X_blocks, two e2m1 numbers to a byte, beside X_scales, an exponent (e8m0) for each 32
 //   numbers
 //
-// Errors: kInvalid (what is missing, misshapen or foreign; a target that exists), kUnsupported (a family or
-// an element type), FileError. The target appears whole or not at all.
+// Errors: kInvalid (what is missing, misshapen or foreign; a number that the new type cannot hold; a target
+// that exists, is nameless, or is written by another process), kUnsupported (a family or an element type),
+// FileError. The target appears whole or not at all: until then it lies in TO.partial
+// (base/partial_folder.h).
 #pragma once
 
 #include <cstdint>

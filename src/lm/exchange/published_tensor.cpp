@@ -1,5 +1,7 @@
 #include "lm/exchange/published_tensor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -96,6 +98,19 @@ PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const
   return result;
 }
 
+// `values` are `doubles`, rounded: what was finite must still be.
+void refuse_beyond_float(std::string_view name, std::span<const std::byte> doubles,
+                         std::span<const float> values) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!std::isinf(values[i])) continue;
+    double value = 0;
+    std::memcpy(&value, doubles.data() + i * sizeof(value), sizeof(value));
+    if (std::isfinite(value)) {
+      throw invalid(fmt::format("tensor '{}' holds {:g}, which is beyond fp32", name, value));
+    }
+  }
+}
+
 }  // namespace
 
 PublishedTensor find_published(const SafetensorsFolder& folder, const std::string& name,
@@ -116,8 +131,9 @@ PublishedTensor find_published(const SafetensorsFolder& folder, const std::strin
   return {.dtype = tensor.dtype,
           .plain = tensor.data,
           .read = [tensor, size](std::int64_t first, std::span<float> out) {
-            to_float(tensor.dtype,
-                     tensor.data.subspan(static_cast<std::size_t>(first) * size, out.size() * size), out);
+            const auto bytes = tensor.data.subspan(static_cast<std::size_t>(first) * size, out.size() * size);
+            to_float(tensor.dtype, bytes, out);
+            if (tensor.dtype == DType::kF64) refuse_beyond_float(tensor.name, bytes, out);
           }};
 }
 

@@ -204,7 +204,7 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
   if (c.eos_ids.size() > 1) root["eos_token_id"] = c.eos_ids;
   if (c.mtp.modules() > 0) root["num_nextn_predict_layers"] = c.mtp.modules();
   root["use_cache"] = true;
-  root["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : "float32";
+  root["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
   // Both spellings: transformers 4 reads the first two, transformers 5 the third.
   const json rope = rope_json(c);
   root["rope_theta"] = c.rope_theta;

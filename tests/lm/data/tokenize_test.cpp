@@ -13,11 +13,11 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/file_lock.h"
+#include "base/partial_folder.h"
 #include "data_test_util.h"
 #include "lm/data/corpus.h"
-#include "lm/data/file_lock.h"
 #include "lm/data/indexed_dataset.h"
-#include "lm/data/partial_folder.h"
 #include "lm/tokenizer/decoding.h"
 #include "lm/tokenizer/simple.h"
 
@@ -277,7 +277,8 @@ TEST_F(Tokenize, RefusesWhatItCannotRead) {
 TEST_F(Tokenize, TwoProcessesDoNotWriteOneDataSet) {
   options_.inputs = {folder_.write("a.jsonl", "{\"text\": \"x\"}\n")};
   make_folders(PartialFolder::path_for(options_.output_prefix));
-  const auto lock = FileLock::attempt(PartialFolder::path_for(options_.output_prefix) / "lock");
+  const auto lock =
+      FileLock::attempt(PartialFolder::path_for(options_.output_prefix) / PartialFolder::kLockFile);
   ASSERT_TRUE(lock);
   EXPECT_THAT(error(), HasSubstr("another process writes"));
 }

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -22,6 +23,7 @@
 #include "../model/built_model.h"
 #include "base/error.h"
 #include "base/fault_env.h"
+#include "base/partial_folder.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/exchange/published_tensor.h"
@@ -255,7 +257,14 @@ TEST(Exchange, WhatDoesNotFitIsRefusedByName) {
   {
     const TemporaryFolder folder;
     const auto sources = sources_of(weights, [&](const TensorView& t, auto&) { return t.name == lost; });
-    EXPECT_NE(refusal(folder, with_weights(folder, "mixtral", sources)).find(lost), std::string::npos);
+    const Path in = with_weights(folder, "mixtral", sources);
+    EXPECT_NE(refusal(folder, in).find(lost), std::string::npos);
+    try {
+      SafetensorsFolder::open(in).at(lost);
+      FAIL();
+    } catch (const Error& error) {  // another expert's is not meant
+      EXPECT_EQ(error.hint().find("did you mean"), std::string::npos) << error.hint();
+    }
   }
   {
     const TemporaryFolder folder;
@@ -315,6 +324,142 @@ TEST(Exchange, NeverWritesOverAnything) {
   std::filesystem::create_directory(folder.path() / "empty");
   exchange(golden("llama"), folder.path() / "empty");
   expect_same_tensors(folder.path() / "empty", golden("llama"));
+}
+
+// A target as a shell completes it, and one that is a link to an empty folder elsewhere.
+TEST(Exchange, TargetsAreTakenAsTheyAreTyped) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path() / "empty");
+  std::filesystem::create_directory(folder.path() / "elsewhere");
+  std::filesystem::create_directory_symlink("elsewhere", folder.path() / "link");
+  for (const char* name : {"new/", "empty/", "deep/er//", "link"}) {
+    exchange(golden("llama"), folder.path() / name);
+    expect_same_tensors(folder.path() / name, golden("llama"));
+    EXPECT_FALSE(std::filesystem::exists(folder.path() / name / PartialFolder::kLockFile));
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "link"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "new.partial"));
+}
+
+TEST(Exchange, ImpossibleTargetsAreRefusedBeforeAnythingIsWritten) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("nowhere", folder.path() / "dangling");
+  std::ofstream(folder.path() / "file") << "text";
+  std::filesystem::create_directory(folder.path() / "here");
+  const Path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path() / "here");
+  for (const Path& to : {Path(""), Path("."), Path("./"), Path(".."), Path("/"), folder.path() / "here",
+                         folder.path() / "dangling", folder.path() / "file", folder.path() / "file" / "in"}) {
+    bool began = false;
+    try {
+      copy_model(find_model_folder(golden("llama")), to, {}, builtin_families(),
+                 [&](auto, auto) { began = true; });
+      ADD_FAILURE() << to;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2) << to << error.what();
+      EXPECT_FALSE(error.hint().empty()) << to;
+    }
+    EXPECT_FALSE(began) << to;
+  }
+  std::filesystem::current_path(before);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path() / "here"));
+}
+
+// Only what a copy left behind is removed, and only when that copy is dead.
+TEST(Exchange, NobodyElsesWorkIsRemoved) {
+  const TemporaryFolder folder;
+  const Path out = folder.path() / "out", partial = folder.path() / "out.partial";
+  std::filesystem::create_directory(partial);
+  std::ofstream(partial / "data") << "precious";
+  EXPECT_THROW(exchange(golden("llama"), out), Error);
+  EXPECT_EQ(read_file(partial / "data"), "precious");
+  std::filesystem::remove_all(partial);
+  {
+    PartialFolder alive(out, Env::posix());
+    write_file(alive.path() / "model.safetensors", "half");
+    try {
+      exchange(golden("llama"), out);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("another process writes"), std::string::npos);
+    }
+    EXPECT_EQ(read_file(partial / "model.safetensors"), "half");
+    alive.keep();
+  }
+  std::ofstream(partial / "model-00001-of-00002.safetensors") << "of the dead";
+  exchange(golden("llama"), out);
+  expect_same_tensors(out, golden("llama"));
+  EXPECT_FALSE(std::filesystem::exists(out / "model-00001-of-00002.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(partial));
+}
+
+// What one element of a Llama becomes when it is written in another type.
+std::string written_as(DType from, const void* element, DType to) {
+  const TemporaryFolder folder;
+  const SafetensorsFolder weights = SafetensorsFolder::open(golden("llama"));
+  const std::string name = "model.norm.weight";
+  const auto size = static_cast<std::size_t>(size_of(from));
+  std::vector<std::byte> values;
+  const auto sources = sources_of(weights, [&](const TensorView& t, std::vector<TensorSource>& out) {
+    if (t.name != name) return false;
+    values.resize(t.data.size() / 4 * size);
+    std::memcpy(values.data() + 3 * size, element, size);
+    out.push_back({name, from, {t.shape.begin(), t.shape.end()}, values.data(), {}});
+    return true;
+  });
+  const Path in = with_weights(folder, "llama", sources), out = folder.path() / "out";
+  try {
+    exchange(in, out, {.dtype = to});
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_FALSE(std::filesystem::exists(out));
+    return error.what();
+  }
+  const SafetensorsFolder written = SafetensorsFolder::open(out);
+  const TensorView tensor = written.at(name);
+  std::vector<float> read(tensor.data.size() / static_cast<std::size_t>(size_of(tensor.dtype)));
+  to_float(tensor.dtype, tensor.data, read);
+  return fmt::format("{}", read[3]);
+}
+
+TEST(Exchange, NumbersDoNotBecomeInfinite) {
+  const float fits = 65519, too_large = -65520, huge = std::numeric_limits<float>::max(),
+              infinite = std::numeric_limits<float>::infinity();
+  const double beyond = 1e300;
+  EXPECT_EQ(written_as(DType::kF32, &fits, DType::kF16), "65504");
+  EXPECT_EQ(written_as(DType::kF32, &too_large, DType::kF16),
+            "tensor 'model.norm.weight' holds -65520, which fp16 cannot");
+  EXPECT_EQ(written_as(DType::kF32, &huge, DType::kBF16),
+            "tensor 'model.norm.weight' holds 3.40282e+38, which bf16 cannot");
+  EXPECT_EQ(written_as(DType::kF64, &beyond, DType::kF32),
+            "tensor 'model.norm.weight' holds 1e+300, which is beyond fp32");
+  EXPECT_EQ(written_as(DType::kF32, &infinite, DType::kF16), "inf");  // as it was
+}
+
+TEST(Exchange, SaysWhatTypeTheWeightsAre) {
+  const TemporaryFolder folder;
+  for (const auto& [dtype, name] :
+       {std::pair(DType::kF32, "float32"), {DType::kBF16, "bfloat16"}, {DType::kF16, "float16"}}) {
+    exchange(golden("llama"), folder.path() / name, {.dtype = dtype});
+    const auto config = nlohmann::json::parse(read_file(folder.path() / name / "config.json"));
+    EXPECT_EQ(config.at("torch_dtype"), name);
+  }
+}
+
+TEST(Exchange, NarrowingOfDoublesIsNoted) {
+  const TemporaryFolder folder;
+  const SafetensorsFolder weights = SafetensorsFolder::open(golden("llama"));
+  std::vector<double> values;
+  const auto sources = sources_of(weights, [&](const TensorView& t, std::vector<TensorSource>& out) {
+    if (t.name != "model.norm.weight") return false;
+    values.assign(t.data.size() / 4, 1.0 / 3);
+    out.push_back({std::string(t.name), DType::kF64, {t.shape.begin(), t.shape.end()}, values.data(), {}});
+    return true;
+  });
+  const ExchangeReport report = exchange(with_weights(folder, "llama", sources), folder.path() / "out");
+  EXPECT_EQ(
+      report.notes,
+      (std::vector<std::string>{"1 tensor(s) are fp64, which no model computes with: written as fp32"}));
 }
 
 TEST(Exchange, ACrashAtAnyPointLeavesTheTargetWholeOrAbsent) {

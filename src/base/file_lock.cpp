@@ -1,4 +1,4 @@
-#include "lm/data/file_lock.h"
+#include "base/file_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-namespace primus::data {
+namespace primus {
 
 FileLock::FileLock(const Path& file, bool wait)
     : descriptor_(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
@@ -28,4 +28,4 @@ FileLock::~FileLock() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-}  // namespace primus::data
+}  // namespace primus

@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 
-namespace primus::data {
+namespace primus {
 
 // Held until destroyed; the system frees it when a process dies. The lock is a file, which is empty and
 // stays. Where the file system knows no locks, nothing is locked, and the worst is work done twice.
@@ -30,4 +30,4 @@ class FileLock {
   bool refused_ = false;
 };
 
-}  // namespace primus::data
+}  // namespace primus

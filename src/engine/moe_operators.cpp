@@ -112,16 +112,19 @@ struct RouteAttributes {
   RoutingRule rule;
   std::int64_t expert_count;
   void *choice_bias, *given;  // null: none
+  bool by_logits;
 };
 
 // Loads per segment for the balance loss, or nothing when there is no such loss.
 class Loads {
  public:
-  Loads(Step& s, const RoutingRule& rule, const Tensor& logits) {
+  // `by_logits` [T, top_k]: the experts of the largest logits, where they are known.
+  Loads(Step& s, const RoutingRule& rule, const Tensor& logits, const Tensor& by_logits) {
     if (rule.balance_scale == 0) return;
     load_.emplace(s.context().scratch, DType::kI32, Shape{rule.segments, logits.cols()});
     launch(s.context(),
-           turbo::RouterLoad{.top_k = rule.router.top_k, .logits = logits, .load = load_->get()});
+           turbo::RouterLoad{
+               .top_k = rule.router.top_k, .logits = logits, .chosen = by_logits, .load = load_->get()});
   }
   Tensor get() const { return load_ ? load_->get() : Tensor(); }
 
@@ -151,8 +154,9 @@ void route_forward(Step& s) {
 }
 
 void route_backward_input(Step& s) {
-  const RoutingRule rule = s.attributes<RouteAttributes>().rule;
-  const Loads loads(s, rule, s.in(0));
+  const auto a = s.attributes<RouteAttributes>();
+  const RoutingRule& rule = a.rule;
+  const Loads loads(s, rule, s.in(0), a.by_logits ? s.out(1) : Tensor());
   const auto [d_logits, previous] = s.d_in(0);
   launch(s.context(), turbo::RouterBackward{.rule = rule.router,
                                             .logits = s.in(0),
@@ -174,7 +178,7 @@ constexpr Operator kRoute{.name = "route",
 struct ObserveAttributes {
   turbo::RouterRule router;
   std::int64_t segments, expert_count;
-  bool balance;
+  bool balance, by_logits;
   void *load, *losses;
 };
 
@@ -188,7 +192,7 @@ void observe_forward(Step& s) {
                                         .load = Tensor(a.load, DType::kI32, {a.expert_count + 1})});
   RoutingRule rule{.router = a.router, .segments = a.segments};
   rule.balance_scale = a.balance ? 1 : 0;
-  const Loads loads(s, rule, logits);
+  const Loads loads(s, rule, logits, a.by_logits ? experts : Tensor());
   launch(s.context(), turbo::RouterLosses{.rule = a.router,
                                           .logits = logits,
                                           .load = loads.get(),
@@ -417,13 +421,16 @@ Value router_bias(Value logits, Parameter& bias) {
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias, const Tensor& given) {
   const std::int64_t tokens = logits.shape()[0], experts = logits.shape()[1], top_k = rule.router.top_k;
   const Shape slots{tokens, top_k};
+  const bool by_logits = choice_bias.absent() && given.absent() &&
+                         rule.router.forced == turbo::RouterRule::Forced::kNo &&
+                         rule.router.top_groups == rule.router.groups;
   auto [weights, chosen, plan] =
       logits.tape().record(kRoute, {&logits}, nullptr,
                            {{DType::kF32, slots},
                             {DType::kI32, slots, false},
                             {DType::kI32, turbo::RoutingPlan::shape(experts, tokens, top_k), false}},
-                           RouteAttributes{rule, experts, choice_bias.data, given.data});
-  return {std::move(weights), std::move(chosen), std::move(plan), experts};
+                           RouteAttributes{rule, experts, choice_bias.data, given.data, by_logits});
+  return {std::move(weights), std::move(chosen), std::move(plan), experts, by_logits};
 }
 
 void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
@@ -433,6 +440,7 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
                                          .segments = rule.segments,
                                          .expert_count = routing.expert_count,
                                          .balance = rule.balance_scale != 0,
+                                         .by_logits = routing.by_logits,
                                          .load = load.data,
                                          .losses = losses.data});
 }

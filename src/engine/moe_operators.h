@@ -37,6 +37,7 @@ struct Routing {
   Value experts;  // [T, top_k] int32
   Value plan;     // turbo::RoutingPlan
   std::int64_t expert_count = 0;
+  bool by_logits = true;  // the chosen are those of the largest logits, with nothing else to decide
 };
 
 // `choice_bias`, [E] fp32 or absent, is added to the scores for choosing only. `given`, [T, top_k] int32 in

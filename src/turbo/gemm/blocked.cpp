@@ -1,6 +1,7 @@
 #include "turbo/gemm/blocked.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 // Three levels. A *super block* is a piece [super_k, super_n] of B that fits the shared cache once packed;
@@ -156,6 +157,31 @@ void pack_b(ThreadPool& pool, bool serial, const Source& b, std::int64_t n0, std
   });
 }
 
+// A part of what the caller reads next, handed out in pieces.
+class ReadAhead {
+ public:
+  ReadAhead(const std::array<GemmReadAhead, 2>& ranges, std::int64_t part, std::int64_t parts)
+      : ranges_(ranges) {
+    const std::int64_t all = ranges[0].bytes + ranges[1].bytes;
+    at_ = all * part / parts;
+    end_ = all * (part + 1) / parts;
+  }
+
+  // The next `bytes`, or null when there is nothing left.
+  const char* take(std::int64_t bytes) {
+    if (at_ >= end_) return nullptr;
+    const bool second = at_ >= ranges_[0].bytes;
+    const auto* piece =
+        static_cast<const char*>(ranges_[second].data) + at_ - (second ? ranges_[0].bytes : 0);
+    at_ += bytes;
+    return piece;
+  }
+
+ private:
+  const std::array<GemmReadAhead, 2>& ranges_;
+  std::int64_t at_, end_;
+};
+
 // The product over one super block.
 struct SuperBlock {
   const Kernel& kernel;
@@ -170,6 +196,8 @@ struct SuperBlock {
   std::int64_t ldc;
   DType c_dtype;
   bool accumulate;
+  bool past_caches;  // C, see GemmArgs
+  std::array<GemmReadAhead, 2> ahead;
   char* scratch;  // per thread: packed rows of A, then the sums for one strip of B
   std::int64_t a_bytes, tiles_bytes;
 
@@ -206,6 +234,7 @@ void SuperBlock::run(std::int64_t task, int thread) const {
   const std::int64_t c_element = size_of(c_dtype);
   const auto c_at = [&](std::int64_t i, std::int64_t j) { return c + (i * ldc + j) * c_element; };
   const bool one_panel = k1 - k0 <= panel;
+  ReadAhead read_ahead(ahead, task, tasks());
   if (kernel.begin) kernel.begin();
   for (std::int64_t j = j0; j < j1; j += kernel.nr) {
     const char* const b_strip = b + j / kernel.nr * b_strip_bytes;
@@ -215,8 +244,9 @@ void SuperBlock::run(std::int64_t task, int thread) const {
       call.blocks = ceil_div(std::min(panel, k1 - k0 - k), kernel.kb);
       call.b = b_strip + k * kernel.nr * element;
       // While this panel of B is multiplied, bring in the next one.
-      call.next_b = last ? b_strip + b_strip_bytes : b_strip + (k + panel) * kernel.nr * element;
-      call.next_c_stride = ldc * c_element;
+      const char* next_b = last ? b_strip + b_strip_bytes : b_strip + (k + panel) * kernel.nr * element;
+      const std::int64_t ahead_bytes = call.blocks * kernel.ahead_bytes;
+      call.next_c_stride = past_caches ? 0 : ldc * c_element;
       // A row of the block is two lines of fp32, or one line of bf16: then the second line is 16 rows below.
       call.next_c_second = c_dtype == DType::kF32 ? 64 : 16 * call.next_c_stride;
       float* tile = tiles;
@@ -224,7 +254,12 @@ void SuperBlock::run(std::int64_t task, int thread) const {
         call.a = a_packed + (i - i0) / kernel.mr * a_strip_bytes + k * kernel.mr * element;
         call.rows = static_cast<int>(std::min<std::int64_t>(kernel.mr, i1 - i));
         const bool end_of_strip = i + kernel.mr >= i1;
-        call.next_c = end_of_strip ? c_at(i0, last ? j + kernel.nr : j) : c_at(i + kernel.mr, j);
+        // What goes past the caches is not wanted in them.
+        call.next_c = past_caches    ? reinterpret_cast<const char*>(tile)
+                      : end_of_strip ? c_at(i0, last ? j + kernel.nr : j)
+                                     : c_at(i + kernel.mr, j);
+        const char* const piece = read_ahead.take(ahead_bytes);
+        call.ahead = piece ? piece : next_b;
         run_tile(call,
                  {.tile = tile,
                   .tile_ld = kernel.nr,
@@ -233,19 +268,20 @@ void SuperBlock::run(std::int64_t task, int thread) const {
                   .rows = call.rows,
                   .cols = static_cast<int>(std::min<std::int64_t>(kernel.nr, j1 - j))},
                  first, last);
-        call.next_b += call.blocks * kernel.next_b_bytes;
+        next_b += ahead_bytes;
         if (!one_panel) tile += tile_floats;
       }
     }
   }
   if (kernel.end) kernel.end();
+  if (past_caches) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 // The sum starts from what C holds, or zero, in every case, so that a tile at the edge rounds as one inside
 // does.
 void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool last) const {
   const bool in_place =
-      kernel.any_c && c_dtype == DType::kF32 && io.rows == kernel.mr && io.cols == kernel.nr;
+      kernel.any_c && c_dtype == DType::kF32 && io.rows == kernel.mr && io.cols == kernel.nr && !past_caches;
   call.c_out = io.tile;
   call.ld_out = io.tile_ld;
   call.c_in = first && !accumulate ? nullptr : io.tile;
@@ -269,7 +305,9 @@ void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool las
     }
   }
   kernel.run(call);
-  if (last && !in_place) (c_dtype == DType::kF32 ? kernel.store_f32 : kernel.store_bf16)(io);
+  if (last && !in_place) {
+    (c_dtype == DType::kBF16 ? kernel.store_bf16 : past_caches ? kernel.stream_f32 : kernel.store_f32)(io);
+  }
 }
 
 // Moves a super block of bf16 C to its fp32 sums or back.
@@ -283,6 +321,12 @@ void move_sums(ThreadPool& pool, bool serial, TileIoFunction move, const TileIo&
     io.rows = static_cast<int>(std::min(kRows, whole.rows - row));
     move(io);
   });
+}
+
+bool can_stream(const Kernel& kernel, const GemmArgs& g) {
+  constexpr std::int64_t kLine = kAlignment / 4;
+  return kernel.stream_f32 && g.c_dtype == DType::kF32 && !g.accumulate && g.n % kLine == 0 &&
+         g.ldc % kLine == 0 && reinterpret_cast<std::uintptr_t>(g.c) % kAlignment == 0;
 }
 
 char* align_up(void* pointer) {
@@ -348,6 +392,8 @@ void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g)
         if (!g.packed_b && (!b_stays || m0 == 0)) {
           pack_b(pool, serial, b, n0, n1, k0, k1, b_packed, b_strip_bytes);
         }
+        const bool last = n1 == g.n && m0 + rows == g.m && k1 == g.k;
+        const bool past_caches = g.c_past_caches && can_stream(kernel, g) && k1 - k0 == g.k;
         const SuperBlock block{.kernel = kernel,
                                .a = a,
                                .panel = plan.panel,
@@ -366,6 +412,8 @@ void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g)
                                .ldc = plan.sums_in_workspace ? plan.super_n : g.ldc,
                                .c_dtype = plan.sums_in_workspace ? DType::kF32 : g.c_dtype,
                                .accumulate = k0 > 0 || g.accumulate,
+                               .past_caches = past_caches,
+                               .ahead = last ? g.ahead : std::array<GemmReadAhead, 2>{},
                                .scratch = scratch,
                                .a_bytes = plan.a_bytes,
                                .tiles_bytes = plan.tiles_bytes};

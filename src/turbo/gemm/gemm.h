@@ -14,6 +14,7 @@
 // The blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -39,6 +40,15 @@ bool gemm_provider_available(GemmProvider provider, DType ab_dtype);
 // What kAuto means for operands of this type on this CPU.
 GemmProvider default_gemm_provider(DType ab_dtype);
 
+// Memory that the caller reads after a product. Wherever it lies, nothing is read through it.
+struct GemmReadAhead {
+  const void* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
+// A tensor of more bytes than this has left the caches before it is read again.
+inline constexpr std::int64_t kGemmPastCaches = std::int64_t{16} << 20;
+
 struct GemmArgs {
   GemmLayout layout = GemmLayout::kNT;
   DType ab_dtype = DType::kF32;  // of a and b: kF32 or kBF16
@@ -52,9 +62,15 @@ struct GemmArgs {
   std::int64_t ldb = 0;
   void* c = nullptr;  // [m, n] with ldc >= n; overlaps neither a nor b
   std::int64_t ldc = 0;
+  // For an fp32 C that is not read soon (kGemmPastCaches): write it past the caches, which spares reading it
+  // first. Without effect where rows of C are not whole cache lines.
+  bool c_past_caches = false;
   // Optional: b as written by gemm_pack_b() for the same layout, n, k, type and provider. b itself stays
   // needed.
   const void* packed_b = nullptr;
+  // Optional: operands of the next of many small products, fetched to L2 while this one computes. Providers
+  // may ignore it; the result does not depend on it.
+  std::array<GemmReadAhead, 2> ahead;
   void* workspace = nullptr;  // at least cpu_gemm_workspace_bytes(), any alignment
   std::size_t workspace_bytes = 0;
   GemmProvider provider = GemmProvider::kAuto;

@@ -38,7 +38,7 @@ struct TileCall {
   std::int64_t blocks;
   int rows;  // rows that matter, in [1, mr]; the others may be left undefined
   // Wanted soon; kernels may ignore it. Any address will do, nothing is read or written there.
-  const char* next_b;          // the strip of B after this one, to L2
+  const char* ahead;           // to L2: the strip of B after this one, or what the caller reads next
   const char* next_c;          // the block of C that the next call reads or writes
   std::int64_t next_c_stride;  // bytes from row to row
   std::int64_t next_c_second;  // from the first piece of a row to the second, in bytes
@@ -62,8 +62,8 @@ struct Kernel {
   struct Cache {
     std::int64_t resident_b, least_columns, passing_a, resident_a;
   } cache;
-  std::int64_t next_b_bytes;  // of next_b that run() fetches per block of k
-  DType packed;               // element type of packed operands
+  std::int64_t ahead_bytes;  // of `ahead` that run() fetches per block of k
+  DType packed;              // element type of packed operands
   bool any_c;
   void (*run)(const TileCall&);
   void (*begin)();  // per-thread state around calls of run
@@ -74,6 +74,9 @@ struct Kernel {
   };
   Packers pack_a, pack_b;
   TileIoFunction load_f32, store_f32, load_bf16, store_bf16;
+  // As store_f32, past the caches, for rows of whole cache lines; null where there is no such instruction, or
+  // no such rows since nr is short. A fence must follow before another thread may read.
+  TileIoFunction stream_f32;
 };
 
 // The kernel of a provider for operands of a type, or null when it cannot run here. kAuto is not a provider.

@@ -55,8 +55,16 @@ void run_32_rows(const TileCall& call) {
         "tilezero %tmm3");
   }
   const void *a = call.a, *b = call.b;
-  const char *next_b = call.next_b, *next_c = call.next_c, *second_c = next_c + call.next_c_second;
+  const char *ahead = call.ahead, *next_c = call.next_c, *second_c = next_c + call.next_c_second;
   std::int64_t blocks = call.blocks;
+  // The loop reaches two rows per block; of a short k it leaves some.
+  const std::int64_t rows = call.next_c_second == 64 ? kMr : kMr / 2;
+  for (std::int64_t row = 2 * blocks; row < rows; ++row) {
+    asm volatile(
+        "prefetchw (%[next_c], %[offset])\n\t"
+        "prefetchw (%[second_c], %[offset])" ::[next_c] "r"(next_c),
+        [second_c] "r"(second_c), [offset] "r"(row * call.next_c_stride));
+  }
   asm volatile(
       "1:\n\t"
       "tileloadd (%[b], %[b_stride]), %%tmm6\n\t"
@@ -69,20 +77,20 @@ void run_32_rows(const TileCall& call) {
       "prefetchw (%[next_c], %[c_stride])\n\t"
       "prefetchw (%[second_c], %[c_stride])\n\t"
       "tileloaddt1 1024(%[a], %[a_stride]), %%tmm5\n\t"
-      "prefetcht1 (%[next_b])\n\t"
-      "prefetcht1 64(%[next_b])\n\t"
+      "prefetcht1 (%[ahead])\n\t"
+      "prefetcht1 64(%[ahead])\n\t"
       "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\t"
-      "prefetcht1 128(%[next_b])\n\t"
-      "prefetcht1 192(%[next_b])\n\t"
+      "prefetcht1 128(%[ahead])\n\t"
+      "prefetcht1 192(%[ahead])\n\t"
       "add $2048, %[a]\n\t"
       "add $2048, %[b]\n\t"
-      "add $256, %[next_b]\n\t"
+      "add $256, %[ahead]\n\t"
       "lea (%[next_c], %[c_stride], 2), %[next_c]\n\t"
       "lea (%[second_c], %[c_stride], 2), %[second_c]\n\t"
       "tdpbf16ps %%tmm7, %%tmm5, %%tmm3\n\t"
       "dec %[blocks]\n\t"
       "jnz 1b"
-      : [a] "+r"(a), [b] "+r"(b), [next_b] "+r"(next_b), [next_c] "+r"(next_c), [second_c] "+r"(second_c),
+      : [a] "+r"(a), [b] "+r"(b), [ahead] "+r"(ahead), [next_c] "+r"(next_c), [second_c] "+r"(second_c),
         [blocks] "+r"(blocks)
       :
       [a_stride] "r"(std::int64_t{64}), [b_stride] "r"(std::int64_t{128}), [c_stride] "r"(call.next_c_stride)
@@ -143,7 +151,7 @@ Kernel make() {
           .kb = kKb,
           .max_panel = 512,
           .cache = {1200 << 10, 384, 192 << 10, 768 << 10},
-          .next_b_bytes = 256,
+          .ahead_bytes = 256,
           .packed = DType::kBF16,
           .any_c = true,
           .run = run,
@@ -154,7 +162,8 @@ Kernel make() {
           .load_f32 = io.load_f32,
           .store_f32 = io.store_f32,
           .load_bf16 = io.load_bf16,
-          .store_bf16 = io.store_bf16};
+          .store_bf16 = io.store_bf16,
+          .stream_f32 = io.stream_f32};
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ Kernel make(DType source) {
           .kb = kKb,
           .max_panel = 512,
           .cache = {256 << 10, 256, 64 << 10, 128 << 10},
-          .next_b_bytes = 0,
+          .ahead_bytes = 0,
           .packed = DType::kF32,
           .any_c = false,
           .run = run,
@@ -55,7 +55,8 @@ Kernel make(DType source) {
           .load_f32 = io.load_f32,
           .store_f32 = io.store_f32,
           .load_bf16 = io.load_bf16,
-          .store_bf16 = io.store_bf16};
+          .store_bf16 = io.store_bf16,
+          .stream_f32 = nullptr};
 }
 
 }  // namespace

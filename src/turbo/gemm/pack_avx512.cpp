@@ -56,11 +56,13 @@ inline __m512i interleave(const Bits* even, const Bits* odd) {
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-// Full blocks. Source strides `ld` in elements.
+// Full blocks. Source strides `ld` in elements. Reading a block row by row jumps between as many places, more
+// than the hardware follows; each therefore fetches the block that is packed next.
 template <int kMr, int kKb>
 void a_block_k_contiguous(const Bits* from, std::int64_t ld, Bits* to) {
   for (int r = 0; r < kMr; ++r) {
     for (int k = 0; k < kKb; k += 32) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + (r + kMr) * ld + k), _MM_HINT_T0);
       _mm512_storeu_si512(to + r * kKb + k, _mm512_loadu_si512(from + r * ld + k));
     }
   }
@@ -78,7 +80,6 @@ void a_block_k_strided(const Bits* from, std::int64_t ld, Bits* to) {
 #pragma GCC unroll 2
       for (int p = 0; p < 16; ++p, row += 2 * ld) {
         const __m512i even = _mm512_loadu_si512(row), odd = _mm512_loadu_si512(row + ld);
-        // Each row lies on a page of its own, which keeps the hardware from seeing what comes next.
         _mm_prefetch(reinterpret_cast<const char*>(row + kKb * ld), _MM_HINT_T0);
         _mm_prefetch(reinterpret_cast<const char*>(row + (kKb + 1) * ld), _MM_HINT_T0);
         _mm512_store_si512(pairs[0][p], _mm512_unpacklo_epi16(even, odd));
@@ -96,6 +97,8 @@ template <int kNr, int kKb>
 void b_block_k_contiguous(const Bits* from, std::int64_t ld, Bits* to) {
   for (int c = 0; c < kNr; c += 16) {
     for (int k = 0; k < kKb; k += 32) {
+      for (int r = 0; r < 16; ++r)
+        _mm_prefetch(reinterpret_cast<const char*>(from + (c + r + kNr) * ld + k), _MM_HINT_T0);
       transpose_16x16(reinterpret_cast<const char*>(from + c * ld + k), ld * 2,
                       reinterpret_cast<char*>(to + (k / 2) * kNr * 2 + c * 2), kNr * 4, 4 * kNr * 4);
     }
@@ -106,6 +109,10 @@ template <int kNr, int kKb>
 void b_block_k_strided(const Bits* from, std::int64_t ld, Bits* to) {
   for (int p = 0; p < kKb / 2; ++p) {
     const Bits* even = from + 2 * p * ld;
+    for (int c = 0; c < kNr; c += 32) {
+      _mm_prefetch(reinterpret_cast<const char*>(even + kKb * ld + c), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(even + (kKb + 1) * ld + c), _MM_HINT_T0);
+    }
     for (int c = 0; c < kNr; c += 16)
       _mm512_storeu_si512(to + (p * kNr + c) * 2, interleave(even + c, even + ld + c));
   }
@@ -142,26 +149,28 @@ void copy_padded(const T* from, std::int64_t ld, std::int64_t rows, std::int64_t
 template <class T, int kWidth, int kKb, bool kContiguous, void (*kBlock)(const T*, std::int64_t, T*)>
 void pack(const PackCall& call) {
   const auto* source = static_cast<const T*>(call.source);
-  // k outermost: neighbouring strips read the same rows of a k-strided source, which keeps its pages at hand.
-  for (std::int64_t k = 0; k < call.k; k += kKb) {
+  const std::int64_t blocks = (call.k + kKb - 1) / kKb;
+  for (std::int64_t i = 0; i < blocks * call.strips; ++i) {
+    // k innermost where it runs along a row; outermost where rows are k, since neighbouring strips read the
+    // same ones, which keeps their pages at hand.
+    const std::int64_t k = (kContiguous ? i % blocks : i / call.strips) * kKb;
+    const std::int64_t s = kContiguous ? i / blocks : i % call.strips;
     const std::int64_t ks = std::min<std::int64_t>(kKb, call.k - k);
-    for (int s = 0; s < call.strips; ++s) {
-      const std::int64_t first = std::int64_t{s} * kWidth;
-      const std::int64_t width = std::clamp<std::int64_t>(call.extent - first, 0, kWidth);
-      auto* to = reinterpret_cast<T*>(static_cast<char*>(call.packed) + s * call.strip_bytes) + k * kWidth;
-      const T* from = kContiguous ? source + first * call.ld + k : source + k * call.ld + first;
-      if (width == kWidth && ks == kKb) {
-        kBlock(from, call.ld, to);
-        continue;
-      }
-      alignas(64) T padded[kWidth * kKb];
-      if constexpr (kContiguous) {
-        copy_padded<kWidth, kKb>(from, call.ld, width, ks, padded);
-        kBlock(padded, kKb, to);
-      } else {
-        copy_padded<kKb, kWidth>(from, call.ld, ks, width, padded);
-        kBlock(padded, kWidth, to);
-      }
+    const std::int64_t first = s * kWidth;
+    const std::int64_t width = std::clamp<std::int64_t>(call.extent - first, 0, kWidth);
+    auto* to = reinterpret_cast<T*>(static_cast<char*>(call.packed) + s * call.strip_bytes) + k * kWidth;
+    const T* from = kContiguous ? source + first * call.ld + k : source + k * call.ld + first;
+    if (width == kWidth && ks == kKb) {
+      kBlock(from, call.ld, to);
+      continue;
+    }
+    alignas(64) T padded[kWidth * kKb];
+    if constexpr (kContiguous) {
+      copy_padded<kWidth, kKb>(from, call.ld, width, ks, padded);
+      kBlock(padded, kKb, to);
+    } else {
+      copy_padded<kKb, kWidth>(from, call.ld, ks, width, padded);
+      kBlock(padded, kWidth, to);
     }
   }
 }

@@ -89,6 +89,14 @@ void store_f32_avx512(const TileIo& io) {
   }
 }
 
+void stream_f32_avx512(const TileIo& io) {
+  for (int r = 0; r < io.rows; ++r) {
+    float* c = static_cast<float*>(io.c) + r * io.ldc;
+    const float* tile = io.tile + r * io.tile_ld;
+    for (int j = 0; j < io.cols; j += 16) _mm512_stream_ps(c + j, _mm512_loadu_ps(tile + j));
+  }
+}
+
 void load_bf16_avx512(const TileIo& io) {
   for (int r = 0; r < io.rows; ++r) {
     const BFloat16* c = static_cast<const BFloat16*>(io.c) + r * io.ldc;
@@ -139,13 +147,13 @@ void store_bf16_native(const TileIo& io) {
 
 TileIoFunctions tile_io() {
   if (cpu_features().avx512) {
-    return {load_f32_avx512, store_f32_avx512, load_bf16_avx512, store_bf16_avx512};
+    return {load_f32_avx512, store_f32_avx512, load_bf16_avx512, store_bf16_avx512, stream_f32_avx512};
   }
-  return {load_any<float>, store_f32, load_any<BFloat16>, store_bf16};
+  return {load_any<float>, store_f32, load_any<BFloat16>, store_bf16, nullptr};
 }
 
 TileIoFunctions tile_io_avx512_bf16() {
-  return {load_f32_avx512, store_f32_avx512, load_bf16_avx512, store_bf16_native};
+  return {load_f32_avx512, store_f32_avx512, load_bf16_avx512, store_bf16_native, stream_f32_avx512};
 }
 
 }  // namespace primus::turbo::gemm

@@ -6,7 +6,7 @@
 namespace primus::turbo::gemm {
 
 struct TileIoFunctions {
-  TileIoFunction load_f32, store_f32, load_bf16, store_bf16;
+  TileIoFunction load_f32, store_f32, load_bf16, store_bf16, stream_f32;
 };
 
 // The fastest set for this CPU. bf16 is rounded to nearest even, subnormals included.

@@ -17,6 +17,9 @@ namespace {
 // keeps the others waiting for less than that.
 constexpr std::int64_t kPartOfShare = 8;
 
+// What is fetched for the next expert must not push the operands of this one out of L2.
+constexpr std::int64_t kMostReadAhead = std::int64_t{512} << 10;
+
 std::int64_t most_rows_side_by_side(std::int64_t rows, int threads) {
   return threads == 1 ? 0 : rows / (kPartOfShare * threads);
 }
@@ -55,13 +58,16 @@ class Experts {
 
   std::int64_t rows(std::int64_t expert) const { return offsets_[expert + 1] - offsets_[expert]; }
 
-  void multiply(ThreadPool& pool, std::int64_t expert, std::int64_t workspace_at,
+  // `next` is the expert that this thread most likely multiplies afterwards, or -1.
+  void multiply(ThreadPool& pool, std::int64_t expert, std::int64_t next, std::int64_t workspace_at,
                 std::int64_t workspace_bytes) const {
     GemmArgs args = shape_of(call_, rows(expert));
     const std::int64_t first = offsets_[expert];
     const bool weights = call_.role == GemmRole::kWeightGradient;
-    args.a = a_ + first * args.lda * size_of(call_.a.dtype);
-    args.b = b_ + (weights ? first * args.ldb : expert * matrix(call_.b)) * size_of(call_.b.dtype);
+    args.a = rows_of_a(expert).data;
+    args.b = operand_b(expert).data;
+    args.c_past_caches = weights && call_.c.bytes() > kGemmPastCaches;
+    if (next >= 0) args.ahead = read_ahead(next);
     args.c = c_ + (weights ? expert * matrix(call_.c) : first * args.ldc) * size_of(call_.c.dtype);
     args.workspace = workspace_ + workspace_at;
     args.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
@@ -70,6 +76,28 @@ class Experts {
 
  private:
   static std::int64_t matrix(const Tensor& weights) { return weights.shape[1] * weights.shape[2]; }
+
+  GemmReadAhead rows_of_a(std::int64_t expert) const {
+    const std::int64_t row = call_.a.cols() * size_of(call_.a.dtype);
+    return {a_ + offsets_[expert] * row, rows(expert) * row};
+  }
+
+  GemmReadAhead operand_b(std::int64_t expert) const {
+    const std::int64_t element = size_of(call_.b.dtype);
+    if (call_.role == GemmRole::kWeightGradient) {
+      const std::int64_t row = call_.b.cols() * element;
+      return {b_ + offsets_[expert] * row, rows(expert) * row};
+    }
+    return {b_ + expert * matrix(call_.b) * element, matrix(call_.b) * element};
+  }
+
+  // B first, since it is packed whole before A.
+  std::array<GemmReadAhead, 2> read_ahead(std::int64_t expert) const {
+    std::array<GemmReadAhead, 2> ahead = {operand_b(expert), rows_of_a(expert)};
+    if (rows(expert) == 0 || ahead[0].bytes > kMostReadAhead) return {};
+    ahead[1].bytes = std::min(ahead[1].bytes, kMostReadAhead - ahead[0].bytes);
+    return ahead;
+  }
 
   const GroupedGemm& call_;
   const char *a_, *b_;
@@ -108,13 +136,16 @@ void grouped_gemm(CpuContext& context, const GroupedGemm& call) {
     return experts.rows(x) != experts.rows(y) ? experts.rows(x) > experts.rows(y) : x < y;
   });
   std::int64_t large = 0;
+  const auto expert_at = [&](std::int64_t i) { return i < count ? order[i] : -1; };
   for (; large < count && experts.rows(order[large]) > most; ++large) {
-    experts.multiply(pool, order[large], products_at, call.workspace.bytes() - products_at);
+    experts.multiply(pool, order[large], expert_at(large + 1), products_at,
+                     call.workspace.bytes() - products_at);
   }
   const std::int64_t each = workspace_for(call, most, 1);
   pool.parallel_for(count - large, 1, [&](std::int64_t i, std::int64_t, int thread) {
     ThreadPool alone(1);
-    experts.multiply(alone, order[large + i], products_at + thread * each, each);
+    experts.multiply(alone, order[large + i], expert_at(large + i + pool.size()), products_at + thread * each,
+                     each);
   });
   if (call.role == GemmRole::kWeightGradient) return;
   const std::int64_t owned = context.data<std::int32_t>(call.offsets)[count];

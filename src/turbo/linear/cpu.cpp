@@ -28,6 +28,7 @@ GemmArgs gemm_args(const cpu::CpuContext& context, const Gemm& call) {
   args.a = context.data<const std::byte>(call.a);
   args.b = context.data<const std::byte>(call.b);
   args.c = context.data<std::byte>(call.c);
+  args.c_past_caches = call.role == GemmRole::kWeightGradient && call.c.bytes() > kGemmPastCaches;
   args.lda = call.a.cols();
   args.ldb = call.b.cols();
   args.ldc = call.c.cols();

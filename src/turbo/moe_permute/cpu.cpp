@@ -10,6 +10,13 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
+// Rows that a plan scatters over memory come from places that the hardware cannot foresee.
+template <class T>
+PRIMUS_INLINE void fetch_row(const T* row, std::int64_t elements) {
+  constexpr auto kLine = static_cast<std::int64_t>(64 / sizeof(T));
+  for (std::int64_t i = 0; i < elements; i += kLine) __builtin_prefetch(row + i);
+}
+
 // Keeps the `capacity` slots of largest weight among slots[0, count), in slot order. Weights are not
 // negative, so their bits order as they do; and a NaN, which orders with nothing, has bits like any other.
 void keep_heaviest(std::int32_t* slots, std::int64_t count, std::int64_t capacity, const float* weights) {
@@ -71,7 +78,11 @@ void gather_rows(CpuContext& context, const GatherRows& a) {
           std::memset(static_cast<void*>(out), 0, row_bytes);
           continue;
         }
-        const T* x = context.data<T>(a.x) + slots[row] / top_k * hidden;
+        const auto row_of_x = [&](std::int64_t r) {
+          return context.data<T>(a.x) + slots[r] / top_k * hidden;
+        };
+        const T* x = row_of_x(row);
+        if (row + 1 < used) fetch_row(row_of_x(row + 1), hidden);
         if (!weights) {
           std::memcpy(static_cast<void*>(out), x, row_bytes);
           continue;
@@ -95,6 +106,10 @@ void combine_rows(CpuContext& context, const CombineRows& a) {
     parallel_ranges(context, a.out.rows(), bytes, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t token = begin; token < end; ++token) {
         const auto* rows = context.data<std::int32_t>(a.rows) + token * top_k;
+        if (token + 1 < end) {
+          for (std::int64_t k = top_k; k < 2 * top_k; ++k)
+            if (rows[k] >= 0) fetch_row(context.data<T>(a.x) + rows[k] * hidden, hidden);
+        }
         for (std::int64_t column = 0; column < hidden; column += kColumns) {
           const std::int64_t width = std::min(kColumns, hidden - column), at = token * hidden + column;
           float sum[kColumns] = {};
@@ -128,6 +143,8 @@ void row_dots(CpuContext& context, const RowDots& a) {
     parallel_ranges(context, a.rows.elements(), bytes, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t slot = begin; slot < end; ++slot) {
         float sum = previous ? previous[slot] : 0.0F;
+        if (slot + 2 < end && rows[slot + 2] >= 0)
+          fetch_row(context.data<T>(a.by_row) + rows[slot + 2] * hidden, hidden);
         if (rows[slot] >= 0) {
           const T* x = context.data<T>(a.by_token) + slot / top_k * hidden;
           const T* y = context.data<T>(a.by_row) + rows[slot] * hidden;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <span>
 
@@ -50,28 +51,40 @@ void router_input(CpuContext& context, const RouterInput& a) {
   });
 }
 
-// The k best of n scores, best first, the earlier of equal ones; true NaNs only where there is nothing
-// better. `allowed(i)` says whether i is a candidate; at least k are.
-template <class Allowed>
-void choose(const float* scores, std::int64_t n, std::int32_t k, std::int32_t* chosen, Allowed allowed) {
-  float best[RouterRule::kMaxTopK];
-  std::int32_t count = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float score = scores[i];
-    if (count == k && !(score > best[k - 1])) continue;
-    if (!allowed(i)) continue;
-    std::int32_t at = count < k ? count++ : k - 1;
-    for (; at > 0 && score > best[at - 1]; --at) {
-      best[at] = best[at - 1];
-      chosen[at] = chosen[at - 1];
-    }
-    best[at] = score;
-    chosen[at] = static_cast<std::int32_t>(i);
+// Scores as integers of the same order, so that a NaN has its place, too: below every number. 0 is for those
+// that cannot be chosen.
+using Keys = std::array<std::uint32_t, RouterRule::kMaxExperts>;
+constexpr std::uint32_t kNaNKey = 1;
+
+PRIMUS_INLINE std::uint32_t key_of(float score) {
+  const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 becomes 0
+  const std::uint32_t ordered = (bits >> 31U) != 0 ? ~bits : bits | 0x80000000U;
+  return score == score ? ordered : kNaNKey;
+}
+
+// The k largest of n keys, largest first, the earlier of equal ones; at least k are not 0. Sets them to 0.
+// k passes without branches: for the few of many that are wanted here, faster than any sorting.
+void choose_keys(std::uint32_t* keys, std::int64_t n, std::int32_t k, std::int32_t* chosen) {
+  for (std::int32_t i = 0; i < k; ++i) {
+    std::uint32_t most = 0;
+    PRIMUS_SIMD(reduction(max : most))
+    for (std::int64_t e = 0; e < n; ++e) most = std::max(most, keys[e]);
+    auto first = static_cast<std::int32_t>(n);
+    PRIMUS_SIMD(reduction(min : first))
+    for (std::int32_t e = 0; e < static_cast<std::int32_t>(n); ++e)
+      first = std::min(first, keys[e] == most ? e : static_cast<std::int32_t>(n));
+    chosen[i] = first;
+    keys[first] = 0;
   }
 }
 
+// The k best of n scores; NaNs only where there is nothing better.
 void choose(const float* scores, std::int64_t n, std::int32_t k, std::int32_t* chosen) {
-  choose(scores, n, k, chosen, [](std::int64_t) { return true; });
+  Keys keys;
+  std::uint32_t* const to = keys.data();
+  PRIMUS_SIMD()
+  for (std::int64_t i = 0; i < n; ++i) to[i] = key_of(scores[i]);
+  choose_keys(to, n, k, chosen);
 }
 
 void choose_in_groups(const RouterRule& rule, const float* scores, std::int64_t n, std::int32_t* chosen) {
@@ -85,17 +98,19 @@ void choose_in_groups(const RouterRule& rule, const float* scores, std::int64_t 
     group_scores[static_cast<std::size_t>(g)] = of_group[two[0]] + (count == 2 ? of_group[two[1]] : 0.0F);
   }
   std::array<std::int32_t, RouterRule::kMaxExperts> best_groups;
-  std::array<bool, RouterRule::kMaxExperts> open{};
-  // Selection by choose() is for at most kMaxTopK; groups are few.
   choose(group_scores.data(), rule.groups, rule.top_groups, best_groups.data());
-  for (std::int32_t i = 0; i < rule.top_groups; ++i)
-    open[static_cast<std::size_t>(best_groups[static_cast<std::size_t>(i)])] = true;
-  choose(scores, n, rule.top_k, chosen,
-         [&](std::int64_t i) { return open[static_cast<std::size_t>(i / size)]; });
+  Keys keys{};
+  for (std::int32_t i = 0; i < rule.top_groups; ++i) {
+    const std::int64_t begin = best_groups[static_cast<std::size_t>(i)] * size;
+    std::transform(scores + begin, scores + begin + size, keys.data() + begin, key_of);
+  }
+  choose_keys(keys.data(), n, rule.top_k, chosen);
 }
 
+// Of a row with a NaN, whatever it makes of it.
 float largest(const float* x, std::int64_t n) {
   float most = x[0];
+  PRIMUS_SIMD(reduction(max : most))
   for (std::int64_t i = 1; i < n; ++i) most = x[i] > most ? x[i] : most;
   return most;
 }
@@ -251,10 +266,6 @@ void balance_gradient(RouterRule::Scoring scoring, const float* logits, std::int
   }
 }
 
-float log_sum_exp(const float* logits, std::int64_t n, float* p) {
-  return std::log(exponentials(logits, n, p)) + largest(logits, n);
-}
-
 float balance_factor(const RouterRule& rule, const Tensor& load, std::int64_t tokens) {
   const double segments = static_cast<double>(load.rows()), each = static_cast<double>(tokens) / segments;
   return static_cast<float>(static_cast<double>(load.cols()) / (rule.top_k * each * each * segments));
@@ -298,9 +309,14 @@ void load(CpuContext& context, const RouterLoad& a) {
   context.pool().parallel_for(segments, 1, [&](std::int64_t segment, std::int64_t, int) {
     auto* counts = context.data<std::int32_t>(a.load) + segment * n;
     std::fill(counts, counts + n, 0);
-    std::int32_t chosen[RouterRule::kMaxTopK];
+    std::int32_t best[RouterRule::kMaxTopK];
     for (std::int64_t token = segment * each; token < (segment + 1) * each; ++token) {
-      choose(context.data<float>(a.logits) + token * n, n, a.top_k, chosen);
+      const std::int32_t* chosen = best;
+      if (a.chosen.absent()) {
+        choose(context.data<float>(a.logits) + token * n, n, a.top_k, best);
+      } else {
+        chosen = context.data<std::int32_t>(a.chosen) + token * a.top_k;
+      }
       for (std::int32_t i = 0; i < a.top_k; ++i) ++counts[chosen[i]];
     }
   });
@@ -322,18 +338,19 @@ void losses(CpuContext& context, const RouterLosses& a) {
     Row row;
     for (std::int64_t token = begin; token < end; ++token) {
       const float* logits = context.data<float>(a.logits) + token * n;
-      const double lse = static_cast<double>(log_sum_exp(logits, n, row.data()));
+      float* const scores = row.data();
+      float total = exponentials(logits, n, scores);
+      const double lse = static_cast<double>(std::log(total) + largest(logits, n));
       part.z += lse * lse;
       if (a.load.absent()) continue;
       const auto* counts = context.data<std::int32_t>(a.load) + token / segment * n;
-      all_scores(a.rule.scoring, logits, n, row.data());
-      double weighted = 0, total = 0;
-      for (std::int64_t i = 0; i < n; ++i) {
-        const double score = static_cast<double>(row[static_cast<std::size_t>(i)]);
-        weighted += counts[i] * score;
-        total += score;
+      if (a.rule.scoring == RouterRule::Scoring::kSigmoid) {
+        all_scores(a.rule.scoring, logits, n, scores);
+        total = sum_terms(n, [&](std::int64_t i) { return scores[i]; });
       }
-      part.balance += weighted / total;
+      const float weighted =
+          sum_terms(n, [&](std::int64_t i) { return static_cast<float>(counts[i]) * scores[i]; });
+      part.balance += static_cast<double>(weighted) / static_cast<double>(total);
     }
     return part;
   });

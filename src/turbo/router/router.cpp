@@ -46,6 +46,8 @@ void RouterForward::check() const {
 void RouterLoad::check() const {
   assert(is_logits(logits) && is_load(load, logits));
   assert(top_k >= 1 && top_k <= RouterRule::kMaxTopK && top_k <= logits.cols());
+  assert(chosen.absent() ||
+         (chosen.dtype == DType::kI32 && chosen.rows() == logits.rows() && chosen.cols() == top_k));
 }
 
 void RouterLosses::check() const {

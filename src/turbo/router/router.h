@@ -66,6 +66,7 @@ struct RouterLoad {
   static constexpr KernelId kId = KernelId::kRouterLoad;
   std::int32_t top_k;
   Tensor logits;  // [tokens, experts] fp32
+  Tensor chosen;  // [tokens, top_k] int32: the experts of the largest logits, if known already; or absent
   Tensor load;    // [segments, experts] int32 out
   void check() const;
   double flops() const { return 0; }

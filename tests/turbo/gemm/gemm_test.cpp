@@ -333,6 +333,45 @@ TEST(Gemm, BitIdenticalWhenPackedAheadOrSliced) {
   });
 }
 
+// Where C is written and what is fetched meanwhile must not change a bit, nor write beyond C.
+TEST(Gemm, BitIdenticalPastTheCachesAndReadingAhead) {
+  const std::vector<float> elsewhere(3000);
+  struct Sizes {
+    std::int64_t m, n, k, gap;
+  };
+  // Rows of whole cache lines with and without edges of tiles, rows that are none, several panels of k.
+  for (const Sizes& e : {Sizes{96, 128, 256, 16}, {50, 80, 40, 0}, {33, 77, 70, 3}, {64, 64, 9001, 0}}) {
+    for (const GemmProvider provider : kProviders) {
+      if (!gemm_provider_available(provider, DType::kBF16)) continue;
+      for (const int threads : {1, 3}) {
+        const Problem p{provider, GemmLayout::kTN, DType::kBF16, DType::kF32, e.m, e.n, e.k, false, e.gap};
+        Operands plain(p, 7), other(p, 7);
+        ThreadPool pool(threads);
+        multiply(pool, p, plain);
+        GemmArgs g = arguments(p, other);
+        // Rows start on cache lines only where the first one does.
+        std::vector<float> c(static_cast<std::size_t>(g.m * g.ldc + 16), 5.0F);
+        float* aligned = c.data();
+        while (reinterpret_cast<std::uintptr_t>(aligned) % 64 != 0) ++aligned;
+        g.c = aligned;
+        g.c_past_caches = true;
+        g.ahead = {{{elsewhere.data(), 7000}, {elsewhere.data() + 1000, 5001}}};
+        std::vector<char> workspace(cpu_gemm_workspace_bytes(g, threads));
+        g.workspace = workspace.data();
+        g.workspace_bytes = workspace.size();
+        cpu_gemm(pool, g);
+        for (std::int64_t i = 0; i < g.m; ++i) {
+          for (std::int64_t j = 0; j < g.ldc; ++j) {
+            const double expected = j < g.n ? plain.c.at(i, j) : 5;
+            ASSERT_EQ(static_cast<double>(aligned[i * g.ldc + j]), expected)
+                << p.name() << " " << i << " " << j;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Gemm, NanAndInfinityPropagateToTheirRowAndColumnOnly) {
   ThreadPool pool(2);
   for_each_kernel([&](GemmProvider provider, DType ab) {

@@ -211,8 +211,15 @@ TEST_P(RouterTest, GradientIsThatOfFiniteDifferences) {
       Tensor load_device;
       if (segments > 0) {
         load_device = bench.empty(DType::kI32, {segments, n});
-        bench.run(RouterLoad{.top_k = c.rule.top_k, .logits = logits_device, .load = load_device});
-        EXPECT_EQ(bench.download(load_device), load);
+        Values best_experts;
+        for (std::int64_t t = 0; t < tokens; ++t) {
+          for (const int e : best(row_of(logits, t, n), static_cast<int>(k))) best_experts.push_back(e);
+        }
+        for (const Tensor& known : {bench.upload(best_experts, DType::kI32, {tokens, k}), Tensor()}) {
+          bench.run(RouterLoad{
+              .top_k = c.rule.top_k, .logits = logits_device, .chosen = known, .load = load_device});
+          EXPECT_EQ(bench.download(load_device), load);
+        }
       }
       const Tensor d_logits = bench.upload(previous, DType::kF32, {tokens, n});
       bench.run(RouterBackward{.rule = c.rule,
@@ -349,7 +356,7 @@ TEST(Router, NoThreadCountChangesABit) {
     const Tensor load = bench.empty(DType::kI32, {7, n}), d_logits = bench.empty(DType::kF32, {tokens, n});
     const Tensor sums = bench.upload({0, 0}, DType::kF32, {2});
     bench.run(RouterForward{rule, {}, logits_device, {}, {}, experts, weights});
-    bench.run(RouterLoad{k, logits_device, load});
+    bench.run(RouterLoad{k, logits_device, {}, load});
     bench.run(RouterLosses{rule, logits_device, load, sums});
     bench.run(RouterBackward{rule,
                              logits_device,

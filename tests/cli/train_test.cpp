@@ -342,7 +342,6 @@ TEST(Train, WhatLoadSaysIsNotContradicted) {
   const std::pair<const char*, const char*> contradictions[] = {
       {"norm_epsilon=0.5", "norm_epsilon is 0.5, and"},
       {"untie_embeddings_and_output_weights=false", "untie_embeddings_and_output_weights is false, and"},
-      {"rotary_percent=0.5", "rotary_percent is 0.5, and"},
       {"vocab_size=1000", "vocab_size is 1000, and"},
       {"num_layers=3", "num_layers is 3, and"}};
   for (const auto& [setting, said] : contradictions) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "config/experiment.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/model/weights.h"
@@ -102,8 +103,7 @@ std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelCo
 
   const Path file = folder.path / "generation_config.json";
   if (!is_file(file)) return ids;
-  const auto json = nlohmann::json::parse(read_file(file, kConfigLimit), nullptr, false);
-  if (!json.is_object()) throw invalid("this is not a JSON object").at(file.string());
+  const auto json = parse_json_object(read_file(file, kConfigLimit), file.string());
   const auto listed = json.find("eos_token_id");
   if (listed == json.end()) return ids;
   const auto all = listed->is_array() ? *listed : nlohmann::json::array({*listed});

@@ -1,9 +1,11 @@
 #include "lm/model/family.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/suggest.h"
+#include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
 
 namespace primus {
@@ -13,6 +15,7 @@ const Family& FamilyRegistry::find(std::string_view model_type) const {
   std::string known;
   for (const Family& family : families_) {
     if (family.model_type == model_type) return family;
+    if (std::ranges::find(family.other_names, model_type) != family.other_names.end()) return family;
     names.push_back(family.model_type);
     known += (known.empty() ? "" : ", ") + family.model_type;
   }
@@ -47,6 +50,13 @@ void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::
   if (it == json.end() || it->is_null() || *it == neutral) return;
   throw unsupported("'" + std::string(key) + "': " + it->dump() + " is not supported for this model family",
                     "only " + neutral.dump() + " is");
+}
+
+void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig& config) {
+  using turbo::RouterRule;
+  config.moe.experts = reader.integer(key, 1, RouterRule::kMaxExperts);
+  config.moe.router.top_k = static_cast<std::int32_t>(
+      reader.integer("num_experts_per_tok", 1, std::min(config.moe.experts, RouterRule::kMaxTopK)));
 }
 
 }  // namespace primus

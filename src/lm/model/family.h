@@ -79,12 +79,17 @@ struct Family {
   // Where the family is not as most are (lm/model/model_settings.cpp has the list): add_qkv_bias: "true".
   // Experiments may say so, and nothing else.
   std::vector<FamilySwitch> switches = {};
+  // Where config.json leaves out a key of the architecture, what transformers takes: a JSON object.
+  std::string_view defaults = {};
+  bool partial_rotary = false;  // heads may rotate in part (partial_rotary_factor)
+  // Other model_types that published models of this architecture have (Kimi K2).
+  std::vector<std::string_view> other_names = {};
 };
 
 class FamilyRegistry {
  public:
   void add(Family family) { families_.push_back(std::move(family)); }
-  // Throws Error(kUnsupported) with the nearest known name.
+  // By its name, or another one of its. Throws Error(kUnsupported) with the nearest known name.
   const Family& find(std::string_view model_type) const;
   const std::vector<Family>& all() const { return families_; }
 

@@ -8,6 +8,13 @@
 #include "base/error.h"
 
 namespace primus {
+namespace {
+
+bool same_bits(const TensorView& a, const TensorView& b) {
+  return a.dtype == b.dtype && std::ranges::equal(a.data, b.data);
+}
+
+}  // namespace
 
 LanguageTensors::LanguageTensors(const SafetensorsFolder& folder) : folder_(folder) {
   const std::string prefix = "language_model.";
@@ -20,9 +27,7 @@ void LanguageTensors::check_copies(const engine::CheckpointPart& part, TensorNam
   for (const std::string& name : part.copies) {
     used.insert(full_name(name));
     const std::optional<TensorView> copy = find(name);
-    if (!tensor || !copy || (copy->dtype == tensor->dtype && std::ranges::equal(copy->data, tensor->data))) {
-      continue;
-    }
+    if (!tensor || !copy || same_bits(*tensor, *copy)) continue;
     throw invalid("tensor '" + name + "' differs from '" + part.name + "', which it is a copy of",
                   "the model shares one tensor for both: make them equal, or leave the copy out")
         .at(where());
@@ -45,6 +50,13 @@ std::vector<std::string> LanguageTensors::refuse_foreign(const TensorNames& used
     if (name.ends_with("rotary_emb.inv_freq")) {
       notes.push_back(fmt::format("'{}' follows from config.json: left out", name));
     } else if (name == "lm_head.weight") {  // a model that is not tied has used it
+      const std::optional<TensorView> embedding = find("model.embed_tokens.weight");
+      if (embedding && !same_bits(*embedding, *find(name))) {
+        throw invalid(
+            "tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', and config.json ties them",
+            "write \"tie_word_embeddings\": false into config.json, as transformers reads it")
+            .at(where());
+      }
       notes.push_back("'lm_head.weight' is tied to the embedding: left out");
     } else {
       throw invalid(fmt::format("tensor '{}' is not part of this model", name),

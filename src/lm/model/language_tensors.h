@@ -32,8 +32,9 @@ class LanguageTensors {
   // Refuses a copy of `part` (CheckpointPart::copies) that is there and not equal to it. The names of part
   // and copies are added to `used`.
   void check_copies(const engine::CheckpointPart& part, TensorNames& used) const;
-  // Refuses, by name, a tensor that is neither used nor left out by the model. Those that follow from others
-  // are passed over: returns a sentence for each, and one for other parts of the folder's model.
+  // Refuses, by name, a tensor that is neither used nor left out by the model, and the head of a tied model
+  // that differs from the embedding (transformers ties them only where they are equal). Those that follow
+  // from others are passed over: returns a sentence for each, and one for other parts of the folder's model.
   std::vector<std::string> refuse_foreign(const TensorNames& used, const engine::ParameterStore& store) const;
 
  private:

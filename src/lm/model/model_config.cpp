@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "lm/model/config_reader.h"
+#include "lm/model/families/families.h"
 #include "lm/model/family.h"
 
 namespace primus {
@@ -16,12 +18,13 @@ using nlohmann::json;
 
 constexpr std::int64_t kMaxWidth = ConfigReader::kMaxWidth;
 
-// transformers 5 writes rope_parameters; 4 writes rope_theta and rope_scaling.
+// transformers 4 writes rope_theta and rope_scaling, 5 rope_parameters; both take rope_scaling where it says
+// something.
 void read_rope(const json& root, const std::string& where, ModelConfig& config) {
   const json* object = &root;
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto it = root.find(key);
-    if (it == root.end() || it->is_null()) continue;
+    if (it == root.end() || it->empty()) continue;
     if (!it->is_object()) throw ConfigReader(root, where).bad(key, "must be an object");
     object = &*it;
     break;
@@ -48,10 +51,8 @@ void read_rope(const json& root, const std::string& where, ModelConfig& config) 
         .at(where);
   }
   s.factor = rope.positive_or("factor", 1);
-  s.original_max_positions = rope.integer_or(
-      "original_max_position_embeddings",
-      common.integer_or("original_max_position_embeddings", config.max_positions, 1, kMaxWidth), 1,
-      kMaxWidth);
+  s.original_max_positions =
+      rope.integer_or("original_max_position_embeddings", config.max_positions, 1, kMaxWidth);
   s.low_freq_factor = rope.positive_or("low_freq_factor", 1);
   s.high_freq_factor = rope.positive_or("high_freq_factor", 4);
   if (s.kind == RopeScaling::Kind::kLlama3 && s.high_freq_factor < s.low_freq_factor) {
@@ -98,18 +99,83 @@ json rope_json(const ModelConfig& config) {
   return rope;
 }
 
+// Keys that a config.json leaves out are as transformers has them. Where it has an object, null says nothing,
+// either.
+void add_defaults(const Family& family, json& root) {
+  if (family.defaults.empty()) return;
+  const json defaults = json::parse(family.defaults);
+  for (const auto& [key, value] : defaults.items()) {
+    const auto it = root.find(key);
+    if (it == root.end() || (value.is_object() && it->is_null())) root[key] = value;
+  }
+}
+
+// Weights that a token is multiplied with in the attention of one layer.
+double attention_weights(const ModelConfig& c) {
+  const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
+               kv = static_cast<double>(c.kv_heads * c.head_dim);
+  const LatentConfig& latent = c.attention.latent;
+  if (latent.kv_rank == 0) return h * (q + 2 * kv) + q * h;
+  const double values = static_cast<double>(c.heads * latent.value_dim),
+               rank = static_cast<double>(latent.kv_rank), q_rank = static_cast<double>(latent.q_rank),
+               up = static_cast<double>(c.heads * latent.nope_dim) + values;
+  return (latent.q_rank > 0 ? (h + q) * q_rank : h * q) + h * (rank + static_cast<double>(latent.rope_dim)) +
+         rank * up + values * h;
+}
+
+// ... and in its feed-forward, if `experts` of the mixture's take part.
+double feed_forward_weights(const ModelConfig& c, std::int64_t layer, std::int64_t experts) {
+  const double width = c.moe.routed(layer) ? static_cast<double>(experts) * static_cast<double>(c.moe.ffn) +
+                                                 static_cast<double>(c.moe.shared_ffn)
+                                           : static_cast<double>(c.ffn);
+  return 3 * static_cast<double>(c.hidden) * width;
+}
+
+// Each factor was bounded when it was read. What multiplies them further down, in integers, and what makes an
+// object of each tensor, relies on these bounds.
+void check_size(const ModelConfig& c, const std::string& where) {
+  constexpr double kMostParameters = 1e14, kWidest = 4 * static_cast<double>(kMaxWidth);
+  constexpr double kMostExperts = 1 << 17;
+  const auto refuse = [&](const std::string& what) {
+    return invalid(what, "no model is that large: is the file damaged?").at(where);
+  };
+  const LatentConfig& latent = c.attention.latent;
+  const double width = static_cast<double>(c.heads) *
+                       static_cast<double>(2 * std::max(c.head_dim, latent.nope_dim + latent.value_dim));
+  // Modules of multi-token prediction are like the last layer.
+  const auto with_modules = [&](auto of_layer) {
+    double sum = static_cast<double>(c.mtp.layers) * of_layer(c.layers - 1);
+    for (std::int64_t layer = 0; layer < c.layers; ++layer) sum += of_layer(layer);
+    return sum;
+  };
+  const double h = static_cast<double>(c.hidden);
+  const double parameters = with_modules([&](std::int64_t layer) {
+                              return attention_weights(c) + feed_forward_weights(c, layer, c.moe.experts);
+                            }) +
+                            2 * h * (static_cast<double>(c.vocab) + static_cast<double>(c.mtp.layers) * h);
+  if (width > kWidest || parameters > kMostParameters) {
+    throw refuse(fmt::format("these sizes make {:.3g} parameters, of which attention is {:.3g} wide",
+                             parameters, width));
+  }
+  const double experts = with_modules(
+      [&](std::int64_t layer) { return c.moe.routed(layer) ? static_cast<double>(c.moe.experts) : 0.0; });
+  if (experts > kMostExperts) {
+    throw refuse(
+        fmt::format("these layers have {:.0f} experts together, more than {:.0f}", experts, kMostExperts));
+  }
+  if (static_cast<double>(c.moe.shared_ffn) > kWidest) {
+    throw refuse(fmt::format("the shared experts are {} wide", c.moe.shared_ffn));
+  }
+}
+
 void check(const ModelConfig& c, const std::string& where) {
-  // Each factor was bounded when it was read; sizes further down multiply them.
-  constexpr double kMostParameters = 1e14;
-  const double h = static_cast<double>(c.hidden),
-               projections = static_cast<double>(c.heads + c.kv_heads) * static_cast<double>(c.head_dim) * 2;
-  const double parameters =
-      static_cast<double>(c.layers + c.mtp.layers) * h * (projections + 3 * static_cast<double>(c.ffn)) +
-      2 * h * static_cast<double>(c.vocab);
-  if (projections > 4 * static_cast<double>(kMaxWidth) || parameters > kMostParameters) {
-    throw invalid(fmt::format("these sizes make {:.3g} parameters, of which attention is {:.3g} wide",
-                              parameters, projections),
-                  "no model is that large: is the file damaged?")
+  check_size(c, where);
+  if (c.moe.experts > 0 && !c.moe.router.fits(c.moe.experts)) {
+    throw unsupported(
+        fmt::format("routers cannot choose {} of {} experts from {} of {} groups", c.moe.router.top_k,
+                    c.moe.experts, c.moe.router.top_groups, c.moe.router.groups),
+        fmt::format("they choose at most {} of at most {} experts, and from at most {} groups",
+                    turbo::RouterRule::kMaxTopK, turbo::RouterRule::kMaxExperts, turbo::RouterRule::kMaxTopK))
         .at(where);
   }
   if (c.heads % c.kv_heads != 0) {
@@ -141,11 +207,7 @@ std::string_view name_of(RopeScaling::Kind kind) {
 
 ModelConfig read_model_config(std::string_view contents, const std::string& where,
                               const FamilyRegistry& families) {
-  json root = json::parse(contents, nullptr, false);
-  if (!root.is_object()) {
-    throw invalid("this is not a JSON object", "a model folder's config.json describes its architecture")
-        .at(where);
-  }
+  json root = parse_json_object(contents, where);
   // Models that see images, too, describe their language model in a part of its own.
   if (const auto text = root.find("text_config"); text != root.end() && text->is_object()) {
     root = json(*text);
@@ -156,7 +218,11 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   if (c.family.empty()) throw r.bad("model_type", "is missing");
   try {
     const Family& family = families.find(c.family);
-    c.layers = r.integer("num_hidden_layers", 1, 100000);
+    c.family = family.model_type;
+    add_defaults(family, root);
+    refuse_unless(root, "attention_dropout", 0);
+    refuse_unless(root, "router_jitter_noise", 0);
+    c.layers = r.integer("num_hidden_layers", 1, 10000);
     c.hidden = r.integer("hidden_size", 1, kMaxWidth);
     c.ffn = r.integer("intermediate_size", 1, kMaxWidth);
     c.heads = r.integer("num_attention_heads", 1, kMaxWidth);
@@ -174,6 +240,11 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     c.eos_ids = r.ids("eos_token_id");
     c.mtp.layers = r.integer_or("num_nextn_predict_layers", 0, 0, MtpConfig::kMaxLayers);
     read_rope(root, where, c);
+    if (c.rotary_fraction != 1 && !family.partial_rotary) {
+      throw unsupported(fmt::format("'partial_rotary_factor': {} is not supported for this model family",
+                                    c.rotary_fraction),
+                        "only 1 is");
+    }
     family.read(root, c);
   } catch (Error& error) {
     if (error.location().empty()) error.at(where);
@@ -235,24 +306,15 @@ double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
 }  // namespace
 
 double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t length) {
-  const double h = static_cast<double>(c.hidden), q = static_cast<double>(c.heads * c.head_dim),
-               kv = static_cast<double>(c.kv_heads * c.head_dim), s = static_cast<double>(length);
-  double projections = h * (q + 2 * kv) + q * h;
-  double width = 2 * q;  // of attention's two products, together, for each key
-  if (const LatentConfig& latent = c.attention.latent; latent.kv_rank > 0) {
-    const double values = static_cast<double>(c.heads * latent.value_dim),
-                 rank = static_cast<double>(latent.kv_rank), q_rank = static_cast<double>(latent.q_rank),
-                 up = static_cast<double>(c.heads * latent.nope_dim) + values;
-    projections = (latent.q_rank > 0 ? (h + q) * q_rank : h * q) +
-                  h * (rank + static_cast<double>(latent.rope_dim)) + rank * up + values * h;
-    width = q + values;
-  }
-  const double dense = 3 * h * static_cast<double>(c.ffn);
-  const double routed = 3 * h * static_cast<double>(c.moe.router.top_k * c.moe.ffn + c.moe.shared_ffn);
-  const auto ffn = [&](std::int64_t layer) { return c.moe.routed(layer) ? routed : dense; };
+  const double h = static_cast<double>(c.hidden), s = static_cast<double>(length);
+  // Of attention's two products, together, for each key.
+  const LatentConfig& latent = c.attention.latent;
+  const double width =
+      static_cast<double>(c.heads * (c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim)));
   const double head = h * static_cast<double>(c.vocab);
   const auto block = [&](std::int64_t layer) {
-    return projections + width * keys_per_query(c, layer, s) + ffn(layer);
+    return attention_weights(c) + width * keys_per_query(c, layer, s) +
+           feed_forward_weights(c, layer, c.moe.router.top_k);
   };
   double per_token = head;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) per_token += block(layer);

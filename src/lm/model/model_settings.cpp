@@ -36,8 +36,9 @@ constexpr std::array<FamilySwitch, 10> kSwitches = {{{"multi_latent_attention", 
                                                      {"rotary_interleaved", "false"}}};
 
 // Where what config.json calls by the first name comes from in an experiment.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kOrigins = {
-    {{"n_group", "moe_router_num_groups"},
+constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kOrigins = {
+    {{"partial_rotary_factor", "rotary_percent"},
+     {"n_group", "moe_router_num_groups"},
      {"topk_group", "moe_router_group_topk"},
      {"num_experts_per_tok", "moe_router_topk"},
      {"num_local_experts", "num_experts"},
@@ -345,8 +346,9 @@ class Settings {
             .capacity_factor = t_.moe_expert_capacity_factor.value_or(0),
             .drop_lightest = t_.moe_token_drop_policy == "probs",
             .jitter = t_.moe_input_jitter_eps.value_or(0),
-            .forced =
-                t_.moe_router_force_load_balancing ? RouterRule::Forced::kUniform : RouterRule::Forced::kNo};
+            .forced = !t_.moe_router_force_load_balancing                    ? RouterRule::Forced::kNo
+                      : t_.moe_router_force_load_balancing_type == "uniform" ? RouterRule::Forced::kUniform
+                                                                             : RouterRule::Forced::kEven};
   }
 
   const config::Experiment& experiment_;

@@ -11,6 +11,7 @@
 namespace primus::turbo {
 
 struct RouterRule {
+  // What kernels have room for: experts, and how many of them, or groups of them, are chosen from all.
   static constexpr std::int64_t kMaxExperts = 1024, kMaxTopK = 64;
 
   enum class Scoring : std::uint8_t { kSoftmax, kSigmoid } scoring = Scoring::kSoftmax;
@@ -24,6 +25,9 @@ struct RouterRule {
   enum class Forced : std::uint8_t { kNo, kEven, kUniform } forced = Forced::kNo;
   std::int32_t top_k = 1, groups = 1, top_groups = 1;
   float scale = 1;  // times every weight
+
+  // Whether it can choose from so many experts.
+  bool fits(std::int64_t experts) const;
 };
 
 // Where the random numbers of one microbatch's router come from (base/random.h, purpose kRouting).

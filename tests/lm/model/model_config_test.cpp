@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -101,10 +102,31 @@ TEST(ModelConfig, RefusesByName) {
   EXPECT_NE(refusal(with("rms_norm_eps", "small")).find("rms_norm_eps"), std::string::npos);
   EXPECT_NE(refusal(with("rope_scaling", {{"rope_type", "longrope"}})).find("longrope"), std::string::npos);
   EXPECT_NE(refusal(with("head_dim", 7)).find("head_dim"), std::string::npos);
+  EXPECT_NE(refusal(with("attention_dropout", 0.1)).find("attention_dropout"), std::string::npos);
+  EXPECT_EQ(refusal(with("attention_dropout", 0.0)), "accepted");
+  // transformers' classes of these families rotate whole heads, whatever config.json says.
+  EXPECT_EQ(refusal(with("partial_rotary_factor", 0.5)),
+            "'partial_rotary_factor': 0.5 is not supported for this model family");
+  EXPECT_EQ(refusal(with("rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}})),
+            "'partial_rotary_factor': 0.5 is not supported for this model family");
   json root = small_llama();
   root.erase("hidden_size");
   EXPECT_NE(refusal(root).find("hidden_size"), std::string::npos);
   EXPECT_THROW(read_model_config("[1, 2", "config.json", builtin_families()), Error);
+}
+
+TEST(ModelConfig, BrokenTextIsRefusedAtItsPlace) {
+  std::string text = small_llama().dump();
+  text.insert(1, "\"hidden_size\": 32,\n");
+  for (const auto& [broken, location] : {std::pair<std::string, std::string>{text, "config.json:2:1"},
+                                         {"{\n  \"vocab_size\": NaN}", "config.json:2:17"}}) {
+    try {
+      read_model_config(broken, "config.json", builtin_families());
+      ADD_FAILURE() << broken;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.location(), location) << error.what();
+    }
+  }
 }
 
 json golden(const std::string& family) {
@@ -259,6 +281,130 @@ TEST(ModelConfig, RefusesSizesWhoseProductsWrap) {
     EXPECT_EQ(error.exit_code(), 2);
     EXPECT_NE(std::string(error.what()).find("parameters"), std::string::npos) << error.what();
   }
+}
+
+// Experts, shared experts and latents multiply sizes as heads and layers do.
+TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
+  const auto with = [](const std::string& family, const json& changes) {
+    json root = golden(family);
+    root.update(changes);
+    return refusal(root);
+  };
+  const std::int64_t most = 1 << 26;
+  EXPECT_NE(with("deepseek_v2", {{"hidden_size", most}, {"moe_intermediate_size", most}}).find("parameters"),
+            std::string::npos);
+  EXPECT_NE(with("deepseek_v2", {{"hidden_size", most}, {"q_lora_rank", most}}).find("parameters"),
+            std::string::npos);
+  EXPECT_NE(with("deepseek_v2", {{"hidden_size", most}, {"kv_lora_rank", most}}).find("parameters"),
+            std::string::npos);
+  EXPECT_NE(with("llama4", {{"hidden_size", most}, {"intermediate_size", most}}).find("parameters"),
+            std::string::npos);
+  EXPECT_NE(with("deepseek_v3", {{"num_attention_heads", most}, {"qk_nope_head_dim", most}}).find("wide"),
+            std::string::npos);
+  EXPECT_EQ(
+      with("deepseek_v2", {{"n_shared_experts", 1024}, {"moe_intermediate_size", most}, {"hidden_size", 2}}),
+      "the shared experts are 68719476736 wide");
+  // Each expert is an object, whatever its size.
+  EXPECT_EQ(with("qwen3_moe", {{"num_hidden_layers", 1000},
+                               {"num_experts", 1024},
+                               {"num_local_experts", 1024},
+                               {"mlp_only_layers", nullptr}}),
+            "these layers have 1024000 experts together, more than 131072");
+  EXPECT_NE(with("llama", {{"num_hidden_layers", 100000}}).find("num_hidden_layers"), std::string::npos);
+}
+
+// Whatever the family: the kernels have room for so many.
+TEST(ModelConfig, RefusesWhatRoutersCannotChoose) {
+  for (const char* family : {"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4"}) {
+    json root = golden(family);
+    const bool deepseek = root.contains("n_routed_experts");
+    for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+      if (root.contains(key)) root[key] = 128;
+    }
+    if (deepseek) root["n_group"] = root["topk_group"] = 1;
+    root["num_experts_per_tok"] = 64;
+    EXPECT_EQ(refusal(root), "accepted") << family;
+    root["num_experts_per_tok"] = 65;
+    EXPECT_EQ(refusal(root), "'num_experts_per_tok' must be a whole number from 1 to 64") << family;
+    if (!deepseek) continue;
+    root["num_experts_per_tok"] = 2;
+    root["topk_method"] = std::string(family) == "deepseek_v2" ? "group_limited_greedy" : "noaux_tc";
+    root["n_group"] = root["topk_group"] = 128;
+    EXPECT_EQ(refusal(root), "'n_group' must be a whole number from 1 to 64") << family;
+  }
+  // A family from outside may not ask its keys.
+  Family careless = builtin_families().find("llama");
+  careless.model_type = "careless";
+  careless.read = [](const json&, ModelConfig& c) {
+    c.moe.experts = 128;
+    c.moe.router.top_k = 100;
+  };
+  FamilyRegistry families;
+  families.add(careless);
+  json root = small_llama();
+  root["model_type"] = "careless";
+  EXPECT_THROW(read_model_config(root.dump(), "config.json", families), Error);
+}
+
+// transformers_defaults.json has what transformers takes for each key of a config.json that has sizes only.
+TEST(ModelConfig, AbsentKeysAreAsTransformersHasThem) {
+  const json families =
+      json::parse(read_file(Path(PRIMUS_SOURCE_DIR) / "tests/lm/model/transformers_defaults.json"));
+  EXPECT_EQ(families.size(), builtin_families().all().size());
+  for (const auto& [family, config] : families.items()) {
+    json sizes = config.at("sizes");
+    sizes["model_type"] = family;
+    EXPECT_EQ(write_model_config(read(sizes), DType::kF32, builtin_families()),
+              write_model_config(read(config.at("full")), DType::kF32, builtin_families()))
+        << family;
+  }
+  json v2 = families.at("deepseek_v2").at("full");
+  v2.erase("num_experts_per_tok");
+  EXPECT_EQ(refusal(v2), "'num_experts_per_tok' is missing");
+}
+
+TEST(ModelConfig, RopeScalingGoesBeforeRopeParameters) {
+  json root = small_llama();
+  root["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 7.0}};
+  EXPECT_EQ(read(root).rope_scaling.factor, 4);
+  EXPECT_EQ(read(root).rope_theta, 7);
+  root["rope_scaling"] = json::object();
+  EXPECT_EQ(read(root).rope_scaling.factor, 4);
+  root["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
+  EXPECT_EQ(read(root).rope_scaling.factor, 2);
+  EXPECT_EQ(read(root).rope_theta, 10000);
+}
+
+TEST(ModelConfig, GreedyChoiceKnowsNoGroups) {
+  json root = golden("deepseek_v2");
+  root["topk_method"] = "greedy";
+  root["n_group"] = 3;
+  root["topk_group"] = 1;
+  root["num_experts_per_tok"] = 3;
+  EXPECT_EQ(read(root).moe.router.groups, 1);
+  EXPECT_EQ(read(root).moe.router.top_k, 3);
+  root["topk_method"] = "group_limited_greedy";
+  root.erase("n_group");
+  EXPECT_EQ(refusal(root), "'n_group' is missing");
+}
+
+TEST(ModelConfig, KimiK2IsADeepSeekV3) {
+  json root = golden("deepseek_v3");
+  const std::string expected = write_model_config(read(root), DType::kF32, builtin_families());
+  root["model_type"] = "kimi_k2";
+  EXPECT_EQ(write_model_config(read(root), DType::kF32, builtin_families()), expected);
+}
+
+TEST(ModelConfig, AFamilyFromOutsideMayRotateInPart) {
+  Family own = builtin_families().find("llama");
+  own.model_type = "own";
+  own.partial_rotary = true;
+  FamilyRegistry families;
+  families.add(own);
+  json root = small_llama();
+  root["model_type"] = "own";
+  root["partial_rotary_factor"] = 0.5;
+  EXPECT_EQ(read_model_config(root.dump(), "config.json", families).rotary_dim(), 8);
 }
 
 TEST(RopeTable, YarnScalesTheAmplitude) {

@@ -80,6 +80,10 @@ TEST(ModelSettings, ExpertsAndTheirRouter) {
   EXPECT_FALSE(m.moe.training.drop_lightest);
   EXPECT_EQ(m.moe.training.jitter, 0.02);
   EXPECT_EQ(m.moe.training.forced, turbo::RouterRule::Forced::kNo);
+  const std::string forced = kMixtral + "      moe_router_force_load_balancing: true\n";
+  EXPECT_EQ(model(forced).moe.training.forced, turbo::RouterRule::Forced::kEven);
+  EXPECT_EQ(model(forced + "      moe_router_force_load_balancing_type: uniform\n").moe.training.forced,
+            turbo::RouterRule::Forced::kUniform);
   EXPECT_EQ(model(kMixtral + "      moe_router_load_balancing_type: none\n      moe_aux_loss_coeff: 1\n")
                 .moe.training.balance_loss,
             0);
@@ -173,6 +177,24 @@ TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
       refusal(other),
       "exp.yaml:23: moe_router_num_groups: in the config.json of a deepseek_v3, 'n_group' does not divide "
       "n_routed_experts");
+  EXPECT_EQ(
+      refusal(kMixtral + "      rotary_percent: 0.5\n"),
+      "exp.yaml:16: rotary_percent: in the config.json of a mixtral, 'partial_rotary_factor': 0.5 is not "
+      "supported for this model family");
+  other = kDeepseek;
+  other.replace(other.find("num_experts: 8"), 14, "num_experts: 128");
+  other.replace(other.find("num_groups: 4"), 13, "num_groups: 128");
+  other.replace(other.find("group_topk: 2"), 13, "group_topk: 100");
+  EXPECT_EQ(
+      refusal(other),
+      "exp.yaml:23: moe_router_num_groups: in the config.json of a deepseek_v3, 'n_group' must be a whole "
+      "number from 1 to 64");
+  other = kMixtral + "      moe_router_topk: 65\n";
+  other.replace(other.find("num_experts: 8"), 14, "num_experts: 128");
+  EXPECT_EQ(
+      refusal(other),
+      "exp.yaml:16: moe_router_topk: in the config.json of a mixtral, 'num_experts_per_tok' must be a whole "
+      "number from 1 to 64");
   EXPECT_EQ(refusal("      window_size: [128, 0]\n"), "exp.yaml:14: model_type llama has window_size: 0");
   EXPECT_EQ(refusal("      no_rope_freq: 4\n"), "exp.yaml:14: model_type llama has no_rope_freq: no layers");
   EXPECT_EQ(refusal("      moe_layer_freq: 2\n"),

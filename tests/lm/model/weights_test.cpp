@@ -135,6 +135,28 @@ TEST_F(MtpWeights, CopiesMayBeMissingAndMustBeEqual) {
   }
 }
 
+// transformers ties them only where they are equal.
+TEST_F(MtpWeights, TheHeadOfATiedModelIsItsEmbedding) {
+  ModelConfig tied = with_mtp(0, false);
+  tied.tied_embeddings = true;
+  const BuiltModel source(tied, 1);
+  for (const bool differs : {false, true}) {
+    write(source, [&](std::vector<TensorSource>& all) {
+      TensorSource head = *std::ranges::find_if(
+          all, [](const TensorSource& s) { return s.name == "model.embed_tokens.weight"; });
+      head.name = "lm_head.weight";
+      head.fill = [fill = head.fill, differs](std::uint64_t offset, std::span<std::byte> out) {
+        fill(offset, out);
+        if (offset == 0 && differs) out[1] ^= std::byte{1};
+      };
+      all.push_back(std::move(head));
+    });
+    const std::string said =
+        differs ? "tensor 'lm_head.weight' differs from 'model.embed_tokens.weight'" : "accepted";
+    EXPECT_TRUE(refusal(tied).starts_with(said)) << refusal(tied);
+  }
+}
+
 TEST_F(MtpWeights, MissingModulesAreRefusedWithTheWayOut) {
   write(BuiltModel(with_mtp(1, true), 1));
   const std::string text = refusal(with_mtp(2, true));

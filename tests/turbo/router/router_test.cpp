@@ -2,6 +2,7 @@
 
 #include <numeric>
 #include <set>
+#include <stdexcept>
 
 #include "turbo/operator_test.h"
 
@@ -329,6 +330,30 @@ TEST_P(RouterTest, NanLogitsStillChooseDifferentExperts) {
       for (const double e : row) EXPECT_TRUE(e >= 0 && e < static_cast<double>(c.experts));
     }
   }
+}
+
+// Kernels keep the chosen in arrays of fixed size: also in a build without assertions.
+TEST_P(RouterTest, WhatKernelsHaveNoRoomForIsRefused) {
+  OperatorBench bench(GetParam());
+  const std::int64_t n = 2 * RouterRule::kMaxTopK;
+  const Tensor logits = bench.upload(random_values(n, 1), DType::kF32, {1, n});
+  const auto run = [&](const RouterRule& rule) {
+    bench.run(RouterForward{.rule = rule,
+                            .random = {},
+                            .logits = logits,
+                            .bias = {},
+                            .given = {},
+                            .experts = bench.empty(DType::kI32, {1, rule.top_k}),
+                            .weights = bench.empty(DType::kF32, {1, rule.top_k})});
+  };
+  run({.top_k = RouterRule::kMaxTopK});
+  run({.groups = RouterRule::kMaxTopK, .top_groups = RouterRule::kMaxTopK - 1});
+  EXPECT_THROW(run({.top_k = RouterRule::kMaxTopK + 1}), std::logic_error);
+  EXPECT_THROW(run({.groups = n, .top_groups = n - 1}), std::logic_error);
+  EXPECT_THROW(
+      bench.run(RouterLoad{
+          .top_k = RouterRule::kMaxTopK + 1, .logits = logits, .load = bench.empty(DType::kI32, {1, n})}),
+      std::logic_error);
 }
 
 TEST_P(RouterTest, ExpertLoadAndBiasUpdate) {

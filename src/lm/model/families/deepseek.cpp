@@ -1,6 +1,7 @@
 // DeepSeek-V2 (arXiv:2405.04434) and DeepSeek-V3 (arXiv:2412.19437): latent attention, and from some layer on
 // a mixture of many small experts beside shared ones. V3 scores experts by sigmoids and balances them by a
 // bias that is added for choosing only.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"
@@ -12,6 +13,18 @@ namespace primus {
 namespace {
 
 using turbo::RouterRule;
+
+// num_experts_per_tok and groups have none in V2.
+constexpr const char* kDefaultsV2 =
+    R"({"max_position_embeddings": 2048, "q_lora_rank": 1536, "kv_lora_rank": 512,
+  "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
+  "n_shared_experts": 2, "moe_intermediate_size": 1407, "first_k_dense_replace": 0, "routed_scaling_factor": 1.0,
+  "topk_method": "greedy"})";
+constexpr const char* kDefaultsV3 =
+    R"({"max_position_embeddings": 4096, "q_lora_rank": 1536, "kv_lora_rank": 512,
+  "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
+  "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5,
+  "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4})";
 
 void read_attention(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", false);
@@ -31,26 +44,30 @@ void read_attention(const nlohmann::json& json, ModelConfig& c) {
 
 void read_experts(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "hidden_act", "silu");
+  refuse_unless(json, "mlp_bias", false);
   refuse_unless(json, "moe_layer_freq", 1);
   const ConfigReader r(json);
-  c.moe.experts = r.integer_or("n_routed_experts", 0, 1, RouterRule::kMaxExperts);
-  if (c.moe.experts == 0) return;
+  if (!r.find("n_routed_experts")) return;
+  read_expert_counts(r, "n_routed_experts", c);
   c.moe.ffn = r.integer("moe_intermediate_size", 1, ConfigReader::kMaxWidth);
   c.moe.shared_ffn = r.integer_or("n_shared_experts", 0, 0, 1024) * c.moe.ffn;
-  const std::int64_t dense = r.integer_or("first_k_dense_replace", 0, 0, c.layers);
+  const std::int64_t dense =
+      std::min(c.layers, r.integer_or("first_k_dense_replace", 0, 0, ConfigReader::kMaxWidth));
   for (std::int64_t layer = 0; layer < dense; ++layer) c.moe.dense_layers.push_back(layer);
+  c.moe.router.scale = static_cast<float>(r.number_or("routed_scaling_factor", 1));
+}
+
+void read_groups(const nlohmann::json& json, ModelConfig& c) {
+  if (c.moe.experts == 0) return;
+  const ConfigReader r(json);
   RouterRule& router = c.moe.router;
-  const auto count = [&](const char* key, std::int64_t most) {
-    return static_cast<std::int32_t>(r.integer_or(key, 1, 1, most));
-  };
-  router.top_k = count("num_experts_per_tok", std::min(c.moe.experts, RouterRule::kMaxTopK));
-  router.groups = count("n_group", c.moe.experts);
-  router.top_groups = count("topk_group", router.groups);
+  router.groups =
+      static_cast<std::int32_t>(r.integer("n_group", 1, std::min(c.moe.experts, RouterRule::kMaxTopK)));
+  router.top_groups = static_cast<std::int32_t>(r.integer("topk_group", 1, router.groups));
   if (c.moe.experts % router.groups != 0) throw r.bad("n_group", "does not divide n_routed_experts");
   if (router.top_k > c.moe.experts / router.groups * router.top_groups) {
     throw r.bad("num_experts_per_tok", "is more than topk_group groups have");
   }
-  router.scale = static_cast<float>(r.number_or("routed_scaling_factor", 1));
 }
 
 void read_v2(const nlohmann::json& json, ModelConfig& c) {
@@ -61,9 +78,9 @@ void read_v2(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "norm_topk_prob", false);
   c.moe.router.normalise = false;
   const std::string method = ConfigReader(json).text_or("topk_method", "greedy");
-  if (method == "greedy") {
-    c.moe.router.groups = c.moe.router.top_groups = 1;
-  } else if (method != "group_limited_greedy") {
+  if (method == "group_limited_greedy") {
+    read_groups(json, c);
+  } else if (method != "greedy") {  // which knows no groups
     throw unsupported("'topk_method': \"" + method + "\" is not supported for this model family",
                       "greedy and group_limited_greedy are");
   }
@@ -74,6 +91,7 @@ void read_v3(const nlohmann::json& json, ModelConfig& c) {
   read_experts(json, c);
   refuse_unless(json, "scoring_func", "sigmoid");
   refuse_unless(json, "topk_method", "noaux_tc");
+  read_groups(json, c);
   c.moe.router.scoring = RouterRule::Scoring::kSigmoid;
   c.moe.router.group_score = RouterRule::GroupScore::kTwoBest;
   c.moe.router.normalise = ConfigReader(json).flag_or("norm_topk_prob", true);
@@ -141,10 +159,13 @@ const std::vector<FamilySwitch> kLatentSwitches = {
 }  // namespace
 
 Family deepseek_v2_family() {
-  return {"deepseek_v2", "DeepseekV2ForCausalLM", read_v2, write_v2, make_block, kLatentSwitches};
+  return {"deepseek_v2", "DeepseekV2ForCausalLM", read_v2,    write_v2,
+          make_block,    kLatentSwitches,         kDefaultsV2};
 }
 Family deepseek_v3_family() {
-  return {"deepseek_v3", "DeepseekV3ForCausalLM", read_v3, write_v3, make_block, kLatentSwitches};
+  return {"deepseek_v3", "DeepseekV3ForCausalLM", read_v3,     write_v3,
+          make_block,    kLatentSwitches,         kDefaultsV3, false,
+          {"kimi_k2"}};
 }
 
 }  // namespace primus

@@ -7,6 +7,8 @@
 
 namespace primus {
 
+class ConfigReader;
+
 Family llama_family();
 Family qwen2_family();
 Family qwen3_family();
@@ -19,6 +21,10 @@ Family llama4_family();
 
 // Throws Error(kUnsupported) naming `key` when config.json sets it to anything but `neutral` (or null).
 void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral);
+
+// The number of experts, which config.json has under `key`, and how many of them a token goes to
+// (num_experts_per_tok): both must be there, and be what routers can do.
+void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig& config);
 
 // config.json's `layer_types`: sets config.attention.local_layers to those of type `local`
 // ("sliding_attention"); where there is no such list, `otherwise` says which they are.

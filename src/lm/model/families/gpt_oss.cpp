@@ -14,6 +14,11 @@ namespace {
 
 constexpr const char* kLocal = "sliding_attention";
 constexpr double kSwigluLimit = 7.0;
+constexpr const char* kDefaults =
+    R"({"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072,
+  "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "rope_parameters": {"rope_type": "yarn", "factor": 32.0,
+  "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096},
+  "sliding_window": 128, "num_local_experts": 128, "num_experts_per_tok": 4})";
 const std::vector<FamilySwitch> kSwitches = {{"add_qkv_bias", "true"},
                                              {"add_bias_linear", "true"},
                                              {"softmax_type", "learnable"},
@@ -26,13 +31,12 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", true);
   refuse_unless(json, "hidden_act", "silu");
   refuse_unless(json, "swiglu_limit", kSwigluLimit);
+  refuse_unless(json, "swiglu_alpha", 1.702);
   const ConfigReader r(json);
-  c.attention.window = r.integer_or("sliding_window", 128, 1, ConfigReader::kMaxWidth);
+  c.attention.window = r.integer("sliding_window", 1, ConfigReader::kMaxWidth);
   read_local_layers(json, kLocal, c,
                     [](const nlohmann::json&, std::int64_t layer) { return layer % 2 == 0; });
-  c.moe.experts = r.integer("num_local_experts", 1, turbo::RouterRule::kMaxExperts);
-  c.moe.router.top_k = static_cast<std::int32_t>(
-      r.integer("num_experts_per_tok", 1, std::min(c.moe.experts, turbo::RouterRule::kMaxTopK)));
+  read_expert_counts(r, "num_local_experts", c);
   c.moe.ffn = c.ffn;
   c.moe.biases = true;
   c.moe.swiglu_limit = kSwigluLimit;
@@ -77,6 +81,8 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 }  // namespace
 
-Family gpt_oss_family() { return {"gpt_oss", "GptOssForCausalLM", read, write, make_block, kSwitches}; }
+Family gpt_oss_family() {
+  return {"gpt_oss", "GptOssForCausalLM", read, write, make_block, kSwitches, kDefaults};
+}
 
 }  // namespace primus

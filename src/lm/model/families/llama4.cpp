@@ -13,6 +13,10 @@ namespace primus {
 namespace {
 
 constexpr const char* kLocal = "chunked_attention";
+constexpr const char* kDefaults =
+    R"({"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
+  "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "intermediate_size_mlp": 16384, "attention_chunk_size": 8192,
+  "num_local_experts": 16, "num_experts_per_tok": 1})";
 
 // Layers without rotary positions: those with a zero in no_rope_layers, or every fourth.
 void read_positions(const ConfigReader& r, const nlohmann::json& json, ModelConfig& c) {
@@ -26,7 +30,7 @@ void read_positions(const ConfigReader& r, const nlohmann::json& json, ModelConf
         rope.empty() ? (layer + 1) % interval != 0 : rope[static_cast<std::size_t>(layer)] != 0;
     if (!rotated) c.attention.no_rope_layers.push_back(layer);
   }
-  c.attention.chunk = r.integer_or("attention_chunk_size", 8192, 1, ConfigReader::kMaxWidth);
+  c.attention.chunk = r.integer("attention_chunk_size", 1, ConfigReader::kMaxWidth);
   if (const auto types = json.find("layer_types"); types != json.end() && !types->is_null()) {
     read_local_layers(json, kLocal, c, nullptr);
   } else {
@@ -50,9 +54,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   read_positions(r, json, c);
   c.moe.ffn = c.moe.shared_ffn = c.ffn;
   c.ffn = r.integer("intermediate_size_mlp", 1, ConfigReader::kMaxWidth);
-  c.moe.experts = r.integer("num_local_experts", 1, turbo::RouterRule::kMaxExperts);
-  c.moe.router.top_k = static_cast<std::int32_t>(
-      r.integer_or("num_experts_per_tok", 1, 1, std::min(c.moe.experts, turbo::RouterRule::kMaxTopK)));
+  read_expert_counts(r, "num_local_experts", c);
   c.moe.router.scoring = turbo::RouterRule::Scoring::kSigmoid;
   c.moe.router.normalise = false;
   c.moe.weigh_input = true;
@@ -123,7 +125,8 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 }  // namespace
 
 Family llama4_family() {
-  return {"llama4_text", "Llama4ForCausalLM", read, write, make_block, {{"rotary_interleaved", "true"}}};
+  return {"llama4_text", "Llama4ForCausalLM", read, write, make_block, {{"rotary_interleaved", "true"}},
+          kDefaults};
 }
 
 }  // namespace primus

@@ -10,12 +10,14 @@
 namespace primus {
 namespace {
 
+constexpr const char* kDefaults = R"({"num_key_value_heads": 8, "max_position_embeddings": 131072,
+  "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8, "num_experts_per_tok": 2})";
+
 void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "hidden_act", "silu");
   refuse_unless(json, "sliding_window", nullptr);
   const ConfigReader r(json);
-  c.moe.experts = r.integer("num_local_experts", 1, turbo::RouterRule::kMaxExperts);
-  c.moe.router.top_k = static_cast<std::int32_t>(r.integer_or("num_experts_per_tok", 2, 1, c.moe.experts));
+  read_expert_counts(r, "num_local_experts", c);
   c.moe.ffn = c.ffn;
 }
 
@@ -43,6 +45,6 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 }  // namespace
 
-Family mixtral_family() { return {"mixtral", "MixtralForCausalLM", read, write, make_block}; }
+Family mixtral_family() { return {"mixtral", "MixtralForCausalLM", read, write, make_block, {}, kDefaults}; }
 
 }  // namespace primus

@@ -8,6 +8,8 @@
 namespace primus {
 namespace {
 
+constexpr const char* kDefaults = R"({"num_key_value_heads": 32, "max_position_embeddings": 32768})";
+
 void read(const nlohmann::json& json, ModelConfig& config) {
   refuse_unless(json, "hidden_act", "silu");
   read_sliding_layers(json, config);
@@ -32,7 +34,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 }  // namespace
 
 Family qwen2_family() {
-  return {"qwen2", "Qwen2ForCausalLM", read, write, make_block, {{"add_qkv_bias", "true"}}};
+  return {"qwen2", "Qwen2ForCausalLM", read, write, make_block, {{"add_qkv_bias", "true"}}, kDefaults};
 }
 
 }  // namespace primus

@@ -8,6 +8,9 @@
 namespace primus {
 namespace {
 
+constexpr const char* kDefaults =
+    R"({"num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 32768})";
+
 void read(const nlohmann::json& json, ModelConfig& config) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "hidden_act", "silu");
@@ -34,7 +37,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 }  // namespace
 
 Family qwen3_family() {
-  return {"qwen3", "Qwen3ForCausalLM", read, write, make_block, {{"qk_layernorm", "true"}}};
+  return {"qwen3", "Qwen3ForCausalLM", read, write, make_block, {{"qk_layernorm", "true"}}, kDefaults};
 }
 
 }  // namespace primus

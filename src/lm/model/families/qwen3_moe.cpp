@@ -11,16 +11,16 @@
 namespace primus {
 namespace {
 
+constexpr const char* kDefaults = R"({"num_key_value_heads": 4, "max_position_embeddings": 32768,
+  "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768})";
+
 void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "hidden_act", "silu");
   refuse_unless(json, "use_sliding_window", false);
   const ConfigReader r(json);
   // transformers 4 writes num_experts, 5 num_local_experts.
-  const char* const experts = r.find("num_experts") ? "num_experts" : "num_local_experts";
-  c.moe.experts = r.integer(experts, 1, turbo::RouterRule::kMaxExperts);
-  c.moe.router.top_k = static_cast<std::int32_t>(
-      r.integer("num_experts_per_tok", 1, std::min(c.moe.experts, turbo::RouterRule::kMaxTopK)));
+  read_expert_counts(r, r.find("num_local_experts") ? "num_local_experts" : "num_experts", c);
   c.moe.router.normalise = r.flag_or("norm_topk_prob", false);
   c.moe.ffn = r.integer("moe_intermediate_size", 1, ConfigReader::kMaxWidth);
   const std::int64_t step = r.integer_or("decoder_sparse_step", 1, 1, c.layers);
@@ -65,7 +65,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 }  // namespace
 
 Family qwen3_moe_family() {
-  return {"qwen3_moe", "Qwen3MoeForCausalLM", read, write, make_block, {{"qk_layernorm", "true"}}};
+  return {"qwen3_moe", "Qwen3MoeForCausalLM", read, write, make_block, {{"qk_layernorm", "true"}}, kDefaults};
 }
 
 }  // namespace primus

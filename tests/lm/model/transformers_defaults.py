@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""Writes transformers_defaults.json beside this file: what Hugging Face transformers takes for every key of a
+config.json that has the sizes below only. Run it by hand after transformers changed. Needs transformers 5.
+"""
+
+import json
+import pathlib
+
+from transformers import AutoConfig
+
+SIZES = {"num_hidden_layers": 6, "hidden_size": 1024, "intermediate_size": 512, "num_attention_heads": 32,
+         "vocab_size": 100}
+MORE = {"deepseek_v2": {"num_experts_per_tok": 4}}  # which has no default
+FAMILIES = ["llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4_text"]
+# Of how a model is used; its special tokens are the tokenizer's to say, and what predicts further on the weights'.
+OTHER = {"_name_or_path", "architectures", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "id2label",
+         "is_encoder_decoder", "label2id", "num_nextn_predict_layers", "output_attentions", "output_hidden_states",
+         "pad_token_id", "problem_type", "return_dict", "transformers_version", "use_cache"}
+
+
+def main() -> None:
+    families = {}
+    for family in FAMILIES:
+        sizes = SIZES | MORE.get(family, {})
+        full = AutoConfig.for_model(family, **sizes).to_dict()
+        families[family] = {"sizes": sizes, "full": {k: v for k, v in sorted(full.items()) if k not in OTHER}}
+    file = pathlib.Path(__file__).with_suffix(".json")
+    rows = (f'"{family}": {json.dumps(config)}' for family, config in families.items())
+    file.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,11 @@
 #include "lm/model/family.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "base/error.h"
 #include "base/suggest.h"
@@ -50,6 +54,13 @@ void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::
   if (it == json.end() || it->is_null() || *it == neutral) return;
   throw unsupported("'" + std::string(key) + "': " + it->dump() + " is not supported for this model family",
                     "only " + neutral.dump() + " is");
+}
+
+double shortest(float value) {
+  const std::string text = fmt::format("{}", value);
+  double same = 0;
+  std::from_chars(text.data(), text.data() + text.size(), same);
+  return same;
 }
 
 void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig& config) {

@@ -249,6 +249,9 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   } catch (Error& error) {
     if (error.location().empty()) error.at(where);
     throw;
+  } catch (const json::exception& error) {  // of a family from outside that takes types for granted
+    throw invalid(fmt::format("a key of a {} is not what its family reads: {}", c.family, error.what()))
+        .at(where);
   }
   check(c, where);
   return c;

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -386,6 +388,96 @@ TEST(ModelConfig, GreedyChoiceKnowsNoGroups) {
   root["topk_method"] = "group_limited_greedy";
   root.erase("n_group");
   EXPECT_EQ(refusal(root), "'n_group' is missing");
+}
+
+TEST(ModelConfig, RefusesOptionsThatAFamilyDoesNotHave) {
+  const std::tuple<const char*, const char*, json> refused[] = {{"llama", "attention_bias", true},
+                                                                {"llama", "mlp_bias", true},
+                                                                {"llama", "hidden_act", "gelu"},
+                                                                {"qwen2", "hidden_act", "gelu"},
+                                                                {"qwen3", "attention_bias", true},
+                                                                {"qwen3", "hidden_act", "gelu"},
+                                                                {"mixtral", "sliding_window", 4096},
+                                                                {"mixtral", "hidden_act", "gelu"},
+                                                                {"mixtral", "router_jitter_noise", 0.1},
+                                                                {"qwen3_moe", "use_sliding_window", true},
+                                                                {"qwen3_moe", "attention_bias", true},
+                                                                {"qwen3_moe", "hidden_act", "gelu"},
+                                                                {"deepseek_v2", "attention_bias", true},
+                                                                {"deepseek_v2", "mlp_bias", true},
+                                                                {"deepseek_v2", "hidden_act", "gelu"},
+                                                                {"deepseek_v2", "moe_layer_freq", 2},
+                                                                {"deepseek_v2", "scoring_func", "sigmoid"},
+                                                                {"deepseek_v2", "norm_topk_prob", true},
+                                                                {"deepseek_v2", "topk_method", "noaux_tc"},
+                                                                {"deepseek_v3", "rope_interleave", false},
+                                                                {"deepseek_v3", "scoring_func", "softmax"},
+                                                                {"deepseek_v3", "topk_method", "greedy"},
+                                                                {"deepseek_v3", "attention_bias", true},
+                                                                {"gpt_oss", "attention_bias", false},
+                                                                {"gpt_oss", "hidden_act", "gelu"},
+                                                                {"gpt_oss", "swiglu_limit", 5.0},
+                                                                {"gpt_oss", "swiglu_alpha", 1.0},
+                                                                {"llama4", "attention_bias", true},
+                                                                {"llama4", "hidden_act", "gelu"},
+                                                                {"llama4", "router_jitter_noise", 0.1}};
+  for (const auto& [family, key, value] : refused) {
+    json root = golden(family);
+    root[key] = value;
+    EXPECT_EQ(refusal(root).find("'" + std::string(key) + "'"), 0U) << family << " " << key << refusal(root);
+  }
+}
+
+TEST(ModelConfig, WindowsOfUpperLayers) {
+  json root = golden("qwen2");
+  root["num_hidden_layers"] = 4;
+  root.erase("layer_types");
+  root["use_sliding_window"] = true;
+  root["sliding_window"] = 8;
+  root["max_window_layers"] = 2;
+  EXPECT_EQ(read(root).attention.local_layers, (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(read(root).attention.window, 8);
+  for (const auto& [key, value] : {std::pair<const char*, json>{"use_sliding_window", "true"},
+                                   {"use_sliding_window", 1},
+                                   {"sliding_window", -1},
+                                   {"max_window_layers", 1.5}}) {
+    json broken = root;
+    broken[key] = value;
+    EXPECT_EQ(refusal(broken).find("'" + std::string(key) + "'"), 0U) << refusal(broken);
+  }
+}
+
+TEST(ModelConfig, ScaleOfTheChosenExperts) {
+  json root = golden("deepseek_v3");
+  root["routed_scaling_factor"] = 2.827;  // no float, and none is what it should become
+  const json written = json::parse(write_model_config(read(root), DType::kF32, builtin_families()));
+  EXPECT_EQ(written.at("routed_scaling_factor"), 2.827);
+  for (const double broken : {1e300, 0.0, -1.0}) {
+    root["routed_scaling_factor"] = broken;
+    EXPECT_EQ(refusal(root).find("'routed_scaling_factor'"), 0U) << broken;
+  }
+}
+
+TEST(ModelConfig, GroupsThatScoreByTwoExpertsHaveTwo) {
+  json root = golden("deepseek_v3");
+  root["n_group"] = root["topk_group"] = root["n_routed_experts"];
+  EXPECT_EQ(refusal(root), "'n_group' leaves groups of one expert, and a group scores as its two best");
+}
+
+TEST(ModelConfig, WhatAFamilyFromOutsideTakesForGrantedIsRefused) {
+  Family own = builtin_families().find("llama");
+  own.model_type = "own";
+  own.read = [](const json& root, ModelConfig& c) {
+    c.attention.window = root.at("window").get<std::int64_t>();
+  };
+  FamilyRegistry families;
+  families.add(own);
+  json root = small_llama();
+  root["model_type"] = "own";
+  for (const json& window : {json(), json("wide")}) {
+    root["window"] = window;
+    EXPECT_THROW(read_model_config(root.dump(), "config.json", families), Error);
+  }
 }
 
 TEST(ModelConfig, KimiK2IsADeepSeekV3) {

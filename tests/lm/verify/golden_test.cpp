@@ -4,9 +4,12 @@
 
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "../../base/temporary_folder.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "lm/verify/verify.h"
 #include "turbo/cpu/cpu_kernels.h"
 
@@ -51,6 +54,36 @@ INSTANTIATE_TEST_SUITE_P(Families, Golden,
                          testing::Values("llama", "llama31_tied", "qwen2", "qwen3", "mixtral", "qwen3_moe",
                                          "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4"),
                          [](const auto& family) { return std::string(family.param); });
+
+// tests/golden/variants: what the goldens' own configurations leave at its neutral value.
+class Variant : public testing::TestWithParam<const char*> {};
+
+TEST_P(Variant, Logits) {
+  const std::filesystem::path variants = std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests/golden/variants";
+  const auto variant = nlohmann::json::parse(read_file(variants / (GetParam() + std::string(".json"))));
+  const std::filesystem::path golden = kGoldens / variant.at("golden").get<std::string>();
+  const test::TemporaryFolder folder;
+  auto config = nlohmann::json::parse(read_file(golden / "config.json"));
+  for (const auto& [key, value] : variant.at("changes").items()) {
+    config.erase(key);
+    if (!value.is_null()) config[key] = value;
+  }
+  write_file_atomic(folder.path() / "config.json", config.dump());
+  std::filesystem::copy(golden / "model.safetensors", folder.path());
+  const VerifyOptions options{.model = folder.path(),
+                              .inputs = variants / (GetParam() + std::string(".safetensors")),
+                              .gradients = {},
+                              .trajectory = {}};
+  const VerifyReport report = verify_model(options, builtin_families(), cpu_device);
+  for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+  EXPECT_LE(report.logits.normalised, 2e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, Variant,
+                         testing::Values("temperature_tuning", "groups_by_best", "weights_as_they_are",
+                                         "windows", "rope_linear", "rope_llama3", "rope_attention_factor",
+                                         "rope_mscale", "absent_keys"),
+                         [](const auto& variant) { return std::string(variant.param); });
 
 TEST(Verify, SeesAWrongModel) {
   VerifyOptions options = options_for("llama", DType::kF32);

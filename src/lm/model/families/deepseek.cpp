@@ -26,6 +26,8 @@ constexpr const char* kDefaultsV3 =
   "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5,
   "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4})";
 
+constexpr double kMostScale = 1e6;
+
 void read_attention(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "rope_interleave", true);
@@ -54,7 +56,9 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   const std::int64_t dense =
       std::min(c.layers, r.integer_or("first_k_dense_replace", 0, 0, ConfigReader::kMaxWidth));
   for (std::int64_t layer = 0; layer < dense; ++layer) c.moe.dense_layers.push_back(layer);
-  c.moe.router.scale = static_cast<float>(r.number_or("routed_scaling_factor", 1));
+  const double scale = r.positive_or("routed_scaling_factor", 1);
+  if (scale > kMostScale) throw r.bad("routed_scaling_factor", "is above 1000000");
+  c.moe.router.scale = static_cast<float>(scale);
 }
 
 void read_groups(const nlohmann::json& json, ModelConfig& c) {
@@ -65,6 +69,9 @@ void read_groups(const nlohmann::json& json, ModelConfig& c) {
       static_cast<std::int32_t>(r.integer("n_group", 1, std::min(c.moe.experts, RouterRule::kMaxTopK)));
   router.top_groups = static_cast<std::int32_t>(r.integer("topk_group", 1, router.groups));
   if (c.moe.experts % router.groups != 0) throw r.bad("n_group", "does not divide n_routed_experts");
+  if (router.group_score == RouterRule::GroupScore::kTwoBest && c.moe.experts == router.groups) {
+    throw r.bad("n_group", "leaves groups of one expert, and a group scores as its two best");
+  }
   if (router.top_k > c.moe.experts / router.groups * router.top_groups) {
     throw r.bad("num_experts_per_tok", "is more than topk_group groups have");
   }
@@ -91,9 +98,9 @@ void read_v3(const nlohmann::json& json, ModelConfig& c) {
   read_experts(json, c);
   refuse_unless(json, "scoring_func", "sigmoid");
   refuse_unless(json, "topk_method", "noaux_tc");
-  read_groups(json, c);
   c.moe.router.scoring = RouterRule::Scoring::kSigmoid;
   c.moe.router.group_score = RouterRule::GroupScore::kTwoBest;
+  read_groups(json, c);
   c.moe.router.normalise = ConfigReader(json).flag_or("norm_topk_prob", true);
   c.moe.choice_bias = c.moe.experts > 0;
 }
@@ -119,7 +126,7 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
   json["num_experts_per_tok"] = c.moe.router.top_k;
   json["n_group"] = c.moe.router.groups;
   json["topk_group"] = c.moe.router.top_groups;
-  json["routed_scaling_factor"] = c.moe.router.scale;
+  json["routed_scaling_factor"] = shortest(c.moe.router.scale);
   json["norm_topk_prob"] = c.moe.router.normalise;
 }
 

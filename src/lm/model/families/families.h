@@ -26,6 +26,9 @@ void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::
 // (num_experts_per_tok): both must be there, and be what routers can do.
 void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig& config);
 
+// The number with the fewest digits that is `value` as a float: what was read into one is written as it was.
+double shortest(float value);
+
 // config.json's `layer_types`: sets config.attention.local_layers to those of type `local`
 // ("sliding_attention"); where there is no such list, `otherwise` says which they are.
 void read_local_layers(const nlohmann::json& json, const char* local, ModelConfig& config,

@@ -2,27 +2,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
 
 namespace primus {
-namespace {
-
-bool is_true(const nlohmann::json& json, const char* key) {
-  const auto it = json.find(key);
-  return it != json.end() && it->is_boolean() && it->get<bool>();
-}
-
-std::int64_t positive_or(const nlohmann::json& json, const char* key, std::int64_t fallback) {
-  const auto it = json.find(key);
-  if (it == json.end() || it->is_null()) return fallback;
-  if (!it->is_number_integer() || it->get<std::int64_t>() < 0) {
-    throw invalid("'" + std::string(key) + "' must be a whole number of at least 0");
-  }
-  return it->get<std::int64_t>();
-}
-
-}  // namespace
-
 void read_local_layers(const nlohmann::json& json, const char* local, ModelConfig& config,
                        bool (*otherwise)(const nlohmann::json& json, std::int64_t layer)) {
   const auto types = json.find("layer_types");
@@ -56,11 +39,13 @@ void write_layer_types(const ModelConfig& config, const char* local, nlohmann::j
 }
 
 void read_sliding_layers(const nlohmann::json& json, ModelConfig& config) {
-  config.attention.window =
-      is_true(json, "use_sliding_window") ? positive_or(json, "sliding_window", 4096) : 0;
+  const ConfigReader r(json);
+  config.attention.window = r.flag_or("use_sliding_window", false)
+                                ? r.integer_or("sliding_window", 4096, 0, ConfigReader::kMaxWidth)
+                                : 0;
   if (config.attention.window == 0) return;
   read_local_layers(json, "sliding_attention", config, [](const nlohmann::json& root, std::int64_t layer) {
-    return layer >= positive_or(root, "max_window_layers", 28);
+    return layer >= ConfigReader(root).integer_or("max_window_layers", 28, 0, ConfigReader::kMaxWidth);
   });
 }
 

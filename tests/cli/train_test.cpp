@@ -63,6 +63,18 @@ TEST(Train, TheSameCommandContinues) {
   EXPECT_THAT(nothing.out, HasSubstr("nothing left to do"));
 }
 
+// A published model's preset names its tokenizer, whose files are not here.
+TEST(Train, MockDataDoesNotMissThePresetsTokenizer) {
+  const TemporaryFolder folder;
+  auto words = train(folder.path(), {"train_iters=1", "num_layers=1", "hidden_size=32", "ffn_hidden_size=32",
+                                     "num_attention_heads=2"});
+  words[3] = PRIMUS_SOURCE_DIR "/examples/native/configs/any/llama2_7B-BF16-pretrain.yaml";
+  const ProgramResult result = run_program(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  words.emplace_back("tokenizer_model=not/there");
+  EXPECT_THAT(run_program(words).err, HasSubstr("'not/there' is not there"));
+}
+
 TEST(Train, ADryRunTouchesNothing) {
   const TemporaryFolder folder;
   auto words = train(folder.path(), {});

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -81,6 +83,10 @@ class Reconciliation {
   std::vector<std::string> notes_;
 };
 
+std::string list(const std::vector<std::int64_t>& layers) {
+  return fmt::format("layers [{}]", fmt::join(layers, ", "));
+}
+
 void reconcile_rope(Reconciliation& r, const ModelConfig& ours, ModelConfig& model) {
   using Kind = RopeScaling::Kind;
   r.flexible({"rotary_base"}, ours.rope_theta, model.rope_theta);
@@ -107,10 +113,14 @@ void reconcile_rope(Reconciliation& r, const ModelConfig& ours, ModelConfig& mod
   if (scaling.kind == Kind::kYarn) {
     r.flexible({"beta_fast"}, ours.rope_scaling.beta_fast, scaling.beta_fast);
     r.flexible({"beta_slow"}, ours.rope_scaling.beta_slow, scaling.beta_slow);
-    // Absent is not 0: these two are compared where the experiment has them.
-    if (ours.rope_scaling.mscale && r.is_set("mscale")) scaling.mscale = ours.rope_scaling.mscale;
-    if (ours.rope_scaling.mscale_all_dim && r.is_set("mscale_all_dim"))
-      scaling.mscale_all_dim = ours.rope_scaling.mscale_all_dim;
+    r.flexible({"yarn_correction_range_round_to_int"}, ours.rope_scaling.truncate, scaling.truncate);
+    // 0 does what none does. Where the experiment has none, config.json's counts.
+    const auto amplitude = [&](std::string_view key, std::optional<double> said, std::optional<double>& has) {
+      double value = has.value_or(0);
+      if (said && r.flexible({key}, *said, value)) has = value;
+    };
+    amplitude("mscale", ours.rope_scaling.mscale, scaling.mscale);
+    amplitude("mscale_all_dim", ours.rope_scaling.mscale_all_dim, scaling.mscale_all_dim);
   }
 }
 
@@ -145,8 +155,7 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   r.shape("num_experts", moe.experts, their_moe.experts);
   r.shape("moe_ffn_hidden_size", moe.ffn, their_moe.ffn);
   r.shape("moe_shared_expert_intermediate_size", moe.shared_ffn, their_moe.shared_ffn);
-  r.shape("moe_layer_freq", fmt::format("dense in layers [{}]", fmt::join(moe.dense_layers, ", ")),
-          fmt::format("dense in layers [{}]", fmt::join(their_moe.dense_layers, ", ")));
+  r.shape("moe_layer_freq", "dense in " + list(moe.dense_layers), "dense in " + list(their_moe.dense_layers));
   const LatentConfig &latent = ours.attention.latent, &their_latent = loaded.attention.latent;
   r.shape("q_lora_rank", latent.q_rank, their_latent.q_rank);
   r.shape("kv_lora_rank", latent.kv_rank, their_latent.kv_rank);
@@ -165,8 +174,14 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   r.fixed("moe_router_group_topk", router.top_groups, their_router.top_groups);
   r.fixed("moe_router_topk_scaling_factor", router.scale, their_router.scale);
   r.fixed("moe_router_pre_softmax", !router.normalise, !their_router.normalise);
-  r.fixed("attention_chunk_size", ours.attention.chunk, loaded.attention.chunk);
-  r.fixed("window_size", ours.attention.window, loaded.attention.window);
+  const AttentionConfig &attention = ours.attention, &their_attention = loaded.attention;
+  r.fixed("attention_chunk_size", attention.chunk, their_attention.chunk);
+  r.fixed("window_size", attention.window, their_attention.window);
+  r.fixed("window_attn_skip_freq", list(attention.local_layers), list(their_attention.local_layers));
+  r.fixed("no_rope_freq", list(attention.no_rope_layers), list(their_attention.no_rope_layers));
+  r.fixed("attention_temperature_scale", attention.attn_scale, their_attention.attn_scale);
+  r.fixed("attention_temperature_floor", attention.floor_scale, their_attention.floor_scale);
+  r.fixed("qk_l2_norm", attention.head_norm, their_attention.head_norm);
   LoadedModel result{.config = loaded, .notes = {}};
   result.config.moe.training = moe.training;  // how to train is the experiment's alone
   reconcile_rope(r, ours, result.config);

@@ -151,7 +151,11 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e) {
         "tokenizer_model", "there is no tokenizer",
         "set tokenizer_type and tokenizer_model (or vocab_size for data that is tokenised already)");
   }
-  if (c.tokenizer_type == "NullTokenizer" && c.vocab_size && of_preset) {
+  // Nor does mock data miss a preset's tokenizer that is not on this machine.
+  const bool not_missed =
+      c.tokenizer_type == "NullTokenizer" ||
+      (c.mock_data && c.tokenizer_model && !Env::posix().status(Path(*c.tokenizer_model)));
+  if (not_missed && c.vocab_size && of_preset) {
     return load_tokenizer("NullTokenizer", std::to_string(*c.vocab_size));
   }
   return load_tokenizer(c.tokenizer_type.value_or(""), c.tokenizer_model.value_or(""));

@@ -11,29 +11,26 @@ Arena::Arena(std::string name, void* base, std::int64_t capacity)
     : name_(std::move(name)), base_(static_cast<char*>(base)), capacity_(capacity) {
   // Half the range of the type, so that no sum of offsets can overflow.
   end_ = base_ ? capacity : std::numeric_limits<std::int64_t>::max() / 2;
-  free_[0] = end_;
+  add_run(0, end_);
 }
 
 Arena::Block Arena::allocate(std::int64_t bytes) {
   const std::int64_t need = ((bytes > 0 ? bytes : 1) + kAlignment - 1) / kAlignment * kAlignment;
-  // The smallest hole that fits; the open end only when none does. The open end is the one run whose size a
-  // measuring arena cannot know, so its size must never decide.
-  const auto open_end = free_.empty() || free_.rbegin()->first + free_.rbegin()->second != end_
-                            ? free_.end()
-                            : std::prev(free_.end());
   auto best = free_.end();
-  for (auto run = free_.begin(); run != open_end; ++run) {
-    if (run->second >= need && (best == free_.end() || run->second < best->second)) best = run;
+  const auto hole = holes_.lower_bound({need, 0});
+  if (hole != holes_.end()) {
+    best = free_.find(hole->second);
+  } else if (!free_.empty() && std::prev(free_.end())->second >= need) {
+    best = std::prev(free_.end());  // the open end, or there would have been a hole
   }
-  if (best == free_.end() && open_end != free_.end() && open_end->second >= need) best = open_end;
   if (best == free_.end()) {
     throw invalid("arena '" + name_ + "' has no room for " + std::to_string(bytes) + " more bytes (" +
                       std::to_string(in_use_) + " of " + std::to_string(capacity_) + " in use)",
                   "this step needs more memory than the measured one; please report it with the config");
   }
   const auto [offset, run_bytes] = *best;
-  free_.erase(best);
-  if (run_bytes > need) free_[offset + need] = run_bytes - need;
+  remove_run(best);
+  if (run_bytes > need) add_run(offset + need, run_bytes - need);
   taken_[offset] = need;
   in_use_ += need;
   if (offset + need > high_water_) high_water_ = offset + need;
@@ -49,16 +46,26 @@ void Arena::release(const Block& block) {
   auto next = free_.lower_bound(begin);
   if (next != free_.end() && next->first == end) {
     end += next->second;
-    next = free_.erase(next);
+    next = remove_run(next);
   }
   if (next != free_.begin()) {
-    auto previous = std::prev(next);
+    const auto previous = std::prev(next);
     if (previous->first + previous->second == begin) {
-      previous->second += end - begin;
-      return;
+      begin = previous->first;
+      remove_run(previous);
     }
   }
-  free_[begin] = end - begin;
+  add_run(begin, end - begin);
+}
+
+void Arena::add_run(std::int64_t offset, std::int64_t bytes) {
+  free_[offset] = bytes;
+  if (offset + bytes != end_) holes_.emplace(bytes, offset);
+}
+
+Arena::Runs::iterator Arena::remove_run(Runs::iterator run) {
+  holes_.erase({run->second, run->first});
+  return free_.erase(run);
 }
 
 }  // namespace primus

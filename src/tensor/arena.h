@@ -15,8 +15,10 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 namespace primus {
 
@@ -38,7 +40,8 @@ class Arena {
     void* address = nullptr;  // null while measuring
   };
 
-  // Throws Error(kInvalid) naming the arena when the block does not fit.
+  // The smallest hole that fits, the lowest of equal ones; O(log holes). Throws Error(kInvalid) naming the
+  // arena when there is none.
   Block allocate(std::int64_t bytes);
   void release(const Block& block);
 
@@ -52,7 +55,14 @@ class Arena {
   std::string name_;
   char* base_;
   std::int64_t capacity_, end_ = 0, in_use_ = 0, high_water_ = 0;
-  std::map<std::int64_t, std::int64_t> free_;  // offset -> bytes, maximal runs
+  using Runs = std::map<std::int64_t, std::int64_t>;
+  void add_run(std::int64_t offset, std::int64_t bytes);
+  Runs::iterator remove_run(Runs::iterator run);
+
+  Runs free_;  // offset -> bytes, maximal runs
+  // (bytes, offset) of each but the open end, the one run whose size a measuring arena cannot know, so that
+  // its size must never decide.
+  std::set<std::pair<std::int64_t, std::int64_t>> holes_;
   std::unordered_map<std::int64_t, std::int64_t> taken_;
 };
 

@@ -115,6 +115,19 @@ TEST(Arena, MeasuringTellsExactlyWhatIsNeeded) {
   }
 }
 
+// A model of a hundred thousand layers leaves as many holes. A walk over them for each block would take
+// minutes.
+TEST(Arena, ManyHolesCostNoTime) {
+  constexpr std::int64_t kHoles = 200'000;
+  Arena arena("persistent");
+  std::vector<Arena::Block> blocks;
+  for (std::int64_t i = 0; i < 2 * kHoles; ++i) blocks.push_back(arena.allocate(kUnit));
+  for (std::size_t i = 0; i < blocks.size(); i += 2) arena.release(blocks[i]);
+  const std::int64_t end = arena.high_water();
+  for (std::int64_t i = 0; i < kHoles; ++i) EXPECT_EQ(arena.allocate(2 * kUnit).offset, end + 2 * i * kUnit);
+  for (std::int64_t i = 0; i < kHoles; ++i) EXPECT_EQ(arena.allocate(1).offset, 2 * i * kUnit);
+}
+
 TEST(Arena, LiveBlocksNeverOverlap) {
   std::mt19937 random(7);
   Arena arena("stash", base(), std::int64_t{1} << 24);

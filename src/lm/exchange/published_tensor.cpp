@@ -47,8 +47,13 @@ PublishedTensor float8(const TensorView& tensor, const TensorView& scales, const
     throw unsupported("tensor '" + std::string(tensor.name) + "' is fp8 and no matrix");
   const std::int64_t columns = tensor.shape[1], across = (columns + kBlock - 1) / kBlock;
   const std::vector<std::int64_t> expected = {(tensor.shape[0] + kBlock - 1) / kBlock, across};
-  if (copy_of(scales.shape) != expected || scales.dtype != DType::kF32) {
+  if (copy_of(scales.shape) != expected) {
     throw misshapen(scales.name, scales.shape, expected).at(folder.string());
+  }
+  if (scales.dtype != DType::kF32) {
+    throw unsupported(fmt::format("tensor '{}' is {}; scales of fp8 are read as fp32", scales.name,
+                                  name_of(scales.dtype)))
+        .at(folder.string());
   }
   std::array<float, 256> values;
   for (int i = 0; i < 256; ++i)
@@ -85,14 +90,20 @@ PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const
     throw unsupported("tensor '" + name + "': mxfp4 is stored as uint8").at(folder.string());
   }
   PublishedTensor result{.dtype = DType::kBF16, .plain = {}, .read = {}};
+  // Powers of two in double precision, in which every product is exact.
+  std::array<double, 256> powers;
+  for (int e = 0; e < 256; ++e) powers[static_cast<std::size_t>(e)] = std::ldexp(1.0, e - 127);
   result.read = [=](std::int64_t first, std::span<float> out) {
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      const std::int64_t at = first + static_cast<std::int64_t>(i);
-      const std::int64_t expert = at / (inner * rows), column = at / rows % inner, row = at % rows;
-      const std::int64_t group = (expert * rows + row) * groups + column / 32;
-      const std::uint8_t pair = byte_at(blocks, group * 16 + column % 32 / 2);
-      const float value = kE2m1[column % 2 == 0 ? pair & 0xfU : pair >> 4];
-      out[i] = std::ldexp(value, static_cast<int>(byte_at(scales, group)) - 127);
+    const auto count = static_cast<std::int64_t>(out.size());
+    for (std::int64_t i = 0; i < count;) {
+      const std::int64_t expert = (first + i) / (inner * rows), column = (first + i) / rows % inner;
+      const unsigned shift = column % 2 == 0 ? 0 : 4;
+      for (std::int64_t row = (first + i) % rows; row < rows && i < count; ++row, ++i) {
+        const std::int64_t group = (expert * rows + row) * groups + column / 32;
+        const unsigned pair = byte_at(blocks, group * 16 + column % 32 / 2);
+        const double value = static_cast<double>(kE2m1[pair >> shift & 0xfU]);
+        out[static_cast<std::size_t>(i)] = static_cast<float>(value * powers[byte_at(scales, group)]);
+      }
     }
   };
   return result;

@@ -209,7 +209,7 @@ TEST(Exchange, ReadsMxfp4) {
   const TemporaryFolder folder;
   std::vector<std::uint8_t> blocks(kExperts * kRows * kGroups * 16), scales(blocks.size() / 16);
   for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<std::uint8_t>(i * 101 + i / 7);
-  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint8_t>(120 + i % 9);
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint8_t>(i * 29 % 255);
   const std::vector<TensorSource> sources = {
       {"w_blocks", DType::kU8, {kExperts, kRows, kGroups, 16}, blocks.data(), {}},
       {"w_scales", DType::kU8, {kExperts, kRows, kGroups}, scales.data(), {}}};

@@ -51,8 +51,8 @@ PublishedTensor float8(const TensorView& tensor, const TensorView& scales, const
     throw misshapen(scales.name, scales.shape, expected).at(folder.string());
   }
   if (scales.dtype != DType::kF32) {
-    throw unsupported(fmt::format("tensor '{}' is {}; scales of fp8 are read as fp32", scales.name,
-                                  name_of(scales.dtype)))
+    throw unsupported(
+        fmt::format("tensor '{}' is {}; scales of fp8 are read as fp32", scales.name, name_of(scales.dtype)))
         .at(folder.string());
   }
   std::array<float, 256> values;

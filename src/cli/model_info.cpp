@@ -10,6 +10,7 @@
 #include "config/experiment.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/generate/model_folder.h"
+#include "lm/model/model_size.h"
 #include "lm/train/model_report.h"
 
 namespace primus::cli {
@@ -36,16 +37,23 @@ Weights count(const SafetensorsFolder& folder) {
 // The model of a preset, as an experiment that names nothing else would have it.
 ModelConfig preset_model(const std::string& name, const FamilyRegistry& families) {
   const std::string text =
-      "work_group: info\nuser_name: info\nexp_name: info\nworkspace: .\nmodules: {pre_trainer: {model: '" +
-      name + "', overrides: {mock_data: true}}}\n";
+      "work_group: info\nuser_name: info\nexp_name: info\nworkspace: .\nmodules:\n  pre_trainer:\n    model: "
+      "'" +
+      name + "'\n    overrides: {mock_data: true}\n";
+  const std::string here = fmt::format("an experiment of '{}' alone", name);
   try {
-    const config::Experiment experiment = config::load_experiment_text(text, "preset.yaml");
+    const config::Experiment experiment = config::load_experiment_text(text, here);
     ModelConfig model = model_config_of(experiment, std::nullopt, families);
     model.max_positions = experiment.trainer.max_position_embeddings;
     return model;
   } catch (const Error& error) {
-    throw invalid(fmt::format("'{}' is neither a folder nor a model preset: {}", name, error.what()),
-                  error.hint());
+    Error known(
+        error.kind(),
+        fmt::format("'{}' is neither a folder nor the preset of a whole model: {}", name, error.what()),
+        error.hint());
+    // One problem that is not in a file of the user's needs no place; of several, each has its own.
+    if (!error.location().starts_with(here)) known.at(error.location(), error.snippet());
+    throw known;
   }
 }
 
@@ -82,7 +90,7 @@ class ModelInfo final : public Command {
         "MODEL", &folder_,
         "a Hugging Face folder, a checkpoint, the folder of a run, or the name of a model preset");
     args.option("--seq-length", "N", &sequence_,
-                "tokens per sequence in the memory table (default: up to 4096)");
+                "tokens per sequence in the memory table (default: what the model takes, up to 4096)");
     args.option("--micro-batch-size", "N", &micro_batch_, "sequences per microbatch in the memory table");
     args.flag("--tensors", tensors_, "list every tensor");
     args.flag("--json", json_, "print as JSON");
@@ -90,7 +98,7 @@ class ModelInfo final : public Command {
 
   int run(Console& console) override {
     constexpr std::int64_t kMost = 1 << 26;
-    if (sequence_ < 0 || sequence_ > kMost)
+    if (sequence_ && (*sequence_ < 1 || *sequence_ > kMost))
       throw invalid(fmt::format("--seq-length must be from 1 to {}", kMost));
     if (micro_batch_ < 1 || micro_batch_ > 65536) throw invalid("--micro-batch-size must be from 1 to 65536");
     const FamilyRegistry families = builtin_families();
@@ -113,7 +121,7 @@ class ModelInfo final : public Command {
   }
 
   void describe(const ModelConfig& c, const FamilyRegistry& families) {
-    const std::int64_t sequence = sequence_ > 0 ? sequence_ : std::min<std::int64_t>(c.max_positions, 4096);
+    const std::int64_t sequence = sequence_.value_or(std::min<std::int64_t>(c.max_positions, 4096));
     const ModelReport report = report_model(c, families, micro_batch_, sequence);
     const auto count = [](std::int64_t n) {
       return fmt::format("{} ({})", human_count(static_cast<double>(n)), n);
@@ -121,6 +129,14 @@ class ModelInfo final : public Command {
     line("family", c.family);
     line("parameters", count(report.size.parameters));
     if (c.moe.experts > 0) line("active", count(report.size.active) + " for each token");
+    std::optional<ModelSize> alone;  // without the modules of multi-token prediction
+    if (c.mtp.modules() > 0) {
+      ModelConfig without = c;
+      without.mtp.enabled = false;
+      alone = model_size(without, families);
+      line("", fmt::format("without multi-token prediction {}{}", count(alone->parameters),
+                           c.moe.experts > 0 ? ", active " + count(alone->active) : ""));
+    }
     line("layers", layers_text(c));
     line("hidden", fmt::format("{}, feed-forward {}", c.hidden, c.ffn));
     if (c.moe.experts > 0) line("experts", experts_text(c.moe));
@@ -158,6 +174,11 @@ class ModelInfo final : public Command {
                     {"sequence_length", sequence},
                     {"micro_batch_size", micro_batch_},
                     {"training_memory", nlohmann::json::array()}};
+    if (alone) {
+      json_report_["mtp_modules"] = c.mtp.modules();
+      json_report_["parameters_without_mtp"] = alone->parameters;
+      json_report_["active_parameters_without_mtp"] = alone->active;
+    }
     for (const TrainingMemory& m : report.training) {
       const std::int64_t activations = m.plan.stash + m.plan.scratch;
       const auto bytes = [](std::int64_t n) { return human_bytes(static_cast<double>(n)); };
@@ -209,7 +230,8 @@ class ModelInfo final : public Command {
 
   std::string folder_, text_;
   nlohmann::json json_report_;
-  std::int64_t sequence_ = 0, micro_batch_ = 1;
+  std::optional<std::int64_t> sequence_;
+  std::int64_t micro_batch_ = 1;
   bool tensors_ = false, json_ = false;
 };
 

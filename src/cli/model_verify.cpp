@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "lm/verify/verify.h"
@@ -48,6 +51,15 @@ nlohmann::json to_json(const VerifyReport& report) {
   return json;
 }
 
+// Nothing fails a limit that is infinite or not a number, and everything a negative one.
+std::optional<double> limit(std::string_view option, const std::optional<double>& value) {
+  if (value && (!std::isfinite(*value) || *value < 0)) {
+    throw invalid(fmt::format("{} must be a number from 0 up, not {}", option, *value),
+                  "leave it out for the usual limit");
+  }
+  return value;
+}
+
 class ModelVerify final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -70,8 +82,8 @@ class ModelVerify final : public Command {
         .model = model_, .inputs = inputs_, .gradients = {}, .trajectory = {}, .compute = device_.compute()};
     if (gradients_) options.gradients = *gradients_;
     if (trajectory_) options.trajectory = *trajectory_;
-    if (tolerance_) options.tolerance = *tolerance_;
-    if (trajectory_tolerance_) options.trajectory_tolerance = *trajectory_tolerance_;
+    options.tolerance = limit("--tolerance", tolerance_);
+    options.trajectory_tolerance = limit("--trajectory-tolerance", trajectory_tolerance_);
     const VerifyReport report = verify_model(options, builtin_families(), [&] { return device_.make(); });
     console.print(json_ ? to_json(report).dump(2) + "\n" : table(report, console.out));
     constexpr int kNotVerified = 3;

@@ -70,9 +70,13 @@ std::vector<MissingInput> missing_inputs(const config::Experiment& experiment) {
   };
   if (c.load) look("load", *c.load);
   const bool has_file = c.tokenizer_type != "ByteTokenizer" && c.tokenizer_type != "NullTokenizer";
-  if (c.tokenizer_model && has_file) look("tokenizer_model", *c.tokenizer_model);
-  if (c.vocab_file) look("vocab_file", *c.vocab_file);
-  if (c.merge_file) look("merge_file", *c.merge_file);
+  // Mock data does without a preset's.
+  const bool needs_tokenizer = !c.mock_data || !c.vocab_size ||
+                               experiment.provenance_of("tokenizer_model").layer >= config::Layer::kOverrides;
+  if (needs_tokenizer && c.tokenizer_model && has_file) look("tokenizer_model", *c.tokenizer_model);
+  if (needs_tokenizer && c.vocab_file) look("vocab_file", *c.vocab_file);
+  if (needs_tokenizer && c.merge_file) look("merge_file", *c.merge_file);
+  if (c.mock_data) return missing;
   for (const auto& [key, paths] :
        {std::pair("data_path", &c.data_path), std::pair("train_data_path", &c.train_data_path),
         std::pair("valid_data_path", &c.valid_data_path), std::pair("test_data_path", &c.test_data_path)}) {

@@ -255,15 +255,20 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
 
 std::vector<fs::path> default_preset_dirs(const ReadVariable& read) {
   std::vector<fs::path> dirs;
-  if (const auto chosen = read("PRIMUS_PRESETS"); chosen && !chosen->empty()) dirs.emplace_back(*chosen);
+  // Of a program that runs where it was built, two of these are one.
+  const auto add = [&](const fs::path& dir) {
+    const fs::path normal = dir.lexically_normal();
+    if (std::find(dirs.begin(), dirs.end(), normal) == dirs.end()) dirs.push_back(normal);
+  };
+  if (const auto chosen = read("PRIMUS_PRESETS"); chosen && !chosen->empty()) add(*chosen);
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) {
     const fs::path prefix = program.parent_path().parent_path();
-    dirs.push_back(prefix / "share" / "primus" / "presets");
-    dirs.push_back(prefix.parent_path() / "presets");
+    add(prefix / "share" / "primus" / "presets");
+    add(prefix.parent_path() / "presets");
   }
-  dirs.emplace_back(PRIMUS_SOURCE_PRESETS);
+  add(PRIMUS_SOURCE_PRESETS);
   return dirs;
 }
 

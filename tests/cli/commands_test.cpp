@@ -66,6 +66,42 @@ TEST(ModelVerify, EndsWithCodeThreeBeyondTheTolerance) {
   EXPECT_THAT(result.out, HasSubstr("not verified"));
 }
 
+TEST(ModelVerify, RefusesLimitsThatVerifyNothing) {
+  for (const char* option : {"--tolerance", "--trajectory-tolerance"}) {
+    for (const char* value : {"nan", "-1", "inf", "-inf"}) {
+      auto words = verify("llama", "fp32");
+      words.insert(words.end(), {std::string(option) + "=" + value});
+      const ProgramResult result = run_program(words);
+      EXPECT_EQ(result.exit_code, 2) << option << value << result.out;
+      EXPECT_THAT(result.err, HasSubstr(std::string(option) + " must be a number from 0 up"));
+    }
+  }
+}
+
+TEST(ModelInfo, SaysAllThatAPresetLacks) {
+  const ProgramResult result = run_program({"model", "info", "llama_base"});
+  EXPECT_EQ(result.exit_code, 2);
+  for (const char* key : {"num_layers", "hidden_size", "num_attention_heads"}) {
+    EXPECT_THAT(result.err,
+                HasSubstr(std::string("of 'llama_base' alone:6:3: error: ") + key + " is missing"));
+  }
+  const ProgramResult unknown = run_program({"model", "info", "nothing_like_it"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  const std::string presets = PRIMUS_SOURCE_DIR "/presets/models";
+  const std::size_t first = unknown.err.find(presets + "\n"), any = unknown.err.find(presets + ",");
+  EXPECT_NE(first, std::string::npos) << unknown.err;
+  EXPECT_EQ(any, std::string::npos) << unknown.err;  // each folder once
+}
+
+TEST(ModelInfo, CountsWithAndWithoutMultiTokenPrediction) {
+  const ProgramResult text = run_program({"model", "info", "deepseek_v3"});
+  EXPECT_THAT(text.out, HasSubstr("(682636487424)"));
+  EXPECT_THAT(text.out,
+              HasSubstr("without multi-token prediction 671B (671026419200), active 37.6B (37552297472)"));
+  const json info = json::parse(run_program({"model", "info", "deepseek_v3", "--json"}).out);
+  EXPECT_EQ(info.at("parameters_without_mtp"), 671026419200);
+}
+
 TEST(ModelInfo, CountsParameters) {
   const ProgramResult text = run_program({"model", "info", kGolden + "llama"});
   EXPECT_EQ(text.exit_code, 0) << text.err;

@@ -63,18 +63,6 @@ TEST(Train, TheSameCommandContinues) {
   EXPECT_THAT(nothing.out, HasSubstr("nothing left to do"));
 }
 
-// A published model's preset names its tokenizer, whose files are not here.
-TEST(Train, MockDataDoesNotMissThePresetsTokenizer) {
-  const TemporaryFolder folder;
-  auto words = train(folder.path(), {"train_iters=1", "num_layers=1", "hidden_size=32", "ffn_hidden_size=32",
-                                     "num_attention_heads=2"});
-  words[3] = PRIMUS_SOURCE_DIR "/examples/native/configs/any/llama2_7B-BF16-pretrain.yaml";
-  const ProgramResult result = run_program(words);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  words.emplace_back("tokenizer_model=not/there");
-  EXPECT_THAT(run_program(words).err, HasSubstr("'not/there' is not there"));
-}
-
 TEST(Train, ADryRunTouchesNothing) {
   const TemporaryFolder folder;
   auto words = train(folder.path(), {});
@@ -327,6 +315,55 @@ TEST(Train, MockDataNeedsNoPaths) {
       run_program(train(folder.path(), {"train_iters=1", "mock_data=true", "data_path=/nowhere/x"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("the data paths are not read"));
+}
+
+// The presets name tokenizers that are not on this machine, and their vocabularies: enough for mock data.
+TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> words = {"train",
+                                          "pretrain",
+                                          "--config",
+                                          PRIMUS_SOURCE_DIR
+                                          "/examples/native/configs/any/llama3.1_8B-BF16-pretrain.yaml",
+                                          "workspace=" + folder.path().string(),
+                                          "work_group=w",
+                                          "user_name=u",
+                                          "exp_name=run",
+                                          "num_layers=1",
+                                          "hidden_size=32",
+                                          "ffn_hidden_size=64",
+                                          "num_attention_heads=2",
+                                          "num_query_groups=1",
+                                          "kv_channels=16",
+                                          "micro_batch_size=1",
+                                          "global_batch_size=1",
+                                          "seq_length=32",
+                                          "train_iters=1",
+                                          "lr_warmup_iters=0"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return run_program(more);
+  };
+  const ProgramResult forecast = with({"--dry-run"});
+  EXPECT_EQ(forecast.exit_code, 0) << forecast.err;
+  EXPECT_EQ(forecast.err.find("tokenizer_model"), std::string::npos) << forecast.err;
+  const ProgramResult result = with({});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("'meta-llama/Llama-3.1-8B' is not there: mock data is drawn from"));
+  EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 1U);
+  // One that the user names is meant.
+  EXPECT_THAT(with({"tokenizer_model=not/there", "exp_name=named"}).err,
+              HasSubstr("'not/there' is not there"));
+  // Text needs it, and so does a vocabulary that nobody else knows. One that is there is asked, as ever.
+  const ProgramResult text = with({"mock_data=false", "data_path=/nowhere/data", "exp_name=text"});
+  EXPECT_EQ(text.exit_code, 2);
+  EXPECT_THAT(text.err, HasSubstr("'meta-llama/Llama-3.1-8B' is not there"));
+  const ProgramResult unknown = with({"vocab_size=null", "exp_name=unknown"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("'meta-llama/Llama-3.1-8B' is not there"));
+  const ProgramResult broken = with({"tokenizer_model=" + test::run_folder(folder.path()).string()});
+  EXPECT_EQ(broken.exit_code, 2) << broken.err;
+  EXPECT_THAT(broken.err, HasSubstr("there is no tokenizer.json"));
 }
 
 TEST(Train, TheVocabularyMustHoldTheTokenizer) {

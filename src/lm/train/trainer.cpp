@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -113,6 +114,15 @@ HostBatch host_batch(const data::Batch& batch) {
   return {batch.tokens, batch.labels, batch.loss_mask, batch.document_starts, batch.position_ids};
 }
 
+// A tokenizer's file that the experiment names and that is not there.
+std::optional<std::string> missing_tokenizer(const config::TrainerConfig& c) {
+  if (c.tokenizer_type == "NullTokenizer" || c.tokenizer_type == "ByteTokenizer") return std::nullopt;
+  for (const auto* file : {&c.tokenizer_model, &c.vocab_file, &c.merge_file}) {
+    if (*file && !Env::posix().status(**file)) return **file;
+  }
+  return std::nullopt;
+}
+
 // Loads of the experts, and the means over layers of the losses that shape the routers, under Megatron's
 // names and without their coefficients.
 void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord& record) {
@@ -134,7 +144,7 @@ void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord
 
 }  // namespace
 
-std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e) {
+std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::vector<std::string>* notes) {
   const config::TrainerConfig& c = e.trainer;
   // A preset names its model's tokenizer, which is not what counts ids, and gives way to another one's files.
   const bool of_preset = e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
@@ -151,12 +161,18 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e) {
         "tokenizer_model", "there is no tokenizer",
         "set tokenizer_type and tokenizer_model (or vocab_size for data that is tokenised already)");
   }
-  // Nor does mock data miss a preset's tokenizer that is not on this machine.
-  const bool not_missed =
-      c.tokenizer_type == "NullTokenizer" ||
-      (c.mock_data && c.tokenizer_model && !Env::posix().status(Path(*c.tokenizer_model)));
-  if (not_missed && c.vocab_size && of_preset) {
-    return load_tokenizer("NullTokenizer", std::to_string(*c.vocab_size));
+  if (of_preset && c.vocab_size) {
+    const std::string ids = std::to_string(*c.vocab_size);
+    if (c.tokenizer_type == "NullTokenizer") return load_tokenizer("NullTokenizer", ids);
+    // Where the preset's is there, mock data draws from its ids and ends documents as it does.
+    const std::optional<std::string> missing = c.mock_data ? missing_tokenizer(c) : std::nullopt;
+    if (missing) {
+      if (notes) {
+        notes->push_back(fmt::format(
+            "the tokenizer '{}' is not there: mock data is drawn from vocab_size's {} ids", *missing, ids));
+      }
+      return load_tokenizer("NullTokenizer", ids);
+    }
   }
   return load_tokenizer(c.tokenizer_type.value_or(""), c.tokenizer_model.value_or(""));
 }
@@ -182,7 +198,7 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
   // The folder that weights come from knows its architecture; the experiment must not contradict it.
   const ModelConfig loaded = read_model_config(read_file(config_json), config_json.string(), families);
   LoadedModel reconciled = reconcile_with_loaded(e, model, loaded, config_json.string());
-  if (notes) *notes = std::move(reconciled.notes);
+  if (notes) std::ranges::move(reconciled.notes, std::back_inserter(*notes));
   if (tokenizer && tokenizer->vocab_size() > loaded.vocab) {
     throw e.error_for("tokenizer_model",
                       "the tokenizer has " + std::to_string(tokenizer->vocab_size()) +
@@ -215,14 +231,10 @@ Trainer::~Trainer() = default;
 
 TrainingForecast Trainer::forecast() {
   const config::TrainerConfig& c = experiment_.trainer;
-  // A forecast needs no tokenizer file where the experiment says how many tokens there are.
-  const auto missing = [](const std::optional<std::string>& file) {
-    return file && !Env::posix().status(*file);
-  };
-  const bool there =
-      !c.vocab_size || (!missing(c.tokenizer_model) && !missing(c.vocab_file) && !missing(c.merge_file));
-  const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(experiment_) : nullptr;
   std::vector<std::string> notes;
+  // A forecast needs no tokenizer file where the experiment says how many tokens there are.
+  const bool there = !c.vocab_size || !missing_tokenizer(c);
+  const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(experiment_) : nullptr;
   const ModelConfig model = model_of(experiment_, families_, tokenizer.get(), &notes);
   for (const std::string& note : notes) log_.warning("{}", note);
   const SessionSettings settings = session_settings_of(experiment_, model);
@@ -246,7 +258,7 @@ struct Trainer::Run {
         log(logger),
         families(registry),
         folder(run_folder_of(e)),
-        tokenizer(tokenizer_of(e)),
+        tokenizer(tokenizer_of(e, &model_notes)),
         model(model_of(e, registry, tokenizer.get(), &model_notes)),
         settings(session_settings_of(e, model)),
         schedule(c) {}
@@ -259,8 +271,8 @@ struct Trainer::Run {
   Logger& log;
   const FamilyRegistry& families;
   RunFolder folder;
-  std::unique_ptr<const Tokenizer> tokenizer;
   std::vector<std::string> model_notes;
+  std::unique_ptr<const Tokenizer> tokenizer;
   ModelConfig model;
   SessionSettings settings;
   Schedule schedule;

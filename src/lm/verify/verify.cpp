@@ -248,10 +248,8 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   const bool exact = options.compute == DType::kF32;
   VerifyReport report;
   report.single_factor = exact ? 1 : 2;
-  report.tolerance = options.tolerance >= 0 ? options.tolerance : exact ? 2e-5 : 2e-2;
-  report.trajectory_tolerance = options.trajectory_tolerance >= 0 ? options.trajectory_tolerance
-                                : exact                           ? 1e-4
-                                                                  : 2e-2;
+  report.tolerance = options.tolerance.value_or(exact ? 2e-5 : 2e-2);
+  report.trajectory_tolerance = options.trajectory_tolerance.value_or(exact ? 1e-4 : 2e-2);
 
   std::vector<Choices> choices;
   if (!exact && config.moe.experts > 0) {

@@ -27,9 +27,9 @@ struct VerifyOptions {
   std::filesystem::path inputs;
   std::optional<std::filesystem::path> gradients, trajectory;
   DType compute = DType::kF32;
-  // Limits; negative: the default of the compute type (fp32 2e-5, trajectory 1e-4 relative; bf16 2e-2 for
-  // all).
-  double tolerance = -1, trajectory_tolerance = -1;
+  // Limits, finite and not negative; none: the compute type's (fp32 2e-5, trajectory 1e-4 relative; bf16 2e-2
+  // for all).
+  std::optional<double> tolerance, trajectory_tolerance;
 };
 
 struct TensorComparison {

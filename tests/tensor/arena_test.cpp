@@ -149,5 +149,46 @@ TEST(Arena, LiveBlocksNeverOverlap) {
   }
 }
 
+// The rule, written down plainly: of all holes that fit the smallest, of equal ones the first; else the open
+// end.
+TEST(Arena, ChoosesAsAPlainSearchDoes) {
+  for (const std::int64_t capacity : {std::int64_t{0}, 400 * kUnit}) {
+    Arena arena("stash", capacity > 0 ? base() : nullptr, capacity);
+    const std::int64_t end = capacity > 0 ? capacity : std::int64_t{1} << 60;
+    std::vector<Arena::Block> blocks;  // in the order of their offsets
+    std::mt19937 random(1);
+    const auto units = [](const Arena::Block& b) { return (b.bytes + kUnit - 1) / kUnit * kUnit; };
+    for (int step = 0; step < 5000; ++step) {
+      if (random() % 5 < 2 && !blocks.empty()) {
+        const auto victim = blocks.begin() + static_cast<std::ptrdiff_t>(random() % blocks.size());
+        arena.release(*victim);
+        blocks.erase(victim);
+        continue;
+      }
+      const std::int64_t bytes = 1 + static_cast<std::int64_t>(random() % 12) * kUnit;
+      const std::int64_t need = units({.bytes = bytes});
+      std::int64_t at = 0, expected = -1, smallest = 0;
+      for (const Arena::Block& b : blocks) {
+        const std::int64_t hole = b.offset - at;
+        if (hole >= need && (expected < 0 || hole < smallest)) {
+          expected = at;
+          smallest = hole;
+        }
+        at = b.offset + units(b);
+      }
+      if (expected < 0 && end - at >= need) expected = at;
+      if (expected < 0) {
+        EXPECT_THROW(arena.allocate(bytes), Error);
+        continue;
+      }
+      const Arena::Block block = arena.allocate(bytes);
+      ASSERT_EQ(block.offset, expected) << step;
+      blocks.insert(std::upper_bound(blocks.begin(), blocks.end(), block,
+                                     [](const auto& a, const auto& b) { return a.offset < b.offset; }),
+                    block);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace primus

@@ -18,7 +18,9 @@ esac
 scripts/install-packages.sh build test
 # The rest says itself what it cannot do without these.
 [ "$mode" = fast ] || scripts/install-packages.sh lint fuzz || true
-scripts/build.sh -DPRIMUS_TESTS=ON
+benchmarks=ON
+[ "$mode" = fast ] && benchmarks=OFF
+scripts/build.sh -DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=$benchmarks
 
 failed=
 step() {  # step NAME COMMAND...: runs it, and goes on whatever comes out
@@ -34,6 +36,9 @@ if [ "$mode" = fast ]; then
 else
   step "tests" ctest --test-dir build --output-on-failure --progress
   step "models against their references" scripts/verify-goldens.sh
+  # Processor time against processor time of the same run: other work on the machine hits both.
+  step "a mixture of experts costs at most 1.25 dense models (fp32)" \
+    build/bin/moe_bench --dtype fp32 --pairs 3 --microbatches 1 --limit 125
   step "scripts" scripts/check-scripts.sh
   step "formatting" scripts/check-format.sh
   step "fuzzing" scripts/fuzz.sh 60

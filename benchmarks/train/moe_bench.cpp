@@ -3,7 +3,10 @@
 // both alternate, so that whatever else the machine does hits both; times are CPU seconds of all threads, the
 // ratio is the median over pairs.
 //
-//   moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--bf16-only] [--kernels]
+//   moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--dtype fp32|bf16] [--kernels]
+//             [--limit PERCENT]
+//
+// With a limit it exits 1 when a step costs more than so many percent of the dense one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,8 +26,9 @@ namespace primus {
 namespace {
 
 struct Options {
-  int threads = 1, pairs = 5, batch = 4, microbatches = 4;
-  bool kernels = false, bf16_only = false;
+  int threads = 1, pairs = 5, batch = 4, microbatches = 4, limit = 0;
+  bool kernels = false;
+  std::string_view dtype;  // empty: both
 };
 
 struct Mixture {
@@ -128,7 +132,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void compare(const Mixture& m, DType compute, const Options& options) {
+// The ratio of whole steps.
+double compare(const Mixture& m, DType compute, const Options& options) {
   Model dense(dense_model(m.top_k * m.ffn), compute, options), moe(mixture(m), compute, options);
   dense.step();
   moe.step();
@@ -143,14 +148,16 @@ void compare(const Mixture& m, DType compute, const Options& options) {
     gradients.push_back(b.gradients / a.gradients);
     dense_seconds.push_back(a.step());
   }
+  const double ratio = median(steps);
   fmt::print("{:>8}{:>7}{:>6}{:>6}{:>12.3f}{:>12.2f}{:>12.2f}\n", m.experts, m.top_k, m.ffn, name_of(compute),
-             median(dense_seconds), median(gradients), median(steps));
+             median(dense_seconds), median(gradients), ratio);
   std::fflush(stdout);
-  if (!options.kernels) return;
+  if (!options.kernels) return ratio;
   fmt::print(" dense\n");
   dense.print_kernels(options.pairs);
   fmt::print(" mixture\n");
   moe.print_kernels(options.pairs);
+  return ratio;
 }
 
 int run(int argc, char** argv) {
@@ -161,17 +168,19 @@ int run(int argc, char** argv) {
                        : word == "--pairs"        ? &options.pairs
                        : word == "--batch"        ? &options.batch
                        : word == "--microbatches" ? &options.microbatches
+                       : word == "--limit"        ? &options.limit
                                                   : nullptr;
     if (word == "--kernels") {
       options.kernels = true;
-    } else if (word == "--bf16-only") {
-      options.bf16_only = true;
+    } else if (word == "--dtype" && i + 1 < argc) {
+      options.dtype = argv[++i];
     } else if (!value || ++i == argc ||
                std::from_chars(argv[i], argv[i] + std::strlen(argv[i]), *value).ec != std::errc() ||
                *value < 1) {
-      fmt::print(stderr,
-                 "usage: moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--bf16-only] "
-                 "[--kernels]\n");
+      fmt::print(
+          stderr,
+          "usage: moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--dtype fp32|bf16] "
+          "[--kernels] [--limit PERCENT]\n");
       return 2;
     }
   }
@@ -179,12 +188,15 @@ int run(int argc, char** argv) {
              options.batch * kSequence * options.microbatches, options.microbatches, options.threads);
   fmt::print("{:>8}{:>7}{:>6}{:>6}{:>12}{:>12}{:>12}\n", "experts", "top k", "ffn", "type", "dense, s",
              "gradients", "whole step");
+  double worst = 0;
   for (const DType compute : {DType::kF32, DType::kBF16}) {
-    if (options.bf16_only && compute == DType::kF32) continue;
+    if (!options.dtype.empty() && options.dtype != name_of(compute)) continue;
     for (const Mixture& m : {Mixture{8, 2, 1024}, Mixture{32, 4, 512}, Mixture{64, 8, 256}})
-      compare(m, compute, options);
+      worst = std::max(worst, compare(m, compute, options));
   }
-  return 0;
+  if (options.limit == 0 || 100 * worst <= options.limit) return 0;
+  fmt::print(stderr, "a step costs {:.2f} times the dense one, more than {} %\n", worst, options.limit);
+  return 1;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +12,7 @@
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "cli/runs.h"
+#include "lm/checkpoint/checkpoint.h"
 
 namespace primus {
 namespace {
@@ -21,6 +23,7 @@ using test::run_program;
 using test::TemporaryFolder;
 using test::train;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Train, LeavesARunThatOtherCommandsUse) {
   const TemporaryFolder folder;
@@ -127,6 +130,59 @@ TEST(Train, ResumesOnlyTheModelThatWasSaved) {
   EXPECT_THAT(changed.err,
               HasSubstr("seed was 1234, and is 5 from here on: the data goes on in another order"));
   EXPECT_THAT(changed.err, HasSubstr("lr was "));
+}
+
+// Routers as small as the model: what is trained, how, and with which experts.
+std::vector<std::string> mixture(const Path& workspace, const std::vector<std::string>& more) {
+  std::vector<std::string> words =
+      train(workspace, {"model_type=mixtral", "num_experts=4", "ffn_hidden_size=64"});
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(Train, ResumesAMixtureWithAnotherLossAndNotWithOtherExperts) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(run_program(mixture(folder.path(), {"train_iters=1", "moe_aux_loss_coeff=0.01"})).exit_code, 0);
+  const ProgramResult same =
+      run_program(mixture(folder.path(), {"train_iters=2", "moe_aux_loss_coeff=0.01"}));
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  const ProgramResult other =
+      run_program(mixture(folder.path(), {"train_iters=3", "moe_aux_loss_coeff=0.02"}));
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("moe_aux_loss_coeff was 0.01, and is 0.02 from here on"));
+  const ProgramResult refused = run_program(mixture(folder.path(), {"train_iters=4", "moe_router_topk=1"}));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("num_experts_per_tok is 2 there, and 1 in the experiment"));
+  EXPECT_THAT(refused.err, HasSubstr("restore the setting"));
+  // Loading the weights would be refused, too.
+  EXPECT_THAT(refused.err, Not(HasSubstr("load:")));
+  const std::string load =
+      "load=" + (test::run_folder(folder.path()) / "checkpoints" / "iter_0000003").string();
+  EXPECT_EQ(
+      run_program(mixture(folder.path(), {"train_iters=1", "moe_router_topk=1", load, "exp_name=other"}))
+          .exit_code,
+      2);
+}
+
+TEST(Train, AnExportInFp32IsOfTheMasterWeights) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(run_program(train(folder.path(), {"train_iters=1", "bf16=true", "lr=1e-3"})).exit_code, 0);
+  const Path saved = test::run_folder(folder.path()) / "checkpoints" / "iter_0000001",
+             out = folder.path() / "out";
+  const ProgramResult result =
+      run_program({"model", "export", saved.string(), out.string(), "--dtype", "fp32"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const CheckpointReader checkpoint = CheckpointReader::open(saved);
+  const SafetensorsFolder exported = SafetensorsFolder::open(out);
+  ASSERT_GT(exported.size(), 0U);
+  for (std::size_t i = 0; i < exported.size(); ++i) {
+    const TensorView tensor = exported[i];
+    const auto master =
+        checkpoint.find(TensorPart::kOptimizer, optimizer_tensor_name("fp32_param", tensor.name));
+    ASSERT_TRUE(master) << tensor.name;
+    EXPECT_TRUE(std::ranges::equal(tensor.data, master->data)) << tensor.name;
+    EXPECT_EQ(checkpoint.find(TensorPart::kModel, tensor.name)->dtype, DType::kBF16) << tensor.name;
+  }
 }
 
 TEST(Train, ACheckpointIsLoadedAsAWholeOrNotAtAll) {

@@ -14,6 +14,8 @@ struct LatentConfig {
   std::int64_t nope_dim = 0;   // of q and k per head: without position,
   std::int64_t rope_dim = 0;   // ... and with
   std::int64_t value_dim = 0;  // of v per head
+
+  bool operator==(const LatentConfig&) const = default;
 };
 
 struct AttentionConfig {
@@ -30,6 +32,8 @@ struct AttentionConfig {
 
   bool local(std::int64_t layer) const { return contains(local_layers, layer); }
   bool rope(std::int64_t layer) const { return !contains(no_rope_layers, layer); }
+
+  bool operator==(const AttentionConfig&) const = default;
 
  private:
   static bool contains(const std::vector<std::int64_t>& layers, std::int64_t layer) {

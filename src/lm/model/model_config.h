@@ -31,6 +31,8 @@ struct RopeScaling {
   double beta_fast = 32, beta_slow = 1;                            // yarn
   std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn
   bool truncate = true;  // yarn: whole dimensions as limits of the ramp
+
+  bool operator==(const RopeScaling&) const = default;
 };
 
 // As experiments write it: "none", "linear", "llama3" or "yarn".
@@ -58,6 +60,8 @@ struct ModelConfig {
     if (attention.latent.kv_rank > 0) return attention.latent.rope_dim;
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary_fraction) / 2 * 2;
   }
+
+  bool operator==(const ModelConfig&) const = default;
 };
 
 // Reads config.json; of a model with a text_config that part. `where` is used in errors. Unknown model_type,

@@ -313,6 +313,7 @@ class Settings {
                 said.attention.local_layers, has.attention.local_layers);
     same_layers("no_rope_freq", said.attention.no_rope_layers, has.attention.no_rope_layers);
     same("attention_temperature_scale", said.attention.attn_scale, has.attention.attn_scale);
+    same("attention_temperature_floor", said.attention.floor_scale, has.attention.floor_scale);
     same("qk_l2_norm", said.attention.head_norm, has.attention.head_norm);
     same("num_experts", said.moe.experts, has.moe.experts);
     if (has.moe.experts == 0) return;

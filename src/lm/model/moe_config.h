@@ -31,11 +31,15 @@ struct MoeConfig {
     bool drop_lightest = true;    // beyond that, drop the smallest weights; false: the last tokens
     double jitter = 0;            // of the router's input
     turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;
+
+    bool operator==(const Training&) const = default;
   } training;
 
   bool routed(std::int64_t layer) const {
     return experts > 0 && !std::binary_search(dense_layers.begin(), dense_layers.end(), layer);
   }
+
+  bool operator==(const MoeConfig&) const = default;
 };
 
 }  // namespace primus

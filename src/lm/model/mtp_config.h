@@ -15,9 +15,13 @@ struct MtpConfig {
 
   struct Training {
     double loss_scale = 0.1;  // of the mean over depths of their losses, in the sum that is trained
+
+    bool operator==(const Training&) const = default;
   } training;
 
   std::int64_t modules() const { return enabled ? layers : 0; }
+
+  bool operator==(const MtpConfig&) const = default;
 };
 
 }  // namespace primus

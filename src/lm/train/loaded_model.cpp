@@ -4,6 +4,7 @@
 
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,6 +16,16 @@ namespace {
 
 using config::Layer;
 using Keys = std::initializer_list<std::string_view>;
+using Layers = std::vector<std::int64_t>;
+
+template <class T>
+std::string text_of(const T& value) {
+  return fmt::format("{}", value);
+}
+std::string text_of(const std::optional<double>& value) { return value ? text_of(*value) : "nothing"; }
+std::string text_of(const Layers& layers) {
+  return layers.empty() ? "no layers" : fmt::format("layers {}", fmt::join(layers, ", "));
+}
 
 class Reconciliation {
  public:
@@ -69,12 +80,12 @@ class Reconciliation {
   }
   template <class T>
   std::string difference(Keys keys, const T& ours, const T& theirs) const {
-    return fmt::format("{} is {}, and {} says {}", *keys.begin(), ours, where_, theirs);
+    return fmt::format("{} is {}, and {} says {}", *keys.begin(), text_of(ours), where_, text_of(theirs));
   }
   template <class T>
   void pass_over(Keys keys, const T& ours, const T& theirs) {
     notes_.push_back(fmt::format("{}, which is taken ({} is what a preset says: {})",
-                                 difference(keys, ours, theirs), ours,
+                                 difference(keys, ours, theirs), text_of(ours),
                                  experiment_.provenance_of(strongest(keys)).describe()));
   }
 
@@ -83,45 +94,87 @@ class Reconciliation {
   std::vector<std::string> notes_;
 };
 
-std::string list(const std::vector<std::int64_t>& layers) {
-  return fmt::format("layers [{}]", fmt::join(layers, ", "));
-}
-
-void reconcile_rope(Reconciliation& r, const ModelConfig& ours, ModelConfig& model) {
+// Keys count by themselves, whichever kind of scaling the experiment by itself would have.
+void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const ModelConfig& ours,
+                    ModelConfig& model) {
   using Kind = RopeScaling::Kind;
   r.flexible({"rotary_base"}, ours.rope_theta, model.rope_theta);
   RopeScaling& scaling = model.rope_scaling;
   // Where the experiment does not say how long the context was, the weights do.
   const std::int64_t original =
       scaling.kind == Kind::kNone ? model.max_positions : scaling.original_max_positions;
+  const std::string_view ours_kind = name_of(ours.rope_scaling.kind);
   std::string_view kind = name_of(scaling.kind);
-  if (r.flexible({"rope_scaling_type", "use_rope_scaling"}, name_of(ours.rope_scaling.kind), kind)) {
+  // Megatron-LM's position_embedding_type says yarn, or nothing: it is rope for other kinds of scaling too.
+  const bool changed =
+      ours.rope_scaling.kind == Kind::kYarn
+          ? r.flexible({"rope_scaling_type", "rope_type", "position_embedding_type"}, ours_kind, kind)
+          : r.flexible({"rope_scaling_type", "use_rope_scaling", "rope_type"}, ours_kind, kind);
+  if (changed) {
     scaling = ours.rope_scaling;
     if (!r.is_set("original_max_position_embeddings")) scaling.original_max_positions = original;
     return;
   }
-  if (scaling.kind != ours.rope_scaling.kind || scaling.kind == Kind::kNone) return;
-  r.flexible({"rope_scaling_factor"}, ours.rope_scaling.factor, scaling.factor);
+  if (scaling.kind == Kind::kNone) return;
+  if (scaling.kind == Kind::kYarn && ours.rope_scaling.kind != Kind::kYarn &&
+      r.is_set("position_embedding_type")) {
+    r.note(
+        "position_embedding_type is rope, and the weights have yarn, which is taken (rope_scaling_type: "
+        "none is without it)");
+  }
+  r.flexible({"rope_scaling_factor"}, t.rope_scaling_factor, scaling.factor);
   if (scaling.kind != Kind::kLinear) {
-    r.flexible({"original_max_position_embeddings"}, ours.rope_scaling.original_max_positions,
+    r.flexible({"original_max_position_embeddings"}, t.original_max_position_embeddings,
                scaling.original_max_positions);
   }
   if (scaling.kind == Kind::kLlama3) {
-    r.flexible({"rope_low_freq_factor"}, ours.rope_scaling.low_freq_factor, scaling.low_freq_factor);
-    r.flexible({"rope_high_freq_factor"}, ours.rope_scaling.high_freq_factor, scaling.high_freq_factor);
+    r.flexible({"rope_low_freq_factor"}, t.rope_low_freq_factor, scaling.low_freq_factor);
+    r.flexible({"rope_high_freq_factor"}, t.rope_high_freq_factor, scaling.high_freq_factor);
   }
   if (scaling.kind == Kind::kYarn) {
-    r.flexible({"beta_fast"}, ours.rope_scaling.beta_fast, scaling.beta_fast);
-    r.flexible({"beta_slow"}, ours.rope_scaling.beta_slow, scaling.beta_slow);
-    r.flexible({"yarn_correction_range_round_to_int"}, ours.rope_scaling.truncate, scaling.truncate);
-    // 0 does what none does. Where the experiment has none, config.json's counts.
-    const auto amplitude = [&](std::string_view key, std::optional<double> said, std::optional<double>& has) {
-      double value = has.value_or(0);
-      if (said && r.flexible({key}, *said, value)) has = value;
-    };
-    amplitude("mscale", ours.rope_scaling.mscale, scaling.mscale);
-    amplitude("mscale_all_dim", ours.rope_scaling.mscale_all_dim, scaling.mscale_all_dim);
+    r.flexible({"beta_fast"}, t.beta_fast, scaling.beta_fast);
+    r.flexible({"beta_slow"}, t.beta_slow, scaling.beta_slow);
+    r.flexible({"yarn_correction_range_round_to_int"}, t.yarn_correction_range_round_to_int,
+               scaling.truncate);
+    // null is what nobody said.
+    if (t.mscale) r.flexible({"mscale"}, t.mscale, scaling.mscale);
+    if (t.mscale_all_dim) r.flexible({"mscale_all_dim"}, t.mscale_all_dim, scaling.mscale_all_dim);
   }
+}
+
+void compare_attention(Reconciliation& r, const AttentionConfig& ours, const AttentionConfig& theirs) {
+  const LatentConfig &latent = ours.latent, &their_latent = theirs.latent;
+  r.shape("q_lora_rank", latent.q_rank, their_latent.q_rank);
+  r.shape("kv_lora_rank", latent.kv_rank, their_latent.kv_rank);
+  r.shape("qk_head_dim", latent.nope_dim, their_latent.nope_dim);
+  r.shape("qk_pos_emb_head_dim", latent.rope_dim, their_latent.rope_dim);
+  r.shape("v_head_dim", latent.value_dim, their_latent.value_dim);
+  r.fixed("attention_chunk_size", ours.chunk, theirs.chunk);
+  r.fixed("window_size", ours.window, theirs.window);
+  r.fixed("no_rope_freq", ours.no_rope_layers, theirs.no_rope_layers);
+  r.fixed(ours.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq", ours.local_layers,
+          theirs.local_layers);
+  r.fixed("qk_l2_norm", ours.head_norm, theirs.head_norm);
+  r.fixed("attention_temperature_scale", ours.attn_scale, theirs.attn_scale);
+  r.fixed("attention_temperature_floor", ours.floor_scale, theirs.floor_scale);
+}
+
+void compare_experts(Reconciliation& r, const MoeConfig& ours, const MoeConfig& theirs) {
+  using Scoring = turbo::RouterRule::Scoring;
+  r.shape("num_experts", ours.experts, theirs.experts);
+  r.shape("moe_ffn_hidden_size", ours.ffn, theirs.ffn);
+  r.shape("moe_shared_expert_intermediate_size", ours.shared_ffn, theirs.shared_ffn);
+  r.shape("moe_layer_freq", fmt::format("dense in {}", text_of(ours.dense_layers)),
+          fmt::format("dense in {}", text_of(theirs.dense_layers)));
+  const turbo::RouterRule &router = ours.router, &their_router = theirs.router;
+  r.fixed("moe_router_topk", router.top_k, their_router.top_k);
+  r.fixed("moe_router_num_groups", router.groups, their_router.groups);
+  r.fixed("moe_router_group_topk", router.top_groups, their_router.top_groups);
+  r.fixed("moe_router_topk_scaling_factor", router.scale, their_router.scale);
+  const auto pre_softmax = [](const turbo::RouterRule& rule) {
+    return rule.scoring == Scoring::kSoftmax && !rule.normalise;
+  };
+  r.fixed("moe_router_pre_softmax", pre_softmax(router), pre_softmax(their_router));
 }
 
 // Whether multi-token prediction is trained is the run's to say; how much of it there is, the weights know.
@@ -151,40 +204,23 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   r.shape("num_attention_heads", ours.heads, loaded.heads);
   r.shape("num_query_groups", ours.kv_heads, loaded.kv_heads);
   r.shape("kv_channels", ours.head_dim, loaded.head_dim);
-  const MoeConfig &moe = ours.moe, &their_moe = loaded.moe;
-  r.shape("num_experts", moe.experts, their_moe.experts);
-  r.shape("moe_ffn_hidden_size", moe.ffn, their_moe.ffn);
-  r.shape("moe_shared_expert_intermediate_size", moe.shared_ffn, their_moe.shared_ffn);
-  r.shape("moe_layer_freq", "dense in " + list(moe.dense_layers), "dense in " + list(their_moe.dense_layers));
-  const LatentConfig &latent = ours.attention.latent, &their_latent = loaded.attention.latent;
-  r.shape("q_lora_rank", latent.q_rank, their_latent.q_rank);
-  r.shape("kv_lora_rank", latent.kv_rank, their_latent.kv_rank);
-  r.shape("qk_head_dim", latent.nope_dim, their_latent.nope_dim);
-  r.shape("qk_pos_emb_head_dim", latent.rope_dim, their_latent.rope_dim);
-  r.shape("v_head_dim", latent.value_dim, their_latent.value_dim);
+  compare_experts(r, ours.moe, loaded.moe);
+  compare_attention(r, ours.attention, loaded.attention);
   // Rows of the embedding beyond the vocabulary are padding, of which either may have more.
   const std::int64_t vocab = experiment.trainer.vocab_size.value_or(0);
   if (vocab > loaded.vocab) r.fixed("vocab_size", vocab, loaded.vocab);
+  if (r.is_set("make_vocab_size_divisible_by") && ours.vocab != loaded.vocab) {
+    r.note(fmt::format("make_vocab_size_divisible_by has no effect: the weights have {} rows", loaded.vocab));
+  }
+  if (r.is_set("init_method_std") && ours.init_std != loaded.init_std) {
+    r.note("init_method_std has no effect: the weights are loaded");
+  }
   r.fixed("norm_epsilon", ours.norm_epsilon, loaded.norm_epsilon);
   r.fixed("untie_embeddings_and_output_weights", !ours.tied_embeddings, !loaded.tied_embeddings);
   r.fixed("rotary_percent", ours.rotary_fraction, loaded.rotary_fraction);
-  const turbo::RouterRule &router = moe.router, &their_router = their_moe.router;
-  r.fixed("moe_router_topk", router.top_k, their_router.top_k);
-  r.fixed("moe_router_num_groups", router.groups, their_router.groups);
-  r.fixed("moe_router_group_topk", router.top_groups, their_router.top_groups);
-  r.fixed("moe_router_topk_scaling_factor", router.scale, their_router.scale);
-  r.fixed("moe_router_pre_softmax", !router.normalise, !their_router.normalise);
-  const AttentionConfig &attention = ours.attention, &their_attention = loaded.attention;
-  r.fixed("attention_chunk_size", attention.chunk, their_attention.chunk);
-  r.fixed("window_size", attention.window, their_attention.window);
-  r.fixed("window_attn_skip_freq", list(attention.local_layers), list(their_attention.local_layers));
-  r.fixed("no_rope_freq", list(attention.no_rope_layers), list(their_attention.no_rope_layers));
-  r.fixed("attention_temperature_scale", attention.attn_scale, their_attention.attn_scale);
-  r.fixed("attention_temperature_floor", attention.floor_scale, their_attention.floor_scale);
-  r.fixed("qk_l2_norm", attention.head_norm, their_attention.head_norm);
   LoadedModel result{.config = loaded, .notes = {}};
-  result.config.moe.training = moe.training;  // how to train is the experiment's alone
-  reconcile_rope(r, ours, result.config);
+  result.config.moe.training = ours.moe.training;  // how to train is the experiment's alone
+  reconcile_rope(r, experiment.trainer, ours, result.config);
   reconcile_mtp(r, ours.mtp, result.config.mtp);
   r.flexible({"max_position_embeddings"}, ours.max_positions, result.config.max_positions);
   result.notes = r.take_notes();

@@ -88,6 +88,7 @@ void refuse_another_model(const CheckpointReader& checkpoint, const ModelConfig&
   ModelConfig saved = read_model_config(checkpoint.file("config.json"), file.string(), families);
   // It has all the multi-token prediction that it announces, which who starts anew may do without.
   saved.mtp.enabled = start == Start::kContinued || model.mtp.enabled;
+  saved.moe.training = model.moe.training;  // how to train may change
   // Written by the same code: only what the models are can make a difference.
   const auto before = nlohmann::json::parse(write_model_config(saved, compute, families));
   const auto after = nlohmann::json::parse(write_model_config(model, compute, families));
@@ -99,15 +100,19 @@ void refuse_another_model(const CheckpointReader& checkpoint, const ModelConfig&
   }
   for (const std::string& key : keys) {
     if (std::find(kHarmless.begin(), kHarmless.end(), key) != kHarmless.end()) continue;
-    if (start == Start::kFinetuned && key.starts_with("rope_")) continue;
+    const bool stretches = key.starts_with("rope_");
+    if (start == Start::kFinetuned && stretches) continue;
     const auto value_in = [&](const nlohmann::json& json) {
       return json.contains(key) ? json[key].dump() : "not set";
     };
     if (value_in(before) == value_in(after)) continue;
     throw invalid(fmt::format("it was saved by another model: {} is {} there, and {} in the experiment", key,
                               value_in(before), value_in(after)),
-                  fmt::format("restore the setting, or start another run (exp_name) with load: {}",
-                              checkpoint.folder().string()))
+                  stretches
+                      ? fmt::format("restore the setting, or start another run (exp_name) with load: {}",
+                                    checkpoint.folder().string())
+                      : "restore the setting: these weights were not trained for another (a run with "
+                        "another exp_name and without load begins anew)")
         .at(file.string());
   }
 }

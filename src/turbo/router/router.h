@@ -28,6 +28,8 @@ struct RouterRule {
 
   // Whether it can choose from so many experts.
   bool fits(std::int64_t experts) const;
+
+  bool operator==(const RouterRule&) const = default;
 };
 
 // Where the random numbers of one microbatch's router come from (base/random.h, purpose kRouting).

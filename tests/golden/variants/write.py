@@ -21,6 +21,7 @@ VARIANTS = {
     "temperature_tuning": ("llama4", {"floor_scale": 4, "attn_scale": 0.3}),
     "groups_by_best": ("deepseek_v2", {"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1}),
     "weights_as_they_are": ("qwen3_moe", {"norm_topk_prob": False}),
+    "sigmoids_as_they_are": ("deepseek_v3", {"norm_topk_prob": False}),
     "windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "layer_types": None}),
     "rope_linear": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0} | THETA}),
     "rope_llama3": ("llama", {"rope_parameters": {

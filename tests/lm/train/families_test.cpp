@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "lm/model/golden_configs.h"
 #include "lm/train/tiny_model.h"
@@ -45,6 +48,44 @@ TEST_P(Families, NothingChangesABit) {
     EXPECT_EQ(train(turbo::make_cpu_device(2), s), reference);
     s.step.recompute = {};
     EXPECT_EQ(train(turbo::make_cpu_device(1), s), reference);
+  }
+}
+
+// After one step from the same gradients.
+std::vector<std::vector<std::byte>> weights_after(const SessionSettings& s, double weight_decay,
+                                                  std::vector<std::string>& names) {
+  engine::Rank rank(turbo::make_cpu_device(2));
+  const auto session = open_session(rank, s, builtin_families());
+  session->store().initialize(rank.context(), 1);
+  for (const engine::Parameter& p : session->store().parameters()) {
+    if (p.initializer.kind != engine::Initializer::Kind::kConstant) continue;
+    const std::vector<float> ones(static_cast<std::size_t>(p.master.elements()),
+                                  1.0F);  // decay moves no zeros
+    rank.compute().copy_to_device(p.master.data, ones.data(), p.master.bytes());
+  }
+  session->step().begin();
+  for (std::int64_t i = 0; i < s.step.microbatches; ++i)
+    session->step().microbatch(i, TestBatch(s.step.sequence, s.model.vocab, 3).host());
+  session->step().finish_gradients();
+  session->step().update(1, 1e-2, weight_decay);
+  std::vector<std::vector<std::byte>> weights;
+  names.clear();
+  for (const engine::Parameter& p : session->store().parameters()) {
+    names.push_back(p.parts.front().name);
+    weights.push_back(bits_of(rank, p.master));
+  }
+  return weights;
+}
+
+TEST_P(Families, MatricesDecayAndNothingElse) {
+  std::vector<std::string> names;
+  const SessionSettings s = settings(DType::kF32);
+  const auto without = weights_after(s, 0, names), with = weights_after(s, 0.5, names);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string_view name = names[i];
+    const bool matrix =
+        (name.ends_with("weight") || name.ends_with("_proj")) && name.find("norm") == std::string_view::npos;
+    EXPECT_EQ(with[i] != without[i], matrix) << name;
   }
 }
 

@@ -1,100 +1,235 @@
-// What an experiment says about a model against what the weights it loads say.
+// What an experiment says about a model whose weights are loaded: taken, or refused, or passed over with a
+// note, and never dropped without a word.
 #include "lm/train/loaded_model.h"
 
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <map>
 #include <optional>
 #include <string>
-#include <tuple>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
+#include "config/keys.h"
 #include "lm/model/family.h"
 
 namespace primus {
 namespace {
 
-config::Experiment experiment(const std::string& overrides) {
+using config::KeySpec;
+using config::KeyType;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Experiments that say about their model what there is to say, each of another family or kind of rope.
+const std::map<std::string, std::string> kExperiments = {
+    {"llama", "ffn_hidden_size: 112, num_query_groups: 2, kv_channels: 16, rotary_base: 500000"},
+    {"llama_llama3",
+     "ffn_hidden_size: 112, num_query_groups: 2, untie_embeddings_and_output_weights: false,"
+     "rope_scaling_type: llama3, rope_scaling_factor: 8, original_max_position_embeddings: 32"},
+    {"llama_linear", "ffn_hidden_size: 112, rope_scaling_type: linear, rope_scaling_factor: 3"},
+    {"qwen2",
+     "model_type: qwen2, ffn_hidden_size: 112, num_query_groups: 2, window_size: [7, 0],"
+     "window_attn_skip_freq: [0, 1]"},
+    {"mixtral",
+     "model_type: mixtral, ffn_hidden_size: 112, num_experts: 4, moe_router_force_load_balancing: true"},
+    {"qwen3_moe",
+     "model_type: qwen3_moe, ffn_hidden_size: 112, num_experts: 8, moe_ffn_hidden_size: 24, moe_router_topk: "
+     "3,"
+     "moe_router_pre_softmax: true, moe_layer_freq: [1, 0]"},
+    {"deepseek_v2",
+     "model_type: deepseek_v2, ffn_hidden_size: 112, multi_latent_attention: true, q_lora_rank: 20,"
+     "kv_lora_rank: 16, qk_head_dim: 12, qk_pos_emb_head_dim: 8, v_head_dim: 12, num_experts: 6,"
+     "moe_ffn_hidden_size: 24, moe_shared_expert_intermediate_size: 24, moe_router_pre_softmax: true,"
+     "moe_router_num_groups: 3, moe_router_group_topk: 2, rope_type: yarn, rope_scaling_factor: 4,"
+     "mscale: 0.707, mscale_all_dim: 0.707, original_max_position_embeddings: 32"},
+    {"deepseek_v3",
+     "model_type: deepseek_v3, ffn_hidden_size: 112, multi_latent_attention: true, kv_lora_rank: 16,"
+     "qk_head_dim: 12, qk_pos_emb_head_dim: 8, v_head_dim: 12, num_experts: 8, moe_ffn_hidden_size: 24,"
+     "moe_shared_expert_intermediate_size: 24, moe_router_num_groups: 4, moe_router_group_topk: 2,"
+     "moe_router_topk_scaling_factor: 2.5, moe_layer_freq: [0, 1], mtp_num_layers: 1"},
+    {"gpt_oss",
+     "model_type: gpt_oss, ffn_hidden_size: 48, num_experts: 4, window_size: [7, 0], window_attn_skip_freq: "
+     "2,"
+     "position_embedding_type: yarn, rope_scaling_factor: 4, yarn_correction_range_round_to_int: false"},
+    {"llama4",
+     "model_type: llama4_text, ffn_hidden_size: 80, num_experts: 4, moe_router_topk: 1,"
+     "moe_ffn_hidden_size: 40, moe_shared_expert_intermediate_size: 40, moe_layer_freq: [0, 1],"
+     "attention_chunk_size: 16, no_rope_freq: 2, attention_temperature_scale: 0.1, qk_l2_norm: true"}};
+
+const FamilyRegistry& families() {
+  static const FamilyRegistry registry = builtin_families();
+  return registry;
+}
+
+config::Experiment experiment(const std::string& settings, const std::vector<std::string>& command_line) {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };
   options.preset_dirs.emplace();
   return config::load_experiment_text(
-      "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\nmodules:\n  pre_trainer:\n    overrides:\n"
-      "      num_layers: 4\n      hidden_size: 64\n      num_attention_heads: 4\n      vocab_size: 256\n"
-      "      mock_data: true\n" +
-          overrides,
-      "exp.yaml", {}, options);
+      "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: {"
+      "mock_data: true, num_layers: 2, hidden_size: 48, num_attention_heads: 4, vocab_size: 320,"
+      "max_position_embeddings: 128, " +
+          settings + "}}}}",
+      "exp.yaml", command_line, options);
 }
 
-const std::string kLlama4 =
-    "      model_type: llama4_text\n      num_experts: 8\n      moe_router_topk: 1\n"
-    "      moe_shared_expert_intermediate_size: 96\n      moe_ffn_hidden_size: 96\n"
-    "      attention_chunk_size: 64\n      no_rope_freq: 4\n      attention_temperature_scale: 0.1\n";
-const std::string kGptOss =
-    "      model_type: gpt_oss\n      num_experts: 8\n      window_size: [127, 0]\n"
-    "      window_attn_skip_freq: 2\n      rope_scaling_type: yarn\n      mscale: 0.7\n";
+ModelConfig model(const config::Experiment& e) { return model_config_of(e, std::nullopt, families()); }
 
-struct Loaded {
-  std::string refused;
-  LoadedModel model;
+// As it comes back from the folder that such a run saves.
+ModelConfig saved(const std::string& settings) {
+  return read_model_config(write_model_config(model(experiment(settings, {})), DType::kF32, families()),
+                           "config.json", families());
+}
+
+LoadedModel load(const ModelConfig& folder, const config::Experiment& e) {
+  return reconcile_with_loaded(e, model(e), folder, "config.json");
+}
+
+// Values that a key may be given on the command line; most are others than it has.
+std::vector<std::string> values_for(const KeySpec& key, const config::TrainerConfig& now) {
+  std::vector<std::string> values(key.choices.begin(), key.choices.end());
+  if (!values.empty()) return values;
+  const config::Value value = config::current_value(key, now);
+  switch (key.type) {
+    case KeyType::kBool:
+      return {"true", "false"};
+    case KeyType::kInt:
+      values = {"1", "2", "3", "4", "8", "1024"};
+      if (!value.is_null()) values.push_back(fmt::format("{}", 2 * value.integer));
+      return values;
+    case KeyType::kFloat:
+      return {"0", "0.25", "0.5", "1", "2", "16", "100"};
+    case KeyType::kString:
+      return {"llama", "qwen3"};
+    default:
+      return {"[3,0]", "[0,0]", "[1,1]", "[0,1]", "[1,0]", "1", "2"};
+  }
+}
+
+// Keys that change nothing, and why.
+const std::map<std::string_view, const char*> kSilent = {
+    {"group_query_attention", "only checked against num_query_groups"}};
+
+enum class Outcome : std::uint8_t { kNothing, kSaid, kTaken };
+
+// An experiment, and the folder that its run would save.
+struct Reloading {
+  explicit Reloading(const std::string& text) : settings(text) {}
+  std::string settings;
+  config::Experiment unchanged = experiment(settings, {});
+  ModelConfig before = model(unchanged), folder = saved(settings);
+  LoadedModel loaded = load(folder, unchanged);
 };
 
-// The experiment's model, changed: as weights have it that were trained otherwise.
-Loaded load(const std::string& overrides, const std::function<void(ModelConfig&)>& change) {
-  const config::Experiment e = experiment(overrides);
-  const ModelConfig ours = model_config_of(e, std::nullopt, builtin_families());
-  ModelConfig theirs = ours;
-  change(theirs);
+// What a setting on the command line does where that folder is loaded.
+Outcome outcome_of(const KeySpec& key, const Reloading& run, const std::string& value) {
+  if (key.name == "vocab_size" && std::stoll(value) < run.folder.vocab)
+    return Outcome::kNothing;  // the data's
+  std::optional<config::Experiment> changed;
   try {
-    return {"", reconcile_with_loaded(e, ours, theirs, "config.json")};
+    changed = experiment(run.settings, {fmt::format("{}={}", key.name, value)});
+  } catch (const Error&) {
+    return key.native_values.empty() ? Outcome::kNothing : Outcome::kSaid;
+  }
+  try {
+    if (model(*changed) == run.before) return Outcome::kNothing;
+    const LoadedModel loaded = load(run.folder, *changed);
+    if (!loaded.notes.empty()) return Outcome::kSaid;
+    // Only how to train may change without a word.
+    ModelConfig is = loaded.config;
+    const ModelConfig& was = run.loaded.config;
+    EXPECT_FALSE(is == was) << key.name << "=" << value << " was dropped";
+    is.moe.training = was.moe.training;
+    is.mtp = was.mtp;
+    EXPECT_TRUE(is == was) << key.name << "=" << value << " was taken without a word";
+    return Outcome::kTaken;
   } catch (const Error& error) {
-    return {error.what(), {}};
+    EXPECT_EQ(error.exit_code(), 2);
+    return Outcome::kSaid;
   }
 }
 
-TEST(LoadedModel, WhatWeightsWereTrainedWithIsNotContradicted) {
-  const std::tuple<std::string, void (*)(ModelConfig&), std::string> contradictions[] = {
-      {kLlama4, [](ModelConfig& c) { c.attention.attn_scale = 0.2; },
-       "attention_temperature_scale is 0.1, and config.json says 0.2"},
-      {kLlama4, [](ModelConfig& c) { c.attention.no_rope_layers = {1}; },
-       "no_rope_freq is layers [3], and config.json says layers [1]"},
-      {kLlama4 + "      attention_temperature_floor: 16\n",
-       [](ModelConfig& c) { c.attention.floor_scale = 8; },
-       "attention_temperature_floor is 16, and config.json says 8"},
-      {kLlama4 + "      qk_l2_norm: true\n", [](ModelConfig& c) { c.attention.head_norm = false; },
-       "qk_l2_norm is true, and config.json says false"},
-      {kGptOss,
-       [](ModelConfig& c) {
-         c.attention.local_layers = {1, 3};
-       },
-       "window_attn_skip_freq is layers [0, 2], and config.json says layers [1, 3]"},
-      {"      model_type: mixtral\n      num_experts: 8\n      moe_router_pre_softmax: false\n",
-       [](ModelConfig& c) { c.moe.router.normalise = false; },
-       "moe_router_pre_softmax is false, and config.json says true"}};
-  for (const auto& [overrides, change, expected] : contradictions) {
-    EXPECT_EQ(load(overrides, [](ModelConfig&) {}).refused, "");
-    EXPECT_EQ(load(overrides, change).refused, expected);
+TEST(LoadedModel, NoSettingOfTheModelIsDropped) {
+  std::map<std::string, Reloading> runs;
+  for (const auto& [name, settings] : kExperiments) {
+    const Reloading& run = runs.emplace(name, settings).first->second;
+    EXPECT_THAT(run.loaded.notes, IsEmpty()) << name;
+  }
+  for (const KeySpec& key : config::all_keys()) {
+    if (key.group != "model" && key.group != "latent" && key.group != "moe") continue;
+    if (std::holds_alternative<std::monostate>(key.field)) continue;
+    bool felt = false;
+    for (const auto& [name, run] : runs) {
+      SCOPED_TRACE(name);
+      for (const std::string& value : values_for(key, run.unchanged.trainer)) {
+        if (outcome_of(key, run, value) != Outcome::kNothing) felt = true;
+      }
+    }
+    EXPECT_NE(felt, kSilent.contains(key.name)) << key.name;
   }
 }
 
-TEST(LoadedModel, RotaryKeysAreTakenWithANote) {
-  const auto change = [](ModelConfig& c) {
-    c.rope_scaling.mscale = 1;
-    c.rope_scaling.truncate = false;
+// Where the experiment does not say which kind of scaling there is, what it says about scaling still counts.
+TEST(LoadedModel, RopeIsStretchedKeyByKey) {
+  const std::string plain = "ffn_hidden_size: 112, num_query_groups: 2, ";
+  const std::string llama3 = plain + "rope_scaling_type: llama3, original_max_position_embeddings: 32";
+  for (const auto& [setting, note] :
+       {std::pair{"rope_scaling_factor=32", "rope_scaling_factor is 32, and config.json says 8"},
+        {"rope_low_freq_factor=2", "rope_low_freq_factor is 2, and config.json says 1"},
+        {"rope_high_freq_factor=5", "rope_high_freq_factor is 5, and config.json says 4"},
+        {"original_max_position_embeddings=64",
+         "original_max_position_embeddings is 64, and config.json says 32"}}) {
+    const LoadedModel loaded = load(saved(llama3), experiment(plain, {setting}));
+    EXPECT_THAT(loaded.notes, ElementsAre(note + std::string(": the experiment's is taken")));
+    EXPECT_EQ(loaded.config.rope_scaling.kind, RopeScaling::Kind::kLlama3);
+  }
+  EXPECT_EQ(load(saved(llama3), experiment(plain, {"rope_scaling_factor=32"})).config.rope_scaling.factor,
+            32);
+}
+
+TEST(LoadedModel, YarnsTemperatureIsAnExperimentsToSay) {
+  const std::string& settings = kExperiments.at("deepseek_v2");
+  const LoadedModel loaded = load(saved(settings), experiment(settings, {"mscale=1", "mscale_all_dim=0.5"}));
+  EXPECT_THAT(loaded.notes,
+              ElementsAre("mscale is 1, and config.json says 0.707: the experiment's is taken",
+                          "mscale_all_dim is 0.5, and config.json says 0.707: the experiment's is taken"));
+  EXPECT_EQ(loaded.config.rope_scaling.mscale, 1);
+  EXPECT_EQ(loaded.config.rope_scaling.mscale_all_dim, 0.5);
+  ModelConfig silent = saved(settings);
+  silent.rope_scaling.mscale.reset();
+  EXPECT_THAT(load(silent, experiment(settings, {})).notes,
+              ElementsAre("mscale is 0.707, and config.json says nothing: the experiment's is taken"));
+}
+
+TEST(LoadedModel, WhatTheWeightsWereTrainedWithIsFixed) {
+  const auto refusal = [](const std::string& name, const std::string& setting) -> std::string {
+    const std::string& settings = kExperiments.at(name);
+    const config::Experiment e = experiment(settings, {setting});
+    try {
+      load(saved(settings), e);
+    } catch (const Error& error) {
+      EXPECT_THAT(error.hint(), HasSubstr("leave it out"));
+      return error.what();
+    }
+    return "";
   };
-  const Loaded loaded = load(kGptOss + "      yarn_correction_range_round_to_int: true\n", change);
-  EXPECT_EQ(loaded.refused, "");
-  EXPECT_EQ(loaded.model.config.rope_scaling.mscale, 0.7);
-  EXPECT_TRUE(loaded.model.config.rope_scaling.truncate);
-  ASSERT_EQ(loaded.model.notes.size(), 2U);
-  EXPECT_EQ(
-      loaded.model.notes[0],
-      "yarn_correction_range_round_to_int is true, and config.json says false: the experiment's is taken");
-  EXPECT_EQ(loaded.model.notes[1], "mscale is 0.7, and config.json says 1: the experiment's is taken");
-  // Nobody said so.
-  EXPECT_EQ(load(kGptOss, [](ModelConfig& c) { c.rope_scaling.mscale_all_dim = 0.5; })
-                .model.config.rope_scaling.mscale_all_dim,
-            0.5);
+  EXPECT_EQ(refusal("llama4", "qk_l2_norm=false"), "qk_l2_norm is false, and config.json says true");
+  EXPECT_EQ(refusal("llama4", "attention_temperature_scale=0.2"),
+            "attention_temperature_scale is 0.2, and config.json says 0.1");
+  EXPECT_EQ(refusal("llama4", "attention_temperature_floor=16"),
+            "attention_temperature_floor is 16, and config.json says 8192");
+  EXPECT_EQ(refusal("llama4", "no_rope_freq=1"),
+            "no_rope_freq is layers 0, 1, and config.json says layers 1");
+  EXPECT_EQ(refusal("qwen2", "window_attn_skip_freq=[1,1]"),
+            "window_attn_skip_freq is layers 0, 1, and config.json says layers 1");
+  EXPECT_EQ(refusal("qwen3_moe", "moe_router_pre_softmax=false"),
+            "moe_router_pre_softmax is false, and config.json says true");
+  EXPECT_EQ(refusal("mixtral", "moe_router_topk=1"), "moe_router_topk is 1, and config.json says 2");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // reported with, that experts are counted once, dropped beyond their capacity, and balanced by their biases.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -190,6 +191,33 @@ TEST(MixtureOfExperts, WhichChoicesAreDroppedIsByWeightOrByPosition) {
   EXPECT_EQ(lightest.routing[0].dropped, last.routing[0].dropped);
   EXPECT_GT(last.routing[0].dropped, 0);
   EXPECT_NE(lightest.loss, last.loss);
+}
+
+// An expert takes its even share times the factor, rounded up, of every microbatch.
+TEST(MixtureOfExperts, DropsWhatIsBeyondTheCapacity) {
+  for (const double factor : {0.8, 1.0, 1.1}) {
+    SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+    settings.model.moe.training = {.capacity_factor = factor};
+    settings.step.microbatches = 1;
+    TrainingRun run(settings);
+    run.scale_routers(12);
+    const int slots = 2 * 16 * 2, capacity = static_cast<int>(std::ceil(factor * slots / 5));
+    for (const LayerRouting& layer : run.forward_backward().routing) {
+      int beyond = 0;
+      for (std::size_t e = 0; e < 5; ++e) beyond += std::max(0, layer.load[e] - capacity);
+      EXPECT_GT(beyond, 0);
+      EXPECT_EQ(layer.dropped, static_cast<double>(beyond) / slots) << factor;
+    }
+  }
+}
+
+TEST(MixtureOfExperts, EveryLayerHasRandomNumbersOfItsOwn) {
+  SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+  settings.model.moe.training = {.forced = turbo::RouterRule::Forced::kUniform};
+  const StepResult result = TrainingRun(settings).forward_backward();
+  for (std::size_t layer = 1; layer < result.routing.size(); ++layer) {
+    EXPECT_NE(result.routing[layer].load, result.routing[layer - 1].load);
+  }
 }
 
 TEST(MixtureOfExperts, ReportsLoadsOnceHoweverOftenItRecomputes) {

@@ -32,15 +32,39 @@ config::LoadOptions load_options() {
   return options;
 }
 
-ModelConfig model_of_preset(const std::string& preset, const FamilyRegistry& families) {
+config::Experiment experiment_with(const std::string& preset) {
   const std::string text =
       "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
       "modules: {pre_trainer: {config: pre_trainer.yaml, model: " +
-      preset + ".yaml, overrides: {mock_data: true}}}\n";
-  const config::Experiment experiment = config::load_experiment_text(text, "exp.yaml", {}, load_options());
+      preset + ".yaml, overrides: {mock_data: true, seq_length: 512}}}\n";
+  config::Experiment experiment = config::load_experiment_text(text, "exp.yaml", {}, load_options());
   EXPECT_TRUE(experiment.ignored.empty());
   EXPECT_TRUE(experiment.warnings.empty());
-  return model_config_of(experiment, std::nullopt, families);
+  return experiment;
+}
+
+ModelConfig model_of_preset(const std::string& preset, const FamilyRegistry& families) {
+  return model_config_of(experiment_with(preset), std::nullopt, families);
+}
+
+// What `train pretrain --dry-run` finds, but for the time.
+void expect_forecast(const config::Experiment& experiment, const FamilyRegistry& families) {
+  const std::unique_ptr<const Tokenizer> tokenizer =
+      experiment.trainer.vocab_size ? nullptr : tokenizer_of(experiment);
+  const ModelConfig model = model_of(experiment, families, tokenizer.get());
+  const SessionSettings settings = session_settings_of(experiment, model);
+  engine::Rank rank(turbo::make_cpu_device(1));
+  const StepMeasurement step = measure_session(rank, settings, families);
+  // Weights, gradients and two moments in fp32, and weights in bf16; beside them tables of a few megabytes.
+  const double states = 18.0 * static_cast<double>(step.parameters);
+  EXPECT_GE(static_cast<double>(step.memory.persistent), states);
+  EXPECT_LE(static_cast<double>(step.memory.persistent), 1.01 * states + 64e6);
+  // Every product of the model is done; attention may compute what causality makes zero, and full
+  // recomputation repeats a forward pass.
+  const double flops =
+      training_flops(model, experiment.trainer.global_batch_size, experiment.trainer.seq_length);
+  EXPECT_GE(step.kernels.total_flops(), flops);
+  EXPECT_LE(step.kernels.total_flops(), 1.7 * flops);
 }
 
 struct Published {
@@ -161,7 +185,23 @@ TEST(Presets, EachIsInATableOrABaseOrAnotherName) {
   }
 }
 
-// What `train pretrain --dry-run` finds, but for the time.
+TEST(Presets, CanBeForecast) {
+  const FamilyRegistry families = builtin_families();
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(kPresets / "models")) {
+    const std::string name = entry.path().stem().string();
+    if (name.ends_with("_base")) continue;
+    SCOPED_TRACE(name);
+    ++count;
+    try {
+      expect_forecast(experiment_with(name), families);
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.render();
+    }
+  }
+  EXPECT_GE(count, 41);
+}
+
 TEST(Examples, CanBeForecast) {
   const FamilyRegistry families = builtin_families();
   int count = 0;
@@ -170,24 +210,7 @@ TEST(Examples, CanBeForecast) {
     SCOPED_TRACE(entry.path().filename().string());
     ++count;
     try {
-      const config::Experiment experiment = config::load_experiment(entry.path(), {}, load_options());
-      const std::unique_ptr<const Tokenizer> tokenizer =
-          experiment.trainer.vocab_size ? nullptr : tokenizer_of(experiment);
-      const ModelConfig model = model_of(experiment, families, tokenizer.get());
-      const SessionSettings settings = session_settings_of(experiment, model);
-      engine::Rank rank(turbo::make_cpu_device(1));
-      const StepMeasurement step = measure_session(rank, settings, families);
-      // Weights, gradients and two moments in fp32, and weights in bf16; beside them tables of a few
-      // megabytes.
-      const double states = 18.0 * static_cast<double>(step.parameters);
-      EXPECT_GE(static_cast<double>(step.memory.persistent), states);
-      EXPECT_LE(static_cast<double>(step.memory.persistent), 1.01 * states + 64e6);
-      // Every product of the model is done; attention may compute what causality makes zero, and full
-      // recomputation repeats a forward pass.
-      const double flops =
-          training_flops(model, experiment.trainer.global_batch_size, experiment.trainer.seq_length);
-      EXPECT_GE(step.kernels.total_flops(), flops);
-      EXPECT_LE(step.kernels.total_flops(), 1.7 * flops);
+      expect_forecast(config::load_experiment(entry.path(), {}, load_options()), families);
     } catch (const Error& error) {
       ADD_FAILURE() << error.render();
     }

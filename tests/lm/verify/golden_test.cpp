@@ -81,8 +81,8 @@ TEST_P(Variant, Logits) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, Variant,
                          testing::Values("temperature_tuning", "groups_by_best", "weights_as_they_are",
-                                         "windows", "rope_linear", "rope_llama3", "rope_attention_factor",
-                                         "rope_mscale", "absent_keys"),
+                                         "sigmoids_as_they_are", "windows", "rope_linear", "rope_llama3",
+                                         "rope_attention_factor", "rope_mscale", "absent_keys"),
                          [](const auto& variant) { return std::string(variant.param); });
 
 TEST(Verify, SeesAWrongModel) {

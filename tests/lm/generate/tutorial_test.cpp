@@ -5,13 +5,11 @@
 #include <atomic>
 #include <cmath>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "../../base/temporary_folder.h"
 #include "lm/generate/generate.h"
 #include "lm/generate/model_folder.h"
-#include "lm/model/blocks/layers.h"
 #include "lm/model/weights.h"
 #include "lm/train/trainer.h"
 #include "tiny_model.h"
@@ -22,24 +20,11 @@ Family mine_family();
 
 namespace {
 
-using engine::Value;
-
 FamilyRegistry families() {
   FamilyRegistry registry = builtin_families();
   registry.add(mine_family());
   return registry;
 }
-
-// The part that the tutorial writes: a feed-forward.
-class TutorialLayer final : public Layer {
- public:
-  TutorialLayer(engine::Parameter& gate_up, engine::Parameter& down) : gate_up_(gate_up), down_(down) {}
-#include "tutorial_forward.inc"
-
- private:
-  engine::Parameter &gate_up_, &down_;
-};
-static_assert(!std::is_abstract_v<TutorialLayer>);
 
 // The experiment's `overrides: {...}`, in an experiment that needs no more.
 std::string experiment_in(const Path& workspace) {

@@ -93,6 +93,13 @@ void expand_string(Value& value, const ReadVariable& read, size_t& budget) {
             fmt::format("export {}=..., or give a default: ${{{}:default}}", reference.name, reference.name),
             whole.size());
       }
+      if (found && !is_utf8(*found)) {
+        const std::string whole(text.substr(i, reference.length));
+        throw error_at(
+            place_of(value.origin, whole),
+            fmt::format("settings are UTF-8 text, and environment variable {} is not", reference.name),
+            "export it again from a UTF-8 terminal", whole.size());
+      }
       if (found && used.empty()) used = reference.name;
       const std::string& text_of_variable = found ? *found : *reference.fallback;
       if (text_of_variable.size() > budget)

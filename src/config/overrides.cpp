@@ -56,6 +56,7 @@ class ArgumentReader {
   Setting read() {
     const std::string& argument = arguments_[next_++];
     if (argument.size() > kMaxDocumentBytes) throw invalid("a command-line argument is too long");
+    refuse_other_bytes(argument);
     const size_t dashes = argument.starts_with("--") ? 2 : 0;
     const size_t equals = argument.find('=');
     std::string key = argument.substr(dashes, equals == std::string::npos ? equals : equals - dashes);
@@ -83,10 +84,17 @@ class ArgumentReader {
                      fmt::format("write --{} VALUE", key.substr(0, 80)), key.size());
     }
     const std::string& value = arguments_[next_++];
+    refuse_other_bytes(value);
     return make(argument + " " + value, dashes, key, value, argument.size() + 1);
   }
 
  private:
+  static void refuse_other_bytes(const std::string& argument) {
+    if (is_utf8(argument)) return;
+    throw error_at(argument_origin(argument, 0), "settings are UTF-8 text, and this argument is not",
+                   "names of files included: primus keeps them in JSON, which has no other bytes");
+  }
+
   static Setting make(const std::string& shown, size_t key_column, const std::string& key,
                       const std::string& text, size_t value_column) {
     Setting setting;

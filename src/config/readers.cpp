@@ -57,6 +57,15 @@ size_t utf8_length(std::string_view text) {
 
 }  // namespace
 
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = utf8_length(text.substr(i));
+    if (length == 0) return false;
+    i += length;
+  }
+  return true;
+}
+
 void check_text(const std::shared_ptr<const Source>& source) {
   const std::string_view text = source->text;
   if (text.size() > kMaxDocumentBytes) {

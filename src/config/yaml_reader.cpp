@@ -69,6 +69,11 @@ class TreeBuilder : public YAML::EventHandler {
                 const std::string& text) override {
     const Origin origin = origin_of(mark);
     refuse_tag(tag, origin);
+    // yaml-cpp makes single bytes of these two escapes.
+    if (!is_utf8(text)) {
+      throw error_at(origin, "the escapes \\N and \\_ are not read in settings files",
+                     "write \\u0085 and \\u00a0 for them");
+    }
     const bool quoted = tag == "!";
     if (!stack_.empty() && stack_.back().value.is_map() && !awaiting_value()) {
       Frame& frame = stack_.back();

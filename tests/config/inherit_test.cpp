@@ -74,6 +74,14 @@ TEST(Variables, WrongTypesAreFoundAfterReplacing) {
             "    |                    ^^^^");
 }
 
+TEST(Variables, AreText) {
+  EXPECT_EQ(error_of(experiment_text("      save: /data/${RUN}/x\n"), {}, {{"RUN", "a\x85"}}),
+            "exp.yaml:14:19: error: settings are UTF-8 text, and environment variable RUN is not\n"
+            " 14 |       save: /data/${RUN}/x\n"
+            "    |                   ^^^^^^\n"
+            "  hint: export it again from a UTF-8 terminal");
+}
+
 TEST(Variables, LiteralsAreEscaped) {
   const Experiment e = load_text(experiment_text("      save: a$${b}$c\n"));
   EXPECT_EQ(e.trainer.save, "a${b}$c");

@@ -109,6 +109,14 @@ TEST(Overrides, StrayArgumentsAreRefused) {
             std::string::npos);
 }
 
+TEST(Overrides, AreText) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"exp_name=a\x85"}, {"--exp-name", "a\x85"}, {"a\x85=1"}}) {
+    EXPECT_NE(error(arguments).find("command line: error: settings are UTF-8 text, and this argument is not"),
+              std::string::npos);
+  }
+}
+
 TEST(Overrides, TheCaretOfADottedKeyIsBelowItsOwnPart) {
   EXPECT_EQ(error_of(experiment_text(""), {"modules.pre_trainer.overrides.lrr=1"}),
             "command line: error: unknown key 'lrr'\n"

@@ -168,6 +168,21 @@ TEST(Text, IsUtf8WithoutControlCharacters) {
   EXPECT_EQ(refusal("a: \xF0\x9F\x98\x80\n"), "");
 }
 
+// yaml-cpp decodes these two to bytes that are no text, which the dump of an experiment died of.
+TEST(Yaml, RefusesEscapesThatBecomeNoText) {
+  for (const std::string escape : {"\\N", "\\_"}) {
+    EXPECT_EQ(refusal("a: 1\nb: [x, \"y" + escape + "\"]\n"),
+              "f.yaml:2:8: error: the escapes \\N and \\_ are not read in settings files\n"
+              " 2 | b: [x, \"y" +
+                  escape +
+                  "\"]\n"
+                  "   |        ^\n"
+                  "  hint: write \\u0085 and \\u00a0 for them");
+    EXPECT_NE(refusal("\"k" + escape + "\": 1\n").find("f.yaml:1:1: error: the escapes"), std::string::npos);
+  }
+  EXPECT_EQ(refusal("a: \"\\u0085\\u00a0\\L\\P\\x85\""), "");
+}
+
 TEST(Toml, KeepsPlacesAndOrder) {
   const Value root = read("z = 1\na = [1.5, \"x\"]\n[m]\nk = true\n[m.n]\nj = \"null\"\n", "f.toml");
   ASSERT_EQ(root.members.size(), 3u);

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds and tests.
 #
-#   ./test.sh        everything: all tests, fuzzing for a minute each, formatting, models against their references
+#   ./test.sh        everything: all tests, models against their references, the cost of a mixture of experts,
+#                    formatting, fuzzing for a minute each
 #   ./test.sh fast   the fast tests
 set -eu
 cd "$(dirname "$0")"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/suggest.h"
+#include "base/utf8.h"
 #include "config/readers.h"
 
 namespace primus::config {
@@ -93,7 +94,7 @@ void expand_string(Value& value, const ReadVariable& read, size_t& budget) {
             fmt::format("export {}=..., or give a default: ${{{}:default}}", reference.name, reference.name),
             whole.size());
       }
-      if (found && !is_utf8(*found)) {
+      if (found && !unicode::is_valid(*found)) {
         const std::string whole(text.substr(i, reference.length));
         throw error_at(
             place_of(value.origin, whole),

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/utf8.h"
 #include "config/experiment_keys.h"
 #include "config/keys.h"
 #include "config/readers.h"
@@ -90,7 +91,7 @@ class ArgumentReader {
 
  private:
   static void refuse_other_bytes(const std::string& argument) {
-    if (is_utf8(argument)) return;
+    if (unicode::is_valid(argument)) return;
     throw error_at(argument_origin(argument, 0), "settings are UTF-8 text, and this argument is not",
                    "names of files included: primus keeps them in JSON, which has no other bytes");
   }

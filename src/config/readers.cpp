@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace primus::config {
 namespace {
 
@@ -39,32 +41,7 @@ std::string read_file(const std::filesystem::path& path) {
   return text;
 }
 
-// Length of the UTF-8 sequence at `text`, or 0 when there is none.
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  const bool overlong = (first == 0xE0 && byte(1) < 0xA0) || (first == 0xF0 && byte(1) < 0x90);
-  const bool surrogate = first == 0xED && byte(1) >= 0xA0;
-  const bool too_large = first == 0xF4 && byte(1) >= 0x90;
-  return overlong || surrogate || too_large ? 0 : length;
-}
-
 }  // namespace
-
-bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = utf8_length(text.substr(i));
-    if (length == 0) return false;
-    i += length;
-  }
-  return true;
-}
 
 void check_text(const std::shared_ptr<const Source>& source) {
   const std::string_view text = source->text;
@@ -73,12 +50,12 @@ void check_text(const std::shared_ptr<const Source>& source) {
                    fmt::format("settings files of more than {} MB are refused", kMaxDocumentBytes >> 20));
   }
   int line = 1;
-  size_t line_begin = 0, tokens = 0, i = 0;
-  while (i < text.size()) {
+  const size_t valid = unicode::valid_prefix(text);
+  size_t line_begin = 0, tokens = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     const Origin here{source, line, static_cast<int>(i - line_begin) + 1, {}};
-    const size_t length = utf8_length(text.substr(i));
-    if (length == 0) throw error_at(here, "settings files are UTF-8 text, and this byte is not");
+    if (i == valid) throw error_at(here, "settings files are UTF-8 text, and this byte is not");
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7F) {
       throw error_at(here, fmt::format("control character 0x{:02x} in a settings file", static_cast<int>(c)));
     }
@@ -92,7 +69,6 @@ void check_text(const std::shared_ptr<const Source>& source) {
       ++line;
       line_begin = i + 1;
     }
-    i += length;
   }
 }
 

@@ -29,8 +29,6 @@ Value read_document(const std::shared_ptr<const Source>& source);
 // One YAML value of an argument; every value in it has the origin `origin`.
 Value read_yaml_inline(std::string_view text, const Origin& origin);
 
-bool is_utf8(std::string_view text);
-
 // The parts of read_document. `check_text` refuses what no reader should see.
 void check_text(const std::shared_ptr<const Source>& source);
 Value read_yaml(const std::shared_ptr<const Source>& source);

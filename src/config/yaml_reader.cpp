@@ -12,6 +12,7 @@
 #include <streambuf>
 #include <utility>
 
+#include "base/utf8.h"
 #include "config/readers.h"
 
 namespace primus::config {
@@ -70,7 +71,7 @@ class TreeBuilder : public YAML::EventHandler {
     const Origin origin = origin_of(mark);
     refuse_tag(tag, origin);
     // yaml-cpp makes single bytes of these two escapes.
-    if (!is_utf8(text)) {
+    if (!unicode::is_valid(text)) {
       throw error_at(origin, "the escapes \\N and \\_ are not read in settings files",
                      "write \\u0085 and \\u00a0 for them");
     }

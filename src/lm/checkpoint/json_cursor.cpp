@@ -5,30 +5,12 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace primus {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-void append_utf8(std::string& out, std::uint32_t code) {
-  const auto byte = [&](std::uint32_t value) { out += static_cast<char>(value); };
-  if (code < 0x80) {
-    byte(code);
-  } else if (code < 0x800) {
-    byte(0xc0 | (code >> 6));
-    byte(0x80 | (code & 0x3f));
-  } else if (code < 0x10000) {
-    byte(0xe0 | (code >> 12));
-    byte(0x80 | ((code >> 6) & 0x3f));
-    byte(0x80 | (code & 0x3f));
-  } else {
-    byte(0xf0 | (code >> 18));
-    byte(0x80 | ((code >> 12) & 0x3f));
-    byte(0x80 | ((code >> 6) & 0x3f));
-    byte(0x80 | (code & 0x3f));
-  }
-}
 
 }  // namespace
 
@@ -115,26 +97,12 @@ void JsonCursor::read_string(std::string* out, std::size_t limit) {
   }
 }
 
-// One character of more than one byte, as the Unicode standard's table 3-7 allows: no overlong forms, no
-// surrogates, nothing above U+10FFFF.
+// One character of more than one byte.
 void JsonCursor::utf8() {
-  const auto byte = [&](std::size_t i) {
-    return at_ + i < text_.size() ? static_cast<unsigned char>(text_[at_ + i]) : 0U;
-  };
-  const unsigned lead = byte(0);
-  const std::size_t length = lead >= 0xc2 && lead <= 0xdf   ? 2
-                             : lead >= 0xe0 && lead <= 0xef ? 3
-                             : lead >= 0xf0 && lead <= 0xf4 ? 4
-                                                            : 0;
-  unsigned low = 0x80, high = 0xbf;  // of the second byte
-  if (lead == 0xe0) low = 0xa0;
-  if (lead == 0xed) high = 0x9f;
-  if (lead == 0xf0) low = 0x90;
-  if (lead == 0xf4) high = 0x8f;
-  bool good = length != 0 && byte(1) >= low && byte(1) <= high;
-  for (std::size_t i = 2; i < length; ++i) good = good && byte(i) >= 0x80 && byte(i) <= 0xbf;
-  if (!good) fail("a string that is not UTF-8");
-  at_ += length;
+  int bad = 0;
+  const int length = unicode::well_formed(text_.substr(at_, 4), bad);
+  if (length == 0) fail("a string that is not UTF-8");
+  at_ += static_cast<std::size_t>(length);
 }
 
 std::uint32_t JsonCursor::hex4() {
@@ -197,7 +165,7 @@ void JsonCursor::escape(std::string* out) {
     default:
       fail("an unknown escape in a string");
   }
-  if (out != nullptr) append_utf8(*out, code);
+  if (out != nullptr) unicode::append(code, *out);
 }
 
 std::uint64_t JsonCursor::unsigned_number() {

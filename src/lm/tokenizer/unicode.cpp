@@ -73,35 +73,6 @@ uint8_t property_bits(char32_t c) {
   return bits;
 }
 
-// Length of the well-formed character at the start of `text`; 0 if there is none, and then `bad` is the
-// length of the maximal part to replace by one U+FFFD (Unicode 15, table 3-7).
-int well_formed(std::string_view text, int& bad) {
-  const auto b = [text](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const unsigned lead = b(0);
-  bad = 1;
-  if (lead < 0x80) return 1;
-  int length;
-  unsigned low = 0x80, high = 0xBF;  // allowed range of the second byte
-  if (lead >= 0xC2 && lead <= 0xDF) {
-    length = 2;
-  } else if (lead >= 0xE0 && lead <= 0xEF) {
-    length = 3;
-    if (lead == 0xE0) low = 0xA0;
-    if (lead == 0xED) high = 0x9F;
-  } else if (lead >= 0xF0 && lead <= 0xF4) {
-    length = 4;
-    if (lead == 0xF0) low = 0x90;
-    if (lead == 0xF4) high = 0x8F;
-  } else {
-    return 0;
-  }
-  if (b(1) < low || b(1) > high) return 0;
-  for (bad = 2; bad < length; ++bad) {
-    if ((b(static_cast<size_t>(bad)) & 0xC0) != 0x80) return 0;
-  }
-  return length;
-}
-
 // Code points before which NFC text may be cut, and which are themselves NFC: combining class 0, unchanged by
 // NFC, and never the second half of a composition.
 const std::bitset<kCodePoints>& nfc_inert() {
@@ -178,48 +149,6 @@ void append_normalized(std::string_view text, Form form, std::string& out) {
 }
 
 }  // namespace
-
-void append(char32_t c, std::string& out) {
-  const auto put = [&out](char32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (c < 0x80) return put(c);
-  if (c < 0x800) {
-    put(0xC0 | c >> 6);
-  } else {
-    if (c < 0x10000) {
-      put(0xE0 | c >> 12);
-    } else {
-      put(0xF0 | c >> 18);
-      put(0x80 | (c >> 12 & 0x3F));
-    }
-    put(0x80 | (c >> 6 & 0x3F));
-  }
-  put(0x80 | (c & 0x3F));
-}
-
-size_t valid_prefix(std::string_view text, size_t* incomplete) {
-  if (incomplete != nullptr) *incomplete = 0;
-  size_t i = 0;
-  while (i < text.size()) {
-    uint64_t word;
-    while (i + 8 <= text.size() &&
-           (std::memcpy(&word, text.data() + i, 8), (word & 0x8080808080808080u) == 0))
-      i += 8;
-    if (i == text.size()) break;
-    int bad;
-    const int length = well_formed(text.substr(i, 4), bad);
-    if (length == 0) {
-      // An allowed beginning that reached the end of the text, rather than a wrong byte.
-      const auto lead = static_cast<unsigned char>(text[i]);
-      const bool starts = lead >= 0xC2 && lead <= 0xF4;
-      if (incomplete != nullptr && starts && i + static_cast<size_t>(bad) == text.size()) {
-        *incomplete = static_cast<size_t>(bad);
-      }
-      return i;
-    }
-    i += static_cast<size_t>(length);
-  }
-  return i;
-}
 
 void append_lossy(std::string_view text, std::string& out) {
   while (!text.empty()) {

@@ -1,5 +1,5 @@
-// UTF-8, and the Unicode properties that pre-tokenizers and normalizers ask about (Unicode 15.0, from
-// utf8proc).
+// Text that is UTF-8, and the Unicode properties that pre-tokenizers and normalizers ask about (Unicode 15.0,
+// from utf8proc).
 #pragma once
 
 #include <array>
@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/utf8.h"
 
 namespace primus::unicode {
 
@@ -39,12 +41,6 @@ inline char32_t decode(const char*& p) {
   return c;
 }
 
-void append(char32_t code_point, std::string& out);
-
-// Length of the longest valid UTF-8 prefix. With `incomplete`, reports how many bytes after it are the start
-// of a character that further bytes may complete (0 where they are simply wrong).
-size_t valid_prefix(std::string_view text, size_t* incomplete = nullptr);
-inline bool is_valid(std::string_view text) { return valid_prefix(text) == text.size(); }
 // Error(kInvalid) at "name:line:column" of the first byte that is no UTF-8; `first_line` is the number of the
 // text's first line, and a column counts bytes from 1.
 void require_valid(std::string_view text, std::string_view name, int64_t first_line);

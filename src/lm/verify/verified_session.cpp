@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "base/error.h"
+#include "lm/model/published_layout.h"
 #include "lm/model/weights.h"
 #include "tensor/bfloat16.h"
 
@@ -111,6 +113,23 @@ StepResult VerifiedSession::forward_backward() {
 
 void VerifiedSession::update(std::int64_t step, double learning_rate, double weight_decay) {
   session_->step().update(step, learning_rate, weight_decay);
+}
+
+void VerifiedSession::for_each_gradient(
+    const std::function<void(const std::string& name, const std::vector<float>& values)>& use) {
+  for (const engine::Parameter& p : session_->store().parameters()) {
+    if (!p.trainable) continue;
+    for (const engine::CheckpointPart& part : p.parts) {
+      std::vector<float> values = download(rank_, part_of(p.gradient, p, part));
+      if (!part.layout.dims.empty()) {
+        std::vector<float> reordered(values.size());
+        to_published_order(part.layout, sizeof(float), std::as_bytes(std::span(values)),
+                           std::as_writable_bytes(std::span(reordered)));
+        values.swap(reordered);
+      }
+      use(part.name, values);
+    }
+  }
 }
 
 void VerifiedSession::prescribe(const Choices& choices) {

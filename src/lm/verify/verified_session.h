@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +43,10 @@ class VerifiedSession {
   // Gradients are complete afterwards.
   StepResult forward_backward();
   void update(std::int64_t step, double learning_rate, double weight_decay);
+  // Calls `use` with the gradient of each weight that is trained, under its name and in its order of elements
+  // in published checkpoints. After forward_backward().
+  void for_each_gradient(
+      const std::function<void(const std::string& name, const std::vector<float>& values)>& use);
 
   // Experts in passes from now on: those given, until they are given anew; empty: the routers' own choice.
   void prescribe(const Choices& choices);

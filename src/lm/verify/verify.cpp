@@ -9,7 +9,6 @@
 #include <set>
 
 #include "base/file.h"
-#include "lm/model/published_layout.h"
 #include "lm/verify/verified_session.h"
 
 namespace primus {
@@ -143,28 +142,24 @@ class Verification {
     prescribe(0);
     report_.loss = session_.forward_backward().loss;
     double error_sum = 0, norm_sum = 0;
-    for (const engine::Parameter& p : session_.session().store().parameters()) {
-      if (!p.trainable) continue;
-      for (const engine::CheckpointPart& part : p.parts) {
-        const Tensor gradient = part_of(p.gradient, p, part);
-        const std::vector<float> expected = reference_values(require(reference, part.name.c_str()));
-        if (static_cast<std::int64_t>(expected.size()) != gradient.elements()) {
-          throw invalid("gradient '" + part.name + "' has another size than the weight").at(reference.name());
-        }
-        report_.gradients.push_back(compare(part.name, published(gradient, part), expected));
-        TensorComparison& c = report_.gradients.back();
-        const bool few = report_.single_factor > 1 && gradient.elements() < VerifyReport::kFewElements;
-        c.limit = (few ? report_.single_factor + 1 : report_.single_factor) * report_.tolerance;
-        if (beyond(c.normalised, c.limit)) {
-          fail(fmt::format("gradient of {}: normalised error {:.3g} is above {:.3g}", c.name, c.normalised,
-                           c.limit));
-        }
-        double norm = 0;
-        for (float v : expected) norm += static_cast<double>(v) * static_cast<double>(v);
-        error_sum += c.euclidean * c.euclidean * norm;
-        norm_sum += norm;
+    session_.for_each_gradient([&](const std::string& name, const std::vector<float>& values) {
+      const std::vector<float> expected = reference_values(require(reference, name.c_str()));
+      if (expected.size() != values.size()) {
+        throw invalid("gradient '" + name + "' has another size than the weight").at(reference.name());
       }
-    }
+      report_.gradients.push_back(compare(name, values, expected));
+      TensorComparison& c = report_.gradients.back();
+      const bool few = report_.single_factor > 1 && values.size() < VerifyReport::kFewElements;
+      c.limit = (few ? report_.single_factor + 1 : report_.single_factor) * report_.tolerance;
+      if (beyond(c.normalised, c.limit)) {
+        fail(fmt::format("gradient of {}: normalised error {:.3g} is above {:.3g}", c.name, c.normalised,
+                         c.limit));
+      }
+      double norm = 0;
+      for (float v : expected) norm += static_cast<double>(v) * static_cast<double>(v);
+      error_sum += c.euclidean * c.euclidean * norm;
+      norm_sum += norm;
+    });
     report_.gradient_error = std::sqrt(error_sum / norm_sum);
     if (beyond(report_.gradient_error, report_.tolerance)) {
       fail(fmt::format("all gradients together: error {:.3g} is above {:.3g}", report_.gradient_error,
@@ -195,14 +190,6 @@ class Verification {
   }
 
  private:
-  std::vector<float> published(const Tensor& gradient, const engine::CheckpointPart& part) {
-    std::vector<float> values = download(session_.rank(), gradient);
-    if (part.layout.dims.empty()) return values;
-    std::vector<float> reordered(values.size());
-    to_published_order(part.layout, sizeof(float), std::as_bytes(std::span(values)),
-                       std::as_writable_bytes(std::span(reordered)));
-    return reordered;
-  }
   void prescribe(std::size_t pass) {
     if (!choices_.empty()) session_.prescribe(choices_[pass]);
   }

@@ -3,7 +3,9 @@
 fit. For what the goldens' own configurations leave at its neutral value. Run by hand; needs torch and transformers 5.
 
 NAME.json has the golden and what changes (null: the key is taken out), NAME.safetensors input_ids [1, 24] and the
-logits [1, 24, vocab], computed by transformers in float64 and stored in fp32.
+logits [1, 24, vocab], computed by transformers in float64 and stored in fp32. NAME.gradients.safetensors has d loss /
+d weight of every weight under its published name, as a sketch (sketch() below) of 256 numbers: all of it would be
+several megabytes.
 """
 
 import json
@@ -11,6 +13,7 @@ import pathlib
 import shutil
 import tempfile
 
+import numpy
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
@@ -34,6 +37,29 @@ VARIANTS = {
         "original_max_position_embeddings": 16} | THETA}),
     "absent_keys": ("deepseek_v3", {"routed_scaling_factor": None, "norm_topk_prob": None}),
 }
+SKETCH = 256
+
+
+def sketch(values: numpy.ndarray) -> numpy.ndarray:
+    """The sums of SKETCH groups of elements, each with a sign of its own. The hash (splitmix64) of an element's place
+    in the row-major tensor decides: the low bits the group, the highest bit the sign, 1 for minus. No element is left
+    out, and errors as they come in arithmetic do not cancel."""
+    flat = values.astype(numpy.float64).ravel()
+    hashed = (numpy.arange(flat.size, dtype=numpy.uint64) + numpy.uint64(1)) * numpy.uint64(0x9E3779B97F4A7C15)
+    hashed = (hashed ^ hashed >> numpy.uint64(30)) * numpy.uint64(0xBF58476D1CE4E5B9)
+    hashed = (hashed ^ hashed >> numpy.uint64(27)) * numpy.uint64(0x94D049BB133111EB)
+    hashed ^= hashed >> numpy.uint64(31)
+    signs = numpy.where(hashed >> numpy.uint64(63), -1.0, 1.0)
+    return numpy.bincount((hashed % numpy.uint64(SKETCH)).astype(numpy.int64), signs * flat, SKETCH)
+
+
+def gradients(model: torch.nn.Module, folder: pathlib.Path) -> dict[str, torch.Tensor]:
+    """Of every parameter, under its published name: transformers' own way of saving names and splits them."""
+    for parameter in model.parameters():
+        parameter.data = parameter.grad
+    model.save_pretrained(folder)
+    buffers = {name for name, _ in model.named_buffers()}
+    return {name: value for name, value in load_file(folder / "model.safetensors").items() if name not in buffers}
 
 
 def main() -> None:
@@ -45,17 +71,23 @@ def main() -> None:
             if value is not None:
                 config[key] = value
         input_ids = load_file(source / "io.safetensors")["input_ids"][:1].contiguous()
-        with tempfile.TemporaryDirectory() as folder:
-            (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = pathlib.Path(temporary)
+            (folder / "config.json").write_text(json.dumps(config))
             shutil.copy(source / "model.safetensors", folder)
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager",
-                                                         experts_implementation="eager")
-            with torch.no_grad():
-                logits = model.eval()(input_ids).logits
+                                                         experts_implementation="eager").eval()
+            logits = model(input_ids).logits
+            loss = torch.nn.functional.cross_entropy(logits[0, :-1], input_ids[0, 1:])
+            loss.backward()
+            by_name = gradients(model, folder / "gradients")
         original = load_file(source / "io.safetensors")["logits"][:1].double()
+        logits = logits.detach()
         moved = float((logits - original).abs().max() / original.abs().max())
-        print(f"{name:22} {golden:12} differs from the golden by {moved:.1e}")
+        print(f"{name:22} {golden:12} loss {loss.item():.6f}, differs from the golden by {moved:.1e}")
         save_file({"input_ids": input_ids, "logits": logits.float().contiguous()}, HERE / f"{name}.safetensors")
+        save_file({key: torch.from_numpy(sketch(value.numpy())).float() for key, value in by_name.items()},
+                  HERE / f"{name}.gradients.safetensors")
         (HERE / f"{name}.json").write_text(json.dumps({"golden": golden, "changes": changes}) + "\n")
 
 

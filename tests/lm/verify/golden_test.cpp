@@ -2,14 +2,20 @@
 // steps.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "../../base/temporary_folder.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "lm/model/model_config.h"
+#include "lm/verify/verified_session.h"
 #include "lm/verify/verify.h"
 #include "turbo/cpu/cpu_kernels.h"
 
@@ -56,27 +62,79 @@ INSTANTIATE_TEST_SUITE_P(Families, Golden,
                          [](const auto& family) { return std::string(family.param); });
 
 // tests/golden/variants: what the goldens' own configurations leave at its neutral value.
-class Variant : public testing::TestWithParam<const char*> {};
+class Variant : public testing::TestWithParam<const char*> {
+ protected:
+  // The golden's weights under the variant's config.json.
+  void SetUp() override {
+    const auto variant = nlohmann::json::parse(read_file(file(".json")));
+    const std::filesystem::path golden = kGoldens / variant.at("golden").get<std::string>();
+    auto config = nlohmann::json::parse(read_file(golden / "config.json"));
+    for (const auto& [key, value] : variant.at("changes").items()) {
+      config.erase(key);
+      if (!value.is_null()) config[key] = value;
+    }
+    write_file_atomic(folder_.path() / "config.json", config.dump());
+    std::filesystem::copy(golden / "model.safetensors", folder_.path());
+  }
+  static std::filesystem::path file(const char* ending) {
+    return kGoldens.parent_path() / "variants" / (GetParam() + std::string(ending));
+  }
+
+  test::TemporaryFolder folder_;
+};
 
 TEST_P(Variant, Logits) {
-  const std::filesystem::path variants = std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests/golden/variants";
-  const auto variant = nlohmann::json::parse(read_file(variants / (GetParam() + std::string(".json"))));
-  const std::filesystem::path golden = kGoldens / variant.at("golden").get<std::string>();
-  const test::TemporaryFolder folder;
-  auto config = nlohmann::json::parse(read_file(golden / "config.json"));
-  for (const auto& [key, value] : variant.at("changes").items()) {
-    config.erase(key);
-    if (!value.is_null()) config[key] = value;
-  }
-  write_file_atomic(folder.path() / "config.json", config.dump());
-  std::filesystem::copy(golden / "model.safetensors", folder.path());
-  const VerifyOptions options{.model = folder.path(),
-                              .inputs = variants / (GetParam() + std::string(".safetensors")),
-                              .gradients = {},
-                              .trajectory = {}};
+  const VerifyOptions options{
+      .model = folder_.path(), .inputs = file(".safetensors"), .gradients = {}, .trajectory = {}};
   const VerifyReport report = verify_model(options, builtin_families(), cpu_device);
   for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
   EXPECT_LE(report.logits.normalised, 2e-5);
+}
+
+// As write.py in tests/golden/variants has it: sums of elements, in groups and with signs that a hash of
+// their places decides.
+std::vector<double> sketch(const std::vector<float>& values) {
+  std::vector<double> sums(256);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint64_t hash = (i + 1) * 0x9E3779B97F4A7C15U;
+    hash = (hash ^ hash >> 30) * 0xBF58476D1CE4E5B9U;
+    hash = (hash ^ hash >> 27) * 0x94D049BB133111EBU;
+    hash ^= hash >> 31;
+    sums[hash % sums.size()] += (hash >> 63 != 0 ? -1.0 : 1.0) * static_cast<double>(values[i]);
+  }
+  return sums;
+}
+
+TEST_P(Variant, GradientsOfEveryWeight) {
+  const FamilyRegistry families = builtin_families();
+  const SafetensorsFile inputs = SafetensorsFile::open(file(".safetensors"));
+  const SafetensorsFile reference = SafetensorsFile::open(file(".gradients.safetensors"));
+  SessionSettings settings{
+      .model = read_model_config(read_file(folder_.path() / "config.json"), "", families),
+      .compute = DType::kF32};
+  const ReferenceBatch batch(*inputs.find("input_ids"), settings.model.vocab, inputs.name());
+  settings.step = {.micro_batch = batch.batch, .sequence = batch.sequence, .microbatches = 1};
+  VerifiedSession session(cpu_device(), settings, families, SafetensorsFolder::open(folder_.path()), batch);
+  session.forward_backward();
+
+  std::size_t compared = 0;
+  session.for_each_gradient([&](const std::string& name, const std::vector<float>& values) {
+    const auto expected = reference.find(name);
+    ASSERT_TRUE(expected) << name;
+    const std::vector<double> ours = sketch(values);
+    ASSERT_EQ(expected->data.size(), sizeof(float) * ours.size()) << name;
+    double largest = 0, error = 0;
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      float theirs;
+      std::memcpy(&theirs, expected->data.data() + sizeof(float) * i, sizeof(float));
+      largest = std::max(largest, std::abs(static_cast<double>(theirs)));
+      error = std::max(error, std::abs(ours[i] - static_cast<double>(theirs)));
+      EXPECT_TRUE(std::isfinite(ours[i])) << name;
+    }
+    EXPECT_LE(error, 2e-5 * largest) << name;
+    ++compared;
+  });
+  EXPECT_EQ(compared, reference.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, Variant,

@@ -55,7 +55,7 @@ class Chat final : public Command {
   int run(Console& console) override {
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
-    const ModelConfig config = load_model_config(folder, families);
+    const ModelConfig config = ModelArguments::config(folder, families, console);
     const auto tokenizer = model_.tokenizer(folder, config);
     if (template_ == "auto" && !tokenizer->chat_template().empty()) {
       throw unsupported(

@@ -29,7 +29,7 @@ class EvalLoss final : public Command {
   int run(Console& console) override {
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
-    const ModelConfig config = load_model_config(folder, families);
+    const ModelConfig config = ModelArguments::config(folder, families, console);
     const auto tokenizer = model_.tokenizer(folder, config);
     constexpr std::int64_t kLargestBatch = 65536;
     if (batch_ < 1 || batch_ > kLargestBatch)

@@ -54,7 +54,7 @@ class Generate final : public Command {
   int run(Console& console) override {
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
-    const ModelConfig config = load_model_config(folder, families);
+    const ModelConfig config = ModelArguments::config(folder, families, console);
     const auto tokenizer = model_.tokenizer(folder, config);
     const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
     const std::string prompt = prompt_text();

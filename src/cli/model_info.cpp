@@ -108,7 +108,9 @@ class ModelInfo final : public Command {
       if (tensors_) throw invalid("a preset has no tensors to list", "leave --tensors out");
     } else {
       const ModelFolder folder = find_model_folder(folder_);
-      describe(load_model_config(folder, families), families);
+      std::vector<std::string> notes;
+      describe(load_model_config(folder, families, &notes), families);
+      console.notes(notes);
       add_weights(folder, console);
     }
     console.print(json_ ? json_report_.dump(2) + "\n" : text_);

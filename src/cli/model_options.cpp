@@ -13,6 +13,14 @@ void ModelArguments::declare(Arguments& arguments) {
   arguments.option("--tokenizer-type", "TYPE", &tokenizer_type_, "its kind, e.g. ByteTokenizer");
 }
 
+ModelConfig ModelArguments::config(const ModelFolder& folder, const FamilyRegistry& families,
+                                   const Console& console) {
+  std::vector<std::string> notes;
+  ModelConfig config = load_model_config(folder, families, &notes);
+  console.notes(notes);
+  return config;
+}
+
 std::unique_ptr<const Tokenizer> ModelArguments::tokenizer(const ModelFolder& folder,
                                                            const ModelConfig& config) const {
   return load_model_tokenizer(folder, config, tokenizer_type_, tokenizer_);

@@ -15,6 +15,9 @@ class ModelArguments {
  public:
   void declare(Arguments& arguments);
   ModelFolder folder() const { return find_model_folder(folder_); }
+  // What is odd about it goes to the console.
+  static ModelConfig config(const ModelFolder& folder, const FamilyRegistry& families,
+                            const Console& console);
   std::unique_ptr<const Tokenizer> tokenizer(const ModelFolder& folder, const ModelConfig& config) const;
 
  private:

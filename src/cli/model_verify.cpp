@@ -85,6 +85,7 @@ class ModelVerify final : public Command {
     options.tolerance = limit("--tolerance", tolerance_);
     options.trajectory_tolerance = limit("--trajectory-tolerance", trajectory_tolerance_);
     const VerifyReport report = verify_model(options, builtin_families(), [&] { return device_.make(); });
+    console.notes(report.notes);
     console.print(json_ ? to_json(report).dump(2) + "\n" : table(report, console.out));
     constexpr int kNotVerified = 3;
     return report.passed() ? 0 : kNotVerified;

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "base/temporary_folder.h"
@@ -16,6 +19,7 @@ using test::ProgramResult;
 using test::run_program;
 using test::TemporaryFolder;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/models/";
 const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
@@ -112,6 +116,43 @@ TEST(ModelInfo, CountsParameters) {
   EXPECT_TRUE(info.at("tied_embeddings").get<bool>());
   EXPECT_EQ(info.at("rope_scaling"), "llama3");
   EXPECT_EQ(info.at("tensor_list").size(), info.at("tensors").get<std::size_t>());
+}
+
+TEST(Models, KeysThatNobodyKnowsAreNoted) {
+  const TemporaryFolder folder;
+  const std::string model = (folder.path() / "model").string(), golden = kGolden + "llama";
+  std::filesystem::copy(golden, model);
+  json config = json::parse(read_file(golden + "/config.json"));
+  config["logits_scaling"] = 8.0;
+  write_file_atomic(model + "/config.json", config.dump());
+  write_file(folder.path() / "text.txt", "1 2 3 4 5 6 7 8 9");
+  const std::vector<std::string> tokenizer = {"--tokenizer-type", "NullTokenizer", "--tokenizer", "60"};
+  std::vector<std::vector<std::string>> commands = {
+      {"model", "info", model},
+      {"model", "verify", model, "--inputs", golden + "/io.safetensors"},
+      {"model", "import", model, (folder.path() / "imported").string()},
+      {"generate", model, "-n", "1", "-p", "1"},
+      {"chat", model, "-n", "1"},
+      {"eval", "loss", model, "-d", (folder.path() / "text.txt").string()},
+      {"train", "pretrain", "--dry-run", "--config", kExperiment, "load=" + model, "num_attention_heads=4"}};
+  for (std::vector<std::string>& words : commands) {
+    const std::string& name = words[0];
+    if (name == "generate" || name == "chat" || name == "eval")
+      words.insert(words.end(), tokenizer.begin(), tokenizer.end());
+    if (name == "train") {
+      for (const char* setting :
+           {"num_layers=2", "hidden_size=48", "ffn_hidden_size=112", "num_query_groups=2", "kv_channels=12",
+            "tokenizer_type=NullTokenizer", "tokenizer_model=60", "mock_data=true", "seq_length=16",
+            "untie_embeddings_and_output_weights=true"})
+        words.emplace_back(setting);
+    }
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 0) << name << result.err;
+    EXPECT_THAT(result.err,
+                HasSubstr("/config.json: key logits_scaling is unknown to Primus and was ignored\n"))
+        << name;
+    EXPECT_THAT(result.out, Not(HasSubstr("logits_scaling"))) << name;
+  }
 }
 
 TEST(Config, ShowsValidatesAndDescribes) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <string_view>
@@ -108,11 +109,11 @@ class Copy {
       : from_(from),
         options_(options),
         env_(env),
-        config_(load_model_config(from, families)),
+        config_(load_model_config(from, families, &report_.notes)),
         folder_(SafetensorsFolder::open(from.path)),
         tensors_(folder_) {
     if (from.iteration) checkpoint_.emplace(CheckpointReader::open(from.path, Validation::kFull));
-    report_.notes = folder_.warnings();
+    std::ranges::copy(folder_.warnings(), std::back_inserter(report_.notes));
     config_.mtp.enabled = config_.mtp.layers > 0 && has_further_layers(tensors_, config_);
     if (config_.mtp.layers > 0 && !config_.mtp.enabled) {
       report_.notes.push_back("config.json has multi-token prediction, and the weights have not: left out");
@@ -219,6 +220,7 @@ class Copy {
   const ModelFolder& from_;
   const ExchangeOptions& options_;
   Env& env_;
+  ExchangeReport report_;
   ModelConfig config_;
   SafetensorsFolder folder_;
   LanguageTensors tensors_;
@@ -227,7 +229,6 @@ class Copy {
   std::vector<TensorSource> sources_;
   DType most_common_ = DType::kF32;
   std::int64_t narrowed_ = 0;  // tensors
-  ExchangeReport report_;
 };
 
 }  // namespace

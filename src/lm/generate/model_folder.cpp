@@ -71,9 +71,10 @@ ModelFolder find_model_folder(const Path& given) {
   return found;
 }
 
-ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& families) {
+ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& families,
+                              std::vector<std::string>* notes) {
   const Path file = folder.path / "config.json";
-  return read_model_config(read_file(file, kConfigLimit), file.string(), families);
+  return read_model_config(read_file(file, kConfigLimit), file.string(), families, notes);
 }
 
 std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,

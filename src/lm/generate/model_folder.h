@@ -27,7 +27,9 @@ struct ModelFolder {
 // own folder: of the last two, the newest complete checkpoint is taken.
 ModelFolder find_model_folder(const Path& given);
 
-ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& families);
+// `notes` is given what read_model_config() has to say.
+ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& families,
+                              std::vector<std::string>* notes = nullptr);
 
 // The folder's own tokenizer (its tokenizer.json, or what the checkpoint's experiment names), or the one
 // named by `type` and `model` (load_tokenizer) when either is not empty. Refuses one with more tokens than

@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/operators.h"
@@ -84,6 +85,12 @@ struct Family {
   bool partial_rotary = false;  // heads may rotate in part (partial_rotary_factor)
   // Other model_types that published models of this architecture have (Kimi K2).
   std::vector<std::string_view> other_names = {};
+  // Keys of config.json that `read` knows and `write` does not always write, and those that published models
+  // have and that have no say in what they compute. Any other that is neither common nor written gets a note.
+  std::vector<std::string_view> other_keys = {};
+  // {"num_experts", "num_local_experts"}: the first is another name of the second, and goes before it, as in
+  // transformers (attribute_map).
+  std::vector<std::pair<std::string_view, std::string_view>> aliases = {};
 };
 
 class FamilyRegistry {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "lm/model/config_keys.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
 #include "lm/model/family.h"
@@ -18,18 +19,29 @@ using nlohmann::json;
 
 constexpr std::int64_t kMaxWidth = ConfigReader::kMaxWidth;
 
-// transformers 4 writes rope_theta and rope_scaling, 5 rope_parameters; both take rope_scaling where it says
-// something.
-void read_rope(const json& root, const std::string& where, ModelConfig& config) {
-  const json* object = &root;
+// The key that says how positions are rotated: transformers 4 writes rope_theta and rope_scaling, 5
+// rope_parameters; both take rope_scaling where it says something. Null: there is neither.
+const char* rope_key(const json& root) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto it = root.find(key);
-    if (it == root.end() || it->empty()) continue;
-    if (!it->is_object()) throw ConfigReader(root, where).bad(key, "must be an object");
-    object = &*it;
-    break;
+    if (it != root.end() && !it->empty()) return key;
   }
-  const ConfigReader common(root, where), rope(*object, where);
+  return nullptr;
+}
+
+void read_rope(const json& root, const std::string& where, ModelConfig& config) {
+  const ConfigReader common(root, where);
+  const char* const key = rope_key(root);
+  const json* const object = key ? &root.at(key) : &root;
+  if (!object->is_object()) throw common.bad(key, "must be an object");
+  for (const auto& [name, value] : object->items()) {
+    if (!key || !value.is_object()) continue;
+    throw unsupported(
+        fmt::format("'{}' has '{}' in it: rotations by kind of layer are not supported", key, name),
+        "all layers must rotate alike")
+        .at(where);
+  }
+  const ConfigReader rope(*object, where);
   config.rope_theta = rope.positive_or("rope_theta", common.positive_or("rope_theta", 10000));
   const double fraction =
       rope.positive_or("partial_rotary_factor", common.positive_or("partial_rotary_factor", 1));
@@ -50,9 +62,15 @@ void read_rope(const json& root, const std::string& where, ModelConfig& config) 
     throw unsupported("rope_type '" + type + "' is not supported", "default, linear, llama3 and yarn are")
         .at(where);
   }
-  s.factor = rope.positive_or("factor", 1);
-  s.original_max_positions =
-      rope.integer_or("original_max_position_embeddings", config.max_positions, 1, kMaxWidth);
+  // transformers prefers the key that stands outside.
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  s.original_max_positions = common.integer_or(
+      kOriginal, rope.integer_or(kOriginal, config.max_positions, 1, kMaxWidth), 1, kMaxWidth);
+  const auto factor = object->find("factor");
+  if (factor == object->end()) throw rope.bad("factor", fmt::format("is missing in '{}'", key));
+  if (factor->is_null() && s.kind != RopeScaling::Kind::kYarn) throw rope.bad("factor", "must be a number");
+  s.factor = rope.positive_or(
+      "factor", static_cast<double>(config.max_positions) / static_cast<double>(s.original_max_positions));
   s.low_freq_factor = rope.positive_or("low_freq_factor", 1);
   s.high_freq_factor = rope.positive_or("high_freq_factor", 4);
   if (s.kind == RopeScaling::Kind::kLlama3 && s.high_freq_factor < s.low_freq_factor) {
@@ -97,6 +115,16 @@ json rope_json(const ModelConfig& config) {
       break;
   }
   return rope;
+}
+
+// Takes the names of keys that transformers takes for others.
+void rename_aliases(const Family& family, json& root) {
+  for (const auto& [alias, key] : family.aliases) {
+    const auto it = root.find(alias);
+    if (it == root.end() || it->is_null()) continue;
+    root[std::string(key)] = *it;
+    root.erase(it);
+  }
 }
 
 // Keys that a config.json leaves out are as transformers has them. Where it has an object, null says nothing,
@@ -206,7 +234,7 @@ std::string_view name_of(RopeScaling::Kind kind) {
 }
 
 ModelConfig read_model_config(std::string_view contents, const std::string& where,
-                              const FamilyRegistry& families) {
+                              const FamilyRegistry& families, std::vector<std::string>* notes) {
   json root = parse_json_object(contents, where);
   // Models that see images, too, describe their language model in a part of its own.
   if (const auto text = root.find("text_config"); text != root.end() && text->is_object()) {
@@ -219,9 +247,14 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   try {
     const Family& family = families.find(c.family);
     c.family = family.model_type;
+    rename_aliases(family, root);
     add_defaults(family, root);
     refuse_unless(root, "attention_dropout", 0);
     refuse_unless(root, "router_jitter_noise", 0);
+    refuse_unless(root, "is_causal", true);
+    refuse_unless(root, "per_layer_config", nullptr);
+    refuse_unless(root, "pruned_heads", json::object());
+    refuse_unless(root, "transformers_weights", nullptr);
     c.layers = r.integer("num_hidden_layers", 1, 10000);
     c.hidden = r.integer("hidden_size", 1, kMaxWidth);
     c.ffn = r.integer("intermediate_size", 1, kMaxWidth);
@@ -254,6 +287,21 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
         .at(where);
   }
   check(c, where);
+  if (notes) {
+    const json written = json::parse(write_model_config(c, DType::kF32, families));
+    std::vector<std::string> unknown = unknown_keys(root, written, families.find(c.family));
+    if (const char* const key = rope_key(root)) {
+      for (const std::string& name : unknown_rope_keys(root.at(key), c.rope_scaling.kind)) {
+        unknown.push_back(fmt::format("{}.{}", key, name));
+      }
+    }
+    if (!unknown.empty()) {
+      const bool one = unknown.size() == 1;
+      notes->push_back(fmt::format("{}: {} {} {} unknown to Primus and {} ignored", where,
+                                   one ? "key" : "keys", fmt::join(unknown, ", "), one ? "is" : "are",
+                                   one ? "was" : "were"));
+    }
+  }
   return c;
 }
 

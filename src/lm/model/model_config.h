@@ -66,9 +66,9 @@ struct ModelConfig {
 
 // Reads config.json; of a model with a text_config that part. `where` is used in errors. Unknown model_type,
 // an option that Primus does not have set to anything but its neutral value, and sizes that contradict each
-// other are refused, each by name.
-ModelConfig read_model_config(std::string_view json, const std::string& where,
-                              const FamilyRegistry& families);
+// other are refused, each by name. Keys that nobody here knows go to `notes`, as a sentence.
+ModelConfig read_model_config(std::string_view json, const std::string& where, const FamilyRegistry& families,
+                              std::vector<std::string>* notes = nullptr);
 // The config.json that transformers (4.x and 5.x) reads back to the same model.
 std::string write_model_config(const ModelConfig& config, DType dtype, const FamilyRegistry& families);
 // From an experiment. `vocab` is the tokenizer's size where the experiment names none. Settings that the

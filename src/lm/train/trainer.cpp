@@ -196,7 +196,7 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
   if (!e.trainer.load || !Env::posix().status(config_json)) return model;
 
   // The folder that weights come from knows its architecture; the experiment must not contradict it.
-  const ModelConfig loaded = read_model_config(read_file(config_json), config_json.string(), families);
+  const ModelConfig loaded = read_model_config(read_file(config_json), config_json.string(), families, notes);
   LoadedModel reconciled = reconcile_with_loaded(e, model, loaded, config_json.string());
   if (notes) std::ranges::move(reconciled.notes, std::back_inserter(*notes));
   if (tokenizer && tokenizer->vocab_size() > loaded.vocab) {

@@ -211,8 +211,9 @@ class Verification {
 VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& families,
                           const std::function<std::unique_ptr<Device>()>& make_device) {
   const std::filesystem::path config_path = options.model / "config.json";
+  VerifyReport report;
   const ModelConfig config =
-      read_model_config(read_file(config_path, 16U << 20), config_path.string(), families);
+      read_model_config(read_file(config_path, 16U << 20), config_path.string(), families, &report.notes);
   const SafetensorsFolder weights = SafetensorsFolder::open(options.model);
   const SafetensorsFile inputs = SafetensorsFile::open(options.inputs);
   const ReferenceBatch batch(require(inputs, "input_ids"), config.vocab, inputs.name());
@@ -233,7 +234,6 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   VerifiedSession session(make_device(), settings, families, weights, batch);
 
   const bool exact = options.compute == DType::kF32;
-  VerifyReport report;
   report.single_factor = exact ? 1 : 2;
   report.tolerance = options.tolerance.value_or(exact ? 2e-5 : 2e-2);
   report.trajectory_tolerance = options.trajectory_tolerance.value_or(exact ? 1e-4 : 2e-2);

@@ -65,6 +65,7 @@ struct VerifyReport {
   // in each step; what they weigh is computed in bf16. This counts the tokens that bf16 by itself would have
   // sent elsewhere.
   std::int64_t rerouted_tokens = 0;
+  std::vector<std::string> notes;     // what is odd about config.json, as sentences
   std::vector<std::string> failures;  // what is out of tolerance, as sentences; empty: verified
 
   bool passed() const { return failures.empty(); }

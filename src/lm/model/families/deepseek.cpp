@@ -31,6 +31,10 @@ constexpr double kMostScale = 1e6;
 void read_attention(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "rope_interleave", true);
+  const RopeScaling& rope = c.rope_scaling;
+  if (rope.kind != RopeScaling::Kind::kYarn && rope.mscale_all_dim.value_or(0) != 0) {
+    throw unsupported("'mscale_all_dim' is not supported with this rope_type", "only yarn has it");
+  }
   const ConfigReader r(json);
   const std::int64_t most = ConfigReader::kMaxWidth;
   LatentConfig& latent = c.attention.latent;
@@ -163,16 +167,38 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 const std::vector<FamilySwitch> kLatentSwitches = {
     {"multi_latent_attention", "true"}, {"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
 
+// A model without experts is written without the keys of experts. The first three are of how a model is
+// trained.
+const std::vector<std::string_view> kOtherKeys = {"aux_loss_alpha",
+                                                  "ep_size",
+                                                  "seq_aux",
+                                                  "mlp_bias",
+                                                  "moe_intermediate_size",
+                                                  "n_group",
+                                                  "n_shared_experts",
+                                                  "norm_topk_prob",
+                                                  "num_experts_per_tok",
+                                                  "rope_interleave",
+                                                  "routed_scaling_factor",
+                                                  "topk_group"};
+
 }  // namespace
 
 Family deepseek_v2_family() {
-  return {"deepseek_v2", "DeepseekV2ForCausalLM", read_v2,    write_v2,
-          make_block,    kLatentSwitches,         kDefaultsV2};
+  Family family{"deepseek_v2", "DeepseekV2ForCausalLM", read_v2,    write_v2,
+                make_block,    kLatentSwitches,         kDefaultsV2};
+  family.other_keys = kOtherKeys;
+  family.aliases = {{"num_experts", "n_routed_experts"}};
+  return family;
 }
 Family deepseek_v3_family() {
-  return {"deepseek_v3", "DeepseekV3ForCausalLM", read_v3,     write_v3,
-          make_block,    kLatentSwitches,         kDefaultsV3, false,
-          {"kimi_k2"}};
+  Family family{"deepseek_v3", "DeepseekV3ForCausalLM", read_v3,    write_v3,
+                make_block,    kLatentSwitches,         kDefaultsV3};
+  family.other_names = {"kimi_k2"};
+  family.other_keys = kOtherKeys;
+  family.aliases = {{"num_local_experts", "n_routed_experts"},
+                    {"num_mtp_layers", "num_nextn_predict_layers"}};
+  return family;
 }
 
 }  // namespace primus

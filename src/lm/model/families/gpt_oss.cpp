@@ -82,7 +82,10 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 }  // namespace
 
 Family gpt_oss_family() {
-  return {"gpt_oss", "GptOssForCausalLM", read, write, make_block, kSwitches, kDefaults};
+  Family family{"gpt_oss", "GptOssForCausalLM", read, write, make_block, kSwitches, kDefaults};
+  family.other_keys = {"initial_context_length", "swiglu_alpha"};
+  family.aliases = {{"num_experts", "num_local_experts"}};
+  return family;
 }
 
 }  // namespace primus

@@ -125,8 +125,11 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 }  // namespace
 
 Family llama4_family() {
-  return {"llama4_text", "Llama4ForCausalLM", read, write, make_block, {{"rotary_interleaved", "true"}},
-          kDefaults};
+  Family family{"llama4_text", "Llama4ForCausalLM", read, write, make_block, {{"rotary_interleaved", "true"}},
+                kDefaults};
+  family.other_keys = {"attn_scale", "for_llm_compressor", "interleave_moe_layer_step",
+                       "no_rope_layer_interval"};
+  return family;
 }
 
 }  // namespace primus

@@ -45,6 +45,10 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 }  // namespace
 
-Family mixtral_family() { return {"mixtral", "MixtralForCausalLM", read, write, make_block, {}, kDefaults}; }
+Family mixtral_family() {
+  Family family{"mixtral", "MixtralForCausalLM", read, write, make_block, {}, kDefaults};
+  family.aliases = {{"num_experts", "num_local_experts"}};
+  return family;
+}
 
 }  // namespace primus

@@ -34,7 +34,9 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 }  // namespace
 
 Family qwen2_family() {
-  return {"qwen2", "Qwen2ForCausalLM", read, write, make_block, {{"add_qkv_bias", "true"}}, kDefaults};
+  Family family{"qwen2", "Qwen2ForCausalLM", read, write, make_block, {{"add_qkv_bias", "true"}}, kDefaults};
+  family.other_keys = {"use_mrope"};
+  return family;
 }
 
 }  // namespace primus

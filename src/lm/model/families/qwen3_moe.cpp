@@ -65,7 +65,10 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 }  // namespace
 
 Family qwen3_moe_family() {
-  return {"qwen3_moe", "Qwen3MoeForCausalLM", read, write, make_block, {{"qk_layernorm", "true"}}, kDefaults};
+  Family family{"qwen3_moe", "Qwen3MoeForCausalLM",      read,     write,
+                make_block,  {{"qk_layernorm", "true"}}, kDefaults};
+  family.other_keys = {"max_window_layers"};
+  return family;
 }
 
 }  // namespace primus

@@ -1,0 +1,265 @@
+// Keys of config.json: none that changes what transformers computes passes without effect, and none that
+// nobody knows passes without a word.
+#include "lm/model/config_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "lm/model/family.h"
+#include "lm/model/model_config.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+
+const Path kTests = Path(PRIMUS_SOURCE_DIR) / "tests";
+
+json golden(const std::string& family) {
+  return json::parse(read_file(kTests / "golden/models" / family / "config.json"));
+}
+
+std::vector<std::string> notes_of(const json& root) {
+  std::vector<std::string> notes;
+  read_model_config(root.dump(), "config.json", builtin_families(), &notes);
+  return notes;
+}
+
+ModelConfig read(const json& root) {
+  return read_model_config(root.dump(), "config.json", builtin_families());
+}
+
+std::string refusal(const json& root) {
+  try {
+    read(root);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    return error.what();
+  }
+  return "accepted";
+}
+
+// Another value of the same type, that makes a model where there can be one.
+json another(const json& value) {
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_number_integer()) return value.get<std::int64_t>() * 2 + (value == 0 ? 1 : 0);
+  if (value.is_number()) return value.get<double>() * 2 + 0.25;
+  if (value.is_string()) return value.get<std::string>() + "x";
+  if (value.is_null()) return 3;
+  json changed = value;
+  if (value.is_array()) {
+    if (value.empty()) return json::array({0});
+    changed.front() = another(value.front());
+    return changed;
+  }
+  for (auto& [key, item] : changed.items()) item = another(item);
+  return changed;
+}
+
+// transformers_defaults.json has every key of transformers' configuration classes.
+TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
+  // With routers' own losses, which transformers adds to the loss, training is the experiment's; windows are
+  // as wide as they are only where there are any; latent attention has as many keys as queries, and computes
+  // with the width of its parts.
+  const std::set<std::string> any = {"output_router_logits", "pretraining_tp", "router_aux_loss_coef"};
+  const std::set<std::string> windows = {"layer_types", "max_window_layers", "sliding_window"};
+  const std::set<std::string> latent = {"head_dim", "num_key_value_heads", "qk_head_dim"};
+  const std::map<std::string, std::set<std::string>> without_say = {
+      {"qwen2", windows},
+      {"qwen3", windows},
+      {"qwen3_moe", {"sliding_window"}},
+      {"deepseek_v2", {"head_dim", "num_key_value_heads", "qk_head_dim", "n_group", "topk_group"}},
+      {"deepseek_v3", latent},
+      {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}}};  // lists go before them
+  const json families = json::parse(read_file(kTests / "lm/model/transformers_defaults.json"));
+  std::size_t keys = 0;
+  for (const auto& [family, config] : families.items()) {
+    const json& full = config.at("full");
+    const ModelConfig original = read(full);
+    EXPECT_EQ(notes_of(full), std::vector<std::string>{}) << family;
+    const auto excused = without_say.find(family);
+    for (const auto& [key, value] : full.items()) {
+      json changed = full;
+      changed[key] = another(value);
+      const bool silent = refusal(changed) == "accepted" && read(changed) == original;
+      const bool expected =
+          any.contains(key) || (excused != without_say.end() && excused->second.contains(key));
+      EXPECT_EQ(silent, expected) << family << " " << key << ": " << changed[key] << " " << refusal(changed);
+      ++keys;
+    }
+  }
+  EXPECT_GT(keys, 150U);
+}
+
+TEST(ConfigKeys, WindowsCountWhereThereAreAny) {
+  for (const char* family : {"qwen2", "qwen3"}) {
+    json root = golden(family);
+    root.erase("layer_types");
+    root["use_sliding_window"] = true;
+    root["sliding_window"] = 8;
+    root["max_window_layers"] = 0;
+    const ModelConfig original = read(root);
+    for (const char* key : {"sliding_window", "max_window_layers"}) {
+      json changed = root;
+      changed[key] = another(root[key]);
+      EXPECT_NE(read(changed), original) << family << " " << key;
+    }
+  }
+}
+
+TEST(ConfigKeys, WhatAnyModelOfTransformersCanHaveIsRefused) {
+  const std::pair<const char*, json> refused[] = {{"is_causal", false},
+                                                  {"per_layer_config", {{"0", {{"num_attention_heads", 2}}}}},
+                                                  {"pruned_heads", {{"0", {1}}}},
+                                                  {"transformers_weights", "other.safetensors"}};
+  for (const auto& [key, value] : refused) {
+    json root = golden("llama");
+    root[key] = value;
+    EXPECT_EQ(refusal(root).find("'" + std::string(key) + "'"), 0U) << refusal(root);
+  }
+  json root = golden("llama");
+  root["is_causal"] = true;
+  root["pruned_heads"] = json::object();
+  EXPECT_EQ(notes_of(root), std::vector<std::string>{});
+}
+
+TEST(ConfigKeys, OtherNamesGoBeforeTheUsualOnes) {
+  const std::tuple<const char*, const char*, const char*> aliases[] = {
+      {"mixtral", "num_experts", "num_local_experts"},
+      {"gpt_oss", "num_experts", "num_local_experts"},
+      {"deepseek_v2", "num_experts", "n_routed_experts"},
+      {"deepseek_v3", "num_local_experts", "n_routed_experts"},
+      {"deepseek_v3", "num_mtp_layers", "num_nextn_predict_layers"},
+      {"qwen3_moe", "num_local_experts", "num_experts"}};
+  for (const auto& [family, alias, key] : aliases) {
+    json expected = golden(family), root = expected;
+    expected.erase(alias);
+    expected[key] = 16;
+    root[key] = 8;
+    root[alias] = 16;
+    EXPECT_EQ(read(root), read(expected)) << family << " " << alias;
+    root.erase(key);
+    EXPECT_EQ(read(root), read(expected)) << family << " " << alias;
+    EXPECT_EQ(notes_of(root), std::vector<std::string>{});
+    root[alias] = nullptr;
+    root[key] = 16;
+    EXPECT_EQ(read(root), read(expected)) << family << " " << alias;
+  }
+}
+
+// As transformers 5.23 has it.
+TEST(ConfigKeys, RopeParametersThatStandElsewhereOrNowhere) {
+  json root = golden("llama");
+  root.erase("rope_parameters");
+  root["max_position_embeddings"] = 512;
+  root["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+  EXPECT_EQ(read(root).rope_scaling.original_max_positions, 64);
+  root["original_max_position_embeddings"] = 32;
+  EXPECT_EQ(read(root).rope_scaling.original_max_positions, 32);
+  root["rope_scaling"]["factor"] = nullptr;
+  EXPECT_EQ(read(root).rope_scaling.factor, 16);
+  EXPECT_EQ(notes_of(root), std::vector<std::string>{});
+  root["rope_scaling"].erase("factor");
+  EXPECT_EQ(refusal(root), "'factor' is missing in 'rope_scaling'");
+  root["rope_scaling"] = {{"rope_type", "linear"}, {"factor", nullptr}};
+  EXPECT_EQ(refusal(root), "'factor' must be a number");
+  root["rope_scaling"] = {{"full_attention", {{"rope_type", "linear"}, {"factor", 2.0}}}};
+  EXPECT_NE(refusal(root).find("rotations by kind of layer"), std::string::npos) << refusal(root);
+
+  json deepseek = golden("deepseek_v3");
+  deepseek["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"mscale_all_dim", 1.0}};
+  EXPECT_EQ(refusal(deepseek), "'mscale_all_dim' is not supported with this rope_type");
+}
+
+TEST(ConfigKeys, WhatNobodyKnowsIsNotedOnce) {
+  json root = golden("llama");
+  root["qk_norm"] = true;
+  EXPECT_EQ(notes_of(root),
+            std::vector<std::string>{"config.json: key qk_norm is unknown to Primus and was ignored"});
+  root["rope_parameters"]["mscale"] = 0.7;
+  root["logits_scaling"] = 8.0;
+  EXPECT_EQ(notes_of(root),
+            std::vector<std::string>{"config.json: keys logits_scaling, qk_norm, rope_parameters.mscale are "
+                                     "unknown to Primus and were ignored"});
+  // A key of another family, and one that says nothing.
+  json mixtral = golden("mixtral");
+  mixtral["norm_topk_prob"] = false;
+  mixtral["residual_multiplier"] = nullptr;
+  EXPECT_EQ(notes_of(mixtral),
+            std::vector<std::string>{"config.json: key norm_topk_prob is unknown to Primus and was ignored"});
+}
+
+// The keys of the config.json's that were published for these families, all of them, as they were written by
+// the versions of transformers of their time; values are the goldens'.
+TEST(ConfigKeys, PublishedModelsGiveNoNote) {
+  const char* const common =
+      "_name_or_path architectures attention_dropout bos_token_id eos_token_id head_dim "
+      "hidden_act "
+      "hidden_size initializer_range intermediate_size max_position_embeddings model_type "
+      "num_attention_heads "
+      "num_hidden_layers num_key_value_heads pad_token_id pretraining_tp rms_norm_eps rope_scaling "
+      "rope_theta "
+      "tie_word_embeddings torch_dtype dtype transformers_version use_cache vocab_size quantization_config "
+      "pruned_heads is_decoder return_dict output_attentions temperature top_p chunk_size_feed_forward";
+  const char* const deepseek =
+      "attention_bias auto_map aux_loss_alpha ep_size first_k_dense_replace kv_lora_rank "
+      "moe_intermediate_size "
+      "moe_layer_freq "
+      "n_group n_routed_experts n_shared_experts norm_topk_prob num_experts_per_tok q_lora_rank "
+      "qk_nope_head_dim "
+      "qk_rope_head_dim routed_scaling_factor scoring_func seq_aux topk_group topk_method v_head_dim";
+  const std::map<std::string, std::string> published = {
+      {"llama", "attention_bias mlp_bias"},
+      {"llama31_tied", "attention_bias mlp_bias"},
+      {"qwen2", "max_window_layers sliding_window use_sliding_window use_mrope layer_types"},
+      {"qwen3", "attention_bias max_window_layers sliding_window use_sliding_window layer_types"},
+      {"qwen3_moe",
+       "attention_bias decoder_sparse_step max_window_layers mlp_only_layers moe_intermediate_size "
+       "norm_topk_prob "
+       "num_experts "
+       "num_experts_per_tok output_router_logits router_aux_loss_coef sliding_window use_sliding_window"},
+      {"mixtral",
+       "num_experts_per_tok num_local_experts output_router_logits router_aux_loss_coef router_jitter_noise "
+       "sliding_window"},
+      {"deepseek_v2", deepseek},
+      {"deepseek_v3", deepseek + std::string(" num_nextn_predict_layers rope_interleave")},
+      {"gpt_oss",
+       "attention_bias experts_per_token initial_context_length layer_types num_experts_per_tok "
+       "num_local_experts "
+       "output_router_logits router_aux_loss_coef sliding_window swiglu_limit"},
+      {"llama4",
+       "_attn_implementation_autoset attention_bias attention_chunk_size attn_scale attn_temperature_tuning "
+       "cache_implementation "
+       "floor_scale for_llm_compressor interleave_moe_layer_step intermediate_size_mlp layer_types "
+       "moe_layers "
+       "no_rope_layer_interval no_rope_layers num_experts_per_tok num_local_experts output_router_logits "
+       "router_aux_loss_coef router_jitter_noise use_qk_norm"}};
+  for (const auto& [name, keys] : published) {
+    const json root = golden(name);
+    EXPECT_EQ(notes_of(root), std::vector<std::string>{}) << name;
+    json all = json::object();
+    std::istringstream words(common + (" " + keys));
+    for (std::string key; words >> key;) all[key] = 1;
+    const FamilyRegistry families = builtin_families();
+    const json written = json::parse(write_model_config(read(root), DType::kBF16, families));
+    EXPECT_EQ(unknown_keys(all, written, families.find(read(root).family)), std::vector<std::string>{})
+        << name;
+  }
+  const json presets = json::parse(read_file(kTests / "lm/train/published_configs.json"));
+  for (const auto& [preset, config] : presets.items()) {
+    EXPECT_EQ(notes_of(config), std::vector<std::string>{}) << preset;
+  }
+}
+
+}  // namespace
+}  // namespace primus

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -31,6 +32,12 @@ struct MoeConfig {
     bool drop_lightest = true;    // beyond that, drop the smallest weights; false: the last tokens
     double jitter = 0;            // of the router's input
     turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;
+
+    // Rows that each of `experts` takes of so many choices; 0: all. Rounded as Megatron-LM's get_capacity.
+    std::int64_t capacity(std::int64_t choices, std::int64_t experts) const {
+      const double even = static_cast<double>(choices) / static_cast<double>(experts);
+      return static_cast<std::int64_t>(std::ceil(even * capacity_factor));
+    }
 
     bool operator==(const Training&) const = default;
   } training;

@@ -50,7 +50,7 @@ CASES = {
 }
 # get_capacity: slots, experts and a factor. Some have a product or a quotient that rounding carries over an integer.
 CAPACITIES = [(64, 5, 0.8), (100, 10, 1.1), (100, 5, 1.15), (300, 10, 1.1), (4096, 8, 1.25), (70, 7, 1.4), (48, 6, 0.3),
-              (8192 * 8, 64, 1.05), (1000, 8, 1.2), (30, 3, 1.7)]
+              (8192 * 8, 64, 1.05), (1000, 8, 1.2), (30, 3, 1.7), (100, 3, 1.05), (100, 7, 1.05)]
 
 
 def config_of(experts: int, s: dict) -> TransformerConfig:

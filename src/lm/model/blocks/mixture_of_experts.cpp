@@ -1,7 +1,5 @@
 #include "lm/model/blocks/mixture_of_experts.h"
 
-#include <cmath>
-
 #include "engine/moe_operators.h"
 
 namespace primus {
@@ -80,11 +78,7 @@ class MixtureOfExperts final : public Layer {
     rule.router.forced = t.forced;
     rule.random = in.routing->random;
     rule.random.layer = static_cast<std::uint32_t>(layer_);
-    if (t.capacity_factor > 0) {
-      const double slots = static_cast<double>(in.batch * in.sequence * moe_.router.top_k);
-      rule.capacity =
-          static_cast<std::int64_t>(std::ceil(t.capacity_factor * slots / static_cast<double>(moe_.experts)));
-    }
+    rule.capacity = t.capacity(in.batch * in.sequence * moe_.router.top_k, moe_.experts);
     rule.drop_lightest = t.drop_lightest;
     rule.balance_scale = static_cast<float>(t.balance_loss * in.routing->loss_weight);
     rule.z_scale = static_cast<float>(t.z_loss * in.routing->loss_weight);

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Writes NAME/model.safetensors and NAME/golden.json, golden.safetensors for the models below: the gradients of one step
+of two microbatches as Megatron-LM's GPTModel computes them, with the losses that shape routers and with multi-token
+prediction. Run by hand; needs torch and `pip install --no-deps megatron-core==0.16.1`.
+
+golden.json has Megatron's version, the settings under its command line's names, and what came out: the loss, the loss of
+each depth of multi-token prediction, and the losses of each layer's router without their coefficients, each the mean over
+microbatches; and how many tokens each expert had. golden.safetensors has tokens, labels and loss_mask [microbatches,
+sequences, positions], and the gradients under the names of the weights in Hugging Face's layout; expert biases there are
+those after the step.
+
+Megatron's own are the model, its losses and their scales (schedules.forward_step_calc_loss), and the step of the bias;
+what a training script brings is written down here: data, the sum of the masked loss, and attention itself, which
+Megatron leaves to Transformer Engine or to random states of CUDA.
+"""
+
+import json
+import pathlib
+
+import megatron_on_cpu
+import torch
+from megatron.core.distributed.finalize_model_grads import _update_router_expert_bias
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.pipeline_parallel.schedules import forward_step_calc_loss
+from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
+from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+from safetensors.torch import save_file
+
+HERE = pathlib.Path(__file__).resolve().parent
+MICROBATCHES, BATCH, POSITIONS, VOCAB = 2, 2, 12, 32
+
+COMMON = {
+    "hidden_size": 12, "num_attention_heads": 2, "norm_epsilon": 1e-6, "vocab_size": VOCAB, "make_vocab_size_divisible_by": VOCAB,
+    "untie_embeddings_and_output_weights": True, "seq_length": POSITIONS, "max_position_embeddings": POSITIONS,
+    "micro_batch_size": BATCH, "global_batch_size": BATCH * MICROBATCHES, "mock_data": True,
+}
+MODELS = {
+    "deepseek_v3": COMMON | {
+        "model_type": "deepseek_v3", "num_layers": 2, "ffn_hidden_size": 16, "multi_latent_attention": True,
+        "qk_layernorm": True, "q_lora_rank": 8, "kv_lora_rank": 6, "qk_head_dim": 4, "qk_pos_emb_head_dim": 4,
+        "v_head_dim": 6, "num_experts": 6, "moe_layer_freq": [0, 1], "moe_ffn_hidden_size": 4,
+        "moe_shared_expert_intermediate_size": 4, "moe_router_topk": 2, "moe_router_score_function": "sigmoid",
+        "moe_router_num_groups": 2, "moe_router_group_topk": 1, "moe_router_topk_scaling_factor": 2.5,
+        "moe_router_enable_expert_bias": True, "moe_router_bias_update_rate": 2**-7,
+        "moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 0.3, "moe_z_loss_coeff": 0.02,
+        "mtp_num_layers": 2, "mtp_loss_scaling_factor": 0.3},
+    "mixtral": COMMON | {
+        "model_type": "mixtral", "num_layers": 1, "ffn_hidden_size": 10, "num_query_groups": 1, "kv_channels": 6,
+        "num_experts": 4, "moe_router_topk": 2, "moe_router_load_balancing_type": "aux_loss",
+        "moe_aux_loss_coeff": 0.3, "moe_z_loss_coeff": 0.02, "moe_expert_capacity_factor": 0.9,
+        "moe_token_drop_policy": "probs"},
+}
+# Settings that are of the script, or have another name in TransformerConfig.
+NOT_OF_THE_CONFIG = set(COMMON) - {"hidden_size", "num_attention_heads"} | {"model_type", "multi_latent_attention", "num_experts"}
+
+
+class PlainAttention(torch.nn.Module):
+    """Causal attention; queries, keys and values are [positions, sequences, heads, width]."""
+
+    def __init__(self, softmax_scale: float | None = None, **_):
+        super().__init__()
+        self.softmax_scale = softmax_scale
+
+    def forward(self, query, key, value, *_, **__):
+        q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale,
+                                                               enable_gqa=True)
+        return out.permute(2, 0, 1, 3).flatten(2)
+
+
+def build(settings: dict) -> GPTModel:
+    latent = settings.get("multi_latent_attention", False)
+    same = {key: value for key, value in settings.items() if key not in NOT_OF_THE_CONFIG}
+    positions = {"rope_type": "rope", "rotary_base": 10000.0, "rotary_scaling_factor": 1.0} if latent else {}
+    config = (MLATransformerConfig if latent else TransformerConfig)(
+        **same, **positions, num_moe_experts=settings["num_experts"], layernorm_epsilon=settings["norm_epsilon"],
+        moe_router_dtype="fp32", moe_token_dispatcher_type="allgather", normalization="RMSNorm", gated_linear_unit=True,
+        activation_func=torch.nn.functional.silu, add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0,
+        use_cpu_initialization=True, bias_activation_fusion=False, masked_softmax_fusion=False,
+        gradient_accumulation_fusion=False, apply_rope_fusion=False)
+    spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm")
+    for layer in spec.layer_specs:
+        layer.submodules.self_attention.submodules.core_attention = PlainAttention
+    further = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False) if config.mtp_num_layers else None
+    model = GPTModel(config, spec, VOCAB, POSITIONS, share_embeddings_and_output_weights=False,
+                     position_embedding_type="rope", mtp_block_spec=further)
+    draw = torch.Generator().manual_seed(7)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=draw)
+        if parameter.dim() == 1:
+            parameter.data = 1 + 0.3 * noise
+        else:
+            parameter.data = (0.6 if "router" in name else 0.3) * noise
+    for name, buffer in model.named_buffers():
+        if name.endswith("expert_bias"):
+            buffer.copy_(0.1 * torch.randn(buffer.shape, generator=draw))
+    return model
+
+
+def published(name: str, tensor: torch.Tensor, config: TransformerConfig) -> dict[str, torch.Tensor]:
+    """A tensor of Megatron's model, or its gradient, under the names of Hugging Face."""
+    top = {"embedding.word_embeddings.weight": "model.embed_tokens.weight",
+           "decoder.final_layernorm.weight": "model.norm.weight", "output_layer.weight": "lm_head.weight"}
+    if name in top:
+        return {top[name]: tensor}
+    stack, _, index, rest = name.split(".", 3)
+    at = f"model.layers.{int(index) + (config.num_layers if stack == 'mtp' else 0)}."
+    rest = rest.removeprefix("transformer_layer.")
+    plain = {
+        "enorm.weight": "enorm.weight", "hnorm.weight": "hnorm.weight", "eh_proj.weight": "eh_proj.weight",
+        "final_layernorm.weight": "shared_head.norm.weight", "input_layernorm.weight": "input_layernorm.weight",
+        "pre_mlp_layernorm.weight": "post_attention_layernorm.weight",
+        "self_attention.linear_proj.weight": "self_attn.o_proj.weight",
+        "self_attention.linear_q_down_proj.weight": "self_attn.q_a_proj.weight",
+        "self_attention.q_layernorm.weight": "self_attn.q_a_layernorm.weight",
+        "self_attention.linear_q_up_proj.weight": "self_attn.q_b_proj.weight",
+        "self_attention.linear_kv_down_proj.weight": "self_attn.kv_a_proj_with_mqa.weight",
+        "self_attention.kv_layernorm.weight": "self_attn.kv_a_layernorm.weight",
+        "self_attention.linear_kv_up_proj.weight": "self_attn.kv_b_proj.weight",
+        "mlp.router.expert_bias": "mlp.gate.e_score_correction_bias",
+    }
+    if rest in plain:
+        return {at + plain[rest]: tensor}
+    if rest == "self_attention.linear_qkv.weight":  # of each group its queries, keys and values
+        groups, width = config.num_query_groups, config.kv_channels
+        of_group = tensor.reshape(groups, -1, width, tensor.shape[1])
+        q, k, v = of_group.split([of_group.shape[1] - 2, 1, 1], dim=1)
+        return {f"{at}self_attn.{x}_proj.weight": part.reshape(-1, tensor.shape[1]) for x, part in
+                (("q", q), ("k", k), ("v", v))}
+    moe, gate, up, down = "mlp", "gate_proj", "up_proj", "down_proj"
+    if not isinstance(config, MLATransformerConfig):
+        moe, gate, up, down = "block_sparse_moe", "w1", "w3", "w2"
+    if rest == "mlp.router.weight":
+        return {f"{at}{moe}.gate.weight": tensor}
+    parts = rest.removeprefix("mlp.").split(".")
+    inner = {"experts": lambda: f"{moe}.experts.{parts[2]}.", "shared_experts": lambda: f"{moe}.shared_experts."}
+    at += inner.get(parts[0], lambda: "mlp.")()
+    if parts[-2] == "linear_fc2":
+        return {f"{at}{down}.weight": tensor}
+    assert parts[-2] == "linear_fc1", name
+    first, second = tensor.chunk(2)
+    return {f"{at}{gate}.weight": first, f"{at}{up}.weight": second}
+
+
+def run_step(model: GPTModel) -> tuple[dict, dict]:
+    draw = torch.Generator().manual_seed(11)
+    shape = (MICROBATCHES, BATCH, POSITIONS)
+    tokens, labels = (torch.randint(VOCAB, shape, generator=draw) for _ in range(2))
+    mask = torch.ones(shape)
+    mask[0, 0, 3] = mask[0, 1, 10] = 0
+    mask[1, 0, 5:] = 0  # so that microbatches have different numbers of tokens
+    positions = torch.arange(POSITIONS).expand(BATCH, POSITIONS)
+    future = torch.triu(torch.ones(1, 1, POSITIONS, POSITIONS, dtype=torch.bool), diagonal=1)
+    loss = 0.0
+    for i in range(MICROBATCHES):
+        token_losses = model(tokens[i], positions, future, labels=labels[i], loss_mask=mask[i])
+
+        def masked_sum(losses):
+            return (losses * mask[i]).sum(), mask[i].sum().int(), None
+
+        scaled, _ = forward_step_calc_loss(model, token_losses, masked_sum, model.config, None, False, MICROBATCHES, [],
+                                           cp_group_size=1, is_last_stage=True)
+        loss += float(scaled)
+        scaled.backward()
+
+    def means(sums) -> list[float]:
+        return [float(x) / MICROBATCHES for x in sums]
+
+    routers = {kind: means(entry["values"]) for kind, entry in get_moe_layer_wise_logging_tracker().items()}
+    further = means(MTPLossLoggingHelper.tracker.get("values", []))
+    result = {"loss": loss, "mtp_losses": further, "router_losses": routers}
+    return result, {"tokens": tokens.int(), "labels": labels.int(), "loss_mask": mask}
+
+
+def write(name: str, settings: dict) -> None:
+    get_moe_layer_wise_logging_tracker().clear()
+    MTPLossLoggingHelper.tracker.clear()
+    model = build(settings)
+    config = model.config
+
+    def layout(tensors) -> dict[str, torch.Tensor]:
+        return {key: part.detach().clone().contiguous() for of, tensor in tensors
+                for key, part in published(of, tensor, config).items()}
+
+    def biases():
+        return [(of, buffer) for of, buffer in model.named_buffers() if of.endswith("expert_bias")]
+
+    weights = layout([*model.named_parameters(), *biases()])
+    result, tensors = run_step(model)
+    loads = {of: module.local_tokens_per_expert.int().tolist() for of, module in model.named_modules()
+             if getattr(module, "local_tokens_per_expert", None) is not None}
+    if config.moe_router_enable_expert_bias:  # as finalize_model_grads does
+        with torch.no_grad():
+            _update_router_expert_bias([model], config)
+    tensors |= layout([(of, p.grad) for of, p in model.named_parameters()] + biases())
+    folder = HERE / name
+    folder.mkdir(exist_ok=True)
+    golden = {"megatron-core": megatron_on_cpu.VERSION, "microbatches": MICROBATCHES, "settings": settings, **result,
+              "tokens_per_expert": list(loads.values())}
+    (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
+    for file, of_file in (("model", weights), ("golden", tensors)):
+        save_file(of_file, folder / f"{file}.safetensors", metadata={"format": "pt"})
+        (folder / f"{file}.safetensors").chmod(0o644)
+    print(name, {key: value for key, value in golden.items() if key != "settings"})
+
+
+def main() -> None:
+    megatron_on_cpu.start()
+    for name, settings in MODELS.items():
+        write(name, settings)
+
+
+if __name__ == "__main__":
+    main()

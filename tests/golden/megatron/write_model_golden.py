@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes NAME/model.safetensors and NAME/golden.json, golden.safetensors for the models below: the gradients of one step
-of two microbatches as Megatron-LM's GPTModel computes them, with the losses that shape routers and with multi-token
-prediction. Run by hand; needs torch and `pip install --no-deps megatron-core==0.16.1`.
+"""Writes NAME/model.safetensors, NAME/golden.json and NAME/golden.safetensors for the models below: one step of two
+microbatches as Megatron-LM's GPTModel computes it, with the losses that shape routers and with multi-token prediction.
+Run by hand; needs torch and `pip install --no-deps megatron-core==0.16.1`.
 
-golden.json has Megatron's version, the settings under its command line's names, and what came out: the loss, the loss of
-each depth of multi-token prediction, and the losses of each layer's router without their coefficients, each the mean over
-microbatches; and how many tokens each expert had. golden.safetensors has tokens, labels and loss_mask [microbatches,
-sequences, positions], and the gradients under the names of the weights in Hugging Face's layout; expert biases there are
-those after the step.
+golden.json has Megatron's version, the settings under its command line's names, and what came out: the loss, that of
+each depth of multi-token prediction, and those of each layer's router without their coefficients, each the mean over
+microbatches; and how many tokens each expert had, where a bias follows that. golden.safetensors has tokens, labels and
+loss_mask [microbatches, sequences, positions], and the gradients under the names of the weights in Hugging Face's
+layout; experts' biases there are those after the step.
 
 Megatron's own are the model, its losses and their scales (schedules.forward_step_calc_loss), and the step of the bias;
 what a training script brings is written down here: data, the sum of the masked loss, and attention itself, which
@@ -32,9 +32,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 MICROBATCHES, BATCH, POSITIONS, VOCAB = 2, 2, 12, 32
 
 COMMON = {
-    "hidden_size": 12, "num_attention_heads": 2, "norm_epsilon": 1e-6, "vocab_size": VOCAB, "make_vocab_size_divisible_by": VOCAB,
-    "untie_embeddings_and_output_weights": True, "seq_length": POSITIONS, "max_position_embeddings": POSITIONS,
-    "micro_batch_size": BATCH, "global_batch_size": BATCH * MICROBATCHES, "mock_data": True,
+    "hidden_size": 12, "num_attention_heads": 2, "norm_epsilon": 1e-6, "vocab_size": VOCAB,
+    "make_vocab_size_divisible_by": VOCAB, "untie_embeddings_and_output_weights": True, "seq_length": POSITIONS,
+    "max_position_embeddings": POSITIONS, "micro_batch_size": BATCH, "global_batch_size": BATCH * MICROBATCHES,
+    "mock_data": True,
 }
 MODELS = {
     "deepseek_v3": COMMON | {
@@ -53,7 +54,8 @@ MODELS = {
         "moe_token_drop_policy": "probs"},
 }
 # Settings that are of the script, or have another name in TransformerConfig.
-NOT_OF_THE_CONFIG = set(COMMON) - {"hidden_size", "num_attention_heads"} | {"model_type", "multi_latent_attention", "num_experts"}
+NOT_OF_THE_CONFIG = set(COMMON) - {"hidden_size", "num_attention_heads"} | {
+    "model_type", "multi_latent_attention", "num_experts"}
 
 
 class PlainAttention(torch.nn.Module):

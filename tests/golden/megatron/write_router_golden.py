@@ -2,8 +2,9 @@
 """Writes router.json and router.safetensors: what Megatron-LM's TopKRouter makes of given logits. Run by hand; needs
 torch and `pip install --no-deps megatron-core==0.16.1`.
 
-router.json has Megatron's version and the cases: each one's settings under Megatron's own names, and what came out
-(losses without their coefficients; rows: what an expert takes at most). router.safetensors has for each case, tokens in the order of [sequences, positions]:
+router.json has Megatron's version and the cases: each one's settings, and what came out (losses without their
+coefficients; rows: what an expert takes at most). router.safetensors has for each case, tokens in the order of
+[sequences, positions]:
 
   NAME.logits         [tokens, experts]
   NAME.expert_bias    [experts], where there is one: before, and NAME.new_expert_bias after get_updated_expert_bias
@@ -31,7 +32,8 @@ CASES = {
     "mixtral": (2, 12, 8, {"topk": 2, "load_balancing": "aux_loss", "aux": 0.7}),
     "mixtral_z": (2, 12, 8, {"topk": 2, "load_balancing": "none", "z": 0.3}),
     "softmax_of_sequences": (3, 8, 8, {"topk": 3, "load_balancing": "seq_aux_loss", "aux": 0.7, "z": 0.3}),
-    "pre_softmax": (2, 12, 10, {"topk": 3, "pre_softmax": True, "scaling": 1.5, "load_balancing": "aux_loss", "aux": 0.7}),
+    "pre_softmax": (2, 12, 10, {"topk": 3, "pre_softmax": True, "scaling": 1.5, "load_balancing": "aux_loss",
+                                "aux": 0.7}),
     "pre_softmax_top1": (2, 12, 4, {"topk": 1, "pre_softmax": True, "load_balancing": "aux_loss", "aux": 0.7}),
     "groups_by_best": (2, 12, 12, {"topk": 2, "pre_softmax": True, "groups": 4, "group_topk": 2, "scaling": 16.0,
                                    "load_balancing": "seq_aux_loss", "aux": 0.7}),
@@ -43,10 +45,12 @@ CASES = {
     "sigmoid_with_bias": (2, 12, 8, {"topk": 3, "score": "sigmoid", "bias": True, "load_balancing": "none"}),
     "sigmoid_top1": (2, 12, 8, {"topk": 1, "score": "sigmoid", "load_balancing": "aux_loss", "aux": 0.7}),
     "many_experts": (1, 12, 64, {"topk": 8, "load_balancing": "aux_loss", "aux": 0.7, "z": 0.3}),
-    "drop_by_probs": (2, 12, 6, {"topk": 2, "capacity": 0.8, "drop": "probs", "load_balancing": "aux_loss", "aux": 0.7}),
+    "drop_by_probs": (2, 12, 6, {"topk": 2, "capacity": 0.8, "drop": "probs", "load_balancing": "aux_loss",
+                                 "aux": 0.7}),
     "drop_by_position": (1, 24, 6, {"topk": 2, "capacity": 0.8, "drop": "position", "load_balancing": "aux_loss",
                                     "aux": 0.7}),
-    "drop_little": (1, 20, 6, {"topk": 3, "capacity": 1.1, "drop": "probs", "load_balancing": "seq_aux_loss", "aux": 0.7}),
+    "drop_little": (1, 20, 6, {"topk": 3, "capacity": 1.1, "drop": "probs", "load_balancing": "seq_aux_loss",
+                               "aux": 0.7}),
 }
 # get_capacity: slots, experts and a factor. Some have a product or a quotient that rounding carries over an integer.
 CAPACITIES = [(64, 5, 0.8), (100, 10, 1.1), (100, 5, 1.15), (300, 10, 1.1), (4096, 8, 1.25), (70, 7, 1.4), (48, 6, 0.3),
@@ -91,8 +95,9 @@ def run(name: str, batch: int, positions: int, experts: int, s: dict, seed: int)
     def by_sequence(x: torch.Tensor) -> torch.Tensor:  # Megatron has positions outside
         return x.detach().reshape(positions, batch, experts).transpose(0, 1).reshape(-1, experts).contiguous()
 
-    tensors = {"logits": by_sequence(logits), "chosen": by_sequence(chosen).nonzero()[:, 1].reshape(-1, s["topk"]).int().contiguous(), "probs": by_sequence(probs),
-               "d_probs": by_sequence(d_probs), "d_logits": by_sequence(logits.grad)}
+    experts_of_token = by_sequence(chosen).nonzero()[:, 1].reshape(-1, s["topk"])
+    tensors = {"logits": by_sequence(logits), "chosen": experts_of_token.int().contiguous(),
+               "probs": by_sequence(probs), "d_probs": by_sequence(d_probs), "d_logits": by_sequence(logits.grad)}
     if router.expert_bias is not None:
         tensors["expert_bias"] = router.expert_bias.clone()
         tensors["new_expert_bias"] = moe_utils.get_updated_expert_bias(
@@ -117,7 +122,8 @@ def main() -> None:
         tensors |= of_case
     capacities = [{"slots": n, "experts": e, "factor": f, "capacity": moe_utils.get_capacity(n, e, f)}
                   for n, e, f in CAPACITIES]
-    text = {"megatron-core": megatron_on_cpu.VERSION, "bias_update_rate": 2**-7, "cases": cases, "capacities": capacities}
+    text = {"megatron-core": megatron_on_cpu.VERSION, "bias_update_rate": 2**-7, "cases": cases,
+            "capacities": capacities}
     (HERE / "router.json").write_text(json.dumps(text, indent=1) + "\n")
     save_file(tensors, HERE / "router.safetensors")
     (HERE / "router.safetensors").chmod(0o644)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes NAME/model.safetensors, NAME/golden.json and NAME/golden.safetensors for the models below: one step of two
-microbatches as Megatron-LM's GPTModel computes it, with the losses that shape routers and with multi-token prediction.
-Run by hand; needs torch and `pip install --no-deps megatron-core==0.16.1`.
+"""Writes NAME/golden.json and NAME/golden.safetensors for the steps below, and model.safetensors for those that do not
+take another's: one step of two microbatches as Megatron-LM's GPTModel computes it, with the losses that shape routers
+and with multi-token prediction. Run by hand; needs torch and `pip install --no-deps megatron-core==0.16.1`.
 
-golden.json has Megatron's version, the settings under its command line's names, and what came out: the loss, that of
-each depth of multi-token prediction, and those of each layer's router without their coefficients, each the mean over
-microbatches; and how many tokens each expert had, where a bias follows that. golden.safetensors has tokens, labels and
-loss_mask [microbatches, sequences, positions], and the gradients under the names of the weights in Hugging Face's
-layout; experts' biases there are those after the step.
+golden.json has Megatron's version, the settings under its command line's names, where each microbatch's documents begin
+if they are packed, and what came out: the loss, that of each depth of multi-token prediction, and those of each layer's
+router without their coefficients, each the mean over microbatches; and how many tokens each expert had, where a bias
+follows that. golden.safetensors has tokens, labels and loss_mask [microbatches, sequences, positions], and the
+gradients under the names of the weights in Hugging Face's layout; experts' biases there are those after the step.
 
 Megatron's own are the model, its losses and their scales (schedules.forward_step_calc_loss), and the step of the bias;
 what a training script brings is written down here: data, the sum of the masked loss, and attention itself, which
@@ -22,6 +22,7 @@ import torch
 from megatron.core.distributed.finalize_model_grads import _update_router_expert_bias
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.pipeline_parallel.schedules import forward_step_calc_loss
 from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
 from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
@@ -29,43 +30,56 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig, T
 from safetensors.torch import save_file
 
 HERE = pathlib.Path(__file__).resolve().parent
-MICROBATCHES, BATCH, POSITIONS, VOCAB = 2, 2, 12, 32
+MICROBATCHES, VOCAB = 2, 32
 
 COMMON = {
-    "hidden_size": 12, "num_attention_heads": 2, "norm_epsilon": 1e-6, "vocab_size": VOCAB,
-    "make_vocab_size_divisible_by": VOCAB, "untie_embeddings_and_output_weights": True, "seq_length": POSITIONS,
-    "max_position_embeddings": POSITIONS, "micro_batch_size": BATCH, "global_batch_size": BATCH * MICROBATCHES,
-    "mock_data": True,
+    "hidden_size": 8, "num_attention_heads": 2, "norm_epsilon": 1e-6, "vocab_size": VOCAB,
+    "make_vocab_size_divisible_by": VOCAB, "untie_embeddings_and_output_weights": True, "mock_data": True,
 }
-MODELS = {
-    "deepseek_v3": COMMON | {
-        "model_type": "deepseek_v3", "num_layers": 2, "ffn_hidden_size": 16, "multi_latent_attention": True,
-        "qk_layernorm": True, "q_lora_rank": 8, "kv_lora_rank": 6, "qk_head_dim": 4, "qk_pos_emb_head_dim": 4,
-        "v_head_dim": 6, "num_experts": 6, "moe_layer_freq": [0, 1], "moe_ffn_hidden_size": 4,
-        "moe_shared_expert_intermediate_size": 4, "moe_router_topk": 2, "moe_router_score_function": "sigmoid",
-        "moe_router_num_groups": 2, "moe_router_group_topk": 1, "moe_router_topk_scaling_factor": 2.5,
-        "moe_router_enable_expert_bias": True, "moe_router_bias_update_rate": 2**-7,
-        "moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 0.3, "moe_z_loss_coeff": 0.02,
-        "mtp_num_layers": 2, "mtp_loss_scaling_factor": 0.3},
-    "mixtral": COMMON | {
-        "model_type": "mixtral", "num_layers": 1, "ffn_hidden_size": 10, "num_query_groups": 1, "kv_channels": 6,
-        "num_experts": 4, "moe_router_topk": 2, "moe_router_load_balancing_type": "aux_loss",
-        "moe_aux_loss_coeff": 0.3, "moe_z_loss_coeff": 0.02, "moe_expert_capacity_factor": 0.9,
-        "moe_token_drop_policy": "probs"},
+TWO_SEQUENCES = {"seq_length": 12, "max_position_embeddings": 12, "micro_batch_size": 2, "global_batch_size": 4}
+ONE_SEQUENCE = {"seq_length": 24, "max_position_embeddings": 24, "micro_batch_size": 1, "global_batch_size": 2}
+DEEPSEEK = COMMON | {
+    "model_type": "deepseek_v3", "num_layers": 2, "ffn_hidden_size": 12, "multi_latent_attention": True,
+    "qk_layernorm": True, "q_lora_rank": 6, "kv_lora_rank": 4, "qk_head_dim": 4, "qk_pos_emb_head_dim": 4,
+    "v_head_dim": 6, "num_experts": 6, "moe_layer_freq": [0, 1], "moe_ffn_hidden_size": 4,
+    "moe_shared_expert_intermediate_size": 4, "moe_router_topk": 2, "moe_router_score_function": "sigmoid",
+    "moe_router_num_groups": 2, "moe_router_group_topk": 1, "moe_router_topk_scaling_factor": 2.5,
+    "moe_router_enable_expert_bias": True, "moe_router_bias_update_rate": 2**-7,
+    "moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 0.3, "moe_z_loss_coeff": 0.02,
+    "mtp_num_layers": 2, "mtp_loss_scaling_factor": 0.3,
+}
+MIXTRAL = COMMON | {
+    "model_type": "mixtral", "num_layers": 1, "ffn_hidden_size": 10, "num_query_groups": 1, "kv_channels": 6,
+    "num_experts": 4, "moe_router_topk": 2, "moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 0.3,
+    "moe_z_loss_coeff": 0.02, "moe_expert_capacity_factor": 0.9, "moe_token_drop_policy": "probs",
+}
+STEPS = {
+    "deepseek_v3": {"settings": DEEPSEEK | TWO_SEQUENCES},
+    "deepseek_v3_packed": {"settings": DEEPSEEK | ONE_SEQUENCE, "weights": "deepseek_v3",
+                           "document_starts": [[0, 5, 6, 8, 19], [0, 9]]},
+    "mixtral": {"settings": MIXTRAL | TWO_SEQUENCES},
 }
 # Settings that are of the script, or have another name in TransformerConfig.
-NOT_OF_THE_CONFIG = set(COMMON) - {"hidden_size", "num_attention_heads"} | {
+NOT_OF_THE_CONFIG = set(COMMON | TWO_SEQUENCES) - {"hidden_size", "num_attention_heads"} | {
     "model_type", "multi_latent_attention", "num_experts"}
 
 
 class PlainAttention(torch.nn.Module):
-    """Causal attention; queries, keys and values are [positions, sequences, heads, width]."""
+    """Causal attention; queries, keys and values are [positions, sequences, heads, width], or without sequences where
+    documents are packed."""
 
     def __init__(self, softmax_scale: float | None = None, **_):
         super().__init__()
         self.softmax_scale = softmax_scale
 
-    def forward(self, query, key, value, *_, **__):
+    def forward(self, query, key, value, *_, packed_seq_params=None, **__):
+        if packed_seq_params is None:
+            return self.attend(query, key, value)
+        lengths = packed_seq_params.cu_seqlens_q.diff().tolist()
+        documents = zip(*(x.unsqueeze(1).split(lengths) for x in (query, key, value)))
+        return torch.cat([self.attend(*document) for document in documents]).squeeze(1)
+
+    def attend(self, query, key, value):
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale,
                                                                enable_gqa=True)
@@ -86,7 +100,7 @@ def build(settings: dict) -> GPTModel:
     for layer in spec.layer_specs:
         layer.submodules.self_attention.submodules.core_attention = PlainAttention
     further = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False) if config.mtp_num_layers else None
-    model = GPTModel(config, spec, VOCAB, POSITIONS, share_embeddings_and_output_weights=False,
+    model = GPTModel(config, spec, VOCAB, settings["seq_length"], share_embeddings_and_output_weights=False,
                      position_embedding_type="rope", mtp_block_spec=further)
     draw = torch.Generator().manual_seed(7)
     for name, parameter in model.named_parameters():
@@ -146,18 +160,26 @@ def published(name: str, tensor: torch.Tensor, config: TransformerConfig) -> dic
     return {f"{at}{gate}.weight": first, f"{at}{up}.weight": second}
 
 
-def run_step(model: GPTModel) -> tuple[dict, dict]:
+def packed(starts: list[int], positions: int) -> PackedSeqParams:
+    bounds = torch.tensor([*starts, positions], dtype=torch.int32)
+    return PackedSeqParams(qkv_format="thd", cu_seqlens_q=bounds, cu_seqlens_kv=bounds, max_seqlen_q=positions,
+                           max_seqlen_kv=positions)
+
+
+def run_step(model: GPTModel, step: dict) -> tuple[dict, dict]:
     draw = torch.Generator().manual_seed(11)
-    shape = (MICROBATCHES, BATCH, POSITIONS)
+    batch, positions = (step["settings"][key] for key in ("micro_batch_size", "seq_length"))
+    shape = (MICROBATCHES, batch, positions)
     tokens, labels = (torch.randint(VOCAB, shape, generator=draw) for _ in range(2))
     mask = torch.ones(shape)
-    mask[0, 0, 3] = mask[0, 1, 10] = 0
-    mask[1, 0, 5:] = 0  # so that microbatches have different numbers of tokens
-    positions = torch.arange(POSITIONS).expand(BATCH, POSITIONS)
-    future = torch.triu(torch.ones(1, 1, POSITIONS, POSITIONS, dtype=torch.bool), diagonal=1)
+    mask[0, 0, 3] = mask[0, -1, 10] = 0
+    mask[1, 0, 5:12] = 0  # so that microbatches have different numbers of tokens
+    places = torch.arange(positions).repeat(batch, 1)
+    documents = [packed(starts, positions) for starts in step.get("document_starts", [])] or [None] * MICROBATCHES
     loss = 0.0
     for i in range(MICROBATCHES):
-        token_losses = model(tokens[i], positions, future, labels=labels[i], loss_mask=mask[i])
+        token_losses = model(tokens[i], places, None, labels=labels[i], loss_mask=mask[i],
+                             packed_seq_params=documents[i])
 
         def masked_sum(losses):
             return (losses * mask[i]).sum(), mask[i].sum().int(), None
@@ -176,10 +198,10 @@ def run_step(model: GPTModel) -> tuple[dict, dict]:
     return result, {"tokens": tokens.int(), "labels": labels.int(), "loss_mask": mask}
 
 
-def write(name: str, settings: dict) -> None:
+def write(name: str, step: dict) -> None:
     get_moe_layer_wise_logging_tracker().clear()
     MTPLossLoggingHelper.tracker.clear()
-    model = build(settings)
+    model = build(step["settings"])
     config = model.config
 
     def layout(tensors) -> dict[str, torch.Tensor]:
@@ -190,7 +212,7 @@ def write(name: str, settings: dict) -> None:
         return [(of, buffer) for of, buffer in model.named_buffers() if of.endswith("expert_bias")]
 
     weights = layout([*model.named_parameters(), *biases()])
-    result, tensors = run_step(model)
+    result, tensors = run_step(model, step)
     loads = {of: module.local_tokens_per_expert.int().tolist() for of, module in model.named_modules()
              if getattr(module, "local_tokens_per_expert", None) is not None}
     if config.moe_router_enable_expert_bias:  # as finalize_model_grads does
@@ -199,10 +221,10 @@ def write(name: str, settings: dict) -> None:
     tensors |= layout([(of, p.grad) for of, p in model.named_parameters()] + biases())
     folder = HERE / name
     folder.mkdir(exist_ok=True)
-    golden = {"megatron-core": megatron_on_cpu.VERSION, "microbatches": MICROBATCHES, "settings": settings, **result,
+    golden = {"megatron-core": megatron_on_cpu.VERSION, "microbatches": MICROBATCHES, **step, **result,
               "tokens_per_expert": list(loads.values())}
     (folder / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
-    for file, of_file in (("model", weights), ("golden", tensors)):
+    for file, of_file in ({"golden": tensors} | ({} if "weights" in step else {"model": weights})).items():
         save_file(of_file, folder / f"{file}.safetensors", metadata={"format": "pt"})
         (folder / f"{file}.safetensors").chmod(0o644)
     print(name, {key: value for key, value in golden.items() if key != "settings"})
@@ -210,8 +232,8 @@ def write(name: str, settings: dict) -> None:
 
 def main() -> None:
     megatron_on_cpu.start()
-    for name, settings in MODELS.items():
-        write(name, settings)
+    for name, step in STEPS.items():
+        write(name, step)
 
 
 if __name__ == "__main__":

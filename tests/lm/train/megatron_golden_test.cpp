@@ -1,6 +1,7 @@
 // Training steps against Megatron-LM's own (tests/golden/megatron/write_model_golden.py), from the same
 // settings: losses of the model, of multi-token prediction and of the routers, how often each expert is
-// chosen, every gradient of the sum of them all, and the step of the experts' biases.
+// chosen, every gradient of the sum of them all, and the step of the experts' biases; with packed documents,
+// too.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,10 +66,12 @@ class MegatronStep : public testing::TestWithParam<const char*> {
                  .compute = DType::kF32,
                  .step = {.micro_batch = settings.at("micro_batch_size"),
                           .sequence = settings.at("seq_length"),
-                          .microbatches = json_.at("microbatches")},
+                          .microbatches = json_.at("microbatches"),
+                          .packed_documents = json_.contains("document_starts")},
                  .adam = {}};
     session_ = open_session(rank_, settings_, builtin_families());
-    load_weights(SafetensorsFolder::open(folder_), session_->store(), rank_);
+    const std::string weights = json_.value("weights", GetParam());
+    load_weights(SafetensorsFolder::open(kGolden / weights), session_->store(), rank_);
   }
 
   StepResult forward_backward() {
@@ -81,9 +84,16 @@ class MegatronStep : public testing::TestWithParam<const char*> {
     step.begin();
     for (std::int64_t i = 0; i < s.microbatches; ++i) {
       const std::size_t at = static_cast<std::size_t>(i) * count;
-      step.microbatch(i, {.tokens = std::span(tokens).subspan(at, count),
-                          .labels = std::span(labels).subspan(at, count),
-                          .loss_mask = std::span(mask).subspan(at, count)});
+      HostBatch batch{.tokens = std::span(tokens).subspan(at, count),
+                      .labels = std::span(labels).subspan(at, count),
+                      .loss_mask = std::span(mask).subspan(at, count)};
+      std::vector<std::int32_t> starts;
+      if (s.packed_documents) {
+        json_.at("document_starts").at(static_cast<std::size_t>(i)).get_to(starts);
+        starts.push_back(static_cast<std::int32_t>(count));
+        batch.document_starts = starts;
+      }
+      step.microbatch(i, batch);
     }
     step.finish_gradients();
     return step.result();
@@ -149,8 +159,8 @@ TEST_P(MegatronStep, IsTheSame) {
   // And nothing that Megatron-LM has is left over.
   EXPECT_EQ(static_cast<std::size_t>(gradients + biases + 3), golden_.size());
 }
-INSTANTIATE_TEST_SUITE_P(Models, MegatronStep, testing::Values("deepseek_v3", "mixtral"),
-                         [](const auto& model) { return std::string(model.param); });
+INSTANTIATE_TEST_SUITE_P(Steps, MegatronStep, testing::Values("deepseek_v3", "deepseek_v3_packed", "mixtral"),
+                         [](const auto& step) { return std::string(step.param); });
 
 TEST(MegatronGolden, Capacities) {
   const auto json = nlohmann::json::parse(read_file(kGolden / "router.json"));

@@ -65,7 +65,8 @@ class Chat final : public Command {
     const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
     constexpr std::int64_t kUsualContext = 4096;
     const std::int64_t capacity = context_.value_or(std::min(config.max_positions, kUsualContext));
-    Decoder decoder(device_.make(), config, families, {.compute = device_.compute(), .capacity = capacity});
+    Decoder decoder(device_.make(console), config, families,
+                    {.compute = device_.compute(), .capacity = capacity});
     load_model_weights(folder, decoder.store(), decoder.rank());
     Conversation conversation(decoder, *tokenizer, settings);
 

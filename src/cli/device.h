@@ -13,7 +13,9 @@ class DeviceOptions {
  public:
   // --device, --threads and --dtype.
   void declare(Arguments& arguments);
-  std::unique_ptr<Device> make() const;
+  // Threads that nobody chose are OMP_NUM_THREADS, as in training; what is wrong with that is said on the
+  // console.
+  std::unique_ptr<Device> make(const Console& console) const;
   DType compute() const { return dtype_ == "bf16" ? DType::kBF16 : DType::kF32; }
 
  private:

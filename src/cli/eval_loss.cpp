@@ -41,7 +41,7 @@ class EvalLoss final : public Command {
         .compute = device_.compute(),
         .sequence = sequence_.value_or(std::min(config.max_positions, kUsualSequence)),
         .batch = batch_};
-    LossEvaluator evaluator(device_.make(), config, families, settings);
+    LossEvaluator evaluator(device_.make(console), config, families, settings);
     load_model_weights(folder, evaluator.store(), evaluator.rank());
 
     const double start = steady_seconds();

@@ -76,7 +76,8 @@ class Generate final : public Command {
           fmt::format("note: of the prompt's {} tokens only the last {} fit the model's {} positions",
                       ids.size(), kept.size(), config.max_positions));
     }
-    Decoder decoder(device_.make(), config, families, {.compute = device_.compute(), .capacity = capacity});
+    Decoder decoder(device_.make(console), config, families,
+                    {.compute = device_.compute(), .capacity = capacity});
     load_model_weights(folder, decoder.store(), decoder.rank());
 
     std::string text;

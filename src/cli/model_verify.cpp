@@ -84,7 +84,8 @@ class ModelVerify final : public Command {
     if (trajectory_) options.trajectory = *trajectory_;
     options.tolerance = limit("--tolerance", tolerance_);
     options.trajectory_tolerance = limit("--trajectory-tolerance", trajectory_tolerance_);
-    const VerifyReport report = verify_model(options, builtin_families(), [&] { return device_.make(); });
+    const VerifyReport report =
+        verify_model(options, builtin_families(), [&] { return device_.make(console); });
     console.notes(report.notes);
     console.print(json_ ? to_json(report).dump(2) + "\n" : table(report, console.out));
     constexpr int kNotVerified = 3;

@@ -275,7 +275,7 @@ class Quickstart final : public Command {
     constexpr std::int64_t kTokens = 100;
     const std::int64_t capacity =
         std::min(config.max_positions, static_cast<std::int64_t>(ids.size()) + kTokens);
-    Decoder decoder(DeviceOptions().make(), config, families, {.capacity = capacity});
+    Decoder decoder(DeviceOptions().make(console), config, families, {.capacity = capacity});
     load_model_weights(model, decoder.store(), decoder.rank());
     std::string text = prompt;
     say(console, "\nA sample, from the model that was just trained:\n\n  " + prompt);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/openmp_threads.h"
 #include "base/suggest.h"
 #include "config/experiment_keys.h"
 #include "config/inherit.h"
@@ -351,17 +352,11 @@ class Loader {
     if (!text || text->empty()) return;
     Provenance from{Layer::kDerived, Origin{.source = nullptr, .variable = name}};
     if (own != result_.env.end()) from.origin = result_.provenance_of("env." + name).origin;
-    // A list is one number for each level of nesting.
-    const Value count = plain_scalar(text->substr(0, text->find(',')), {});
-    const KeySpec& key = *find_key("num_threads");
-    const bool fits = count.kind == Value::Kind::kInt && count.integer >= 1 && count.real <= *key.upper;
-    if (!fits) {
-      result_.warnings.push_back(fmt::format("{}: {} is '{}', which is no number of threads, and is not used",
-                                             from.origin.source ? from.origin.location() : "environment",
-                                             name, text->substr(0, 80)));
-      return;
-    }
-    result_.trainer.num_threads = count.integer;
+    const OpenMpThreads threads =
+        parse_openmp_threads(*text, from.origin.source ? from.origin.location() : "environment");
+    if (!threads.warning.empty()) result_.warnings.push_back(threads.warning);
+    if (!threads.count) return;
+    result_.trainer.num_threads = *threads.count;
     result_.provenance.insert_or_assign("num_threads", std::move(from));
   }
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/temporary_folder.h"
+#include "cli/device.h"
 #include "cli/program.h"
 
 namespace primus {
@@ -18,6 +20,7 @@ using nlohmann::json;
 using test::ProgramResult;
 using test::run_program;
 using test::TemporaryFolder;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -136,7 +139,7 @@ TEST(Models, KeysThatNobodyKnowsAreNoted) {
       {"eval", "loss", model, "-d", (folder.path() / "text.txt").string()},
       {"train", "pretrain", "--dry-run", "--config", kExperiment, "load=" + model, "num_attention_heads=4"}};
   for (std::vector<std::string>& words : commands) {
-    const std::string& name = words[0];
+    const std::string name = words[0];
     if (name == "generate" || name == "chat" || name == "eval")
       words.insert(words.end(), tokenizer.begin(), tokenizer.end());
     if (name == "train") {
@@ -227,6 +230,34 @@ TEST(Generate, IsAFunctionOfItsSeed) {
   EXPECT_EQ(write({"--seed", "1"}), write({"--seed", "1"}));
   EXPECT_NE(write({"--seed", "1"}), write({"--seed", "2"}));
   EXPECT_EQ(write({"-t", "0"}), write({"-t", "0", "--seed", "2", "--threads", "1"}));
+}
+
+TEST(Threads, ComeFromOpenMpsVariable) {
+  const auto threads = [](const char* variable) {
+    setenv("OMP_NUM_THREADS", variable, 1);
+    const std::string description = cli::DeviceOptions().make(cli::Console())->description();
+    unsetenv("OMP_NUM_THREADS");
+    return description;
+  };
+  EXPECT_THAT(threads("1"), AllOf(HasSubstr("cpu: 1 thread"), Not(HasSubstr("threads"))));
+  EXPECT_THAT(threads("3,2"), HasSubstr("cpu: 3 threads"));
+  EXPECT_THAT(threads(""), HasSubstr("thread"));
+  const std::vector<std::string> words = {"generate",
+                                          kGolden + "llama",
+                                          "--tokenizer-type",
+                                          "NullTokenizer",
+                                          "--tokenizer",
+                                          "60",
+                                          "-p",
+                                          "1",
+                                          "-n",
+                                          "1"};
+  const test::ProgramOptions many{.environment = {{"OMP_NUM_THREADS", "many"}}};
+  EXPECT_THAT(run_program(words, many).err,
+              HasSubstr("warning: environment: OMP_NUM_THREADS is 'many', which is no number of threads"));
+  std::vector<std::string> chosen = words;
+  chosen.insert(chosen.end(), {"--threads", "1"});
+  EXPECT_EQ(run_program(chosen, many).err, "");
 }
 
 TEST(EvalLoss, OfATextFile) {

@@ -46,6 +46,36 @@ TEST(Train, LeavesARunThatOtherCommandsUse) {
   EXPECT_EQ(json::parse(info.out).at("layers"), 4);
 }
 
+TEST(Train, ARunThatSavesElsewhereIsFoundByItsFolder) {
+  const TemporaryFolder folder;
+  const Path run = test::run_folder(folder.path());
+  const auto words = train(folder.path(), {"train_iters=2", "save=elsewhere/weights"});
+  ASSERT_EQ(run_program(words, {.folder = folder.path().string()}).exit_code, 0);
+  EXPECT_FALSE(Env::posix().status(run / "checkpoints"));
+  write_file(folder.path() / "text.txt", "abc abc abc");
+  const std::vector<std::vector<std::string>> commands = {
+      {"generate", run.string(), "-p", "abc", "-n", "2"},
+      {"chat", run.string(), "-n", "1"},
+      {"eval", "loss", run.string(), "-d", (folder.path() / "text.txt").string()},
+      {"model", "info", run.string()},
+      {"model", "export", run.string(), (folder.path() / "exported").string()}};
+  for (const std::vector<std::string>& command : commands) {
+    const ProgramResult result = run_program(command);
+    EXPECT_EQ(result.exit_code, 0) << command[0] << result.err;
+  }
+  EXPECT_THAT(run_program(commands[3]).out, HasSubstr("elsewhere/weights/iter_0000002"));
+  // What was run can be run again: nothing is left to do.
+  const ProgramResult again =
+      run_program({"train", "pretrain", "--config", (run / "experiment.yaml").string()});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("nothing left to do"));
+  // A record that cannot be read is named.
+  write_file(run / "experiment.yaml", "modules: [");
+  const ProgramResult broken = run_program(commands[0]);
+  EXPECT_EQ(broken.exit_code, 2);
+  EXPECT_THAT(broken.err, HasSubstr("experiment.yaml:1:"));
+}
+
 TEST(Train, TheSameCommandContinues) {
   const TemporaryFolder folder;
   const std::vector<std::string> straight = {"train_iters=6", "save_interval=3", "exp_name=straight"};

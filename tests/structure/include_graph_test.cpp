@@ -32,8 +32,8 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
       "lm/monitor", "lm/model", "lm/optimizer"}},
     {"lm/verify", {"tensor", "device", "engine", "lm/checkpoint", "lm/model", "lm/train", "lm/optimizer"}},
     {"lm/generate",
-     {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint",
-      "lm/model"}},
+     {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint", "lm/model",
+      "lm/monitor"}},
     {"lm/exchange", {"tensor", "engine", "lm/checkpoint", "lm/model", "lm/generate"}},
     {"bench", {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/model", "lm/train"}},
 };

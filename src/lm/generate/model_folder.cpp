@@ -7,8 +7,10 @@
 
 #include "base/json_text.h"
 #include "config/experiment.h"
+#include "config/readers.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/model/weights.h"
+#include "lm/monitor/run_folder.h"
 
 namespace primus {
 namespace {
@@ -18,6 +20,20 @@ constexpr std::uint64_t kConfigLimit = 16U << 20;
 bool is_file(const Path& path) {
   const auto status = Env::posix().status(path);
   return status && status->type == FileStatus::Type::kFile;
+}
+
+// Where the run of this folder saves, if not in the folder itself.
+std::optional<Path> recorded_save(const Path& run) {
+  const Path file = run / RunFolder::kExperimentFile;
+  if (!is_file(file)) return std::nullopt;
+  // Only what it says, not whether it could be run: its variables may be another environment's.
+  const config::Value experiment =
+      config::read_document(config::make_source(file.string(), read_file(file, kConfigLimit)));
+  const config::Value* const modules = experiment.find("modules");
+  if (!modules || modules->members.empty()) return std::nullopt;
+  const config::Value* const overrides = modules->members.front().value.find("overrides");
+  const config::Value* const save = overrides ? overrides->find("save") : nullptr;
+  return save && save->kind == config::Value::Kind::kString ? std::optional<Path>(save->text) : std::nullopt;
 }
 
 // A checkpoint of a model whose tokenizer has no file (bytes) still knows its experiment.
@@ -53,7 +69,9 @@ ModelFolder find_model_folder(const Path& given) {
   }
   ModelFolder found{given, {}};
   if (!is_file(given / "config.json")) {
-    for (const Path& root : {given, given / "checkpoints"}) {
+    std::vector<Path> roots = {given, given / "checkpoints"};
+    if (const auto save = recorded_save(given)) roots.insert(roots.begin(), *save);
+    for (const Path& root : roots) {
       if (!is_file(root / "latest")) continue;
       const CheckpointRoot checkpoints(root);
       if (const auto iteration = checkpoints.latest()) found.path = checkpoints.folder(*iteration);

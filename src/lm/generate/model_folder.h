@@ -24,7 +24,8 @@ struct ModelFolder {
 };
 
 // `given` is a Hugging Face folder, a checkpoint (iter_0000100), a run's folder of checkpoints, or the run's
-// own folder: of the last two, the newest complete checkpoint is taken.
+// own folder, whose checkpoints may be where its experiment.yaml says (`save`): of the last two, the newest
+// complete checkpoint is taken.
 ModelFolder find_model_folder(const Path& given);
 
 // `notes` is given what read_model_config() has to say.

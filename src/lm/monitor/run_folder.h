@@ -5,6 +5,7 @@
 //   metrics.jsonl, evaluations.jsonl                       metrics_file.h
 //   tensorboard/                                           event_file.h
 //   checkpoints/                                           lm/checkpoint
+//   experiment.yaml                                        what was run last
 //   .lock                                                  held by the process that trains (RunLock)
 //
 // RunFolder is immutable and thread-safe.
@@ -36,6 +37,10 @@ class RunFolder {
   Path rank_logs(std::string_view module, int rank) const;
   Path tensorboard() const { return root_ / "tensorboard"; }
   Path checkpoints() const { return root_ / "checkpoints"; }
+  // The resolved experiment of the last process that trained here; its `save`, where it has one, is an
+  // absolute path.
+  Path experiment_file() const { return root_ / kExperimentFile; }
+  static constexpr const char* kExperimentFile = "experiment.yaml";
   Path metrics_file() const { return root_ / "metrics.jsonl"; }
   Path evaluations_file() const { return root_ / "evaluations.jsonl"; }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
 
 #include "base/error.h"
@@ -279,6 +280,7 @@ struct Trainer::Run {
 
  private:
   void lock_folder();
+  void record_experiment() const;
   void open_data();
   void load_or_initialize();
   void resume_from(const CheckpointReader& checkpoint);
@@ -324,6 +326,13 @@ TrainingSummary Trainer::run(const std::atomic<bool>& stop) { return run_->execu
 void Trainer::Run::lock_folder() {
   folder.create();
   lock.emplace(folder.root());
+}
+
+// For who looks for this run's checkpoints by its folder.
+void Trainer::Run::record_experiment() const {
+  config::Experiment resolved = e;
+  if (c.save) resolved.trainer.save = std::filesystem::absolute(*c.save).lexically_normal().string();
+  write_file_atomic(folder.experiment_file(), config::to_yaml(resolved));
 }
 
 void Trainer::Run::open_data() {
@@ -383,6 +392,7 @@ void Trainer::Run::prepare() {
 
   const Path root = checkpoint_root_of(e);
   make_folders(root);
+  record_experiment();
   if (c.save) checkpoints_lock.emplace(root);  // it may belong to several experiments
   CheckpointRoot(root).recover();
   model_files = make_model_files();

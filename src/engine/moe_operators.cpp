@@ -216,96 +216,59 @@ void record_forward(Step& s) {
 constexpr Operator kRecord{
     .name = "record_routing", .operator_class = OperatorClass::kRouting, .forward = record_forward};
 
-// --- permute, combine
-// ------------------------------------------------------------------------------------------------
+// --- combine
+// ---------------------------------------------------------------------------------------------------------
 
-struct PermuteAttributes {
+struct PlanAttributes {
   std::int64_t expert_count, top_k;
 };
 
-turbo::RoutingPlan plan_of(Step& s, int input, std::int64_t rows) {
-  const auto a = s.attributes<PermuteAttributes>();
-  return {s.in(input), a.expert_count, rows / a.top_k, a.top_k};
+// The plan is input 1 of every operator below.
+turbo::RoutingPlan plan_of(Step& s, std::int64_t rows) {
+  const auto a = s.attributes<PlanAttributes>();
+  return {s.in(1), a.expert_count, rows / a.top_k, a.top_k};
 }
 
-void gather(Step& s, const turbo::RoutingPlan& plan, const Tensor& x, const Tensor& weights,
-            const Tensor& out) {
-  launch(s.context(), turbo::GatherRows{.x = x,
-                                        .offsets = plan.offsets,
-                                        .rows = plan.rows,
-                                        .slots = plan.slots,
-                                        .weights = weights,
-                                        .out = out});
-}
-
-void weights_gradient(Step& s, const turbo::RoutingPlan& plan, int input, const Tensor& by_token,
-                      const Tensor& by_row) {
-  if (!s.needs_d_in(input)) return;
-  const auto [d_weights, previous] = s.d_in(input);
-  launch(
-      s.context(),
-      turbo::RowDots{
-          .by_token = by_token, .by_row = by_row, .rows = plan.rows, .previous = previous, .out = d_weights});
-}
-
-// Inputs: x, plan and, if weighted, weights.
-template <bool kWeighted>
-void permute_forward(Step& s) {
-  gather(s, plan_of(s, 1, s.out(0).rows()), s.in(0), kWeighted ? s.in(2) : Tensor(), s.out(0));
-}
-
-template <bool kWeighted>
-void permute_backward(Step& s) {
-  const Tensor d_out = s.d_out(0);
-  const turbo::RoutingPlan plan = plan_of(s, 1, d_out.rows());
-  if constexpr (kWeighted) weights_gradient(s, plan, 2, s.in(0), d_out);
-  if (!s.needs_d_in(0)) return;
-  const auto [d_x, previous] = s.d_in(0);
-  launch(s.context(), turbo::CombineRows{.x = d_out,
-                                         .rows = plan.rows,
-                                         .weights = kWeighted ? s.in(2) : Tensor(),
-                                         .previous = previous,
-                                         .out = d_x});
-}
-
-template <bool kWeighted>
-constexpr Operator kPermute{.name = "permute",
-                            .operator_class = OperatorClass::kExperts,
-                            .forward = permute_forward<kWeighted>,
-                            .backward_input = permute_backward<kWeighted>,
-                            .for_input = {.inputs = kWeighted ? bit(0) | bit(1) | bit(2) : bit(1)}};
-
-// Inputs: rows, plan, the weights if weighted, and an addend if there is one.
-template <bool kWeighted, bool kAddend>
+// Inputs: rows, plan, weights, and an addend if there is one.
+template <bool kAddend>
 void combine_forward(Step& s) {
-  constexpr int kAddendInput = kWeighted ? 3 : 2;
   launch(s.context(), turbo::CombineRows{.x = s.in(0),
-                                         .rows = plan_of(s, 1, s.in(0).rows()).rows,
-                                         .weights = kWeighted ? s.in(2) : Tensor(),
-                                         .previous = kAddend ? s.in(kAddendInput) : Tensor(),
+                                         .rows = plan_of(s, s.in(0).rows()).rows,
+                                         .weights = s.in(2),
+                                         .previous = kAddend ? s.in(3) : Tensor(),
                                          .out = s.out(0)});
 }
 
-template <bool kWeighted, bool kAddend>
+template <bool kAddend>
 void combine_backward(Step& s) {
-  constexpr int kAddendInput = kWeighted ? 3 : 2;
   const Tensor d_out = s.d_out(0);
-  const turbo::RoutingPlan plan = plan_of(s, 1, d_out.rows() * s.attributes<PermuteAttributes>().top_k);
-  if constexpr (kWeighted) weights_gradient(s, plan, 2, d_out, s.in(0));
+  const turbo::RoutingPlan plan = plan_of(s, d_out.rows() * s.attributes<PlanAttributes>().top_k);
+  if (s.needs_d_in(2)) {
+    const auto [d_weights, previous] = s.d_in(2);
+    launch(
+        s.context(),
+        turbo::RowDots{
+            .by_token = d_out, .by_row = s.in(0), .rows = plan.rows, .previous = previous, .out = d_weights});
+  }
   if (s.needs_d_in(0)) {
     const auto [d_rows, previous] = s.fresh_d_in(0);
-    gather(s, plan, d_out, kWeighted ? s.in(2) : Tensor(), d_rows);
+    launch(s.context(), turbo::GatherRows{.x = d_out,
+                                          .offsets = plan.offsets,
+                                          .rows = plan.rows,
+                                          .slots = plan.slots,
+                                          .weights = s.in(2),
+                                          .out = d_rows});
     if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_rows, .out = d_rows});
   }
-  if (kAddend && s.needs_d_in(kAddendInput)) s.pass_d_in(kAddendInput, 0);
+  if (kAddend && s.needs_d_in(3)) s.pass_d_in(3, 0);
 }
 
-template <bool kWeighted, bool kAddend>
+template <bool kAddend>
 constexpr Operator kCombine{.name = "combine",
                             .operator_class = OperatorClass::kExperts,
-                            .forward = combine_forward<kWeighted, kAddend>,
-                            .backward_input = combine_backward<kWeighted, kAddend>,
-                            .for_input = {.inputs = kWeighted ? bit(0) | bit(1) | bit(2) : bit(1)}};
+                            .forward = combine_forward<kAddend>,
+                            .backward_input = combine_backward<kAddend>,
+                            .for_input = {.inputs = bit(0) | bit(1) | bit(2)}};
 
 // --- grouped linear
 // --------------------------------------------------------------------------------------------------
@@ -315,31 +278,36 @@ struct NoAttributes {};
 // Inputs: rows, plan. The parameter's first extent is the number of experts.
 Tensor offsets_of(Step& s) { return s.in(1).slice(0, s.parameter().shape[0] + 1); }
 
-void multiply(Step& s, turbo::GemmRole role, const Tensor& a, const Tensor& b, const Tensor& c,
-              bool accumulate) {
-  launch(s.context(), turbo::GroupedGemm{.role = role,
-                                         .a = a,
-                                         .b = b,
-                                         .c = c,
-                                         .offsets = offsets_of(s),
-                                         .accumulate = accumulate,
-                                         .workspace = {}});
-}
-
 void grouped_linear_forward(Step& s) {
-  multiply(s, turbo::GemmRole::kForward, s.in(0), s.weight(), s.out(0), false);
+  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
+                                         .a = s.in(0),
+                                         .b = s.weight(),
+                                         .c = s.out(0),
+                                         .offsets = offsets_of(s),
+                                         .workspace = {}});
 }
 
 void grouped_linear_backward_input(Step& s) {
   if (!s.needs_d_in(0)) return;
   const auto [d_x, previous] = s.fresh_d_in(0);
-  multiply(s, turbo::GemmRole::kInputGradient, s.d_out(0), s.weight(), d_x, false);
+  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
+                                         .a = s.d_out(0),
+                                         .b = s.weight(),
+                                         .c = d_x,
+                                         .offsets = offsets_of(s),
+                                         .workspace = {}});
   if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
 }
 
 void grouped_linear_backward_weight(Step& s) {
   const auto [d_weight, accumulate] = s.d_weight();
-  multiply(s, turbo::GemmRole::kWeightGradient, s.d_out(0), s.in(0), d_weight, accumulate);
+  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
+                                         .a = s.d_out(0),
+                                         .b = s.in(0),
+                                         .c = d_weight,
+                                         .offsets = offsets_of(s),
+                                         .accumulate = accumulate,
+                                         .workspace = {}});
 }
 
 constexpr Operator kGroupedLinear{.name = "grouped_linear",
@@ -347,6 +315,120 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
                                   .forward = grouped_linear_forward,
                                   .backward_input = grouped_linear_backward_input,
                                   .backward_weight = grouped_linear_backward_weight,
+                                  .for_input = {.inputs = bit(1)},
+                                  .for_weight = {.inputs = bit(0) | bit(1)}};
+
+// --- dispatch and linear, linear and combine
+// -------------------------------------------------------------------------
+// Products read rows where their tokens lie, and rows that are only summed live in scratch memory: the
+// tape keeps neither tokens nor results top_k times over.
+
+// Inputs: x, plan.
+void dispatch_linear_forward(Step& s) {
+  const turbo::RoutingPlan plan = plan_of(s, s.out(0).rows());
+  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
+                                         .a = s.in(0),
+                                         .b = s.weight(),
+                                         .c = s.out(0),
+                                         .offsets = plan.offsets,
+                                         .a_rows = plan.tokens,
+                                         .workspace = {}});
+}
+
+void dispatch_linear_backward_input(Step& s) {
+  if (!s.needs_d_in(0)) return;
+  const Tensor d_out = s.d_out(0);
+  const turbo::RoutingPlan plan = plan_of(s, d_out.rows());
+  const auto [d_x, previous] = s.d_in(0);
+  const ScratchTensor d_rows(s.context().scratch, d_x.dtype, {d_out.rows(), d_x.cols()});
+  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
+                                         .a = d_out,
+                                         .b = s.weight(),
+                                         .c = d_rows.get(),
+                                         .offsets = plan.offsets,
+                                         .workspace = {}});
+  launch(s.context(),
+         turbo::CombineRows{
+             .x = d_rows.get(), .rows = plan.rows, .weights = {}, .previous = previous, .out = d_x});
+}
+
+void dispatch_linear_backward_weight(Step& s) {
+  const turbo::RoutingPlan plan = plan_of(s, s.d_out(0).rows());
+  const auto [d_weight, accumulate] = s.d_weight();
+  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
+                                         .a = s.d_out(0),
+                                         .b = s.in(0),
+                                         .c = d_weight,
+                                         .offsets = plan.offsets,
+                                         .b_rows = plan.tokens,
+                                         .accumulate = accumulate,
+                                         .workspace = {}});
+}
+
+constexpr Operator kDispatchLinear{.name = "dispatch_linear",
+                                   .operator_class = OperatorClass::kExperts,
+                                   .forward = dispatch_linear_forward,
+                                   .backward_input = dispatch_linear_backward_input,
+                                   .backward_weight = dispatch_linear_backward_weight,
+                                   .for_input = {.inputs = bit(1)},
+                                   .for_weight = {.inputs = bit(0) | bit(1)}};
+
+// Inputs: rows, plan, and an addend if there is one.
+template <bool kAddend>
+void linear_combine_forward(Step& s) {
+  const Tensor rows = s.in(0), out = s.out(0);
+  const turbo::RoutingPlan plan = plan_of(s, rows.rows());
+  const ScratchTensor results(s.context().scratch, out.dtype, {rows.rows(), out.cols()});
+  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
+                                         .a = rows,
+                                         .b = s.weight(),
+                                         .c = results.get(),
+                                         .offsets = plan.offsets,
+                                         .workspace = {}});
+  launch(s.context(), turbo::CombineRows{.x = results.get(),
+                                         .rows = plan.rows,
+                                         .weights = {},
+                                         .previous = kAddend ? s.in(2) : Tensor(),
+                                         .out = out});
+}
+
+template <bool kAddend>
+void linear_combine_backward_input(Step& s) {
+  if (s.needs_d_in(0)) {
+    const auto [d_rows, previous] = s.fresh_d_in(0);
+    const turbo::RoutingPlan plan = plan_of(s, d_rows.rows());
+    launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
+                                           .a = s.d_out(0),
+                                           .b = s.weight(),
+                                           .c = d_rows,
+                                           .offsets = plan.offsets,
+                                           .a_rows = plan.tokens,
+                                           .workspace = {}});
+    if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_rows, .out = d_rows});
+  }
+  if (kAddend && s.needs_d_in(2)) s.pass_d_in(2, 0);
+}
+
+void linear_combine_backward_weight(Step& s) {
+  const Tensor rows = s.in(0);
+  const turbo::RoutingPlan plan = plan_of(s, rows.rows());
+  const auto [d_weight, accumulate] = s.d_weight();
+  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
+                                         .a = s.d_out(0),
+                                         .b = rows,
+                                         .c = d_weight,
+                                         .offsets = plan.offsets,
+                                         .a_rows = plan.tokens,
+                                         .accumulate = accumulate,
+                                         .workspace = {}});
+}
+
+template <bool kAddend>
+constexpr Operator kLinearCombine{.name = "linear_combine",
+                                  .operator_class = OperatorClass::kExperts,
+                                  .forward = linear_combine_forward<kAddend>,
+                                  .backward_input = linear_combine_backward_input<kAddend>,
+                                  .backward_weight = linear_combine_backward_weight,
                                   .for_input = {.inputs = bit(1)},
                                   .for_weight = {.inputs = bit(0) | bit(1)}};
 
@@ -371,6 +453,49 @@ constexpr Operator kGroupedBias{.name = "grouped_bias",
                                 .backward_weight = grouped_bias_backward_weight,
                                 .for_weight = {.inputs = bit(1)},
                                 .in_place = true};
+
+// --- weighted swiglu
+// -------------------------------------------------------------------------------------------------
+
+struct WeightedAttributes {
+  PlanAttributes plan;
+  bool weigh_input;
+};
+
+// Inputs: gate and up, plan, weights.
+void weighted_swiglu_forward(Step& s) {
+  const turbo::RoutingPlan plan = plan_of(s, s.out(0).rows());
+  launch(s.context(),
+         turbo::WeightedSwigluForward{.gate_up = s.in(0),
+                                      .weights = s.in(2),
+                                      .offsets = plan.offsets,
+                                      .slots = plan.slots,
+                                      .weigh_input = s.attributes<WeightedAttributes>().weigh_input,
+                                      .out = s.out(0)});
+}
+
+void weighted_swiglu_backward(Step& s) {
+  const turbo::RoutingPlan plan = plan_of(s, s.d_out(0).rows());
+  const auto [d_gate_up, previous] = s.fresh_d_in(0);
+  const auto [d_weights, previous_weights] = s.d_in(2);
+  launch(s.context(),
+         turbo::WeightedSwigluBackward{.gate_up = s.in(0),
+                                       .weights = s.in(2),
+                                       .offsets = plan.offsets,
+                                       .slots = plan.slots,
+                                       .weigh_input = s.attributes<WeightedAttributes>().weigh_input,
+                                       .d_out = s.d_out(0),
+                                       .d_gate_up = d_gate_up,
+                                       .previous_weights = previous_weights,
+                                       .d_weights = d_weights});
+  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_gate_up, .out = d_gate_up});
+}
+
+constexpr Operator kWeightedSwiglu{.name = "weighted_swiglu",
+                                   .operator_class = OperatorClass::kActivation,
+                                   .forward = weighted_swiglu_forward,
+                                   .backward_input = weighted_swiglu_backward,
+                                   .for_input = {.inputs = bit(0) | bit(1) | bit(2)}};
 
 // --- clamped swiglu
 // ----------------------------------------------------------------------------------------------------
@@ -400,7 +525,7 @@ constexpr Operator kClampedSwiglu{.name = "clamped_swiglu",
                                   .backward_input = clamped_swiglu_backward,
                                   .for_input = {.inputs = bit(0)}};
 
-PermuteAttributes attributes_of(const Routing& r) { return {r.expert_count, r.weights.shape()[1]}; }
+PlanAttributes attributes_of(const Routing& r) { return {r.expert_count, r.weights.shape()[1]}; }
 
 }  // namespace
 
@@ -449,23 +574,9 @@ void record(const Routing& routing, const Tensor& experts) {
   routing.experts.tape().record(kRecord, {&routing.experts}, nullptr, {}, RecordAttributes{experts.data});
 }
 
-Value permute(const Value& x, const Routing& r, bool weighted) {
-  Tape& tape = x.tape();
-  const Tape::Output out{x.dtype(), {r.weights.shape().elements(), x.shape()[1]}};
-  if (weighted)
-    return tape.record(kPermute<true>, {&x, &r.plan, &r.weights}, nullptr, {out}, attributes_of(r))[0];
-  return tape.record(kPermute<false>, {&x, &r.plan}, nullptr, {out}, attributes_of(r))[0];
-}
-
-Value combine(const Value& rows, const Routing& r, bool weighted, const Value& addend) {
-  Tape& tape = rows.tape();
-  const Tape::Output out{rows.dtype(), {r.weights.shape()[0], rows.shape()[1]}};
-  const PermuteAttributes a = attributes_of(r);
-  if (weighted && addend)
-    return tape.record(kCombine<true, true>, {&rows, &r.plan, &r.weights, &addend}, nullptr, {out}, a)[0];
-  if (weighted) return tape.record(kCombine<true, false>, {&rows, &r.plan, &r.weights}, nullptr, {out}, a)[0];
-  if (addend) return tape.record(kCombine<false, true>, {&rows, &r.plan, &addend}, nullptr, {out}, a)[0];
-  return tape.record(kCombine<false, false>, {&rows, &r.plan}, nullptr, {out}, a)[0];
+Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r) {
+  const Shape shape{r.weights.shape().elements(), weight.shape[1]};
+  return x.tape().record(kDispatchLinear, {&x, &r.plan}, &weight, {{x.dtype(), shape}}, attributes_of(r))[0];
 }
 
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& r) {
@@ -474,9 +585,32 @@ Value grouped_linear(const Value& rows, Parameter& weight, const Routing& r) {
                             NoAttributes{})[0];
 }
 
+Value combine(const Value& rows, const Routing& r, const Value& addend) {
+  Tape& tape = rows.tape();
+  const Tape::Output out{rows.dtype(), {r.weights.shape()[0], rows.shape()[1]}};
+  const PlanAttributes a = attributes_of(r);
+  if (addend) return tape.record(kCombine<true>, {&rows, &r.plan, &r.weights, &addend}, nullptr, {out}, a)[0];
+  return tape.record(kCombine<false>, {&rows, &r.plan, &r.weights}, nullptr, {out}, a)[0];
+}
+
+Value linear_combine(const Value& rows, Parameter& weight, const Routing& r, const Value& addend) {
+  Tape& tape = rows.tape();
+  const Tape::Output out{rows.dtype(), {r.weights.shape()[0], weight.shape[1]}};
+  const PlanAttributes a = attributes_of(r);
+  if (addend) return tape.record(kLinearCombine<true>, {&rows, &r.plan, &addend}, &weight, {out}, a)[0];
+  return tape.record(kLinearCombine<false>, {&rows, &r.plan}, &weight, {out}, a)[0];
+}
+
 Value grouped_bias(Value rows, Parameter& bias, const Routing& r) {
   return rows.tape().record(kGroupedBias, {&rows, &r.plan}, &bias, {{rows.dtype(), rows.shape()}},
                             NoAttributes{})[0];
+}
+
+Value weighted_swiglu(const Value& gate_up, const Routing& r, bool weigh_input) {
+  const Shape shape{gate_up.shape()[0], gate_up.shape()[1] / 2};
+  return gate_up.tape().record(kWeightedSwiglu, {&gate_up, &r.plan, &r.weights}, nullptr,
+                               {{gate_up.dtype(), shape}},
+                               WeightedAttributes{attributes_of(r), weigh_input})[0];
 }
 
 Value clamped_swiglu(const Value& gate_up, double limit) {

@@ -3,7 +3,7 @@
 // and memory, are the same for every routing.
 //
 //   Routing r = route(router_logits(x, gate, {}), rule);
-//   y = combine(grouped_linear(swiglu(grouped_linear(permute(x, r), gate_up, r)), down, r), r);
+//   y = linear_combine(weighted_swiglu(dispatch_linear(x, gate_up, r), r), down, r);
 #pragma once
 
 #include "engine/operators.h"
@@ -55,18 +55,23 @@ void record(const Routing& routing, const Tensor& experts);
 void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
              const Tensor& losses);
 
-// One row for each choice of each token: [T, hidden] -> [T · top_k, hidden]. `weighted` multiplies rows by
-// their weights (Llama 4).
-Value permute(const Value& x, const Routing& routing, bool weighted = false);
-// Back again: the sum of each token's rows, times their weights if `weighted`, and of `addend` if there is
-// one.
-Value combine(const Value& rows, const Routing& routing, bool weighted = true, const Value& addend = {});
-
+// The row of each choice of each token times the matrix of its expert: [T, in] · [E, out, in]ᵀ -> [T · top_k,
+// out].
+Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing);
 // Each row times the matrix of its expert: [rows, in] · [E, out, in]ᵀ -> [rows, out].
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routing);
+// Back to tokens: the sum of each token's rows, times their weights, and of `addend` if there is one.
+Value combine(const Value& rows, const Routing& routing, const Value& addend = {});
+// Both at once, for rows that have their weights already: what experts return is never stored for long.
+Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});
+
 // Each row plus the bias of its expert, [E, n]. Pass rows by std::move to let it happen in place.
 Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);
 
+// SwiGLU with the weights of the choices: [rows, 2*ffn] -> [rows, ffn]. `weigh_input`: gate and up are
+// multiplied (Llama 4, which weighs what an expert reads), else the result is, as if the expert's output
+// were.
+Value weighted_swiglu(const Value& gate_up, const Routing& routing, bool weigh_input = false);
 // gpt-oss's activation (turbo::ClampedSwigluForward): [rows, 2*ffn] -> [rows, ffn].
 Value clamped_swiglu(const Value& gate_up, double limit);
 

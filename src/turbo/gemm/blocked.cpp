@@ -16,7 +16,8 @@ namespace primus::turbo::gemm {
 namespace {
 
 constexpr std::int64_t kSuperK = 4096;
-constexpr std::int64_t kStripsPerPack = 4, kPackK = 512;  // one packing chunk of B
+// One packing chunk of B. Picked rows are read in longer pieces, see fetch_rows().
+constexpr std::int64_t kStripsPerPack = 4, kStripsOfPickedRows = 16, kPackK = 512;
 constexpr double kSerialFlops = 1e6;  // below this, waking other threads costs more than it saves
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kSumsBudget = std::int64_t{16} << 20;
@@ -101,6 +102,7 @@ void run_chunks(ThreadPool& pool, bool serial, std::int64_t chunks, ThreadPool::
 struct Source {
   PackFunction pack = nullptr;
   const char* data = nullptr;
+  const std::int32_t* rows = nullptr;  // indices of stored rows, or null
   std::int64_t ld = 0, element = 0;
   bool k_contiguous = false;
   std::int64_t extent = 0, k = 0;  // rows of A or columns of B, and k, that exist
@@ -109,8 +111,10 @@ struct Source {
   // Packs `strips` strips from row or column `first` on, k in [k0, k1).
   void run(std::int64_t first, std::int64_t strips, std::int64_t k0, std::int64_t k1, char* packed,
            std::int64_t strip_bytes) const {
-    pack({.source = data + (k_contiguous ? first * ld + k0 : k0 * ld + first) * element,
+    const std::int64_t row = k_contiguous ? first : k0, column = k_contiguous ? k0 : first;
+    pack({.source = data + ((rows ? 0 : row * ld) + column) * element,
           .ld = ld,
+          .rows = rows ? rows + row : nullptr,
           .extent = extent - first,
           .k = std::min(k, k1) - k0,
           .strips = static_cast<int>(strips),
@@ -123,6 +127,7 @@ Source source_a(const Kernel& kernel, const GemmArgs& g) {
   const bool contiguous = g.layout != GemmLayout::kTN;
   return {.pack = contiguous ? kernel.pack_a.k_contiguous : kernel.pack_a.k_strided,
           .data = static_cast<const char*>(g.a),
+          .rows = g.a_rows,
           .ld = g.lda,
           .element = size_of(g.ab_dtype),
           .k_contiguous = contiguous,
@@ -136,6 +141,7 @@ Source source_b(const Kernel& kernel, const GemmArgs& g) {
   const bool contiguous = g.layout == GemmLayout::kNT;
   return {.pack = contiguous ? kernel.pack_b.k_contiguous : kernel.pack_b.k_strided,
           .data = static_cast<const char*>(g.b),
+          .rows = g.b_rows,
           .ld = g.ldb,
           .element = size_of(g.ab_dtype),
           .k_contiguous = contiguous,
@@ -148,12 +154,12 @@ Source source_b(const Kernel& kernel, const GemmArgs& g) {
 // Packs columns [n0, n1) of B, k in [k0, k1), by all threads. `strip_bytes` is the distance of packed strips.
 void pack_b(ThreadPool& pool, bool serial, const Source& b, std::int64_t n0, std::int64_t n1, std::int64_t k0,
             std::int64_t k1, char* packed, std::int64_t strip_bytes) {
-  const std::int64_t strips = ceil_div(n1 - n0, b.width), groups = ceil_div(strips, kStripsPerPack);
+  const std::int64_t per_chunk = b.rows ? kStripsOfPickedRows : kStripsPerPack;
+  const std::int64_t strips = ceil_div(n1 - n0, b.width), groups = ceil_div(strips, per_chunk);
   run_chunks(pool, serial, groups * ceil_div(k1 - k0, kPackK), [&](std::int64_t chunk, std::int64_t, int) {
-    const std::int64_t strip = chunk % groups * kStripsPerPack, k = chunk / groups * kPackK;
-    b.run(n0 + strip * b.width, std::min(kStripsPerPack, strips - strip), k0 + k,
-          std::min(k1, k0 + k + kPackK), packed + strip * strip_bytes + k * b.width * b.packed_element,
-          strip_bytes);
+    const std::int64_t strip = chunk % groups * per_chunk, k = chunk / groups * kPackK;
+    b.run(n0 + strip * b.width, std::min(per_chunk, strips - strip), k0 + k, std::min(k1, k0 + k + kPackK),
+          packed + strip * strip_bytes + k * b.width * b.packed_element, strip_bytes);
   });
 }
 

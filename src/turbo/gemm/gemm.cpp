@@ -56,6 +56,7 @@ void check_pointers(const GemmArgs& g) {
   check(g.lda >= (g.layout == GemmLayout::kTN ? g.m : g.k), "lda is shorter than a row of A");
   check(g.ldb >= (g.layout == GemmLayout::kNT ? g.k : g.n), "ldb is shorter than a row of B");
   check(g.ldc >= g.n, "ldc is shorter than a row of C");
+  check(g.b_rows == nullptr || g.packed_b == nullptr, "rows of a packed B cannot be picked");
   check(g.c != nullptr && (g.k == 0 || (g.a != nullptr && g.b != nullptr)), "null operand");
 }
 

@@ -60,6 +60,10 @@ struct GemmArgs {
   std::int64_t lda = 0;
   const void* b = nullptr;  // kNT: [n, k] with ldb >= k;  kNN, kTN: [k, n] with ldb >= n
   std::int64_t ldb = 0;
+  // Optional: rows of a or b as stored, picked from a larger matrix: row i is the one at index a_rows[i].
+  // b_rows excludes packed_b.
+  const std::int32_t* a_rows = nullptr;
+  const std::int32_t* b_rows = nullptr;
   void* c = nullptr;  // [m, n] with ldc >= n; overlaps neither a nor b
   std::int64_t ldc = 0;
   // For an fp32 C that is not read soon (kGemmPastCaches): write it past the caches, which spares reading it

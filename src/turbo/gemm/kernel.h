@@ -16,10 +16,11 @@ namespace primus::turbo::gemm {
 
 // One call of the packing functions: `strips` neighbouring strips over one range of k.
 struct PackCall {
-  const void* source;   // element (first row or column of the strips, first k)
-  std::int64_t ld;      // of the source, in elements
-  std::int64_t extent;  // rows of A (columns of B) that exist from there on; the rest is zero-filled
-  std::int64_t k;       // k range that exists; the block that it ends in is zero-filled
+  const void* source;  // element (first row or column of the strips, first k); with `rows`, of source row 0
+  std::int64_t ld;     // of the source, in elements
+  const std::int32_t* rows;  // where source rows are picked: their indices from the first on; or null
+  std::int64_t extent;       // rows of A (columns of B) that exist from there on; the rest is zero-filled
+  std::int64_t k;            // k range that exists; the block that it ends in is zero-filled
   int strips;
   void* packed;              // the first strip, at the first k (a multiple of kb)
   std::int64_t strip_bytes;  // from one strip to the next

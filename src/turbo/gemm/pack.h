@@ -1,9 +1,51 @@
 // Packing functions for the operand orders of kernel.h.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "turbo/gemm/kernel.h"
 
 namespace primus::turbo::gemm {
+
+// The rows of a packing function's source: one after the other, or picked. at() moves to a block; ahead() may
+// name rows beyond the last one, to be fetched, not read.
+template <class T>
+struct RowsInOrder {
+  const T* first;
+  std::int64_t ld;
+
+  static constexpr bool kPicked = false;
+  const T* operator[](std::int64_t row) const { return first + row * ld; }
+  const T* ahead(std::int64_t row) const { return first + row * ld; }
+  RowsInOrder at(std::int64_t row, std::int64_t column) const { return {first + row * ld + column, ld}; }
+};
+
+template <class T>
+struct PickedRows {
+  const T* source;
+  std::int64_t ld;
+  const std::int32_t* rows;
+  std::int64_t count;
+
+  static constexpr bool kPicked = true;
+  const T* operator[](std::int64_t row) const { return source + rows[row] * ld; }
+  const T* ahead(std::int64_t row) const { return source + rows[std::min(row, count - 1)] * ld; }
+  PickedRows at(std::int64_t row, std::int64_t column) const {
+    return {source + column, ld, rows + row, count - row};
+  }
+};
+
+// body(rows) for the rows of `call`, `count` of which exist.
+template <class T, class Body>
+void with_rows(const PackCall& call, std::int64_t count, Body body) {
+  const auto* source = static_cast<const T*>(call.source);
+  if (call.rows) {
+    body(PickedRows<T>{source, call.ld, call.rows, count});
+  } else {
+    body(RowsInOrder<T>{source, call.ld});
+  }
+}
 
 struct OperandPackers {
   Kernel::Packers a, b;

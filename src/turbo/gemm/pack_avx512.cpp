@@ -19,19 +19,20 @@ using Bits = std::uint16_t;
 
 // to[j][i] = from[i][j] for 16 x 16 words of 32 bits; strides in bytes. Every four rows of the result start
 // `four_stride` after the last four.
-inline void transpose_16x16(const char* from, std::int64_t from_stride, char* to, std::int64_t to_stride,
-                            std::int64_t four_stride) {
+template <class Rows>
+inline void transpose_16x16(Rows from, char* to, std::int64_t to_stride, std::int64_t four_stride) {
   // Gathering rows i, i+4, i+8, i+12 by 128-bit loads leaves only transpositions within 128-bit lanes, and
   // spares half of the shuffles, which all compete for one port.
   __m512i part[16];
   for (int i = 0; i < 4; ++i) {
     for (int q = 0; q < 4; ++q) {
-      const char* p = from + i * from_stride + q * 16;
-      const auto lane = [&](int row) { return p + row * from_stride; };
-      __m512i x = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(lane(0))));
-      x = _mm512_inserti32x4(x, _mm_loadu_si128(reinterpret_cast<const __m128i*>(lane(4))), 1);
-      x = _mm512_inserti32x4(x, _mm_loadu_si128(reinterpret_cast<const __m128i*>(lane(8))), 2);
-      x = _mm512_inserti32x4(x, _mm_loadu_si128(reinterpret_cast<const __m128i*>(lane(12))), 3);
+      const auto lane = [&](int row) {
+        return reinterpret_cast<const __m128i*>(reinterpret_cast<const char*>(from[i + row]) + q * 16);
+      };
+      __m512i x = _mm512_castsi128_si512(_mm_loadu_si128(lane(0)));
+      x = _mm512_inserti32x4(x, _mm_loadu_si128(lane(4)), 1);
+      x = _mm512_inserti32x4(x, _mm_loadu_si128(lane(8)), 2);
+      x = _mm512_inserti32x4(x, _mm_loadu_si128(lane(12)), 3);
       part[q * 4 + i] = x;
     }
   }
@@ -56,131 +57,157 @@ inline __m512i interleave(const Bits* even, const Bits* odd) {
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-// Full blocks. Source strides `ld` in elements. Reading a block row by row jumps between as many places, more
-// than the hardware follows; each therefore fetches the block that is packed next.
+// Functions for full blocks. Reading a block row by row jumps between as many places, more than the hardware
+// follows; each therefore fetches the block that is packed next.
 template <int kMr, int kKb>
-void a_block_k_contiguous(const Bits* from, std::int64_t ld, Bits* to) {
-  for (int r = 0; r < kMr; ++r) {
-    for (int k = 0; k < kKb; k += 32) {
-      _mm_prefetch(reinterpret_cast<const char*>(from + (r + kMr) * ld + k), _MM_HINT_T0);
-      _mm512_storeu_si512(to + r * kKb + k, _mm512_loadu_si512(from + r * ld + k));
+struct RowsOfA {
+  template <class Rows>
+  static void pack(Rows from, Bits* to) {
+    for (int r = 0; r < kMr; ++r) {
+      for (int k = 0; k < kKb; k += 32) {
+        _mm_prefetch(reinterpret_cast<const char*>(from.ahead(r + kMr) + k), _MM_HINT_T0);
+        _mm512_storeu_si512(to + r * kKb + k, _mm512_loadu_si512(from[r] + k));
+      }
     }
   }
-}
+};
 
 template <int kMr, int kKb>
-void a_block_k_strided(const Bits* from, std::int64_t ld, Bits* to) {
-  // Pairs of k for 32 rows. Interleaving within 128-bit lanes leaves the rows in groups of four, rows 0-3,
-  // 8-11 ... in the first array and 4-7, 12-15 ... in the second, which the transposition puts in order for
-  // free.
-  alignas(64) Bits pairs[2][16][32];
-  for (int r = 0; r < kMr; r += 32) {
-    for (int k = 0; k < kKb; k += 32) {
-      const Bits* row = from + k * ld + r;
+struct ColumnsOfA {
+  template <class Rows>
+  static void pack(Rows from, Bits* to) {
+    // Pairs of k for 32 rows. Interleaving within 128-bit lanes leaves the rows in groups of four, rows 0-3,
+    // 8-11 ... in the first array and 4-7, 12-15 ... in the second, which the transposition puts in order for
+    // free.
+    alignas(64) Bits pairs[2][16][32];
+    for (int r = 0; r < kMr; r += 32) {
+      for (int k = 0; k < kKb; k += 32) {
 #pragma GCC unroll 2
-      for (int p = 0; p < 16; ++p, row += 2 * ld) {
-        const __m512i even = _mm512_loadu_si512(row), odd = _mm512_loadu_si512(row + ld);
-        _mm_prefetch(reinterpret_cast<const char*>(row + kKb * ld), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(row + (kKb + 1) * ld), _MM_HINT_T0);
-        _mm512_store_si512(pairs[0][p], _mm512_unpacklo_epi16(even, odd));
-        _mm512_store_si512(pairs[1][p], _mm512_unpackhi_epi16(even, odd));
-      }
-      for (int half = 0; half < 2; ++half) {
-        transpose_16x16(reinterpret_cast<const char*>(pairs[half]), 64,
-                        reinterpret_cast<char*>(to + (r + 4 * half) * kKb + k), kKb * 2, 8 * kKb * 2);
+        for (int p = 0; p < 16; ++p) {
+          const int row = k + 2 * p;
+          const __m512i even = _mm512_loadu_si512(from[row] + r), odd = _mm512_loadu_si512(from[row + 1] + r);
+          _mm_prefetch(reinterpret_cast<const char*>(from.ahead(row + kKb) + r), _MM_HINT_T0);
+          _mm_prefetch(reinterpret_cast<const char*>(from.ahead(row + kKb + 1) + r), _MM_HINT_T0);
+          _mm512_store_si512(pairs[0][p], _mm512_unpacklo_epi16(even, odd));
+          _mm512_store_si512(pairs[1][p], _mm512_unpackhi_epi16(even, odd));
+        }
+        for (int half = 0; half < 2; ++half) {
+          transpose_16x16(RowsInOrder<Bits>{pairs[half][0], 32},
+                          reinterpret_cast<char*>(to + (r + 4 * half) * kKb + k), kKb * 2, 8 * kKb * 2);
+        }
       }
     }
   }
-}
+};
 
 template <int kNr, int kKb>
-void b_block_k_contiguous(const Bits* from, std::int64_t ld, Bits* to) {
-  for (int c = 0; c < kNr; c += 16) {
-    for (int k = 0; k < kKb; k += 32) {
-      for (int r = 0; r < 16; ++r)
-        _mm_prefetch(reinterpret_cast<const char*>(from + (c + r + kNr) * ld + k), _MM_HINT_T0);
-      transpose_16x16(reinterpret_cast<const char*>(from + c * ld + k), ld * 2,
-                      reinterpret_cast<char*>(to + (k / 2) * kNr * 2 + c * 2), kNr * 4, 4 * kNr * 4);
+struct RowsOfB {
+  template <class Rows>
+  static void pack(Rows from, Bits* to) {
+    for (int c = 0; c < kNr; c += 16) {
+      for (int k = 0; k < kKb; k += 32) {
+        for (int r = 0; r < 16; ++r)
+          _mm_prefetch(reinterpret_cast<const char*>(from.ahead(c + r + kNr) + k), _MM_HINT_T0);
+        transpose_16x16(from.at(c, k), reinterpret_cast<char*>(to + (k / 2) * kNr * 2 + c * 2), kNr * 4,
+                        4 * kNr * 4);
+      }
     }
   }
-}
+};
 
 template <int kNr, int kKb>
-void b_block_k_strided(const Bits* from, std::int64_t ld, Bits* to) {
-  for (int p = 0; p < kKb / 2; ++p) {
-    const Bits* even = from + 2 * p * ld;
-    for (int c = 0; c < kNr; c += 32) {
-      _mm_prefetch(reinterpret_cast<const char*>(even + kKb * ld + c), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(even + (kKb + 1) * ld + c), _MM_HINT_T0);
+struct ColumnsOfB {
+  template <class Rows>
+  static void pack(Rows from, Bits* to) {
+    for (int p = 0; p < kKb / 2; ++p) {
+      const Bits *even = from[2 * p], *odd = from[2 * p + 1];
+      const Bits *even_ahead = from.ahead(2 * p + kKb), *odd_ahead = from.ahead(2 * p + 1 + kKb);
+      for (int c = 0; c < kNr; c += 32) {
+        _mm_prefetch(reinterpret_cast<const char*>(even_ahead + c), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(odd_ahead + c), _MM_HINT_T0);
+      }
+      for (int c = 0; c < kNr; c += 16)
+        _mm512_storeu_si512(to + (p * kNr + c) * 2, interleave(even + c, odd + c));
     }
-    for (int c = 0; c < kNr; c += 16)
-      _mm512_storeu_si512(to + (p * kNr + c) * 2, interleave(even + c, even + ld + c));
   }
-}
+};
 
 // fp32 blocks of 64 x 64: a strip's rows as they lie, or transposed.
-void f32_copy_64x64(const float* from, std::int64_t ld, float* to) {
-  for (int i = 0; i < 64; ++i) {
-    for (int j = 0; j < 64; j += 16) _mm512_storeu_ps(to + i * 64 + j, _mm512_loadu_ps(from + i * ld + j));
-  }
-}
-
-void f32_transpose_64x64(const float* from, std::int64_t ld, float* to) {
-  for (int i = 0; i < 64; i += 16) {
-    for (int j = 0; j < 64; j += 16) {
-      transpose_16x16(reinterpret_cast<const char*>(from + i * ld + j), ld * 4,
-                      reinterpret_cast<char*>(to + j * 64 + i), 64 * 4, 4 * 64 * 4);
+struct F32Copy {
+  template <class Rows>
+  static void pack(Rows from, float* to) {
+    for (int i = 0; i < 64; ++i) {
+      for (int j = 0; j < 64; j += 16) _mm512_storeu_ps(to + i * 64 + j, _mm512_loadu_ps(from[i] + j));
     }
   }
-}
+};
+
+struct F32Transpose {
+  template <class Rows>
+  static void pack(Rows from, float* to) {
+    for (int i = 0; i < 64; i += 16) {
+      for (int j = 0; j < 64; j += 16)
+        transpose_16x16(from.at(i, j), reinterpret_cast<char*>(to + j * 64 + i), 64 * 4, 4 * 64 * 4);
+    }
+  }
+};
 
 #pragma GCC pop_options
 
 // Copies what exists of a block [rows, cols] into a zero-padded [kRows, kCols] one, for the edges.
-template <int kRows, int kCols, class T>
-void copy_padded(const T* from, std::int64_t ld, std::int64_t rows, std::int64_t cols, T* to) {
+template <int kRows, int kCols, class Rows, class T>
+void copy_padded(Rows from, std::int64_t rows, std::int64_t cols, T* to) {
   std::memset(to, 0, sizeof(T) * kRows * kCols);
-  for (std::int64_t i = 0; i < rows; ++i) {
-    std::memcpy(to + i * kCols, from + i * ld, sizeof(T) * static_cast<std::size_t>(cols));
+  for (std::int64_t i = 0; i < rows; ++i)
+    std::memcpy(to + i * kCols, from[i], sizeof(T) * static_cast<std::size_t>(cols));
+}
+
+// Fetches rows [begin, end) to L2, each from its beginning to its end: that way the hardware helps, which
+// cannot foresee the next row.
+template <class Rows>
+void fetch_rows(Rows from, std::int64_t begin, std::int64_t end, std::int64_t extent, std::int64_t width) {
+  constexpr std::int64_t kLine = 64 / sizeof(*from[0]);
+  for (std::int64_t row = begin; row < end; ++row) {
+    for (std::int64_t i = 0; i < std::min(extent, width); i += kLine)
+      _mm_prefetch(reinterpret_cast<const char*>(from[row] + i), _MM_HINT_T1);
   }
 }
 
-// kBlock: the function for a full block of kWidth rows (columns) by kKb of k.
-template <class T, int kWidth, int kKb, bool kContiguous, void (*kBlock)(const T*, std::int64_t, T*)>
+// Block: the functions for a full block of kWidth rows (columns) by kKb of k.
+template <class T, int kWidth, int kKb, bool kContiguous, class Block>
 void pack(const PackCall& call) {
-  const auto* source = static_cast<const T*>(call.source);
+  constexpr int kRows = kContiguous ? kWidth : kKb, kCols = kContiguous ? kKb : kWidth;
   const std::int64_t blocks = (call.k + kKb - 1) / kKb;
-  for (std::int64_t i = 0; i < blocks * call.strips; ++i) {
-    // k innermost where it runs along a row; outermost where rows are k, since neighbouring strips read the
-    // same ones, which keeps their pages at hand.
-    const std::int64_t k = (kContiguous ? i % blocks : i / call.strips) * kKb;
-    const std::int64_t s = kContiguous ? i / blocks : i % call.strips;
-    const std::int64_t ks = std::min<std::int64_t>(kKb, call.k - k);
-    const std::int64_t first = s * kWidth;
-    const std::int64_t width = std::clamp<std::int64_t>(call.extent - first, 0, kWidth);
-    auto* to = reinterpret_cast<T*>(static_cast<char*>(call.packed) + s * call.strip_bytes) + k * kWidth;
-    const T* from = kContiguous ? source + first * call.ld + k : source + k * call.ld + first;
-    if (width == kWidth && ks == kKb) {
-      kBlock(from, call.ld, to);
-      continue;
+  with_rows<T>(call, kContiguous ? call.extent : call.k, [&](auto source) {
+    for (std::int64_t i = 0; i < blocks * call.strips; ++i) {
+      // k innermost where it runs along a row; outermost where rows are k, since neighbouring strips read the
+      // same ones, which keeps their pages at hand.
+      const std::int64_t k = (kContiguous ? i % blocks : i / call.strips) * kKb;
+      const std::int64_t s = kContiguous ? i / blocks : i % call.strips;
+      const std::int64_t ks = std::min<std::int64_t>(kKb, call.k - k);
+      const std::int64_t first = s * kWidth;
+      const std::int64_t width = std::clamp<std::int64_t>(call.extent - first, 0, kWidth);
+      auto* to = reinterpret_cast<T*>(static_cast<char*>(call.packed) + s * call.strip_bytes) + k * kWidth;
+      const auto from = kContiguous ? source.at(first, k) : source.at(k, first);
+      if constexpr (!kContiguous && decltype(source)::kPicked) {
+        if (s == 0)
+          fetch_rows(source, k + kKb, std::min(k + 2 * kKb, call.k), call.extent, call.strips * kWidth);
+      }
+      if (width == kWidth && ks == kKb) {
+        Block::pack(from, to);
+        continue;
+      }
+      alignas(64) T padded[kWidth * kKb];
+      copy_padded<kRows, kCols>(from, kContiguous ? width : ks, kContiguous ? ks : width, padded);
+      Block::pack(RowsInOrder<T>{padded, kCols}, to);
     }
-    alignas(64) T padded[kWidth * kKb];
-    if constexpr (kContiguous) {
-      copy_padded<kWidth, kKb>(from, call.ld, width, ks, padded);
-      kBlock(padded, kKb, to);
-    } else {
-      copy_padded<kKb, kWidth>(from, call.ld, ks, width, padded);
-      kBlock(padded, kWidth, to);
-    }
-  }
+  });
 }
 
 template <int kMr, int kNr, int kKb>
 OperandPackers packers() {
-  return {{pack<Bits, kMr, kKb, true, a_block_k_contiguous<kMr, kKb>>,
-           pack<Bits, kMr, kKb, false, a_block_k_strided<kMr, kKb>>},
-          {pack<Bits, kNr, kKb, true, b_block_k_contiguous<kNr, kKb>>,
-           pack<Bits, kNr, kKb, false, b_block_k_strided<kNr, kKb>>}};
+  return {{pack<Bits, kMr, kKb, true, RowsOfA<kMr, kKb>>, pack<Bits, kMr, kKb, false, ColumnsOfA<kMr, kKb>>},
+          {pack<Bits, kNr, kKb, true, RowsOfB<kNr, kKb>>, pack<Bits, kNr, kKb, false, ColumnsOfB<kNr, kKb>>}};
 }
 
 }  // namespace
@@ -189,8 +216,8 @@ OperandPackers bf16_packers_32x32x32() { return packers<32, 32, 32>(); }
 OperandPackers bf16_packers_64x64x64() { return packers<64, 64, 64>(); }
 
 OperandPackers f32_packers_64x64x64_avx512() {
-  return {{pack<float, 64, 64, true, f32_copy_64x64>, pack<float, 64, 64, false, f32_transpose_64x64>},
-          {pack<float, 64, 64, true, f32_transpose_64x64>, pack<float, 64, 64, false, f32_copy_64x64>}};
+  return {{pack<float, 64, 64, true, F32Copy>, pack<float, 64, 64, false, F32Transpose>},
+          {pack<float, 64, 64, true, F32Transpose>, pack<float, 64, 64, false, F32Copy>}};
 }
 
 }  // namespace primus::turbo::gemm

@@ -18,28 +18,28 @@ inline __m128 load4(const BFloat16* p) {
 }
 
 // to[i][j] = from[i][j] for i < rows, j < cols; zero up to [block_rows, block_cols].
-template <class T>
-void copy_block(const T* from, std::int64_t ld, float* to, std::int64_t to_ld, std::int64_t rows,
-                std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols) {
+template <class Rows>
+void copy_block(Rows from, float* to, std::int64_t to_ld, std::int64_t rows, std::int64_t cols,
+                std::int64_t block_rows, std::int64_t block_cols) {
   for (std::int64_t i = 0; i < block_rows; ++i) {
     const std::int64_t valid = i < rows ? cols : 0;
     std::int64_t j = 0;
-    for (; j + 4 <= valid; j += 4) _mm_storeu_ps(to + i * to_ld + j, load4(from + i * ld + j));
-    for (; j < valid; ++j) to[i * to_ld + j] = static_cast<float>(from[i * ld + j]);
+    for (; j + 4 <= valid; j += 4) _mm_storeu_ps(to + i * to_ld + j, load4(from[i] + j));
+    for (; j < valid; ++j) to[i * to_ld + j] = static_cast<float>(from[i][j]);
     std::fill(to + i * to_ld + j, to + i * to_ld + block_cols, 0.0F);
   }
 }
 
 // to[j][i] = from[i][j] for i < rows, j < cols; zero up to [block_cols, block_rows]. Block sizes are
 // multiples of 4.
-template <class T>
-void transpose_block(const T* from, std::int64_t ld, float* to, std::int64_t to_ld, std::int64_t rows,
-                     std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols) {
+template <class Rows>
+void transpose_block(Rows from, float* to, std::int64_t to_ld, std::int64_t rows, std::int64_t cols,
+                     std::int64_t block_rows, std::int64_t block_cols) {
   for (std::int64_t i = 0; i < block_rows; i += 4) {
     for (std::int64_t j = 0; j < block_cols; j += 4) {
       if (i + 4 <= rows && j + 4 <= cols) {
-        const T* p = from + i * ld + j;
-        __m128 r0 = load4(p), r1 = load4(p + ld), r2 = load4(p + 2 * ld), r3 = load4(p + 3 * ld);
+        __m128 r0 = load4(from[i] + j), r1 = load4(from[i + 1] + j), r2 = load4(from[i + 2] + j),
+               r3 = load4(from[i + 3] + j);
         _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
         float* q = to + j * to_ld + i;
         _mm_storeu_ps(q, r0);
@@ -50,15 +50,15 @@ void transpose_block(const T* from, std::int64_t ld, float* to, std::int64_t to_
       }
       for (std::int64_t x = i; x < i + 4; ++x) {
         for (std::int64_t y = j; y < j + 4; ++y) {
-          to[y * to_ld + x] = x < rows && y < cols ? static_cast<float>(from[x * ld + y]) : 0.0F;
+          to[y * to_ld + x] = x < rows && y < cols ? static_cast<float>(from[x][y]) : 0.0F;
         }
       }
     }
   }
 }
 
-// Walks the strips of a call block by block; block(strip, source offset of the strip, k of the block, packed
-// block).
+// Walks the strips of a call block by block; block(first row or column of the strip, how many, k, how many,
+// packed block).
 template <int kWidth, int kBlock, class Function>
 void for_each_block(const PackCall& call, Function block) {
   // k outermost: neighbouring strips read the same rows of a k-strided source, which keeps its pages at hand.
@@ -72,44 +72,28 @@ void for_each_block(const PackCall& call, Function block) {
   }
 }
 
-template <class T, int kMr, int kKb>
-void pack_a_k_contiguous(const PackCall& call) {
-  for_each_block<kMr, kKb>(call, [&](std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t ks,
-                                     float* to) {
-    copy_block(static_cast<const T*>(call.source) + row * call.ld + k, call.ld, to, kKb, rows, ks, kMr, kKb);
-  });
-}
-
-template <class T, int kMr, int kKb>
-void pack_a_k_strided(const PackCall& call) {
-  for_each_block<kMr, kKb>(
-      call, [&](std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t ks, float* to) {
-        transpose_block(static_cast<const T*>(call.source) + k * call.ld + row, call.ld, to, kKb, ks, rows,
-                        kKb, kMr);
-      });
-}
-
-template <class T, int kNr, int kKb>
-void pack_b_k_contiguous(const PackCall& call) {
-  for_each_block<kNr, kKb>(
-      call, [&](std::int64_t col, std::int64_t cols, std::int64_t k, std::int64_t ks, float* to) {
-        transpose_block(static_cast<const T*>(call.source) + col * call.ld + k, call.ld, to, kNr, cols, ks,
-                        kNr, kKb);
-      });
-}
-
-template <class T, int kNr, int kKb>
-void pack_b_k_strided(const PackCall& call) {
-  for_each_block<kNr, kKb>(call, [&](std::int64_t col, std::int64_t cols, std::int64_t k, std::int64_t ks,
-                                     float* to) {
-    copy_block(static_cast<const T*>(call.source) + k * call.ld + col, call.ld, to, kNr, ks, cols, kKb, kNr);
+// A strip of A lies in memory as its source does where k runs along a row; B where it runs from row to row.
+template <class T, int kWidth, int kKb, bool kContiguous, bool kTranspose>
+void pack(const PackCall& call) {
+  constexpr std::int64_t kRows = kContiguous ? kWidth : kKb, kCols = kContiguous ? kKb : kWidth;
+  with_rows<T>(call, kContiguous ? call.extent : call.k, [&](auto source) {
+    for_each_block<kWidth, kKb>(
+        call, [&](std::int64_t at, std::int64_t width, std::int64_t k, std::int64_t ks, float* to) {
+          const auto from = kContiguous ? source.at(at, k) : source.at(k, at);
+          const std::int64_t rows = kContiguous ? width : ks, cols = kContiguous ? ks : width;
+          if constexpr (kTranspose) {
+            transpose_block(from, to, kRows, rows, cols, kRows, kCols);
+          } else {
+            copy_block(from, to, kCols, rows, cols, kRows, kCols);
+          }
+        });
   });
 }
 
 template <class T, int kMr, int kNr, int kKb>
 OperandPackers packers() {
-  return {{pack_a_k_contiguous<T, kMr, kKb>, pack_a_k_strided<T, kMr, kKb>},
-          {pack_b_k_contiguous<T, kNr, kKb>, pack_b_k_strided<T, kNr, kKb>}};
+  return {{pack<T, kMr, kKb, true, false>, pack<T, kMr, kKb, false, true>},
+          {pack<T, kNr, kKb, true, true>, pack<T, kNr, kKb, false, false>}};
 }
 
 }  // namespace

@@ -121,12 +121,11 @@ Columns columns_function(VectorLevel level, DType dtype) {
 }
 
 template <class T>
-void widen(const void* from, std::int64_t ld, std::int64_t rows, std::int64_t k, float* to,
-           std::int64_t to_ld) {
-  for (std::int64_t m = 0; m < rows; ++m) {
-    const T* row = static_cast<const T*>(from) + m * ld;
-    for (std::int64_t i = 0; i < k; ++i) to[m * to_ld + i] = static_cast<float>(row[i]);
-    std::fill(to + m * to_ld + k, to + (m + 1) * to_ld, 0.0F);
+void widen_a(const GemmArgs& g, float* to, std::int64_t to_ld) {
+  for (std::int64_t m = 0; m < g.m; ++m) {
+    const T* row = static_cast<const T*>(g.a) + (g.a_rows ? g.a_rows[m] : m) * g.lda;
+    for (std::int64_t i = 0; i < g.k; ++i) to[m * to_ld + i] = static_cast<float>(row[i]);
+    std::fill(to + m * to_ld + g.k, to + (m + 1) * to_ld, 0.0F);
   }
 }
 
@@ -145,7 +144,7 @@ void multiply_skinny(ThreadPool& pool, const GemmArgs& g, VectorLevel level) {
   auto* const x =
       reinterpret_cast<float*>(round_up(reinterpret_cast<std::intptr_t>(g.workspace), kAlignment));
   const std::int64_t x_ld = round_up(g.k, kPadding);
-  (g.ab_dtype == DType::kF32 ? widen<float> : widen<BFloat16>)(g.a, g.lda, g.m, g.k, x, x_ld);
+  (g.ab_dtype == DType::kF32 ? widen_a<float> : widen_a<BFloat16>)(g, x, x_ld);
 
   const SkinnyCall call{.x = x,
                         .x_ld = x_ld,

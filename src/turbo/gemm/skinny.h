@@ -12,7 +12,7 @@ namespace primus::turbo::gemm {
 constexpr std::int64_t kSkinnyRows = 8;
 
 inline bool is_skinny(const GemmArgs& args) {
-  return args.layout == GemmLayout::kNT && args.m <= kSkinnyRows;
+  return args.layout == GemmLayout::kNT && args.m <= kSkinnyRows && !args.b_rows;
 }
 
 std::size_t skinny_workspace_bytes(const GemmArgs& args);

@@ -54,7 +54,9 @@ class Experts {
         b_(context.data<char>(call.b)),
         c_(context.data<char>(call.c)),
         workspace_(context.data<char>(call.workspace)),
-        offsets_(context.data<std::int32_t>(call.offsets)) {}
+        offsets_(context.data<std::int32_t>(call.offsets)),
+        a_rows_(call.a_rows.absent() ? nullptr : context.data<std::int32_t>(call.a_rows)),
+        b_rows_(call.b_rows.absent() ? nullptr : context.data<std::int32_t>(call.b_rows)) {}
 
   std::int64_t rows(std::int64_t expert) const { return offsets_[expert + 1] - offsets_[expert]; }
 
@@ -64,8 +66,10 @@ class Experts {
     GemmArgs args = shape_of(call_, rows(expert));
     const std::int64_t first = offsets_[expert];
     const bool weights = call_.role == GemmRole::kWeightGradient;
-    args.a = rows_of_a(expert).data;
-    args.b = operand_b(expert).data;
+    args.a = a_rows_ ? a_ : rows_of(call_.a, a_, expert).data;
+    args.a_rows = a_rows_ ? a_rows_ + first : nullptr;
+    args.b = b_rows_ ? b_ : operand_b(expert).data;
+    args.b_rows = b_rows_ ? b_rows_ + first : nullptr;
     args.c_past_caches = weights && call_.c.bytes() > kGemmPastCaches;
     if (next >= 0) args.ahead = read_ahead(next);
     args.c = c_ + (weights ? expert * matrix(call_.c) : first * args.ldc) * size_of(call_.c.dtype);
@@ -77,24 +81,23 @@ class Experts {
  private:
   static std::int64_t matrix(const Tensor& weights) { return weights.shape[1] * weights.shape[2]; }
 
-  GemmReadAhead rows_of_a(std::int64_t expert) const {
-    const std::int64_t row = call_.a.cols() * size_of(call_.a.dtype);
-    return {a_ + offsets_[expert] * row, rows(expert) * row};
+  GemmReadAhead rows_of(const Tensor& activation, const char* data, std::int64_t expert) const {
+    const std::int64_t row = activation.cols() * size_of(activation.dtype);
+    return {data + offsets_[expert] * row, rows(expert) * row};
   }
 
   GemmReadAhead operand_b(std::int64_t expert) const {
-    const std::int64_t element = size_of(call_.b.dtype);
-    if (call_.role == GemmRole::kWeightGradient) {
-      const std::int64_t row = call_.b.cols() * element;
-      return {b_ + offsets_[expert] * row, rows(expert) * row};
-    }
-    return {b_ + expert * matrix(call_.b) * element, matrix(call_.b) * element};
+    if (call_.role == GemmRole::kWeightGradient) return rows_of(call_.b, b_, expert);
+    const std::int64_t bytes = matrix(call_.b) * size_of(call_.b.dtype);
+    return {b_ + expert * bytes, bytes};
   }
 
-  // B first, since it is packed whole before A.
+  // B first, since it is packed whole before A. Picked rows lie scattered, and were read for other experts.
   std::array<GemmReadAhead, 2> read_ahead(std::int64_t expert) const {
-    std::array<GemmReadAhead, 2> ahead = {operand_b(expert), rows_of_a(expert)};
+    std::array<GemmReadAhead, 2> ahead;
+    if (!b_rows_) ahead[0] = operand_b(expert);
     if (rows(expert) == 0 || ahead[0].bytes > kMostReadAhead) return {};
+    if (!a_rows_) ahead[1] = rows_of(call_.a, a_, expert);
     ahead[1].bytes = std::min(ahead[1].bytes, kMostReadAhead - ahead[0].bytes);
     return ahead;
   }
@@ -102,7 +105,7 @@ class Experts {
   const GroupedGemm& call_;
   const char *a_, *b_;
   char *c_, *workspace_;
-  const std::int32_t* offsets_;
+  const std::int32_t *offsets_, *a_rows_, *b_rows_;
 };
 
 constexpr std::int64_t kLine = 64;
@@ -117,7 +120,7 @@ std::int64_t workspace_for(const GroupedGemm& call, std::int64_t rows, int threa
 std::int64_t order_bytes(const GroupedGemm& call) { return whole_lines(call.offsets.bytes()); }
 
 std::int64_t workspace(CpuContext& context, const GroupedGemm& call) {
-  const std::int64_t rows = call.a.rows();
+  const std::int64_t rows = call.rows();
   const int threads = context.pool().size();
   return order_bytes(call) +
          std::max(workspace_for(call, rows, threads),
@@ -127,7 +130,7 @@ std::int64_t workspace(CpuContext& context, const GroupedGemm& call) {
 void grouped_gemm(CpuContext& context, const GroupedGemm& call) {
   ThreadPool& pool = context.pool();
   const Experts experts(context, call);
-  const std::int64_t count = call.offsets.elements() - 1, all_rows = call.a.rows();
+  const std::int64_t count = call.offsets.elements() - 1, all_rows = call.rows();
   const std::int64_t most = most_rows_side_by_side(all_rows, pool.size());
   const std::int64_t products_at = order_bytes(call);
   auto* const order = context.data<std::int32_t>(call.workspace);

@@ -19,17 +19,19 @@ void GroupedGemm::check() const {
   [[maybe_unused]] const Tensor& weights = role == GemmRole::kWeightGradient ? c : b;
   assert(is_float(a) && b.dtype == a.dtype && weights.shape.rank() == 3);
   assert(are_offsets(offsets, weights.shape[0]));
+  assert(a_rows.absent() || a_rows.dtype == DType::kI32);
+  assert(b_rows.absent() || (b_rows.dtype == DType::kI32 && role == GemmRole::kWeightGradient));
   switch (role) {
     case GemmRole::kForward:
-      assert(!accumulate && is_float(c) && c.rows() == a.rows());
+      assert(!accumulate && is_float(c) && c.rows() == rows());
       assert(a.cols() == b.shape[2] && c.cols() == b.shape[1]);
       break;
     case GemmRole::kInputGradient:
-      assert(!accumulate && is_float(c) && c.rows() == a.rows());
+      assert(!accumulate && is_float(c) && c.rows() == rows());
       assert(a.cols() == b.shape[1] && c.cols() == b.shape[2]);
       break;
     case GemmRole::kWeightGradient:
-      assert(c.dtype == DType::kF32 && a.rows() == b.rows());
+      assert(c.dtype == DType::kF32 && rows() == (b_rows.absent() ? b.rows() : b_rows.elements()));
       assert(c.shape[1] == a.cols() && c.shape[2] == b.cols());
       break;
   }
@@ -37,7 +39,7 @@ void GroupedGemm::check() const {
 
 double GroupedGemm::flops() const {
   const Tensor& weights = role == GemmRole::kWeightGradient ? c : b;
-  return 2 * static_cast<double>(a.rows()) * static_cast<double>(weights.shape[1]) *
+  return 2 * static_cast<double>(rows()) * static_cast<double>(weights.shape[1]) *
          static_cast<double>(weights.shape[2]);
 }
 

@@ -16,15 +16,20 @@ namespace primus::turbo {
 //   kWeightGradient  c[e] [out, in] = a [rows of e, out]ᵀ · b [rows of e, in]; zero for an expert without
 //   rows
 // Rows from offsets[experts] on belong to nobody: the first two set them to zero, the third ignores them.
+// Rows of an activation may be picked from a matrix of tokens instead of lying there expert by expert: row r
+// of a is then the one at index a_rows[r], and no copy of it is needed.
 struct GroupedGemm {
   static constexpr KernelId kId = KernelId::kGroupedGemm;
   GemmRole role;
   Tensor a, b;              // operands, both fp32 or both bf16; weights are [experts, out, in]
   Tensor c;                 // fp32, or the operands' type; weight gradients are fp32
   Tensor offsets;           // [experts + 1] int32, from 0, never falling, at most `rows`
+  Tensor a_rows, b_rows;    // [rows] int32, read below offsets[experts]; absent: in order. b's for the
+                            // weight gradient only
   bool accumulate = false;  // c += instead of c =; for the weight gradient only
   Tensor workspace;
   void check() const;
+  std::int64_t rows() const { return a_rows.absent() ? a.rows() : a_rows.elements(); }
   double flops() const;  // as if every row belonged to somebody
 };
 

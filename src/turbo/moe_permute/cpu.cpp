@@ -36,6 +36,8 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
   auto* offsets = context.data<std::int32_t>(plan.offsets);
   auto* rows = context.data<std::int32_t>(plan.rows);
   auto* slots = context.data<std::int32_t>(plan.slots);
+  auto* tokens = context.data<std::int32_t>(plan.tokens);
+  const auto top_k = static_cast<std::int32_t>(a.experts.shape[1]);
 
   // offsets[e + 1] counts, then runs from the begin of expert e to its end while its slots are placed.
   std::fill(offsets, offsets + experts + 1, 0);
@@ -60,7 +62,10 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
     }
     std::fill(rows, rows + count, -1);
   }
-  for (std::int32_t row = 0; row < offsets[experts]; ++row) rows[slots[row]] = row;
+  for (std::int32_t row = 0; row < offsets[experts]; ++row) {
+    rows[slots[row]] = row;
+    tokens[row] = slots[row] / top_k;
+  }
 }
 
 void gather_rows(CpuContext& context, const GatherRows& a) {

@@ -13,14 +13,22 @@ struct RoutingPlan {
   Tensor offsets;  // [experts + 1]: expert e has rows [offsets[e], offsets[e+1])
   Tensor rows;     // [tokens, top_k]: the row of a slot, -1 when it was dropped
   Tensor slots;    // [tokens * top_k]: the slot of a row, for rows below offsets[experts]
+  Tensor tokens;   // [tokens * top_k]: its token, likewise
 
   static Shape shape(std::int64_t experts, std::int64_t tokens, std::int64_t top_k) {
-    return {experts + 1 + 2 * tokens * top_k};
+    return {experts + 1 + 3 * tokens * top_k};
   }
-  RoutingPlan(const Tensor& plan, std::int64_t experts, std::int64_t tokens, std::int64_t top_k)
+  RoutingPlan(const Tensor& plan, std::int64_t experts, std::int64_t token_count, std::int64_t top_k)
       : offsets(plan.slice(0, experts + 1)),
-        rows(plan.slice(experts + 1, experts + 1 + tokens * top_k).reshaped({tokens, top_k})),
-        slots(plan.slice(experts + 1 + tokens * top_k, plan.elements())) {}
+        rows(part(plan, experts, token_count * top_k, 0).reshaped({token_count, top_k})),
+        slots(part(plan, experts, token_count * top_k, 1)),
+        tokens(part(plan, experts, token_count * top_k, 2)) {}
+
+ private:
+  static Tensor part(const Tensor& plan, std::int64_t experts, std::int64_t count, std::int64_t index) {
+    const std::int64_t begin = experts + 1 + index * count;
+    return plan.slice(begin, begin + count);
+  }
 };
 
 // Sorts slots by expert; slots of one expert keep their order. With a capacity, an expert takes that many

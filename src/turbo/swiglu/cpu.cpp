@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <type_traits>
+
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/swiglu/swiglu.h"
@@ -39,9 +42,32 @@ struct ClampedSilu {
   PRIMUS_INLINE float clamped(float up) const { return up > limit ? limit : up < -limit ? -limit : up; }
 };
 
-template <class Activation>
+// The activation times a weight, or of weighted arguments. The gradient by the weight comes third.
+template <bool kWeighInput>
+struct WeightedSilu {
+  float weight;
+  struct Gradients {
+    float gate, up, weight;
+  };
+
+  PRIMUS_INLINE float forward(float g, float u) const {
+    return kWeighInput ? Silu{}.forward(weight * g, weight * u) : weight * Silu{}.forward(g, u);
+  }
+  PRIMUS_INLINE Gradients backward(float g, float u, float d) const {
+    if constexpr (kWeighInput) {
+      const Gradient of = Silu{}.backward(weight * g, weight * u, d);
+      return {weight * of.gate, weight * of.up, of.gate * g + of.up * u};
+    } else {
+      const Gradient of = Silu{}.backward(g, u, d);
+      return {weight * of.gate, weight * of.up, of.up * u};
+    }
+  }
+};
+
+// activation_of(row): what this row goes through.
+template <class Activations>
 PRIMUS_INLINE void run_forward(CpuContext& context, const Tensor& gate_up, const Tensor& to,
-                               const Activation activation) {
+                               const Activations activation_of) {
   with_float_type(to.dtype, [&](auto tag) {
     using T = decltype(tag);
     const std::int64_t ffn = to.cols();
@@ -50,6 +76,7 @@ PRIMUS_INLINE void run_forward(CpuContext& context, const Tensor& gate_up, const
         const T* gate = context.data<T>(gate_up) + row * 2 * ffn;
         const T* up = gate + ffn;
         T* out = context.data<T>(to) + row * ffn;
+        const auto activation = activation_of(row);
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < ffn; ++i)
           out[i] = from_float<T>(activation.forward(to_float(gate[i]), to_float(up[i])));
@@ -82,14 +109,80 @@ PRIMUS_INLINE void run_backward(CpuContext& context, const Tensor& gate_up, cons
   });
 }
 
-void forward(CpuContext& context, const SwigluForward& a) { run_forward(context, a.gate_up, a.out, Silu{}); }
+void forward(CpuContext& context, const SwigluForward& a) {
+  run_forward(context, a.gate_up, a.out, [](std::int64_t) { return Silu{}; });
+}
 
 void backward(CpuContext& context, const SwigluBackward& a) {
   run_backward(context, a.gate_up, a.d_out, a.d_gate_up, Silu{});
 }
 
+// Calls body(weigh_input) with a compile-time constant.
+template <class Body>
+PRIMUS_INLINE void with_flag(bool flag, Body&& body) {
+  if (flag) {
+    body(std::true_type{});
+  } else {
+    body(std::false_type{});
+  }
+}
+
+void weighted_forward(CpuContext& context, const WeightedSwigluForward& a) {
+  const auto* weights = context.data<float>(a.weights);
+  const auto* slots = context.data<std::int32_t>(a.slots);
+  const std::int64_t owned = context.data<std::int32_t>(a.offsets)[a.offsets.elements() - 1];
+  with_flag(a.weigh_input, [&](auto weigh_input) {
+    run_forward(context, a.gate_up, a.out, [=](std::int64_t row) {
+      return WeightedSilu<weigh_input>{row < owned ? weights[slots[row]] : 0.0F};
+    });
+  });
+}
+
+void weighted_backward(CpuContext& context, const WeightedSwigluBackward& a) {
+  const auto* weights = context.data<float>(a.weights);
+  const auto* slots = context.data<std::int32_t>(a.slots);
+  const std::int64_t owned = context.data<std::int32_t>(a.offsets)[a.offsets.elements() - 1];
+  float* d_weights = context.data<float>(a.d_weights);
+  const std::int64_t slot_count = a.d_weights.elements();
+  const float* previous = a.previous_weights.absent() ? nullptr : context.data<float>(a.previous_weights);
+  if (!previous) {
+    std::fill(d_weights, d_weights + slot_count, 0.0F);
+  } else if (previous != d_weights) {
+    std::copy(previous, previous + slot_count, d_weights);
+  }
+  with_float_type(a.d_out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t ffn = a.d_out.cols();
+    with_flag(a.weigh_input, [&](auto weigh_input) {
+      parallel_ranges(
+          context, a.d_out.rows(), 5 * ffn * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t row = begin; row < end; ++row) {
+              const T* gate = context.data<T>(a.gate_up) + row * 2 * ffn;
+              const T* d_out = context.data<T>(a.d_out) + row * ffn;
+              T* d_gate = context.data<T>(a.d_gate_up) + row * 2 * ffn;
+              if (row >= owned) {
+                std::fill(d_gate, d_gate + 2 * ffn, T{});
+                continue;
+              }
+              const WeightedSilu<weigh_input> activation{weights[slots[row]]};
+              float sum = 0;
+              PRIMUS_SIMD(reduction(+ : sum))
+              for (std::int64_t i = 0; i < ffn; ++i) {
+                const auto d =
+                    activation.backward(to_float(gate[i]), to_float(gate[ffn + i]), to_float(d_out[i]));
+                d_gate[i] = from_float<T>(d.gate);
+                d_gate[ffn + i] = from_float<T>(d.up);
+                sum += d.weight;
+              }
+              d_weights[slots[row]] += sum;
+            }
+          });
+    });
+  });
+}
+
 void clamped_forward(CpuContext& context, const ClampedSwigluForward& a) {
-  run_forward(context, a.gate_up, a.out, ClampedSilu{a.limit});
+  run_forward(context, a.gate_up, a.out, [&](std::int64_t) { return ClampedSilu{a.limit}; });
 }
 
 void clamped_backward(CpuContext& context, const ClampedSwigluBackward& a) {
@@ -101,6 +194,8 @@ void clamped_backward(CpuContext& context, const ClampedSwigluBackward& a) {
 void register_swiglu(KernelTable& table) {
   table.add<SwigluForward, CpuContext, &forward>();
   table.add<SwigluBackward, CpuContext, &backward>();
+  table.add<WeightedSwigluForward, CpuContext, &weighted_forward>();
+  table.add<WeightedSwigluBackward, CpuContext, &weighted_backward>();
   table.add<ClampedSwigluForward, CpuContext, &clamped_forward>();
   table.add<ClampedSwigluBackward, CpuContext, &clamped_backward>();
 }

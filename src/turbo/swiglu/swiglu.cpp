@@ -21,6 +21,19 @@ void check_shapes(const Tensor& gate_up, const Tensor& out, [[maybe_unused]] con
 void SwigluForward::check() const { check_shapes(gate_up, out); }
 void SwigluBackward::check() const { check_shapes(gate_up, d_out, d_gate_up); }
 
+void WeightedSwigluForward::check() const {
+  check_shapes(gate_up, out);
+  assert(weights.dtype == DType::kF32 && weights.elements() == out.rows());
+  assert(slots.dtype == DType::kI32 && slots.elements() == out.rows() && offsets.dtype == DType::kI32);
+}
+
+void WeightedSwigluBackward::check() const {
+  WeightedSwigluForward{gate_up, weights, offsets, slots, weigh_input, d_out}.check();
+  check_shapes(gate_up, d_out, d_gate_up);
+  assert(d_weights.dtype == DType::kF32 && d_weights.shape == weights.shape);
+  assert(previous_weights.absent() || previous_weights.shape == weights.shape);
+}
+
 void ClampedSwigluForward::check() const {
   assert(limit > 0);
   check_shapes(gate_up, out);

@@ -23,6 +23,34 @@ struct SwigluBackward {
   double flops() const { return 0; }
 };
 
+// The rows of experts, times the weights of their slots: out[r, :] = w · swiglu(gate_up[r, :]), or
+// swiglu(w · gate_up[r, :]) when what goes into an expert is weighed. What an expert's last product makes of
+// it need then only be summed. Rows that belong to nobody become zero.
+struct WeightedSwigluForward {
+  static constexpr KernelId kId = KernelId::kWeightedSwigluForward;
+  Tensor gate_up;         // [rows, 2*ffn]: gate, then up
+  Tensor weights;         // [tokens, top_k] fp32
+  Tensor offsets, slots;  // of the RoutingPlan
+  bool weigh_input;
+  Tensor out;  // [rows, ffn]
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct WeightedSwigluBackward {
+  static constexpr KernelId kId = KernelId::kWeightedSwigluBackward;
+  Tensor gate_up;         // [rows, 2*ffn]
+  Tensor weights;         // [tokens, top_k] fp32
+  Tensor offsets, slots;  // of the RoutingPlan
+  bool weigh_input;
+  Tensor d_out;             // [rows, ffn]
+  Tensor d_gate_up;         // [rows, 2*ffn] out; may be gate_up's memory
+  Tensor previous_weights;  // [tokens, top_k] fp32, or absent: zero; may be d_weights
+  Tensor d_weights;         // [tokens, top_k] fp32, out: previous_weights plus what the slots' rows add
+  void check() const;
+  double flops() const { return 0; }
+};
+
 // gpt-oss's variant: out = (u + 1) * g * sigmoid(1.702 g) with g = min(gate, limit) and u = up clamped to
 // [-limit, limit]. Where a clamp holds, its gradient is zero.
 struct ClampedSwigluForward {

@@ -110,6 +110,61 @@ TEST_P(GroupedLinearTest, ThreeProducts) {
   }
 }
 
+// Rows picked from a matrix of tokens equal, bit for bit, the same rows copied in order. Every token is
+// picked several times, by large experts and by those of a few rows.
+TEST_P(GroupedLinearTest, PickedRows) {
+  OperatorBench bench(GetParam());
+  const RandomStream random(5, RandomPurpose::kTest);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Case& c : cases()) {
+      const auto experts = static_cast<std::int64_t>(c.rows.size());
+      const std::int64_t rows = rows_of(c), tokens = rows / 3 + 1;
+      Values picks;
+      for (std::int64_t row = 0; row < rows; ++row)
+        picks.push_back(random.below(static_cast<std::uint64_t>(row), static_cast<std::uint32_t>(tokens)));
+      const auto copied = [&](const Values& from, std::int64_t columns) {
+        Values result;
+        for (const double pick : picks) {
+          const auto begin = from.begin() + static_cast<std::int64_t>(pick) * columns;
+          result.insert(result.end(), begin, begin + columns);
+        }
+        return result;
+      };
+      const Values x = rounded(random_values(tokens * c.in, 1), dtype);
+      const Values d_y = rounded(random_values(tokens * c.out, 2), dtype);
+      const Tensor weights = bench.upload(rounded(random_values(experts * c.out * c.in, 3), dtype), dtype,
+                                          {experts, c.out, c.in});
+      const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
+      const Tensor picked = bench.upload(picks, DType::kI32, {rows});
+      const Tensor x_tokens = bench.upload(x, dtype, {tokens, c.in});
+      const Tensor d_y_tokens = bench.upload(d_y, dtype, {tokens, c.out});
+      const Tensor x_rows = bench.upload(copied(x, c.in), dtype, {rows, c.in});
+      const Tensor d_y_rows = bench.upload(copied(d_y, c.out), dtype, {rows, c.out});
+      const auto product = [&](GemmRole role, const Tensor& a, const Tensor& b, bool pick_a, bool pick_b) {
+        const Tensor to = role == GemmRole::kWeightGradient ? bench.empty(DType::kF32, {experts, c.out, c.in})
+                          : role == GemmRole::kForward      ? bench.empty(dtype, {rows, c.out})
+                                                            : bench.empty(dtype, {rows, c.in});
+        bench.run(GroupedGemm{.role = role,
+                              .a = a,
+                              .b = b,
+                              .c = to,
+                              .offsets = offsets,
+                              .a_rows = pick_a ? picked : Tensor(),
+                              .b_rows = pick_b ? picked : Tensor(),
+                              .workspace = {}});
+        return bench.bytes(to);
+      };
+      EXPECT_EQ(product(GemmRole::kForward, x_tokens, weights, true, false),
+                product(GemmRole::kForward, x_rows, weights, false, false));
+      EXPECT_EQ(product(GemmRole::kInputGradient, d_y_tokens, weights, true, false),
+                product(GemmRole::kInputGradient, d_y_rows, weights, false, false));
+      const auto expected = product(GemmRole::kWeightGradient, d_y_rows, x_rows, false, false);
+      EXPECT_EQ(product(GemmRole::kWeightGradient, d_y_tokens, x_rows, true, false), expected);
+      EXPECT_EQ(product(GemmRole::kWeightGradient, d_y_rows, x_tokens, false, true), expected);
+    }
+  }
+}
+
 TEST_P(GroupedLinearTest, Bias) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -160,9 +215,12 @@ TEST(GroupedLinear, NoThreadCountChangesABit) {
       const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
       const Tensor y = bench.empty(dtype, {rows_of(c), c.out}), d_x = bench.empty(dtype, {rows_of(c), c.in});
       const Tensor d_weights = bench.empty(DType::kF32, {experts, c.out, c.in});
-      bench.run(GroupedGemm{GemmRole::kForward, x, weights, y, offsets, false, {}});
-      bench.run(GroupedGemm{GemmRole::kInputGradient, d_y, weights, d_x, offsets, false, {}});
-      bench.run(GroupedGemm{GemmRole::kWeightGradient, d_y, x, d_weights, offsets, false, {}});
+      const auto run = [&](GemmRole role, const Tensor& a, const Tensor& b, const Tensor& to) {
+        bench.run(GroupedGemm{.role = role, .a = a, .b = b, .c = to, .offsets = offsets, .workspace = {}});
+      };
+      run(GemmRole::kForward, x, weights, y);
+      run(GemmRole::kInputGradient, d_y, weights, d_x);
+      run(GemmRole::kWeightGradient, d_y, x, d_weights);
       const std::vector<std::vector<unsigned char>> bits = {bench.bytes(y), bench.bytes(d_x),
                                                             bench.bytes(d_weights)};
       if (first.empty()) first = bits;

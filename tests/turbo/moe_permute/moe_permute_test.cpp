@@ -85,6 +85,9 @@ TEST_P(MoePermuteTest, PlanRouting) {
         std::vector<int> slots = integers(bench.download(view.slots));
         slots.resize(expected.slots.size());
         EXPECT_EQ(slots, expected.slots);
+        const std::vector<int> tokens_of_rows = integers(bench.download(view.tokens));
+        for (std::size_t row = 0; row < slots.size(); ++row)
+          EXPECT_EQ(tokens_of_rows[row], slots[row] / top_k);
       }
     }
   }

@@ -130,6 +130,94 @@ TEST_P(SwigluTest, ClampedForwardAndBackward) {
   }
 }
 
+// Rows of experts with the weights of their slots; the last slots were dropped, the last rows are nobody's.
+struct Weighted {
+  static constexpr std::int64_t kTokens = 5, kTopK = 3, kSlots = kTokens * kTopK, kOwned = 12;
+  Values weights, slots;
+
+  Weighted() : weights(random_values(kSlots, 3)) {
+    for (std::int64_t row = 0; row < kSlots; ++row)
+      slots.push_back(row < kOwned ? static_cast<double>(row * 5 % kOwned) : 1e6);
+  }
+  double of(std::size_t row) const {
+    return row < kOwned ? weights[static_cast<std::size_t>(slots[row])] : 0;
+  }
+};
+
+Values weighted_forward(const Values& gate_up, const Weighted& w, bool weigh_input) {
+  const std::size_t columns = gate_up.size() / Weighted::kSlots;
+  Values in = gate_up;
+  if (weigh_input) {
+    for (std::size_t i = 0; i < in.size(); ++i) in[i] *= w.of(i / columns);
+  }
+  Values out = reference_forward(in, Weighted::kSlots);
+  for (std::size_t i = 0; i < out.size() && !weigh_input; ++i) out[i] *= w.of(2 * i / columns);
+  return out;
+}
+
+TEST_P(SwigluTest, WeightedForwardAndBackward) {
+  OperatorBench bench(GetParam());
+  const std::int64_t rows = Weighted::kSlots;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t ffn : {1, 33, 130}) {
+      for (const bool weigh_input : {false, true}) {
+        const Weighted w = [] {
+          Weighted rounded_weights;
+          rounded_weights.weights = rounded(rounded_weights.weights, DType::kF32);
+          return rounded_weights;
+        }();
+        const Values gate_up = rounded(random_values(rows * 2 * ffn, 1, 2.0), dtype);
+        const Values d_out = rounded(random_values(rows * ffn, 2), dtype);
+        const Values before = rounded(random_values(rows, 4), DType::kF32);
+        const Shape of_slots{Weighted::kTokens, Weighted::kTopK};
+        const Tensor device = bench.upload(gate_up, dtype, {rows, 2 * ffn});
+        const Tensor weights = bench.upload(w.weights, DType::kF32, of_slots);
+        const Tensor offsets = bench.upload({0, 4, static_cast<double>(Weighted::kOwned)}, DType::kI32, {3});
+        const Tensor slots = bench.upload(w.slots, DType::kI32, {rows});
+        const Tensor out = bench.empty(dtype, {rows, ffn});
+        bench.run(WeightedSwigluForward{.gate_up = device,
+                                        .weights = weights,
+                                        .offsets = offsets,
+                                        .slots = slots,
+                                        .weigh_input = weigh_input,
+                                        .out = out});
+        const double tolerance = rounding_error(dtype) + 1e-6;
+        EXPECT_LE(normalised_error(bench.download(out), weighted_forward(gate_up, w, weigh_input)),
+                  tolerance);
+
+        const Values by_gate_up = numeric_gradient(
+            [&](const Values& v) { return dot(weighted_forward(v, w, weigh_input), d_out); }, gate_up);
+        Values by_weight = numeric_gradient(
+            [&](const Values& v) {
+              Weighted other = w;
+              other.weights = v;
+              return dot(weighted_forward(gate_up, other, weigh_input), d_out);
+            },
+            w.weights);
+        const auto backward = [&](const Tensor& previous, const Tensor& d_gate_up, const Tensor& d_weights) {
+          bench.run(WeightedSwigluBackward{.gate_up = device,
+                                           .weights = weights,
+                                           .offsets = offsets,
+                                           .slots = slots,
+                                           .weigh_input = weigh_input,
+                                           .d_out = bench.upload(d_out, dtype, {rows, ffn}),
+                                           .d_gate_up = d_gate_up,
+                                           .previous_weights = previous,
+                                           .d_weights = d_weights});
+        };
+        const Tensor d_weights = bench.empty(DType::kF32, of_slots);
+        backward({}, bench.empty(dtype, {rows, 2 * ffn}), d_weights);
+        EXPECT_LE(normalised_error(bench.download(d_weights), by_weight), 2e-6);
+        const Tensor sum = bench.upload(before, DType::kF32, of_slots);
+        backward(sum, device, sum);  // the gradient overwrites gate and up
+        EXPECT_LE(normalised_error(bench.download(device), by_gate_up), tolerance);
+        for (std::size_t i = 0; i < before.size(); ++i) by_weight[i] += before[i];
+        EXPECT_LE(normalised_error(bench.download(sum), by_weight), 2e-6);
+      }
+    }
+  }
+}
+
 TEST(Swiglu, NoThreadCountChangesABit) {
   const std::int64_t tokens = 700, ffn = 130;
   const Values gate_up = random_values(tokens * 2 * ffn, 1), d_out = random_values(tokens * ffn, 2);

@@ -1,5 +1,7 @@
 #include "lm/model/blocks/mixture_of_experts.h"
 
+#include <stdexcept>
+
 #include "engine/moe_operators.h"
 
 namespace primus {
@@ -15,11 +17,14 @@ class MixtureOfExperts final : public Layer {
  public:
   MixtureOfExperts(const ModelConfig& c, const BlockParameters& p, const ExpertParts& parts)
       : moe_(c.moe),
+        plain_(!moe_.biases && moe_.swiglu_limit == 0),
         layer_(p.layer()),
         router_(
             p.add(".moe.router", {moe_.experts, c.hidden}, p.matrix(), {{parts.router, 0, moe_.experts}})),
         gate_up_(p.add(".moe.gate_up", {moe_.experts, 2 * moe_.ffn, c.hidden}, p.matrix(), parts.gate_up)),
         down_(p.add(".moe.down", {moe_.experts, c.hidden, moe_.ffn}, p.into_residual(), parts.down)) {
+    if (moe_.weigh_input && !plain_)
+      throw std::logic_error("experts that weigh their input have neither biases nor a swiglu_limit");
     gate_up_.per_expert = down_.per_expert = true;
     if (moe_.biases) {
       const auto bias = [&](const std::string& name, std::int64_t n, std::vector<CheckpointPart> of) {
@@ -54,12 +59,17 @@ class MixtureOfExperts final : public Layer {
         route(logits, rule, choice_bias_ ? choice_bias_->master : Tensor(), replay ? traced : Tensor());
     if (in.trace && !replay) record(routing, traced);
     if (training) observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses));
-    Value rows = grouped_linear(permute(h, routing, moe_.weigh_input), gate_up_, routing);
+    Value rows = dispatch_linear(h, gate_up_, routing);
     if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
-    rows = moe_.swiglu_limit > 0 ? clamped_swiglu(rows, moe_.swiglu_limit) : swiglu(rows);
-    rows = grouped_linear(rows, down_, routing);
-    if (down_bias_) rows = grouped_bias(std::move(rows), *down_bias_, routing);
-    return combine(rows, routing, !moe_.weigh_input, shared_ ? shared_->forward(h, in) : Value());
+    if (!plain_) {
+      // A bias after the last product, too, is weighed: so what comes out of experts is.
+      rows = grouped_linear(moe_.swiglu_limit > 0 ? clamped_swiglu(rows, moe_.swiglu_limit) : swiglu(rows),
+                            down_, routing);
+      if (down_bias_) rows = grouped_bias(std::move(rows), *down_bias_, routing);
+      return combine(rows, routing, shared_ ? shared_->forward(h, in) : Value());
+    }
+    rows = weighted_swiglu(rows, routing, moe_.weigh_input);
+    return linear_combine(rows, down_, routing, shared_ ? shared_->forward(h, in) : Value());
   }
 
   void end_step(turbo::Context& context, const RoutingStep& step) const override {
@@ -92,6 +102,7 @@ class MixtureOfExperts final : public Layer {
   }
 
   MoeConfig moe_;
+  bool plain_;  // nothing but products and SwiGLU
   std::int64_t layer_;
   Parameter &router_, &gate_up_, &down_;
   Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;

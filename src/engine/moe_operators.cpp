@@ -150,7 +150,8 @@ void route_forward(Step& s) {
                                          .weights = rule.drop_lightest ? s.out(0) : Tensor(),
                                          .plan = s.out(2),
                                          .expert_count = a.expert_count,
-                                         .capacity = rule.capacity});
+                                         .capacity = rule.capacity,
+                                         .sequences = rule.sequences});
 }
 
 void route_backward_input(Step& s) {

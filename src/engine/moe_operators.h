@@ -25,6 +25,7 @@ struct RoutingRule {
   turbo::RouterRandom random = {};  // for RouterRule::forced
   std::int64_t capacity = 0;        // rows that an expert takes at most; 0: as many as there are
   bool drop_lightest = true;        // beyond the capacity: those of the smallest weights; false: the last
+  std::int64_t sequences = 1;       // that the tokens are, for which are last (turbo::PlanRouting)
   // Losses on the logits, which enter their gradient: load balance over `segments` equal runs of tokens, and
   // z (turbo::RouterLosses).
   float balance_scale = 0, z_scale = 0;

@@ -17,15 +17,40 @@ PRIMUS_INLINE void fetch_row(const T* row, std::int64_t elements) {
   for (std::int64_t i = 0; i < elements; i += kLine) __builtin_prefetch(row + i);
 }
 
-// Keeps the `capacity` slots of largest weight among slots[0, count), in slot order. Weights are not
-// negative, so their bits order as they do; and a NaN, which orders with nothing, has bits like any other.
-void keep_heaviest(std::int32_t* slots, std::int64_t count, std::int64_t capacity, const float* weights) {
-  const auto bits = [weights](std::int32_t slot) { return std::bit_cast<std::uint32_t>(weights[slot]); };
-  std::nth_element(slots, slots + capacity, slots + count, [bits](std::int32_t x, std::int32_t y) {
-    return bits(x) != bits(y) ? bits(x) > bits(y) : x < y;
-  });
-  std::sort(slots, slots + capacity);
-}
+// Which slots an expert keeps beyond its capacity.
+class Keeping {
+ public:
+  Keeping(const PlanRouting& a, const float* weights)
+      : weights_(weights),
+        sequences_(a.sequences),
+        slots_(a.experts.elements() / a.sequences),
+        top_k_(a.experts.shape[1]),
+        capacity_(a.capacity) {}
+
+  // Moves the ones to keep of slots[0, count) to the front, in slot order.
+  void operator()(std::int32_t* slots, std::int64_t count) const {
+    if (!weights_ && sequences_ == 1) return;
+    std::nth_element(slots, slots + capacity_, slots + count, [this](std::int32_t x, std::int32_t y) {
+      return bits(x) != bits(y) ? bits(x) > bits(y) : place(x) < place(y);
+    });
+    std::sort(slots, slots + capacity_);
+  }
+
+ private:
+  // Weights are not negative, so their bits order as they do; and a NaN, which orders with nothing, has bits
+  // like any other.
+  std::uint32_t bits(std::int32_t slot) const {
+    return weights_ ? std::bit_cast<std::uint32_t>(weights_[slot]) : 0;
+  }
+  // By position, sequence, choice.
+  std::int64_t place(std::int32_t slot) const {
+    const std::int64_t in_sequence = slot % slots_;
+    return (in_sequence / top_k_ * sequences_ + slot / slots_) * top_k_ + in_sequence % top_k_;
+  }
+
+  const float* weights_;
+  std::int64_t sequences_, slots_, top_k_, capacity_;  // slots_: of a sequence
+};
 
 // A counting sort, by one thread: it reads four bytes of a slot, the products read its whole row.
 void plan_routing(CpuContext& context, const PlanRouting& a) {
@@ -48,12 +73,13 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
     slots[offsets[expert_of[slot] + 1]++] = static_cast<std::int32_t>(slot);
 
   if (a.capacity > 0) {
+    const Keeping keep(a, weights);
     std::int64_t from = 0;
     for (std::int64_t e = 0; e < experts; ++e) {
       const std::int64_t end = offsets[e + 1];
       std::int64_t kept = end - from;
       if (kept > a.capacity) {
-        if (weights) keep_heaviest(slots + from, kept, a.capacity, weights);
+        keep(slots + from, kept);
         kept = a.capacity;
       }
       std::copy(slots + from, slots + from + kept, slots + offsets[e]);

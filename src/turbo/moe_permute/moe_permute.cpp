@@ -20,7 +20,7 @@ void PlanRouting::check() const {
   assert(is_slots_of(weights, DType::kF32, experts));
   assert(plan.dtype == DType::kI32);
   assert(plan.shape == RoutingPlan::shape(expert_count, experts.shape[0], experts.shape[1]));
-  assert(capacity >= 0);
+  assert(capacity >= 0 && sequences > 0 && experts.shape[0] % sequences == 0);
 }
 
 void GatherRows::check() const {

@@ -32,14 +32,16 @@ struct RoutingPlan {
 };
 
 // Sorts slots by expert; slots of one expert keep their order. With a capacity, an expert takes that many
-// slots at most: the first ones, or those of the largest weights (the first of equal ones).
+// slots at most: the first ones, or those of the largest weights (the first of equal ones). First is what
+// comes first in its sequence, then what is in the first sequence, as in Megatron-LM.
 struct PlanRouting {
   static constexpr KernelId kId = KernelId::kPlanRouting;
   Tensor experts;  // [tokens, top_k] int32, each in [0, expert_count)
   Tensor weights;  // [tokens, top_k] fp32; absent: the first slots are kept
   Tensor plan;     // RoutingPlan, out
   std::int64_t expert_count;
-  std::int64_t capacity;  // 0: none is dropped
+  std::int64_t capacity;       // 0: none is dropped
+  std::int64_t sequences = 1;  // of equal length, one after the other: the tokens
   void check() const;
   double flops() const { return 0; }
 };

@@ -51,7 +51,7 @@ DEEPSEEK = COMMON | {
 MIXTRAL = COMMON | {
     "model_type": "mixtral", "num_layers": 1, "ffn_hidden_size": 10, "num_query_groups": 1, "kv_channels": 6,
     "num_experts": 4, "moe_router_topk": 2, "moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 0.3,
-    "moe_z_loss_coeff": 0.02, "moe_expert_capacity_factor": 0.9, "moe_token_drop_policy": "probs",
+    "moe_z_loss_coeff": 0.02, "moe_expert_capacity_factor": 0.9, "moe_token_drop_policy": "position",
 }
 STEPS = {
     "deepseek_v3": {"settings": DEEPSEEK | TWO_SEQUENCES},

@@ -47,7 +47,7 @@ CASES = {
     "many_experts": (1, 12, 64, {"topk": 8, "load_balancing": "aux_loss", "aux": 0.7, "z": 0.3}),
     "drop_by_probs": (2, 12, 6, {"topk": 2, "capacity": 0.8, "drop": "probs", "load_balancing": "aux_loss",
                                  "aux": 0.7}),
-    "drop_by_position": (1, 24, 6, {"topk": 2, "capacity": 0.8, "drop": "position", "load_balancing": "aux_loss",
+    "drop_by_position": (2, 12, 6, {"topk": 2, "capacity": 0.8, "drop": "position", "load_balancing": "aux_loss",
                                     "aux": 0.7}),
     "drop_little": (1, 20, 6, {"topk": 3, "capacity": 1.1, "drop": "probs", "load_balancing": "seq_aux_loss",
                                "aux": 0.7}),

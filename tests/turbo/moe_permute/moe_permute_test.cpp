@@ -11,9 +11,9 @@ struct Plan {
   std::vector<int> offsets, rows, slots;
 };
 
-// By the definition: slots expert by expert, in order, the kept ones only.
+// By the definition: slots expert by expert, in order, the kept ones only. `sequences` of so many slots.
 Plan reference_plan(const std::vector<int>& experts, const Values& weights, int expert_count, int capacity,
-                    bool by_weight) {
+                    bool by_weight, int top_k = 1, int sequences = 1) {
   Plan plan;
   plan.rows.assign(experts.size(), -1);
   plan.offsets = {0};
@@ -23,6 +23,10 @@ Plan reference_plan(const std::vector<int>& experts, const Values& weights, int 
       if (experts[slot] == e) mine.push_back(static_cast<int>(slot));
     }
     if (capacity > 0 && static_cast<int>(mine.size()) > capacity) {
+      // Position by position, and in each position sequence by sequence.
+      const int positions = static_cast<int>(experts.size()) / top_k / sequences;
+      std::stable_sort(mine.begin(), mine.end(),
+                       [&](int x, int y) { return x / top_k % positions < y / top_k % positions; });
       if (by_weight) {
         std::stable_sort(mine.begin(), mine.end(), [&](int x, int y) {
           return weights[static_cast<std::size_t>(x)] > weights[static_cast<std::size_t>(y)];
@@ -66,7 +70,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, MoePermuteTest, ::testing::ValuesIn(devices_un
 
 TEST_P(MoePermuteTest, PlanRouting) {
   OperatorBench bench(GetParam());
-  for (const auto& [tokens, top_k, count] : {std::tuple{1, 1, 2}, {50, 2, 4}, {333, 6, 17}}) {
+  for (const auto& [tokens, top_k, count, sequences] :
+       {std::tuple{1, 1, 2, 1}, {50, 2, 4, 1}, {50, 2, 4, 5}, {333, 6, 17, 3}}) {
     const Slots s(tokens, top_k, count, 7);
     const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, {tokens, top_k});
     const Tensor weights = bench.upload(s.weights, DType::kF32, {tokens, top_k});
@@ -77,8 +82,10 @@ TEST_P(MoePermuteTest, PlanRouting) {
                               .weights = by_weight ? weights : Tensor(),
                               .plan = plan,
                               .expert_count = count,
-                              .capacity = capacity});
-        const Plan expected = reference_plan(s.experts, s.weights, count, capacity, by_weight);
+                              .capacity = capacity,
+                              .sequences = sequences});
+        const Plan expected =
+            reference_plan(s.experts, s.weights, count, capacity, by_weight, top_k, sequences);
         const RoutingPlan view(plan, count, tokens, top_k);
         EXPECT_EQ(integers(bench.download(view.offsets)), expected.offsets);
         EXPECT_EQ(integers(bench.download(view.rows)), expected.rows);

@@ -94,7 +94,8 @@ class RouterCase {
                            .weights = by_weight ? weights_ : Tensor(),
                            .plan = plan_,
                            .expert_count = n_,
-                           .capacity = json_.value("rows", 0)});
+                           .capacity = json_.value("rows", 0),
+                           .sequences = json_.at("batch")});
     chosen_ = bench_.download(experts_);
     rows_ = bench_.download(rows());
 

@@ -90,6 +90,7 @@ class MixtureOfExperts final : public Layer {
     rule.random.layer = static_cast<std::uint32_t>(layer_);
     rule.capacity = t.capacity(in.batch * in.sequence * moe_.router.top_k, moe_.experts);
     rule.drop_lightest = t.drop_lightest;
+    rule.sequences = in.batch;
     rule.balance_scale = static_cast<float>(t.balance_loss * in.routing->loss_weight);
     rule.z_scale = static_cast<float>(t.z_loss * in.routing->loss_weight);
     rule.segments = t.balance_sequences ? in.batch : 1;

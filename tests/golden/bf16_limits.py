@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""How close to the goldens bf16 can come: prints the table of README.md beside this file. Run by hand; needs torch and
+transformers 5, and a built Primus:
+
+    tests/golden/bf16_limits.py build/bin/primus
+
+Three columns for each golden, each the worst normalised error (max |a-b| / max |b|) against transformers in float64:
+  weights  float64, but the weights rounded to bf16: what no bf16 training can be better than, whoever does it
+  peer     transformers in bf16, eager
+  Primus   primus model verify --dtype bf16
+Mixtures send every token to the experts of the float64 run, as `model verify` does.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import torch
+import transformers
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+MODELS = pathlib.Path(__file__).resolve().parent / "models"
+PLAIN_TOPK = torch.topk
+
+
+class Choices:
+    """Stands in for torch.topk, which every router calls in the same order: notes the choices of the first run, and
+    makes later runs choose the same."""
+
+    def __init__(self):
+        self.noted, self.next = [], None
+
+    def replay(self):
+        self.next = 0
+
+    def __call__(self, scores, k, dim=-1, **options):
+        if self.next is None:
+            result = PLAIN_TOPK(scores, k, dim=dim, **options)
+            self.noted.append(result.indices)
+            return result
+        indices = self.noted[self.next]
+        self.next += 1
+        return torch.return_types.topk((scores.gather(dim, indices), indices))
+
+
+def run(folder, dtype, round_weights, choices):
+    """Logits and gradients by name, in float64."""
+    torch.topk = choices
+    torch.set_default_dtype(torch.float64)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager")
+    if round_weights:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.copy_(weight.bfloat16())
+    ids = load_file(folder / "io.safetensors")["input_ids"].long()
+    logits = model(input_ids=ids, use_cache=False).logits.double()
+    torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
+    torch.topk = PLAIN_TOPK
+    return logits.detach(), {n: w.grad.double() for n, w in model.named_parameters() if w.grad is not None}
+
+
+def error(actual, expected):
+    return ((actual - expected).abs().max() / expected.abs().max()).item()
+
+
+def compare(actual, expected):
+    """(error of the logits, the worst error of a gradient, its name)"""
+    errors = [(error(actual[1][n], g), n) for n, g in expected[1].items() if g.abs().max() > 0]
+    return error(actual[0], expected[0]), *max(errors)
+
+
+def of_primus(primus, folder):
+    report = subprocess.run(
+        [primus, "model", "verify", folder, "--inputs", folder / "io.safetensors", "--grads",
+         folder / "grads.safetensors", "--dtype", "bf16", "--json"], capture_output=True, text=True)
+    report = json.loads(report.stdout)
+    worst = max(report["gradients"], key=lambda gradient: gradient["normalised_error"])
+    return report["logits"]["normalised_error"], worst["normalised_error"], worst["name"]
+
+
+def main():
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}\n")
+    print("| golden | logits: weights, peer, Primus | worst gradient: weights | peer | Primus |\n|---|---|---|---|---|")
+    for folder in sorted(path for path in MODELS.iterdir() if path.is_dir()):
+        choices = Choices()
+        expected = run(folder, torch.float64, False, choices)
+        columns = []
+        for dtype, round_weights in ((torch.float64, True), (torch.bfloat16, False)):
+            choices.replay()
+            columns.append(compare(run(folder, dtype, round_weights, choices), expected))
+        columns.append(of_primus(sys.argv[1], folder))
+        logits = ", ".join(f"{logits:.3f}" for logits, _, _ in columns)
+        worst = " | ".join(f"{worst:.3f} {name.removeprefix('model.')}" for _, worst, name in columns)
+        print(f"| {folder.name} | {logits} | {worst} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

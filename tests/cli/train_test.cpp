@@ -153,7 +153,18 @@ TEST(Train, ResumesOnlyTheModelThatWasSaved) {
   // The same shapes, and another function.
   const ProgramResult other = run_program(train(folder.path(), {"train_iters=2", "rotary_base=1000"}));
   EXPECT_EQ(other.exit_code, 2);
-  EXPECT_THAT(other.err, HasSubstr("it was saved by another model: rope_"));
+  EXPECT_THAT(other.err, HasSubstr("was saved by another model: rope_theta is 10000.0 there, and 1000.0"));
+  EXPECT_THAT(other.err, HasSubstr("\n  | rotary_base=1000\n"));
+  // In its file, where the setting comes from one.
+  auto in_file = train(folder.path(), {"train_iters=2"});
+  const Path file = folder.path() / "exp.yaml";
+  write_file(file, read_file(in_file[3]) + "      rotary_base: 1000\n");
+  const auto line = std::ranges::count(read_file(file), '\n');
+  in_file[3] = file.string();
+  const ProgramResult placed = run_program(in_file);
+  EXPECT_EQ(placed.exit_code, 2);
+  EXPECT_THAT(placed.err, HasSubstr(fmt::format("{}:{}:20: ", file.string(), line)));
+  EXPECT_THAT(placed.err, HasSubstr("rope_theta is 10000.0 there, and 1000.0 in the experiment"));
   EXPECT_THAT(other.err, HasSubstr("exp_name"));
   const ProgramResult changed = run_program(train(folder.path(), {"train_iters=2", "seed=5", "lr=2e-3"}));
   EXPECT_EQ(changed.exit_code, 0) << changed.err;
@@ -241,6 +252,40 @@ TEST(Train, ContinuesWithoutOptimizerState) {
   EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 2U);
 }
 
+// What load names may be a folder of checkpoints: then it is the newest good one, and what the experiment
+// says of the model counts as it does for any other folder.
+TEST(Train, LoadsTheNewestGoodOfManyCheckpoints) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(
+      run_program(train(folder.path(), {"train_iters=3", "save_interval=1", "rotary_base=5000"})).exit_code,
+      0);
+  const Path root = test::run_folder(folder.path()) / "checkpoints";
+  const std::string load = "load=" + root.string();
+  const auto start = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"train_iters=4", "exp_name=other", load});
+    return run_program(train(folder.path(), more));
+  };
+  // A preset's rotary_base gives way to that of the weights; who contradicts them is told where.
+  const ProgramResult contradiction = start({"norm_epsilon=0.5"});
+  EXPECT_EQ(contradiction.exit_code, 2);
+  EXPECT_THAT(contradiction.err,
+              HasSubstr("norm_epsilon is 0.5, and " + (root / "iter_0000003/config.json").string()));
+  EXPECT_THAT(contradiction.err, HasSubstr("\n  | norm_epsilon=0.5\n"));
+  EXPECT_EQ(start({"norm_epsilon=0.5", "--dry-run"}).exit_code, 2);
+  // The newest is damaged: the one before it is taken.
+  const Path newest = root / "iter_0000003" / "model.safetensors";
+  std::string bytes = read_file(newest);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file(newest, bytes);
+  const ProgramResult older = start({});
+  ASSERT_EQ(older.exit_code, 0) << older.err;
+  EXPECT_THAT(older.err, HasSubstr("damaged checkpoint passed over: iter_0000003"));
+  EXPECT_THAT(older.err, HasSubstr("weights loaded from " + (root / "iter_0000002").string() + "\n"));
+  const json config = json::parse(
+      read_file(test::run_folder(folder.path(), "other") / "checkpoints/iter_0000004/config.json"));
+  EXPECT_EQ(config.at("rope_theta"), 5000.0);
+}
+
 TEST(Train, NothingLeftToDoChangesNothing) {
   const TemporaryFolder folder;
   const std::vector<std::string> evaluated = {"train_iters=2", "eval_iters=1", "eval_interval=2"};
@@ -302,6 +347,41 @@ TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {
   EXPECT_LT(done, 50U);
   EXPECT_TRUE(Env::posix().status(run / "checkpoints" / fmt::format("iter_{:07}", done) / "config.json"))
       << broken.err;
+  // Which token, and what to do about it: the order of samples may reach it anywhere, but it is one place.
+  EXPECT_THAT(broken.err, HasSubstr("data_text_document (train): document "));
+  EXPECT_THAT(broken.err, HasSubstr(" holds the token 65535 at position "));
+  EXPECT_THAT(broken.err, HasSubstr("'primus data inspect " + prefix +
+                                    " --tokenizer-type NullTokenizer --tokenizer 300' counts such tokens"));
+  const ProgramResult inspected =
+      run_program({"data", "inspect", prefix, "--tokenizer-type", "NullTokenizer", "--tokenizer", "300"});
+  EXPECT_EQ(inspected.exit_code, 2);
+  const std::size_t place = broken.err.find("document ", broken.err.find("(train): "));
+  EXPECT_THAT(inspected.err, HasSubstr(broken.err.substr(place, broken.err.find(", beyond") - place)));
+}
+
+// Data for validation and test is first read while or after training.
+TEST(Train, KeepsWhatItLearnedWhenTheDataForTestsBreaks) {
+  const TemporaryFolder folder;
+  const std::string train_data = data_of('a', folder.path());
+  make_folders(folder.path() / "test");
+  const std::string test_data = data_of('b', folder.path() / "test");
+  std::string tokens = read_file(test_data + ".bin");
+  // The run begins with a look at one sample of each split; the evaluation at its end reads all of these.
+  const auto words = [&](const std::string& name) {
+    return train(folder.path(),
+                 {"train_iters=2", "mock_data=false", "vocab_size=300", "eval_iters=25", "eval_interval=10",
+                  "save_interval=10", "exp_name=" + name, "train_data_path=" + train_data,
+                  "valid_data_path=" + train_data, "test_data_path=" + test_data});
+  };
+  ASSERT_EQ(run_program(words("whole")).exit_code, 0);
+  tokens[tokens.size() / 2] = tokens[tokens.size() / 2 + 1] = '\xff';
+  write_file(test_data + ".bin", tokens);
+  const ProgramResult broken = run_program(words("broken"));
+  EXPECT_EQ(broken.exit_code, 2) << broken.err;
+  EXPECT_THAT(broken.err, HasSubstr(" holds the token 65535 at position "));
+  EXPECT_TRUE(
+      Env::posix().status(test::run_folder(folder.path(), "broken") / "checkpoints/iter_0000002/config.json"))
+      << broken.err;
 }
 
 TEST(Train, ARunThatIsRefusedForItsDataLeavesNothing) {
@@ -320,7 +400,9 @@ TEST(Train, ARunThatIsRefusedForItsDataLeavesNothing) {
   const ProgramResult other = run_program(
       train(folder.path(), {"mock_data=false", "tokenizer_type=NullTokenizer", "tokenizer_model=100",
                             "vocab_size=100", "split=100,0,0", "data_path=" + data_of('x', folder.path())}));
-  EXPECT_THAT(other.err, HasSubstr("holds the token 120, beyond the vocabulary of 100"));
+  EXPECT_THAT(other.err,
+              ::testing::ContainsRegex(
+                  "document 0 holds the token 120 at position [0-9]+, beyond the vocabulary of 100"));
   EXPECT_FALSE(Env::posix().status(test::run_folder(folder.path())));
   EXPECT_EQ(run_program(train(folder.path(), {"tokenizer_type=WordTokenizer"})).exit_code, 2);
   EXPECT_FALSE(Env::posix().status(test::run_folder(folder.path())));

@@ -16,6 +16,7 @@
 #include "lm/model/family.h"
 #include "lm/model/layer_pattern.h"
 #include "lm/model/model_config.h"
+#include "lm/model/setting_names.h"
 
 namespace primus {
 namespace {
@@ -35,28 +36,12 @@ constexpr std::array<FamilySwitch, 10> kSwitches = {{{"multi_latent_attention", 
                                                      {"softmax_type", "vanilla"},
                                                      {"rotary_interleaved", "false"}}};
 
-// Where what config.json calls by the first name comes from in an experiment.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kOrigins = {
-    {{"partial_rotary_factor", "rotary_percent"},
-     {"n_group", "moe_router_num_groups"},
-     {"topk_group", "moe_router_group_topk"},
-     {"num_experts_per_tok", "moe_router_topk"},
-     {"num_local_experts", "num_experts"},
-     {"n_routed_experts", "num_experts"},
-     {"num_experts", "num_experts"},
-     {"moe_intermediate_size", "moe_ffn_hidden_size"},
-     {"sliding_window", "window_size"},
-     {"attention_chunk_size", "attention_chunk_size"},
-     {"qk_rope_head_dim", "qk_pos_emb_head_dim"}}};
-
 // The key that the first quoted word of a message stands for; empty: none.
 std::string_view key_of(std::string_view message) {
   const std::size_t begin = message.find('\'') + 1, end = message.find('\'', begin);
   if (begin == 0 || end == std::string_view::npos) return {};
-  for (const auto& [name, key] : kOrigins) {
-    if (message.substr(begin, end - begin) == name) return key;
-  }
-  return {};
+  const auto settings = settings_behind(message.substr(begin, end - begin));
+  return settings.empty() ? std::string_view() : settings.front();
 }
 
 class Settings {

@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "config/readers.h"
+#include "lm/model/setting_names.h"
 
 namespace primus {
 namespace {
@@ -38,6 +40,70 @@ std::map<std::string, std::string> settings_of(std::string_view yaml) {
   if (!yaml.empty())
     collect(config::read_yaml(config::make_source("experiment.yaml", std::string(yaml))), settings);
   return settings;
+}
+
+// Keys of config.json that may differ: they change nothing, or only how many positions there are.
+constexpr std::array<std::string_view, 4> kHarmless = {"bos_token_id", "eos_token_id", "initializer_range",
+                                                       "max_position_embeddings"};
+
+template <class Names>
+bool contains(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+struct ConfigLine {
+  std::string value;
+  bool of_rope;  // says how positions are rotated
+};
+
+// A config.json as Primus writes it, key by key; rope_scaling's keys as if they stood outside, and without
+// rope_parameters, which say the same once more.
+std::map<std::string, ConfigLine> config_lines(const std::string& config) {
+  std::map<std::string, ConfigLine> lines;
+  const auto json = nlohmann::json::parse(config);
+  for (const auto& [key, value] : json.items()) {
+    if (key == "rope_parameters") continue;
+    if (key != "rope_scaling") {
+      lines[key] = {value.dump(), key == "rope_theta"};
+    } else if (value.is_object()) {
+      for (const auto& [inner, item] : value.items()) lines[inner] = {item.dump(), true};
+    }
+  }
+  return lines;
+}
+
+std::string value_in(const std::map<std::string, ConfigLine>& lines, const std::string& key) {
+  const auto line = lines.find(key);
+  return line == lines.end() ? "not set" : line->second.value;
+}
+
+struct Difference {
+  std::string key, before, after;
+  bool of_rope;
+};
+
+// The difference that somebody caused, and the setting that did: one that the checkpoint's own experiment did
+// not have so, set as strongly as there is. Without any, the first difference and no setting.
+std::pair<Difference, std::string> cause(const std::vector<Difference>& differences,
+                                         const CheckpointReader& checkpoint,
+                                         const config::Experiment& experiment) {
+  std::set<std::string> changed;
+  for (const SettingChange& change :
+       changed_settings(read_trainer_state(checkpoint).experiment, config::to_yaml(experiment))) {
+    changed.insert(change.key);
+  }
+  std::pair<Difference, std::string> best{differences.front(), {}};
+  std::pair<bool, config::Layer> best_rank{false, config::Layer::kDerived};
+  for (const Difference& difference : differences) {
+    for (const std::string_view setting : settings_behind(difference.key)) {
+      const config::Layer layer = experiment.provenance_of(setting).layer;
+      const std::pair rank{changed.contains(std::string(setting)), layer};
+      if (layer <= config::Layer::kDerived || rank <= best_rank) continue;
+      best_rank = rank;
+      best = {difference, std::string(setting)};
+    }
+  }
+  return best;
 }
 
 }  // namespace
@@ -82,39 +148,36 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
   return state;
 }
 
-void refuse_another_model(const CheckpointReader& checkpoint, const ModelConfig& model, DType compute,
-                          const FamilyRegistry& families, Start start) {
+void refuse_another_model(const CheckpointReader& checkpoint, const config::Experiment& experiment,
+                          const ModelConfig& model, DType compute, const FamilyRegistry& families,
+                          Start start) {
   const Path file = checkpoint.folder() / "config.json";
   ModelConfig saved = read_model_config(checkpoint.file("config.json"), file.string(), families);
   // It has all the multi-token prediction that it announces, which who starts anew may do without.
   saved.mtp.enabled = start == Start::kContinued || model.mtp.enabled;
   saved.moe.training = model.moe.training;  // how to train may change
   // Written by the same code: only what the models are can make a difference.
-  const auto before = nlohmann::json::parse(write_model_config(saved, compute, families));
-  const auto after = nlohmann::json::parse(write_model_config(model, compute, families));
-  constexpr std::array<std::string_view, 4> kHarmless = {"bos_token_id", "eos_token_id", "initializer_range",
-                                                         "max_position_embeddings"};
-  std::set<std::string> keys;
-  for (const auto& json : {before, after}) {
-    for (const auto& [key, value] : json.items()) keys.insert(key);
+  const auto before = config_lines(write_model_config(saved, compute, families));
+  const auto after = config_lines(write_model_config(model, compute, families));
+  std::vector<Difference> differences;
+  for (const auto& lines : {before, after}) {
+    for (const auto& [key, line] : lines) {
+      const Difference found{key, value_in(before, key), value_in(after, key), line.of_rope};
+      const bool counts = !contains(kHarmless, key) && !(start == Start::kFinetuned && line.of_rope);
+      if (counts && found.before != found.after) differences.push_back(found);
+    }
   }
-  for (const std::string& key : keys) {
-    if (std::find(kHarmless.begin(), kHarmless.end(), key) != kHarmless.end()) continue;
-    const bool stretches = key.starts_with("rope_");
-    if (start == Start::kFinetuned && stretches) continue;
-    const auto value_in = [&](const nlohmann::json& json) {
-      return json.contains(key) ? json[key].dump() : "not set";
-    };
-    if (value_in(before) == value_in(after)) continue;
-    throw invalid(fmt::format("it was saved by another model: {} is {} there, and {} in the experiment", key,
-                              value_in(before), value_in(after)),
-                  stretches
-                      ? fmt::format("restore the setting, or start another run (exp_name) with load: {}",
-                                    checkpoint.folder().string())
-                      : "restore the setting: these weights were not trained for another (a run with "
-                        "another exp_name and without load begins anew)")
-        .at(file.string());
-  }
+  if (differences.empty()) return;
+  const auto [difference, setting] = cause(differences, checkpoint, experiment);
+  const std::string what =
+      fmt::format("'{}' was saved by another model: {} is {} there, and {} in the experiment",
+                  checkpoint.folder().string(), difference.key, difference.before, difference.after);
+  const std::string hint =
+      difference.of_rope ? fmt::format("restore the setting, or start another run (exp_name) with load: {}",
+                                       checkpoint.folder().string())
+                         : "restore the setting: these weights were not trained for another (a run with "
+                           "another exp_name and without load begins anew)";
+  throw setting.empty() ? invalid(what, hint).at(file.string()) : experiment.error_for(setting, what, hint);
 }
 
 bool has_optimizer_state(const CheckpointReader& checkpoint) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/experiment.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/model/family.h"
 
@@ -26,13 +27,15 @@ struct TrainerState {
 std::string write_trainer_state(const TrainerState& state);
 TrainerState read_trainer_state(const CheckpointReader& checkpoint);
 
-// Refuses a checkpoint whose model computes something else than `model`, naming the first key of config.json
-// that differs. Weights of the same shapes would load all the same, and the run would go on with another
-// model. `kContinued`: the same run goes on. `kFinetuned`: a run begins from these weights, and may stretch
-// their context.
+// Refuses a checkpoint whose model computes something else than `model`, which `experiment` describes: names
+// a key of config.json that differs, at the place of the experiment's setting behind it, where somebody set
+// one. Weights of the same shapes would load all the same, and the run would go on with another model.
+// `kContinued`: the same run goes on. `kFinetuned`: a run begins from these weights, and may stretch their
+// context.
 enum class Start : std::uint8_t { kContinued, kFinetuned };
-void refuse_another_model(const CheckpointReader& checkpoint, const ModelConfig& model, DType compute,
-                          const FamilyRegistry& families, Start start);
+void refuse_another_model(const CheckpointReader& checkpoint, const config::Experiment& experiment,
+                          const ModelConfig& model, DType compute, const FamilyRegistry& families,
+                          Start start);
 
 // Whether a checkpoint has optimizer state (no_save_optim leaves it out).
 bool has_optimizer_state(const CheckpointReader& checkpoint);

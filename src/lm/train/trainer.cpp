@@ -97,6 +97,14 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, std::in
   return policy;
 }
 
+// The model's own folder of what `load` names: a Hugging Face folder, one of our checkpoints, or a folder of
+// those, of which the one is meant that a run would go on from.
+Path loaded_folder(const Path& load) {
+  if (Env::posix().status(load / "config.json")) return load;
+  const ResumePoint point = find_resume_point(load, Validation::kStructure);
+  return point.reader ? point.reader->folder() : load;
+}
+
 DeviceMemory memory_in_use(const engine::MemoryPlan& plan) {
   const double total =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
@@ -193,7 +201,7 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
     model.bos_id = tokenizer->special_ids().bos;
     if (const auto eos = tokenizer->special_ids().eos) model.eos_ids = {*eos};
   }
-  const Path config_json = e.trainer.load ? Path(*e.trainer.load) / "config.json" : Path();
+  const Path config_json = e.trainer.load ? loaded_folder(*e.trainer.load) / "config.json" : Path();
   if (!e.trainer.load || !Env::posix().status(config_json)) return model;
 
   // The folder that weights come from knows its architecture; the experiment must not contradict it.
@@ -282,6 +290,8 @@ struct Trainer::Run {
   void lock_folder();
   void record_experiment() const;
   void open_data();
+  // The newest good checkpoint in `root`; damaged ones are named in the log.
+  ResumePoint resume_point(const Path& root) const;
   void load_or_initialize();
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
@@ -291,7 +301,9 @@ struct Trainer::Run {
   std::optional<double> evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample,
                                  const std::atomic<bool>& stop);
   data::BatchLoaderOptions loader_options(std::int64_t first_sample) const;
-  const data::Batch& next_batch();
+  // The next batch of what is trained or evaluated on. Where the data is broken, what was learned is saved
+  // first.
+  const data::Batch& next_batch(data::BatchLoader& batches);
   std::optional<std::string> newest_checkpoint() const;
   void save();
   std::vector<Snapshot::Blob> make_model_files() const;
@@ -470,11 +482,15 @@ std::optional<std::string> Trainer::Run::newest_checkpoint() const {
   return saved ? std::optional(checkpoints.folder(*saved).string()) : std::nullopt;
 }
 
+ResumePoint Trainer::Run::resume_point(const Path& root) const {
+  ResumePoint point = find_resume_point(root);
+  for (const std::string& reason : point.rejected) log.warning("damaged checkpoint passed over: {}", reason);
+  return point;
+}
+
 void Trainer::Run::load_or_initialize() {
   if (c.auto_continue_train) {
-    const ResumePoint point = find_resume_point(checkpoint_root_of(e));
-    for (const std::string& reason : point.rejected)
-      log.warning("damaged checkpoint passed over: {}", reason);
+    const ResumePoint point = resume_point(checkpoint_root_of(e));
     if (point.reader) {
       resume_from(*point.reader);
       return;
@@ -485,31 +501,32 @@ void Trainer::Run::load_or_initialize() {
     return;
   }
   // `load` is a Hugging Face folder, one of our checkpoints, or a folder of them.
-  const Path load = *c.load;
+  Path load = *c.load;
   if (Env::posix().status(load / Manifest::kFileName)) {
     const CheckpointReader checkpoint = CheckpointReader::open(load);
     c.finetune ? finetune_from(checkpoint) : resume_from(checkpoint);
   } else if (Env::posix().status(load / "config.json")) {
     load_weights(SafetensorsFolder::open(load), session->store(), *rank);
   } else {
-    const ResumePoint point = find_resume_point(load);
+    const ResumePoint point = resume_point(load);
     if (!point.reader) {
       throw e.error_for("load", "there is neither a model nor a checkpoint in " + load.string(),
                         "a model folder has config.json and *.safetensors; a checkpoint has manifest.json");
     }
+    load = point.reader->folder();
     c.finetune ? finetune_from(*point.reader) : resume_from(*point.reader);
   }
   log.info("weights loaded from {}", load.string());
 }
 
 void Trainer::Run::finetune_from(const CheckpointReader& checkpoint) {
-  refuse_another_model(checkpoint, model, settings.compute, families, Start::kFinetuned);
+  refuse_another_model(checkpoint, e, model, settings.compute, families, Start::kFinetuned);
   load_checkpoint(checkpoint, session->store(), *rank, false);
 }
 
 void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
   const TrainerState state = read_trainer_state(checkpoint);
-  refuse_another_model(checkpoint, model, settings.compute, families, Start::kContinued);
+  refuse_another_model(checkpoint, e, model, settings.compute, families, Start::kContinued);
   if (state.global_batch_size != c.global_batch_size) {
     // The place in the data is steps times batch; with another batch it would be another place.
     throw e.error_for("global_batch_size",
@@ -545,7 +562,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
     // A step of many microbatches may take minutes, and only its end changes the model.
     if (stop && i > 0) return false;
-    step.microbatch(i, host_batch(next_batch()));
+    step.microbatch(i, host_batch(next_batch(*loader)));
   }
   step.finish_gradients();
   result = step.result();
@@ -601,9 +618,9 @@ data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample)
           .eod = tokenizer->special_ids().eod};
 }
 
-const data::Batch& Trainer::Run::next_batch() {
+const data::Batch& Trainer::Run::next_batch(data::BatchLoader& batches) {
   try {
-    return loader->next();
+    return batches.next();
   } catch (const Error&) {
     // Something is wrong with the data, not with what was learned from it.
     if (iteration > first_iteration) {
@@ -627,7 +644,7 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
   const std::int64_t count = c.eval_iters * settings.step.microbatches;
   for (std::int64_t i = 0; i < count; ++i) {
     if (stop) return std::nullopt;
-    step.evaluate(host_batch(batches.next()));
+    step.evaluate(host_batch(next_batch(batches)));
   }
   const double loss = step.evaluation_loss();
   monitor->evaluation({.iteration = iteration,
@@ -642,9 +659,10 @@ std::vector<Snapshot::Blob> Trainer::Run::make_model_files() const {
   std::vector<Snapshot::Blob> files{{"config.json", write_model_config(model, settings.compute, families)}};
   // How the model that was loaded wants to be sampled is still true of it.
   constexpr const char* kGeneration = "generation_config.json";
-  if (c.load && Env::posix().status(Path(*c.load) / kGeneration)) {
+  const Path loaded = c.load ? loaded_folder(*c.load) : Path();
+  if (c.load && Env::posix().status(loaded / kGeneration)) {
     constexpr std::uint64_t kLimit = 1 << 20;
-    files.push_back({kGeneration, read_file(Path(*c.load) / kGeneration, kLimit)});
+    files.push_back({kGeneration, read_file(loaded / kGeneration, kLimit)});
   }
   // The tokenizer belongs to the model folder; kinds without a Hugging Face form (null, byte) are left out.
   const Path scratch = folder.root() / ".tokenizer";

@@ -3,10 +3,11 @@
 // both alternate, so that whatever else the machine does hits both; times are CPU seconds of all threads, the
 // ratio is the median over pairs.
 //
-//   moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--dtype fp32|bf16] [--kernels]
-//             [--limit PERCENT]
+//   moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--width N] [--dtype fp32|bf16]
+//             [--kernels] [--limit PERCENT]
 //
-// With a limit it exits 1 when a step costs more than so many percent of the dense one.
+// Widths of experts are those of a model 512 wide, in proportion for another one. With a limit it exits 1
+// when a step costs more than so many percent of the dense one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,8 +26,10 @@
 namespace primus {
 namespace {
 
+constexpr int kUsualWidth = 512, kHeadDim = 64;
+
 struct Options {
-  int threads = 1, pairs = 5, batch = 4, microbatches = 4, limit = 0;
+  int threads = 1, pairs = 5, batch = 4, microbatches = 4, width = kUsualWidth, limit = 0;
   bool kernels = false;
   std::string_view dtype;  // empty: both
 };
@@ -39,21 +42,20 @@ struct Mixture {
 
 constexpr std::int64_t kSequence = 512;
 
-ModelConfig dense_model(std::int64_t ffn) {
+ModelConfig dense_model(std::int64_t width, std::int64_t ffn) {
   ModelConfig c;
   c.layers = 4;
-  c.hidden = 512;
+  c.hidden = width;
   c.ffn = ffn;
-  c.heads = 8;
-  c.kv_heads = 8;
-  c.head_dim = 64;
+  c.heads = c.kv_heads = width / kHeadDim;
+  c.head_dim = kHeadDim;
   c.vocab = 4096;
   c.max_positions = kSequence;
   return c;
 }
 
-ModelConfig mixture(const Mixture& m) {
-  ModelConfig c = dense_model(m.ffn);
+ModelConfig mixture(std::int64_t width, const Mixture& m) {
+  ModelConfig c = dense_model(width, m.ffn);
   c.family = "mixtral";
   c.moe.experts = m.experts;
   c.moe.ffn = m.ffn;
@@ -134,7 +136,8 @@ double median(std::vector<double> values) {
 
 // The ratio of whole steps.
 double compare(const Mixture& m, DType compute, const Options& options) {
-  Model dense(dense_model(m.top_k * m.ffn), compute, options), moe(mixture(m), compute, options);
+  Model dense(dense_model(options.width, m.top_k * m.ffn), compute, options),
+      moe(mixture(options.width, m), compute, options);
   dense.step();
   moe.step();
   if (options.kernels) {
@@ -168,6 +171,7 @@ int run(int argc, char** argv) {
                        : word == "--pairs"        ? &options.pairs
                        : word == "--batch"        ? &options.batch
                        : word == "--microbatches" ? &options.microbatches
+                       : word == "--width"        ? &options.width
                        : word == "--limit"        ? &options.limit
                                                   : nullptr;
     if (word == "--kernels") {
@@ -176,23 +180,25 @@ int run(int argc, char** argv) {
       options.dtype = argv[++i];
     } else if (!value || ++i == argc ||
                std::from_chars(argv[i], argv[i] + std::strlen(argv[i]), *value).ec != std::errc() ||
-               *value < 1) {
+               *value < 1 || options.width % kUsualWidth != 0) {
       fmt::print(
           stderr,
-          "usage: moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--dtype fp32|bf16] "
-          "[--kernels] [--limit PERCENT]\n");
+          "usage: moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--width N, of 512s] "
+          "[--dtype fp32|bf16] [--kernels] [--limit PERCENT]\n");
       return 2;
     }
   }
-  fmt::print("4 layers, 512 wide, {} tokens in {} microbatches, {} thread(s)\n",
+  fmt::print("4 layers, {} wide, {} tokens in {} microbatches, {} thread(s)\n", options.width,
              options.batch * kSequence * options.microbatches, options.microbatches, options.threads);
   fmt::print("{:>8}{:>7}{:>6}{:>6}{:>12}{:>12}{:>12}\n", "experts", "top k", "ffn", "type", "dense, s",
              "gradients", "whole step");
   double worst = 0;
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     if (!options.dtype.empty() && options.dtype != name_of(compute)) continue;
-    for (const Mixture& m : {Mixture{8, 2, 1024}, Mixture{32, 4, 512}, Mixture{64, 8, 256}})
+    for (Mixture m : {Mixture{8, 2, 1024}, Mixture{32, 4, 512}, Mixture{64, 8, 256}}) {
+      m.ffn *= options.width / kUsualWidth;
       worst = std::max(worst, compare(m, compute, options));
+    }
   }
   if (options.limit == 0 || 100 * worst <= options.limit) return 0;
   fmt::print(stderr, "a step costs {:.2f} times the dense one, more than {} %\n", worst, options.limit);

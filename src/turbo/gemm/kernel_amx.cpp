@@ -57,12 +57,13 @@ void run_32_rows(const TileCall& call) {
   const void *a = call.a, *b = call.b;
   const char *ahead = call.ahead, *next_c = call.next_c, *second_c = next_c + call.next_c_second;
   std::int64_t blocks = call.blocks;
-  // The loop reaches two rows per block; of a short k it leaves some.
+  // The next block of C is fetched to L2 only: rows a power of two apart share few sets of L1, where they
+  // would push each other out. The loop reaches two rows per block; of a short k it leaves some.
   const std::int64_t rows = call.next_c_second == 64 ? kMr : kMr / 2;
   for (std::int64_t row = 2 * blocks; row < rows; ++row) {
     asm volatile(
-        "prefetchw (%[next_c], %[offset])\n\t"
-        "prefetchw (%[second_c], %[offset])" ::[next_c] "r"(next_c),
+        "prefetcht1 (%[next_c], %[offset])\n\t"
+        "prefetcht1 (%[second_c], %[offset])" ::[next_c] "r"(next_c),
         [second_c] "r"(second_c), [offset] "r"(row * call.next_c_stride));
   }
   asm volatile(
@@ -70,12 +71,12 @@ void run_32_rows(const TileCall& call) {
       "tileloadd (%[b], %[b_stride]), %%tmm6\n\t"
       "tileloaddt1 (%[a], %[a_stride]), %%tmm4\n\t"
       "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
-      "prefetchw (%[next_c])\n\t"
-      "prefetchw (%[second_c])\n\t"
+      "prefetcht1 (%[next_c])\n\t"
+      "prefetcht1 (%[second_c])\n\t"
       "tileloadd 64(%[b], %[b_stride]), %%tmm7\n\t"
       "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\t"
-      "prefetchw (%[next_c], %[c_stride])\n\t"
-      "prefetchw (%[second_c], %[c_stride])\n\t"
+      "prefetcht1 (%[next_c], %[c_stride])\n\t"
+      "prefetcht1 (%[second_c], %[c_stride])\n\t"
       "tileloaddt1 1024(%[a], %[a_stride]), %%tmm5\n\t"
       "prefetcht1 (%[ahead])\n\t"
       "prefetcht1 64(%[ahead])\n\t"

@@ -142,14 +142,11 @@ void weighted_backward(CpuContext& context, const WeightedSwigluBackward& a) {
   const auto* weights = context.data<float>(a.weights);
   const auto* slots = context.data<std::int32_t>(a.slots);
   const std::int64_t owned = context.data<std::int32_t>(a.offsets)[a.offsets.elements() - 1];
-  float* d_weights = context.data<float>(a.d_weights);
+  float* const d_weights = a.d_weights.absent() ? nullptr : context.data<float>(a.d_weights);
   const std::int64_t slot_count = a.d_weights.elements();
   const float* previous = a.previous_weights.absent() ? nullptr : context.data<float>(a.previous_weights);
-  if (!previous) {
-    std::fill(d_weights, d_weights + slot_count, 0.0F);
-  } else if (previous != d_weights) {
-    std::copy(previous, previous + slot_count, d_weights);
-  }
+  if (d_weights && !previous) std::fill(d_weights, d_weights + slot_count, 0.0F);
+  if (d_weights && previous && previous != d_weights) std::copy(previous, previous + slot_count, d_weights);
   with_float_type(a.d_out.dtype, [&](auto tag) {
     using T = decltype(tag);
     const std::int64_t ffn = a.d_out.cols();
@@ -174,7 +171,7 @@ void weighted_backward(CpuContext& context, const WeightedSwigluBackward& a) {
                 d_gate[ffn + i] = from_float<T>(d.up);
                 sum += d.weight;
               }
-              d_weights[slots[row]] += sum;
+              if (d_weights) d_weights[slots[row]] += sum;
             }
           });
     });

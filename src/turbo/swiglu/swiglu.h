@@ -46,7 +46,8 @@ struct WeightedSwigluBackward {
   Tensor d_out;             // [rows, ffn]
   Tensor d_gate_up;         // [rows, 2*ffn] out; may be gate_up's memory
   Tensor previous_weights;  // [tokens, top_k] fp32, or absent: zero; may be d_weights
-  Tensor d_weights;         // [tokens, top_k] fp32, out: previous_weights plus what the slots' rows add
+  Tensor d_weights;         // [tokens, top_k] fp32, out: previous_weights plus what the slots' rows add;
+                            // or absent: not wanted
   void check() const;
   double flops() const { return 0; }
 };

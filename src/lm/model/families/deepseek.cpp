@@ -1,6 +1,5 @@
-// DeepSeek-V2 (arXiv:2405.04434) and DeepSeek-V3 (arXiv:2412.19437): latent attention, and from some layer on
-// a mixture of many small experts beside shared ones. V3 scores experts by sigmoids and balances them by a
-// bias that is added for choosing only.
+#include "lm/model/families/deepseek.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -9,22 +8,11 @@
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
 
-namespace primus {
-namespace {
+namespace primus::deepseek {
 
 using turbo::RouterRule;
 
-// num_experts_per_tok and groups have none in V2.
-constexpr const char* kDefaultsV2 =
-    R"({"max_position_embeddings": 2048, "q_lora_rank": 1536, "kv_lora_rank": 512,
-  "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
-  "n_shared_experts": 2, "moe_intermediate_size": 1407, "first_k_dense_replace": 0, "routed_scaling_factor": 1.0,
-  "topk_method": "greedy"})";
-constexpr const char* kDefaultsV3 =
-    R"({"max_position_embeddings": 4096, "q_lora_rank": 1536, "kv_lora_rank": 512,
-  "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
-  "n_shared_experts": 1, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5,
-  "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4})";
+namespace {
 
 constexpr double kMostScale = 1e6;
 
@@ -65,6 +53,13 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   c.moe.router.scale = static_cast<float>(scale);
 }
 
+}  // namespace
+
+void read_common(const nlohmann::json& json, ModelConfig& c) {
+  read_attention(json, c);
+  read_experts(json, c);
+}
+
 void read_groups(const nlohmann::json& json, ModelConfig& c) {
   if (c.moe.experts == 0) return;
   const ConfigReader r(json);
@@ -79,34 +74,6 @@ void read_groups(const nlohmann::json& json, ModelConfig& c) {
   if (router.top_k > c.moe.experts / router.groups * router.top_groups) {
     throw r.bad("num_experts_per_tok", "is more than topk_group groups have");
   }
-}
-
-void read_v2(const nlohmann::json& json, ModelConfig& c) {
-  read_attention(json, c);
-  read_experts(json, c);
-  refuse_unless(json, "scoring_func", "softmax");
-  // transformers' model does not know normalised weights here either.
-  refuse_unless(json, "norm_topk_prob", false);
-  c.moe.router.normalise = false;
-  const std::string method = ConfigReader(json).text_or("topk_method", "greedy");
-  if (method == "group_limited_greedy") {
-    read_groups(json, c);
-  } else if (method != "greedy") {  // which knows no groups
-    throw unsupported("'topk_method': \"" + method + "\" is not supported for this model family",
-                      "greedy and group_limited_greedy are");
-  }
-}
-
-void read_v3(const nlohmann::json& json, ModelConfig& c) {
-  read_attention(json, c);
-  read_experts(json, c);
-  refuse_unless(json, "scoring_func", "sigmoid");
-  refuse_unless(json, "topk_method", "noaux_tc");
-  c.moe.router.scoring = RouterRule::Scoring::kSigmoid;
-  c.moe.router.group_score = RouterRule::GroupScore::kTwoBest;
-  read_groups(json, c);
-  c.moe.router.normalise = ConfigReader(json).flag_or("norm_topk_prob", true);
-  c.moe.choice_bias = c.moe.experts > 0;
 }
 
 void write_common(const ModelConfig& c, nlohmann::json& json) {
@@ -134,19 +101,6 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
   json["norm_topk_prob"] = c.moe.router.normalise;
 }
 
-void write_v2(const ModelConfig& c, nlohmann::json& json) {
-  write_common(c, json);
-  json["scoring_func"] = "softmax";
-  json["topk_method"] = c.moe.router.groups > 1 ? "group_limited_greedy" : "greedy";
-}
-
-void write_v3(const ModelConfig& c, nlohmann::json& json) {
-  write_common(c, json);
-  json["scoring_func"] = "sigmoid";
-  json["topk_method"] = "noaux_tc";
-  json["rope_interleave"] = true;
-}
-
 std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
                                   std::int64_t layer, int chunk) {
   const BlockParameters parameters(config, store, layer, chunk);
@@ -164,41 +118,25 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 // Latents are normed, and shared keys are rotated in pairs whatever Megatron-LM's switch for other heads
 // says.
-const std::vector<FamilySwitch> kLatentSwitches = {
-    {"multi_latent_attention", "true"}, {"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
+std::vector<FamilySwitch> switches() {
+  return {{"multi_latent_attention", "true"}, {"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
+}
 
 // A model without experts is written without the keys of experts. The first three are of how a model is
 // trained.
-const std::vector<std::string_view> kOtherKeys = {"aux_loss_alpha",
-                                                  "ep_size",
-                                                  "seq_aux",
-                                                  "mlp_bias",
-                                                  "moe_intermediate_size",
-                                                  "n_group",
-                                                  "n_shared_experts",
-                                                  "norm_topk_prob",
-                                                  "num_experts_per_tok",
-                                                  "rope_interleave",
-                                                  "routed_scaling_factor",
-                                                  "topk_group"};
-
-}  // namespace
-
-Family deepseek_v2_family() {
-  Family family{"deepseek_v2", "DeepseekV2ForCausalLM", read_v2,    write_v2,
-                make_block,    kLatentSwitches,         kDefaultsV2};
-  family.other_keys = kOtherKeys;
-  family.aliases = {{"num_experts", "n_routed_experts"}};
-  return family;
-}
-Family deepseek_v3_family() {
-  Family family{"deepseek_v3", "DeepseekV3ForCausalLM", read_v3,    write_v3,
-                make_block,    kLatentSwitches,         kDefaultsV3};
-  family.other_names = {"kimi_k2"};
-  family.other_keys = kOtherKeys;
-  family.aliases = {{"num_local_experts", "n_routed_experts"},
-                    {"num_mtp_layers", "num_nextn_predict_layers"}};
-  return family;
+std::vector<std::string_view> other_keys() {
+  return {"aux_loss_alpha",
+          "ep_size",
+          "seq_aux",
+          "mlp_bias",
+          "moe_intermediate_size",
+          "n_group",
+          "n_shared_experts",
+          "norm_topk_prob",
+          "num_experts_per_tok",
+          "rope_interleave",
+          "routed_scaling_factor",
+          "topk_group"};
 }
 
-}  // namespace primus
+}  // namespace primus::deepseek

@@ -1,0 +1,27 @@
+// What DeepSeek-V2 and V3 share: latent attention, and from some layer on a mixture of many small experts
+// beside shared ones. Models of their kind differ in how experts are scored and chosen.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+#include <vector>
+
+#include "lm/model/family.h"
+
+namespace primus::deepseek {
+
+// config.json to `config` and back, without what is said of scores. Errors as Family::read's.
+void read_common(const nlohmann::json& json, ModelConfig& config);
+// Groups of experts of which only the best may be chosen. After the score of a group is known.
+void read_groups(const nlohmann::json& json, ModelConfig& config);
+void write_common(const ModelConfig& config, nlohmann::json& json);
+
+std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
+                                  std::int64_t layer, int chunk);
+
+// Members of Family.
+std::vector<FamilySwitch> switches();
+std::vector<std::string_view> other_keys();
+
+}  // namespace primus::deepseek

@@ -1,0 +1,121 @@
+// Operators of experts on a tape of their own: several users of one value, and gradients that nobody wants.
+#include "engine/moe_operators.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "base/random.h"
+#include "device/guard_device.h"
+#include "engine/rank.h"
+#include "engine/tape.h"
+#include "engine/weight_gradient_queue.h"
+#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/moe_permute/moe_permute.h"
+
+namespace primus::engine {
+namespace {
+
+constexpr std::int64_t kTokens = 3, kTopK = 2, kExperts = 2, kRows = kTokens * kTopK, kFfn = 5;
+
+class WeightedSwiglu {
+ public:
+  struct Gradients {
+    std::vector<float> gate_up, weights;
+  };
+
+  WeightedSwiglu() : rank_(std::make_unique<test::GuardDevice>(2, turbo::cpu_kernel_table())) {
+    rank_.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});
+  }
+
+  // Of a sum over as many calls on the same rows, and then of swiglu without weights if `plain`, each with
+  // the same gradient.
+  Gradients of(int calls, bool plain, bool rows_differ = true, bool weights_differ = true) {
+    WeightGradientQueue queue;
+    Tape tape(rank_.context(), rank_.stash());
+    tape.begin({.weight_gradients = &queue});
+    Gradients result;
+    {
+      const Value gate_up = tape.input(DType::kF32, {kRows, 2 * kFfn}, rows_differ);
+      fill(gate_up.tensor(), numbers(kRows * 2 * kFfn, 1));
+      Routing routing{
+          .weights = tape.input(DType::kF32, {kTokens, kTopK}, weights_differ),
+          .experts = tape.input(DType::kI32, {kTokens, kTopK}, false),
+          .plan = tape.input(DType::kI32, turbo::RoutingPlan::shape(kExperts, kTokens, kTopK), false),
+          .expert_count = kExperts};
+      fill(routing.weights.tensor(), numbers(kRows, 2));
+      fill(routing.experts.tensor(), std::vector<std::int32_t>{1, 0, 0, 1, 1, 0});
+      turbo::launch(rank_.context(), turbo::PlanRouting{.experts = routing.experts.tensor(),
+                                                        .weights = {},
+                                                        .plan = routing.plan.tensor(),
+                                                        .expert_count = kExperts,
+                                                        .capacity = 0});
+      const Value d_out = tape.input(DType::kF32, {kRows, kFfn}, false);
+      fill(d_out.tensor(), numbers(kRows * kFfn, 3));
+      for (int call = 0; call < calls; ++call)
+        tape.set_gradient(weighted_swiglu(gate_up, routing), d_out.tensor());
+      if (plain) tape.set_gradient(swiglu(gate_up), d_out.tensor());
+      tape.backward();
+      if (rows_differ) result.gate_up = read(tape.gradient(gate_up));
+      if (weights_differ && calls > 0) result.weights = read(tape.gradient(routing.weights));
+    }
+    tape.clear();
+    return result;
+  }
+
+ private:
+  static std::vector<float> numbers(std::int64_t count, std::uint64_t seed) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    fill_normal(RandomStream(seed, RandomPurpose::kTest), 0, values);
+    return values;
+  }
+
+  template <class T>
+  void fill(const Tensor& tensor, const std::vector<T>& values) {
+    rank_.compute().copy_to_device(tensor.data, values.data(), tensor.bytes());
+    rank_.compute().synchronize();
+  }
+
+  std::vector<float> read(const Tensor& tensor) {
+    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+    rank_.compute().copy_to_host(values.data(), tensor.data, tensor.bytes());
+    rank_.compute().synchronize();
+    return values;
+  }
+
+  Rank rank_;
+};
+
+// x + x and x + x + x + x are exact multiples of x.
+TEST(MoeOperators, GradientsOfSeveralUsersAddUp) {
+  WeightedSwiglu swiglu;
+  const auto once = swiglu.of(1, false);
+  for (const int calls : {2, 4}) {
+    const auto several = swiglu.of(calls, false);
+    for (std::size_t i = 0; i < once.gate_up.size(); ++i)
+      EXPECT_EQ(several.gate_up[i], static_cast<float>(calls) * once.gate_up[i]) << i;
+    for (std::size_t i = 0; i < once.weights.size(); ++i)
+      EXPECT_EQ(several.weights[i], static_cast<float>(calls) * once.weights[i]) << i;
+  }
+}
+
+// The other user's part is there before memory for the weights' gradient is taken.
+TEST(MoeOperators, TheGradientOfAnotherUserIsKept) {
+  WeightedSwiglu swiglu;
+  const auto weighted = swiglu.of(1, false), plain = swiglu.of(0, true), both = swiglu.of(1, true);
+  EXPECT_EQ(both.weights, weighted.weights);
+  for (std::size_t i = 0; i < both.gate_up.size(); ++i)
+    EXPECT_EQ(both.gate_up[i], plain.gate_up[i] + weighted.gate_up[i]) << i;
+}
+
+TEST(MoeOperators, EachGradientIsTheSameWithoutTheOther) {
+  WeightedSwiglu swiglu;
+  const auto both = swiglu.of(2, true);
+  EXPECT_EQ(swiglu.of(2, true, true, false).gate_up, both.gate_up);
+  EXPECT_EQ(swiglu.of(2, true, false, true).weights, both.weights);
+  EXPECT_NE(both.weights, std::vector<float>(both.weights.size()));
+}
+
+}  // namespace
+}  // namespace primus::engine

@@ -13,6 +13,7 @@
 #include "cli/program.h"
 #include "cli/runs.h"
 #include "lm/checkpoint/checkpoint.h"
+#include "lm/monitor/run_folder.h"
 
 namespace primus {
 namespace {
@@ -22,6 +23,7 @@ using test::ProgramResult;
 using test::run_program;
 using test::TemporaryFolder;
 using test::train;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -74,6 +76,45 @@ TEST(Train, ARunThatSavesElsewhereIsFoundByItsFolder) {
   const ProgramResult broken = run_program(commands[0]);
   EXPECT_EQ(broken.exit_code, 2);
   EXPECT_THAT(broken.err, HasSubstr("experiment.yaml:1:"));
+}
+
+TEST(Train, ARunStandsForItsOwnCheckpointsWhateverOthersSave) {
+  const TemporaryFolder folder;
+  const std::string shared = (folder.path() / "shared").string();
+  const auto info = [&](const std::string& name) {
+    return run_program({"model", "info", test::run_folder(folder.path(), name).string()});
+  };
+  const auto run = [&](const std::vector<std::string>& more) {
+    return run_program(train(folder.path(), more));
+  };
+  ASSERT_EQ(run({"train_iters=2", "exp_name=own"}).exit_code, 0);
+  const std::string recorded = read_file(test::run_folder(folder.path(), "own") / "experiment.yaml");
+  ASSERT_EQ(run({"train_iters=4", "exp_name=other", "save=" + shared}).exit_code, 0);
+  EXPECT_THAT(info("other").out, HasSubstr("shared/iter_0000004"));
+  {
+    const RunLock other_process(shared);
+    const ProgramResult refused = run({"train_iters=6", "exp_name=own", "save=" + shared});
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("let this run save elsewhere (save)"));
+  }
+  EXPECT_EQ(read_file(test::run_folder(folder.path(), "own") / "experiment.yaml"), recorded);
+  EXPECT_THAT(info("own").out, HasSubstr("own/checkpoints/iter_0000002"));
+
+  // Two that save in one place: it stands for neither but the one that wrote there last.
+  ASSERT_EQ(run({"train_iters=6", "exp_name=own", "save=" + shared}).exit_code, 0);
+  EXPECT_THAT(info("own").out, HasSubstr("own/checkpoints/iter_0000002"));
+  const ProgramResult overtaken = info("other");
+  EXPECT_EQ(overtaken.exit_code, 2);
+  EXPECT_THAT(overtaken.err,
+              AllOf(HasSubstr("another experiment"), HasSubstr("w/u/own"), HasSubstr("iter_0000006")));
+  // Nothing left to do: nothing of this experiment is there either.
+  ASSERT_EQ(run({"train_iters=6", "exp_name=third", "save=" + shared}).exit_code, 0);
+  EXPECT_EQ(info("third").exit_code, 2);
+
+  remove_tree(shared);
+  const ProgramResult gone = info("other");
+  EXPECT_EQ(gone.exit_code, 2);
+  EXPECT_THAT(gone.err, HasSubstr("saves in '" + shared + "'"));
 }
 
 TEST(Train, TheSameCommandContinues) {

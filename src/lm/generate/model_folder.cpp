@@ -22,8 +22,35 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-// Where the run of this folder saves, if not in the folder itself.
-std::optional<Path> recorded_save(const Path& run) {
+// A root's newest checkpoint; empty where no save has been completed.
+std::optional<Path> newest_checkpoint(const Path& root) {
+  if (!is_file(root / "latest")) return std::nullopt;
+  const CheckpointRoot checkpoints(root);
+  const auto iteration = checkpoints.latest();
+  return iteration ? std::optional(checkpoints.folder(*iteration)) : std::nullopt;
+}
+
+// What tells one experiment from others, of its text as config::to_yaml writes it.
+std::string identity_of(const config::Value& experiment) {
+  std::string identity;
+  for (const char* key : {"workspace", "work_group", "user_name", "exp_name"}) {
+    const config::Value* const name = experiment.find(key);
+    identity += (identity.empty() ? "" : "/") + (name ? name->text : "");
+  }
+  return identity;
+}
+
+// The experiment that wrote a checkpoint.
+std::string identity_of_writer(const Path& checkpoint) {
+  const std::string text = CheckpointReader::open(checkpoint, Validation::kStructure).trainer_state();
+  const auto state = nlohmann::json::parse(text, nullptr, false);
+  if (!state.is_object() || !state.contains("experiment") || !state["experiment"].is_string()) return "";
+  const std::string file = (checkpoint / "trainer_state.json").string();
+  return identity_of(config::read_yaml(config::make_source(file, state["experiment"].get<std::string>())));
+}
+
+// The checkpoint of a run that saves elsewhere (`save`), which other experiments may do there, too.
+std::optional<Path> checkpoint_elsewhere(const Path& run) {
   const Path file = run / RunFolder::kExperimentFile;
   if (!is_file(file)) return std::nullopt;
   // Only what it says, not whether it could be run: its variables may be another environment's.
@@ -33,7 +60,21 @@ std::optional<Path> recorded_save(const Path& run) {
   if (!modules || modules->members.empty()) return std::nullopt;
   const config::Value* const overrides = modules->members.front().value.find("overrides");
   const config::Value* const save = overrides ? overrides->find("save") : nullptr;
-  return save && save->kind == config::Value::Kind::kString ? std::optional<Path>(save->text) : std::nullopt;
+  if (!save || save->kind != config::Value::Kind::kString) return std::nullopt;
+  const std::optional<Path> newest = newest_checkpoint(save->text);
+  if (!newest) {
+    throw invalid(fmt::format("the run in '{}' saves in '{}', and no complete checkpoint is there",
+                              run.string(), save->text),
+                  "give the folder that its checkpoints were moved to, or train until it has saved one");
+  }
+  const std::string own = identity_of(experiment), writer = identity_of_writer(*newest);
+  if (own != writer) {
+    throw invalid(
+        fmt::format("the run in '{}' saves in '{}', whose newest checkpoint another experiment ('{}') wrote",
+                    run.string(), save->text, writer),
+        fmt::format("give the checkpoint that is meant: the newest is '{}'", newest->string()));
+  }
+  return newest;
 }
 
 // A checkpoint of a model whose tokenizer has no file (bytes) still knows its experiment.
@@ -69,14 +110,11 @@ ModelFolder find_model_folder(const Path& given) {
   }
   ModelFolder found{given, {}};
   if (!is_file(given / "config.json")) {
-    std::vector<Path> roots = {given, given / "checkpoints"};
-    if (const auto save = recorded_save(given)) roots.insert(roots.begin(), *save);
-    for (const Path& root : roots) {
-      if (!is_file(root / "latest")) continue;
-      const CheckpointRoot checkpoints(root);
-      if (const auto iteration = checkpoints.latest()) found.path = checkpoints.folder(*iteration);
-      break;
-    }
+    // What a run's folder holds itself is what it stands for, whatever others do elsewhere.
+    std::optional<Path> newest = newest_checkpoint(given);
+    if (!newest) newest = newest_checkpoint(given / "checkpoints");
+    if (!newest) newest = checkpoint_elsewhere(given);
+    if (newest) found.path = *newest;
   }
   if (!is_file(found.path / "config.json")) {
     throw invalid(

@@ -24,8 +24,8 @@ struct ModelFolder {
 };
 
 // `given` is a Hugging Face folder, a checkpoint (iter_0000100), a run's folder of checkpoints, or the run's
-// own folder, whose checkpoints may be where its experiment.yaml says (`save`): of the last two, the newest
-// complete checkpoint is taken.
+// own folder: of the last two, the newest complete checkpoint is taken. A run's folder without one stands for
+// the newest where its experiment.yaml says (`save`), if that run's own experiment wrote it.
 ModelFolder find_model_folder(const Path& given);
 
 // `notes` is given what read_model_config() has to say.

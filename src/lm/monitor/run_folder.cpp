@@ -42,7 +42,7 @@ Path RunFolder::rank_logs(std::string_view module, int rank) const {
 
 void RunFolder::create(Env& env) const { make_folders(root_, env); }
 
-RunLock::RunLock(const Path& folder) {
+RunLock::RunLock(const Path& folder, const char* hint) {
   const Path path = folder / ".lock";
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) throw io_error(fmt::format("cannot open '{}'", path.string()), errno);
@@ -50,8 +50,7 @@ RunLock::RunLock(const Path& folder) {
   const int reason = errno;
   ::close(file_);
   if (reason == EWOULDBLOCK) {
-    throw invalid(fmt::format("another process is training in '{}'", folder.string()),
-                  "wait for it or stop it, or give this run a name of its own (exp_name)");
+    throw invalid(fmt::format("another process is training in '{}'", folder.string()), hint);
   }
   // A file system without locks: the run goes on as it would have without them.
   file_ = -1;

@@ -56,8 +56,10 @@ class RunFolder {
 // lock goes with the process, however it ends. Not thread-safe.
 class RunLock {
  public:
-  // Throws Error(kInvalid) when another process holds it, kIo when the system refuses.
-  explicit RunLock(const Path& folder);
+  // Throws Error(kInvalid), with `hint`, when another process holds it, kIo when the system refuses.
+  explicit RunLock(
+      const Path& folder,
+      const char* hint = "wait for it or stop it, or give this run a name of its own (exp_name)");
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

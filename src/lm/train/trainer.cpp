@@ -404,8 +404,8 @@ void Trainer::Run::prepare() {
 
   const Path root = checkpoint_root_of(e);
   make_folders(root);
-  record_experiment();
-  if (c.save) checkpoints_lock.emplace(root);  // it may belong to several experiments
+  // It may belong to several experiments.
+  if (c.save) checkpoints_lock.emplace(root, "wait for it or stop it, or let this run save elsewhere (save)");
   CheckpointRoot(root).recover();
   model_files = make_model_files();
   first_iteration = iteration;
@@ -424,6 +424,8 @@ void Trainer::Run::prepare() {
       .avg_skip_iterations = static_cast<int>(c.log_avg_skip_iterations),
       .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
   if (iteration >= c.train_iters) return;
+  // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
+  record_experiment();
   loader =
       std::make_unique<data::BatchLoader>(*datasets.train, loader_options(iteration * c.global_batch_size));
 }

@@ -477,7 +477,6 @@ void weighted_swiglu_forward(Step& s) {
 
 void weighted_swiglu_backward(Step& s) {
   const turbo::RoutingPlan plan = plan_of(s, s.d_out(0).rows());
-  // First: fresh_d_in() gives back memory that this operator still reads.
   const auto [d_weights, previous_weights] = s.needs_d_in(2) ? s.d_in(2) : Step::Target{};
   std::optional<ScratchTensor> unwanted;
   if (!s.needs_d_in(0)) unwanted.emplace(s.context().scratch, s.in(0).dtype, s.in(0).shape);

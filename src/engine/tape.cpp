@@ -68,11 +68,10 @@ Step::Target Step::fresh_d_in(int i) {
   Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
   Target target;
   if (slot.gradient) target.previous = slot.gradient.view(slot.dtype, slot.shape);
-  // The old buffer goes back to the stash here, after the new one was taken: what comes next in the stream
-  // may overwrite it, and this operator's kernels come before that.
+  // The old buffer stays until this operator is done: its next call may take memory, too.
   Buffer fresh = tape_.stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
   target.out = fresh.view(slot.dtype, slot.shape);
-  slot.gradient = std::move(fresh);
+  replaced_[static_cast<std::size_t>(i)] = std::exchange(slot.gradient, std::move(fresh));
   return target;
 }
 

@@ -153,6 +153,7 @@ class Step {
   const Entry& entry() const;
   Tape& tape_;
   int entry_;
+  std::array<Buffer, Entry::kMaxInputs> replaced_;  // gradients that kernels of this call still read
 };
 
 class Tape {

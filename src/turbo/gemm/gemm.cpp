@@ -143,6 +143,7 @@ std::size_t gemm_packed_b_bytes(const GemmArgs& g) {
 void gemm_pack_b(ThreadPool& pool, const GemmArgs& g, void* packed) {
   check_shape(g);
   check(g.ldb >= (g.layout == GemmLayout::kNT ? g.k : g.n), "ldb is shorter than a row of B");
+  check(g.b_rows == nullptr, "rows of a packed B cannot be picked");
   gemm::pack_whole_b(pool, kernel_of(g), g, packed);
 }
 

@@ -100,7 +100,7 @@ void gather_rows(CpuContext& context, const GatherRows& a) {
     const std::int64_t hidden = a.x.cols(), top_k = a.rows.shape[1];
     const std::int64_t used = context.data<std::int32_t>(a.offsets)[a.offsets.elements() - 1];
     const auto* slots = context.data<std::int32_t>(a.slots);
-    const float* weights = a.weights.absent() ? nullptr : context.data<float>(a.weights);
+    const float* weights = context.data<float>(a.weights);
     const auto row_bytes = static_cast<std::size_t>(hidden) * sizeof(T);
     parallel_ranges(context, a.out.rows(), 2 * hidden * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
@@ -114,10 +114,6 @@ void gather_rows(CpuContext& context, const GatherRows& a) {
         };
         const T* x = row_of_x(row);
         if (row + 1 < used) fetch_row(row_of_x(row + 1), hidden);
-        if (!weights) {
-          std::memcpy(static_cast<void*>(out), x, row_bytes);
-          continue;
-        }
         const float w = weights[slots[row]];
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < hidden; ++i) out[i] = from_float<T>(w * to_float(x[i]));

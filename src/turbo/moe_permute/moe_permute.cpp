@@ -27,7 +27,7 @@ void GatherRows::check() const {
   assert(is_float(x) && out.dtype == x.dtype && out.cols() == x.cols());
   assert(rows.dtype == DType::kI32 && rows.shape.rank() == 2 && rows.shape[0] == x.rows());
   assert(slots.elements() == rows.elements() && out.rows() == rows.elements());
-  assert(is_slots_of(weights, DType::kF32, rows));
+  assert(!weights.absent() && is_slots_of(weights, DType::kF32, rows));
 }
 
 void CombineRows::check() const {

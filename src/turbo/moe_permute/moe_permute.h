@@ -51,7 +51,7 @@ struct GatherRows {
   static constexpr KernelId kId = KernelId::kGatherRows;
   Tensor x;                     // [tokens, hidden] fp32 or bf16
   Tensor offsets, rows, slots;  // of the plan
-  Tensor weights;               // [tokens, top_k] fp32, or absent: w = 1
+  Tensor weights;               // [tokens, top_k] fp32
   Tensor out;                   // [tokens * top_k, hidden], x's type
   void check() const;
   double flops() const { return 0; }

@@ -25,7 +25,7 @@ struct SwigluBackward {
 
 // The rows of experts, times the weights of their slots: out[r, :] = w · swiglu(gate_up[r, :]), or
 // swiglu(w · gate_up[r, :]) when what goes into an expert is weighed. What an expert's last product makes of
-// it need then only be summed. Rows that belong to nobody become zero.
+// it need then only be summed. Rows that belong to nobody are zero, and stay so.
 struct WeightedSwigluForward {
   static constexpr KernelId kId = KernelId::kWeightedSwigluForward;
   Tensor gate_up;         // [rows, 2*ffn]: gate, then up

@@ -141,6 +141,7 @@ TEST_P(MegatronStep, IsTheSame) {
   const nlohmann::json& balance = routers.at(
       settings_.model.moe.training.balance_sequences ? "seq_load_balancing_loss" : "load_balancing_loss");
   const std::vector<std::vector<std::int32_t>> loads = json_.at("tokens_per_expert");
+  ASSERT_FALSE(result.routing.empty());
   for (std::size_t i = 0; i < result.routing.size(); ++i) {
     const LayerRouting& layer = result.routing[i];
     const std::string at = "layer " + std::to_string(layer.layer);

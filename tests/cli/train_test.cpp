@@ -78,6 +78,22 @@ TEST(Train, ARunThatSavesElsewhereIsFoundByItsFolder) {
   EXPECT_THAT(broken.err, HasSubstr("experiment.yaml:1:"));
 }
 
+TEST(Train, WhatWasRecordedCanBeRunAgainWithoutThePresetsTokenizer) {
+  const TemporaryFolder folder;
+  auto words = train(folder.path(),
+                     {"train_iters=4", "exit_interval=2", "vocab_size=300", "num_layers=1", "hidden_size=16",
+                      "ffn_hidden_size=32", "num_attention_heads=2", "num_query_groups=1", "mock_data=true"});
+  words[3] = PRIMUS_SOURCE_DIR "/examples/native/configs/any/llama3.1_8B-BF16-pretrain.yaml";
+  const ProgramResult first = run_program(words);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("mock data is drawn from vocab_size's 300 ids"));
+  const Path record = test::run_folder(folder.path()) / "experiment.yaml";
+  const ProgramResult again = run_program({"train", "pretrain", "--config", record.string()});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("done after iteration 4"));
+  EXPECT_THAT(again.err, Not(HasSubstr("from here on")));
+}
+
 TEST(Train, ARunStandsForItsOwnCheckpointsWhateverOthersSave) {
   const TemporaryFolder folder;
   const std::string shared = (folder.path() / "shared").string();

@@ -117,14 +117,34 @@ json rope_json(const ModelConfig& config) {
   return rope;
 }
 
-// Takes the names of keys that transformers takes for others.
-void rename_aliases(const Family& family, json& root) {
+using Renamed = std::vector<std::pair<std::string_view, std::string_view>>;
+
+// Takes the names of keys that transformers takes for others; those that were there, and what they are now.
+Renamed rename_aliases(const Family& family, json& root) {
+  Renamed renamed;
   for (const auto& [alias, key] : family.aliases) {
     const auto it = root.find(alias);
     if (it == root.end() || it->is_null()) continue;
     root[std::string(key)] = *it;
     root.erase(it);
+    renamed.emplace_back(alias, key);
   }
+  return renamed;
+}
+
+// Some keys of a file for one line of a terminal: anybody may have written them, of any bytes and number.
+std::string listed(const std::vector<std::string>& keys) {
+  constexpr std::size_t kMostKeys = 8, kMostBytes = 64;
+  std::string text;
+  for (const std::string& key : keys) {
+    if (&key - keys.data() == kMostKeys) return text + fmt::format(" and {} more", keys.size() - kMostKeys);
+    // As JSON in ASCII, so without control characters; the quotes of the usual key are left out.
+    std::string name = json(key).dump(-1, ' ', true);
+    if (name.size() == key.size() + 2) name = key;
+    if (name.size() > kMostBytes) name = name.substr(0, kMostBytes) + "...";
+    text += (text.empty() ? "" : ", ") + name;
+  }
+  return text;
 }
 
 // Keys that a config.json leaves out are as transformers has them. Where it has an object, null says nothing,
@@ -242,12 +262,13 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   }
   const ConfigReader r(root, where);
   ModelConfig c;
+  Renamed renamed;
   c.family = r.text_or("model_type", "");
   if (c.family.empty()) throw r.bad("model_type", "is missing");
   try {
     const Family& family = families.find(c.family);
     c.family = family.model_type;
-    rename_aliases(family, root);
+    renamed = rename_aliases(family, root);
     add_defaults(family, root);
     refuse_unless(root, "attention_dropout", 0);
     refuse_unless(root, "router_jitter_noise", 0);
@@ -281,6 +302,10 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     family.read(root, c);
   } catch (Error& error) {
     if (error.location().empty()) error.at(where);
+    for (const auto& [alias, key] : renamed) {
+      if (std::string_view(error.what()).find(fmt::format("'{}'", key)) != std::string_view::npos)
+        error.add_hint(fmt::format("'{}' is '{}' in this file", key, alias));
+    }
     throw;
   } catch (const json::exception& error) {  // of a family from outside that takes types for granted
     throw invalid(fmt::format("a key of a {} is not what its family reads: {}", c.family, error.what()))
@@ -298,7 +323,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     if (!unknown.empty()) {
       const bool one = unknown.size() == 1;
       notes->push_back(fmt::format("{}: {} {} {} unknown to Primus and {} ignored", where,
-                                   one ? "key" : "keys", fmt::join(unknown, ", "), one ? "is" : "are",
+                                   one ? "key" : "keys", listed(unknown), one ? "is" : "are",
                                    one ? "was" : "were"));
     }
   }

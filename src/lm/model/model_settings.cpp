@@ -302,6 +302,16 @@ class Settings {
     same("qk_l2_norm", said.attention.head_norm, has.attention.head_norm);
     same("num_experts", said.moe.experts, has.moe.experts);
     if (has.moe.experts == 0) return;
+    const auto layer_of = [&](const char* key) { return experiment_.provenance_of(key).layer; };
+    if (said.moe.ffn != has.moe.ffn && has.moe.ffn == said.ffn &&
+        layer_of("ffn_hidden_size") > layer_of("moe_ffn_hidden_size")) {
+      throw experiment_.error_for(
+          "ffn_hidden_size",
+          fmt::format(
+              "ffn_hidden_size is {}, and moe_ffn_hidden_size {}: model_type {} has one width for both",
+              said.ffn, said.moe.ffn, t_.model_type),
+          fmt::format("set moe_ffn_hidden_size to {}, too", said.ffn));
+    }
     same("moe_ffn_hidden_size", said.moe.ffn, has.moe.ffn);
     same("moe_shared_expert_intermediate_size", said.moe.shared_ffn, has.moe.shared_ffn);
     Layers mixtures, mixtures_said;

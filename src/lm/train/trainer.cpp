@@ -132,6 +132,23 @@ std::optional<std::string> missing_tokenizer(const config::TrainerConfig& c) {
   return std::nullopt;
 }
 
+// A preset names its model's tokenizer, which is not what counts ids, and gives way to another one's files.
+bool has_preset_tokenizer(const config::Experiment& e) {
+  return e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
+}
+
+// The experiment as text that means the same without its presets: what gave way is left out.
+std::string experiment_text(config::Experiment e) {
+  config::TrainerConfig& c = e.trainer;
+  const bool of_preset = has_preset_tokenizer(e);
+  const bool files = c.vocab_file || c.merge_file;
+  const bool only_ids = !files && of_preset && c.vocab_size && c.mock_data && missing_tokenizer(c);
+  const bool null = c.tokenizer_type == "NullTokenizer" && c.vocab_size;
+  if (only_ids) c.tokenizer_type.reset();
+  if (only_ids || (of_preset && (files || null))) c.tokenizer_model.reset();
+  return config::to_yaml(e);
+}
+
 // Loads of the experts, and the means over layers of the losses that shape the routers, under Megatron's
 // names and without their coefficients.
 void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord& record) {
@@ -155,8 +172,7 @@ void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord
 
 std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::vector<std::string>* notes) {
   const config::TrainerConfig& c = e.trainer;
-  // A preset names its model's tokenizer, which is not what counts ids, and gives way to another one's files.
-  const bool of_preset = e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
+  const bool of_preset = has_preset_tokenizer(e);
   if (c.vocab_file || c.merge_file) {
     return load_tokenizer({.type = c.tokenizer_type.value_or(""),
                            .model = of_preset ? "" : c.tokenizer_model.value_or(""),
@@ -344,7 +360,7 @@ void Trainer::Run::lock_folder() {
 void Trainer::Run::record_experiment() const {
   config::Experiment resolved = e;
   if (c.save) resolved.trainer.save = std::filesystem::absolute(*c.save).lexically_normal().string();
-  write_file_atomic(folder.experiment_file(), config::to_yaml(resolved));
+  write_file_atomic(folder.experiment_file(), experiment_text(resolved));
 }
 
 void Trainer::Run::open_data() {
@@ -546,7 +562,7 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
   nan_iterations = state.nan_iterations;
   result.loss = state.lm_loss;
   log.info("continuing from {} (iteration {})", checkpoint.folder().string(), iteration);
-  for (const SettingChange& change : changed_settings(state.experiment, config::to_yaml(e))) {
+  for (const SettingChange& change : changed_settings(state.experiment, experiment_text(e))) {
     const std::string text = fmt::format("{} was {}, and is {} from here on", change.key,
                                          change.before.empty() ? "unset" : change.before,
                                          change.after.empty() ? "unset" : change.after);
@@ -688,7 +704,7 @@ std::string Trainer::Run::trainer_state() const {
                               .seed = c.seed,
                               .nan_iterations = nan_iterations,
                               .lm_loss = result.loss,
-                              .experiment = config::to_yaml(e)});
+                              .experiment = experiment_text(e)});
 }
 
 void Trainer::Run::save() {

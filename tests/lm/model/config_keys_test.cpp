@@ -199,6 +199,31 @@ TEST(ConfigKeys, WhatNobodyKnowsIsNotedOnce) {
             std::vector<std::string>{"config.json: key norm_topk_prob is unknown to Primus and was ignored"});
 }
 
+TEST(ConfigKeys, HostileNamesAreOneShortLineOfPlainText) {
+  json root = golden("llama");
+  root["\x1b[2J\n\x7f"] = 1;
+  EXPECT_EQ(notes_of(root),
+            std::vector<std::string>{"config.json: key \"\\u001b[2J\\n\\u007f\" is unknown to Primus and was "
+                                     "ignored"});
+  for (int i = 0; i < 3000; ++i) root[std::string(500, 'y') + std::to_string(i)] = 1;
+  const std::vector<std::string> notes = notes_of(root);
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_LT(notes[0].size(), 800U);
+  EXPECT_NE(notes[0].find(" and 2993 more are unknown"), std::string::npos) << notes[0];
+}
+
+TEST(ConfigKeys, ARefusedKeyIsNamedAsTheFileHasIt) {
+  json root = golden("mixtral");
+  root.erase("num_local_experts");
+  root["num_experts"] = "eight";
+  try {
+    read(root);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.hint(), "'num_local_experts' is 'num_experts' in this file");
+  }
+}
+
 // The keys of the config.json's that were published for these families, all of them, as they were written by
 // the versions of transformers of their time; values are the goldens'.
 TEST(ConfigKeys, PublishedModelsGiveNoNote) {

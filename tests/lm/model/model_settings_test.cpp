@@ -156,6 +156,18 @@ TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
             "number from 1 to 1024");
   EXPECT_EQ(refusal(kMixtral + "      moe_ffn_hidden_size: 32\n"),
             "exp.yaml:16: model_type mixtral has moe_ffn_hidden_size: 96");
+  // Of a preset that has both widths, the one that the user changed is shown.
+  try {
+    const config::Experiment experiment = config::load_experiment_text(
+        "work_group: w\nuser_name: u\nexp_name: e\nworkspace: d\nmodules:\n  pre_trainer:\n"
+        "    model: mixtral_8x7B_v0.1\n    overrides:\n      mock_data: true\n      ffn_hidden_size: 64\n",
+        "exp.yaml");
+    model_config_of(experiment, std::nullopt, builtin_families());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.location().starts_with("exp.yaml:10:")) << error.location();
+    EXPECT_EQ(error.hint(), "set moe_ffn_hidden_size to 64, too");
+  }
   EXPECT_EQ(refusal(kMixtral + "      moe_layer_freq: [0, 1, 1, 1]\n"),
             "exp.yaml:16: model_type mixtral has moe_layer_freq: layers 0, 1, 2, 3");
   EXPECT_EQ(refusal(kMixtral + "      moe_router_score_function: sigmoid\n"),

@@ -1,7 +1,7 @@
 // What a training step of a mixture of experts costs against the dense model of equal active FLOPs: the same
 // tokens, attention and head; top_k experts of width f against one feed-forward of width top_k · f. Steps of
-// both alternate, so that whatever else the machine does hits both; times are CPU seconds of all threads, the
-// ratio is the median over pairs.
+// both alternate, so that whatever else the machine does hits both; times are CPU seconds of all threads, and
+// the ratio is that of the shortest steps, since whatever disturbs a step makes it longer.
 //
 //   moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--width N] [--dtype fp32|bf16]
 //             [--kernels] [--limit PERCENT]
@@ -66,10 +66,14 @@ ModelConfig mixture(std::int64_t width, const Mixture& m) {
 
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-// CPU seconds of a step's two parts.
+// CPU seconds of a step, and of it without the optimizer.
 struct Times {
-  double gradients = 0, update = 0;
-  double step() const { return gradients + update; }
+  double gradients = 0, step = 0;
+
+  void keep_less(const Times& other) {
+    gradients = std::min(gradients, other.gradients);
+    step = std::min(step, other.step);
+  }
 };
 
 class Model {
@@ -105,7 +109,7 @@ class Model {
     const double middle = cpu_seconds();
     step.update(number_, 1e-4, 0.1);
     rank_.compute().synchronize();
-    return {middle - begin, cpu_seconds() - middle};
+    return {middle - begin, cpu_seconds() - begin};
   }
 
   void time_kernels() {
@@ -129,11 +133,6 @@ class Model {
   std::int64_t number_ = 0;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 // The ratio of whole steps.
 double compare(const Mixture& m, DType compute, const Options& options) {
   Model dense(dense_model(options.width, m.top_k * m.ffn), compute, options),
@@ -144,16 +143,14 @@ double compare(const Mixture& m, DType compute, const Options& options) {
     dense.time_kernels();
     moe.time_kernels();
   }
-  std::vector<double> steps, gradients, dense_seconds;
-  for (int i = 0; i < options.pairs; ++i) {
-    const Times a = dense.step(), b = moe.step();
-    steps.push_back(b.step() / a.step());
-    gradients.push_back(b.gradients / a.gradients);
-    dense_seconds.push_back(a.step());
+  Times least_dense = dense.step(), least_moe = moe.step();
+  for (int i = 1; i < options.pairs; ++i) {
+    least_dense.keep_less(dense.step());
+    least_moe.keep_less(moe.step());
   }
-  const double ratio = median(steps);
+  const double ratio = least_moe.step / least_dense.step;
   fmt::print("{:>8}{:>7}{:>6}{:>6}{:>12.3f}{:>12.2f}{:>12.2f}\n", m.experts, m.top_k, m.ffn, name_of(compute),
-             median(dense_seconds), median(gradients), ratio);
+             least_dense.step, least_moe.gradients / least_dense.gradients, ratio);
   std::fflush(stdout);
   if (!options.kernels) return ratio;
   fmt::print(" dense\n");

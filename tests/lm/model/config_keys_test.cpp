@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config_json.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 
@@ -22,6 +23,8 @@ namespace primus {
 namespace {
 
 using nlohmann::json;
+using test::read;
+using test::refusal;
 
 const Path kTests = Path(PRIMUS_SOURCE_DIR) / "tests";
 
@@ -33,20 +36,6 @@ std::vector<std::string> notes_of(const json& root) {
   std::vector<std::string> notes;
   read_model_config(root.dump(), "config.json", builtin_families(), &notes);
   return notes;
-}
-
-ModelConfig read(const json& root) {
-  return read_model_config(root.dump(), "config.json", builtin_families());
-}
-
-std::string refusal(const json& root) {
-  try {
-    read(root);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit_code(), 2);
-    return error.what();
-  }
-  return "accepted";
 }
 
 // Another value of the same type, that makes a model where there can be one.

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "config_json.h"
 #include "engine/parameters.h"
 #include "lm/model/family.h"
 #include "lm/model/language_model.h"
@@ -21,6 +22,8 @@ namespace primus {
 namespace {
 
 using nlohmann::json;
+using test::read;
+using test::refusal;
 
 json small_llama() {
   return {{"model_type", "llama"},
@@ -34,22 +37,6 @@ json small_llama() {
           {"max_position_embeddings", 128},
           {"tie_word_embeddings", false},
           {"rope_theta", 10000.0}};
-}
-
-ModelConfig read(const json& root) {
-  return read_model_config(root.dump(), "config.json", builtin_families());
-}
-
-// The message of the error that reading gives.
-std::string refusal(const json& root) {
-  try {
-    read(root);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_EQ(error.location(), "config.json");
-    return error.what();
-  }
-  return "accepted";
 }
 
 TEST(ModelConfig, WrittenReadsBackTheSame) {

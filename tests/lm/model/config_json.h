@@ -1,0 +1,31 @@
+// Reading a config.json made in a test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "lm/model/family.h"
+#include "lm/model/model_config.h"
+
+namespace primus::test {
+
+inline ModelConfig read(const nlohmann::json& root) {
+  return read_model_config(root.dump(), "config.json", builtin_families());
+}
+
+// The message of the error that reading gives.
+inline std::string refusal(const nlohmann::json& root) {
+  try {
+    read(root);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_EQ(error.location(), "config.json");
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace primus::test

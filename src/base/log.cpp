@@ -36,21 +36,6 @@ std::string lower(std::string_view name) {
   return text;
 }
 
-std::string escape_controls(std::string_view message) {
-  std::string text;
-  text.reserve(message.size());
-  for (const char c : message) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F;
-    if (control) {
-      text += fmt::format("\\x{:02x}", byte);
-    } else {
-      text += c;
-    }
-  }
-  return text;
-}
-
 Color level_color(LogLevel level) {
   switch (level) {
     case LogLevel::kDebug:
@@ -155,7 +140,7 @@ void Logger::write(LogLevel level, std::string_view message, std::source_locatio
   const std::string rank = fmt::format("rank-{}/{}", options_.rank, options_.world_size);
   const std::string tag = fmt::format("{:<11}", fmt::format("[{}]", log_level_name(level)));
   const std::string place = fmt::format("{}:{}", base_name(where.file_name()), where.line());
-  const std::string body = fmt::format("[{:->23}] : {}\n", place, escape_controls(message));
+  const std::string body = fmt::format("[{:->23}] : {}\n", place, printable(message));
 
   const std::lock_guard lock(mutex_);
   if (!files_.empty()) {

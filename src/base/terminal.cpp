@@ -15,6 +15,8 @@
 #include <ctime>
 #include <limits>
 
+#include "base/utf8.h"
+
 namespace primus {
 namespace {
 
@@ -110,6 +112,26 @@ std::size_t Terminal::width() const {
 std::string paint(const Terminal& terminal, Color color, std::string_view text) {
   if (!terminal.color) return std::string(text);
   return fmt::format("{}{}\x1b[0m", color_code(color), text);
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    int bad = 0;
+    const int length = unicode::well_formed(text, bad);
+    const std::string_view character = text.substr(0, static_cast<std::size_t>(length > 0 ? length : bad));
+    text.remove_prefix(character.size());
+    const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
+    const bool c0 = length == 1 && (byte(0) < 0x20 || byte(0) == 0x7F) && byte(0) != '\n' && byte(0) != '\t';
+    const bool c1 = length == 2 && byte(0) == 0xC2 && byte(1) < 0xA0;
+    if (length > 0 && !c0 && !c1) {
+      out += character;
+    } else {
+      for (std::size_t i = 0; i < character.size(); ++i) out += fmt::format("\\x{:02x}", byte(i));
+    }
+  }
+  return out;
 }
 
 bool try_write(int fd, std::string_view text, int wait_ms) {

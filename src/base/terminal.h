@@ -35,6 +35,10 @@ enum class Color { kRed, kGreen, kYellow, kBlue, kCyan, kBold, kDim };
 // `text` in that color, or just `text` where the terminal has none.
 std::string paint(const Terminal& terminal, Color color, std::string_view text);
 
+// Text from anywhere, fit for a screen: control characters (C0 but newline and tab, DEL, C1) and bytes that
+// are no UTF-8 become \xNN, so that what a file holds cannot drive the reader's terminal.
+std::string printable(std::string_view text);
+
 // Writes all of `text`, waiting at most `wait_ms` for a reader. False when it could not: the text is then
 // lost, in part or whole. Never raises SIGPIPE.
 bool try_write(int fd, std::string_view text, int wait_ms);

@@ -33,7 +33,7 @@ class BenchmarkTrain final : public Command {
     };
     const TrainBenchmarkReport report = benchmark_training(experiment, builtin_families(), options_);
     progress.finish(steady_seconds());
-    console.print(json_ ? to_json(report) + "\n" : to_text(report));
+    json_ ? console.write(to_json(report) + "\n") : console.print(to_text(report));
     return 0;
   }
 

@@ -75,7 +75,7 @@ class Chat final : public Command {
     LineReader input;
     std::string line;
     while (true) {
-      if (person) console.print(paint(console.out, Color::kBold, "User: "));
+      if (person) console.print(Color::kBold, "User: ");
       if (!input.next(line)) break;
       if (line.empty()) continue;
       if (line == "/quit") return 0;
@@ -83,9 +83,9 @@ class Chat final : public Command {
         conversation.clear();
         continue;
       }
-      if (person) console.print(paint(console.out, Color::kBold, "Assistant: "));
+      if (person) console.print(Color::kBold, "Assistant: ");
       const Conversation::Reply reply = conversation.say(line, [&](std::string_view piece) {
-        console.print(piece);
+        console.write(piece);
         return true;
       });
       console.print("\n");

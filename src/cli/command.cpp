@@ -9,18 +9,26 @@
 
 namespace primus::cli {
 
-void Console::print(std::string_view text) const {
-  while (!text.empty()) {
-    const ssize_t written = write(out.fd, text.data(), text.size());
+void Console::print(std::string_view text) const { write_raw(printable(text)); }
+
+void Console::print(Color color, std::string_view text) const {
+  write_raw(paint(out, color, printable(text)));
+}
+
+void Console::write(std::string_view bytes) const { out.tty ? print(bytes) : write_raw(bytes); }
+
+void Console::write_raw(std::string_view bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(out.fd, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) throw FileError("cannot write to standard output", errno);
-    text.remove_prefix(static_cast<std::size_t>(written));
+    bytes.remove_prefix(static_cast<std::size_t>(written));
   }
 }
 
 void Console::note(std::string_view text) const {
   constexpr int kWaitMs = 1000;
-  try_write(err.fd, std::string(text) + "\n", kWaitMs);
+  try_write(err.fd, printable(text) + "\n", kWaitMs);
 }
 
 void Console::notes(const std::vector<std::string>& texts) const {

@@ -29,12 +29,21 @@ struct Console {
   std::string program;     // its name, for help and hints: "primus"
   std::string invocation;  // as it was called, for commands to copy: "build/bin/primus"
 
-  // Writes to standard output; throws FileError when it cannot.
+  // Text for people, to standard output: with whatever a terminal would obey escaped (printable()). Throws
+  // FileError when it cannot write.
   void print(std::string_view text) const;
-  // Writes a line to standard error, if it can.
+  // The same in a color, where standard output has any.
+  void print(Color color, std::string_view text) const;
+  // What a program or a file may take: JSON, settings, a text that was asked for. Byte by byte, but for
+  // terminals, which get it as print() gives it.
+  void write(std::string_view bytes) const;
+  // Writes a line to standard error, if it can; escaped like print().
   void note(std::string_view text) const;
   // Lines that begin "note: ".
   void notes(const std::vector<std::string>& texts) const;
+
+ private:
+  void write_raw(std::string_view bytes) const;
 };
 
 // `word` as a shell takes it: in quotes where it needs them.

@@ -19,9 +19,11 @@ class ConfigShow final : public Command {
   }
   int run(Console& console) override {
     const config::Experiment experiment = experiment_.load(console);
-    console.print(json_   ? config::to_json(experiment, origin_)
-                  : yaml_ ? config::to_yaml(experiment)
-                          : config::show(experiment, origin_));
+    if (json_ || yaml_) {
+      console.write(json_ ? config::to_json(experiment, origin_) : config::to_yaml(experiment));
+    } else {
+      console.print(config::show(experiment, origin_));
+    }
     return 0;
   }
 
@@ -45,7 +47,7 @@ class ConfigValidate final : public Command {
     }
     try {
       const config::Experiment experiment = experiment_.load(console);
-      console.print(
+      console.write(
           nlohmann::json{{"valid", true}, {"ignored", experiment.ignored}, {"warnings", experiment.warnings}}
               .dump() +
           "\n");
@@ -53,7 +55,7 @@ class ConfigValidate final : public Command {
     } catch (const Error& error) {
       const nlohmann::json verdict{
           {"valid", false}, {"error", error.what()}, {"location", error.location()}, {"hint", error.hint()}};
-      console.print(verdict.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      console.write(verdict.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
       return error.exit_code();
     }
   }
@@ -69,7 +71,7 @@ class Print final : public Command {
  public:
   void declare(Arguments&) override {}
   int run(Console& console) override {
-    console.print(text());
+    console.write(text());
     return 0;
   }
 };

@@ -115,7 +115,7 @@ class DataTokenize final : public Command {
     if (r.complete && r.documents == 0) {
       console.note("warning: the input has no document, so there is nothing here to train on");
     }
-    console.print(json_ ? as_json(r) : as_text(r));
+    json_ ? console.write(as_json(r)) : console.print(as_text(r));
     constexpr int kInterrupted = 130;  // as a shell reports a program that Ctrl-C ended
     return r.complete ? 0 : kInterrupted;
   }
@@ -244,7 +244,7 @@ class DataTrainTokenizer final : public Command {
                                   {"vocab_size", tokenizer->vocab_size()},
                                   {"bytes", bytes},
                                   {"seconds", steady_seconds() - begin}};
-      console.print(result.dump(2) + "\n");
+      console.write(result.dump(2) + "\n");
     } else {
       console.print(fmt::format("{}: {} tokens\n", file.string(), tokenizer->vocab_size()));
     }

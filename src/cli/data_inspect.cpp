@@ -75,8 +75,8 @@ class DataInspect final : public Command {
     const data::Inspection found = data::inspect(*dataset, options);
     const std::vector<std::string> texts =
         tokenizer != nullptr ? first_texts(*dataset, *tokenizer) : std::vector<std::string>();
-    console.print(json_ ? as_json(*dataset, found, options, texts)
-                        : as_text(*dataset, found, options, texts));
+    json_ ? console.write(as_json(*dataset, found, options, texts))
+          : console.print(as_text(*dataset, found, options, texts));
     if (!found.first_beyond) return 0;
     const Error error = beyond_vocabulary(*dataset, found, options);
     console.note(error.render());
@@ -130,7 +130,7 @@ class DataInspect final : public Command {
       }
       print_samples(*set, text, console);
     }
-    console.print(text + "}}\n");
+    console.write(text + "}}\n");
   }
 
   // Appends to `text`, and prints it when it gets long.
@@ -143,7 +143,7 @@ class DataInspect final : public Command {
       set.sample(i, tokens, mask);
       text += fmt::format("{}[{}]", i > 0 ? "," : "", fmt::join(tokens, ","));
       if (text.size() < kLong) continue;
-      console.print(text);
+      console.write(text);
       text.assign(1, '\n');
     }
     text += "]}";

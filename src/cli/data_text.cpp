@@ -81,7 +81,7 @@ class Output {
     if (buffer_.size() >= kChunk) flush();
   }
   void flush() {
-    console_.print(buffer_);
+    console_.write(buffer_);
     buffer_.clear();
   }
 

@@ -58,7 +58,7 @@ class EvalLoss final : public Command {
                           {"bytes", report.bytes},   {"seconds", seconds}};
       json["bits_per_byte"] =
           report.bits_per_byte ? nlohmann::json(*report.bits_per_byte) : nlohmann::json(nullptr);
-      console.print(json.dump(2) + "\n");
+      console.write(json.dump(2) + "\n");
       return 0;
     }
     std::string text =

@@ -84,9 +84,9 @@ class Generate final : public Command {
     StreamDecoder stream(*tokenizer);
     auto show = [&](const std::string& piece) {
       text += piece;
-      if (!json_) console.print(piece);
+      if (!json_) console.write(piece);
     };
-    if (!json_) console.print(prompt);
+    if (!json_) console.write(prompt);
     const Generation result = primus::generate(decoder, kept, settings, [&](std::int32_t id) {
       show(stream.push(id));
       return true;
@@ -100,7 +100,7 @@ class Generate final : public Command {
                                 {"stop_reason", name_of(result.reason)},
                                 {"prompt_seconds", result.prompt_seconds},
                                 {"seconds", result.seconds}};
-      console.print(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      console.write(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     } else {
       console.print("\n");
     }

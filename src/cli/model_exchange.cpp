@@ -65,7 +65,7 @@ class ModelExchange : public Command {
         });
     if (line) line->finish(steady_seconds());
     console.notes(report.notes);
-    console.print(json_ ? json(report) : text(report));
+    json_ ? console.write(json(report)) : console.print(text(report));
     return 0;
   }
 

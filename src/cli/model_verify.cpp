@@ -87,18 +87,20 @@ class ModelVerify final : public Command {
     const VerifyReport report =
         verify_model(options, builtin_families(), [&] { return device_.make(console); });
     console.notes(report.notes);
-    console.print(json_ ? to_json(report).dump(2) + "\n" : table(report, console.out));
+    json_ ? console.write(to_json(report).dump(2) + "\n") : print_table(report, console);
     constexpr int kNotVerified = 3;
     return report.passed() ? 0 : kNotVerified;
   }
 
  private:
-  std::string table(const VerifyReport& report, const Terminal& terminal) const {
-    std::string text = fmt::format("{:<52}{:>14}{:>14}{:>10}\n", "", "largest error", "normalised", "limit");
+  void print_table(const VerifyReport& report, const Console& console) const {
+    console.print(fmt::format("{:<52}{:>14}{:>14}{:>10}\n", "", "largest error", "normalised", "limit"));
     auto line = [&](const TensorComparison& c) {
       const bool good = c.normalised <= c.limit;
-      text += fmt::format("{:<52}{:>14.2e}{:>14.2e}{:>10.0e}  {}\n", c.name, c.largest, c.normalised, c.limit,
-                          paint(terminal, good ? Color::kGreen : Color::kRed, good ? "ok" : "FAILED"));
+      console.print(
+          fmt::format("{:<52}{:>14.2e}{:>14.2e}{:>10.0e}  ", c.name, c.largest, c.normalised, c.limit));
+      console.print(good ? Color::kGreen : Color::kRed, good ? "ok" : "FAILED");
+      console.print("\n");
     };
     line(report.logits);
     std::vector<TensorComparison> gradients = report.gradients;
@@ -113,6 +115,7 @@ class ModelVerify final : public Command {
     constexpr std::size_t kWorst = 5;
     const std::size_t shown = all_ ? gradients.size() : std::min(gradients.size(), kWorst);
     for (std::size_t i = 0; i < shown; ++i) line(gradients[i]);
+    std::string text;
     if (shown < gradients.size()) {
       text += fmt::format("  ... and {} gradients with smaller errors\n", gradients.size() - shown);
     }
@@ -138,9 +141,10 @@ class ModelVerify final : public Command {
           report.rerouted_tokens);
     }
     for (const std::string& failure : report.failures) text += failure + "\n";
-    text += report.passed() ? paint(terminal, Color::kGreen, "verified") + "\n"
-                            : paint(terminal, Color::kRed, "not verified") + "\n";
-    return text;
+    console.print(text);
+    console.print(report.passed() ? Color::kGreen : Color::kRed,
+                  report.passed() ? "verified" : "not verified");
+    console.print("\n");
   }
 
   std::string model_, inputs_;

@@ -136,7 +136,7 @@ int run_command(Words words, Console& console) {
     return command->run(console);
   } catch (const Error& error) {
     // Whoever asked for JSON gets the failure as JSON too, besides the text on standard error.
-    if (wants_json(arguments)) console.print(to_json(error));
+    if (wants_json(arguments)) console.write(to_json(error));
     throw;
   }
 }

@@ -89,7 +89,7 @@ class Quickstart final : public Command {
                           {"sample", text}};
       if (summary.last_step > summary.first_step) json["last_loss"] = summary.last_loss;
       if (summary.validation_loss) json["validation_loss"] = *summary.validation_loss;
-      console.print(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      console.write(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     } else if (summary.interrupted) {
       const std::string where = workspace_ == kWorkspace ? "" : " --workspace " + shell_quoted(workspace_);
       console.print(fmt::format("Stopped and saved. This goes on from there:\n  {} quickstart{}\n",

@@ -111,7 +111,7 @@ class TrainPretrain final : public Command {
     }
     if (export_) {
       const bool screen = *export_ == "-" || *export_ == "/dev/stdout";
-      screen ? console.print(config::to_yaml(experiment))
+      screen ? console.write(config::to_yaml(experiment))
              : write_output(*export_, config::to_yaml(experiment));
     }
     apply_environment(experiment);
@@ -135,7 +135,7 @@ class TrainPretrain final : public Command {
       json["missing"] = nlohmann::json::array();
       for (const MissingInput& input : missing)
         json["missing"].push_back({{"key", input.key}, {"path", input.path}});
-      console.print(json.dump(2) + "\n");
+      console.write(json.dump(2) + "\n");
     } else {
       console.print(config::show(experiment, false) + "\n" + to_text(forecast));
     }
@@ -175,7 +175,7 @@ class TrainPretrain final : public Command {
       if (s.validation_loss) json["validation_loss"] = *s.validation_loss;
       if (s.test_loss) json["test_loss"] = *s.test_loss;
       if (s.checkpoint) json["checkpoint"] = *s.checkpoint;
-      console.print(json.dump(2) + "\n");
+      console.write(json.dump(2) + "\n");
       return;
     }
     std::string text;

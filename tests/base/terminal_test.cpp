@@ -107,6 +107,16 @@ TEST(Terminal, NoColorIsHonoured) {
   close(master);
 }
 
+TEST(Printable, EscapesWhatDrivesATerminalAndNoText) {
+  EXPECT_EQ(printable("plain, caf\xc3\xa9 \xe6\x97\xa5 \xf0\x9f\x98\x80\tand\nlines"),
+            "plain, caf\xc3\xa9 \xe6\x97\xa5 \xf0\x9f\x98\x80\tand\nlines");
+  EXPECT_EQ(printable(std::string_view("\0\x1b[2J\r\x7f", 7)), "\\x00\\x1b[2J\\x0d\\x7f");
+  EXPECT_EQ(printable("\xc2\x80\xc2\x9f\xc2\xa0"), "\\xc2\\x80\\xc2\\x9f\xc2\xa0");  // C1, and no-break space
+  EXPECT_EQ(printable("\xff\xe6\x97|\xc0\x9b\xed\xa0\x80\xe6"),
+            "\\xff\\xe6\\x97|\\xc0\\x9b\\xed\\xa0\\x80\\xe6");
+  EXPECT_EQ(printable(""), "");
+}
+
 TEST(TryWrite, AClosedReaderCostsTheTextAndNotTheProcess) {
   Pipe pipe;
   EXPECT_TRUE(try_write(pipe.ends[1], "hello", 0));

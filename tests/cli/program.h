@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -24,6 +25,7 @@ struct ProgramOptions {
   std::map<std::string, std::string> environment;  // besides the test's own
   std::string input;                               // standard input
   std::string output;                              // a file for standard output; empty: it is caught
+  bool terminal = false;                           // standard output is a terminal, and still caught
   rlim_t file_size_limit = RLIM_INFINITY;          // bytes of any file it writes (ulimit -f)
 };
 
@@ -38,7 +40,8 @@ class Program {
  public:
   explicit Program(const std::vector<std::string>& arguments, const ProgramOptions& options = {}) {
     int out[2], err[2], in[2];
-    if (pipe(out) != 0 || pipe(err) != 0 || pipe(in) != 0) throw std::runtime_error("pipe");
+    if ((options.terminal ? open_terminal(out) : pipe(out)) != 0 || pipe(err) != 0 || pipe(in) != 0)
+      throw std::runtime_error("pipe");
     pid_ = fork();
     if (pid_ < 0) throw std::runtime_error("fork");
     if (pid_ == 0) {
@@ -116,6 +119,14 @@ class Program {
   }
 
  private:
+  // A terminal's two ends, the program's last.
+  static int open_terminal(int ends[2]) {
+    ends[0] = posix_openpt(O_RDWR | O_NOCTTY);
+    if (ends[0] < 0 || grantpt(ends[0]) != 0 || unlockpt(ends[0]) != 0) return -1;
+    ends[1] = open(ptsname(ends[0]), O_RDWR | O_NOCTTY);
+    return ends[1] < 0 ? -1 : 0;
+  }
+
   pid_t pid_ = -1;
   int out_ = -1, err_ = -1;
 };

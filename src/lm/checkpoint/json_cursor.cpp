@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -14,13 +15,14 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 }  // namespace
 
-std::string printable(std::string_view text) {
+std::string excerpt(std::string_view text) {
   constexpr std::size_t kShown = 120;
-  std::string result(text.substr(0, kShown));
-  for (char& c : result) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text.size() > kShown ? result + "..." : result;
+  std::size_t end = std::min(text.size(), kShown);
+  const auto within_character = [&] { return (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80; };
+  while (end > 0 && end < text.size() && within_character()) --end;
+  std::string shown;
+  for (const char c : text.substr(0, end)) c == '\0' ? shown += "\\x00" : shown += c;
+  return end < text.size() ? shown + "..." : shown;
 }
 
 void JsonCursor::fail(std::string_view message) const {

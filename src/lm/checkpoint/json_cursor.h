@@ -14,8 +14,8 @@
 
 namespace primus {
 
-// Text from a file as an error may show it: control characters replaced, and cut when long.
-std::string printable(std::string_view text);
+// Text from a file as an error holds it: cut when long, and without a NUL, which would end what().
+std::string excerpt(std::string_view text);
 
 class JsonCursor {
  public:

@@ -104,9 +104,9 @@ class ManifestParser {
       }
     });
     if (!is_plain_name(record.name))
-      refuse(where_, fmt::format("the file name '{}' is not plain", printable(record.name)));
+      refuse(where_, fmt::format("the file name '{}' is not plain", excerpt(record.name)));
     if (!manifest_.files.empty() && manifest_.files.back().name >= record.name) {
-      refuse(where_, fmt::format("file '{}' is out of order or given twice", printable(record.name)));
+      refuse(where_, fmt::format("file '{}' is out of order or given twice", excerpt(record.name)));
     }
     manifest_.files.push_back(std::move(record));
   }
@@ -119,11 +119,11 @@ class ManifestParser {
       } else if (key == "part") {
         const std::string part = json_.string();
         record.part = part == "model" ? TensorPart::kModel : TensorPart::kOptimizer;
-        if (part != name_of(record.part)) refuse(where_, fmt::format("unknown part '{}'", printable(part)));
+        if (part != name_of(record.part)) refuse(where_, fmt::format("unknown part '{}'", excerpt(part)));
       } else if (key == "dtype") {
         const std::string dtype = json_.string();
         const auto known = dtype_of_safetensors_name(dtype);
-        if (!known) refuse(where_, fmt::format("unknown dtype '{}'", printable(dtype)));
+        if (!known) refuse(where_, fmt::format("unknown dtype '{}'", excerpt(dtype)));
         record.dtype = *known;
       } else if (key == "shape") {
         record.shape = extents();
@@ -147,19 +147,19 @@ class ManifestParser {
   void check(const TensorRecord& record) const {
     const auto key = [](const TensorRecord& tensor) { return std::tie(tensor.part, tensor.name); };
     if (!manifest_.tensors.empty() && key(manifest_.tensors.back()) >= key(record)) {
-      refuse(where_, fmt::format("tensor '{}' is out of order or given twice", printable(record.name)));
+      refuse(where_, fmt::format("tensor '{}' is out of order or given twice", excerpt(record.name)));
     }
     std::int64_t count = size_of(record.dtype);
     for (const std::int64_t extent : record.shape) {
       if (__builtin_mul_overflow(count, extent, &count)) {
-        refuse(where_, fmt::format("tensor '{}' is too large to exist", printable(record.name)));
+        refuse(where_, fmt::format("tensor '{}' is too large to exist", excerpt(record.name)));
       }
     }
     std::vector<const Slice*> slices;
     for (const auto& recorded : record.slices) slices.push_back(&recorded.slice);
     if (!tile(slices, record.shape)) {
       refuse(where_,
-             fmt::format("the slices of tensor '{}' overlap, or do not cover it", printable(record.name)));
+             fmt::format("the slices of tensor '{}' overlap, or do not cover it", excerpt(record.name)));
     }
   }
 
@@ -192,7 +192,7 @@ class ManifestParser {
     const auto file = std::ranges::lower_bound(manifest_.files, name, {}, &FileRecord::name);
     if (file == manifest_.files.end() || file->name != name) {
       refuse(where_,
-             fmt::format("a tensor is in '{}', which is not among the files before it", printable(name)));
+             fmt::format("a tensor is in '{}', which is not among the files before it", excerpt(name)));
     }
     return static_cast<std::uint32_t>(file - manifest_.files.begin());
   }

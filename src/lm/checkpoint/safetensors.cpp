@@ -127,7 +127,7 @@ class HeaderParser {
       std::string name(key), value = json.string();
       if (file_.metadata_.size() == kMaxMetadata) refuse("too many entries in __metadata__", kCorrupt);
       if (!file_.metadata_.emplace(name, std::move(value)).second) {
-        refuse(fmt::format("__metadata__ gives '{}' twice", printable(name)), kCorrupt);
+        refuse(fmt::format("__metadata__ gives '{}' twice", excerpt(name)), kCorrupt);
       }
     });
   }
@@ -183,7 +183,7 @@ class HeaderParser {
                         "convert the model to BF16 or F32 first (transformers: from_pretrained(..., "
                         "dtype=...), save_pretrained)");
     }
-    refuse(fmt::format("tensor '{}' has the unknown dtype '{}'", of(entry), printable(text)), kCorrupt);
+    refuse(fmt::format("tensor '{}' has the unknown dtype '{}'", of(entry), excerpt(text)), kCorrupt);
   }
 
   void offsets(JsonCursor& json, SafetensorsFile::Entry& entry) const {
@@ -269,7 +269,7 @@ class HeaderParser {
   std::string_view name(const SafetensorsFile::Entry& entry) const {
     return std::string_view(file_.names_).substr(entry.name_at, entry.name_size);
   }
-  std::string of(const SafetensorsFile::Entry& entry) const { return printable(name(entry)); }
+  std::string of(const SafetensorsFile::Entry& entry) const { return excerpt(name(entry)); }
   std::span<const std::int64_t> shape(const SafetensorsFile::Entry& entry) const {
     return std::span(file_.extents_).subspan(entry.shape_at, entry.rank);
   }

@@ -115,6 +115,9 @@ class SafetensorsFolder {
   std::vector<std::string> warnings_;
 };
 
+// Whether a folder has weights at all, in safetensors files or in others that open() refuses with a reason.
+bool has_weights(const Path& folder, Env& env = Env::posix());
+
 // A tensor to be written, whole. Its bytes are in host memory at `data`, or are produced piece by piece:
 // fill(offset, out) writes the bytes [offset, offset + out.size()) of the tensor to `out`; it may be called
 // from another thread.

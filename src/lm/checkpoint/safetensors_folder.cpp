@@ -13,13 +13,23 @@ namespace {
 
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
+
+// Files of weights, the last of each kind by name; empty where there is none.
+struct WeightFiles {
+  std::string safetensors, pickle;
+};
+WeightFiles find_weight_files(const Path& folder, Env& env) {
+  WeightFiles found;
+  for (const auto& name : env.list(folder)) {
+    if (name.ends_with(".safetensors")) found.safetensors = name;
+    if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth")) found.pickle = name;
+  }
+  return found;
+}
+
 // Why there is no model in this folder, as helpfully as its content allows.
 [[noreturn]] void refuse_folder(const Path& folder, Env& env) {
-  std::string other, pickle;
-  for (const auto& name : env.list(folder)) {
-    if (name.ends_with(".safetensors")) other = name;
-    if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth")) pickle = name;
-  }
+  const auto& [other, pickle] = find_weight_files(folder, env);
   const std::string what =
       fmt::format("there is no model in '{}': neither {} nor {}", folder.string(), kSingle, kIndex);
   if (!other.empty()) {
@@ -44,6 +54,11 @@ std::string without_digits(std::string_view name) {
 }
 
 }  // namespace
+
+bool has_weights(const Path& folder, Env& env) {
+  const WeightFiles found = find_weight_files(folder, env);
+  return !found.safetensors.empty() || !found.pickle.empty() || env.status(folder / kIndex);
+}
 
 SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {
   SafetensorsFolder result;
@@ -92,7 +107,7 @@ SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {
       const auto line = std::ranges::lower_bound(index.lines, name, {}, by_name);
       if (line != index.lines.end() && by_name(*line) == name && line->shard == shard) continue;
       throw invalid(fmt::format("'{}' holds tensor '{}', which '{}' does not list there", file.name(),
-                                printable(name), where),
+                                excerpt(name), where),
                     std::string(kMixed));
     }
   }
@@ -123,7 +138,7 @@ TensorView SafetensorsFolder::at(std::string_view name) const {
     } else if (hint.empty()) {
       hint =
           fmt::format("others like it are there, e.g. '{}': is the model whole, and is config.json its own?",
-                      printable(other));
+                      excerpt(other));
     }
   }
   if (hint.empty()) hint = did_you_mean(name, names);

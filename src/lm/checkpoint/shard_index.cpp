@@ -32,7 +32,7 @@ ShardIndex ShardIndex::parse(std::string_view text, const std::string& where) {
       if (!is_plain_name(shard) || !shard.ends_with(".safetensors")) {
         refuse(fmt::format(
             "tensor '{}' is said to be in '{}', which is not the plain name of a .safetensors file",
-            printable(index.name(line)), printable(shard)));
+            excerpt(index.name(line)), excerpt(shard)));
       }
       const auto [place, fresh] =
           shard_numbers.try_emplace(shard, static_cast<std::uint32_t>(shard_numbers.size()));
@@ -64,7 +64,7 @@ ShardIndex ShardIndex::parse(std::string_view text, const std::string& where) {
   std::ranges::sort(index.lines, {}, by_name);
   const auto twice = std::ranges::adjacent_find(index.lines, {}, by_name);
   if (twice != index.lines.end())
-    refuse(fmt::format("tensor '{}' is listed twice", printable(by_name(*twice))));
+    refuse(fmt::format("tensor '{}' is listed twice", excerpt(by_name(*twice))));
   return index;
 }
 

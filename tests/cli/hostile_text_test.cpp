@@ -1,0 +1,132 @@
+// What files hold never drives the terminal of whoever runs a command on them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/temporary_folder.h"
+#include "base/utf8.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using test::ProgramResult;
+using test::run_program;
+using test::TemporaryFolder;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/models/llama";
+// A window's title, a cleared screen in C0 and in C1, a backspace, DEL.
+const std::string kHostile =
+    "\x1b]0;title\x07\x1b[2J\xc2\x9b"
+    "2J\b\x7f";
+
+// Whether a terminal would do nothing but show it.
+bool tame(const std::string& text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f) return false;
+    if (byte == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0) return false;
+  }
+  return unicode::is_valid(text);
+}
+
+class HostileText : public ::testing::Test {
+ protected:
+  // A model folder whose config.json is `config`.
+  std::string model(const std::string& config) {
+    const std::string path = (folder_.path() / std::to_string(++models_)).string();
+    std::filesystem::copy(kGolden, path);
+    write_file_atomic(path + "/config.json", config);
+    return path;
+  }
+  std::string model_with(const std::string& key, const json& value) {
+    json config = json::parse(read_file(kGolden + "/config.json"));
+    config[key] = value;
+    return model(config.dump());
+  }
+  // Weights of one tensor, as their header says.
+  std::string model_of_tensor(const std::string& name, const std::string& dtype) {
+    std::string path = model(read_file(kGolden + "/config.json"));
+    const json tensor = {{"dtype", dtype}, {"shape", {1}}, {"data_offsets", {0, 4}}};
+    const std::string header = json{{name, tensor}}.dump();
+    std::string file(8, '\0');
+    for (int i = 0; i < 8; ++i)
+      file[static_cast<std::size_t>(i)] = static_cast<char>(header.size() >> (8 * i));
+    write_file_atomic(path + "/model.safetensors", file + header + std::string(4, '\0'));
+    return path;
+  }
+
+  TemporaryFolder folder_;
+  int models_ = 0;
+};
+
+TEST_F(HostileText, OfModelsIsEscaped) {
+  const std::vector<std::string> models = {model_with("model_type", kHostile),
+                                           model_with("model_type", "lama" + kHostile),
+                                           model_with("hidden_act", kHostile),
+                                           model_with("rope_scaling", {{"rope_type", kHostile}}),
+                                           model("{\"" + kHostile + "\": 1}"),
+                                           model("{\"model_type\": \xff\xfe}"),
+                                           model("{\"\\u009b\\u001b\": 1, \"\\u009b\\u001b\": 2}"),
+                                           model_of_tensor(kHostile, "F32"),
+                                           model_of_tensor("model.embed_tokens.weight" + kHostile, "F32"),
+                                           model_of_tensor("x", kHostile)};
+  for (const std::string& path : models) {
+    for (const char* option : {"--json", "--tensors"}) {
+      const ProgramResult result = run_program({"model", "info", path, option});
+      EXPECT_EQ(result.exit_code, 2);
+      EXPECT_TRUE(tame(result.err)) << result.err;
+      EXPECT_THAT(result.out, Not(HasSubstr("\x1b")));
+      EXPECT_THAT(result.err, HasSubstr("error: "));
+    }
+  }
+  EXPECT_THAT(run_program({"model", "info", models[0]}).err,
+              HasSubstr("\\x1b]0;title\\x07\\x1b[2J\\xc2\\x9b2J\\x08\\x7f"));
+  // A note instead of an error.
+  const ProgramResult noted = run_program({"model", "info", model_with("a" + kHostile, 1)});
+  EXPECT_EQ(noted.exit_code, 0);
+  EXPECT_TRUE(tame(noted.err + noted.out)) << noted.err;
+  EXPECT_THAT(noted.err, HasSubstr("note: "));
+}
+
+TEST_F(HostileText, OfExperimentsAndFileNamesIsEscaped) {
+  const std::string file = (folder_.path() / "exp.yaml").string();
+  write_file(file, "\"ke\\e[2J\\u009by\": 1\nwork_group: 'caf\xc3\xa9'\n");
+  const ProgramResult key = run_program({"config", "validate", "--config", file});
+  EXPECT_EQ(key.exit_code, 2);
+  EXPECT_TRUE(tame(key.err)) << key.err;
+  const ProgramResult missing =
+      run_program({"config", "validate", "--config", file + kHostile + "\xff\xc3\xa9"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_TRUE(tame(missing.err)) << missing.err;
+  EXPECT_THAT(missing.err, HasSubstr("\\xff\xc3\xa9"));  // what is UTF-8 stays
+}
+
+TEST_F(HostileText, OfTheLogIsEscaped) {
+  auto words = test::train(folder_.path() / "work", {"train_iters=1", "load=" + model_with("a\x1b[2J", 1)});
+  const ProgramResult result = run_program(words);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_TRUE(tame(result.err)) << result.err;
+}
+
+// A pipe gets the bytes that were asked for, a terminal their text.
+TEST_F(HostileText, IsWrittenAsItIsButToATerminal) {
+  const std::vector<std::string> decode = {"data", "decode", "--tokenizer-type", "ByteTokenizer"};
+  const std::string ids = "104 195 169 27 91 50 74 127 10";
+  EXPECT_EQ(run_program(decode, {.input = ids}).out, "h\xc3\xa9\x1b[2J\x7f\n\n");
+  const ProgramResult shown = run_program(decode, {.input = ids, .terminal = true});
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_EQ(shown.out, "h\xc3\xa9\\x1b[2J\\x7f\r\n\r\n");  // the terminal's own line ends
+}
+
+}  // namespace
+}  // namespace primus

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "config/experiment.h"
 #include "lm/checkpoint/safetensors.h"
+#include "lm/exchange/exchange.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/model_size.h"
 #include "lm/train/model_report.h"
@@ -109,11 +110,16 @@ class ModelInfo final : public Command {
     } else {
       const ModelFolder folder = find_model_folder(folder_);
       std::vector<std::string> notes;
-      describe(load_model_config(folder, families, &notes), families);
+      const ModelConfig config = load_model_config(folder, families, &notes);
       console.notes(notes);
-      add_weights(folder, console);
+      const bool weights = has_weights(folder.path);
+      // What follows describes the weights only if they are of that model.
+      if (weights) check_model(folder, families);
+      describe(config, families);
+      add_folder(folder);
+      weights ? add_weights(folder, console) : add_no_weights();
     }
-    console.print(json_ ? json_report_.dump(2) + "\n" : text_);
+    json_ ? console.write(json_report_.dump(2) + "\n") : console.print(text_);
     return 0;
   }
 
@@ -196,14 +202,26 @@ class ModelInfo final : public Command {
     }
   }
 
+  void add_folder(const ModelFolder& folder) {
+    text_ += "\n";
+    line("folder", folder.path.string());
+    json_report_["folder"] = folder.path.string();
+    if (!folder.iteration) return;
+    line("iteration", fmt::format("{}", *folder.iteration));
+    json_report_["iteration"] = *folder.iteration;
+  }
+
+  void add_no_weights() {
+    if (tensors_) throw invalid("a folder without weights has no tensors to list", "leave --tensors out");
+    line("weights", "none, only config.json");
+    json_report_["tensors"] = 0;
+  }
+
   // What lies in the files, which may be of other types or hold more than the model.
   void add_weights(const ModelFolder& folder, Console& console) {
     const SafetensorsFolder weights = SafetensorsFolder::open(folder.path);
     for (const std::string& warning : weights.warnings()) console.note("warning: " + warning);
     const Weights total = count(weights);
-    text_ += "\n";
-    line("folder", folder.path.string());
-    if (folder.iteration) line("iteration", fmt::format("{}", *folder.iteration));
     std::string types;
     for (const auto& [type, elements] : total.by_type) {
       types +=
@@ -211,8 +229,6 @@ class ModelInfo final : public Command {
     }
     line("weights", fmt::format("{} tensors in {} files, {}: {}", total.tensors, weights.files().size(),
                                 human_bytes(static_cast<double>(total.bytes)), types));
-    json_report_["folder"] = folder.path.string();
-    if (folder.iteration) json_report_["iteration"] = *folder.iteration;
     json_report_["tensors"] = total.tensors;
     json_report_["files"] = weights.files().size();
     json_report_["bytes"] = total.bytes;

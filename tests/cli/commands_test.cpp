@@ -121,6 +121,55 @@ TEST(ModelInfo, CountsParameters) {
   EXPECT_EQ(info.at("tensor_list").size(), info.at("tensors").get<std::size_t>());
 }
 
+// A copy of a golden model whose config.json has `changes`.
+std::string changed_model(const TemporaryFolder& folder, const std::string& name, const json& changes) {
+  const std::string model = (folder.path() / name).string();
+  std::filesystem::remove_all(model);
+  std::filesystem::copy(kGolden + name, model);
+  json config = json::parse(read_file(model + "/config.json"));
+  config.update(changes);
+  write_file_atomic(model + "/config.json", config.dump());
+  return model;
+}
+
+TEST(ModelInfo, HoldsTheWeightsAgainstConfigJson) {
+  const TemporaryFolder folder;
+  const std::tuple<const char*, json, const char*> wrong[] = {
+      {"mixtral", {{"num_local_experts", 7}}, "has shape [4, 48], where the model needs [7, 48]"},
+      {"llama", {{"hidden_size", 96}}, "'model.embed_tokens.weight' in '"},
+      {"llama", {{"num_hidden_layers", 1}}, "is not part of this model"}};
+  for (const auto& [name, changes, message] : wrong) {
+    const std::string model = changed_model(folder, name, changes);
+    const ProgramResult result = run_program({"model", "info", model});
+    EXPECT_EQ(result.exit_code, 2) << changes;
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, AllOf(HasSubstr("tensor '"), HasSubstr(message), HasSubstr("config.json")));
+    const ProgramResult as_json = run_program({"model", "info", model, "--json"});
+    EXPECT_THAT(json::parse(as_json.out).at("error").get<std::string>(), HasSubstr(message));
+  }
+  for (const auto& golden : std::filesystem::directory_iterator(kGolden)) {
+    const ProgramResult result = run_program({"model", "info", golden.path().string()});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+}
+
+TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesHalfOfThem) {
+  const TemporaryFolder folder;
+  const std::string model = folder.path().string();
+  std::filesystem::copy(kGolden + "llama/config.json", model + "/config.json");
+  const ProgramResult alone = run_program({"model", "info", model});
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(alone.out, AllOf(HasSubstr("parameters"), HasSubstr("none, only config.json")));
+  EXPECT_EQ(json::parse(run_program({"model", "info", model, "--json"}).out).at("tensors"), 0);
+  EXPECT_EQ(run_program({"model", "info", model, "--tensors"}).exit_code, 2);
+
+  write_file_atomic(model + "/model.safetensors.index.json",
+                    R"({"weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}})");
+  const ProgramResult half = run_program({"model", "info", model});
+  EXPECT_EQ(half.exit_code, 2);
+  EXPECT_THAT(half.err, AllOf(HasSubstr("model-00001-of-00001.safetensors' is missing"), HasSubstr("index")));
+}
+
 TEST(Models, KeysThatNobodyKnowsAreNoted) {
   const TemporaryFolder folder;
   const std::string model = (folder.path() / "model").string(), golden = kGolden + "llama";

@@ -105,14 +105,15 @@ void refuse_overflow(const std::string& name, DType dtype, std::span<const float
 
 class Copy {
  public:
-  Copy(const ModelFolder& from, const ExchangeOptions& options, const FamilyRegistry& families, Env& env)
+  Copy(const ModelFolder& from, const ExchangeOptions& options, const FamilyRegistry& families, Env& env,
+       Validation validation)
       : from_(from),
         options_(options),
         env_(env),
         config_(load_model_config(from, families, &report_.notes)),
         folder_(SafetensorsFolder::open(from.path)),
         tensors_(folder_) {
-    if (from.iteration) checkpoint_.emplace(CheckpointReader::open(from.path, Validation::kFull));
+    if (from.iteration) checkpoint_.emplace(CheckpointReader::open(from.path, validation));
     std::ranges::copy(folder_.warnings(), std::back_inserter(report_.notes));
     config_.mtp.enabled = config_.mtp.layers > 0 && has_further_layers(tensors_, config_);
     if (config_.mtp.layers > 0 && !config_.mtp.enabled) {
@@ -233,10 +234,15 @@ class Copy {
 
 }  // namespace
 
+void check_model(const ModelFolder& from, const FamilyRegistry& families) {
+  const ExchangeOptions as_it_is;
+  const Copy checked(from, as_it_is, families, Env::posix(), Validation::kStructure);
+}
+
 ExchangeReport copy_model(const ModelFolder& from, const Path& to, const ExchangeOptions& options,
                           const FamilyRegistry& families,
                           const std::function<void(std::uint64_t, std::uint64_t)>& progress, Env& env) {
-  return Copy(from, options, families, env).write(to, families, progress);
+  return Copy(from, options, families, env, Validation::kFull).write(to, families, progress);
 }
 
 }  // namespace primus

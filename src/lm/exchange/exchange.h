@@ -45,6 +45,10 @@ struct ExchangeReport {
   std::vector<std::string> notes;            // what was left out or changed, as sentences
 };
 
+// Holds the weights against the folder's config.json as copy_model() does before it writes, and throws what
+// it would throw. Only what must be equal to another tensor is read.
+void check_model(const ModelFolder& from, const FamilyRegistry& families);
+
 // `progress` is told bytes written and bytes in all. `to` must not exist, or be an empty folder; `env` is
 // where it is written.
 ExchangeReport copy_model(const ModelFolder& from, const Path& to, const ExchangeOptions& options,

@@ -45,7 +45,10 @@ void GptDataset::sample(int64_t index, std::span<int32_t> tokens, std::span<floa
     const auto count = static_cast<size_t>(stop - at.offset);
     check(count <= tokens.size() - filled);
     source_->read(sequence, at.offset, tokens.subspan(filled, count));
-    if (rules_.vocab_size > 0) check_vocabulary(sequence, at.offset, tokens.subspan(filled, count));
+    if (rules_.vocab_size > 0) {
+      check_vocabulary(*source_, sequence, at.offset, tokens.subspan(filled, count), rules_.vocab_size,
+                       description_);
+    }
     filled += count;
     at = {at.document + 1, 0};
   }
@@ -61,28 +64,6 @@ void GptDataset::sample(int64_t index, std::span<int32_t> tokens, std::span<floa
     }
     std::replace(tokens.begin(), tokens.end(), *rules_.pad, 0);
   }
-}
-
-void GptDataset::check_vocabulary(int64_t sequence, int64_t offset, std::span<const int32_t> tokens) const {
-  const auto beyond =
-      std::ranges::find_if(tokens, [this](int32_t token) { return token < 0 || token >= rules_.vocab_size; });
-  if (beyond == tokens.end()) return;
-  // As `data inspect` counts; mock data has a document for each sequence.
-  int64_t document = sequence, position = offset + (beyond - tokens.begin());
-  const auto* const indexed = dynamic_cast<const IndexedDataset*>(source_.get());
-  if (indexed) {
-    int64_t end = indexed->documents();
-    for (document = 0; end - document > 1;) {
-      const int64_t middle = document + (end - document) / 2;
-      (indexed->document_start(middle) <= sequence ? document : end) = middle;
-    }
-    for (int64_t i = indexed->document_start(document); i < sequence; ++i) position += indexed->length(i);
-  }
-  throw invalid(fmt::format("{}: document {} holds the token {} at position {}, beyond the vocabulary of {}",
-                            description_, document, *beyond, position, rules_.vocab_size),
-                fmt::format("was the data made with another tokenizer? 'primus data inspect {} "
-                            "--tokenizer-type NullTokenizer --tokenizer {}' counts such tokens",
-                            source_->name(), rules_.vocab_size));
 }
 
 BlendOrder build_blend_order(const std::vector<double>& weights, int64_t size) {

@@ -35,9 +35,6 @@ class GptDataset final : public Dataset {
   const SampleOrder& order() const { return order_; }
 
  private:
-  // Throws for the first of `tokens`, which begin at `offset` of `sequence`, that is beyond the vocabulary.
-  void check_vocabulary(int64_t sequence, int64_t offset, std::span<const int32_t> tokens) const;
-
   std::shared_ptr<const TokenSource> source_;
   std::string description_;
   SampleOrder order_;

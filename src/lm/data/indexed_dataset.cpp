@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -229,6 +230,28 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int32_t> o
 std::span<const std::byte> IndexedDataset::bytes(int64_t sequence) const {
   const auto begin = static_cast<size_t>(load<int64_t>(pointers_, sequence));
   return data_.bytes().subspan(begin, static_cast<size_t>(int64_t{length(sequence)} * token_size(type_)));
+}
+
+void check_vocabulary(const TokenSource& source, int64_t sequence, int64_t offset,
+                      std::span<const int32_t> tokens, int64_t vocab_size, std::string_view description) {
+  const auto beyond =
+      std::ranges::find_if(tokens, [&](int32_t token) { return token < 0 || token >= vocab_size; });
+  if (beyond == tokens.end()) return;
+  // Sources without documents (mock data) have one for each sequence.
+  int64_t document = sequence, position = offset + (beyond - tokens.begin());
+  if (const auto* const indexed = dynamic_cast<const IndexedDataset*>(&source)) {
+    int64_t end = indexed->documents();
+    for (document = 0; end - document > 1;) {
+      const int64_t middle = document + (end - document) / 2;
+      (indexed->document_start(middle) <= sequence ? document : end) = middle;
+    }
+    for (int64_t i = indexed->document_start(document); i < sequence; ++i) position += indexed->length(i);
+  }
+  throw invalid(fmt::format("{}: document {} holds the token {} at position {}, beyond the vocabulary of {}",
+                            description, document, *beyond, position, vocab_size),
+                fmt::format("was the data made with another tokenizer? 'primus data inspect {} "
+                            "--tokenizer-type NullTokenizer --tokenizer {}' counts such tokens",
+                            source.name(), vocab_size));
 }
 
 namespace {

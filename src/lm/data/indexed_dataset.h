@@ -77,6 +77,11 @@ class IndexedDataset final : public TokenSource {
   const std::byte* document_starts_ = nullptr;
 };
 
+// Throws Error(kInvalid) for the first of `tokens`, which begin at `offset` of a source's `sequence`, that is
+// beyond the vocabulary; with its place as `data inspect` counts. `description` names the data.
+void check_vocabulary(const TokenSource& source, int64_t sequence, int64_t offset,
+                      std::span<const int32_t> tokens, int64_t vocab_size, std::string_view description);
+
 // Writes a data set, byte for byte as Megatron's builder does. The files appear under their names in
 // finish(), complete and synced, the index last; an object that is dropped before leaves nothing. Memory is
 // bounded: lengths and documents go to temporary files as well. Not thread-safe.

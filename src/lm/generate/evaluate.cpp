@@ -27,7 +27,9 @@ class Evaluation {
       for (std::int64_t s = source->document_start(document); s < end && !done(); ++s) {
         ids.resize(static_cast<std::size_t>(source->length(s)));
         source->read(s, 0, ids);
-        const std::span<const std::int32_t> added = add(ids);
+        const std::span<const std::int32_t> added = within_limit(ids);
+        data::check_vocabulary(*source, s, 0, added, evaluator_.vocab_size(), source->name());
+        add(added);
         if (tokenizer_) bytes_ += tokenizer_->decode(added).size();
       }
       ++documents_;
@@ -92,12 +94,15 @@ class Evaluation {
     const std::span<const std::int32_t> added = add(ids_);
     bytes_ += added.size() == ids_.size() ? text.size() : tokenizer_->decode(added).size();
   }
-  // Returns those of `ids` that max_tokens still lets in.
+  // Those of `ids` that max_tokens still lets in.
+  std::span<const std::int32_t> within_limit(std::span<const std::int32_t> ids) const {
+    if (options_.max_tokens == 0) return ids;
+    const std::int64_t room = options_.max_tokens + 1 - added_;
+    return ids.first(std::min(ids.size(), static_cast<std::size_t>(std::max<std::int64_t>(room, 0))));
+  }
+  // Returns what was added.
   std::span<const std::int32_t> add(std::span<const std::int32_t> ids) {
-    if (options_.max_tokens > 0) {
-      const std::int64_t room = options_.max_tokens + 1 - added_;
-      ids = ids.first(std::min(ids.size(), static_cast<std::size_t>(std::max<std::int64_t>(room, 0))));
-    }
+    ids = within_limit(ids);
     added_ += static_cast<std::int64_t>(ids.size());
     evaluator_.add(ids);
     if (options_.progress) options_.progress(evaluator_.tokens(), evaluator_.mean());

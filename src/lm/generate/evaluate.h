@@ -31,7 +31,7 @@ struct LossReport {
 
 // All documents form one text, with the tokenizer's end of document between them, as in training. `tokenizer`
 // may be null for .bin/.idx, whose bytes then stay unknown. Throws Error(kInvalid) without data, for broken
-// JSON lines ("file:line"), and for a token outside the vocabulary.
+// JSON lines ("file:line"), and for a token outside the vocabulary (of .bin/.idx with its place).
 LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
                          const EvaluateOptions& options);
 

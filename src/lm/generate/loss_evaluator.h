@@ -28,6 +28,7 @@ class LossEvaluator {
   engine::ParameterStore& store() { return parts_->store; }
   engine::Rank& rank() { return rank_; }
 
+  std::int64_t vocab_size() const { return config_.vocab; }
   // Goes on with the text. Throws Error(kInvalid) for an id outside the vocabulary.
   void add(std::span<const std::int32_t> tokens);
   // The text is complete: evaluates what add() has kept back.

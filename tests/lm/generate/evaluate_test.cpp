@@ -120,6 +120,32 @@ TEST(EvaluateLoss, CountsTextJsonLinesAndIndexedDataAlike) {
   EXPECT_THROW(evaluate("a.txt", nullptr), Error);
 }
 
+TEST(EvaluateLoss, TokensBeyondTheVocabularyAreNamedWithTheirPlace) {
+  const TemporaryFolder folder;
+  const Path prefix = folder.path() / "b";
+  data::IndexedDatasetWriter writer(prefix, data::TokenType::kU16);
+  writer.add_sequence(std::vector<std::int32_t>{1, 2, 3});
+  writer.end_document();
+  writer.add_sequence(std::vector<std::int32_t>{4, 5});
+  writer.add_sequence(std::vector<std::int32_t>{6, 384, 7});
+  writer.end_document();
+  writer.finish();
+  const auto evaluate = [&](std::int64_t max_tokens) {
+    const auto e = evaluator(uniform_config(), {.sequence = 8}, false);
+    return evaluate_loss(*e, nullptr, {.inputs = {prefix.string()}, .max_tokens = max_tokens}).tokens;
+  };
+  try {
+    evaluate(0);
+    FAIL() << "a token beyond the vocabulary was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(
+        std::string(error.what()),
+        prefix.string() + ": document 1 holds the token 384 at position 3, beyond the vocabulary of 384");
+    EXPECT_NE(error.hint().find("data inspect"), std::string::npos);
+  }
+  EXPECT_EQ(evaluate(5), 5);  // which ends in front of it
+}
+
 TEST(EvaluateLoss, StopsAfterEnoughTokens) {
   const TemporaryFolder folder;
   const auto tokenizer = make_byte_tokenizer();

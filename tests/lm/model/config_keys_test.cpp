@@ -2,6 +2,7 @@
 // nobody knows passes without a word.
 #include "lm/model/config_keys.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -58,17 +59,16 @@ json another(const json& value) {
 // transformers_defaults.json has every key of transformers' configuration classes.
 TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
   // With routers' own losses, which transformers adds to the loss, training is the experiment's; windows are
-  // as wide as they are only where there are any; latent attention has as many keys as queries, and computes
-  // with the width of its parts.
+  // as wide as they are only where there are any; latent attention computes with the widths of its parts,
+  // and more keys than queries are as many.
   const std::set<std::string> any = {"output_router_logits", "pretraining_tp", "router_aux_loss_coef"};
   const std::set<std::string> windows = {"layer_types", "max_window_layers", "sliding_window"};
-  const std::set<std::string> latent = {"head_dim", "num_key_value_heads", "qk_head_dim"};
   const std::map<std::string, std::set<std::string>> without_say = {
       {"qwen2", windows},
       {"qwen3", windows},
       {"qwen3_moe", {"sliding_window"}},
       {"deepseek_v2", {"head_dim", "num_key_value_heads", "qk_head_dim", "n_group", "topk_group"}},
-      {"deepseek_v3", latent},
+      {"deepseek_v3", {"num_key_value_heads", "qk_head_dim"}},
       {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}}};  // lists go before them
   const json families = json::parse(read_file(kTests / "lm/model/transformers_defaults.json"));
   std::size_t keys = 0;
@@ -88,6 +88,34 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
     }
   }
   EXPECT_GT(keys, 150U);
+}
+
+// transformers 5.23 breaks where there are fewer keys than queries, and rotates head_dim columns in V3, where
+// V2's class overwrites it.
+TEST(ConfigKeys, HeadsOfLatentAttention) {
+  for (const std::string family : {"deepseek_v2", "deepseek_v3"}) {
+    const json root = golden(family);
+    const ModelConfig original = read(root);
+    const std::string unsupported = " is not supported for this model family";
+    for (const json& fine : {json(original.heads), json(128), json(nullptr)}) {
+      json changed = root;
+      changed["num_key_value_heads"] = fine;
+      EXPECT_EQ(read(changed), original) << family << " " << fine;
+    }
+    json fewer = root;
+    fewer["num_key_value_heads"] = original.heads / 2;
+    EXPECT_EQ(refusal(fewer), fmt::format("'num_key_value_heads': {}{}", original.heads / 2, unsupported));
+    for (const json& fine : {root.at("qk_rope_head_dim"), json(nullptr)}) {
+      json changed = root;
+      changed["head_dim"] = fine;
+      EXPECT_EQ(read(changed), original) << family << " " << fine;
+    }
+    json wider = root;
+    wider["head_dim"] = original.head_dim;
+    EXPECT_EQ(refusal(wider), family == "deepseek_v2"
+                                  ? "accepted"
+                                  : fmt::format("'head_dim': {}{}", original.head_dim, unsupported));
+  }
 }
 
 TEST(ConfigKeys, WindowsCountWhereThereAreAny) {

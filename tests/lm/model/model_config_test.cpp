@@ -288,7 +288,9 @@ TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
             std::string::npos);
   EXPECT_NE(with("llama4", {{"hidden_size", most}, {"intermediate_size", most}}).find("parameters"),
             std::string::npos);
-  EXPECT_NE(with("deepseek_v3", {{"num_attention_heads", most}, {"qk_nope_head_dim", most}}).find("wide"),
+  EXPECT_NE(with("deepseek_v3",
+                 {{"num_attention_heads", most}, {"num_key_value_heads", most}, {"qk_nope_head_dim", most}})
+                .find("wide"),
             std::string::npos);
   EXPECT_EQ(
       with("deepseek_v2", {{"n_shared_experts", 1024}, {"moe_intermediate_size", most}, {"hidden_size", 2}}),

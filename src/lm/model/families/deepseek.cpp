@@ -1,5 +1,7 @@
 #include "lm/model/families/deepseek.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -19,6 +21,9 @@ constexpr double kMostScale = 1e6;
 void read_attention(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "rope_interleave", true);
+  // transformers repeats keys for so many queries each, of which there is one: fewer keys break it. More are
+  // without effect; its V3 writes 128 where nobody says a number.
+  if (c.heads / c.kv_heads > 1) refuse_unless(json, "num_key_value_heads", c.heads);
   const RopeScaling& rope = c.rope_scaling;
   if (rope.kind != RopeScaling::Kind::kYarn && rope.mscale_all_dim.value_or(0) != 0) {
     throw unsupported("'mscale_all_dim' is not supported with this rope_type", "only yarn has it");
@@ -92,6 +97,13 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
   json["first_k_dense_replace"] =
       c.moe.experts > 0 ? static_cast<std::int64_t>(c.moe.dense_layers.size()) : c.layers;
   if (c.moe.experts == 0) return;
+  if (c.moe.shared_ffn % c.moe.ffn != 0) {
+    throw invalid(
+        fmt::format(
+            "'n_shared_experts' would be no whole number, with {} for an expert and {} for all shared ones",
+            c.moe.ffn, c.moe.shared_ffn),
+        "set moe_shared_expert_intermediate_size to a multiple of moe_ffn_hidden_size");
+  }
   json["moe_intermediate_size"] = c.moe.ffn;
   json["n_shared_experts"] = c.moe.shared_ffn / c.moe.ffn;
   json["num_experts_per_tok"] = c.moe.router.top_k;

@@ -17,6 +17,8 @@ constexpr const char* kDefaults =
 
 void read(const nlohmann::json& json, ModelConfig& c) {
   deepseek::read_common(json, c);
+  // transformers rotates so many columns of a key (V2's class takes qk_rope_head_dim whatever this says).
+  refuse_unless(json, "head_dim", c.attention.latent.rope_dim);
   refuse_unless(json, "scoring_func", "sigmoid");
   refuse_unless(json, "topk_method", "noaux_tc");
   c.moe.router.scoring = turbo::RouterRule::Scoring::kSigmoid;

@@ -7,7 +7,11 @@
 #include <cmath>
 #include <initializer_list>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+#include <variant>
+
+#include "config/keys.h"
 
 namespace primus::config {
 namespace {
@@ -27,6 +31,7 @@ class Validator {
     schedule();
     recompute();
     data();
+    without_effect();
   }
 
  private:
@@ -135,8 +140,25 @@ class Validator {
       refuse({"use_rope_scaling", "rope_scaling_type"},
              fmt::format("use_rope_scaling means rope_scaling_type: llama3, which is {} here",
                          config_.rope_scaling_type),
-             "leave use_rope_scaling out");
+             last_set({"use_rope_scaling", "rope_scaling_type"}) == "rope_scaling_type"
+                 ? "set use_rope_scaling: false, too"
+                 : "leave use_rope_scaling out");
     }
+    const std::string& type = config_.rope_scaling_type;
+    // Megatron-LM's other names for the kind of scaling count where nobody says rope_scaling_type; after
+    // that, they may agree with it.
+    const auto contradicts = [&](std::string_view key, bool agrees, std::string_view value) {
+      const auto layer = [&](std::string_view k) { return experiment_.provenance_of(k).layer; };
+      if (agrees || layer(key) < Layer::kOverrides || layer(key) <= layer("rope_scaling_type")) return;
+      refuse({key}, fmt::format("{} is {}, and rope_scaling_type {}", key, value, type),
+             "set rope_scaling_type, too, or instead");
+    };
+    contradicts("use_rope_scaling", config_.use_rope_scaling || type != "llama3", "false");
+    if (config_.rope_type) {
+      contradicts("rope_type", (*config_.rope_type == "yarn") == (type == "yarn"), *config_.rope_type);
+    }
+    contradicts("position_embedding_type", config_.position_embedding_type != "yarn" || type == "yarn",
+                "yarn");
     if (config_.rope_scaling_type == "llama3" &&
         config_.rope_low_freq_factor > config_.rope_high_freq_factor) {
       refuse({"rope_low_freq_factor", "rope_high_freq_factor"},
@@ -203,6 +225,47 @@ class Validator {
     if (!full && config_.recompute_method) {
       warn("recompute_method", "recompute_method has an effect only with recompute_granularity: full");
     }
+  }
+
+  // Whether the experiment itself says something of a key that it would not be without.
+  bool is_said(std::string_view name) const {
+    if (experiment_.provenance_of(name).layer < Layer::kOverrides) return false;
+    const KeySpec& key = *find_key(name);
+    TrainerConfig unsaid = config_;
+    std::visit(
+        [&](auto field) {
+          if constexpr (!std::is_same_v<decltype(field), std::monostate>)
+            unsaid.*field = TrainerConfig().*field;
+        },
+        key.field);
+    derive(unsaid);
+    return !same_value(key, unsaid, config_);
+  }
+
+  // Keys that mean something only beside another one.
+  void without_effect() {
+    const auto needs = [this](bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
+      for (const std::string_view key : keys) {
+        if (!met && is_said(key)) warn(key, fmt::format("{} has an effect only {}", key, what));
+      }
+    };
+    const TrainerConfig& c = config_;
+    needs(c.multi_latent_attention, "with multi_latent_attention",
+          {"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"});
+    needs(!c.multi_latent_attention, "without multi_latent_attention, whose heads have widths of their own",
+          {"group_query_attention", "num_query_groups", "kv_channels"});
+    needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",
+          {"moe_aux_loss_coeff"});
+    needs(c.moe_router_force_load_balancing, "with moe_router_force_load_balancing",
+          {"moe_router_force_load_balancing_type"});
+    if (c.load) return;  // the weights' config.json may have what these keys stretch
+    const std::string& type = c.rope_scaling_type;
+    needs(type != "none", "with a rope_scaling_type",
+          {"rope_scaling_factor", "original_max_position_embeddings"});
+    needs(type == "llama3", "with rope_scaling_type: llama3",
+          {"rope_low_freq_factor", "rope_high_freq_factor"});
+    needs(type == "yarn", "with rope_scaling_type: yarn",
+          {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "yarn_correction_range_round_to_int"});
   }
 
   // Up to three shares, none negative, not all zero.

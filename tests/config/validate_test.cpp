@@ -1,6 +1,7 @@
 // Checks that involve more than one key.
 #include "config/validate.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -84,6 +85,55 @@ TEST(Validate, RopeScaling) {
       load_text(experiment_text(""), {"rope_scaling_type=linear", "rope_scaling_factor=4", "seq_length=4096"})
           .trainer.original_max_position_embeddings,
       1024);
+}
+
+// Of keys that say the same in other words, the stronger one must not be lost.
+TEST(Validate, RopeScalingUnderOtherNames) {
+  const std::string llama3 = "      use_rope_scaling: true\n      rope_scaling_type: llama3\n";
+  const auto error = [&](const std::string& text, const std::vector<std::string>& arguments) {
+    return error_of(experiment_text(text), arguments);
+  };
+  EXPECT_EQ(error(llama3, {"use_rope_scaling=false"}),
+            "command line: error: use_rope_scaling is false, and rope_scaling_type llama3\n"
+            "  | use_rope_scaling=false\n"
+            "  |                  ^^^^^\n"
+            "  hint: set rope_scaling_type, too, or instead");
+  EXPECT_THAT(error(llama3, {"rope_scaling_type=none"}),
+              ::testing::HasSubstr("set use_rope_scaling: false, too"));
+  EXPECT_EQ(error(llama3, {"rope_scaling_type=none", "use_rope_scaling=false"}), "");
+  const std::string yarn = "      rope_scaling_type: yarn\n";
+  EXPECT_THAT(error(yarn, {"rope_type=rope"}),
+              ::testing::HasSubstr("rope_type is rope, and rope_scaling_type yarn"));
+  EXPECT_EQ(error(yarn, {"rope_type=yarn", "position_embedding_type=rope"}), "");
+  EXPECT_THAT(error(llama3, {"position_embedding_type=yarn"}),
+              ::testing::HasSubstr("position_embedding_type is yarn, and rope_scaling_type llama3"));
+  EXPECT_EQ(error("", {"rope_type=yarn"}), "");  // says what rope_scaling_type then is
+}
+
+TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
+  const auto warnings = [](const std::vector<std::string>& arguments) {
+    return load_text(experiment_text(""), arguments).warnings;
+  };
+  using Warnings = std::vector<std::string>;
+  EXPECT_EQ(warnings({"kv_lora_rank=64"}),
+            Warnings{"command line: kv_lora_rank has an effect only with multi_latent_attention"});
+  EXPECT_EQ(
+      warnings({"num_query_groups=2", "multi_latent_attention=true"}),
+      Warnings{"command line: num_query_groups has an effect only without multi_latent_attention, whose "
+               "heads have widths of their own"});
+  EXPECT_EQ(
+      warnings({"moe_aux_loss_coeff=0.1", "moe_router_load_balancing_type=none"}),
+      Warnings{"command line: moe_aux_loss_coeff has an effect only with a moe_router_load_balancing_type"});
+  EXPECT_EQ(warnings({"beta_fast=16", "rope_scaling_type=linear"}),
+            Warnings{"command line: beta_fast has an effect only with rope_scaling_type: yarn"});
+  EXPECT_EQ(warnings({"beta_fast=16", "rope_scaling_type=yarn"}), Warnings{});
+  EXPECT_EQ(warnings({"beta_fast=16", "load=model"}), Warnings{});  // whose scaling is not known yet
+  // What a key is anyhow says nothing: neither its default, nor what follows from others.
+  EXPECT_EQ(warnings({"kv_lora_rank=32", "beta_slow=1", "num_query_groups=4", "kv_channels=16",
+                      "multi_latent_attention=true"}),
+            Warnings{});
+  const Experiment said = load_text(experiment_text(""), {"multi_latent_attention=true"});
+  EXPECT_EQ(load_text(to_yaml(said), {}).warnings, Warnings{});
 }
 
 TEST(Validate, Schedule) {

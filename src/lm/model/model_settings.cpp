@@ -164,8 +164,10 @@ class Settings {
                                               t_.num_layers, 1, t_.num_layers - 1));
     }
     if (pattern->every == 0 && static_cast<std::int64_t>(pattern->per_layer.size()) != t_.num_layers) {
-      throw experiment_.error_for(key, fmt::format("{} has {} layers, and num_layers is {}", key,
-                                                   pattern->per_layer.size(), t_.num_layers));
+      throw experiment_.error_for(key,
+                                  fmt::format("{} has {} layers, and num_layers is {}", key,
+                                              pattern->per_layer.size(), t_.num_layers),
+                                  fmt::format("set {} for {} layers, too", key, t_.num_layers));
     }
     Layers chosen;
     for (std::int64_t layer = 0; layer < t_.num_layers; ++layer) {
@@ -286,6 +288,19 @@ class Settings {
     if (said) same(key, *said, has);
   }
 
+  // Two keys of what the family has one number for: whoever sets one must set the other, too.
+  void one_width(std::string_view a, std::int64_t said_a, std::string_view b, std::int64_t said_b) const {
+    if (said_a == said_b) return;
+    if (experiment_.provenance_of(b).layer >= experiment_.provenance_of(a).layer) {
+      std::swap(a, b);
+      std::swap(said_a, said_b);
+    }
+    throw experiment_.error_for(a,
+                                fmt::format("{} is {}, and {} {}: model_type {} has one width for both", a,
+                                            said_a, b, said_b, t_.model_type),
+                                fmt::format("set {} to {}, too", b, said_a));
+  }
+
   // Refuses what was said and is not in `has`, the model as its family reads it.
   void agree(const ModelConfig& has, const ModelConfig& said) const {
     same("untie_embeddings_and_output_weights", !said.tied_embeddings, !has.tied_embeddings);
@@ -302,15 +317,10 @@ class Settings {
     same("qk_l2_norm", said.attention.head_norm, has.attention.head_norm);
     same("num_experts", said.moe.experts, has.moe.experts);
     if (has.moe.experts == 0) return;
-    const auto layer_of = [&](const char* key) { return experiment_.provenance_of(key).layer; };
-    if (said.moe.ffn != has.moe.ffn && has.moe.ffn == said.ffn &&
-        layer_of("ffn_hidden_size") > layer_of("moe_ffn_hidden_size")) {
-      throw experiment_.error_for(
-          "ffn_hidden_size",
-          fmt::format(
-              "ffn_hidden_size is {}, and moe_ffn_hidden_size {}: model_type {} has one width for both",
-              said.ffn, said.moe.ffn, t_.model_type),
-          fmt::format("set moe_ffn_hidden_size to {}, too", said.ffn));
+    if (has.ffn == has.moe.ffn) one_width("ffn_hidden_size", said.ffn, "moe_ffn_hidden_size", said.moe.ffn);
+    if (has.moe.shared_ffn != said.moe.shared_ffn && has.moe.shared_ffn == has.moe.ffn) {
+      one_width("moe_ffn_hidden_size", said.moe.ffn, "moe_shared_expert_intermediate_size",
+                said.moe.shared_ffn);
     }
     same("moe_ffn_hidden_size", said.moe.ffn, has.moe.ffn);
     same("moe_shared_expert_intermediate_size", said.moe.shared_ffn, has.moe.shared_ffn);
@@ -334,6 +344,10 @@ class Settings {
   }
 
   MoeConfig::Training training(const ModelConfig& c) const {
+    if (!c.moe.choice_bias &&
+        t_.moe_router_bias_update_rate != config::TrainerConfig().moe_router_bias_update_rate) {
+      throw differs("moe_router_bias_update_rate", "no bias of experts");
+    }
     const bool balanced = t_.moe_router_load_balancing_type != "none";
     return {.balance_loss = balanced ? t_.moe_aux_loss_coeff : 0,
             .balance_sequences = t_.moe_router_load_balancing_type == "seq_aux_loss",

@@ -145,6 +145,11 @@ TEST(ModelSettings, Llama4) {
   EXPECT_EQ(m.moe.ffn, 32);
   EXPECT_EQ(m.ffn, 96);
   EXPECT_TRUE(m.moe.weigh_input);
+  std::string shared = text;
+  shared.replace(shared.find("size: 32\n      moe_layer"), 8, "size: 64");
+  EXPECT_EQ(refusal(shared),
+            "exp.yaml:18: moe_shared_expert_intermediate_size is 64, and moe_ffn_hidden_size 32: model_type "
+            "llama4_text has one width for both");
   EXPECT_EQ(refusal(text + "      moe_router_pre_softmax: true\n"),
             "exp.yaml:24: model_type llama4_text has moe_router_pre_softmax: false");
 }
@@ -154,8 +159,13 @@ TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
   EXPECT_EQ(refusal("      model_type: mixtral\n"),
             "exp.yaml:14: num_experts: in the config.json of a mixtral, 'num_local_experts' must be a whole "
             "number from 1 to 1024");
-  EXPECT_EQ(refusal(kMixtral + "      moe_ffn_hidden_size: 32\n"),
-            "exp.yaml:16: model_type mixtral has moe_ffn_hidden_size: 96");
+  EXPECT_EQ(
+      refusal(kMixtral + "      moe_ffn_hidden_size: 32\n"),
+      "exp.yaml:16: moe_ffn_hidden_size is 32, and ffn_hidden_size 96: model_type mixtral has one width "
+      "for both");
+  EXPECT_EQ(refusal(kMixtral + "      moe_router_bias_update_rate: 0.5\n"),
+            "exp.yaml:16: model_type mixtral has moe_router_bias_update_rate: no bias of experts");
+  EXPECT_EQ(refusal(kDeepseek + "      moe_router_bias_update_rate: 0.5\n"), "");
   // Of a preset that has both widths, the one that the user changed is shown.
   try {
     const config::Experiment experiment = config::load_experiment_text(

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "engine/linear_products.h"
 #include "engine/scratch.h"
 #include "turbo/bias/bias.h"
 #include "turbo/elementwise/elementwise.h"
@@ -23,15 +24,15 @@ struct LogitsAttributes {
   turbo::RouterRandom random;
 };
 
-// The router's input in fp32: the hidden states themselves, or a copy in scratch memory.
+// The router's input: the hidden states themselves, or in scratch memory, in fp32, what jitter makes of them.
 class Input {
  public:
   explicit Input(Step& s) : tensor_(s.in(0)) {
     const auto a = s.attributes<LogitsAttributes>();
-    if (tensor_.dtype == DType::kF32 && a.jitter == 0) return;
+    if (a.jitter == 0) return;
     copy_.emplace(s.context().scratch, DType::kF32, tensor_.shape);
     launch(s.context(),
-           turbo::RouterInput{
+           turbo::RouterJitter{
                .x = tensor_, .previous = {}, .out = copy_->get(), .jitter = a.jitter, .random = a.random});
     tensor_ = copy_->get();
   }
@@ -44,17 +45,13 @@ class Input {
 
 void logits_forward(Step& s) {
   const Input x(s);
-  launch(s.context(), turbo::Gemm{.role = turbo::GemmRole::kForward,
-                                  .a = x.get(),
-                                  .b = s.parameter().master,
-                                  .c = s.out(0),
-                                  .accumulate = false,
-                                  .workspace = {}});
+  forward_product(s, x.get(), s.parameter().master);
 }
 
 void logits_backward_input(Step& s) {
   if (!s.needs_d_in(0)) return;
   const auto a = s.attributes<LogitsAttributes>();
+  if (a.jitter == 0) return input_gradient_product(s, s.parameter().master);
   const auto [d_x, previous] = s.d_in(0);
   const ScratchTensor d_input(s.context().scratch, DType::kF32, d_x.shape);
   launch(s.context(), turbo::Gemm{.role = turbo::GemmRole::kInputGradient,
@@ -64,19 +61,13 @@ void logits_backward_input(Step& s) {
                                   .accumulate = false,
                                   .workspace = {}});
   launch(s.context(),
-         turbo::RouterInput{
+         turbo::RouterJitter{
              .x = d_input.get(), .previous = previous, .out = d_x, .jitter = a.jitter, .random = a.random});
 }
 
 void logits_backward_weight(Step& s) {
   const Input x(s);
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), turbo::Gemm{.role = turbo::GemmRole::kWeightGradient,
-                                  .a = s.d_out(0),
-                                  .b = x.get(),
-                                  .c = d_weight,
-                                  .accumulate = accumulate,
-                                  .workspace = {}});
+  weight_gradient_product(s, x.get());
 }
 
 constexpr Operator kLogits{.name = "router_logits",

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "engine/linear_products.h"
 #include "turbo/bias/bias.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
-#include "turbo/linear/linear.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/swiglu/swiglu.h"
 
@@ -131,37 +131,13 @@ constexpr Operator kAdd{.name = "add",
 // --- linear
 // ----------------------------------------------------------------------------------------------------------
 
-void linear_forward(Step& s) {
-  launch(s.context(), turbo::Gemm{.role = turbo::GemmRole::kForward,
-                                  .a = s.in(0),
-                                  .b = s.weight(),
-                                  .c = s.out(0),
-                                  .accumulate = false,
-                                  .workspace = {}});
-}
+void linear_forward(Step& s) { forward_product(s, s.in(0), s.weight()); }
 
 void linear_backward_input(Step& s) {
-  if (!s.needs_d_in(0)) return;
-  const auto [d_x, previous] = s.d_in(0);
-  const bool in_place = !previous.absent() && previous.data == d_x.data;
-  launch(s.context(), turbo::Gemm{.role = turbo::GemmRole::kInputGradient,
-                                  .a = s.d_out(0),
-                                  .b = s.weight(),
-                                  .c = d_x,
-                                  .accumulate = in_place,
-                                  .workspace = {}});
-  if (!previous.absent() && !in_place) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
+  if (s.needs_d_in(0)) input_gradient_product(s, s.weight());
 }
 
-void linear_backward_weight(Step& s) {
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), turbo::Gemm{.role = turbo::GemmRole::kWeightGradient,
-                                  .a = s.d_out(0),
-                                  .b = s.in(0),
-                                  .c = d_weight,
-                                  .accumulate = accumulate,
-                                  .workspace = {}});
-}
+void linear_backward_weight(Step& s) { weight_gradient_product(s, s.in(0)); }
 
 constexpr Operator kLinear{.name = "linear",
                            .operator_class = OperatorClass::kLinear,

@@ -1,15 +1,17 @@
-// The linear layer's products on the CPU: a translation to turbo/gemm, which chooses its own instruction set.
-#include "device/cpu/cpu_device.h"
+// The linear layer's products on the CPU: a translation to turbo/gemm, which chooses its own instruction set,
+// and multiplies numbers of one type.
 #include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
 #include "turbo/gemm/gemm.h"
+#include "turbo/linear/cpu_split.h"
 #include "turbo/linear/linear.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-GemmArgs gemm_args(const cpu::CpuContext& context, const Gemm& call) {
+GemmArgs gemm_args(const CpuContext& context, const Gemm& call) {
   GemmArgs args;
-  args.ab_dtype = call.a.dtype;
+  args.ab_dtype = call.a.dtype == call.b.dtype ? call.a.dtype : DType::kF32;
   args.c_dtype = call.c.dtype;
   args.accumulate = call.accumulate;
   args.m = call.c.rows();
@@ -35,19 +37,49 @@ GemmArgs gemm_args(const cpu::CpuContext& context, const Gemm& call) {
   return args;
 }
 
-void gemm(cpu::CpuContext& context, const Gemm& call) {
+// The bf16 operand of a product with an fp32 one, or null.
+const Tensor* narrow_operand(const Gemm& call) {
+  if (call.a.dtype == call.b.dtype) return nullptr;
+  return call.a.dtype == DType::kBF16 ? &call.a : &call.b;
+}
+
+// Bytes of its copy in fp32, at the start of the workspace.
+std::int64_t widened_bytes(const Tensor* narrow) {
+  return narrow ? narrow->elements() * size_of(DType::kF32) : 0;
+}
+
+void widen(const CpuContext& context, const Tensor& narrow, float* out) {
+  const BFloat16* x = context.data<BFloat16>(narrow);
+  parallel_ranges(context, narrow.elements(), sizeof(BFloat16) + sizeof(float),
+                  [=](std::int64_t begin, std::int64_t end) {
+                    PRIMUS_SIMD()
+                    for (std::int64_t i = begin; i < end; ++i) out[i] = to_float(x[i]);
+                  });
+}
+
+void gemm(CpuContext& context, const Gemm& call) {
   GemmArgs args = gemm_args(context, call);
-  args.workspace = context.data<std::byte>(call.workspace);
-  args.workspace_bytes = static_cast<std::size_t>(call.workspace.bytes());
+  if (SplitGemm::suits(call)) return SplitGemm(context, call, args).run();
+  const Tensor* narrow = narrow_operand(call);
+  args.workspace = context.data<std::byte>(call.workspace) + widened_bytes(narrow);
+  args.workspace_bytes = static_cast<std::size_t>(call.workspace.bytes() - widened_bytes(narrow));
+  if (narrow) {
+    auto* wide = context.data<float>(call.workspace);
+    widen(context, *narrow, wide);
+    (narrow == &call.a ? args.a : args.b) = wide;
+  }
   cpu_gemm(context.pool(), args);
 }
 
-std::int64_t gemm_workspace(cpu::CpuContext& context, const Gemm& call) {
-  return static_cast<std::int64_t>(cpu_gemm_workspace_bytes(gemm_args(context, call), context.pool().size()));
+std::int64_t gemm_workspace(CpuContext& context, const Gemm& call) {
+  const GemmArgs args = gemm_args(context, call);
+  if (SplitGemm::suits(call)) return SplitGemm(context, call, args).workspace_bytes();
+  return widened_bytes(narrow_operand(call)) +
+         static_cast<std::int64_t>(cpu_gemm_workspace_bytes(args, context.pool().size()));
 }
 
 }  // namespace
 
-void register_linear(KernelTable& table) { table.add<Gemm, cpu::CpuContext, &gemm, &gemm_workspace>(); }
+void register_linear(KernelTable& table) { table.add<Gemm, CpuContext, &gemm, &gemm_workspace>(); }
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

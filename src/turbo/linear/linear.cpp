@@ -4,8 +4,10 @@ namespace primus::turbo {
 
 void Gemm::check() const {
   assert(a.shape.rank() >= 1 && b.shape.rank() >= 1 && c.shape.rank() >= 1);
-  assert(a.dtype == b.dtype && (a.dtype == DType::kF32 || a.dtype == DType::kBF16));
-  assert(c.dtype == DType::kF32 || (c.dtype == a.dtype && role != GemmRole::kWeightGradient));
+  for ([[maybe_unused]] const Tensor* t : {&a, &b, &c}) {
+    assert(t->dtype == DType::kF32 || t->dtype == DType::kBF16);
+  }
+  assert(c.dtype == DType::kF32 || role != GemmRole::kWeightGradient);
   switch (role) {
     case GemmRole::kForward:
       assert(a.cols() == b.cols() && c.rows() == a.rows() && c.cols() == b.rows());

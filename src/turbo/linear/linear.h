@@ -1,5 +1,6 @@
-// The three matrix products of a linear layer y = x · Wᵀ, with x [tokens, in], W [out, in]. Operands are both
-// fp32 or both bf16; products accumulate in fp32.
+// The three matrix products of a linear layer y = x · Wᵀ, with x [tokens, in], W [out, in]. Products
+// accumulate in fp32, and are as exact as fp32 where one operand is, whatever the other and whatever units a
+// device takes for them.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -16,9 +17,9 @@ enum class GemmRole : std::uint8_t {
 struct Gemm {
   static constexpr KernelId kId = KernelId::kGemm;
   GemmRole role;
-  Tensor a;                 // left operand as named in the role
-  Tensor b;                 // right operand as named in the role
-  Tensor c;                 // result: fp32 or the operands' type; the weight gradient is fp32
+  Tensor a;                 // left operand as named in the role, fp32 or bf16
+  Tensor b;                 // right operand as named in the role, fp32 or bf16
+  Tensor c;                 // result, fp32 or bf16; the weight gradient is fp32
   bool accumulate = false;  // c += instead of c =
   Tensor workspace;
   void check() const;

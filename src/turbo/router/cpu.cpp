@@ -19,7 +19,7 @@ RandomStream stream_of(const RouterRandom& r) {
   return {r.seed, RandomPurpose::kRouting, r.step, r.sample, r.layer};
 }
 
-void router_input(CpuContext& context, const RouterInput& a) {
+void router_jitter(CpuContext& context, const RouterJitter& a) {
   with_float_type(a.x.dtype, [&](auto from_tag) {
     with_float_type(a.out.dtype, [&](auto to_tag) {
       using From = decltype(from_tag);
@@ -33,13 +33,10 @@ void router_input(CpuContext& context, const RouterInput& a) {
                       [&](std::int64_t begin, std::int64_t end) {
                         constexpr std::int64_t kRun = 256;
                         float u[kRun];
-                        std::fill(u, u + kRun, 1.0F);
                         for (std::int64_t at = begin; at < end; at += kRun) {
                           const std::int64_t n = std::min(kRun, end - at);
-                          if (jitter > 0) {
-                            fill_uniform(random, static_cast<std::uint64_t>(at),
-                                         std::span(u, static_cast<std::size_t>(n)), 1 - jitter, 1 + jitter);
-                          }
+                          fill_uniform(random, static_cast<std::uint64_t>(at),
+                                       std::span(u, static_cast<std::size_t>(n)), 1 - jitter, 1 + jitter);
                           PRIMUS_SIMD()
                           for (std::int64_t i = 0; i < n; ++i) {
                             const float base = previous ? to_float(previous[at + i]) : 0.0F;
@@ -387,7 +384,7 @@ void expert_bias_update(CpuContext& context, const ExpertBiasUpdate& a) {
 }  // namespace
 
 void register_router(KernelTable& table) {
-  table.add<RouterInput, CpuContext, &router_input>();
+  table.add<RouterJitter, CpuContext, &router_jitter>();
   table.add<RouterForward, CpuContext, &forward>();
   table.add<RouterBackward, CpuContext, &backward>();
   table.add<RouterLoad, CpuContext, &load>();

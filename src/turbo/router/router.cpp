@@ -41,8 +41,8 @@ bool RouterRule::fits(std::int64_t experts) const {
          top_k <= kMaxTopK && top_k <= experts / groups * top_groups;
 }
 
-void RouterInput::check() const {
-  assert(is_float(x) && is_float(out) && x.shape == out.shape);
+void RouterJitter::check() const {
+  assert(is_float(x) && is_float(out) && x.shape == out.shape && jitter > 0);
   assert(previous.absent() || (previous.dtype == out.dtype && previous.shape == out.shape));
 }
 

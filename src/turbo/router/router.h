@@ -38,14 +38,14 @@ struct RouterRandom {
   std::uint32_t step = 0, sample = 0, layer = 0;
 };
 
-// out = x · u + previous, u uniform in [1 - jitter, 1 + jitter], one for each element: the router's fp32
-// input from hidden states, and the way back for its gradient (the same u).
-struct RouterInput {
-  static constexpr KernelId kId = KernelId::kRouterInput;
+// out = x · u + previous, u uniform in [1 - jitter, 1 + jitter], one for each element: what a router sees of
+// hidden states instead of them, in fp32, and the way back for its gradient (the same u).
+struct RouterJitter {
+  static constexpr KernelId kId = KernelId::kRouterJitter;
   Tensor x;         // [tokens, hidden] fp32 or bf16
   Tensor previous;  // out's type, or absent; may be out
   Tensor out;       // [tokens, hidden] fp32 or bf16
-  float jitter;     // 0: none
+  float jitter;     // > 0
   RouterRandom random;
   void check() const;
   double flops() const { return 0; }

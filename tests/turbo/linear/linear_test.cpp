@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <utility>
+
 #include "turbo/operator_test.h"
 
 namespace primus::turbo::test {
@@ -59,19 +63,23 @@ Shapes shapes(GemmRole role, const Layer& l) {
 
 constexpr GemmRole kRoles[] = {GemmRole::kForward, GemmRole::kInputGradient, GemmRole::kWeightGradient};
 
-void expect_product(OperatorBench& bench, GemmRole role, const Layer& layer, DType operands, DType result,
-                    bool accumulate) {
+struct Types {
+  DType a, b, c;
+};
+
+void expect_product(OperatorBench& bench, GemmRole role, const Layer& layer, Types types, bool accumulate) {
+  const DType result = types.c;
   SCOPED_TRACE("role " + std::to_string(static_cast<int>(role)) + " tokens " + std::to_string(layer.tokens) +
-               " " + std::string(name_of(operands)) + " to " + std::string(name_of(result)) +
-               (accumulate ? " +=" : ""));
+               " " + std::string(name_of(types.a)) + " · " + std::string(name_of(types.b)) + " to " +
+               std::string(name_of(result)) + (accumulate ? " +=" : ""));
   const Shapes s = shapes(role, layer);
-  const Values a = rounded(random_values(s.a.elements(), 1), operands);
-  const Values b = rounded(random_values(s.b.elements(), 2), operands);
+  const Values a = rounded(random_values(s.a.elements(), 1), types.a);
+  const Values b = rounded(random_values(s.b.elements(), 2), types.b);
   const Values before = rounded(random_values(s.c.elements(), 3), result);
   Values expected = product(role, layer, a, b);
   const Gemm call{.role = role,
-                  .a = bench.upload(a, operands, s.a),
-                  .b = bench.upload(b, operands, s.b),
+                  .a = bench.upload(a, types.a, s.a),
+                  .b = bench.upload(b, types.b, s.b),
                   .c = accumulate ? bench.upload(before, result, s.c) : bench.empty(result, s.c),
                   .accumulate = accumulate,
                   .workspace = {}};
@@ -90,11 +98,109 @@ TEST(Linear, RolesMatchReference) {
     for (const Layer& layer : layers()) {
       for (const GemmRole role : kRoles) {
         for (const bool accumulate : {false, true}) {
-          expect_product(bench, role, layer, DType::kF32, DType::kF32, accumulate);
-          expect_product(bench, role, layer, DType::kBF16, DType::kF32, accumulate);
-          if (role != GemmRole::kWeightGradient) {
-            expect_product(bench, role, layer, DType::kBF16, DType::kBF16, accumulate);
+          for (const DType a : {DType::kF32, DType::kBF16}) {
+            for (const DType b : {DType::kF32, DType::kBF16}) {
+              expect_product(bench, role, layer, {a, b, DType::kF32}, accumulate);
+              if (role != GemmRole::kWeightGradient)
+                expect_product(bench, role, layer, {a, b, DType::kBF16}, accumulate);
+            }
           }
+        }
+      }
+    }
+  }
+}
+
+// A sum of one number and zeros is that number: nothing of an fp32 operand may get lost on the way, at any
+// magnitude that has 24 digits above bf16's smallest normal number.
+TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
+  const Layer layer{40, 40, 19};
+  const Shapes forward = shapes(GemmRole::kForward, layer);
+  Values one_hot(static_cast<std::size_t>(layer.tokens * layer.in));
+  for (std::int64_t t = 0; t < layer.tokens; ++t) one_hot[static_cast<std::size_t>(t * layer.in + t)] = 1;
+  Values numbers = rounded(random_values(forward.b.elements(), 1), DType::kF32);
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] *= std::ldexp(1.0, static_cast<int>(i % 190) - 90);
+  numbers[0] = std::numeric_limits<float>::max();
+  numbers[1] = -std::nextafter(1.0F, 2.0F);
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    const Tensor x = bench.upload(one_hot, DType::kBF16, forward.a);
+    Gemm call{.role = GemmRole::kForward,
+              .a = x,
+              .b = bench.upload(numbers, DType::kF32, forward.b),
+              .c = bench.empty(DType::kF32, forward.c),
+              .workspace = {}};
+    bench.run(call);
+    const Values y = bench.download(call.c);  // [tokens, out]: the weight, transposed
+    for (std::int64_t t = 0; t < layer.tokens; ++t) {
+      for (std::int64_t o = 0; o < layer.out; ++o) {
+        EXPECT_EQ(y[static_cast<std::size_t>(t * layer.out + o)],
+                  numbers[static_cast<std::size_t>(o * layer.in + t)]);
+      }
+    }
+    call = {.role = GemmRole::kWeightGradient,
+            .a = bench.upload(numbers, DType::kF32, {layer.tokens, layer.out}),
+            .b = x,
+            .c = bench.empty(DType::kF32, forward.b),
+            .workspace = {}};
+    bench.run(call);
+    const Values d_w = bench.download(call.c);  // [out, in]: d_y, transposed
+    for (std::int64_t t = 0; t < layer.tokens; ++t) {
+      for (std::int64_t o = 0; o < layer.out; ++o) {
+        EXPECT_EQ(d_w[static_cast<std::size_t>(o * layer.in + t)],
+                  numbers[static_cast<std::size_t>(t * layer.out + o)]);
+      }
+    }
+  }
+}
+
+// Rounded once, from a sum that is exact to 2^-15 at least: then about one result in a hundred is so close to
+// the middle of two bf16 numbers that it may go either way.
+TEST(Linear, Bf16ResultsOfFp32OperandsAreRoundedOnce) {
+  const Layer layer{130, 80, 64};
+  const GemmRole role = GemmRole::kInputGradient;
+  const Shapes s = shapes(role, layer);
+  const Values a = rounded(random_values(s.a.elements(), 1), DType::kF32);
+  const Values b = rounded(random_values(s.b.elements(), 2), DType::kF32);
+  const Values exact = product(role, layer, a, b);
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    const Gemm call{.role = role,
+                    .a = bench.upload(a, DType::kF32, s.a),
+                    .b = bench.upload(b, DType::kF32, s.b),
+                    .c = bench.empty(DType::kBF16, s.c),
+                    .workspace = {}};
+    bench.run(call);
+    const Values d_x = bench.download(call.c);
+    int differ = 0;
+    for (std::size_t i = 0; i < exact.size(); ++i)
+      differ += d_x[i] != rounded(exact[i], DType::kBF16) ? 1 : 0;
+    EXPECT_LE(differ, static_cast<int>(exact.size()) / 25);
+  }
+}
+
+TEST(Linear, NonFiniteOperandsStayVisible) {
+  const Layer layer{40, 32, 16};
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    for (const GemmRole role : kRoles) {
+      const Shapes s = shapes(role, layer);
+      for (const double wrong : {double{INFINITY}, double{NAN}}) {
+        for (const bool in_a : {false, true}) {
+          Values a = random_values(s.a.elements(), 1), b = random_values(s.b.elements(), 2);
+          (in_a ? a : b)[0] = wrong;
+          const Gemm call{
+              .role = role,
+              .a = bench.upload(a, role == GemmRole::kForward ? DType::kBF16 : DType::kF32, s.a),
+              .b = bench.upload(b, role == GemmRole::kWeightGradient ? DType::kBF16 : DType::kF32, s.b),
+              .c = bench.empty(role == GemmRole::kInputGradient ? DType::kBF16 : DType::kF32, s.c),
+              .workspace = {}};
+          bench.run(call);
+          EXPECT_FALSE(std::isfinite(bench.download(call.c)[0])) << static_cast<int>(role) << in_a << wrong;
         }
       }
     }
@@ -103,15 +209,19 @@ TEST(Linear, RolesMatchReference) {
 
 TEST(Linear, ManyThreadsGiveTheSameBits) {
   const Layer layer{130, 96, 200};
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  constexpr std::pair<DType, DType> kOperands[] = {{DType::kF32, DType::kF32},
+                                                   {DType::kBF16, DType::kBF16},
+                                                   {DType::kF32, DType::kBF16},
+                                                   {DType::kBF16, DType::kF32}};
+  for (const auto& [a, b] : kOperands) {
     for (const GemmRole role : kRoles) {
       std::vector<unsigned char> expected;
       for (const int threads : {1, 2, 3}) {
         OperatorBench bench({.threads = threads});
         const Shapes s = shapes(role, layer);
         const Gemm call{.role = role,
-                        .a = bench.upload(random_values(s.a.elements(), 1), dtype, s.a),
-                        .b = bench.upload(random_values(s.b.elements(), 2), dtype, s.b),
+                        .a = bench.upload(random_values(s.a.elements(), 1), a, s.a),
+                        .b = bench.upload(random_values(s.b.elements(), 2), b, s.b),
                         .c = bench.empty(DType::kF32, s.c),
                         .workspace = {}};
         bench.run(call);

@@ -263,7 +263,7 @@ TEST_P(RouterTest, InputAndItsGradientHaveTheSameJitter) {
     const Tensor ones = bench.upload(Values(tokens * hidden, 1), dtype, {tokens, hidden});
     const Tensor noise = bench.empty(DType::kF32, {tokens, hidden});
     const RouterRandom random{.seed = 5, .step = 1, .sample = 2, .layer = 3};
-    bench.run(RouterInput{.x = ones, .previous = {}, .out = noise, .jitter = 0.25F, .random = random});
+    bench.run(RouterJitter{.x = ones, .previous = {}, .out = noise, .jitter = 0.25F, .random = random});
     const Values u = bench.download(noise);
     double mean = 0;
     for (const double v : u) {
@@ -277,11 +277,11 @@ TEST_P(RouterTest, InputAndItsGradientHaveTheSameJitter) {
     Values expected = before;
     for (std::size_t i = 0; i < d.size(); ++i) expected[i] += d[i] * u[i];
     const Tensor d_x = bench.upload(before, dtype, {tokens, hidden});
-    bench.run(RouterInput{.x = bench.upload(d, DType::kF32, {tokens, hidden}),
-                          .previous = d_x,
-                          .out = d_x,
-                          .jitter = 0.25F,
-                          .random = random});
+    bench.run(RouterJitter{.x = bench.upload(d, DType::kF32, {tokens, hidden}),
+                           .previous = d_x,
+                           .out = d_x,
+                           .jitter = 0.25F,
+                           .random = random});
     EXPECT_LE(normalised_error(bench.download(d_x), expected), rounding_error(dtype) + 1e-7);
   }
 }

@@ -1,0 +1,15 @@
+// The three products of operators that multiply their input by a weight matrix (turbo/linear).
+#pragma once
+
+#include "engine/tape.h"
+
+namespace primus::engine {
+
+// out(0) = x · weightᵀ.
+void forward_product(Step& s, const Tensor& x, const Tensor& weight);
+// The part of d_in(0) that comes through d_out(0) · weight.
+void input_gradient_product(Step& s, const Tensor& weight);
+// d_weight (+)= d_out(0)ᵀ · x.
+void weight_gradient_product(Step& s, const Tensor& x);
+
+}  // namespace primus::engine

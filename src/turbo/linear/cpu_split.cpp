@@ -1,0 +1,174 @@
+#include "turbo/linear/cpu_split.h"
+
+#include <utility>
+
+#include "turbo/cpu/simd.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+constexpr std::int64_t kParts = 3;
+
+// x without the digits that a bf16 has no room for: x - leading(x) is exact.
+PRIMUS_INLINE float leading(float x) {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xffff0000U);
+}
+PRIMUS_INLINE BFloat16 leading_part(float x) {
+  BFloat16 part;
+  part.bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
+  return part;
+}
+
+struct Parts {
+  BFloat16 part[kParts];
+};
+
+// Three parts of 8 digits: x itself.
+PRIMUS_INLINE Parts exact_parts(float x) {
+  const float middle = x - leading(x);
+  return {{leading_part(x), leading_part(middle), leading_part(middle - leading(middle))}};
+}
+
+// Two parts h and l of either factor, in the order that makes x y = h h + h l + l h of the sum of three.
+PRIMUS_INLINE Parts left_parts(float x) {
+  const BFloat16 high = leading_part(x);
+  return {{high, high, from_float<BFloat16>(x - leading(x))}};
+}
+PRIMUS_INLINE Parts right_parts(float x) {
+  const BFloat16 high = leading_part(x);
+  return {{high, from_float<BFloat16>(x - leading(x)), high}};
+}
+
+// Where part p of element (row, col) of a [rows, cols] matrix is: at row · row_stride + p · part_stride +
+// col.
+struct PartsLayout {
+  std::int64_t row_stride, part_stride;
+  // [rows, 3 · cols]: the parts beside each other.
+  static PartsLayout beside(std::int64_t cols) { return {kParts * cols, cols}; }
+  // [3 · rows, cols]: below each other.
+  static PartsLayout below(std::int64_t rows, std::int64_t cols) { return {cols, rows * cols}; }
+};
+
+template <Parts (*parts_of)(float)>
+void split(const CpuContext& context, const Tensor& x, PartsLayout to, BFloat16* out) {
+  const float* in = context.data<float>(x);
+  const std::int64_t cols = x.cols();
+  parallel_ranges(context, x.rows(), cols * 10, [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const float* from = in + row * cols;
+      BFloat16* first = out + row * to.row_stride;
+      BFloat16* second = first + to.part_stride;
+      BFloat16* third = second + to.part_stride;
+      PRIMUS_SIMD()
+      for (std::int64_t i = 0; i < cols; ++i) {
+        const Parts parts = parts_of(from[i]);
+        first[i] = parts.part[0];
+        second[i] = parts.part[1];
+        third[i] = parts.part[2];
+      }
+    }
+  });
+}
+
+// out (+)= the sum of the parts, the small ones first.
+void sum_parts(const CpuContext& context, const float* parts, PartsLayout from, const Tensor& out,
+               bool accumulate) {
+  float* to = context.data<float>(out);
+  const std::int64_t cols = out.cols();
+  parallel_ranges(context, out.rows(), cols * 20, [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const float* first = parts + row * from.row_stride;
+      const float* second = first + from.part_stride;
+      const float* third = second + from.part_stride;
+      float* sum = to + row * cols;
+      PRIMUS_SIMD()
+      for (std::int64_t i = 0; i < cols; ++i) {
+        const float total = first[i] + (second[i] + third[i]);
+        sum[i] = accumulate ? sum[i] + total : total;
+      }
+    }
+  });
+}
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+std::int64_t bf16_bytes(std::int64_t elements) { return aligned(elements * size_of(DType::kBF16)); }
+std::int64_t fp32_bytes(std::int64_t elements) { return aligned(elements * size_of(DType::kF32)); }
+
+}  // namespace
+
+bool SplitGemm::suits(const Gemm& call) {
+  constexpr std::int64_t kFewTokens =
+      8;  // turbo/gemm reads the weight once for so many, which is what they cost
+  const bool a_fp32 = call.a.dtype == DType::kF32, b_fp32 = call.b.dtype == DType::kF32;
+  const bool c_fp32 = call.c.dtype == DType::kF32;
+  if (call.a.rows() <= kFewTokens || default_gemm_provider(DType::kBF16) != GemmProvider::kAmx) return false;
+  switch (call.role) {
+    case GemmRole::kForward:
+      return !a_fp32 && b_fp32 && c_fp32;
+    case GemmRole::kInputGradient:
+      return a_fp32 && b_fp32 && !c_fp32;
+    case GemmRole::kWeightGradient:
+      return a_fp32 && !b_fp32;
+  }
+  return false;
+}
+
+SplitGemm::SplitGemm(const CpuContext& context, const Gemm& call, const GemmArgs& direct)
+    : context_(context), call_(call), product_(direct), a_parts_(0), b_parts_(0), c_parts_(0) {
+  product_.ab_dtype = DType::kBF16;
+  product_.c_past_caches = false;
+  switch (call.role) {
+    case GemmRole::kForward:  // c [T, 3 · O] of weights below each other
+      b_parts_ = kParts * call.b.elements(), c_parts_ = kParts * call.c.elements();
+      product_.n *= kParts, product_.ldc *= kParts, product_.accumulate = false;
+      break;
+    case GemmRole::kInputGradient:  // one sum over 3 · O
+      a_parts_ = kParts * call.a.elements(), b_parts_ = kParts * call.b.elements();
+      product_.k *= kParts, product_.lda *= kParts;
+      break;
+    case GemmRole::kWeightGradient:  // c [3 · O, I]
+      a_parts_ = kParts * call.a.elements(), c_parts_ = kParts * call.c.elements();
+      product_.m *= kParts, product_.lda *= kParts, product_.accumulate = false;
+      break;
+  }
+}
+
+std::int64_t SplitGemm::workspace_bytes() const {
+  return bf16_bytes(a_parts_) + bf16_bytes(b_parts_) + fp32_bytes(c_parts_) +
+         static_cast<std::int64_t>(cpu_gemm_workspace_bytes(product_, context_.pool().size()));
+}
+
+void SplitGemm::run() const {
+  auto* free = context_.data<std::byte>(call_.workspace);
+  const auto take = [&](std::int64_t bytes) { return std::exchange(free, free + bytes); };
+  auto* a_parts = reinterpret_cast<BFloat16*>(take(bf16_bytes(a_parts_)));
+  auto* b_parts = reinterpret_cast<BFloat16*>(take(bf16_bytes(b_parts_)));
+  auto* c_parts = reinterpret_cast<float*>(take(fp32_bytes(c_parts_)));
+  const Tensor &a = call_.a, &b = call_.b, &c = call_.c;
+
+  GemmArgs product = product_;
+  product.a = a_parts_ > 0 ? a_parts : context_.data<BFloat16>(a);
+  product.b = b_parts_ > 0 ? b_parts : context_.data<BFloat16>(b);
+  product.c = c_parts_ > 0 ? c_parts : context_.data<void>(c);
+  product.workspace = free;
+  product.workspace_bytes = cpu_gemm_workspace_bytes(product_, context_.pool().size());
+  switch (call_.role) {
+    case GemmRole::kForward:
+      split<exact_parts>(context_, b, PartsLayout::below(b.rows(), b.cols()), b_parts);
+      cpu_gemm(context_.pool(), product);
+      sum_parts(context_, c_parts, PartsLayout::beside(c.cols()), c, call_.accumulate);
+      break;
+    case GemmRole::kInputGradient:
+      split<left_parts>(context_, a, PartsLayout::beside(a.cols()), a_parts);
+      split<right_parts>(context_, b, PartsLayout::below(b.rows(), b.cols()), b_parts);
+      cpu_gemm(context_.pool(), product);
+      break;
+    case GemmRole::kWeightGradient:
+      split<exact_parts>(context_, a, PartsLayout::beside(a.cols()), a_parts);
+      cpu_gemm(context_.pool(), product);
+      sum_parts(context_, c_parts, PartsLayout::below(c.rows(), c.cols()), c, call_.accumulate);
+      break;
+  }
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -3,20 +3,12 @@
 //   attention_bench [--threads N] [--seconds S] [--dtype fp32|bf16] [--clock wall|cpu]
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <cstdlib>
-#include <ctime>
-#include <memory>
 #include <string>
 #include <string_view>
 
-#include "device/cpu/cpu_device.h"
+#include "operators/bench.h"
 #include "turbo/attention/attention.h"
-#include "turbo/context.h"
-#include "turbo/cpu/cpu_kernels.h"
-#include "turbo/elementwise/elementwise.h"
 #include "turbo/gemm/gemm.h"
 
 namespace {
@@ -24,64 +16,8 @@ namespace {
 using namespace primus;
 using namespace primus::turbo;
 
-struct Options {
-  int threads = cpu::available_cores();
-  double seconds = 0.5;
+struct Options : BenchOptions {
   std::string dtype;
-  bool cpu_time = false;  // processor time over threads: steadier beside other work, but blind to waiting
-};
-
-class Bench {
- public:
-  explicit Bench(const Options& options)
-      : options_(options),
-        device_(options.threads, cpu_kernel_table()),
-        stream_(device_.create_stream("compute")),
-        scratch_("scratch", device_.allocate(kScratchBytes), kScratchBytes),
-        context_{device_, *stream_, scratch_, meter_} {}
-
-  ThreadPool& pool() { return device_.pool(); }
-  std::string description() const { return device_.description(); }
-
-  Tensor random(DType dtype, Shape shape) {
-    Tensor wide(device_.allocate(shape.elements() * 4), DType::kF32, shape);
-    launch(context_, RandomNormal{.out = wide, .seed = 1, .stream = 0, .offset = 0, .mean = 0, .std = 1});
-    if (dtype == DType::kF32) return wide;
-    const Tensor narrow(device_.allocate(shape.elements() * 2), dtype, shape);
-    launch(context_, Cast{.x = wide, .out = narrow});
-    device_.release(wide.data);
-    return narrow;
-  }
-
-  // Seconds of the best of many calls: others may be using the machine.
-  template <class Arguments>
-  double best_time(const Arguments& arguments) {
-    launch(context_, arguments);
-    double best = 1e30;
-    const double end = now() + options_.seconds;
-    for (double start = now(); start < end; start = now()) {
-      launch(context_, arguments);
-      best = std::min(best, now() - start);
-    }
-    return best;
-  }
-
- private:
-  static constexpr std::int64_t kScratchBytes = std::int64_t{1} << 30;
-
-  double now() const {
-    timespec time{};
-    clock_gettime(options_.cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
-    const double seconds = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-    return options_.cpu_time ? seconds / options_.threads : seconds;
-  }
-
-  Options options_;
-  cpu::CpuDevice device_;
-  std::unique_ptr<Stream> stream_;
-  Arena scratch_;
-  Meter meter_;
-  Context context_;
 };
 
 // q, k and v as columns of one fused projection, as a model has them.
@@ -92,9 +28,9 @@ Tensor column(const Tensor& fused, std::int64_t offset) {
 void measure_training(Bench& bench, DType dtype, std::int64_t batch, std::int64_t seq, double gemm_peak) {
   constexpr std::int64_t kHeads = 12, kDim = 64, kWidth = kHeads * kDim;
   const AttentionShape shape{batch, seq, seq, seq, kHeads, kHeads, kDim, kDim, 0.125F, true, 0};
-  const Tensor qkv = bench.random(dtype, {batch * seq, 3 * kWidth}), d_qkv = bench.random(dtype, qkv.shape);
-  const Tensor out = bench.random(dtype, {batch * seq, kWidth}), d_out = bench.random(dtype, out.shape);
-  const Tensor lse = bench.random(DType::kF32, {kHeads, batch * seq});
+  const Tensor qkv = bench.tensor(dtype, {batch * seq, 3 * kWidth}), d_qkv = bench.tensor(dtype, qkv.shape);
+  const Tensor out = bench.tensor(dtype, {batch * seq, kWidth}), d_out = bench.tensor(dtype, out.shape);
+  const Tensor lse = bench.tensor(DType::kF32, {kHeads, batch * seq});
   const AttentionForward forward{.shape = shape,
                                  .q = column(qkv, 0),
                                  .k = column(qkv, kWidth),
@@ -127,31 +63,34 @@ void measure_training(Bench& bench, DType dtype, std::int64_t batch, std::int64_
                name_of(dtype), batch, seq, name, seconds * 1e3, flops / seconds * 1e-9,
                100 * flops / seconds / gemm_peak);
   };
-  report("forward", forward.flops(), bench.best_time(forward));
-  report("backward", backward.flops(), bench.best_time(backward));
+  report("forward", forward.flops(), bench.best_time([&] { bench.run(forward); }));
+  report("backward", backward.flops(), bench.best_time([&] { bench.run(backward); }));
+  bench.release();
 }
 
 void measure_decoding(Bench& bench, DType dtype, std::int64_t seq) {
   constexpr std::int64_t kHeads = 32, kKvHeads = 8, kDim = 128;
   const AttentionShape shape{1, 1, seq, seq, kHeads, kKvHeads, kDim, kDim, 0.09F, true, 0};
   const AttentionForward call{.shape = shape,
-                              .q = bench.random(dtype, {1, kHeads * kDim}),
-                              .k = bench.random(dtype, {seq, kKvHeads * kDim}),
-                              .v = bench.random(dtype, {seq, kKvHeads * kDim}),
+                              .q = bench.tensor(dtype, {1, kHeads * kDim}),
+                              .k = bench.tensor(dtype, {seq, kKvHeads * kDim}),
+                              .v = bench.tensor(dtype, {seq, kKvHeads * kDim}),
                               .q_stride = kHeads * kDim,
                               .k_stride = kKvHeads * kDim,
                               .v_stride = kKvHeads * kDim,
-                              .out = bench.random(dtype, {1, kHeads * kDim}),
+                              .out = bench.tensor(dtype, {1, kHeads * kDim}),
                               .lse = {},
                               .workspace = {}};
-  const double seconds = bench.best_time(call);
+  const double seconds = bench.best_time([&] { bench.run(call); });
   const double bytes = static_cast<double>(call.k.bytes() + call.v.bytes());
   fmt::print("{} decode, {} keys, {}/{} heads x {} {:>9.3f} ms {:>8.2f} GB/s\n", name_of(dtype), seq, kHeads,
              kKvHeads, kDim, seconds * 1e3, bytes / seconds * 1e-9);
+  bench.release();
 }
 
 Options parse(int argc, char** argv) {
   Options options;
+  options.seconds = 0.5;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view key = argv[i], value = argv[i + 1];
     if (key == "--threads") options.threads = static_cast<int>(std::strtol(argv[i + 1], nullptr, 10));

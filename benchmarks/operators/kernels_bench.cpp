@@ -4,21 +4,14 @@
 // Without --rows: [2048, 768], which caches hold in part, and [65536, 768], which they do not.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
-#include <ctime>
-#include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/random.h"
-#include "device/cpu/cpu_device.h"
+#include "operators/bench.h"
 #include "turbo/adamw/adamw.h"
-#include "turbo/context.h"
-#include "turbo/cpu/cpu_kernels.h"
-#include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
@@ -29,37 +22,14 @@ namespace {
 using namespace primus;
 using namespace primus::turbo;
 
-struct Options {
-  int threads = cpu::available_cores();
-  double seconds = 0.2;
+struct Options : BenchOptions {
   std::vector<std::int64_t> rows;
   std::string only;
-  IsaLevel isa = best_isa_level();
-  bool cpu_time = false;  // processor time over threads: steadier beside other work, but blind to waiting
 };
 
-class Bench {
+class KernelBench : public Bench {
  public:
-  explicit Bench(const Options& options)
-      : options_(options),
-        device_(options.threads, cpu_kernel_table(options.isa)),
-        stream_(device_.create_stream("compute")),
-        scratch_("scratch", device_.allocate(kScratchBytes), kScratchBytes),
-        context_{device_, *stream_, scratch_, meter_} {}
-
-  std::string description() const { return device_.description(); }
-
-  // Values of ordinary size, so that nothing runs on denormals or infinities.
-  Tensor tensor(DType dtype, Shape shape) {
-    Tensor out(nullptr, dtype, shape);
-    out.data = allocate(out.bytes());
-    if (dtype == DType::kF32) {
-      launch(context_, RandomNormal{.out = out, .seed = 1, .stream = 0, .offset = 0, .mean = 0, .std = 1});
-    } else if (dtype == DType::kBF16) {
-      launch(context_, Cast{.x = tensor(DType::kF32, shape), .out = out});
-    }
-    return out;
-  }
+  explicit KernelBench(const Options& options) : Bench(options), only_(options.only) {}
 
   Tensor tokens(std::int64_t n, std::int64_t below) {
     const Tensor out = tensor(DType::kI32, {n});
@@ -73,67 +43,30 @@ class Bench {
 
   template <class Arguments>
   void measure(const std::string& name, std::int64_t bytes, const Arguments& arguments) {
-    if (name.find(options_.only) == std::string::npos) return;
+    if (name.find(only_) == std::string::npos) return;
     const double copy = copy_rate(bytes);
-    const double rate = static_cast<double>(bytes) / best_time([&] { launch(context_, arguments); });
+    const double rate = static_cast<double>(bytes) / best_time([&] { run(arguments); });
     fmt::print("{:<28} {:>9.1f} MB {:>8.2f} GB/s {:>6.0f} % of copy ({:.2f})\n", name,
                static_cast<double>(bytes) * 1e-6, rate * 1e-9, 100 * rate / copy, copy * 1e-9);
   }
 
-  void release() {
-    for (void* block : blocks_) device_.release(block);
-    blocks_.clear();
-  }
-
  private:
-  static constexpr std::int64_t kScratchBytes = std::int64_t{64} << 20;
-
-  void* allocate(std::int64_t bytes) {
-    blocks_.push_back(device_.allocate(bytes));
-    return blocks_.back();
-  }
-
   // A copy that reads and writes `bytes` in total.
   double copy_rate(std::int64_t bytes) {
     const std::int64_t half = bytes / 2;
-    void* from = device_.allocate(half);
-    void* to = device_.allocate(half);
+    void* from = allocate(half);
+    void* to = allocate(half);
     std::memset(from, 1, static_cast<std::size_t>(half));
-    const double seconds = best_time([&] { stream_->copy_on_device(to, from, half); });
-    device_.release(from);
-    device_.release(to);
+    const double seconds = best_time([&] { stream().copy_on_device(to, from, half); });
+    release(from);
+    release(to);
     return static_cast<double>(2 * half) / seconds;
   }
 
-  double now() const {
-    timespec time{};
-    clock_gettime(options_.cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
-    const double seconds = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-    return options_.cpu_time ? seconds / options_.threads : seconds;
-  }
-
-  // The best of many: others may be using the machine.
-  double best_time(const std::function<void()>& work) {
-    work();
-    double best = 1e30;
-    const double end = now() + options_.seconds;
-    for (double start = now(); start < end; start = now()) {
-      work();
-      best = std::min(best, now() - start);
-    }
-    return best;
-  }
-
-  Options options_;
-  cpu::CpuDevice device_;
-  std::unique_ptr<Stream> stream_;
-  Arena scratch_;
-  Meter meter_;
-  Context context_;
-  std::vector<void*> blocks_;
+  std::string only_;
 };
 
-void measure_activations(Bench& bench, std::int64_t rows, DType dtype) {
+void measure_activations(KernelBench& bench, std::int64_t rows, DType dtype) {
   constexpr std::int64_t kHidden = 768, kFfn = 2048, kHeadDim = 64;
   const std::string type(name_of(dtype));
   const std::int64_t wide = rows * kHidden * size_of(dtype), ffn = rows * kFfn * size_of(dtype);
@@ -197,7 +130,7 @@ void measure_activations(Bench& bench, std::int64_t rows, DType dtype) {
   bench.release();
 }
 
-void measure_parameters(Bench& bench, std::int64_t n) {
+void measure_parameters(KernelBench& bench, std::int64_t n) {
   const Tensor param = bench.tensor(DType::kF32, {n}), grad = bench.tensor(DType::kF32, {n});
   const Tensor exp_avg = bench.tensor(DType::kF32, {n}), exp_avg_sq = bench.tensor(DType::kF32, {n});
   const Tensor working = bench.tensor(DType::kBF16, {n});
@@ -243,7 +176,7 @@ int main(int argc, char** argv) {
       options.isa = value == "v2" ? IsaLevel::kV2 : value == "v3" ? IsaLevel::kV3 : IsaLevel::kV4;
   }
   if (options.rows.empty()) options.rows = {2048, 65536};
-  Bench bench(options);
+  KernelBench bench(options);
   fmt::print("{}, kernels for {}\n", bench.description(), name_of(options.isa));
   for (const std::int64_t rows : options.rows) {
     fmt::print("\n{} rows\n", rows);

@@ -29,14 +29,15 @@ PRIMUS_INLINE Parts exact_parts(float x) {
   return {{leading_part(x), leading_part(middle), leading_part(middle - leading(middle))}};
 }
 
-// Two parts h and l of either factor, in the order that makes x y = h h + h l + l h of the sum of three.
+// Two parts h and l of either factor, rounded both, in the order that makes the sum of three x y = h h + h l
+// + l h.
 PRIMUS_INLINE Parts left_parts(float x) {
-  const BFloat16 high = leading_part(x);
-  return {{high, high, from_float<BFloat16>(x - leading(x))}};
+  const BFloat16 high = from_float<BFloat16>(x);
+  return {{high, high, from_float<BFloat16>(x - to_float(high))}};
 }
 PRIMUS_INLINE Parts right_parts(float x) {
-  const BFloat16 high = leading_part(x);
-  return {{high, from_float<BFloat16>(x - leading(x)), high}};
+  const auto [high, again, low] = left_parts(x).part;
+  return {{high, low, again}};
 }
 
 // Where part p of element (row, col) of a [rows, cols] matrix is: at row · row_stride + p · part_stride +
@@ -97,6 +98,7 @@ std::int64_t fp32_bytes(std::int64_t elements) { return aligned(elements * size_
 }  // namespace
 
 bool SplitGemm::suits(const Gemm& call) {
+#ifdef __AVX512F__
   constexpr std::int64_t kFewTokens =
       8;  // turbo/gemm reads the weight once for so many, which is what they cost
   const bool a_fp32 = call.a.dtype == DType::kF32, b_fp32 = call.b.dtype == DType::kF32;
@@ -110,6 +112,9 @@ bool SplitGemm::suits(const Gemm& call) {
     case GemmRole::kWeightGradient:
       return a_fp32 && !b_fp32;
   }
+#else
+  (void)call;  // no CPU that this instruction set is chosen for has matrix units
+#endif
   return false;
 }
 

@@ -1,10 +1,11 @@
 // Products of fp32 numbers on matrix units for bf16: an fp32 number is the sum of three bf16 numbers,
 // exactly, and a product of sums is a sum of products (Henry, Tang and Heinecke, "Leveraging the bfloat16
 // Artificial Intelligence Datatype For Higher-Precision Computations", arXiv:1904.06376). Times a bf16 number
-// that is three products, whose sums round as fp32 does; where the result is bf16, the three largest of two
-// parts each are enough (2^-16).
+// that is three products, whose sums round as fp32 does. Where the result is bf16, which rounds by 2^-8, two
+// rounded parts of each are enough: the three largest of their products leave out 2^-14.
 //
-// Differences to a product in fp32: infinities may come out as NaN, and numbers below 1e-33 lose digits.
+// Differences to a product in fp32: infinities may come out as NaN, the largest numbers (above 3.39e38) as
+// infinities, and numbers below 1e-33 lose digits.
 #pragma once
 
 #include "device/cpu/cpu_device.h"

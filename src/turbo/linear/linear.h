@@ -1,6 +1,6 @@
 // The three matrix products of a linear layer y = x · Wᵀ, with x [tokens, in], W [out, in]. Products
-// accumulate in fp32, and are as exact as fp32 where one operand is, whatever the other and whatever units a
-// device takes for them.
+// accumulate in fp32. Where an operand is fp32, they are as exact as fp32 whatever the other, or, into a bf16
+// result, as exact as that can show, whatever units a device takes for them.
 #pragma once
 
 #include "tensor/tensor.h"

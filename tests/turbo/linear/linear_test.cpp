@@ -156,8 +156,8 @@ TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
   }
 }
 
-// Rounded once, from a sum that is exact to 2^-15 at least: then about one result in a hundred is so close to
-// the middle of two bf16 numbers that it may go either way.
+// Rounded once, from a sum of terms that are exact to 2^-14: then a few results in a hundred are so close to
+// the middle of two bf16 numbers that they may go either way.
 TEST(Linear, Bf16ResultsOfFp32OperandsAreRoundedOnce) {
   const Layer layer{130, 80, 64};
   const GemmRole role = GemmRole::kInputGradient;

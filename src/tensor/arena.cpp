@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/poison.h"
 
 namespace primus {
 
@@ -12,6 +13,11 @@ Arena::Arena(std::string name, void* base, std::int64_t capacity)
   // Half the range of the type, so that no sum of offsets can overflow.
   end_ = base_ ? capacity : std::numeric_limits<std::int64_t>::max() / 2;
   add_run(0, end_);
+  if (base_) poison(base_, static_cast<std::size_t>(capacity_));
+}
+
+Arena::~Arena() {
+  if (base_) unpoison(base_, static_cast<std::size_t>(capacity_));
 }
 
 Arena::Block Arena::allocate(std::int64_t bytes) {
@@ -34,6 +40,7 @@ Arena::Block Arena::allocate(std::int64_t bytes) {
   taken_[offset] = need;
   in_use_ += need;
   if (offset + need > high_water_) high_water_ = offset + need;
+  if (base_) unpoison(base_ + offset, static_cast<std::size_t>(bytes > 0 ? bytes : 0));
   return {offset, bytes, base_ ? base_ + offset : nullptr};
 }
 
@@ -41,6 +48,7 @@ void Arena::release(const Block& block) {
   const auto it = taken_.find(block.offset);
   assert(it != taken_.end());
   std::int64_t begin = block.offset, end = begin + it->second;
+  if (base_) poison(base_ + begin, static_cast<std::size_t>(it->second));
   in_use_ -= it->second;
   taken_.erase(it);
   auto next = free_.lower_bound(begin);

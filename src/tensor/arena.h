@@ -10,6 +10,8 @@
 // enqueues its work on one stream in program order. Work on other streams must hold the block until its event
 // has passed.
 //
+// Under AddressSanitizer only the bytes of live blocks may be touched (base/poison.h).
+//
 // Not thread-safe: an arena belongs to one rank.
 #pragma once
 
@@ -31,6 +33,7 @@ class Arena {
   // unbounded.
   Arena(std::string name, void* base, std::int64_t capacity);
   explicit Arena(std::string name) : Arena(std::move(name), nullptr, 0) {}
+  ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 

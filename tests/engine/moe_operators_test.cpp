@@ -55,7 +55,7 @@ class WeightedSwiglu {
       fill(d_out.tensor(), numbers(kRows * kFfn, 3));
       for (int call = 0; call < calls; ++call)
         tape.set_gradient(weighted_swiglu(gate_up, routing), d_out.tensor());
-      if (plain) tape.set_gradient(swiglu(gate_up), d_out.tensor());
+      if (plain && rows_differ) tape.set_gradient(swiglu(gate_up), d_out.tensor());
       tape.backward();
       if (rows_differ) result.gate_up = read(tape.gradient(gate_up));
       if (weights_differ && calls > 0) result.weights = read(tape.gradient(routing.weights));

@@ -3,19 +3,22 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/poison.h"
 
 namespace primus {
 namespace {
 
 constexpr std::int64_t kUnit = Arena::kAlignment;
 
-// Any address will do: an arena never looks at the memory.
-char* base() { return reinterpret_cast<char*>(std::uintptr_t{1} << 40); }
+// Any address will do: an arena never looks at the memory. (AddressSanitizer keeps its books below this one.)
+char* base() { return reinterpret_cast<char*>(std::uintptr_t{1} << 46); }
 
 TEST(Arena, BlocksAreAlignedAndAddressedFromTheBase) {
   Arena arena("stash", base(), 10 * kUnit);
@@ -189,6 +192,22 @@ TEST(Arena, ChoosesAsAPlainSearchDoes) {
     }
   }
 }
+
+#ifdef PRIMUS_ADDRESS_SANITIZER
+TEST(ArenaDeathTest, OnlyLiveBytesMayBeTouched) {
+  const std::unique_ptr<void, void (*)(void*)> memory(std::aligned_alloc(kUnit, 4 * kUnit), std::free);
+  volatile char* bytes = static_cast<char*>(memory.get());
+  {
+    Arena arena("stash", memory.get(), 4 * kUnit);
+    const auto block = arena.allocate(100);
+    bytes[99] = 1;
+    EXPECT_DEATH(bytes[100] = 1, "use-after-poison");
+    arena.release(block);
+    EXPECT_DEATH(bytes[0] = 1, "use-after-poison");
+  }
+  bytes[100] = 1;  // the memory is its owner's again
+}
+#endif
 
 }  // namespace
 }  // namespace primus

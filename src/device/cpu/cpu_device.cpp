@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "base/poison.h"
 #include "device/cpu/cpu_stream.h"
 #include "tensor/arena.h"
 
@@ -21,6 +22,11 @@ static_assert(kPage % Arena::kAlignment == 0);
 bool has_amx_bf16() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & (1U << 22)) != 0;
+}
+
+void unmap(void* address, std::size_t bytes) {
+  unpoison(address, bytes);
+  munmap(address, bytes);
 }
 
 std::string instruction_sets() {
@@ -41,7 +47,7 @@ CpuDevice::CpuDevice(int threads, const KernelTable& kernels)
     : pool_(threads == 0 ? available_cores() : threads), kernels_(kernels), context_(pool_, 0) {}
 
 CpuDevice::~CpuDevice() {
-  for (const auto& [address, bytes] : blocks_) munmap(address, bytes);
+  for (const auto& [address, bytes] : blocks_) unmap(address, bytes);
 }
 
 std::string CpuDevice::description() const {
@@ -59,8 +65,10 @@ void* CpuDevice::allocate(std::int64_t bytes) {
   };
   if (bytes < 0 || bytes > (std::int64_t{1} << 46)) throw fail(ENOMEM);
   const std::size_t unit = static_cast<std::size_t>(bytes) >= kHugePage ? kHugePage : kPage;
-  const std::size_t size =
-      (std::max<std::size_t>(static_cast<std::size_t>(bytes), 1) + unit - 1) / unit * unit;
+  // Under AddressSanitizer whoever runs past the end meets at least a page that is forbidden.
+  const std::size_t wanted =
+      std::max<std::size_t>(static_cast<std::size_t>(bytes), 1) + (kPoisons ? kPage : 0);
+  const std::size_t size = (wanted + unit - 1) / unit * unit;
   // Room to align, given back below.
   const std::size_t slack = unit == kHugePage ? kHugePage : 0;
   void* raw = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -74,6 +82,7 @@ void* CpuDevice::allocate(std::int64_t bytes) {
     madvise(begin, size, MADV_HUGEPAGE);  // advice: a kernel without huge pages may refuse
   }
   blocks_.emplace(begin, size);
+  poison(begin + bytes, size - static_cast<std::size_t>(bytes));
   return begin;
 }
 
@@ -83,7 +92,7 @@ void CpuDevice::release(void* address) noexcept {
     assert(address == nullptr && "not from this device");
     return;
   }
-  munmap(block->first, block->second);
+  unmap(block->first, block->second);
   blocks_.erase(block);
 }
 

@@ -93,7 +93,8 @@ void Decoder::forward(std::span<const std::int32_t> tokens, bool logits) {
   }
   const Value hidden = parts_->model.forward(in);
   if (logits) {
-    const Tensor out = parts_->model.logits(hidden).tensor();
+    const Value last = parts_->model.logits(hidden);
+    const Tensor out = last.tensor();
     downloaded_.resize(static_cast<std::size_t>(out.bytes()));
     logits_.resize(static_cast<std::size_t>(out.elements()));
     if (!rank_.measuring()) {

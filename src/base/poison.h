@@ -1,0 +1,35 @@
+// Tells AddressSanitizer which memory nobody may touch now: the sanitizer knows malloc, but neither the
+// blocks inside an arena nor what lies behind a mapping. Both functions do nothing in an ordinary build.
+//
+// Memory must be unpoisoned before it goes back to the system, or its next owner is reported.
+#pragma once
+
+#include <cstddef>
+
+#if defined(__SANITIZE_ADDRESS__)  // g++
+#define PRIMUS_ADDRESS_SANITIZER 1
+#elif defined(__has_feature)  // clang++
+#if __has_feature(address_sanitizer)
+#define PRIMUS_ADDRESS_SANITIZER 1
+#endif
+#endif
+
+#ifdef PRIMUS_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace primus {
+
+#ifdef PRIMUS_ADDRESS_SANITIZER
+inline constexpr bool kPoisons = true;
+inline void poison(const void* address, std::size_t bytes) { __asan_poison_memory_region(address, bytes); }
+inline void unpoison(const void* address, std::size_t bytes) {
+  __asan_unpoison_memory_region(address, bytes);
+}
+#else
+inline constexpr bool kPoisons = false;
+inline void poison(const void*, std::size_t) {}
+inline void unpoison(const void*, std::size_t) {}
+#endif
+
+}  // namespace primus

@@ -104,4 +104,12 @@ json parse_json_object(std::string_view text, const std::string& name) {
   throw invalid("this is not a JSON object").at(name);
 }
 
+std::string json_text(const json& value, int indent) {
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+std::string json_text(const nlohmann::ordered_json& value, int indent) {
+  return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 }  // namespace primus

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/experiment.h"
 
@@ -47,15 +48,14 @@ class ConfigValidate final : public Command {
     }
     try {
       const config::Experiment experiment = experiment_.load(console);
-      console.write(
-          nlohmann::json{{"valid", true}, {"ignored", experiment.ignored}, {"warnings", experiment.warnings}}
-              .dump() +
-          "\n");
+      const nlohmann::json verdict{
+          {"valid", true}, {"ignored", experiment.ignored}, {"warnings", experiment.warnings}};
+      console.write(json_text(verdict, -1) + "\n");
       return 0;
     } catch (const Error& error) {
       const nlohmann::json verdict{
           {"valid", false}, {"error", error.what()}, {"location", error.location()}, {"hint", error.hint()}};
-      console.write(verdict.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      console.write(json_text(verdict, -1) + "\n");
       return error.exit_code();
     }
   }

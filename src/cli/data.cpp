@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/stop_signal.h"
 #include "lm/data/corpus.h"
@@ -186,7 +187,7 @@ class DataTokenize final : public Command {
                         {"seconds", r.seconds},
                         {"prefixes", nlohmann::json::array()}};
     for (const Path& path : r.prefixes) json["prefixes"].push_back(path.string());
-    return json.dump(2) + "\n";
+    return json_text(json) + "\n";
   }
 
   static std::string as_text(const data::TokenizeResult& r) {
@@ -244,7 +245,7 @@ class DataTrainTokenizer final : public Command {
                                   {"vocab_size", tokenizer->vocab_size()},
                                   {"bytes", bytes},
                                   {"seconds", steady_seconds() - begin}};
-      console.write(result.dump(2) + "\n");
+      console.write(json_text(result) + "\n");
     } else {
       console.print(fmt::format("{}: {} tokens\n", file.string(), tokenizer->vocab_size()));
     }

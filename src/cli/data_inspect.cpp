@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "cli/commands.h"
 #include "lm/data/dataset.h"
 #include "lm/data/indexed_dataset.h"
@@ -202,7 +203,7 @@ class DataInspect final : public Command {
       json["documents_ended_by_eod"] = found.ended_documents;
       json["samples"] = texts;
     }
-    return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    return json_text(json) + "\n";
   }
 
   static std::string as_text(const data::IndexedDataset& dataset, const data::Inspection& found,
@@ -242,9 +243,7 @@ class DataInspect final : public Command {
           fmt::format("  {:>15}{:>15}{:>16}  {}\n", range, bin.sequences, bin.tokens, std::string(bar, '#'));
     }
     for (std::size_t i = 0; i < texts.size(); ++i) {
-      text += fmt::format(
-          "  document {}: {}\n", i,
-          nlohmann::json(texts[i]).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      text += fmt::format("  document {}: {}\n", i, json_text(nlohmann::json(texts[i]), -1));
     }
     return text;
   }

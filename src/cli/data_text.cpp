@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_text.h"
 #include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "lm/data/json_lines.h"
@@ -204,7 +205,7 @@ class DataDecode final : public TextCommand {
       }
     });
     const nlohmann::json object = {{"text", decode(tokenizer)}};
-    return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    return json_text(object, -1) + "\n";
   }
   // Numbers with anything but digits between them.
   std::string convert(const Tokenizer& tokenizer, const std::string& input) override {

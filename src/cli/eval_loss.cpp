@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "lm/generate/evaluate.h"
@@ -58,7 +59,7 @@ class EvalLoss final : public Command {
                           {"bytes", report.bytes},   {"seconds", seconds}};
       json["bits_per_byte"] =
           report.bits_per_byte ? nlohmann::json(*report.bits_per_byte) : nlohmann::json(nullptr);
-      console.write(json.dump(2) + "\n");
+      console.write(json_text(json) + "\n");
       return 0;
     }
     std::string text =

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/json_text.h"
 #include "cli/commands.h"
 #include "lm/exchange/exchange.h"
 
@@ -77,11 +78,11 @@ class ModelExchange : public Command {
                        r.copied.empty() ? "" : fmt::format("; with {}", fmt::join(r.copied, ", ")));
   }
   std::string json(const ExchangeReport& r) const {
-    return nlohmann::json{{"folder", to_},          {"family", r.config.family}, {"parameters", r.parameters},
-                          {"tensors", r.tensors},   {"bytes", r.bytes},          {"files", r.files},
-                          {"companions", r.copied}, {"notes", r.notes}}
-               .dump(2) +
-           "\n";
+    const nlohmann::json report{
+        {"folder", to_},        {"family", r.config.family}, {"parameters", r.parameters},
+        {"tensors", r.tensors}, {"bytes", r.bytes},          {"files", r.files},
+        {"notes", r.notes},     {"companions", r.copied}};
+    return json_text(report) + "\n";
   }
 
   bool importing_;

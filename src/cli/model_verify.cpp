@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "lm/verify/verify.h"
@@ -87,7 +88,7 @@ class ModelVerify final : public Command {
     const VerifyReport report =
         verify_model(options, builtin_families(), [&] { return device_.make(console); });
     console.notes(report.notes);
-    json_ ? console.write(to_json(report).dump(2) + "\n") : print_table(report, console);
+    json_ ? console.write(json_text(to_json(report)) + "\n") : print_table(report, console);
     constexpr int kNotVerified = 3;
     return report.passed() ? 0 : kNotVerified;
   }

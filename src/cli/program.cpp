@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/suggest.h"
 #include "cli/parse.h"
 
@@ -118,7 +119,7 @@ std::string to_json(const Error& error) {
                             {"location", error.location()},
                             {"hint", error.hint()},
                             {"exit_code", error.exit_code()}};
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(json, -1) + "\n";
 }
 
 int run_command(Words words, Console& console) {

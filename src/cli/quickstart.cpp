@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "bench/train_benchmark.h"
 #include "cli/commands.h"
 #include "cli/device.h"
@@ -38,9 +39,7 @@ std::string absolute_path(const Path& path) {
 }
 
 // Text as YAML's double-quoted strings have it; JSON's are a part of those.
-std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string quoted(const std::string& text) { return json_text(nlohmann::json(text), -1); }
 
 class Quickstart final : public Command {
  public:
@@ -89,7 +88,7 @@ class Quickstart final : public Command {
                           {"sample", text}};
       if (summary.last_step > summary.first_step) json["last_loss"] = summary.last_loss;
       if (summary.validation_loss) json["validation_loss"] = *summary.validation_loss;
-      console.write(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      console.write(json_text(json) + "\n");
     } else if (summary.interrupted) {
       const std::string where = workspace_ == kWorkspace ? "" : " --workspace " + shell_quoted(workspace_);
       console.print(fmt::format("Stopped and saved. This goes on from there:\n  {} quickstart{}\n",

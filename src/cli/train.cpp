@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/experiment.h"
 #include "cli/stop_signal.h"
@@ -135,7 +136,7 @@ class TrainPretrain final : public Command {
       json["missing"] = nlohmann::json::array();
       for (const MissingInput& input : missing)
         json["missing"].push_back({{"key", input.key}, {"path", input.path}});
-      console.write(json.dump(2) + "\n");
+      console.write(json_text(json) + "\n");
     } else {
       console.print(config::show(experiment, false) + "\n" + to_text(forecast));
     }
@@ -175,7 +176,7 @@ class TrainPretrain final : public Command {
       if (s.validation_loss) json["validation_loss"] = *s.validation_loss;
       if (s.test_loss) json["test_loss"] = *s.test_loss;
       if (s.checkpoint) json["checkpoint"] = *s.checkpoint;
-      console.write(json.dump(2) + "\n");
+      console.write(json_text(json) + "\n");
       return;
     }
     std::string text;

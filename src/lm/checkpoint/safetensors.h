@@ -115,7 +115,8 @@ class SafetensorsFolder {
   std::vector<std::string> warnings_;
 };
 
-// Whether a folder has weights at all, in safetensors files or in others that open() refuses with a reason.
+// Whether a folder has weights at all, by the names of its files: model*.safetensors, an index of shards, or
+// what open() refuses with a reason (pytorch_model*.bin, consolidated*.pth).
 bool has_weights(const Path& folder, Env& env = Env::posix());
 
 // A tensor to be written, whole. Its bytes are in host memory at `data`, or are produced piece by piece:

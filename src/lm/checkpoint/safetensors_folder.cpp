@@ -14,35 +14,45 @@ namespace {
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
-// Files of weights, the last of each kind by name; empty where there is none.
+// Files of a model by their names, the last of each kind; empty where there is none. Folders hold tensors of
+// other things, too: training_args.bin, optimizer.pt, what a test keeps.
 struct WeightFiles {
-  std::string safetensors, pickle;
+  std::string index, safetensors, pickle;
 };
 WeightFiles find_weight_files(const Path& folder, Env& env) {
   WeightFiles found;
   for (const auto& name : env.list(folder)) {
-    if (name.ends_with(".safetensors")) found.safetensors = name;
-    if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth")) found.pickle = name;
+    const auto is = [&](std::string_view begin, std::string_view end) {
+      return name.starts_with(begin) && name.ends_with(end);
+    };
+    if (name.ends_with(".index.json")) found.index = name;
+    if (is("model", ".safetensors")) found.safetensors = name;
+    if (is("pytorch_model", ".bin") || is("consolidated", ".pth")) found.pickle = name;
   }
   return found;
 }
 
 // Why there is no model in this folder, as helpfully as its content allows.
 [[noreturn]] void refuse_folder(const Path& folder, Env& env) {
-  const auto& [other, pickle] = find_weight_files(folder, env);
+  const WeightFiles found = find_weight_files(folder, env);
+  for (const std::string& name : {found.index, found.safetensors}) {
+    if (name.empty() || env.status(folder / name)) continue;
+    throw invalid(fmt::format("'{}' is a link to a file that is not there", (folder / name).string()),
+                  "get the file that it stands for (of a download into a cache, the rest of it)");
+  }
   const std::string what =
       fmt::format("there is no model in '{}': neither {} nor {}", folder.string(), kSingle, kIndex);
-  if (!other.empty()) {
+  if (!found.safetensors.empty()) {
     throw invalid(what,
                   fmt::format("'{}' is there: a shard without its index? Get the missing files, or rename a "
                               "whole model to {}",
-                              other, kSingle));
+                              found.safetensors, kSingle));
   }
-  if (!pickle.empty()) {
+  if (!found.pickle.empty()) {
     throw invalid(what,
                   fmt::format("'{}' is a pickle, which can run any program when loaded; convert it where you "
                               "trust it (transformers: save_pretrained(..., safe_serialization=True))",
-                              pickle));
+                              found.pickle));
   }
   throw invalid(what, "give the folder that transformers' save_pretrained wrote");
 }
@@ -57,7 +67,7 @@ std::string without_digits(std::string_view name) {
 
 bool has_weights(const Path& folder, Env& env) {
   const WeightFiles found = find_weight_files(folder, env);
-  return !found.safetensors.empty() || !found.pickle.empty() || env.status(folder / kIndex);
+  return !found.index.empty() || !found.safetensors.empty() || !found.pickle.empty();
 }
 
 SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {

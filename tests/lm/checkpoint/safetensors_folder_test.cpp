@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 
 #include "base/fault_env.h"
 #include "checkpoint_testing.h"
@@ -138,10 +139,29 @@ TEST_F(SafetensorsFolderTest, AFolderWithoutAModelSaysWhatToDo) {
   };
   EXPECT_THAT(refused(), HasSubstr("there is no model in '/m'"));
   EXPECT_THAT(hint(), HasSubstr("save_pretrained"));
+  EXPECT_FALSE(has_weights("/m", env_));
+  // What lies beside weights is none.
+  for (const char* other : {"training_args.bin", "optimizer.pt", "rng_state.pth", "io.safetensors"}) {
+    write_file(std::string("/m/") + other, "x", env_);
+  }
+  EXPECT_FALSE(has_weights("/m", env_));
+  EXPECT_THAT(hint(), HasSubstr("give the folder that transformers' save_pretrained wrote"));
   write_file("/m/pytorch_model.bin", "x", env_);
   EXPECT_THAT(hint(), AllOf(HasSubstr("'pytorch_model.bin' is a pickle"), HasSubstr("safe_serialization")));
   write_file("/m/model-00001-of-00002.safetensors", "x", env_);
   EXPECT_THAT(hint(), HasSubstr("a shard without its index"));
+  EXPECT_TRUE(has_weights("/m", env_));
+}
+
+TEST_F(SafetensorsFolderTest, ALinkToNothingIsCalledSo) {
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+    const TemporaryFolder folder;
+    std::filesystem::create_symlink("../blobs/gone", folder.path() / name);
+    EXPECT_TRUE(has_weights(folder.path()));
+    EXPECT_THAT(error_of([&] { SafetensorsFolder::open(folder.path()); }),
+                AllOf(HasSubstr(std::string(name) + "' is a link to a file that is not there"),
+                      Not(HasSubstr("neither"))));
+  }
 }
 
 }  // namespace

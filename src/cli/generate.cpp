@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/model_options.h"
 
@@ -81,7 +82,12 @@ class Generate final : public Command {
     load_model_weights(folder, decoder.store(), decoder.rank());
 
     std::string text;
+    // What it writes goes on where the prompt ends: with the space that some tokenizers leave out at the
+    // beginning of a text.
     StreamDecoder stream(*tokenizer);
+    if (!prompt.empty()) {
+      for (const std::int32_t id : kept) stream.push(id);
+    }
     auto show = [&](const std::string& piece) {
       text += piece;
       if (!json_) console.write(piece);
@@ -100,7 +106,7 @@ class Generate final : public Command {
                                 {"stop_reason", name_of(result.reason)},
                                 {"prompt_seconds", result.prompt_seconds},
                                 {"seconds", result.seconds}};
-      console.write(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      console.write(json_text(json) + "\n");
     } else {
       console.print("\n");
     }

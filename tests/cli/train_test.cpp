@@ -591,6 +591,25 @@ TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
   EXPECT_THAT(broken.err, HasSubstr("there is no tokenizer.json"));
 }
 
+// Numbers as text need no tokenizer file: how many there are is in the run.
+TEST(Train, ARunOnNumbersIsUsedByItsFolder) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "text.txt", "1 2 3 4 5 6 7 8 9");
+  for (const std::string type : {"NullTokenizer", "null"}) {
+    const ProgramResult trained = run_program(
+        train(folder.path(), {"train_iters=1", "mock_data=true", "vocab_size=100", "exp_name=of_" + type,
+                              "tokenizer_type=" + type, "tokenizer_model=null"}));
+    ASSERT_EQ(trained.exit_code, 0) << trained.err;
+    const std::string run = test::run_folder(folder.path(), "of_" + type).string();
+    const ProgramResult text = run_program({"generate", run, "-p", "1 2 3", "-n", "2", "-t", "0"});
+    EXPECT_EQ(text.exit_code, 0) << text.err;
+    EXPECT_THAT(text.out, ::testing::MatchesRegex("1 2 3 [0-9]+ [0-9]+\n"));
+    const ProgramResult loss =
+        run_program({"eval", "loss", run, "-d", (folder.path() / "text.txt").string()});
+    EXPECT_EQ(loss.exit_code, 0) << loss.err;
+  }
+}
+
 TEST(Train, TheVocabularyMustHoldTheTokenizer) {
   const TemporaryFolder folder;
   // Padded to 256 rows, the embedding would hold most of the 257 bytes.

@@ -77,7 +77,17 @@ std::optional<Path> checkpoint_elsewhere(const Path& run) {
   return newest;
 }
 
-// A checkpoint of a model whose tokenizer has no file (bytes) still knows its experiment.
+// The tokenizer that a run's experiment names, where that has no file of its own: bytes, or numbers, of which
+// it may only say how many there are. Null where it names none.
+std::unique_ptr<const Tokenizer> tokenizer_of_run(const config::TrainerConfig& trainer) {
+  const std::string type = trainer.tokenizer_type.value_or(""), model = trainer.tokenizer_model.value_or("");
+  if (trainer.vocab_size && model.empty() && (type.empty() || type == "NullTokenizer")) {
+    return load_tokenizer("NullTokenizer", std::to_string(*trainer.vocab_size));
+  }
+  return type.empty() ? nullptr : load_tokenizer(type, model);
+}
+
+// A checkpoint of a model whose tokenizer has no file still knows its experiment.
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
   if (is_file(folder.path / "tokenizer.json")) return load_tokenizer({}, folder.path.string());
   if (folder.iteration) {
@@ -86,10 +96,7 @@ std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
     if (state.is_object() && state.contains("experiment") && state["experiment"].is_string()) {
       const auto experiment = config::load_experiment_text(state["experiment"].get<std::string>(),
                                                            (folder.path / "trainer_state.json").string());
-      const config::TrainerConfig& trainer = experiment.trainer;
-      if (trainer.tokenizer_type) {
-        return load_tokenizer(*trainer.tokenizer_type, trainer.tokenizer_model.value_or(""));
-      }
+      if (auto tokenizer = tokenizer_of_run(experiment.trainer)) return tokenizer;
     }
   }
   throw invalid(fmt::format("'{}' has no tokenizer.json", folder.path.string()),

@@ -134,7 +134,7 @@ std::optional<std::string> missing_tokenizer(const config::TrainerConfig& c) {
 
 // A preset names its model's tokenizer, which is not what counts ids, and gives way to another one's files.
 bool has_preset_tokenizer(const config::Experiment& e) {
-  return e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
+  return !e.trainer.tokenizer_model || e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
 }
 
 // The experiment as text that means the same without its presets: what gave way is left out.

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/json_text.h"
 #include "cli/commands.h"
 #include "config/experiment.h"
 #include "lm/checkpoint/safetensors.h"
@@ -19,10 +21,20 @@ namespace {
 
 struct Weights {
   std::int64_t tensors = 0, bytes = 0;
+  std::int64_t further = 0;                     // elements of multi-token prediction, with its copies
   std::map<std::string, std::int64_t> by_type;  // elements
 };
 
-Weights count(const SafetensorsFolder& folder) {
+// Whether a tensor is of multi-token prediction, whose blocks are numbered on after the model's own.
+bool of_further_tokens(std::string_view name, std::int64_t layers) {
+  constexpr std::string_view kBlocks = "model.layers.";
+  if (!name.starts_with(kBlocks)) return false;
+  std::int64_t layer = 0;
+  std::from_chars(name.data() + kBlocks.size(), name.data() + name.size(), layer);
+  return layer >= layers;
+}
+
+Weights count(const SafetensorsFolder& folder, std::int64_t layers) {
   Weights w;
   for (std::size_t i = 0; i < folder.size(); ++i) {
     const TensorView tensor = folder[i];
@@ -31,6 +43,7 @@ Weights count(const SafetensorsFolder& folder) {
     ++w.tensors;
     w.bytes += bytes;
     w.by_type[std::string(name_of(tensor.dtype))] += elements;
+    if (of_further_tokens(tensor.name, layers)) w.further += elements;
   }
   return w;
 }
@@ -117,9 +130,9 @@ class ModelInfo final : public Command {
       if (weights) check_model(folder, families);
       describe(config, families);
       add_folder(folder);
-      weights ? add_weights(folder, console) : add_no_weights();
+      weights ? add_weights(folder, config, console) : add_no_weights();
     }
-    json_ ? console.write(json_report_.dump(2) + "\n") : console.print(text_);
+    json_ ? console.write(json_text(json_report_) + "\n") : console.print(text_);
     return 0;
   }
 
@@ -135,15 +148,21 @@ class ModelInfo final : public Command {
       return fmt::format("{} ({})", human_count(static_cast<double>(n)), n);
     };
     line("family", c.family);
-    line("parameters", count(report.size.parameters));
-    if (c.moe.experts > 0) line("active", count(report.size.active) + " for each token");
-    std::optional<ModelSize> alone;  // without the modules of multi-token prediction
-    if (c.mtp.modules() > 0) {
-      ModelConfig without = c;
-      without.mtp.enabled = false;
-      alone = model_size(without, families);
-      line("", fmt::format("without multi-token prediction {}{}", count(alone->parameters),
-                           c.moe.experts > 0 ? ", active " + count(alone->active) : ""));
+    // The model is what evaluation and generation run; the modules of multi-token prediction are apart from
+    // it.
+    ModelConfig config = c;
+    config.mtp.enabled = false;
+    const ModelSize model = model_size(config, families);
+    config.mtp.enabled = true;
+    const ModelSize whole = model_size(config, families);
+    const std::int64_t further = whole.parameters - model.parameters;
+    line("parameters", count(model.parameters));
+    if (c.moe.experts > 0) line("active", count(model.active) + " for each token");
+    if (c.mtp.layers > 0) {
+      line("further tokens",
+           fmt::format("{}, with parameters of their own (multi-token prediction): {}{}", c.mtp.layers,
+                       count(further),
+                       c.moe.experts > 0 ? ", active " + count(whole.active - model.active) : ""));
     }
     line("layers", layers_text(c));
     line("hidden", fmt::format("{}, feed-forward {}", c.hidden, c.ffn));
@@ -152,17 +171,16 @@ class ModelInfo final : public Command {
     line("vocabulary", fmt::format("{}{}", c.vocab, c.tied_embeddings ? ", head tied to the embedding" : ""));
     line("positions", fmt::format("{}, rope theta {}, scaling {}", c.max_positions, c.rope_theta,
                                   name_of(c.rope_scaling.kind)));
-    if (c.mtp.layers > 0)
-      line("further tokens", fmt::format("{} {}", c.mtp.layers,
-                                         c.mtp.enabled ? "(multi-token prediction), counted here"
-                                                       : "with mtp_num_layers, not counted here"));
-    line("FLOPs", fmt::format("{:.3g} for each token of a training step, sequences of {}",
-                              report.flops_per_token, sequence));
-    text_ += fmt::format("\ntraining memory with AdamW, {} x {} tokens:\n", micro_batch_, sequence);
+    const std::string_view scope = c.mtp.layers == 0 ? ""
+                                   : c.mtp.enabled   ? ", with multi-token prediction"
+                                                     : ", without multi-token prediction";
+    line("FLOPs", fmt::format("{:.3g} for each token of a training step, sequences of {}{}",
+                              report.flops_per_token, sequence, scope));
+    text_ += fmt::format("\ntraining memory with AdamW, {} x {} tokens{}:\n", micro_batch_, sequence, scope);
     text_ += fmt::format("  {:<22}{:>12}{:>14}{:>12}\n", "", "weights etc.", "activations", "total");
     json_report_ = {{"family", c.family},
-                    {"parameters", report.size.parameters},
-                    {"active_parameters", report.size.active},
+                    {"parameters", model.parameters},
+                    {"active_parameters", model.active},
                     {"layers", c.layers},
                     {"hidden", c.hidden},
                     {"ffn", c.ffn},
@@ -182,10 +200,11 @@ class ModelInfo final : public Command {
                     {"sequence_length", sequence},
                     {"micro_batch_size", micro_batch_},
                     {"training_memory", nlohmann::json::array()}};
-    if (alone) {
-      json_report_["mtp_modules"] = c.mtp.modules();
-      json_report_["parameters_without_mtp"] = alone->parameters;
-      json_report_["active_parameters_without_mtp"] = alone->active;
+    if (c.mtp.layers > 0) {
+      json_report_["mtp_layers"] = c.mtp.layers;
+      json_report_["mtp_parameters"] = further;
+      json_report_["active_mtp_parameters"] = whole.active - model.active;
+      json_report_["mtp_is_trained"] = c.mtp.enabled;  // in FLOPs and memory
     }
     for (const TrainingMemory& m : report.training) {
       const std::int64_t activations = m.plan.stash + m.plan.scratch;
@@ -218,10 +237,10 @@ class ModelInfo final : public Command {
   }
 
   // What lies in the files, which may be of other types or hold more than the model.
-  void add_weights(const ModelFolder& folder, Console& console) {
+  void add_weights(const ModelFolder& folder, const ModelConfig& config, Console& console) {
     const SafetensorsFolder weights = SafetensorsFolder::open(folder.path);
     for (const std::string& warning : weights.warnings()) console.note("warning: " + warning);
-    const Weights total = count(weights);
+    const Weights total = count(weights, config.layers);
     std::string types;
     for (const auto& [type, elements] : total.by_type) {
       types +=
@@ -229,6 +248,11 @@ class ModelInfo final : public Command {
     }
     line("weights", fmt::format("{} tensors in {} files, {}: {}", total.tensors, weights.files().size(),
                                 human_bytes(static_cast<double>(total.bytes)), types));
+    if (total.further > 0) {
+      line("", fmt::format("{} of it multi-token prediction, with its copies of the embedding and the head",
+                           human_count(static_cast<double>(total.further))));
+      json_report_["mtp_elements"] = total.further;
+    }
     json_report_["tensors"] = total.tensors;
     json_report_["files"] = weights.files().size();
     json_report_["bytes"] = total.bytes;

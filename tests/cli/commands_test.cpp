@@ -102,11 +102,14 @@ TEST(ModelInfo, SaysAllThatAPresetLacks) {
 
 TEST(ModelInfo, CountsWithAndWithoutMultiTokenPrediction) {
   const ProgramResult text = run_program({"model", "info", "deepseek_v3"});
-  EXPECT_THAT(text.out, HasSubstr("(682636487424)"));
-  EXPECT_THAT(text.out,
-              HasSubstr("without multi-token prediction 671B (671026419200), active 37.6B (37552297472)"));
+  EXPECT_THAT(text.out, HasSubstr("parameters       671B (671026419200)"));
+  EXPECT_THAT(text.out, HasSubstr("active           37.6B (37552297472)"));
+  EXPECT_THAT(text.out, HasSubstr("(multi-token prediction): 11.6B (11610068224), active 688M (688100608)"));
+  EXPECT_THAT(text.out, HasSubstr("tokens, with multi-token prediction:"));
   const json info = json::parse(run_program({"model", "info", "deepseek_v3", "--json"}).out);
-  EXPECT_EQ(info.at("parameters_without_mtp"), 671026419200);
+  EXPECT_EQ(info.at("parameters"), 671026419200);
+  EXPECT_EQ(info.at("mtp_parameters"), 11610068224);
+  EXPECT_EQ(info.at("mtp_is_trained"), true);
 }
 
 TEST(ModelInfo, CountsParameters) {
@@ -157,6 +160,9 @@ TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesHalfOfThem) {
   const TemporaryFolder folder;
   const std::string model = folder.path().string();
   std::filesystem::copy(kGolden + "llama/config.json", model + "/config.json");
+  // Of tensors, but no weights.
+  write_file(model + "/training_args.bin", "x");
+  write_file(model + "/io.safetensors", "x");
   const ProgramResult alone = run_program({"model", "info", model});
   EXPECT_EQ(alone.exit_code, 0) << alone.err;
   EXPECT_THAT(alone.out, AllOf(HasSubstr("parameters"), HasSubstr("none, only config.json")));

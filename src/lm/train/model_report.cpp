@@ -7,8 +7,7 @@ namespace primus {
 
 ModelReport report_model(const ModelConfig& config, const FamilyRegistry& families, std::int64_t micro_batch,
                          std::int64_t sequence) {
-  ModelReport report{.size = model_size(config, families),
-                     .flops_per_token = training_flops(config, 1, sequence) / static_cast<double>(sequence),
+  ModelReport report{.flops_per_token = training_flops(config, 1, sequence) / static_cast<double>(sequence),
                      .training = {}};
   for (const DType compute : {DType::kBF16, DType::kF32}) {
     for (const bool recompute : {false, true}) {

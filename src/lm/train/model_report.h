@@ -1,4 +1,4 @@
-// What a model costs, before any of it exists: parameters, FLOPs, and memory for training it on one device.
+// What a model costs, before any of it exists: FLOPs, and memory for training it on one device.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,6 @@
 #include "engine/rank.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
-#include "lm/model/model_size.h"
 #include "tensor/dtype.h"
 
 namespace primus {
@@ -19,7 +18,6 @@ struct TrainingMemory {
 };
 
 struct ModelReport {
-  ModelSize size;
   double flops_per_token = 0;            // of a training step: training_flops
   std::vector<TrainingMemory> training;  // AdamW with fp32 gradients and states, in bf16 and fp32
 };

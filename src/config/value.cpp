@@ -165,6 +165,7 @@ std::string Origin::snippet(size_t length) const {
 }
 
 Error error_at(const Origin& origin, std::string what, std::string hint, size_t length) {
+  std::ranges::replace(what, '\0', ' ');  // as show() does: it would end the message
   Error error = invalid(std::move(what), std::move(hint));
   error.at(origin.location(), origin.snippet(length));
   return error;

@@ -111,6 +111,44 @@ TEST_F(HostileText, OfExperimentsAndFileNamesIsEscaped) {
   EXPECT_THAT(missing.err, HasSubstr("\\xff\xc3\xa9"));  // what is UTF-8 stays
 }
 
+// What ends a C string does not end a message.
+TEST_F(HostileText, WithZeroBytesIsShownWhole) {
+  const std::string zero("x\0y", 3);
+  for (const std::string& path :
+       {model_with("model_type", zero), model_with("rope_scaling", {{"rope_type", zero}}),
+        model_with("rope_scaling", {{zero, json::object()}, {"factor", 2}}),
+        model_with("hidden_act", zero)}) {
+    const ProgramResult result = run_program({"model", "info", path});
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    EXPECT_THAT(result.err, ::testing::ContainsRegex("x(\\\\x00|\\\\u0000)y.+"));
+  }
+}
+
+// JSON is UTF-8, whatever names are.
+TEST_F(HostileText, OfNamesIsReplacedInJson) {
+  const std::string model = (folder_.path() / "m\xff").string(),
+                    text = (folder_.path() / "t\xff.txt").string();
+  std::filesystem::copy(kGolden, model);
+  write_file(text, "1 2 3 4 5 6 7 8");
+  const std::vector<std::string> tokenizer = {"--tokenizer-type", "NullTokenizer", "--tokenizer", "60"};
+  const std::vector<std::vector<std::string>> commands = {
+      {"model", "info", model},
+      {"model", "verify", model, "--inputs", model + "/io.safetensors"},
+      {"model", "export", model, (folder_.path() / "out\xff").string()},
+      {"data", "train-tokenizer", "-i", text, "-o", (folder_.path() / "tokenizer\xff").string(),
+       "--vocab-size", "258"},
+      {"data", "tokenize", "-i", text, "-o", (folder_.path() / "data\xff").string(), "--tokenizer-type",
+       "ByteTokenizer"},
+      {"eval", "loss", model, "-d", text, "--tokenizer-type", "NullTokenizer", "--tokenizer", "60"},
+      {"generate", model, "-p", "1 2", "-n", "2", "--tokenizer-type", "NullTokenizer", "--tokenizer", "60"}};
+  for (std::vector<std::string> words : commands) {
+    words.emplace_back("--json");
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 0) << words[0] << " " << words[1] << ": " << result.err << result.out;
+    EXPECT_TRUE(json::accept(result.out)) << words[0] << " " << words[1] << ": " << result.out;
+  }
+}
+
 TEST_F(HostileText, OfTheLogIsEscaped) {
   auto words = test::train(folder_.path() / "work", {"train_iters=1", "load=" + model_with("a\x1b[2J", 1)});
   const ProgramResult result = run_program(words);

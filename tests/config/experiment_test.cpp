@@ -128,6 +128,8 @@ TEST(Experiment, UnknownKeysAreRefused) {
             " 14 |       lr_decay_stile: cosine\n"
             "    |       ^^^^^^^^^^^^^^\n"
             "  hint: did you mean 'lr_decay_style'?");
+  EXPECT_NE(error_of(experiment_text("      \"xy\\0zzy\": 1\n")).find("unknown key 'xy zzy'"),
+            std::string::npos);
   EXPECT_EQ(error_of(experiment_text("      xyzzy_plugh: 1\n")),
             "exp.yaml:14:7: error: unknown key 'xyzzy_plugh'\n"
             " 14 |       xyzzy_plugh: 1\n"

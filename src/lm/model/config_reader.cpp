@@ -3,6 +3,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/terminal.h"
+
 namespace primus {
 
 using nlohmann::json;
@@ -72,7 +74,7 @@ std::vector<std::int64_t> ConfigReader::ids(const char* key) const {
 }
 
 Error ConfigReader::bad(const char* key, const std::string& what) const {
-  Error error = invalid("'" + std::string(key) + "' " + what);
+  Error error = invalid(printable("'" + std::string(key) + "' " + what));
   return where_.empty() ? error : error.at(where_);
 }
 

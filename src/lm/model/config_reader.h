@@ -34,6 +34,7 @@ class ConfigReader {
   std::vector<std::int64_t> integers(const char* key, std::int64_t low, std::int64_t high) const;
   // A single id, or a list of them.
   std::vector<std::int64_t> ids(const char* key) const;
+  // Whatever the file holds can be part of `what`: it is made printable.
   Error bad(const char* key, const std::string& what) const;
 
  private:

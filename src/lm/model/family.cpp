@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/suggest.h"
+#include "base/terminal.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
 
@@ -24,7 +25,7 @@ const Family& FamilyRegistry::find(std::string_view model_type) const {
     known += (known.empty() ? "" : ", ") + family.model_type;
   }
   const std::string nearest = did_you_mean(model_type, names);
-  throw unsupported("model_type '" + std::string(model_type) + "' is not a family that Primus knows",
+  throw unsupported("model_type '" + printable(model_type) + "' is not a family that Primus knows",
                     (nearest.empty() ? "" : nearest + " ") + "families: " + known);
 }
 

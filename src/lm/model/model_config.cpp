@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/terminal.h"
 #include "lm/model/config_keys.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
@@ -36,9 +37,9 @@ void read_rope(const json& root, const std::string& where, ModelConfig& config) 
   if (!object->is_object()) throw common.bad(key, "must be an object");
   for (const auto& [name, value] : object->items()) {
     if (!key || !value.is_object()) continue;
-    throw unsupported(
-        fmt::format("'{}' has '{}' in it: rotations by kind of layer are not supported", key, name),
-        "all layers must rotate alike")
+    throw unsupported(fmt::format("'{}' has '{}' in it: rotations by kind of layer are not supported", key,
+                                  printable(name)),
+                      "all layers must rotate alike")
         .at(where);
   }
   const ConfigReader rope(*object, where);
@@ -59,7 +60,8 @@ void read_rope(const json& root, const std::string& where, ModelConfig& config) 
   } else if (type == "yarn") {
     s.kind = RopeScaling::Kind::kYarn;
   } else {
-    throw unsupported("rope_type '" + type + "' is not supported", "default, linear, llama3 and yarn are")
+    throw unsupported("rope_type '" + printable(type) + "' is not supported",
+                      "default, linear, llama3 and yarn are")
         .at(where);
   }
   // transformers prefers the key that stands outside.

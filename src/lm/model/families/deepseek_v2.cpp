@@ -1,6 +1,7 @@
 // DeepSeek-V2 (arXiv:2405.04434): experts scored by a softmax; the large ones choose among the best groups.
 #include <nlohmann/json.hpp>
 
+#include "base/terminal.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/deepseek.h"
 #include "lm/model/families/families.h"
@@ -24,7 +25,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   if (method == "group_limited_greedy") {
     deepseek::read_groups(json, c);
   } else if (method != "greedy") {  // which knows no groups
-    throw unsupported("'topk_method': \"" + method + "\" is not supported for this model family",
+    throw unsupported("'topk_method': \"" + printable(method) + "\" is not supported for this model family",
                       "greedy and group_limited_greedy are");
   }
 }

@@ -47,7 +47,8 @@ config::Experiment ExperimentArguments::load(const Console& console) const {
   }();
   // What model_type cannot be is found here too, where nothing but the file is at hand.
   if (experiment.framework == "native") {
-    model_config_of(experiment, experiment.trainer.vocab_size.value_or(1), builtin_families());
+    model_config_of(experiment, experiment.trainer.vocab_size.value_or(1), builtin_families(),
+                    &experiment.warnings);
   }
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
   if (!experiment.ignored.empty()) {

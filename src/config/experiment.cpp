@@ -294,6 +294,7 @@ class Loader {
       } else {
         renamed.members.push_back({std::string(key->name), member.origin, member.value});
         layers_[std::string(key->name)] = layer;
+        names_[std::string(key->name)] = member.key;
       }
     }
     merge(result_.settings, renamed);
@@ -312,7 +313,9 @@ class Loader {
       });
       if (!key.has_meaning_for(framework_)) result_.ignored.emplace_back(key.name);
       Origin origin = member.value.origin.source ? member.value.origin : member.origin;
-      result_.provenance[member.key] = {layers_[member.key], std::move(origin)};
+      const std::string& name = names_[member.key];
+      result_.provenance[member.key] = {layers_[member.key], std::move(origin),
+                                        name == member.key ? "" : name};
     }
     std::sort(result_.ignored.begin(), result_.ignored.end());
   }
@@ -379,6 +382,7 @@ class Loader {
   Value root_;
   Framework framework_ = Framework::kNative;
   std::map<std::string, Layer> layers_;
+  std::map<std::string, std::string> names_;  // as the strongest layer has them
   Problems problems_;
   Experiment result_;
 };
@@ -407,6 +411,11 @@ std::string Provenance::describe() const {
 Provenance Experiment::provenance_of(std::string_view key) const {
   const auto found = provenance.find(key);
   return found == provenance.end() ? Provenance{} : found->second;
+}
+
+std::string Experiment::name_of(std::string_view key) const {
+  const std::string name = provenance_of(key).name;
+  return name.empty() ? std::string(key) : name;
 }
 
 Error Experiment::error_for(std::string_view key, std::string what, std::string hint) const {

@@ -41,6 +41,7 @@ enum class Layer { kDefault, kDerived, kModelPreset, kModulePreset, kOverrides, 
 struct Provenance {
   Layer layer = Layer::kDefault;
   Origin origin;
+  std::string name = {};  // the key as it stands there, where that is an alias
   // "default", "derived", "derived from exp.yaml:5:3", "environment NAME", or origin.describe().
   std::string describe() const;
 };
@@ -66,6 +67,8 @@ struct Experiment {
   std::map<std::string, Provenance, std::less<>> provenance;
 
   Provenance provenance_of(std::string_view key) const;
+  // Trainer key `key` by the name that the user knows it by.
+  std::string name_of(std::string_view key) const;
   // An Error of kind kInvalid at the place where trainer key `key` was set: for checks made later, by the
   // trainer.
   Error error_for(std::string_view key, std::string what, std::string hint = {}) const;

@@ -222,9 +222,6 @@ class Validator {
              fmt::format("recompute_num_layers ({}) is more than num_layers ({})",
                          *config_.recompute_num_layers, config_.num_layers));
     }
-    if (!full && config_.recompute_method) {
-      warn("recompute_method", "recompute_method has an effect only with recompute_granularity: full");
-    }
   }
 
   // Whether the experiment itself says something of a key that it would not be without.
@@ -242,11 +239,19 @@ class Validator {
     return !same_value(key, unsaid, config_);
   }
 
+  // What a model that lacks the thing altogether has, too.
+  static bool asks_for_nothing(const Value& value) {
+    return (value.kind == Value::Kind::kBool && !value.boolean) ||
+           (value.kind == Value::Kind::kInt && value.integer == 0) ||
+           (value.kind == Value::Kind::kFloat && value.real == 0) || value.text == "none";
+  }
+
   // Keys that mean something only beside another one.
   void without_effect() {
     const auto needs = [this](bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
       for (const std::string_view key : keys) {
-        if (!met && is_said(key)) warn(key, fmt::format("{} has an effect only {}", key, what));
+        if (!met && is_said(key))
+          warn(key, fmt::format("{} has an effect only {}", experiment_.name_of(key), what));
       }
     };
     const TrainerConfig& c = config_;
@@ -254,11 +259,22 @@ class Validator {
           {"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"});
     needs(!c.multi_latent_attention, "without multi_latent_attention, whose heads have widths of their own",
           {"group_query_attention", "num_query_groups", "kv_channels"});
-    needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",
-          {"moe_aux_loss_coeff"});
-    needs(c.moe_router_force_load_balancing, "with moe_router_force_load_balancing",
-          {"moe_router_force_load_balancing_type"});
-    if (c.load) return;  // the weights' config.json may have what these keys stretch
+    needs(c.recompute_granularity == "full", "with recompute_granularity: full", {"recompute_method"});
+    needs(c.mtp_num_layers.value_or(0) > 0, "with mtp_num_layers", {"mtp_loss_scaling_factor"});
+    if (c.num_experts) {
+      needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",
+            {"moe_aux_loss_coeff"});
+      needs(c.moe_router_force_load_balancing, "with moe_router_force_load_balancing",
+            {"moe_router_force_load_balancing_type"});
+      needs(c.moe_expert_capacity_factor.has_value(), "with moe_expert_capacity_factor",
+            {"moe_token_drop_policy"});
+    }
+    if (c.load) return;  // the weights' config.json may have experts, and what these keys stretch
+    for (const KeySpec& key : all_keys()) {
+      const bool of_experts = key.name.starts_with("moe_") && key.has_meaning_for(Framework::kNative);
+      if (of_experts && !c.num_experts && !asks_for_nothing(current_value(key, c)))
+        needs(false, "with num_experts", {key.name});
+    }
     const std::string& type = c.rope_scaling_type;
     needs(type != "none", "with a rope_scaling_type",
           {"rope_scaling_factor", "original_max_position_embeddings"});
@@ -266,6 +282,7 @@ class Validator {
           {"rope_low_freq_factor", "rope_high_freq_factor"});
     needs(type == "yarn", "with rope_scaling_type: yarn",
           {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "yarn_correction_range_round_to_int"});
+    needs(c.mscale_all_dim.value_or(0) != 0 || c.mscale == 1.0, "with mscale_all_dim", {"mscale"});
   }
 
   // Up to three shares, none negative, not all zero.
@@ -350,13 +367,20 @@ void derive(TrainerConfig& config) {
     if (!c.recompute_method) c.recompute_method = "uniform";
     if (*c.recompute_method == "uniform" && !c.recompute_num_layers) c.recompute_num_layers = 1;
   }
-  const bool yarn = c.rope_type == "yarn" || c.position_embedding_type == "yarn";
+  // As Megatron-LM has it for latent attention: yarn unless rope_type says otherwise, and a stretch of 1,
+  // which is none, unless it is given (arguments.py; MLATransformerConfig).
+  const bool latent_yarn = c.multi_latent_attention && !c.rope_type && c.rope_scaling_factor > 1;
+  const bool yarn = c.rope_type == "yarn" || c.position_embedding_type == "yarn" || latent_yarn;
   if (c.rope_scaling_type.empty()) {
     c.rope_scaling_type = c.use_rope_scaling ? "llama3" : yarn ? "yarn" : "none";
   }
+  if (c.multi_latent_attention && c.mscale_all_dim && !c.mscale) c.mscale = 1.0;
+  fill(c.rope_scaling_factor, c.multi_latent_attention ? 1.0 : 8.0);
   if (c.original_max_position_embeddings == 0) {
     const double stretched = static_cast<double>(c.max_position_embeddings) / c.rope_scaling_factor;
+    const bool latent = c.multi_latent_attention && c.rope_scaling_type == "yarn";
     c.original_max_position_embeddings = c.rope_scaling_type == "llama3" ? 8192
+                                         : latent                        ? 4096
                                          : c.rope_scaling_type == "none"
                                              ? c.max_position_embeddings
                                              : std::max<int64_t>(1, std::llround(stretched));

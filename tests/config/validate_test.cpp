@@ -122,7 +122,7 @@ TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
       Warnings{"command line: num_query_groups has an effect only without multi_latent_attention, whose "
                "heads have widths of their own"});
   EXPECT_EQ(
-      warnings({"moe_aux_loss_coeff=0.1", "moe_router_load_balancing_type=none"}),
+      warnings({"num_experts=4", "moe_aux_loss_coeff=0.1", "moe_router_load_balancing_type=none"}),
       Warnings{"command line: moe_aux_loss_coeff has an effect only with a moe_router_load_balancing_type"});
   EXPECT_EQ(warnings({"beta_fast=16", "rope_scaling_type=linear"}),
             Warnings{"command line: beta_fast has an effect only with rope_scaling_type: yarn"});
@@ -134,6 +134,61 @@ TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
             Warnings{});
   const Experiment said = load_text(experiment_text(""), {"multi_latent_attention=true"});
   EXPECT_EQ(load_text(to_yaml(said), {}).warnings, Warnings{});
+}
+
+TEST(Validate, KeysOfExpertsSayNothingOfAModelWithoutThem) {
+  const auto warnings = [](const std::vector<std::string>& arguments) {
+    return load_text(experiment_text(""), arguments).warnings;
+  };
+  using Warnings = std::vector<std::string>;
+  for (const std::string setting :
+       {"moe_router_topk=4", "moe_input_jitter_eps=0.1", "moe_z_loss_coeff=0.1",
+        "moe_expert_capacity_factor=1", "moe_token_drop_policy=position", "moe_router_score_function=sigmoid",
+        "moe_router_force_load_balancing=true", "moe_router_bias_update_rate=0.01", "moe_ffn_hidden_size=64",
+        "moe_shared_expert_intermediate_size=64", "moe_layer_freq=2", "moe_aux_loss_coeff=0.1"}) {
+    const std::string key = setting.substr(0, setting.find('='));
+    EXPECT_EQ(warnings({setting}), Warnings{"command line: " + key + " has an effect only with num_experts"});
+    const Warnings with_experts = warnings({setting, "num_experts=4", "moe_expert_capacity_factor=2"});
+    EXPECT_EQ(with_experts, Warnings{}) << setting;
+    EXPECT_EQ(warnings({setting, "load=model"}), Warnings{});  // which may have experts
+  }
+  // What a model without experts is anyhow.
+  EXPECT_EQ(warnings({"moe_router_bias_update_rate=0", "moe_z_loss_coeff=0", "moe_input_jitter_eps=0",
+                      "moe_router_enable_expert_bias=false", "moe_router_load_balancing_type=none"}),
+            Warnings{});
+  EXPECT_EQ(warnings({"mtp_loss_scaling_factor=0.3"}),
+            Warnings{"command line: mtp_loss_scaling_factor has an effect only with mtp_num_layers"});
+  EXPECT_EQ(warnings({"mtp_loss_scaling_factor=0.3", "mtp_num_layers=1"}), Warnings{});
+  EXPECT_EQ(
+      warnings({"num_experts=4", "moe_token_drop_policy=position"}),
+      Warnings{"command line: moe_token_drop_policy has an effect only with moe_expert_capacity_factor"});
+}
+
+// Megatron-LM (arguments.py, MLATransformerConfig): latent attention has yarn unless rope_type says rope, and
+// a stretch of 1 unless rotary_scaling_factor says otherwise.
+TEST(Validate, LatentAttentionRotatesAsMegatronHasIt) {
+  const auto loaded = [](std::vector<std::string> arguments) {
+    arguments.emplace_back("multi_latent_attention=true");
+    return load_text(experiment_text(""), arguments);
+  };
+  const Experiment plain = loaded({});
+  EXPECT_EQ(plain.trainer.rope_scaling_type, "none");
+  const Experiment stretched = loaded({"rotary_scaling_factor=40", "max_position_embeddings=163840"});
+  EXPECT_EQ(stretched.warnings, std::vector<std::string>{});
+  EXPECT_EQ(stretched.trainer.rope_scaling_type, "yarn");
+  EXPECT_EQ(stretched.trainer.rope_scaling_factor, 40);
+  EXPECT_EQ(stretched.trainer.original_max_position_embeddings, 4096);
+  EXPECT_EQ(loaded({"rotary_scaling_factor=8"}).trainer.rope_scaling_type, "yarn");
+  EXPECT_EQ(loaded({"rotary_scaling_factor=1"}).trainer.rope_scaling_type, "none");
+  EXPECT_EQ(loaded({"rope_type=yarn"}).trainer.rope_scaling_factor, 1);
+  const Experiment temperature = loaded({"rotary_scaling_factor=40", "mscale_all_dim=0.5"});
+  EXPECT_EQ(temperature.trainer.mscale, 1);
+  // The key has the name that the user gave it.
+  EXPECT_EQ(loaded({"rope_type=rope", "rotary_scaling_factor=40"}).warnings,
+            std::vector<std::string>{
+                "command line: rotary_scaling_factor has an effect only with a rope_scaling_type"});
+  EXPECT_EQ(load_text(to_yaml(stretched)).trainer, stretched.trainer);
+  EXPECT_EQ(load_text(experiment_text("")).trainer.rope_scaling_factor, 8);
 }
 
 TEST(Validate, Schedule) {

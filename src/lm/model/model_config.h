@@ -72,9 +72,10 @@ ModelConfig read_model_config(std::string_view json, const std::string& where, c
 // The config.json that transformers (4.x and 5.x) reads back to the same model.
 std::string write_model_config(const ModelConfig& config, DType dtype, const FamilyRegistry& families);
 // From an experiment. `vocab` is the tokenizer's size where the experiment names none. Settings that the
-// family does not have are refused at their place.
+// family does not have are refused at their place; those that decide nothing of this model go to `warnings`,
+// as experiment.warnings has them.
 ModelConfig model_config_of(const config::Experiment& experiment, std::optional<std::int64_t> vocab,
-                            const FamilyRegistry& families);
+                            const FamilyRegistry& families, std::vector<std::string>* warnings = nullptr);
 
 // Floating-point operations of one training step over `sequences` of `length` tokens: 6 per multiplied weight
 // and token, causal attention counted at half (of a window or chunk where a layer has one), of experts the

@@ -46,8 +46,9 @@ std::string_view key_of(std::string_view message) {
 
 class Settings {
  public:
-  Settings(const config::Experiment& experiment, const FamilyRegistry& families)
-      : experiment_(experiment), t_(experiment.trainer), families_(families) {}
+  Settings(const config::Experiment& experiment, const FamilyRegistry& families,
+           std::vector<std::string>* warnings)
+      : experiment_(experiment), t_(experiment.trainer), families_(families), warnings_(warnings) {}
 
   ModelConfig model(std::optional<std::int64_t> vocab) {
     const Family& family = this->family();
@@ -59,6 +60,7 @@ class Settings {
     experts(c);
     ModelConfig read = as_the_family_has_it(c);
     agree(read, c);
+    without_effect(read);
     read.moe.training = training(read);
     read.mtp = {.layers = t_.mtp_num_layers.value_or(0),
                 .enabled = t_.mtp_num_layers.value_or(0) > 0,
@@ -226,16 +228,7 @@ class Settings {
   }
 
   void experts(ModelConfig& c) const {
-    if (!t_.num_experts) {
-      const std::string_view key = t_.moe_ffn_hidden_size ? "moe_ffn_hidden_size"
-                                   : t_.moe_shared_expert_intermediate_size
-                                       ? "moe_shared_expert_intermediate_size"
-                                   : !t_.moe_layer_freq.empty() ? "moe_layer_freq"
-                                                                : "";
-      if (key.empty()) return;
-      throw experiment_.error_for(key, fmt::format("{} is set, and there are no experts", key),
-                                  "set num_experts");
-    }
+    if (!t_.num_experts) return;  // what else is said of them has no effect, and a warning says so
     MoeConfig& moe = c.moe;
     moe.experts = *t_.num_experts;
     moe.ffn = t_.moe_ffn_hidden_size.value_or(c.ffn);
@@ -264,6 +257,13 @@ class Settings {
       return read_model_config(write_model_config(c, DType::kF32, families_), "", families_);
     } catch (const Error& error) {
       const std::string_view key = key_of(error.what());
+      // Without experts they have no width, either, which some families miss first.
+      if (!t_.num_experts && (key == "num_experts" || key == "ffn_hidden_size")) {
+        throw experiment_.error_for(
+            is_set("num_experts") ? "num_experts" : "model_type",
+            fmt::format("num_experts is null, and model_type {} is a mixture of experts", t_.model_type),
+            "set num_experts, or choose another model_type");
+      }
       if (key.empty()) {
         throw experiment_.error_for("model_type",
                                     fmt::format("as a model of type {}: {}", t_.model_type, error.what()),
@@ -343,9 +343,21 @@ class Settings {
     if_said("moe_apply_probs_on_input", t_.moe_apply_probs_on_input, has.moe.weigh_input);
   }
 
+  // What was said and is taken, and decides nothing of this model.
+  void without_effect(const ModelConfig& has) const {
+    if (!warnings_ || has.moe.experts == 0 || !has.moe.dense_layers.empty() || has.ffn == has.moe.ffn) return;
+    const config::Provenance said = experiment_.provenance_of("ffn_hidden_size");
+    if (said.layer < config::Layer::kOverrides) return;
+    warnings_->push_back(fmt::format(
+        "{}: ffn_hidden_size has an effect only on blocks without experts, and every block has some: their "
+        "width is moe_ffn_hidden_size",
+        said.describe()));
+  }
+
   MoeConfig::Training training(const ModelConfig& c) const {
-    if (!c.moe.choice_bias &&
-        t_.moe_router_bias_update_rate != config::TrainerConfig().moe_router_bias_update_rate) {
+    const double rate = t_.moe_router_bias_update_rate;
+    if (c.moe.experts > 0 && !c.moe.choice_bias && rate != 0 &&
+        rate != config::TrainerConfig().moe_router_bias_update_rate) {
       throw differs("moe_router_bias_update_rate", "no bias of experts");
     }
     const bool balanced = t_.moe_router_load_balancing_type != "none";
@@ -364,13 +376,14 @@ class Settings {
   const config::Experiment& experiment_;
   const config::TrainerConfig& t_;
   const FamilyRegistry& families_;
+  std::vector<std::string>* const warnings_;
 };
 
 }  // namespace
 
 ModelConfig model_config_of(const config::Experiment& experiment, std::optional<std::int64_t> vocab,
-                            const FamilyRegistry& families) {
-  return Settings(experiment, families).model(vocab);
+                            const FamilyRegistry& families, std::vector<std::string>* warnings) {
+  return Settings(experiment, families, warnings).model(vocab);
 }
 
 }  // namespace primus

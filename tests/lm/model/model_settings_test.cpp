@@ -89,6 +89,14 @@ TEST(ModelSettings, ExpertsAndTheirRouter) {
             0);
 }
 
+// Without a bias of experts, it does not move either.
+TEST(ModelSettings, NoBiasOfExpertsAgreesWithARateOfZero) {
+  for (const std::string& text : {kMixtral, std::string()}) {
+    EXPECT_EQ(model(text + "      moe_router_bias_update_rate: 0.0\n").moe.training.bias_update_rate, 0);
+  }
+  EXPECT_EQ(refusal("      moe_router_bias_update_rate: 0.5\n"), "");  // a warning
+}
+
 TEST(ModelSettings, LatentAttentionAndGroupsOfExperts) {
   const ModelConfig m = model(kDeepseek);
   EXPECT_EQ(m.attention.latent.kv_rank, 16);
@@ -157,8 +165,7 @@ TEST(ModelSettings, Llama4) {
 TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
   EXPECT_EQ(refusal("      num_experts: 8\n"), "exp.yaml:14: model_type llama has num_experts: 0");
   EXPECT_EQ(refusal("      model_type: mixtral\n"),
-            "exp.yaml:14: num_experts: in the config.json of a mixtral, 'num_local_experts' must be a whole "
-            "number from 1 to 1024");
+            "exp.yaml:14: num_experts is null, and model_type mixtral is a mixture of experts");
   EXPECT_EQ(
       refusal(kMixtral + "      moe_ffn_hidden_size: 32\n"),
       "exp.yaml:16: moe_ffn_hidden_size is 32, and ffn_hidden_size 96: model_type mixtral has one width "
@@ -219,8 +226,6 @@ TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
       "number from 1 to 64");
   EXPECT_EQ(refusal("      window_size: [128, 0]\n"), "exp.yaml:14: model_type llama has window_size: 0");
   EXPECT_EQ(refusal("      no_rope_freq: 4\n"), "exp.yaml:14: model_type llama has no_rope_freq: no layers");
-  EXPECT_EQ(refusal("      moe_layer_freq: 2\n"),
-            "exp.yaml:14: moe_layer_freq is set, and there are no experts");
 }
 
 TEST(ModelSettings, Windows) {

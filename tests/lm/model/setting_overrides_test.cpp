@@ -1,5 +1,5 @@
-// A setting of the architecture that somebody changes on a preset changes the model, or is refused: none is
-// taken without effect.
+// A setting of the architecture that somebody changes on a preset changes what the model computes or how it
+// trains, or is refused or warned about: none is taken without effect and without a word.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -54,13 +54,46 @@ std::vector<std::string> others(const config::KeySpec& key, const config::Value&
   }
 }
 
+// Without the fields that decide nothing of what this model computes, or of how it trains.
+ModelConfig effective(ModelConfig c) {
+  if (c.moe.experts > 0 && c.moe.dense_layers.empty()) c.ffn = 0;
+  if (c.attention.latent.kv_rank > 0) c.kv_heads = c.head_dim = 0;
+  if (c.attention.no_rope_layers.empty()) c.attention.attn_scale = 0;
+  if (c.attention.attn_scale == 0) c.attention.floor_scale = 0;
+  if (c.attention.local_layers.empty()) c.attention.window = c.attention.chunk = 0;
+  if (!c.mtp.enabled) c.mtp = {};
+  RopeScaling& rope = c.rope_scaling;
+  const RopeScaling none;
+  using Kind = RopeScaling::Kind;
+  if (rope.kind == Kind::kNone) rope = none;
+  if (rope.kind != Kind::kLlama3) {
+    rope.low_freq_factor = none.low_freq_factor;
+    rope.high_freq_factor = none.high_freq_factor;
+  }
+  if (rope.kind != Kind::kYarn) {
+    rope.beta_fast = none.beta_fast;
+    rope.beta_slow = none.beta_slow;
+    rope.mscale = rope.mscale_all_dim = none.mscale;
+    rope.truncate = none.truncate;
+  }
+  if (rope.kind == Kind::kLinear) rope.original_max_positions = none.original_max_positions;
+  if (rope.mscale_all_dim.value_or(0) == 0) rope.mscale = none.mscale;
+  MoeConfig::Training& training = c.moe.training;
+  if (c.moe.experts == 0) training = {};
+  if (training.balance_loss == 0) training.balance_sequences = false;
+  if (training.capacity_factor == 0) training.drop_lightest = true;
+  if (c.moe.router.groups == 1) c.moe.router.top_groups = 1;
+  return c;
+}
+
 enum class Outcome { kWithoutWord, kWarned, kChanged, kRefused };
 
 Outcome outcome(const std::string& preset, const std::string& setting, const ModelConfig& original,
                 const FamilyRegistry& families) {
   try {
-    const config::Experiment changed = experiment(preset, {setting});
-    if (model_config_of(changed, std::nullopt, families) != original) return Outcome::kChanged;
+    config::Experiment changed = experiment(preset, {setting});
+    const ModelConfig model = model_config_of(changed, std::nullopt, families, &changed.warnings);
+    if (effective(model) != effective(original)) return Outcome::kChanged;
     return changed.warnings.empty() ? Outcome::kWithoutWord : Outcome::kWarned;
   } catch (const Error& error) {
     EXPECT_FALSE(error.location().empty()) << preset << " " << setting << ": " << error.what();
@@ -76,9 +109,9 @@ TEST(SettingOverrides, AreTakenOrRefusedOnEveryMixture) {
   int settings = 0;
   for (const char* preset : {"llama4_17B16E", "llama4_17B128E", "mixtral_8x7B_v0.1", "qwen3_30B_A3B",
                              "deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "kimi_k2", "gpt_oss_20B"}) {
-    const config::Experiment plain = experiment(preset, {});
+    config::Experiment plain = experiment(preset, {});
+    const ModelConfig original = model_config_of(plain, std::nullopt, families, &plain.warnings);
     EXPECT_EQ(plain.warnings, std::vector<std::string>{});
-    const ModelConfig original = model_config_of(plain, std::nullopt, families);
     for (const config::KeySpec& key : config::all_keys()) {
       const bool architecture = key.group == "model" || key.group == "latent" || key.group == "moe";
       if (!architecture || !key.has_meaning_for(config::Framework::kNative)) continue;
@@ -92,7 +125,9 @@ TEST(SettingOverrides, AreTakenOrRefusedOnEveryMixture) {
         // Where a setting is as the family has it, or one of several names for the same, a value may agree.
         const bool may_agree =
             value.is_null() || !key.choices.empty() || either.contains({original.family, key.name});
-        EXPECT_FALSE(silent && !may_agree) << preset << " " << setting << " has no effect";
+        // So may the width of blocks that are not there with that of the experts, which some families share.
+        const bool of_experts = key.name == "ffn_hidden_size" && other == std::to_string(original.moe.ffn);
+        EXPECT_FALSE(silent && !may_agree && !of_experts) << preset << " " << setting << " has no effect";
         ++settings;
       }
       if (!either.contains({original.family, key.name})) {
@@ -101,6 +136,50 @@ TEST(SettingOverrides, AreTakenOrRefusedOnEveryMixture) {
     }
   }
   EXPECT_GT(settings, 1000);
+}
+
+// A width that no layer has.
+TEST(SettingOverrides, OfLayersThatAreNotThereAreWarnedAbout) {
+  const auto warnings = [](const std::string& preset, const std::vector<std::string>& overrides) {
+    config::Experiment changed = experiment(preset, overrides);
+    model_config_of(changed, std::nullopt, builtin_families(), &changed.warnings);
+    return changed.warnings;
+  };
+  using Warnings = std::vector<std::string>;
+  const Warnings warning{
+      "command line: ffn_hidden_size has an effect only on blocks without experts, and every block has some: "
+      "their width is moe_ffn_hidden_size"};
+  EXPECT_EQ(warnings("qwen3_30B_A3B", {"ffn_hidden_size=12288"}), warning);
+  EXPECT_EQ(warnings("llama4_17B16E", {"ffn_hidden_size=4096"}), warning);
+  EXPECT_EQ(warnings("llama4_17B128E", {"ffn_hidden_size=4096"}), Warnings{});  // of every other block
+  EXPECT_EQ(warnings("deepseek_v3", {"ffn_hidden_size=4096"}), Warnings{});     // of the first three
+  EXPECT_EQ(warnings("mixtral_8x7B_v0.1", {"ffn_hidden_size=4096", "moe_ffn_hidden_size=4096"}), Warnings{});
+}
+
+// Whoever takes a model's experts away is told so, not what the preset says of them.
+TEST(SettingOverrides, WithoutExpertsNameTheOverride) {
+  for (const char* preset : {"mixtral_8x7B_v0.1", "qwen3_30B_A3B", "llama4_17B16E"}) {
+    try {
+      model_config_of(experiment(preset, {"num_experts=null"}), std::nullopt, builtin_families());
+      ADD_FAILURE() << preset;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.location(), "command line") << preset;
+      EXPECT_STREQ(error.what(), fmt::format("num_experts is null, and model_type {} is a mixture of experts",
+                                             experiment(preset, {}).trainer.model_type)
+                                     .c_str());
+    }
+  }
+}
+
+// DeepSeek's are dense without them, whatever else the preset says of experts.
+TEST(SettingOverrides, DeepSeekMayBeDense) {
+  for (const char* preset : {"deepseek_v2", "deepseek_v3"}) {
+    const config::Experiment dense = experiment(preset, {"num_experts=null"});
+    const ModelConfig model = model_config_of(dense, std::nullopt, builtin_families());
+    EXPECT_EQ(dense.warnings, std::vector<std::string>{});
+    EXPECT_EQ(model.moe.experts, 0);
+    EXPECT_EQ(model.ffn, dense.trainer.ffn_hidden_size);
+  }
 }
 
 // What belongs together is named together.
@@ -119,7 +198,7 @@ TEST(SettingOverrides, OfOneWidthNameTheOther) {
             "command line: set moe_ffn_hidden_size to 16384, too");
   EXPECT_EQ(hint("llama4_17B16E", {"moe_ffn_hidden_size=4096", "moe_shared_expert_intermediate_size=4096"}),
             "");
-  EXPECT_EQ(hint("llama4_17B16E", {"ffn_hidden_size=4096"}), "");  // of dense blocks
+  EXPECT_EQ(hint("llama4_17B16E", {"ffn_hidden_size=4096"}), "");
   EXPECT_EQ(hint("mixtral_8x7B_v0.1", {"moe_ffn_hidden_size=4096"}),
             "command line: set ffn_hidden_size to 4096, too");
   EXPECT_EQ(hint("gpt_oss_20B", {"ffn_hidden_size=4096"}),

@@ -176,6 +176,28 @@ TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesHalfOfThem) {
   EXPECT_THAT(half.err, AllOf(HasSubstr("model-00001-of-00001.safetensors' is missing"), HasSubstr("index")));
 }
 
+// A folder whose weights predict further tokens: they are counted, apart, and not in what runs without them.
+TEST(ModelInfo, CountsWhatAFolderHasForFurtherTokens) {
+  const TemporaryFolder folder;
+  const auto info = [&](const std::string& name, const json& changes) {
+    const std::string model = (folder.path() / name).string();
+    std::filesystem::create_directory(model);
+    json config = json::parse(read_file(kGolden + "deepseek_v3/config.json"));
+    config.update(changes);
+    write_file_atomic(model + "/config.json", config.dump());
+    return json::parse(run_program({"model", "info", model, "--json"}).out);
+  };
+  const json without = info("without", {{"num_nextn_predict_layers", 0}});
+  const json with = info("with", {{"num_nextn_predict_layers", 2}});
+  EXPECT_FALSE(without.contains("mtp_parameters"));
+  EXPECT_EQ(with.at("parameters"), without.at("parameters"));
+  EXPECT_EQ(with.at("flops_per_token"), without.at("flops_per_token"));
+  EXPECT_GT(with.at("mtp_parameters"), 0);
+  EXPECT_EQ(with.at("mtp_is_trained"), false);
+  EXPECT_THAT(run_program({"model", "info", (folder.path() / "with").string()}).out,
+              HasSubstr("tokens, without multi-token prediction:"));
+}
+
 TEST(Models, KeysThatNobodyKnowsAreNoted) {
   const TemporaryFolder folder;
   const std::string model = (folder.path() / "model").string(), golden = kGolden + "llama";

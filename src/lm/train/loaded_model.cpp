@@ -106,8 +106,12 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
   const std::string_view ours_kind = name_of(ours.rope_scaling.kind);
   std::string_view kind = name_of(scaling.kind);
   // Megatron-LM's position_embedding_type says yarn, or nothing: it is rope for other kinds of scaling too.
+  // For latent attention a stretch alone means yarn (config::derive).
   const bool changed =
-      ours.rope_scaling.kind == Kind::kYarn
+      ours.rope_scaling.kind == Kind::kYarn && t.multi_latent_attention
+          ? r.flexible({"rope_scaling_type", "rope_type", "position_embedding_type", "rope_scaling_factor"},
+                       ours_kind, kind)
+      : ours.rope_scaling.kind == Kind::kYarn
           ? r.flexible({"rope_scaling_type", "rope_type", "position_embedding_type"}, ours_kind, kind)
           : r.flexible({"rope_scaling_type", "use_rope_scaling", "rope_type"}, ours_kind, kind);
   if (changed) {

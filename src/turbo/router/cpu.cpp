@@ -99,7 +99,8 @@ void choose_in_groups(const RouterRule& rule, const float* scores, std::int64_t 
   Keys keys{};
   for (std::int32_t i = 0; i < rule.top_groups; ++i) {
     const std::int64_t begin = best_groups[static_cast<std::size_t>(i)] * size;
-    std::transform(scores + begin, scores + begin + size, keys.data() + begin, key_of);
+    std::transform(scores + begin, scores + begin + size, keys.data() + begin,
+                   [](float score) { return key_of(score); });
   }
   choose_keys(keys.data(), n, rule.top_k, chosen);
 }

@@ -110,8 +110,9 @@ TEST(AsyncWriter, SaveReturnsAtOnceAndOneIsInFlight) {
   EXPECT_FALSE(writer.last_saved());
   writer.check();
   std::atomic<bool> second_started = false;
+  const TestSnapshot second(2);
   std::jthread next([&] {
-    writer.save(TestSnapshot(2).snapshot, AsyncWriter::Sources::kLive);
+    writer.save(second.snapshot, AsyncWriter::Sources::kLive);
     second_started = true;
     writer.wait_copied();
   });
@@ -126,7 +127,8 @@ TEST(AsyncWriter, SaveReturnsAtOnceAndOneIsInFlight) {
 TEST(AsyncWriter, ErrorsSurfaceOnceAtTheNextCall) {
   FaultEnv env;
   AsyncWriter writer(kRoot, {}, env);
-  writer.save(TestSnapshot(1).snapshot);
+  const TestSnapshot first(1);
+  writer.save(first.snapshot);
   writer.wait();
   env.set_capacity(10);
   const TestSnapshot second(2);

@@ -53,7 +53,8 @@ TEST_F(CheckpointTest, ShardsOfBothParts) {
 }
 
 TEST_F(CheckpointTest, AnEmptyPartIsFine) {
-  Snapshot snapshot = TestSnapshot(1).snapshot;
+  const TestSnapshot whole(1);
+  Snapshot snapshot = whole.snapshot;
   snapshot.optimizer.clear();
   CheckpointRoot("/run/checkpoints", {}, env_).save(snapshot);
   EXPECT_FALSE(open(1).find(TensorPart::kOptimizer, "exp_avg.embed.weight"));
@@ -96,7 +97,8 @@ TEST_F(CheckpointTest, WrongRequestsAreNamed) {
 TEST_F(CheckpointTest, RefusesNamesThatLeaveTheFolderOrCollide) {
   for (const char* name : {"../x", "a/b", "", "manifest.json", "trainer_state.json", "model.safetensors",
                            "model.safetensors.index.json"}) {
-    Snapshot snapshot = TestSnapshot(1).snapshot;
+    const TestSnapshot whole(1);
+    Snapshot snapshot = whole.snapshot;
     snapshot.files.push_back({name, "x"});
     EXPECT_THAT(error_of([&] { CheckpointRoot("/run/checkpoints", {}, env_).save(snapshot); }),
                 HasSubstr("cannot hold a file named"))
@@ -125,7 +127,8 @@ TEST_F(CheckpointTest, AfterGoingBackTheNewOneIsKept) {
 
 TEST_F(CheckpointTest, SavingAnIterationAgainReplacesIt) {
   save(100);
-  Snapshot other = TestSnapshot(100).snapshot;
+  const TestSnapshot whole(100);
+  Snapshot other = whole.snapshot;
   other.trainer_state = "{\"again\":true}";
   CheckpointRoot("/run/checkpoints", {}, env_).save(other);
   EXPECT_EQ(open(100).trainer_state(), "{\"again\":true}");

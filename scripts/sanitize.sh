@@ -1,0 +1,54 @@
+#!/bin/sh
+# Builds the tests with a sanitizer of g++, in build-asan/ or build-tsan/, and runs them one after the other.
+#
+#   scripts/sanitize.sh [address] [ctest options]   bounds, lifetimes (those in arenas, too), leaks, undefined
+#                                                   behaviour: the fast tests, and the program that they start
+#   scripts/sanitize.sh thread [ctest options]      data races: tests of what runs in threads
+#
+# Jobs: CMAKE_BUILD_PARALLEL_LEVEL. A finding fails the test that met it; its report is in ctest's output.
+set -eu
+cd "$(dirname "$0")/.."
+
+kind=${1:-address}
+[ $# -gt 0 ] && shift
+case "$kind" in
+  address)
+    preset=asan
+    targets=all
+    set -- -L fast "$@"
+    ;;
+  thread)
+    preset=tsan
+    # Thread pools, streams, the asynchronous writer, the batch loader and tokenisation, whole training steps.
+    targets="base_test device_test engine_test lm_checkpoint_test lm_data_test lm_train_test"
+    set -- -R '^(base|device|engine|lm_checkpoint|lm_data|lm_train)$' "$@"
+    # What takes minutes there, and has one thread or the same ones as tests that stay.
+    long='*Crash*:*EveryBitFlip*:JsonCursor.*:Presets.*:Examples.*:Measure.*:LoadedModel.*:*Families.*'
+    export GTEST_FILTER="-$long:MixtureOfExperts.BalanceLossBalances"
+    ;;
+  *)
+    echo "usage: scripts/sanitize.sh [address|thread] [ctest options]" >&2
+    exit 2
+    ;;
+esac
+
+build=build-$preset
+log=$build/build.log
+mkdir -p "$build"
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+echo "Building into $build/ ..."
+start=$(date +%s)
+# shellcheck disable=SC2086  # one word per target
+if ! { cmake --preset "$preset" && cmake --build "$build" --target $targets; } >"$log" 2>&1; then
+  tail -n 20 "$log" >&2
+  echo "The build failed; all of it is in $log" >&2
+  exit 1
+fi
+echo "Built in $(($(date +%s) - start)) s."
+
+# Programs that tests start find these, too. AddressSanitizer tidies its fake stacks up at each exception, which
+# takes longer than most tests: without them only the use of a dead frame goes unseen.
+export ASAN_OPTIONS="detect_stack_use_after_return=0:strict_string_checks=1"
+export UBSAN_OPTIONS="print_stacktrace=1"
+export TSAN_OPTIONS="second_deadlock_stack=1"
+ctest --preset "$preset" "$@"

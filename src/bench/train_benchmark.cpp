@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/random.h"
-#include "lm/train/trainer.h"
+#include "lm/train/training_settings.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/linear/gemm_rate.h"
 

@@ -63,15 +63,4 @@ class Trainer {
   std::unique_ptr<Run> run_;
 };
 
-// The pieces that other commands share.
-// The tokenizer. Mock data with a vocab_size does without a preset's that is not there, and notes it.
-std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& experiment,
-                                              std::vector<std::string>* notes = nullptr);
-// What to train: `load`'s own architecture where that is a model folder (loaded_model.h, also on `notes`),
-// the experiment's otherwise.
-ModelConfig model_of(const config::Experiment& experiment, const FamilyRegistry& families,
-                     const Tokenizer* tokenizer, std::vector<std::string>* notes = nullptr);
-// `experiment`'s batch shape, recompute policy and optimizer settings.
-SessionSettings session_settings_of(const config::Experiment& experiment, const ModelConfig& model);
-
 }  // namespace primus

@@ -14,7 +14,7 @@
 #include "engine/rank.h"
 #include "lm/model/family.h"
 #include "lm/model/model_size.h"
-#include "lm/train/trainer.h"
+#include "lm/train/training_settings.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus {

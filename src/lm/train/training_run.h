@@ -1,0 +1,101 @@
+// One training run between its start and its end: what a Trainer holds once it is prepared. Internal to
+// lm/train. One thread.
+//
+// training_start.cpp has the way to the first step, training_loop.cpp the steps and evaluations, and
+// training_save.cpp the checkpoints.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/rank.h"
+#include "lm/checkpoint/checkpoint.h"
+#include "lm/data/batch_loader.h"
+#include "lm/data/dataset.h"
+#include "lm/model/weights.h"
+#include "lm/monitor/run_folder.h"
+#include "lm/monitor/training_monitor.h"
+#include "lm/optimizer/schedule.h"
+#include "lm/train/resume.h"
+#include "lm/train/trainer.h"
+#include "lm/train/training_settings.h"
+
+namespace primus {
+
+// One run from start to end; its members are built in this order.
+struct Trainer::Run {
+  Run(const config::Experiment& experiment, const FamilyRegistry& registry, Logger& logger)
+      : e(experiment),
+        c(e.trainer),
+        log(logger),
+        families(registry),
+        folder(run_folder_of(e)),
+        tokenizer(tokenizer_of(e, &model_notes)),
+        model(model_of(e, registry, tokenizer.get(), &model_notes)),
+        settings(session_settings_of(e, model)),
+        schedule(c) {}
+
+  void prepare();
+  TrainingSummary execute(const std::atomic<bool>& stop);
+
+  const config::Experiment& e;
+  const config::TrainerConfig& c;
+  Logger& log;
+  const FamilyRegistry& families;
+  RunFolder folder;
+  std::vector<std::string> model_notes;
+  std::unique_ptr<const Tokenizer> tokenizer;
+  ModelConfig model;
+  SessionSettings settings;
+  Schedule schedule;
+
+ private:
+  void lock_folder();
+  void record_experiment() const;
+  void open_data();
+  // The newest good checkpoint in `root`; damaged ones are named in the log.
+  ResumePoint resume_point(const Path& root) const;
+  void load_or_initialize();
+  void resume_from(const CheckpointReader& checkpoint);
+  void finetune_from(const CheckpointReader& checkpoint);
+  // False: `stop` came first, and the step was left without a trace.
+  bool train_step(const std::atomic<bool>& stop);
+  // Empty: `stop` came first.
+  std::optional<double> evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample,
+                                 const std::atomic<bool>& stop);
+  data::BatchLoaderOptions loader_options(std::int64_t first_sample) const;
+  // The next batch of what is trained or evaluated on. Where the data is broken, what was learned is saved
+  // first.
+  const data::Batch& next_batch(data::BatchLoader& batches);
+  std::optional<std::string> newest_checkpoint() const;
+  void save();
+  std::vector<Snapshot::Blob> make_model_files() const;
+  std::string trainer_state() const;
+
+  std::optional<RunLock> lock, checkpoints_lock;
+  data::Datasets datasets;
+  std::unique_ptr<engine::Rank> rank;
+  std::unique_ptr<TrainingSession> session;
+  std::unique_ptr<DeviceReader> reader;
+  std::unique_ptr<AsyncWriter> writer;  // after what its sources read
+  std::unique_ptr<TrainingMonitor> monitor;
+  std::unique_ptr<ThroughputMeter> meter;
+  std::unique_ptr<data::BatchLoader> loader;
+  engine::MemoryPlan memory;
+  std::int64_t iteration = 0;        // completed steps
+  std::int64_t first_iteration = 0;  // completed when this process began
+  std::int64_t last_saved = -1;
+  std::int64_t nan_iterations = 0;
+  std::vector<Snapshot::Blob> model_files;  // of every checkpoint, beside the weights
+  double step_began = 0, wait_before = 0;
+  StepResult result;
+};
+
+// Seconds of a clock that only goes forward.
+double monotonic_seconds();
+
+}  // namespace primus

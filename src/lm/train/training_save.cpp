@@ -1,0 +1,66 @@
+#include "base/error.h"
+#include "base/file.h"
+#include "lm/train/training_run.h"
+
+namespace primus {
+std::optional<std::string> Trainer::Run::newest_checkpoint() const {
+  const CheckpointRoot checkpoints(checkpoint_root_of(e));
+  const auto saved = checkpoints.latest();
+  return saved ? std::optional(checkpoints.folder(*saved).string()) : std::nullopt;
+}
+
+std::vector<Snapshot::Blob> Trainer::Run::make_model_files() const {
+  std::vector<Snapshot::Blob> files{{"config.json", write_model_config(model, settings.compute, families)}};
+  // How the model that was loaded wants to be sampled is still true of it.
+  constexpr const char* kGeneration = "generation_config.json";
+  const Path loaded = c.load ? loaded_folder(*c.load) : Path();
+  if (c.load && Env::posix().status(loaded / kGeneration)) {
+    constexpr std::uint64_t kLimit = 1 << 20;
+    files.push_back({kGeneration, read_file(loaded / kGeneration, kLimit)});
+  }
+  // The tokenizer belongs to the model folder; kinds without a Hugging Face form (null, byte) are left out.
+  const Path scratch = folder.root() / ".tokenizer";
+  remove_tree(scratch);
+  try {
+    make_folders(scratch);
+    tokenizer->save(scratch);
+    for (const std::string& name : Env::posix().list(scratch))
+      files.push_back({name, read_file(scratch / name)});
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+  }
+  remove_tree(scratch);
+  return files;
+}
+
+std::string Trainer::Run::trainer_state() const {
+  return write_trainer_state({.iteration = iteration,
+                              .consumed_samples = iteration * c.global_batch_size,
+                              .global_batch_size = c.global_batch_size,
+                              .seed = c.seed,
+                              .nan_iterations = nan_iterations,
+                              .lm_loss = result.loss,
+                              .experiment = experiment_text(e)});
+}
+
+void Trainer::Run::save() {
+  if (last_saved == iteration) return;
+  const double began = monotonic_seconds();
+  rank->compute().synchronize();
+  monitor->sync();
+  Snapshot snapshot;
+  snapshot.iteration = iteration;
+  snapshot.files = model_files;
+  snapshot.trainer_state = trainer_state();
+  snapshot.model = model_sources(session->store(), *reader);
+  if (!c.no_save_optim) snapshot.optimizer = optimizer_sources(session->store(), *reader);
+  // Waiting for the files makes a copy needless: nothing changes meanwhile.
+  writer->save(std::move(snapshot),
+               c.async_save ? AsyncWriter::Sources::kLive : AsyncWriter::Sources::kStable);
+  last_saved = iteration;
+  if (!c.async_save) writer->wait();
+  log.info("saving iteration {}: training held for {:.1f} ms", iteration,
+           1e3 * (monotonic_seconds() - began));
+}
+
+}  // namespace primus

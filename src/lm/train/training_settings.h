@@ -1,0 +1,50 @@
+// What an experiment says of a training run, as the settings that data, model and step are built from.
+//
+// Free functions without state. Errors are Error(kInvalid) at the place of the key that is to blame.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "config/experiment.h"
+#include "lm/data/dataset.h"
+#include "lm/model/family.h"
+#include "lm/monitor/run_folder.h"
+#include "lm/tokenizer/tokenizer.h"
+#include "lm/train/session.h"
+
+namespace primus {
+
+RunFolder run_folder_of(const config::Experiment& experiment);
+// Where checkpoints are saved: `save`, or the run's folder.
+Path checkpoint_root_of(const config::Experiment& experiment);
+// The model's own folder of what `load` names: a Hugging Face folder, one of our checkpoints, or a folder of
+// checkpoints, of which the one is meant that a run would go on from.
+Path loaded_folder(const Path& load);
+
+// A tokenizer's file that the experiment names and that is not there.
+std::optional<std::string> missing_tokenizer(const config::TrainerConfig& trainer);
+// The tokenizer. Mock data with a vocab_size does without a preset's that is not there, and notes it.
+std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& experiment,
+                                              std::vector<std::string>* notes = nullptr);
+// What to train: `load`'s own architecture where that is a model folder (loaded_model.h, also on `notes`),
+// the experiment's otherwise.
+ModelConfig model_of(const config::Experiment& experiment, const FamilyRegistry& families,
+                     const Tokenizer* tokenizer, std::vector<std::string>* notes = nullptr);
+// `experiment`'s batch shape, recompute policy and optimizer settings.
+SessionSettings session_settings_of(const config::Experiment& experiment, const ModelConfig& model);
+data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
+
+// The experiment as text that means the same without its presets.
+std::string experiment_text(config::Experiment experiment);
+
+// Bytes of one checkpoint: the model in the compute type, with a copy of embedding and head for each module
+// of multi-token prediction; with `optimizer`, moments in fp32, and master weights where the model is
+// narrower.
+std::int64_t checkpoint_bytes(std::int64_t parameters, const SessionSettings& settings, bool optimizer);
+
+}  // namespace primus

@@ -1,0 +1,186 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "lm/train/training_run.h"
+#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/linear/gemm_rate.h"
+
+namespace primus {
+namespace {
+
+constexpr double kProgressSeconds = 5;  // between reports of work before the first step
+
+}  // namespace
+
+void Trainer::Run::lock_folder() {
+  folder.create();
+  lock.emplace(folder.root());
+}
+
+// Lets tools find this run's checkpoints.
+void Trainer::Run::record_experiment() const {
+  config::Experiment resolved = e;
+  if (c.save) resolved.trainer.save = std::filesystem::absolute(*c.save).lexically_normal().string();
+  write_file_atomic(folder.experiment_file(), experiment_text(resolved));
+}
+
+void Trainer::Run::open_data() {
+  data::DataOptions data_options = data_options_of(e, *tokenizer);
+  double next_report = monotonic_seconds() + kProgressSeconds;
+  data_options.progress = [&](const data::TokenizeProgress& p) {
+    if (monotonic_seconds() < next_report) return;
+    next_report = monotonic_seconds() + kProgressSeconds;
+    const double share =
+        static_cast<double>(p.bytes_done) / static_cast<double>(std::max<std::uint64_t>(p.bytes_total, 1));
+    log.info("tokenizing {}: {:.0f} %, {:.1f} MB/s, {:.0f} s left", p.input, 100 * share,
+             static_cast<double>(p.bytes_done) / 1e6 / std::max(p.seconds, 1e-3),
+             share > 0 ? p.seconds * (1 - share) / share : 0.0);
+  };
+  datasets = data::open_datasets(data_options, *tokenizer);
+  const std::int64_t needed = c.train_iters * c.global_batch_size;
+  if (datasets.train && datasets.train->size() < needed) {
+    throw e.error_for(
+        "train_iters",
+        fmt::format("{} steps of {} sequences need {} samples, and {} has {}", c.train_iters,
+                    c.global_batch_size, needed, datasets.train->description(), datasets.train->size()),
+        fmt::format("train for {} steps, or give the data sets weights so that they may be repeated",
+                    datasets.train->size() / c.global_batch_size));
+  }
+}
+
+void Trainer::Run::prepare() {
+  // A run that is refused for its data leaves no folder where there was none.
+  if (Env::posix().status(folder.root())) lock_folder();
+  open_data();
+  if (!lock) lock_folder();
+  for (const auto& notes : {tokenizer->notes(), model_notes, datasets.notes}) {
+    for (const std::string& note : notes) log.warning("{}", note);
+  }
+
+  rank = std::make_unique<engine::Rank>(turbo::make_cpu_device(static_cast<int>(c.num_threads)));
+  const StepMeasurement measured = measure_session(*rank, settings, families);
+  memory = measured.memory;
+  constexpr double kMiB = 1 << 20;
+  log.info(
+      "{} | {:.1f}M parameters | memory: {:.0f} MiB persistent (weights, gradients, optimizer), {:.0f} MiB "
+      "stash "
+      "(activations), {:.0f} MiB scratch",
+      rank->device().description(), static_cast<double>(measured.parameters) / 1e6,
+      static_cast<double>(memory.persistent) / kMiB, static_cast<double>(memory.stash) / kMiB,
+      static_cast<double>(memory.scratch) / kMiB);
+  if (c.async_save) {
+    log.info(
+        "saving in the background will hold a copy of the checkpoint: {:.0f} MiB (async_save=false needs "
+        "none)",
+        static_cast<double>(checkpoint_bytes(measured.parameters, settings, !c.no_save_optim)) / kMiB);
+  }
+  rank->reserve(memory);
+  session = std::make_unique<TrainingSession>(*rank, settings, families);
+  reader = std::make_unique<DeviceReader>(*rank);
+  load_or_initialize();
+
+  const Path root = checkpoint_root_of(e);
+  make_folders(root);
+  // It may belong to several experiments.
+  if (c.save) checkpoints_lock.emplace(root, "wait for it or stop it, or let this run save elsewhere (save)");
+  CheckpointRoot(root).recover();
+  model_files = make_model_files();
+  first_iteration = iteration;
+  writer = std::make_unique<AsyncWriter>(root, SaveOptions{.keep_last = static_cast<int>(c.keep_latest)});
+  monitor = std::make_unique<TrainingMonitor>(
+      folder,
+      MonitorOptions{.resume_iteration = iteration,
+                     .log_interval = static_cast<int>(c.log_interval),
+                     .tensorboard_log_interval = static_cast<int>(c.tensorboard_log_interval),
+                     .tensorboard = !c.disable_tensorboard},
+      log);
+  meter = std::make_unique<ThroughputMeter>(ThroughputOptions{
+      .train_iters = c.train_iters,
+      .world_size = 1,
+      .peak_flops_per_device = turbo::measure_gemm_rate(rank->device(), settings.compute, 0.1),
+      .avg_skip_iterations = static_cast<int>(c.log_avg_skip_iterations),
+      .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
+  if (iteration >= c.train_iters) return;
+  // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
+  record_experiment();
+  loader =
+      std::make_unique<data::BatchLoader>(*datasets.train, loader_options(iteration * c.global_batch_size));
+}
+
+ResumePoint Trainer::Run::resume_point(const Path& root) const {
+  ResumePoint point = find_resume_point(root);
+  for (const std::string& reason : point.rejected) log.warning("damaged checkpoint passed over: {}", reason);
+  return point;
+}
+
+void Trainer::Run::load_or_initialize() {
+  if (c.auto_continue_train) {
+    const ResumePoint point = resume_point(checkpoint_root_of(e));
+    if (point.reader) {
+      resume_from(*point.reader);
+      return;
+    }
+  }
+  if (!c.load) {
+    session->store().initialize(rank->context(), static_cast<std::uint64_t>(c.seed));
+    return;
+  }
+  // `load` is a Hugging Face folder, one of our checkpoints, or a folder of them.
+  Path load = *c.load;
+  if (Env::posix().status(load / Manifest::kFileName)) {
+    const CheckpointReader checkpoint = CheckpointReader::open(load);
+    c.finetune ? finetune_from(checkpoint) : resume_from(checkpoint);
+  } else if (Env::posix().status(load / "config.json")) {
+    load_weights(SafetensorsFolder::open(load), session->store(), *rank);
+  } else {
+    const ResumePoint point = resume_point(load);
+    if (!point.reader) {
+      throw e.error_for("load", "there is neither a model nor a checkpoint in " + load.string(),
+                        "a model folder has config.json and *.safetensors; a checkpoint has manifest.json");
+    }
+    load = point.reader->folder();
+    c.finetune ? finetune_from(*point.reader) : resume_from(*point.reader);
+  }
+  log.info("weights loaded from {}", load.string());
+}
+
+void Trainer::Run::finetune_from(const CheckpointReader& checkpoint) {
+  refuse_another_model(checkpoint, e, model, settings.compute, families, Start::kFinetuned);
+  load_checkpoint(checkpoint, session->store(), *rank, false);
+}
+
+void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
+  const TrainerState state = read_trainer_state(checkpoint);
+  refuse_another_model(checkpoint, e, model, settings.compute, families, Start::kContinued);
+  if (state.global_batch_size != c.global_batch_size) {
+    // The place in the data is steps times batch; with another batch it would be another place.
+    throw e.error_for("global_batch_size",
+                      fmt::format("this run was saved with global_batch_size {}, not {}",
+                                  state.global_batch_size, c.global_batch_size),
+                      "keep it, or start another run (exp_name) with load: " + checkpoint.folder().string());
+  }
+  const bool optimizer = !c.no_load_optim && has_optimizer_state(checkpoint);
+  if (!optimizer && !c.no_load_optim) {
+    log.warning("{} has no optimizer state (no_save_optim): its moments start from zero",
+                checkpoint.folder().string());
+  }
+  load_checkpoint(checkpoint, session->store(), *rank, optimizer);
+  iteration = last_saved = checkpoint.iteration();
+  nan_iterations = state.nan_iterations;
+  result.loss = state.lm_loss;
+  log.info("continuing from {} (iteration {})", checkpoint.folder().string(), iteration);
+  for (const SettingChange& change : changed_settings(state.experiment, experiment_text(e))) {
+    const std::string text = fmt::format("{} was {}, and is {} from here on", change.key,
+                                         change.before.empty() ? "unset" : change.before,
+                                         change.after.empty() ? "unset" : change.after);
+    change.moves_data
+        ? log.warning("{}: the data goes on in another order, and parts of it come twice or never", text)
+        : log.info("{}", text);
+  }
+}
+
+}  // namespace primus

@@ -10,11 +10,11 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_reader.h"
 #include "base/json_text.h"
 #include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "lm/data/json_lines.h"
-#include "lm/tokenizer/json_reader.h"
 #include "lm/tokenizer/tokenizer.h"
 #include "lm/tokenizer/unicode.h"
 
@@ -138,7 +138,7 @@ class TextCommand : public Command {
 // Reads an object; read(reader) takes the value of `wanted`, other keys are passed.
 template <class Read>
 void read_object(const Line& line, std::string_view wanted, const Read& read) {
-  JsonReader reader(line.text, kInput, line.number);
+  JsonReader reader(line.text, kInput, {.first_line = line.number, .python = true});
   reader.require(JsonReader::Kind::kObject, "the line");
   reader.begin_object();
   std::string key;

@@ -41,8 +41,8 @@ CheckpointReader CheckpointReader::open(const Path& folder, Validation validatio
   reader.env_ = &env;
   const Path manifest_path = folder / Manifest::kFileName;
   if (!env.status(manifest_path)) refuse(folder, "there is no manifest.json: not a checkpoint of Primus");
-  reader.manifest_ = Manifest::parse(read_file(manifest_path, Manifest::kMaxBytes, env),
-                                     fmt::format("'{}'", manifest_path.string()));
+  reader.manifest_ =
+      Manifest::parse(read_file(manifest_path, Manifest::kMaxBytes, env), manifest_path.string());
   for (const auto& file : reader.manifest_.files) {
     const Path path = folder / file.name;
     const auto status = env.status(path);
@@ -193,7 +193,8 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env)
       // checkpoint: no reason to go back behind it, and to write over it later.
       const auto* refused = dynamic_cast<const FileError*>(&error);
       if (refused && refused->code() != EIO && refused->code() != ENOENT && refused->code() != ENOTDIR) throw;
-      result.rejected.push_back(fmt::format("{}: {}", folder.filename().string(), error.what()));
+      const std::string where = error.location().empty() ? "" : error.location() + ": ";
+      result.rejected.push_back(fmt::format("{}: {}{}", folder.filename().string(), where, error.what()));
     }
   }
   if (result.rejected.empty()) return result;

@@ -9,8 +9,9 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "base/excerpt.h"
 #include "base/file.h"
-#include "lm/checkpoint/json_cursor.h"
+#include "base/json_reader.h"
 #include "lm/checkpoint/safetensors.h"
 
 namespace primus {
@@ -22,13 +23,14 @@ constexpr std::string_view kSealKey = "\"manifest_crc32c\":\"";
 constexpr std::string_view kSealEnd = "\"}\n";
 constexpr std::size_t kDigits = 8;
 constexpr std::size_t kMaxSlices = 16384;  // of one tensor
+constexpr std::string_view kHint = "the checkpoint is damaged; use an older one";
 
 std::string_view name_of(TensorPart part) { return part == TensorPart::kModel ? "model" : "optimizer"; }
 
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
 [[noreturn]] void refuse(std::string_view where, const std::string& what) {
-  throw invalid(fmt::format("{}: {}", where, what), "the checkpoint is damaged; use an older one");
+  throw invalid(fmt::format("'{}': {}", where, what), std::string(kHint));
 }
 
 std::uint32_t parse_crc(std::string_view text, std::string_view where) {
@@ -59,23 +61,23 @@ void check_seal(std::string_view json, std::string_view where) {
 class ManifestParser {
  public:
   ManifestParser(std::string_view json, std::string_view where)
-      : json_(json, std::string(where)), where_(where) {}
+      : json_(json, where, {.hint = kHint}), where_(where) {}
 
   Manifest parse() {
     bool has_version = false;
     json_.object([&](std::string_view key) {
       if (key == "format") {
-        if (json_.string() != kFormat) refuse(where_, "this is not the manifest of a Primus checkpoint");
+        if (json_.read_string() != kFormat) refuse(where_, "this is not the manifest of a Primus checkpoint");
       } else if (key == "version") {
-        const auto version = json_.unsigned_number();
+        const auto version = json_.read_unsigned();
         has_version = true;
         if (version != Manifest::kVersion) {
-          throw unsupported(fmt::format("{}: checkpoint format {}; this program reads {}", where_, version,
+          throw unsupported(fmt::format("'{}': checkpoint format {}; this program reads {}", where_, version,
                                         Manifest::kVersion),
                             "use the version of Primus that wrote it");
         }
       } else if (key == "iteration") {
-        manifest_.iteration = json_.size_number();
+        manifest_.iteration = json_.read_size();
       } else if (key == "files") {
         json_.array([&] { file(); });
       } else if (key == "tensors") {
@@ -84,7 +86,7 @@ class ManifestParser {
         json_.skip();
       }
     });
-    json_.end();
+    json_.finish();
     if (!has_version) refuse(where_, "it does not say its version");
     return std::move(manifest_);
   }
@@ -94,11 +96,11 @@ class ManifestParser {
     FileRecord record;
     json_.object([&](std::string_view key) {
       if (key == "name") {
-        record.name = json_.string();
+        record.name = json_.read_string();
       } else if (key == "bytes") {
-        record.bytes = json_.unsigned_number();
+        record.bytes = json_.read_unsigned();
       } else if (key == "crc32c") {
-        record.crc = parse_crc(json_.string(), where_);
+        record.crc = parse_crc(json_.read_string(), where_);
       } else {
         json_.skip();
       }
@@ -115,20 +117,20 @@ class ManifestParser {
     TensorRecord record;
     json_.object([&](std::string_view key) {
       if (key == "name") {
-        record.name = json_.string();
+        record.name = json_.read_string();
       } else if (key == "part") {
-        const std::string part = json_.string();
+        const std::string part = json_.read_string();
         record.part = part == "model" ? TensorPart::kModel : TensorPart::kOptimizer;
         if (part != name_of(record.part)) refuse(where_, fmt::format("unknown part '{}'", excerpt(part)));
       } else if (key == "dtype") {
-        const std::string dtype = json_.string();
+        const std::string dtype = json_.read_string();
         const auto known = dtype_of_safetensors_name(dtype);
         if (!known) refuse(where_, fmt::format("unknown dtype '{}'", excerpt(dtype)));
         record.dtype = *known;
       } else if (key == "shape") {
         record.shape = extents();
       } else if (key == "file") {
-        record.file = file_index(json_.string());
+        record.file = file_index(json_.read_string());
       } else if (key == "slices") {
         json_.array([&] {
           if (record.slices.size() == kMaxSlices) {
@@ -171,7 +173,7 @@ class ManifestParser {
       } else if (key == "extent") {
         record.slice.extent = extents();
       } else if (key == "crc32c") {
-        record.crc = parse_crc(json_.string(), where_);
+        record.crc = parse_crc(json_.read_string(), where_);
       } else {
         json_.skip();
       }
@@ -183,7 +185,7 @@ class ManifestParser {
     std::vector<std::int64_t> values;
     json_.array([&] {
       if (values.size() == SafetensorsFile::kMaxRank) refuse(where_, "a tensor of too many dimensions");
-      values.push_back(json_.size_number());
+      values.push_back(json_.read_size());
     });
     return values;
   }
@@ -197,8 +199,8 @@ class ManifestParser {
     return static_cast<std::uint32_t>(file - manifest_.files.begin());
   }
 
-  JsonCursor json_;
-  std::string where_;
+  JsonReader json_;
+  std::string_view where_;
   Manifest manifest_;
 };
 

@@ -8,7 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "lm/checkpoint/json_cursor.h"
+#include "base/excerpt.h"
+#include "base/json_reader.h"
 
 namespace primus {
 namespace {
@@ -66,7 +67,8 @@ class HeaderParser {
   void parse() {
     const std::string_view text = header_text();
     reserve(text);
-    JsonCursor json(text, file_.name_);
+    const std::string place = file_.name_ + " (header)";
+    JsonReader json(text, place, {.hint = kCorrupt});
     json.object([&](std::string_view key) {
       if (key == "__metadata__") {
         metadata(json);
@@ -74,7 +76,7 @@ class HeaderParser {
         tensor(json, key);
       }
     });
-    json.end();
+    json.finish();
     sort_by_bytes();
     check_bytes();
     index_names();
@@ -119,12 +121,12 @@ class HeaderParser {
     file_.extents_.reserve(std::min(count(',') + 1, tensors * SafetensorsFile::kMaxRank));
   }
 
-  void metadata(JsonCursor& json) {
+  void metadata(JsonReader& json) {
     if (seen_metadata_) refuse("__metadata__ is given twice", kCorrupt);
     seen_metadata_ = true;
-    if (json.peek() == 'n') return json.skip();  // null stands for none, as in the reference
+    if (json.read_null()) return;  // stands for none, as in the reference
     json.object([&](std::string_view key) {
-      std::string name(key), value = json.string();
+      std::string name(key), value = json.read_string();
       if (file_.metadata_.size() == kMaxMetadata) refuse("too many entries in __metadata__", kCorrupt);
       if (!file_.metadata_.emplace(name, std::move(value)).second) {
         refuse(fmt::format("__metadata__ gives '{}' twice", excerpt(name)), kCorrupt);
@@ -132,7 +134,7 @@ class HeaderParser {
     });
   }
 
-  void tensor(JsonCursor& json, std::string_view name) {
+  void tensor(JsonReader& json, std::string_view name) {
     SafetensorsFile::Entry entry{};
     entry.name_at = static_cast<std::uint32_t>(file_.names_.size());
     entry.name_size = static_cast<std::uint32_t>(name.size());
@@ -146,7 +148,7 @@ class HeaderParser {
     json.object([&](std::string_view key) {
       if (key == "dtype") {
         once(has_dtype);
-        entry.dtype = dtype(json.string(), entry);
+        entry.dtype = dtype(json.read_string(), entry);
       } else if (key == "shape") {
         once(has_shape);
         json.array([&] {
@@ -156,7 +158,7 @@ class HeaderParser {
                 "Primus has no use for it");
           }
           ++entry.rank;
-          file_.extents_.push_back(json.size_number());
+          file_.extents_.push_back(json.read_size());
         });
       } else if (key == "data_offsets") {
         once(has_offsets);
@@ -186,10 +188,10 @@ class HeaderParser {
     refuse(fmt::format("tensor '{}' has the unknown dtype '{}'", of(entry), excerpt(text)), kCorrupt);
   }
 
-  void offsets(JsonCursor& json, SafetensorsFile::Entry& entry) const {
+  void offsets(JsonReader& json, SafetensorsFile::Entry& entry) const {
     int count = 0;
     json.array([&] {
-      const std::uint64_t offset = json.unsigned_number();
+      const std::uint64_t offset = json.read_unsigned();
       if (count == 0) entry.begin = offset;
       if (count == 1) entry.end = offset;
       ++count;

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "base/excerpt.h"
 #include "base/suggest.h"
-#include "lm/checkpoint/json_cursor.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/checkpoint/shard_index.h"
 

@@ -7,20 +7,21 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/excerpt.h"
 #include "base/file.h"
-#include "lm/checkpoint/json_cursor.h"
+#include "base/json_reader.h"
 
 namespace primus {
 
 ShardIndex ShardIndex::parse(std::string_view text, const std::string& where) {
+  constexpr std::string_view kHint = "the index is corrupt or hostile; get the model again";
   const auto refuse = [&](const std::string& what) -> void {
-    throw invalid(fmt::format("'{}': {}", where, what),
-                  "the index is corrupt or hostile; get the model again");
+    throw invalid(fmt::format("'{}': {}", where, what), std::string(kHint));
   };
   ShardIndex index;
   std::map<std::string, std::uint32_t, std::less<>> shard_numbers;
   bool has_map = false, has_metadata = false;
-  JsonCursor json(text, where);
+  JsonReader json(text, where, {.hint = kHint});
   const auto weight_map = [&] {
     if (std::exchange(has_map, true)) refuse("weight_map is given twice");
     json.object([&](std::string_view tensor) {
@@ -28,7 +29,7 @@ ShardIndex ShardIndex::parse(std::string_view text, const std::string& where) {
                                   .name_size = static_cast<std::uint32_t>(tensor.size()),
                                   .shard = 0};
       index.names += tensor;
-      const std::string shard = json.string();
+      const std::string shard = json.read_string();
       if (!is_plain_name(shard) || !shard.ends_with(".safetensors")) {
         refuse(fmt::format(
             "tensor '{}' is said to be in '{}', which is not the plain name of a .safetensors file",
@@ -45,11 +46,11 @@ ShardIndex ShardIndex::parse(std::string_view text, const std::string& where) {
   json.object([&](std::string_view key) {
     if (key == "weight_map") {
       weight_map();
-    } else if (key == "metadata" && json.peek() == '{') {
+    } else if (key == "metadata" && json.peek() == JsonReader::Kind::kObject) {
       if (std::exchange(has_metadata, true)) refuse("metadata is given twice");
       json.object([&](std::string_view entry) {
         if (entry == "total_size") {
-          index.total_size = json.unsigned_number();
+          index.total_size = json.read_unsigned();
         } else {
           json.skip();
         }
@@ -58,7 +59,7 @@ ShardIndex ShardIndex::parse(std::string_view text, const std::string& where) {
       json.skip();
     }
   });
-  json.end();
+  json.finish();
   if (!has_map) refuse("it has no weight_map");
   const auto by_name = [&](const ShardIndex::Line& line) { return index.name(line); };
   std::ranges::sort(index.lines, {}, by_name);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lm/tokenizer/json_reader.h"
+#include "base/json_reader.h"
 #include "lm/tokenizer/unicode.h"
 
 namespace primus::data {
@@ -14,7 +14,7 @@ Error missing_key(std::string_view line, std::string_view key) {
   constexpr size_t kShown = 8;
   std::string there, other;
   size_t count = 0;
-  JsonReader reader(line, "");
+  JsonReader reader(line, "", {.python = true});
   reader.begin_object();
   for (; reader.next_key(other); reader.skip()) {
     if (count++ < kShown) there += fmt::format("{}'{}'", there.empty() ? "" : ", ", other);
@@ -70,7 +70,7 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
 
 void JsonLines::read_line(std::string_view text, std::string_view file, int64_t line) {
   unicode::require_valid(text, file, line);
-  JsonReader reader(text, file, line);
+  JsonReader reader(text, file, {.first_line = line, .python = true});
   for (JsonTexts& texts : texts_) texts.found_ = false;
   reader.require(JsonReader::Kind::kObject, "the line");
   reader.begin_object();

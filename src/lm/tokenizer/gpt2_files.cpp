@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "lm/tokenizer/json_reader.h"
+#include "base/json_reader.h"
 #include "lm/tokenizer/unicode.h"
 #include "lm/tokenizer/vocabulary.h"
 
@@ -27,7 +27,7 @@ constexpr const char* kMerges = "merges.txt";
 constexpr const char* kEnd = "<|endoftext|>";
 
 Vocabulary read_vocabulary(std::string_view text, const std::string& name) {
-  JsonReader reader(text, name);
+  JsonReader reader(text, name, {.python = true});
   Vocabulary vocabulary;
   std::string token;
   reader.begin_object();
@@ -90,7 +90,7 @@ constexpr std::array<NamedStyle, 7> kModelTypes = {{{"gpt2", Style::kGpt2},
 json parse_object(const Path& file) {
   if (!Env::posix().status(file)) return json::object();
   const std::string text = read_file(file), name = file.string();
-  JsonReader reader(text, name);  // says where it is broken, and bounds the nesting
+  JsonReader reader(text, name, {.python = true});  // says where it is broken, and bounds the nesting
   reader.skip();
   reader.finish();
   json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);

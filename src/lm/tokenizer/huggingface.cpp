@@ -11,10 +11,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_reader.h"
 #include "lm/tokenizer/added_tokens.h"
 #include "lm/tokenizer/bpe_model.h"
 #include "lm/tokenizer/huggingface_parts.h"
-#include "lm/tokenizer/json_reader.h"
 #include "lm/tokenizer/unicode.h"
 
 namespace primus {
@@ -133,7 +133,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
       : files_(std::move(files)), type_(std::move(type)) {
     Parsed parsed;
     ParsedModel model;
-    JsonReader reader(files_.tokenizer_json, files_.path);
+    JsonReader reader(files_.tokenizer_json, files_.path, {.python = true});
     read_file_parts(reader, parsed, model);
     try {
       build(std::move(parsed), std::move(model));
@@ -319,7 +319,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
       if (text->empty()) continue;
       const bool is_config = text == &files_.tokenizer_config_json;
       const std::string name = is_config ? "tokenizer_config.json" : "special_tokens_map.json";
-      JsonReader reader(*text, name);
+      JsonReader reader(*text, name, {.python = true});
       reader.skip();
       reader.finish();
       const json config = parse_small(*text);

@@ -13,11 +13,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_reader.h"
 #include "lm/tokenizer/added_tokens.h"
 #include "lm/tokenizer/bpe_model.h"
 #include "lm/tokenizer/byte_level.h"
 #include "lm/tokenizer/decoding.h"
-#include "lm/tokenizer/json_reader.h"
 #include "lm/tokenizer/pretokenize.h"
 #include "lm/tokenizer/unicode.h"
 
@@ -145,7 +145,7 @@ Ranks parse_rank_file(std::string_view bytes, const std::string& path) {
 
 Ranks parse_megatron_json(std::string_view bytes, const std::string& path) {
   Ranks ranks;
-  JsonReader reader(bytes, path);
+  JsonReader reader(bytes, path, {.python = true});
   std::string key, text;
   reader.begin_array();
   while (reader.next_element()) {

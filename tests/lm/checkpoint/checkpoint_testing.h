@@ -47,7 +47,7 @@ inline std::string error_of(const std::function<void()>& action) {
   try {
     action();
   } catch (const Error& error) {
-    return error.what();
+    return error.location().empty() ? error.what() : error.location() + ": " + error.what();
   }
   return {};
 }

@@ -1,4 +1,4 @@
-#include "lm/tokenizer/json_reader.h"
+#include "base/json_reader.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "lm/tokenizer/unicode.h"
+#include "base/utf8.h"
 
 namespace primus {
 
@@ -39,13 +39,13 @@ size_t plain_prefix(const char* p, size_t size) {
 
 std::string JsonReader::place(size_t at) const {
   const std::string_view before = text_.substr(0, std::min(at, text_.size()));
-  const int64_t line = first_line_ + std::count(before.begin(), before.end(), '\n');
+  const int64_t line = options_.first_line + std::count(before.begin(), before.end(), '\n');
   const size_t line_start = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
   return fmt::format("{}:{}:{}", name_, line, at - line_start + 1);
 }
 
 void JsonReader::fail_at(std::string_view what, size_t at) const {
-  throw invalid(fmt::format("broken JSON: {}", what)).at(place(at));
+  throw invalid(fmt::format("broken JSON: {}", what), std::string(options_.hint)).at(place(at));
 }
 
 char JsonReader::next_character() {
@@ -76,13 +76,11 @@ JsonReader::Kind JsonReader::peek() {
       return Kind::kBool;
     case 'n':
       return Kind::kNull;
-    case 'N':
-    case 'I':
     case '-':
       return Kind::kNumber;
     default:
-      if (is_digit(c)) return Kind::kNumber;
-      if (text_.substr(at_).starts_with(unicode::kByteOrderMark)) fail("a byte-order mark stands here");
+      if (is_digit(c) || (options_.python && (c == 'N' || c == 'I'))) return Kind::kNumber;
+      if (text_.substr(at_).starts_with("\xEF\xBB\xBF")) fail("a byte-order mark stands here");
       fail(at_ == text_.size() ? "it ends where a value should stand" : "a value should stand here");
   }
 }
@@ -95,7 +93,8 @@ void JsonReader::require(Kind kind, std::string_view what, std::string_view key)
   const size_t start = at_;
   skip();  // where that is broken, it says so
   throw invalid(fmt::format("{}{} is {}, not {}", what, key.empty() ? "" : fmt::format(" '{}'", key),
-                            kNames[static_cast<size_t>(found)], kNames[static_cast<size_t>(kind)]))
+                            kNames[static_cast<size_t>(found)], kNames[static_cast<size_t>(kind)]),
+                std::string(options_.hint))
       .at(place(start));
 }
 
@@ -133,7 +132,8 @@ bool JsonReader::next_element() { return next_item(']'); }
 bool JsonReader::next_key(std::string& key) {
   if (!next_item('}')) return false;
   if (next_character() != '"') fail("a key in quotes should stand here");
-  read_string(key);
+  key.clear();
+  scan_string(&key, kMaxKeyBytes);
   expect(':', "':' should follow the key");
   return true;
 }
@@ -150,7 +150,7 @@ std::string JsonReader::read_string() {
   return out;
 }
 
-void JsonReader::scan_string(std::string* out) {
+void JsonReader::scan_string(std::string* out, size_t limit) {
   const size_t start = at_++;
   while (true) {
     const size_t plain = plain_prefix(text_.data() + at_, text_.size() - at_);
@@ -159,6 +159,7 @@ void JsonReader::scan_string(std::string* out) {
     if (valid != part.size()) fail_at("a string with bytes that are not UTF-8", at_ + valid);
     if (out != nullptr) out->append(part);
     at_ += plain;
+    if (at_ - start > limit) fail_at("a key of more than a megabyte", start);
     if (at_ == text_.size()) fail_at("a string without its closing quote", start);
     const char c = text_[at_++];
     if (c == '"') return;
@@ -206,7 +207,7 @@ void JsonReader::append_escape(std::string* out) {
         }
       }
       if (c >= 0xD800 && c < 0xE000) {
-        if (out == nullptr) return;
+        if (out == nullptr && options_.python) return;
         fail_at(fmt::format("\\u{:04x} is half of a surrogate pair, which is no text", uint32_t{c}), start);
       }
       break;
@@ -232,7 +233,7 @@ std::string_view JsonReader::scan_number() {
   next_character();
   const size_t start = at_;
   for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
-    if (!text_.substr(at_).starts_with(word)) continue;
+    if (!options_.python || !text_.substr(at_).starts_with(word)) continue;
     at_ += word.size();
     return text_.substr(start, word.size());
   }
@@ -257,16 +258,29 @@ std::string_view JsonReader::scan_number() {
   return text_.substr(start, at_ - start);
 }
 
-int64_t JsonReader::read_int() {
+template <typename Integer>
+Integer JsonReader::read_whole(std::string_view what) {
   if (peek() != Kind::kNumber) fail("a number should stand here");
   const size_t start = at_;
   const std::string_view digits = scan_number();
-  int64_t value = 0;
+  Integer value = 0;
   const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (result.ec != std::errc() || result.ptr != digits.data() + digits.size()) {
-    fail_at("an integer should stand here", start);
-  }
+  if (result.ec != std::errc() || result.ptr != digits.data() + digits.size()) fail_at(what, start);
   return value;
+}
+
+int64_t JsonReader::read_int() {
+  return read_whole<int64_t>("an integer between -2^63 and 2^63 - 1 should stand here");
+}
+
+uint64_t JsonReader::read_unsigned() {
+  return read_whole<uint64_t>("a whole number from 0 to below 2^64 should stand here");
+}
+
+int64_t JsonReader::read_size() {
+  constexpr std::string_view kWhat = "a whole number from 0 to below 2^63 should stand here";
+  if (peek() == Kind::kNumber && text_[at_] == '-') fail(kWhat);
+  return read_whole<int64_t>(kWhat);
 }
 
 double JsonReader::read_double() {
@@ -334,7 +348,7 @@ std::string_view JsonReader::skip() {
         more = next_element();
       } else if ((more = next_item('}'))) {
         if (next_character() != '"') fail("a key in quotes should stand here");
-        scan_string(nullptr);
+        scan_string(nullptr, kMaxKeyBytes);
         expect(':', "':' should follow the key");
       }
     }

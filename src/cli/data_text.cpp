@@ -15,8 +15,8 @@
 #include "base/thread_pool.h"
 #include "cli/commands.h"
 #include "lm/data/json_lines.h"
+#include "lm/tokenizer/text/unicode.h"
 #include "lm/tokenizer/tokenizer.h"
-#include "lm/tokenizer/unicode.h"
 
 namespace primus::cli {
 namespace {

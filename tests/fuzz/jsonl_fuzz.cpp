@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "lm/data/json_lines.h"
-#include "lm/tokenizer/unicode.h"
+#include "lm/tokenizer/text/unicode.h"
 #include "quick.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "lm/tokenizer/sentencepiece.h"
+#include "lm/tokenizer/sentencepiece/sentencepiece.h"
 #include "quick.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

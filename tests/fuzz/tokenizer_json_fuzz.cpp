@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "lm/tokenizer/huggingface.h"
+#include "lm/tokenizer/huggingface/huggingface.h"
 #include "quick.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "lm/tokenizer/unicode.h"
+#include "lm/tokenizer/text/unicode.h"
 
 namespace primus::data {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/json_reader.h"
-#include "lm/tokenizer/unicode.h"
+#include "lm/tokenizer/text/unicode.h"
 
 namespace primus::data {
 

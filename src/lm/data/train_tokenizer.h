@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lm/tokenizer/bpe_trainer.h"
+#include "lm/tokenizer/bpe/bpe_trainer.h"
 
 namespace primus::data {
 

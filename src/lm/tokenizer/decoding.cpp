@@ -1,6 +1,6 @@
 #include "lm/tokenizer/decoding.h"
 
-#include "lm/tokenizer/unicode.h"
+#include "lm/tokenizer/text/unicode.h"
 
 namespace primus {
 

@@ -9,12 +9,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "lm/tokenizer/gpt2_files.h"
-#include "lm/tokenizer/huggingface.h"
-#include "lm/tokenizer/sentencepiece.h"
-#include "lm/tokenizer/sentencepiece_model.h"
+#include "lm/tokenizer/huggingface/gpt2_files.h"
+#include "lm/tokenizer/huggingface/huggingface.h"
+#include "lm/tokenizer/sentencepiece/model.h"
+#include "lm/tokenizer/sentencepiece/sentencepiece.h"
 #include "lm/tokenizer/simple.h"
-#include "lm/tokenizer/tiktoken.h"
+#include "lm/tokenizer/tiktoken/tiktoken.h"
 #include "lm/tokenizer/tokenizer.h"
 
 namespace primus {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "lm/tokenizer/byte_level.h"
+#include "lm/tokenizer/bpe/byte_level.h"
 #include "lm/tokenizer/decoding.h"
 
 namespace primus {

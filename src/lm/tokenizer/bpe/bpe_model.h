@@ -1,0 +1,63 @@
+// The BPE model of Hugging Face tokenizers: from the words that a pre-tokenizer cut to token ids.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lm/tokenizer/bpe/bpe.h"
+#include "lm/tokenizer/bpe/vocabulary.h"
+
+namespace primus {
+
+struct BpeOptions {
+  bool byte_level = false;     // symbols are bytes, written in GPT-2's alphabet (byte_level.h)
+  bool byte_fallback = false;  // a character without a token becomes <0xE4>-style tokens of its bytes
+  bool fuse_unk = false;       // one unknown token for a run of unknown characters
+  bool ignore_merges = false;  // a word that is a token needs no merges to get there
+  std::string unk_token;       // empty: what has no token vanishes
+  std::string continuing_subword_prefix, end_of_word_suffix;
+};
+
+// Thread-safety: encode() from any number of threads, each with its own scratch.
+class BpeModel {
+ public:
+  // Left and right token of each merge, in order of rank.
+  using MergeList = std::vector<std::pair<std::string, std::string>>;
+
+  // Error(kInvalid) naming the merge or token that does not fit the vocabulary.
+  BpeModel(BpeOptions options, Vocabulary vocabulary, const MergeList& merges);
+  // The same with merges by ids.
+  BpeModel(BpeOptions options, Vocabulary vocabulary, std::span<const MergeTable::Merge> merges);
+
+  struct Scratch {
+    MergeScratch merge;
+    WordCache cache;
+    std::vector<int32_t> symbols;
+  };
+  // Appends the ids of one word of valid UTF-8.
+  void encode(std::string_view word, std::vector<int32_t>& ids, Scratch& scratch) const;
+
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+
+ private:
+  void prepare();
+  void first_symbols(std::string_view word, std::vector<int32_t>& symbols) const;
+  void character_symbols(std::string_view word, std::vector<int32_t>& symbols) const;
+  bool append_fallback(std::string_view character, std::vector<int32_t>& symbols) const;
+
+  BpeOptions options_;
+  Vocabulary vocabulary_;
+  MergeTable merges_;
+  std::array<int32_t, 256>
+      byte_ids_{};  // of single bytes (byte level) or of <0x..> tokens (fallback); -1: none
+  std::optional<int32_t> unk_id_;
+  Vocabulary words_;  // by raw bytes, where whole words may be looked up in a byte-level vocabulary
+};
+
+}  // namespace primus

@@ -1,0 +1,421 @@
+#include "lm/tokenizer/huggingface/huggingface.h"
+
+#define XXH_INLINE_ALL
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_reader.h"
+#include "lm/tokenizer/bpe/bpe_model.h"
+#include "lm/tokenizer/huggingface/added_tokens.h"
+#include "lm/tokenizer/huggingface/parts.h"
+#include "lm/tokenizer/text/unicode.h"
+
+namespace primus {
+
+using huggingface::get_bool;
+using huggingface::get_string;
+using nlohmann::json;
+
+namespace {
+
+// What tokenizer.json holds, with the model already built.
+struct Parsed {
+  json normalizer, pre_tokenizer, post_processor, decoder;
+  std::vector<AddedToken> added_tokens;
+  std::vector<std::string> notes;
+};
+
+// The stages are small, and as a tree of values they take many times their text.
+json parse_small(std::string_view text) {
+  if (text.size() > 2 << 20)
+    throw unsupported("a stage described by more than 2 MB of JSON is not supported");
+  return json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+AddedToken parse_added_token(const json& object) {
+  AddedToken token;
+  const auto id = object.find("id");
+  if (id == object.end() || !id->is_number_integer() || *id < 0 || *id > INT32_MAX) {
+    throw invalid("an added token without an id");
+  }
+  token.id = id->get<int32_t>();
+  token.content = get_string(object, "content");
+  token.special = get_bool(object, "special", false);
+  token.normalized = get_bool(object, "normalized", !token.special);
+  token.single_word = get_bool(object, "single_word", false);
+  token.lstrip = get_bool(object, "lstrip", false);
+  token.rstrip = get_bool(object, "rstrip", false);
+  return token;
+}
+
+// The "model" object, read entry by entry: it is nearly all of the file.
+struct ParsedModel {
+  std::string type;
+  BpeOptions options;
+  Vocabulary vocabulary;
+  BpeModel::MergeList merges;
+};
+
+void read_merges(JsonReader& reader, BpeModel::MergeList& merges) {
+  reader.begin_array();
+  std::string text;
+  while (reader.next_element()) {
+    auto& [left, right] = merges.emplace_back();
+    if (reader.peek() == JsonReader::Kind::kString) {
+      reader.read_string(text);
+      const size_t blank = text.find(' ');
+      if (blank == std::string::npos || text.find(' ', blank + 1) != std::string::npos) {
+        reader.fail("a merge that is not two tokens with a blank between them");
+      }
+      left = text.substr(0, blank);
+      right = text.substr(blank + 1);
+      continue;
+    }
+    reader.begin_array();
+    if (!reader.next_element()) reader.fail("a merge without tokens");
+    reader.read_string(left);
+    if (!reader.next_element()) reader.fail("a merge with one token");
+    reader.read_string(right);
+    if (reader.next_element()) reader.fail("a merge with more than two tokens");
+  }
+}
+
+ParsedModel read_model(JsonReader& reader) {
+  ParsedModel model;
+  reader.begin_object();
+  std::string key, text;
+  const auto optional_string = [&] { return reader.read_null() ? std::string() : reader.read_string(); };
+  while (reader.next_key(key)) {
+    if (key == "type") {
+      model.type = reader.read_string();
+    } else if (key == "vocab") {
+      if (reader.peek() != JsonReader::Kind::kObject)
+        throw unsupported("a model with scores (Unigram) is not supported");
+      reader.begin_object();
+      while (reader.next_key(text)) model.vocabulary.add(text, reader.read_int());
+    } else if (key == "merges") {
+      read_merges(reader, model.merges);
+    } else if (key == "unk_token") {
+      model.options.unk_token = optional_string();
+    } else if (key == "continuing_subword_prefix") {
+      model.options.continuing_subword_prefix = optional_string();
+    } else if (key == "end_of_word_suffix") {
+      model.options.end_of_word_suffix = optional_string();
+    } else if (key == "fuse_unk") {
+      model.options.fuse_unk = !reader.read_null() && reader.read_bool();
+    } else if (key == "byte_fallback") {
+      model.options.byte_fallback = !reader.read_null() && reader.read_bool();
+    } else if (key == "ignore_merges") {
+      model.options.ignore_merges = !reader.read_null() && reader.read_bool();
+    } else if (key == "dropout") {
+      if (!reader.read_null() && reader.read_double() != 0) throw unsupported("BPE dropout is not supported");
+    } else {
+      throw unsupported(fmt::format("the model's setting '{}' is not supported", key));
+    }
+  }
+  // Older files name no type; they are BPE when they have merges.
+  if (model.type.empty() && !model.merges.empty()) model.type = "BPE";
+  if (model.type != "BPE") throw unsupported(fmt::format("the model '{}' is not supported", model.type));
+  model.vocabulary.finish();
+  return model;
+}
+
+class HuggingFaceTokenizer final : public Tokenizer {
+ public:
+  HuggingFaceTokenizer(HuggingFaceFiles files, std::string type)
+      : files_(std::move(files)), type_(std::move(type)) {
+    Parsed parsed;
+    ParsedModel model;
+    JsonReader reader(files_.tokenizer_json, files_.path, {.python = true});
+    read_file_parts(reader, parsed, model);
+    try {
+      build(std::move(parsed), std::move(model));
+    } catch (Error& error) {
+      if (error.location().empty()) error.at(files_.path);
+      throw;
+    }
+    read_side_files();
+  }
+
+  std::string_view name() const override { return type_; }
+  int32_t vocab_size() const override { return vocab_size_; }
+  const SpecialIds& special_ids() const override { return special_ids_; }
+  std::string_view chat_template() const override { return chat_template_; }
+
+  std::string token_text(int32_t id) const override {
+    check_id(id);
+    return std::string(text_of(id));
+  }
+  std::optional<int32_t> token_id(std::string_view token) const override {
+    if (const auto it = added_ids_.find(token); it != added_ids_.end()) return it->second;
+    return model_->vocabulary().find(token);
+  }
+  bool is_special(int32_t id) const override {
+    const auto it = added_.find(id);
+    return it != added_.end() && it->second.special;
+  }
+
+  uint64_t fingerprint() const override {
+    const std::string& text = files_.tokenizer_json;
+    return XXH3_64bits_withSeed(text.data(), text.size(),
+                                static_cast<uint64_t>(special_ids_.eod.value_or(-1)));
+  }
+
+  void save(const std::filesystem::path& folder) const override {
+    make_folders(folder);
+    const auto put = [&folder](const char* name, const std::string& content) {
+      if (!content.empty()) write_file_atomic(folder / name, content);
+    };
+    put("tokenizer.json", files_.tokenizer_json);
+    put("tokenizer_config.json",
+        files_.tokenizer_config_json.empty() ? default_config() : files_.tokenizer_config_json);
+    put("special_tokens_map.json", files_.special_tokens_map_json);
+    put("chat_template.jinja", files_.chat_template_jinja);
+  }
+
+ protected:
+  void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
+    std::string repaired;
+    text = unicode::valid_or_repaired(text, repaired);
+    const auto scratch = scratches_.borrow();
+    raw_matcher_.split(text, [&](std::string_view part, int32_t id) {
+      if (id >= 0) {
+        ids.push_back(id);
+      } else {
+        encode_part(part, part.data() == text.data(), ids, *scratch);
+      }
+    });
+  }
+
+  std::unique_ptr<Decoding> new_decoding() const override {
+    return decoder_->start([this](int32_t id) { return text_of(id); });
+  }
+
+ private:
+  void read_file_parts(JsonReader& reader, Parsed& parsed, ParsedModel& model) {
+    reader.begin_object();
+    std::string key;
+    bool has_model = false;
+    while (reader.next_key(key)) {
+      if (key == "model") {
+        try {
+          model = read_model(reader);
+        } catch (Error& error) {
+          if (error.location().empty()) error.at(files_.path);
+          throw;
+        }
+        has_model = true;
+        continue;
+      }
+      if (key == "added_tokens") {
+        reader.begin_array();
+        while (reader.next_element())
+          parsed.added_tokens.push_back(parse_added_token(parse_small(reader.skip())));
+        continue;
+      }
+      const std::string_view value = reader.skip();
+      if (key == "normalizer") {
+        parsed.normalizer = parse_small(value);
+      } else if (key == "pre_tokenizer") {
+        parsed.pre_tokenizer = parse_small(value);
+      } else if (key == "post_processor") {
+        parsed.post_processor = parse_small(value);
+      } else if (key == "decoder") {
+        parsed.decoder = parse_small(value);
+      } else if ((key == "truncation" || key == "padding") && value != "null") {
+        parsed.notes.push_back(fmt::format("{}: its {} settings are ignored", files_.path, key));
+      }
+    }
+    reader.finish();
+    if (!has_model) throw invalid("there is no \"model\" in it").at(files_.path);
+  }
+
+  void build(Parsed parsed, ParsedModel model) {
+    normalizer_ = huggingface::parse_normalizer(parsed.normalizer);
+    pre_tokenizer_ = huggingface::parse_pre_tokenizer(parsed.pre_tokenizer);
+    frame_ = huggingface::parse_post_processor(parsed.post_processor);
+    decoder_ = huggingface::parse_decoder(parsed.decoder);
+    notes_ = std::move(parsed.notes);
+    model.options.byte_level = pre_tokenizer_.byte_level;
+    model_.emplace(std::move(model.options), std::move(model.vocabulary), model.merges);
+    vocab_size_ = model_->vocabulary().size();
+    const int64_t limit =
+        2 * (int64_t{vocab_size_} + static_cast<int64_t>(parsed.added_tokens.size())) + 65536;
+    for (AddedToken& token : parsed.added_tokens) {
+      if (token.id >= limit)
+        throw invalid(fmt::format("the added token '{}' has id {}", token.content, token.id));
+      if (token.id < model_->vocabulary().size()) {
+        const std::string_view text = model_->vocabulary().text(token.id);
+        if (!text.empty() && text != token.content) {
+          throw invalid(
+              fmt::format("the id {} is both '{}' and the added token '{}'", token.id, text, token.content));
+        }
+      }
+      vocab_size_ = std::max(vocab_size_, token.id + 1);
+      if (!added_.try_emplace(token.id, std::move(token)).second)
+        throw invalid("two added tokens share an id");
+    }
+    for (const auto& [id, token] : added_) added_ids_.emplace(token.content, id);
+    raw_matcher_ = matcher(false);
+    normalized_matcher_ = matcher(true);
+    for (const auto& ids : {frame_.before, frame_.after}) {
+      for (const int32_t id : ids) {
+        if (id >= vocab_size_) throw invalid(fmt::format("the post-processor adds the unknown id {}", id));
+      }
+    }
+  }
+
+  AddedTokenMatcher matcher(bool normalized) const {
+    std::vector<AddedToken> tokens;
+    std::vector<std::string> contents;
+    for (const auto& [id, token] : added_) {
+      if (token.normalized != normalized) continue;
+      tokens.push_back(token);
+      contents.push_back(token.content);
+      if (normalized && normalizer_ != nullptr) normalizer_->apply(contents.back());
+    }
+    return AddedTokenMatcher(std::move(tokens), contents);
+  }
+
+  void encode_part(std::string_view part, bool at_start, std::vector<int32_t>& ids,
+                   BpeModel::Scratch& scratch) const {
+    std::string normalized;
+    if (normalizer_ != nullptr && normalizer_->may_change(part)) {
+      normalized = part;
+      normalizer_->apply(normalized);
+      part = normalized;
+    }
+    normalized_matcher_.split(part, [&](std::string_view text, int32_t id) {
+      if (id >= 0) {
+        ids.push_back(id);
+      } else {
+        cut({text, at_start && text.data() == part.data()}, 0, ids, scratch);
+      }
+    });
+  }
+
+  // Runs the pre-tokenizer's steps from `step` on, then the model.
+  void cut(Piece piece, size_t step, std::vector<int32_t>& ids, BpeModel::Scratch& scratch) const {
+    if (step == pre_tokenizer_.steps.size()) return model_->encode(piece.text, ids, scratch);
+    pre_tokenizer_.steps[step]->split(piece, [&](Piece part) { cut(part, step + 1, ids, scratch); });
+  }
+
+  std::string_view text_of(int32_t id) const {
+    if (const auto it = added_.find(id); it != added_.end()) return it->second.content;
+    return id < model_->vocabulary().size() ? model_->vocabulary().text(id) : std::string_view();
+  }
+
+  // bos, eos, pad, unk and the chat template as transformers finds them; without its files, by the usual
+  // names.
+  void read_side_files() {
+    for (const std::string* text : {&files_.special_tokens_map_json, &files_.tokenizer_config_json}) {
+      if (text->empty()) continue;
+      const bool is_config = text == &files_.tokenizer_config_json;
+      const std::string name = is_config ? "tokenizer_config.json" : "special_tokens_map.json";
+      JsonReader reader(*text, name, {.python = true});
+      reader.skip();
+      reader.finish();
+      const json config = parse_small(*text);
+      if (!config.is_object()) throw invalid("it is not an object").at(name);
+      read_role(config, "bos_token", special_ids_.bos);
+      read_role(config, "eos_token", special_ids_.eos);
+      read_role(config, "pad_token", special_ids_.pad);
+      read_role(config, "unk_token", special_ids_.unk);
+      if (is_config) read_chat_template(config);
+    }
+    if (!files_.chat_template_jinja.empty()) chat_template_ = files_.chat_template_jinja;
+    guess_role({"<|begin_of_text|>", "<s>", "<|begin▁of▁sentence|>", "<|startoftext|>", "[BOS]"},
+               special_ids_.bos);
+    guess_role({"<|end_of_text|>", "</s>", "<|endoftext|>", "<|end▁of▁sentence|>", "<|return|>", "[EOS]"},
+               special_ids_.eos);
+    guess_role({"<pad>", "[PAD]", "<|finetune_right_pad_id|>"}, special_ids_.pad);
+    special_ids_.eod = special_ids_.eos;
+  }
+
+  void read_role(const json& config, const char* key, std::optional<int32_t>& role) const {
+    const auto it = config.find(key);
+    if (it == config.end()) return;
+    if (it->is_string()) {
+      role = token_id(it->get_ref<const std::string&>());
+    } else if (it->is_object() && it->contains("content") && (*it)["content"].is_string()) {
+      role = token_id((*it)["content"].get_ref<const std::string&>());
+    }
+  }
+
+  void read_chat_template(const json& config) {
+    const auto it = config.find("chat_template");
+    if (it == config.end()) return;
+    if (it->is_string()) chat_template_ = it->get<std::string>();
+    if (!it->is_array()) return;
+    // A list of named templates: the default one counts.
+    for (const json& named : *it) {
+      if (named.is_object() && named.value("name", json()) == "default")
+        chat_template_ = get_string(named, "template");
+    }
+  }
+
+  void guess_role(std::initializer_list<const char*> names, std::optional<int32_t>& role) const {
+    for (const char* name : names) {
+      if (role) return;
+      const auto it = added_ids_.find(name);
+      if (it != added_ids_.end() && is_special(it->second)) role = it->second;
+    }
+  }
+
+  std::string default_config() const {
+    json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
+    const auto role = [&](const char* key, std::optional<int32_t> id) {
+      if (id) config[key] = text_of(*id);
+    };
+    role("bos_token", special_ids_.bos);
+    role("eos_token", special_ids_.eos);
+    role("pad_token", special_ids_.pad);
+    role("unk_token", special_ids_.unk);
+    if (!chat_template_.empty() && files_.chat_template_jinja.empty())
+      config["chat_template"] = chat_template_;
+    return config.dump(2) + "\n";
+  }
+
+  HuggingFaceFiles files_;
+  std::string type_;
+  std::unique_ptr<huggingface::Normalizer> normalizer_;
+  huggingface::PreTokenizerStage pre_tokenizer_;
+  std::unique_ptr<huggingface::Decoder> decoder_;
+  std::optional<BpeModel> model_;
+  std::map<int32_t, AddedToken> added_;
+  std::map<std::string, int32_t, std::less<>> added_ids_;
+  AddedTokenMatcher raw_matcher_, normalized_matcher_;
+  SpecialIds special_ids_;
+  std::string chat_template_;
+  int32_t vocab_size_ = 0;
+  mutable Pool<BpeModel::Scratch> scratches_;
+};
+
+}  // namespace
+
+HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path, std::string tokenizer_json) {
+  HuggingFaceFiles files;
+  files.path = path.string();
+  files.tokenizer_json = std::move(tokenizer_json);
+  const auto beside = [&path](const char* name) {
+    const std::filesystem::path file = path.parent_path() / name;
+    return Env::posix().status(file) ? read_file(file) : std::string();
+  };
+  files.tokenizer_config_json = beside("tokenizer_config.json");
+  files.special_tokens_map_json = beside("special_tokens_map.json");
+  files.chat_template_jinja = beside("chat_template.jinja");
+  return files;
+}
+
+std::unique_ptr<Tokenizer> make_huggingface_tokenizer(HuggingFaceFiles files, std::string type) {
+  return std::make_unique<HuggingFaceTokenizer>(std::move(files), std::move(type));
+}
+
+}  // namespace primus

@@ -1,0 +1,32 @@
+// The two models of SentencePiece: from normalised text to pieces.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "lm/tokenizer/sentencepiece/model.h"
+
+namespace primus::sentencepiece {
+
+// A stretch of normalised text: a piece, or characters that are none.
+struct Segment {
+  static constexpr int32_t kUnknown = -1;
+  int32_t id;
+  size_t length;  // in bytes
+};
+
+// Thread-safe.
+class Encoder {
+ public:
+  virtual ~Encoder() = default;
+  // Appends the segments that `text` consists of, in order.
+  virtual void encode(std::string_view text, std::vector<Segment>& segments) const = 0;
+};
+
+// Error(kInvalid) for scores that are not numbers, kUnsupported for unused pieces in a BPE model.
+std::unique_ptr<Encoder> make_bpe_encoder(const std::vector<Piece>& pieces);
+std::unique_ptr<Encoder> make_unigram_encoder(const std::vector<Piece>& pieces);
+
+}  // namespace primus::sentencepiece

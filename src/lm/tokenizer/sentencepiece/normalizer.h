@@ -1,0 +1,38 @@
+// SentencePiece's text normalisation: character rules compiled into a trie (nmt_nfkc and the like), then
+// white space.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lm/tokenizer/sentencepiece/byte_trie.h"
+#include "lm/tokenizer/sentencepiece/model.h"
+
+namespace primus::sentencepiece {
+
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
+
+// Thread-safe.
+class Normalizer {
+ public:
+  // `user_defined` strings pass unchanged; it must outlive this. Error(kInvalid) for rules that are cut off.
+  Normalizer(const NormalizerSpec& spec, const ByteTrie& user_defined);
+
+  // Appends the normal form of valid UTF-8.
+  void normalize(std::string_view text, std::string& out) const;
+
+ private:
+  // What the start of `text` becomes, and how many of its bytes that takes.
+  std::string_view normalize_prefix(std::string_view text, size_t& consumed) const;
+  // The longest rule at the start of `text`: where its result is in results_, or npos.
+  size_t find_rule(std::string_view text, size_t& length) const;
+
+  bool add_dummy_prefix_, remove_extra_whitespaces_, escape_whitespaces_;
+  const ByteTrie& user_defined_;
+  std::vector<uint32_t> rules_;  // a double array (darts-clone)
+  std::string results_;          // ends in NUL, as each of its strings does
+};
+
+}  // namespace primus::sentencepiece

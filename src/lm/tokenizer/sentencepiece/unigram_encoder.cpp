@@ -1,0 +1,112 @@
+// Unigram: the cut into pieces with the highest sum of scores, by Viterbi's algorithm over the text's bytes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+
+#include "base/error.h"
+#include "lm/tokenizer/bpe/bpe.h"
+#include "lm/tokenizer/sentencepiece/byte_trie.h"
+#include "lm/tokenizer/sentencepiece/encoder.h"
+#include "lm/tokenizer/text/unicode.h"
+
+namespace primus::sentencepiece {
+
+namespace {
+
+constexpr float kUnknownPenalty = 10.0f;  // below the lowest score
+
+class UnigramEncoder final : public Encoder {
+ public:
+  explicit UnigramEncoder(const std::vector<Piece>& pieces) : pieces_(pieces.size()) {
+    float lowest = FLT_MAX, highest = FLT_MIN;
+    for (size_t id = 0; id < pieces.size(); ++id) {
+      const Piece& piece = pieces[id];
+      if (std::isnan(piece.score))
+        throw invalid(fmt::format("the score of the piece '{}' is not a number", piece.text));
+      if (piece.type == PieceType::kNormal) {
+        lowest = std::min(lowest, piece.score);
+        highest = std::max(highest, piece.score);
+      }
+      if (piece.type != PieceType::kNormal && piece.type != PieceType::kUserDefined) continue;
+      if (piece.text.size() > kMaxPieceBytes)
+        throw unsupported("a piece of more than 4096 bytes is not supported");
+      pieces_[id] = {piece.score, piece.type == PieceType::kUserDefined};
+      trie_.add(piece.text, static_cast<int32_t>(id));
+    }
+    highest_score_ = highest;
+    unknown_score_ = lowest - kUnknownPenalty;
+  }
+
+  void encode(std::string_view text, std::vector<Segment>& segments) const override {
+    const auto scratch = scratches_.borrow();
+    auto& best = scratch->best;  // best[i]: the best cut of the first i bytes
+    best.assign(text.size() + 1, {});
+    // The sums are floats that grow over the whole text, as in the library: near ties fall out the same way.
+    for (size_t begin = 0; begin < text.size();) {
+      const float score_here = best[begin].score;
+      const size_t character_end =
+          std::min(text.size(), begin + static_cast<size_t>(unicode::char_length(text[begin])));
+      bool character_is_piece = false;
+      int32_t node = ByteTrie::kRoot;
+      for (size_t end = begin; end < text.size();) {
+        node = trie_.step(node, text[end]);
+        if (node == ByteTrie::kNone) break;
+        ++end;
+        const int32_t id = trie_.value(node);
+        if (id < 0) continue;
+        const PieceScore& piece = pieces_[static_cast<size_t>(id)];
+        // User-defined pieces win against any cut of theirs.
+        const double score = piece.user_defined ? static_cast<float>(end - begin) * highest_score_ - 0.1
+                                                : static_cast<double>(piece.score);
+        best[end].offer(score + static_cast<double>(score_here), begin, id);
+        character_is_piece |= end == character_end;
+      }
+      if (!character_is_piece) {
+        best[character_end].offer(static_cast<double>(unknown_score_ + score_here), begin, Segment::kUnknown);
+      }
+      begin = character_end;
+    }
+    const size_t first = segments.size();
+    for (size_t end = text.size(); end > 0;) {
+      const Node& node = best[end];
+      segments.push_back({node.id, end - node.begin});
+      end = node.begin;
+    }
+    std::reverse(segments.begin() + static_cast<ptrdiff_t>(first), segments.end());
+  }
+
+ private:
+  struct PieceScore {
+    float score = 0;
+    bool user_defined = false;
+  };
+  struct Node {
+    float score = 0;
+    bool reached = false;
+    int32_t id = Segment::kUnknown;
+    size_t begin = 0;
+    void offer(double candidate, size_t from, int32_t piece) {
+      if (reached && !(candidate > static_cast<double>(score))) return;
+      *this = {static_cast<float>(candidate), true, piece, from};
+    }
+  };
+  struct Scratch {
+    std::vector<Node> best;
+  };
+  static constexpr size_t kMaxPieceBytes = 4096;
+
+  std::vector<PieceScore> pieces_;
+  ByteTrie trie_;
+  float highest_score_, unknown_score_;
+  mutable Pool<Scratch> scratches_;
+};
+
+}  // namespace
+
+std::unique_ptr<Encoder> make_unigram_encoder(const std::vector<Piece>& pieces) {
+  return std::make_unique<UnigramEncoder>(pieces);
+}
+
+}  // namespace primus::sentencepiece

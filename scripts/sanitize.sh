@@ -19,9 +19,9 @@ case "$kind" in
     ;;
   thread)
     preset=tsan
-    # Thread pools, streams, the asynchronous writer, the batch loader and tokenisation, whole training steps.
-    targets="base_test device_test engine_test lm_checkpoint_test lm_data_test lm_train_test"
-    set -- -R '^(base|device|engine|lm_checkpoint|lm_data|lm_train)$' "$@"
+    # Thread pools, streams, ranks as threads, the asynchronous writer, the batch loader and tokenisation, whole training steps.
+    targets="base_test device_test comm_test engine_test lm_checkpoint_test lm_data_test lm_train_test"
+    set -- -R '^(base|device|comm|engine|lm_checkpoint|lm_data|lm_train)$' "$@"
     # What takes minutes there, and has one thread or the same ones as tests that stay.
     long='*Crash*:*EveryBitFlip*:JsonReader.*:Presets.*:Examples.*:Measure.*:LoadedModel.*:*Families.*'
     export GTEST_FILTER="-$long:MixtureOfExperts.BalanceLossBalances"

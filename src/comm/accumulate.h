@@ -1,0 +1,30 @@
+// The arithmetic of reductions: contributions are added to an accumulator one after the other, in the order
+// the caller brings them. Floating types accumulate in fp32, integers in their own type (and wrap around).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/communicator.h"
+
+namespace primus::comm {
+
+// Elements that an accumulator buffer of kAccumulatorBytes holds, for any type.
+inline constexpr std::int64_t kAccumulatorElements = 8192;
+inline constexpr std::size_t kAccumulatorBytes = kAccumulatorElements * sizeof(std::int64_t);
+
+// How the type accumulates. `accumulator` is aligned to 8 bytes, the others to their element size.
+struct Accumulate {
+  // accumulator[i] = in[i]
+  void (*assign)(void* accumulator, const void* in, std::int64_t count);
+  // accumulator[i] = accumulator[i] (+ or max) in[i]
+  void (*add)(void* accumulator, const void* in, std::int64_t count);
+  // out[i] = accumulator[i], divided by `size` for a mean
+  void (*store)(void* out, const void* accumulator, std::int64_t count, int size);
+  std::int64_t accumulator_size;  // bytes of an accumulator's element
+};
+
+// For a type that supports() holds of.
+Accumulate accumulate_for(DType dtype, Reduction reduction);
+
+}  // namespace primus::comm

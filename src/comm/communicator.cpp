@@ -1,0 +1,185 @@
+#include "comm/communicator.h"
+
+#include <stdexcept>
+#include <utility>
+
+namespace primus::comm {
+namespace {
+
+void require(bool holds, const char* what) {
+  if (!holds) throw std::logic_error(std::string("communicator: ") + what);
+}
+
+// One operand: there, of a type that can travel.
+void check(const Tensor& tensor) {
+  require(!tensor.absent(), "an operand is missing");
+  require(supports(tensor.dtype), "only fp32, bf16, int32, int64 and uint8 can be communicated");
+}
+
+void check_reduction(DType dtype, Reduction reduction) {
+  require(reduction != Reduction::kMean || dtype == DType::kF32 || dtype == DType::kBF16,
+          "a mean of integers is not defined");
+}
+
+const char* address(const Tensor& tensor) { return static_cast<const char*>(tensor.data); }
+
+// Null while measuring: nothing overlaps there.
+bool overlap(const Tensor& a, const Tensor& b) {
+  return a.data && b.data && address(a) < address(b) + b.bytes() && address(b) < address(a) + a.bytes();
+}
+
+// `part` is apart from `whole`, or exactly its part number `rank`.
+void check_overlap(const Tensor& part, const Tensor& whole, int rank) {
+  require(!overlap(part, whole) || address(part) == address(whole) + rank * part.bytes(),
+          "operands overlap, and not as in-place operands do");
+}
+
+std::int64_t checked_total(std::span<const std::int64_t> counts, std::size_t size) {
+  require(counts.size() == size, "one count per rank is needed");
+  std::int64_t total = 0;
+  for (const std::int64_t count : counts) {
+    require(count >= 0 && !__builtin_add_overflow(total, count, &total), "a count is negative or too large");
+  }
+  return total;
+}
+
+}  // namespace
+
+std::string_view name_of(Kind kind) {
+  static constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                                "all_to_all", "exchange",       "barrier"};
+  const auto index = static_cast<std::size_t>(kind);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
+std::string_view name_of(Reduction reduction) {
+  static constexpr std::string_view kNames[] = {"sum", "max", "mean"};
+  const auto index = static_cast<std::size_t>(reduction);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
+bool supports(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kI32 || dtype == DType::kI64 ||
+         dtype == DType::kU8;
+}
+
+double Traffic::total_bytes() const {
+  double sum = 0;
+  for (const Line& line : lines) sum += line.bytes;
+  return sum;
+}
+
+Communicator::Communicator(std::string name, int rank, int size)
+    : name_(std::move(name)), rank_(rank), size_(size) {
+  require(size >= 1 && rank >= 0 && rank < size, "a rank is outside its group");
+}
+
+void Communicator::submit(Stream& stream, Call call, double bytes) {
+  Traffic::Line& line = traffic_.lines[static_cast<std::size_t>(call.kind)];
+  ++line.calls;
+  line.bytes += bytes;
+  enqueue(stream, std::move(call));
+}
+
+void Communicator::all_reduce(Stream& stream, const Tensor& in, const Tensor& out, Reduction reduction) {
+  check(in);
+  check(out);
+  check_reduction(in.dtype, reduction);
+  require(in.dtype == out.dtype && in.elements() == out.elements(), "operands of all_reduce differ");
+  check_overlap(in, out, 0);
+  const double bytes = 2.0 * (size_ - 1) / size_ * static_cast<double>(in.bytes());
+  submit(stream, {.kind = Kind::kAllReduce, .reduction = reduction, .in = in, .out = out}, bytes);
+}
+
+void Communicator::reduce_scatter(Stream& stream, const Tensor& in, const Tensor& out, Reduction reduction) {
+  check(in);
+  check(out);
+  check_reduction(in.dtype, reduction);
+  require(in.dtype == out.dtype && in.elements() == out.elements() * size_,
+          "operands of reduce_scatter do not fit");
+  check_overlap(out, in, rank_);
+  const double bytes = static_cast<double>(size_ - 1) * static_cast<double>(out.bytes());
+  submit(stream, {.kind = Kind::kReduceScatter, .reduction = reduction, .in = in, .out = out}, bytes);
+}
+
+void Communicator::all_gather(Stream& stream, const Tensor& in, const Tensor& out) {
+  check(in);
+  check(out);
+  require(in.dtype == out.dtype && out.elements() == in.elements() * size_,
+          "operands of all_gather do not fit");
+  check_overlap(in, out, rank_);
+  const double bytes = static_cast<double>(size_ - 1) * static_cast<double>(in.bytes());
+  submit(stream, {.kind = Kind::kAllGather, .in = in, .out = out}, bytes);
+}
+
+void Communicator::broadcast(Stream& stream, const Tensor& data, int root) {
+  check(data);
+  require(root >= 0 && root < size_, "the root of a broadcast is outside the group");
+  const double bytes = rank_ == root ? static_cast<double>(size_ - 1) * static_cast<double>(data.bytes()) : 0;
+  submit(stream, {.kind = Kind::kBroadcast, .root = root, .in = data, .out = data}, bytes);
+}
+
+void Communicator::all_to_all(Stream& stream, const Tensor& in, std::span<const std::int64_t> send_counts,
+                              const Tensor& out, std::span<const std::int64_t> receive_counts) {
+  check(in);
+  check(out);
+  const auto size = static_cast<std::size_t>(size_);
+  const auto self = static_cast<std::size_t>(rank_);
+  const std::int64_t sends = checked_total(send_counts, size);
+  const std::int64_t receives = checked_total(receive_counts, size);
+  require(in.dtype == out.dtype, "operands of all_to_all differ in type");
+  require(sends <= in.elements() && receives <= out.elements(), "counts of all_to_all exceed its operands");
+  require(send_counts[self] == receive_counts[self], "a rank sends itself what it does not receive");
+  if (overlap(in, out)) {
+    require(in.data == out.data, "operands overlap, and not as in-place operands do");
+    for (std::size_t peer = 0; peer < size; ++peer) {
+      require(send_counts[peer] == receive_counts[peer], "in place, all_to_all needs equal counts");
+    }
+  }
+  const double bytes = static_cast<double>((sends - send_counts[self]) * size_of(in.dtype));
+  submit(stream,
+         {.kind = Kind::kAllToAll,
+          .in = in,
+          .out = out,
+          .send_counts = {send_counts.begin(), send_counts.end()},
+          .receive_counts = {receive_counts.begin(), receive_counts.end()}},
+         bytes);
+}
+
+void Communicator::exchange(Stream& stream, std::span<const Transfer> transfers) {
+  double bytes = 0;
+  std::vector<const Tensor*> to_self, from_self;
+  for (const Transfer& transfer : transfers) {
+    check(transfer.data);
+    require(transfer.peer >= 0 && transfer.peer < size_, "a peer is outside the group");
+    if (transfer.peer == rank_) {
+      (transfer.sends ? to_self : from_self).push_back(&transfer.data);
+    } else if (transfer.sends) {
+      bytes += static_cast<double>(transfer.data.bytes());
+    }
+  }
+  require(to_self.size() == from_self.size(), "a rank's sends to itself need as many receives");
+  for (std::size_t i = 0; i < to_self.size(); ++i) {
+    require(to_self[i]->dtype == from_self[i]->dtype && to_self[i]->elements() == from_self[i]->elements(),
+            "a rank receives from itself what it did not send");
+  }
+  if (transfers.empty()) return;
+  submit(stream, {.kind = Kind::kExchange, .transfers = {transfers.begin(), transfers.end()}}, bytes);
+}
+
+std::unique_ptr<Communicator> Communicator::split(std::span<const int> members, const std::string& name) {
+  std::vector<bool> seen(static_cast<std::size_t>(size_));
+  int new_rank = -1;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    require(members[i] >= 0 && members[i] < size_, "a member is outside the group");
+    require(!seen[static_cast<std::size_t>(members[i])], "a member is named twice");
+    seen[static_cast<std::size_t>(members[i])] = true;
+    if (members[i] == rank_) new_rank = static_cast<int>(i);
+  }
+  require(new_rank >= 0, "a rank splits off a group that it is no member of");
+  return make_split(members, new_rank, name);
+}
+
+void Communicator::barrier(Stream& stream) { submit(stream, {.kind = Kind::kBarrier}, 0); }
+
+}  // namespace primus::comm

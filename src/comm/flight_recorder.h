@@ -1,0 +1,89 @@
+// The flight recorder of a rank: its last 2 000 collectives, on all its communicators, in fixed memory.
+// Written with a few atomic stores per collective, and readable at any time from any thread, also while the
+// rank hangs.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace primus::comm {
+
+// What a collective is, apart from its memory. Ranks of a group compare these.
+struct Signature {
+  Kind kind = Kind::kBarrier;
+  DType dtype = DType::kU8;
+  Reduction reduction = Reduction::kSum;
+  std::int32_t root = 0;
+  std::int64_t count = 0;  // elements: of `in` where every rank's is equal; what this rank sends otherwise
+
+  bool operator==(const Signature&) const = default;
+  std::string to_string() const;  // "all_reduce (sum of 1024 fp32)"
+};
+
+class FlightRecorder {
+ public:
+  static constexpr std::size_t kRecords = 2000;
+  enum class State : std::uint8_t { kEnqueued, kRunning, kDone, kFailed };
+
+  // One collective, as read back.
+  struct Record {
+    std::uint64_t id = 0;        // counts the rank's collectives, from 1
+    std::uint64_t sequence = 0;  // counts the group's, from 1; for exchanges those of this rank
+    std::string group;
+    int group_size = 0;
+    Signature signature;
+    State state = State::kEnqueued;
+    double enqueued = 0, started = 0, ended = 0;  // seconds since 1970; 0: not yet
+    int waiting_for = -1;                         // rank of the job that it waits for now, or -1
+
+    std::string to_string() const;  // "all_reduce #17 (sum of 1024 fp32) of group 'world'"
+  };
+
+  FlightRecorder();
+
+  // Names a group once; the index is for enqueued().
+  int add_group(std::string name, int size);
+  // A new record; its id is for the calls below.
+  std::uint64_t enqueued(int group, std::uint64_t sequence, const Signature& signature);
+  void started(std::uint64_t id);
+  void waiting_for(std::uint64_t id, int rank);  // -1: nobody any more
+  void ended(std::uint64_t id, bool failed);
+
+  // All records that are still there, oldest first.
+  std::vector<Record> records() const;
+  // {"records": [...]} with every field of a Record.
+  nlohmann::ordered_json to_json() const;
+
+ private:
+  // Fields are atomics so that reading a record while it is replaced is defined; `id` tells whether it was.
+  struct Slot {
+    std::atomic<std::uint64_t> id{0}, sequence{0};
+    std::atomic<std::int64_t> count{0}, enqueued{0}, started{0}, ended{0};  // times in ns since 1970
+    std::atomic<std::int32_t> group{0}, root{0}, waiting_for{-1};
+    std::atomic<std::uint8_t> kind{0}, dtype{0}, reduction{0}, state{0};
+  };
+  struct Group {
+    std::string name;
+    int size;
+  };
+
+  Slot& slot(std::uint64_t id) { return slots_[id % kRecords]; }
+
+  std::unique_ptr<std::array<Slot, kRecords>> storage_;
+  std::array<Slot, kRecords>& slots_;
+  std::atomic<std::uint64_t> next_{1};
+  mutable std::mutex groups_mutex_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace primus::comm

@@ -1,0 +1,84 @@
+// Collectives on the CPU, over any Links: the algorithms of all transports but the vendors' own.
+//
+// Everybody exchanges directly with everybody: a reduction sends each rank the parts that it reduces, which
+// it adds up in rank order as they come, and gathers the results. That moves no more bytes than a ring does,
+// and makes the order of summation independent of timing and of how tensors are cut. Large tensors pass
+// through in blocks; nothing is copied whole.
+//
+// Needs streams of a CPU device (KernelContext is cpu::CpuContext).
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/accumulate.h"
+#include "comm/communicator.h"
+#include "comm/links.h"
+#include "comm/messenger.h"
+#include "comm/rank_state.h"
+
+namespace primus::comm {
+
+class HostCommunicator final : public Communicator {
+ public:
+  // `id`: names the group in the whole job. `members`: its ranks of the job; `rank`: this one's place there.
+  // `factory` makes the links of this group and of those split off it.
+  HostCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
+                   std::shared_ptr<LinkFactory> factory, std::shared_ptr<RankState> state);
+  ~HostCommunicator() override;
+
+  void abort(const std::string& reason) noexcept override;
+  void set_timeout(std::chrono::milliseconds timeout) override;
+  RankState& state() { return *state_; }
+
+ private:
+  struct Operation {
+    Call call;
+    Signature signature;
+    std::uint64_t sequence, record;
+  };
+  struct Launch;
+  static void kernel(KernelContext& context, const void* arguments);
+
+  void enqueue(Stream& stream, Call call) override;
+  std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
+                                           const std::string& name) override;
+  void run(KernelContext& context, std::uint64_t turn);
+  void execute(const Operation& operation);
+
+  void run_all_reduce(const Tensor& in, const Tensor& out, Reduction reduction);
+  void run_reduce_scatter(const Tensor& in, const Tensor& out, Reduction reduction);
+  void run_all_gather(const Tensor& in, const Tensor& out);
+  void run_broadcast(const Tensor& data, int root);
+  void run_all_to_all(const Call& call);
+  void run_all_to_all_in_place(const Call& call);
+  void run_exchange(const Call& call);
+  void run_barrier();
+  // to = the reduction of `own` and what the other ranks send; `to` may be `own`.
+  void reduce(const std::byte* own, std::byte* to, std::int64_t count, DType dtype, Reduction reduction);
+  // Opens a message to, and expects one from, every other rank.
+  void meet_all(DType dtype, std::int64_t count);
+
+  std::string id_;
+  std::vector<int> members_;
+  std::shared_ptr<LinkFactory> factory_;
+  std::shared_ptr<RankState> state_;
+  std::unique_ptr<Links> links_;
+  Messenger messenger_;
+  int recorder_group_;
+  std::vector<std::int64_t> accumulator_;  // int64_t for its alignment
+  std::map<std::string, int> splits_;      // how often each group was split off
+
+  std::mutex mutex_;  // guards what follows; the rank's thread enqueues, streams' threads run
+  std::condition_variable turn_changed_;
+  std::map<std::uint64_t, Operation> operations_;  // by turn
+  std::uint64_t next_turn_ = 0, turn_ = 0;         // to be given out; allowed to run
+  std::uint64_t collectives_ = 0, exchanges_ = 0;
+};
+
+}  // namespace primus::comm

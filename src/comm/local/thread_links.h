@@ -1,0 +1,67 @@
+// Links between ranks that are threads of one process. Large pieces are not copied on the way: the sender
+// shows its memory, and the receiver reads it there.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/links.h"
+#include "comm/local/doorbell.h"
+
+namespace primus::comm::local {
+
+// What the threads of a group share.
+struct ThreadGroup {
+  static constexpr std::size_t kEntries = 16;
+  static constexpr std::size_t kInline = 256;  // up to here bytes are copied, so that the sender can go on
+
+  struct Entry {
+    const std::byte* data = nullptr;  // null: `copy` holds them
+    std::size_t bytes = 0;
+    std::array<std::byte, kInline> copy;
+  };
+  // From one rank to another: a ring of entries.
+  struct Channel {
+    alignas(64) std::atomic<std::uint64_t> tail{0};  // entries written, by the sender
+    std::atomic<bool> revoked{false};
+    alignas(64) std::atomic<std::uint64_t> head{0};  // entries read, by the receiver
+    std::atomic<bool> reading{false};                // the receiver is inside an entry's memory
+    std::array<Entry, kEntries> entries;
+  };
+
+  explicit ThreadGroup(int ranks);
+  Channel& channel(int from, int to) { return channels[static_cast<std::size_t>(from * size + to)]; }
+
+  int size;
+  std::vector<Doorbell> bells;
+  std::vector<Channel> channels;
+};
+
+class ThreadLinks final : public Links {
+ public:
+  ThreadLinks(std::shared_ptr<ThreadGroup> group, int rank, int spins);
+
+  std::size_t push(int peer, std::span<const std::byte> data) override;
+  bool drained(int peer) override;
+  std::span<const std::byte> peek(int peer) override;
+  void pop(int peer, std::size_t bytes) override;
+  void publish() override { bells_.ring_touched(); }
+  std::uint32_t ticket() override { return bells_.ticket(); }
+  void wait(std::uint32_t ticket, const Interest& interest, std::chrono::milliseconds limit) override {
+    bells_.wait(ticket, interest, limit);
+  }
+  void revoke() noexcept override;
+
+ private:
+  std::shared_ptr<ThreadGroup> group_;
+  int rank_;
+  Doorbells bells_;
+  std::vector<std::uint64_t> shown_;  // by peer: channel's tail after the last entry that shows our memory
+  std::vector<std::size_t> offset_;   // by peer: bytes of its first entry that we have used
+};
+
+}  // namespace primus::comm::local

@@ -1,0 +1,152 @@
+#include "comm/rank_state.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "base/json_text.h"
+
+namespace primus::comm {
+
+struct AbortState::Listeners {
+  std::mutex mutex;  // held while listeners run: unsubscribing waits for them
+  std::map<std::uint64_t, Listener> by_id;
+  std::uint64_t next = 0;
+  bool called = false;
+};
+
+AbortState::AbortState() : listeners_(std::make_shared<Listeners>()) {}
+
+bool AbortState::abort(const std::string& reason) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return false;
+    reason_ = reason;
+    aborted_.store(true, std::memory_order_release);
+  }
+  const std::lock_guard lock(listeners_->mutex);
+  listeners_->called = true;
+  for (const auto& [id, listener] : listeners_->by_id) listener(reason);
+  return true;
+}
+
+std::string AbortState::reason() const {
+  const std::lock_guard lock(mutex_);
+  return reason_;
+}
+
+void AbortState::throw_reason() const {
+  throw Error(ErrorKind::kIo, reason(), "the first error of any rank is the cause; see that rank's log");
+}
+
+std::shared_ptr<void> AbortState::subscribe(Listener listener) {
+  std::uint64_t id = 0;
+  {
+    const std::lock_guard lock(listeners_->mutex);
+    if (!listeners_->called) {
+      id = ++listeners_->next;
+      listeners_->by_id.emplace(id, std::move(listener));
+    }
+  }
+  if (id == 0) {
+    listener(reason());
+    return nullptr;
+  }
+  return {nullptr, [listeners = listeners_, id](void*) {
+            const std::lock_guard lock(listeners->mutex);
+            listeners->by_id.erase(id);
+          }};
+}
+
+// ---- What ranks are doing -----------------------------------------------------------------------
+
+std::string RankStatus::encode() const {
+  return json_text(nlohmann::ordered_json{{"sequence", sequence},
+                                          {"last", last},
+                                          {"seconds", seconds},
+                                          {"running", running},
+                                          {"waiting_for", waiting_for}},
+                   -1);
+}
+
+std::optional<RankStatus> RankStatus::decode(const std::string& text) {
+  try {
+    const nlohmann::json object = parse_json_object(text, "status");
+    RankStatus status;
+    object.at("sequence").get_to(status.sequence);
+    object.at("last").get_to(status.last);
+    object.at("seconds").get_to(status.seconds);
+    object.at("running").get_to(status.running);
+    object.at("waiting_for").get_to(status.waiting_for);
+    return status;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+RankStatus status_of(const FlightRecorder& recorder, const std::string& group) {
+  RankStatus status;
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  for (const FlightRecorder::Record& record : recorder.records()) {
+    const bool running =
+        record.state == FlightRecorder::State::kRunning || record.state == FlightRecorder::State::kFailed;
+    if (running) {
+      status.running = record.to_string();
+      status.waiting_for = record.waiting_for;
+    }
+    if (record.group == group && record.state != FlightRecorder::State::kEnqueued &&
+        record.sequence > status.sequence) {
+      status.sequence = record.sequence;
+      status.last = record.to_string();
+      status.seconds = now - record.started;
+    }
+  }
+  return status;
+}
+
+std::string diagnose(const FlightRecorder::Record& mine, std::chrono::milliseconds waited,
+                     std::span<const int> suspects, const std::vector<std::optional<RankStatus>>& statuses) {
+  std::string text = fmt::format("{} did not complete within {:.1f} s", mine.to_string(),
+                                 std::chrono::duration<double>(waited).count());
+  constexpr std::size_t kNamed = 8;  // more ranks are counted only
+  std::set<int> named;
+  std::size_t seen = 0;
+  for (; seen < suspects.size() && named.size() < kNamed; ++seen) {
+    // A rank that waits for another one is not the cause: follow the chain to its end.
+    int rank = suspects[seen];
+    std::string chain;
+    for (std::size_t hops = 0; hops < statuses.size() && static_cast<std::size_t>(rank) < statuses.size();
+         ++hops) {
+      const auto& status = statuses[static_cast<std::size_t>(rank)];
+      if (!status || status->running.empty() || status->waiting_for < 0 ||
+          static_cast<std::size_t>(status->waiting_for) >= statuses.size() || status->waiting_for == rank) {
+        break;
+      }
+      chain +=
+          fmt::format("rank {} is in {} and waits for rank {}; ", rank, status->running, status->waiting_for);
+      rank = status->waiting_for;
+    }
+    if (!named.insert(rank).second) continue;
+    text += "; " + chain;
+    const auto index = static_cast<std::size_t>(rank);
+    const std::optional<RankStatus> status = index < statuses.size() ? statuses[index] : std::nullopt;
+    if (!status) {
+      text += fmt::format("rank {} is missing and does not answer", rank);
+    } else if (!status->running.empty()) {
+      text += fmt::format("rank {} is in {}", rank, status->running);
+    } else if (status->last.empty()) {
+      text += fmt::format("rank {} has not called it, nor any other collective of that group", rank);
+    } else {
+      text += fmt::format("rank {} has not called it: its last one there was {}, {:.1f} s ago", rank,
+                          status->last, status->seconds);
+    }
+  }
+  if (seen < suspects.size()) text += fmt::format("; and {} more", suspects.size() - seen);
+  return text;
+}
+
+}  // namespace primus::comm

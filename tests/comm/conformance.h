@@ -1,0 +1,289 @@
+// What every communicator must do, checked against references that are computed the plain way: element by
+// element, in rank order. Every rank runs it, with the same arguments; it does not matter how ranks live.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "comm/communicator.h"
+#include "device/device.h"
+#include "tensor/bfloat16.h"
+
+namespace primus::comm::test {
+
+// Host values of any type, one int64 or float per element.
+inline std::vector<std::byte> make_values(DType dtype, std::int64_t count, int rank, int salt) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count * size_of(dtype)));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto draw = Philox::block({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(rank),
+                                     static_cast<std::uint32_t>(salt), 7},
+                                    {1, 2});
+    // Magnitudes from 2^-12 to 2^11: sums depend on their order.
+    const float real = std::ldexp(static_cast<float>(static_cast<std::int32_t>(draw[0])) * 0x1p-31F,
+                                  static_cast<int>(draw[1] % 24) - 12);
+    std::byte* const to = bytes.data() + i * size_of(dtype);
+    const auto put = [&](auto value) { std::memcpy(to, &value, sizeof(value)); };
+    switch (dtype) {
+      case DType::kF32:
+        put(real);
+        break;
+      case DType::kBF16:
+        put(BFloat16(real));
+        break;
+      case DType::kI32:
+        put(static_cast<std::int32_t>(draw[0]));
+        break;
+      case DType::kI64:
+        put(static_cast<std::int64_t>(draw[0] | (std::uint64_t{draw[1]} << 32)));
+        break;
+      default:
+        put(static_cast<std::uint8_t>(draw[0]));
+        break;
+    }
+  }
+  return bytes;
+}
+
+template <class T, class A>
+void reduce_plainly(const std::vector<std::vector<std::byte>>& inputs, std::vector<std::byte>& out,
+                    Reduction reduction) {
+  const auto count = out.size() / sizeof(T);
+  for (std::size_t i = 0; i < count; ++i) {
+    A sum{};
+    for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
+      T value;
+      std::memcpy(&value, inputs[rank].data() + i * sizeof(T), sizeof(T));
+      const A x = static_cast<A>(value);
+      if (rank == 0) {
+        sum = x;
+      } else if (reduction == Reduction::kMax) {
+        sum = x > sum ? x : sum;
+      } else {
+        sum = static_cast<A>(sum + x);
+      }
+    }
+    if (reduction == Reduction::kMean) sum = static_cast<A>(sum / static_cast<A>(inputs.size()));
+    T result;
+    if constexpr (sizeof(A) > sizeof(T) && std::is_integral_v<A>) {
+      result = static_cast<T>(static_cast<std::make_unsigned_t<T>>(sum));
+    } else {
+      result = static_cast<T>(sum);
+    }
+    std::memcpy(out.data() + i * sizeof(T), &result, sizeof(T));
+  }
+}
+
+inline std::vector<std::byte> reduce_plainly(DType dtype, const std::vector<std::vector<std::byte>>& inputs,
+                                             Reduction reduction) {
+  std::vector<std::byte> out(inputs[0].size());
+  const bool max = reduction == Reduction::kMax;
+  switch (dtype) {
+    case DType::kF32:
+      reduce_plainly<float, float>(inputs, out, reduction);
+      break;
+    case DType::kBF16:
+      reduce_plainly<BFloat16, float>(inputs, out, reduction);
+      break;
+    case DType::kI32:
+      reduce_plainly<std::int32_t, std::int64_t>(inputs, out, reduction);
+      break;
+    case DType::kI64:  // sums wrap; the largest is that of signed numbers
+      max ? reduce_plainly<std::int64_t, std::int64_t>(inputs, out, reduction)
+          : reduce_plainly<std::uint64_t, std::uint64_t>(inputs, out, reduction);
+      break;
+    default:
+      reduce_plainly<std::uint8_t, std::uint32_t>(inputs, out, reduction);
+      break;
+  }
+  return out;
+}
+
+class Conformance {
+ public:
+  Conformance(Communicator& comm, Device& device, Stream& stream)
+      : comm_(comm), device_(device), stream_(stream), n_(comm.size()), rank_(comm.rank()) {}
+
+  // Empty, or the first things that are wrong.
+  std::string run(const std::vector<std::int64_t>& counts) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32, DType::kI64, DType::kU8}) {
+      for (const std::int64_t count : counts) {
+        for (const bool in_place : {false, true}) {
+          for (const Reduction reduction : {Reduction::kSum, Reduction::kMax, Reduction::kMean}) {
+            if (reduction == Reduction::kMean && dtype != DType::kF32 && dtype != DType::kBF16) continue;
+            all_reduce(dtype, count, reduction, in_place);
+            reduce_scatter(dtype, count, reduction, in_place);
+          }
+          all_gather(dtype, count, in_place);
+          all_to_all(dtype, count, in_place);
+        }
+        broadcast(dtype, count, static_cast<int>(count % n_));
+        exchange(dtype, count);
+        comm_.barrier(stream_);
+        if (wrong_.size() > 2000) return wrong_;
+      }
+    }
+    return wrong_;
+  }
+
+ private:
+  using Bytes = std::vector<std::byte>;
+
+  Tensor upload(DType dtype, const Bytes& bytes) {
+    void* const address = device_.allocate(static_cast<std::int64_t>(bytes.size()));
+    stream_.copy_to_device(address, bytes.data(), static_cast<std::int64_t>(bytes.size()));
+    stream_.synchronize();
+    return {address, dtype, {static_cast<std::int64_t>(bytes.size()) / size_of(dtype)}};
+  }
+  Bytes download(const Tensor& tensor) {
+    Bytes bytes(static_cast<std::size_t>(tensor.bytes()));
+    stream_.copy_to_host(bytes.data(), tensor.data, tensor.bytes());
+    stream_.synchronize();
+    return bytes;
+  }
+  static Tensor part(const Tensor& whole, std::int64_t begin, std::int64_t count) {
+    return {static_cast<char*>(whole.data) + begin * size_of(whole.dtype), whole.dtype, {count}};
+  }
+  void expect(const Tensor& got, const Bytes& wanted, const std::string& what) {
+    const Bytes bytes = download(got);
+    if (bytes == wanted) return;
+    std::size_t at = 0;
+    while (at < bytes.size() && at < wanted.size() && bytes[at] == wanted[at]) ++at;
+    wrong_ +=
+        fmt::format("rank {} of {}: {}: wrong from byte {} of {}\n", rank_, n_, what, at, wanted.size());
+  }
+  void release(const Tensor& a, const Tensor& b = {}) {
+    device_.release(a.data);
+    if (!b.absent() && b.data != a.data) device_.release(b.data);
+  }
+  std::string label(Kind kind, DType dtype, std::int64_t count, bool in_place, Reduction reduction = {}) {
+    return fmt::format("{} {} {} {}{}", name_of(kind), name_of(reduction), count, primus::name_of(dtype),
+                       in_place ? " in place" : "");
+  }
+  Bytes blank(DType dtype, std::int64_t count) {
+    return Bytes(static_cast<std::size_t>(count * size_of(dtype)), std::byte{0x5A});
+  }
+
+  void all_reduce(DType dtype, std::int64_t count, Reduction reduction, bool in_place) {
+    std::vector<Bytes> inputs;
+    for (int rank = 0; rank < n_; ++rank) inputs.push_back(make_values(dtype, count, rank, 1));
+    const Tensor in = upload(dtype, inputs[static_cast<std::size_t>(rank_)]);
+    const Tensor out = in_place ? in : upload(dtype, blank(dtype, count));
+    comm_.all_reduce(stream_, in, out, reduction);
+    expect(out, reduce_plainly(dtype, inputs, reduction),
+           label(Kind::kAllReduce, dtype, count, in_place, reduction));
+    if (!in_place) expect(in, inputs[static_cast<std::size_t>(rank_)], "the input of all_reduce");
+    release(in, out);
+  }
+
+  void reduce_scatter(DType dtype, std::int64_t count, Reduction reduction, bool in_place) {
+    std::vector<Bytes> inputs;
+    for (int rank = 0; rank < n_; ++rank) inputs.push_back(make_values(dtype, count * n_, rank, 2));
+    const Tensor in = upload(dtype, inputs[static_cast<std::size_t>(rank_)]);
+    const Tensor out = in_place ? part(in, rank_ * count, count) : upload(dtype, blank(dtype, count));
+    comm_.reduce_scatter(stream_, in, out, reduction);
+    const Bytes all = reduce_plainly(dtype, inputs, reduction);
+    const auto bytes = count * size_of(dtype);
+    expect(out, Bytes(all.begin() + rank_ * bytes, all.begin() + (rank_ + 1) * bytes),
+           label(Kind::kReduceScatter, dtype, count, in_place, reduction));
+    release(in, in_place ? Tensor{} : out);
+  }
+
+  void all_gather(DType dtype, std::int64_t count, bool in_place) {
+    Bytes wanted;
+    for (int rank = 0; rank < n_; ++rank) {
+      const Bytes values = make_values(dtype, count, rank, 3);
+      wanted.insert(wanted.end(), values.begin(), values.end());
+    }
+    const Tensor out = upload(dtype, blank(dtype, count * n_));
+    const Bytes mine = make_values(dtype, count, rank_, 3);
+    const Tensor in = in_place ? part(out, rank_ * count, count) : upload(dtype, mine);
+    stream_.copy_to_device(in.data, mine.data(), in.bytes());
+    comm_.all_gather(stream_, in, out);
+    expect(out, wanted, label(Kind::kAllGather, dtype, count, in_place));
+    release(out, in_place ? Tensor{} : in);
+  }
+
+  void broadcast(DType dtype, std::int64_t count, int root) {
+    const Tensor data = upload(dtype, make_values(dtype, count, rank_, 4));
+    comm_.broadcast(stream_, data, root);
+    expect(data, make_values(dtype, count, root, 4), label(Kind::kBroadcast, dtype, count, true));
+    release(data);
+  }
+
+  // Out of place, every pair has its own count, some of them none.
+  void all_to_all(DType dtype, std::int64_t count, bool in_place) {
+    const auto between = [&](int from, int to) {
+      return in_place ? count / (1 + (from + to) % 3)
+                      : ((from * 3 + to) % 4 == 0 ? 0 : count / (1 + to) + from);
+    };
+    std::vector<std::int64_t> sends, receives;
+    for (int peer = 0; peer < n_; ++peer) {
+      sends.push_back(between(rank_, peer));
+      receives.push_back(between(peer, rank_));
+    }
+    const auto total = [](const auto& counts) {
+      return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    };
+    const auto values_of = [&](int from) {
+      std::int64_t all = 0;
+      for (int peer = 0; peer < n_; ++peer) all += between(from, peer);
+      return make_values(dtype, all, from, 5);
+    };
+    Bytes wanted;
+    for (int from = 0; from < n_; ++from) {
+      std::int64_t begin = 0;
+      for (int peer = 0; peer < rank_; ++peer) begin += between(from, peer);
+      const Bytes values = values_of(from);
+      const auto first = values.begin() + begin * size_of(dtype);
+      wanted.insert(wanted.end(), first, first + between(from, rank_) * size_of(dtype));
+    }
+    const Tensor in = upload(dtype, values_of(rank_));
+    const Tensor out = in_place ? in : upload(dtype, blank(dtype, total(receives)));
+    comm_.all_to_all(stream_, in, sends, out, receives);
+    expect(out, wanted, label(Kind::kAllToAll, dtype, count, in_place));
+    release(in, out);
+  }
+
+  // Everybody sends two tensors to every rank, itself included, receives posted first in one half of the
+  // ranks.
+  void exchange(DType dtype, std::int64_t count) {
+    std::vector<Transfer> sends, receives;
+    std::vector<Tensor> tensors;
+    for (int peer = 0; peer < n_; ++peer) {
+      for (int i = 0; i < 2; ++i) {
+        tensors.push_back(upload(dtype, make_values(dtype, count + i, rank_, 10 * peer + i)));
+        sends.push_back(Transfer::send(tensors.back(), peer));
+        tensors.push_back(upload(dtype, blank(dtype, count + i)));
+        receives.push_back(Transfer::receive(tensors.back(), peer));
+      }
+    }
+    std::vector<Transfer> all = rank_ % 2 == 0 ? sends : receives;
+    const std::vector<Transfer>& rest = rank_ % 2 == 0 ? receives : sends;
+    all.insert(all.end(), rest.begin(), rest.end());
+    comm_.exchange(stream_, all);
+    for (int peer = 0; peer < n_; ++peer) {
+      for (int i = 0; i < 2; ++i) {
+        expect(receives[static_cast<std::size_t>(2 * peer + i)].data,
+               make_values(dtype, count + i, peer, 10 * rank_ + i),
+               label(Kind::kExchange, dtype, count, false));
+      }
+    }
+    for (const Tensor& tensor : tensors) release(tensor);
+  }
+
+  Communicator& comm_;
+  Device& device_;
+  Stream& stream_;
+  int n_, rank_;
+  std::string wrong_;
+};
+
+}  // namespace primus::comm::test

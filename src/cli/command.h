@@ -107,7 +107,7 @@ struct CommandEntry {
   std::unique_ptr<Command> (*make)();
 };
 
-// Every command, in the order help shows them (commands.cpp).
+// Every command, in the order help shows them (commands.def).
 std::span<const CommandEntry> commands();
 
 template <class C>

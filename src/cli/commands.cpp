@@ -5,11 +5,12 @@
 namespace primus::cli {
 
 std::span<const CommandEntry> commands() {
+  // The entries live in other files: they are ready once main() runs.
+#define COMMAND(entry) entry,
   static const std::array all = {
-      kQuickstart,         kTrainPretrain, kGenerate,       kChat,      kEvalLoss,       kDataTokenize,
-      kDataTrainTokenizer, kDataInspect,   kDataMerge,      kDataSplit, kDataEncode,     kDataDecode,
-      kModelVerify,        kModelImport,   kModelExport,    kModelInfo, kBenchmarkTrain, kConfigShow,
-      kConfigValidate,     kConfigSchema,  kConfigReference};
+#include "cli/commands.def"
+  };
+#undef COMMAND
   return all;
 }
 

@@ -1,30 +1,12 @@
-// One line per command; each is defined in the .cpp file of its name.
+// The entries of commands.def. The file of a command includes this to define its own.
 #pragma once
 
 #include "cli/command.h"
 
 namespace primus::cli {
 
-extern const CommandEntry kTrainPretrain;
-extern const CommandEntry kQuickstart;
-extern const CommandEntry kGenerate;
-extern const CommandEntry kChat;
-extern const CommandEntry kEvalLoss;
-extern const CommandEntry kDataTokenize;
-extern const CommandEntry kDataTrainTokenizer;
-extern const CommandEntry kDataInspect;
-extern const CommandEntry kDataMerge;
-extern const CommandEntry kDataSplit;
-extern const CommandEntry kDataEncode;
-extern const CommandEntry kDataDecode;
-extern const CommandEntry kModelExport;
-extern const CommandEntry kModelImport;
-extern const CommandEntry kModelInfo;
-extern const CommandEntry kModelVerify;
-extern const CommandEntry kBenchmarkTrain;
-extern const CommandEntry kConfigShow;
-extern const CommandEntry kConfigValidate;
-extern const CommandEntry kConfigSchema;
-extern const CommandEntry kConfigReference;
+#define COMMAND(entry) extern const CommandEntry entry;
+#include "cli/commands.def"
+#undef COMMAND
 
 }  // namespace primus::cli

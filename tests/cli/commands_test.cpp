@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "base/temporary_folder.h"
-#include "cli/device.h"
+#include "cli/options/device.h"
 #include "cli/program.h"
 
 namespace primus {

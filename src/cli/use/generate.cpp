@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "cli/commands.h"
-#include "cli/model_options.h"
+#include "cli/options/model_options.h"
 
 namespace primus::cli {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/json_text.h"
 #include "cli/commands.h"
-#include "cli/model_options.h"
+#include "cli/options/model_options.h"
 #include "lm/generate/evaluate.h"
 
 namespace primus::cli {

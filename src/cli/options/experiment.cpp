@@ -1,4 +1,4 @@
-#include "cli/experiment.h"
+#include "cli/options/experiment.h"
 
 #include <fmt/format.h>
 

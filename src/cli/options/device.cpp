@@ -1,4 +1,4 @@
-#include "cli/device.h"
+#include "cli/options/device.h"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cli/commands.h"
-#include "cli/model_options.h"
+#include "cli/options/model_options.h"
 #include "lm/generate/conversation.h"
 
 namespace primus::cli {

@@ -5,7 +5,7 @@
 
 #include "base/json_text.h"
 #include "cli/commands.h"
-#include "cli/experiment.h"
+#include "cli/options/experiment.h"
 
 namespace primus::cli {
 namespace {

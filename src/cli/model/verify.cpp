@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "cli/commands.h"
-#include "cli/device.h"
+#include "cli/options/device.h"
 #include "lm/verify/verify.h"
 
 namespace primus::cli {

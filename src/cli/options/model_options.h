@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "cli/device.h"
+#include "cli/options/device.h"
 #include "lm/generate/decoder.h"
 #include "lm/generate/generate.h"
 #include "lm/generate/model_folder.h"

@@ -3,7 +3,7 @@
 
 #include "bench/train_benchmark.h"
 #include "cli/commands.h"
-#include "cli/experiment.h"
+#include "cli/options/experiment.h"
 
 namespace primus::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "cli/commands.h"
-#include "cli/stop_signal.h"
+#include "cli/train/stop_signal.h"
 #include "lm/data/corpus.h"
 #include "lm/data/tokenize.h"
 #include "lm/data/train_tokenizer.h"

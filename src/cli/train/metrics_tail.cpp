@@ -1,4 +1,4 @@
-#include "cli/metrics_tail.h"
+#include "cli/train/metrics_tail.h"
 
 #include <nlohmann/json.hpp>
 

@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "cli/commands.h"
-#include "cli/experiment.h"
-#include "cli/stop_signal.h"
+#include "cli/options/experiment.h"
+#include "cli/train/stop_signal.h"
 #include "lm/monitor/run_folder.h"
 #include "lm/train/trainer.h"
 

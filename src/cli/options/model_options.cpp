@@ -1,4 +1,4 @@
-#include "cli/model_options.h"
+#include "cli/options/model_options.h"
 
 #include <fmt/format.h>
 

@@ -73,8 +73,17 @@ Argument& Arguments::positional(std::string value, Target target, std::string he
   return argument;
 }
 
-void Arguments::rest(std::string value, std::vector<std::string>& target, std::string help) {
-  rest_ = Argument{{}, std::move(value), std::move(help), &target};
+Argument& Arguments::rest(std::string value, std::vector<std::string>& target, std::string help) {
+  return rest_.emplace(Argument{{}, std::move(value), std::move(help), &target});
+}
+
+const Argument* Arguments::find(std::string_view name) const {
+  name = name.substr(0, name.find('='));
+  for (const Argument& argument : arguments_) {
+    const auto& names = argument.names;
+    if (std::find(names.begin(), names.end(), name) != names.end()) return &argument;
+  }
+  return nullptr;
 }
 
 void Arguments::refuse(std::string_view names, const std::string& reason, const std::string& instead) {

@@ -54,14 +54,22 @@ std::string shell_quoted(const std::string& word);
 using Target = std::variant<bool*, std::string*, std::int64_t*, double*, std::optional<std::string>*,
                             std::optional<std::int64_t>*, std::optional<double>*, std::vector<std::string>*>;
 
+// A word that may stand for a value, and what it means.
+struct Suggestion {
+  std::string word, help;
+};
+
 struct Argument {
   std::vector<std::string> names;  // "--config", "-c"; none: positional
-  std::string value;               // "FILE"; empty: a switch
+  std::string value;               // "FILE"; empty: a switch. FILE, FOLDER ... make shells complete paths
   std::string help;
   Target target;
   bool required = false;
   std::vector<std::string> choices = {};  // of a string; empty: any
   bool several = false;                   // of a list: one mention takes all words up to the next option
+  // Words for a shell to offer, given what was typed of one so far; null: none. Those that end in '=' are
+  // typed on.
+  std::vector<Suggestion> (*suggest)(std::string_view typed) = nullptr;
 };
 
 // An option of the program that a command stands in for, which has no meaning here: naming it says so.
@@ -77,11 +85,13 @@ class Arguments {
   Argument& flag(std::string_view names, bool& target, std::string help);
   Argument& positional(std::string value, Target target, std::string help);
   // Everything that no declaration takes, in the order written: the command judges it itself.
-  void rest(std::string value, std::vector<std::string>& target, std::string help);
+  Argument& rest(std::string value, std::vector<std::string>& target, std::string help);
   // names: "--split-sentences,--lang". Not shown by help.
   void refuse(std::string_view names, const std::string& reason, const std::string& instead);
 
   const std::vector<Argument>& all() const { return arguments_; }
+  // The one called `name`, which may have its value behind ('--seed=1'); null where there is none.
+  const Argument* find(std::string_view name) const;
   const std::optional<Argument>& rest() const { return rest_; }
   const std::vector<Refusal>& refusals() const { return refusals_; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cli/grammar.h"
 #include "cli/parse.h"
 
 namespace primus::cli {
@@ -54,12 +55,6 @@ std::string row(const std::string& left, const std::string& right) {
   return line + wrapped(right, kColumn) + "\n";
 }
 
-std::string explanation(const Argument& argument) {
-  std::string text = argument.help;
-  if (!argument.choices.empty()) text += fmt::format(": {}", fmt::join(argument.choices, ", "));
-  return text + (argument.required && !argument.names.empty() ? " (required)" : default_of(argument));
-}
-
 std::string indented(std::string_view lines) {
   std::string out;
   while (!lines.empty()) {
@@ -70,10 +65,58 @@ std::string indented(std::string_view lines) {
   return out;
 }
 
+std::string option_rows(const Arguments& arguments) {
+  std::string rows;
+  for (const Argument& a : arguments.all()) {
+    if (a.names.empty()) continue;
+    rows += row(fmt::format("{}{}{}", fmt::join(a.names, ", "), a.value.empty() ? "" : " ", a.value),
+                explanation(a));
+  }
+  return rows;
+}
+
+std::string command_table(std::string_view group) {
+  std::string text;
+  for (const CommandEntry& entry : commands()) {
+    if (!group.empty() && !entry.name.starts_with(std::string(group) + " ")) continue;
+    text += row(std::string(entry.name), std::string(entry.summary));
+  }
+  return text;
+}
+
 }  // namespace
 
+std::string explanation(const Argument& argument) {
+  std::string text = argument.help;
+  if (!argument.choices.empty()) text += fmt::format(": {}", fmt::join(argument.choices, ", "));
+  return text + (argument.required && !argument.names.empty() ? " (required)" : default_of(argument));
+}
+
+std::string overview_text(const std::string& program) {
+  GlobalOptions globals;
+  Arguments arguments;
+  globals.declare(arguments);
+  return fmt::format(
+      "{1}.\n\n"
+      "Usage:\n"
+      "  {0} [--debug] <command> [options]\n"
+      "  {0} [--debug] [--dry-run] {2} [mode options] -- <command> [options]\n\n"
+      "Commands:\n{3}\n"
+      "Options:\n{4}{5}\n"
+      "Examples:\n{6}",
+      program, kProgramSummary, kDirect.name, command_table({}), option_rows(arguments),
+      row("-h, --help", "this text; after a command, all about it"), indented(kProgramExamples));
+}
+
+std::string group_help_text(const std::string& group, const std::string& program) {
+  return fmt::format(
+      "Usage:\n  {0} {1} <command> [options]\n\nCommands:\n{2}\n'{0} {1} <command> --help' has all about "
+      "one.\n",
+      program, group, command_table(group));
+}
+
 std::string help_text(const CommandEntry& entry, const Arguments& arguments, const std::string& program) {
-  std::string usage = fmt::format("{} {}", program, entry.name), positionals, options;
+  std::string usage = fmt::format("{} {}", program, entry.name), positionals;
   for (const Argument& a : arguments.all()) {
     if (a.names.empty()) {
       usage += a.required ? " " + a.value : fmt::format(" [{}]", a.value);
@@ -81,10 +124,7 @@ std::string help_text(const CommandEntry& entry, const Arguments& arguments, con
       continue;
     }
     if (a.required) usage += fmt::format(" {} {}", a.names.front(), a.value);
-    options += row(fmt::format("{}{}{}", fmt::join(a.names, ", "), a.value.empty() ? "" : " ", a.value),
-                   explanation(a));
   }
-  options += row("-h, --help", "this text");
   usage += " [options]";
   if (arguments.rest()) {
     usage += fmt::format(" [{}]", arguments.rest()->value);
@@ -93,7 +133,7 @@ std::string help_text(const CommandEntry& entry, const Arguments& arguments, con
   std::string text = fmt::format("{}.\n\nUsage:\n  {}\n", entry.summary, usage);
   if (!entry.details.empty()) text += fmt::format("\n{}\n", entry.details);
   if (!positionals.empty()) text += "\nArguments:\n" + positionals;
-  text += "\nOptions:\n" + options;
+  text += "\nOptions:\n" + option_rows(arguments) + row("-h, --help", "this text");
   if (!entry.examples.empty()) text += "\nExamples:\n" + indented(entry.examples);
   return text;
 }

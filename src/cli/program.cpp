@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/suggest.h"
+#include "cli/completion.h"
+#include "cli/grammar.h"
 #include "cli/parse.h"
 
 namespace primus::cli {
@@ -17,82 +19,26 @@ namespace {
 
 using Words = std::span<const std::string>;
 
-struct Globals {
-  std::optional<std::string> config;
-  bool dry_run = false;
-};
-
-const CommandEntry* find_entry(std::string_view name) {
-  for (const CommandEntry& entry : commands()) {
-    if (entry.name == name) return &entry;
-  }
-  return nullptr;
-}
-
-bool is_group(std::string_view word) {
-  for (const CommandEntry& entry : commands()) {
-    if (entry.name.starts_with(std::string(word) + " ")) return true;
-  }
-  return false;
-}
-
-std::string command_table(std::string_view group) {
-  std::string text;
-  for (const CommandEntry& entry : commands()) {
-    if (!group.empty() && !entry.name.starts_with(std::string(group) + " ")) continue;
-    text += fmt::format("  {:<22}{}\n", entry.name, entry.summary);
-  }
-  return text;
-}
-
-std::string overview(const std::string& program) {
-  return fmt::format(
-      "Primus trains foundation models: one program, from a laptop to a cluster.\n\n"
-      "Usage:\n"
-      "  {0} <command> [options]\n"
-      "  {0} [--config FILE] [--debug] [--dry-run] <direct|container|slurm> [mode options] -- <command> "
-      "[options]\n\n"
-      "Commands:\n{1}\n"
-      "Options:\n"
-      "  --debug               show the log on the screen\n"
-      "  --version             print the version\n"
-      "  -h, --help            this text; after a command, all about it\n\n"
-      "Examples:\n"
-      "  {0} quickstart\n"
-      "  {0} train pretrain --config examples/native/configs/CPU/llama_tiny-pretrain.yaml --dry-run\n"
-      "  {0} generate output/primus/root/quickstart --prompt 'In the beginning'\n",
-      program, command_table({}));
-}
-
-std::string group_help(const std::string& group, const std::string& program) {
-  return fmt::format(
-      "Usage:\n  {0} {1} <command> [options]\n\nCommands:\n{2}\n'{0} {1} <command> --help' has all about "
-      "one.\n",
-      program, group, command_table(group));
-}
-
-bool is_help(const std::string& word) { return word == "--help" || word == "-h"; }
-
 // The command that `words` begin with, and how many words name it. Prints help and returns null where only
 // help is wanted.
 const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
   const std::string& first = words[0];
-  if (const CommandEntry* entry = find_entry(first)) {
+  if (const CommandEntry* entry = find_command(first)) {
     used = 1;
     return entry;
   }
   if (!is_group(first)) {
-    std::vector<std::string_view> known{"help", "direct", "container", "slurm"};
+    std::vector<std::string_view> known{"help", kDirect.name};
     for (const CommandEntry& entry : commands()) known.push_back(entry.name.substr(0, entry.name.find(' ')));
     const std::string near = did_you_mean(first, known);
     throw invalid(fmt::format("there is no {} '{}'", first.starts_with('-') ? "option" : "command", first),
                   near.empty() ? fmt::format("'{} --help' lists what there is", console.program) : near);
   }
   if (words.size() < 2 || is_help(words[1])) {
-    console.print(group_help(first, console.program));
+    console.print(group_help_text(first, console.program));
     return nullptr;
   }
-  if (const CommandEntry* entry = find_entry(first + " " + words[1])) {
+  if (const CommandEntry* entry = find_command(first + " " + words[1])) {
     used = 2;
     return entry;
   }
@@ -122,7 +68,8 @@ std::string to_json(const Error& error) {
   return json_text(json, -1) + "\n";
 }
 
-int run_command(Words words, Console& console) {
+// Parses and runs a command; with `check`, only parses it.
+int run_command(Words words, Console& console, bool check = false) {
   std::size_t used = 0;
   const CommandEntry* entry = resolve(words, used, console);
   if (!entry) return 0;
@@ -130,9 +77,10 @@ int run_command(Words words, Console& console) {
   Arguments arguments;
   command->declare(arguments);
   if (!parse(arguments, words.subspan(used), fmt::format("{} {}", console.program, entry->name))) {
-    console.print(help_text(*entry, arguments, console.program));
+    if (!check) console.print(help_text(*entry, arguments, console.program));
     return 0;
   }
+  if (check) return 0;
   try {
     return command->run(console);
   } catch (const Error& error) {
@@ -142,23 +90,36 @@ int run_command(Words words, Console& console) {
   }
 }
 
-// `direct [--single] [--env K=V]... -- <command>`
-int run_direct(Words words, const Globals& globals, Console& console) {
-  std::vector<std::string> environment;
-  bool single = false;
-  Arguments arguments;
-  arguments.flag("--single", single, "one process (there is no other choice yet)");
-  arguments.option("--env", "NAME=VALUE", &environment,
-                   "set an environment variable for the command; may be repeated");
-  const auto split = std::find(words.begin(), words.end(), "--");
-  const CommandEntry entry{"direct",
-                           "Runs a command on this machine",
-                           {},
-                           "direct --env OMP_NUM_THREADS=2 -- train pretrain --config exp.yaml",
-                           nullptr};
-  if (!parse(arguments, Words(words.begin(), split), console.program + " direct")) {
-    console.print(help_text(entry, arguments, console.program));
+int run_help(Words topic, Console& console) {
+  if (topic.empty()) {
+    console.print(overview_text(console.program));
     return 0;
+  }
+  if (topic[0] == kDirect.name) {
+    DirectOptions options;
+    Arguments arguments;
+    options.declare(arguments);
+    console.print(help_text(kDirect, arguments, console.program));
+    return 0;
+  }
+  std::vector<std::string> words(topic.begin(), topic.end());
+  words.emplace_back("--help");
+  return run_command(words, console);
+}
+
+void set_variable(const std::string& setting) {
+  const std::size_t equals = setting.find('=');
+  setenv(setting.substr(0, equals).c_str(), setting.substr(equals + 1).c_str(), 1);
+}
+
+// `direct [--single] [--env K=V]... -- <command>`
+int run_direct(Words words, bool dry_run, Console& console) {
+  DirectOptions options;
+  Arguments arguments;
+  options.declare(arguments);
+  const auto split = std::find(words.begin(), words.end(), "--");
+  if (!parse(arguments, Words(words.begin(), split), fmt::format("{} {}", console.program, kDirect.name))) {
+    return run_help(std::vector<std::string>{std::string(kDirect.name)}, console);
   }
   const Words command = split == words.end() ? Words() : Words(split + 1, words.end());
   if (command.empty()) {
@@ -166,84 +127,55 @@ int run_direct(Words words, const Globals& globals, Console& console) {
         "'direct' has no command to run",
         fmt::format("put it after '--': {} direct -- train pretrain --config exp.yaml", console.program));
   }
-  for (const std::string& setting : environment) {
+  for (const std::string& setting : options.environment) {
     const std::size_t equals = setting.find('=');
     if (equals == 0 || equals == std::string::npos) {
       throw invalid(fmt::format("--env needs NAME=VALUE, not '{}'", setting));
     }
   }
-  if (globals.dry_run) {
-    std::string line = "env";
-    for (const std::string& setting : environment) line += fmt::format(" {}", shell_quoted(setting));
-    line = environment.empty() ? "primus" : line + " primus";
-    for (const std::string& word : command) line += fmt::format(" {}", shell_quoted(word));
-    console.print(line + "\n");
-    return 0;
+  if (!dry_run) {
+    for (const std::string& setting : options.environment) set_variable(setting);
+    return run_command(command, console);
   }
-  for (const std::string& setting : environment) {
-    const std::size_t equals = setting.find('=');
-    setenv(setting.substr(0, equals).c_str(), setting.substr(equals + 1).c_str(), 1);
-  }
-  return run_command(command, console);
+  run_command(command, console, true);
+  std::string line = options.environment.empty() ? "primus" : "env";
+  for (const std::string& setting : options.environment) line += fmt::format(" {}", shell_quoted(setting));
+  if (!options.environment.empty()) line += " primus";
+  for (const std::string& word : command) line += fmt::format(" {}", shell_quoted(word));
+  console.print(line + "\n");
+  return 0;
 }
 
 int run_words(Words words, Console& console) {
-  Globals globals;
-  std::size_t at = 0;
-  for (; at < words.size() && words[at].starts_with('-'); ++at) {
-    const std::string& word = words[at];
-    if (is_help(word)) {
-      console.print(overview(console.program));
-      return 0;
-    }
-    if (word == "--version") {
-      console.print("primus " PRIMUS_VERSION "\n");
-      return 0;
-    }
-    if (word == "--debug") {
-      console.debug = true;
-    } else if (word == "--dry-run") {
-      globals.dry_run = true;
-    } else if (word == "--config" && at + 1 < words.size()) {
-      globals.config = words[++at];
-    } else if (word.starts_with("--config=")) {
-      globals.config = word.substr(9);
-    } else {
-      constexpr std::string_view known[] = {"--config", "--debug", "--dry-run", "--version", "--help"};
-      const std::string near = did_you_mean(word, known);
-      throw invalid(fmt::format("there is no option '{}' before the command", word),
-                    near.empty() ? fmt::format("'{} --help' lists what there is", console.program) : near);
-    }
-  }
-  const Words rest = words.subspan(at);
-  if (rest.empty()) {
-    console.print(overview(console.program));
+  GlobalOptions globals;
+  Arguments arguments;
+  globals.declare(arguments);
+  const std::size_t at = count_options(arguments, words);
+  if (!parse(arguments, words.first(at), console.program)) return run_help({}, console);
+  if (globals.version) {
+    console.print("primus " PRIMUS_VERSION "\n");
     return 0;
   }
-  const std::string& mode = rest[0];
-  const bool is_mode = mode == "direct" || mode == "container" || mode == "slurm";
-  if (is_mode && globals.config) {
-    throw unsupported("--config before the mode names a launcher file, which is not read yet",
-                      "put the experiment's --config after the command, and variables into its env:");
-  }
-  if (mode == "direct") return run_direct(rest.subspan(1), globals, console);
-  if (is_mode) {
-    throw unsupported(fmt::format("the mode '{}' is not there yet", mode),
+  console.debug = globals.debug;
+  const Words rest = words.subspan(at);
+  if (rest.empty()) return run_help({}, console);
+  const std::string& first = rest[0];
+  const bool missing =
+      std::find(std::begin(kMissingModes), std::end(kMissingModes), first) != std::end(kMissingModes);
+  const bool direct = first == kDirect.name;
+  if (direct) return run_direct(rest.subspan(1), globals.dry_run, console);
+  if (missing) {
+    throw unsupported(fmt::format("the mode '{}' is not there yet", first),
                       fmt::format("run on this machine: {} direct -- ...", console.program));
   }
-  if (globals.config || globals.dry_run) {
-    throw invalid(fmt::format("--{} stands before the command", globals.config ? "config" : "dry-run"),
-                  fmt::format("write it after: {} {} --{} ...", console.program, mode,
-                              globals.config ? "config FILE" : "dry-run"));
+  if (globals.dry_run) {
+    throw invalid("--dry-run stands before the command",
+                  fmt::format("write it after: {} {} --dry-run ...", console.program, first));
   }
-  if (mode == "help") {
-    std::vector<std::string> topic(rest.begin() + 1, rest.end());
-    if (topic.empty()) {
-      console.print(overview(console.program));
-      return 0;
-    }
-    topic.emplace_back("--help");
-    return run_command(topic, console);
+  if (first == "help") return run_help(rest.subspan(1), console);
+  if (first == kCompleteWord) {
+    console.write(completion_reply(rest.subspan(1)));
+    return 0;
   }
   return run_command(rest, console);
 }

@@ -50,6 +50,14 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
       {{"direct", "--"}, "has no command"},
       {{"direct", "--env", "X", "--", "help"}, "NAME=VALUE"},
       {{"--config", "x.yaml", "direct", "--", "help"}, "launcher file"},
+      {{"--config=x.yaml", "direct", "--", "help"}, "launcher file"},
+      {{"--dry-run", "direct", "--", "trian", "pretrain"}, "did you mean 'train'?"},
+      {{"--dry-run", "direct", "--", "train", "pretrian"}, "did you mean 'pretrain'?"},
+      {{"--dry-run", "direct", "--", "train", "pretrain"}, "needs --config FILE"},
+      {{"--dry-run", "direct", "--", "generate", "m", "--promt", "x"}, "did you mean '--prompt'?"},
+      {{"man", "quikstart"}, "did you mean 'quickstart'?"},
+      {{"man", "chat", "--markdown"}, "exclude each other"},
+      {{"completion", "csh"}, "SHELL cannot be 'csh'"},
       {{"quickstart", "--text", "/nowhere.txt"}, "/nowhere.txt"},
   };
   for (const Mistake& mistake : mistakes) {

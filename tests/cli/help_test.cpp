@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/file.h"
+#include "base/temporary_folder.h"
 #include "cli/commands.h"
 #include "cli/program.h"
 
@@ -17,6 +21,7 @@ namespace {
 using test::ProgramResult;
 using test::run_program;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 void expect_golden(const std::string& text, const std::string& name) {
   const std::string path = PRIMUS_SOURCE_DIR "/tests/cli/golden/" + name;
@@ -73,6 +78,74 @@ TEST(Help, WidthFitsATerminal) {
     for (std::string line; std::getline(text, line);)
       EXPECT_LE(line.size(), 120U) << file.path() << ": " << line;
   }
+}
+
+TEST(Help, OfTheMode) {
+  const ProgramResult help = run_program({"direct", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  expect_golden(help.out, "direct.txt");
+  EXPECT_EQ(run_program({"help", "direct"}).out, help.out);
+}
+
+TEST(Help, NamesOnlyWhatThereIs) {
+  const std::string help = run_program({"--help"}).out;
+  for (const char* missing : {"container", "slurm", "megatron"}) EXPECT_THAT(help, Not(HasSubstr(missing)));
+}
+
+// Startup is part of every completion and script.
+TEST(Help, IsFast) {
+  double best = 1e9;
+  for (int i = 0; i < 20; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    run_program({"--help"});
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  EXPECT_LE(best, 0.020);
+}
+
+TEST(Help, DocumentOfAllCommands) {
+  expect_golden(run_program({"man", "--markdown"}).out, "../../../docs/commands.md");
+}
+
+TEST(Manual, PagesOfEverything) {
+  test::TemporaryFolder folder;
+  const std::string man1 = (folder.path() / "man1").string();
+  const ProgramResult written = run_program({"man", "--output", man1});
+  EXPECT_EQ(written.exit_code, 0) << written.err;
+  std::size_t pages = 0;
+  for (const auto& file : std::filesystem::directory_iterator(man1)) pages += file.is_regular_file();
+  EXPECT_EQ(pages, cli::commands().size() + 1);
+  const std::string page = read_file(Path(man1) / "primus-train-pretrain.1");
+  EXPECT_EQ(run_program({"man", "train-pretrain"}).out, page);
+  EXPECT_EQ(run_program({"man", "train", "pretrain"}).out, page);
+  EXPECT_EQ(run_program({"man"}).out, read_file(Path(man1) / "primus.1"));
+  for (const char* part : {".SH SYNOPSIS", ".SH DESCRIPTION", ".SH OPTIONS", ".SH EXAMPLES", "\\-\\-config"})
+    EXPECT_THAT(page, HasSubstr(part));
+}
+
+// Every page is right for who formats them: nothing worse than a matter of style.
+TEST(Manual, LintFindsNothing) {
+  if (std::system("command -v mandoc >/dev/null 2>&1") != 0) GTEST_SKIP() << "mandoc is not installed";
+  test::TemporaryFolder folder;
+  ASSERT_EQ(run_program({"man", "--output", folder.path().string()}).exit_code, 0);
+  const std::string lint = "mandoc -Tlint -Wwarning '" + folder.path().string() + "'/*.1";
+  EXPECT_EQ(std::system(lint.c_str()), 0);
+  const std::string shown = folder.path().string() + "/shown";
+  ASSERT_EQ(std::system(
+                ("mandoc -Tutf8 '" + folder.path().string() + "/primus-chat.1' | col -b > " + shown).c_str()),
+            0);
+  EXPECT_THAT(read_file(shown), HasSubstr("primus chat output/primus/root/quickstart"));
+  EXPECT_THAT(read_file(shown), HasSubstr("--temperature, -t X"));
+}
+
+TEST(Version, AsJson) {
+  const ProgramResult version = run_program({"version", "--json"});
+  EXPECT_EQ(version.exit_code, 0);
+  const auto json = nlohmann::json::parse(version.out);
+  EXPECT_EQ("primus " + json.at("version").get<std::string>() + "\n", run_program({"--version"}).out);
+  EXPECT_EQ(run_program({"version"}).out, run_program({"--version"}).out);
+  for (const char* key : {"compiler", "build_type", "glibc", "cpu_kernels", "system"})
+    EXPECT_FALSE(json.at(key).get<std::string>().empty()) << key;
 }
 
 TEST(Version, IsOneLine) {

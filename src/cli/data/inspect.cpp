@@ -1,4 +1,6 @@
 // primus data inspect: what a data set holds, and the order in which training reads it.
+#include "lm/data/inspect.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "cli/commands.h"
 #include "lm/data/dataset.h"
 #include "lm/data/indexed_dataset.h"
-#include "lm/data/inspect.h"
 #include "lm/tokenizer/simple.h"
 
 namespace primus::cli {

@@ -1,4 +1,6 @@
 // primus data tokenize | train-tokenizer
+#include "lm/data/tokenize.h"
+
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -12,7 +14,6 @@
 #include "cli/commands.h"
 #include "cli/train/stop_signal.h"
 #include "lm/data/corpus.h"
-#include "lm/data/tokenize.h"
 #include "lm/data/train_tokenizer.h"
 #include "lm/tokenizer/tokenizer.h"
 

@@ -1,4 +1,6 @@
 // primus model import and export: one checked copy, in two directions
+#include "lm/exchange/exchange.h"
+
 #include <fmt/format.h>
 
 #include <charconv>
@@ -8,7 +10,6 @@
 
 #include "base/json_text.h"
 #include "cli/commands.h"
-#include "lm/exchange/exchange.h"
 
 namespace primus::cli {
 namespace {

@@ -1,4 +1,6 @@
 // primus model verify
+#include "lm/verify/verify.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/options/device.h"
-#include "lm/verify/verify.h"
 
 namespace primus::cli {
 namespace {

@@ -5,6 +5,8 @@
 #include <cstdlib>
 
 #include "base/suggest.h"
+#include "config/experiment_keys.h"
+#include "config/keys.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 
@@ -28,13 +30,37 @@ Error with_option_in_mind(const Error& error, const Arguments& declared, std::sp
   return error;
 }
 
+// For completion: "lr=", and behind the '=' of a key with a choice the values it can have.
+std::vector<Suggestion> suggest_overrides(std::string_view typed) {
+  std::vector<Suggestion> words;
+  const std::size_t equals = typed.find('=');
+  if (equals == std::string_view::npos) {
+    for (const config::ExperimentKey& key : config::kExperimentKeys) {
+      words.push_back({std::string(key.name) + "=", std::string(key.help)});
+    }
+    for (const config::KeySpec& key : config::all_keys()) {
+      if (!key.has_meaning_for(config::Framework::kNative)) continue;
+      words.push_back({std::string(key.name) + "=", std::string(key.help)});
+    }
+    return words;
+  }
+  const config::KeySpec* const key = config::find_key(typed.substr(0, equals));
+  if (!key) return words;
+  const std::string begin(typed.substr(0, equals + 1));
+  std::vector<std::string_view> values = key->native_values.empty() ? key->choices : key->native_values;
+  if (values.empty() && key->type == config::KeyType::kBool) values = {"true", "false"};
+  for (const std::string_view value : values) words.push_back({begin + std::string(value), {}});
+  return words;
+}
+
 }  // namespace
 
 void ExperimentArguments::declare(Arguments& arguments) {
   declared_ = &arguments;
   arguments.option("--config,--exp", "FILE", &file_, "the experiment, YAML or TOML").required = true;
-  arguments.rest("overrides", overrides_,
-                 "settings that replace the experiment's, e.g. lr=1e-4 --train_iters 50");
+  arguments
+      .rest("overrides", overrides_, "settings that replace the experiment's, e.g. lr=1e-4 --train_iters 50")
+      .suggest = suggest_overrides;
 }
 
 config::Experiment ExperimentArguments::load(const Console& console) const {

@@ -1,0 +1,38 @@
+// primus completion
+#include "cli/completion.h"
+
+#include "cli/commands.h"
+
+namespace primus::cli {
+namespace {
+
+class CompletionCommand final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.positional("SHELL", &shell_, "which shell").choices.assign(std::begin(kShells), std::end(kShells));
+  }
+  int run(Console& console) override {
+    console.write(completion_script(shell_));
+    return 0;
+  }
+
+ private:
+  std::string shell_;
+};
+
+}  // namespace
+
+const CommandEntry kCompletion{
+    "completion", "Prints a shell's completion script, for commands, options, values and settings",
+    "The script asks the program itself, so it stays right when the program is updated.\n\n"
+    "bash: put 'source <(primus completion bash)' into ~/.bashrc. zsh: write the script to a file _primus "
+    "in\n"
+    "a folder of $fpath, or put 'source <(primus completion zsh)' behind compinit in ~/.zshrc. fish: write "
+    "it\n"
+    "to ~/.config/fish/completions/primus.fish.",
+    "source <(primus completion bash)\n"
+    "primus completion zsh > ~/.zfunc/_primus\n"
+    "primus completion fish > ~/.config/fish/completions/primus.fish",
+    make_command<CompletionCommand>};
+
+}  // namespace primus::cli

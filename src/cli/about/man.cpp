@@ -1,0 +1,84 @@
+// primus man
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/suggest.h"
+#include "cli/commands.h"
+#include "cli/manual.h"
+
+namespace primus::cli {
+namespace {
+
+std::vector<Suggestion> command_words(std::string_view) {
+  std::vector<Suggestion> words;
+  for (const CommandEntry& entry : commands()) {
+    words.push_back({manual_name(entry).substr(7), std::string(entry.summary)});
+  }
+  return words;
+}
+
+class Man final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    Argument& command = args.positional(
+        "COMMAND", &command_, "whose page, e.g. train-pretrain or 'train pretrain' (default: the program's)");
+    command.required = false;
+    command.suggest = command_words;
+    args.option("--output,-o", "FOLDER", &output_, "write all pages to FOLDER, as primus.1 and so on");
+    args.flag("--markdown", markdown_, "print the help of all commands as one Markdown document");
+  }
+
+  int run(Console& console) override {
+    const int forms = int{!command_.empty()} + int{output_.has_value()} + int{markdown_};
+    if (forms > 1) throw invalid("COMMAND, --output and --markdown exclude each other");
+    if (output_) {
+      write_all(*output_, console);
+    } else {
+      console.write(markdown_ ? commands_markdown() : page());
+    }
+    return 0;
+  }
+
+ private:
+  static void write_all(const Path& folder, Console& console) {
+    make_folders(folder);
+    write_file_atomic(folder / "primus.1", program_manual());
+    for (const CommandEntry& entry : commands()) {
+      write_file_atomic(folder / (manual_name(entry) + ".1"), command_manual(entry));
+    }
+    console.print(fmt::format("{}: {} pages\n", folder.string(), commands().size() + 1));
+  }
+
+  std::string page() const {
+    if (command_.empty()) return program_manual();
+    std::string name;
+    for (const std::string& word : command_) name += (name.empty() ? "" : "-") + word;
+    std::vector<std::string> known;
+    for (const CommandEntry& entry : commands()) {
+      known.push_back(manual_name(entry).substr(7));
+      if (known.back() == name) return command_manual(entry);
+    }
+    const std::vector<std::string_view> names(known.begin(), known.end());
+    const std::string near = did_you_mean(name, names);
+    throw invalid(fmt::format("there is no page for '{}'", name),
+                  near.empty() ? "'primus --help' lists the commands" : near);
+  }
+
+  std::vector<std::string> command_;
+  std::optional<std::string> output_;
+  bool markdown_ = false;
+};
+
+}  // namespace
+
+const CommandEntry kMan{
+    "man", "Prints manual pages, or writes them to a folder",
+    "The pages are made from the same definitions as --help. 'man -l' shows one; a folder named man1 below "
+    "a\n"
+    "folder of MANPATH makes 'man primus' find them. Files of the same names are replaced.",
+    "primus man train-pretrain | man -l -\n"
+    "primus man --output ~/.local/share/man/man1",
+    make_command<Man>};
+
+}  // namespace primus::cli

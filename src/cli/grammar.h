@@ -1,0 +1,55 @@
+// The words around a command: the program's own options and its modes. Parsing, help, manual pages and
+// completion read them from here, as they read a command's arguments from its declaration.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/command.h"
+
+namespace primus::cli {
+
+// Options of the program, which stand before the mode or the command.
+struct GlobalOptions {
+  bool debug = false, dry_run = false, version = false;
+  void declare(Arguments& arguments);
+};
+
+// `direct [options] -- <command>`: Primus's mode for this machine.
+struct DirectOptions {
+  bool single = false;
+  std::vector<std::string> environment;  // "NAME=VALUE"
+  void declare(Arguments& arguments);
+};
+extern const CommandEntry kDirect;
+
+// Modes of Primus's grammar that are not there yet. They are refused by name, and help does not list them.
+inline constexpr std::string_view kMissingModes[] = {"container", "slurm"};
+
+// What the program is, in one sentence.
+inline constexpr std::string_view kProgramSummary =
+    "Primus trains foundation models: one program, from a laptop to a cluster";
+// One per line.
+inline constexpr std::string_view kProgramExamples =
+    "primus quickstart\n"
+    "primus train pretrain --config examples/native/configs/CPU/llama_tiny-pretrain.yaml --dry-run\n"
+    "primus generate output/primus/root/quickstart --prompt 'In the beginning'";
+
+bool is_help(std::string_view word);  // --help, -h
+
+// The command of that name ("model verify"), or null.
+const CommandEntry* find_command(std::string_view name);
+// Whether commands are called "<word> ...".
+bool is_group(std::string_view word);
+
+// How many of `words` are options as `arguments` declares them, values included: where the rest begins.
+// Unknown options count as one word.
+std::size_t count_options(const Arguments& arguments, std::span<const std::string> words);
+
+// What a shell completes a value with.
+enum class Paths { kNone, kFiles, kFolders };
+Paths paths_of(const Argument& argument);
+
+}  // namespace primus::cli

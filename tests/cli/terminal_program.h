@@ -1,0 +1,104 @@
+// A program on a terminal of its own, as a person uses it: keys go in, and what would be seen comes out.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace primus::test {
+
+// Killed and reaped by the destructor if it still runs.
+class TerminalProgram {
+ public:
+  explicit TerminalProgram(const std::vector<std::string>& command,
+                           const std::map<std::string, std::string>& environment = {},
+                           unsigned short columns = 100) {
+    const winsize size{.ws_row = 30, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    pid_ = forkpty(&terminal_, nullptr, nullptr, &size);
+    if (pid_ < 0) throw std::runtime_error("forkpty");
+    if (pid_ == 0) {
+      setenv("TERM", "xterm", 1);
+      for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+      std::vector<char*> argv;
+      for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+      argv.push_back(nullptr);
+      execvp(argv[0], argv.data());
+      _exit(127);
+    }
+  }
+  ~TerminalProgram() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(terminal_);
+  }
+  TerminalProgram(const TerminalProgram&) = delete;
+  TerminalProgram& operator=(const TerminalProgram&) = delete;
+
+  void type(const std::string& keys) const {
+    if (write(terminal_, keys.data(), keys.size()) != static_cast<ssize_t>(keys.size()))
+      throw std::runtime_error("write to a terminal");
+  }
+
+  // Reads until `text` was seen behind what earlier calls found. False after `seconds` or at the end.
+  bool see(const std::string& text, double seconds = 60) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (true) {
+      const std::size_t found = seen_.find(text, at_);
+      if (found != std::string::npos) {
+        at_ = found + text.size();
+        return true;
+      }
+      const std::chrono::duration<double, std::milli> left = end - std::chrono::steady_clock::now();
+      if (left.count() <= 0 || !read_some(static_cast<int>(left.count()) + 1)) return false;
+    }
+  }
+
+  // Reads until nothing came for that long.
+  void settle(int quiet_ms) {
+    while (read_some(quiet_ms)) {
+    }
+  }
+
+  // Everything that was shown so far, control characters included.
+  const std::string& shown() const { return seen_; }
+
+  // The exit code, or -signal. Waits for the end.
+  int wait() {
+    while (read_some(60'000)) {
+    }
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  bool read_some(int wait_ms) {
+    pollfd ready{terminal_, POLLIN, 0};
+    if (poll(&ready, 1, wait_ms) <= 0) return false;
+    char buffer[4096];
+    const ssize_t count = read(terminal_, buffer, sizeof(buffer));
+    if (count <= 0) return false;  // EIO: nobody has the terminal open any more
+    seen_.append(buffer, static_cast<std::size_t>(count));
+    return true;
+  }
+
+  pid_t pid_ = -1;
+  int terminal_ = -1;
+  std::string seen_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace primus::test

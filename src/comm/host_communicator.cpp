@@ -136,6 +136,8 @@ void HostCommunicator::run(KernelContext& context, std::uint64_t turn) {
     execute(operation);
     messenger_.finish();
     failed = false;
+  } catch (const Error& error) {
+    state_->abort->abort(error.what(), error.kind());
   } catch (const std::exception& error) {
     state_->abort->abort(error.what());
   }

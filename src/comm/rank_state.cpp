@@ -20,16 +20,17 @@ struct AbortState::Listeners {
 
 AbortState::AbortState() : listeners_(std::make_shared<Listeners>()) {}
 
-bool AbortState::abort(const std::string& reason) noexcept {
+bool AbortState::abort(const std::string& reason, ErrorKind kind) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (aborted_) return false;
     reason_ = reason;
+    kind_ = kind;
     aborted_.store(true, std::memory_order_release);
   }
   const std::lock_guard lock(listeners_->mutex);
   listeners_->called = true;
-  for (const auto& [id, listener] : listeners_->by_id) listener(reason);
+  for (const auto& [id, listener] : listeners_->by_id) listener(reason, kind);
   return true;
 }
 
@@ -39,7 +40,12 @@ std::string AbortState::reason() const {
 }
 
 void AbortState::throw_reason() const {
-  throw Error(ErrorKind::kIo, reason(), "the first error of any rank is the cause; see that rank's log");
+  ErrorKind kind;
+  {
+    const std::lock_guard lock(mutex_);
+    kind = kind_;
+  }
+  throw Error(kind, reason(), "the first error of any rank is the cause; see that rank's log");
 }
 
 std::shared_ptr<void> AbortState::subscribe(Listener listener) {
@@ -52,7 +58,14 @@ std::shared_ptr<void> AbortState::subscribe(Listener listener) {
     }
   }
   if (id == 0) {
-    listener(reason());
+    std::string text;
+    ErrorKind kind;
+    {
+      const std::lock_guard lock(mutex_);
+      text = reason_;
+      kind = kind_;
+    }
+    listener(text, kind);
     return nullptr;
   }
   return {nullptr, [listeners = listeners_, id](void*) {

@@ -24,16 +24,16 @@ class AbortState {
  public:
   AbortState();
   // False when the job was aborted before. The first call runs the listeners, in the calling thread.
-  bool abort(const std::string& reason) noexcept;
+  bool abort(const std::string& reason, ErrorKind kind = ErrorKind::kIo) noexcept;
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   std::string reason() const;
-  // Throws Error(kIo) with the first reason when aborted.
+  // Throws an Error of the first reason and its kind when aborted.
   void check() const {
     if (aborted()) throw_reason();
   }
-  // Called once with the reason, at the abort, or now if that has been; must not throw. The returned object
-  // ends the subscription; once it is gone the listener does not run any more.
-  using Listener = std::function<void(const std::string& reason)>;
+  // Called once with the reason and kind, at the abort, or now if that has been; must not throw. The returned
+  // object ends the subscription; once it is gone the listener does not run any more.
+  using Listener = std::function<void(const std::string& reason, ErrorKind kind)>;
   std::shared_ptr<void> subscribe(Listener listener);
 
  private:
@@ -43,6 +43,7 @@ class AbortState {
   std::atomic<bool> aborted_{false};
   mutable std::mutex mutex_;
   std::string reason_;
+  ErrorKind kind_ = ErrorKind::kIo;
   const std::shared_ptr<Listeners> listeners_;
 };
 

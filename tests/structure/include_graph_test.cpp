@@ -20,6 +20,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"device", {"tensor"}},
     {"turbo", {"tensor", "device"}},
     {"comm", {"tensor", "device"}},
+    {"launch", {"comm"}},
     {"engine", {"tensor", "device", "turbo", "comm"}},
     {"config", {}},
     {"lm/tokenizer", {}},

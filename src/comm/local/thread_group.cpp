@@ -58,8 +58,12 @@ class ThreadLinkFactory final : public LinkFactory {
 
 }  // namespace
 
+std::shared_ptr<LinkFactory> make_thread_link_factory(int ranks, bool rings) {
+  return std::make_shared<ThreadLinkFactory>(ranks, rings);
+}
+
 std::vector<std::unique_ptr<HostCommunicator>> make_thread_group(int ranks, const ThreadOptions& options) {
-  const auto factory = std::make_shared<ThreadLinkFactory>(ranks, options.rings);
+  const auto factory = make_thread_link_factory(ranks, options.rings);
   const auto abort = std::make_shared<AbortState>();
   // Recorders outlive the communicators that are still being asked.
   const auto states = std::make_shared<std::vector<std::weak_ptr<RankState>>>();

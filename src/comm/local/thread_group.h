@@ -16,6 +16,9 @@ struct ThreadOptions {
   bool rings = false;
 };
 
+// Links between threads of this process, `ranks` in all.
+std::shared_ptr<LinkFactory> make_thread_link_factory(int ranks, bool rings);
+
 // The communicators of the group "world" of `ranks`, one for each rank's thread; they may be used at once.
 std::vector<std::unique_ptr<HostCommunicator>> make_thread_group(int ranks,
                                                                  const ThreadOptions& options = {});

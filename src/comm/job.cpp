@@ -1,0 +1,240 @@
+#include "comm/job.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "base/sha256.h"
+#include "comm/local/doorbell.h"
+#include "comm/local/ring_links.h"
+#include "comm/local/shared_memory.h"
+#include "comm/local/thread_group.h"
+#include "comm/tcp/tcp_links.h"
+
+namespace primus::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kAnswerTime = 1000ms;  // for the other ranks to say what they are doing
+
+// Makes a group's links: shared memory where all members are of one host, TCP otherwise. Members find each
+// other through the store.
+class JobLinkFactory final : public LinkFactory {
+ public:
+  JobLinkFactory(std::shared_ptr<StoreClient> store, std::shared_ptr<AbortState> abort,
+                 const JobEnvironment& environment, const JobOptions& options)
+      : store_(std::move(store)), abort_(std::move(abort)), environment_(environment), options_(options) {
+    // Which ranks share this host: everybody says where it is.
+    const Deadline deadline = in(options_.start_timeout);
+    store_->set(fmt::format("host/{}", environment_.rank), local::host_identity());
+    for (int rank = 0; rank < environment_.world; ++rank) {
+      hosts_.push_back(store_->wait(fmt::format("host/{}", rank), deadline));
+    }
+    const auto here =
+        std::count(hosts_.begin(), hosts_.end(), hosts_[static_cast<std::size_t>(environment_.rank)]);
+    spins_ = local::Doorbells::spins_for(static_cast<int>(here));
+  }
+
+  std::unique_ptr<Links> make(const std::string& id, std::span<const int> members, int rank) override {
+    const int size = static_cast<int>(members.size());
+    if (size == 1) return local::make_thread_link_factory(1, false)->make(id, members, rank);
+    const auto host_of = [&](int member) -> const std::string& {
+      return hosts_[static_cast<std::size_t>(member)];
+    };
+    const bool one_host = std::all_of(members.begin(), members.end(),
+                                      [&](int member) { return host_of(member) == host_of(members[0]); });
+    // Long lists of members make long names.
+    const std::string key = "links/" + hex(as_text(sha256(id)));
+    const Deadline deadline = in(options_.start_timeout);
+    const auto check = [&] { abort_->check(); };
+    if (options_.transport == JobOptions::Transport::kSharedMemory && !one_host) {
+      throw invalid("the ranks of a group are on different hosts, and cannot share memory",
+                    "leave the transport to Primus, or choose TCP");
+    }
+    if (one_host && options_.transport != JobOptions::Transport::kTcp) {
+      const std::size_t bytes = local::RingRegion::bytes(size);
+      std::shared_ptr<std::byte> region;
+      if (rank == 0) {
+        local::SharedMemory memory = local::create_shared_memory(bytes);
+        local::DescriptorGiver giver;
+        store_->set(key, giver.name());
+        giver.give(memory.descriptor, size - 1, deadline, check);
+        region = std::move(memory.memory);
+      } else {
+        region = local::map_from_giver(store_->wait(key, deadline), bytes, deadline, check);
+      }
+      return std::make_unique<local::RingLinks>(std::move(region), size, rank, spins_);
+    }
+    const tcp::Directory directory{
+        [&](const std::string& name, const std::string& value) { store_->set(name, value); },
+        [&](const std::string& name) { return store_->wait(name, deadline); }, check, store_->own_address(),
+        environment_.token};
+    return std::make_unique<tcp::TcpLinks>(tcp::connect_group(key, size, rank, directory, deadline), rank);
+  }
+
+ private:
+  std::shared_ptr<StoreClient> store_;
+  std::shared_ptr<AbortState> abort_;
+  JobEnvironment environment_;
+  JobOptions options_;
+  std::vector<std::string> hosts_;  // by rank
+  int spins_ = 0;
+};
+
+Socket master_socket(const JobEnvironment& environment) {
+  if (environment.listening_socket >= 0) {
+    Socket inherited(environment.listening_socket);
+    const int flags = fcntl(inherited.fd(), F_GETFL);
+    if (flags < 0 || fcntl(inherited.fd(), F_SETFL, flags | O_NONBLOCK) != 0 ||
+        fcntl(inherited.fd(), F_SETFD, FD_CLOEXEC) != 0) {
+      inherited.release();
+      throw invalid(
+          fmt::format("PRIMUS_RENDEZVOUS_FD={} is no open descriptor", environment.listening_socket),
+          "unset it: only Primus's launcher sets it");
+    }
+    return inherited;
+  }
+  return listen_on(environment.master_address, environment.master_port);
+}
+
+}  // namespace
+
+Job::Job(const JobEnvironment& environment, const JobOptions& options)
+    : environment_(environment), options_(options), state_(std::make_shared<RankState>()) {
+  state_->rank = environment.rank;
+  state_->world = environment.world;
+  state_->timeout = options.timeout;
+  if (environment.world == 1) {
+    factory_ = local::make_thread_link_factory(1, false);
+    return;
+  }
+  if (environment.token.empty() && !is_loopback(environment.master_address)) {
+    throw invalid("a job over a network needs a token, so that nobody else joins it",
+                  "set PRIMUS_JOB_TOKEN, or PRIMUS_JOB_TOKEN_FILE, to the same secret on all ranks");
+  }
+  const Deadline deadline = in(options.start_timeout);
+  if (environment.rank == 0) {
+    server_ = std::make_unique<StoreServer>(master_socket(environment), environment.token, environment.world);
+  }
+  // A rank that is asked may be anywhere, in compute too: its store's thread answers.
+  client_ = std::make_shared<StoreClient>(environment, deadline, state_->abort,
+                                          [state = state_.get()](const std::string& group) {
+                                            return status_of(state->recorder, group).encode();
+                                          });
+  state_->ask_all = [client = std::weak_ptr(client_)](const std::string& group) {
+    std::vector<std::optional<RankStatus>> statuses;
+    if (const auto alive = client.lock()) {
+      for (const auto& answer : alive->ask(group, kAnswerTime)) {
+        statuses.push_back(answer ? RankStatus::decode(*answer) : std::nullopt);
+      }
+    }
+    return statuses;
+  };
+  try {
+    client_->barrier("start", deadline);
+  } catch (const Error& error) {
+    if (server_ && server_->strangers() > 0 && !state_->abort->aborted()) {
+      throw Error(error.kind(),
+                  fmt::format("{}; {} connections were refused because their token was wrong", error.what(),
+                              server_->strangers()),
+                  "give all ranks the same PRIMUS_JOB_TOKEN or PRIMUS_JOB_TOKEN_FILE");
+    }
+    throw;
+  }
+  factory_ = std::make_shared<JobLinkFactory>(client_, state_->abort, environment_, options_);
+}
+
+std::unique_ptr<Job> Job::connect(const JobEnvironment& environment, const JobOptions& options) {
+  std::unique_ptr<Job> job(new Job(environment, options));
+  if (!options.flight_folder.empty()) {
+    job->flight_subscription_ = job->state_->abort->subscribe(
+        [self = job.get()](const std::string& reason, ErrorKind) { self->write_flight_record(reason); });
+  }
+  return job;
+}
+
+Job::~Job() {
+  if (!left_ && environment_.world > 1) {
+    abort(fmt::format("rank {} stopped before the end", environment_.rank));
+  }
+}
+
+std::unique_ptr<HostCommunicator> Job::world() {
+  std::vector<int> members(static_cast<std::size_t>(size()));
+  std::iota(members.begin(), members.end(), 0);
+  return std::make_unique<HostCommunicator>("world", fmt::format("world#{}", worlds_++), members, rank(),
+                                            factory_, state_);
+}
+
+void Job::require_same(const std::vector<std::pair<std::string, std::string>>& facts) {
+  if (!client_) return;
+  const Deadline deadline = in(options_.start_timeout);
+  const std::string name = fmt::format("same#{}", comparisons_++);
+  nlohmann::json mine = nlohmann::json::array();
+  for (const auto& [key, value] : facts) mine.push_back({key, value});
+  const std::string text = mine.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  client_->set(fmt::format("{}/{}", name, rank()), hex(as_text(sha256(text))));
+  if (rank() == 0) client_->set(name + "/facts", text);
+  const std::string reference = client_->wait(name + "/0", deadline);
+  if (reference != hex(as_text(sha256(text)))) {
+    // Name what differs. Rank 0's facts come from a rank that knows the token; they are still only data.
+    std::string difference = fmt::format("ranks 0 and {} differ in their settings", rank());
+    const auto theirs = nlohmann::json::parse(client_->wait(name + "/facts", deadline), nullptr, false);
+    const std::size_t common = theirs.is_array() ? std::min(theirs.size(), mine.size()) : 0;
+    for (std::size_t i = 0; i < common; ++i) {
+      if (theirs[i] == mine[i]) continue;
+      const auto entry = [](const nlohmann::json& fact, std::size_t at) {
+        return fact.is_array() && fact.size() == 2 && fact[at].is_string() ? fact[at].get<std::string>()
+                                                                           : "?";
+      };
+      difference = entry(theirs[i], 0) == entry(mine[i], 0)
+                       ? fmt::format("ranks 0 and {} differ in {}: {}, {}", rank(), entry(mine[i], 0),
+                                     entry(theirs[i], 1), entry(mine[i], 1))
+                       : fmt::format("ranks 0 and {} differ: rank 0 has {}, rank {} has {}", rank(),
+                                     entry(theirs[i], 0), rank(), entry(mine[i], 0));
+      break;
+    }
+    client_->set(name + "/difference", difference);
+  }
+  client_->barrier(name, deadline);
+  if (const auto difference = client_->get(name + "/difference")) {
+    throw invalid(*difference, "start all ranks with the same experiment, overrides and data");
+  }
+}
+
+void Job::barrier(const std::string& name) {
+  if (client_) client_->barrier("user/" + name, in(options_.start_timeout));
+}
+
+void Job::leave() {
+  if (left_) return;
+  left_ = true;
+  if (client_) client_->leave();
+  if (server_) server_->wait_until_left(in(state_->timeout.load()));
+}
+
+void Job::write_flight_record(const std::string& reason) noexcept {
+  try {
+    nlohmann::ordered_json record = {
+        {"rank", rank()},
+        {"world_size", size()},
+        {"pid", getpid()},
+        {"reason", reason},
+        {"written",
+         std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()}};
+    record.update(state_->recorder.to_json());
+    make_folders(options_.flight_folder);
+    write_file_atomic(options_.flight_folder / fmt::format("flight-rank-{}.json", rank()), json_text(record));
+  } catch (const std::exception&) {
+    // The abort's own reason matters more than a record that could not be written.
+  }
+}
+
+}  // namespace primus::comm

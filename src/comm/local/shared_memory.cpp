@@ -1,0 +1,164 @@
+#include "comm/local/shared_memory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/sha256.h"
+
+namespace primus::comm::local {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kTick = 20ms;
+constexpr const char* kHint = "raise the limit of the container's memory, or of open files (ulimit -n)";
+
+std::shared_ptr<std::byte> map(int fd, std::size_t bytes) {
+  void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) {
+    throw io_error(fmt::format("cannot map {} bytes of shared memory", bytes), errno, kHint);
+  }
+  return {static_cast<std::byte*>(address), [bytes](std::byte* memory) { munmap(memory, bytes); }};
+}
+
+// In the abstract namespace: no file, gone with the socket.
+socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), std::min(name.size(), sizeof(address.sun_path) - 1));
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+bool same_user(const Socket& socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+void wait_readable(const Socket& socket, Deadline deadline, const std::function<void()>& check,
+                   const char* what) {
+  for (;;) {
+    pollfd entry{socket.fd(), POLLIN, 0};
+    if (poll(&entry, 1,
+             static_cast<int>(std::min<std::int64_t>(milliseconds_until(deadline), kTick.count()))) > 0) {
+      return;
+    }
+    check();
+    if (milliseconds_until(deadline) == 0)
+      throw Error(ErrorKind::kIo, what, "see the logs of the other ranks");
+  }
+}
+
+}  // namespace
+
+std::string host_identity() {
+  try {
+    std::string boot = read_file("/proc/sys/kernel/random/boot_id", 100);
+    boot.erase(boot.find_last_not_of('\n') + 1);
+    return fmt::format("{} {} {}", boot, std::filesystem::read_symlink("/proc/self/ns/net").string(),
+                       geteuid());
+  } catch (const std::exception&) {
+    return hex(random_bytes(16));  // like nobody else
+  }
+}
+
+SharedMemory create_shared_memory(std::size_t bytes) {
+  SharedMemory result;
+  result.descriptor = Socket(memfd_create("primus", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!result.descriptor.valid() || ftruncate(result.descriptor.fd(), static_cast<off_t>(bytes)) != 0) {
+    throw io_error(fmt::format("cannot get {} bytes of shared memory", bytes), errno, kHint);
+  }
+  // A shorter file would kill those who have mapped it.
+  if (fcntl(result.descriptor.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    throw io_error("cannot seal shared memory", errno);
+  }
+  result.memory = map(result.descriptor.fd(), bytes);
+  return result;
+}
+
+DescriptorGiver::DescriptorGiver()
+    : listener_(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)),
+      name_("primus-" + hex(random_bytes(16))) {
+  sockaddr_un address;
+  const socklen_t size = abstract_address(name_, address);
+  if (!listener_.valid() || bind(listener_.fd(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      listen(listener_.fd(), 1024) != 0) {
+    throw io_error("cannot listen on a local socket", errno);
+  }
+}
+
+void DescriptorGiver::give(const Socket& descriptor, int receivers, Deadline deadline,
+                           const std::function<void()>& check) {
+  while (receivers > 0) {
+    wait_readable(listener_, deadline, check,
+                  "a rank of this host did not come for its shared memory in time");
+    const Socket peer(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!peer.valid() || !same_user(peer)) continue;
+    char byte = 'm';
+    iovec data{&byte, 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    const int fd = descriptor.fd();
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+    if (sendmsg(peer.fd(), &message, MSG_NOSIGNAL) == 1) --receivers;
+  }
+}
+
+std::shared_ptr<std::byte> map_from_giver(const std::string& name, std::size_t bytes, Deadline deadline,
+                                          const std::function<void()>& check) {
+  const Socket peer(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address;
+  if (name.size() >= sizeof(address.sun_path))
+    throw Error(ErrorKind::kIo, "the name of a local socket is too long");
+  const socklen_t size = abstract_address(name, address);
+  if (!peer.valid() || connect(peer.fd(), reinterpret_cast<sockaddr*>(&address), size) != 0) {
+    throw io_error("cannot reach the rank that holds the shared memory", errno, "see that rank's log");
+  }
+  if (!same_user(peer))
+    throw Error(ErrorKind::kIo, "another user offers shared memory under this job's name");
+  wait_readable(peer, deadline, check, "the rank that holds the shared memory did not answer in time");
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t got = recvmsg(peer.fd(), &message, MSG_CMSG_CLOEXEC);
+  const cmsghdr* const header = got == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (!header || header->cmsg_type != SCM_RIGHTS) {
+    throw Error(ErrorKind::kIo, "the rank that holds the shared memory ended", "see that rank's log");
+  }
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+  const Socket owned(fd);
+  struct stat status {};
+  if (fstat(fd, &status) != 0 || static_cast<std::size_t>(status.st_size) != bytes) {
+    throw Error(ErrorKind::kIo, "the shared memory of this host's ranks has another size than expected",
+                "run the same build of Primus on all ranks");
+  }
+  return map(fd, bytes);
+}
+
+}  // namespace primus::comm::local

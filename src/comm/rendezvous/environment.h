@@ -1,0 +1,39 @@
+// Which rank of which job this process is: the environment that torchrun, and Primus's own launcher, set.
+//
+//   RANK, WORLD_SIZE               this process's place in the job
+//   LOCAL_RANK, LOCAL_WORLD_SIZE   its place on this host (default: RANK, WORLD_SIZE)
+//   GROUP_RANK                     which host (default 0)
+//   MASTER_ADDR, MASTER_PORT       where rank 0 listens: a name, an IPv4 or IPv6 address
+//   PRIMUS_MASTER_PORT             instead of MASTER_PORT, where another program has that one. Under
+//   torchrun,
+//                                  which keeps MASTER_PORT for itself (TORCHELASTIC_USE_AGENT_STORE=True),
+//                                  the default is the port behind it.
+//   PRIMUS_JOB_TOKEN, PRIMUS_JOB_TOKEN_FILE   the job's secret, or a file that holds it: who does not know it
+//                                  is refused. Needed unless rank 0 listens on the loopback only.
+//   PRIMUS_RENDEZVOUS_FD           a listening socket that rank 0 inherits from the launcher
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace primus::comm {
+
+struct JobEnvironment {
+  int rank = 0, world = 1;
+  int local_rank = 0, local_world = 1;
+  int host = 0;
+  std::string master_address = "127.0.0.1";
+  std::uint16_t master_port = 0;
+  std::string token;
+  int listening_socket = -1;
+
+  // Nullopt when neither RANK nor WORLD_SIZE is set: a process of its own. Throws Error(kInvalid) naming the
+  // variable that is missing or wrong. `get`: getenv, or a test's.
+  using Getter = std::function<const char*(const char* name)>;
+  static std::optional<JobEnvironment> read();
+  static std::optional<JobEnvironment> read(const Getter& get);
+};
+
+}  // namespace primus::comm

@@ -1,0 +1,392 @@
+#include "comm/rendezvous/store_server.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/error.h"
+
+namespace primus::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using wire::Reader;
+using wire::Type;
+using wire::Writer;
+
+constexpr std::size_t kMaxStrangers = 128;  // connections that are not introduced yet
+constexpr auto kIntroductionTime = 5s, kFrameTime = 30s;
+constexpr std::size_t kMaxOut = 64U << 20;  // unread answers of one peer
+constexpr auto kLongestWait = 24h;
+
+}  // namespace
+
+StoreServer::StoreServer(Socket listener, std::string token, int world)
+    : listener_(std::move(listener)),
+      waker_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      token_(std::move(token)),
+      world_(world),
+      seen_(static_cast<std::size_t>(world)),
+      left_(static_cast<std::size_t>(world)) {
+  if (!waker_.valid()) throw io_error("cannot make an event for the rendezvous", errno);
+  thread_ = std::thread([this] { serve(); });
+}
+
+StoreServer::~StoreServer() {
+  stop_ = true;
+  const std::uint64_t one = 1;
+  if (::write(waker_.fd(), &one, sizeof(one)) < 0) {
+    // Full: it is awake anyway.
+  }
+  thread_.join();
+}
+
+void StoreServer::wait_until_left(Deadline deadline) {
+  std::unique_lock lock(over_mutex_);
+  over_changed_.wait_until(lock, deadline, [&] { return over_; });
+}
+
+// ---- The loop -----------------------------------------------------------------------------------
+
+void StoreServer::serve() {
+  std::optional<Deadline> end;
+  for (;;) {
+    if (stop_ && !end) {
+      end = in(1s);
+      listener_.close();
+    }
+    if (end) {
+      const bool idle = std::all_of(connections_.begin(), connections_.end(),
+                                    [](const Connection& c) { return c.out.empty(); });
+      if (idle || milliseconds_until(*end) == 0) return;
+    }
+    std::vector<pollfd> polled{{waker_.fd(), static_cast<short>(end ? 0 : POLLIN), 0},
+                               {listener_.fd(), POLLIN, 0}};
+    Deadline next = end ? *end : in(1h);
+    std::vector<Connection*> order;
+    for (Connection& c : connections_) {
+      polled.push_back({c.socket.fd(), static_cast<short>(c.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+      order.push_back(&c);
+      if (c.deadline) next = std::min(next, *c.deadline);
+    }
+    for (const Waiting& w : waiting_) next = std::min(next, w.deadline);
+    for (const auto& [number, question] : questions_) next = std::min(next, question.deadline);
+    poll(polled.data(), polled.size(), milliseconds_until(next));
+
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const short events = polled[i + 2].revents;
+      if ((events & POLLOUT) != 0) write(*order[i]);
+      if ((events & (POLLIN | POLLHUP | POLLERR)) != 0 && !order[i]->dead) read(*order[i]);
+      if (!order[i]->dead && order[i]->deadline && milliseconds_until(*order[i]->deadline) == 0) {
+        drop(*order[i]);
+      }
+    }
+    if ((polled[1].revents & POLLIN) != 0) accept_new();
+    finish_waiting();
+    connections_.remove_if([](const Connection& c) { return c.dead; });
+  }
+}
+
+void StoreServer::accept_new() {
+  for (;;) {
+    Socket socket = accept_from(listener_);
+    if (!socket.valid()) {
+      // Without descriptors the connection stays in the queue; do not spin on it.
+      if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(10ms);
+      return;
+    }
+    const auto unknown = std::count_if(connections_.begin(), connections_.end(),
+                                       [](const Connection& c) { return c.rank < 0 && !c.dead; });
+    if (static_cast<std::size_t>(unknown) >= kMaxStrangers) continue;  // dropped; honest ranks come again
+    Connection& c = connections_.emplace_back();
+    c.socket = std::move(socket);
+    c.nonce = random_bytes(wire::kNonce);
+    c.deadline = in(kIntroductionTime);
+    c.out = std::string(wire::kServerMagic, 8) + wire::u32(wire::kVersion) + c.nonce;
+    write(c);
+  }
+}
+
+void StoreServer::read(Connection& c) {
+  char buffer[64 << 10];
+  // A bounded share for each, so that one busy peer does not keep the others waiting.
+  for (int i = 0; i < 16; ++i) {
+    const ssize_t got = recv(c.socket.fd(), buffer, sizeof(buffer), 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
+    if (got <= 0) return drop(c);
+    if (c.closing) continue;
+    c.in.append(buffer, static_cast<std::size_t>(got));
+    while (!c.dead && !c.closing && (c.rank < 0 ? introduce(c) : take_frame(c))) {
+    }
+    if (c.dead) return;
+    if (c.rank < 0 && c.in.size() > wire::kIntroductionBytes) return drop(c);
+  }
+  if (c.rank < 0 || c.dead) return;
+  // The clock of a frame starts with its first byte.
+  if (c.in.empty()) {
+    c.deadline.reset();
+  } else if (!c.deadline) {
+    c.deadline = in(kFrameTime);
+  }
+}
+
+void StoreServer::write(Connection& c) {
+  while (!c.out.empty()) {
+    const ssize_t sent = send(c.socket.fd(), c.out.data(), c.out.size(), MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (sent <= 0) return drop(c);
+    c.out.erase(0, static_cast<std::size_t>(sent));
+  }
+  if (c.closing) drop(c);
+}
+
+void StoreServer::post(Connection& c, std::string frame) {
+  if (c.dead || c.closing) return;
+  if (c.out.size() + frame.size() > kMaxOut) return drop(c);
+  c.out += frame;
+  write(c);
+}
+
+// ---- Introductions ------------------------------------------------------------------------------
+
+void StoreServer::refuse(Connection& c, wire::Verdict verdict, const std::string& text) {
+  // Only who knows the token gets a proof that we do.
+  const std::string code(32, '\0');
+  c.out += wire::u32(static_cast<std::uint32_t>(verdict)) + code +
+           wire::u32(static_cast<std::uint32_t>(text.size())) + text;
+  c.in.clear();
+  c.closing = true;
+  write(c);
+}
+
+bool StoreServer::introduce(Connection& c) {
+  if (c.in.size() < 12) return false;
+  if (c.in.compare(0, 8, wire::kClientMagic, 8) != 0) {
+    drop(c);
+    return false;
+  }
+  const std::uint32_t version = wire::u32_at(c.in, 8);
+  if (version != wire::kVersion) {
+    refuse(c, wire::Verdict::kRefused,
+           fmt::format("rank 0 speaks version {} of the rendezvous, this rank version {}", wire::kVersion,
+                       version));
+    return false;
+  }
+  if (c.in.size() < wire::kIntroductionBytes) return false;
+  const std::uint32_t rank = wire::u32_at(c.in, 12), world = wire::u32_at(c.in, 16);
+  const std::string nonce = c.in.substr(20, wire::kNonce);
+  const std::string code = c.in.substr(20 + wire::kNonce, 32);
+  c.in.erase(0, wire::kIntroductionBytes);
+  if (!equal_in_constant_time(code, wire::client_code(token_, c.nonce, nonce, rank, world))) {
+    ++strangers_;
+    refuse(c, wire::Verdict::kWrongToken, "");
+    return false;
+  }
+  if (world != static_cast<std::uint32_t>(world_)) {
+    const std::string reason =
+        fmt::format("rank {} was started with WORLD_SIZE={}, rank 0 with WORLD_SIZE={}", rank, world, world_);
+    refuse(c, wire::Verdict::kRefused, reason);
+    abort(reason, ErrorKind::kInvalid);
+    return false;
+  }
+  if (aborted_) {
+    refuse(c, wire::Verdict::kRefused, *aborted_);
+    return false;
+  }
+  if (rank >= world || seen_[rank]) {
+    refuse(c, wire::Verdict::kRefused,
+           fmt::format("rank {} is in the job already: two processes were started with RANK={}", rank, rank));
+    return false;
+  }
+  seen_[rank] = true;
+  c.rank = static_cast<int>(rank);
+  c.deadline.reset();
+  c.out += wire::u32(static_cast<std::uint32_t>(wire::Verdict::kWelcome)) +
+           wire::server_code(token_, c.nonce, nonce) + wire::u32(0);
+  write(c);
+  return !c.dead;
+}
+
+// ---- Frames -------------------------------------------------------------------------------------
+
+bool StoreServer::take_frame(Connection& c) {
+  if (c.in.size() < 4) return false;
+  const std::uint32_t size = wire::u32_at(c.in, 0);
+  if (size > wire::kMaxFrame) {
+    drop(c);
+    return false;
+  }
+  if (c.in.size() < 4 + std::size_t{size}) return false;
+  const std::string body = c.in.substr(4, size);
+  c.in.erase(0, 4 + std::size_t{size});
+  c.deadline.reset();
+  handle(c, body);
+  return !c.dead;
+}
+
+void StoreServer::handle(Connection& c, std::string_view body) {
+  Reader reader(body);
+  const Type type = reader.type();
+  const std::uint64_t request = reader.number();
+  const auto reply = [&] { return Writer(Type::kReply, request); };
+  const auto deadline_after = [](std::uint64_t ms) {
+    return std::chrono::steady_clock::now() +
+           std::min<std::chrono::milliseconds>(std::chrono::milliseconds(ms & 0x7fffffff), kLongestWait);
+  };
+  switch (type) {
+    case Type::kSet: {
+      const std::string key = reader.string(wire::kMaxKey);
+      std::string value = reader.string(wire::kMaxValue);
+      if (!reader.ok()) return drop(c);
+      std::string& slot = values_[key];
+      stored_ += key.size() + value.size() - slot.size();
+      slot = std::move(value);
+      if (stored_ > wire::kMaxStored) return abort("the ranks store too much at the rendezvous");
+      return post(c, reply().frame());
+    }
+    case Type::kGet: {
+      const std::string key = reader.string(wire::kMaxKey);
+      if (!reader.ok()) return drop(c);
+      const auto found = values_.find(key);
+      const bool there = found != values_.end();
+      return post(c, reply().number(there ? 1 : 0).string(there ? found->second : "").frame());
+    }
+    case Type::kWait: {
+      std::string key = reader.string(wire::kMaxKey);
+      const Deadline deadline = deadline_after(reader.number());
+      if (!reader.ok()) return drop(c);
+      waiting_.push_back({&c, request, std::move(key), deadline});
+      return;  // finish_waiting() looks at it in this round
+    }
+    case Type::kAdd: {
+      const std::string key = reader.string(wire::kMaxKey);
+      const auto number = static_cast<std::int64_t>(reader.number());
+      if (!reader.ok()) return drop(c);
+      const auto [slot, added] = sums_.try_emplace(key, 0);
+      if (added) stored_ += key.size();
+      slot->second = static_cast<std::int64_t>(static_cast<std::uint64_t>(slot->second) +
+                                               static_cast<std::uint64_t>(number));
+      if (stored_ > wire::kMaxStored) return abort("the ranks store too much at the rendezvous");
+      return post(c, reply().number(static_cast<std::uint64_t>(slot->second)).frame());
+    }
+    case Type::kAsk: {
+      const std::string group = reader.string(wire::kMaxKey);
+      const Deadline deadline = deadline_after(reader.number());
+      if (!reader.ok()) return drop(c);
+      const std::uint64_t number = next_question_++;
+      std::vector<Connection*> asked;
+      for (Connection& other : connections_) {
+        if (other.rank >= 0 && !other.dead) asked.push_back(&other);
+      }
+      questions_[number] = {&c, request, {}, asked.size(), deadline};
+      for (Connection* other : asked) {
+        post(*other, Writer(Type::kQuestion).number(number).string(group).frame());
+      }
+      return;
+    }
+    case Type::kAnswer: {
+      const std::uint64_t number = reader.number();
+      std::string text = reader.string(wire::kMaxText);
+      if (!reader.ok()) return drop(c);
+      return answer_question(number, c, std::move(text));
+    }
+    case Type::kAbort: {
+      const std::string reason = reader.string(wire::kMaxText);
+      const ErrorKind kind = wire::error_kind(reader.number());
+      if (!reader.ok()) return drop(c);
+      return abort(reason, kind);
+    }
+    case Type::kLeave: {
+      if (!left_[static_cast<std::size_t>(c.rank)]) {
+        left_[static_cast<std::size_t>(c.rank)] = true;
+        if (++left_count_ == world_) {
+          const std::lock_guard lock(over_mutex_);
+          over_ = true;
+          over_changed_.notify_all();
+        }
+      }
+      return;
+    }
+    default:
+      return drop(c);
+  }
+}
+
+void StoreServer::answer_question(std::uint64_t number, Connection& c, std::string text) {
+  const auto found = questions_.find(number);
+  if (found == questions_.end()) return;
+  found->second.answers[c.rank] = std::move(text);
+  if (found->second.answers.size() >= found->second.asked) end_question(number);
+}
+
+void StoreServer::end_question(std::uint64_t number) {
+  const auto found = questions_.find(number);
+  const Question question = std::move(found->second);
+  questions_.erase(found);
+  if (!question.connection) return;
+  Writer reply(Type::kReply, question.request);
+  for (int rank = 0; rank < world_; ++rank) {
+    const auto answer = question.answers.find(rank);
+    reply.string(answer == question.answers.end() ? "" : answer->second);
+  }
+  post(*question.connection, reply.frame());
+}
+
+void StoreServer::finish_waiting() {
+  for (auto w = waiting_.begin(); w != waiting_.end();) {
+    const auto found = values_.find(w->key);
+    const bool there = found != values_.end();
+    if (!there && milliseconds_until(w->deadline) != 0) {
+      ++w;
+      continue;
+    }
+    const Waiting done = *w;
+    w = waiting_.erase(w);
+    post(*done.connection, Writer(Type::kReply, done.request)
+                               .number(there ? 1 : 0)
+                               .string(there ? std::string_view(found->second) : std::string_view())
+                               .frame());
+    // A peer that is dropped takes its other requests with it: begin again.
+    if (done.connection->dead) w = waiting_.begin();
+  }
+  std::vector<std::uint64_t> late;
+  for (const auto& [number, question] : questions_) {
+    if (milliseconds_until(question.deadline) == 0) late.push_back(number);
+  }
+  for (const std::uint64_t number : late) end_question(number);
+}
+
+void StoreServer::drop(Connection& c) {
+  if (c.dead) return;
+  c.dead = true;
+  c.out.clear();
+  c.deadline.reset();
+  waiting_.remove_if([&](const Waiting& w) { return w.connection == &c; });
+  for (auto& [number, question] : questions_) {
+    if (question.connection == &c) question.connection = nullptr;
+  }
+  if (c.rank >= 0 && !left_[static_cast<std::size_t>(c.rank)]) {
+    abort(fmt::format("rank {} was lost: its process ended, or its connection broke", c.rank));
+  }
+}
+
+void StoreServer::abort(const std::string& reason, ErrorKind kind) {
+  if (aborted_) return;
+  aborted_ = reason;
+  const std::string frame =
+      Writer(Type::kAborted).string(reason).number(static_cast<std::uint64_t>(kind)).frame();
+  for (Connection& c : connections_) {
+    if (c.rank >= 0) post(c, frame);
+  }
+  const std::lock_guard lock(over_mutex_);
+  over_ = true;
+  over_changed_.notify_all();
+}
+
+}  // namespace primus::comm

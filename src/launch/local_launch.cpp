@@ -1,0 +1,375 @@
+#include "launch/local_launch.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
+#include "base/sha256.h"
+#include "base/terminal.h"
+#include "comm/rendezvous/socket.h"
+
+extern char** environ;
+
+namespace primus::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using comm::Deadline;
+using comm::Socket;  // any descriptor that is closed at the end
+
+constexpr int kMaxRanks = 4096;             // on one host
+constexpr std::size_t kMaxLine = 64 << 10;  // longer ones are cut into several
+constexpr std::size_t kTailLines = 12;      // of a rank that fails
+constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+
+struct Stream {
+  Socket pipe;
+  std::string line;  // what has come of a line that is not whole
+};
+
+struct RankProcess {
+  int rank = 0, local = 0;
+  pid_t pid = -1;
+  Socket pidfd, file;
+  Stream out, err;
+  std::deque<std::string> tail;  // its last lines
+  bool running = false;
+  int status = 0;
+};
+
+// Blocks the signals that are passed on, and reads them from a descriptor.
+class Signals {
+ public:
+  Signals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : kPassedOn) sigaddset(&set, signal);
+    pthread_sigmask(SIG_BLOCK, &set, &before_);
+    descriptor_ = Socket(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+    if (!descriptor_.valid()) throw io_error("cannot wait for signals", errno);
+  }
+  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  int fd() const { return descriptor_.fd(); }
+  const sigset_t& before() const { return before_; }
+  std::optional<int> next() {
+    signalfd_siginfo info;
+    if (read(descriptor_.fd(), &info, sizeof(info)) != sizeof(info)) return std::nullopt;
+    return static_cast<int>(info.ssi_signo);
+  }
+
+ private:
+  sigset_t before_;
+  Socket descriptor_;
+};
+
+class Launcher {
+ public:
+  explicit Launcher(const LocalLaunch& launch) : launch_(launch) { check(); }
+  // Nobody stays behind, also when starting failed half way.
+  ~Launcher() {
+    for (RankProcess& p : processes_) {
+      if (p.running) kill(-p.pid, SIGKILL);
+    }
+    for (RankProcess& p : processes_) {
+      if (p.running) waitpid(p.pid, nullptr, 0);
+    }
+  }
+
+  LaunchResult run() {
+    prepare();
+    for (RankProcess& p : processes_) start(p);
+    master_.close();
+    while (std::any_of(processes_.begin(), processes_.end(), [](const auto& p) { return p.running; }))
+      round();
+    for (RankProcess& p : processes_) {
+      drain(p);
+      for (Stream* stream : {&p.out, &p.err}) show_line(p, *stream, true);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void check() const {
+    if (launch_.command.empty()) throw invalid("there is no command to launch");
+    if (launch_.ranks < 1 || launch_.ranks > kMaxRanks) {
+      throw invalid(fmt::format("cannot start {} ranks on one host", launch_.ranks),
+                    fmt::format("choose a number from 1 to {}", kMaxRanks));
+    }
+    if (launch_.hosts < 1 || launch_.host < 0 || launch_.host >= launch_.hosts) {
+      throw invalid(fmt::format("this cannot be host {} of {}", launch_.host, launch_.hosts),
+                    "hosts are numbered from 0");
+    }
+    if (launch_.hosts > 1 && (launch_.master_address.empty() || launch_.master_port == 0)) {
+      throw invalid("a job on several hosts needs the address and port of rank 0",
+                    "give the same ones on all hosts");
+    }
+  }
+
+  void prepare() {
+    address_ = launch_.master_address.empty() ? "127.0.0.1" : launch_.master_address;
+    port_ = launch_.master_port;
+    if (launch_.host == 0) {
+      // Rank 0 inherits the socket: nobody can take the port in between.
+      master_ = comm::listen_on(address_, port_);
+      port_ = comm::port_of(master_);
+    }
+    const auto has = [&](const char* name) {
+      return launch_.environment.contains(name) || std::getenv(name) != nullptr;
+    };
+    if (launch_.hosts == 1 && !has("PRIMUS_JOB_TOKEN") && !has("PRIMUS_JOB_TOKEN_FILE")) {
+      token_ = hex(random_bytes(32));
+    }
+    for (int local = 0; local < launch_.ranks; ++local) {
+      RankProcess& p = processes_.emplace_back();
+      p.local = local;
+      p.rank = launch_.host * launch_.ranks + local;
+      if (!launch_.output_file) continue;
+      const Path path = launch_.output_file(p.rank);
+      if (path.has_parent_path()) make_folders(path.parent_path());
+      p.file = Socket(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+      if (!p.file.valid()) throw FileError("cannot write '" + path.string() + "'", errno);
+    }
+  }
+
+  std::vector<std::string> environment_of(const RankProcess& p) const {
+    std::map<std::string, std::string> all;
+    for (char** entry = environ; *entry; ++entry) {
+      const std::string text = *entry;
+      const auto equals = text.find('=');
+      if (equals != std::string::npos) all[text.substr(0, equals)] = text.substr(equals + 1);
+    }
+    // What an outer launcher said of its own ranks does not hold for ours.
+    for (const char* name : {"PRIMUS_MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "PRIMUS_RENDEZVOUS_FD"}) {
+      all.erase(name);
+    }
+    for (const auto& [name, value] : launch_.environment) all[name] = value;
+    all["RANK"] = std::to_string(p.rank);
+    all["WORLD_SIZE"] = std::to_string(launch_.hosts * launch_.ranks);
+    all["LOCAL_RANK"] = std::to_string(p.local);
+    all["LOCAL_WORLD_SIZE"] = std::to_string(launch_.ranks);
+    all["GROUP_RANK"] = std::to_string(launch_.host);
+    all["MASTER_ADDR"] = address_;
+    all["MASTER_PORT"] = std::to_string(port_);
+    if (!token_.empty()) all["PRIMUS_JOB_TOKEN"] = token_;
+    if (p.rank == 0) all["PRIMUS_RENDEZVOUS_FD"] = std::to_string(master_.fd());
+    std::vector<std::string> result;
+    for (const auto& [name, value] : all) result.push_back(name + "=" + value);
+    return result;
+  }
+
+  // Between fork and exec only what is safe there: everything is prepared before.
+  void start(RankProcess& p) {
+    const std::vector<std::string> environment = environment_of(p);
+    const auto pointers = [](const std::vector<std::string>& texts) {
+      std::vector<char*> list;
+      for (const std::string& text : texts) list.push_back(const_cast<char*>(text.c_str()));
+      list.push_back(nullptr);
+      return list;
+    };
+    const std::vector<char*> argv = pointers(launch_.command), envp = pointers(environment);
+    int out[2], err[2], failure[2];
+    if (pipe2(out, O_CLOEXEC) != 0) throw io_error("cannot make a pipe", errno);
+    p.out.pipe = Socket(out[0]);
+    const Socket out_end(out[1]);
+    if (pipe2(err, O_CLOEXEC) != 0) throw io_error("cannot make a pipe", errno);
+    p.err.pipe = Socket(err[0]);
+    const Socket err_end(err[1]);
+    if (pipe2(failure, O_CLOEXEC) != 0) throw io_error("cannot make a pipe", errno);
+    const Socket failure_read(failure[0]);
+    Socket failure_end(failure[1]);
+    const Socket nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    for (const Stream* stream : {&p.out, &p.err}) fcntl(stream->pipe.fd(), F_SETFL, O_NONBLOCK);
+
+    const pid_t parent = getpid();
+    const pid_t pid = fork();
+    if (pid < 0) throw io_error(fmt::format("cannot start rank {}", p.rank), errno);
+    if (pid == 0) {
+      setpgid(0, 0);
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(127);  // it died before the line above
+      pthread_sigmask(SIG_SETMASK, &signals_.before(), nullptr);
+      dup2(nothing.fd(), 0);
+      dup2(out_end.fd(), 1);
+      dup2(err_end.fd(), 2);
+      if (p.rank == 0) fcntl(master_.fd(), F_SETFD, 0);
+      execvpe(argv[0], argv.data(), envp.data());
+      const int error = errno;
+      if (write(failure_end.fd(), &error, sizeof(error)) < 0) {
+        // The parent is gone.
+      }
+      _exit(127);
+    }
+    p.pid = pid;
+    p.running = true;
+    setpgid(pid, pid);  // whichever of us comes first; both are needed before a signal to the group
+    failure_end.close();
+    int error = 0;
+    if (read(failure_read.fd(), &error, sizeof(error)) == sizeof(error)) {
+      throw FileError("cannot run '" + launch_.command[0] + "'", error);
+    }
+    p.pidfd = Socket(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (!p.pidfd.valid()) throw io_error("cannot watch a process", errno);
+  }
+
+  // ---- Watching ---------------------------------------------------------------------------------
+
+  void round() {
+    std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
+    for (RankProcess& p : processes_) {
+      polled.push_back({p.running ? p.pidfd.fd() : -1, POLLIN, 0});
+      polled.push_back({p.out.pipe.fd(), POLLIN, 0});
+      polled.push_back({p.err.pipe.fd(), POLLIN, 0});
+    }
+    const std::optional<Deadline>& next = terminate_at_ ? terminate_at_ : kill_at_;
+    poll(polled.data(), polled.size(), next ? comm::milliseconds_until(*next) : -1);
+    while (const auto signal = signals_.next()) pass_on(*signal);
+    for (RankProcess& p : processes_) drain(p);
+    reap();
+    if (terminate_at_ && comm::milliseconds_until(*terminate_at_) == 0) {
+      signal_all(SIGTERM);
+      terminate_at_.reset();
+    }
+    if (kill_at_ && comm::milliseconds_until(*kill_at_) == 0) {
+      signal_all(SIGKILL);
+      kill_at_ = comm::in(1s);
+    }
+  }
+
+  void reap() {
+    std::vector<RankProcess*> ended;
+    for (RankProcess& p : processes_) {
+      if (!p.running || waitpid(p.pid, &p.status, WNOHANG) != p.pid) continue;
+      p.running = false;
+      kill(-p.pid, SIGKILL);  // what it may have left in its group
+      drain(p);
+      ended.push_back(&p);
+    }
+    // When several end at once, the one that was killed is the cause of the others' errors.
+    std::stable_sort(ended.begin(), ended.end(), [](const RankProcess* a, const RankProcess* b) {
+      return WIFSIGNALED(a->status) && !WIFSIGNALED(b->status);
+    });
+    for (RankProcess* p : ended) {
+      const bool failed = !WIFEXITED(p->status) || WEXITSTATUS(p->status) != 0;
+      if (failed && result_.failed_rank < 0) first_failure(*p);
+    }
+  }
+
+  void first_failure(RankProcess& p) {
+    result_.failed_rank = p.rank;
+    if (WIFSIGNALED(p.status)) {
+      const int signal = WTERMSIG(p.status);
+      result_.exit_code = 128 + signal;
+      result_.failure =
+          fmt::format("rank {} was killed by signal {} ({})", p.rank, signal, strsignal(signal));
+    } else {
+      result_.exit_code = WEXITSTATUS(p.status);
+      result_.failure = fmt::format("rank {} ended with exit code {}", p.rank, result_.exit_code);
+    }
+    for (Stream* stream : {&p.out, &p.err}) show_line(p, *stream, true);
+    for (const std::string& line : p.tail) result_.failure += "\n  " + line;
+    if (!kill_at_) {  // after a signal they have got theirs, and their time
+      terminate_at_ = comm::in(launch_.patience);
+      kill_at_ = comm::in(launch_.patience + launch_.grace);
+    }
+  }
+
+  void pass_on(int signal) {
+    // Who asks twice does not want to wait.
+    const bool stops = signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+    if (stops && stopping_) {
+      signal_all(SIGKILL);
+      return;
+    }
+    signal_all(signal);
+    if (!stops) return;
+    stopping_ = true;
+    kill_at_ = comm::in(launch_.grace_after_signal);
+  }
+
+  void signal_all(int signal) {
+    for (const RankProcess& p : processes_) {
+      if (p.running) kill(-p.pid, signal);
+    }
+  }
+
+  // ---- Output -----------------------------------------------------------------------------------
+
+  void drain(RankProcess& p) {
+    for (Stream* stream : {&p.out, &p.err}) {
+      char buffer[16 << 10];
+      while (stream->pipe.valid()) {
+        const ssize_t got = read(stream->pipe.fd(), buffer, sizeof(buffer));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && errno == EAGAIN) break;
+        if (got <= 0) {
+          stream->pipe.close();
+          break;
+        }
+        stream->line.append(buffer, static_cast<std::size_t>(got));
+        show_line(p, *stream, false);
+      }
+    }
+  }
+
+  // Shows the whole lines that have come; `all`: what is left, too.
+  void show_line(RankProcess& p, Stream& stream, bool all) {
+    const bool raw = p.file.valid();
+    const int to = &stream == &p.out ? launch_.output : launch_.error;
+    for (;;) {
+      auto end = stream.line.find('\n');
+      if (end == std::string::npos && (all ? !stream.line.empty() : stream.line.size() > kMaxLine)) {
+        end = std::min(stream.line.size(), kMaxLine) - 1;
+        stream.line.insert(end + 1, "\n");
+        ++end;
+      }
+      if (end == std::string::npos) return;
+      const std::string line = stream.line.substr(0, end + 1);
+      stream.line.erase(0, end + 1);
+      p.tail.push_back(line.substr(0, line.size() - 1));
+      if (p.tail.size() > kTailLines) p.tail.pop_front();
+      if (raw) write_all(p.file.fd(), line);
+      if (!raw) {
+        write_all(to, fmt::format("[rank {}] {}", p.rank, line));
+      } else if (p.local == 0) {
+        write_all(to, line);
+      }
+    }
+  }
+
+  // A reader that went away or stopped reading costs the text, not the job.
+  static void write_all(int fd, const std::string& text) { try_write(fd, text, 1000); }
+
+  const LocalLaunch& launch_;
+  Signals signals_;
+  std::string address_, token_;
+  std::uint16_t port_ = 0;
+  Socket master_;
+  std::deque<RankProcess> processes_;
+  std::optional<Deadline> terminate_at_, kill_at_;
+  bool stopping_ = false;
+  LaunchResult result_;
+};
+
+}  // namespace
+
+LaunchResult run_local(const LocalLaunch& launch) { return Launcher(launch).run(); }
+
+}  // namespace primus::launch

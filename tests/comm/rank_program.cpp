@@ -1,0 +1,142 @@
+// One rank of a job, for tests: rank_program SCENARIO [auto|shm|tcp] [FOLDER]. Prints what went wrong, and
+// exits with 0, or with the error's code.
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/conformance.h"
+#include "comm/job.h"
+#include "device/cpu/cpu_device.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Scene {
+  Job& job;
+  HostCommunicator& world;
+  Device& device;
+  Stream& stream;
+};
+
+int conform(Scene& s) {
+  test::Conformance conformance(s.world, s.device, s.stream);
+  std::string wrong = conformance.run(s.world.size() <= 3 ? std::vector<std::int64_t>{0, 1, 7, 1021, 150001}
+                                                          : std::vector<std::int64_t>{0, 1, 7, 2503});
+  // Groups of their own, made at the same time by different ranks.
+  std::vector<int> half;
+  for (int rank = 0; rank < s.world.size(); ++rank) {
+    if (rank % 2 == s.world.rank() % 2) half.push_back(rank);
+  }
+  const auto group = s.world.split(half, "half");
+  wrong += test::Conformance(*group, s.device, s.stream).run({7, 2503});
+  std::fputs(wrong.c_str(), stderr);
+  return wrong.empty() ? 0 : 1;
+}
+
+// All ranks sum for ever; something ends them.
+[[noreturn]] void sum_for_ever(Scene& s) {
+  std::vector<float> data(100000);
+  const Tensor tensor(data.data(), DType::kF32, {100000});
+  for (;;) s.world.all_reduce(s.stream, tensor, tensor, Reduction::kMax);
+}
+
+int die_at(Scene& s, int rank) {
+  if (s.world.rank() == rank) {
+    std::thread([] {
+      std::this_thread::sleep_for(100ms);
+      kill(getpid(), SIGKILL);
+    }).detach();
+  }
+  sum_for_ever(s);
+}
+
+int die(Scene& s) { return die_at(s, s.world.size() - 1); }
+int die_first(Scene& s) { return die_at(s, 0); }
+
+int hang(Scene& s) {
+  s.job.state().timeout = 500ms;
+  s.world.barrier(s.stream);
+  while (s.world.rank() == 1 && !s.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+  sum_for_ever(s);
+}
+
+int mismatch(Scene& s) {
+  std::vector<float> data(64);
+  const Tensor tensor(data.data(), DType::kF32, {64 - (s.world.rank() == 1 ? 1 : 0)});
+  s.world.all_reduce(s.stream, tensor, tensor, Reduction::kSum);
+  s.world.barrier(s.stream);
+  return 0;
+}
+
+int fail(Scene& s) {
+  if (s.world.rank() == 1) throw invalid("the data set of rank 1 is broken");
+  sum_for_ever(s);
+}
+
+int differ(Scene& s) {
+  s.job.require_same({{"seed", "1"}, {"model", "llama"}});
+  s.job.require_same({{"seed", "1"}, {"seq_length", s.job.rank() == 1 ? "2048" : "4096"}});
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  const std::map<std::string, int (*)(Scene&)> scenes = {
+      {"conform", conform},   {"die", die},   {"die_first", die_first}, {"hang", hang},
+      {"mismatch", mismatch}, {"fail", fail}, {"differ", differ}};
+  const auto scene = scenes.find(argc > 1 ? argv[1] : "");
+  const std::string transport = argc > 2 ? argv[2] : "auto";
+  if (scene == scenes.end()) return 2;
+  const auto environment = JobEnvironment::read();
+  if (!environment) throw invalid("no launcher started this");
+  if (std::getenv("IGNORE_SIGTERM")) signal(SIGTERM, SIG_IGN);
+  const char* const absent = std::getenv("ABSENT_RANK");
+  if (absent && std::atoi(absent) == environment->rank) std::this_thread::sleep_for(60s);
+  JobOptions options;
+  options.start_timeout = 60s;
+  if (const char* seconds = std::getenv("START_TIMEOUT_MS"))
+    options.start_timeout = std::chrono::milliseconds(std::atoi(seconds));
+  if (transport == "shm") options.transport = JobOptions::Transport::kSharedMemory;
+  if (transport == "tcp") options.transport = JobOptions::Transport::kTcp;
+  if (argc > 3) options.flight_folder = argv[3];
+  const auto job = Job::connect(*environment, options);
+  int code = 0;
+  try {
+    const auto world = job->world();
+    const KernelTable kernels;
+    cpu::CpuDevice device(1, kernels);
+    const auto stream = device.create_stream("compute");
+    Scene s{*job, *world, device, *stream};
+    code = scene->second(s);
+    stream->synchronize();
+  } catch (const Error& error) {
+    job->abort(error.what(), error.kind());
+    throw;
+  }
+  job->leave();
+  return code;
+}
+
+}  // namespace
+}  // namespace primus::comm
+
+int main(int argc, char** argv) {
+  try {
+    return primus::comm::run(argc, argv);
+  } catch (const primus::Error& error) {
+    std::fprintf(stderr, "%s\n", error.render().c_str());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

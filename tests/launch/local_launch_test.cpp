@@ -1,0 +1,241 @@
+#include "launch/local_launch.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/rendezvous/socket.h"
+
+namespace primus::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Shown {
+  LaunchResult result;
+  std::string out, err;
+  double seconds = 0;
+};
+
+std::string text_of(const comm::Socket& file) {
+  std::string text;
+  char buffer[4096];
+  for (;;) {
+    const ssize_t got = pread(file.fd(), buffer, sizeof(buffer), static_cast<off_t>(text.size()));
+    if (got <= 0) return text;
+    text.append(buffer, static_cast<std::size_t>(got));
+  }
+}
+
+LocalLaunch shell(int ranks, const std::string& script) {
+  LocalLaunch launch;
+  launch.command = {"sh", "-c", script};
+  launch.ranks = ranks;
+  return launch;
+}
+
+Shown run(LocalLaunch launch) {
+  const comm::Socket out(memfd_create("out", MFD_CLOEXEC)), err(memfd_create("err", MFD_CLOEXEC));
+  launch.output = out.fd();
+  launch.error = err.fd();
+  const auto start = std::chrono::steady_clock::now();
+  Shown shown;
+  shown.result = run_local(launch);
+  shown.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  shown.out = text_of(out);
+  shown.err = text_of(err);
+  return shown;
+}
+
+// Waits a little: the system takes processes away behind our back.
+bool gone(pid_t pid) {
+  for (int i = 0; i < 500; ++i) {
+    std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+    std::string number, name, state;
+    if (!(stat >> number >> name >> state) || state == "Z") return true;
+    std::this_thread::sleep_for(10ms);
+  }
+  return false;
+}
+
+struct TemporaryFile {
+  Path path = Path(::testing::TempDir()) / fmt::format("launch_{}", getpid());
+  ~TemporaryFile() { std::filesystem::remove_all(path); }
+};
+
+TEST(LocalLaunch, RanksGetTheEnvironmentOfTorchrun) {
+  LocalLaunch launch = shell(3,
+                             "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR; "
+                             "test $MASTER_PORT -gt 0 && test ${#PRIMUS_JOB_TOKEN} = 64 && echo $MORE; "
+                             "echo ${PRIMUS_RENDEZVOUS_FD:+inherits} >&2; cat");
+  launch.environment = {{"MORE", "than before"}};
+  const Shown shown = run(launch);
+  EXPECT_EQ(shown.result.exit_code, 0) << shown.result.failure;
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(shown.out, HasSubstr(fmt::format("[rank {}] {} 3 {} 3 0 127.0.0.1\n", rank, rank, rank)));
+    EXPECT_THAT(shown.out, HasSubstr(fmt::format("[rank {}] than before\n", rank)));
+    EXPECT_THAT(shown.err, HasSubstr(fmt::format("[rank {}] {}\n", rank, rank == 0 ? "inherits" : "")));
+  }
+}
+
+TEST(LocalLaunch, HostsNumberTheirRanks) {
+  LocalLaunch launch = shell(2, "echo $RANK of $WORLD_SIZE at $MASTER_ADDR $MASTER_PORT");
+  launch.hosts = 3;
+  launch.host = 2;
+  launch.master_address = "10.0.0.1";
+  launch.master_port = 29500;
+  const Shown shown = run(launch);
+  EXPECT_THAT(shown.out, HasSubstr("[rank 4] 4 of 6 at 10.0.0.1 29500\n"));
+  EXPECT_THAT(shown.out, HasSubstr("[rank 5] 5 of 6 at 10.0.0.1 29500\n"));
+}
+
+// Rank 1 fails; the others do not care for SIGTERM, and would stay for a minute.
+TEST(LocalLaunch, OneFailureEndsAllWithItsErrorOnTop) {
+  const Shown shown =
+      run(shell(4,
+                "trap '' TERM; if [ $RANK = 1 ]; then sleep 0.3; echo 'error: the reason' >&2; "
+                "exit 7; fi; sleep 60 & wait; sleep 60"));
+  EXPECT_EQ(shown.result.exit_code, 7);
+  EXPECT_EQ(shown.result.failed_rank, 1);
+  EXPECT_EQ(shown.result.failure, "rank 1 ended with exit code 7\n  error: the reason");
+  EXPECT_LT(shown.seconds, 10);  // 0.3 and the grace of half a second, on a busy machine
+}
+
+TEST(LocalLaunch, AKilledRankIsNamedWithItsSignal) {
+  const Shown shown = run(shell(2, "if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 60"));
+  EXPECT_EQ(shown.result.exit_code, 137);
+  EXPECT_THAT(shown.result.failure, HasSubstr("rank 1 was killed by signal 9 (Killed)"));
+}
+
+TEST(LocalLaunch, NothingThatARankStartedStaysBehind) {
+  TemporaryFile file;
+  const Shown shown = run(shell(1, "sleep 600 & echo $! > " + file.path.string() + "; exit 0"));
+  EXPECT_EQ(shown.result.exit_code, 0);
+  pid_t pid = 0;
+  std::ifstream(file.path) >> pid;
+  ASSERT_GT(pid, 0);
+  EXPECT_TRUE(gone(pid));
+}
+
+pid_t launch_in_a_process(const LocalLaunch& launch) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(run_local(launch).exit_code);
+  return pid;
+}
+
+std::vector<pid_t> pids_in(const Path& path, std::size_t count) {
+  for (int i = 0; i < 1000; ++i) {
+    std::ifstream file(path);
+    std::vector<pid_t> pids;
+    for (pid_t pid; file >> pid;) pids.push_back(pid);
+    if (pids.size() == count) return pids;
+    std::this_thread::sleep_for(10ms);
+  }
+  return {};
+}
+
+TEST(LocalLaunch, RanksEndWithTheLauncherHoweverItDies) {
+  TemporaryFile file;
+  const pid_t launcher = launch_in_a_process(
+      shell(3, "trap '' TERM HUP; echo $$ >> " + file.path.string() + "; exec sleep 600"));
+  const auto pids = pids_in(file.path, 3);
+  kill(launcher, SIGKILL);
+  waitpid(launcher, nullptr, 0);
+  ASSERT_EQ(pids.size(), 3U);
+  for (const pid_t pid : pids) EXPECT_TRUE(gone(pid));
+}
+
+TEST(LocalLaunch, SignalsArePassedOn) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    TemporaryFile file;
+    const pid_t launcher =
+        launch_in_a_process(shell(2, "trap 'sleep 0.2; exit 0' TERM INT USR1; echo $$ >> " +
+                                         file.path.string() + "; while :; do sleep 0.05; done"));
+    const auto pids = pids_in(file.path, 2);
+    kill(launcher, signal);
+    int status = 0;
+    waitpid(launcher, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0) << signal;
+    for (const pid_t pid : pids) EXPECT_TRUE(gone(pid));
+  }
+}
+
+TEST(LocalLaunch, ASecondSignalDoesNotWait) {
+  TemporaryFile file;
+  const pid_t launcher = launch_in_a_process(
+      shell(2, "trap '' TERM; echo $$ >> " + file.path.string() + "; while :; do sleep 1; done"));
+  ASSERT_EQ(pids_in(file.path, 2).size(), 2U);
+  const auto start = std::chrono::steady_clock::now();
+  kill(launcher, SIGTERM);
+  std::this_thread::sleep_for(200ms);
+  kill(launcher, SIGTERM);
+  int status = 0;
+  waitpid(launcher, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 137);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
+}
+
+TEST(LocalLaunch, OutputGoesToAFileForEachRank) {
+  TemporaryFile folder;
+  LocalLaunch launch = shell(2, "echo out of $RANK; echo err of $RANK >&2; printf 'no end'");
+  launch.output_file = [&](int rank) { return folder.path / fmt::format("rank-{}", rank) / "console.log"; };
+  const Shown shown = run(launch);
+  EXPECT_EQ(shown.result.exit_code, 0);
+  EXPECT_THAT(shown.out, HasSubstr("out of 0\n"));
+  EXPECT_THAT(shown.out, Not(HasSubstr("of 1")));
+  EXPECT_EQ(shown.err, "err of 0\n");
+  const std::string second = read_file(folder.path / "rank-1" / "console.log");
+  EXPECT_THAT(second, HasSubstr("out of 1\n"));
+  EXPECT_THAT(second, HasSubstr("err of 1\n"));
+  EXPECT_THAT(second, HasSubstr("no end\n"));
+}
+
+TEST(LocalLaunch, LongLinesAreCut) {
+  const Shown shown = run(shell(1, "head -c 200000 /dev/zero | tr '\\0' x; echo; echo end"));
+  EXPECT_GE(std::count(shown.out.begin(), shown.out.end(), 'x'), 200000);
+  EXPECT_THAT(shown.out, HasSubstr("[rank 0] end\n"));
+}
+
+TEST(LocalLaunch, WhatCannotStartIsAnError) {
+  LocalLaunch launch;
+  launch.command = {"/no/such/program"};
+  launch.ranks = 2;
+  try {
+    run_local(launch);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot run '/no/such/program'"));
+    EXPECT_EQ(error.exit_code(), 2);
+  }
+  EXPECT_THROW(run_local(shell(0, "true")), Error);
+  EXPECT_THROW(run_local({}), Error);
+  LocalLaunch hosts = shell(1, "true");
+  hosts.hosts = 2;
+  EXPECT_THROW(run_local(hosts), Error);
+  // A port that is taken is known before anything runs.
+  const comm::Socket other = comm::listen_on("127.0.0.1", 0);
+  LocalLaunch taken = shell(1, "true");
+  taken.master_address = "127.0.0.1";
+  taken.master_port = comm::port_of(other);
+  try {
+    run_local(taken);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr(fmt::format("port {} of 127.0.0.1 is taken", taken.master_port)));
+    EXPECT_EQ(error.exit_code(), 2);
+  }
+}
+
+}  // namespace
+}  // namespace primus::launch

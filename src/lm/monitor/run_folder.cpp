@@ -46,14 +46,30 @@ RunLock::RunLock(const Path& folder, const char* hint) {
   const Path path = folder / ".lock";
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) throw io_error(fmt::format("cannot open '{}'", path.string()), errno);
-  if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
-  const int reason = errno;
+  // Who asks held() has the lock for a moment: that is no other run, and worth another try.
+  constexpr int kTries = 20;
+  constexpr useconds_t kPause = 5000;  // microseconds
+  int reason = 0;
+  for (int i = 0; i < kTries; ++i) {
+    if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
+    reason = errno;
+    if (reason != EWOULDBLOCK && reason != EINTR) break;
+    ::usleep(kPause);
+  }
   ::close(file_);
   if (reason == EWOULDBLOCK) {
     throw invalid(fmt::format("another process is training in '{}'", folder.string()), hint);
   }
   // A file system without locks: the run goes on as it would have without them.
   file_ = -1;
+}
+
+bool RunLock::held(const Path& folder) {
+  const int file = ::open((folder / ".lock").c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+  if (file < 0) return false;
+  const bool refused = ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(file);
+  return refused;
 }
 
 RunLock::~RunLock() {

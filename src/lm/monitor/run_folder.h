@@ -61,6 +61,9 @@ class RunLock {
       const Path& folder,
       const char* hint = "wait for it or stop it, or give this run a name of its own (exp_name)");
   ~RunLock();
+  // Whether a process holds it now. Changes nothing and creates no file, so anyone may ask. False where it
+  // cannot be known.
+  static bool held(const Path& folder);
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 

@@ -1,0 +1,115 @@
+// primus report
+#include "lm/report/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "cli/commands.h"
+
+namespace primus::cli {
+namespace {
+
+// Enough for a comparison, and few enough for a page that opens at once.
+constexpr std::size_t kMostRuns = 64;
+
+std::string now() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char text[64];
+  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M", &local);
+  return text;
+}
+
+class Report final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.positional("RUN", &folders_, "folders of runs, or a folder with runs below it; one or more");
+    args.option("--output,-o", "FILE", &output_, "the page to write; '-' is standard output");
+    args.flag("--overwrite", overwrite_, "replace FILE even if it is no report");
+    args.flag("--json", json_, "print what the page shows as JSON, and write no file");
+  }
+
+  int run(Console& console) override {
+    const std::vector<Path> folders = find(console);
+    const bool writes = !json_ && output_ != "-";
+    if (writes) refuse_another_file();  // before the work
+    std::vector<RunHistory> runs;
+    for (const Path& folder : folders) runs.push_back(read_history(folder));
+    name_runs(runs);
+    for (const RunHistory& run : runs) {
+      for (const std::string& note : run.notes) console.note(fmt::format("note: {}: {}", run.name, note));
+    }
+    const nlohmann::ordered_json report = report_json(runs, now(), PRIMUS_VERSION);
+    if (json_) {
+      console.write(json_text(report) + "\n");
+    } else if (!writes) {
+      console.write(report_page(report));
+    } else {
+      const std::string page = report_page(report);
+      write_output(output_, page);
+      console.print(fmt::format("{}: {} run{}, {}\n", output_, runs.size(), runs.size() == 1 ? "" : "s",
+                                human_bytes(static_cast<double>(page.size()))));
+    }
+    return 0;
+  }
+
+ private:
+  std::vector<Path> find(Console& console) const {
+    std::vector<Path> folders;
+    for (const std::string& name : folders_) {
+      if (is_run_folder(name)) {
+        folders.emplace_back(name);
+        continue;
+      }
+      const RunSearch found = find_runs(name);
+      console.notes(found.notes);
+      if (found.folders.empty()) {
+        throw invalid(fmt::format("'{}' holds no run: no metrics.jsonl in it or below it", name),
+                      "'primus runs' lists the runs under a folder");
+      }
+      folders.insert(folders.end(), found.folders.begin(), found.folders.end());
+    }
+    if (folders.size() > kMostRuns) {
+      throw invalid(fmt::format("these are {} runs, and a report takes {}", folders.size(), kMostRuns),
+                    "name the runs to compare; 'primus runs --sort loss' helps to choose");
+    }
+    return folders;
+  }
+
+  // A report may be replaced by the next; another file of that name only when asked to.
+  void refuse_another_file() const {
+    const auto status = Env::posix().status(output_);
+    if (overwrite_ || !status || status->type != FileStatus::Type::kFile || status->size == 0) return;
+    std::string begin(1024, '\0');
+    const auto file = Env::posix().open(output_, OpenMode::kRead);
+    begin.resize(file->read_at(std::as_writable_bytes(std::span(begin.data(), begin.size())), 0));
+    if (begin.find("content=\"primus report\"") != std::string::npos) return;
+    throw invalid(fmt::format("'{}' is there already, and is no report", output_),
+                  "give another name with -o, or --overwrite to replace it");
+  }
+
+  std::vector<std::string> folders_;
+  std::string output_ = "report.html";
+  bool overwrite_ = false, json_ = false;
+};
+
+}  // namespace
+
+const CommandEntry kReport{
+    "report", "Writes the curves of runs into one HTML page, side by side",
+    "Loss, validation, gradient norm, learning rate, throughput, memory and expert balance, with the values\n"
+    "under the cursor, zoom, log scale and smoothing, and what the runs' settings differ in. The page needs "
+    "no\n"
+    "network and no other file, and prints well. A run that still trains is shown as far as it is.",
+    "primus report output/primus/root/quickstart\n"
+    "primus report output/team/user/try1 output/team/user/try2 -o compare.html\n"
+    "primus report output --json | jq '.runs[].loss'",
+    make_command<Report>};
+
+}  // namespace primus::cli

@@ -1,0 +1,154 @@
+// primus runs
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/json_text.h"
+#include "cli/commands.h"
+#include "lm/report/run_list.h"
+
+namespace primus::cli {
+namespace {
+
+Color color_of(RunState state) {
+  switch (state) {
+    case RunState::kRunning:
+      return Color::kGreen;
+    case RunState::kFinished:
+      return Color::kBlue;
+    case RunState::kInterrupted:
+      return Color::kYellow;
+    default:
+      return Color::kRed;
+  }
+}
+
+std::string loss_text(const std::optional<double>& loss) {
+  return loss ? fmt::format("{:.4f}", drop_nan_sign(*loss)) : "-";
+}
+
+// JSON has no NaN: null.
+nlohmann::ordered_json number(const std::optional<double>& value) {
+  return value && std::isfinite(*value) ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+}
+
+// Columns of a screen that a text takes, each character of UTF-8 for one.
+std::size_t columns(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+class Runs final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.positional("FOLDER", &folder_, "where to look, at any depth").required = false;
+    args.option("--sort", "BY", &sort_,
+                "age (newest first), name, state, step (most first), loss (least first)")
+        .choices = {"age", "name", "state", "step", "loss"};
+    args.option("--state", "STATE", &state_, "only runs in this state").choices = {
+        "running", "finished", "interrupted", "crashed", "damaged"};
+    args.flag("--json", json_, "print as JSON");
+  }
+
+  int run(Console& console) override {
+    const RunSearch found = find_runs(folder_);
+    std::vector<RunStatus> runs;
+    for (const Path& folder : found.folders) {
+      RunStatus run = run_status(folder);
+      if (state_.empty() || name_of(run.state) == state_) runs.push_back(std::move(run));
+    }
+    order(runs);
+    console.notes(found.notes);
+    if (json_) {
+      print_json(runs, console);
+    } else if (runs.empty()) {
+      console.print(fmt::format("no {}runs in '{}'\n", state_.empty() ? "" : state_ + " ", folder_));
+    } else {
+      print_table(runs, console);
+    }
+    return 0;
+  }
+
+ private:
+  void order(std::vector<RunStatus>& runs) const {
+    auto by = [&](auto key) {
+      std::stable_sort(runs.begin(), runs.end(),
+                       [&](const RunStatus& a, const RunStatus& b) { return key(a) < key(b); });
+    };
+    // Runs that have no loss, or none that is a number, come last.
+    auto loss = [](const RunStatus& run) {
+      return run.loss && !std::isnan(*run.loss) ? std::pair(false, *run.loss) : std::pair(true, 0.0);
+    };
+    if (sort_ == "age") by([](const RunStatus& run) { return run.age_seconds; });
+    if (sort_ == "state") by([](const RunStatus& run) { return run.state; });
+    if (sort_ == "step") by([](const RunStatus& run) { return -run.step; });
+    if (sort_ == "loss") by(loss);
+  }
+
+  std::string name(const RunStatus& run) const {
+    const Path name = run.folder.lexically_relative(folder_);
+    return name.empty() || name == "." ? run.folder.string() : name.string();
+  }
+
+  void print_json(const std::vector<RunStatus>& runs, Console& console) const {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const RunStatus& run : runs) {
+      nlohmann::ordered_json json{{"folder", run.folder.string()}, {"state", name_of(run.state)}};
+      if (!run.problem.empty()) json["problem"] = run.problem;
+      json["step"] = run.step;
+      json["steps"] = run.steps ? nlohmann::ordered_json(*run.steps) : nlohmann::ordered_json();
+      json["loss"] = number(run.loss);
+      json["validation_loss"] = number(run.validation_loss);
+      json["tokens_per_second_per_device"] = number(run.tokens_per_second);
+      json["age_seconds"] = run.age_seconds;
+      list.push_back(std::move(json));
+    }
+    console.write(json_text(list) + "\n");
+  }
+
+  void print_table(const std::vector<RunStatus>& runs, Console& console) const {
+    std::size_t width = 3;
+    for (const RunStatus& run : runs) width = std::max(width, columns(printable(name(run))));
+    auto padded = [&](const std::string& text) {
+      return text + std::string(width - std::min(width, columns(text)), ' ');
+    };
+    console.print(Color::kBold,
+                  padded("RUN") + fmt::format("  {:<11}  {:>15}  {:>8}  {:>8}  {:>9}  {:>8}\n", "STATE",
+                                              "STEP", "LOSS", "VALID", "TOKENS/S", "AGE"));
+    for (const RunStatus& run : runs) {
+      console.print(padded(printable(name(run))) + "  ");
+      console.print(color_of(run.state), fmt::format("{:<11}", name_of(run.state)));
+      if (run.state == RunState::kDamaged) {
+        console.print("  " + run.problem + "\n");
+        continue;
+      }
+      const std::string step =
+          run.steps ? fmt::format("{}/{}", run.step, *run.steps) : fmt::format("{}", run.step);
+      const std::string speed = run.tokens_per_second ? human_count(*run.tokens_per_second) : "-";
+      console.print(fmt::format("  {:>15}  {:>8}  {:>8}  {:>9}  {:>8}\n", step, loss_text(run.loss),
+                                loss_text(run.validation_loss), speed, human_duration(run.age_seconds)));
+    }
+  }
+
+  std::string folder_ = "output", sort_ = "age", state_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+const CommandEntry kRuns{
+    "runs", "Lists the runs under a folder: state, step, loss, speed, age",
+    "running: a process trains in it. finished: its last step is done. interrupted: it was stopped, and its\n"
+    "newest checkpoint holds its last step. crashed: it ended otherwise; the same command again continues "
+    "from\n"
+    "the newest checkpoint. damaged: its files cannot be read. Loss is that of the last step, validation "
+    "the\n"
+    "newest, tokens per second are per device, and age is the time since the run last wrote metrics.",
+    "primus runs\n"
+    "primus runs output/team --state running\n"
+    "primus runs output --sort loss --json",
+    make_command<Runs>};
+
+}  // namespace primus::cli

@@ -1,0 +1,9 @@
+# Writes a C++ file with the content of FILES: one string each, called k<name>_<extension>.
+set(text "#include \"lm/report/page_files.h\"\n\nnamespace primus {\n\n")
+foreach(file IN LISTS FILES)
+  get_filename_component(name ${file} NAME)
+  string(REPLACE "." "_" name ${name})
+  file(READ ${file} content)
+  string(APPEND text "const std::string_view k_${name} = R\"~~~(${content})~~~\";\n\n")
+endforeach()
+file(WRITE ${OUTPUT} "${text}}  // namespace primus\n")

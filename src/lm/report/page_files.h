@@ -1,0 +1,10 @@
+// The files that a report's page is made of (page.html, page.css, page.js), as they stand in this folder.
+#pragma once
+
+#include <string_view>
+
+namespace primus {
+
+extern const std::string_view k_page_html, k_page_css, k_page_js;
+
+}  // namespace primus

@@ -1,0 +1,193 @@
+#include "lm/report/run_list.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <system_error>
+
+#include "base/error.h"
+#include "lm/monitor/run_folder.h"
+#include "lm/report/metrics_line.h"
+
+namespace primus {
+namespace {
+
+constexpr const char* kMetrics = "metrics.jsonl";
+constexpr const char* kEvaluations = "evaluations.jsonl";
+constexpr int kMaxDepth = 16;
+constexpr std::uint64_t kMaxExperiment = 1 << 20;
+
+bool is_there(const Path& path) {
+  std::error_code none;
+  return std::filesystem::exists(std::filesystem::status(path, none));
+}
+
+// Seconds since the newer of the files changed.
+double age_of(const Path& folder) {
+  std::optional<double> newest;
+  for (const char* name : {kMetrics, kEvaluations, RunFolder::kExperimentFile}) {
+    struct stat status {};
+    if (::stat((folder / name).c_str(), &status) != 0) continue;
+    const double changed =
+        static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+    newest = std::max(newest.value_or(changed), changed);
+  }
+  if (!newest) return 0;
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::max(0.0, now - *newest);
+}
+
+// What stands behind "key:" on a line of its own, without quotes. experiment.yaml is written so, and reading
+// it line by line is a hundred times faster than as YAML, which a list of thousands of runs feels.
+std::optional<std::string> setting(std::string_view text, std::string_view key) {
+  while (!text.empty()) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    if (!line.starts_with(key) || !line.substr(key.size()).starts_with(": ")) continue;
+    line.remove_prefix(key.size() + 2);
+    while (line.ends_with(' ') || line.ends_with('\r')) line.remove_suffix(1);
+    const bool quoted =
+        line.size() >= 2 && (line.front() == '"' || line.front() == '\'') && line.back() == line.front();
+    return std::string(quoted ? line.substr(1, line.size() - 2) : line);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> whole_number(std::string_view text) {
+  std::int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  return result.ec == std::errc() && result.ptr == end ? std::optional(value) : std::nullopt;
+}
+
+// The step that a file `latest` names: "iter_0000100".
+std::optional<std::int64_t> latest_step(const Path& checkpoints) {
+  try {
+    constexpr std::uint64_t kLimit = 4096;
+    std::string name = read_file(checkpoints / "latest", kLimit);
+    name.erase(name.find_last_not_of(" \r\n") + 1);
+    const std::size_t digits = name.find_last_not_of("0123456789") + 1;
+    return whole_number(std::string_view(name).substr(digits));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void read_last_step(const Path& file, RunStatus& run) {
+  const std::string line = last_line(file);
+  if (line.empty()) return;
+  std::optional<double> speed, average;
+  const bool good = read_metrics_line(line, [&](std::string_view key, double value) {
+    if (key == "iteration") run.step = static_cast<std::int64_t>(value);
+    if (key == "lm_loss") run.loss = value;
+    if (key == "tokens_per_second_per_device") speed = value;
+    if (key == "tokens_per_second_per_device_avg") average = value;
+  });
+  if (!good) throw invalid(fmt::format("the last line of {} is no metrics", file.filename().string()));
+  run.tokens_per_second = average ? average : speed;
+}
+
+void read_validation(const Path& file, RunStatus& run) {
+  // Validation and test alternate: the newest line may be the test's.
+  std::optional<double> newest;
+  read_lines(file, [&](std::string_view line) {
+    std::string data_set;
+    std::optional<double> loss;
+    const bool good = read_metrics_line(
+        line,
+        [&](std::string_view key, double value) {
+          if (key == "lm_loss") loss = value;
+        },
+        &data_set);
+    if (good && data_set == "validation" && loss) newest = loss;
+  });
+  run.validation_loss = newest;
+}
+
+RunState state_of(const RunStatus& run, const Path& checkpoints) {
+  if (RunLock::held(run.folder)) return RunState::kRunning;
+  if (run.steps && run.step >= *run.steps) return RunState::kFinished;
+  return run.step > 0 && latest_step(checkpoints) == run.step ? RunState::kInterrupted : RunState::kCrashed;
+}
+
+void search(const Path& folder, int depth, RunSearch& found) {
+  const bool run = is_run_folder(folder);
+  if (run) found.folders.push_back(folder);
+  if (depth == 0) {
+    found.notes.push_back(fmt::format("folders below '{}' were not searched", folder.string()));
+    return;
+  }
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    const Path name = entries->path().filename();
+    // What a run keeps in folders is not another run.
+    if (run && (name == "logs" || name == "tensorboard" || name == "checkpoints")) continue;
+    std::error_code none;
+    if (std::filesystem::is_directory(entries->symlink_status(none)))
+      search(entries->path(), depth - 1, found);
+  }
+  if (error)
+    found.notes.push_back(fmt::format("cannot look into '{}': {}", folder.string(), error.message()));
+}
+
+}  // namespace
+
+std::string_view name_of(RunState state) {
+  switch (state) {
+    case RunState::kRunning:
+      return "running";
+    case RunState::kFinished:
+      return "finished";
+    case RunState::kInterrupted:
+      return "interrupted";
+    case RunState::kCrashed:
+      return "crashed";
+    case RunState::kDamaged:
+      break;
+  }
+  return "damaged";
+}
+
+bool is_run_folder(const Path& folder) {
+  return is_there(folder / kMetrics) || is_there(folder / RunFolder::kExperimentFile);
+}
+
+RunStatus run_status(const Path& folder) {
+  RunStatus run{.folder = folder};
+  try {
+    run.age_seconds = age_of(folder);
+    Path checkpoints = folder / "checkpoints";
+    if (is_there(folder / RunFolder::kExperimentFile)) {
+      const std::string experiment = read_file(folder / RunFolder::kExperimentFile, kMaxExperiment);
+      if (const auto steps = setting(experiment, "train_iters")) run.steps = whole_number(*steps);
+      if (const auto save = setting(experiment, "save"); save && *save != "null") checkpoints = *save;
+    }
+    if (is_there(folder / kMetrics)) read_last_step(folder / kMetrics, run);
+    if (is_there(folder / kEvaluations)) read_validation(folder / kEvaluations, run);
+    run.state = state_of(run, checkpoints);
+  } catch (const std::exception& error) {
+    run.state = RunState::kDamaged;
+    run.problem = error.what();
+  }
+  return run;
+}
+
+RunSearch find_runs(const Path& folder) {
+  std::error_code none;
+  if (!std::filesystem::is_directory(folder, none)) {
+    throw invalid(fmt::format("there is no folder '{}'", folder.string()),
+                  "name the workspace of the runs, e.g. output");
+  }
+  RunSearch found;
+  search(folder, kMaxDepth, found);
+  std::sort(found.folders.begin(), found.folders.end());
+  return found;
+}
+
+}  // namespace primus

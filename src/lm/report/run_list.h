@@ -1,0 +1,51 @@
+// Which runs lie under a folder, and how each is doing. A run is looked at from outside, by its files alone
+// (docs/formats/run-folder.md), whoever wrote them: what is damaged is said to be, and never an error.
+// Free functions without state.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+
+namespace primus {
+
+enum class RunState : std::uint8_t {
+  kRunning,      // a process holds its lock
+  kFinished,     // its last step is done
+  kInterrupted,  // stopped on request: its newest checkpoint holds its last step
+  kCrashed,      // neither: steps behind the newest checkpoint are lost
+  kDamaged,      // its files cannot be read (RunStatus::problem)
+};
+std::string_view name_of(RunState state);  // "running"
+
+struct RunStatus {
+  Path folder;
+  RunState state = RunState::kDamaged;
+  std::string problem = {};                      // of a damaged one: what is wrong, in one sentence
+  std::int64_t step = 0;                         // completed; 0 before the first
+  std::optional<std::int64_t> steps = {};        // in all, where the experiment says it
+  std::optional<double> loss = {};               // of the last step
+  std::optional<double> validation_loss = {};    // the newest
+  std::optional<double> tokens_per_second = {};  // per device, averaged where there is an average
+  double age_seconds = 0;                        // since its files last changed
+};
+
+// Whether `folder` is a run's: it has metrics.jsonl or experiment.yaml.
+bool is_run_folder(const Path& folder);
+
+// The run in `folder`. Never throws an Error: what is wrong becomes kDamaged.
+RunStatus run_status(const Path& folder);
+
+struct RunSearch {
+  std::vector<Path> folders = {};       // of the runs, sorted
+  std::vector<std::string> notes = {};  // what could not be looked into
+};
+// All runs in `folder` and below it, itself included. Symlinks are not followed. Throws Error(kInvalid) when
+// there is no such folder.
+RunSearch find_runs(const Path& folder);
+
+}  // namespace primus

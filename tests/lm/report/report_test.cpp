@@ -1,0 +1,316 @@
+// Runs as they are listed and reported, from folders as training leaves them, and from damaged ones.
+#include "lm/report/report.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "base/temporary_folder.h"
+#include "lm/monitor/metrics_file.h"
+#include "lm/monitor/run_folder.h"
+#include "lm/report/metrics_line.h"
+
+namespace primus {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+class Reports : public ::testing::Test {
+ protected:
+  // A run of `done` of `steps` steps, whose newest checkpoint is `saved` (0: none).
+  Path make_run(const std::string& name, std::int64_t done, std::int64_t steps, std::int64_t saved = 0) {
+    const Path folder = folder_.path() / name;
+    make_folders(folder / "checkpoints");
+    write_file(folder / "experiment.yaml",
+               fmt::format("exp_name: {}\nmodules:\n  pre_trainer:\n    framework: native\n    overrides:\n"
+                           "      train_iters: {}\n      lr: 0.5\n      save: null\n",
+                           name, steps));
+    MetricsFile metrics(folder / "metrics.jsonl", 0);
+    for (std::int64_t i = 1; i <= done; ++i) metrics.write(record(i, 10.0 / static_cast<double>(i)));
+    if (saved > 0) write_file(folder / "checkpoints" / "latest", fmt::format("iter_{:07}\n", saved));
+    return folder;
+  }
+  static IterationRecord record(std::int64_t iteration, double loss) {
+    IterationRecord record{.iteration = iteration, .consumed_samples = 8 * iteration, .lm_loss = loss};
+    record.grad_norm = 1.0;
+    record.throughput.now = {.seconds_per_iteration = 0.5, .tokens_per_second = 1000};
+    record.routing = {{.layer = 0, .imbalance = 1.0}, {.layer = 1, .imbalance = 3.0}};
+    return record;
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(Reports, StateOfARun) {
+  const RunStatus finished = run_status(make_run("finished", 5, 5, 5));
+  EXPECT_EQ(finished.state, RunState::kFinished);
+  EXPECT_EQ(finished.step, 5);
+  EXPECT_EQ(finished.steps, 5);
+  EXPECT_EQ(finished.loss, 2.0);
+  EXPECT_EQ(finished.tokens_per_second, 1000);
+  EXPECT_LT(finished.age_seconds, 60);
+  EXPECT_EQ(run_status(make_run("interrupted", 5, 9, 5)).state, RunState::kInterrupted);
+  EXPECT_EQ(run_status(make_run("crashed", 5, 9, 4)).state, RunState::kCrashed);
+  EXPECT_EQ(run_status(make_run("never saved", 5, 9)).state, RunState::kCrashed);
+  EXPECT_EQ(run_status(make_run("before the first step", 0, 9)).state, RunState::kCrashed);
+}
+
+TEST_F(Reports, ARunningOneIsSeenByItsLockAndNotDisturbed) {
+  const Path folder = make_run("running", 5, 9, 5);
+  EXPECT_FALSE(RunLock::held(folder));
+  EXPECT_FALSE(Env::posix().status(folder / ".lock"));  // asking leaves nothing behind
+  {
+    const RunLock lock(folder);
+    EXPECT_EQ(run_status(folder).state, RunState::kRunning);
+    EXPECT_EQ(run_status(folder).state, RunState::kRunning);
+  }
+  EXPECT_EQ(run_status(folder).state, RunState::kInterrupted);
+  const RunLock again(folder);
+}
+
+TEST_F(Reports, AskingDoesNotKeepARunFromStarting) {
+  const Path folder = make_run("run", 1, 9);
+  const int lock = open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  ASSERT_EQ(flock(lock, LOCK_SH), 0);  // as who asks has it, only longer
+  std::thread asks([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    flock(lock, LOCK_UN);
+  });
+  EXPECT_NO_THROW(RunLock{folder});
+  asks.join();
+  close(lock);
+}
+
+TEST_F(Reports, CheckpointsMayLieElsewhere) {
+  const Path folder = make_run("elsewhere", 5, 9);
+  make_folders(folder_.path() / "saved here");
+  write_file(folder_.path() / "saved here" / "latest", "iter_0000005\n");
+  write_file(folder / "experiment.yaml", fmt::format("      train_iters: 9\n      save: \"{}\"\n",
+                                                     (folder_.path() / "saved here").string()));
+  EXPECT_EQ(run_status(folder).state, RunState::kInterrupted);
+}
+
+TEST_F(Reports, DamagedRunsAreSaidToBe) {
+  const Path garbage = make_run("garbage", 5, 9);
+  write_file(garbage / "metrics.jsonl", "{\"iteration\":1,\"lm_loss\":2}\nno metrics\n");
+  EXPECT_EQ(run_status(garbage).state, RunState::kDamaged);
+  EXPECT_THAT(run_status(garbage).problem, HasSubstr("metrics.jsonl"));
+  const Path pipe = make_run("pipe", 0, 9);
+  ASSERT_EQ(mkfifo((pipe / "metrics.jsonl").c_str(), 0600), 0);
+  EXPECT_EQ(run_status(pipe).state, RunState::kDamaged);  // and does not wait for a writer
+  const Path folder = make_run("folder", 0, 9);
+  make_folders(folder / "metrics.jsonl");
+  EXPECT_EQ(run_status(folder).state, RunState::kDamaged);
+  const Path endless = make_run("endless", 0, 9);
+  write_file(endless / "metrics.jsonl", std::string(3 << 20, 'x') + "\n");
+  EXPECT_EQ(run_status(endless).state, RunState::kDamaged);
+  for (const Path& run : {garbage, pipe, folder, endless}) {
+    EXPECT_FALSE(read_history(run).notes.empty()) << run;
+  }
+  // A torn last line is a run that is writing, or was killed.
+  const Path torn = make_run("torn", 5, 9, 5);
+  write_file(torn / "metrics.jsonl", "{\"iteration\":4,\"lm_loss\":2}\n{\"iteration\":5,\"lm_lo");
+  EXPECT_EQ(run_status(torn).step, 4);
+}
+
+TEST_F(Reports, RunsAreFoundAtAnyDepth) {
+  make_run("a/b/one", 1, 1);
+  make_run("two", 1, 1);
+  make_run("two/inner", 1, 1);
+  make_folders(folder_.path() / "two" / "checkpoints" / "iter_1");
+  write_file(folder_.path() / "two" / "checkpoints" / "iter_1" / "experiment.yaml", "");
+  std::filesystem::create_directory_symlink(folder_.path(), folder_.path() / "a" / "loop");
+  std::vector<std::string> names;
+  for (const Path& run : find_runs(folder_.path()).folders) {
+    names.push_back(run.lexically_relative(folder_.path()).string());
+  }
+  EXPECT_THAT(names, ElementsAre("a/b/one", "two", "two/inner"));
+  EXPECT_THROW(find_runs(folder_.path() / "nowhere"), Error);
+}
+
+TEST_F(Reports, ThousandsOfRunsAreListedQuickly) {
+  const Path model = make_run("run-0", 300, 300, 300);
+  constexpr int kRuns = 2000;
+  for (int i = 1; i < kRuns; ++i) {
+    const Path run = folder_.path() / fmt::format("run-{}", i);
+    std::filesystem::create_directory(run);
+    for (const char* name : {"metrics.jsonl", "experiment.yaml"}) {
+      std::filesystem::create_hard_link(model / name, run / name);
+    }
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const RunSearch found = find_runs(folder_.path());
+  ASSERT_EQ(found.folders.size(), kRuns);
+  for (const Path& folder : found.folders) ASSERT_EQ(run_status(folder).state, RunState::kFinished);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(took.count(), 10);  // with plenty to spare: a busy machine
+}
+
+TEST(MetricsLine, LastLineOfFilesOfAnySize) {
+  test::TemporaryFolder folder;
+  const Path file = folder.path() / "lines";
+  const std::string longer(100'000, 'x');
+  const std::pair<std::string, std::string> cases[] = {{"", ""},
+                                                       {"torn", ""},
+                                                       {"a\n", "a"},
+                                                       {"a\nb\n", "b"},
+                                                       {"a\nb\ntorn", "b"},
+                                                       {longer + "\nb\n", "b"},
+                                                       {"b\n" + longer + "\n", longer},
+                                                       {"b\n" + longer + "\n" + longer, longer}};
+  for (const auto& [text, last] : cases) {
+    write_file(file, text);
+    EXPECT_EQ(last_line(file), last);
+  }
+}
+
+TEST(Curves, KeepExtremesAndNaNOfRunsOfAnyLength) {
+  constexpr std::int64_t kSteps = 1'000'000;
+  Curves curves(1000);
+  for (std::int64_t i = 1; i <= kSteps; ++i) {
+    curves.begin(i, static_cast<double>(8 * i), static_cast<double>(i));
+    const bool spike = i == 123'456;
+    curves.add("loss", i == 654'321 ? kNaN : spike ? 99.0 : 2.0);
+    if (i > kSteps / 2) curves.add("late", 1.0);
+  }
+  const auto& positions = curves.positions();
+  EXPECT_LE(positions.size(), 1000U);
+  EXPECT_GE(positions.size(), 500U);
+  EXPECT_EQ(positions.front().first, 1);
+  EXPECT_EQ(positions.back().last, kSteps);
+  EXPECT_EQ(positions.back().samples, 8.0 * kSteps);
+  const std::vector<Bucket>& loss = curves.curves().at("loss");
+  std::int64_t points = 0, bad = 0, previous = 0;
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    EXPECT_EQ(positions[i].first, previous + 1);
+    previous = positions[i].last;
+    points += loss[i].finite;
+    bad += loss[i].other;
+    EXPECT_EQ(loss[i].other == 1, positions[i].first <= 654'321 && 654'321 <= positions[i].last);
+    EXPECT_EQ(loss[i].largest, positions[i].first <= 123'456 && 123'456 <= positions[i].last ? 99.0 : 2.0);
+    EXPECT_EQ(loss[i].least, 2.0);
+  }
+  EXPECT_EQ(points, kSteps - 1);
+  EXPECT_EQ(bad, 1);
+  EXPECT_EQ(curves.curves().at("late").front().finite, 0);
+  EXPECT_EQ(curves.curves().at("late").size(), positions.size());
+}
+
+TEST(Curves, ShortRunsAreKeptAsTheyAre) {
+  Curves curves(4);
+  for (std::int64_t i = 1; i <= 4; ++i) {
+    curves.begin(i, 0, 0);
+    curves.add("x", static_cast<double>(i));
+  }
+  EXPECT_EQ(curves.points_per_bucket(), 1);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(curves.curves().at("x")[i].mean(), static_cast<double>(i + 1));
+  curves.begin(5, 0, 0);
+  EXPECT_EQ(curves.points_per_bucket(), 2);
+  EXPECT_EQ(curves.curves().at("x")[1].mean(), 3.5);
+}
+
+TEST_F(Reports, HistoryOfARun) {
+  const Path folder = make_run("run", 4, 4, 4);
+  MetricsFile evaluations(folder / "evaluations.jsonl", 0);
+  for (const auto& [step, loss] : {std::pair(2, 3.0), std::pair(3, 2.5), std::pair(4, 2.75)}) {
+    evaluations.write(EvaluationRecord{.iteration = step, .data_set = "validation", .lm_loss = loss});
+  }
+  evaluations.write(EvaluationRecord{.iteration = 4, .data_set = "test", .lm_loss = 1.0});
+  const RunHistory run = read_history(folder);
+  EXPECT_EQ(run.status.validation_loss, 2.75);
+  ASSERT_TRUE(run.best_validation);
+  EXPECT_EQ(*run.best_validation, std::pair(std::int64_t{3}, 2.5));
+  EXPECT_EQ(run.seconds, 2.0);
+  EXPECT_TRUE(run.notes.empty());
+  EXPECT_EQ(run.metrics.curves().at("lm_loss")[3].mean(), 2.5);
+  EXPECT_EQ(run.metrics.curves().at("imbalance")[0].mean(), 2.0);
+  EXPECT_EQ(run.metrics.curves().at("imbalance_worst")[0].mean(), 3.0);
+  EXPECT_EQ(run.settings.at("lr"), "0.5");
+  EXPECT_EQ(run.settings.at("train_iters"), "4");
+  EXPECT_EQ(run.settings.at("exp_name"), "run");
+}
+
+TEST_F(Reports, JsonHasCurvesAndDifferences) {
+  std::vector<RunHistory> runs;
+  runs.push_back(read_history(make_run("team/one", 3, 4)));
+  runs.push_back(read_history(make_run("team/two", 3, 5)));
+  name_runs(runs);
+  EXPECT_EQ(runs[0].name, "one");
+  const auto report = report_json(runs, "today", "0");
+  EXPECT_THAT(report.at("runs")[0].at("curves").at("lm_loss").at("mean"), ElementsAre(10, 5, 3.33333));
+  EXPECT_FALSE(report.at("runs")[0].at("curves").at("lm_loss").contains("least"));
+  EXPECT_FALSE(report.at("runs")[0].at("curves").contains("loss_scale"));  // never changes
+  ASSERT_EQ(report.at("differences").size(), 1U);
+  EXPECT_EQ(report.at("differences")[0].at("key"), "train_iters");
+  EXPECT_THAT(report.at("differences")[0].at("values"), ElementsAre("4", "5"));
+  EXPECT_EQ(report.at("charts")[0].at("key"), "lm_loss");
+}
+
+TEST_F(Reports, NaNStaysVisible) {
+  const Path folder = make_run("run", 2, 4);
+  {
+    MetricsFile metrics(folder / "metrics.jsonl", 2);
+    metrics.write(record(3, kNaN));
+  }
+  std::vector<RunHistory> runs;
+  runs.push_back(read_history(folder));
+  const auto loss = report_json(runs, "", "").at("runs")[0].at("curves").at("lm_loss");
+  EXPECT_TRUE(loss.at("mean")[2].is_null());
+  EXPECT_THAT(loss.at("other")[0], ElementsAre(2, 1));
+  EXPECT_EQ(report_json(runs, "", "").at("runs")[0].at("loss_text"), "NaN");
+}
+
+// Names and settings come from files of others: nothing in them becomes a part of the page.
+TEST_F(Reports, PageHoldsNoMarkupFromFiles) {
+  const std::string evil = "</script><img src=x onerror=alert(1)><!--";
+  const Path folder = make_run("run", 2, 2);
+  write_file(folder / "experiment.yaml", "exp_name: \"" + evil + "\"\nworkspace: \"{{data}}{{program}}\"\n");
+  write_file(folder / "metrics.jsonl",
+             "{\"iteration\":1,\"lm_loss\":1,\"" + evil + "\":2}\n{\"iteration\":2,\"lm_loss\":1}\n");
+  std::vector<RunHistory> runs;
+  runs.push_back(read_history(folder));
+  runs[0].name = evil + "\xFF";
+  const std::string page = report_page(report_json(runs, "today", "0"));
+  EXPECT_THAT(page, Not(HasSubstr("</script><img")));
+  EXPECT_THAT(page, Not(HasSubstr("<img")));
+  EXPECT_THAT(page, HasSubstr("default-src 'none'"));
+  for (const char* outside : {"src=\"", "href=\"", "@import", "url(http"})
+    EXPECT_THAT(page, Not(HasSubstr(outside)));
+  // What stands in the page reads back as it was.
+  const std::string begin = "id=\"data\">";
+  const std::size_t at = page.find(begin) + begin.size();
+  const auto data = nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at));
+  EXPECT_EQ(data.at("runs")[0].at("settings").at("exp_name"), evil);
+  EXPECT_EQ(data.at("runs")[0].at("settings").at("workspace"), "{{data}}{{program}}");
+  EXPECT_TRUE(data.at("runs")[0].at("curves").contains(evil));
+}
+
+TEST_F(Reports, DamagedLinesAreCountedAndLeftOut) {
+  const Path folder = make_run("run", 0, 9);
+  write_file(folder / "metrics.jsonl",
+             "{\"iteration\":1,\"lm_loss\":1}\nrubbish\n{\"iteration\":1,\"lm_loss\":7}\n"
+             "{\"iteration\":2,\"lm_loss\":2}\n{\"iteration\":-3}\n{\"lm_loss\":3}\n[]\n" +
+                 std::string(2 << 20, 'x') + "\n{\"iteration\":3,\"lm_loss\":3}\n");
+  const RunHistory run = read_history(folder);
+  EXPECT_EQ(run.metrics.positions().size(), 3U);
+  EXPECT_THAT(run.notes, ElementsAre("6 lines of metrics.jsonl are damaged and left out"));
+}
+
+}  // namespace
+}  // namespace primus

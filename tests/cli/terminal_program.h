@@ -6,6 +6,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -69,6 +70,15 @@ class TerminalProgram {
   void settle(int quiet_ms) {
     while (read_some(quiet_ms)) {
     }
+  }
+
+  void send(int signal_number) const { kill(pid_, signal_number); }
+
+  // Whether keys reach the program one by one and unseen, instead of line by line.
+  bool passes_every_key() const {
+    termios mode{};
+    if (tcgetattr(terminal_, &mode) != 0) throw std::runtime_error("tcgetattr");
+    return (mode.c_lflag & ICANON) == 0 || (mode.c_lflag & ECHO) == 0;
   }
 
   // Everything that was shown so far, control characters included.

@@ -1,11 +1,14 @@
 // primus chat
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "cli/commands.h"
 #include "cli/options/model_options.h"
+#include "cli/use/prompt.h"
 #include "lm/generate/conversation.h"
 
 namespace primus::cli {
@@ -37,6 +40,27 @@ class LineReader {
 
  private:
   std::string buffer_;
+};
+
+std::atomic<bool> interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+// While it lives, Ctrl-C asks for the end of a reply; a second one ends the program, as it would without.
+class ReplyInterrupt {
+ public:
+  ReplyInterrupt() {
+    interrupted = false;
+    struct sigaction action {};
+    action.sa_handler = [](int) { interrupted = true; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~ReplyInterrupt() { sigaction(SIGINT, &before_, nullptr); }
+  ReplyInterrupt(const ReplyInterrupt&) = delete;
+  ReplyInterrupt& operator=(const ReplyInterrupt&) = delete;
+
+ private:
+  struct sigaction before_ {};
 };
 
 class Chat final : public Command {
@@ -71,35 +95,56 @@ class Chat final : public Command {
     Conversation conversation(decoder, *tokenizer, settings);
 
     const bool person = isatty(STDIN_FILENO) == 1;
-    if (person) console.note("Type a line and Enter. /clear starts over, /quit or Ctrl-D ends.");
+    const bool edits = Prompt::works(console.out);
+    if (person) {
+      console.note(
+          "Type a line and Enter. Ctrl-C stops a reply; /clear starts over; /quit, Ctrl-D or Ctrl-C on an "
+          "empty line ends.");
+    }
+    Prompt prompt(console.out);
     LineReader input;
     std::string line;
-    while (true) {
+    auto next_line = [&] {
+      if (edits) return prompt.read("User: ", line);
       if (person) console.print(Color::kBold, "User: ");
-      if (!input.next(line)) break;
+      const bool more = input.next(line);
+      if (person && !more) console.print("\n");
+      return more;
+    };
+    while (next_line()) {
       if (line.empty()) continue;
-      if (line == "/quit") return 0;
+      if (line == "/quit") break;
       if (line == "/clear") {
         conversation.clear();
         continue;
       }
       if (person) console.print(Color::kBold, "Assistant: ");
-      const Conversation::Reply reply = conversation.say(line, [&](std::string_view piece) {
-        console.write(piece);
-        return true;
-      });
-      console.print("\n");
-      if (reply.forgotten_turns > 0) {
+      const std::size_t forgotten = reply(conversation, line, person, console);
+      if (forgotten > 0) {
         console.note(
             fmt::format("note: the conversation is longer than {} tokens; its {} oldest turns are forgotten",
-                        capacity, reply.forgotten_turns));
+                        capacity, forgotten));
       }
     }
-    if (person) console.print("\n");
     return 0;
   }
 
  private:
+  // Writes the reply as it comes. Returns how many turns were forgotten to make room for it.
+  static std::size_t reply(Conversation& conversation, const std::string& line, bool person,
+                           Console& console) {
+    std::optional<ReplyInterrupt> listening;
+    if (person) listening.emplace();
+    const Conversation::Reply reply = conversation.say(line, [&](std::string_view piece) {
+      if (person && interrupted) return false;
+      console.write(piece);
+      return true;
+    });
+    if (person && interrupted) console.print(Color::kDim, " [stopped]");
+    console.print("\n");
+    return reply.forgotten_turns;
+  }
+
   ModelArguments model_;
   std::string template_ = "auto";
   std::optional<std::int64_t> context_;
@@ -114,7 +159,12 @@ const CommandEntry kChat{
     "Reads a line, writes the reply, and keeps the conversation. Turns are written as plain lines 'User: "
     "...'\n"
     "and 'Assistant: ...'. A model that was only pre-trained continues the conversation as a text; it has\n"
-    "not learnt to answer.",
+    "not learnt to answer.\n\n"
+    "On a terminal lines can be edited: arrows, Home and End, Ctrl-A/E/K/U/W/Y, and the lines before with "
+    "the\n"
+    "arrows up and down. Pasted text may have several lines. Ctrl-C stops a reply, drops what is typed, and "
+    "on\n"
+    "an empty line ends, as Ctrl-D does.",
     "primus chat output/primus/root/quickstart\n"
     "echo 'Who are you?' | primus chat DIR -t 0",
     make_command<Chat>};

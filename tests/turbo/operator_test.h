@@ -11,16 +11,19 @@
 // The reference works in double on the values as the device stores them: pass inputs through rounded() first.
 #pragma once
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <ostream>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -32,6 +35,7 @@
 #include "tensor/bfloat16.h"
 #include "turbo/context.h"
 #include "turbo/cpu/cpu_kernels.h"
+#include "turbo/gpu/emulated.h"
 
 namespace primus::turbo::test {
 
@@ -44,19 +48,30 @@ struct DeviceUnderTest {
   int threads = 2;
   bool guarded =
       false;  // the guard device: memory that only kernels and copies can reach, asynchronous streams
+  int emulated_warp = 0;  // > 0: GPU kernels under the emulator, with warps of so many lanes (32 or 64)
+  std::string plugin;     // a GPU, by this plug-in; empty: none
 
   std::string name() const {
-    return std::string(turbo::name_of(level)) + ", " + std::to_string(threads) + " threads" +
-           (guarded ? ", guarded" : "");
+    if (!plugin.empty()) return "GPU by " + plugin;
+    const std::string kernels = emulated_warp > 0 ? "emulated GPU, warps of " + std::to_string(emulated_warp)
+                                                  : std::string(turbo::name_of(level));
+    return kernels + ", " + std::to_string(threads) + " threads" + (guarded ? ", guarded" : "");
   }
 };
 inline void PrintTo(const DeviceUnderTest& device, std::ostream* out) { *out << device.name(); }
 
-// Every instruction set this machine has, and the guard device with the best of them.
+// Every instruction set this machine has, the guard device with the best of them, and GPU kernels under the
+// emulator. With PRIMUS_TEST_GPU=FILE instead: the first GPU, by this plug-in (scripts/gpu_check).
 inline std::vector<DeviceUnderTest> devices_under_test() {
   std::vector<DeviceUnderTest> devices;
+  if (const char* plugin = std::getenv("PRIMUS_TEST_GPU")) {
+    devices.push_back({.plugin = plugin});
+    return devices;
+  }
   for (const IsaLevel level : supported_isa_levels()) devices.push_back({level, 2, false});
   devices.push_back({best_isa_level(), 2, true});
+  devices.push_back({.guarded = true, .emulated_warp = 32});
+  devices.push_back({.emulated_warp = 64});
   return devices;
 }
 
@@ -219,8 +234,18 @@ class OperatorBench {
   }
 
  private:
+  static std::unique_ptr<Device> make_gpu(const std::string& plugin) {
+    void* library = dlopen(plugin.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!library) throw std::runtime_error(dlerror());
+    auto* open = reinterpret_cast<Device* (*)(int)>(dlsym(library, "primus_open_gpu"));
+    if (!open) throw std::runtime_error(plugin + " is not a GPU plug-in");
+    return std::unique_ptr<Device>(open(0));
+  }
+
   static std::unique_ptr<Device> make_device(const DeviceUnderTest& spec) {
-    const KernelTable& kernels = cpu_kernel_table(spec.level);
+    if (!spec.plugin.empty()) return make_gpu(spec.plugin);
+    const KernelTable& kernels =
+        spec.emulated_warp > 0 ? emulated_kernel_table(spec.emulated_warp) : cpu_kernel_table(spec.level);
     if (spec.guarded) return std::make_unique<primus::test::GuardDevice>(spec.threads, kernels);
     return std::make_unique<cpu::CpuDevice>(spec.threads, kernels);
   }

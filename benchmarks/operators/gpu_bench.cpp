@@ -1,0 +1,253 @@
+// Speed of the GPU's operators: bytes that must move over time, or operations over time.
+//
+//   gpu_bench PLUGIN [--json]
+//
+// PLUGIN is libprimus_cuda.so or libprimus_hip.so. Inputs are random; each figure is the median of five runs
+// of many launches. Bytes count every input and output once.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tensor/arena.h"
+#include "turbo/adamw/adamw.h"
+#include "turbo/attention/attention.h"
+#include "turbo/context.h"
+#include "turbo/cross_entropy/cross_entropy.h"
+#include "turbo/elementwise/elementwise.h"
+#include "turbo/embedding/embedding.h"
+#include "turbo/linear/linear.h"
+#include "turbo/rms_norm/rms_norm.h"
+#include "turbo/rope/rope.h"
+#include "turbo/swiglu/swiglu.h"
+
+namespace primus::turbo {
+namespace {
+
+class Bench {
+ public:
+  static constexpr std::int64_t kScratchBytes = std::int64_t{512} << 20;
+
+  Bench(Device& device, bool json)
+      : device_(device),
+        stream_(device.create_stream("compute")),
+        scratch_("scratch", device.allocate(kScratchBytes), kScratchBytes),
+        context_{device, *stream_, scratch_, meter_},
+        json_(json) {
+    if (!json_) std::printf("%-44s %10s %12s\n", "operator", "time", "rate");
+  }
+
+  // Standard normal numbers times `scale`.
+  Tensor random(DType dtype, Shape shape, float scale = 1) {
+    const Tensor wide = empty(DType::kF32, shape);
+    launch(context_,
+           RandomNormal{.out = wide, .seed = 1, .stream = ++streams_, .offset = 0, .mean = 0, .std = scale});
+    if (dtype == DType::kF32) return wide;
+    const Tensor tensor = empty(dtype, shape);
+    launch(context_, Cast{.x = wide, .out = tensor});
+    stream_->synchronize();
+    device_.release(wide.data);
+    return tensor;
+  }
+  Tensor empty(DType dtype, Shape shape) {
+    Tensor tensor(nullptr, dtype, shape);
+    tensor.data = device_.allocate(tensor.bytes());
+    return tensor;
+  }
+  Tensor integers(std::int64_t n, const std::function<std::int32_t(std::int64_t)>& value) {
+    std::vector<std::int32_t> host(static_cast<std::size_t>(n));
+    for (std::int64_t i = 0; i < n; ++i) host[static_cast<std::size_t>(i)] = value(i);
+    const Tensor tensor = empty(DType::kI32, {n});
+    stream_->copy_to_device(tensor.data, host.data(), tensor.bytes());
+    stream_->synchronize();
+    return tensor;
+  }
+
+  // `work`: bytes or operations of one call; `unit` "GB/s" or "TFLOP/s".
+  template <class Arguments>
+  void run(const std::string& name, const Arguments& call, double work, const char* unit) {
+    const auto seconds_of = [&](int calls) {
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < calls; ++i) launch(context_, call);
+      stream_->synchronize();
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
+    };
+    seconds_of(2);
+    const int calls = std::clamp(static_cast<int>(0.02 / seconds_of(3)), 3, 500);
+    std::vector<double> times;
+    for (int i = 0; i < 5; ++i) times.push_back(seconds_of(calls));
+    std::sort(times.begin(), times.end());
+    const double rate = work / times[2] / (std::strcmp(unit, "GB/s") == 0 ? 1e9 : 1e12);
+    if (json_) {
+      std::printf("{\"operator\":\"%s\",\"microseconds\":%.2f,\"rate\":%.1f,\"unit\":\"%s\"}\n", name.c_str(),
+                  times[2] * 1e6, rate, unit);
+    } else {
+      std::printf("%-44s %7.1f us %8.1f %s\n", name.c_str(), times[2] * 1e6, rate, unit);
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  Arena scratch_;
+  Meter meter_;
+  Context context_;
+  std::uint64_t streams_ = 0;
+  bool json_;
+};
+
+constexpr DType kHalf = DType::kBF16, kFull = DType::kF32;
+
+void memory_bound(Bench& bench) {
+  const std::int64_t tokens = 8192, hidden = 4096, ffn = 14336, vocab = 32768;
+  const double row = static_cast<double>(tokens * hidden) * 2;
+  const Tensor x = bench.random(kHalf, {tokens, hidden}), delta = bench.random(kHalf, {tokens, hidden});
+  const Tensor w = bench.random(kHalf, {hidden}), y = bench.empty(kHalf, {tokens, hidden});
+  const Tensor sum = bench.empty(kHalf, {tokens, hidden}), rstd = bench.empty(kFull, {tokens});
+  const std::int64_t large = std::int64_t{256} << 20;
+  const Tensor from = bench.random(kFull, {large}), to = bench.empty(kFull, {large});
+  bench.run("copy, 1 GiB fp32", Cast{.x = from, .out = to}, static_cast<double>(large) * 8, "GB/s");
+  bench.run("add, 64 MiB bf16", Add{.a = x, .b = delta, .out = y}, 3 * row, "GB/s");
+  bench.run("rms_norm 8192x4096 bf16",
+            RmsNormForward{.x = x, .delta = {}, .weight = w, .sum = {}, .y = y, .rstd = rstd, .eps = 1e-5F},
+            2 * row, "GB/s");
+  bench.run(
+      "rms_norm + residual 8192x4096 bf16",
+      RmsNormForward{.x = x, .delta = delta, .weight = w, .sum = sum, .y = y, .rstd = rstd, .eps = 1e-5F},
+      4 * row, "GB/s");
+  bench.run("rms_norm d_x 8192x4096 bf16",
+            RmsNormBackwardInput{.x = x, .weight = w, .rstd = rstd, .d_y = delta, .d_sum = sum, .d_x = y},
+            4 * row, "GB/s");
+  const Tensor d_w = bench.empty(kFull, {hidden});
+  bench.run("rms_norm d_w 8192x4096 bf16",
+            RmsNormBackwardWeight{
+                .x = x, .rstd = rstd, .d_y = delta, .d_weight = d_w, .accumulate = false, .workspace = {}},
+            2 * row, "GB/s");
+  const Tensor gate_up = bench.random(kHalf, {tokens, 2 * ffn}), act = bench.random(kHalf, {tokens, ffn});
+  const Tensor d_gate_up = bench.empty(kHalf, {tokens, 2 * ffn});
+  const double wide = static_cast<double>(tokens * ffn) * 2;
+  bench.run("swiglu 8192x14336 bf16", SwigluForward{.gate_up = gate_up, .out = act}, 3 * wide, "GB/s");
+  bench.run("swiglu backward 8192x14336 bf16",
+            SwigluBackward{.gate_up = gate_up, .d_out = act, .d_gate_up = d_gate_up}, 5 * wide, "GB/s");
+  const Tensor positions =
+      bench.integers(tokens, [](std::int64_t i) { return static_cast<std::int32_t>(i); });
+  const Tensor table = bench.random(kFull, {tokens, 128});
+  bench.run("rope 8192x32x128 bf16, in place",
+            Rope{.x = y,
+                 .y = y,
+                 .positions = positions,
+                 .table = table,
+                 .heads = 32,
+                 .head_dim = 128,
+                 .rotary_dim = 128,
+                 .inverse = false},
+            2 * row, "GB/s");
+  const Tensor logits = bench.random(kFull, {2048, vocab});
+  const Tensor labels =
+      bench.integers(2048, [&](std::int64_t i) { return static_cast<std::int32_t>(i * 7919 % vocab); });
+  const Tensor weights = bench.random(kFull, {2048}), loss = bench.empty(kFull, {2048});
+  const Tensor d_logits = bench.empty(kHalf, {2048, vocab});
+  bench.run("cross_entropy 2048x32768, bf16 gradient",
+            CrossEntropy{
+                .logits = logits, .labels = labels, .weights = weights, .loss = loss, .d_logits = d_logits},
+            2048.0 * static_cast<double>(vocab) * 6, "GB/s");
+  const std::int64_t n = std::int64_t{64} << 20;
+  const Tensor grad = bench.random(kFull, {n}, 0.01F), m = bench.empty(kFull, {n}),
+               v = bench.empty(kFull, {n});
+  const Tensor param = bench.random(kFull, {n}), working = bench.empty(kHalf, {n}),
+               one = bench.empty(kFull, {1});
+  AdamW adamw{};
+  adamw.param = param, adamw.grad = grad, adamw.exp_avg = m, adamw.exp_avg_sq = v, adamw.grad_scale = one;
+  adamw.working = working, adamw.lr = 1e-4F, adamw.beta1 = 0.9F, adamw.beta2 = 0.95F, adamw.eps = 1e-8F;
+  adamw.bias1 = 0.1F, adamw.bias2 = 0.05F;
+  bench.run("adamw 64 Mi, fp32 and bf16 copy", adamw, static_cast<double>(n) * 30, "GB/s");
+  const Tensor squares = bench.empty(DType::kF64, {1});
+  bench.run("sum of squares 64 Mi fp32", SumOfSquares{.x = grad, .out = squares, .accumulate = false},
+            static_cast<double>(n) * 4, "GB/s");
+  const Tensor tokens_of =
+      bench.integers(tokens, [&](std::int64_t i) { return static_cast<std::int32_t>(i * i * 31 % 32000); });
+  const Tensor d_table = bench.empty(kFull, {32000, hidden});
+  bench.run("embedding d_table 8192 tokens of 32000x4096",
+            EmbeddingBackwardWeight{.tokens = tokens_of, .d_out = x, .d_table = d_table, .accumulate = true},
+            3.0 * row, "GB/s");
+}
+
+void products(Bench& bench) {
+  const std::int64_t tokens = 8192, hidden = 4096, ffn = 14336;
+  const Tensor x = bench.random(kHalf, {tokens, hidden}), w = bench.random(kHalf, {2 * ffn, hidden}, 0.02F);
+  const Tensor y = bench.random(kHalf, {tokens, 2 * ffn}), d_w = bench.empty(kFull, {2 * ffn, hidden});
+  Gemm gemm{};
+  gemm.role = GemmRole::kForward, gemm.a = x, gemm.b = w, gemm.c = y;
+  bench.run("gemm y = x Wt, 8192 x 28672 x 4096 bf16", gemm, gemm.flops(), "TFLOP/s");
+  gemm.role = GemmRole::kInputGradient, gemm.a = y, gemm.b = w, gemm.c = x;
+  bench.run("gemm d_x, bf16", gemm, gemm.flops(), "TFLOP/s");
+  gemm.role = GemmRole::kWeightGradient, gemm.a = y, gemm.b = x, gemm.c = d_w, gemm.accumulate = true;
+  bench.run("gemm d_W += into fp32, bf16", gemm, gemm.flops(), "TFLOP/s");
+}
+
+void attention(Bench& bench, std::int64_t seq, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim) {
+  const std::int64_t width = (heads + 2 * kv_heads) * dim;
+  const Tensor qkv = bench.random(kHalf, {seq, width}), d_qkv = bench.empty(kHalf, {seq, width});
+  const Tensor out = bench.empty(kHalf, {seq, heads * dim}), lse = bench.empty(kFull, {heads, seq});
+  const Tensor d_out = bench.random(kHalf, {seq, heads * dim});
+  AttentionForward forward{};
+  forward.shape = {1,    seq,   seq,
+                   seq,  heads, kv_heads,
+                   dim,  dim,   static_cast<float>(1 / std::sqrt(static_cast<double>(dim))),
+                   true, 0};
+  forward.q = qkv, forward.k = qkv.from(heads * dim), forward.v = qkv.from((heads + kv_heads) * dim);
+  forward.q_stride = forward.k_stride = forward.v_stride = width;
+  forward.out = out, forward.lse = lse;
+  const std::string name = "causal, " + std::to_string(seq) + " x " + std::to_string(heads) + "/" +
+                           std::to_string(kv_heads) + " heads of " + std::to_string(dim);
+  bench.run("attention " + name, forward, forward.flops(), "TFLOP/s");
+  AttentionBackward backward{};
+  backward.shape = forward.shape;
+  backward.q = forward.q, backward.k = forward.k, backward.v = forward.v;
+  backward.q_stride = backward.k_stride = backward.v_stride = width;
+  backward.out = out, backward.lse = lse, backward.d_out = d_out;
+  backward.d_q = d_qkv, backward.d_k = d_qkv.from(heads * dim),
+  backward.d_v = d_qkv.from((heads + kv_heads) * dim);
+  backward.d_q_stride = backward.d_k_stride = backward.d_v_stride = width;
+  bench.run("attention backward " + name, backward, backward.flops(), "TFLOP/s");
+}
+
+int run(int argc, char** argv) {
+  if (argc < 2 || std::strcmp(argv[1], "--help") == 0) {
+    std::printf("usage: gpu_bench PLUGIN [--json]\n");
+    return argc < 2 ? 2 : 0;
+  }
+  void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+  if (!library) throw std::runtime_error(dlerror());
+  auto* open = reinterpret_cast<Device* (*)(int)>(dlsym(library, "primus_open_gpu"));
+  if (!open) throw std::runtime_error(std::string(argv[1]) + " is not a GPU plug-in");
+  const std::unique_ptr<Device> device(open(0));
+  std::printf("%s\n", device->description().c_str());
+  Bench bench(*device, argc > 2 && std::strcmp(argv[2], "--json") == 0);
+  memory_bound(bench);
+  products(bench);
+  attention(bench, 8192, 32, 8, 128);
+  attention(bench, 8192, 32, 32, 64);
+  return 0;
+}
+
+}  // namespace
+}  // namespace primus::turbo
+
+int main(int argc, char** argv) {
+  try {
+    return primus::turbo::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpu_bench: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,363 @@
+#include "device/gpu/emulator.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace primus::gpu::emulator {
+namespace {
+
+// ---- Fibers -------------------------------------------------------------------------------------
+
+// Saved registers of a fiber that does not run. On x86-64 they lie on its own stack, because ucontext makes a
+// system call in every switch, which kernels do millions of times.
+struct Registers {
+#if defined(__x86_64__)
+  void* stack = nullptr;
+#else
+  ucontext_t context;
+#endif
+};
+
+#if defined(__x86_64__)
+extern "C" void primus_emulator_switch(void** save, void* to);
+asm(R"(
+.text
+.globl primus_emulator_switch
+.hidden primus_emulator_switch
+.type primus_emulator_switch, @function
+primus_emulator_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size primus_emulator_switch, .-primus_emulator_switch
+)");
+#endif
+
+void switch_registers(Registers& from, Registers& to) {
+#if defined(__x86_64__)
+  primus_emulator_switch(&from.stack, to.stack);
+#else
+  swapcontext(&from.context, &to.context);
+#endif
+}
+
+// A stack with an inaccessible page below it, so that a kernel that needs more dies instead of writing into
+// its neighbour.
+class FiberStack {
+ public:
+  static constexpr std::size_t kBytes = std::size_t{128} << 10;
+
+  FiberStack() : guard_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))) {
+    void* memory = mmap(nullptr, kBytes + guard_, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw io_error("cannot reserve a stack for an emulated GPU thread", errno);
+    base_ = static_cast<char*>(memory);
+    mprotect(base_, guard_, PROT_NONE);
+  }
+  FiberStack(const FiberStack&) = delete;
+  FiberStack& operator=(const FiberStack&) = delete;
+  ~FiberStack() { munmap(base_, kBytes + guard_); }
+
+  char* bottom() const { return base_ + guard_; }
+
+ private:
+  std::size_t guard_;
+  char* base_ = nullptr;
+};
+
+struct Fiber {
+  FiberStack stack;
+  Registers registers;
+  Place place{};
+  std::int64_t barriers = 0;   // passed or waited at
+  std::int64_t exchanges = 0;  // likewise
+  bool done = false;
+#if defined(__SANITIZE_THREAD__)
+  void* tsan = nullptr;
+#endif
+};
+
+struct Warp {
+  std::int64_t exchanges = 0;  // complete ones
+  int arrived = 0;
+  // Two buffers: a lane that is ahead by one exchange must not overwrite what a slow lane still reads.
+  alignas(64) std::array<std::array<std::byte, 64 * kExchangeBytes>, 2> slots;
+};
+
+struct FreeMemory {
+  void operator()(void* memory) const { std::free(memory); }
+};
+struct SharedMemory {
+  std::unique_ptr<void, FreeMemory> memory;
+  std::size_t bytes = 0;
+  bool touched = false;  // by the block that runs now
+};
+
+// ---- One block at a time ------------------------------------------------------------------------
+
+// What one operating-system thread needs to run blocks.
+class Multiprocessor {
+ public:
+  void run_block(const Grid& grid, std::int64_t block, void (*body)(const void*), const void* arguments);
+
+  Fiber& fiber() { return *fibers_[current_]; }
+  void barrier();
+  const std::byte* exchange(const void* data, std::size_t bytes);
+  void* shared(const void* name, std::size_t bytes);
+
+ private:
+  static void enter();
+  void start(std::size_t index);
+  void resume(std::size_t index);
+  void yield();
+  [[noreturn]] void finish();
+  void fail(const std::string& what);
+
+  Grid grid_{};
+  void (*body_)(const void*) = nullptr;
+  const void* arguments_ = nullptr;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<std::unique_ptr<Warp>> warps_;
+  std::map<const void*, SharedMemory> shared_;
+  Registers scheduler_;
+  std::size_t current_ = 0;
+  int alive_ = 0, at_barrier_ = 0;
+  std::int64_t barriers_ = 0;
+  std::int64_t progress_ = 0;  // grows with everything that can let a waiting fiber go on
+  std::exception_ptr failure_;
+#if defined(__SANITIZE_ADDRESS__)
+  const void* scheduler_bottom_ = nullptr;
+  std::size_t scheduler_bytes_ = 0;
+#endif
+#if defined(__SANITIZE_THREAD__)
+  void* scheduler_tsan_ = nullptr;
+#endif
+};
+
+thread_local Multiprocessor* active = nullptr;
+
+// Thrown through fibers that must end because their block has failed.
+struct Abandoned {};
+
+void Multiprocessor::enter() {
+  Multiprocessor& self = *active;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(nullptr, &self.scheduler_bottom_, &self.scheduler_bytes_);
+#endif
+  try {
+    self.body_(self.arguments_);
+  } catch (const Abandoned&) {
+    // The block's first failure is what counts.
+  } catch (...) {
+    if (!self.failure_) self.failure_ = std::current_exception();
+  }
+  self.finish();
+}
+
+void Multiprocessor::start(std::size_t index) {
+  Fiber& fiber = *fibers_[index];
+  fiber.barriers = fiber.exchanges = 0;
+  fiber.done = false;
+#if defined(__x86_64__)
+  // What primus_emulator_switch() pops: six registers and the address of enter(). As after a call, the stack
+  // pointer is 8 off a multiple of 16 when enter() begins.
+  auto* top = reinterpret_cast<void**>(fiber.stack.bottom() + FiberStack::kBytes) - 1;
+  *top = nullptr;
+  *--top = reinterpret_cast<void*>(&Multiprocessor::enter);
+  for (int i = 0; i < 6; ++i) *--top = nullptr;
+  fiber.registers.stack = top;
+#else
+  getcontext(&fiber.registers.context);
+  fiber.registers.context.uc_stack = {fiber.stack.bottom(), 0, FiberStack::kBytes};
+  fiber.registers.context.uc_link = nullptr;
+  makecontext(&fiber.registers.context, &Multiprocessor::enter, 0);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  if (!fiber.tsan) fiber.tsan = __tsan_create_fiber(0);
+#endif
+}
+
+void Multiprocessor::resume(std::size_t index) {
+  current_ = index;
+#if defined(__SANITIZE_ADDRESS__)
+  void* fake_stack = nullptr;
+  __sanitizer_start_switch_fiber(&fake_stack, fibers_[index]->stack.bottom(), FiberStack::kBytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  scheduler_tsan_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(fibers_[index]->tsan, 0);
+#endif
+  switch_registers(scheduler_, fibers_[index]->registers);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+}
+
+void Multiprocessor::yield() {
+#if defined(__SANITIZE_ADDRESS__)
+  void* fake_stack = nullptr;
+  __sanitizer_start_switch_fiber(&fake_stack, scheduler_bottom_, scheduler_bytes_);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(scheduler_tsan_, 0);
+#endif
+  switch_registers(fiber().registers, scheduler_);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fake_stack, &scheduler_bottom_, &scheduler_bytes_);
+#endif
+  if (failure_) throw Abandoned{};
+}
+
+void Multiprocessor::finish() {
+  fiber().done = true;
+  --alive_;
+  ++progress_;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(nullptr, scheduler_bottom_, scheduler_bytes_);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(scheduler_tsan_, 0);
+#endif
+  switch_registers(fiber().registers, scheduler_);
+  std::abort();  // a fiber that has ended is never resumed
+}
+
+void Multiprocessor::fail(const std::string& what) {
+  if (!failure_) failure_ = std::make_exception_ptr(std::logic_error("emulated GPU: " + what));
+}
+
+void Multiprocessor::run_block(const Grid& grid, std::int64_t block, void (*body)(const void*),
+                               const void* arguments) {
+  grid_ = grid;
+  body_ = body;
+  arguments_ = arguments;
+  failure_ = nullptr;
+  at_barrier_ = 0;
+  barriers_ = 0;
+  alive_ = grid.threads;
+  for (auto& [name, memory] : shared_) memory.touched = false;
+  const auto threads = static_cast<std::size_t>(grid.threads), lanes = static_cast<std::size_t>(grid.warp);
+  while (fibers_.size() < threads) fibers_.push_back(std::make_unique<Fiber>());
+  while (warps_.size() < threads / lanes) warps_.push_back(std::make_unique<Warp>());
+  for (const auto& warp : warps_) warp->exchanges = warp->arrived = 0;
+  for (std::size_t i = 0; i < threads; ++i) {
+    start(i);
+    fibers_[i]->place = {block, grid.blocks, static_cast<int>(i), grid.threads};
+  }
+  while (alive_ > 0) {
+    const std::int64_t before = progress_;
+    for (std::size_t i = 0; i < threads; ++i) {
+      if (!fibers_[i]->done) resume(i);
+    }
+    if (progress_ == before && !failure_) {
+      fail("threads of block " + std::to_string(block) +
+           " wait for others that have ended or wait elsewhere: a barrier or an exchange between lanes that "
+           "not all of them reach");
+    }
+  }
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void Multiprocessor::barrier() {
+  Fiber& me = fiber();
+  const std::int64_t mine = ++me.barriers;
+  ++progress_;
+  if (++at_barrier_ == grid_.threads) {
+    at_barrier_ = 0;
+    ++barriers_;
+  }
+  while (barriers_ < mine) yield();
+}
+
+const std::byte* Multiprocessor::exchange(const void* data, std::size_t bytes) {
+  if (bytes > kExchangeBytes) throw std::logic_error("emulated GPU: too many bytes for an exchange");
+  Fiber& me = fiber();
+  const auto thread = static_cast<std::size_t>(me.place.thread), lanes = static_cast<std::size_t>(grid_.warp);
+  Warp& warp = *warps_[thread / lanes];
+  const std::int64_t mine = ++me.exchanges;
+  auto& slots = warp.slots[static_cast<std::size_t>(mine % 2)];
+  std::memcpy(slots.data() + thread % lanes * kExchangeBytes, data, bytes);
+  ++progress_;
+  if (++warp.arrived == grid_.warp) {
+    warp.arrived = 0;
+    ++warp.exchanges;
+  }
+  while (warp.exchanges < mine) yield();
+  return slots.data();
+}
+
+void* Multiprocessor::shared(const void* name, std::size_t bytes) {
+  SharedMemory& memory = shared_[name];
+  if (!name) bytes = grid_.shared_bytes;
+  if (memory.bytes < bytes) {
+    constexpr std::size_t kAlignment = 128;
+    memory.memory.reset(std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment));
+    memory.bytes = bytes;
+  }
+  if (!memory.touched) {
+    std::memset(memory.memory.get(), 0xFF, bytes);
+    memory.touched = true;
+  }
+  return memory.memory.get();
+}
+
+Multiprocessor& multiprocessor() {
+  thread_local Multiprocessor of_this_thread;
+  active = &of_this_thread;
+  return of_this_thread;
+}
+
+}  // namespace
+
+void run(ThreadPool& pool, const Grid& grid, void (*body)(const void*), const void* arguments) {
+  if (grid.warp < 1 || grid.warp > 64 || grid.threads < grid.warp || grid.threads % grid.warp != 0) {
+    throw std::logic_error("emulated GPU: a block of " + std::to_string(grid.threads) +
+                           " threads is not made of whole warps of " + std::to_string(grid.warp));
+  }
+  pool.parallel_for(grid.blocks, 1, [&](std::int64_t begin, std::int64_t end, int) {
+    Multiprocessor& here = multiprocessor();
+    for (std::int64_t block = begin; block < end; ++block) here.run_block(grid, block, body, arguments);
+  });
+}
+
+const Place& place() { return active->fiber().place; }
+void barrier() { active->barrier(); }
+const std::byte* exchange(const void* data, std::size_t bytes) { return active->exchange(data, bytes); }
+void* shared(const void* name, std::size_t bytes) { return active->shared(name, bytes); }
+
+}  // namespace primus::gpu::emulator

@@ -1,0 +1,52 @@
+// A small SIMT machine in software: it runs GPU kernels as ordinary C++, so that every hand-written kernel is
+// tested where there is no GPU, at the warp widths of both vendors (32 and 64).
+//
+// A block's threads are fibers of one operating-system thread. A fiber runs until it waits (at a barrier or
+// in an exchange between lanes) and then the next one of the block runs. Blocks are independent and spread
+// over a thread pool. What real hardware leaves undefined is an error here: a barrier that some threads of a
+// block do not reach, an exchange that some lanes of a warp do not take part in. Shared memory starts as NaN
+// in every block.
+//
+// Exceptions thrown by a kernel leave run(); the rest of that block is abandoned.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/thread_pool.h"
+
+namespace primus::gpu::emulator {
+
+// Bytes that a lane can hand to the others of its warp at once.
+inline constexpr std::size_t kExchangeBytes = 64;
+
+struct Grid {
+  std::int64_t blocks;
+  int threads;               // of a block; a multiple of `warp`
+  int warp;                  // lanes of a warp, at most 64
+  std::size_t shared_bytes;  // of dynamic shared memory
+};
+
+// Runs body(arguments) once for each thread of the grid, and returns when all have ended.
+void run(ThreadPool& pool, const Grid& grid, void (*body)(const void*), const void* arguments);
+
+// ---- For code inside kernels --------------------------------------------------------------------
+
+struct Place {
+  std::int64_t block, blocks;
+  int thread, threads;
+};
+const Place& place();
+
+// Every thread of the block waits for all the others.
+void barrier();
+
+// Every lane of the warp hands over `bytes` bytes and gets what all lanes gave: lane l's at offset
+// l * kExchangeBytes. Valid until the lane's next exchange but one.
+const std::byte* exchange(const void* data, std::size_t bytes);
+
+// The block's shared memory of this name: the same for all threads of a block, 128-byte aligned. Null names
+// the dynamic shared memory of the launch.
+void* shared(const void* name, std::size_t bytes);
+
+}  // namespace primus::gpu::emulator

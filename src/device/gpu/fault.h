@@ -1,0 +1,47 @@
+// What a kernel cannot go on with, and how it says so. On a GPU the first fault of a stream is kept in memory
+// that the host reads when it synchronises; the emulator throws at once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+#include "device/gpu/target.h"
+
+namespace primus::gpu {
+
+struct Fault {
+  enum class Kind : std::int32_t { kNone, kTokenOutsideVocabulary, kLabelOutsideVocabulary };
+  Kind kind = Kind::kNone;
+  std::int64_t value = 0, limit = 0;
+};
+
+inline Error to_error(const Fault& fault) {
+  const char* what = fault.kind == Fault::Kind::kLabelOutsideVocabulary ? "label " : "token id ";
+  return invalid(
+      what + std::to_string(fault.value) + " is outside the vocabulary of " + std::to_string(fault.limit),
+      "the data was made with another tokenizer than this model's");
+}
+
+namespace PRIMUS_GPU {
+
+PRIMUS_DEVICE void report_fault(Fault* to, Fault::Kind kind, std::int64_t value, std::int64_t limit) {
+#ifdef PRIMUS_GPU_VENDOR
+  // The first one counts. Others may be written meanwhile: any of them is true.
+  if (to->kind != Fault::Kind::kNone) return;
+  to->value = value;
+  to->limit = limit;
+  __threadfence_system();
+  to->kind = kind;
+#else
+  (void)to;
+  Fault fault;
+  fault.kind = kind;
+  fault.value = value;
+  fault.limit = limit;
+  throw to_error(fault);
+#endif
+}
+
+}  // namespace PRIMUS_GPU
+}  // namespace primus::gpu

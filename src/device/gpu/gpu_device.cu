@@ -1,0 +1,193 @@
+#include <cstring>
+#include <utility>
+
+#include "device/gpu/gpu_context.h"
+#include "device/gpu/gpu_device.h"
+#include "device/gpu/runtime.h"
+
+namespace primus::gpu::PRIMUS_GPU {
+namespace {
+
+// What a stream's context needs of its GPU.
+struct Properties {
+  int index = 0, multiprocessors = 0, major = 0, minor = 0;
+  std::int64_t shared_bytes = 0, memory_bytes = 0;
+  std::string name;
+};
+
+Properties properties_of(int index) {
+  DeviceProperties raw;
+  check(PRIMUS_GPU_CALL(GetDeviceProperties)(&raw, index), "read the properties of a GPU");
+  Properties result;
+  result.index = index;
+  result.multiprocessors = raw.multiProcessorCount;
+  result.major = raw.major;
+  result.minor = raw.minor;
+#if defined(__HIP__)
+  result.shared_bytes = static_cast<std::int64_t>(raw.sharedMemPerBlock);
+#else
+  result.shared_bytes = static_cast<std::int64_t>(raw.sharedMemPerBlockOptin);
+#endif
+  result.memory_bytes = static_cast<std::int64_t>(raw.totalGlobalMem);
+  result.name = raw.name;
+  return result;
+}
+
+class GpuEvent final : public Event {
+ public:
+  explicit GpuEvent(int device) : device_(device) {
+    check(PRIMUS_GPU_CALL(SetDevice)(device_), "choose a GPU");
+    check(PRIMUS_GPU_CALL(EventCreateWithFlags)(&event_, PRIMUS_GPU_CALL(EventDisableTiming)),
+          "create an event");
+  }
+  ~GpuEvent() override { (void)PRIMUS_GPU_CALL(EventDestroy)(event_); }
+  GpuEvent(const GpuEvent&) = delete;
+  GpuEvent& operator=(const GpuEvent&) = delete;
+
+  void synchronize() override { check(PRIMUS_GPU_CALL(EventSynchronize)(event_), "wait for an event"); }
+  EventHandle handle() const { return event_; }
+
+ private:
+  int device_;
+  EventHandle event_ = nullptr;
+};
+
+class GpuStream final : public Stream {
+ public:
+  explicit GpuStream(const Properties& gpu) : device_(gpu.index) {
+    choose_device();
+    check(PRIMUS_GPU_CALL(StreamCreateWithFlags)(&stream_, PRIMUS_GPU_CALL(StreamNonBlocking)),
+          "create a stream");
+    partials_ = malloc(GpuContext::kPartialBytes);
+    void* faults = nullptr;
+#if defined(__HIP__)
+    check(hipHostMalloc(&faults, sizeof(Fault), hipHostMallocMapped), "allocate pinned memory");
+#else
+    check(cudaHostAlloc(&faults, sizeof(Fault), cudaHostAllocMapped), "allocate pinned memory");
+#endif
+    fault_ = new (faults) Fault;
+    context_ =
+        std::make_unique<GpuContext>(stream_, partials_, fault_, gpu.multiprocessors, gpu.shared_bytes);
+  }
+  ~GpuStream() override {
+    (void)PRIMUS_GPU_CALL(SetDevice)(device_);
+    (void)PRIMUS_GPU_CALL(StreamSynchronize)(stream_);
+    context_.reset();
+    free(partials_);
+#if defined(__HIP__)
+    (void)hipHostFree(fault_);
+#else
+    (void)cudaFreeHost(fault_);
+#endif
+    (void)PRIMUS_GPU_CALL(StreamDestroy)(stream_);
+  }
+  GpuStream(const GpuStream&) = delete;
+  GpuStream& operator=(const GpuStream&) = delete;
+
+  void launch(KernelFunction kernel, const void* arguments, std::size_t) override {
+    choose_device();
+    kernel(*context_, arguments);
+  }
+  void copy_to_device(void* device, const void* host, std::int64_t bytes) override {
+    copy(device, host, bytes, PRIMUS_GPU_CALL(MemcpyHostToDevice));
+  }
+  void copy_to_host(void* host, const void* device, std::int64_t bytes) override {
+    copy(host, device, bytes, PRIMUS_GPU_CALL(MemcpyDeviceToHost));
+  }
+  void copy_on_device(void* to, const void* from, std::int64_t bytes) override {
+    copy(to, from, bytes, PRIMUS_GPU_CALL(MemcpyDeviceToDevice));
+  }
+  void fill_zero(void* device, std::int64_t bytes) override {
+    choose_device();
+    check(PRIMUS_GPU_CALL(MemsetAsync)(device, 0, static_cast<std::size_t>(bytes), stream_),
+          "clear device memory");
+  }
+  void record(Event& event) override {
+    choose_device();
+    check(PRIMUS_GPU_CALL(EventRecord)(static_cast<GpuEvent&>(event).handle(), stream_), "record an event");
+  }
+  void wait(Event& event) override {
+    choose_device();
+    check(PRIMUS_GPU_CALL(StreamWaitEvent)(stream_, static_cast<GpuEvent&>(event).handle(), 0),
+          "wait for an event");
+  }
+  void synchronize() override {
+    check(PRIMUS_GPU_CALL(StreamSynchronize)(stream_), "finish the work of a stream");
+    if (fault_->kind == Fault::Kind::kNone) return;
+    throw to_error(std::exchange(*fault_, Fault{}));
+  }
+
+ private:
+  // The runtime's current device belongs to the thread; several ranks may share one.
+  void choose_device() const { check(PRIMUS_GPU_CALL(SetDevice)(device_), "choose a GPU"); }
+  template <class Kind>
+  void copy(void* to, const void* from, std::int64_t bytes, Kind kind) {
+    choose_device();
+    check(PRIMUS_GPU_CALL(MemcpyAsync)(to, from, static_cast<std::size_t>(bytes), kind, stream_),
+          "copy memory");
+  }
+
+  int device_;
+  StreamHandle stream_ = nullptr;
+  void* partials_ = nullptr;
+  Fault* fault_ = nullptr;
+  std::unique_ptr<GpuContext> context_;
+};
+
+class GpuDevice final : public Device {
+ public:
+  GpuDevice(int index, const KernelTable& kernels)
+      : gpu_(properties_of(index)),
+        kernels_(kernels),
+        context_(nullptr, nullptr, nullptr, gpu_.multiprocessors, gpu_.shared_bytes) {
+    check(PRIMUS_GPU_CALL(SetDevice)(index), "choose a GPU");
+  }
+
+  std::string description() const override {
+    return std::string(kVendor) + ":" + std::to_string(gpu_.index) + ": " + gpu_.name + ", " +
+           std::to_string(gpu_.multiprocessors) + " multiprocessors, " +
+           std::to_string(gpu_.memory_bytes >> 30) + " GiB, compute capability " +
+           std::to_string(gpu_.major) + "." + std::to_string(gpu_.minor);
+  }
+  void* allocate(std::int64_t bytes) override {
+    check(PRIMUS_GPU_CALL(SetDevice)(gpu_.index), "choose a GPU");
+    void* address = malloc(bytes);
+    check(PRIMUS_GPU_CALL(Memset)(address, 0, static_cast<std::size_t>(bytes)), "clear device memory");
+    // The legacy stream clears; others do not wait for it by themselves.
+    check(PRIMUS_GPU_CALL(DeviceSynchronize)(), "clear device memory");
+    return address;
+  }
+  void release(void* address) noexcept override { free(address); }
+  std::unique_ptr<Stream> create_stream(const std::string&) override {
+    return std::make_unique<GpuStream>(gpu_);
+  }
+  std::unique_ptr<Event> create_event() override { return std::make_unique<GpuEvent>(gpu_.index); }
+  const KernelTable& kernels() const override { return kernels_; }
+  KernelContext& kernel_context() override { return context_; }
+  bool synchronous() const override { return false; }
+
+ private:
+  Properties gpu_;
+  const KernelTable& kernels_;
+  GpuContext context_;
+};
+
+}  // namespace
+
+int device_count() {
+  int count = 0;
+  check(PRIMUS_GPU_CALL(GetDeviceCount)(&count), "count the GPUs");
+  return count;
+}
+
+std::unique_ptr<Device> open_gpu(int index, const KernelTable& kernels) {
+  const int count = device_count();
+  if (index < 0 || index >= count) {
+    throw invalid(std::string(kVendor) + ":" + std::to_string(index) + " is not there: this machine has " +
+                      std::to_string(count) + " GPUs of that kind",
+                  "number them from 0, and look at CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES");
+  }
+  return std::make_unique<GpuDevice>(index, kernels);
+}
+
+}  // namespace primus::gpu::PRIMUS_GPU

@@ -1,0 +1,107 @@
+// How host code starts a kernel. A kernel is a small struct: its members are the arguments, kThreads is the
+// size of a block, and operator() is what one thread does.
+//
+//   struct Scale {
+//     static constexpr int kThreads = 256;
+//     float* x;
+//     std::int64_t n;
+//     PRIMUS_DEVICE void operator()() const {
+//       const std::int64_t i = block() * kThreads + thread();
+//       if (i < n) x[i] *= 2;
+//     }
+//   };
+//   launch(context, blocks_for(n, Scale::kThreads), Scale{x, n});
+//
+// `Context` is what kernels get from their device: a stream on a GPU, a thread pool under the emulator.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <type_traits>
+#include <vector>
+
+#include "device/gpu/fault.h"
+#include "device/gpu/thread.h"
+#ifdef PRIMUS_GPU_VENDOR
+#include "device/gpu/gpu_context.h"
+#else
+#include "device/cpu/cpu_device.h"
+#endif
+
+namespace primus::gpu::PRIMUS_GPU {
+
+inline std::int64_t blocks_for(std::int64_t items, std::int64_t per_block) {
+  return (items + per_block - 1) / per_block;
+}
+
+#ifdef PRIMUS_GPU_VENDOR
+
+using Context = GpuContext;
+
+namespace internal {
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads) enter(const Kernel kernel) {
+  kernel();
+}
+}  // namespace internal
+
+template <class Kernel>
+void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::size_t shared_bytes = 0) {
+  static_assert(std::is_trivially_copyable_v<Kernel> && Kernel::kThreads % kWarp == 0);
+  if (blocks <= 0) return;
+  if (blocks > std::numeric_limits<std::int32_t>::max()) throw std::logic_error("gpu: too many blocks");
+  // What is more than every GPU gives has to be asked for.
+  constexpr std::size_t kAlwaysThere = std::size_t{48} << 10;
+  if (shared_bytes > kAlwaysThere) context.allow_shared(&internal::enter<Kernel>, shared_bytes);
+  internal::enter<Kernel>
+      <<<static_cast<unsigned>(blocks), Kernel::kThreads, shared_bytes, context.stream()>>>(kernel);
+  context.check_launch();
+}
+
+// Multiprocessors, to size grids that stay on the machine; the result must not depend on it.
+inline std::int64_t multiprocessors(const Context& context) { return context.multiprocessors(); }
+
+// Memory for partial results between the kernels of one operator, reused by the next one of the stream.
+template <class T>
+T* partials(Context& context, std::int64_t count) {
+  return static_cast<T*>(context.partials(count * static_cast<std::int64_t>(sizeof(T))));
+}
+
+// Where kernels of this stream report what they cannot go on with.
+inline Fault* faults(const Context& context) { return context.faults(); }
+
+#else
+
+using Context = cpu::CpuContext;
+
+template <class Kernel>
+void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::size_t shared_bytes = 0) {
+  static_assert(std::is_trivially_copyable_v<Kernel> && Kernel::kThreads % kWarp == 0);
+  emulator::run(
+      context.pool(), {blocks, Kernel::kThreads, kWarp, shared_bytes},
+      [](const void* arguments) { (*static_cast<const Kernel*>(arguments))(); }, &kernel);
+}
+
+inline std::int64_t multiprocessors(const Context&) { return 4; }
+
+template <class T>
+T* partials(Context&, std::int64_t count) {
+  thread_local std::vector<T> memory;
+  memory.assign(static_cast<std::size_t>(count), T{});
+  return memory.data();
+}
+
+inline Fault* faults(const Context&) { return nullptr; }
+
+#endif
+
+// The address of an operand, or null when it is absent.
+template <class T>
+T* optional(const Context& context, const Tensor& tensor) {
+  return tensor.absent() ? nullptr : context.template data<T>(tensor);
+}
+
+}  // namespace primus::gpu::PRIMUS_GPU

@@ -1,0 +1,85 @@
+// Neutral names over the CUDA and the HIP runtime: the same host code serves both. Every call that fails
+// throws an Error that says what was asked for, what the runtime answered, and the next step. Compiled by
+// nvcc and by clang for HIP only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "base/error.h"
+#include "device/gpu/target.h"
+
+// The runtimes' functions and types differ in nothing but a prefix.
+#if defined(__HIP__)
+#define PRIMUS_GPU_CALL(name) hip##name
+#else
+#define PRIMUS_GPU_CALL(name) cuda##name
+#endif
+
+namespace primus::gpu::PRIMUS_GPU {
+
+using StreamHandle = PRIMUS_GPU_CALL(Stream_t);
+using EventHandle = PRIMUS_GPU_CALL(Event_t);
+using Status = PRIMUS_GPU_CALL(Error_t);
+
+#if defined(__HIP__)
+using DeviceProperties = hipDeviceProp_t;
+inline constexpr const char* kVendor = "hip";
+inline constexpr const char* kVendorName = "AMD";
+#else
+using DeviceProperties = cudaDeviceProp;
+inline constexpr const char* kVendor = "cuda";
+inline constexpr const char* kVendorName = "NVIDIA";
+#endif
+
+// `what` completes "cannot ...".
+inline void check(Status status, const char* what) {
+  if (status == PRIMUS_GPU_CALL(Success)) [[likely]]
+    return;
+  (void)PRIMUS_GPU_CALL(GetLastError)();
+  std::string message = std::string(kVendor) + ": cannot " + what + ": " +
+                        PRIMUS_GPU_CALL(GetErrorString)(status) + " (" +
+                        PRIMUS_GPU_CALL(GetErrorName)(status) + ")";
+  switch (status) {
+    case PRIMUS_GPU_CALL(ErrorMemoryAllocation):
+      throw invalid(std::move(message), "use a smaller micro-batch or sequence, or more recomputation");
+    case PRIMUS_GPU_CALL(ErrorNoDevice):
+    case PRIMUS_GPU_CALL(ErrorInsufficientDriver):
+      throw Error(ErrorKind::kDependency, std::move(message),
+                  std::string("check that the ") + kVendorName +
+                      " driver is loaded and new enough, or use device: cpu");
+    default:
+      throw Error(ErrorKind::kIo, std::move(message),
+                  "the GPU may have been lost: look at the kernel's log (dmesg) and start again from the "
+                  "last checkpoint");
+  }
+}
+
+inline void* malloc(std::int64_t bytes) {
+  void* address = nullptr;
+  const Status status = PRIMUS_GPU_CALL(Malloc)(&address, static_cast<std::size_t>(bytes));
+  if (status == PRIMUS_GPU_CALL(ErrorMemoryAllocation)) {
+    (void)PRIMUS_GPU_CALL(GetLastError)();
+    std::size_t free = 0, total = 0;
+    (void)PRIMUS_GPU_CALL(MemGetInfo)(&free, &total);
+    throw invalid(
+        std::string(kVendor) + ": out of device memory: " + std::to_string(bytes) + " bytes asked for, " +
+            std::to_string(free) + " of " + std::to_string(total) + " free",
+        "use a smaller micro-batch or sequence, more recomputation, or look with nvidia-smi or rocm-smi "
+        "for other programs on this GPU");
+  }
+  check(status, "allocate device memory");
+  return address;
+}
+inline void free(void* address) noexcept { (void)PRIMUS_GPU_CALL(Free)(address); }
+
+inline void allow_shared(const void* kernel, std::size_t bytes) {
+  check(PRIMUS_GPU_CALL(FuncSetAttribute)(kernel, PRIMUS_GPU_CALL(FuncAttributeMaxDynamicSharedMemorySize),
+                                          static_cast<int>(bytes)),
+        "give a kernel its shared memory");
+}
+inline void check_launch() { check(PRIMUS_GPU_CALL(GetLastError)(), "start a kernel"); }
+
+}  // namespace primus::gpu::PRIMUS_GPU

@@ -1,0 +1,118 @@
+// What kernel code asks of the machine it runs on, under neutral names: its place in the grid, barriers,
+// exchanges between the lanes of a warp, shared memory, integer atomics.
+//
+// Every lane of a warp takes part in an exchange, and every thread of a block in a barrier; the emulator
+// checks it. There are no atomics on floating-point numbers: their order, and so the result, would change
+// from run to run.
+#pragma once
+
+#include <cstdint>
+
+#include "device/gpu/target.h"
+#ifndef PRIMUS_GPU_VENDOR
+#include <atomic>
+#include <cstring>
+
+#include "device/gpu/emulator.h"
+#endif
+
+namespace primus::gpu::PRIMUS_GPU {
+
+#ifdef PRIMUS_GPU_VENDOR
+
+PRIMUS_DEVICE int thread() { return static_cast<int>(threadIdx.x); }
+PRIMUS_DEVICE int threads() { return static_cast<int>(blockDim.x); }
+PRIMUS_DEVICE std::int64_t block() { return blockIdx.x; }
+PRIMUS_DEVICE std::int64_t blocks() { return gridDim.x; }
+PRIMUS_DEVICE void barrier() { __syncthreads(); }
+
+// Makes what lanes of this warp wrote to shared memory visible to its other lanes.
+PRIMUS_DEVICE void warp_barrier() {
+#if defined(__HIP__)
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+#else
+  __syncwarp();
+#endif
+}
+
+// The value of the lane whose number differs from this one's in the bits of `mask`.
+template <class T>
+PRIMUS_DEVICE T from_lane_xor(T value, int mask) {
+#if defined(__HIP__)
+  return __shfl_xor(value, mask, kWarp);
+#else
+  return __shfl_xor_sync(0xffffffffU, value, mask);
+#endif
+}
+
+// The value of the lane `distance` places before this one, or this lane's own where there is none.
+template <class T>
+PRIMUS_DEVICE T from_lane_before(T value, int distance) {
+#if defined(__HIP__)
+  return __shfl_up(value, distance, kWarp);
+#else
+  return __shfl_up_sync(0xffffffffU, value, distance);
+#endif
+}
+
+PRIMUS_DEVICE void atomic_add(std::int32_t* to, std::int32_t value) { atomicAdd(to, value); }
+
+// The block's shared object of type T; one for each type in a kernel. Starts undefined.
+template <class T>
+PRIMUS_DEVICE T& shared() {
+  __shared__ __align__(128) unsigned char memory[sizeof(T)];
+  return *reinterpret_cast<T*>(memory);
+}
+
+// The dynamic shared memory of the launch, 128-byte aligned.
+PRIMUS_DEVICE unsigned char* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char primus_dynamic_shared[];
+  return primus_dynamic_shared;
+}
+
+#else
+
+inline int thread() { return emulator::place().thread; }
+inline int threads() { return emulator::place().threads; }
+inline std::int64_t block() { return emulator::place().block; }
+inline std::int64_t blocks() { return emulator::place().blocks; }
+inline void barrier() { emulator::barrier(); }
+
+inline void warp_barrier() {
+  const char nothing = 0;
+  emulator::exchange(&nothing, sizeof(nothing));
+}
+
+template <class T>
+T from_lane(T value, int lane) {
+  const std::byte* all = emulator::exchange(&value, sizeof(value));
+  T result;
+  std::memcpy(&result, all + static_cast<std::size_t>(lane) * emulator::kExchangeBytes, sizeof(result));
+  return result;
+}
+template <class T>
+T from_lane_xor(T value, int mask) {
+  return from_lane(value, (thread() % kWarp) ^ mask);
+}
+template <class T>
+T from_lane_before(T value, int distance) {
+  const int lane = thread() % kWarp;
+  return from_lane(value, lane >= distance ? lane - distance : lane);
+}
+
+inline void atomic_add(std::int32_t* to, std::int32_t value) { std::atomic_ref<std::int32_t>(*to) += value; }
+
+template <class T>
+T& shared() {
+  static const char name = 0;
+  return *static_cast<T*>(emulator::shared(&name, sizeof(T)));
+}
+inline unsigned char* dynamic_shared() { return static_cast<unsigned char*>(emulator::shared(nullptr, 0)); }
+
+#endif
+
+PRIMUS_DEVICE int lane() { return thread() % kWarp; }
+PRIMUS_DEVICE int warp() { return thread() / kWarp; }
+
+}  // namespace primus::gpu::PRIMUS_GPU

@@ -1,0 +1,98 @@
+#include "turbo/adamw/adamw.h"
+#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/register.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+template <int kCount>
+struct Update {
+  float *param, *exp_avg, *exp_avg_sq;
+  const float *grad, *grad_scale;
+  BFloat16* working;  // or null
+  float beta1, beta2, decay, root_eps, root_step;
+
+  PRIMUS_DEVICE void operator()(std::int64_t pack) const {
+    const std::int64_t i = pack * kCount;
+    const float scale = grad_scale[0];
+    float p[kCount], g[kCount], m[kCount], v[kCount];
+    load<kCount>(param + i, p);
+    load<kCount>(grad + i, g);
+    load<kCount>(exp_avg + i, m);
+    load<kCount>(exp_avg_sq + i, v);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) {
+      g[k] *= scale;
+      m[k] = beta1 * m[k] + (1.0F - beta1) * g[k];
+      v[k] = beta2 * v[k] + (1.0F - beta2) * (g[k] * g[k]);
+      // One division and one root an element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
+      p[k] = p[k] * decay - root_step * m[k] / (::sqrtf(v[k]) + root_eps);
+    }
+    store<kCount>(exp_avg + i, m);
+    store<kCount>(exp_avg_sq + i, v);
+    store<kCount>(param + i, p);
+    if (working) store<kCount>(working + i, p);
+  }
+};
+
+void adamw(Context& context, const AdamW& a) {
+  float *param = context.data<float>(a.param), *exp_avg = context.data<float>(a.exp_avg),
+        *exp_avg_sq = context.data<float>(a.exp_avg_sq);
+  const float* grad = context.data<float>(a.grad);
+  auto* working = optional<BFloat16>(context, a.working);
+  const std::int64_t n = a.param.elements();
+  const float root_bias2 = std::sqrt(a.bias2), step = a.lr / a.bias1;
+  with_vector<float>(rows_of_vectors<float>(n, param, grad, exp_avg, exp_avg_sq, working), [&](auto count) {
+    for_each(
+        context, n / count,
+        Update<count>{param, exp_avg, exp_avg_sq, grad, context.data<float>(a.grad_scale), working, a.beta1,
+                      a.beta2, 1.0F - a.lr * a.weight_decay, a.eps * root_bias2, step * root_bias2});
+  });
+}
+
+struct Square {
+  const float* x;
+  PRIMUS_DEVICE double operator()(std::int64_t i) const {
+    const auto value = static_cast<double>(x[i]);
+    return value * value;
+  }
+};
+struct StoreSquares {
+  double* out;
+  bool accumulate;
+  PRIMUS_DEVICE void operator()(double sum) const { *out = accumulate ? *out + sum : sum; }
+};
+
+void sum_of_squares(Context& context, const SumOfSquares& a) {
+  ordered_sum<double>(context, a.x.elements(), Square{context.data<float>(a.x)},
+                      StoreSquares{context.data<double>(a.out), a.accumulate});
+}
+
+struct ClipBody {
+  const double* sum_of_squares;
+  float *norm, *scale;
+  float max_norm;
+  PRIMUS_DEVICE void operator()(std::int64_t) const {
+    const double root = ::sqrt(*sum_of_squares);
+    *norm = static_cast<float>(root);
+    // Not a minimum: the scale of a NaN norm is NaN.
+    const double wanted = max_norm == 0.0F ? 1.0 : static_cast<double>(max_norm) / (root + 1e-6);
+    *scale = static_cast<float>(wanted > 1.0 ? 1.0 : wanted);
+  }
+};
+
+void clip_coefficient(Context& context, const ClipCoefficient& a) {
+  for_each(context, 1,
+           ClipBody{context.data<double>(a.sum_of_squares), context.data<float>(a.norm),
+                    context.data<float>(a.scale), a.max_norm});
+}
+
+}  // namespace
+
+void register_adamw(KernelTable& table) {
+  table.add<AdamW, Context, &adamw>();
+  table.add<SumOfSquares, Context, &sum_of_squares>();
+  table.add<ClipCoefficient, Context, &clip_coefficient>();
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

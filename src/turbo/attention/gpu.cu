@@ -1,0 +1,452 @@
+// Flash attention for every case of the contract, on any GPU. Backward runs in two kernels, one for the
+// gradients of keys and values and one for those of queries; each sums in a fixed order by itself, so results
+// are deterministic without atomics, at the price of computing the scores twice.
+#include "turbo/attention/attention.h"
+#include "turbo/attention/gpu_tiles.h"
+#include "turbo/gpu/register.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+// ---- Forward ------------------------------------------------------------------------------------
+
+template <class T>
+struct Forward {
+  using Tiles = AttentionTiles<T>;
+  static constexpr int kThreads = Tiles::kThreads, kSlots = Accumulator::kRows;
+  Visibility visibility;
+  const T *q, *k, *v, *sinks;  // sinks or null
+  T* out;
+  float* lse;  // or null
+  std::int64_t q_stride, k_stride, v_stride;
+  std::int64_t batch, capacity_k, heads, group, head_dim, value_dim, tiles, chunks;
+  float scale;
+
+  PRIMUS_DEVICE void operator()() const {
+    auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
+    // The last queries of a sequence see the most keys: they begin first.
+    const std::int64_t chunk = block() % chunks, head = block() / chunks % heads;
+    const std::int64_t sequence = block() / chunks / heads % batch;
+    const std::int64_t row = (tiles - 1 - block() / chunks / heads / batch) * Tiles::kRows;
+    const std::int64_t seq_q = visibility.seq_q, seq_k = visibility.seq_k;
+    const HeadRows<T> queries{q + sequence * seq_q * q_stride + head * head_dim, q_stride, seq_q, head_dim};
+    const HeadRows<T> keys{k + sequence * capacity_k * k_stride + head / group * head_dim, k_stride, seq_k,
+                           head_dim};
+    const HeadRows<T> values{v + sequence * capacity_k * v_stride + head / group * value_dim, v_stride, seq_k,
+                             value_dim};
+    KeyRange seen[kSlots];
+    float most[kSlots], total[kSlots];
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
+      seen[s] = i < seq_q ? visibility.keys(sequence, i) : KeyRange{0, 0};
+      most[s] = -infinity();
+      total[s] = 0;
+    }
+    typename Tiles::Sums sums;
+    Tiles::clear(sums);
+    const std::int64_t end = visibility.keys(sequence, smaller(row + Tiles::kRows, seq_q) - 1).end;
+    bool loaded = false;
+    for (std::int64_t col = visibility.keys(sequence, row).begin / Tiles::kCols * Tiles::kCols; col < end;
+         col += Tiles::kCols) {
+      typename Tiles::Scores scores;
+      Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, loaded,
+                           [&] { Tiles::fetch(m.wide, values, col, chunk * Tiles::kWide); });
+      softmax(scores, seen, col, most, total, sums);
+      Tiles::add_weighted(m, sums, scores, chunk * Tiles::kWide, value_dim);
+    }
+    finish(sequence, head, row, chunk, most, total, sums);
+  }
+
+  // Masks and scales the scores, moves the running maximum, and turns scores into weights of the values.
+  PRIMUS_DEVICE void softmax(typename Tiles::Scores& scores, const KeyRange (&seen)[kSlots], std::int64_t col,
+                             float (&most)[kSlots], float (&total)[kSlots],
+                             typename Tiles::Sums& sums) const {
+    float tile_most[kSlots], tile_total[kSlots], shrink[kSlots];
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) tile_most[s] = -infinity(), tile_total[s] = 0;
+    PRIMUS_UNROLL
+    for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kPerLane; ++i) {
+        const int s = Accumulator::slot(i);
+        const std::int64_t key = col + j * kTile + Accumulator::col(i);
+        float& score = scores[j].at[i];
+        score = key >= seen[s].begin && key < seen[s].end ? score * (scale * kLog2E) : -infinity();
+        tile_most[s] = ::fmaxf(tile_most[s], score);
+      }
+    }
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const float next = ::fmaxf(most[s], reduce_row(tile_most[s], Maximum{}));
+      // Nothing visible so far: any base will do for exponentials that are all zero.
+      const float base = next == -infinity() ? 0.0F : next;
+      shrink[s] = ::exp2f(most[s] - base);
+      most[s] = next;
+      tile_most[s] = base;
+    }
+    PRIMUS_UNROLL
+    for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kPerLane; ++i) {
+        const int s = Accumulator::slot(i);
+        scores[j].at[i] = ::exp2f(scores[j].at[i] - tile_most[s]);
+        tile_total[s] += scores[j].at[i];
+      }
+    }
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) total[s] = total[s] * shrink[s] + reduce_row(tile_total[s], Plus{});
+    PRIMUS_UNROLL
+    for (int j = 0; j < Tiles::kWide / kTile; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kPerLane; ++i) sums[j].at[i] *= shrink[Accumulator::slot(i)];
+    }
+  }
+
+  PRIMUS_DEVICE void finish(std::int64_t sequence, std::int64_t head, std::int64_t row, std::int64_t chunk,
+                            float (&most)[kSlots], float (&total)[kSlots],
+                            const typename Tiles::Sums& sums) const {
+    const std::int64_t seq_q = visibility.seq_q;
+    float factor[kSlots];
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const float sink = sinks ? to_float(sinks[head]) * kLog2E : -infinity();
+      const float final_most = ::fmaxf(most[s], sink);
+      const float shrink = ::exp2f(most[s] - final_most);
+      const float sum = total[s] * shrink + (sinks ? ::exp2f(sink - final_most) : 0.0F);
+      factor[s] = shrink / sum;
+      const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
+      if (lse && chunk == 0 && i < seq_q && Accumulator::col(0) == 0) {
+        lse[head * batch * seq_q + sequence * seq_q + i] = (final_most + ::log2f(sum)) * kLn2;
+      }
+    }
+    Tiles::store(sums, out + sequence * seq_q * heads * value_dim + head * value_dim, heads * value_dim, row,
+                 chunk * Tiles::kWide, seq_q, value_dim, factor);
+  }
+};
+
+void forward(Context& context, const AttentionForward& a) {
+  with_float_type(a.q.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    using Tiles = AttentionTiles<T>;
+    const AttentionShape& s = a.shape;
+    const std::int64_t tiles = blocks_for(s.seq_q, Tiles::kRows),
+                       chunks = blocks_for(s.value_dim, Tiles::kWide);
+    launch(context, tiles * s.batch * s.heads * chunks,
+           Forward<T>{Visibility(s, optional<std::int32_t>(context, a.first_key)), context.data<T>(a.q),
+                      context.data<T>(a.k), context.data<T>(a.v), optional<T>(context, a.sinks),
+                      context.data<T>(a.out), optional<float>(context, a.lse), a.q_stride, a.k_stride,
+                      a.v_stride, s.batch, s.capacity_k, s.heads, s.heads / s.kv_heads, s.head_dim,
+                      s.value_dim, tiles, chunks, s.scale},
+           sizeof(typename Tiles::Memory));
+  });
+}
+
+// ---- Backward -----------------------------------------------------------------------------------
+
+// delta[head, token] = out · d_out: a warp for each.
+template <class T>
+struct Deltas {
+  static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / kWarp;
+  const T *out, *d_out;
+  float* delta;
+  std::int64_t tokens, heads, value_dim;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t item = block() * kWarps + warp();
+    if (item >= tokens * heads) return;
+    const std::int64_t at = item * value_dim;
+    float sum = 0;
+    for (std::int64_t i = lane(); i < value_dim; i += kWarp) {
+      sum = multiply_add(to_float(out[at + i]), to_float(d_out[at + i]), sum);
+    }
+    sum = warp_reduce(sum);
+    if (lane() == 0) delta[item % heads * tokens + item / heads] = sum;
+  }
+};
+
+// What both backward kernels know.
+template <class T>
+struct Backward {
+  using Tiles = AttentionTiles<T>;
+  static constexpr int kThreads = Tiles::kThreads, kSlots = Accumulator::kRows;
+  Visibility visibility;
+  const T *q, *k, *v, *d_out;
+  const float *lse, *delta;
+  std::int64_t q_stride, k_stride, v_stride;
+  std::int64_t batch, heads, group, head_dim, value_dim;
+  float scale;
+
+  PRIMUS_DEVICE HeadRows<T> queries(std::int64_t sequence, std::int64_t head) const {
+    return {q + sequence * visibility.seq_q * q_stride + head * head_dim, q_stride, visibility.seq_q,
+            head_dim};
+  }
+  PRIMUS_DEVICE HeadRows<T> keys(std::int64_t sequence, std::int64_t kv_head) const {
+    return {k + sequence * visibility.seq_k * k_stride + kv_head * head_dim, k_stride, visibility.seq_k,
+            head_dim};
+  }
+  PRIMUS_DEVICE HeadRows<T> values(std::int64_t sequence, std::int64_t kv_head) const {
+    return {v + sequence * visibility.seq_k * v_stride + kv_head * value_dim, v_stride, visibility.seq_k,
+            value_dim};
+  }
+  PRIMUS_DEVICE HeadRows<T> d_outs(std::int64_t sequence, std::int64_t head) const {
+    const std::int64_t stride = heads * value_dim;
+    return {d_out + sequence * visibility.seq_q * stride + head * value_dim, stride, visibility.seq_q,
+            value_dim};
+  }
+  // Index of a query in lse and delta.
+  PRIMUS_DEVICE std::int64_t place(std::int64_t sequence, std::int64_t head, std::int64_t i) const {
+    return (head * batch + sequence) * visibility.seq_q + i;
+  }
+  PRIMUS_DEVICE float weight(float score, float log_sum) const {
+    return ::exp2f(score * (scale * kLog2E) - log_sum * kLog2E);
+  }
+};
+
+// Rows are keys; a block owns a column chunk of their d_v or d_k, and sums over all queries that see them.
+template <class T>
+struct BackwardKeys : Backward<T> {
+  using Base = Backward<T>;
+  using Base::batch, Base::group, Base::kSlots, Base::scale, Base::visibility;
+  using typename Base::Tiles;
+  T *d_k, *d_v;
+  std::int64_t d_k_stride, d_v_stride, kv_heads, value_chunks, chunks;
+
+  struct Memory {
+    typename Tiles::Memory tiles;
+    float lse[Tiles::kCols], delta[Tiles::kCols];
+    std::int32_t begin[Tiles::kCols], end[Tiles::kCols];
+  };
+
+  PRIMUS_DEVICE void operator()() const {
+    Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
+    const std::int64_t chunk = block() % chunks, kv_head = block() / chunks % kv_heads;
+    const std::int64_t sequence = block() / chunks / kv_heads % batch;
+    const std::int64_t row = block() / chunks / kv_heads / batch * Tiles::kRows;
+    const bool for_values = chunk < value_chunks;
+    const std::int64_t column = (for_values ? chunk : chunk - value_chunks) * Tiles::kWide;
+    const auto keys = this->keys(sequence, kv_head), values = this->values(sequence, kv_head);
+    const std::int64_t last = smaller(row + Tiles::kRows, visibility.seq_k) - 1;
+    const std::int64_t first_query = visibility.first_to_end_behind(sequence, row);
+    const std::int64_t end_query = visibility.first_to_begin_behind(sequence, last);
+    bool keys_loaded = false, values_loaded = false;
+    typename Tiles::Sums sums;
+    Tiles::clear(sums);
+    for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      const auto queries = this->queries(sequence, head), d_outs = this->d_outs(sequence, head);
+      for (std::int64_t col = first_query / Tiles::kCols * Tiles::kCols; col < end_query;
+           col += Tiles::kCols) {
+        typename Tiles::Scores scores;
+        Tiles::multiply_rows(m.tiles, scores, 0, keys, row, queries, col, keys_loaded, [&] {
+          fetch_queries(m, sequence, head, col);
+          Tiles::fetch(m.tiles.wide, for_values ? d_outs : queries, col, column);
+        });
+        mask(m, scores, row);
+        if (!for_values) {
+          typename Tiles::Scores d_weights;
+          Tiles::multiply_rows(m.tiles, d_weights, 1, values, row, d_outs, col, values_loaded, [] {});
+          if (Tiles::kLefts == 1) keys_loaded = false;  // they take turns in one place
+          PRIMUS_UNROLL
+          for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+            PRIMUS_UNROLL
+            for (int i = 0; i < kPerLane; ++i) {
+              scores[j].at[i] *= (d_weights[j].at[i] - m.delta[j * kTile + Accumulator::col(i)]) * scale;
+            }
+          }
+        }
+        Tiles::add_weighted(m.tiles, sums, scores, column, for_values ? this->value_dim : this->head_dim);
+      }
+    }
+    float factor[kSlots];
+    PRIMUS_UNROLL
+    for (float& f : factor) f = 1;
+    if (for_values) {
+      Tiles::store(sums, d_v + sequence * visibility.seq_k * d_v_stride + kv_head * this->value_dim,
+                   d_v_stride, row, column, visibility.seq_k, this->value_dim, factor);
+    } else {
+      Tiles::store(sums, d_k + sequence * visibility.seq_k * d_k_stride + kv_head * this->head_dim,
+                   d_k_stride, row, column, visibility.seq_k, this->head_dim, factor);
+    }
+  }
+
+  // What the queries of a step saw, and their sums. Those beyond the last one saw nothing.
+  PRIMUS_DEVICE void fetch_queries(Memory& m, std::int64_t sequence, std::int64_t head,
+                                   std::int64_t col) const {
+    for (int c = thread(); c < Tiles::kCols; c += Base::kThreads) {
+      const std::int64_t i = col + c;
+      const bool there = i < visibility.seq_q;
+      const KeyRange seen = there ? visibility.keys(sequence, i) : KeyRange{0, 0};
+      m.begin[c] = static_cast<std::int32_t>(seen.begin);
+      m.end[c] = static_cast<std::int32_t>(seen.end);
+      m.lse[c] = there ? this->lse[this->place(sequence, head, i)] : 0.0F;
+      m.delta[c] = there ? this->delta[this->place(sequence, head, i)] : 0.0F;
+    }
+  }
+
+  // Scores become weights: those of the forward pass, zero where the query does not see the key.
+  PRIMUS_DEVICE void mask(const Memory& m, typename Tiles::Scores& scores, std::int64_t row) const {
+    PRIMUS_UNROLL
+    for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kPerLane; ++i) {
+        const std::int64_t key = row + warp() * kTile + Accumulator::row(i);
+        const int c = j * kTile + Accumulator::col(i);
+        float& score = scores[j].at[i];
+        score = key >= m.begin[c] && key < m.end[c] ? this->weight(score, m.lse[c]) : 0.0F;
+      }
+    }
+  }
+};
+
+// Rows are queries; a block owns a column chunk of their d_q.
+template <class T>
+struct BackwardQueries : Backward<T> {
+  using Base = Backward<T>;
+  using Base::batch, Base::group, Base::heads, Base::kSlots, Base::scale, Base::visibility;
+  using typename Base::Tiles;
+  T* d_q;
+  std::int64_t d_q_stride, tiles, chunks;
+
+  PRIMUS_DEVICE void operator()() const {
+    auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
+    const std::int64_t chunk = block() % chunks, head = block() / chunks % heads;
+    const std::int64_t sequence = block() / chunks / heads % batch;
+    const std::int64_t row = (tiles - 1 - block() / chunks / heads / batch) * Tiles::kRows;
+    const auto queries = this->queries(sequence, head), d_outs = this->d_outs(sequence, head);
+    const auto keys = this->keys(sequence, head / group), values = this->values(sequence, head / group);
+    KeyRange seen[kSlots];
+    float log_sums[kSlots], deltas[kSlots];
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
+      const bool there = i < visibility.seq_q;
+      seen[s] = there ? visibility.keys(sequence, i) : KeyRange{0, 0};
+      log_sums[s] = there ? this->lse[this->place(sequence, head, i)] : 0.0F;
+      deltas[s] = there ? this->delta[this->place(sequence, head, i)] : 0.0F;
+    }
+    bool queries_loaded = false, d_outs_loaded = false;
+    typename Tiles::Sums sums;
+    Tiles::clear(sums);
+    const std::int64_t end = visibility.keys(sequence, smaller(row + Tiles::kRows, visibility.seq_q) - 1).end;
+    for (std::int64_t col = visibility.keys(sequence, row).begin / Tiles::kCols * Tiles::kCols; col < end;
+         col += Tiles::kCols) {
+      typename Tiles::Scores scores, d_weights;
+      Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, queries_loaded,
+                           [&] { Tiles::fetch(m.wide, keys, col, chunk * Tiles::kWide); });
+      Tiles::multiply_rows(m, d_weights, 1, d_outs, row, values, col, d_outs_loaded, [] {});
+      if (Tiles::kLefts == 1) queries_loaded = false;  // they take turns in one place
+      PRIMUS_UNROLL
+      for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+        PRIMUS_UNROLL
+        for (int i = 0; i < kPerLane; ++i) {
+          const int s = Accumulator::slot(i);
+          const std::int64_t key = col + j * kTile + Accumulator::col(i);
+          const bool visible = key >= seen[s].begin && key < seen[s].end;
+          const float p = visible ? this->weight(scores[j].at[i], log_sums[s]) : 0.0F;
+          scores[j].at[i] = p * (d_weights[j].at[i] - deltas[s]) * scale;
+        }
+      }
+      Tiles::add_weighted(m, sums, scores, chunk * Tiles::kWide, this->head_dim);
+    }
+
+    float factor[kSlots];
+    PRIMUS_UNROLL
+    for (float& f : factor) f = 1;
+    Tiles::store(sums, d_q + sequence * visibility.seq_q * d_q_stride + head * this->head_dim, d_q_stride,
+                 row, chunk * Tiles::kWide, visibility.seq_q, this->head_dim, factor);
+  }
+};
+
+std::int64_t backward_workspace(Context&, const AttentionBackward& a) {
+  return a.shape.heads * a.shape.batch * a.shape.seq_q * static_cast<std::int64_t>(sizeof(float));
+}
+
+void backward(Context& context, const AttentionBackward& a) {
+  with_float_type(a.q.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    using Tiles = AttentionTiles<T>;
+    const AttentionShape& s = a.shape;
+    auto* delta = context.data<float>(a.workspace);
+    const std::int64_t tokens = s.batch * s.seq_q;
+    launch(context, blocks_for(tokens * s.heads, Deltas<T>::kWarps),
+           Deltas<T>{context.data<T>(a.out), context.data<T>(a.d_out), delta, tokens, s.heads, s.value_dim});
+    const Backward<T> both{Visibility(s, optional<std::int32_t>(context, a.first_key)),
+                           context.data<T>(a.q),
+                           context.data<T>(a.k),
+                           context.data<T>(a.v),
+                           context.data<T>(a.d_out),
+                           context.data<float>(a.lse),
+                           delta,
+                           a.q_stride,
+                           a.k_stride,
+                           a.v_stride,
+                           s.batch,
+                           s.heads,
+                           s.heads / s.kv_heads,
+                           s.head_dim,
+                           s.value_dim,
+                           s.scale};
+    const std::int64_t key_chunks = blocks_for(s.head_dim, Tiles::kWide);
+    const std::int64_t value_chunks = blocks_for(s.value_dim, Tiles::kWide),
+                       chunks = key_chunks + value_chunks;
+    launch(context, blocks_for(s.seq_k, Tiles::kRows) * s.batch * s.kv_heads * chunks,
+           BackwardKeys<T>{both, context.data<T>(a.d_k), context.data<T>(a.d_v), a.d_k_stride, a.d_v_stride,
+                           s.kv_heads, value_chunks, chunks},
+           sizeof(typename BackwardKeys<T>::Memory));
+    const std::int64_t tiles = blocks_for(s.seq_q, Tiles::kRows);
+    launch(context, tiles * s.batch * s.heads * key_chunks,
+           BackwardQueries<T>{both, context.data<T>(a.d_q), a.d_q_stride, tiles, key_chunks},
+           sizeof(typename Tiles::Memory));
+  });
+}
+
+// A block for every head; its warps share the tokens.
+template <class T>
+struct BackwardSinks {
+  static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / kWarp;
+  const T *sinks, *out, *d_out;
+  const float* lse;
+  float* d_sinks;
+  std::int64_t tokens, heads, value_dim;
+  bool accumulate;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t head = block();
+    const float sink = to_float(sinks[head]);
+    double sum = 0;
+    for (std::int64_t token = warp(); token < tokens; token += kWarps) {
+      const std::int64_t at = (token * heads + head) * value_dim;
+      float part = 0;
+      for (std::int64_t i = lane(); i < value_dim; i += kWarp) {
+        part = multiply_add(to_float(out[at + i]), to_float(d_out[at + i]), part);
+      }
+      part = warp_reduce(part);
+      if (lane() == 0) sum -= static_cast<double>(::expf(sink - lse[head * tokens + token]) * part);
+    }
+    sum = block_reduce<kThreads>(sum);
+    if (thread() == 0)
+      d_sinks[head] = static_cast<float>(accumulate ? static_cast<double>(d_sinks[head]) + sum : sum);
+  }
+};
+
+void backward_sinks(Context& context, const AttentionBackwardSinks& a) {
+  with_float_type(a.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    launch(context, a.heads,
+           BackwardSinks<T>{context.data<T>(a.sinks), context.data<T>(a.out), context.data<T>(a.d_out),
+                            context.data<float>(a.lse), context.data<float>(a.d_sinks), a.out.rows(), a.heads,
+                            a.value_dim, a.accumulate});
+  });
+}
+
+}  // namespace
+
+void register_attention(KernelTable& table) {
+  table.add<AttentionForward, Context, &forward>();
+  table.add<AttentionBackward, Context, &backward, &backward_workspace>();
+  table.add<AttentionBackwardSinks, Context, &backward_sinks>();
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,241 @@
+// What the attention kernels share: which keys a query sees, tiles in shared memory, and the two kinds of
+// products on them.
+//
+// A block works on kRows rows (queries, or keys in one backward kernel); each of its warps has 16 of them. It
+// walks over the other side in steps of kCols. Scores are products over the head's dimension, which passes
+// through shared memory in slices of kDepth, so that heads of any width fit; results are sums over the other
+// side, of at most kWide columns: wider heads are cut into column chunks, one block each.
+#pragma once
+
+#include "turbo/attention/attention.h"
+#include "turbo/gpu/mma.h"
+#include "turbo/gpu/reduce.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// Keys [begin, end).
+struct KeyRange {
+  std::int64_t begin, end;
+};
+
+// Which keys the queries of one sequence see. Both ends never move back from one query to the next.
+struct Visibility {
+  std::int64_t seq_q, seq_k, window, chunk;
+  bool causal;
+  const std::int32_t* first_key;  // of all sequences, or null
+
+  Visibility(const AttentionShape& s, const std::int32_t* documents)
+      : seq_q(s.seq_q),
+        seq_k(s.seq_k),
+        window(s.window),
+        chunk(s.chunk),
+        causal(s.causal),
+        first_key(documents) {}
+
+  // Of the query with index i < seq_q of the sequence. Never empty.
+  PRIMUS_DEVICE KeyRange keys(std::int64_t sequence, std::int64_t i) const {
+    const std::int64_t position = seq_k - seq_q + i;
+    KeyRange seen{0, causal ? position + 1 : seq_k};
+    if (chunk > 0) {
+      seen.begin = position / chunk * chunk;
+      seen.end = smaller(seen.end, seen.begin + chunk);
+    }
+    if (window > 0) seen.begin = larger(seen.begin, position - window + 1);
+    if (first_key) seen.begin = larger(seen.begin, smaller(first_key[sequence * seq_q + i], position));
+    return seen;
+  }
+
+  // The first query from `from` on whose range ends behind `key`, and the first whose range begins behind it.
+  PRIMUS_DEVICE std::int64_t first_to_end_behind(std::int64_t sequence, std::int64_t key) const {
+    std::int64_t low = 0, high = seq_q;
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (keys(sequence, middle).end > key) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low;
+  }
+  PRIMUS_DEVICE std::int64_t first_to_begin_behind(std::int64_t sequence, std::int64_t key) const {
+    std::int64_t low = 0, high = seq_q;
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (keys(sequence, middle).begin > key) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low;
+  }
+};
+
+// Rows of one head: row r begins at data + r * stride; there are `rows` of them with `cols` elements.
+template <class T>
+struct HeadRows {
+  const T* data;
+  std::int64_t stride, rows, cols;
+};
+
+template <class T>
+struct AttentionTiles {
+  static constexpr bool kHalf = sizeof(T) == 2;
+  static constexpr int kWarps = 4, kThreads = kWarps * kWarp;
+  static constexpr int kRows = kWarps * kTile;
+  static constexpr int kCols = kHalf ? 64 : 32;
+  static constexpr int kDepth = kHalf ? 128 : 64;
+  static constexpr int kWide = kHalf ? 128 : 64;
+  static constexpr int kPad = kVector<T>;  // rows stay aligned to 16 bytes, and start in different banks
+
+  // Sums become operands of the next product without a way through memory.
+  static constexpr bool kDirect = kHalf && kWarp == 32;
+  // Left operands that stay in memory while a block walks over the other side. AMD's 64 KiB hold one.
+  static constexpr int kLefts = kDirect ? 2 : 1;
+
+  struct Memory {
+    T left[kLefts][kRows][kDepth + kPad];
+    T right[kCols][kDepth + kPad];
+    T wide[kCols][kWide + kPad];
+    T weights[kDirect ? 1 : kRows]
+             [kCols + kPad];  // what the second product takes; a warp has its own 16 rows
+  };
+
+  using Scores = Accumulator[kCols / kTile];
+  using Sums = Accumulator[kWide / kTile];
+
+  template <int kN>
+  PRIMUS_DEVICE static void clear(Accumulator (&tiles)[kN]) {
+    PRIMUS_UNROLL
+    for (int j = 0; j < kN; ++j) tiles[j].clear();
+  }
+
+  // 16 bytes from global to shared memory, on NVIDIA without waiting for them.
+  PRIMUS_DEVICE static void copy_line(T* to, const T* from) {
+#if PRIMUS_CUDA_ARCH >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+                 "l"(from)
+                 : "memory");
+#else
+    *reinterpret_cast<Pack<T, kVector<T>>*>(to) = *reinterpret_cast<const Pack<T, kVector<T>>*>(from);
+#endif
+  }
+  PRIMUS_DEVICE static void wait_for_fetches() {
+#if PRIMUS_CUDA_ARCH >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+  }
+
+  // to[r][c] = from(row + r, col + c), zero outside; there after wait_for_fetches() and a barrier.
+  template <int kTileRows, int kTileCols>
+  PRIMUS_DEVICE static void fetch(T (&to)[kTileRows][kTileCols], const HeadRows<T>& from, std::int64_t row,
+                                  std::int64_t col) {
+    constexpr int kCount = kVector<T>;
+    constexpr int kPacks = (kTileCols - kPad) / kCount;
+    const bool whole = reinterpret_cast<std::uintptr_t>(from.data) % 16 == 0 && from.stride % kCount == 0 &&
+                       from.cols % kCount == 0;
+    using Line = Pack<T, kCount>;
+    for (int i = thread(); i < kTileRows * kPacks; i += kThreads) {
+      const int r = i / kPacks, c = i % kPacks * kCount;
+      Line line{};
+      if (row + r < from.rows) {
+        const T* source = from.data + (row + r) * from.stride + col + c;
+        if (whole) {
+          if (col + c < from.cols) {
+            copy_line(&to[r][c], source);
+            continue;
+          }
+        } else {
+          PRIMUS_UNROLL
+          for (int k = 0; k < kCount; ++k) {
+            if (col + c + k < from.cols) line.at[k] = source[k];
+          }
+        }
+      }
+      *reinterpret_cast<Line*>(&to[r][c]) = line;
+    }
+  }
+
+  // scores = left rows · right rowsᵀ over all columns of both. Left rows number `left_index` stay in shared
+  // memory if they have no more than kDepth columns and there is a place for each of them; `loaded`
+  // remembers. also() fetches what the caller needs next. On return, all of that is there.
+  template <class Also>
+  PRIMUS_DEVICE static void multiply_rows(Memory& m, Scores& scores, int left_index, const HeadRows<T>& left,
+                                          std::int64_t row, const HeadRows<T>& right, std::int64_t col,
+                                          bool& loaded, Also also) {
+    clear(scores);
+    const int place = left_index < kLefts ? left_index : 0;
+    for (std::int64_t depth = 0; depth < left.cols; depth += kDepth) {
+      barrier();
+      if (!loaded) fetch(m.left[place], left, row, depth);
+      fetch(m.right, right, col, depth);
+      if (depth == 0) also();
+      wait_for_fetches();
+      barrier();
+      PRIMUS_UNROLL
+      for (int d = 0; d < kDepth; d += kTile) {
+        if (depth + d >= left.cols) break;
+        const auto x = load_left<false>(&m.left[place][warp() * kTile][d], kDepth + kPad);
+        PRIMUS_UNROLL
+        for (int j = 0; j < kCols / kTile; ++j) {
+          multiply(scores[j], x, load_right<false>(&m.right[j * kTile][d], kDepth + kPad));
+        }
+      }
+    }
+    loaded = left.cols <= kDepth && left_index < kLefts;
+  }
+
+  // sums += weights · wide, of which columns [col, col + kWide) are in shared memory; `cols` there are.
+  PRIMUS_DEVICE static void add_weighted(Memory& m, Sums& sums, const Scores& weights, std::int64_t col,
+                                         std::int64_t cols) {
+    if constexpr (!kDirect) {
+      PRIMUS_UNROLL
+      for (int j = 0; j < kCols / kTile; ++j) {
+        PRIMUS_UNROLL
+        for (int i = 0; i < kPerLane; ++i) {
+          m.weights[warp() * kTile + Accumulator::row(i)][j * kTile + Accumulator::col(i)] =
+              from_float<T>(weights[j].at[i]);
+        }
+      }
+      warp_barrier();  // a warp reads nobody else's rows
+    }
+    PRIMUS_UNROLL
+    for (int d = 0; d < kCols; d += kTile) {
+      const auto x = left_weights(m, weights, d);
+      PRIMUS_UNROLL
+      for (int j = 0; j < kWide / kTile; ++j) {
+        if (col + j * kTile >= cols) break;
+        multiply(sums[j], x, load_right<true>(&m.wide[d][j * kTile], kWide + kPad));
+      }
+    }
+  }
+  PRIMUS_DEVICE static Operand<T> left_weights(Memory& m, const Scores& weights, int d) {
+    if constexpr (kDirect) {
+      return to_left(weights[d / kTile]);
+    } else {
+      return load_left<false>(&m.weights[warp() * kTile][d], kCols + kPad);
+    }
+  }
+
+  // to(row + r, col + c) = sums * factor[slot], inside of [rows, cols).
+  PRIMUS_DEVICE static void store(const Sums& sums, T* to, std::int64_t stride, std::int64_t row,
+                                  std::int64_t col, std::int64_t rows, std::int64_t cols,
+                                  const float (&factor)[Accumulator::kRows]) {
+    PRIMUS_UNROLL
+    for (int j = 0; j < kWide / kTile; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kPerLane; ++i) {
+        const std::int64_t r = row + warp() * kTile + Accumulator::row(i),
+                           c = col + j * kTile + Accumulator::col(i);
+        if (r < rows && c < cols)
+          to[r * stride + c] = from_float<T>(sums[j].at[i] * factor[Accumulator::slot(i)]);
+      }
+    }
+  }
+};
+
+constexpr float kLog2E = 1.44269504088896341F, kLn2 = 0.693147180559945309F;
+
+}  // namespace primus::turbo::PRIMUS_GPU

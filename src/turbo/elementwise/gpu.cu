@@ -1,0 +1,205 @@
+#include "base/random.h"
+#include "base/random_normal.h"
+#include "turbo/elementwise/elementwise.h"
+#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/register.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+// ---- Element by element -------------------------------------------------------------------------
+
+template <class T, int kCount>
+struct AddBody {
+  const T *a, *b;
+  T* out;
+  PRIMUS_DEVICE void operator()(std::int64_t pack) const {
+    const std::int64_t i = pack * kCount;
+    float x[kCount], y[kCount];
+    load<kCount>(a + i, x);
+    load<kCount>(b + i, y);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) x[k] += y[k];
+    store<kCount>(out + i, x);
+  }
+};
+
+void add(Context& context, const Add& call) {
+  with_float_type(call.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T *a = context.data<T>(call.a), *b = context.data<T>(call.b);
+    T* out = context.data<T>(call.out);
+    with_vector<T>(rows_of_vectors<T>(call.out.elements(), a, b, out), [&](auto count) {
+      for_each(context, call.out.elements() / count, AddBody<T, count>{a, b, out});
+    });
+  });
+}
+
+template <class From, class To, int kCount>
+struct CastBody {
+  const From* x;
+  To* out;
+  PRIMUS_DEVICE void operator()(std::int64_t pack) const {
+    float values[kCount];
+    load<kCount>(x + pack * kCount, values);
+    store<kCount>(out + pack * kCount, values);
+  }
+};
+
+void cast(Context& context, const Cast& call) {
+  with_float_type(call.x.dtype, [&](auto from_tag) {
+    with_float_type(call.out.dtype, [&](auto to_tag) {
+      using From = decltype(from_tag);
+      using To = decltype(to_tag);
+      const From* x = context.data<From>(call.x);
+      To* out = context.data<To>(call.out);
+      const std::int64_t n = call.x.elements();
+      // As many as 16 bytes hold of the wider type.
+      with_vector<float>(rows_of_vectors<float>(n, x, out), [&](auto count) {
+        for_each(context, n / count, CastBody<From, To, count>{x, out});
+      });
+    });
+  });
+}
+
+template <class T>
+struct FillBody {
+  T* out;
+  float value;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const { out[i] = from_float<T>(value); }
+};
+
+void fill(Context& context, const Fill& call) {
+  with_float_type(call.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    for_each(context, call.out.elements(), FillBody<T>{context.data<T>(call.out), call.value});
+  });
+}
+
+struct RandomNormalBody {
+  RandomStream stream;
+  float* out;
+  std::int64_t offset, n;
+  float mean, stddev;
+
+  // A thread makes one pair: elements 2j and 2j + 1 of the whole tensor.
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    const std::int64_t pair = offset / 2 + i;
+    const auto words = stream.quad(static_cast<std::uint64_t>(pair / 2));
+    const int half = static_cast<int>(pair % 2) * 2;
+    const double radius = ::sqrt(-2.0 * log_unit(words[half]));
+    const CirclePoint point = on_circle(words[half + 1]);
+    const std::int64_t at = pair * 2 - offset;
+    if (at >= 0 && at < n) out[at] = static_cast<float>(mean + stddev * (radius * point.x));
+    if (at + 1 < n) out[at + 1] = static_cast<float>(mean + stddev * (radius * point.y));
+  }
+};
+
+void random_normal(Context& context, const RandomNormal& call) {
+  const RandomStream stream(call.seed, RandomPurpose::kInit, 0, static_cast<std::uint32_t>(call.stream >> 32),
+                            static_cast<std::uint32_t>(call.stream));
+  const std::int64_t n = call.out.elements();
+  for_each(context, n == 0 ? 0 : (call.offset + n + 1) / 2 - call.offset / 2,
+           RandomNormalBody{stream, context.data<float>(call.out), call.offset, n, call.mean, call.std});
+}
+
+template <class Word>
+struct CopyRowsBody {
+  const Word* from;
+  Word* to;
+  std::int64_t cols, from_stride, to_stride, group_rows, to_group_stride;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    const std::int64_t row = i / cols, column = i % cols;
+    to[row / group_rows * to_group_stride + row % group_rows * to_stride + column] =
+        from[row * from_stride + column];
+  }
+};
+
+struct alignas(16) Line {
+  std::uint64_t half[2];
+};
+
+template <class Word>
+void copy_rows_by(Context& context, const CopyRows& a) {
+  const auto words = static_cast<std::int64_t>(sizeof(Word)) / size_of(a.from.dtype);
+  for_each(context, a.rows * (a.cols / words),
+           CopyRowsBody<Word>{context.data<Word>(a.from), context.data<Word>(a.to), a.cols / words,
+                              a.from_stride / words, a.to_stride / words, a.group_rows,
+                              a.to_group_stride / words});
+}
+
+void copy_rows(Context& context, const CopyRows& a) {
+  const std::int64_t bytes = size_of(a.from.dtype);
+  const bool lines = reinterpret_cast<std::uintptr_t>(context.data<char>(a.from)) % 16 == 0 &&
+                     reinterpret_cast<std::uintptr_t>(context.data<char>(a.to)) % 16 == 0 &&
+                     a.cols * bytes % 16 == 0 && a.from_stride * bytes % 16 == 0 &&
+                     a.to_stride * bytes % 16 == 0 && a.to_group_stride * bytes % 16 == 0;
+  if (lines) return copy_rows_by<Line>(context, a);
+  switch (bytes) {
+    case 8:
+      return copy_rows_by<std::uint64_t>(context, a);
+    case 4:
+      return copy_rows_by<std::uint32_t>(context, a);
+    case 2:
+      return copy_rows_by<std::uint16_t>(context, a);
+    default:
+      return copy_rows_by<std::uint8_t>(context, a);
+  }
+}
+
+// ---- Sums ---------------------------------------------------------------------------------------
+
+struct Widened {
+  const float* x;
+  PRIMUS_DEVICE double operator()(std::int64_t i) const { return static_cast<double>(x[i]); }
+};
+struct StoreSum {
+  float* out;
+  bool accumulate;
+  PRIMUS_DEVICE void operator()(double sum) const {
+    *out = static_cast<float>(accumulate ? static_cast<double>(*out) + sum : sum);
+  }
+};
+
+void sum(Context& context, const Sum& call) {
+  ordered_sum<double>(context, call.x.elements(), Widened{context.data<float>(call.x)},
+                      StoreSum{context.data<float>(call.out), call.accumulate});
+}
+
+template <class T>
+struct NonFinite {
+  const T* x;
+  PRIMUS_DEVICE std::int64_t operator()(std::int64_t i) const {
+    return (std::bit_cast<std::uint32_t>(to_float(x[i])) & 0x7f800000U) == 0x7f800000U ? 1 : 0;
+  }
+};
+struct StoreCount {
+  std::int32_t* out;
+  bool accumulate;
+  PRIMUS_DEVICE void operator()(std::int64_t count) const {
+    const std::int64_t total = accumulate ? *out + count : count;
+    *out = static_cast<std::int32_t>(smaller(total, std::numeric_limits<std::int32_t>::max()));
+  }
+};
+
+void count_non_finite(Context& context, const CountNonFinite& call) {
+  with_float_type(call.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    ordered_sum<std::int64_t>(context, call.x.elements(), NonFinite<T>{context.data<T>(call.x)},
+                              StoreCount{context.data<std::int32_t>(call.out), call.accumulate});
+  });
+}
+
+}  // namespace
+
+void register_elementwise(KernelTable& table) {
+  table.add<Add, Context, &add>();
+  table.add<Cast, Context, &cast>();
+  table.add<Sum, Context, &sum>();
+  table.add<CountNonFinite, Context, &count_non_finite>();
+  table.add<RandomNormal, Context, &random_normal>();
+  table.add<Fill, Context, &fill>();
+  table.add<CopyRows, Context, &copy_rows>();
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

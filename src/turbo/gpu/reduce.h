@@ -1,0 +1,190 @@
+// Reductions whose order depends on nothing but sizes: over the lanes of a warp, the threads of a block, long
+// vectors, and columns of many rows.
+#pragma once
+
+#include "turbo/gpu/values.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+struct Plus {
+  template <class T>
+  PRIMUS_DEVICE T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+// The larger; of a NaN and a number, the number.
+struct Maximum {
+  PRIMUS_DEVICE float operator()(float a, float b) const { return ::fmaxf(a, b); }
+};
+
+// Every lane gets the result over all lanes of its warp.
+template <class T, class Combine = Plus>
+PRIMUS_DEVICE T warp_reduce(T value, Combine combine = {}) {
+  PRIMUS_UNROLL
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) value = combine(value, from_lane_xor(value, mask));
+  return value;
+}
+
+// Every thread gets the result over all threads of its block. A barrier before and after.
+template <int kThreads, class T, class Combine = Plus>
+PRIMUS_DEVICE T block_reduce(T value, Combine combine = {}) {
+  constexpr int kWarps = kThreads / kWarp;
+  value = warp_reduce(value, combine);
+  if constexpr (kWarps == 1) return value;
+  struct Parts {
+    T of_warp[kWarps];
+  };
+  Parts& parts = shared<Parts>();
+  barrier();
+  if (lane() == 0) parts.of_warp[warp()] = value;
+  barrier();
+  value = parts.of_warp[0];
+  for (int w = 1; w < kWarps; ++w) value = combine(value, parts.of_warp[w]);
+  return value;
+}
+
+// ---- Long vectors -------------------------------------------------------------------------------
+
+// parts[block] = the sum of term(i) over this block's run of [0, n). Runs depend on n alone.
+template <class Term, class Sum>
+struct SumParts {
+  static constexpr int kThreads = 512;
+  Term term;
+  Sum* parts;
+  std::int64_t n, run;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t begin = block() * run, end = smaller(begin + run, n);
+    Sum sum{};
+    for (std::int64_t i = begin + thread(); i < end; i += kThreads) sum += term(i);
+    sum = block_reduce<kThreads>(sum);
+    if (thread() == 0) parts[block()] = sum;
+  }
+};
+
+// store(the sum of parts[0 .. count)), by one block.
+template <class Store, class Sum>
+struct SumOfParts {
+  static constexpr int kThreads = 256;
+  Store store;
+  const Sum* parts;
+  std::int64_t count;
+
+  PRIMUS_DEVICE void operator()() const {
+    Sum sum{};
+    for (std::int64_t i = thread(); i < count; i += kThreads) sum += parts[i];
+    sum = block_reduce<kThreads>(sum);
+    if (thread() == 0) store(sum);
+  }
+};
+
+// Calls store(sum of term(0) ... term(n - 1)) on the device.
+template <class Sum, class Term, class Store>
+void ordered_sum(Context& context, std::int64_t n, const Term& term, const Store& store) {
+  constexpr std::int64_t kSmallest = 8192, kMost = 2048;
+  const std::int64_t run = std::max(blocks_for(n, kMost), kSmallest);
+  const std::int64_t count = blocks_for(n, run);
+  Sum* parts = partials<Sum>(context, std::max<std::int64_t>(count, 1));
+  launch(context, count, SumParts<Term, Sum>{term, parts, n, run});
+  launch(context, 1, SumOfParts<Store, Sum>{store, parts, count});
+}
+
+// ---- Columns ------------------------------------------------------------------------------------
+
+// How rows are cut into chunks: by their number alone.
+struct RowChunks {
+  explicit RowChunks(std::int64_t rows)
+      : rows_per_chunk(std::max<std::int64_t>((rows + 255) / 256, 16)),
+        count((rows + rows_per_chunk - 1) / rows_per_chunk) {}
+  std::int64_t rows_per_chunk, count;
+};
+
+inline std::int64_t row_sum_workspace(std::int64_t rows, std::int64_t n) {
+  return RowChunks(rows).count * n * static_cast<std::int64_t>(sizeof(float));
+}
+
+// lines[chunk][i] = the sum over the chunk's rows, in order, of term(row, i).
+template <class Term>
+struct RowSumParts {
+  static constexpr int kThreads = 256;
+  Term term;
+  float* lines;
+  std::int64_t rows, n, rows_per_chunk;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t blocks_per_line = (n + kThreads - 1) / kThreads;
+    const std::int64_t chunk = block() / blocks_per_line;
+    const std::int64_t i = block() % blocks_per_line * kThreads + thread();
+    if (i >= n) return;
+    const std::int64_t begin = chunk * rows_per_chunk, end = smaller(begin + rows_per_chunk, rows);
+    float sum = 0;
+    for (std::int64_t row = begin; row < end; ++row) sum += term(row, i);
+    lines[chunk * n + i] = sum;
+  }
+};
+
+struct RowSum {
+  static constexpr int kThreads = 256;
+  const float* lines;
+  float* out;
+  std::int64_t n, chunks;
+  bool accumulate;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t i = block() * kThreads + thread();
+    if (i >= n) return;
+    float sum = accumulate ? out[i] : 0.0F;
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) sum += lines[chunk * n + i];
+    out[i] = sum;
+  }
+};
+
+// out[i] (+)= the sum over rows of term(row, i), i < n.
+template <class Term>
+void row_sum(Context& context, std::int64_t rows, std::int64_t n, float* workspace, float* out,
+             bool accumulate, const Term& term) {
+  const RowChunks chunks(rows);
+  launch(context, chunks.count * blocks_for(n, RowSumParts<Term>::kThreads),
+         RowSumParts<Term>{term, workspace, rows, n, chunks.rows_per_chunk});
+  launch(context, blocks_for(n, RowSum::kThreads), RowSum{workspace, out, n, chunks.count, accumulate});
+}
+
+// ---- Every element by itself --------------------------------------------------------------------
+
+// body(i) for i < n.
+template <class Body>
+struct ForEach {
+  static constexpr int kThreads = 256;
+  Body body;
+  std::int64_t n;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t i = block() * kThreads + thread();
+    if (i < n) body(i);
+  }
+};
+template <class Body>
+void for_each(Context& context, std::int64_t n, const Body& body) {
+  launch(context, blocks_for(n, ForEach<Body>::kThreads), ForEach<Body>{body, n});
+}
+
+// body(row, column) for every kCount-th column of every row, where a thread takes kCount neighbours.
+template <class Body, int kCount>
+struct ForEachOfRows {
+  static constexpr int kThreads = 256;
+  Body body;
+  std::int64_t rows, packs;  // of a row
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t i = block() * kThreads + thread();
+    if (i < rows * packs) body(i / packs, i % packs * kCount);
+  }
+};
+template <int kCount, class Body>
+void for_each_of_rows(Context& context, std::int64_t rows, std::int64_t cols, const Body& body) {
+  const std::int64_t packs = cols / kCount;
+  launch(context, blocks_for(rows * packs, ForEachOfRows<Body, kCount>::kThreads),
+         ForEachOfRows<Body, kCount>{body, rows, packs});
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,122 @@
+// Elements of tensors in kernel code: conversions between storage types and float, loads and stores of
+// several elements at once, mathematics.
+//
+// Sources are compiled without contraction, so a product and a sum round apart unless multiply_add() says
+// otherwise: the same kernel gives the same numbers on every target wherever it only adds and multiplies.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "device/gpu/launch.h"
+#include "tensor/bfloat16.h"
+#include "tensor/dtype.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+using namespace gpu::PRIMUS_GPU;  // NOLINT: the two namespaces of a target are one to its kernels
+using gpu::Fault;
+
+// ---- Types --------------------------------------------------------------------------------------
+
+PRIMUS_DEVICE float to_float(float x) { return x; }
+PRIMUS_DEVICE float to_float(BFloat16 x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
+
+template <class T>
+PRIMUS_DEVICE T from_float(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else {
+    T result;
+#if defined(__CUDACC__) && !defined(__HIP__)
+    result.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+#else
+    const auto u = std::bit_cast<std::uint32_t>(x);
+    // NaN must stay NaN: rounding could carry its payload away.
+    result.bits = static_cast<std::uint16_t>(
+        (u & 0x7fffffffU) > 0x7f800000U ? (u >> 16) | 0x0040U : (u + 0x7fffU + ((u >> 16) & 1U)) >> 16);
+#endif
+    return result;
+  }
+}
+
+// Calls body(T{}) for the storage type of a tensor.
+template <class Body>
+void with_float_type(DType dtype, Body&& body) {
+  if (dtype == DType::kF32) {
+    body(float{});
+  } else {
+    body(BFloat16{});
+  }
+}
+
+// Calls body(constant) with a compile-time truth value.
+template <class Body>
+void with_flag(bool flag, Body&& body) {
+  if (flag) {
+    body(std::true_type{});
+  } else {
+    body(std::false_type{});
+  }
+}
+
+// ---- Several elements at once -------------------------------------------------------------------
+
+// kCount neighbouring elements, loaded and stored by one instruction of at most 16 bytes.
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Pack {
+  T at[kCount];
+};
+
+// Elements in 16 bytes.
+template <class T>
+inline constexpr int kVector = 16 / static_cast<int>(sizeof(T));
+
+template <int kCount, class T>
+PRIMUS_DEVICE void load(const T* from, float (&to)[kCount]) {
+  const auto pack = *reinterpret_cast<const Pack<T, kCount>*>(from);
+  PRIMUS_UNROLL
+  for (int i = 0; i < kCount; ++i) to[i] = to_float(pack.at[i]);
+}
+template <int kCount, class T>
+PRIMUS_DEVICE void store(T* to, const float (&from)[kCount]) {
+  Pack<T, kCount> pack;
+  PRIMUS_UNROLL
+  for (int i = 0; i < kCount; ++i) pack.at[i] = from_float<T>(from[i]);
+  *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+}
+
+// Whether rows of `cols` elements of type T at these addresses can be read 16 bytes at a time.
+template <class T, class... Pointers>
+bool rows_of_vectors(std::int64_t cols, const Pointers*... pointers) {
+  const bool aligned = (... && (reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0));
+  return aligned && cols % kVector<T> == 0;
+}
+
+// Calls body(constant): how many elements a thread takes at once.
+template <class T, class Body>
+void with_vector(bool possible, Body&& body) {
+  if (possible) {
+    body(std::integral_constant<int, kVector<T>>{});
+  } else {
+    body(std::integral_constant<int, 1>{});
+  }
+}
+
+// ---- Mathematics --------------------------------------------------------------------------------
+
+PRIMUS_DEVICE float multiply_add(float a, float b, float c) { return ::fmaf(a, b, c); }
+PRIMUS_DEVICE float infinity() { return std::bit_cast<float>(0x7f800000U); }
+
+// 1 / (1 + e^-x); 0 for x below about -88, where e^-x is infinite.
+PRIMUS_DEVICE float sigmoid(float x) { return 1.0F / (1.0F + ::expf(-x)); }
+
+PRIMUS_DEVICE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+PRIMUS_DEVICE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,17 @@
+// Matrix products by the vendor's library: cuBLASLt on NVIDIA, loaded when the first product wants it.
+#pragma once
+
+#include "device/gpu/launch.h"
+#include "turbo/linear/linear.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// Bytes of workspace that multiply_by_library() may use; 0 where there is no library.
+std::int64_t library_workspace(gpu::PRIMUS_GPU::Context& context, const Gemm& call);
+
+// Enqueues the product if the library covers it, and says whether it did. Products of equal shapes, types and
+// alignments use equal algorithms, so results are bit-identical from run to run with one version of the
+// library on one kind of GPU.
+bool multiply_by_library(gpu::PRIMUS_GPU::Context& context, const Gemm& call);
+
+}  // namespace primus::turbo::PRIMUS_GPU

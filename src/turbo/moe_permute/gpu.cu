@@ -1,0 +1,255 @@
+#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/register.h"
+#include "turbo/moe_permute/moe_permute.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+// ---- The plan: a block works for one expert -----------------------------------------------------
+
+// What an expert keeps beyond its capacity: the slots of the largest keys. Weights come first, then the
+// earlier place, by position, sequence, choice. Keys are different for different slots.
+struct SlotKeys {
+  const float* weights;  // or null
+  std::int64_t sequences, slots_per_sequence, top_k;
+
+  PRIMUS_DEVICE std::uint64_t operator()(std::int64_t slot) const {
+    const std::int64_t in_sequence = slot % slots_per_sequence;
+    const std::int64_t place =
+        (in_sequence / top_k * sequences + slot / slots_per_sequence) * top_k + in_sequence % top_k;
+    // Weights are not negative, so their bits order as they do; and a NaN, which orders with nothing, has
+    // bits like any other.
+    const std::uint64_t high = weights ? std::bit_cast<std::uint32_t>(weights[slot]) : 0;
+    return high << 32 | static_cast<std::uint32_t>(~static_cast<std::uint32_t>(place));
+  }
+};
+
+struct CountSlots {
+  static constexpr int kThreads = 256;
+  const std::int32_t* experts;
+  std::int32_t* offsets;  // [e + 1] = how many slots expert e keeps
+  std::uint64_t* least;   // [e] the least key it keeps
+  SlotKeys keys;
+  std::int64_t count, capacity;
+
+  PRIMUS_DEVICE std::int64_t at_least(std::uint64_t key) const {
+    std::int64_t found = 0;
+    for (std::int64_t slot = thread(); slot < count; slot += kThreads) {
+      if (experts[slot] == block() && keys(slot) >= key) ++found;
+    }
+    return block_reduce<kThreads>(found);
+  }
+
+  PRIMUS_DEVICE void operator()() const {
+    std::int64_t kept = at_least(0);
+    std::uint64_t threshold = 0;
+    if (capacity > 0 && kept > capacity) {
+      // The largest key that `capacity` slots reach, bit by bit.
+      for (int bit = 63; bit >= 0; --bit) {
+        const std::uint64_t higher = threshold | std::uint64_t{1} << bit;
+        if (at_least(higher) >= capacity) threshold = higher;
+      }
+      kept = capacity;
+    }
+    if (thread() == 0) {
+      offsets[block() + 1] = static_cast<std::int32_t>(kept);
+      least[block()] = threshold;
+    }
+  }
+};
+
+// offsets[e + 1] counts become ends. One thread: experts are few.
+struct SumOffsets {
+  std::int32_t* offsets;
+  std::int64_t experts;
+  PRIMUS_DEVICE void operator()(std::int64_t) const {
+    offsets[0] = 0;
+    for (std::int64_t e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
+  }
+};
+
+struct PlaceSlots {
+  static constexpr int kThreads = 256;
+  const std::int32_t* experts;
+  const std::int32_t* offsets;
+  std::int32_t *rows, *slots, *tokens;
+  const std::uint64_t* least;
+  SlotKeys keys;
+  std::int64_t count;
+
+  PRIMUS_DEVICE void operator()() const {
+    constexpr int kWarps = kThreads / kWarp;
+    struct Ends {
+      std::int32_t of_warp[kWarps];
+    };
+    Ends& ends = shared<Ends>();
+    std::int32_t next = offsets[block()];
+    const std::uint64_t threshold = least[block()];
+    for (std::int64_t begin = 0; begin < count; begin += kThreads) {
+      const std::int64_t slot = begin + thread();
+      const bool mine = slot < count && experts[slot] == block();
+      const bool kept = mine && keys(slot) >= threshold;
+      // How many of the slots before it in this run are kept: within the warp, then of the warps before.
+      std::int32_t upto = kept ? 1 : 0;
+      for (int distance = 1; distance < kWarp; distance *= 2) {
+        const std::int32_t before = from_lane_before(upto, distance);
+        if (lane() >= distance) upto += before;
+      }
+      if (lane() == kWarp - 1) ends.of_warp[warp()] = upto;
+      barrier();
+      std::int32_t row = next + upto - 1;
+      for (int w = 0; w < kWarps; ++w) {
+        if (w < warp()) row += ends.of_warp[w];
+        next += ends.of_warp[w];
+      }
+      barrier();
+      if (mine) rows[slot] = kept ? row : -1;
+      if (kept) {
+        slots[row] = static_cast<std::int32_t>(slot);
+        tokens[row] = static_cast<std::int32_t>(slot / keys.top_k);
+      }
+    }
+  }
+};
+
+void plan_routing(Context& context, const PlanRouting& a) {
+  const RoutingPlan plan(a.plan, a.expert_count, a.experts.shape[0], a.experts.shape[1]);
+  const std::int64_t count = a.experts.elements();
+  const auto* experts = context.data<std::int32_t>(a.experts);
+  auto* offsets = context.data<std::int32_t>(plan.offsets);
+  auto* least = partials<std::uint64_t>(context, a.expert_count);
+  const SlotKeys keys{optional<float>(context, a.weights), a.sequences,
+                      std::max<std::int64_t>(count / a.sequences, 1), a.experts.shape[1]};
+  launch(context, a.expert_count, CountSlots{experts, offsets, least, keys, count, a.capacity});
+  for_each(context, 1, SumOffsets{offsets, a.expert_count});
+  launch(context, a.expert_count,
+         PlaceSlots{experts, offsets, context.data<std::int32_t>(plan.rows),
+                    context.data<std::int32_t>(plan.slots), context.data<std::int32_t>(plan.tokens), least,
+                    keys, count});
+}
+
+// ---- Rows ---------------------------------------------------------------------------------------
+
+template <class T, int kCount>
+struct Gather {
+  const T* x;
+  const std::int32_t *offsets, *slots;
+  const float* weights;
+  T* out;
+  std::int64_t hidden, experts, top_k;
+
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
+    float v[kCount] = {};
+    if (row < offsets[experts]) {
+      const std::int32_t slot = slots[row];
+      const float w = weights[slot];
+      load<kCount>(x + slot / top_k * hidden + i, v);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) v[k] *= w;
+    }
+    store<kCount>(out + row * hidden + i, v);
+  }
+};
+
+void gather_rows(Context& context, const GatherRows& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T* x = context.data<T>(a.x);
+    T* out = context.data<T>(a.out);
+    with_vector<T>(rows_of_vectors<T>(a.x.cols(), x, out), [&](auto count) {
+      for_each_of_rows<count>(
+          context, a.out.rows(), a.x.cols(),
+          Gather<T, count>{x, context.data<std::int32_t>(a.offsets), context.data<std::int32_t>(a.slots),
+                           context.data<float>(a.weights), out, a.x.cols(), a.offsets.elements() - 1,
+                           a.rows.shape[1]});
+    });
+  });
+}
+
+template <class T, int kCount>
+struct Combine {
+  const T* x;
+  const std::int32_t* rows;
+  const float* weights;  // or null
+  const T* previous;     // or null
+  T* out;
+  std::int64_t hidden, top_k;
+
+  PRIMUS_DEVICE void operator()(std::int64_t token, std::int64_t i) const {
+    float sum[kCount] = {};
+    if (previous) load<kCount>(previous + token * hidden + i, sum);
+    for (std::int64_t choice = token * top_k; choice < (token + 1) * top_k; ++choice) {
+      const std::int64_t row = rows[choice];
+      if (row < 0) continue;
+      const float w = weights ? weights[choice] : 1.0F;
+      float v[kCount];
+      load<kCount>(x + row * hidden + i, v);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) sum[k] = multiply_add(w, v[k], sum[k]);
+    }
+    store<kCount>(out + token * hidden + i, sum);
+  }
+};
+
+void combine_rows(Context& context, const CombineRows& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T *x = context.data<T>(a.x), *previous = optional<T>(context, a.previous);
+    T* out = context.data<T>(a.out);
+    with_vector<T>(rows_of_vectors<T>(a.x.cols(), x, previous, out), [&](auto count) {
+      for_each_of_rows<count>(
+          context, a.out.rows(), a.x.cols(),
+          Combine<T, count>{x, context.data<std::int32_t>(a.rows), optional<float>(context, a.weights),
+                            previous, out, a.x.cols(), a.rows.shape[1]});
+    });
+  });
+}
+
+// A warp for every slot.
+template <class T>
+struct Dots {
+  static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / kWarp;
+  const T *by_token, *by_row;
+  const std::int32_t* rows;
+  const float* previous;  // or null
+  float* out;
+  std::int64_t slots, hidden, top_k;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t slot = block() * kWarps + warp();
+    if (slot >= slots) return;
+    const std::int64_t row = rows[slot];
+    float sum = 0;
+    if (row >= 0) {
+      const T *x = by_token + slot / top_k * hidden, *y = by_row + row * hidden;
+      for (std::int64_t i = lane(); i < hidden; i += kWarp) {
+        sum = multiply_add(to_float(x[i]), to_float(y[i]), sum);
+      }
+    }
+    sum = warp_reduce(sum);
+    if (lane() == 0) out[slot] = (previous ? previous[slot] : 0.0F) + sum;
+  }
+};
+
+void row_dots(Context& context, const RowDots& a) {
+  with_float_type(a.by_token.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t slots = a.rows.elements();
+    launch(context, blocks_for(slots, Dots<T>::kWarps),
+           Dots<T>{context.data<T>(a.by_token), context.data<T>(a.by_row), context.data<std::int32_t>(a.rows),
+                   optional<float>(context, a.previous), context.data<float>(a.out), slots, a.by_token.cols(),
+                   a.rows.shape[1]});
+  });
+}
+
+}  // namespace
+
+void register_moe_permute(KernelTable& table) {
+  table.add<PlanRouting, Context, &plan_routing>();
+  table.add<GatherRows, Context, &gather_rows>();
+  table.add<CombineRows, Context, &combine_rows>();
+  table.add<RowDots, Context, &row_dots>();
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

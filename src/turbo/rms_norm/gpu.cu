@@ -1,0 +1,148 @@
+// A block works on one row, which its second pass finds in the cache.
+#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/register.h"
+#include "turbo/rms_norm/rms_norm.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+template <class T, int kCount>
+struct Forward {
+  static constexpr int kThreads = 256;
+  const T *x, *delta, *weight;
+  T *sum, *y;
+  float* rstd;
+  std::int64_t hidden;
+  float eps;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t at = block() * hidden;
+    const T* normed = delta ? sum + at : x + at;
+    float squares = 0;
+    for (std::int64_t i = thread() * kCount; i < hidden; i += kThreads * kCount) {
+      float v[kCount];
+      load<kCount>(x + at + i, v);
+      if (delta) {
+        float d[kCount];
+        load<kCount>(delta + at + i, d);
+        // What is normalised is the sum as it is stored.
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) v[k] = to_float(from_float<T>(v[k] + d[k]));
+        store<kCount>(sum + at + i, v);
+      }
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) squares = multiply_add(v[k], v[k], squares);
+    }
+    squares = block_reduce<kThreads>(squares);
+    const float scale = 1.0F / ::sqrtf(squares / static_cast<float>(hidden) + eps);
+    if (thread() == 0) rstd[block()] = scale;
+    for (std::int64_t i = thread() * kCount; i < hidden; i += kThreads * kCount) {
+      float v[kCount], w[kCount];
+      load<kCount>(normed + i, v);  // this thread's own elements: no barrier needed
+      load<kCount>(weight + i, w);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) v[k] = v[k] * scale * w[k];
+      store<kCount>(y + at + i, v);
+    }
+  }
+};
+
+void forward(Context& context, const RmsNormForward& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T *x = context.data<T>(a.x), *delta = optional<T>(context, a.delta), *w = context.data<T>(a.weight);
+    T *sum = optional<T>(context, a.sum), *y = context.data<T>(a.y);
+    with_vector<T>(rows_of_vectors<T>(a.x.cols(), x, delta, w, sum, y), [&](auto count) {
+      launch(context, a.x.rows(),
+             Forward<T, count>{x, delta, w, sum, y, context.data<float>(a.rstd), a.x.cols(), a.eps});
+    });
+  });
+}
+
+// With n = x * rstd and g = d_y * weight:  d_x = d_sum + rstd * (g - n * mean(g * n)).
+template <class T, int kCount>
+struct BackwardInput {
+  static constexpr int kThreads = 256;
+  const T *x, *weight;
+  const float* rstd;
+  const T *d_y, *d_sum;
+  T* d_x;
+  std::int64_t hidden;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t at = block() * hidden;
+    const float scale = rstd[block()];
+    float dot = 0;
+    for (std::int64_t i = thread() * kCount; i < hidden; i += kThreads * kCount) {
+      float v[kCount], w[kCount], d[kCount];
+      load<kCount>(x + at + i, v);
+      load<kCount>(weight + i, w);
+      load<kCount>(d_y + at + i, d);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) dot = multiply_add(d[k] * w[k], v[k], dot);
+    }
+    dot = block_reduce<kThreads>(dot);
+    const float along = dot * scale * scale * scale / static_cast<float>(hidden);
+    for (std::int64_t i = thread() * kCount; i < hidden; i += kThreads * kCount) {
+      float v[kCount], w[kCount], d[kCount];
+      load<kCount>(x + at + i, v);
+      load<kCount>(weight + i, w);
+      load<kCount>(d_y + at + i, d);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) d[k] = d[k] * w[k] * scale - v[k] * along;
+      if (d_sum) {
+        load<kCount>(d_sum + at + i, v);
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) d[k] += v[k];
+      }
+      store<kCount>(d_x + at + i, d);
+    }
+  }
+};
+
+void backward_input(Context& context, const RmsNormBackwardInput& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T *x = context.data<T>(a.x), *w = context.data<T>(a.weight), *d_y = context.data<T>(a.d_y);
+    const T* d_sum = optional<T>(context, a.d_sum);
+    T* d_x = context.data<T>(a.d_x);
+    with_vector<T>(rows_of_vectors<T>(a.x.cols(), x, w, d_y, d_sum, d_x), [&](auto count) {
+      launch(context, a.x.rows(),
+             BackwardInput<T, count>{x, w, context.data<float>(a.rstd), d_y, d_sum, d_x, a.x.cols()});
+    });
+  });
+}
+
+template <class T>
+struct WeightTerm {
+  const T *x, *d_y;
+  const float* rstd;
+  std::int64_t hidden;
+  PRIMUS_DEVICE float operator()(std::int64_t row, std::int64_t i) const {
+    return to_float(d_y[row * hidden + i]) * (to_float(x[row * hidden + i]) * rstd[row]);
+  }
+};
+
+std::int64_t backward_weight_workspace(Context&, const RmsNormBackwardWeight& a) {
+  return row_sum_workspace(a.x.rows(), a.x.cols());
+}
+
+void backward_weight(Context& context, const RmsNormBackwardWeight& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    row_sum(
+        context, a.x.rows(), a.x.cols(), context.data<float>(a.workspace), context.data<float>(a.d_weight),
+        a.accumulate,
+        WeightTerm<T>{context.data<T>(a.x), context.data<T>(a.d_y), context.data<float>(a.rstd), a.x.cols()});
+  });
+}
+
+}  // namespace
+
+void register_rms_norm(KernelTable& table) {
+  table.add<RmsNormForward, Context, &forward>();
+  table.add<RmsNormBackwardInput, Context, &backward_input>();
+  table.add<RmsNormBackwardWeight, Context, &backward_weight, &backward_weight_workspace>();
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,493 @@
+// A warp works on one token: its scores lie in shared memory, lanes share the experts.
+#include "base/random.h"
+#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/register.h"
+#include "turbo/router/router.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+using Scoring = RouterRule::Scoring;
+constexpr int kMaxExperts = static_cast<int>(RouterRule::kMaxExperts);
+constexpr int kMaxTopK = static_cast<int>(RouterRule::kMaxTopK);
+constexpr float kTinySum = 1e-20F;  // keeps a division defined, as in the published code
+
+RandomStream stream_of(const RouterRandom& r) {
+  return {r.seed, RandomPurpose::kRouting, r.step, r.sample, r.layer};
+}
+
+// ---- Jitter -------------------------------------------------------------------------------------
+
+template <class From, class To>
+struct JitterBody {
+  const From* x;
+  const To* previous;  // or null
+  To* out;
+  RandomStream random;
+  float low, width;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    const float u = low + width * RandomStream::to_uniform(random.bits(static_cast<std::uint64_t>(i)));
+    out[i] = from_float<To>(to_float(x[i]) * u + (previous ? to_float(previous[i]) : 0.0F));
+  }
+};
+
+void router_jitter(Context& context, const RouterJitter& a) {
+  with_float_type(a.x.dtype, [&](auto from_tag) {
+    with_float_type(a.out.dtype, [&](auto to_tag) {
+      using From = decltype(from_tag);
+      using To = decltype(to_tag);
+      const float low = 1 - a.jitter;
+      for_each(context, a.x.elements(),
+               JitterBody<From, To>{context.data<From>(a.x), optional<To>(context, a.previous),
+                                    context.data<To>(a.out), stream_of(a.random), low, (1 + a.jitter) - low});
+    });
+  });
+}
+
+// ---- What a warp does with a row of scores ------------------------------------------------------
+
+struct Scratch {
+  float scores[kMaxExperts], other[kMaxExperts];
+  std::uint32_t keys[kMaxExperts];
+  float group_scores[kMaxTopK];
+  std::int32_t chosen[kMaxTopK], groups[kMaxTopK];
+  float chosen_scores[kMaxTopK], gradients[kMaxTopK];
+};
+
+// Scores as integers of the same order, so that a NaN has its place, too: below every number. 0 is for those
+// that cannot be chosen.
+PRIMUS_DEVICE std::uint32_t key_of(float score) {
+  const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 becomes 0
+  const std::uint32_t ordered = (bits >> 31U) != 0 ? ~bits : bits | 0x80000000U;
+  return score == score ? ordered : 1;
+}
+
+struct LargerKey {
+  PRIMUS_DEVICE std::uint64_t operator()(std::uint64_t a, std::uint64_t b) const { return a > b ? a : b; }
+};
+
+// The k largest of n keys, largest first, the earlier of equal ones. Sets them to 0.
+PRIMUS_DEVICE void choose_keys(std::uint32_t* keys, int n, int k, std::int32_t* chosen) {
+  warp_barrier();
+  for (int i = 0; i < k; ++i) {
+    std::uint64_t best = 0;
+    for (int e = lane(); e < n; e += kWarp) {
+      best = LargerKey{}(best, std::uint64_t{keys[e]} << 32 | static_cast<std::uint32_t>(~e));
+    }
+    best = warp_reduce(best, LargerKey{});
+    const auto first = static_cast<std::int32_t>(~static_cast<std::uint32_t>(best));
+    if (lane() == 0) {
+      chosen[i] = first;
+      keys[first] = 0;
+    }
+    warp_barrier();
+  }
+}
+
+PRIMUS_DEVICE void choose(const float* scores, int n, int k, std::uint32_t* keys, std::int32_t* chosen) {
+  for (int e = lane(); e < n; e += kWarp) keys[e] = key_of(scores[e]);
+  choose_keys(keys, n, k, chosen);
+}
+
+// The score of a group of experts: its best, or the sum of its two best.
+PRIMUS_DEVICE float group_score(const float* scores, int n, bool two) {
+  int first = -1, second = -1;
+  for (int e = 0; e < n; ++e) {
+    if (first < 0 || key_of(scores[e]) > key_of(scores[first])) {
+      second = first;
+      first = e;
+    } else if (second < 0 || key_of(scores[e]) > key_of(scores[second])) {
+      second = e;
+    }
+  }
+  return two && n > 1 ? scores[first] + scores[second] : scores[first];
+}
+
+PRIMUS_DEVICE void choose_in_groups(const RouterRule& rule, const float* scores, int n, Scratch& s) {
+  const int size = n / rule.groups;
+  for (int g = lane(); g < rule.groups; g += kWarp) {
+    s.group_scores[g] =
+        group_score(scores + g * size, size, rule.group_score == RouterRule::GroupScore::kTwoBest);
+  }
+  warp_barrier();
+  choose(s.group_scores, rule.groups, rule.top_groups, s.keys, s.groups);
+  for (int e = lane(); e < n; e += kWarp) {
+    bool candidate = false;
+    for (int i = 0; i < rule.top_groups; ++i) candidate |= s.groups[i] == e / size;
+    s.keys[e] = candidate ? key_of(scores[e]) : 0;
+  }
+  choose_keys(s.keys, n, rule.top_k, s.chosen);
+}
+
+PRIMUS_DEVICE float largest(const float* x, int n) {
+  float most = -infinity();
+  for (int i = lane(); i < n; i += kWarp) most = ::fmaxf(most, x[i]);
+  return warp_reduce(most, Maximum{});
+}
+
+// p = exp(x - max), unnormalised; returns their sum.
+PRIMUS_DEVICE float exponentials(const float* x, int n, float* p) {
+  const float most = largest(x, n);
+  float sum = 0;
+  for (int i = lane(); i < n; i += kWarp) {
+    p[i] = ::expf(x[i] - most);
+    sum += p[i];
+  }
+  sum = warp_reduce(sum);
+  warp_barrier();
+  return sum;
+}
+
+// Scores of all experts: the softmax, or sigmoids.
+PRIMUS_DEVICE void all_scores(Scoring scoring, const float* logits, int n, float* scores) {
+  if (scoring == Scoring::kSoftmax) {
+    const float scale = 1.0F / exponentials(logits, n, scores);
+    for (int i = lane(); i < n; i += kWarp) scores[i] *= scale;
+  } else {
+    for (int i = lane(); i < n; i += kWarp) scores[i] = sigmoid(logits[i]);
+  }
+  warp_barrier();
+}
+
+// Scores of the chosen, as the weights take them, into s.chosen_scores: for normalised softmax relative to
+// the best of the chosen, so that they cannot all vanish. Uses s.other.
+PRIMUS_DEVICE void score_chosen(const RouterRule& rule, const float* logits, int n, Scratch& s) {
+  const int k = rule.top_k;
+  warp_barrier();
+  if (rule.scoring == Scoring::kSigmoid) {
+    for (int i = lane(); i < k; i += kWarp) s.chosen_scores[i] = sigmoid(logits[s.chosen[i]]);
+  } else if (rule.normalise) {
+    for (int i = lane(); i < k; i += kWarp) s.other[i] = logits[s.chosen[i]];
+    warp_barrier();
+    exponentials(s.other, k, s.chosen_scores);
+  } else {
+    const float scale = 1.0F / exponentials(logits, n, s.other);
+    for (int i = lane(); i < k; i += kWarp) s.chosen_scores[i] = s.other[s.chosen[i]] * scale;
+  }
+  warp_barrier();
+}
+
+PRIMUS_DEVICE float sum_of_chosen(const Scratch& s, int k) {
+  float sum = 0;
+  for (int i = 0; i < k; ++i) sum += s.chosen_scores[i];
+  return sum + kTinySum;
+}
+
+// ---- Forward ------------------------------------------------------------------------------------
+
+struct Forward {
+  static constexpr int kThreads = kWarp;
+  RouterRule rule;
+  RandomStream random;
+  const float *logits, *bias;  // bias or null
+  const std::int32_t* given;   // or null
+  std::int32_t* experts;
+  float* weights;
+  int n;
+
+  PRIMUS_DEVICE void choose_experts(std::int64_t token, const float* x, Scratch& s) const {
+    if (given) {
+      for (int i = lane(); i < rule.top_k; i += kWarp) s.chosen[i] = given[token * rule.top_k + i];
+      return;
+    }
+    if (rule.forced == RouterRule::Forced::kEven) {
+      for (int i = lane(); i < rule.top_k; i += kWarp) {
+        s.chosen[i] = static_cast<std::int32_t>((token * rule.top_k + i) % n);
+      }
+      return;
+    }
+    if (rule.forced == RouterRule::Forced::kUniform) {
+      for (int e = lane(); e < n; e += kWarp) {
+        s.scores[e] = RandomStream::to_uniform(random.bits(static_cast<std::uint64_t>(token * n + e)));
+      }
+      return choose(s.scores, n, rule.top_k, s.keys, s.chosen);
+    }
+    // Softmax and sigmoid do not change an order, so logits will do unless scores are added to something.
+    if (bias || rule.group_score == RouterRule::GroupScore::kTwoBest) {
+      all_scores(rule.scoring, x, n, s.scores);
+      if (bias) {
+        for (int e = lane(); e < n; e += kWarp) s.scores[e] += bias[e];
+        warp_barrier();
+      }
+      x = s.scores;
+    }
+    if (rule.top_groups < rule.groups) {
+      choose_in_groups(rule, x, n, s);
+    } else {
+      choose(x, n, rule.top_k, s.keys, s.chosen);
+    }
+  }
+
+  PRIMUS_DEVICE void operator()() const {
+    Scratch& s = shared<Scratch>();
+    const std::int64_t token = block();
+    const float* x = logits + token * n;
+    choose_experts(token, x, s);
+    score_chosen(rule, x, n, s);
+    const float scale = rule.normalise ? rule.scale / sum_of_chosen(s, rule.top_k) : rule.scale;
+    for (int i = lane(); i < rule.top_k; i += kWarp) {
+      experts[token * rule.top_k + i] = s.chosen[i];
+      weights[token * rule.top_k + i] = s.chosen_scores[i] * scale;
+    }
+  }
+};
+
+void forward(Context& context, const RouterForward& a) {
+  launch(context, a.logits.rows(),
+         Forward{a.rule, stream_of(a.random), context.data<float>(a.logits), optional<float>(context, a.bias),
+                 optional<std::int32_t>(context, a.given), context.data<std::int32_t>(a.experts),
+                 context.data<float>(a.weights), static_cast<int>(a.logits.cols())});
+}
+
+// ---- Backward -----------------------------------------------------------------------------------
+
+struct Backward {
+  static constexpr int kThreads = kWarp;
+  RouterRule rule;
+  const float* logits;
+  const std::int32_t* experts;
+  const float* d_weights;
+  const std::int32_t* load;  // or null: no balance loss
+  const float* previous;     // or null
+  float* d_logits;
+  float balance_scale, z_scale;
+  std::int64_t segment;  // tokens that share a row of load
+  int n;
+
+  struct Memory {
+    Scratch s;
+    float sum[kMaxExperts];
+  };
+
+  // sum += the gradient of the weights.
+  PRIMUS_DEVICE void add_weights(std::int64_t token, const float* x, Memory& m) const {
+    Scratch& s = m.s;
+    const int k = rule.top_k;
+    for (int i = lane(); i < k; i += kWarp) s.chosen[i] = experts[token * k + i];
+    score_chosen(rule, x, n, s);
+    // Of what the scores are divided by, if by anything.
+    const float inverse = rule.normalise ? 1.0F / sum_of_chosen(s, k) : 1.0F;
+    const float* d = d_weights + token * k;
+    float mean = 0;
+    for (int i = 0; i < k; ++i) mean += d[i] * s.chosen_scores[i] * inverse;
+    if (lane() == 0) {
+      for (int i = 0; i < k; ++i) {
+        const float d_score = rule.scale * inverse * (d[i] - (rule.normalise ? mean : 0.0F));
+        const float score = s.chosen_scores[i];
+        m.sum[s.chosen[i]] +=
+            rule.scoring == Scoring::kSigmoid ? d_score * score * (1.0F - score) : d_score * score;
+      }
+    }
+    warp_barrier();
+    if (rule.scoring == Scoring::kSigmoid || rule.normalise) return;
+    all_scores(rule.scoring, x, n, s.scores);
+    for (int e = lane(); e < n; e += kWarp) m.sum[e] -= rule.scale * mean * s.scores[e];
+    warp_barrier();
+  }
+
+  // sum += the gradient of the balance loss.
+  PRIMUS_DEVICE void add_balance(std::int64_t token, const float* x, Memory& m) const {
+    const std::int32_t* counts = load + token / segment * n;
+    float* scores = m.s.scores;
+    all_scores(rule.scoring, x, n, scores);
+    float total = 0, weighted = 0;
+    for (int e = lane(); e < n; e += kWarp) {
+      total += scores[e];
+      weighted += static_cast<float>(counts[e]) * scores[e];
+    }
+    total = warp_reduce(total);
+    const bool sigmoids = rule.scoring == Scoring::kSigmoid;
+    const float inverse = sigmoids ? 1.0F / (total + kTinySum) : 1.0F;
+    const float mean = warp_reduce(weighted) * inverse;
+    for (int e = lane(); e < n; e += kWarp) {
+      const float slope = sigmoids ? inverse * scores[e] * (1.0F - scores[e]) : scores[e];
+      m.sum[e] += balance_scale * slope * (static_cast<float>(counts[e]) - mean);
+    }
+    warp_barrier();
+  }
+
+  PRIMUS_DEVICE void add_z(const float* x, Memory& m) const {
+    const float total = exponentials(x, n, m.s.scores);
+    const float factor = z_scale * (::logf(total) + largest(x, n)) / total;
+    for (int e = lane(); e < n; e += kWarp) m.sum[e] += factor * m.s.scores[e];
+    warp_barrier();
+  }
+
+  PRIMUS_DEVICE void operator()() const {
+    Memory& m = shared<Memory>();
+    const std::int64_t token = block();
+    const float* x = logits + token * n;
+    for (int e = lane(); e < n; e += kWarp) m.sum[e] = previous ? previous[token * n + e] : 0.0F;
+    warp_barrier();
+    add_weights(token, x, m);
+    if (load) add_balance(token, x, m);
+    if (z_scale != 0) add_z(x, m);
+    for (int e = lane(); e < n; e += kWarp) d_logits[token * n + e] = m.sum[e];
+  }
+};
+
+float balance_factor(const RouterRule& rule, const Tensor& load, std::int64_t tokens) {
+  const double segments = static_cast<double>(load.rows()), each = static_cast<double>(tokens) / segments;
+  return static_cast<float>(static_cast<double>(load.cols()) / (rule.top_k * each * each * segments));
+}
+
+void backward(Context& context, const RouterBackward& a) {
+  const std::int64_t tokens = a.logits.rows();
+  const bool balance = !a.load.absent() && a.balance_scale != 0;
+  launch(context, tokens,
+         Backward{a.rule, context.data<float>(a.logits), context.data<std::int32_t>(a.experts),
+                  context.data<float>(a.d_weights), balance ? context.data<std::int32_t>(a.load) : nullptr,
+                  optional<float>(context, a.previous), context.data<float>(a.d_logits),
+                  balance ? a.balance_scale * balance_factor(a.rule, a.load, tokens) : 0.0F,
+                  2 * a.z_scale / static_cast<float>(tokens), balance ? tokens / a.load.rows() : 1,
+                  static_cast<int>(a.logits.cols())});
+}
+
+// ---- Loads and losses ---------------------------------------------------------------------------
+
+struct ClearCounts {
+  std::int32_t* counts;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const { counts[i] = 0; }
+};
+
+struct CountLoad {
+  static constexpr int kThreads = kWarp;
+  const float* logits;
+  const std::int32_t* chosen;  // or null
+  std::int32_t* load;
+  std::int64_t segment;
+  int n, top_k;
+
+  PRIMUS_DEVICE void operator()() const {
+    Scratch& s = shared<Scratch>();
+    const std::int64_t token = block();
+    if (!chosen) choose(logits + token * n, n, top_k, s.keys, s.chosen);
+    const std::int32_t* best = chosen ? chosen + token * top_k : s.chosen;
+    for (int i = lane(); i < top_k; i += kWarp) atomic_add(load + token / segment * n + best[i], 1);
+  }
+};
+
+void router_load(Context& context, const RouterLoad& a) {
+  auto* counts = context.data<std::int32_t>(a.load);
+  for_each(context, a.load.elements(), ClearCounts{counts});
+  launch(context, a.logits.rows(),
+         CountLoad{context.data<float>(a.logits), optional<std::int32_t>(context, a.chosen), counts,
+                   std::max<std::int64_t>(a.logits.rows() / a.load.rows(), 1),
+                   static_cast<int>(a.logits.cols()), a.top_k});
+}
+
+struct LossParts {
+  static constexpr int kThreads = kWarp;
+  static constexpr std::int64_t kMostBlocks = 1 << 17;
+  RouterRule rule;
+  const float* logits;
+  const std::int32_t* load;  // or null
+  double *balance, *z;       // of a block
+  std::int64_t tokens, segment;
+  int n;
+
+  PRIMUS_DEVICE void operator()() const {
+    Scratch& s = shared<Scratch>();
+    double balance_sum = 0, z_sum = 0;
+    for (std::int64_t token = block(); token < tokens; token += blocks()) {
+      const float* x = logits + token * n;
+      float total = exponentials(x, n, s.scores);
+      const auto lse = static_cast<double>(::logf(total) + largest(x, n));
+      z_sum += lse * lse;
+      if (!load) continue;
+      if (rule.scoring == Scoring::kSigmoid) {
+        all_scores(rule.scoring, x, n, s.scores);
+        total = 0;
+        for (int e = lane(); e < n; e += kWarp) total += s.scores[e];
+        total = warp_reduce(total);
+      }
+      const std::int32_t* counts = load + token / segment * n;
+      float weighted = 0;
+      for (int e = lane(); e < n; e += kWarp) weighted += static_cast<float>(counts[e]) * s.scores[e];
+      weighted = warp_reduce(weighted);
+      balance_sum += static_cast<double>(weighted) / static_cast<double>(total);
+      warp_barrier();
+    }
+    if (lane() == 0) {
+      balance[block()] = balance_sum;
+      z[block()] = z_sum;
+    }
+  }
+};
+
+struct AddLoss {
+  float* loss;
+  double factor;
+  PRIMUS_DEVICE void operator()(double sum) const { *loss += static_cast<float>(sum * factor); }
+};
+
+void losses(Context& context, const RouterLosses& a) {
+  const std::int64_t tokens = a.logits.rows(), count = std::min(tokens, LossParts::kMostBlocks);
+  const auto* counts = optional<std::int32_t>(context, a.load);
+  auto* parts = partials<double>(context, 2 * std::max<std::int64_t>(count, 1));
+  launch(context, count,
+         LossParts{a.rule, context.data<float>(a.logits), counts, parts, parts + count, tokens,
+                   counts ? tokens / a.load.rows() : 1, static_cast<int>(a.logits.cols())});
+  auto* out = context.data<float>(a.losses);
+  if (counts) {
+    launch(context, 1,
+           SumOfParts<AddLoss, double>{
+               {out, static_cast<double>(balance_factor(a.rule, a.load, tokens))}, parts, count});
+  }
+  launch(context, 1,
+         SumOfParts<AddLoss, double>{{out + 1, 1 / static_cast<double>(tokens)}, parts + count, count});
+}
+
+struct CountExperts {
+  const std::int32_t *experts, *rows;
+  std::int32_t* load;
+  std::int64_t dropped;
+  PRIMUS_DEVICE void operator()(std::int64_t slot) const {
+    atomic_add(load + experts[slot], 1);
+    if (rows[slot] < 0) atomic_add(load + dropped, 1);
+  }
+};
+
+void expert_load(Context& context, const ExpertLoad& a) {
+  for_each(context, a.experts.elements(),
+           CountExperts{context.data<std::int32_t>(a.experts), context.data<std::int32_t>(a.rows),
+                        context.data<std::int32_t>(a.load), a.load.elements() - 1});
+}
+
+struct UpdateBias {
+  static constexpr int kThreads = 256;
+  const std::int32_t* load;
+  float* bias;
+  std::int64_t experts;
+  float rate;
+
+  PRIMUS_DEVICE void operator()() const {
+    std::int64_t total = 0;
+    for (std::int64_t e = thread(); e < experts; e += kThreads) total += load[e];
+    total = block_reduce<kThreads>(total);
+    for (std::int64_t e = thread(); e < experts; e += kThreads) {
+      const std::int64_t excess = load[e] * experts - total;  // exact: sign(mean - load) is that of -excess
+      if (excess != 0) bias[e] += excess < 0 ? rate : -rate;
+    }
+  }
+};
+
+void expert_bias_update(Context& context, const ExpertBiasUpdate& a) {
+  launch(
+      context, 1,
+      UpdateBias{context.data<std::int32_t>(a.load), context.data<float>(a.bias), a.bias.elements(), a.rate});
+}
+
+}  // namespace
+
+void register_router(KernelTable& table) {
+  table.add<RouterJitter, Context, &router_jitter>();
+  table.add<RouterForward, Context, &forward>();
+  table.add<RouterBackward, Context, &backward>();
+  table.add<RouterLoad, Context, &router_load>();
+  table.add<RouterLosses, Context, &losses>();
+  table.add<ExpertLoad, Context, &expert_load>();
+  table.add<ExpertBiasUpdate, Context, &expert_bias_update>();
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,223 @@
+#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/register.h"
+#include "turbo/swiglu/swiglu.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+struct Gradient {
+  float gate, up;
+};
+
+struct Silu {
+  PRIMUS_DEVICE float forward(float g, float u) const { return g * sigmoid(g) * u; }
+  // silu'(g) = s * (1 + g * (1 - s)) with s = sigmoid(g).
+  PRIMUS_DEVICE Gradient backward(float g, float u, float d) const {
+    const float s = sigmoid(g);
+    return {d * u * (s * (1.0F + g * (1.0F - s))), d * (g * s)};
+  }
+};
+
+struct ClampedSilu {
+  float limit;
+  static constexpr float kAlpha = 1.702F;
+
+  PRIMUS_DEVICE float clamped(float up) const { return up > limit ? limit : up < -limit ? -limit : up; }
+  PRIMUS_DEVICE float forward(float gate, float up) const {
+    const float g = gate > limit ? limit : gate;
+    return (clamped(up) + 1.0F) * (g * sigmoid(kAlpha * g));
+  }
+  PRIMUS_DEVICE Gradient backward(float gate, float up, float d) const {
+    const float g = gate > limit ? limit : gate;
+    const float s = sigmoid(kAlpha * g);
+    const float d_gate = d * (clamped(up) + 1.0F) * (s * (1.0F + kAlpha * g * (1.0F - s)));
+    const bool held = up > limit || up < -limit;
+    return {gate > limit ? 0.0F : d_gate, held ? 0.0F : d * (g * s)};
+  }
+};
+
+// ---- The same for every row ---------------------------------------------------------------------
+
+template <class T, int kCount, class Activation>
+struct ForwardBody {
+  const T* gate_up;
+  T* out;
+  std::int64_t ffn;
+  Activation activation;
+
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
+    float g[kCount], u[kCount];
+    load<kCount>(gate_up + row * 2 * ffn + i, g);
+    load<kCount>(gate_up + row * 2 * ffn + ffn + i, u);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) g[k] = activation.forward(g[k], u[k]);
+    store<kCount>(out + row * ffn + i, g);
+  }
+};
+
+template <class T, int kCount, class Activation>
+struct BackwardBody {
+  const T *gate_up, *d_out;
+  T* d_gate_up;
+  std::int64_t ffn;
+  Activation activation;
+
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
+    const std::int64_t gate = row * 2 * ffn + i, up = gate + ffn;
+    float g[kCount], u[kCount], d[kCount];
+    load<kCount>(gate_up + gate, g);
+    load<kCount>(gate_up + up, u);
+    load<kCount>(d_out + row * ffn + i, d);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) {
+      const Gradient of = activation.backward(g[k], u[k], d[k]);
+      g[k] = of.gate;
+      u[k] = of.up;
+    }
+    store<kCount>(d_gate_up + gate, g);
+    store<kCount>(d_gate_up + up, u);
+  }
+};
+
+template <class Activation>
+void run_forward(Context& context, const Tensor& gate_up, const Tensor& out, const Activation& activation) {
+  with_float_type(out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T* from = context.data<T>(gate_up);
+    T* to = context.data<T>(out);
+    with_vector<T>(rows_of_vectors<T>(out.cols(), from, to), [&](auto count) {
+      for_each_of_rows<count>(context, out.rows(), out.cols(),
+                              ForwardBody<T, count, Activation>{from, to, out.cols(), activation});
+    });
+  });
+}
+
+template <class Activation>
+void run_backward(Context& context, const Tensor& gate_up, const Tensor& d_out, const Tensor& d_gate_up,
+                  const Activation& activation) {
+  with_float_type(d_out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T *from = context.data<T>(gate_up), *d = context.data<T>(d_out);
+    T* to = context.data<T>(d_gate_up);
+    with_vector<T>(rows_of_vectors<T>(d_out.cols(), from, d, to), [&](auto count) {
+      for_each_of_rows<count>(context, d_out.rows(), d_out.cols(),
+                              BackwardBody<T, count, Activation>{from, d, to, d_out.cols(), activation});
+    });
+  });
+}
+
+void forward(Context& context, const SwigluForward& a) { run_forward(context, a.gate_up, a.out, Silu{}); }
+void backward(Context& context, const SwigluBackward& a) {
+  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, Silu{});
+}
+void clamped_forward(Context& context, const ClampedSwigluForward& a) {
+  run_forward(context, a.gate_up, a.out, ClampedSilu{a.limit});
+}
+void clamped_backward(Context& context, const ClampedSwigluBackward& a) {
+  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSilu{a.limit});
+}
+
+// ---- Weighted rows: a block works on one --------------------------------------------------------
+
+template <class T, bool kWeighInput>
+struct WeightedForward {
+  static constexpr int kThreads = 256;
+  const T* gate_up;
+  const float* weights;
+  const std::int32_t *offsets, *slots;
+  T* out;
+  std::int64_t ffn, experts;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t row = block();
+    const T* gate = gate_up + row * 2 * ffn;
+    const float weight = row < offsets[experts] ? weights[slots[row]] : 0.0F;
+    for (std::int64_t i = thread(); i < ffn; i += kThreads) {
+      const float g = to_float(gate[i]), u = to_float(gate[ffn + i]);
+      out[row * ffn + i] =
+          from_float<T>(kWeighInput ? Silu{}.forward(weight * g, weight * u) : weight * Silu{}.forward(g, u));
+    }
+  }
+};
+
+void weighted_forward(Context& context, const WeightedSwigluForward& a) {
+  with_float_type(a.out.dtype, [&](auto tag) {
+    with_flag(a.weigh_input, [&](auto weigh_input) {
+      using T = decltype(tag);
+      launch(context, a.out.rows(),
+             WeightedForward<T, weigh_input>{context.data<T>(a.gate_up), context.data<float>(a.weights),
+                                             context.data<std::int32_t>(a.offsets),
+                                             context.data<std::int32_t>(a.slots), context.data<T>(a.out),
+                                             a.out.cols(), a.offsets.elements() - 1});
+    });
+  });
+}
+
+template <class T, bool kWeighInput>
+struct WeightedBackward {
+  static constexpr int kThreads = 256;
+  const T *gate_up, *d_out;
+  const float* weights;
+  const std::int32_t *offsets, *slots;
+  T* d_gate_up;
+  float* d_weights;  // or null
+  std::int64_t ffn, experts;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t row = block();
+    const T* gate = gate_up + row * 2 * ffn;
+    T* d_gate = d_gate_up + row * 2 * ffn;
+    if (row >= offsets[experts]) {
+      for (std::int64_t i = thread(); i < 2 * ffn; i += kThreads) d_gate[i] = from_float<T>(0.0F);
+      return;
+    }
+    const float weight = weights[slots[row]];
+    float sum = 0;
+    for (std::int64_t i = thread(); i < ffn; i += kThreads) {
+      const float g = to_float(gate[i]), u = to_float(gate[ffn + i]), d = to_float(d_out[row * ffn + i]);
+      const Gradient of = kWeighInput ? Silu{}.backward(weight * g, weight * u, d) : Silu{}.backward(g, u, d);
+      sum += kWeighInput ? of.gate * g + of.up * u : of.up * u;
+      d_gate[i] = from_float<T>(weight * of.gate);
+      d_gate[ffn + i] = from_float<T>(weight * of.up);
+    }
+    sum = block_reduce<kThreads>(sum);
+    if (d_weights && thread() == 0) d_weights[slots[row]] += sum;  // a slot has one row
+  }
+};
+
+struct StartWeights {
+  const float* previous;
+  float* d_weights;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const { d_weights[i] = previous ? previous[i] : 0.0F; }
+};
+
+void weighted_backward(Context& context, const WeightedSwigluBackward& a) {
+  float* d_weights = optional<float>(context, a.d_weights);
+  const float* previous = optional<float>(context, a.previous_weights);
+  if (d_weights && previous != d_weights) {
+    for_each(context, a.d_weights.elements(), StartWeights{previous, d_weights});
+  }
+  with_float_type(a.d_out.dtype, [&](auto tag) {
+    with_flag(a.weigh_input, [&](auto weigh_input) {
+      using T = decltype(tag);
+      launch(context, a.d_out.rows(),
+             WeightedBackward<T, weigh_input>{
+                 context.data<T>(a.gate_up), context.data<T>(a.d_out), context.data<float>(a.weights),
+                 context.data<std::int32_t>(a.offsets), context.data<std::int32_t>(a.slots),
+                 context.data<T>(a.d_gate_up), d_weights, a.d_out.cols(), a.offsets.elements() - 1});
+    });
+  });
+}
+
+}  // namespace
+
+void register_swiglu(KernelTable& table) {
+  table.add<SwigluForward, Context, &forward>();
+  table.add<SwigluBackward, Context, &backward>();
+  table.add<WeightedSwigluForward, Context, &weighted_forward>();
+  table.add<WeightedSwigluBackward, Context, &weighted_backward>();
+  table.add<ClampedSwigluForward, Context, &clamped_forward>();
+  table.add<ClampedSwigluBackward, Context, &clamped_backward>();
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,130 @@
+// The emulated GPU: what kernels may rely on, and what it refuses where hardware would do anything.
+#define PRIMUS_EMULATED_WARP 32
+#include "device/gpu/emulator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "device/gpu/thread.h"
+
+namespace primus::gpu::emulated32 {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+template <class Body>
+void run(const emulator::Grid& grid, const Body& body) {
+  ThreadPool pool(2);
+  emulator::run(
+      pool, grid, [](const void* captured) { (*static_cast<const Body*>(captured))(); }, &body);
+}
+
+TEST(Emulator, EveryThreadRunsOnce) {
+  std::vector<int> runs(7 * 96);
+  run({7, 96, 32, 0}, [&] {
+    EXPECT_EQ(threads(), 96);
+    EXPECT_EQ(blocks(), 7);
+    ++runs[static_cast<std::size_t>(block() * 96 + thread())];
+  });
+  EXPECT_THAT(runs, ::testing::Each(1));
+}
+
+TEST(Emulator, BarriersOrderSharedMemory) {
+  struct Values {
+    int at[64];
+  };
+  std::vector<int> sums(5 * 64);
+  run({5, 64, 32, 0}, [&] {
+    Values& values = shared<Values>();
+    int sum = 0;
+    for (int round = 0; round < 3; ++round) {
+      values.at[thread()] = thread() + round;
+      barrier();
+      sum += values.at[63 - thread()];
+      barrier();
+    }
+    sums[static_cast<std::size_t>(block() * 64 + thread())] = sum;
+  });
+  for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(sums[i], 3 * (63 - static_cast<int>(i % 64)) + 3);
+}
+
+TEST(Emulator, SharedMemoryStartsAsNanInEveryBlock) {
+  struct Value {
+    float at;
+  };
+  std::vector<int> nans(8);
+  run({8, 32, 32, 64}, [&] {
+    if (thread() != 0) return;
+    Value& value = shared<Value>();
+    float dynamic;
+    std::memcpy(&dynamic, dynamic_shared(), sizeof(dynamic));
+    nans[static_cast<std::size_t>(block())] = (std::isnan(value.at) ? 1 : 0) + (std::isnan(dynamic) ? 1 : 0);
+    value.at = 1;
+  });
+  EXPECT_THAT(nans, ::testing::Each(2));
+}
+
+TEST(Emulator, LanesExchangeWithinTheirWarp) {
+  for (const int warp : {32, 64}) {
+    std::vector<int> seen(128);
+    run({1, 128, warp, 0}, [&] {
+      for (int round = 0; round < 4; ++round) {
+        const int mine = thread() * 10 + round;
+        const std::byte* all = emulator::exchange(&mine, sizeof(mine));
+        const int other = (thread() % warp + 1) % warp;
+        int theirs;
+        std::memcpy(&theirs, all + static_cast<std::size_t>(other) * emulator::kExchangeBytes,
+                    sizeof(theirs));
+        if (theirs == (thread() / warp * warp + other) * 10 + round)
+          ++seen[static_cast<std::size_t>(thread())];
+      }
+    });
+    EXPECT_THAT(seen, ::testing::Each(4));
+  }
+}
+
+TEST(Emulator, ABarrierThatSomeThreadsMissIsAnError) {
+  EXPECT_THAT(([] {
+                run({2, 64, 32, 0}, [] {
+                  if (thread() < 40) barrier();
+                });
+              }),
+              ThrowsMessage<std::logic_error>(HasSubstr("not all of them reach")));
+}
+
+TEST(Emulator, AnExchangeThatSomeLanesMissIsAnError) {
+  EXPECT_THAT(([] {
+                run({1, 32, 32, 0}, [] {
+                  if (thread() != 3) from_lane_xor(1, 1);
+                });
+              }),
+              ThrowsMessage<std::logic_error>(HasSubstr("an exchange between lanes")));
+}
+
+TEST(Emulator, WhatAKernelThrowsLeavesTheLaunchAndTheNextOneRuns) {
+  for (int repetition = 0; repetition < 3; ++repetition) {
+    EXPECT_THAT(([] {
+                  run({4, 64, 32, 0}, [] {
+                    if (block() == 2 && thread() == 5) throw std::runtime_error("from a kernel");
+                    barrier();
+                  });
+                }),
+                ThrowsMessage<std::runtime_error>("from a kernel"));
+  }
+  int ran = 0;
+  run({1, 32, 32, 0}, [&] { ran += thread() == 31 ? 1 : 0; });
+  EXPECT_EQ(ran, 1);
+}
+
+TEST(Emulator, BlocksAreMadeOfWholeWarps) {
+  EXPECT_THROW(run({1, 48, 32, 0}, [] {}), std::logic_error);
+}
+
+}  // namespace
+}  // namespace primus::gpu::emulated32

@@ -10,6 +10,12 @@
 
 namespace primus {
 
+namespace {
+
+constexpr size_t kMaxAffixBytes = 64;
+
+}  // namespace
+
 BpeModel::BpeModel(BpeOptions options, Vocabulary vocabulary, const MergeList& merges)
     : options_(std::move(options)), vocabulary_(std::move(vocabulary)) {
   const auto id_of = [&](const std::string& token, size_t rank) {
@@ -39,6 +45,13 @@ BpeModel::BpeModel(BpeOptions options, Vocabulary vocabulary, std::span<const Me
 }
 
 void BpeModel::prepare() {
+  for (const std::string* affix : {&options_.continuing_subword_prefix, &options_.end_of_word_suffix}) {
+    // It is put to every character.
+    if (affix->size() > kMaxAffixBytes) {
+      throw unsupported(fmt::format("a prefix or suffix of tokens with more than {} bytes is not supported",
+                                    kMaxAffixBytes));
+    }
+  }
   for (int byte = 0; byte < 256; ++byte) {
     const char value = static_cast<char>(byte);
     const std::string token =

@@ -161,7 +161,8 @@ BpeTrainer::BpeTrainer(BpeTrainerOptions options)
 
 void BpeTrainer::add(std::string_view text) {
   std::string repaired;
-  splitter_->split({unicode::valid_or_repaired(text, repaired), true}, [this](Piece piece) {
+  TextBudget budget(text.size());
+  splitter_->split({unicode::valid_or_repaired(text, repaired), true}, budget, [this](Piece piece) {
     const auto it = words_.find(piece.text);
     if (it != words_.end()) {
       ++it->second;

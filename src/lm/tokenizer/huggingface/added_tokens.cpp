@@ -84,6 +84,8 @@ const AddedToken* AddedTokenMatcher::longest(std::string_view text, size_t& leng
 void AddedTokenMatcher::split(std::string_view text,
                               FunctionRef<void(std::string_view, int32_t)> sink) const {
   size_t given = 0;  // everything before went to `sink`
+  // The spaces behind the last token that took some: a token of blanks would read them again and again.
+  size_t spaces_begin = 0, spaces_end = 0;
   for (size_t at = 0; at < text.size();) {
     size_t length = 0;
     const AddedToken* const found = longest(text.substr(at), length);
@@ -99,7 +101,13 @@ void AddedTokenMatcher::split(std::string_view text,
       continue;
     // A token to the left may have taken the spaces already.
     if (token.lstrip) begin = trailing_spaces(text.substr(0, begin), std::min(given, begin));
-    if (token.rstrip) end += leading_spaces(text.substr(end));
+    if (token.rstrip) {
+      if (end < spaces_begin || end >= spaces_end) {
+        spaces_begin = end;
+        spaces_end = end + leading_spaces(text.substr(end));
+      }
+      end = std::max(end, spaces_end);
+    }
     if (given < begin) sink(text.substr(given, begin - given), -1);
     sink(text.substr(begin, end - begin), token.id);
     given = end;

@@ -25,6 +25,7 @@ struct AddedToken {
 // Face's AddedVocabulary). One pass; each position costs at most the length of the longest token.
 class AddedTokenMatcher {
  public:
+  static constexpr size_t kMaxTokenBytes = 4096;  // what its users let pass
   AddedTokenMatcher() = default;
   // `contents[i]` is how tokens[i] appears in the text (its normalised form, where it is looked for there).
   // Empty ones are never found; of equal ones the last counts.

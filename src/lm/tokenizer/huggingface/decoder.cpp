@@ -76,6 +76,7 @@ struct ChainOptions {
   size_t strip_count = 0;  // at most so often
   std::string metaspace;   // empty: no Metaspace
   bool metaspace_drops_first = false;
+  std::string name;  // in errors
 };
 
 class ChainDecoder final : public Decoder {
@@ -93,12 +94,14 @@ class ChainDecoder final : public Decoder {
 
     void push(int32_t id, std::string& out) override {
       std::string text(text_of_(id));
-      for (const auto& [from, to] : options_.replaces) text = replace_all(text, from, to);
+      const TextBudget budget(text.size());
+      for (const auto& [from, to] : options_.replaces)
+        text = replace_all(text, from, to, budget, options_.name);
       if (!options_.metaspace.empty()) {
         if (first_ && options_.metaspace_drops_first && text.starts_with(options_.metaspace)) {
           text.erase(0, options_.metaspace.size());
         }
-        text = replace_all(text, options_.metaspace, " ");
+        text = replace_all(text, options_.metaspace, " ", budget, options_.name);
       }
       first_ = false;
       if (options_.byte_fallback && text.size() == 6 && text.starts_with("<0x") && text.ends_with('>')) {
@@ -194,18 +197,20 @@ void append_step(const json& object, ChainOptions& chain) {
 
 }  // namespace
 
-std::unique_ptr<Decoder> parse_decoder(const json& object) {
+std::unique_ptr<Decoder> parse_decoder(const json& object, const std::string& file) {
   if (object.is_null()) return std::make_unique<SpacedDecoder>();
   const std::string type = get_string(object, "type");
-  json steps = json::array({object});
-  if (type == "Sequence") {
-    steps = object.value("decoders", json());
-    if (!steps.is_array()) throw invalid("\"decoders\" is missing, or not a list");
-  }
+  const json single = json::array({object});
+  const json& steps = type == "Sequence" ? get_list(object, "decoders") : single;
   if (steps.size() == 1 && get_string(steps[0], "type") == "ByteLevel")
     return std::make_unique<ByteLevelDecoder>();
   ChainOptions chain;
-  for (const json& step : steps) append_step(step, chain);
+  chain.name = fmt::format("the decoder of the tokenizer '{}'", file);
+  size_t count = 0;
+  for (const json& step : steps) {
+    count_step(count, "a decoder");
+    append_step(step, chain);
+  }
   return std::make_unique<ChainDecoder>(std::move(chain));
 }
 

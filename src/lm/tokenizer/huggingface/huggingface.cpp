@@ -185,13 +185,20 @@ class HuggingFaceTokenizer final : public Tokenizer {
     std::string repaired;
     text = unicode::valid_or_repaired(text, repaired);
     const auto scratch = scratches_.borrow();
-    raw_matcher_.split(text, [&](std::string_view part, int32_t id) {
-      if (id >= 0) {
-        ids.push_back(id);
-      } else {
-        encode_part(part, part.data() == text.data(), ids, *scratch);
-      }
-    });
+    TextBudget budget(text.size());
+    try {
+      raw_matcher_.split(text, [&](std::string_view part, int32_t id) {
+        if (id >= 0) {
+          ids.push_back(id);
+        } else {
+          encode_part(part, part.data() == text.data(), ids, budget, *scratch);
+        }
+      });
+    } catch (const Error& error) {
+      // Who reads it looks at the text; the cause is in another file.
+      throw Error(error.kind(), fmt::format("the tokenizer '{}': {}", files_.path, error.what()),
+                  error.hint());
+    }
   }
 
   std::unique_ptr<Decoding> new_decoding() const override {
@@ -241,7 +248,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     normalizer_ = huggingface::parse_normalizer(parsed.normalizer);
     pre_tokenizer_ = huggingface::parse_pre_tokenizer(parsed.pre_tokenizer);
     frame_ = huggingface::parse_post_processor(parsed.post_processor);
-    decoder_ = huggingface::parse_decoder(parsed.decoder);
+    decoder_ = huggingface::parse_decoder(parsed.decoder, files_.path);
     notes_ = std::move(parsed.notes);
     model.options.byte_level = pre_tokenizer_.byte_level;
     model_.emplace(std::move(model.options), std::move(model.vocabulary), model.merges);
@@ -275,36 +282,49 @@ class HuggingFaceTokenizer final : public Tokenizer {
   AddedTokenMatcher matcher(bool normalized) const {
     std::vector<AddedToken> tokens;
     std::vector<std::string> contents;
+    size_t bytes = 0;
+    for (const auto& [id, token] : added_) bytes += token.content.size();
+    TextBudget budget(bytes);
     for (const auto& [id, token] : added_) {
       if (token.normalized != normalized) continue;
       tokens.push_back(token);
       contents.push_back(token.content);
-      if (normalized && normalizer_ != nullptr) normalizer_->apply(contents.back());
+      if (normalized && normalizer_ != nullptr) {
+        normalizer_->apply(contents.back(), budget);
+        budget.take_output(contents.back().size(), "the normalizer");
+      }
+      if (std::max(token.content.size(), contents.back().size()) > AddedTokenMatcher::kMaxTokenBytes) {
+        throw unsupported(fmt::format("the added token {} has more than {} bytes, which is not supported",
+                                      token.id, AddedTokenMatcher::kMaxTokenBytes));
+      }
     }
     return AddedTokenMatcher(std::move(tokens), contents);
   }
 
-  void encode_part(std::string_view part, bool at_start, std::vector<int32_t>& ids,
+  void encode_part(std::string_view part, bool at_start, std::vector<int32_t>& ids, TextBudget& budget,
                    BpeModel::Scratch& scratch) const {
     std::string normalized;
     if (normalizer_ != nullptr && normalizer_->may_change(part)) {
       normalized = part;
-      normalizer_->apply(normalized);
+      normalizer_->apply(normalized, budget);
+      budget.take_output(normalized.size(), "the normalizer");
       part = normalized;
     }
     normalized_matcher_.split(part, [&](std::string_view text, int32_t id) {
       if (id >= 0) {
         ids.push_back(id);
       } else {
-        cut({text, at_start && text.data() == part.data()}, 0, ids, scratch);
+        cut({text, at_start && text.data() == part.data()}, 0, ids, budget, scratch);
       }
     });
   }
 
-  // Runs the pre-tokenizer's steps from `step` on, then the model.
-  void cut(Piece piece, size_t step, std::vector<int32_t>& ids, BpeModel::Scratch& scratch) const {
+  // Runs the pre-tokenizer's steps from `step` on, then the model. As deep as there are steps: kMaxSteps.
+  void cut(Piece piece, size_t step, std::vector<int32_t>& ids, TextBudget& budget,
+           BpeModel::Scratch& scratch) const {
     if (step == pre_tokenizer_.steps.size()) return model_->encode(piece.text, ids, scratch);
-    pre_tokenizer_.steps[step]->split(piece, [&](Piece part) { cut(part, step + 1, ids, scratch); });
+    pre_tokenizer_.steps[step]->split(piece, budget,
+                                      [&](Piece part) { cut(part, step + 1, ids, budget, scratch); });
   }
 
   std::string_view text_of(int32_t id) const {

@@ -27,15 +27,30 @@ bool get_bool(const json& object, const char* key, bool fallback) {
   return it->get<bool>();
 }
 
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
+const json& get_list(const json& object, const char* key) {
+  const auto it = object.is_object() ? object.find(key) : object.end();
+  if (it == object.end() || !it->is_array())
+    throw invalid(fmt::format("\"{}\" is missing, or not a list", key));
+  return *it;
+}
+
+void count_step(size_t& steps, std::string_view what) {
+  if (++steps > kMaxSteps)
+    throw unsupported(fmt::format("{} of more than {} steps is not supported", what, kMaxSteps));
+}
+
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
+                        const TextBudget& budget, std::string_view stage) {
   std::string result;
   size_t copied = 0;
   for (size_t at; !from.empty() && (at = text.find(from, copied)) != std::string_view::npos;
        copied = at + from.size()) {
     result += text.substr(copied, at - copied);
     result += to;
+    budget.require_output(result.size(), stage);
   }
   result += text.substr(copied);
+  budget.require_output(result.size(), stage);
   return result;
 }
 
@@ -47,7 +62,10 @@ class UnicodeForm final : public Normalizer {
   bool may_change(std::string_view text) const override {
     return form_ == unicode::Form::kNfc ? !unicode::is_surely_nfc(text) : !is_ascii(text);
   }
-  void apply(std::string& text) const override { text = unicode::normalize(text, form_); }
+  void apply(std::string& text, TextBudget& budget) const override {
+    text = unicode::normalize(text, form_);
+    budget.require_output(text.size(), "a normalizer");
+  }
 
  private:
   static bool is_ascii(std::string_view text) {
@@ -59,20 +77,27 @@ class UnicodeForm final : public Normalizer {
 class Lowercase final : public Normalizer {
  public:
   bool may_change(std::string_view) const override { return true; }
-  void apply(std::string& text) const override { text = unicode::lowercase(text); }
+  void apply(std::string& text, TextBudget& budget) const override {
+    text = unicode::lowercase(text);
+    budget.require_output(text.size(), "the normalizer 'Lowercase'");
+  }
 };
 
 class Prepend final : public Normalizer {
  public:
   explicit Prepend(std::string prefix) : prefix_(std::move(prefix)) {}
   bool may_change(std::string_view text) const override { return !text.empty(); }
-  void apply(std::string& text) const override {
-    if (!text.empty()) text.insert(0, prefix_);
+  void apply(std::string& text, TextBudget& budget) const override {
+    if (text.empty()) return;
+    budget.require_output(prefix_.size() + text.size(), "the normalizer 'Prepend'");
+    text.insert(0, prefix_);
   }
 
  private:
   std::string prefix_;
 };
+
+constexpr std::string_view kReplace = "the normalizer 'Replace'";
 
 class ReplaceText final : public Normalizer {
  public:
@@ -80,7 +105,9 @@ class ReplaceText final : public Normalizer {
   bool may_change(std::string_view text) const override {
     return !from_.empty() && text.find(from_) != std::string_view::npos;
   }
-  void apply(std::string& text) const override { text = replace_all(text, from_, to_); }
+  void apply(std::string& text, TextBudget& budget) const override {
+    text = replace_all(text, from_, to_, budget, kReplace);
+  }
 
  private:
   std::string from_, to_;
@@ -90,15 +117,17 @@ class ReplaceRegex final : public Normalizer {
  public:
   ReplaceRegex(std::string_view pattern, std::string to) : regex_(pattern), to_(std::move(to)) {}
   bool may_change(std::string_view) const override { return true; }
-  void apply(std::string& text) const override {
+  void apply(std::string& text, TextBudget& budget) const override {
     std::string result;
     size_t copied = 0;
-    regex_.for_each_match(text, [&](size_t begin, size_t end) {
+    regex_.for_each_match(text, budget, [&](size_t begin, size_t end) {
       result.append(text, copied, begin - copied);
       result += to_;
+      budget.require_output(result.size(), kReplace);
       copied = end;
     });
     result.append(text, copied);
+    budget.require_output(result.size(), kReplace);
     text = std::move(result);
   }
 
@@ -111,7 +140,7 @@ class Strip final : public Normalizer {
  public:
   Strip(bool left, bool right) : left_(left), right_(right) {}
   bool may_change(std::string_view) const override { return true; }
-  void apply(std::string& text) const override {
+  void apply(std::string& text, TextBudget&) const override {
     if (right_) {
       size_t stop = text.size();
       while (stop > 0) {
@@ -146,9 +175,9 @@ class NormalizerSequence final : public Normalizer {
     return std::any_of(steps_.begin(), steps_.end(),
                        [text](const auto& step) { return step->may_change(text); });
   }
-  void apply(std::string& text) const override {
+  void apply(std::string& text, TextBudget& budget) const override {
     for (const auto& step : steps_) {
-      if (step->may_change(text)) step->apply(text);
+      if (step->may_change(text)) step->apply(text, budget);
     }
   }
 
@@ -156,39 +185,50 @@ class NormalizerSequence final : public Normalizer {
   std::vector<std::unique_ptr<Normalizer>> steps_;
 };
 
-}  // namespace
-
-std::unique_ptr<Normalizer> parse_normalizer(const json& object) {
-  if (object.is_null()) return nullptr;
+// Appends the steps of `object`, however deeply its sequences lie in each other.
+void append_steps(const json& object, std::vector<std::unique_ptr<Normalizer>>& steps, size_t& count) {
+  if (object.is_null()) return;
+  count_step(count, "a normalizer");
   const std::string type = get_string(object, "type");
-  if (type == "NFC") return std::make_unique<UnicodeForm>(unicode::Form::kNfc);
-  if (type == "NFD") return std::make_unique<UnicodeForm>(unicode::Form::kNfd);
-  if (type == "NFKC") return std::make_unique<UnicodeForm>(unicode::Form::kNfkc);
-  if (type == "NFKD") return std::make_unique<UnicodeForm>(unicode::Form::kNfkd);
-  if (type == "Lowercase") return std::make_unique<Lowercase>();
-  if (type == "Prepend") return std::make_unique<Prepend>(get_string(object, "prepend"));
-  if (type == "Strip") {
-    return std::make_unique<Strip>(get_bool(object, "strip_left", true),
-                                   get_bool(object, "strip_right", true));
-  }
-  if (type == "Replace") {
+  if (type == "NFC") {
+    steps.push_back(std::make_unique<UnicodeForm>(unicode::Form::kNfc));
+  } else if (type == "NFD") {
+    steps.push_back(std::make_unique<UnicodeForm>(unicode::Form::kNfd));
+  } else if (type == "NFKC") {
+    steps.push_back(std::make_unique<UnicodeForm>(unicode::Form::kNfkc));
+  } else if (type == "NFKD") {
+    steps.push_back(std::make_unique<UnicodeForm>(unicode::Form::kNfkd));
+  } else if (type == "Lowercase") {
+    steps.push_back(std::make_unique<Lowercase>());
+  } else if (type == "Prepend") {
+    steps.push_back(std::make_unique<Prepend>(get_string(object, "prepend")));
+  } else if (type == "Strip") {
+    steps.push_back(
+        std::make_unique<Strip>(get_bool(object, "strip_left", true), get_bool(object, "strip_right", true)));
+  } else if (type == "Replace") {
     const json pattern = object.value("pattern", json());
     std::string content = get_string(object, "content");
     if (pattern.is_object() && pattern.contains("Regex")) {
-      return std::make_unique<ReplaceRegex>(get_string(pattern, "Regex"), std::move(content));
+      steps.push_back(std::make_unique<ReplaceRegex>(get_string(pattern, "Regex"), std::move(content)));
+    } else {
+      steps.push_back(std::make_unique<ReplaceText>(get_string(pattern, "String"), std::move(content)));
     }
-    return std::make_unique<ReplaceText>(get_string(pattern, "String"), std::move(content));
+  } else if (type == "Sequence") {
+    for (const json& step : get_list(object, "normalizers")) append_steps(step, steps, count);
+  } else {
+    throw unsupported(fmt::format("the normalizer '{}' is not supported", type));
   }
-  if (type == "Sequence") {
-    const json steps = object.value("normalizers", json());
-    if (!steps.is_array()) throw invalid("\"normalizers\" is missing, or not a list");
-    std::vector<std::unique_ptr<Normalizer>> parsed;
-    for (const json& step : steps) parsed.push_back(parse_normalizer(step));
-    std::erase(parsed, nullptr);
-    if (parsed.empty()) return nullptr;
-    return std::make_unique<NormalizerSequence>(std::move(parsed));
-  }
-  throw unsupported(fmt::format("the normalizer '{}' is not supported", type));
+}
+
+}  // namespace
+
+std::unique_ptr<Normalizer> parse_normalizer(const json& object) {
+  std::vector<std::unique_ptr<Normalizer>> steps;
+  size_t count = 0;
+  append_steps(object, steps, count);
+  if (steps.empty()) return nullptr;
+  if (steps.size() == 1) return std::move(steps.front());
+  return std::make_unique<NormalizerSequence>(std::move(steps));
 }
 
 }  // namespace primus::huggingface

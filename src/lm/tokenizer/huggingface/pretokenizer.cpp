@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -16,8 +17,9 @@ namespace {
 // ByteLevel's add_prefix_space: every piece begins with a space.
 class PrefixSpace final : public PreTokenizer {
  public:
-  void split(Piece piece, PieceSink sink) const override {
+  void split(Piece piece, TextBudget& budget, PieceSink sink) const override {
     if (piece.text.empty() || piece.text.front() == ' ') return sink(piece);
+    budget.take_output(1 + piece.text.size(), "add_prefix_space");
     std::string text = " ";
     text += piece.text;
     sink({text, piece.at_start});
@@ -31,9 +33,13 @@ class Metaspace final : public PreTokenizer {
   Metaspace(std::string mark, Scheme scheme, bool cut) : mark_(std::move(mark)), scheme_(scheme) {
     if (cut) cut_ = make_text_split(mark_, SplitBehavior::kMergedWithNext, false);
   }
-  void split(Piece piece, PieceSink sink) const override {
+  void split(Piece piece, TextBudget& budget, PieceSink sink) const override {
+    // Counted first: nothing is made that the budget does not have.
+    const auto spaces = static_cast<size_t>(std::count(piece.text.begin(), piece.text.end(), ' '));
+    budget.take_output(piece.text.size() - spaces + (spaces + 1) * mark_.size(),
+                       "the pre-tokenizer 'Metaspace'");
     std::string text;
-    text.reserve(piece.text.size() * 2 + mark_.size());
+    text.reserve(piece.text.size() - spaces + (spaces + 1) * mark_.size());
     for (const char c : piece.text) {
       if (c == ' ') {
         text += mark_;
@@ -45,7 +51,7 @@ class Metaspace final : public PreTokenizer {
     if (prepend && !text.starts_with(mark_)) text.insert(0, mark_);
     piece.text = text;
     if (cut_ == nullptr) return sink(piece);
-    cut_->split(piece, sink);
+    cut_->split(piece, budget, sink);
   }
 
  private:
@@ -93,16 +99,15 @@ std::unique_ptr<PreTokenizer> parse_metaspace(const json& object) {
                                      get_bool(object, "split", true));
 }
 
-void append_steps(const json& object, PreTokenizerStage& stage) {
+void append_steps(const json& object, PreTokenizerStage& stage, size_t& count) {
   if (object.is_null()) return;
+  count_step(count, "a pre-tokenizer");
   const std::string type = get_string(object, "type");
   if (stage.byte_level) {
     throw unsupported(fmt::format("the pre-tokenizer '{}' behind ByteLevel is not supported", type));
   }
   if (type == "Sequence") {
-    const json steps = object.value("pretokenizers", json());
-    if (!steps.is_array()) throw invalid("\"pretokenizers\" is missing, or not a list");
-    for (const json& step : steps) append_steps(step, stage);
+    for (const json& step : get_list(object, "pretokenizers")) append_steps(step, stage, count);
   } else if (type == "ByteLevel") {
     if (get_bool(object, "add_prefix_space", true)) stage.steps.push_back(std::make_unique<PrefixSpace>());
     if (get_bool(object, "use_regex", true)) {
@@ -137,6 +142,11 @@ const json& template_ids(const json& object, const std::string& name) {
   return (*tokens)[name]["ids"];
 }
 
+[[noreturn]] void refuse_frame() {
+  throw unsupported(fmt::format("a post-processor that puts more than {} ids around a text is not supported",
+                                kMaxFrameIds));
+}
+
 void append_template(const json& object, Tokenizer::Frame& result) {
   const json single = object.value("single", json());
   if (!single.is_array())
@@ -149,6 +159,7 @@ void append_template(const json& object, Tokenizer::Frame& result) {
       seen = true;
     } else if (item.is_object() && item.contains("SpecialToken")) {
       for (const json& id : template_ids(object, get_string(item["SpecialToken"], "id"))) {
+        if (added.before.size() + added.after.size() == kMaxFrameIds) refuse_frame();
         if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
           throw invalid("a template's id is not a token id");
         (seen ? added.after : added.before).push_back(id.get<int32_t>());
@@ -158,6 +169,8 @@ void append_template(const json& object, Tokenizer::Frame& result) {
     }
   }
   if (!seen) throw unsupported("a TemplateProcessing without the text is not supported");
+  if (result.before.size() + result.after.size() + added.before.size() + added.after.size() > kMaxFrameIds)
+    refuse_frame();
   result.before.insert(result.before.begin(), added.before.begin(), added.before.end());
   result.after.insert(result.after.end(), added.after.begin(), added.after.end());
 }
@@ -172,15 +185,14 @@ int32_t named_id(const json& object, const char* key) {
   return pair[1].get<int32_t>();
 }
 
-void append_post_processor(const json& object, Tokenizer::Frame& result) {
+void append_post_processor(const json& object, Tokenizer::Frame& result, size_t& count) {
   if (object.is_null()) return;
+  count_step(count, "a post-processor");
   const std::string type = get_string(object, "type");
   if (type == "ByteLevel") return;  // only moves offsets
   if (type == "TemplateProcessing") return append_template(object, result);
   if (type == "Sequence") {
-    const json steps = object.value("processors", json());
-    if (!steps.is_array()) throw invalid("\"processors\" is missing, or not a list");
-    for (const json& step : steps) append_post_processor(step, result);
+    for (const json& step : get_list(object, "processors")) append_post_processor(step, result, count);
     return;
   }
   if (type == "BertProcessing" || type == "RobertaProcessing") {
@@ -195,13 +207,15 @@ void append_post_processor(const json& object, Tokenizer::Frame& result) {
 
 PreTokenizerStage parse_pre_tokenizer(const json& object) {
   PreTokenizerStage stage;
-  append_steps(object, stage);
+  size_t count = 0;
+  append_steps(object, stage, count);
   return stage;
 }
 
 Tokenizer::Frame parse_post_processor(const json& object) {
   Tokenizer::Frame result;
-  append_post_processor(object, result);
+  size_t count = 0;
+  append_post_processor(object, result, count);
   return result;
 }
 

@@ -1,8 +1,11 @@
 #include "lm/tokenizer/sentencepiece/normalizer.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 #include "base/error.h"
+#include "lm/tokenizer/text/text_budget.h"
 #include "lm/tokenizer/text/unicode.h"
 
 namespace primus::sentencepiece {
@@ -11,6 +14,8 @@ namespace {
 
 // No rule that normalisers are made of is longer; it bounds the work at each character.
 constexpr size_t kMaxRuleBytes = 256;
+// Nor does one make more: nmt_nfkc_cf makes 33 bytes of U+FDFA.
+constexpr size_t kMaxResultBytes = 256;
 
 // The parts of a darts-clone unit.
 bool has_leaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
@@ -39,6 +44,13 @@ Normalizer::Normalizer(const NormalizerSpec& spec, const ByteTrie& user_defined)
   results_ = blob.substr(size);
   if (results_.empty() || results_.back() != '\0') throw invalid("the normalisation rules are cut off");
   if (!unicode::is_valid(results_)) throw invalid("the normalisation rules make text that is not UTF-8");
+  for (size_t begin = 0, end; begin < results_.size(); begin = end + 1) {
+    end = results_.find('\0', begin);
+    if (end - begin > kMaxResultBytes) {
+      throw unsupported(fmt::format("a normalisation rule that makes more than {} bytes is not supported",
+                                    kMaxResultBytes));
+    }
+  }
 }
 
 size_t Normalizer::find_rule(std::string_view text, size_t& length) const {
@@ -77,6 +89,7 @@ void Normalizer::normalize(std::string_view text, std::string& out) const {
   }
   if (text.empty()) return;
   const size_t begin = out.size();
+  const TextBudget budget(text.size());
   const std::string_view space = escape_whitespaces_ ? kSpaceMark : " ";
   if (add_dummy_prefix_) out += space;
   bool after_space = remove_extra_whitespaces_;
@@ -92,6 +105,7 @@ void Normalizer::normalize(std::string_view text, std::string& out) const {
         out += c;
       }
     }
+    budget.require_output(out.size() - begin, "the normalisation");
     after_space = remove_extra_whitespaces_ && part.ends_with(' ');
   }
   if (!remove_extra_whitespaces_) return;

@@ -17,10 +17,11 @@ inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 // Thread-safe.
 class Normalizer {
  public:
-  // `user_defined` strings pass unchanged; it must outlive this. Error(kInvalid) for rules that are cut off.
+  // `user_defined` strings pass unchanged; it must outlive this. Error(kInvalid) for rules that are cut off,
+  // or make more than 256 bytes of one place.
   Normalizer(const NormalizerSpec& spec, const ByteTrie& user_defined);
 
-  // Appends the normal form of valid UTF-8.
+  // Appends the normal form of valid UTF-8. Error(kInvalid) where that is more than a TextBudget has.
   void normalize(std::string_view text, std::string& out) const;
 
  private:

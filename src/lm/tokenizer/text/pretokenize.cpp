@@ -206,7 +206,7 @@ struct O200kMatcher {
 template <class Matcher>
 class KnownSplit final : public PreTokenizer {
  public:
-  void split(Piece piece, PieceSink sink) const override {
+  void split(Piece piece, TextBudget&, PieceSink sink) const override {
     const char* p = piece.text.data();
     const Reader reader(p + piece.text.size());
     const Matcher matcher;
@@ -286,9 +286,9 @@ class RegexSplit final : public PreTokenizer {
  public:
   RegexSplit(std::string_view regex, SplitBehavior behavior, bool invert)
       : regex_(regex), behavior_(behavior), invert_(invert) {}
-  void split(Piece piece, PieceSink sink) const override {
+  void split(Piece piece, TextBudget& budget, PieceSink sink) const override {
     Splitter splitter(piece, behavior_, invert_);
-    regex_.for_each_match(piece.text, [&](size_t begin, size_t end) { splitter.match(begin, end); });
+    regex_.for_each_match(piece.text, budget, [&](size_t begin, size_t end) { splitter.match(begin, end); });
     splitter.finish(sink);
   }
 
@@ -302,7 +302,7 @@ class TextSplit final : public PreTokenizer {
  public:
   TextSplit(std::string_view text, SplitBehavior behavior, bool invert)
       : text_(text), behavior_(behavior), invert_(invert) {}
-  void split(Piece piece, PieceSink sink) const override {
+  void split(Piece piece, TextBudget&, PieceSink sink) const override {
     Splitter splitter(piece, behavior_, invert_);
     size_t at = 0;
     while (!text_.empty() && (at = piece.text.find(text_, at)) != std::string_view::npos) {
@@ -321,7 +321,7 @@ class TextSplit final : public PreTokenizer {
 class PropertySplit final : public PreTokenizer {
  public:
   PropertySplit(uint8_t properties, SplitBehavior behavior) : properties_(properties), behavior_(behavior) {}
-  void split(Piece piece, PieceSink sink) const override {
+  void split(Piece piece, TextBudget&, PieceSink sink) const override {
     Splitter splitter(piece, behavior_, false);
     const char* const begin = piece.text.data();
     const Reader reader(begin + piece.text.size());
@@ -340,7 +340,7 @@ class PropertySplit final : public PreTokenizer {
 
 class WhitespaceWords final : public PreTokenizer {
  public:
-  void split(Piece piece, PieceSink sink) const override {
+  void split(Piece piece, TextBudget&, PieceSink sink) const override {
     const char* const begin = piece.text.data();
     const Reader reader(begin + piece.text.size());
     for (const char* p = begin; (p = reader.skip(p, kSpace)) != reader.end();) {

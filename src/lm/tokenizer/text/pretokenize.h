@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/thread_pool.h"
+#include "lm/tokenizer/text/text_budget.h"
 
 namespace primus {
 
@@ -25,8 +26,9 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   // Gives the pieces of `piece`, in order and none of them empty, to `sink`. A piece's text is valid only
-  // during the call where the pre-tokenizer had to change it.
-  virtual void split(Piece piece, PieceSink sink) const = 0;
+  // during the call where the pre-tokenizer had to change it. Error(kInvalid) where that costs more than
+  // `budget`, of the text that the piece is from, has left.
+  virtual void split(Piece piece, TextBudget& budget, PieceSink sink) const = 0;
 };
 
 // What becomes of the matches of a splitting expression (Hugging Face's SplitDelimiterBehavior).

@@ -4,13 +4,17 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "base/excerpt.h"
 
 namespace primus {
 
 namespace {
+
+constexpr size_t kMaxPatternBytes = 16 << 10;  // those of real tokenizers have less than 1 KiB
 
 // The classes whose members differ between the two, spelled out. PCRE2's \s also holds U+180E, which left
 // White_Space in Unicode 6.3; its \w lacks marks and connectors.
@@ -44,7 +48,7 @@ class Translator {
 
  private:
   [[noreturn]] void refuse(std::string_view what) const {
-    throw unsupported(fmt::format("the regular expression {} is not supported: {}", pattern_, what));
+    throw unsupported(fmt::format("the regular expression {} is not supported: {}", excerpt(pattern_), what));
   }
   bool next_is(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
   void copy(size_t count) {
@@ -102,38 +106,62 @@ class Translator {
 
 }  // namespace
 
+namespace {
+
+template <class Object, void (*kFree)(Object*)>
+struct Free {
+  void operator()(Object* object) const { kFree(object); }
+};
+using Code = std::unique_ptr<pcre2_code, Free<pcre2_code, pcre2_code_free>>;
+using Context = std::unique_ptr<pcre2_match_context, Free<pcre2_match_context, pcre2_match_context_free>>;
+using MatchData = std::unique_ptr<pcre2_match_data, Free<pcre2_match_data, pcre2_match_data_free>>;
+
+std::string message_of(int code) {
+  unsigned char message[256] = {};
+  pcre2_get_error_message(code, message, sizeof message);
+  return reinterpret_cast<const char*>(message);
+}
+
+// Where the character behind the one at `at` begins.
+size_t next_character(std::string_view text, size_t at) {
+  do ++at;
+  while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+  return at;
+}
+
+// At how many places one call looks for a match. A look at one place may read all of the text.
+size_t places_per_call(size_t text_size) {
+  constexpr size_t kReadsPerCall = size_t{1} << 28;
+  return std::clamp<size_t>(kReadsPerCall / std::max<size_t>(text_size, 1), 16, 64 << 10);
+}
+
+}  // namespace
+
 struct Regex::Impl {
-  struct FreeCode {
-    void operator()(pcre2_code* p) const { pcre2_code_free(p); }
-  };
-  struct FreeContext {
-    void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
-  };
   std::string pattern;
-  std::unique_ptr<pcre2_code, FreeCode> code;
-  std::unique_ptr<pcre2_match_context, FreeContext> context;
+  Code code;
 };
 
 Regex::Regex(std::string_view pattern) {
   auto impl = std::make_unique<Impl>();
   impl->pattern = pattern;
+  if (pattern.size() > kMaxPatternBytes) {
+    throw unsupported(
+        fmt::format("the regular expression {} is not supported: it has {} bytes, at most {} do",
+                    excerpt(pattern), pattern.size(), kMaxPatternBytes));
+  }
   const std::string exact = Translator(pattern).run();
   int code = 0;
   PCRE2_SIZE where = 0;
   impl->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(exact.data()), exact.size(),
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code, &where, nullptr));
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_USE_OFFSET_LIMIT, &code,
+                                 &where, nullptr));
   if (impl->code == nullptr) {
-    unsigned char message[256] = {};
-    pcre2_get_error_message(code, message, sizeof message);
-    throw unsupported(fmt::format("the regular expression {} is not supported: {}", impl->pattern,
-                                  reinterpret_cast<const char*>(message)));
+    throw unsupported(
+        fmt::format("the regular expression {} is not supported: {}", excerpt(pattern), message_of(code)));
   }
   // Without a JIT for this CPU the interpreter does the same, slower.
   pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);
-  impl->context.reset(pcre2_match_context_create(nullptr));
-  if (impl->context == nullptr) throw std::bad_alloc();
-  pcre2_set_match_limit(impl->context.get(), 50'000'000);
-  pcre2_set_heap_limit(impl->context.get(), 64 << 10);  // KiB
   impl_ = std::move(impl);
 }
 
@@ -141,31 +169,42 @@ Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
-void Regex::for_each_match(std::string_view text, FunctionRef<void(size_t, size_t)> found) const {
-  const std::unique_ptr<pcre2_match_data, decltype([](pcre2_match_data* p) { pcre2_match_data_free(p); })>
-      data(pcre2_match_data_create(1, nullptr));
-  if (data == nullptr) throw std::bad_alloc();
+void Regex::for_each_match(std::string_view text, TextBudget& budget,
+                           FunctionRef<void(size_t, size_t)> found) const {
+  constexpr uint32_t kHeapKiB = 64 << 10;
+  const MatchData data(pcre2_match_data_create(1, nullptr));
+  const Context context(pcre2_match_context_create(nullptr));
+  if (data == nullptr || context == nullptr) throw std::bad_alloc();
+  pcre2_set_match_limit(context.get(), budget.steps_per_match());
+  pcre2_set_heap_limit(context.get(), kHeapKiB);
   const PCRE2_SIZE* const range = pcre2_get_ovector_pointer(data.get());
+  const size_t places = places_per_call(text.size());
   size_t at = 0;
   uint32_t options = PCRE2_NO_UTF_CHECK;
+  bool due = false;
   while (at <= text.size()) {
+    budget.take_match(impl_->pattern, due);
+    due = false;
+    const size_t last = std::min(text.size(), at + places);
+    pcre2_set_offset_limit(context.get(), last);
     const int rc = pcre2_match(impl_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                               options, data.get(), impl_->context.get());
-    if (rc == PCRE2_ERROR_NOMATCH && (options & PCRE2_NOTEMPTY_ATSTART) == 0) return;
+                               options, data.get(), context.get());
     if (rc == PCRE2_ERROR_NOMATCH) {
-      // No further match at the place of an empty one: go on behind the next character.
+      // At the place of an empty match there is no further one, or none begins up to `last`.
+      const bool behind_empty = (options & PCRE2_NOTEMPTY_ATSTART) != 0;
+      if (!behind_empty && last == text.size()) return;
+      at = next_character(text, behind_empty ? at : last);
+      due = !behind_empty;
       options = PCRE2_NO_UTF_CHECK;
-      do ++at;
-      while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
       continue;
     }
     if (rc < 0) {
-      unsigned char message[256] = {};
-      pcre2_get_error_message(rc, message, sizeof message);
-      throw invalid(fmt::format("the regular expression {} gave up on a text of {} bytes: {}", impl_->pattern,
-                                text.size(), reinterpret_cast<const char*>(message)));
+      throw invalid(fmt::format("the regular expression {} gave up on a text of {} bytes: {}",
+                                excerpt(impl_->pattern), text.size(), message_of(rc)));
     }
-    if (range[1] < range[0]) throw unsupported("the regular expression " + impl_->pattern + " uses \\K");
+    if (range[1] < range[0]) {
+      throw unsupported(fmt::format("the regular expression {} uses \\K", excerpt(impl_->pattern)));
+    }
     found(range[0], range[1]);
     options = PCRE2_NO_UTF_CHECK | (range[0] == range[1] ? PCRE2_NOTEMPTY_ATSTART | PCRE2_ANCHORED : 0u);
     at = range[1];

@@ -239,9 +239,11 @@ class TiktokenTokenizer final : public Tokenizer {
   void encode_text(std::string_view text, std::vector<int32_t>& ids) const override {
     std::string repaired;
     const auto scratch = scratches_.borrow();
+    TextBudget budget(text.size());
     matcher_.split(unicode::valid_or_repaired(text, repaired), [&](std::string_view part, int32_t id) {
       if (id >= 0) return ids.push_back(id);
-      splitter_->split({part, false}, [&](Piece piece) { model_->encode(piece.text, ids, *scratch); });
+      splitter_->split({part, false}, budget,
+                       [&](Piece piece) { model_->encode(piece.text, ids, *scratch); });
     });
   }
   std::unique_ptr<Decoding> new_decoding() const override { return std::make_unique<State>(*this); }

@@ -57,11 +57,13 @@ TEST(BpeTrainer, WhatItWritesRoundTrips) {
 // The textbook algorithm: count all pairs anew for every merge.
 std::vector<std::string> merge_naively(const std::string& text, int wanted) {
   std::map<std::vector<std::string>, int> words;
-  make_regex_split(kLlama3Pattern, SplitBehavior::kIsolated, false)->split({text, true}, [&](Piece piece) {
-    std::vector<std::string> symbols;
-    for (const char c : piece.text) symbols.emplace_back(1, c);
-    ++words[symbols];
-  });
+  TextBudget budget(text.size());
+  make_regex_split(kLlama3Pattern, SplitBehavior::kIsolated, false)
+      ->split({text, true}, budget, [&](Piece piece) {
+        std::vector<std::string> symbols;
+        for (const char c : piece.text) symbols.emplace_back(1, c);
+        ++words[symbols];
+      });
   std::vector<std::string> order;  // tokens by id, for ties
   // GPT-2's alphabet puts printable ASCII first, in order; these texts hold blanks and letters only.
   for (char c = '!'; c <= '~'; ++c) order.emplace_back(1, c);

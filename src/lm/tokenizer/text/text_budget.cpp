@@ -1,0 +1,54 @@
+#include "lm/tokenizer/text/text_budget.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "base/error.h"
+#include "base/excerpt.h"
+
+namespace primus {
+
+namespace {
+
+constexpr size_t kGrowth = 32, kLeastOutput = 4 << 10;
+constexpr double kLeastSeconds = 1, kSecondsPerByte = 2e-6;
+// A match of an expression without nested repetitions steps back at most once per character and alternative.
+constexpr size_t kStepsPerByte = 16, kLeastSteps = 1'000'000, kMostSteps = 1'000'000'000;
+
+constexpr const char* kHint =
+    "the tokenizer's file asks for far more work than the text is long: it is damaged or hostile, get it "
+    "again";
+
+double thread_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+}  // namespace
+
+TextBudget::TextBudget(size_t bytes)
+    : bytes_(bytes),
+      output_left_(kGrowth * bytes + kLeastOutput),
+      steps_per_match_(static_cast<uint32_t>(
+          std::min(kMostSteps, kLeastSteps + kStepsPerByte * std::min(bytes, kMostSteps)))) {}
+
+void TextBudget::refuse_output(std::string_view stage) const {
+  throw invalid(
+      fmt::format("{} makes more than {} times the text, which is {} bytes long", stage, kGrowth, bytes_),
+      kHint);
+}
+
+void TextBudget::check_time(std::string_view expression) {
+  const double now = thread_seconds();
+  if (calls_ == 0) start_ = now;
+  const double limit = kLeastSeconds + kSecondsPerByte * static_cast<double>(bytes_);
+  if (now - start_ <= limit) return;
+  throw invalid(fmt::format("the regular expression {} needs more than {:.1f} s for a text of {} bytes",
+                            excerpt(expression), limit, bytes_),
+                kHint);
+}
+
+}  // namespace primus

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/threads.h"
 
 namespace primus {
 namespace {
@@ -31,6 +32,14 @@ bool spin_until(std::chrono::microseconds limit, Done done) {
   return false;
 }
 
+void end_workers(std::atomic<bool>& stop, std::atomic<std::uint32_t>& gate, std::uint32_t epoch,
+                 std::vector<std::thread>& workers) {
+  stop.store(true);
+  gate.fetch_add(epoch);
+  gate.notify_all();
+  for (auto& worker : workers) worker.join();
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(int threads, std::chrono::microseconds spin) : spin_(spin) {
@@ -39,15 +48,19 @@ ThreadPool::ThreadPool(int threads, std::chrono::microseconds spin) : spin_(spin
                   "choose between 1 and " + std::to_string(kMaxThreads));
   }
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker_loop(i); });
+  try {
+    for (int i = 1; i < threads; ++i) {
+      workers_.push_back(
+          start_thread([this, i] { worker_loop(i); },
+                       "computes, number " + std::to_string(i + 1) + " of " + std::to_string(threads)));
+    }
+  } catch (...) {
+    end_workers(stop_, gate_, kEpoch, workers_);
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  stop_.store(true);
-  gate_.fetch_add(kEpoch);
-  gate_.notify_all();
-  for (auto& worker : workers_) worker.join();
-}
+ThreadPool::~ThreadPool() { end_workers(stop_, gate_, kEpoch, workers_); }
 
 void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, Body body) {
   if (n <= 0) return;

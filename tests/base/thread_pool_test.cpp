@@ -6,12 +6,16 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "address_space.h"
 #include "base/error.h"
+#include "base/threads.h"
 
 namespace primus {
 namespace {
@@ -112,6 +116,45 @@ TEST(ThreadPool, RefusesImpossibleSizes) {
   EXPECT_THROW(ThreadPool(0), Error);
   EXPECT_THROW(ThreadPool(-3), Error);
   EXPECT_THROW(ThreadPool(ThreadPool::kMaxThreads + 1), Error);
+}
+
+// A system that starts only some of the threads: those are ended, and the refusal is an error.
+TEST(ThreadPool, ThreadsThatCannotBeStartedAreAnError) {
+  if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
+  EXPECT_EXIT(
+      {
+        limit_address_space(size_t{200} << 20);  // of 8 MiB for each stack
+        try {
+          ThreadPool pool(1000);
+        } catch (const Error& error) {
+          std::fputs(error.render().c_str(), stderr);
+          std::exit(error.exit_code());
+        }
+        std::exit(0);
+      },
+      testing::ExitedWithCode(2),
+      "cannot start a thread that computes, number [0-9]+ of 1000: Resource temporarily "
+      "unavailable\n.*ulimit -v");
+}
+
+TEST(ThreadGroup, JoinsWhatCouldBeStarted) {
+  if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
+  EXPECT_EXIT(
+      {
+        limit_address_space(size_t{200} << 20);
+        std::atomic<std::size_t> ran{0};
+        std::size_t started = 0;
+        {
+          ThreadGroup threads;
+          try {
+            for (;;) threads.start([&] { ++ran; }, "counts");
+          } catch (const Error&) {
+            started = threads.size();
+          }
+        }
+        std::exit(started > 0 && ran == started ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(FunctionRef, CallsFunctionsAndMutableLambdas) {

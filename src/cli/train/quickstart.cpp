@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/json_text.h"
+#include "base/threads.h"
 #include "bench/train_benchmark.h"
 #include "cli/commands.h"
 #include "cli/options/device.h"
@@ -217,17 +218,20 @@ class Quickstart final : public Command {
     TrainingSummary summary;
     std::exception_ptr error;
     std::atomic<bool> over{false};
-    std::thread thread([&] {
-      try {
-        Trainer trainer(experiment, families, log);
-        trainer.prepare();
-        // From here on there is something to save; before, a signal just ends the program.
-        summary = trainer.run(catch_stop_signals());
-      } catch (...) {
-        error = std::current_exception();
-      }
-      over = true;
-    });
+    ThreadGroup thread;  // ends before what it writes to
+    thread.start(
+        [&] {
+          try {
+            Trainer trainer(experiment, families, log);
+            trainer.prepare();
+            // From here on there is something to save; before, a signal just ends the program.
+            summary = trainer.run(catch_stop_signals());
+          } catch (...) {
+            error = std::current_exception();
+          }
+          over = true;
+        },
+        "trains");
 
     ProgressLine progress(json_ ? Terminal{} : console.err,
                           {.label = "training",

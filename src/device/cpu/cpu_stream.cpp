@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/threads.h"
+
 namespace primus::cpu {
 namespace {
 
@@ -79,7 +81,10 @@ void InlineStream::wait(Event& event) { event.synchronize(); }
 // ---- The stream with a worker -------------------------------------------------------------------
 
 WorkerStream::WorkerStream(int threads, std::ptrdiff_t address_offset)
-    : offset_(address_offset), pool_(threads), context_(pool_, address_offset), worker_([this] { work(); }) {}
+    : offset_(address_offset),
+      pool_(threads),
+      context_(pool_, address_offset),
+      worker_(start_thread([this] { work(); }, "runs a stream of the device")) {}
 
 WorkerStream::~WorkerStream() {
   {

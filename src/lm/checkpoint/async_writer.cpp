@@ -3,12 +3,13 @@
 
 #include <utility>
 
+#include "base/threads.h"
 #include "lm/checkpoint/checkpoint.h"
 
 namespace primus {
 
 AsyncWriter::AsyncWriter(Path root, SaveOptions options, Env& env)
-    : root_(std::move(root), options, env), thread_([this] { run(); }) {}
+    : root_(std::move(root), options, env), thread_(start_thread([this] { run(); }, "saves checkpoints")) {}
 
 AsyncWriter::~AsyncWriter() {
   {

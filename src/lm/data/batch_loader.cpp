@@ -7,10 +7,10 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <thread>
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/threads.h"
 
 namespace primus::data {
 
@@ -37,7 +37,12 @@ struct BatchLoader::Impl {
       slot.batch.loss_mask.resize(rows * length);
     }
     if (options.prefetch == 0) return;
-    for (int i = 0; i < options.threads; ++i) threads.emplace_back([this] { read_ahead(); });
+    try {
+      for (int i = 0; i < options.threads; ++i) threads.start([this] { read_ahead(); }, "reads data ahead");
+    } catch (const Error&) {
+      // Any number of them does the same work; without one there is nobody to do it.
+      if (threads.size() == 0) throw;
+    }
   }
 
   ~Impl() {
@@ -46,7 +51,7 @@ struct BatchLoader::Impl {
       stopped = true;
     }
     changed.notify_all();
-    for (std::thread& thread : threads) thread.join();
+    threads.join();
   }
 
   Slot& slot_of(int64_t index) { return slots[static_cast<size_t>(index) % slots.size()]; }
@@ -152,7 +157,7 @@ struct BatchLoader::Impl {
   int64_t to_fill = 0;
   int64_t given_back = 0;
   bool stopped = false;
-  std::vector<std::thread> threads;
+  ThreadGroup threads;
 };
 
 BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& options) {

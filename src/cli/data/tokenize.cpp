@@ -25,6 +25,21 @@ void note_endings(const std::vector<std::string>& inputs, const Console& console
     console.notes({remark});
 }
 
+void declare_max_line(Arguments& args, std::int64_t* mebibytes) {
+  args.option("--max-line-mib", "N", mebibytes,
+              "of JSON lines: the longest line, unpacked, in MiB (default: 64); a longer one is an error, as "
+              "each line is in memory as a whole");
+}
+
+std::uint64_t max_line_bytes(std::int64_t mebibytes) {
+  constexpr std::int64_t kMost = 1 << 20;
+  if (mebibytes < 1 || mebibytes > kMost) {
+    throw invalid(fmt::format("--max-line-mib cannot be {}", mebibytes),
+                  fmt::format("set it to 1 to {}, or leave it out", kMost));
+  }
+  return static_cast<std::uint64_t>(mebibytes) << 20;
+}
+
 // What preprocess_data.py takes besides (docs/data.md lists the same).
 void refuse_other_options_of_megatron(Arguments& args) {
   args.refuse("--split-sentences,--keep-newlines,--lang",
@@ -81,7 +96,8 @@ class DataTokenize final : public Command {
     args.flag("--no-special-tokens,--tokenizer-hf-no-include-special-tokens", no_special_,
               "leave out what the tokenizer puts around each text (Llama 3: <|begin_of_text|>)");
     args.flag("--skip-bad", options_.skip_bad, "leave out broken lines and count them");
-    args.option("--workers", "N", &workers_, "threads; 0: one per core");
+    args.option("--workers", "N", &workers_, "threads, at most 4096; 0: one per core");
+    declare_max_line(args, &max_line_mib_);
     args.option("--partitions", "N", &partitions_,
                 "put the documents in the order that preprocess_data.py gives them with N partitions");
     args.flag("--keep-sequential-samples", keep_sequential_, "keep their order, whatever --partitions says");
@@ -98,6 +114,7 @@ class DataTokenize final : public Command {
                     "--tokenizer-model names its file, --tokenizer-type ByteTokenizer needs none");
     }
     options_.output_prefix = prefix_;
+    options_.max_line_bytes = max_line_bytes(max_line_mib_);
     options_.workers = checked_cast<int>(at_least(0, workers_, "--workers"), "--workers");
     options_.partitions = checked_cast<int>(at_least(1, partitions_, "--partitions"), "--partitions");
     if (keep_sequential_) options_.partitions = 1;
@@ -205,7 +222,7 @@ class DataTokenize final : public Command {
   std::string prefix_, type_, model_, vocab_file_, merge_file_, tiktoken_pattern_, tiktoken_specials_;
   std::vector<std::string> keys_;
   std::optional<std::int64_t> vocab_size_, log_interval_;
-  std::int64_t workers_ = 0, partitions_ = 1;
+  std::int64_t workers_ = 0, partitions_ = 1, max_line_mib_ = 64;
   bool no_special_ = false, keep_sequential_ = false, json_ = false;
 };
 
@@ -220,10 +237,12 @@ class DataTrainTokenizer final : public Command {
     args.option("--json-key", "KEY", &options_.json_key, "of JSON lines: where the text is");
     args.flag("--gpt2", options_.bpe.gpt2_style, "cut words as GPT-2 does; otherwise as Llama 3");
     args.flag("--skip-bad", options_.skip_bad, "leave out broken lines");
+    declare_max_line(args, &max_line_mib_);
     args.flag("--json", json_, "print the result as JSON");
   }
 
   int run(Console& console) override {
+    options_.max_line_bytes = max_line_bytes(max_line_mib_);
     options_.bpe.vocab_size = checked_cast<std::int32_t>(vocab_size_, "--vocab-size");
     note_endings(options_.inputs, console);
     make_folders(output_);  // before the work, not after it
@@ -256,7 +275,7 @@ class DataTrainTokenizer final : public Command {
  private:
   data::TrainTokenizerOptions options_;
   std::string output_;
-  std::int64_t vocab_size_ = 8192;
+  std::int64_t vocab_size_ = 8192, max_line_mib_ = 64;
   bool json_ = false;
 };
 

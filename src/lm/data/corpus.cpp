@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/terminal.h"
 #include "lm/tokenizer/text/unicode.h"
 
 namespace primus::data {
@@ -250,8 +251,8 @@ class BlockReader::Source {
   ZSTD_DStream* zstd_ = nullptr;
 };
 
-BlockReader::BlockReader(std::vector<InputFile> files, size_t block_size)
-    : files_(std::move(files)), block_size_(block_size) {}
+BlockReader::BlockReader(std::vector<InputFile> files, size_t block_size, size_t max_line)
+    : files_(std::move(files)), block_size_(block_size), max_line_(max_line) {}
 
 BlockReader::~BlockReader() = default;
 
@@ -319,10 +320,30 @@ void BlockReader::next_lines(TextBlock& block) {
   size_t searched = 0;
   for (size_t wanted = block_size_;; wanted = buffer_.size() + block_size_) {
     fill(wanted);
-    if (at_end_) return take(buffer_.size(), block);
     const size_t newline = std::string_view(buffer_).substr(searched).rfind('\n');
-    if (newline != std::string_view::npos) return take(searched + newline + 1, block);
+    const bool found = newline != std::string_view::npos;
+    if (at_end_ || found) {
+      const size_t size = at_end_ ? buffer_.size() : searched + newline + 1;
+      check_lines(std::string_view(buffer_).substr(0, size));
+      return take(size, block);
+    }
     searched = buffer_.size();
+    check_lines(buffer_);
+  }
+}
+
+void BlockReader::check_lines(std::string_view lines) const {
+  if (lines.size() <= max_line_) return;
+  for (int64_t line = line_; !lines.empty(); ++line) {
+    const size_t size = std::min(lines.find('\n'), lines.size());
+    if (size > max_line_) {
+      throw invalid(
+          fmt::format("the line has more than {}", human_bytes(static_cast<double>(max_line_))),
+          "JSON lines have one document a line ('jq -c .[]' writes those of a list so); 'primus data "
+          "tokenize --max-line-mib' reads longer ones")
+          .at(fmt::format("{}:{}", files_[file_].path.string(), line));
+    }
+    lines.remove_prefix(std::min(size + 1, lines.size()));
   }
 }
 

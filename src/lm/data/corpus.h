@@ -48,14 +48,19 @@ struct TextBlock {
 class BlockReader {
  public:
   static constexpr size_t kBlockSize = 256 << 10;
+  static constexpr size_t kMaxLineBytes = size_t{64} << 20;
 
-  explicit BlockReader(std::vector<InputFile> files, size_t block_size = kBlockSize);
+  // `max_line`: of JSON lines, unpacked. Longer ones are refused before they are read: a line has to be in
+  // memory as a whole, and 94 KB of .zst can hold one of gigabytes.
+  explicit BlockReader(std::vector<InputFile> files, size_t block_size = kBlockSize,
+                       size_t max_line = kMaxLineBytes);
   // From here on next() goes on behind a block of `file` (counted from 0; their number for the end) that
   // ended at `end`, before `next_line`; with `end` 0 it begins the file. (What comes before is unpacked once
   // more where the file is compressed.)
   void go_on_behind(size_t file, uint64_t end, int64_t next_line);
   ~BlockReader();
-  // False at the end. Every file gives at least one block, which may be empty.
+  // False at the end. Every file gives at least one block, which may be empty. Error(kInvalid) at
+  // "file:line" for a line over `max_line`, and at "file" for compressed data that is broken.
   bool next(TextBlock& block);
   const std::vector<InputFile>& files() const { return files_; }
 
@@ -64,10 +69,11 @@ class BlockReader {
   void fill(size_t wanted);
   void take(size_t size, TextBlock& block);
   void next_lines(TextBlock& block);
+  void check_lines(std::string_view lines) const;
   void next_parts(TextBlock& block);
 
   std::vector<InputFile> files_;
-  size_t block_size_;
+  size_t block_size_, max_line_;
   size_t file_ = 0;
   std::unique_ptr<Source> source_;  // of the current file
   std::string buffer_;              // read and not given out

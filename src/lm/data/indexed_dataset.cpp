@@ -171,7 +171,16 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
   d.pointers_ = d.lengths_ + 4 * d.sequences_;
   d.document_starts_ = d.pointers_ + 8 * d.sequences_;
   d.check();
-  for (int64_t i = 0; i < d.sequences_; ++i) d.tokens_ += d.length(i);
+  // Whoever goes through all sequences shall not have more to do than the files are long.
+  const int64_t room = d.data_bytes() / token_size(d.type_);
+  for (int64_t i = 0; i < d.sequences_; ++i) {
+    d.tokens_ += d.length(i);
+    if (d.tokens_ > room) {
+      throw broken(prefix, fmt::format("the sequences up to {} hold {} tokens and '{}.bin' only {}: they lie "
+                                       "over each other",
+                                       i, d.tokens_, prefix.string(), room));
+    }
+  }
   return result;
 }
 

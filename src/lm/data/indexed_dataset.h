@@ -35,6 +35,7 @@ std::string_view token_name(TokenType type);  // "uint16"
 TokenType token_type_for(int64_t vocab_size);
 
 // Reads one data set through memory maps: opening checks the whole index but keeps nothing of it in memory.
+// The sequences hold no more tokens than the file does.
 class IndexedDataset final : public TokenSource {
  public:
   // Error(kInvalid) for a missing, truncated or inconsistent file; FileError.

@@ -14,11 +14,12 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <thread>
+#include <thread>  // hardware_concurrency
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/partial_folder.h"
+#include "base/threads.h"
 #include "lm/data/corpus.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/json_lines.h"
@@ -224,7 +225,7 @@ class Pipeline {
         env_(env),
         workers_(options.workers > 0 ? options.workers
                                      : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
-        reader_(find_inputs(options.inputs)),
+        reader_(find_inputs(options.inputs), BlockReader::kBlockSize, options.max_line_bytes),
         folder_(options.output_prefix, env),
         output_(options, token_type_for(tokenizer.vocab_size()), folder_.path(), env) {
     for (const InputFile& file : reader_.files()) bytes_total_ += file.size;
@@ -238,6 +239,7 @@ class Pipeline {
       begin();
       work_together();
       if (failure_ != nullptr) std::rethrow_exception(failure_);
+      if (broken_worker_ != nullptr) std::rethrow_exception(broken_worker_);
       finish();
     } catch (FileError& error) {
       // A disk that is full or gone is no reason to lose the work that was saved.
@@ -318,10 +320,14 @@ class Pipeline {
   }
 
   void work_together() {
-    std::vector<std::thread> threads;
-    for (int i = 1; i < workers_; ++i) threads.emplace_back([this] { work(); });
+    ThreadGroup threads;
+    try {
+      for (int i = 1; i < workers_; ++i) threads.start([this] { work(); }, "encodes");
+    } catch (const Error&) {
+      // The result is the same with those that could be started, this one at least.
+    }
     work();
-    for (std::thread& thread : threads) thread.join();
+    threads.join();
   }
 
   bool stop_requested() const { return options_.stop != nullptr && *options_.stop; }
@@ -334,6 +340,19 @@ class Pipeline {
   };
 
   void work() {
+    try {
+      encode_blocks();
+    } catch (...) {
+      // Out of memory, somewhere between the blocks. Nobody may wait for the block that it had.
+      const std::lock_guard lock(output_mutex_);
+      if (broken_worker_ == nullptr) broken_worker_ = std::current_exception();
+      const std::lock_guard stop(input_);
+      stopped_ = true;
+      written_changed_.notify_all();
+    }
+  }
+
+  void encode_blocks() {
     BlockEncoder encoder(options_, tokenizer_);
     while (true) {
       std::unique_ptr<Work> work = take_spare();
@@ -383,13 +402,16 @@ class Pipeline {
         lock.unlock();
         write_or_fail(*due);
         lock.lock();
-        spare_.push_back(std::move(due));
+        // The memory of an unusually long line is given back.
+        if (due->block.text.capacity() <= 4 * BlockReader::kBlockSize) spare_.push_back(std::move(due));
         ++written_;
         written_changed_.notify_all();
       }
       writing_ = false;
     }
-    written_changed_.wait(lock, [&] { return turn < written_ + kAhead * static_cast<uint64_t>(workers_); });
+    written_changed_.wait(lock, [&] {
+      return broken_worker_ != nullptr || turn < written_ + kAhead * static_cast<uint64_t>(workers_);
+    });
   }
 
   // The earliest error counts, whichever worker met one first.
@@ -476,6 +498,7 @@ class Pipeline {
   bool writing_ = false;                                // somebody uses what follows
   std::map<uint64_t, std::unique_ptr<Work>> finished_;  // by turn
   std::vector<std::unique_ptr<Work>> spare_;
+  std::exception_ptr broken_worker_;  // why a worker ended early
 
   std::exception_ptr failure_;
   PartialFolder folder_;
@@ -502,10 +525,11 @@ TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& 
     if (std::find(options.json_keys.begin(), key, *key) != key)
       throw invalid(fmt::format("the JSON key '{}' is named twice", *key), "name each key once");
   }
-  if (options.partitions < 1 || options.workers < 0) {
+  if (options.partitions < 1 || options.workers < 0 || options.workers > ThreadPool::kMaxThreads) {
     throw invalid(fmt::format("{} partitions and {} workers are no sensible numbers", options.partitions,
                               options.workers),
-                  "at least one partition; 0 workers stand for one per core");
+                  fmt::format("at least one partition, and at most {} workers; 0 stands for one per core",
+                              ThreadPool::kMaxThreads));
   }
   if (options.append_eod && !tokenizer.special_ids().eod) {
     throw invalid(fmt::format("the tokenizer ({}) has no end-of-document token to append", tokenizer.name()),

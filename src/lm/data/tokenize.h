@@ -19,7 +19,8 @@ struct TokenizeOptions {
   bool append_eod = false;  // after each document that is not empty
   bool skip_bad = false;    // leave out broken lines and count them
   bool add_special = true;  // the tokenizer's own bos and eos around each text
-  int workers = 0;          // threads; 0: one per core
+  int workers = 0;          // threads; 0: one per core. As many as can be started, if those are fewer
+  uint64_t max_line_bytes = 64 << 20;  // of JSON lines; a longer one is an error
   // The order of documents that Megatron's --partitions gives: document i goes to partition i % partitions,
   // and the partitions follow each other.
   int partitions = 1;

@@ -12,7 +12,7 @@ std::string train_tokenizer(const TrainTokenizerOptions& options,
                             const std::function<void(const TrainTokenizerProgress&)>& progress) {
   if (options.inputs.empty()) throw invalid("there is no input to train a tokenizer on");
   BpeTrainer trainer(options.bpe);
-  BlockReader reader(find_inputs(options.inputs));
+  BlockReader reader(find_inputs(options.inputs), BlockReader::kBlockSize, options.max_line_bytes);
   JsonLines lines({options.json_key}, options.skip_bad);
   TrainTokenizerProgress state;
   for (const InputFile& file : reader.files()) state.bytes_total += file.size;

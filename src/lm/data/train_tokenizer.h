@@ -19,6 +19,7 @@ struct TrainTokenizerOptions {
   std::vector<std::string> inputs;  // as find_inputs takes them
   std::string json_key = "text";
   bool skip_bad = false;
+  uint64_t max_line_bytes = 64 << 20;  // of JSON lines; a longer one is an error
   BpeTrainerOptions bpe;
 };
 

@@ -110,6 +110,23 @@ TEST_F(BrokenIndex, AnyTruncationIsAnError) {
   }
 }
 
+// One large sequence, named again and again, would be terabytes to merge, to split or to put in order.
+TEST_F(BrokenIndex, SequencesThatLieOverEachOther) {
+  const auto all = static_cast<int32_t>(data_.size() / 2);
+  for (size_t i = 0; i < 61; ++i) {
+    put<int32_t>(kLengths + 4 * i, all);
+    put<int64_t>(kPointers + 8 * i, 0);
+  }
+  EXPECT_THAT(error(), HasSubstr("they lie over each other"));
+  // In another order, and with a hole, they are fine.
+  for (size_t i = 0; i < 61; ++i) {
+    put<int32_t>(kLengths + 4 * i, 1);
+    put<int64_t>(kPointers + 8 * i, static_cast<int64_t>(4 * (60 - i)));
+  }
+  folder_.write("x.idx", index_);
+  EXPECT_EQ(IndexedDataset::open(folder_ / "x")->tokens(), 61);
+}
+
 TEST_F(BrokenIndex, Magic) {
   index_[0] = 'X';
   EXPECT_THAT(error(), HasSubstr("does not begin with MMIDIDX"));

@@ -2,6 +2,7 @@
 #include "lm/data/tokenize.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -10,8 +11,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
+#include <new>
 
+#include "base/address_space.h"
 #include "base/error.h"
 #include "base/file_lock.h"
 #include "base/partial_folder.h"
@@ -24,6 +29,7 @@
 namespace primus::data {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using Tokens = std::vector<int32_t>;
 
@@ -151,6 +157,80 @@ TEST_F(Tokenize, PartitionsDealDocumentsAsMegatronDoes) {
   for (const auto& document : documents_of(output())) order += static_cast<char>(document[0][0]);
   EXPECT_EQ(order, "adgbecf");
   EXPECT_EQ(left_over().size(), 2u);
+}
+
+// A line that is too long is refused where it begins, before all of it is read: a small compressed file may
+// hold gigabytes.
+TEST_F(Tokenize, LongLinesAreRefusedByPlace) {
+  options_.max_line_bytes = 1 << 20;
+  const std::string head = "{\"text\": \"x\"}\n",
+                    small = "{\"text\": \"" + std::string(1 << 20, 'a') + "\"}\n";
+  const std::string longest = "{\"text\": \"" + std::string((1 << 20) - 12, 'a') + "\"}";
+  ASSERT_EQ(longest.size(), size_t{1} << 20);
+  const auto zstd = [](const std::string& text) {
+    std::string packed(ZSTD_compressBound(text.size()), '\0');
+    packed.resize(ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 1));
+    return packed;
+  };
+  const std::string huge = head + "{\"text\": \"" + std::string(8 << 20, 'a');
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"a.jsonl", head + small},
+      {"b.jsonl", head + small + head},
+      {"c.jsonl.gz", gzipped(huge)},
+      {"d.jsonl.zst", zstd(huge)},
+      {"e.jsonl", head + std::string(3 << 20, ' ')}};
+  for (const auto& [name, content] : files) {
+    options_.inputs = {folder_.write(name, content)};
+    for (const bool skip_bad : {false, true}) {
+      options_.skip_bad = skip_bad;
+      EXPECT_THAT(error(), AllOf(HasSubstr(name + ":2: error: the line has more than 1.00 MiB"),
+                                 HasSubstr("'primus data tokenize --max-line-mib' reads longer ones")));
+    }
+    EXPECT_TRUE(left_over().empty());
+  }
+  options_.skip_bad = false;
+  options_.inputs = {folder_.write("f.jsonl", longest + "\n" + head + longest)};
+  EXPECT_EQ(run().documents, 3u);
+  // Text without line ends is cut anyway.
+  options_.inputs = {folder_.write("g.txt", std::string(3 << 20, 'a'))};
+  EXPECT_EQ(run().documents, 1u);
+}
+
+TEST_F(Tokenize, ALongLineCostsNoMoreMemoryThanItMayHave) {
+  options_.max_line_bytes = 1 << 20;
+  std::string block = "{\"text\": \"" + std::string(1 << 20, 'a');
+  const std::string path = folder_ / "bomb.jsonl.gz";
+  gzFile file = gzopen(path.c_str(), "wb1");
+  for (int i = 0; i < 128; ++i) gzwrite(file, block.data(), static_cast<unsigned>(block.size()));
+  gzclose(file);
+  options_.inputs = {path};
+  rusage before{}, after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  EXPECT_THAT(error(), HasSubstr("bomb.jsonl.gz:1: error: the line has more than 1.00 MiB"));
+  ::getrusage(RUSAGE_SELF, &after);
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 32 << 10);  // KiB; the line has 128 MiB
+}
+
+// As many workers as the system starts, this thread at least.
+TEST_F(Tokenize, WorksWithTheThreadsThereAre) {
+  if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
+  options_.inputs = {folder_.write("a.jsonl", many_lines())};
+  run();
+  const std::string expected = bytes();
+  options_.workers = 1000;
+  EXPECT_EXIT(
+      {
+        limit_address_space(std::size_t{400} << 20);  // 1000 stacks take 8 GB
+        try {
+          run();
+        } catch (const std::bad_alloc&) {
+          std::exit(0);  // the stacks left too little memory for the work: an error, not an abort
+        }
+        std::exit(bytes() == expected ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+  options_.workers = 100'000;
+  EXPECT_THAT(error(), HasSubstr("at most 4096 workers"));
 }
 
 TEST_F(Tokenize, SkipsAndCountsBrokenLines) {
@@ -393,6 +473,25 @@ TEST_F(Tokenize, WorkOfOtherOptionsIsNotContinued) {
   const TokenizeResult result = run();
   EXPECT_EQ(result.resumed_bytes, 0u);
   EXPECT_EQ(documents_of(output())[0][0], tokens_of("document 0", false));
+}
+
+// Inputs that were written anew, as long as before, are another text.
+TEST_F(Tokenize, WorkOnOtherInputsIsNotContinued) {
+  std::string lines = many_lines();
+  const Path input = folder_.write("a.jsonl", lines);
+  options_.inputs = {input.string()};
+  options_.workers = 1;
+  std::atomic<bool> stop = false;
+  options_.stop = &stop;
+  const Watched tokenizer([&] { stop = true; });
+  EXPECT_FALSE(tokenize_corpus(options_, tokenizer).complete);
+  stop = false;
+  std::ranges::replace(lines, 'd', 'D');
+  folder_.write("a.jsonl", lines);
+  std::filesystem::last_write_time(input, std::filesystem::last_write_time(input) + std::chrono::seconds(5));
+  const TokenizeResult result = run();
+  EXPECT_EQ(result.resumed_bytes, 0u);
+  EXPECT_EQ(documents_of(output())[0][0], tokens_of("Document 0"));
 }
 
 }  // namespace

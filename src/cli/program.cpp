@@ -1,6 +1,7 @@
 #include "cli/program.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/suggest.h"
+#include "base/terminal.h"
 #include "cli/completion.h"
 #include "cli/grammar.h"
 #include "cli/parse.h"
@@ -68,6 +70,26 @@ std::string to_json(const Error& error) {
   return json_text(json, -1) + "\n";
 }
 
+// Below these limits kernels crash without a word, where libraries do not ask whether memory was given.
+void require_limits() {
+  struct Need {
+    decltype(RLIMIT_STACK) resource;
+    rlim_t least;
+    const char *what, *option;
+  };
+  for (const Need& need : {Need{RLIMIT_STACK, rlim_t{512} << 10, "the stack", "-s"},
+                           Need{RLIMIT_AS, rlim_t{64} << 20, "all memory of a process", "-v"}}) {
+    rlimit limit{};
+    if (::getrlimit(need.resource, &limit) != 0) continue;
+    if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need.least) continue;
+    throw invalid(fmt::format("{} is limited to {}, and Primus needs {}", need.what,
+                              human_bytes(static_cast<double>(limit.rlim_cur)),
+                              human_bytes(static_cast<double>(need.least))),
+                  fmt::format("raise the limit: 'ulimit {} {}', or 'ulimit {} unlimited'", need.option,
+                              need.least >> 10, need.option));
+  }
+}
+
 // Parses and runs a command; with `check`, only parses it.
 int run_command(Words words, Console& console, bool check = false) {
   std::size_t used = 0;
@@ -82,6 +104,7 @@ int run_command(Words words, Console& console, bool check = false) {
   }
   if (check) return 0;
   try {
+    require_limits();
     return command->run(console);
   } catch (const Error& error) {
     // Whoever asked for JSON gets the failure as JSON too, besides the text on standard error.

@@ -14,6 +14,7 @@
 #include "base/json_text.h"
 #include "base/thread_pool.h"
 #include "cli/commands.h"
+#include "cli/options/line_reader.h"
 #include "lm/data/json_lines.h"
 #include "lm/tokenizer/text/unicode.h"
 #include "lm/tokenizer/tokenizer.h"
@@ -24,23 +25,17 @@ namespace {
 constexpr std::string_view kInput = "<standard input>";
 constexpr std::size_t kChunk = 256 << 10;
 
-// Appends what standard input has next; false at its end.
-bool read_some(std::string& out) {
-  const std::size_t before = out.size();
-  out.resize(before + kChunk);
-  ssize_t count;
-  do count = ::read(STDIN_FILENO, out.data() + before, kChunk);
-  while (count < 0 && errno == EINTR);
-  if (count < 0) throw FileError("cannot read standard input", errno);
-  out.resize(before + static_cast<std::size_t>(count));
-  return count > 0;
-}
-
 std::string read_all() {
   std::string text;
-  while (read_some(text)) {
+  for (std::size_t size = 0;; size = text.size()) {
+    text.resize(size + kChunk);
+    ssize_t count;
+    do count = ::read(STDIN_FILENO, text.data() + size, kChunk);
+    while (count < 0 && errno == EINTR);
+    if (count < 0) throw FileError("cannot read standard input", errno);
+    text.resize(size + static_cast<std::size_t>(count));
+    if (count == 0) return text;
   }
-  return text;
 }
 
 struct Line {
@@ -50,26 +45,11 @@ struct Line {
 
 // Calls use(line) for each line that is not blank. A byte-order mark at the begin is passed.
 void for_each_line(FunctionRef<void(const Line&)> use) {
-  std::string buffer;
-  std::int64_t number = 1;
-  const auto give = [&](std::string_view line) {
-    if (number == 1 && line.starts_with(unicode::kByteOrderMark))
+  LineReader input(STDIN_FILENO, std::string(kInput));
+  for (std::string_view line; input.next(line);) {
+    if (input.number() == 1 && line.starts_with(unicode::kByteOrderMark))
       line.remove_prefix(unicode::kByteOrderMark.size());
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos) use({line, number});
-    ++number;
-  };
-  while (true) {
-    const std::size_t searched = buffer.size();
-    const bool more = read_some(buffer);
-    std::size_t begin = 0;
-    for (std::size_t end; (end = buffer.find('\n', std::max(begin, searched))) != std::string::npos;) {
-      give(std::string_view(buffer).substr(begin, end - begin));
-      begin = end + 1;
-    }
-    buffer.erase(0, begin);
-    if (more) continue;
-    if (!buffer.empty()) give(buffer);
-    return;
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) use({line, input.number()});
   }
 }
 

@@ -7,40 +7,13 @@
 #include <atomic>
 
 #include "cli/commands.h"
+#include "cli/options/line_reader.h"
 #include "cli/options/model_options.h"
 #include "cli/use/prompt.h"
 #include "lm/generate/conversation.h"
 
 namespace primus::cli {
 namespace {
-
-// Lines of standard input, one at a time.
-class LineReader {
- public:
-  // False at the end of the input.
-  bool next(std::string& line) {
-    while (true) {
-      const std::size_t end = buffer_.find('\n');
-      if (end != std::string::npos) {
-        line = buffer_.substr(0, end);
-        buffer_.erase(0, end + 1);
-        return true;
-      }
-      char chunk[4096];
-      const ssize_t count = read(STDIN_FILENO, chunk, sizeof(chunk));
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) throw io_error("cannot read standard input", errno);
-      if (count == 0) {
-        line = std::exchange(buffer_, {});
-        return !line.empty();
-      }
-      buffer_.append(chunk, static_cast<std::size_t>(count));
-    }
-  }
-
- private:
-  std::string buffer_;
-};
 
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
@@ -102,12 +75,14 @@ class Chat final : public Command {
           "empty line ends.");
     }
     Prompt prompt(console.out);
-    LineReader input;
+    LineReader input(STDIN_FILENO, "<standard input>");
     std::string line;
     auto next_line = [&] {
       if (edits) return prompt.read("User: ", line);
       if (person) console.print(Color::kBold, "User: ");
-      const bool more = input.next(line);
+      std::string_view next;
+      const bool more = input.next(next);
+      line = next;
       if (person && !more) console.print("\n");
       return more;
     };

@@ -1,0 +1,67 @@
+// Limits of the shell that Primus cannot work under are errors, not crashes.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "base/address_space.h"
+
+namespace primus::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Result {
+  int exit_code;
+  std::string output;
+};
+
+Result run_under(const std::string& limits, const std::string& arguments) {
+  const std::string command = limits + " && exec " PRIMUS_PROGRAM " " + arguments + " 2>&1";
+  FILE* const pipe = ::popen(command.c_str(), "r");
+  std::string output;
+  std::array<char, 4096> part;
+  for (std::size_t count; (count = std::fread(part.data(), 1, part.size(), pipe)) > 0;)
+    output.append(part.data(), count);
+  const int status = ::pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
+}
+
+const std::string kDryRun = "train pretrain --dry-run --config " PRIMUS_SOURCE_DIR
+                            "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
+
+TEST(Limits, AreNamedWithWhatIsNeeded) {
+  if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
+  for (const std::string& command : {kDryRun, "direct -- " + kDryRun}) {
+    for (const char* kib : {"64", "128", "500"}) {
+      const Result stack = run_under(std::string("ulimit -s ") + kib, command);
+      EXPECT_EQ(stack.exit_code, 2);
+      EXPECT_THAT(stack.output, StartsWith("error: the stack is limited to"));
+      EXPECT_THAT(stack.output, HasSubstr("hint: raise the limit: 'ulimit -s 512'"));
+    }
+    for (const char* kib : {"31000", "36000", "40000", "65000"}) {
+      const Result memory = run_under(std::string("ulimit -v ") + kib, command);
+      EXPECT_EQ(memory.exit_code, 2);
+      EXPECT_THAT(memory.output, StartsWith("error: all memory of a process is limited to"));
+      EXPECT_THAT(memory.output, HasSubstr("hint: raise the limit: 'ulimit -v 65536'"));
+    }
+  }
+  EXPECT_EQ(run_under("ulimit -s 512", kDryRun).exit_code, 0);
+  EXPECT_EQ(run_under("ulimit -s 64", "--version").exit_code, 0);
+}
+
+TEST(Limits, MoreThreadsThanThereAreIsAnError) {
+  if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
+  const Result result = run_under("ulimit -v 300000", kDryRun + " num_threads=64");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.output, HasSubstr("cannot start a thread that computes, number "));
+  EXPECT_THAT(result.output, HasSubstr(" of 64: Resource temporarily unavailable"));
+  EXPECT_THAT(result.output, HasSubstr("'ulimit -v' is memory in KiB"));
+}
+
+}  // namespace
+}  // namespace primus::cli

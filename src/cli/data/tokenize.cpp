@@ -26,9 +26,10 @@ void note_endings(const std::vector<std::string>& inputs, const Console& console
 }
 
 void declare_max_line(Arguments& args, std::int64_t* mebibytes) {
-  args.option("--max-line-mib", "N", mebibytes,
-              "of JSON lines: the longest line, unpacked, in MiB (default: 64); a longer one is an error, as "
-              "each line is in memory as a whole");
+  args.option(
+      "--max-line-mib", "N", mebibytes,
+      "of JSON lines: the longest line, unpacked, in MiB; a longer one is an error, since each line is "
+      "in memory as a whole");
 }
 
 std::uint64_t max_line_bytes(std::int64_t mebibytes) {

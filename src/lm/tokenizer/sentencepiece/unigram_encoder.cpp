@@ -43,7 +43,8 @@ class UnigramEncoder final : public Encoder {
     const auto scratch = scratches_.borrow();
     auto& best = scratch->best;  // best[i]: the best cut of the first i bytes
     best.assign(text.size() + 1, {});
-    // The sums are floats that grow over the whole text, as in the library: near ties fall out the same way.
+    // Floats that grow over the whole text, each sum rounded before it is compared, and the first of equals:
+    // ties fall out as in the library since 0.2.3. (Up to 0.2.1 it compared sums that were not rounded yet.)
     for (size_t begin = 0; begin < text.size();) {
       const float score_here = best[begin].score;
       const size_t character_end =
@@ -58,13 +59,13 @@ class UnigramEncoder final : public Encoder {
         if (id < 0) continue;
         const PieceScore& piece = pieces_[static_cast<size_t>(id)];
         // User-defined pieces win against any cut of theirs.
-        const double score = piece.user_defined ? static_cast<float>(end - begin) * highest_score_ - 0.1
-                                                : static_cast<double>(piece.score);
-        best[end].offer(score + static_cast<double>(score_here), begin, id);
+        const double bonus = static_cast<float>(end - begin) * highest_score_ - 0.1;
+        const float score = piece.user_defined ? static_cast<float>(bonus) : piece.score;
+        best[end].offer(score + score_here, begin, id);
         character_is_piece |= end == character_end;
       }
       if (!character_is_piece) {
-        best[character_end].offer(static_cast<double>(unknown_score_ + score_here), begin, Segment::kUnknown);
+        best[character_end].offer(unknown_score_ + score_here, begin, Segment::kUnknown);
       }
       begin = character_end;
     }
@@ -87,9 +88,9 @@ class UnigramEncoder final : public Encoder {
     bool reached = false;
     int32_t id = Segment::kUnknown;
     size_t begin = 0;
-    void offer(double candidate, size_t from, int32_t piece) {
-      if (reached && !(candidate > static_cast<double>(score))) return;
-      *this = {static_cast<float>(candidate), true, piece, from};
+    void offer(float candidate, size_t from, int32_t piece) {
+      if (reached && !(candidate > score)) return;
+      *this = {candidate, true, piece, from};
     }
   };
   struct Scratch {

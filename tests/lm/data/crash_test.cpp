@@ -197,6 +197,42 @@ TEST_P(Stopped, ByADiskThatFillsUp) {
   }
 }
 
+// A data set that was there before is whole, old or new, or without an index: never one with the other's.
+TEST(Overwriting, LeavesTheOldDataSetOrTheNew) {
+  const auto write = [](Env& env, std::int32_t token) {
+    IndexedDatasetWriter writer(kFolder / "out", TokenType::kU16, env);
+    for (std::size_t length : {4, 2, 3}) {
+      writer.add_sequence(std::vector<std::int32_t>(length + static_cast<std::size_t>(token) % 3, token));
+      writer.end_document();
+    }
+    writer.finish();
+  };
+  FaultEnv whole;
+  write(whole, 1);
+  const std::string old_bytes = bytes_of(kFolder / "out", whole);
+  const std::uint64_t first = whole.operations();
+  write(whole, 2);
+  const std::uint64_t operations = whole.operations() - first;
+  const std::string new_bytes = bytes_of(kFolder / "out", whole);
+  ASSERT_NE(old_bytes, new_bytes);
+  for (std::uint64_t operation = 0; operation < operations && !testing::Test::HasFailure(); ++operation) {
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      SCOPED_TRACE(testing::Message() << "operation " << operation << ", seed " << seed);
+      FaultEnv env;
+      write(env, 1);
+      for (const Path& folder : {Path("/"), kFolder}) env.sync_folder(folder);
+      env.crash_at(env.operations() + operation);
+      EXPECT_THROW(write(env, 2), SimulatedCrash);
+      env.reboot(seed == 0 ? Survivors::kSynced : seed == 1 ? Survivors::kAll : Survivors::kRandom, seed);
+      if (env.status(kFolder / "out.idx")) {
+        EXPECT_THAT(bytes_of(kFolder / "out", env), AnyOf(old_bytes, new_bytes));
+      }
+      write(env, 2);
+      EXPECT_TRUE(bytes_of(kFolder / "out", env) == new_bytes);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Jobs, Stopped, testing::Values("Tokenize", "Partitions", "Merge", "Split"),
                          [](const auto& test) { return std::string(test.param); });
 

@@ -37,6 +37,33 @@ std::string some_text(int paragraphs) {
   return text;
 }
 
+// Sequences 1 2 3 9 | 1 2 3 9 ..., of which 9 is a pad token.
+class PaddedSource final : public TokenSource {
+ public:
+  int64_t sequences() const override { return 50; }
+  int32_t length(int64_t) const override { return 4; }
+  void read(int64_t, int64_t offset, std::span<int32_t> out) const override {
+    constexpr int32_t kTokens[] = {1, 2, 3, 9};
+    std::copy_n(kTokens + offset, out.size(), out.begin());
+  }
+  std::string name() const override { return "padded"; }
+};
+
+// No loss where a pad token would have to be predicted; it is no reason to predict nothing behind it.
+TEST(GptDataset, PadTokensAreNoLabels) {
+  const GptDataset dataset(std::make_shared<PaddedSource>(), {0, 50, 6, 30, 1234}, {.pad = 9}, "train");
+  std::vector<int32_t> tokens(7);
+  std::vector<float> mask(6);
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    dataset.sample(i, tokens, mask);
+    for (size_t at = 0; at < mask.size(); ++at) {
+      EXPECT_EQ(mask[at], tokens[at + 1] == 0 ? 0.0F : 1.0F)
+          << i << " " << at;  // pad tokens are read as id 0
+      EXPECT_NE(tokens[at], 9);
+    }
+  }
+}
+
 class OpenDatasets : public testing::Test {
  protected:
   OpenDatasets() {

@@ -29,6 +29,8 @@ TEST(Conversation, TheReplyEndsWhereTheModelBeginsTheUsersTurn) {
   EXPECT_EQ(reply.text, "hi");
   EXPECT_EQ(streamed, "hi");
   EXPECT_EQ(reply.reason, StopReason::kCallback);
+  // What the model has read ends with the prompt: its reply is read again, as the tokenizer writes it alone.
+  EXPECT_EQ(decoder->length(), static_cast<std::int64_t>(std::string("User: Hello\nAssistant:").size()));
   EXPECT_EQ(conversation.say("And now?").text, "hi");
   EXPECT_EQ(conversation.turns(), 2U);
 }

@@ -45,6 +45,14 @@ TEST(Sampler, DrawsInProportionToProbability) {
   check({.temperature = 1, .top_p = 0.1}, {1, 0, 0, 0});
 }
 
+// Top-p is a share of what top-k left: 0.57 of 0.7 is less than the 0.4 of the first token.
+TEST(Sampler, TopPIsAShareOfWhatTopKLeft) {
+  std::vector<float> logits{std::log(0.4F), std::log(0.2F), std::log(0.1F)};
+  logits.resize(33, std::log(0.01F));
+  EXPECT_EQ(draw(logits, {.temperature = 1, .top_k = 3, .top_p = 0.57}, 300).size(), 1U);
+  EXPECT_EQ(draw(logits, {.temperature = 1, .top_p = 0.57}, 300).size(), 2U);
+}
+
 TEST(Sampler, SortsAsFarAsTopPReaches) {
   // Nearly uniform over more tokens than are sorted at first: half of them are in.
   std::vector<float> logits(1000);

@@ -29,6 +29,11 @@ TEST(Schedule, WarmsUpFromZero) {
   c.lr_warmup_fraction = 0.2;
   EXPECT_DOUBLE_EQ(Schedule(c).learning_rate(0), 2e-4);
   EXPECT_DOUBLE_EQ(Schedule(c).learning_rate(20), 1e-3);
+  // The fraction is one of the decay's steps, however long the training.
+  c.lr_warmup_init = 0;
+  c.train_iters = 400;
+  EXPECT_DOUBLE_EQ(Schedule(c).learning_rate(10), 5e-4);
+  EXPECT_DOUBLE_EQ(Schedule(c).learning_rate(20), 1e-3);
 }
 
 TEST(Schedule, Shapes) {

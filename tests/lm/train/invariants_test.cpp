@@ -172,6 +172,63 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   }
 }
 
+// Logits are made in chunks; all of them have their part in the gradients.
+TEST(LmHead, ChunksOfLogitsGiveTheGradientsOfOne) {
+  SessionSettings settings = tiny_settings();
+  settings.model.layers = 1;
+  settings.model.hidden = 16;
+  settings.model.heads = settings.model.kv_heads = 2;
+  settings.model.head_dim = 8;
+  settings.model.ffn = 16;
+  settings.model.vocab = 300007;
+  settings.evaluation = false;
+  const std::int64_t tokens = 256;
+  ASSERT_LT(engine::lm_head_chunk_tokens(tokens, settings.model.vocab), tokens);
+  ASSERT_EQ(engine::lm_head_chunk_tokens(tokens / 2, settings.model.vocab), tokens / 2);
+  TestBatch batch(tokens, settings.model.vocab, 5);
+  batch.mask[1] = 1;  // halves of the batch count alike
+  // The gradients of all units, with the tokens in so many microbatches.
+  const auto gradients = [&](std::int64_t microbatches, Policy policy) {
+    settings.step = {.micro_batch = tokens / microbatches / 16, .sequence = 16, .microbatches = microbatches};
+    settings.step.weight_gradients = policy;
+    engine::Rank rank(turbo::make_cpu_device(2));
+    const auto session = open_session(rank, settings, builtin_families());
+    session->store().initialize(rank.context(), 7);
+    TrainingStep& step = session->step();
+    step.begin(1);
+    for (std::int64_t i = 0; i < microbatches; ++i) {
+      const auto part = [&](const auto& values) {
+        return std::span(values).subspan(static_cast<std::size_t>(i * tokens / microbatches),
+                                         static_cast<std::size_t>(tokens / microbatches));
+      };
+      step.microbatch(i, {part(batch.tokens), part(batch.labels), part(batch.mask), {}, {}});
+    }
+    step.finish_gradients();
+    std::vector<std::vector<float>> result;
+    for (const engine::ParameterUnit& unit : session->store().units()) {
+      result.emplace_back(static_cast<std::size_t>(unit.gradient.elements()));
+      rank.compute().copy_to_host(result.back().data(), unit.gradient.data, unit.gradient.bytes());
+      rank.compute().synchronize();
+    }
+    return result;
+  };
+  const auto expected = gradients(2, Policy::kInline);  // of one chunk each
+  for (const Policy policy : {Policy::kInline, Policy::kDeferred}) {
+    const auto chunked = gradients(1, policy);
+    ASSERT_EQ(chunked.size(), expected.size());
+    for (std::size_t unit = 0; unit < expected.size(); ++unit) {
+      double error = 0, size = 0;
+      for (std::size_t i = 0; i < expected[unit].size(); ++i) {
+        const double value = expected[unit][i];
+        error += (chunked[unit][i] - value) * (chunked[unit][i] - value);
+        size += value * value;
+      }
+      // Sums of 256 terms in another order.
+      EXPECT_LT(std::sqrt(error / size), 1e-5) << unit;
+    }
+  }
+}
+
 TEST(TrainingStep, NamesTheFirstOperatorThatGoesWrong) {
   const SessionSettings settings = tiny_settings();
   engine::Rank rank(turbo::make_cpu_device(2));

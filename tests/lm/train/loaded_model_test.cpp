@@ -190,6 +190,13 @@ TEST(LoadedModel, RopeIsStretchedKeyByKey) {
   }
   EXPECT_EQ(load(saved(llama3), experiment(plain, {"rope_scaling_factor=32"})).config.rope_scaling.factor,
             32);
+  // Another kind: how long the context was before is what the weights say, not the 128 / 16 of the
+  // experiment.
+  const RopeScaling yarn =
+      load(saved(llama3), experiment(plain, {"rope_scaling_type=yarn", "rope_scaling_factor=16"}))
+          .config.rope_scaling;
+  EXPECT_EQ(yarn.kind, RopeScaling::Kind::kYarn);
+  EXPECT_EQ(yarn.original_max_positions, 32);
 }
 
 TEST(LoadedModel, YarnsTemperatureIsAnExperimentsToSay) {

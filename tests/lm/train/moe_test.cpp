@@ -259,6 +259,37 @@ TEST(MixtureOfExperts, JitterDependsOnTheStepAlone) {
   EXPECT_EQ(run.forward_backward(1).loss, first);
 }
 
+TEST(MixtureOfExperts, EveryMicrobatchHasRandomNumbersOfItsOwn) {
+  SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
+  settings.model.moe.training = {.forced = turbo::RouterRule::Forced::kUniform};
+  settings.step.microbatches = 1;
+  const auto one = TrainingRun(settings).forward_backward().routing.front().load;
+  settings.step.microbatches = 2;
+  auto two = TrainingRun(settings).forward_backward().routing.front().load;
+  for (std::size_t e = 0; e < two.size(); ++e) two[e] -= one[e];
+  EXPECT_NE(two, one);
+}
+
+// The balance loss counts the experts of the largest scores of all, also where tokens may choose from some
+// groups only: with as many groups as one, a layer that reads the same has the same loss.
+TEST(MixtureOfExperts, GroupsDoNotChangeWhatIsBalanced) {
+  SessionSettings settings = tiny_settings(DType::kF32, tiny_deepseek());
+  settings.model.mtp = {};
+  settings.model.moe.choice_bias = false;
+  settings.model.moe.training = {.balance_loss = 0.02};
+  settings.model.moe.router.top_groups = 1;
+  const auto layer_of = [&] {
+    TrainingRun run(settings);
+    run.scale_routers(20);
+    return run.forward_backward().routing.front();
+  };
+  const LayerRouting grouped = layer_of();
+  settings.model.moe.router.groups = 1;
+  const LayerRouting free = layer_of();
+  EXPECT_NE(grouped.load, free.load);
+  EXPECT_EQ(grouped.balance_loss, free.balance_loss);
+}
+
 TEST(MixtureOfExperts, BiasesFollowTheLoadAndNothingElse) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   settings.model.moe.choice_bias = true;

@@ -106,6 +106,7 @@ void add_routing(Json& json, const std::vector<ExpertLoads>& routing) {
 std::string to_json(const IterationRecord& record) {
   Json json;
   json["iteration"] = record.iteration;
+  if (record.train_iters > 0) json["train_iters"] = record.train_iters;
   json["consumed_samples"] = record.consumed_samples;
   json["global_batch_size"] = record.global_batch_size;
   json["lm_loss"] = number(record.lm_loss);

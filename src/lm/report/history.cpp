@@ -25,8 +25,8 @@ bool is_position(std::string_view key) {
 
 // What no curve is drawn of: it is known from elsewhere in the line, or never changes.
 bool is_passed_over(std::string_view key) {
-  return key == "global_batch_size" || key == "eta_seconds" || key == "memory_total_bytes" ||
-         key.ends_with("_avg");
+  return key == "train_iters" || key == "global_batch_size" || key == "eta_seconds" ||
+         key == "memory_total_bytes" || key.ends_with("_avg");
 }
 
 // `line` anew; false when it is none of ours. Strings are kept for the next line, which has the same keys.

@@ -82,14 +82,19 @@ void read_last_step(const Path& file, RunStatus& run) {
   const std::string line = last_line(file);
   if (line.empty()) return;
   std::optional<double> speed, average;
+  std::optional<std::int64_t> planned;
+  constexpr double kMostSteps = 9007199254740992.0;
   const bool good = read_metrics_line(line, [&](std::string_view key, double value) {
     if (key == "iteration") run.step = static_cast<std::int64_t>(value);
+    // An experiment may give epochs or minutes instead; the run then knows how many steps they are.
+    if (key == "train_iters" && value >= 1 && value < kMostSteps) planned = static_cast<std::int64_t>(value);
     if (key == "lm_loss") run.loss = value;
     if (key == "tokens_per_second_per_device") speed = value;
     if (key == "tokens_per_second_per_device_avg") average = value;
   });
   if (!good) throw invalid(fmt::format("the last line of {} is no metrics", file.filename().string()));
   run.tokens_per_second = average ? average : speed;
+  if (!run.steps) run.steps = planned;
 }
 
 void read_validation(const Path& file, RunStatus& run) {

@@ -70,6 +70,19 @@ TEST_F(Reports, StateOfARun) {
   EXPECT_EQ(run_status(make_run("before the first step", 0, 9)).state, RunState::kCrashed);
 }
 
+TEST_F(Reports, StepsOfARunThatWasGivenEpochs) {
+  const Path folder = make_run("epochs", 4, 9, 4);
+  write_file(folder / "experiment.yaml", "      train_epochs: 2\n");
+  EXPECT_EQ(run_status(folder).steps, std::nullopt);
+  MetricsFile metrics(folder / "metrics.jsonl", 4);
+  IterationRecord last = record(5, 1.0);
+  last.train_iters = 5;
+  metrics.write(last);
+  EXPECT_EQ(run_status(folder).steps, 5);
+  EXPECT_EQ(run_status(folder).state, RunState::kFinished);
+  EXPECT_FALSE(read_history(folder).metrics.curves().contains("train_iters"));
+}
+
 TEST_F(Reports, ARunningOneIsSeenByItsLockAndNotDisturbed) {
   const Path folder = make_run("running", 5, 9, 5);
   EXPECT_FALSE(RunLock::held(folder));

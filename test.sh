@@ -2,7 +2,7 @@
 # Builds and tests.
 #
 #   ./test.sh        everything: all tests, models against their references, the cost of a mixture of experts,
-#                    formatting, fuzzing for a minute each
+#                    GPU kernels by the compilers that are there, formatting, fuzzing for a minute each
 #   ./test.sh fast   the fast tests
 set -eu
 cd "$(dirname "$0")"
@@ -40,6 +40,13 @@ else
   # Processor time against processor time of the same run: other work on the machine hits both.
   step "a mixture of experts costs at most 1.25 dense models (fp32)" \
     build/bin/moe_bench --dtype fp32 --pairs 3 --microbatches 1 --limit 125
+  # Compiled only: no test machine has a GPU. scripts/gpu_check.sh is for one that has.
+  if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+    step "GPU kernels compile with CUDA" scripts/build-gpu.sh cuda 90a
+  fi
+  if command -v clang++-19 >/dev/null; then
+    step "GPU kernels compile with HIP" scripts/build-gpu.sh hip gfx942
+  fi
   step "scripts" scripts/check-scripts.sh
   step "formatting" scripts/check-format.sh
   step "fuzzing" scripts/fuzz.sh 60

@@ -62,26 +62,42 @@ struct Forward {
   PRIMUS_DEVICE void softmax(typename Tiles::Scores& scores, const KeyRange (&seen)[kSlots], std::int64_t col,
                              float (&most)[kSlots], float (&total)[kSlots],
                              typename Tiles::Sums& sums) const {
+    const float factor = scale * kLog2E;
+    // Positions within the tile, in 32 bits. Most tiles are visible as a whole.
+    int begin[kSlots], end[kSlots];
+    bool whole = true;
     float tile_most[kSlots], tile_total[kSlots], shrink[kSlots];
     PRIMUS_UNROLL
-    for (int s = 0; s < kSlots; ++s) tile_most[s] = -infinity(), tile_total[s] = 0;
+    for (int s = 0; s < kSlots; ++s) {
+      begin[s] = static_cast<int>(larger(seen[s].begin - col, 0));
+      end[s] = static_cast<int>(smaller(seen[s].end - col, Tiles::kCols));
+      whole = whole && begin[s] == 0 && end[s] == Tiles::kCols;
+      tile_most[s] = -infinity(), tile_total[s] = 0;
+    }
+    if (!whole) {
+      PRIMUS_UNROLL
+      for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+        PRIMUS_UNROLL
+        for (int i = 0; i < kPerLane; ++i) {
+          const int s = Accumulator::slot(i), c = j * kTile + Accumulator::col(i);
+          if (c < begin[s] || c >= end[s]) scores[j].at[i] = -infinity();
+        }
+      }
+    }
     PRIMUS_UNROLL
     for (int j = 0; j < Tiles::kCols / kTile; ++j) {
       PRIMUS_UNROLL
       for (int i = 0; i < kPerLane; ++i) {
         const int s = Accumulator::slot(i);
-        const std::int64_t key = col + j * kTile + Accumulator::col(i);
-        float& score = scores[j].at[i];
-        score = key >= seen[s].begin && key < seen[s].end ? score * (scale * kLog2E) : -infinity();
-        tile_most[s] = ::fmaxf(tile_most[s], score);
+        tile_most[s] = ::fmaxf(tile_most[s], scores[j].at[i]);
       }
     }
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
-      const float next = ::fmaxf(most[s], reduce_row(tile_most[s], Maximum{}));
+      const float next = ::fmaxf(most[s], reduce_row(tile_most[s], Maximum{}) * factor);
       // Nothing visible so far: any base will do for exponentials that are all zero.
       const float base = next == -infinity() ? 0.0F : next;
-      shrink[s] = ::exp2f(most[s] - base);
+      shrink[s] = exp2_flushed(most[s] - base);
       most[s] = next;
       tile_most[s] = base;
     }
@@ -90,7 +106,7 @@ struct Forward {
       PRIMUS_UNROLL
       for (int i = 0; i < kPerLane; ++i) {
         const int s = Accumulator::slot(i);
-        scores[j].at[i] = ::exp2f(scores[j].at[i] - tile_most[s]);
+        scores[j].at[i] = exp2_flushed(multiply_add(scores[j].at[i], factor, -tile_most[s]));
         tile_total[s] += scores[j].at[i];
       }
     }
@@ -200,7 +216,7 @@ struct Backward {
     return (head * batch + sequence) * visibility.seq_q + i;
   }
   PRIMUS_DEVICE float weight(float score, float log_sum) const {
-    return ::exp2f(score * (scale * kLog2E) - log_sum * kLog2E);
+    return exp2_flushed(multiply_add(score, scale * kLog2E, -log_sum * kLog2E));
   }
 };
 
@@ -290,7 +306,7 @@ struct BackwardKeys : Backward<T> {
     for (int j = 0; j < Tiles::kCols / kTile; ++j) {
       PRIMUS_UNROLL
       for (int i = 0; i < kPerLane; ++i) {
-        const std::int64_t key = row + warp() * kTile + Accumulator::row(i);
+        const int key = static_cast<int>(row) + warp() * kTile + Accumulator::row(i);
         const int c = j * kTile + Accumulator::col(i);
         float& score = scores[j].at[i];
         score = key >= m.begin[c] && key < m.end[c] ? this->weight(score, m.lse[c]) : 0.0F;
@@ -315,21 +331,24 @@ struct BackwardQueries : Backward<T> {
     const std::int64_t row = (tiles - 1 - block() / chunks / heads / batch) * Tiles::kRows;
     const auto queries = this->queries(sequence, head), d_outs = this->d_outs(sequence, head);
     const auto keys = this->keys(sequence, head / group), values = this->values(sequence, head / group);
-    KeyRange seen[kSlots];
+    int begin[kSlots], end[kSlots];
     float log_sums[kSlots], deltas[kSlots];
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
       const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
       const bool there = i < visibility.seq_q;
-      seen[s] = there ? visibility.keys(sequence, i) : KeyRange{0, 0};
+      const KeyRange seen = there ? visibility.keys(sequence, i) : KeyRange{0, 0};
+      begin[s] = static_cast<int>(seen.begin);
+      end[s] = static_cast<int>(seen.end);
       log_sums[s] = there ? this->lse[this->place(sequence, head, i)] : 0.0F;
       deltas[s] = there ? this->delta[this->place(sequence, head, i)] : 0.0F;
     }
     bool queries_loaded = false, d_outs_loaded = false;
     typename Tiles::Sums sums;
     Tiles::clear(sums);
-    const std::int64_t end = visibility.keys(sequence, smaller(row + Tiles::kRows, visibility.seq_q) - 1).end;
-    for (std::int64_t col = visibility.keys(sequence, row).begin / Tiles::kCols * Tiles::kCols; col < end;
+    const std::int64_t end_key =
+        visibility.keys(sequence, smaller(row + Tiles::kRows, visibility.seq_q) - 1).end;
+    for (std::int64_t col = visibility.keys(sequence, row).begin / Tiles::kCols * Tiles::kCols; col < end_key;
          col += Tiles::kCols) {
       typename Tiles::Scores scores, d_weights;
       Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, queries_loaded,
@@ -341,8 +360,8 @@ struct BackwardQueries : Backward<T> {
         PRIMUS_UNROLL
         for (int i = 0; i < kPerLane; ++i) {
           const int s = Accumulator::slot(i);
-          const std::int64_t key = col + j * kTile + Accumulator::col(i);
-          const bool visible = key >= seen[s].begin && key < seen[s].end;
+          const int key = static_cast<int>(col) + j * kTile + Accumulator::col(i);
+          const bool visible = key >= begin[s] && key < end[s];
           const float p = visible ? this->weight(scores[j].at[i], log_sums[s]) : 0.0F;
           scores[j].at[i] = p * (d_weights[j].at[i] - deltas[s]) * scale;
         }

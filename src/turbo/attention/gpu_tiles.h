@@ -136,9 +136,12 @@ struct AttentionTiles {
     constexpr int kPacks = (kTileCols - kPad) / kCount;
     const bool whole = reinterpret_cast<std::uintptr_t>(from.data) % 16 == 0 && from.stride % kCount == 0 &&
                        from.cols % kCount == 0;
+    // Products stop at whole tiles: what lies behind is never read.
+    const std::int64_t needed = (from.cols - col + kTile - 1) / kTile * kTile;
     using Line = Pack<T, kCount>;
     for (int i = thread(); i < kTileRows * kPacks; i += kThreads) {
       const int r = i / kPacks, c = i % kPacks * kCount;
+      if (c >= needed) continue;
       Line line{};
       if (row + r < from.rows) {
         const T* source = from.data + (row + r) * from.stride + col + c;
@@ -235,6 +238,18 @@ struct AttentionTiles {
     }
   }
 };
+
+// 2^x within 2 units of the last place, 0 where it is denormal: one instruction on a GPU. For softmax, whose
+// arguments are not positive.
+PRIMUS_DEVICE float exp2_flushed(float x) {
+#if PRIMUS_CUDA_ARCH >= 800
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return ::exp2f(x);
+#endif
+}
 
 constexpr float kLog2E = 1.44269504088896341F, kLn2 = 0.693147180559945309F;
 

@@ -297,7 +297,8 @@ void FaultEnv::write(Node& node, const Path& path, std::span<const std::byte> da
   begin(path, &torn);
   if (torn) data = data.first(data.size() / 2);
   const std::uint64_t used = bytes_in(*root_), room = capacity_ > used ? capacity_ - used : 0;
-  const std::uint64_t limit = node.data.size() + room;  // how long this file may become
+  // How long this file may become. One whose name is gone is not among the used bytes.
+  const std::uint64_t limit = room > kNever - node.data.size() ? kNever : node.data.size() + room;
   const bool full = offset + data.size() > limit;
   if (full) data = data.first(limit > offset ? limit - offset : 0);
   if (!data.empty()) {

@@ -58,6 +58,7 @@ class FaultEnv : public Env {
   std::unique_ptr<File> open(const Path& path, OpenMode mode) override;
   MappedFile map(const Path& path) override;
   std::optional<FileStatus> status(const Path& path) override;
+  bool is_link(const Path&) override { return false; }  // there are none here
   std::vector<std::string> list(const Path& folder) override;
   void make_folder(const Path& folder) override;
   void rename(const Path& from, const Path& to) override;

@@ -3,15 +3,17 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
+
+#include "base/file_mapping.h"
 
 namespace primus {
 namespace {
@@ -48,6 +50,8 @@ std::string hint_for(int code) {
       return "a part of the path is a file, not a folder";
     case ENAMETOOLONG:
       return "choose a shorter name";
+    case ELOOP:
+      return "a symbolic link is in the way, or links lead in a circle (ls -l shows them): remove it";
     case ESTALE:
       return "the network file system was remounted or its server restarted: start again";
     default:
@@ -157,7 +161,7 @@ int open_descriptor(const Path& path, OpenMode mode) {
       flags |= O_RDONLY | O_NONBLOCK;
       break;
     case OpenMode::kWrite:
-      flags |= O_WRONLY | O_CREAT | O_TRUNC;
+      flags |= O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW;
       break;
     case OpenMode::kUpdate:
       flags |= O_RDWR;
@@ -187,20 +191,30 @@ class PosixEnv : public Env {
 
   MappedFile map(const Path& path) override {
     const int descriptor = open_descriptor(path, OpenMode::kRead);
-    PosixFile file(path, descriptor);  // closes; the mapping outlives it
-    const std::uint64_t size = file.size();
-    if (size == 0) return {};  // mmap refuses an empty range
-    void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
-    if (address == MAP_FAILED) fail("map", path);
-    std::shared_ptr<const void> owner(address,
-                                      [size](const void* at) { ::munmap(const_cast<void*>(at), size); });
-    return {owner, {static_cast<const std::byte*>(address), size}};
+    struct stat status {};
+    const bool known = ::fstat(descriptor, &status) == 0;
+    if (!known || status.st_size == 0) {  // mmap refuses an empty range
+      const int code = errno;
+      ::close(descriptor);
+      if (known) return {};
+      errno = code;
+      fail("read the size of", path);
+    }
+    return MappedFile(
+        std::make_shared<const FileMapping>(path, descriptor, static_cast<std::size_t>(status.st_size)));
   }
 
   std::optional<FileStatus> status(const Path& path) override {
     struct stat status {};
     if (::stat(path.c_str(), &status) == 0) return to_status(status);
     if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+    fail("look at", path);
+  }
+
+  bool is_link(const Path& path) override {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) == 0) return S_ISLNK(status.st_mode);
+    if (errno == ENOENT || errno == ENOTDIR) return false;
     fail("look at", path);
   }
 
@@ -267,6 +281,22 @@ FileError::FileError(const std::string& what, int code, std::string hint)
 
 bool FileError::out_of_space() const { return code_ == ENOSPC || code_ == EDQUOT; }
 
+bool FileError::no_such_file() const {
+  constexpr std::array kCodes = {ENOENT, ENOTDIR, EISDIR, EINVAL, ELOOP, ENXIO};
+  return std::ranges::find(kCodes, code_) != kCodes.end();
+}
+
+MappedFile::MappedFile(std::shared_ptr<const FileMapping> mapping)
+    : mapping_(std::move(mapping)), bytes_(mapping_->bytes()) {}
+
+void MappedFile::tolerate_truncation() const {
+  if (mapping_) mapping_->tolerate_truncation();
+}
+
+void MappedFile::check_unchanged() const {
+  if (mapping_) mapping_->check_unchanged();
+}
+
 Env& Env::posix() {
   static PosixEnv env;
   return env;
@@ -304,6 +334,7 @@ void write_file(const Path& path, std::string_view content, Env& env) {
 void write_file_atomic(const Path& path, std::string_view content, Env& env) {
   const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
   const Path temporary = folder / (".tmp-" + path.filename().string());
+  if (env.is_link(temporary)) env.remove_file(temporary);
   try {
     write_file(temporary, content, env);
     env.rename(temporary, path);
@@ -317,7 +348,14 @@ void write_file_atomic(const Path& path, std::string_view content, Env& env) {
   env.sync_folder(folder);
 }
 
-void write_output(const Path& path, std::string_view content, Env& env) {
+void refuse_existing(const Path& path, Existing existing, Env& env) {
+  if (existing == Existing::kReplace) return;
+  if (!env.is_link(path) && !env.status(path)) return;
+  throw invalid(fmt::format("'{}' is there already", path.string()),
+                "choose another name, or replace it with --overwrite");
+}
+
+void write_output(const Path& path, std::string_view content, Existing existing, Env& env) {
   const auto there = env.status(path);
   if (there && there->type == FileStatus::Type::kOther) {
     // Devices and pipes cannot be synced.
@@ -326,6 +364,7 @@ void write_output(const Path& path, std::string_view content, Env& env) {
     file->close();
     return;
   }
+  if (there) refuse_existing(path, existing, env);
   std::error_code unresolved;
   const Path target = std::filesystem::weakly_canonical(path, unresolved);
   write_file_atomic(unresolved ? path : target, content, env);
@@ -342,17 +381,12 @@ void make_folders(const Path& folder, Env& env) {
 }
 
 void remove_tree(const Path& folder, Env& env) {
-  if (!env.status(folder)) return;
-  for (const auto& name : env.list(folder)) {
-    const Path path = folder / name;
-    try {
-      // As a file first: a symlink to a folder must go itself, not what it points to.
-      env.remove_file(path);
-    } catch (const FileError& error) {
-      if (error.code() != EISDIR && error.code() != EPERM) throw;
-      remove_tree(path, env);
-    }
-  }
+  // A link goes itself, never what it leads to.
+  if (env.is_link(folder)) return env.remove_file(folder);
+  const auto there = env.status(folder);
+  if (!there) return;
+  if (there->type != FileStatus::Type::kFolder) return env.remove_file(folder);
+  for (const auto& name : env.list(folder)) remove_tree(folder / name, env);
   env.remove_folder(folder);
 }
 

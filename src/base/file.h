@@ -35,6 +35,8 @@ class FileError : public Error {
   int code() const { return code_; }
   // The disk or the quota is full.
   bool out_of_space() const;
+  // What has the name is no file that could be read: a folder, a pipe, a link in a circle, or nothing.
+  bool no_such_file() const;
 
  private:
   int code_;
@@ -55,24 +57,35 @@ class File {
   virtual void close() = 0;
 };
 
-// A file's bytes, read-only, paged in on demand; valid as long as any copy of this object lives. The file
-// must not be truncated meanwhile (the kernel would answer a read with SIGBUS): replace files by rename, as
-// write_file_atomic does.
+class FileMapping;
+
+// A file's bytes, read-only, paged in on demand; valid as long as any copy of this object lives. Nobody
+// should truncate the file meanwhile: replace files by rename, as write_file_atomic does. Where somebody
+// does, a read of what is gone ends the process with a message that names the file, unless the reader prefers
+// to check.
 class MappedFile {
  public:
   MappedFile() = default;
   MappedFile(std::shared_ptr<const void> owner, std::span<const std::byte> bytes)
       : owner_(std::move(owner)), bytes_(bytes) {}
+  explicit MappedFile(std::shared_ptr<const FileMapping> mapping);
   std::span<const std::byte> bytes() const { return bytes_; }
+
+  // From here on, bytes that were cut off read as zeros. The reader promises to call check_unchanged() after
+  // reading and before it uses what it read.
+  void tolerate_truncation() const;
+  // Error(kInvalid) where the file was cut, extended or written to since it was mapped. One system call.
+  void check_unchanged() const;
 
  private:
   std::shared_ptr<const void> owner_;
+  std::shared_ptr<const FileMapping> mapping_;  // null: the bytes are no file's
   std::span<const std::byte> bytes_;
 };
 
 enum class OpenMode {
   kRead,    // an existing regular file
-  kWrite,   // created, or emptied
+  kWrite,   // created, or emptied; never through a symlink
   kUpdate,  // an existing file, to read and write in place
   kAppend,  // created when missing; every append goes to the end
 };
@@ -93,6 +106,8 @@ class Env {
   virtual MappedFile map(const Path& path) = 0;
   // What is there (symlinks followed), or nullopt.
   virtual std::optional<FileStatus> status(const Path& path) = 0;
+  // Whether the path's own last name is a symlink, wherever that leads.
+  virtual bool is_link(const Path& path) = 0;
   // The names in a folder, sorted, without "." and "..".
   virtual std::vector<std::string> list(const Path& folder) = 0;
   // One folder; its parent must exist. One that is there already is fine.
@@ -114,17 +129,26 @@ std::string read_file(const Path& path, std::uint64_t limit = 256U << 20, Env& e
 void write_file(const Path& path, std::string_view content, Env& env = Env::posix());
 
 // Replaces `path` so that a reader, and a crash at any instant, sees the old content or the new, never a
-// mixture: a temporary beside it, sync, rename, sync of the folder.
+// mixture: a temporary beside it, sync, rename, sync of the folder. Where `path` is a symlink, the link is
+// replaced, and what it leads to stays as it is.
 void write_file_atomic(const Path& path, std::string_view content, Env& env = Env::posix());
 
+// What a command does where its result's name is taken. Users say kReplace with --overwrite.
+enum class Existing { kRefuse, kReplace };
+
+// Error(kInvalid) where `path` is there already, even as a symlink to nothing, and `existing` is kRefuse. For
+// commands to call before their work, with what they are about to write.
+void refuse_existing(const Path& path, Existing existing, Env& env = Env::posix());
+
 // Writes what a user asked for by name, as a shell's redirection would: a symlink is followed, a device or a
-// pipe is written to. A regular file is replaced as write_file_atomic does.
-void write_output(const Path& path, std::string_view content, Env& env = Env::posix());
+// pipe is written to. A regular file is refused or replaced, as write_file_atomic does.
+void write_output(const Path& path, std::string_view content, Existing existing, Env& env = Env::posix());
 
 // The folder with all parents that are missing. Each new name is synced in its parent.
 void make_folders(const Path& folder, Env& env = Env::posix());
 
-// The folder and all in it; symlinks are removed, not followed. Nothing there is fine.
+// The folder and all in it, or the file. Symlinks are removed and never followed, `folder` itself included.
+// Nothing there is fine.
 void remove_tree(const Path& folder, Env& env = Env::posix());
 
 // The same on the way out of a failure: errors are passed over, since the first is the one to report.

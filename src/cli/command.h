@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/file.h"
 #include "base/terminal.h"
 
 namespace primus::cli {
@@ -119,6 +120,19 @@ struct CommandEntry {
 
 // Every command, in the order help shows them (commands.def).
 std::span<const CommandEntry> commands();
+
+// --overwrite, the one way to say that a command may replace what has the name of its result.
+class OverwriteFlag {
+ public:
+  void declare(Arguments& args,
+               const char* help = "replace what is there under that name; without it, it is refused") {
+    args.flag("--overwrite", overwrite_, help);
+  }
+  Existing existing() const { return overwrite_ ? Existing::kReplace : Existing::kRefuse; }
+
+ private:
+  bool overwrite_ = false;
+};
 
 template <class C>
 std::unique_ptr<Command> make_command() {

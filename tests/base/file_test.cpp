@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 
 #include "base/fault_env.h"
 #include "temporary_folder.h"
@@ -153,13 +154,48 @@ TEST(File, AnOutputFollowsLinksAndKeepsDevices) {
   const test::TemporaryFolder folder;
   write_file(folder.path() / "real", "old");
   std::filesystem::create_symlink("real", folder.path() / "link");
-  write_output(folder.path() / "link", "new");
+  write_output(folder.path() / "link", "new", Existing::kReplace);
   EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "link"));
   EXPECT_EQ(read_file(folder.path() / "real"), "new");
-  write_output(folder.path() / "plain", "new");
+  write_output(folder.path() / "plain", "new", Existing::kRefuse);
   EXPECT_EQ(read_file(folder.path() / "plain"), "new");
-  write_output("/dev/null", "x");
+  write_output("/dev/null", "x", Existing::kRefuse);
   EXPECT_FALSE(std::filesystem::is_regular_file("/dev/null"));
+}
+
+TEST(File, AnOutputReplacesAFileOnlyWhenTold) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "real", "old");
+  std::filesystem::create_symlink("real", folder.path() / "link");
+  for (const char* name : {"real", "link"}) {
+    try {
+      write_output(folder.path() / name, "new", Existing::kRefuse);
+      FAIL() << name;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(name));
+      EXPECT_THAT(error.hint(), HasSubstr("--overwrite"));
+      EXPECT_EQ(error.exit_code(), 2);
+    }
+  }
+  EXPECT_EQ(read_file(folder.path() / "real"), "old");
+  std::filesystem::create_symlink("nothing", folder.path() / "dangling");
+  EXPECT_THROW(refuse_existing(folder.path() / "dangling", Existing::kRefuse), Error);
+  EXPECT_NO_THROW(refuse_existing(folder.path() / "dangling", Existing::kReplace));
+  EXPECT_NO_THROW(refuse_existing(folder.path() / "free", Existing::kRefuse));
+}
+
+// A link that waits under the temporary's name leads to what somebody else wrote.
+TEST(File, AtomicReplacementDoesNotWriteThroughLinks) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "victim", "precious");
+  std::filesystem::create_symlink("victim", folder.path() / ".tmp-settings");
+  write_file_atomic(folder.path() / "settings", "new");
+  EXPECT_EQ(read_file(folder.path() / "victim"), "precious");
+  EXPECT_EQ(read_file(folder.path() / "settings"), "new");
+  EXPECT_FALSE(std::filesystem::is_symlink(folder.path() / ".tmp-settings"));
+  std::filesystem::create_symlink("victim", folder.path() / "link");
+  EXPECT_THROW(write_file(folder.path() / "link", "new"), FileError);
+  EXPECT_EQ(read_file(folder.path() / "victim"), "precious");
 }
 
 TEST(File, AFullDeviceIsReported) {
@@ -184,6 +220,66 @@ TEST(File, RemovingATreeDoesNotFollowLinks) {
   ASSERT_EQ(::symlink((folder.path() / "precious").c_str(), (folder.path() / "tree/link").c_str()), 0);
   remove_tree(folder.path() / "tree");
   EXPECT_EQ(read_file(folder.path() / "precious/file"), "x");
+  // The root of the tree is no exception; nor are links that lead nowhere or in a circle.
+  for (const char* target : {"precious", "nothing", "root"}) {
+    std::filesystem::create_symlink(target, folder.path() / "root");
+    remove_tree(folder.path() / "root");
+    EXPECT_FALSE(std::filesystem::is_symlink(folder.path() / "root")) << target;
+  }
+  EXPECT_EQ(read_file(folder.path() / "precious/file"), "x");
+}
+
+// More than a page, so that the end of the file lies beyond the pages that stay.
+std::string two_pages() { return std::string(2 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), 'x'); }
+
+TEST(MappedFile, WhatIsCutOffReadsAsZerosAndIsNoticed) {
+  const TemporaryFolder folder;
+  const Path path = folder.path() / "data";
+  const std::string content = two_pages();
+  write_file(path, content);
+  const MappedFile file = Env::posix().map(path);
+  file.tolerate_truncation();
+  EXPECT_NO_THROW(file.check_unchanged());
+  ASSERT_EQ(::truncate(path.c_str(), 10), 0);
+  EXPECT_EQ(file.bytes()[0], std::byte{'x'});
+  EXPECT_EQ(file.bytes()[content.size() - 1], std::byte{0});  // without a handler: SIGBUS
+  try {
+    file.check_unchanged();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr(path.string()));
+    EXPECT_EQ(error.exit_code(), 2);
+  }
+  // Back at its old size it is still another file.
+  ASSERT_EQ(::truncate(path.c_str(), static_cast<off_t>(content.size())), 0);
+  EXPECT_THROW(file.check_unchanged(), Error);
+}
+
+TEST(MappedFile, AChangeInPlaceIsNoticed) {
+  const TemporaryFolder folder;
+  const Path path = folder.path() / "data";
+  write_file(path, two_pages());
+  std::filesystem::last_write_time(path,
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  const MappedFile file = Env::posix().map(path);
+  Env::posix().open(path, OpenMode::kUpdate)->write_at(as_bytes("y"), 0);
+  EXPECT_THROW(file.check_unchanged(), Error);
+  // Removed or replaced by a rename, it stays as it was.
+  const MappedFile again = Env::posix().map(path);
+  write_file_atomic(path, "other");
+  Env::posix().remove_file(path);
+  EXPECT_NO_THROW(again.check_unchanged());
+}
+
+TEST(MappedFileDeathTest, AReaderThatDoesNotCheckEndsWithTheFilesName) {
+  const TemporaryFolder folder;
+  const Path path = folder.path() / "weights";
+  const std::string content = two_pages();
+  write_file(path, content);
+  const MappedFile file = Env::posix().map(path);
+  ASSERT_EQ(::truncate(path.c_str(), 0), 0);
+  const volatile std::byte* const last = &file.bytes()[content.size() - 1];
+  EXPECT_EXIT(static_cast<void>(*last), ::testing::ExitedWithCode(2), "weights' was truncated");
 }
 
 TEST(File, PlainNames) {

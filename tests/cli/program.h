@@ -25,8 +25,10 @@ struct ProgramOptions {
   std::map<std::string, std::string> environment;  // besides the test's own
   std::string input;                               // standard input
   std::string output;                              // a file for standard output; empty: it is caught
+  bool closed_errors = false;                      // there is no standard error (2>&-)
   bool terminal = false;                           // standard output is a terminal, and still caught
   rlim_t file_size_limit = RLIM_INFINITY;          // bytes of any file it writes (ulimit -f)
+  rlim_t memory_limit = RLIM_INFINITY;             // bytes of addresses (ulimit -v)
 };
 
 struct ProgramResult {
@@ -52,8 +54,13 @@ class Program {
         close(ends[0]);
         close(ends[1]);
       }
+      if (options.closed_errors) close(2);
+      signal(SIGHUP, SIG_DFL);  // it may be ignored where the tests run, and would be here, too
       const rlimit limit{options.file_size_limit, options.file_size_limit};
-      if (setrlimit(RLIMIT_FSIZE, &limit) != 0 || chdir(options.folder.c_str()) != 0) _exit(126);
+      const rlimit memory{options.memory_limit, options.memory_limit};
+      if (setrlimit(RLIMIT_FSIZE, &limit) != 0 || setrlimit(RLIMIT_AS, &memory) != 0 ||
+          chdir(options.folder.c_str()) != 0)
+        _exit(126);
       for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
       std::vector<char*> argv{const_cast<char*>(PRIMUS_PROGRAM)};
       for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -29,8 +29,8 @@ bool wait_until(const std::function<bool()>& condition, std::chrono::seconds lim
 
 const std::vector<std::string> kLong = {"train_iters=100000", "save_interval=100000"};
 
-TEST(Stop, SigtermAndCtrlCSaveAndEndWithCodeZero) {
-  for (const int signal_number : {SIGTERM, SIGINT}) {
+TEST(Stop, SignalsSaveAndEndWithCodeZero) {
+  for (const int signal_number : {SIGTERM, SIGINT, SIGHUP}) {
     const TemporaryFolder folder;
     const Path run = test::run_folder(folder.path());
     Program program(test::train(folder.path(), kLong));
@@ -50,6 +50,17 @@ TEST(Stop, SigtermAndCtrlCSaveAndEndWithCodeZero) {
     EXPECT_THAT(next.err, HasSubstr("iteration " + std::to_string(done)));
     EXPECT_EQ(test::losses(run).size(), static_cast<std::size_t>(done) + 1);
   }
+}
+
+// Without a standard error, no message may land in whatever file is opened first.
+TEST(Stop, WithClosedStreamsMessagesLandNowhere) {
+  const TemporaryFolder folder;
+  const Path run = test::run_folder(folder.path());
+  const ProgramResult result =
+      test::run_program(test::train(folder.path(), {"train_iters=2"}), {.closed_errors = true});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(read_file(run / ".lock"), "");
+  EXPECT_EQ(test::losses(run).size(), 2U);
 }
 
 // A step of many microbatches is left, not waited for, and leaves no trace in the weights.

@@ -99,6 +99,7 @@ class TrainPretrain final : public Command {
     args.flag("--dry-run,--dry_run", dry_run_, "show what the run would be, and touch nothing");
     args.option("--export-config,--export_config", "OUT", &export_,
                 "write the resolved experiment to this file");
+    overwrite_.declare(args, "with --export-config: replace that file");
     args.flag("--quiet,-q", quiet_, "only warnings and errors on the screen");
     args.flag("--json", json_, "print the result (or the forecast) as JSON");
   }
@@ -113,7 +114,7 @@ class TrainPretrain final : public Command {
     if (export_) {
       const bool screen = *export_ == "-" || *export_ == "/dev/stdout";
       screen ? console.write(config::to_yaml(experiment))
-             : write_output(*export_, config::to_yaml(experiment));
+             : write_output(*export_, config::to_yaml(experiment), overwrite_.existing());
     }
     apply_environment(experiment);
     return dry_run_ ? forecast(experiment, console) : train(experiment, console);
@@ -180,7 +181,10 @@ class TrainPretrain final : public Command {
       return;
     }
     std::string text;
-    if (s.first_step == s.last_step && !s.interrupted) {
+    if (s.first_step == s.last_step && !s.interrupted && (s.validation_loss || s.test_loss)) {
+      text = fmt::format(
+          "evaluated: the run had reached iteration {} and was stopped before its evaluation\n", s.last_step);
+    } else if (s.first_step == s.last_step && !s.interrupted) {
       text = fmt::format("nothing left to do: the run had reached iteration {}\n", s.last_step);
     } else {
       text = fmt::format("{} after iteration {}, loss {:.4f}, {}\n", s.interrupted ? "stopped" : "done",
@@ -195,6 +199,7 @@ class TrainPretrain final : public Command {
 
   ExperimentArguments experiment_;
   std::optional<std::string> export_;
+  OverwriteFlag overwrite_;
   bool dry_run_ = false, quiet_ = false, json_ = false;
 };
 

@@ -40,6 +40,7 @@ class DataMerge final : public Command {
     args.positional("PREFIX", &inputs_, "data sets in their order, or folders of them").required = false;
     args.option("--input,-i", "PREFIX", &more_inputs_, "likewise").several = true;
     args.option("--output-prefix,-o", "PREFIX", &output_, "writes PREFIX.bin and PREFIX.idx").required = true;
+    overwrite_.declare(args);
   }
 
   int run(Console& console) override {
@@ -48,7 +49,7 @@ class DataMerge final : public Command {
     std::int64_t tokens = 0;
     for (const Path& input : inputs) tokens += data::IndexedDataset::open(input)->tokens();
     CopyProgress progress(console.err, "merging", tokens);
-    data::merge_datasets(inputs, output_, std::ref(progress));
+    data::merge_datasets(inputs, output_, std::ref(progress), overwrite_.existing());
     progress.finish();
     console.print(summary(output_));
     return 0;
@@ -57,6 +58,7 @@ class DataMerge final : public Command {
  private:
   std::vector<std::string> inputs_, more_inputs_;
   std::string output_;
+  OverwriteFlag overwrite_;
 };
 
 class DataSplit final : public Command {
@@ -67,6 +69,7 @@ class DataSplit final : public Command {
         true;
     args.option("--split", "A,B,C", &split_, "shares of documents for train, valid and test");
     args.option("--parts", "N", &parts_, "or: so many parts with about as many documents each");
+    overwrite_.declare(args);
   }
 
   int run(Console& console) override {
@@ -78,7 +81,7 @@ class DataSplit final : public Command {
     const auto dataset = data::IndexedDataset::open(input_);
     const std::vector<data::DatasetPart> parts = parts_of(dataset->documents());
     CopyProgress progress(console.err, "splitting", dataset->tokens());
-    data::split_dataset(input_, parts, std::ref(progress));
+    data::split_dataset(input_, parts, std::ref(progress), overwrite_.existing());
     progress.finish();
     for (const data::DatasetPart& part : parts) console.print(summary(part.prefix));
     return 0;
@@ -131,6 +134,7 @@ class DataSplit final : public Command {
 
   std::string input_, output_, split_;
   std::optional<std::int64_t> parts_;
+  OverwriteFlag overwrite_;
 };
 
 }  // namespace

@@ -105,6 +105,7 @@ class DataTokenize final : public Command {
     args.option(
         "--log-interval", "N", &log_interval_,
         "show progress after so many documents, as far as blocks of 256 KiB allow; otherwise by time");
+    overwrite_.declare(args);
     args.flag("--json", json_, "print the result as JSON");
     refuse_other_options_of_megatron(args);
   }
@@ -120,6 +121,7 @@ class DataTokenize final : public Command {
     options_.partitions = checked_cast<int>(at_least(1, partitions_, "--partitions"), "--partitions");
     if (keep_sequential_) options_.partitions = 1;
     options_.add_special = !no_special_;
+    options_.existing = overwrite_.existing();
     options_.stop = &catch_stop_signals();
     if (!keys_.empty()) options_.json_keys = keys_;
     note_endings(options_.inputs, console);
@@ -224,6 +226,7 @@ class DataTokenize final : public Command {
   std::vector<std::string> keys_;
   std::optional<std::int64_t> vocab_size_, log_interval_;
   std::int64_t workers_ = 0, partitions_ = 1, max_line_mib_ = 64;
+  OverwriteFlag overwrite_;
   bool no_special_ = false, keep_sequential_ = false, json_ = false;
 };
 
@@ -239,6 +242,7 @@ class DataTrainTokenizer final : public Command {
     args.flag("--gpt2", options_.bpe.gpt2_style, "cut words as GPT-2 does; otherwise as Llama 3");
     args.flag("--skip-bad", options_.skip_bad, "leave out broken lines");
     declare_max_line(args, &max_line_mib_);
+    overwrite_.declare(args);
     args.flag("--json", json_, "print the result as JSON");
   }
 
@@ -246,7 +250,9 @@ class DataTrainTokenizer final : public Command {
     options_.max_line_bytes = max_line_bytes(max_line_mib_);
     options_.bpe.vocab_size = checked_cast<std::int32_t>(vocab_size_, "--vocab-size");
     note_endings(options_.inputs, console);
-    make_folders(output_);  // before the work, not after it
+    const Path file = Path(output_) / "tokenizer.json";
+    refuse_existing(file, overwrite_.existing());  // before the work, not after it
+    make_folders(output_);
     const double begin = steady_seconds();
     std::uint64_t bytes = 0;
     ProgressLine progress(json_ ? Terminal{} : console.err, {.label = "learning"});
@@ -258,7 +264,6 @@ class DataTrainTokenizer final : public Command {
                           : fmt::format("{} read", human_bytes(static_cast<double>(p.bytes_done))));
     });
     progress.finish(steady_seconds());
-    const Path file = Path(output_) / "tokenizer.json";
     write_file_atomic(file, content);
     const auto tokenizer = load_tokenizer("", file.string());
     if (json_) {
@@ -277,6 +282,7 @@ class DataTrainTokenizer final : public Command {
   data::TrainTokenizerOptions options_;
   std::string output_;
   std::int64_t vocab_size_ = 8192, max_line_mib_ = 64;
+  OverwriteFlag overwrite_;
   bool json_ = false;
 };
 
@@ -285,14 +291,17 @@ class DataTrainTokenizer final : public Command {
 const CommandEntry kDataTokenize{
     "data tokenize", "Turns text or JSON lines into .bin/.idx training data",
     "The options and files are those of Megatron's preprocess_data.py; the files appear complete or not at "
-    "all.\nStopped with Ctrl-C or killed, the same command goes on where it was.",
+    "all,\nand replace older ones only with --overwrite. Stopped with Ctrl-C or killed, the same command "
+    "goes on where it was.",
     "primus data tokenize -i books/ -o data/books -t tokenizer.json --append-eod\n"
     "primus data tokenize -i 'corpus/*.jsonl.zst' -o data/corpus -t tokenizer.model --json-keys title text",
     make_command<DataTokenize>};
 
 const CommandEntry kDataTrainTokenizer{
     "data train-tokenizer", "Learns a byte-level BPE tokenizer from text",
-    "Writes a tokenizer.json that Hugging Face tokenizers and Primus load.",
+    "Writes a tokenizer.json that Hugging Face tokenizers and Primus load. One that is there is replaced "
+    "only\n"
+    "with --overwrite: data and models that were made with it would not fit the new one.",
     "primus data train-tokenizer -i book.txt -o tokenizer --vocab-size 4096",
     make_command<DataTrainTokenizer>};
 

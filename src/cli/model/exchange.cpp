@@ -39,10 +39,11 @@ class ModelExchange : public Command {
     args.positional("FROM", &from_,
                     importing_ ? "a Hugging Face folder: config.json and safetensors"
                                : "a checkpoint, the folder of a run, or a model folder");
-    args.positional("TO", &to_, "the folder to write, which must not exist yet");
+    args.positional("TO", &to_, "the folder to write");
     args.option("--dtype", "TYPE", &dtype_, "type of the weights (default: each tensor as it is)").choices = {
         "fp32", "bf16", "fp16"};
     args.option("--max-shard-size", "SIZE", &shard_size_, "largest file, e.g. 5GB");
+    overwrite_.declare(args);
     args.flag("--quiet,-q", quiet_, "no progress");
     args.flag("--json", json_, "print the result as JSON");
   }
@@ -54,7 +55,8 @@ class ModelExchange : public Command {
       throw invalid(fmt::format("'{}' is a checkpoint of Primus", from.path.string()),
                     "'primus model export' writes it for other programs");
     }
-    ExchangeOptions options{.dtype = {}, .max_shard_bytes = bytes_of(shard_size_)};
+    ExchangeOptions options{
+        .dtype = {}, .max_shard_bytes = bytes_of(shard_size_), .existing = overwrite_.existing()};
     if (dtype_)
       options.dtype = *dtype_ == "fp32" ? DType::kF32 : *dtype_ == "bf16" ? DType::kBF16 : DType::kF16;
     std::optional<ProgressLine> line;  // made when the size is known
@@ -89,6 +91,7 @@ class ModelExchange : public Command {
   bool importing_;
   std::string from_, to_, shard_size_ = "5GB";
   std::optional<std::string> dtype_;
+  OverwriteFlag overwrite_;
   bool quiet_ = false, json_ = false;
 };
 

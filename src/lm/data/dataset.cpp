@@ -25,7 +25,8 @@ namespace primus::data {
 
 namespace {
 
-constexpr int64_t kCacheVersion = 1;  // counts changes in how text becomes tokens
+constexpr const char* kSeal = "checksums";  // of a folder of cached tokens
+constexpr int64_t kCacheVersion = 1;        // counts changes in how text becomes tokens
 // How many more samples each part of a blend prepares than its share (Megatron's mid_level_dataset_surplus).
 constexpr double kSurplus = 0.005;
 constexpr std::array<std::string_view, 3> kSplitNames = {"train", "valid", "test"};
@@ -137,9 +138,8 @@ class Opener {
       for (size_t split = 0; split < 3; ++split) {
         if (requested_[split] == 0) continue;
         if (per_split[split]->empty()) {
-          throw invalid(fmt::format("there is no {} data", kSplitNames[split]),
-                        fmt::format("set {}_data_path, or request no {} samples", kSplitNames[split],
-                                    kSplitNames[split]));
+          if (split > 0) continue;  // the user has none
+          throw invalid("there is validation or test data, and no training data", "set train_data_path");
         }
         result[split] = open_blend(parse_blend(*per_split[split]), split, std::nullopt);
       }
@@ -147,7 +147,12 @@ class Opener {
     for (const auto& dataset : result) {
       if (dataset != nullptr) check_first_sample(*dataset);
     }
-    return {std::move(result[0]), std::move(result[1]), std::move(result[2]), std::move(notes_)};
+    const std::size_t bytes = training_.size() * sizeof(uint64_t);
+    return {.train = std::move(result[0]),
+            .valid = std::move(result[1]),
+            .test = std::move(result[2]),
+            .train_fingerprint = training_.empty() ? 0 : XXH3_64bits(training_.data(), bytes),
+            .notes = std::move(notes_)};
   }
 
  private:
@@ -173,9 +178,17 @@ class Opener {
 
   Splits open_shared(const BlendList& blend) {
     const std::string shares = options_.split.empty() ? "969, 30, 1" : options_.split;
+    // Of so many sequences, who wants any gets some.
+    const std::vector<Share> parts = split_sequences(shares, int64_t{1} << 50);
     Splits result;
     for (size_t split = 0; split < 3; ++split) {
-      if (requested_[split] > 0) result[split] = open_blend(blend, split, shares);
+      if (requested_[split] == 0) continue;
+      if (parts[split].first < parts[split].last) {
+        result[split] = open_blend(blend, split, shares);
+      } else if (split == 0) {
+        throw invalid(fmt::format("the split '{}' leaves nothing to train on", shares),
+                      "its first number is the share of training: give it more than 0");
+      }
     }
     return result;
   }
@@ -223,6 +236,7 @@ class Opener {
                                             const std::optional<std::string>& shares, int64_t samples) {
     const int64_t all = source->sequences();
     check_length(*source);
+    if (split == 0) training_.push_back(source->fingerprint());
     const Share share = shares ? split_sequences(*shares, all)[split] : Share{0, all};
     const OrderOptions order{share.first, share.last, options_.seq_length, samples, options_.seed};
     return std::make_unique<GptDataset>(std::move(source), order, rules_, kSplitNames[split],
@@ -280,9 +294,8 @@ class Opener {
     const Path cache =
         options_.cache_dir.empty() ? files.front().path.parent_path() / ".primus-cache" : options_.cache_dir;
     const Path folder = cache / fmt::format("{:016x}", cache_key(files));
-    const Path prefix = tokenized_prefix(folder / "tokens", options_.json_key);
-    if (!IndexedDataset::exists(prefix)) build_cache(pattern, cache, folder);
-    return prefix;
+    if (damage_of(folder)) build_cache(pattern, cache, folder);
+    return tokenized_prefix(folder / "tokens", options_.json_key);
   }
 
   // Everything the tokens depend on: contents, not names or dates.
@@ -310,12 +323,53 @@ class Opener {
     return XXH3_64bits_digest(&state);
   }
 
+  // What the tokens in a folder of the cache are: sizes and checksums, one line for each file.
+  std::string seal_of(const Path& folder) const {
+    std::string seal;
+    std::vector<std::byte> buffer(1 << 20);
+    for (const char* extension : {".bin", ".idx"}) {
+      const Path path = tokenized_prefix(folder / "tokens", options_.json_key).string() + extension;
+      const auto file = Env::posix().open(path, OpenMode::kRead);
+      XXH3_state_t state;
+      XXH3_64bits_reset(&state);
+      uint64_t size = 0;
+      while (const size_t count = file->read_at(buffer, size)) {
+        XXH3_64bits_update(&state, buffer.data(), count);
+        size += count;
+      }
+      seal += fmt::format("{} {} {:016x}\n", path.filename().string(), size, XXH3_64bits_digest(&state));
+    }
+    return seal;
+  }
+
+  // Nothing: the cached tokens are as they were written. Otherwise what is wrong, empty where there are none
+  // yet. Reading them once more costs less than the text, which has been read for its key.
+  std::optional<std::string> damage_of(const Path& folder) const {
+    if (!Env::posix().status(folder)) return "";
+    const Path prefix = tokenized_prefix(folder / "tokens", options_.json_key);
+    if (!IndexedDataset::exists(prefix)) return "a file is missing";
+    if (!Env::posix().status(folder / kSeal)) return "they have no checksum (an older version made them)";
+    try {
+      if (read_file(folder / kSeal) == seal_of(folder)) return std::nullopt;
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "they differ from their checksum";
+  }
+
   // Builds in a folder of its own and gives it its name at the end: other processes see all of it or nothing.
   // What a run that was stopped leaves there, the next one goes on from.
   void build_cache(const std::string& pattern, const Path& cache, const Path& folder) {
     make_folders(cache);
     const FileLock lock = FileLock::wait(folder.string() + ".lock");
-    if (IndexedDataset::exists(tokenized_prefix(folder / "tokens", options_.json_key))) return;
+    const std::optional<std::string> damage = damage_of(folder);
+    if (!damage) return;  // another process was faster
+    if (!damage->empty()) {
+      notes_.push_back(
+          fmt::format("the tokens of '{}' that were kept in '{}' are not used: {}; they are made again",
+                      pattern, folder.string(), *damage));
+    }
+    remove_tree(folder);
     const Path unfinished = folder.string() + ".partial";
     make_folders(unfinished);
     TokenizeOptions tokenize;
@@ -325,12 +379,14 @@ class Opener {
     tokenize.append_eod = options_.append_eod && tokenizer_.special_ids().eod.has_value();
     tokenize.skip_bad = options_.skip_bad;
     tokenize.workers = options_.workers;
+    tokenize.existing = Existing::kReplace;  // of a process that was killed
     try {
       const TokenizeResult result = tokenize_corpus(tokenize, tokenizer_, options_.progress);
       if (result.skipped_lines > 0) {
         notes_.push_back(fmt::format("{}: left out {} broken lines, the first at {}", pattern,
                                      result.skipped_lines, result.first_skipped));
       }
+      write_file_atomic(unfinished / kSeal, seal_of(unfinished));
       Env::posix().rename(unfinished, folder);
       Env::posix().sync_folder(cache);
     } catch (...) {
@@ -344,6 +400,7 @@ class Opener {
   const std::array<int64_t, 3> requested_;
   TokenRules rules_;
   std::vector<std::string> notes_;
+  std::vector<uint64_t> training_;  // fingerprints of what is trained on
   std::vector<std::pair<std::string, std::shared_ptr<const TokenSource>>> sources_;
 };
 

@@ -56,7 +56,8 @@ struct DataOptions {
   std::vector<std::string> data_path;
   std::vector<std::string> train_data_path, valid_data_path, test_data_path;
   bool mock_data = false;
-  std::string split;  // of data_path, e.g. "969,30,1", which is also the default
+  // Of data_path, e.g. "969,30,1", which is also the default. A share of 0 means: there is no such set.
+  std::string split;
 
   int64_t seq_length = 0;
   int64_t seed = 1234;
@@ -79,9 +80,13 @@ struct DataOptions {
   TokenizeProgressFn progress;  // called from one thread at a time, about ten times a second
 };
 
-// A split is null where no sample of it was requested.
+// A split is null where no sample of it was requested. Validation and test data are null, too, where the user
+// has none: a share of 0, or no path of their own beside train_data_path.
 struct Datasets {
   std::unique_ptr<const Dataset> train, valid, test;
+  // Of what training data consists of: the same for the same tokens in the same order, wherever they lie. 0
+  // without training data.
+  uint64_t train_fingerprint = 0;
   std::vector<std::string> notes;  // for the user to see once: lines left out, a blend smaller than requested
 };
 

@@ -25,10 +25,17 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, const OrderOpt
                          : cached_sample_order(order, length, description_, cache);
 }
 
-void GptDataset::sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const {
-  // An order that comes from a file is not trusted to stay inside the data.
+void GptDataset::check_unchanged() const {
+  source_->check_unchanged();
+  order_.file.check_unchanged();
+}
+
+void GptDataset::read(int64_t index, std::span<int32_t> tokens) const {
+  // Neither the order nor the index of the data is trusted: both are files that may change at any time.
   const auto check = [this](bool inside) {
-    if (!inside) throw invalid(fmt::format("the sample order of {} is damaged", description_));
+    if (inside) return;
+    check_unchanged();
+    throw invalid(fmt::format("the sample order of {} is damaged", description_));
   };
   const auto row = static_cast<size_t>(order_.shuffle[static_cast<size_t>(index)]);
   check(row + 1 < order_.rows.size());
@@ -52,6 +59,16 @@ void GptDataset::sample(int64_t index, std::span<int32_t> tokens, std::span<floa
     filled += count;
     at = {at.document + 1, 0};
   }
+}
+
+void GptDataset::sample(int64_t index, std::span<int32_t> tokens, std::span<float> loss_mask) const {
+  try {
+    read(index, tokens);
+  } catch (const Error&) {
+    check_unchanged();  // says better why what was read made no sense
+    throw;
+  }
+  check_unchanged();
   std::fill(loss_mask.begin(), loss_mask.end(), 1.0f);
   if (rules_.loss_end) {
     for (size_t i = 0; i < loss_mask.size(); ++i) {
@@ -159,6 +176,10 @@ class MockSource final : public TokenSource {
     }
   }
   std::string name() const override { return "mock data"; }
+  // Its lengths are always the same.
+  uint64_t fingerprint() const override {
+    return static_cast<uint64_t>(vocab_size_) << 32 | static_cast<uint32_t>(eod_);
+  }
 
  private:
   int64_t vocab_size_;

@@ -35,6 +35,10 @@ class GptDataset final : public Dataset {
   const SampleOrder& order() const { return order_; }
 
  private:
+  void read(int64_t index, std::span<int32_t> tokens) const;
+  // Error(kInvalid) where a file behind the sample was cut or overwritten since it was opened.
+  void check_unchanged() const;
+
   std::shared_ptr<const TokenSource> source_;
   std::string description_;
   SampleOrder order_;

@@ -1,9 +1,12 @@
 #include "lm/data/indexed_dataset.h"
 
+#define XXH_INLINE_ALL
 #include <fmt/format.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -136,6 +139,8 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
   d.prefix_ = prefix;
   d.index_ = std::move(mapped_index);
   d.data_ = std::move(mapped_data);
+  d.index_.tolerate_truncation();
+  d.data_.tolerate_truncation();
   const std::span<const std::byte> index = d.index_.bytes();
   if (index.size() < kHeader)
     throw broken(prefix, fmt::format("the index is only {} bytes long", index.size()));
@@ -181,6 +186,7 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
                                        i, d.tokens_, prefix.string(), room));
     }
   }
+  d.check_unchanged();
   return result;
 }
 
@@ -211,8 +217,8 @@ void IndexedDataset::check() const {
 }
 
 void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int32_t> out) const {
-  const std::byte* from =
-      data_.bytes().data() + load<int64_t>(pointers_, sequence) + offset * int64_t{token_size(type_)};
+  const int64_t item = token_size(type_);
+  const std::byte* from = bytes(sequence, offset * item, std::ssize(out) * item).data();
   switch (type_) {
     case TokenType::kU8:
       return widen<uint8_t>(from, out);
@@ -237,8 +243,53 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int32_t> o
 }
 
 std::span<const std::byte> IndexedDataset::bytes(int64_t sequence) const {
-  const auto begin = static_cast<size_t>(load<int64_t>(pointers_, sequence));
-  return data_.bytes().subspan(begin, static_cast<size_t>(int64_t{length(sequence)} * token_size(type_)));
+  return bytes(sequence, 0, int64_t{length(sequence)} * token_size(type_));
+}
+
+// open() has checked the index, but it may have been overwritten since then.
+std::span<const std::byte> IndexedDataset::bytes(int64_t sequence, int64_t offset, int64_t size) const {
+  const std::span<const std::byte> all = data_.bytes();
+  const auto pointer = load<uint64_t>(pointers_, sequence);
+  const auto first = static_cast<uint64_t>(offset), count = static_cast<uint64_t>(size);
+  if (pointer > all.size() || first > all.size() - pointer || count > all.size() - pointer - first) {
+    check_unchanged();
+    throw broken(prefix_, fmt::format("sequence {} lies beyond the end of '{}.bin'", sequence, name()));
+  }
+  return all.subspan(pointer + first, count);
+}
+
+uint64_t IndexedDataset::fingerprint() const {
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  const auto add = [&state](const std::byte* bytes, int64_t size) {
+    XXH3_64bits_update(&state, bytes, static_cast<size_t>(size));
+  };
+  const std::array<int64_t, 4> numbers = {token_size(type_), sequences_, documents_, data_bytes()};
+  XXH3_64bits_update(&state, numbers.data(), sizeof numbers);
+  add(lengths_, 4 * sequences_);
+  add(document_starts_, 8 * (documents_ + 1));
+  constexpr int64_t kRead = int64_t{256} << 20, kPiece = 16 << 10, kPieces = 4096;
+  const std::byte* const data = data_.bytes().data();
+  if (data_bytes() <= kRead) {
+    add(data, data_bytes());
+  } else {
+    const int64_t last = data_bytes() - kPiece;  // where the last piece begins
+    for (int64_t i = 0; i < kPieces; ++i) add(data + last / (kPieces - 1) * i, kPiece);
+    add(data + last, kPiece);
+  }
+  check_unchanged();
+  return XXH3_64bits_digest(&state);
+}
+
+void IndexedDataset::check_unchanged() const {
+  index_.check_unchanged();
+  data_.check_unchanged();
+}
+
+void refuse_existing_dataset(const Path& prefix, Existing existing, Env& env) {
+  for (const char* extension : {".bin", ".idx"}) {
+    refuse_existing(with_extension(prefix, extension), existing, env);
+  }
 }
 
 void check_vocabulary(const TokenSource& source, int64_t sequence, int64_t offset,
@@ -386,7 +437,9 @@ void IndexedDatasetWriter::append(const IndexedDataset& other, int64_t first, in
                   "only data sets of one token type can be joined");
   }
   for (int64_t document = first; document < last; ++document) {
-    for (int64_t i = other.document_start(document); i < other.document_start(document + 1); ++i) {
+    const int64_t end = other.document_start(document + 1);
+    if (end > other.sequences()) other.check_unchanged();  // it was, when the data set was opened
+    for (int64_t i = other.document_start(document); i < end; ++i) {
       const std::span<const std::byte> bytes = other.bytes(i);
       add_length(static_cast<size_t>(other.length(i)));
       data_.buffer.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -394,6 +447,7 @@ void IndexedDatasetWriter::append(const IndexedDataset& other, int64_t first, in
     }
     end_document();
   }
+  other.check_unchanged();
 }
 
 IndexedDatasetWriter::Progress IndexedDatasetWriter::save() {

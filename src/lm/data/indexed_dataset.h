@@ -25,6 +25,11 @@ class TokenSource {
   // token that no int32 holds.
   virtual void read(int64_t sequence, int64_t offset, std::span<int32_t> out) const = 0;
   virtual std::string name() const = 0;
+  // A hash of the tokens and of how they are divided, the same wherever they lie and whatever they are
+  // called.
+  virtual uint64_t fingerprint() const = 0;
+  // Error(kInvalid) where the files changed since they were opened: what was read is then not to be used.
+  virtual void check_unchanged() const {}
 };
 
 // How a token is stored; the numbers are the format's codes.
@@ -36,6 +41,7 @@ TokenType token_type_for(int64_t vocab_size);
 
 // Reads one data set through memory maps: opening checks the whole index but keeps nothing of it in memory.
 // The sequences hold no more tokens than the file does.
+// Somebody may cut or overwrite the files meanwhile: what was read counts once check_unchanged() returned.
 class IndexedDataset final : public TokenSource {
  public:
   // Error(kInvalid) for a missing, truncated or inconsistent file; FileError.
@@ -48,6 +54,10 @@ class IndexedDataset final : public TokenSource {
   int32_t length(int64_t sequence) const override { return load<int32_t>(lengths_, sequence); }
   void read(int64_t sequence, int64_t offset, std::span<int32_t> out) const override;
   std::string name() const override { return prefix_.string(); }
+  // Of a .bin of more than 256 MiB, 64 MiB are read: 4096 pieces, evenly spread from its first byte to its
+  // last.
+  uint64_t fingerprint() const override;
+  void check_unchanged() const override;
 
   int64_t documents() const { return documents_; }
   // First sequence of a document in [0, documents]; document `documents` begins at the end.
@@ -60,6 +70,8 @@ class IndexedDataset final : public TokenSource {
 
  private:
   IndexedDataset() = default;
+  // Bytes [offset, offset + size) of a sequence, inside the file whatever became of the index.
+  std::span<const std::byte> bytes(int64_t sequence, int64_t offset, int64_t size) const;
   void check() const;
   // The index's arrays are not aligned.
   template <class T>
@@ -77,6 +89,9 @@ class IndexedDataset final : public TokenSource {
   const std::byte* pointers_ = nullptr;
   const std::byte* document_starts_ = nullptr;
 };
+
+// refuse_existing for PREFIX.bin and PREFIX.idx.
+void refuse_existing_dataset(const Path& prefix, Existing existing, Env& env);
 
 // Throws Error(kInvalid) for the first of `tokens`, which begin at `offset` of a source's `sequence`, that is
 // beyond the vocabulary; with its place as `data inspect` counts. `description` names the data.

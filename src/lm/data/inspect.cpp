@@ -65,6 +65,7 @@ Inspection inspect(const IndexedDataset& dataset, const InspectOptions& options)
   result.unused_bytes = std::max<int64_t>(
       0, dataset.data_bytes() - dataset.tokens() * int64_t{token_size(dataset.token_type())});
   if (options.read_tokens) read_tokens(dataset, options, result);
+  dataset.check_unchanged();
   return result;
 }
 

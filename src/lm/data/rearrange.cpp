@@ -68,7 +68,7 @@ std::vector<Path> find_datasets(const std::vector<std::string>& paths) {
 }
 
 void merge_datasets(const std::vector<Path>& inputs, const Path& output, const RearrangeProgressFn& progress,
-                    Env& env) {
+                    Existing existing, Env& env) {
   if (inputs.empty()) throw invalid("there is no data set to merge", "name their prefixes, or their folder");
   std::vector<std::shared_ptr<const IndexedDataset>> datasets;
   int64_t total = 0;
@@ -77,6 +77,7 @@ void merge_datasets(const std::vector<Path>& inputs, const Path& output, const R
     total += datasets.back()->tokens();
     refuse_input_as_output(input, output);
   }
+  refuse_existing_dataset(output, existing, env);
   PartialFolder folder(folder_for(output), env);
   IndexedDatasetWriter writer(output, datasets.front()->token_type(), folder.path() / "merged", {}, env);
   for (const auto& dataset : datasets) {
@@ -89,7 +90,7 @@ void merge_datasets(const std::vector<Path>& inputs, const Path& output, const R
 }
 
 void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
-                   const RearrangeProgressFn& progress, Env& env) {
+                   const RearrangeProgressFn& progress, Existing existing, Env& env) {
   if (parts.empty()) throw invalid("there is no part to write");
   const auto dataset = IndexedDataset::open(input, env);
   std::set<Path> names;
@@ -101,6 +102,7 @@ void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
     refuse_input_as_output(input, part.prefix);
     if (!names.insert(part.prefix).second)
       throw invalid(fmt::format("two parts are named '{}'", part.prefix.string()));
+    refuse_existing_dataset(part.prefix, existing, env);
   }
   PartialFolder folder(folder_for(parts.front().prefix), env);
   std::vector<std::unique_ptr<IndexedDatasetWriter>> writers;

@@ -23,17 +23,20 @@ using RearrangeProgressFn = std::function<void(int64_t, int64_t)>;
 std::vector<Path> find_datasets(const std::vector<std::string>& paths);
 
 // Writes all documents of `inputs` to `output`, as Megatron's IndexedDatasetBuilder.add_index does.
-// Error(kInvalid) where their token types differ, where `output` is an input, or where another process writes
-// it.
+// Error(kInvalid) where their token types differ, where `output` is an input or (kRefuse) is there already,
+// or where another process writes it.
 void merge_datasets(const std::vector<Path>& inputs, const Path& output,
-                    const RearrangeProgressFn& progress = {}, Env& env = Env::posix());
+                    const RearrangeProgressFn& progress = {}, Existing existing = Existing::kRefuse,
+                    Env& env = Env::posix());
 
 struct DatasetPart {
   Path prefix;
   int64_t first = 0, last = 0;  // documents
 };
-// Writes each part of `input`. Error(kInvalid) where one is `input` itself, or is named twice.
+// Writes each part of `input`. Error(kInvalid) where one is `input` itself, is named twice, or (kRefuse) is
+// there already.
 void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
-                   const RearrangeProgressFn& progress = {}, Env& env = Env::posix());
+                   const RearrangeProgressFn& progress = {}, Existing existing = Existing::kRefuse,
+                   Env& env = Env::posix());
 
 }  // namespace primus::data

@@ -109,7 +109,7 @@ SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<int32_t(
   const auto first = static_cast<size_t>(plan.separate_last ? plan.rows_before_last : plan.rows);
   random.shuffle(std::span(arrays->shuffle).first(first));
   random.shuffle(std::span(arrays->shuffle).subspan(first));
-  return {arrays->documents, arrays->rows, arrays->shuffle, plan.count, plan.separate_last, arrays};
+  return {arrays->documents, arrays->rows, arrays->shuffle, plan.count, plan.separate_last, arrays, {}};
 }
 
 }  // namespace primus::data

@@ -28,7 +28,8 @@ struct SampleOrder {
   std::span<const uint32_t> shuffle;   // sample i is row shuffle[i]
   int64_t epochs = 1;
   bool separate_last_epoch = false;
-  std::shared_ptr<const void> storage;  // holds what the spans show
+  std::shared_ptr<const void> storage;  // holds what the spans show, where it is memory ...
+  MappedFile file;                      // ... or a file; see MappedFile::check_unchanged
 
   int64_t samples() const { return static_cast<int64_t>(shuffle.size()); }
 };

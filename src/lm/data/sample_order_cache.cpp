@@ -55,8 +55,9 @@ std::array<uint64_t, 2> key_of(const OrderOptions& options, FunctionRef<int32_t(
 
 std::optional<SampleOrder> load(const Path& path, const std::array<uint64_t, 2>& key) {
   if (!Env::posix().status(path)) return std::nullopt;
-  const auto file = std::make_shared<MappedFile>(Env::posix().map(path));
-  const std::span<const std::byte> bytes = file->bytes();
+  MappedFile file = Env::posix().map(path);
+  file.tolerate_truncation();  // the checksum below, and GptDataset at each sample, notice it
+  const std::span<const std::byte> bytes = file.bytes();
   Header header;
   if (bytes.size() < sizeof header) return std::nullopt;
   std::memcpy(&header, bytes.data(), sizeof header);
@@ -73,9 +74,13 @@ std::optional<SampleOrder> load(const Path& path, const std::array<uint64_t, 2>&
   const auto* documents = reinterpret_cast<const int32_t*>(arrays.data());
   const auto* places = reinterpret_cast<const SampleOrder::Place*>(documents + header.documents);
   const auto* shuffle = reinterpret_cast<const uint32_t*>(places + rows);
-  return SampleOrder{{documents, header.documents},   {places, rows},
-                     {shuffle, header.samples},       static_cast<int64_t>(header.epochs),
-                     header.separate_last_epoch != 0, file};
+  return SampleOrder{{documents, header.documents},
+                     {places, rows},
+                     {shuffle, header.samples},
+                     static_cast<int64_t>(header.epochs),
+                     header.separate_last_epoch != 0,
+                     nullptr,
+                     std::move(file)};
 }
 
 void save(const SampleOrder& order, const std::array<uint64_t, 2>& key, const Path& path) {

@@ -275,6 +275,14 @@ class Pipeline {
                   saved->file > reader_.files().size())) {
       saved.reset();
     }
+    try {
+      for (const Path& prefix : result_.prefixes) {
+        if (!saved) refuse_existing_dataset(prefix, options_.existing, env_);
+      }
+    } catch (const Error&) {
+      if (saved_) folder_.keep();  // somebody else's unfinished work
+      throw;
+    }
     if (saved) {
       try {
         output_.open(saved->writers);

@@ -24,6 +24,9 @@ struct TokenizeOptions {
   // The order of documents that Megatron's --partitions gives: document i goes to partition i % partitions,
   // and the partitions follow each other.
   int partitions = 1;
+  // Where files of that name are there: refused, unless what is unfinished beside them says that they are of
+  // this very work, which was killed while it gave them their names.
+  Existing existing = Existing::kRefuse;
   const std::atomic<bool>* stop = nullptr;  // asks for an early end that a later call goes on from
   double save_seconds = 30;                 // how much work a killed process may lose
   double progress_seconds = 0.1;            // from one call of `progress` to the next; 0: after each block

@@ -57,9 +57,29 @@ bool has_further_layers(const LanguageTensors& tensors, const ModelConfig& confi
   return false;
 }
 
+// Only another model, of which nothing is needed any more, may be replaced: no run, no checkpoint, no folder
+// of other things, and not what is read.
+void refuse_no_model(const Path& to, const Path& target, const Path& from, Env& env) {
+  const auto status = env.status(target);
+  bool model = status && status->type == FileStatus::Type::kFolder && is_file(target / "config.json") &&
+               !is_file(target / Manifest::kFileName);
+  for (const std::string& name : model ? env.list(target) : std::vector<std::string>()) {
+    const auto entry = env.status(target / name);
+    model = model && entry && entry->type == FileStatus::Type::kFile;
+  }
+  if (!model) {
+    throw invalid(fmt::format("'{}' is no model folder, and --overwrite replaces nothing else", to.string()),
+                  "name a folder that does not exist, or move this one away");
+  }
+  std::error_code unresolved;
+  if (std::filesystem::weakly_canonical(from, unresolved) == target) {
+    throw invalid(fmt::format("'{}' is the model that is read", to.string()), "name another folder");
+  }
+}
+
 // Where the folder `to` will be, as rename needs it: a name in a folder, through what links there are. All
 // that makes a place impossible is found here, before anything is written.
-Path target_of(const Path& to, Env& env) {
+Path target_of(const Path& to, const Path& from, Existing existing, Env& env) {
   if (to.empty()) throw invalid("the target has no name", "name a folder that does not exist");
   std::error_code unresolved;
   Path target = std::filesystem::weakly_canonical(to, unresolved);
@@ -67,8 +87,8 @@ Path target_of(const Path& to, Env& env) {
   if (!target.has_filename()) target = target.parent_path();  // "new/"
   if (const auto status = env.status(target)) {
     if (status->type != FileStatus::Type::kFolder || !env.list(target).empty()) {
-      throw invalid(fmt::format("'{}' is there already", to.string()),
-                    "name a folder that does not exist, or remove this one");
+      refuse_existing(to, existing, env);
+      refuse_no_model(to, target, from, env);
     }
     if (target == std::filesystem::current_path(unresolved)) {
       throw invalid(fmt::format("'{}' is the current folder, which a new one cannot replace", to.string()),
@@ -134,10 +154,13 @@ class Copy {
                        const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
     const SafetensorsLayout layout =
         plan_safetensors(sources_, {.max_shard_bytes = options_.max_shard_bytes});
-    const Path target = target_of(to, env_);
+    const Path target = target_of(to, from_.path, options_.existing, env_);
+    const Path replaced = target.string() + ".replaced";
+    refuse_existing(replaced, Existing::kRefuse, env_);
     PartialFolder unfinished(target, env_);
     unfinished.clear();  // of a copy that was killed
-    if (env_.status(target)) env_.remove_folder(target);
+    const bool replaces = env_.status(target) && !env_.list(target).empty();
+    if (env_.status(target) && !replaces) env_.remove_folder(target);
     std::uint64_t done = 0;
     write_safetensors(unfinished.path(), sources_, layout, env_, [&](std::uint64_t bytes) {
       done += bytes;
@@ -150,7 +173,9 @@ class Copy {
       write_file_atomic(unfinished.path() / name, read_file(from_.path / name, kCompanionLimit), env_);
       report_.copied.emplace_back(name);
     }
+    if (replaces) env_.rename(target, replaced);
     unfinished.publish();
+    remove_tree(replaced, env_);
     report_.bytes = layout.bytes;
     report_.files = layout.shards.size();
     return std::move(report_);

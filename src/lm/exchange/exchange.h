@@ -34,6 +34,8 @@ struct ExchangeOptions {
   // training checkpoint, fp32 takes the master weights.
   std::optional<DType> dtype;
   std::uint64_t max_shard_bytes = 5'000'000'000;
+  // kReplace: another model folder may be where the new one goes. It stays until the new one is complete.
+  Existing existing = Existing::kRefuse;
 };
 
 struct ExchangeReport {
@@ -49,8 +51,9 @@ struct ExchangeReport {
 // it would throw. Only what must be equal to another tensor is read.
 void check_model(const ModelFolder& from, const FamilyRegistry& families);
 
-// `progress` is told bytes written and bytes in all. `to` must not exist, or be an empty folder; `env` is
-// where it is written.
+// `progress` is told bytes written and bytes in all. `to` must not exist, be an empty folder, or, with
+// options.existing, be a model folder: a config.json and other files, no folders and no checkpoint of
+// training. `env` is where it is written.
 ExchangeReport copy_model(const ModelFolder& from, const Path& to, const ExchangeOptions& options,
                           const FamilyRegistry& families,
                           const std::function<void(std::uint64_t done, std::uint64_t total)>& progress = {},

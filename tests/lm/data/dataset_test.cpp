@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <numeric>
 #include <thread>
 
@@ -47,6 +48,7 @@ class PaddedSource final : public TokenSource {
     std::copy_n(kTokens + offset, out.size(), out.begin());
   }
   std::string name() const override { return "padded"; }
+  uint64_t fingerprint() const override { return 0; }
 };
 
 // No loss where a pad token would have to be predicted; it is no reason to predict nothing behind it.
@@ -62,6 +64,14 @@ TEST(GptDataset, PadTokensAreNoLabels) {
       EXPECT_NE(tokens[at], 9);
     }
   }
+}
+
+std::vector<Path> orders_in(const Path& cache) {
+  std::vector<Path> orders;
+  for (const std::string& name : Env::posix().list(cache)) {
+    if (name.starts_with("sample-order-") && !name.ends_with(".lock")) orders.push_back(cache / name);
+  }
+  return orders;
 }
 
 class OpenDatasets : public testing::Test {
@@ -187,14 +197,6 @@ TEST_F(OpenDatasets, BlendDrawsByWeight) {
   ASSERT_EQ(plain.notes.size(), 1u);
 }
 
-std::vector<Path> orders_in(const Path& cache) {
-  std::vector<Path> orders;
-  for (const std::string& name : Env::posix().list(cache)) {
-    if (name.starts_with("sample-order-") && !name.ends_with(".lock")) orders.push_back(cache / name);
-  }
-  return orders;
-}
-
 TEST_F(OpenDatasets, OrdersAreKeptAndUsedAgain) {
   use({Tokens(70, 1), Tokens(40, 2), Tokens(90, 3)});
   const Tokens expected = [this] {
@@ -248,8 +250,103 @@ TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
   options_.valid_data_path = {folder_.write("v.txt", std::string(500, 'v'))};
   options_.valid_samples = 2;
   EXPECT_EQ(sample_of(*open().valid, 1).tokens[3], 'v');
+  // Who has no test data does without.
   options_.test_samples = 1;
-  EXPECT_THAT(error(), HasSubstr("there is no test data"));
+  EXPECT_EQ(open().test, nullptr);
+  EXPECT_NE(open().valid, nullptr);
+  options_.train_data_path.clear();
+  EXPECT_THAT(error(), HasSubstr("no training data"));
+}
+
+// As Megatron-LM has it: a share of 0 means that there is no such set.
+TEST_F(OpenDatasets, AShareOfZeroIsNoSet) {
+  use(std::vector<Tokens>(20, Tokens(100, 1)));
+  options_.valid_samples = options_.test_samples = 2;
+  for (const char* split : {"90,10,0", "90,10", "0.9,0.1,0.0"}) {
+    options_.split = split;
+    const Datasets sets = open();
+    EXPECT_NE(sets.train, nullptr) << split;
+    EXPECT_NE(sets.valid, nullptr) << split;
+    EXPECT_EQ(sets.test, nullptr) << split;
+  }
+  options_.split = "100,0,0";
+  EXPECT_EQ(open().valid, nullptr);
+  options_.split = "0,1,0";
+  EXPECT_THAT(error(), HasSubstr("leaves nothing to train on"));
+}
+
+TEST_F(OpenDatasets, TheFingerprintIsOfTheContent) {
+  use({Tokens(70, 1), Tokens(40, 2), Tokens(90, 3)});
+  const uint64_t first = open().train_fingerprint;
+  EXPECT_NE(first, 0u);
+  std::filesystem::rename(folder_ / "d.bin", folder_ / "moved.bin");
+  std::filesystem::rename(folder_ / "d.idx", folder_ / "moved.idx");
+  options_.data_path = {(folder_ / "moved").string()};
+  EXPECT_EQ(open().train_fingerprint, first);
+  // Another token, another division of the same tokens, and more of them.
+  for (const auto& other : {std::vector{Tokens(70, 1), Tokens(40, 2), Tokens(90, 4)},
+                            {Tokens(71, 1), Tokens(39, 2), Tokens(90, 3)},
+                            {Tokens(70, 1), Tokens(40, 2), Tokens(90, 3), Tokens(1, 3)}}) {
+    use(other);
+    EXPECT_NE(open().train_fingerprint, first);
+  }
+  // Text under an old name.
+  options_.data_path = {folder_.write("t.txt", some_text(50))};
+  const uint64_t text = open().train_fingerprint;
+  EXPECT_EQ(open().train_fingerprint, text);
+  folder_.write("t.txt", some_text(51));
+  EXPECT_NE(open().train_fingerprint, text);
+}
+
+TEST_F(OpenDatasets, DamagedCachedTokensAreMadeAgain) {
+  options_.data_path = {folder_.write("t.txt", some_text(50))};
+  const Tokens expected = sample_of(*open().train, 3).tokens;
+  Path folder;
+  for (const auto& entry : std::filesystem::directory_iterator(options_.cache_dir)) {
+    if (entry.is_directory()) folder = entry.path();
+  }
+  const Path bin = folder / "tokens_text_document.bin", idx = folder / "tokens_text_document.idx";
+  const std::string good = read_all(bin), index = read_all(idx);
+  const auto write = [](const Path& path, const std::string& content) {
+    std::ofstream(path, std::ios::binary) << content;
+  };
+  const std::vector<std::function<void()>> damages = {
+      [&] { write(bin, std::string(good.size(), '\1')); },  // of equal size
+      [&] { write(bin, good.substr(0, good.size() / 2)); },
+      [&] { write(idx, index.substr(0, 40)); },
+      [&] { std::filesystem::remove(idx); },
+      [&] { std::filesystem::remove(bin); },
+      [&] { std::filesystem::remove(folder / "checksums"); },
+  };
+  for (size_t i = 0; i < damages.size(); ++i) {
+    damages[i]();
+    const Datasets sets = open();
+    EXPECT_EQ(sample_of(*sets.train, 3).tokens, expected) << i;
+    ASSERT_EQ(sets.notes.size(), 1u) << i;
+    EXPECT_THAT(sets.notes[0], testing::AllOf(HasSubstr(folder.string()), HasSubstr("made again")));
+    EXPECT_EQ(read_all(bin), good) << i;
+    EXPECT_TRUE(open().notes.empty()) << i;
+  }
+}
+
+// What was cut off or overwritten under a run must neither end the process without a word nor be trained on.
+TEST_F(OpenDatasets, DataThatChangesDuringTheRunIsNoticed) {
+  std::vector<Tokens> sequences(400, Tokens(100, 1));  // many pages
+  for (const char* name : {"d.bin", "d.idx", "order"}) {
+    use(sequences);
+    remove_tree(options_.cache_dir);
+    const Datasets sets = open();
+    const Path file = std::string(name) == "order" ? orders_in(options_.cache_dir)[0] : folder_ / name;
+    const auto size = std::filesystem::file_size(file);
+    std::filesystem::resize_file(file, 5);
+    for (int64_t i = 0; i < 4; ++i) {
+      EXPECT_THAT(error_of([&] { sample_of(*sets.train, i); }),
+                  testing::AllOf(HasSubstr(file.filename().string()), HasSubstr("while it was in use")));
+    }
+    // Overwritten by something of the same size: an index whose every place lies outside.
+    std::ofstream(file, std::ios::binary) << std::string(size, '\x7f');
+    EXPECT_THAT(error_of([&] { sample_of(*sets.train, 0); }), HasSubstr("while it was in use"));
+  }
 }
 
 TEST_F(OpenDatasets, MockData) {
@@ -284,7 +381,7 @@ TEST_F(OpenDatasets, EmptyDataSet) {
 
 TEST_F(OpenDatasets, EmptySplit) {
   use({Tokens(100, 1), Tokens(100, 2)});
-  options_.split = "1,0,0";
+  options_.split = "99,1,0";  // of two sequences
   options_.valid_samples = 1;
   EXPECT_THAT(error(), HasSubstr("d (valid) holds no tokens"));
 }

@@ -67,6 +67,24 @@ TEST_F(Rearrange, Mistakes) {
               HasSubstr("no .bin beside it"));
 }
 
+TEST_F(Rearrange, WhatIsThereIsReplacedOnlyWhenTold) {
+  const Path a = write("a", a_), b = write("b", b_), taken = write("taken", b_);
+  const std::string before = read_all(taken.string() + ".bin");
+  EXPECT_THAT(error_of([&] { merge_datasets({a, b}, taken); }), HasSubstr("taken.bin' is there already"));
+  EXPECT_THAT(error_of([&] {
+                split_dataset(a, {{folder_ / "x", 0, 1}, {taken, 1, 3}});
+              }),
+              HasSubstr("--overwrite"));
+  EXPECT_EQ(read_all(taken.string() + ".bin"), before);
+  EXPECT_FALSE(IndexedDataset::exists(folder_ / "x"));
+  std::filesystem::remove(taken.string() + ".bin");  // half of a data set is somebody's, too
+  EXPECT_THAT(error_of([&] { merge_datasets({a, b}, taken); }), HasSubstr("taken.idx' is there already"));
+  merge_datasets({a}, taken, {}, Existing::kReplace);
+  EXPECT_EQ(read_all(taken.string() + ".bin"), read_all(a.string() + ".bin"));
+  split_dataset(a, {{taken, 0, 1}}, {}, Existing::kReplace);
+  EXPECT_EQ(IndexedDataset::open(taken)->documents(), 1);
+}
+
 TEST_F(Rearrange, Inspects) {
   const auto dataset = IndexedDataset::open(write("a", a_));
   const Inspection found = inspect(*dataset, {.vocab_size = 9, .eod = 9});

@@ -461,6 +461,41 @@ INSTANTIATE_TEST_SUITE_P(Inputs, Interrupted,
                                          Interruption{"text", ".txt", 1}),
                          [](const auto& test) { return std::string(test.param.name); });
 
+TEST_F(Tokenize, FilesThatAreThereAreReplacedOnlyWhenTold) {
+  options_.inputs = {folder_.write("a.jsonl", many_lines())};
+  run();
+  const std::string before = bytes();
+  EXPECT_THAT(error(),
+              testing::AllOf(HasSubstr("out_text_document.bin' is there already"), HasSubstr("--overwrite")));
+  EXPECT_EQ(bytes(), before);
+  EXPECT_EQ(left_over().size(), 2u);
+  options_.append_eod = false;
+  options_.existing = Existing::kReplace;
+  run();
+  EXPECT_NE(bytes(), before);
+}
+
+// Killed while it gave the files their names, the same command goes on; another one is still refused, and the
+// work that it is not to touch stays.
+TEST_F(Tokenize, ItsOwnHalfNamedFilesAreNoReasonToStop) {
+  options_.inputs = {folder_.write("a.jsonl", many_lines())};
+  options_.workers = 1;
+  std::atomic<bool> stop = false;
+  options_.stop = &stop;
+  const Watched tokenizer([&] { stop = true; });
+  EXPECT_FALSE(tokenize_corpus(options_, tokenizer).complete);
+  stop = false;
+  folder_.write("out_text_document.bin", "named before the process was killed");
+  const auto unfinished = [&] { return read_all(folder_ / "out.partial/progress.json"); };
+  const std::string progress = unfinished();
+  options_.append_eod = false;
+  EXPECT_THAT(error(), HasSubstr("is there already"));
+  EXPECT_EQ(unfinished(), progress);
+  options_.append_eod = true;
+  EXPECT_GT(run().resumed_bytes, 0u);
+  EXPECT_EQ(IndexedDataset::open(output())->documents(), std::ssize(documents_of(output())));
+}
+
 TEST_F(Tokenize, WorkOfOtherOptionsIsNotContinued) {
   options_.inputs = {folder_.write("a.jsonl", many_lines())};
   options_.workers = 1;

@@ -365,6 +365,37 @@ TEST(Exchange, ImpossibleTargetsAreRefusedBeforeAnythingIsWritten) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path() / "here"));
 }
 
+TEST(Exchange, OnlyAnotherModelIsReplacedAndOnlyWhenTold) {
+  const TemporaryFolder folder;
+  const Path out = folder.path() / "out";
+  exchange(golden("llama"), out);
+  write_file(out / "notes.txt", "mine");
+  const std::string before = read_file(out / "config.json");
+  const auto error_of = [&](const Path& from, const Path& to, Existing existing) {
+    try {
+      exchange(from, to, {.existing = existing});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2);
+      return error.render();
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(error_of(golden("qwen3_moe"), out, Existing::kRefuse), ::testing::HasSubstr("--overwrite"));
+  EXPECT_THAT(error_of(out, out, Existing::kReplace), ::testing::HasSubstr("is the model that is read"));
+  EXPECT_EQ(read_file(out / "config.json"), before);
+  EXPECT_EQ(read_file(out / "notes.txt"), "mine");
+  exchange(golden("qwen3_moe"), out, {.existing = Existing::kReplace});
+  expect_same_tensors(golden("qwen3_moe"), out);
+  EXPECT_FALSE(std::filesystem::exists(out / "notes.txt"));
+  EXPECT_EQ(Env::posix().list(folder.path()), std::vector<std::string>{"out"});
+  // Whatever is more than a model stays.
+  for (const char* more : {"folder", "manifest.json"}) {
+    std::string(more) == "folder" ? make_folders(out / more) : write_file(out / more, "{}");
+    EXPECT_THAT(error_of(golden("llama"), out, Existing::kReplace), ::testing::HasSubstr("no model folder"));
+    remove_tree(out / more);
+  }
+}
+
 // Only what a copy left behind is removed, and only when that copy is dead.
 TEST(Exchange, NobodyElsesWorkIsRemoved) {
   const TemporaryFolder folder;

@@ -67,10 +67,16 @@ class CheckpointRoot {
   void recover();
   // Iterations that have a folder, oldest first; complete by construction, not yet validated.
   std::vector<std::int64_t> iterations() const;
-  // What `latest` says, if it names a checkpoint that is there.
-  std::optional<std::int64_t> latest() const;
+  // What `latest` says, if it names a checkpoint that is there. `problem` is set to what is wrong with a
+  // `latest` that does not.
+  std::optional<std::int64_t> latest(std::string* problem = nullptr) const;
   // Where that checkpoint is, or would be.
   Path folder(std::int64_t iteration) const;
+
+  // For a run that begins anew: moves all checkpoints and `latest` to a new folder beside them, `previous-1`,
+  // `previous-2`, ..., so that none of them is taken for one of the new run, and says which. Empty: there was
+  // nothing to move.
+  std::optional<Path> set_aside();
 
   // Iteration of the last checkpoint that became durable through this object.
   std::optional<std::int64_t> last_saved() const { return last_saved_; }
@@ -136,7 +142,8 @@ class CheckpointReader {
 struct ResumePoint {
   std::optional<CheckpointReader> reader;  // empty: there is no checkpoint at all
   std::vector<std::string>
-      rejected;  // "iter_0000200: model.safetensors: CRC32C of ... differs", newest first
+      rejected;                    // "iter_0000200: model.safetensors: CRC32C of ... differs", newest first
+  std::vector<std::string> notes;  // what else is wrong there: "latest names ..., which is not there"
 };
 // Throws kInvalid when there are checkpoints and none is good.
 ResumePoint find_resume_point(const Path& root, Validation validation = Validation::kFull,

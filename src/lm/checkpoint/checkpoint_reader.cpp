@@ -174,11 +174,13 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env)
   // From latest downwards; then, since something is better than nothing, those beyond it from the top.
   std::vector<std::int64_t> order = checkpoints.iterations();
   std::reverse(order.begin(), order.end());
-  if (const auto latest = checkpoints.latest()) {
+  ResumePoint result;
+  std::string problem;
+  if (const auto latest = checkpoints.latest(&problem)) {
     std::stable_partition(order.begin(), order.end(),
                           [&](std::int64_t iteration) { return iteration <= *latest; });
   }
-  ResumePoint result;
+  if (!problem.empty()) result.notes.push_back(std::move(problem));
   for (const std::int64_t iteration : order) {
     const Path folder = checkpoints.folder(iteration);
     try {
@@ -192,7 +194,7 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env)
       // What this process may not or cannot read now (permission, too many open files) says nothing about the
       // checkpoint: no reason to go back behind it, and to write over it later.
       const auto* refused = dynamic_cast<const FileError*>(&error);
-      if (refused && refused->code() != EIO && refused->code() != ENOENT && refused->code() != ENOTDIR) throw;
+      if (refused && refused->code() != EIO && !refused->no_such_file()) throw;
       const std::string where = error.location().empty() ? "" : error.location() + ": ";
       result.rejected.push_back(fmt::format("{}: {}{}", folder.filename().string(), where, error.what()));
     }

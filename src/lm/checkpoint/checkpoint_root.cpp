@@ -16,6 +16,7 @@ constexpr std::string_view kTrainerState = "trainer_state.json";
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kReplaced = ".replaced-";
 constexpr std::string_view kPrefix = "iter_";
+constexpr std::string_view kSetAside = "previous-";
 
 std::string folder_name(std::int64_t iteration) { return fmt::format("{}{:07}", kPrefix, iteration); }
 
@@ -169,12 +170,25 @@ std::vector<std::int64_t> CheckpointRoot::iterations() const {
   return found;
 }
 
-std::optional<std::int64_t> CheckpointRoot::latest() const {
-  if (!env_.status(root_ / kLatest)) return std::nullopt;
-  std::string name = read_file(root_ / kLatest, 4096, env_);
+std::optional<std::int64_t> CheckpointRoot::latest(std::string* problem) const {
+  const auto refuse = [&](const std::string& what) {
+    if (problem) *problem = fmt::format("{} {}", kLatest, what);
+    return std::nullopt;
+  };
+  std::string name;
+  try {
+    if (!env_.status(root_ / kLatest)) return std::nullopt;
+    constexpr std::uint64_t kLimit = 4096;
+    name = read_file(root_ / kLatest, kLimit, env_);
+  } catch (const Error& error) {
+    const auto* refused = dynamic_cast<const FileError*>(&error);
+    if (refused && !refused->no_such_file()) throw;
+    return refuse(fmt::format("cannot be read: {}", error.what()));
+  }
   while (!name.empty() && (name.back() == '\n' || name.back() == '\r' || name.back() == ' ')) name.pop_back();
   const auto iteration = iteration_of(name);
-  if (!iteration || !env_.status(folder(*iteration))) return std::nullopt;
+  if (!iteration) return refuse("names no checkpoint");
+  if (!env_.status(folder(*iteration))) return refuse(fmt::format("names {}, which is not there", name));
   return iteration;
 }
 
@@ -185,7 +199,7 @@ void CheckpointRoot::recover() {
     if (name.starts_with(kReplaced)) {
       // A save of the same iteration stopped between moving the old one away and the new one in.
       const Path original = root_ / name.substr(kReplaced.size());
-      if (!env_.status(original)) {
+      if (!env_.is_link(original) && !env_.status(original)) {
         env_.rename(path, original);
         env_.sync_folder(root_);
         continue;
@@ -193,13 +207,24 @@ void CheckpointRoot::recover() {
     } else if (!name.starts_with(kTemporary)) {
       continue;
     }
-    const auto there = env_.status(path);
-    if (there && there->type == FileStatus::Type::kFolder) {
-      remove_tree(path, env_);
-    } else {
-      env_.remove_file(path);
-    }
+    remove_tree(path, env_);
   }
+}
+
+std::optional<Path> CheckpointRoot::set_aside() {
+  recover();
+  if (iterations().empty()) return std::nullopt;
+  Path aside;
+  for (int i = 1; aside.empty() || env_.is_link(aside) || env_.status(aside); ++i) {
+    aside = root_ / fmt::format("{}{}", kSetAside, i);
+  }
+  env_.make_folder(aside);
+  for (const std::string& name : env_.list(root_)) {
+    if (iteration_of(name) || name == kLatest) env_.rename(root_ / name, aside / name);
+  }
+  env_.sync_folder(aside);
+  env_.sync_folder(root_);
+  return aside;
 }
 
 void CheckpointRoot::save(const Snapshot& snapshot, const std::function<void(SaveProgress)>& progress) {

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/checked.h"
+#include "base/thread_pool.h"
 
 namespace primus {
 namespace {
@@ -63,16 +65,57 @@ std::uint64_t good_size(File& file, std::int64_t last) {
   }
 }
 
-// metrics.jsonl -> metrics.previous.jsonl
-Path previous(const Path& path) {
-  return path.parent_path() / (path.stem().string() + ".previous" + path.extension().string());
+// metrics.jsonl -> metrics.previous.jsonl, or the first number that is free.
+Path previous(const Path& path, Env& env) {
+  Path name;
+  for (int i = 1; name.empty() || env.is_link(name) || env.status(name); ++i) {
+    const std::string number = i == 1 ? "" : fmt::format("-{}", i);
+    name = path.parent_path() / (path.stem().string() + ".previous" + number + path.extension().string());
+  }
+  return name;
+}
+
+// Calls `visit` with each whole line, without its newline, as long as that returns true.
+void for_each_line(const Path& path, Env& env, FunctionRef<bool(std::string_view)> visit) {
+  const auto file = env.open(path, OpenMode::kRead);
+  std::string text;
+  for (std::uint64_t offset = 0;;) {
+    const std::size_t before = text.size();
+    text.resize(before + kMaxLine);
+    const std::size_t got = file->read_at(std::as_writable_bytes(std::span(text)).subspan(before), offset);
+    text.resize(before + got);
+    offset += got;
+    std::size_t begin = 0;
+    for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      if (!visit(std::string_view(text).substr(begin, end - begin))) return;
+    }
+    text.erase(0, begin);
+    if (got == 0 || text.size() > kMaxLine) return;
+  }
+}
+
+// Of lines as to_json writes them; without parsing all of a long history.
+std::int64_t quick_iteration(std::string_view line) {
+  constexpr std::string_view kBegin = "{\"iteration\":";
+  std::int64_t iteration = -1;
+  if (line.starts_with(kBegin) && line.ends_with('}')) {
+    const auto [end, error] =
+        std::from_chars(line.data() + kBegin.size(), line.data() + line.size(), iteration);
+    if (error == std::errc() && (*end == ',' || *end == '}')) return iteration;
+  }
+  return iteration_of_line(line);
 }
 
 void repair(const Path& path, std::int64_t resume_iteration, Env& env) {
   const auto status = env.status(path);
+  if (status && status->type != FileStatus::Type::kFile) {
+    throw invalid(
+        fmt::format("'{}' is no file: the record of the run cannot be written to it", path.string()),
+        "remove it, or move it away");
+  }
   if (!status || status->size == 0) return;
   if (resume_iteration <= 0) {
-    env.rename(path, previous(path));
+    env.rename(path, previous(path, env));
     return;
   }
   const auto file = env.open(path, OpenMode::kUpdate);
@@ -148,7 +191,46 @@ std::int64_t iteration_of_line(std::string_view line) {
   return std::max<std::int64_t>(found->get<std::int64_t>(), -1);
 }
 
-MetricsFile::MetricsFile(Path path, std::int64_t resume_iteration, Env& env) : file_(std::move(path), env) {
+std::string missing_iterations(const Path& file, std::int64_t last, Env& env) {
+  constexpr int kMostRanges = 5;
+  int ranges = 0;
+  std::string text;
+  const auto lacks = [&](std::int64_t first, std::int64_t end) {  // [first, end)
+    if (first >= end || ++ranges > kMostRanges + 1) return;
+    if (!text.empty()) text += ", ";
+    text += ranges > kMostRanges ? "..."
+            : end - first == 1   ? fmt::format("{}", first)
+                                 : fmt::format("{}-{}", first, end - 1);
+  };
+  std::int64_t expected = -1;
+  if (env.status(file)) {
+    for_each_line(file, env, [&](std::string_view line) {
+      const std::int64_t iteration = quick_iteration(line);
+      if (iteration > last) return false;
+      if (expected >= 0) lacks(expected, iteration);
+      if (iteration >= 0) expected = std::max(expected, iteration + 1);
+      return true;
+    });
+  }
+  lacks(std::max<std::int64_t>(expected, 1), last + 1);
+  return text;
+}
+
+std::vector<std::string> evaluated_sets(const Path& file, std::int64_t iteration, Env& env) {
+  std::vector<std::string> sets;
+  if (!env.status(file)) return sets;
+  for_each_line(file, env, [&](std::string_view line) {
+    if (quick_iteration(line) != iteration) return true;
+    const Json json = Json::parse(line, nullptr, false);
+    const auto name = json.is_object() ? json.find("data_set") : json.end();
+    if (json.is_object() && name != json.end() && name->is_string()) sets.push_back(name->get<std::string>());
+    return true;
+  });
+  return sets;
+}
+
+MetricsFile::MetricsFile(Path path, std::int64_t resume_iteration, Env& env)
+    : env_(env), file_(std::move(path), env) {
   repair(file_.path(), resume_iteration, env);
 }
 
@@ -169,7 +251,30 @@ bool MetricsFile::flush() {
   if (pending_.empty()) return true;
   if (!file_.append(as_bytes(pending_))) return false;
   pending_.clear();
+  look_after_file();
   return true;
+}
+
+// Best effort: what is in the way here is met by the next line again.
+void MetricsFile::look_after_file() {
+  try {
+    const auto there = env_.status(file_.path());
+    if (!there) {
+      if (!open_file_) return;
+      const std::string content = read_range(*open_file_, 0, file_.size());
+      const bool whole = content.size() == file_.size();
+      make_folders(file_.path().parent_path(), env_);
+      write_file_atomic(file_.path(), content, env_);
+      file_.close();
+      open_file_.reset();
+      trouble_ = whole ? "was removed during the run, and is written again"
+                       : "was removed during the run; a part of it is lost";
+    } else if (there->size != file_.size() && !std::exchange(changed_, true)) {
+      trouble_ = "was changed by somebody else during the run: it may lack lines, or have them twice";
+    }
+    if (!open_file_) open_file_ = env_.open(file_.path(), OpenMode::kRead);
+  } catch (const Error&) {
+  }
 }
 
 bool MetricsFile::sync() { return flush() && file_.sync(); }

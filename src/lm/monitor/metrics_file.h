@@ -5,15 +5,19 @@
 // Each line reaches the kernel by one write(2) before the trainer goes on, so SIGKILL loses none; sync()
 // makes them outlive a power failure and is called before a checkpoint is committed. Opening repairs the
 // file: a torn last line goes, and so do the lines after the iteration that the run resumes from, which are
-// about to be written again.
+// about to be written again. A file that somebody removes during the run is written again from what is still
+// open; whatever else happened to it is told by take_trouble().
 //
 // Writing never throws for the disk's sake: lines that do not fit wait in memory (1 MiB of them) and go out
 // with the next that does. One thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/append_file.h"
 #include "lm/monitor/iteration.h"
@@ -23,8 +27,9 @@ namespace primus {
 class MetricsFile {
  public:
   // resume_iteration: the last iteration already in the model's state; 0 when the run starts from the
-  // beginning. A file that an earlier run left is then kept beside as <stem>.previous.jsonl. Throws
-  // FileError when the file cannot be read or cut.
+  // beginning. A file that an earlier run left is then kept beside as <stem>.previous.jsonl, or
+  // <stem>.previous-2.jsonl and so on where that is taken. Throws Error(kInvalid) when something else than a
+  // file has the name, FileError when the file cannot be read or cut.
   MetricsFile(Path path, std::int64_t resume_iteration, Env& env = Env::posix());
 
   // False when the line could not be written now; it waits, or was dropped (dropped() counts).
@@ -34,14 +39,22 @@ class MetricsFile {
   bool sync();
 
   std::uint64_t dropped() const { return dropped_; }
+  // What others did to the file since the last call, as the rest of a sentence that begins with its name;
+  // mostly empty.
+  std::string take_trouble() { return std::exchange(trouble_, {}); }
   const std::string& last_error() const { return file_.last_error(); }
 
  private:
   bool write_line(std::string line);
   bool flush();
+  void look_after_file();
 
+  Env& env_;
   AppendFile file_;
-  std::string pending_;  // whole lines
+  std::unique_ptr<File> open_file_;  // the same file, to read it once more when its name is gone
+  std::string trouble_;
+  bool changed_ = false;  // by somebody else, which was told
+  std::string pending_;   // whole lines
   std::uint64_t dropped_ = 0;
 };
 
@@ -49,6 +62,13 @@ class MetricsFile {
 // JSON has no number for is "NaN", "Infinity" or "-Infinity".
 std::string to_json(const IterationRecord& record);
 std::string to_json(const EvaluationRecord& record);
+
+// The iterations up to `last` of which the file, beginning with its first line, has none: "3-5, 9", or empty.
+// More than a few are cut short. A file that is not there lacks them all.
+std::string missing_iterations(const Path& file, std::int64_t last, Env& env = Env::posix());
+
+// The data sets that a file of evaluations has a line of for this iteration.
+std::vector<std::string> evaluated_sets(const Path& file, std::int64_t iteration, Env& env = Env::posix());
 
 // The iteration a line belongs to; -1 when it is not one of ours (torn, or edited).
 std::int64_t iteration_of_line(std::string_view line);

@@ -48,18 +48,33 @@ TrainingMonitor::TrainingMonitor(const RunFolder& run, MonitorOptions options, L
   if (options_.tensorboard) {
     events_.emplace(run.tensorboard(), options_.resume_iteration + 1, wall_seconds(), env);
   }
+  for (std::string& set : evaluated_sets(run.evaluations_file(), options_.resume_iteration, env)) {
+    evaluated_.emplace(options_.resume_iteration, std::move(set));
+  }
+  const std::string missing = missing_iterations(run.metrics_file(), options_.resume_iteration, env);
+  if (!missing.empty()) {
+    log_.warning(
+        "metrics.jsonl has no line of iteration {}, which the model has been trained for; it goes on "
+        "with {}",
+        missing, options_.resume_iteration + 1);
+  }
 }
 
 void TrainingMonitor::iteration(const IterationRecord& record) {
-  report(metrics_failing_, metrics_.write(record), "metrics.jsonl", metrics_.last_error());
+  report(metrics_failing_, metrics_.write(record), "metrics.jsonl", metrics_);
   if (due(record.iteration, options_.tensorboard_log_interval)) {
     write_events(record.iteration, scalars_of(record));
   }
   if (due(record.iteration, options_.log_interval)) log_.info("{}", format_iteration(record));
 }
 
+bool TrainingMonitor::evaluated(std::int64_t iteration, const std::string& data_set) const {
+  return evaluated_.contains({iteration, data_set});
+}
+
 void TrainingMonitor::evaluation(const EvaluationRecord& record) {
-  report(evaluations_failing_, evaluations_.write(record), "evaluations.jsonl", evaluations_.last_error());
+  evaluated_.emplace(record.iteration, record.data_set);
+  report(evaluations_failing_, evaluations_.write(record), "evaluations.jsonl", evaluations_);
   const std::string loss_tag = "lm loss " + record.data_set;
   const std::string perplexity_tag = loss_tag + " ppl";
   write_events(record.iteration,
@@ -69,14 +84,19 @@ void TrainingMonitor::evaluation(const EvaluationRecord& record) {
 
 bool TrainingMonitor::sync() {
   const bool metrics = metrics_.sync();
-  report(metrics_failing_, metrics, "metrics.jsonl", metrics_.last_error());
+  report(metrics_failing_, metrics, "metrics.jsonl", metrics_);
   const bool evaluations = evaluations_.sync();
-  report(evaluations_failing_, evaluations, "evaluations.jsonl", evaluations_.last_error());
+  report(evaluations_failing_, evaluations, "evaluations.jsonl", evaluations_);
   return metrics && evaluations;
 }
 
 std::uint64_t TrainingMonitor::dropped() const {
   return metrics_.dropped() + evaluations_.dropped() + (events_ ? events_->dropped() : 0) + log_.dropped();
+}
+
+void TrainingMonitor::report(bool& failing, bool worked, std::string_view name, MetricsFile& file) {
+  report(failing, worked, name, file.last_error());
+  if (const std::string trouble = file.take_trouble(); !trouble.empty()) log_.warning("{} {}", name, trouble);
 }
 
 void TrainingMonitor::report(bool& failing, bool worked, std::string_view name, const std::string& error) {

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +42,9 @@ class TrainingMonitor {
 
   void iteration(const IterationRecord& record);
   void evaluation(const EvaluationRecord& record);
+  // Whether this evaluation has been recorded; of the iteration that the run resumes from, also by an earlier
+  // process.
+  bool evaluated(std::int64_t iteration, const std::string& data_set) const;
   // False when the metrics may not survive a power failure (said in the log, too).
   bool sync();
 
@@ -49,12 +53,14 @@ class TrainingMonitor {
 
  private:
   // Says in the log that a sink fails, once until it works again.
+  void report(bool& failing, bool worked, std::string_view name, MetricsFile& file);
   void report(bool& failing, bool worked, std::string_view name, const std::string& error);
   void write_events(std::int64_t step, std::span<const Scalar> scalars);
 
   MonitorOptions options_;
   Logger& log_;
   MetricsFile metrics_, evaluations_;
+  std::set<std::pair<std::int64_t, std::string>> evaluated_;
   std::optional<EventFile> events_;  // empty: off
   bool metrics_failing_ = false, evaluations_failing_ = false, events_failing_ = false;
 };

@@ -1,7 +1,11 @@
 #include "lm/checkpoint/checkpoint.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <functional>
 
 #include "base/crc32c.h"
 #include "base/fault_env.h"
@@ -146,10 +150,89 @@ TEST_F(CheckpointTest, LatestMayBeLostOrNonsense) {
   save(200);
   for (const char* content : {"", "iter_0000300\n", "../../etc", "iter_100", "\xff\xff"}) {
     write_file_atomic("/run/checkpoints/latest", content, env_);
-    EXPECT_EQ(resume().reader->iteration(), 200) << content;
+    const ResumePoint point = resume();
+    EXPECT_EQ(point.reader->iteration(), 200) << content;
+    ASSERT_EQ(point.notes.size(), 1U) << content;
+    EXPECT_THAT(point.notes[0], HasSubstr("latest names ")) << content;
   }
+  write_file_atomic("/run/checkpoints/latest", std::string(5000, 'x'), env_);
+  EXPECT_EQ(resume().reader->iteration(), 200);
+  EXPECT_THAT(resume().notes[0], HasSubstr("larger than 4096 bytes"));
   env_.remove_file("/run/checkpoints/latest");
   EXPECT_EQ(resume().reader->iteration(), 200);
+}
+
+TEST_F(CheckpointTest, WhatIsSetAsideIsNoCheckpointOfTheRunAndNotLost) {
+  CheckpointRoot root("/run/checkpoints", {}, env_);
+  EXPECT_FALSE(root.set_aside());
+  for (const char* aside : {"previous-1", "previous-2"}) {
+    save(100);
+    save(200);
+    write_file("/run/checkpoints/notes.txt", "x", env_);
+    EXPECT_EQ(root.set_aside(), Path("/run/checkpoints") / aside);
+    EXPECT_FALSE(resume().reader);
+    EXPECT_FALSE(root.set_aside());
+    // A folder of checkpoints as any other.
+    const Path moved = Path("/run/checkpoints") / aside;
+    EXPECT_EQ(find_resume_point(moved, Validation::kFull, env_).reader->iteration(), 200);
+    TestSnapshot(100).expect_equal(CheckpointReader::open(moved / "iter_0000100", Validation::kFull, env_));
+  }
+  EXPECT_THAT(names(), ElementsAre("notes.txt", "previous-1", "previous-2"));
+}
+
+// On the real file system, which has links, folders and pipes where files should be.
+class CheckpointFolder : public ::testing::Test {
+ protected:
+  void save(std::int64_t iteration, SaveOptions options = {}) {
+    CheckpointRoot(root_, options).save(TestSnapshot(iteration).snapshot);
+  }
+  TemporaryFolder folder_;
+  const Path root_ = folder_.path() / "checkpoints";
+};
+
+TEST_F(CheckpointFolder, WhatIsNoFileIsPassedOverAndNamed) {
+  const auto pipe = [](const Path& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); };
+  const auto loop = [](const Path& path) { std::filesystem::create_symlink(path.filename(), path); };
+  const auto make = [](const Path& path) { std::filesystem::create_directory(path); };
+  const std::vector<std::function<void(const Path&)>> kinds = {pipe, loop, make};
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    remove_tree(root_);
+    save(100);
+    save(200);
+    std::filesystem::remove(root_ / "latest");
+    kinds[i](root_ / "latest");
+    const ResumePoint first = find_resume_point(root_);
+    EXPECT_EQ(first.reader->iteration(), 200) << i;
+    ASSERT_EQ(first.notes.size(), 1U) << i;
+    EXPECT_THAT(first.notes[0], HasSubstr("latest")) << i;
+    for (const char* file : {"manifest.json", "model.safetensors", "trainer_state.json"}) {
+      remove_tree(root_);
+      save(100);
+      save(200);
+      std::filesystem::remove(root_ / "iter_0000200" / file);
+      kinds[i](root_ / "iter_0000200" / file);
+      const ResumePoint point = find_resume_point(root_);
+      EXPECT_EQ(point.reader->iteration(), 100) << i << file;
+      ASSERT_EQ(point.rejected.size(), 1U) << i << file;
+      EXPECT_THAT(point.rejected[0], HasSubstr(file)) << i;
+    }
+  }
+}
+
+// What others keep elsewhere and link to is theirs.
+TEST_F(CheckpointFolder, LinksAreRemovedNotWhatTheyLeadTo) {
+  save(100);
+  const Path archive = folder_.path() / "archive";
+  std::filesystem::rename(root_ / "iter_0000100", archive);
+  std::filesystem::create_directory_symlink(archive, root_ / "iter_0000100");
+  for (const char* name : {".tmp-x", ".replaced-iter_0000300"}) {
+    std::filesystem::create_directory_symlink(archive, root_ / name);
+  }
+  std::filesystem::create_symlink(archive / "manifest.json", root_ / ".tmp-latest");
+  save(200, {.keep_last = 1});
+  save(300, {.keep_last = 1});
+  EXPECT_EQ(Env::posix().list(root_), (std::vector<std::string>{"iter_0000300", "latest"}));
+  TestSnapshot(100).expect_equal(CheckpointReader::open(archive));
 }
 
 TEST_F(CheckpointTest, LeftoversAreRemovedAndOthersFilesStay) {

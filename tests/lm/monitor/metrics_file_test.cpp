@@ -107,10 +107,64 @@ TEST(MetricsFile, ResumeDropsWhatWillBeWrittenAgain) {
 
 TEST(MetricsFile, StartingOverKeepsTheEarlierFileBeside) {
   FaultEnv env;
-  { MetricsFile(kFile, 0, env).write(record(1)); }
-  { MetricsFile(kFile, 0, env).write(record(1)); }
-  EXPECT_THAT(iterations(env), ElementsAre(1));
+  for (int i = 1; i <= 3; ++i) MetricsFile(kFile, 0, env).write(record(i));
+  EXPECT_THAT(iterations(env), ElementsAre(3));
   EXPECT_THAT(iterations(env, "/run/metrics.previous.jsonl"), ElementsAre(1));
+  EXPECT_THAT(iterations(env, "/run/metrics.previous-2.jsonl"), ElementsAre(2));
+}
+
+TEST(MetricsFile, AFileThatIsRemovedIsWrittenAgain) {
+  FaultEnv env;
+  MetricsFile file(kFile, 0, env);
+  for (int i = 1; i <= 3; ++i) file.write(record(i));
+  EXPECT_EQ(file.take_trouble(), "");
+  env.remove_file(kFile);
+  file.write(record(4));
+  EXPECT_THAT(file.take_trouble(), HasSubstr("written again"));
+  file.write(record(5));
+  EXPECT_EQ(file.take_trouble(), "");
+  EXPECT_THAT(iterations(env), ElementsAre(1, 2, 3, 4, 5));
+  // What somebody else writes or cuts off cannot be mended, only told.
+  env.open(kFile, OpenMode::kUpdate)->truncate(3);
+  file.write(record(6));
+  EXPECT_THAT(file.take_trouble(), HasSubstr("changed by somebody else"));
+  file.write(record(7));
+  EXPECT_EQ(file.take_trouble(), "");
+}
+
+TEST(MissingIterations, AreNamed) {
+  FaultEnv env;
+  make_folders("/run", env);
+  const auto missing = [&](const std::vector<int>& there, std::int64_t last) {
+    std::string all;
+    for (const int iteration : there) all += to_json(record(iteration)) + "\n";
+    write_file(kFile, all, env);
+    return missing_iterations(kFile, last, env);
+  };
+  EXPECT_EQ(missing({1, 2, 3}, 3), "");
+  EXPECT_EQ(missing({1, 2, 3, 4}, 3), "");
+  EXPECT_EQ(missing({1, 2}, 3), "3");
+  EXPECT_EQ(missing({1, 5, 6, 8}, 9), "2-4, 7, 9");
+  EXPECT_EQ(missing({21, 22}, 23), "23") << "a run that began from another one's checkpoint";
+  EXPECT_EQ(missing({}, 3), "1-3");
+  EXPECT_EQ(missing({}, 0), "");
+  EXPECT_EQ(missing({1, 3, 5, 7, 9, 11, 13}, 13), "2, 4, 6, 8, 10, ...");
+  env.remove_file(kFile);
+  EXPECT_EQ(missing_iterations(kFile, 2, env), "1-2");
+}
+
+TEST(EvaluatedSets, AreThoseOfTheIteration) {
+  FaultEnv env;
+  EXPECT_THAT(evaluated_sets(kFile, 4, env), ElementsAre());
+  MetricsFile file(kFile, 0, env);
+  for (const auto& [iteration, set] : {std::pair(2, "validation"), {4, "validation"}, {4, "test"}}) {
+    EvaluationRecord r;
+    r.iteration = iteration;
+    r.data_set = set;
+    file.write(r);
+  }
+  EXPECT_THAT(evaluated_sets(kFile, 4, env), ElementsAre("validation", "test"));
+  EXPECT_THAT(evaluated_sets(kFile, 3, env), ElementsAre());
 }
 
 TEST(MetricsFile, ATornTailGoes) {

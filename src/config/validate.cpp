@@ -335,7 +335,8 @@ class Validator {
              fmt::format("there is no {}", config_.vocab_file ? "merge_file" : "vocab_file"),
              "GPT2BPETokenizer needs both: vocab_file (vocab.json) and merge_file (merges.txt)");
     }
-    if (!config_.vocab_size && !config_.tokenizer_type && !config_.tokenizer_model && !config_.vocab_file) {
+    if (!config_.vocab_size && !config_.tokenizer_type && !config_.tokenizer_model && !config_.vocab_file &&
+        !config_.load) {
       refuse({"vocab_size"}, "the size of the vocabulary is unknown",
              "set tokenizer_model, tokenizer_type: ByteTokenizer, or vocab_size");
     }

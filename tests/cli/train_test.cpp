@@ -699,7 +699,7 @@ TEST(Train, TheExportFollowsLinksAndWritesToPipes) {
   const TemporaryFolder folder;
   write_file(folder.path() / "real.yaml", "old");
   std::filesystem::create_symlink("real.yaml", folder.path() / "link.yaml");
-  auto words = train(folder.path() / "runs", {"--dry-run", "--export-config"});
+  auto words = train(folder.path() / "runs", {"--dry-run", "--overwrite", "--export-config"});
   words.push_back((folder.path() / "link.yaml").string());
   ASSERT_EQ(run_program(words).exit_code, 0);
   EXPECT_TRUE(std::filesystem::is_symlink(folder.path() / "link.yaml"));

@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "lm/model/weights.h"
+
 namespace primus::cli {
 
 void ModelArguments::declare(Arguments& arguments) {
@@ -18,6 +20,7 @@ ModelConfig ModelArguments::config(const ModelFolder& folder, const FamilyRegist
   std::vector<std::string> notes;
   ModelConfig config = load_model_config(folder, families, &notes);
   console.notes(notes);
+  check_weight_shapes(SafetensorsFolder::open(folder.path), config, families);
   return config;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "lm/checkpoint/elements.h"
+#include "lm/model/language_model.h"
 #include "lm/model/language_tensors.h"
 #include "lm/model/published_layout.h"
 
@@ -84,6 +85,17 @@ TensorView tensor_of(const LanguageTensors& tensors, const Parameter& p, const C
 }
 
 }  // namespace
+
+void check_weight_shapes(const SafetensorsFolder& folder, const ModelConfig& config,
+                         const FamilyRegistry& families) {
+  ParameterStore store;  // never allocated
+  const LanguageModel model(config, families, store);
+  const LanguageTensors tensors(folder);
+  for (const engine::ParameterUnit& unit : store.units()) check_unit_is_there(tensors, unit);
+  for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
+    tensor_of(tensors, p, part);
+  });
+}
 
 void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine::Rank& rank) {
   const LanguageTensors tensors(folder);

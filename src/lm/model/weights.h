@@ -10,6 +10,8 @@
 #include "engine/rank.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/safetensors.h"
+#include "lm/model/family.h"
+#include "lm/model/model_config.h"
 
 namespace primus {
 
@@ -18,6 +20,11 @@ namespace primus {
 // or not used by the model, or a copy of another (CheckpointPart::copies) and not equal to it; a tied model's
 // own copy of the head is accepted and ignored.
 void load_weights(const SafetensorsFolder& folder, engine::ParameterStore& store, engine::Rank& rank);
+
+// The part of these checks that needs no memory for the model: every tensor that `config` asks for is there,
+// in its shape. For before that memory is taken: a config.json may promise anything.
+void check_weight_shapes(const SafetensorsFolder& folder, const ModelConfig& config,
+                         const FamilyRegistry& families);
 
 // Reads device memory for a checkpoint writer, from any thread, over the rank's copy stream.
 class DeviceReader {

@@ -156,6 +156,10 @@ std::unique_ptr<const Tokenizer> load_vocab_and_merges(const TokenizerSource& so
 
 }  // namespace
 
+bool has_tokenizer_files(const std::filesystem::path& folder) {
+  return file_in_folder({}, folder).has_value() || has_gpt2_files(folder);
+}
+
 std::unique_ptr<const Tokenizer> load_tokenizer(const TokenizerSource& source) {
   const auto& [type, model, vocab_file, merge_file] = source;
   if (!vocab_file.empty() || !merge_file.empty()) return load_vocab_and_merges(source);

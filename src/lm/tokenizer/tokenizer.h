@@ -134,5 +134,7 @@ std::unique_ptr<const Tokenizer> load_tokenizer(const TokenizerSource& source);
 inline std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view type, const std::string& model) {
   return load_tokenizer({std::string(type), model, {}, {}});
 }
+// Whether a folder holds files that load_tokenizer would look at.
+bool has_tokenizer_files(const std::filesystem::path& folder);
 
 }  // namespace primus

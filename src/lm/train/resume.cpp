@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -106,17 +108,48 @@ std::pair<Difference, std::string> cause(const std::vector<Difference>& differen
   return best;
 }
 
+// 16 hexadecimal digits: a JSON number of 64 bits is not exact everywhere.
+nlohmann::json to_json(const InputIdentity& identity) {
+  return {{"name", identity.name}, {"fingerprint", fmt::format("{:016x}", identity.fingerprint)}};
+}
+
+std::optional<InputIdentity> identity_in(const nlohmann::json& state, const char* key) {
+  const auto found = state.find(key);
+  if (found == state.end() || !found->is_object()) return std::nullopt;
+  const auto name = found->find("name"), hash = found->find("fingerprint");
+  if (name == found->end() || !name->is_string() || hash == found->end() || !hash->is_string())
+    return std::nullopt;
+  const std::string digits = hash->get<std::string>();
+  InputIdentity identity{.name = name->get<std::string>()};
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), identity.fingerprint, 16);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return identity;
+}
+
+// The key that says what is trained on or with: the one that somebody set, or the first.
+std::string_view key_in_use(const config::Experiment& experiment,
+                            std::initializer_list<std::string_view> keys) {
+  std::string_view best = *keys.begin();
+  for (const std::string_view key : keys) {
+    if (experiment.provenance_of(key).layer > experiment.provenance_of(best).layer) best = key;
+  }
+  return best;
+}
+
 }  // namespace
 
 std::string write_trainer_state(const TrainerState& s) {
-  const nlohmann::json state{{"iteration", s.iteration},
-                             {"consumed_samples", s.consumed_samples},
-                             {"global_batch_size", s.global_batch_size},
-                             {"seed", s.seed},
-                             {"nan_iterations", s.nan_iterations},
-                             {"lm_loss", s.lm_loss},
-                             {"experiment", s.experiment}};
-  return state.dump(2) + "\n";
+  nlohmann::json state{{"iteration", s.iteration},
+                       {"consumed_samples", s.consumed_samples},
+                       {"global_batch_size", s.global_batch_size},
+                       {"seed", s.seed},
+                       {"nan_iterations", s.nan_iterations},
+                       {"lm_loss", s.lm_loss},
+                       {"experiment", s.experiment}};
+  if (s.tokenizer) state["tokenizer"] = to_json(*s.tokenizer);
+  if (s.data) state["data"] = to_json(*s.data);
+  return state.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
@@ -145,6 +178,8 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
   state.nan_iterations = json.contains("nan_iterations") ? integer("nan_iterations") : 0;
   if (const auto loss = json.find("lm_loss"); loss != json.end() && loss->is_number())
     state.lm_loss = loss->get<double>();
+  state.tokenizer = identity_in(json, "tokenizer");
+  state.data = identity_in(json, "data");
   return state;
 }
 
@@ -178,6 +213,34 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
                          : "restore the setting: these weights were not trained for another (a run with "
                            "another exp_name and without load begins anew)";
   throw setting.empty() ? invalid(what, hint).at(file.string()) : experiment.error_for(setting, what, hint);
+}
+
+void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState& state,
+                         const config::Experiment& experiment, const InputIdentity& tokenizer,
+                         const std::optional<InputIdentity>& data) {
+  const std::string folder = checkpoint.folder().string();
+  const auto another = [&](const InputIdentity& before, const InputIdentity& now) {
+    return before.name == now.name ? fmt::format("'{}', whose content has changed since then", now.name)
+                                   : fmt::format("'{}'; now it is '{}'", before.name, now.name);
+  };
+  const auto refuse = [&](std::string_view key, std::string_view what, const InputIdentity& before,
+                          const InputIdentity& now, std::string_view permission) {
+    throw experiment.error_for(
+        key, fmt::format("'{}' was trained with another {}: {}", folder, what, another(before, now)),
+        fmt::format(
+            "put back what it was; or give the new run a name of its own (exp_name), with load: {} if "
+            "it is to begin from these weights; or set {}=true to go on with it on purpose",
+            folder, permission));
+  };
+  const config::TrainerConfig& c = experiment.trainer;
+  if (state.tokenizer && state.tokenizer->fingerprint != tokenizer.fingerprint && !c.allow_tokenizer_change) {
+    refuse(key_in_use(experiment, {"tokenizer_model", "tokenizer_type", "vocab_file", "merge_file"}),
+           "tokenizer", *state.tokenizer, tokenizer, "allow_tokenizer_change");
+  }
+  if (state.data && data && state.data->fingerprint != data->fingerprint && !c.allow_data_change) {
+    refuse(key_in_use(experiment, {"data_path", "train_data_path", "mock_data"}), "training text",
+           *state.data, *data, "allow_data_change");
+  }
 }
 
 bool has_optimizer_state(const CheckpointReader& checkpoint) {

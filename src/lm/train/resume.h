@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,12 @@
 
 namespace primus {
 
+// A tokenizer or training data, by name and by a hash of its content.
+struct InputIdentity {
+  std::string name;  // for people
+  std::uint64_t fingerprint = 0;
+};
+
 // trainer_state.json.
 struct TrainerState {
   std::int64_t iteration = 0;  // completed steps
@@ -23,6 +30,8 @@ struct TrainerState {
   std::int64_t nan_iterations = 0;  // steps whose loss or gradients were NaN or Inf, since the run began
   double lm_loss = 0;
   std::string experiment;  // config::to_yaml of the experiment that wrote it
+  // What it was trained with; empty in checkpoints of older versions.
+  std::optional<InputIdentity> tokenizer, data;
 };
 std::string write_trainer_state(const TrainerState& state);
 TrainerState read_trainer_state(const CheckpointReader& checkpoint);
@@ -36,6 +45,13 @@ enum class Start : std::uint8_t { kContinued, kFinetuned };
 void refuse_another_model(const CheckpointReader& checkpoint, const config::Experiment& experiment,
                           const ModelConfig& model, DType compute, const FamilyRegistry& families,
                           Start start);
+
+// Refuses to go on with another tokenizer, or with other data, than the checkpoint was trained with; unless
+// the experiment says by allow_tokenizer_change and allow_data_change that this is wanted. Without training
+// data today there is nothing to compare.
+void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState& state,
+                         const config::Experiment& experiment, const InputIdentity& tokenizer,
+                         const std::optional<InputIdentity>& data);
 
 // Whether a checkpoint has optimizer state (no_save_optim leaves it out).
 bool has_optimizer_state(const CheckpointReader& checkpoint);

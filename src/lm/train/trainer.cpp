@@ -1,5 +1,6 @@
 #include "lm/train/trainer.h"
 
+#include "lm/train/loaded_tokenizer.h"
 #include "lm/train/training_run.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/linear/gemm_rate.h"
@@ -7,13 +8,13 @@
 namespace primus {
 
 Trainer::Trainer(const config::Experiment& experiment, const FamilyRegistry& families, Logger& log)
-    : experiment_(experiment), families_(families), log_(log) {}
+    : experiment_(with_loaded_tokenizer(experiment, notes_)), families_(families), log_(log) {}
 
 Trainer::~Trainer() = default;
 
 TrainingForecast Trainer::forecast() {
   const config::TrainerConfig& c = experiment_.trainer;
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = notes_;
   // A forecast needs no tokenizer file where the experiment says how many tokens there are.
   const bool there = !c.vocab_size || !missing_tokenizer(c);
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(experiment_) : nullptr;
@@ -33,7 +34,7 @@ TrainingForecast Trainer::forecast() {
 }
 
 void Trainer::prepare() {
-  run_ = std::make_unique<Run>(experiment_, families_, log_);
+  run_ = std::make_unique<Run>(experiment_, families_, log_, notes_);
   run_->prepare();
 }
 

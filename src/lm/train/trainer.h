@@ -1,8 +1,7 @@
 // Pre-training from an experiment: data, model, loop, evaluation, checkpoints, reports.
 //
 // Output goes to the experiment's folder (lm/monitor/run_folder.h). Running the same experiment again
-// continues from its newest good checkpoint. One thread; the experiment, logger and registry must outlive the
-// trainer.
+// continues from its newest good checkpoint. One thread; logger and registry must outlive the trainer.
 #pragma once
 
 #include <atomic>
@@ -57,7 +56,8 @@ class Trainer {
 
  private:
   struct Run;
-  const config::Experiment& experiment_;
+  std::vector<std::string> notes_;       // for the user to see once
+  const config::Experiment experiment_;  // with the tokenizer of what is loaded (loaded_tokenizer.h)
   const FamilyRegistry& families_;
   Logger& log_;
   std::unique_ptr<Run> run_;

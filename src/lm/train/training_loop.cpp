@@ -47,21 +47,18 @@ double monotonic_seconds() {
 
 TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds();
-  if (iteration >= c.train_iters && iteration > 0) {
-    TrainingSummary done{.first_step = iteration, .last_step = iteration, .last_loss = result.loss};
-    done.checkpoint = newest_checkpoint();
-    return done;
-  }
   TrainingSummary summary{.first_step = iteration, .last_step = iteration};
-  const std::int64_t evaluated_samples = c.eval_iters * c.global_batch_size;
-  bool evaluated = false;
+  if (iteration > 0 && !evaluate_due(summary, stop)) summary.interrupted = true;
+  if (iteration >= c.train_iters && iteration > 0) {
+    monitor->sync();
+    summary.last_loss = result.loss;
+    summary.seconds = monotonic_seconds() - began;
+    summary.checkpoint = newest_checkpoint();
+    return summary;
+  }
   while (iteration < c.train_iters && !stop) {
     if (!train_step(stop)) break;
-    evaluated = c.eval_iters > 0 && datasets.valid && iteration % c.eval_interval == 0;
-    if (evaluated) {
-      const std::int64_t first = (iteration / c.eval_interval - 1) * evaluated_samples;
-      summary.validation_loss = evaluate(*datasets.valid, "validation", first, stop);
-    }
+    if (iteration < c.train_iters) evaluate_due(summary, stop);
     if (iteration % c.save_interval == 0) save();
     const bool out_of_time =
         c.exit_duration_in_mins && (monotonic_seconds() - began) / 60 >= *c.exit_duration_in_mins;
@@ -76,12 +73,9 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     log.info("asked to stop after iteration {}", iteration);
     summary.interrupted = true;
   }
-  if (!summary.interrupted && c.eval_iters > 0) {
-    if (datasets.valid && !evaluated) {
-      summary.validation_loss =
-          evaluate(*datasets.valid, "validation", c.train_iters / c.eval_interval * evaluated_samples, stop);
-    }
-    if (datasets.test) summary.test_loss = evaluate(*datasets.test, "test", 0, stop);
+  if (iteration >= c.train_iters && !evaluate_due(summary, stop)) {
+    log.info("asked to stop before the last evaluation was done: the next start does it");
+    summary.interrupted = true;
   }
   if (iteration > summary.first_step && (summary.interrupted || !c.disable_last_saving)) save();
   writer->wait();
@@ -92,6 +86,23 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   summary.seconds = monotonic_seconds() - began;
   summary.checkpoint = newest_checkpoint();
   return summary;
+}
+
+bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop) {
+  if (c.eval_iters == 0) return true;
+  const bool last = iteration >= c.train_iters, regular = iteration % c.eval_interval == 0;
+  const std::int64_t samples = c.eval_iters * c.global_batch_size;
+  if (datasets.valid && (regular || last) && !monitor->evaluated(iteration, "validation")) {
+    // Each evaluation has samples of its own; the last one may come between two regular ones.
+    const std::int64_t turn = regular ? iteration / c.eval_interval - 1 : c.train_iters / c.eval_interval;
+    summary.validation_loss = evaluate(*datasets.valid, "validation", turn * samples, stop);
+    if (!summary.validation_loss) return false;
+  }
+  if (datasets.test && last && !monitor->evaluated(iteration, "test")) {
+    summary.test_loss = evaluate(*datasets.test, "test", 0, stop);
+    if (!summary.test_loss) return false;
+  }
+  return true;
 }
 
 bool Trainer::Run::train_step(const std::atomic<bool>& stop) {

@@ -28,12 +28,14 @@ namespace primus {
 
 // One run from start to end; its members are built in this order.
 struct Trainer::Run {
-  Run(const config::Experiment& experiment, const FamilyRegistry& registry, Logger& logger)
+  Run(const config::Experiment& experiment, const FamilyRegistry& registry, Logger& logger,
+      std::vector<std::string> notes)
       : e(experiment),
         c(e.trainer),
         log(logger),
         families(registry),
         folder(run_folder_of(e)),
+        model_notes(std::move(notes)),
         tokenizer(tokenizer_of(e, &model_notes)),
         model(model_of(e, registry, tokenizer.get(), &model_notes)),
         settings(session_settings_of(e, model)),
@@ -57,6 +59,8 @@ struct Trainer::Run {
   void lock_folder();
   void record_experiment() const;
   void open_data();
+  InputIdentity tokenizer_identity() const;
+  std::optional<InputIdentity> data_identity() const;  // empty: nothing is trained on
   // The newest good checkpoint in `root`; damaged ones are named in the log.
   ResumePoint resume_point(const Path& root) const;
   void load_or_initialize();
@@ -64,6 +68,9 @@ struct Trainer::Run {
   void finetune_from(const CheckpointReader& checkpoint);
   // False: `stop` came first, and the step was left without a trace.
   bool train_step(const std::atomic<bool>& stop);
+  // Evaluates what is due after this iteration and has no record yet: an earlier process may have been
+  // stopped before it did. False: `stop` came first, and something is still due.
+  bool evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop);
   // Empty: `stop` came first.
   std::optional<double> evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample,
                                  const std::atomic<bool>& stop);

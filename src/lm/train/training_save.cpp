@@ -40,7 +40,9 @@ std::string Trainer::Run::trainer_state() const {
                               .seed = c.seed,
                               .nan_iterations = nan_iterations,
                               .lm_loss = result.loss,
-                              .experiment = experiment_text(e)});
+                              .experiment = experiment_text(e),
+                              .tokenizer = tokenizer_identity(),
+                              .data = data_identity()});
 }
 
 void Trainer::Run::save() {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/train/loaded_model.h"
+#include "lm/train/loaded_tokenizer.h"
 #include "lm/train/resume.h"
 
 namespace primus {
@@ -102,6 +103,10 @@ std::int64_t checkpoint_bytes(std::int64_t parameters, const SessionSettings& s,
 
 std::string experiment_text(config::Experiment e) {
   config::TrainerConfig& c = e.trainer;
+  if (has_loaded_tokenizer(e)) {
+    c.tokenizer_model.reset();  // `load` brings it again
+    return config::to_yaml(e);
+  }
   const bool of_preset = has_preset_tokenizer(e);
   const bool files = c.vocab_file || c.merge_file;
   const bool only_ids = !files && of_preset && c.vocab_size && c.mock_data && missing_tokenizer(c);

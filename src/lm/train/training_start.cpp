@@ -52,6 +52,17 @@ void Trainer::Run::open_data() {
   }
 }
 
+InputIdentity Trainer::Run::tokenizer_identity() const {
+  return {.name = std::string(tokenizer->name()), .fingerprint = tokenizer->fingerprint()};
+}
+
+std::optional<InputIdentity> Trainer::Run::data_identity() const {
+  if (!datasets.train) return std::nullopt;
+  const auto& paths = c.data_path.empty() ? c.train_data_path : c.data_path;
+  return InputIdentity{.name = c.mock_data ? "mock data" : fmt::format("{}", fmt::join(paths, " ")),
+                       .fingerprint = datasets.train_fingerprint};
+}
+
 void Trainer::Run::prepare() {
   // A run that is refused for its data leaves no folder where there was none.
   if (Env::posix().status(folder.root())) lock_folder();
@@ -59,6 +70,12 @@ void Trainer::Run::prepare() {
   if (!lock) lock_folder();
   for (const auto& notes : {tokenizer->notes(), model_notes, datasets.notes}) {
     for (const std::string& note : notes) log.warning("{}", note);
+  }
+  if (c.eval_iters > 0 && !datasets.valid) {
+    log.warning(
+        "eval_iters is {}, and there is no validation data: give it a share (split), or set "
+        "valid_data_path",
+        c.eval_iters);
   }
 
   rank = std::make_unique<engine::Rank>(turbo::make_cpu_device(static_cast<int>(c.num_threads)));
@@ -77,6 +94,10 @@ void Trainer::Run::prepare() {
         "saving in the background will hold a copy of the checkpoint: {:.0f} MiB (async_save=false needs "
         "none)",
         static_cast<double>(checkpoint_bytes(measured.parameters, settings, !c.no_save_optim)) / kMiB);
+  }
+  // A config.json that promises more than there are weights must not cost memory first.
+  if (c.load && Env::posix().status(loaded_folder(*c.load) / "config.json")) {
+    check_weight_shapes(SafetensorsFolder::open(loaded_folder(*c.load)), model, families);
   }
   rank->reserve(memory);
   session = std::make_unique<TrainingSession>(*rank, settings, families);
@@ -106,6 +127,12 @@ void Trainer::Run::prepare() {
       .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
   if (iteration >= c.train_iters) return;
   // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
+  if (!c.auto_continue_train) {
+    if (const auto aside = CheckpointRoot(root).set_aside()) {
+      log.warning("auto_continue_train is false: the checkpoints that were in '{}' are now in '{}'",
+                  root.string(), aside->string());
+    }
+  }
   record_experiment();
   loader =
       std::make_unique<data::BatchLoader>(*datasets.train, loader_options(iteration * c.global_batch_size));
@@ -114,6 +141,9 @@ void Trainer::Run::prepare() {
 ResumePoint Trainer::Run::resume_point(const Path& root) const {
   ResumePoint point = find_resume_point(root);
   for (const std::string& reason : point.rejected) log.warning("damaged checkpoint passed over: {}", reason);
+  for (const std::string& note : point.notes) {
+    log.warning("{}: {}; the newest good checkpoint is taken", root.string(), note);
+  }
   return point;
 }
 
@@ -163,6 +193,8 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
                                   state.global_batch_size, c.global_batch_size),
                       "keep it, or start another run (exp_name) with load: " + checkpoint.folder().string());
   }
+  const std::optional<InputIdentity> data = data_identity();
+  refuse_other_inputs(checkpoint, state, e, tokenizer_identity(), data);
   const bool optimizer = !c.no_load_optim && has_optimizer_state(checkpoint);
   if (!optimizer && !c.no_load_optim) {
     log.warning("{} has no optimizer state (no_save_optim): its moments start from zero",
@@ -177,7 +209,9 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
     const std::string text = fmt::format("{} was {}, and is {} from here on", change.key,
                                          change.before.empty() ? "unset" : change.before,
                                          change.after.empty() ? "unset" : change.after);
-    change.moves_data
+    const bool renamed = (change.key == "data_path" || change.key == "train_data_path") && state.data &&
+                         data && state.data->fingerprint == data->fingerprint;
+    change.moves_data && !renamed
         ? log.warning("{}: the data goes on in another order, and parts of it come twice or never", text)
         : log.info("{}", text);
   }

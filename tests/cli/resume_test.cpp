@@ -1,0 +1,290 @@
+// What a run goes on from or begins with: the same tokenizer, the same data, and nothing of an older run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+
+namespace primus {
+namespace {
+
+using test::ProgramResult;
+using test::run_program;
+using test::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string text_about(const std::string& thing) {
+  std::string text;
+  for (int i = 0; i < 400; ++i)
+    text += "The " + thing + " number " + std::to_string(i) + " is a " + thing + ".\n\n";
+  return text;
+}
+
+// Data sets, and tokens, of each line of evaluations.jsonl: "4 validation".
+std::vector<std::string> evaluations(const Path& run) {
+  std::vector<std::string> lines;
+  std::ifstream file(run / "evaluations.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    lines.push_back(std::to_string(json.at("iteration").get<int>()) + " " +
+                    json.at("data_set").get<std::string>());
+  }
+  return lines;
+}
+
+class OwnText : public ::testing::Test {
+ protected:
+  OwnText() { write("corpus.txt", text_about("whale")); }
+
+  Path at(const std::string& name) const { return folder_.path() / name; }
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream(at(name), std::ios::binary) << content;
+  }
+  void learn_tokenizer(const std::string& from, const std::string& name) const {
+    const ProgramResult result = run_program({"data", "train-tokenizer", "-i", at(from).string(), "-o",
+                                              at(name).string(), "--vocab-size", "300", "--overwrite"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+  }
+  // A run on corpus.txt with the tokenizer of bytes that the preset names.
+  ProgramResult train(std::vector<std::string> more) const {
+    std::vector<std::string> words = {"mock_data=false", "data_path=" + at("corpus.txt").string(),
+                                      "train_iters=2", "split=100,0,0", "seq_length=32"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(test::train(at("out"), words));
+  }
+  ProgramResult train_with(const std::string& tokenizer, std::vector<std::string> more) const {
+    more.insert(more.end(), {"tokenizer_type=HuggingFaceTokenizer",
+                             "tokenizer_model=" + at(tokenizer).string(), "vocab_size=null"});
+    return train(std::move(more));
+  }
+  Path run(const std::string& name = "run") const { return test::run_folder(at("out"), name); }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(OwnText, WhatIsLoadedBringsItsTokenizer) {
+  learn_tokenizer("corpus.txt", "own");
+  ASSERT_EQ(train_with("own", {}).exit_code, 0);
+  const std::string load = "load=" + (run() / "checkpoints").string();
+  const std::string own = read_file(at("own") / "tokenizer.json");
+
+  const ProgramResult tuned = train({load, "exp_name=tuned"});
+  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
+  EXPECT_THAT(tuned.err, HasSubstr("the tokenizer is the one that came with the weights"));
+  EXPECT_EQ(read_file(run("tuned") / "checkpoints/iter_0000002/tokenizer.json"), own);
+  // The same command, and the record of the run, go on with it.
+  EXPECT_EQ(train({load, "exp_name=tuned", "train_iters=3"}).exit_code, 0);
+  const ProgramResult recorded = run_program(
+      {"train", "pretrain", "--config", (run("tuned") / "experiment.yaml").string(), "train_iters=4"});
+  EXPECT_EQ(recorded.exit_code, 0) << recorded.err;
+  EXPECT_EQ(read_file(run("tuned") / "checkpoints/iter_0000004/tokenizer.json"), own);
+
+  // Whoever names another one is told of both, and may insist.
+  const ProgramResult other = train({load, "exp_name=other", "tokenizer_type=ByteTokenizer"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("ByteTokenizer"), HasSubstr((run() / "checkpoints").string()),
+                               HasSubstr("allow_tokenizer_change=true")));
+  EXPECT_FALSE(Env::posix().status(run("other") / "checkpoints"));
+  const ProgramResult wanted =
+      train({load, "exp_name=other", "tokenizer_type=ByteTokenizer", "allow_tokenizer_change=true"});
+  EXPECT_EQ(wanted.exit_code, 0) << wanted.err;
+  // The same one under another name is the same.
+  std::filesystem::copy(at("own"), at("copy"));
+  EXPECT_EQ(train_with("copy", {load, "exp_name=copied"}).exit_code, 0);
+}
+
+// A model of bytes goes on as one, without a file of its tokenizer.
+TEST_F(OwnText, AModelOfBytesStaysOne) {
+  ASSERT_EQ(train({}).exit_code, 0);
+  const std::string load = "load=" + (run() / "checkpoints").string();
+  learn_tokenizer("corpus.txt", "own");
+  const ProgramResult other = train_with("own", {load, "exp_name=other"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, AllOf(HasSubstr(at("own").string()), HasSubstr("ByteTokenizer")));
+  EXPECT_EQ(train({load, "exp_name=same"}).exit_code, 0);
+}
+
+TEST_F(OwnText, GoingOnNeedsTheSameTokenizer) {
+  write("other.txt", text_about("ship"));
+  learn_tokenizer("corpus.txt", "own");
+  ASSERT_EQ(train_with("own", {}).exit_code, 0);
+  const std::string weights = test::final_weights(run(), 2);
+  std::filesystem::copy(at("own"), at("copy"));
+  learn_tokenizer("other.txt", "own");  // under the same name
+  const ProgramResult refused = train_with("own", {"train_iters=4"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("another tokenizer"), HasSubstr("content has changed"),
+                                 HasSubstr("allow_tokenizer_change=true"), HasSubstr("exp_name")));
+  EXPECT_EQ(test::final_weights(run(), 2), weights);
+  EXPECT_EQ(test::losses(run()).size(), 2U);
+  // By content, not by name.
+  EXPECT_EQ(train_with("copy", {"train_iters=3"}).exit_code, 0);
+  // New tokens make other data of the same text: both have to be wanted.
+  const ProgramResult half = train_with("own", {"train_iters=4", "allow_tokenizer_change=true"});
+  EXPECT_EQ(half.exit_code, 2);
+  EXPECT_THAT(half.err, HasSubstr("allow_data_change=true"));
+  const ProgramResult wanted =
+      train_with("own", {"train_iters=4", "allow_tokenizer_change=true", "allow_data_change=true"});
+  EXPECT_EQ(wanted.exit_code, 0) << wanted.err;
+  EXPECT_EQ(test::losses(run()).size(), 4U);
+}
+
+TEST_F(OwnText, GoingOnNeedsTheSameText) {
+  ASSERT_EQ(train({}).exit_code, 0);
+  std::filesystem::copy(at("corpus.txt"), at("moved.txt"));
+  write("corpus.txt", text_about("ship"));
+  const ProgramResult refused = train({"train_iters=3"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr(at("corpus.txt").string()), HasSubstr("content has changed"),
+                                 HasSubstr("allow_data_change=true")));
+  const ProgramResult moved = train({"train_iters=3", "data_path=" + at("moved.txt").string()});
+  EXPECT_EQ(moved.exit_code, 0) << moved.err;
+  EXPECT_THAT(moved.err, Not(HasSubstr("data_path was " + at("corpus.txt").string() + ", and is " +
+                                       at("moved.txt").string() + " from here on: the data goes on")));
+  const ProgramResult mock = train({"train_iters=4", "mock_data=true", "data_path=null"});
+  EXPECT_EQ(mock.exit_code, 2);
+  EXPECT_THAT(mock.err, HasSubstr("now it is 'mock data'"));
+  EXPECT_EQ(train({"train_iters=4", "allow_data_change=true"}).exit_code, 0);
+  // What it was trained on last is what counts from then on.
+  EXPECT_EQ(train({"train_iters=5"}).exit_code, 0);
+}
+
+TEST_F(OwnText, ValidationNeedsNoTestData) {
+  const std::vector<std::string> evaluate = {"eval_iters=2", "eval_interval=2", "train_iters=4"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), evaluate.begin(), evaluate.end());
+    return more;
+  };
+  const ProgramResult split = train(with({"split=90,10,0"}));
+  ASSERT_EQ(split.exit_code, 0) << split.err;
+  EXPECT_THAT(evaluations(run()), ElementsAre("2 validation", "4 validation"));
+  write("held.txt", text_about("ship"));
+  const ProgramResult paths = train(
+      with({"exp_name=paths", "data_path=null", "split=null", "train_data_path=" + at("corpus.txt").string(),
+            "valid_data_path=" + at("held.txt").string()}));
+  ASSERT_EQ(paths.exit_code, 0) << paths.err;
+  EXPECT_THAT(evaluations(run("paths")), ElementsAre("2 validation", "4 validation"));
+  const ProgramResult none = train(with({"exp_name=none"}));
+  EXPECT_EQ(none.exit_code, 0);
+  EXPECT_THAT(none.err, HasSubstr("there is no validation data"));
+}
+
+TEST_F(OwnText, AnEvaluationThatWasLeftOutIsDoneByTheNextStart) {
+  const std::vector<std::string> settings = {"train_iters=4", "save_interval=1", "split=80,10,10",
+                                             "eval_iters=2", "eval_interval=3"};
+  ASSERT_EQ(train(settings).exit_code, 0);
+  const std::vector<std::string> all = {"3 validation", "4 validation", "4 test"};
+  ASSERT_EQ(evaluations(run()), all);
+  const std::string whole = read_file(run() / "evaluations.jsonl");
+  const auto loss_of = [](const std::string& line) {
+    return nlohmann::json::parse(line).at("lm_loss").get<double>();
+  };
+  const auto line_of = [](const std::string& text, std::size_t i) {
+    std::istringstream lines(text);
+    std::string line;
+    for (std::size_t k = 0; k <= i; ++k) std::getline(lines, line);
+    return line;
+  };
+
+  // Killed once the last checkpoint was there: after none, one, or both of the last evaluations.
+  for (std::size_t kept = 1; kept <= 3; ++kept) {
+    std::string text;
+    for (std::size_t i = 0; i < kept; ++i) text += line_of(whole, i) + "\n";
+    write_file(run() / "evaluations.jsonl", text);
+    const ProgramResult again = train(settings);
+    ASSERT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_THAT(again.out, HasSubstr(kept < 3 ? "evaluated: " : "nothing left to do")) << kept;
+    EXPECT_EQ(evaluations(run()), all) << kept;
+    const std::string now = read_file(run() / "evaluations.jsonl");
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(loss_of(line_of(now, i)), loss_of(line_of(whole, i)));
+  }
+
+  // The same in mid-run: the one of step 3 is done before step 4.
+  write_file(run() / "evaluations.jsonl", "");
+  remove_tree(run() / "checkpoints/iter_0000004");
+  ASSERT_EQ(train(settings).exit_code, 0);
+  EXPECT_EQ(evaluations(run()), all);
+}
+
+TEST_F(OwnText, ANewStartLeavesNothingThatCouldBeTakenForItsOwn) {
+  ASSERT_EQ(train({"train_iters=3", "save_interval=1"}).exit_code, 0);
+  const std::string first = test::final_weights(run(), 3);
+  const std::string metrics = read_file(run() / "metrics.jsonl");
+  const ProgramResult anew = train({"train_iters=2", "auto_continue_train=false", "seed=7"});
+  ASSERT_EQ(anew.exit_code, 0) << anew.err;
+  EXPECT_THAT(anew.err, HasSubstr((run() / "checkpoints/previous-1").string()));
+  // Nothing is lost ...
+  const auto moved = Env::posix().list(run() / "checkpoints/previous-1");
+  EXPECT_THAT(moved, ElementsAre("iter_0000001", "iter_0000002", "iter_0000003", "latest"));
+  EXPECT_EQ(read_file(run() / "metrics.previous.jsonl"), metrics);
+  // ... and where the new ones are damaged, the old ones do not step in.
+  EXPECT_THAT(Env::posix().list(run() / "checkpoints"), ElementsAre("iter_0000002", "latest", "previous-1"));
+  std::filesystem::resize_file(run() / "checkpoints/iter_0000002/model.safetensors", 100);
+  const ProgramResult damaged = train({"train_iters=5"});
+  EXPECT_EQ(damaged.exit_code, 2);
+  EXPECT_THAT(damaged.err, HasSubstr("can be used"));
+  // A third start keeps both.
+  ASSERT_EQ(train({"auto_continue_train=false"}).exit_code, 0);
+  EXPECT_THAT(Env::posix().list(run() / "checkpoints"),
+              ElementsAre("iter_0000002", "latest", "previous-1", "previous-2"));
+  EXPECT_EQ(read_file(run() / "metrics.previous.jsonl"), metrics);
+  EXPECT_TRUE(Env::posix().status(run() / "metrics.previous-2.jsonl"));
+  EXPECT_EQ(test::losses(run()).size(), 2U);
+}
+
+// Every command that writes a file by name.
+TEST_F(OwnText, ResultsAreReplacedOnlyWhenTold) {
+  const std::string corpus = at("corpus.txt").string(), data = at("data").string();
+  const std::string prefix = data + "_text_document";
+  const std::string experiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
+  const std::string model = PRIMUS_SOURCE_DIR "/tests/golden/models/llama";
+  const std::vector<std::pair<std::vector<std::string>, Path>> commands = {
+      {{"data", "train-tokenizer", "-i", corpus, "-o", at("tok").string(), "--vocab-size", "280"},
+       at("tok/tokenizer.json")},
+      {{"data", "tokenize", "-i", corpus, "-o", data, "--tokenizer-type", "ByteTokenizer"}, prefix + ".bin"},
+      {{"data", "split", prefix, "-o", at("part").string(), "--split", "1,0,0"}, at("part_train.bin")},
+      {{"data", "merge", prefix, "-o", at("merged").string()}, at("merged.bin")},
+      {{"train", "pretrain", "--config", experiment, "--dry-run", "--export-config", at("exp.yaml").string()},
+       at("exp.yaml")},
+      {{"model", "export", model, at("exported").string()}, at("exported/config.json")},
+      {{"model", "import", model, at("imported").string()}, at("imported/config.json")}};
+  for (auto [words, file] : commands) {
+    const std::string name = words[0] + " " + words[1];
+    ASSERT_EQ(run_program(words).exit_code, 0) << name;
+    const std::string before = read_file(file);
+    const ProgramResult again = run_program(words);
+    EXPECT_EQ(again.exit_code, 2) << name;
+    EXPECT_THAT(again.err, AllOf(HasSubstr("is there already"), HasSubstr("--overwrite"))) << name;
+    EXPECT_EQ(read_file(file), before) << name;
+    words.emplace_back("--overwrite");
+    const ProgramResult wanted = run_program(words);
+    EXPECT_EQ(wanted.exit_code, 0) << name << wanted.err;
+  }
+}
+
+// A config.json that promises a gigantic model must not cost memory before the weights are looked at.
+TEST_F(OwnText, ShapesAreComparedBeforeMemoryIsTaken) {
+  std::filesystem::copy(PRIMUS_SOURCE_DIR "/tests/golden/models/llama", at("model"));
+  auto config = nlohmann::json::parse(read_file(at("model/config.json")));
+  config["vocab_size"] = 1 << 30;
+  write("model/config.json", config.dump());
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"generate", at("model").string(), "-p", "abc", "--tokenizer-type", "ByteTokenizer"},
+           {"eval", "loss", at("model").string(), "--data", at("corpus.txt").string(), "--tokenizer-type",
+            "ByteTokenizer"}}) {
+    const ProgramResult result = run_program(words, {.memory_limit = 1U << 30});
+    EXPECT_EQ(result.exit_code, 2) << words[0] << result.err;
+    EXPECT_THAT(result.err, AllOf(HasSubstr("embed_tokens"), HasSubstr("1073741824"))) << words[0];
+  }
+}
+
+}  // namespace
+}  // namespace primus

@@ -195,8 +195,8 @@ TEST_F(DataFiles, TokensBeyondTheVocabularyAreAnErrorWithTheirPlace) {
 
 TEST_F(DataFiles, EveryOtherOptionOfMegatronsScriptIsRefusedByName) {
   const std::string documentation = read_file(PRIMUS_SOURCE_DIR "/docs/data.md");
-  const std::vector<std::string> words = {"tokenize",         "-i",           "a.jsonl", "-o", "x",
-                                          "--tokenizer-type", "ByteTokenizer"};
+  const std::vector<std::string> words = {
+      "tokenize", "-i", "a.jsonl", "-o", "x", "--tokenizer-type", "ByteTokenizer", "--overwrite"};
   for (const char* option : {"--split-sentences",
                              "--keep-newlines",
                              "--lang",
@@ -252,7 +252,7 @@ TEST_F(DataFiles, ProgressByDocuments) {
   write_file(folder_.path() / "many.jsonl", text);  // 8 blocks
   const auto reports = [this](const char* interval) {
     const ProgramResult result = run({"tokenize", "-i", "many.jsonl", "-o", "m", "--tokenizer-type",
-                                      "ByteTokenizer", "--log-interval", interval});
+                                      "ByteTokenizer", "--log-interval", interval, "--overwrite"});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return std::count(result.err.begin(), result.err.end(), '\n');
   };
@@ -415,7 +415,7 @@ TEST_F(DataFiles, ImpossibleOrdersAreErrors) {
   EXPECT_EQ(order("90,10,0", "4", "5,1").exit_code, 0);
   const ProgramResult empty = order("100,0,0", "4", "5,1");
   EXPECT_EQ(empty.exit_code, 2);
-  EXPECT_THAT(empty.err, HasSubstr("holds no tokens"));
+  EXPECT_THAT(empty.err, HasSubstr("the split '100,0,0' has no valid data"));
   EXPECT_EQ(order("90,10", "4", "a").exit_code, 2);
   EXPECT_EQ(order("90,10", "100000", "5").exit_code, 2);
 }

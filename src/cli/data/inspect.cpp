@@ -121,9 +121,17 @@ class DataInspect final : public Command {
                                                                : load_tokenizer(type_, tokenizer_);
     const data::Datasets sets = data::open_datasets(options, *tokenizer);
     console.notes(sets.notes);
+    using Named = std::pair<const char*, const data::Dataset*>;
+    const std::array<Named, 3> opened = {
+        {{"train", sets.train.get()}, {"valid", sets.valid.get()}, {"test", sets.test.get()}}};
+    for (std::size_t i = 0; i < opened.size(); ++i) {
+      if (samples[i] == 0 || opened[i].second != nullptr) continue;
+      throw invalid(fmt::format("the split '{}' has no {} data, and {} samples of it are asked for", split_,
+                                opened[i].first, samples[i]),
+                    "give it a share, or ask for 0 samples");
+    }
     std::string text = "{\"splits\":{";
-    for (const auto& [name, set] :
-         {std::pair("train", sets.train.get()), {"valid", sets.valid.get()}, {"test", sets.test.get()}}) {
+    for (const auto& [name, set] : opened) {
       if (text.back() != '{') text += ',';
       text += fmt::format("\"{}\":", name);
       if (set == nullptr) {

@@ -1,4 +1,4 @@
-// Nothing in kernels.def may lack a CPU kernel or a test.
+// Nothing in kernels.def may lack a CPU kernel, a GPU kernel or a test.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -10,6 +10,7 @@
 #include "turbo/context.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/elementwise/elementwise.h"
+#include "turbo/gpu/emulated.h"
 
 namespace primus::turbo {
 namespace {
@@ -21,6 +22,15 @@ TEST(KernelCoverage, EveryKernelExistsAtEveryLevel) {
     for (int id = 0; id < kKernels; ++id) {
       EXPECT_NE(cpu_kernel_table(level)[static_cast<KernelId>(id)].run, nullptr)
           << name_of(static_cast<KernelId>(id)) << " at " << name_of(level);
+    }
+  }
+}
+
+TEST(KernelCoverage, EveryKernelExistsForGpus) {
+  for (const int warp : {32, 64}) {
+    for (int id = 0; id < kKernels; ++id) {
+      EXPECT_NE(emulated_kernel_table(warp)[static_cast<KernelId>(id)].run, nullptr)
+          << name_of(static_cast<KernelId>(id));
     }
   }
 }

@@ -23,7 +23,7 @@ case "$kind" in
     targets="base_test device_test comm_test engine_test lm_checkpoint_test lm_data_test lm_train_test"
     set -- -R '^(base|device|comm|engine|lm_checkpoint|lm_data|lm_train)$' "$@"
     # What takes minutes there, and has one thread or the same ones as tests that stay.
-    long='*Crash*:*EveryBitFlip*:JsonReader.*:Presets.*:Examples.*:Measure.*:LoadedModel.*:*Families.*'
+    long='*Crash*:*EveryBitFlip*:JsonReader.*:Presets.*:Examples.*:Measure.*:LoadedModel.*:*Families.*:*EveryCollective*'
     export GTEST_FILTER="-$long:MixtureOfExperts.BalanceLossBalances"
     ;;
   *)

@@ -18,52 +18,69 @@ void assign(void* accumulator, const void* in, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Accumulator<T>>(from[i]);
 }
 
-template <class T>
+template <class T, Reduction kReduction>
+Accumulator<T> combine(Accumulator<T> sum, T in) {
+  const auto x = static_cast<Accumulator<T>>(in);
+  if constexpr (kReduction == Reduction::kMax) {
+    // A NaN is not smaller than anything, and nothing is larger than it: it stays.
+    const bool takes = x > sum || x != x;
+    return takes ? x : sum;
+  } else if constexpr (std::is_integral_v<T>) {  // unsigned: wrapping is defined
+    using U = std::make_unsigned_t<T>;
+    return static_cast<T>(static_cast<U>(static_cast<U>(sum) + static_cast<U>(x)));
+  } else {
+    return sum + x;
+  }
+}
+
+template <class T, Reduction kReduction>
+T finished(Accumulator<T> sum, [[maybe_unused]] float size) {
+  if constexpr (kReduction == Reduction::kMean) {
+    return static_cast<T>(sum / size);
+  } else {
+    return static_cast<T>(sum);
+  }
+}
+
+template <class T, Reduction kReduction>
 void add(void* accumulator, const void* in, std::int64_t count) {
   auto* to = static_cast<Accumulator<T>*>(accumulator);
   const auto* from = static_cast<const T*>(in);
-  for (std::int64_t i = 0; i < count; ++i) {
-    if constexpr (std::is_integral_v<T>) {  // unsigned: wrapping is defined
-      using U = std::make_unsigned_t<T>;
-      to[i] = static_cast<T>(static_cast<U>(static_cast<U>(to[i]) + static_cast<U>(from[i])));
-    } else {
-      to[i] += static_cast<Accumulator<T>>(from[i]);
-    }
-  }
+  for (std::int64_t i = 0; i < count; ++i) to[i] = combine<T, kReduction>(to[i], from[i]);
 }
 
-template <class T>
-void maximum(void* accumulator, const void* in, std::int64_t count) {
-  auto* to = static_cast<Accumulator<T>*>(accumulator);
-  const auto* from = static_cast<const T*>(in);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto x = static_cast<Accumulator<T>>(from[i]);
-    // A NaN is not smaller than anything, and nothing is larger than it: it stays.
-    const bool takes = x > to[i] || x != x;
-    to[i] = takes ? x : to[i];
-  }
-}
-
-template <class T, bool kMean>
+template <class T, Reduction kReduction>
 void store(void* out, const void* accumulator, std::int64_t count, int size) {
   auto* to = static_cast<T*>(out);
-  const auto* from = static_cast<const Accumulator<T>*>(accumulator);
-  if constexpr (kMean) {
-    const auto divisor = static_cast<float>(size);
-    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(from[i] / divisor);
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(from[i]);
+  const auto* sums = static_cast<const Accumulator<T>*>(accumulator);
+  const auto divisor = static_cast<float>(size);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = finished<T, kReduction>(sums[i], divisor);
+}
+
+template <class T, Reduction kReduction>
+void add_store(void* out, const void* accumulator, const void* in, std::int64_t count, int size) {
+  auto* to = static_cast<T*>(out);
+  const auto* sums = static_cast<const Accumulator<T>*>(accumulator);
+  const auto* from = static_cast<const T*>(in);
+  const auto divisor = static_cast<float>(size);
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = finished<T, kReduction>(combine<T, kReduction>(sums[i], from[i]), divisor);
   }
+}
+
+template <class T, Reduction kReduction>
+Accumulate make() {
+  return {&assign<T>, &add<T, kReduction>, &store<T, kReduction>, &add_store<T, kReduction>,
+          sizeof(Accumulator<T>)};
 }
 
 template <class T>
 Accumulate make(Reduction reduction) {
-  Accumulate result{&assign<T>, reduction == Reduction::kMax ? &maximum<T> : &add<T>, &store<T, false>,
-                    sizeof(Accumulator<T>)};
+  if (reduction == Reduction::kMax) return make<T, Reduction::kMax>();
   if constexpr (!std::is_integral_v<T>) {
-    if (reduction == Reduction::kMean) result.store = &store<T, true>;
+    if (reduction == Reduction::kMean) return make<T, Reduction::kMean>();
   }
-  return result;
+  return make<T, Reduction::kSum>();
 }
 
 }  // namespace

@@ -9,9 +9,8 @@
 
 namespace primus::comm {
 
-// Elements that an accumulator buffer of kAccumulatorBytes holds, for any type.
-inline constexpr std::int64_t kAccumulatorElements = 8192;
-inline constexpr std::size_t kAccumulatorBytes = kAccumulatorElements * sizeof(std::int64_t);
+// Elements of an accumulator, of any type: so few that they stay in the innermost cache.
+inline constexpr std::int64_t kAccumulatorElements = 2048;
 
 // How the type accumulates. `accumulator` is aligned to 8 bytes, the others to their element size.
 struct Accumulate {
@@ -21,6 +20,8 @@ struct Accumulate {
   void (*add)(void* accumulator, const void* in, std::int64_t count);
   // out[i] = accumulator[i], divided by `size` for a mean
   void (*store)(void* out, const void* accumulator, std::int64_t count, int size);
+  // add(), then store(), in one pass
+  void (*add_store)(void* out, const void* accumulator, const void* in, std::int64_t count, int size);
   std::int64_t accumulator_size;  // bytes of an accumulator's element
 };
 

@@ -191,20 +191,29 @@ void HostCommunicator::reduce(const std::byte* own, std::byte* to, std::int64_t 
   auto* const sums = reinterpret_cast<std::byte*>(accumulator_.data());
   for (std::int64_t begin = 0; begin < count; begin += kAccumulatorElements) {
     const std::int64_t n = std::min(count - begin, kAccumulatorElements);
+    std::byte* const result = to + begin * element;
     for (int source = 0; source < size(); ++source) {
-      const auto apply = source == 0 ? accumulate.assign : accumulate.add;
-      if (source == rank()) {
-        apply(sums, own + begin * element, n);
-        continue;
-      }
       std::int64_t done = 0;
-      messenger_.consume(source, n * element, element, [&](std::span<const std::byte> piece) {
+      const auto apply = [&](std::span<const std::byte> piece) {
         const std::int64_t elements = static_cast<std::int64_t>(piece.size()) / element;
-        apply(sums + done * accumulate.accumulator_size, piece.data(), elements);
+        std::byte* const at = sums + done * accumulate.accumulator_size;
+        if (source == 0) {
+          accumulate.assign(at, piece.data(), elements);
+        } else if (source + 1 < size()) {
+          accumulate.add(at, piece.data(), elements);
+        } else {
+          accumulate.add_store(result + done * element, at, piece.data(), elements, size());
+        }
         done += elements;
-      });
+      };
+      if (source == rank()) {
+        apply({own + begin * element, static_cast<std::size_t>(n * element)});
+      } else {
+        messenger_.consume(source, n * element, element, apply);
+      }
     }
-    accumulate.store(to + begin * element, sums, n, size());
+    if (size() == 1) accumulate.store(result, sums, n, 1);
+    messenger_.progress();
   }
 }
 

@@ -13,7 +13,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kMagic = 0x434D5250;  // "PRMC"
-constexpr auto kTick = 20ms;                  // how often a sleeping rank looks whether the job was aborted
+// How much is taken at a time before sends go on and peers hear of the room there is.
+constexpr std::size_t kPiece = 64 << 10;
+constexpr auto kTick = 20ms;  // how often a sleeping rank looks whether the job was aborted
 // How long a lost connection may wait for its cause to arrive by way of the rendezvous.
 constexpr auto kCauseDelay = 1000ms;
 
@@ -126,14 +128,20 @@ bool Messenger::push_all() {
   return any;
 }
 
+void Messenger::progress() {
+  push_all();
+  links_.publish();
+}
+
 bool Messenger::take_some(int peer) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
   bool any = false;
-  while (!p.incoming.empty()) {
+  for (std::size_t taken = 0; !p.incoming.empty() && taken < kPiece;) {
     const std::span<const std::byte> bytes = links_.peek(peer);
     if (bytes.empty()) break;
     Incoming& next = p.incoming.front();
-    const std::size_t n = std::min(bytes.size(), next.bytes);
+    const std::size_t n = std::min({bytes.size(), next.bytes, kPiece});
+    taken += n;
     if (next.header) {
       p.arriving.insert(p.arriving.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
     } else if (next.into) {
@@ -197,6 +205,7 @@ void Messenger::complete_receives() {
     if (missing.empty()) break;
     if (any) {
       moved();
+      links_.publish();
     } else {
       block(ticket, missing);
     }

@@ -42,6 +42,8 @@ class Messenger {
   // has a multiple of `granule` bytes, aligned to it.
   void consume(int peer, std::int64_t bytes, std::int64_t granule,
                FunctionRef<void(std::span<const std::byte>)> use);
+  // Sends what there is room for, and lets peers know of what was taken: for long work between waits.
+  void progress();
   // Waits until everything sent is out of the caller's memory.
   void settle();
   // Ends the collective: settles, and waits for the ends of messages.

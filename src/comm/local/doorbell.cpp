@@ -1,7 +1,6 @@
 #include "comm/local/doorbell.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -48,8 +47,7 @@ void Doorbells::wait(std::uint32_t ticket, const Links::Interest& interest, std:
     if (bell.rings.load(std::memory_order_acquire) != ticket) return;
     __builtin_ia32_pause();
   }
-  sched_yield();  // on a core that is shared, the peer may just need it
-  if (bell.rings.load(std::memory_order_acquire) != ticket) return;
+  // No sched_yield(): on a busy machine it would give the core to strangers, for milliseconds.
   std::uint64_t wakers = 0;
   for (const int peer : interest.from) wakers |= bit(peer);
   for (const int peer : interest.to) wakers |= bit(peer);

@@ -8,7 +8,7 @@
 namespace primus::comm::local {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kPage = 4096, kPiece = 256 << 10;
 
 std::size_t bells_bytes(int ranks) {
   return (sizeof(Doorbell) * static_cast<std::size_t>(ranks) + kPage - 1) / kPage * kPage;
@@ -22,10 +22,11 @@ struct RingLinks::Ring {
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + kPage; }
 };
 
-// All rings that a rank receives from should stay in its cache.
+// Larger than the inner caches: what the sender has just written lies in its own cache, and fetching it from
+// there is slower than from where it is written back to.
 std::size_t RingRegion::ring_bytes(int ranks) {
-  return std::clamp(std::bit_floor((std::size_t{2} << 20) / static_cast<std::size_t>(ranks)),
-                    std::size_t{16} << 10, std::size_t{512} << 10);
+  return std::clamp(std::bit_floor((std::size_t{8} << 20) / static_cast<std::size_t>(ranks)),
+                    std::size_t{16} << 10, std::size_t{4} << 20);
 }
 
 std::size_t RingRegion::bytes(int ranks) {
@@ -51,7 +52,8 @@ std::size_t RingLinks::push(int peer, std::span<const std::byte> data) {
   const std::uint64_t tail = r.tail.load(std::memory_order_relaxed);
   const std::size_t room =
       capacity_ - static_cast<std::size_t>(tail - r.head.load(std::memory_order_acquire));
-  std::size_t n = data.size();
+  // A piece at a time, so that the peer can begin with it.
+  std::size_t n = std::min({data.size(), kPiece, capacity_ / 4});
   if (n > room) n = room / kGranule * kGranule;
   if (n == 0) return 0;
   const std::size_t at = static_cast<std::size_t>(tail) % capacity_;

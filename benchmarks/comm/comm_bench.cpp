@@ -1,0 +1,166 @@
+// How fast ranks of this machine communicate: time and GB/s (bytes of the whole tensor over time) of
+// collectives over fp32, and the time of the smallest ones. Best of the repetitions: whatever disturbs one
+// makes it longer.
+//
+//   comm_bench [--ranks N] [--transport threads|rings|shm|tcp] [--megabytes N] [--repeat N]
+//
+// threads: ranks of one process that read each other's memory; rings: the same through rings of bytes; shm
+// and tcp: processes over shared memory and over the loopback.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/job.h"
+#include "comm/local/thread_group.h"
+#include "device/cpu/cpu_device.h"
+#include "launch/local_launch.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::comm {
+namespace {
+
+struct Options {
+  int ranks = 2, megabytes = 64, repeat = 9;
+  std::string_view transport = "threads";
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view name = argv[i];
+    const char* const value = i + 1 < argc ? argv[++i] : nullptr;
+    if (value && name == "--transport") {
+      options.transport = value;
+      continue;
+    }
+    int* const slot = name == "--ranks"       ? &options.ranks
+                      : name == "--megabytes" ? &options.megabytes
+                      : name == "--repeat"    ? &options.repeat
+                                              : nullptr;
+    const char* const end = value ? value + std::strlen(value) : nullptr;
+    if (!slot || !value || std::from_chars(value, end, *slot).ptr != end || *slot < 1 || *slot > 4096) {
+      throw invalid(fmt::format("cannot use '{}'", name), "see the head of benchmarks/comm/comm_bench.cpp");
+    }
+  }
+  for (const std::string_view known : {"threads", "rings", "shm", "tcp"}) {
+    if (options.transport == known) return options;
+  }
+  throw invalid(fmt::format("there is no transport '{}'", options.transport), "threads, rings, shm or tcp");
+}
+
+double seconds_of(const std::function<void()>& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void measure(Communicator& comm, const Options& options) {
+  const KernelTable kernels;
+  cpu::CpuDevice device(1, kernels);
+  const auto stream = device.create_stream("compute");
+  const int n = comm.size();
+  const std::int64_t count = std::int64_t{options.megabytes} * (1 << 20) / 4 / n * n, part = count / n;
+  const auto filled = [&](std::int64_t elements) {
+    auto* const values = static_cast<float*>(device.allocate(elements * 4));
+    std::fill(values, values + elements, 1.0F);
+    return Tensor(values, DType::kF32, {elements});
+  };
+  const Tensor in = filled(count), out = filled(count), small = filled(1);
+  const Tensor small_part(in.data, DType::kF32, {part}), out_part(out.data, DType::kF32, {part});
+
+  const auto report = [&](const char* name, std::int64_t calls, double bytes,
+                          const std::function<void()>& call) {
+    double best = 1e9;
+    for (int i = 0; i <= options.repeat; ++i) {  // the first warms up
+      comm.barrier(*stream);
+      const double seconds = seconds_of([&] {
+        for (std::int64_t c = 0; c < calls; ++c) call();
+      });
+      if (i > 0) best = std::min(best, seconds / static_cast<double>(calls));
+    }
+    // The slowest rank decides.
+    float slowest = static_cast<float>(best);
+    const Tensor time(&slowest, DType::kF32, {1});
+    comm.all_reduce(*stream, time, time, Reduction::kMax);
+    if (comm.rank() != 0) return;
+    if (bytes > 0) {
+      fmt::print("{:<28}{:>10.2f} ms {:>8.2f} GB/s\n", name, slowest * 1e3, bytes / slowest * 1e-9);
+    } else {
+      fmt::print("{:<28}{:>10.2f} us\n", name, slowest * 1e6);
+    }
+    std::fflush(stdout);
+  };
+  const double bytes = static_cast<double>(count) * 4;
+  const auto size = static_cast<std::size_t>(n);
+  const std::vector<std::int64_t> counts(size, part);
+  if (comm.rank() == 0) {
+    fmt::print("{} ranks, {}, {} MiB of fp32\n", n, options.transport, options.megabytes);
+    double best = 1e9;
+    for (int i = 0; i < options.repeat; ++i) {
+      best = std::min(
+          best, seconds_of([&] { std::memcpy(out.data, in.data, static_cast<std::size_t>(count * 4)); }));
+    }
+    fmt::print("{:<28}{:>10.2f} ms {:>8.2f} GB/s\n", "memcpy of one rank alone", best * 1e3,
+               bytes / best * 1e-9);
+  }
+  report("all_reduce", 1, bytes, [&] { comm.all_reduce(*stream, in, out, Reduction::kSum); });
+  report("all_reduce in place", 1, bytes, [&] { comm.all_reduce(*stream, in, in, Reduction::kMax); });
+  report("reduce_scatter", 1, bytes, [&] { comm.reduce_scatter(*stream, in, out_part, Reduction::kSum); });
+  report("all_gather", 1, bytes, [&] { comm.all_gather(*stream, small_part, out); });
+  report("broadcast", 1, bytes, [&] { comm.broadcast(*stream, out, 0); });
+  report("all_to_all", 1, bytes, [&] { comm.all_to_all(*stream, in, counts, out, counts); });
+  const int next = (comm.rank() + 1) % n, before = (comm.rank() + n - 1) % n;
+  report("exchange in a ring", 1, bytes, [&] {
+    comm.exchange(*stream, std::vector{Transfer::send(in, next), Transfer::receive(out, before)});
+  });
+  report("all_reduce of 4 bytes", 1000, 0, [&] { comm.all_reduce(*stream, small, small, Reduction::kMax); });
+  report("barrier", 1000, 0, [&] { comm.barrier(*stream); });
+}
+
+int run(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  if (const auto environment = JobEnvironment::read()) {
+    JobOptions job_options;
+    job_options.transport =
+        options.transport == "tcp" ? JobOptions::Transport::kTcp : JobOptions::Transport::kSharedMemory;
+    const auto job = Job::connect(*environment, job_options);
+    measure(*job->world(), options);
+    job->leave();
+    return 0;
+  }
+  if (options.transport == "threads" || options.transport == "rings") {
+    const auto comms = local::make_thread_group(options.ranks, {.rings = options.transport == "rings"});
+    std::vector<std::thread> threads;
+    for (const auto& comm : comms) threads.emplace_back([&] { measure(*comm, options); });
+    for (std::thread& thread : threads) thread.join();
+    return 0;
+  }
+  launch::LocalLaunch launch;
+  launch.command.assign(argv, argv + argc);
+  launch.command[0] = "/proc/self/exe";
+  launch.ranks = options.ranks;
+  const launch::LaunchResult result = launch::run_local(launch);
+  if (result.exit_code != 0) std::fprintf(stderr, "%s\n", result.failure.c_str());
+  return result.exit_code;
+}
+
+}  // namespace
+}  // namespace primus::comm
+
+int main(int argc, char** argv) {
+  try {
+    return primus::comm::run(argc, argv);
+  } catch (const primus::Error& error) {
+    std::fprintf(stderr, "%s\n", error.render().c_str());
+    return error.exit_code();
+  }
+}

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/threads.h"
 
 namespace primus::comm {
 namespace {
@@ -34,7 +35,7 @@ StoreClient::StoreClient(const JobEnvironment& environment, Deadline deadline,
                          std::function<std::string(const std::string&)> answer)
     : environment_(environment), abort_(std::move(abort)), answer_(std::move(answer)) {
   introduce(deadline);
-  reader_ = std::thread([this] { read(); });
+  reader_ = start_thread([this] { read(); }, "listens to the rendezvous");
   subscription_ = abort_->subscribe([this](const std::string& reason, ErrorKind kind) {
     try {
       send(Writer(Type::kAbort)

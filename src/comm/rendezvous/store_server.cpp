@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/threads.h"
 
 namespace primus::comm {
 namespace {
@@ -35,7 +36,7 @@ StoreServer::StoreServer(Socket listener, std::string token, int world)
       seen_(static_cast<std::size_t>(world)),
       left_(static_cast<std::size_t>(world)) {
   if (!waker_.valid()) throw io_error("cannot make an event for the rendezvous", errno);
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_thread([this] { serve(); }, "serves the rendezvous");
 }
 
 StoreServer::~StoreServer() {

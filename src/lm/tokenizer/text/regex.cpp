@@ -67,7 +67,12 @@ class Translator {
     if (c == 'S') members = kNonSpaces;
     if (c == 'w' || c == 'W') members = kWordCharacters;
     if (c == 'W') negated = true;
-    if (members.empty()) return copy(2);
+    if (members.empty()) {
+      // The braces of a property are no counted repetition.
+      const size_t close =
+          next_is("\\p{") || next_is("\\P{") ? pattern_.find('}', at_) : std::string_view::npos;
+      return copy(close == std::string_view::npos ? 2 : close + 1 - at_);
+    }
     if (negated && in_class_) refuse("\\W inside a class");
     out_ += in_class_ ? std::string(members) : fmt::format("[{}{}]", negated ? "^" : "", members);
     at_ += 2;

@@ -180,6 +180,16 @@ TEST(HuggingFace, IgnoreMergesTakesWholeWords) {
   EXPECT_EQ(load(tokenizer)->encode("Hello", false), Ids{id});
 }
 
+TEST(HuggingFace, PropertiesMayBeRepeated) {
+  const json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", R"(\p{L}+|\P{L}++)"}}},
+                      {"behavior", "Removed"},
+                      {"invert", true}};
+  EXPECT_EQ(load(small({{"pre_tokenizer", split}}))->encode("ab ab"), (Ids{4, 0, 4}));
+  const json counted = {{"type", "Split"}, {"pattern", {{"Regex", "a{2}+"}}}, {"behavior", "Isolated"}};
+  EXPECT_THAT(error_of(small({{"pre_tokenizer", counted}})), HasSubstr("a + behind a counted repetition"));
+}
+
 TEST(HuggingFace, NamesWhatItDoesNotSupport) {
   EXPECT_THAT(error_of(small({{"model", {{"type", "WordPiece"}}}})),
               HasSubstr("the model 'WordPiece' is not supported"));

@@ -15,6 +15,7 @@
 #include "cli/completion.h"
 #include "cli/grammar.h"
 #include "cli/parse.h"
+#include "cli/problem_json.h"
 
 namespace primus::cli {
 namespace {
@@ -48,6 +49,10 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
   for (const CommandEntry& entry : commands()) {
     if (entry.name.starts_with(first + " ")) known.push_back(entry.name.substr(first.size() + 1));
   }
+  if (first == "train" && words[1] == "posttrain") {
+    throw unsupported("'train posttrain' is not there yet: Primus pre-trains so far",
+                      "'train pretrain' with load=FOLDER goes on training a model on text of your own");
+  }
   const std::string near = did_you_mean(words[1], known);
   throw invalid(fmt::format("there is no command '{} {}'", first, words[1]),
                 near.empty() ? fmt::format("it is one of {}", fmt::join(known, ", ")) : near);
@@ -62,13 +67,7 @@ bool wants_json(const Arguments& arguments) {
   return false;
 }
 
-std::string to_json(const Error& error) {
-  const nlohmann::json json{{"error", error.what()},
-                            {"location", error.location()},
-                            {"hint", error.hint()},
-                            {"exit_code", error.exit_code()}};
-  return json_text(json, -1) + "\n";
-}
+std::string to_json(const Error& error) { return json_text(problem_json(error), -1) + "\n"; }
 
 // Below these limits kernels crash without a word, where libraries do not ask whether memory was given.
 void require_limits() {

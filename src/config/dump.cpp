@@ -1,6 +1,8 @@
 // The resolved experiment as text: YAML that loads back, and the listing of `config show`.
 #include <fmt/format.h>
 
+#include <cctype>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -12,8 +14,19 @@
 namespace primus::config {
 namespace {
 
-// A string as a YAML scalar: plain where that reads back as the same string, in double quotes (which follow
-// JSON's escapes) otherwise. ${ is escaped, because the loader would take it for a variable.
+// What readers of YAML 1.1, such as PyYAML, take for a boolean.
+bool is_old_bool(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (std::string_view word : {"y", "n", "yes", "no", "on", "off"}) {
+    if (lower == word) return true;
+  }
+  return false;
+}
+
+// A string as a YAML scalar: plain where that reads back as the same string, here and in PyYAML, in double
+// quotes (which follow JSON's escapes) otherwise. ${ is escaped, because the loader would take it for a
+// variable.
 std::string yaml_string(std::string_view text) {
   std::string escaped;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -24,14 +37,33 @@ std::string yaml_string(std::string_view text) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '.' || c == '/' || c == '+' || c == '-';
   };
-  bool plain =
-      !escaped.empty() && escaped[0] != '-' && plain_scalar(escaped, {}).kind == Value::Kind::kString;
+  // What begins with a digit may be a date, an octal or a sexagesimal number elsewhere.
+  const auto begins_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '/' || c == '.';
+  };
+  bool plain = !escaped.empty() && begins_plain(escaped[0]) && !is_old_bool(escaped) &&
+               plain_scalar(escaped, {}).kind == Value::Kind::kString;
   for (char c : escaped) plain = plain && is_plain(c);
   return plain ? escaped : nlohmann::json(escaped).dump();
 }
 
+// PyYAML takes 1e-08 for text, and inf: it wants a point in a number with an exponent, and before inf.
+std::string yaml_float(const Value& value) {
+  if (std::isnan(value.real)) return ".nan";
+  if (std::isinf(value.real)) return value.real < 0 ? "-.inf" : ".inf";
+  std::string text = value.text;
+  const size_t exponent = text.find_first_of("eE");
+  if (exponent == std::string::npos) return text;
+  if (exponent + 1 < text.size() && text[exponent + 1] != '-' && text[exponent + 1] != '+')
+    text.insert(exponent + 1, "+");
+  if (text.find('.') == std::string::npos) text.insert(exponent, ".0");
+  return text;
+}
+
 std::string yaml_inline(const Value& value) {
   switch (value.kind) {
+    case Value::Kind::kFloat:
+      return yaml_float(value);
     case Value::Kind::kNull:
       return "null";
     case Value::Kind::kString:
@@ -106,6 +138,17 @@ void for_each_setting(const Experiment& experiment, Visit&& visit) {
   }
 }
 
+// Where the value came from; and what Primus has instead, of keys that the experiment leaves to their
+// defaults.
+std::string origin_of(const Experiment& experiment, const KeySpec& key, const Value& value) {
+  const Provenance from = experiment.provenance_of(key.name);
+  std::string text = from.describe();
+  const bool left_out = from.layer < Layer::kOverrides;
+  if (left_out && !key.primus_default.empty() && yaml_inline(value) != key.primus_default)
+    text += fmt::format("; Primus has {}", key.primus_default);
+  return text;
+}
+
 }  // namespace
 
 std::string to_yaml(const Experiment& experiment) {
@@ -156,7 +199,7 @@ std::string show(const Experiment& experiment, bool origins) {
   for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool first) {
     const bool ignored = !key.has_meaning_for(*parse_framework(experiment.framework));
     if (first) text += fmt::format("\n# {}{}\n", key.group_title, ignored ? " (ignored)" : "");
-    line(key.name, yaml_inline(value), experiment.provenance_of(key.name).describe());
+    line(key.name, yaml_inline(value), origin_of(experiment, key, value));
   });
   return text;
 }
@@ -168,6 +211,7 @@ std::string to_json(const Experiment& experiment, bool origins) {
                               {"workspace", experiment.workspace},
                               {"output_dir", experiment.output_dir().string()},
                               {"module", experiment.module_name},
+                              {"other_modules", experiment.other_modules},
                               {"framework", experiment.framework},
                               {"config", experiment.module_preset},
                               {"model", experiment.model_preset},
@@ -178,7 +222,7 @@ std::string to_json(const Experiment& experiment, bool origins) {
   for (const auto& [name, value] : experiment.env) json["env"][name] = is_secret(name) ? "<redacted>" : value;
   for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool) {
     json["trainer"][std::string(key.name)] = json_of(value);
-    if (origins) json["origins"][std::string(key.name)] = experiment.provenance_of(key.name).describe();
+    if (origins) json["origins"][std::string(key.name)] = origin_of(experiment, key, value);
   });
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

@@ -11,7 +11,9 @@
 #include "base/suggest.h"
 #include "config/experiment_keys.h"
 #include "config/inherit.h"
+#include "config/key_hints.h"
 #include "config/keys.h"
+#include "config/not_yet.h"
 #include "config/overrides.h"
 #include "config/problems.h"
 #include "config/readers.h"
@@ -44,13 +46,17 @@ std::vector<std::string_view> names_of(const Keys& keys) {
 // Builds one Experiment. Members are the stages' intermediate results.
 class Loader {
  public:
-  Loader(FileLoader& files, ReadVariable read_variable, fs::path experiment_dir)
-      : files_(files), read_variable_(std::move(read_variable)), dir_(std::move(experiment_dir)) {}
+  Loader(FileLoader& files, ReadVariable read_variable, fs::path experiment_dir, std::string module)
+      : files_(files),
+        read_variable_(std::move(read_variable)),
+        dir_(std::move(experiment_dir)),
+        wanted_module_(std::move(module)) {}
 
   Experiment run(Value root, std::span<const std::string> arguments) {
     root_ = std::move(root);
     Overrides overrides = parse_overrides(arguments);
-    choose_module(overrides.experiment);
+    choose_module(overrides);
+    note_engine(*module_value());
     merge(root_, overrides.experiment);
     read_top_level();
     const Value& module = *module_value();
@@ -64,6 +70,7 @@ class Loader {
     add_layer(overrides.trainer, Layer::kCommandLine);
 
     bind();
+    refuse_other_engines();
     problems_.throw_if_any();
     derive_fields();
     if (framework_ == Framework::kNative) {
@@ -76,8 +83,8 @@ class Loader {
   }
 
  private:
-  // Finds the one trainer module, and gives its name to command-line settings that left it open.
-  void choose_module(Value& overrides) {
+  // Finds the trainer module to run, and gives its name to command-line settings that left it open.
+  void choose_module(Overrides& overrides) {
     const Value* modules = root_.find("modules");
     if (!modules || !modules->is_map() || modules->members.empty()) {
       const Origin origin = modules ? root_.find_member("modules")->origin : Origin{root_.origin.source};
@@ -85,29 +92,76 @@ class Loader {
           origin, "the experiment has no modules",
           "add modules: {pre_trainer: {framework: native, config: pre_trainer.yaml, model: NAME.yaml}}");
     }
-    if (modules->members.size() > 1) {
-      throw error_at(modules->members[1].origin, "an experiment runs one module, and this is a second",
-                     fmt::format("keep either {} or {}", modules->members[0].key, modules->members[1].key),
-                     modules->members[1].key.size());
+    const Member& module = *find_module(*modules);
+    require_map(module);
+    result_.module_name = module.key;
+    for (const Member& other : modules->members) {
+      if (other.key != module.key) result_.other_modules.push_back(other.key);
     }
-    const Member& module = modules->members[0];
-    if (module.key.find("trainer") == std::string::npos) {
+    for (const auto& [name, origin] : overrides.modules) {
+      if (name != module.key) refuse_module(name, origin);
+    }
+    name_module(overrides.experiment, module.key);
+  }
+
+  // The one there is; of several the one that was asked for, or the only trainer.
+  const Member* find_module(const Value& modules) const {
+    const auto is_trainer = [](const Member& member) {
+      return member.key.find("trainer") != std::string::npos;
+    };
+    if (const Member* wanted = modules.find_member(wanted_module_)) return wanted;
+    const auto first = std::find_if(modules.members.begin(), modules.members.end(), is_trainer);
+    if (first == modules.members.end()) {
+      const Member& module = modules.members[0];
       throw error_at(module.origin, fmt::format("module '{}' is no trainer", module.key.substr(0, 80)),
                      "a module's name has 'trainer' in it: pre_trainer, post_trainer", module.key.size());
     }
-    require_map(module);
-    result_.module_name = module.key;
-    name_module(overrides, module.key);
+    const auto second = std::find_if(first + 1, modules.members.end(), is_trainer);
+    if (second != modules.members.end()) {
+      throw error_at(second->origin,
+                     fmt::format("there are several trainers, {} and {}, and none is called {}",
+                                 first->key.substr(0, 80), second->key.substr(0, 80), wanted_module_),
+                     fmt::format("call the one to run {}", wanted_module_), second->key.size());
+    }
+    return &*first;
+  }
+
+  [[noreturn]] void refuse_module(const std::string& name, const Origin& origin) const {
+    throw error_at(origin, fmt::format("there is no module '{}' to run", name.substr(0, 80)),
+                   fmt::format("the experiment's module is {}", result_.module_name));
+  }
+
+  // The engine that the file itself is written for, before the command line says another.
+  void note_engine(const Value& module) {
+    const Member* framework = module.find_member("framework");
+    if (!framework || framework->value.kind != Value::Kind::kString) return;
+    engine_ = framework->value.text;
+    engine_origin_ = framework->value.origin;
+  }
+
+  // Keys of other engines are not unknown to their users: one sentence says what is the matter.
+  void refuse_other_engines() {
+    const std::string_view title = engine_name(engine_);
+    const bool writes_our_keys = engine_ == "native" || engine_ == "megatron";
+    if (problems_.empty() || title.empty() || writes_our_keys) return;
+    if (parse_framework(engine_) && !has_foreign_keys_) return;
+    Error error = unsupported(
+        fmt::format("this experiment is written for {}, which cannot be run yet", title),
+        fmt::format(
+            "write it with Megatron-LM's keys to run it with framework: native ('primus config reference' "
+            "lists them){}",
+            result_.model_preset.empty() ? "" : "; examples/native/configs has experiments for most models"));
+    throw error.at(engine_origin_.location(), engine_origin_.snippet(engine_.size()));
   }
 
   static void require_map(const Member& member) {
     if (member.value.is_map()) return;
     throw error_at(member.value.origin,
-                   fmt::format("{} expects a map, not {}", member.key, member.value.show()), {},
-                   member.value.width());
+                   fmt::format("{} expects a map, not {}", member.key, member.value.show()),
+                   "write KEY: VALUE lines below it, indented by two spaces more", member.value.width());
   }
 
-  static void name_module(Value& overrides, const std::string& module) {
+  void name_module(Value& overrides, const std::string& module) const {
     for (Member& top : overrides.members) {
       if (top.key == "extends") {
         throw error_at(top.origin, "extends has no effect on the command line", "write it into the file",
@@ -119,10 +173,7 @@ class Loader {
       named.kind = Value::Kind::kMap;
       for (Member& entry : top.value.members) {
         require_map(entry);
-        if (entry.key != "*" && entry.key != module) {
-          throw error_at(entry.origin, fmt::format("there is no module '{}'", entry.key.substr(0, 80)),
-                         fmt::format("the experiment's module is {}", module));
-        }
+        if (entry.key != "*" && entry.key != module) refuse_module(entry.key, entry.origin);
         Value merged;
         if (const Value* before = named.find(module)) merged = *before;
         merge(merged, entry.value);
@@ -132,12 +183,13 @@ class Loader {
     }
   }
 
-  const Value* module_value() const { return &root_.find("modules")->members[0].value; }
+  const Member& module_member() const { return *root_.find("modules")->find_member(result_.module_name); }
+  const Value* module_value() const { return &module_member().value; }
 
   void refuse_unknown(const Value& map, std::span<const std::string_view> known, std::string_view where) {
     for (const Member& member : map.members) {
       if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;
-      if (!problems_.are_shown()) {
+      if (!problems_.are_kept()) {
         problems_.add(invalid("unknown key"));
         continue;
       }
@@ -176,7 +228,8 @@ class Loader {
     } else if (!member->value.is_scalar() || member->value.kind == Value::Kind::kBool ||
                member->value.text.empty()) {
       problems_.add(error_at(member->value.origin,
-                             fmt::format("{} expects text, not {}", key, member->value.show()), {},
+                             fmt::format("{} expects text, not {}", key, member->value.show()),
+                             fmt::format("write {}: NAME, in quotes where it looks like something else", key),
                              member->value.width()));
     } else {
       target = member->value.text;
@@ -208,20 +261,20 @@ class Loader {
   void read_env(const Value& env) {
     if (env.is_null()) return;
     if (!env.is_map()) {
-      problems_.add(
-          error_at(env.origin, fmt::format("env expects a map, not {}", env.show()), {}, env.width()));
+      problems_.add(error_at(env.origin, fmt::format("env expects a map, not {}", env.show()),
+                             "write NAME: VALUE lines below it", env.width()));
       return;
     }
     for (const Member& member : env.members) {
       if (!is_variable_name(member.key)) {
-        problems_.add(error_at(member.origin,
-                               fmt::format("'{}' is no name for a variable", member.key.substr(0, 80)), {},
-                               member.key.size()));
+        problems_.add(error_at(
+            member.origin, fmt::format("'{}' is no name for a variable", member.key.substr(0, 80)),
+            "names have letters, digits and _, and begin with none of the digits", member.key.size()));
       } else if (!member.value.is_scalar() || member.value.is_null()) {
         problems_.add(
             error_at(member.value.origin,
-                     fmt::format("variable {} expects text, not {}", member.key, member.value.show()), {},
-                     member.value.width()));
+                     fmt::format("variable {} expects text, not {}", member.key, member.value.show()),
+                     "write one value, in quotes where it has several words", member.value.width()));
       } else {
         result_.env[member.key] = member.value.text;
         note("env." + member.key, member);
@@ -235,11 +288,14 @@ class Loader {
     const Value* framework = module.find("framework");
     if (!framework || framework->is_null()) return;
     const std::optional<Framework> parsed = parse_framework(framework->text);
+    if (!parsed) has_foreign_keys_ = true;
     if (!parsed || framework->kind != Value::Kind::kString) {
+      const std::string near = did_you_mean(framework->text, kFrameworks);
       problems_.add(error_at(framework->origin,
                              fmt::format("framework is {}; it must be one of {}", framework->show(),
                                          fmt::join(kFrameworks, ", ")),
-                             did_you_mean(framework->text, kFrameworks), framework->width()));
+                             near.empty() ? "framework: native trains with Primus's own engine" : near,
+                             framework->width()));
       return;
     }
     framework_ = *parsed;
@@ -253,8 +309,8 @@ class Loader {
     if (!name || name->is_null()) return nullptr;
     if (!name->is_scalar() || name->kind == Value::Kind::kBool || name->text.empty()) {
       problems_.add(error_at(name->origin,
-                             fmt::format("{} expects the name of a preset, not {}", key, name->show()), {},
-                             name->width()));
+                             fmt::format("{} expects the name of a preset, not {}", key, name->show()),
+                             fmt::format("write {}: NAME.yaml", key), name->width()));
       return nullptr;
     }
     (key == "model" ? result_.model_preset : result_.module_preset) = name->text;
@@ -263,31 +319,77 @@ class Loader {
   }
 
   void add_preset(const Value& name, std::string_view kind, Layer layer) {
-    problems_.collect(
-        [&] { add_layer(files_.load(files_.find_preset(name, kind, result_.framework, dir_)), layer); });
+    problems_.collect([&] {
+      try {
+        const Value preset = files_.load(files_.find_preset(name, kind, result_.framework, dir_));
+        refuse_model_that_needs_more(name, kind, preset);
+        add_layer(preset, layer);
+      } catch (const Error& error) {
+        has_foreign_keys_ = true;
+        // A model that is not there yet: what is said of it would only be more unknown keys.
+        if (error.kind() == ErrorKind::kUnsupported &&
+            (engine_.empty() || engine_ == "native" || engine_ == "megatron"))
+          stop_.push_back(error);
+        throw;
+      }
+    });
+    if (!stop_.empty()) throw stop_.front();
+  }
+
+  // Primus's own preset of a model that is not there yet has keys of its own; one sentence says why.
+  void refuse_model_that_needs_more(const Value& name, std::string_view kind, const Value& preset) const {
+    const std::string_view reason = kind == "models" ? reason_without_preset(name.text) : "";
+    if (reason.empty()) return;
+    const bool known = std::ranges::all_of(preset.members, [](const Member& m) { return find_key(m.key); });
+    const Value* type = preset.find("model_type");
+    if (known && (!type || reason_without_preset(type->text).empty())) return;
+    throw unsupported(fmt::format("{}: {}", name.show(), reason), "choose another model")
+        .at(name.origin.location(), name.origin.snippet(name.width()));
+  }
+
+  // Names in capitals are environment variables that stand in the wrong section. Primus sets none of them,
+  // either.
+  bool is_misplaced_variable(const Member& member) {
+    const bool capitals = std::ranges::all_of(
+        member.key, [](char c) { return (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; });
+    if (!capitals || member.key.size() < 4 || !member.value.is_scalar()) return false;
+    result_.warnings.push_back(
+        fmt::format("{}: {} looks like an environment variable, and is not set from here: "
+                    "it belongs under env:",
+                    member.origin.describe(), member.key));
+    return true;
   }
 
   // Puts a map of trainer keys over what is there, under the keys' present names.
   void add_layer(const Value& layer_values, Layer layer) {
     if (!layer_values.is_map()) {
-      problems_.add(
-          error_at(layer_values.origin,
-                   fmt::format("overrides expects a map of trainer keys, not {}", layer_values.show()), {},
-                   layer_values.width()));
+      problems_.add(error_at(
+          layer_values.origin,
+          fmt::format("overrides expects a map of trainer keys, not {}", layer_values.show()),
+          "write KEY: VALUE lines below it; 'primus config reference' lists the keys", layer_values.width()));
       return;
     }
     Value renamed;
     renamed.kind = Value::Kind::kMap;
     for (const Member& member : layer_values.members) {
       const KeySpec* key = find_key(member.key);
-      if (!key && !problems_.are_shown()) {
+      if (!key && layer == Layer::kOverrides && is_misplaced_variable(member)) continue;
+      if (!key) has_foreign_keys_ = true;
+      if (!key && !problems_.are_kept()) {
         problems_.add(invalid("unknown key"));
       } else if (!key) {
         problems_.add(error_at(member.origin, fmt::format("unknown key '{}'", member.key.substr(0, 80)),
                                hint_for_unknown_key(member.key), member.key.size()));
       } else if (const Value* twin = renamed.find(key->name)) {
-        // Under its name and under an alias: harmless while both say the same, as some of Primus's files do.
-        if (twin->is_scalar() && twin->text == member.value.text) continue;
+        // Under its name and under an alias, as some of Primus's files do: harmless while both say the same.
+        // Of norm_epsilon and layernorm_epsilon, it is the second that Megatron-LM's models read.
+        const bool same = twin->is_scalar() && (twin->text == member.value.text ||
+                                                (twin->real != 0 && twin->real == member.value.real));
+        if (same) continue;
+        if (key->name == "norm_epsilon") {
+          take_layernorm_epsilon(renamed, member);
+          continue;
+        }
         problems_.add(error_at(member.origin,
                                fmt::format("{} is given twice, here as {}", key->name, member.key),
                                "keep one of the two", member.key.size()));
@@ -300,6 +402,18 @@ class Loader {
     merge(result_.settings, renamed);
   }
 
+  void take_layernorm_epsilon(Value& renamed, const Member& second) {
+    const bool is_it = second.key == "layernorm_epsilon";
+    const Value& before = *renamed.find("norm_epsilon");
+    const Value& taken = is_it ? second.value : before;
+    result_.warnings.push_back(
+        fmt::format("{}: norm_epsilon and layernorm_epsilon differ; the second counts, as in Megatron-LM: {}",
+                    taken.origin.describe(), taken.show()));
+    if (!is_it) return;
+    renamed.set("norm_epsilon", second.origin, second.value);
+    names_["norm_epsilon"] = second.key;
+  }
+
   // From the merged settings to typed fields.
   void bind() {
     result_.settings.kind = Value::Kind::kMap;
@@ -309,7 +423,7 @@ class Loader {
       const KeySpec& key = *find_key(member.key);
       problems_.collect([&] {
         assign(key, member.value, result_.trainer);
-        if (framework_ == Framework::kNative) require_native_support(key, member.value);
+        if (framework_ == Framework::kNative && !is_moot(key.name)) require_native_support(key, member.value);
       });
       if (!key.has_meaning_for(framework_)) result_.ignored.emplace_back(key.name);
       Origin origin = member.value.origin.source ? member.value.origin : member.origin;
@@ -318,6 +432,13 @@ class Loader {
                                         name == member.key ? "" : name};
     }
     std::sort(result_.ignored.begin(), result_.ignored.end());
+  }
+
+  // Whether to go on without the weights to load does not matter where none are to be loaded.
+  bool is_moot(std::string_view key) const {
+    if (key != "exit_on_missing_checkpoint") return false;
+    const Value* load = result_.settings.find("load");
+    return !load || load->is_null();
   }
 
   void resolve_warmup() {
@@ -335,7 +456,27 @@ class Loader {
     std::erase_if(result_.settings.members, [&](const Member& member) { return member.key == weaker; });
   }
 
+  // Primus-Turbo's keys for windows beside sinks mean window_size, unless that is set at the same level or a
+  // stronger one.
+  void take_sink_windows() {
+    TrainerConfig& c = result_.trainer;
+    const Provenance sink = result_.provenance_of("sink_sliding_window");
+    if (!c.use_sink_attention || sink.layer <= result_.provenance_of("window_size").layer) return;
+    c.window_size.clear();
+    c.window_attn_skip_freq.clear();
+    if (c.sink_sliding_window > 0) {
+      c.window_size = {std::to_string(c.sink_sliding_window), "0"};
+      if (c.sink_window_even_layers_only) {
+        for (int64_t layer = 0; layer < c.num_layers; ++layer)
+          c.window_attn_skip_freq.push_back(layer % 2 == 0 ? "1" : "0");
+      }
+    }
+    for (const char* key : {"window_size", "window_attn_skip_freq"})
+      result_.provenance.insert_or_assign(key, Provenance{Layer::kDerived, sink.origin});
+  }
+
   void derive_fields() {
+    take_sink_windows();
     const TrainerConfig before = result_.trainer;
     derive(result_.trainer);
     for (const KeySpec& key : all_keys()) {
@@ -369,7 +510,7 @@ class Loader {
       const auto given = result_.provenance.find(key.name);
       const Value* value = result_.settings.find(key.name);
       if (given != result_.provenance.end() && value && !value->is_null()) continue;
-      const Member& module = root_.find("modules")->members[0];
+      const Member& module = module_member();
       problems_.add(error_at(module.origin, fmt::format("{} is missing", key.name),
                              fmt::format("choose a model preset with model: NAME.yaml, or set {}", key.name),
                              module.key.size()));
@@ -379,6 +520,11 @@ class Loader {
   FileLoader& files_;
   ReadVariable read_variable_;
   fs::path dir_;
+  std::string wanted_module_;
+  std::string engine_;  // as the file has it
+  Origin engine_origin_;
+  bool has_foreign_keys_ = false;  // or presets that are not ours
+  std::vector<Error> stop_;        // a problem that makes others pointless
   Value root_;
   Framework framework_ = Framework::kNative;
   std::map<std::string, Layer> layers_;
@@ -433,14 +579,16 @@ fs::path Experiment::output_dir() const { return fs::path(workspace) / work_grou
 Experiment load_experiment(const fs::path& file, std::span<const std::string> overrides,
                            const LoadOptions& options) {
   FileLoader files = make_file_loader(options);
-  return Loader(files, reader_of(options), file.parent_path()).run(files.load(file), overrides);
+  return Loader(files, reader_of(options), file.parent_path(), options.module)
+      .run(files.load(file), overrides);
 }
 
 Experiment load_experiment_text(std::string_view text, const std::string& name,
                                 std::span<const std::string> overrides, const LoadOptions& options) {
   FileLoader files = make_file_loader(options);
   const std::shared_ptr<const Source> source = make_source(name, std::string(text));
-  return Loader(files, reader_of(options), fs::path(name).parent_path()).run(files.load(source), overrides);
+  return Loader(files, reader_of(options), fs::path(name).parent_path(), options.module)
+      .run(files.load(source), overrides);
 }
 
 }  // namespace primus::config

@@ -50,6 +50,7 @@ struct Experiment {
   std::string work_group, user_name, exp_name, workspace;
   std::map<std::string, std::string> env;   // to be set for the processes of the run
   std::string module_name;                  // pre_trainer
+  std::vector<std::string> other_modules;   // those of the file that are not run
   std::string framework;                    // native, megatron, torchtitan or maxtext
   std::string module_preset, model_preset;  // as named in the experiment; may be empty
 
@@ -82,6 +83,8 @@ struct LoadOptions {
   // Folders with models/ and modules/, searched in order after the experiment's own folder. By default
   // PRIMUS_PRESETS, then the presets that came with the program.
   std::optional<std::vector<std::filesystem::path>> preset_dirs;
+  // The module to run where the file has several.
+  std::string module = "pre_trainer";
 };
 
 // Reads, merges and validates. `overrides` are command-line arguments: key=value, --key value, --key=value,
@@ -95,7 +98,13 @@ Experiment load_experiment(const std::filesystem::path& file, std::span<const st
 Experiment load_experiment_text(std::string_view text, const std::string& name,
                                 std::span<const std::string> overrides = {}, const LoadOptions& options = {});
 
-// The resolved experiment as one self-contained YAML file, which loads back to an equal Experiment.
+// The same with every path that lies relative to the present folder made absolute, so that its YAML works
+// from elsewhere: what is written, and of what is read the data, and models and tokenizers that are there
+// (others are names on a hub).
+Experiment with_absolute_paths(Experiment experiment);
+
+// The resolved experiment as one self-contained YAML file, which loads back to an equal Experiment, here and,
+// of the values, in PyYAML.
 std::string to_yaml(const Experiment& experiment);
 
 // One "key: value" line per resolved key, by group; with `origins`, where each value came from.
@@ -110,5 +119,10 @@ std::string json_schema();
 
 // docs/config.md: every key with type, default, range and meaning.
 std::string markdown_reference();
+
+// The keys that `word` is the name of; where there is none, those whose name, alias, synonym or meaning has
+// it: as text, and as a JSON list. An empty word is in all of them. Error(kInvalid) where no key has it.
+std::string reference_text(std::string_view word);
+std::string reference_json(std::string_view word);
 
 }  // namespace primus::config

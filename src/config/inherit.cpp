@@ -8,6 +8,7 @@
 
 #include "base/suggest.h"
 #include "base/utf8.h"
+#include "config/not_yet.h"
 #include "config/readers.h"
 
 namespace primus::config {
@@ -19,7 +20,10 @@ constexpr int kMaxFiles = 64;
 // Bounds what variables can add to one document.
 constexpr size_t kMaxExpandedBytes = 1u << 20;
 
-bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+// Shells export no names with dashes and dots; containers and `env` do, and Primus's files may have them.
+bool is_name_char(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
+}
 
 // The place of `reference` inside the string that starts at `origin`, when it can be seen on that line.
 Origin place_of(const Origin& origin, std::string_view reference) {
@@ -54,7 +58,7 @@ Reference parse_reference(std::string_view text, const Origin& origin) {
   size_t i = 0;
   while (i < inside.size() && is_name_char(inside[i])) ++i;
   reference.name = std::string(inside.substr(0, i));
-  const bool starts_well = i > 0 && !std::isdigit(static_cast<unsigned char>(inside[0]));
+  const bool starts_well = i > 0 && (std::isalpha(static_cast<unsigned char>(inside[0])) || inside[0] == '_');
   if (!starts_well || (i < inside.size() && inside[i] != ':')) {
     throw error_at(place_of(origin, whole), fmt::format("'{}' names no variable", whole.substr(0, 80)),
                    "write ${NAME} or ${NAME:default}", whole.size());
@@ -104,7 +108,8 @@ void expand_string(Value& value, const ReadVariable& read, size_t& budget) {
       if (found && used.empty()) used = reference.name;
       const std::string& text_of_variable = found ? *found : *reference.fallback;
       if (text_of_variable.size() > budget)
-        throw error_at(value.origin, "the variables make these settings too long");
+        throw error_at(value.origin, "the variables make these settings too long",
+                       "shorten the variables' values");
       budget -= text_of_variable.size();
       result += text_of_variable;
       replaced = true;
@@ -123,7 +128,7 @@ void expand_string(Value& value, const ReadVariable& read, size_t& budget) {
   try {
     value = parse_inline(result, origin);
   } catch (const Error&) {
-    // Text that only looks like a list or a map, [draft for example, is text.
+    // Text that only looks as if it stood in quotes is text.
     value = Value{};
     value.kind = Value::Kind::kString;
     value.text = std::move(result);
@@ -192,28 +197,29 @@ void FileLoader::apply_extends(Value& document, const fs::path& path) {
   merged.origin = document.origin;
   for (const Value& name : names) {
     if (name.kind != Value::Kind::kString || name.text.empty()) {
-      throw error_at(name.origin, fmt::format("extends expects file names, not {}", name.show()), {},
-                     name.width());
+      throw error_at(name.origin, fmt::format("extends expects file names, not {}", name.show()),
+                     "write extends: FILE.yaml, or a list of files", name.width());
     }
     const fs::path target = path.parent_path() / name.text;
     std::error_code error;
     // Only regular files: a pipe or a terminal would make loading wait for ever.
     if (!fs::is_regular_file(target, error)) {
+      const std::string hint = suggest_file(target.filename(), {target.parent_path()});
       throw error_at(name.origin,
                      fmt::format("'{}' {}", target.string(),
                                  fs::exists(target, error) ? "is no file" : "does not exist"),
-                     suggest_file(target.filename(), {target.parent_path()}), name.width());
+                     hint.empty() ? "paths are relative to the file that extends" : hint, name.width());
     }
     const fs::path canonical = fs::weakly_canonical(target, error);
     if (const auto again = std::find(chain_.begin(), chain_.end(), canonical); again != chain_.end()) {
       std::string cycle;
       for (auto it = again; it != chain_.end(); ++it) cycle += it->filename().string() + " > ";
-      throw error_at(name.origin, "extends goes in a circle: " + cycle + canonical.filename().string(), {},
-                     name.width());
+      throw error_at(name.origin, "extends goes in a circle: " + cycle + canonical.filename().string(),
+                     "take one of them out", name.width());
     }
     if (files_ >= kMaxFiles) {
-      throw error_at(name.origin, fmt::format("extends reaches more than {} files", kMaxFiles), {},
-                     name.width());
+      throw error_at(name.origin, fmt::format("extends reaches more than {} files", kMaxFiles),
+                     "extend fewer files", name.width());
     }
     merge(merged, load(target));
   }
@@ -228,6 +234,8 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
   for (const fs::path& root : preset_dirs_) {
     dirs.push_back(root / kind / framework);
     dirs.push_back(root / kind);
+    // Primus's own presets lie in folders by engine, and Megatron-LM's keys are the native engine's, too.
+    if (framework == "native") dirs.push_back(root / kind / "megatron");
   }
   for (const fs::path& dir : dirs) {
     for (const char* ending : {"", ".yaml", ".toml"}) {
@@ -249,6 +257,12 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
       const bool same = file == wanted || file == wanted + ".yaml" || file == wanted + ".toml";
       if (same && entry.is_regular_file(error)) return entry.path().lexically_normal();
     }
+  }
+  if (const std::string_view reason = kind == "models" ? reason_without_preset(name.text) : "";
+      !reason.empty()) {
+    Error error = unsupported(fmt::format("there is no model preset {}: {}", name.show(), reason),
+                              "PRIMUS_PRESETS=FOLDER names a folder with presets of your own");
+    throw error.at(name.origin.location(), name.origin.snippet(name.width()));
   }
   std::string hint = suggest_file(name.text, dirs);
   if (hint.empty()) {

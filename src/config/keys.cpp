@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/suggest.h"
+#include "config/key_hints.h"
 
 namespace primus::config {
 namespace {
@@ -120,6 +121,15 @@ std::string_view expected(KeyType type) {
   return "a value";
 }
 
+// Text that begins as a list or a map and is none, because a bracket is missing. ([0]*3+[1]*58 is a pattern.)
+bool is_open_list(const Value& value) {
+  const std::string& text = value.text;
+  if (value.kind != Value::Kind::kString || value.quoted || !(text.starts_with('[') || text.starts_with('{')))
+    return false;
+  return std::ranges::count(text, '[') != std::ranges::count(text, ']') ||
+         std::ranges::count(text, '{') != std::ranges::count(text, '}');
+}
+
 [[noreturn]] void refuse_type(const KeySpec& key, const Value& value) {
   std::string hint;
   if (value.kind == Value::Kind::kString) {
@@ -130,7 +140,15 @@ std::string_view expected(KeyType type) {
       hint = "remove the quotes";
     }
   }
+  if (is_open_list(value)) {
+    throw error_at(value.origin,
+                   fmt::format("{} expects {}, and {} is not closed, or not written as one", key.name,
+                               expected(key.type), value.show()),
+                   "close every bracket and quote, and put the argument in quotes for the shell",
+                   value.width());
+  }
   if (hint.empty() && key.type == KeyType::kBool) hint = "write true or false";
+  if (hint.empty()) hint = hint_about(key.name);
   throw error_at(value.origin,
                  fmt::format("{} expects {}, not {}", key.name, expected(key.type), value.show()),
                  std::move(hint), value.width());
@@ -166,7 +184,7 @@ void check_range(const KeySpec& key, const Value& value) {
   throw error_at(value.origin,
                  fmt::format("{} is {}; it must be {}", key.name, value.show(),
                              range.empty() || (!low && !high) ? "finite" : range),
-                 {}, value.width());
+                 hint_about(key.name), value.width());
 }
 
 bool same_ignoring_case(std::string_view a, std::string_view b) {
@@ -181,10 +199,11 @@ std::string to_text(const KeySpec& key, const Value& value) {
   for (std::string_view choice : key.choices) {
     if (same_ignoring_case(choice, value.text)) return std::string(choice);
   }
+  const std::string near = did_you_mean(value.text, key.choices);
   throw error_at(
       value.origin,
       fmt::format("{} is {}; it must be one of {}", key.name, value.show(), fmt::join(key.choices, ", ")),
-      did_you_mean(value.text, key.choices), value.width());
+      near.empty() ? hint_about(key.name) : near, value.width());
 }
 
 std::vector<std::string> to_texts(const KeySpec& key, const Value& value) {
@@ -192,6 +211,7 @@ std::vector<std::string> to_texts(const KeySpec& key, const Value& value) {
   if (value.is_list()) {
     for (const Value& item : value.items) texts.push_back(to_text(key, item));
   } else if (value.is_scalar() && key.choices.empty()) {
+    if (is_open_list(value)) refuse_type(key, value);
     // One string holds several words, as on Megatron's command line: "0.3 a 0.7 b".
     const std::string words = to_text(key, value);
     for (size_t i = 0; i < words.size();) {
@@ -258,11 +278,7 @@ std::span<const KeySpec> all_keys() { return table().keys(); }
 
 const KeySpec* find_key(std::string_view name) { return table().find(name); }
 
-std::string hint_for_unknown_key(std::string_view name) {
-  if (name == "bases" || name == "includes") return "inheritance is written extends: [file, ...]";
-  std::string hint = did_you_mean(name, table().names());
-  return hint.empty() ? "docs/config.md lists every key" : hint;
-}
+std::span<const std::string_view> key_names() { return table().names(); }
 
 void assign(const KeySpec& key, const Value& value, TrainerConfig& config) {
   static const TrainerConfig defaults;
@@ -319,7 +335,7 @@ void require_native_support(const KeySpec& key, const Value& value) {
       none ? fmt::format("{} is {}, and the native engine does not have it so far", key.name, value.show())
            : fmt::format("{} is {}, and the native engine can only do {} so far", key.name, value.show(),
                          fmt::join(key.native_values, ", ")),
-      "leave the key out, or choose another framework");
+      hint_for_unsupported(key));
   throw error.at(value.origin.location(), value.origin.snippet(value.width()));
 }
 
@@ -393,6 +409,17 @@ std::string describe_range(const KeySpec& key) {
   if (key.upper) high = fmt::format("{} {}", key.upper_open ? "below" : "at most", *key.upper);
   if (low.empty() || high.empty()) return low + high;
   return low + " and " + high;
+}
+
+std::string describe_default(const KeySpec& key) {
+  if (key.is_required) return "required";
+  if (!key.derived_from.empty()) return std::string(key.derived_from);
+  const Value value = current_value(key, TrainerConfig{});
+  if (value.is_null()) return "null";
+  if (!value.is_list()) return value.text;
+  std::string text = "[";
+  for (const Value& item : value.items) text += (text.size() > 1 ? ", " : "") + item.text;
+  return text + "]";
 }
 
 }  // namespace primus::config

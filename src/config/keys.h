@@ -43,7 +43,8 @@ struct KeySpec {
   std::vector<std::string_view> choices;        // of a string, or of the items of a list
   std::vector<std::string_view> native_values;  // all that the native engine can do today; empty: everything
   std::vector<std::string_view> aliases;
-  std::string_view derived_from;  // filled in from other keys when unset
+  std::string_view derived_from;    // filled in from other keys when unset
+  std::string_view primus_default;  // of Primus's presets, where it is not the one here
   bool is_required = false;
 
   bool has_meaning_for(Framework framework) const {
@@ -56,6 +57,7 @@ struct KeySpec {
   KeySpec&& at_most(double x) && { return upper = x, std::move(*this); }
   KeySpec&& below(double x) && { return upper = x, upper_open = true, std::move(*this); }
   KeySpec&& alias(std::string_view x) && { return aliases.push_back(x), std::move(*this); }
+  KeySpec&& primus(std::string_view x) && { return primus_default = x, std::move(*this); }
   KeySpec&& derived(std::string_view from) && { return derived_from = from, std::move(*this); }
   KeySpec&& required() && { return is_required = true, std::move(*this); }
   KeySpec&& own() && { return frameworks = static_cast<uint8_t>(Framework::kNative), std::move(*this); }
@@ -79,8 +81,8 @@ std::span<const KeySpec> all_keys();
 // By name or alias; null when there is none.
 const KeySpec* find_key(std::string_view name);
 
-// The hint for a key that does not exist.
-std::string hint_for_unknown_key(std::string_view name);
+// Names and aliases of all keys, sorted.
+std::span<const std::string_view> key_names();
 
 // Checks type, range and choices of `value` and, when the key has a field, puts it there; null restores the
 // default. Throws an Error at the value's place.
@@ -95,8 +97,9 @@ Value current_value(const KeySpec& key, const TrainerConfig& config);
 // Whether the key's field is the same in both. The key must have a field.
 bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig& b);
 
-// "an integer of at least 1": for the reference.
+// For the reference: "int"; "at least 1"; "required", what it is derived from, or the value.
 std::string describe_type(const KeySpec& key);
 std::string describe_range(const KeySpec& key);
+std::string describe_default(const KeySpec& key);
 
 }  // namespace primus::config

@@ -8,6 +8,7 @@
 
 #include "base/utf8.h"
 #include "config/experiment_keys.h"
+#include "config/key_hints.h"
 #include "config/keys.h"
 #include "config/readers.h"
 
@@ -145,6 +146,7 @@ Overrides parse_overrides(std::span<const std::string> arguments) {
     const Setting setting = reader.read();
     const std::span<const std::string> path = setting.path;
     if (path[0] == "modules" && path.size() > 3 && path[2] == "overrides") {
+      result.modules.emplace_back(setting.path[1], setting.key_origin);
       place(result.trainer, setting, path.subspan(3));
     } else if (is_module_key(path[0]) && path.size() == 1) {
       const std::string full[] = {"modules", "*", path[0]};

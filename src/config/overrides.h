@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/value.h"
@@ -14,6 +15,8 @@ struct Overrides {
   Value experiment;  // top-level keys and modules.<name>.{framework,config,model}; the module is named "*"
                      // when the argument did not name it
   Value trainer;     // trainer keys
+  // The modules whose overrides were named in full, modules.NAME.overrides.KEY, and where.
+  std::vector<std::pair<std::string, Origin>> modules = {};
 };
 
 // Reads key=value, --key value, --key=value and --flag. A key is a trainer key, a top-level key of the

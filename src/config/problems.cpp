@@ -5,22 +5,38 @@
 #include <algorithm>
 
 namespace primus::config {
+namespace {
 
-void Problems::throw_if_any() const {
-  if (problems_.empty()) return;
-  if (problems_.size() == 1) throw problems_.front();
-  std::string list;
-  for (size_t i = 0; i < std::min(problems_.size(), kMaxShown); ++i) {
-    if (i > 0) list += "\n";
-    list += problems_[i].render();
-  }
-  if (problems_.size() > kMaxShown) list += fmt::format("\n... and {} more", problems_.size() - kMaxShown);
-  const bool all_unsupported = std::all_of(problems_.begin(), problems_.end(), [](const Error& problem) {
+ErrorKind kind_of(const std::vector<Error>& problems) {
+  const bool all_unsupported = std::all_of(problems.begin(), problems.end(), [](const Error& problem) {
     return problem.kind() == ErrorKind::kUnsupported;
   });
-  Error all(all_unsupported ? ErrorKind::kUnsupported : ErrorKind::kInvalid,
-            fmt::format("the settings have {} problems", problems_.size()));
-  throw all.at({}, list);
+  return all_unsupported ? ErrorKind::kUnsupported : ErrorKind::kInvalid;
+}
+
+std::string listed(const std::vector<Error>& problems, size_t count) {
+  std::string list;
+  const size_t shown = std::min(problems.size(), Problems::kMaxShown);
+  for (size_t i = 0; i < shown; ++i) {
+    if (i > 0) list += "\n";
+    list += problems[i].render();
+  }
+  if (count > shown) list += fmt::format("\n... and {} more", count - shown);
+  return list;
+}
+
+}  // namespace
+
+SeveralProblems::SeveralProblems(std::vector<Error> problems, size_t count)
+    : Error(kind_of(problems), fmt::format("the settings have {} problems", count)),
+      problems_(std::move(problems)),
+      count_(count) {
+  at({}, listed(problems_, count_));
+}
+
+void Problems::throw_if_any() const {
+  if (count_ == 1) throw problems_.front();
+  if (count_ > 1) throw SeveralProblems(problems_, count_);
 }
 
 }  // namespace primus::config

@@ -9,9 +9,24 @@
 
 namespace primus::config {
 
+// Several problems as one Error: its text lists them, and programs get each by itself.
+class SeveralProblems : public Error {
+ public:
+  // `problems`: at least two, the first of `count` found.
+  SeveralProblems(std::vector<Error> problems, size_t count);
+  const std::vector<Error>& problems() const { return problems_; }
+  size_t count() const { return count_; }
+
+ private:
+  std::vector<Error> problems_;
+  size_t count_;
+};
+
 class Problems {
  public:
   static constexpr size_t kMaxShown = 20;
+  // What programs get. Each costs time to explain, and a file may have thousands.
+  static constexpr size_t kMaxKept = 256;
 
   // Runs `check`; an Error it throws is kept.
   template <class Check>
@@ -22,16 +37,20 @@ class Problems {
       add(problem);
     }
   }
-  void add(Error problem) { problems_.push_back(std::move(problem)); }
-  bool empty() const { return problems_.empty(); }
-  // Whether another problem would still be shown: what costs time to explain need not be explained otherwise.
-  bool are_shown() const { return problems_.size() < kMaxShown; }
+  void add(Error problem) {
+    ++count_;
+    if (problems_.size() < kMaxKept) problems_.push_back(std::move(problem));
+  }
+  bool empty() const { return count_ == 0; }
+  // Whether another problem would still be kept: what costs time to explain need not be explained otherwise.
+  bool are_kept() const { return problems_.size() < kMaxKept; }
 
-  // Throws the only problem as it is, or several as one Error with all of them in its snippet.
+  // Throws the only problem as it is, or several as SeveralProblems.
   void throw_if_any() const;
 
  private:
   std::vector<Error> problems_;
+  size_t count_ = 0;
 };
 
 }  // namespace primus::config

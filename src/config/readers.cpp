@@ -29,7 +29,8 @@ std::string read_file(const std::filesystem::path& path) {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) {
     // A missing or unreadable experiment is a bad argument, not a failing disk.
-    throw invalid(io_error(fmt::format("cannot read '{}'", path.string()), errno).what());
+    throw invalid(io_error(fmt::format("cannot read '{}'", path.string()), errno).what(),
+                  "--config FILE names the experiment; examples/native/configs has some to copy");
   }
   std::string text;
   char block[65536];
@@ -47,7 +48,8 @@ void check_text(const std::shared_ptr<const Source>& source) {
   const std::string_view text = source->text;
   if (text.size() > kMaxDocumentBytes) {
     throw error_at({source},
-                   fmt::format("settings files of more than {} MB are refused", kMaxDocumentBytes >> 20));
+                   fmt::format("settings files of more than {} MB are refused", kMaxDocumentBytes >> 20),
+                   "is it an experiment? data goes into files of its own");
   }
   int line = 1;
   const size_t valid = unicode::valid_prefix(text);
@@ -55,15 +57,17 @@ void check_text(const std::shared_ptr<const Source>& source) {
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     const Origin here{source, line, static_cast<int>(i - line_begin) + 1, {}};
-    if (i == valid) throw error_at(here, "settings files are UTF-8 text, and this byte is not");
+    if (i == valid)
+      throw error_at(here, "settings files are UTF-8 text, and this byte is not", "save the file as UTF-8");
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7F) {
-      throw error_at(here, fmt::format("control character 0x{:02x} in a settings file", static_cast<int>(c)));
+      throw error_at(here, fmt::format("control character 0x{:02x} in a settings file", static_cast<int>(c)),
+                     "delete it; in quotes, \\xNN stands for one");
     }
     const char next = i + 1 < text.size() ? text[i + 1] : ' ';
     const bool before_blank = next == ' ' || next == '\t' || next == '\n' || next == '\r';
     if (std::string_view("[]{},:'\"&*!\n").find(c) != std::string_view::npos ||
         ((c == '-' || c == '?') && before_blank)) {
-      if (++tokens > kMaxTokens) throw error_at(here, "too many values for a settings file");
+      if (++tokens > kMaxTokens) throw error_at(here, "too many values for a settings file", kTooMuchHint);
     }
     if (c == '\n') {
       ++line;

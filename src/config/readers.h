@@ -1,6 +1,7 @@
-// From text to a Value tree. Both readers are strict, because experiment files come from anywhere: at most 4
-// MB, 64 levels deep, 65536 values; UTF-8 only; no duplicate keys, and in YAML no anchors, aliases, merge
-// keys or tags. Everything else is an Error at its file:line:col. Memory stays within a few times the input.
+// From text to a Value tree. Both readers are strict, because experiment files come from anywhere: at most 1
+// MB, 64 levels deep, 65536 values; UTF-8 only; no duplicate keys, and in YAML no tags. What YAML's aliases
+// and merge keys repeat counts as if it were written out. Everything else is an Error at its file:line:col.
+// Memory stays within a few times the input.
 #pragma once
 
 #include <filesystem>
@@ -16,6 +17,11 @@ inline constexpr size_t kMaxDocumentBytes = 1u << 20;
 inline constexpr int kMaxDepth = 64;
 inline constexpr size_t kMaxValues = 65536;
 inline constexpr size_t kMaxMembers = 4096;  // keys of one map
+
+// The next step where one of these is exceeded.
+inline constexpr const char* kTooMuchHint = "settings are small: is it an experiment?";
+inline constexpr const char* kNoSettingsHint =
+    "an experiment begins with work_group: NAME; examples/native/configs has some to copy";
 
 // A source for text that came from the file `name`, without its byte order mark.
 std::shared_ptr<const Source> make_source(std::string name, std::string text);

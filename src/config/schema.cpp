@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kLineWidth = 118;  // of the lists in docs/config.md
 
 // Text with a variable in it fits every type, and null unsets every key.
-constexpr std::string_view kVariablePattern = "\\$\\{[A-Za-z_][A-Za-z0-9_]*(:[^}]*)?\\}";
+constexpr std::string_view kVariablePattern = "\\$\\{[A-Za-z_][A-Za-z0-9_.-]*(:[^}]*)?\\}";
 
 Json strings(const std::vector<std::string_view>& texts) {
   Json list = Json::array();
@@ -138,15 +138,12 @@ std::string cell(std::string_view text) {
   return escaped;
 }
 
+// The default here, and what Primus has where it differs.
 std::string default_text(const KeySpec& key) {
-  if (key.is_required) return "required";
-  if (!key.derived_from.empty()) return cell(key.derived_from);
-  const Value value = current_value(key, TrainerConfig{});
-  if (value.is_null()) return "null";
-  if (!value.is_list()) return code(value.text);
-  std::string text = "[";
-  for (const Value& item : value.items) text += (text.size() > 1 ? ", " : "") + item.text;
-  return code(text + "]");
+  const bool is_value = !key.is_required && key.derived_from.empty() && describe_default(key) != "null";
+  std::string text = is_value ? code(describe_default(key)) : cell(describe_default(key));
+  if (!key.primus_default.empty()) text += fmt::format(" (Primus: {})", cell(key.primus_default));
+  return text;
 }
 
 std::string type_text(const KeySpec& key) {
@@ -186,6 +183,33 @@ std::string experiment_table(const Keys& keys) {
   return text;
 }
 
+// Kept here on purpose, because Primus's users would look for it beside the keys.
+constexpr std::string_view kDifferences = R"(
+## Where this differs from Primus
+
+| Here | Primus |
+|---|---|
+| Unknown keys are refused | Files: they are merged in and do nothing. Command line: refused |
+| `lr: 1e-5` and `lr=1e-5` are numbers, `${X:null}` is null | In files `1e-5` is text, and so is `null` from a variable |
+| `None` is null everywhere | On the command line; in files it is text |
+| `yes`, `no`, `on`, `off` are text, and no booleans | YAML 1.1's booleans |
+| A number with leading zeros is text | `007` from a variable is 7 |
+| A key given twice is refused | The last one counts |
+| `bases:` and `includes:` are refused | `bases:` is silently ignored |
+| `--flag d.e=3` sets both | The flag takes `d.e=3` as its value |
+| A variable's default cannot have a brace in it, and `:-` is refused | `:-x` is the default `-x` |
+| `norm_epsilon` counts; where `layernorm_epsilon` is set, too, that one does | Only `layernorm_epsilon` counts |
+| `moe_router_dtype: null` computes the router in fp32 | In the model's own type |
+| `deterministic_mode: false` changes nothing: the same experiment gives the same bits | Faster kernels without that promise |
+| Of several modules `train pretrain` runs `pre_trainer`; the others are named in a note | The same, without a word |
+| The resolved configuration can be exported, and loads back | `--export_config` writes nothing |
+| `auto_continue_train` works, and is on | It is accepted and does nothing |
+| TensorBoard events are on | Off |
+| Presets hold the published models' values | Llama 3.1 and later lack rope scaling, 3.2 is untied, 405B has 8192 positions |
+
+Defaults that differ stand in the tables above ("Primus: ..."), and `config show --origin` marks them.
+)";
+
 }  // namespace
 
 std::string json_schema() {
@@ -209,9 +233,7 @@ std::string json_schema() {
     if (key.name == "modules") {
       value = {{"type", "object"},
                {"minProperties", 1},
-               {"maxProperties", 1},
-               {"patternProperties", {{"trainer", {{"$ref", "#/$defs/module"}}}}},
-               {"additionalProperties", false}};
+               {"patternProperties", {{"trainer", {{"$ref", "#/$defs/module"}}}}}};
     }
     properties[std::string(key.name)] = described(key, value);
   }
@@ -281,6 +303,7 @@ std::string markdown_reference() {
     column += item.size();
   }
   text += "\n";
+  text += kDifferences;
   return text;
 }
 

@@ -35,6 +35,8 @@ struct AssertionFailed {};
 namespace primus::config {
 namespace {
 
+constexpr const char* kTomlHint = "settings are KEY = VALUE lines; text stands in quotes";
+
 // Refuses, before toml++ sees it, what toml++ 3.3 does not survive: it frees a key like a.a.a.a... by
 // recursion, and its test for white space is undefined for most characters beyond ASCII, which TOML allows
 // only in strings and comments.
@@ -57,7 +59,7 @@ class Prescan {
       refuse_beyond_ascii();
       if (c == '=' || c == ',' || c == '{' || c == '[' || c == '\n') dots = 0;
       if (c == '.' && ++dots >= kMaxDepth) {
-        throw error_at(here(), fmt::format("nested more than {} levels deep", kMaxDepth));
+        throw error_at(here(), fmt::format("nested more than {} levels deep", kMaxDepth), kTooMuchHint);
       }
       advance();
     }
@@ -137,9 +139,10 @@ class Converter {
     Value value;
     value.origin = origin_of(node.source());
     if (depth > kMaxDepth) {
-      throw error_at(value.origin, fmt::format("nested more than {} levels deep", kMaxDepth));
+      throw error_at(value.origin, fmt::format("nested more than {} levels deep", kMaxDepth), kTooMuchHint);
     }
-    if (++count_ > kMaxValues) throw error_at(value.origin, "too many values for a settings file");
+    if (++count_ > kMaxValues)
+      throw error_at(value.origin, "too many values for a settings file", kTooMuchHint);
     switch (node.type()) {
       case toml::node_type::table:
         fill_map(*node.as_table(), value, depth);
@@ -180,7 +183,7 @@ class Converter {
  private:
   void fill_map(const toml::table& table, Value& value, int depth) {
     value.kind = Value::Kind::kMap;
-    if (table.size() > kMaxMembers) throw error_at(value.origin, "too many keys in one map");
+    if (table.size() > kMaxMembers) throw error_at(value.origin, "too many keys in one map", kTooMuchHint);
     for (const auto& [key, node] : table) {
       value.members.push_back({std::string(key.str()), origin_of(key.source()), convert(node, depth + 1)});
     }
@@ -223,13 +226,14 @@ Value read_toml(const std::shared_ptr<const Source>& source) {
   try {
     const toml::table root = toml::parse(source->text);
     Value value = converter.convert(root, 0);
-    if (value.members.empty()) throw error_at({source}, "the file holds no settings");
+    if (value.members.empty()) throw error_at({source}, "the file holds no settings", kNoSettingsHint);
     return value;
   } catch (const toml::parse_error& problem) {
     throw error_at(converter.origin_of(problem.source()),
-                   "this is not valid TOML: " + std::string(problem.description()));
+                   "this is not valid TOML: " + std::string(problem.description()), kTomlHint);
   } catch (const AssertionFailed&) {
-    throw error_at({source, line_of_assertion(source->text), 1, {}}, "this line is not valid TOML");
+    throw error_at({source, line_of_assertion(source->text), 1, {}}, "this line is not valid TOML",
+                   kTomlHint);
   }
 }
 

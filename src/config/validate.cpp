@@ -117,12 +117,14 @@ class Validator {
     if (heads % groups != 0) {
       refuse(
           {"num_query_groups", "num_attention_heads"},
-          fmt::format("num_attention_heads ({}) is not a multiple of num_query_groups ({})", heads, groups));
+          fmt::format("num_attention_heads ({}) is not a multiple of num_query_groups ({})", heads, groups),
+          "set num_query_groups to a divisor of num_attention_heads");
     }
     if (heads * config_.kv_channels > kMaxAttentionWidth) {
       refuse({"kv_channels", "num_attention_heads"},
              fmt::format("num_attention_heads x kv_channels is {}; it must be at most {}",
-                         heads * config_.kv_channels, kMaxAttentionWidth));
+                         heads * config_.kv_channels, kMaxAttentionWidth),
+             "set smaller ones");
     }
     const double rotated = static_cast<double>(config_.kv_channels) * config_.rotary_percent;
     if (std::fmod(std::floor(rotated), 2.0) != 0 || rotated < 2) {
@@ -163,21 +165,26 @@ class Validator {
         config_.rope_low_freq_factor > config_.rope_high_freq_factor) {
       refuse({"rope_low_freq_factor", "rope_high_freq_factor"},
              fmt::format("rope_low_freq_factor ({}) must not be above rope_high_freq_factor ({})",
-                         config_.rope_low_freq_factor, config_.rope_high_freq_factor));
+                         config_.rope_low_freq_factor, config_.rope_high_freq_factor),
+             "Llama 3.1 has 1 and 4");
     }
     if (config_.rope_scaling_type == "yarn" && config_.beta_slow > config_.beta_fast) {
-      refuse({"beta_slow", "beta_fast"}, fmt::format("beta_slow ({}) must not be above beta_fast ({})",
-                                                     config_.beta_slow, config_.beta_fast));
+      refuse({"beta_slow", "beta_fast"},
+             fmt::format("beta_slow ({}) must not be above beta_fast ({})", config_.beta_slow,
+                         config_.beta_fast),
+             "DeepSeek has 1 and 32");
     }
   }
 
   void schedule() {
     if (config_.min_lr > config_.lr) {
-      refuse({"min_lr", "lr"}, fmt::format("min_lr ({}) is above lr ({})", config_.min_lr, config_.lr));
+      refuse({"min_lr", "lr"}, fmt::format("min_lr ({}) is above lr ({})", config_.min_lr, config_.lr),
+             "lr is the peak, and min_lr where the decay ends: set min_lr to at most lr");
     }
     if (config_.lr_warmup_init > config_.lr) {
       refuse({"lr_warmup_init", "lr"},
-             fmt::format("lr_warmup_init ({}) is above lr ({})", config_.lr_warmup_init, config_.lr));
+             fmt::format("lr_warmup_init ({}) is above lr ({})", config_.lr_warmup_init, config_.lr),
+             "lr is the peak, and lr_warmup_init where the warm-up begins: set it to at most lr");
     }
     if (config_.lr_warmup_iters >= config_.lr_decay_iters && config_.lr_warmup_iters > 0 &&
         config_.train_iters > 0) {
@@ -192,7 +199,8 @@ class Validator {
       } else if (*config_.lr_wsd_decay_iters > config_.lr_decay_iters) {
         refuse({"lr_wsd_decay_iters", "lr_decay_iters", "train_iters"},
                fmt::format("lr_wsd_decay_iters ({}) is more than lr_decay_iters ({})",
-                           *config_.lr_wsd_decay_iters, config_.lr_decay_iters));
+                           *config_.lr_wsd_decay_iters, config_.lr_decay_iters),
+               "set it to fewer steps: it is the last phase of the decay");
       }
     }
     const double start = config_.start_weight_decay.value_or(0), end = config_.end_weight_decay.value_or(0);
@@ -220,7 +228,8 @@ class Validator {
     if (config_.recompute_num_layers.value_or(0) > config_.num_layers && config_.num_layers > 0) {
       refuse({"recompute_num_layers", "num_layers"},
              fmt::format("recompute_num_layers ({}) is more than num_layers ({})",
-                         *config_.recompute_num_layers, config_.num_layers));
+                         *config_.recompute_num_layers, config_.num_layers),
+             fmt::format("set it to at most {}", config_.num_layers));
     }
   }
 
@@ -259,6 +268,16 @@ class Validator {
           {"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"});
     needs(!c.multi_latent_attention, "without multi_latent_attention, whose heads have widths of their own",
           {"group_query_attention", "num_query_groups", "kv_channels"});
+    needs(c.multi_latent_attention,
+          "with multi_latent_attention: without it, rope_scaling_factor is the stretch",
+          {"rotary_scaling_factor"});
+    needs(!c.multi_latent_attention || !is_set("rotary_scaling_factor"),
+          "without multi_latent_attention: with it, rotary_scaling_factor is the stretch",
+          {"rope_scaling_factor"});
+    needs(c.use_sink_attention, "with use_sink_attention", {"sink_sliding_window"});
+    needs(c.use_sink_attention && c.sink_sliding_window > 0,
+          "with use_sink_attention and sink_sliding_window", {"sink_window_even_layers_only"});
+    needs(c.dataloader_type == "cyclic", "with dataloader_type: cyclic", {"data_sharding"});
     needs(c.recompute_granularity == "full", "with recompute_granularity: full", {"recompute_method"});
     needs(c.mtp_num_layers.value_or(0) > 0, "with mtp_num_layers", {"mtp_loss_scaling_factor"});
     if (c.num_experts) {
@@ -276,8 +295,10 @@ class Validator {
         needs(false, "with num_experts", {key.name});
     }
     const std::string& type = c.rope_scaling_type;
-    needs(type != "none", "with a rope_scaling_type",
-          {"rope_scaling_factor", "original_max_position_embeddings"});
+    needs(type != "none", "with a rope_scaling_type", {"original_max_position_embeddings"});
+    if (c.multi_latent_attention)
+      needs(type != "none", "with a rope_scaling_type", {"rotary_scaling_factor"});
+    if (!c.multi_latent_attention) needs(type != "none", "with a rope_scaling_type", {"rope_scaling_factor"});
     needs(type == "llama3", "with rope_scaling_type: llama3",
           {"rope_low_freq_factor", "rope_high_freq_factor"});
     needs(type == "yarn", "with rope_scaling_type: yarn",
@@ -370,15 +391,20 @@ void derive(TrainerConfig& config) {
   }
   // As Megatron-LM has it for latent attention: yarn unless rope_type says otherwise, and a stretch of 1,
   // which is none, unless it is given (arguments.py; MLATransformerConfig).
-  const bool latent_yarn = c.multi_latent_attention && !c.rope_type && c.rope_scaling_factor > 1;
+  if (c.multi_latent_attention) {
+    fill(c.rotary_scaling_factor, c.rope_scaling_factor > 0 ? c.rope_scaling_factor : 1.0);
+  } else {
+    fill(c.rope_scaling_factor, 8.0);
+  }
+  const double factor = c.multi_latent_attention ? c.rotary_scaling_factor : c.rope_scaling_factor;
+  const bool latent_yarn = c.multi_latent_attention && !c.rope_type && factor > 1;
   const bool yarn = c.rope_type == "yarn" || c.position_embedding_type == "yarn" || latent_yarn;
   if (c.rope_scaling_type.empty()) {
     c.rope_scaling_type = c.use_rope_scaling ? "llama3" : yarn ? "yarn" : "none";
   }
   if (c.multi_latent_attention && c.mscale_all_dim && !c.mscale) c.mscale = 1.0;
-  fill(c.rope_scaling_factor, c.multi_latent_attention ? 1.0 : 8.0);
   if (c.original_max_position_embeddings == 0) {
-    const double stretched = static_cast<double>(c.max_position_embeddings) / c.rope_scaling_factor;
+    const double stretched = static_cast<double>(c.max_position_embeddings) / factor;
     const bool latent = c.multi_latent_attention && c.rope_scaling_type == "yarn";
     c.original_max_position_embeddings = c.rope_scaling_type == "llama3" ? 8192
                                          : latent                        ? 4096

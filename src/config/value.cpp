@@ -122,6 +122,19 @@ bool parse_number(std::string_view text, Value& value) {
   return true;
 }
 
+// "(1, 2)", as Python writes a tuple, as the list "[1, 2]"; empty when it is none. Patterns such as
+// "([0]*3+[1]*58)" are none.
+std::string list_of_tuple(std::string_view text) {
+  if (text.size() < 3 || text.front() != '(' || text.back() != ')') return {};
+  std::string_view inside = text.substr(1, text.size() - 2);
+  const bool plain = inside.find(',') != std::string_view::npos &&
+                     inside.find_first_of("()[]{}*&") == std::string_view::npos;
+  if (!plain) return {};
+  while (inside.ends_with(' ')) inside.remove_suffix(1);
+  if (inside.ends_with(',')) inside.remove_suffix(1);
+  return fmt::format("[{}]", inside);
+}
+
 bool is_one_of(std::string_view text, std::initializer_list<std::string_view> forms) {
   return std::find(forms.begin(), forms.end(), text) != forms.end();
 }
@@ -235,7 +248,7 @@ Value plain_scalar(std::string_view text, Origin origin) {
   Value value;
   value.origin = std::move(origin);
   value.text = std::string(text);
-  if (is_one_of(text, {"", "~", "null", "Null", "NULL"})) return value;
+  if (is_one_of(text, {"", "~", "null", "Null", "NULL", "None"})) return value;
   if (is_one_of(text, {"true", "True", "TRUE", "false", "False", "FALSE"})) {
     value.kind = Value::Kind::kBool;
     value.boolean = text[0] == 't' || text[0] == 'T';
@@ -254,9 +267,19 @@ Value plain_scalar(std::string_view text, Origin origin) {
 }
 
 Value parse_inline(std::string_view text, const Origin& origin) {
-  if (!text.empty() && (text[0] == '[' || text[0] == '{')) return read_yaml_inline(text, origin);
-  if (text.size() >= 2 && (text[0] == '"' || text[0] == '\'') && text.back() == text[0]) {
-    return read_yaml_inline(text, origin);
+  const bool is_quoted = text.size() >= 2 && (text[0] == '"' || text[0] == '\'') && text.back() == text[0];
+  if (is_quoted) return read_yaml_inline(text, origin);
+  // {word} is a map for YAML, and text for people.
+  const bool is_map = text.starts_with('{') && (text == "{}" || text.find(':') != std::string_view::npos);
+  const bool is_collection = is_map || text.starts_with('[');
+  const std::string list = is_collection ? std::string() : list_of_tuple(text);
+  if (is_collection || !list.empty()) {
+    try {
+      return read_yaml_inline(list.empty() ? text : list, origin);
+    } catch (const Error&) {
+      // Text that only looks like a list or a map is text; a key that takes no text says what is wrong with
+      // it.
+    }
   }
   return plain_scalar(text, origin);
 }

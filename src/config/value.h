@@ -78,12 +78,13 @@ struct Member {
   Value value;
 };
 
-// A scalar without quotes, by the rules of YAML 1.2's core schema plus digit separators: null, true, 12,
-// 1_000, 1e-5; whatever is none of these is a string.
+// A scalar without quotes, by the rules of YAML 1.2's core schema plus digit separators and Python's None:
+// null, None, true, 12, 1_000, 1e-5; whatever is none of these is a string.
 Value plain_scalar(std::string_view text, Origin origin);
 
 // What stands after `=` on the command line, or in an environment variable: [a, b] and {k: v} are read as
-// YAML, text in quotes is a string, the rest is a plain scalar. Throws Error.
+// YAML, (a, b) is the list [a, b], text in quotes is a string, the rest is a plain scalar. What begins like a
+// list or a map and is none ("[0,", "[draft") is text. Throws Error.
 Value parse_inline(std::string_view text, const Origin& origin);
 
 // `over` into `base`: maps merge member by member, everything else is replaced.

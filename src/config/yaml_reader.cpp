@@ -1,6 +1,7 @@
 // A strict reader over yaml-cpp's events. The event interface is used instead of its nodes because it reports
 // anchors, aliases, tags and duplicate keys, which the nodes hide, and because it can be stopped at any
-// depth.
+// depth. An alias is a copy of what its anchor marks, and counts as if it were written out: a few lines that
+// stand for billions of values are refused before anything is copied.
 #include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>
@@ -9,14 +10,39 @@
 
 #include <algorithm>
 #include <istream>
+#include <map>
+#include <set>
 #include <streambuf>
 #include <utility>
 
 #include "base/utf8.h"
 #include "config/readers.h"
+#include "config/yaml_indentation.h"
 
 namespace primus::config {
 namespace {
+
+// What a tree takes when it is copied.
+struct TreeSize {
+  size_t values = 0, bytes = 0;
+  int depth = 0;
+};
+
+TreeSize size_of(const Value& value) {
+  TreeSize size{1, value.text.size(), 1};
+  const auto add = [&](const Value& part) {
+    const TreeSize inner = size_of(part);
+    size.values += inner.values;
+    size.bytes += inner.bytes;
+    size.depth = std::max(size.depth, inner.depth + 1);
+  };
+  for (const Value& item : value.items) add(item);
+  for (const Member& member : value.members) {
+    size.bytes += member.key.size();
+    add(member.value);
+  }
+  return size;
+}
 
 // Reads from memory that is already there.
 class ViewStream : private std::streambuf, public std::istream {
@@ -46,27 +72,53 @@ class TreeBuilder : public YAML::EventHandler {
     if (++documents_ > 1) {
       throw error_at(origin_of(mark),
                      has_root_ ? "a settings file holds one YAML document, and a second begins here"
-                               : "no settings can begin here");
+                               : "no settings can begin here",
+                     has_root_ ? "keep one of them, or put them into files of their own" : kNoSettingsHint);
     }
   }
   void OnDocumentEnd() override {}
 
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override {
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     if (stack_.empty()) return;  // an empty document
     Value value;
     // yaml-cpp marks the token after a missing value; the key is where the user will look.
     value.origin = awaiting_value() ? stack_.back().key_origin : origin_of(mark);
+    remember(anchor, value);
     add(std::move(value));
   }
 
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { refuse_alias(origin_of(mark)); }
-
-  void OnAnchor(const YAML::Mark& mark, const std::string&) override {
-    throw error_at(origin_of(mark), "YAML anchors are not allowed in settings files",
-                   "write the values out, or share them through extends");
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    const Origin origin = origin_of(mark);
+    const auto found = anchors_.find(anchor);
+    if (found == anchors_.end()) {  // defined, and not finished
+      throw error_at(origin, "this alias stands inside of what it stands for",
+                     "write out what is meant, or move the anchor");
+    }
+    const Value& value = found->second;
+    if (awaiting_key()) {
+      if (value.kind != Value::Kind::kString) {
+        throw error_at(origin, fmt::format("this alias stands for {}, and a key is text", value.kind_name()),
+                       "write the key out");
+      }
+      return begin_key(value.text, false, origin);
+    }
+    const TreeSize size = size_of(value);
+    if (static_cast<size_t>(size.depth) + stack_.size() > static_cast<size_t>(kMaxDepth)) {
+      throw error_at(origin, fmt::format("nested more than {} levels deep", kMaxDepth),
+                     "use fewer aliases within aliases");
+    }
+    copied_bytes_ += size.bytes;
+    if (size.values > kMaxValues - count_ || copied_bytes_ > kMaxDocumentBytes) {
+      throw error_at(origin, "the aliases make too many values for a settings file",
+                     "write out what is needed, or share it through extends");
+    }
+    count_ += size.values - 1;  // add() counts one
+    add(value);
   }
 
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+  void OnAnchor(const YAML::Mark&, const std::string&) override {}
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& text) override {
     const Origin origin = origin_of(mark);
     refuse_tag(tag, origin);
@@ -76,55 +128,108 @@ class TreeBuilder : public YAML::EventHandler {
                      "write \\u0085 and \\u00a0 for them");
     }
     const bool quoted = tag == "!";
-    if (!stack_.empty() && stack_.back().value.is_map() && !awaiting_value()) {
-      Frame& frame = stack_.back();
-      if (!quoted && text == "<<") {
-        throw error_at(origin, "YAML merge keys are not allowed in settings files", "use extends", 2);
-      }
-      frame.key = text;
-      frame.key_origin = origin;
-      frame.has_key = true;
-      return;
+    if (awaiting_key()) {
+      Value key;
+      key.kind = Value::Kind::kString;
+      key.text = text;
+      key.origin = origin;
+      remember(anchor, key);
+      return begin_key(text, !quoted && text == "<<", origin);
     }
-    if (!quoted) return add(plain_scalar(text, origin));
-    refuse_open_quote(static_cast<size_t>(mark.pos), origin);
     Value value;
-    value.kind = Value::Kind::kString;
-    value.quoted = true;
-    value.text = text;
-    value.origin = origin;
+    if (quoted) {
+      refuse_open_quote(static_cast<size_t>(mark.pos), origin);
+      value.kind = Value::Kind::kString;
+      value.quoted = true;
+      value.text = text;
+      value.origin = origin;
+    } else {
+      value = plain_scalar(text, origin);
+    }
+    remember(anchor, value);
     add(std::move(value));
   }
 
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
-    open(Value::Kind::kList, tag, origin_of(mark));
+    open(Value::Kind::kList, tag, origin_of(mark), anchor);
   }
   void OnSequenceEnd() override { close(); }
 
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                   YAML::EmitterStyle::value) override {
-    open(Value::Kind::kMap, tag, origin_of(mark));
+    open(Value::Kind::kMap, tag, origin_of(mark), anchor);
   }
   void OnMapEnd() override {
     refuse_duplicates(stack_.back().value);
+    merge_in(stack_.back());
     close();
-  }
-
-  [[noreturn]] static void refuse_alias(const Origin& origin) {
-    throw error_at(origin, "YAML aliases are not allowed in settings files",
-                   "write the value out, or share it through extends");
   }
 
  private:
   struct Frame {
     Value value;  // the map or list being filled
+    YAML::anchor_t anchor = 0;
     std::string key;
     Origin key_origin;
     bool has_key = false;
+    bool key_merges = false;  // the key is <<
+    bool has_merged = false;
+    std::vector<Value> merged;  // the maps that << names, in order
   };
 
   bool awaiting_value() const { return !stack_.empty() && stack_.back().has_key; }
+  bool awaiting_key() const {
+    return !stack_.empty() && stack_.back().value.is_map() && !stack_.back().has_key;
+  }
+
+  void remember(YAML::anchor_t anchor, const Value& value) {
+    if (anchor != 0) anchors_.insert_or_assign(anchor, value);
+  }
+
+  void begin_key(const std::string& text, bool merges, const Origin& origin) {
+    Frame& frame = stack_.back();
+    frame.key = text;
+    frame.key_origin = origin;
+    frame.has_key = true;
+    frame.key_merges = merges;
+  }
+
+  // The value of <<: a map, or a list of maps of which the first goes before the others.
+  static void take_merged(Frame& frame, Value value) {
+    if (frame.has_merged) {
+      throw error_at(frame.key_origin, "<< is given twice in this map", "write <<: [*first, *second]", 2);
+    }
+    frame.has_merged = true;
+    if (value.is_map()) {
+      frame.merged.push_back(std::move(value));
+      return;
+    }
+    for (Value& item : value.items) {
+      if (item.is_map()) frame.merged.push_back(std::move(item));
+    }
+    if (!value.is_list() || frame.merged.size() != value.items.size()) {
+      throw error_at(frame.key_origin, "<< takes a map, or a list of maps",
+                     "write <<: *NAME, where &NAME stands before a map", 2);
+    }
+  }
+
+  // What the map says itself goes before what it merges in.
+  static void merge_in(Frame& frame) {
+    if (frame.merged.empty()) return;
+    std::set<std::string> known;
+    for (const Member& member : frame.value.members) known.insert(member.key);
+    for (Value& map : frame.merged) {
+      for (Member& member : map.members) {
+        if (!known.insert(member.key).second) continue;
+        if (frame.value.members.size() >= kMaxMembers) {
+          throw error_at(member.origin, "too many keys in one map", "merge smaller maps");
+        }
+        frame.value.members.push_back(std::move(member));
+      }
+    }
+    frame.merged.clear();
+  }
 
   static void refuse_tag(const std::string& tag, const Origin& origin) {
     if (tag.empty() || tag == "?" || tag == "!") return;
@@ -147,7 +252,8 @@ class TreeBuilder : public YAML::EventHandler {
       else if (text[i] == quote)
         return;
     }
-    throw error_at(origin, "this quote is never closed");
+    throw error_at(origin, "this quote is never closed",
+                   "close it; a quote inside of the text is written twice ('') or as \\\"");
   }
 
   static void refuse_duplicates(const Value& map) {
@@ -165,15 +271,16 @@ class TreeBuilder : public YAML::EventHandler {
     }
   }
 
-  void open(Value::Kind kind, const std::string& tag, const Origin& origin) {
+  void open(Value::Kind kind, const std::string& tag, const Origin& origin, YAML::anchor_t anchor) {
     refuse_tag(tag, origin);
     if (stack_.size() >= static_cast<size_t>(kMaxDepth)) {
-      throw error_at(origin, fmt::format("nested more than {} levels deep", kMaxDepth));
+      throw error_at(origin, fmt::format("nested more than {} levels deep", kMaxDepth), kTooMuchHint);
     }
-    if (!stack_.empty() && stack_.back().value.is_map() && !awaiting_value()) {
-      throw error_at(origin, "a key must be plain text, not a list or a map");
+    if (awaiting_key()) {
+      throw error_at(origin, "a key must be plain text, not a list or a map", "write KEY: VALUE");
     }
     Frame frame;
+    frame.anchor = anchor;
     frame.value.kind = kind;
     frame.value.origin = origin;
     stack_.push_back(std::move(frame));
@@ -181,12 +288,14 @@ class TreeBuilder : public YAML::EventHandler {
 
   void close() {
     Value done = std::move(stack_.back().value);
+    remember(stack_.back().anchor, done);
     stack_.pop_back();
     add(std::move(done));
   }
 
   void add(Value value) {
-    if (++count_ > kMaxValues) throw error_at(value.origin, "too many values for a settings file");
+    if (++count_ > kMaxValues)
+      throw error_at(value.origin, "too many values for a settings file", kTooMuchHint);
     if (stack_.empty()) {
       root_ = std::move(value);
       has_root_ = true;
@@ -198,10 +307,14 @@ class TreeBuilder : public YAML::EventHandler {
       return;
     }
     if (!frame.has_key) {  // `? :` without a key
-      throw error_at(value.origin, "a key is missing here");
+      throw error_at(value.origin, "a key is missing here", "write KEY: VALUE");
+    }
+    if (frame.key_merges) {
+      frame.has_key = frame.key_merges = false;
+      return take_merged(frame, std::move(value));
     }
     if (frame.value.members.size() >= kMaxMembers)
-      throw error_at(frame.key_origin, "too many keys in one map");
+      throw error_at(frame.key_origin, "too many keys in one map", kTooMuchHint);
     frame.value.members.push_back({std::move(frame.key), std::move(frame.key_origin), std::move(value)});
     frame.has_key = false;
   }
@@ -213,6 +326,8 @@ class TreeBuilder : public YAML::EventHandler {
   bool has_root_ = false;
   int documents_ = 0;
   size_t count_ = 0;
+  std::map<YAML::anchor_t, Value> anchors_;
+  size_t copied_bytes_ = 0;  // of text, by aliases
 };
 
 Value parse(const std::shared_ptr<const Source>& source, const Origin* fixed) {
@@ -224,12 +339,18 @@ Value parse(const std::shared_ptr<const Source>& source, const Origin* fixed) {
     }
   } catch (const YAML::Exception& problem) {
     const Origin origin = problem.mark.is_null() ? Origin{source} : builder.origin_of(problem.mark);
-    if (problem.msg.find("anchor is not defined") != std::string::npos) TreeBuilder::refuse_alias(origin);
+    if (problem.msg.find("anchor is not defined") != std::string::npos) {
+      throw error_at(origin, "this alias has no anchor above it",
+                     "an alias *NAME repeats the value that &NAME stands before, earlier in the same file");
+    }
+    if (!fixed) refuse_bad_indentation(source, origin.line);
     std::string hint;
     if (origin.snippet().find("${") != std::string::npos) {
       hint = "between [ ] or { } a variable is written in quotes: \"${NAME}\"";
     } else if (problem.msg.find("flow not found") != std::string::npos) {
       hint = "a [ or { is not closed";
+    } else {
+      hint = "settings are 'key: value' lines; text with any of : # [ ] { } , & * in it stands in quotes";
     }
     throw error_at(origin, "this is not valid YAML: " + problem.msg, std::move(hint));
   }
@@ -240,11 +361,11 @@ Value parse(const std::shared_ptr<const Source>& source, const Origin* fixed) {
 
 Value read_yaml(const std::shared_ptr<const Source>& source) {
   Value root = parse(source, nullptr);
-  if (root.is_null()) throw error_at({source}, "the file holds no settings");
+  if (root.is_null()) throw error_at({source}, "the file holds no settings", kNoSettingsHint);
   if (!root.is_map()) {
     throw error_at(root.origin,
-                   fmt::format("settings are 'key: value' lines, and this is {}", root.kind_name()), {},
-                   root.width());
+                   fmt::format("settings are 'key: value' lines, and this is {}", root.kind_name()),
+                   kNoSettingsHint, root.width());
   }
   return root;
 }

@@ -245,6 +245,30 @@ TEST(Config, ShowsValidatesAndDescribes) {
   EXPECT_THAT(run_program({"config", "reference"}).out, HasSubstr("micro_batch_size"));
 }
 
+TEST(Config, ReferenceAnswersForAWord) {
+  EXPECT_THAT(run_program({"config", "reference", "learning_rate"}).out, HasSubstr("lr\n  meaning"));
+  const ProgramResult as_json = run_program({"config", "reference", "lr", "--json"});
+  EXPECT_EQ(json::parse(as_json.out).at(0).at("name"), "lr");
+  EXPECT_GT(json::parse(run_program({"config", "reference", "--json"}).out).size(), 500u);
+  const ProgramResult unknown = run_program({"config", "reference", "xyzzy"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("no key has to do with 'xyzzy'"));
+}
+
+// A file may have modules for several commands.
+TEST(Config, RunsTheModuleOfTheCommandAndSaysWhichNot) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "two.yaml").string();
+  write_file(file,
+             read_file(kExperiment) + "\n  post_trainer: {framework: megatron, config: sft_trainer.yaml}\n");
+  const ProgramResult result = run_program({"config", "validate", "--config", file});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("pre_trainer is the one that is run, not post_trainer"));
+  const ProgramResult post = run_program({"train", "posttrain", "--config", file});
+  EXPECT_EQ(post.exit_code, 2);
+  EXPECT_THAT(post.err, HasSubstr("'train posttrain' is not there yet"));
+}
+
 TEST(Config, NamesThePlaceOfAMistake) {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "bad.yaml").string();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "config/experiment.h"
+#include "config/key_hints.h"
 #include "config/keys.h"
 #include "support.h"
 
@@ -66,6 +67,71 @@ TEST(ToYaml, KeepsEveryNumber) {
   }
 }
 
+// PyYAML takes 1e-08 for text, 0123 for octal, on for a boolean, and 2024-01-01 for a date.
+TEST(ToYaml, IsReadAlikeByPyYaml) {
+  Experiment experiment = load_text(experiment_text(""));
+  experiment.trainer.lr = 3e-05;
+  experiment.trainer.save = "0123";
+  experiment.trainer.load = "on";
+  experiment.trainer.tokenizer_model = "2024-01-01";
+  experiment.trainer.data_cache_path = "meta-llama/Llama-3.1-8B";
+  const std::string yaml = to_yaml(experiment);
+  for (const char* line :
+       {"      lr: 3.0e-05\n", "      adam_eps: 1.0e-08\n", "      save: \"0123\"\n", "      load: \"on\"\n",
+        "      tokenizer_model: \"2024-01-01\"\n", "      data_cache_path: meta-llama/Llama-3.1-8B\n"}) {
+    EXPECT_NE(yaml.find(line), std::string::npos) << line << yaml;
+  }
+  EXPECT_EQ(load_text(yaml).trainer.lr, 3e-05);
+}
+
+TEST(ToYaml, CanHavePathsThatWorkFromElsewhere) {
+  const TemporaryFolder folder;
+  write_file(folder, "tokenizer.json", "{}");
+  write_file(folder, "text.jsonl", "{}");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  Experiment experiment =
+      load_text(experiment_text(
+                    "      data_path: [0.3, text.jsonl, 0.7, data/b]\n      tokenizer_model: tokenizer.json\n"
+                    "      load: meta-llama/Llama-3.1-8B\n      save: out/../ckpt\n"),
+                {"mock_data=false"});
+  const Experiment absolute = with_absolute_paths(experiment);
+  std::filesystem::current_path(before);
+  const std::filesystem::path root = std::filesystem::weakly_canonical(folder.path());
+  EXPECT_EQ(absolute.workspace, (root / "output").string());
+  EXPECT_EQ(absolute.trainer.save, (root / "ckpt").string());
+  EXPECT_EQ(absolute.trainer.data_path, (std::vector<std::string>{"0.3", (root / "text.jsonl").string(),
+                                                                  "0.7", (root / "data/b").string()}));
+  EXPECT_EQ(absolute.trainer.tokenizer_model, (root / "tokenizer.json").string());
+  EXPECT_EQ(absolute.trainer.load, "meta-llama/Llama-3.1-8B");  // not there: the name of a model
+}
+
+TEST(Show, SaysWherePrimussDefaultDiffers) {
+  const std::string text = show(load_text(experiment_text("      async_save: true\n")), true);
+  EXPECT_NE(text.find("# default; Primus has cyclic"), std::string::npos) << text;
+  EXPECT_NE(text.find("# default; Primus has null, the model's own type"), std::string::npos);
+  // Who sets a key knows what it is.
+  EXPECT_NE(text.find("# exp.yaml:14:19\n"), std::string::npos);
+}
+
+TEST(Reference, AnswersForAKeyAndForAWord) {
+  const std::string lr = reference_text("lr");
+  EXPECT_EQ(lr.rfind("lr\n  meaning     peak learning rate\n", 0), 0u) << lr;
+  EXPECT_NE(lr.find("elsewhere"), std::string::npos);
+  EXPECT_EQ(lr.find("min_lr"), std::string::npos);
+  EXPECT_NE(reference_text("learning_rate").find("lr\n"), std::string::npos);
+  EXPECT_NE(reference_text("Rotary").find("rotary_base\n"), std::string::npos);
+  EXPECT_EQ(reference_text("layernorm_epsilon").rfind("norm_epsilon\n", 0), 0u);
+  EXPECT_NE(reference_text("exp_name").find("top level"), std::string::npos);
+  EXPECT_THROW(reference_text("no_such_thing_at_all"), Error);
+  const auto json = nlohmann::json::parse(reference_json("dataloader_type"));
+  ASSERT_EQ(json.size(), 1u);
+  EXPECT_EQ(json[0]["default"], "single");
+  EXPECT_EQ(json[0]["primus_default"], "cyclic");
+  EXPECT_EQ(nlohmann::json::parse(reference_json("")).size(), all_keys().size() + 12);
+  for (const auto& key : nlohmann::json::parse(reference_json(""))) EXPECT_TRUE(key["name"].is_string());
+}
+
 TEST(ToYaml, WorksForOtherFrameworks) {
   round_trip(load_text(experiment_text("      tensor_model_parallel_size: 8\n      fp8: hybrid\n"),
                        {"--framework", "megatron"}));
@@ -86,7 +152,7 @@ TEST(Show, ListsValuesAndOrigins) {
   const Experiment e = load_text(experiment_text("      lr: ${LR}\n      use_turbo_gemm: true\n"), {"seed=7"},
                                  {{"LR", "1e-5"}});
   const std::string plain = show(e, false), origins = show(e, true);
-  EXPECT_NE(plain.find("\nlr: 1e-05\n"), std::string::npos);
+  EXPECT_NE(plain.find("\nlr: 1.0e-05\n"), std::string::npos);
   EXPECT_NE(plain.find("\n# Optimizer\n"), std::string::npos);
   EXPECT_NE(plain.find("(ignored)\nuse_turbo_gemm: true\n"), std::string::npos);
   const auto line = [&](const std::string& key) {
@@ -95,7 +161,7 @@ TEST(Show, ListsValuesAndOrigins) {
     const size_t gap = text.find("  ");
     return text.substr(0, gap) + "  " + text.substr(text.find("# ", gap));
   };
-  EXPECT_EQ(line("lr"), "lr: 1e-05  # exp.yaml:14:11 (environment LR)");
+  EXPECT_EQ(line("lr"), "lr: 1.0e-05  # exp.yaml:14:11 (environment LR)");
   EXPECT_EQ(line("seed"), "seed: 7  # command line");
   EXPECT_EQ(line("kv_channels"), "kv_channels: 16  # derived");
   EXPECT_EQ(line("adam_beta1"), "adam_beta1: 0.9  # default");

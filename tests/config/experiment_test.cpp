@@ -134,7 +134,7 @@ TEST(Experiment, UnknownKeysAreRefused) {
             "exp.yaml:14:7: error: unknown key 'xyzzy_plugh'\n"
             " 14 |       xyzzy_plugh: 1\n"
             "    |       ^^^^^^^^^^^\n"
-            "  hint: docs/config.md lists every key");
+            "  hint: 'primus config reference' lists every key");
   EXPECT_EQ(error_of("work_groop: g\n" + experiment_text("")),
             "exp.yaml:1:1: error: unknown key 'work_groop' at the top level\n"
             " 1 | work_groop: g\n"
@@ -153,7 +153,8 @@ TEST(Experiment, WrongTypesAreRefused) {
   EXPECT_EQ(error_of(experiment_text("      train_iters: 1.5\n")),
             "exp.yaml:14:20: error: train_iters expects an integer, not 1.5\n"
             " 14 |       train_iters: 1.5\n"
-            "    |                    ^^^");
+            "    |                    ^^^\n"
+            "  hint: 'primus config reference train_iters' explains it");
   EXPECT_EQ(error_of(experiment_text("      bf16: yes\n")),
             "exp.yaml:14:13: error: bf16 expects true or false, not 'yes'\n"
             " 14 |       bf16: yes\n"
@@ -167,11 +168,13 @@ TEST(Experiment, WrongTypesAreRefused) {
   EXPECT_EQ(error_of(experiment_text("      lr: [1]\n")),
             "exp.yaml:14:11: error: lr expects a number, not a list\n"
             " 14 |       lr: [1]\n"
-            "    |           ^");
+            "    |           ^\n"
+            "  hint: 'primus config reference lr' explains it");
   EXPECT_EQ(error_of(experiment_text("      save: true\n")),
             "exp.yaml:14:13: error: save expects text, not true\n"
             " 14 |       save: true\n"
-            "    |             ^^^^");
+            "    |             ^^^^\n"
+            "  hint: 'primus config reference save' explains it");
   EXPECT_NE(error_of(experiment_text("      data_path: {a: 1}\n"))
                 .find("data_path expects a list of text, not a map"),
             std::string::npos);
@@ -192,11 +195,13 @@ TEST(Experiment, ValuesOutOfRangeAreRefused) {
   EXPECT_EQ(error_of(experiment_text("      micro_batch_size: 0\n")),
             "exp.yaml:14:25: error: micro_batch_size is 0; it must be at least 1 and at most 1048576\n"
             " 14 |       micro_batch_size: 0\n"
-            "    |                         ^");
+            "    |                         ^\n"
+            "  hint: 'primus config reference micro_batch_size' explains it");
   EXPECT_EQ(error_of(experiment_text("      adam_beta1: 1.0\n")),
             "exp.yaml:14:19: error: adam_beta1 is 1.0; it must be at least 0 and below 1\n"
             " 14 |       adam_beta1: 1.0\n"
-            "    |                   ^^^");
+            "    |                   ^^^\n"
+            "  hint: 'primus config reference adam_beta1' explains it");
   EXPECT_NE(error_of(experiment_text("      lr: -1\n")).find("lr is -1; it must be at least 0"),
             std::string::npos);
   EXPECT_NE(error_of(experiment_text("      lr: .nan\n")).find("lr is .nan; it must be"), std::string::npos);
@@ -229,7 +234,7 @@ TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
         "exp.yaml:14:35: error: tensor_model_parallel_size is 8, and the native engine can only do 1 so far\n"
         " 14 |       tensor_model_parallel_size: 8\n"
         "    |                                   ^\n"
-        "  hint: leave the key out, or choose another framework");
+        "  hint: leave tensor_model_parallel_size out, or set tensor_model_parallel_size: 1");
   }
   EXPECT_EQ(load_text(text, {"--framework", "megatron"}).trainer.tensor_model_parallel_size, 8);
   for (const char* fine :
@@ -249,11 +254,11 @@ TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
 // Keys that the engine has no field for, and that would make another model, training or data.
 TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
   for (const char* refused :
-       {"activation_func: openai_gelu", "attn_sliding_window: 128", "use_sink_attention: true",
+       {"activation_func: openai_gelu", "attn_sliding_window: 128", "trainer_class: x.Flux", "warmup: 100",
         "swiglu_limit: 7.0", "apply_query_key_layer_scaling: true",
         "heterogeneous_layers_config_path: layers.json", "head_lr_mult: 2", "iterations_to_skip: [1, 2]",
         "fp8: hybrid", "fp4: e2m1", "recompute_activations: true", "fp32_residual_connection: true",
-        "exit_on_missing_checkpoint: false", "lora: {enabled: true, dim: 8}", "stage: sft",
+        "exit_on_missing_checkpoint: false\n      load: x", "lora: {enabled: true, dim: 8}", "stage: sft",
         "save_retain_interval: 10", "spec: [a.b, c]", "per_split_data_args_path: data.json"}) {
     const std::string error = error_of(experiment_text("      " + std::string(refused) + "\n"));
     EXPECT_NE(error.find(": error: "), std::string::npos) << refused << error;
@@ -311,9 +316,144 @@ TEST(Experiment, AliasesAreTheSameKey) {
   const Experiment e = load_text(experiment_text("      layernorm_epsilon: 1e-6\n"), {"norm_epsilon=1e-4"});
   EXPECT_EQ(e.trainer.norm_epsilon, 1e-4);
   EXPECT_EQ(load_text(experiment_text("      layernorm_epsilon: 1e-6\n")).trainer.norm_epsilon, 1e-6);
-  EXPECT_NE(error_of(experiment_text("      norm_epsilon: 1e-5\n      layernorm_epsilon: 1e-6\n"))
-                .find("exp.yaml:15:7: error: norm_epsilon is given twice, here as layernorm_epsilon"),
+  // One number in two spellings; and of two numbers the one that Megatron-LM's models read, with a warning.
+  EXPECT_TRUE(load_text(experiment_text("      norm_epsilon: 1.0e-5\n      layernorm_epsilon: 1e-05\n"))
+                  .warnings.empty());
+  for (const char* both : {"      norm_epsilon: 1e-5\n      layernorm_epsilon: 1e-6\n",
+                           "      layernorm_epsilon: 1e-6\n      norm_epsilon: 1e-5\n"}) {
+    const Experiment two = load_text(experiment_text(both));
+    EXPECT_EQ(two.trainer.norm_epsilon, 1e-6) << both;
+    ASSERT_EQ(two.warnings.size(), 1u);
+    EXPECT_NE(two.warnings[0].find("norm_epsilon and layernorm_epsilon differ"), std::string::npos);
+  }
+}
+
+// Megatron-LM has one factor for ordinary attention and one for latent attention.
+TEST(Experiment, TheTwoRopeFactorsAreTwoKeys) {
+  const std::string both = "      rope_scaling_factor: 8\n      rotary_scaling_factor: 40\n";
+  const Experiment latent = load_text(experiment_text(both + "      multi_latent_attention: true\n"));
+  EXPECT_EQ(latent.trainer.rotary_scaling_factor, 40);
+  EXPECT_EQ(latent.trainer.rope_scaling_type, "yarn");
+  const Experiment plain = load_text(experiment_text(both + "      use_rope_scaling: true\n"));
+  EXPECT_EQ(plain.trainer.rope_scaling_factor, 8);
+  EXPECT_EQ(plain.trainer.rope_scaling_type, "llama3");
+  ASSERT_EQ(plain.warnings.size(), 1u);
+  EXPECT_NE(plain.warnings[0].find("rotary_scaling_factor has an effect only with multi_latent_attention"),
             std::string::npos);
+  // Alone, as this program's own files had it before.
+  EXPECT_EQ(load_text(experiment_text("      rope_scaling_factor: 40\n      multi_latent_attention: true\n"))
+                .trainer.rotary_scaling_factor,
+            40);
+  EXPECT_EQ(load_text(experiment_text("      multi_latent_attention: true\n")).trainer.rotary_scaling_factor,
+            1);
+}
+
+TEST(Experiment, TakesWhatPrimussModulePresetSays) {
+  const Experiment e = load_text(experiment_text(
+      "      deterministic_mode: false\n      rotary_seq_len_interpolation_factor: 1\n"
+      "      moe_router_dtype: null\n      dataloader_type: cyclic\n      params_dtype: null\n"
+      "      torch_fsdp2_reshard_after_forward: false\n      fused_single_qkv_rope: true\n"
+      "      debug: true\n"));
+  EXPECT_FALSE(e.trainer.deterministic_mode);
+  EXPECT_EQ(e.trainer.dataloader_type, "cyclic");
+  EXPECT_EQ(e.trainer.moe_router_dtype, "fp32");
+}
+
+// Primus-Turbo's way to say window_size, where sinks are switched on.
+TEST(Experiment, PatternsThatBeginWithABracketAreText) {
+  const Experiment e =
+      load_text(experiment_text("      num_experts: 4\n      moe_layer_freq: \"[0]*1+[1]*1\"\n"),
+                {"no_rope_freq=[0]*1+[1]*1"});
+  EXPECT_EQ(e.trainer.moe_layer_freq, (std::vector<std::string>{"[0]*1+[1]*1"}));
+  EXPECT_EQ(e.trainer.no_rope_freq, (std::vector<std::string>{"[0]*1+[1]*1"}));
+}
+
+// Primus's files have some among the trainer's keys, where they do nothing.
+TEST(Experiment, MisplacedVariablesAreNamed) {
+  const Experiment e = load_text(experiment_text("      HSA_NO_SCRATCH_RECLAIM: 1\n"));
+  ASSERT_EQ(e.warnings.size(), 1u);
+  EXPECT_EQ(e.warnings[0],
+            "exp.yaml:14:7: HSA_NO_SCRATCH_RECLAIM looks like an environment variable, and is not set "
+            "from here: it belongs under env:");
+  EXPECT_TRUE(e.env.empty());
+  EXPECT_NE(error_of(experiment_text(""), {"HSA_NO_SCRATCH_RECLAIM=1"}).find("unknown key"),
+            std::string::npos);
+}
+
+TEST(Experiment, WithoutWeightsToLoadTheirAbsenceDoesNotMatter) {
+  EXPECT_EQ(error_of(experiment_text("      exit_on_missing_checkpoint: false\n")), "");
+}
+
+// A preset that needs what is not there yet is refused in one sentence, whatever keys it has.
+TEST(Experiment, PresetsOfModelsToComeAreRefusedInOneSentence) {
+  const TemporaryFolder folder;
+  write_file(folder, "models/megatron/zebra_llama_1B.yaml", "bases: [x.yaml]\nnum_layers: 2\n");
+  const std::string text =
+      "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
+      "modules:\n  pre_trainer:\n    model: zebra_llama_1B.yaml\n    overrides: {mock_data: true, no_such: "
+      "1}\n";
+  try {
+    load_experiment_text(text, "exp.yaml", {}, options_with({}, {folder.path()}));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+    EXPECT_EQ(error.location(), "exp.yaml:7:12");
+    EXPECT_NE(std::string(error.what()).find("Zebra-Llama needs"), std::string::npos);
+  }
+}
+
+// Beside the presets of this program, and before them, those of a checkout of Primus, which lie by engine.
+TEST(Experiment, FindsPresetsByEngine) {
+  const TemporaryFolder folder;
+  write_file(folder, "models/megatron/m.yaml",
+             "num_layers: 2\nhidden_size: 64\nnum_attention_heads: 4\nvocab_size: 9\nmodel_type: gpt\n");
+  const std::string text =
+      "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
+      "modules: {pre_trainer: {framework: megatron, model: m.yaml, overrides: {mock_data: true}}}\n";
+  for (const char* framework : {"framework=megatron", "framework=native"}) {
+    const std::vector<std::string> arguments = {framework};
+    EXPECT_EQ(load_experiment_text(text, "exp.yaml", arguments, options_with({}, {folder.path()}))
+                  .trainer.hidden_size,
+              64);
+  }
+}
+
+TEST(Experiment, SinkWindowsAreWindows) {
+  using Texts = std::vector<std::string>;
+  const std::string on = "      use_sink_attention: true\n", windows = "      window_size: [127, 0]\n";
+  const auto load = [](const std::string& lines, const std::vector<std::string>& arguments) {
+    return load_text(experiment_text(lines), arguments).trainer;
+  };
+  EXPECT_EQ(load(on + "      sink_sliding_window: 128\n", {}).window_size, (Texts{"128", "0"}));
+  EXPECT_EQ(load(on + "      sink_sliding_window: 128\n", {}).window_attn_skip_freq, (Texts{"1", "0"}));
+  EXPECT_EQ(load(on + "      sink_sliding_window: 128\n      sink_window_even_layers_only: false\n", {})
+                .window_attn_skip_freq,
+            Texts{});
+  EXPECT_EQ(load(on + windows, {"sink_sliding_window=0"}).window_size, Texts{});
+  EXPECT_EQ(load(windows, {"sink_sliding_window=0"}).window_size, (Texts{"127", "0"}));
+  EXPECT_EQ(load(on + windows + "      sink_sliding_window: 0\n", {}).window_size, (Texts{"127", "0"}));
+  const Experiment e = load_text(experiment_text(on + windows), {"sink_sliding_window=0"});
+  EXPECT_EQ(e.provenance_of("window_size").describe(), "derived from command line");
+  EXPECT_EQ(load_text(to_yaml(e)).trainer, e.trainer);
+}
+
+TEST(Experiment, OfSeveralModulesTheOneThatIsWantedRuns) {
+  const std::string text = experiment_text("") +
+                           "  post_trainer:\n    framework: megatron\n    overrides: {no_such_key: 1}\n"
+                           "  evaluator: 5\n";
+  const Experiment e = load_text(text, {"modules.pre_trainer.overrides.seed=7"});
+  EXPECT_EQ(e.module_name, "pre_trainer");
+  EXPECT_EQ(e.trainer.seed, 7);
+  EXPECT_EQ(e.other_modules, (std::vector<std::string>{"post_trainer", "evaluator"}));
+  LoadOptions options = options_with();
+  options.module = "post_trainer";
+  EXPECT_THROW(load_experiment_text(text, "exp.yaml", {}, options), Error);  // its key is unknown
+  // A single trainer is run whatever its name.
+  const std::string single =
+      "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
+      "modules: {evaluator: 1, post_trainer: {overrides: {num_layers: 1, hidden_size: 8, "
+      "num_attention_heads: 2, vocab_size: 9, mock_data: true}}}\n";
+  EXPECT_EQ(load_text(single).module_name, "post_trainer");
 }
 
 TEST(Experiment, SeveralProblemsAreReportedTogether) {
@@ -326,6 +466,7 @@ TEST(Experiment, SeveralProblemsAreReportedTogether) {
             "exp.yaml:15:13: error: seed expects an integer, not 'x'\n"
             " 15 |       seed: x\n"
             "    |             ^\n"
+            "  hint: 'primus config reference seed' explains it\n"
             "command line: error: bf16 expects true or false, not 'maybe'\n"
             "  | bf16=maybe\n"
             "  |      ^^^^^\n"
@@ -361,8 +502,8 @@ TEST(Experiment, ItsFrameIsChecked) {
         << name;
   }
   EXPECT_EQ(error_of(head + "workspace: /abs/w\nexp_name: team/run\n" + module), "");
-  EXPECT_NE(error_of(head + "workspace: w\nexp_name: e\nmodules: {pre_trainer: {}, post_trainer: {}}\n")
-                .find("exp.yaml:5:28: error: an experiment runs one module, and this is a second"),
+  EXPECT_NE(error_of(head + "workspace: w\nexp_name: e\nmodules: {a_trainer: {}, post_trainer: {}}\n")
+                .find("exp.yaml:5:26: error: there are several trainers, a_trainer and post_trainer"),
             std::string::npos);
   EXPECT_NE(error_of(head + "workspace: w\nexp_name: e\nmodules: {runner: {}}\n")
                 .find("module 'runner' is no trainer"),

@@ -67,11 +67,26 @@ TEST(Variables, BrokenReferences) {
   EXPECT_NE(error_of(experiment_text("      seed: ${A:-1}\n")).find("seed is -1"), std::string::npos);
 }
 
+TEST(Variables, EmptyOnesAreSetAndTakeNoDefault) {
+  const Experiment e =
+      load_text(experiment_text("      save: a${X:default}b\n      load: ${X:default}\n"), {}, {{"X", ""}});
+  EXPECT_EQ(e.trainer.save, "ab");
+  EXPECT_FALSE(e.trainer.load);
+}
+
+TEST(Variables, MayHaveDashesAndDots) {
+  const Experiment e =
+      load_text(experiment_text("      save: ${my-var.x:z}\n      load: ${a.b}\n"), {}, {{"a.b", "there"}});
+  EXPECT_EQ(e.trainer.save, "z");
+  EXPECT_EQ(e.trainer.load, "there");
+}
+
 TEST(Variables, WrongTypesAreFoundAfterReplacing) {
   EXPECT_EQ(error_of(experiment_text("      train_iters: ${ITERS}\n"), {}, {{"ITERS", "many"}}),
             "exp.yaml:14:20: error: train_iters expects an integer, not 'many'\n"
             " 14 |       train_iters: ${ITERS}\n"
-            "    |                    ^^^^");
+            "    |                    ^^^^\n"
+            "  hint: 'primus config reference train_iters' explains it");
 }
 
 TEST(Variables, AreText) {
@@ -166,7 +181,8 @@ TEST_F(Extends, RefusesCircles) {
   EXPECT_EQ(error(folder_.path() / "a.yaml"),
             "c.yaml:1:10: error: extends goes in a circle: a.yaml > b.yaml > c.yaml > a.yaml\n"
             " 1 | extends: a.yaml\n"
-            "   |          ^^^^^^");
+            "   |          ^^^^^^\n"
+            "  hint: take one of them out");
   EXPECT_NE(error(file("self.yaml", "extends: ./self.yaml\n")).find("in a circle: self.yaml > self.yaml"),
             std::string::npos);
 }
@@ -196,7 +212,8 @@ TEST_F(Extends, PointsIntoTheFileThatIsWrong) {
   EXPECT_EQ(error(file("exp.yaml", "extends: base.yaml\n")),
             "base.yaml:14:11: error: lr expects a number, not 'fast'\n"
             " 14 |       lr: fast\n"
-            "    |           ^^^^");
+            "    |           ^^^^\n"
+            "  hint: 'primus config reference lr' explains it");
 }
 
 TEST_F(Extends, WorksInPresets) {

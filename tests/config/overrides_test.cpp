@@ -79,7 +79,8 @@ TEST(Overrides, WrongTypesAreShown) {
   EXPECT_EQ(error({"--train_iters", "ten"}),
             "command line: error: train_iters expects an integer, not 'ten'\n"
             "  | --train_iters ten\n"
-            "  |               ^^^");
+            "  |               ^^^\n"
+            "  hint: 'primus config reference train_iters' explains it");
   EXPECT_EQ(error({"lr=\"1e-5\""}),
             "command line: error: lr expects a number, not '1e-5'\n"
             "  | lr=\"1e-5\"\n"
@@ -103,10 +104,35 @@ TEST(Overrides, StrayArgumentsAreRefused) {
   EXPECT_NE(error({"a..b=3"}).find("'a..b' is no key"), std::string::npos);
   EXPECT_NE(error({"--"}), "");
   EXPECT_NE(error({""}), "");
-  EXPECT_NE(error({"data_path=[a"}).find("command line: error: this is no list, map or quoted text"),
+  EXPECT_NE(error({"data_path=[a"})
+                .find("command line: error: data_path expects a list of text, and '[a' is not "
+                      "closed"),
             std::string::npos);
   EXPECT_NE(error({"modules.post_trainer.overrides=1"}).find("there is no module 'post_trainer'"),
             std::string::npos);
+  EXPECT_NE(error({"modules.post_trainer.overrides.lr=1"}).find("there is no module 'post_trainer'"),
+            std::string::npos);
+}
+
+// What Primus reads with Python's literals.
+TEST(Overrides, TakePythonsLiterals) {
+  const Experiment e = load({"--profile_ranks", "(0, 4)", "wandb_project=None", "load=None",
+                             "window_size=(128, 0)", "wandb_exp_name=[0,", "mlflow_run_name={not_a_dict}",
+                             "moe_layer_freq=([0]*1+[1]*1)", "backend_path=/opt/megatron"});
+  ASSERT_EQ(e.settings.find("profile_ranks")->items.size(), 2u);
+  EXPECT_EQ(e.settings.find("profile_ranks")->items[1].integer, 4);
+  EXPECT_TRUE(e.settings.find("wandb_project")->is_null());
+  EXPECT_FALSE(e.trainer.load);
+  EXPECT_EQ(e.trainer.window_size, (Arguments{"128", "0"}));
+  EXPECT_EQ(e.settings.find("wandb_exp_name")->text, "[0,");
+  EXPECT_EQ(e.settings.find("moe_layer_freq")->text, "([0]*1+[1]*1)");
+  EXPECT_EQ(load({"wandb_project='None'"}).settings.find("wandb_project")->text, "None");
+}
+
+// Of a flag's name dashes are underscores, of a variable's they stay, and are refused.
+TEST(Overrides, NamesOfVariablesKeepTheirDashes) {
+  EXPECT_NE(error({"env.A-B=1"}).find("'A-B' is no name for a variable"), std::string::npos);
+  EXPECT_EQ(load({"env.A_B=1"}).env.at("A_B"), "1");
 }
 
 TEST(Overrides, AreText) {

@@ -60,22 +60,47 @@ TEST(Yaml, RefusesDuplicateKeys) {
             "  hint: keep one of the two");
 }
 
-TEST(Yaml, RefusesAnchorsAliasesAndMergeKeys) {
-  EXPECT_EQ(refusal("a: &x [1, 2]\nb: *x\n"),
-            "f.yaml:1:4: error: YAML anchors are not allowed in settings files\n"
-            " 1 | a: &x [1, 2]\n"
-            "   |    ^\n"
-            "  hint: write the values out, or share them through extends");
+TEST(Yaml, AliasesRepeatWhatAnchorsMark) {
+  const Value root = read(
+      "name: &name ${NAME:run}\nlist: &list [1, {k: 2}]\ncopies: [*name, *list]\nmap: &map {a: 1, b: 2}\n"
+      "other: {*name : 3}\nnone: &nothing\nagain: *nothing\nname2: &name x\nlast: *name\n",
+      "f.yaml");
+  EXPECT_EQ(root.find("copies")->items[0].text, "${NAME:run}");
+  EXPECT_EQ(root.find("copies")->items[1].items[1].find("k")->integer, 2);
+  // What is wrong with the value is wrong where it is written.
+  EXPECT_EQ(root.find("copies")->items[0].origin.describe(), "f.yaml:1:7");
+  EXPECT_EQ(root.find("other")->members[0].key, "${NAME:run}");
+  EXPECT_TRUE(root.find("again")->is_null());
+  EXPECT_EQ(root.find("last")->text, "x");
+}
+
+TEST(Yaml, MergeKeysFillInWhatIsNotSaid) {
+  const Value root = read(
+      "base: &base {a: 1, b: 2}\nmore: &more {b: 3, c: 4}\n"
+      "one:\n  b: 5\n  <<: *base\ntwo:\n  <<: [*base, *more]\n  d: 6\nquoted: {\"<<\": 7}\n",
+      "f.yaml");
+  EXPECT_EQ(root.find("one")->find("a")->integer, 1);
+  EXPECT_EQ(root.find("one")->find("b")->integer, 5);
+  EXPECT_EQ(root.find("one")->members.size(), 2u);
+  EXPECT_EQ(root.find("two")->find("b")->integer, 2);
+  EXPECT_EQ(root.find("two")->find("c")->integer, 4);
+  EXPECT_EQ(root.find("two")->find("d")->integer, 6);
+  EXPECT_EQ(root.find("quoted")->find("<<")->integer, 7);
+  EXPECT_NE(refusal("a: &a {x: 1}\nb:\n  <<: *a\n  <<: *a\n").find("<< is given twice"), std::string::npos);
+  EXPECT_NE(refusal("a: &a {x: 1}\nb: {<<: [*a, 5]}\n").find("<< takes a map, or a list of maps"),
+            std::string::npos);
+}
+
+TEST(Yaml, RefusesAliasesWithoutAnchorsAndInsideThem) {
   EXPECT_EQ(refusal("a: *x\n"),
-            "f.yaml:1:4: error: YAML aliases are not allowed in settings files\n"
+            "f.yaml:1:4: error: this alias has no anchor above it\n"
             " 1 | a: *x\n"
             "   |    ^\n"
-            "  hint: write the value out, or share it through extends");
-  EXPECT_EQ(refusal("<<: {a: 1}\n"),
-            "f.yaml:1:1: error: YAML merge keys are not allowed in settings files\n"
-            " 1 | <<: {a: 1}\n"
-            "   | ^^\n"
-            "  hint: use extends");
+            "  hint: an alias *NAME repeats the value that &NAME stands before, earlier in the same file");
+  EXPECT_NE(refusal("a: &x [1, *x]\n").find("f.yaml:1:11: error: this alias stands inside of"),
+            std::string::npos);
+  EXPECT_NE(refusal("a: &x [1]\n*x : 2\n").find("f.yaml:2:1: error: this alias stands for a list, and a key"),
+            std::string::npos);
 }
 
 TEST(Yaml, RefusesTheBillionLaughs) {
@@ -83,7 +108,20 @@ TEST(Yaml, RefusesTheBillionLaughs) {
   for (int i = 1; i < 40; ++i) {
     bomb += fmt::format("a{0}: &a{0} [*a{1}, *a{1}]\n", i, i - 1);
   }
-  EXPECT_NE(refusal(bomb).find("f.yaml:1:5: error: YAML anchors are not allowed"), std::string::npos);
+  EXPECT_NE(refusal(bomb).find("error: the aliases make too many values for a settings file"),
+            std::string::npos);
+  // One value, a little too often.
+  std::string wide = "a: &a [" + std::string(1000, ',') + "x]\nb: [*a";
+  for (int i = 0; i < 100; ++i) wide += ", *a";
+  EXPECT_NE(refusal(wide + "]\n").find("too many values"), std::string::npos);
+  // Text adds up.
+  std::string text = "a: &a " + std::string(100000, 'x') + "\nb: [*a";
+  for (int i = 0; i < 20; ++i) text += ", *a";
+  EXPECT_NE(refusal(text + "]\n").find("the aliases make too many values"), std::string::npos);
+  // So does depth.
+  std::string deep = "a0: &a0 [x]\n";
+  for (int i = 1; i < 80; ++i) deep += fmt::format("a{0}: &a{0} [*a{1}]\n", i, i - 1);
+  EXPECT_NE(refusal(deep).find("nested more than 64 levels deep"), std::string::npos);
 }
 
 TEST(Yaml, RefusesTags) {
@@ -96,9 +134,11 @@ TEST(Yaml, RefusesTags) {
 
 TEST(Yaml, RefusesBrokenSyntax) {
   EXPECT_EQ(refusal("a: 1\n b: 2\n"),
-            "f.yaml:2:3: error: this is not valid YAML: illegal map value\n"
+            "f.yaml:2:2: error: this is not valid YAML: the line is indented deeper than line 1, which has a "
+            "value already\n"
             " 2 |  b: 2\n"
-            "   |   ^");
+            "   |  ^\n"
+            "  hint: indent it by 0 spaces, as line 1");
   EXPECT_EQ(refusal("a: [1, 2\n"),
             "f.yaml:2:1: error: this is not valid YAML: end of sequence flow not found\n"
             " 2 | \n"
@@ -112,25 +152,50 @@ TEST(Yaml, RefusesBrokenSyntax) {
   EXPECT_EQ(refusal("a: \"x\nb: c\n"),
             "f.yaml:1:4: error: this quote is never closed\n"
             " 1 | a: \"x\n"
-            "   |    ^");
+            "   |    ^\n"
+            "  hint: close it; a quote inside of the text is written twice ('') or as \\\"");
   EXPECT_EQ(refusal("a: b\n\tc: d\n"),
-            "f.yaml:2:1: error: this is not valid YAML: illegal tab when looking for indentation\n"
+            "f.yaml:2:1: error: this is not valid YAML: the line is indented with a tab\n"
             " 2 |  c: d\n"
-            "   | ^");
+            "   | ^\n"
+            "  hint: indent with spaces, two for each level");
+}
+
+// The parser gives up lines later.
+TEST(Yaml, PointsAtTheLineWithTheWrongIndentation) {
+  EXPECT_NE(refusal("a:\n  b: 1\n    c: 2\n  d: 3\n")
+                .find("f.yaml:3:5: error: this is not valid YAML: the line is "
+                      "indented deeper than line 2"),
+            std::string::npos);
+  EXPECT_NE(refusal("a:\n    b: 1\n  c: 2\n    d: 3\n")
+                .find("f.yaml:3:3: error: this is not valid YAML: the line "
+                      "is indented as no line above it"),
+            std::string::npos);
+  EXPECT_NE(refusal("a:\n  - b: 1\n    c: 2\n   d: 3\n")
+                .find("f.yaml:4:4: error: this is not valid YAML: the line"),
+            std::string::npos);
+  // Text over several lines is none of that.
+  EXPECT_NE(refusal("a: some\n    text\n  on lines\nb: [1\n").find("a [ or { is not closed"),
+            std::string::npos);
+  EXPECT_NE(refusal("a: |\n    text: x\n      more: y\nb: [1\n").find("a [ or { is not closed"),
+            std::string::npos);
 }
 
 TEST(Yaml, RefusesWhatIsNoSettingsFile) {
-  EXPECT_EQ(refusal(""), "f.yaml: error: the file holds no settings");
-  EXPECT_EQ(refusal("# nothing\n"), "f.yaml: error: the file holds no settings");
+  const std::string hint = std::string("\n  hint: ") + kNoSettingsHint;
+  EXPECT_EQ(refusal(""), "f.yaml: error: the file holds no settings" + hint);
+  EXPECT_EQ(refusal("# nothing\n"), "f.yaml: error: the file holds no settings" + hint);
   EXPECT_EQ(refusal("hello\n"),
             "f.yaml:1:1: error: settings are 'key: value' lines, and this is a string\n"
             " 1 | hello\n"
-            "   | ^^^^^");
+            "   | ^^^^^" +
+                hint);
   EXPECT_NE(refusal("- a\n- b\n").find("and this is a list"), std::string::npos);
   EXPECT_EQ(refusal("a: 1\n---\nb: 2\n"),
             "f.yaml:2:1: error: a settings file holds one YAML document, and a second begins here\n"
             " 2 | ---\n"
-            "   | ^");
+            "   | ^\n"
+            "  hint: keep one of them, or put them into files of their own");
   EXPECT_NE(refusal("? [a, b]\n: 1\n").find("f.yaml:1:3: error: a key must be plain text"),
             std::string::npos);
 }
@@ -150,7 +215,8 @@ TEST(Yaml, BoundsDepth) {
 
 TEST(Text, BoundsSizeAndValues) {
   EXPECT_EQ(refusal("a: " + std::string(kMaxDocumentBytes, 'x')),
-            "f.yaml: error: settings files of more than 1 MB are refused");
+            "f.yaml: error: settings files of more than 1 MB are refused\n"
+            "  hint: is it an experiment? data goes into files of its own");
   EXPECT_NE(refusal("a: [" + std::string(500000, ',') + "]").find("too many values"), std::string::npos);
   std::string keys;
   for (int i = 0; i < 5000; ++i) keys += fmt::format("k{}: 1\n", i);
@@ -161,7 +227,8 @@ TEST(Text, IsUtf8WithoutControlCharacters) {
   EXPECT_EQ(refusal("a: 1\nb: \xFF\n"),
             "f.yaml:2:4: error: settings files are UTF-8 text, and this byte is not\n"
             " 2 | b: \xFF\n"
-            "   |    ^");
+            "   |    ^\n"
+            "  hint: save the file as UTF-8");
   EXPECT_NE(refusal("a: \xC0\x80").find("UTF-8"), std::string::npos);      // overlong
   EXPECT_NE(refusal("a: \xED\xA0\x80").find("UTF-8"), std::string::npos);  // surrogate
   EXPECT_NE(refusal(std::string("a: \0b", 5)).find("control character 0x00"), std::string::npos);
@@ -199,8 +266,10 @@ TEST(Toml, RefusesWhatYamlRefuses) {
             "existing "
             "integer 'lr'\n"
             " 2 | lr = 2\n"
-            "   |      ^");
-  EXPECT_EQ(toml_refusal(""), "f.toml: error: the file holds no settings");
+            "   |      ^\n"
+            "  hint: settings are KEY = VALUE lines; text stands in quotes");
+  EXPECT_EQ(toml_refusal(""),
+            std::string("f.toml: error: the file holds no settings\n  hint: ") + kNoSettingsHint);
   EXPECT_NE(
       toml_refusal("a = 1979-05-27\n").find("f.toml:1:5: error: dates and times have no place in settings"),
       std::string::npos);
@@ -264,7 +333,10 @@ TEST(Files, MissingOrNoFile) {
     }
   };
   const std::string missing = (folder.path() / "no.yaml").string();
-  EXPECT_EQ(message(missing), "error: cannot read '" + missing + "': No such file or directory");
+  EXPECT_EQ(message(missing),
+            "error: cannot read '" + missing +
+                "': No such file or directory\n"
+                "  hint: --config FILE names the experiment; examples/native/configs has some to copy");
   EXPECT_EQ(message(folder.path()), "error: '" + folder.path().string() +
                                         "' is a folder, not a file\n  hint: name the experiment file in it");
 }

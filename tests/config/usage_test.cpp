@@ -42,8 +42,13 @@ bool reads(const std::string& text, std::string_view name) {
 
 TEST(Usage, NativeKeysAreRead) {
   // These take effect through others, or are held against others, inside src/config.
-  const std::set<std::string_view> folded = {"group_query_attention", "use_rope_scaling",
-                                             "make_vocab_size_divisible_by", "rope_type"};
+  const std::set<std::string_view> folded = {"group_query_attention",
+                                             "use_rope_scaling",
+                                             "make_vocab_size_divisible_by",
+                                             "rope_type",
+                                             "sink_sliding_window",
+                                             "sink_window_even_layers_only",
+                                             "deterministic_mode"};  // the engine has no other
   // Held against model_type by name (lm/model/model_settings.cpp).
   const std::set<std::string_view> switches = {"add_qkv_bias",      "add_bias_linear",
                                                "qk_layernorm",      "swiglu",

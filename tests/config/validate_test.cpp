@@ -176,14 +176,13 @@ TEST(Validate, LatentAttentionRotatesAsMegatronHasIt) {
   const Experiment stretched = loaded({"rotary_scaling_factor=40", "max_position_embeddings=163840"});
   EXPECT_EQ(stretched.warnings, std::vector<std::string>{});
   EXPECT_EQ(stretched.trainer.rope_scaling_type, "yarn");
-  EXPECT_EQ(stretched.trainer.rope_scaling_factor, 40);
+  EXPECT_EQ(stretched.trainer.rotary_scaling_factor, 40);
   EXPECT_EQ(stretched.trainer.original_max_position_embeddings, 4096);
   EXPECT_EQ(loaded({"rotary_scaling_factor=8"}).trainer.rope_scaling_type, "yarn");
   EXPECT_EQ(loaded({"rotary_scaling_factor=1"}).trainer.rope_scaling_type, "none");
-  EXPECT_EQ(loaded({"rope_type=yarn"}).trainer.rope_scaling_factor, 1);
+  EXPECT_EQ(loaded({"rope_type=yarn"}).trainer.rotary_scaling_factor, 1);
   const Experiment temperature = loaded({"rotary_scaling_factor=40", "mscale_all_dim=0.5"});
   EXPECT_EQ(temperature.trainer.mscale, 1);
-  // The key has the name that the user gave it.
   EXPECT_EQ(loaded({"rope_type=rope", "rotary_scaling_factor=40"}).warnings,
             std::vector<std::string>{
                 "command line: rotary_scaling_factor has an effect only with a rope_scaling_type"});

@@ -63,8 +63,18 @@ TEST(ParseInline, ReadsListsMapsAndQuotes) {
   EXPECT_EQ(parse_inline("\"12\"", {}).kind, Kind::kString);
   EXPECT_EQ(parse_inline("12", {}).kind, Kind::kInt);
   EXPECT_EQ(parse_inline("a: b", {}).text, "a: b");
-  EXPECT_THROW(parse_inline("[a", {}), Error);
-  EXPECT_THROW(parse_inline("[&a x, *a]", {}), Error);
+  EXPECT_EQ(parse_inline("[&a x, *a]", {}).items[1].text, "x");
+  EXPECT_TRUE(parse_inline("None", {}).is_null());
+  // As Python has them.
+  EXPECT_EQ(parse_inline("(1, 'a b')", {}).items[1].text, "a b");
+  EXPECT_EQ(parse_inline("(1,)", {}).items.size(), 1u);
+  EXPECT_EQ(parse_inline("(1)", {}).text, "(1)");
+  EXPECT_EQ(parse_inline("([0]*3+[1]*58)", {}).text, "([0]*3+[1]*58)");
+  // What only begins like a list or a map is text.
+  for (const char* text : {"[a", "[0,", "{not: closed", "[*a]", "]["}) {
+    EXPECT_EQ(parse_inline(text, {}).kind, Kind::kString) << text;
+    EXPECT_EQ(parse_inline(text, {}).text, text);
+  }
 }
 
 TEST(Merge, GoesIntoMapsAndReplacesTheRest) {

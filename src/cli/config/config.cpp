@@ -6,6 +6,7 @@
 #include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/options/experiment.h"
+#include "cli/problem_json.h"
 
 namespace primus::cli {
 namespace {
@@ -48,13 +49,15 @@ class ConfigValidate final : public Command {
     }
     try {
       const config::Experiment experiment = experiment_.load(console);
-      const nlohmann::json verdict{
-          {"valid", true}, {"ignored", experiment.ignored}, {"warnings", experiment.warnings}};
+      const nlohmann::json verdict{{"valid", true},
+                                   {"ignored", experiment.ignored},
+                                   {"warnings", experiment.warnings},
+                                   {"problems", nlohmann::json::array()}};
       console.write(json_text(verdict, -1) + "\n");
       return 0;
     } catch (const Error& error) {
-      const nlohmann::json verdict{
-          {"valid", false}, {"error", error.what()}, {"location", error.location()}, {"hint", error.hint()}};
+      nlohmann::json verdict = problem_json(error);
+      verdict["valid"] = false;
       console.write(json_text(verdict, -1) + "\n");
       return error.exit_code();
     }
@@ -76,6 +79,29 @@ class Print final : public Command {
   }
 };
 
+class ConfigReference final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.positional("WORD", &word_, "a key, or a word that keys have in their name or meaning").required =
+        false;
+    args.flag("--json", json_, "as JSON");
+  }
+  int run(Console& console) override {
+    if (json_) {
+      console.write(config::reference_json(word_));
+    } else if (word_.empty()) {
+      console.write(config::markdown_reference());
+    } else {
+      console.print(config::reference_text(word_));
+    }
+    return 0;
+  }
+
+ private:
+  std::string word_;
+  bool json_ = false;
+};
+
 }  // namespace
 
 const CommandEntry kConfigShow{
@@ -84,10 +110,13 @@ const CommandEntry kConfigShow{
     "primus config show --config exp.yaml --origin lr=1e-4",
     make_command<ConfigShow>};
 
-const CommandEntry kConfigValidate{
-    "config validate", "Checks an experiment file",
-    "Exit code 0 when it is valid, 2 when not: each problem is shown with its file, line and column.",
-    "primus config validate --config exp.yaml", make_command<ConfigValidate>};
+const CommandEntry kConfigValidate{"config validate", "Checks an experiment file",
+                                   "Exit code 0 when it is valid, 2 when not: each problem is shown with its "
+                                   "file, line and column, and the\n"
+                                   "next step. With --json, \"problems\" lists them all.",
+                                   "primus config validate --config exp.yaml\n"
+                                   "primus config validate --config exp.yaml --json lr=1e-4",
+                                   make_command<ConfigValidate>};
 
 const CommandEntry kConfigSchema{"config schema",
                                  "Prints the JSON Schema of experiment files, for editors",
@@ -95,10 +124,14 @@ const CommandEntry kConfigSchema{"config schema",
                                  "primus config schema > experiment.schema.json",
                                  make_command<Print<config::json_schema>>};
 
-const CommandEntry kConfigReference{"config reference",
-                                    "Prints every key with its type, default, range and meaning",
-                                    {},
-                                    "primus config reference > docs/config.md",
-                                    make_command<Print<config::markdown_reference>>};
+const CommandEntry kConfigReference{
+    "config reference", "Prints every key with its type, default, range and meaning",
+    "With a WORD only the key of that name; or, where there is none, the keys that have it "
+    "in their name,\n"
+    "in their meaning, or in what other programs call them.",
+    "primus config reference > config.md\n"
+    "primus config reference lr\n"
+    "primus config reference learning_rate --json",
+    make_command<ConfigReference>};
 
 }  // namespace primus::cli

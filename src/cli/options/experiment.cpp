@@ -7,6 +7,7 @@
 #include "base/suggest.h"
 #include "config/experiment_keys.h"
 #include "config/keys.h"
+#include "config/problems.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 
@@ -67,6 +68,8 @@ config::Experiment ExperimentArguments::load(const Console& console) const {
   config::Experiment experiment = [&] {
     try {
       return config::load_experiment(file_, overrides_);
+    } catch (const config::SeveralProblems&) {
+      throw;
     } catch (const Error& error) {
       throw with_option_in_mind(error, *declared_, overrides_);
     }
@@ -75,6 +78,10 @@ config::Experiment ExperimentArguments::load(const Console& console) const {
   if (experiment.framework == "native") {
     model_config_of(experiment, experiment.trainer.vocab_size.value_or(1), builtin_families(),
                     &experiment.warnings);
+  }
+  if (!experiment.other_modules.empty()) {
+    console.note(fmt::format("note: of the experiment's modules, {} is the one that is run, not {}",
+                             experiment.module_name, fmt::join(experiment.other_modules, ", ")));
   }
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
   if (!experiment.ignored.empty()) {

@@ -30,14 +30,21 @@ std::optional<Path> newest_checkpoint(const Path& root) {
   return iteration ? std::optional(checkpoints.folder(*iteration)) : std::nullopt;
 }
 
-// What tells one experiment from others, of its text as config::to_yaml writes it.
+// What tells one experiment from others, of its text as config::to_yaml writes it: the run's folder.
 std::string identity_of(const config::Value& experiment) {
   std::string identity;
   for (const char* key : {"workspace", "work_group", "user_name", "exp_name"}) {
     const config::Value* const name = experiment.find(key);
     identity += (identity.empty() ? "" : "/") + (name ? name->text : "");
   }
-  return identity;
+  return Path(identity).lexically_normal().string();
+}
+
+// Whether both are the same run's. experiment.yaml has its workspace as an absolute path, and a checkpoint as
+// the experiment wrote it.
+bool is_same_run(const std::string& recorded, std::string writer) {
+  while (writer.starts_with("../")) writer.erase(0, 3);
+  return recorded == writer || recorded.ends_with("/" + writer);
 }
 
 // The experiment that wrote a checkpoint.
@@ -68,7 +75,7 @@ std::optional<Path> checkpoint_elsewhere(const Path& run) {
                   "give the folder that its checkpoints were moved to, or train until it has saved one");
   }
   const std::string own = identity_of(experiment), writer = identity_of_writer(*newest);
-  if (own != writer) {
+  if (!is_same_run(own, writer)) {
     throw invalid(
         fmt::format("the run in '{}' saves in '{}', whose newest checkpoint another experiment ('{}') wrote",
                     run.string(), save->text, writer),

@@ -28,6 +28,9 @@ struct AttentionConfig {
   std::int64_t floor_scale = 8192;
   double attn_scale = 0;
   bool head_norm = false;  // queries and keys are normed, where the family leaves the choice
+  // What primus_gpt leaves open, and other families say once for all their models: biases of queries, keys
+  // and values; norms of heads, with weights, before the rotation; learned sinks.
+  bool qkv_bias = false, qk_norm = false, sinks = false;
   LatentConfig latent;
 
   bool local(std::int64_t layer) const { return contains(local_layers, layer); }

@@ -36,6 +36,8 @@ constexpr std::array<FamilySwitch, 10> kSwitches = {{{"multi_latent_attention", 
                                                      {"softmax_type", "vanilla"},
                                                      {"rotary_interleaved", "false"}}};
 
+constexpr const char* kOwnFamily = "primus_gpt";
+
 // The key that the first quoted word of a message stands for; empty: none.
 std::string_view key_of(std::string_view message) {
   const std::size_t begin = message.find('\'') + 1, end = message.find('\'', begin);
@@ -54,6 +56,7 @@ class Settings {
     const Family& family = this->family();
     switches(family);
     ModelConfig c = common(vocab);
+    c.family = family.model_type;
     rope(c);
     if (t_.multi_latent_attention) latent(c);
     local_attention(c);
@@ -71,10 +74,51 @@ class Settings {
  private:
   const Family& family() const {
     try {
-      return families_.find(t_.model_type);
+      return families_.find(family_name());
     } catch (const Error& error) {
       throw experiment_.error_for("model_type", error.what(), error.hint());
     }
+  }
+
+  // The family that the settings mean. Megatron-LM's own presets say gpt of everything; then the parts
+  // decide.
+  std::string family_name() const {
+    const bool deepseek = t_.model_type == "deepseek_v2" || t_.model_type == "deepseek_v3";
+    if (deepseek && !t_.multi_latent_attention && is_set("multi_latent_attention")) {
+      warn_of_own_family(
+          fmt::format("{} with multi_latent_attention: false has ordinary attention", t_.model_type),
+          "multi_latent_attention");
+      return kOwnFamily;
+    }
+    if (t_.model_type != "gpt") return t_.model_type;
+    const bool sigmoid = t_.moe_router_score_function == "sigmoid";
+    const bool head_norms = t_.qk_layernorm.value_or(false), biases = t_.add_qkv_bias.value_or(false);
+    const bool sinks = has_sinks();
+    if (t_.multi_latent_attention) return sigmoid ? "deepseek_v3" : "deepseek_v2";
+    std::string name = kOwnFamily;
+    if (!sinks && !t_.num_experts && !(head_norms && biases)) {
+      name = head_norms ? "qwen3" : biases ? "qwen2" : "llama";
+      if (!t_.window_size.empty()) name = kOwnFamily;
+    } else if (t_.num_experts && !sinks && !biases && !sigmoid && t_.window_size.empty() &&
+               !t_.moe_router_pre_softmax.value_or(false) && !t_.moe_shared_expert_intermediate_size &&
+               !t_.moe_router_enable_expert_bias.value_or(false) &&
+               t_.moe_router_num_groups.value_or(1) == 1 &&
+               t_.moe_router_topk_scaling_factor.value_or(1) == 1) {
+      const bool alike = t_.moe_ffn_hidden_size.value_or(t_.ffn_hidden_size) == t_.ffn_hidden_size;
+      if (head_norms) name = "qwen3_moe";
+      if (!head_norms && alike && t_.moe_layer_freq.empty()) name = "mixtral";
+    }
+    if (name == kOwnFamily) warn_of_own_family("no published architecture has these parts", "model_type");
+    return name;
+  }
+
+  bool has_sinks() const { return t_.use_sink_attention || t_.softmax_type == "learnable"; }
+
+  void warn_of_own_family(const std::string& reason, std::string_view key) const {
+    if (!warnings_) return;
+    warnings_->push_back(fmt::format(
+        "{}: {}: it is trained and saved as model_type {}, which Primus reads and transformers does not",
+        experiment_.provenance_of(key).describe(), reason, kOwnFamily));
   }
 
   bool is_set(std::string_view key) const {
@@ -100,6 +144,12 @@ class Settings {
       if (said.is_null() || said.text == has || has == kEither) continue;
       throw differs(common.key, has.empty() ? "null" : has);
     }
+    if (t_.softmax_type == "off-by-one") throw differs("softmax_type", "vanilla or learnable");
+    const bool can_have_sinks =
+        family.model_type == kOwnFamily || std::ranges::any_of(family.switches, [](const FamilySwitch& own) {
+          return own.key == "softmax_type" && own.value == "learnable";
+        });
+    if (t_.use_sink_attention && !can_have_sinks) throw differs("use_sink_attention", "no sinks");
   }
 
   ModelConfig common(std::optional<std::int64_t> vocab) const {
@@ -109,7 +159,6 @@ class Settings {
                     "set vocab_size, or tokenizer_type and tokenizer_model");
     }
     ModelConfig c;
-    c.family = t_.model_type;
     c.layers = t_.num_layers;
     c.hidden = t_.hidden_size;
     c.ffn = t_.ffn_hidden_size;
@@ -133,7 +182,7 @@ class Settings {
              : t_.rope_scaling_type == "yarn"   ? RopeScaling::Kind::kYarn
                                                 : RopeScaling::Kind::kNone;
     if (s.kind == RopeScaling::Kind::kNone) return;
-    s.factor = t_.rope_scaling_factor;
+    s.factor = t_.multi_latent_attention ? t_.rotary_scaling_factor : t_.rope_scaling_factor;
     s.original_max_positions = t_.original_max_position_embeddings;
     s.low_freq_factor = t_.rope_low_freq_factor;
     s.high_freq_factor = t_.rope_high_freq_factor;
@@ -205,6 +254,11 @@ class Settings {
     a.floor_scale = t_.attention_temperature_floor;
     a.attn_scale = t_.attention_temperature_scale.value_or(0);
     a.head_norm = t_.qk_l2_norm;
+    if (c.family == kOwnFamily) {
+      a.qkv_bias = t_.add_qkv_bias.value_or(false);
+      a.qk_norm = t_.qk_layernorm.value_or(false);
+      a.sinks = has_sinks();
+    }
     if (t_.attention_chunk_size && !t_.window_size.empty()) {
       throw experiment_.error_for("window_size", "window_size and attention_chunk_size exclude each other",
                                   "leave one out");
@@ -250,6 +304,12 @@ class Settings {
     router.top_groups = static_cast<std::int32_t>(t_.moe_router_group_topk.value_or(router.groups));
     router.scale = static_cast<float>(t_.moe_router_topk_scaling_factor.value_or(1));
     router.normalise = !t_.moe_router_pre_softmax.value_or(false);
+    if (c.family != kOwnFamily) return;  // the others have one way of scoring
+    const bool v3 = t_.model_type == "deepseek_v3";
+    moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(v3);
+    if (t_.moe_router_score_function.value_or(v3 ? "sigmoid" : "softmax") != "sigmoid") return;
+    router.scoring = RouterRule::Scoring::kSigmoid;
+    router.normalise = router.top_k > 1;  // Megatron-LM divides by the sum of several
   }
 
   ModelConfig as_the_family_has_it(const ModelConfig& c) const {

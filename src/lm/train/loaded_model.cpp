@@ -109,7 +109,7 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
   // For latent attention a stretch alone means yarn (config::derive).
   const bool changed =
       ours.rope_scaling.kind == Kind::kYarn && t.multi_latent_attention
-          ? r.flexible({"rope_scaling_type", "rope_type", "position_embedding_type", "rope_scaling_factor"},
+          ? r.flexible({"rope_scaling_type", "rope_type", "position_embedding_type", "rotary_scaling_factor"},
                        ours_kind, kind)
       : ours.rope_scaling.kind == Kind::kYarn
           ? r.flexible({"rope_scaling_type", "rope_type", "position_embedding_type"}, ours_kind, kind)
@@ -126,7 +126,11 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
         "position_embedding_type is rope, and the weights have yarn, which is taken (rope_scaling_type: "
         "none is without it)");
   }
-  r.flexible({"rope_scaling_factor"}, t.rope_scaling_factor, scaling.factor);
+  if (t.multi_latent_attention) {
+    r.flexible({"rotary_scaling_factor", "rope_scaling_factor"}, t.rotary_scaling_factor, scaling.factor);
+  } else {
+    r.flexible({"rope_scaling_factor"}, t.rope_scaling_factor, scaling.factor);
+  }
   if (scaling.kind != Kind::kLinear) {
     r.flexible({"original_max_position_embeddings"}, t.original_max_position_embeddings,
                scaling.original_max_positions);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "lm/data/cyclic_dataset.h"
 #include "lm/train/training_run.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/linear/gemm_rate.h"
@@ -21,11 +22,9 @@ void Trainer::Run::lock_folder() {
   lock.emplace(folder.root());
 }
 
-// Lets tools find this run's checkpoints.
+// Lets tools find this run's checkpoints, and people run it again from another folder.
 void Trainer::Run::record_experiment() const {
-  config::Experiment resolved = e;
-  if (c.save) resolved.trainer.save = std::filesystem::absolute(*c.save).lexically_normal().string();
-  write_file_atomic(folder.experiment_file(), experiment_text(resolved));
+  write_file_atomic(folder.experiment_file(), experiment_text(config::with_absolute_paths(e)));
 }
 
 void Trainer::Run::open_data() {
@@ -41,6 +40,14 @@ void Trainer::Run::open_data() {
              share > 0 ? p.seconds * (1 - share) / share : 0.0);
   };
   datasets = data::open_datasets(data_options, *tokenizer);
+  if (c.dataloader_type == "cyclic") {
+    const data::CyclicOptions options{.micro_batch_size = c.micro_batch_size,
+                                      .dp_size = loader_options(0).dp_size,
+                                      .sharded = c.data_sharding};
+    for (auto* dataset : {&datasets.train, &datasets.valid, &datasets.test}) {
+      if (*dataset) *dataset = data::make_cyclic(std::move(*dataset), options);
+    }
+  }
   const std::int64_t needed = c.train_iters * c.global_batch_size;
   if (datasets.train && datasets.train->size() < needed) {
     throw e.error_for(

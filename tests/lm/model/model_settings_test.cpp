@@ -63,6 +63,80 @@ TEST(ModelSettings, SwitchesMaySayWhatTheFamilyIsAndNothingElse) {
             "exp.yaml:14: model_type 'lama' is not a family that Primus knows");
 }
 
+// Megatron-LM's presets say gpt of every model; then its parts say which family it is.
+TEST(ModelSettings, GptIsTheFamilyOfItsParts) {
+  const auto family = [](const std::string& parts) {
+    return model("      model_type: gpt\n" + parts).family;
+  };
+  const std::string experts = "      num_experts: 8\n";
+  EXPECT_EQ(family(""), "llama");
+  EXPECT_EQ(family("      add_qkv_bias: true\n"), "qwen2");
+  EXPECT_EQ(family("      qk_layernorm: true\n"), "qwen3");
+  EXPECT_EQ(family("      add_qkv_bias: true\n      qk_layernorm: true\n"), "primus_gpt");
+  EXPECT_EQ(family(experts), "mixtral");
+  EXPECT_EQ(family(experts + "      qk_layernorm: true\n      moe_ffn_hidden_size: 32\n"), "qwen3_moe");
+  EXPECT_EQ(family(experts + "      moe_ffn_hidden_size: 32\n"), "primus_gpt");
+  EXPECT_EQ(family(experts + "      moe_shared_expert_intermediate_size: 64\n"), "primus_gpt");
+  EXPECT_EQ(family(experts + "      moe_router_pre_softmax: true\n"), "primus_gpt");
+  EXPECT_EQ(family("      use_sink_attention: true\n      sink_sliding_window: 8\n"), "primus_gpt");
+  const std::string latent =
+      "      multi_latent_attention: true\n      qk_layernorm: true\n      kv_lora_rank: 16\n      "
+      "qk_head_dim: 16\n"
+      "      qk_pos_emb_head_dim: 8\n      v_head_dim: 16\n      moe_ffn_hidden_size: 32\n"
+      "      moe_shared_expert_intermediate_size: 64\n" +
+      experts;
+  EXPECT_EQ(family(latent + "      moe_router_pre_softmax: true\n"), "deepseek_v2");
+  EXPECT_EQ(family(latent +
+                   "      moe_router_score_function: sigmoid\n      moe_router_enable_expert_bias: true\n"),
+            "deepseek_v3");
+}
+
+TEST(ModelSettings, DeepseekWithOrdinaryAttention) {
+  const std::string plain =
+      "      model_type: deepseek_v3\n      multi_latent_attention: false\n      qk_layernorm: true\n"
+      "      num_query_groups: 2\n      num_experts: 8\n      moe_ffn_hidden_size: 32\n"
+      "      moe_shared_expert_intermediate_size: 64\n      moe_router_topk: 4\n      moe_router_num_groups: "
+      "4\n"
+      "      moe_router_group_topk: 2\n      moe_router_topk_scaling_factor: 2.5\n"
+      "      moe_router_score_function: sigmoid\n      moe_router_enable_expert_bias: true\n"
+      "      moe_layer_freq: ([0]*1+[1]*3)\n";
+  const ModelConfig m = model(plain);
+  EXPECT_EQ(m.family, "primus_gpt");
+  EXPECT_EQ(m.attention.latent.kv_rank, 0);
+  EXPECT_EQ(m.kv_heads, 2);
+  EXPECT_TRUE(m.attention.qk_norm);
+  EXPECT_FALSE(m.attention.qkv_bias);
+  EXPECT_EQ(m.moe.router.scoring, turbo::RouterRule::Scoring::kSigmoid);
+  EXPECT_EQ(m.moe.router.group_score, turbo::RouterRule::GroupScore::kTwoBest);
+  EXPECT_TRUE(m.moe.router.normalise);
+  EXPECT_TRUE(m.moe.choice_bias);
+  EXPECT_EQ(m.moe.shared_ffn, 64);
+  EXPECT_EQ(m.moe.dense_layers, (std::vector<std::int64_t>{0}));
+  EXPECT_EQ(m.rope_scaling.kind, RopeScaling::Kind::kNone);
+  // Its config.json reads back to the same model.
+  ModelConfig again = read_model_config(write_model_config(m, DType::kBF16, builtin_families()),
+                                        "config.json", builtin_families());
+  again.moe.training = m.moe.training;
+  EXPECT_EQ(again, m);
+  // What V3 has and nobody says otherwise, it has with ordinary attention, too.
+  std::string unsaid = kDeepseek;
+  unsaid.replace(unsaid.find("latent_attention: true"), 22, "latent_attention: false");
+  const ModelConfig u = model(unsaid);
+  EXPECT_EQ(u.moe.router.scoring, turbo::RouterRule::Scoring::kSigmoid);
+  EXPECT_TRUE(u.moe.choice_bias);
+  EXPECT_FALSE(u.attention.qk_norm);
+  // A model without the key is a mistake still.
+  EXPECT_EQ(refusal("      model_type: deepseek_v3\n      num_experts: 8\n"),
+            "exp.yaml:14: model_type deepseek_v3 has multi_latent_attention: true");
+}
+
+TEST(ModelSettings, SinksAreWhereTheFamilyHasThem) {
+  EXPECT_EQ(refusal("      use_sink_attention: true\n"),
+            "exp.yaml:14: model_type llama has use_sink_attention: no sinks");
+  EXPECT_TRUE(model("      model_type: primus_gpt\n      use_sink_attention: true\n").attention.sinks);
+  EXPECT_TRUE(model("      model_type: primus_gpt\n      softmax_type: learnable\n").attention.sinks);
+}
+
 TEST(ModelSettings, ExpertsAndTheirRouter) {
   const ModelConfig m = model(kMixtral +
                               "      moe_router_topk: 3\n      moe_aux_loss_coeff: 0.01\n"
@@ -198,9 +272,6 @@ TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
   EXPECT_EQ(refusal("      multi_latent_attention: true\n"),
             "exp.yaml:14: model_type llama has multi_latent_attention: false");
   std::string other = kDeepseek;
-  other.replace(other.find("latent_attention: true"), 22, "latent_attention: false");
-  EXPECT_EQ(refusal(other), "exp.yaml:15: model_type deepseek_v3 has multi_latent_attention: true");
-  other = kDeepseek;
   other.replace(other.find("num_groups: 4"), 13, "num_groups: 3");
   EXPECT_EQ(
       refusal(other),

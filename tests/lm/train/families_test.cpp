@@ -51,6 +51,28 @@ TEST_P(Families, NothingChangesABit) {
   }
 }
 
+// The family of Megatron-LM's own combinations is built of the published families' parts: told to be one of
+// them, it trains as that one does, to the last bit.
+TEST(PrimusGpt, IsWhatItsPartsAre) {
+  int compared = 0;
+  for (const NamedConfig& named : golden_configs()) {
+    ModelConfig config = named.config;
+    if (config.family != "llama" && config.family != "qwen2" && config.family != "qwen3" &&
+        config.family != "mixtral") {
+      continue;
+    }
+    ++compared;
+    SessionSettings s = tiny_settings(DType::kF32, config);
+    s.step.sequence = 24;
+    const TrainedState published = train(turbo::make_cpu_device(2), s);
+    s.model.family = "primus_gpt";
+    s.model.attention.qkv_bias = config.family == "qwen2";
+    s.model.attention.qk_norm = config.family == "qwen3";
+    EXPECT_EQ(train(turbo::make_cpu_device(2), s), published) << named.name;
+  }
+  EXPECT_GE(compared, 4);
+}
+
 // After one step from the same gradients.
 std::vector<std::vector<std::byte>> weights_after(const SessionSettings& s, double weight_decay,
                                                   std::vector<std::string>& names) {

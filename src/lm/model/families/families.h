@@ -18,6 +18,7 @@ Family mixtral_family();
 Family qwen3_moe_family();
 Family gpt_oss_family();
 Family llama4_family();
+Family primus_gpt_family();
 
 // Throws Error(kUnsupported) naming `key` when config.json sets it to anything but `neutral` (or null).
 void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral);

@@ -14,6 +14,7 @@ namespace {
 
 constexpr const char* kLocal = "sliding_attention";
 constexpr double kSwigluLimit = 7.0;
+constexpr std::int64_t kWindow = 128;
 constexpr const char* kDefaults =
     R"({"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072,
   "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "rope_parameters": {"rope_type": "yarn", "factor": 32.0,
@@ -36,6 +37,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   c.attention.window = r.integer("sliding_window", 1, ConfigReader::kMaxWidth);
   read_local_layers(json, kLocal, c,
                     [](const nlohmann::json&, std::int64_t layer) { return layer % 2 == 0; });
+  if (c.attention.local_layers.empty()) c.attention.window = 0;
   read_expert_counts(r, "num_local_experts", c);
   c.moe.ffn = c.ffn;
   c.moe.biases = true;
@@ -47,7 +49,8 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["attention_dropout"] = 0.0;
   json["hidden_act"] = "silu";
   json["swiglu_limit"] = kSwigluLimit;
-  json["sliding_window"] = c.attention.window;
+  // Without layers that it holds for, it is what transformers has.
+  json["sliding_window"] = c.attention.window > 0 ? c.attention.window : kWindow;
   write_layer_types(c, kLocal, json);
   json["num_local_experts"] = c.moe.experts;
   json["num_experts_per_tok"] = json["experts_per_token"] = c.moe.router.top_k;

@@ -1,0 +1,56 @@
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/experiment.h"
+
+namespace primus::config {
+namespace fs = std::filesystem;
+namespace {
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+std::string absolute(const std::string& path) {
+  std::error_code error;
+  const fs::path result = fs::absolute(path, error);
+  return error ? path : result.lexically_normal().string();
+}
+
+// Names of models on a hub look like relative paths: only what is there is one.
+void make_absolute_if_there(std::optional<std::string>& path) {
+  if (path && is_there(*path)) path = absolute(*path);
+}
+
+// Paths, prefixes of .bin and .idx, globs, and weights between them.
+void make_absolute(std::vector<std::string>& entries) {
+  for (std::string& entry : entries) {
+    double weight = 0;
+    const char* const end = entry.data() + entry.size();
+    const auto [stop, error] = std::from_chars(entry.data(), end, weight);
+    const bool is_weight = error == std::errc() && stop == end && !is_there(entry);
+    if (!is_weight && !entry.empty()) entry = absolute(entry);
+  }
+}
+
+}  // namespace
+
+Experiment with_absolute_paths(Experiment experiment) {
+  TrainerConfig& c = experiment.trainer;
+  experiment.workspace = absolute(experiment.workspace);
+  for (auto* path : {&c.save, &c.data_cache_path, &c.tensorboard_dir}) {
+    if (*path) *path = absolute(**path);
+  }
+  for (auto* path : {&c.load, &c.tokenizer_model, &c.vocab_file, &c.merge_file})
+    make_absolute_if_there(*path);
+  for (auto* paths : {&c.data_path, &c.train_data_path, &c.valid_data_path, &c.test_data_path})
+    make_absolute(*paths);
+  return experiment;
+}
+
+}  // namespace primus::config

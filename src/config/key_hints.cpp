@@ -1,0 +1,270 @@
+#include "config/key_hints.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
+
+#include "base/suggest.h"
+#include "config/experiment_keys.h"
+
+namespace primus::config {
+namespace {
+
+// From the Hugging Face Trainer, TorchTitan, MaxText, NeMo, nanoGPT, Axolotl and config.json, sorted by name.
+constexpr auto kSynonyms = std::to_array<Synonym>({
+    {"accum_steps", "global_batch_size", "it counts sequences of all microbatches"},
+    {"accumulate_grad_batches", "global_batch_size", "it counts sequences of all microbatches"},
+    {"activation_checkpointing", "recompute_granularity"},
+    {"adam_epsilon", "adam_eps"},
+    {"amp", "bf16"},
+    {"attention_dropout_prob", "attention_dropout"},
+    {"attn_pdrop", "attention_dropout"},
+    {"beta1", "adam_beta1"},
+    {"beta2", "adam_beta2"},
+    {"betas", "adam_beta1", "and adam_beta2"},
+    {"block_size", "seq_length"},
+    {"checkpoint", "load"},
+    {"checkpoint_dir", "save"},
+    {"checkpoint_interval", "save_interval"},
+    {"checkpoint_path", "load"},
+    {"checkpoint_steps", "save_interval"},
+    {"context_length", "seq_length"},
+    {"context_size", "seq_length"},
+    {"cp", "context_parallel_size"},
+    {"cpu_threads", "num_threads"},
+    {"ctx_len", "seq_length"},
+    {"d_ff", "ffn_hidden_size"},
+    {"d_model", "hidden_size"},
+    {"data", "data_path"},
+    {"data_dir", "data_path"},
+    {"data_file", "data_path"},
+    {"data_files", "data_path"},
+    {"dataset", "data_path"},
+    {"dataset_path", "data_path"},
+    {"decay_steps", "lr_decay_iters"},
+    {"dim", "hidden_size"},
+    {"dropout", "hidden_dropout", "and attention_dropout"},
+    {"dtype", "bf16", "true computes in bfloat16, false in float32"},
+    {"early_stop_steps", "exit_interval"},
+    {"embed_dim", "hidden_size"},
+    {"emb_dim", "hidden_size"},
+    {"ep", "expert_model_parallel_size"},
+    {"eps", "adam_eps"},
+    {"eval_batches", "eval_iters"},
+    {"eval_every", "eval_interval"},
+    {"eval_freq", "eval_interval"},
+    {"eval_steps", "eval_interval"},
+    {"experiment", "exp_name"},
+    {"experiment_name", "exp_name"},
+    {"ffn_dim", "ffn_hidden_size"},
+    {"gas", "global_batch_size", "it counts sequences of all microbatches"},
+    {"global_batch", "global_batch_size"},
+    {"grad_accum", "global_batch_size", "it counts sequences of all microbatches"},
+    {"grad_accum_steps", "global_batch_size", "it counts sequences of all microbatches"},
+    {"grad_clip", "clip_grad"},
+    {"gradient_accumulation", "global_batch_size", "it counts sequences of all microbatches"},
+    {"gradient_accumulation_steps", "global_batch_size", "it counts sequences of all microbatches"},
+    {"gradient_checkpointing", "recompute_granularity"},
+    {"gradient_clip_val", "clip_grad"},
+    {"gradient_clipping", "clip_grad"},
+    {"group", "work_group"},
+    {"head_dim", "kv_channels"},
+    {"head_size", "kv_channels"},
+    {"init_from", "load"},
+    {"init_std", "init_method_std"},
+    {"initializer_range", "init_method_std"},
+    {"intermediate_size", "ffn_hidden_size"},
+    {"iterations", "train_iters"},
+    {"iters", "train_iters"},
+    {"learning_rate", "lr"},
+    {"load_checkpoint", "load"},
+    {"local_batch_size", "micro_batch_size"},
+    {"log_every", "log_interval"},
+    {"log_freq", "log_interval"},
+    {"log_steps", "log_interval"},
+    {"logging_steps", "log_interval"},
+    {"lr_scheduler", "lr_decay_style"},
+    {"lr_scheduler_type", "lr_decay_style"},
+    {"max_epochs", "train_iters", "it counts optimizer steps"},
+    {"max_grad_norm", "clip_grad"},
+    {"max_iters", "train_iters"},
+    {"max_length", "seq_length"},
+    {"max_lr", "lr"},
+    {"max_norm", "clip_grad"},
+    {"max_seq_len", "seq_length"},
+    {"max_seq_length", "seq_length"},
+    {"max_steps", "train_iters"},
+    {"mbs", "micro_batch_size"},
+    {"min_learning_rate", "min_lr"},
+    {"mixed_precision", "bf16", "true computes in bfloat16, false in float32"},
+    {"model_dtype", "bf16", "true computes in bfloat16, false in float32"},
+    {"model_name", "model_type", "or model: PRESET, beside overrides"},
+    {"model_name_or_path", "load"},
+    {"model_path", "load"},
+    {"moe_intermediate_size", "moe_ffn_hidden_size"},
+    {"n_ctx", "seq_length"},
+    {"n_embd", "hidden_size"},
+    {"n_experts", "num_experts"},
+    {"n_group", "moe_router_num_groups"},
+    {"n_head", "num_attention_heads"},
+    {"n_heads", "num_attention_heads"},
+    {"n_kv_heads", "num_query_groups"},
+    {"n_layer", "num_layers"},
+    {"n_layers", "num_layers"},
+    {"n_positions", "max_position_embeddings"},
+    {"n_routed_experts", "num_experts"},
+    {"name", "exp_name"},
+    {"num_epochs", "train_iters", "it counts optimizer steps"},
+    {"num_experts_per_tok", "moe_router_topk"},
+    {"num_experts_per_token", "moe_router_topk"},
+    {"num_heads", "num_attention_heads"},
+    {"num_hidden_layers", "num_layers"},
+    {"num_iterations", "train_iters"},
+    {"num_key_value_heads", "num_query_groups"},
+    {"num_kv_heads", "num_query_groups"},
+    {"num_local_experts", "num_experts"},
+    {"num_steps", "train_iters"},
+    {"num_train_epochs", "train_iters", "it counts optimizer steps"},
+    {"num_train_steps", "train_iters"},
+    {"omp_num_threads", "num_threads"},
+    {"optim", "optimizer"},
+    {"output", "workspace"},
+    {"output_dir", "workspace"},
+    {"output_path", "workspace"},
+    {"partial_rotary_factor", "rotary_percent"},
+    {"peak_lr", "lr"},
+    {"per_device_batch_size", "micro_batch_size"},
+    {"per_device_train_batch_size", "micro_batch_size"},
+    {"pp", "pipeline_model_parallel_size"},
+    {"precision", "bf16", "true computes in bfloat16, false in float32"},
+    {"pretrained", "load"},
+    {"project", "work_group"},
+    {"random_seed", "seed"},
+    {"resid_pdrop", "hidden_dropout"},
+    {"resume", "auto_continue_train"},
+    {"resume_from", "load"},
+    {"resume_from_checkpoint", "auto_continue_train"},
+    {"rms_norm_eps", "norm_epsilon"},
+    {"rope_theta", "rotary_base"},
+    {"run_name", "exp_name"},
+    {"save_dir", "save"},
+    {"save_every", "save_interval"},
+    {"save_steps", "save_interval"},
+    {"save_total_limit", "keep_latest"},
+    {"scheduler", "lr_decay_style"},
+    {"seq_len", "seq_length"},
+    {"sequence_len", "seq_length"},
+    {"sequence_length", "seq_length"},
+    {"sequence_parallel_size", "context_parallel_size"},
+    {"sliding_window", "window_size"},
+    {"steps", "train_iters"},
+    {"threads", "num_threads"},
+    {"tie_embeddings", "untie_embeddings_and_output_weights"},
+    {"tie_word_embeddings", "untie_embeddings_and_output_weights", "which says the opposite"},
+    {"tokenizer", "tokenizer_model"},
+    {"tokenizer_name", "tokenizer_model"},
+    {"tokenizer_name_or_path", "tokenizer_model"},
+    {"tokenizer_path", "tokenizer_model"},
+    {"top_k", "moe_router_topk"},
+    {"topk_group", "moe_router_group_topk"},
+    {"torch_dtype", "bf16", "true computes in bfloat16, false in float32"},
+    {"total_batch_size", "global_batch_size"},
+    {"total_steps", "train_iters"},
+    {"tp", "tensor_model_parallel_size"},
+    {"train_batch_size", "global_batch_size"},
+    {"train_data", "train_data_path"},
+    {"train_file", "train_data_path"},
+    {"train_micro_batch_size_per_gpu", "micro_batch_size"},
+    {"train_steps", "train_iters"},
+    {"training_steps", "train_iters"},
+    {"valid_file", "valid_data_path"},
+    {"validation_file", "valid_data_path"},
+    {"vocabulary_size", "vocab_size"},
+    {"warmup_iters", "lr_warmup_iters"},
+    {"warmup_ratio", "lr_warmup_fraction"},
+    {"warmup_steps", "lr_warmup_iters"},
+    {"wd", "weight_decay"},
+    {"width", "hidden_size"},
+});
+
+// Keys that other programs have, and that need none here.
+constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"accelerator", "the native engine runs on this machine's CPU; there is nothing to choose yet"},
+    {"compile", "the native engine has nothing to compile: leave it out"},
+    {"device", "the native engine runs on this machine's CPU; there is nothing to choose yet"},
+    {"devices", "the native engine runs on this machine's CPU; there is nothing to choose yet"},
+    {"gpus", "the native engine runs on this machine's CPU; there is nothing to choose yet"},
+    {"num_gpus", "the native engine runs on this machine's CPU; there is nothing to choose yet"},
+    {"num_nodes", "the native engine runs on one machine; there is nothing to choose yet"},
+    {"nnodes", "the native engine runs on one machine; there is nothing to choose yet"},
+    {"torch_compile_mode", "the native engine has nothing to compile: leave it out"},
+});
+
+// What is asked for by a key that only other engines have, under the names the native engine has for it.
+constexpr auto kInstead = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"batch_size", "set micro_batch_size (sequences at once) and global_batch_size (sequences per step)"},
+    {"fp16", "set bf16: true, or false for float32"},
+    {"fp8", "set fp8: null; the native engine computes in bf16 or fp32 so far"},
+    {"fp4", "set fp4: null; the native engine computes in bf16 or fp32 so far"},
+    {"lr_decay_samples", "set lr_decay_iters"},
+    {"lr_warmup_samples", "set lr_warmup_iters"},
+    {"pretrained_checkpoint", "set load"},
+    {"recompute_activations", "set recompute_granularity: selective"},
+    {"rotary_seq_len_interpolation_factor", "set rope_scaling_type: linear and rope_scaling_factor"},
+    {"train_samples", "set train_iters"},
+    {"warmup", "set lr_warmup_iters, or lr_warmup_fraction"},
+});
+
+template <class Pairs>
+std::string_view look_up(const Pairs& pairs, std::string_view name) {
+  for (const auto& [key, text] : pairs) {
+    if (key == name) return text;
+  }
+  return {};
+}
+
+std::string as_key(std::string_view name) {
+  std::string text(name);
+  for (char& c : text) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+}  // namespace
+
+std::span<const Synonym> synonyms() { return kSynonyms; }
+
+std::string hint_about(std::string_view key) {
+  return fmt::format("'primus config reference {}' explains it", key);
+}
+
+std::string hint_for_unknown_key(std::string_view name) {
+  if (name == "bases" || name == "includes") return "inheritance is written extends: [file, ...]";
+  const std::string key = as_key(name);
+  for (const Synonym& synonym : kSynonyms) {
+    if (synonym.name != key) continue;
+    std::string hint = fmt::format("did you mean '{}'?", synonym.key);
+    if (!synonym.remark.empty()) hint += fmt::format(" ({})", synonym.remark);
+    if (find_key(synonym.key)) hint += " " + hint_about(synonym.key);
+    return hint;
+  }
+  if (const std::string_view needless = look_up(kNeedless, key); !needless.empty()) {
+    return std::string(needless);
+  }
+  const std::string near = did_you_mean(name, key_names());
+  return near.empty() ? "'primus config reference' lists every key" : near;
+}
+
+std::string hint_for_unsupported(const KeySpec& key) {
+  if (const std::string_view instead = look_up(kInstead, key.name); !instead.empty()) {
+    return std::string(instead);
+  }
+  if (key.native_values.front() == "null" || key.is_required) {
+    return fmt::format("leave {} out, or set it to null", key.name);
+  }
+  return fmt::format("leave {0} out, or set {0}: {1}", key.name, key.native_values.front());
+}
+
+}  // namespace primus::config

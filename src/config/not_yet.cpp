@@ -1,0 +1,53 @@
+#include "config/not_yet.h"
+
+#include <array>
+#include <utility>
+
+namespace primus::config {
+namespace {
+
+using Row = std::pair<std::string_view, std::string_view>;
+
+constexpr auto kEngines = std::to_array<Row>({{"native", "Primus's own engine"},
+                                              {"megatron", "Megatron-LM"},
+                                              {"torchtitan", "TorchTitan"},
+                                              {"maxtext", "MaxText"},
+                                              {"megatron_bridge", "Megatron Bridge"},
+                                              {"nemo_automodel", "NeMo AutoModel"},
+                                              {"maxdiffusion", "MaxDiffusion"},
+                                              {"hummingbirdxt", "HummingbirdXT"},
+                                              {"diffusion", "Primus's diffusion trainer"}});
+
+// By the beginning of their names.
+constexpr auto kModels = std::to_array<Row>({
+    {"deepseek_v4", "DeepSeek-V4 needs compressed sparse attention and hyper-connections"},
+    {"diffusion", "diffusion models make images, and Primus trains language models so far"},
+    {"flux", "diffusion models make images, and Primus trains language models so far"},
+    {"glm4", "GLM-4.5 to 4.7 (glm4_moe) is a family that is not built yet"},
+    {"glm5", "GLM-5 needs DeepSeek's sparse attention"},
+    {"grok", "Grok needs capped attention scores and logits, and norms behind its layers"},
+    {"kimi_k3", "Kimi K3 needs Kimi delta attention and gated latent attention"},
+    {"lfm", "LFM2 needs short convolutions"},
+    {"mamba", "Mamba needs state-space layers"},
+    {"minimax", "MiniMax-M2 (minimax_m2) is a family that is not built yet"},
+    {"qwen3_5", "Qwen3.5 needs gated delta networks (linear attention)"},
+    {"zebra_llama", "Zebra-Llama needs state-space or linear-attention layers beside latent attention"},
+});
+
+}  // namespace
+
+std::string_view engine_name(std::string_view framework) {
+  for (const auto& [name, title] : kEngines) {
+    if (name == framework) return title;
+  }
+  return {};
+}
+
+std::string_view reason_without_preset(std::string_view model) {
+  for (const auto& [prefix, reason] : kModels) {
+    if (model.starts_with(prefix)) return reason;
+  }
+  return {};
+}
+
+}  // namespace primus::config

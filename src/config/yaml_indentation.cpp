@@ -1,0 +1,125 @@
+#include "config/yaml_indentation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+namespace primus::config {
+namespace {
+
+struct Line {
+  size_t indent = 0;           // of what it says; after "- ", of what follows
+  std::vector<size_t> dashes;  // columns of the "- " before it
+  bool has_key = false;        // "key:" or "key: value"
+  bool has_value = false;      // on the same line
+  bool opens_text = false;     // the value is | or >: a block of text follows
+  bool in_brackets = false;    // ends inside of [ ] or { }: what follows is free
+};
+
+// Whether `text` has a ": " or ends with ":", outside of quotes and before a comment; where its value begins.
+size_t end_of_key(std::string_view text) {
+  char quote = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quote != 0) {
+      if (c == quote) quote = 0;
+      continue;
+    }
+    if ((c == '"' || c == '\'') && i == 0) quote = c;
+    if (c == '#' && i > 0 && text[i - 1] == ' ') return std::string_view::npos;
+    if (c == ':' && (i + 1 == text.size() || text[i + 1] == ' ' || text[i + 1] == '\t')) return i + 1;
+  }
+  return std::string_view::npos;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r'))
+    text.remove_suffix(1);
+  return text;
+}
+
+// `text` is neither blank nor a comment.
+Line parse_line(std::string_view text) {
+  Line line;
+  size_t at = std::min(text.find_first_not_of(' '), text.size());
+  while (at + 1 < text.size() && text[at] == '-' && text[at + 1] == ' ') {
+    line.dashes.push_back(at);
+    at = std::min(text.find_first_not_of(' ', at + 1), text.size());
+  }
+  line.indent = at;
+  const std::string_view said = text.substr(at);
+  const size_t key_end = end_of_key(said);
+  line.has_key = key_end != std::string_view::npos;
+  std::string_view value = line.has_key ? trimmed(said.substr(key_end)) : std::string_view();
+  if (value.starts_with('#')) value = {};
+  // An anchor alone leaves the value to the next line.
+  if (value.starts_with('&') && value.find(' ') == std::string_view::npos) value = {};
+  line.has_value = !value.empty();
+  line.opens_text = value.starts_with('|') || value.starts_with('>');
+  const auto count = [&](std::string_view of) {
+    return std::count_if(said.begin(), said.end(),
+                         [&](char c) { return of.find(c) != std::string_view::npos; });
+  };
+  line.in_brackets = count("[{") != count("]}");
+  return line;
+}
+
+}  // namespace
+
+void refuse_bad_indentation(const std::shared_ptr<const Source>& source, int line) {
+  std::vector<size_t> open;  // indentations that a line may go back to
+  const std::string_view text = source->text;
+  int number = 0, last_number = 0;
+  Line last;
+  for (size_t begin = 0; begin < text.size() && number < line;) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view whole = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    const std::string_view said = trimmed(whole);
+    if (said.empty() || said.starts_with('#') || said.starts_with("---")) continue;
+    const size_t blank = whole.find_first_not_of(" ");
+    if (blank != std::string_view::npos && whole[blank] == '\t') {
+      throw error_at({source, number, static_cast<int>(blank) + 1, {}},
+                     "this is not valid YAML: the line is indented with a tab",
+                     "indent with spaces, two for each level");
+    }
+    const Line now = parse_line(whole);
+    // Beyond these, lines may begin anywhere.
+    if (now.opens_text || now.in_brackets) return;
+    if (!now.has_key && now.dashes.empty()) continue;  // goes on with the text of the line above
+    const size_t begins = now.dashes.empty() ? now.indent : now.dashes.front();
+    const Origin here{source, number, static_cast<int>(begins) + 1, {}};
+    if (!open.empty()) {
+      const bool deeper = begins > open.back();
+      if (deeper && now.has_key && last.has_key && last.has_value) {
+        throw error_at(
+            here,
+            fmt::format("this is not valid YAML: the line is indented deeper than line {}, which has "
+                        "a value already",
+                        last_number),
+            fmt::format("indent it by {} spaces, as line {}", open.back(), last_number));
+      }
+      while (!open.empty() && open.back() > begins) open.pop_back();
+      const bool known = !open.empty() && open.back() == begins;
+      if (!deeper && !known) {
+        throw error_at(here, "this is not valid YAML: the line is indented as no line above it",
+                       open.empty() ? "indent it as the lines above it"
+                                    : fmt::format("indent it by {} spaces, or by as many as the lines above",
+                                                  open.back()));
+      }
+    }
+    if (open.empty() || open.back() < begins) open.push_back(begins);
+    for (size_t dash : now.dashes) {
+      if (open.back() < dash) open.push_back(dash);
+    }
+    if (open.back() < now.indent) open.push_back(now.indent);
+    last = now;
+    last_number = number;
+  }
+}
+
+}  // namespace primus::config

@@ -1,0 +1,95 @@
+#include "lm/data/cyclic_dataset.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+
+namespace primus::data {
+namespace {
+
+constexpr int64_t kMostSamples = std::numeric_limits<uint32_t>::max() / 20;
+
+class CyclicDataset final : public Dataset {
+ public:
+  CyclicDataset(std::unique_ptr<const Dataset> dataset, const CyclicOptions& options)
+      : dataset_(std::move(dataset)),
+        options_(options),
+        step_(options.micro_batch_size * options.dp_size),
+        epoch_size_(dataset_->size() / step_ * step_),
+        permuted_(options.sharded ? dataset_->size() / step_ * options.micro_batch_size
+                                  : dataset_->size() / options.micro_batch_size * options.micro_batch_size) {}
+
+  int64_t size() const override { return std::numeric_limits<int64_t>::max(); }
+  int64_t seq_length() const override { return dataset_->seq_length(); }
+  std::string description() const override { return dataset_->description(); }
+
+  void sample(int64_t draw, std::span<int32_t> tokens, std::span<float> loss_mask) const override {
+    const int64_t within = draw % epoch_size_, batch = options_.micro_batch_size;
+    const int64_t rank = within % step_ / batch, row = within / step_ * batch + within % batch;
+    const std::shared_ptr<const Permutation> order = permutation(draw / epoch_size_);
+    const auto at = [&](int64_t i) { return static_cast<int64_t>(order->entries[static_cast<size_t>(i)]); };
+    const int64_t index = options_.sharded ? rank * permuted_ + at(row) : at(row * options_.dp_size + rank);
+    dataset_->sample(index, tokens, loss_mask);
+  }
+
+ private:
+  struct Permutation {
+    int64_t epoch = -1;
+    std::vector<uint32_t> entries;
+  };
+
+  // Of this epoch. Threads that read ahead are in one epoch, or in two beside each other.
+  std::shared_ptr<const Permutation> permutation(int64_t epoch) const {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<const Permutation>& kept = kept_[epoch % 2];
+    if (!kept || kept->epoch != epoch) {
+      kept = std::make_shared<const Permutation>(
+          Permutation{epoch, torch_permutation(permuted_, static_cast<uint64_t>(epoch))});
+    }
+    return kept;
+  }
+
+  std::unique_ptr<const Dataset> dataset_;
+  CyclicOptions options_;
+  int64_t step_;        // samples of one microbatch of all ranks
+  int64_t epoch_size_;  // draws
+  int64_t permuted_;    // samples that are permuted together
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Permutation> kept_[2];
+};
+
+}  // namespace
+
+std::vector<uint32_t> torch_permutation(int64_t n, uint64_t seed) {
+  std::vector<uint32_t> entries(static_cast<size_t>(n));
+  std::iota(entries.begin(), entries.end(), 0u);
+  std::mt19937 engine(static_cast<uint32_t>(seed));
+  for (size_t i = 0; i + 1 < entries.size(); ++i) {
+    std::swap(entries[i], entries[i + engine() % (entries.size() - i)]);
+  }
+  return entries;
+}
+
+std::unique_ptr<const Dataset> make_cyclic(std::unique_ptr<const Dataset> dataset,
+                                           const CyclicOptions& options) {
+  const int64_t size = dataset->size(), needed = options.micro_batch_size * options.dp_size;
+  if (size < needed) {
+    throw invalid(fmt::format("{} has {} samples, and one microbatch of all ranks takes {}",
+                              dataset->description(), size, needed),
+                  "set a smaller micro_batch_size, or dataloader_type: single");
+  }
+  if (size >= kMostSamples) {
+    throw unsupported(fmt::format("{} has {} samples, and dataloader_type: cyclic orders fewer than {}",
+                                  dataset->description(), size, kMostSamples),
+                      "set dataloader_type: single");
+  }
+  return std::make_unique<CyclicDataset>(std::move(dataset), options);
+}
+
+}  // namespace primus::data

@@ -1,0 +1,38 @@
+// Megatron-LM's random sampler (dataloader_type: cyclic) as a data set: the samples of another one, permuted
+// anew in each epoch and repeated without end.
+//
+// With N samples, microbatches of B and D data-parallel ranks, an epoch takes the first N - N mod (B D)
+// draws; what is left over is dropped. Draw p of the run is draw w = p mod (N - N mod (B D)) of epoch e = p
+// div (N - N mod (B D)): microbatch i, rank r, row m of that epoch, w = i B D + r B + m. It is sample
+//   sharded      r n + permutation(n, e)[i B + m],         n = (N div (B D)) B
+//   not sharded  permutation(n, e)[(i B + m) D + r],       n = (N div B) B
+// where permutation(n, e) is torch.randperm(n) of a CPU generator seeded with e: for k from 0 to n - 2, entry
+// k is swapped with entry k + (next 32 bits of the Mersenne Twister) mod (n - k). The order depends on
+// neither `seed` nor anything else of the run. (megatron/legacy/data/data_samplers.py,
+// MegatronPretrainingRandomSampler.)
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lm/data/dataset.h"
+
+namespace primus::data {
+
+// torch.randperm(n, generator=torch.Generator().manual_seed(seed)). n < 2^32 / 20, from which on torch draws
+// 64 bits.
+std::vector<uint32_t> torch_permutation(int64_t n, uint64_t seed);
+
+struct CyclicOptions {
+  int64_t micro_batch_size = 1;
+  int64_t dp_size = 1;
+  bool sharded = true;
+};
+
+// Error(kInvalid) where the data set has fewer samples than one microbatch of all ranks; kUnsupported for
+// more than torch_permutation() has.
+std::unique_ptr<const Dataset> make_cyclic(std::unique_ptr<const Dataset> dataset,
+                                           const CyclicOptions& options);
+
+}  // namespace primus::data

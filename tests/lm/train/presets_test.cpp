@@ -117,11 +117,16 @@ constexpr Published kPublished[] = {
     {"qwen3_235B_A22B", 235'093'634'560, 22'190'763'520},
 };
 
-// Presets of our own, or parts of a published model.
+// Presets of our own or of Primus, or parts of a published model.
 constexpr Published kOwn[] = {
     {"llama_25M", 26'450'304},
     {"llama_124M", 123'587'328},
     {"qwen3_235B_A22B_4layer", 11'195'683'840, 2'135'987'200},
+    {"moe_515B", 528'135'782'400, 57'031'557'120},
+    {"moe_1T", 1'035'566'874'624, 57'119'637'504},
+    {"moe_2T", 2'050'429'059'072, 93'534'584'832},
+    {"moe_4T", 4'080'153'427'968, 166'364'479'488},
+    {"moe_proxy_single_node", 104'857'880'576, 3'389'278'208},
 };
 
 void expect_size(const Published& expected, const FamilyRegistry& families) {

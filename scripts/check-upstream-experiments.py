@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Holds the experiments that Primus publishes against this program, and prints how each kind of them fares.
+
+    scripts/check-upstream-experiments.py PATH [--primus build/bin/primus] [--list] [--dry-run] [--own-presets]
+
+PATH is a checkout of github.com/AMD-AGI/Primus. Each experiment is validated
+  as it is         for the engine that it is written for
+  native           with framework=native
+  native, reduced  with framework=native, fp8 and fp4 off, and parallel sizes of 1
+A refusal counts as "a feature to come" where every problem is a value, a model or an engine that is named as not
+there yet, and as "other" otherwise: an unknown key, a missing preset, a syntax error. --list prints the
+problems of each file, --dry-run plans a step of each reduced experiment, too, and --own-presets repeats
+everything with PRIMUS_PRESETS at the presets of PATH.
+Exit code: 0 when nothing is refused for another reason, 1 otherwise.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+REDUCED = [
+    "framework=native", "fp8=null", "fp4=null", "tensor_model_parallel_size=1", "pipeline_model_parallel_size=1",
+    "context_parallel_size=1", "expert_model_parallel_size=1", "expert_tensor_parallel_size=null",
+    "virtual_pipeline_model_parallel_size=null", "num_layers_per_virtual_pipeline_stage=null",
+]
+MODES = {"as it is": [], "native": ["framework=native"], "native, reduced": REDUCED}
+
+
+def experiments(root):
+    """(engine, file) of every experiment below examples/ and tests/."""
+    found = []
+    for folder in ("examples", "tests"):
+        for path in sorted((root / folder).rglob("*.yaml")):
+            text = path.read_text(errors="replace")
+            engine = re.search(r"^\s+framework:\s*([a-z_]+)", text, re.M)
+            if re.search(r"^modules:", text, re.M) and engine:
+                found.append((engine.group(1), path))
+    return found
+
+
+def run(primus, words, env):
+    done = subprocess.run([primus] + words, capture_output=True, text=True, env=env, timeout=600)
+    return done.returncode, done.stdout, done.stderr
+
+
+def validate(primus, path, overrides, env):
+    """The outcome, and the problems as (kind, message)."""
+    code, out, err = run(primus, ["config", "validate", "--config", str(path), "--json"] + overrides, env)
+    try:
+        verdict = json.loads(out)
+    except ValueError:
+        return "other", [("failure", f"exit code {code}: {err.strip()[:200]}")]
+    if verdict["valid"]:
+        return "accepted", []
+    problems = [(p["kind"], f"{p['location'].split('/')[-1]}: {p['error']}") for p in verdict["problems"]]
+    named = all(kind == "unsupported" for kind, _ in problems)
+    return ("a feature to come" if named else "other"), problems
+
+
+def table(title, rows):
+    outcomes = ["accepted", "a feature to come", "other"]
+    print(f"\n{title}\n| engine | files | mode | " + " | ".join(outcomes) + " |\n|---|---|---|---|---|---|")
+    for (engine, mode), counts in rows.items():
+        print(f"| {engine} | {sum(counts.values())} | {mode} | " + " | ".join(str(counts[o]) for o in outcomes) + " |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=pathlib.Path)
+    parser.add_argument("--primus", default=str(pathlib.Path(__file__).resolve().parent.parent / "build/bin/primus"))
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--own-presets", action="store_true")
+    args = parser.parse_args()
+    if not (args.path / "examples").is_dir():
+        sys.exit(f"{args.path} is no checkout of Primus: it has no folder examples")
+
+    found = experiments(args.path)
+    # Some experiments name their data by a variable only.
+    environment = dict(os.environ)
+    environment.setdefault("PRIMUS_TOKENIZED_DATA_PATH", "data")
+    settings = [("With the presets of this program", environment)]
+    if args.own_presets:
+        settings.append(("With Primus's own presets", dict(environment, PRIMUS_PRESETS=str(args.path / "primus/configs"))))
+    bad = 0
+    for title, env in settings:
+        rows = collections.OrderedDict()
+        reasons = collections.Counter()
+        accepted = []
+        jobs = [(engine, path, mode) for engine, path in found for mode in MODES
+                if mode == "as it is" or engine == "megatron"]
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            results = pool.map(lambda job: validate(args.primus, job[1], MODES[job[2]], env), jobs)
+            for (engine, path, mode), (outcome, problems) in zip(jobs, results):
+                rows.setdefault((engine, mode), collections.Counter())[outcome] += 1
+                if outcome == "accepted" and mode == "native, reduced":
+                    accepted.append(path)
+                bad += outcome == "other"
+                for kind, message in {(k, re.sub(r"^[^ ]*: ", "", m)) for k, m in problems}:
+                    reasons[(mode, kind, message)] += 1
+                if args.list and outcome != "accepted":
+                    for kind, message in problems:
+                        print(f"{mode} | {path.relative_to(args.path)} | {kind} | {message}")
+        table(title, rows)
+        print("\nWhat is refused most often\n| files | mode | kind | problem |\n|---|---|---|---|")
+        for (mode, kind, message), count in reasons.most_common(40):
+            print(f"| {count} | {mode} | {kind} | {message} |")
+        if args.dry_run:
+            failed = []
+            for path in accepted:
+                code, _, err = run(args.primus, ["train", "pretrain", "--config", str(path), "--dry-run", "--json"]
+                                   + REDUCED + ["mock_data=true"], env)
+                if code != 0:
+                    failed.append((path, err.strip()))
+            print(f"\n{len(accepted) - len(failed)} of {len(accepted)} reduced experiments dry-run natively")
+            for path, err in failed:
+                print(f"  {path.relative_to(args.path)}: {err[:300]}")
+            bad += len(failed)
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

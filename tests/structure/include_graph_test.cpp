@@ -27,6 +27,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"lm/data", {"lm/tokenizer"}},
     {"lm/checkpoint", {"tensor"}},
     {"lm/monitor", {}},
+    {"lm/report", {"config", "lm/monitor"}},
     {"lm/model", {"tensor", "device", "turbo", "engine", "config", "lm/checkpoint"}},
     {"lm/optimizer", {"tensor", "turbo", "engine", "config"}},
     {"lm/train",

@@ -68,7 +68,7 @@ class Tokenize : public testing::Test {
     return tokenize_corpus(options, *tokenizer_, progress_);
   }
   std::string error() {
-    return error_of([this] { tokenize_corpus(options_, *tokenizer_, progress_); });
+    return error_of([this] { run(); });
   }
   Path output(const std::string& key = "text") const { return tokenized_prefix(options_.output_prefix, key); }
   std::string bytes() const {
@@ -235,7 +235,6 @@ TEST_F(Tokenize, WorksWithTheThreadsThereAre) {
       },
       testing::ExitedWithCode(0), "");
   options_.workers = 100'000;
-  options_.existing = Existing::kReplace;
   EXPECT_THAT(error(), HasSubstr("at most 4096 workers"));
 }
 
@@ -471,7 +470,7 @@ TEST_F(Tokenize, FilesThatAreThereAreReplacedOnlyWhenTold) {
   options_.inputs = {folder_.write("a.jsonl", many_lines())};
   run();
   const std::string before = bytes();
-  EXPECT_THAT(error(),
+  EXPECT_THAT(error_of([this] { tokenize_corpus(options_, *tokenizer_); }),
               testing::AllOf(HasSubstr("out_text_document.bin' is there already"), HasSubstr("--overwrite")));
   EXPECT_EQ(bytes(), before);
   EXPECT_EQ(left_over().size(), 2u);
@@ -495,7 +494,7 @@ TEST_F(Tokenize, ItsOwnHalfNamedFilesAreNoReasonToStop) {
   const auto unfinished = [&] { return read_all(folder_ / "out.partial/progress.json"); };
   const std::string progress = unfinished();
   options_.append_eod = false;
-  EXPECT_THAT(error(), HasSubstr("is there already"));
+  EXPECT_THAT(error_of([this] { tokenize_corpus(options_, *tokenizer_); }), HasSubstr("is there already"));
   EXPECT_EQ(unfinished(), progress);
   options_.append_eod = true;
   EXPECT_GT(run().resumed_bytes, 0u);

@@ -8,6 +8,7 @@
 
 #include "base/append_file.h"
 #include "base/error.h"
+#include "base/live_block.h"
 
 namespace primus {
 namespace {
@@ -153,9 +154,11 @@ void Logger::write(LogLevel level, std::string_view message, std::source_locatio
   if (!on_console || console.fd < 0 || level < options_.console_level) return;
   // The line takes the place of a progress line, which its owner draws again below.
   const std::string line =
-      fmt::format("{}[{}][{}]{}{}", console.ansi ? "\r\x1b[K" : "", paint(console, Color::kGreen, time),
+      fmt::format("{}[{}][{}]{}{}", console.ansi && !options_.above ? "\r\x1b[K" : "", paint(console, Color::kGreen, time),
                   paint(console, Color::kCyan, rank), paint(console, level_color(level), tag), body);
-  console_stalled_ = !try_write(console.fd, line, console_stalled_ ? 0 : kConsoleWaitMs);
+  const int wait_ms = console_stalled_ ? 0 : kConsoleWaitMs;
+  console_stalled_ =
+      !(options_.above ? options_.above->print_above(line, wait_ms) : try_write(console.fd, line, wait_ms));
   if (console_stalled_) dropped_.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -32,6 +32,8 @@
 
 namespace primus {
 
+class LiveBlock;
+
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
 // "INFO" for kInfo. parse: any case; throws Error(kInvalid) naming the choices.
@@ -44,6 +46,7 @@ struct LogOptions {
   LogLevel file_level = LogLevel::kDebug;       // files below it are not written
   LogLevel console_level = LogLevel::kWarning;  // quiet unless asked
   Terminal console = {};                        // Terminal::detect(2); the default writes nowhere
+  LiveBlock* above = nullptr;                   // drawn on `console`: lines scroll by above it
   std::uint64_t rotate_bytes = 10'000'000;      // a file never grows beyond this by more than one line
   int rotations_kept = 9;                       // older ones are removed
 };

@@ -15,12 +15,13 @@
 #include <ctime>
 #include <limits>
 
+#include "base/display_width.h"
 #include "base/utf8.h"
 
 namespace primus {
 namespace {
 
-constexpr std::size_t kDefaultWidth = 80;
+constexpr std::size_t kDefaultWidth = 80, kDefaultHeight = 24;
 // poll() promises room for this much in a pipe, so that a write of it cannot block.
 constexpr std::size_t kPipeAtom = 4096;
 
@@ -78,19 +79,6 @@ const char* color_code(Color color) {
   return "";
 }
 
-// Cut to `width` code points. Our texts hold no double-width characters.
-std::string cut(std::string text, std::size_t width) {
-  std::size_t points = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool starts = (static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U;
-    if (starts && points++ == width) {
-      text.resize(i);
-      break;
-    }
-  }
-  return text;
-}
-
 }  // namespace
 
 Terminal Terminal::detect(int fd) {
@@ -107,6 +95,12 @@ std::size_t Terminal::width() const {
   winsize size{};
   if (tty && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
   return kDefaultWidth;
+}
+
+std::size_t Terminal::height() const {
+  winsize size{};
+  if (tty && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_row > 0) return size.ws_row;
+  return kDefaultHeight;
 }
 
 std::string paint(const Terminal& terminal, Color color, std::string_view text) {
@@ -300,7 +294,7 @@ std::string ProgressLine::render(std::uint64_t done, std::size_t width, std::str
   if (const auto left = eta_.remaining(options_.total); left && options_.total > 0 && done < options_.total) {
     text += "  ETA " + human_duration(*left);
   }
-  return cut(std::move(text), width);
+  return fit_width(text, width);
 }
 
 void ProgressLine::update(std::uint64_t done, double now, std::string_view note) {

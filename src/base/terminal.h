@@ -28,6 +28,8 @@ struct Terminal {
   static Terminal detect(int fd);
   // Columns now (windows get resized); 80 where nobody knows.
   std::size_t width() const;
+  // Rows now; 24 where nobody knows.
+  std::size_t height() const;
 };
 
 enum class Color { kRed, kGreen, kYellow, kBlue, kCyan, kBold, kDim };

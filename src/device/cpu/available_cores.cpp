@@ -8,9 +8,9 @@
 #include <cmath>
 #include <fstream>
 #include <optional>
-#include <sstream>
 #include <string>
 
+#include "base/control_groups.h"
 #include "device/cpu/cpu_device.h"
 
 namespace primus::cpu {
@@ -51,25 +51,8 @@ std::optional<double> cgroup_cores() {
   const auto consider = [&](std::optional<double> limit) {
     if (limit && (!tightest || *limit < *tightest)) tightest = limit;
   };
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "0::/path" or "4:cpu,cpuacct:/path"
-    const auto first = line.find(':');
-    const auto second = line.find(':', first == std::string::npos ? first : first + 1);
-    if (second == std::string::npos) continue;
-    std::istringstream controllers(line.substr(first + 1, second - first - 1));
-    const bool v2 = controllers.str().empty();
-    bool has_cpu = v2;
-    for (std::string name; std::getline(controllers, name, ',');) has_cpu = has_cpu || name == "cpu";
-    if (!has_cpu) continue;
-    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
-    std::string path = line.substr(second + 1);
-    for (;;) {
-      consider(v2 ? bandwidth_v2(root + path) : bandwidth_v1(root + path));
-      const auto slash = path.find_last_of('/');
-      if (slash == std::string::npos || path == "/") break;
-      path.resize(slash);
-    }
-  }
+  for (const ControlGroup& group : control_groups("cpu"))
+    consider(group.v2 ? bandwidth_v2(group.folder) : bandwidth_v1(group.folder));
   return tightest;
 }
 

@@ -60,6 +60,14 @@ struct EvaluationRecord {
   double seconds = 0.0;
 };
 
+// A text that the model wrote while it is trained.
+struct SampleRecord {
+  std::int64_t iteration = 0;
+  std::string prompt, text;  // what it was given, and what it wrote behind that
+  std::int64_t tokens = 0;   // written
+  double seconds = 0.0;
+};
+
 // A number that is none. The trainer stops with to_error().
 struct NumericsFault {
   std::int64_t iteration = 0;

@@ -182,6 +182,17 @@ std::string to_json(const EvaluationRecord& record) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+std::string to_json(const SampleRecord& record) {
+  Json json;
+  json["iteration"] = record.iteration;
+  json["prompt"] = record.prompt;
+  json["text"] = record.text;
+  json["tokens"] = record.tokens;
+  json["seconds"] = number(record.seconds);
+  // A text may end within a character.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::int64_t iteration_of_line(std::string_view line) {
   const Json json = Json::parse(line, nullptr, false);
   if (!json.is_object()) return -1;
@@ -236,6 +247,7 @@ MetricsFile::MetricsFile(Path path, std::int64_t resume_iteration, Env& env)
 
 bool MetricsFile::write(const IterationRecord& record) { return write_line(to_json(record)); }
 bool MetricsFile::write(const EvaluationRecord& record) { return write_line(to_json(record)); }
+bool MetricsFile::write(const SampleRecord& record) { return write_line(to_json(record)); }
 
 bool MetricsFile::write_line(std::string line) {
   line += '\n';

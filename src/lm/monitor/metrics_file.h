@@ -1,5 +1,6 @@
 // A JSON-lines file keyed by iteration: the record of a run, and the truth that everything else is drawn
-// from. metrics.jsonl has exactly one line for each iteration; evaluations.jsonl one for each evaluation.
+// from. metrics.jsonl has exactly one line for each iteration; evaluations.jsonl one for each evaluation,
+// samples.jsonl one for each text that the model wrote meanwhile.
 // Keys and units: docs/formats/metrics.md.
 //
 // Each line reaches the kernel by one write(2) before the trainer goes on, so SIGKILL loses none; sync()
@@ -35,6 +36,7 @@ class MetricsFile {
   // False when the line could not be written now; it waits, or was dropped (dropped() counts).
   bool write(const IterationRecord& record);
   bool write(const EvaluationRecord& record);
+  bool write(const SampleRecord& record);
   // Everything up to here on the disk. False when not.
   bool sync();
 
@@ -62,6 +64,7 @@ class MetricsFile {
 // JSON has no number for is "NaN", "Infinity" or "-Infinity".
 std::string to_json(const IterationRecord& record);
 std::string to_json(const EvaluationRecord& record);
+std::string to_json(const SampleRecord& record);
 
 // The iterations up to `last` of which the file, beginning with its first line, has none: "3-5, 9", or empty.
 // More than a few are cut short. A file that is not there lacks them all.

@@ -2,7 +2,7 @@
 // (docs/formats/run-folder.md).
 //
 //   logs/<module>/rank-N/{debug,info,warning,error}.log    base/log.h
-//   metrics.jsonl, evaluations.jsonl                       metrics_file.h
+//   metrics.jsonl, evaluations.jsonl, samples.jsonl        metrics_file.h
 //   tensorboard/                                           event_file.h
 //   checkpoints/                                           lm/checkpoint
 //   experiment.yaml                                        what was run last
@@ -43,6 +43,7 @@ class RunFolder {
   static constexpr const char* kExperimentFile = "experiment.yaml";
   Path metrics_file() const { return root_ / "metrics.jsonl"; }
   Path evaluations_file() const { return root_ / "evaluations.jsonl"; }
+  Path samples_file() const { return root_ / "samples.jsonl"; }
 
   // Makes the folder itself, so that a workspace that cannot be written is known before the first step.
   // Throws FileError.

@@ -23,6 +23,10 @@ Throughput ThroughputMeter::update(std::int64_t iteration, const IterationWork& 
     started_ = now;
   }
   ++seen_;
+  const double achieved = speed(work, 1.0).flops_per_second;
+  if (options_.peak_flops_per_device > 0) {
+    options_.peak_flops_per_device = std::max(options_.peak_flops_per_device, achieved);
+  }
   // The first iteration warms caches and touches pages: it starts the ETA's clock and is not in its rate.
   eta_.update(static_cast<std::uint64_t>(iteration), now);
 

@@ -4,7 +4,8 @@
 // Conventions, all Primus's and Megatron's: figures are per device; FLOPs are model FLOPs (recomputation not
 // counted, causal attention halved); averages leave out the first `log_avg_skip_iterations` of a process,
 // restart every `log_avg_reset_interval`, and average rates harmonically (tokens over time). MFU is model
-// FLOP/s over the device's peak for the compute type; without a known peak there is none.
+// FLOP/s over the device's peak for the compute type (device_peak.h), which an iteration that is faster
+// raises: it is never above 1. Without a known peak there is none.
 //
 // One thread at a time.
 #pragma once
@@ -54,6 +55,8 @@ class ThroughputMeter {
 
   // After iteration `iteration` (counted from 1) ended at `now`, seconds of the steady clock.
   Throughput update(std::int64_t iteration, const IterationWork& work, double now);
+  // FLOP/s per device; 0: unknown.
+  double peak() const { return options_.peak_flops_per_device; }
 
  private:
   Speed speed(const IterationWork& work, double iterations) const;

@@ -45,6 +45,7 @@ TrainingMonitor::TrainingMonitor(const RunFolder& run, MonitorOptions options, L
       log_(log),
       metrics_(run.metrics_file(), options.resume_iteration, env),
       evaluations_(run.evaluations_file(), options.resume_iteration, env) {
+  if (options_.samples) samples_.emplace(run.samples_file(), options_.resume_iteration, env);
   if (options_.tensorboard) {
     events_.emplace(run.tensorboard(), options_.resume_iteration + 1, wall_seconds(), env);
   }
@@ -66,6 +67,7 @@ void TrainingMonitor::iteration(const IterationRecord& record) {
     write_events(record.iteration, scalars_of(record));
   }
   if (due(record.iteration, options_.log_interval)) log_.info("{}", format_iteration(record));
+  if (options_.observer) options_.observer->iteration(record);
 }
 
 bool TrainingMonitor::evaluated(std::int64_t iteration, const std::string& data_set) const {
@@ -80,6 +82,13 @@ void TrainingMonitor::evaluation(const EvaluationRecord& record) {
   write_events(record.iteration,
                std::vector<Scalar>{{loss_tag, record.lm_loss}, {perplexity_tag, std::exp(record.lm_loss)}});
   log_.info("{}", format_evaluation(record));
+  if (options_.observer) options_.observer->evaluation(record);
+}
+
+void TrainingMonitor::sample(const SampleRecord& record) {
+  report(samples_failing_, samples_->write(record), "samples.jsonl", *samples_);
+  log_.info("sample at iteration {}: {}{}", record.iteration, record.prompt, record.text);
+  if (options_.observer) options_.observer->sample(record);
 }
 
 bool TrainingMonitor::sync() {
@@ -87,11 +96,14 @@ bool TrainingMonitor::sync() {
   report(metrics_failing_, metrics, "metrics.jsonl", metrics_);
   const bool evaluations = evaluations_.sync();
   report(evaluations_failing_, evaluations, "evaluations.jsonl", evaluations_);
-  return metrics && evaluations;
+  const bool samples = !samples_ || samples_->sync();
+  if (samples_) report(samples_failing_, samples, "samples.jsonl", *samples_);
+  return metrics && evaluations && samples;
 }
 
 std::uint64_t TrainingMonitor::dropped() const {
-  return metrics_.dropped() + evaluations_.dropped() + (events_ ? events_->dropped() : 0) + log_.dropped();
+  return metrics_.dropped() + evaluations_.dropped() + (samples_ ? samples_->dropped() : 0) +
+         (events_ ? events_->dropped() : 0) + log_.dropped();
 }
 
 void TrainingMonitor::report(bool& failing, bool worked, std::string_view name, MetricsFile& file) {

@@ -24,6 +24,7 @@
 #include "lm/monitor/iteration.h"
 #include "lm/monitor/metrics_file.h"
 #include "lm/monitor/run_folder.h"
+#include "lm/monitor/run_observer.h"
 
 namespace primus {
 
@@ -32,6 +33,8 @@ struct MonitorOptions {
   int log_interval = 1;               // lines in the log; the metrics file always has every iteration
   int tensorboard_log_interval = 1;
   bool tensorboard = true;
+  bool samples = false;             // samples.jsonl
+  RunObserver* observer = nullptr;  // who else watches; must outlive the monitor
 };
 
 class TrainingMonitor {
@@ -45,6 +48,8 @@ class TrainingMonitor {
   // Whether this evaluation has been recorded; of the iteration that the run resumes from, also by an earlier
   // process.
   bool evaluated(std::int64_t iteration, const std::string& data_set) const;
+  // With MonitorOptions::samples.
+  void sample(const SampleRecord& record);
   // False when the metrics may not survive a power failure (said in the log, too).
   bool sync();
 
@@ -61,8 +66,10 @@ class TrainingMonitor {
   Logger& log_;
   MetricsFile metrics_, evaluations_;
   std::set<std::pair<std::int64_t, std::string>> evaluated_;
+  std::optional<MetricsFile> samples_;
   std::optional<EventFile> events_;  // empty: off
-  bool metrics_failing_ = false, evaluations_failing_ = false, events_failing_ = false;
+  bool metrics_failing_ = false, evaluations_failing_ = false, samples_failing_ = false,
+       events_failing_ = false;
 };
 
 }  // namespace primus

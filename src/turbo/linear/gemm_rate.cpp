@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 
 #include "turbo/linear/linear.h"
 
@@ -24,9 +25,16 @@ class OwnArena {
   Arena arena_;
 };
 
-}  // namespace
+// Seconds of processor time, of all threads.
+double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
-double measure_gemm_rate(Device& device, DType dtype, double seconds) {
+// Calls visit(FLOP/s, mean number of cores kept busy) for each repetition but the first, which warms up.
+template <class Visit>
+void repeat_gemm(Device& device, DType dtype, double seconds, Visit&& visit) {
   using Clock = std::chrono::steady_clock;
   constexpr std::int64_t kSize = 1536;
   const Shape square{kSize, kSize};
@@ -50,15 +58,33 @@ double measure_gemm_rate(Device& device, DType dtype, double seconds) {
   product.b.data = operands.get().allocate(product.b.bytes()).address;
   product.c.data = operands.get().allocate(product.c.bytes()).address;
 
-  double best = 0;
   const auto begin = Clock::now();
   for (int i = 0; i < 3 || std::chrono::duration<double>(Clock::now() - begin).count() < seconds; ++i) {
+    const double busy = processor_seconds();
     const auto start = Clock::now();
     launch(context, product);
     stream->synchronize();
     const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
-    if (i > 0) best = std::max(best, product.flops() / elapsed);  // the first call warms up
+    if (i > 0) visit(product.flops() / elapsed, (processor_seconds() - busy) / elapsed);
   }
+}
+
+}  // namespace
+
+double measure_gemm_rate(Device& device, DType dtype, double seconds) {
+  double best = 0;
+  repeat_gemm(device, dtype, seconds, [&](double rate, double) { best = std::max(best, rate); });
+  return best;
+}
+
+std::optional<double> measure_gemm_peak(Device& device, DType dtype, int threads, double seconds) {
+  // Threads wait for each other a little even when nobody else is there.
+  constexpr double kWhole = 0.97;
+  std::optional<double> best;
+  repeat_gemm(device, dtype, seconds, [&](double rate, double cores) {
+    if (device.synchronous() && cores < kWhole * threads) return;
+    best = std::max(best.value_or(0), rate);
+  });
   return best;
 }
 

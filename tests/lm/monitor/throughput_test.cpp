@@ -18,6 +18,18 @@ TEST(ThroughputMeter, FiguresArePerDevice) {
   EXPECT_FALSE(t.eta.has_value());
 }
 
+TEST(ThroughputMeter, AnIterationFasterThanThePeakRaisesIt) {
+  ThroughputMeter meter({.world_size = 2, .peak_flops_per_device = 100});
+  EXPECT_DOUBLE_EQ(meter.update(1, {.seconds = 1, .tokens = 1, .model_flops = 100}, 0).now.mfu.value(), 0.5);
+  EXPECT_DOUBLE_EQ(meter.update(2, {.seconds = 1, .tokens = 1, .model_flops = 400}, 1).now.mfu.value(), 1.0);
+  EXPECT_EQ(meter.peak(), 200);
+  EXPECT_DOUBLE_EQ(meter.update(3, {.seconds = 1, .tokens = 1, .model_flops = 200}, 2).now.mfu.value(), 0.5);
+  // Nothing is made up where no peak is known.
+  ThroughputMeter unknown({.peak_flops_per_device = 0});
+  EXPECT_FALSE(unknown.update(1, {.seconds = 1, .tokens = 1, .model_flops = 400}, 0).now.mfu);
+  EXPECT_EQ(unknown.peak(), 0);
+}
+
 TEST(ThroughputMeter, NoPeakNoMfu) {
   ThroughputMeter meter({});
   EXPECT_FALSE(meter.update(1, {.seconds = 1.0, .tokens = 1, .model_flops = 1}, 0.0).now.mfu.has_value());

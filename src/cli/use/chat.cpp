@@ -11,6 +11,7 @@
 #include "cli/options/model_options.h"
 #include "cli/use/prompt.h"
 #include "lm/generate/conversation.h"
+#include "lm/generate/decoder.h"
 
 namespace primus::cli {
 namespace {

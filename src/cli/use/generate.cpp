@@ -11,6 +11,7 @@
 #include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/options/model_options.h"
+#include "lm/generate/decoder.h"
 
 namespace primus::cli {
 namespace {

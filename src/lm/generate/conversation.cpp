@@ -49,7 +49,7 @@ class ReplyText {
 
 }  // namespace
 
-Conversation::Conversation(Decoder& decoder, const Tokenizer& tokenizer, GenerateSettings settings)
+Conversation::Conversation(TokenReader& decoder, const Tokenizer& tokenizer, GenerateSettings settings)
     : decoder_(decoder), tokenizer_(tokenizer), settings_(std::move(settings)) {
   clear();
 }

@@ -26,7 +26,7 @@ namespace primus {
 class Conversation {
  public:
   // Decoder and tokenizer must outlive it; the decoder is the conversation's alone.
-  Conversation(Decoder& decoder, const Tokenizer& tokenizer, GenerateSettings settings);
+  Conversation(TokenReader& decoder, const Tokenizer& tokenizer, GenerateSettings settings);
 
   struct Reply {
     std::string text;
@@ -43,7 +43,7 @@ class Conversation {
  private:
   std::size_t make_room(std::size_t tokens);
 
-  Decoder& decoder_;
+  TokenReader& decoder_;
   const Tokenizer& tokenizer_;
   GenerateSettings settings_;
   std::vector<std::int32_t> tokens_;  // of the conversation; the decoder holds a beginning of it

@@ -6,8 +6,8 @@
 
 namespace primus {
 
-Generation generate(Decoder& decoder, std::span<const std::int32_t> prompt, const GenerateSettings& settings,
-                    const std::function<bool(std::int32_t)>& on_token) {
+Generation generate(TokenReader& decoder, std::span<const std::int32_t> prompt,
+                    const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token) {
   settings.sampling.check();
   const std::int64_t vocab =
       settings.vocab > 0 ? std::min(settings.vocab, decoder.config().vocab) : decoder.config().vocab;

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "lm/generate/decoder.h"
 #include "lm/generate/sampler.h"
+#include "lm/generate/token_reader.h"
 
 namespace primus {
 
@@ -34,8 +34,8 @@ struct Generation {
 // Reads `prompt` (at least one token) behind what the decoder holds, then writes. `on_token` sees each token
 // at once and may end the text by returning false. The last token written has not been read by the decoder:
 // whoever goes on reads it first.
-Generation generate(Decoder& decoder, std::span<const std::int32_t> prompt, const GenerateSettings& settings,
-                    const std::function<bool(std::int32_t)>& on_token = {});
+Generation generate(TokenReader& decoder, std::span<const std::int32_t> prompt,
+                    const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token = {});
 
 // The end of a prompt that leaves room to write `reserve` tokens, or half of the capacity where that is less.
 std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, std::int64_t capacity,

@@ -94,22 +94,6 @@ std::unique_ptr<const Tokenizer> tokenizer_of_run(const config::TrainerConfig& t
   return type.empty() ? nullptr : load_tokenizer(type, model);
 }
 
-// A checkpoint of a model whose tokenizer has no file still knows its experiment.
-std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
-  if (is_file(folder.path / "tokenizer.json")) return load_tokenizer({}, folder.path.string());
-  if (folder.iteration) {
-    const CheckpointReader checkpoint = CheckpointReader::open(folder.path, Validation::kStructure);
-    const auto state = nlohmann::json::parse(checkpoint.trainer_state(), nullptr, false);
-    if (state.is_object() && state.contains("experiment") && state["experiment"].is_string()) {
-      const auto experiment = config::load_experiment_text(state["experiment"].get<std::string>(),
-                                                           (folder.path / "trainer_state.json").string());
-      if (auto tokenizer = tokenizer_of_run(experiment.trainer)) return tokenizer;
-    }
-  }
-  throw invalid(fmt::format("'{}' has no tokenizer.json", folder.path.string()),
-                "name one with --tokenizer FILE, or --tokenizer-type ByteTokenizer for a model of bytes");
-}
-
 }  // namespace
 
 ModelFolder find_model_folder(const Path& given) {
@@ -145,6 +129,22 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
                               std::vector<std::string>* notes) {
   const Path file = folder.path / "config.json";
   return read_model_config(read_file(file, kConfigLimit), file.string(), families, notes);
+}
+
+// A checkpoint of a model whose tokenizer has no file still knows its experiment.
+std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
+  if (is_file(folder.path / "tokenizer.json")) return load_tokenizer({}, folder.path.string());
+  if (folder.iteration) {
+    const CheckpointReader checkpoint = CheckpointReader::open(folder.path, Validation::kStructure);
+    const auto state = nlohmann::json::parse(checkpoint.trainer_state(), nullptr, false);
+    if (state.is_object() && state.contains("experiment") && state["experiment"].is_string()) {
+      const auto experiment = config::load_experiment_text(state["experiment"].get<std::string>(),
+                                                           (folder.path / "trainer_state.json").string());
+      if (auto tokenizer = tokenizer_of_run(experiment.trainer)) return tokenizer;
+    }
+  }
+  throw invalid(fmt::format("'{}' has no tokenizer.json", folder.path.string()),
+                "name one with --tokenizer FILE, or --tokenizer-type ByteTokenizer for a model of bytes");
 }
 
 std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,

@@ -32,7 +32,10 @@ ModelFolder find_model_folder(const Path& given);
 ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& families,
                               std::vector<std::string>* notes = nullptr);
 
-// The folder's own tokenizer (its tokenizer.json, or what the checkpoint's experiment names), or the one
+// The folder's own tokenizer: its tokenizer.json, or what the checkpoint's experiment names.
+std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder);
+
+// load_own_tokenizer(), or the one
 // named by `type` and `model` (load_tokenizer) when either is not empty. Refuses one with more tokens than
 // the model has embeddings.
 std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,

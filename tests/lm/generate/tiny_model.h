@@ -104,7 +104,7 @@ inline std::vector<std::vector<float>> teacher_forcing(const ModelConfig& config
 
 // A decoder with the random weights of `seed`.
 inline std::unique_ptr<Decoder> random_decoder(std::unique_ptr<Device> device, const ModelConfig& config,
-                                               std::uint64_t seed, const DecoderSettings& settings,
+                                               std::uint64_t seed, const ReaderSettings& settings,
                                                const FamilyRegistry& families = builtin_families()) {
   auto decoder = std::make_unique<Decoder>(std::move(device), config, families, settings);
   decoder->store().initialize(decoder->rank().context(), seed);
@@ -123,7 +123,7 @@ inline std::unique_ptr<Decoder> chain_decoder(const std::vector<std::pair<int, i
   c.head_dim = 32;
   c.max_positions = 4096;
   auto decoder =
-      std::make_unique<Decoder>(cpu(), c, builtin_families(), DecoderSettings{.capacity = capacity});
+      std::make_unique<Decoder>(cpu(), c, builtin_families(), ReaderSettings{.capacity = capacity});
   const std::size_t n = 288;
   std::vector<float> identity(n * n, 0.0F), head(n * n, 0.0F);
   for (std::size_t i = 0; i < n; ++i) identity[i * n + i] = 1.0F;

@@ -40,6 +40,7 @@ void for_each_chunk(Step& s, bool gradient, Consume&& consume) {
   const bool narrow = gradient && hidden.dtype != DType::kF32;
   ScratchTensor narrow_logits(s.context().scratch, hidden.dtype, narrow ? chunk_shape : Shape{0});
   for (std::int64_t begin = 0; begin < tokens; begin += chunk_tokens) {
+    s.stop_if_asked();
     const Chunk chunk{begin, std::min(tokens, begin + chunk_tokens)};
     const Tensor chunk_logits = logits.get().slice(0, chunk.end - begin);
     Tensor d_logits;

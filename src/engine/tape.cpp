@@ -32,6 +32,7 @@ Tensor Value::tensor() const {
 
 const Entry& Step::entry() const { return tape_.entries_[entry_]; }
 turbo::Context& Step::context() const { return tape_.context_; }
+void Step::stop_if_asked() const { tape_.stop_if_asked(); }
 Parameter& Step::parameter() const { return *entry().parameter; }
 
 Tensor Step::in(int i) const {
@@ -124,6 +125,16 @@ void Tape::clear() {
   in_backward_ = false;
 }
 
+void Tape::stop_if_asked() const {
+  if (settings_.stop && settings_.stop->load(std::memory_order_relaxed)) throw StopRequest();
+}
+
+void Tape::abandon() {
+  if (settings_.weight_gradients) settings_.weight_gradients->forget(*this);
+  pending_weight_gradients_ = 0;
+  clear();
+}
+
 Value Tape::input(DType dtype, const Shape& shape, bool differentiable) {
   Slot slot;
   slot.dtype = dtype;
@@ -139,6 +150,7 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
     const Operator& op, std::initializer_list<const Value*> inputs, Parameter* parameter,
     std::initializer_list<Output> outputs, const void* attributes, std::size_t attribute_bytes) {
   assert(inputs.size() <= Entry::kMaxInputs && outputs.size() <= Entry::kMaxOutputs);
+  stop_if_asked();
   Entry entry;
   entry.op = &op;
   entry.parameter = parameter;
@@ -261,6 +273,7 @@ Tensor Tape::gradient(const Value& value) const {
 
 void Tape::materialize(int index) {
   if (slots_[index].data) return;
+  stop_if_asked();
   const int producer = slots_[index].producer;
   assert(producer >= 0 && entries_[producer].dropped);
   // By value: replaying inputs does not move entries, but be independent of that.
@@ -299,6 +312,7 @@ void Tape::backward() {
 }
 
 void Tape::backward_entry(int index) {
+  stop_if_asked();
   const Entry entry = entries_[index];
   const Operator& op = *entry.op;
   bool reached = op.is_loss;
@@ -340,6 +354,7 @@ void Tape::release_outputs(const Entry& entry) {
 }
 
 void Tape::run_weight_gradient(int index) {
+  stop_if_asked();
   const Entry entry = entries_[index];
   Step step(*this, index);
   entry.op->backward_weight(step);
@@ -379,6 +394,10 @@ void WeightGradientQueue::push(Tape& tape, int entry, bool nothing_to_do) {
                     .turn = turn_of(tape.entries_, entry, tape.chunk(), tape.microbatch()),
                     .released = nothing_to_do || policy_ == Policy::kInline});
   if (items_.back().released) drain();
+}
+
+void WeightGradientQueue::forget(const Tape& tape) {
+  std::erase_if(items_, [&](const Item& item) { return item.tape == &tape || item.tape == nullptr; });
 }
 
 void WeightGradientQueue::run(Tape& tape) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cassert>
 #include <cstring>
 #include <functional>
@@ -100,6 +101,8 @@ class Step {
   Step(Tape& tape, int entry) : tape_(tape), entry_(entry) {}
 
   turbo::Context& context() const;
+  // Tape::stop_if_asked.
+  void stop_if_asked() const;
   Tensor in(int i) const;
   Tensor out(int i) const;
   // Known although the input's memory is gone.
@@ -156,6 +159,10 @@ class Step {
   std::array<Buffer, Entry::kMaxInputs> replaced_;  // gradients that kernels of this call still read
 };
 
+// Thrown between two operators once Tape::Settings::stop is set: what the tape was doing is not wanted any
+// more.
+struct StopRequest {};
+
 class Tape {
  public:
   struct Settings {
@@ -164,6 +171,7 @@ class Tape {
     std::int64_t microbatch = 0;
     RecomputePolicy recompute = {};
     WeightGradientQueue* weight_gradients = nullptr;  // needed when training
+    const std::atomic<bool>* stop = nullptr;  // set by anybody: no further operator begins (StopRequest)
   };
 
   Tape(turbo::Context& context, Stash& stash) : context_(context), stash_(stash) {}
@@ -174,6 +182,11 @@ class Tape {
   // Starts over with an empty tape. All Values must be gone and all weight gradients done.
   void begin(const Settings& settings);
   void clear();
+  // Leaves a forward or backward pass half-way, after StopRequest: nothing of it is done later. Gradients are
+  // then worth nothing until a step begins anew (ParameterStore::begin_step). All Values must be gone.
+  void abandon();
+  // Throws StopRequest where a stop was asked for. Operators whose kernels take long call it between them.
+  void stop_if_asked() const;
 
   // An input whose memory comes from the stash; fill it through Value::tensor(). `differentiable`: a gradient
   // is wanted.

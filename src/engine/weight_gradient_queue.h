@@ -30,6 +30,9 @@ class WeightGradientQueue {
   // Runs all weight gradients of a tape whose backward() is over, those out of turn excepted (they follow by
   // themselves). With Policy::kInline there is nothing left for it to do.
   void run(Tape& tape);
+  // Drops what waits for a tape that is abandoned, and the turns that only pass. Before any other microbatch
+  // a step must begin anew.
+  void forget(const Tape& tape);
   // Work that waits: for run(), or for its turn.
   std::size_t pending() const { return items_.size(); }
 

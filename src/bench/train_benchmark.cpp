@@ -7,7 +7,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "base/random.h"
+#include "lm/train/random_batch.h"
 #include "lm/train/training_settings.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/linear/gemm_rate.h"
@@ -18,23 +18,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kPeakSeconds = 0.5;  // for each measurement of the ceiling
-
-// One microbatch of uniformly random tokens; labels are the next tokens.
-struct RandomBatch {
-  std::vector<std::int32_t> tokens, labels;
-  std::vector<float> mask;
-
-  RandomBatch(std::int64_t count, std::int64_t vocab, std::uint64_t microbatch) : mask(count, 1.0F) {
-    const RandomStream random(microbatch, RandomPurpose::kData);
-    for (std::int64_t i = 0; i <= count; ++i) {
-      const auto value = static_cast<std::int32_t>(
-          random.below(static_cast<std::uint64_t>(i), static_cast<std::uint32_t>(vocab)));
-      if (i < count) tokens.push_back(value);
-      if (i > 0) labels.push_back(value);
-    }
-  }
-  HostBatch host() const { return {tokens, labels, mask}; }
-};
 
 std::int64_t peak_resident_bytes() {
   rusage usage{};
@@ -65,7 +48,7 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
 
   std::vector<RandomBatch> batches;
   for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
-    batches.emplace_back(c.micro_batch_size * c.seq_length, settings.model.vocab,
+    batches.emplace_back(c.micro_batch_size * c.seq_length, c.seq_length, settings.model.vocab,
                          static_cast<std::uint64_t>(i));
   }
   TrainingStep& step = session->step();

@@ -149,6 +149,16 @@ std::string origin_of(const Experiment& experiment, const KeySpec& key, const Va
   return text;
 }
 
+// What must not come back as if somebody had set it: steps that follow from another length of training, and,
+// beside `load`, settings of the model that nobody chose, which are those of the loaded config.json.
+bool follows_from_another(const Experiment& experiment, const KeySpec& key) {
+  const TrainerConfig& c = experiment.trainer;
+  if (experiment.provenance_of(key.name).layer > Layer::kDerived) return false;
+  const bool length = key.name == "train_iters" || key.name == "lr_decay_iters";
+  if (length && (c.train_epochs || c.train_tokens || c.train_minutes)) return true;
+  return c.load && (key.group == "model" || key.group == "latent" || key.group == "moe");
+}
+
 }  // namespace
 
 std::string to_yaml(const Experiment& experiment) {
@@ -171,6 +181,7 @@ std::string to_yaml(const Experiment& experiment) {
     if (first) text += fmt::format("      # {}\n", key.group_title);
     // lr_warmup_fraction, where it is given, says it already; both would contradict each other.
     if (key.name == "lr_warmup_iters" && experiment.trainer.lr_warmup_fraction) return;
+    if (follows_from_another(experiment, key)) return;
     text += fmt::format("      {}: {}\n", key.name, yaml_inline(value));
   });
   return text;

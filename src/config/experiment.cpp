@@ -43,6 +43,16 @@ std::vector<std::string_view> names_of(const Keys& keys) {
   return names;
 }
 
+void derive_fields(Experiment& experiment) {
+  const TrainerConfig before = experiment.trainer;
+  derive(experiment.trainer);
+  for (const KeySpec& key : all_keys()) {
+    if (!same_value(key, before, experiment.trainer)) {
+      experiment.provenance.insert_or_assign(std::string(key.name), Provenance{Layer::kDerived, {}});
+    }
+  }
+}
+
 // Builds one Experiment. Members are the stages' intermediate results.
 class Loader {
  public:
@@ -72,7 +82,8 @@ class Loader {
     bind();
     refuse_other_engines();
     problems_.throw_if_any();
-    derive_fields();
+    take_sink_windows();
+    derive_fields(result_);
     if (framework_ == Framework::kNative) {
       take_threads_of_environment();
       require_keys();
@@ -419,6 +430,7 @@ class Loader {
     result_.settings.kind = Value::Kind::kMap;
     // A warm-up is given in steps or as a share of the decay; the stronger layer decides which.
     resolve_warmup();
+    resolve_length();
     for (const Member& member : result_.settings.members) {
       const KeySpec& key = *find_key(member.key);
       problems_.collect([&] {
@@ -475,15 +487,30 @@ class Loader {
       result_.provenance.insert_or_assign(key, Provenance{Layer::kDerived, sink.origin});
   }
 
-  void derive_fields() {
-    take_sink_windows();
-    const TrainerConfig before = result_.trainer;
-    derive(result_.trainer);
-    for (const KeySpec& key : all_keys()) {
-      if (!same_value(key, before, result_.trainer)) {
-        result_.provenance.insert_or_assign(std::string(key.name), Provenance{Layer::kDerived, {}});
+  // How long to train is said in one way; the stronger layer decides which.
+  void resolve_length() {
+    const Member* chosen = nullptr;
+    for (const char* name : {"train_iters", "train_epochs", "train_tokens", "train_minutes"}) {
+      const Member* member = result_.settings.find_member(name);
+      if (!member || member->value.is_null()) continue;
+      if (!chosen || layers_[member->key] > layers_[chosen->key]) {
+        chosen = member;
+      } else if (layers_[member->key] == layers_[chosen->key]) {
+        problems_.add(
+            error_at(member->origin,
+                     fmt::format("{} and {} exclude each other", names_[chosen->key], names_[member->key]),
+                     "both say how long to train: keep one", member->key.size()));
+        return;
       }
     }
+    if (!chosen) return;
+    const std::string kept = chosen->key;
+    std::erase_if(result_.settings.members, [&](const Member& member) {
+      const bool length = member.key == "train_iters" || member.key == "train_epochs" ||
+                          member.key == "train_tokens" || member.key == "train_minutes";
+      return length && member.key != kept;
+    });
+    if (kept != "train_iters") result_.trainer.train_iters = 0;
   }
 
   // num_threads that nobody chose: what OpenMP would take.
@@ -506,14 +533,18 @@ class Loader {
 
   void require_keys() {
     for (const KeySpec& key : all_keys()) {
-      if (!key.is_required) continue;
+      // The shape of a model that is loaded stands in its config.json.
+      if (!key.is_required || result_.trainer.load) continue;
       const auto given = result_.provenance.find(key.name);
       const Value* value = result_.settings.find(key.name);
       if (given != result_.provenance.end() && value && !value->is_null()) continue;
       const Member& module = module_member();
-      problems_.add(error_at(module.origin, fmt::format("{} is missing", key.name),
-                             fmt::format("choose a model preset with model: NAME.yaml, or set {}", key.name),
-                             module.key.size()));
+      problems_.add(
+          error_at(module.origin, fmt::format("{} is missing", key.name),
+                   fmt::format("choose a model preset with model: NAME.yaml, load a model with load: "
+                               "FOLDER, or set {}",
+                               key.name),
+                   module.key.size()));
     }
   }
 
@@ -572,6 +603,18 @@ Error Experiment::error_for(std::string_view key, std::string what, std::string 
   }
   const Value* value = settings.find(key);
   return error_at(provenance_of_key.origin, std::move(what), std::move(hint), value ? value->width() : 1);
+}
+
+void set_train_iters(Experiment& experiment, int64_t train_iters) {
+  experiment.trainer.train_iters = train_iters;
+  experiment.provenance.insert_or_assign("train_iters", Provenance{Layer::kDerived, {}});
+  if (experiment.provenance_of("lr_decay_iters").layer <= Layer::kDerived)
+    experiment.trainer.lr_decay_iters = 0;
+  derive_fields(experiment);
+  Problems problems;
+  Experiment checked = experiment;  // keeps the warnings that load_experiment() has given
+  validate_native(checked, problems);
+  problems.throw_if_any();
 }
 
 fs::path Experiment::output_dir() const { return fs::path(workspace) / work_group / user_name / exp_name; }

@@ -98,6 +98,10 @@ Experiment load_experiment(const std::filesystem::path& file, std::span<const st
 Experiment load_experiment_text(std::string_view text, const std::string& name,
                                 std::span<const std::string> overrides = {}, const LoadOptions& options = {});
 
+// Ends length_is_open(): what follows from the number of steps is derived and checked as load_experiment()
+// does it. Throws Error where other settings do not fit so few steps.
+void set_train_iters(Experiment& experiment, int64_t train_iters);
+
 // The same with every path that lies relative to the present folder made absolute, so that its YAML works
 // from elsewhere: what is written, and of what is read the data, and models and tokenizers that are there
 // (others are names on a hub).

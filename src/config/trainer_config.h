@@ -37,4 +37,10 @@ struct TrainerConfig {
 // leaves a field unset where what it comes from is unset too.
 void derive(TrainerConfig& config);
 
+// Whether train_iters is not known yet: it follows from train_epochs or train_minutes, which take data or
+// time to be turned into steps (set_train_iters in experiment.h). It is 0 until then.
+inline bool length_is_open(const TrainerConfig& config) {
+  return (config.train_epochs || config.train_minutes) && config.train_iters == 0;
+}
+
 }  // namespace primus::config

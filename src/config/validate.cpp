@@ -187,7 +187,7 @@ class Validator {
              "lr is the peak, and lr_warmup_init where the warm-up begins: set it to at most lr");
     }
     if (config_.lr_warmup_iters >= config_.lr_decay_iters && config_.lr_warmup_iters > 0 &&
-        config_.train_iters > 0) {
+        config_.train_iters > 0 && config_.lr_decay_iters > 0) {
       warn(last_set({"lr_warmup_iters", "lr_warmup_fraction", "lr_decay_iters", "train_iters"}),
            fmt::format("the warm-up ({} steps) is not over before the decay is ({} steps)",
                        config_.lr_warmup_iters, config_.lr_decay_iters));
@@ -196,7 +196,7 @@ class Validator {
       if (!config_.lr_wsd_decay_iters) {
         refuse({"lr_decay_style"}, "lr_decay_style: WSD needs lr_wsd_decay_iters",
                "set it to the number of steps of the last phase");
-      } else if (*config_.lr_wsd_decay_iters > config_.lr_decay_iters) {
+      } else if (config_.lr_decay_iters > 0 && *config_.lr_wsd_decay_iters > config_.lr_decay_iters) {
         refuse({"lr_wsd_decay_iters", "lr_decay_iters", "train_iters"},
                fmt::format("lr_wsd_decay_iters ({}) is more than lr_decay_iters ({})",
                            *config_.lr_wsd_decay_iters, config_.lr_decay_iters),
@@ -308,7 +308,7 @@ class Validator {
 
   // Up to three shares, none negative, not all zero.
   bool split_is_right() const {
-    const std::string_view text = config_.split;
+    const std::string_view text = *config_.split;
     double sum = 0;
     int shares = 0;
     for (size_t begin = 0; begin <= text.size();) {
@@ -327,8 +327,8 @@ class Validator {
   }
 
   void data() {
-    if (!split_is_right()) {
-      refuse({"split"}, fmt::format("split is '{}'; it must be up to three shares", config_.split),
+    if (config_.split && !split_is_right()) {
+      refuse({"split"}, fmt::format("split is '{}'; it must be up to three shares", *config_.split),
              "for example 969,30,1 (training, validation, test)");
     }
     const bool separate = !config_.train_data_path.empty() || !config_.valid_data_path.empty() ||
@@ -347,7 +347,8 @@ class Validator {
           paths->clear();
         }
       }
-    } else if (config_.data_path.empty() && config_.train_data_path.empty() && config_.train_iters > 0) {
+    } else if (config_.data_path.empty() && config_.train_data_path.empty() &&
+               (config_.train_iters > 0 || length_is_open(config_))) {
       refuse({"train_data_path"}, "there is no training data",
              "set data_path, train_data_path, or mock_data: true");
     }
@@ -379,6 +380,10 @@ void derive(TrainerConfig& config) {
   fill(c.num_query_groups, c.num_attention_heads);
   if (c.num_attention_heads > 0) fill(c.kv_channels, c.hidden_size / c.num_attention_heads);
   if (c.hidden_size > 0) fill(c.ffn_hidden_size, std::max<int64_t>(64, c.hidden_size * 8 / 3 / 64 * 64));
+  if (c.train_tokens) {
+    const int64_t per_step = c.global_batch_size * c.seq_length;
+    c.train_iters = *c.train_tokens / per_step + (*c.train_tokens % per_step != 0);
+  }
   fill(c.lr_decay_iters, c.train_iters);
   if (c.lr_warmup_fraction) {
     c.lr_warmup_iters = std::llround(*c.lr_warmup_fraction * static_cast<double>(c.lr_decay_iters));

@@ -27,6 +27,7 @@ struct ProgramOptions {
   std::string output;                              // a file for standard output; empty: it is caught
   bool closed_errors = false;                      // there is no standard error (2>&-)
   bool terminal = false;                           // standard output is a terminal, and still caught
+  bool error_terminal = false;                     // so is standard error
   rlim_t file_size_limit = RLIM_INFINITY;          // bytes of any file it writes (ulimit -f)
   rlim_t memory_limit = RLIM_INFINITY;             // bytes of addresses (ulimit -v)
 };
@@ -42,7 +43,8 @@ class Program {
  public:
   explicit Program(const std::vector<std::string>& arguments, const ProgramOptions& options = {}) {
     int out[2], err[2], in[2];
-    if ((options.terminal ? open_terminal(out) : pipe(out)) != 0 || pipe(err) != 0 || pipe(in) != 0)
+    if ((options.terminal ? open_terminal(out) : pipe(out)) != 0 ||
+        (options.error_terminal ? open_terminal(err) : pipe(err)) != 0 || pipe(in) != 0)
       throw std::runtime_error("pipe");
     pid_ = fork();
     if (pid_ < 0) throw std::runtime_error("fork");

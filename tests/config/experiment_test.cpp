@@ -2,6 +2,7 @@
 #include "config/experiment.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -34,7 +35,7 @@ TEST(Experiment, HasTypedFieldsAndDefaults) {
   EXPECT_EQ(c.vocab_size, 1000);
   EXPECT_TRUE(c.mock_data);
   EXPECT_EQ(c.lr_warmup_iters, 40);
-  EXPECT_EQ(c.split, "99,1,0");
+  EXPECT_FALSE(c.split);
   EXPECT_EQ(c.num_microbatches(), 8);
   EXPECT_EQ(c.padded_vocab_size(1000), 1024);
   // Derived.
@@ -120,6 +121,57 @@ TEST_F(Precedence, WarmUpIsAsTheStrongerLayerSays) {
   EXPECT_EQ(steps.trainer.lr_warmup_iters, 3);
   EXPECT_FALSE(steps.trainer.lr_warmup_fraction);
   EXPECT_THROW(load({"lr_warmup_iters=3", "lr_warmup_fraction=0.1"}), Error);
+}
+
+TEST_F(Precedence, TheLengthOfTrainingIsAsTheStrongestLayerSays) {
+  write_file(folder_, "modules/t.yaml", "mock_data: true\ntrain_iters: 7\n");
+  EXPECT_EQ(load({}).trainer.train_iters, 7);
+  // Rounded up to whole steps, 16 sequences of 1024 tokens each; the schedule follows.
+  const Experiment tokens = load({"--tokens", "16385"});
+  EXPECT_EQ(tokens.trainer.train_iters, 2);
+  EXPECT_EQ(tokens.trainer.lr_decay_iters, 2);
+  EXPECT_FALSE(length_is_open(tokens.trainer));
+  EXPECT_EQ(tokens.provenance_of("train_iters").layer, Layer::kDerived);
+  EXPECT_EQ(load({"tokens=16384"}).trainer.train_iters, 1);
+  write_file(folder_, "modules/t.yaml", "mock_data: true\ntrain_epochs: 2\n");
+  EXPECT_TRUE(length_is_open(load({}).trainer));
+  EXPECT_EQ(load({"train_iters=3"}).trainer.train_iters, 3);
+  EXPECT_FALSE(load({"train_iters=3"}).trainer.train_epochs);
+  EXPECT_FALSE(load({"minutes=3"}).trainer.train_epochs);
+  for (const std::vector<std::string>& both :
+       {std::vector<std::string>{"epochs=1", "train_iters=3"}, {"tokens=1", "minutes=3"}}) {
+    EXPECT_THROW(load(both), Error);
+  }
+  EXPECT_EQ(load({"epochs=null", "train_iters=3"}).trainer.train_iters, 3);
+}
+
+TEST_F(Precedence, AnOpenLengthBecomesStepsAndTheScheduleFollows) {
+  Experiment e = load({"epochs=1.5", "lr_warmup_fraction=0.1"});
+  EXPECT_EQ(e.trainer.train_iters, 0);
+  const std::string before = to_yaml(e);
+  EXPECT_THAT(before, testing::Not(testing::HasSubstr("train_iters:")));
+  set_train_iters(e, 200);
+  EXPECT_EQ(e.trainer.train_iters, 200);
+  EXPECT_EQ(e.trainer.lr_decay_iters, 200);
+  EXPECT_EQ(e.trainer.lr_warmup_iters, 20);
+  EXPECT_FALSE(length_is_open(e.trainer));
+  // Written down it is still the length that was asked for.
+  EXPECT_EQ(to_yaml(e), before);
+  Experiment wsd = load({"minutes=1", "lr_decay_style=WSD", "lr_wsd_decay_iters=30", "lr_warmup_iters=1"});
+  EXPECT_THROW(set_train_iters(wsd, 20), Error);
+  EXPECT_NO_THROW(set_train_iters(wsd, 30));
+}
+
+TEST(Experiment, AModelThatIsLoadedNeedsNoShapeAndKeepsItsOwn) {
+  const Experiment e = load_text(
+      "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: {load: "
+      "folder, data_path: a.txt, rotary_base: 5}}}}");
+  EXPECT_EQ(e.trainer.num_layers, 0);
+  const std::string yaml = to_yaml(e);
+  EXPECT_THAT(yaml, testing::HasSubstr("rotary_base: 5"));
+  for (const char* key : {"max_position_embeddings", "norm_epsilon", "multi_latent_attention", " num_layers:"})
+    EXPECT_THAT(yaml, testing::Not(testing::HasSubstr(key))) << key;
+  EXPECT_EQ(load_text(yaml).trainer, e.trainer);
 }
 
 TEST(Experiment, UnknownKeysAreRefused) {
@@ -547,7 +599,8 @@ TEST(Experiment, TheModelIsRequired) {
             "exp.yaml:6:3: error: num_layers is missing\n"
             " 6 |   pre_trainer:\n"
             "   |   ^^^^^^^^^^^\n"
-            "  hint: choose a model preset with model: NAME.yaml, or set num_layers");
+            "  hint: choose a model preset with model: NAME.yaml, load a model with load: FOLDER, or set "
+            "num_layers");
   EXPECT_EQ(load_text(text, {"--framework", "maxtext"}).trainer.num_layers, 0);
 }
 

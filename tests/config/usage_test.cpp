@@ -46,6 +46,7 @@ TEST(Usage, NativeKeysAreRead) {
                                              "use_rope_scaling",
                                              "make_vocab_size_divisible_by",
                                              "rope_type",
+                                             "train_tokens",
                                              "sink_sliding_window",
                                              "sink_window_even_layers_only",
                                              "deterministic_mode"};  // the engine has no other

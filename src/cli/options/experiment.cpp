@@ -1,9 +1,17 @@
 #include "cli/options/experiment.h"
 
 #include <fmt/format.h>
+#include <pwd.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "base/file.h"
+#include "base/json_text.h"
 #include "base/suggest.h"
 #include "config/experiment_keys.h"
 #include "config/keys.h"
@@ -56,9 +64,9 @@ std::vector<Suggestion> suggest_overrides(std::string_view typed) {
 
 }  // namespace
 
-void ExperimentArguments::declare(Arguments& arguments) {
+void ExperimentArguments::declare(Arguments& arguments, bool needs_file) {
   declared_ = &arguments;
-  arguments.option("--config,--exp", "FILE", &file_, "the experiment, YAML or TOML").required = true;
+  arguments.option("--config,--exp", "FILE", &file_, "the experiment, YAML or TOML").required = needs_file;
   arguments
       .rest("overrides", overrides_, "settings that replace the experiment's, e.g. lr=1e-4 --train_iters 50")
       .suggest = suggest_overrides;
@@ -67,15 +75,16 @@ void ExperimentArguments::declare(Arguments& arguments) {
 config::Experiment ExperimentArguments::load(const Console& console) const {
   config::Experiment experiment = [&] {
     try {
-      return config::load_experiment(file_, overrides_);
+      return file_.empty() ? load_without_file() : config::load_experiment(file_, overrides_);
     } catch (const config::SeveralProblems&) {
       throw;
     } catch (const Error& error) {
       throw with_option_in_mind(error, *declared_, overrides_);
     }
   }();
-  // What model_type cannot be is found here too, where nothing but the file is at hand.
-  if (experiment.framework == "native") {
+  // What model_type cannot be is found here too, where nothing but the file is at hand. A model that is
+  // loaded says it all itself, when it is read.
+  if (experiment.framework == "native" && !experiment.trainer.load) {
     model_config_of(experiment, experiment.trainer.vocab_size.value_or(1), builtin_families(),
                     &experiment.warnings);
   }
@@ -89,6 +98,51 @@ config::Experiment ExperimentArguments::load(const Console& console) const {
                              fmt::join(experiment.ignored, ", ")));
   }
   return experiment;
+}
+
+// What stands in for an experiment file: a run that goes over the data once, with validation and samples.
+config::Experiment ExperimentArguments::load_without_file() const {
+  const auto load_as = [&](const std::string& exp_name) {
+    return config::load_experiment_text(
+        fmt::format("work_group: primus\nuser_name: {}\nexp_name: {}\nworkspace: ./output\n"
+                    "modules:\n"
+                    "  pre_trainer:\n"
+                    "    framework: native\n"
+                    "    config: pre_trainer.yaml\n"
+                    "    overrides:\n"
+                    "      train_epochs: 1\n"
+                    "      micro_batch_size: 1\n"
+                    "      global_batch_size: 8\n"
+                    "      lr_warmup_fraction: 0.05\n"
+                    "      eval_interval: 100\n"
+                    "      eval_iters: 4\n"
+                    "      sample_interval: 100\n",
+                    json_text(nlohmann::json(user_name()), -1), json_text(nlohmann::json(exp_name), -1)),
+        "(no experiment file)", overrides_);
+  };
+  const auto names_a_model = [](const std::string& word) {
+    return word.starts_with("load=") || word == "--load" || word.starts_with("--load=");
+  };
+  if (std::ranges::none_of(overrides_, names_a_model)) {
+    throw invalid("there is neither an experiment nor a model to start from",
+                  "name an experiment with --config FILE, or go on from a model: load=FOLDER data_path=FILE");
+  }
+  const config::Experiment first = load_as("run");
+  const config::TrainerConfig& c = first.trainer;
+  // "llama-corpus": of the model's folder and the data.
+  std::string name = std::filesystem::path(*c.load + "/").parent_path().filename().string();
+  const auto& data = c.data_path.empty() ? c.train_data_path : c.data_path;
+  if (!data.empty()) name += "-" + std::filesystem::path(data.back()).stem().string();
+  std::ranges::replace_if(
+      name,
+      [](char x) { return !std::isalnum(static_cast<unsigned char>(x)) && x != '-' && x != '_' && x != '.'; },
+      '_');
+  return load_as(is_plain_name(name) ? name : "run");
+}
+
+std::string user_name() {
+  const passwd* user = getpwuid(getuid());
+  return user && is_plain_name(user->pw_name) ? user->pw_name : "user";
 }
 
 void apply_environment(const config::Experiment& experiment) {

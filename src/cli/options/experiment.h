@@ -8,16 +8,21 @@ namespace primus::cli {
 
 class ExperimentArguments {
  public:
-  // `arguments` must outlive this object.
-  void declare(Arguments& arguments);
+  // `arguments` must outlive this object. `needs_file` false: a model to load and data do, too.
+  void declare(Arguments& arguments, bool needs_file = true);
   // Reads and validates it, and says on standard error what is odd or ignored. Throws Error.
   config::Experiment load(const Console& console) const;
 
  private:
+  config::Experiment load_without_file() const;
+
   const Arguments* declared_ = nullptr;
   std::string file_;
   std::vector<std::string> overrides_;
 };
+
+// The name of who runs the program, where it can be a folder's name.
+std::string user_name();
 
 // Sets the experiment's variables for this process. Before threads are started.
 void apply_environment(const config::Experiment& experiment);

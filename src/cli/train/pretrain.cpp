@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/options/experiment.h"
 #include "cli/train/stop_signal.h"
+#include "lm/monitor/live_view.h"
 #include "lm/monitor/run_folder.h"
 #include "lm/train/trainer.h"
 
@@ -22,18 +23,33 @@ nlohmann::json to_json(const TrainingForecast& f) {
            {{"persistent", memory.persistent},
             {"stash", memory.stash},
             {"scratch", memory.scratch},
-            {"checkpoint_copy", f.snapshot_bytes},
-            {"total", memory.total() + f.snapshot_bytes}}},
+            {"checkpoint_copy", f.memory.need.snapshot},
+            {"host_buffers", f.memory.need.host_buffers},
+            {"total", f.memory.need.total()},
+            {"available", f.memory.supply.device},
+            {"fits", f.memory.fits}}},
           {"model_flops_per_step", f.model_flops_per_step},
           {"kernel_flops_per_step", f.step.kernels.total_flops()},
           {"steps", f.steps},
           {"tokens_per_step", f.tokens_per_step},
           {"checkpoint_bytes", f.checkpoint_bytes},
           {"matmul_flops_per_second", f.matmul_flops_per_second},
-          {"seconds", f.seconds}};
+          {"seconds_per_step", f.seconds_per_step},
+          {"timed", f.timed},
+          {"seconds", f.seconds_per_step * static_cast<double>(f.steps)}};
 }
 
-std::string to_text(const TrainingForecast& f) {
+// What would make a run fit the memory.
+nlohmann::json changes_of(const MemoryFit& fit) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const MemoryChange& change : fit.changes) {
+    list.push_back(
+        {{"settings", change.settings}, {"price", change.price}, {"memory_bytes", change.need.total()}});
+  }
+  return list;
+}
+
+std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   const engine::MemoryPlan& memory = f.step.memory;
   std::string text;
   auto line = [&](std::string_view what, const std::string& value) {
@@ -41,19 +57,34 @@ std::string to_text(const TrainingForecast& f) {
   };
   auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
   line("parameters", human_count(static_cast<double>(f.step.parameters)));
-  line("memory", bytes(memory.total() + f.snapshot_bytes));
+  line("memory", bytes(f.memory.need.total()));
   line("  persistent", bytes(memory.persistent) + "  weights, gradients, optimizer states");
   line("  stash", bytes(memory.stash) + "  activations");
   line("  scratch", bytes(memory.scratch) + "  workspaces");
-  if (f.snapshot_bytes > 0)
+  if (f.memory.need.snapshot > 0)
     line("  checkpoint copy",
-         bytes(f.snapshot_bytes) + "  from the first save on; async_save=false needs none");
-  line("steps", fmt::format("{} of {} tokens", f.steps, f.tokens_per_step));
+         bytes(f.memory.need.snapshot) + "  from the first save on; async_save=false needs none");
+  line("  host buffers", bytes(f.memory.need.host_buffers) + "  batches read ahead");
+  if (!f.memory.fits) {
+    text += "  DOES NOT FIT: " + describe_lack(f.memory) + "\n";
+    if (f.memory.changes.empty()) text += "    " + describe_changes(f.memory) + "\n";
+    for (const MemoryChange& change : f.memory.changes) {
+      text += fmt::format("    {:<28}  needs {} ({})\n", fmt::format("{}", fmt::join(change.settings, " ")),
+                          bytes(change.need.total()), change.price);
+    }
+  }
+  const bool open = f.steps == 0 && c.train_epochs;
+  line("steps",
+       open ? fmt::format("as many as {} epochs need, of {} tokens each", *c.train_epochs, f.tokens_per_step)
+            : fmt::format("{}{} of {} tokens", c.train_minutes ? "about " : "", f.steps, f.tokens_per_step));
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
   line("executed per step", fmt::format("{:.3g}", f.step.kernels.total_flops()));
   line("checkpoint", bytes(f.checkpoint_bytes));
   line("matrix products", fmt::format("{:.1f} GFLOP/s measured here", f.matmul_flops_per_second / 1e9));
-  line("time, at best", human_duration(f.seconds));
+  const std::string each = human_duration(f.seconds_per_step) + " a step";
+  line("time, about",
+       (open ? each : human_duration(f.seconds_per_step * static_cast<double>(f.steps)) + ", " + each) +
+           (f.timed ? "" : " (estimated: a part of a step takes too long to try)"));
   return text;
 }
 
@@ -95,12 +126,14 @@ std::vector<MissingInput> missing_inputs(const config::Experiment& experiment) {
 class TrainPretrain final : public Command {
  public:
   void declare(Arguments& args) override {
-    experiment_.declare(args);
+    experiment_.declare(args, false);
     args.flag("--dry-run,--dry_run", dry_run_, "show what the run would be, and touch nothing");
     args.option("--export-config,--export_config", "OUT", &export_,
                 "write the resolved experiment to this file");
     overwrite_.declare(args, "with --export-config: replace that file");
-    args.flag("--quiet,-q", quiet_, "only warnings and errors on the screen");
+    args.flag("--quiet,-q", quiet_, "warnings and errors, and one line of progress where a terminal is");
+    args.flag("--plain", plain_, "log lines on a terminal too, in place of the live view");
+    args.flag("--force", force_, "start although the memory does not seem to be there");
     args.flag("--json", json_, "print the result (or the forecast) as JSON");
   }
 
@@ -132,6 +165,7 @@ class TrainPretrain final : public Command {
     }
     if (json_) {
       nlohmann::json json = to_json(forecast);
+      json["memory_changes"] = changes_of(forecast.memory);
       json["output_dir"] = experiment.output_dir().string();
       json["experiment"] = nlohmann::json::parse(config::to_json(experiment, false));
       json["missing"] = nlohmann::json::array();
@@ -139,7 +173,7 @@ class TrainPretrain final : public Command {
         json["missing"].push_back({{"key", input.key}, {"path", input.path}});
       console.write(json_text(json) + "\n");
     } else {
-      console.print(config::show(experiment, false) + "\n" + to_text(forecast));
+      console.print(config::show(experiment, false) + "\n" + to_text(forecast, experiment.trainer));
     }
     return 0;
   }
@@ -149,18 +183,30 @@ class TrainPretrain final : public Command {
                             .work_group = experiment.work_group,
                             .user_name = experiment.user_name,
                             .exp_name = experiment.exp_name});
-    const LogLevel screen = quiet_ || json_ ? LogLevel::kWarning
-                            : console.debug ? LogLevel::kDebug
-                                            : LogLevel::kInfo;
+    const bool view = console.err.ansi && !json_ && !plain_ && !console.debug;
+    const LogLevel screen = quiet_ || json_ || view ? LogLevel::kWarning
+                            : console.debug         ? LogLevel::kDebug
+                                                    : LogLevel::kInfo;
+    std::optional<LiveBlock> block;
+    if (view && !quiet_) block.emplace(console.err);
     Logger log(LogOptions{.folder = folder.rank_logs(experiment.module_name, 0),
                           .console_level = screen,
-                          .console = console.err});
+                          .console = console.err,
+                          .above = block ? &*block : nullptr});
+    std::unique_ptr<RunObserver> observer;
+    if (block) {
+      observer = std::make_unique<LiveView>(console.err, *block, experiment.exp_name);
+    } else if (view) {
+      observer = std::make_unique<ProgressView>(console.err);
+    }
     const FamilyRegistry families = builtin_families();
     try {
-      Trainer trainer(experiment, families, log);
+      Trainer trainer(experiment, families, log, {.observer = observer.get(), .ignore_memory = force_});
       trainer.prepare();
       // From here on there is something to save.
-      report(experiment, trainer.run(catch_stop_signals()), console);
+      const TrainingSummary summary = trainer.run(catch_stop_signals());
+      observer.reset();
+      report(experiment, summary, console);
     } catch (const Error& error) {
       // A run that was refused before it began has no folder yet.
       if (Env::posix().status(folder.root())) log.write_to_files(LogLevel::kError, error.what());
@@ -200,7 +246,7 @@ class TrainPretrain final : public Command {
   ExperimentArguments experiment_;
   std::optional<std::string> export_;
   OverwriteFlag overwrite_;
-  bool dry_run_ = false, quiet_ = false, json_ = false;
+  bool dry_run_ = false, quiet_ = false, plain_ = false, force_ = false, json_ = false;
 };
 
 }  // namespace
@@ -209,7 +255,13 @@ const CommandEntry kTrainPretrain{
     "train pretrain", "Trains a language model as an experiment file describes it",
     "Writes to workspace/work_group/user_name/exp_name: logs, metrics.jsonl, TensorBoard events, "
     "checkpoints\n"
-    "that transformers loads. The same command again continues from the newest checkpoint. Ctrl-C or "
+    "that transformers loads. Without --config, load=FOLDER names a model to go on from (a Hugging Face "
+    "folder, a\n"
+    "checkpoint, a run) and data_path=FILE the text: one epoch of it, unless train_iters, epochs, tokens or "
+    "minutes\n"
+    "say otherwise. On a terminal the run is shown on one screen; elsewhere, and with --plain, as log "
+    "lines.\n\n"
+    "The same command again continues from the newest checkpoint. Ctrl-C or "
     "SIGTERM\n"
     "saves and ends with exit code 0; a second one ends at once.\n\n"
     "Overrides change the experiment for this once: key=value, --key value, --key=value or --flag, where "
@@ -218,7 +270,9 @@ const CommandEntry kTrainPretrain{
     "all.",
     "primus train pretrain --config examples/native/configs/CPU/llama_124M-pretrain.yaml\n"
     "primus train pretrain --config exp.yaml --dry-run\n"
-    "primus train pretrain --config exp.yaml lr=3e-4 --train_iters 100 exp_name=try1",
+    "primus train pretrain --config exp.yaml lr=3e-4 --train_iters 100 exp_name=try1\n"
+    "primus train pretrain --config exp.yaml data_path=corpus.txt --minutes 5\n"
+    "primus train pretrain load=path/to/model data_path=corpus.txt --epochs 2",
     make_command<TrainPretrain>};
 
 }  // namespace primus::cli

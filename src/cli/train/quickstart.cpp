@@ -1,24 +1,28 @@
 // primus quickstart
 #include <fmt/format.h>
-#include <pwd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <sstream>
 #include <thread>
 
 #include "base/file.h"
 #include "base/json_text.h"
 #include "base/threads.h"
+#include "base/utf8.h"
 #include "bench/train_benchmark.h"
 #include "cli/commands.h"
 #include "cli/options/device.h"
+#include "cli/options/experiment.h"
 #include "cli/train/metrics_tail.h"
 #include "cli/train/stop_signal.h"
 #include "lm/data/train_tokenizer.h"
+#include "lm/generate/decoder.h"
 #include "lm/generate/generate.h"
+#include "lm/generate/model_folder.h"
 #include "lm/monitor/run_folder.h"
 #include "lm/train/trainer.h"
 
@@ -29,11 +33,6 @@ constexpr std::int64_t kMicroBatch = 8, kSequence = 128;
 constexpr std::int32_t kVocabulary = 2048;
 constexpr const char* kWorkspace = "output";
 constexpr double kSeconds = 30;  // of training, when nobody says
-
-std::string user_name() {
-  const passwd* user = getpwuid(getuid());
-  return user && is_plain_name(user->pw_name) ? user->pw_name : "user";
-}
 
 std::string absolute_path(const Path& path) {
   return std::filesystem::absolute(path).lexically_normal().string();
@@ -80,7 +79,8 @@ class Quickstart final : public Command {
 
     const config::Experiment experiment = config::load_experiment(file);
     const TrainingSummary summary = train(experiment, folder, console);
-    const std::string text = summary.interrupted ? "" : sample(folder, console);
+    const std::string text =
+        summary.interrupted ? "" : sample(folder, experiment.trainer.data_path.at(0), console);
     if (json_) {
       nlohmann::json json{{"config", file.string()},
                           {"run", folder.root().string()},
@@ -266,14 +266,31 @@ class Quickstart final : public Command {
     return summary;
   }
 
+  // The first words of a line near the end of the text, which the model has not seen.
+  static std::string prompt_of(const Path& text) {
+    constexpr std::uint64_t kEnd = 8 << 10;
+    constexpr std::size_t kWords = 4, kMost = 60;
+    const auto file = Env::posix().open(text, OpenMode::kRead);
+    const std::uint64_t size = file->size();
+    std::string end(std::min(kEnd, size), '\0');
+    end.resize(file->read_at(std::as_writable_bytes(std::span(end.data(), end.size())), size - end.size()));
+    // Behind the middle, so that a whole line follows.
+    const std::size_t line = end.find('\n', end.size() / 2);
+    std::istringstream words(line == std::string::npos ? end : end.substr(line + 1));
+    std::string prompt, word;
+    for (std::size_t i = 0; i < kWords && words >> word; ++i) prompt += (i > 0 ? " " : "") + word;
+    prompt.resize(unicode::valid_prefix(prompt.substr(0, kMost)));
+    return prompt.empty() ? "The" : prompt;
+  }
+
   // Prints and returns it. A stop signal cuts it short.
-  std::string sample(const RunFolder& folder, const Console& console) const {
+  std::string sample(const RunFolder& folder, const Path& corpus, const Console& console) const {
     const std::atomic<bool>& stop = catch_stop_signals();
     const FamilyRegistry families = builtin_families();
     const ModelFolder model = find_model_folder(folder.root());
     const ModelConfig config = load_model_config(model, families);
     const auto tokenizer = load_model_tokenizer(model, config, {}, {});
-    const std::string prompt = "And God said unto";
+    const std::string prompt = prompt_of(corpus);
     const std::vector<std::int32_t> ids = tokenizer->encode(prompt);
     constexpr std::int64_t kTokens = 100;
     const std::int64_t capacity =

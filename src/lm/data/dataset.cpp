@@ -29,6 +29,7 @@ constexpr const char* kSeal = "checksums";  // of a folder of cached tokens
 constexpr int64_t kCacheVersion = 1;        // counts changes in how text becomes tokens
 // How many more samples each part of a blend prepares than its share (Megatron's mid_level_dataset_surplus).
 constexpr double kSurplus = 0.005;
+constexpr const char* kMockSplit = "1,1,1";
 constexpr std::array<std::string_view, 3> kSplitNames = {"train", "valid", "test"};
 
 struct BlendList {
@@ -100,6 +101,19 @@ BlendList parse_blend(const std::vector<std::string>& list) {
   return blend;
 }
 
+// Where the part of text begins that is held out for validation: at a sequence's begin, so that nothing of it
+// is trained on. The end of the text: too little is there to divide.
+int64_t held_out_from(const TokenSource& source, int64_t seq_length) {
+  constexpr int64_t kHundredth = 100;
+  const int64_t all = source.sequences();
+  int64_t from = all, tokens = 0;
+  while (from > 1 && (all - from < (all + kHundredth - 1) / kHundredth || tokens <= seq_length))
+    tokens += source.length(--from);
+  int64_t rest = 0;
+  for (int64_t i = 0; i < from && rest <= seq_length; ++i) rest += source.length(i);
+  return tokens > seq_length && rest > seq_length ? from : all;
+}
+
 class Opener {
  public:
   Opener(const DataOptions& options, const Tokenizer& tokenizer)
@@ -117,6 +131,30 @@ class Opener {
       if (!special.eod) throw invalid("eod_mask_loss needs a tokenizer with an end-of-document token");
       rules_.loss_end = special.eod;
     }
+  }
+
+  int64_t samples_of_epochs(double epochs) {
+    if (options_.mock_data) {
+      throw invalid("mock data never ends, so there are no epochs of it", "set train_iters or train_tokens");
+    }
+    const bool shared = !options_.data_path.empty();
+    double samples = 0;
+    for (const std::string& path :
+         parse_blend(shared ? options_.data_path : options_.train_data_path).paths) {
+      const std::shared_ptr<const TokenSource> data = source(path);
+      check_length(*data);
+      const Share share = share_of(*data, 0, shared ? std::optional(shares()) : std::nullopt);
+      double tokens = 0;
+      for (int64_t i = share.first; i < share.last; ++i) tokens += data->length(i);
+      // As many rows as the sample order of so many passes has (sample_order.h).
+      samples += std::max(1.0, std::floor((epochs * tokens - 1) / static_cast<double>(options_.seq_length)));
+    }
+    constexpr double kMost = 4294967295.0;  // of a sample order
+    if (samples > kMost) {
+      throw unsupported(fmt::format("{} epochs are {:.3g} samples; 2^32 are the limit", epochs, samples),
+                        "train for fewer epochs");
+    }
+    return static_cast<int64_t>(samples);
   }
 
   Datasets run() {
@@ -171,26 +209,61 @@ class Opener {
     const auto source = make_mock_source(tokenizer_.vocab_size(), *tokenizer_.special_ids().eod);
     Splits result;
     for (size_t split = 0; split < 3; ++split) {
-      if (requested_[split] > 0) result[split] = open_split(source, split, "1,1,1", requested_[split]);
+      if (requested_[split] > 0)
+        result[split] = open_split(source, split, std::string(kMockSplit), requested_[split]);
     }
     return result;
   }
 
+  std::string shares() const { return options_.split.empty() ? "969, 30, 1" : options_.split; }
+
   Splits open_shared(const BlendList& blend) {
-    const std::string shares = options_.split.empty() ? "969, 30, 1" : options_.split;
     // Of so many sequences, who wants any gets some.
-    const std::vector<Share> parts = split_sequences(shares, int64_t{1} << 50);
+    const std::vector<Share> wanted = split_sequences(shares(), int64_t{1} << 50);
     Splits result;
     for (size_t split = 0; split < 3; ++split) {
       if (requested_[split] == 0) continue;
-      if (parts[split].first < parts[split].last) {
-        result[split] = open_blend(blend, split, shares);
-      } else if (split == 0) {
-        throw invalid(fmt::format("the split '{}' leaves nothing to train on", shares),
+      if (split == 0 && wanted[split].first == wanted[split].last) {
+        throw invalid(fmt::format("the split '{}' leaves nothing to train on", shares()),
                       "its first number is the share of training: give it more than 0");
       }
+      // Where nobody chose a split, each part of the blend has what it has.
+      const bool chosen = !options_.hold_out_text;
+      if (chosen && wanted[split].first == wanted[split].last) continue;
+      const BlendList parts = chosen || split == 0 ? blend : with_held_out(blend, split);
+      if (!parts.paths.empty()) result[split] = open_blend(parts, split, shares());
     }
     return result;
+  }
+
+  // The part of a blend that has validation or test data, though nobody chose a split.
+  BlendList with_held_out(const BlendList& blend, size_t split) {
+    BlendList parts;
+    for (size_t i = 0; i < blend.paths.size(); ++i) {
+      const std::shared_ptr<const TokenSource> data = source(blend.paths[i]);
+      const Share share = share_of(*data, split, shares());
+      if (share.first == share.last) {
+        if (split == 1) {
+          notes_.push_back(
+              fmt::format("{}: too little text to hold some out for validation", blend.paths[i]));
+        }
+        continue;
+      }
+      parts.paths.push_back(blend.paths[i]);
+      if (!blend.weights.empty()) parts.weights.push_back(blend.weights[i]);
+    }
+    if (!parts.weights.empty()) parts.weights = normalized(parts.weights);
+    return parts;
+  }
+
+  // The sequences of `source` that are train, valid or test data. `shares`: what part each is; nothing: all.
+  Share share_of(const TokenSource& source, size_t split, const std::optional<std::string>& shares) const {
+    const int64_t all = source.sequences();
+    if (!shares) return {0, all};
+    const bool text = std::ranges::find(text_, &source) != text_.end();
+    if (!options_.hold_out_text || !text) return split_sequences(*shares, all)[split];
+    const int64_t from = held_out_from(source, options_.seq_length);
+    return split == 0 ? Share{0, from} : split == 1 ? Share{from, all} : Share{all, all};
   }
 
   // One split of a blend. `shares`: what part of each data set it is; nothing: all of it.
@@ -234,10 +307,9 @@ class Opener {
 
   std::unique_ptr<const Dataset> open_split(std::shared_ptr<const TokenSource> source, size_t split,
                                             const std::optional<std::string>& shares, int64_t samples) {
-    const int64_t all = source->sequences();
     check_length(*source);
     if (split == 0) training_.push_back(source->fingerprint());
-    const Share share = shares ? split_sequences(*shares, all)[split] : Share{0, all};
+    const Share share = share_of(*source, split, shares);
     const OrderOptions order{share.first, share.last, options_.seq_length, samples, options_.seed};
     return std::make_unique<GptDataset>(std::move(source), order, rules_, kSplitNames[split],
                                         options_.cache_dir);
@@ -265,9 +337,10 @@ class Opener {
     for (const auto& [known, opened] : sources_) {
       if (known == path) return opened;
     }
-    std::shared_ptr<const TokenSource> opened =
-        IndexedDataset::open(IndexedDataset::exists(path) ? Path(path) : tokenized(path));
+    const bool text = !IndexedDataset::exists(path);
+    std::shared_ptr<const TokenSource> opened = IndexedDataset::open(text ? tokenized(path) : Path(path));
     sources_.emplace_back(path, opened);
+    if (text) text_.push_back(opened.get());
     return opened;
   }
 
@@ -402,11 +475,14 @@ class Opener {
   std::vector<std::string> notes_;
   std::vector<uint64_t> training_;  // fingerprints of what is trained on
   std::vector<std::pair<std::string, std::shared_ptr<const TokenSource>>> sources_;
+  std::vector<const TokenSource*> text_;  // those of them that were text
 };
 
 }  // namespace
 
-Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer) {
+namespace {
+
+void check(const DataOptions& options) {
   if (options.seq_length < 1) throw invalid(fmt::format("seq_length is {}", options.seq_length));
   if (options.seed < 0 || options.seed > UINT32_MAX) {
     throw invalid(fmt::format("the data seed {} is not of [0, 2^32)", options.seed),
@@ -415,7 +491,18 @@ Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer) {
   for (const int64_t samples : {options.train_samples, options.valid_samples, options.test_samples}) {
     if (samples < 0) throw invalid(fmt::format("{} samples are requested", samples));
   }
+}
+
+}  // namespace
+
+Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer) {
+  check(options);
   return Opener(options, tokenizer).run();
+}
+
+int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& tokenizer, double epochs) {
+  check(options);
+  return Opener(options, tokenizer).samples_of_epochs(epochs);
 }
 
 }  // namespace primus::data

@@ -58,6 +58,10 @@ struct DataOptions {
   bool mock_data = false;
   // Of data_path, e.g. "969,30,1", which is also the default. A share of 0 means: there is no such set.
   std::string split;
+  // Text in data_path is divided otherwise, .bin/.idx are not: the last hundredth of its sequences is held
+  // out for validation, at least as much as fills one sample; there is no test data. Text of one sequence is
+  // all trained on.
+  bool hold_out_text = false;
 
   int64_t seq_length = 0;
   int64_t seed = 1234;
@@ -94,5 +98,9 @@ struct Datasets {
 // longer than a split's data, ids beyond the vocabulary, broken JSON lines ("file:line"); FileError
 // where the system refuses. `tokenizer` must outlive nothing: the data sets do not keep it.
 Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer);
+
+// Samples in so many passes over the training data; of a blend, over each of its parts, whatever their
+// weights. Tokenises text if need be. Errors as open_datasets.
+int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& tokenizer, double epochs);
 
 }  // namespace primus::data

@@ -76,6 +76,9 @@ std::string write_model_config(const ModelConfig& config, DType dtype, const Fam
 // as experiment.warnings has them.
 ModelConfig model_config_of(const config::Experiment& experiment, std::optional<std::int64_t> vocab,
                             const FamilyRegistry& families, std::vector<std::string>* warnings = nullptr);
+// Gives every setting of the architecture that nobody chose (layer kDerived or below) the value of `model`,
+// which is loaded. What is derived from settings is derived anew. How to train is left alone.
+void fill_model_settings(config::Experiment& experiment, const ModelConfig& model);
 
 // Floating-point operations of one training step over `sequences` of `length` tokens: 6 per multiplied weight
 // and token, causal attention counted at half (of a window or chunk where a layer has one), of experts the

@@ -20,9 +20,10 @@ namespace primus {
 namespace {
 
 // train_iters too: the number of samples decides over how many passes through the data the order is drawn.
-constexpr std::array<std::string_view, 11> kDataKeys = {
-    "seed",           "seq_length", "data_path",  "train_data_path", "mock_data", "split", "tokenizer_model",
-    "tokenizer_type", "vocab_file", "merge_file", "train_iters"};
+constexpr std::array<std::string_view, 14> kDataKeys = {
+    "seed",        "seq_length",      "data_path",      "train_data_path", "mock_data",
+    "split",       "tokenizer_model", "tokenizer_type", "vocab_file",      "merge_file",
+    "train_iters", "train_epochs",    "train_tokens",   "train_minutes"};
 
 // Every scalar and list of a document, by its key alone: keys of different maps do not share names here.
 void collect(const config::Value& value, std::map<std::string, std::string>& settings) {
@@ -175,6 +176,7 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
   if (const auto experiment = json.find("experiment"); experiment != json.end() && experiment->is_string())
     state.experiment = experiment->get<std::string>();
   // Later additions: a checkpoint may be without them. A NaN is written as null.
+  state.train_iters = json.contains("train_iters") ? integer("train_iters") : 0;
   state.nan_iterations = json.contains("nan_iterations") ? integer("nan_iterations") : 0;
   if (const auto loss = json.find("lm_loss"); loss != json.end() && loss->is_number())
     state.lm_loss = loss->get<double>();

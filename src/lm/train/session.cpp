@@ -1,5 +1,7 @@
 #include "lm/train/session.h"
 
+#include <algorithm>
+
 namespace primus {
 
 TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& settings,
@@ -7,9 +9,15 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
     : rank_(rank), model_(settings.model, families, store_) {
   store_.allocate({.compute = settings.compute, .gradients = true, .optimizer_states = true},
                   rank.persistent());
-  model_.allocate_tables(rank, settings.step.sequence);
+  model_.allocate_tables(rank, std::max(settings.step.sequence, settings.sample_capacity));
   optimizer_ = std::make_unique<Optimizer>(settings.adam, store_, rank);
   step_ = std::make_unique<TrainingStep>(rank, store_, model_, *optimizer_, settings.step);
+  if (settings.sample_capacity > 0) {
+    constexpr std::int64_t kChunk = 32;  // of a prompt, which is short
+    reader_.emplace(
+        rank, model_,
+        ReaderSettings{.compute = settings.compute, .capacity = settings.sample_capacity, .chunk = kChunk});
+  }
 }
 
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
@@ -39,6 +47,7 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
     step.begin_evaluation();
     step.evaluate({});
   }
+  if (session.reader()) session.reader()->measure();
   measurement.memory = rank.high_water();
   return measurement;
 }

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "engine/parameters.h"
 #include "engine/rank.h"
+#include "lm/generate/token_reader.h"
 #include "lm/model/language_model.h"
 #include "lm/optimizer/optimizer.h"
 #include "lm/train/training_step.h"
@@ -17,7 +19,8 @@ struct SessionSettings {
   DType compute = DType::kF32;  // fp32 or bf16
   StepSettings step;
   AdamSettings adam;
-  bool evaluation = false;  // evaluation passes will run, too
+  bool evaluation = false;           // evaluation passes will run, too
+  std::int64_t sample_capacity = 0;  // above 0: the model also writes, texts of up to so many tokens
 };
 
 class TrainingSession {
@@ -30,6 +33,9 @@ class TrainingSession {
   const LanguageModel& model() const { return model_; }
   Optimizer& optimizer() { return *optimizer_; }
   TrainingStep& step() { return *step_; }
+  // With SessionSettings::sample_capacity; reads the weights as they are, and changes nothing that is
+  // trained.
+  TokenReader* reader() { return reader_ ? &*reader_ : nullptr; }
 
  private:
   engine::Rank& rank_;
@@ -37,6 +43,7 @@ class TrainingSession {
   LanguageModel model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<TrainingStep> step_;
+  std::optional<TokenReader> reader_;
 };
 
 // What a step does, as counted while measuring it.

@@ -15,7 +15,9 @@
 #include "config/experiment.h"
 #include "lm/data/dataset.h"
 #include "lm/model/family.h"
+#include "lm/monitor/run_observer.h"
 #include "lm/tokenizer/tokenizer.h"
+#include "lm/train/memory_fit.h"
 #include "lm/train/session.h"
 
 namespace primus {
@@ -25,11 +27,14 @@ struct TrainingForecast {
   ModelConfig model;
   StepMeasurement step;             // memory by arena, kernels, parameters
   double model_flops_per_step = 0;  // training_flops of the global batch
+  // 0 steps: as many as train_epochs need, which only the tokens tell.
   std::int64_t steps = 0, tokens_per_step = 0;
   std::int64_t checkpoint_bytes = 0;   // one checkpoint on disk
   std::int64_t snapshot_bytes = 0;     // host memory for its copy while it is written (async_save)
   double matmul_flops_per_second = 0;  // measured for a moment on this machine
-  double seconds = 0;                  // a guess of the whole run's time: the products at the rate above
+  double seconds_per_step = 0;
+  bool timed = false;  // seconds_per_step was measured with a small part of a step; otherwise it is estimated
+  MemoryFit memory;
 };
 
 struct TrainingSummary {
@@ -41,14 +46,21 @@ struct TrainingSummary {
   std::optional<std::string> checkpoint = {};  // the newest one's folder
 };
 
+struct TrainerOptions {
+  RunObserver* observer = nullptr;  // who watches; must outlive the trainer
+  bool ignore_memory = false;       // start although the memory does not seem to be there
+};
+
 class Trainer {
  public:
-  Trainer(const config::Experiment& experiment, const FamilyRegistry& families, Logger& log);
+  Trainer(const config::Experiment& experiment, const FamilyRegistry& families, Logger& log,
+          const TrainerOptions& options = {});
   ~Trainer();
 
   TrainingForecast forecast();
   // Everything before the first step: data (tokenised if need be), memory, weights or checkpoint. Takes the
-  // output folder for this process alone. Nothing is lost when it is killed.
+  // output folder for this process alone. Nothing is lost when it is killed. Throws Error(kInvalid) with what
+  // would help where the memory is not there.
   void prepare();
   // Trains. `stop`: set by a signal handler; the run then leaves the step it is in, saves, and returns. Call
   // prepare() first.
@@ -60,6 +72,7 @@ class Trainer {
   const config::Experiment experiment_;  // with the tokenizer of what is loaded (loaded_tokenizer.h)
   const FamilyRegistry& families_;
   Logger& log_;
+  TrainerOptions options_;
   std::unique_ptr<Run> run_;
 };
 

@@ -1,18 +1,17 @@
-#include <unistd.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 
 #include "base/error.h"
+#include "lm/generate/generate.h"
 #include "lm/train/training_run.h"
 
 namespace primus {
 namespace {
 
-DeviceMemory memory_in_use(const engine::MemoryPlan& plan) {
-  const double total =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+DeviceMemory memory_in_use(const engine::MemoryPlan& plan, double total) {
   return {.label = "cpu", .used = static_cast<double>(plan.total()), .total = total};
 }
 
@@ -48,6 +47,7 @@ double monotonic_seconds() {
 TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds();
   TrainingSummary summary{.first_step = iteration, .last_step = iteration};
+  session->step().set_stop(&stop);
   if (iteration > 0 && !evaluate_due(summary, stop)) summary.interrupted = true;
   if (iteration >= c.train_iters && iteration > 0) {
     monitor->sync();
@@ -59,6 +59,8 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   while (iteration < c.train_iters && !stop) {
     if (!train_step(stop)) break;
     if (iteration < c.train_iters) evaluate_due(summary, stop);
+    if (c.sample_interval && (iteration % *c.sample_interval == 0 || iteration == c.train_iters))
+      write_sample(stop);
     if (iteration % c.save_interval == 0) save();
     const bool out_of_time =
         c.exit_duration_in_mins && (monotonic_seconds() - began) / 60 >= *c.exit_duration_in_mins;
@@ -71,6 +73,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   }
   if (stop && iteration < c.train_iters) {
     log.info("asked to stop after iteration {}", iteration);
+    phase("stopping: saving what was learned");
     summary.interrupted = true;
   }
   if (iteration >= c.train_iters && !evaluate_due(summary, stop)) {
@@ -110,10 +113,14 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   wait_before = loader->wait_seconds();
   TrainingStep& step = session->step();
   step.begin(iteration + 1);
-  for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
-    // A step of many microbatches may take minutes, and only its end changes the model.
-    if (stop && i > 0) return false;
-    step.microbatch(i, host_batch(next_batch(*loader)));
+  try {
+    for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+      // A step may take minutes, and only its end changes the model.
+      if (stop) return false;
+      step.microbatch(i, host_batch(next_batch(*loader)));
+    }
+  } catch (const engine::StopRequest&) {
+    return false;
   }
   step.finish_gradients();
   result = step.result();
@@ -147,23 +154,24 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
                          .nan_iterations = nan_iterations};
   if (result.mtp_loss) record.other_losses.emplace_back("mtp_loss", *result.mtp_loss);
   add_routing(result, model.moe, record);
-  record.memory = memory_in_use(memory);
+  record.memory = memory_in_use(memory, memory_total);
   record.throughput = meter->update(iteration,
                                     {.seconds = ended - step_began,
                                      .data_wait_seconds = loader->wait_seconds() - wait_before,
                                      .tokens = static_cast<double>(c.global_batch_size * c.seq_length),
                                      .model_flops = training_flops(model, c.global_batch_size, c.seq_length)},
                                     ended);
+  // What was reached is a lower bound of what can be.
+  if (peak->value()) peak->seen(meter->peak());
   monitor->iteration(record);
   writer->check();
   return true;
 }
 
 data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample) const {
-  constexpr std::int64_t kMostAhead = 64;  // microbatches read ahead
   return {.micro_batch_size = c.micro_batch_size,
           .consumed_samples = first_sample,
-          .prefetch = static_cast<int>(std::min(settings.step.microbatches + 1, kMostAhead)),
+          .prefetch = batches_read_ahead(settings.step.microbatches),
           .reset_position_ids = c.reset_position_ids,
           .reset_attention_mask = c.reset_attention_mask,
           .eod = tokenizer->special_ids().eod};
@@ -193,10 +201,16 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
   TrainingStep& step = session->step();
   step.begin_evaluation();
   const std::int64_t count = c.eval_iters * settings.step.microbatches;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (stop) return std::nullopt;
-    step.evaluate(host_batch(next_batch(batches)));
+  try {
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (stop) return std::nullopt;
+      phase(fmt::format("evaluating on {} data", name), static_cast<double>(i) / static_cast<double>(count));
+      step.evaluate(host_batch(next_batch(batches)));
+    }
+  } catch (const engine::StopRequest&) {
+    return std::nullopt;
   }
+  phase("");
   const double loss = step.evaluation_loss();
   monitor->evaluation({.iteration = iteration,
                        .data_set = name,
@@ -204,6 +218,36 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
                        .tokens = count * c.micro_batch_size * c.seq_length,
                        .seconds = monotonic_seconds() - began});
   return loss;
+}
+
+void Trainer::Run::write_sample(const std::atomic<bool>& stop) {
+  phase("writing a sample");
+  TokenReader& model_reader = *session->reader();
+  const std::span<const std::int32_t> prompt =
+      fit_prompt(sample_prompt, model_reader.capacity(), c.sample_tokens);
+  SampleRecord record{.iteration = iteration, .prompt = tokenizer->decode(prompt), .text = {}};
+  StreamDecoder stream(*tokenizer);
+  const double began = monotonic_seconds();
+  model_reader.truncate(0);
+  const SpecialIds& special = tokenizer->special_ids();
+  std::vector<std::int32_t> ends;
+  for (const auto& id : {special.eod, special.eos}) {
+    if (id) ends.push_back(*id);
+  }
+  const Generation generation = generate(model_reader, prompt,
+                                         {.sampling = {.temperature = 0.7, .top_k = 40},
+                                          .max_tokens = c.sample_tokens,
+                                          .vocab = tokenizer->vocab_size(),
+                                          .stop_ids = ends},
+                                         [&](std::int32_t id) {
+                                           record.text += stream.push(id);
+                                           return !stop;
+                                         });
+  record.text += stream.finish();
+  record.tokens = static_cast<std::int64_t>(generation.ids.size());
+  record.seconds = monotonic_seconds() - began;
+  monitor->sample(record);
+  phase("");
 }
 
 }  // namespace primus

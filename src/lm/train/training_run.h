@@ -17,6 +17,7 @@
 #include "lm/data/batch_loader.h"
 #include "lm/data/dataset.h"
 #include "lm/model/weights.h"
+#include "lm/monitor/device_peak.h"
 #include "lm/monitor/run_folder.h"
 #include "lm/monitor/training_monitor.h"
 #include "lm/optimizer/schedule.h"
@@ -29,13 +30,14 @@ namespace primus {
 // One run from start to end; its members are built in this order.
 struct Trainer::Run {
   Run(const config::Experiment& experiment, const FamilyRegistry& registry, Logger& logger,
-      std::vector<std::string> notes)
-      : e(experiment),
+      const TrainerOptions& run_options, std::vector<std::string> notes)
+      : model_notes(std::move(notes)),
+        e(with_loaded_model(experiment, registry, &model_notes)),
         c(e.trainer),
+        options(run_options),
         log(logger),
         families(registry),
         folder(run_folder_of(e)),
-        model_notes(std::move(notes)),
         tokenizer(tokenizer_of(e, &model_notes)),
         model(model_of(e, registry, tokenizer.get(), &model_notes)),
         settings(session_settings_of(e, model)),
@@ -44,12 +46,13 @@ struct Trainer::Run {
   void prepare();
   TrainingSummary execute(const std::atomic<bool>& stop);
 
-  const config::Experiment& e;
+  std::vector<std::string> model_notes;
+  config::Experiment e;  // with what loaded models, data and time decide
   const config::TrainerConfig& c;
+  TrainerOptions options;
   Logger& log;
   const FamilyRegistry& families;
   RunFolder folder;
-  std::vector<std::string> model_notes;
   std::unique_ptr<const Tokenizer> tokenizer;
   ModelConfig model;
   SessionSettings settings;
@@ -58,9 +61,19 @@ struct Trainer::Run {
  private:
   void lock_folder();
   void record_experiment() const;
+  // The steps of train_epochs and train_minutes.
+  void plan_length();
+  std::int64_t steps_of_minutes() const;
+  data::DataOptions data_options() const;
   void open_data();
   InputIdentity tokenizer_identity() const;
   std::optional<InputIdentity> data_identity() const;  // empty: nothing is trained on
+  void check_memory(const StepMeasurement& measured);
+  void measure_peak();
+  // What samples begin with: the experiment's prompt, or the beginning of data.
+  std::vector<std::int32_t> find_sample_prompt() const;
+  // Tells the observer what is being done.
+  void phase(std::string_view what, std::optional<double> share = {}) const;
   // The newest good checkpoint in `root`; damaged ones are named in the log.
   ResumePoint resume_point(const Path& root) const;
   void load_or_initialize();
@@ -74,6 +87,8 @@ struct Trainer::Run {
   // Empty: `stop` came first.
   std::optional<double> evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample,
                                  const std::atomic<bool>& stop);
+  // A text by the model as it is now.
+  void write_sample(const std::atomic<bool>& stop);
   data::BatchLoaderOptions loader_options(std::int64_t first_sample) const;
   // The next batch of what is trained or evaluated on. Where the data is broken, what was learned is saved
   // first.
@@ -91,8 +106,11 @@ struct Trainer::Run {
   std::unique_ptr<AsyncWriter> writer;  // after what its sources read
   std::unique_ptr<TrainingMonitor> monitor;
   std::unique_ptr<ThroughputMeter> meter;
+  std::optional<DevicePeak> peak;
+  std::vector<std::int32_t> sample_prompt;
   std::unique_ptr<data::BatchLoader> loader;
   engine::MemoryPlan memory;
+  double memory_total = 0;           // bytes that the device has
   std::int64_t iteration = 0;        // completed steps
   std::int64_t first_iteration = 0;  // completed when this process began
   std::int64_t last_saved = -1;

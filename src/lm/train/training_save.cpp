@@ -40,6 +40,7 @@ std::string Trainer::Run::trainer_state() const {
                               .seed = c.seed,
                               .nan_iterations = nan_iterations,
                               .lm_loss = result.loss,
+                              .train_iters = c.train_iters,
                               .experiment = experiment_text(e),
                               .tokenizer = tokenizer_identity(),
                               .data = data_identity()});
@@ -60,6 +61,7 @@ void Trainer::Run::save() {
   writer->save(std::move(snapshot),
                c.async_save ? AsyncWriter::Sources::kLive : AsyncWriter::Sources::kStable);
   last_saved = iteration;
+  if (options.observer) options.observer->saving(iteration);
   if (!c.async_save) writer->wait();
   log.info("saving iteration {}: training held for {:.1f} ms", iteration,
            1e3 * (monotonic_seconds() - began));

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "lm/checkpoint/checkpoint.h"
+#include "lm/generate/model_folder.h"
 #include "lm/train/loaded_model.h"
 #include "lm/train/loaded_tokenizer.h"
 #include "lm/train/resume.h"
@@ -16,7 +17,9 @@
 namespace primus {
 namespace {
 
-engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, std::int64_t layers) {
+engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, const ModelConfig& model) {
+  const std::int64_t layers = model.layers + model.mtp.modules();
+  const bool experts = model.moe.experts > 0, latent = model.attention.latent.kv_rank > 0;
   using engine::OperatorClass;
   using engine::RecomputePolicy;
   const config::TrainerConfig& c = e.trainer;
@@ -32,14 +35,14 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, std::in
         policy.classes |= RecomputePolicy::bit(OperatorClass::kAttention);
       } else if (module == "layernorm") {
         policy.classes |= RecomputePolicy::bit(OperatorClass::kNorm);
-      } else if (module == "mlp" || (module == "moe_act" && c.num_experts)) {
+      } else if (module == "mlp" || (module == "moe_act" && experts)) {
         policy.classes |= RecomputePolicy::bit(OperatorClass::kActivation);
-      } else if (module == "moe" && c.num_experts) {
+      } else if (module == "moe" && experts) {
         for (const OperatorClass part :
              {OperatorClass::kRouting, OperatorClass::kExperts, OperatorClass::kActivation}) {
           policy.classes |= RecomputePolicy::bit(part);
         }
-      } else if (module != "mla_up_proj" || !c.multi_latent_attention) {  // that is never kept
+      } else if (module != "mla_up_proj" || !latent) {  // that is never kept
         throw e.error_for("recompute_modules",
                           "'" + module + "' cannot be recomputed by itself in this model",
                           "core_attn, layernorm, mlp and, with experts, moe and moe_act can");
@@ -52,6 +55,12 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, std::in
 // A preset names its model's tokenizer, which is not what counts ids, and gives way to another one's files.
 bool has_preset_tokenizer(const config::Experiment& e) {
   return !e.trainer.tokenizer_model || e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
+}
+
+// Tokens of a sample, its prompt included.
+std::int64_t sample_capacity_of(const config::TrainerConfig& c, const ModelConfig& model) {
+  constexpr std::int64_t kPrompt = 256;
+  return std::min(model.max_positions, c.sample_tokens + kPrompt);
 }
 
 }  // namespace
@@ -76,7 +85,8 @@ data::DataOptions data_options_of(const config::Experiment& e, const Tokenizer& 
   options.valid_data_path = c.valid_data_path;
   options.test_data_path = c.test_data_path;
   options.mock_data = c.mock_data;
-  options.split = c.split;
+  options.split = c.split.value_or("99,1,0");
+  options.hold_out_text = !c.split;
   options.seq_length = c.seq_length;
   options.seed = c.seed;
   options.train_samples = c.train_iters * c.global_batch_size;
@@ -89,10 +99,62 @@ data::DataOptions data_options_of(const config::Experiment& e, const Tokenizer& 
   return options;
 }
 
+Path loaded_root(const Path& load) {
+  Env& env = Env::posix();
+  if (env.status(load / "config.json") || env.status(load / "latest")) return load;
+  if (env.status(load / "checkpoints")) return load / "checkpoints";
+  // A run that saves elsewhere.
+  return env.status(load / RunFolder::kExperimentFile) ? find_model_folder(load).path : load;
+}
+
 Path loaded_folder(const Path& load) {
-  if (Env::posix().status(load / "config.json")) return load;
-  const ResumePoint point = find_resume_point(load, Validation::kStructure);
-  return point.reader ? point.reader->folder() : load;
+  const Path root = loaded_root(load);
+  if (Env::posix().status(root / "config.json")) return root;
+  const ResumePoint point = find_resume_point(root, Validation::kStructure);
+  return point.reader ? point.reader->folder() : root;
+}
+
+Error nothing_to_load(const config::Experiment& e) {
+  return e.error_for(
+      "load", "there is neither a model nor a checkpoint in " + *e.trainer.load,
+      "a model folder has config.json and *.safetensors; a checkpoint has manifest.json; the folder of a run "
+      "has checkpoints");
+}
+
+std::optional<ModelConfig> loaded_model(const config::Experiment& e, const FamilyRegistry& families,
+                                        std::vector<std::string>* notes) {
+  if (!e.trainer.load) return std::nullopt;
+  Path file = loaded_folder(*e.trainer.load) / "config.json";
+  if (!Env::posix().status(file)) {
+    // A run that goes on does without what it began with.
+    const ResumePoint own = e.trainer.auto_continue_train
+                                ? find_resume_point(checkpoint_root_of(e), Validation::kStructure)
+                                : ResumePoint();
+    if (own.reader) {
+      file = own.reader->folder() / "config.json";
+    } else if (e.trainer.num_layers > 0) {
+      return std::nullopt;
+    } else {
+      throw nothing_to_load(e);
+    }
+  }
+  return read_model_config(read_file(file), file.string(), families, notes);
+}
+
+config::Experiment with_loaded_model(config::Experiment e, const FamilyRegistry& families,
+                                     std::vector<std::string>* notes) {
+  const std::optional<ModelConfig> model = loaded_model(e, families, nullptr);
+  if (!model) return e;
+  fill_model_settings(e, *model);
+  config::TrainerConfig& c = e.trainer;
+  if (c.seq_length <= model->max_positions ||
+      e.provenance_of("seq_length").layer >= config::Layer::kOverrides) {
+    return e;
+  }
+  c.seq_length = model->max_positions;
+  if (notes)
+    notes->push_back(fmt::format("seq_length is {}: the loaded model is made for no more", c.seq_length));
+  return e;
 }
 
 std::int64_t checkpoint_bytes(std::int64_t parameters, const SessionSettings& s, bool optimizer) {
@@ -136,6 +198,13 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::
   if (!c.tokenizer_type && !c.tokenizer_model) {
     // Mock data and tokenised files need no text, only a number of ids.
     if (c.vocab_size) return load_tokenizer("NullTokenizer", std::to_string(*c.vocab_size));
+    if (c.load) {
+      try {
+        return load_own_tokenizer(find_model_folder(loaded_folder(*c.load)));
+      } catch (const Error& error) {
+        throw e.error_for("load", error.what(), "set tokenizer_type and tokenizer_model");
+      }
+    }
     throw e.error_for(
         "tokenizer_model", "there is no tokenizer",
         "set tokenizer_type and tokenizer_model (or vocab_size for data that is tokenised already)");
@@ -165,26 +234,34 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
         fmt::format("vocab_size is {}, and the tokenizer has {} tokens", *size, tokenizer->vocab_size()),
         "leave vocab_size out, or name the tokenizer that it belongs to");
   }
-  ModelConfig model = model_config_of(
-      e, tokenizer ? std::optional<std::int64_t>(tokenizer->vocab_size()) : std::nullopt, families);
+  const std::optional<std::int64_t> vocab =
+      tokenizer ? std::optional<std::int64_t>(tokenizer->vocab_size()) : std::nullopt;
+  const std::optional<ModelConfig> loaded = loaded_model(e, families, notes);
+  // The folder that weights come from knows its architecture; the experiment must not contradict it.
+  config::Experiment filled = e;
+  if (loaded) fill_model_settings(filled, *loaded);
+  ModelConfig model =
+      model_config_of(filled, loaded && !vocab ? std::optional(loaded->vocab) : vocab, families);
   if (tokenizer) {
     model.bos_id = tokenizer->special_ids().bos;
     if (const auto eos = tokenizer->special_ids().eos) model.eos_ids = {*eos};
   }
-  const Path config_json = e.trainer.load ? loaded_folder(*e.trainer.load) / "config.json" : Path();
-  if (!e.trainer.load || !Env::posix().status(config_json)) return model;
-
-  // The folder that weights come from knows its architecture; the experiment must not contradict it.
-  const ModelConfig loaded = read_model_config(read_file(config_json), config_json.string(), families, notes);
-  LoadedModel reconciled = reconcile_with_loaded(e, model, loaded, config_json.string());
+  if (!loaded) return model;
+  const std::string config_json = (loaded_folder(*e.trainer.load) / "config.json").string();
+  LoadedModel reconciled = reconcile_with_loaded(filled, model, *loaded, config_json);
   if (notes) std::ranges::move(reconciled.notes, std::back_inserter(*notes));
-  if (tokenizer && tokenizer->vocab_size() > loaded.vocab) {
+  if (tokenizer && tokenizer->vocab_size() > loaded->vocab) {
     throw e.error_for("tokenizer_model",
                       "the tokenizer has " + std::to_string(tokenizer->vocab_size()) +
-                          " ids, and the weights are made for " + std::to_string(loaded.vocab),
+                          " ids, and the weights are made for " + std::to_string(loaded->vocab),
                       "use the tokenizer that came with the weights");
   }
   return std::move(reconciled.config);
+}
+
+int batches_read_ahead(std::int64_t microbatches) {
+  constexpr std::int64_t kMostAhead = 64;
+  return static_cast<int>(std::min(microbatches + 1, kMostAhead));
 }
 
 SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model) {
@@ -196,11 +273,12 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .sequence = c.seq_length,
                    .microbatches = c.num_microbatches(),
                    .packed_documents = c.reset_attention_mask,
-                   .recompute = recompute_policy_of(e, model.layers + model.mtp.modules()),
+                   .recompute = recompute_policy_of(e, model),
                    .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline,
                    .seed = static_cast<std::uint64_t>(c.seed)},
           .adam = AdamSettings::from(c),
-          .evaluation = c.eval_iters > 0};
+          .evaluation = c.eval_iters > 0,
+          .sample_capacity = c.sample_interval ? sample_capacity_of(c, model) : 0};
 }
 
 }  // namespace primus

@@ -22,22 +22,34 @@ namespace primus {
 RunFolder run_folder_of(const config::Experiment& experiment);
 // Where checkpoints are saved: `save`, or the run's folder.
 Path checkpoint_root_of(const config::Experiment& experiment);
-// The model's own folder of what `load` names: a Hugging Face folder, one of our checkpoints, or a folder of
-// checkpoints, of which the one is meant that a run would go on from.
+// What `load` names: a Hugging Face folder, one of our checkpoints, or a folder of checkpoints; of the folder
+// of a run, its checkpoints.
+Path loaded_root(const Path& load);
+// The model's own folder there: of a folder of checkpoints, the one that a run would go on from.
 Path loaded_folder(const Path& load);
+// The error where there is none.
+Error nothing_to_load(const config::Experiment& experiment);
+// With `load`: what nobody chose of the model's architecture is as in its config.json, and sequences are no
+// longer than it is made for, unless the experiment itself says so.
+config::Experiment with_loaded_model(config::Experiment experiment, const FamilyRegistry& families,
+                                     std::vector<std::string>* notes = nullptr);
 
 // A tokenizer's file that the experiment names and that is not there.
 std::optional<std::string> missing_tokenizer(const config::TrainerConfig& trainer);
-// The tokenizer. Mock data with a vocab_size does without a preset's that is not there, and notes it.
+// The tokenizer; with `load` alone, the loaded folder's own. Mock data with a vocab_size does without a
+// preset's that is not there, and notes it.
 std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& experiment,
                                               std::vector<std::string>* notes = nullptr);
-// What to train: `load`'s own architecture where that is a model folder (loaded_model.h, also on `notes`),
-// the experiment's otherwise.
+// What to train: the architecture of what is loaded (loaded_model.h, also on `notes`), which defines the
+// model where the experiment says nothing of it; without `load` the experiment's.
 ModelConfig model_of(const config::Experiment& experiment, const FamilyRegistry& families,
                      const Tokenizer* tokenizer, std::vector<std::string>* notes = nullptr);
 // `experiment`'s batch shape, recompute policy and optimizer settings.
 SessionSettings session_settings_of(const config::Experiment& experiment, const ModelConfig& model);
 data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
+
+// Microbatches that are read before their turn.
+int batches_read_ahead(std::int64_t microbatches);
 
 // The experiment as text that means the same without its presets.
 std::string experiment_text(config::Experiment experiment);

@@ -6,17 +6,12 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "lm/data/cyclic_dataset.h"
+#include "base/host_memory.h"
+#include "base/terminal.h"
 #include "lm/train/training_run.h"
 #include "turbo/cpu/cpu_kernels.h"
-#include "turbo/linear/gemm_rate.h"
 
 namespace primus {
-namespace {
-
-constexpr double kProgressSeconds = 5;  // between reports of work before the first step
-
-}  // namespace
-
 void Trainer::Run::lock_folder() {
   folder.create();
   lock.emplace(folder.root());
@@ -28,18 +23,8 @@ void Trainer::Run::record_experiment() const {
 }
 
 void Trainer::Run::open_data() {
-  data::DataOptions data_options = data_options_of(e, *tokenizer);
-  double next_report = monotonic_seconds() + kProgressSeconds;
-  data_options.progress = [&](const data::TokenizeProgress& p) {
-    if (monotonic_seconds() < next_report) return;
-    next_report = monotonic_seconds() + kProgressSeconds;
-    const double share =
-        static_cast<double>(p.bytes_done) / static_cast<double>(std::max<std::uint64_t>(p.bytes_total, 1));
-    log.info("tokenizing {}: {:.0f} %, {:.1f} MB/s, {:.0f} s left", p.input, 100 * share,
-             static_cast<double>(p.bytes_done) / 1e6 / std::max(p.seconds, 1e-3),
-             share > 0 ? p.seconds * (1 - share) / share : 0.0);
-  };
-  datasets = data::open_datasets(data_options, *tokenizer);
+  phase("opening the data");
+  datasets = data::open_datasets(data_options(), *tokenizer);
   if (c.dataloader_type == "cyclic") {
     const data::CyclicOptions options{.micro_batch_size = c.micro_batch_size,
                                       .dp_size = loader_options(0).dp_size,
@@ -73,6 +58,7 @@ std::optional<InputIdentity> Trainer::Run::data_identity() const {
 void Trainer::Run::prepare() {
   // A run that is refused for its data leaves no folder where there was none.
   if (Env::posix().status(folder.root())) lock_folder();
+  plan_length();
   open_data();
   if (!lock) lock_folder();
   for (const auto& notes : {tokenizer->notes(), model_notes, datasets.notes}) {
@@ -106,9 +92,12 @@ void Trainer::Run::prepare() {
   if (c.load && Env::posix().status(loaded_folder(*c.load) / "config.json")) {
     check_weight_shapes(SafetensorsFolder::open(loaded_folder(*c.load)), model, families);
   }
+  check_memory(measured);
   rank->reserve(memory);
+  memory_total = static_cast<double>(host_memory().total);
   session = std::make_unique<TrainingSession>(*rank, settings, families);
   reader = std::make_unique<DeviceReader>(*rank);
+  phase("loading weights");
   load_or_initialize();
 
   const Path root = checkpoint_root_of(e);
@@ -124,14 +113,27 @@ void Trainer::Run::prepare() {
       MonitorOptions{.resume_iteration = iteration,
                      .log_interval = static_cast<int>(c.log_interval),
                      .tensorboard_log_interval = static_cast<int>(c.tensorboard_log_interval),
-                     .tensorboard = !c.disable_tensorboard},
+                     .tensorboard = !c.disable_tensorboard,
+                     .samples = c.sample_interval.has_value(),
+                     .observer = options.observer},
       log);
-  meter = std::make_unique<ThroughputMeter>(ThroughputOptions{
-      .train_iters = c.train_iters,
-      .world_size = 1,
-      .peak_flops_per_device = turbo::measure_gemm_rate(rank->device(), settings.compute, 0.1),
-      .avg_skip_iterations = static_cast<int>(c.log_avg_skip_iterations),
-      .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
+  measure_peak();
+  meter = std::make_unique<ThroughputMeter>(
+      ThroughputOptions{.train_iters = c.train_iters,
+                        .world_size = 1,
+                        .peak_flops_per_device = peak->value().value_or(0),
+                        .avg_skip_iterations = static_cast<int>(c.log_avg_skip_iterations),
+                        .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
+  phase("");
+  if (options.observer) {
+    options.observer->begin(
+        {.folder = folder.root().string(),
+         .description = fmt::format("{}, {} parameters, {}, {}", model.family,
+                                    human_count(static_cast<double>(measured.parameters)),
+                                    name_of(settings.compute), rank->device().description()),
+         .first_iteration = iteration,
+         .train_iters = c.train_iters});
+  }
   if (iteration >= c.train_iters) return;
   // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
   if (!c.auto_continue_train) {
@@ -141,8 +143,23 @@ void Trainer::Run::prepare() {
     }
   }
   record_experiment();
+  if (session->reader()) sample_prompt = find_sample_prompt();
   loader =
       std::make_unique<data::BatchLoader>(*datasets.train, loader_options(iteration * c.global_batch_size));
+}
+
+std::vector<std::int32_t> Trainer::Run::find_sample_prompt() const {
+  constexpr std::size_t kTokens = 12;
+  if (c.sample_prompt) {
+    std::vector<std::int32_t> ids = tokenizer->encode(*c.sample_prompt);
+    if (!ids.empty()) return ids;
+  }
+  const data::Dataset& from = datasets.valid ? *datasets.valid : *datasets.train;
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(c.seq_length) + 1);
+  std::vector<float> mask(static_cast<std::size_t>(c.seq_length));
+  from.sample(0, tokens, mask);
+  tokens.resize(std::min(kTokens, static_cast<std::size_t>(c.seq_length)));
+  return tokens;
 }
 
 ResumePoint Trainer::Run::resume_point(const Path& root) const {
@@ -166,8 +183,7 @@ void Trainer::Run::load_or_initialize() {
     session->store().initialize(rank->context(), static_cast<std::uint64_t>(c.seed));
     return;
   }
-  // `load` is a Hugging Face folder, one of our checkpoints, or a folder of them.
-  Path load = *c.load;
+  Path load = loaded_root(*c.load);
   if (Env::posix().status(load / Manifest::kFileName)) {
     const CheckpointReader checkpoint = CheckpointReader::open(load);
     c.finetune ? finetune_from(checkpoint) : resume_from(checkpoint);
@@ -175,10 +191,7 @@ void Trainer::Run::load_or_initialize() {
     load_weights(SafetensorsFolder::open(load), session->store(), *rank);
   } else {
     const ResumePoint point = resume_point(load);
-    if (!point.reader) {
-      throw e.error_for("load", "there is neither a model nor a checkpoint in " + load.string(),
-                        "a model folder has config.json and *.safetensors; a checkpoint has manifest.json");
-    }
+    if (!point.reader) throw nothing_to_load(e);
     load = point.reader->folder();
     c.finetune ? finetune_from(*point.reader) : resume_from(*point.reader);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "turbo/elementwise/elementwise.h"
 
@@ -155,8 +156,9 @@ void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
                .chunk = 0,
                .microbatch = index,
                .recompute = settings_.recompute,
-               .weight_gradients = &queue_});
-  {
+               .weight_gradients = &queue_,
+               .stop = stop_});
+  try {
     ModelInputs in = upload(tape_, batch, index, 1.0 / static_cast<double>(settings_.microbatches), true);
     routing_.random.sample = static_cast<std::uint32_t>(index);
     if (!routing_.load.absent()) in.routing = &routing_;
@@ -173,6 +175,10 @@ void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
     add(loss, loss_, first_microbatch_);
     for (std::size_t i = 0; i < further.size(); ++i) add(further[i], mtp_loss_, first_microbatch_ && i == 0);
     first_microbatch_ = false;
+  } catch (const engine::StopRequest&) {
+    rank_.compute().synchronize();  // copies still read the host's side of the batch
+    tape_.abandon();
+    throw;
   }
   tape_.clear();
 }
@@ -232,8 +238,8 @@ void TrainingStep::begin_evaluation() {
 void TrainingStep::evaluate(const HostBatch& batch) { evaluate(batch, false); }
 
 void TrainingStep::evaluate(const HostBatch& batch, bool further) {
-  tape_.begin({.train = false});
-  {
+  tape_.begin({.train = false, .stop = stop_});
+  try {
     // One staging slot, so the copies of the batch before must be over.
     if (!rank_.measuring()) rank_.compute().synchronize();
     const ModelInputs in = upload(tape_, batch, 0, 1.0, further);
@@ -244,6 +250,10 @@ void TrainingStep::evaluate(const HostBatch& batch, bool further) {
                   turbo::Sum{.x = loss.tensor(), .out = loss_, .accumulate = !first_microbatch_});
     first_microbatch_ = false;
     ++evaluated_;
+  } catch (const engine::StopRequest&) {
+    rank_.compute().synchronize();  // copies still read the host's side of the batch
+    tape_.abandon();
+    throw;
   }
   tape_.clear();
 }
@@ -254,6 +264,7 @@ double TrainingStep::evaluation_loss() {
 
 std::string TrainingStep::find_non_finite() {
   std::string first;
+  const std::atomic<bool>* const stop = std::exchange(stop_, nullptr);  // the run ends anyway, and says why
   tape_.set_observer([&](engine::Step& step) {
     if (!first.empty()) return;
     for (int i = 0; i < step.output_count(); ++i) {
@@ -275,6 +286,7 @@ std::string TrainingStep::find_non_finite() {
     evaluate(copy.batch(mask), true);
   }
   tape_.set_observer({});
+  stop_ = stop;
   return first;
 }
 

@@ -5,6 +5,7 @@
 // the device without waiting; the host waits once per step, in result(). Not thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -72,6 +73,9 @@ class TrainingStep {
   // Forward and backward of microbatch `index`, counted from 0. `batch` is copied before this returns; it is
   // not looked at while measuring.
   void microbatch(std::int64_t index, const HostBatch& batch);
+  // From here on microbatch() and evaluate() throw engine::StopRequest between two operators once `stop` is
+  // set; the step is then left, and what changed the model last is the update before. Null: they do not.
+  void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
   // Of steps with one microbatch: notes down or prescribes its routing. `trace` must outlive them; null: no.
   void set_routing_trace(const RoutingTrace* trace) { trace_ = trace; }
   // Ends accumulation: the gradients are complete, and their norm is being computed.
@@ -118,6 +122,7 @@ class TrainingStep {
   Tensor mtp_loss_;      // of models with multi-token prediction
   RoutingStep routing_;  // of models with experts
   const RoutingTrace* trace_ = nullptr;
+  const std::atomic<bool>* stop_ = nullptr;
   bool first_microbatch_ = true;
   std::int64_t evaluated_ = 0;
 

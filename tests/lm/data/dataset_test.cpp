@@ -127,6 +127,59 @@ TEST_F(OpenDatasets, PlainTextIsTokenizedOnceAndReused) {
   }
 }
 
+// Where nobody chose a split, text has some held out, and none of it is trained on.
+TEST_F(OpenDatasets, TextHasSomeHeldOut) {
+  options_.hold_out_text = true;
+  options_.valid_samples = options_.test_samples = 2;
+  options_.data_path = {folder_.write("book.txt", some_text(2000))};
+  const Datasets data = open();
+  ASSERT_NE(data.train, nullptr);
+  ASSERT_NE(data.valid, nullptr);
+  EXPECT_EQ(data.test, nullptr);
+  EXPECT_THAT(data.notes, testing::IsEmpty());
+  const std::string last = "Paragraph 1999 says";
+  const auto text_of = [&](const Dataset& set, int64_t samples) {
+    std::string text;
+    for (int64_t i = 0; i < samples; ++i) text += tokenizer_->decode(sample_of(set, i).tokens) + "|";
+    return text;
+  };
+  // Of a pass over all training data, no sample has the end of the book; the validation data is there.
+  options_.valid_samples = options_.test_samples = 0;
+  options_.train_samples = samples_of_epochs(options_, *tokenizer_, 1);
+  const Datasets whole = open();
+  EXPECT_EQ(whole.train->size(), options_.train_samples) << "exactly one pass";
+  EXPECT_THAT(text_of(*whole.train, whole.train->size()), testing::Not(HasSubstr("aph 1999 say")));
+  const auto words = static_cast<double>(some_text(2000).size());
+  EXPECT_GT(static_cast<double>(options_.train_samples), 0.9 * words / 16);
+  EXPECT_LT(static_cast<double>(options_.train_samples), 0.995 * words / 16);
+  EXPECT_NEAR(static_cast<double>(samples_of_epochs(options_, *tokenizer_, 2.5)),
+              2.5 * static_cast<double>(options_.train_samples), 4);
+}
+
+TEST_F(OpenDatasets, TooLittleTextIsAllTrainedOn) {
+  options_.hold_out_text = true;
+  options_.valid_samples = 1;
+  options_.data_path = {folder_.write("note.txt", "one short paragraph, and that is it")};
+  const Datasets data = open();
+  EXPECT_NE(data.train, nullptr);
+  EXPECT_EQ(data.valid, nullptr);
+  EXPECT_THAT(data.notes, testing::ElementsAre(HasSubstr("too little text")));
+}
+
+TEST_F(OpenDatasets, TokenFilesAreDividedAsBefore) {
+  std::vector<Tokens> sequences(200, Tokens(30, 7));
+  use(sequences);
+  options_.split = "99,1,0";
+  options_.valid_samples = 1;
+  const Tokens before = sample_of(*open().train, 1).tokens;
+  const int64_t samples = open().train->size();
+  options_.hold_out_text = true;
+  EXPECT_EQ(open().train->size(), samples);
+  EXPECT_EQ(sample_of(*open().train, 1).tokens, before);
+  // 198 sequences of 30 tokens, 16 a sample.
+  EXPECT_EQ(samples_of_epochs(options_, *tokenizer_, 1), (198 * 30 - 1) / 16);
+}
+
 TEST_F(OpenDatasets, JsonLinesFolderAndGlob) {
   folder_.write("in/a.jsonl", "{\"text\": \"first document, long enough\"}\n{\"text\": \"second\"}\n");
   folder_.write("in/b.jsonl", "{\"text\": \"third document\"}");

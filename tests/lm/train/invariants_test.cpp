@@ -2,8 +2,14 @@
 // weight gradients run; and that measuring a step tells exactly what the step then needs.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
 
+#include "device/device.h"
+#include "lm/generate/generate.h"
 #include "lm/train/tiny_model.h"
 
 namespace primus::test {
@@ -22,6 +28,86 @@ constexpr Case kCases[] = {
     {"llama", tiny_llama, DType::kF32},       {"llama", tiny_llama, DType::kBF16},
     {"mixture", tiny_mixture, DType::kF32},   {"mixture", tiny_mixture, DType::kBF16},
     {"deepseek", tiny_deepseek, DType::kF32}, {"deepseek", tiny_deepseek, DType::kBF16}};
+
+// Counts down the kernels of a device, and asks for a stop when none is left.
+struct Countdown {
+  std::atomic<bool> stop{false};
+  int left = -1;
+};
+
+// The CPU, with such a countdown.
+class CountingDevice final : public Device {
+ public:
+  explicit CountingDevice(Countdown& countdown) : cpu_(turbo::make_cpu_device(2)), countdown_(countdown) {}
+  std::string description() const override { return cpu_->description(); }
+  void* allocate(std::int64_t bytes) override { return cpu_->allocate(bytes); }
+  void release(void* address) noexcept override { cpu_->release(address); }
+  std::unique_ptr<Event> create_event() override { return cpu_->create_event(); }
+  const KernelTable& kernels() const override { return cpu_->kernels(); }
+  KernelContext& kernel_context() override { return cpu_->kernel_context(); }
+  bool synchronous() const override { return true; }
+  std::unique_ptr<Stream> create_stream(const std::string& name) override {
+    return std::make_unique<CountingStream>(cpu_->create_stream(name), countdown_);
+  }
+
+ private:
+  class CountingStream final : public Stream {
+   public:
+    CountingStream(std::unique_ptr<Stream> inner, Countdown& countdown)
+        : inner_(std::move(inner)), countdown_(countdown) {}
+    void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
+      if (countdown_.left-- == 0) countdown_.stop = true;
+      inner_->launch(kernel, arguments, bytes);
+    }
+    void copy_to_device(void* to, const void* from, std::int64_t n) override {
+      inner_->copy_to_device(to, from, n);
+    }
+    void copy_to_host(void* to, const void* from, std::int64_t n) override {
+      inner_->copy_to_host(to, from, n);
+    }
+    void copy_on_device(void* to, const void* from, std::int64_t n) override {
+      inner_->copy_on_device(to, from, n);
+    }
+    void fill_zero(void* to, std::int64_t n) override { inner_->fill_zero(to, n); }
+    void record(Event& event) override { inner_->record(event); }
+    void wait(Event& event) override { inner_->wait(event); }
+    void synchronize() override { inner_->synchronize(); }
+
+   private:
+    std::unique_ptr<Stream> inner_;
+    Countdown& countdown_;
+  };
+
+  std::unique_ptr<Device> cpu_;
+  Countdown& countdown_;
+};
+
+// Leaves steps half-way, at ever later kernels, until one comes to its end. How many were left.
+int leave_halfway(TrainingStep& step, const HostBatch& batch, Countdown& countdown) {
+  constexpr int kStride = 23;
+  step.set_stop(&countdown.stop);
+  int left = 0;
+  for (bool whole = false; !whole; ++left) {
+    countdown.stop = false;
+    countdown.left = left * kStride;
+    step.begin(1);
+    try {
+      step.microbatch(0, batch);
+      step.microbatch(1, batch);
+      whole = true;
+    } catch (const engine::StopRequest&) {
+      EXPECT_TRUE(countdown.stop);
+    }
+  }
+  // At once: not even the first operator runs.
+  countdown.stop = true;
+  EXPECT_THROW(step.evaluate(batch), engine::StopRequest);
+  EXPECT_THROW(step.microbatch(0, batch), engine::StopRequest);
+  countdown.stop = false;
+  countdown.left = -1;
+  step.set_stop(nullptr);
+  return left - 1;
+}
 
 class Invariants : public testing::TestWithParam<Case> {
  protected:
@@ -71,6 +157,44 @@ TEST_P(Invariants, DeferringWeightGradientsChangesNothing) {
   EXPECT_EQ(train(turbo::make_cpu_device(2), settings_), reference_);
   settings_.step.recompute = {.full_layers = 4, .layers_per_group = 2};
   EXPECT_EQ(train(turbo::make_cpu_device(2), settings_), reference_);
+}
+
+// A step that is left half-way leaves no trace: the next one, begun anew, gives the same bits.
+TEST_P(Invariants, AStepThatIsLeftLeavesNoTrace) {
+  for (const bool deferred : {false, true}) {
+    settings_.step.weight_gradients = deferred ? Policy::kDeferred : Policy::kInline;
+    int left = 0;
+    Countdown countdown;
+    const TrainedState state =
+        train(std::make_unique<CountingDevice>(countdown), settings_, 2, builtin_families(),
+              [&](TrainingSession& session, const HostBatch& batch) {
+                left += leave_halfway(session.step(), batch, countdown);
+              });
+    EXPECT_GT(left, 6);
+    EXPECT_EQ(state, reference_);
+  }
+}
+
+// Texts that the model writes between steps change nothing of what it learns.
+TEST_P(Invariants, WritingSamplesChangesNothing) {
+  settings_.sample_capacity = 24;
+  std::vector<std::vector<std::int32_t>> texts;
+  const auto write = [&](TrainingSession& session, const HostBatch&) {
+    TokenReader& reader = *session.reader();
+    reader.truncate(0);
+    const std::vector<std::int32_t> prompt = {1, 2, 3};
+    texts.push_back(generate(reader, prompt, {.max_tokens = 20}).ids);
+  };
+  for (const bool hidden : {false, true}) {
+    EXPECT_EQ(
+        train(hidden ? guard_device() : turbo::make_cpu_device(2), settings_, 2, builtin_families(), write),
+        reference_);
+  }
+  ASSERT_EQ(texts.size(), 4U);
+  EXPECT_EQ(texts[0].size(), 20U);
+  // Of the same weights the same text, on every device.
+  EXPECT_EQ(texts[0], texts[2]);
+  EXPECT_EQ(texts[1], texts[3]);
 }
 
 TEST_P(Invariants, PackedDocumentsKeepThem) {

@@ -174,6 +174,47 @@ TEST(LoadedModel, NoSettingOfTheModelIsDropped) {
   }
 }
 
+// A folder alone says all of it: nothing of the model needs to stand in the experiment.
+TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
+  config::LoadOptions options;
+  options.environment = [](const std::string&) { return std::nullopt; };
+  options.preset_dirs.emplace();
+  const auto bare = [&](const std::vector<std::string>& command_line) {
+    return config::load_experiment_text(
+        "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: {"
+        "mock_data: true, load: folder}}}}",
+        "exp.yaml", command_line, options);
+  };
+  const auto filled = [](config::Experiment e, const ModelConfig& folder) {
+    fill_model_settings(e, folder);
+    return e;
+  };
+  for (const auto& [name, settings] : kExperiments) {
+    SCOPED_TRACE(name);
+    const ModelConfig folder = saved(settings);
+    config::Experiment e = filled(bare({}), folder);
+    const ModelConfig ours = model_config_of(e, folder.vocab, families());
+    const LoadedModel loaded = reconcile_with_loaded(e, ours, folder, "config.json");
+    for (const std::string& note : loaded.notes) EXPECT_THAT(note, HasSubstr("mtp_num_layers"));
+    ModelConfig is = loaded.config;
+    is.moe.training = folder.moe.training;
+    is.mtp = folder.mtp;
+    EXPECT_TRUE(is == folder);
+    // As a whole, too: what the settings amount to is the model, but for what a loaded folder alone has.
+    EXPECT_EQ(ours.layers, folder.layers);
+    EXPECT_EQ(ours.moe.experts, folder.moe.experts);
+    EXPECT_EQ(ours.attention.window, folder.attention.window);
+    EXPECT_EQ(ours.attention.local_layers, folder.attention.local_layers);
+    EXPECT_EQ(ours.rope_scaling.kind, folder.rope_scaling.kind);
+    // Done twice it is the same.
+    EXPECT_EQ(filled(e, folder).trainer, e.trainer);
+    // What is said beside it still counts.
+    const config::Experiment longer = filled(bare({"rotary_base=123456"}), folder);
+    const ModelConfig stretched = model_config_of(longer, folder.vocab, families());
+    EXPECT_EQ(reconcile_with_loaded(longer, stretched, folder, "config.json").config.rope_theta, 123456);
+  }
+}
+
 // Where the experiment does not say which kind of scaling there is, what it says about scaling still counts.
 TEST(LoadedModel, RopeIsStretchedKeyByKey) {
   const std::string plain = "ffn_hidden_size: 112, num_query_groups: 2, ";

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -119,15 +120,22 @@ struct TrainedState {
   bool operator==(const TrainedState&) const = default;
 };
 
-// Trains from fixed initial weights.
-inline TrainedState train(std::unique_ptr<Device> device, const SessionSettings& settings, int steps = 2,
-                          const FamilyRegistry& families = builtin_families()) {
+// Trains from fixed initial weights. `before`: called before each step, with a batch.
+inline TrainedState train(
+    std::unique_ptr<Device> device, const SessionSettings& settings, int steps = 2,
+    const FamilyRegistry& families = builtin_families(),
+    const std::function<void(TrainingSession& session, const HostBatch& batch)>& before = {}) {
   engine::Rank rank(std::move(device));
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, families);
   session->store().initialize(rank.context(), 7);
   TrainingStep& step = session->step();
   TrainedState state;
   for (int s = 0; s < steps; ++s) {
+    if (before) {
+      TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab, 1);
+      if (settings.step.packed_documents) batch.pack({0, 5, 6, 16, 27});
+      before(*session, batch.host());
+    }
     step.begin(s + 1);
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
       TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab,

@@ -1,0 +1,190 @@
+#include "lm/train/memory_fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "base/host_memory.h"
+#include "base/terminal.h"
+#include "lm/data/batch_loader.h"
+#include "lm/train/training_settings.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus {
+namespace {
+
+std::string bytes(std::int64_t count) { return human_bytes(static_cast<double>(count)); }
+
+// One way to need less: `apply` makes it a step stronger, or says that it goes no further.
+struct Lever {
+  std::function<bool(config::TrainerConfig&)> apply;
+  std::function<std::string(const config::TrainerConfig&)> setting;
+  const char* price;
+};
+
+bool smaller_micro_batch(config::TrainerConfig& c) {
+  for (std::int64_t size = c.micro_batch_size - 1; size > 0; --size) {
+    if (c.global_batch_size % size != 0) continue;
+    c.micro_batch_size = size;
+    return true;
+  }
+  return false;
+}
+
+// From what changes least of the run to what changes most.
+std::vector<Lever> levers() {
+  constexpr std::int64_t kShortest = 64;
+  return {
+      {[](config::TrainerConfig& c) { return std::exchange(c.async_save, false); },
+       [](const config::TrainerConfig&) { return std::string("async_save=false"); },
+       "training waits while it saves"},
+      {smaller_micro_batch,
+       [](const config::TrainerConfig& c) { return fmt::format("micro_batch_size={}", c.micro_batch_size); },
+       "the same batch in more and smaller parts"},
+      {[](config::TrainerConfig& c) {
+         if (c.recompute_granularity == "full") return false;
+         c.recompute_granularity = "full";
+         c.recompute_method = "uniform";
+         c.recompute_num_layers = 1;
+         return true;
+       },
+       [](const config::TrainerConfig&) { return std::string("recompute_granularity=full"); },
+       "about a third more time"},
+      {[](config::TrainerConfig& c) { return !std::exchange(c.bf16, true); },
+       [](const config::TrainerConfig&) { return std::string("bf16=true"); }, "less precise activations"},
+      {[](config::TrainerConfig& c) {
+         if (c.seq_length < 2 * kShortest) return false;
+         c.seq_length /= 2;
+         return true;
+       },
+       [](const config::TrainerConfig& c) { return fmt::format("seq_length={}", c.seq_length); },
+       "shorter sequences"},
+  };
+}
+
+class Search {
+ public:
+  Search(const ModelConfig& model, const FamilyRegistry& families, const MemorySupply& supply)
+      : model_(model), families_(families), supply_(supply) {}
+
+  // Pulls `lever` until the run fits. False: it cannot; `e` is then as far as it goes.
+  bool pull(config::Experiment& e, const Lever& lever, MemoryNeed& need) const {
+    config::TrainerConfig next = e.trainer;
+    while (lever.apply(next)) {
+      e.trainer = next;
+      need = measure(e);
+      if (fits(need, supply_)) return true;
+    }
+    return false;
+  }
+
+ private:
+  MemoryNeed measure(const config::Experiment& e) const {
+    const SessionSettings settings = session_settings_of(e, model_);
+    engine::Rank rank(turbo::make_cpu_device(static_cast<int>(e.trainer.num_threads)));
+    return memory_need(e, settings, measure_session(rank, settings, families_));
+  }
+
+  const ModelConfig& model_;
+  const FamilyRegistry& families_;
+  const MemorySupply& supply_;
+};
+
+}  // namespace
+
+MemorySupply host_supply() {
+  const HostMemory memory = host_memory();
+  return {.device = memory.available,
+          .host = memory.available,
+          .shared = true,
+          .total = memory.total,
+          .limited_by = memory.limited_by};
+}
+
+MemoryNeed memory_need(const config::Experiment& e, const SessionSettings& settings,
+                       const StepMeasurement& measured) {
+  const config::TrainerConfig& c = e.trainer;
+  // Tokens, labels and weights of each place, and where documents are told apart their positions and limits.
+  const std::int64_t per_token = 12 + (c.reset_position_ids || c.reset_attention_mask ? 8 : 0);
+  const std::int64_t batch = c.micro_batch_size * c.seq_length * per_token;
+  const std::int64_t held = batches_read_ahead(settings.step.microbatches) + 2 + settings.step.microbatches;
+  return {.device = measured.memory,
+          .snapshot = c.async_save ? checkpoint_bytes(measured.parameters, settings, !c.no_save_optim) : 0,
+          .host_buffers = held * batch};
+}
+
+bool fits(const MemoryNeed& need, const MemorySupply& supply) {
+  constexpr std::int64_t kMostKept = std::int64_t{256} << 20;
+  const auto enough = [kMostKept](std::int64_t wanted, std::int64_t there) {
+    return there == 0 || wanted <= there - std::min(there / 20, kMostKept);
+  };
+  if (supply.shared) return enough(need.total(), supply.device);
+  return enough(need.device.total(), supply.device) && enough(need.host(), supply.host);
+}
+
+MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& model,
+                     const FamilyRegistry& families, const StepMeasurement& measured,
+                     const MemorySupply& supply) {
+  constexpr std::size_t kMostChanges = 3;
+  MemoryFit fit{.need = memory_need(experiment, session_settings_of(experiment, model), measured),
+                .supply = supply};
+  fit.fits = fits(fit.need, supply);
+  if (fit.fits) return fit;
+  // What every setting here leaves as it is: weights, gradients and states.
+  const MemoryNeed least{.device = {.persistent = fit.need.device.persistent, .stash = 0, .scratch = 0}};
+  if (!fits(least, supply)) return fit;
+  const Search search(model, families, supply);
+  for (const Lever& lever : levers()) {
+    config::Experiment changed = experiment;
+    MemoryNeed need;
+    if (fit.changes.size() == kMostChanges) break;
+    if (search.pull(changed, lever, need)) {
+      fit.changes.push_back({{lever.setting(changed.trainer)}, lever.price, need});
+    }
+  }
+  if (!fit.changes.empty()) return fit;
+  // No single one is enough: one after another, each as far as it goes.
+  config::Experiment changed = experiment;
+  MemoryChange together{{}, "all of these together", {}};
+  for (const Lever& lever : levers()) {
+    const config::TrainerConfig before = changed.trainer;
+    const bool enough = search.pull(changed, lever, together.need);
+    if (changed.trainer != before) together.settings.push_back(lever.setting(changed.trainer));
+    if (!enough) continue;
+    fit.changes.push_back(std::move(together));
+    break;
+  }
+  return fit;
+}
+
+std::string describe_lack(const MemoryFit& fit) {
+  const MemorySupply& s = fit.supply;
+  const std::string where = s.limited_by.empty() ? "" : fmt::format(" (the limit of {})", s.limited_by);
+  if (s.shared) {
+    return fmt::format("the run needs {} of memory, and {} of {} are free{}", bytes(fit.need.total()),
+                       bytes(s.device), bytes(s.total), where);
+  }
+  return fmt::format("the run needs {} of the device's memory and {} of the host's, and {} and {} are free{}",
+                     bytes(fit.need.device.total()), bytes(fit.need.host()), bytes(s.device), bytes(s.host),
+                     where);
+}
+
+std::string describe_changes(const MemoryFit& fit) {
+  if (fit.changes.empty()) {
+    return fmt::format(
+        "weights, gradients and optimizer states alone are {}: use a smaller model, or a machine with "
+        "more memory",
+        bytes(fit.need.device.persistent));
+  }
+  std::string text;
+  for (const MemoryChange& change : fit.changes) {
+    text += fmt::format("{}{} needs {} ({})", text.empty() ? "" : "; ", fmt::join(change.settings, " "),
+                        bytes(change.need.total()), change.price);
+  }
+  return text;
+}
+
+}  // namespace primus

@@ -1,0 +1,68 @@
+// Whether a run fits the memory that is there, and what would make it fit.
+//
+// What a run needs is measured, not guessed (session.h). The same question is asked of every kind of device:
+// on a CPU the device's memory is the host's, on a GPU the two are apart. Pure but for measuring; errors are
+// those of the experiment's settings.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "config/experiment.h"
+#include "engine/rank.h"
+#include "lm/train/session.h"
+
+namespace primus {
+
+// Bytes.
+struct MemoryNeed {
+  engine::MemoryPlan device;      // weights, gradients, optimizer states, activations, workspaces
+  std::int64_t snapshot = 0;      // host: the copy of a checkpoint while it is written (async_save)
+  std::int64_t host_buffers = 0;  // host: batches read ahead, and those of the step that is running
+  std::int64_t host() const { return snapshot + host_buffers; }
+  std::int64_t total() const { return device.total() + host(); }
+};
+
+struct MemorySupply {
+  std::int64_t device = 0, host = 0;  // bytes that can be taken now; 0: not known, then everything fits
+  bool shared = true;                 // the device's memory is the host's: `device` counts for both
+  std::int64_t total = 0;             // installed or allowed, for messages
+  std::string limited_by;             // a control group's folder; empty: the machine
+};
+
+// A change of settings, and what the run would need with it.
+struct MemoryChange {
+  std::vector<std::string> settings;  // "micro_batch_size=1", as on the command line
+  std::string price;                  // what it costs: "about a third more time"
+  MemoryNeed need;
+};
+
+struct MemoryFit {
+  MemoryNeed need;
+  MemorySupply supply;
+  bool fits = true;
+  // At most three ways to make it fit, the cheapest first; several settings in one where no single one is
+  // enough. Empty: it fits, or nothing here is enough.
+  std::vector<MemoryChange> changes;
+};
+
+// The memory of the host, of which a CPU is a part.
+MemorySupply host_supply();
+
+MemoryNeed memory_need(const config::Experiment& experiment, const SessionSettings& settings,
+                       const StepMeasurement& measured);
+// A little is left for everybody else: a twentieth, at most 256 MiB.
+bool fits(const MemoryNeed& need, const MemorySupply& supply);
+
+// `measured` is what measure_session() found for `experiment`, whose model is `model`.
+MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& model,
+                     const FamilyRegistry& families, const StepMeasurement& measured,
+                     const MemorySupply& supply);
+
+// For people: "the run needs 309 GiB of memory, and 21.2 GiB of 23.5 GiB are free".
+std::string describe_lack(const MemoryFit& fit);
+// What to do: the changes with what they need and cost.
+std::string describe_changes(const MemoryFit& fit);
+
+}  // namespace primus

@@ -1,0 +1,156 @@
+// Before the first step: how many there are, whether the memory is there, and how long it will take.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "base/error.h"
+#include "device/cpu/cpu_device.h"
+#include "lm/train/step_time.h"
+#include "lm/train/training_run.h"
+#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/linear/gemm_rate.h"
+
+namespace primus {
+namespace {
+
+// Of large products, what a whole step usually reaches (docs/performance.md).
+constexpr double kUsualShare = 0.5;
+
+// Steps of `step` seconds that fit `seconds`, evaluations included. These are forward passes: a third of a
+// step's work.
+std::int64_t steps_within(double seconds, double step, const config::TrainerConfig& c) {
+  const double evaluation = static_cast<double>(c.eval_iters) * step / 3;
+  const double each = step + evaluation / static_cast<double>(c.eval_interval);
+  constexpr double kMost = 1e12;
+  return static_cast<std::int64_t>(std::clamp(std::floor((seconds - evaluation) / each), 1.0, kMost));
+}
+
+// "model name : Intel(R) ..." of the first core.
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(std::min(line.find(':') + 2, line.size()));
+  }
+  return "";
+}
+
+// The device among all that write into one cache.
+std::string peak_name(const Device& device, DType compute) {
+  std::string host(256, '\0');
+  if (gethostname(host.data(), host.size() - 1) != 0) host.clear();
+  return fmt::format("{} | {} | {} | {}", host.c_str(), processor_name(), device.description(),
+                     name_of(compute));
+}
+
+}  // namespace
+
+void Trainer::Run::phase(std::string_view what, std::optional<double> share) const {
+  if (options.observer) options.observer->phase(what, share);
+}
+
+data::DataOptions Trainer::Run::data_options() const {
+  constexpr double kProgressSeconds = 5;  // between lines in the log
+  data::DataOptions made = data_options_of(e, *tokenizer);
+  made.progress = [this,
+                   next = monotonic_seconds() + kProgressSeconds](const data::TokenizeProgress& p) mutable {
+    const double share =
+        static_cast<double>(p.bytes_done) / static_cast<double>(std::max<std::uint64_t>(p.bytes_total, 1));
+    phase(fmt::format("tokenizing {}", p.input), share);
+    if (monotonic_seconds() < next) return;
+    next = monotonic_seconds() + kProgressSeconds;
+    log.info("tokenizing {}: {:.0f} %, {:.1f} MB/s, {:.0f} s left", p.input, 100 * share,
+             static_cast<double>(p.bytes_done) / 1e6 / std::max(p.seconds, 1e-3),
+             share > 0 ? p.seconds * (1 - share) / share : 0.0);
+  };
+  return made;
+}
+
+void Trainer::Run::plan_length() {
+  if (!config::length_is_open(c)) return;
+  std::int64_t steps = 0;
+  if (c.train_epochs) {
+    const std::int64_t samples = data::samples_of_epochs(data_options(), *tokenizer, *c.train_epochs);
+    steps = samples / c.global_batch_size + (samples % c.global_batch_size != 0);
+    log.info("{} epochs of the training data are {} samples: {} steps", *c.train_epochs, samples, steps);
+  } else {
+    steps = steps_of_minutes();
+  }
+  config::set_train_iters(e, steps);
+  schedule = Schedule(c);
+}
+
+std::int64_t Trainer::Run::steps_of_minutes() const {
+  // A run that goes on keeps its plan, whatever the machine does today.
+  if (c.auto_continue_train) {
+    const ResumePoint point = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
+    if (point.reader) {
+      const TrainerState state = read_trainer_state(*point.reader);
+      const auto changes = changed_settings(state.experiment, experiment_text(e));
+      const bool same = std::ranges::none_of(
+          changes, [](const SettingChange& change) { return change.key == "train_minutes"; });
+      if (same && state.train_iters > 0) return state.train_iters;
+    }
+  }
+  phase("timing a few steps");
+  constexpr double kLongest = 10, kShareOfTime = 0.02;
+  const double seconds = *c.train_minutes * 60;
+  const double step = measure_step_time(settings, families, static_cast<int>(c.num_threads),
+                                        std::min(kLongest, kShareOfTime * seconds));
+  const std::int64_t steps = steps_within(seconds, step, c);
+  log.info("{} minutes are about {} steps of {}", *c.train_minutes, steps, human_duration(step));
+  return steps;
+}
+
+void Trainer::Run::check_memory(const StepMeasurement& measured) {
+  const MemoryFit fit = fit_memory(e, model, families, measured, host_supply());
+  if (fit.fits) return;
+  if (options.ignore_memory) {
+    log.warning("{}: started all the same (--force)", describe_lack(fit));
+    return;
+  }
+  throw invalid(describe_lack(fit), describe_changes(fit) + "; --force starts it all the same");
+}
+
+void Trainer::Run::measure_peak() {
+  const int threads = c.num_threads > 0 ? static_cast<int>(c.num_threads) : cpu::available_cores();
+  peak.emplace(peak_name(rank->device(), settings.compute), DevicePeak::default_file());
+  constexpr double kSeconds = 0.1;
+  if (const auto now = turbo::measure_gemm_peak(rank->device(), settings.compute, threads, kSeconds)) {
+    peak->seen(*now);
+  }
+  if (!peak->value()) log.info("the machine is busy, and its peak is not known yet: no MFU is shown");
+}
+
+TrainingForecast Trainer::forecast() {
+  std::vector<std::string> notes = notes_;
+  config::Experiment e = with_loaded_model(experiment_, families_, &notes);
+  const config::TrainerConfig& c = e.trainer;
+  // A forecast needs no tokenizer file where the experiment says how many tokens there are.
+  const bool there = !c.vocab_size || !missing_tokenizer(c);
+  const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
+  const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
+  for (const std::string& note : notes) log_.warning("{}", note);
+  const SessionSettings settings = session_settings_of(e, model);
+  const int threads = static_cast<int>(c.num_threads);
+  engine::Rank rank(turbo::make_cpu_device(threads));
+  TrainingForecast f{.model = model, .step = measure_session(rank, settings, families_)};
+  f.model_flops_per_step = training_flops(model, c.global_batch_size, c.seq_length);
+  f.tokens_per_step = c.global_batch_size * c.seq_length;
+  f.checkpoint_bytes = checkpoint_bytes(f.step.parameters, settings, !c.no_save_optim);
+  f.memory = fit_memory(e, model, families_, f.step, host_supply());
+  f.matmul_flops_per_second = turbo::measure_gemm_rate(rank.device(), settings.compute, 0.2);
+
+  // A part of a step that is short is run; of a long one the products tell.
+  constexpr double kLongestPart = 2, kSeconds = 0.5;
+  const double estimate = f.step.kernels.total_flops() / (kUsualShare * f.matmul_flops_per_second);
+  f.timed = f.memory.fits && estimate / static_cast<double>(settings.step.microbatches) < kLongestPart;
+  f.seconds_per_step = f.timed ? measure_step_time(settings, families_, threads, kSeconds) : estimate;
+  f.steps = c.train_minutes && length_is_open(c) ? steps_within(*c.train_minutes * 60, f.seconds_per_step, c)
+                                                 : c.train_iters;
+  return f;
+}
+
+}  // namespace primus

@@ -1,0 +1,245 @@
+// What a new user does first: a model's folder and a text, nothing else; a length in epochs, tokens or
+// minutes; a run that does not fit; and what is seen of it on a terminal.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using test::ProgramResult;
+using test::run_program;
+using test::TemporaryFolder;
+using test::train;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string some_text(int paragraphs) {
+  std::string text;
+  for (int i = 0; i < paragraphs; ++i) {
+    text += fmt::format("Paragraph {} says what it says, and the next one says it again.\n\n", i);
+  }
+  return text;
+}
+
+class FirstHour : public testing::Test {
+ protected:
+  FirstHour() { write_file(path("corpus.txt"), some_text(1000)); }
+  Path path(const std::string& name) const { return folder_.path() / name; }
+  // A command of its own folder, so that ./output lies there.
+  ProgramResult run(const std::vector<std::string>& words, bool terminal = false) const {
+    return run_program(
+        words,
+        {.folder = folder_.path().string(),
+         .environment = {{"XDG_CACHE_HOME", path("cache").string()}, {"TERM", "xterm"}, {"NO_COLOR", "1"}},
+         .error_terminal = terminal});
+  }
+  ProgramResult trained(const std::vector<std::string>& more, bool terminal = false) const {
+    return run(train(folder_.path(), more), terminal);
+  }
+  std::vector<std::string> on_text(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"mock_data=false", "data_path=" + path("corpus.txt").string()});
+    return more;
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(FirstHour, AModelFolderAndATextAreEnough) {
+  // A mixture of experts: nothing of it is said again.
+  ASSERT_EQ(trained({"train_iters=2", "model_type=mixtral", "num_experts=4", "ffn_hidden_size=64"}).exit_code,
+            0);
+  const Path first = test::run_folder(folder_.path());
+  const ProgramResult exported = run({"model", "export", first.string(), path("hf").string()});
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  // A Hugging Face folder without a tokenizer of its own.
+  const std::vector<std::string> common = {"data_path=" + path("corpus.txt").string(),
+                                           "global_batch_size=2",
+                                           "seq_length=64",
+                                           "train_iters=3",
+                                           "num_threads=1",
+                                           "eval_iters=1"};
+  std::vector<std::string> words = {"train", "pretrain", "load=" + path("hf").string(),
+                                    "tokenizer_type=ByteTokenizer"};
+  words.insert(words.end(), common.begin(), common.end());
+  const ProgramResult from_folder = run(words);
+  ASSERT_EQ(from_folder.exit_code, 0) << from_folder.err;
+  EXPECT_THAT(from_folder.out, AllOf(HasSubstr("done after iteration 3"), HasSubstr("validation loss"),
+                                     HasSubstr("hf-corpus")));
+  // The folder of a run stands for its newest checkpoint, with the tokenizer that it was trained with.
+  words = {"train", "pretrain", "load=" + first.string(), "exp_name=second"};
+  words.insert(words.end(), common.begin(), common.end());
+  const ProgramResult from_run = run(words);
+  ASSERT_EQ(from_run.exit_code, 0) << from_run.err;
+  EXPECT_THAT(from_run.err,
+              HasSubstr("weights loaded from " + (first / "checkpoints" / "iter_0000002").string()));
+  const std::string saved = json::parse(run({"model", "info", (first).string(), "--json"}).out).dump();
+  Path second;
+  for (const std::string& user : Env::posix().list(path("output/primus")))
+    second = path("output/primus") / user / "second";
+  EXPECT_EQ(json::parse(run({"model", "info", second.string(), "--json"}).out).at("layers"), 4);
+  // What was recorded runs again as it stands, and has nothing left to do.
+  const ProgramResult again = run({"train", "pretrain", "--config", (second / "experiment.yaml").string()});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("nothing left to do"));
+  // The folder it began with may go: the run goes on from its own.
+  remove_tree(first);
+  words.back() = "eval_iters=1";
+  words.emplace_back("train_iters=4");
+  words.erase(std::find(words.begin(), words.end(), "train_iters=3"));
+  words.emplace_back("tokenizer_type=ByteTokenizer");
+  const ProgramResult later = run(words);
+  EXPECT_EQ(later.exit_code, 0) << later.err;
+  EXPECT_THAT(later.out, HasSubstr("done after iteration 4"));
+}
+
+TEST_F(FirstHour, WithoutAnExperimentAModelIsNeeded) {
+  const ProgramResult none = run({"train", "pretrain", "data_path=corpus.txt"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("--config FILE"), HasSubstr("load=FOLDER data_path=FILE")));
+  const ProgramResult missing = run({"train", "pretrain", "load=nowhere", "data_path=corpus.txt"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("there is neither a model nor a checkpoint in nowhere"));
+  EXPECT_FALSE(Env::posix().status(path("output")));
+}
+
+TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
+  // A hundredth of 1000 paragraphs of about 70 bytes is held out; 64 tokens a sample, 4 samples a step.
+  const ProgramResult epoch =
+      trained(on_text({"--epochs", "0.25", "exp_name=epochs", "eval_iters=1", "save_interval=20"}));
+  ASSERT_EQ(epoch.exit_code, 0) << epoch.err;
+  const auto epochs = test::losses(test::run_folder(folder_.path(), "epochs"));
+  const auto bytes = static_cast<double>(some_text(1000).size());
+  EXPECT_GT(static_cast<double>(epochs.size()), 0.25 * 0.9 * bytes / (64 * 4));
+  EXPECT_LT(static_cast<double>(epochs.size()), 0.25 * bytes / (64 * 4) + 1);
+  EXPECT_THAT(epoch.err, HasSubstr("validation loss at iteration"));
+
+  ASSERT_EQ(trained({"--tokens", "1000", "exp_name=tokens"}).exit_code, 0);
+  EXPECT_EQ(test::losses(test::run_folder(folder_.path(), "tokens")).size(), 4U);
+
+  const auto began = std::chrono::steady_clock::now();
+  const ProgramResult minutes = trained({"--minutes", "0.05", "exp_name=minutes", "exit_interval=2"});
+  ASSERT_EQ(minutes.exit_code, 0) << minutes.err;
+  EXPECT_THAT(minutes.err, HasSubstr("0.05 minutes are about"));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
+  // It goes on with the steps that were planned, and with the same schedule.
+  const std::size_t at = minutes.err.find("iteration        1/") + 19;
+  const std::string planned =
+      minutes.err.substr(at, minutes.err.find(' ', minutes.err.find_first_not_of(' ', at)) - at);
+  const ProgramResult more = trained({"--minutes", "0.05", "exp_name=minutes", "exit_interval=2"});
+  EXPECT_THAT(more.err, HasSubstr("iteration        3/" + planned));
+  EXPECT_THAT(more.err, Not(HasSubstr("0.05 minutes are about")));
+
+  const ProgramResult both = trained({"--epochs", "1", "--tokens", "5"});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("epochs and tokens exclude each other"));
+  const ProgramResult endless = trained({"--epochs", "1", "exp_name=endless"});
+  EXPECT_EQ(endless.exit_code, 2);
+  EXPECT_THAT(endless.err, HasSubstr("mock data never ends"));
+}
+
+TEST_F(FirstHour, AnInterruptedEpochEndsAsAnUnbrokenOne) {
+  const std::vector<std::string> common = {"--epochs", "0.05", "eval_iters=1", "eval_interval=5"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), common.begin(), common.end());
+    return on_text(more);
+  };
+  ASSERT_EQ(trained(with({"exp_name=whole"})).exit_code, 0);
+  ASSERT_EQ(trained(with({"exp_name=parts", "exit_interval=3"})).exit_code, 0);
+  ASSERT_EQ(trained(with({"exp_name=parts"})).exit_code, 0);
+  const Path whole = test::run_folder(folder_.path(), "whole"),
+             parts = test::run_folder(folder_.path(), "parts");
+  EXPECT_EQ(test::losses(parts), test::losses(whole));
+  const int last = static_cast<int>(test::losses(whole).size());
+  EXPECT_EQ(test::final_weights(parts, last), test::final_weights(whole, last));
+}
+
+TEST_F(FirstHour, SamplesAreWrittenAndChangeNothing) {
+  ASSERT_EQ(trained(on_text({"train_iters=4", "exp_name=silent"})).exit_code, 0);
+  const ProgramResult writing = trained(on_text(
+      {"train_iters=4", "exp_name=writing", "sample_interval=2", "sample_tokens=10", "sample_prompt=Para"}));
+  ASSERT_EQ(writing.exit_code, 0) << writing.err;
+  const Path silent = test::run_folder(folder_.path(), "silent"),
+             folder = test::run_folder(folder_.path(), "writing");
+  EXPECT_EQ(test::losses(folder), test::losses(silent));
+  EXPECT_EQ(test::final_weights(folder, 4), test::final_weights(silent, 4));
+  EXPECT_FALSE(Env::posix().status(silent / "samples.jsonl"));
+  const std::string text = read_file(folder / "samples.jsonl");
+  const json first = json::parse(text.substr(0, text.find('\n')));
+  EXPECT_EQ(first.at("iteration"), 2);
+  EXPECT_EQ(first.at("prompt"), "Para");
+  EXPECT_EQ(first.at("tokens"), 10);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+  EXPECT_THAT(writing.err, HasSubstr("sample at iteration 4: Para"));
+  // Without a prompt they begin with the text.
+  ASSERT_EQ(
+      trained(on_text({"train_iters=2", "exp_name=own", "sample_interval=2", "sample_tokens=5"})).exit_code,
+      0);
+  const json own = json::parse(read_file(test::run_folder(folder_.path(), "own") / "samples.jsonl"));
+  EXPECT_THAT(some_text(1000), HasSubstr(own.at("prompt").get<std::string>()));
+}
+
+TEST_F(FirstHour, ARunThatDoesNotFitIsRefusedWithWhatWouldHelp) {
+  const std::vector<std::string> large = {
+      "num_layers=16",          "hidden_size=4096", "num_attention_heads=32",
+      "ffn_hidden_size=16384",  "seq_length=512",   "micro_batch_size=1024",
+      "global_batch_size=1024", "train_iters=1",    "max_position_embeddings=512"};
+  const ProgramResult refused = trained(large);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("the run needs"), HasSubstr("are free"),
+                                 HasSubstr("--force starts it all the same")));
+  auto words = large;
+  words.insert(words.end(), {"--dry-run", "micro_batch_size=65536", "global_batch_size=65536", "num_layers=4",
+                             "hidden_size=256", "num_attention_heads=4", "ffn_hidden_size=512"});
+  const ProgramResult dry = trained(words);
+  ASSERT_EQ(dry.exit_code, 0) << dry.err;
+  EXPECT_THAT(dry.out,
+              AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("micro_batch_size="), HasSubstr("time, about")));
+  words.emplace_back("--json");
+  const json forecast = json::parse(trained(words).out);
+  EXPECT_EQ(forecast.at("memory_bytes").at("fits"), false);
+  ASSERT_FALSE(forecast.at("memory_changes").empty());
+  // What is suggested fits, as it stands.
+  words.pop_back();
+  for (const auto& setting : forecast.at("memory_changes")[0].at("settings")) words.push_back(setting);
+  EXPECT_THAT(trained(words).out, Not(HasSubstr("DOES NOT FIT")));
+}
+
+TEST_F(FirstHour, ATerminalShowsTheRunOnOneScreen) {
+  const ProgramResult live = trained(
+      on_text({"train_iters=6", "exp_name=live", "eval_iters=1", "eval_interval=2", "sample_interval=3"}),
+      true);
+  ASSERT_EQ(live.exit_code, 0) << live.err;
+  for (const char* what :
+       {"loss", "validation", "tokens/s", "memory", "sample", "step 6/6", "saved       at step 6"}) {
+    EXPECT_THAT(live.err, HasSubstr(what));
+  }
+  EXPECT_THAT(live.err, Not(HasSubstr("[INFO]"))) << "the log goes to its files";
+  EXPECT_THAT(read_file(test::run_folder(folder_.path(), "live") / "logs/pre_trainer/rank-0/info.log"),
+              HasSubstr("lm loss"));
+  EXPECT_THAT(live.out, HasSubstr("done after iteration 6"));
+  // One line, and log lines, where they are asked for; and warnings in every case.
+  const ProgramResult quiet = trained(on_text({"train_iters=2", "exp_name=quiet", "--quiet"}), true);
+  EXPECT_THAT(quiet.err,
+              AllOf(HasSubstr("training  100%"), Not(HasSubstr("[INFO]")), Not(HasSubstr("data wait"))));
+  const ProgramResult plain = trained(on_text({"train_iters=2", "exp_name=plain", "--plain"}), true);
+  EXPECT_THAT(plain.err, AllOf(HasSubstr("[INFO]"), HasSubstr("lm loss")));
+  const ProgramResult warned = trained(on_text({"train_iters=2", "exp_name=quiet", "seed=77"}), true);
+  EXPECT_EQ(warned.exit_code, 0) << warned.err;
+  // Piped it is the log, as ever.
+  const ProgramResult piped = trained(on_text({"train_iters=2", "exp_name=piped"}));
+  EXPECT_THAT(piped.err,
+              AllOf(HasSubstr("[INFO]"), HasSubstr("iteration        2/       2"), Not(HasSubstr("\x1b["))));
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,0 +1,104 @@
+// Whether a run fits, and that what is suggested makes it fit.
+#include "lm/train/memory_fit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "lm/model/family.h"
+#include "lm/train/training_settings.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus {
+namespace {
+
+using ::testing::HasSubstr;
+
+const FamilyRegistry& families() {
+  static const FamilyRegistry registry = builtin_families();
+  return registry;
+}
+
+config::Experiment experiment(const std::vector<std::string>& command_line) {
+  config::LoadOptions options;
+  options.environment = [](const std::string&) { return std::nullopt; };
+  options.preset_dirs.emplace();
+  return config::load_experiment_text(
+      "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: "
+      "{mock_data: true, "
+      "num_layers: 8, hidden_size: 128, num_attention_heads: 4, vocab_size: 512, seq_length: 512, "
+      "micro_batch_size: 16, global_batch_size: 16, num_threads: 1}}}}",
+      "exp.yaml", command_line, options);
+}
+
+StepMeasurement measure(const config::Experiment& e, const ModelConfig& model) {
+  engine::Rank rank(turbo::make_cpu_device(1));
+  return measure_session(rank, session_settings_of(e, model), families());
+}
+
+MemoryNeed need_of(const config::Experiment& e) {
+  const ModelConfig model = model_config_of(e, std::nullopt, families());
+  return memory_need(e, session_settings_of(e, model), measure(e, model));
+}
+
+MemoryFit fit(const config::Experiment& e, std::int64_t available) {
+  const ModelConfig model = model_config_of(e, std::nullopt, families());
+  return fit_memory(e, model, families(), measure(e, model),
+                    {.device = available, .host = available, .total = available});
+}
+
+TEST(MemoryFit, WhatFitsFits) {
+  const config::Experiment e = experiment({});
+  const MemoryNeed need = need_of(e);
+  EXPECT_GT(need.snapshot, 0);
+  EXPECT_GT(need.host_buffers, 16 * 512 * 12);
+  EXPECT_TRUE(fit(e, 2 * need.total()).fits);
+  EXPECT_TRUE(fit(e, 2 * need.total()).changes.empty());
+  // A little is left for others.
+  EXPECT_FALSE(fit(e, need.total() + 1000).fits);
+  EXPECT_TRUE(fit(e, 0).fits) << "not known";
+  EXPECT_EQ(need_of(experiment({"async_save=false"})).snapshot, 0);
+}
+
+TEST(MemoryFit, EveryChangeMakesItFitAndTheCheapestComesFirst) {
+  const std::int64_t all = need_of(experiment({})).total();
+  for (const double share : {0.98, 0.9, 0.7, 0.5, 0.3, 0.2, 0.15}) {
+    SCOPED_TRACE(share);
+    const auto available = static_cast<std::int64_t>(share * static_cast<double>(all));
+    const MemoryFit result = fit(experiment({}), available);
+    ASSERT_FALSE(result.fits);
+    EXPECT_LE(result.changes.size(), 3U);
+    ASSERT_FALSE(result.changes.empty());
+    for (const MemoryChange& change : result.changes) {
+      const config::Experiment changed = experiment(change.settings);
+      EXPECT_TRUE(fit(changed, available).fits) << testing::PrintToString(change.settings);
+      EXPECT_EQ(need_of(changed).total(), change.need.total());
+      EXPECT_THAT(describe_changes(result), HasSubstr(change.settings.front()));
+    }
+  }
+  // Just too much: the copy of the checkpoint can go, and nothing of the training changes.
+  EXPECT_EQ(fit(experiment({}), all).changes.front().settings, std::vector<std::string>{"async_save=false"});
+}
+
+TEST(MemoryFit, WhereWeightsAloneAreTooMuchNothingIsPromised) {
+  const MemoryFit result = fit(experiment({}), 1 << 20);
+  EXPECT_FALSE(result.fits);
+  EXPECT_TRUE(result.changes.empty());
+  EXPECT_THAT(describe_changes(result), HasSubstr("smaller model"));
+  EXPECT_THAT(describe_lack(result), HasSubstr("and 1.00 MiB of 1.00 MiB are free"));
+}
+
+// As a GPU will have it: two places, each with its own.
+TEST(MemoryFit, ADevicesMemoryAndTheHostsAreHeldApart) {
+  const MemoryNeed need{
+      .device = {.persistent = 800, .stash = 100, .scratch = 0}, .snapshot = 300, .host_buffers = 10};
+  EXPECT_TRUE(fits(need, {.device = 1000, .host = 400, .shared = false}));
+  EXPECT_FALSE(fits(need, {.device = 800, .host = 4000, .shared = false}));
+  EXPECT_FALSE(fits(need, {.device = 8000, .host = 310, .shared = false}));
+  EXPECT_FALSE(fits(need, {.device = 1000, .host = 1000, .shared = true}));
+}
+
+}  // namespace
+}  // namespace primus

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/display_width.h"
+#include "base/threads.h"
 
 namespace primus {
 namespace {
@@ -196,7 +197,7 @@ LiveView::LiveView(const Terminal& terminal, LiveBlock& block, std::string name)
   state_.name = std::move(name);
   state_.began = steady_seconds();
   draw();
-  thread_ = std::thread([this] { work(); });
+  thread_ = start_thread([this] { work(); }, "draws the live view");
 }
 
 LiveView::~LiveView() {

@@ -7,7 +7,10 @@ namespace primus {
 
 Trainer::Trainer(const config::Experiment& experiment, const FamilyRegistry& families, Logger& log,
                  const TrainerOptions& options)
-    : experiment_(with_loaded_tokenizer(experiment, notes_)), families_(families), log_(log), options_(options) {}
+    : experiment_(with_loaded_tokenizer(experiment, notes_)),
+      families_(families),
+      log_(log),
+      options_(options) {}
 
 Trainer::~Trainer() = default;
 

@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "lm/data/cyclic_dataset.h"
 #include "base/host_memory.h"
 #include "base/terminal.h"
+#include "lm/data/cyclic_dataset.h"
 #include "lm/train/training_run.h"
 #include "turbo/cpu/cpu_kernels.h"
 
@@ -26,11 +26,11 @@ void Trainer::Run::open_data() {
   phase("opening the data");
   datasets = data::open_datasets(data_options(), *tokenizer);
   if (c.dataloader_type == "cyclic") {
-    const data::CyclicOptions options{.micro_batch_size = c.micro_batch_size,
-                                      .dp_size = loader_options(0).dp_size,
-                                      .sharded = c.data_sharding};
+    const data::CyclicOptions cyclic{.micro_batch_size = c.micro_batch_size,
+                                     .dp_size = loader_options(0).dp_size,
+                                     .sharded = c.data_sharding};
     for (auto* dataset : {&datasets.train, &datasets.valid, &datasets.test}) {
-      if (*dataset) *dataset = data::make_cyclic(std::move(*dataset), options);
+      if (*dataset) *dataset = data::make_cyclic(std::move(*dataset), cyclic);
     }
   }
   const std::int64_t needed = c.train_iters * c.global_batch_size;

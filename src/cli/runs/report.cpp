@@ -52,7 +52,7 @@ class Report final : public Command {
       console.write(report_page(report));
     } else {
       const std::string page = report_page(report);
-      write_output(output_, page);
+      write_output(output_, page, Existing::kReplace);  // what must stay was refused above
       console.print(fmt::format("{}: {} run{}, {}\n", output_, runs.size(), runs.size() == 1 ? "" : "s",
                                 human_bytes(static_cast<double>(page.size()))));
     }

@@ -448,7 +448,7 @@ TEST_F(QuickstartTest, OptionsThatWouldChangeNothingAreRefused) {
   ASSERT_EQ(first.exit_code, 0) << first.err;
   const json report = json::parse(first.out);
   EXPECT_EQ(report.at("last_step"), 3);
-  EXPECT_THAT(report.at("sample").get<std::string>(), HasSubstr("And God said unto"));
+  EXPECT_THAT(report.at("sample").get<std::string>(), ::testing::StartsWith("And the evening and"));
   const ProgramResult again = quickstart({"--steps", "4"});
   EXPECT_EQ(again.exit_code, 2);
   EXPECT_THAT(again.err, HasSubstr("add --again"));

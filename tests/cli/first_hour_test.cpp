@@ -61,15 +61,13 @@ TEST_F(FirstHour, AModelFolderAndATextAreEnough) {
   const Path first = test::run_folder(folder_.path());
   const ProgramResult exported = run({"model", "export", first.string(), path("hf").string()});
   ASSERT_EQ(exported.exit_code, 0) << exported.err;
-  // A Hugging Face folder without a tokenizer of its own.
   const std::vector<std::string> common = {"data_path=" + path("corpus.txt").string(),
                                            "global_batch_size=2",
                                            "seq_length=64",
                                            "train_iters=3",
                                            "num_threads=1",
                                            "eval_iters=1"};
-  std::vector<std::string> words = {"train", "pretrain", "load=" + path("hf").string(),
-                                    "tokenizer_type=ByteTokenizer"};
+  std::vector<std::string> words = {"train", "pretrain", "load=" + path("hf").string()};
   words.insert(words.end(), common.begin(), common.end());
   const ProgramResult from_folder = run(words);
   ASSERT_EQ(from_folder.exit_code, 0) << from_folder.err;

@@ -109,10 +109,11 @@ bool listens(const Program& program) {
 
 TEST(Stop, ASecondSignalEndsAtOnce) {
   const TemporaryFolder folder;
-  // One microbatch of a second or more, which no stop interrupts.
-  Program program(test::train(folder.path(), {"train_iters=100", "micro_batch_size=64",
-                                              "global_batch_size=64", "seq_length=512", "num_layers=1"}));
+  // One kernel of many seconds, the attention over a long sequence, which no stop interrupts.
+  Program program(test::train(folder.path(), {"train_iters=100", "micro_batch_size=1", "global_batch_size=1",
+                                              "seq_length=65536", "num_layers=1"}));
   ASSERT_TRUE(wait_until([&] { return listens(program); }));
+  std::this_thread::sleep_for(1s);
   program.send(SIGINT);
   std::this_thread::sleep_for(200ms);
   program.send(SIGTERM);

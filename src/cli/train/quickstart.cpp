@@ -266,7 +266,8 @@ class Quickstart final : public Command {
     return summary;
   }
 
-  // The first words of a line near the end of the text, which the model has not seen.
+  // The first words of a line (of a sentence, where there are no lines) near the end of the text, which the
+  // model has not seen.
   static std::string prompt_of(const Path& text) {
     constexpr std::uint64_t kEnd = 8 << 10;
     constexpr std::size_t kWords = 4, kMost = 60;
@@ -275,8 +276,11 @@ class Quickstart final : public Command {
     std::string end(std::min(kEnd, size), '\0');
     end.resize(file->read_at(std::as_writable_bytes(std::span(end.data(), end.size())), size - end.size()));
     // Behind the middle, so that a whole line follows.
-    const std::size_t line = end.find('\n', end.size() / 2);
-    std::istringstream words(line == std::string::npos ? end : end.substr(line + 1));
+    const std::size_t middle = end.size() / 2;
+    std::size_t begin = end.find('\n', middle);
+    if (begin == std::string::npos) begin = end.find(". ", middle);
+    begin = begin == std::string::npos ? 0 : end.find_first_not_of(". \n", begin);
+    std::istringstream words(begin == std::string::npos ? end : end.substr(begin));
     std::string prompt, word;
     for (std::size_t i = 0; i < kWords && words >> word; ++i) prompt += (i > 0 ? " " : "") + word;
     prompt.resize(unicode::valid_prefix(prompt.substr(0, kMost)));

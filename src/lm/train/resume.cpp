@@ -147,6 +147,7 @@ std::string write_trainer_state(const TrainerState& s) {
                        {"seed", s.seed},
                        {"nan_iterations", s.nan_iterations},
                        {"lm_loss", s.lm_loss},
+                       {"train_iters", s.train_iters},
                        {"experiment", s.experiment}};
   if (s.tokenizer) state["tokenizer"] = to_json(*s.tokenizer);
   if (s.data) state["data"] = to_json(*s.data);

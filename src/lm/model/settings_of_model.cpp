@@ -89,18 +89,24 @@ class Filler {
 
   void rope() {
     const RopeScaling& s = m_.rope_scaling;
-    const bool kind_is_said = is_set("rope_scaling_type") || is_set("use_rope_scaling") ||
-                              is_set("rope_type") || is_set("position_embedding_type") ||
-                              (t_.multi_latent_attention && is_set("rope_scaling_factor"));
+    const bool kind_is_said =
+        is_set("rope_scaling_type") || is_set("use_rope_scaling") || is_set("rope_type") ||
+        is_set("position_embedding_type") ||
+        (t_.multi_latent_attention && (is_set("rotary_scaling_factor") || is_set("rope_scaling_factor")));
     // Derived of an experiment that did not know its model: derive() does it anew.
     fill("rope_scaling_type", t_.rope_scaling_type, "");
     fill("rope_scaling_factor", t_.rope_scaling_factor, 0.0);
+    fill("rotary_scaling_factor", t_.rotary_scaling_factor, 0.0);
     fill("original_max_position_embeddings", t_.original_max_position_embeddings, 0);
     fill("mscale", t_.mscale, std::nullopt);
     if (kind_is_said) return;
     t_.rope_scaling_type = name_of(s.kind);
     if (s.kind == RopeScaling::Kind::kNone) return;
-    fill("rope_scaling_factor", t_.rope_scaling_factor, s.factor);
+    if (t_.multi_latent_attention) {
+      fill("rotary_scaling_factor", t_.rotary_scaling_factor, s.factor);
+    } else {
+      fill("rope_scaling_factor", t_.rope_scaling_factor, s.factor);
+    }
     fill("original_max_position_embeddings", t_.original_max_position_embeddings, s.original_max_positions);
     fill("rope_low_freq_factor", t_.rope_low_freq_factor, s.low_freq_factor);
     fill("rope_high_freq_factor", t_.rope_high_freq_factor, s.high_freq_factor);

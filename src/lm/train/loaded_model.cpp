@@ -109,7 +109,8 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
   // For latent attention a stretch alone means yarn (config::derive).
   const bool changed =
       ours.rope_scaling.kind == Kind::kYarn && t.multi_latent_attention
-          ? r.flexible({"rope_scaling_type", "rope_type", "position_embedding_type", "rotary_scaling_factor"},
+          ? r.flexible({"rope_scaling_type", "rope_type", "position_embedding_type", "rotary_scaling_factor",
+                        "rope_scaling_factor"},
                        ours_kind, kind)
       : ours.rope_scaling.kind == Kind::kYarn
           ? r.flexible({"rope_scaling_type", "rope_type", "position_embedding_type"}, ours_kind, kind)

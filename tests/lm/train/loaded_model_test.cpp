@@ -113,7 +113,9 @@ std::vector<std::string> values_for(const KeySpec& key, const config::TrainerCon
 
 // Keys that change nothing, and why.
 const std::map<std::string_view, const char*> kSilent = {
-    {"group_query_attention", "only checked against num_query_groups"}};
+    {"group_query_attention", "only checked against num_query_groups"},
+    {"sink_sliding_window", "means something only with use_sink_attention"},
+    {"sink_window_even_layers_only", "means something only with use_sink_attention"}};
 
 enum class Outcome : std::uint8_t { kNothing, kSaid, kTaken };
 

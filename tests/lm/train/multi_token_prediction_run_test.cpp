@@ -111,7 +111,7 @@ TEST_F(MtpRuns, LoadedWeightsAreTrainedWithItOrWithout) {
   EXPECT_THAT(refusal("more", {load(with), "finetune=true", "mtp_num_layers=2"}),
               HasSubstr("mtp_num_layers"));
   EXPECT_THAT(refusal("none", {load(without), "finetune=true", "mtp_num_layers=1"}),
-              HasSubstr("num_nextn_predict_layers"));
+              HasSubstr("set mtp_num_layers to the number that they have"));
 }
 
 // Weights as Hugging Face has them, without our manifest.

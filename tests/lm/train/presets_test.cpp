@@ -55,8 +55,9 @@ void expect_forecast(const config::Experiment& experiment, const FamilyRegistry&
   const SessionSettings settings = session_settings_of(experiment, model);
   engine::Rank rank(turbo::make_cpu_device(1));
   const StepMeasurement step = measure_session(rank, settings, families);
-  // Weights, gradients and two moments in fp32, and weights in bf16; beside them tables of a few megabytes.
-  const double states = 18.0 * static_cast<double>(step.parameters);
+  // Weights, gradients and two moments in fp32, and in bf16 training weights in bf16; beside them tables of a
+  // few megabytes.
+  const double states = (experiment.trainer.bf16 ? 18.0 : 16.0) * static_cast<double>(step.parameters);
   EXPECT_GE(static_cast<double>(step.memory.persistent), states);
   EXPECT_LE(static_cast<double>(step.memory.persistent), 1.01 * states + 64e6);
   // Every product of the model is done; attention may compute what causality makes zero, and full

@@ -17,6 +17,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "base/error.h"
 #include "base/sha256.h"
@@ -253,8 +254,8 @@ class Launcher {
     }
   }
 
-  void reap() {
-    std::vector<RankProcess*> ended;
+  // Appends the ranks that have ended since.
+  void collect(std::vector<RankProcess*>& ended) {
     for (RankProcess& p : processes_) {
       if (!p.running || waitpid(p.pid, &p.status, WNOHANG) != p.pid) continue;
       p.running = false;
@@ -262,13 +263,29 @@ class Launcher {
       drain(p);
       ended.push_back(&p);
     }
+  }
+
+  void reap() {
+    std::vector<RankProcess*> ended;
+    collect(ended);
+    const auto killed = [](const RankProcess* p) { return WIFSIGNALED(p->status); };
+    const auto failed = [](const RankProcess* p) {
+      return !WIFEXITED(p->status) || WEXITSTATUS(p->status) != 0;
+    };
+    // A process that is killed closes its connections before it can be waited for, and a peer may notice and
+    // end in between: the killed one gets a moment to show itself.
+    constexpr auto kMoment = 50ms, kLook = 2ms;
+    if (result_.failed_rank < 0 && std::any_of(ended.begin(), ended.end(), failed)) {
+      for (auto waited = 0ms; waited < kMoment && std::none_of(ended.begin(), ended.end(), killed);
+           waited += kLook) {
+        std::this_thread::sleep_for(kLook);
+        collect(ended);
+      }
+    }
     // When several end at once, the one that was killed is the cause of the others' errors.
-    std::stable_sort(ended.begin(), ended.end(), [](const RankProcess* a, const RankProcess* b) {
-      return WIFSIGNALED(a->status) && !WIFSIGNALED(b->status);
-    });
+    std::stable_partition(ended.begin(), ended.end(), killed);
     for (RankProcess* p : ended) {
-      const bool failed = !WIFEXITED(p->status) || WEXITSTATUS(p->status) != 0;
-      if (failed && result_.failed_rank < 0) first_failure(*p);
+      if (failed(p) && result_.failed_rank < 0) first_failure(*p);
     }
   }
 

@@ -33,9 +33,9 @@ step() {  # step NAME COMMAND...: runs it, and goes on whatever comes out
 }
 
 if [ "$mode" = fast ]; then
-  step "fast tests" ctest --test-dir build -L fast --output-on-failure --progress
+  step "fast tests" ctest --test-dir build -j "$(nproc)" -L fast --output-on-failure --progress
 else
-  step "tests" ctest --test-dir build --output-on-failure --progress
+  step "tests" ctest --test-dir build -j "$(nproc)" --output-on-failure --progress
   step "models against their references" scripts/verify-goldens.sh
   # Processor time against processor time of the same run: other work on the machine hits both.
   step "a mixture of experts costs at most 1.25 dense models (fp32)" \

@@ -4,6 +4,7 @@
 #include "lm/exchange/exchange.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Compiles the GPU kernels and links the plug-in of one vendor, from the same sources.
 #
-#   scripts/build-gpu.sh cuda [ARCH...]   build/gpu/libprimus_cuda.so with nvcc 13, for 80 90a 100 by default
-#   scripts/build-gpu.sh hip  [ARCH...]   build/gpu/libprimus_hip.so with clang 19, for gfx90a gfx942 by default
+#   scripts/build-gpu.sh cuda [ARCH...]   build/lib/primus/libprimus_cuda.so with nvcc 13, for 80 90a 100 by default
+#   scripts/build-gpu.sh hip  [ARCH...]   build/lib/primus/libprimus_hip.so with clang 19, for gfx90a gfx942 by default
 #
 # Needs build/ (scripts/build.sh) for the floors below. HIP needs the packages of the group "hip"
 # (scripts/install-packages.sh hip). JOBS sets how many compilers run at a time; the default is one per core.
@@ -29,14 +29,14 @@ folder=build/gpu/$vendor
 mkdir -p "$folder"
 ccache=$(command -v ccache || true)
 # Kernels fuse multiplications and additions only where they say so. -O3 is what the plug-in ships with.
-common="-std=c++20 -O3 -Isrc -fPIC"
+common="-std=c++20 -O3 -Isrc -Ibuild/src/turbo/devices/generated -fPIC"
 if [ "$vendor" = cuda ]; then
   PATH=$PATH:/usr/local/cuda/bin
   command -v nvcc >/dev/null || {
     echo "nvcc is missing: install CUDA 13 and put its bin folder on the PATH" >&2
     exit 1
   }
-  flags="-std=c++20 -O3 -Isrc -Xcompiler -fPIC,-fvisibility=hidden --expt-relaxed-constexpr --fmad=false -lineinfo"
+  flags="-std=c++20 -O3 -Isrc -Ibuild/src/turbo/devices/generated -Xcompiler -fPIC,-fvisibility=hidden --expt-relaxed-constexpr --fmad=false -lineinfo"
   for arch in "${@:-80 90a 100}"; do
     for one in $arch; do flags="$flags -gencode=arch=compute_$one,code=sm_$one"; done
   done
@@ -79,7 +79,8 @@ printf '%s\n' $sources | xargs -P "${JOBS:-$(nproc)}" -I{} sh -c '
 objects=$(for source in $sources; do echo "$folder/$(echo "$source" | tr / _).o"; done)
 floors="build/src/turbo/libprimus_turbo.a build/src/device/libprimus_device.a build/src/tensor/libprimus_tensor.a
   build/src/base/libprimus_base.a"
-output=build/gpu/libprimus_$vendor.so
+mkdir -p build/lib/primus
+output=build/lib/primus/libprimus_$vendor.so
 if [ "$vendor" = cuda ]; then
   # shellcheck disable=SC2086
   ${CXX:-g++} -shared -o "$output" $objects $floors -L"$(dirname "$(command -v nvcc)")/../lib64" -lcudart_static -ldl \

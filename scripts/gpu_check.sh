@@ -59,7 +59,7 @@ OPERATORS
 ${CXX:-g++} $flags -O2 benchmarks/operators/gpu_bench.cpp $floors -lxsmm -lxsmmnoblas -ldl -lpthread \
   -o build/gpu/check/gpu_bench
 
-plugin=$PWD/build/gpu/libprimus_cuda.so
+plugin=$PWD/build/lib/primus/libprimus_cuda.so
 failed=0
 for test in build/gpu/check/*_test; do
   name=$(basename "$test" _test)

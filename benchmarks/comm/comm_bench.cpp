@@ -66,7 +66,7 @@ double seconds_of(const std::function<void()>& body) {
 void measure(Communicator& comm, const Options& options) {
   const KernelTable kernels;
   cpu::CpuDevice device(1, kernels);
-  const auto stream = device.create_stream("compute");
+  const auto stream = device.create_stream(StreamKind::kCompute);
   const int n = comm.size();
   const std::int64_t count = std::int64_t{options.megabytes} * (1 << 20) / 4 / n * n, part = count / n;
   const auto filled = [&](std::int64_t elements) {

@@ -81,6 +81,7 @@ class Source final : public data::TokenSource {
     std::fill(out.begin(), out.end(), static_cast<int32_t>(sequence % 50'000));
   }
   std::string name() const override { return "synthetic"; }
+  uint64_t fingerprint() const override { return 0; }
 
  private:
   std::vector<int32_t> lengths_;

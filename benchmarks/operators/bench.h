@@ -28,7 +28,7 @@ class Bench {
   explicit Bench(const BenchOptions& options)
       : options_(options),
         device_(options.threads, cpu_kernel_table(options.isa)),
-        stream_(device_.create_stream("compute")),
+        stream_(device_.create_stream(StreamKind::kCompute)),
         scratch_("scratch", device_.allocate(kScratchBytes), kScratchBytes),
         context_{device_, *stream_, scratch_, meter_} {}
 

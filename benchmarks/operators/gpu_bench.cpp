@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "device/plugin.h"
 #include "tensor/arena.h"
 #include "turbo/adamw/adamw.h"
 #include "turbo/attention/attention.h"
@@ -27,6 +28,7 @@
 #include "turbo/linear/linear.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
+#include "turbo/step_scalars.h"
 #include "turbo/swiglu/swiglu.h"
 
 namespace primus::turbo {
@@ -38,7 +40,7 @@ class Bench {
 
   Bench(Device& device, bool json)
       : device_(device),
-        stream_(device.create_stream("compute")),
+        stream_(device.create_stream(StreamKind::kCompute)),
         scratch_("scratch", device.allocate(kScratchBytes), kScratchBytes),
         context_{device, *stream_, scratch_, meter_},
         json_(json) {
@@ -167,8 +169,8 @@ void memory_bound(Bench& bench) {
                one = bench.empty(kFull, {1});
   AdamW adamw{};
   adamw.param = param, adamw.grad = grad, adamw.exp_avg = m, adamw.exp_avg_sq = v, adamw.grad_scale = one;
-  adamw.working = working, adamw.lr = 1e-4F, adamw.beta1 = 0.9F, adamw.beta2 = 0.95F, adamw.eps = 1e-8F;
-  adamw.bias1 = 0.1F, adamw.bias2 = 0.05F;
+  adamw.working = working, adamw.beta1 = 0.9F, adamw.beta2 = 0.95F, adamw.eps = 1e-8F;
+  adamw.scalars = bench.empty(DType::kF64, {kStepScalars});
   bench.run("adamw 64 Mi, fp32 and bf16 copy", adamw, static_cast<double>(n) * 30, "GB/s");
   const Tensor squares = bench.empty(DType::kF64, {1});
   bench.run("sum of squares 64 Mi fp32", SumOfSquares{.x = grad, .out = squares, .accumulate = false},
@@ -228,9 +230,9 @@ int run(int argc, char** argv) {
   }
   void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(dlerror());
-  auto* open = reinterpret_cast<Device* (*)(int)>(dlsym(library, "primus_open_gpu"));
-  if (!open) throw std::runtime_error(std::string(argv[1]) + " is not a GPU plug-in");
-  const std::unique_ptr<Device> device(open(0));
+  const auto entry = reinterpret_cast<DevicePluginEntry>(dlsym(library, kDevicePluginEntry));
+  if (!entry) throw std::runtime_error(std::string(argv[1]) + " is not a device plug-in");
+  const std::unique_ptr<Device> device = entry()->open({.kind = entry()->kind});
   std::printf("%s\n", device->description().c_str());
   Bench bench(*device, argc > 2 && std::strcmp(argv[2], "--json") == 0);
   memory_bound(bench);

@@ -15,6 +15,7 @@
 #include "turbo/embedding/embedding.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
+#include "turbo/step_scalars.h"
 #include "turbo/swiglu/swiglu.h"
 
 namespace {
@@ -136,6 +137,9 @@ void measure_parameters(KernelBench& bench, std::int64_t n) {
   const Tensor working = bench.tensor(DType::kBF16, {n});
   const Tensor scale = bench.tensor(DType::kF32, {1}), norm = bench.tensor(DType::kF64, {1});
   static_cast<float*>(scale.data)[0] = 1;
+  const Tensor scalars = bench.tensor(DType::kF64, {kStepScalars});
+  constexpr double kScalars[kStepScalars] = {1, 1e-4, 0.1, 0.5, 0.5};
+  std::memcpy(scalars.data, kScalars, sizeof(kScalars));
   bench.measure("random_normal", 4 * n,
                 RandomNormal{.out = grad, .seed = 1, .stream = 1, .offset = 0, .mean = 0, .std = 0.02F});
   AdamW step{.param = param,
@@ -144,13 +148,10 @@ void measure_parameters(KernelBench& bench, std::int64_t n) {
              .exp_avg_sq = exp_avg_sq,
              .grad_scale = scale,
              .working = {},
-             .lr = 1e-4F,
+             .scalars = scalars,
              .beta1 = 0.9F,
              .beta2 = 0.95F,
-             .eps = 1e-8F,
-             .weight_decay = 0.1F,
-             .bias1 = 0.5F,
-             .bias2 = 0.5F};
+             .eps = 1e-8F};
   std::memset(exp_avg_sq.data, 0, static_cast<std::size_t>(exp_avg_sq.bytes()));  // squares are not negative
   bench.measure("adamw fp32", 28 * n, step);
   step.working = working;

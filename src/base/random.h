@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace primus {
 
@@ -43,7 +44,7 @@ struct Philox {
 
 // What the numbers are for. Two purposes never share a draw, even under one seed and one position.
 enum class RandomPurpose : std::uint32_t {
-  kInit = 1,      // weight initialisation: layer = index of the parameter
+  kInit = 1,      // weight initialisation: layer and sample are the halves of random_stream_id(its name)
   kDropout = 2,   // masks inside the model
   kRouting = 3,   // jitter and forced balance of expert routers
   kData = 4,      // mock data, shuffles, masks over tokens
@@ -90,6 +91,16 @@ struct RandomStream {
     return {static_cast<std::uint32_t>(z), static_cast<std::uint32_t>(z >> 32)};
   }
 };
+
+// A number that stands for a name: 64-bit FNV-1a, finished by SplitMix64's mixing. What is keyed by it does
+// not depend on which other names there are.
+constexpr std::uint64_t random_stream_id(std::string_view name) {
+  std::uint64_t hash = 0xCBF29CE484222325ULL;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
+  hash = (hash ^ (hash >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  hash = (hash ^ (hash >> 27)) * 0x94D049BB133111EBULL;
+  return hash ^ (hash >> 31);
+}
 
 // out[i] = element first + i of the stream, uniform in [low, high); `high` itself only where rounding reaches
 // it. Any split of a range over threads gives the same bits as one call.

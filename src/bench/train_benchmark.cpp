@@ -9,7 +9,7 @@
 
 #include "lm/train/random_batch.h"
 #include "lm/train/training_settings.h"
-#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/devices/devices.h"
 #include "turbo/linear/gemm_rate.h"
 
 namespace primus {
@@ -33,7 +33,7 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
   const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment);
   const SessionSettings settings =
       session_settings_of(experiment, model_of(experiment, families, tokenizer.get()));
-  engine::Rank rank(turbo::make_cpu_device(static_cast<int>(c.num_threads)));
+  engine::Rank rank(turbo::open_device(device_spec_of(experiment)));
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, families);
   session->store().initialize(rank.context(), static_cast<std::uint64_t>(c.seed));
   rank.compute().synchronize();

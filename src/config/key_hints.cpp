@@ -192,12 +192,11 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
 
 // Keys that other programs have, and that need none here.
 constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string_view>>({
-    {"accelerator", "the native engine runs on this machine's CPU; there is nothing to choose yet"},
+    {"accelerator", "device says what to compute on: cpu, cuda, hip ('primus device list')"},
     {"compile", "the native engine has nothing to compile: leave it out"},
-    {"device", "the native engine runs on this machine's CPU; there is nothing to choose yet"},
-    {"devices", "the native engine runs on this machine's CPU; there is nothing to choose yet"},
-    {"gpus", "the native engine runs on this machine's CPU; there is nothing to choose yet"},
-    {"num_gpus", "the native engine runs on this machine's CPU; there is nothing to choose yet"},
+    {"devices", "device says what to compute on: cpu, cuda, hip ('primus device list')"},
+    {"gpus", "the native engine runs on one device, which the key device chooses"},
+    {"num_gpus", "the native engine runs on one device, which the key device chooses"},
     {"num_nodes", "the native engine runs on one machine; there is nothing to choose yet"},
     {"nnodes", "the native engine runs on one machine; there is nothing to choose yet"},
     {"torch_compile_mode", "the native engine has nothing to compile: leave it out"},

@@ -24,6 +24,12 @@ struct LogitsAttributes {
   turbo::RouterRandom random;
 };
 
+// The router's random numbers, whose tokens are input `i` where there is one.
+turbo::RouterRandom with_tokens(const Step& s, turbo::RouterRandom random, int i) {
+  if (s.input_count() > i) random.tokens = s.in(i);
+  return random;
+}
+
 // The router's input: the hidden states themselves, or in scratch memory, in fp32, what jitter makes of them.
 class Input {
  public:
@@ -31,9 +37,11 @@ class Input {
     const auto a = s.attributes<LogitsAttributes>();
     if (a.jitter == 0) return;
     copy_.emplace(s.context().scratch, DType::kF32, tensor_.shape);
-    launch(s.context(),
-           turbo::RouterJitter{
-               .x = tensor_, .previous = {}, .out = copy_->get(), .jitter = a.jitter, .random = a.random});
+    launch(s.context(), turbo::RouterJitter{.x = tensor_,
+                                            .previous = {},
+                                            .out = copy_->get(),
+                                            .jitter = a.jitter,
+                                            .random = with_tokens(s, a.random, 1)});
     tensor_ = copy_->get();
   }
   const Tensor& get() const { return tensor_; }
@@ -60,9 +68,11 @@ void logits_backward_input(Step& s) {
                                   .c = d_input.get(),
                                   .accumulate = false,
                                   .workspace = {}});
-  launch(s.context(),
-         turbo::RouterJitter{
-             .x = d_input.get(), .previous = previous, .out = d_x, .jitter = a.jitter, .random = a.random});
+  launch(s.context(), turbo::RouterJitter{.x = d_input.get(),
+                                          .previous = previous,
+                                          .out = d_x,
+                                          .jitter = a.jitter,
+                                          .random = with_tokens(s, a.random, 1)});
 }
 
 void logits_backward_weight(Step& s) {
@@ -76,6 +86,14 @@ constexpr Operator kLogits{.name = "router_logits",
                            .backward_input = logits_backward_input,
                            .backward_weight = logits_backward_weight,
                            .for_weight = {.inputs = bit(0)}};
+// With the tokens' numbers as input 1.
+constexpr Operator kJitteredLogits{.name = "router_logits",
+                                   .operator_class = OperatorClass::kRouting,
+                                   .forward = logits_forward,
+                                   .backward_input = logits_backward_input,
+                                   .backward_weight = logits_backward_weight,
+                                   .for_input = {.inputs = bit(1)},
+                                   .for_weight = {.inputs = bit(0) | bit(1)}};
 
 void router_bias_forward(Step& s) {
   launch(s.context(), turbo::AddBias{.x = s.in_or_out(0), .bias = s.parameter().master, .y = s.out(0)});
@@ -123,7 +141,7 @@ class Loads {
   std::optional<ScratchTensor> load_;
 };
 
-// Input: logits. Outputs: weights, experts, plan.
+// Inputs: logits and, where random numbers are drawn, the tokens' numbers. Outputs: weights, experts, plan.
 void route_forward(Step& s) {
   const auto a = s.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
@@ -131,7 +149,7 @@ void route_forward(Step& s) {
   const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
   const Tensor given = a.given ? Tensor(a.given, DType::kI32, s.out(1).shape) : Tensor();
   launch(s.context(), turbo::RouterForward{.rule = rule.router,
-                                           .random = rule.random,
+                                           .random = with_tokens(s, rule.random, 1),
                                            .logits = s.in(0),
                                            .bias = bias,
                                            .given = given,
@@ -526,10 +544,12 @@ PlanAttributes attributes_of(const Routing& r) { return {r.expert_count, r.weigh
 // --- what model code calls
 // -------------------------------------------------------------------------------------------
 
-Value router_logits(const Value& x, Parameter& weight, double jitter, const turbo::RouterRandom& random) {
-  const Shape shape{x.shape()[0], weight.shape[0]};
-  return x.tape().record(kLogits, {&x}, &weight, {{DType::kF32, shape}},
-                         LogitsAttributes{static_cast<float>(jitter), random})[0];
+Value router_logits(const Value& x, Parameter& weight, double jitter, const turbo::RouterRandom& random,
+                    const Value& tokens) {
+  const Tape::Output out{DType::kF32, {x.shape()[0], weight.shape[0]}};
+  const LogitsAttributes a{static_cast<float>(jitter), random};
+  if (jitter == 0) return x.tape().record(kLogits, {&x}, &weight, {out}, a)[0];
+  return x.tape().record(kJitteredLogits, {&x, &tokens}, &weight, {out}, a)[0];
 }
 
 Value router_bias(Value logits, Parameter& bias) {
@@ -537,19 +557,24 @@ Value router_bias(Value logits, Parameter& bias) {
                               NoAttributes{})[0];
 }
 
-Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias, const Tensor& given) {
-  const std::int64_t tokens = logits.shape()[0], experts = logits.shape()[1], top_k = rule.router.top_k;
-  const Shape slots{tokens, top_k};
+Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias, const Tensor& given,
+              const Value& tokens) {
+  const std::int64_t count = logits.shape()[0], experts = logits.shape()[1], top_k = rule.router.top_k;
+  const Shape slots{count, top_k};
   const bool by_logits = choice_bias.absent() && given.absent() &&
                          rule.router.forced == turbo::RouterRule::Forced::kNo &&
                          rule.router.top_groups == rule.router.groups;
-  auto [weights, chosen, plan] =
-      logits.tape().record(kRoute, {&logits}, nullptr,
-                           {{DType::kF32, slots},
-                            {DType::kI32, slots, false},
-                            {DType::kI32, turbo::RoutingPlan::shape(experts, tokens, top_k), false}},
-                           RouteAttributes{rule, experts, choice_bias.data, given.data, by_logits});
-  return {std::move(weights), std::move(chosen), std::move(plan), experts, by_logits};
+  const Tape::Output outputs[] = {{DType::kF32, slots},
+                                  {DType::kI32, slots, false},
+                                  {DType::kI32, turbo::RoutingPlan::shape(experts, count, top_k), false}};
+  const RouteAttributes a{rule, experts, choice_bias.data, given.data, by_logits};
+  Tape& tape = logits.tape();
+  const auto record = [&](std::initializer_list<const Value*> inputs) {
+    auto [weights, chosen, plan] =
+        tape.record(kRoute, inputs, nullptr, {outputs[0], outputs[1], outputs[2]}, a);
+    return Routing{std::move(weights), std::move(chosen), std::move(plan), experts, by_logits};
+  };
+  return tokens ? record({&logits, &tokens}) : record({&logits});
 }
 
 void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,

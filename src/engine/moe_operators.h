@@ -13,16 +13,17 @@ namespace primus::engine {
 
 // Scores before anything else is done to them, in fp32 from the fp32 master weight: [T, hidden] · [E,
 // hidden]ᵀ
-// -> [T, E] fp32. `jitter` multiplies every element of x by a random number in [1 - jitter, 1 + jitter].
+// -> [T, E] fp32. `jitter` multiplies every element of x by a random number in [1 - jitter, 1 + jitter],
+// drawn by `random` and the numbers of `tokens` (turbo::RouterRandom::tokens).
 Value router_logits(const Value& x, Parameter& weight, double jitter = 0,
-                    const turbo::RouterRandom& random = {});
+                    const turbo::RouterRandom& random = {}, const Value& tokens = {});
 
 // logits + bias, [T, E] fp32, from the fp32 master. Pass logits by std::move to let it happen in place.
 Value router_bias(Value logits, Parameter& bias);
 
 struct RoutingRule {
   turbo::RouterRule router;
-  turbo::RouterRandom random = {};  // for RouterRule::forced
+  turbo::RouterRandom random = {};  // for RouterRule::forced, without its tokens
   std::int64_t capacity = 0;        // rows that an expert takes at most; 0: as many as there are
   bool drop_lightest = true;        // beyond the capacity: those of the smallest weights; false: the last
   std::int64_t sequences = 1;       // that the tokens are, for which are last (turbo::PlanRouting)
@@ -43,9 +44,9 @@ struct Routing {
 
 // `choice_bias`, [E] fp32 or absent, is added to the scores for choosing only. `given`, [T, top_k] int32 in
 // memory that outlives the tape, or absent: these experts instead of the best; weights are still computed
-// from the scores.
+// from the scores. `tokens`: as for router_logits, or empty where nothing random is drawn.
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias = {},
-              const Tensor& given = {});
+              const Tensor& given = {}, const Value& tokens = {});
 
 // Copies the chosen experts to `experts` [T, top_k] int32 in memory that outlives the tape. Once, as
 // observe().

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/random.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {
@@ -85,7 +86,7 @@ void ParameterStore::initialize(turbo::Context& context, std::uint64_t seed) {
     if (p.initializer.kind == Initializer::Kind::kNormal) {
       turbo::launch(context, turbo::RandomNormal{.out = p.master,
                                                  .seed = seed,
-                                                 .stream = static_cast<std::uint64_t>(p.index),
+                                                 .stream = random_stream_id(p.name),
                                                  .offset = 0,
                                                  .mean = 0,
                                                  .std = p.initializer.value});

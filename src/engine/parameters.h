@@ -22,7 +22,8 @@
 
 namespace primus::engine {
 
-// How a parameter starts. Random values are drawn by (seed, parameter index, element), whatever the layout.
+// How a parameter starts. Random values are drawn by (seed, the parameter's name, element), whatever the
+// layout and whichever other parameters there are.
 struct Initializer {
   enum class Kind : std::uint8_t { kNormal, kConstant } kind = Kind::kConstant;
   float value = 0;  // the standard deviation, or the constant

@@ -14,8 +14,8 @@ Rank::Arenas::Arenas(Device& device, Stream& stream, turbo::Meter& meter, void* 
 
 Rank::Rank(std::unique_ptr<Device> device)
     : device_(std::move(device)),
-      compute_(device_->create_stream("compute")),
-      copies_(device_->create_stream("copy")),
+      compute_(device_->create_stream(StreamKind::kCompute)),
+      copies_(device_->create_stream(StreamKind::kCopy)),
       arenas_(std::make_unique<Arenas>(*device_, *compute_, meter_, memory_, MemoryPlan{})) {}
 
 Rank::~Rank() {

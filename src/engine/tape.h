@@ -82,7 +82,7 @@ struct Operator {
 
 // One recorded call. Fixed size, no heap.
 struct Entry {
-  static constexpr int kMaxInputs = 4, kMaxOutputs = 3, kMaxAttributeBytes = 128;
+  static constexpr int kMaxInputs = 4, kMaxOutputs = 3, kMaxAttributeBytes = 320;
 
   const Operator* op = nullptr;
   std::array<int, kMaxInputs> inputs{};
@@ -150,6 +150,7 @@ class Step {
 
   std::string_view name() const { return entry().op->name; }
   int layer() const { return entry().layer; }
+  int input_count() const { return entry().input_count; }
   int output_count() const { return entry().output_count; }
 
  private:

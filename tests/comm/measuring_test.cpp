@@ -13,7 +13,7 @@ const KernelTable kNoKernels;
 
 TEST(Measuring, CountsCallsAndBytesByKindWithoutMemory) {
   cpu::CpuDevice device(1, kNoKernels);
-  const auto stream = device.create_stream("compute");
+  const auto stream = device.create_stream(StreamKind::kCompute);
   MeasuringCommunicator comm("world", 3, 1024);
   const auto tensor = [](std::int64_t count, DType dtype = DType::kF32) {
     return Tensor(nullptr, dtype, {count});

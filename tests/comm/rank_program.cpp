@@ -114,7 +114,7 @@ int run(int argc, char** argv) {
     const auto world = job->world();
     const KernelTable kernels;
     cpu::CpuDevice device(1, kernels);
-    const auto stream = device.create_stream("compute");
+    const auto stream = device.create_stream(StreamKind::kCompute);
     Scene s{*job, *world, device, *stream};
     code = scene->second(s);
     stream->synchronize();

@@ -61,7 +61,7 @@ struct Threads : ::testing::TestWithParam<std::tuple<int, bool>> {
 TEST_P(Threads, EveryCollectiveEqualsItsReference) {
   on_all_ranks(ranks(), options(), [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
-    const auto stream = device.create_stream("compute");
+    const auto stream = device.create_stream(StreamKind::kCompute);
     test::Conformance conformance(comm, device, *stream);
     EXPECT_EQ(conformance.run(ranks() <= 3 ? std::vector<std::int64_t>{0, 1, 7, 1021, 150001}
                                            : std::vector<std::int64_t>{0, 1, 7, 2503}),
@@ -72,7 +72,7 @@ TEST_P(Threads, EveryCollectiveEqualsItsReference) {
 TEST_P(Threads, WorkRunsInStreamOrderBehindTheHostsBack) {
   on_all_ranks(ranks(), options(), [&](HostCommunicator& comm) {
     primus::test::GuardDevice device(1, kNoKernels);
-    const auto stream = device.create_stream("compute");
+    const auto stream = device.create_stream(StreamKind::kCompute);
     test::Conformance conformance(comm, device, *stream);
     EXPECT_EQ(conformance.run({1, 2503}), "");
   });
@@ -81,7 +81,7 @@ TEST_P(Threads, WorkRunsInStreamOrderBehindTheHostsBack) {
 TEST_P(Threads, SplitGroupsWorkAndNest) {
   on_all_ranks(ranks(), options(), [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
-    const auto stream = device.create_stream("compute");
+    const auto stream = device.create_stream(StreamKind::kCompute);
     // Even and odd ranks, in descending order; then each alone; then the same group again.
     std::vector<int> members;
     for (int rank = comm.size() - 1; rank >= 0; --rank) {
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(All, Threads, ::testing::Combine(::testing::Values(2, 3
 TEST(ThreadGroup, TwoStreamsKeepTheOrderOfTheCalls) {
   on_all_ranks(2, {.timeout = 60s}, [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
-    const auto first = device.create_stream("copy.1"), second = device.create_stream("copy.2");
+    const auto first = device.create_stream(StreamKind::kCopy), second = device.create_stream(StreamKind::kCopy);
     std::vector<std::int32_t> values(100, comm.rank() + 1);
     const Tensor data(values.data(), DType::kI32, {100});
     // Rank 1 holds its first stream up: the second call must wait for the first one nevertheless.
@@ -134,7 +134,7 @@ TEST(ThreadGroup, TwoStreamsKeepTheOrderOfTheCalls) {
 TEST(ThreadGroup, EventsMarkCompletion) {
   on_all_ranks(2, {.timeout = 60s}, [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
-    const auto stream = device.create_stream("copy");
+    const auto stream = device.create_stream(StreamKind::kCopy);
     const auto event = device.create_event();
     std::vector<float> in(50000, 1.5F), out(50000);
     comm.all_reduce(*stream, {in.data(), DType::kF32, {50000}}, {out.data(), DType::kF32, {50000}},
@@ -149,7 +149,7 @@ TEST(ThreadGroup, EventsMarkCompletion) {
 TEST(ThreadGroup, SumsAreInRankOrderAndMeansAreRoundedOnce) {
   on_all_ranks(4, {.timeout = 60s}, [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
-    const auto stream = device.create_stream("compute");
+    const auto stream = device.create_stream(StreamKind::kCompute);
     const float large[] = {1e8F, 1.0F, -1e8F, 1.0F};  // in this order: 1e8 + 1 = 1e8; then 0; then 1
     float value = large[comm.rank()];
     comm.all_reduce(*stream, {&value, DType::kF32, {1}}, {&value, DType::kF32, {1}}, Reduction::kSum);
@@ -169,7 +169,7 @@ TEST(ThreadGroup, SumsAreInRankOrderAndMeansAreRoundedOnce) {
 TEST(ThreadGroup, WrongArgumentsAreRefusedAtOnce) {
   on_all_ranks(2, {}, [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
-    const auto stream = device.create_stream("compute");
+    const auto stream = device.create_stream(StreamKind::kCompute);
     std::vector<float> memory(64);
     const auto tensor = [&](std::int64_t at, std::int64_t count, DType dtype = DType::kF32) {
       return Tensor(memory.data() + at, dtype, {count});
@@ -213,7 +213,7 @@ void expect_abort(int ranks, const local::ThreadOptions& options, const std::vec
   const auto start = std::chrono::steady_clock::now();
   on_all_ranks(ranks, options, [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
-    const auto stream = device.create_stream("compute");
+    const auto stream = device.create_stream(StreamKind::kCompute);
     const std::string text = error_of([&] { body(comm, *stream); });
     for (const std::string& part : parts) EXPECT_THAT(text, HasSubstr(part));
     // Later calls say the same, on every communicator of the job.
@@ -322,7 +322,7 @@ TEST(ThreadGroup, AfterAnAbortNobodyReadsAPeersMemory) {
     std::atomic<bool> go = false;
     on_all_ranks(3, {.timeout = 60s}, [&](HostCommunicator& comm) {
       cpu::CpuDevice device(1, kNoKernels);
-      const auto stream = device.create_stream("compute");
+      const auto stream = device.create_stream(StreamKind::kCompute);
       const std::int64_t count = 1 << 19;
       if (comm.rank() == 0) {
         while (!go) std::this_thread::yield();

@@ -101,7 +101,7 @@ inline std::vector<Mistake> typical_mistakes() {
   for (const auto& [theirs, ours] : synonyms) {
     at_key(theirs + ": 1", "unknown key '" + theirs + "'", "did you mean '" + ours + "'?");
   }
-  at_key("device: cuda", "unknown key 'device'", "nothing to choose yet");
+  at_key("accelerator: cuda", "unknown key 'accelerator'", "primus device list");
   at_key("compile: true", "unknown key 'compile'", "nothing to compile");
   at_key("Learning-Rate: 1", "unknown key 'Learning-Rate'", "did you mean 'lr'?");
   at_value("batch_size: 32", "batch_size is 32", "set micro_batch_size");

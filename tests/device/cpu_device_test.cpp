@@ -89,7 +89,7 @@ TEST(CpuDevice, AvailableCoresFollowTheAffinityMask) {
 
 TEST(CpuStream, ComputeRunsInsideTheCall) {
   CpuDevice device(2, kNoKernels);
-  const auto stream = device.create_stream("compute");
+  const auto stream = device.create_stream(StreamKind::kCompute);
   std::vector<int> order;
   const Append one{&order, 1};
   stream->launch(&append, &one, sizeof(one));
@@ -113,7 +113,7 @@ TEST(CpuStream, ComputeRunsInsideTheCall) {
 
 TEST(CpuStream, CopiesRunBehindTheCallersBackInOrder) {
   CpuDevice device(1, kNoKernels);
-  const auto stream = device.create_stream("copy.checkpoint");
+  const auto stream = device.create_stream(StreamKind::kCopy);
   std::atomic<bool> open = false;
   const Gate gate{&open};
   std::vector<int> order;
@@ -137,8 +137,8 @@ TEST(CpuStream, CopiesRunBehindTheCallersBackInOrder) {
 
 TEST(CpuStream, EventsOrderTwoStreams) {
   CpuDevice device(1, kNoKernels);
-  const auto first = device.create_stream("copy.first");
-  const auto second = device.create_stream("copy.second");
+  const auto first = device.create_stream(StreamKind::kCopy);
+  const auto second = device.create_stream(StreamKind::kCopy);
   const auto event = device.create_event();
   std::atomic<bool> open = false;
   const Gate gate{&open};
@@ -166,14 +166,14 @@ TEST(CpuStream, EventsOrderTwoStreams) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     open = true;
   });
-  device.create_stream("compute")->wait(*event);
+  device.create_stream(StreamKind::kCompute)->wait(*event);
   EXPECT_EQ(order.size(), 3U);
   opener.join();
 }
 
 TEST(CpuStream, AFailureIsReportedOnceAndDropsWhatFollowedIt) {
   CpuDevice device(1, kNoKernels);
-  const auto stream = device.create_stream("copy");
+  const auto stream = device.create_stream(StreamKind::kCopy);
   const auto event = device.create_event();
   std::vector<int> order;
   const Append one{&order, 1};
@@ -193,7 +193,7 @@ TEST(CpuStream, DestructionFinishesTheQueue) {
   std::vector<int> order;
   const Append one{&order, 1};
   {
-    const auto stream = device.create_stream("copy");
+    const auto stream = device.create_stream(StreamKind::kCopy);
     for (int i = 0; i < 10; ++i) stream->launch(&append, &one, sizeof(one));
   }
   EXPECT_EQ(order.size(), 10U);

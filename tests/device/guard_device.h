@@ -11,10 +11,12 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -85,6 +87,18 @@ class GuardDevice final : public Device {
   GuardDevice& operator=(const GuardDevice&) = delete;
 
   std::string description() const override { return "guard: " + std::to_string(threads_) + " threads"; }
+  DeviceProperties properties() const override { return guard_properties(); }
+  DeviceMemoryUse memory_use() const override {
+    std::size_t used = 0;
+    for (const auto& [offset, bytes] : taken_) used += bytes;
+    return {.used = static_cast<std::int64_t>(used), .total = static_cast<std::int64_t>(kRange)};
+  }
+  static DeviceProperties guard_properties() {
+    return {.kind = "guard",
+            .ordinal = 0,
+            .name = "guarded host memory",
+            .memory = static_cast<std::int64_t>(kRange)};
+  }
 
   // Whole pages, with an inaccessible one behind them.
   void* allocate(std::int64_t bytes) override {
@@ -109,7 +123,14 @@ class GuardDevice final : public Device {
     taken_.erase(block);
   }
 
-  std::unique_ptr<Stream> create_stream(const std::string&) override {
+  // Nothing guards it: the host may use pinned memory while copies run, and must know when.
+  void* allocate_pinned(std::int64_t bytes) override {
+    const auto whole = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+    return std::aligned_alloc(kPage, (whole + kPage - 1) / kPage * kPage);
+  }
+  void release_pinned(void* address) noexcept override { std::free(address); }
+
+  std::unique_ptr<Stream> create_stream(StreamKind) override {
     return std::make_unique<GuardStream>(threads_, static_cast<std::ptrdiff_t>(kRange), delay_);
   }
   std::unique_ptr<Event> create_event() override { return std::make_unique<cpu::CpuEvent>(); }

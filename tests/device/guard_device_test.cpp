@@ -14,7 +14,7 @@ namespace {
 
 TEST(GuardDevice, KernelsAndCopiesWork) {
   GuardDevice device(2, turbo::cpu_kernel_table());
-  const auto stream = device.create_stream("compute");
+  const auto stream = device.create_stream(StreamKind::kCompute);
   std::vector<float> host(100000, 1.5F), back(host.size());
   const auto n = static_cast<std::int64_t>(host.size());
   const Tensor x(device.allocate(n * 4), DType::kF32, {n});
@@ -40,7 +40,7 @@ TEST(GuardDevice, KernelsAndCopiesWork) {
 
 TEST(GuardDevice, WorkIsAsynchronous) {
   GuardDevice device(1, turbo::cpu_kernel_table(), std::chrono::milliseconds(50));
-  const auto stream = device.create_stream("compute");
+  const auto stream = device.create_stream(StreamKind::kCompute);
   const auto event = device.create_event();
   std::atomic<bool> done = false;
   std::atomic<bool>* address = &done;
@@ -56,7 +56,8 @@ TEST(GuardDevice, WorkIsAsynchronous) {
 
 TEST(GuardDevice, TheSameStepOnTwoStreamsNeedsAnEvent) {
   GuardDevice device(1, turbo::cpu_kernel_table());
-  const auto compute = device.create_stream("compute"), copy = device.create_stream("copy");
+  const auto compute = device.create_stream(StreamKind::kCompute),
+             copy = device.create_stream(StreamKind::kCopy);
   const auto ready = device.create_event();
   void* memory = device.allocate(4);
   const int one = 1;
@@ -82,7 +83,7 @@ TEST(GuardDeviceDeathTest, HandedOutAddressesAreOutOfReach) {
 TEST(GuardDeviceDeathTest, KernelsCannotReachBeyondTheirBlockOrAReleasedOne) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   GuardDevice device(1, turbo::cpu_kernel_table());
-  const auto stream = device.create_stream("compute");
+  const auto stream = device.create_stream(StreamKind::kCompute);
   void* memory = device.allocate(4096);
   std::vector<char> host(5000);
   const auto copy = [&](std::int64_t bytes) {

@@ -31,6 +31,7 @@
 #include "base/random.h"
 #include "device/cpu/cpu_device.h"
 #include "device/guard_device.h"
+#include "device/plugin.h"
 #include "tensor/arena.h"
 #include "tensor/bfloat16.h"
 #include "turbo/context.h"
@@ -156,7 +157,7 @@ class OperatorBench {
 
   explicit OperatorBench(const DeviceUnderTest& spec = {})
       : device_(make_device(spec)),
-        stream_(device_->create_stream("compute")),
+        stream_(device_->create_stream(StreamKind::kCompute)),
         scratch_("scratch", device_->allocate(kScratchBytes), kScratchBytes),
         context_{*device_, *stream_, scratch_, meter_} {}
 
@@ -237,9 +238,9 @@ class OperatorBench {
   static std::unique_ptr<Device> make_gpu(const std::string& plugin) {
     void* library = dlopen(plugin.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) throw std::runtime_error(dlerror());
-    auto* open = reinterpret_cast<Device* (*)(int)>(dlsym(library, "primus_open_gpu"));
-    if (!open) throw std::runtime_error(plugin + " is not a GPU plug-in");
-    return std::unique_ptr<Device>(open(0));
+    const auto entry = reinterpret_cast<DevicePluginEntry>(dlsym(library, kDevicePluginEntry));
+    if (!entry) throw std::runtime_error(plugin + " is not a device plug-in");
+    return entry()->open({.kind = entry()->kind});
   }
 
   static std::unique_ptr<Device> make_device(const DeviceUnderTest& spec) {

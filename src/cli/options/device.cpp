@@ -3,17 +3,20 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/openmp_threads.h"
 #include "base/thread_pool.h"
-#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/devices/devices.h"
 
 namespace primus::cli {
 
 void DeviceOptions::declare(Arguments& arguments) {
   arguments.option("--dtype", "TYPE", &dtype_, "type to compute in").choices = {"fp32", "bf16"};
-  arguments.option("--device", "NAME", &device_, "device to compute on").choices = {"cpu"};
+  arguments.option("--device", "NAME", &device_,
+                   "cpu, cuda, cuda:1, hip ...; auto takes a GPU where there is one");
   arguments.option("--threads", "N", &threads_, "CPU threads; 0 takes OMP_NUM_THREADS, or every core");
 }
 
@@ -28,7 +31,11 @@ std::unique_ptr<Device> DeviceOptions::make(const Console& console) const {
     if (!said.warning.empty()) console.note("warning: " + said.warning);
     threads = said.count.value_or(0);
   }
-  return turbo::make_cpu_device(static_cast<int>(threads));
+  std::vector<std::string> notes;
+  const DeviceSpec spec =
+      turbo::choose_device(turbo::parse_device(device_, static_cast<int>(threads)), &notes);
+  for (const std::string& note : notes) console.note("warning: " + note);
+  return turbo::open_device(spec);
 }
 
 }  // namespace primus::cli

@@ -19,7 +19,7 @@ class DeviceOptions {
   DType compute() const { return dtype_ == "bf16" ? DType::kBF16 : DType::kF32; }
 
  private:
-  std::string device_ = "cpu", dtype_ = "fp32";
+  std::string device_ = "auto", dtype_ = "fp32";
   std::int64_t threads_ = 0;
 };
 

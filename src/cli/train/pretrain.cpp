@@ -80,6 +80,7 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
   line("executed per step", fmt::format("{:.3g}", f.step.kernels.total_flops()));
   line("checkpoint", bytes(f.checkpoint_bytes));
+  if (f.matmul_flops_per_second == 0) return text;  // planned for a device that is not here
   line("matrix products", fmt::format("{:.1f} GFLOP/s measured here", f.matmul_flops_per_second / 1e9));
   const std::string each = human_duration(f.seconds_per_step) + " a step";
   line("time, about",

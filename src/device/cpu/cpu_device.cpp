@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
+#include <cstdlib>
+#include <fstream>
 
 #include "base/error.h"
+#include "base/host_memory.h"
 #include "base/poison.h"
 #include "device/cpu/cpu_stream.h"
 #include "tensor/arena.h"
@@ -50,10 +53,41 @@ CpuDevice::~CpuDevice() {
   for (const auto& [address, bytes] : blocks_) unmap(address, bytes);
 }
 
-std::string CpuDevice::description() const {
-  const int threads = pool_.size();
+std::string describe_cpu(int threads) {
   return "cpu: " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") + instruction_sets();
 }
+
+DeviceProperties cpu_properties() {
+  DeviceProperties properties{.kind = "cpu", .ordinal = 0, .name = "CPU", .memory = 0, .host_memory = true};
+  std::ifstream cpus("/proc/cpuinfo");
+  for (std::string line; std::getline(cpus, line);) {
+    const std::size_t colon = line.find(": ");
+    if (!line.starts_with("model name") || colon == std::string::npos) continue;
+    properties.name = line.substr(colon + 2);
+    break;
+  }
+  properties.memory = host_memory().total;
+  return properties;
+}
+
+std::string CpuDevice::description() const { return describe_cpu(pool_.size()); }
+
+DeviceProperties CpuDevice::properties() const { return cpu_properties(); }
+
+DeviceMemoryUse CpuDevice::memory_use() const {
+  const HostMemory memory = host_memory();
+  return {.used = memory.total - std::min(memory.available, memory.total), .total = memory.total};
+}
+
+void* CpuDevice::allocate_pinned(std::int64_t bytes) {
+  void* const memory = std::aligned_alloc(
+      Arena::kAlignment, static_cast<std::size_t>((std::max<std::int64_t>(bytes, 1) + Arena::kAlignment - 1) /
+                                                  Arena::kAlignment * Arena::kAlignment));
+  if (!memory) throw io_error("cannot allocate " + std::to_string(bytes) + " bytes of host memory", ENOMEM);
+  return memory;
+}
+
+void CpuDevice::release_pinned(void* address) noexcept { std::free(address); }
 
 // Fresh pages are zero, and are only taken from the machine when touched. Large blocks ask for huge pages: a
 // step sweeps gigabytes, and with small pages the page faults of the first sweep and the misses of all later
@@ -96,10 +130,10 @@ void CpuDevice::release(void* address) noexcept {
   blocks_.erase(block);
 }
 
-std::unique_ptr<Stream> CpuDevice::create_stream(const std::string& name) {
-  // A copy stream's kernels, if any, get a thread of their own: the pool belongs to the compute stream.
-  if (name.starts_with("copy")) return std::make_unique<WorkerStream>(1, 0);
-  return std::make_unique<InlineStream>(context_);
+std::unique_ptr<Stream> CpuDevice::create_stream(StreamKind kind) {
+  if (kind == StreamKind::kCompute) return std::make_unique<InlineStream>(context_);
+  // Kernels of other streams get a thread of their own: the pool belongs to the compute stream.
+  return std::make_unique<WorkerStream>(1, 0);
 }
 
 std::unique_ptr<Event> CpuDevice::create_event() { return std::make_unique<CpuEvent>(); }

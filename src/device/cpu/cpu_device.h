@@ -1,7 +1,7 @@
 // The CPU as a device: ordinary memory, kernels that run on the rank's own thread pool.
 //
-// The compute stream runs kernels at once, inside launch(). Streams created for copies ("copy...") own a
-// worker thread, so that a checkpoint's copies overlap with compute as they do on a GPU.
+// Compute streams run kernels at once, inside launch(). Streams for copies and for communication own a worker
+// thread, so that a checkpoint's copies overlap with compute as they do on a GPU.
 #pragma once
 
 #include <memory>
@@ -18,17 +18,23 @@ namespace primus::cpu {
 // are not the ones memory is mapped at (the guard device of the tests does, as a GPU does in its own way).
 class CpuContext final : public KernelContext {
  public:
-  CpuContext(ThreadPool& pool, std::ptrdiff_t address_offset) : pool_(pool), offset_(address_offset) {}
+  CpuContext(ThreadPool& pool, std::ptrdiff_t address_offset)
+      : pool_(&pool), threads_(pool.size()), offset_(address_offset) {}
+  // To measure with: workspaces for so many threads, of which none is started.
+  explicit CpuContext(int threads) : threads_(threads) {}
 
-  ThreadPool& pool() const { return pool_; }
+  // Not while measuring.
+  ThreadPool& pool() const { return *pool_; }
+  int threads() const { return threads_; }
   template <class T>
   T* data(const Tensor& tensor) const {
     return tensor.data ? reinterpret_cast<T*>(static_cast<char*>(tensor.data) + offset_) : nullptr;
   }
 
  private:
-  ThreadPool& pool_;
-  std::ptrdiff_t offset_;
+  ThreadPool* pool_ = nullptr;
+  int threads_;
+  std::ptrdiff_t offset_ = 0;
 };
 
 class CpuDevice final : public Device {
@@ -39,9 +45,13 @@ class CpuDevice final : public Device {
   ~CpuDevice() override;
 
   std::string description() const override;
+  DeviceProperties properties() const override;
+  DeviceMemoryUse memory_use() const override;
   void* allocate(std::int64_t bytes) override;
   void release(void* address) noexcept override;
-  std::unique_ptr<Stream> create_stream(const std::string& name) override;
+  void* allocate_pinned(std::int64_t bytes) override;
+  void release_pinned(void* address) noexcept override;
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override;
   std::unique_ptr<Event> create_event() override;
   const KernelTable& kernels() const override { return kernels_; }
   KernelContext& kernel_context() override { return context_; }
@@ -54,6 +64,11 @@ class CpuDevice final : public Device {
   CpuContext context_;
   std::unordered_map<void*, std::size_t> blocks_;  // allocated: address -> mapped bytes
 };
+
+// The machine's processor and memory, as a device.
+DeviceProperties cpu_properties();
+// "cpu: 2 threads, avx512 amx_bf16"
+std::string describe_cpu(int threads);
 
 // Cores this process may keep busy: its affinity mask, limited by its control groups' CPU bandwidth.
 int available_cores();

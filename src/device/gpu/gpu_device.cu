@@ -1,9 +1,11 @@
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "device/gpu/gpu_context.h"
 #include "device/gpu/gpu_device.h"
 #include "device/gpu/runtime.h"
+#include "device/measuring_device.h"
 
 namespace primus::gpu::PRIMUS_GPU {
 namespace {
@@ -16,7 +18,7 @@ struct Properties {
 };
 
 Properties properties_of(int index) {
-  DeviceProperties raw;
+  RuntimeProperties raw;
   check(PRIMUS_GPU_CALL(GetDeviceProperties)(&raw, index), "read the properties of a GPU");
   Properties result;
   result.index = index;
@@ -31,6 +33,10 @@ Properties properties_of(int index) {
   result.memory_bytes = static_cast<std::int64_t>(raw.totalGlobalMem);
   result.name = raw.name;
   return result;
+}
+
+primus::DeviceProperties describe(const Properties& gpu) {
+  return {.kind = kVendor, .ordinal = gpu.index, .name = gpu.name, .memory = gpu.memory_bytes};
 }
 
 class GpuEvent final : public Event {
@@ -59,13 +65,7 @@ class GpuStream final : public Stream {
     check(PRIMUS_GPU_CALL(StreamCreateWithFlags)(&stream_, PRIMUS_GPU_CALL(StreamNonBlocking)),
           "create a stream");
     partials_ = malloc(GpuContext::kPartialBytes);
-    void* faults = nullptr;
-#if defined(__HIP__)
-    check(hipHostMalloc(&faults, sizeof(Fault), hipHostMallocMapped), "allocate pinned memory");
-#else
-    check(cudaHostAlloc(&faults, sizeof(Fault), cudaHostAllocMapped), "allocate pinned memory");
-#endif
-    fault_ = new (faults) Fault;
+    fault_ = new (malloc_pinned(sizeof(Fault))) Fault;
     context_ =
         std::make_unique<GpuContext>(stream_, partials_, fault_, gpu.multiprocessors, gpu.shared_bytes);
   }
@@ -74,11 +74,7 @@ class GpuStream final : public Stream {
     (void)PRIMUS_GPU_CALL(StreamSynchronize)(stream_);
     context_.reset();
     free(partials_);
-#if defined(__HIP__)
-    (void)hipHostFree(fault_);
-#else
-    (void)cudaFreeHost(fault_);
-#endif
+    free_pinned(fault_);
     (void)PRIMUS_GPU_CALL(StreamDestroy)(stream_);
   }
   GpuStream(const GpuStream&) = delete;
@@ -111,6 +107,7 @@ class GpuStream final : public Stream {
     check(PRIMUS_GPU_CALL(StreamWaitEvent)(stream_, static_cast<GpuEvent&>(event).handle(), 0),
           "wait for an event");
   }
+  StreamHandle handle() const { return stream_; }
   void synchronize() override {
     check(PRIMUS_GPU_CALL(StreamSynchronize)(stream_), "finish the work of a stream");
     if (fault_->kind == Fault::Kind::kNone) return;
@@ -132,6 +129,33 @@ class GpuStream final : public Stream {
   void* partials_ = nullptr;
   Fault* fault_ = nullptr;
   std::unique_ptr<GpuContext> context_;
+};
+
+class GpuGraph final : public primus::Graph {
+ public:
+  // Takes the graph.
+  explicit GpuGraph(GraphHandle graph) : graph_(graph) {
+#if defined(__HIP__)
+    check(hipGraphInstantiate(&executable_, graph_, nullptr, nullptr, 0), "prepare a graph");
+#else
+    check(cudaGraphInstantiate(&executable_, graph_, 0), "prepare a graph");
+#endif
+  }
+  ~GpuGraph() override {
+    (void)PRIMUS_GPU_CALL(GraphExecDestroy)(executable_);
+    (void)PRIMUS_GPU_CALL(GraphDestroy)(graph_);
+  }
+  GpuGraph(const GpuGraph&) = delete;
+  GpuGraph& operator=(const GpuGraph&) = delete;
+
+  void launch(Stream& stream) override {
+    check(PRIMUS_GPU_CALL(GraphLaunch)(executable_, static_cast<GpuStream&>(stream).handle()),
+          "start a graph");
+  }
+
+ private:
+  GraphHandle graph_;
+  GraphExecHandle executable_ = nullptr;
 };
 
 class GpuDevice final : public Device {
@@ -158,9 +182,34 @@ class GpuDevice final : public Device {
     return address;
   }
   void release(void* address) noexcept override { free(address); }
-  std::unique_ptr<Stream> create_stream(const std::string&) override {
-    return std::make_unique<GpuStream>(gpu_);
+  primus::DeviceProperties properties() const override { return describe(gpu_); }
+  DeviceMemoryUse memory_use() const override {
+    check(PRIMUS_GPU_CALL(SetDevice)(gpu_.index), "choose a GPU");
+    std::size_t free_bytes = 0, total = 0;
+    check(PRIMUS_GPU_CALL(MemGetInfo)(&free_bytes, &total), "read how much memory is free");
+    return {.used = static_cast<std::int64_t>(total - free_bytes), .total = static_cast<std::int64_t>(total)};
   }
+  void* allocate_pinned(std::int64_t bytes) override {
+    check(PRIMUS_GPU_CALL(SetDevice)(gpu_.index), "choose a GPU");
+    return malloc_pinned(bytes);
+  }
+  void release_pinned(void* address) noexcept override { free_pinned(address); }
+  std::unique_ptr<primus::Graph> capture(Stream& stream, const std::function<void()>& work) override {
+    const StreamHandle handle = static_cast<GpuStream&>(stream).handle();
+    check(PRIMUS_GPU_CALL(StreamBeginCapture)(handle, PRIMUS_GPU_CALL(StreamCaptureModeThreadLocal)),
+          "begin recording a graph");
+    GraphHandle graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      (void)PRIMUS_GPU_CALL(StreamEndCapture)(handle, &graph);
+      if (graph) (void)PRIMUS_GPU_CALL(GraphDestroy)(graph);
+      throw;
+    }
+    check(PRIMUS_GPU_CALL(StreamEndCapture)(handle, &graph), "record a graph");
+    return std::make_unique<GpuGraph>(graph);
+  }
+  std::unique_ptr<Stream> create_stream(StreamKind) override { return std::make_unique<GpuStream>(gpu_); }
   std::unique_ptr<Event> create_event() override { return std::make_unique<GpuEvent>(gpu_.index); }
   const KernelTable& kernels() const override { return kernels_; }
   KernelContext& kernel_context() override { return context_; }
@@ -174,20 +223,44 @@ class GpuDevice final : public Device {
 
 }  // namespace
 
-int device_count() {
+int device_count(std::string& why) {
   int count = 0;
-  check(PRIMUS_GPU_CALL(GetDeviceCount)(&count), "count the GPUs");
-  return count;
+  const Status status = PRIMUS_GPU_CALL(GetDeviceCount)(&count);
+  if (status == PRIMUS_GPU_CALL(Success) && count > 0) return count;
+  (void)PRIMUS_GPU_CALL(GetLastError)();
+  why = std::string("the ") + kVendorName + " driver shows no GPU (" +
+        PRIMUS_GPU_CALL(GetErrorString)(status) + "): check that it is loaded and new enough, and " +
+        (std::string(kVendor) == "hip" ? "ROCR_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES");
+  return 0;
 }
 
+primus::DeviceProperties device_properties(int index) { return describe(properties_of(index)); }
+
 std::unique_ptr<Device> open_gpu(int index, const KernelTable& kernels) {
-  const int count = device_count();
-  if (index < 0 || index >= count) {
-    throw invalid(std::string(kVendor) + ":" + std::to_string(index) + " is not there: this machine has " +
-                      std::to_string(count) + " GPUs of that kind",
-                  "number them from 0, and look at CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES");
-  }
   return std::make_unique<GpuDevice>(index, kernels);
+}
+
+std::unique_ptr<Device> measuring_gpu(int index, const KernelTable& kernels) {
+  // What the tested devices have (H100, MI300X): workspaces depend on nothing else.
+#if defined(__HIP__)
+  constexpr int kMultiprocessors = 304;
+  constexpr std::int64_t kSharedBytes = 64 << 10;
+#else
+  constexpr int kMultiprocessors = 132;
+  constexpr std::int64_t kSharedBytes = 227 << 10;
+#endif
+  std::string none;
+  Properties gpu{.index = index,
+                 .multiprocessors = kMultiprocessors,
+                 .major = 0,
+                 .minor = 0,
+                 .shared_bytes = kSharedBytes,
+                 .memory_bytes = 0,
+                 .name = "a GPU that is not here"};
+  if (index < device_count(none)) gpu = properties_of(index);
+  return std::make_unique<MeasuringDevice>(
+      describe(gpu), std::string(kVendor) + ": " + gpu.name, kernels,
+      std::make_unique<GpuContext>(nullptr, nullptr, nullptr, gpu.multiprocessors, gpu.shared_bytes));
 }
 
 }  // namespace primus::gpu::PRIMUS_GPU

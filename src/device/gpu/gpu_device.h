@@ -9,11 +9,11 @@
 
 namespace primus::gpu::PRIMUS_GPU {
 
-// How many GPUs the driver shows; throws Error(kDependency) when there is no driver.
-int device_count();
-
-// Opens GPU number `index`. The table must outlive the device. Throws Error(kInvalid) when there is no such
-// GPU, and Error(kDependency) without a driver.
+// What DevicePlugin (device/plugin.h) asks for. Tables must outlive the devices.
+int device_count(std::string& why);
+DeviceProperties device_properties(int index);
 std::unique_ptr<Device> open_gpu(int index, const KernelTable& kernels);
+// Of the GPU `index` if it is there, else of the largest kind that was tested.
+std::unique_ptr<Device> measuring_gpu(int index, const KernelTable& kernels);
 
 }  // namespace primus::gpu::PRIMUS_GPU

@@ -21,15 +21,17 @@
 namespace primus::gpu::PRIMUS_GPU {
 
 using StreamHandle = PRIMUS_GPU_CALL(Stream_t);
+using GraphHandle = PRIMUS_GPU_CALL(Graph_t);
+using GraphExecHandle = PRIMUS_GPU_CALL(GraphExec_t);
 using EventHandle = PRIMUS_GPU_CALL(Event_t);
 using Status = PRIMUS_GPU_CALL(Error_t);
 
 #if defined(__HIP__)
-using DeviceProperties = hipDeviceProp_t;
+using RuntimeProperties = hipDeviceProp_t;
 inline constexpr const char* kVendor = "hip";
 inline constexpr const char* kVendorName = "AMD";
 #else
-using DeviceProperties = cudaDeviceProp;
+using RuntimeProperties = cudaDeviceProp;
 inline constexpr const char* kVendor = "cuda";
 inline constexpr const char* kVendorName = "NVIDIA";
 #endif
@@ -74,6 +76,25 @@ inline void* malloc(std::int64_t bytes) {
   return address;
 }
 inline void free(void* address) noexcept { (void)PRIMUS_GPU_CALL(Free)(address); }
+
+inline void* malloc_pinned(std::int64_t bytes) {
+  void* address = nullptr;
+#if defined(__HIP__)
+  check(hipHostMalloc(&address, static_cast<std::size_t>(bytes), hipHostMallocMapped),
+        "allocate pinned memory");
+#else
+  check(cudaHostAlloc(&address, static_cast<std::size_t>(bytes), cudaHostAllocMapped),
+        "allocate pinned memory");
+#endif
+  return address;
+}
+inline void free_pinned(void* address) noexcept {
+#if defined(__HIP__)
+  (void)hipHostFree(address);
+#else
+  (void)cudaFreeHost(address);
+#endif
+}
 
 inline void allow_shared(const void* kernel, std::size_t bytes) {
   check(PRIMUS_GPU_CALL(FuncSetAttribute)(kernel, PRIMUS_GPU_CALL(FuncAttributeMaxDynamicSharedMemorySize),

@@ -49,6 +49,7 @@ struct BlockInputs {
   engine::Value
       first_key;  // [T] int32, sequences packed from documents (turbo/attention/attention.h); empty: none
   const RoutingStep* routing = nullptr;  // training only
+  engine::Value token_numbers;           // [T] int32 (turbo::RouterRandom::tokens); training only
   const RoutingTrace* trace = nullptr;   // usually none
 };
 

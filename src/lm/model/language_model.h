@@ -32,8 +32,10 @@ struct ModelInputs {
   KvCache* cache = nullptr;      // generation only
   engine::Value first_key = {};  // [T] int32: where each token's document begins in its sequence; empty: at 0
   const RoutingStep* routing = nullptr;  // training only
-  const RoutingTrace* trace = nullptr;   // usually none
-  std::vector<FurtherTokens> further;    // by depth; for further_losses only
+  // [T] int32: each token's number within the step's global batch (turbo::RouterRandom); with `routing`.
+  engine::Value token_numbers = {};
+  const RoutingTrace* trace = nullptr;  // usually none
+  std::vector<FurtherTokens> further;   // by depth; for further_losses only
 };
 
 class LanguageModel {

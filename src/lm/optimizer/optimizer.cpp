@@ -33,29 +33,36 @@ void Optimizer::measure_gradients() {
                                                         .max_norm = static_cast<float>(settings_.clip_norm)});
 }
 
-void Optimizer::update(std::int64_t step, double learning_rate, double weight_decay) {
-  const double t = static_cast<double>(step);
+void Optimizer::set_scalars(std::int64_t step, double learning_rate, double weight_decay,
+                            std::span<double, turbo::kStepScalars> scalars) const {
+  using turbo::StepScalar;
+  const auto t = static_cast<double>(step);
+  scalars[index(StepScalar::kStep)] = t;
+  scalars[index(StepScalar::kLearningRate)] = learning_rate;
+  scalars[index(StepScalar::kWeightDecay)] = weight_decay;
+  scalars[index(StepScalar::kBias1)] = 1 - std::pow(settings_.beta1, t);
+  scalars[index(StepScalar::kBias2)] = 1 - std::pow(settings_.beta2, t);
+}
+
+void Optimizer::update(const Tensor& scalars) {
   for (const engine::ParameterUnit& unit : store_.units()) {
-    auto run = [&](std::int64_t begin, std::int64_t end, double decay) {
+    auto run = [&](std::int64_t begin, std::int64_t end, float decay_factor) {
       if (begin == end) return;
       auto part = [&](const Tensor& flat) { return flat.absent() ? Tensor() : flat.slice(begin, end); };
-      turbo::launch(rank_.context(),
-                    turbo::AdamW{.param = part(unit.master),
-                                 .grad = part(unit.gradient),
-                                 .exp_avg = part(unit.exp_avg),
-                                 .exp_avg_sq = part(unit.exp_avg_sq),
-                                 .grad_scale = scale_,
-                                 .working = part(unit.working),
-                                 .lr = static_cast<float>(learning_rate),
-                                 .beta1 = static_cast<float>(settings_.beta1),
-                                 .beta2 = static_cast<float>(settings_.beta2),
-                                 .eps = static_cast<float>(settings_.epsilon),
-                                 .weight_decay = static_cast<float>(decay),
-                                 .bias1 = static_cast<float>(1 - std::pow(settings_.beta1, t)),
-                                 .bias2 = static_cast<float>(1 - std::pow(settings_.beta2, t))});
+      turbo::launch(rank_.context(), turbo::AdamW{.param = part(unit.master),
+                                                  .grad = part(unit.gradient),
+                                                  .exp_avg = part(unit.exp_avg),
+                                                  .exp_avg_sq = part(unit.exp_avg_sq),
+                                                  .grad_scale = scale_,
+                                                  .working = part(unit.working),
+                                                  .scalars = scalars,
+                                                  .beta1 = static_cast<float>(settings_.beta1),
+                                                  .beta2 = static_cast<float>(settings_.beta2),
+                                                  .eps = static_cast<float>(settings_.epsilon),
+                                                  .weight_decay_factor = decay_factor});
     };
-    run(0, unit.decayed_elements, weight_decay);
-    run(unit.decayed_elements, unit.trained_elements, settings_.decay_all_parameters ? weight_decay : 0);
+    run(0, unit.decayed_elements, 1);
+    run(unit.decayed_elements, unit.trained_elements, settings_.decay_all_parameters ? 1 : 0);
   }
 }
 

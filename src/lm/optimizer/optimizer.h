@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "config/trainer_config.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
+#include "turbo/step_scalars.h"
 
 namespace primus {
 
@@ -25,8 +27,12 @@ class Optimizer {
 
   // Enqueues the norm of all gradients and the clip coefficient.
   void measure_gradients();
-  // Enqueues the update, clipped by the coefficient. `step` counts from 1.
-  void update(std::int64_t step, double learning_rate, double weight_decay);
+  // Enqueues the update, clipped by the coefficient, or nothing at all where the norm is no finite number.
+  // `scalars`: the step's, on the device.
+  void update(const Tensor& scalars);
+  // Fills in what the update reads of `step`, counted from 1.
+  void set_scalars(std::int64_t step, double learning_rate, double weight_decay,
+                   std::span<double, turbo::kStepScalars> scalars) const;
 
   // [1] fp32 on the device: the gradient norm before clipping, once measure_gradients() has run.
   const Tensor& gradient_norm() const { return norm_; }

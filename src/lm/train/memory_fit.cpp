@@ -11,7 +11,7 @@
 #include "base/terminal.h"
 #include "lm/data/batch_loader.h"
 #include "lm/train/training_settings.h"
-#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/devices/devices.h"
 
 namespace primus {
 namespace {
@@ -84,7 +84,7 @@ class Search {
  private:
   MemoryNeed measure(const config::Experiment& e) const {
     const SessionSettings settings = session_settings_of(e, model_);
-    engine::Rank rank(turbo::make_cpu_device(static_cast<int>(e.trainer.num_threads)));
+    engine::Rank rank(turbo::measuring_device(device_spec_of(e)));
     return memory_need(e, settings, measure_session(rank, settings, families_));
   }
 
@@ -102,6 +102,17 @@ MemorySupply host_supply() {
           .shared = true,
           .total = memory.total,
           .limited_by = memory.limited_by};
+}
+
+MemorySupply supply_of(const Device& device) {
+  MemorySupply supply = host_supply();
+  if (device.properties().host_memory) return supply;
+  const DeviceMemoryUse use = device.memory_use();
+  supply.device = use.total - use.used;
+  supply.total = use.total;
+  supply.shared = false;
+  supply.limited_by.clear();
+  return supply;
 }
 
 MemoryNeed memory_need(const config::Experiment& e, const SessionSettings& settings,

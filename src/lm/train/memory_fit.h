@@ -49,6 +49,8 @@ struct MemoryFit {
 
 // The memory of the host, of which a CPU is a part.
 MemorySupply host_supply();
+// Of `device`, with the host's beside it.
+MemorySupply supply_of(const Device& device);
 
 MemoryNeed memory_need(const config::Experiment& experiment, const SessionSettings& settings,
                        const StepMeasurement& measured);

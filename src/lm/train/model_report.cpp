@@ -1,7 +1,7 @@
 #include "lm/train/model_report.h"
 
 #include "lm/train/session.h"
-#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/devices/devices.h"
 
 namespace primus {
 
@@ -16,7 +16,7 @@ ModelReport report_model(const ModelConfig& config, const FamilyRegistry& famili
       settings.compute = compute;
       settings.step = {.micro_batch = micro_batch, .sequence = sequence};
       if (recompute) settings.step.recompute.full_layers = config.layers + config.mtp.modules();
-      engine::Rank rank(turbo::make_cpu_device(1));
+      engine::Rank rank(turbo::measuring_device({.kind = "cpu", .threads = 1}));
       report.training.push_back({compute, recompute, measure_session(rank, settings, families).memory});
     }
   }

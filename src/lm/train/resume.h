@@ -30,7 +30,7 @@ struct TrainerState {
   std::int64_t nan_iterations = 0;  // steps whose loss or gradients were NaN or Inf, since the run began
   double lm_loss = 0;
   std::int64_t train_iters = 0;  // steps that the run was to have; 0 in older checkpoints
-  std::string experiment;  // config::to_yaml of the experiment that wrote it
+  std::string experiment;        // config::to_yaml of the experiment that wrote it
   // What it was trained with; empty in checkpoints of older versions.
   std::optional<InputIdentity> tokenizer, data;
 };

@@ -5,7 +5,7 @@
 
 #include "base/terminal.h"
 #include "lm/train/random_batch.h"
-#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/devices/devices.h"
 
 namespace primus {
 namespace {
@@ -18,12 +18,12 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-double measure_step_time(const SessionSettings& settings, const FamilyRegistry& families, int threads,
-                         double seconds) {
+double measure_step_time(const SessionSettings& settings, const FamilyRegistry& families,
+                         const DeviceSpec& device, double seconds) {
   SessionSettings one = settings;
   one.step.microbatches = 1;
   one.evaluation = false;
-  engine::Rank rank(turbo::make_cpu_device(threads));
+  engine::Rank rank(turbo::open_device(device));
   const std::unique_ptr<TrainingSession> session = open_session(rank, one, families);
   session->store().initialize(rank.context(), one.step.seed);
   const RandomBatch batch(one.step.micro_batch * one.step.sequence, one.step.sequence, one.model.vocab, 0);

@@ -11,8 +11,10 @@
 namespace primus {
 namespace {
 
-DeviceMemory memory_in_use(const engine::MemoryPlan& plan, double total) {
-  return {.label = "cpu", .used = static_cast<double>(plan.total()), .total = total};
+DeviceMemory memory_in_use(const DeviceProperties& device, const engine::MemoryPlan& plan) {
+  return {.label = device.kind,
+          .used = static_cast<double>(plan.total()),
+          .total = static_cast<double>(device.memory)};
 }
 
 HostBatch host_batch(const data::Batch& batch) {
@@ -154,7 +156,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
                          .nan_iterations = nan_iterations};
   if (result.mtp_loss) record.other_losses.emplace_back("mtp_loss", *result.mtp_loss);
   add_routing(result, model.moe, record);
-  record.memory = memory_in_use(memory, memory_total);
+  record.memory = memory_in_use(device_properties, memory);
   record.throughput = meter->update(iteration,
                                     {.seconds = ended - step_began,
                                      .data_wait_seconds = loader->wait_seconds() - wait_before,

@@ -10,7 +10,7 @@
 #include "device/cpu/cpu_device.h"
 #include "lm/train/step_time.h"
 #include "lm/train/training_run.h"
-#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/devices/devices.h"
 #include "turbo/linear/gemm_rate.h"
 
 namespace primus {
@@ -97,7 +97,7 @@ std::int64_t Trainer::Run::steps_of_minutes() const {
   phase("timing a few steps");
   constexpr double kLongest = 10, kShareOfTime = 0.02;
   const double seconds = *c.train_minutes * 60;
-  const double step = measure_step_time(settings, families, static_cast<int>(c.num_threads),
+  const double step = measure_step_time(settings, families, turbo::choose_device(device_spec_of(e)),
                                         std::min(kLongest, kShareOfTime * seconds));
   const std::int64_t steps = steps_within(seconds, step, c);
   log.info("{} minutes are about {} steps of {}", *c.train_minutes, steps, human_duration(step));
@@ -105,7 +105,7 @@ std::int64_t Trainer::Run::steps_of_minutes() const {
 }
 
 void Trainer::Run::check_memory(const StepMeasurement& measured) {
-  const MemoryFit fit = fit_memory(e, model, families, measured, host_supply());
+  const MemoryFit fit = fit_memory(e, model, families, measured, supply_of(rank->device()));
   if (fit.fits) return;
   if (options.ignore_memory) {
     log.warning("{}: started all the same (--force)", describe_lack(fit));
@@ -134,20 +134,29 @@ TrainingForecast Trainer::forecast() {
   const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
   for (const std::string& note : notes) log_.warning("{}", note);
   const SessionSettings settings = session_settings_of(e, model);
-  const int threads = static_cast<int>(c.num_threads);
-  engine::Rank rank(turbo::make_cpu_device(threads));
+  notes.clear();
+  const DeviceSpec device = turbo::choose_device(device_spec_of(e), &notes);
+  for (const std::string& note : notes) log_.warning("{}", note);
+  engine::Rank rank(turbo::measuring_device(device));
   TrainingForecast f{.model = model, .step = measure_session(rank, settings, families_)};
   f.model_flops_per_step = training_flops(model, c.global_batch_size, c.seq_length);
   f.tokens_per_step = c.global_batch_size * c.seq_length;
   f.checkpoint_bytes = checkpoint_bytes(f.step.parameters, settings, !c.no_save_optim);
-  f.memory = fit_memory(e, model, families_, f.step, host_supply());
-  f.matmul_flops_per_second = turbo::measure_gemm_rate(rank.device(), settings.compute, 0.2);
+  f.memory = fit_memory(e, model, families_, f.step, supply_of(rank.device()));
+  f.steps = c.train_iters;
+  try {
+    f.matmul_flops_per_second = turbo::measure_gemm_rate(*turbo::open_device(device), settings.compute, 0.2);
+  } catch (const Error& error) {
+    if (device.kind == "cpu") throw;
+    log_.warning("planned without the device, so the time is not known: {}", error.what());
+    return f;
+  }
 
   // A part of a step that is short is run; of a long one the products tell.
   constexpr double kLongestPart = 2, kSeconds = 0.5;
   const double estimate = f.step.kernels.total_flops() / (kUsualShare * f.matmul_flops_per_second);
   f.timed = f.memory.fits && estimate / static_cast<double>(settings.step.microbatches) < kLongestPart;
-  f.seconds_per_step = f.timed ? measure_step_time(settings, families_, threads, kSeconds) : estimate;
+  f.seconds_per_step = f.timed ? measure_step_time(settings, families_, device, kSeconds) : estimate;
   f.steps = c.train_minutes && length_is_open(c) ? steps_within(*c.train_minutes * 60, f.seconds_per_step, c)
                                                  : c.train_iters;
   return f;

@@ -110,7 +110,7 @@ struct Trainer::Run {
   std::vector<std::int32_t> sample_prompt;
   std::unique_ptr<data::BatchLoader> loader;
   engine::MemoryPlan memory;
-  double memory_total = 0;           // bytes that the device has
+  DeviceProperties device_properties;
   std::int64_t iteration = 0;        // completed steps
   std::int64_t first_iteration = 0;  // completed when this process began
   std::int64_t last_saved = -1;

@@ -13,6 +13,7 @@
 #include "lm/train/loaded_model.h"
 #include "lm/train/loaded_tokenizer.h"
 #include "lm/train/resume.h"
+#include "turbo/devices/devices.h"
 
 namespace primus {
 namespace {
@@ -262,6 +263,14 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
 int batches_read_ahead(std::int64_t microbatches) {
   constexpr std::int64_t kMostAhead = 64;
   return static_cast<int>(std::min(microbatches + 1, kMostAhead));
+}
+
+DeviceSpec device_spec_of(const config::Experiment& e) {
+  try {
+    return turbo::parse_device(e.trainer.device, static_cast<int>(e.trainer.num_threads));
+  } catch (const Error& error) {
+    throw e.error_for("device", error.what(), error.hint());
+  }
 }
 
 SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model) {

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "config/experiment.h"
+#include "device/plugin.h"
 #include "lm/data/dataset.h"
 #include "lm/model/family.h"
 #include "lm/monitor/run_folder.h"
@@ -36,6 +37,9 @@ config::Experiment with_loaded_model(config::Experiment experiment, const Family
 
 // A tokenizer's file that the experiment names and that is not there.
 std::optional<std::string> missing_tokenizer(const config::TrainerConfig& trainer);
+// Of the keys `device` and `num_threads`.
+DeviceSpec device_spec_of(const config::Experiment& experiment);
+
 // The tokenizer; with `load` alone, the loaded folder's own. Mock data with a vocab_size does without a
 // preset's that is not there, and notes it.
 std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& experiment,

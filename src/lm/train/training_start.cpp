@@ -5,11 +5,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/host_memory.h"
 #include "base/terminal.h"
 #include "lm/data/cyclic_dataset.h"
 #include "lm/train/training_run.h"
-#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/devices/devices.h"
 
 namespace primus {
 void Trainer::Run::lock_folder() {
@@ -71,7 +70,10 @@ void Trainer::Run::prepare() {
         c.eval_iters);
   }
 
-  rank = std::make_unique<engine::Rank>(turbo::make_cpu_device(static_cast<int>(c.num_threads)));
+  std::vector<std::string> device_notes;
+  const DeviceSpec device = turbo::choose_device(device_spec_of(e), &device_notes);
+  for (const std::string& note : device_notes) log.warning("{}", note);
+  rank = std::make_unique<engine::Rank>(turbo::open_device(device));
   const StepMeasurement measured = measure_session(*rank, settings, families);
   memory = measured.memory;
   constexpr double kMiB = 1 << 20;
@@ -94,7 +96,7 @@ void Trainer::Run::prepare() {
   }
   check_memory(measured);
   rank->reserve(memory);
-  memory_total = static_cast<double>(host_memory().total);
+  device_properties = rank->device().properties();
   session = std::make_unique<TrainingSession>(*rank, settings, families);
   reader = std::make_unique<DeviceReader>(*rank);
   phase("loading weights");

@@ -1,6 +1,8 @@
 #include "lm/train/training_step.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -24,12 +26,16 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::ParameterStore& store, co
     return Tensor(rank.persistent().allocate(size_of(dtype)).address, dtype, {1});
   };
   loss_ = scalar(DType::kF32);
+  scalars_ = Tensor(rank.persistent().allocate(turbo::kStepScalars * size_of(DType::kF64)).address,
+                    DType::kF64, {turbo::kStepScalars});
   non_finite_ = scalar(DType::kI32);
   if (model.config().mtp.modules() > 0) mtp_loss_ = scalar(DType::kF32);
   if (model.config().moe.experts > 0) routing_ = model.make_routing_step(rank);
   routing_.random.seed = settings.seed;
+  routing_.random.scalars = scalars_;
   routing_.loss_weight = 1.0 / static_cast<double>(settings.microbatches);
   if (rank.measuring()) return;
+  host_scalars_ = PinnedBuffer(rank.device(), 2 * scalars_.bytes());
   staging_.resize(settings.microbatches);
   positions_.resize(settings.micro_batch * settings.sequence);
   for (std::size_t t = 0; t < positions_.size(); ++t) {
@@ -41,6 +47,8 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::ParameterStore& store, co
 // by it.
 ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_t slot, double weight,
                                  bool further) {
+  // Only routers draw random numbers, and only in training.
+  const bool numbered = !routing_.load.absent() && tape.training();
   const Shape shape{settings_.micro_batch * settings_.sequence};
   ModelInputs in{.batch = settings_.micro_batch,
                  .sequence = settings_.sequence,
@@ -49,6 +57,7 @@ ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_
                  .labels = tape.input(DType::kI32, shape, false),
                  .weights = tape.input(DType::kF32, shape, false)};
   if (settings_.packed_documents) in.first_key = tape.input(DType::kI32, shape, false);
+  if (numbered) in.token_numbers = tape.input(DType::kI32, shape, false);
   const std::int64_t depths = further ? model_.config().mtp.modules() : 0;
   for (std::int64_t depth = 0; depth < depths; ++depth) {
     in.further.push_back({.tokens = tape.input(DType::kI32, shape, false),
@@ -77,6 +86,12 @@ ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_
     host.document_starts.assign(batch.document_starts.begin(), batch.document_starts.end());
     host.first_keys = first_keys(host.document_starts);
     copy(in.first_key, host.first_keys.data());
+  }
+  if (numbered) {
+    host.token_numbers.resize(positions_.size());
+    std::iota(host.token_numbers.begin(), host.token_numbers.end(),
+              static_cast<std::int32_t>(slot * shape.elements()));
+    copy(in.token_numbers, host.token_numbers.data());
   }
   copy(in.labels, host.labels.data());
   copy(in.weights, host.weights.data());
@@ -142,10 +157,19 @@ double TrainingStep::read_scalar(const Tensor& scalar) {
   return static_cast<double>(value);
 }
 
+void TrainingStep::upload_scalars(int slot, std::int64_t step, double learning_rate, double weight_decay) {
+  if (rank_.measuring()) return;
+  std::byte* const host = host_scalars_.data() + slot * scalars_.bytes();
+  std::array<double, turbo::kStepScalars> values{};
+  optimizer_.set_scalars(step, learning_rate, weight_decay, values);
+  std::memcpy(host, values.data(), sizeof(values));
+  rank_.compute().copy_to_device(scalars_.data, host, scalars_.bytes());
+}
+
 void TrainingStep::begin(std::int64_t step) {
   store_.begin_step();
   first_microbatch_ = true;
-  routing_.random.step = static_cast<std::uint32_t>(step);
+  upload_scalars(0, step, 0, 0);
   if (routing_.load.absent() || rank_.measuring()) return;
   for (const Tensor& counters : {routing_.load, routing_.losses})
     rank_.compute().fill_zero(counters.data, counters.bytes());
@@ -160,7 +184,6 @@ void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
                .stop = stop_});
   try {
     ModelInputs in = upload(tape_, batch, index, 1.0 / static_cast<double>(settings_.microbatches), true);
-    routing_.random.sample = static_cast<std::uint32_t>(index);
     if (!routing_.load.absent()) in.routing = &routing_;
     in.trace = trace_;
     Value hidden = model_.forward(in);
@@ -226,7 +249,8 @@ std::vector<LayerRouting> TrainingStep::read_routing() {
 }
 
 void TrainingStep::update(std::int64_t step, double learning_rate, double weight_decay) {
-  optimizer_.update(step, learning_rate, weight_decay);
+  upload_scalars(1, step, learning_rate, weight_decay);
+  optimizer_.update(scalars_);
   if (!routing_.load.absent()) model_.end_step(rank_.context(), routing_);
 }
 

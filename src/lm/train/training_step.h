@@ -68,7 +68,8 @@ class TrainingStep {
   TrainingStep(engine::Rank& rank, engine::ParameterStore& store, const LanguageModel& model,
                Optimizer& optimizer, const StepSettings& settings);
 
-  // `step` counts from 1 and keys random numbers.
+  // `step` counts from 1 and keys random numbers. What the step before enqueued must be over (result()
+  // waits).
   void begin(std::int64_t step = 1);
   // Forward and backward of microbatch `index`, counted from 0. `batch` is copied before this returns; it is
   // not looked at while measuring.
@@ -107,6 +108,9 @@ class TrainingStep {
                      bool further);
   FurtherStaging further_tokens(const HostBatch& batch, std::int64_t depth, double weight) const;
   void evaluate(const HostBatch& batch, bool further);
+  // Through half `slot` of the pinned buffer: one is for begin(), one for update(), so that neither
+  // overwrites what the other's copy may still read.
+  void upload_scalars(int slot, std::int64_t step, double learning_rate, double weight_decay);
   std::vector<std::int32_t> first_keys(std::span<const std::int32_t> document_starts) const;
   double read_scalar(const Tensor& scalar);
   std::vector<LayerRouting> read_routing();
@@ -119,6 +123,8 @@ class TrainingStep {
   engine::WeightGradientQueue queue_;
   engine::Tape tape_;
   Tensor loss_, non_finite_;
+  Tensor scalars_;  // turbo/step_scalars.h
+  PinnedBuffer host_scalars_;
   Tensor mtp_loss_;      // of models with multi-token prediction
   RoutingStep routing_;  // of models with experts
   const RoutingTrace* trace_ = nullptr;
@@ -128,7 +134,7 @@ class TrainingStep {
 
   // Host side of a microbatch's inputs: one slot per microbatch, since a device reads them later.
   struct Staging {
-    std::vector<std::int32_t> tokens, labels, positions, first_keys, document_starts;
+    std::vector<std::int32_t> tokens, labels, positions, first_keys, document_starts, token_numbers;
     std::vector<float> weights;
     std::vector<FurtherStaging> further;  // by depth
     HostBatch batch(std::span<const float> mask) const {

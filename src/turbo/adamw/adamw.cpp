@@ -2,6 +2,8 @@
 
 #include <cassert>
 
+#include "turbo/step_scalars.h"
+
 namespace primus::turbo {
 namespace {
 
@@ -17,7 +19,7 @@ void AdamW::check() const {
   assert(is_vector(exp_avg, DType::kF32, n) && is_vector(exp_avg_sq, DType::kF32, n));
   assert(is_vector(grad_scale, DType::kF32, 1));
   assert(working.absent() || is_vector(working, DType::kBF16, n));
-  assert(bias1 > 0 && bias2 > 0);
+  assert(is_step_scalars(scalars));
 }
 
 void SumOfSquares::check() const {

@@ -9,6 +9,8 @@ namespace primus::turbo {
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019), in the order of torch.optim.AdamW:
 //   p *= 1 - lr*weight_decay;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g²;
 //   p -= lr/bias1 * m / (sqrt(v)/sqrt(bias2) + eps),   bias_i = 1 - b_i^step,   g = grad * grad_scale[0].
+// Learning rate, weight decay and biases are step scalars (turbo/step_scalars.h); this group's factors
+// multiply the first two. A negative grad_scale skips the step: nothing changes.
 struct AdamW {
   static constexpr KernelId kId = KernelId::kAdamW;
   Tensor param;       // [n] fp32 master weights, in place
@@ -17,8 +19,9 @@ struct AdamW {
   Tensor exp_avg_sq;  // [n] fp32, in place
   Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
   Tensor working;     // [n] bf16 copy of param to refresh, or absent
-  float lr, beta1, beta2, eps, weight_decay;
-  float bias1, bias2;  // 1 - beta^step
+  Tensor scalars;     // the step's
+  float beta1, beta2, eps;
+  float learning_rate_factor = 1, weight_decay_factor = 1;
   void check() const;
   double flops() const { return 0; }
 };
@@ -33,7 +36,8 @@ struct SumOfSquares {
   double flops() const { return 0; }
 };
 
-// norm[0] = sqrt(sum_of_squares[0]); scale[0] = min(1, max_norm / (norm + 1e-6)), or 1 when max_norm is 0.
+// norm[0] = sqrt(sum_of_squares[0]); scale[0] = min(1, max_norm / (norm + 1e-6)), or 1 when max_norm is 0, or
+// -1 when the norm is no finite number: the step is to be skipped.
 struct ClipCoefficient {
   static constexpr KernelId kId = KernelId::kClipCoefficient;
   Tensor sum_of_squares;  // [1] fp64

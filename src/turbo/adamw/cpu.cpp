@@ -1,24 +1,39 @@
+#include <algorithm>
 #include <cmath>
 
 #include "turbo/adamw/adamw.h"
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/step_scalars.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
+// The step's numbers as the kernel needs them.
+struct Rates {
+  float scale, decay, step, root_bias2;
+};
+
+Rates rates_of(const CpuContext& context, const AdamW& a) {
+  const double* scalars = context.data<double>(a.scalars);
+  const auto scalar = [&](StepScalar which) { return static_cast<float>(scalars[index(which)]); };
+  const float rate = scalar(StepScalar::kLearningRate) * a.learning_rate_factor;
+  return {.scale = context.data<float>(a.grad_scale)[0],
+          .decay = 1.0F - rate * (scalar(StepScalar::kWeightDecay) * a.weight_decay_factor),
+          .step = rate / scalar(StepScalar::kBias1),
+          .root_bias2 = std::sqrt(scalar(StepScalar::kBias2))};
+}
+
 template <bool kWorking>
-void update(const CpuContext& context, const AdamW& a, std::int64_t begin, std::int64_t end) {
+void update(const CpuContext& context, const AdamW& a, const Rates& rates, std::int64_t begin,
+            std::int64_t end) {
   float* param = context.data<float>(a.param);
   const float* grad = context.data<float>(a.grad);
   float* exp_avg = context.data<float>(a.exp_avg);
   float* exp_avg_sq = context.data<float>(a.exp_avg_sq);
   BFloat16* working = context.data<BFloat16>(a.working);
-  const float scale = context.data<float>(a.grad_scale)[0];
-  const float decay = 1.0F - a.lr * a.weight_decay;
-  const float step = a.lr / a.bias1;
-  const float root_bias2 = std::sqrt(a.bias2);
+  const auto [scale, decay, step, root_bias2] = rates;
   const float beta1 = a.beta1, beta2 = a.beta2, eps = a.eps;
   const float rest1 = 1.0F - beta1, rest2 = 1.0F - beta2;
   // One division and one root an element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
@@ -38,11 +53,13 @@ void update(const CpuContext& context, const AdamW& a, std::int64_t begin, std::
 
 void adamw(CpuContext& context, const AdamW& a) {
   constexpr std::int64_t kBytesPerElement = 30;
+  const Rates rates = rates_of(context, a);
+  if (rates.scale < 0) return;
   parallel_ranges(context, a.param.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
     if (a.working.absent()) {
-      update<false>(context, a, begin, end);
+      update<false>(context, a, rates, begin, end);
     } else {
-      update<true>(context, a, begin, end);
+      update<true>(context, a, rates, begin, end);
     }
   });
 }
@@ -62,9 +79,8 @@ void sum_of_squares(CpuContext& context, const SumOfSquares& a) {
 void clip_coefficient(CpuContext& context, const ClipCoefficient& a) {
   const double norm = std::sqrt(*context.data<double>(a.sum_of_squares));
   *context.data<float>(a.norm) = static_cast<float>(norm);
-  // Not std::min: the scale of a NaN norm is NaN.
-  const double scale = a.max_norm == 0.0F ? 1.0 : a.max_norm / (norm + 1e-6);
-  *context.data<float>(a.scale) = static_cast<float>(scale > 1.0 ? 1.0 : scale);
+  const double scale = a.max_norm == 0.0F ? 1.0 : std::min(1.0, a.max_norm / (norm + 1e-6));
+  *context.data<float>(a.scale) = std::isfinite(norm) ? static_cast<float>(scale) : -1.0F;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "turbo/adamw/adamw.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/step_scalars.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
@@ -10,11 +11,17 @@ struct Update {
   float *param, *exp_avg, *exp_avg_sq;
   const float *grad, *grad_scale;
   BFloat16* working;  // or null
-  float beta1, beta2, decay, root_eps, root_step;
+  const double* scalars;
+  float beta1, beta2, eps, rate_factor, decay_factor;
 
   PRIMUS_DEVICE void operator()(std::int64_t pack) const {
     const std::int64_t i = pack * kCount;
     const float scale = grad_scale[0];
+    if (scale < 0) return;
+    const float rate = scalar(StepScalar::kLearningRate) * rate_factor;
+    const float decay = 1.0F - rate * (scalar(StepScalar::kWeightDecay) * decay_factor);
+    const float root_bias2 = ::sqrtf(scalar(StepScalar::kBias2));
+    const float root_eps = eps * root_bias2, root_step = rate / scalar(StepScalar::kBias1) * root_bias2;
     float p[kCount], g[kCount], m[kCount], v[kCount];
     load<kCount>(param + i, p);
     load<kCount>(grad + i, g);
@@ -33,6 +40,9 @@ struct Update {
     store<kCount>(param + i, p);
     if (working) store<kCount>(working + i, p);
   }
+  PRIMUS_DEVICE float scalar(StepScalar which) const {
+    return static_cast<float>(scalars[static_cast<std::size_t>(which)]);
+  }
 };
 
 void adamw(Context& context, const AdamW& a) {
@@ -41,12 +51,11 @@ void adamw(Context& context, const AdamW& a) {
   const float* grad = context.data<float>(a.grad);
   auto* working = optional<BFloat16>(context, a.working);
   const std::int64_t n = a.param.elements();
-  const float root_bias2 = std::sqrt(a.bias2), step = a.lr / a.bias1;
   with_vector<float>(rows_of_vectors<float>(n, param, grad, exp_avg, exp_avg_sq, working), [&](auto count) {
-    for_each(
-        context, n / count,
-        Update<count>{param, exp_avg, exp_avg_sq, grad, context.data<float>(a.grad_scale), working, a.beta1,
-                      a.beta2, 1.0F - a.lr * a.weight_decay, a.eps * root_bias2, step * root_bias2});
+    for_each(context, n / count,
+             Update<count>{param, exp_avg, exp_avg_sq, grad, context.data<float>(a.grad_scale), working,
+                           context.data<double>(a.scalars), a.beta1, a.beta2, a.eps, a.learning_rate_factor,
+                           a.weight_decay_factor});
   });
 }
 
@@ -75,9 +84,9 @@ struct ClipBody {
   PRIMUS_DEVICE void operator()(std::int64_t) const {
     const double root = ::sqrt(*sum_of_squares);
     *norm = static_cast<float>(root);
-    // Not a minimum: the scale of a NaN norm is NaN.
     const double wanted = max_norm == 0.0F ? 1.0 : static_cast<double>(max_norm) / (root + 1e-6);
-    *scale = static_cast<float>(wanted > 1.0 ? 1.0 : wanted);
+    const bool finite = root - root == 0;  // not for NaN, nor for an infinity
+    *scale = !finite ? -1.0F : static_cast<float>(wanted > 1.0 ? 1.0 : wanted);
   }
 };
 

@@ -330,7 +330,7 @@ std::int64_t attention_backward_workspace(CpuContext& context, const AttentionBa
   return with_tiles(call.q.dtype, [&](const auto& engine) {
     using Tiles = std::decay_t<decltype(engine)>;
     return delta_bytes(call.shape) +
-           BackwardPlan<Tiles>(engine, call.shape, context.pool().size(), nullptr).bytes();
+           BackwardPlan<Tiles>(engine, call.shape, context.threads(), nullptr).bytes();
   });
 }
 

@@ -242,7 +242,7 @@ void attention_forward(CpuContext& context, const AttentionForward& call) {
 std::int64_t attention_forward_workspace(CpuContext& context, const AttentionForward& call) {
   if (is_decode(call.shape)) return attention_decode_workspace(call.shape);
   return with_tiles(call.q.dtype, [&](const auto& engine) {
-    return ForwardPlan<std::decay_t<decltype(engine)>>(engine, call.shape, context.pool().size(), nullptr)
+    return ForwardPlan<std::decay_t<decltype(engine)>>(engine, call.shape, context.threads(), nullptr)
         .bytes();
   });
 }

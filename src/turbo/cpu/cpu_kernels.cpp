@@ -1,6 +1,7 @@
 #include "turbo/cpu/cpu_kernels.h"
 
 #include "device/cpu/cpu_device.h"
+#include "device/measuring_device.h"
 #include "turbo/cpu/register.h"
 
 namespace primus::turbo {
@@ -76,6 +77,22 @@ const KernelTable& cpu_kernel_table(IsaLevel level) {
   }
   static const KernelTable v2 = table_v2();
   return v2;
+}
+
+const DevicePlugin& cpu_plugin() {
+  static const DevicePlugin plugin{
+      .abi = 0,  // part of the program
+      .kind = "cpu",
+      .count = [](std::string&) { return 1; },
+      .properties = [](int) { return cpu::cpu_properties(); },
+      .open = [](const DeviceSpec& spec) { return make_cpu_device(spec.threads); },
+      .measuring = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
+        const int threads = spec.threads == 0 ? cpu::available_cores() : spec.threads;
+        return std::make_unique<MeasuringDevice>(cpu::cpu_properties(), cpu::describe_cpu(threads),
+                                                 cpu_kernel_table(),
+                                                 std::make_unique<cpu::CpuContext>(threads));
+      }};
+  return plugin;
 }
 
 std::unique_ptr<Device> make_cpu_device(int threads) {

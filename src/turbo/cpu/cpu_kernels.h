@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "device/device.h"
+#include "device/plugin.h"
 #include "turbo/kernel_table.h"
 
 namespace primus::turbo {
@@ -25,6 +25,9 @@ std::vector<IsaLevel> supported_isa_levels();
 // Constant tables, alive as long as the program. Running a kernel above best_isa_level() kills the process.
 const KernelTable& cpu_kernel_table(IsaLevel level);
 inline const KernelTable& cpu_kernel_table() { return cpu_kernel_table(best_isa_level()); }
+
+// The CPU among the devices (turbo/devices/devices.h), where measuring needs no threads.
+const DevicePlugin& cpu_plugin();
 
 // A CPU device with the best kernels. `threads` as in cpu::CpuDevice: 0 takes every core the process may use.
 std::unique_ptr<Device> make_cpu_device(int threads);

@@ -1,10 +1,31 @@
-// What a GPU plug-in (libprimus_cuda.so, libprimus_hip.so) exports.
+// A GPU plug-in (libprimus_cuda.so, libprimus_hip.so): what device/plugin.h asks for.
 #include "device/gpu/gpu_device.h"
+#include "device/gpu/runtime.h"
+#include "device/plugin.h"
+#include "turbo/devices/plugin_abi.h"
 #include "turbo/gpu/register.h"
 
-// Opens GPU number `index` with all kernels; the caller owns the device. Throws as open_gpu() does.
-extern "C" __attribute__((visibility("default"))) primus::Device* primus_open_gpu(int index);
-primus::Device* primus_open_gpu(int index) {
-  static const primus::KernelTable kernels = primus::turbo::PRIMUS_GPU::gpu_kernel_table();
-  return primus::gpu::PRIMUS_GPU::open_gpu(index, kernels).release();
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+namespace runtime = gpu::PRIMUS_GPU;
+
+const KernelTable& kernels() {
+  static const KernelTable table = gpu_kernel_table();
+  return table;
+}
+
+const DevicePlugin kPlugin{
+    .abi = kPluginAbi,
+    .kind = runtime::kVendor,
+    .count = runtime::device_count,
+    .properties = runtime::device_properties,
+    .open = [](const DeviceSpec& spec) { return runtime::open_gpu(spec.ordinal, kernels()); },
+    .measuring = [](const DeviceSpec& spec) { return runtime::measuring_gpu(spec.ordinal, kernels()); }};
+
+}  // namespace
+}  // namespace primus::turbo::PRIMUS_GPU
+
+extern "C" __attribute__((visibility("default"))) const primus::DevicePlugin* primus_device_plugin() {
+  return &primus::turbo::PRIMUS_GPU::kPlugin;
 }

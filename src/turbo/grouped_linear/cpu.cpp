@@ -121,7 +121,7 @@ std::int64_t order_bytes(const GroupedGemm& call) { return whole_lines(call.offs
 
 std::int64_t workspace(CpuContext& context, const GroupedGemm& call) {
   const std::int64_t rows = call.rows();
-  const int threads = context.pool().size();
+  const int threads = context.threads();
   return order_bytes(call) +
          std::max(workspace_for(call, rows, threads),
                   threads * workspace_for(call, most_rows_side_by_side(rows, threads), 1));

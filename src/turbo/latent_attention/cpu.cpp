@@ -136,7 +136,7 @@ void latent_project(CpuContext& context, const LatentProject& call) {
 
 std::int64_t latent_project_workspace(CpuContext& context, const LatentProject& call) {
   return static_cast<std::int64_t>(
-      cpu_gemm_workspace_bytes(head_product(context, call).args, context.pool().size()));
+      cpu_gemm_workspace_bytes(head_product(context, call).args, context.threads()));
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ std::int64_t gemm_workspace(CpuContext& context, const Gemm& call) {
   const GemmArgs args = gemm_args(context, call);
   if (SplitGemm::suits(call)) return SplitGemm(context, call, args).workspace_bytes();
   return widened_bytes(narrow_operand(call)) +
-         static_cast<std::int64_t>(cpu_gemm_workspace_bytes(args, context.pool().size()));
+         static_cast<std::int64_t>(cpu_gemm_workspace_bytes(args, context.threads()));
 }
 
 }  // namespace

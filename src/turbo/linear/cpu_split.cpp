@@ -140,7 +140,7 @@ SplitGemm::SplitGemm(const CpuContext& context, const Gemm& call, const GemmArgs
 
 std::int64_t SplitGemm::workspace_bytes() const {
   return bf16_bytes(a_parts_) + bf16_bytes(b_parts_) + fp32_bytes(c_parts_) +
-         static_cast<std::int64_t>(cpu_gemm_workspace_bytes(product_, context_.pool().size()));
+         static_cast<std::int64_t>(cpu_gemm_workspace_bytes(product_, context_.threads()));
 }
 
 void SplitGemm::run() const {
@@ -156,7 +156,7 @@ void SplitGemm::run() const {
   product.b = b_parts_ > 0 ? b_parts : context_.data<BFloat16>(b);
   product.c = c_parts_ > 0 ? c_parts : context_.data<void>(c);
   product.workspace = free;
-  product.workspace_bytes = cpu_gemm_workspace_bytes(product_, context_.pool().size());
+  product.workspace_bytes = cpu_gemm_workspace_bytes(product_, context_.threads());
   switch (call_.role) {
     case GemmRole::kForward:
       split<exact_parts>(context_, b, PartsLayout::below(b.rows(), b.cols()), b_parts);

@@ -38,7 +38,7 @@ void repeat_gemm(Device& device, DType dtype, double seconds, Visit&& visit) {
   using Clock = std::chrono::steady_clock;
   constexpr std::int64_t kSize = 1536;
   const Shape square{kSize, kSize};
-  const std::unique_ptr<Stream> stream = device.create_stream("compute");
+  const std::unique_ptr<Stream> stream = device.create_stream(StreamKind::kCompute);
   Meter meter;
 
   Arena measuring("scratch");

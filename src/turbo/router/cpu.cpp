@@ -9,15 +9,30 @@
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/router/router.h"
+#include "turbo/step_scalars.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
 using Row = std::array<float, RouterRule::kMaxExperts>;
 
-RandomStream stream_of(const RouterRandom& r) {
-  return {r.seed, RandomPurpose::kRouting, r.step, r.sample, r.layer};
-}
+// The streams of a step's tokens.
+class TokenStreams {
+ public:
+  TokenStreams(const CpuContext& context, const RouterRandom& random)
+      : seed_(random.seed), layer_(random.layer), tokens_(context.data<std::int32_t>(random.tokens)) {
+    const double step = context.data<double>(random.scalars)[index(StepScalar::kStep)];
+    step_ = static_cast<std::uint32_t>(static_cast<std::int64_t>(step));
+  }
+  RandomStream operator[](std::int64_t row) const {
+    return {seed_, RandomPurpose::kRouting, step_, static_cast<std::uint32_t>(tokens_[row]), layer_};
+  }
+
+ private:
+  std::uint64_t seed_;
+  std::uint32_t layer_, step_ = 0;
+  const std::int32_t* tokens_;
+};
 
 void router_jitter(CpuContext& context, const RouterJitter& a) {
   with_float_type(a.x.dtype, [&](auto from_tag) {
@@ -27,15 +42,18 @@ void router_jitter(CpuContext& context, const RouterJitter& a) {
       const From* x = context.data<From>(a.x);
       const To* previous = a.previous.absent() ? nullptr : context.data<To>(a.previous);
       To* out = context.data<To>(a.out);
-      const RandomStream random = stream_of(a.random);
+      const TokenStreams streams(context, a.random);
       const float jitter = a.jitter;
+      const std::int64_t cols = a.x.cols();
       parallel_ranges(context, a.x.elements(), sizeof(From) + 2 * sizeof(To),
                       [&](std::int64_t begin, std::int64_t end) {
                         constexpr std::int64_t kRun = 256;
                         float u[kRun];
-                        for (std::int64_t at = begin; at < end; at += kRun) {
-                          const std::int64_t n = std::min(kRun, end - at);
-                          fill_uniform(random, static_cast<std::uint64_t>(at),
+                        std::int64_t n = 0;
+                        for (std::int64_t at = begin; at < end; at += n) {
+                          const std::int64_t row = at / cols, column = at % cols;
+                          n = std::min({kRun, end - at, cols - column});
+                          fill_uniform(streams[row], static_cast<std::uint64_t>(column),
                                        std::span(u, static_cast<std::size_t>(n)), 1 - jitter, 1 + jitter);
                           PRIMUS_SIMD()
                           for (std::int64_t i = 0; i < n; ++i) {
@@ -159,8 +177,8 @@ float sum_of_chosen(const float* scores, std::int32_t k) {
   return sum + kTinySum;
 }
 
-void choose_experts(const RouterForward& a, const float* logits, const float* bias, const std::int32_t* given,
-                    std::int64_t token, std::int32_t* chosen) {
+void choose_experts(const CpuContext& context, const RouterForward& a, const float* logits, const float* bias,
+                    const std::int32_t* given, std::int64_t token, std::int32_t* chosen) {
   const RouterRule& rule = a.rule;
   const std::int64_t n = a.logits.cols();
   if (given) {
@@ -169,12 +187,15 @@ void choose_experts(const RouterForward& a, const float* logits, const float* bi
   }
   Row scores;
   switch (rule.forced) {
-    case RouterRule::Forced::kEven:
+    case RouterRule::Forced::kEven: {
+      const std::int64_t number =
+          a.random.tokens.absent() ? token : context.data<std::int32_t>(a.random.tokens)[token];
       for (std::int32_t i = 0; i < rule.top_k; ++i)
-        chosen[i] = static_cast<std::int32_t>((token * rule.top_k + i) % n);
+        chosen[i] = static_cast<std::int32_t>((number * rule.top_k + i) % n);
       return;
+    }
     case RouterRule::Forced::kUniform:
-      fill_uniform(stream_of(a.random), static_cast<std::uint64_t>(token * n),
+      fill_uniform(TokenStreams(context, a.random)[token], 0,
                    std::span(scores).first(static_cast<std::size_t>(n)));
       return choose(scores.data(), n, rule.top_k, chosen);
     case RouterRule::Forced::kNo:
@@ -209,7 +230,7 @@ void forward(CpuContext& context, const RouterForward& a) {
       const float* logits = context.data<float>(a.logits) + token * n;
       auto* chosen = context.data<std::int32_t>(a.experts) + token * k;
       float* weights = context.data<float>(a.weights) + token * k;
-      choose_experts(a, logits, bias, given ? given + token * k : nullptr, token, chosen);
+      choose_experts(context, a, logits, bias, given ? given + token * k : nullptr, token, chosen);
       chosen_scores(a.rule, logits, n, chosen, weights);
       const float scale = a.rule.normalise ? a.rule.scale / sum_of_chosen(weights, k) : a.rule.scale;
       for (std::int32_t i = 0; i < k; ++i) weights[i] *= scale;

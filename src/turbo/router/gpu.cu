@@ -3,6 +3,7 @@
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/router/router.h"
+#include "turbo/step_scalars.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
@@ -12,8 +13,22 @@ constexpr int kMaxExperts = static_cast<int>(RouterRule::kMaxExperts);
 constexpr int kMaxTopK = static_cast<int>(RouterRule::kMaxTopK);
 constexpr float kTinySum = 1e-20F;  // keeps a division defined, as in the published code
 
-RandomStream stream_of(const RouterRandom& r) {
-  return {r.seed, RandomPurpose::kRouting, r.step, r.sample, r.layer};
+// Random numbers of a step's tokens.
+struct TokenRandom {
+  std::uint64_t seed;
+  std::uint32_t layer;
+  const double* scalars;       // or null: nothing is drawn
+  const std::int32_t* tokens;  // or null: tokens count from 0
+
+  PRIMUS_DEVICE RandomStream operator[](std::int64_t token) const {
+    const double step = scalars[static_cast<std::size_t>(StepScalar::kStep)];
+    return {seed, RandomPurpose::kRouting, static_cast<std::uint32_t>(static_cast<std::int64_t>(step)),
+            static_cast<std::uint32_t>(tokens[token]), layer};
+  }
+};
+
+TokenRandom random_of(Context& context, const RouterRandom& r) {
+  return {r.seed, r.layer, optional<double>(context, r.scalars), optional<std::int32_t>(context, r.tokens)};
 }
 
 // ---- Jitter -------------------------------------------------------------------------------------
@@ -23,10 +38,12 @@ struct JitterBody {
   const From* x;
   const To* previous;  // or null
   To* out;
-  RandomStream random;
+  TokenRandom random;
+  std::int64_t cols;
   float low, width;
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
-    const float u = low + width * RandomStream::to_uniform(random.bits(static_cast<std::uint64_t>(i)));
+    const std::uint32_t bits = random[i / cols].bits(static_cast<std::uint64_t>(i % cols));
+    const float u = low + width * RandomStream::to_uniform(bits);
     out[i] = from_float<To>(to_float(x[i]) * u + (previous ? to_float(previous[i]) : 0.0F));
   }
 };
@@ -39,7 +56,8 @@ void router_jitter(Context& context, const RouterJitter& a) {
       const float low = 1 - a.jitter;
       for_each(context, a.x.elements(),
                JitterBody<From, To>{context.data<From>(a.x), optional<To>(context, a.previous),
-                                    context.data<To>(a.out), stream_of(a.random), low, (1 + a.jitter) - low});
+                                    context.data<To>(a.out), random_of(context, a.random), a.x.cols(), low,
+                                    (1 + a.jitter) - low});
     });
   });
 }
@@ -178,7 +196,7 @@ PRIMUS_DEVICE float sum_of_chosen(const Scratch& s, int k) {
 struct Forward {
   static constexpr int kThreads = kWarp;
   RouterRule rule;
-  RandomStream random;
+  TokenRandom random;
   const float *logits, *bias;  // bias or null
   const std::int32_t* given;   // or null
   std::int32_t* experts;
@@ -191,14 +209,15 @@ struct Forward {
       return;
     }
     if (rule.forced == RouterRule::Forced::kEven) {
+      const std::int64_t number = random.tokens ? random.tokens[token] : token;
       for (int i = lane(); i < rule.top_k; i += kWarp) {
-        s.chosen[i] = static_cast<std::int32_t>((token * rule.top_k + i) % n);
+        s.chosen[i] = static_cast<std::int32_t>((number * rule.top_k + i) % n);
       }
       return;
     }
     if (rule.forced == RouterRule::Forced::kUniform) {
       for (int e = lane(); e < n; e += kWarp) {
-        s.scores[e] = RandomStream::to_uniform(random.bits(static_cast<std::uint64_t>(token * n + e)));
+        s.scores[e] = random[token].uniform(static_cast<std::uint64_t>(e));
       }
       return choose(s.scores, n, rule.top_k, s.keys, s.chosen);
     }
@@ -234,9 +253,10 @@ struct Forward {
 
 void forward(Context& context, const RouterForward& a) {
   launch(context, a.logits.rows(),
-         Forward{a.rule, stream_of(a.random), context.data<float>(a.logits), optional<float>(context, a.bias),
-                 optional<std::int32_t>(context, a.given), context.data<std::int32_t>(a.experts),
-                 context.data<float>(a.weights), static_cast<int>(a.logits.cols())});
+         Forward{a.rule, random_of(context, a.random), context.data<float>(a.logits),
+                 optional<float>(context, a.bias), optional<std::int32_t>(context, a.given),
+                 context.data<std::int32_t>(a.experts), context.data<float>(a.weights),
+                 static_cast<int>(a.logits.cols())});
 }
 
 // ---- Backward -----------------------------------------------------------------------------------

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "turbo/step_scalars.h"
+
 namespace primus::turbo {
 namespace {
 
@@ -29,6 +31,11 @@ bool is_load(const Tensor& load, const Tensor& logits) {
          load.rows() > 0 && logits.rows() % load.rows() == 0;
 }
 
+bool is_random(const RouterRandom& random, std::int64_t tokens) {
+  return random.given() && is_step_scalars(random.scalars) && random.tokens.dtype == DType::kI32 &&
+         random.tokens.elements() == tokens;
+}
+
 void require_rule(const RouterRule& rule, const Tensor& logits) {
   require(is_logits(logits) && rule.fits(logits.cols()), "the rule does not fit the experts");
 }
@@ -43,12 +50,14 @@ bool RouterRule::fits(std::int64_t experts) const {
 
 void RouterJitter::check() const {
   assert(is_float(x) && is_float(out) && x.shape == out.shape && jitter > 0);
+  require(is_random(random, x.rows()), "random");
   assert(previous.absent() || (previous.dtype == out.dtype && previous.shape == out.shape));
 }
 
 void RouterForward::check() const {
   require_rule(rule, logits);
   require(bias.absent() || (bias.dtype == DType::kF32 && bias.elements() == logits.cols()), "bias");
+  require(rule.forced != RouterRule::Forced::kUniform || is_random(random, logits.rows()), "random");
   require(given.absent() || is_slots(given, DType::kI32, logits, rule.top_k), "given experts");
   require(is_slots(experts, DType::kI32, logits, rule.top_k), "experts");
   require(is_slots(weights, DType::kF32, logits, rule.top_k), "weights");

@@ -32,21 +32,27 @@ struct RouterRule {
   bool operator==(const RouterRule&) const = default;
 };
 
-// Where the random numbers of one microbatch's router come from (base/random.h, purpose kRouting).
+// Where a router's random numbers come from (base/random.h, purpose kRouting): a token draws by the step, its
+// own number within the step's global batch, and the layer. So noise does not depend on how tokens are spread
+// over microbatches and ranks.
 struct RouterRandom {
   std::uint64_t seed = 0;
-  std::uint32_t step = 0, sample = 0, layer = 0;
+  std::uint32_t layer = 0;
+  Tensor scalars = {};  // the step's (turbo/step_scalars.h)
+  Tensor tokens = {};   // [tokens] int32: sample within the global batch times sequence length, plus position
+
+  bool given() const { return !scalars.absent() && !tokens.absent(); }
 };
 
 // out = x · u + previous, u uniform in [1 - jitter, 1 + jitter], one for each element: what a router sees of
 // hidden states instead of them, in fp32, and the way back for its gradient (the same u).
 struct RouterJitter {
   static constexpr KernelId kId = KernelId::kRouterJitter;
-  Tensor x;         // [tokens, hidden] fp32 or bf16
-  Tensor previous;  // out's type, or absent; may be out
-  Tensor out;       // [tokens, hidden] fp32 or bf16
-  float jitter;     // > 0
-  RouterRandom random;
+  Tensor x;             // [tokens, hidden] fp32 or bf16
+  Tensor previous;      // out's type, or absent; may be out
+  Tensor out;           // [tokens, hidden] fp32 or bf16
+  float jitter;         // > 0
+  RouterRandom random;  // given
   void check() const;
   double flops() const { return 0; }
 };
@@ -56,7 +62,7 @@ struct RouterJitter {
 struct RouterForward {
   static constexpr KernelId kId = KernelId::kRouterForward;
   RouterRule rule;
-  RouterRandom random;  // for Forced::kUniform
+  RouterRandom random;  // given for Forced::kUniform; Forced::kEven counts by its tokens if they are there
   Tensor logits;        // [tokens, experts] fp32
   Tensor bias;          // [experts] fp32, or absent
   Tensor given;         // [tokens, top_k] int32, each in [0, experts): these instead of the best; or absent

@@ -46,8 +46,12 @@ class CountingDevice final : public Device {
   const KernelTable& kernels() const override { return cpu_->kernels(); }
   KernelContext& kernel_context() override { return cpu_->kernel_context(); }
   bool synchronous() const override { return true; }
-  std::unique_ptr<Stream> create_stream(const std::string& name) override {
-    return std::make_unique<CountingStream>(cpu_->create_stream(name), countdown_);
+  DeviceProperties properties() const override { return cpu_->properties(); }
+  DeviceMemoryUse memory_use() const override { return cpu_->memory_use(); }
+  void* allocate_pinned(std::int64_t bytes) override { return cpu_->allocate_pinned(bytes); }
+  void release_pinned(void* address) noexcept override { cpu_->release_pinned(address); }
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override {
+    return std::make_unique<CountingStream>(cpu_->create_stream(kind), countdown_);
   }
 
  private:

@@ -1,6 +1,7 @@
 #include "turbo/adamw/adamw.h"
 
 #include "turbo/operator_test.h"
+#include "turbo/step_scalars.h"
 
 namespace primus::turbo::test {
 namespace {
@@ -26,6 +27,10 @@ void reference_step(State& s, const Values& grad, double scale, const Settings& 
   }
 }
 
+Tensor upload_scalars(OperatorBench& bench, const Settings& set, double bias1, double bias2) {
+  return bench.upload({1, set.lr, set.weight_decay, bias1, bias2}, DType::kF64, {kStepScalars});
+}
+
 class AdamWTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, AdamWTest, ::testing::ValuesIn(devices_under_test()));
 
@@ -42,19 +47,17 @@ TEST_P(AdamWTest, TenStepsFollowTheReference) {
       const double scale = rounded(1.0 / step, DType::kF32);
       const Values grad = rounded(random_values(n, static_cast<std::uint64_t>(step), 0.3), DType::kF32);
       reference_step(state, grad, scale, set, step);
-      bench.run(AdamW{.param = param,
-                      .grad = bench.upload(grad, DType::kF32, {n}),
-                      .exp_avg = exp_avg,
-                      .exp_avg_sq = exp_avg_sq,
-                      .grad_scale = bench.upload({scale}, DType::kF32, {1}),
-                      .working = step % 2 == 0 ? working : Tensor(),
-                      .lr = static_cast<float>(set.lr),
-                      .beta1 = static_cast<float>(set.beta1),
-                      .beta2 = static_cast<float>(set.beta2),
-                      .eps = static_cast<float>(set.eps),
-                      .weight_decay = static_cast<float>(set.weight_decay),
-                      .bias1 = static_cast<float>(1 - std::pow(set.beta1, step)),
-                      .bias2 = static_cast<float>(1 - std::pow(set.beta2, step))});
+      bench.run(AdamW{
+          .param = param,
+          .grad = bench.upload(grad, DType::kF32, {n}),
+          .exp_avg = exp_avg,
+          .exp_avg_sq = exp_avg_sq,
+          .grad_scale = bench.upload({scale}, DType::kF32, {1}),
+          .working = step % 2 == 0 ? working : Tensor(),
+          .scalars = upload_scalars(bench, set, 1 - std::pow(set.beta1, step), 1 - std::pow(set.beta2, step)),
+          .beta1 = static_cast<float>(set.beta1),
+          .beta2 = static_cast<float>(set.beta2),
+          .eps = static_cast<float>(set.eps)});
     }
     EXPECT_LE(normalised_error(bench.download(param), state.param), 2e-6);
     EXPECT_LE(normalised_error(bench.download(exp_avg), state.exp_avg), 2e-6);
@@ -72,14 +75,62 @@ TEST_P(AdamWTest, AZeroGradientOnlyDecays) {
                   .exp_avg_sq = bench.zeros(DType::kF32, {3}),
                   .grad_scale = bench.upload({1}, DType::kF32, {1}),
                   .working = {},
-                  .lr = 0.5F,
+                  .scalars = upload_scalars(bench, {.lr = 0.5, .weight_decay = 0.5}, 0.1, 0.05),
                   .beta1 = 0.9F,
                   .beta2 = 0.95F,
-                  .eps = 1e-8F,
-                  .weight_decay = 0.5F,
-                  .bias1 = 0.1F,
-                  .bias2 = 0.05F});
+                  .eps = 1e-8F});
   EXPECT_EQ(bench.download(param), (Values{0.75, -1.5, 2.25}));
+}
+
+TEST_P(AdamWTest, FactorsOfAGroupMultiplyRateAndDecay) {
+  OperatorBench bench(GetParam());
+  const auto step = [&](const Settings& set, float rate_factor, float decay_factor) {
+    const Tensor param = bench.upload({1, -2, 3}, DType::kF32, {3});
+    bench.run(AdamW{.param = param,
+                    .grad = bench.upload({0.5, 0.25, -1}, DType::kF32, {3}),
+                    .exp_avg = bench.zeros(DType::kF32, {3}),
+                    .exp_avg_sq = bench.zeros(DType::kF32, {3}),
+                    .grad_scale = bench.upload({1}, DType::kF32, {1}),
+                    .working = {},
+                    .scalars = upload_scalars(bench, set, 0.1, 0.05),
+                    .beta1 = 0.9F,
+                    .beta2 = 0.95F,
+                    .eps = 1e-8F,
+                    .learning_rate_factor = rate_factor,
+                    .weight_decay_factor = decay_factor});
+    return bench.download(param);
+  };
+  EXPECT_EQ(step({.lr = 0.25, .weight_decay = 0.5}, 2, 0.5F), step({.lr = 0.5, .weight_decay = 0.25}, 1, 1));
+}
+
+// A gradient without a finite norm leaves everything as it was, decay included.
+TEST_P(AdamWTest, ABadStepIsSkippedOnTheDevice) {
+  OperatorBench bench(GetParam());
+  for (const double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+    const Tensor grad = bench.upload({1, bad, 2}, DType::kF32, {3});
+    const Tensor sum = bench.empty(DType::kF64, {1}), norm = bench.empty(DType::kF32, {1});
+    const Tensor scale = bench.empty(DType::kF32, {1});
+    const Tensor param = bench.upload({1, -2, 3}, DType::kF32, {3});
+    const Tensor exp_avg = bench.upload({4, 5, 6}, DType::kF32, {3});
+    const Tensor exp_avg_sq = bench.upload({7, 8, 9}, DType::kF32, {3});
+    const Tensor working = bench.upload({1, -2, 3}, DType::kBF16, {3});
+    bench.run(SumOfSquares{.x = grad, .out = sum, .accumulate = false});
+    bench.run(ClipCoefficient{.sum_of_squares = sum, .norm = norm, .scale = scale, .max_norm = 1.0F});
+    bench.run(AdamW{.param = param,
+                    .grad = grad,
+                    .exp_avg = exp_avg,
+                    .exp_avg_sq = exp_avg_sq,
+                    .grad_scale = scale,
+                    .working = working,
+                    .scalars = upload_scalars(bench, {}, 0.1, 0.05),
+                    .beta1 = 0.9F,
+                    .beta2 = 0.95F,
+                    .eps = 1e-8F});
+    EXPECT_EQ(bench.download(param), (Values{1, -2, 3}));
+    EXPECT_EQ(bench.download(exp_avg), (Values{4, 5, 6}));
+    EXPECT_EQ(bench.download(exp_avg_sq), (Values{7, 8, 9}));
+    EXPECT_EQ(bench.download(working), (Values{1, -2, 3}));
+  }
 }
 
 TEST_P(AdamWTest, SumOfSquaresIsADoubleSum) {
@@ -114,8 +165,9 @@ TEST_P(AdamWTest, ClipCoefficient) {
   EXPECT_EQ(clip(16.0, 0.0F), (std::pair{4.0, 1.0}));
   EXPECT_EQ(clip(16.0, 1.0F).second, static_cast<float>(1 / (4 + 1e-6)));
   EXPECT_EQ(clip(0.0, 1.0F), (std::pair{0.0, 1.0}));
-  EXPECT_TRUE(std::isnan(clip(NAN, 1.0F).second));
-  EXPECT_EQ(clip(INFINITY, 1.0F).second, 0.0);
+  EXPECT_EQ(clip(NAN, 1.0F).second, -1.0);
+  EXPECT_EQ(clip(INFINITY, 1.0F).second, -1.0);
+  EXPECT_EQ(clip(NAN, 0.0F).second, -1.0);
 }
 
 TEST(AdamW, NoThreadCountChangesABit) {
@@ -137,13 +189,10 @@ TEST(AdamW, NoThreadCountChangesABit) {
                     .exp_avg_sq = exp_avg_sq,
                     .grad_scale = scale,
                     .working = {},
-                    .lr = 1e-3F,
+                    .scalars = upload_scalars(bench, {.lr = 1e-3}, 0.1, 0.05),
                     .beta1 = 0.9F,
                     .beta2 = 0.95F,
-                    .eps = 1e-8F,
-                    .weight_decay = 0.1F,
-                    .bias1 = 0.1F,
-                    .bias2 = 0.05F});
+                    .eps = 1e-8F});
     std::vector<std::vector<unsigned char>> bits = {bench.bytes(sum), bench.bytes(param_device),
                                                     bench.bytes(exp_avg), bench.bytes(exp_avg_sq)};
     if (first.empty()) first = bits;

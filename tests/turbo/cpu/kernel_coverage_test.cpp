@@ -68,7 +68,11 @@ TEST(KernelTable, AMissingKernelIsAnErrorThatNamesItAndTheDevice) {
     std::string description() const override { return "nothing"; }
     void* allocate(std::int64_t) override { return nullptr; }
     void release(void*) noexcept override {}
-    std::unique_ptr<Stream> create_stream(const std::string&) override { return nullptr; }
+    DeviceProperties properties() const override { return {}; }
+    DeviceMemoryUse memory_use() const override { return {}; }
+    void* allocate_pinned(std::int64_t) override { return nullptr; }
+    void release_pinned(void*) noexcept override {}
+    std::unique_ptr<Stream> create_stream(StreamKind) override { return nullptr; }
     std::unique_ptr<Event> create_event() override { return nullptr; }
     const KernelTable& kernels() const override { return table_; }
     KernelContext& kernel_context() override { return context_; }
@@ -77,7 +81,7 @@ TEST(KernelTable, AMissingKernelIsAnErrorThatNamesItAndTheDevice) {
     KernelContext context_;
   } device(empty);
   const auto cpu = make_cpu_device(1);
-  const auto stream = cpu->create_stream("compute");
+  const auto stream = cpu->create_stream(StreamKind::kCompute);
   Arena scratch("scratch");
   Meter meter;
   Context context{device, *stream, scratch, meter};

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "turbo/operator_test.h"
+#include "turbo/step_scalars.h"
 
 namespace primus::turbo::test {
 namespace {
@@ -256,13 +257,64 @@ TEST_P(RouterTest, BalancedExpertsHaveABalanceLossOfOne) {
   EXPECT_LE(normalised_error(bench.download(sums), {1, lse * lse}), 1e-6);
 }
 
+// With the scalars of step `step`, for tokens first, first + 1, ...
+RouterRandom random_of(OperatorBench& bench, std::int64_t tokens, RouterRandom random, double step,
+                       int first = 0) {
+  Values numbers(static_cast<std::size_t>(tokens));
+  std::iota(numbers.begin(), numbers.end(), first);
+  random.tokens = bench.upload(numbers, DType::kI32, {tokens});
+  random.scalars = bench.upload({step, 0, 0, 1, 1}, DType::kF64, {kStepScalars});
+  return random;
+}
+
+// What a token draws depends on its number in the step's global batch, not on the microbatch it is in.
+TEST_P(RouterTest, NoiseBelongsToTheTokenWhateverIsAroundIt) {
+  OperatorBench bench(GetParam());
+  const std::int64_t tokens = 24, hidden = 67, experts = 8, k = 2;
+  const auto noise = [&](std::int64_t count, const RouterRandom& random) {
+    const Tensor out = bench.empty(DType::kF32, {count, hidden});
+    const auto size = static_cast<std::size_t>(count * hidden);
+    bench.run(RouterJitter{.x = bench.upload(Values(size, 1), DType::kF32, {count, hidden}),
+                           .previous = {},
+                           .out = out,
+                           .jitter = 0.5F,
+                           .random = random});
+    return bench.download(out);
+  };
+  const auto drawn = [&](std::int64_t count, const RouterRandom& random) {
+    const Tensor out = bench.empty(DType::kI32, {count, k});
+    const auto size = static_cast<std::size_t>(count * experts);
+    bench.run(RouterForward{.rule = {.forced = RouterRule::Forced::kUniform, .top_k = k},
+                            .random = random,
+                            .logits = bench.upload(Values(size), DType::kF32, {count, experts}),
+                            .bias = {},
+                            .given = {},
+                            .experts = out,
+                            .weights = bench.empty(DType::kF32, {count, k})});
+    return bench.download(out);
+  };
+  const RouterRandom identity{.seed = 9, .layer = 2};
+  const Values whole = noise(tokens, random_of(bench, tokens, identity, 4));
+  const Values chosen = drawn(tokens, random_of(bench, tokens, identity, 4));
+  const Values second_half = noise(tokens / 2, random_of(bench, tokens / 2, identity, 4, tokens / 2));
+  const Values chosen_half = drawn(tokens / 2, random_of(bench, tokens / 2, identity, 4, tokens / 2));
+  EXPECT_EQ(second_half, Values(whole.begin() + static_cast<std::ptrdiff_t>(whole.size() / 2), whole.end()));
+  EXPECT_EQ(chosen_half,
+            Values(chosen.begin() + static_cast<std::ptrdiff_t>(chosen.size() / 2), chosen.end()));
+  // Another token, step, layer or seed draws something else.
+  EXPECT_NE(noise(tokens, random_of(bench, tokens, identity, 4, 1)), whole);
+  EXPECT_NE(noise(tokens, random_of(bench, tokens, identity, 5)), whole);
+  EXPECT_NE(noise(tokens, random_of(bench, tokens, {.seed = 9, .layer = 3}, 4)), whole);
+  EXPECT_NE(noise(tokens, random_of(bench, tokens, {.seed = 8, .layer = 2}, 4)), whole);
+}
+
 TEST_P(RouterTest, InputAndItsGradientHaveTheSameJitter) {
   OperatorBench bench(GetParam());
   const std::int64_t tokens = 37, hidden = 130;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Tensor ones = bench.upload(Values(tokens * hidden, 1), dtype, {tokens, hidden});
     const Tensor noise = bench.empty(DType::kF32, {tokens, hidden});
-    const RouterRandom random{.seed = 5, .step = 1, .sample = 2, .layer = 3};
+    const RouterRandom random = random_of(bench, tokens, {.seed = 5, .layer = 3}, 1);
     bench.run(RouterJitter{.x = ones, .previous = {}, .out = noise, .jitter = 0.25F, .random = random});
     const Values u = bench.download(noise);
     double mean = 0;
@@ -294,7 +346,7 @@ TEST_P(RouterTest, ForcedBalance) {
     const Tensor experts = bench.empty(DType::kI32, {tokens, k}),
                  weights = bench.empty(DType::kF32, {tokens, k});
     bench.run(RouterForward{.rule = {.forced = forced, .top_k = k},
-                            .random = {.seed = 3},
+                            .random = random_of(bench, tokens, {.seed = 3}, 1),
                             .logits = logits,
                             .bias = {},
                             .experts = experts,

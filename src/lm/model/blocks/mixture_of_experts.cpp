@@ -51,12 +51,13 @@ class MixtureOfExperts final : public Layer {
   Value forward(const Value& h, const BlockInputs& in) const override {
     const RoutingRule rule = rule_for(in);
     const bool training = in.routing != nullptr;
-    Value logits = router_logits(h, router_, training ? moe_.training.jitter : 0, rule.random);
+    Value logits =
+        router_logits(h, router_, training ? moe_.training.jitter : 0, rule.random, in.token_numbers);
     if (router_bias_) logits = router_bias(std::move(logits), *router_bias_);
     const Tensor traced = in.trace ? row_of(in.trace->experts) : Tensor();
     const bool replay = in.trace && in.trace->use == RoutingTrace::Use::kReplay;
-    const Routing routing =
-        route(logits, rule, choice_bias_ ? choice_bias_->master : Tensor(), replay ? traced : Tensor());
+    const Routing routing = route(logits, rule, choice_bias_ ? choice_bias_->master : Tensor(),
+                                  replay ? traced : Tensor(), in.token_numbers);
     if (in.trace && !replay) record(routing, traced);
     if (training) observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses));
     Value rows = dispatch_linear(h, gate_up_, routing);

@@ -1,0 +1,126 @@
+#include "device/plugin_loader.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace primus {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "libprimus_", kSuffix = ".so";
+
+std::string program_folder() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  if (length <= 0 || length == static_cast<ssize_t>(sizeof(path))) return {};
+  return fs::path(std::string(path, static_cast<std::size_t>(length))).parent_path().string();
+}
+
+// A kind is part of a file name: letters, digits and underscores.
+bool is_kind(std::string_view kind) {
+  return !kind.empty() && std::all_of(kind.begin(), kind.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+std::string library_of(const std::string& folder, std::string_view kind) {
+  return folder + "/" + std::string(kPrefix) + std::string(kind) + std::string(kSuffix);
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> plugin_folders() {
+  std::vector<std::string> folders;
+  if (const char* const path = std::getenv("PRIMUS_PLUGIN_PATH")) {
+    const std::string_view all(path);
+    for (std::size_t begin = 0; begin <= all.size();) {
+      const std::size_t end = std::min(all.find(':', begin), all.size());
+      if (end > begin) folders.emplace_back(all.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return folders;
+  }
+  const std::string program = program_folder();
+  if (program.empty()) return folders;
+  folders.push_back(program);
+  folders.push_back((fs::path(program).parent_path() / "lib" / "primus").string());
+  return folders;
+}
+
+const DevicePlugin& load_plugin(std::string_view kind, std::uint64_t abi) {
+  const std::vector<std::string> folders = plugin_folders();
+  std::string file;
+  for (const std::string& folder : folders) {
+    std::error_code ignored;
+    if (is_kind(kind) && fs::exists(library_of(folder, kind), ignored)) {
+      file = library_of(folder, kind);
+      break;
+    }
+  }
+  if (file.empty()) {
+    throw Error(ErrorKind::kDependency,
+                "there is no device plug-in '" + std::string(kind) + "': no " + std::string(kPrefix) +
+                    std::string(kind) + std::string(kSuffix) + " in " +
+                    (folders.empty() ? "any folder" : joined(folders)),
+                "build it (cmake says why it leaves one out), or set PRIMUS_PLUGIN_PATH to its folder");
+  }
+  // Its own symbols come first, so that a plug-in may carry the libraries that the program has, too.
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (!library) {
+    const char* const reason = dlerror();
+    throw Error(ErrorKind::kDependency,
+                "the device plug-in " + file + " cannot be loaded: " + (reason ? reason : "?"),
+                "install the library that it needs, or choose another device");
+  }
+  const auto entry = reinterpret_cast<DevicePluginEntry>(dlsym(library, kDevicePluginEntry));
+  if (!entry) {
+    throw Error(ErrorKind::kDependency,
+                file + " is no device plug-in: it has no function " + kDevicePluginEntry,
+                "remove it, or set PRIMUS_PLUGIN_PATH to the folder of the right one");
+  }
+  const DevicePlugin* const plugin = entry();
+  if (plugin->abi != abi) {
+    throw Error(ErrorKind::kDependency,
+                "the device plug-in " + file + " was built from other sources than this program",
+                "build both together, and install the plug-in beside the program");
+  }
+  if (plugin->kind != kind) {
+    throw Error(ErrorKind::kDependency,
+                file + " is the device plug-in of '" + plugin->kind + "', not of '" + std::string(kind) + "'",
+                "give the file its own name back");
+  }
+  return *plugin;
+}
+
+std::vector<std::string> installed_plugins() {
+  std::vector<std::string> kinds;
+  for (const std::string& folder : plugin_folders()) {
+    std::error_code ignored;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
+      if (name.size() <= kPrefix.size() + kSuffix.size()) continue;
+      const std::string kind = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
+      if (is_kind(kind)) kinds.push_back(kind);
+    }
+  }
+  std::sort(kinds.begin(), kinds.end());
+  kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
+  return kinds;
+}
+
+}  // namespace primus

@@ -1,0 +1,108 @@
+#include "turbo/devices/devices.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "device/plugin_loader.h"
+#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/devices/plugin_abi.h"
+
+namespace primus::turbo {
+namespace {
+
+constexpr std::string_view kAuto = "auto", kCpu = "cpu";
+
+const DevicePlugin& plugin_of(std::string_view kind) {
+  return kind == kCpu ? cpu_plugin() : load_plugin(kind, kPluginAbi);
+}
+
+// The devices of one kind; on `problem` why there are none.
+std::vector<DeviceProperties> devices_of(const std::string& kind, std::string& problem) {
+  std::vector<DeviceProperties> devices;
+  try {
+    const DevicePlugin& plugin = plugin_of(kind);
+    const int count = plugin.count(problem);
+    for (int i = 0; i < count; ++i) devices.push_back(plugin.properties(i));
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  return devices;
+}
+
+}  // namespace
+
+DeviceSpec parse_device(std::string_view text, int threads) {
+  const std::size_t colon = text.find(':');
+  DeviceSpec spec{.kind = std::string(text.substr(0, colon)), .ordinal = 0, .threads = threads};
+  const bool word = !spec.kind.empty() && std::all_of(spec.kind.begin(), spec.kind.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+  bool good = word;
+  if (colon != std::string_view::npos) {
+    const std::string_view number = text.substr(colon + 1);
+    const auto [end, failure] = std::from_chars(number.data(), number.data() + number.size(), spec.ordinal);
+    good = good && failure == std::errc() && end == number.data() + number.size() && spec.ordinal >= 0 &&
+           spec.kind != kAuto;
+  }
+  if (!good) {
+    throw invalid("'" + std::string(text) + "' names no device",
+                  "say auto, cpu, cuda, cuda:1, hip or hip:1; 'primus device list' shows what there is");
+  }
+  return spec;
+}
+
+std::string name_of(const DeviceSpec& spec) {
+  return spec.kind == kCpu || spec.kind == kAuto ? spec.kind : spec.kind + ":" + std::to_string(spec.ordinal);
+}
+
+DeviceSpec choose_device(DeviceSpec spec, std::vector<std::string>* notes) {
+  if (spec.kind != kAuto) return spec;
+  const std::vector<std::string> installed = installed_plugins();
+  for (const char* const kind : {"cuda", "hip"}) {
+    if (std::find(installed.begin(), installed.end(), kind) == installed.end()) continue;
+    std::string problem;
+    if (!devices_of(kind, problem).empty()) {
+      spec.kind = kind;
+      return spec;
+    }
+    if (notes) notes->push_back("device auto passes over " + std::string(kind) + ": " + problem);
+  }
+  spec.kind = kCpu;
+  return spec;
+}
+
+std::unique_ptr<Device> open_device(const DeviceSpec& asked) {
+  const DeviceSpec spec = choose_device(asked);
+  const DevicePlugin& plugin = plugin_of(spec.kind);
+  std::string problem;
+  const int count = plugin.count(problem);
+  if (spec.ordinal >= count) {
+    const std::string known = count == 0   ? "there is none: " + problem
+                              : count == 1 ? "there is only " + spec.kind + ":0"
+                                           : "there are " + std::to_string(count) + ", from " + spec.kind +
+                                                 ":0 to " + spec.kind + ":" + std::to_string(count - 1);
+    throw invalid("there is no device " + spec.kind + ":" + std::to_string(spec.ordinal) + "; " + known,
+                  "'primus device list' shows what there is");
+  }
+  return plugin.open(spec);
+}
+
+std::unique_ptr<Device> measuring_device(const DeviceSpec& asked) {
+  const DeviceSpec spec = choose_device(asked);
+  return plugin_of(spec.kind).measuring(spec);
+}
+
+std::vector<DeviceListing> list_devices() {
+  std::vector<std::string> kinds = installed_plugins();
+  kinds.insert(kinds.begin(), std::string(kCpu));
+  std::vector<DeviceListing> listings;
+  for (const std::string& kind : kinds) {
+    DeviceListing listing{.kind = kind, .devices = {}, .problem = {}};
+    listing.devices = devices_of(kind, listing.problem);
+    listings.push_back(std::move(listing));
+  }
+  return listings;
+}
+
+}  // namespace primus::turbo

@@ -1,0 +1,27 @@
+// The numbers of one optimizer step that kernels read from device memory. No launch holds them, so that a
+// recorded step (Device::capture) can be repeated with other numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/tensor.h"
+
+namespace primus::turbo {
+
+// Indices into the tensor of scalars, [kStepScalars] fp64: exact for counts up to 2^53.
+enum class StepScalar : std::size_t {
+  kStep,  // counted from 1
+  kLearningRate,
+  kWeightDecay,
+  kBias1,  // 1 - beta1^step of Adam's moments
+  kBias2,  // 1 - beta2^step
+};
+inline constexpr std::int64_t kStepScalars = 5;
+
+constexpr std::size_t index(StepScalar scalar) { return static_cast<std::size_t>(scalar); }
+inline bool is_step_scalars(const Tensor& tensor) {
+  return tensor.dtype == DType::kF64 && tensor.elements() == kStepScalars;
+}
+
+}  // namespace primus::turbo

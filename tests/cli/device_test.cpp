@@ -1,0 +1,89 @@
+// Devices on the command line. The guard device, a plug-in of the tests, stands for a second kind of device:
+// a whole run on it, through the same door as a GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using test::ProgramOptions;
+using test::ProgramResult;
+using test::run_program;
+using test::TemporaryFolder;
+using test::train;
+using ::testing::HasSubstr;
+
+ProgramOptions with_plugins(const std::string& folders = PRIMUS_TEST_PLUGINS) {
+  return {.environment = {{"PRIMUS_PLUGIN_PATH", folders}}};
+}
+
+TEST(Devices, AreListed) {
+  const ProgramResult text = run_program({"device", "list"}, with_plugins());
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("guard:0"));
+  EXPECT_THAT(text.out, HasSubstr("auto      takes cpu"));
+  const json listed = json::parse(run_program({"device", "list", "--json"}, with_plugins()).out);
+  EXPECT_EQ(listed.at("auto"), "cpu");
+  ASSERT_EQ(listed.at("kinds").size(), 2U);
+  EXPECT_EQ(listed["kinds"][0]["devices"][0]["device"], "cpu");
+  EXPECT_GT(listed["kinds"][0]["devices"][0]["memory"].get<std::int64_t>(), 0);
+  EXPECT_EQ(listed["kinds"][1]["devices"][0]["name"], "guarded host memory");
+}
+
+TEST(Devices, ARunOnAPluginEqualsTheCpus) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> settings{"train_iters=3", "eval_iters=0"};
+  auto words = settings;
+  words.insert(words.end(), {"device=guard", "exp_name=guarded"});
+  const ProgramResult guarded = run_program(train(folder.path(), words), with_plugins());
+  ASSERT_EQ(guarded.exit_code, 0) << guarded.err;
+  EXPECT_THAT(guarded.err, HasSubstr("guard: 1 threads"));
+  ASSERT_EQ(run_program(train(folder.path(), settings)).exit_code, 0);
+  const Path on_cpu = test::run_folder(folder.path()), on_guard = test::run_folder(folder.path(), "guarded");
+  EXPECT_EQ(test::losses(on_guard).size(), 3U);
+  EXPECT_EQ(test::losses(on_guard), test::losses(on_cpu));
+  EXPECT_EQ(test::final_weights(on_guard, 3), test::final_weights(on_cpu, 3));
+
+  const auto generate = [&](const char* device) {
+    return run_program(
+               {"generate", on_guard.string(), "-p", "abc", "-n", "8", "--device", device, "--threads", "1"},
+               with_plugins())
+        .out;
+  };
+  EXPECT_EQ(generate("guard"), generate("cpu"));
+}
+
+// What is not here can be planned for, if its plug-in is.
+TEST(Devices, ADryRunNeedsNone) {
+  const TemporaryFolder folder;
+  const ProgramResult plan =
+      run_program(train(folder.path(), {"train_iters=3", "device=guard", "--dry-run"}), with_plugins());
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+}
+
+TEST(Devices, WhatIsNotThereIsNamed) {
+  const TemporaryFolder folder;
+  const ProgramResult missing =
+      run_program(train(folder.path(), {"device=cuda", "train_iters=1"}), with_plugins());
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("libprimus_cuda.so"));
+  const ProgramResult second =
+      run_program(train(folder.path(), {"device=guard:7", "train_iters=1"}), with_plugins());
+  EXPECT_EQ(second.exit_code, 2);
+  EXPECT_THAT(second.err, HasSubstr("there is only guard:0"));
+  const ProgramResult nonsense = run_program(train(folder.path(), {"device=gpu!", "train_iters=1"}));
+  EXPECT_EQ(nonsense.exit_code, 2);
+  EXPECT_THAT(nonsense.err, HasSubstr("'gpu!' names no device"));
+  EXPECT_THAT(nonsense.err, HasSubstr("primus device list"));
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,0 +1,36 @@
+// The guard device as a plug-in, libprimus_guard.so: what a vendor's plug-in has to do, and how the tests
+// load a second kind of device through the same door.
+#include <memory>
+#include <string>
+
+#include "device/guard_device.h"
+#include "device/measuring_device.h"
+#include "device/plugin.h"
+#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/devices/plugin_abi.h"
+
+namespace primus::test {
+namespace {
+
+int threads_of(const DeviceSpec& spec) { return spec.threads == 0 ? cpu::available_cores() : spec.threads; }
+
+const DevicePlugin kPlugin{
+    .abi = turbo::kPluginAbi,
+    .kind = "guard",
+    .count = [](std::string&) { return 1; },
+    .properties = [](int) { return GuardDevice::guard_properties(); },
+    .open = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
+      return std::make_unique<GuardDevice>(threads_of(spec), turbo::cpu_kernel_table());
+    },
+    .measuring = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
+      return std::make_unique<MeasuringDevice>(GuardDevice::guard_properties(), "guard, measured",
+                                               turbo::cpu_kernel_table(),
+                                               std::make_unique<cpu::CpuContext>(threads_of(spec)));
+    }};
+
+}  // namespace
+}  // namespace primus::test
+
+extern "C" __attribute__((visibility("default"))) const primus::DevicePlugin* primus_device_plugin() {
+  return &primus::test::kPlugin;
+}

@@ -1,0 +1,2 @@
+// A shared library that is no plug-in.
+extern "C" int primus_something_else() { return 0; }

@@ -1,5 +1,5 @@
-// How many columns of a terminal text takes: wide characters (Chinese, Japanese, Korean, emoji) two, combining
-// marks none. Pure.
+// How many columns of a terminal text takes: wide characters (Chinese, Japanese, Korean, emoji) two,
+// combining marks none. Pure.
 #pragma once
 
 #include <cstddef>

@@ -42,13 +42,16 @@ HostMemory host_memory(const std::string& root) {
                     .available = line_in(meminfo, "MemAvailable:").value_or(0) * kKiB,
                     .limited_by = {}};
   for (const ControlGroup& group : control_groups("memory", root)) {
-    const auto file = [&](const char* v2, const char* v1) { return group.folder + "/" + (group.v2 ? v2 : v1); };
+    const auto file = [&](const char* v2, const char* v1) {
+      return group.folder + "/" + (group.v2 ? v2 : v1);
+    };
     const auto limit = number_in(file("memory.max", "memory.limit_in_bytes"));
     const auto used = number_in(file("memory.current", "memory.usage_in_bytes"));
     if (!limit || !used) continue;
     // Files that were read lately are dropped before anybody is killed.
     const auto cached =
-        line_in(group.folder + "/memory.stat", group.v2 ? "inactive_file" : "total_inactive_file").value_or(0);
+        line_in(group.folder + "/memory.stat", group.v2 ? "inactive_file" : "total_inactive_file")
+            .value_or(0);
     const std::int64_t room = std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *used - cached));
     if (memory.available == 0 || room < memory.available) {
       memory.available = room;

@@ -154,8 +154,9 @@ void Logger::write(LogLevel level, std::string_view message, std::source_locatio
   if (!on_console || console.fd < 0 || level < options_.console_level) return;
   // The line takes the place of a progress line, which its owner draws again below.
   const std::string line =
-      fmt::format("{}[{}][{}]{}{}", console.ansi && !options_.above ? "\r\x1b[K" : "", paint(console, Color::kGreen, time),
-                  paint(console, Color::kCyan, rank), paint(console, level_color(level), tag), body);
+      fmt::format("{}[{}][{}]{}{}", console.ansi && !options_.above ? "\r\x1b[K" : "",
+                  paint(console, Color::kGreen, time), paint(console, Color::kCyan, rank),
+                  paint(console, level_color(level), tag), body);
   const int wait_ms = console_stalled_ ? 0 : kConsoleWaitMs;
   console_stalled_ =
       !(options_.above ? options_.above->print_above(line, wait_ms) : try_write(console.fd, line, wait_ms));

@@ -169,7 +169,8 @@ TEST(Experiment, AModelThatIsLoadedNeedsNoShapeAndKeepsItsOwn) {
   EXPECT_EQ(e.trainer.num_layers, 0);
   const std::string yaml = to_yaml(e);
   EXPECT_THAT(yaml, testing::HasSubstr("rotary_base: 5"));
-  for (const char* key : {"max_position_embeddings", "norm_epsilon", "multi_latent_attention", " num_layers:"})
+  for (const char* key :
+       {"max_position_embeddings", "norm_epsilon", "multi_latent_attention", " num_layers:"})
     EXPECT_THAT(yaml, testing::Not(testing::HasSubstr(key))) << key;
   EXPECT_EQ(load_text(yaml).trainer, e.trainer);
 }

@@ -17,16 +17,13 @@ const DevicePlugin& plugin_of(std::string_view kind) {
   return kind == kCpu ? cpu_plugin() : load_plugin(kind, kPluginAbi);
 }
 
-// The devices of one kind; on `problem` why there are none.
-std::vector<DeviceProperties> devices_of(const std::string& kind, std::string& problem) {
+// The devices of one kind; on `why` what is missing where there are none. Throws Error when the plug-in cannot
+// be used.
+std::vector<DeviceProperties> devices_of(const std::string& kind, std::string& why) {
   std::vector<DeviceProperties> devices;
-  try {
-    const DevicePlugin& plugin = plugin_of(kind);
-    const int count = plugin.count(problem);
-    for (int i = 0; i < count; ++i) devices.push_back(plugin.properties(i));
-  } catch (const Error& error) {
-    problem = error.what();
-  }
+  const DevicePlugin& plugin = plugin_of(kind);
+  const int count = plugin.count(why);
+  for (int i = 0; i < count; ++i) devices.push_back(plugin.properties(i));
   return devices;
 }
 
@@ -61,12 +58,14 @@ DeviceSpec choose_device(DeviceSpec spec, std::vector<std::string>* notes) {
   const std::vector<std::string> installed = installed_plugins();
   for (const char* const kind : {"cuda", "hip"}) {
     if (std::find(installed.begin(), installed.end(), kind) == installed.end()) continue;
-    std::string problem;
-    if (!devices_of(kind, problem).empty()) {
+    try {
+      std::string why;
+      if (devices_of(kind, why).empty()) continue;
       spec.kind = kind;
       return spec;
+    } catch (const Error& error) {
+      if (notes) notes->push_back("device auto passes over " + std::string(kind) + ": " + error.what());
     }
-    if (notes) notes->push_back("device auto passes over " + std::string(kind) + ": " + problem);
   }
   spec.kind = kCpu;
   return spec;
@@ -99,7 +98,11 @@ std::vector<DeviceListing> list_devices() {
   std::vector<DeviceListing> listings;
   for (const std::string& kind : kinds) {
     DeviceListing listing{.kind = kind, .devices = {}, .problem = {}};
-    listing.devices = devices_of(kind, listing.problem);
+    try {
+      listing.devices = devices_of(kind, listing.problem);
+    } catch (const Error& error) {
+      listing.problem = error.what();
+    }
     listings.push_back(std::move(listing));
   }
   return listings;

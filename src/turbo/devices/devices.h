@@ -18,7 +18,7 @@ DeviceSpec parse_device(std::string_view text, int threads = 0);
 std::string name_of(const DeviceSpec& spec);
 
 // "auto" becomes the first kind of cuda and hip that has a device, else the CPU; other kinds stay. Appends to
-// `notes` why a plug-in that is installed was passed over.
+// `notes` why a plug-in that is installed cannot be used; that it finds no device is no news.
 DeviceSpec choose_device(DeviceSpec spec, std::vector<std::string>* notes = nullptr);
 
 // Throws Error: kDependency when the kind's plug-in is missing or does not match, kInvalid when there is no

@@ -86,4 +86,5 @@ if command -v compute-sanitizer >/dev/null; then
     fi
   done
 fi
+[ ! -x build/bin/primus ] || scripts/gpu_models.sh || failed=1
 exit $failed

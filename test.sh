@@ -18,7 +18,7 @@ esac
 
 scripts/install-packages.sh build test
 # The rest says itself what it cannot do without these.
-[ "$mode" = fast ] || scripts/install-packages.sh lint fuzz || true
+[ "$mode" = fast ] || scripts/install-packages.sh lint fuzz hip || true
 benchmarks=ON
 [ "$mode" = fast ] && benchmarks=OFF
 scripts/build.sh -DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=$benchmarks

@@ -130,9 +130,11 @@ void for_each_setting(const Experiment& experiment, Visit&& visit) {
     const bool has_field = !std::holds_alternative<std::monostate>(key.field);
     const Value* set = experiment.settings.find(key.name);
     if (!set && !(has_field && key.has_meaning_for(framework))) continue;
-    // Required and derived keys have no default: for other frameworks they may be unset for good.
+    // Required and derived keys have no default: for other frameworks they may be unset for good. A required
+    // key that is set to null is as good as unset.
     const bool unset = experiment.provenance_of(key.name).layer == Layer::kDefault;
     if (unset && (key.is_required || !key.derived_from.empty())) continue;
+    if (key.is_required && set && set->is_null()) continue;
     visit(key, has_field ? current_value(key, experiment.trainer) : *set, key.group != group);
     group = key.group;
   }

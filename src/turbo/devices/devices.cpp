@@ -17,8 +17,8 @@ const DevicePlugin& plugin_of(std::string_view kind) {
   return kind == kCpu ? cpu_plugin() : load_plugin(kind, kPluginAbi);
 }
 
-// The devices of one kind; on `why` what is missing where there are none. Throws Error when the plug-in cannot
-// be used.
+// The devices of one kind; on `why` what is missing where there are none. Throws Error when the plug-in
+// cannot be used.
 std::vector<DeviceProperties> devices_of(const std::string& kind, std::string& why) {
   std::vector<DeviceProperties> devices;
   const DevicePlugin& plugin = plugin_of(kind);

@@ -1,5 +1,6 @@
 // Speed of the memory-bound CPU kernels, as GB/s of the bytes each must read and write at least once, and as
 // a share of a plain copy of as many bytes by the same threads.
+// First what a launch costs beside its kernel: the checks of its operands.
 //   kernels_bench [--threads N] [--seconds S] [--rows N]... [--only TEXT] [--isa v2|v3|v4] [--clock wall|cpu]
 // Without --rows: [2048, 768], which caches hold in part, and [65536, 768], which they do not.
 #include <fmt/format.h>
@@ -12,7 +13,9 @@
 #include "base/random.h"
 #include "operators/bench.h"
 #include "turbo/adamw/adamw.h"
+#include "turbo/attention/attention.h"
 #include "turbo/embedding/embedding.h"
+#include "turbo/linear/linear.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
 #include "turbo/step_scalars.h"
@@ -51,6 +54,22 @@ class KernelBench : public Bench {
                static_cast<double>(bytes) * 1e-6, rate * 1e-9, 100 * rate / copy, copy * 1e-9);
   }
 
+  // Nanoseconds of the operands' checks, and of a whole call.
+  template <class Arguments>
+  void measure_launch(const Arguments& arguments) {
+    constexpr int kCalls = 1000;
+    const std::string name(name_of(Arguments::kId));
+    if (("launch " + name).find(only_) == std::string::npos) return;
+    const double checks = best_time([&] {
+      for (int i = 0; i < kCalls; ++i) arguments.check();
+    });
+    const double calls = best_time([&] {
+      for (int i = 0; i < kCalls; ++i) run(arguments);
+    });
+    fmt::print("launch {:<21} {:>9.1f} ns of checks in {:.0f} ns\n", name, 1e9 * checks / kCalls,
+               1e9 * calls / kCalls);
+  }
+
  private:
   // A copy that reads and writes `bytes` in total.
   double copy_rate(std::int64_t bytes) {
@@ -66,6 +85,50 @@ class KernelBench : public Bench {
 
   std::string only_;
 };
+
+// The smallest calls there are: one token, one head.
+void measure_launches(KernelBench& bench) {
+  constexpr std::int64_t kHidden = 64;
+  const Tensor row = bench.tensor(DType::kF32, {1, kHidden}), one = bench.tensor(DType::kF32, {1, 1});
+  const Tensor square = bench.tensor(DType::kF32, {kHidden, kHidden});
+  bench.measure_launch(RmsNormForward{.x = row,
+                                      .delta = {},
+                                      .weight = bench.tensor(DType::kF32, {kHidden}),
+                                      .sum = {},
+                                      .y = row,
+                                      .rstd = one,
+                                      .eps = 1e-5F});
+  bench.measure_launch(Gemm{.role = GemmRole::kForward, .a = row, .b = square, .c = row, .workspace = {}});
+  bench.measure_launch(AttentionBackward{.shape = {.batch = 1,
+                                                   .seq_q = 1,
+                                                   .seq_k = 1,
+                                                   .capacity_k = 1,
+                                                   .heads = 1,
+                                                   .kv_heads = 1,
+                                                   .head_dim = kHidden,
+                                                   .value_dim = kHidden,
+                                                   .scale = 1,
+                                                   .causal = true,
+                                                   .window = 0},
+                                         .q = row,
+                                         .k = row,
+                                         .v = row,
+                                         .q_stride = kHidden,
+                                         .k_stride = kHidden,
+                                         .v_stride = kHidden,
+                                         .first_key = {},
+                                         .out = row,
+                                         .lse = one,
+                                         .d_out = row,
+                                         .d_q = row,
+                                         .d_k = row,
+                                         .d_v = row,
+                                         .d_q_stride = kHidden,
+                                         .d_k_stride = kHidden,
+                                         .d_v_stride = kHidden,
+                                         .workspace = {}});
+  bench.release();
+}
 
 void measure_activations(KernelBench& bench, std::int64_t rows, DType dtype) {
   constexpr std::int64_t kHidden = 768, kFfn = 2048, kHeadDim = 64;
@@ -179,6 +242,7 @@ int main(int argc, char** argv) {
   if (options.rows.empty()) options.rows = {2048, 65536};
   KernelBench bench(options);
   fmt::print("{}, kernels for {}\n", bench.description(), name_of(options.isa));
+  measure_launches(bench);
   for (const std::int64_t rows : options.rows) {
     fmt::print("\n{} rows\n", rows);
     for (const DType dtype : {DType::kF32, DType::kBF16}) measure_activations(bench, rows, dtype);

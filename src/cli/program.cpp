@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "base/error.h"
 #include "base/json_text.h"
@@ -219,6 +220,10 @@ int run(std::span<const std::string> words, Console& console) {
                     trains ? "a smaller micro_batch_size or seq_length, or recomputation, needs less; "
                              "--dry-run shows how much"
                            : "a smaller batch or context, or --dtype bf16 where there is one, needs less"));
+    return 3;
+  } catch (const std::logic_error& error) {
+    console.note(fmt::format(
+        "error: {}\n  hint: this is a bug in Primus: please report it with the command line", error.what()));
     return 3;
   } catch (const std::exception& error) {
     console.note(fmt::format("error: {}", error.what()));

@@ -1,5 +1,6 @@
 // Attention over a fused projection, with gradients, and over a cache, without; and what happens to queries
 // and keys before it.
+#include "base/check.h"
 #include "engine/operators.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/position_scale/position_scale.h"
@@ -281,7 +282,7 @@ Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOp
   const Tape::Output out{qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}};
   shape.seq_k = shape.capacity_k = shape.seq_q;
   if (KvCacheLayer* cache = options.cache) {
-    assert(!tape.training() && !options.first_key);
+    PRIMUS_CHECK("attention", !tape.training() && !options.first_key);
     shape.seq_k = cache->length + shape.seq_q;
     shape.capacity_k = cache->capacity;
     return tape.record(kCachedAttention, {&qkv}, options.sinks, {out},

@@ -1,4 +1,5 @@
 // Multi-head latent attention: the rows that ordinary attention reads, and attention over cached latents.
+#include "base/check.h"
 #include "engine/operators.h"
 #include "engine/scratch.h"
 #include "turbo/elementwise/elementwise.h"
@@ -124,7 +125,7 @@ Value latent_qkv(const Value& q, const Value& kv, const Value& rope_key, const L
 Value cached_latent_attention(const Value& q, const Value& latent, const Value& rope_key, Parameter& up,
                               const LatentShape& shape, std::int64_t batch, float scale,
                               const KvCacheLayer& cache) {
-  assert(!q.tape().training());
+  PRIMUS_CHECK("cached_latent_attention", !q.tape().training());
   const Shape out{q.shape()[0], shape.heads * shape.value_dim};
   return q.tape().record(
       kCachedLatentAttention, {&q, &latent, &rope_key}, &up, {{q.dtype(), out}},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "engine/linear_products.h"
 #include "turbo/bias/bias.h"
 #include "turbo/elementwise/elementwise.h"
@@ -305,7 +306,7 @@ Value add_bias(Value x, Parameter& bias) {
 
 std::pair<Value, Value> split(const Value& x, std::int64_t at) {
   const std::int64_t rows = x.shape()[0], cols = x.shape()[1];
-  assert(at > 0 && at < cols);
+  PRIMUS_CHECK("split", at > 0 && at < cols);
   auto [left, right, none] =
       x.tape().record(kSplit, {&x}, nullptr,
                       {{x.dtype(), Shape{rows, at}}, {x.dtype(), Shape{rows, cols - at}}}, NoAttributes{});

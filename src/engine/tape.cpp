@@ -1,5 +1,6 @@
 #include "engine/tape.h"
 
+#include "base/check.h"
 #include "engine/weight_gradient_queue.h"
 #include "turbo/elementwise/elementwise.h"
 
@@ -23,7 +24,7 @@ DType Value::dtype() const { return tape_->slots_[slot_].dtype; }
 
 Tensor Value::tensor() const {
   const Tape::Slot& slot = tape_->slots_[slot_];
-  assert(slot.data);
+  PRIMUS_CHECK("Value::tensor", slot.data);
   return slot.data.view(slot.dtype, slot.shape);
 }
 
@@ -37,13 +38,13 @@ Parameter& Step::parameter() const { return *entry().parameter; }
 
 Tensor Step::in(int i) const {
   const Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
-  assert(slot.data);
+  PRIMUS_CHECK(entry().op->name.data(), slot.data);
   return slot.data.view(slot.dtype, slot.shape);
 }
 
 Tensor Step::out(int i) const {
   const Tape::Slot& slot = tape_.slots_[entry().outputs[i]];
-  assert(slot.data);
+  PRIMUS_CHECK(entry().op->name.data(), slot.data);
   return slot.data.view(slot.dtype, slot.shape);
 }
 
@@ -149,7 +150,7 @@ Value Tape::input(DType dtype, const Shape& shape, bool differentiable) {
 std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
     const Operator& op, std::initializer_list<const Value*> inputs, Parameter* parameter,
     std::initializer_list<Output> outputs, const void* attributes, std::size_t attribute_bytes) {
-  assert(inputs.size() <= Entry::kMaxInputs && outputs.size() <= Entry::kMaxOutputs);
+  PRIMUS_CHECK(op.name.data(), inputs.size() <= Entry::kMaxInputs && outputs.size() <= Entry::kMaxOutputs);
   stop_if_asked();
   Entry entry;
   entry.op = &op;
@@ -258,7 +259,7 @@ void Tape::release_saves(const Entry& entry, const Saves& saves) {
 
 void Tape::set_gradient(const Value& value, const Tensor& gradient) {
   Slot& slot = slots_[value.slot_];
-  assert(slot.differentiable && !slot.gradient && gradient.dtype == slot.dtype);
+  PRIMUS_CHECK("Tape::set_gradient", slot.differentiable && !slot.gradient && gradient.dtype == slot.dtype);
   slot.gradient = stash_.allocate(gradient.bytes());
   if (!context_.measuring()) {
     context_.stream.copy_on_device(slot.gradient.view(slot.dtype, slot.shape).data, gradient.data,
@@ -275,7 +276,7 @@ void Tape::materialize(int index) {
   if (slots_[index].data) return;
   stop_if_asked();
   const int producer = slots_[index].producer;
-  assert(producer >= 0 && entries_[producer].dropped);
+  PRIMUS_CHECK("Tape::materialize", producer >= 0 && entries_[producer].dropped);
   // By value: replaying inputs does not move entries, but be independent of that.
   const Entry entry = entries_[producer];
   for (int i = 0; i < entry.input_count; ++i) materialize(entry.inputs[i]);
@@ -302,7 +303,7 @@ void Tape::materialize_saves(const Entry& entry, const Saves& saves) {
 }
 
 void Tape::backward() {
-  assert(settings_.train && settings_.weight_gradients && !in_backward_);
+  PRIMUS_CHECK("Tape::backward", settings_.train && settings_.weight_gradients && !in_backward_);
   in_backward_ = true;
   for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) backward_entry(e);
   // Inline work that waits for its turn is free to run when the turn comes.

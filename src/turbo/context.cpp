@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "turbo/check.h"
 
 namespace primus::turbo {
 
@@ -13,6 +14,10 @@ std::string_view name_of(KernelId id) {
 #undef PRIMUS_KERNEL
   };
   return kNames[static_cast<std::size_t>(id)];
+}
+
+void check_failed(KernelId kernel, const char* condition) {
+  primus::check_failed(std::string(name_of(kernel)).c_str(), condition);
 }
 
 double Meter::total_flops() const {

@@ -45,9 +45,7 @@ void launch(Context& context, KernelId id, double flops, void* arguments, std::s
 
 // Enqueues the kernel of `arguments` on the context's stream. Arguments must have:
 //   static constexpr KernelId kId;          which kernel
-//   void check() const;                     asserts shapes and types (a failure is our bug, never the
-//   user's), and
-//                                           throws std::logic_error where a kernel would leave its own memory
+//   void check() const;                     PRIMUS_CHECKs shapes and types (turbo/check.h), in every build
 //   double flops() const;                   2 per multiply-add, matrix work only; 0 for memory-bound kernels
 // and may have `Tensor workspace`, which launch() provides.
 template <class Arguments>

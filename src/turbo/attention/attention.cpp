@@ -2,25 +2,27 @@
 
 #include <algorithm>
 
+#include "turbo/check.h"
+
 namespace primus::turbo {
 namespace {
 
-[[maybe_unused]] bool valid(const AttentionShape& s) {
+bool valid(const AttentionShape& s) {
   return s.batch >= 0 && s.seq_q >= 0 && s.seq_k >= s.seq_q && s.capacity_k >= s.seq_k && s.kv_heads > 0 &&
          s.heads > 0 && s.heads % s.kv_heads == 0 && s.head_dim > 0 && s.value_dim > 0 && s.scale > 0 &&
          s.window >= 0 && s.chunk >= 0;
 }
 
-[[maybe_unused]] bool valid_strides(const AttentionShape& s, std::int64_t q, std::int64_t k, std::int64_t v) {
+bool valid_strides(const AttentionShape& s, std::int64_t q, std::int64_t k, std::int64_t v) {
   return q >= s.heads * s.head_dim && k >= s.kv_heads * s.head_dim && v >= s.kv_heads * s.value_dim;
 }
 
-[[maybe_unused]] bool float_types(DType type, std::initializer_list<DType> others) {
+bool float_types(DType type, std::initializer_list<DType> others) {
   return (type == DType::kF32 || type == DType::kBF16) &&
          std::all_of(others.begin(), others.end(), [type](DType other) { return other == type; });
 }
 
-[[maybe_unused]] bool valid_documents(const AttentionShape& s, const Tensor& first_key) {
+bool valid_documents(const AttentionShape& s, const Tensor& first_key) {
   return first_key.absent() || (first_key.dtype == DType::kI32 && s.causal && s.seq_k == s.seq_q &&
                                 first_key.elements() == s.batch * s.seq_q);
 }
@@ -45,35 +47,36 @@ double forward_flops(const AttentionShape& s) {
 }  // namespace
 
 void AttentionForward::check() const {
-  assert(valid(shape) && valid_strides(shape, q_stride, k_stride, v_stride));
-  assert(valid_documents(shape, first_key));
-  assert(sinks.absent() || (sinks.dtype == q.dtype && sinks.elements() == shape.heads));
-  assert(float_types(q.dtype, {k.dtype, v.dtype, out.dtype}));
-  assert(out.elements() == shape.batch * shape.seq_q * shape.heads * shape.value_dim);
-  assert(lse.absent() || lse.dtype == DType::kF32);
-  assert(lse.absent() || lse.elements() == shape.heads * shape.batch * shape.seq_q);
+  PRIMUS_CHECK(kId, valid(shape) && valid_strides(shape, q_stride, k_stride, v_stride));
+  PRIMUS_CHECK(kId, valid_documents(shape, first_key));
+  PRIMUS_CHECK(kId, sinks.absent() || (sinks.dtype == q.dtype && sinks.elements() == shape.heads));
+  PRIMUS_CHECK(kId, float_types(q.dtype, {k.dtype, v.dtype, out.dtype}));
+  PRIMUS_CHECK(kId, out.elements() == shape.batch * shape.seq_q * shape.heads * shape.value_dim);
+  PRIMUS_CHECK(kId, lse.absent() || lse.dtype == DType::kF32);
+  PRIMUS_CHECK(kId, lse.absent() || lse.elements() == shape.heads * shape.batch * shape.seq_q);
 }
 
 double AttentionForward::flops() const { return forward_flops(shape); }
 
 void AttentionBackward::check() const {
-  assert(valid(shape) && shape.seq_k == shape.seq_q && shape.capacity_k == shape.seq_k);
-  assert(valid_strides(shape, q_stride, k_stride, v_stride));
-  assert(valid_documents(shape, first_key));
-  assert(valid_strides(shape, d_q_stride, d_k_stride, d_v_stride));
-  assert(float_types(q.dtype, {k.dtype, v.dtype, out.dtype, d_out.dtype, d_q.dtype, d_k.dtype, d_v.dtype}));
-  assert(out.elements() == shape.batch * shape.seq_q * shape.heads * shape.value_dim);
-  assert(d_out.elements() == out.elements());
-  assert(lse.dtype == DType::kF32 && lse.elements() == shape.heads * shape.batch * shape.seq_q);
+  PRIMUS_CHECK(kId, valid(shape) && shape.seq_k == shape.seq_q && shape.capacity_k == shape.seq_k);
+  PRIMUS_CHECK(kId, valid_strides(shape, q_stride, k_stride, v_stride));
+  PRIMUS_CHECK(kId, valid_documents(shape, first_key));
+  PRIMUS_CHECK(kId, valid_strides(shape, d_q_stride, d_k_stride, d_v_stride));
+  PRIMUS_CHECK(
+      kId, float_types(q.dtype, {k.dtype, v.dtype, out.dtype, d_out.dtype, d_q.dtype, d_k.dtype, d_v.dtype}));
+  PRIMUS_CHECK(kId, out.elements() == shape.batch * shape.seq_q * shape.heads * shape.value_dim);
+  PRIMUS_CHECK(kId, d_out.elements() == out.elements());
+  PRIMUS_CHECK(kId, lse.dtype == DType::kF32 && lse.elements() == shape.heads * shape.batch * shape.seq_q);
 }
 
 double AttentionBackward::flops() const { return 2.5 * forward_flops(shape); }
 
 void AttentionBackwardSinks::check() const {
-  assert(float_types(out.dtype, {d_out.dtype, sinks.dtype}));
-  assert(out.cols() == heads * value_dim && d_out.elements() == out.elements());
-  assert(lse.dtype == DType::kF32 && lse.elements() == heads * out.rows());
-  assert(sinks.elements() == heads && d_sinks.dtype == DType::kF32 && d_sinks.elements() == heads);
+  PRIMUS_CHECK(kId, float_types(out.dtype, {d_out.dtype, sinks.dtype}));
+  PRIMUS_CHECK(kId, out.cols() == heads * value_dim && d_out.elements() == out.elements());
+  PRIMUS_CHECK(kId, lse.dtype == DType::kF32 && lse.elements() == heads * out.rows());
+  PRIMUS_CHECK(kId, sinks.elements() == heads && d_sinks.dtype == DType::kF32 && d_sinks.elements() == heads);
 }
 
 }  // namespace primus::turbo

@@ -1,18 +1,18 @@
 #include "turbo/bias/bias.h"
 
-#include <cassert>
+#include "turbo/check.h"
 
 namespace primus::turbo {
 
 void AddBias::check() const {
-  assert(x.dtype == DType::kF32 || x.dtype == DType::kBF16);
-  assert(y.dtype == x.dtype && y.shape == x.shape);
-  assert(bias.dtype == x.dtype && bias.elements() == x.cols());
+  PRIMUS_CHECK(kId, is_float(x));
+  PRIMUS_CHECK(kId, same(y, x));
+  PRIMUS_CHECK(kId, bias.dtype == x.dtype && bias.elements() == x.cols());
 }
 
 void AddBiasBackwardWeight::check() const {
-  assert(d_y.dtype == DType::kF32 || d_y.dtype == DType::kBF16);
-  assert(d_bias.dtype == DType::kF32 && d_bias.elements() == d_y.cols());
+  PRIMUS_CHECK(kId, is_float(d_y));
+  PRIMUS_CHECK(kId, d_bias.dtype == DType::kF32 && d_bias.elements() == d_y.cols());
 }
 
 }  // namespace primus::turbo

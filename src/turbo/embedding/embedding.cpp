@@ -1,20 +1,21 @@
 #include "turbo/embedding/embedding.h"
 
-#include <cassert>
+#include "turbo/check.h"
 
 namespace primus::turbo {
 
 void EmbeddingForward::check() const {
-  assert(tokens.dtype == DType::kI32);
-  assert(table.dtype == DType::kF32 || table.dtype == DType::kBF16);
-  assert(out.dtype == table.dtype && out.cols() == table.cols() && out.rows() == tokens.elements());
+  PRIMUS_CHECK(kId, tokens.dtype == DType::kI32);
+  PRIMUS_CHECK(kId, is_float(table));
+  PRIMUS_CHECK(kId,
+               out.dtype == table.dtype && out.cols() == table.cols() && out.rows() == tokens.elements());
 }
 
 void EmbeddingBackwardWeight::check() const {
-  assert(tokens.dtype == DType::kI32);
-  assert(d_out.dtype == DType::kF32 || d_out.dtype == DType::kBF16);
-  assert(d_table.dtype == DType::kF32);
-  assert(d_out.cols() == d_table.cols() && d_out.rows() == tokens.elements());
+  PRIMUS_CHECK(kId, tokens.dtype == DType::kI32);
+  PRIMUS_CHECK(kId, is_float(d_out));
+  PRIMUS_CHECK(kId, d_table.dtype == DType::kF32);
+  PRIMUS_CHECK(kId, d_out.cols() == d_table.cols() && d_out.rows() == tokens.elements());
 }
 
 }  // namespace primus::turbo

@@ -1,22 +1,24 @@
 #include "turbo/linear/linear.h"
 
+#include "turbo/check.h"
+
 namespace primus::turbo {
 
 void Gemm::check() const {
-  assert(a.shape.rank() >= 1 && b.shape.rank() >= 1 && c.shape.rank() >= 1);
-  for ([[maybe_unused]] const Tensor* t : {&a, &b, &c}) {
-    assert(t->dtype == DType::kF32 || t->dtype == DType::kBF16);
+  PRIMUS_CHECK(kId, a.shape.rank() >= 1 && b.shape.rank() >= 1 && c.shape.rank() >= 1);
+  for (const Tensor* t : {&a, &b, &c}) {
+    PRIMUS_CHECK(kId, is_float(*t));
   }
-  assert(c.dtype == DType::kF32 || role != GemmRole::kWeightGradient);
+  PRIMUS_CHECK(kId, c.dtype == DType::kF32 || role != GemmRole::kWeightGradient);
   switch (role) {
     case GemmRole::kForward:
-      assert(a.cols() == b.cols() && c.rows() == a.rows() && c.cols() == b.rows());
+      PRIMUS_CHECK(kId, a.cols() == b.cols() && c.rows() == a.rows() && c.cols() == b.rows());
       break;
     case GemmRole::kInputGradient:
-      assert(a.cols() == b.rows() && c.rows() == a.rows() && c.cols() == b.cols());
+      PRIMUS_CHECK(kId, a.cols() == b.rows() && c.rows() == a.rows() && c.cols() == b.cols());
       break;
     case GemmRole::kWeightGradient:
-      assert(a.rows() == b.rows() && c.rows() == a.cols() && c.cols() == b.cols());
+      PRIMUS_CHECK(kId, a.rows() == b.rows() && c.rows() == a.cols() && c.cols() == b.cols());
       break;
   }
 }

@@ -1,14 +1,14 @@
 #include "turbo/position_scale/position_scale.h"
 
-#include <cassert>
+#include "turbo/check.h"
 
 namespace primus::turbo {
 
 void PositionScale::check() const {
-  assert(x.dtype == DType::kF32 || x.dtype == DType::kBF16);
-  assert(y.dtype == x.dtype && y.shape == x.shape);
-  assert(positions.dtype == DType::kI32 && positions.elements() == x.rows());
-  assert(cols >= 0 && cols <= x.cols() && floor_scale > 0);
+  PRIMUS_CHECK(kId, is_float(x));
+  PRIMUS_CHECK(kId, same(y, x));
+  PRIMUS_CHECK(kId, positions.dtype == DType::kI32 && positions.elements() == x.rows());
+  PRIMUS_CHECK(kId, cols >= 0 && cols <= x.cols() && floor_scale > 0);
 }
 
 }  // namespace primus::turbo

@@ -1,43 +1,37 @@
 #include "turbo/rms_norm/rms_norm.h"
 
-#include <cassert>
+#include "turbo/check.h"
 
 namespace primus::turbo {
 namespace {
 
-[[maybe_unused]] bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
-
-[[maybe_unused]] bool alike(const Tensor& a, const Tensor& b) {
-  return a.dtype == b.dtype && a.shape == b.shape;
-}
-
-[[maybe_unused]] bool is_statistics(const Tensor& rstd, const Tensor& x) {
+bool is_statistics(const Tensor& rstd, const Tensor& x) {
   return rstd.dtype == DType::kF32 && rstd.elements() == x.rows();
 }
 
 }  // namespace
 
 void RmsNormForward::check() const {
-  assert(is_float(x.dtype));
-  assert(weight.dtype == x.dtype && weight.elements() == x.cols());
-  assert(alike(y, x) && is_statistics(rstd, x));
-  assert(delta.absent() == sum.absent());
-  assert(delta.absent() || (alike(delta, x) && alike(sum, x)));
+  PRIMUS_CHECK(kId, is_float(x));
+  PRIMUS_CHECK(kId, weight.dtype == x.dtype && weight.elements() == x.cols());
+  PRIMUS_CHECK(kId, same(y, x) && is_statistics(rstd, x));
+  PRIMUS_CHECK(kId, delta.absent() == sum.absent());
+  PRIMUS_CHECK(kId, delta.absent() || (same(delta, x) && same(sum, x)));
 }
 
 void RmsNormBackwardInput::check() const {
-  assert(is_float(x.dtype));
-  assert(weight.dtype == x.dtype && weight.elements() == x.cols());
-  assert(is_statistics(rstd, x));
-  assert(alike(d_y, x) && alike(d_x, x));
-  assert(d_sum.absent() || alike(d_sum, x));
+  PRIMUS_CHECK(kId, is_float(x));
+  PRIMUS_CHECK(kId, weight.dtype == x.dtype && weight.elements() == x.cols());
+  PRIMUS_CHECK(kId, is_statistics(rstd, x));
+  PRIMUS_CHECK(kId, same(d_y, x) && same(d_x, x));
+  PRIMUS_CHECK(kId, d_sum.absent() || same(d_sum, x));
 }
 
 void RmsNormBackwardWeight::check() const {
-  assert(is_float(x.dtype));
-  assert(is_statistics(rstd, x));
-  assert(alike(d_y, x));
-  assert(d_weight.dtype == DType::kF32 && d_weight.elements() == x.cols());
+  PRIMUS_CHECK(kId, is_float(x));
+  PRIMUS_CHECK(kId, is_statistics(rstd, x));
+  PRIMUS_CHECK(kId, same(d_y, x));
+  PRIMUS_CHECK(kId, d_weight.dtype == DType::kF32 && d_weight.elements() == x.cols());
 }
 
 }  // namespace primus::turbo

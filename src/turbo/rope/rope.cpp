@@ -1,17 +1,17 @@
 #include "turbo/rope/rope.h"
 
-#include <cassert>
+#include "turbo/check.h"
 
 namespace primus::turbo {
 
 void Rope::check() const {
-  assert(x.dtype == DType::kF32 || x.dtype == DType::kBF16);
-  assert(y.dtype == x.dtype && y.shape == x.shape);
-  assert(positions.dtype == DType::kI32 && positions.elements() == x.rows());
-  assert(table.dtype == DType::kF32 && table.cols() == rotary_dim);
-  assert(rotary_dim >= 0 && rotary_dim % 2 == 0);
-  assert(rotary_begin >= 0 && rotary_begin + rotary_dim <= head_dim);
-  assert(heads >= 0 && heads * head_dim <= x.cols());
+  PRIMUS_CHECK(kId, is_float(x));
+  PRIMUS_CHECK(kId, same(y, x));
+  PRIMUS_CHECK(kId, positions.dtype == DType::kI32 && positions.elements() == x.rows());
+  PRIMUS_CHECK(kId, table.dtype == DType::kF32 && table.cols() == rotary_dim);
+  PRIMUS_CHECK(kId, rotary_dim >= 0 && rotary_dim % 2 == 0);
+  PRIMUS_CHECK(kId, rotary_begin >= 0 && rotary_begin + rotary_dim <= head_dim);
+  PRIMUS_CHECK(kId, heads >= 0 && heads * head_dim <= x.cols());
 }
 
 }  // namespace primus::turbo

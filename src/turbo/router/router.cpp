@@ -1,22 +1,10 @@
 #include "turbo/router/router.h"
 
-#include <cassert>
-#include <stdexcept>
-#include <string>
-
+#include "turbo/check.h"
 #include "turbo/step_scalars.h"
 
 namespace primus::turbo {
 namespace {
-
-// Kernels keep a token's scores in arrays of fixed size: what is larger must not get there in any build.
-void require(bool condition, const char* what) {
-  if (!condition) throw std::logic_error(std::string("router: ") + what);
-}
-
-[[maybe_unused]] bool is_float(const Tensor& tensor) {
-  return tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16;
-}
 
 bool is_logits(const Tensor& logits) {
   return logits.dtype == DType::kF32 && logits.shape.rank() == 2 && logits.cols() <= RouterRule::kMaxExperts;
@@ -36,8 +24,9 @@ bool is_random(const RouterRandom& random, std::int64_t tokens) {
          random.tokens.elements() == tokens;
 }
 
-void require_rule(const RouterRule& rule, const Tensor& logits) {
-  require(is_logits(logits) && rule.fits(logits.cols()), "the rule does not fit the experts");
+// Kernels keep a token's scores in arrays of fixed size.
+bool is_rule(const RouterRule& rule, const Tensor& logits) {
+  return is_logits(logits) && rule.fits(logits.cols());
 }
 
 }  // namespace
@@ -49,48 +38,49 @@ bool RouterRule::fits(std::int64_t experts) const {
 }
 
 void RouterJitter::check() const {
-  assert(is_float(x) && is_float(out) && x.shape == out.shape && jitter > 0);
-  require(is_random(random, x.rows()), "random");
-  assert(previous.absent() || (previous.dtype == out.dtype && previous.shape == out.shape));
+  PRIMUS_CHECK(kId, is_float(x) && is_float(out) && x.shape == out.shape && jitter > 0);
+  PRIMUS_CHECK(kId, is_random(random, x.rows()));
+  PRIMUS_CHECK(kId, previous.absent() || (same(previous, out)));
 }
 
 void RouterForward::check() const {
-  require_rule(rule, logits);
-  require(bias.absent() || (bias.dtype == DType::kF32 && bias.elements() == logits.cols()), "bias");
-  require(rule.forced != RouterRule::Forced::kUniform || is_random(random, logits.rows()), "random");
-  require(given.absent() || is_slots(given, DType::kI32, logits, rule.top_k), "given experts");
-  require(is_slots(experts, DType::kI32, logits, rule.top_k), "experts");
-  require(is_slots(weights, DType::kF32, logits, rule.top_k), "weights");
+  PRIMUS_CHECK(kId, is_rule(rule, logits));
+  PRIMUS_CHECK(kId, bias.absent() || (bias.dtype == DType::kF32 && bias.elements() == logits.cols()));
+  PRIMUS_CHECK(kId, rule.forced != RouterRule::Forced::kUniform || is_random(random, logits.rows()));
+  PRIMUS_CHECK(kId, given.absent() || is_slots(given, DType::kI32, logits, rule.top_k));
+  PRIMUS_CHECK(kId, is_slots(experts, DType::kI32, logits, rule.top_k));
+  PRIMUS_CHECK(kId, is_slots(weights, DType::kF32, logits, rule.top_k));
 }
 
 void RouterLoad::check() const {
-  require(is_logits(logits) && is_load(load, logits), "load");
-  require(top_k >= 1 && top_k <= RouterRule::kMaxTopK && top_k <= logits.cols(), "top_k");
-  require(chosen.absent() || is_slots(chosen, DType::kI32, logits, top_k), "chosen");
+  PRIMUS_CHECK(kId, is_logits(logits) && is_load(load, logits));
+  PRIMUS_CHECK(kId, top_k >= 1 && top_k <= RouterRule::kMaxTopK && top_k <= logits.cols());
+  PRIMUS_CHECK(kId, chosen.absent() || is_slots(chosen, DType::kI32, logits, top_k));
 }
 
 void RouterLosses::check() const {
-  require_rule(rule, logits);
-  require(load.absent() || is_load(load, logits), "load");
-  require(losses.dtype == DType::kF32 && losses.elements() == 2, "losses");
+  PRIMUS_CHECK(kId, is_rule(rule, logits));
+  PRIMUS_CHECK(kId, load.absent() || is_load(load, logits));
+  PRIMUS_CHECK(kId, losses.dtype == DType::kF32 && losses.elements() == 2);
 }
 
 void RouterBackward::check() const {
-  require_rule(rule, logits);
-  require(load.absent() || is_load(load, logits), "load");
-  require(is_slots(experts, DType::kI32, logits, rule.top_k), "experts");
-  require(is_slots(d_weights, DType::kF32, logits, rule.top_k), "d_weights");
-  require(d_logits.dtype == DType::kF32 && d_logits.shape == logits.shape, "d_logits");
-  require(previous.absent() || (previous.dtype == DType::kF32 && previous.shape == logits.shape), "previous");
+  PRIMUS_CHECK(kId, is_rule(rule, logits));
+  PRIMUS_CHECK(kId, load.absent() || is_load(load, logits));
+  PRIMUS_CHECK(kId, is_slots(experts, DType::kI32, logits, rule.top_k));
+  PRIMUS_CHECK(kId, is_slots(d_weights, DType::kF32, logits, rule.top_k));
+  PRIMUS_CHECK(kId, d_logits.dtype == DType::kF32 && d_logits.shape == logits.shape);
+  PRIMUS_CHECK(kId, previous.absent() || (previous.dtype == DType::kF32 && previous.shape == logits.shape));
 }
 
 void ExpertLoad::check() const {
-  assert(experts.dtype == DType::kI32 && rows.dtype == DType::kI32 && rows.shape == experts.shape);
-  assert(load.dtype == DType::kI32);
+  PRIMUS_CHECK(kId, experts.dtype == DType::kI32 && rows.dtype == DType::kI32 && rows.shape == experts.shape);
+  PRIMUS_CHECK(kId, load.shape.rank() == 1 && load.dtype == DType::kI32);
 }
 
 void ExpertBiasUpdate::check() const {
-  assert(load.dtype == DType::kI32 && bias.dtype == DType::kF32 && load.elements() == bias.elements() + 1);
+  PRIMUS_CHECK(
+      kId, load.dtype == DType::kI32 && bias.dtype == DType::kF32 && load.elements() == bias.elements() + 1);
 }
 
 }  // namespace primus::turbo

@@ -1,47 +1,53 @@
 #include "turbo/swiglu/swiglu.h"
 
-#include <cassert>
+#include "turbo/check.h"
 
 namespace primus::turbo {
 namespace {
 
-void check_shapes([[maybe_unused]] const Tensor& gate_up, [[maybe_unused]] const Tensor& out) {
-  assert(gate_up.dtype == DType::kF32 || gate_up.dtype == DType::kBF16);
-  assert(out.dtype == gate_up.dtype);
-  assert(gate_up.cols() == 2 * out.cols() && gate_up.rows() == out.rows());
+// A gate and an up projection side by side, and one row of their product.
+bool is_gated(const Tensor& gate_up, const Tensor& out) {
+  return is_float(gate_up) && out.dtype == gate_up.dtype && gate_up.cols() == 2 * out.cols() &&
+         gate_up.rows() == out.rows();
 }
 
-void check_shapes(const Tensor& gate_up, const Tensor& out, [[maybe_unused]] const Tensor& d_gate_up) {
-  check_shapes(gate_up, out);
-  assert(d_gate_up.dtype == gate_up.dtype && d_gate_up.shape == gate_up.shape);
+// One weight of each row, and the slot of its expert's choice.
+bool is_weighted(const Tensor& weights, const Tensor& slots, const Tensor& offsets, const Tensor& out) {
+  return weights.dtype == DType::kF32 && weights.elements() == out.rows() && slots.dtype == DType::kI32 &&
+         slots.elements() == out.rows() && offsets.dtype == DType::kI32;
 }
 
 }  // namespace
 
-void SwigluForward::check() const { check_shapes(gate_up, out); }
-void SwigluBackward::check() const { check_shapes(gate_up, d_out, d_gate_up); }
+void SwigluForward::check() const { PRIMUS_CHECK(kId, is_gated(gate_up, out)); }
+
+void SwigluBackward::check() const {
+  PRIMUS_CHECK(kId, is_gated(gate_up, d_out));
+  PRIMUS_CHECK(kId, same(d_gate_up, gate_up));
+}
 
 void WeightedSwigluForward::check() const {
-  check_shapes(gate_up, out);
-  assert(weights.dtype == DType::kF32 && weights.elements() == out.rows());
-  assert(slots.dtype == DType::kI32 && slots.elements() == out.rows() && offsets.dtype == DType::kI32);
+  PRIMUS_CHECK(kId, is_gated(gate_up, out));
+  PRIMUS_CHECK(kId, is_weighted(weights, slots, offsets, out));
 }
 
 void WeightedSwigluBackward::check() const {
-  WeightedSwigluForward{gate_up, weights, offsets, slots, weigh_input, d_out}.check();
-  check_shapes(gate_up, d_out, d_gate_up);
-  assert(d_weights.absent() || (d_weights.dtype == DType::kF32 && d_weights.shape == weights.shape));
-  assert(previous_weights.absent() || previous_weights.shape == weights.shape);
+  PRIMUS_CHECK(kId, is_gated(gate_up, d_out));
+  PRIMUS_CHECK(kId, is_weighted(weights, slots, offsets, d_out));
+  PRIMUS_CHECK(kId, same(d_gate_up, gate_up));
+  PRIMUS_CHECK(kId, d_weights.absent() || same(d_weights, weights));
+  PRIMUS_CHECK(kId, previous_weights.absent() || same(previous_weights, weights));
 }
 
 void ClampedSwigluForward::check() const {
-  assert(limit > 0);
-  check_shapes(gate_up, out);
+  PRIMUS_CHECK(kId, limit > 0);
+  PRIMUS_CHECK(kId, is_gated(gate_up, out));
 }
 
 void ClampedSwigluBackward::check() const {
-  assert(limit > 0);
-  check_shapes(gate_up, d_out, d_gate_up);
+  PRIMUS_CHECK(kId, limit > 0);
+  PRIMUS_CHECK(kId, is_gated(gate_up, d_out));
+  PRIMUS_CHECK(kId, same(d_gate_up, gate_up));
 }
 
 }  // namespace primus::turbo

@@ -1,0 +1,22 @@
+// What the check() of an operator's arguments is written with. launch() calls it before every kernel, in
+// every build.
+//
+//   PRIMUS_CHECK(kId, is_float(x) && same(y, x));   "Rope: check failed: is_float(x) && same(y, x)"
+#pragma once
+
+#include "base/check.h"
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+[[noreturn]] void check_failed(KernelId kernel, const char* condition);
+
+// The types that kernels calculate in.
+inline bool is_float(const Tensor& tensor) {
+  return tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16;
+}
+
+inline bool same(const Tensor& a, const Tensor& b) { return a.dtype == b.dtype && a.shape == b.shape; }
+
+}  // namespace primus::turbo

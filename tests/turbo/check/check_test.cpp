@@ -1,0 +1,473 @@
+// launch() refuses wrong operands before any kernel sees them: for every kernel, a call that is right, and
+// each of its operands in turn with a type that no kernel takes, and one column too wide.
+#include "turbo/check.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "turbo/adamw/adamw.h"
+#include "turbo/attention/attention.h"
+#include "turbo/bias/bias.h"
+#include "turbo/context.h"
+#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/cross_entropy/cross_entropy.h"
+#include "turbo/elementwise/elementwise.h"
+#include "turbo/embedding/embedding.h"
+#include "turbo/grouped_linear/grouped_linear.h"
+#include "turbo/head_norm/head_norm.h"
+#include "turbo/latent_attention/latent_attention.h"
+#include "turbo/linear/linear.h"
+#include "turbo/moe_permute/moe_permute.h"
+#include "turbo/position_scale/position_scale.h"
+#include "turbo/rms_norm/rms_norm.h"
+#include "turbo/rope/rope.h"
+#include "turbo/router/router.h"
+#include "turbo/step_scalars.h"
+#include "turbo/swiglu/swiglu.h"
+
+namespace primus::turbo::test {
+namespace {
+
+// Extents that differ from each other, so that no wrong one is right by chance.
+constexpr std::int64_t kTokens = 6, kWidth = 10, kExperts = 4, kTopK = 2, kSlots = kTokens * kTopK;
+
+Tensor f32(Shape shape) { return {nullptr, DType::kF32, shape}; }
+Tensor bf16(Shape shape) { return {nullptr, DType::kBF16, shape}; }
+Tensor f64(Shape shape) { return {nullptr, DType::kF64, shape}; }
+Tensor i32(Shape shape) { return {nullptr, DType::kI32, shape}; }
+
+Tensor widened(const Tensor& t) {
+  switch (t.shape.rank()) {
+    case 1:
+      return {t.data, t.dtype, {t.shape[0] + 1}};
+    case 2:
+      return {t.data, t.dtype, {t.shape[0], t.shape[1] + 1}};
+    default:
+      return {t.data, t.dtype, {t.shape[0], t.shape[1], t.shape[2] + 1}};
+  }
+}
+
+Tensor retyped(const Tensor& t) { return {t.data, DType::kI8, t.shape}; }
+
+class CheckTest : public ::testing::Test {
+ protected:
+  // Launches without running anything: a scratch arena that only measures.
+  template <class Arguments>
+  std::string refusal(const Arguments& arguments) {
+    try {
+      launch(context_, arguments);
+    } catch (const std::logic_error& error) {
+      return error.what();
+    }
+    return {};
+  }
+
+  template <class Arguments>
+  void expect_refused(const Arguments& arguments, const std::string& what) {
+    const std::string prefix = std::string(name_of(Arguments::kId)) + ": check failed: ";
+    EXPECT_EQ(refusal(arguments).substr(0, prefix.size()), prefix) << what;
+  }
+
+  // `shaped` are operands whose type and shape a check can know, `typed` are the first elements of views and
+  // what has any extent; `changes` make other attributes wrong.
+  template <class Arguments>
+  void expect_checks(const Arguments& right, std::vector<Tensor Arguments::*> shaped,
+                     std::vector<Tensor Arguments::*> typed = {},
+                     std::vector<std::function<void(Arguments&)>> changes = {}) {
+    covered_[Arguments::kId] = true;
+    EXPECT_EQ(refusal(right), "") << name_of(Arguments::kId);
+    int operand = 0;
+    for (const auto member : shaped) {
+      Arguments wide = right;
+      wide.*member = widened(wide.*member);
+      expect_refused(wide, "operand " + std::to_string(operand) + " too wide");
+      typed.insert(typed.begin() + operand++, member);
+    }
+    operand = 0;
+    for (const auto member : typed) {
+      Arguments other = right;
+      other.*member = retyped(other.*member);
+      expect_refused(other, "operand " + std::to_string(operand++) + " of a wrong type");
+    }
+    operand = 0;
+    for (const auto& change : changes) {
+      Arguments changed = right;
+      change(changed);
+      expect_refused(changed, "change " + std::to_string(operand++));
+    }
+  }
+
+  cpu::CpuDevice device_{1, cpu_kernel_table(best_isa_level())};
+  std::unique_ptr<Stream> stream_ = device_.create_stream(StreamKind::kCompute);
+  Arena scratch_{"scratch"};
+  Meter meter_;
+  Context context_{device_, *stream_, scratch_, meter_};
+  std::map<KernelId, bool> covered_;
+
+  void check_dense();
+  void check_attention();
+  void check_experts();
+  void check_update();
+};
+
+void CheckTest::check_dense() {
+  const Tensor x = bf16({kTokens, kWidth}), rows = f32({kTokens});
+  using Ef = EmbeddingForward;
+  expect_checks<Ef>({.tokens = i32({kTokens}), .table = bf16({99, kWidth}), .out = x},
+                    {&Ef::tokens, &Ef::table, &Ef::out});
+  using Eb = EmbeddingBackwardWeight;
+  expect_checks<Eb>({.tokens = i32({kTokens}), .d_out = x, .d_table = f32({99, kWidth}), .accumulate = false},
+                    {&Eb::tokens, &Eb::d_out, &Eb::d_table});
+  using Nf = RmsNormForward;
+  expect_checks<Nf>(
+      {.x = x, .delta = x, .weight = bf16({kWidth}), .sum = x, .y = x, .rstd = rows, .eps = 1e-5F},
+      {&Nf::x, &Nf::delta, &Nf::weight, &Nf::sum, &Nf::y, &Nf::rstd}, {}, {[](Nf& a) { a.sum = {}; }});
+  using Ni = RmsNormBackwardInput;
+  expect_checks<Ni>({.x = x, .weight = bf16({kWidth}), .rstd = rows, .d_y = x, .d_sum = x, .d_x = x},
+                    {&Ni::x, &Ni::weight, &Ni::rstd, &Ni::d_y, &Ni::d_sum, &Ni::d_x});
+  using Nw = RmsNormBackwardWeight;
+  expect_checks<Nw>({.x = x, .rstd = rows, .d_y = x, .d_weight = f32({kWidth}), .accumulate = false},
+                    {&Nw::x, &Nw::rstd, &Nw::d_y, &Nw::d_weight});
+  const Tensor weight = bf16({7, kWidth}), y = bf16({kTokens, 7});
+  expect_checks<Gemm>({.role = GemmRole::kForward, .a = x, .b = weight, .c = y},
+                      {&Gemm::a, &Gemm::b, &Gemm::c});
+  expect_checks<Gemm>({.role = GemmRole::kInputGradient, .a = y, .b = weight, .c = x},
+                      {&Gemm::a, &Gemm::b, &Gemm::c});
+  expect_checks<Gemm>({.role = GemmRole::kWeightGradient, .a = y, .b = x, .c = f32({7, kWidth})},
+                      {&Gemm::a, &Gemm::b, &Gemm::c}, {}, {[](Gemm& a) { a.c.dtype = DType::kBF16; }});
+  expect_checks<AddBias>({.x = x, .bias = bf16({kWidth}), .y = x},
+                         {&AddBias::x, &AddBias::bias, &AddBias::y});
+  using Bw = AddBiasBackwardWeight;
+  expect_checks<Bw>({.d_y = x, .d_bias = f32({kWidth}), .accumulate = false}, {&Bw::d_y, &Bw::d_bias});
+  const Tensor gate_up = bf16({kTokens, 2 * kWidth});
+  using Sf = SwigluForward;
+  expect_checks<Sf>({.gate_up = gate_up, .out = x}, {&Sf::gate_up, &Sf::out});
+  using Sb = SwigluBackward;
+  expect_checks<Sb>({.gate_up = gate_up, .d_out = x, .d_gate_up = gate_up},
+                    {&Sb::gate_up, &Sb::d_out, &Sb::d_gate_up});
+  using Cf = ClampedSwigluForward;
+  expect_checks<Cf>({.gate_up = gate_up, .out = x, .limit = 7}, {&Cf::gate_up, &Cf::out}, {},
+                    {[](Cf& a) { a.limit = 0; }});
+  using Cb = ClampedSwigluBackward;
+  expect_checks<Cb>({.gate_up = gate_up, .d_out = x, .d_gate_up = gate_up, .limit = 7},
+                    {&Cb::gate_up, &Cb::d_out, &Cb::d_gate_up}, {}, {[](Cb& a) { a.limit = 0; }});
+  using Ce = CrossEntropy;
+  expect_checks<Ce>({.logits = f32({kTokens, 99}),
+                     .labels = i32({kTokens}),
+                     .weights = rows,
+                     .loss = rows,
+                     .d_logits = bf16({kTokens, 99})},
+                    {&Ce::logits, &Ce::labels, &Ce::weights, &Ce::loss, &Ce::d_logits});
+  expect_checks<Add>({.a = x, .b = x, .out = x}, {&Add::a, &Add::b, &Add::out});
+  expect_checks<Cast>({.x = x, .out = f32({kTokens, kWidth})}, {&Cast::x, &Cast::out});
+  expect_checks<Sum>({.x = rows, .out = f32({1}), .accumulate = false}, {&Sum::out}, {&Sum::x});
+  using Nan = CountNonFinite;
+  expect_checks<Nan>({.x = x, .out = i32({1}), .accumulate = false}, {&Nan::out}, {&Nan::x});
+  using Rn = RandomNormal;
+  expect_checks<Rn>({.out = rows, .seed = 1, .stream = 2, .offset = 0, .mean = 0, .std = 1}, {}, {&Rn::out},
+                    {[](Rn& a) { a.offset = -1; }});
+  expect_checks<Fill>({.out = x, .value = 1}, {}, {&Fill::out});
+  using Cr = CopyRows;
+  expect_checks<Cr>({.from = x,
+                     .to = x,
+                     .rows = kTokens,
+                     .cols = kWidth,
+                     .from_stride = kWidth,
+                     .to_stride = kWidth,
+                     .group_rows = kTokens,
+                     .to_group_stride = kTokens * kWidth},
+                    {}, {&Cr::from, &Cr::to},
+                    {[](Cr& a) { a.from_stride = kWidth - 1; }, [](Cr& a) { a.to_stride = kWidth - 1; },
+                     [](Cr& a) { a.group_rows = 0; }, [](Cr& a) { a.rows = -1; }});
+}
+
+void CheckTest::check_attention() {
+  constexpr std::int64_t kHeads = 4, kKvHeads = 2, kHeadDim = 8, kValueDim = 12;
+  const Tensor positions = i32({kTokens});
+  const Tensor x = bf16({kTokens, (kHeads + 2 * kKvHeads) * kHeadDim});
+  using Rp = Rope;
+  expect_checks<Rp>(
+      {.x = x,
+       .y = x,
+       .positions = positions,
+       .table = f32({32, kHeadDim}),
+       .heads = kHeads + kKvHeads,
+       .head_dim = kHeadDim,
+       .rotary_dim = kHeadDim,
+       .inverse = false},
+      {&Rp::x, &Rp::y, &Rp::positions, &Rp::table}, {},
+      {[](Rp& a) { a.rotary_dim = 7; }, [](Rp& a) { a.rotary_begin = 1; }, [](Rp& a) { a.heads = 99; }});
+  using Ps = PositionScale;
+  expect_checks<Ps>(
+      {.x = x, .y = x, .positions = positions, .cols = kHeadDim, .floor_scale = 8192, .attn_scale = 0.1F},
+      {&Ps::x, &Ps::y, &Ps::positions}, {}, {[](Ps& a) { a.cols = 999; }, [](Ps& a) { a.floor_scale = 0; }});
+  const HeadNormShape heads{kHeads, kKvHeads, kHeadDim};
+  const Tensor rstd = f32({kTokens, heads.normed()}), head_weight = bf16({2 * kHeadDim});
+  const auto too_many = [](auto& a) { a.shape.heads = 99; };
+  using Hf = HeadNormForward;
+  expect_checks<Hf>({.shape = heads, .x = x, .weight = head_weight, .y = x, .rstd = rstd, .eps = 1e-5F},
+                    {&Hf::x, &Hf::weight, &Hf::y, &Hf::rstd}, {}, {too_many});
+  using Hi = HeadNormBackwardInput;
+  expect_checks<Hi>({.shape = heads, .x = x, .weight = head_weight, .rstd = rstd, .d_y = x, .d_x = x},
+                    {&Hi::x, &Hi::weight, &Hi::rstd, &Hi::d_y, &Hi::d_x}, {}, {too_many});
+  using Hw = HeadNormBackwardWeight;
+  expect_checks<Hw>(
+      {.shape = heads, .x = x, .rstd = rstd, .d_y = x, .d_weight = f32({2 * kHeadDim}), .accumulate = false},
+      {&Hw::x, &Hw::rstd, &Hw::d_y, &Hw::d_weight}, {}, {too_many});
+
+  const AttentionShape shape{.batch = 2,
+                             .seq_q = 3,
+                             .seq_k = 3,
+                             .capacity_k = 3,
+                             .heads = kHeads,
+                             .kv_heads = kKvHeads,
+                             .head_dim = kHeadDim,
+                             .value_dim = kValueDim,
+                             .scale = 1,
+                             .causal = true,
+                             .window = 0};
+  const std::int64_t q_width = kHeads * kHeadDim, k_width = kKvHeads * kHeadDim,
+                     v_width = kKvHeads * kValueDim;
+  const Tensor q = bf16({kTokens, q_width}), k = bf16({kTokens, k_width}), v = bf16({kTokens, v_width});
+  const Tensor out = bf16({kTokens, kHeads * kValueDim}), lse = f32({kHeads, kTokens}),
+               sinks = bf16({kHeads});
+  using Af = AttentionForward;
+  expect_checks<Af>({.shape = shape,
+                     .q = q,
+                     .k = k,
+                     .v = v,
+                     .q_stride = q_width,
+                     .k_stride = k_width,
+                     .v_stride = v_width,
+                     .first_key = positions,
+                     .sinks = sinks,
+                     .out = out,
+                     .lse = lse},
+                    {&Af::first_key, &Af::sinks, &Af::out, &Af::lse}, {&Af::q, &Af::k, &Af::v},
+                    {[](Af& a) { a.q_stride -= 1; }, [](Af& a) { a.k_stride -= 1; },
+                     [](Af& a) { a.v_stride -= 1; }, [](Af& a) { a.shape.kv_heads = 3; },
+                     [](Af& a) { a.shape.capacity_k = 2; }, [](Af& a) { a.shape.causal = false; }});
+  using Ab = AttentionBackward;
+  expect_checks<Ab>(
+      {.shape = shape,
+       .q = q,
+       .k = k,
+       .v = v,
+       .q_stride = q_width,
+       .k_stride = k_width,
+       .v_stride = v_width,
+       .first_key = positions,
+       .out = out,
+       .lse = lse,
+       .d_out = out,
+       .d_q = q,
+       .d_k = k,
+       .d_v = v,
+       .d_q_stride = q_width,
+       .d_k_stride = k_width,
+       .d_v_stride = v_width},
+      {&Ab::first_key, &Ab::out, &Ab::lse, &Ab::d_out},
+      {&Ab::q, &Ab::k, &Ab::v, &Ab::d_q, &Ab::d_k, &Ab::d_v},
+      {[](Ab& a) { a.d_q_stride -= 1; }, [](Ab& a) { a.d_k_stride -= 1; }, [](Ab& a) { a.d_v_stride -= 1; },
+       [](Ab& a) { a.shape.seq_k = a.shape.capacity_k = 4; }});
+  using As = AttentionBackwardSinks;
+  expect_checks<As>({.heads = kHeads,
+                     .value_dim = kValueDim,
+                     .sinks = sinks,
+                     .out = out,
+                     .lse = lse,
+                     .d_out = out,
+                     .d_sinks = f32({kHeads}),
+                     .accumulate = false},
+                    {&As::sinks, &As::out, &As::lse, &As::d_out, &As::d_sinks}, {},
+                    {[](As& a) { a.heads = 3; }});
+
+  const LatentShape latent{.heads = 2, .rank = 16, .nope_dim = 5, .rope_dim = 4, .value_dim = 7};
+  const Tensor lq = bf16({kTokens, 2 * 9}), kv = bf16({kTokens, 2 * 12}), key = bf16({kTokens, 4});
+  const Tensor qkv = bf16({kTokens, 2 * (2 * 9 + 7)});
+  using Lf = LatentQkv;
+  expect_checks<Lf>({.shape = latent, .q = lq, .kv = kv, .rope_key = key, .qkv = qkv},
+                    {&Lf::q, &Lf::kv, &Lf::rope_key, &Lf::qkv}, {}, {[](Lf& a) { a.shape.heads = 1; }});
+  using Lb = LatentQkvBackward;
+  expect_checks<Lb>({.shape = latent, .d_qkv = qkv, .d_q = lq, .d_kv = kv, .d_rope_key = key},
+                    {&Lb::d_qkv, &Lb::d_q, &Lb::d_kv, &Lb::d_rope_key}, {},
+                    {[](Lb& a) { a.shape.heads = 1; }});
+  using Lp = LatentProject;
+  expect_checks<Lp>({.shape = latent,
+                     .side = Lp::Side::kQueries,
+                     .x = lq,
+                     .up = bf16({2 * 12, 16}),
+                     .out = bf16({kTokens, 2 * 20})},
+                    {&Lp::x, &Lp::up, &Lp::out}, {}, {[](Lp& a) { a.side = Lp::Side::kValues; }});
+  expect_checks<Lp>({.shape = latent,
+                     .side = Lp::Side::kValues,
+                     .x = bf16({kTokens, 2 * 16}),
+                     .up = bf16({2 * 12, 16}),
+                     .out = bf16({kTokens, 2 * 7})},
+                    {&Lp::x, &Lp::up, &Lp::out});
+}
+
+void CheckTest::check_experts() {
+  const Tensor x = bf16({kTokens, kWidth}), by_row = bf16({kSlots, kWidth});
+  const Tensor logits = f32({kTokens, kExperts}), load = i32({2, kExperts});
+  const Tensor chosen = i32({kTokens, kTopK}), weights = f32({kTokens, kTopK});
+  const Tensor offsets = i32({kExperts + 1}), slots = i32({kSlots});
+  const RouterRandom random{.seed = 1, .scalars = f64({kStepScalars}), .tokens = i32({kTokens})};
+  const RouterRule rule{.forced = RouterRule::Forced::kUniform, .top_k = kTopK};
+  const auto no_random = [](auto& a) { a.random.tokens = {}; };
+  const auto wide_random = [](auto& a) { a.random.tokens = widened(a.random.tokens); };
+  const auto too_many = [](auto& a) { a.rule.top_k = kExperts + 1; };
+
+  using Rj = RouterJitter;
+  expect_checks<Rj>({.x = x, .previous = x, .out = x, .jitter = 0.1F, .random = random},
+                    {&Rj::x, &Rj::previous, &Rj::out}, {},
+                    {no_random, wide_random, [](Rj& a) { a.jitter = 0; }});
+  using Rf = RouterForward;
+  expect_checks<Rf>({.rule = rule,
+                     .random = random,
+                     .logits = logits,
+                     .bias = f32({kExperts}),
+                     .given = chosen,
+                     .experts = chosen,
+                     .weights = weights},
+                    {&Rf::logits, &Rf::bias, &Rf::given, &Rf::experts, &Rf::weights}, {},
+                    {no_random, wide_random, too_many});
+  using Rb = RouterBackward;
+  expect_checks<Rb>({.rule = rule,
+                     .logits = logits,
+                     .experts = chosen,
+                     .d_weights = weights,
+                     .load = load,
+                     .balance_scale = 1,
+                     .z_scale = 1,
+                     .previous = logits,
+                     .d_logits = logits},
+                    {&Rb::logits, &Rb::experts, &Rb::d_weights, &Rb::load, &Rb::previous, &Rb::d_logits}, {},
+                    {too_many});
+  using Rl = RouterLoad;
+  expect_checks<Rl>({.top_k = kTopK, .logits = logits, .chosen = chosen, .load = load},
+                    {&Rl::logits, &Rl::chosen, &Rl::load}, {}, {[](Rl& a) { a.top_k = kExperts + 1; }});
+  using Rs = RouterLosses;
+  expect_checks<Rs>({.rule = rule, .logits = logits, .load = load, .losses = f32({2})},
+                    {&Rs::logits, &Rs::load, &Rs::losses}, {}, {too_many});
+  using El = ExpertLoad;
+  expect_checks<El>({.experts = chosen, .rows = chosen, .load = i32({kExperts + 1})},
+                    {&El::experts, &El::rows}, {&El::load});
+  using Eu = ExpertBiasUpdate;
+  expect_checks<Eu>({.load = i32({kExperts + 1}), .bias = f32({kExperts}), .rate = 1},
+                    {&Eu::load, &Eu::bias});
+
+  using Pr = PlanRouting;
+  expect_checks<Pr>(
+      {.experts = chosen,
+       .weights = weights,
+       .plan = i32(RoutingPlan::shape(kExperts, kTokens, kTopK)),
+       .expert_count = kExperts,
+       .capacity = 0},
+      {&Pr::experts, &Pr::weights, &Pr::plan}, {},
+      {[](Pr& a) { a.expert_count += 1; }, [](Pr& a) { a.sequences = 5; }, [](Pr& a) { a.capacity = -1; }});
+  using Gr = GatherRows;
+  expect_checks<Gr>(
+      {.x = x, .offsets = offsets, .rows = chosen, .slots = slots, .weights = weights, .out = by_row},
+      {&Gr::x, &Gr::rows, &Gr::slots, &Gr::weights, &Gr::out}, {&Gr::offsets});
+  using Cr = CombineRows;
+  expect_checks<Cr>({.x = by_row, .rows = chosen, .weights = weights, .previous = x, .out = x},
+                    {&Cr::x, &Cr::rows, &Cr::weights, &Cr::previous, &Cr::out});
+  using Rd = RowDots;
+  expect_checks<Rd>({.by_token = x, .by_row = by_row, .rows = chosen, .previous = weights, .out = weights},
+                    {&Rd::by_token, &Rd::by_row, &Rd::rows, &Rd::previous, &Rd::out}, {},
+                    {[](Rd& a) { a.out = {}; }});
+
+  const Tensor expert_weights = bf16({kExperts, 7, kWidth}), y = bf16({kSlots, 7});
+  using Gg = GroupedGemm;
+  expect_checks<Gg>(
+      {.role = GemmRole::kForward, .a = x, .b = expert_weights, .c = y, .offsets = offsets, .a_rows = slots},
+      {&Gg::a, &Gg::b, &Gg::c, &Gg::offsets, &Gg::a_rows}, {},
+      {[](Gg& a) { a.accumulate = true; }, [](Gg& a) { a.b_rows = a.a_rows; }});
+  expect_checks<Gg>(
+      {.role = GemmRole::kInputGradient, .a = y, .b = expert_weights, .c = by_row, .offsets = offsets},
+      {&Gg::a, &Gg::b, &Gg::c, &Gg::offsets}, {}, {[](Gg& a) { a.accumulate = true; }});
+  expect_checks<Gg>({.role = GemmRole::kWeightGradient,
+                     .a = y,
+                     .b = x,
+                     .c = f32({kExperts, 7, kWidth}),
+                     .offsets = offsets,
+                     .b_rows = slots},
+                    {&Gg::a, &Gg::b, &Gg::c, &Gg::offsets, &Gg::b_rows}, {},
+                    {[](Gg& a) { a.c.dtype = DType::kBF16; }});
+  using Gb = GroupedBias;
+  expect_checks<Gb>({.x = by_row, .bias = bf16({kExperts, kWidth}), .y = by_row, .offsets = offsets},
+                    {&Gb::x, &Gb::bias, &Gb::y, &Gb::offsets});
+  using Gw = GroupedBiasBackward;
+  expect_checks<Gw>(
+      {.d_y = by_row, .d_bias = f32({kExperts, kWidth}), .offsets = offsets, .accumulate = false},
+      {&Gw::d_y, &Gw::d_bias, &Gw::offsets});
+  const Tensor gate_up = bf16({kSlots, 2 * kWidth});
+  using Wf = WeightedSwigluForward;
+  expect_checks<Wf>({.gate_up = gate_up,
+                     .weights = weights,
+                     .offsets = offsets,
+                     .slots = slots,
+                     .weigh_input = false,
+                     .out = by_row},
+                    {&Wf::gate_up, &Wf::weights, &Wf::slots, &Wf::out}, {&Wf::offsets});
+  using Wb = WeightedSwigluBackward;
+  expect_checks<Wb>({.gate_up = gate_up,
+                     .weights = weights,
+                     .offsets = offsets,
+                     .slots = slots,
+                     .weigh_input = false,
+                     .d_out = by_row,
+                     .d_gate_up = gate_up,
+                     .previous_weights = weights,
+                     .d_weights = weights},
+                    {&Wb::gate_up, &Wb::weights, &Wb::slots, &Wb::d_out, &Wb::d_gate_up,
+                     &Wb::previous_weights, &Wb::d_weights},
+                    {&Wb::offsets});
+}
+
+void CheckTest::check_update() {
+  const Tensor n = f32({kWidth}), one = f32({1});
+  expect_checks<AdamW>({.param = n,
+                        .grad = n,
+                        .exp_avg = n,
+                        .exp_avg_sq = n,
+                        .grad_scale = one,
+                        .working = bf16({kWidth}),
+                        .scalars = f64({kStepScalars}),
+                        .beta1 = 0.9F,
+                        .beta2 = 0.95F,
+                        .eps = 1e-8F},
+                       {&AdamW::param, &AdamW::grad, &AdamW::exp_avg, &AdamW::exp_avg_sq, &AdamW::grad_scale,
+                        &AdamW::working, &AdamW::scalars},
+                       {}, {[](AdamW& a) { a.grad_scale = {}; }});
+  using Sq = SumOfSquares;
+  expect_checks<Sq>({.x = n, .out = f64({1}), .accumulate = false}, {&Sq::out}, {&Sq::x});
+  using Cc = ClipCoefficient;
+  expect_checks<Cc>({.sum_of_squares = f64({1}), .norm = one, .scale = one, .max_norm = 1},
+                    {&Cc::sum_of_squares, &Cc::norm, &Cc::scale}, {}, {[](Cc& a) { a.max_norm = -1; }});
+}
+
+TEST_F(CheckTest, EveryKernelRefusesWrongOperands) {
+  check_dense();
+  check_attention();
+  check_experts();
+  check_update();
+#define PRIMUS_KERNEL(name) \
+  EXPECT_TRUE(covered_[KernelId::k##name]) << #name << " has no entry here: give it one";
+#include "turbo/kernels.def"
+#undef PRIMUS_KERNEL
+}
+
+TEST_F(CheckTest, TheMessageNamesKernelAndCondition) {
+  EXPECT_EQ(refusal(Fill{.out = i32({3}), .value = 1}), "Fill: check failed: is_float(out)");
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

@@ -88,7 +88,40 @@ __attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(std::uint32_t crc, 
 
 #endif
 
+// Checksums are polynomials over GF(2) modulo the CRC's, their highest power in the lowest bit. A zero byte
+// more multiplies by x^8.
+constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t product = 0;
+  for (std::uint32_t bit = 1U << 31; bit != 0; bit >>= 1) {
+    if ((a & bit) != 0) product ^= b;
+    b = (b >> 1) ^ ((b & 1U) != 0 ? kPolynomial : 0U);
+  }
+  return product;
+}
+
+// kZeroBytes[k]: what 2^k zero bytes multiply by.
+constexpr auto kZeroBytes = [] {
+  std::array<std::uint32_t, 64> power{};
+  power[0] = 1U << 23;  // x^8
+  for (std::size_t k = 1; k < power.size(); ++k) power[k] = multiply(power[k - 1], power[k - 1]);
+  return power;
+}();
+
 }  // namespace
+
+std::uint32_t crc32c_zeros(std::uint32_t crc, std::uint64_t count) {
+  crc = ~crc;
+  for (std::size_t k = 0; count != 0; ++k, count >>= 1) {
+    if ((count & 1U) != 0) crc = multiply(crc, kZeroBytes[k]);
+  }
+  return ~crc;
+}
+
+// A checksum is linear in the data, but for what it starts and ends with: that of zeros alone, which is in
+// both.
+std::uint32_t crc32c_merge(std::uint32_t a, std::uint32_t b, std::uint64_t bytes) {
+  return a ^ b ^ crc32c_zeros(0, bytes);
+}
 
 std::uint32_t crc32c_portable(std::uint32_t crc, std::span<const std::byte> data) {
   static_assert(std::endian::native == std::endian::little);

@@ -39,5 +39,32 @@ TEST(Crc32c, FastVersionEqualsPortable) {
   }
 }
 
+TEST(Crc32c, ZerosAreSkipped) {
+  const std::vector<std::byte> zeros(70000, std::byte{0});
+  for (const std::size_t count : {0UL, 1UL, 2UL, 7UL, 255UL, 4096UL, 69999UL}) {
+    for (const std::uint32_t crc : {0U, 0xe3069283U, 0xffffffffU}) {
+      EXPECT_EQ(crc32c_zeros(crc, count), crc32c(crc, std::span(zeros).first(count))) << count;
+    }
+  }
+  // 2^40 + 3 zeros are 2^39 zeros twice, and three.
+  constexpr std::uint64_t kHalf = 1ULL << 39;
+  EXPECT_EQ(crc32c_zeros(5, 2 * kHalf + 3), crc32c_zeros(crc32c_zeros(crc32c_zeros(5, kHalf), 3), kHalf));
+}
+
+// Three writers, whose parts interleave.
+TEST(Crc32c, PartsMerge) {
+  std::vector<std::byte> whole(1001), parts[3];
+  for (auto& part : parts) part.resize(whole.size());
+  std::uint32_t state = 1;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    state = state * 1664525U + 1013904223U;
+    whole[i] = static_cast<std::byte>(state >> 24);
+    parts[(state >> 8) % 3][i] = whole[i];
+  }
+  std::uint32_t crc = crc32c_zeros(0, whole.size());  // of nothing but zeros: changes no sum
+  for (const auto& part : parts) crc = crc32c_merge(crc, crc32c(0, part), whole.size());
+  EXPECT_EQ(crc, crc32c(0, whole));
+}
+
 }  // namespace
 }  // namespace primus

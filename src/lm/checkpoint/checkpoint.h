@@ -2,7 +2,7 @@
 //
 //   <root>/latest              one line, the name of the newest complete checkpoint
 //   <root>/iter_0000100/       a Hugging Face model folder (config.json, model*.safetensors, ...), and in it
-//     optimizer*.safetensors   master weights and moments, named "<state>.<parameter>"
+//     optimizer*.safetensors   master weights and the optimizer's states, named "<state>.<parameter>"
 //     trainer_state.json       the caller's: iteration, consumed samples, seed, ...
 //     manifest.json            every file and tensor with size, place and CRC32C (docs/formats/checkpoint.md)
 //
@@ -11,12 +11,14 @@
 // left behind under a temporary name is removed by the next save or by recover().
 //
 // Errors: kInvalid (a corrupt checkpoint: which file or tensor, and how), FileError (full disk: bytes needed
-// and free). One process writes to a root at a time. Thread-safety: see each class.
+// and free). One job writes to a root at a time: one process, or the ranks of a CheckpointGroup, each its
+// part. Thread-safety: see each class.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -26,6 +28,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "lm/checkpoint/checkpoint_group.h"
 #include "lm/checkpoint/manifest.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/checkpoint/snapshot_buffer.h"
@@ -45,13 +48,15 @@ struct Snapshot {
   std::vector<TensorSource> optimizer;
 };
 
-// "exp_avg" of "lm_head.weight" -> "exp_avg.lm_head.weight". The states AdamW keeps: fp32_param (master
-// weights, where the model's are narrower), exp_avg, exp_avg_sq.
+// "exp_avg" of "lm_head.weight" -> "exp_avg.lm_head.weight". Master weights, where the model's are narrower,
+// are the state "fp32_param"; the optimizer names the others.
 std::string optimizer_tensor_name(std::string_view state, std::string_view parameter);
 
 struct SaveOptions {
   int keep_last = 0;  // checkpoints to keep, counting the new one; 0 keeps all
   std::uint64_t max_shard_bytes = 5'000'000'000;
+  // The ranks that save together, each what its sources hold; null: this one alone.
+  std::shared_ptr<CheckpointGroup> group = {};
 };
 
 struct SaveProgress {
@@ -82,7 +87,8 @@ class CheckpointRoot {
   std::optional<std::int64_t> last_saved() const { return last_saved_; }
 
   // Writes one checkpoint and returns when it is durable and the oldest ones are gone. On an error before it
-  // is durable, the older ones and `latest` are as before.
+  // is durable, the older ones and `latest` are as before. With a group, all its ranks call it; `files` and
+  // `trainer_state` are taken from rank 0.
   void save(const Snapshot& snapshot, const std::function<void(SaveProgress)>& progress = {});
 
  private:
@@ -104,8 +110,10 @@ enum class Validation {
 // One checkpoint, validated. Thread-safety: immutable after opening.
 class CheckpointReader {
  public:
+  // With a group, all its ranks open it: each reads a share of the bytes for kFull, and what one finds wrong,
+  // all throw.
   static CheckpointReader open(const Path& folder, Validation validation = Validation::kFull,
-                               Env& env = Env::posix());
+                               Env& env = Env::posix(), CheckpointGroup* group = nullptr);
 
   std::int64_t iteration() const { return manifest_.iteration; }
   const Path& folder() const { return folder_; }
@@ -120,11 +128,18 @@ class CheckpointReader {
   // Copies a whole tensor of exactly this dtype and shape to `out`; kInvalid names what differs.
   void read(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
             std::span<std::byte> out) const;
+  // The same for the elements of a run, counted in the order of memory: what a rank holds of the tensor.
+  void read_run(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
+                const AxisOrder& order, ElementRun run, std::span<std::byte> out) const;
   // Copies the box [offset, offset + extent) of a tensor, row-major: what a rank of any mesh needs.
   void read_slice(TensorPart part, std::string_view name, const Slice& slice, std::span<std::byte> out) const;
 
  private:
+  void read_structure(const Path& folder, Validation validation, Env& env);
   void check_tensors() const;
+  std::string check_share(int rank, int ranks) const;
+  void check_shares(const std::vector<std::string>& shares) const;
+  [[noreturn]] void refuse_tensor(const TensorRecord& record) const;
   void check_slice(const TensorRecord& record, const TensorView& tensor, const SliceRecord& slice) const;
   const TensorRecord* find_record(TensorPart part, std::string_view name) const;
   const TensorRecord& record(TensorPart part, std::string_view name) const;  // throws kInvalid
@@ -145,9 +160,9 @@ struct ResumePoint {
       rejected;                    // "iter_0000200: model.safetensors: CRC32C of ... differs", newest first
   std::vector<std::string> notes;  // what else is wrong there: "latest names ..., which is not there"
 };
-// Throws kInvalid when there are checkpoints and none is good.
+// Throws kInvalid when there are checkpoints and none is good. With a group, all its ranks get the same one.
 ResumePoint find_resume_point(const Path& root, Validation validation = Validation::kFull,
-                              Env& env = Env::posix());
+                              Env& env = Env::posix(), CheckpointGroup* group = nullptr);
 
 // Saves in a thread of its own; one save in flight. Thread-safety: one calling thread.
 //

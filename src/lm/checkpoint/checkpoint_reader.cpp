@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "base/crc32c.h"
 #include "base/suggest.h"
@@ -22,47 +24,106 @@ constexpr std::string_view kHint =
 
 bool is_shard(std::string_view name) { return name.ends_with(".safetensors"); }
 
-std::uint32_t crc_of(const TensorView& tensor, const Slice& slice) {
-  const auto element = static_cast<std::size_t>(size_of(tensor.dtype));
+std::uint64_t bytes_of(const TensorRecord& record, const Slice& slice) {
+  return static_cast<std::uint64_t>(elements(slice)) * static_cast<std::uint64_t>(size_of(record.dtype));
+}
+
+// The checksum of a slice's bytes, with zeros in place of those outside [begin, end) of it.
+std::uint32_t crc_of(const TensorView& tensor, const Slice& slice, std::uint64_t begin, std::uint64_t end) {
+  const auto element = static_cast<std::uint64_t>(size_of(tensor.dtype));
   std::uint32_t crc = 0;
+  std::uint64_t at = 0;  // in the slice
   for_each_run(tensor.shape, slice, [&](std::int64_t first, std::int64_t count) {
-    crc = crc32c(crc, tensor.data.subspan(static_cast<std::size_t>(first) * element,
-                                          static_cast<std::size_t>(count) * element));
+    const std::uint64_t size = static_cast<std::uint64_t>(count) * element;
+    const std::uint64_t from = std::clamp(begin, at, at + size), to = std::clamp(end, from, at + size);
+    crc = crc32c_zeros(crc, from - at);
+    crc = crc32c(crc,
+                 tensor.data.subspan(static_cast<std::uint64_t>(first) * element + (from - at), to - from));
+    crc = crc32c_zeros(crc, at + size - to);
+    at += size;
   });
   return crc;
 }
 
+// Calls visit(record, slice, begin, end) for the slices that rank `rank` of `ranks` checks a part of, bytes
+// [begin, end) of the slice, with the slice's number; together they check every byte, each as many as
+// another.
+template <class Visit>
+void for_each_share(const Manifest& manifest, int rank, int ranks, Visit visit) {
+  std::uint64_t total = 0;
+  for (const auto& record : manifest.tensors) {
+    for (const auto& recorded : record.slices) total += bytes_of(record, recorded.slice);
+  }
+  const auto n = static_cast<std::uint64_t>(ranks), r = static_cast<std::uint64_t>(rank);
+  const auto border = [&](std::uint64_t i) { return total / n * i + std::min(i, total % n); };
+  const std::uint64_t first = border(r), last = border(r + 1);
+  std::uint64_t at = 0;
+  std::size_t number = 0;
+  for (const auto& record : manifest.tensors) {
+    for (const auto& recorded : record.slices) {
+      const std::uint64_t size = bytes_of(record, recorded.slice);
+      const std::uint64_t from = std::clamp(first, at, at + size), to = std::clamp(last, from, at + size);
+      if (from < to) visit(number, record, recorded, from - at, to - at);
+      at += size;
+      ++number;
+    }
+  }
+}
+
+// Whether an error says that the checkpoint is damaged. What a process may not or cannot read now
+// (permission, too many open files), and a rank that was lost, say nothing about it.
+bool condemns(const Error& error, const CheckpointGroup& group) {
+  if (group.size() > 1 && dynamic_cast<const GroupError*>(&error) == nullptr) return false;
+  const int code = file_code_of(error);
+  if (code != 0) return code == EIO || FileError("", code).no_such_file();
+  return error.kind() == ErrorKind::kInvalid || error.kind() == ErrorKind::kUnsupported;
+}
+
 }  // namespace
 
-CheckpointReader CheckpointReader::open(const Path& folder, Validation validation, Env& env) {
+CheckpointReader CheckpointReader::open(const Path& folder, Validation validation, Env& env,
+                                        CheckpointGroup* group) {
+  SingleRank alone;
+  if (group == nullptr) group = &alone;
   CheckpointReader reader;
-  reader.folder_ = folder;
-  reader.validation_ = validation;
-  reader.env_ = &env;
+  const auto work = [&] {
+    reader.read_structure(folder, validation, env);
+    return validation == Validation::kFull ? reader.check_share(group->rank(), group->size()) : std::string();
+  };
+  const auto conclude = [&](const std::vector<std::string>& shares) {
+    if (validation == Validation::kFull) reader.check_shares(shares);
+    return std::string();
+  };
+  in_step(*group, work, conclude);
+  return reader;
+}
+
+void CheckpointReader::read_structure(const Path& folder, Validation validation, Env& env) {
+  folder_ = folder;
+  validation_ = validation;
+  env_ = &env;
   const Path manifest_path = folder / Manifest::kFileName;
   if (!env.status(manifest_path)) refuse(folder, "there is no manifest.json: not a checkpoint of Primus");
-  reader.manifest_ =
-      Manifest::parse(read_file(manifest_path, Manifest::kMaxBytes, env), manifest_path.string());
-  for (const auto& file : reader.manifest_.files) {
-    const Path path = folder / file.name;
+  manifest_ = Manifest::parse(read_file(manifest_path, Manifest::kMaxBytes, env), manifest_path.string());
+  for (const auto& record : manifest_.files) {
+    const Path path = folder / record.name;
     const auto status = env.status(path);
     if (!status) refuse(path, "the file is missing");
-    if (status->size != file.bytes) {
-      refuse(path, fmt::format("the file has {} bytes, and was written with {}", status->size, file.bytes));
+    if (status->size != record.bytes) {
+      refuse(path, fmt::format("the file has {} bytes, and was written with {}", status->size, record.bytes));
     }
-    if (is_shard(file.name)) {
-      reader.shards_.push_back(SafetensorsFile::open(path, env));
-      if (crc32c(0, reader.shards_.back().header()) != file.crc) {
+    if (is_shard(record.name)) {
+      shards_.push_back(SafetensorsFile::open(path, env));
+      if (crc32c(0, shards_.back().header()) != record.crc) {
         refuse(path, "the CRC32C of its header differs from the manifest's");
       }
     } else {
-      const std::string content = reader.file(file.name);  // checks it
-      if (file.name == kTrainerState) reader.trainer_state_ = content;
-      reader.shards_.emplace_back();
+      const std::string content = file(record.name);  // checks it
+      if (record.name == kTrainerState) trainer_state_ = content;
+      shards_.emplace_back();
     }
   }
-  reader.check_tensors();
-  return reader;
+  check_tensors();
 }
 
 // Manifest and shards hold the same tensors.
@@ -76,9 +137,6 @@ void CheckpointReader::check_tensors() const {
              fmt::format("tensor '{}' is not there as the manifest has it", record.name));
     }
     ++recorded[record.file];
-    if (validation_ == Validation::kFull) {
-      for (const auto& slice : record.slices) check_slice(record, *tensor, slice);
-    }
   }
   for (std::size_t i = 0; i < shards_.size(); ++i) {
     if (recorded[i] != shards_[i].size()) {
@@ -87,12 +145,42 @@ void CheckpointReader::check_tensors() const {
   }
 }
 
+// The checksums of this rank's share of the bytes: pairs of a slice's number and the checksum.
+std::string CheckpointReader::check_share(int rank, int ranks) const {
+  nlohmann::json share = nlohmann::json::array();
+  for_each_share(manifest_, rank, ranks,
+                 [&](std::size_t number, const TensorRecord& record, const SliceRecord& recorded,
+                     std::uint64_t begin, std::uint64_t end) {
+                   const TensorView tensor = *shards_[record.file].find(record.name);
+                   share.push_back({number, crc_of(tensor, recorded.slice, begin, end)});
+                 });
+  return share.dump();
+}
+
+void CheckpointReader::check_shares(const std::vector<std::string>& shares) const {
+  std::map<std::size_t, std::vector<std::uint32_t>> checksums;
+  for (const auto& share : shares) {
+    for (const auto& line : nlohmann::json::parse(share)) checksums[line.at(0)].push_back(line.at(1));
+  }
+  std::size_t number = 0;
+  for (const auto& record : manifest_.tensors) {
+    for (const auto& recorded : record.slices) {
+      const std::uint64_t bytes = bytes_of(record, recorded.slice);
+      std::uint32_t crc = crc32c_zeros(0, bytes);
+      for (const std::uint32_t part : checksums[number++]) crc = crc32c_merge(crc, part, bytes);
+      if (crc != recorded.crc) refuse_tensor(record);
+    }
+  }
+}
+
+void CheckpointReader::refuse_tensor(const TensorRecord& record) const {
+  refuse(folder_ / manifest_.files[record.file].name,
+         fmt::format("the bytes of tensor '{}' differ from their CRC32C", record.name));
+}
+
 void CheckpointReader::check_slice(const TensorRecord& record, const TensorView& tensor,
                                    const SliceRecord& slice) const {
-  if (crc_of(tensor, slice.slice) != slice.crc) {
-    refuse(folder_ / manifest_.files[record.file].name,
-           fmt::format("the bytes of tensor '{}' differ from their CRC32C", record.name));
-  }
+  if (crc_of(tensor, slice.slice, 0, bytes_of(record, slice.slice)) != slice.crc) refuse_tensor(record);
 }
 
 std::string CheckpointReader::file(std::string_view name) const {
@@ -135,6 +223,12 @@ std::optional<TensorView> CheckpointReader::find(TensorPart part, std::string_vi
 
 void CheckpointReader::read(TensorPart part, std::string_view name, DType dtype,
                             std::span<const std::int64_t> shape, std::span<std::byte> out) const {
+  read_run(part, name, dtype, shape, {}, {0, elements(whole(shape))}, out);
+}
+
+void CheckpointReader::read_run(TensorPart part, std::string_view name, DType dtype,
+                                std::span<const std::int64_t> shape, const AxisOrder& order, ElementRun run,
+                                std::span<std::byte> out) const {
   const TensorRecord& found = record(part, name);
   if (found.dtype != dtype || !std::ranges::equal(found.shape, shape)) {
     throw invalid(
@@ -143,7 +237,18 @@ void CheckpointReader::read(TensorPart part, std::string_view name, DType dtype,
                     shape_text(shape)),
         "resume with the model and precision it was saved with, or start from its model folder (load)");
   }
-  read_slice(part, name, whole(shape), out);
+  const auto element = static_cast<std::size_t>(size_of(dtype));
+  if (run.begin < 0 || run.begin > run.end || run.end > elements(whole(shape)) ||
+      static_cast<std::size_t>(run.size()) * element != out.size()) {
+    throw invalid(fmt::format("tensor '{}' of checkpoint '{}', {}, has no elements [{}, {}) of {} bytes",
+                              name, folder_.string(), shape_text(found.shape), run.begin, run.end,
+                              out.size()));
+  }
+  const TensorView tensor = *shards_[found.file].find(name);
+  if (validation_ == Validation::kStructure) {
+    for (const auto& recorded : found.slices) check_slice(found, tensor, recorded);
+  }
+  copy_run(order, element, tensor.data, run, out);
 }
 
 void CheckpointReader::read_slice(TensorPart part, std::string_view name, const Slice& slice,
@@ -169,32 +274,40 @@ void CheckpointReader::read_slice(TensorPart part, std::string_view name, const 
   });
 }
 
-ResumePoint find_resume_point(const Path& root, Validation validation, Env& env) {
+ResumePoint find_resume_point(const Path& root, Validation validation, Env& env, CheckpointGroup* group) {
+  SingleRank alone;
+  if (group == nullptr) group = &alone;
   const CheckpointRoot checkpoints(root, {}, env);
-  // From latest downwards; then, since something is better than nothing, those beyond it from the top.
-  std::vector<std::int64_t> order = checkpoints.iterations();
-  std::reverse(order.begin(), order.end());
+  // Rank 0 looks which checkpoints there are, so that all try the same.
+  const std::string there = in_step(
+      *group, [] { return std::string(); },
+      [&](const std::vector<std::string>&) {
+        // From latest downwards; then, since something is better than nothing, those beyond it from the top.
+        std::vector<std::int64_t> order = checkpoints.iterations();
+        std::reverse(order.begin(), order.end());
+        std::string problem;
+        if (const auto latest = checkpoints.latest(&problem)) {
+          std::stable_partition(order.begin(), order.end(),
+                                [&](std::int64_t iteration) { return iteration <= *latest; });
+        }
+        return nlohmann::json{order, problem}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      });
+  const auto parsed = nlohmann::json::parse(there);
   ResumePoint result;
-  std::string problem;
-  if (const auto latest = checkpoints.latest(&problem)) {
-    std::stable_partition(order.begin(), order.end(),
-                          [&](std::int64_t iteration) { return iteration <= *latest; });
-  }
-  if (!problem.empty()) result.notes.push_back(std::move(problem));
-  for (const std::int64_t iteration : order) {
+  if (auto problem = parsed.at(1).get<std::string>(); !problem.empty())
+    result.notes.push_back(std::move(problem));
+  for (const std::int64_t iteration : parsed.at(0).get<std::vector<std::int64_t>>()) {
     const Path folder = checkpoints.folder(iteration);
     try {
-      auto reader = CheckpointReader::open(folder, validation, env);
+      auto reader = CheckpointReader::open(folder, validation, env, group);
       if (reader.iteration() != iteration) {
         refuse(folder, fmt::format("it was saved as iteration {}", reader.iteration()));
       }
       result.reader = std::move(reader);
       return result;
     } catch (const Error& error) {
-      // What this process may not or cannot read now (permission, too many open files) says nothing about the
-      // checkpoint: no reason to go back behind it, and to write over it later.
-      const auto* refused = dynamic_cast<const FileError*>(&error);
-      if (refused && refused->code() != EIO && !refused->no_such_file()) throw;
+      // No reason to go back behind a good checkpoint, and to write over it later.
+      if (!condemns(error, *group)) throw;
       const std::string where = error.location().empty() ? "" : error.location() + ": ";
       result.rejected.push_back(fmt::format("{}: {}{}", folder.filename().string(), where, error.what()));
     }

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <nlohmann/json.hpp>
 
 #include "base/crc32c.h"
+#include "base/sha256.h"
 #include "lm/checkpoint/checkpoint.h"
 
 namespace primus {
@@ -47,6 +49,32 @@ void check_names(const Snapshot& snapshot) {
   }
 }
 
+// What one rank wrote of a tensor; the tensors are numbered in the order of the files.
+struct HeldPart {
+  std::size_t tensor = 0;
+  ElementRun run;
+  std::uint32_t crc = 0;  // with zeros in place of what others write
+};
+
+// The checksums of what one rank wrote.
+struct Written {
+  std::vector<ShardChecksums> model, optimizer;
+};
+
+std::string encode_parts(const std::vector<HeldPart>& parts) {
+  nlohmann::json lines = nlohmann::json::array();
+  for (const HeldPart& part : parts) lines.push_back({part.tensor, part.run.begin, part.run.end, part.crc});
+  return lines.dump();
+}
+
+std::vector<HeldPart> decode_parts(const std::string& text) {
+  std::vector<HeldPart> parts;
+  for (const auto& line : nlohmann::json::parse(text)) {
+    parts.push_back({.tensor = line.at(0), .run = {line.at(1), line.at(2)}, .crc = line.at(3)});
+  }
+  return parts;
+}
+
 // The manifest of what will be written; the checksums of tensors and shards are filled in afterwards.
 class Plan {
  public:
@@ -71,15 +99,42 @@ class Plan {
     bytes += manifest_bytes;
   }
 
-  void fill_in(TensorPart part, const SafetensorsLayout& layout, const std::vector<TensorSource>& sources,
-               const std::vector<ShardChecksums>& checksums) {
-    for (std::size_t i = 0; i < layout.shards.size(); ++i) {
-      const auto& shard = layout.shards[i];
-      manifest.files[index_of(shard.file)].crc = checksums[i].header;
-      for (std::size_t k = 0; k < shard.tensors.size(); ++k) {
-        record(part, sources[shard.tensors[k].source].name).slices[0].crc = checksums[i].tensors[k];
+  // What every rank must agree on.
+  std::string fingerprint() const {
+    std::string text = std::to_string(manifest.iteration);
+    for (const auto* layout : {&model, &optimizer}) {
+      for (const auto& shard : layout->shards) text += shard.file + shard.header;
+    }
+    return hex(as_text(sha256(text)));
+  }
+
+  // Calls visit(source, record of the manifest, checksum) for every tensor, in the order of the files.
+  template <class Visit>
+  void for_each_tensor(const Snapshot& snapshot, const Written& written, Visit visit) {
+    for_each_tensor(TensorPart::kModel, model, snapshot.model, written.model, visit);
+    for_each_tensor(TensorPart::kOptimizer, optimizer, snapshot.optimizer, written.optimizer, visit);
+  }
+
+  // The manifest's checksums, from those of all ranks.
+  void fill_in(const Snapshot& snapshot, const Written& written, const std::vector<std::string>& of_ranks) {
+    for (const auto& [layout, checksums] :
+         {std::pair(&model, &written.model), std::pair(&optimizer, &written.optimizer)}) {
+      for (std::size_t i = 0; i < layout->shards.size(); ++i) {
+        manifest.files[index_of(layout->shards[i].file)].crc = (*checksums)[i].header;
       }
     }
+    std::vector<std::vector<HeldPart>> parts;
+    for (const auto& text : of_ranks) {
+      for (const HeldPart& part : decode_parts(text)) {
+        if (part.tensor >= parts.size()) parts.resize(part.tensor + 1);
+        parts[part.tensor].push_back(part);
+      }
+    }
+    std::size_t number = 0;
+    for_each_tensor(snapshot, written, [&](const TensorSource& source, TensorRecord& record, std::uint32_t) {
+      if (number == parts.size()) parts.emplace_back();
+      record.slices[0].crc = merged(source, parts[number++]);
+    });
   }
 
   SafetensorsLayout model, optimizer;
@@ -109,6 +164,44 @@ class Plan {
     std::ranges::sort(manifest.tensors.begin() + first, manifest.tensors.end(), {}, &TensorRecord::name);
   }
 
+  template <class Visit>
+  void for_each_tensor(TensorPart part, const SafetensorsLayout& layout,
+                       const std::vector<TensorSource>& sources, const std::vector<ShardChecksums>& checksums,
+                       Visit visit) {
+    for (std::size_t i = 0; i < layout.shards.size(); ++i) {
+      const auto& tensors = layout.shards[i].tensors;
+      for (std::size_t k = 0; k < tensors.size(); ++k) {
+        const TensorSource& source = sources[tensors[k].source];
+        visit(source, record(part, source.name), checksums[i].tensors[k]);
+      }
+    }
+  }
+
+  // The checksum of a tensor whose parts cover it, each element once.
+  static std::uint32_t merged(const TensorSource& source, std::vector<HeldPart>& parts) {
+    std::ranges::sort(parts, {}, [](const HeldPart& part) { return part.run.begin; });
+    const std::uint64_t bytes = source.bytes();
+    std::uint32_t crc = crc32c_zeros(0, bytes);
+    std::int64_t covered = 0;
+    for (const HeldPart& part : parts) {
+      if (part.run.begin != covered) refuse_cover(source, covered, part.run.begin);
+      covered = part.run.end;
+      crc = crc32c_merge(crc, part.crc, bytes);
+    }
+    const auto elements =
+        static_cast<std::int64_t>(bytes / static_cast<std::uint64_t>(size_of(source.dtype)));
+    if (covered != elements) refuse_cover(source, covered, elements);
+    return crc;
+  }
+
+  [[noreturn]] static void refuse_cover(const TensorSource& source, std::int64_t covered, std::int64_t next) {
+    throw invalid(
+        next > covered
+            ? fmt::format("no rank writes the elements [{}, {}) of tensor '{}'", covered, next, source.name)
+            : fmt::format("two ranks write element {} of tensor '{}'", next, source.name),
+        "the ranks do not hold what they should: please report this");
+  }
+
   std::size_t index_of(const std::string& file) const {
     return static_cast<std::size_t>(std::ranges::lower_bound(manifest.files, file, {}, &FileRecord::name) -
                                     manifest.files.begin());
@@ -121,22 +214,82 @@ class Plan {
   }
 };
 
-void write_folder(const Path& folder, const Snapshot& snapshot, Plan& plan, Env& env,
-                  const std::function<void(std::uint64_t)>& written) {
-  env.make_folder(folder);
-  const auto write_text = [&](std::string_view name, std::string_view content) {
-    write_file(folder / name, content, env);
-    written(content.size());
+// One rank's part of one save, step by step. Rank 0 has the files of its own: all but what other ranks hold
+// of the tensors.
+class Save {
+ public:
+  Save(const Snapshot& snapshot, std::uint64_t max_shard_bytes, const CheckpointGroup& group, Path folder,
+       Env& env, const std::function<void(SaveProgress)>& progress)
+      : snapshot_(snapshot),
+        plan_(snapshot, max_shard_bytes),
+        first_(group.rank() == 0),
+        folder_(std::move(folder)),
+        env_(env),
+        progress_(progress) {
+    for (const auto* sources : {&snapshot.model, &snapshot.optimizer}) {
+      for (const auto& source : *sources) {
+        state_.bytes_total += source.held_bytes();
+        all_tensors_ += source.bytes();
+      }
+    }
+    if (first_) state_.bytes_total += plan_.bytes - all_tensors_;
+  }
+
+  const Plan& plan() const { return plan_; }
+
+  // Rank 0: everything that the other ranks write into.
+  void create() {
+    env_.make_folder(folder_);
+    create_shards(folder_, plan_.model, env_, count_);
+    create_shards(folder_, plan_.optimizer, env_, count_);
+  }
+
+  // Every rank: what it holds. Returns what rank 0 needs for the manifest.
+  std::string write() {
+    if (first_) {
+      for (const auto& file : snapshot_.files) write_text(file.name, file.content);
+      write_text(kTrainerState, snapshot_.trainer_state);
+    }
+    written_.model = write_held(folder_, snapshot_.model, plan_.model, first_, env_, count_);
+    written_.optimizer = write_held(folder_, snapshot_.optimizer, plan_.optimizer, first_, env_, count_);
+    std::vector<HeldPart> parts;
+    std::size_t number = 0;
+    plan_.for_each_tensor(snapshot_, written_,
+                          [&](const TensorSource& source, TensorRecord&, std::uint32_t crc) {
+                            const ElementRun run = source.held();
+                            if (run.size() != 0) parts.push_back({.tensor = number, .run = run, .crc = crc});
+                            ++number;
+                          });
+    return encode_parts(parts);
+  }
+
+  // Rank 0, when all have written: the manifest, and the folder's names.
+  void finish(const std::vector<std::string>& of_ranks) {
+    plan_.fill_in(snapshot_, written_, of_ranks);
+    write_text(Manifest::kFileName, plan_.manifest.to_json());
+    env_.sync_folder(folder_);
+  }
+
+ private:
+  void write_text(std::string_view name, std::string_view content) {
+    write_file(folder_ / name, content, env_);
+    count_(content.size());
+  }
+
+  const Snapshot& snapshot_;
+  Plan plan_;
+  bool first_;
+  Path folder_;
+  Env& env_;
+  const std::function<void(SaveProgress)>& progress_;
+  SaveProgress state_;
+  std::uint64_t all_tensors_ = 0;
+  const std::function<void(std::uint64_t)> count_ = [this](std::uint64_t bytes) {
+    state_.bytes_done += bytes;
+    if (progress_) progress_(state_);
   };
-  for (const auto& file : snapshot.files) write_text(file.name, file.content);
-  write_text(kTrainerState, snapshot.trainer_state);
-  plan.fill_in(TensorPart::kModel, plan.model, snapshot.model,
-               write_safetensors(folder, snapshot.model, plan.model, env, written));
-  plan.fill_in(TensorPart::kOptimizer, plan.optimizer, snapshot.optimizer,
-               write_safetensors(folder, snapshot.optimizer, plan.optimizer, env, written));
-  write_text(Manifest::kFileName, plan.manifest.to_json());
-  env.sync_folder(folder);
-}
+  Written written_;
+};
 
 }  // namespace
 
@@ -228,44 +381,72 @@ std::optional<Path> CheckpointRoot::set_aside() {
 }
 
 void CheckpointRoot::save(const Snapshot& snapshot, const std::function<void(SaveProgress)>& progress) {
-  check_names(snapshot);
-  Plan plan(snapshot, options_.max_shard_bytes);
-  make_folders(root_, env_);
-  recover();
+  SingleRank alone;
+  CheckpointGroup& group = options_.group ? *options_.group : alone;
   const Path temporary = root_ / fmt::format("{}{}", kTemporary, folder_name(snapshot.iteration));
-  SaveProgress state{.bytes_done = 0, .bytes_total = plan.bytes};
-  const auto written = [&](std::uint64_t bytes) {
-    state.bytes_done += bytes;
-    if (progress) progress(state);
-  };
+  std::optional<Save> save;
   const auto no_space = [&](int code, std::uint64_t free) {
     const auto last = latest();
     return FileError(fmt::format("cannot save checkpoint '{}': it needs {}, and {} are free",
-                                 folder(snapshot.iteration).string(), in_gb(plan.bytes), in_gb(free)),
+                                 folder(snapshot.iteration).string(), in_gb(save->plan().bytes), in_gb(free)),
                      code,
                      fmt::format("free some space on that disk, or keep fewer checkpoints{}",
                                  last ? fmt::format("; {} is intact", folder_name(*last)) : std::string()));
   };
-  if (const auto free = env_.free_space(root_); free < plan.bytes) throw no_space(ENOSPC, free);
-  try {
-    write_folder(temporary, snapshot, plan, env_, written);
-    publish(temporary, snapshot.iteration);
-  } catch (const FileError& error) {
+  const auto clean_up = [&](const Error& error) {
     // A full disk should at least get its space back; if that fails too, the next start sees to it.
     try_remove_tree(temporary, env_);
-    if (error.out_of_space()) throw no_space(error.code(), env_.free_space(root_));
-    throw;
-  } catch (const Error&) {
-    try_remove_tree(temporary, env_);
-    throw;
-  }
-  retire_old(snapshot.iteration);
+    if (const int code = file_code_of(error); code != 0 && FileError("", code).out_of_space()) {
+      throw no_space(code, env_.free_space(root_));
+    }
+  };
+
+  in_step(
+      group,
+      [&] {
+        check_names(snapshot);
+        return save.emplace(snapshot, options_.max_shard_bytes, group, temporary, env_, progress)
+            .plan()
+            .fingerprint();
+      },
+      [&](const std::vector<std::string>& plans) {
+        for (std::size_t rank = 1; rank < plans.size(); ++rank) {
+          if (plans[rank] == plans[0]) continue;
+          throw invalid(fmt::format("ranks 0 and {} do not save the same tensors or iteration", rank),
+                        "start all ranks with the same experiment and the same build of Primus");
+        }
+        make_folders(root_, env_);
+        recover();
+        if (const auto free = env_.free_space(root_); free < save->plan().bytes) throw no_space(ENOSPC, free);
+        try {
+          save->create();
+        } catch (const Error& error) {
+          clean_up(error);
+          throw;
+        }
+        return std::string();
+      });
+  in_step(
+      group, [&] { return save->write(); },
+      [&](const std::vector<std::string>& parts) {
+        save->finish(parts);
+        publish(temporary, snapshot.iteration);
+        return std::string();
+      },
+      clean_up);
+  last_saved_ = snapshot.iteration;
+  in_step(
+      group, [] { return std::string(); },
+      [&](const std::vector<std::string>&) {
+        remove_tree(replaced_folder(snapshot.iteration), env_);
+        retire_old(snapshot.iteration);
+        return std::string();
+      });
 }
 
 void CheckpointRoot::publish(const Path& temporary, std::int64_t iteration) {
   const Path final = root_ / folder_name(iteration), replaced = replaced_folder(iteration);
-  const bool replaces = env_.status(final).has_value();
-  if (replaces) {
+  if (env_.status(final)) {
     // A folder cannot be renamed over another; recover() undoes this if we stop before the next rename is
     // durable.
     env_.rename(final, replaced);
@@ -274,8 +455,6 @@ void CheckpointRoot::publish(const Path& temporary, std::int64_t iteration) {
   env_.rename(temporary, final);
   env_.sync_folder(root_);
   write_file_atomic(root_ / kLatest, folder_name(iteration) + "\n", env_);
-  last_saved_ = iteration;
-  if (replaces) remove_tree(replaced, env_);
 }
 
 void CheckpointRoot::retire_old(std::int64_t newest) {

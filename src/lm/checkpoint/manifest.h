@@ -1,9 +1,8 @@
 // manifest.json of a checkpoint: every file and every tensor, with sizes and CRC32C
 // (docs/formats/checkpoint.md).
 //
-// A tensor is recorded as slices of its global shape: one for a single device, one per writing rank in a
-// mesh. Each has its own CRC32C, so that ranks need not see each other's bytes, and any other mesh can check
-// what it reads.
+// A tensor is recorded as slices of its global shape, each with its own CRC32C. What Primus writes is one
+// slice, the whole tensor, however many ranks wrote it.
 //
 // Errors: kInvalid. Thread-safety: plain values.
 #pragma once

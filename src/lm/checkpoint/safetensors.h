@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "lm/checkpoint/tensor_source.h"
 #include "tensor/dtype.h"
 
 namespace primus {
@@ -119,19 +120,6 @@ class SafetensorsFolder {
 // what open() refuses with a reason (pytorch_model*.bin, consolidated*.pth).
 bool has_weights(const Path& folder, Env& env = Env::posix());
 
-// A tensor to be written, whole. Its bytes are in host memory at `data`, or are produced piece by piece:
-// fill(offset, out) writes the bytes [offset, offset + out.size()) of the tensor to `out`; it may be called
-// from another thread.
-struct TensorSource {
-  std::string name;
-  DType dtype = DType::kF32;
-  std::vector<std::int64_t> shape;
-  const void* data = nullptr;
-  std::function<void(std::uint64_t offset, std::span<std::byte> out)> fill;
-
-  std::uint64_t bytes() const;  // throws kInvalid on overflow or a negative extent
-};
-
 struct SafetensorsOptions {
   std::string stem = "model";  // model.safetensors, or model-00001-of-00003.safetensors
   std::uint64_t max_shard_bytes = 5'000'000'000;
@@ -161,16 +149,30 @@ struct SafetensorsLayout {
 SafetensorsLayout plan_safetensors(std::span<const TensorSource> sources,
                                    const SafetensorsOptions& options = {});
 
-// The CRC32C of what was written: of a shard's header (SafetensorsFile::header()), and of its tensors in its
-// order.
+// The CRC32C of what one process wrote. Of each tensor: as if zeros stood where other processes write, so
+// that crc32c_merge() gives that of the whole tensor.
 struct ShardChecksums {
-  std::uint32_t header = 0;
-  std::vector<std::uint32_t> tensors;
+  std::uint32_t header = 0;            // of SafetensorsFile::header()
+  std::vector<std::uint32_t> tensors;  // in the shard's order
 };
 
-// Writes shards (and index) into an existing folder and syncs the files, not the folder. Tensors are
-// streamed: data in host memory is written from where it is, and `fill` gets one buffer of a few MB.
-// `written`, when given, is told the bytes of each piece as it goes.
+// Writes one model in two steps, the second by every process that holds a part of it. `written`, when given,
+// is told the bytes of each piece as it goes.
+//
+// 1. Creates the shards in an existing folder, in their full size, with their headers, and the index. Of
+// these, only the index is synced.
+void create_shards(const Path& folder, const SafetensorsLayout& layout, Env& env = Env::posix(),
+                   const std::function<void(std::uint64_t)>& written = {});
+// 2. Writes what the sources hold to its places in the shards, and syncs the shards that it wrote to; with
+// `sync_all` (one process must: for sizes and headers) all of them. Not the folder. Tensors are streamed:
+// data in host memory is written from where it is, and `fill` gets one buffer of a few MB, or of a slab where
+// the file has another order.
+std::vector<ShardChecksums> write_held(const Path& folder, std::span<const TensorSource> sources,
+                                       const SafetensorsLayout& layout, bool sync_all,
+                                       Env& env = Env::posix(),
+                                       const std::function<void(std::uint64_t)>& written = {});
+
+// Both steps, by a single process that holds everything.
 std::vector<ShardChecksums> write_safetensors(const Path& folder, std::span<const TensorSource> sources,
                                               const SafetensorsLayout& layout, Env& env = Env::posix(),
                                               const std::function<void(std::uint64_t)>& written = {});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -92,23 +93,109 @@ std::vector<std::vector<std::size_t>> split(std::span<const TensorSource> source
   return shards;
 }
 
-void write_tensor(File& file, const TensorSource& source, std::uint64_t bytes, std::vector<std::byte>& buffer,
-                  std::uint32_t& crc, const std::function<void(std::uint64_t)>& written) {
-  for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
-    const std::uint64_t size = std::min(kPieceBytes, bytes - at);
-    std::span<const std::byte> piece;
-    if (source.data != nullptr) {
-      piece = {static_cast<const std::byte*>(source.data) + at, size};
+// Writes what one process holds of one tensor, which begins at `offset` of the file.
+class TensorWriter {
+ public:
+  TensorWriter(File& file, std::uint64_t offset, const TensorSource& source, std::vector<std::byte>& buffer,
+               const std::function<void(std::uint64_t)>& written)
+      : file_(file),
+        offset_(offset),
+        source_(source),
+        buffer_(buffer),
+        written_(written),
+        element_(static_cast<std::uint64_t>(size_of(source.dtype))),
+        run_(source.held()) {}
+
+  // The checksum of the whole tensor, with zeros where it is not held.
+  std::uint32_t write() {
+    const std::uint64_t total = source_.bytes();
+    if (run_.size() == 0) return crc32c_zeros(0, total);
+    if (source_.order.same()) {
+      write_run();
     } else {
-      buffer.resize(kPieceBytes);
-      source.fill(at, std::span(buffer).first(size));
-      piece = std::span(buffer).first(size);
+      const std::int64_t slab = source_.order.slab_elements();
+      const std::int64_t begin = run_.begin / slab * slab;
+      skip_to(bytes_of(begin));
+      for (std::int64_t first = begin; first < run_.end; first += slab) write_slab(first, slab);
     }
-    crc = crc32c(crc, piece);
-    file.append(piece);
-    if (written) written(size);
+    skip_to(total);
+    return crc_;
   }
-}
+
+ private:
+  std::uint64_t bytes_of(std::int64_t elements) const {
+    return static_cast<std::uint64_t>(elements) * element_;
+  }
+
+  void write_run() {
+    skip_to(bytes_of(run_.begin));
+    for (std::uint64_t done = 0, bytes = bytes_of(run_.size()); done < bytes; done += kPieceBytes) {
+      const std::uint64_t size = std::min(kPieceBytes, bytes - done);
+      const auto piece = source_.read(done, size, buffer_);
+      crc_ = crc32c(crc_, piece);
+      put(piece, at_);
+      at_ += size;
+    }
+  }
+
+  // The elements of memory [first, first + slab), as far as they are held.
+  void write_slab(std::int64_t first, std::int64_t slab) {
+    const ElementRun part{std::max(first, run_.begin), std::min(first + slab, run_.end)};
+    const auto memory = source_.read(bytes_of(part.begin - run_.begin), bytes_of(part.size()), buffer_);
+    published_.assign(bytes_of(slab), std::byte{0});
+    if (part.size() == slab) {
+      to_file_order(source_.order, element_, memory, published_);
+      put(published_, at_);
+    } else {
+      scatter(memory, {part.begin - first, part.end - first});
+    }
+    crc_ = crc32c(crc_, published_);
+    at_ += published_.size();
+  }
+
+  // Writes a part of a slab: its elements are spread over the slab, with those of other ranks between them.
+  void scatter(std::span<const std::byte> memory, ElementRun part) {
+    ElementRun pending;  // elements of the file, one after the other
+    const auto flush = [&] {
+      if (pending.size() == 0) return;
+      const auto run = std::span<const std::byte>(published_);
+      put(run.subspan(bytes_of(pending.begin), bytes_of(pending.size())), at_ + bytes_of(pending.begin));
+    };
+    walk_slab(source_.order, [&](std::int64_t in_file, std::int64_t in_memory) {
+      if (in_memory < part.begin || in_memory >= part.end) return;
+      std::memcpy(published_.data() + bytes_of(in_file), memory.data() + bytes_of(in_memory - part.begin),
+                  element_);
+      if (pending.end != in_file) {
+        flush();
+        pending.begin = in_file;
+      }
+      pending.end = in_file + 1;
+    });
+    flush();
+  }
+
+  void put(std::span<const std::byte> data, std::uint64_t at) {
+    file_.write_at(data, offset_ + at);
+    if (written_) written_(data.size());
+  }
+
+  // Other processes write what lies between.
+  void skip_to(std::uint64_t at) {
+    crc_ = crc32c_zeros(crc_, at - at_);
+    at_ = at;
+  }
+
+  File& file_;
+  std::uint64_t offset_;
+  const TensorSource& source_;
+  std::vector<std::byte>& buffer_;
+  const std::function<void(std::uint64_t)>& written_;
+  std::uint64_t element_;
+  ElementRun run_;
+  std::vector<std::byte> published_;  // a slab in the order of the file
+  std::uint64_t at_ = 0;              // bytes of the tensor that crc_ covers
+  std::uint32_t crc_ = 0;
+};
 
 // model.safetensors, model-00001-of-00002.safetensors and model.safetensors.index.json, for the stem "model".
 bool is_model_file(std::string_view name, std::string_view stem) {
@@ -119,15 +206,6 @@ bool is_model_file(std::string_view name, std::string_view stem) {
 }
 
 }  // namespace
-
-std::uint64_t TensorSource::bytes() const {
-  auto total = static_cast<std::uint64_t>(size_of(dtype));
-  for (const std::int64_t extent : shape) {
-    total = checked_mul(total, checked_cast<std::uint64_t>(extent, "extent of '" + name + "'"),
-                        "size of '" + name + "'");
-  }
-  return total;
-}
 
 SafetensorsLayout plan_safetensors(std::span<const TensorSource> sources, const SafetensorsOptions& options) {
   std::set<std::string_view> names;
@@ -174,29 +252,49 @@ SafetensorsLayout plan_safetensors(std::span<const TensorSource> sources, const 
   return layout;
 }
 
-std::vector<ShardChecksums> write_safetensors(const Path& folder, std::span<const TensorSource> sources,
-                                              const SafetensorsLayout& layout, Env& env,
-                                              const std::function<void(std::uint64_t)>& written) {
+void create_shards(const Path& folder, const SafetensorsLayout& layout, Env& env,
+                   const std::function<void(std::uint64_t)>& written) {
+  for (const auto& shard : layout.shards) {
+    const auto file = env.open(folder / shard.file, OpenMode::kWrite);
+    file->append(as_bytes(shard.header));
+    file->truncate(shard.bytes);
+    file->close();
+    if (written) written(shard.header.size());
+  }
+  if (layout.index_file.empty()) return;
+  write_file(folder / layout.index_file, layout.index, env);
+  if (written) written(layout.index.size());
+}
+
+std::vector<ShardChecksums> write_held(const Path& folder, std::span<const TensorSource> sources,
+                                       const SafetensorsLayout& layout, bool sync_all, Env& env,
+                                       const std::function<void(std::uint64_t)>& written) {
   std::vector<ShardChecksums> checksums;
   std::vector<std::byte> buffer;
   for (const auto& shard : layout.shards) {
     ShardChecksums& checksum = checksums.emplace_back();
-    const auto file = env.open(folder / shard.file, OpenMode::kWrite);
-    file->append(as_bytes(shard.header));
     checksum.header = crc32c(0, as_bytes(shard.header));
-    if (written) written(shard.header.size());
+    const bool holds = std::ranges::any_of(
+        shard.tensors, [&](const auto& tensor) { return sources[tensor.source].held().size() != 0; });
+    const auto file = holds || sync_all ? env.open(folder / shard.file, OpenMode::kUpdate) : nullptr;
     for (const auto& tensor : shard.tensors) {
-      write_tensor(*file, sources[tensor.source], tensor.bytes, buffer, checksum.tensors.emplace_back(),
-                   written);
+      const TensorSource& source = sources[tensor.source];
+      checksum.tensors.push_back(
+          holds ? TensorWriter(*file, tensor.file_offset, source, buffer, written).write()
+                : crc32c_zeros(0, tensor.bytes));
     }
+    if (!file) continue;
     file->sync();
     file->close();
   }
-  if (!layout.index_file.empty()) {
-    write_file(folder / layout.index_file, layout.index, env);
-    if (written) written(layout.index.size());
-  }
   return checksums;
+}
+
+std::vector<ShardChecksums> write_safetensors(const Path& folder, std::span<const TensorSource> sources,
+                                              const SafetensorsLayout& layout, Env& env,
+                                              const std::function<void(std::uint64_t)>& written) {
+  create_shards(folder, layout, env, written);
+  return write_held(folder, sources, layout, true, env, written);
 }
 
 void save_safetensors(const Path& folder, std::span<const TensorSource> sources,

@@ -43,7 +43,7 @@ void SnapshotBuffer::lay_out(std::vector<TensorSource> sources) {
   chunks_.clear();
   std::uint64_t at = 0;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    const std::uint64_t bytes = sources_[i].bytes();
+    const std::uint64_t bytes = sources_[i].held_bytes();
     starts_.push_back(at);
     for (std::uint64_t offset = 0; offset < bytes; offset += kChunkBytes) {
       chunks_.push_back(
@@ -88,11 +88,9 @@ void SnapshotBuffer::copy() {
 std::vector<TensorSource> SnapshotBuffer::copied() const {
   std::vector<TensorSource> result;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    result.push_back({.name = sources_[i].name,
-                      .dtype = sources_[i].dtype,
-                      .shape = sources_[i].shape,
-                      .data = memory_.get() + starts_[i],
-                      .fill = {}});
+    TensorSource& copy = result.emplace_back(sources_[i]);
+    copy.data = memory_.get() + starts_[i];
+    copy.fill = {};
   }
   return result;
 }

@@ -1,5 +1,5 @@
-// Host memory that holds a copy of a checkpoint's tensors while it is written: allocated at the first save,
-// reused by all later ones.
+// Host memory that holds a copy of what this rank holds of a checkpoint's tensors while it is written:
+// allocated at the first save, reused by all later ones.
 //
 // Errors: Error (kIo) when there is not enough memory. Thread-safety: lay_out() while nobody copies; then any
 // number of threads may call copy() at once and share the work.

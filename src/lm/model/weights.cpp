@@ -45,9 +45,7 @@ TensorSource source(std::string name, const Tensor& tensor, const Parameter& p, 
   s.fill = [tensor, &reader](std::uint64_t offset, std::span<std::byte> out) {
     reader.read(tensor, offset, out);
   };
-  if (!part.layout.dims.empty()) {
-    s.fill = published_order(part.layout, static_cast<std::size_t>(size_of(tensor.dtype)), std::move(s.fill));
-  }
+  s.order = axis_order(part);
   return s;
 }
 
@@ -57,7 +55,7 @@ void upload(engine::Rank& rank, const Tensor& to, const CheckpointPart& part,
   std::vector<std::byte> reordered;
   if (!part.layout.dims.empty()) {
     reordered.resize(host.size());
-    to_memory_order(part.layout, static_cast<std::size_t>(size_of(to.dtype)), host, reordered);
+    to_memory_order(axis_order(part), static_cast<std::size_t>(size_of(to.dtype)), host, reordered);
     host = reordered;
   }
   rank.compute().copy_to_device(to.data, host.data(), to.bytes());

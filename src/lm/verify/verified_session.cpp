@@ -123,8 +123,8 @@ void VerifiedSession::for_each_gradient(
       std::vector<float> values = download(rank_, part_of(p.gradient, p, part));
       if (!part.layout.dims.empty()) {
         std::vector<float> reordered(values.size());
-        to_published_order(part.layout, sizeof(float), std::as_bytes(std::span(values)),
-                           std::as_writable_bytes(std::span(reordered)));
+        to_file_order(axis_order(part), sizeof(float), std::as_bytes(std::span(values)),
+                      std::as_writable_bytes(std::span(reordered)));
         values.swap(reordered);
       }
       use(part.name, values);

@@ -11,10 +11,10 @@
 #include <map>
 #include <string>
 
+#include "../../base/temporary_folder.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "built_model.h"
-#include "lm/model/published_layout.h"
 
 namespace primus {
 namespace {
@@ -30,16 +30,13 @@ TEST_P(Published, TensorsComeBackByteForByte) {
   const SafetensorsFolder weights = SafetensorsFolder::open(folder);
   BuiltModel model(config);
   load_weights(weights, model.store, model.rank);
-  const std::vector<TensorSource> sources = model.sources();
-  EXPECT_EQ(sources.size(), weights.size());
-  for (const TensorSource& source : sources) {
-    const TensorView original = weights.at(source.name, source.shape);
-    std::vector<std::byte> written(original.data.size());
-    // In pieces that do not divide anything.
-    constexpr std::size_t kPiece = 1004;
-    for (std::size_t at = 0; at < written.size(); at += kPiece)
-      source.fill(at, std::span(written).subspan(at, std::min(kPiece, written.size() - at)));
-    EXPECT_TRUE(std::equal(written.begin(), written.end(), original.data.begin())) << source.name;
+  const test::TemporaryFolder written_folder;
+  save_safetensors(written_folder.path(), model.sources());
+  const SafetensorsFolder written = SafetensorsFolder::open(written_folder.path());
+  EXPECT_EQ(written.size(), weights.size());
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    const TensorView original = weights.at(written[i].name, written[i].shape);
+    EXPECT_TRUE(std::ranges::equal(written[i].data, original.data)) << original.name;
   }
 }
 
@@ -228,8 +225,13 @@ class Llama4Folder : public testing::Test {
     }
     for (const TensorSource& source : model.sources()) {
       const TensorView original = weights.at(source.name, source.shape);
-      std::vector<std::byte> loaded(original.data.size());
-      source.fill(0, loaded);
+      std::vector<std::byte> memory(original.data.size()), loaded(memory.size());
+      source.fill(0, memory);
+      if (source.order.same()) {
+        loaded = memory;
+      } else {
+        to_file_order(source.order, static_cast<std::size_t>(size_of(source.dtype)), memory, loaded);
+      }
       EXPECT_TRUE(std::ranges::equal(loaded, original.data)) << source.name;
     }
     return "loaded";
@@ -262,29 +264,6 @@ TEST_F(Llama4Folder, MissingExpertsAreNamed) {
     return name.ends_with("experts.down_proj") ? "language_model.lost" : "language_model." + name;
   };
   EXPECT_NE(load(rename).find("experts.down_proj"), std::string::npos);
-}
-
-TEST(PublishedLayout, PermutesAxesWithinSlabs) {
-  // [2 slabs, 2, 3] in memory, published as [2, 3, 2].
-  const engine::PublishedLayout layout{.dims = {2, 2, 3}, .axes = {0, 2, 1}, .shape = {2, 3, 2}};
-  const std::vector<float> memory = {0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15};
-  std::vector<float> published(memory.size()), back(memory.size());
-  to_published_order(layout, 4, std::as_bytes(std::span(memory)),
-                     std::as_writable_bytes(std::span(published)));
-  EXPECT_EQ(published, (std::vector<float>{0, 3, 1, 4, 2, 5, 10, 13, 11, 14, 12, 15}));
-  to_memory_order(layout, 4, std::as_bytes(std::span(published)), std::as_writable_bytes(std::span(back)));
-  EXPECT_EQ(back, memory);
-}
-
-TEST(PublishedLayout, InterleavedRowsOfFourAxes) {
-  // One expert of gate rows, then up rows, [2, ffn = 2, hidden = 2]; published [hidden, 2 * ffn] with gate
-  // and up in turn.
-  const engine::PublishedLayout layout{.dims = {1, 2, 2, 2}, .axes = {0, 3, 2, 1}, .shape = {1, 2, 4}};
-  const std::vector<float> memory = {100, 101, 110, 111, 200, 201, 210, 211};  // (gate|up)(row)(column)
-  std::vector<float> published(memory.size());
-  to_published_order(layout, 4, std::as_bytes(std::span(memory)),
-                     std::as_writable_bytes(std::span(published)));
-  EXPECT_EQ(published, (std::vector<float>{100, 200, 110, 210, 101, 201, 111, 211}));
 }
 
 }  // namespace

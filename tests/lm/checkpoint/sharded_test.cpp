@@ -1,0 +1,246 @@
+// Checkpoints of many ranks: the files do not depend on how many wrote them, and any number reads them; an
+// error or a lost rank never leaves half a checkpoint.
+#include <cerrno>
+#include <map>
+#include <numeric>
+
+#include "rank_threads.h"
+
+namespace primus {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const Path kRoot = "/run/checkpoints";
+constexpr int kRankCounts[] = {1, 2, 3, 4, 8};
+
+// A model of all that is special about tensors: empty, scalar, of odd sizes, and two whose files have another
+// order.
+struct ShardedSnapshot {
+  explicit ShardedSnapshot(std::int64_t iteration) {
+    const auto seed = static_cast<std::uint64_t>(iteration) * 100;
+    model.add("embed.weight", DType::kBF16, {37, 6}, seed + 1);
+    model.add("empty", DType::kBF16, {0, 5}, seed + 2);
+    model.add("scale", DType::kF32, {}, seed + 3);
+    model.add("experts.down_proj", DType::kBF16, {3, 5, 4}, seed + 4);  // [3, 4, 5] in memory
+    model.sources.back().order = {.dims = {3, 4, 5}, .axes = {0, 2, 1}};
+    model.add("experts.gate_up_proj", DType::kF32, {2, 3, 14}, seed + 5);  // gate and up in turn
+    model.sources.back().order = {.dims = {2, 2, 7, 3}, .axes = {0, 3, 2, 1}};
+    model.add("norm.weight", DType::kF32, {7}, seed + 6);
+    for (const char* state : {"exp_avg", "momentum_buffer"}) {
+      for (const std::size_t i : {0U, 3U, 4U}) {
+        const TensorSource& of = model.sources[i];
+        if (i == 0 && state[0] == 'm') continue;  // a state need not be there for every parameter
+        optimizer.add(optimizer_tensor_name(state, of.name), DType::kF32, of.shape, seed + 10 + i);
+        optimizer.sources.back().order = of.order;
+      }
+    }
+    snapshot.iteration = iteration;
+    snapshot.files = {{"config.json", R"({"model_type":"llama"})"}};
+    snapshot.trainer_state = "{\"iteration\":" + std::to_string(iteration) + "}";
+    snapshot.model = model.sources;
+    snapshot.optimizer = optimizer.sources;
+  }
+
+  TestTensors model, optimizer;
+  Snapshot snapshot;
+};
+
+std::vector<std::string> save(const Snapshot& snapshot, int ranks, Env& env, SaveOptions options = {}) {
+  return run_ranks(ranks, [&](const std::shared_ptr<CheckpointGroup>& group) {
+    SaveOptions own = options;
+    own.group = group;
+    CheckpointRoot root(kRoot, own, env);
+    root.save(cut(snapshot, group->rank(), ranks));
+    EXPECT_EQ(root.last_saved(), snapshot.iteration);
+  });
+}
+
+std::map<std::string, std::string> files_of(const Path& folder, Env& env) {
+  std::map<std::string, std::string> files;
+  for (const auto& name : env.list(folder)) files[name] = read_file(folder / name, 1U << 30, env);
+  return files;
+}
+
+// What `ranks` ranks read of a checkpoint, put together, is what was saved.
+void expect_loaded(const Snapshot& snapshot, int ranks, Env& env) {
+  const auto errors = run_ranks(ranks, [&](const std::shared_ptr<CheckpointGroup>& group) {
+    const ResumePoint point = find_resume_point(kRoot, Validation::kFull, env, group.get());
+    ASSERT_TRUE(point.reader);
+    EXPECT_EQ(point.reader->iteration(), snapshot.iteration);
+    const Snapshot part = cut(snapshot, group->rank(), ranks);
+    for (const auto& [where, sources] :
+         {std::pair(TensorPart::kModel, &part.model), {TensorPart::kOptimizer, &part.optimizer}}) {
+      for (const TensorSource& source : *sources) {
+        std::vector<std::byte> bytes(source.held_bytes());
+        point.reader->read_run(where, source.name, source.dtype, source.shape, source.order, source.held(),
+                               bytes);
+        EXPECT_EQ(std::memcmp(bytes.data(), source.data, bytes.size()), 0) << source.name;
+      }
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+// Every file that `ranks` ranks write is, byte for byte, that of a single one; the manifest too.
+TEST(ShardedCheckpoint, FilesDoNotDependOnTheNumberOfRanks) {
+  const ShardedSnapshot saved(7);
+  for (const std::uint64_t max_shard_bytes : {5'000'000'000UL, 300UL}) {
+    SCOPED_TRACE(max_shard_bytes);
+    FaultEnv alone;
+    CheckpointRoot(kRoot, {.max_shard_bytes = max_shard_bytes}, alone).save(saved.snapshot);
+    const auto expected = files_of(kRoot / "iter_0000007", alone);
+    for (const int ranks : kRankCounts) {
+      SCOPED_TRACE(ranks);
+      FaultEnv env;
+      EXPECT_THAT(save(saved.snapshot, ranks, env, {.max_shard_bytes = max_shard_bytes}), Each(""));
+      EXPECT_EQ(files_of(kRoot / "iter_0000007", env), expected);
+    }
+  }
+}
+
+TEST(ShardedCheckpoint, AnyNumberOfRanksLoadsWhatAnyOtherSaved) {
+  const ShardedSnapshot saved(7);
+  for (const int writers : kRankCounts) {
+    FaultEnv env;
+    EXPECT_THAT(save(saved.snapshot, writers, env), Each(""));
+    for (const int readers : kRankCounts) {
+      SCOPED_TRACE(std::to_string(writers) + " -> " + std::to_string(readers));
+      expect_loaded(saved.snapshot, readers, env);
+    }
+  }
+}
+
+// A file in another order, cut at every place: the pieces of a slab interleave.
+TEST(ShardedCheckpoint, EveryCutOfAReorderedTensor) {
+  TestTensors tensors;
+  tensors.add("experts", DType::kBF16, {2, 3, 14}, 1);
+  tensors.sources[0].order = {.dims = {2, 2, 7, 3}, .axes = {0, 3, 2, 1}};
+  FaultEnv alone;
+  CheckpointRoot(kRoot, {}, alone).save({.iteration = 1, .model = tensors.sources});
+  const auto expected = files_of(kRoot / "iter_0000001", alone);
+  const std::int64_t elements = 2 * 3 * 14;
+  for (std::int64_t at = 0; at <= elements; ++at) {
+    SCOPED_TRACE(at);
+    FaultEnv env;
+    const auto errors = run_ranks(2, [&](const std::shared_ptr<CheckpointGroup>& group) {
+      TensorSource own = tensors.sources[0];
+      own.run = group->rank() == 0 ? ElementRun{at, elements} : ElementRun{0, at};
+      if (group->rank() == 0) own.data = static_cast<const std::byte*>(own.data) + at * 2;
+      CheckpointRoot(kRoot, {.group = group}, env).save({.iteration = 1, .model = {own}});
+    });
+    ASSERT_THAT(errors, Each(""));
+    ASSERT_EQ(files_of(kRoot / "iter_0000001", env), expected);
+  }
+}
+
+TEST(ShardedCheckpoint, WhatRanksHoldMustFitTogether) {
+  const ShardedSnapshot saved(7);
+  const auto save_with = [&](const std::function<void(Snapshot&, int)>& change) {
+    FaultEnv env;
+    const auto errors = run_ranks(3, [&](const std::shared_ptr<CheckpointGroup>& group) {
+      Snapshot part = cut(saved.snapshot, group->rank(), 3);
+      change(part, group->rank());
+      CheckpointRoot(kRoot, {.group = group}, env).save(part);
+    });
+    EXPECT_THAT(errors, Each(errors[0]));
+    EXPECT_TRUE(!env.status(kRoot) || env.list(kRoot).empty());
+    return errors[0];
+  };
+  EXPECT_THAT(save_with([](Snapshot& part, int rank) {
+                if (rank == 2) part.iteration = 8;
+              }),
+              HasSubstr("ranks 0 and 2 do not save the same tensors or iteration"));
+  EXPECT_THAT(save_with([](Snapshot& part, int rank) {
+                if (rank == 1) part.model[0].shape = {6, 37};
+              }),
+              HasSubstr("ranks 0 and 1 do not save the same tensors"));
+  EXPECT_THAT(save_with([](Snapshot& part, int rank) {
+                if (rank == 0) part.model[0].run->end -= 3;
+              }),
+              AllOf(StartsWith("no rank writes the elements ["), HasSubstr("of tensor 'embed.weight'")));
+  EXPECT_THAT(save_with([](Snapshot& part, int rank) {
+                if (rank == 1) part.model[0].run->begin -= 1;
+              }),
+              AllOf(StartsWith("two ranks write element "), HasSubstr("of tensor 'embed.weight'")));
+  EXPECT_THAT(save_with([](Snapshot& part, int rank) {
+                if (rank == 1) part.model[5].run = ElementRun{5, 9};
+              }),
+              AllOf(StartsWith("rank 1: tensor 'norm.weight' has 7 elements"), HasSubstr("[5, 9)")));
+  EXPECT_THAT(save_with([](Snapshot& part, int rank) {
+                if (rank == 2) {
+                  part.optimizer.back().data = nullptr;
+                  part.optimizer.back().fill = [](std::uint64_t, std::span<std::byte>) {
+                    throw invalid("device lost");
+                  };
+                }
+              }),
+              "rank 2: device lost");
+}
+
+// Each byte is checked by some rank: whichever is changed, all refuse the checkpoint and go back to the one
+// before.
+TEST(ShardedCheckpoint, EveryByteIsCheckedBySomeRank) {
+  const ShardedSnapshot before(6), saved(7);
+  FaultEnv env;
+  EXPECT_THAT(save(before.snapshot, 2, env), Each(""));
+  EXPECT_THAT(save(saved.snapshot, 3, env), Each(""));
+  const Path folder = kRoot / "iter_0000007";
+  for (const char* name : {"model.safetensors", "optimizer.safetensors"}) {
+    const std::uint64_t size = env.status(folder / name)->size;
+    for (std::uint64_t byte = 0; byte < size; byte += 3) {
+      SCOPED_TRACE(std::string(name) + " byte " + std::to_string(byte));
+      env.flip_bit(folder / name, byte * 8 + byte % 8);
+      const auto errors = run_ranks(3, [&](const std::shared_ptr<CheckpointGroup>& group) {
+        const ResumePoint point = find_resume_point(kRoot, Validation::kFull, env, group.get());
+        ASSERT_TRUE(point.reader);
+        EXPECT_EQ(point.reader->iteration(), 6);
+        ASSERT_EQ(point.rejected.size(), 1U);
+        throw invalid(point.rejected[0]);
+      });
+      EXPECT_THAT(errors[0], AllOf(StartsWith("iter_0000007: "), HasSubstr(name)));
+      ASSERT_THAT(errors, Each(errors[0]));
+      env.flip_bit(folder / name, byte * 8 + byte % 8);
+    }
+  }
+  expect_loaded(saved.snapshot, 4, env);
+}
+
+// A rank that is lost while others read says nothing about the checkpoint.
+TEST(ShardedCheckpoint, ALostRankCondemnsNoCheckpoint) {
+  const ShardedSnapshot saved(7);
+  FaultEnv env;
+  EXPECT_THAT(save(saved.snapshot, 2, env), Each(""));
+  const auto errors = run_ranks(3, [&](const std::shared_ptr<CheckpointGroup>& group) {
+    if (group->rank() == 1) throw SimulatedCrash();
+    find_resume_point(kRoot, Validation::kFull, env, group.get());
+  });
+  EXPECT_EQ(errors, (std::vector<std::string>{"rank 1 was lost", "lost", "rank 1 was lost"}));
+}
+
+// Tensors that change right after wait_copied(), on every rank.
+TEST(ShardedCheckpoint, AsyncWritersSaveWhatTheTensorsWere) {
+  FaultEnv env;
+  const auto errors = run_ranks(4, [&](const std::shared_ptr<CheckpointGroup>& group) {
+    AsyncWriter writer(kRoot, {.keep_last = 2, .group = group}, env);
+    for (std::int64_t iteration = 1; iteration <= 10; ++iteration) {
+      ShardedSnapshot changing(iteration);
+      writer.save(cut(changing.snapshot, group->rank(), 4));
+      writer.wait_copied();
+      for (auto* tensors : {&changing.model, &changing.optimizer}) {
+        for (auto& bytes : tensors->storage) std::ranges::fill(bytes, std::byte{0xee});
+      }
+    }
+    writer.wait();
+    EXPECT_EQ(writer.last_saved(), 10);
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_EQ(CheckpointRoot(kRoot, {}, env).iterations(), (std::vector<std::int64_t>{9, 10}));
+  expect_loaded(ShardedSnapshot(10).snapshot, 3, env);
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,0 +1,67 @@
+#include "lm/checkpoint/tensor_source.h"
+
+#include <numeric>
+
+#include "checkpoint_testing.h"
+
+namespace primus {
+namespace {
+
+TEST(AxisOrder, PermutesAxesWithinSlabs) {
+  // [2 slabs, 2, 3] in memory, published as [2, 3, 2].
+  const AxisOrder order{.dims = {2, 2, 3}, .axes = {0, 2, 1}};
+  const std::vector<float> memory = {0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15};
+  std::vector<float> published(memory.size()), back(memory.size());
+  to_file_order(order, 4, std::as_bytes(std::span(memory)), std::as_writable_bytes(std::span(published)));
+  EXPECT_EQ(published, (std::vector<float>{0, 3, 1, 4, 2, 5, 10, 13, 11, 14, 12, 15}));
+  to_memory_order(order, 4, std::as_bytes(std::span(published)), std::as_writable_bytes(std::span(back)));
+  EXPECT_EQ(back, memory);
+}
+
+TEST(AxisOrder, InterleavedRowsOfFourAxes) {
+  // One expert of gate rows, then up rows, [2, ffn = 2, hidden = 2]; published [hidden, 2 * ffn] with gate
+  // and up in turn.
+  const AxisOrder order{.dims = {1, 2, 2, 2}, .axes = {0, 3, 2, 1}};
+  const std::vector<float> memory = {100, 101, 110, 111, 200, 201, 210, 211};  // (gate|up)(row)(column)
+  std::vector<float> published(memory.size());
+  to_file_order(order, 4, std::as_bytes(std::span(memory)), std::as_writable_bytes(std::span(published)));
+  EXPECT_EQ(published, (std::vector<float>{100, 200, 110, 210, 101, 201, 111, 211}));
+}
+
+// Every run of a tensor of three slabs, in both orders.
+TEST(AxisOrder, CopiesEveryRun) {
+  const AxisOrder orders[] = {
+      {}, {.dims = {3, 2, 5}, .axes = {0, 2, 1}}, {.dims = {3, 2, 5, 1}, .axes = {0, 3, 2, 1}}};
+  for (const AxisOrder& order : orders) {
+    std::vector<std::uint16_t> memory(30), file(30);
+    std::iota(memory.begin(), memory.end(), std::uint16_t{100});
+    if (order.same()) {
+      file = memory;
+    } else {
+      to_file_order(order, 2, std::as_bytes(std::span(memory)), std::as_writable_bytes(std::span(file)));
+    }
+    for (std::int64_t begin = 0; begin <= 30; ++begin) {
+      for (std::int64_t end = begin; end <= 30; ++end) {
+        std::vector<std::uint16_t> run(static_cast<std::size_t>(end - begin));
+        copy_run(order, 2, std::as_bytes(std::span(file)), {begin, end},
+                 std::as_writable_bytes(std::span(run)));
+        ASSERT_TRUE(std::equal(run.begin(), run.end(), memory.begin() + begin)) << begin << " to " << end;
+      }
+    }
+  }
+}
+
+TEST(TensorSource, KnowsWhatItHolds) {
+  TensorSource source{.name = "w", .dtype = DType::kBF16, .shape = {4, 5}};
+  EXPECT_EQ(source.held(), (ElementRun{0, 20}));
+  source.run = ElementRun{3, 11};
+  EXPECT_EQ(source.bytes(), 40U);
+  EXPECT_EQ(source.held_bytes(), 16U);
+  for (const ElementRun& wrong : {ElementRun{-1, 3}, {5, 4}, {3, 21}, {21, 21}}) {
+    source.run = wrong;
+    EXPECT_THAT(error_of([&] { source.held(); }), ::testing::HasSubstr("tensor 'w' has 20 elements"));
+  }
+}
+
+}  // namespace
+}  // namespace primus

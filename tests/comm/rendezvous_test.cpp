@@ -149,6 +149,9 @@ TEST(Store, SharesValuesSumsAndBarriers) {
     EXPECT_EQ(c->get("key"), "");
     b->set("large", std::string(wire::kMaxValue, 'x'));
     EXPECT_EQ(c->wait("large", in(10s)).size(), wire::kMaxValue);
+    a->erase("large");
+    a->erase("never there");
+    EXPECT_FALSE(b->get("large"));
     EXPECT_EQ(a->add("sum", 5), 5);
     EXPECT_EQ(b->add("sum", -7), -2);
     std::thread second([&] { b->barrier("here", in(10s)); }), third([&] { c->barrier("here", in(10s)); });
@@ -163,6 +166,19 @@ TEST(Store, SharesValuesSumsAndBarriers) {
     for (const auto& client : {a.get(), b.get(), c.get()}) client->leave();
     rendezvous.server->wait_until_left(in(5s));
   }
+}
+
+// The store holds 256 MiB at a time, and forgets what was erased.
+TEST(Store, ErasedValuesTakeNoRoom) {
+  Rendezvous rendezvous(1);
+  const auto a = rendezvous.join(0);
+  const std::string large(wire::kMaxValue, 'x');
+  for (int i = 0; i < 300; ++i) {
+    a->set("value", large);
+    a->erase("value");
+  }
+  EXPECT_FALSE(a->get("value"));
+  a->leave();
 }
 
 TEST(Store, WaitingEndsAndNamesWhoIsMissing) {

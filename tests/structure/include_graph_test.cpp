@@ -25,7 +25,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"config", {}},
     {"lm/tokenizer", {}},
     {"lm/data", {"lm/tokenizer"}},
-    {"lm/checkpoint", {"tensor"}},
+    {"lm/checkpoint", {"tensor", "comm"}},
     {"lm/monitor", {}},
     {"lm/report", {"config", "lm/monitor"}},
     {"lm/model", {"tensor", "device", "turbo", "engine", "config", "lm/checkpoint"}},

@@ -166,6 +166,11 @@ std::optional<std::string> StoreClient::get(const std::string& key) {
   return there ? std::optional(std::move(value)) : std::nullopt;
 }
 
+void StoreClient::erase(const std::string& key) {
+  const std::uint64_t request = new_request(mutex_, next_request_);
+  call(request, Writer(Type::kErase, request).string(key).frame());
+}
+
 std::string StoreClient::wait(const std::string& key, Deadline deadline) {
   const std::uint64_t request = new_request(mutex_, next_request_);
   const auto left = static_cast<std::uint64_t>(milliseconds_until(deadline));

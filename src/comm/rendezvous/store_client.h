@@ -36,6 +36,8 @@ class StoreClient {
   // Keys up to 512 bytes, values up to 1 MiB. All throw the cause when the job is aborted.
   void set(const std::string& key, const std::string& value);
   std::optional<std::string> get(const std::string& key);
+  // Gives back what a value takes of the store's 256 MiB. A key that is not there is fine.
+  void erase(const std::string& key);
   // The value, once it is there. Throws Error(kIo) after the deadline.
   std::string wait(const std::string& key, Deadline deadline);
   std::int64_t add(const std::string& key, std::int64_t number);

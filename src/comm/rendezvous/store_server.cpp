@@ -258,6 +258,15 @@ void StoreServer::handle(Connection& c, std::string_view body) {
       const bool there = found != values_.end();
       return post(c, reply().number(there ? 1 : 0).string(there ? found->second : "").frame());
     }
+    case Type::kErase: {
+      const std::string key = reader.string(wire::kMaxKey);
+      if (!reader.ok()) return drop(c);
+      if (const auto found = values_.find(key); found != values_.end()) {
+        stored_ -= found->first.size() + found->second.size();
+        values_.erase(found);
+      }
+      return post(c, reply().frame());
+    }
     case Type::kWait: {
       std::string key = reader.string(wire::kMaxKey);
       const Deadline deadline = deadline_after(reader.number());

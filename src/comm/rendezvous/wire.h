@@ -41,6 +41,7 @@ enum class Type : std::uint8_t {
   kAbort,    // reason, ErrorKind                 no reply
   kLeave,    // -                                 no reply: this rank ends well
   kAnswer,   // number of the question, string    no reply
+  kErase,    // key                               -
   // From the server.
   kReply = 64,
   kAborted,   // reason, ErrorKind

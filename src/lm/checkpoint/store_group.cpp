@@ -1,0 +1,81 @@
+#include "lm/checkpoint/store_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "comm/rendezvous/wire.h"
+
+namespace primus {
+namespace {
+
+constexpr std::size_t kPiece = comm::wire::kMaxValue - 32;  // of a text in one value, beside its length
+
+std::size_t pieces_of(std::size_t bytes) { return std::max<std::size_t>(1, (bytes + kPiece - 1) / kPiece); }
+
+std::string piece_key(const std::string& key, std::size_t piece) { return fmt::format("{}/{}", key, piece); }
+
+}  // namespace
+
+StoreGroup::StoreGroup(comm::StoreClient& store, std::string name, int rank, int size,
+                       std::chrono::milliseconds timeout)
+    : store_(store), name_(std::move(name)), rank_(rank), size_(size), timeout_(timeout) {}
+
+std::string StoreGroup::key(const std::string& from) const {
+  return fmt::format("{}/{}/{}", name_, round_, from);
+}
+
+// Each value: the length of the whole text, a space, and a piece.
+void StoreGroup::put(const std::string& key, const std::string& text) {
+  for (std::size_t i = 0; i < pieces_of(text.size()); ++i) {
+    store_.set(piece_key(key, i),
+               fmt::format("{} {}", text.size(), std::string_view(text).substr(i * kPiece, kPiece)));
+  }
+}
+
+std::string StoreGroup::take(const std::string& key) {
+  const comm::Deadline deadline = comm::in(timeout_);
+  std::string text;
+  for (std::size_t i = 0, pieces = 1; i < pieces; ++i) {
+    const std::string value = store_.wait(piece_key(key, i), deadline);
+    std::size_t bytes = 0;
+    const char* end = std::from_chars(value.data(), value.data() + value.size(), bytes).ptr;
+    pieces = pieces_of(bytes);
+    text.append(end + 1, value.data() + value.size());
+  }
+  return text;
+}
+
+void StoreGroup::erase(const std::string& key, std::size_t bytes) {
+  for (std::size_t i = 0; i < pieces_of(bytes); ++i) store_.erase(piece_key(key, i));
+}
+
+std::vector<std::string> StoreGroup::gather(const std::string& own) {
+  ++round_;
+  std::vector<std::string> all;
+  if (rank_ != 0) {
+    put(key(std::to_string(rank_)), own);
+    return all;
+  }
+  all.push_back(own);
+  for (int rank = 1; rank < size_; ++rank) {
+    const std::string from = key(std::to_string(rank));
+    all.push_back(take(from));
+    erase(from, all.back().size());
+  }
+  if (!broadcast_key_.empty()) erase(std::exchange(broadcast_key_, {}), broadcast_bytes_);
+  return all;
+}
+
+std::string StoreGroup::broadcast(const std::string& own) {
+  ++round_;
+  if (rank_ != 0) return take(key("all"));
+  broadcast_key_ = key("all");
+  broadcast_bytes_ = own.size();
+  put(broadcast_key_, own);
+  return own;
+}
+
+}  // namespace primus

@@ -2,13 +2,20 @@
 # Proves the GPU plug-in on the GPU of this machine: builds it, runs every operator's tests with the GPU as the
 # device under test, and measures the operators. One table at the end.
 #
-#   scripts/gpu_check.sh [OUTPUT_FOLDER]
+#   scripts/gpu_check.sh [--gpus N] [OUTPUT_FOLDER]
+#
+# With --gpus: only what several GPUs do together, by scripts/gpu_comm.sh.
 #
 # Runs on a bare CUDA machine, too: the libraries of build/ (scripts/build.sh) may come from another machine, and
 # GPU_CHECK_DEPS names a folder with include/ and lib/ for GoogleTest and libxsmm. GPU_ARCHS sets the
 # architectures (90a by default). Exits 1 if a test fails.
 set -eu
 cd "$(dirname "$0")/.."
+gpus=1
+if [ "${1:-}" = --gpus ]; then
+  gpus=${2:?--gpus needs a number}
+  shift 2
+fi
 out=${1:-build/gpu/check}
 mkdir -p "$out" build/gpu/check
 jobs=${JOBS:-$(nproc)}
@@ -20,6 +27,7 @@ JOBS=$jobs scripts/build-gpu.sh cuda ${GPU_ARCHS:-90a} >"$out/plugin.log" 2>&1 |
   exit 1
 }
 tail -1 "$out/plugin.log"
+if [ "$gpus" -gt 1 ]; then exec scripts/gpu_comm.sh "$gpus" "$out"; fi
 
 deps=${GPU_CHECK_DEPS:-}
 printf '#define PRIMUS_SOURCE_DIR "%s"\n' "$PWD" >build/gpu/check/source_dir.h

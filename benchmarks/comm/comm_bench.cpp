@@ -2,10 +2,11 @@
 // collectives over fp32, and the time of the smallest ones. Best of the repetitions: whatever disturbs one
 // makes it longer.
 //
-//   comm_bench [--ranks N] [--transport threads|rings|shm|tcp] [--megabytes N] [--repeat N]
+//   comm_bench [--ranks N] [--transport threads|rings|shm|tcp|gpu] [--megabytes N] [--repeat N]
 //
 // threads: ranks of one process that read each other's memory; rings: the same through rings of bytes; shm
-// and tcp: processes over shared memory and over the loopback.
+// and tcp: processes over shared memory and over the loopback; gpu: processes with a GPU each, over the
+// vendor's library.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,9 +22,8 @@
 #include "base/error.h"
 #include "comm/job.h"
 #include "comm/local/thread_group.h"
-#include "device/cpu/cpu_device.h"
 #include "launch/local_launch.h"
-#include "turbo/kernel_table.h"
+#include "turbo/devices/devices.h"
 
 namespace primus::comm {
 namespace {
@@ -51,10 +51,11 @@ Options parse(int argc, char** argv) {
       throw invalid(fmt::format("cannot use '{}'", name), "see the head of benchmarks/comm/comm_bench.cpp");
     }
   }
-  for (const std::string_view known : {"threads", "rings", "shm", "tcp"}) {
+  for (const std::string_view known : {"threads", "rings", "shm", "tcp", "gpu"}) {
     if (options.transport == known) return options;
   }
-  throw invalid(fmt::format("there is no transport '{}'", options.transport), "threads, rings, shm or tcp");
+  throw invalid(fmt::format("there is no transport '{}'", options.transport),
+                "threads, rings, shm, tcp or gpu");
 }
 
 double seconds_of(const std::function<void()>& body) {
@@ -63,16 +64,16 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void measure(Communicator& comm, const Options& options) {
-  const KernelTable kernels;
-  cpu::CpuDevice device(1, kernels);
+void measure(Communicator& comm, Device& device, const Options& options) {
   const auto stream = device.create_stream(StreamKind::kCompute);
   const int n = comm.size();
   const std::int64_t count = std::int64_t{options.megabytes} * (1 << 20) / 4 / n * n, part = count / n;
   const auto filled = [&](std::int64_t elements) {
-    auto* const values = static_cast<float*>(device.allocate(elements * 4));
-    std::fill(values, values + elements, 1.0F);
-    return Tensor(values, DType::kF32, {elements});
+    const std::vector<float> ones(static_cast<std::size_t>(elements), 1.0F);
+    const Tensor tensor(device.allocate(elements * 4), DType::kF32, {elements});
+    stream->copy_to_device(tensor.data, ones.data(), tensor.bytes());
+    stream->synchronize();
+    return tensor;
   };
   const Tensor in = filled(count), out = filled(count), small = filled(1);
   const Tensor small_part(in.data, DType::kF32, {part}), out_part(out.data, DType::kF32, {part});
@@ -82,15 +83,20 @@ void measure(Communicator& comm, const Options& options) {
     double best = 1e9;
     for (int i = 0; i <= options.repeat; ++i) {  // the first warms up
       comm.barrier(*stream);
+      stream->synchronize();
       const double seconds = seconds_of([&] {
         for (std::int64_t c = 0; c < calls; ++c) call();
+        stream->synchronize();
       });
       if (i > 0) best = std::min(best, seconds / static_cast<double>(calls));
     }
     // The slowest rank decides.
-    float slowest = static_cast<float>(best);
-    const Tensor time(&slowest, DType::kF32, {1});
-    comm.all_reduce(*stream, time, time, Reduction::kMax);
+    std::vector<float> times{static_cast<float>(best)};
+    stream->copy_to_device(small.data, times.data(), small.bytes());
+    comm.all_reduce(*stream, small, small, Reduction::kMax);
+    stream->copy_to_host(times.data(), small.data, small.bytes());
+    stream->synchronize();
+    const double slowest = times.front();
     if (comm.rank() != 0) return;
     if (bytes > 0) {
       fmt::print("{:<28}{:>10.2f} ms {:>8.2f} GB/s\n", name, slowest * 1e3, bytes / slowest * 1e-9);
@@ -106,11 +112,12 @@ void measure(Communicator& comm, const Options& options) {
     fmt::print("{} ranks, {}, {} MiB of fp32\n", n, options.transport, options.megabytes);
     double best = 1e9;
     for (int i = 0; i < options.repeat; ++i) {
-      best = std::min(
-          best, seconds_of([&] { std::memcpy(out.data, in.data, static_cast<std::size_t>(count * 4)); }));
+      best = std::min(best, seconds_of([&] {
+                        stream->copy_on_device(out.data, in.data, in.bytes());
+                        stream->synchronize();
+                      }));
     }
-    fmt::print("{:<28}{:>10.2f} ms {:>8.2f} GB/s\n", "memcpy of one rank alone", best * 1e3,
-               bytes / best * 1e-9);
+    fmt::print("{:<28}{:>10.2f} ms {:>8.2f} GB/s\n", "a copy by one rank", best * 1e3, bytes / best * 1e-9);
   }
   report("all_reduce", 1, bytes, [&] { comm.all_reduce(*stream, in, out, Reduction::kSum); });
   report("all_reduce in place", 1, bytes, [&] { comm.all_reduce(*stream, in, in, Reduction::kMax); });
@@ -126,6 +133,16 @@ void measure(Communicator& comm, const Options& options) {
   report("barrier", 1000, 0, [&] { comm.barrier(*stream); });
 }
 
+const DeviceSpec kOneThread{.kind = "cpu", .threads = 1};
+
+// One GPU for each rank of a host, of the kind that there is.
+DeviceSpec gpu_of(const JobEnvironment& environment) {
+  DeviceSpec spec = turbo::choose_device({});
+  if (spec.kind == "cpu") throw invalid("there is no GPU", "'primus device list' says why");
+  spec.ordinal = environment.local_rank;
+  return spec;
+}
+
 int run(int argc, char** argv) {
   const Options options = parse(argc, argv);
   if (const auto environment = JobEnvironment::read()) {
@@ -133,14 +150,17 @@ int run(int argc, char** argv) {
     job_options.transport =
         options.transport == "tcp" ? JobOptions::Transport::kTcp : JobOptions::Transport::kSharedMemory;
     const auto job = Job::connect(*environment, job_options);
-    measure(*job->world(), options);
+    const auto device = turbo::open_device(options.transport == "gpu" ? gpu_of(*environment) : kOneThread);
+    measure(*job->world(*device, turbo::collectives_of(*device)), *device, options);
     job->leave();
     return 0;
   }
   if (options.transport == "threads" || options.transport == "rings") {
     const auto comms = local::make_thread_group(options.ranks, {.rings = options.transport == "rings"});
     std::vector<std::thread> threads;
-    for (const auto& comm : comms) threads.emplace_back([&] { measure(*comm, options); });
+    for (const auto& comm : comms) {
+      threads.emplace_back([&] { measure(*comm, *turbo::open_device(kOneThread), options); });
+    }
     for (std::thread& thread : threads) thread.join();
     return 0;
   }

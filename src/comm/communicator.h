@@ -1,6 +1,6 @@
 // The contract of collective communication: what ranks of one group do together. Implementations: comm/local
-// (threads of one process, processes of one host), comm/tcp, and measuring.h, which has no peers at all;
-// NCCL, RCCL and MPI arrive behind the same class.
+// (threads of one process, processes of one host), comm/tcp, comm/nccl (GPUs, by NCCL or RCCL), and
+// measuring.h, which has no peers at all.
 //
 // Every rank of a group holds its own Communicator and makes the same calls in the same order. A call only
 // enqueues: the work runs in the order of the stream, and an event recorded behind it marks its completion.
@@ -13,11 +13,17 @@
 // Reductions are deterministic and do not depend on timing, group size or transport: every element is added
 // up in rank order, rank 0 first; bf16 is added up in fp32 and rounded once, at the end. kMean divides the
 // sum by the size (floating types only). Integers wrap around. kMax hands a NaN on.
+// Not so on GPUs, where the order is the library's: it depends on the size of the tensor, the number of ranks
+// and how the machines are linked. With all of these equal, sums are equal from run to run. bf16 may be
+// rounded at every addition, kMean may divide before it adds, and kMax may drop a NaN. Between two ranks
+// there is only one order, and sums of fp32 are as above. Moving data and adding integers is exact
+// everywhere.
 //
 // Errors: calls that break the rules above (types, counts, ranks) are our own bugs and throw
 // std::logic_error at once. What goes wrong later (a peer is lost, makes another call, does not come in time)
 // aborts the whole job: every waiting rank wakes up and throws an Error with the first cause, and so does
-// every later call, on every communicator of the job.
+// every later call, on every communicator of the job. On GPUs, ranks that make different calls are noticed
+// when one of them waits in vain, at the timeout; if all get what they wait for, data may be wrong instead.
 //
 // Thread-safety: a communicator belongs to its rank's thread, except abort() and set_timeout(), which any
 // thread may call. Destroy it only when the streams have finished its work.

@@ -44,6 +44,21 @@ std::string details(const Signature& s) {
 
 }  // namespace
 
+Signature signature_of(const Call& call) {
+  Signature result{call.kind, DType::kU8, call.reduction, call.root, 0};
+  if (call.kind == Kind::kAllToAll) {
+    result.dtype = call.in.dtype;
+    for (const std::int64_t count : call.send_counts) result.count += count;
+  } else if (call.kind == Kind::kExchange) {
+    result.dtype = call.transfers.front().data.dtype;
+    for (const Transfer& t : call.transfers) result.count += t.sends ? t.data.elements() : 0;
+  } else if (call.kind != Kind::kBarrier) {
+    result.dtype = call.in.dtype;
+    result.count = call.in.elements();
+  }
+  return result;
+}
+
 std::string Signature::to_string() const { return std::string(comm::name_of(kind)) + details(*this); }
 
 std::string FlightRecorder::Record::to_string() const {

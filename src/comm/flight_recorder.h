@@ -30,6 +30,8 @@ struct Signature {
   std::string to_string() const;  // "all_reduce (sum of 1024 fp32)"
 };
 
+Signature signature_of(const Call& call);
+
 class FlightRecorder {
  public:
   static constexpr std::size_t kRecords = 2000;

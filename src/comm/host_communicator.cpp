@@ -1,11 +1,10 @@
 #include "comm/host_communicator.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "comm/split_id.h"
 #include "device/cpu/cpu_device.h"
 
 namespace primus::comm {
@@ -30,21 +29,6 @@ void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
 std::int64_t part_begin(std::int64_t count, int parts, int index) {
   const std::int64_t each = count / parts, more = count % parts;
   return each * index + std::min<std::int64_t>(more, index);
-}
-
-Signature signature_of(const Call& call) {
-  Signature result{call.kind, DType::kU8, call.reduction, call.root, 0};
-  if (call.kind == Kind::kAllToAll) {
-    result.dtype = call.in.dtype;
-    for (const std::int64_t count : call.send_counts) result.count += count;
-  } else if (call.kind == Kind::kExchange) {
-    result.dtype = call.transfers.front().data.dtype;
-    for (const Transfer& t : call.transfers) result.count += t.sends ? t.data.elements() : 0;
-  } else if (call.kind != Kind::kBarrier) {
-    result.dtype = call.in.dtype;
-    result.count = call.in.elements();
-  }
-  return result;
 }
 
 }  // namespace
@@ -76,14 +60,8 @@ std::unique_ptr<Communicator> HostCommunicator::make_split(std::span<const int> 
                                                            const std::string& name) {
   state_->abort->check();
   std::vector<int> of_job;
-  std::string key = name;
-  for (const int member : members) {
-    of_job.push_back(members_[static_cast<std::size_t>(member)]);
-    key += fmt::format(",{}", member);
-  }
-  // The members agree on how often they have made this very group: nobody else was asked.
-  const int count = splits_[key]++;
-  return std::make_unique<HostCommunicator>(name, fmt::format("{}/{}#{}", id_, key, count), std::move(of_job),
+  for (const int member : members) of_job.push_back(members_[static_cast<std::size_t>(member)]);
+  return std::make_unique<HostCommunicator>(name, split_id(id_, name, members, splits_), std::move(of_job),
                                             new_rank, factory_, state_);
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -15,6 +16,7 @@
 #include "comm/local/ring_links.h"
 #include "comm/local/shared_memory.h"
 #include "comm/local/thread_group.h"
+#include "comm/nccl/nccl_communicator.h"
 #include "comm/tcp/tcp_links.h"
 
 namespace primus::comm {
@@ -171,6 +173,71 @@ std::unique_ptr<HostCommunicator> Job::world() {
   std::iota(members.begin(), members.end(), 0);
   return std::make_unique<HostCommunicator>("world", fmt::format("world#{}", worlds_++), members, rank(),
                                             factory_, state_);
+}
+
+std::unique_ptr<Communicator> Job::world(Device& device, const DeviceCollectives* collectives) {
+  std::shared_ptr<const nccl::Library> library;
+  if (collectives && size() > 1) library = nccl::open_library(*collectives);
+  const std::string id = fmt::format("world#{}", worlds_);
+  if (size() > 1) check_devices("devices/" + id, device, collectives, library ? library->version_text : "");
+  if (!collectives) return world();
+  ++worlds_;
+  auto context = std::make_shared<nccl::Context>(device, *collectives, std::move(library), state_);
+  context->start_timeout = options_.start_timeout;
+  context->publish = [store = client_](const std::string& key, const std::string& value) {
+    store->set(key, value);
+  };
+  context->wait_for = [store = client_, time = options_.start_timeout](const std::string& key) {
+    return store->wait(key, in(time));
+  };
+  std::vector<int> members(static_cast<std::size_t>(size()));
+  std::iota(members.begin(), members.end(), 0);
+  return std::make_unique<nccl::NcclCommunicator>("world", id, std::move(members), rank(),
+                                                  std::move(context));
+}
+
+void Job::check_devices(const std::string& key, Device& device, const DeviceCollectives* collectives,
+                        const std::string& version) {
+  struct Facts {
+    std::string kind, place, version;  // place: of a GPU in the world
+  };
+  const DeviceProperties properties = device.properties();
+  Facts mine{properties.kind, "", version};
+  if (collectives) mine.place = local::host_identity() + " " + collectives->identity(properties.ordinal);
+  const auto deadline = in(options_.start_timeout);
+  const auto name_of_rank = [&](int rank) { return fmt::format("{}/{}", key, rank); };
+  client_->set(name_of_rank(rank()), nlohmann::json{mine.kind, mine.place, mine.version}.dump());
+  if (rank() == 0) {
+    std::string verdict;
+    std::map<std::string, int> places;
+    for (int other = 0; other < size() && verdict.empty(); ++other) {
+      const auto text = nlohmann::json::parse(client_->wait(name_of_rank(other), deadline), nullptr, false);
+      const auto fact = [&](std::size_t at) {
+        return text.is_array() && text.size() == 3 && text[at].is_string() ? text[at].get<std::string>()
+                                                                           : "?";
+      };
+      const Facts theirs{fact(0), fact(1), fact(2)};
+      const auto [first, fresh] = places.emplace(theirs.place, other);
+      if (theirs.kind != mine.kind) {
+        verdict = fmt::format("ranks 0 and {} compute on devices of different kinds: {}, {}", other,
+                              mine.kind, theirs.kind);
+      } else if (theirs.version != mine.version) {
+        verdict = fmt::format("ranks 0 and {} have different versions of {}: {}, {}", other,
+                              collectives->library, mine.version, theirs.version);
+      } else if (!fresh && !theirs.place.empty()) {
+        verdict = fmt::format("ranks {} and {} have the same GPU, {}", first->second, other,
+                              theirs.place.substr(theirs.place.rfind(' ') + 1));
+      }
+    }
+    client_->set(key + "/verdict", verdict);
+  }
+  const std::string verdict = client_->wait(key + "/verdict", deadline);
+  client_->barrier(key, deadline);  // all have read it: rank 0 may end
+  if (!verdict.empty()) {
+    throw invalid(verdict,
+                  "give each rank of a host a GPU of its own, all of one kind, and all hosts the same "
+                  "libraries");
+  }
 }
 
 void Job::require_same(const std::vector<std::pair<std::string, std::string>>& facts) {

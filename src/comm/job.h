@@ -24,6 +24,7 @@
 #include "comm/rendezvous/environment.h"
 #include "comm/rendezvous/store_client.h"
 #include "comm/rendezvous/store_server.h"
+#include "device/collectives.h"
 
 namespace primus::comm {
 
@@ -52,6 +53,11 @@ class Job {
 
   // The communicator of all ranks; a new one for each call, which all ranks make.
   std::unique_ptr<HostCommunicator> world();
+  // The same for tensors on this rank's `device`: by the vendor's library where its kind has `collectives`
+  // (turbo::collectives_of), else world(). All ranks' devices are of one kind, and no two ranks share a GPU.
+  // Throws Error: kDependency when the library is missing or too old, kInvalid when devices or versions of
+  // the ranks do not fit. The device must outlive the communicator.
+  std::unique_ptr<Communicator> world(Device& device, const DeviceCollectives* collectives);
 
   // Compares names and values over all ranks: configuration, hashes of data. All ranks throw Error(kInvalid)
   // when any two differ: "ranks 0 and 3 differ in seq_length: 4096, 2048".
@@ -71,6 +77,9 @@ class Job {
 
  private:
   Job(const JobEnvironment& environment, const JobOptions& options);
+  // All ranks say what they compute on; rank 0 compares, and all throw what it finds.
+  void check_devices(const std::string& key, Device& device, const DeviceCollectives* collectives,
+                     const std::string& version);
   void write_flight_record(const std::string& reason) noexcept;
 
   JobEnvironment environment_;

@@ -15,6 +15,8 @@
 
 namespace primus {
 
+struct DeviceCollectives;
+
 // What somebody asks for.
 struct DeviceSpec {
   std::string kind = "auto";  // "auto": the best there is, which devices.h chooses
@@ -34,6 +36,9 @@ struct DevicePlugin {
   // A device that can be measured on (engine/rank.h) and does nothing else: its kernels tell their
   // workspaces. Needs neither hardware nor driver.
   std::unique_ptr<Device> (*measuring)(const DeviceSpec& spec);
+  // How its devices take part in the vendor's collectives (device/collectives.h). Null: they do not, and
+  // comm's own communicators serve them.
+  const DeviceCollectives* collectives = nullptr;
 };
 
 constexpr const char* kDevicePluginEntry = "primus_device_plugin";

@@ -1,5 +1,5 @@
 // One rank of a job, for tests: rank_program SCENARIO [auto|shm|tcp] [FOLDER]. Prints what went wrong, and
-// exits with 0, or with the error's code.
+// exits with 0, or with the error's code. DEVICE=cuda: on GPU number LOCAL_RANK (scripts/gpu_check.sh).
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -13,8 +13,7 @@
 #include "base/error.h"
 #include "comm/conformance.h"
 #include "comm/job.h"
-#include "device/cpu/cpu_device.h"
-#include "turbo/kernel_table.h"
+#include "turbo/devices/devices.h"
 
 namespace primus::comm {
 namespace {
@@ -23,13 +22,18 @@ using namespace std::chrono_literals;
 
 struct Scene {
   Job& job;
-  HostCommunicator& world;
+  Communicator& world;
   Device& device;
   Stream& stream;
+  test::Order order;  // of sums
+
+  Tensor zeros(std::int64_t count) const {
+    return {device.allocate(count * size_of(DType::kF32)), DType::kF32, {count}};
+  }
 };
 
 int conform(Scene& s) {
-  test::Conformance conformance(s.world, s.device, s.stream);
+  test::Conformance conformance(s.world, s.device, s.stream, s.order);
   std::string wrong = conformance.run(s.world.size() <= 3 ? std::vector<std::int64_t>{0, 1, 7, 1021, 150001}
                                                           : std::vector<std::int64_t>{0, 1, 7, 2503});
   // Groups of their own, made at the same time by different ranks.
@@ -38,15 +42,14 @@ int conform(Scene& s) {
     if (rank % 2 == s.world.rank() % 2) half.push_back(rank);
   }
   const auto group = s.world.split(half, "half");
-  wrong += test::Conformance(*group, s.device, s.stream).run({7, 2503});
+  wrong += test::Conformance(*group, s.device, s.stream, s.order).run({7, 2503});
   std::fputs(wrong.c_str(), stderr);
   return wrong.empty() ? 0 : 1;
 }
 
 // All ranks sum for ever; something ends them.
 [[noreturn]] void sum_for_ever(Scene& s) {
-  std::vector<float> data(100000);
-  const Tensor tensor(data.data(), DType::kF32, {100000});
+  const Tensor tensor = s.zeros(100000);
   for (;;) s.world.all_reduce(s.stream, tensor, tensor, Reduction::kMax);
 }
 
@@ -64,15 +67,15 @@ int die(Scene& s) { return die_at(s, s.world.size() - 1); }
 int die_first(Scene& s) { return die_at(s, 0); }
 
 int hang(Scene& s) {
-  s.job.state().timeout = 500ms;
   s.world.barrier(s.stream);
+  s.stream.synchronize();
+  s.job.state().timeout = 500ms;
   while (s.world.rank() == 1 && !s.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
   sum_for_ever(s);
 }
 
 int mismatch(Scene& s) {
-  std::vector<float> data(64);
-  const Tensor tensor(data.data(), DType::kF32, {64 - (s.world.rank() == 1 ? 1 : 0)});
+  const Tensor tensor = s.zeros(64 - (s.world.rank() == 1 ? 1 : 0));
   s.world.all_reduce(s.stream, tensor, tensor, Reduction::kSum);
   s.world.barrier(s.stream);
   return 0;
@@ -111,11 +114,13 @@ int run(int argc, char** argv) {
   const auto job = Job::connect(*environment, options);
   int code = 0;
   try {
-    const auto world = job->world();
-    const KernelTable kernels;
-    cpu::CpuDevice device(1, kernels);
-    const auto stream = device.create_stream(StreamKind::kCompute);
-    Scene s{*job, *world, device, *stream};
+    const char* const kind = std::getenv("DEVICE");
+    const std::unique_ptr<Device> device = turbo::open_device(
+        kind && *kind ? DeviceSpec{kind, environment->local_rank, 0} : DeviceSpec{"cpu", 0, 1});
+    const DeviceCollectives* const collectives = turbo::collectives_of(*device);
+    const auto world = job->world(*device, collectives);
+    const auto stream = device->create_stream(StreamKind::kCompute);
+    Scene s{*job, *world, *device, *stream, collectives ? test::Order::kAny : test::Order::kRanks};
     code = scene->second(s);
     stream->synchronize();
   } catch (const Error& error) {

@@ -40,6 +40,11 @@ void CpuEvent::State::wait_for(std::int64_t count) {
   reached_changed.wait(lock, [&] { return reached >= count; });
 }
 
+bool CpuEvent::reached() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->reached >= state_->recorded;
+}
+
 void CpuEvent::synchronize() { state_->wait_for(state_->latest()); }
 
 // ---- The stream that runs at once ---------------------------------------------------------------

@@ -22,6 +22,7 @@ namespace primus::cpu {
 class CpuEvent final : public Event {
  public:
   void synchronize() override;
+  bool reached() const;  // the latest record() has been reached; does not wait
 
  private:
   friend class InlineStream;

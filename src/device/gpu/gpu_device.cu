@@ -1,7 +1,9 @@
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <utility>
 
+#include "device/collectives.h"
 #include "device/gpu/gpu_context.h"
 #include "device/gpu/gpu_device.h"
 #include "device/gpu/runtime.h"
@@ -39,9 +41,30 @@ primus::DeviceProperties describe(const Properties& gpu) {
   return {.kind = kVendor, .ordinal = gpu.index, .name = gpu.name, .memory = gpu.memory_bytes};
 }
 
+// What is checked whenever the host has waited for this device (DeviceCollectives::guard). Thread-safe.
+class Guard {
+ public:
+  void set(std::function<void()> check) {
+    const std::lock_guard lock(mutex_);
+    check_ = std::move(check);
+  }
+  void check() const {
+    std::function<void()> copy;
+    {
+      const std::lock_guard lock(mutex_);
+      copy = check_;
+    }
+    if (copy) copy();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::function<void()> check_;
+};
+
 class GpuEvent final : public Event {
  public:
-  explicit GpuEvent(int device) : device_(device) {
+  GpuEvent(int device, std::shared_ptr<const Guard> guard) : device_(device), guard_(std::move(guard)) {
     check(PRIMUS_GPU_CALL(SetDevice)(device_), "choose a GPU");
     check(PRIMUS_GPU_CALL(EventCreateWithFlags)(&event_, PRIMUS_GPU_CALL(EventDisableTiming)),
           "create an event");
@@ -50,17 +73,31 @@ class GpuEvent final : public Event {
   GpuEvent(const GpuEvent&) = delete;
   GpuEvent& operator=(const GpuEvent&) = delete;
 
-  void synchronize() override { check(PRIMUS_GPU_CALL(EventSynchronize)(event_), "wait for an event"); }
+  void synchronize() override {
+    check(PRIMUS_GPU_CALL(EventSynchronize)(event_), "wait for an event");
+    guard_->check();
+  }
   EventHandle handle() const { return event_; }
+  bool reached() const {
+    const Status status = PRIMUS_GPU_CALL(EventQuery)(event_);
+    if (status == PRIMUS_GPU_CALL(ErrorNotReady)) {
+      (void)PRIMUS_GPU_CALL(GetLastError)();
+      return false;
+    }
+    check(status, "look whether work is over");
+    return true;
+  }
 
  private:
   int device_;
+  std::shared_ptr<const Guard> guard_;
   EventHandle event_ = nullptr;
 };
 
 class GpuStream final : public Stream {
  public:
-  explicit GpuStream(const Properties& gpu) : device_(gpu.index) {
+  GpuStream(const Properties& gpu, std::shared_ptr<const Guard> guard)
+      : device_(gpu.index), guard_(std::move(guard)) {
     choose_device();
     check(PRIMUS_GPU_CALL(StreamCreateWithFlags)(&stream_, PRIMUS_GPU_CALL(StreamNonBlocking)),
           "create a stream");
@@ -110,6 +147,7 @@ class GpuStream final : public Stream {
   StreamHandle handle() const { return stream_; }
   void synchronize() override {
     check(PRIMUS_GPU_CALL(StreamSynchronize)(stream_), "finish the work of a stream");
+    guard_->check();
     if (fault_->kind == Fault::Kind::kNone) return;
     throw to_error(std::exchange(*fault_, Fault{}));
   }
@@ -125,6 +163,7 @@ class GpuStream final : public Stream {
   }
 
   int device_;
+  std::shared_ptr<const Guard> guard_;
   StreamHandle stream_ = nullptr;
   void* partials_ = nullptr;
   Fault* fault_ = nullptr;
@@ -209,19 +248,62 @@ class GpuDevice final : public Device {
     check(PRIMUS_GPU_CALL(StreamEndCapture)(handle, &graph), "record a graph");
     return std::make_unique<GpuGraph>(graph);
   }
-  std::unique_ptr<Stream> create_stream(StreamKind) override { return std::make_unique<GpuStream>(gpu_); }
-  std::unique_ptr<Event> create_event() override { return std::make_unique<GpuEvent>(gpu_.index); }
+  std::unique_ptr<Stream> create_stream(StreamKind) override {
+    return std::make_unique<GpuStream>(gpu_, guard_);
+  }
+  std::unique_ptr<Event> create_event() override { return std::make_unique<GpuEvent>(gpu_.index, guard_); }
   const KernelTable& kernels() const override { return kernels_; }
   KernelContext& kernel_context() override { return context_; }
   bool synchronous() const override { return false; }
+  Guard& guard() { return *guard_; }
 
  private:
   Properties gpu_;
   const KernelTable& kernels_;
   GpuContext context_;
+  const std::shared_ptr<Guard> guard_ = std::make_shared<Guard>();
 };
 
+bool is_recording(Stream& stream) {
+  auto status = PRIMUS_GPU_CALL(StreamCaptureStatusNone);
+  check(PRIMUS_GPU_CALL(StreamIsCapturing)(static_cast<GpuStream&>(stream).handle(), &status),
+        "look whether a stream is recorded");
+  return status != PRIMUS_GPU_CALL(StreamCaptureStatusNone);
+}
+
+std::string bus_identity(int ordinal) {
+  char text[32] = {};
+  check(PRIMUS_GPU_CALL(DeviceGetPCIBusId)(text, sizeof(text), ordinal), "read where a GPU is");
+  return text;
+}
+
+#if defined(__HIP__)
+constexpr const char* kCollectivesFiles[] = {"librccl.so.1", "/opt/rocm/lib/librccl.so.1", nullptr};
+constexpr const char* kCollectivesLibrary = "RCCL";
+constexpr const char* kCollectivesInstallation = "ROCm's package rccl";
+#else
+constexpr const char* kCollectivesFiles[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", nullptr};
+constexpr const char* kCollectivesLibrary = "NCCL";
+constexpr const char* kCollectivesInstallation = "NVIDIA's package libnccl2";
+#endif
+
+constexpr DeviceCollectives kCollectives{
+    .library = kCollectivesLibrary,
+    .file_names = kCollectivesFiles,
+    .installation = kCollectivesInstallation,
+    .stream_handle = [](Stream& stream) -> void* { return static_cast<GpuStream&>(stream).handle(); },
+    .recording = is_recording,
+    .reached = [](Event& event) { return static_cast<GpuEvent&>(event).reached(); },
+    .make_current = [](int ordinal) { check(PRIMUS_GPU_CALL(SetDevice)(ordinal), "choose a GPU"); },
+    .identity = bus_identity,
+    .guard =
+        [](Device& device, std::function<void()> check_work) {
+          static_cast<GpuDevice&>(device).guard().set(std::move(check_work));
+        }};
+
 }  // namespace
+
+const DeviceCollectives& collectives() { return kCollectives; }
 
 int device_count(std::string& why) {
   int count = 0;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "device/collectives.h"
 #include "device/device.h"
 #include "device/gpu/target.h"
 
@@ -15,5 +16,7 @@ DeviceProperties device_properties(int index);
 std::unique_ptr<Device> open_gpu(int index, const KernelTable& kernels);
 // Of the GPU `index` if it is there, else of the largest kind that was tested.
 std::unique_ptr<Device> measuring_gpu(int index, const KernelTable& kernels);
+// NCCL's or RCCL's view of these devices.
+const DeviceCollectives& collectives();
 
 }  // namespace primus::gpu::PRIMUS_GPU

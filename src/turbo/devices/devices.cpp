@@ -92,6 +92,10 @@ std::unique_ptr<Device> measuring_device(const DeviceSpec& asked) {
   return plugin_of(spec.kind).measuring(spec);
 }
 
+const DeviceCollectives* collectives_of(const Device& device) {
+  return plugin_of(device.properties().kind).collectives;
+}
+
 std::vector<DeviceListing> list_devices() {
   std::vector<std::string> kinds = installed_plugins();
   kinds.insert(kinds.begin(), std::string(kCpu));

@@ -28,6 +28,10 @@ std::unique_ptr<Device> open_device(const DeviceSpec& spec);
 // any device whose plug-in it has.
 std::unique_ptr<Device> measuring_device(const DeviceSpec& spec);
 
+// How devices of this kind take part in the vendor's collectives; null where comm's own communicators serve
+// them. For comm::Job::world(). Throws Error(kDependency) as open_device() does.
+const DeviceCollectives* collectives_of(const Device& device);
+
 // What is there, by kind.
 struct DeviceListing {
   std::string kind;

@@ -21,7 +21,8 @@ const DevicePlugin kPlugin{
     .count = runtime::device_count,
     .properties = runtime::device_properties,
     .open = [](const DeviceSpec& spec) { return runtime::open_gpu(spec.ordinal, kernels()); },
-    .measuring = [](const DeviceSpec& spec) { return runtime::measuring_gpu(spec.ordinal, kernels()); }};
+    .measuring = [](const DeviceSpec& spec) { return runtime::measuring_gpu(spec.ordinal, kernels()); },
+    .collectives = &runtime::collectives()};
 
 }  // namespace
 }  // namespace primus::turbo::PRIMUS_GPU

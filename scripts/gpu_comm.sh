@@ -1,0 +1,79 @@
+#!/bin/sh
+# What several GPUs of this machine do together: every collective against its reference, what happens when a rank
+# hangs, fails or is killed, and how fast collectives are.
+#
+#   scripts/gpu_comm.sh [GPUS] [OUTPUT_FOLDER]     2 GPUs by default; the plug-in lies in build/lib/primus
+#
+# Needs build/tests/comm_rank_program (ninja -C build comm_rank_program) and, for the speed, build/bin/comm_bench
+# (configured with -DPRIMUS_BENCHMARKS=ON); both may come from another machine. DEVICE chooses another kind of device
+# than cuda; if it is empty, the script tries itself on the CPU. Exits 1 if something fails.
+set -eu
+cd "$(dirname "$0")/.."
+gpus=${1:-2}
+out=${2:-build/gpu/check}
+device=${DEVICE-cuda}
+program=build/tests/comm_rank_program
+mkdir -p "$out"
+failed=0
+# Where the library is not among the system's, PyTorch has one.
+if [ "$device" = cuda ] && ! ldconfig -p | grep -q 'libnccl\.so\.2'; then
+  beside=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
+  [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+fi
+
+# ranks SCENE: runs one process per GPU; what they write is in $out/SCENE-RANK.log, their exit codes in $codes.
+ranks() {
+  port=$((20000 + $$ % 20000 + port_offset))
+  port_offset=$((port_offset + 1))
+  pids=
+  rank=0
+  while [ $rank -lt "$gpus" ]; do
+    DEVICE=$device RANK=$rank WORLD_SIZE=$gpus LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$gpus MASTER_ADDR=127.0.0.1 \
+      MASTER_PORT=$port PRIMUS_JOB_TOKEN=gpu_comm timeout 120 "$program" "$1" auto "$out/flight-$1" \
+      >"$out/$1-$rank.log" 2>&1 &
+    pids="$pids $!"
+    rank=$((rank + 1))
+  done
+  codes=
+  for pid in $pids; do
+    code=0
+    wait "$pid" || code=$?
+    codes="$codes $code"
+  done
+}
+port_offset=0
+
+# check SCENE TEXT: every rank ends with an error that says TEXT.
+check() {
+  ranks "$1"
+  rank=0
+  good=1
+  while [ $rank -lt "$gpus" ]; do
+    grep -qE -- "$2" "$out/$1-$rank.log" || { [ "$1-$rank" = "die-$((gpus - 1))" ] || good=0; }
+    rank=$((rank + 1))
+  done
+  if [ $good = 1 ]; then
+    echo "ok      $1: $(grep -hoE -- "$2" "$out/$1-0.log" | head -n 1)"
+  else
+    failed=1
+    echo "FAILED  $1, exit codes$codes"
+    tail -n 4 "$out/$1"-*.log
+  fi
+}
+
+ranks conform
+case "$codes" in
+  *[!\ 0]*)
+    failed=1
+    echo "FAILED  conform, exit codes$codes"
+    tail -n 8 "$out"/conform-*.log
+    ;;
+  *) echo "ok      every collective in five types, in and out of place, also in groups of half the ranks" ;;
+esac
+check hang 'rank 1 has not called it: its last one there was barrier #1'
+check fail 'the data set of rank 1 is broken'
+check die "rank $((gpus - 1)) was lost|rank $((gpus - 1)) ended"
+if [ -x build/bin/comm_bench ] && [ -n "$device" ]; then
+  timeout 200 build/bin/comm_bench --ranks "$gpus" --transport gpu --megabytes 256 2>&1 | tee "$out/comm_bench.log"
+fi
+exit $failed

@@ -1,0 +1,157 @@
+#include "comm/nccl/handle.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <thread>
+#include <utility>
+
+namespace primus::comm::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How long peers get to be done with this rank's last work before it leaves them.
+constexpr auto kFarewell = 5s;
+// How long a call gets to return before its communicator is ended.
+constexpr auto kPatience = 2s;
+
+Error library_error(const Library& library, const std::string& what) {
+  return {ErrorKind::kIo, what,
+          fmt::format("set NCCL_DEBUG=WARN to see what {} says about it, on every rank", library.name)};
+}
+
+// Yields first: what the library does takes microseconds when all is well.
+class Patience {
+ public:
+  void wait() {
+    if (++tries_ < 200) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(tries_ < 2000 ? 50us : 2ms);
+    }
+  }
+
+ private:
+  int tries_ = 0;
+};
+
+}  // namespace
+
+Handle::Handle(std::shared_ptr<const Library> library, std::shared_ptr<RankState> state, std::string what,
+               const UniqueId& id, int ranks, int rank, Deadline deadline)
+    : library_(std::move(library)), state_(std::move(state)), what_(std::move(what)) {
+  Config config;
+  config.blocking = 0;
+  Comm comm = nullptr;
+  const Result result = library_->init_rank_config(&comm, ranks, id, rank, &config);
+  if (result != Result::kSuccess && result != Result::kInProgress) {
+    if (comm) library_->abort(comm);
+    throw library_error(
+        *library_, fmt::format("{} cannot make {}: {}", library_->name, what_, text_of(result, nullptr)));
+  }
+  comm_ = comm;
+  try {
+    wait_until_ready("make " + what_, [&](std::chrono::milliseconds waited) {
+      if (std::chrono::steady_clock::now() < deadline) return;
+      throw Error(ErrorKind::kIo,
+                  fmt::format("{} could not make {} within {:.1f} s: not all of its ranks came",
+                              library_->name, what_, std::chrono::duration<double>(waited).count()),
+                  "look at the logs of the other ranks");
+    });
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+Handle::~Handle() {
+  if (std::uncaught_exceptions() > failures_) {
+    end();  // in the middle of something: nobody waits for us
+    return;
+  }
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!comm_) return;
+      const Result result = library_->finalize(comm_);
+      if (result != Result::kSuccess && result != Result::kInProgress) throw library_error(*library_, what_);
+    }
+    wait_until_ready("leave " + what_, [&](std::chrono::milliseconds waited) {
+      if (waited > kFarewell) throw Error(ErrorKind::kIo, what_);
+    });
+    const std::lock_guard lock(mutex_);
+    if (const Comm comm = comm_.exchange(nullptr)) library_->destroy(comm);
+  } catch (const std::exception&) {
+    end();  // a peer did not come to this; whoever has failed says so in other ways
+  }
+}
+
+std::string Handle::text_of(Result result, Comm comm) const {
+  std::string text = library_->error_string(result);
+  const char* const last = library_->last_error(comm);
+  if (last && *last) text += std::string(" (") + last + ")";
+  return text;
+}
+
+Result Handle::ask() {
+  const std::lock_guard lock(mutex_);
+  if (!comm_) {
+    state_->abort->check();
+    throw Error(ErrorKind::kIo, fmt::format("{} was ended", what_));
+  }
+  Result state = Result::kSuccess;
+  const Result result = library_->async_error(comm_, &state);
+  return result == Result::kSuccess ? state : result;
+}
+
+void Handle::wait_until_ready(const std::string& doing, Waiting waiting) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (Patience patience;; patience.wait()) {
+    state_->abort->check();
+    const Result result = ask();
+    if (result == Result::kSuccess) return;
+    if (result != Result::kInProgress) {
+      const std::lock_guard lock(mutex_);
+      throw library_error(*library_,
+                          fmt::format("{} cannot {}: {}", library_->name, doing, text_of(result, comm_)));
+    }
+    waiting(std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin));
+  }
+}
+
+void Handle::run(FunctionRef<Result(Comm)> call, const Signature& what, Waiting waiting) {
+  Result result = Result::kSuccess;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!comm_) {
+      state_->abort->check();
+      throw Error(ErrorKind::kIo, fmt::format("{} was ended", what_));
+    }
+    result = call(comm_);
+    if (result != Result::kSuccess && result != Result::kInProgress) {
+      throw library_error(*library_, fmt::format("{} cannot start {} in {}: {}", library_->name,
+                                                 what.to_string(), what_, text_of(result, comm_)));
+    }
+  }
+  // The first calls of a kind connect to peers.
+  if (result == Result::kInProgress) wait_until_ready("start " + what.to_string() + " in " + what_, waiting);
+}
+
+std::string Handle::problem(bool& remote) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || !comm_) return {};
+  Result state = Result::kSuccess;
+  const Result asked = library_->async_error(comm_, &state);
+  const Result result = asked == Result::kSuccess ? state : asked;
+  if (result == Result::kSuccess || result == Result::kInProgress) return {};
+  remote = result == Result::kRemoteError || result == Result::kSystemError;
+  return text_of(result, comm_);
+}
+
+void Handle::end() noexcept {
+  const std::unique_lock lock(mutex_, kPatience);
+  if (const Comm comm = comm_.exchange(nullptr)) library_->abort(comm);
+}
+
+}  // namespace primus::comm::nccl

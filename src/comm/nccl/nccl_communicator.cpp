@@ -1,0 +1,393 @@
+#include "comm/nccl/nccl_communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/sha256.h"
+#include "comm/split_id.h"
+
+namespace primus::comm::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How long a failure that another rank caused may wait for its cause to arrive by way of the rendezvous.
+constexpr auto kCauseDelay = 1000ms;
+// Collectives that may be under way. A rank that gets further ahead waits here, where it hears of an abort,
+// and not in the driver, whose queues have room for about a thousand pieces of work.
+constexpr std::size_t kMostPending = 256;
+
+std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tensor.data); }
+std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.elements()); }
+
+// Calls `use(peer, elements in front, elements)` for each part that is not empty.
+template <class Use>
+void for_each_part(const std::vector<std::int64_t>& counts, Use use) {
+  std::int64_t begin = 0;
+  for (std::size_t peer = 0; peer < counts.size(); ++peer) {
+    if (counts[peer] != 0) use(static_cast<int>(peer), begin, counts[peer]);
+    begin += counts[peer];
+  }
+}
+
+// The first failure counts; being under way is none.
+void note(Result& worst, Result result) {
+  if (worst == Result::kSuccess && result != Result::kInProgress) worst = result;
+}
+
+}  // namespace
+
+Context::Context(Device& on, const DeviceCollectives& of_device, std::shared_ptr<const Library> opened,
+                 std::shared_ptr<RankState> of_rank)
+    : device(on),
+      ordinal(on.properties().ordinal),
+      collectives(of_device),
+      library(std::move(opened)),
+      state(std::move(of_rank)),
+      watchdog(state) {
+  collectives.guard(device, [abort = state->abort] { abort->check(); });
+}
+
+NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
+                                   std::shared_ptr<Context> context)
+    : Communicator(std::move(name), rank, static_cast<int>(members.size())),
+      id_(std::move(id)),
+      members_(std::move(members)),
+      context_(std::move(context)),
+      state_(*context_->state),
+      recorder_group_(state_.recorder.add_group(this->name(), size())) {
+  state_.abort->check();
+  if (size() > 1) {
+    context_->collectives.make_current(context_->ordinal);
+    const Deadline deadline = in(context_->start_timeout);
+    // Long lists of members make long names.
+    const std::string key = "nccl/" + hex(as_text(sha256(id_)));
+    UniqueId unique{};
+    if (rank == 0) {
+      if (const Result result = context_->library->get_unique_id(&unique); result != Result::kSuccess) {
+        throw Error(ErrorKind::kIo,
+                    fmt::format("{} cannot begin group '{}': {}", context_->library->name, this->name(),
+                                context_->library->error_string(result)),
+                    "NCCL_SOCKET_IFNAME chooses the network interface; NCCL_DEBUG=WARN says more");
+      }
+      context_->publish(key, std::string(unique.bytes.data(), unique.bytes.size()));
+    } else {
+      const std::string value = context_->wait_for(key);
+      if (value.size() != unique.bytes.size()) {
+        throw Error(ErrorKind::kIo, fmt::format("what rank 0 of group '{}' gave is no id", this->name()));
+      }
+      std::memcpy(unique.bytes.data(), value.data(), value.size());
+    }
+    handle_.emplace(context_->library, context_->state,
+                    fmt::format("group '{}' of {} ranks", this->name(), size()), unique, size(), rank,
+                    deadline);
+    barrier_ = context_->device.allocate(sizeof(std::int32_t));
+  }
+  context_->watchdog.add(*this);
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  context_->watchdog.remove(*this);
+  handle_.reset();
+  if (barrier_) context_->device.release(barrier_);
+  if (!staging_.absent()) context_->device.release(staging_.data);
+}
+
+void NcclCommunicator::abort(const std::string& reason) noexcept { state_.abort->abort(reason); }
+
+void NcclCommunicator::set_timeout(std::chrono::milliseconds timeout) { state_.timeout = timeout; }
+
+std::unique_ptr<Communicator> NcclCommunicator::make_split(std::span<const int> members, int new_rank,
+                                                           const std::string& name) {
+  state_.abort->check();
+  std::vector<int> of_job;
+  for (const int member : members) of_job.push_back(members_[static_cast<std::size_t>(member)]);
+  return std::make_unique<NcclCommunicator>(name, split_id(id_, name, members, splits_), std::move(of_job),
+                                            new_rank, context_);
+}
+
+// ---- Work ---------------------------------------------------------------------------------------
+
+std::unique_ptr<Event> NcclCommunicator::take_event() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_events_.empty()) {
+      std::unique_ptr<Event> event = std::move(free_events_.back());
+      free_events_.pop_back();
+      return event;
+    }
+  }
+  return context_->device.create_event();
+}
+
+void NcclCommunicator::wait_for_room() {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (pending_.size() < kMostPending) return;
+    }
+    state_.abort->check();
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+std::vector<int> NcclCommunicator::peers_of(const Call& call) const {
+  std::vector<int> peers;
+  const auto add = [&](int peer) {
+    if (peer != rank() && std::find(peers.begin(), peers.end(), peer) == peers.end()) peers.push_back(peer);
+  };
+  if (call.kind == Kind::kExchange) {
+    for (const Transfer& transfer : call.transfers) add(transfer.peer);
+  } else {
+    for (int peer = 0; peer < size(); ++peer) add(peer);
+  }
+  return peers;
+}
+
+void NcclCommunicator::enqueue(Stream& stream, Call call) {
+  state_.abort->check();
+  const Signature signature = signature_of(call);
+  Pending pending;
+  pending.exchange = call.kind == Kind::kExchange;
+  // Exchanges concern some ranks only, so collectives are counted apart from them.
+  const std::uint64_t sequence = pending.exchange ? ++exchanges_ : ++collectives_;
+  pending.record = state_.recorder.enqueued(recorder_group_, sequence, signature);
+  context_->collectives.make_current(context_->ordinal);
+  // What a graph repeats is not seen by the watchdog: events that were recorded there cannot be asked.
+  if (context_->collectives.recording(stream)) return start(stream, call, signature, pending);
+
+  if (last_stream_ && last_stream_ != &stream) {
+    const std::lock_guard lock(mutex_);
+    if (!pending_.empty()) stream.wait(*pending_.back().end);
+  }
+  last_stream_ = &stream;
+  wait_for_room();
+  pending.begin = take_event();
+  pending.end = take_event();
+  pending.peers = peers_of(call);
+  stream.record(*pending.begin);
+  start(stream, call, signature, pending);
+  stream.record(*pending.end);
+  {
+    const std::lock_guard lock(mutex_);
+    pending_.push_back(std::move(pending));
+  }
+  context_->watchdog.wake();
+}
+
+void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signature, const Pending& pending) {
+  if (call.kind == Kind::kAllToAll && call.in.data == call.out.data) stage(stream, call);
+  copy_own_parts(stream, call);
+  if (!handle_) return;
+  bool noted = false;
+  handle_->run([&](Comm comm) { return start_in_library(stream, call, comm); }, signature,
+               [&](std::chrono::milliseconds waited) {
+                 // Here the host waits for other ranks, not the stream.
+                 if (!std::exchange(noted, true)) state_.recorder.started(pending.record);
+                 if (waited <= state_.timeout.load()) return;
+                 fail_late(pending, waited);
+                 state_.abort->check();
+               });
+}
+
+// What comes in overwrites what is still to go out, so the operand is copied aside.
+void NcclCommunicator::stage(Stream& stream, Call& call) {
+  const std::int64_t bytes = call.in.bytes();
+  if (bytes == 0 || size() == 1) return;
+  if (staging_.absent() || staging_.bytes() < bytes) {
+    // Memory of the device is given back only when its work is done.
+    if (!staging_.absent()) context_->device.release(staging_.data);
+    staging_ = Tensor();
+    staging_ = Tensor(context_->device.allocate(bytes), DType::kU8, {bytes});
+  }
+  stream.copy_on_device(staging_.data, call.in.data, bytes);
+  call.in.data = staging_.data;
+}
+
+// What a rank hands itself, and all of it in a group of one.
+void NcclCommunicator::copy_own_parts(Stream& stream, const Call& call) const {
+  const auto copy = [&](std::byte* to, const std::byte* from, std::int64_t bytes) {
+    if (to != from && bytes != 0) stream.copy_on_device(to, from, bytes);
+  };
+  switch (call.kind) {
+    case Kind::kAllReduce:
+    case Kind::kReduceScatter:
+    case Kind::kAllGather:
+      if (size() == 1) copy(bytes_of(call.out), bytes_of(call.in), call.out.bytes());
+      break;
+    case Kind::kAllToAll: {
+      const std::int64_t element = size_of(call.in.dtype);
+      std::int64_t from = 0, to = 0;
+      for (int peer = 0; peer < rank(); ++peer) {
+        from += call.send_counts[static_cast<std::size_t>(peer)];
+        to += call.receive_counts[static_cast<std::size_t>(peer)];
+      }
+      copy(bytes_of(call.out) + to * element, bytes_of(call.in) + from * element,
+           call.send_counts[static_cast<std::size_t>(rank())] * element);
+      break;
+    }
+    case Kind::kExchange: {
+      std::vector<const Tensor*> sent;
+      for (const Transfer& transfer : call.transfers) {
+        if (transfer.peer == rank() && transfer.sends) sent.push_back(&transfer.data);
+      }
+      std::size_t next = 0;
+      for (const Transfer& transfer : call.transfers) {
+        if (transfer.peer != rank() || transfer.sends) continue;
+        copy(bytes_of(transfer.data), bytes_of(*sent[next++]), transfer.data.bytes());
+      }
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+Result NcclCommunicator::start_in_library(Stream& stream, const Call& call, Comm comm) const {
+  const Library& library = *context_->library;
+  const StreamHandle handle = context_->collectives.stream_handle(stream);
+  const bool reduces = call.kind == Kind::kAllReduce || call.kind == Kind::kReduceScatter;
+  if (call.kind == Kind::kAllToAll || call.kind == Kind::kExchange) {
+    return send_and_receive(stream, call, comm);
+  }
+  if (call.kind == Kind::kBarrier) {
+    return library.all_reduce(barrier_, barrier_, 1, DataType::kI32, Operation::kMax, comm, handle);
+  }
+  if (call.in.elements() == 0) return Result::kSuccess;
+  const DataType type = type_of(call.in.dtype);
+  const Operation operation = reduces ? operation_of(call.reduction) : Operation::kSum;
+  switch (call.kind) {
+    case Kind::kAllReduce:
+      return library.all_reduce(call.in.data, call.out.data, count_of(call.in), type, operation, comm,
+                                handle);
+    case Kind::kReduceScatter:
+      return library.reduce_scatter(call.in.data, call.out.data, count_of(call.out), type, operation, comm,
+                                    handle);
+    case Kind::kAllGather:
+      return library.all_gather(call.in.data, call.out.data, count_of(call.in), type, comm, handle);
+    case Kind::kBroadcast:
+      return library.broadcast(call.in.data, call.out.data, count_of(call.in), type, call.root, comm, handle);
+    default:
+      throw std::logic_error("nccl: an unknown call");
+  }
+}
+
+Result NcclCommunicator::send_and_receive(Stream& stream, const Call& call, Comm comm) const {
+  const Library& library = *context_->library;
+  const StreamHandle handle = context_->collectives.stream_handle(stream);
+  if (const Result result = library.group_start(); result != Result::kSuccess) return result;
+  Result worst = Result::kSuccess;
+  const auto move = [&](bool sends, int peer, const Tensor& data, std::int64_t begin, std::int64_t count) {
+    if (peer == rank() || count == 0) return;
+    std::byte* const at = bytes_of(data) + begin * size_of(data.dtype);
+    const auto elements = static_cast<std::size_t>(count);
+    const DataType type = type_of(data.dtype);
+    note(worst, sends ? library.send(at, elements, type, peer, comm, handle)
+                      : library.receive(at, elements, type, peer, comm, handle));
+  };
+  if (call.kind == Kind::kAllToAll) {
+    for_each_part(call.send_counts, [&](int peer, std::int64_t begin, std::int64_t count) {
+      move(true, peer, call.in, begin, count);
+    });
+    for_each_part(call.receive_counts, [&](int peer, std::int64_t begin, std::int64_t count) {
+      move(false, peer, call.out, begin, count);
+    });
+  } else {
+    for (const Transfer& transfer : call.transfers) {
+      move(transfer.sends, transfer.peer, transfer.data, 0, transfer.data.elements());
+    }
+  }
+  // A group must be closed, also after a failure within it.
+  const Result closed = library.group_end();
+  return worst == Result::kSuccess ? closed : worst;
+}
+
+// ---- Watching -----------------------------------------------------------------------------------
+
+bool NcclCommunicator::poll() noexcept {
+  try {
+    bool late = false, busy = false;
+    Pending oldest;  // what fail_late() looks at, without its events
+    std::chrono::milliseconds waited{};
+    {
+      const std::lock_guard lock(mutex_);
+      const auto reached = [&](const std::unique_ptr<Event>& event) {
+        return context_->collectives.reached(*event);
+      };
+      while (!pending_.empty()) {
+        Pending& front = pending_.front();
+        if (!front.begun && reached(front.begin)) {
+          front.begun = Clock::now();
+          state_.recorder.started(front.record);
+        }
+        if (!front.begun || !reached(front.end)) break;
+        if (!state_.abort->aborted()) state_.recorder.ended(front.record, false);
+        free_events_.push_back(std::move(front.begin));
+        free_events_.push_back(std::move(front.end));
+        pending_.pop_front();
+      }
+      busy = !pending_.empty();
+      if (busy && pending_.front().begun) {
+        const Pending& front = pending_.front();
+        waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - *front.begun);
+        late = size() > 1 && waited > state_.timeout.load();
+        oldest.record = front.record;
+        oldest.exchange = front.exchange;
+        oldest.peers = front.peers;
+      }
+    }
+    if (!busy || !handle_ || state_.abort->aborted()) return busy;
+    if (late) fail_late(oldest, waited);
+    bool remote = false;
+    if (const std::string problem = handle_->problem(remote); !problem.empty()) {
+      // The rendezvous hears of a rank that ended as well, and knows more.
+      for (auto patience = 0ms; remote && patience < kCauseDelay && !state_.abort->aborted();
+           patience += 5ms) {
+        std::this_thread::sleep_for(5ms);
+      }
+      state_.abort->abort(fmt::format("rank {}: {} failed in group '{}': {}", state_.rank,
+                                      context_->library->name, name(), problem));
+    }
+    return busy;
+  } catch (const Error& error) {
+    state_.abort->abort(fmt::format("rank {}: {}", state_.rank, error.what()), error.kind());
+  } catch (const std::exception& error) {
+    state_.abort->abort(fmt::format("rank {}: {}", state_.rank, error.what()));
+  }
+  return false;
+}
+
+void NcclCommunicator::fail_late(const Pending& pending, std::chrono::milliseconds waited) {
+  FlightRecorder::Record mine;
+  for (FlightRecorder::Record& record : state_.recorder.records()) {
+    if (record.id == pending.record) mine = std::move(record);
+  }
+  std::vector<std::optional<RankStatus>> statuses;
+  if (state_.ask_all) statuses = state_.ask_all(name());
+  // The library does not say for whom it waits. Who has not come is to blame; if all have, anybody may be.
+  std::vector<int> suspects, absent;
+  for (const int peer : pending.peers) {
+    const auto member = static_cast<std::size_t>(members_[static_cast<std::size_t>(peer)]);
+    suspects.push_back(static_cast<int>(member));
+    const std::optional<RankStatus> status = member < statuses.size() ? statuses[member] : std::nullopt;
+    const bool came = status && !pending.exchange && status->sequence >= mine.sequence;
+    if (!came) absent.push_back(static_cast<int>(member));
+  }
+  if (!absent.empty()) suspects = absent;
+  if (!suspects.empty()) state_.recorder.waiting_for(pending.record, suspects.front());
+  state_.abort->abort(fmt::format("rank {}: {}", state_.rank, diagnose(mine, waited, suspects, statuses)));
+}
+
+void NcclCommunicator::end() noexcept {
+  if (handle_) handle_->end();
+  const std::lock_guard lock(mutex_);
+  for (const Pending& pending : pending_) {
+    if (pending.begun) state_.recorder.ended(pending.record, true);
+  }
+}
+
+}  // namespace primus::comm::nccl

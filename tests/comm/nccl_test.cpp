@@ -1,0 +1,457 @@
+// The communicator of GPUs without a GPU: over a library with NCCL's interface whose ranks are threads
+// (fake_nccl.h), on guard devices. Results, groups, and all that can go wrong with a rank or the library.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <thread>
+
+#include "comm/conformance.h"
+#include "comm/fake_nccl.h"
+#include "comm/job.h"
+#include "comm/nccl/nccl_communicator.h"
+#include "device/cpu/cpu_stream.h"
+#include "device/guard_device.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const KernelTable kNoKernels;
+
+// Of the rank whose thread asks.
+thread_local std::string this_gpu;
+thread_local std::function<void()> this_guard;
+
+constexpr const char* kFake[] = {FAKE_NCCL, nullptr};
+
+DeviceCollectives fake_collectives(const char* const* files = kFake) {
+  return {.library = "NCCL",
+          .file_names = files,
+          .installation = "the fake one",
+          .stream_handle = [](Stream& stream) -> void* { return &stream; },
+          .recording = [](Stream&) { return false; },
+          .reached = [](Event& event) { return static_cast<cpu::CpuEvent&>(event).reached(); },
+          .make_current = [](int) {},
+          .identity = [](int) { return this_gpu; },
+          .guard = [](Device&, std::function<void()> check) { this_guard = std::move(check); }};
+}
+
+// The fake library's controls.
+struct Controls {
+  Controls() {
+    void* const library = dlopen(FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
+    const auto find = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    };
+    find(version, "fake_nccl_version");
+    find(error, "fake_nccl_error");
+    find(slowness, "fake_nccl_slowness");
+    find(alive, "fake_nccl_alive");
+    find(aborted, "fake_nccl_aborted");
+  }
+  decltype(&fake_nccl_version) version;
+  decltype(&fake_nccl_error) error;
+  decltype(&fake_nccl_slowness) slowness;
+  decltype(&fake_nccl_alive) alive;
+  decltype(&fake_nccl_aborted) aborted;
+};
+
+const Controls& fake() {
+  static const Controls controls;
+  return controls;
+}
+
+struct Rank {
+  Job& job;
+  Device& device;
+  int rank;
+};
+
+// Runs `body` once per rank of a job, each in its thread. What each rank's body throws, "" for nothing.
+std::vector<std::string> on_all_ranks(int ranks, const std::function<void(Rank&)>& body) {
+  Socket listener = listen_on("127.0.0.1", 0);
+  const std::uint16_t port = port_of(listener);
+  std::vector<std::string> errors(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    JobEnvironment environment;
+    environment.rank = rank;
+    environment.world = ranks;
+    environment.master_port = port;
+    if (rank == 0) environment.listening_socket = listener.release();
+    threads.emplace_back([&, rank, environment] {
+      this_gpu = "0000:0" + std::to_string(rank);
+      std::unique_ptr<Job> job;
+      try {
+        job = Job::connect(environment, {.start_timeout = 30s});
+        primus::test::GuardDevice device(1, kNoKernels);
+        Rank here{*job, device, rank};
+        body(here);
+        job->leave();
+      } catch (const Error& error) {
+        errors[static_cast<std::size_t>(rank)] = error.what();
+        if (job) job->abort(error.what(), error.kind());
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(rank)] = std::string("not an Error: ") + error.what();
+        if (job) job->abort(error.what());
+      }
+      this_guard = nullptr;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+std::vector<std::string> none(int ranks) { return std::vector<std::string>(static_cast<std::size_t>(ranks)); }
+
+struct Nccl : ::testing::Test {
+  void TearDown() override {
+    EXPECT_EQ(fake().alive(), 0) << "a communicator of the library was left behind";
+    fake().slowness(0);
+    for (int rank = 0; rank < 8; ++rank) fake().error(rank, 0);
+  }
+  const DeviceCollectives collectives = fake_collectives();
+};
+
+struct NcclRanks : Nccl, ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(All, NcclRanks, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(NcclRanks, EveryCollectiveEqualsItsReference) {
+  const int aborted = fake().aborted();
+  const auto errors = on_all_ranks(GetParam(), [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    EXPECT_EQ(world->size(), GetParam());
+    EXPECT_EQ(world->name(), "world");
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    EXPECT_EQ(test::Conformance(*world, r.device, *stream).run({0, 1, 7, 1021}), "");
+    EXPECT_EQ(test::Conformance(*world, r.device, *stream, test::Order::kAny).run({7}), "");
+  });
+  EXPECT_EQ(errors, none(GetParam()));
+  EXPECT_EQ(fake().aborted(), aborted) << "a good end takes leave of the peers";
+}
+
+TEST_F(Nccl, GroupsSplitNestAndAreMadeAgain) {
+  const auto errors = on_all_ranks(4, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    std::vector<int> members;
+    for (int rank = 3; rank >= 0; --rank) {
+      if (rank % 2 == r.rank % 2) members.push_back(rank);
+    }
+    const auto half = world->split(members, "half");
+    EXPECT_EQ(members[static_cast<std::size_t>(half->rank())], r.rank);
+    EXPECT_EQ(test::Conformance(*half, r.device, *stream).run({5, 250}), "");
+    const int self[] = {half->rank()};
+    const auto alone = half->split(self, "alone");
+    EXPECT_EQ(test::Conformance(*alone, r.device, *stream).run({0, 5}), "");
+    const auto again = world->split(members, "half");
+    EXPECT_EQ(test::Conformance(*again, r.device, *stream).run({5}), "");
+    EXPECT_EQ(test::Conformance(*world, r.device, *stream).run({5}), "");
+  });
+  EXPECT_EQ(errors, none(4));
+}
+
+// The library may say of any call that it is not done with it yet.
+TEST_F(Nccl, CallsThatTakeTheLibraryTimeAreWaitedFor) {
+  fake().slowness(300);
+  const auto errors = on_all_ranks(2, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    EXPECT_EQ(test::Conformance(*world, r.device, *stream).run({7}), "");
+  });
+  EXPECT_EQ(errors, none(2));
+}
+
+TEST_F(Nccl, WorkRunsInTheOrderOfTheCallsOverStreams) {
+  const auto errors = on_all_ranks(2, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    const auto slow = r.device.create_stream(StreamKind::kCompute);
+    const auto quick = r.device.create_stream(StreamKind::kCommunication);
+    const Tensor value(r.device.allocate(4), DType::kI32, {1});
+    for (int i = 0; i < 20; ++i) {
+      slow->launch([](KernelContext&, const void*) { std::this_thread::sleep_for(2ms); }, nullptr, 0);
+      const std::int32_t one = 1;
+      slow->copy_to_device(value.data, &one, 4);
+      world->all_reduce(*slow, value, value, Reduction::kSum);   // 2
+      world->all_reduce(*quick, value, value, Reduction::kSum);  // 4, if it comes behind the other
+      std::int32_t result = 0;
+      quick->copy_to_host(&result, value.data, 4);
+      quick->synchronize();
+      EXPECT_EQ(result, 4);
+    }
+    slow->synchronize();
+  });
+  EXPECT_EQ(errors, none(2));
+}
+
+TEST_F(Nccl, TheFlightRecorderFollowsTheDevice) {
+  const auto errors = on_all_ranks(2, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const auto last = [&] { return r.job.state().recorder.records().back(); };
+    const auto wait_for = [&](FlightRecorder::State state) {
+      for (int i = 0; i < 2000 && last().state != state; ++i) std::this_thread::sleep_for(2ms);
+      return last().state == state;
+    };
+    std::atomic<bool> go{false};
+    std::atomic<bool>* const pointer = &go;
+    stream->launch(
+        [](KernelContext&, const void* flag) {
+          while (!**static_cast<std::atomic<bool>* const*>(flag)) std::this_thread::sleep_for(1ms);
+        },
+        &pointer, sizeof(pointer));
+    world->barrier(*stream);
+    EXPECT_EQ(last().to_string(), "barrier #1 of group 'world'");
+    EXPECT_EQ(last().state, FlightRecorder::State::kEnqueued);
+    std::this_thread::sleep_for(50ms);
+    EXPECT_EQ(last().state, FlightRecorder::State::kEnqueued) << "the stream has not come to it";
+    if (r.rank == 0) {
+      go = true;
+      EXPECT_TRUE(wait_for(FlightRecorder::State::kRunning));
+      r.job.barrier("rank 0 runs");
+    } else {
+      r.job.barrier("rank 0 runs");
+      go = true;
+    }
+    EXPECT_TRUE(wait_for(FlightRecorder::State::kDone));
+  });
+  EXPECT_EQ(errors, none(2));
+}
+
+// ---- What goes wrong ----------------------------------------------------------------------------
+
+TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
+  const auto errors = on_all_ranks(3, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    world->set_timeout(300ms);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    world->barrier(*stream);
+    stream->synchronize();
+    if (r.rank == 1) {
+      while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+    } else {
+      const Tensor data(r.device.allocate(4000), DType::kF32, {1000});
+      world->all_reduce(*stream, data, data, Reduction::kMax);
+      stream->synchronize();  // wakes up when the library's work is ended
+      const auto record = r.job.state().recorder.records().back();
+      EXPECT_EQ(record.waiting_for, 1);
+    }
+    // What is in memory now is no result: whoever waits for the device is told so.
+    ASSERT_TRUE(this_guard);
+    EXPECT_THROW(this_guard(), Error);
+    r.job.state().abort->check();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error,
+                HasSubstr("all_reduce #2 (max of 1000 fp32) of group 'world' did not complete within"));
+    EXPECT_THAT(error, HasSubstr("rank 1 has not called it: its last one there was barrier #1"));
+    EXPECT_THAT(error, Not(HasSubstr("rank 0 has not"))) << "who waits, too, is not the cause";
+  }
+}
+
+// The first call of a kind connects the ranks, and the host waits for that.
+TEST_F(Nccl, ARankThatDoesNotConnectIsNamed) {
+  const auto errors = on_all_ranks(2, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    world->set_timeout(300ms);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    r.job.barrier("made");
+    if (r.rank == 0) {
+      fake().slowness(-1);
+      world->barrier(*stream);
+    }
+    while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+    r.job.state().abort->check();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, HasSubstr("rank 0: barrier #1 of group 'world' did not complete within"));
+    EXPECT_THAT(error, HasSubstr("rank 1 has not called it, nor any other collective of that group"));
+  }
+}
+
+TEST_F(Nccl, AReceiveThatNobodySendsIsNamed) {
+  const auto errors = on_all_ranks(3, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    world->set_timeout(300ms);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    if (r.rank == 0) {
+      const Tensor data(r.device.allocate(4), DType::kF32, {1});
+      world->exchange(*stream, std::vector{Transfer::receive(data, 2)});
+    }
+    while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+    r.job.state().abort->check();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, HasSubstr("rank 0: exchange #1 (0 fp32) of group 'world' did not complete within"));
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 2 has not called it"), Not(HasSubstr("rank 1"))));
+  }
+}
+
+// A driver has room for so much work, and a rank that waits for room there would not hear of an abort.
+TEST_F(Nccl, ARankThatIsFarAheadWaits) {
+  const auto errors = on_all_ranks(2, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    world->set_timeout(300ms);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    int calls = 0;
+    try {
+      for (; r.rank == 0; ++calls) world->barrier(*stream);
+      while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+      r.job.state().abort->check();
+    } catch (...) {
+      EXPECT_EQ(calls, r.rank == 0 ? 256 : 0);
+      throw;
+    }
+  });
+  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("rank 1 has not called it"));
+}
+
+TEST_F(Nccl, WhatTheLibraryReportsEndsTheJob) {
+  const auto errors = on_all_ranks(2, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    r.job.barrier("made");
+    if (r.rank == 0) {
+      world->barrier(*stream);
+      std::this_thread::sleep_for(20ms);
+      fake().error(0, static_cast<int>(nccl::Result::kInternalError));
+      stream->synchronize();
+    }
+    while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+    EXPECT_THROW(world->barrier(*stream), Error);
+    r.job.state().abort->check();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error,
+              "rank 0: NCCL failed in group 'world': some error of the library (as the library logged it)");
+  }
+}
+
+TEST_F(Nccl, AnAbortWakesAllRanksAndStaysTheCause) {
+  const auto errors = on_all_ranks(3, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    if (r.rank == 2) {
+      std::this_thread::sleep_for(50ms);
+      world->abort("the data set of rank 2 is broken");
+    } else {
+      world->barrier(*stream);
+      stream->synchronize();
+    }
+    while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+    world->barrier(*stream);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "the data set of rank 2 is broken");
+}
+
+// Its peers may not wait for a rank that leaves in the middle, nor it for them.
+TEST_F(Nccl, ARankThatFailsLeavesAtOnce) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = on_all_ranks(2, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    if (r.rank == 1) throw invalid("the data of rank 1 is broken");
+    world->barrier(*stream);
+    while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+    r.job.state().abort->check();
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "the data of rank 1 is broken");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s) << "less than peers get to say goodbye";
+}
+
+TEST_F(Nccl, RanksThatShareAGpuAreNamed) {
+  const auto errors = on_all_ranks(3, [&](Rank& r) {
+    this_gpu = r.rank == 0 ? "0000:07" : "0000:1B";
+    r.job.world(r.device, &collectives);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "ranks 1 and 2 have the same GPU, 0000:1B");
+}
+
+TEST_F(Nccl, DifferentLibrariesAndDevicesAreNamed) {
+  auto errors = on_all_ranks(2, [&](Rank& r) {
+    fake().version(r.rank == 0 ? 22809 : 22703);
+    r.job.world(r.device, &collectives);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, "ranks 0 and 1 have different versions of NCCL: 2.28.9, 2.27.3");
+  }
+  errors = on_all_ranks(2, [&](Rank& r) {
+    cpu::CpuDevice cpu(1, kNoKernels);
+    r.rank == 0 ? r.job.world(r.device, &collectives) : r.job.world(cpu, nullptr);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, "ranks 0 and 1 compute on devices of different kinds: guard, cpu");
+  }
+}
+
+TEST_F(Nccl, DevicesWithoutALibraryHaveTheHostsCommunicator) {
+  const auto errors = on_all_ranks(2, [&](Rank& r) {
+    cpu::CpuDevice cpu(1, kNoKernels);
+    const auto world = r.job.world(cpu, nullptr);
+    const auto stream = cpu.create_stream(StreamKind::kCompute);
+    EXPECT_EQ(test::Conformance(*world, cpu, *stream).run({7}), "");
+  });
+  EXPECT_EQ(errors, none(2));
+}
+
+std::pair<std::string, std::string> opening(const DeviceCollectives& collectives) {
+  try {
+    nccl::open_library(collectives);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kDependency);
+    return {error.what(), error.hint()};
+  }
+  return {"opened", ""};
+}
+
+TEST(NcclLibrary, IsMissingOldOrAnotherOne) {
+  const char* const absent[] = {"libnot_there.so.2", "/not/there/either.so", nullptr};
+  auto [what, hint] = opening(fake_collectives(absent));
+  EXPECT_THAT(what, AllOf(HasSubstr("cannot load NCCL"), HasSubstr("libnot_there.so.2"),
+                          HasSubstr("/not/there/either.so")));
+  EXPECT_THAT(hint, HasSubstr("install the fake one (NCCL 2.18 or newer)"));
+
+  const char* const other[] = {"libm.so.6", nullptr};
+  std::tie(what, hint) = opening(fake_collectives(other));
+  EXPECT_THAT(what, HasSubstr("libm.so.6 is no NCCL that we can use: it has no function ncclGetVersion"));
+
+  const char* const second[] = {"libnot_there.so.2", FAKE_NCCL, nullptr};
+  fake().version(21705);
+  std::tie(what, hint) = opening(fake_collectives(second));
+  EXPECT_THAT(what, HasSubstr("is NCCL 2.17.5, which is too old: 2.18 is the oldest"));
+  fake().version(21800);
+  EXPECT_EQ(nccl::open_library(fake_collectives(second))->version_text, "2.18.0");
+  fake().version(22809);
+}
+
+TEST(NcclLibrary, VersionsAreReadInBothNotations) {
+  EXPECT_EQ(nccl::version_text(22809), "2.28.9");
+  EXPECT_EQ(nccl::version_text(2804), "2.8.4");
+}
+
+// A job of one rank on one GPU runs where there is no such library.
+TEST_F(Nccl, OneRankNeedsNoLibrary) {
+  const char* const absent[] = {"libnot_there.so.2", nullptr};
+  const DeviceCollectives nothing = fake_collectives(absent);
+  const auto errors = on_all_ranks(1, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &nothing);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    EXPECT_EQ(test::Conformance(*world, r.device, *stream).run({0, 5}), "");
+    const int self[] = {0};
+    EXPECT_EQ(world->split(self, "alone")->size(), 1);
+  });
+  EXPECT_EQ(errors, none(1));
+  EXPECT_THAT(on_all_ranks(2, [&](Rank& r) { r.job.world(r.device, &nothing); })[0],
+              HasSubstr("cannot load NCCL"));
+}
+
+}  // namespace
+}  // namespace primus::comm

@@ -22,6 +22,7 @@ struct EmbeddingBackwardWeight {
   Tensor d_out;     // [tokens, hidden]
   Tensor d_table;   // [vocab, hidden] fp32
   bool accumulate;  // false: every row is assigned, rows without a token to zero
+  Tensor workspace;
   void check() const;
   double flops() const { return 0; }
 };

@@ -1,4 +1,5 @@
 #include "turbo/embedding/embedding.h"
+#include "turbo/embedding/gpu_sort.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 
@@ -40,72 +41,65 @@ struct ClearBody {
   PRIMUS_DEVICE void operator()(std::int64_t i) const { out[i] = 0.0F; }
 };
 
-// A block for every token. The block of an id's first occurrence adds the rows of all occurrences, in token
-// order, without sorting and without memory: it compares as many ids as there are tokens.
-template <class T>
+// For every place of the sorted list, one block for each slice of columns. The block of an id's first place
+// adds the rows of all, in token order; the others have nothing to do.
+template <class T, int kCount>
 struct BackwardWeight {
-  static constexpr int kThreads = 256;
-  static constexpr int kColumns = 16;  // that a thread sums in one walk over the tokens
-  const std::int32_t* tokens;
+  static constexpr int kThreads = 128;
+  static constexpr int kAhead = 8;  // rows that are on the way while others are added
+  const TokenPlace* places;
   const T* d_out;
   float* d_table;
-  std::int64_t count, vocab, hidden;
-  Fault* fault;
-
-  struct Found {
-    int matches[kThreads];
-  };
+  std::int64_t count, vocab, hidden, slices;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t first = block();
-    const std::int32_t token = tokens[first];
-    if (token < 0 || token >= vocab) {
-      if (thread() == 0) report_fault(fault, Fault::Kind::kTokenOutsideVocabulary, token, vocab);
-      return;
-    }
-    int seen = 0;
-    for (std::int64_t t = thread(); t < first; t += kThreads) seen |= tokens[t] == token ? 1 : 0;
-    if (block_reduce<kThreads>(seen) != 0) return;
-    Found& found = shared<Found>();
-    for (std::int64_t column = 0; column < hidden; column += kThreads * kColumns) {
-      float sum[kColumns];
+    const std::int64_t first = block() / slices;
+    const std::int32_t id = places[first].id;
+    if (id >= vocab || (first > 0 && places[first - 1].id == id)) return;
+    const std::int64_t column = (block() % slices * kThreads + thread()) * kCount;
+    if (column >= hidden) return;
+    float* const to = d_table + id * hidden + column;
+    float sum[kCount];
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) sum[k] = to[k];
+    for (std::int64_t at = first; at < count && places[at].id == id; at += kAhead) {
+      float rows[kAhead][kCount];
       PRIMUS_UNROLL
-      for (int k = 0; k < kColumns; ++k) {
-        const std::int64_t i = column + k * kThreads + thread();
-        sum[k] = i < hidden ? d_table[token * hidden + i] : 0.0F;
-      }
-      for (std::int64_t begin = first; begin < count; begin += kThreads) {
-        const std::int64_t t = begin + thread();
-        const int match = t < count && tokens[t] == token ? 1 : 0;
-        found.matches[thread()] = match;
-        if (block_reduce<kThreads>(match) == 0) continue;
-        for (int other = 0; other < kThreads; ++other) {
-          if (found.matches[other] == 0) continue;
-          PRIMUS_UNROLL
-          for (int k = 0; k < kColumns; ++k) {
-            const std::int64_t i = column + k * kThreads + thread();
-            if (i < hidden) sum[k] += to_float(d_out[(begin + other) * hidden + i]);
-          }
+      for (int r = 0; r < kAhead; ++r) {
+        if (at + r < count && places[at + r].id == id) {
+          load(d_out + places[at + r].position * hidden + column, rows[r]);
         }
-        barrier();  // before the next run overwrites the matches
       }
       PRIMUS_UNROLL
-      for (int k = 0; k < kColumns; ++k) {
-        const std::int64_t i = column + k * kThreads + thread();
-        if (i < hidden) d_table[token * hidden + i] = sum[k];
+      for (int r = 0; r < kAhead; ++r) {
+        if (at + r >= count || places[at + r].id != id) break;
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) sum[k] += rows[r][k];
       }
     }
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) to[k] = sum[k];
   }
 };
 
+std::int64_t backward_weight_workspace(Context&, const EmbeddingBackwardWeight& a) {
+  return token_sort_workspace(a.tokens.elements());
+}
+
 void backward_weight(Context& context, const EmbeddingBackwardWeight& a) {
-  float* d_table = context.data<float>(a.d_table);
+  float* const d_table = context.data<float>(a.d_table);
+  const std::int64_t count = a.tokens.elements(), vocab = a.d_table.rows(), hidden = a.d_table.cols();
   if (!a.accumulate) for_each(context, a.d_table.elements(), ClearBody{d_table});
+  const TokenPlace* const places = sort_tokens(context, context.data<std::int32_t>(a.tokens), count, vocab,
+                                               context.data<std::byte>(a.workspace));
   with_float_type(a.d_out.dtype, [&](auto tag) {
     using T = decltype(tag);
-    launch(context, a.tokens.elements(),
-           BackwardWeight<T>{context.data<std::int32_t>(a.tokens), context.data<T>(a.d_out), d_table,
-                             a.tokens.elements(), a.d_table.rows(), a.d_table.cols(), faults(context)});
+    const T* const d_out = context.data<T>(a.d_out);
+    with_vector<T>(rows_of_vectors<T>(hidden, d_out), [&](auto vector) {
+      using Kernel = BackwardWeight<T, decltype(vector)::value>;
+      const std::int64_t slices = blocks_for(hidden, Kernel::kThreads * decltype(vector)::value);
+      launch(context, count * slices, Kernel{places, d_out, d_table, count, vocab, hidden, slices});
+    });
   });
 }
 
@@ -113,7 +107,7 @@ void backward_weight(Context& context, const EmbeddingBackwardWeight& a) {
 
 void register_embedding(KernelTable& table) {
   table.add<EmbeddingForward, Context, &forward>();
-  table.add<EmbeddingBackwardWeight, Context, &backward_weight>();
+  table.add<EmbeddingBackwardWeight, Context, &backward_weight, &backward_weight_workspace>();
 }
 
 }  // namespace primus::turbo::PRIMUS_GPU

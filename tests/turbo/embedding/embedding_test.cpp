@@ -9,7 +9,9 @@ namespace {
 struct Case {
   std::int64_t tokens, vocab, hidden;
 };
-const Case kCases[] = {{1, 1, 1}, {5, 3, 48}, {100, 40, 65}, {600, 50, 192}};
+// Vocabularies of one, two and three bytes, long runs of one id, several runs of sorted tokens.
+const Case kCases[] = {{1, 1, 1},       {5, 3, 48},      {100, 40, 65},   {600, 50, 192},
+                       {2500, 2, 1040}, {1500, 700, 33}, {3000, 70000, 8}};
 
 Values random_tokens(const Case& c) {
   Values tokens;

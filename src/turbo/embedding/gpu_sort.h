@@ -1,0 +1,160 @@
+// Which tokens have equal ids: the positions of all tokens, sorted by id, and within an id by position. A
+// radix sort by 8 bits at a time; deterministic, and linear in the number of tokens.
+#pragma once
+
+#include <bit>
+#include <utility>
+
+#include "turbo/gpu/reduce.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// A token of the sorted list. Ids outside the vocabulary have become the id `vocab`.
+struct TokenPlace {
+  std::int32_t id, position;
+};
+
+namespace token_sort {
+
+inline constexpr int kDigits = 256, kBits = 8;
+inline constexpr std::int64_t kRun = 1024;  // tokens that a block moves
+
+PRIMUS_DEVICE int digit_of(TokenPlace place, int shift) { return (place.id >> shift) & (kDigits - 1); }
+
+struct Prepare {
+  const std::int32_t* tokens;
+  TokenPlace* places;
+  std::int64_t vocab;
+  Fault* fault;
+
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    const std::int32_t token = tokens[i];
+    const bool valid = token >= 0 && token < vocab;
+    if (!valid) report_fault(fault, Fault::Kind::kTokenOutsideVocabulary, token, vocab);
+    places[i] = {valid ? token : static_cast<std::int32_t>(vocab), static_cast<std::int32_t>(i)};
+  }
+};
+
+// counts[digit][block] = how many places of the block's run have the digit.
+struct Count {
+  static constexpr int kThreads = kDigits;
+  const TokenPlace* places;
+  std::int32_t* counts;
+  std::int64_t n;
+  int shift;
+
+  struct Shared {
+    std::int32_t of_digit[kDigits];
+  };
+
+  PRIMUS_DEVICE void operator()() const {
+    Shared& own = shared<Shared>();
+    own.of_digit[thread()] = 0;
+    barrier();
+    const std::int64_t begin = block() * kRun, end = smaller(begin + kRun, n);
+    for (std::int64_t i = begin + thread(); i < end; i += kThreads) {
+      atomic_add(&own.of_digit[digit_of(places[i], shift)], 1);
+    }
+    barrier();
+    counts[thread() * blocks() + block()] = own.of_digit[thread()];
+  }
+};
+
+// Each count becomes the sum of those before it: where the block's places of that digit begin. One block.
+struct Sum {
+  static constexpr int kThreads = kDigits;
+  std::int32_t* counts;
+  std::int64_t runs;
+
+  struct Shared {
+    std::int32_t sums[2][kDigits];
+  };
+
+  PRIMUS_DEVICE void operator()() const {
+    Shared& both = shared<Shared>();
+    std::int32_t* const own = counts + thread() * runs;
+    std::int32_t total = 0;
+    for (std::int64_t run = 0; run < runs; ++run) total += own[run];
+    both.sums[0][thread()] = total;
+    int now = 0;
+    for (int distance = 1; distance < kDigits; distance *= 2) {
+      barrier();
+      const std::int32_t before = thread() >= distance ? both.sums[now][thread() - distance] : 0;
+      both.sums[1 - now][thread()] = both.sums[now][thread()] + before;
+      now = 1 - now;
+    }
+    barrier();
+    std::int32_t sum = both.sums[now][thread()] - total;
+    for (std::int64_t run = 0; run < runs; ++run) {
+      const std::int32_t count = own[run];
+      own[run] = sum;
+      sum += count;
+    }
+  }
+};
+
+// Moves a run's places to where their digit's begin, in the order in which they were.
+struct Move {
+  static constexpr int kThreads = kDigits;
+  const TokenPlace* from;
+  TokenPlace* to;
+  const std::int32_t* counts;
+  std::int64_t n;
+  int shift;
+
+  struct Shared {
+    std::int32_t next[kDigits];
+    int digits[kThreads];  // of the places that are moved together
+  };
+
+  PRIMUS_DEVICE void operator()() const {
+    Shared& own = shared<Shared>();
+    own.next[thread()] = counts[thread() * blocks() + block()];
+    const std::int64_t begin = block() * kRun, end = smaller(begin + kRun, n);
+    for (std::int64_t first = begin; first < end; first += kThreads) {
+      const std::int64_t i = first + thread();
+      const TokenPlace place = i < end ? from[i] : TokenPlace{};
+      const int digit = i < end ? digit_of(place, shift) : -1;
+      own.digits[thread()] = digit;
+      barrier();
+      if (digit >= 0) {
+        int before = 0;
+        for (int other = 0; other < thread(); ++other) before += own.digits[other] == digit ? 1 : 0;
+        to[own.next[digit] + before] = place;
+      }
+      barrier();
+      if (digit >= 0) atomic_add(&own.next[digit], 1);
+      barrier();
+    }
+  }
+};
+
+}  // namespace token_sort
+
+// Bytes of workspace for sorting `n` tokens.
+inline std::int64_t token_sort_workspace(std::int64_t n) {
+  using namespace token_sort;
+  return 2 * n * static_cast<std::int64_t>(sizeof(TokenPlace)) +
+         kDigits * blocks_for(n, kRun) * static_cast<std::int64_t>(sizeof(std::int32_t));
+}
+
+// The sorted list, within the workspace.
+inline const TokenPlace* sort_tokens(Context& context, const std::int32_t* tokens, std::int64_t n,
+                                     std::int64_t vocab, std::byte* workspace) {
+  using namespace token_sort;
+  auto* from = reinterpret_cast<TokenPlace*>(workspace);
+  auto* to = from + n;
+  auto* const counts = reinterpret_cast<std::int32_t*>(to + n);
+  const std::int64_t runs = blocks_for(n, kRun);
+  for_each(context, n, Prepare{tokens, from, vocab, faults(context)});
+  const int bits = std::bit_width(static_cast<std::uint64_t>(vocab));
+  for (int shift = 0; shift < bits; shift += kBits) {
+    launch(context, runs, Count{from, counts, n, shift});
+    launch(context, runs == 0 ? 0 : 1, Sum{counts, runs});
+    launch(context, runs, Move{from, to, counts, n, shift});
+    std::swap(from, to);
+  }
+  return from;
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -10,11 +10,11 @@
 #include "base/crc32c.h"
 #include "base/suggest.h"
 #include "lm/checkpoint/checkpoint.h"
+#include "lm/checkpoint/checkpoint_save.h"
 
 namespace primus {
 namespace {
 
-constexpr std::string_view kTrainerState = "trainer_state.json";
 constexpr std::string_view kHint =
     "the checkpoint is damaged; use an older one, and find out what happened to this disk";
 
@@ -119,7 +119,7 @@ void CheckpointReader::read_structure(const Path& folder, Validation validation,
       }
     } else {
       const std::string content = file(record.name);  // checks it
-      if (record.name == kTrainerState) trainer_state_ = content;
+      if (record.name == kTrainerStateFile) trainer_state_ = content;
       shards_.emplace_back();
     }
   }

@@ -4,17 +4,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <nlohmann/json.hpp>
 
-#include "base/crc32c.h"
-#include "base/sha256.h"
 #include "lm/checkpoint/checkpoint.h"
+#include "lm/checkpoint/checkpoint_save.h"
 
 namespace primus {
 namespace {
 
 constexpr std::string_view kLatest = "latest";
-constexpr std::string_view kTrainerState = "trainer_state.json";
 constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kReplaced = ".replaced-";
 constexpr std::string_view kPrefix = "iter_";
@@ -38,7 +35,7 @@ std::string in_gb(std::uint64_t bytes) {
 }
 
 void check_names(const Snapshot& snapshot) {
-  std::vector<std::string_view> names = {Manifest::kFileName, kTrainerState};
+  std::vector<std::string_view> names = {Manifest::kFileName, kTrainerStateFile};
   for (const auto& file : snapshot.files) {
     const bool taken = std::ranges::find(names, file.name) != names.end();
     if (!is_plain_name(file.name) || taken || file.name.find(".safetensors") != file.name.npos) {
@@ -48,248 +45,6 @@ void check_names(const Snapshot& snapshot) {
     names.push_back(file.name);
   }
 }
-
-// What one rank wrote of a tensor; the tensors are numbered in the order of the files.
-struct HeldPart {
-  std::size_t tensor = 0;
-  ElementRun run;
-  std::uint32_t crc = 0;  // with zeros in place of what others write
-};
-
-// The checksums of what one rank wrote.
-struct Written {
-  std::vector<ShardChecksums> model, optimizer;
-};
-
-std::string encode_parts(const std::vector<HeldPart>& parts) {
-  nlohmann::json lines = nlohmann::json::array();
-  for (const HeldPart& part : parts) lines.push_back({part.tensor, part.run.begin, part.run.end, part.crc});
-  return lines.dump();
-}
-
-std::vector<HeldPart> decode_parts(const std::string& text) {
-  std::vector<HeldPart> parts;
-  for (const auto& line : nlohmann::json::parse(text)) {
-    parts.push_back({.tensor = line.at(0), .run = {line.at(1), line.at(2)}, .crc = line.at(3)});
-  }
-  return parts;
-}
-
-// The manifest of what will be written; the checksums of tensors and shards are filled in afterwards.
-class Plan {
- public:
-  Plan(const Snapshot& snapshot, std::uint64_t max_shard_bytes)
-      : model(plan_safetensors(snapshot.model, {.stem = "model", .max_shard_bytes = max_shard_bytes})),
-        optimizer(
-            plan_safetensors(snapshot.optimizer, {.stem = "optimizer", .max_shard_bytes = max_shard_bytes})) {
-    manifest.iteration = snapshot.iteration;
-    add_text(std::string(kTrainerState), snapshot.trainer_state);
-    for (const auto& file : snapshot.files) add_text(file.name, file.content);
-    for (const auto* layout : {&model, &optimizer}) {
-      if (!layout->index_file.empty()) add_text(layout->index_file, layout->index);
-      for (const auto& shard : layout->shards) manifest.files.push_back({shard.file, shard.bytes, 0});
-    }
-    std::ranges::sort(manifest.files, {}, &FileRecord::name);
-    add_tensors(TensorPart::kModel, snapshot.model, model);
-    add_tensors(TensorPart::kOptimizer, snapshot.optimizer, optimizer);
-    for (const auto& file : manifest.files) bytes += file.bytes;
-    const std::uint64_t manifest_bytes = manifest.to_json().size();  // checksums have a fixed width
-    if (manifest_bytes > Manifest::kMaxBytes)
-      throw invalid("a checkpoint of too many tensors for its manifest");
-    bytes += manifest_bytes;
-  }
-
-  // What every rank must agree on.
-  std::string fingerprint() const {
-    std::string text = std::to_string(manifest.iteration);
-    for (const auto* layout : {&model, &optimizer}) {
-      for (const auto& shard : layout->shards) text += shard.file + shard.header;
-    }
-    return hex(as_text(sha256(text)));
-  }
-
-  // Calls visit(source, record of the manifest, checksum) for every tensor, in the order of the files.
-  template <class Visit>
-  void for_each_tensor(const Snapshot& snapshot, const Written& written, Visit visit) {
-    for_each_tensor(TensorPart::kModel, model, snapshot.model, written.model, visit);
-    for_each_tensor(TensorPart::kOptimizer, optimizer, snapshot.optimizer, written.optimizer, visit);
-  }
-
-  // The manifest's checksums, from those of all ranks.
-  void fill_in(const Snapshot& snapshot, const Written& written, const std::vector<std::string>& of_ranks) {
-    for (const auto& [layout, checksums] :
-         {std::pair(&model, &written.model), std::pair(&optimizer, &written.optimizer)}) {
-      for (std::size_t i = 0; i < layout->shards.size(); ++i) {
-        manifest.files[index_of(layout->shards[i].file)].crc = (*checksums)[i].header;
-      }
-    }
-    std::vector<std::vector<HeldPart>> parts;
-    for (const auto& text : of_ranks) {
-      for (const HeldPart& part : decode_parts(text)) {
-        if (part.tensor >= parts.size()) parts.resize(part.tensor + 1);
-        parts[part.tensor].push_back(part);
-      }
-    }
-    std::size_t number = 0;
-    for_each_tensor(snapshot, written, [&](const TensorSource& source, TensorRecord& record, std::uint32_t) {
-      if (number == parts.size()) parts.emplace_back();
-      record.slices[0].crc = merged(source, parts[number++]);
-    });
-  }
-
-  SafetensorsLayout model, optimizer;
-  Manifest manifest;
-  std::uint64_t bytes = 0;  // of all files, the manifest included
-
- private:
-  void add_text(const std::string& name, std::string_view content) {
-    manifest.files.push_back({name, content.size(), crc32c(0, as_bytes(content))});
-  }
-
-  void add_tensors(TensorPart part, const std::vector<TensorSource>& sources,
-                   const SafetensorsLayout& layout) {
-    const auto first = static_cast<std::ptrdiff_t>(manifest.tensors.size());
-    for (const auto& shard : layout.shards) {
-      const auto file = static_cast<std::uint32_t>(index_of(shard.file));
-      for (const auto& tensor : shard.tensors) {
-        const TensorSource& source = sources[tensor.source];
-        manifest.tensors.push_back({.name = source.name,
-                                    .part = part,
-                                    .dtype = source.dtype,
-                                    .shape = source.shape,
-                                    .file = file,
-                                    .slices = {{.slice = whole(source.shape), .crc = 0}}});
-      }
-    }
-    std::ranges::sort(manifest.tensors.begin() + first, manifest.tensors.end(), {}, &TensorRecord::name);
-  }
-
-  template <class Visit>
-  void for_each_tensor(TensorPart part, const SafetensorsLayout& layout,
-                       const std::vector<TensorSource>& sources, const std::vector<ShardChecksums>& checksums,
-                       Visit visit) {
-    for (std::size_t i = 0; i < layout.shards.size(); ++i) {
-      const auto& tensors = layout.shards[i].tensors;
-      for (std::size_t k = 0; k < tensors.size(); ++k) {
-        const TensorSource& source = sources[tensors[k].source];
-        visit(source, record(part, source.name), checksums[i].tensors[k]);
-      }
-    }
-  }
-
-  // The checksum of a tensor whose parts cover it, each element once.
-  static std::uint32_t merged(const TensorSource& source, std::vector<HeldPart>& parts) {
-    std::ranges::sort(parts, {}, [](const HeldPart& part) { return part.run.begin; });
-    const std::uint64_t bytes = source.bytes();
-    std::uint32_t crc = crc32c_zeros(0, bytes);
-    std::int64_t covered = 0;
-    for (const HeldPart& part : parts) {
-      if (part.run.begin != covered) refuse_cover(source, covered, part.run.begin);
-      covered = part.run.end;
-      crc = crc32c_merge(crc, part.crc, bytes);
-    }
-    const auto elements =
-        static_cast<std::int64_t>(bytes / static_cast<std::uint64_t>(size_of(source.dtype)));
-    if (covered != elements) refuse_cover(source, covered, elements);
-    return crc;
-  }
-
-  [[noreturn]] static void refuse_cover(const TensorSource& source, std::int64_t covered, std::int64_t next) {
-    throw invalid(
-        next > covered
-            ? fmt::format("no rank writes the elements [{}, {}) of tensor '{}'", covered, next, source.name)
-            : fmt::format("two ranks write element {} of tensor '{}'", next, source.name),
-        "the ranks do not hold what they should: please report this");
-  }
-
-  std::size_t index_of(const std::string& file) const {
-    return static_cast<std::size_t>(std::ranges::lower_bound(manifest.files, file, {}, &FileRecord::name) -
-                                    manifest.files.begin());
-  }
-
-  TensorRecord& record(TensorPart part, const std::string& name) {
-    return *std::ranges::lower_bound(
-        manifest.tensors, std::pair(part, std::string_view(name)), {},
-        [](const TensorRecord& tensor) { return std::pair(tensor.part, std::string_view(tensor.name)); });
-  }
-};
-
-// One rank's part of one save, step by step. Rank 0 has the files of its own: all but what other ranks hold
-// of the tensors.
-class Save {
- public:
-  Save(const Snapshot& snapshot, std::uint64_t max_shard_bytes, const CheckpointGroup& group, Path folder,
-       Env& env, const std::function<void(SaveProgress)>& progress)
-      : snapshot_(snapshot),
-        plan_(snapshot, max_shard_bytes),
-        first_(group.rank() == 0),
-        folder_(std::move(folder)),
-        env_(env),
-        progress_(progress) {
-    for (const auto* sources : {&snapshot.model, &snapshot.optimizer}) {
-      for (const auto& source : *sources) {
-        state_.bytes_total += source.held_bytes();
-        all_tensors_ += source.bytes();
-      }
-    }
-    if (first_) state_.bytes_total += plan_.bytes - all_tensors_;
-  }
-
-  const Plan& plan() const { return plan_; }
-
-  // Rank 0: everything that the other ranks write into.
-  void create() {
-    env_.make_folder(folder_);
-    create_shards(folder_, plan_.model, env_, count_);
-    create_shards(folder_, plan_.optimizer, env_, count_);
-  }
-
-  // Every rank: what it holds. Returns what rank 0 needs for the manifest.
-  std::string write() {
-    if (first_) {
-      for (const auto& file : snapshot_.files) write_text(file.name, file.content);
-      write_text(kTrainerState, snapshot_.trainer_state);
-    }
-    written_.model = write_held(folder_, snapshot_.model, plan_.model, first_, env_, count_);
-    written_.optimizer = write_held(folder_, snapshot_.optimizer, plan_.optimizer, first_, env_, count_);
-    std::vector<HeldPart> parts;
-    std::size_t number = 0;
-    plan_.for_each_tensor(snapshot_, written_,
-                          [&](const TensorSource& source, TensorRecord&, std::uint32_t crc) {
-                            const ElementRun run = source.held();
-                            if (run.size() != 0) parts.push_back({.tensor = number, .run = run, .crc = crc});
-                            ++number;
-                          });
-    return encode_parts(parts);
-  }
-
-  // Rank 0, when all have written: the manifest, and the folder's names.
-  void finish(const std::vector<std::string>& of_ranks) {
-    plan_.fill_in(snapshot_, written_, of_ranks);
-    write_text(Manifest::kFileName, plan_.manifest.to_json());
-    env_.sync_folder(folder_);
-  }
-
- private:
-  void write_text(std::string_view name, std::string_view content) {
-    write_file(folder_ / name, content, env_);
-    count_(content.size());
-  }
-
-  const Snapshot& snapshot_;
-  Plan plan_;
-  bool first_;
-  Path folder_;
-  Env& env_;
-  const std::function<void(SaveProgress)>& progress_;
-  SaveProgress state_;
-  std::uint64_t all_tensors_ = 0;
-  const std::function<void(std::uint64_t)> count_ = [this](std::uint64_t bytes) {
-    state_.bytes_done += bytes;
-    if (progress_) progress_(state_);
-  };
-  Written written_;
-};
 
 }  // namespace
 
@@ -384,11 +139,11 @@ void CheckpointRoot::save(const Snapshot& snapshot, const std::function<void(Sav
   SingleRank alone;
   CheckpointGroup& group = options_.group ? *options_.group : alone;
   const Path temporary = root_ / fmt::format("{}{}", kTemporary, folder_name(snapshot.iteration));
-  std::optional<Save> save;
+  std::optional<CheckpointSave> save;
   const auto no_space = [&](int code, std::uint64_t free) {
     const auto last = latest();
     return FileError(fmt::format("cannot save checkpoint '{}': it needs {}, and {} are free",
-                                 folder(snapshot.iteration).string(), in_gb(save->plan().bytes), in_gb(free)),
+                                 folder(snapshot.iteration).string(), in_gb(save->bytes()), in_gb(free)),
                      code,
                      fmt::format("free some space on that disk, or keep fewer checkpoints{}",
                                  last ? fmt::format("; {} is intact", folder_name(*last)) : std::string()));
@@ -405,8 +160,7 @@ void CheckpointRoot::save(const Snapshot& snapshot, const std::function<void(Sav
       group,
       [&] {
         check_names(snapshot);
-        return save.emplace(snapshot, options_.max_shard_bytes, group, temporary, env_, progress)
-            .plan()
+        return save.emplace(snapshot, options_.max_shard_bytes, group.rank(), temporary, env_, progress)
             .fingerprint();
       },
       [&](const std::vector<std::string>& plans) {
@@ -417,7 +171,7 @@ void CheckpointRoot::save(const Snapshot& snapshot, const std::function<void(Sav
         }
         make_folders(root_, env_);
         recover();
-        if (const auto free = env_.free_space(root_); free < save->plan().bytes) throw no_space(ENOSPC, free);
+        if (const auto free = env_.free_space(root_); free < save->bytes()) throw no_space(ENOSPC, free);
         try {
           save->create();
         } catch (const Error& error) {
@@ -426,14 +180,31 @@ void CheckpointRoot::save(const Snapshot& snapshot, const std::function<void(Sav
         }
         return std::string();
       });
-  in_step(
+  const auto complete = [&] {
+    save->finish();
+    publish(temporary, snapshot.iteration);
+  };
+  const std::string collected = in_step(
       group, [&] { return save->write(); },
-      [&](const std::vector<std::string>& parts) {
-        save->finish(parts);
-        publish(temporary, snapshot.iteration);
-        return std::string();
+      [&](const std::vector<std::string>& written) {
+        std::string result = save->collect(written);
+        if (result.empty()) complete();
+        return result;
       },
       clean_up);
+  if (!collected.empty()) {
+    in_step(
+        group,
+        [&] {
+          save->assemble(collected);
+          return std::string();
+        },
+        [&](const std::vector<std::string>&) {
+          complete();
+          return std::string();
+        },
+        clean_up);
+  }
   last_saved_ = snapshot.iteration;
   in_step(
       group, [] { return std::string(); },

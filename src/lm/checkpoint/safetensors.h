@@ -149,11 +149,19 @@ struct SafetensorsLayout {
 SafetensorsLayout plan_safetensors(std::span<const TensorSource> sources,
                                    const SafetensorsOptions& options = {});
 
-// The CRC32C of what one process wrote. Of each tensor: as if zeros stood where other processes write, so
-// that crc32c_merge() gives that of the whole tensor.
-struct ShardChecksums {
-  std::uint32_t header = 0;            // of SafetensorsFile::header()
-  std::vector<std::uint32_t> tensors;  // in the shard's order
+// What a process holds of a slab (AxisOrder) of which other processes hold the rest.
+struct SharedSlab {
+  std::size_t tensor;  // in the shard's order
+  ElementRun run;      // of the tensor, within the slab
+};
+
+// What one process wrote of a shard.
+struct WrittenShard {
+  // CRC32C of each tensor, in the shard's order, with zeros in place of what other processes hold:
+  // crc32c_merge() makes that of the whole tensor.
+  std::vector<std::uint32_t> tensors;
+  // Held and not written: a slab must be written whole, by who has put it together.
+  std::vector<SharedSlab> shared;
 };
 
 // Writes one model in two steps, the second by every process that holds a part of it. `written`, when given,
@@ -167,15 +175,14 @@ void create_shards(const Path& folder, const SafetensorsLayout& layout, Env& env
 // `sync_all` (one process must: for sizes and headers) all of them. Not the folder. Tensors are streamed:
 // data in host memory is written from where it is, and `fill` gets one buffer of a few MB, or of a slab where
 // the file has another order.
-std::vector<ShardChecksums> write_held(const Path& folder, std::span<const TensorSource> sources,
-                                       const SafetensorsLayout& layout, bool sync_all,
-                                       Env& env = Env::posix(),
-                                       const std::function<void(std::uint64_t)>& written = {});
+std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorSource> sources,
+                                     const SafetensorsLayout& layout, bool sync_all, Env& env = Env::posix(),
+                                     const std::function<void(std::uint64_t)>& written = {});
 
 // Both steps, by a single process that holds everything.
-std::vector<ShardChecksums> write_safetensors(const Path& folder, std::span<const TensorSource> sources,
-                                              const SafetensorsLayout& layout, Env& env = Env::posix(),
-                                              const std::function<void(std::uint64_t)>& written = {});
+std::vector<WrittenShard> write_safetensors(const Path& folder, std::span<const TensorSource> sources,
+                                            const SafetensorsLayout& layout, Env& env = Env::posix(),
+                                            const std::function<void(std::uint64_t)>& written = {});
 
 // The same in one call, as an export: plans, writes under temporary names, replaces the old model files of
 // that stem, syncs the folder.

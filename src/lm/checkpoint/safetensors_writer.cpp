@@ -106,10 +106,9 @@ class TensorWriter {
         element_(static_cast<std::uint64_t>(size_of(source.dtype))),
         run_(source.held()) {}
 
-  // The checksum of the whole tensor, with zeros where it is not held.
+  // Returns the checksum of the whole tensor, with zeros where it is not held.
   std::uint32_t write() {
     const std::uint64_t total = source_.bytes();
-    if (run_.size() == 0) return crc32c_zeros(0, total);
     if (source_.order.same()) {
       write_run();
     } else {
@@ -121,6 +120,9 @@ class TensorWriter {
     skip_to(total);
     return crc_;
   }
+
+  // Parts of slabs, held and not written.
+  const std::vector<ElementRun>& shared() const { return shared_; }
 
  private:
   std::uint64_t bytes_of(std::int64_t elements) const {
@@ -147,31 +149,17 @@ class TensorWriter {
       to_file_order(source_.order, element_, memory, published_);
       put(published_, at_);
     } else {
-      scatter(memory, {part.begin - first, part.end - first});
+      // Its elements are spread over the slab, with those of other processes between them.
+      shared_.push_back(part);
+      walk_slab(source_.order, [&](std::int64_t in_file, std::int64_t in_memory) {
+        const std::int64_t at = first + in_memory;
+        if (at < part.begin || at >= part.end) return;
+        std::memcpy(published_.data() + bytes_of(in_file), memory.data() + bytes_of(at - part.begin),
+                    element_);
+      });
     }
     crc_ = crc32c(crc_, published_);
     at_ += published_.size();
-  }
-
-  // Writes a part of a slab: its elements are spread over the slab, with those of other ranks between them.
-  void scatter(std::span<const std::byte> memory, ElementRun part) {
-    ElementRun pending;  // elements of the file, one after the other
-    const auto flush = [&] {
-      if (pending.size() == 0) return;
-      const auto run = std::span<const std::byte>(published_);
-      put(run.subspan(bytes_of(pending.begin), bytes_of(pending.size())), at_ + bytes_of(pending.begin));
-    };
-    walk_slab(source_.order, [&](std::int64_t in_file, std::int64_t in_memory) {
-      if (in_memory < part.begin || in_memory >= part.end) return;
-      std::memcpy(published_.data() + bytes_of(in_file), memory.data() + bytes_of(in_memory - part.begin),
-                  element_);
-      if (pending.end != in_file) {
-        flush();
-        pending.begin = in_file;
-      }
-      pending.end = in_file + 1;
-    });
-    flush();
   }
 
   void put(std::span<const std::byte> data, std::uint64_t at) {
@@ -193,7 +181,8 @@ class TensorWriter {
   std::uint64_t element_;
   ElementRun run_;
   std::vector<std::byte> published_;  // a slab in the order of the file
-  std::uint64_t at_ = 0;              // bytes of the tensor that crc_ covers
+  std::vector<ElementRun> shared_;
+  std::uint64_t at_ = 0;  // bytes of the tensor that crc_ covers
   std::uint32_t crc_ = 0;
 };
 
@@ -266,33 +255,37 @@ void create_shards(const Path& folder, const SafetensorsLayout& layout, Env& env
   if (written) written(layout.index.size());
 }
 
-std::vector<ShardChecksums> write_held(const Path& folder, std::span<const TensorSource> sources,
-                                       const SafetensorsLayout& layout, bool sync_all, Env& env,
-                                       const std::function<void(std::uint64_t)>& written) {
-  std::vector<ShardChecksums> checksums;
+std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorSource> sources,
+                                     const SafetensorsLayout& layout, bool sync_all, Env& env,
+                                     const std::function<void(std::uint64_t)>& written) {
+  std::vector<WrittenShard> shards;
   std::vector<std::byte> buffer;
   for (const auto& shard : layout.shards) {
-    ShardChecksums& checksum = checksums.emplace_back();
-    checksum.header = crc32c(0, as_bytes(shard.header));
+    WrittenShard& result = shards.emplace_back();
     const bool holds = std::ranges::any_of(
         shard.tensors, [&](const auto& tensor) { return sources[tensor.source].held().size() != 0; });
     const auto file = holds || sync_all ? env.open(folder / shard.file, OpenMode::kUpdate) : nullptr;
     for (const auto& tensor : shard.tensors) {
       const TensorSource& source = sources[tensor.source];
-      checksum.tensors.push_back(
-          holds ? TensorWriter(*file, tensor.file_offset, source, buffer, written).write()
-                : crc32c_zeros(0, tensor.bytes));
+      if (source.held().size() == 0) {
+        result.tensors.push_back(crc32c_zeros(0, tensor.bytes));
+        continue;
+      }
+      TensorWriter writer(*file, tensor.file_offset, source, buffer, written);
+      const std::size_t number = result.tensors.size();
+      result.tensors.push_back(writer.write());
+      for (const ElementRun& run : writer.shared()) result.shared.push_back({.tensor = number, .run = run});
     }
     if (!file) continue;
     file->sync();
     file->close();
   }
-  return checksums;
+  return shards;
 }
 
-std::vector<ShardChecksums> write_safetensors(const Path& folder, std::span<const TensorSource> sources,
-                                              const SafetensorsLayout& layout, Env& env,
-                                              const std::function<void(std::uint64_t)>& written) {
+std::vector<WrittenShard> write_safetensors(const Path& folder, std::span<const TensorSource> sources,
+                                            const SafetensorsLayout& layout, Env& env,
+                                            const std::function<void(std::uint64_t)>& written) {
   create_shards(folder, layout, env, written);
   return write_held(folder, sources, layout, true, env, written);
 }

@@ -122,4 +122,54 @@ inline Snapshot cut(const Snapshot& snapshot, int rank, int ranks) {
   return part;
 }
 
+// Fails the test unless the checkpoint has what `sources` hold.
+inline void expect_tensors(const CheckpointReader& reader, TensorPart part,
+                           const std::vector<TensorSource>& sources) {
+  for (const TensorSource& source : sources) {
+    std::vector<std::byte> bytes(source.held_bytes());
+    reader.read_run(part, source.name, source.dtype, source.shape, source.order, source.held(), bytes);
+    EXPECT_EQ(std::memcmp(bytes.data(), source.data, bytes.size()), 0) << source.name;
+  }
+}
+
+// A model of all that is special about tensors: empty, scalar, of odd sizes, and two whose files have another
+// order.
+struct ShardedSnapshot {
+  explicit ShardedSnapshot(std::int64_t iteration) {
+    const auto seed = static_cast<std::uint64_t>(iteration) * 100;
+    model.add("embed.weight", DType::kBF16, {37, 6}, seed + 1);
+    model.add("empty", DType::kBF16, {0, 5}, seed + 2);
+    model.add("scale", DType::kF32, {}, seed + 3);
+    model.add("experts.down_proj", DType::kBF16, {3, 5, 4}, seed + 4);  // [3, 4, 5] in memory
+    model.sources.back().order = {.dims = {3, 4, 5}, .axes = {0, 2, 1}};
+    model.add("experts.gate_up_proj", DType::kF32, {2, 3, 14}, seed + 5);  // gate and up in turn
+    model.sources.back().order = {.dims = {2, 2, 7, 3}, .axes = {0, 3, 2, 1}};
+    model.add("norm.weight", DType::kF32, {7}, seed + 6);
+    for (const char* state : {"exp_avg", "momentum_buffer"}) {
+      for (const std::size_t i : {0U, 3U, 4U}) {
+        const TensorSource& of = model.sources[i];
+        if (i == 0 && state[0] == 'm') continue;  // a state need not be there for every parameter
+        optimizer.add(optimizer_tensor_name(state, of.name), DType::kF32, of.shape, seed + 10 + i);
+        optimizer.sources.back().order = of.order;
+      }
+    }
+    snapshot.iteration = iteration;
+    snapshot.files = {{"config.json", R"({"model_type":"llama"})"}};
+    snapshot.trainer_state = "{\"iteration\":" + std::to_string(iteration) + "}";
+    snapshot.model = model.sources;
+    snapshot.optimizer = optimizer.sources;
+  }
+
+  // Fails the test unless the checkpoint holds exactly this.
+  void expect_equal(const CheckpointReader& reader) const {
+    EXPECT_EQ(reader.iteration(), snapshot.iteration);
+    EXPECT_EQ(reader.trainer_state(), snapshot.trainer_state);
+    expect_tensors(reader, TensorPart::kModel, snapshot.model);
+    expect_tensors(reader, TensorPart::kOptimizer, snapshot.optimizer);
+  }
+
+  TestTensors model, optimizer;
+  Snapshot snapshot;
+};
+
 }  // namespace primus

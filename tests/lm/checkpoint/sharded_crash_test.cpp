@@ -101,7 +101,7 @@ std::int64_t found(Env& env) {
   const ResumePoint point = find_resume_point(kRoot, Validation::kFull, env);
   EXPECT_TRUE(point.rejected.empty()) << "a partial checkpoint had a final name: " << point.rejected[0];
   if (!point.reader) return -1;
-  TestSnapshot(point.reader->iteration()).expect_equal(*point.reader);
+  ShardedSnapshot(point.reader->iteration()).expect_equal(*point.reader);
   return point.reader->iteration();
 }
 
@@ -115,7 +115,7 @@ void check_after(FaultEnv& env, bool finished) {
   CheckpointRoot(kRoot, {}, env).recover();
   EXPECT_EQ(found(env), first);
   for (const auto& name : env.list(kRoot)) EXPECT_FALSE(name.starts_with(".")) << name;
-  EXPECT_THAT(save(TestSnapshot(200).snapshot, env), Each(""));
+  EXPECT_THAT(save(ShardedSnapshot(200).snapshot, env), Each(""));
   EXPECT_EQ(found(env), 200);
 }
 
@@ -128,10 +128,10 @@ TEST_P(RankFault, DyingAtEveryOperation) {
     for (;; ++operation) {
       SCOPED_TRACE(operation);
       FaultEnv env;
-      ASSERT_THAT(save(TestSnapshot(100).snapshot, env), Each(""));
+      ASSERT_THAT(save(ShardedSnapshot(100).snapshot, env), Each(""));
       RankEnv dying(env, RankEnv::Fault::kCrash, operation, 0);
       const auto errors = save(
-          TestSnapshot(200).snapshot,
+          ShardedSnapshot(200).snapshot,
           [&](int rank) -> Env& { return rank == victim ? dying : static_cast<Env&>(env); }, options);
       if (!dying.struck()) {
         EXPECT_THAT(errors, Each(""));
@@ -158,9 +158,9 @@ TEST_P(RankFault, FailingAtEveryOperation) {
     for (std::uint64_t operation = 0;; ++operation) {
       SCOPED_TRACE(operation);
       FaultEnv env;
-      ASSERT_THAT(save(TestSnapshot(100).snapshot, env), Each(""));
+      ASSERT_THAT(save(ShardedSnapshot(100).snapshot, env), Each(""));
       RankEnv failing(env, RankEnv::Fault::kError, operation, code);
-      const auto errors = save(TestSnapshot(200).snapshot, [&](int rank) -> Env& {
+      const auto errors = save(ShardedSnapshot(200).snapshot, [&](int rank) -> Env& {
         return rank == victim ? failing : static_cast<Env&>(env);
       });
       if (!failing.struck()) {
@@ -199,9 +199,9 @@ TEST(ShardedCrash, OfTheMachine) {
     for (;; ++operation) {
       SCOPED_TRACE(operation);
       FaultEnv env;
-      ASSERT_THAT(save(TestSnapshot(100).snapshot, env), Each(""));
+      ASSERT_THAT(save(ShardedSnapshot(100).snapshot, env), Each(""));
       env.crash_at(env.operations() + operation);
-      const auto errors = save(TestSnapshot(200).snapshot, env, {.keep_last = 1});
+      const auto errors = save(ShardedSnapshot(200).snapshot, env, {.keep_last = 1});
       env.reboot(survivors, operation);
       const bool finished = errors == std::vector<std::string>(kRanks);
       check_after(env, finished);

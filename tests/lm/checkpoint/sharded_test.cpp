@@ -17,38 +17,6 @@ using ::testing::StartsWith;
 const Path kRoot = "/run/checkpoints";
 constexpr int kRankCounts[] = {1, 2, 3, 4, 8};
 
-// A model of all that is special about tensors: empty, scalar, of odd sizes, and two whose files have another
-// order.
-struct ShardedSnapshot {
-  explicit ShardedSnapshot(std::int64_t iteration) {
-    const auto seed = static_cast<std::uint64_t>(iteration) * 100;
-    model.add("embed.weight", DType::kBF16, {37, 6}, seed + 1);
-    model.add("empty", DType::kBF16, {0, 5}, seed + 2);
-    model.add("scale", DType::kF32, {}, seed + 3);
-    model.add("experts.down_proj", DType::kBF16, {3, 5, 4}, seed + 4);  // [3, 4, 5] in memory
-    model.sources.back().order = {.dims = {3, 4, 5}, .axes = {0, 2, 1}};
-    model.add("experts.gate_up_proj", DType::kF32, {2, 3, 14}, seed + 5);  // gate and up in turn
-    model.sources.back().order = {.dims = {2, 2, 7, 3}, .axes = {0, 3, 2, 1}};
-    model.add("norm.weight", DType::kF32, {7}, seed + 6);
-    for (const char* state : {"exp_avg", "momentum_buffer"}) {
-      for (const std::size_t i : {0U, 3U, 4U}) {
-        const TensorSource& of = model.sources[i];
-        if (i == 0 && state[0] == 'm') continue;  // a state need not be there for every parameter
-        optimizer.add(optimizer_tensor_name(state, of.name), DType::kF32, of.shape, seed + 10 + i);
-        optimizer.sources.back().order = of.order;
-      }
-    }
-    snapshot.iteration = iteration;
-    snapshot.files = {{"config.json", R"({"model_type":"llama"})"}};
-    snapshot.trainer_state = "{\"iteration\":" + std::to_string(iteration) + "}";
-    snapshot.model = model.sources;
-    snapshot.optimizer = optimizer.sources;
-  }
-
-  TestTensors model, optimizer;
-  Snapshot snapshot;
-};
-
 std::vector<std::string> save(const Snapshot& snapshot, int ranks, Env& env, SaveOptions options = {}) {
   return run_ranks(ranks, [&](const std::shared_ptr<CheckpointGroup>& group) {
     SaveOptions own = options;
@@ -72,15 +40,8 @@ void expect_loaded(const Snapshot& snapshot, int ranks, Env& env) {
     ASSERT_TRUE(point.reader);
     EXPECT_EQ(point.reader->iteration(), snapshot.iteration);
     const Snapshot part = cut(snapshot, group->rank(), ranks);
-    for (const auto& [where, sources] :
-         {std::pair(TensorPart::kModel, &part.model), {TensorPart::kOptimizer, &part.optimizer}}) {
-      for (const TensorSource& source : *sources) {
-        std::vector<std::byte> bytes(source.held_bytes());
-        point.reader->read_run(where, source.name, source.dtype, source.shape, source.order, source.held(),
-                               bytes);
-        EXPECT_EQ(std::memcmp(bytes.data(), source.data, bytes.size()), 0) << source.name;
-      }
-    }
+    expect_tensors(*point.reader, TensorPart::kModel, part.model);
+    expect_tensors(*point.reader, TensorPart::kOptimizer, part.optimizer);
   });
   EXPECT_THAT(errors, Each(""));
 }

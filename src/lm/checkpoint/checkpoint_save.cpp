@@ -1,0 +1,268 @@
+#include "lm/checkpoint/checkpoint_save.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/crc32c.h"
+#include "base/sha256.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+
+// What one rank holds of a tensor, and its checksum with zeros in place of what others hold.
+struct HeldPart {
+  ElementRun run;
+  std::uint32_t crc = 0;
+};
+
+[[noreturn]] void refuse_cover(const TensorSource& source, std::int64_t covered, std::int64_t next) {
+  throw invalid(next > covered ? fmt::format("no rank writes the elements [{}, {}) of tensor '{}'", covered,
+                                             next, source.name)
+                               : fmt::format("two ranks write element {} of tensor '{}'", next, source.name),
+                "the ranks do not hold what they should: please report this");
+}
+
+// The checksum of a tensor whose parts cover it, each element once.
+std::uint32_t merged(const TensorSource& source, std::vector<HeldPart>& parts) {
+  std::ranges::sort(parts, {}, [](const HeldPart& part) { return part.run.begin; });
+  const std::uint64_t bytes = source.bytes();
+  std::uint32_t crc = crc32c_zeros(0, bytes);
+  std::int64_t covered = 0;
+  for (const HeldPart& part : parts) {
+    if (part.run.begin != covered) refuse_cover(source, covered, part.run.begin);
+    covered = part.run.end;
+    crc = crc32c_merge(crc, part.crc, bytes);
+  }
+  const auto elements = static_cast<std::int64_t>(bytes / static_cast<std::uint64_t>(size_of(source.dtype)));
+  if (covered != elements) refuse_cover(source, covered, elements);
+  return crc;
+}
+
+}  // namespace
+
+CheckpointSave::CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard_bytes, int rank, Path folder,
+                               Env& env, const std::function<void(SaveProgress)>& progress)
+    : snapshot_(snapshot),
+      rank_(rank),
+      folder_(std::move(folder)),
+      env_(env),
+      progress_(progress),
+      count_([this](std::uint64_t bytes) { count(bytes); }),
+      model_(plan_safetensors(snapshot.model, {.stem = "model", .max_shard_bytes = max_shard_bytes})),
+      optimizer_(
+          plan_safetensors(snapshot.optimizer, {.stem = "optimizer", .max_shard_bytes = max_shard_bytes})) {
+  manifest_.iteration = snapshot.iteration;
+  add_text(kTrainerStateFile, snapshot.trainer_state);
+  for (const auto& file : snapshot.files) add_text(file.name, file.content);
+  for (const auto* layout : {&model_, &optimizer_}) {
+    if (!layout->index_file.empty()) add_text(layout->index_file, layout->index);
+    for (const auto& shard : layout->shards) {
+      manifest_.files.push_back({shard.file, shard.bytes, crc32c(0, as_bytes(shard.header))});
+    }
+  }
+  std::ranges::sort(manifest_.files, {}, &FileRecord::name);
+  add_tensors(TensorPart::kModel, snapshot.model, model_);
+  add_tensors(TensorPart::kOptimizer, snapshot.optimizer, optimizer_);
+  for (const auto& file : manifest_.files) bytes_ += file.bytes;
+  const std::uint64_t manifest_bytes = manifest_.to_json().size();  // checksums have a fixed width
+  if (manifest_bytes > Manifest::kMaxBytes)
+    throw invalid("a checkpoint of too many tensors for its manifest");
+  bytes_ += manifest_bytes;
+  state_.bytes_total = rank_ == 0 ? bytes_ : 0;
+  for (const Placed& tensor : tensors_) {
+    state_.bytes_total += tensor.source->held_bytes() - (rank_ == 0 ? tensor.source->bytes() : 0);
+  }
+}
+
+void CheckpointSave::add_text(std::string_view name, std::string_view content) {
+  manifest_.files.push_back({std::string(name), content.size(), crc32c(0, as_bytes(content))});
+}
+
+void CheckpointSave::add_tensors(TensorPart part, const std::vector<TensorSource>& sources,
+                                 const SafetensorsLayout& layout) {
+  const auto first = static_cast<std::ptrdiff_t>(manifest_.tensors.size());
+  for (const auto& shard : layout.shards) {
+    const auto file = static_cast<std::uint32_t>(index_of(shard.file));
+    for (const auto& tensor : shard.tensors) {
+      const TensorSource& source = sources[tensor.source];
+      manifest_.tensors.push_back({.name = source.name,
+                                   .part = part,
+                                   .dtype = source.dtype,
+                                   .shape = source.shape,
+                                   .file = file,
+                                   .slices = {{.slice = whole(source.shape), .crc = 0}}});
+    }
+  }
+  const auto sorted = std::ranges::subrange(manifest_.tensors.begin() + first, manifest_.tensors.end());
+  std::ranges::sort(sorted, {}, &TensorRecord::name);
+  for (const auto& shard : layout.shards) {
+    for (const auto& tensor : shard.tensors) {
+      const TensorSource& source = sources[tensor.source];
+      const auto record = std::ranges::lower_bound(sorted, source.name, {}, &TensorRecord::name);
+      tensors_.push_back({.source = &source,
+                          .file = shard.file,
+                          .file_offset = tensor.file_offset,
+                          .record = static_cast<std::size_t>(record - manifest_.tensors.begin())});
+    }
+  }
+}
+
+std::size_t CheckpointSave::index_of(std::string_view file) const {
+  return static_cast<std::size_t>(std::ranges::lower_bound(manifest_.files, file, {}, &FileRecord::name) -
+                                  manifest_.files.begin());
+}
+
+std::string CheckpointSave::fingerprint() const {
+  std::string text = std::to_string(manifest_.iteration);
+  for (const auto* layout : {&model_, &optimizer_}) {
+    for (const auto& shard : layout->shards) text += shard.file + shard.header;
+  }
+  return hex(as_text(sha256(text)));
+}
+
+void CheckpointSave::count(std::uint64_t bytes) {
+  state_.bytes_done += bytes;
+  if (progress_) progress_(state_);
+}
+
+void CheckpointSave::write_text(std::string_view name, std::string_view content) {
+  write_file(folder_ / name, content, env_);
+  count(content.size());
+}
+
+void CheckpointSave::create() {
+  env_.make_folder(folder_);
+  create_shards(folder_, model_, env_, count_);
+  create_shards(folder_, optimizer_, env_, count_);
+}
+
+// {"held": [[tensor, begin, end, checksum], ...], "handed": [[tensor, begin, end, offset], ...]}
+std::string CheckpointSave::write() {
+  if (rank_ == 0) {
+    for (const auto& file : snapshot_.files) write_text(file.name, file.content);
+    write_text(kTrainerStateFile, snapshot_.trainer_state);
+  }
+  json held = json::array();
+  std::size_t tensor = 0;
+  for (const auto& [layout, sources] :
+       {std::pair(&model_, &snapshot_.model), {&optimizer_, &snapshot_.optimizer}}) {
+    for (const WrittenShard& shard : write_held(folder_, *sources, *layout, rank_ == 0, env_, count_)) {
+      for (const SharedSlab& slab : shard.shared) hand_over(tensor + slab.tensor, slab.run);
+      for (const std::uint32_t crc : shard.tensors) {
+        const ElementRun run = tensors_[tensor].source->held();
+        if (run.size() != 0) held.push_back({tensor, run.begin, run.end, crc});
+        ++tensor;
+      }
+    }
+  }
+  if (handover_) handover_->close();
+  json handed = json::array();
+  for (const Handed& part : handed_)
+    handed.push_back({part.tensor, part.run.begin, part.run.end, part.offset});
+  return json{{"held", std::move(held)}, {"handed", std::move(handed)}}.dump();
+}
+
+Path CheckpointSave::handover_file(int rank) const { return folder_ / fmt::format(".handover-{:05}", rank); }
+
+// A slab whose elements are in another order in the file is written whole, by the rank that holds the first
+// of them in memory: what the ranks hold of it interleaves, down to single elements.
+void CheckpointSave::hand_over(std::size_t tensor, ElementRun run) {
+  const TensorSource& source = *tensors_[tensor].source;
+  if (run.begin % source.order.slab_elements() == 0) {
+    owned_.push_back({tensor, run});
+    return;
+  }
+  if (!handover_) handover_ = env_.open(handover_file(rank_), OpenMode::kWrite);
+  const auto element = static_cast<std::uint64_t>(size_of(source.dtype));
+  std::vector<std::byte> buffer;
+  const auto bytes = source.read(static_cast<std::uint64_t>(run.begin - source.held().begin) * element,
+                                 static_cast<std::uint64_t>(run.size()) * element, buffer);
+  handover_->append(bytes);
+  handed_.push_back({tensor, run, rank_, handover_bytes_});
+  handover_bytes_ += bytes.size();
+  count(bytes.size());
+}
+
+std::string CheckpointSave::collect(const std::vector<std::string>& written) {
+  std::vector<std::vector<HeldPart>> parts(tensors_.size());
+  json handed = json::array();
+  for (std::size_t rank = 0; rank < written.size(); ++rank) {
+    const json of_rank = json::parse(written[rank]);
+    for (const json& line : of_rank.at("held")) {
+      parts.at(line.at(0)).push_back({.run = {line.at(1), line.at(2)}, .crc = line.at(3)});
+    }
+    for (const json& line : of_rank.at("handed")) {
+      handed.push_back({line.at(0), line.at(1), line.at(2), rank, line.at(3)});
+    }
+    if (!of_rank.at("handed").empty()) handing_ranks_.push_back(static_cast<int>(rank));
+  }
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    manifest_.tensors[tensors_[i].record].slices[0].crc = merged(*tensors_[i].source, parts[i]);
+  }
+  return handed.empty() ? std::string() : handed.dump();
+}
+
+void CheckpointSave::assemble(const std::string& collected) {
+  if (owned_.empty()) return;
+  std::map<std::size_t, std::vector<Handed>> of_tensor;
+  for (const json& line : json::parse(collected)) {
+    const Handed part{line.at(0), {line.at(1), line.at(2)}, line.at(3), line.at(4)};
+    of_tensor[part.tensor].push_back(part);
+  }
+  std::map<std::string, std::unique_ptr<File>> files;
+  std::vector<std::byte> in_file;
+  for (const Owned& owned : owned_) {
+    const Placed& tensor = tensors_[owned.tensor];
+    const std::vector<std::byte> slab = slab_of(tensor, owned.run, of_tensor[owned.tensor]);
+    const auto element = static_cast<std::uint64_t>(size_of(tensor.source->dtype));
+    in_file.resize(slab.size());
+    to_file_order(tensor.source->order, element, slab, in_file);
+    std::unique_ptr<File>& file = files[tensor.file];
+    if (!file) file = env_.open(folder_ / tensor.file, OpenMode::kUpdate);
+    file->write_at(in_file, tensor.file_offset + static_cast<std::uint64_t>(owned.run.begin) * element);
+    count(static_cast<std::uint64_t>(owned.run.size()) * element);
+  }
+  for (auto& [name, file] : files) {
+    file->sync();
+    file->close();
+  }
+}
+
+// A slab in the order of memory, put together from what this rank and others hold.
+std::vector<std::byte> CheckpointSave::slab_of(const Placed& tensor, ElementRun own,
+                                               const std::vector<Handed>& handed) const {
+  const TensorSource& source = *tensor.source;
+  const auto element = static_cast<std::uint64_t>(size_of(source.dtype));
+  const auto bytes_of = [&](std::int64_t elements) { return static_cast<std::uint64_t>(elements) * element; };
+  const std::int64_t size = source.order.slab_elements();
+  std::vector<std::byte> slab(bytes_of(size)), buffer;
+  const auto held = source.read(bytes_of(own.begin - source.held().begin), bytes_of(own.size()), buffer);
+  std::ranges::copy(held, slab.begin());
+  for (const Handed& part : handed) {
+    if (part.run.begin < own.begin || part.run.begin >= own.begin + size) continue;
+    const auto out = std::span(slab).subspan(bytes_of(part.run.begin - own.begin), bytes_of(part.run.size()));
+    const Path path = handover_file(part.rank);
+    const auto file = env_.open(path, OpenMode::kRead);
+    if (file->read_at(out, part.offset) != out.size()) {
+      throw Error(ErrorKind::kIo,
+                  fmt::format("'{}' is shorter than rank {} wrote it", path.string(), part.rank),
+                  "the file system does not show one host what another wrote: save to one that does");
+    }
+  }
+  return slab;
+}
+
+void CheckpointSave::finish() {
+  for (const int rank : handing_ranks_) env_.remove_file(handover_file(rank));
+  write_text(Manifest::kFileName, manifest_.to_json());
+  env_.sync_folder(folder_);
+}
+
+}  // namespace primus

@@ -25,6 +25,7 @@
 #include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
+#include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/linear/linear.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
@@ -64,6 +65,7 @@ class Bench {
     tensor.data = device_.allocate(tensor.bytes());
     return tensor;
   }
+  void release(const Tensor& tensor) { device_.release(tensor.data); }
   Tensor integers(std::int64_t n, const std::function<std::int32_t(std::int64_t)>& value) {
     std::vector<std::int32_t> host(static_cast<std::size_t>(n));
     for (std::int64_t i = 0; i < n; ++i) host[static_cast<std::size_t>(i)] = value(i);
@@ -196,6 +198,45 @@ void products(Bench& bench) {
   bench.run("gemm d_W += into fp32, bf16", gemm, gemm.flops(), "TFLOP/s");
 }
 
+// Experts against one dense product of as many rows: tokens that each go to `top_k` experts, evenly, or half
+// of them to an eighth of the experts.
+void experts(Bench& bench, const std::string& name, std::int64_t experts, std::int64_t top_k, std::int64_t in,
+             std::int64_t out) {
+  const std::int64_t rows = 8192 * top_k;
+  const Tensor x = bench.random(kHalf, {rows, in}), y = bench.random(kHalf, {rows, out});
+  const Tensor w = bench.random(kHalf, {experts, out, in}, 0.02F);
+  const Tensor d_w = bench.empty(kFull, {experts, out, in});
+  const Tensor one(w.data, kHalf, {out, in}), d_one(d_w.data, kFull, {out, in});
+  const std::string size =
+      std::to_string(rows) + " x " + std::to_string(out) + " x " + std::to_string(in) + " bf16";
+  for (const bool skewed : {false, true}) {
+    const std::int64_t few = std::max<std::int64_t>(experts / 8, 1);
+    const Tensor offsets = bench.integers(experts + 1, [&](std::int64_t e) {
+      if (!skewed) return static_cast<std::int32_t>(rows * e / experts);
+      const std::int64_t half = rows / 2;
+      return static_cast<std::int32_t>(e <= few ? half * e / few : half + half * (e - few) / (experts - few));
+    });
+    const std::string kind = name + (skewed ? ", skewed, " : ", even, ");
+    const auto product = [&](GemmRole role, const char* what, const Tensor& a, const Tensor& b,
+                             const Tensor& c) {
+      GroupedGemm grouped{.role = role, .a = a, .b = b, .c = c, .offsets = offsets};
+      grouped.accumulate = role == GemmRole::kWeightGradient;
+      bench.run(kind + what, grouped, grouped.flops(), "TFLOP/s");
+    };
+    product(GemmRole::kForward, "y", x, w, y);
+    product(GemmRole::kInputGradient, "d_x", y, w, x);
+    product(GemmRole::kWeightGradient, "d_W", y, x, d_w);
+  }
+  Gemm dense{};
+  dense.role = GemmRole::kForward, dense.a = x, dense.b = one, dense.c = y;
+  bench.run("dense " + size + ", y", dense, dense.flops(), "TFLOP/s");
+  dense.role = GemmRole::kInputGradient, dense.a = y, dense.b = one, dense.c = x;
+  bench.run("dense d_x", dense, dense.flops(), "TFLOP/s");
+  dense.role = GemmRole::kWeightGradient, dense.a = y, dense.b = x, dense.c = d_one, dense.accumulate = true;
+  bench.run("dense d_W", dense, dense.flops(), "TFLOP/s");
+  for (const Tensor& tensor : {x, y, w, d_w}) bench.release(tensor);
+}
+
 void attention(Bench& bench, std::int64_t seq, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim) {
   const std::int64_t width = (heads + 2 * kv_heads) * dim;
   const Tensor qkv = bench.random(kHalf, {seq, width}), d_qkv = bench.empty(kHalf, {seq, width});
@@ -237,6 +278,8 @@ int run(int argc, char** argv) {
   Bench bench(*device, argc > 2 && std::strcmp(argv[2], "--json") == 0);
   memory_bound(bench);
   products(bench);
+  experts(bench, "8 experts, top 2", 8, 2, 4096, 28672);
+  experts(bench, "64 experts, top 6", 64, 6, 2048, 2816);
   attention(bench, 8192, 32, 8, 128);
   attention(bench, 8192, 32, 32, 64);
   return 0;

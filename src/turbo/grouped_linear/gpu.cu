@@ -1,6 +1,7 @@
 #include "turbo/gpu/gemm_tile.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/grouped_linear/gpu_tiles.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -8,21 +9,79 @@ namespace {
 
 // ---- Products -----------------------------------------------------------------------------------
 
-// Rows that belong to nobody.
-template <class T>
+// Rows that belong to nobody. As many blocks as the machine has room for: there may be no such rows at all.
+template <class T, int kCount>
 struct ClearRest {
+  static constexpr int kThreads = 256;
   const std::int32_t* offsets;
   T* c;
-  std::int64_t experts, n;
-  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
-    if (row >= offsets[experts]) c[row * n + i] = from_float<T>(0.0F);
+  std::int64_t experts, rows, n;
+  PRIMUS_DEVICE void operator()() const {
+    const float zeros[kCount] = {};
+    for (std::int64_t i = offsets[experts] * n + (block() * kThreads + thread()) * kCount; i < rows * n;
+         i += blocks() * kThreads * kCount) {
+      store(c + i, zeros);
+    }
   }
 };
+
+template <class C>
+void clear_rest(Context& context, const GroupedGemm& call, std::int64_t experts) {
+  C* const c = context.data<C>(call.c);
+  const std::int64_t n = call.c.cols();
+  with_vector<C>(rows_of_vectors<C>(n, c), [&](auto vector) {
+    launch(context, 4 * multiprocessors(context),
+           ClearRest<C, decltype(vector)::value>{context.data<std::int32_t>(call.offsets), c, experts,
+                                                 call.c.rows(), n});
+  });
+}
+
+// bf16 on the matrix units, where rows of all operands are whole lines of 16 bytes.
+template <class C>
+bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
+  const bool weights = call.role == GemmRole::kWeightGradient, forward = call.role == GemmRole::kForward;
+  const Tensor& of_experts = weights ? call.c : call.b;
+  const std::int64_t experts = of_experts.shape[0], out = of_experts.shape[1], in = of_experts.shape[2];
+  const auto* const a = context.data<BFloat16>(call.a);
+  const auto* const b = context.data<BFloat16>(call.b);
+  if (!rows_of_vectors<BFloat16>(out, a, b) || in % kVector<BFloat16> != 0) return false;
+  if (reinterpret_cast<std::uintptr_t>(context.data<C>(call.c)) % 16 != 0) return false;
+  const auto run = [&]<bool kLeftByDepth, bool kRightByDepth>() {
+    using Kernel = GroupTiles<C, kLeftByDepth, kRightByDepth>;
+    Kernel p{};
+    p.a = a, p.b = b, p.c = context.data<C>(call.c);
+    p.m = weights ? out : call.rows(), p.n = forward ? out : in, p.k = forward ? in : out;
+    p.left_step = forward ? in : out, p.right_step = in;
+    p.experts = experts, p.b_expert = weights ? 0 : out * in, p.c_expert = out * in;
+    p.offsets = context.data<std::int32_t>(call.offsets);
+    p.a_picks = optional<std::int32_t>(context, call.a_rows);
+    p.b_picks = optional<std::int32_t>(context, call.b_rows);
+    p.accumulate = call.accumulate;
+    const std::int64_t col_tiles = blocks_for(p.n, kGroupSide), full = blocks_for(p.m, kGroupSide);
+    if (weights) return launch(context, experts * full * col_tiles, p, Kernel::kSharedBytes);
+    auto* const first_tiles = partials<std::int32_t>(context, experts + 1);
+    p.first_tiles = first_tiles;
+    launch(context, 1, CountRowTiles{p.offsets, first_tiles, experts});
+    launch(context, (full + experts) * col_tiles, p, Kernel::kSharedBytes);
+  };
+  if (weights) {
+    run.template operator()<true, true>();
+  } else if (forward) {
+    run.template operator()<false, false>();
+  } else {
+    run.template operator()<false, true>();
+  }
+  if (!weights) clear_rest<C>(context, call, experts);
+  return true;
+}
 
 // Every expert gets as many blocks as if all rows were its own; those beyond its rows end at once. That keeps
 // the host out of it, and costs microseconds.
 template <class T, class C>
 void multiply_groups(Context& context, const GroupedGemm& call) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (multiply_large_tiles<C>(context, call)) return;
+  }
   const bool weights = call.role == GemmRole::kWeightGradient;
   const Tensor& of_experts = weights ? call.c : call.b;
   const std::int64_t out = of_experts.shape[1], in = of_experts.shape[2];
@@ -50,7 +109,7 @@ void multiply_groups(Context& context, const GroupedGemm& call) {
   p.b_batch = out * in;
   p.c_row = p.n;
   run_product(context, p);
-  for_each_of_rows<1>(context, call.c.rows(), p.n, ClearRest<C>{p.offsets, p.c, p.batches, p.n});
+  clear_rest<C>(context, call, p.batches);
 }
 
 void grouped_gemm(Context& context, const GroupedGemm& call) {

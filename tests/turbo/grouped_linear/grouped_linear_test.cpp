@@ -18,6 +18,9 @@ const std::vector<Case>& cases() {
       {{0, 0, 0}, 4, 5, 3},
       {{70, 1, 0, 9, 16, 40}, 6, 48, 33},
       {{200, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, 0, 65, 70},  // one large, sixteen small
+      // Whole lines of 16 bytes: several tiles of 128 each way, full ones and edges; more steps than are
+      // fetched ahead; experts of no rows at both ends.
+      {{0, 150, 3, 0, 128, 0}, 5, 168, 264},
   };
   return all;
 }
@@ -90,7 +93,7 @@ TEST_P(GroupedLinearTest, ThreeProducts) {
       const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
       const Tensor y = bench.empty(dtype, {rows, c.out}), d_x = bench.empty(dtype, {rows, c.in});
       const Tensor d_weights = bench.empty(DType::kF32, {experts, c.out, c.in});
-      // Sums of at most 70 products, or 200 rows: about sqrt(n) roundings of fp32, and one of the result.
+      // Sums of at most 264 products, or 200 rows: about sqrt(n) roundings of fp32, and one of the result.
       const double tolerance = rounding_error(dtype) + 4e-6;
       const auto run = [&](GemmRole role, const Tensor& a, const Tensor& b, const Tensor& to, bool add) {
         bench.run(GroupedGemm{

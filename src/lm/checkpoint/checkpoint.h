@@ -63,7 +63,8 @@ struct SaveProgress {
   std::uint64_t bytes_done = 0, bytes_total = 0;
 };
 
-// The folder of one run's checkpoints. Thread-safety: none; AsyncWriter uses its own from its thread.
+// The folder of one run's checkpoints. In a job, only save() is for every rank; what else changes the folder
+// is for rank 0. Thread-safety: none; AsyncWriter uses its own from its thread.
 class CheckpointRoot {
  public:
   explicit CheckpointRoot(Path root, SaveOptions options = {}, Env& env = Env::posix());

@@ -285,6 +285,7 @@ Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOp
     PRIMUS_CHECK("attention", !tape.training() && !options.first_key);
     shape.seq_k = cache->length + shape.seq_q;
     shape.capacity_k = cache->capacity;
+    shape.q_first = cache->length;
     return tape.record(kCachedAttention, {&qkv}, options.sinks, {out},
                        CachedAttentionAttributes{shape, cache->k.data, cache->v.data})[0];
   }

@@ -1,16 +1,18 @@
 #include "turbo/attention/attention.h"
 
 #include <algorithm>
+#include <bit>
 
+#include "turbo/attention/paged_attention.h"
 #include "turbo/check.h"
 
 namespace primus::turbo {
 namespace {
 
 bool valid(const AttentionShape& s) {
-  return s.batch >= 0 && s.seq_q >= 0 && s.seq_k >= s.seq_q && s.capacity_k >= s.seq_k && s.kv_heads > 0 &&
+  return s.batch >= 0 && s.seq_q >= 0 && s.seq_k >= 0 && s.capacity_k >= s.seq_k && s.kv_heads > 0 &&
          s.heads > 0 && s.heads % s.kv_heads == 0 && s.head_dim > 0 && s.value_dim > 0 && s.scale > 0 &&
-         s.window >= 0 && s.chunk >= 0;
+         s.window >= 0 && s.chunk >= 0 && s.q_first >= 0 && s.k_first >= 0;
 }
 
 bool valid_strides(const AttentionShape& s, std::int64_t q, std::int64_t k, std::int64_t v) {
@@ -23,19 +25,23 @@ bool float_types(DType type, std::initializer_list<DType> others) {
 }
 
 bool valid_documents(const AttentionShape& s, const Tensor& first_key) {
-  return first_key.absent() || (first_key.dtype == DType::kI32 && s.causal && s.seq_k == s.seq_q &&
-                                first_key.elements() == s.batch * s.seq_q);
+  return first_key.absent() ||
+         (first_key.dtype == DType::kI32 && s.causal && first_key.elements() == s.batch * s.seq_q);
 }
 
 // Pairs of query and key that are not masked, per head and sequence.
 double visible_pairs(const AttentionShape& s) {
   double pairs = 0;
   for (std::int64_t i = 0; i < s.seq_q; ++i) {
-    const std::int64_t position = s.seq_k - s.seq_q + i;
-    const std::int64_t chunk_begin = s.chunk > 0 ? position / s.chunk * s.chunk : 0;
-    const std::int64_t chunk_end = s.chunk > 0 ? std::min(chunk_begin + s.chunk, s.seq_k) : s.seq_k;
-    const std::int64_t first = s.window > 0 ? std::max(chunk_begin, position - s.window + 1) : chunk_begin;
-    pairs += static_cast<double>((s.causal ? position + 1 : chunk_end) - first);
+    const std::int64_t position = s.q_first + i;
+    std::int64_t begin = s.k_first, end = s.k_first + s.seq_k;
+    if (s.causal) end = std::min(end, position + 1);
+    if (s.chunk > 0) {
+      begin = std::max(begin, position / s.chunk * s.chunk);
+      end = std::min(end, position / s.chunk * s.chunk + s.chunk);
+    }
+    if (s.window > 0) begin = std::max(begin, position - s.window + 1);
+    pairs += static_cast<double>(std::max<std::int64_t>(end - begin, 0));
   }
   return pairs;
 }
@@ -59,12 +65,12 @@ void AttentionForward::check() const {
 double AttentionForward::flops() const { return forward_flops(shape); }
 
 void AttentionBackward::check() const {
-  PRIMUS_CHECK(kId, valid(shape) && shape.seq_k == shape.seq_q && shape.capacity_k == shape.seq_k);
-  PRIMUS_CHECK(kId, valid_strides(shape, q_stride, k_stride, v_stride));
+  PRIMUS_CHECK(kId, valid(shape) && valid_strides(shape, q_stride, k_stride, v_stride));
   PRIMUS_CHECK(kId, valid_documents(shape, first_key));
   PRIMUS_CHECK(kId, valid_strides(shape, d_q_stride, d_k_stride, d_v_stride));
-  PRIMUS_CHECK(
-      kId, float_types(q.dtype, {k.dtype, v.dtype, out.dtype, d_out.dtype, d_q.dtype, d_k.dtype, d_v.dtype}));
+  PRIMUS_CHECK(kId, float_types(q.dtype, {k.dtype, v.dtype, out.dtype, d_out.dtype}));
+  PRIMUS_CHECK(kId, float_types(d_q.dtype, {d_k.dtype, d_v.dtype}));
+  PRIMUS_CHECK(kId, d_q.dtype == q.dtype || d_q.dtype == DType::kF32);
   PRIMUS_CHECK(kId, out.elements() == shape.batch * shape.seq_q * shape.heads * shape.value_dim);
   PRIMUS_CHECK(kId, d_out.elements() == out.elements());
   PRIMUS_CHECK(kId, lse.dtype == DType::kF32 && lse.elements() == shape.heads * shape.batch * shape.seq_q);
@@ -77,6 +83,39 @@ void AttentionBackwardSinks::check() const {
   PRIMUS_CHECK(kId, out.cols() == heads * value_dim && d_out.elements() == out.elements());
   PRIMUS_CHECK(kId, lse.dtype == DType::kF32 && lse.elements() == heads * out.rows());
   PRIMUS_CHECK(kId, sinks.elements() == heads && d_sinks.dtype == DType::kF32 && d_sinks.elements() == heads);
+}
+
+void AttentionMerge::check() const {
+  PRIMUS_CHECK(kId, is_float(out) && is_float(part));
+  PRIMUS_CHECK(kId, out.cols() == heads * value_dim && part.elements() == out.elements());
+  PRIMUS_CHECK(kId, lse.dtype == DType::kF32 && lse.elements() == heads * out.rows());
+  PRIMUS_CHECK(kId, part_lse.dtype == DType::kF32 && part_lse.elements() == lse.elements());
+}
+
+void PagedSequences::check(KernelId kernel) const {
+  PRIMUS_CHECK(kernel, query_starts.dtype == DType::kI32 && query_starts.elements() == batch() + 1);
+  PRIMUS_CHECK(kernel, key_lengths.dtype == DType::kI32 && block_table.dtype == DType::kI32);
+  PRIMUS_CHECK(kernel, block_table.rows() == batch() && blocks() > 0);
+  PRIMUS_CHECK(kernel,
+               page_size >= kPageMultiple && std::has_single_bit(static_cast<std::uint64_t>(page_size)));
+}
+
+void PagedAppend::check() const {
+  sequences.check(kId);
+  PRIMUS_CHECK(kId, rows.dtype == pages.dtype && is_float(rows));
+  PRIMUS_CHECK(kId, tokens >= 0 && cols > 0 && stride >= cols && to_stride >= cols);
+}
+
+void PagedAttention::check() const {
+  sequences.check(kId);
+  PRIMUS_CHECK(kId, tokens >= 0 && kv_heads > 0 && heads > 0 && heads % kv_heads == 0 && head_dim > 0 &&
+                        value_dim > 0);
+  PRIMUS_CHECK(kId, scale > 0 && window >= 0 && chunk >= 0);
+  PRIMUS_CHECK(kId, q_stride >= heads * head_dim && k_stride >= kv_heads * head_dim &&
+                        v_stride >= kv_heads * value_dim);
+  PRIMUS_CHECK(kId, float_types(q.dtype, {k.dtype, v.dtype, out.dtype}));
+  PRIMUS_CHECK(kId, out.elements() == tokens * heads * value_dim);
+  PRIMUS_CHECK(kId, sinks.absent() || (sinks.dtype == q.dtype && sinks.elements() == heads));
 }
 
 }  // namespace primus::turbo

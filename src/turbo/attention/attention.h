@@ -10,6 +10,11 @@
 //
 // Sinks (GPT-OSS) are one learned logit per query head that takes part in the softmax and has no value:
 // probabilities of a query then sum to less than one.
+//
+// A call may hold only a part of a sequence's queries and a part of its keys: positions are explicit. A query
+// that sees none of the call's keys gets out = 0 and lse = -infinity. AttentionMerge joins the results for
+// disjoint parts of the keys, in any order; AttentionBackward of each part then takes the merged out and lse.
+// Sinks belong to exactly one of the parts.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -18,18 +23,19 @@
 namespace primus::turbo {
 
 struct AttentionShape {
-  std::int64_t batch;  // sequences
-  std::int64_t seq_q;  // query tokens per sequence
-  std::int64_t seq_k;  // key tokens per sequence that may be attended to, >= seq_q; the last seq_q of them
-                       // are the queries' own positions (a KV cache has seq_k > seq_q)
+  std::int64_t batch;       // sequences
+  std::int64_t seq_q;       // query tokens per sequence
+  std::int64_t seq_k;       // key tokens per sequence
   std::int64_t capacity_k;  // rows from one sequence to the next in k and v, >= seq_k
   std::int64_t heads, kv_heads;
-  std::int64_t head_dim;   // of q and k
-  std::int64_t value_dim;  // of v and out
-  float scale;             // multiplies q·k
-  bool causal;             // a query sees keys up to its own position
-  std::int64_t window;     // > 0: and only the last `window` of them; 0: all
-  std::int64_t chunk = 0;  // > 0: and only keys of its own chunk, [p / chunk * chunk, ...); 0: all
+  std::int64_t head_dim;     // of q and k
+  std::int64_t value_dim;    // of v and out
+  float scale;               // multiplies q·k
+  bool causal;               // a query sees keys up to its own position
+  std::int64_t window;       // > 0: and only the last `window` of them; 0: all
+  std::int64_t chunk = 0;    // > 0: and only keys of its own chunk, [p / chunk * chunk, ...); 0: all
+  std::int64_t q_first = 0;  // position, within its sequence, of the first query,
+  std::int64_t k_first = 0;  // ... and of the first key; the others follow without gaps
 };
 
 struct AttentionForward {
@@ -38,7 +44,7 @@ struct AttentionForward {
   Tensor q, k, v;  // first element of each; shape gives the rest
   std::int64_t q_stride, k_stride, v_stride;
   Tensor first_key;  // [batch*seq_q] int32, the first position of its own sequence that a query may see,
-                     // non-decreasing along a sequence; absent: 0. Causal shapes with seq_k == seq_q only
+                     // non-decreasing along a sequence; absent: 0. Causal shapes only
   Tensor sinks;      // [heads] in q's type; absent: none
   Tensor out;        // [batch*seq_q, heads*value_dim], contiguous
   Tensor lse;  // [heads, batch*seq_q] fp32: log-sum-exp of the scaled scores, and the sink; absent when no
@@ -50,13 +56,15 @@ struct AttentionForward {
 
 struct AttentionBackward {
   static constexpr KernelId kId = KernelId::kAttentionBackward;
-  AttentionShape shape;  // seq_k == seq_q == capacity_k
+  AttentionShape shape;
   Tensor q, k, v;
   std::int64_t q_stride, k_stride, v_stride;
   Tensor first_key;        // as in the forward; what sinks did is in lse
-  Tensor out, lse, d_out;  // as the forward wrote them; d_out like out
-  Tensor d_q, d_k, d_v;    // strided like q, k, v; assigned
+  Tensor out, lse, d_out;  // of the forward, merged over all parts of the keys; d_out like out
+  Tensor d_q, d_k, d_v;    // rows as of q, k, v; all in q's type or all in fp32
   std::int64_t d_q_stride, d_k_stride, d_v_stride;
+  bool accumulate_d_q = false;   // add to what d_q holds, instead of assigning; in fp32 nothing is lost
+  bool accumulate_d_kv = false;  // likewise d_k and d_v
   Tensor workspace;
   void check() const;
   double flops() const;  // 2.5 x the forward: five products against two
@@ -70,6 +78,18 @@ struct AttentionBackwardSinks {
   Tensor out, lse, d_out;  // as above
   Tensor d_sinks;          // [heads] fp32
   bool accumulate;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// Joins the results of the same queries over disjoint parts of their keys:
+//   lse' = log(exp(lse) + exp(part_lse)),  out' = out * exp(lse - lse') + part * exp(part_lse - lse').
+struct AttentionMerge {
+  static constexpr KernelId kId = KernelId::kAttentionMerge;
+  std::int64_t heads, value_dim;
+  Tensor part, part_lse;  // [tokens, heads*value_dim] fp32 or bf16, [heads, tokens] fp32
+  Tensor out, lse;        // likewise; fp32 keeps all digits of a sum over many parts
+  bool accumulate;        // false: out and lse are assigned part and part_lse
   void check() const;
   double flops() const { return 0; }
 };

@@ -4,6 +4,7 @@
 #include "turbo/attention/attention.h"
 #include "turbo/attention/cpu_bf16_tiles.h"
 #include "turbo/attention/cpu_fp32_tiles.h"
+#include "turbo/attention/paged_attention.h"
 #include "turbo/cpu/simd.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
@@ -13,11 +14,21 @@ std::int64_t attention_forward_workspace(CpuContext& context, const AttentionFor
 void attention_backward(CpuContext& context, const AttentionBackward& call);
 std::int64_t attention_backward_workspace(CpuContext& context, const AttentionBackward& call);
 void attention_backward_sinks(CpuContext& context, const AttentionBackwardSinks& call);
+void attention_merge(CpuContext& context, const AttentionMerge& call);
+void paged_append(CpuContext& context, const PagedAppend& call);
+void paged_attention(CpuContext& context, const PagedAttention& call);
+std::int64_t paged_attention_workspace(CpuContext& context, const PagedAttention& call);
 
 // Forward for so few queries that reading the keys is all there is to it: decoding with a cache.
 bool is_decode(const AttentionShape& shape);
 void attention_decode(CpuContext& context, const AttentionForward& call);
 std::int64_t attention_decode_workspace(const AttentionShape& shape);
+
+// The same over pages, of all sequences that have so few new tokens; and one such sequence's shape.
+bool is_paged_decode(std::int64_t new_tokens);
+void paged_decode(CpuContext& context, const PagedAttention& call);
+std::int64_t paged_decode_workspace(const PagedAttention& call);
+AttentionShape paged_shape(const PagedAttention& call, std::int64_t new_tokens, std::int64_t keys);
 
 // body(engine) with the fastest engine for operands of this type.
 template <class Body>

@@ -6,6 +6,8 @@
 // computed once; otherwise tiles of keys and tiles of queries are the items of two passes, which compute it
 // once each and sum in the same order.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "turbo/attention/cpu_attention.h"
 #include "turbo/attention/cpu_plan.h"
@@ -13,11 +15,45 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
+// A gradient in the operands' type T or in fp32.
+template <class T>
+struct Gradient {
+  Operand<T> rows;  // one of the two has data
+  Operand<float> fp32;
+  bool accumulate;
+
+  // Rows of one head from `row` on, of which `from` has columns [cols.begin, cols.end).
+  void put(const float* from, std::int64_t ld, std::int64_t sequence, std::int64_t head, std::int64_t row,
+           std::int64_t count, Range cols) const {
+    if (fp32.data) {
+      put(from, ld, fp32.at(sequence, head, row) + cols.begin, fp32.stride, count, cols.size());
+    } else {
+      put(from, ld, rows.at(sequence, head, row) + cols.begin, rows.stride, count, cols.size());
+    }
+  }
+
+ private:
+  template <class Element>
+  void put(const float* from, std::int64_t ld, Element* to, std::int64_t stride, std::int64_t count,
+           std::int64_t cols) const {
+    accumulate ? add_rows(from, ld, count, cols, to, stride) : store_rows(from, ld, count, cols, to, stride);
+  }
+};
+
+template <class T>
+Gradient<T> gradient(CpuContext& context, const Tensor& tensor, std::int64_t stride, std::int64_t width,
+                     std::int64_t sequence_rows, bool accumulate) {
+  const bool fp32 = tensor.dtype == DType::kF32;
+  return {{fp32 ? nullptr : context.data<T>(tensor), stride, width, sequence_rows},
+          {fp32 ? context.data<float>(tensor) : nullptr, stride, width, sequence_rows},
+          accumulate};
+}
+
 template <class Tiles>
 struct BackwardOperands {
   using T = typename Tiles::Source;
   Operand<const T> q, k, v, out, d_out;
-  Operand<T> d_q, d_k, d_v;
+  Gradient<T> d_q, d_k, d_v;
   const float* lse;               // [heads, batch * seq]
   float* delta;                   // likewise: the dot product of out and d_out
   const std::int32_t* first_key;  // [batch * seq] or null
@@ -72,12 +108,10 @@ class BackwardKeys {
              std::int64_t tile) const {
     const std::int64_t first = tile * kTile, count = std::min(kTile, s.seq_k - first);
     for_each_panel(s.head_dim, d_keys_, tile, [&](float* panel, Range cols) {
-      store_rows(panel, panel_width(s.head_dim), count, cols.size(),
-                 x.d_k.at(sequence, kv_head, first) + cols.begin, x.d_k.stride);
+      x.d_k.put(panel, panel_width(s.head_dim), sequence, kv_head, first, count, cols);
     });
     for_each_panel(s.value_dim, d_values_, tile, [&](float* panel, Range cols) {
-      store_rows(panel, panel_width(s.value_dim), count, cols.size(),
-                 x.d_v.at(sequence, kv_head, first) + cols.begin, x.d_v.stride);
+      x.d_v.put(panel, panel_width(s.value_dim), sequence, kv_head, first, count, cols);
     });
   }
 
@@ -142,6 +176,8 @@ class Backward {
     const std::int64_t row = (head * s.batch + sequence) * s.seq_q + queries.begin;
     for (std::int64_t i = 0; i < kTile; ++i) {
       lse_[i] = i < queries.size() ? x.lse[row + i] * kLog2E : 0;
+      // A query that sees no key at all: its scores are masked, and -infinity would meet itself.
+      if (lse_[i] == -std::numeric_limits<float>::infinity()) lse_[i] = 0;
       delta_[i] = i < queries.size() ? x.delta[row + i] : 0;
     }
     std::fill_n(d_queries_, tiles_.transposed_rows(s.head_dim) * kTile, 0.0F);
@@ -172,8 +208,7 @@ class Backward {
   void store(const BackwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t head,
              const Queries& queries) const {
     transpose(d_queries_, kTile, s.head_dim, queries.size(), d_query_rows_, s.head_dim);
-    store_rows(d_query_rows_, s.head_dim, queries.size(), s.head_dim, x.d_q.at(sequence, head, queries.begin),
-               x.d_q.stride);
+    x.d_q.put(d_query_rows_, s.head_dim, sequence, head, queries.begin, queries.size(), {0, s.head_dim});
   }
 
  private:
@@ -293,6 +328,22 @@ void run_backward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s
                 });
 }
 
+// The log-sum-exp of two parts, and what share of the whole each has.
+struct MergedSums {
+  float lse, a, b;
+  MergedSums(float lse_a, float lse_b) {
+    const float max = std::max(lse_a, lse_b);
+    if (max == -std::numeric_limits<float>::infinity()) {  // no keys in either
+      lse = max, a = 1, b = 0;
+      return;
+    }
+    const float weight_a = std::exp(lse_a - max), weight_b = std::exp(lse_b - max);
+    a = weight_a / (weight_a + weight_b);
+    b = weight_b / (weight_a + weight_b);
+    lse = max + std::log(weight_a + weight_b);
+  }
+};
+
 std::int64_t delta_bytes(const AttentionShape& s) {
   Carver carver(nullptr);
   carver.take<float>(s.heads * s.batch * s.seq_q);
@@ -303,7 +354,7 @@ std::int64_t delta_bytes(const AttentionShape& s) {
 
 void attention_backward(CpuContext& context, const AttentionBackward& call) {
   const AttentionShape& s = call.shape;
-  if (s.batch * s.seq_q == 0) return;
+  if (s.batch * (s.seq_q + s.seq_k) == 0) return;
   auto* workspace = context.data<std::byte>(call.workspace);
   with_tiles(call.q.dtype, [&](const auto& engine) {
     using Tiles = std::decay_t<decltype(engine)>;
@@ -311,13 +362,13 @@ void attention_backward(CpuContext& context, const AttentionBackward& call) {
     const std::int64_t out_stride = s.heads * s.value_dim;
     const BackwardOperands<Tiles> operands{
         {context.data<const T>(call.q), call.q_stride, s.head_dim, s.seq_q},
-        {context.data<const T>(call.k), call.k_stride, s.head_dim, s.seq_k},
-        {context.data<const T>(call.v), call.v_stride, s.value_dim, s.seq_k},
+        {context.data<const T>(call.k), call.k_stride, s.head_dim, s.capacity_k},
+        {context.data<const T>(call.v), call.v_stride, s.value_dim, s.capacity_k},
         {context.data<const T>(call.out), out_stride, s.value_dim, s.seq_q},
         {context.data<const T>(call.d_out), out_stride, s.value_dim, s.seq_q},
-        {context.data<T>(call.d_q), call.d_q_stride, s.head_dim, s.seq_q},
-        {context.data<T>(call.d_k), call.d_k_stride, s.head_dim, s.seq_k},
-        {context.data<T>(call.d_v), call.d_v_stride, s.value_dim, s.seq_k},
+        gradient<T>(context, call.d_q, call.d_q_stride, s.head_dim, s.seq_q, call.accumulate_d_q),
+        gradient<T>(context, call.d_k, call.d_k_stride, s.head_dim, s.capacity_k, call.accumulate_d_kv),
+        gradient<T>(context, call.d_v, call.d_v_stride, s.value_dim, s.capacity_k, call.accumulate_d_kv),
         context.data<const float>(call.lse),
         reinterpret_cast<float*>(workspace),
         call.first_key.absent() ? nullptr : context.data<const std::int32_t>(call.first_key)};
@@ -358,6 +409,38 @@ void attention_backward_sinks(CpuContext& context, const AttentionBackwardSinks&
                 static_cast<float>(call.accumulate ? static_cast<double>(d_sinks[head]) + sum : sum);
           }
         });
+  });
+}
+
+void attention_merge(CpuContext& context, const AttentionMerge& call) {
+  const std::int64_t tokens = call.out.rows(), heads = call.heads, dim = call.value_dim;
+  const auto* part_lse = context.data<const float>(call.part_lse);
+  auto* all_lse = context.data<float>(call.lse);
+  with_float_type(call.out.dtype, [&](auto out_type) {
+    with_float_type(call.part.dtype, [&](auto part_type) {
+      auto* out = context.data<decltype(out_type)>(call.out);
+      const auto* part = context.data<const decltype(part_type)>(call.part);
+      parallel_ranges(context, tokens * heads, 12 * dim, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          const std::int64_t statistic = row % heads * tokens + row / heads;
+          const float other = part_lse[statistic];
+          float& lse = all_lse[statistic];
+          const auto* from = part + row * dim;
+          auto* to = out + row * dim;
+          using Out = std::decay_t<decltype(*to)>;
+          if (!call.accumulate) {
+            lse = other;
+            for (std::int64_t c = 0; c < dim; ++c) to[c] = from_float<Out>(to_float(from[c]));
+            continue;
+          }
+          const MergedSums merged(lse, other);
+          lse = merged.lse;
+          PRIMUS_SIMD()
+          for (std::int64_t c = 0; c < dim; ++c)
+            to[c] = from_float<Out>(merged.a * to_float(to[c]) + merged.b * to_float(from[c]));
+        }
+      });
+    });
   });
 }
 

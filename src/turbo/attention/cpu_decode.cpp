@@ -3,6 +3,7 @@
 // sum, and a second pass merges those in the order of the keys. Nothing depends on the number of threads.
 
 #include <algorithm>
+#include <bit>
 
 #include "turbo/attention/cpu_attention.h"
 
@@ -13,20 +14,25 @@ namespace {
 constexpr std::int64_t kMostQueries = 8;
 constexpr std::int64_t kChunk = 256;
 
-// The queries of one (sequence, key/value head) are rows: seq_q of each of the group's heads.
-struct Rows {
-  explicit Rows(const AttentionShape& s) : group(s.heads / s.kv_heads), count(group * s.seq_q) {}
-  std::int64_t group, count;
-  std::int64_t head(std::int64_t kv_head, std::int64_t row) const { return kv_head * group + row % group; }
-  std::int64_t query(std::int64_t row) const { return row / group; }
-};
+// The new tokens of one sequence. Their queries, for one key/value head, are rows: seq_q of each of the
+// group's heads.
+struct Decoding {
+  AttentionShape s;               // batch 1
+  const std::int32_t* first_key;  // of its queries, or null
+  std::int64_t first_row;         // of q and out
+  std::int64_t first_partial;     // tokens before it in the workspace
 
-// Keys that any query sees, in chunks.
-Range visible_to_any(const AttentionShape& s) { return Visibility(s, nullptr, 0).between(0, s.seq_q).any; }
-std::int64_t chunks(const AttentionShape& s) {
-  const Range range = visible_to_any(s);
-  return (range.size() + kChunk - 1) / kChunk;
-}
+  std::int64_t group() const { return s.heads / s.kv_heads; }
+  std::int64_t rows() const { return group() * s.seq_q; }
+  std::int64_t head(std::int64_t kv_head, std::int64_t row) const {
+    return kv_head * group() + row % group();
+  }
+  std::int64_t query(std::int64_t row) const { return row / group(); }
+  Visibility visibility() const { return {s, first_key, 0}; }
+  // Keys that any query sees, in chunks.
+  Range visible_to_any() const { return s.seq_q > 0 ? visibility().between(0, s.seq_q).any : Range{0, 0}; }
+  std::int64_t chunks() const { return (visible_to_any().size() + kChunk - 1) / kChunk; }
+};
 
 // What one chunk of keys leaves of each row: exponentials relative to max (in base 2), their sum, and the sum
 // of values weighted by them.
@@ -35,11 +41,14 @@ struct Partial {
 };
 
 struct Partials {
-  std::int64_t rows, value_dim, chunk_count;
+  std::int64_t heads, value_dim, chunk_count;
   float* data;
   std::int64_t row_floats() const { return value_dim + 2; }
-  Partial at(std::int64_t head_index, std::int64_t row, std::int64_t chunk) const {
-    float* p = data + ((head_index * rows + row) * chunk_count + chunk) * row_floats();
+  std::int64_t bytes(std::int64_t tokens) const {
+    return tokens * heads * chunk_count * row_floats() * static_cast<std::int64_t>(sizeof(float));
+  }
+  Partial at(std::int64_t token, std::int64_t head, std::int64_t chunk) const {
+    float* p = data + ((token * heads + head) * chunk_count + chunk) * row_floats();
     return {p, p + 1, p + 2};
   }
 };
@@ -49,26 +58,38 @@ float dot(const T* a, const T* b, std::int64_t n) {
   return sum_terms(n, [=](std::int64_t i) { return to_float(a[i]) * to_float(b[i]); });
 }
 
-template <class T>
-void attend_chunk(const AttentionShape& s, const Operand<const T>& q, const Operand<const T>& k,
-                  const Operand<const T>& v, const Visibility& visibility, std::int64_t sequence,
+// q, sinks, out and lse are of all sequences; `rows` of them.
+template <class T, template <class> class Keys>
+struct DecodeOperands {
+  Operand<const T> q;
+  Keys<const T> k, v;
+  Operand<T> out;
+  const T* sinks;
+  float* lse;
+  std::int64_t rows;
+};
+
+template <class T, template <class> class Keys>
+void attend_chunk(const Decoding& d, const DecodeOperands<T, Keys>& x, std::int64_t sequence,
                   std::int64_t kv_head, Range keys, const Partials& partials, std::int64_t chunk) {
-  const Rows rows(s);
+  const AttentionShape& s = d.s;
+  const Visibility visibility = d.visibility();
   const float scale = s.scale * kLog2E;
-  for (std::int64_t row = 0; row < rows.count; ++row) {
-    const Range visible = visibility.keys(rows.query(row));
+  for (std::int64_t row = 0; row < d.rows(); ++row) {
+    const Range visible = visibility.keys(d.query(row));
     const Range seen{std::max(keys.begin, visible.begin), std::min(keys.end, visible.end)};
-    const T* query = q.at(sequence, rows.head(kv_head, row), rows.query(row));
-    const Partial partial = partials.at(sequence * s.kv_heads + kv_head, row, chunk);
+    const std::int64_t head = d.head(kv_head, row);
+    const T* query = x.q.at(0, head, d.first_row + d.query(row));
+    const Partial partial = partials.at(d.first_partial + d.query(row), head, chunk);
     float scores[kChunk];
     float max = -1e30F;  // finite: a row may see nothing of this chunk
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {
-      const float score = scale * dot(query, k.at(sequence, kv_head, j), s.head_dim);
+      const float score = scale * dot(query, x.k.at(sequence, kv_head, j), s.head_dim);
       scores[j - keys.begin] = score;
       max = score > max ? score : max;
     }
     const std::int64_t count = std::max<std::int64_t>(seen.size(), 0);
-    float* weights = scores + (seen.begin - keys.begin);
+    float* weights = count > 0 ? scores + (seen.begin - keys.begin) : scores;
     PRIMUS_SIMD()
     for (std::int64_t j = 0; j < count; ++j) weights[j] = exp2_flushed(weights[j] - max);
     *partial.max = max;
@@ -76,7 +97,7 @@ void attend_chunk(const AttentionShape& s, const Operand<const T>& q, const Oper
     float* sum = partial.values;
     std::fill_n(sum, s.value_dim, 0.0F);
     for (std::int64_t j = 0; j < count; ++j) {
-      const T* value = v.at(sequence, kv_head, seen.begin + j);
+      const T* value = x.v.at(sequence, kv_head, seen.begin + j);
       const float weight = weights[j];
       PRIMUS_SIMD()
       for (std::int64_t c = 0; c < s.value_dim; ++c)
@@ -86,30 +107,84 @@ void attend_chunk(const AttentionShape& s, const Operand<const T>& q, const Oper
 }
 
 template <class T>
-void merge_row(const AttentionShape& s, const Partials& partials, std::int64_t head_index, std::int64_t row,
+void merge_row(const Partials& partials, std::int64_t token, std::int64_t head, std::int64_t chunks,
                const T* sink, T* out, float* lse) {
-  const Partial total = partials.at(head_index, row, 0);
   const float sink_score = sink ? to_float(*sink) * kLog2E : 0.0F;
-  float max = sink ? sink_score : *total.max;
-  for (std::int64_t chunk = 0; chunk < partials.chunk_count; ++chunk) {
-    const float other = *partials.at(head_index, row, chunk).max;
+  float max = sink ? sink_score : -1e30F;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const float other = *partials.at(token, head, chunk).max;
     max = other > max ? other : max;
   }
   float sum = sink ? exp2_flushed(sink_score - max) : 0.0F;
-  for (std::int64_t chunk = 0; chunk < partials.chunk_count; ++chunk) {
-    const Partial part = partials.at(head_index, row, chunk);
+  const std::int64_t dim = partials.value_dim;
+  const Partial total = partials.at(token, head, 0);
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const Partial part = partials.at(token, head, chunk);
     const float weight = exp2_flushed(*part.max - max);
     sum = multiply_add(*part.sum, weight, sum);
     PRIMUS_SIMD()
-    for (std::int64_t c = 0; c < s.value_dim; ++c) {
+    for (std::int64_t c = 0; c < dim; ++c) {
       total.values[c] =
           chunk == 0 ? weight * total.values[c] : multiply_add(weight, part.values[c], total.values[c]);
     }
   }
+  if (lse) *lse = log_sum_exp2(max, sum);
+  if (chunks == 0 || sum == 0) {
+    std::fill_n(out, dim, T{});
+    return;
+  }
   const float inverse = 1.0F / sum;
   PRIMUS_SIMD()
-  for (std::int64_t c = 0; c < s.value_dim; ++c) out[c] = from_float<T>(total.values[c] * inverse);
-  if (lse) *lse = log_sum_exp2(max, sum);
+  for (std::int64_t c = 0; c < dim; ++c) out[c] = from_float<T>(total.values[c] * inverse);
+}
+
+// `sequence(b)` is the Decoding of sequence b, of `batch` sequences; those with seq_q == 0 are left alone.
+template <class T, template <class> class Keys, class Sequence>
+void decode(CpuContext& context, std::int64_t batch, std::int64_t kv_heads, const Partials& partials,
+            const DecodeOperands<T, Keys>& x, Sequence sequence) {
+  const std::int64_t items = batch * kv_heads * partials.chunk_count, heads = partials.heads;
+  context.pool().parallel_for(items, 1, [&](std::int64_t item, std::int64_t, int) {
+    const std::int64_t chunk = item / (batch * kv_heads), b = item % (batch * kv_heads) / kv_heads;
+    const Decoding d = sequence(b);
+    const Range range = d.visible_to_any();
+    const std::int64_t begin = range.begin + chunk * kChunk;
+    if (begin >= range.end) return;
+    attend_chunk(d, x, b, item % kv_heads, {begin, std::min(begin + kChunk, range.end)}, partials, chunk);
+  });
+  parallel_ranges(context, batch * heads, partials.bytes(1) / std::max<std::int64_t>(heads, 1),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t item = begin; item < end; ++item) {
+                      const std::int64_t head = item % heads;
+                      const Decoding d = sequence(item / heads);
+                      const std::int64_t chunks = d.chunks();
+                      for (std::int64_t i = 0; i < d.s.seq_q; ++i) {
+                        const std::int64_t row = d.first_row + i;
+                        merge_row(partials, d.first_partial + i, head, chunks,
+                                  x.sinks ? x.sinks + head : nullptr, x.out.at(0, head, row),
+                                  x.lse ? x.lse + head * x.rows + row : nullptr);
+                      }
+                    }
+                  });
+}
+
+Decoding sequence_of(AttentionShape s, const std::int32_t* first_key, std::int64_t sequence) {
+  const std::int64_t first = sequence * s.seq_q;
+  s.batch = 1;
+  return {s, first_key ? first_key + first : nullptr, first, first};
+}
+
+// Most chunks that a sequence of pages can have: its window and the queries after one another, or all of it.
+std::int64_t most_chunks(const PagedAttention& call) {
+  std::int64_t keys = call.sequences.capacity();
+  if (call.window > 0) keys = std::min(keys, call.window + kMostQueries);
+  return (keys + kChunk - 1) / kChunk;
+}
+std::int64_t most_tokens(const PagedAttention& call) {
+  return std::min(call.tokens, kMostQueries * call.sequences.batch());
+}
+// Where each sequence's part of the workspace begins: tokens before it, in front of the partials.
+std::int64_t starts_bytes(const PagedAttention& call) {
+  return round_up(call.sequences.batch() * static_cast<std::int64_t>(sizeof(std::int64_t)), 64);
 }
 
 }  // namespace
@@ -118,44 +193,89 @@ bool is_decode(const AttentionShape& s) { return s.seq_q <= kMostQueries && s.se
 
 void attention_decode(CpuContext& context, const AttentionForward& call) {
   const AttentionShape& s = call.shape;
-  const Rows rows(s);
-  const Partials partials{rows.count, s.value_dim, chunks(s), context.data<float>(call.workspace)};
-  float* lse = call.lse.absent() ? nullptr : context.data<float>(call.lse);
+  const std::int32_t* first_key =
+      call.first_key.absent() ? nullptr : context.data<const std::int32_t>(call.first_key);
+  std::int64_t chunks = 0;
+  for (std::int64_t b = 0; b < s.batch; ++b) chunks = std::max(chunks, sequence_of(s, first_key, b).chunks());
+  const Partials partials{s.heads, s.value_dim, chunks, context.data<float>(call.workspace)};
   with_float_type(call.q.dtype, [&](auto type) {
     using T = decltype(type);
-    const Operand<const T> q{context.data<const T>(call.q), call.q_stride, s.head_dim, s.seq_q};
-    const Operand<const T> k{context.data<const T>(call.k), call.k_stride, s.head_dim, s.capacity_k};
-    const Operand<const T> v{context.data<const T>(call.v), call.v_stride, s.value_dim, s.capacity_k};
-    const Operand<T> out{context.data<T>(call.out), s.heads * s.value_dim, s.value_dim, s.seq_q};
-    const T* sinks = call.sinks.absent() ? nullptr : context.data<const T>(call.sinks);
-    const Range range = visible_to_any(s);
-    const std::int64_t all_heads = s.batch * s.kv_heads;
-    context.pool().parallel_for(
-        all_heads * partials.chunk_count, 1, [&](std::int64_t item, std::int64_t, int) {
-          const std::int64_t chunk = item / all_heads, sequence = item % all_heads / s.kv_heads,
-                             kv_head = item % s.kv_heads;
-          const std::int64_t begin = range.begin + chunk * kChunk;
-          attend_chunk(s, q, k, v, {s, nullptr, sequence}, sequence, kv_head,
-                       {begin, std::min(begin + kChunk, range.end)}, partials, chunk);
-        });
-    parallel_ranges(context, all_heads * rows.count, partials.chunk_count * partials.row_floats() * 4,
-                    [&](std::int64_t begin, std::int64_t end) {
-                      for (std::int64_t item = begin; item < end; ++item) {
-                        const std::int64_t head_index = item / rows.count, row = item % rows.count;
-                        const std::int64_t sequence = head_index / s.kv_heads, query = rows.query(row);
-                        const std::int64_t head = rows.head(head_index % s.kv_heads, row);
-                        merge_row(s, partials, head_index, row, sinks ? sinks + head : nullptr,
-                                  out.at(sequence, head, query),
-                                  lse ? lse + (head * s.batch + sequence) * s.seq_q + query : nullptr);
-                      }
-                    });
+    const DecodeOperands<T, Operand> operands{
+        {context.data<const T>(call.q), call.q_stride, s.head_dim, 0},
+        {context.data<const T>(call.k), call.k_stride, s.head_dim, s.capacity_k},
+        {context.data<const T>(call.v), call.v_stride, s.value_dim, s.capacity_k},
+        {context.data<T>(call.out), s.heads * s.value_dim, s.value_dim, 0},
+        call.sinks.absent() ? nullptr : context.data<const T>(call.sinks),
+        call.lse.absent() ? nullptr : context.data<float>(call.lse),
+        s.batch * s.seq_q};
+    decode(context, s.batch, s.kv_heads, partials, operands,
+           [&](std::int64_t b) { return sequence_of(s, first_key, b); });
   });
 }
 
 std::int64_t attention_decode_workspace(const AttentionShape& s) {
-  const Partials partials{Rows(s).count, s.value_dim, chunks(s), nullptr};
-  return s.batch * s.kv_heads * partials.rows * partials.chunk_count * partials.row_floats() *
-         static_cast<std::int64_t>(sizeof(float));
+  const Partials partials{s.heads, s.value_dim, sequence_of(s, nullptr, 0).chunks(), nullptr};
+  return partials.bytes(s.batch * s.seq_q);
+}
+
+bool is_paged_decode(std::int64_t new_tokens) { return new_tokens <= kMostQueries; }
+
+AttentionShape paged_shape(const PagedAttention& call, std::int64_t new_tokens, std::int64_t keys) {
+  return {.batch = 1,
+          .seq_q = new_tokens,
+          .seq_k = keys,
+          .capacity_k = keys,
+          .heads = call.heads,
+          .kv_heads = call.kv_heads,
+          .head_dim = call.head_dim,
+          .value_dim = call.value_dim,
+          .scale = call.scale,
+          .causal = true,
+          .window = call.window,
+          .chunk = call.chunk,
+          .q_first = keys - new_tokens};
+}
+
+void paged_decode(CpuContext& context, const PagedAttention& call) {
+  const PagedSequences& sequences = call.sequences;
+  const auto* starts = context.data<const std::int32_t>(sequences.query_starts);
+  const auto* lengths = context.data<const std::int32_t>(sequences.key_lengths);
+  const auto* table = context.data<const std::int32_t>(sequences.block_table);
+  auto* workspace = context.data<std::byte>(call.workspace);
+  auto* first_partials = reinterpret_cast<std::int64_t*>(workspace);
+  const auto sequence = [&](std::int64_t b) -> Decoding {
+    std::int64_t count = starts[b + 1] - starts[b];
+    if (!is_paged_decode(count)) count = 0;
+    return {paged_shape(call, count, lengths[b]), nullptr, starts[b], first_partials[b]};
+  };
+  std::int64_t chunks = 0, tokens = 0;
+  for (std::int64_t b = 0; b < sequences.batch(); ++b) {
+    first_partials[b] = tokens;
+    const Decoding d = sequence(b);
+    tokens += d.s.seq_q;
+    chunks = std::max(chunks, d.chunks());
+  }
+  if (tokens == 0) return;
+  const Partials partials{call.heads, call.value_dim, chunks,
+                          reinterpret_cast<float*>(workspace + starts_bytes(call))};
+  const int page_bits = std::countr_zero(static_cast<std::uint64_t>(sequences.page_size));
+  with_float_type(call.q.dtype, [&](auto type) {
+    using T = decltype(type);
+    const DecodeOperands<T, PagedOperand> operands{
+        {context.data<const T>(call.q), call.q_stride, call.head_dim, 0},
+        {context.data<const T>(call.k), call.k_stride, call.head_dim, table, sequences.blocks(), page_bits},
+        {context.data<const T>(call.v), call.v_stride, call.value_dim, table, sequences.blocks(), page_bits},
+        {context.data<T>(call.out), call.heads * call.value_dim, call.value_dim, 0},
+        call.sinks.absent() ? nullptr : context.data<const T>(call.sinks),
+        nullptr,
+        call.tokens};
+    decode(context, sequences.batch(), call.kv_heads, partials, operands, sequence);
+  });
+}
+
+std::int64_t paged_decode_workspace(const PagedAttention& call) {
+  const Partials partials{call.heads, call.value_dim, most_chunks(call), nullptr};
+  return starts_bytes(call) + partials.bytes(most_tokens(call));
 }
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

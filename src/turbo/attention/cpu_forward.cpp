@@ -1,6 +1,8 @@
 // Forward attention: the tile loop of FlashAttention-2 (Dao 2023). A tile of queries walks over the tiles of
 // keys with a running maximum and sum; what it has summed is scaled down whenever the maximum rises.
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <limits>
 
 #include "turbo/attention/cpu_attention.h"
@@ -9,10 +11,12 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-template <class Tiles>
+// Keys: Operand, or PagedOperand.
+template <class Tiles, template <class> class Keys>
 struct ForwardOperands {
   using T = typename Tiles::Source;
-  Operand<const T> q, k, v;
+  Operand<const T> q;
+  Keys<const T> k, v;
   Operand<T> out;
   float* lse;                     // [heads, batch * seq_q] or null
   const std::int32_t* first_key;  // [batch * seq_q] or null
@@ -34,8 +38,8 @@ class ForwardKeys {
   Element* keys(std::int64_t tile) const { return keys_ + tile * tiles_.left_elements(s.head_dim); }
   Element* values(std::int64_t tile) const { return values_ + tile * tiles_.left_elements(s.value_dim); }
 
-  void pack(const ForwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t kv_head,
-            std::int64_t tile) const {
+  template <class Operands>
+  void pack(const Operands& x, std::int64_t sequence, std::int64_t kv_head, std::int64_t tile) const {
     const std::int64_t first = tile * kTile, rows = std::min(kTile, s.seq_k - first);
     tiles_.pack_left(x.k.at(sequence, kv_head, first), x.k.stride, rows, s.head_dim, keys(tile));
     tiles_.pack_left_transposed(x.v.at(sequence, kv_head, first), x.v.stride, rows, s.value_dim,
@@ -67,8 +71,9 @@ class Forward {
         sum_(carver.take<float>(kTile)),
         correction_(carver.take<float>(kTile)) {}
 
-  void run(const ForwardOperands<Tiles>& x, const ForwardKeys<Tiles>& keys, std::int64_t sequence,
-           std::int64_t head, std::int64_t tile) const {
+  template <class Operands>
+  void run(const Operands& x, const ForwardKeys<Tiles>& keys, std::int64_t sequence, std::int64_t head,
+           std::int64_t tile) const {
     const Visibility visibility(s, x.first_key, sequence);
     const Queries queries = visibility.tile(tile);
     tiles_.pack_right(x.q.at(sequence, head, queries.begin), x.q.stride, queries.size(), s.head_dim,
@@ -156,10 +161,10 @@ class Forward {
     }
   }
 
-  void store(const ForwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t head,
-             const Queries& queries) const {
+  template <class Operands>
+  void store(const Operands& x, std::int64_t sequence, std::int64_t head, const Queries& queries) const {
     float inverse[kTile];
-    for (std::int64_t i = 0; i < kTile; ++i) inverse[i] = 1.0F / sum_[i];
+    for (std::int64_t i = 0; i < kTile; ++i) inverse[i] = sum_[i] == 0 ? 0.0F : 1.0F / sum_[i];
     for (std::int64_t c = 0; c < s.value_dim; ++c) {
       float* row = out_ + c * kTile;
       PRIMUS_SIMD()
@@ -187,18 +192,20 @@ class Forward {
 template <class Tiles>
 using ForwardPlan = Plan<Tiles, Forward<Tiles>, ForwardKeys<Tiles>>;
 
-template <class Tiles>
-void run_forward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s,
-                 const ForwardOperands<Tiles>& x, std::byte* workspace) {
+template <class Tiles, class Operands>
+void run_forward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s, const Operands& x,
+                 std::byte* workspace) {
   using Index = std::int64_t;
   const ForwardPlan<Tiles> plan(engine, s, pool.size(), workspace);
-  const Index query_tiles = tiles(s.seq_q), key_tiles = tiles(s.seq_k), group = s.heads / s.kv_heads;
-  const Index first_key_tile = Visibility(s, nullptr, 0).tile(0).first_key_tile();
+  const Index query_tiles = tiles(s.seq_q), group = s.heads / s.kv_heads;
+  const Visibility visibility(s, nullptr, 0);
+  const Index first_key_tile = visibility.tile(0).first_key_tile(),
+              end_key_tile = visibility.tile(query_tiles - 1).end_key_tile();
   if (plan.whole_heads()) {
     plan.for_each(pool, s.kv_heads, 1,
                   [&](const Forward<Tiles>& worker, int thread, Index sequence, Index kv_head, Index) {
                     const ForwardKeys<Tiles> keys = plan.keys(thread);
-                    for (Index t = first_key_tile; t < key_tiles; ++t) keys.pack(x, sequence, kv_head, t);
+                    for (Index t = first_key_tile; t < end_key_tile; ++t) keys.pack(x, sequence, kv_head, t);
                     for (Index head = kv_head * group; head < (kv_head + 1) * group; ++head) {
                       for (Index t = 0; t < query_tiles; ++t) worker.run(x, keys, sequence, head, t);
                     }
@@ -206,7 +213,7 @@ void run_forward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s,
     return;
   }
   plan.for_each(
-      pool, s.kv_heads, key_tiles - first_key_tile,
+      pool, s.kv_heads, end_key_tile - first_key_tile,
       [&](const Forward<Tiles>&, int, Index sequence, Index kv_head, Index tile) {
         plan.keys(sequence * s.kv_heads + kv_head).pack(x, sequence, kv_head, first_key_tile + tile);
       });
@@ -218,6 +225,12 @@ void run_forward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s,
                 });
 }
 
+std::int64_t tiled_forward_workspace(CpuContext& context, DType dtype, const AttentionShape& s) {
+  return with_tiles(dtype, [&](const auto& engine) {
+    return ForwardPlan<std::decay_t<decltype(engine)>>(engine, s, context.threads(), nullptr).bytes();
+  });
+}
+
 }  // namespace
 
 void attention_forward(CpuContext& context, const AttentionForward& call) {
@@ -227,7 +240,7 @@ void attention_forward(CpuContext& context, const AttentionForward& call) {
   with_tiles(call.q.dtype, [&](const auto& engine) {
     using Tiles = std::decay_t<decltype(engine)>;
     using T = typename Tiles::Source;
-    const ForwardOperands<Tiles> operands{
+    const ForwardOperands<Tiles, Operand> operands{
         {context.data<const T>(call.q), call.q_stride, s.head_dim, s.seq_q},
         {context.data<const T>(call.k), call.k_stride, s.head_dim, s.capacity_k},
         {context.data<const T>(call.v), call.v_stride, s.value_dim, s.capacity_k},
@@ -241,10 +254,64 @@ void attention_forward(CpuContext& context, const AttentionForward& call) {
 
 std::int64_t attention_forward_workspace(CpuContext& context, const AttentionForward& call) {
   if (is_decode(call.shape)) return attention_decode_workspace(call.shape);
-  return with_tiles(call.q.dtype, [&](const auto& engine) {
-    return ForwardPlan<std::decay_t<decltype(engine)>>(engine, call.shape, context.threads(), nullptr)
-        .bytes();
+  return tiled_forward_workspace(context, call.q.dtype, call.shape);
+}
+
+// Sequences with many new tokens, one after the other; those with few, all together.
+void paged_attention(CpuContext& context, const PagedAttention& call) {
+  const PagedSequences& sequences = call.sequences;
+  const auto* starts = context.data<const std::int32_t>(sequences.query_starts);
+  const auto* lengths = context.data<const std::int32_t>(sequences.key_lengths);
+  const auto* table = context.data<const std::int32_t>(sequences.block_table);
+  paged_decode(context, call);
+  with_tiles(call.q.dtype, [&](const auto& engine) {
+    using Tiles = std::decay_t<decltype(engine)>;
+    using T = typename Tiles::Source;
+    const int page_bits = std::countr_zero(static_cast<std::uint64_t>(sequences.page_size));
+    const std::int64_t out_stride = call.heads * call.value_dim;
+    T* out = context.data<T>(call.out);
+    for (std::int64_t b = 0; b < sequences.batch(); ++b) {
+      const std::int64_t first = starts[b], count = starts[b + 1] - first;
+      if (count == 0 || is_paged_decode(count)) continue;
+      const AttentionShape s = paged_shape(call, count, lengths[b]);
+      const std::int32_t* pages = table + b * sequences.blocks();
+      const ForwardOperands<Tiles, PagedOperand> operands{
+          {context.data<const T>(call.q) + first * call.q_stride, call.q_stride, s.head_dim, count},
+          {context.data<const T>(call.k), call.k_stride, s.head_dim, pages, sequences.blocks(), page_bits},
+          {context.data<const T>(call.v), call.v_stride, s.value_dim, pages, sequences.blocks(), page_bits},
+          {out + first * out_stride, out_stride, s.value_dim, count},
+          nullptr,
+          nullptr,
+          call.sinks.absent() ? nullptr : context.data<const T>(call.sinks)};
+      run_forward(context.pool(), engine, s, operands, context.data<std::byte>(call.workspace));
+    }
+    std::fill(out + starts[sequences.batch()] * out_stride, out + call.tokens * out_stride, T{});
   });
+}
+
+std::int64_t paged_attention_workspace(CpuContext& context, const PagedAttention& call) {
+  const std::int64_t decode = paged_decode_workspace(call);
+  if (is_paged_decode(call.tokens)) return decode;
+  const AttentionShape longest = paged_shape(call, call.tokens, call.sequences.capacity());
+  return std::max(decode, tiled_forward_workspace(context, call.q.dtype, longest));
+}
+
+void paged_append(CpuContext& context, const PagedAppend& call) {
+  const PagedSequences& sequences = call.sequences;
+  const auto* starts = context.data<const std::int32_t>(sequences.query_starts);
+  const auto* lengths = context.data<const std::int32_t>(sequences.key_lengths);
+  const auto* table = context.data<const std::int32_t>(sequences.block_table);
+  const std::int64_t size = size_of(call.rows.dtype), page_size = sequences.page_size;
+  const auto* from = context.data<const std::byte>(call.rows);
+  auto* to = context.data<std::byte>(call.pages);
+  for (std::int64_t b = 0; b < sequences.batch(); ++b) {
+    for (std::int64_t row = starts[b]; row < starts[b + 1]; ++row) {
+      const std::int64_t position = lengths[b] - starts[b + 1] + row;
+      const std::int64_t page = table[b * sequences.blocks() + position / page_size];
+      std::memcpy(to + (page * page_size + position % page_size) * call.to_stride * size,
+                  from + row * call.stride * size, static_cast<std::size_t>(call.cols * size));
+    }
+  }
 }
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -47,6 +47,21 @@ struct Operand {
   }
 };
 
+// Keys or values of a cache: the rows of a sequence lie in pages that its row of the table names.
+template <class T>
+struct PagedOperand {
+  T* data;
+  std::int64_t stride, width;  // as above
+  const std::int32_t* table;   // [sequences, blocks]
+  std::int64_t blocks;
+  int page_bits;  // log2 of the rows of a page; a tile of keys never leaves one
+  T* at(std::int64_t sequence, std::int64_t head, std::int64_t row) const {
+    const std::int64_t page = table[sequence * blocks + (row >> page_bits)];
+    return data + ((page << page_bits) + (row & ((std::int64_t{1} << page_bits) - 1))) * stride +
+           head * width;
+  }
+};
+
 struct Range {
   std::int64_t begin, end;
   std::int64_t size() const { return end - begin; }
@@ -68,10 +83,10 @@ class Visibility {
   Visibility(const AttentionShape& shape, const std::int32_t* first_key, std::int64_t sequence)
       : s(shape), first_key_(first_key ? first_key + sequence * shape.seq_q : nullptr) {}
 
-  // Of the query with index i of the sequence. Never empty.
+  // Of the query with index i of the sequence: indices of the call's keys.
   Range keys(std::int64_t i) const {
-    const std::int64_t position = s.seq_k - s.seq_q + i;
-    Range seen{0, s.causal ? position + 1 : s.seq_k};
+    const std::int64_t position = s.q_first + i;
+    Range seen{0, s.causal ? position + 1 : s.k_first + s.seq_k};
     if (s.chunk > 0) {
       seen.begin = position / s.chunk * s.chunk;
       seen.end = std::min(seen.end, seen.begin + s.chunk);
@@ -81,7 +96,8 @@ class Visibility {
     if (first_key_ && i < s.seq_q) {
       seen.begin = std::clamp<std::int64_t>(first_key_[i], seen.begin, position);
     }
-    return seen;
+    return {std::clamp<std::int64_t>(seen.begin - s.k_first, 0, s.seq_k),
+            std::clamp<std::int64_t>(seen.end - s.k_first, 0, s.seq_k)};
   }
 
   Queries between(std::int64_t begin, std::int64_t end) const {
@@ -117,6 +133,7 @@ void for_each_strip(const Visibility& visibility, const Queries& queries, std::i
     return {lanes, keys, keys.begin < part.all.begin - first_key || keys.end > part.all.end - first_key};
   };
   const Strip whole = strip({0, round_up(queries.size(), block)}, queries);
+  if (whole.keys.size() <= 0) return;
   if (!whole.masked) return body(whole);
   for (std::int64_t lane = 0; lane < queries.size(); lane += block) {
     const std::int64_t end = std::min(lane + block, queries.size());

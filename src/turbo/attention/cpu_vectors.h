@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <limits>
 #include <numbers>
 
 #include "turbo/cpu/simd.h"
@@ -53,10 +54,12 @@ PRIMUS_INLINE float log2_positive(float x) {
   return x == x ? result : x;
 }
 
-// log(sum of exponentials) from a maximum of base-2 exponents and the sum of 2^(exponent - maximum).
+// log(sum of exponentials) from a maximum of base-2 exponents and the sum of 2^(exponent - maximum);
+// -infinity for a sum of nothing.
 PRIMUS_INLINE float log_sum_exp2(float max, float sum) {
-  return static_cast<float>((static_cast<double>(max) + static_cast<double>(log2_positive(sum))) *
-                            std::numbers::ln2);
+  const auto log = static_cast<float>((static_cast<double>(max) + static_cast<double>(log2_positive(sum))) *
+                                      std::numbers::ln2);
+  return sum == 0 ? -std::numeric_limits<float>::infinity() : log;
 }
 
 #if defined(__AVX512F__)
@@ -137,6 +140,18 @@ void store_rows(const float* from, std::int64_t ld, std::int64_t rows, std::int6
     T* target = to + r * stride;
     PRIMUS_SIMD()
     for (std::int64_t c = 0; c < cols; ++c) target[c] = from_float<T>(row[c]);
+  }
+}
+
+// to += from.
+template <class T>
+void add_rows(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t cols, T* to,
+              std::int64_t stride) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const float* row = from + r * ld;
+    T* target = to + r * stride;
+    PRIMUS_SIMD()
+    for (std::int64_t c = 0; c < cols; ++c) target[c] = from_float<T>(to_float(target[c]) + row[c]);
   }
 }
 

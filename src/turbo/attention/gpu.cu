@@ -1,8 +1,11 @@
 // Flash attention for every case of the contract, on any GPU. Backward runs in two kernels, one for the
 // gradients of keys and values and one for those of queries; each sums in a fixed order by itself, so results
 // are deterministic without atomics, at the price of computing the scores twice.
+#include <bit>
+
 #include "turbo/attention/attention.h"
 #include "turbo/attention/gpu_tiles.h"
+#include "turbo/attention/paged_attention.h"
 #include "turbo/gpu/register.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -29,25 +32,35 @@ struct Forward {
     const std::int64_t sequence = block() / chunks / heads % batch;
     const std::int64_t row = (tiles - 1 - block() / chunks / heads / batch) * Tiles::kRows;
     const std::int64_t seq_q = visibility.seq_q, seq_k = visibility.seq_k;
-    const HeadRows<T> queries{q + sequence * seq_q * q_stride + head * head_dim, q_stride, seq_q, head_dim};
-    const HeadRows<T> keys{k + sequence * capacity_k * k_stride + head / group * head_dim, k_stride, seq_k,
-                           head_dim};
-    const HeadRows<T> values{v + sequence * capacity_k * v_stride + head / group * value_dim, v_stride, seq_k,
-                             value_dim};
+    run(m, visibility, {q + sequence * seq_q * q_stride + head * head_dim, q_stride, seq_q, head_dim},
+        HeadRows<T>{k + sequence * capacity_k * k_stride + head / group * head_dim, k_stride, seq_k,
+                    head_dim},
+        HeadRows<T>{v + sequence * capacity_k * v_stride + head / group * value_dim, v_stride, seq_k,
+                    value_dim},
+        sequence, head, row, chunk, out + sequence * seq_q * heads * value_dim,
+        lse ? lse + (head * batch + sequence) * seq_q : nullptr);
+  }
+
+  // One tile of queries of one sequence. `of` and `to`, `log_sums`: of the sequence.
+  template <class Keys>
+  PRIMUS_DEVICE void run(typename Tiles::Memory& m, const Visibility& of, const HeadRows<T>& queries,
+                         const Keys& keys, const Keys& values, std::int64_t sequence, std::int64_t head,
+                         std::int64_t row, std::int64_t chunk, T* to, float* log_sums) const {
+    const std::int64_t seq_q = of.seq_q;
     KeyRange seen[kSlots];
     float most[kSlots], total[kSlots];
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
       const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
-      seen[s] = i < seq_q ? visibility.keys(sequence, i) : KeyRange{0, 0};
+      seen[s] = i < seq_q ? of.keys(sequence, i) : KeyRange{0, 0};
       most[s] = -infinity();
       total[s] = 0;
     }
     typename Tiles::Sums sums;
     Tiles::clear(sums);
-    const std::int64_t end = visibility.keys(sequence, smaller(row + Tiles::kRows, seq_q) - 1).end;
+    const std::int64_t end = of.keys(sequence, smaller(row + Tiles::kRows, seq_q) - 1).end;
     bool loaded = false;
-    for (std::int64_t col = visibility.keys(sequence, row).begin / Tiles::kCols * Tiles::kCols; col < end;
+    for (std::int64_t col = of.keys(sequence, row).begin / Tiles::kCols * Tiles::kCols; col < end;
          col += Tiles::kCols) {
       typename Tiles::Scores scores;
       Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, loaded,
@@ -55,7 +68,7 @@ struct Forward {
       softmax(scores, seen, col, most, total, sums);
       Tiles::add_weighted(m, sums, scores, chunk * Tiles::kWide, value_dim);
     }
-    finish(sequence, head, row, chunk, most, total, sums);
+    finish(seq_q, head, row, chunk, most, total, sums, to, log_sums);
   }
 
   // Masks and scales the scores, moves the running maximum, and turns scores into weights of the values.
@@ -119,25 +132,26 @@ struct Forward {
     }
   }
 
-  PRIMUS_DEVICE void finish(std::int64_t sequence, std::int64_t head, std::int64_t row, std::int64_t chunk,
-                            float (&most)[kSlots], float (&total)[kSlots],
-                            const typename Tiles::Sums& sums) const {
-    const std::int64_t seq_q = visibility.seq_q;
+  PRIMUS_DEVICE void finish(std::int64_t seq_q, std::int64_t head, std::int64_t row, std::int64_t chunk,
+                            float (&most)[kSlots], float (&total)[kSlots], const typename Tiles::Sums& sums,
+                            T* to, float* log_sums) const {
     float factor[kSlots];
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
       const float sink = sinks ? to_float(sinks[head]) * kLog2E : -infinity();
       const float final_most = ::fmaxf(most[s], sink);
-      const float shrink = ::exp2f(most[s] - final_most);
+      // A query that sees nothing: its sums are zero, and so is what it gets.
+      const bool nothing = final_most == -infinity();
+      const float shrink = nothing ? 0.0F : ::exp2f(most[s] - final_most);
       const float sum = total[s] * shrink + (sinks ? ::exp2f(sink - final_most) : 0.0F);
-      factor[s] = shrink / sum;
+      factor[s] = nothing ? 0.0F : shrink / sum;
       const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
-      if (lse && chunk == 0 && i < seq_q && Accumulator::col(0) == 0) {
-        lse[head * batch * seq_q + sequence * seq_q + i] = (final_most + ::log2f(sum)) * kLn2;
+      if (log_sums && chunk == 0 && i < seq_q && Accumulator::col(0) == 0) {
+        log_sums[i] = nothing ? -infinity() : (final_most + ::log2f(sum)) * kLn2;
       }
     }
-    Tiles::store(sums, out + sequence * seq_q * heads * value_dim + head * value_dim, heads * value_dim, row,
-                 chunk * Tiles::kWide, seq_q, value_dim, factor);
+    Tiles::store(sums, to + head * value_dim, heads * value_dim, row, chunk * Tiles::kWide, seq_q, value_dim,
+                 factor);
   }
 };
 
@@ -155,6 +169,194 @@ void forward(Context& context, const AttentionForward& a) {
                       a.v_stride, s.batch, s.capacity_k, s.heads, s.heads / s.kv_heads, s.head_dim,
                       s.value_dim, tiles, chunks, s.scale},
            sizeof(typename Tiles::Memory));
+  });
+}
+
+// ---- Over pages ---------------------------------------------------------------------------------
+
+// What a pass belongs to: the tables of PagedSequences.
+struct Pages {
+  const std::int32_t *starts, *lengths, *table;
+  std::int64_t batch, blocks;
+  int page_bits;
+
+  Pages(Context& context, const PagedSequences& s)
+      : starts(context.data<std::int32_t>(s.query_starts)),
+        lengths(context.data<std::int32_t>(s.key_lengths)),
+        table(context.data<std::int32_t>(s.block_table)),
+        batch(s.batch()),
+        blocks(s.blocks()),
+        page_bits(std::countr_zero(static_cast<std::uint64_t>(s.page_size))) {}
+
+  // The sequence of a row before starts[batch].
+  PRIMUS_DEVICE std::int64_t sequence_of(std::int64_t row) const {
+    std::int64_t low = 0, high = batch;  // starts[low] <= row < starts[high]
+    while (high - low > 1) {
+      const std::int64_t middle = (low + high) / 2;
+      (starts[middle] <= row ? low : high) = middle;
+    }
+    return low;
+  }
+};
+
+struct AppendRows {
+  static constexpr int kThreads = 256;
+  Pages pages;
+  const std::byte* rows;
+  std::byte* to;
+  std::int64_t size, cols, stride, to_stride;  // bytes of an element; elements
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t row = block();
+    if (row >= pages.starts[pages.batch]) return;
+    const std::int64_t b = pages.sequence_of(row);
+    const std::int64_t position = pages.lengths[b] - pages.starts[b + 1] + row;
+    const std::int64_t page = pages.table[b * pages.blocks + (position >> pages.page_bits)];
+    const std::int64_t slot = position & ((std::int64_t{1} << pages.page_bits) - 1);
+    const auto* from = reinterpret_cast<const std::uint16_t*>(rows + row * stride * size);
+    auto* target =
+        reinterpret_cast<std::uint16_t*>(to + ((page << pages.page_bits) + slot) * to_stride * size);
+    for (std::int64_t i = thread(); i < cols * size / 2; i += kThreads) target[i] = from[i];
+  }
+};
+
+void append(Context& context, const PagedAppend& a) {
+  launch(context, a.tokens,
+         AppendRows{Pages(context, a.sequences), context.data<std::byte>(a.rows),
+                    context.data<std::byte>(a.pages), size_of(a.rows.dtype), a.cols, a.stride, a.to_stride});
+}
+
+// Blocks for the most tiles of queries there can be; those that a step does not have return at once.
+template <class T>
+struct PagedForward {
+  using Tiles = AttentionTiles<T>;
+  static constexpr int kThreads = Tiles::kThreads;
+  Forward<T> forward;
+  Pages pages;
+  std::int64_t tokens;
+
+  PRIMUS_DEVICE void operator()() const {
+    auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
+    const Forward<T>& f = forward;
+    const std::int64_t chunk = block() % f.chunks, head = block() / f.chunks % f.heads;
+    const std::int64_t sequence = block() / f.chunks / f.heads % (pages.batch + 1);
+    const std::int64_t row = block() / f.chunks / f.heads / (pages.batch + 1) * Tiles::kRows;
+    const std::int64_t first = pages.starts[sequence];
+    if (sequence == pages.batch) return clear(first + row, head, chunk);
+    Visibility visibility = f.visibility;
+    visibility.seq_q = pages.starts[sequence + 1] - first;
+    if (row >= visibility.seq_q) return;
+    visibility.seq_k = pages.lengths[sequence];
+    visibility.q_first = visibility.seq_k - visibility.seq_q;
+    const std::int32_t* table = pages.table + sequence * pages.blocks;
+    f.run(m, visibility,
+          {f.q + first * f.q_stride + head * f.head_dim, f.q_stride, visibility.seq_q, f.head_dim},
+          PagedRows<T>{f.k + head / f.group * f.head_dim, f.k_stride, visibility.seq_k, f.head_dim, table,
+                       pages.page_bits},
+          PagedRows<T>{f.v + head / f.group * f.value_dim, f.v_stride, visibility.seq_k, f.value_dim, table,
+                       pages.page_bits},
+          sequence, head, row, chunk, f.out + first * f.heads * f.value_dim, nullptr);
+  }
+
+  // Rows that belong to no sequence.
+  PRIMUS_DEVICE void clear(std::int64_t first, std::int64_t head, std::int64_t chunk) const {
+    const std::int64_t begin = chunk * Tiles::kWide, width = smaller(forward.value_dim - begin, Tiles::kWide);
+    for (std::int64_t i = thread(); i < Tiles::kRows * width; i += kThreads) {
+      const std::int64_t row = first + i / width;
+      if (row >= tokens) return;
+      forward.out[(row * forward.heads + head) * forward.value_dim + begin + i % width] = T{};
+    }
+  }
+};
+
+void paged_attention(Context& context, const PagedAttention& a) {
+  with_float_type(a.q.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    using Tiles = AttentionTiles<T>;
+    const AttentionShape s{.batch = a.sequences.batch(),
+                           .seq_q = 0,  // per sequence, from the tables
+                           .seq_k = 0,
+                           .capacity_k = 0,
+                           .heads = a.heads,
+                           .kv_heads = a.kv_heads,
+                           .head_dim = a.head_dim,
+                           .value_dim = a.value_dim,
+                           .scale = a.scale,
+                           .causal = true,
+                           .window = a.window,
+                           .chunk = a.chunk};
+    const std::int64_t tiles = blocks_for(a.tokens, Tiles::kRows),
+                       chunks = blocks_for(s.value_dim, Tiles::kWide);
+    const Forward<T> forward{Visibility(s, nullptr),
+                             context.data<T>(a.q),
+                             context.data<T>(a.k),
+                             context.data<T>(a.v),
+                             optional<T>(context, a.sinks),
+                             context.data<T>(a.out),
+                             nullptr,
+                             a.q_stride,
+                             a.k_stride,
+                             a.v_stride,
+                             s.batch,
+                             0,
+                             s.heads,
+                             s.heads / s.kv_heads,
+                             s.head_dim,
+                             s.value_dim,
+                             tiles,
+                             chunks,
+                             s.scale};
+    launch(context, tiles * (s.batch + 1) * s.heads * chunks,
+           PagedForward<T>{forward, Pages(context, a.sequences), a.tokens}, sizeof(typename Tiles::Memory));
+  });
+}
+
+// ---- Parts of the keys --------------------------------------------------------------------------
+
+// A warp for every token's head.
+template <class T, class Part>
+struct Merge {
+  static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / kWarp;
+  T* out;
+  float* lse;
+  const Part* part;
+  const float* part_lse;
+  std::int64_t tokens, heads, value_dim;
+  bool accumulate;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t item = block() * kWarps + warp();
+    if (item >= tokens * heads) return;
+    const std::int64_t statistic = item % heads * tokens + item / heads;
+    const float mine = accumulate ? lse[statistic] : -infinity(), other = part_lse[statistic];
+    const float most = ::fmaxf(mine, other);
+    float a = 0, b = 1, merged = other;
+    if (accumulate && most != -infinity()) {
+      const float weight_a = ::expf(mine - most), weight_b = ::expf(other - most);
+      a = weight_a / (weight_a + weight_b);
+      b = weight_b / (weight_a + weight_b);
+      merged = most + ::logf(weight_a + weight_b);
+    }
+    warp_barrier();  // everybody has read the sum
+    if (lane() == 0) lse[statistic] = merged;
+    for (std::int64_t i = item * value_dim + lane(); i < (item + 1) * value_dim; i += kWarp) {
+      const float value = b * to_float(part[i]);
+      out[i] = from_float<T>(accumulate ? multiply_add(a, to_float(out[i]), value) : value);
+    }
+  }
+};
+
+void merge(Context& context, const AttentionMerge& a) {
+  with_float_type(a.out.dtype, [&](auto out_tag) {
+    with_float_type(a.part.dtype, [&](auto part_tag) {
+      using T = decltype(out_tag);
+      using Part = decltype(part_tag);
+      const std::int64_t tokens = a.out.rows();
+      launch(context, blocks_for(tokens * a.heads, Merge<T, Part>::kWarps),
+             Merge<T, Part>{context.data<T>(a.out), context.data<float>(a.lse), context.data<Part>(a.part),
+                            context.data<float>(a.part_lse), tokens, a.heads, a.value_dim, a.accumulate});
+    });
   });
 }
 
@@ -191,7 +393,7 @@ struct Backward {
   const T *q, *k, *v, *d_out;
   const float *lse, *delta;
   std::int64_t q_stride, k_stride, v_stride;
-  std::int64_t batch, heads, group, head_dim, value_dim;
+  std::int64_t batch, capacity_k, heads, group, head_dim, value_dim;
   float scale;
 
   PRIMUS_DEVICE HeadRows<T> queries(std::int64_t sequence, std::int64_t head) const {
@@ -199,11 +401,10 @@ struct Backward {
             head_dim};
   }
   PRIMUS_DEVICE HeadRows<T> keys(std::int64_t sequence, std::int64_t kv_head) const {
-    return {k + sequence * visibility.seq_k * k_stride + kv_head * head_dim, k_stride, visibility.seq_k,
-            head_dim};
+    return {k + sequence * capacity_k * k_stride + kv_head * head_dim, k_stride, visibility.seq_k, head_dim};
   }
   PRIMUS_DEVICE HeadRows<T> values(std::int64_t sequence, std::int64_t kv_head) const {
-    return {v + sequence * visibility.seq_k * v_stride + kv_head * value_dim, v_stride, visibility.seq_k,
+    return {v + sequence * capacity_k * v_stride + kv_head * value_dim, v_stride, visibility.seq_k,
             value_dim};
   }
   PRIMUS_DEVICE HeadRows<T> d_outs(std::int64_t sequence, std::int64_t head) const {
@@ -215,19 +416,24 @@ struct Backward {
   PRIMUS_DEVICE std::int64_t place(std::int64_t sequence, std::int64_t head, std::int64_t i) const {
     return (head * batch + sequence) * visibility.seq_q + i;
   }
+  // Of a query that sees no key at all the sum is of nothing; it has no weights either.
+  PRIMUS_DEVICE float log_sum(std::int64_t place) const {
+    return lse[place] == -infinity() ? 0.0F : lse[place];
+  }
   PRIMUS_DEVICE float weight(float score, float log_sum) const {
     return exp2_flushed(multiply_add(score, scale * kLog2E, -log_sum * kLog2E));
   }
 };
 
 // Rows are keys; a block owns a column chunk of their d_v or d_k, and sums over all queries that see them.
-template <class T>
+template <class T, class Gradient>
 struct BackwardKeys : Backward<T> {
   using Base = Backward<T>;
-  using Base::batch, Base::group, Base::kSlots, Base::scale, Base::visibility;
+  using Base::batch, Base::capacity_k, Base::group, Base::kSlots, Base::scale, Base::visibility;
   using typename Base::Tiles;
-  T *d_k, *d_v;
+  Gradient *d_k, *d_v;
   std::int64_t d_k_stride, d_v_stride, kv_heads, value_chunks, chunks;
+  bool accumulate;
 
   struct Memory {
     typename Tiles::Memory tiles;
@@ -278,11 +484,11 @@ struct BackwardKeys : Backward<T> {
     PRIMUS_UNROLL
     for (float& f : factor) f = 1;
     if (for_values) {
-      Tiles::store(sums, d_v + sequence * visibility.seq_k * d_v_stride + kv_head * this->value_dim,
-                   d_v_stride, row, column, visibility.seq_k, this->value_dim, factor);
+      Tiles::store(sums, d_v + sequence * capacity_k * d_v_stride + kv_head * this->value_dim, d_v_stride,
+                   row, column, visibility.seq_k, this->value_dim, factor, accumulate);
     } else {
-      Tiles::store(sums, d_k + sequence * visibility.seq_k * d_k_stride + kv_head * this->head_dim,
-                   d_k_stride, row, column, visibility.seq_k, this->head_dim, factor);
+      Tiles::store(sums, d_k + sequence * capacity_k * d_k_stride + kv_head * this->head_dim, d_k_stride, row,
+                   column, visibility.seq_k, this->head_dim, factor, accumulate);
     }
   }
 
@@ -295,7 +501,7 @@ struct BackwardKeys : Backward<T> {
       const KeyRange seen = there ? visibility.keys(sequence, i) : KeyRange{0, 0};
       m.begin[c] = static_cast<std::int32_t>(seen.begin);
       m.end[c] = static_cast<std::int32_t>(seen.end);
-      m.lse[c] = there ? this->lse[this->place(sequence, head, i)] : 0.0F;
+      m.lse[c] = there ? this->log_sum(this->place(sequence, head, i)) : 0.0F;
       m.delta[c] = there ? this->delta[this->place(sequence, head, i)] : 0.0F;
     }
   }
@@ -316,13 +522,14 @@ struct BackwardKeys : Backward<T> {
 };
 
 // Rows are queries; a block owns a column chunk of their d_q.
-template <class T>
+template <class T, class Gradient>
 struct BackwardQueries : Backward<T> {
   using Base = Backward<T>;
   using Base::batch, Base::group, Base::heads, Base::kSlots, Base::scale, Base::visibility;
   using typename Base::Tiles;
-  T* d_q;
+  Gradient* d_q;
   std::int64_t d_q_stride, tiles, chunks;
+  bool accumulate;
 
   PRIMUS_DEVICE void operator()() const {
     auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
@@ -340,7 +547,7 @@ struct BackwardQueries : Backward<T> {
       const KeyRange seen = there ? visibility.keys(sequence, i) : KeyRange{0, 0};
       begin[s] = static_cast<int>(seen.begin);
       end[s] = static_cast<int>(seen.end);
-      log_sums[s] = there ? this->lse[this->place(sequence, head, i)] : 0.0F;
+      log_sums[s] = there ? this->log_sum(this->place(sequence, head, i)) : 0.0F;
       deltas[s] = there ? this->delta[this->place(sequence, head, i)] : 0.0F;
     }
     bool queries_loaded = false, d_outs_loaded = false;
@@ -373,7 +580,7 @@ struct BackwardQueries : Backward<T> {
     PRIMUS_UNROLL
     for (float& f : factor) f = 1;
     Tiles::store(sums, d_q + sequence * visibility.seq_q * d_q_stride + head * this->head_dim, d_q_stride,
-                 row, chunk * Tiles::kWide, visibility.seq_q, this->head_dim, factor);
+                 row, chunk * Tiles::kWide, visibility.seq_q, this->head_dim, factor, accumulate);
   }
 };
 
@@ -381,10 +588,27 @@ std::int64_t backward_workspace(Context&, const AttentionBackward& a) {
   return a.shape.heads * a.shape.batch * a.shape.seq_q * static_cast<std::int64_t>(sizeof(float));
 }
 
+template <class T, class Gradient>
+void gradients(Context& context, const AttentionBackward& a, const Backward<T>& both) {
+  using Tiles = AttentionTiles<T>;
+  using Keys = BackwardKeys<T, Gradient>;
+  const AttentionShape& s = a.shape;
+  const std::int64_t key_chunks = blocks_for(s.head_dim, Tiles::kWide);
+  const std::int64_t value_chunks = blocks_for(s.value_dim, Tiles::kWide), chunks = key_chunks + value_chunks;
+  launch(context, blocks_for(s.seq_k, Tiles::kRows) * s.batch * s.kv_heads * chunks,
+         Keys{both, context.data<Gradient>(a.d_k), context.data<Gradient>(a.d_v), a.d_k_stride, a.d_v_stride,
+              s.kv_heads, value_chunks, chunks, a.accumulate_d_kv},
+         sizeof(typename Keys::Memory));
+  const std::int64_t tiles = blocks_for(s.seq_q, Tiles::kRows);
+  launch(context, tiles * s.batch * s.heads * key_chunks,
+         BackwardQueries<T, Gradient>{both, context.data<Gradient>(a.d_q), a.d_q_stride, tiles, key_chunks,
+                                      a.accumulate_d_q},
+         sizeof(typename Tiles::Memory));
+}
+
 void backward(Context& context, const AttentionBackward& a) {
   with_float_type(a.q.dtype, [&](auto tag) {
     using T = decltype(tag);
-    using Tiles = AttentionTiles<T>;
     const AttentionShape& s = a.shape;
     auto* delta = context.data<float>(a.workspace);
     const std::int64_t tokens = s.batch * s.seq_q;
@@ -401,22 +625,17 @@ void backward(Context& context, const AttentionBackward& a) {
                            a.k_stride,
                            a.v_stride,
                            s.batch,
+                           s.capacity_k,
                            s.heads,
                            s.heads / s.kv_heads,
                            s.head_dim,
                            s.value_dim,
                            s.scale};
-    const std::int64_t key_chunks = blocks_for(s.head_dim, Tiles::kWide);
-    const std::int64_t value_chunks = blocks_for(s.value_dim, Tiles::kWide),
-                       chunks = key_chunks + value_chunks;
-    launch(context, blocks_for(s.seq_k, Tiles::kRows) * s.batch * s.kv_heads * chunks,
-           BackwardKeys<T>{both, context.data<T>(a.d_k), context.data<T>(a.d_v), a.d_k_stride, a.d_v_stride,
-                           s.kv_heads, value_chunks, chunks},
-           sizeof(typename BackwardKeys<T>::Memory));
-    const std::int64_t tiles = blocks_for(s.seq_q, Tiles::kRows);
-    launch(context, tiles * s.batch * s.heads * key_chunks,
-           BackwardQueries<T>{both, context.data<T>(a.d_q), a.d_q_stride, tiles, key_chunks},
-           sizeof(typename Tiles::Memory));
+    if (a.d_q.dtype == a.q.dtype) {
+      gradients<T, T>(context, a, both);
+    } else {
+      gradients<T, float>(context, a, both);
+    }
   });
 }
 
@@ -466,6 +685,9 @@ void register_attention(KernelTable& table) {
   table.add<AttentionForward, Context, &forward>();
   table.add<AttentionBackward, Context, &backward, &backward_workspace>();
   table.add<AttentionBackwardSinks, Context, &backward_sinks>();
+  table.add<AttentionMerge, Context, &merge>();
+  table.add<PagedAppend, Context, &append>();
+  table.add<PagedAttention, Context, &paged_attention>();
 }
 
 }  // namespace primus::turbo::PRIMUS_GPU

@@ -20,29 +20,31 @@ struct KeyRange {
 
 // Which keys the queries of one sequence see. Both ends never move back from one query to the next.
 struct Visibility {
-  std::int64_t seq_q, seq_k, window, chunk;
+  std::int64_t seq_q, seq_k, q_first, k_first, window, chunk;
   bool causal;
   const std::int32_t* first_key;  // of all sequences, or null
 
   Visibility(const AttentionShape& s, const std::int32_t* documents)
       : seq_q(s.seq_q),
         seq_k(s.seq_k),
+        q_first(s.q_first),
+        k_first(s.k_first),
         window(s.window),
         chunk(s.chunk),
         causal(s.causal),
         first_key(documents) {}
 
-  // Of the query with index i < seq_q of the sequence. Never empty.
+  // Of the query with index i < seq_q of the sequence: indices of the call's keys.
   PRIMUS_DEVICE KeyRange keys(std::int64_t sequence, std::int64_t i) const {
-    const std::int64_t position = seq_k - seq_q + i;
-    KeyRange seen{0, causal ? position + 1 : seq_k};
+    const std::int64_t position = q_first + i;
+    KeyRange seen{0, causal ? position + 1 : k_first + seq_k};
     if (chunk > 0) {
       seen.begin = position / chunk * chunk;
       seen.end = smaller(seen.end, seen.begin + chunk);
     }
     if (window > 0) seen.begin = larger(seen.begin, position - window + 1);
     if (first_key) seen.begin = larger(seen.begin, smaller(first_key[sequence * seq_q + i], position));
-    return seen;
+    return {inside(seen.begin - k_first), inside(seen.end - k_first)};
   }
 
   // The first query from `from` on whose range ends behind `key`, and the first whose range begins behind it.
@@ -70,13 +72,30 @@ struct Visibility {
     }
     return low;
   }
+  PRIMUS_DEVICE std::int64_t inside(std::int64_t key) const { return larger(smaller(key, seq_k), 0); }
 };
 
 // Rows of one head: row r begins at data + r * stride; there are `rows` of them with `cols` elements.
 template <class T>
 struct HeadRows {
+  using Element = T;
   const T* data;
   std::int64_t stride, rows, cols;
+  PRIMUS_DEVICE const T* at(std::int64_t row) const { return data + row * stride; }
+};
+
+// The same in pages of a cache, which `table` names one after the other.
+template <class T>
+struct PagedRows {
+  using Element = T;
+  const T* data;
+  std::int64_t stride, rows, cols;
+  const std::int32_t* table;
+  int page_bits;  // log2 of a page's rows
+  PRIMUS_DEVICE const T* at(std::int64_t row) const {
+    const std::int64_t page = table[row >> page_bits];
+    return data + ((page << page_bits) + (row & ((std::int64_t{1} << page_bits) - 1))) * stride;
+  }
 };
 
 template <class T>
@@ -129,8 +148,8 @@ struct AttentionTiles {
   }
 
   // to[r][c] = from(row + r, col + c), zero outside; there after wait_for_fetches() and a barrier.
-  template <int kTileRows, int kTileCols>
-  PRIMUS_DEVICE static void fetch(T (&to)[kTileRows][kTileCols], const HeadRows<T>& from, std::int64_t row,
+  template <int kTileRows, int kTileCols, class Rows>
+  PRIMUS_DEVICE static void fetch(T (&to)[kTileRows][kTileCols], const Rows& from, std::int64_t row,
                                   std::int64_t col) {
     constexpr int kCount = kVector<T>;
     constexpr int kPacks = (kTileCols - kPad) / kCount;
@@ -144,7 +163,7 @@ struct AttentionTiles {
       if (c >= needed) continue;
       Line line{};
       if (row + r < from.rows) {
-        const T* source = from.data + (row + r) * from.stride + col + c;
+        const T* source = from.at(row + r) + col + c;
         if (whole) {
           if (col + c < from.cols) {
             copy_line(&to[r][c], source);
@@ -164,10 +183,10 @@ struct AttentionTiles {
   // scores = left rows · right rowsᵀ over all columns of both. Left rows number `left_index` stay in shared
   // memory if they have no more than kDepth columns and there is a place for each of them; `loaded`
   // remembers. also() fetches what the caller needs next. On return, all of that is there.
-  template <class Also>
+  template <class Rows, class Also>
   PRIMUS_DEVICE static void multiply_rows(Memory& m, Scores& scores, int left_index, const HeadRows<T>& left,
-                                          std::int64_t row, const HeadRows<T>& right, std::int64_t col,
-                                          bool& loaded, Also also) {
+                                          std::int64_t row, const Rows& right, std::int64_t col, bool& loaded,
+                                          Also also) {
     clear(scores);
     const int place = left_index < kLefts ? left_index : 0;
     for (std::int64_t depth = 0; depth < left.cols; depth += kDepth) {
@@ -222,18 +241,21 @@ struct AttentionTiles {
     }
   }
 
-  // to(row + r, col + c) = sums * factor[slot], inside of [rows, cols).
-  PRIMUS_DEVICE static void store(const Sums& sums, T* to, std::int64_t stride, std::int64_t row,
+  // to(row + r, col + c) = sums * factor[slot], inside of [rows, cols); or += that.
+  template <class Out>
+  PRIMUS_DEVICE static void store(const Sums& sums, Out* to, std::int64_t stride, std::int64_t row,
                                   std::int64_t col, std::int64_t rows, std::int64_t cols,
-                                  const float (&factor)[Accumulator::kRows]) {
+                                  const float (&factor)[Accumulator::kRows], bool accumulate = false) {
     PRIMUS_UNROLL
     for (int j = 0; j < kWide / kTile; ++j) {
       PRIMUS_UNROLL
       for (int i = 0; i < kPerLane; ++i) {
         const std::int64_t r = row + warp() * kTile + Accumulator::row(i),
                            c = col + j * kTile + Accumulator::col(i);
-        if (r < rows && c < cols)
-          to[r * stride + c] = from_float<T>(sums[j].at[i] * factor[Accumulator::slot(i)]);
+        if (r >= rows || c >= cols) continue;
+        const float value = sums[j].at[i] * factor[Accumulator::slot(i)];
+        Out& element = to[r * stride + c];
+        element = from_float<Out>(accumulate ? to_float(element) + value : value);
       }
     }
   }

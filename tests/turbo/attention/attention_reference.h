@@ -68,10 +68,10 @@ class AttentionReference {
   }
 
   bool visible(std::int64_t b, std::int64_t i, std::int64_t j) const {
-    const std::int64_t position = s.seq_k - s.seq_q + i;
-    return (!s.causal || j <= position) && (s.window == 0 || j > position - s.window) &&
-           (s.chunk == 0 || j / s.chunk == position / s.chunk) &&
-           (first_key.empty() || j >= static_cast<std::int64_t>(first_key[size(b * s.seq_q + i)]));
+    const std::int64_t position = s.q_first + i, key = s.k_first + j;
+    return (!s.causal || key <= position) && (s.window == 0 || key > position - s.window) &&
+           (s.chunk == 0 || key / s.chunk == position / s.chunk) &&
+           (first_key.empty() || key >= static_cast<std::int64_t>(first_key[size(b * s.seq_q + i)]));
   }
 
   AttentionShape s;

@@ -1,0 +1,60 @@
+// Attention of new tokens over a paged cache. Keys and values of many sequences lie in pages of a fixed
+// number of tokens, and a table names the pages of each sequence: memory is handed out page by page, and
+// sequences of any lengths share it (PagedAttention, Kwon et al. 2023).
+//
+// Lengths and tables are tensors on the device, so that a launch is the same for every step of decoding and
+// can be captured. What a query sees is as in turbo/attention/attention.h, causal.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+// Which sequence each row of a pass belongs to, and where its keys lie. B sequences, T rows.
+struct PagedSequences {
+  static constexpr std::int64_t kPageMultiple = 64;  // page sizes are powers of two from here on
+
+  // [B + 1] int32, from 0 on: rows [query_starts[b], query_starts[b + 1]) are the new tokens of sequence b,
+  // in order. There may be none. Rows from query_starts[B] to T belong to no sequence.
+  Tensor query_starts;
+  Tensor key_lengths;  // [B] int32: tokens of each sequence, the new ones included
+  Tensor block_table;  // [B, blocks] int32: the page of tokens [i * page_size, (i + 1) * page_size)
+  std::int64_t page_size;
+
+  std::int64_t batch() const { return key_lengths.elements(); }
+  std::int64_t blocks() const { return block_table.cols(); }
+  std::int64_t capacity() const { return blocks() * page_size; }  // tokens a sequence may have
+  void check(KernelId kernel) const;
+};
+
+// Writes the new tokens' rows into the pages. Rows that belong to no sequence are not read.
+struct PagedAppend {
+  static constexpr KernelId kId = KernelId::kPagedAppend;
+  PagedSequences sequences;
+  Tensor rows;                     // first element; `cols` columns of T rows
+  Tensor pages;                    // first element of those columns in [pages * page_size, ...], rows' type
+  std::int64_t tokens, cols;       // T
+  std::int64_t stride, to_stride;  // elements from row to row
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct PagedAttention {
+  static constexpr KernelId kId = KernelId::kPagedAttention;
+  PagedSequences sequences;
+  std::int64_t tokens;  // T
+  std::int64_t heads, kv_heads, head_dim, value_dim;
+  float scale;
+  std::int64_t window, chunk;  // 0: none
+  Tensor q;                    // first element of [T, heads*head_dim]
+  Tensor k, v;                 // first elements in [pages * page_size, kv_heads*dim], the new rows included
+  std::int64_t q_stride, k_stride, v_stride;
+  Tensor sinks;  // [heads] in q's type; absent: none
+  Tensor out;    // [T, heads*value_dim], contiguous; zero for rows that belong to no sequence
+  Tensor workspace;
+  void check() const;
+  double flops() const { return 0; }  // lengths are not known to the host
+};
+
+}  // namespace primus::turbo

@@ -1,0 +1,204 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "turbo/attention/attention_reference.h"
+#include "turbo/attention/paged_attention.h"
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+struct Lengths {
+  std::int64_t fresh, keys;  // new tokens, and all
+};
+
+struct Case {
+  std::int64_t heads, kv_heads, head_dim, value_dim, page_size;
+  std::vector<Lengths> sequences;
+  std::int64_t window = 0, chunk = 0;
+  bool sinks = false;
+  bool shared = false;  // values are the leading part of the keys: cached latents
+};
+
+std::vector<Case> cases() {
+  return {
+      {4, 2, 32, 16, 64, {{1, 300}, {1, 1}, {1, 64}, {1, 65}}},                   // decoding
+      {4, 2, 32, 16, 64, {{3, 70}, {0, 0}, {65, 100}, {8, 8}, {9, 9}, {1, 90}}},  // and prompts beside it
+      {2, 1, 24, 24, 128, {{1, 200}, {70, 190}, {2, 130}}, 40},
+      {2, 1, 16, 16, 64, {{1, 200}, {40, 190}, {3, 130}}, 0, 50},
+      {4, 4, 20, 12, 64, {{1, 100}, {20, 100}}, 0, 0, true},
+      {4, 1, 40, 32, 64, {{1, 150}, {33, 90}, {2, 2}}, 0, 0, false, true},
+      {2, 2, 16, 16, 64, {{0, 0}, {0, 10}}},  // nothing to do
+  };
+}
+
+constexpr std::int64_t kIdle = 5;  // rows that belong to no sequence
+
+// One pass over pages that are handed out in the order of `seed`, of all sequences or of `only` one.
+struct Paged {
+  std::vector<Values> out;  // of each sequence
+  Values idle;
+};
+
+struct Inputs {
+  std::vector<AttentionReference> references;
+  Values sinks;
+  Inputs(const Case& c, DType dtype) {
+    if (c.sinks) sinks = rounded(random_values(c.heads, 99), dtype);
+    for (std::size_t b = 0; b < c.sequences.size(); ++b) {
+      const auto [fresh, keys] = c.sequences[b];
+      const AttentionShape s{.batch = 1,
+                             .seq_q = fresh,
+                             .seq_k = keys,
+                             .capacity_k = keys,
+                             .heads = c.heads,
+                             .kv_heads = c.kv_heads,
+                             .head_dim = c.head_dim,
+                             .value_dim = c.value_dim,
+                             .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.head_dim))),
+                             .causal = true,
+                             .window = c.window,
+                             .chunk = c.chunk,
+                             .q_first = keys - fresh};
+      const Values k = rounded(random_values(keys * c.kv_heads * c.head_dim, 10 * b + 2), dtype);
+      Values v = rounded(random_values(keys * c.kv_heads * c.value_dim, 10 * b + 3), dtype);
+      if (c.shared) {
+        for (std::int64_t i = 0; i < keys * c.value_dim; ++i)
+          v[i] = k[i / c.value_dim * c.head_dim + i % c.value_dim];
+      }
+      AttentionReference& r = references.emplace_back(
+          s, rounded(random_values(fresh * c.heads * c.head_dim, 10 * b + 1), dtype), k, v);
+      r.sinks = sinks;
+      r.forward();
+    }
+  }
+};
+
+Paged run(OperatorBench& bench, const Case& c, const Inputs& inputs, DType dtype, std::uint32_t seed,
+          std::vector<std::size_t> which) {
+  const auto batch = static_cast<std::int64_t>(which.size());
+  const std::int64_t k_width = c.kv_heads * c.head_dim, v_width = c.kv_heads * c.value_dim,
+                     q_width = c.heads * c.head_dim, row_width = q_width + k_width + v_width;
+  const std::int64_t k_stride = k_width + 3, v_stride = c.shared ? k_stride : v_width + 2;
+  const std::int64_t blocks = 320 / c.page_size + 1, pages = batch * blocks + 2;
+  std::vector<std::int32_t> order(static_cast<std::size_t>(pages));
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+
+  Values table, starts{0}, lengths, rows;
+  const Tensor k_pages = bench.empty(dtype, {pages * c.page_size, k_stride});
+  const Tensor v_pages = c.shared ? k_pages : bench.empty(dtype, {pages * c.page_size, v_stride});
+  Values k_host = bench.download(k_pages), v_host = bench.download(v_pages);
+  for (std::int64_t b = 0; b < batch; ++b) {
+    const AttentionReference& r = inputs.references[which[b]];
+    for (std::int64_t i = 0; i < blocks; ++i) table.push_back(order[b * blocks + i]);
+    starts.push_back(starts.back() + static_cast<double>(r.s.seq_q));
+    lengths.push_back(static_cast<double>(r.s.seq_k));
+    const auto slot = [&](std::int64_t position) {
+      return order[b * blocks + position / c.page_size] * c.page_size + position % c.page_size;
+    };
+    for (std::int64_t j = 0; j < r.s.q_first; ++j) {
+      if (!c.shared) std::copy_n(&r.v[j * v_width], v_width, &v_host[slot(j) * v_stride]);
+      std::copy_n(&r.k[j * k_width], k_width, &k_host[slot(j) * k_stride]);
+    }
+    for (std::int64_t i = 0; i < r.s.seq_q; ++i) {
+      const std::int64_t j = r.s.q_first + i;
+      rows.insert(rows.end(), &r.q[i * q_width], &r.q[i * q_width] + q_width);
+      rows.insert(rows.end(), &r.k[j * k_width], &r.k[j * k_width] + k_width);
+      rows.insert(rows.end(), &r.v[j * v_width], &r.v[j * v_width] + v_width);
+    }
+  }
+  bench.write(k_pages, k_host);
+  if (!c.shared) bench.write(v_pages, v_host);
+  rows.insert(rows.end(), kIdle * row_width, NAN);
+  const std::int64_t tokens = static_cast<std::int64_t>(starts.back()) + kIdle;
+  const Tensor qkv = bench.upload(rows, dtype, {tokens, row_width});
+  const PagedSequences sequences{bench.upload(starts, DType::kI32, {batch + 1}),
+                                 bench.upload(lengths, DType::kI32, {batch}),
+                                 bench.upload(table, DType::kI32, {batch, blocks}), c.page_size};
+  const auto append = [&](std::int64_t column, const Tensor& to, std::int64_t cols, std::int64_t stride) {
+    bench.run(PagedAppend{.sequences = sequences,
+                          .rows = qkv.from(column),
+                          .pages = to,
+                          .tokens = tokens,
+                          .cols = cols,
+                          .stride = row_width,
+                          .to_stride = stride});
+  };
+  append(q_width, k_pages, k_width, k_stride);
+  if (!c.shared) append(q_width + k_width, v_pages, v_width, v_stride);
+  const Tensor out = bench.empty(dtype, {tokens, c.heads * c.value_dim});
+  bench.run(PagedAttention{.sequences = sequences,
+                           .tokens = tokens,
+                           .heads = c.heads,
+                           .kv_heads = c.kv_heads,
+                           .head_dim = c.head_dim,
+                           .value_dim = c.value_dim,
+                           .scale = inputs.references[0].s.scale,
+                           .window = c.window,
+                           .chunk = c.chunk,
+                           .q = qkv,
+                           .k = k_pages,
+                           .v = v_pages,
+                           .q_stride = row_width,
+                           .k_stride = k_stride,
+                           .v_stride = v_stride,
+                           .sinks = c.sinks ? bench.upload(inputs.sinks, dtype, {c.heads}) : Tensor(),
+                           .out = out,
+                           .workspace = {}});
+  const Values all = bench.download(out);
+  Paged result;
+  const std::int64_t width = c.heads * c.value_dim;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    result.out.emplace_back(all.begin() + static_cast<std::int64_t>(starts[b]) * width,
+                            all.begin() + static_cast<std::int64_t>(starts[b + 1]) * width);
+  }
+  result.idle.assign(all.end() - kIdle * width, all.end());
+  return result;
+}
+
+TEST(PagedAttention, MatchesReference) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    OperatorBench bench(spec);
+    const std::vector<Case> all = cases();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const Case& c = all[i];
+      std::vector<std::size_t> every(c.sequences.size());
+      std::iota(every.begin(), every.end(), 0);
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        SCOPED_TRACE("case " + std::to_string(i) + ", " + std::string(name_of(dtype)) + ", " + spec.name());
+        const Inputs inputs(c, dtype);
+        const Paged actual = run(bench, c, inputs, dtype, 7, every);
+        for (std::size_t b = 0; b < every.size(); ++b) {
+          EXPECT_LE(normalised_error(actual.out[b], inputs.references[b].out),
+                    dtype == DType::kF32 ? 2e-6 : 1e-2)
+              << "sequence " << b;
+        }
+        EXPECT_THAT(actual.idle, testing::Each(0.0));
+      }
+    }
+  }
+}
+
+// Neither the other sequences nor where pages lie, nor the number of threads, change a bit.
+TEST(PagedAttention, ASequenceIsTheSameInAnyCompany) {
+  OperatorBench bench, three({.threads = 3});
+  for (const Case& c : cases()) {
+    std::vector<std::size_t> every(c.sequences.size());
+    std::iota(every.begin(), every.end(), 0);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const Inputs inputs(c, dtype);
+      const Paged together = run(bench, c, inputs, dtype, 7, every);
+      EXPECT_EQ(run(three, c, inputs, dtype, 8, every).out, together.out);
+      for (const std::size_t b : every) {
+        EXPECT_EQ(run(bench, c, inputs, dtype, 9, {b}).out[0], together.out[b]) << b;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

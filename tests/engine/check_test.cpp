@@ -1,0 +1,61 @@
+// The engine refuses calls that make no sense, in every build: std::logic_error with the operator's name.
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "engine/operators.h"
+#include "engine/rank.h"
+#include "engine/weight_gradient_queue.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus::engine {
+namespace {
+
+template <class Call>
+std::string refusal(Call&& call) {
+  try {
+    call();
+  } catch (const std::logic_error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+class EngineChecks : public ::testing::Test {
+ protected:
+  EngineChecks() { tape_.begin({.weight_gradients = &queue_}); }
+
+  Rank rank_{turbo::make_cpu_device(1)};  // it measures: no kernel runs
+  WeightGradientQueue queue_;
+  Tape tape_{rank_.context(), rank_.stash()};
+};
+
+TEST_F(EngineChecks, CallsThatMakeNoSenseAreRefused) {
+  {
+    const Value x = tape_.input(DType::kF32, {6, 10}, true);
+    EXPECT_EQ(refusal([&] { split(x, 10); }), "split: check failed: at > 0 && at < cols");
+    EXPECT_EQ(refusal([&] { split(x, 0); }), "split: check failed: at > 0 && at < cols");
+    const Tensor wrong_type(nullptr, DType::kBF16, {6, 10});
+    EXPECT_EQ(refusal([&] { tape_.set_gradient(x, wrong_type); }).substr(0, 33),
+              "Tape::set_gradient: check failed:");
+    KvCacheLayer cache;
+    EXPECT_EQ(refusal([&] { attention(x, {}, {.cache = &cache}); }).substr(0, 24),
+              "attention: check failed:");
+    tape_.backward();
+    EXPECT_EQ(refusal([&] { tape_.backward(); }).substr(0, 29), "Tape::backward: check failed:");
+  }
+  tape_.abandon();
+}
+
+// Shapes are for kernels to check; launch() does it.
+TEST_F(EngineChecks, WrongShapesReachNoKernel) {
+  {
+    const Value odd = tape_.input(DType::kF32, {6, 9}, true);
+    EXPECT_EQ(refusal([&] { swiglu(odd); }).substr(0, 28), "SwigluForward: check failed:");
+  }
+  tape_.abandon();
+}
+
+}  // namespace
+}  // namespace primus::engine

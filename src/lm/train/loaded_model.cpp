@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -70,7 +71,15 @@ class Reconciliation {
   std::vector<std::string> take_notes() { return std::move(notes_); }
 
  private:
-  Layer layer_of(std::string_view key) const { return experiment_.provenance_of(key).layer; }
+  // Windows may be given by Primus-Turbo's keys for windows beside sinks.
+  bool is_sink_window(std::string_view key) const {
+    return (key == "window_size" || key == "window_attn_skip_freq") &&
+           experiment_.trainer.use_sink_attention && experiment_.provenance_of(key).layer == Layer::kDerived;
+  }
+  Layer layer_of(std::string_view key) const {
+    if (!is_sink_window(key)) return experiment_.provenance_of(key).layer;
+    return std::max(layer_of("sink_sliding_window"), layer_of("sink_window_even_layers_only"));
+  }
   std::string_view strongest(Keys keys) const {
     std::string_view best = *keys.begin();
     for (const std::string_view key : keys) {
@@ -80,7 +89,11 @@ class Reconciliation {
   }
   template <class T>
   std::string difference(Keys keys, const T& ours, const T& theirs) const {
-    return fmt::format("{} is {}, and {} says {}", *keys.begin(), text_of(ours), where_, text_of(theirs));
+    const std::string_view key = *keys.begin();
+    return fmt::format(
+        "{} is {}, and {} says {}",
+        is_sink_window(key) ? fmt::format("{} (by sink_sliding_window)", key) : std::string(key),
+        text_of(ours), where_, text_of(theirs));
   }
   template <class T>
   void pass_over(Keys keys, const T& ours, const T& theirs) {

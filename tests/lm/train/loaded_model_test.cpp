@@ -35,6 +35,10 @@ const std::map<std::string, std::string> kExperiments = {
     {"qwen2",
      "model_type: qwen2, ffn_hidden_size: 112, num_query_groups: 2, window_size: [7, 0],"
      "window_attn_skip_freq: [0, 1]"},
+    {"gpt_oss_by_sinks",
+     "model_type: gpt_oss, ffn_hidden_size: 48, num_experts: 4, use_sink_attention: true,"
+     "sink_sliding_window: 8, position_embedding_type: yarn, rope_scaling_factor: 4,"
+     "yarn_correction_range_round_to_int: false"},
     {"mixtral",
      "model_type: mixtral, ffn_hidden_size: 112, num_experts: 4, moe_router_force_load_balancing: true"},
     {"qwen3_moe",
@@ -113,9 +117,7 @@ std::vector<std::string> values_for(const KeySpec& key, const config::TrainerCon
 
 // Keys that change nothing, and why.
 const std::map<std::string_view, const char*> kSilent = {
-    {"group_query_attention", "only checked against num_query_groups"},
-    {"sink_sliding_window", "means something only with use_sink_attention"},
-    {"sink_window_even_layers_only", "means something only with use_sink_attention"}};
+    {"group_query_attention", "only checked against num_query_groups"}};
 
 enum class Outcome : std::uint8_t { kNothing, kSaid, kTaken };
 
@@ -141,7 +143,8 @@ Outcome outcome_of(const KeySpec& key, const Reloading& run, const std::string& 
   try {
     if (model(*changed) == run.before) return Outcome::kNothing;
     const LoadedModel loaded = load(run.folder, *changed);
-    if (!loaded.notes.empty()) return Outcome::kSaid;
+    if (!loaded.notes.empty() || changed->warnings.size() > run.unchanged.warnings.size())
+      return Outcome::kSaid;
     // Only how to train may change without a word.
     ModelConfig is = loaded.config;
     const ModelConfig& was = run.loaded.config;

@@ -5,7 +5,8 @@
 
 For fp32 and bf16: tokens/s and the share of the GEMM peak measured in the same process; cost per token at half and double the
 micro-batch; with --peer (a Python that has torch), PyTorch's step of the same model right after ours, and the ratio. Then one real
-run: time from process start to the beginning of the first step, and what a checkpoint costs the steps around it; and with
+run: time from process start to the beginning of the first step, and what a checkpoint costs the steps around it (the median of
+--saves checkpoints, and their spread); and with
 --quickstart, `primus quickstart` on a text (./quickstart.sh leaves one in build/quickstart/kjv.txt): its time and its memory. Nothing
 else should run meanwhile.
 """
@@ -38,26 +39,35 @@ def peer(python, dtype):
     return json.loads(result.stdout)
 
 
-def real_run():
-    """Twelve steps with a checkpoint after the sixth: (seconds to the first step, stall as a share of a step)."""
+def real_run(saves, interval=4):
+    """A run with a checkpoint after every `interval` steps: (seconds to the first step, the cost of each save as a share of a
+    plain step). A save may slow down the two steps behind it by copying and writing; the others are plain ones."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
         process = subprocess.Popen([PRIMUS, "train", "pretrain", "--config", EXPERIMENT, "--workspace", folder,
-                                    "bf16=false", "train_iters=12", "save_interval=6", "global_batch_size=4",
-                                    "disable_last_saving=true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                   env=ENVIRONMENT)
+                                    "bf16=false", f"train_iters={(saves + 1) * interval}", f"save_interval={interval}",
+                                    "global_batch_size=4", "keep_latest=2", "disable_last_saving=true", "eval_iters=0"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
         metrics = pathlib.Path(folder) / "primus/root/llama_124M-pretrain/metrics.jsonl"
         while not (metrics.exists() and metrics.stat().st_size) and process.poll() is None:
             time.sleep(0.005)
         first = time.time() - began
-        process.wait()
+        if process.wait() != 0:
+            sys.exit("the run with checkpoints failed")
         steps = [json.loads(line)["elapsed_time_per_iteration_ms"] for line in metrics.read_text().splitlines()]
         log = (metrics.parent / "logs/pre_trainer/rank-0/info.log").read_text()
-    held = float(re.search(r"saving iteration 6: training held for ([0-9.]+) ms", log).group(1))
-    plain = statistics.median(steps[2:6] + steps[8:])
-    # The save happens between steps 6 and 7, and its copying and writing may slow those two down as well.
-    stall = (held + sum(t - plain for t in steps[6:8])) / plain
-    return first - steps[0] / 1000, stall
+    return first - steps[0] / 1000, save_costs(steps, log, saves, interval)
+
+
+def save_costs(steps, log, saves, interval):
+    """Of each save: what training was held for, and what its two steps took more than a plain one, over a plain one."""
+    held = dict(re.findall(r"saving iteration (\d+): training held for ([0-9.]+) ms", log))
+    plain = statistics.median(t for i, t in enumerate(steps) if i >= interval and i % interval >= 2)
+    costs = []
+    for iteration in range(interval, (saves + 1) * interval, interval):  # what follows the last step is not measured
+        slowed = sum(t - plain for t in steps[iteration:iteration + 2])
+        costs.append((float(held[str(iteration)]) + slowed) / plain)
+    return costs
 
 
 def quickstart(text):
@@ -77,11 +87,13 @@ def main():
     options.add_argument("--steps", type=int, default=5)
     options.add_argument("--peer")
     options.add_argument("--skip-run", action="store_true")
+    options.add_argument("--only-run", action="store_true")
+    options.add_argument("--saves", type=int, default=10)
     options.add_argument("--quickstart", metavar="TEXT")
     options = options.parse_args()
     model = next(l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name"))
     print(f"{datetime.date.today()}, {model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
-    for dtype in ("fp32", "bf16"):
+    for dtype in () if options.only_run else ("fp32", "bf16"):
         ours = benchmark(dtype == "bf16", 4, options.steps)
         print(f"{dtype}: {ours['tokens_per_second']:.0f} tokens/s, {ours['model_flops_per_second'] / 1e9:.0f} model GFLOP/s "
               f"= {100 * ours['share_of_gemm_peak']:.1f} % of the GEMM peak ({ours['gemm_peak_flops_per_second'] / 1e9:.0f})")
@@ -98,9 +110,11 @@ def main():
                       f"{other['tokens_per_s']:.0f} tokens/s; Primus is "
                       f"{ours['tokens_per_second'] / other['tokens_per_s']:.2f} x as fast"))
     if not options.skip_run:
-        first, stall = real_run()
+        first, costs = real_run(options.saves)
+        low, middle, high = statistics.quantiles(costs, n=4)
         print(f"real run, fp32: {first:.2f} s from process start to the beginning of step 1; a checkpoint costs "
-              f"{100 * stall:.1f} % of one step")
+              f"{100 * middle:.1f} % of one step (median of {len(costs)} saves; half of them {100 * low:.1f} to {100 * high:.1f} %, "
+              f"all {100 * min(costs):.1f} to {100 * max(costs):.1f} %)")
     if options.quickstart:
         seconds, memory = quickstart(options.quickstart)
         print(f"primus quickstart: {seconds:.0f} s, {memory / 1e9:.2f} GB at most")

@@ -128,7 +128,8 @@ inline void expect_tensors(const CheckpointReader& reader, TensorPart part,
   for (const TensorSource& source : sources) {
     std::vector<std::byte> bytes(source.held_bytes());
     reader.read_run(part, source.name, source.dtype, source.shape, source.order, source.held(), bytes);
-    EXPECT_EQ(std::memcmp(bytes.data(), source.data, bytes.size()), 0) << source.name;
+    const auto* held = static_cast<const std::byte*>(source.data);
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), held)) << source.name;
   }
 }
 

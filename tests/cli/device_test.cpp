@@ -61,6 +61,27 @@ TEST(Devices, ARunOnAPluginEqualsTheCpus) {
   EXPECT_EQ(generate("guard"), generate("cpu"));
 }
 
+// Weights and moments are copied behind the next step's back. On a device whose copies take longer than a
+// step, an update that did not wait for them would be in the checkpoint of the step before.
+TEST(Devices, ACheckpointInFlightDoesNotSeeTheNextUpdate) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> settings{"train_iters=3", "eval_iters=0", "save_interval=1",
+                                          "async_save=true", "keep_latest=0"};
+  ASSERT_EQ(run_program(train(folder.path(), settings)).exit_code, 0);
+  auto words = settings;
+  words.insert(words.end(), {"device=guard", "exp_name=slow"});
+  ProgramOptions slow_copies = with_plugins();
+  slow_copies.environment["PRIMUS_GUARD_COPY_DELAY"] = "5000";
+  const ProgramResult slow = run_program(train(folder.path(), words), slow_copies);
+  ASSERT_EQ(slow.exit_code, 0) << slow.err;
+  for (int iteration = 1; iteration <= 3; ++iteration) {
+    const std::string expected = test::final_weights(test::run_folder(folder.path()), iteration);
+    ASSERT_FALSE(expected.empty());
+    EXPECT_TRUE(test::final_weights(test::run_folder(folder.path(), "slow"), iteration) == expected)
+        << iteration;
+  }
+}
+
 // What is not here can be planned for, if its plug-in is.
 TEST(Devices, ADryRunNeedsNone) {
   const TemporaryFolder folder;

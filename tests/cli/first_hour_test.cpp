@@ -212,6 +212,21 @@ TEST_F(FirstHour, ARunThatDoesNotFitIsRefusedWithWhatWouldHelp) {
   EXPECT_THAT(trained(words).out, Not(HasSubstr("DOES NOT FIT")));
 }
 
+// Something is to be seen within a second: processor time, so that other work on the machine does not count,
+// and of the clock not more than ten.
+TEST_F(FirstHour, TheFirstScreenComesWithinASecond) {
+  test::Program live(train(folder_.path(), on_text({"train_iters=3", "exp_name=first"})),
+                     {.folder = folder_.path().string(),
+                      .environment = {{"XDG_CACHE_HOME", path("cache").string()}, {"TERM", "xterm"}},
+                      .error_terminal = true});
+  const auto began = std::chrono::steady_clock::now();
+  ASSERT_TRUE(live.wait_for_error("prepare", 10));
+  const double processor = live.processor_seconds();
+  EXPECT_LT(processor, 1.0);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
+  EXPECT_EQ(live.wait().exit_code, 0);
+}
+
 TEST_F(FirstHour, ATerminalShowsTheRunOnOneScreen) {
   const ProgramResult live = trained(
       on_text({"train_iters=6", "exp_name=live", "eval_iters=1", "eval_interval=2", "sample_interval=3"}),

@@ -12,10 +12,14 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace primus::test {
@@ -99,9 +103,38 @@ class Program {
            info.si_pid == 0;
   }
 
+  // Reads standard error until `text` was written there. False: it ended, or `seconds` passed.
+  bool wait_for_error(const std::string& text, int seconds) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+    while (seen_errors_.find(text) == std::string::npos) {
+      pollfd ready{err_, POLLIN, 0};
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      if (left.count() <= 0 || poll(&ready, 1, static_cast<int>(left.count())) <= 0) return false;
+      std::array<char, 4096> buffer{};
+      const ssize_t count = read(err_, buffer.data(), buffer.size());
+      if (count <= 0) return false;
+      seen_errors_.append(buffer.data(), static_cast<std::size_t>(count));
+    }
+    return true;
+  }
+
+  // Processor time it has taken so far, all threads together.
+  double processor_seconds() const {
+    std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+    std::string text((std::istreambuf_iterator<char>(file)), {});
+    std::istringstream fields(text.substr(text.rfind(')') + 1));
+    std::string skipped;
+    for (int i = 3; i < 14; ++i) fields >> skipped;
+    double user = 0, system = 0;
+    fields >> user >> system;
+    return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
+
   // Reads all output and reaps the process.
   ProgramResult wait() {
     ProgramResult result;
+    result.err = std::move(seen_errors_);
     std::array<pollfd, 2> ends{pollfd{out_, POLLIN, 0}, pollfd{err_, POLLIN, 0}};
     std::array<std::string*, 2> texts{&result.out, &result.err};
     for (int open = 2; open > 0;) {
@@ -138,6 +171,7 @@ class Program {
 
   pid_t pid_ = -1;
   int out_ = -1, err_ = -1;
+  std::string seen_errors_;  // by wait_for_error
 };
 
 inline ProgramResult run_program(const std::vector<std::string>& arguments,

@@ -75,9 +75,16 @@ class GuardDevice final : public Device {
  public:
   static constexpr std::size_t kRange = std::size_t{1} << 36;  // of addresses, not of memory
 
+  // `copy_delay`: of each operation on a stream for copies.
   GuardDevice(int threads, const KernelTable& kernels,
-              std::chrono::microseconds delay = std::chrono::microseconds(20))
-      : threads_(threads), delay_(delay), kernels_(kernels), pool_(threads), context_(pool_, kRange) {
+              std::chrono::microseconds delay = std::chrono::microseconds(20),
+              std::chrono::microseconds copy_delay = std::chrono::microseconds(20))
+      : threads_(threads),
+        delay_(delay),
+        copy_delay_(copy_delay),
+        kernels_(kernels),
+        pool_(threads),
+        context_(pool_, kRange) {
     void* range = mmap(nullptr, 2 * kRange, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) throw io_error("cannot reserve addresses", errno);
     base_ = static_cast<char*>(range);
@@ -130,8 +137,9 @@ class GuardDevice final : public Device {
   }
   void release_pinned(void* address) noexcept override { std::free(address); }
 
-  std::unique_ptr<Stream> create_stream(StreamKind) override {
-    return std::make_unique<GuardStream>(threads_, static_cast<std::ptrdiff_t>(kRange), delay_);
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override {
+    return std::make_unique<GuardStream>(threads_, static_cast<std::ptrdiff_t>(kRange),
+                                         kind == StreamKind::kCopy ? copy_delay_ : delay_);
   }
   std::unique_ptr<Event> create_event() override { return std::make_unique<cpu::CpuEvent>(); }
   const KernelTable& kernels() const override { return kernels_; }
@@ -143,7 +151,7 @@ class GuardDevice final : public Device {
   char* alias(std::size_t offset) const { return base_ + kRange + offset; }
 
   int threads_;
-  std::chrono::microseconds delay_;
+  std::chrono::microseconds delay_, copy_delay_;
   const KernelTable& kernels_;
   ThreadPool pool_;  // never works: workspaces are sized by the number of threads
   cpu::CpuContext context_;

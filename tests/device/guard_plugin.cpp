@@ -1,5 +1,9 @@
 // The guard device as a plug-in, libprimus_guard.so: what a vendor's plug-in has to do, and how the tests
 // load a second kind of device through the same door.
+//
+// PRIMUS_GUARD_COPY_DELAY: microseconds before each operation on a stream for copies.
+#include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -14,13 +18,19 @@ namespace {
 
 int threads_of(const DeviceSpec& spec) { return spec.threads == 0 ? cpu::available_cores() : spec.threads; }
 
+std::chrono::microseconds copy_delay() {
+  const char* text = std::getenv("PRIMUS_GUARD_COPY_DELAY");
+  return std::chrono::microseconds(text ? std::atoi(text) : 20);
+}
+
 const DevicePlugin kPlugin{
     .abi = turbo::kPluginAbi,
     .kind = "guard",
     .count = [](std::string&) { return 1; },
     .properties = [](int) { return GuardDevice::guard_properties(); },
     .open = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
-      return std::make_unique<GuardDevice>(threads_of(spec), turbo::cpu_kernel_table());
+      return std::make_unique<GuardDevice>(threads_of(spec), turbo::cpu_kernel_table(),
+                                           std::chrono::microseconds(20), copy_delay());
     },
     .measuring = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
       return std::make_unique<MeasuringDevice>(GuardDevice::guard_properties(), "guard, measured",

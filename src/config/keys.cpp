@@ -10,6 +10,7 @@
 
 #include "base/suggest.h"
 #include "config/key_hints.h"
+#include "config/not_yet.h"
 
 namespace primus::config {
 namespace {
@@ -198,6 +199,10 @@ std::string to_text(const KeySpec& key, const Value& value) {
   if (key.choices.empty()) return value.text;
   for (std::string_view choice : key.choices) {
     if (same_ignoring_case(choice, value.text)) return std::string(choice);
+  }
+  if (const std::string_view reason = reason_without_value(key.name, value.text); !reason.empty()) {
+    throw error_at(value.origin, fmt::format("{} {}: {}", key.name, value.show(), reason),
+                   fmt::format("set {} to one of {}", key.name, fmt::join(key.choices, ", ")), value.width());
   }
   const std::string near = did_you_mean(value.text, key.choices);
   throw error_at(

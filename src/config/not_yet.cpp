@@ -50,4 +50,10 @@ std::string_view reason_without_preset(std::string_view model) {
   return {};
 }
 
+std::string_view reason_without_value(std::string_view key, std::string_view value) {
+  if (key == "tokenizer_type" && value == "KimiK2Tokenizer")
+    return "Kimi K2's tokenizer is a tiktoken file with Python code beside it, which Primus does not have";
+  return {};
+}
+
 }  // namespace primus::config

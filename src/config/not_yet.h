@@ -14,4 +14,7 @@ std::string_view engine_name(std::string_view framework);
 // empty for models that nobody knows.
 std::string_view reason_without_preset(std::string_view model);
 
+// Why this value of a key, which Primus knows, is not there yet; likewise.
+std::string_view reason_without_value(std::string_view key, std::string_view value);
+
 }  // namespace primus::config

@@ -246,6 +246,8 @@ TEST(Config, ShowsValidatesAndDescribes) {
   const ProgramResult valid = run_program({"config", "validate", "--exp", kExperiment, "--json"});
   EXPECT_TRUE(json::parse(valid.out).at("valid").get<bool>());
   EXPECT_TRUE(json::parse(run_program({"config", "schema"}).out).is_object());
+  EXPECT_THAT(run_program({"config", "validate", "--config", kExperiment, "wandb_project=p"}).err,
+              HasSubstr("nothing is sent to Weights & Biases (wandb_project)"));
   EXPECT_THAT(run_program({"config", "reference"}).out, HasSubstr("micro_batch_size"));
 }
 

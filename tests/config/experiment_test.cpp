@@ -273,6 +273,9 @@ TEST(Experiment, UnknownChoicesAreRefused) {
   EXPECT_NE(error_of(experiment_text("      recompute_modules: [core_atn]\n"))
                 .find("exp.yaml:14:27: error: recompute_modules is 'core_atn'"),
             std::string::npos);
+  EXPECT_NE(error_of(experiment_text("      tokenizer_type: KimiK2Tokenizer\n"))
+                .find("exp.yaml:14:23: error: tokenizer_type 'KimiK2Tokenizer': Kimi K2's tokenizer is"),
+            std::string::npos);
 }
 
 TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {

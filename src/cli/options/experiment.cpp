@@ -96,6 +96,14 @@ config::Experiment ExperimentArguments::load(const Console& console) const {
   if (!experiment.ignored.empty()) {
     console.note(fmt::format("note: without meaning for framework {}, and ignored: {}", experiment.framework,
                              fmt::join(experiment.ignored, ", ")));
+    const auto wandb = std::ranges::find_if(experiment.ignored,
+                                            [](const std::string& key) { return key.starts_with("wandb_"); });
+    if (wandb != experiment.ignored.end()) {
+      console.note(fmt::format(
+          "note: nothing is sent to Weights & Biases ({}): a run's curves are in its metrics.jsonl "
+          "and tensorboard/, which other tools can upload",
+          *wandb));
+    }
   }
   return experiment;
 }

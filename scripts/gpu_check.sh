@@ -42,7 +42,7 @@ done
 # shellcheck disable=SC2016
 flags="$flags" floors="$floors" xargs -P "$jobs" -I{} sh -c '
   name=$1
-  sources=tests/turbo/$name/${name}_test.cpp
+  sources=$(find "tests/turbo/$name" -name "*_test.cpp" ! -name "*golden*")
   ${CXX:-g++} $flags $sources $floors -lgtest -lgmock -lgtest_main -lxsmm -lxsmmnoblas -ldl -lpthread \
     -o build/gpu/check/${name}_test
 ' sh {} <<OPERATORS

@@ -140,8 +140,10 @@ struct AttentionAttributes {
 // Where q, k and v begin in a row of the fused projection.
 struct FusedColumns {
   std::int64_t k, v, width;
+  FusedColumns(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t value_dim)
+      : k(heads * head_dim), v(k + kv_heads * head_dim), width(v + kv_heads * value_dim) {}
   explicit FusedColumns(const turbo::AttentionShape& s)
-      : k(s.heads * s.head_dim), v(k + s.kv_heads * s.head_dim), width(v + s.kv_heads * s.value_dim) {}
+      : FusedColumns(s.heads, s.kv_heads, s.head_dim, s.value_dim) {}
 };
 
 void attention_forward(Step& s) {
@@ -211,45 +213,49 @@ constexpr Operator kAttention{.name = "attention",
                               .for_weight = {.outputs = bit(0) | bit(1)}};
 
 struct CachedAttentionAttributes {
-  turbo::AttentionShape shape;
+  turbo::PagedSequences sequences;
+  std::int64_t heads, kv_heads, head_dim, value_dim, window, chunk;
+  std::int64_t rows;  // of the pages of all sequences
+  float scale;
   void* k;
   void* v;
 };
 
 void cached_attention_forward(Step& s) {
   const auto a = s.attributes<CachedAttentionAttributes>();
-  const FusedColumns at(a.shape);
+  const FusedColumns at(a.heads, a.kv_heads, a.head_dim, a.value_dim);
   const Tensor qkv = s.in(0);
-  const std::int64_t k_width = a.shape.kv_heads * a.shape.head_dim;
-  const std::int64_t v_width = a.shape.kv_heads * a.shape.value_dim;
-  const Shape k_shape{a.shape.batch * a.shape.capacity_k, k_width};
-  const Shape v_shape{a.shape.batch * a.shape.capacity_k, v_width};
-  const Tensor k(a.k, qkv.dtype, k_shape), v(a.v, qkv.dtype, v_shape);
-  const std::int64_t first_new = a.shape.seq_k - a.shape.seq_q;
-  auto append = [&](const Tensor& cache, std::int64_t column, std::int64_t width) {
-    launch(s.context(), turbo::CopyRows{.from = qkv.from(column),
-                                        .to = cache.from(first_new * width),
-                                        .rows = a.shape.batch * a.shape.seq_q,
-                                        .cols = width,
-                                        .from_stride = at.width,
-                                        .to_stride = width,
-                                        .group_rows = a.shape.seq_q,
-                                        .to_group_stride = a.shape.capacity_k * width});
+  const std::int64_t k_width = a.kv_heads * a.head_dim, v_width = a.kv_heads * a.value_dim;
+  const Tensor k(a.k, qkv.dtype, {a.rows, k_width}), v(a.v, qkv.dtype, {a.rows, v_width});
+  const auto append = [&](const Tensor& pages, std::int64_t column, std::int64_t width) {
+    launch(s.context(), turbo::PagedAppend{.sequences = a.sequences,
+                                           .rows = qkv.from(column),
+                                           .pages = pages,
+                                           .tokens = qkv.rows(),
+                                           .cols = width,
+                                           .stride = at.width,
+                                           .to_stride = width});
   };
   append(k, at.k, k_width);
   append(v, at.v, v_width);
-  launch(s.context(), turbo::AttentionForward{.shape = a.shape,
-                                              .q = qkv,
-                                              .k = k,
-                                              .v = v,
-                                              .q_stride = at.width,
-                                              .k_stride = k_width,
-                                              .v_stride = v_width,
-                                              .first_key = {},
-                                              .sinks = optional_weight(s),
-                                              .out = s.out(0),
-                                              .lse = {},
-                                              .workspace = {}});
+  launch(s.context(), turbo::PagedAttention{.sequences = a.sequences,
+                                            .tokens = qkv.rows(),
+                                            .heads = a.heads,
+                                            .kv_heads = a.kv_heads,
+                                            .head_dim = a.head_dim,
+                                            .value_dim = a.value_dim,
+                                            .scale = a.scale,
+                                            .window = a.window,
+                                            .chunk = a.chunk,
+                                            .q = qkv,
+                                            .k = k,
+                                            .v = v,
+                                            .q_stride = at.width,
+                                            .k_stride = k_width,
+                                            .v_stride = v_width,
+                                            .sinks = optional_weight(s),
+                                            .out = s.out(0),
+                                            .workspace = {}});
 }
 
 constexpr Operator kCachedAttention{.name = "cached_attention",
@@ -281,13 +287,20 @@ Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOp
   const std::int64_t tokens = shape.batch * shape.seq_q;
   const Tape::Output out{qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}};
   shape.seq_k = shape.capacity_k = shape.seq_q;
-  if (KvCacheLayer* cache = options.cache) {
-    PRIMUS_CHECK("attention", !tape.training() && !options.first_key);
-    shape.seq_k = cache->length + shape.seq_q;
-    shape.capacity_k = cache->capacity;
-    shape.q_first = cache->length;
+  if (const KvCacheLayer* layer = options.cache.layer) {
+    PRIMUS_CHECK("attention", !tape.training() && !options.first_key && shape.causal);
     return tape.record(kCachedAttention, {&qkv}, options.sinks, {out},
-                       CachedAttentionAttributes{shape, cache->k.data, cache->v.data})[0];
+                       CachedAttentionAttributes{.sequences = *options.cache.sequences,
+                                                 .heads = shape.heads,
+                                                 .kv_heads = shape.kv_heads,
+                                                 .head_dim = shape.head_dim,
+                                                 .value_dim = shape.value_dim,
+                                                 .window = shape.window,
+                                                 .chunk = shape.chunk,
+                                                 .rows = layer->k.rows(),
+                                                 .scale = shape.scale,
+                                                 .k = layer->k.data,
+                                                 .v = layer->v.data})[0];
   }
   const Value* documents = options.first_key ? &options.first_key : nullptr;
   const AttentionAttributes attributes{shape, documents != nullptr, tape.training()};

@@ -45,8 +45,9 @@ constexpr Operator kLatentQkv{.name = "latent_qkv",
 // -----------------------------------------------------------------------------------------
 
 struct CachedLatentAttributes {
+  turbo::PagedSequences sequences;
   LatentShape latent;
-  std::int64_t batch, length, capacity;  // length: tokens present before
+  std::int64_t rows;  // of the pages of all sequences
   float scale;
   void* cache;
 };
@@ -56,17 +57,16 @@ void cached_latent_attention_forward(Step& s) {
   const auto a = s.attributes<CachedLatentAttributes>();
   const LatentShape& shape = a.latent;
   const Tensor q = s.in(0);
-  const std::int64_t tokens = q.rows(), new_tokens = tokens / a.batch, width = shape.rank + shape.rope_dim;
-  const Tensor cache(a.cache, q.dtype, {a.batch * a.capacity, width});
-  auto append = [&](const Tensor& rows, std::int64_t column) {
-    launch(s.context(), turbo::CopyRows{.from = rows,
-                                        .to = cache.from(a.length * width + column),
-                                        .rows = tokens,
-                                        .cols = rows.cols(),
-                                        .from_stride = rows.cols(),
-                                        .to_stride = width,
-                                        .group_rows = new_tokens,
-                                        .to_group_stride = a.capacity * width});
+  const std::int64_t tokens = q.rows(), width = shape.rank + shape.rope_dim;
+  const Tensor cache(a.cache, q.dtype, {a.rows, width});
+  const auto append = [&](const Tensor& rows, std::int64_t column) {
+    launch(s.context(), turbo::PagedAppend{.sequences = a.sequences,
+                                           .rows = rows,
+                                           .pages = cache.from(column),
+                                           .tokens = tokens,
+                                           .cols = rows.cols(),
+                                           .stride = rows.cols(),
+                                           .to_stride = width});
   };
   append(s.in(1), 0);
   append(s.in(2), shape.rank);
@@ -81,29 +81,24 @@ void cached_latent_attention_forward(Step& s) {
                                     .up = s.weight(),
                                     .out = queries.get(),
                                     .workspace = {}});
-  launch(s.context(), turbo::AttentionForward{.shape = {.batch = a.batch,
-                                                        .seq_q = new_tokens,
-                                                        .seq_k = a.length + new_tokens,
-                                                        .capacity_k = a.capacity,
-                                                        .heads = shape.heads,
-                                                        .kv_heads = 1,
-                                                        .head_dim = width,
-                                                        .value_dim = shape.rank,
-                                                        .scale = a.scale,
-                                                        .causal = true,
-                                                        .window = 0,
-                                                        .q_first = a.length},
-                                              .q = queries.get(),
-                                              .k = cache,
-                                              .v = cache,
-                                              .q_stride = shape.heads * width,
-                                              .k_stride = width,
-                                              .v_stride = width,
-                                              .first_key = {},
-                                              .sinks = {},
-                                              .out = mixed.get(),
-                                              .lse = {},
-                                              .workspace = {}});
+  launch(s.context(), turbo::PagedAttention{.sequences = a.sequences,
+                                            .tokens = tokens,
+                                            .heads = shape.heads,
+                                            .kv_heads = 1,
+                                            .head_dim = width,
+                                            .value_dim = shape.rank,
+                                            .scale = a.scale,
+                                            .window = 0,
+                                            .chunk = 0,
+                                            .q = queries.get(),
+                                            .k = cache,
+                                            .v = cache,
+                                            .q_stride = shape.heads * width,
+                                            .k_stride = width,
+                                            .v_stride = width,
+                                            .sinks = {},
+                                            .out = mixed.get(),
+                                            .workspace = {}});
   launch(s.context(), LatentProject{.shape = shape,
                                     .side = LatentProject::Side::kValues,
                                     .x = mixed.get(),
@@ -124,13 +119,12 @@ Value latent_qkv(const Value& q, const Value& kv, const Value& rope_key, const L
 }
 
 Value cached_latent_attention(const Value& q, const Value& latent, const Value& rope_key, Parameter& up,
-                              const LatentShape& shape, std::int64_t batch, float scale,
-                              const KvCacheLayer& cache) {
+                              const LatentShape& shape, float scale, const CachedSequences& cache) {
   PRIMUS_CHECK("cached_latent_attention", !q.tape().training());
   const Shape out{q.shape()[0], shape.heads * shape.value_dim};
   return q.tape().record(
       kCachedLatentAttention, {&q, &latent, &rope_key}, &up, {{q.dtype(), out}},
-      CachedLatentAttributes{shape, batch, cache.length, cache.capacity, scale, cache.k.data})[0];
+      CachedLatentAttributes{*cache.sequences, shape, cache.layer->k.rows(), scale, cache.layer->k.data})[0];
 }
 
 }  // namespace primus::engine

@@ -6,6 +6,7 @@
 
 #include "engine/tape.h"
 #include "turbo/attention/attention.h"
+#include "turbo/attention/paged_attention.h"
 #include "turbo/head_norm/head_norm.h"
 #include "turbo/latent_attention/latent_attention.h"
 
@@ -89,16 +90,19 @@ struct PositionScaling {
 };
 Value scale_by_position(Value x, const Value& positions, const PositionScaling& scaling);
 
-// Keys and values of earlier tokens, for generation: per layer one [batch, capacity, kv_heads * dim] tensor
-// each.
+// Keys and values of one layer for generation, in pages that sequences share
+// (turbo/attention/paged_attention.h): [pages, page_size, kv_heads * dim] each. Latents have k only: [pages,
+// page_size, rank + rope_dim].
 struct KvCacheLayer {
   Tensor k, v;
-  std::int64_t capacity = 0;
-  std::int64_t length = 0;  // tokens present before this call, the same for every sequence
+};
+// Inference: the pass's new tokens are appended to the pages, and each attends to all of its sequence.
+struct CachedSequences {
+  const KvCacheLayer* layer = nullptr;
+  const turbo::PagedSequences* sequences = nullptr;  // which rows belong to which sequence
 };
 struct AttentionOptions {
-  // Inference only: the new keys and values are appended, and everything so far is attended to.
-  KvCacheLayer* cache = nullptr;
+  CachedSequences cache = {};
   // [T] int32: sequences packed from several documents (turbo/attention/attention.h). Not with a cache.
   Value first_key = {};
   Parameter* sinks = nullptr;  // [heads]
@@ -111,12 +115,10 @@ Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOp
 // attention() reads, from queries [T, heads*key_dim], what the up-projection made of the latents [T,
 // heads*up_dim], and the part of the keys that all heads share [T, rope_dim].
 Value latent_qkv(const Value& q, const Value& kv, const Value& rope_key, const turbo::LatentShape& shape);
-// Inference: appends latent [T, rank] and rope_key to the cache, whose k is [batch, capacity, rank +
-// rope_dim], and attends to everything so far without projecting it up: [T, heads*value_dim]. `up`:
-// [heads*up_dim, rank].
+// Inference: appends latent [T, rank] and rope_key to the pages, and attends to everything so far without
+// projecting it up: [T, heads*value_dim]. `up`: [heads*up_dim, rank].
 Value cached_latent_attention(const Value& q, const Value& latent, const Value& rope_key, Parameter& up,
-                              const turbo::LatentShape& shape, std::int64_t batch, float scale,
-                              const KvCacheLayer& cache);
+                              const turbo::LatentShape& shape, float scale, const CachedSequences& cache);
 
 // silu(gate) * up: [T, 2*ffn] -> [T, ffn].
 Value swiglu(const Value& gate_up);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -337,6 +338,66 @@ TEST(Generate, IsAFunctionOfItsSeed) {
   EXPECT_EQ(write({"--seed", "1"}), write({"--seed", "1"}));
   EXPECT_NE(write({"--seed", "1"}), write({"--seed", "2"}));
   EXPECT_EQ(write({"-t", "0"}), write({"-t", "0", "--seed", "2", "--threads", "1"}));
+}
+
+TEST(Generate, ManyPromptsComeOutInOrderAndAsAlone) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> base{"generate",
+                                      kGolden + "llama",
+                                      "--tokenizer-type",
+                                      "NullTokenizer",
+                                      "--tokenizer",
+                                      "60",
+                                      "-n",
+                                      "9",
+                                      "--seed",
+                                      "5"};
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), base.begin(), base.end());
+    return run_program(more, {.folder = folder.path().string()});
+  };
+  write_file(
+      folder.path() / "prompts.jsonl",
+      "\"1 2 3\"\n\n{\"prompt\": \"4\", \"id\": [\"a\", 1], \"seed\": 77, \"max_tokens\": 2}\n\"5 6 7 8 9\"\n"
+      "{\"prompt\": \"10 11\"}");
+  for (const char* batch : {"1", "2", "16"}) {
+    const ProgramResult result = run({"--prompts", "prompts.jsonl", "--batch", batch});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    std::vector<json> lines;
+    std::istringstream text(result.out);
+    for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+    ASSERT_EQ(lines.size(), 4U);
+    EXPECT_EQ(lines[1].at("id"), json::parse("[\"a\", 1]"));
+    EXPECT_FALSE(lines[0].contains("id"));
+    const std::uint64_t seeds[] = {5, 77, 7, 8};
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_EQ(lines[i].at("index"), i);
+      EXPECT_EQ(lines[i].at("seed"), seeds[i]);
+      const ProgramResult alone = run({"--prompt", lines[i].at("prompt"), "--seed", std::to_string(seeds[i]),
+                                       "--json", "-n", i == 1 ? "2" : "9"});
+      const json expected = json::parse(alone.out);
+      for (const char* key : {"text", "ids", "prompt_tokens", "stop_reason"})
+        EXPECT_EQ(lines[i].at(key), expected.at(key)) << key;
+    }
+  }
+  const std::pair<const char*, const char*> wrong[] = {
+      {"\"1\"\n{\"prompt\": 7}\n", "prompts.jsonl:2:"},
+      {"{\"prompt\": \"1\", \"sed\": 1}", "no key 'sed'"},
+      {"{\"prompt\": \"1\", \"prompt\": \"2\"}", "twice"},
+      {"{\"seed\": 1}", "'prompt' is missing"},
+      {"\"1\" x", "prompts.jsonl:1:"},
+      {"\n\n", "no prompt"},
+      {"{\"prompt\": \"1\", \"max_tokens\": 3000000000}", "max_tokens is above"}};
+  for (const auto& [text, message] : wrong) {
+    write_file(folder.path() / "prompts.jsonl", text);
+    const ProgramResult result = run({"--prompts", "prompts.jsonl"});
+    EXPECT_EQ(result.exit_code, 2) << text;
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, HasSubstr(message));
+  }
+  EXPECT_EQ(run({"--prompts", "prompts.jsonl", "--prompt", "1"}).exit_code, 2);
+  EXPECT_EQ(run({"--prompt", "1", "--batch", "2"}).exit_code, 2);
+  EXPECT_EQ(run({"--prompts", "prompts.jsonl", "--batch", "0"}).exit_code, 2);
 }
 
 TEST(Threads, ComeFromOpenMpsVariable) {

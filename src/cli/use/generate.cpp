@@ -5,12 +5,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/file.h"
 #include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/options/model_options.h"
+#include "cli/use/prompts.h"
+#include "lm/generate/batch_generate.h"
 #include "lm/generate/decoder.h"
 
 namespace primus::cli {
@@ -48,6 +52,11 @@ class Generate final : public Command {
     args.option("--prompt,-p", "TEXT", &prompt_,
                 "the beginning of the text; '-' reads it from standard input");
     args.option("--prompt-file", "FILE", &prompt_file_, "the beginning of the text, from a file");
+    args.option(
+        "--prompts", "FILE", &prompts_,
+        "many prompts, one JSON value a line: \"TEXT\" or {\"prompt\": \"TEXT\", \"id\": ..., \"seed\": N, "
+        "\"max_tokens\": N}; '-' reads standard input");
+    args.option("--batch", "N", &batch_, "with --prompts: texts that are written together (default: 8)");
     sampling_.declare(args, 128);
     device_.declare(args);
     args.flag("--json", json_, "print text, tokens and times as JSON when done");
@@ -59,25 +68,13 @@ class Generate final : public Command {
     const ModelConfig config = ModelArguments::config(folder, families, console);
     const auto tokenizer = model_.tokenizer(folder, config);
     const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
+    if (prompts_) return run_batch(console, families, folder, config, *tokenizer, settings);
+    if (batch_) throw invalid("--batch goes with --prompts", "give a file of prompts with --prompts FILE");
     const std::string prompt = prompt_text();
-    std::vector<std::int32_t> ids = tokenizer->encode(prompt);
-    if (ids.empty()) {
-      // A text that begins from nothing begins where the training texts did.
-      const SpecialIds& special = tokenizer->special_ids();
-      const auto start = special.bos ? special.bos : special.eod;
-      if (!start)
-        throw invalid("there is no prompt, and the tokenizer has no token that begins a text",
-                      "give one with --prompt");
-      ids.push_back(*start);
-    }
+    const std::vector<std::int32_t> kept =
+        prompt_ids(*tokenizer, prompt, config, settings, "the prompt's", console);
     const std::int64_t capacity =
-        std::min(config.max_positions, static_cast<std::int64_t>(ids.size()) + settings.max_tokens);
-    const auto kept = fit_prompt(ids, capacity, settings.max_tokens);
-    if (kept.size() < ids.size()) {
-      console.note(
-          fmt::format("note: of the prompt's {} tokens only the last {} fit the model's {} positions",
-                      ids.size(), kept.size(), config.max_positions));
-    }
+        std::min(config.max_positions, static_cast<std::int64_t>(kept.size()) + settings.max_tokens);
     Decoder decoder(device_.make(console), config, families,
                     {.compute = device_.compute(), .capacity = capacity});
     load_model_weights(folder, decoder.store(), decoder.rank());
@@ -115,6 +112,115 @@ class Generate final : public Command {
   }
 
  private:
+  // The prompt's tokens, as many of its last ones as leave room to write.
+  static std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt,
+                                              const ModelConfig& config, const GenerateSettings& settings,
+                                              std::string_view whose, const Console& console) {
+    std::vector<std::int32_t> ids = tokenizer.encode(prompt);
+    if (ids.empty()) {
+      // A text that begins from nothing begins where the training texts did.
+      const SpecialIds& special = tokenizer.special_ids();
+      const auto start = special.bos ? special.bos : special.eod;
+      if (!start)
+        throw invalid("there is no prompt, and the tokenizer has no token that begins a text",
+                      "give one with --prompt");
+      ids.push_back(*start);
+    }
+    const std::int64_t capacity =
+        std::min(config.max_positions, static_cast<std::int64_t>(ids.size()) + settings.max_tokens);
+    const auto kept = fit_prompt(ids, capacity, settings.max_tokens);
+    if (kept.size() < ids.size()) {
+      console.note(fmt::format("note: of {} {} tokens only the last {} fit the model's {} positions", whose,
+                               ids.size(), kept.size(), config.max_positions));
+    }
+    return {kept.begin(), kept.end()};
+  }
+
+  int run_batch(Console& console, const FamilyRegistry& families, const ModelFolder& folder,
+                const ModelConfig& config, const Tokenizer& tokenizer, const GenerateSettings& settings) {
+    if (prompt_ || prompt_file_) throw invalid("--prompts excludes --prompt and --prompt-file");
+    constexpr std::int64_t kMostTogether = 4096;
+    const std::int64_t together = batch_.value_or(8);
+    if (together < 1 || together > kMostTogether) {
+      throw invalid(fmt::format("--batch must be from 1 to {}, not {}", kMostTogether, together));
+    }
+    const bool standard_input = *prompts_ == "-";
+    const std::vector<PromptLine> lines =
+        parse_prompts(standard_input ? read_standard_input() : read_file(*prompts_),
+                      standard_input ? "<standard input>" : *prompts_);
+    std::vector<BatchPrompt> prompts;
+    ReaderSettings reader{.compute = device_.compute(),
+                          .sequences = std::min<std::int64_t>(together, lines.size())};
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      GenerateSettings own = settings;
+      // A text of its own for each line, and the same one in any batch.
+      own.sampling.seed = lines[i].seed.value_or(settings.sampling.seed + i);
+      own.max_tokens = lines[i].max_tokens.value_or(settings.max_tokens);
+      std::vector<std::int32_t> ids =
+          prompt_ids(tokenizer, lines[i].prompt, config, own, fmt::format("prompt {}'s", i), console);
+      prompts.push_back({std::move(ids), std::move(own)});
+      reader.capacity = std::max(reader.capacity, room_for(prompts.back(), config.max_positions));
+    }
+    // Pages for the longest that can be written together.
+    std::vector<std::int64_t> pages;
+    for (const BatchPrompt& prompt : prompts)
+      pages.push_back(reader.pages_for(room_for(prompt, reader.capacity)));
+    std::sort(pages.begin(), pages.end(), std::greater<>());
+    reader.pages = std::accumulate(pages.begin(), pages.begin() + reader.sequences, std::int64_t{0});
+    BatchDecoder decoder(device_.make(console), config, families, reader);
+    load_model_weights(folder, decoder.store(), decoder.rank());
+
+    std::map<std::size_t, std::string> finished;  // that wait for one before them
+    std::size_t printed = 0, done = 0;
+    std::optional<ProgressLine> progress(
+        std::in_place, console.err,
+        ProgressOptions{.label = "writing", .unit = "texts", .total = prompts.size()});
+    const double began = steady_seconds();
+    generate_batch(decoder, prompts,
+                   {.done =
+                        [&](std::size_t index, Generation&& text) {
+                          ++done;
+                          finished[index] = result_line(index, lines[index], prompts[index], text, tokenizer);
+                          for (auto next = finished.find(printed); next != finished.end();
+                               next = finished.find(++printed)) {
+                            console.write(next->second);
+                            finished.erase(next);
+                          }
+                        },
+                    .progress =
+                        [&](std::int64_t tokens) {
+                          const double now = steady_seconds();
+                          progress->update(
+                              done, now,
+                              fmt::format("{} tokens, {:.0f} tokens/s", tokens,
+                                          static_cast<double>(tokens) / std::max(now - began, 1e-3)));
+                        }});
+    progress->finish(steady_seconds());
+    return 0;
+  }
+
+  static std::string result_line(std::size_t index, const PromptLine& line, const BatchPrompt& prompt,
+                                 const Generation& text, const Tokenizer& tokenizer) {
+    StreamDecoder stream(tokenizer);
+    if (!line.prompt.empty()) {
+      for (const std::int32_t id : prompt.tokens) stream.push(id);
+    }
+    std::string written;
+    for (const std::int32_t id : text.ids) written += stream.push(id);
+    written += stream.finish();
+    nlohmann::ordered_json json{{"index", index}};
+    if (!line.id.empty()) json["id"] = nlohmann::ordered_json::parse(line.id);
+    json["prompt"] = line.prompt;
+    json["text"] = written;
+    json["prompt_tokens"] = prompt.tokens.size();
+    json["ids"] = text.ids;
+    json["seed"] = prompt.settings.sampling.seed;
+    json["stop_reason"] = name_of(text.reason);
+    json["prompt_seconds"] = text.prompt_seconds;
+    json["seconds"] = text.seconds;
+    return json_text(json, -1) + "\n";
+  }
+
   std::string prompt_text() const {
     if (prompt_ && prompt_file_) throw invalid("--prompt and --prompt-file exclude each other");
     if (prompt_file_) return read_file(*prompt_file_);
@@ -123,7 +229,8 @@ class Generate final : public Command {
   }
 
   ModelArguments model_;
-  std::optional<std::string> prompt_, prompt_file_;
+  std::optional<std::string> prompt_, prompt_file_, prompts_;
+  std::optional<std::int64_t> batch_;
   SamplingArguments sampling_;
   DeviceOptions device_;
   bool json_ = false;
@@ -134,10 +241,16 @@ class Generate final : public Command {
 const CommandEntry kGenerate{
     "generate", "Writes on from a prompt with a trained model",
     "The text streams to standard output, prompt included. It is a function of model, prompt, settings and\n"
-    "seed: the same command writes the same text.",
+    "seed: the same command writes the same text.\n\n"
+    "--prompts writes many texts together and prints one JSON object a line, in the order of the prompts. "
+    "Line\n"
+    "i, from 0, takes the seed N + i unless it names its own, and gets the text that --prompt and --seed "
+    "would\n"
+    "write for it alone.",
     "primus generate output/primus/root/quickstart --prompt 'In the beginning'\n"
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"
-    "primus generate DIR --prompt - --json < prompt.txt",
+    "primus generate DIR --prompt - --json < prompt.txt\n"
+    "primus generate DIR --prompts prompts.jsonl --batch 16 > texts.jsonl",
     make_command<Generate>};
 
 }  // namespace primus::cli

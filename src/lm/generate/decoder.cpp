@@ -13,10 +13,9 @@ OwnModel::Parts::Parts(engine::Rank& rank, const ModelConfig& config, const Fami
 OwnModel::OwnModel(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
                    const ReaderSettings& settings)
     : rank(std::move(device)) {
-  // What a pass needs depends on how many tokens it reads and how many are there already.
   {
     const Parts measured(rank, config, families, settings);
-    TokenReader(rank, measured.model, settings).measure();
+    BatchReader(rank, measured.model, settings).measure();
   }
   rank.reserve(rank.high_water());
   parts = std::make_unique<Parts>(rank, config, families, settings);

@@ -1,4 +1,5 @@
-// A model with weights of its own that reads tokens and says what may come next (token_reader.h).
+// A model with weights of its own that reads tokens and says what may come next, of one sequence
+// (token_reader.h) or of many (batch_reader.h).
 //
 // All memory is measured and taken once; a token then costs no allocation. Not thread-safe.
 #pragma once
@@ -12,7 +13,7 @@
 
 namespace primus {
 
-// What a Decoder holds besides its reader, and before it.
+// What a decoder holds besides its reader, and before it.
 struct OwnModel {
   OwnModel(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
            const ReaderSettings& settings);
@@ -34,6 +35,18 @@ class Decoder : private OwnModel, public TokenReader {
           const ReaderSettings& settings)
       : OwnModel(std::move(device), config, families, settings),
         TokenReader(OwnModel::rank, parts->model, settings) {}
+
+  engine::ParameterStore& store() { return parts->store; }
+  engine::Rank& rank() { return OwnModel::rank; }
+};
+
+// The same for settings.sequences at a time.
+class BatchDecoder : private OwnModel, public BatchReader {
+ public:
+  BatchDecoder(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
+               const ReaderSettings& settings)
+      : OwnModel(std::move(device), config, families, settings),
+        BatchReader(OwnModel::rank, parts->model, settings) {}
 
   engine::ParameterStore& store() { return parts->store; }
   engine::Rank& rank() { return OwnModel::rank; }

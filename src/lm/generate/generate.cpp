@@ -6,38 +6,40 @@
 
 namespace primus {
 
+std::optional<std::int32_t> TextWriter::end(StopReason reason) {
+  text_.reason = reason;
+  return {};
+}
+
+std::optional<std::int32_t> TextWriter::next(std::span<const float> logits, std::int64_t length,
+                                             std::int64_t capacity,
+                                             const std::function<bool(std::int32_t)>& on_token) {
+  const auto written = [&] { return static_cast<std::int64_t>(text_.ids.size()); };
+  if (written() >= settings_.max_tokens) return end(StopReason::kMaxTokens);
+  if (settings_.vocab > 0)
+    logits = logits.first(std::min(logits.size(), static_cast<std::size_t>(settings_.vocab)));
+  const std::int32_t id = sample_token(logits, settings_.sampling, length);
+  const std::vector<std::int32_t>& stops = settings_.stop_ids;
+  if (std::find(stops.begin(), stops.end(), id) != stops.end()) return end(StopReason::kStopToken);
+  text_.ids.push_back(id);
+  if (on_token && !on_token(id)) return end(StopReason::kCallback);
+  if (length == capacity) return end(StopReason::kContextFull);
+  if (written() >= settings_.max_tokens) return end(StopReason::kMaxTokens);
+  return id;
+}
+
 Generation generate(TokenReader& decoder, std::span<const std::int32_t> prompt,
                     const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token) {
   settings.sampling.check();
-  const std::int64_t vocab =
-      settings.vocab > 0 ? std::min(settings.vocab, decoder.config().vocab) : decoder.config().vocab;
-  Generation result;
+  TextWriter writer(settings);
   const double start = steady_seconds();
   std::span<const float> logits = decoder.read(prompt);
   const double written_from = steady_seconds();
-  result.prompt_seconds = written_from - start;
-  while (true) {
-    if (static_cast<std::int64_t>(result.ids.size()) >= settings.max_tokens) {
-      result.reason = StopReason::kMaxTokens;
-      break;
-    }
-    const std::int32_t id =
-        sample_token(logits.first(static_cast<std::size_t>(vocab)), settings.sampling, decoder.length());
-    if (std::find(settings.stop_ids.begin(), settings.stop_ids.end(), id) != settings.stop_ids.end()) {
-      result.reason = StopReason::kStopToken;
-      break;
-    }
-    result.ids.push_back(id);
-    if (on_token && !on_token(id)) {
-      result.reason = StopReason::kCallback;
-      break;
-    }
-    if (decoder.length() == decoder.capacity()) {
-      result.reason = StopReason::kContextFull;
-      break;
-    }
-    if (static_cast<std::int64_t>(result.ids.size()) < settings.max_tokens) logits = decoder.read({&id, 1});
+  while (const auto id = writer.next(logits, decoder.length(), decoder.capacity(), on_token)) {
+    logits = decoder.read({&*id, 1});
   }
+  Generation result = std::move(writer.text());
+  result.prompt_seconds = written_from - start;
   result.seconds = steady_seconds() - written_from;
   return result;
 }

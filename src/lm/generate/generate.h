@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,6 +37,25 @@ struct Generation {
 // whoever goes on reads it first.
 Generation generate(TokenReader& decoder, std::span<const std::int32_t> prompt,
                     const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token = {});
+
+// One text as it is written: chooses its tokens and knows when it is over. `settings` must outlive it.
+class TextWriter {
+ public:
+  explicit TextWriter(const GenerateSettings& settings) : settings_(settings) {}
+
+  // The token after what has been read, `length` tokens of at most `capacity`, given its logits; nothing when
+  // the text is over. That token has to be read next.
+  std::optional<std::int32_t> next(std::span<const float> logits, std::int64_t length, std::int64_t capacity,
+                                   const std::function<bool(std::int32_t)>& on_token = {});
+  const Generation& text() const { return text_; }
+  Generation& text() { return text_; }
+
+ private:
+  std::optional<std::int32_t> end(StopReason reason);
+
+  const GenerateSettings& settings_;
+  Generation text_;
+};
 
 // The end of a prompt that leaves room to write `reserve` tokens, or half of the capacity where that is less.
 std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, std::int64_t capacity,

@@ -17,10 +17,13 @@
 
 namespace primus {
 
-// Keys and values of earlier tokens, per layer.
+// Keys and values of earlier tokens: pages per layer, and which of them the rows of a pass belong to.
 struct KvCache {
   std::vector<engine::KvCacheLayer> layers;
-  std::int64_t length() const { return layers.empty() ? 0 : layers.front().length; }
+  turbo::PagedSequences sequences;
+  engine::CachedSequences layer(std::int64_t index) const {
+    return {&layers[static_cast<std::size_t>(index)], &sequences};
+  }
 };
 
 // What the routers of a training step need besides hidden states: random numbers, what the microbatch's loss
@@ -43,9 +46,9 @@ struct RoutingTrace {
 // What every block gets besides the residual stream. T = batch * sequence tokens.
 struct BlockInputs {
   std::int64_t batch = 0, sequence = 0;
-  engine::Value positions;   // [T] int32
-  Tensor rope_table;         // see turbo/rope/rope.h
-  KvCache* cache = nullptr;  // generation only
+  engine::Value positions;         // [T] int32
+  Tensor rope_table;               // see turbo/rope/rope.h
+  const KvCache* cache = nullptr;  // generation only
   engine::Value
       first_key;  // [T] int32, sequences packed from documents (turbo/attention/attention.h); empty: none
   const RoutingStep* routing = nullptr;  // training only

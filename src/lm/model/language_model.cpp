@@ -107,21 +107,25 @@ void LanguageModel::end_step(turbo::Context& context, const RoutingStep& step) c
   for (const MultiTokenPrediction& module : mtp_) module.end_step(context, step);
 }
 
-KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t batch,
-                      std::int64_t capacity) {
+KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t sequences,
+                      std::int64_t capacity, std::int64_t pages, std::int64_t page_size) {
+  const auto take = [&](DType type, Shape shape) {
+    return Tensor(rank.persistent().allocate(shape.elements() * size_of(type)).address, type, shape);
+  };
   KvCache cache;
+  const std::int64_t blocks = (capacity + page_size - 1) / page_size;
+  cache.sequences = {.query_starts = take(DType::kI32, {sequences + 1}),
+                     .key_lengths = take(DType::kI32, {sequences}),
+                     .block_table = take(DType::kI32, {sequences, blocks}),
+                     .page_size = page_size};
   const LatentConfig& latent = config.attention.latent;
   const bool latents = latent.kv_rank > 0;
   const std::int64_t width = latents ? latent.kv_rank + latent.rope_dim : config.kv_heads * config.head_dim;
-  const Shape shape{batch, capacity, width};
-  auto take = [&] {
-    return Tensor(rank.persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape);
-  };
+  const Shape shape{pages, page_size, width};
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     engine::KvCacheLayer& entry = cache.layers.emplace_back();
-    entry.k = take();
-    if (!latents) entry.v = take();
-    entry.capacity = capacity;
+    entry.k = take(dtype, shape);
+    if (!latents) entry.v = take(dtype, shape);
   }
   return cache;
 }

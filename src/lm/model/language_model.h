@@ -25,11 +25,11 @@ struct FurtherTokens {
 // Device inputs of one microbatch, as Values of its tape. T = batch * sequence.
 struct ModelInputs {
   std::int64_t batch = 0, sequence = 0;
-  engine::Value tokens = {};     // [T] int32
-  engine::Value positions = {};  // [T] int32
-  engine::Value labels = {};     // [T] int32; for the loss only
-  engine::Value weights = {};    // [T] fp32; for the loss only
-  KvCache* cache = nullptr;      // generation only
+  engine::Value tokens = {};       // [T] int32
+  engine::Value positions = {};    // [T] int32
+  engine::Value labels = {};       // [T] int32; for the loss only
+  engine::Value weights = {};      // [T] fp32; for the loss only
+  const KvCache* cache = nullptr;  // generation only; batch and sequence then only multiply to T
   engine::Value first_key = {};  // [T] int32: where each token's document begins in its sequence; empty: at 0
   const RoutingStep* routing = nullptr;  // training only
   // [T] int32: each token's number within the step's global batch (turbo::RouterRandom); with `routing`.
@@ -83,8 +83,9 @@ class LanguageModel {
   std::int64_t rope_positions_ = 0;
 };
 
-// A KV cache for `batch` sequences of up to `capacity` tokens, in the persistent arena.
-KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t batch,
-                      std::int64_t capacity);
+// Pages for the keys and values of `sequences` sequences of up to `capacity` tokens, and their tables, in the
+// persistent arena. `pages` in all, of `page_size` tokens.
+KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t sequences,
+                      std::int64_t capacity, std::int64_t pages, std::int64_t page_size);
 
 }  // namespace primus

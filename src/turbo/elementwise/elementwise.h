@@ -66,8 +66,7 @@ struct Fill {
 };
 
 // Copies rows between row-strided buffers: to[(row / group_rows) * to_group_stride + (row % group_rows) *
-// to_stride + c] = from[row * from_stride + c] for c < cols. One group a sequence: this appends keys and
-// values to a KV cache.
+// to_stride + c] = from[row * from_stride + c] for c < cols.
 struct CopyRows {
   static constexpr KernelId kId = KernelId::kCopyRows;
   Tensor from, to;  // first elements; equal types

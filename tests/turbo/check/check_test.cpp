@@ -13,6 +13,7 @@
 #include "device/cpu/cpu_device.h"
 #include "turbo/adamw/adamw.h"
 #include "turbo/attention/attention.h"
+#include "turbo/attention/paged_attention.h"
 #include "turbo/bias/bias.h"
 #include "turbo/context.h"
 #include "turbo/cpu/cpu_kernels.h"
@@ -275,7 +276,8 @@ void CheckTest::check_attention() {
       {&Ab::first_key, &Ab::out, &Ab::lse, &Ab::d_out},
       {&Ab::q, &Ab::k, &Ab::v, &Ab::d_q, &Ab::d_k, &Ab::d_v},
       {[](Ab& a) { a.d_q_stride -= 1; }, [](Ab& a) { a.d_k_stride -= 1; }, [](Ab& a) { a.d_v_stride -= 1; },
-       [](Ab& a) { a.shape.seq_k = a.shape.capacity_k = 4; }});
+       [](Ab& a) { a.shape.capacity_k = 2; }, [](Ab& a) { a.shape.q_first = -1; },
+       [](Ab& a) { a.d_q.dtype = DType::kF32; }});  // the others are bf16
   using As = AttentionBackwardSinks;
   expect_checks<As>({.heads = kHeads,
                      .value_dim = kValueDim,
@@ -287,6 +289,66 @@ void CheckTest::check_attention() {
                      .accumulate = false},
                     {&As::sinks, &As::out, &As::lse, &As::d_out, &As::d_sinks}, {},
                     {[](As& a) { a.heads = 3; }});
+  using Am = AttentionMerge;
+  expect_checks<Am>({.heads = kHeads,
+                     .value_dim = kValueDim,
+                     .part = out,
+                     .part_lse = lse,
+                     .out = f32(out.shape),
+                     .lse = lse,
+                     .accumulate = true},
+                    {&Am::part, &Am::part_lse, &Am::out, &Am::lse}, {}, {[](Am& a) { a.heads = 3; }});
+
+  const PagedSequences pages{
+      .query_starts = i32({4}), .key_lengths = i32({3}), .block_table = i32({3, 5}), .page_size = 64};
+  const auto wrong_pages = []<class Call>() {
+    return std::vector<std::function<void(Call&)>>{
+        [](Call& a) { a.sequences.query_starts = widened(a.sequences.query_starts); },
+        [](Call& a) { a.sequences.query_starts = retyped(a.sequences.query_starts); },
+        [](Call& a) { a.sequences.key_lengths = widened(a.sequences.key_lengths); },
+        [](Call& a) { a.sequences.key_lengths = retyped(a.sequences.key_lengths); },
+        [](Call& a) {
+          a.sequences.block_table = i32({4, 5});
+        },
+        [](Call& a) { a.sequences.block_table = retyped(a.sequences.block_table); },
+        [](Call& a) { a.sequences.page_size = 32; },
+        [](Call& a) { a.sequences.page_size = 96; }};
+  };
+  using Pp = PagedAppend;
+  std::vector<std::function<void(Pp&)>> wrong_append = wrong_pages.operator()<Pp>();
+  wrong_append.insert(wrong_append.end(),
+                      {[](Pp& a) { a.stride = a.cols - 1; }, [](Pp& a) { a.to_stride = a.cols - 1; }});
+  expect_checks<Pp>({.sequences = pages,
+                     .rows = k,
+                     .pages = k,
+                     .tokens = kTokens,
+                     .cols = k_width,
+                     .stride = k_width,
+                     .to_stride = k_width},
+                    {}, {&Pp::rows, &Pp::pages}, wrong_append);
+  using Pa = PagedAttention;
+  std::vector<std::function<void(Pa&)>> wrong_paged = wrong_pages.operator()<Pa>();
+  wrong_paged.insert(wrong_paged.end(), {[](Pa& a) { a.q_stride -= 1; }, [](Pa& a) { a.k_stride -= 1; },
+                                         [](Pa& a) { a.v_stride -= 1; }, [](Pa& a) { a.kv_heads = 3; },
+                                         [](Pa& a) { a.window = -1; }});
+  expect_checks<Pa>({.sequences = pages,
+                     .tokens = kTokens,
+                     .heads = kHeads,
+                     .kv_heads = kKvHeads,
+                     .head_dim = kHeadDim,
+                     .value_dim = kValueDim,
+                     .scale = 1,
+                     .window = 0,
+                     .chunk = 0,
+                     .q = q,
+                     .k = k,
+                     .v = v,
+                     .q_stride = q_width,
+                     .k_stride = k_width,
+                     .v_stride = v_width,
+                     .sinks = sinks,
+                     .out = out},
+                    {&Pa::sinks, &Pa::out}, {&Pa::q, &Pa::k, &Pa::v}, wrong_paged);
 
   const LatentShape latent{.heads = 2, .rank = 16, .nope_dim = 5, .rope_dim = 4, .value_dim = 7};
   const Tensor lq = bf16({kTokens, 2 * 9}), kv = bf16({kTokens, 2 * 12}), key = bf16({kTokens, 4});

@@ -55,7 +55,7 @@ class LatentAttention final : public Layer {
     if (in.cache) {
       const Value mixed =
           cached_latent_attention(queries(h, q_latent, in), norm(kv_latent, *kv_norm_, kLatentEpsilon),
-                                  rope_key, *kv_up_, shape_, in.batch, scale_, in.cache->layers[layer_]);
+                                  rope_key, *kv_up_, shape_, scale_, in.cache->layer(layer_));
       return linear(mixed, *out_);
     }
     return linear(attention(heads(h, q_latent, kv_latent, rope_key, in), attention_shape(in),

@@ -68,7 +68,7 @@ class SelfAttention final : public Layer {
                                .attn_scale = static_cast<float>(options_.attn_scale)});
     }
     const Value mixed = attention(qkv, shape(in),
-                                  {.cache = in.cache ? &in.cache->layers[layer_] : nullptr,
+                                  {.cache = in.cache ? in.cache->layer(layer_) : engine::CachedSequences(),
                                    .first_key = in.first_key,
                                    .sinks = sinks_});
     Value out = linear(mixed, *out_);

@@ -1,0 +1,67 @@
+#include "cli/use/prompts.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <set>
+
+#include "base/error.h"
+#include "base/json_reader.h"
+
+namespace primus::cli {
+namespace {
+
+constexpr std::string_view kHint =
+    "a line is \"TEXT\", or {\"prompt\": \"TEXT\"} with \"id\", \"seed\" and \"max_tokens\" as wanted";
+
+PromptLine parse_line(std::string_view line, const std::string& name, std::int64_t number) {
+  JsonReader json(line, name, {.first_line = number, .python = false, .hint = kHint});
+  PromptLine result;
+  if (json.peek() == JsonReader::Kind::kString) {
+    json.read_string(result.prompt);
+    json.finish();
+    return result;
+  }
+  json.require(JsonReader::Kind::kObject, "a prompt");
+  std::set<std::string, std::less<>> seen;
+  json.object([&](std::string_view key) {
+    if (!seen.emplace(key).second) json.fail(fmt::format("'{}' is there twice", key));
+    if (key == "prompt") {
+      json.require(JsonReader::Kind::kString, "the value of", key);
+      json.read_string(result.prompt);
+    } else if (key == "id") {
+      result.id = json.skip();
+    } else if (key == "seed") {
+      result.seed = json.read_unsigned();
+    } else if (key == "max_tokens") {
+      constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+      result.max_tokens = json.read_size();
+      if (*result.max_tokens > kMost) json.fail(fmt::format("max_tokens is above {}", kMost));
+    } else {
+      json.fail(fmt::format("there is no key '{}'", key));
+    }
+  });
+  json.finish();
+  if (!seen.contains("prompt")) json.fail("'prompt' is missing");
+  return result;
+}
+
+}  // namespace
+
+std::vector<PromptLine> parse_prompts(std::string_view text, const std::string& name) {
+  std::vector<PromptLine> prompts;
+  std::int64_t number = 0;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
+      prompts.push_back(parse_line(line, name, number));
+    }
+  }
+  if (prompts.empty()) throw invalid("there is no prompt", std::string(kHint)).at(name);
+  return prompts;
+}
+
+}  // namespace primus::cli

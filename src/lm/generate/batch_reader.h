@@ -1,0 +1,90 @@
+// A language model that reads many sequences at a time and says what may come next in each. Keys and values
+// of everything read so far stay on the device, in pages that the sequences share: a sequence takes pages as
+// it needs them and gives them back when it is released. Works on weights that lie somewhere else.
+//
+// A pass has one of few sizes, and is filled up with rows that belong to no sequence, so that measuring those
+// sizes once tells how much memory reading needs. No launch holds a length: they are in tables on the device.
+//
+// Not thread-safe. Uses the rank's compute stream, stash and scratch; everything given must outlive it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/rank.h"
+#include "lm/model/language_model.h"
+
+namespace primus {
+
+struct ReaderSettings {
+  static constexpr std::int64_t kPageTokens = 64;
+
+  DType compute = DType::kF32;  // fp32 or bf16
+  // Tokens that fit a sequence; at most the model's max_positions, and what its tables reach.
+  std::int64_t capacity = 0;
+  std::int64_t chunk = 128;    // tokens of a pass over prompts
+  std::int64_t sequences = 1;  // that are read together
+  std::int64_t pages = 0;      // of kPageTokens, for all sequences; 0: each may fill its capacity
+
+  std::int64_t pages_for(std::int64_t tokens) const { return (tokens + kPageTokens - 1) / kPageTokens; }
+  std::int64_t all_pages() const { return pages > 0 ? pages : sequences * pages_for(capacity); }
+};
+
+class BatchReader {
+ public:
+  // Takes pages and tables from the rank's persistent arena. Throws Error(kInvalid) for a capacity that the
+  // model does not have, or for fewer pages than one sequence of that capacity needs.
+  BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings);
+
+  // On a measuring rank: runs a pass of every size there is, so that the arenas know what reading needs.
+  void measure();
+
+  struct Input {
+    std::int64_t sequence;  // below settings.sequences
+    std::span<const std::int32_t> tokens;
+  };
+  // Takes the pages for `sequence` to hold `length` tokens. False, and nothing has changed, when too few are
+  // free.
+  bool reserve(std::int64_t sequence, std::int64_t length);
+  // Throws what reading these would, and reads nothing.
+  void check(std::span<const Input> inputs) const;
+  // Reads each input's tokens behind those its sequence holds. Inputs are in ascending order of sequences, at
+  // most settings.chunk tokens in all. Throws Error(kInvalid) when they do not fit the reserved pages, or for
+  // an id outside the vocabulary; nothing has been read then.
+  void read(std::span<const Input> inputs);
+  // The same for one token each; returns the logits of what follows: [inputs, vocab], valid until the next
+  // call.
+  std::span<const float> read_next(std::span<const Input> inputs);
+  // Forgets a sequence's tokens from position `length` on. Its pages stay its own.
+  void truncate(std::int64_t sequence, std::int64_t length);
+  // Forgets the sequence and gives its pages back.
+  void release(std::int64_t sequence);
+
+  const ModelConfig& config() const { return model_.config(); }
+  const ReaderSettings& settings() const { return settings_; }
+  std::int64_t length(std::int64_t sequence) const { return slot(sequence).length; }
+  std::int64_t free_pages() const { return static_cast<std::int64_t>(free_.size()); }
+
+ private:
+  struct Slot {
+    std::int64_t length = 0;
+    std::vector<std::int32_t> pages;
+  };
+  const Slot& slot(std::int64_t sequence) const { return slots_[static_cast<std::size_t>(sequence)]; }
+  void fill(std::span<const Input> inputs, std::int64_t rows);
+  void forward(std::int64_t rows, bool logits);
+
+  engine::Rank& rank_;
+  const LanguageModel& model_;
+  ReaderSettings settings_;
+  KvCache cache_;
+  std::vector<Slot> slots_;
+  std::vector<std::int32_t> free_;
+  // Of the pass, on the host: a row's token and position, and the tables.
+  std::vector<std::int32_t> tokens_, positions_, starts_, lengths_, table_;
+  std::vector<std::byte> downloaded_;
+  std::vector<float> logits_;
+};
+
+}  // namespace primus

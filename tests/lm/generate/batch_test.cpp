@@ -1,0 +1,149 @@
+// Many sequences decoded together give, token by token, what each gives alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "device/guard_device.h"
+#include "lm/generate/batch_generate.h"
+#include "lm/model/golden_configs.h"
+#include "lm/model/outside_families.h"
+#include "tiny_model.h"
+
+namespace primus::test {
+namespace {
+
+constexpr std::uint64_t kSeed = 11;
+
+std::unique_ptr<BatchDecoder> batch_decoder(std::unique_ptr<Device> device, const ModelConfig& config,
+                                            const ReaderSettings& settings) {
+  auto decoder = std::make_unique<BatchDecoder>(std::move(device), config, all_families(), settings);
+  decoder->store().initialize(decoder->rank().context(), kSeed);
+  decoder->rank().compute().synchronize();
+  return decoder;
+}
+
+// Unequal lengths: of one token, of less and of more than a page and a chunk.
+std::vector<BatchPrompt> some_prompts(const ModelConfig& config, std::int64_t longest) {
+  std::vector<BatchPrompt> prompts;
+  const std::vector<std::int64_t> lengths{1, 5, 70, 17, 33, 2, 64, 40};
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    std::vector<std::int32_t> tokens = some_tokens(static_cast<std::size_t>(longest), config.vocab);
+    std::rotate(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(3 * i), tokens.end());
+    tokens.resize(static_cast<std::size_t>(std::min(lengths[i], longest)));
+    GenerateSettings settings{
+        .sampling = {.temperature = i % 2 == 0 ? 0.0 : 0.9, .top_p = i % 3 == 0 ? 0.9 : 1.0},
+        .max_tokens = 4 + static_cast<std::int64_t>(5 * i % 12)};
+    settings.sampling.seed = 100 + i;
+    if (i == 3) settings.stop_ids = {7, 8, 9, 10, 11, 12};
+    prompts.push_back({tokens, settings});
+  }
+  return prompts;
+}
+
+std::vector<Generation> together(BatchReader& reader, const std::vector<BatchPrompt>& prompts) {
+  std::vector<Generation> texts(prompts.size());
+  std::size_t done = 0;
+  generate_batch(reader, prompts, {.done = [&](std::size_t i, Generation&& text) {
+                   texts[i] = std::move(text);
+                   ++done;
+                 }});
+  EXPECT_EQ(done, prompts.size());
+  return texts;
+}
+
+void expect_each_as_alone(const ModelConfig& config, DType compute) {
+  const std::int64_t longest = std::min<std::int64_t>(70, config.max_positions - 8);
+  const std::vector<BatchPrompt> prompts = some_prompts(config, longest);
+  ReaderSettings settings{.compute = compute,
+                          .capacity = std::min<std::int64_t>(config.max_positions, 100),
+                          .chunk = 24,
+                          .sequences = 3};
+  settings.pages = 4;  // two of the longest, or four of others: some wait
+  const auto batch = batch_decoder(cpu(), config, settings);
+  const std::vector<Generation> texts = together(*batch, prompts);
+  EXPECT_EQ(batch->free_pages(), 4);
+  const auto single = random_decoder(cpu(), config, kSeed, settings, all_families());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    single->truncate(0);
+    const Generation alone = generate(*single, prompts[i].tokens, prompts[i].settings);
+    EXPECT_EQ(texts[i].ids, alone.ids) << "prompt " << i;
+    EXPECT_EQ(texts[i].reason, alone.reason) << "prompt " << i;
+    EXPECT_TRUE(!alone.ids.empty() || alone.reason == StopReason::kStopToken);
+  }
+}
+
+class BatchFamilies : public testing::TestWithParam<NamedConfig> {};
+
+INSTANTIATE_TEST_SUITE_P(Goldens, BatchFamilies, testing::ValuesIn(golden_configs()),
+                         [](const auto& named) { return named.param.name; });
+
+TEST_P(BatchFamilies, EveryTextIsTheOneWrittenAlone) {
+  ModelConfig config = GetParam().config;
+  config.init_std = 0.2;
+  expect_each_as_alone(config, DType::kF32);
+}
+
+class BatchAttentionKinds : public testing::TestWithParam<NamedConfig> {};
+
+INSTANTIATE_TEST_SUITE_P(Configs, BatchAttentionKinds, testing::ValuesIn(attention_configs(tiny_config())),
+                         [](const auto& named) { return named.param.name; });
+
+TEST_P(BatchAttentionKinds, EveryTextIsTheOneWrittenAlone) {
+  ModelConfig config = GetParam().config;
+  config.max_positions = 256;
+  expect_each_as_alone(config, DType::kF32);
+}
+
+TEST(Batch, GuardedMemoryIsNeverTouchedAndGivesTheSameTexts) {
+  const ModelConfig config = tiny_config();
+  const ReaderSettings settings{.capacity = 64, .chunk = 16, .sequences = 4};
+  const std::vector<BatchPrompt> prompts = some_prompts(config, 50);
+  const auto plain = batch_decoder(cpu(), config, settings);
+  const auto guarded =
+      batch_decoder(std::make_unique<GuardDevice>(2, turbo::cpu_kernel_table()), config, settings);
+  const std::vector<Generation> expected = together(*plain, prompts), actual = together(*guarded, prompts);
+  for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(actual[i].ids, expected[i].ids);
+}
+
+TEST(Batch, TextsEndWithTheContext) {
+  const ModelConfig config = tiny_config();
+  const auto decoder = batch_decoder(cpu(), config, {.capacity = 20, .sequences = 2});
+  std::vector<BatchPrompt> prompts(3, {some_tokens(18, config.vocab), {.sampling = {.temperature = 0}}});
+  prompts[1].settings.max_tokens = 0;
+  const std::vector<Generation> texts = together(*decoder, prompts);
+  EXPECT_EQ(texts[0].reason, StopReason::kContextFull);
+  EXPECT_EQ(texts[0].ids.size(), 3U);
+  EXPECT_EQ(texts[1].reason, StopReason::kMaxTokens);
+  EXPECT_TRUE(texts[1].ids.empty());
+  EXPECT_EQ(texts[2].ids, texts[0].ids);
+}
+
+TEST(Batch, WhatDoesNotFitIsRefusedBeforeAnythingIsRead) {
+  const ModelConfig config = tiny_config();
+  const auto decoder = batch_decoder(cpu(), config, {.capacity = 64, .sequences = 3, .pages = 2});
+  const auto run = [&](std::vector<std::int32_t> tokens) {
+    std::vector<BatchPrompt> prompts(2, {some_tokens(3, config.vocab), {.max_tokens = 1}});
+    prompts[1].tokens = std::move(tokens);
+    generate_batch(*decoder, prompts, {.done = [](std::size_t, Generation&&) { FAIL(); }});
+  };
+  EXPECT_THROW(run({}), Error);
+  EXPECT_THROW(run(some_tokens(65, config.vocab)), Error);
+
+  const std::vector<std::int32_t> tokens = some_tokens(10, config.vocab);
+  const BatchReader::Input input{1, tokens};
+  EXPECT_THROW(decoder->read({&input, 1}), Error) << "no pages are reserved";
+  EXPECT_TRUE(decoder->reserve(0, 64) && decoder->reserve(1, 10));
+  EXPECT_FALSE(decoder->reserve(2, 1)) << "two pages are all there are";
+  EXPECT_EQ(decoder->free_pages(), 0);
+  decoder->read({&input, 1});
+  EXPECT_EQ(decoder->length(1), 10);
+  decoder->release(1);
+  EXPECT_TRUE(decoder->reserve(2, 64));
+  EXPECT_THROW(batch_decoder(cpu(), config, {.capacity = 64, .sequences = 0}), Error);
+  ModelConfig longer = config;
+  longer.max_positions = 256;
+  EXPECT_THROW(batch_decoder(cpu(), longer, {.capacity = 129, .sequences = 2, .pages = 2}), Error);
+}
+
+}  // namespace
+}  // namespace primus::test

@@ -16,6 +16,17 @@ using nlohmann::json;
 
 const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/megatron/";
 
+// numpy.sum adds eight runs side by side and then those in pairs. In the pairs both ones beside 2^60 are
+// lost; from left to right only the first would be.
+TEST(NumpyRandom, SumsAsNumpyDoes) {
+  EXPECT_EQ(pairwise_sum(std::vector<double>{1, 0x1p60, -0x1p60, 1, 1, 1, 1, 1}), 4);
+  for (const int n : {7, 8, 9, 128, 129, 1000}) {
+    std::vector<double> values;
+    for (int i = 1; i <= n; ++i) values.push_back(i);
+    EXPECT_EQ(pairwise_sum(values), n * (n + 1) / 2) << n;
+  }
+}
+
 TEST(OrderGolden, EqualsMegatron) {
   const json runs = json::parse(std::ifstream(kGolden + "order.json"));
   ASSERT_EQ(runs.size(), 3u);

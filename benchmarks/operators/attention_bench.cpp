@@ -70,7 +70,8 @@ void measure_training(Bench& bench, DType dtype, std::int64_t batch, std::int64_
 
 void measure_decoding(Bench& bench, DType dtype, std::int64_t seq) {
   constexpr std::int64_t kHeads = 32, kKvHeads = 8, kDim = 128;
-  const AttentionShape shape{1, 1, seq, seq, kHeads, kKvHeads, kDim, kDim, 0.09F, true, 0};
+  AttentionShape shape{1, 1, seq, seq, kHeads, kKvHeads, kDim, kDim, 0.09F, true, 0};
+  shape.q_first = seq - 1;
   const AttentionForward call{.shape = shape,
                               .q = bench.tensor(dtype, {1, kHeads * kDim}),
                               .k = bench.tensor(dtype, {seq, kKvHeads * kDim}),

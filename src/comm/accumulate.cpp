@@ -34,7 +34,7 @@ Accumulator<T> combine(Accumulator<T> sum, T in) {
 }
 
 template <class T, Reduction kReduction>
-T finished(Accumulator<T> sum, [[maybe_unused]] float size) {
+T finished(Accumulator<T> sum, [[maybe_unused]] Accumulator<T> size) {
   if constexpr (kReduction == Reduction::kMean) {
     return static_cast<T>(sum / size);
   } else {
@@ -53,7 +53,7 @@ template <class T, Reduction kReduction>
 void store(void* out, const void* accumulator, std::int64_t count, int size) {
   auto* to = static_cast<T*>(out);
   const auto* sums = static_cast<const Accumulator<T>*>(accumulator);
-  const auto divisor = static_cast<float>(size);
+  const auto divisor = static_cast<Accumulator<T>>(size);
   for (std::int64_t i = 0; i < count; ++i) to[i] = finished<T, kReduction>(sums[i], divisor);
 }
 
@@ -62,7 +62,7 @@ void add_store(void* out, const void* accumulator, const void* in, std::int64_t 
   auto* to = static_cast<T*>(out);
   const auto* sums = static_cast<const Accumulator<T>*>(accumulator);
   const auto* from = static_cast<const T*>(in);
-  const auto divisor = static_cast<float>(size);
+  const auto divisor = static_cast<Accumulator<T>>(size);
   for (std::int64_t i = 0; i < count; ++i) {
     to[i] = finished<T, kReduction>(combine<T, kReduction>(sums[i], from[i]), divisor);
   }
@@ -89,6 +89,8 @@ Accumulate accumulate_for(DType dtype, Reduction reduction) {
   switch (dtype) {
     case DType::kF32:
       return make<float>(reduction);
+    case DType::kF64:
+      return make<double>(reduction);
     case DType::kBF16:
       return make<BFloat16>(reduction);
     case DType::kI32:

@@ -1,5 +1,5 @@
 // The arithmetic of reductions: contributions are added to an accumulator one after the other, in the order
-// the caller brings them. Floating types accumulate in fp32, integers in their own type (and wrap around).
+// the caller brings them. bf16 accumulates in fp32, all others in their own type (and wrap around).
 #pragma once
 
 #include <cstddef>

@@ -17,8 +17,9 @@ void check(const Tensor& tensor) {
 }
 
 void check_reduction(DType dtype, Reduction reduction) {
-  require(reduction != Reduction::kMean || dtype == DType::kF32 || dtype == DType::kBF16,
-          "a mean of integers is not defined");
+  require(
+      reduction != Reduction::kMean || dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16,
+      "a mean of integers is not defined");
 }
 
 const char* address(const Tensor& tensor) { return static_cast<const char*>(tensor.data); }
@@ -59,8 +60,8 @@ std::string_view name_of(Reduction reduction) {
 }
 
 bool supports(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kI32 || dtype == DType::kI64 ||
-         dtype == DType::kU8;
+  return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 || dtype == DType::kI32 ||
+         dtype == DType::kI64 || dtype == DType::kU8;
 }
 
 double Traffic::total_bytes() const {

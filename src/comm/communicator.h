@@ -58,7 +58,7 @@ enum class Kind : std::uint8_t {
 std::string_view name_of(Kind kind);            // "all_reduce"
 std::string_view name_of(Reduction reduction);  // "sum"
 
-// Types that every communicator moves and reduces: fp32, bf16, int32, int64, uint8.
+// Types that every communicator moves and reduces: fp32, fp64, bf16, int32, int64, uint8.
 bool supports(DType dtype);
 
 // One of a batch of sends and receives.

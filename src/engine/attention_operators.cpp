@@ -210,7 +210,8 @@ constexpr Operator kAttention{.name = "attention",
                               .backward_input = attention_backward_input,
                               .backward_weight = attention_backward_weight,
                               .for_input = {.inputs = bit(0) | bit(1), .outputs = bit(0) | bit(1)},
-                              .for_weight = {.outputs = bit(0) | bit(1)}};
+                              .for_weight = {.outputs = bit(0) | bit(1)},
+                              .weight_reads_parameter = true};
 
 struct CachedAttentionAttributes {
   turbo::PagedSequences sequences;

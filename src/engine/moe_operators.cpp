@@ -53,18 +53,18 @@ class Input {
 
 void logits_forward(Step& s) {
   const Input x(s);
-  forward_product(s, x.get(), s.parameter().master);
+  forward_product(s, x.get(), s.weight());
 }
 
 void logits_backward_input(Step& s) {
   if (!s.needs_d_in(0)) return;
   const auto a = s.attributes<LogitsAttributes>();
-  if (a.jitter == 0) return input_gradient_product(s, s.parameter().master);
+  if (a.jitter == 0) return input_gradient_product(s, s.weight());
   const auto [d_x, previous] = s.d_in(0);
   const ScratchTensor d_input(s.context().scratch, DType::kF32, d_x.shape);
   launch(s.context(), turbo::Gemm{.role = turbo::GemmRole::kInputGradient,
                                   .a = s.d_out(0),
-                                  .b = s.parameter().master,
+                                  .b = s.weight(),
                                   .c = d_input.get(),
                                   .accumulate = false,
                                   .workspace = {}});
@@ -96,7 +96,7 @@ constexpr Operator kJitteredLogits{.name = "router_logits",
                                    .for_weight = {.inputs = bit(0) | bit(1)}};
 
 void router_bias_forward(Step& s) {
-  launch(s.context(), turbo::AddBias{.x = s.in_or_out(0), .bias = s.parameter().master, .y = s.out(0)});
+  launch(s.context(), turbo::AddBias{.x = s.in_or_out(0), .bias = s.weight(), .y = s.out(0)});
 }
 
 void router_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }

@@ -1,6 +1,7 @@
 #include "engine/parameters.h"
 
-#include <algorithm>
+#include <array>
+#include <stdexcept>
 
 #include "base/random.h"
 #include "turbo/elementwise/elementwise.h"
@@ -8,24 +9,47 @@
 namespace primus::engine {
 namespace {
 
-// Every parameter starts on a 256-byte boundary of the fp32 buffer, and so on at least 128 bytes of the bf16
-// one.
+// Every parameter starts on a 256-byte boundary of the fp32 buffers, and so on at least 128 bytes of bf16
+// ones.
 constexpr std::int64_t kAlignElements = Arena::kAlignment / 4;
 
-std::int64_t aligned(std::int64_t elements) {
-  return (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
-}
+std::int64_t aligned(std::int64_t elements, std::int64_t to) { return (elements + to - 1) / to * to; }
 
 Tensor part_of(const Tensor& flat, std::int64_t offset, const Shape& shape) {
   return flat.absent() ? Tensor() : flat.slice(offset, offset + shape.elements()).reshaped(shape);
 }
 
+Tensor part_of(const Tensor& flat, const FlatRange& range, std::int64_t first) {
+  return flat.slice(range.begin - first, range.end - first);
+}
+
 }  // namespace
 
-ParameterUnit& ParameterStore::begin_unit(std::string name) {
-  units_.push_back({});
-  units_.back().name = std::move(name);
-  return units_.back();
+void ParameterUnit::set_values(const Tensor& whole) {
+  values = whole;
+  for (Parameter* p : parameters) p->value = part_of(whole, p->offset, p->shape);
+}
+
+void ParameterUnit::set_gradient(const Tensor& whole) {
+  gradient = whole;
+  for (Parameter* p : parameters) p->gradient = part_of(whole, p->offset, p->shape);
+}
+
+FlatRange stored_range(const Parameter& p) {
+  const FlatRange whole{0, p.shape.elements()};
+  return whole.intersect({p.unit->shard.begin - p.offset, p.unit->shard.end - p.offset});
+}
+
+Tensor stored_part(const Tensor& of_shard, const Parameter& p) {
+  const FlatRange range = stored_range(p);
+  if (range.empty()) return {};
+  return part_of(of_shard, {range.begin + p.offset, range.end + p.offset}, p.unit->shard.begin);
+}
+
+ParameterStore::Group& ParameterStore::begin_group(std::string name) {
+  groups_.push_back({});
+  groups_.back().name = std::move(name);
+  return groups_.back();
 }
 
 Parameter& ParameterStore::add(std::string name, Shape shape, Initializer initializer,
@@ -38,7 +62,7 @@ Parameter& ParameterStore::add(std::string name, Shape shape, Initializer initia
   parameter.initializer = initializer;
   parameter.parts = std::move(parts);
   parameter.index = static_cast<int>(parameters_.size()) - 1;
-  units_.back().parameters.push_back(&parameter);
+  groups_.back().parameters.push_back(&parameter);
   return parameter;
 }
 
@@ -48,71 +72,116 @@ bool ParameterStore::left_out(std::string_view published_name) const {
 }
 
 void ParameterStore::allocate(const Layout& layout, Arena& arena) {
+  if (layout.ranks < 1 || layout.shards < 1 || layout.ranks % layout.shards != 0)
+    throw std::logic_error("ParameterStore: shards do not divide ranks");
   layout_ = layout;
-  for (ParameterUnit& unit : units_) {
-    std::vector<Parameter*> order = unit.parameters;
-    const auto run_of = [](const Parameter* p) { return !p->trainable ? 2 : p->decayed() ? 0 : 1; };
-    std::stable_sort(order.begin(), order.end(),
-                     [&](const Parameter* x, const Parameter* y) { return run_of(x) < run_of(y); });
-    unit.elements = unit.decayed_elements = unit.trained_elements = 0;
-    for (Parameter* p : order) {
-      p->offset = unit.elements;
-      unit.elements += aligned(p->shape.elements());
-      if (run_of(p) == 0) unit.decayed_elements = unit.elements;
-      if (run_of(p) <= 1) unit.trained_elements = unit.elements;
+  if (layout.ranks == 1) {
+    layout_.sharding = Sharding::kNone;
+    layout_.reduce_each_microbatch = false;
+  }
+  for (const Group& group : groups_) {
+    // Trained or not, and read in the compute type or in fp32.
+    std::array<std::vector<Parameter*>, 4> kinds;
+    for (Parameter* p : group.parameters) {
+      const bool wide = layout.compute == DType::kF32 || p->full_precision || p->reads_full_precision;
+      kinds[(p->trainable ? 0 : 2) + (wide && layout.compute != DType::kF32 ? 1 : 0)].push_back(p);
     }
-    auto take = [&](DType dtype) {
-      const Shape shape{unit.elements};
-      return Tensor(arena.allocate(unit.elements * size_of(dtype)).address, dtype, shape);
-    };
-    unit.master = take(DType::kF32);
-    if (layout.compute == DType::kBF16) unit.working = take(DType::kBF16);
-    if (layout.gradients) unit.gradient = take(DType::kF32);
-    if (layout.optimizer_states) {
-      unit.exp_avg = take(DType::kF32);
-      unit.exp_avg_sq = take(DType::kF32);
-    }
-    for (Parameter* p : unit.parameters) {
-      p->master = part_of(unit.master, p->offset, p->shape);
-      const bool narrow = !unit.working.absent() && !p->full_precision;
-      p->value = narrow ? part_of(unit.working, p->offset, p->shape) : p->master;
-      p->gradient = part_of(unit.gradient, p->offset, p->shape);
+    for (const std::vector<Parameter*>& kind : kinds) {
+      if (!kind.empty()) add_unit(group.name, kind);
     }
   }
+  for (ParameterUnit& unit : units_) allocate(unit, arena);
+}
+
+void ParameterStore::add_unit(const std::string& name, const std::vector<Parameter*>& parameters) {
+  ParameterUnit& unit = units_.emplace_back();
+  unit.name = name;
+  unit.number = static_cast<int>(units_.size()) - 1;
+  unit.parameters = parameters;
+  std::stable_partition(unit.parameters.begin(), unit.parameters.end(),
+                        [](const Parameter* p) { return p->decayed(); });
+  const Parameter& first = *parameters.front();
+  unit.trained = first.trainable && layout_.train;
+  unit.dtype = first.full_precision || first.reads_full_precision ? DType::kF32 : layout_.compute;
+  // What is neither trained nor a weight (the biases by which routers balance) changes on every rank alike.
+  unit.sharding = !first.trainable && first.full_precision    ? Sharding::kNone
+                  : unit.trained                              ? layout_.sharding
+                  : layout_.sharding == Sharding::kParameters ? Sharding::kParameters
+                                                              : Sharding::kNone;
+  for (Parameter* p : unit.parameters) {
+    p->unit = &unit;
+    p->offset = unit.elements;
+    unit.elements += aligned(p->shape.elements(), kAlignElements);
+    if (p->decayed()) unit.decayed_elements = unit.elements;
+  }
+  unit.elements = aligned(unit.elements, kAlignElements * layout_.ranks);
+  const std::int64_t slice = unit.elements / layout_.ranks;
+  unit.shard = {0, unit.elements};
+  std::int64_t index = layout_.rank;  // of this rank's slice within the shard
+  if (unit.sharding != Sharding::kNone) {
+    const std::int64_t length = unit.elements / layout_.shards;
+    unit.shard.begin = length * (layout_.rank % layout_.shards);
+    unit.shard.end = unit.shard.begin + length;
+    index = layout_.rank / layout_.shards;
+  }
+  unit.slice = {unit.shard.begin + slice * index, unit.shard.begin + slice * (index + 1)};
+}
+
+void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
+  const auto take = [&](std::int64_t elements, DType dtype) {
+    return Tensor(arena.allocate(elements * size_of(dtype)).address, dtype, {elements});
+  };
+  if (unit.sharding < Sharding::kParameters) {
+    unit.set_values(take(unit.elements, unit.dtype));
+    unit.stored_values = part_of(unit.values, unit.shard, 0);
+  } else {
+    unit.stored_values = take(unit.shard.size(), unit.dtype);
+  }
+  if (!unit.trained) return;
+  unit.master = unit.dtype == DType::kF32 ? unit.stored_values : take(unit.shard.size(), DType::kF32);
+  if (layout_.keeps_gradients()) {
+    unit.set_gradient(take(unit.elements, DType::kF32));
+    unit.reduced = part_of(unit.gradient, unit.shard, 0);
+  } else {
+    unit.reduced = take(unit.shard.size(), DType::kF32);
+  }
+  for (const StateSpec& state : layout_.states) unit.states.push_back(take(unit.shard.size(), state.dtype));
 }
 
 void ParameterStore::initialize(turbo::Context& context, std::uint64_t seed) {
-  for (Parameter& p : parameters_) {
+  const auto fill = [&](const Parameter& p, const FlatRange& range, const Tensor& out) {
     if (p.initializer.kind == Initializer::Kind::kNormal) {
-      turbo::launch(context, turbo::RandomNormal{.out = p.master,
+      turbo::launch(context, turbo::RandomNormal{.out = out,
                                                  .seed = seed,
                                                  .stream = random_stream_id(p.name),
-                                                 .offset = 0,
+                                                 .offset = range.begin,
                                                  .mean = 0,
                                                  .std = p.initializer.value});
     } else {
-      turbo::launch(context, turbo::Fill{.out = p.master, .value = p.initializer.value});
+      turbo::launch(context, turbo::Fill{.out = out, .value = p.initializer.value});
+    }
+  };
+  for (const Parameter& p : parameters_) {
+    const FlatRange range = stored_range(p);
+    if (range.empty()) continue;
+    const Tensor values = stored_part(p.unit->stored_values, p);
+    if (p.unit->trained || p.unit->dtype == DType::kF32) {
+      fill(p, range, p.unit->trained ? stored_part(p.unit->master, p) : values);
+    } else {
+      const Arena::Block block = context.scratch.allocate(range.size() * size_of(DType::kF32));
+      const Tensor wide(block.address, DType::kF32, {range.size()});
+      fill(p, range, wide);
+      turbo::launch(context, turbo::Cast{.x = wide, .out = values});
+      context.scratch.release(block);
     }
   }
-  refresh_working_copies(context);
+  refresh_values(context);
 }
 
-void ParameterStore::refresh_working_copies(turbo::Context& context) {
+void ParameterStore::refresh_values(turbo::Context& context) {
   for (ParameterUnit& unit : units_) {
-    if (!unit.working.absent()) turbo::launch(context, turbo::Cast{.x = unit.master, .out = unit.working});
-  }
-}
-
-void ParameterStore::begin_step() {
-  for (Parameter& p : parameters_) {
-    p.turn = 0;
-    p.has_gradient = false;
-  }
-}
-
-void ParameterStore::finish_gradients(turbo::Context& context) {
-  for (Parameter& p : parameters_) {
-    if (p.trainable && !p.has_gradient) turbo::launch(context, turbo::Fill{.out = p.gradient, .value = 0});
+    if (unit.trained && unit.dtype != DType::kF32)
+      turbo::launch(context, turbo::Cast{.x = unit.master, .out = unit.stored_values});
   }
 }
 

@@ -12,14 +12,18 @@ Rank::Arenas::Arenas(Device& device, Stream& stream, turbo::Meter& meter, void* 
       stash(stash_arena),
       context{device, stream, scratch, meter} {}
 
-Rank::Rank(std::unique_ptr<Device> device)
+Rank::Rank(std::unique_ptr<Device> device, Mesh mesh)
     : device_(std::move(device)),
       compute_(device_->create_stream(StreamKind::kCompute)),
       copies_(device_->create_stream(StreamKind::kCopy)),
+      communication_(mesh.size() > 1 ? device_->create_stream(StreamKind::kCommunication) : nullptr),
+      mesh_(std::move(mesh)),
+      measured_mesh_(mesh_.measuring()),
       arenas_(std::make_unique<Arenas>(*device_, *compute_, meter_, memory_, MemoryPlan{})) {}
 
 Rank::~Rank() {
   arenas_.reset();
+  communication_.reset();
   copies_.reset();
   compute_.reset();
   for (void* address : memory_) device_->release(address);
@@ -32,6 +36,11 @@ void Rank::reserve(const MemoryPlan& plan) {
   const std::int64_t sizes[3] = {plan.persistent, plan.stash, plan.scratch};
   for (int i = 0; i < 3; ++i) memory_[i] = device_->allocate(sizes[i] > 0 ? sizes[i] : 1);
   arenas_ = std::make_unique<Arenas>(*device_, *compute_, meter_, memory_, plan);
+}
+
+void Rank::synchronize() {
+  compute_->synchronize();
+  if (communication_) communication_->synchronize();
 }
 
 MemoryPlan Rank::high_water() const {

@@ -1,5 +1,5 @@
-// A rank: one device and everything that is its own. Several ranks may live as threads of one process;
-// nothing in the engine is global.
+// A rank: one device, its place in the mesh, and everything that is its own. Several ranks may live as
+// threads of one process; nothing in the engine is global.
 //
 // A rank begins in measure mode: arenas without memory, in which one step of the very same model, schedule
 // and operators runs without kernels and leaves the exact sizes behind. reserve() then takes the memory and
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "engine/mesh.h"
 #include "engine/stash.h"
 #include "tensor/arena.h"
 #include "turbo/context.h"
@@ -28,8 +29,9 @@ struct MemoryPlan {
 
 class Rank {
  public:
-  // Takes the device; nothing is reserved yet (measure mode).
-  explicit Rank(std::unique_ptr<Device> device);
+  // Takes the device, and its place among others; nothing is reserved yet (measure mode). `mesh` is used once
+  // memory is reserved; until then one of its shape counts what would be sent.
+  explicit Rank(std::unique_ptr<Device> device, Mesh mesh = {});
   ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
@@ -42,7 +44,11 @@ class Rank {
 
   Device& device() { return *device_; }
   Stream& compute() { return *compute_; }
-  Stream& copies() { return *copies_; }  // for transfers that overlap with compute
+  Stream& copies() { return *copies_; }                // for transfers that overlap with compute
+  Stream& communication() { return *communication_; }  // for collectives; only in a mesh of several ranks
+  // The host waits for kernels and collectives; throws what one of them threw.
+  void synchronize();
+  Mesh& mesh() { return measuring() ? measured_mesh_ : mesh_; }
   Arena& persistent() { return arenas_->persistent; }
   Stash& stash() { return arenas_->stash; }
   turbo::Context& context() { return arenas_->context; }
@@ -59,7 +65,9 @@ class Rank {
   };
 
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> compute_, copies_;
+  std::unique_ptr<Stream> compute_, copies_, communication_;
+  // Behind the streams: a communicator goes when they have finished its work.
+  Mesh mesh_, measured_mesh_;
   turbo::Meter meter_;
   void* memory_[3] = {};
   std::unique_ptr<Arenas> arenas_;

@@ -1,6 +1,7 @@
 #include "engine/tape.h"
 
 #include "base/check.h"
+#include "engine/data_parallel.h"
 #include "engine/weight_gradient_queue.h"
 #include "turbo/elementwise/elementwise.h"
 
@@ -98,6 +99,7 @@ void Step::pass_d_in(int i, int j) {
 
 Step::WeightTarget Step::d_weight() const {
   Parameter& p = parameter();
+  if (tape_.settings_.parallel) tape_.settings_.parallel->before_gradient(p);
   const bool accumulate = p.has_gradient;
   p.has_gradient = true;
   return {p.gradient, accumulate};
@@ -116,6 +118,10 @@ void Tape::begin(const Settings& settings) {
   clear();
   settings_ = settings;
   layer_ = -1;
+  if (settings_.parallel) {
+    settings_.parallel->begin_pass(
+        settings_.train ? DataParallel::Pass::kForward : DataParallel::Pass::kEvaluation, settings_.chunk);
+  }
 }
 
 void Tape::clear() {
@@ -211,8 +217,13 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
   return values;
 }
 
+void Tape::use_parameter(const Entry& entry) {
+  if (entry.parameter && settings_.parallel) settings_.parallel->use(*entry.parameter);
+}
+
 void Tape::run_forward(int entry) {
   Step step(*this, entry);
+  use_parameter(entries_[entry]);
   entries_[entry].op->forward(step);
   if (observer_) observer_(step);
 }
@@ -305,6 +316,7 @@ void Tape::materialize_saves(const Entry& entry, const Saves& saves) {
 void Tape::backward() {
   PRIMUS_CHECK("Tape::backward", settings_.train && settings_.weight_gradients && !in_backward_);
   in_backward_ = true;
+  if (settings_.parallel) settings_.parallel->begin_pass(DataParallel::Pass::kBackward, settings_.chunk);
   for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) backward_entry(e);
   // Inline work that waits for its turn is free to run when the turn comes.
   if (settings_.weight_gradients->policy() == WeightGradientQueue::Policy::kInline) {
@@ -327,6 +339,7 @@ void Tape::backward_entry(int index) {
   if (reached && has_weight) materialize_saves(entry, op.for_weight);
   if (reached && wants_input && op.backward_input) {
     materialize_saves(entry, op.for_input);
+    use_parameter(entry);
     op.backward_input(step);
   }
   release_saves(entry, op.for_input);
@@ -358,6 +371,7 @@ void Tape::run_weight_gradient(int index) {
   stop_if_asked();
   const Entry entry = entries_[index];
   Step step(*this, index);
+  if (entry.op->weight_reads_parameter) use_parameter(entry);
   entry.op->backward_weight(step);
   release_saves(entry, entry.op->for_weight);
   release_outputs(entry);
@@ -391,6 +405,7 @@ bool WeightGradientQueue::in_turn_now(const Tape& tape, int entry) const {
 void WeightGradientQueue::push(Tape& tape, int entry, bool nothing_to_do) {
   items_.push_back({.tape = nothing_to_do ? nullptr : &tape,
                     .entry = entry,
+                    .parallel = tape.settings_.parallel,
                     .parameter = tape.entries_[entry].parameter,
                     .turn = turn_of(tape.entries_, entry, tape.chunk(), tape.microbatch()),
                     .released = nothing_to_do || policy_ == Policy::kInline});
@@ -418,6 +433,7 @@ void WeightGradientQueue::drain() {
       items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(i));
       if (item.tape) item.tape->run_weight_gradient(item.entry);
       ++item.parameter->turn;
+      if (item.parallel) item.parallel->contributed(*item.parameter);
       progress = true;
     }
   }

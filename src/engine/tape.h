@@ -28,6 +28,7 @@
 
 namespace primus::engine {
 
+class DataParallel;
 class Step;
 class Tape;
 class WeightGradientQueue;
@@ -75,9 +76,10 @@ struct Operator {
   void (*backward_input)(Step&) = nullptr;   // null: nothing differentiable goes in
   void (*backward_weight)(Step&) = nullptr;  // null: no weights
   Saves for_input = {};                      // needed by backward_input
-  Saves for_weight = {};  // needed by backward_weight, besides the gradients of the outputs
-  bool in_place = false;  // output 0 may take over the memory of input 0 (never needed again)
-  bool is_loss = false;   // its gradient starts from nothing: backward_input always runs
+  Saves for_weight = {};                // needed by backward_weight, besides the gradients of the outputs
+  bool in_place = false;                // output 0 may take over the memory of input 0 (never needed again)
+  bool is_loss = false;                 // its gradient starts from nothing: backward_input always runs
+  bool weight_reads_parameter = false;  // backward_weight does; forward and backward_input may always
 };
 
 // One recorded call. Fixed size, no heap.
@@ -172,6 +174,7 @@ class Tape {
     std::int64_t microbatch = 0;
     RecomputePolicy recompute = {};
     WeightGradientQueue* weight_gradients = nullptr;  // needed when training
+    DataParallel* parallel = nullptr;                 // null: all parameters and gradients have their memory
     const std::atomic<bool>* stop = nullptr;  // set by anybody: no further operator begins (StopRequest)
   };
 
@@ -266,6 +269,7 @@ class Tape {
   void acquire_saves(const Entry& entry, const Saves& saves);
   void materialize(int slot);
   void materialize_saves(const Entry& entry, const Saves& saves);
+  void use_parameter(const Entry& entry);
   void run_forward(int entry);
   void release_outputs(const Entry& entry);
   void backward_entry(int entry);

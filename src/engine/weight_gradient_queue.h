@@ -14,6 +14,7 @@
 
 namespace primus::engine {
 
+class DataParallel;
 class Tape;
 struct Entry;
 struct Parameter;
@@ -42,6 +43,7 @@ class WeightGradientQueue {
   struct Item {
     Tape* tape;  // null: nothing to compute, only the turn passes
     int entry;
+    DataParallel* parallel;  // hears of every turn; may be null
     Parameter* parameter;
     std::int64_t turn;
     bool released;  // may run when its turn comes

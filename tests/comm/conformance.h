@@ -36,6 +36,9 @@ inline std::vector<std::byte> make_values(DType dtype, std::int64_t count, int r
       case DType::kF32:
         put(real);
         break;
+      case DType::kF64:
+        put(static_cast<double>(real) * (1 + 0x1p-40));
+        break;
       case DType::kBF16:
         put(BFloat16(real));
         break;
@@ -90,6 +93,9 @@ inline std::vector<std::byte> reduce_plainly(DType dtype, const std::vector<std:
     case DType::kF32:
       reduce_plainly<float, float>(inputs, out, reduction);
       break;
+    case DType::kF64:
+      reduce_plainly<double, double>(inputs, out, reduction);
+      break;
     case DType::kBF16:
       reduce_plainly<BFloat16, float>(inputs, out, reduction);
       break;
@@ -117,11 +123,12 @@ class Conformance {
 
   // Empty, or the first things that are wrong.
   std::string run(const std::vector<std::int64_t>& counts) {
-    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32, DType::kI64, DType::kU8}) {
+    for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kI32, DType::kI64, DType::kU8}) {
       for (const std::int64_t count : counts) {
         for (const bool in_place : {false, true}) {
           for (const Reduction reduction : {Reduction::kSum, Reduction::kMax, Reduction::kMean}) {
-            if (reduction == Reduction::kMean && dtype != DType::kF32 && dtype != DType::kBF16) continue;
+            const bool floating = dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16;
+            if (reduction == Reduction::kMean && !floating) continue;
             all_reduce(dtype, count, reduction, in_place);
             reduce_scatter(dtype, count, reduction, in_place);
           }

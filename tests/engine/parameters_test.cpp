@@ -17,13 +17,13 @@ std::vector<float> initial_values(const std::vector<std::string>& others, std::u
   Rank rank(turbo::make_cpu_device(1));
   rank.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});
   ParameterStore store;
-  store.begin_unit("block");
+  store.begin_group("block");
   for (const std::string& name : others) store.add(name, {33}, Initializer::normal(1));
   const Parameter& parameter = store.add("layers.7.attention.qkv", {5, 60}, Initializer::normal(0.02));
-  store.allocate({.gradients = false, .optimizer_states = false}, rank.persistent());
+  store.allocate({.train = false}, rank.persistent());
   store.initialize(rank.context(), seed);
   std::vector<float> values(static_cast<std::size_t>(parameter.shape.elements()));
-  rank.compute().copy_to_host(values.data(), parameter.master.data, parameter.master.bytes());
+  rank.compute().copy_to_host(values.data(), parameter.value.data, parameter.value.bytes());
   rank.compute().synchronize();
   return values;
 }
@@ -40,14 +40,14 @@ TEST(ParameterStore, EveryNameHasValuesOfItsOwn) {
   Rank rank(turbo::make_cpu_device(1));
   rank.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});
   ParameterStore store;
-  store.begin_unit("block");
+  store.begin_group("block");
   const Parameter& first = store.add("layers.1.down", {64}, Initializer::normal(1));
   const Parameter& second = store.add("layers.2.down", {64}, Initializer::normal(1));
-  store.allocate({.gradients = false, .optimizer_states = false}, rank.persistent());
+  store.allocate({.train = false}, rank.persistent());
   store.initialize(rank.context(), 1);
   std::vector<float> values[2] = {std::vector<float>(64), std::vector<float>(64)};
-  rank.compute().copy_to_host(values[0].data(), first.master.data, first.master.bytes());
-  rank.compute().copy_to_host(values[1].data(), second.master.data, second.master.bytes());
+  rank.compute().copy_to_host(values[0].data(), first.value.data, first.value.bytes());
+  rank.compute().copy_to_host(values[1].data(), second.value.data, second.value.bytes());
   rank.compute().synchronize();
   EXPECT_NE(values[0], values[1]);
 }

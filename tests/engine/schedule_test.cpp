@@ -71,9 +71,9 @@ class Executor {
   Executor(Rank& rank, const ModelConfig& config, WeightGradientQueue::Policy policy,
            const RecomputePolicy& recompute)
       : rank_(rank), model_(config, builtin_families(), store_, 2), queue_(policy), recompute_(recompute) {
-    store_.allocate({.compute = DType::kF32, .gradients = true, .optimizer_states = false},
-                    rank.persistent());
+    store_.allocate({.compute = DType::kF32, .train = true}, rank.persistent());
     model_.allocate_tables(rank, kSequence);
+    parallel_ = std::make_unique<DataParallel>(rank, store_, DataParallelSettings{});
     store_.initialize(rank.context(), 11);
     for (std::int64_t m = 0; m < kMicrobatches; ++m) {
       batches_.emplace_back(kBatch * kSequence, config.vocab, static_cast<std::uint64_t>(m));
@@ -85,7 +85,7 @@ class Executor {
   }
 
   void run(const Schedule& schedule) {
-    store_.begin_step();
+    parallel_->begin_step(kMicrobatches);
     for (const Work& work : schedule) {
       switch (work.kind) {
         case Work::kForward:
@@ -100,7 +100,7 @@ class Executor {
       }
     }
     EXPECT_EQ(queue_.pending(), 0U);
-    store_.finish_gradients(rank_.context());
+    parallel_->finish_gradients();
     for (auto& lanes : lanes_) {
       for (Lane& lane : lanes) lane.clear();
     }
@@ -138,7 +138,8 @@ class Executor {
                      .chunk = chunk,
                      .microbatch = m,
                      .recompute = recompute_,
-                     .weight_gradients = &queue_});
+                     .weight_gradients = &queue_,
+                     .parallel = parallel_.get()});
     lane.inputs = {.batch = kBatch, .sequence = kSequence};
     lane.inputs.positions = upload(lane.tape, DType::kI32, positions_.data());
     if (chunk == 0) {
@@ -166,6 +167,7 @@ class Executor {
   Rank& rank_;
   ParameterStore store_;
   LanguageModel model_;
+  std::unique_ptr<DataParallel> parallel_;
   WeightGradientQueue queue_;
   RecomputePolicy recompute_;
   std::vector<TestBatch> batches_;

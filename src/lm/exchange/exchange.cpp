@@ -185,8 +185,8 @@ class Copy {
   void add_all(const engine::ParameterStore& store) {
     std::array<std::int64_t, 3> elements_of{};
     constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kF16};
-    for (const engine::ParameterUnit& unit : store.units()) {
-      for (const Parameter* p : unit.parameters) {
+    for (const engine::ParameterStore::Group& group : store.groups()) {
+      for (const Parameter* p : group.parameters) {
         for (const CheckpointPart& part : p->parts) {
           const TensorSource& source = add(*p, part);
           tensors_.check_copies(part, used_);

@@ -5,8 +5,7 @@ namespace primus {
 OwnModel::Parts::Parts(engine::Rank& rank, const ModelConfig& config, const FamilyRegistry& families,
                        const ReaderSettings& settings)
     : model(config, families, store) {
-  store.allocate({.compute = settings.compute, .gradients = false, .optimizer_states = false},
-                 rank.persistent());
+  store.allocate({.compute = settings.compute, .train = false}, rank.persistent());
   model.allocate_tables(rank, settings.capacity);
 }
 

@@ -15,8 +15,7 @@ using engine::Value;
 LossEvaluator::Parts::Parts(engine::Rank& rank, const ModelConfig& config, const FamilyRegistry& families,
                             const EvaluatorSettings& settings)
     : model(config, families, store) {
-  store.allocate({.compute = settings.compute, .gradients = false, .optimizer_states = false},
-                 rank.persistent());
+  store.allocate({.compute = settings.compute, .train = false}, rank.persistent());
   model.allocate_tables(rank, settings.sequence);
 }
 

@@ -14,16 +14,16 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
   const Initializer normal = Initializer::normal(config.init_std);
   for (int chunk = 0; chunk <= chunks; ++chunk) first_block_.push_back(config.layers * chunk / chunks);
 
-  store.begin_unit("embedding");
+  store.begin_group("embedding");
   embedding_ = &declare(store, 0, "embedding", {config.vocab, config.hidden}, normal,
                         {{"model.embed_tokens.weight", 0, config.vocab}});
   for (int chunk = 0; chunk < chunks; ++chunk) {
     for (std::int64_t layer = first_block_[chunk]; layer < first_block_[chunk + 1]; ++layer) {
-      store.begin_unit("layers." + std::to_string(layer));
+      store.begin_group("layers." + std::to_string(layer));
       blocks_.push_back(family.make_block(config, store, layer, chunk));
     }
   }
-  store.begin_unit("head");
+  store.begin_group("head");
   final_norm_ = &declare(store, chunks - 1, "final_norm", {config.hidden}, Initializer::constant(1),
                          {{"model.norm.weight", 0, config.hidden}});
   if (config.tied_embeddings) {

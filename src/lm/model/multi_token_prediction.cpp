@@ -25,7 +25,7 @@ MultiTokenPrediction::MultiTokenPrediction(const ModelConfig& config, const Fami
                                            engine::Parameter& head, int depth, int chunk)
     : layer_(config.layers + depth - 1), epsilon_(config.norm_epsilon), embedding_(embedding) {
   const std::string at = "layers." + std::to_string(layer_);
-  store.begin_unit(at).if_missing =
+  store.begin_group(at).if_missing =
       "these weights have no multi-token prediction of that depth: set mtp_num_layers to the number that "
       "they "
       "have (0: train without)";

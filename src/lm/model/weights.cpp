@@ -1,5 +1,6 @@
 #include "lm/model/weights.h"
 
+#include <stdexcept>
 #include <string_view>
 
 #include "base/error.h"
@@ -22,54 +23,92 @@ std::vector<float> floats_of(const TensorView& tensor) {
   return out;
 }
 
-// Where a parameter's elements lie within its unit's flat moment buffers.
-Tensor moment(const Tensor& flat, const Parameter& p) {
-  return flat.slice(p.offset, p.offset + p.shape.elements()).reshaped(p.shape);
-}
-
 template <class Visit>
 void for_each_part(const ParameterStore& store, Visit&& visit) {
-  for (const engine::ParameterUnit& unit : store.units()) {
-    for (const Parameter* p : unit.parameters) {
-      for (const CheckpointPart& part : p->parts) visit(unit, *p, part);
+  for (const ParameterStore::Group& group : store.groups()) {
+    for (const Parameter* p : group.parameters) {
+      for (const CheckpointPart& part : p->parts) visit(*p, part);
     }
   }
 }
 
-TensorSource source(std::string name, const Tensor& tensor, const Parameter& p, const CheckpointPart& part,
-                    DeviceReader& reader) {
+// The elements of a parameter that a part is.
+engine::FlatRange elements_of(const Parameter& p, const CheckpointPart& part) {
+  return {part.row * p.row_elements(), (part.row + part.rows) * p.row_elements()};
+}
+
+// A part of one of the unit's buffers of the shard, which must hold all of it.
+Tensor whole_part(const Tensor& of_shard, const Parameter& p, const CheckpointPart& part) {
+  if (engine::stored_range(p).size() != p.shape.elements())
+    throw std::logic_error("weights: '" + p.name + "' is sharded");
+  return part_of(stored_part(of_shard, p).reshaped(p.shape), p, part);
+}
+
+// `dtype`: of the source; elements of another type are converted.
+TensorSource source(std::string name, DType dtype, const Tensor& tensor, const Parameter& p,
+                    const CheckpointPart& part, DeviceReader& reader) {
   TensorSource s;
   s.name = std::move(name);
-  s.dtype = tensor.dtype;
+  s.dtype = dtype;
   s.shape = published_shape(p, part);
-  s.fill = [tensor, &reader](std::uint64_t offset, std::span<std::byte> out) {
-    reader.read(tensor, offset, out);
-  };
+  if (dtype == tensor.dtype) {
+    s.fill = [tensor, &reader](std::uint64_t offset, std::span<std::byte> out) {
+      reader.read(tensor, offset, out);
+    };
+  } else {
+    s.fill = [tensor, dtype, &reader](std::uint64_t offset, std::span<std::byte> out) {
+      const auto size = static_cast<std::uint64_t>(size_of(dtype));
+      std::vector<float> values(out.size() / size);
+      reader.read(tensor, offset / size * sizeof(float), std::as_writable_bytes(std::span(values)));
+      from_float(values, dtype, out);
+    };
+  }
   s.order = axis_order(part);
   return s;
 }
 
-// `host` holds the part's elements in published order and in the type of `to`.
-void upload(engine::Rank& rank, const Tensor& to, const CheckpointPart& part,
+// What of a part this rank stores, into a buffer of the shard. `host` holds the whole part in published order
+// and in the type of `of_shard`.
+void upload(engine::Rank& rank, const Tensor& of_shard, const Parameter& p, const CheckpointPart& part,
             std::span<const std::byte> host) {
+  const engine::FlatRange whole = elements_of(p, part), stored = engine::stored_range(p);
+  const engine::FlatRange wanted = whole.intersect(stored);
+  if (wanted.empty()) return;
+  const auto size = static_cast<std::size_t>(size_of(of_shard.dtype));
   std::vector<std::byte> reordered;
   if (!part.layout.dims.empty()) {
     reordered.resize(host.size());
-    to_memory_order(axis_order(part), static_cast<std::size_t>(size_of(to.dtype)), host, reordered);
+    to_memory_order(axis_order(part), size, host, reordered);
     host = reordered;
   }
+  const Tensor to = stored_part(of_shard, p).slice(wanted.begin - stored.begin, wanted.end - stored.begin);
+  host = host.subspan(static_cast<std::size_t>(wanted.begin - whole.begin) * size);
   rank.compute().copy_to_device(to.data, host.data(), to.bytes());
   rank.compute().synchronize();  // the host buffer is used again
 }
 
-void check_unit_is_there(const LanguageTensors& tensors, const engine::ParameterUnit& unit) {
-  if (unit.if_missing.empty()) return;
-  for (const Parameter* p : unit.parameters) {
+// Weights as floats to where the rank keeps them: the masters, or without training the values.
+void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart& part,
+                    std::span<const float> weights) {
+  const engine::ParameterUnit& unit = *p.unit;
+  const Tensor& to = unit.trained ? unit.master : unit.stored_values;
+  if (to.dtype == DType::kF32) {
+    upload(rank, to, p, part, std::as_bytes(weights));
+    return;
+  }
+  std::vector<std::byte> narrow(weights.size() * static_cast<std::size_t>(size_of(to.dtype)));
+  from_float(weights, to.dtype, narrow);
+  upload(rank, to, p, part, narrow);
+}
+
+void check_group_is_there(const LanguageTensors& tensors, const ParameterStore::Group& group) {
+  if (group.if_missing.empty()) return;
+  for (const Parameter* p : group.parameters) {
     for (const CheckpointPart& part : p->parts) {
       if (tensors.find(part.name)) return;
     }
   }
-  throw invalid("the weights have nothing of " + unit.name, unit.if_missing).at(tensors.where());
+  throw invalid("the weights have nothing of " + group.name, group.if_missing).at(tensors.where());
 }
 
 // The tensor that a part is read from.
@@ -89,23 +128,21 @@ void check_weight_shapes(const SafetensorsFolder& folder, const ModelConfig& con
   ParameterStore store;  // never allocated
   const LanguageModel model(config, families, store);
   const LanguageTensors tensors(folder);
-  for (const engine::ParameterUnit& unit : store.units()) check_unit_is_there(tensors, unit);
-  for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
-    tensor_of(tensors, p, part);
-  });
+  for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
+  for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) { tensor_of(tensors, p, part); });
 }
 
 void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine::Rank& rank) {
   const LanguageTensors tensors(folder);
   TensorNames used;
-  for (const engine::ParameterUnit& unit : store.units()) check_unit_is_there(tensors, unit);
-  for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
+  for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
+  for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
     const std::vector<float> staging = floats_of(tensor_of(tensors, p, part));
     tensors.check_copies(part, used);
-    if (!rank.measuring()) upload(rank, part_of(p.master, p, part), part, std::as_bytes(std::span(staging)));
+    if (!rank.measuring()) upload_weights(rank, p, part, staging);
   });
   tensors.refuse_foreign(used, store);
-  store.refresh_working_copies(rank.context());
+  store.refresh_values(rank.context());
 }
 
 void DeviceReader::read(const Tensor& from, std::uint64_t offset, std::span<std::byte> out) {
@@ -117,8 +154,9 @@ void DeviceReader::read(const Tensor& from, std::uint64_t offset, std::span<std:
 
 std::vector<TensorSource> model_sources(const ParameterStore& store, DeviceReader& reader) {
   std::vector<TensorSource> sources;
-  for_each_part(store, [&](const engine::ParameterUnit&, const Parameter& p, const CheckpointPart& part) {
-    sources.push_back(source(part.name, part_of(p.value, p, part), p, part, reader));
+  for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
+    const DType dtype = p.full_precision ? DType::kF32 : store.layout().compute;
+    sources.push_back(source(part.name, dtype, part_of(p.value, p, part), p, part, reader));
     for (const std::string& name : part.copies) {
       TensorSource& copy = sources.emplace_back(sources.back());
       copy.name = name;
@@ -129,56 +167,50 @@ std::vector<TensorSource> model_sources(const ParameterStore& store, DeviceReade
 
 std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceReader& reader) {
   std::vector<TensorSource> sources;
-  for_each_part(
-      store, [&](const engine::ParameterUnit& unit, const Parameter& p, const CheckpointPart& part) {
-        auto add = [&](const char* state, const Tensor& tensor) {
-          sources.push_back(
-              source(optimizer_tensor_name(state, part.name), part_of(tensor, p, part), p, part, reader));
-        };
-        if (!unit.working.absent() && !p.full_precision) add("fp32_param", p.master);
-        if (!p.trainable) return;
-        add("exp_avg", moment(unit.exp_avg, p));
-        add("exp_avg_sq", moment(unit.exp_avg_sq, p));
-      });
+  for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
+    const engine::ParameterUnit& unit = *p.unit;
+    if (!unit.trained) return;
+    const auto add = [&](const std::string& state, const Tensor& of_shard) {
+      sources.push_back(source(optimizer_tensor_name(state, part.name), of_shard.dtype,
+                               whole_part(of_shard, p, part), p, part, reader));
+    };
+    if (store.layout().compute != DType::kF32 && !p.full_precision) add("fp32_param", unit.master);
+    for (std::size_t i = 0; i < unit.states.size(); ++i) add(store.layout().states[i].name, unit.states[i]);
+  });
   return sources;
 }
 
 void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
                      bool optimizer) {
   std::vector<std::byte> staging;
-  auto load = [&](TensorPart where, const std::string& name, const Tensor& to, const Parameter& p,
-                  const CheckpointPart& part) {
-    staging.resize(static_cast<std::size_t>(to.bytes()));
-    checkpoint.read(where, name, to.dtype, published_shape(p, part), staging);
-    upload(rank, to, part, staging);
+  const auto load = [&](TensorPart where, const std::string& name, const Tensor& of_shard, const Parameter& p,
+                        const CheckpointPart& part) {
+    staging.resize(static_cast<std::size_t>(elements_of(p, part).size() * size_of(of_shard.dtype)));
+    checkpoint.read(where, name, of_shard.dtype, published_shape(p, part), staging);
+    upload(rank, of_shard, p, part, staging);
   };
   TensorNames used;
-  for_each_part(store, [&](const engine::ParameterUnit& unit, const Parameter& p,
-                           const CheckpointPart& part) {
+  for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
+    const engine::ParameterUnit& unit = *p.unit;
     used.insert(part.name);
     used.insert(part.copies.begin(), part.copies.end());
-    const Tensor master = part_of(p.master, p, part);
     const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
     const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();
-    if (optimizer && has_master) {
-      load(TensorPart::kOptimizer, master_name, master, p, part);
+    if (optimizer && has_master && unit.trained) {
+      load(TensorPart::kOptimizer, master_name, unit.master, p, part);
     } else {
       const std::optional<TensorView> tensor = checkpoint.find(TensorPart::kModel, part.name);
-      if (tensor && tensor->dtype != DType::kF32) {
-        const std::vector<std::int64_t> shape = published_shape(p, part);
-        staging.resize(tensor->data.size());
-        checkpoint.read(TensorPart::kModel, part.name, tensor->dtype, shape, staging);
-        const std::vector<float> widened =
-            floats_of({.name = part.name, .dtype = tensor->dtype, .shape = shape, .data = staging});
-        upload(rank, master, part, std::as_bytes(std::span(widened)));
-      } else {
-        load(TensorPart::kModel, part.name, master, p, part);
-      }
+      const std::vector<std::int64_t> shape = published_shape(p, part);
+      const DType dtype = tensor ? tensor->dtype : DType::kF32;
+      staging.resize(static_cast<std::size_t>(elements_of(p, part).size() * size_of(dtype)));
+      checkpoint.read(TensorPart::kModel, part.name, dtype, shape, staging);
+      upload_weights(rank, p, part,
+                     floats_of({.name = part.name, .dtype = dtype, .shape = shape, .data = staging}));
     }
-    if (!optimizer || unit.exp_avg.absent() || !p.trainable) return;
-    for (const auto& [state, flat] : {std::pair{"exp_avg", unit.exp_avg}, {"exp_avg_sq", unit.exp_avg_sq}}) {
-      load(TensorPart::kOptimizer, optimizer_tensor_name(state, part.name), part_of(moment(flat, p), p, part),
-           p, part);
+    if (!optimizer || !unit.trained) return;
+    for (std::size_t i = 0; i < unit.states.size(); ++i) {
+      load(TensorPart::kOptimizer, optimizer_tensor_name(store.layout().states[i].name, part.name),
+           unit.states[i], p, part);
     }
   });
   for (const TensorRecord& record : checkpoint.manifest().tensors) {
@@ -188,7 +220,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
                   "restore the model's settings, or start another run (exp_name)")
         .at(checkpoint.folder().string());
   }
-  store.refresh_working_copies(rank.context());
+  store.refresh_values(rank.context());
 }
 
 }  // namespace primus

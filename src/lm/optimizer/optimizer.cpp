@@ -1,17 +1,12 @@
 #include "lm/optimizer/optimizer.h"
 
-#include <cmath>
-
 #include "turbo/adamw/adamw.h"
 
 namespace primus {
 
-AdamSettings AdamSettings::from(const config::TrainerConfig& c) {
-  return {.beta1 = c.adam_beta1, .beta2 = c.adam_beta2, .epsilon = c.adam_eps, .clip_norm = c.clip_grad};
-}
-
-Optimizer::Optimizer(const AdamSettings& settings, engine::ParameterStore& store, engine::Rank& rank)
-    : settings_(settings), store_(store), rank_(rank) {
+Optimizer::Optimizer(std::unique_ptr<UpdateRule> rule, double clip_norm, engine::ParameterStore& store,
+                     engine::DataParallel& parallel, engine::Rank& rank)
+    : rule_(std::move(rule)), clip_norm_(clip_norm), store_(store), parallel_(parallel), rank_(rank) {
   auto scalar = [&](DType dtype) {
     return Tensor(rank.persistent().allocate(size_of(dtype)).address, dtype, {1});
   };
@@ -23,47 +18,35 @@ Optimizer::Optimizer(const AdamSettings& settings, engine::ParameterStore& store
 void Optimizer::measure_gradients() {
   bool first = true;
   for (const engine::ParameterUnit& unit : store_.units()) {
+    if (!unit.trained) continue;
+    // Each element is counted by one rank.
+    const Tensor counted =
+        unit.reduced.slice(unit.slice.begin - unit.shard.begin, unit.slice.end - unit.shard.begin);
     turbo::launch(rank_.context(),
-                  turbo::SumOfSquares{.x = unit.gradient, .out = sum_of_squares_, .accumulate = !first});
+                  turbo::SumOfSquares{.x = counted, .out = sum_of_squares_, .accumulate = !first});
     first = false;
   }
+  parallel_.sum(sum_of_squares_);
   turbo::launch(rank_.context(), turbo::ClipCoefficient{.sum_of_squares = sum_of_squares_,
                                                         .norm = norm_,
                                                         .scale = scale_,
-                                                        .max_norm = static_cast<float>(settings_.clip_norm)});
+                                                        .max_norm = static_cast<float>(clip_norm_)});
 }
 
 void Optimizer::set_scalars(std::int64_t step, double learning_rate, double weight_decay,
                             std::span<double, turbo::kStepScalars> scalars) const {
   using turbo::StepScalar;
-  const auto t = static_cast<double>(step);
-  scalars[index(StepScalar::kStep)] = t;
+  scalars[index(StepScalar::kStep)] = static_cast<double>(step);
   scalars[index(StepScalar::kLearningRate)] = learning_rate;
   scalars[index(StepScalar::kWeightDecay)] = weight_decay;
-  scalars[index(StepScalar::kBias1)] = 1 - std::pow(settings_.beta1, t);
-  scalars[index(StepScalar::kBias2)] = 1 - std::pow(settings_.beta2, t);
+  rule_->set_scalars(step, scalars);
 }
 
 void Optimizer::update(const Tensor& scalars) {
-  for (const engine::ParameterUnit& unit : store_.units()) {
-    auto run = [&](std::int64_t begin, std::int64_t end, float decay_factor) {
-      if (begin == end) return;
-      auto part = [&](const Tensor& flat) { return flat.absent() ? Tensor() : flat.slice(begin, end); };
-      turbo::launch(rank_.context(), turbo::AdamW{.param = part(unit.master),
-                                                  .grad = part(unit.gradient),
-                                                  .exp_avg = part(unit.exp_avg),
-                                                  .exp_avg_sq = part(unit.exp_avg_sq),
-                                                  .grad_scale = scale_,
-                                                  .working = part(unit.working),
-                                                  .scalars = scalars,
-                                                  .beta1 = static_cast<float>(settings_.beta1),
-                                                  .beta2 = static_cast<float>(settings_.beta2),
-                                                  .eps = static_cast<float>(settings_.epsilon),
-                                                  .weight_decay_factor = decay_factor});
-    };
-    run(0, unit.decayed_elements, 1);
-    run(unit.decayed_elements, unit.trained_elements, settings_.decay_all_parameters ? 1 : 0);
+  for (engine::ParameterUnit& unit : store_.units()) {
+    if (unit.trained) rule_->update(rank_.context(), unit, scale_, scalars);
   }
+  parallel_.distribute_values();
 }
 
 }  // namespace primus

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "engine/data_parallel.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
 #include "lm/generate/token_reader.h"
@@ -19,6 +20,10 @@ struct SessionSettings {
   DType compute = DType::kF32;  // fp32 or bf16
   StepSettings step;
   AdamSettings adam;
+  // Of the rank's mesh; of no effect on one rank.
+  engine::Sharding sharding = engine::Sharding::kNone;
+  bool reduce_each_microbatch = false;
+  engine::DataParallelSettings parallel;
   bool evaluation = false;           // evaluation passes will run, too
   std::int64_t sample_capacity = 0;  // above 0: the model also writes, texts of up to so many tokens
 };
@@ -30,6 +35,7 @@ class TrainingSession {
 
   engine::Rank& rank() { return rank_; }
   engine::ParameterStore& store() { return store_; }
+  engine::DataParallel& parallel() { return *parallel_; }
   const LanguageModel& model() const { return model_; }
   Optimizer& optimizer() { return *optimizer_; }
   TrainingStep& step() { return *step_; }
@@ -41,6 +47,7 @@ class TrainingSession {
   engine::Rank& rank_;
   engine::ParameterStore store_;
   LanguageModel model_;
+  std::unique_ptr<engine::DataParallel> parallel_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<TrainingStep> step_;
   std::optional<TokenReader> reader_;

@@ -101,6 +101,7 @@ void Trainer::Run::prepare() {
   reader = std::make_unique<DeviceReader>(*rank);
   phase("loading weights");
   load_or_initialize();
+  session->parallel().distribute_values();
 
   const Path root = checkpoint_root_of(e);
   make_folders(root);

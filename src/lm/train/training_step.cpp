@@ -13,10 +13,10 @@ namespace primus {
 using engine::Tape;
 using engine::Value;
 
-TrainingStep::TrainingStep(engine::Rank& rank, engine::ParameterStore& store, const LanguageModel& model,
+TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, const LanguageModel& model,
                            Optimizer& optimizer, const StepSettings& settings)
     : rank_(rank),
-      store_(store),
+      parallel_(parallel),
       model_(model),
       optimizer_(optimizer),
       settings_(settings),
@@ -33,7 +33,7 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::ParameterStore& store, co
   if (model.config().moe.experts > 0) routing_ = model.make_routing_step(rank);
   routing_.random.seed = settings.seed;
   routing_.random.scalars = scalars_;
-  routing_.loss_weight = 1.0 / static_cast<double>(settings.microbatches);
+  routing_.loss_weight = loss_weight();
   if (rank.measuring()) return;
   host_scalars_ = PinnedBuffer(rank.device(), 2 * scalars_.bytes());
   staging_.resize(settings.microbatches);
@@ -41,6 +41,10 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::ParameterStore& store, co
   for (std::size_t t = 0; t < positions_.size(); ++t) {
     positions_[t] = static_cast<std::int32_t>(static_cast<std::int64_t>(t) % settings.sequence);
   }
+}
+
+double TrainingStep::loss_weight() const {
+  return 1.0 / static_cast<double>(settings_.microbatches * parallel_.ranks());
 }
 
 // `weight` is what the microbatch's loss weighs in the sum: the mask is divided by its own sum and multiplied
@@ -90,7 +94,7 @@ ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_
   if (numbered) {
     host.token_numbers.resize(positions_.size());
     std::iota(host.token_numbers.begin(), host.token_numbers.end(),
-              static_cast<std::int32_t>(slot * shape.elements()));
+              static_cast<std::int32_t>((slot * parallel_.ranks() + rank_.mesh().rank()) * shape.elements()));
     copy(in.token_numbers, host.token_numbers.data());
   }
   copy(in.labels, host.labels.data());
@@ -167,7 +171,7 @@ void TrainingStep::upload_scalars(int slot, std::int64_t step, double learning_r
 }
 
 void TrainingStep::begin(std::int64_t step) {
-  store_.begin_step();
+  parallel_.begin_step(settings_.microbatches);
   first_microbatch_ = true;
   upload_scalars(0, step, 0, 0);
   if (routing_.load.absent() || rank_.measuring()) return;
@@ -181,9 +185,10 @@ void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
                .microbatch = index,
                .recompute = settings_.recompute,
                .weight_gradients = &queue_,
+               .parallel = &parallel_,
                .stop = stop_});
   try {
-    ModelInputs in = upload(tape_, batch, index, 1.0 / static_cast<double>(settings_.microbatches), true);
+    ModelInputs in = upload(tape_, batch, index, loss_weight(), true);
     if (!routing_.load.absent()) in.routing = &routing_;
     in.trace = trace_;
     Value hidden = model_.forward(in);
@@ -207,7 +212,10 @@ void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
 }
 
 void TrainingStep::finish_gradients() {
-  store_.finish_gradients(rank_.context());
+  parallel_.finish_gradients();
+  for (const Tensor& total : {loss_, mtp_loss_, routing_.load, routing_.losses}) {
+    if (!total.absent()) parallel_.sum(total);
+  }
   optimizer_.measure_gradients();
 }
 
@@ -216,7 +224,7 @@ StepResult TrainingStep::result() {
                     .gradient_norm = read_scalar(optimizer_.gradient_norm()),
                     .mtp_loss = {},
                     .routing = read_routing()};
-  // Scaled it was summed.
+  // Remove the loss scale.
   if (const double scale = model_.config().mtp.training.loss_scale; !mtp_loss_.absent() && scale > 0)
     result.mtp_loss = read_scalar(mtp_loss_) / scale;
   return result;
@@ -262,7 +270,7 @@ void TrainingStep::begin_evaluation() {
 void TrainingStep::evaluate(const HostBatch& batch) { evaluate(batch, false); }
 
 void TrainingStep::evaluate(const HostBatch& batch, bool further) {
-  tape_.begin({.train = false, .stop = stop_});
+  tape_.begin({.train = false, .parallel = &parallel_, .stop = stop_});
   try {
     // One staging slot, so the copies of the batch before must be over.
     if (!rank_.measuring()) rank_.compute().synchronize();
@@ -283,7 +291,8 @@ void TrainingStep::evaluate(const HostBatch& batch, bool further) {
 }
 
 double TrainingStep::evaluation_loss() {
-  return read_scalar(loss_) / static_cast<double>(std::max<std::int64_t>(evaluated_, 1));
+  parallel_.sum(loss_);
+  return read_scalar(loss_) / static_cast<double>(std::max<std::int64_t>(evaluated_, 1) * parallel_.ranks());
 }
 
 std::string TrainingStep::find_non_finite() {

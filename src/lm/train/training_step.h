@@ -1,5 +1,6 @@
-// One optimizer step of a language model on one rank: microbatches forward and backward, gradient norm,
-// update.
+// One optimizer step of a language model: microbatches forward and backward, gradient norm, update. With data
+// parallelism each rank takes its microbatches, numbered as Megatron-LM does: local microbatch i of rank r is
+// number i * ranks + r of the global batch. Losses and loads are those of all ranks.
 //
 // The same code measures (on a rank without memory, batches left out) and trains. Host buffers are handed to
 // the device without waiting; the host waits once per step, in result(). Not thread-safe.
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/data_parallel.h"
 #include "engine/rank.h"
 #include "engine/tape.h"
 #include "engine/weight_gradient_queue.h"
@@ -24,7 +26,7 @@ namespace primus {
 struct StepSettings {
   std::int64_t micro_batch = 1;   // sequences per microbatch
   std::int64_t sequence = 1;      // tokens per sequence
-  std::int64_t microbatches = 1;  // per step
+  std::int64_t microbatches = 1;  // per step, on each rank
   bool packed_documents = false;  // batches name their documents (HostBatch::document_starts)
   engine::RecomputePolicy recompute = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
@@ -65,21 +67,21 @@ struct StepResult {
 class TrainingStep {
  public:
   // Takes its scalars from the rank's persistent arena. The model's tables must reach `sequence` positions.
-  TrainingStep(engine::Rank& rank, engine::ParameterStore& store, const LanguageModel& model,
+  TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, const LanguageModel& model,
                Optimizer& optimizer, const StepSettings& settings);
 
   // `step` counts from 1 and keys random numbers. What the step before enqueued must be over (result()
   // waits).
   void begin(std::int64_t step = 1);
-  // Forward and backward of microbatch `index`, counted from 0. `batch` is copied before this returns; it is
-  // not looked at while measuring.
+  // Forward and backward of this rank's microbatch `index`, counted from 0. `batch` is copied before this
+  // returns; it is not looked at while measuring.
   void microbatch(std::int64_t index, const HostBatch& batch);
   // From here on microbatch() and evaluate() throw engine::StopRequest between two operators once `stop` is
   // set; the step is then left, and what changed the model last is the update before. Null: they do not.
   void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
   // Of steps with one microbatch: notes down or prescribes its routing. `trace` must outlive them; null: no.
   void set_routing_trace(const RoutingTrace* trace) { trace_ = trace; }
-  // Ends accumulation: the gradients are complete, and their norm is being computed.
+  // Ends accumulation: the gradients of all ranks are complete, and their norm is being computed.
   void finish_gradients();
   // Waits for loss and norm.
   StepResult result();
@@ -112,11 +114,13 @@ class TrainingStep {
   // overwrites what the other's copy may still read.
   void upload_scalars(int slot, std::int64_t step, double learning_rate, double weight_decay);
   std::vector<std::int32_t> first_keys(std::span<const std::int32_t> document_starts) const;
+  // Of a microbatch in the mean over the global batch.
+  double loss_weight() const;
   double read_scalar(const Tensor& scalar);
   std::vector<LayerRouting> read_routing();
 
   engine::Rank& rank_;
-  engine::ParameterStore& store_;
+  engine::DataParallel& parallel_;
   const LanguageModel& model_;
   Optimizer& optimizer_;
   StepSettings settings_;

@@ -42,8 +42,8 @@ inline void fill(engine::Rank& rank, engine::ParameterStore& store, std::string_
                  const std::vector<float>& values) {
   for (engine::Parameter& p : store.parameters()) {
     if (p.name != name) continue;
-    if (p.master.elements() != static_cast<std::int64_t>(values.size())) throw invalid("wrong size");
-    rank.compute().copy_to_device(p.master.data, values.data(), p.master.bytes());
+    if (p.value.elements() != static_cast<std::int64_t>(values.size())) throw invalid("wrong size");
+    rank.compute().copy_to_device(p.value.data, values.data(), p.value.bytes());
     rank.compute().synchronize();
     return;
   }
@@ -70,8 +70,7 @@ inline std::vector<std::vector<float>> teacher_forcing(const ModelConfig& config
   auto run = [&] {
     engine::ParameterStore store;
     LanguageModel model(config, families, store);
-    store.allocate({.compute = DType::kF32, .gradients = false, .optimizer_states = false},
-                   rank.persistent());
+    store.allocate({.compute = DType::kF32, .train = false}, rank.persistent());
     model.allocate_tables(rank, length);
     store.initialize(rank.context(), seed);
     engine::Tape tape(rank.context(), rank.stash());

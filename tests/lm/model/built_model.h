@@ -16,7 +16,7 @@ struct BuiltModel {
   explicit BuiltModel(const ModelConfig& config, std::uint64_t seed = 1) : rank(turbo::make_cpu_device(1)) {
     const auto build = [&](engine::ParameterStore& to) {
       const LanguageModel model(config, builtin_families(), to);
-      to.allocate({.compute = DType::kF32, .gradients = false, .optimizer_states = false}, rank.persistent());
+      to.allocate({.compute = DType::kF32, .train = false}, rank.persistent());
     };
     engine::ParameterStore measuring;
     build(measuring);

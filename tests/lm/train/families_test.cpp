@@ -81,9 +81,9 @@ std::vector<std::vector<std::byte>> weights_after(const SessionSettings& s, doub
   session->store().initialize(rank.context(), 1);
   for (const engine::Parameter& p : session->store().parameters()) {
     if (p.initializer.kind != engine::Initializer::Kind::kConstant) continue;
-    const std::vector<float> ones(static_cast<std::size_t>(p.master.elements()),
+    const std::vector<float> ones(static_cast<std::size_t>(p.value.elements()),
                                   1.0F);  // decay moves no zeros
-    rank.compute().copy_to_device(p.master.data, ones.data(), p.master.bytes());
+    rank.compute().copy_to_device(p.value.data, ones.data(), p.value.bytes());
   }
   session->step().begin();
   for (std::int64_t i = 0; i < s.step.microbatches; ++i)
@@ -94,7 +94,7 @@ std::vector<std::vector<std::byte>> weights_after(const SessionSettings& s, doub
   names.clear();
   for (const engine::Parameter& p : session->store().parameters()) {
     names.push_back(p.parts.front().name);
-    weights.push_back(bits_of(rank, p.master));
+    weights.push_back(bits_of(rank, p.value));
   }
   return weights;
 }

@@ -31,7 +31,7 @@ inline void expect_finite_differences(TrainingSession& session, const std::funct
   for (engine::Parameter& p : session.store().parameters()) {
     const std::vector<float>& gradient = gradients[index++];
     if (!p.trainable) continue;
-    const std::vector<float> weights = values_of(rank, p.master);
+    const std::vector<float> weights = values_of(rank, p.value);
     double length = 0;
     for (const float g : gradient) length += static_cast<double>(g) * static_cast<double>(g);
     length = std::sqrt(length);
@@ -41,7 +41,7 @@ inline void expect_finite_differences(TrainingSession& session, const std::funct
       std::vector<float> moved = weights;
       for (std::size_t i = 0; i < moved.size(); ++i)
         moved[i] += static_cast<float>(distance / length * static_cast<double>(gradient[i]));
-      rank.compute().copy_to_device(p.master.data, moved.data(), p.master.bytes());
+      rank.compute().copy_to_device(p.value.data, moved.data(), p.value.bytes());
       return loss();
     };
     // Two steps cancel the error of third order; what is left is rounding: 1e-6 of a loss of 5 in all.

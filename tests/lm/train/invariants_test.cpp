@@ -366,7 +366,7 @@ TEST(TrainingStep, NamesTheFirstOperatorThatGoesWrong) {
   for (engine::Parameter& p : session->store().parameters()) {
     if (p.name != "layers.2.ffn.down") continue;
     const float nan = NAN;
-    rank.compute().copy_to_device(p.master.data, &nan, sizeof(nan));
+    rank.compute().copy_to_device(p.value.data, &nan, sizeof(nan));
   }
   TrainingStep& step = session->step();
   step.begin();

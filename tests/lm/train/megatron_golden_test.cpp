@@ -156,7 +156,7 @@ TEST_P(MegatronStep, IsTheSame) {
   const int gradients =
       expect_same_tensors(true, kTolerance, [](const engine::Parameter& p) { return p.gradient; });
   session_->step().update(1, 0, 0);
-  const int biases = expect_same_tensors(false, 0, [](const engine::Parameter& p) { return p.master; });
+  const int biases = expect_same_tensors(false, 0, [](const engine::Parameter& p) { return p.value; });
   // And nothing that Megatron-LM has is left over.
   EXPECT_EQ(static_cast<std::size_t>(gradients + biases + 3), golden_.size());
 }

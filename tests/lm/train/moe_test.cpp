@@ -57,9 +57,9 @@ struct TrainingRun {
   void scale_routers(float factor) {
     for (engine::Parameter& p : session->store().parameters()) {
       if (!p.name.ends_with("router")) continue;
-      std::vector<float> values = read(p.master);
+      std::vector<float> values = read(p.value);
       for (float& v : values) v *= factor;
-      write(p.master, values);
+      write(p.value, values);
     }
   }
 
@@ -117,6 +117,7 @@ Slopes slopes_of(TrainingRun& run) {
   std::vector<std::vector<float>> gradients, weights;
   double squares = 0;
   for (const engine::ParameterUnit& unit : run.session->store().units()) {
+    if (!unit.trained) continue;
     gradients.push_back(run.read(unit.gradient));
     weights.push_back(run.read(unit.master));
     for (const float g : gradients.back()) squares += static_cast<double>(g) * static_cast<double>(g);
@@ -125,6 +126,7 @@ Slopes slopes_of(TrainingRun& run) {
   const auto moved = [&](double by) {
     std::size_t u = 0;
     for (const engine::ParameterUnit& unit : run.session->store().units()) {
+      if (!unit.trained) continue;
       std::vector<float> values = weights[u];
       for (std::size_t i = 0; i < values.size(); ++i)
         values[i] += static_cast<float>(by / norm * static_cast<double>(gradients[u][i]));
@@ -333,7 +335,7 @@ TEST(MixtureOfExperts, BiasesFollowTheLoadAndNothingElse) {
   std::size_t layer = 0;
   for (const engine::Parameter& p : run.session->store().parameters()) {
     if (!p.name.ends_with("choice_bias")) continue;
-    EXPECT_EQ(run.read(p.master), expected[layer++]);
+    EXPECT_EQ(run.read(p.value), expected[layer++]);
   }
   EXPECT_EQ(layer, 4U);
 }

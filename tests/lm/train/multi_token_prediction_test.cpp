@@ -65,7 +65,7 @@ class NaiveLlama {
   NaiveLlama(const ModelConfig& config, engine::Rank& rank, const engine::ParameterStore& store)
       : c_(config) {
     for (const engine::Parameter& p : store.parameters()) {
-      const std::vector<float> values = values_of(rank, p.master);
+      const std::vector<float> values = values_of(rank, p.value);
       const auto cols = static_cast<std::size_t>(p.shape[p.shape.rank() - 1]);
       Rows& rows = weights_[p.name];
       for (std::size_t at = 0; at < values.size(); at += cols)
@@ -220,10 +220,10 @@ TEST_P(NaiveReference, HasTheSameLosses) {
   // Norms that are all ones would hide which is applied where.
   for (engine::Parameter& p : run.session->store().parameters()) {
     if (p.shape.rank() > 1) continue;
-    std::vector<float> values = values_of(run.rank, p.master);
+    std::vector<float> values = values_of(run.rank, p.value);
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = 1 + 0.3F * std::sin(static_cast<float>(i + 1) * static_cast<float>(p.index + 1));
-    run.rank.compute().copy_to_device(p.master.data, values.data(), p.master.bytes());
+    run.rank.compute().copy_to_device(p.value.data, values.data(), p.value.bytes());
     run.rank.compute().synchronize();
   }
   const StepResult result = run.step();
@@ -341,7 +341,7 @@ TEST(MultiTokenPrediction, CountsItsExperts) {
   for (const engine::Parameter& p : run.session->store().parameters()) {
     if (!p.name.ends_with("choice_bias")) continue;
     ++biases;
-    for (const float bias : values_of(run.rank, p.master)) EXPECT_EQ(std::abs(bias), 0x1p-7F) << p.name;
+    for (const float bias : values_of(run.rank, p.value)) EXPECT_EQ(std::abs(bias), 0x1p-7F) << p.name;
   }
   EXPECT_EQ(biases, 3);
 }
@@ -364,7 +364,7 @@ TEST(MultiTokenPrediction, NamesWhatGoesWrongInIt) {
   for (engine::Parameter& p : run.session->store().parameters()) {
     if (p.name != "layers.1.attention.out") continue;
     const float nan = NAN;
-    run.rank.compute().copy_to_device(p.master.data, &nan, sizeof(nan));
+    run.rank.compute().copy_to_device(p.value.data, &nan, sizeof(nan));
   }
   const StepResult result = run.step();
   EXPECT_TRUE(std::isfinite(result.loss));

@@ -150,8 +150,8 @@ inline TrainedState train(
     step.update(s + 1, 1e-2, 0.1);
   }
   for (const engine::ParameterUnit& unit : session->store().units()) {
-    state.gradients.push_back(bits_of(rank, unit.gradient));
-    state.weights.push_back(bits_of(rank, unit.master));
+    if (unit.trained) state.gradients.push_back(bits_of(rank, unit.reduced));
+    state.weights.push_back(bits_of(rank, unit.trained ? unit.master : unit.stored_values));
   }
   return state;
 }

@@ -26,6 +26,7 @@ class MixtureOfExperts final : public Layer {
     if (moe_.weigh_input && !plain_)
       throw std::logic_error("experts that weigh their input have neither biases nor a swiglu_limit");
     gate_up_.per_expert = down_.per_expert = true;
+    router_.reads_full_precision = true;
     if (moe_.biases) {
       const auto bias = [&](const std::string& name, std::int64_t n, std::vector<CheckpointPart> of) {
         Parameter& parameter =
@@ -36,6 +37,7 @@ class MixtureOfExperts final : public Layer {
       };
       router_bias_ = &p.add(".moe.router_bias", {moe_.experts}, engine::Initializer::constant(0),
                             {{parts.router_bias, 0, moe_.experts}});
+      router_bias_->reads_full_precision = true;
       gate_up_bias_ = bias(".moe.gate_up_bias", 2 * moe_.ffn, parts.gate_up_bias);
       down_bias_ = bias(".moe.down_bias", c.hidden, parts.down_bias);
     }
@@ -56,7 +58,7 @@ class MixtureOfExperts final : public Layer {
     if (router_bias_) logits = router_bias(std::move(logits), *router_bias_);
     const Tensor traced = in.trace ? row_of(in.trace->experts) : Tensor();
     const bool replay = in.trace && in.trace->use == RoutingTrace::Use::kReplay;
-    const Routing routing = route(logits, rule, choice_bias_ ? choice_bias_->master : Tensor(),
+    const Routing routing = route(logits, rule, choice_bias_ ? choice_bias_->value : Tensor(),
                                   replay ? traced : Tensor(), in.token_numbers);
     if (in.trace && !replay) record(routing, traced);
     if (training) observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses));
@@ -77,7 +79,7 @@ class MixtureOfExperts final : public Layer {
     if (!choice_bias_ || moe_.training.bias_update_rate == 0) return;
     turbo::launch(context,
                   turbo::ExpertBiasUpdate{.load = row_of(step.load),
-                                          .bias = choice_bias_->master,
+                                          .bias = choice_bias_->value,
                                           .rate = static_cast<float>(moe_.training.bias_update_rate)});
   }
 

@@ -1,0 +1,246 @@
+#include "engine/data_parallel.h"
+
+#include <algorithm>
+
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus::engine {
+
+using comm::Reduction;
+
+DataParallel::DataParallel(Rank& rank, ParameterStore& store, const DataParallelSettings& settings)
+    : rank_(rank), store_(store), settings_(settings), mesh_(rank.mesh()), traffic_(store.units().size()) {
+  if (ranks() == 1) return;
+  computed_ = rank.device().create_event();
+  communicated_ = rank.device().create_event();
+  for (Traffic& traffic : traffic_) {
+    traffic.gathered = rank.device().create_event();
+    traffic.reduced = rank.device().create_event();
+  }
+}
+
+void DataParallel::follow_compute() {
+  rank_.compute().record(*computed_);
+  rank_.communication().wait(*computed_);
+}
+
+// --- values
+
+void DataParallel::begin_pass(Pass pass, int chunk) {
+  pass_ = pass;
+  program_ = &programs_[{pass, chunk}];
+  program_->position = 0;
+}
+
+void DataParallel::use(const Parameter& parameter) {
+  ParameterUnit& unit = *parameter.unit;
+  if (unit.sharding < Sharding::kParameters) {
+    if (traffic_of(unit).gathering) wait_for_values(unit);
+    return;
+  }
+  if (&unit == used_) return;
+  if (used_) {
+    if (pass_ == Pass::kForward && !settings_.reshard_after_forward) {
+      kept_.push_back(used_);
+    } else {
+      give_back(*used_);
+    }
+  }
+  used_ = &unit;
+  if (std::erase(kept_, &unit) == 0) {
+    if (prefetched_ == &unit) {
+      prefetched_ = nullptr;
+    } else {
+      gather(unit);
+    }
+  }
+  wait_for_values(unit);
+
+  // What this pass did the last time tells what comes next.
+  std::vector<int>& units = program_->units;
+  std::size_t& position = program_->position;
+  if (position == units.size() || units[position] != unit.number) {
+    units.resize(position);
+    units.push_back(unit.number);
+  }
+  ++position;
+  if (!settings_.overlap_gather || position == units.size()) return;
+  ParameterUnit& next = store_.units()[static_cast<std::size_t>(units[position])];
+  if (&next == prefetched_ || !next.values.absent()) return;
+  if (prefetched_) give_back(*prefetched_);
+  gather(next);
+  prefetched_ = &next;
+}
+
+// The memory's earlier users are on the compute stream, so the communication stream follows it: what is
+// enqueued there from now on runs beside the gather.
+void DataParallel::gather(ParameterUnit& unit) {
+  Traffic& traffic = traffic_of(unit);
+  if (unit.sharding == Sharding::kParameters) {
+    traffic.values = rank_.stash().allocate(unit.elements * size_of(unit.dtype));
+    unit.set_values(traffic.values.view(unit.dtype, {unit.elements}));
+  }
+  follow_compute();
+  mesh_.shard().all_gather(rank_.communication(), unit.stored_values, unit.values);
+  rank_.communication().record(*traffic.gathered);
+  traffic.gathering = true;
+}
+
+void DataParallel::wait_for_values(ParameterUnit& unit) {
+  Traffic& traffic = traffic_of(unit);
+  if (!traffic.gathering) return;
+  rank_.compute().wait(*traffic.gathered);
+  traffic.gathering = false;
+}
+
+void DataParallel::give_back(ParameterUnit& unit) {
+  wait_for_values(unit);
+  unit.set_values({});
+  traffic_of(unit).values.reset();
+}
+
+void DataParallel::distribute_values() {
+  for (ParameterUnit* unit : {std::exchange(used_, nullptr), std::exchange(prefetched_, nullptr)}) {
+    if (unit) give_back(*unit);
+  }
+  for (ParameterUnit* unit : kept_) give_back(*unit);
+  kept_.clear();
+  for (ParameterUnit& unit : store_.units()) {
+    if (unit.sharding == Sharding::kNone || unit.sharding == Sharding::kParameters) continue;
+    gather(unit);
+    if (!settings_.overlap_gather) wait_for_values(unit);
+  }
+}
+
+// --- gradients
+
+void DataParallel::begin_step(std::int64_t microbatches) {
+  microbatches_ = microbatches;
+  for (Parameter& p : store_.parameters()) {
+    p.turn = 0;
+    p.has_gradient = false;
+  }
+  for (Traffic& traffic : traffic_) {
+    traffic.complete = 0;
+    traffic.has_sum = false;
+  }
+}
+
+void DataParallel::before_gradient(const Parameter& parameter) {
+  ParameterUnit& unit = *parameter.unit;
+  Traffic& traffic = traffic_of(unit);
+  while (traffic.reducing) join_oldest_reduction();
+  if (!unit.gradient.absent()) return;
+  traffic.gradient = rank_.stash().allocate(unit.elements * size_of(DType::kF32));
+  unit.set_gradient(traffic.gradient.view(DType::kF32, {unit.elements}));
+  if (rank_.measuring()) return;
+  // Nobody writes what lies between parameters and behind the last one.
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const std::int64_t begin = unit.parameters[i]->offset + unit.parameters[i]->shape.elements();
+    const std::int64_t end = i + 1 < unit.parameters.size() ? unit.parameters[i + 1]->offset : unit.elements;
+    if (begin == end) continue;
+    const Tensor gap = unit.gradient.slice(begin, end);
+    rank_.compute().fill_zero(gap.data, gap.bytes());
+  }
+}
+
+void DataParallel::contributed(const Parameter& parameter) {
+  if (ranks() == 1) return;
+  const bool each = store_.layout().reduce_each_microbatch;
+  const auto uses = static_cast<std::int64_t>(parameter.uses.size());
+  if (parameter.turn % (each ? uses : uses * microbatches_) != 0) return;
+  ParameterUnit& unit = *parameter.unit;
+  Traffic& traffic = traffic_of(unit);
+  const auto used = std::count_if(unit.parameters.begin(), unit.parameters.end(),
+                                  [](const Parameter* p) { return !p->uses.empty(); });
+  if (++traffic.complete < used) return;
+  traffic.complete = 0;
+  if (settings_.overlap_reduction || each) reduce(unit);
+}
+
+void DataParallel::complete_gradient(ParameterUnit& unit) {
+  for (Parameter* p : unit.parameters) {
+    if (p->has_gradient) continue;
+    before_gradient(*p);
+    turbo::launch(rank_.context(), turbo::Fill{.out = p->gradient, .value = 0});
+  }
+}
+
+void DataParallel::reduce(ParameterUnit& unit) {
+  // Two reductions at most hold memory: one on its way, and one that waits for it.
+  while (reducing_.size() > 1) join_oldest_reduction();
+  complete_gradient(unit);
+  Traffic& traffic = traffic_of(unit);
+  const DType dtype = settings_.reduce_dtype;
+  Tensor source = unit.gradient, sum = unit.reduced;
+  if (dtype != DType::kF32) {
+    traffic.narrow = rank_.stash().allocate(unit.elements * size_of(dtype));
+    source = traffic.narrow.view(dtype, {unit.elements});
+    turbo::launch(rank_.context(), turbo::Cast{.x = unit.gradient, .out = source});
+  }
+  traffic.adds = traffic.has_sum;
+  if (traffic.adds || dtype != DType::kF32) {
+    traffic.part = rank_.stash().allocate(unit.shard.size() * size_of(dtype));
+    sum = traffic.part.view(dtype, {unit.shard.size()});
+  }
+  follow_compute();
+  Stream& stream = rank_.communication();
+  if (unit.sharding == Sharding::kNone) {
+    mesh_.data().all_reduce(stream, source, sum, Reduction::kSum);
+  } else {
+    mesh_.shard().reduce_scatter(stream, source, sum, Reduction::kSum);
+    if (mesh_.replicas()) mesh_.replicas()->all_reduce(stream, sum, sum, Reduction::kSum);
+  }
+  stream.record(*traffic.reduced);
+  traffic.has_sum = traffic.reducing = true;
+  reducing_.push_back(&unit);
+  for (Parameter* p : unit.parameters) p->has_gradient = false;
+}
+
+void DataParallel::join_oldest_reduction() {
+  ParameterUnit& unit = *reducing_.front();
+  reducing_.pop_front();
+  Traffic& traffic = traffic_of(unit);
+  rank_.compute().wait(*traffic.reduced);
+  traffic.reducing = false;
+  if (traffic.part) {
+    const Tensor part = traffic.part.view(settings_.reduce_dtype, {unit.shard.size()});
+    if (!traffic.adds) {
+      turbo::launch(rank_.context(), turbo::Cast{.x = part, .out = unit.reduced});
+    } else if (part.dtype == DType::kF32) {
+      turbo::launch(rank_.context(), turbo::Add{.a = unit.reduced, .b = part, .out = unit.reduced});
+    } else {
+      const Buffer buffer = rank_.stash().allocate(unit.reduced.bytes());
+      const Tensor wide = buffer.view(DType::kF32, unit.reduced.shape);
+      turbo::launch(rank_.context(), turbo::Cast{.x = part, .out = wide});
+      turbo::launch(rank_.context(), turbo::Add{.a = unit.reduced, .b = wide, .out = unit.reduced});
+    }
+  }
+  traffic.part.reset();
+  traffic.narrow.reset();
+  if (!traffic.gradient) return;
+  unit.set_gradient({});
+  traffic.gradient.reset();
+}
+
+void DataParallel::finish_gradients() {
+  for (ParameterUnit& unit : store_.units()) {
+    if (!unit.trained) continue;
+    if (ranks() == 1) {
+      complete_gradient(unit);
+    } else if (!traffic_of(unit).has_sum) {
+      reduce(unit);
+    }
+  }
+  while (!reducing_.empty()) join_oldest_reduction();
+}
+
+void DataParallel::sum(const Tensor& tensor) {
+  if (ranks() == 1) return;
+  follow_compute();
+  mesh_.data().all_reduce(rank_.communication(), tensor, tensor, Reduction::kSum);
+  rank_.communication().record(*communicated_);
+  rank_.compute().wait(*communicated_);
+}
+
+}  // namespace primus::engine

@@ -99,12 +99,15 @@ void DataParallel::give_back(ParameterUnit& unit) {
   traffic_of(unit).values.reset();
 }
 
-void DataParallel::distribute_values() {
+void DataParallel::give_all_back() {
   for (ParameterUnit* unit : {std::exchange(used_, nullptr), std::exchange(prefetched_, nullptr)}) {
     if (unit) give_back(*unit);
   }
   for (ParameterUnit* unit : kept_) give_back(*unit);
   kept_.clear();
+}
+
+void DataParallel::distribute_values() {
   for (ParameterUnit& unit : store_.units()) {
     if (unit.sharding == Sharding::kNone || unit.sharding == Sharding::kParameters) continue;
     gather(unit);
@@ -221,6 +224,11 @@ void DataParallel::join_oldest_reduction() {
   if (!traffic.gradient) return;
   unit.set_gradient({});
   traffic.gradient.reset();
+}
+
+void DataParallel::end_microbatch() {
+  give_all_back();
+  while (!reducing_.empty()) join_oldest_reduction();
 }
 
 void DataParallel::finish_gradients() {

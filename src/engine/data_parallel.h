@@ -55,6 +55,10 @@ class DataParallel {
   void before_gradient(const Parameter& parameter);
   // One of the parameter's uses has had its turn (Parameter::turn).
   void contributed(const Parameter& parameter);
+  // Ends a microbatch, in training or evaluation: gives back what the stash lent, but for gradients that
+  // further microbatches contribute to. So memory lies the same way in all microbatches, and measuring one is
+  // enough.
+  void end_microbatch();
   // Ends a step's backward passes: ParameterUnit::reduced is complete for kernels enqueued from now on.
   // Gradients that received nothing are zero.
   void finish_gradients();
@@ -90,6 +94,7 @@ class DataParallel {
   void gather(ParameterUnit& unit);
   void wait_for_values(ParameterUnit& unit);
   void give_back(ParameterUnit& unit);
+  void give_all_back();
   // Gradients without a contribution become zero.
   void complete_gradient(ParameterUnit& unit);
   void reduce(ParameterUnit& unit);

@@ -257,7 +257,7 @@ constexpr Operator kSwiglu{.name = "swiglu",
 
 Value embedding(const Value& tokens, Parameter& table) {
   const Shape shape{tokens.shape()[0], table.shape[1]};
-  return tokens.tape().record(kEmbedding, {&tokens}, &table, {{table.value.dtype, shape}}, NoAttributes{})[0];
+  return tokens.tape().record(kEmbedding, {&tokens}, &table, {{table.unit->dtype, shape}}, NoAttributes{})[0];
 }
 
 Value norm(const Value& x, Parameter& weight, double epsilon) {

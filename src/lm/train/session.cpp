@@ -34,8 +34,8 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
                                 const FamilyRegistry& families) {
   SessionSettings measured = settings;
-  // From the second one on, all microbatches do the same.
-  measured.step.microbatches = std::min<std::int64_t>(settings.step.microbatches, 2);
+  // All microbatches between the first and the last do the same.
+  measured.step.microbatches = std::min<std::int64_t>(settings.step.microbatches, 3);
   TrainingSession session(rank, measured, families);
   session.store().initialize(rank.context(), 0);
   TrainingStep& step = session.step();
@@ -48,6 +48,7 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
     first = meter;
     if (measured.step.microbatches > 1) step.microbatch(1, {});
     second = meter;
+    if (measured.step.microbatches > 2) step.microbatch(2, {});
     step.finish_gradients();
     step.update(1, 0, 0);
   };

@@ -209,6 +209,7 @@ void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
     throw;
   }
   tape_.clear();
+  parallel_.end_microbatch();
 }
 
 void TrainingStep::finish_gradients() {
@@ -288,6 +289,7 @@ void TrainingStep::evaluate(const HostBatch& batch, bool further) {
     throw;
   }
   tape_.clear();
+  parallel_.end_microbatch();
 }
 
 double TrainingStep::evaluation_loss() {

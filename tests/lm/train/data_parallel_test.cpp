@@ -13,7 +13,7 @@
 
 #include "comm/local/thread_group.h"
 #include "engine/mesh.h"
-#include "tests/lm/train/tiny_model.h"
+#include "lm/train/tiny_model.h"
 
 namespace primus::test {
 namespace {
@@ -141,6 +141,39 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnEveryMesh) {
       }
     }
   }
+}
+
+// Without overlap, with gradients reduced in bf16, with hybrid shards, and keeping gathered values for the
+// backward pass.
+TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
+  SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
+  const Way sharded{.sharding = Sharding::kParameters};
+  const Outcome expected = train_on(settings, 4, sharded);
+  Way way = sharded;
+  way.overlap = false;
+  EXPECT_EQ(train_on(settings, 4, way), expected) << "without overlap";
+  way = sharded;
+  way.reshard = false;
+  EXPECT_EQ(train_on(settings, 4, way), expected) << "without resharding after the forward pass";
+  for (const Sharding sharding : {Sharding::kStates, Sharding::kGradients, Sharding::kParameters}) {
+    way = {.sharding = sharding, .shards = 2};
+    EXPECT_LE(distance(train_on(settings, 4, way), expected), GetParam().tolerance) << "hybrid";
+    way = {.sharding = sharding, .reduce = DType::kBF16};
+    EXPECT_LE(distance(train_on(settings, 4, way), expected), 2e-3) << "reduced in bf16";
+  }
+}
+
+// What is sharded falls as one over the ranks; the rest (tables, scalars) stays.
+TEST(DataParallelMemory, ShardedStatesFallAsOneOverTheRanks) {
+  const SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
+  std::int64_t whole = 0, half = 0, quarter = 0;
+  train_on(settings, 1, {}, &whole);
+  train_on(settings, 2, {.sharding = Sharding::kParameters}, &half);
+  train_on(settings, 4, {.sharding = Sharding::kParameters}, &quarter);
+  const double rest = static_cast<double>(whole - 2 * (whole - half));
+  EXPECT_NEAR(static_cast<double>(quarter) - rest, (static_cast<double>(whole) - rest) / 4,
+              0.02 * static_cast<double>(whole));
+  EXPECT_LT(rest, 0.05 * static_cast<double>(whole));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DataParallelTraining,

@@ -107,6 +107,10 @@ void DataParallel::give_all_back() {
   kept_.clear();
 }
 
+void DataParallel::wait_for_all_values() {
+  for (ParameterUnit& unit : store_.units()) wait_for_values(unit);
+}
+
 void DataParallel::distribute_values() {
   for (ParameterUnit& unit : store_.units()) {
     if (unit.sharding == Sharding::kNone || unit.sharding == Sharding::kParameters) continue;

@@ -65,6 +65,10 @@ class DataParallel {
   // The stored values have been changed on the compute stream: brings them to all ranks.
   void distribute_values();
 
+  // Kernels that are enqueued from now on may read all values, without use(). Not under
+  // Sharding::kParameters.
+  void wait_for_all_values();
+
   // out = the sum over all ranks, in rank order, for kernels enqueued from now on. In place.
   void sum(const Tensor& tensor);
 

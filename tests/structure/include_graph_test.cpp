@@ -32,7 +32,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"lm/optimizer", {"tensor", "turbo", "engine", "config"}},
     {"lm/train",
      {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint",
-      "lm/monitor", "lm/model", "lm/optimizer", "lm/generate"}},
+      "lm/monitor", "lm/model", "lm/optimizer", "lm/generate", "comm"}},
     {"lm/verify", {"tensor", "device", "engine", "lm/checkpoint", "lm/model", "lm/train", "lm/optimizer"}},
     {"lm/generate",
      {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint", "lm/model",

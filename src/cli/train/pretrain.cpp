@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -9,9 +12,12 @@
 #include "cli/commands.h"
 #include "cli/options/experiment.h"
 #include "cli/train/stop_signal.h"
+#include "comm/job.h"
+#include "launch/local_launch.h"
 #include "lm/monitor/live_view.h"
 #include "lm/monitor/run_folder.h"
 #include "lm/train/trainer.h"
+#include "lm/train/training_settings.h"
 
 namespace primus::cli {
 namespace {
@@ -124,6 +130,20 @@ std::vector<MissingInput> missing_inputs(const config::Experiment& experiment) {
   return missing;
 }
 
+// This process's command line.
+std::vector<std::string> own_command() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\0', begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  words.front() = std::filesystem::read_symlink("/proc/self/exe").string();
+  return words;
+}
+
 class TrainPretrain final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -132,6 +152,8 @@ class TrainPretrain final : public Command {
     args.option("--export-config,--export_config", "OUT", &export_,
                 "write the resolved experiment to this file");
     overwrite_.declare(args, "with --export-config: replace that file");
+    args.option("--nproc,--nproc_per_node", "N", &nproc_,
+                "train with N ranks on this machine, each a process (a GPU each, or a part of the cores)");
     args.flag("--quiet,-q", quiet_, "warnings and errors, and one line of progress where a terminal is");
     args.flag("--plain", plain_, "log lines on a terminal too, in place of the live view");
     args.flag("--force", force_, "start although the memory does not seem to be there");
@@ -151,7 +173,13 @@ class TrainPretrain final : public Command {
              : write_output(*export_, config::to_yaml(experiment), overwrite_.existing());
     }
     apply_environment(experiment);
-    return dry_run_ ? forecast(experiment, console) : train(experiment, console);
+    constexpr std::int64_t kMostRanks = 4096;
+    if (nproc_ < 1 || nproc_ > kMostRanks)
+      throw invalid(fmt::format("--nproc {}: not a number of ranks", nproc_), "give 1 or more");
+    if (dry_run_) return forecast(experiment, console);
+    const auto place = comm::JobEnvironment::read();
+    if (!place && nproc_ > 1) return launch_ranks(experiment, console);
+    return train(experiment, place, console);
   }
 
  private:
@@ -179,18 +207,33 @@ class TrainPretrain final : public Command {
     return 0;
   }
 
-  int train(const config::Experiment& experiment, Console& console) const {
-    const RunFolder folder({.workspace = experiment.workspace,
-                            .work_group = experiment.work_group,
-                            .user_name = experiment.user_name,
-                            .exp_name = experiment.exp_name});
-    const bool view = console.err.ansi && !json_ && !plain_ && !console.debug;
+  // Starts this same command once for each rank, and watches over them.
+  int launch_ranks(const config::Experiment& experiment, Console& console) const {
+    const RunFolder folder = run_folder_of(experiment);
+    launch::LocalLaunch start{.command = own_command(), .environment = {}, .ranks = static_cast<int>(nproc_)};
+    start.output_file = [folder, module = experiment.module_name](int rank) {
+      return folder.rank_logs(module, rank) / "output.log";
+    };
+    const launch::LaunchResult result = launch::run_local(start);
+    if (result.failed_rank >= 0) console.note("error: " + result.failure);
+    return result.exit_code;
+  }
+
+  int train(const config::Experiment& experiment, const std::optional<comm::JobEnvironment>& place,
+            Console& console) const {
+    const RunFolder folder = run_folder_of(experiment);
+    std::unique_ptr<comm::Job> job;
+    if (place && place->world > 1) job = comm::Job::connect(*place, {.flight_folder = folder.logs()});
+    const int rank = job ? job->rank() : 0;
+    const bool view = rank == 0 && console.err.ansi && !json_ && !plain_ && !console.debug;
     const LogLevel screen = quiet_ || json_ || view ? LogLevel::kWarning
                             : console.debug         ? LogLevel::kDebug
                                                     : LogLevel::kInfo;
     std::optional<LiveBlock> block;
     if (view && !quiet_) block.emplace(console.err);
-    Logger log(LogOptions{.folder = folder.rank_logs(experiment.module_name, 0),
+    Logger log(LogOptions{.folder = folder.rank_logs(experiment.module_name, rank),
+                          .rank = rank,
+                          .world_size = job ? job->size() : 1,
                           .console_level = screen,
                           .console = console.err,
                           .above = block ? &*block : nullptr});
@@ -202,15 +245,18 @@ class TrainPretrain final : public Command {
     }
     const FamilyRegistry families = builtin_families();
     try {
-      Trainer trainer(experiment, families, log, {.observer = observer.get(), .ignore_memory = force_});
+      Trainer trainer(experiment, families, log,
+                      {.job = job.get(), .observer = observer.get(), .ignore_memory = force_});
       trainer.prepare();
       // From here on there is something to save.
       const TrainingSummary summary = trainer.run(catch_stop_signals());
       observer.reset();
-      report(experiment, summary, console);
+      if (rank == 0) report(experiment, summary, console);
+      if (job) job->leave();
     } catch (const Error& error) {
       // A run that was refused before it began has no folder yet.
       if (Env::posix().status(folder.root())) log.write_to_files(LogLevel::kError, error.what());
+      if (job) job->abort(error.what(), error.kind());
       throw;
     }
     return 0;
@@ -247,6 +293,7 @@ class TrainPretrain final : public Command {
   ExperimentArguments experiment_;
   std::optional<std::string> export_;
   OverwriteFlag overwrite_;
+  std::int64_t nproc_ = 1;
   bool dry_run_ = false, quiet_ = false, plain_ = false, force_ = false, json_ = false;
 };
 
@@ -273,6 +320,7 @@ const CommandEntry kTrainPretrain{
     "primus train pretrain --config exp.yaml --dry-run\n"
     "primus train pretrain --config exp.yaml lr=3e-4 --train_iters 100 exp_name=try1\n"
     "primus train pretrain --config exp.yaml data_path=corpus.txt --minutes 5\n"
+    "primus train pretrain --config exp.yaml --nproc 4 data_parallel_sharding_strategy=optim_grads_params\n"
     "primus train pretrain load=path/to/model data_path=corpus.txt --epochs 2",
     make_command<TrainPretrain>};
 

@@ -1,6 +1,5 @@
 #include "lm/model/weights.h"
 
-#include <stdexcept>
 #include <string_view>
 
 #include "base/error.h"
@@ -16,13 +15,6 @@ using engine::CheckpointPart;
 using engine::Parameter;
 using engine::ParameterStore;
 
-std::vector<float> floats_of(const TensorView& tensor) {
-  require_float(tensor);
-  std::vector<float> out(tensor.data.size() / static_cast<std::size_t>(size_of(tensor.dtype)));
-  to_float(tensor.dtype, tensor.data, out);
-  return out;
-}
-
 template <class Visit>
 void for_each_part(const ParameterStore& store, Visit&& visit) {
   for (const ParameterStore::Group& group : store.groups()) {
@@ -37,21 +29,39 @@ engine::FlatRange elements_of(const Parameter& p, const CheckpointPart& part) {
   return {part.row * p.row_elements(), (part.row + part.rows) * p.row_elements()};
 }
 
-// A part of one of the unit's buffers of the shard, which must hold all of it.
-Tensor whole_part(const Tensor& of_shard, const Parameter& p, const CheckpointPart& part) {
-  if (engine::stored_range(p).size() != p.shape.elements())
-    throw std::logic_error("weights: '" + p.name + "' is sharded");
-  return part_of(stored_part(of_shard, p).reshaped(p.shape), p, part);
+// Those of them that this rank stores, and that it writes into a checkpoint: each element is written once.
+engine::FlatRange stored_of(const Parameter& p, const CheckpointPart& part) {
+  return elements_of(p, part).intersect(engine::stored_range(p));
+}
+engine::FlatRange written_of(const Parameter& p, const CheckpointPart& part) {
+  const engine::FlatRange& slice = p.unit->slice;
+  return elements_of(p, part).intersect({slice.begin - p.offset, slice.end - p.offset});
+}
+
+// Elements of a part as a run of the published tensor, in the order of memory.
+ElementRun run_of(const engine::FlatRange& range, const Parameter& p, const CheckpointPart& part) {
+  const std::int64_t first = elements_of(p, part).begin;
+  return {range.begin - first, range.end - first};
+}
+
+// Elements of a parameter in one of its unit's buffers of the shard.
+Tensor elements_in(const Tensor& of_shard, const Parameter& p, const engine::FlatRange& range) {
+  const std::int64_t first = p.unit->shard.begin - p.offset;
+  return range.empty() ? Tensor() : of_shard.slice(range.begin - first, range.end - first);
 }
 
 // `dtype`: of the source; elements of another type are converted.
-TensorSource source(std::string name, DType dtype, const Tensor& tensor, const Parameter& p,
+TensorSource source(std::string name, DType dtype, const Tensor& of_shard, const Parameter& p,
                     const CheckpointPart& part, DeviceReader& reader) {
+  const engine::FlatRange range = written_of(p, part);
+  const Tensor tensor = elements_in(of_shard, p, range);
   TensorSource s;
   s.name = std::move(name);
   s.dtype = dtype;
   s.shape = published_shape(p, part);
-  if (dtype == tensor.dtype) {
+  s.run = range.empty() ? ElementRun{} : run_of(range, p, part);
+  s.order = axis_order(part);
+  if (dtype == of_shard.dtype) {
     s.fill = [tensor, &reader](std::uint64_t offset, std::span<std::byte> out) {
       reader.read(tensor, offset, out);
     };
@@ -63,41 +73,31 @@ TensorSource source(std::string name, DType dtype, const Tensor& tensor, const P
       from_float(values, dtype, out);
     };
   }
-  s.order = axis_order(part);
   return s;
 }
 
-// What of a part this rank stores, into a buffer of the shard. `host` holds the whole part in published order
-// and in the type of `of_shard`.
+// `host`: what this rank stores of a part, in the order of memory and in the type of `of_shard`.
 void upload(engine::Rank& rank, const Tensor& of_shard, const Parameter& p, const CheckpointPart& part,
             std::span<const std::byte> host) {
-  const engine::FlatRange whole = elements_of(p, part), stored = engine::stored_range(p);
-  const engine::FlatRange wanted = whole.intersect(stored);
-  if (wanted.empty()) return;
-  const auto size = static_cast<std::size_t>(size_of(of_shard.dtype));
-  std::vector<std::byte> reordered;
-  if (!part.layout.dims.empty()) {
-    reordered.resize(host.size());
-    to_memory_order(axis_order(part), size, host, reordered);
-    host = reordered;
-  }
-  const Tensor to = stored_part(of_shard, p).slice(wanted.begin - stored.begin, wanted.end - stored.begin);
-  host = host.subspan(static_cast<std::size_t>(wanted.begin - whole.begin) * size);
+  const Tensor to = elements_in(of_shard, p, stored_of(p, part));
   rank.compute().copy_to_device(to.data, host.data(), to.bytes());
   rank.compute().synchronize();  // the host buffer is used again
 }
 
-// Weights as floats to where the rank keeps them: the masters, or without training the values.
-void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart& part,
-                    std::span<const float> weights) {
+// The same from elements of any floating type, to where the rank keeps weights: the masters, or without
+// training the values.
+void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart& part, DType dtype,
+                    std::span<const std::byte> host) {
   const engine::ParameterUnit& unit = *p.unit;
   const Tensor& to = unit.trained ? unit.master : unit.stored_values;
+  std::vector<float> wide(host.size() / static_cast<std::size_t>(size_of(dtype)));
+  to_float(dtype, host, wide);
   if (to.dtype == DType::kF32) {
-    upload(rank, to, p, part, std::as_bytes(weights));
+    upload(rank, to, p, part, std::as_bytes(std::span(wide)));
     return;
   }
-  std::vector<std::byte> narrow(weights.size() * static_cast<std::size_t>(size_of(to.dtype)));
-  from_float(weights, to.dtype, narrow);
+  std::vector<std::byte> narrow(wide.size() * static_cast<std::size_t>(size_of(to.dtype)));
+  from_float(wide, to.dtype, narrow);
   upload(rank, to, p, part, narrow);
 }
 
@@ -135,11 +135,19 @@ void check_weight_shapes(const SafetensorsFolder& folder, const ModelConfig& con
 void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine::Rank& rank) {
   const LanguageTensors tensors(folder);
   TensorNames used;
+  std::vector<std::byte> staging;
   for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
-    const std::vector<float> staging = floats_of(tensor_of(tensors, p, part));
+    const TensorView tensor = tensor_of(tensors, p, part);
+    require_float(tensor);
     tensors.check_copies(part, used);
-    if (!rank.measuring()) upload_weights(rank, p, part, staging);
+    if (rank.measuring()) return;
+    const engine::FlatRange range = stored_of(p, part);
+    if (range.empty()) return;
+    const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
+    staging.resize(static_cast<std::size_t>(range.size()) * size);
+    copy_run(axis_order(part), size, tensor.data, run_of(range, p, part), staging);
+    upload_weights(rank, p, part, tensor.dtype, staging);
   });
   tensors.refuse_foreign(used, store);
   store.refresh_values(rank.context());
@@ -156,7 +164,7 @@ std::vector<TensorSource> model_sources(const ParameterStore& store, DeviceReade
   std::vector<TensorSource> sources;
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
     const DType dtype = p.full_precision ? DType::kF32 : store.layout().compute;
-    sources.push_back(source(part.name, dtype, part_of(p.value, p, part), p, part, reader));
+    sources.push_back(source(part.name, dtype, p.unit->stored_values, p, part, reader));
     for (const std::string& name : part.copies) {
       TensorSource& copy = sources.emplace_back(sources.back());
       copy.name = name;
@@ -171,8 +179,8 @@ std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceR
     const engine::ParameterUnit& unit = *p.unit;
     if (!unit.trained) return;
     const auto add = [&](const std::string& state, const Tensor& of_shard) {
-      sources.push_back(source(optimizer_tensor_name(state, part.name), of_shard.dtype,
-                               whole_part(of_shard, p, part), p, part, reader));
+      sources.push_back(
+          source(optimizer_tensor_name(state, part.name), of_shard.dtype, of_shard, p, part, reader));
     };
     if (store.layout().compute != DType::kF32 && !p.full_precision) add("fp32_param", unit.master);
     for (std::size_t i = 0; i < unit.states.size(); ++i) add(store.layout().states[i].name, unit.states[i]);
@@ -183,34 +191,37 @@ std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceR
 void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
                      bool optimizer) {
   std::vector<std::byte> staging;
-  const auto load = [&](TensorPart where, const std::string& name, const Tensor& of_shard, const Parameter& p,
+  // What this rank stores of a part, in the type that is asked for.
+  const auto read = [&](TensorPart where, const std::string& name, DType dtype, const Parameter& p,
                         const CheckpointPart& part) {
-    staging.resize(static_cast<std::size_t>(elements_of(p, part).size() * size_of(of_shard.dtype)));
-    checkpoint.read(where, name, of_shard.dtype, published_shape(p, part), staging);
-    upload(rank, of_shard, p, part, staging);
+    const engine::FlatRange range = stored_of(p, part);
+    staging.resize(static_cast<std::size_t>(range.size() * size_of(dtype)));
+    checkpoint.read_run(where, name, dtype, published_shape(p, part), axis_order(part),
+                        run_of(range, p, part), staging);
   };
   TensorNames used;
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
     const engine::ParameterUnit& unit = *p.unit;
     used.insert(part.name);
     used.insert(part.copies.begin(), part.copies.end());
+    if (stored_of(p, part).empty()) return;
     const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
     const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();
     if (optimizer && has_master && unit.trained) {
-      load(TensorPart::kOptimizer, master_name, unit.master, p, part);
+      read(TensorPart::kOptimizer, master_name, DType::kF32, p, part);
+      upload(rank, unit.master, p, part, staging);
     } else {
       const std::optional<TensorView> tensor = checkpoint.find(TensorPart::kModel, part.name);
-      const std::vector<std::int64_t> shape = published_shape(p, part);
       const DType dtype = tensor ? tensor->dtype : DType::kF32;
-      staging.resize(static_cast<std::size_t>(elements_of(p, part).size() * size_of(dtype)));
-      checkpoint.read(TensorPart::kModel, part.name, dtype, shape, staging);
-      upload_weights(rank, p, part,
-                     floats_of({.name = part.name, .dtype = dtype, .shape = shape, .data = staging}));
+      if (tensor) require_float(*tensor);
+      read(TensorPart::kModel, part.name, dtype, p, part);
+      upload_weights(rank, p, part, dtype, staging);
     }
     if (!optimizer || !unit.trained) return;
     for (std::size_t i = 0; i < unit.states.size(); ++i) {
-      load(TensorPart::kOptimizer, optimizer_tensor_name(store.layout().states[i].name, part.name),
-           unit.states[i], p, part);
+      read(TensorPart::kOptimizer, optimizer_tensor_name(store.layout().states[i].name, part.name),
+           unit.states[i].dtype, p, part);
+      upload(rank, unit.states[i], p, part, staging);
     }
   });
   for (const TensorRecord& record : checkpoint.manifest().tensors) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "comm/job.h"
 #include "config/experiment.h"
 #include "lm/data/dataset.h"
 #include "lm/model/family.h"
@@ -47,6 +48,7 @@ struct TrainingSummary {
 };
 
 struct TrainerOptions {
+  comm::Job* job = nullptr;         // the ranks that train together; null: this one alone
   RunObserver* observer = nullptr;  // who watches; must outlive the trainer
   bool ignore_memory = false;       // start although the memory does not seem to be there
 };

@@ -49,31 +49,41 @@ double monotonic_seconds() {
 TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds();
   TrainingSummary summary{.first_step = iteration, .last_step = iteration};
-  session->step().set_stop(&stop);
+  // Ranks that train together cannot leave a step one by one.
+  if (ranks.alone()) session->step().set_stop(&stop);
   if (iteration > 0 && !evaluate_due(summary, stop)) summary.interrupted = true;
   if (iteration >= c.train_iters && iteration > 0) {
-    monitor->sync();
+    if (monitor) monitor->sync();
     summary.last_loss = result.loss;
     summary.seconds = monotonic_seconds() - began;
     summary.checkpoint = newest_checkpoint();
     return summary;
   }
-  while (iteration < c.train_iters && !stop) {
-    if (!train_step(stop)) break;
+  const auto out_of_time = [&] {
+    return c.exit_duration_in_mins && (monotonic_seconds() - began) / 60 >= *c.exit_duration_in_mins;
+  };
+  bool stopping = ranks.any(stop);
+  while (iteration < c.train_iters && !stopping) {
+    // A request that comes from here on is for the next step: all ranks hear of it with this step's loss.
+    session->step().vote_to_stop(stop || (!ranks.alone() && out_of_time()));
+    if (!train_step(stop)) {
+      stopping = true;
+      break;
+    }
+    stopping = ranks.alone() ? stop.load() : result.stop_votes > 0;
     if (iteration < c.train_iters) evaluate_due(summary, stop);
     if (c.sample_interval && (iteration % *c.sample_interval == 0 || iteration == c.train_iters))
       write_sample(stop);
     if (iteration % c.save_interval == 0) save();
-    const bool out_of_time =
-        c.exit_duration_in_mins && (monotonic_seconds() - began) / 60 >= *c.exit_duration_in_mins;
-    if (out_of_time || (c.exit_interval && iteration % *c.exit_interval == 0)) {
+    const bool late = ranks.alone() && out_of_time();
+    if (late || (c.exit_interval && iteration % *c.exit_interval == 0)) {
       log.info("stopping after iteration {}: {}", iteration,
-               out_of_time ? "exit_duration_in_mins" : "exit_interval");
+               late ? "exit_duration_in_mins" : "exit_interval");
       summary.interrupted = iteration < c.train_iters;
       break;
     }
   }
-  if (stop && iteration < c.train_iters) {
+  if (stopping && iteration < c.train_iters) {
     log.info("asked to stop after iteration {}", iteration);
     phase("stopping: saving what was learned");
     summary.interrupted = true;
@@ -84,7 +94,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   }
   if (iteration > summary.first_step && (summary.interrupted || !c.disable_last_saving)) save();
   writer->wait();
-  monitor->sync();
+  if (monitor) monitor->sync();
 
   summary.last_step = iteration;
   summary.last_loss = result.loss;
@@ -93,17 +103,21 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   return summary;
 }
 
+bool Trainer::Run::must_evaluate(const char* data_set) {
+  return ranks.from_first(monitor && !monitor->evaluated(iteration, data_set) ? 1 : 0) == 1;
+}
+
 bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop) {
   if (c.eval_iters == 0) return true;
   const bool last = iteration >= c.train_iters, regular = iteration % c.eval_interval == 0;
   const std::int64_t samples = c.eval_iters * c.global_batch_size;
-  if (datasets.valid && (regular || last) && !monitor->evaluated(iteration, "validation")) {
+  if (datasets.valid && (regular || last) && must_evaluate("validation")) {
     // Each evaluation has samples of its own; the last one may come between two regular ones.
     const std::int64_t turn = regular ? iteration / c.eval_interval - 1 : c.train_iters / c.eval_interval;
     summary.validation_loss = evaluate(*datasets.valid, "validation", turn * samples, stop);
     if (!summary.validation_loss) return false;
   }
-  if (datasets.test && last && !monitor->evaluated(iteration, "test")) {
+  if (datasets.test && last && must_evaluate("test")) {
     summary.test_loss = evaluate(*datasets.test, "test", 0, stop);
     if (!summary.test_loss) return false;
   }
@@ -118,7 +132,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   try {
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
       // A step may take minutes, and only its end changes the model.
-      if (stop) return false;
+      if (stop && ranks.alone()) return false;
       step.microbatch(i, host_batch(next_batch(*loader)));
     }
   } catch (const engine::StopRequest&) {
@@ -142,10 +156,11 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   writer->wait_copied();
   const double learning_rate = schedule.learning_rate(iteration);
   step.update(iteration + 1, learning_rate, schedule.weight_decay(iteration));
-  rank->compute().synchronize();
+  rank->synchronize();
   ++iteration;
 
   const double ended = monotonic_seconds();
+  watch_ranks(ended - step_began);
   IterationRecord record{.iteration = iteration,
                          .train_iters = c.train_iters,
                          .consumed_samples = iteration * c.global_batch_size,
@@ -164,14 +179,24 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
                                      .model_flops = training_flops(model, c.global_batch_size, c.seq_length)},
                                     ended);
   // What was reached is a lower bound of what can be.
-  if (peak->value()) peak->seen(meter->peak());
-  monitor->iteration(record);
+  if (peak && peak->value()) peak->seen(meter->peak());
+  if (monitor) monitor->iteration(record);
   writer->check();
   return true;
 }
 
+void Trainer::Run::watch_ranks(double step_seconds) {
+  if (ranks.alone()) return;
+  longest_step = std::max(longest_step, step_seconds);
+  const std::chrono::duration<double> patience(3 * longest_step);
+  rank->mesh().data().set_timeout(
+      comm::watchdog_timeout(std::chrono::duration_cast<std::chrono::milliseconds>(patience)));
+}
+
 data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample) const {
   return {.micro_batch_size = c.micro_batch_size,
+          .dp_rank = ranks.rank(),
+          .dp_size = ranks.size(),
           .consumed_samples = first_sample,
           .prefetch = batches_read_ahead(settings.step.microbatches),
           .reset_position_ids = c.reset_position_ids,
@@ -202,10 +227,10 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
   data::BatchLoader batches(dataset, loader_options(first_sample));
   TrainingStep& step = session->step();
   step.begin_evaluation();
-  const std::int64_t count = c.eval_iters * settings.step.microbatches;
+  const std::int64_t count = c.eval_iters * settings.step.microbatches;  // on this rank
   try {
     for (std::int64_t i = 0; i < count; ++i) {
-      if (stop) return std::nullopt;
+      if (stop && ranks.alone()) return std::nullopt;
       phase(fmt::format("evaluating on {} data", name), static_cast<double>(i) / static_cast<double>(count));
       step.evaluate(host_batch(next_batch(batches)));
     }
@@ -214,15 +239,23 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
   }
   phase("");
   const double loss = step.evaluation_loss();
-  monitor->evaluation({.iteration = iteration,
-                       .data_set = name,
-                       .lm_loss = loss,
-                       .tokens = count * c.micro_batch_size * c.seq_length,
-                       .seconds = monotonic_seconds() - began});
+  if (monitor) {
+    monitor->evaluation({.iteration = iteration,
+                         .data_set = name,
+                         .lm_loss = loss,
+                         .tokens = count * ranks.size() * c.micro_batch_size * c.seq_length,
+                         .seconds = monotonic_seconds() - began});
+  }
   return loss;
 }
 
 void Trainer::Run::write_sample(const std::atomic<bool>& stop) {
+  session->parallel().wait_for_all_values();
+  if (ranks.first()) write_own_sample(stop);
+  ranks.any(false);  // the others wait here, and not in a collective that has a short timeout
+}
+
+void Trainer::Run::write_own_sample(const std::atomic<bool>& stop) {
   phase("writing a sample");
   TokenReader& model_reader = *session->reader();
   const std::span<const std::int32_t> prompt =

@@ -76,7 +76,7 @@ void Trainer::Run::plan_length() {
     steps = samples / c.global_batch_size + (samples % c.global_batch_size != 0);
     log.info("{} epochs of the training data are {} samples: {} steps", *c.train_epochs, samples, steps);
   } else {
-    steps = steps_of_minutes();
+    steps = ranks.from_first(ranks.first() ? steps_of_minutes() : 0);
   }
   config::set_train_iters(e, steps);
   schedule = Schedule(c);
@@ -97,15 +97,18 @@ std::int64_t Trainer::Run::steps_of_minutes() const {
   phase("timing a few steps");
   constexpr double kLongest = 10, kShareOfTime = 0.02;
   const double seconds = *c.train_minutes * 60;
-  const double step = measure_step_time(settings, families, turbo::choose_device(device_spec_of(e)),
-                                        std::min(kLongest, kShareOfTime * seconds));
+  const double step =
+      measure_step_time(settings, families, choose_device(), std::min(kLongest, kShareOfTime * seconds));
   const std::int64_t steps = steps_within(seconds, step, c);
   log.info("{} minutes are about {} steps of {}", *c.train_minutes, steps, human_duration(step));
   return steps;
 }
 
 void Trainer::Run::check_memory(const StepMeasurement& measured) {
-  const MemoryFit fit = fit_memory(e, model, families, measured, supply_of(rank->device()));
+  MemorySupply supply = supply_of(rank->device());
+  supply.host /= ranks.on_host();
+  if (supply.shared) supply.device /= ranks.on_host();
+  const MemoryFit fit = fit_memory(e, model, families, measured, supply);
   if (fit.fits) return;
   if (options.ignore_memory) {
     log.warning("{}: started all the same (--force)", describe_lack(fit));
@@ -115,7 +118,9 @@ void Trainer::Run::check_memory(const StepMeasurement& measured) {
 }
 
 void Trainer::Run::measure_peak() {
-  const int threads = c.num_threads > 0 ? static_cast<int>(c.num_threads) : cpu::available_cores();
+  if (!ranks.first()) return;
+  const DeviceSpec spec = device_spec_of(e, ranks.on_host());
+  const int threads = spec.threads > 0 ? spec.threads : cpu::available_cores();
   peak.emplace(peak_name(rank->device(), settings.compute), DevicePeak::default_file());
   constexpr double kSeconds = 0.1;
   if (const auto now = turbo::measure_gemm_peak(rank->device(), settings.compute, threads, kSeconds)) {

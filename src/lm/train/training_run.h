@@ -21,6 +21,7 @@
 #include "lm/monitor/run_folder.h"
 #include "lm/monitor/training_monitor.h"
 #include "lm/optimizer/schedule.h"
+#include "lm/train/job_ranks.h"
 #include "lm/train/resume.h"
 #include "lm/train/trainer.h"
 #include "lm/train/training_settings.h"
@@ -36,11 +37,12 @@ struct Trainer::Run {
         c(e.trainer),
         options(run_options),
         log(logger),
+        ranks(run_options.job),
         families(registry),
         folder(run_folder_of(e)),
         tokenizer(tokenizer_of(e, &model_notes)),
         model(model_of(e, registry, tokenizer.get(), &model_notes)),
-        settings(session_settings_of(e, model)),
+        settings(session_settings_of(e, model, ranks.size())),
         schedule(c) {}
 
   void prepare();
@@ -51,6 +53,7 @@ struct Trainer::Run {
   const config::TrainerConfig& c;
   TrainerOptions options;
   Logger& log;
+  JobRanks ranks;
   const FamilyRegistry& families;
   RunFolder folder;
   std::unique_ptr<const Tokenizer> tokenizer;
@@ -60,6 +63,10 @@ struct Trainer::Run {
 
  private:
   void lock_folder();
+  // The device this rank trains on: of several GPUs on a host, each rank takes its own.
+  DeviceSpec choose_device(std::vector<std::string>* notes = nullptr) const;
+  // Refuses ranks that would not train the same.
+  void compare_ranks();
   void record_experiment() const;
   // The steps of train_epochs and train_minutes.
   void plan_length();
@@ -79,16 +86,22 @@ struct Trainer::Run {
   void load_or_initialize();
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
-  // False: `stop` came first, and the step was left without a trace.
+  // False: `stop` came first, and the step was left without a trace. Ranks that train together end a step
+  // together, and leave none.
   bool train_step(const std::atomic<bool>& stop);
+  // Whether rank 0 has no record of this evaluation.
+  bool must_evaluate(const char* data_set);
   // Evaluates what is due after this iteration and has no record yet: an earlier process may have been
   // stopped before it did. False: `stop` came first, and something is still due.
   bool evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop);
   // Empty: `stop` came first.
   std::optional<double> evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample,
                                  const std::atomic<bool>& stop);
-  // A text by the model as it is now.
+  // A text by the model as it is now, from rank 0.
   void write_sample(const std::atomic<bool>& stop);
+  void write_own_sample(const std::atomic<bool>& stop);
+  // A rank that does not come within three steps is taken for lost.
+  void watch_ranks(double step_seconds);
   data::BatchLoaderOptions loader_options(std::int64_t first_sample) const;
   // The next batch of what is trained or evaluated on. Where the data is broken, what was learned is saved
   // first.
@@ -103,10 +116,10 @@ struct Trainer::Run {
   std::unique_ptr<engine::Rank> rank;
   std::unique_ptr<TrainingSession> session;
   std::unique_ptr<DeviceReader> reader;
-  std::unique_ptr<AsyncWriter> writer;  // after what its sources read
-  std::unique_ptr<TrainingMonitor> monitor;
+  std::unique_ptr<AsyncWriter> writer;       // after what its sources read
+  std::unique_ptr<TrainingMonitor> monitor;  // of rank 0
   std::unique_ptr<ThroughputMeter> meter;
-  std::optional<DevicePeak> peak;
+  std::optional<DevicePeak> peak;  // of rank 0
   std::vector<std::int32_t> sample_prompt;
   std::unique_ptr<data::BatchLoader> loader;
   engine::MemoryPlan memory;
@@ -116,7 +129,7 @@ struct Trainer::Run {
   std::int64_t last_saved = -1;
   std::int64_t nan_iterations = 0;
   std::vector<Snapshot::Blob> model_files;  // of every checkpoint, beside the weights
-  double step_began = 0, wait_before = 0;
+  double step_began = 0, wait_before = 0, longest_step = 0;
   StepResult result;
 };
 

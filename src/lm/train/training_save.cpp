@@ -49,8 +49,8 @@ std::string Trainer::Run::trainer_state() const {
 void Trainer::Run::save() {
   if (last_saved == iteration) return;
   const double began = monotonic_seconds();
-  rank->compute().synchronize();
-  monitor->sync();
+  rank->synchronize();
+  if (monitor) monitor->sync();
   Snapshot snapshot;
   snapshot.iteration = iteration;
   snapshot.files = model_files;

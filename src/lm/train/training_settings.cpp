@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/cpu/cpu_device.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/generate/model_folder.h"
 #include "lm/train/loaded_model.h"
@@ -265,27 +266,72 @@ int batches_read_ahead(std::int64_t microbatches) {
   return static_cast<int>(std::min(microbatches + 1, kMostAhead));
 }
 
-DeviceSpec device_spec_of(const config::Experiment& e) {
+DeviceSpec device_spec_of(const config::Experiment& e, int ranks) {
   try {
-    return turbo::parse_device(e.trainer.device, static_cast<int>(e.trainer.num_threads));
+    DeviceSpec spec = turbo::parse_device(e.trainer.device, static_cast<int>(e.trainer.num_threads));
+    if (spec.threads == 0 && ranks > 1) spec.threads = std::max(1, cpu::available_cores() / ranks);
+    return spec;
   } catch (const Error& error) {
     throw e.error_for("device", error.what(), error.hint());
   }
 }
 
-SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model) {
+int shards_of(const config::Experiment& e, int ranks) {
+  const std::int64_t copies = e.trainer.num_distributed_optimizer_instances;
+  if (ranks % copies == 0) return static_cast<int>(ranks / copies);
+  throw e.error_for("num_distributed_optimizer_instances",
+                    fmt::format("{} ranks cannot hold {} equal copies of the sharded states", ranks, copies),
+                    fmt::format("set it to a divisor of {}", ranks));
+}
+
+namespace {
+
+engine::Sharding sharding_of(const config::TrainerConfig& c) {
+  using engine::Sharding;
+  const std::string& strategy = c.data_parallel_sharding_strategy;
+  if (c.use_torch_fsdp2 || strategy == "optim_grads_params") return Sharding::kParameters;
+  if (strategy == "optim_grads") return Sharding::kGradients;
+  if (c.use_distributed_optimizer || strategy == "optim") return Sharding::kStates;
+  return Sharding::kNone;
+}
+
+}  // namespace
+
+SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model, int ranks) {
   const config::TrainerConfig& c = e.trainer;
+  if (c.global_batch_size % (c.micro_batch_size * ranks) != 0) {
+    throw e.error_for(
+        "global_batch_size",
+        fmt::format("global_batch_size ({}) is not a multiple of micro_batch_size ({}) times {} "
+                    "data-parallel ranks",
+                    c.global_batch_size, c.micro_batch_size, ranks),
+        fmt::format("set it to a multiple of {}", c.micro_batch_size * ranks));
+  }
+  const engine::Sharding sharding = sharding_of(c);
+  if (c.sample_interval && ranks > 1 && sharding == engine::Sharding::kParameters) {
+    throw e.error_for(
+        "sample_interval", "no rank has the whole model to write samples with",
+        "leave sample_interval out, or shard less: data_parallel_sharding_strategy=optim_grads");
+  }
   using Policy = engine::WeightGradientQueue::Policy;
   return {.model = model,
           .compute = c.bf16 ? DType::kBF16 : DType::kF32,
           .step = {.micro_batch = c.micro_batch_size,
                    .sequence = c.seq_length,
-                   .microbatches = c.num_microbatches(),
+                   .microbatches = c.num_microbatches(ranks),
                    .packed_documents = c.reset_attention_mask,
                    .recompute = recompute_policy_of(e, model),
                    .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline,
                    .seed = static_cast<std::uint64_t>(c.seed)},
           .adam = AdamSettings::from(c),
+          .sharding = sharding,
+          // Whoever shards gradients has no room for whole ones.
+          .reduce_each_microbatch =
+              c.reduce_gradients_each_microbatch.value_or(sharding >= engine::Sharding::kGradients),
+          .parallel = {.overlap_reduction = c.overlap_grad_reduce,
+                       .overlap_gather = c.overlap_param_gather,
+                       .reshard_after_forward = c.torch_fsdp2_reshard_after_forward,
+                       .reduce_dtype = c.grad_reduce_in_bf16 ? DType::kBF16 : DType::kF32},
           .evaluation = c.eval_iters > 0,
           .sample_capacity = c.sample_interval ? sample_capacity_of(c, model) : 0};
 }

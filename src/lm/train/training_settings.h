@@ -37,8 +37,8 @@ config::Experiment with_loaded_model(config::Experiment experiment, const Family
 
 // A tokenizer's file that the experiment names and that is not there.
 std::optional<std::string> missing_tokenizer(const config::TrainerConfig& trainer);
-// Of the keys `device` and `num_threads`.
-DeviceSpec device_spec_of(const config::Experiment& experiment);
+// Of the keys `device` and `num_threads`, for one of `ranks` that share this host and its cores.
+DeviceSpec device_spec_of(const config::Experiment& experiment, int ranks = 1);
 
 // The tokenizer; with `load` alone, the loaded folder's own. Mock data with a vocab_size does without a
 // preset's that is not there, and notes it.
@@ -48,8 +48,12 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& experime
 // model where the experiment says nothing of it; without `load` the experiment's.
 ModelConfig model_of(const config::Experiment& experiment, const FamilyRegistry& families,
                      const Tokenizer* tokenizer, std::vector<std::string>* notes = nullptr);
-// `experiment`'s batch shape, recompute policy and optimizer settings.
-SessionSettings session_settings_of(const config::Experiment& experiment, const ModelConfig& model);
+// `experiment`'s batch shape, recompute policy, optimizer and sharding settings, on one of `ranks`. Refuses
+// batches that cannot be shared out.
+SessionSettings session_settings_of(const config::Experiment& experiment, const ModelConfig& model,
+                                    int ranks = 1);
+// How many of `ranks` share one copy of what is sharded.
+int shards_of(const config::Experiment& experiment, int ranks);
 data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
 
 // Microbatches that are read before their turn.

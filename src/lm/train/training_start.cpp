@@ -12,8 +12,23 @@
 
 namespace primus {
 void Trainer::Run::lock_folder() {
+  if (!ranks.first()) return;
   folder.create();
   lock.emplace(folder.root());
+}
+
+DeviceSpec Trainer::Run::choose_device(std::vector<std::string>* notes) const {
+  DeviceSpec spec = turbo::choose_device(device_spec_of(e, ranks.on_host()), notes);
+  const bool named = c.device.find(':') != std::string::npos;
+  if (spec.kind != "cpu" && !named) spec.ordinal = ranks.number_on_host();
+  return spec;
+}
+
+void Trainer::Run::compare_ranks() {
+  const auto data = data_identity();
+  ranks.require_same({{"the experiment", experiment_text(e)},
+                      {"the tokenizer", fmt::format("{:016x}", tokenizer->fingerprint())},
+                      {"the data", data ? fmt::format("{:016x}", data->fingerprint) : "none"}});
 }
 
 // Lets tools find this run's checkpoints, and people run it again from another folder.
@@ -58,7 +73,8 @@ void Trainer::Run::prepare() {
   // A run that is refused for its data leaves no folder where there was none.
   if (Env::posix().status(folder.root())) lock_folder();
   plan_length();
-  open_data();
+  ranks.first_then_others([&] { open_data(); });
+  compare_ranks();
   if (!lock) lock_folder();
   for (const auto& notes : {tokenizer->notes(), model_notes, datasets.notes}) {
     for (const std::string& note : notes) log.warning("{}", note);
@@ -71,9 +87,11 @@ void Trainer::Run::prepare() {
   }
 
   std::vector<std::string> device_notes;
-  const DeviceSpec device = turbo::choose_device(device_spec_of(e), &device_notes);
+  const DeviceSpec spec = choose_device(&device_notes);
   for (const std::string& note : device_notes) log.warning("{}", note);
-  rank = std::make_unique<engine::Rank>(turbo::open_device(device));
+  std::unique_ptr<Device> device = turbo::open_device(spec);
+  engine::Mesh mesh = ranks.make_mesh(*device, shards_of(e, ranks.size()));
+  rank = std::make_unique<engine::Rank>(std::move(device), std::move(mesh));
   const StepMeasurement measured = measure_session(*rank, settings, families);
   memory = measured.memory;
   constexpr double kMiB = 1 << 20;
@@ -104,27 +122,32 @@ void Trainer::Run::prepare() {
   session->parallel().distribute_values();
 
   const Path root = checkpoint_root_of(e);
-  make_folders(root);
-  // It may belong to several experiments.
-  if (c.save) checkpoints_lock.emplace(root, "wait for it or stop it, or let this run save elsewhere (save)");
-  CheckpointRoot(root).recover();
-  model_files = make_model_files();
+  if (ranks.first()) {
+    make_folders(root);
+    // It may belong to several experiments.
+    if (c.save)
+      checkpoints_lock.emplace(root, "wait for it or stop it, or let this run save elsewhere (save)");
+    CheckpointRoot(root).recover();
+    model_files = make_model_files();
+  }
   first_iteration = iteration;
-  writer = std::make_unique<AsyncWriter>(root, SaveOptions{.keep_last = static_cast<int>(c.keep_latest)});
-  monitor = std::make_unique<TrainingMonitor>(
-      folder,
-      MonitorOptions{.resume_iteration = iteration,
-                     .log_interval = static_cast<int>(c.log_interval),
-                     .tensorboard_log_interval = static_cast<int>(c.tensorboard_log_interval),
-                     .tensorboard = !c.disable_tensorboard,
-                     .samples = c.sample_interval.has_value(),
-                     .observer = options.observer},
-      log);
+  writer = std::make_unique<AsyncWriter>(
+      root, SaveOptions{.keep_last = static_cast<int>(c.keep_latest), .group = ranks.saving_group()});
+  if (ranks.first())
+    monitor = std::make_unique<TrainingMonitor>(
+        folder,
+        MonitorOptions{.resume_iteration = iteration,
+                       .log_interval = static_cast<int>(c.log_interval),
+                       .tensorboard_log_interval = static_cast<int>(c.tensorboard_log_interval),
+                       .tensorboard = !c.disable_tensorboard,
+                       .samples = c.sample_interval.has_value(),
+                       .observer = options.observer},
+        log);
   measure_peak();
   meter = std::make_unique<ThroughputMeter>(
       ThroughputOptions{.train_iters = c.train_iters,
-                        .world_size = 1,
-                        .peak_flops_per_device = peak->value().value_or(0),
+                        .world_size = ranks.size(),
+                        .peak_flops_per_device = peak ? peak->value().value_or(0) : 0,
                         .avg_skip_iterations = static_cast<int>(c.log_avg_skip_iterations),
                         .avg_reset_interval = static_cast<int>(c.log_avg_reset_interval)});
   phase("");
@@ -139,13 +162,13 @@ void Trainer::Run::prepare() {
   }
   if (iteration >= c.train_iters) return;
   // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
-  if (!c.auto_continue_train) {
+  if (!c.auto_continue_train && ranks.first()) {
     if (const auto aside = CheckpointRoot(root).set_aside()) {
       log.warning("auto_continue_train is false: the checkpoints that were in '{}' are now in '{}'",
                   root.string(), aside->string());
     }
   }
-  record_experiment();
+  if (ranks.first()) record_experiment();
   if (session->reader()) sample_prompt = find_sample_prompt();
   loader =
       std::make_unique<data::BatchLoader>(*datasets.train, loader_options(iteration * c.global_batch_size));
@@ -166,7 +189,7 @@ std::vector<std::int32_t> Trainer::Run::find_sample_prompt() const {
 }
 
 ResumePoint Trainer::Run::resume_point(const Path& root) const {
-  ResumePoint point = find_resume_point(root);
+  ResumePoint point = find_resume_point(root, Validation::kFull, Env::posix(), ranks.group());
   for (const std::string& reason : point.rejected) log.warning("damaged checkpoint passed over: {}", reason);
   for (const std::string& note : point.notes) {
     log.warning("{}: {}; the newest good checkpoint is taken", root.string(), note);
@@ -188,7 +211,8 @@ void Trainer::Run::load_or_initialize() {
   }
   Path load = loaded_root(*c.load);
   if (Env::posix().status(load / Manifest::kFileName)) {
-    const CheckpointReader checkpoint = CheckpointReader::open(load);
+    const CheckpointReader checkpoint =
+        CheckpointReader::open(load, Validation::kFull, Env::posix(), ranks.group());
     c.finetune ? finetune_from(checkpoint) : resume_from(checkpoint);
   } else if (Env::posix().status(load / "config.json")) {
     load_weights(SafetensorsFolder::open(load), session->store(), *rank);

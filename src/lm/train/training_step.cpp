@@ -26,6 +26,7 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
     return Tensor(rank.persistent().allocate(size_of(dtype)).address, dtype, {1});
   };
   loss_ = scalar(DType::kF32);
+  stop_votes_ = scalar(DType::kF32);
   scalars_ = Tensor(rank.persistent().allocate(turbo::kStepScalars * size_of(DType::kF64)).address,
                     DType::kF64, {turbo::kStepScalars});
   non_finite_ = scalar(DType::kI32);
@@ -214,7 +215,8 @@ void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
 
 void TrainingStep::finish_gradients() {
   parallel_.finish_gradients();
-  for (const Tensor& total : {loss_, mtp_loss_, routing_.load, routing_.losses}) {
+  turbo::launch(rank_.context(), turbo::Fill{.out = stop_votes_, .value = votes_to_stop_ ? 1.0F : 0.0F});
+  for (const Tensor& total : {loss_, stop_votes_, mtp_loss_, routing_.load, routing_.losses}) {
     if (!total.absent()) parallel_.sum(total);
   }
   optimizer_.measure_gradients();
@@ -223,6 +225,7 @@ void TrainingStep::finish_gradients() {
 StepResult TrainingStep::result() {
   StepResult result{.loss = read_scalar(loss_),
                     .gradient_norm = read_scalar(optimizer_.gradient_norm()),
+                    .stop_votes = parallel_.ranks() == 1 ? 0 : static_cast<int>(read_scalar(stop_votes_)),
                     .mtp_loss = {},
                     .routing = read_routing()};
   // Remove the loss scale.

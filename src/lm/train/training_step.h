@@ -58,6 +58,7 @@ struct LayerRouting {
 struct StepResult {
   double loss = 0;           // mean over microbatches of the mean over their unmasked tokens
   double gradient_norm = 0;  // before clipping
+  int stop_votes = 0;        // ranks that want to stop (TrainingStep::vote_to_stop)
   // Of multi-token prediction, without its scale: mean over depths of what `loss` is for each. Empty: the
   // model has none.
   std::optional<double> mtp_loss;
@@ -79,6 +80,8 @@ class TrainingStep {
   // From here on microbatch() and evaluate() throw engine::StopRequest between two operators once `stop` is
   // set; the step is then left, and what changed the model last is the update before. Null: they do not.
   void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
+  // This rank wants the run to stop after this step; set before finish_gradients(), for each step anew.
+  void vote_to_stop(bool wanted) { votes_to_stop_ = wanted; }
   // Of steps with one microbatch: notes down or prescribes its routing. `trace` must outlive them; null: no.
   void set_routing_trace(const RoutingTrace* trace) { trace_ = trace; }
   // Ends accumulation: the gradients of all ranks are complete, and their norm is being computed.
@@ -127,13 +130,14 @@ class TrainingStep {
   engine::WeightGradientQueue queue_;
   engine::Tape tape_;
   Tensor loss_, non_finite_;
-  Tensor scalars_;  // turbo/step_scalars.h
+  Tensor stop_votes_;  // fp32
+  Tensor scalars_;     // turbo/step_scalars.h
   PinnedBuffer host_scalars_;
   Tensor mtp_loss_;      // of models with multi-token prediction
   RoutingStep routing_;  // of models with experts
   const RoutingTrace* trace_ = nullptr;
   const std::atomic<bool>* stop_ = nullptr;
-  bool first_microbatch_ = true;
+  bool first_microbatch_ = true, votes_to_stop_ = false;
   std::int64_t evaluated_ = 0;
 
   // Host side of a microbatch's inputs: one slot per microbatch, since a device reads them later.

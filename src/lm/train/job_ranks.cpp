@@ -1,0 +1,40 @@
+#include "lm/train/job_ranks.h"
+
+#include "turbo/devices/devices.h"
+
+namespace primus {
+
+JobRanks::JobRanks(comm::Job* job) : job_(job) {
+  if (alone()) return;
+  group_ = std::make_unique<StoreGroup>(*job->store(), "run", rank(), size());
+  saving_group_ = std::make_shared<StoreGroup>(*job->store(), "saving", rank(), size());
+}
+
+void JobRanks::first_then_others(const std::function<void()>& work) {
+  if (alone()) return work();
+  if (first()) work();
+  group_->broadcast("");
+  if (!first()) work();
+}
+
+std::string JobRanks::from_first(const std::string& own) { return alone() ? own : group_->broadcast(own); }
+
+std::int64_t JobRanks::from_first(std::int64_t own) { return std::stoll(from_first(std::to_string(own))); }
+
+void JobRanks::require_same(const std::vector<std::pair<std::string, std::string>>& facts) {
+  if (!alone()) job_->require_same(facts);
+}
+
+bool JobRanks::any(bool own) {
+  if (alone()) return own;
+  bool result = false;
+  for (const std::string& answer : group_->gather(own ? "1" : "0")) result = result || answer == "1";
+  return group_->broadcast(result ? "1" : "0") == "1";
+}
+
+engine::Mesh JobRanks::make_mesh(Device& device, int shards) {
+  if (alone()) return {};
+  return {job_->world(device, turbo::collectives_of(device)), shards};
+}
+
+}  // namespace primus

@@ -155,6 +155,8 @@ DType dtype_of(DataType type) {
       return DType::kI64;
     case DataType::kF32:
       return DType::kF32;
+    case DataType::kF64:
+      return DType::kF64;
     case DataType::kBF16:
       return DType::kBF16;
   }

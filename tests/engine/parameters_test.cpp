@@ -1,4 +1,4 @@
-// What parameters are before training: random values that belong to a parameter's name.
+// What is stored of parameters, and their initial values, which belong to a parameter's name.
 #include "engine/parameters.h"
 
 #include <gtest/gtest.h>
@@ -50,6 +50,90 @@ TEST(ParameterStore, EveryNameHasValuesOfItsOwn) {
   rank.compute().copy_to_host(values[1].data(), second.value.data, second.value.bytes());
   rank.compute().synchronize();
   EXPECT_NE(values[0], values[1]);
+}
+
+// A matrix, a norm and a router in one group.
+void declare_block(ParameterStore& store) {
+  store.begin_group("layers.0");
+  store.add("layers.0.norm", {40}, Initializer::constant(1));
+  store.add("layers.0.up", {96, 40}, Initializer::normal(0.1));
+  store.add("layers.0.router", {7, 40}, Initializer::normal(0.1)).reads_full_precision = true;
+}
+
+std::int64_t bytes_of(const ParameterStore::Layout& layout, bool frozen = false) {
+  Rank rank(turbo::make_cpu_device(1));
+  ParameterStore store;
+  declare_block(store);
+  for (Parameter& p : store.parameters()) p.trainable = !frozen;
+  store.allocate(layout, rank.persistent());
+  return rank.high_water().persistent;
+}
+
+// Sizes below are multiples of the alignment once 40 is rounded up to 64, and 7 * 40 to 320.
+constexpr std::int64_t kNarrow = 64 + 96 * 40, kWide = 320;
+
+TEST(ParameterStore, StoresWhatItsUseNeedsAndNoMore) {
+  const std::vector<StateSpec> two = {{"a"}, {"b", DType::kBF16}};
+  EXPECT_EQ(bytes_of({.compute = DType::kBF16, .train = false}), 2 * kNarrow + 4 * kWide);
+  EXPECT_EQ(bytes_of({.compute = DType::kF32, .train = false}), 4 * (kNarrow + kWide));
+  // Values, master, gradient, and the states in their types.
+  EXPECT_EQ(bytes_of({.compute = DType::kBF16, .states = two}),
+            (2 + 4 + 4 + 6) * kNarrow + (4 + 4 + 6) * kWide);
+  // What is frozen has neither master nor gradient nor states.
+  EXPECT_EQ(bytes_of({.compute = DType::kBF16, .states = two}, true), 2 * kNarrow + 4 * kWide);
+}
+
+// Every element is stored by as many ranks as there are copies, counted by one, and starts as on one rank.
+TEST(ParameterStore, ShardsAreTheWhole) {
+  Rank one(turbo::make_cpu_device(1));
+  one.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});
+  ParameterStore whole;
+  declare_block(whole);
+  whole.allocate({.states = {{"a"}}}, one.persistent());
+  whole.initialize(one.context(), 5);
+  for (const int shards : {1, 2, 3, 6}) {
+    for (const Sharding sharding : {Sharding::kNone, Sharding::kStates, Sharding::kParameters}) {
+      std::vector<std::vector<int>> stored, counted;
+      for (const Parameter& p : whole.parameters()) {
+        stored.emplace_back(static_cast<std::size_t>(p.shape.elements()));
+        counted.emplace_back(static_cast<std::size_t>(p.shape.elements()));
+      }
+      constexpr int kRanks = 6;
+      for (int r = 0; r < kRanks; ++r) {
+        Rank rank(turbo::make_cpu_device(1));
+        rank.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});
+        ParameterStore store;
+        declare_block(store);
+        store.allocate(
+            {.states = {{"a"}}, .sharding = sharding, .ranks = kRanks, .rank = r, .shards = shards},
+            rank.persistent());
+        store.initialize(rank.context(), 5);
+        for (const Parameter& p : store.parameters()) {
+          const auto i = static_cast<std::size_t>(p.index);
+          const FlatRange range = stored_range(p);
+          for (std::int64_t e = range.begin; e < range.end; ++e) ++stored[i][static_cast<std::size_t>(e)];
+          const FlatRange own =
+              range.intersect({p.unit->slice.begin - p.offset, p.unit->slice.end - p.offset});
+          for (std::int64_t e = own.begin; e < own.end; ++e) ++counted[i][static_cast<std::size_t>(e)];
+          if (range.empty()) continue;
+          std::vector<float> values(static_cast<std::size_t>(range.size())), expected(values.size());
+          const Tensor part = stored_part(p.unit->master, p);
+          rank.compute().copy_to_host(values.data(), part.data, part.bytes());
+          const Parameter& q = whole.parameters()[i];
+          one.compute().copy_to_host(expected.data(), static_cast<const float*>(q.value.data) + range.begin,
+                                     part.bytes());
+          rank.compute().synchronize();
+          one.compute().synchronize();
+          EXPECT_EQ(values, expected) << p.name;
+        }
+      }
+      const int copies = sharding == Sharding::kNone ? kRanks : kRanks / shards;
+      for (std::size_t i = 0; i < stored.size(); ++i) {
+        EXPECT_EQ(stored[i], std::vector<int>(stored[i].size(), copies));
+        EXPECT_EQ(counted[i], std::vector<int>(counted[i].size(), 1));
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -24,6 +24,8 @@ DataType type_of(DType dtype) {
       return DataType::kI64;
     case DType::kF32:
       return DataType::kF32;
+    case DType::kF64:
+      return DataType::kF64;
     case DType::kBF16:
       return DataType::kBF16;
     default:

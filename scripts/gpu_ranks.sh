@@ -75,7 +75,8 @@ done
   train_iters=100000 save_interval=100000 global_batch_size=16 micro_batch_size=2 --nproc "$gpus" >"$scratch/killed.log" 2>&1 &
 launcher=$!
 sleep 15
-kill -9 "$(pgrep -P $launcher | tail -n 1)"
+victim=$(pgrep -P $launcher | tail -n 1)
+[ -z "$victim" ] || kill -9 "$victim"
 began=$(date +%s%N)
 code=0
 wait $launcher || code=$?

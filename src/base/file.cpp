@@ -121,7 +121,7 @@ class PosixFile : public File {
   }
 
   void truncate(std::uint64_t size) override {
-    if (retry([&] { return ::ftruncate(descriptor_, static_cast<off_t>(size)); }) != 0) fail("resize", path_);
+    if (retry([&] { return ::ftruncate(descriptor_, static_cast<off_t>(size)); }) != 0) fail("write", path_);
   }
 
   void sync() override {

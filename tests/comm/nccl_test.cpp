@@ -229,6 +229,7 @@ TEST_F(Nccl, TheFlightRecorderFollowsTheDevice) {
 // ---- What goes wrong ----------------------------------------------------------------------------
 
 TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
+  std::atomic<int> named{0};
   const auto errors = on_all_ranks(3, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
     world->set_timeout(300ms);
@@ -241,14 +242,15 @@ TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
       const Tensor data(r.device.allocate(4000), DType::kF32, {1000});
       world->all_reduce(*stream, data, data, Reduction::kMax);
       stream->synchronize();  // wakes up when the library's work is ended
-      const auto record = r.job.state().recorder.records().back();
-      EXPECT_EQ(record.waiting_for, 1);
+      // The rank whose watchdog is first ends the other's wait, perhaps before that one has asked around.
+      if (r.job.state().recorder.records().back().waiting_for == 1) ++named;
     }
     // What is in memory now is no result: whoever waits for the device is told so.
     ASSERT_TRUE(this_guard);
     EXPECT_THROW(this_guard(), Error);
     r.job.state().abort->check();
   });
+  EXPECT_GE(named, 1);
   for (const std::string& error : errors) {
     EXPECT_THAT(error,
                 HasSubstr("all_reduce #2 (max of 1000 fp32) of group 'world' did not complete within"));

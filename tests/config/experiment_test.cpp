@@ -353,15 +353,15 @@ TEST(Experiment, ThreadsComeFromOpenMpsVariable) {
 }
 
 TEST(Experiment, KeysWithoutMeaningAreListedOnce) {
-  const Experiment e = load_text(
-      "platform: {config: platform_azure.yaml}\n" +
-          experiment_text(
-              "      use_turbo_attention: true\n      fp8: hybrid\n      overlap_grad_reduce: true\n"
-              "      no_load_rng: null\n"),
-      {"fp8=null"});
-  EXPECT_EQ(e.ignored, (std::vector<std::string>{"fp8", "no_load_rng", "overlap_grad_reduce", "platform",
+  const Experiment e =
+      load_text("platform: {config: platform_azure.yaml}\n" +
+                    experiment_text(
+                        "      use_turbo_attention: true\n      fp8: hybrid\n      align_grad_reduce: true\n"
+                        "      no_load_rng: null\n"),
+                {"fp8=null"});
+  EXPECT_EQ(e.ignored, (std::vector<std::string>{"align_grad_reduce", "fp8", "no_load_rng", "platform",
                                                  "use_turbo_attention"}));
-  EXPECT_TRUE(e.settings.find("overlap_grad_reduce")->boolean);
+  EXPECT_TRUE(e.settings.find("align_grad_reduce")->boolean);
   // For Megatron it is the native engine's own keys that mean nothing.
   const Experiment megatron =
       load_text(experiment_text("      fp8: hybrid\n      keep_latest: 2\n"), {"--framework", "megatron"});

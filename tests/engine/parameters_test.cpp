@@ -56,8 +56,8 @@ TEST(ParameterStore, EveryNameHasValuesOfItsOwn) {
 void declare_block(ParameterStore& store) {
   store.begin_group("layers.0");
   store.add("layers.0.norm", {40}, Initializer::constant(1));
-  store.add("layers.0.up", {96, 40}, Initializer::normal(0.1));
-  store.add("layers.0.router", {7, 40}, Initializer::normal(0.1)).reads_full_precision = true;
+  store.add("layers.0.up", {96, 42}, Initializer::normal(0.1));
+  store.add("layers.0.router", {8, 48}, Initializer::normal(0.1)).reads_full_precision = true;
 }
 
 std::int64_t bytes_of(const ParameterStore::Layout& layout, bool frozen = false) {
@@ -69,8 +69,8 @@ std::int64_t bytes_of(const ParameterStore::Layout& layout, bool frozen = false)
   return rank.high_water().persistent;
 }
 
-// Sizes below are multiples of the alignment once 40 is rounded up to 64, and 7 * 40 to 320.
-constexpr std::int64_t kNarrow = 64 + 96 * 40, kWide = 320;
+// Each parameter is rounded up to a multiple of 64 elements.
+constexpr std::int64_t kNarrow = 64 + 96 * 42, kWide = 8 * 48;
 
 TEST(ParameterStore, StoresWhatItsUseNeedsAndNoMore) {
   const std::vector<StateSpec> two = {{"a"}, {"b", DType::kBF16}};

@@ -159,7 +159,7 @@ TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
     way = {.sharding = sharding, .shards = 2};
     EXPECT_LE(distance(train_on(settings, 4, way), expected), GetParam().tolerance) << "hybrid";
     way = {.sharding = sharding, .reduce = DType::kBF16};
-    EXPECT_LE(distance(train_on(settings, 4, way), expected), 2e-3) << "reduced in bf16";
+    EXPECT_LE(distance(train_on(settings, 4, way), expected), 1e-2) << "reduced in bf16";
   }
 }
 

@@ -26,7 +26,7 @@ inline void expect_finite_differences(TrainingSession& session, const std::funct
   loss();
   std::vector<std::vector<float>> gradients;
   for (const engine::Parameter& p : session.store().parameters())
-    gradients.push_back(values_of(rank, p.gradient));
+    gradients.push_back(p.trainable ? values_of(rank, p.gradient) : std::vector<float>{});
   std::size_t index = 0;
   for (engine::Parameter& p : session.store().parameters()) {
     const std::vector<float>& gradient = gradients[index++];

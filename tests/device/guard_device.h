@@ -104,7 +104,8 @@ class GuardDevice final : public Device {
     return {.kind = "guard",
             .ordinal = 0,
             .name = "guarded host memory",
-            .memory = static_cast<std::int64_t>(kRange)};
+            .memory = static_cast<std::int64_t>(kRange),
+            .host_memory = true};
   }
 
   // Whole pages, with an inaccessible one behind them.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <ctime>
 
+#include "turbo/elementwise/elementwise.h"
 #include "turbo/linear/linear.h"
 
 namespace primus::turbo {
@@ -36,8 +37,10 @@ double processor_seconds() {
 template <class Visit>
 void repeat_gemm(Device& device, DType dtype, double seconds, Visit&& visit) {
   using Clock = std::chrono::steady_clock;
-  constexpr std::int64_t kSize = 1536;
-  const Shape square{kSize, kSize};
+  // On a GPU small products would measure launches, and a wait behind each of them the host.
+  const bool gpu = !device.properties().host_memory;
+  const std::int64_t size = gpu ? 4096 : 1536, products = gpu ? 16 : 1;
+  const Shape square{size, size};
   const std::unique_ptr<Stream> stream = device.create_stream(StreamKind::kCompute);
   Meter meter;
 
@@ -58,14 +61,29 @@ void repeat_gemm(Device& device, DType dtype, double seconds, Visit&& visit) {
   product.b.data = operands.get().allocate(product.b.bytes()).address;
   product.c.data = operands.get().allocate(product.c.bytes()).address;
 
+  // Random operands: a GPU multiplies zeros faster, since that takes less power.
+  for (const Tensor& operand : {product.a, product.b}) {
+    const bool wide = dtype == DType::kF32;
+    launch(context, RandomNormal{.out = wide ? operand : product.c,
+                                 .seed = 1,
+                                 .stream = operand.data == product.a.data ? 1U : 2U,
+                                 .offset = 0,
+                                 .mean = 0,
+                                 .std = 1});
+    if (!wide) launch(context, Cast{.x = product.c, .out = operand});
+  }
+  stream->synchronize();
+
   const auto begin = Clock::now();
   for (int i = 0; i < 3 || std::chrono::duration<double>(Clock::now() - begin).count() < seconds; ++i) {
     const double busy = processor_seconds();
     const auto start = Clock::now();
-    launch(context, product);
+    for (std::int64_t j = 0; j < products; ++j) launch(context, product);
     stream->synchronize();
     const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
-    if (i > 0) visit(product.flops() / elapsed, (processor_seconds() - busy) / elapsed);
+    if (i > 0)
+      visit(static_cast<double>(products) * product.flops() / elapsed,
+            (processor_seconds() - busy) / elapsed);
   }
 }
 

@@ -8,7 +8,7 @@
 namespace primus::turbo {
 
 // FLOP/s of Gemm on large shapes with operands of `dtype`: the best repetition within about `seconds`. Takes
-// device memory of its own (about 50 MB) and gives it back.
+// device memory of its own (20 to 130 MB) and gives it back.
 double measure_gemm_rate(Device& device, DType dtype, double seconds);
 
 // The same, of repetitions alone during which this process had the machine to itself: `threads` cores' worth

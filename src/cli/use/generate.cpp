@@ -246,7 +246,7 @@ const CommandEntry kGenerate{
     "Line\n"
     "i, from 0, takes the seed N + i unless it names its own, and gets the text that --prompt and --seed "
     "would\n"
-    "write for it alone.",
+    "write for it alone; in bf16 up to rounding, which may choose another token.",
     "primus generate output/primus/root/quickstart --prompt 'In the beginning'\n"
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"
     "primus generate DIR --prompt - --json < prompt.txt\n"

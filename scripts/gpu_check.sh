@@ -4,7 +4,7 @@
 #
 #   scripts/gpu_check.sh [--gpus N] [OUTPUT_FOLDER]
 #
-# With --gpus: only what several GPUs do together, by scripts/gpu_comm.sh.
+# With --gpus: only what several GPUs do together, by scripts/gpu_comm.sh and scripts/gpu_ranks.sh.
 #
 # Runs on a bare CUDA machine, too: the libraries of build/ (scripts/build.sh) may come from another machine, and
 # GPU_CHECK_DEPS names a folder with include/ and lib/ for GoogleTest and libxsmm. GPU_ARCHS sets the
@@ -27,7 +27,12 @@ JOBS=$jobs scripts/build-gpu.sh cuda ${GPU_ARCHS:-90a} >"$out/plugin.log" 2>&1 |
   exit 1
 }
 tail -1 "$out/plugin.log"
-if [ "$gpus" -gt 1 ]; then exec scripts/gpu_comm.sh "$gpus" "$out"; fi
+if [ "$gpus" -gt 1 ]; then
+  code=0
+  scripts/gpu_comm.sh "$gpus" "$out" || code=1
+  scripts/gpu_ranks.sh "$gpus" || code=1
+  exit $code
+fi
 
 deps=${GPU_CHECK_DEPS:-}
 printf '#define PRIMUS_SOURCE_DIR "%s"\n' "$PWD" >build/gpu/check/source_dir.h

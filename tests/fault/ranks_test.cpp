@@ -172,6 +172,14 @@ TEST(Ranks, AreAskedToStopTogether) {
   EXPECT_EQ(losses(run).size(), done + 1);
 }
 
+TEST(Ranks, OneOfThemWritesTheExportedExperiment) {
+  const TemporaryFolder folder;
+  const Path file = folder.path() / "exported.yaml";
+  const std::vector<std::string> more = {"train_iters=2", "--export-config", file.string()};
+  expect_done(run_program(train(folder, "run", 2, "optim", more)));
+  EXPECT_THAT(read_file(file), HasSubstr("data_parallel_sharding_strategy: optim"));
+}
+
 TEST(Ranks, WhatCannotBeSharedOutIsRefused) {
   const TemporaryFolder folder;
   ProgramResult result = run_program(train(folder, "run", 5, "optim", {"train_iters=2"}));
@@ -184,6 +192,9 @@ TEST(Ranks, WhatCannotBeSharedOutIsRefused) {
   EXPECT_THAT(result.err, HasSubstr("set it to a divisor of 3"));
   result = run_program(train(folder, "run", 0, "optim", {}));
   EXPECT_EQ(result.exit_code, 2);
+  result = run_program(train(folder, "run", 2, "optim", {"--dry-run"}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("leave --nproc out"));
 }
 
 TEST(Ranks, ThatDifferAreRefused) {

@@ -167,22 +167,33 @@ class TrainPretrain final : public Command {
                         "framework=native trains the same experiment with Primus's own engine")
           .at(experiment.provenance_of("framework").origin.location());
     }
-    if (export_) {
-      const bool screen = *export_ == "-" || *export_ == "/dev/stdout";
-      screen ? console.write(config::to_yaml(experiment))
-             : write_output(*export_, config::to_yaml(experiment), overwrite_.existing());
-    }
-    apply_environment(experiment);
     constexpr std::int64_t kMostRanks = 4096;
     if (nproc_ < 1 || nproc_ > kMostRanks)
       throw invalid(fmt::format("--nproc {}: not a number of ranks", nproc_), "give 1 or more");
-    if (dry_run_) return forecast(experiment, console);
+    if (dry_run_ && nproc_ > 1)
+      throw unsupported("--dry-run forecasts one device, not several ranks", "leave --nproc out");
     const auto place = comm::JobEnvironment::read();
+    if (place && nproc_ > 1 && nproc_ != place->local_world) {
+      throw invalid(
+          fmt::format("--nproc {}, and a launcher has started {} on this machine (LOCAL_WORLD_SIZE)", nproc_,
+                      place->local_world),
+          "leave --nproc out");
+    }
+    apply_environment(experiment);
+    // Rank 0 does what is done once.
     if (!place && nproc_ > 1) return launch_ranks(experiment, console);
+    if (export_ && (!place || place->rank == 0)) export_to(*export_, experiment, console);
+    if (dry_run_) return forecast(experiment, console);
     return train(experiment, place, console);
   }
 
  private:
+  void export_to(const std::string& file, const config::Experiment& experiment, Console& console) const {
+    const bool screen = file == "-" || file == "/dev/stdout";
+    screen ? console.write(config::to_yaml(experiment))
+           : write_output(file, config::to_yaml(experiment), overwrite_.existing());
+  }
+
   int forecast(const config::Experiment& experiment, Console& console) const {
     Logger log(LogOptions{.console_level = LogLevel::kWarning, .console = console.err});
     const FamilyRegistry families = builtin_families();

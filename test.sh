@@ -47,6 +47,7 @@ else
   if command -v clang++-19 >/dev/null; then
     step "GPU kernels compile with HIP" scripts/build-gpu.sh hip gfx942
   fi
+  step "packaging" scripts/check-packaging.sh
   step "scripts" scripts/check-scripts.sh
   step "formatting" scripts/check-format.sh
   step "fuzzing" scripts/fuzz.sh 60

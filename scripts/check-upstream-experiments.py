@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the experiments that Primus publishes against this program, and prints how each kind of them fares.
 
-    scripts/check-upstream-experiments.py PATH [--primus build/bin/primus] [--list] [--dry-run] [--own-presets]
+    scripts/check-upstream-experiments.py PATH [--primus build/bin/primus] [--list] [--dry-run] [--meshes] [--own-presets]
 
 PATH is a checkout of github.com/AMD-AGI/Primus. Each experiment is validated
   as it is         for the engine that it is written for
@@ -10,7 +10,9 @@ PATH is a checkout of github.com/AMD-AGI/Primus. Each experiment is validated
 A refusal counts as "a feature to come" where every problem is a value, a model or an engine that is named as not
 there yet, and as "other" otherwise: an unknown key, a missing preset, a syntax error. --list prints the
 problems of each file, --dry-run plans a step of each reduced experiment, too, and --own-presets repeats
-everything with PRIMUS_PRESETS at the presets of PATH.
+everything with PRIMUS_PRESETS at the presets of PATH. --meshes does something else instead: it plans a step of each
+experiment for Megatron in which ranks share layers, sequences or experts, natively and as it is but for framework=native,
+on the fewest of 8, 16, ... 1024 ranks that will do.
 Exit code: 0 when nothing is refused for another reason, 1 otherwise.
 """
 
@@ -70,6 +72,48 @@ def table(title, rows):
         print(f"| {engine} | {sum(counts.values())} | {mode} | " + " | ".join(str(counts[o]) for o in outcomes) + " |")
 
 
+def plan_meshes(args, found):
+    """Prints how many experiments of several ranks dry-run natively, and why the others do not."""
+    axes = "tensor_model", "pipeline_model", "context", "expert_model"
+    asked, planned, reasons = collections.Counter(), collections.Counter(), collections.Counter()
+    worlds = [8 << i for i in range(8)]
+
+    def plan(path):
+        env = dict(os.environ, PRIMUS_TOKENIZED_DATA_PATH=os.environ.get("PRIMUS_TOKENIZED_DATA_PATH", "data"))
+        for world in worlds:
+            code, _, err = run(args.primus, ["train", "pretrain", "--config", str(path), "--framework", "native",
+                                             "--dry-run", "--world", str(world)], env)
+            if code == 0:
+                return world, ""
+        return None, err
+
+    paths, axes_of = [], {}
+    for engine, path in found:
+        if engine != "megatron" or "examples" not in path.parts:
+            continue
+        own = [axis for axis in axes
+               if re.search(rf"^\s+{axis}_parallel_size:\s*(\$\{{\w+:)?([2-9]|1\d)", path.read_text(), re.M)]
+        if own:
+            paths.append(path)
+            axes_of[path] = own
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for path, (world, err) in zip(paths, pool.map(plan, paths)):
+            for axis in axes_of[path] + ["any"]:
+                asked[axis] += 1
+                planned[axis] += world is not None
+            if world is None:
+                problems = {p for p in re.findall(r"error: (.*)", err) if not p.startswith("the settings have ")}
+                reasons.update(problems or {err.strip()[-200:]})
+            if args.list:
+                print(f"{path.relative_to(args.path)} | {world or 'refused: ' + err.strip()[:300]}")
+    print("| shared | files | dry-run natively |\n|---|---|---|")
+    for axis in [*axes, "any"]:
+        print(f"| {axis} | {asked[axis]} | {planned[axis]} |")
+    print("\n| files | refused, perhaps among other things, because |\n|---|---|")
+    for reason, count in reasons.most_common():
+        print(f"| {count} | {reason} |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=pathlib.Path)
@@ -77,11 +121,15 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--own-presets", action="store_true")
+    parser.add_argument("--meshes", action="store_true")
     args = parser.parse_args()
     if not (args.path / "examples").is_dir():
         sys.exit(f"{args.path} is no checkout of Primus: it has no folder examples")
 
     found = experiments(args.path)
+    if args.meshes:
+        plan_meshes(args, found)
+        return
     # Some experiments name their data by a variable only.
     environment = dict(os.environ)
     environment.setdefault("PRIMUS_TOKENIZED_DATA_PATH", "data")

@@ -1,10 +1,12 @@
 #!/bin/sh
-# Training on several GPUs of this machine: the same losses as on one GPU, on every level of sharding; the rate of each
-# GPU beside that of one GPU in the same run; and what happens when a rank is killed. One line each.
+# Training on several GPUs of this machine: the same losses as on one GPU, on every level of sharding and where ranks
+# share layers, experts, sequences and stages; the rate of each GPU beside that of one GPU in the same run; and what
+# happens when a rank is killed. One line each.
 #
 #   scripts/gpu_ranks.sh [GPUS] [PRIMUS]     2 GPUs and build/bin/primus by default; the plug-in in ../lib/primus beside it
 #
-# PRESET chooses the experiment that is timed (examples/native/configs/any), STEPS how long. Exits 1 if something fails.
+# PRESET chooses the experiment that is timed (examples/native/configs/any), STEPS how long, LEVELS and MESHES what else
+# than one GPU. Exits 1 if something fails.
 set -eu
 cd "$(dirname "$0")/.."
 gpus=${1:-2}
@@ -19,7 +21,8 @@ if ! ldconfig -p | grep -q 'libnccl\.so\.2'; then
   beside=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
   [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
-levels="no_shard optim optim_grads optim_grads_params"
+levels=${LEVELS-no_shard optim optim_grads optim_grads_params}
+meshes=${MESHES-tensor context pipeline}
 
 # run NAME CONFIG WORD...: trains; its metrics are in $scratch/w/u/NAME/metrics.jsonl.
 run() {
@@ -37,6 +40,17 @@ run() {
 # number NAME KEY: of the last step.
 number() { tail -n 1 "$scratch/w/u/$1/metrics.jsonl" | sed -E "s/.*\"$2\":([-+.0-9e]+).*/\1/"; }
 
+# compare NAME: its loss and $one, that of one GPU.
+compare() {
+  loss=$(number "$1" lm_loss)
+  if awk "BEGIN { d = ($loss - $one) / $one; exit !(d < 1e-5 && d > -1e-5) }"; then
+    echo "ok      $1 on $gpus GPUs: loss $loss after 20 steps, on one GPU $one"
+  else
+    failed=1
+    echo "FAILED  $1 on $gpus GPUs: loss $loss after 20 steps, on one GPU $one"
+  fi
+}
+
 tiny=examples/native/configs/CPU/llama_tiny-pretrain.yaml
 common="bf16=false train_iters=20 micro_batch_size=2 global_batch_size=16 seq_length=64"
 # shellcheck disable=SC2086
@@ -45,13 +59,30 @@ one=$(number one lm_loss)
 for level in $levels; do
   # shellcheck disable=SC2086
   run "$level" $tiny $common --nproc "$gpus" data_parallel_sharding_strategy="$level"
-  loss=$(number "$level" lm_loss)
-  if awk "BEGIN { d = ($loss - $one) / $one; exit !(d < 1e-5 && d > -1e-5) }"; then
-    echo "ok      $level on $gpus GPUs: loss $loss after 20 steps, on one GPU $one"
-  else
-    failed=1
-    echo "FAILED  $level on $gpus GPUs: loss $loss after 20 steps, on one GPU $one"
-  fi
+  compare "$level"
+done
+
+# settings_of MESH: of $gpus ranks that share a model in this way.
+settings_of() {
+  case $1 in
+    tensor) echo "tensor_model_parallel_size=$gpus" ;;
+    context) echo "context_parallel_size=$gpus" ;;
+    context_by_heads) echo "context_parallel_size=$gpus cp_comm_type=a2a" ;;
+    pipeline) echo "pipeline_model_parallel_size=$gpus" ;;
+    expert) echo "expert_model_parallel_size=$gpus expert_tensor_parallel_size=1" ;;
+    *) echo "tensor_model_parallel_size=$gpus expert_model_parallel_size=$gpus expert_tensor_parallel_size=1" ;;
+  esac
+}
+
+# Ranks that share layers, experts, sequences or stages instead.
+mixture="model_type=mixtral num_experts=4 moe_router_topk=2 ffn_hidden_size=256 num_attention_heads=4 num_query_groups=4"
+# shellcheck disable=SC2086
+run one_mixture $tiny $common $mixture
+one=$(number one_mixture lm_loss)
+for mesh in tensor expert tensor_expert context context_by_heads pipeline; do
+  # shellcheck disable=SC2046,SC2086
+  run "$mesh" $tiny $common $mixture --nproc "$gpus" $(settings_of $mesh)
+  compare "$mesh"
 done
 
 config=examples/native/configs/any/$preset
@@ -67,6 +98,15 @@ for level in $levels; do
   each=$(number "timed-$level" tokens_per_second_per_device_avg)
   echo "$preset $level on $gpus GPUs: $each tokens/s each, $(awk "BEGIN { printf \"%.3f\", $each / $rate }") of one GPU, $(
     number "timed-$level" memory_used_bytes
+  ) bytes"
+done
+
+for mesh in $meshes; do
+  # shellcheck disable=SC2046,SC2086
+  run "timed-$mesh" "$config" $timed global_batch_size=$((4 * gpus)) --nproc "$gpus" $(settings_of "$mesh")
+  each=$(number "timed-$mesh" tokens_per_second_per_device_avg)
+  echo "$preset $mesh on $gpus GPUs: $each tokens/s each, $(awk "BEGIN { printf \"%.3f\", $each / $rate }") of one GPU, $(
+    number "timed-$mesh" memory_used_bytes
   ) bytes"
 done
 

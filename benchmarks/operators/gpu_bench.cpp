@@ -1,6 +1,6 @@
 // Speed of the GPU's operators: bytes that must move over time, or operations over time.
 //
-//   gpu_bench PLUGIN [--json]
+//   gpu_bench PLUGIN [--json] [--attention | --products] [--fast] [--tune FOLDER]
 //
 // PLUGIN is libprimus_cuda.so or libprimus_hip.so. Inputs are random; each figure is the median of five runs
 // of many launches. Bytes count every input and output once.
@@ -37,7 +37,7 @@ namespace {
 
 class Bench {
  public:
-  static constexpr std::int64_t kScratchBytes = std::int64_t{512} << 20;
+  static constexpr std::int64_t kScratchBytes = std::int64_t{10} << 30;  // attention over 32768 tokens
 
   Bench(Device& device, bool json)
       : device_(device),
@@ -185,18 +185,23 @@ void memory_bound(Bench& bench) {
             3.0 * row, "GB/s");
 }
 
-void products(Bench& bench) {
-  const std::int64_t tokens = 8192, hidden = 4096, ffn = 14336;
-  const Tensor x = bench.random(kHalf, {tokens, hidden}), w = bench.random(kHalf, {2 * ffn, hidden}, 0.02F);
-  const Tensor y = bench.random(kHalf, {tokens, 2 * ffn}), d_w = bench.empty(kFull, {2 * ffn, hidden});
+void products(Bench& bench, std::int64_t tokens, std::int64_t out, std::int64_t in) {
+  const Tensor x = bench.random(kHalf, {tokens, in}), w = bench.random(kHalf, {out, in}, 0.02F);
+  const Tensor y = bench.random(kHalf, {tokens, out}), d_w = bench.empty(kFull, {out, in});
+  const std::string size = std::to_string(tokens) + " x " + std::to_string(out) + " x " + std::to_string(in);
   Gemm gemm{};
   gemm.role = GemmRole::kForward, gemm.a = x, gemm.b = w, gemm.c = y;
-  bench.run("gemm y = x Wt, 8192 x 28672 x 4096 bf16", gemm, gemm.flops(), "TFLOP/s");
+  bench.run("gemm y = x Wt, " + size + " bf16", gemm, gemm.flops(), "TFLOP/s");
   gemm.role = GemmRole::kInputGradient, gemm.a = y, gemm.b = w, gemm.c = x;
   bench.run("gemm d_x, bf16", gemm, gemm.flops(), "TFLOP/s");
   gemm.role = GemmRole::kWeightGradient, gemm.a = y, gemm.b = x, gemm.c = d_w, gemm.accumulate = true;
   bench.run("gemm d_W += into fp32, bf16", gemm, gemm.flops(), "TFLOP/s");
+  for (const Tensor& tensor : {x, w, y, d_w}) bench.release(tensor);
 }
+
+// Outputs and inputs of Llama-3-8B's layers: q, k and v together, what follows attention, gate and up, down.
+constexpr std::pair<std::int64_t, std::int64_t> kLinearShapes[] = {
+    {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
 
 // Experts against one dense product of as many rows: tokens that each go to `top_k` experts, evenly, or half
 // of them to an eighth of the experts.
@@ -237,51 +242,115 @@ void experts(Bench& bench, const std::string& name, std::int64_t experts, std::i
   for (const Tensor& tensor : {x, y, w, d_w}) bench.release(tensor);
 }
 
-void attention(Bench& bench, std::int64_t seq, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim) {
-  const std::int64_t width = (heads + 2 * kv_heads) * dim;
-  const Tensor qkv = bench.random(kHalf, {seq, width}), d_qkv = bench.empty(kHalf, {seq, width});
-  const Tensor out = bench.empty(kHalf, {seq, heads * dim}), lse = bench.empty(kFull, {heads, seq});
-  const Tensor d_out = bench.random(kHalf, {seq, heads * dim});
+struct AttentionCase {
+  std::int64_t batch, seq, heads, kv_heads, dim, value_dim, window = 0;
+  std::int64_t documents = 1;  // of equal length in every sequence
+};
+
+void attention(Bench& bench, const AttentionCase& c) {
+  const std::int64_t tokens = c.batch * c.seq, k_at = c.heads * c.dim, v_at = k_at + c.kv_heads * c.dim;
+  const std::int64_t width = v_at + c.kv_heads * c.value_dim;
+  const Tensor qkv = bench.random(kHalf, {tokens, width}), d_qkv = bench.empty(kHalf, {tokens, width});
+  const Tensor out = bench.empty(kHalf, {tokens, c.heads * c.value_dim});
+  const Tensor lse = bench.empty(kFull, {c.heads, tokens});
+  const Tensor d_out = bench.random(kHalf, out.shape);
   AttentionForward forward{};
-  forward.shape = {1,    seq,   seq,
-                   seq,  heads, kv_heads,
-                   dim,  dim,   static_cast<float>(1 / std::sqrt(static_cast<double>(dim))),
-                   true, 0};
-  forward.q = qkv, forward.k = qkv.from(heads * dim), forward.v = qkv.from((heads + kv_heads) * dim);
+  const std::int64_t length = c.seq / c.documents;
+  forward.shape = {.batch = c.batch,
+                   .seq_q = c.seq,
+                   .seq_k = c.seq,
+                   .capacity_k = c.seq,
+                   .heads = c.heads,
+                   .kv_heads = c.kv_heads,
+                   .head_dim = c.dim,
+                   .value_dim = c.value_dim,
+                   .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.dim))),
+                   .causal = true,
+                   .window = c.window};
+  AttentionShape one = forward.shape;  // a document: what is computed at all
+  one.batch *= c.documents, one.seq_q = one.seq_k = one.capacity_k = length;
+  Tensor first_key;
+  if (c.documents > 1) {
+    first_key = bench.integers(
+        tokens, [&](std::int64_t i) { return static_cast<std::int32_t>(i % c.seq / length * length); });
+  }
+  forward.q = qkv, forward.k = qkv.from(k_at), forward.v = qkv.from(v_at);
   forward.q_stride = forward.k_stride = forward.v_stride = width;
+  forward.first_key = first_key;
   forward.out = out, forward.lse = lse;
-  const std::string name = "causal, " + std::to_string(seq) + " x " + std::to_string(heads) + "/" +
-                           std::to_string(kv_heads) + " heads of " + std::to_string(dim);
-  bench.run("attention " + name, forward, forward.flops(), "TFLOP/s");
+  std::string name = "causal, " + std::to_string(c.batch) + " x " + std::to_string(c.seq) + " x " +
+                     std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " heads of " +
+                     std::to_string(c.dim);
+  if (c.value_dim != c.dim) name += "/" + std::to_string(c.value_dim);
+  if (c.window > 0) name += ", window " + std::to_string(c.window);
+  if (c.documents > 1) name += ", " + std::to_string(c.documents) + " documents";
+  AttentionForward counted = forward;
+  counted.shape = one;
+  bench.run("attention " + name, forward, counted.flops(), "TFLOP/s");
   AttentionBackward backward{};
   backward.shape = forward.shape;
   backward.q = forward.q, backward.k = forward.k, backward.v = forward.v;
   backward.q_stride = backward.k_stride = backward.v_stride = width;
+  backward.first_key = first_key;
   backward.out = out, backward.lse = lse, backward.d_out = d_out;
-  backward.d_q = d_qkv, backward.d_k = d_qkv.from(heads * dim),
-  backward.d_v = d_qkv.from((heads + kv_heads) * dim);
+  backward.d_q = d_qkv, backward.d_k = d_qkv.from(k_at), backward.d_v = d_qkv.from(v_at);
   backward.d_q_stride = backward.d_k_stride = backward.d_v_stride = width;
-  bench.run("attention backward " + name, backward, backward.flops(), "TFLOP/s");
+  bench.run("attention backward " + name, backward, 2.5 * counted.flops(), "TFLOP/s");
+  for (const Tensor& tensor : {qkv, d_qkv, out, lse, d_out, first_key}) {
+    if (!tensor.absent()) bench.release(tensor);
+  }
 }
+
+constexpr AttentionCase kAttentionCases[] = {
+    {1, 8192, 32, 8, 128, 128},        // Llama-3-8B
+    {1, 8192, 32, 32, 64, 64},         //
+    {4, 2048, 32, 8, 128, 128},        //
+    {1, 32768, 32, 8, 128, 128},       //
+    {2, 4096, 16, 16, 192, 128},       // latent attention
+    {1, 8192, 32, 8, 128, 128, 1024},  // a sliding window
+    {1, 8192, 32, 8, 128, 128, 0, 8},  // packed documents
+};
 
 int run(int argc, char** argv) {
   if (argc < 2 || std::strcmp(argv[1], "--help") == 0) {
-    std::printf("usage: gpu_bench PLUGIN [--json]\n");
+    std::printf(
+        "usage: gpu_bench PLUGIN [--json] [--attention | --products] [--fast] [--tune FOLDER]\n"
+        "  --attention    only attention\n"
+        "  --products     only matrix products\n"
+        "  --fast         kernels whose last bits change from run to run\n"
+        "  --tune FOLDER  products by algorithms that are chosen by timing, and kept in the folder\n");
     return argc < 2 ? 2 : 0;
   }
   void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(dlerror());
   const auto entry = reinterpret_cast<DevicePluginEntry>(dlsym(library, kDevicePluginEntry));
   if (!entry) throw std::runtime_error(std::string(argv[1]) + " is not a device plug-in");
-  const std::unique_ptr<Device> device = entry()->open({.kind = entry()->kind});
+  const auto has = [&](const char* word) {
+    return std::any_of(argv + 2, argv + argc, [&](const char* a) { return std::strcmp(a, word) == 0; });
+  };
+  const char** const tune =
+      std::find_if(const_cast<const char**>(argv) + 2, const_cast<const char**>(argv) + argc,
+                   [](const char* a) { return std::strcmp(a, "--tune") == 0; });
+  const std::unique_ptr<Device> device =
+      entry()->open({.kind = entry()->kind,
+                     .deterministic = !has("--fast"),
+                     .tuning_folder = tune + 1 < const_cast<const char**>(argv) + argc ? tune[1] : ""});
   std::printf("%s\n", device->description().c_str());
-  Bench bench(*device, argc > 2 && std::strcmp(argv[2], "--json") == 0);
-  memory_bound(bench);
-  products(bench);
-  experts(bench, "8 experts, top 2", 8, 2, 4096, 28672);
-  experts(bench, "64 experts, top 6", 64, 6, 2048, 2816);
-  attention(bench, 8192, 32, 8, 128);
-  attention(bench, 8192, 32, 32, 64);
+  Bench bench(*device, has("--json"));
+  if (has("--products")) {
+    for (const auto& [n, k] : kLinearShapes) products(bench, 8192, n, k);
+  } else if (!has("--attention")) {
+    memory_bound(bench);
+    products(bench, 8192, 28672, 4096);
+    experts(bench, "8 experts, top 2", 8, 2, 4096, 28672);
+    experts(bench, "64 experts, top 6", 64, 6, 2048, 2816);
+  }
+  if (!has("--products")) {
+    for (const AttentionCase& one : kAttentionCases) attention(bench, one);
+  }
+  for (const KernelChoice& choice : device->choices()) {
+    std::printf("%s: %lld calls\n", choice.what.c_str(), static_cast<long long>(choice.calls));
+  }
   return 0;
 }
 

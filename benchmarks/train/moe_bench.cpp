@@ -86,7 +86,7 @@ class Model {
                                .step = {.micro_batch = options.batch,
                                         .sequence = kSequence,
                                         .microbatches = options.microbatches},
-                               .adam = {}},
+                               .optimizer = {}},
                               builtin_families())) {
     session_->store().initialize(rank_.context(), 1);
     const RandomStream random(2, RandomPurpose::kTest);

@@ -46,7 +46,7 @@ std::string printable(std::string_view text);
 bool try_write(int fd, std::string_view text, int wait_ms);
 
 // --- numbers for people
-// ---------------------------------------------------------------------------------------------
+
 // A NaN without its sign, which means nothing and would be shown: "nan", never "-nan".
 double drop_nan_sign(double value);
 std::string human_bytes(double bytes);       // 1536 -> "1.50 KiB"
@@ -58,10 +58,10 @@ std::string human_duration(double seconds);  // 0.0421 -> "42.1 ms", 192 -> "3m 
 std::string sparkline(std::span<const double> values, std::size_t width);
 
 // --- how long still
-// --------------------------------------------------------------------------------------------------- The
-// time of the rest, from the newer half of what has been seen: old enough to average over periodic costs
-// (evaluation, checkpoints), new enough to follow a change of speed. A pause (a laptop that slept: one
-// interval over a minute and over a hundred times the usual) is left out. Memory is bounded.
+
+// The time of the rest, from the newer half of what has been seen: old enough to average over costs that come
+// from time to time (evaluation, checkpoints), new enough to follow a change of speed. A pause (a laptop that
+// slept: over a minute and over a hundred times the usual) is left out. Memory is bounded.
 class EtaEstimator {
  public:
   // `done` units were finished at `now` seconds of any steady clock. Both never decrease; the first call sets

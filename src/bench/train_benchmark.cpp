@@ -33,7 +33,9 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
   const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment);
   const SessionSettings settings =
       session_settings_of(experiment, model_of(experiment, families, tokenizer.get()));
-  engine::Rank rank(turbo::open_device(device_spec_of(experiment)));
+  std::unique_ptr<Device> device = turbo::open_device(device_spec_of(experiment));
+  if (options.trace) device = turbo::make_tracing_device(std::move(device), options.trace);
+  engine::Rank rank(std::move(device));
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, families);
   session->store().initialize(rank.context(), static_cast<std::uint64_t>(c.seed));
   rank.compute().synchronize();
@@ -53,6 +55,27 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
   }
   TrainingStep& step = session->step();
   std::vector<double> times;
+  // On the host's track of a trace.
+  const auto span = [&](const std::string& name, const auto& work) {
+    const double begin = turbo::TraceRecorder::now();
+    work();
+    if (options.trace && options.trace->recording())
+      options.trace->add(
+          {.name = name, .category = "host", .begin = begin, .end = turbo::TraceRecorder::now()});
+  };
+  const auto run_step = [&](std::int64_t number) {
+    step.begin(number);
+    for (std::int64_t i = 0; i < settings.step.microbatches; ++i)
+      span(fmt::format("microbatch {}", i), [&] { step.microbatch(i, batches[i].host()); });
+    span("gradients", [&] {
+      step.finish_gradients();
+      report.loss = step.result().loss;
+    });
+    span("update", [&] {
+      step.update(number, c.lr, c.weight_decay);
+      rank.compute().synchronize();
+    });
+  };
   const std::int64_t total = options.warmup + options.steps;
   for (std::int64_t s = 0; s < total; ++s) {
     if (s == options.warmup) {
@@ -60,21 +83,27 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
       rank.meter().timed = true;
     }
     const auto start = Clock::now();
-    step.begin(s + 1);
-    for (std::int64_t i = 0; i < settings.step.microbatches; ++i) step.microbatch(i, batches[i].host());
-    step.finish_gradients();
-    report.loss = step.result().loss;
-    step.update(s + 1, c.lr, c.weight_decay);
-    rank.compute().synchronize();
+    run_step(s + 1);
     if (s >= options.warmup) times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     if (options.progress) options.progress(s + 1, total);
   }
+  const turbo::Meter timed = rank.meter();
+  const double timed_loss = report.loss;
+  if (options.trace) {
+    options.trace->start();
+    for (std::int64_t s = 0; s < options.traced_steps; ++s)
+      span(fmt::format("step {}", total + s + 1), [&] { run_step(total + s + 1); });
+    rank.synchronize();
+    options.trace->stop();
+  }
+  report.loss = timed_loss;
   report.gemm_peak =
       std::max(report.gemm_peak, turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakSeconds));
 
   report.memory = rank.high_water();
   double sum = 0;
   for (double t : times) sum += t;
+  report.step_seconds = times;
   std::sort(times.begin(), times.end());
   report.seconds = times[times.size() / 2];
   report.fastest = times.front();
@@ -84,8 +113,8 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
       training_flops(settings.model, c.global_batch_size, c.seq_length) / report.seconds;
   report.share_of_peak = report.model_flops_per_second / report.gemm_peak;
   report.outside_kernels = 1;
-  for (std::size_t id = 0; id < rank.meter().lines.size(); ++id) {
-    const turbo::Meter::Line& line = rank.meter().lines[id];
+  for (std::size_t id = 0; id < timed.lines.size(); ++id) {
+    const turbo::Meter::Line& line = timed.lines[id];
     if (line.calls == 0 || line.seconds == 0) continue;
     report.kernels.push_back({.kernel = std::string(turbo::name_of(static_cast<turbo::KernelId>(id))),
                               .calls = line.calls / options.steps,
@@ -97,6 +126,17 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
   std::sort(report.kernels.begin(), report.kernels.end(),
             [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
   report.peak_resident_bytes = peak_resident_bytes();
+  return report;
+}
+
+BenchmarkReport to_report(const TrainBenchmarkReport& r) {
+  BenchmarkReport report{.suite = "train", .device = r.device, .dtype = r.compute_type};
+  report.gemm_ceiling = r.gemm_peak;
+  report.results.push_back(
+      {.name = fmt::format("step, {} parameters, {} tokens", r.parameters, r.tokens_per_step),
+       .timing = summarize(r.step_seconds),
+       .flops = r.model_flops_per_second * r.seconds,
+       .tokens = static_cast<double>(r.tokens_per_step)});
   return report;
 }
 

@@ -4,18 +4,24 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "bench/report.h"
 #include "config/experiment.h"
 #include "engine/rank.h"
 #include "lm/model/family.h"
+#include "turbo/devices/tracing_device.h"
 
 namespace primus {
 
 struct TrainBenchmarkOptions {
   std::int64_t steps = 10;
   std::int64_t warmup = 2;  // steps before, not counted
+  // Where set, so many further steps are recorded behind the timed ones.
+  std::shared_ptr<turbo::TraceRecorder> trace = {};
+  std::int64_t traced_steps = 1;
   // Called after each step, warm-up included: steps done, steps in all.
   std::function<void(std::int64_t, std::int64_t)> progress = {};
 };
@@ -26,6 +32,7 @@ struct TrainBenchmarkReport {
   std::int64_t parameters = 0, tokens_per_step = 0, steps = 0;
   // Seconds per step: median, fastest, slowest.
   double seconds = 0, fastest = 0, slowest = 0;
+  std::vector<double> step_seconds;  // of each, in their order
   // At the median step.
   double tokens_per_second = 0;
   double model_flops_per_second = 0;  // training_flops: recomputation not counted
@@ -46,6 +53,9 @@ struct TrainBenchmarkReport {
 
 TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, const FamilyRegistry& families,
                                         const TrainBenchmarkOptions& options);
+
+// The same for tables, plots and baselines: one case, a step.
+BenchmarkReport to_report(const TrainBenchmarkReport& report);
 
 std::string to_json(const TrainBenchmarkReport& report);
 std::string to_text(const TrainBenchmarkReport& report);

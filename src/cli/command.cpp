@@ -35,16 +35,6 @@ void Console::notes(const std::vector<std::string>& texts) const {
   for (const std::string& text : texts) note("note: " + text);
 }
 
-std::string shell_quoted(const std::string& word) {
-  const bool plain = !word.empty() && word.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789_-+=./:,@%") == std::string::npos;
-  if (plain) return word;
-  std::string out = "'";
-  for (const char c : word) c == '\'' ? out += "'\\''" : out += c;
-  return out + "'";
-}
-
 namespace {
 
 std::vector<std::string> split_names(std::string_view names) {

@@ -47,9 +47,6 @@ struct Console {
   void write_raw(std::string_view bytes) const;
 };
 
-// `word` as a shell takes it: in quotes where it needs them.
-std::string shell_quoted(const std::string& word);
-
 // Where an argument's value goes. Optionals and vectors stay empty when it is not given; the others keep
 // what they hold, which help shows as the default.
 using Target = std::variant<bool*, std::string*, std::int64_t*, double*, std::optional<std::string>*,
@@ -116,6 +113,8 @@ struct CommandEntry {
   std::string_view details;   // paragraphs; may be empty
   std::string_view examples;  // one per line, without the indentation
   std::unique_ptr<Command> (*make)();
+  // Whether several processes work on it as the ranks of one job (--nproc, --nnodes ...).
+  bool has_ranks = false;
 };
 
 // Every command, in the order help shows them (commands.def).

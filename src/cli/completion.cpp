@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <set>
 
+#include "cli/launch/mode.h"
+
 namespace primus::cli {
 namespace {
-
-using Words = std::span<const std::string>;
 
 class Completer {
  public:
@@ -139,12 +139,23 @@ void complete_command(Completer& completer, Words before) {
   completer.offer_arguments(arguments, before.subspan(used));
 }
 
-void complete_direct(Completer& completer, Words before) {
+void offer_modes(Completer& completer) {
+  for (const ModeEntry& mode : modes()) completer.offer(mode.about.name, mode.about.summary);
+}
+
+void complete_mode(Completer& completer, const ModeEntry& mode, Words before) {
   const auto split = std::find(before.begin(), before.end(), "--");
-  if (split != before.end()) return complete_command(completer, Words(split + 1, before.end()));
-  DirectOptions options;
+  if (split != before.end()) {
+    // A mode within a mode: 'slurm srun -- direct --numa -- train'.
+    const Words behind(split + 1, before.end());
+    const ModeEntry* const inner = behind.empty() ? nullptr : find_mode(behind[0]);
+    if (inner) return complete_mode(completer, *inner, behind.subspan(1));
+    complete_command(completer, behind);
+    if (behind.empty() && mode.about.name != kDirect.about.name) offer_modes(completer);
+    return;
+  }
   Arguments arguments;
-  options.declare(arguments);
+  const DeclaredMode declared = declare(mode, arguments);
   completer.offer_arguments(arguments, before);
   completer.offer("--", "the command follows");
 }
@@ -152,7 +163,7 @@ void complete_direct(Completer& completer, Words before) {
 void complete_help(Completer& completer, Words before) {
   if (before.empty()) {
     completer.offer_commands();
-    completer.offer(kDirect.name, kDirect.summary);
+    offer_modes(completer);
   } else if (before.size() == 1) {
     completer.offer_commands_of(before[0]);
   }
@@ -264,13 +275,13 @@ Completion complete(std::span<const std::string> words) {
       completer.offer_arguments(arguments, before);
     } else {
       completer.offer_commands();
-      completer.offer(kDirect.name, kDirect.summary);
+      offer_modes(completer);
       completer.offer("help", "all about a command");
     }
   } else if (rest[0] == "help") {
     complete_help(completer, rest.subspan(1));
-  } else if (rest[0] == kDirect.name) {
-    complete_direct(completer, rest.subspan(1));
+  } else if (const ModeEntry* const mode = find_mode(rest[0])) {
+    complete_mode(completer, *mode, rest.subspan(1));
   } else {
     complete_command(completer, rest);
   }

@@ -6,24 +6,12 @@ namespace primus::cli {
 
 void GlobalOptions::declare(Arguments& arguments) {
   arguments.flag("--debug", debug, "show the log on the screen");
-  arguments.flag("--dry-run,--dry_run", dry_run, "before a mode: check and print the command, run nothing");
+  arguments.flag("--dry-run,--dry_run", dry_run,
+                 "before a mode: check everything, show all that would run, and run nothing");
   arguments.flag("--version", version, "print the version");
-  arguments.refuse("--config", "before a mode it names a launcher file, which is not read yet",
-                   "put the experiment's --config after the command, and variables into its env:");
+  arguments.option("--config", "FILE", &config,
+                   "before a mode: launcher settings that replace those of .primus.yaml");
 }
-
-void DirectOptions::declare(Arguments& arguments) {
-  arguments.flag("--single", single, "one process (there is no other choice yet)");
-  arguments.option("--env", "NAME=VALUE", &environment,
-                   "set an environment variable for the command; may be repeated");
-}
-
-const CommandEntry kDirect{
-    "direct", "Runs a command on this machine",
-    "The command stands after '--'. With --dry-run before 'direct' it is checked and printed, and not run.",
-    "primus direct --env OMP_NUM_THREADS=2 -- train pretrain --config exp.yaml\n"
-    "primus --dry-run direct -- train pretrain --config exp.yaml",
-    nullptr};
 
 bool is_help(std::string_view word) { return word == "--help" || word == "-h"; }
 

@@ -2,6 +2,7 @@
 // completion read them from here, as they read a command's arguments from its declaration.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,20 +14,10 @@ namespace primus::cli {
 
 // Options of the program, which stand before the mode or the command.
 struct GlobalOptions {
+  std::optional<std::string> config;  // launcher settings
   bool debug = false, dry_run = false, version = false;
   void declare(Arguments& arguments);
 };
-
-// `direct [options] -- <command>`: Primus's mode for this machine.
-struct DirectOptions {
-  bool single = false;
-  std::vector<std::string> environment;  // "NAME=VALUE"
-  void declare(Arguments& arguments);
-};
-extern const CommandEntry kDirect;
-
-// Modes of Primus's grammar that are not there yet. They are refused by name, and help does not list them.
-inline constexpr std::string_view kMissingModes[] = {"container", "slurm"};
 
 // What the program is, in one sentence.
 inline constexpr std::string_view kProgramSummary =

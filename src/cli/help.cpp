@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cli/grammar.h"
+#include "cli/launch/mode.h"
 #include "cli/parse.h"
 
 namespace primus::cli {
@@ -84,6 +85,14 @@ std::string command_table(std::string_view group) {
   return text;
 }
 
+std::string mode_table() {
+  std::string text;
+  for (const ModeEntry& mode : modes()) {
+    text += row(std::string(mode.about.name), std::string(mode.about.summary));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string explanation(const Argument& argument) {
@@ -100,11 +109,12 @@ std::string overview_text(const std::string& program) {
       "{1}.\n\n"
       "Usage:\n"
       "  {0} [--debug] <command> [options]\n"
-      "  {0} [--debug] [--dry-run] {2} [mode options] -- <command> [options]\n\n"
-      "Commands:\n{3}\n"
+      "  {0} [--debug] [--dry-run] [--config FILE] <mode> [mode options] -- <command> [options]\n\n"
+      "Commands:\n{2}\n"
+      "Modes:\n{3}\n"
       "Options:\n{4}{5}\n"
       "Examples:\n{6}",
-      program, kProgramSummary, kDirect.name, command_table({}), option_rows(arguments),
+      program, kProgramSummary, command_table({}), mode_table(), option_rows(arguments),
       row("-h, --help", "this text; after a command, all about it"), indented(kProgramExamples));
 }
 
@@ -126,8 +136,9 @@ std::string help_text(const CommandEntry& entry, const Arguments& arguments, con
     if (a.required) usage += fmt::format(" {} {}", a.names.front(), a.value);
   }
   usage += " [options]";
+  if (entry.make == nullptr) usage += " -- <command> [options]";  // a mode
   if (arguments.rest()) {
-    usage += fmt::format(" [{}]", arguments.rest()->value);
+    if (entry.make != nullptr) usage += fmt::format(" [{}]", arguments.rest()->value);
     positionals += row(arguments.rest()->value, arguments.rest()->help);
   }
   std::string text = fmt::format("{}.\n\nUsage:\n  {}\n", entry.summary, usage);

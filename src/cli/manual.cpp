@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cli/grammar.h"
+#include "cli/launch/mode.h"
 #include "cli/parse.h"
 
 namespace primus::cli {
@@ -20,10 +21,14 @@ constexpr Named kExitCodes[] = {
     {"1", "a library or driver is missing"},
     {"2", "bad arguments, experiment or input, or a full disk; nothing was started or lost"},
     {"3", "failed while running, or what was to be verified is not so"},
+    {"42", "there is no Primus in the container"},
 };
 constexpr Named kEnvironment[] = {
     {"NO_COLOR", "when set and not empty, no colors (https://no-color.org)"},
     {"OMP_NUM_THREADS", "threads on a CPU, where nothing else says so"},
+    {"NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT",
+     "the node's place in a job, for the modes; docs/launch.md has all of them"},
+    {"PRIMUS_JOB_TOKEN, PRIMUS_JOB_TOKEN_FILE", "the secret that the ranks of a job on several nodes share"},
     {"PRIMUS_PRESETS", "folder of presets, instead of the program's own"},
 };
 
@@ -123,7 +128,9 @@ std::string synopsis(const CommandEntry& entry, const Arguments& arguments) {
     line += argument.required ? " " + word : " [" + word + "]";
   }
   line += " [" + slanted("options") + "]";
-  if (arguments.rest()) line += " [" + slanted(arguments.rest()->value) + "]";
+  const bool is_mode = entry.make == nullptr;
+  if (is_mode) line += " \\-\\- " + slanted("command");
+  if (arguments.rest() && !is_mode) line += " [" + slanted(arguments.rest()->value) + "]";
   return ".SH SYNOPSIS\n" + line + "\n";
 }
 
@@ -161,16 +168,20 @@ std::string command_manual(const CommandEntry& entry) {
   return page(entry, arguments);
 }
 
+std::string mode_manual(const ModeEntry& mode) {
+  Arguments arguments;
+  const DeclaredMode declared = declare(mode, arguments);
+  return page(mode.about, arguments);
+}
+
 std::string program_manual() {
   GlobalOptions globals;
-  DirectOptions direct;
-  Arguments arguments, direct_arguments;
+  Arguments arguments;
   globals.declare(arguments);
-  direct.declare(direct_arguments);
   std::string out = heading("primus", "trains foundation models");
   out += ".SH SYNOPSIS\n" + bold("primus") + " [" + slanted("options") + "] " + slanted("command") + " [" +
          slanted("command options") + "]\n.br\n" + bold("primus") + " [" + slanted("options") + "] " +
-         bold(kDirect.name) + " [" + slanted("mode options") + "] \\-\\- " + slanted("command") + " [" +
+         slanted("mode") + " [" + slanted("mode options") + "] \\-\\- " + slanted("command") + " [" +
          slanted("command options") + "]\n";
   out += ".SH DESCRIPTION\n" + paragraphs(std::string(kProgramSummary) + ".");
   out += ".SH COMMANDS\n";
@@ -179,8 +190,11 @@ std::string program_manual() {
   }
   out += ".SH OPTIONS\n" + option_list(arguments) +
          tagged(bold("-h") + ", " + bold("--help"), "show the help; after a command, all about it");
-  out += ".SH MODES\n" + tagged(bold(kDirect.name), kDirect.summary) + ".RS\n" +
-         option_list(direct_arguments) + ".RE\n";
+  out += ".SH MODES\n";
+  for (const ModeEntry& mode : modes()) {
+    out += tagged(bold(mode.about.name),
+                  fmt::format("{}; see {}(1)", mode.about.summary, manual_name(mode.about)));
+  }
   out += ".SH EXIT STATUS\n" + list(kExitCodes) + ".SH ENVIRONMENT\n" + list(kEnvironment);
   return out + examples(kProgramExamples);
 }
@@ -195,6 +209,12 @@ std::string commands_markdown() {
     Arguments arguments;
     command->declare(arguments);
     out += fmt::format("\n## {}\n\n```\n{}```\n", entry.name, help_text(entry, arguments, "primus"));
+  }
+  for (const ModeEntry& mode : modes()) {
+    Arguments arguments;
+    const DeclaredMode declared = declare(mode, arguments);
+    out +=
+        fmt::format("\n## {}\n\n```\n{}```\n", mode.about.name, help_text(mode.about, arguments, "primus"));
   }
   return out;
 }

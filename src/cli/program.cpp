@@ -15,13 +15,14 @@
 #include "base/terminal.h"
 #include "cli/completion.h"
 #include "cli/grammar.h"
+#include "cli/launch/mode.h"
 #include "cli/parse.h"
 #include "cli/problem_json.h"
+#include "launch/numa.h"
+#include "launch/process.h"
 
 namespace primus::cli {
 namespace {
-
-using Words = std::span<const std::string>;
 
 // The command that `words` begin with, and how many words name it. Prints help and returns null where only
 // help is wanted.
@@ -32,7 +33,8 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
     return entry;
   }
   if (!is_group(first)) {
-    std::vector<std::string_view> known{"help", kDirect.name};
+    std::vector<std::string_view> known{"help"};
+    for (const ModeEntry& mode : modes()) known.push_back(mode.about.name);
     for (const CommandEntry& entry : commands()) known.push_back(entry.name.substr(0, entry.name.find(' ')));
     const std::string near = did_you_mean(first, known);
     throw invalid(fmt::format("there is no {} '{}'", first.starts_with('-') ? "option" : "command", first),
@@ -90,8 +92,8 @@ void require_limits() {
   }
 }
 
-// Parses and runs a command; with `check`, only parses it.
-int run_command(Words words, Console& console, bool check = false) {
+// Parses and runs a command.
+int run_command(Words words, Console& console) {
   std::size_t used = 0;
   const CommandEntry* entry = resolve(words, used, console);
   if (!entry) return 0;
@@ -99,10 +101,9 @@ int run_command(Words words, Console& console, bool check = false) {
   Arguments arguments;
   command->declare(arguments);
   if (!parse(arguments, words.subspan(used), fmt::format("{} {}", console.program, entry->name))) {
-    if (!check) console.print(help_text(*entry, arguments, console.program));
+    console.print(help_text(*entry, arguments, console.program));
     return 0;
   }
-  if (check) return 0;
   try {
     require_limits();
     return command->run(console);
@@ -118,11 +119,10 @@ int run_help(Words topic, Console& console) {
     console.print(overview_text(console.program));
     return 0;
   }
-  if (topic[0] == kDirect.name) {
-    DirectOptions options;
+  if (const ModeEntry* const mode = find_mode(topic[0])) {
     Arguments arguments;
-    options.declare(arguments);
-    console.print(help_text(kDirect, arguments, console.program));
+    const DeclaredMode declared = declare(*mode, arguments);
+    console.print(help_text(mode->about, arguments, console.program));
     return 0;
   }
   std::vector<std::string> words(topic.begin(), topic.end());
@@ -130,43 +130,46 @@ int run_help(Words topic, Console& console) {
   return run_command(words, console);
 }
 
-void set_variable(const std::string& setting) {
-  const std::size_t equals = setting.find('=');
-  setenv(setting.substr(0, equals).c_str(), setting.substr(equals + 1).c_str(), 1);
-}
-
-// `direct [--single] [--env K=V]... -- <command>`
-int run_direct(Words words, bool dry_run, Console& console) {
-  DirectOptions options;
+// `<mode> [options] -- <command>`
+int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, Console& console) {
   Arguments arguments;
-  options.declare(arguments);
+  const DeclaredMode declared = declare(entry, arguments);
+  Mode& mode = *declared.mode;
   const auto split = std::find(words.begin(), words.end(), "--");
-  if (!parse(arguments, Words(words.begin(), split), fmt::format("{} {}", console.program, kDirect.name))) {
-    return run_help(std::vector<std::string>{std::string(kDirect.name)}, console);
+  const std::size_t own = split == words.end() ? mode.count_own(arguments, words)
+                                               : static_cast<std::size_t>(split - words.begin());
+  const std::string name(entry.about.name);
+  if (!parse(arguments, words.first(own), fmt::format("{} {}", console.program, name))) {
+    return run_help(std::span(&name, 1), console);
   }
-  const Words command = split == words.end() ? Words() : Words(split + 1, words.end());
+  const Words command = split == words.end() ? words.subspan(own) : Words(split + 1, words.end());
   if (command.empty()) {
     throw invalid(
-        "'direct' has no command to run",
-        fmt::format("put it after '--': {} direct -- train pretrain --config exp.yaml", console.program));
+        fmt::format("'{}' has no command to run", name),
+        fmt::format("put it after '--': {} {} -- train pretrain --config exp.yaml", console.program, name));
   }
-  for (const std::string& setting : options.environment) {
-    const std::size_t equals = setting.find('=');
-    if (equals == 0 || equals == std::string::npos) {
-      throw invalid(fmt::format("--env needs NAME=VALUE, not '{}'", setting));
-    }
+  const launch::Surroundings surroundings = launch::Surroundings::here();
+  const std::optional<std::string>& config =
+      declared.common->config ? declared.common->config : globals.config;
+  const launch::LauncherSettings settings = launch::load_settings(config, surroundings);
+  console.notes(settings.notes);
+  const launch::LauncherSettings::Switches switches = mode.switches(settings);
+  ModeContext context{.surroundings = surroundings, .settings = settings};
+  context.debug = globals.debug || declared.common->debug || settings.debug || switches.debug;
+  if (context.debug) context.globals.emplace_back("--debug");
+  if (config) context.globals.insert(context.globals.end(), {"--config", *config});
+  if (globals.dry_run || declared.common->dry_run || settings.dry_run || switches.dry_run) {
+    console.print(launch::render(mode.plan(context, command)));
+    return 0;
   }
-  if (!dry_run) {
-    for (const std::string& setting : options.environment) set_variable(setting);
-    return run_command(command, console);
-  }
-  run_command(command, console, true);
-  std::string line = options.environment.empty() ? "primus" : "env";
-  for (const std::string& setting : options.environment) line += fmt::format(" {}", shell_quoted(setting));
-  if (!options.environment.empty()) line += " primus";
-  for (const std::string& word : command) line += fmt::format(" {}", shell_quoted(word));
-  console.print(line + "\n");
-  return 0;
+  return mode.run(context, command, console);
+}
+
+// `__numa COMMAND...`: a rank that was asked for with --numa.
+int run_bound(Words command) {
+  if (command.empty()) throw invalid("there is no command to bind");
+  launch::bind_to_gpu(launch::Surroundings::here());
+  launch::become({.name = "process", .where = {}, .argv = {command.begin(), command.end()}});
 }
 
 int run_words(Words words, Console& console) {
@@ -183,13 +186,12 @@ int run_words(Words words, Console& console) {
   const Words rest = words.subspan(at);
   if (rest.empty()) return run_help({}, console);
   const std::string& first = rest[0];
-  const bool missing =
-      std::find(std::begin(kMissingModes), std::end(kMissingModes), first) != std::end(kMissingModes);
-  const bool direct = first == kDirect.name;
-  if (direct) return run_direct(rest.subspan(1), globals.dry_run, console);
-  if (missing) {
-    throw unsupported(fmt::format("the mode '{}' is not there yet", first),
-                      fmt::format("run on this machine: {} direct -- ...", console.program));
+  if (const ModeEntry* const mode = find_mode(first))
+    return run_mode(*mode, rest.subspan(1), globals, console);
+  if (globals.config) {
+    throw invalid("--config in front of a command names launcher settings, which only modes have",
+                  fmt::format("an experiment's stands behind the command: {} {} --config FILE",
+                              console.program, first));
   }
   if (globals.dry_run) {
     throw invalid("--dry-run stands before the command",
@@ -200,10 +202,46 @@ int run_words(Words words, Console& console) {
     console.write(completion_reply(rest.subspan(1)));
     return 0;
   }
+  if (first == launch::kNumaWord) return run_bound(rest.subspan(1));
   return run_command(rest, console);
 }
 
 }  // namespace
+
+launch::DirectCommand check_command(Words words, bool debug, bool files) {
+  launch::DirectCommand result{.words = {words.begin(), words.end()}, .debug = debug};
+  GlobalOptions globals;
+  Arguments global_arguments;
+  globals.declare(global_arguments);
+  words = words.subspan(count_options(global_arguments, words));
+  result.one_process = true;
+  if (words.empty() || words[0] == "help" || is_help(words[0])) return result;
+  Console nowhere{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
+  std::size_t used = 0;
+  // The program itself prints the help of a group.
+  if (is_group(words[0]) && (words.size() == 1 || is_help(words[1]))) return result;
+  const CommandEntry* const entry = resolve(words, used, nowhere);
+  if (!entry) return result;
+  const std::unique_ptr<Command> command = entry->make();
+  Arguments arguments;
+  command->declare(arguments);
+  if (!parse(arguments, words.subspan(used), fmt::format("primus {}", entry->name))) return result;
+  const Argument* const experiment = files ? arguments.find("--config") : nullptr;
+  if (experiment && std::holds_alternative<std::string*>(experiment->target)) {
+    const std::string& file = *std::get<std::string*>(experiment->target);
+    if (!file.empty() && !Env::posix().status(file)) {
+      throw invalid(fmt::format("there is no experiment '{}'", file),
+                    "'primus " + std::string(entry->name) + " --help' has examples");
+    }
+  }
+  result.has_ranks = entry->has_ranks;
+  result.one_process = !entry->has_ranks;
+  const std::size_t space = entry->name.find(' ');
+  result.hooks.group = entry->name.substr(0, space);
+  if (space != std::string_view::npos) result.hooks.name = entry->name.substr(space + 1);
+  result.hooks.words.assign(words.begin(), words.end());
+  return result;
+}
 
 int run(std::span<const std::string> words, Console& console) {
   try {

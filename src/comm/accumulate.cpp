@@ -19,8 +19,7 @@ void assign(void* accumulator, const void* in, std::int64_t count) {
 }
 
 template <class T, Reduction kReduction>
-Accumulator<T> combine(Accumulator<T> sum, T in) {
-  const auto x = static_cast<Accumulator<T>>(in);
+Accumulator<T> combine(Accumulator<T> sum, Accumulator<T> x) {
   if constexpr (kReduction == Reduction::kMax) {
     // A NaN is not smaller than anything, and nothing is larger than it: it stays.
     const bool takes = x > sum || x != x;
@@ -46,6 +45,15 @@ template <class T, Reduction kReduction>
 void add(void* accumulator, const void* in, std::int64_t count) {
   auto* to = static_cast<Accumulator<T>*>(accumulator);
   const auto* from = static_cast<const T*>(in);
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = combine<T, kReduction>(to[i], static_cast<Accumulator<T>>(from[i]));
+  }
+}
+
+template <class T, Reduction kReduction>
+void merge(void* accumulator, const void* other, std::int64_t count) {
+  auto* to = static_cast<Accumulator<T>*>(accumulator);
+  const auto* from = static_cast<const Accumulator<T>*>(other);
   for (std::int64_t i = 0; i < count; ++i) to[i] = combine<T, kReduction>(to[i], from[i]);
 }
 
@@ -64,13 +72,18 @@ void add_store(void* out, const void* accumulator, const void* in, std::int64_t 
   const auto* from = static_cast<const T*>(in);
   const auto divisor = static_cast<Accumulator<T>>(size);
   for (std::int64_t i = 0; i < count; ++i) {
-    to[i] = finished<T, kReduction>(combine<T, kReduction>(sums[i], from[i]), divisor);
+    to[i] = finished<T, kReduction>(combine<T, kReduction>(sums[i], static_cast<Accumulator<T>>(from[i])),
+                                    divisor);
   }
 }
 
 template <class T, Reduction kReduction>
 Accumulate make() {
-  return {&assign<T>, &add<T, kReduction>, &store<T, kReduction>, &add_store<T, kReduction>,
+  return {&assign<T>,
+          &add<T, kReduction>,
+          &store<T, kReduction>,
+          &merge<T, kReduction>,
+          &add_store<T, kReduction>,
           sizeof(Accumulator<T>)};
 }
 

@@ -1,5 +1,5 @@
-// The arithmetic of reductions: contributions are added to an accumulator one after the other, in the order
-// the caller brings them. bf16 accumulates in fp32, all others in their own type (and wrap around).
+// The arithmetic of reductions: contributions are added to an accumulator, and accumulators to each other, in
+// the order the caller brings them. bf16 accumulates in fp32, all others in their own type (and wrap around).
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,8 @@ struct Accumulate {
   void (*add)(void* accumulator, const void* in, std::int64_t count);
   // out[i] = accumulator[i], divided by `size` for a mean
   void (*store)(void* out, const void* accumulator, std::int64_t count, int size);
+  // accumulator[i] = accumulator[i] (+ or max) other[i], both accumulators
+  void (*merge)(void* accumulator, const void* other, std::int64_t count);
   // add(), then store(), in one pass
   void (*add_store)(void* out, const void* accumulator, const void* in, std::int64_t count, int size);
   std::int64_t accumulator_size;  // bytes of an accumulator's element

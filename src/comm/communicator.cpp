@@ -147,6 +147,32 @@ void Communicator::all_to_all(Stream& stream, const Tensor& in, std::span<const 
          bytes);
 }
 
+void Communicator::all_to_all_rows(Stream& stream, const Tensor& in, const Tensor& send_counts,
+                                   const Tensor& out, const Tensor& receive_counts) {
+  check(in);
+  check(out);
+  require(in.shape == out.shape && in.dtype == out.dtype && in.shape.rank() == 2 && in.rows() % size_ == 0,
+          "operands of all_to_all_rows are not equal parts of rows");
+  for (const Tensor* counts : {&send_counts, &receive_counts}) {
+    check(*counts);
+    require(counts->dtype == DType::kI32 && counts->elements() == size_,
+            "all_to_all_rows needs one int32 count for each rank");
+  }
+  require(!overlap(in, out), "all_to_all_rows does not work in place");
+  const std::int64_t part = in.elements() / size_;
+  const std::vector<std::int64_t> parts(static_cast<std::size_t>(size_), part);
+  const double bytes = static_cast<double>((size_ - 1) * part * size_of(in.dtype));
+  submit(stream,
+         {.kind = Kind::kAllToAll,
+          .in = in,
+          .out = out,
+          .send_counts = parts,
+          .receive_counts = parts,
+          .send_rows = send_counts,
+          .receive_rows = receive_counts},
+         bytes);
+}
+
 void Communicator::exchange(Stream& stream, std::span<const Transfer> transfers) {
   double bytes = 0;
   std::vector<const Tensor*> to_self, from_self;

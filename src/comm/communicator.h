@@ -10,9 +10,9 @@
 // In place: `in` and `out` may be the same memory (for reduce_scatter: `out` is this rank's part of `in`; for
 // all_gather: `in` is this rank's part of `out`). Any other overlap is not allowed.
 //
-// Reductions are deterministic and do not depend on timing, group size or transport: every element is added
-// up in rank order, rank 0 first; bf16 is added up in fp32 and rounded once, at the end. kMean divides the
-// sum by the size (floating types only). Integers wrap around. kMax hands a NaN on.
+// Reductions depend on neither timing nor transport: the sum of n ranks is that of the first p (the largest
+// power of two below n) plus that of the rest, made alike; bf16 is added up in fp32 and rounded once. kMean
+// divides the sum by the size (floating types only). Integers wrap around. kMax hands a NaN on.
 // Not so on GPUs, where the order is the library's: it depends on the size of the tensor, the number of ranks
 // and how the machines are linked. With all of these equal, sums are equal from run to run. bf16 may be
 // rounded at every addition, kMean may divide before it adds, and kMax may drop a NaN. Between two ranks
@@ -92,7 +92,8 @@ struct Call {
   int root = 0;
   Tensor in, out;
   std::vector<std::int64_t> send_counts, receive_counts;  // all_to_all: one per rank, in elements
-  std::vector<Transfer> transfers;                        // exchange
+  Tensor send_rows, receive_rows;  // all_to_all_rows: how many of each part; the counts above are whole parts
+  std::vector<Transfer> transfers;  // exchange
 };
 
 class Communicator {
@@ -118,6 +119,14 @@ class Communicator {
   // expects. In place, both counts must be equal.
   void all_to_all(Stream& stream, const Tensor& in, std::span<const std::int64_t> send_counts,
                   const Tensor& out, std::span<const std::int64_t> receive_counts);
+  // The same where only the devices know how much: `in` and `out` are size() parts of rows, [size() * rows,
+  // width], and of part p of `in` the first send_counts[p] rows go to rank p, to the front of this rank's
+  // part of `out` there. Counts: [size()] int32 in device memory, read when the call runs; no host waits for
+  // them. What lies behind the counted rows in `out` is anything. Not in place. Hosts send the counted rows
+  // alone. Libraries of vendors want to know how much when they are called, so they send whole parts; that is
+  // also what traffic() counts.
+  void all_to_all_rows(Stream& stream, const Tensor& in, const Tensor& send_counts, const Tensor& out,
+                       const Tensor& receive_counts);
   // All of the batch at once: no order of sends and receives deadlocks. Between two ranks, sends and receives
   // match in the order of the calls and of the batch, in count and type. Only ranks that are named take part;
   // a rank may send to itself.

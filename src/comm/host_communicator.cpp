@@ -1,7 +1,9 @@
 #include "comm/host_communicator.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "comm/split_id.h"
@@ -31,6 +33,13 @@ std::int64_t part_begin(std::int64_t count, int parts, int index) {
   return each * index + std::min<std::int64_t>(more, index);
 }
 
+// Elements in the rows that are counted for `peer`, of `most`.
+std::int64_t counted_elements(const Tensor& counts, int peer, std::int64_t width, std::int64_t most) {
+  const std::int64_t elements = static_cast<const std::int32_t*>(counts.data)[peer] * width;
+  if (elements < 0 || elements > most) throw std::logic_error("communicator: more rows than a part has");
+  return elements;
+}
+
 }  // namespace
 
 struct HostCommunicator::Launch {
@@ -48,7 +57,8 @@ HostCommunicator::HostCommunicator(std::string name, std::string id, std::vector
       links_(factory_->make(id_, members_, rank)),
       messenger_(*links_, *state_, members_, rank),
       recorder_group_(state_->recorder.add_group(this->name(), size())),
-      accumulator_(static_cast<std::size_t>(kAccumulatorElements)) {}
+      accumulators_(static_cast<std::size_t>(kAccumulatorElements) *
+                    static_cast<std::size_t>(std::bit_width(members_.size()))) {}
 
 HostCommunicator::~HostCommunicator() = default;
 
@@ -105,6 +115,8 @@ void HostCommunicator::run(KernelContext& context, std::uint64_t turn) {
   const auto translate = [&](Tensor& tensor) { tensor.data = cpu.data<std::byte>(tensor); };
   translate(operation.call.in);
   translate(operation.call.out);
+  translate(operation.call.send_rows);
+  translate(operation.call.receive_rows);
   for (Transfer& transfer : operation.call.transfers) translate(transfer.data);
 
   bool failed = true;
@@ -166,21 +178,26 @@ void HostCommunicator::reduce(const std::byte* own, std::byte* to, std::int64_t 
                               Reduction reduction) {
   const Accumulate accumulate = accumulate_for(dtype, reduction);
   const std::int64_t element = size_of(dtype);
-  auto* const sums = reinterpret_cast<std::byte*>(accumulator_.data());
+  const auto sum = [&](int index) {
+    return reinterpret_cast<std::byte*>(accumulators_.data() + index * kAccumulatorElements);
+  };
   for (std::int64_t begin = 0; begin < count; begin += kAccumulatorElements) {
     const std::int64_t n = std::min(count - begin, kAccumulatorElements);
     std::byte* const result = to + begin * element;
+    int sums = 0;
     for (int source = 0; source < size(); ++source) {
+      const bool opens = source % 2 == 0, closes = size() == 2 && source == 1;
+      std::byte* const accumulator = sum(opens ? sums : sums - 1);
       std::int64_t done = 0;
       const auto apply = [&](std::span<const std::byte> piece) {
         const std::int64_t elements = static_cast<std::int64_t>(piece.size()) / element;
-        std::byte* const at = sums + done * accumulate.accumulator_size;
-        if (source == 0) {
+        std::byte* const at = accumulator + done * accumulate.accumulator_size;
+        if (opens) {
           accumulate.assign(at, piece.data(), elements);
-        } else if (source + 1 < size()) {
-          accumulate.add(at, piece.data(), elements);
-        } else {
+        } else if (closes) {
           accumulate.add_store(result + done * element, at, piece.data(), elements, size());
+        } else {
+          accumulate.add(at, piece.data(), elements);
         }
         done += elements;
       };
@@ -189,8 +206,12 @@ void HostCommunicator::reduce(const std::byte* own, std::byte* to, std::int64_t 
       } else {
         messenger_.consume(source, n * element, element, apply);
       }
+      if (opens) ++sums;
+      // After `source` + 1 ranks there is a sum for each bit of that number; after the last all become one.
+      const int left = source + 1 < size() ? std::popcount(static_cast<unsigned>(source + 1)) : 1;
+      for (; sums > left; --sums) accumulate.merge(sum(sums - 2), sum(sums - 1), n);
     }
-    if (size() == 1) accumulate.store(result, sums, n, 1);
+    if (size() != 2) accumulate.store(result, sum(0), n, size());
     messenger_.progress();
   }
 }
@@ -270,12 +291,16 @@ void HostCommunicator::run_all_to_all(const Call& call) {
   const std::int64_t element = size_of(call.in.dtype);
   std::int64_t send_at = 0, receive_at = 0;
   for (int peer = 0; peer < size(); ++peer) {
-    const std::int64_t sends = call.send_counts[static_cast<std::size_t>(peer)];
-    const std::int64_t receives = call.receive_counts[static_cast<std::size_t>(peer)];
+    std::int64_t sends = call.send_counts[static_cast<std::size_t>(peer)];
+    std::int64_t receives = call.receive_counts[static_cast<std::size_t>(peer)];
     const std::byte* from = bytes_of(call.in) + send_at * element;
     std::byte* to = bytes_of(call.out) + receive_at * element;
     send_at += sends;
     receive_at += receives;
+    if (!call.send_rows.absent()) {
+      sends = counted_elements(call.send_rows, peer, call.in.cols(), sends);
+      receives = counted_elements(call.receive_rows, peer, call.in.cols(), receives);
+    }
     if (peer == rank()) {
       copy_bytes(to, from, sends * element);
       continue;

@@ -1,9 +1,9 @@
 // Collectives on the CPU, over any Links: the algorithms of all transports but the vendors' own.
 //
 // Everybody exchanges directly with everybody: a reduction sends each rank the parts that it reduces, which
-// it adds up in rank order as they come, and gathers the results. That moves no more bytes than a ring does,
-// and makes the order of summation independent of timing and of how tensors are cut. Large tensors pass
-// through in blocks; nothing is copied whole.
+// it adds up in a fixed order as they come, and gathers the results. That moves no more bytes than a ring
+// does, and makes the order of summation independent of timing and of how tensors are cut. The order is that
+// of comm/communicator.h. Large tensors pass through in blocks; nothing is copied whole.
 //
 // Needs streams of a CPU device (KernelContext is cpu::CpuContext).
 #pragma once
@@ -59,7 +59,9 @@ class HostCommunicator final : public Communicator {
   void run_all_to_all_in_place(const Call& call);
   void run_exchange(const Call& call);
   void run_barrier();
-  // to = the reduction of `own` and what the other ranks send; `to` may be `own`.
+  // to = the reduction of `own` and what the other ranks send; `to` may be `own`. Ranks come one after the
+  // other, and a sum is added to its neighbour as soon as both are of equally many ranks: as a binary counter
+  // carries.
   void reduce(const std::byte* own, std::byte* to, std::int64_t count, DType dtype, Reduction reduction);
   // Opens a message to, and expects one from, every other rank.
   void meet_all(DType dtype, std::int64_t count);
@@ -71,8 +73,8 @@ class HostCommunicator final : public Communicator {
   std::unique_ptr<Links> links_;
   Messenger messenger_;
   int recorder_group_;
-  std::vector<std::int64_t> accumulator_;  // int64_t for its alignment
-  std::map<std::string, int> splits_;      // how often each group was split off
+  std::vector<std::int64_t> accumulators_;  // of unfinished sums; int64_t for its alignment
+  std::map<std::string, int> splits_;       // how often each group was split off
 
   std::mutex mutex_;  // guards what follows; the rank's thread enqueues, streams' threads run
   std::condition_variable turn_changed_;

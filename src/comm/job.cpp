@@ -126,10 +126,9 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
     server_ = std::make_unique<StoreServer>(master_socket(environment), environment.token, environment.world);
   }
   // A rank that is asked may be anywhere, in compute too: its store's thread answers.
-  client_ = std::make_shared<StoreClient>(environment, deadline, state_->abort,
-                                          [state = state_.get()](const std::string& group) {
-                                            return status_of(state->recorder, group).encode();
-                                          });
+  client_ = std::make_shared<StoreClient>(
+      environment, deadline, state_->abort,
+      [state = state_.get()](const std::string& group) { return status_of(*state, group).encode(); });
   state_->ask_all = [client = std::weak_ptr(client_)](const std::string& group) {
     std::vector<std::optional<RankStatus>> statuses;
     if (const auto alive = client.lock()) {
@@ -140,15 +139,19 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
     return statuses;
   };
   try {
+    if (options.before_start) options.before_start(*client_);
     client_->barrier("start", deadline);
   } catch (const Error& error) {
+    Error cause = error;
     if (server_ && server_->strangers() > 0 && !state_->abort->aborted()) {
-      throw Error(error.kind(),
-                  fmt::format("{}; {} connections were refused because their token was wrong", error.what(),
-                              server_->strangers()),
-                  "give all ranks the same PRIMUS_JOB_TOKEN or PRIMUS_JOB_TOKEN_FILE");
+      cause = Error(error.kind(),
+                    fmt::format("{}; {} connections were refused because their token was wrong", error.what(),
+                                server_->strangers()),
+                    "give all ranks the same PRIMUS_JOB_TOKEN or PRIMUS_JOB_TOKEN_FILE");
     }
-    throw;
+    // Those that still wait hear of it before this rank's end breaks their connections.
+    state_->abort->abort(cause.what(), cause.kind());
+    throw cause;
   }
   factory_ = std::make_shared<JobLinkFactory>(client_, state_->abort, environment_, options_);
 }

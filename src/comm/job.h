@@ -14,6 +14,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,6 +37,9 @@ struct JobOptions {
   std::chrono::milliseconds timeout = RankState::kDefaultTimeout;     // see Communicator::set_timeout
   // Where flight-rank-N.json is written when the job is aborted; empty: nowhere.
   Path flight_folder = {};
+  // Called on every rank as soon as it has reached the store, before all wait for each other: for what ranks
+  // tell each other even where some never come. What it throws ends the job.
+  std::function<void(StoreClient& store)> before_start = {};
 };
 
 class Job {

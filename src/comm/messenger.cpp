@@ -307,12 +307,12 @@ void Messenger::block(std::uint32_t ticket, std::vector<int> from) {
   }
   state_.abort->check();
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - *waiting_since_);
-  if (waited > state_.timeout.load()) {
-    fail_timeout(interest.from.empty() ? interest.to : interest.from, waited);
+  if (waited > state_.timeout.load() && now >= state_.excused_until.load()) {
+    late(interest.from.empty() ? interest.to : interest.from, waited);
   }
 }
 
-void Messenger::fail_timeout(const std::vector<int>& peers, std::chrono::milliseconds waited) {
+void Messenger::late(const std::vector<int>& peers, std::chrono::milliseconds waited) {
   FlightRecorder::Record mine;
   for (FlightRecorder::Record& record : state_.recorder.records()) {
     if (record.id == record_) mine = std::move(record);
@@ -322,6 +322,7 @@ void Messenger::fail_timeout(const std::vector<int>& peers, std::chrono::millise
   std::vector<std::optional<RankStatus>> statuses;
   if (state_.ask_all) statuses = state_.ask_all(mine.group);
   state_.abort->check();  // somebody else may have been first
+  if (excused(state_, suspects, statuses)) return;
   fail(fmt::format("rank {}: {}", members_[static_cast<std::size_t>(rank_)],
                    diagnose(mine, waited, suspects, statuses)));
 }

@@ -82,7 +82,7 @@ class Messenger {
   // One round of waiting: for bytes from `from`, and room for whatever is still to be sent.
   void block(std::uint32_t ticket, std::vector<int> from);
   void moved() { waiting_since_.reset(); }
-  [[noreturn]] void fail_timeout(const std::vector<int>& peers, std::chrono::milliseconds waited);
+  void late(const std::vector<int>& peers, std::chrono::milliseconds waited);
   [[noreturn]] void fail(const std::string& reason);
   void note_waiting(int peer);
 

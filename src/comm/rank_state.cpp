@@ -76,12 +76,33 @@ std::shared_ptr<void> AbortState::subscribe(Listener listener) {
 
 // ---- What ranks are doing -----------------------------------------------------------------------
 
+std::uint64_t Activities::begin(std::string what) {
+  const std::lock_guard lock(mutex_);
+  entries_[next_] = {std::move(what), std::chrono::steady_clock::now()};
+  return next_++;
+}
+
+void Activities::end(std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  entries_.erase(id);
+}
+
+std::optional<Activities::Oldest> Activities::oldest() const {
+  const std::lock_guard lock(mutex_);
+  if (entries_.empty()) return std::nullopt;
+  const Entry& first = entries_.begin()->second;
+  return Oldest{first.what,
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - first.began).count()};
+}
+
 std::string RankStatus::encode() const {
   return json_text(nlohmann::ordered_json{{"sequence", sequence},
                                           {"last", last},
                                           {"seconds", seconds},
                                           {"running", running},
-                                          {"waiting_for", waiting_for}},
+                                          {"waiting_for", waiting_for},
+                                          {"activity", activity},
+                                          {"activity_seconds", activity_seconds}},
                    -1);
 }
 
@@ -94,17 +115,23 @@ std::optional<RankStatus> RankStatus::decode(const std::string& text) {
     object.at("seconds").get_to(status.seconds);
     object.at("running").get_to(status.running);
     object.at("waiting_for").get_to(status.waiting_for);
+    object.at("activity").get_to(status.activity);
+    object.at("activity_seconds").get_to(status.activity_seconds);
     return status;
   } catch (const std::exception&) {
     return std::nullopt;
   }
 }
 
-RankStatus status_of(const FlightRecorder& recorder, const std::string& group) {
+RankStatus status_of(const RankState& state, const std::string& group) {
   RankStatus status;
+  if (auto activity = state.activities.oldest()) {
+    status.activity = std::move(activity->what);
+    status.activity_seconds = activity->seconds;
+  }
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  for (const FlightRecorder::Record& record : recorder.records()) {
+  for (const FlightRecorder::Record& record : state.recorder.records()) {
     const bool running =
         record.state == FlightRecorder::State::kRunning || record.state == FlightRecorder::State::kFailed;
     if (running) {
@@ -121,6 +148,52 @@ RankStatus status_of(const FlightRecorder& recorder, const std::string& group) {
   return status;
 }
 
+namespace {
+
+const RankStatus* status_in(const std::vector<std::optional<RankStatus>>& statuses, int rank) {
+  const auto index = static_cast<std::size_t>(rank);
+  return rank >= 0 && index < statuses.size() && statuses[index] ? &*statuses[index] : nullptr;
+}
+
+// A rank that waits for another one is not the cause: follows the chain to its end. `told` gets the way there
+// in words.
+int end_of_chain(int rank, const std::vector<std::optional<RankStatus>>& statuses, std::string& told) {
+  for (std::size_t hops = 0; hops < statuses.size(); ++hops) {
+    const RankStatus* const status = status_in(statuses, rank);
+    if (!status || status->running.empty() || status->waiting_for < 0 ||
+        static_cast<std::size_t>(status->waiting_for) >= statuses.size() || status->waiting_for == rank) {
+      break;
+    }
+    told +=
+        fmt::format("rank {} is in {} and waits for rank {}; ", rank, status->running, status->waiting_for);
+    rank = status->waiting_for;
+  }
+  return rank;
+}
+
+std::string activity_of(int rank, const RankStatus& status) {
+  return fmt::format("rank {} has been {} for {:.1f} s", rank, status.activity, status.activity_seconds);
+}
+
+}  // namespace
+
+bool excused(RankState& state, std::span<const int> suspects,
+             const std::vector<std::optional<RankStatus>>& statuses) {
+  const double limit = std::chrono::duration<double>(state.activity_timeout.load()).count();
+  std::string busy;
+  for (const int suspect : suspects) {
+    std::string way;
+    const int rank = end_of_chain(suspect, statuses, way);
+    const RankStatus* const status = status_in(statuses, rank);
+    if (!status || status->activity.empty() || status->activity_seconds > limit) return false;
+    if (busy.empty()) busy = activity_of(rank, *status);
+  }
+  if (busy.empty()) return false;
+  state.excused_until = std::chrono::steady_clock::now() + state.timeout.load();
+  if (state.notice) state.notice(busy);
+  return true;
+}
+
 std::string diagnose(const FlightRecorder::Record& mine, std::chrono::milliseconds waited,
                      std::span<const int> suspects, const std::vector<std::optional<RankStatus>>& statuses) {
   std::string text = fmt::format("{} did not complete within {:.1f} s", mine.to_string(),
@@ -129,26 +202,15 @@ std::string diagnose(const FlightRecorder::Record& mine, std::chrono::millisecon
   std::set<int> named;
   std::size_t seen = 0;
   for (; seen < suspects.size() && named.size() < kNamed; ++seen) {
-    // A rank that waits for another one is not the cause: follow the chain to its end.
-    int rank = suspects[seen];
     std::string chain;
-    for (std::size_t hops = 0; hops < statuses.size() && static_cast<std::size_t>(rank) < statuses.size();
-         ++hops) {
-      const auto& status = statuses[static_cast<std::size_t>(rank)];
-      if (!status || status->running.empty() || status->waiting_for < 0 ||
-          static_cast<std::size_t>(status->waiting_for) >= statuses.size() || status->waiting_for == rank) {
-        break;
-      }
-      chain +=
-          fmt::format("rank {} is in {} and waits for rank {}; ", rank, status->running, status->waiting_for);
-      rank = status->waiting_for;
-    }
+    const int rank = end_of_chain(suspects[seen], statuses, chain);
     if (!named.insert(rank).second) continue;
     text += "; " + chain;
-    const auto index = static_cast<std::size_t>(rank);
-    const std::optional<RankStatus> status = index < statuses.size() ? statuses[index] : std::nullopt;
+    const RankStatus* const status = status_in(statuses, rank);
     if (!status) {
       text += fmt::format("rank {} is missing and does not answer", rank);
+    } else if (!status->activity.empty()) {
+      text += activity_of(rank, *status);
     } else if (!status->running.empty()) {
       text += fmt::format("rank {} is in {}", rank, status->running);
     } else if (status->last.empty()) {

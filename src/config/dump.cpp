@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "config/experiment.h"
+#include "config/foreign.h"
 #include "config/keys.h"
 
 namespace primus::config {
@@ -83,6 +84,19 @@ std::string yaml_inline(const Value& value) {
     default:
       return value.text;
   }
+}
+
+// The settings of another framework, one line each, sections indented; without what may be a token.
+std::string yaml_block(const Value& map, int indent) {
+  std::string text;
+  for (const Member& member : map.members) {
+    if (member.key.ends_with("access_token")) continue;
+    const std::string begin = fmt::format("{:{}}{}:", "", indent, yaml_string(member.key));
+    text += member.value.is_map() && !member.value.members.empty()
+                ? begin + "\n" + yaml_block(member.value, indent + 2)
+                : begin + " " + yaml_inline(member.value) + "\n";
+  }
+  return text;
 }
 
 nlohmann::ordered_json json_of(const Value& value) {
@@ -179,6 +193,7 @@ std::string to_yaml(const Experiment& experiment) {
   }
   text += fmt::format("modules:\n  {}:\n    framework: {}\n    overrides:\n",
                       yaml_string(experiment.module_name), experiment.framework);
+  if (has_foreign_settings(experiment)) return text + yaml_block(experiment.settings, 6);
   for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool first) {
     if (first) text += fmt::format("      # {}\n", key.group_title);
     // lr_warmup_fraction, where it is given, says it already; both would contradict each other.

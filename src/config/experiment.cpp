@@ -10,6 +10,7 @@
 #include "base/openmp_threads.h"
 #include "base/suggest.h"
 #include "config/experiment_keys.h"
+#include "config/foreign.h"
 #include "config/inherit.h"
 #include "config/key_hints.h"
 #include "config/keys.h"
@@ -56,11 +57,11 @@ void derive_fields(Experiment& experiment) {
 // Builds one Experiment. Members are the stages' intermediate results.
 class Loader {
  public:
-  Loader(FileLoader& files, ReadVariable read_variable, fs::path experiment_dir, std::string module)
+  Loader(FileLoader& files, ReadVariable read_variable, fs::path experiment_dir, const LoadOptions& options)
       : files_(files),
         read_variable_(std::move(read_variable)),
         dir_(std::move(experiment_dir)),
-        wanted_module_(std::move(module)) {}
+        wanted_module_(options.module) {}
 
   Experiment run(Value root, std::span<const std::string> arguments) {
     root_ = std::move(root);
@@ -72,12 +73,17 @@ class Loader {
     const Value& module = *module_value();
     read_module(module);
 
-    // From the weakest to the strongest.
-    if (const Value* name = preset_name(module, "model")) add_preset(*name, "models", Layer::kModelPreset);
-    if (const Value* name = preset_name(module, "config")) add_preset(*name, "modules", Layer::kModulePreset);
-    if (const Value* over = module.find("overrides"); over && !over->is_null())
-      add_layer(*over, Layer::kOverrides);
-    add_layer(overrides.trainer, Layer::kCommandLine);
+    if (is_foreign(module)) {
+      read_foreign(module, overrides.trainer);
+    } else {
+      // From the weakest to the strongest.
+      if (const Value* name = preset_name(module, "model")) add_preset(*name, "models", Layer::kModelPreset);
+      if (const Value* name = preset_name(module, "config"))
+        add_preset(*name, "modules", Layer::kModulePreset);
+      if (const Value* over = module.find("overrides"); over && !over->is_null())
+        add_layer(*over, Layer::kOverrides);
+      add_layer(overrides.trainer, Layer::kCommandLine);
+    }
 
     bind();
     refuse_other_engines();
@@ -90,6 +96,7 @@ class Loader {
       validate_native(result_, problems_);
     }
     problems_.throw_if_any();
+    if (kept_settings_.is_map()) result_.settings = std::move(kept_settings_);
     return std::move(result_);
   }
 
@@ -150,12 +157,135 @@ class Loader {
     engine_origin_ = framework->value.origin;
   }
 
+  // ---- Experiments with another framework's settings ----------------------------------------------
+
+  // Whether the file is written with the settings of its framework, and not with our keys.
+  bool is_foreign(const Value& module) {
+    if (engine_ != "torchtitan" && engine_ != "maxtext") return false;
+    foreign_.emplace(BackendFields::load(engine_, files_.preset_dirs()));
+    const Value* overrides = module.find("overrides");
+    if (!overrides || !overrides->is_map()) return true;
+    const auto theirs = [&](const Member& m) { return knows(*foreign_, m.key); };
+    const auto ours = [&](const Member& m) { return find_key(m.key) && !knows(*foreign_, m.key); };
+    return std::ranges::count_if(overrides->members, theirs) >=
+           std::ranges::count_if(overrides->members, ours);
+  }
+
+  // The preset `name`, into `settings`; a model of ours becomes a layer of its own.
+  void merge_preset(const Value& name, std::string_view kind, Value& settings) {
+    problems_.collect([&] {
+      const Value preset = files_.load(files_.find_preset(name, kind, engine_, dir_));
+      const bool theirs =
+          std::ranges::all_of(preset.members, [&](const Member& m) { return knows(*foreign_, m.key); });
+      if (!theirs && kind == "models") {
+        add_layer(preset, Layer::kModelPreset);
+        has_own_model_ = true;
+      } else {
+        merge(settings, preset);
+      }
+    });
+  }
+
+  void read_foreign(const Value& module, const Value& arguments) {
+    Value settings, own;
+    settings.kind = own.kind = Value::Kind::kMap;
+    if (const Value* name = preset_name(module, "model")) merge_preset(*name, "models", settings);
+    if (const Value* name = preset_name(module, "config")) merge_preset(*name, "modules", settings);
+    if (const Value* over = module.find("overrides"); over && over->is_map()) {
+      for (const Member& member : over->members) {
+        if (!knows(*foreign_, member.key) && is_misplaced_variable(member)) continue;
+        Value one;
+        one.kind = Value::Kind::kMap;
+        one.members.push_back(member);
+        merge(settings, one);
+      }
+    }
+    // On the command line both kinds of keys do; ours stand over theirs.
+    for (const Member& argument : arguments.members) {
+      Value& target = knows(*foreign_, argument.key) && !is_own_scalar(argument) ? settings : own;
+      Value one;
+      one.kind = Value::Kind::kMap;
+      one.members.push_back(argument);
+      merge(target, one);
+    }
+    check_settings(*foreign_, settings, problems_);
+    problems_.throw_if_any();
+    const bool stays = result_.framework == engine_;
+    Problems unmapped;  // what stays with its framework need not mean anything here
+    Translation translation = to_own_keys(*foreign_, settings, ranks(), stays ? unmapped : problems_);
+    if (!stays) {
+      result_.warnings.insert(result_.warnings.end(), translation.warnings.begin(),
+                              translation.warnings.end());
+      for (const auto& [reason, names] : translation.dropped)
+        result_.warnings.push_back(
+            fmt::format("without a counterpart ({}): {}", reason, fmt::join(names, ", ")));
+    }
+    problems_.throw_if_any();
+    if (!translation.model_preset.empty() && !has_own_model_) {
+      problems_.collect([&] {
+        Value name;
+        name.kind = Value::Kind::kString;
+        name.text = translation.model_preset;
+        name.origin = translation.model_origin;
+        add_layer(files_.load(files_.find_preset(name, "models", "native", dir_)), Layer::kModelPreset);
+      });
+    }
+    // One that names no tokenizer has the model's.
+    add_layer(translation.settings, Layer::kOverrides);
+    for (const auto& [key, name] : translation.names) {
+      if (layers_.contains(key)) names_[key] = name;
+    }
+    add_layer(own, Layer::kCommandLine);
+    if (stays) {
+      put_own_keys(own, settings);
+      kept_settings_ = std::move(settings);
+    }
+  }
+
+  // Of the job, as torchrun's variable has it.
+  int64_t ranks() const {
+    const std::optional<std::string> text = read_variable_("WORLD_SIZE");
+    const Value value = text ? plain_scalar(*text, {}) : Value{};
+    return value.kind == Value::Kind::kInt && value.integer > 0 ? value.integer : 1;
+  }
+
+  // `optimizer=muon` is our key, `optimizer.lr=1e-4` one of TorchTitan's.
+  bool is_own_scalar(const Member& member) const {
+    return find_key(member.key) && member.value.is_scalar() && !foreign_->find(member.key);
+  }
+
+  // Keys of ours from the command line, as the settings of the framework that they are.
+  void put_own_keys(const Value& own, Value& settings) {
+    for (const Member& member : own.members) {
+      const KeySpec* key = find_key(member.key);
+      if (!key) continue;  // add_layer() has said so
+      const Member* found = nullptr;
+      for (const Member& row : foreign_->keys("settings").members) {
+        const Value* mine = row.value.find("key");
+        if (mine && mine->text == key->name) found = &row;
+      }
+      if (!found) {
+        problems_.add(error_at(member.origin,
+                               fmt::format("{} has no single setting of {} that says it", key->name,
+                                           foreign_->keys().find("title")->text),
+                               fmt::format("set it by {}'s own names, such as --training.steps 100", engine_),
+                               member.key.size()));
+        continue;
+      }
+      Value value = member.value;
+      if (const Value* values = found->value.find("values")) {
+        for (const Member& pair : values->members) {
+          if (pair.value.text == member.value.text) value = plain_scalar(pair.key, member.value.origin);
+        }
+      }
+      set_path(settings, found->key, std::move(value));
+    }
+  }
+
   // Keys of other engines are not unknown to their users: one sentence says what is the matter.
   void refuse_other_engines() {
     const std::string_view title = engine_name(engine_);
-    const bool writes_our_keys = engine_ == "native" || engine_ == "megatron";
-    if (problems_.empty() || title.empty() || writes_our_keys) return;
-    if (parse_framework(engine_) && !has_foreign_keys_) return;
+    if (problems_.empty() || title.empty() || parse_framework(engine_)) return;
     Error error = unsupported(
         fmt::format("this experiment is written for {}, which cannot be run yet", title),
         fmt::format(
@@ -299,7 +429,6 @@ class Loader {
     const Value* framework = module.find("framework");
     if (!framework || framework->is_null()) return;
     const std::optional<Framework> parsed = parse_framework(framework->text);
-    if (!parsed) has_foreign_keys_ = true;
     if (!parsed || framework->kind != Value::Kind::kString) {
       const std::string near = did_you_mean(framework->text, kFrameworks);
       problems_.add(error_at(framework->origin,
@@ -332,11 +461,13 @@ class Loader {
   void add_preset(const Value& name, std::string_view kind, Layer layer) {
     problems_.collect([&] {
       try {
-        const Value preset = files_.load(files_.find_preset(name, kind, result_.framework, dir_));
+        // Under TorchTitan's and MaxText's names lie presets with their settings.
+        const bool own = result_.framework == "torchtitan" || result_.framework == "maxtext";
+        const Value preset =
+            files_.load(files_.find_preset(name, kind, own ? "native" : result_.framework, dir_));
         refuse_model_that_needs_more(name, kind, preset);
         add_layer(preset, layer);
       } catch (const Error& error) {
-        has_foreign_keys_ = true;
         // A model that is not there yet: what is said of it would only be more unknown keys.
         if (error.kind() == ErrorKind::kUnsupported &&
             (engine_.empty() || engine_ == "native" || engine_ == "megatron"))
@@ -385,7 +516,6 @@ class Loader {
     for (const Member& member : layer_values.members) {
       const KeySpec* key = find_key(member.key);
       if (!key && layer == Layer::kOverrides && is_misplaced_variable(member)) continue;
-      if (!key) has_foreign_keys_ = true;
       if (!key && !problems_.are_kept()) {
         problems_.add(invalid("unknown key"));
       } else if (!key) {
@@ -431,6 +561,8 @@ class Loader {
     // A warm-up is given in steps or as a share of the decay; the stronger layer decides which.
     resolve_warmup();
     resolve_length();
+    resolve_data();
+    resolve_tokenizer();
     for (const Member& member : result_.settings.members) {
       const KeySpec& key = *find_key(member.key);
       problems_.collect([&] {
@@ -513,6 +645,43 @@ class Loader {
     if (kept != "train_iters") result_.trainer.train_iters = 0;
   }
 
+  // Data that a stronger layer names takes the place of mock data: `data_path=FILE` on the command line is
+  // enough to train on it, whatever the experiment says.
+  void resolve_data() {
+    const Member* mock = result_.settings.find_member("mock_data");
+    if (!mock || mock->value.is_null()) return;
+    const Layer of_mock = layers_["mock_data"];
+    for (const char* name : {"data_path", "train_data_path", "valid_data_path", "test_data_path"}) {
+      const Member* paths = result_.settings.find_member(name);
+      if (!paths || paths->value.is_null() || layers_[name] <= of_mock) continue;
+      const bool none = paths->value.is_list() ? paths->value.items.empty() : paths->value.text.empty();
+      if (none) continue;
+      std::erase_if(result_.settings.members, [](const Member& member) { return member.key == "mock_data"; });
+      return;
+    }
+  }
+
+  // The byte tokenizer has no file. A file that a stronger layer names takes its place, and is read as what
+  // it is: `tokenizer_model=FILE` over a preset's ByteTokenizer must not train on bytes.
+  void resolve_tokenizer() {
+    const Member* type = result_.settings.find_member("tokenizer_type");
+    if (!type || !type->value.is_scalar() || !same_ignoring_case(type->value.text, "ByteTokenizer")) return;
+    const Layer of_type = layers_["tokenizer_type"];
+    for (const char* name : {"tokenizer_model", "vocab_file"}) {
+      const Member* file = result_.settings.find_member(name);
+      if (!file || file->value.is_null() || file->value.text.empty() || layers_[name] < of_type) continue;
+      if (layers_[name] == of_type) {
+        problems_.add(error_at(
+            file->origin, fmt::format("tokenizer_type ByteTokenizer has no file, and {} names one", name),
+            "keep one of the two: without tokenizer_type the file says what it is", file->key.size()));
+        return;
+      }
+      std::erase_if(result_.settings.members,
+                    [](const Member& member) { return member.key == "tokenizer_type"; });
+      return;
+    }
+  }
+
   // num_threads that nobody chose: what OpenMP would take.
   void take_threads_of_environment() {
     if (result_.trainer.num_threads != 0) return;
@@ -552,10 +721,12 @@ class Loader {
   ReadVariable read_variable_;
   fs::path dir_;
   std::string wanted_module_;
-  std::string engine_;  // as the file has it
+  std::optional<BackendFields> foreign_;  // of the engine that the file is written for
+  bool has_own_model_ = false;            // beside settings of another framework
+  Value kept_settings_;                   // that are handed on to the framework as they are
+  std::string engine_;                    // as the file has it
   Origin engine_origin_;
-  bool has_foreign_keys_ = false;  // or presets that are not ours
-  std::vector<Error> stop_;        // a problem that makes others pointless
+  std::vector<Error> stop_;  // a problem that makes others pointless
   Value root_;
   Framework framework_ = Framework::kNative;
   std::map<std::string, Layer> layers_;
@@ -576,35 +747,6 @@ FileLoader make_file_loader(const LoadOptions& options) {
 
 }  // namespace
 
-std::string Provenance::describe() const {
-  if (layer == Layer::kDefault) return "default";
-  if (layer == Layer::kDerived) {
-    if (origin.source) return "derived from " + origin.describe();
-    return origin.variable.empty() ? "derived" : "environment " + origin.variable;
-  }
-  return origin.describe();
-}
-
-Provenance Experiment::provenance_of(std::string_view key) const {
-  const auto found = provenance.find(key);
-  return found == provenance.end() ? Provenance{} : found->second;
-}
-
-std::string Experiment::name_of(std::string_view key) const {
-  const std::string name = provenance_of(key).name;
-  return name.empty() ? std::string(key) : name;
-}
-
-Error Experiment::error_for(std::string_view key, std::string what, std::string hint) const {
-  const Provenance provenance_of_key = provenance_of(key);
-  if (provenance_of_key.layer <= Layer::kDerived) {
-    // Nothing was written that could be pointed at.
-    return invalid(std::move(what), std::move(hint));
-  }
-  const Value* value = settings.find(key);
-  return error_at(provenance_of_key.origin, std::move(what), std::move(hint), value ? value->width() : 1);
-}
-
 void set_train_iters(Experiment& experiment, int64_t train_iters) {
   experiment.trainer.train_iters = train_iters;
   experiment.provenance.insert_or_assign("train_iters", Provenance{Layer::kDerived, {}});
@@ -622,15 +764,14 @@ fs::path Experiment::output_dir() const { return fs::path(workspace) / work_grou
 Experiment load_experiment(const fs::path& file, std::span<const std::string> overrides,
                            const LoadOptions& options) {
   FileLoader files = make_file_loader(options);
-  return Loader(files, reader_of(options), file.parent_path(), options.module)
-      .run(files.load(file), overrides);
+  return Loader(files, reader_of(options), file.parent_path(), options).run(files.load(file), overrides);
 }
 
 Experiment load_experiment_text(std::string_view text, const std::string& name,
                                 std::span<const std::string> overrides, const LoadOptions& options) {
   FileLoader files = make_file_loader(options);
   const std::shared_ptr<const Source> source = make_source(name, std::string(text));
-  return Loader(files, reader_of(options), fs::path(name).parent_path(), options.module)
+  return Loader(files, reader_of(options), fs::path(name).parent_path(), options)
       .run(files.load(source), overrides);
 }
 

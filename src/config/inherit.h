@@ -36,6 +36,7 @@ class FileLoader {
   // under the framework's name first. Throws an Error at the name's place when there is none.
   std::filesystem::path find_preset(const Value& name, std::string_view kind, std::string_view framework,
                                     const std::filesystem::path& experiment_dir) const;
+  const std::vector<std::filesystem::path>& preset_dirs() const { return preset_dirs_; }
 
  private:
   Value load(Value document, const std::filesystem::path& path);

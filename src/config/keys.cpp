@@ -100,28 +100,6 @@ const Table& table() {
   return instance;
 }
 
-std::string_view expected(KeyType type) {
-  switch (type) {
-    case KeyType::kBool:
-      return "true or false";
-    case KeyType::kInt:
-      return "an integer";
-    case KeyType::kFloat:
-      return "a number";
-    case KeyType::kString:
-      return "text";
-    case KeyType::kStrings:
-      return "a list of text";
-    case KeyType::kList:
-      return "a list";
-    case KeyType::kMap:
-      return "a map";
-    case KeyType::kAny:
-      return "a value";
-  }
-  return "a value";
-}
-
 // Text that begins as a list or a map and is none, because a bracket is missing. ([0]*3+[1]*58 is a pattern.)
 bool is_open_list(const Value& value) {
   const std::string& text = value.text;
@@ -188,11 +166,6 @@ void check_range(const KeySpec& key, const Value& value) {
                  hint_about(key.name), value.width());
 }
 
-bool same_ignoring_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
-}
-
 // The text of a string key: numbers stand as they are written (exp_name: 2024), booleans are a mistake.
 std::string to_text(const KeySpec& key, const Value& value) {
   if (!value.is_scalar() || value.is_null() || value.kind == Value::Kind::kBool) refuse_type(key, value);
@@ -201,8 +174,9 @@ std::string to_text(const KeySpec& key, const Value& value) {
     if (same_ignoring_case(choice, value.text)) return std::string(choice);
   }
   if (const std::string_view reason = reason_without_value(key.name, value.text); !reason.empty()) {
-    throw error_at(value.origin, fmt::format("{} {}: {}", key.name, value.show(), reason),
-                   fmt::format("set {} to one of {}", key.name, fmt::join(key.choices, ", ")), value.width());
+    throw unsupported(fmt::format("{} {}: {}", key.name, value.show(), reason),
+                      fmt::format("set {} to one of {}", key.name, fmt::join(key.choices, ", ")))
+        .at(value.origin.location(), value.origin.snippet(value.width()));
   }
   const std::string near = did_you_mean(value.text, key.choices);
   throw error_at(
@@ -271,6 +245,33 @@ struct BareType<std::optional<T>> {
 };
 
 }  // namespace
+
+std::string_view expected(KeyType type) {
+  switch (type) {
+    case KeyType::kBool:
+      return "true or false";
+    case KeyType::kInt:
+      return "an integer";
+    case KeyType::kFloat:
+      return "a number";
+    case KeyType::kString:
+      return "text";
+    case KeyType::kStrings:
+      return "a list of text";
+    case KeyType::kList:
+      return "a list";
+    case KeyType::kMap:
+      return "a map";
+    case KeyType::kAny:
+      return "a value";
+  }
+  return "a value";
+}
+
+bool same_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
 
 std::optional<Framework> parse_framework(std::string_view name) {
   for (size_t i = 0; i < std::size(kFrameworks); ++i) {

@@ -22,6 +22,8 @@ inline constexpr std::string_view kFrameworks[] = {"native", "megatron", "torcht
 std::optional<Framework> parse_framework(std::string_view name);
 
 enum class KeyType : uint8_t { kAny, kBool, kInt, kFloat, kString, kStrings, kList, kMap };
+// What a value of the type is called in messages: "an integer".
+std::string_view expected(KeyType type);
 
 // The field of TrainerConfig behind a key; monostate for keys without one.
 using KeyField =
@@ -74,6 +76,9 @@ struct KeySpec {
     return native_values = {values...}, std::move(*this);
   }
 };
+
+// Choices and text of settings are compared so.
+bool same_ignoring_case(std::string_view a, std::string_view b);
 
 // Every key, in the order of the two files.
 std::span<const KeySpec> all_keys();

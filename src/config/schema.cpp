@@ -200,7 +200,8 @@ constexpr std::string_view kDifferences = R"(
 | A variable's default cannot have a brace in it, and `:-` is refused | `:-x` is the default `-x` |
 | `norm_epsilon` counts; where `layernorm_epsilon` is set, too, that one does | Only `layernorm_epsilon` counts |
 | `moe_router_dtype: null` computes the router in fp32 | In the model's own type |
-| `deterministic_mode: false` changes nothing: the same experiment gives the same bits | Faster kernels without that promise |
+| `deterministic_mode` is true by default, and holds for the native engine's products, attention and sums | False: faster kernels without that promise |
+| `data_path` of a stronger level turns off `mock_data: true` | Mock data is trained on |
 | Of several modules `train pretrain` runs `pre_trainer`; the others are named in a note | The same, without a word |
 | The resolved configuration can be exported, and loads back | `--export_config` writes nothing |
 | `auto_continue_train` works, and is on | It is accepted and does nothing |

@@ -26,6 +26,7 @@ class Validator {
 
   void run() {
     batches();
+    precision();
     attention();
     rope();
     schedule();
@@ -91,6 +92,15 @@ class Validator {
            fmt::format(
                "seq_length ({}) is longer than max_position_embeddings ({}), which the model was made for",
                config_.seq_length, config_.max_position_embeddings));
+    }
+  }
+
+  void precision() {
+    if (experiment_.framework == "native" && config_.main_grads_dtype == "bf16") {
+      warn(
+          "main_grads_dtype",
+          "main_grads_dtype is bf16, and the native engine sums gradients in fp32: more exact, with two more "
+          "bytes for each parameter");
     }
   }
 
@@ -189,8 +199,9 @@ class Validator {
     if (config_.lr_warmup_iters >= config_.lr_decay_iters && config_.lr_warmup_iters > 0 &&
         config_.train_iters > 0 && config_.lr_decay_iters > 0) {
       warn(last_set({"lr_warmup_iters", "lr_warmup_fraction", "lr_decay_iters", "train_iters"}),
-           fmt::format("the warm-up ({} steps) is not over before the decay is ({} steps)",
-                       config_.lr_warmup_iters, config_.lr_decay_iters));
+           fmt::format(
+               "the warm-up ({} steps) takes the whole schedule ({} steps): the learning rate never decays",
+               config_.lr_warmup_iters, config_.lr_decay_iters));
     }
     if (config_.lr_decay_style == "WSD") {
       if (!config_.lr_wsd_decay_iters) {
@@ -277,9 +288,26 @@ class Validator {
     needs(c.use_sink_attention, "with use_sink_attention", {"sink_sliding_window"});
     needs(c.use_sink_attention && c.sink_sliding_window > 0,
           "with use_sink_attention and sink_sliding_window", {"sink_window_even_layers_only"});
+    const std::string& optimizer = c.optimizer;
+    const bool muon = optimizer == "muon" || optimizer == "dist_muon";
+    const auto is_or_follows = [&](std::string_view rule) {
+      return optimizer == rule || (muon && c.muon_scalar_optimizer == rule);
+    };
+    needs(is_or_follows("adam"), "with optimizer: adam", {"adam_beta1", "adam_beta2", "adam_eps"});
+    needs(is_or_follows("lion"), "with optimizer: lion", {"lion_beta1", "lion_beta2"});
+    needs(optimizer == "sgd", "with optimizer: sgd", {"sgd_momentum"});
+    needs(muon, "with optimizer: muon",
+          {"muon_momentum", "muon_use_nesterov", "muon_scale_mode", "muon_extra_scale_factor",
+           "muon_num_ns_steps", "muon_coefficient_type", "muon_fp32_matmul_prec", "muon_split_qkv",
+           "muon_tp_mode", "muon_scalar_optimizer"});
     needs(c.dataloader_type == "cyclic", "with dataloader_type: cyclic", {"data_sharding"});
     needs(c.recompute_granularity == "full", "with recompute_granularity: full", {"recompute_method"});
     needs(c.mtp_num_layers.value_or(0) > 0, "with mtp_num_layers", {"mtp_loss_scaling_factor"});
+    // Who says eval_iters: 0 knows that nothing is evaluated.
+    const bool zero_is_said = experiment_.provenance_of("eval_iters").layer >= Layer::kOverrides;
+    needs(c.eval_iters > 0 || zero_is_said, "with eval_iters above 0: nothing is evaluated",
+          {"eval_interval"});
+    needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
     if (c.num_experts) {
       needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",
             {"moe_aux_loss_coeff"});

@@ -15,6 +15,7 @@ struct Line {
   bool has_key = false;        // "key:" or "key: value"
   bool has_value = false;      // on the same line
   bool opens_text = false;     // the value is | or >: a block of text follows
+  bool opens_quote = false;    // the value begins with a quote that does not end on this line
   bool in_brackets = false;    // ends inside of [ ] or { }: what follows is free
 };
 
@@ -59,6 +60,8 @@ Line parse_line(std::string_view text) {
   if (value.starts_with('&') && value.find(' ') == std::string_view::npos) value = {};
   line.has_value = !value.empty();
   line.opens_text = value.starts_with('|') || value.starts_with('>');
+  const bool quoted = value.starts_with('"') || value.starts_with('\'');
+  line.opens_quote = quoted && value.find(value.front(), 1) == std::string_view::npos;
   const auto count = [&](std::string_view of) {
     return std::count_if(said.begin(), said.end(),
                          [&](char c) { return of.find(c) != std::string_view::npos; });
@@ -67,9 +70,21 @@ Line parse_line(std::string_view text) {
   return line;
 }
 
+// `said` has no colon with a blank behind it.
+std::string hint_without_key(std::string_view said) {
+  const size_t colon = said.find(':');
+  if (colon != std::string_view::npos && colon > 0) {
+    return fmt::format("put a blank behind the colon: {}: {}", said.substr(0, colon), said.substr(colon + 1));
+  }
+  const size_t blank = said.find(' ');
+  if (blank == std::string_view::npos) return fmt::format("give it a value: {}: VALUE", said);
+  return fmt::format("put a colon behind the key: {}: {}", said.substr(0, blank),
+                     trimmed(said.substr(blank)));
+}
+
 }  // namespace
 
-void refuse_bad_indentation(const std::shared_ptr<const Source>& source, int line) {
+void refuse_bad_line(const std::shared_ptr<const Source>& source, int line) {
   std::vector<size_t> open;  // indentations that a line may go back to
   const std::string_view text = source->text;
   int number = 0, last_number = 0;
@@ -89,8 +104,13 @@ void refuse_bad_indentation(const std::shared_ptr<const Source>& source, int lin
     }
     const Line now = parse_line(whole);
     // Beyond these, lines may begin anywhere.
-    if (now.opens_text || now.in_brackets) return;
-    if (!now.has_key && now.dashes.empty()) continue;  // goes on with the text of the line above
+    if (now.opens_text || now.opens_quote || now.in_brackets) return;
+    if (!now.has_key && now.dashes.empty()) {
+      // Indented deeper than the key above, it goes on with that key's text.
+      if (!last.has_key || now.indent > last.indent) continue;
+      throw error_at({source, number, static_cast<int>(now.indent) + 1, {}},
+                     "this is not valid YAML: the line is no 'key: value'", hint_without_key(said));
+    }
     const size_t begins = now.dashes.empty() ? now.indent : now.dashes.front();
     const Origin here{source, number, static_cast<int>(begins) + 1, {}};
     if (!open.empty()) {

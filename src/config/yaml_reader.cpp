@@ -67,6 +67,18 @@ class TreeBuilder : public YAML::EventHandler {
     return {source_, mark.line + 1, mark.column + 1, {}};
   }
 
+  // The parser gave up at `end`, inside of brackets: says what is missing there.
+  void refuse_open_bracket(const Origin& end) const {
+    if (stack_.empty() || !stack_.back().in_brackets) return;
+    const Value& inner = stack_.back().value;
+    const char *const begin = inner.is_list() ? "[" : "{", *const close = inner.is_list() ? "]" : "}";
+    const std::string hint = fmt::format("put commas between the values, and {} behind the last", close);
+    if (end.line == inner.origin.line) {
+      throw error_at(end, fmt::format("this is not valid YAML: a comma or {} is missing here", close), hint);
+    }
+    throw error_at(inner.origin, fmt::format("this is not valid YAML: this {} is not closed", begin), hint);
+  }
+
   void OnDocumentStart(const YAML::Mark& mark) override {
     // yaml-cpp also starts a document at a character that it does not move past, again and again.
     if (++documents_ > 1) {
@@ -151,14 +163,16 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                       YAML::EmitterStyle::value) override {
+                       YAML::EmitterStyle::value style) override {
     open(Value::Kind::kList, tag, origin_of(mark), anchor);
+    stack_.back().in_brackets = style == YAML::EmitterStyle::Flow;
   }
   void OnSequenceEnd() override { close(); }
 
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                  YAML::EmitterStyle::value) override {
+                  YAML::EmitterStyle::value style) override {
     open(Value::Kind::kMap, tag, origin_of(mark), anchor);
+    stack_.back().in_brackets = style == YAML::EmitterStyle::Flow;
   }
   void OnMapEnd() override {
     refuse_duplicates(stack_.back().value);
@@ -175,6 +189,7 @@ class TreeBuilder : public YAML::EventHandler {
     bool has_key = false;
     bool key_merges = false;  // the key is <<
     bool has_merged = false;
+    bool in_brackets = false;   // written as [ ] or { }
     std::vector<Value> merged;  // the maps that << names, in order
   };
 
@@ -343,13 +358,12 @@ Value parse(const std::shared_ptr<const Source>& source, const Origin* fixed) {
       throw error_at(origin, "this alias has no anchor above it",
                      "an alias *NAME repeats the value that &NAME stands before, earlier in the same file");
     }
-    if (!fixed) refuse_bad_indentation(source, origin.line);
+    if (!fixed) refuse_bad_line(source, origin.line);
     std::string hint;
     if (origin.snippet().find("${") != std::string::npos) {
       hint = "between [ ] or { } a variable is written in quotes: \"${NAME}\"";
-    } else if (problem.msg.find("flow not found") != std::string::npos) {
-      hint = "a [ or { is not closed";
     } else {
+      if (problem.msg.find("flow not found") != std::string::npos) builder.refuse_open_bracket(origin);
       hint = "settings are 'key: value' lines; text with any of : # [ ] { } , & * in it stands in quotes";
     }
     throw error_at(origin, "this is not valid YAML: " + problem.msg, std::move(hint));

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace primus {
 
@@ -51,11 +52,19 @@ struct DeviceMemoryUse {
   std::int64_t used = 0, total = 0;
 };
 
+// What kernels of a device did where they had a choice: "attention forward: cuDNN 9.19.0", and how many
+// calls.
+struct KernelChoice {
+  std::string what;
+  std::int64_t calls = 0;
+  bool operator==(const KernelChoice&) const = default;
+};
+
 // Marks a point in a stream's work. Created by Device::create_event; may be recorded again and again.
 class Event {
  public:
   virtual ~Event() = default;
-  virtual void synchronize() = 0;  // the host waits until the recorded point has been reached
+  virtual void synchronize() = 0;  // the host waits for that point; rethrows what work before it threw
 };
 
 // An ordered queue of work. Everything here only enqueues, except synchronize(). Host memory named in a copy
@@ -99,6 +108,8 @@ class Device {
   virtual std::unique_ptr<Event> create_event() = 0;
   virtual const KernelTable& kernels() const = 0;
   virtual KernelContext& kernel_context() = 0;  // to ask kernels for their workspace sizes
+  // In the order in which each was first made. Any thread may ask.
+  virtual std::vector<KernelChoice> choices() const { return {}; }
   // Records what `work` enqueues on `stream`, instead of running it. Null: this device cannot; run the work
   // itself then. While recording, nothing may be allocated and the host may not wait.
   virtual std::unique_ptr<Graph> capture(Stream& /*stream*/, const std::function<void()>& /*work*/) {

@@ -22,6 +22,10 @@ struct DeviceSpec {
   std::string kind = "auto";  // "auto": the best there is, which devices.h chooses
   int ordinal = 0;            // which one of its kind
   int threads = 0;            // of CPU kernels; 0: every core the process may use
+  // False: kernels may take faster ways whose results change from run to run in the last bits.
+  bool deterministic = true;
+  // Where choices between a library's algorithms, made by timing them, are kept; empty: nothing is timed.
+  std::string tuning_folder = {};
 };
 
 struct DevicePlugin {

@@ -72,11 +72,17 @@ const DevicePlugin& load_plugin(std::string_view kind, std::uint64_t abi) {
     }
   }
   if (file.empty()) {
-    throw Error(ErrorKind::kDependency,
-                "there is no device plug-in '" + std::string(kind) + "': no " + std::string(kPrefix) +
-                    std::string(kind) + std::string(kSuffix) + " in " +
-                    (folders.empty() ? "any folder" : joined(folders)),
-                "build it (cmake says why it leaves one out), or set PRIMUS_PLUGIN_PATH to its folder");
+    // What the program knows how to build; 'gpu' and the like are none of them.
+    const bool ours = kind == "cuda" || kind == "hip";
+    throw Error(
+        ErrorKind::kDependency,
+        "there is no device plug-in '" + std::string(kind) + "': no " + std::string(kPrefix) +
+            std::string(kind) + std::string(kSuffix) + " in " +
+            (folders.empty() ? "any folder" : joined(folders)),
+        ours ? "build it with scripts/build-gpu.sh " + std::string(kind) +
+                   ", or set PRIMUS_PLUGIN_PATH to its folder"
+             : "say auto, cpu, cuda (NVIDIA) or hip (AMD): 'primus device list' shows what there is; or "
+               "set PRIMUS_PLUGIN_PATH to the folder of the plug-in");
   }
   // Its own symbols come first, so that a plug-in may carry the libraries that the program has, too.
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

@@ -1,6 +1,8 @@
 // Attention over a fused projection, with gradients, and over a cache, without; and what happens to queries
 // and keys before it.
 #include "base/check.h"
+#include "engine/context_attention.h"
+#include "engine/fused_columns.h"
 #include "engine/operators.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/position_scale/position_scale.h"
@@ -12,7 +14,6 @@ namespace {
 using turbo::launch;
 
 // --- head_norm
-// -------------------------------------------------------------------------------------------------------
 
 struct HeadNormAttributes {
   turbo::HeadNormShape shape;
@@ -63,7 +64,6 @@ constexpr Operator kHeadNorm{.name = "head_norm",
                              .for_weight = {.inputs = bit(0), .outputs = bit(1)}};
 
 // --- rope
-// ------------------------------------------------------------------------------------------------------------
 
 struct RopeAttributes {
   Tensor table;
@@ -101,7 +101,6 @@ constexpr Operator kRope{.name = "rope",
                          .in_place = true};
 
 // --- scale_by_position
-// -----------------------------------------------------------------------------------------------
 
 void scale_rows(Step& s, const Tensor& x, const Tensor& y) {
   const auto a = s.attributes<PositionScaling>();
@@ -129,21 +128,11 @@ constexpr Operator kScaleByPosition{.name = "scale_by_position",
                                     .in_place = true};
 
 // --- attention
-// -------------------------------------------------------------------------------------------------------
 
 struct AttentionAttributes {
   turbo::AttentionShape shape;
   bool documents;   // input 1 is the first key of each query
   bool statistics;  // output 1 is the log-sum-exp
-};
-
-// Where q, k and v begin in a row of the fused projection.
-struct FusedColumns {
-  std::int64_t k, v, width;
-  FusedColumns(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t value_dim)
-      : k(heads * head_dim), v(k + kv_heads * head_dim), width(v + kv_heads * value_dim) {}
-  explicit FusedColumns(const turbo::AttentionShape& s)
-      : FusedColumns(s.heads, s.kv_heads, s.head_dim, s.value_dim) {}
 };
 
 void attention_forward(Step& s) {
@@ -266,7 +255,6 @@ constexpr Operator kCachedAttention{.name = "cached_attention",
 }  // namespace
 
 // --- what model code calls
-// -------------------------------------------------------------------------------------------
 
 Value head_norm(const Value& x, Parameter* weight, const turbo::HeadNormShape& shape, double epsilon) {
   const Shape statistics{x.shape()[0], shape.normed()};
@@ -284,6 +272,7 @@ Value scale_by_position(Value x, const Value& positions, const PositionScaling& 
 }
 
 Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOptions& options) {
+  if (options.context) return context_attention(qkv, shape, options);
   Tape& tape = qkv.tape();
   const std::int64_t tokens = shape.batch * shape.seq_q;
   const Tape::Output out{qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}};

@@ -2,15 +2,14 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {
 
-using comm::Reduction;
-
 DataParallel::DataParallel(Rank& rank, ParameterStore& store, const DataParallelSettings& settings)
     : rank_(rank), store_(store), settings_(settings), mesh_(rank.mesh()), traffic_(store.units().size()) {
-  if (ranks() == 1) return;
+  if (mesh_.size() == 1) return;
   computed_ = rank.device().create_event();
   communicated_ = rank.device().create_event();
   for (Traffic& traffic : traffic_) {
@@ -38,15 +37,17 @@ void DataParallel::use(const Parameter& parameter) {
     if (traffic_of(unit).gathering) wait_for_values(unit);
     return;
   }
-  if (&unit == used_) return;
-  if (used_) {
-    if (pass_ == Pass::kForward && !settings_.reshard_after_forward) {
-      kept_.push_back(used_);
-    } else {
-      give_back(*used_);
+  if (std::ranges::find(used_, &unit) != used_.end()) return;
+  if (!used_.empty() && used_.front()->declared != unit.declared) {
+    for (ParameterUnit* left : std::exchange(used_, {})) {
+      if (pass_ == Pass::kForward && !settings_.reshard_after_forward) {
+        kept_.push_back(left);
+      } else {
+        give_back(*left);
+      }
     }
   }
-  used_ = &unit;
+  used_.push_back(&unit);
   if (std::erase(kept_, &unit) == 0) {
     if (prefetched_ == &unit) {
       prefetched_ = nullptr;
@@ -81,7 +82,7 @@ void DataParallel::gather(ParameterUnit& unit) {
     unit.set_values(traffic.values.view(unit.dtype, {unit.elements}));
   }
   follow_compute();
-  mesh_.shard().all_gather(rank_.communication(), unit.stored_values, unit.values);
+  reduction_of(unit).shard->all_gather(rank_.communication(), unit.stored_values, unit.values);
   rank_.communication().record(*traffic.gathered);
   traffic.gathering = true;
 }
@@ -100,11 +101,9 @@ void DataParallel::give_back(ParameterUnit& unit) {
 }
 
 void DataParallel::give_all_back() {
-  for (ParameterUnit* unit : {std::exchange(used_, nullptr), std::exchange(prefetched_, nullptr)}) {
-    if (unit) give_back(*unit);
-  }
-  for (ParameterUnit* unit : kept_) give_back(*unit);
-  kept_.clear();
+  if (prefetched_) give_back(*std::exchange(prefetched_, nullptr));
+  for (ParameterUnit* unit : std::exchange(used_, {})) give_back(*unit);
+  for (ParameterUnit* unit : std::exchange(kept_, {})) give_back(*unit);
 }
 
 void DataParallel::wait_for_all_values() {
@@ -117,6 +116,15 @@ void DataParallel::distribute_values() {
     gather(unit);
     if (!settings_.overlap_gather) wait_for_values(unit);
   }
+}
+
+void DataParallel::gather_shards(const ParameterUnit& unit, const Tensor& of_shard, const Tensor& whole) {
+  PRIMUS_CHECK("DataParallel::gather_shards",
+               of_shard.elements() == unit.shard.size() && whole.elements() == unit.elements);
+  follow_compute();
+  reduction_of(unit).shard->all_gather(rank_.communication(), of_shard, whole);
+  rank_.communication().record(*communicated_);
+  rank_.compute().wait(*communicated_);
 }
 
 // --- gradients
@@ -152,11 +160,11 @@ void DataParallel::before_gradient(const Parameter& parameter) {
 }
 
 void DataParallel::contributed(const Parameter& parameter) {
-  if (ranks() == 1) return;
+  ParameterUnit& unit = *parameter.unit;
+  if (unit.ranks == 1) return;
   const bool each = store_.layout().reduce_each_microbatch;
   const auto uses = static_cast<std::int64_t>(parameter.uses.size());
   if (parameter.turn % (each ? uses : uses * microbatches_) != 0) return;
-  ParameterUnit& unit = *parameter.unit;
   Traffic& traffic = traffic_of(unit);
   const auto used = std::count_if(unit.parameters.begin(), unit.parameters.end(),
                                   [](const Parameter* p) { return !p->uses.empty(); });
@@ -192,11 +200,13 @@ void DataParallel::reduce(ParameterUnit& unit) {
   }
   follow_compute();
   Stream& stream = rank_.communication();
+  const Reduction& group = reduction_of(unit);
+  constexpr auto kSum = comm::Reduction::kSum;
   if (unit.sharding == Sharding::kNone) {
-    mesh_.data().all_reduce(stream, source, sum, Reduction::kSum);
+    group.all->all_reduce(stream, source, sum, kSum);
   } else {
-    mesh_.shard().reduce_scatter(stream, source, sum, Reduction::kSum);
-    if (mesh_.replicas()) mesh_.replicas()->all_reduce(stream, sum, sum, Reduction::kSum);
+    group.shard->reduce_scatter(stream, source, sum, kSum);
+    if (group.replicas) group.replicas->all_reduce(stream, sum, sum, kSum);
   }
   stream.record(*traffic.reduced);
   traffic.has_sum = traffic.reducing = true;
@@ -238,19 +248,25 @@ void DataParallel::end_microbatch() {
 void DataParallel::finish_gradients() {
   for (ParameterUnit& unit : store_.units()) {
     if (!unit.trained) continue;
-    if (ranks() == 1) {
+    if (unit.ranks == 1) {
       complete_gradient(unit);
     } else if (!traffic_of(unit).has_sum) {
       reduce(unit);
     }
   }
   while (!reducing_.empty()) join_oldest_reduction();
+  for (ParameterUnit& unit : store_.units()) {
+    if (unit.trained && unit.at_both_ends) sum_over(*mesh_.ends(), unit.reduced);
+  }
 }
 
 void DataParallel::sum(const Tensor& tensor) {
-  if (ranks() == 1) return;
+  if (mesh_.size() > 1) sum_over(*mesh_.world(), tensor);
+}
+
+void DataParallel::sum_over(comm::Communicator& group, const Tensor& tensor) {
   follow_compute();
-  mesh_.data().all_reduce(rank_.communication(), tensor, tensor, Reduction::kSum);
+  group.all_reduce(rank_.communication(), tensor, tensor, comm::Reduction::kSum);
   rank_.communication().record(*communicated_);
   rank_.compute().wait(*communicated_);
 }

@@ -1,18 +1,18 @@
 // Data parallelism: brings a unit's values to where operators read them, and its gradients to where they are
-// owned (engine/parameters.h, Sharding). The tape calls it around every operator with a parameter; on one
-// rank all of it is free.
+// owned (engine/parameters.h, Sharding), over the ranks of the unit's reduce group (engine/mesh.h). The tape
+// calls it around every operator with a parameter; on one rank all of it is free.
 //
 // Values. Under Sharding::kParameters a unit is gathered into the stash before its first operator, and given
-// back when operators of another unit run (or, in forward passes with reshard_after_forward off, in the
-// backward pass). The order of units is the same in every pass, so it is recorded, and the next unit is
+// back when operators of another declared group run (or, in forward passes with reshard_after_forward off, in
+// the backward pass). The order of units is the same in every pass, so it is recorded, and the next unit is
 // gathered while the present one computes. Below that level values are gathered once after each update.
 //
 // Gradients. Once every parameter of a unit has had all its contributions (of the step, or of the microbatch
 // with Layout::reduce_each_microbatch), the unit is reduced, beside the rest of the backward pass.
 //
 // All levels give the same bits for the same order of sums: a gradient is summed over microbatches on each
-// rank and then over ranks in rank order, or the other way round with reduce_each_microbatch. Hybrid sharding
-// sums within the groups of shards first, which rounds differently.
+// rank and then over ranks, or the other way round with reduce_each_microbatch. Hybrid sharding sums within
+// the groups of shards first: equal bits if these have 2^k ranks, on the CPU in fp32 (comm/communicator.h).
 //
 // Collectives run on the rank's communication stream, in the same order on all ranks. Not thread-safe.
 #pragma once
@@ -39,7 +39,8 @@ struct DataParallelSettings {
 
 class DataParallel {
  public:
-  enum class Pass : std::uint8_t { kForward, kBackward, kEvaluation };
+  // kWeight: weight gradients apart from their backward pass.
+  enum class Pass : std::uint8_t { kForward, kBackward, kWeight, kEvaluation };
 
   // The store must be allocated for the rank's mesh; all must outlive this.
   DataParallel(Rank& rank, ParameterStore& store, const DataParallelSettings& settings);
@@ -65,14 +66,16 @@ class DataParallel {
   // The stored values have been changed on the compute stream: brings them to all ranks.
   void distribute_values();
 
+  // whole [elements] = what the ranks that share a copy of the unit have for its elements, of_shard [shard]
+  // on this rank, for kernels enqueued from now on. Equal types. For sharded units.
+  void gather_shards(const ParameterUnit& unit, const Tensor& of_shard, const Tensor& whole);
+
   // Kernels that are enqueued from now on may read all values, without use(). Not under
   // Sharding::kParameters.
   void wait_for_all_values();
 
-  // out = the sum over all ranks, in rank order, for kernels enqueued from now on. In place.
+  // out = the sum over all ranks of the mesh, for kernels enqueued from now on. In place.
   void sum(const Tensor& tensor);
-
-  int ranks() const { return mesh_.size(); }
 
  private:
   // What is on its way for a unit.
@@ -92,6 +95,7 @@ class DataParallel {
     std::size_t position = 0;
   };
 
+  const Reduction& reduction_of(const ParameterUnit& unit) const { return mesh_.reduction(unit.group); }
   Traffic& traffic_of(const ParameterUnit& unit) { return traffic_[static_cast<std::size_t>(unit.number)]; }
   // Lets the communication stream wait for what is enqueued on the compute stream so far.
   void follow_compute();
@@ -103,6 +107,7 @@ class DataParallel {
   void complete_gradient(ParameterUnit& unit);
   void reduce(ParameterUnit& unit);
   void join_oldest_reduction();
+  void sum_over(comm::Communicator& group, const Tensor& tensor);
 
   Rank& rank_;
   ParameterStore& store_;
@@ -113,8 +118,9 @@ class DataParallel {
   std::map<std::pair<Pass, int>, Program> programs_;
   Program* program_ = nullptr;
   Pass pass_ = Pass::kForward;
-  // Gathered units: the one in use, the next one, and those that wait for the backward pass.
-  ParameterUnit* used_ = nullptr;
+  // Gathered units: those in use, which were declared together, the next one, and those that wait for the
+  // backward pass.
+  std::vector<ParameterUnit*> used_;
   ParameterUnit* prefetched_ = nullptr;
   std::vector<ParameterUnit*> kept_;
   std::deque<ParameterUnit*> reducing_;  // oldest first

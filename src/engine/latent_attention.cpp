@@ -12,7 +12,6 @@ using turbo::LatentShape;
 using turbo::launch;
 
 // --- latent_qkv
-// ------------------------------------------------------------------------------------------------------
 
 // Inputs: q, kv, rope_key.
 void latent_qkv_forward(Step& s) {
@@ -42,7 +41,6 @@ constexpr Operator kLatentQkv{.name = "latent_qkv",
                               .backward_input = latent_qkv_backward_input};
 
 // --- cached_latent_attention
-// -----------------------------------------------------------------------------------------
 
 struct CachedLatentAttributes {
   turbo::PagedSequences sequences;

@@ -6,9 +6,12 @@
 // it is from the start (the weights carry the normalisation), so the forward pass of training has nothing to
 // do, and everything happens where the backward pass begins. A deferred weight gradient computes the chunk a
 // second time: the same bits.
+//
+// Where ranks share the vocabulary, each makes the logits of its rows. What a chunk's columns come to are
+// three numbers for each token (turbo::CrossEntropyPart), which all ranks gather.
 #include <algorithm>
 
-#include "engine/operators.h"
+#include "engine/parallel_operators.h"
 #include "engine/scratch.h"
 #include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/elementwise/elementwise.h"
@@ -26,6 +29,41 @@ struct Chunk {
   Tensor rows(const Tensor& t) const { return t.slice(begin, end); }
 };
 
+// The cross-entropy of a chunk: loss, and d_logits where they are wanted.
+void cross_entropy(Step& s, const Chunk& chunk, const Tensor& logits, const Tensor& d_logits) {
+  const auto shared = s.attributes<SharedVocabulary>();
+  const Tensor labels = chunk.rows(s.in(1)), weights = chunk.rows(s.in(2)), loss = chunk.rows(s.out(0));
+  if (!shared.group) {
+    launch(s.context(),
+           turbo::CrossEntropy{
+               .logits = logits, .labels = labels, .weights = weights, .loss = loss, .d_logits = d_logits});
+    return;
+  }
+  const std::int64_t tokens = chunk.end - chunk.begin, ranks = shared.group->size(),
+                     rank = shared.group->rank();
+  const ScratchTensor parts(s.context().scratch, DType::kF32, {ranks, tokens, turbo::kCrossEntropyValues});
+  const Tensor part = parts.get().slice(rank, rank + 1).reshaped({tokens, turbo::kCrossEntropyValues});
+  const std::int64_t first = shared.own().begin;
+  launch(s.context(),
+         turbo::CrossEntropyPart{.logits = logits, .labels = labels, .part = part, .first = first});
+  shared.group->all_gather(s.context().stream, part, parts.get());
+  launch(s.context(), turbo::CrossEntropyOfParts{.parts = parts.get(),
+                                                 .logits = logits,
+                                                 .labels = labels,
+                                                 .weights = weights,
+                                                 .loss = loss,
+                                                 .d_logits = d_logits,
+                                                 .first = first,
+                                                 .vocabulary = shared.size});
+}
+
+// Tokens per chunk: the same on all ranks that share the vocabulary, by the largest part.
+std::int64_t chunk_tokens_of(const Step& s, std::int64_t tokens, std::int64_t vocab) {
+  const auto shared = s.attributes<SharedVocabulary>();
+  if (shared.group) vocab = (shared.size + shared.group->size() - 1) / shared.group->size() + 64;
+  return lm_head_chunk_tokens(tokens, vocab);
+}
+
 // Inputs: hidden, labels, weights. Output: loss.
 // Computes logits and cross-entropy of each chunk and hands (chunk, d_logits) on. d_logits is absent in
 // inference.
@@ -33,7 +71,7 @@ template <class Consume>
 void for_each_chunk(Step& s, bool gradient, Consume&& consume) {
   const Tensor hidden = s.in(0), weight = s.weight();
   const std::int64_t tokens = hidden.rows(), vocab = weight.shape[0];
-  const std::int64_t chunk_tokens = lm_head_chunk_tokens(tokens, vocab);
+  const std::int64_t chunk_tokens = chunk_tokens_of(s, tokens, vocab);
   const Shape chunk_shape{chunk_tokens, vocab};
   ScratchTensor logits(s.context().scratch, DType::kF32, chunk_shape);
   // fp32 gradients overwrite the logits; bf16 ones need their own, narrower rows.
@@ -51,11 +89,7 @@ void for_each_chunk(Step& s, bool gradient, Consume&& consume) {
                              .c = chunk_logits,
                              .accumulate = false,
                              .workspace = {}});
-    launch(s.context(), turbo::CrossEntropy{.logits = chunk_logits,
-                                            .labels = chunk.rows(s.in(1)),
-                                            .weights = chunk.rows(s.in(2)),
-                                            .loss = chunk.rows(s.out(0)),
-                                            .d_logits = d_logits});
+    cross_entropy(s, chunk, chunk_logits, d_logits);
     consume(chunk, d_logits);
   }
 }
@@ -111,7 +145,8 @@ constexpr Operator kTraining{.name = "lm_head_loss",
                              .backward_weight = backward_weight,
                              .for_input = {.inputs = kAllInputs, .outputs = 1},
                              .for_weight = {.inputs = kAllInputs, .outputs = 1},
-                             .is_loss = true};
+                             .is_loss = true,
+                             .weight_reads_parameter = true};
 constexpr Operator kInference{
     .name = "lm_head_loss", .operator_class = OperatorClass::kLoss, .forward = inference_forward};
 
@@ -125,10 +160,14 @@ std::int64_t lm_head_chunk_tokens(std::int64_t tokens, std::int64_t vocab) {
 }
 
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights) {
+  return lm_head_loss(hidden, weight, labels, weights, {});
+}
+
+Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
+                   const SharedVocabulary& vocabulary) {
   Tape& tape = hidden.tape();
-  struct None {};
   return tape.record(tape.training() ? kTraining : kInference, {&hidden, &labels, &weights}, &weight,
-                     {{DType::kF32, Shape{hidden.shape()[0]}, false}}, None{})[0];
+                     {{DType::kF32, Shape{hidden.shape()[0]}, false}}, vocabulary)[0];
 }
 
 }  // namespace primus::engine

@@ -230,20 +230,20 @@ constexpr Operator kRecord{
 // ---------------------------------------------------------------------------------------------------------
 
 struct PlanAttributes {
-  std::int64_t expert_count, top_k;
+  std::int64_t expert_count, tokens, top_k;
 };
 
 // The plan is input 1 of every operator below.
-turbo::RoutingPlan plan_of(Step& s, std::int64_t rows) {
+turbo::RoutingPlan plan_of(Step& s) {
   const auto a = s.attributes<PlanAttributes>();
-  return {s.in(1), a.expert_count, rows / a.top_k, a.top_k};
+  return {s.in(1), a.expert_count, a.tokens, a.top_k};
 }
 
 // Inputs: rows, plan, weights, and an addend if there is one.
 template <bool kAddend>
 void combine_forward(Step& s) {
   launch(s.context(), turbo::CombineRows{.x = s.in(0),
-                                         .rows = plan_of(s, s.in(0).rows()).rows,
+                                         .rows = plan_of(s).rows,
                                          .weights = s.in(2),
                                          .previous = kAddend ? s.in(3) : Tensor(),
                                          .out = s.out(0)});
@@ -252,7 +252,7 @@ void combine_forward(Step& s) {
 template <bool kAddend>
 void combine_backward(Step& s) {
   const Tensor d_out = s.d_out(0);
-  const turbo::RoutingPlan plan = plan_of(s, d_out.rows() * s.attributes<PlanAttributes>().top_k);
+  const turbo::RoutingPlan plan = plan_of(s);
   if (s.needs_d_in(2)) {
     const auto [d_weights, previous] = s.d_in(2);
     launch(
@@ -335,7 +335,7 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
 
 // Inputs: x, plan.
 void dispatch_linear_forward(Step& s) {
-  const turbo::RoutingPlan plan = plan_of(s, s.out(0).rows());
+  const turbo::RoutingPlan plan = plan_of(s);
   launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
                                          .a = s.in(0),
                                          .b = s.weight(),
@@ -348,7 +348,7 @@ void dispatch_linear_forward(Step& s) {
 void dispatch_linear_backward_input(Step& s) {
   if (!s.needs_d_in(0)) return;
   const Tensor d_out = s.d_out(0);
-  const turbo::RoutingPlan plan = plan_of(s, d_out.rows());
+  const turbo::RoutingPlan plan = plan_of(s);
   const auto [d_x, previous] = s.d_in(0);
   const ScratchTensor d_rows(s.context().scratch, d_x.dtype, {d_out.rows(), d_x.cols()});
   launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
@@ -363,7 +363,7 @@ void dispatch_linear_backward_input(Step& s) {
 }
 
 void dispatch_linear_backward_weight(Step& s) {
-  const turbo::RoutingPlan plan = plan_of(s, s.d_out(0).rows());
+  const turbo::RoutingPlan plan = plan_of(s);
   const auto [d_weight, accumulate] = s.d_weight();
   launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
                                          .a = s.d_out(0),
@@ -387,7 +387,7 @@ constexpr Operator kDispatchLinear{.name = "dispatch_linear",
 template <bool kAddend>
 void linear_combine_forward(Step& s) {
   const Tensor rows = s.in(0), out = s.out(0);
-  const turbo::RoutingPlan plan = plan_of(s, rows.rows());
+  const turbo::RoutingPlan plan = plan_of(s);
   const ScratchTensor results(s.context().scratch, out.dtype, {rows.rows(), out.cols()});
   launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
                                          .a = rows,
@@ -406,7 +406,7 @@ template <bool kAddend>
 void linear_combine_backward_input(Step& s) {
   if (s.needs_d_in(0)) {
     const auto [d_rows, previous] = s.fresh_d_in(0);
-    const turbo::RoutingPlan plan = plan_of(s, d_rows.rows());
+    const turbo::RoutingPlan plan = plan_of(s);
     launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
                                            .a = s.d_out(0),
                                            .b = s.weight(),
@@ -421,7 +421,7 @@ void linear_combine_backward_input(Step& s) {
 
 void linear_combine_backward_weight(Step& s) {
   const Tensor rows = s.in(0);
-  const turbo::RoutingPlan plan = plan_of(s, rows.rows());
+  const turbo::RoutingPlan plan = plan_of(s);
   const auto [d_weight, accumulate] = s.d_weight();
   launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
                                          .a = s.d_out(0),
@@ -474,7 +474,7 @@ struct WeightedAttributes {
 
 // Inputs: gate and up, plan, weights.
 void weighted_swiglu_forward(Step& s) {
-  const turbo::RoutingPlan plan = plan_of(s, s.out(0).rows());
+  const turbo::RoutingPlan plan = plan_of(s);
   launch(s.context(),
          turbo::WeightedSwigluForward{.gate_up = s.in(0),
                                       .weights = s.in(2),
@@ -485,7 +485,7 @@ void weighted_swiglu_forward(Step& s) {
 }
 
 void weighted_swiglu_backward(Step& s) {
-  const turbo::RoutingPlan plan = plan_of(s, s.d_out(0).rows());
+  const turbo::RoutingPlan plan = plan_of(s);
   const auto [d_weights, previous_weights] = s.needs_d_in(2) ? s.d_in(2) : Step::Target{};
   std::optional<ScratchTensor> unwanted;
   if (!s.needs_d_in(0)) unwanted.emplace(s.context().scratch, s.in(0).dtype, s.in(0).shape);
@@ -537,7 +537,9 @@ constexpr Operator kClampedSwiglu{.name = "clamped_swiglu",
                                   .backward_input = clamped_swiglu_backward,
                                   .for_input = {.inputs = bit(0)}};
 
-PlanAttributes attributes_of(const Routing& r) { return {r.expert_count, r.weights.shape()[1]}; }
+PlanAttributes attributes_of(const Routing& r) {
+  return {r.expert_count, r.weights.shape()[0], r.weights.shape()[1]};
+}
 
 }  // namespace
 
@@ -572,7 +574,7 @@ Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice
   const auto record = [&](std::initializer_list<const Value*> inputs) {
     auto [weights, chosen, plan] =
         tape.record(kRoute, inputs, nullptr, {outputs[0], outputs[1], outputs[2]}, a);
-    return Routing{std::move(weights), std::move(chosen), std::move(plan), experts, by_logits};
+    return Routing{std::move(weights), std::move(chosen), std::move(plan), experts, count * top_k, by_logits};
   };
   return tokens ? record({&logits, &tokens}) : record({&logits});
 }
@@ -594,7 +596,7 @@ void record(const Routing& routing, const Tensor& experts) {
 }
 
 Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r) {
-  const Shape shape{r.weights.shape().elements(), weight.shape[1]};
+  const Shape shape{r.rows, weight.shape[1]};
   return x.tape().record(kDispatchLinear, {&x, &r.plan}, &weight, {{x.dtype(), shape}}, attributes_of(r))[0];
 }
 

@@ -1,6 +1,7 @@
 // The training operators of a mixture of experts. T tokens choose top_k of E experts each: T · top_k rows,
 // sorted by expert. How many rows each expert has is known on the device alone, so the shapes on the tape,
-// and memory, are the same for every routing.
+// and memory, are the same for every routing. Where ranks share the experts, a routing is for some of them
+// (engine/parallel_operators.h), and there are fewer rows: those that they can have at most.
 //
 //   Routing r = route(router_logits(x, gate, {}), rule);
 //   y = linear_combine(weighted_swiglu(dispatch_linear(x, gate_up, r), r), down, r);
@@ -39,6 +40,7 @@ struct Routing {
   Value experts;  // [T, top_k] int32
   Value plan;     // turbo::RoutingPlan
   std::int64_t expert_count = 0;
+  std::int64_t rows = 0;  // that there may be
   bool by_logits = true;  // the chosen are those of the largest logits, with nothing else to decide
 };
 

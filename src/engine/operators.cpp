@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "engine/linear_products.h"
+#include "engine/parallel_operators.h"
 #include "turbo/bias/bias.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
@@ -18,17 +19,31 @@ using turbo::launch;
 struct NoAttributes {};
 
 // --- embedding
-// -------------------------------------------------------------------------------------------------------
+
+// Which part of the vocabulary the table is; both zero: all of it.
+struct TableAttributes {
+  std::int64_t first, vocabulary;
+};
 
 void embedding_forward(Step& s) {
-  launch(s.context(), turbo::EmbeddingForward{.tokens = s.in(0), .table = s.weight(), .out = s.out(0)});
+  const auto part = s.attributes<TableAttributes>();
+  launch(s.context(), turbo::EmbeddingForward{.tokens = s.in(0),
+                                              .table = s.weight(),
+                                              .out = s.out(0),
+                                              .first = part.first,
+                                              .vocabulary = part.vocabulary});
 }
 
 void embedding_backward_weight(Step& s) {
+  const auto part = s.attributes<TableAttributes>();
   const auto [d_table, accumulate] = s.d_weight();
-  launch(s.context(),
-         turbo::EmbeddingBackwardWeight{
-             .tokens = s.in(0), .d_out = s.d_out(0), .d_table = d_table, .accumulate = accumulate});
+  launch(s.context(), turbo::EmbeddingBackwardWeight{.tokens = s.in(0),
+                                                     .d_out = s.d_out(0),
+                                                     .d_table = d_table,
+                                                     .accumulate = accumulate,
+                                                     .first = part.first,
+                                                     .vocabulary = part.vocabulary,
+                                                     .workspace = {}});
 }
 
 constexpr Operator kEmbedding{.name = "embedding",
@@ -38,7 +53,6 @@ constexpr Operator kEmbedding{.name = "embedding",
                               .for_weight = {.inputs = bit(0)}};
 
 // --- norm
-// ------------------------------------------------------------------------------------------------------------
 
 struct NormAttributes {
   float epsilon;
@@ -115,7 +129,6 @@ constexpr Operator kAddNorm{.name = "add_norm",
                             .for_weight = {.outputs = bit(0) | bit(2)}};
 
 // --- add
-// -------------------------------------------------------------------------------------------------------------
 
 void add_forward(Step& s) { launch(s.context(), turbo::Add{.a = s.in(0), .b = s.in(1), .out = s.out(0)}); }
 
@@ -130,7 +143,6 @@ constexpr Operator kAdd{.name = "add",
                         .backward_input = add_backward_input};
 
 // --- linear
-// ----------------------------------------------------------------------------------------------------------
 
 void linear_forward(Step& s) { forward_product(s, s.in(0), s.weight()); }
 
@@ -148,7 +160,6 @@ constexpr Operator kLinear{.name = "linear",
                            .for_weight = {.inputs = bit(0)}};
 
 // --- add_bias
-// --------------------------------------------------------------------------------------------------------
 
 void add_bias_forward(Step& s) {
   launch(s.context(), turbo::AddBias{.x = s.in_or_out(0), .bias = s.weight(), .y = s.out(0)});
@@ -170,7 +181,6 @@ constexpr Operator kAddBias{.name = "add_bias",
                             .in_place = true};
 
 // --- split
-// -----------------------------------------------------------------------------------------------------------
 
 // The first `cols` columns of each row.
 void copy_columns(Step& s, const Tensor& from, const Tensor& to, std::int64_t cols) {
@@ -205,7 +215,6 @@ constexpr Operator kSplit{.name = "split",
                           .backward_input = split_backward_input};
 
 // --- concat
-// ----------------------------------------------------------------------------------------------------------
 
 void concat_forward(Step& s) {
   const Tensor left = s.in(0), right = s.in(1), y = s.out(0);
@@ -232,7 +241,6 @@ constexpr Operator kConcat{.name = "concat",
                            .backward_input = concat_backward_input};
 
 // --- swiglu
-// ----------------------------------------------------------------------------------------------------------
 
 void swiglu_forward(Step& s) {
   launch(s.context(), turbo::SwigluForward{.gate_up = s.in(0), .out = s.out(0)});
@@ -253,11 +261,13 @@ constexpr Operator kSwiglu{.name = "swiglu",
 }  // namespace
 
 // --- what model code calls
-// -------------------------------------------------------------------------------------------
 
-Value embedding(const Value& tokens, Parameter& table) {
+Value embedding(const Value& tokens, Parameter& table) { return embedding(tokens, table, {}); }
+
+Value embedding(const Value& tokens, Parameter& table, const SharedVocabulary& vocabulary) {
   const Shape shape{tokens.shape()[0], table.shape[1]};
-  return tokens.tape().record(kEmbedding, {&tokens}, &table, {{table.unit->dtype, shape}}, NoAttributes{})[0];
+  const TableAttributes part{vocabulary.group ? vocabulary.own().begin : 0, vocabulary.size};
+  return tokens.tape().record(kEmbedding, {&tokens}, &table, {{table.unit->dtype, shape}}, part)[0];
 }
 
 Value norm(const Value& x, Parameter& weight, double epsilon) {
@@ -291,7 +301,7 @@ void flush(Residual& x) {
 
 BlockScope::BlockScope(Residual& x, std::int64_t layer) : tape_(x.sum.tape()) {
   const RecomputePolicy& policy = tape_.recompute();
-  if (policy.full(layer) && layer % policy.layers_per_group == 0) flush(x);
+  if (policy.begins_group(layer)) flush(x);
   tape_.enter_block(layer);
 }
 

@@ -101,8 +101,11 @@ struct CachedSequences {
   const KvCacheLayer* layer = nullptr;
   const turbo::PagedSequences* sequences = nullptr;  // which rows belong to which sequence
 };
+class ContextParallel;  // engine/context_attention.h
 struct AttentionOptions {
   CachedSequences cache = {};
+  // Training: the ranks that hold the rest of the sequences. Null: all of them are here.
+  ContextParallel* context = nullptr;
   // [T] int32: sequences packed from several documents (turbo/attention/attention.h). Not with a cache.
   Value first_key = {};
   Parameter* sinks = nullptr;  // [heads]

@@ -1,7 +1,9 @@
 #include "engine/parameters.h"
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
+#include <utility>
 
 #include "base/random.h"
 #include "turbo/elementwise/elementwise.h"
@@ -23,7 +25,94 @@ Tensor part_of(const Tensor& flat, const FlatRange& range, std::int64_t first) {
   return flat.slice(range.begin - first, range.end - first);
 }
 
+// Calls visit(first element, first element in the whole parameter, rows) for each run of rows.
+template <class Visit>
+void for_each_rows(const Parameter& p, Visit visit) {
+  const std::int64_t columns = p.row_elements();
+  const std::int64_t whole_columns = p.shape.rank() > 1 ? p.placement.whole[p.placement.whole.rank() - 1] : 1;
+  std::int64_t row = 0;
+  for (const Placement::Rows& run : p.placement.rows) {
+    visit(row * columns, run.whole * whole_columns + p.placement.column, run.rows);
+    row += run.rows;
+  }
+}
+
+void check_placement(const Parameter& p) {
+  if (p.placement.is_whole()) return;
+  std::int64_t rows = 0, end = 0;
+  for (const Placement::Rows& run : p.placement.rows) {
+    if (run.whole < end || run.rows < 1) throw std::logic_error(p.name + ": rows out of order");
+    rows += run.rows;
+    end = run.whole + run.rows;
+  }
+  const Shape& whole = p.placement.whole;
+  const std::int64_t columns = whole.rank() > 1 ? whole[whole.rank() - 1] : 1;
+  if (whole.rank() != p.shape.rank() || rows * p.row_elements() != p.shape.elements() ||
+      end * columns > whole.elements() || p.placement.column < 0 ||
+      p.placement.column + p.row_elements() > columns) {
+    throw std::logic_error(p.name + ": not a part of the whole parameter");
+  }
+}
+
 }  // namespace
+
+GroupPlaces group_places(const Mesh& mesh) {
+  GroupPlaces places;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const ReduceGroup group = mesh.resolve(static_cast<ReduceGroup>(i));
+    const Reduction& reduction = mesh.reduction(group);
+    places[i] = {group, reduction.size(), reduction.rank(), reduction.shards()};
+  }
+  return places;
+}
+
+FlatRange elements_in_rows(const Parameter& p, std::int64_t row, std::int64_t rows) {
+  const std::int64_t columns = p.row_elements();
+  if (p.placement.is_whole()) return {row * columns, (row + rows) * columns};
+  FlatRange elements;
+  std::int64_t at = 0;
+  for (const Placement::Rows& run : p.placement.rows) {
+    const FlatRange both = FlatRange{run.whole, run.whole + run.rows}.intersect({row, row + rows});
+    if (!both.empty()) {
+      const std::int64_t first = (at + both.begin - run.whole) * columns;
+      if (elements.empty()) elements = {first, first};
+      elements.end = first + both.size() * columns;
+    }
+    at += run.rows;
+  }
+  return elements;
+}
+
+std::vector<StridedRun> whole_elements(const Parameter& p, const FlatRange& elements) {
+  if (elements.empty()) return {};
+  if (p.placement.is_whole()) return {{.begin = elements.begin, .length = elements.size()}};
+  std::vector<StridedRun> runs;
+  const std::int64_t columns = p.row_elements();
+  const std::int64_t stride = p.shape.rank() > 1 ? p.placement.whole[p.placement.whole.rank() - 1] : 1;
+  for_each_rows(p, [&](std::int64_t first, std::int64_t whole, std::int64_t rows) {
+    const FlatRange in = elements.intersect({first, first + rows * columns});
+    if (in.empty()) return;
+    const auto place = [&](std::int64_t element) {
+      return whole + (element - first) / columns * stride + (element - first) % columns;
+    };
+    if (columns == stride) {
+      runs.push_back({.begin = place(in.begin), .length = in.size()});
+      return;
+    }
+    // The rest of a row, whole rows, and the beginning of one.
+    std::int64_t at = in.begin;
+    const auto add = [&](std::int64_t length, std::int64_t count) {
+      if (length == 0 || count == 0) return;
+      runs.push_back(
+          {.begin = place(at), .length = length, .count = count, .stride = count == 1 ? 0 : stride});
+      at += length * count;
+    };
+    add(std::min((columns - (at - first) % columns) % columns, in.end - at), 1);
+    add(columns, (in.end - at) / columns);
+    add(in.end - at, 1);
+  });
+  return runs;
+}
 
 void ParameterUnit::set_values(const Tensor& whole) {
   values = whole;
@@ -53,12 +142,16 @@ ParameterStore::Group& ParameterStore::begin_group(std::string name) {
 }
 
 Parameter& ParameterStore::add(std::string name, Shape shape, Initializer initializer,
-                               std::vector<CheckpointPart> parts) {
+                               std::vector<CheckpointPart> parts, Placement placement) {
   Parameter& parameter = parameters_.emplace_back();
-  if (parts.empty())
-    parts = {{name, 0, shape.rank() > 1 ? shape.elements() / shape[shape.rank() - 1] : shape[0]}};
   parameter.name = std::move(name);
   parameter.shape = shape;
+  parameter.placement = std::move(placement);
+  check_placement(parameter);
+  if (parts.empty()) {
+    const Shape& whole = parameter.whole_shape();
+    parts = {{parameter.name, 0, whole.rank() > 1 ? whole.elements() / whole[whole.rank() - 1] : whole[0]}};
+  }
   parameter.initializer = initializer;
   parameter.parts = std::move(parts);
   parameter.index = static_cast<int>(parameters_.size()) - 1;
@@ -72,39 +165,53 @@ bool ParameterStore::left_out(std::string_view published_name) const {
 }
 
 void ParameterStore::allocate(const Layout& layout, Arena& arena) {
-  if (layout.ranks < 1 || layout.shards < 1 || layout.ranks % layout.shards != 0)
-    throw std::logic_error("ParameterStore: shards do not divide ranks");
-  layout_ = layout;
-  if (layout.ranks == 1) {
-    layout_.sharding = Sharding::kNone;
-    layout_.reduce_each_microbatch = false;
+  for (const GroupPlace& place : layout.groups) {
+    if (place.ranks < 1 || place.shards < 1 || place.ranks % place.shards != 0)
+      throw std::logic_error("ParameterStore: shards do not divide ranks");
   }
-  for (const Group& group : groups_) {
-    // Trained or not, and read in the compute type or in fp32.
-    std::array<std::vector<Parameter*>, 4> kinds;
+  layout_ = layout;
+  layout_.rule_of = {};  // may refer to what does not outlive this call
+  for (Parameter& p : parameters_) p.rule = layout.rule_of ? layout.rule_of(p) : 0;
+  for (std::size_t number = 0; number < groups_.size(); ++number) {
+    const Group& group = groups_[number];
+    if (!group.here) continue;
+    // By reduce group; trained or not; read in the compute type or in fp32.
+    std::array<std::vector<Parameter*>, 4 * kReduceGroups> kinds;
     for (Parameter* p : group.parameters) {
       const bool wide = layout.compute == DType::kF32 || p->full_precision || p->reads_full_precision;
-      kinds[(p->trainable ? 0 : 2) + (wide && layout.compute != DType::kF32 ? 1 : 0)].push_back(p);
+      kinds[index(layout.groups[index(p->group)].group) * 4 + (p->trainable ? 0 : 2) +
+            (wide && layout.compute != DType::kF32 ? 1 : 0)]
+          .push_back(p);
     }
     for (const std::vector<Parameter*>& kind : kinds) {
-      if (!kind.empty()) add_unit(group.name, kind);
+      if (!kind.empty()) add_unit(number, kind);
     }
   }
   for (ParameterUnit& unit : units_) allocate(unit, arena);
 }
 
-void ParameterStore::add_unit(const std::string& name, const std::vector<Parameter*>& parameters) {
+void ParameterStore::add_unit(std::size_t number, const std::vector<Parameter*>& parameters) {
+  const Group& group = groups_[number];
   ParameterUnit& unit = units_.emplace_back();
-  unit.name = name;
+  unit.name = group.name;
+  unit.declared = static_cast<int>(number);
   unit.number = static_cast<int>(units_.size()) - 1;
   unit.parameters = parameters;
-  std::stable_partition(unit.parameters.begin(), unit.parameters.end(),
-                        [](const Parameter* p) { return p->decayed(); });
+  std::stable_sort(unit.parameters.begin(), unit.parameters.end(),
+                   [](const Parameter* a, const Parameter* b) {
+                     return std::pair(a->rule, !a->decayed()) < std::pair(b->rule, !b->decayed());
+                   });
   const Parameter& first = *parameters.front();
+  const GroupPlace& place = layout_.groups[index(first.group)];
+  unit.at_both_ends = group.at_both_ends;
+  unit.group = place.group;
+  unit.ranks = place.ranks;
   unit.trained = first.trainable && layout_.train;
   unit.dtype = first.full_precision || first.reads_full_precision ? DType::kF32 : layout_.compute;
-  // What is neither trained nor a weight (the biases by which routers balance) changes on every rank alike.
-  unit.sharding = !first.trainable && first.full_precision    ? Sharding::kNone
+  // One rank for each copy has all of it. What is neither trained nor a weight (the biases by which routers
+  // balance) changes on every rank alike.
+  unit.sharding = place.shards == 1                           ? Sharding::kNone
+                  : !first.trainable && first.full_precision  ? Sharding::kNone
                   : unit.trained                              ? layout_.sharding
                   : layout_.sharding == Sharding::kParameters ? Sharding::kParameters
                                                               : Sharding::kNone;
@@ -112,19 +219,23 @@ void ParameterStore::add_unit(const std::string& name, const std::vector<Paramet
     p->unit = &unit;
     p->offset = unit.elements;
     unit.elements += aligned(p->shape.elements(), kAlignElements);
-    if (p->decayed()) unit.decayed_elements = unit.elements;
+    if (unit.runs.empty() || unit.runs.back().rule != p->rule || unit.runs.back().decayed != p->decayed())
+      unit.runs.push_back({{p->offset, p->offset}, p->rule, p->decayed()});
+    unit.runs.back().elements.end = unit.elements;
   }
-  unit.elements = aligned(unit.elements, kAlignElements * layout_.ranks);
-  const std::int64_t slice = unit.elements / layout_.ranks;
+  unit.elements = aligned(unit.elements, kAlignElements * place.ranks);
+  unit.runs.back().elements.end = unit.elements;
+  const std::int64_t slice = unit.elements / place.ranks;
   unit.shard = {0, unit.elements};
-  std::int64_t index = layout_.rank;  // of this rank's slice within the shard
+  std::int64_t part = place.rank;  // of this rank's slice within the shard
   if (unit.sharding != Sharding::kNone) {
-    const std::int64_t length = unit.elements / layout_.shards;
-    unit.shard.begin = length * (layout_.rank % layout_.shards);
+    const std::int64_t length = unit.elements / place.shards;
+    unit.shard.begin = length * (place.rank % place.shards);
     unit.shard.end = unit.shard.begin + length;
-    index = layout_.rank / layout_.shards;
+    part = place.rank / place.shards;
   }
-  unit.slice = {unit.shard.begin + slice * index, unit.shard.begin + slice * (index + 1)};
+  unit.slice = {unit.shard.begin + slice * part, unit.shard.begin + slice * (part + 1)};
+  if (!group.counts) unit.slice.end = unit.slice.begin;
 }
 
 void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
@@ -139,29 +250,50 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
   }
   if (!unit.trained) return;
   unit.master = unit.dtype == DType::kF32 ? unit.stored_values : take(unit.shard.size(), DType::kF32);
-  if (layout_.keeps_gradients()) {
+  if (unit.ranks == 1 || layout_.keeps_gradients()) {
     unit.set_gradient(take(unit.elements, DType::kF32));
     unit.reduced = part_of(unit.gradient, unit.shard, 0);
   } else {
     unit.reduced = take(unit.shard.size(), DType::kF32);
   }
-  for (const StateSpec& state : layout_.states) unit.states.push_back(take(unit.shard.size(), state.dtype));
+  for (std::size_t rule = 0; rule < layout_.states.size(); ++rule) {
+    FlatRange elements;
+    for (const ParameterRun& run : unit.runs) {
+      if (run.rule != static_cast<int>(rule)) continue;
+      elements = {elements.empty() ? run.elements.begin : elements.begin, run.elements.end};
+    }
+    if (elements.empty()) continue;
+    elements = elements.intersect(unit.shard);
+    for (const StateSpec& spec : layout_.states[rule]) {
+      // Named on every rank, also where this one has none of the elements.
+      const Tensor none(nullptr, spec.dtype, {0});
+      unit.states.push_back({spec, static_cast<int>(rule), elements,
+                             elements.empty() ? none : take(elements.size(), spec.dtype)});
+    }
+  }
 }
 
 void ParameterStore::initialize(turbo::Context& context, std::uint64_t seed) {
   const auto fill = [&](const Parameter& p, const FlatRange& range, const Tensor& out) {
-    if (p.initializer.kind == Initializer::Kind::kNormal) {
-      turbo::launch(context, turbo::RandomNormal{.out = out,
+    if (p.initializer.kind == Initializer::Kind::kConstant) {
+      turbo::launch(context, turbo::Fill{.out = out, .value = p.initializer.value});
+      return;
+    }
+    std::int64_t at = 0;
+    for (const StridedRun& run : whole_elements(p, range)) {
+      turbo::launch(context, turbo::RandomNormal{.out = out.slice(at, at + run.size()),
                                                  .seed = seed,
                                                  .stream = random_stream_id(p.name),
-                                                 .offset = range.begin,
+                                                 .offset = run.begin,
                                                  .mean = 0,
-                                                 .std = p.initializer.value});
-    } else {
-      turbo::launch(context, turbo::Fill{.out = out, .value = p.initializer.value});
+                                                 .std = p.initializer.value,
+                                                 .length = run.length,
+                                                 .stride = run.stride});
+      at += run.size();
     }
   };
   for (const Parameter& p : parameters_) {
+    if (!p.unit) continue;
     const FlatRange range = stored_range(p);
     if (range.empty()) continue;
     const Tensor values = stored_part(p.unit->stored_values, p);
@@ -187,7 +319,27 @@ void ParameterStore::refresh_values(turbo::Context& context) {
 
 std::int64_t ParameterStore::elements() const {
   std::int64_t sum = 0;
-  for (const Parameter& p : parameters_) sum += p.shape.elements();
+  for (const Parameter& p : parameters_) sum += p.whole_shape().elements();
+  return sum;
+}
+
+std::int64_t ParameterStore::counted_elements() const {
+  std::int64_t sum = 0;
+  for (const Parameter& p : parameters_) {
+    if (!p.unit) continue;
+    const FlatRange whole{0, p.shape.elements()};
+    sum += whole.intersect({p.unit->slice.begin - p.offset, p.unit->slice.end - p.offset}).size();
+  }
+  return sum;
+}
+
+std::int64_t ParameterStore::state_bytes() const {
+  std::int64_t sum = 0;
+  for (const Parameter& p : parameters_) {
+    if (!p.trainable || !layout_.train || layout_.states.empty()) continue;
+    for (const StateSpec& spec : layout_.states[static_cast<std::size_t>(p.rule)])
+      sum += p.whole_shape().elements() * size_of(spec.dtype);
+  }
   return sum;
 }
 

@@ -3,26 +3,37 @@
 // A model declares its parameters in groups (the embedding, one block, the head). allocate() lays each group
 // out as one or more units. A unit is a flat buffer of parameters that are stored alike: all trained or none,
 // all read in one type. It is the grain of the optimizer, of sharding, of gathers and of reductions. Within a
-// unit the decayed parameters come first.
+// unit, and a rule, the decayed parameters come first.
 //
 // Of a unit a rank stores its shard: the elements [shard.begin, shard.end) of the master weights, of the
 // optimizer's states and, depending on Sharding, of the gradient and of the values that operators read. On
 // one rank the shard is the whole unit. What is not stored is gathered when operators need it, and reduced
 // where it is owned (engine/data_parallel.h).
 //
+// With tensor or expert parallelism a rank's parameter is a part of a whole one (Placement), and with
+// pipelines it has the parameters of its stages only. Names, initial values and checkpoints are those of the
+// whole.
+//
+// An optimizer may have several update rules (Muon for matrices, AdamW for the rest). Within a unit the
+// parameters of one rule lie together, and a state has memory for the elements of its rule alone.
+//
 // The buffers live in the rank's persistent arena. Not thread-safe.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "engine/mesh.h"
 #include "tensor/arena.h"
+#include "tensor/strided_run.h"
 #include "tensor/tensor.h"
 #include "turbo/context.h"
 
@@ -46,9 +57,24 @@ struct PublishedLayout {
   std::vector<std::int64_t> shape;
 };
 
+// Which part of a whole parameter a rank's is. Rows are counted as in CheckpointPart; every row loses the
+// same columns.
+struct Placement {
+  // This rank's next `rows` rows are the whole one's from `whole` on.
+  struct Rows {
+    std::int64_t whole = 0, rows = 0;
+  };
+  Shape whole = {};             // rank 0: the parameter is the whole one
+  std::vector<Rows> rows = {};  // ascending
+  std::int64_t column = 0;      // the first one, of a matrix
+
+  bool is_whole() const { return whole.rank() == 0; }
+};
+
 // A tensor of the published checkpoint: rows [row, row + rows) of a parameter, which is [rows, last extent]
-// when all extents before the last are taken together (a vector's rows are its elements). Fused projections
-// hold several parts (q, k and v, say), experts some for each of them.
+// when all extents before the last are taken together (a vector's rows are its elements), of the whole one
+// where a rank's is a part. Fused projections hold several parts (q, k and v, say), experts some for each of
+// them.
 struct CheckpointPart {
   std::string name;
   std::int64_t row = 0, rows = 0;
@@ -61,8 +87,10 @@ struct ParameterUnit;
 
 struct Parameter {
   std::string name;  // "layers.3.attention.qkv"
-  Shape shape;       // [out, in], [n], or [experts, out, in]
+  Shape shape;       // [out, in], [n], or [experts, out, in]: of this rank's part
   Initializer initializer;
+  Placement placement;
+  ReduceGroup group = ReduceGroup::kData;
   std::vector<CheckpointPart> parts;
   bool trainable = true;
   bool decay = true;        // false: no weight decay although it is no vector (the biases of experts)
@@ -72,15 +100,19 @@ struct Parameter {
   bool reads_full_precision = false;
   // Checkpoints hold it in fp32, too. Implies reads_full_precision.
   bool full_precision = false;
+  bool vocabulary = false;  // a row for each token of the vocabulary: the embedding, the head
 
-  ParameterUnit* unit = nullptr;  // set by ParameterStore::allocate, as everything below
-  std::int64_t offset = 0;        // of element 0 within the unit
-  Tensor value;     // what operators read; absent while the unit is not gathered (DataParallel::use)
-  Tensor gradient;  // fp32; absent when nothing is trained, and where it has no memory at present
+  // Set by ParameterStore::allocate, as everything below; null where another stage has the parameter.
+  ParameterUnit* unit = nullptr;
+  std::int64_t offset = 0;  // of element 0 within the unit
+  int rule = 0;             // Layout::rule_of; also where another stage has the parameter
+  Tensor value;             // what operators read; absent while the unit is not gathered (DataParallel::use)
+  Tensor gradient;          // fp32; absent when nothing is trained, and where it has no memory at present
 
   int index = 0;                                              // position among all parameters
   bool decayed() const { return decay && shape.rank() > 1; }  // Megatron: not on norms and biases
   std::int64_t row_elements() const { return shape.rank() > 1 ? shape[shape.rank() - 1] : 1; }
+  const Shape& whole_shape() const { return placement.is_whole() ? shape : placement.whole; }
 
   // Which chunk of the model uses it, once per use, in forward order: fixes the order in which gradients are
   // summed (see WeightGradientQueue).
@@ -117,31 +149,66 @@ struct StateSpec {
   bool operator==(const StateSpec&) const = default;
 };
 
+// A rank's place in a reduce group.
+struct GroupPlace {
+  ReduceGroup group = ReduceGroup::kData;  // which groups of the same ranks share (Mesh::resolve)
+  int ranks = 1, rank = 0;
+  int shards = 1;  // ranks that share one copy of what is sharded; divides `ranks`
+};
+// By ReduceGroup.
+using GroupPlaces = std::array<GroupPlace, kReduceGroups>;
+GroupPlaces group_places(const Mesh& mesh);
+
+// Neighbouring elements of a unit that are updated alike.
+struct ParameterRun {
+  FlatRange elements;
+  int rule = 0;  // Layout::rule_of
+  bool decayed = true;
+};
+
+// A state of a unit, for the elements of the shard that its rule updates.
+struct UnitState {
+  StateSpec spec;
+  int rule = 0;
+  FlatRange elements;  // of the unit
+  Tensor values;       // [elements]
+};
+
 struct ParameterUnit {
   std::string name;                    // "layers.3": of its group
   int number = 0;                      // position among all units
+  int declared = 0;                    // position of the group that its parameters were declared in
   std::vector<Parameter*> parameters;  // in the order of the buffers
   DType dtype = DType::kF32;           // of `values`
   bool trained = true;                 // false: only values are stored
+  bool at_both_ends = false;           // as Group's
+  ReduceGroup group = ReduceGroup::kData;
+  int ranks = 1;  // of that group
   Sharding sharding = Sharding::kNone;
-  std::int64_t elements = 0;          // in all, padding included
-  std::int64_t decayed_elements = 0;  // the decayed run is [0, decayed_elements)
-  FlatRange shard;                    // what this rank stores and updates
-  FlatRange slice;  // its part of the shard that no other rank counts in a sum over all ranks
+  std::int64_t elements = 0;       // in all, padding included
+  std::vector<ParameterRun> runs;  // one after the other, padding between parameters included
+  FlatRange shard;                 // what this rank stores and updates
+  FlatRange slice;                 // its part of the shard that no other rank counts in a sum over all ranks
 
   // [elements], absent where there is no memory for it at present.
   Tensor values;    // what operators read
   Tensor gradient;  // fp32, this rank's own contributions
   // [shard], absent when not needed.
-  Tensor stored_values;        // of `values`
-  Tensor master;               // fp32; the same memory as stored_values in an fp32 unit
-  Tensor reduced;              // fp32, the gradient of all ranks
-  std::vector<Tensor> states;  // as ParameterStore::Layout::states
+  Tensor stored_values;  // of `values`
+  Tensor master;         // fp32; the same memory as stored_values in an fp32 unit
+  Tensor reduced;        // fp32, the gradient of all ranks
+
+  std::vector<UnitState> states;  // of the rules that have elements here, in the order of the rules
 
   // Makes `values` and the parameters' views of it.
   void set_values(const Tensor& whole);
   void set_gradient(const Tensor& whole);
 };
+
+// Elements of a rank's parameter that are in the rows [row, row + rows) of the whole one: consecutive ones.
+FlatRange elements_in_rows(const Parameter& parameter, std::int64_t row, std::int64_t rows);
+// Where elements of a rank's parameter are in the whole one, in the same order.
+std::vector<StridedRun> whole_elements(const Parameter& parameter, const FlatRange& elements);
 
 // The elements of a parameter that this rank stores.
 FlatRange stored_range(const Parameter& parameter);
@@ -150,19 +217,28 @@ Tensor stored_part(const Tensor& of_shard, const Parameter& parameter);
 
 class ParameterStore {
  public:
+  // `mesh`: the ranks among which parameters are spread, for those who declare them; null: there is one rank.
+  explicit ParameterStore(Mesh* mesh = nullptr) : mesh_(mesh) {}
+  Mesh* mesh() const { return mesh_; }
+
   // Parameters that were declared together.
   struct Group {
     std::string name;
     // What to do about weights that have no tensor of this group; empty: nothing but to say what is missing.
     std::string if_missing;
     std::vector<Parameter*> parameters;
+    bool here = true;    // false: another stage has them, and this rank knows their names and shapes
+    bool counts = true;  // false: a copy of what another stage has, which counts and saves it
+    // The first and the last stage have it; the gradient is the sum of both.
+    bool at_both_ends = false;
   };
 
   // Declares a group; the following add() calls go into it. Returned addresses are stable.
   Group& begin_group(std::string name);
   // `parts` empty means: one part of the parameter's own name.
+  // `shape`: of this rank's part, and `placement` says which part.
   Parameter& add(std::string name, Shape shape, Initializer initializer,
-                 std::vector<CheckpointPart> parts = {});
+                 std::vector<CheckpointPart> parts = {}, Placement placement = {});
 
   // Published tensors whose names begin so belong to the model, and this use of it does without.
   void leave_out(std::string prefix) { left_out_.push_back(std::move(prefix)); }
@@ -172,14 +248,16 @@ class ParameterStore {
     DType compute = DType::kF32;  // fp32 or bf16
     // False: inference. Values are all that is stored, in the compute type.
     bool train = true;
-    std::vector<StateSpec> states = {};
+    // What each of the optimizer's update rules keeps, and which of them a parameter has: an index into
+    // `states`. Empty `rule_of`: all have the first.
+    std::vector<std::vector<StateSpec>> states = {};
+    std::function<int(const Parameter&)> rule_of = {};
     Sharding sharding = Sharding::kNone;
-    int ranks = 1, rank = 0;  // of the data-parallel group
-    int shards = 1;           // ranks that share one copy of what is sharded; divides `ranks`
+    GroupPlaces groups = {};
     // Gradients of different microbatches are added up after the reduction over ranks, not before.
     bool reduce_each_microbatch = false;
 
-    // True where a unit's whole gradient keeps its memory between steps.
+    // True where the whole gradient of a unit of several ranks keeps its memory between steps.
     bool keeps_gradients() const { return !reduce_each_microbatch && sharding <= Sharding::kStates; }
   };
   // Lays every unit out and takes its buffers from `arena`. Call once, after the last add().
@@ -197,13 +275,17 @@ class ParameterStore {
   const std::deque<ParameterUnit>& units() const { return units_; }
   std::deque<Parameter>& parameters() { return parameters_; }
   const std::deque<Parameter>& parameters() const { return parameters_; }
-  std::int64_t elements() const;  // of all parameters, padding not counted
+  std::int64_t elements() const;  // of all parameters of the model, wherever they are; padding not counted
+  std::int64_t counted_elements() const;  // of those, the ones in the units' slices
+  // Bytes of the optimizer's states of all parameters of the model, each element once.
+  std::int64_t state_bytes() const;
   const Layout& layout() const { return layout_; }
 
  private:
-  void add_unit(const std::string& name, const std::vector<Parameter*>& parameters);
+  void add_unit(std::size_t group, const std::vector<Parameter*>& parameters);
   void allocate(ParameterUnit& unit, Arena& arena);
 
+  Mesh* mesh_;
   std::deque<Group> groups_;
   std::deque<ParameterUnit> units_;
   std::deque<Parameter> parameters_;

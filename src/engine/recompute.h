@@ -17,6 +17,7 @@ enum class OperatorClass : std::uint8_t {
   kLoss,
   kRouting,  // of a mixture of experts: scores and choices
   kExperts,  // of a mixture of experts: rows to experts, their products, and back
+  kCommunication,
 };
 
 struct RecomputePolicy {
@@ -27,9 +28,14 @@ struct RecomputePolicy {
   // blocks).
   std::int64_t full_layers = 0;
   std::int64_t layers_per_group = 1;
+  std::int64_t first_layer = 0;  // where a pipeline's chunk begins: blocks are counted from here
 
   static constexpr std::uint32_t bit(OperatorClass c) { return 1U << static_cast<std::uint32_t>(c); }
-  bool full(std::int64_t layer) const { return layer >= 0 && layer < full_layers; }
+  bool full(std::int64_t layer) const { return layer >= first_layer && layer - first_layer < full_layers; }
+  // Whether a group of blocks begins with this one.
+  bool begins_group(std::int64_t layer) const {
+    return full(layer) && (layer - first_layer) % layers_per_group == 0;
+  }
   bool drops(OperatorClass c, std::int64_t layer) const {
     return layer >= 0 && (full(layer) || (classes & bit(c)) != 0);
   }

@@ -8,7 +8,6 @@
 namespace primus::engine {
 
 // --- Value
-// -----------------------------------------------------------------------------------------------------------
 
 Value::Value(Tape* tape, int slot) : tape_(tape), slot_(slot) { ++tape_->slots_[slot].handles; }
 
@@ -30,7 +29,6 @@ Tensor Value::tensor() const {
 }
 
 // --- Step
-// ------------------------------------------------------------------------------------------------------------
 
 const Entry& Step::entry() const { return tape_.entries_[entry_]; }
 turbo::Context& Step::context() const { return tape_.context_; }
@@ -112,7 +110,6 @@ bool Step::weight_gradient_now() const {
 void Step::weight_gradient_done() { tape_.entries_[entry_].weight_done = true; }
 
 // --- Tape: forward
-// -----------------------------------------------------------------------------------------------------
 
 void Tape::begin(const Settings& settings) {
   clear();
@@ -143,12 +140,16 @@ void Tape::abandon() {
 }
 
 Value Tape::input(DType dtype, const Shape& shape, bool differentiable) {
+  return input(dtype, shape, differentiable, stash_.allocate(shape.elements() * size_of(dtype)));
+}
+
+Value Tape::input(DType dtype, const Shape& shape, bool differentiable, Buffer data) {
   Slot slot;
   slot.dtype = dtype;
   slot.shape = shape;
   slot.differentiable = differentiable && settings_.train;
   slot.external = settings_.train;
-  slot.data = stash_.allocate(shape.elements() * size_of(dtype));
+  slot.data = std::move(data);
   slots_.push_back(std::move(slot));
   return {this, static_cast<int>(slots_.size()) - 1};
 }
@@ -266,7 +267,6 @@ void Tape::release_saves(const Entry& entry, const Saves& saves) {
 }
 
 // --- Tape: backward
-// ----------------------------------------------------------------------------------------------------
 
 void Tape::set_gradient(const Value& value, const Tensor& gradient) {
   Slot& slot = slots_[value.slot_];
@@ -276,6 +276,12 @@ void Tape::set_gradient(const Value& value, const Tensor& gradient) {
     context_.stream.copy_on_device(slot.gradient.view(slot.dtype, slot.shape).data, gradient.data,
                                    gradient.bytes());
   }
+}
+
+void Tape::set_gradient(int index, Buffer gradient) {
+  Slot& slot = slots_[index];
+  PRIMUS_CHECK("Tape::set_gradient", slot.differentiable && !slot.gradient);
+  slot.gradient = std::move(gradient);
 }
 
 Tensor Tape::gradient(const Value& value) const {
@@ -379,7 +385,6 @@ void Tape::run_weight_gradient(int index) {
 }
 
 // --- WeightGradientQueue
-// -----------------------------------------------------------------------------------------------
 
 namespace {
 

@@ -195,6 +195,8 @@ class Tape {
   // An input whose memory comes from the stash; fill it through Value::tensor(). `differentiable`: a gradient
   // is wanted.
   Value input(DType dtype, const Shape& shape, bool differentiable);
+  // The same with memory that is there already; it is only read.
+  Value input(DType dtype, const Shape& shape, bool differentiable, Buffer data);
 
   // --- for operators: records and runs one call
   // ------------------------------------------------------------------
@@ -226,10 +228,20 @@ class Tape {
   // -----------------------------------------------------------------------------------------------------
   // Seeds the gradient of an output of this chunk (a copy is taken on the stream).
   void set_gradient(const Value& value, const Tensor& gradient);
+  // The same for the value in `slot`, which need not be held any more, without a copy. Empty: none reached
+  // it.
+  void set_gradient(int slot, Buffer gradient);
   // Walks the tape back: input gradients now, weight gradients into the queue. Call once.
   void backward();
   // The gradient of a differentiable input, valid after backward() until clear().
   Tensor gradient(const Value& value) const;
+
+  // The memory of a value, and of its gradient after backward(), for another tape or a transfer. It stays as
+  // long as the Buffer does.
+  Buffer share(const Value& value) const { return slots_[value.slot_].data; }
+  Buffer share_gradient(const Value& value) const { return slots_[value.slot_].gradient; }
+  // Whether no weight gradient of this tape waits in the queue.
+  bool settled() const { return pending_weight_gradients_ == 0; }
 
   int chunk() const { return settings_.chunk; }
   std::int64_t microbatch() const { return settings_.microbatch; }

@@ -125,6 +125,14 @@ class Launcher {
   }
 
   void prepare() {
+    if (!launch_.log_file.empty()) {
+      if (launch_.log_file.has_parent_path()) make_folders(launch_.log_file.parent_path());
+      log_ = append_to(launch_.log_file);
+    }
+    if (!launch_.is_job) {
+      processes_.emplace_back();
+      return;
+    }
     address_ = launch_.master_address.empty() ? "127.0.0.1" : launch_.master_address;
     port_ = launch_.master_port;
     if (launch_.host == 0) {
@@ -145,9 +153,14 @@ class Launcher {
       if (!launch_.output_file) continue;
       const Path path = launch_.output_file(p.rank);
       if (path.has_parent_path()) make_folders(path.parent_path());
-      p.file = Socket(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-      if (!p.file.valid()) throw FileError("cannot write '" + path.string() + "'", errno);
+      p.file = append_to(path);
     }
+  }
+
+  static Socket append_to(const Path& path) {
+    Socket file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    if (!file.valid()) throw FileError("cannot write '" + path.string() + "'", errno);
+    return file;
   }
 
   std::vector<std::string> environment_of(const RankProcess& p) const {
@@ -156,6 +169,12 @@ class Launcher {
       const std::string text = *entry;
       const auto equals = text.find('=');
       if (equals != std::string::npos) all[text.substr(0, equals)] = text.substr(equals + 1);
+    }
+    std::vector<std::string> result;
+    if (!launch_.is_job) {
+      for (const auto& [name, value] : launch_.environment) all[name] = value;
+      for (const auto& [name, value] : all) result.push_back(name + "=" + value);
+      return result;
     }
     // What an outer launcher said of its own ranks does not hold for ours.
     for (const char* name : {"PRIMUS_MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "PRIMUS_RENDEZVOUS_FD"}) {
@@ -171,7 +190,6 @@ class Launcher {
     all["MASTER_PORT"] = std::to_string(port_);
     if (!token_.empty()) all["PRIMUS_JOB_TOKEN"] = token_;
     if (p.rank == 0) all["PRIMUS_RENDEZVOUS_FD"] = std::to_string(master_.fd());
-    std::vector<std::string> result;
     for (const auto& [name, value] : all) result.push_back(name + "=" + value);
     return result;
   }
@@ -201,7 +219,7 @@ class Launcher {
 
     const pid_t parent = getpid();
     const pid_t pid = fork();
-    if (pid < 0) throw io_error(fmt::format("cannot start rank {}", p.rank), errno);
+    if (pid < 0) throw io_error(fmt::format("cannot start {}", name_of(p)), errno);
     if (pid == 0) {
       setpgid(0, 0);
       prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -210,7 +228,7 @@ class Launcher {
       dup2(nothing.fd(), 0);
       dup2(out_end.fd(), 1);
       dup2(err_end.fd(), 2);
-      if (p.rank == 0) fcntl(master_.fd(), F_SETFD, 0);
+      if (p.rank == 0 && master_.valid()) fcntl(master_.fd(), F_SETFD, 0);
       execvpe(argv[0], argv.data(), envp.data());
       const int error = errno;
       if (write(failure_end.fd(), &error, sizeof(error)) < 0) {
@@ -289,16 +307,19 @@ class Launcher {
     }
   }
 
+  std::string name_of(const RankProcess& p) const {
+    return launch_.is_job ? fmt::format("rank {}", p.rank) : "'" + launch_.command[0] + "'";
+  }
+
   void first_failure(RankProcess& p) {
     result_.failed_rank = p.rank;
     if (WIFSIGNALED(p.status)) {
       const int signal = WTERMSIG(p.status);
       result_.exit_code = 128 + signal;
-      result_.failure =
-          fmt::format("rank {} was killed by signal {} ({})", p.rank, signal, strsignal(signal));
+      result_.failure = fmt::format("{} was killed by signal {} ({})", name_of(p), signal, strsignal(signal));
     } else {
       result_.exit_code = WEXITSTATUS(p.status);
-      result_.failure = fmt::format("rank {} ended with exit code {}", p.rank, result_.exit_code);
+      result_.failure = fmt::format("{} ended with exit code {}", name_of(p), result_.exit_code);
     }
     for (Stream* stream : {&p.out, &p.err}) show_line(p, *stream, true);
     for (const std::string& line : p.tail) result_.failure += "\n  " + line;
@@ -309,16 +330,15 @@ class Launcher {
   }
 
   void pass_on(int signal) {
-    // Who asks twice does not want to wait.
     const bool stops = signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
-    if (stops && stopping_) {
-      signal_all(SIGKILL);
-      return;
+    if (!stops || !same_request_until_) {
+      signal_all(signal);
+      if (!stops) return;
+      same_request_until_ = comm::in(1s);
+      kill_at_ = comm::in(launch_.grace_after_signal);
+    } else if (signal == SIGINT || comm::milliseconds_until(*same_request_until_) == 0) {
+      signal_all(SIGKILL);  // who asks twice does not want to wait
     }
-    signal_all(signal);
-    if (!stops) return;
-    stopping_ = true;
-    kill_at_ = comm::in(launch_.grace_after_signal);
   }
 
   void signal_all(int signal) {
@@ -363,12 +383,18 @@ class Launcher {
       p.tail.push_back(line.substr(0, line.size() - 1));
       if (p.tail.size() > kTailLines) p.tail.pop_front();
       if (raw) write_all(p.file.fd(), line);
-      if (!raw) {
-        write_all(to, fmt::format("[rank {}] {}", p.rank, line));
+      const bool as_it_is = raw || !launch_.is_job;
+      if (!as_it_is) {
+        show(to, fmt::format("[rank {}] {}", p.rank, line));
       } else if (p.local == 0) {
-        write_all(to, line);
+        show(to, line);
       }
     }
+  }
+
+  void show(int to, const std::string& line) const {
+    write_all(to, line);
+    if (log_.valid()) write_all(log_.fd(), line);
   }
 
   // A reader that went away or stopped reading costs the text, not the job.
@@ -378,10 +404,10 @@ class Launcher {
   Signals signals_;
   std::string address_, token_;
   std::uint16_t port_ = 0;
-  Socket master_;
+  Socket master_, log_;
   std::deque<RankProcess> processes_;
   std::optional<Deadline> terminate_at_, kill_at_;
-  bool stopping_ = false;
+  std::optional<Deadline> same_request_until_;  // set: the ranks were asked to stop
   LaunchResult result_;
 };
 

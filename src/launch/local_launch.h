@@ -3,8 +3,12 @@
 //
 // The first rank that fails ends all: the others have 0.2 s to end by themselves, as those do that
 // wait for it, then get SIGTERM, and SIGKILL half a second later. Whatever they started in their process
-// groups ends with them, and all end when this process does, however it dies. Signals that ask this process
-// to stop are passed on.
+// groups ends with them, and all end when this process does, however it dies.
+//
+// Signals that ask this process to stop are passed on. After SIGINT, SIGTERM, SIGHUP and SIGQUIT the ranks
+// have `grace_after_signal`; another one ends them at once. Schedulers signal twice, each process and its
+// starter, so what comes within a second of the first counts as the same request, but for SIGINT. SIGUSR1 is
+// the warning before a time limit: ranks save and stop, in their own time.
 #pragma once
 
 #include <chrono>
@@ -33,6 +37,10 @@ struct LocalLaunch {
   // named, appended to that file, and only the first rank's shown, as it is.
   std::function<Path(int rank)> output_file = {};
   int output = 1, error = 2;  // descriptors where it is shown
+  Path log_file = {};         // what is shown is appended to this file, too; empty: to none
+
+  // False: one process that is no rank. It gets no rank's environment, and its output is shown as it is.
+  bool is_job = true;
 
   std::chrono::milliseconds patience = std::chrono::milliseconds(200);  // between a failure and SIGTERM
   std::chrono::milliseconds grace = std::chrono::milliseconds(500);     // between SIGTERM and SIGKILL

@@ -17,6 +17,11 @@ inline bool is_float(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16;
 }
 
+// The type and number of elements that an optimizer's flat buffers and scalars have.
+inline bool is_vector(const Tensor& tensor, DType dtype, std::int64_t n) {
+  return !tensor.absent() && tensor.dtype == dtype && tensor.elements() == n;
+}
+
 inline bool same(const Tensor& a, const Tensor& b) { return a.dtype == b.dtype && a.shape == b.shape; }
 
 }  // namespace primus::turbo

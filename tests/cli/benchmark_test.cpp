@@ -1,11 +1,15 @@
-// primus benchmark gemm, attention, grouped-gemm: what they print, and what they refuse. Figures themselves
+// primus benchmark: what its suites print and write, what they refuse, and baselines. Figures themselves
 // are not judged: other programs may run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/temporary_folder.h"
 #include "cli/program.h"
 
 namespace primus {
@@ -42,7 +46,7 @@ nlohmann::json report_of(std::vector<std::string> words) {
 
 TEST(Benchmarks, Gemm) {
   const auto report = report_of({"gemm", "--shape", "64x48x32", "--shape", "8x16x24", "--dtype", "bf16"});
-  EXPECT_EQ(report["operation"], "gemm");
+  EXPECT_EQ(report["suite"], "gemm");
   EXPECT_EQ(report["dtype"], "bf16");
   ASSERT_EQ(report["results"].size(), 6U);
   for (const auto& line : report["results"]) {
@@ -84,6 +88,169 @@ TEST(Benchmarks, TablesHaveALineForEachResult) {
   EXPECT_THAT(markdown.out, HasSubstr("| forward 8x8x8 |"));
 }
 
+std::string content(const Path& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+nlohmann::json json_of(std::vector<std::string> words) {
+  words.insert(words.begin(), "benchmark");
+  words.push_back("--json");
+  const ProgramResult result = run_program(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return nlohmann::json::parse(result.out);
+}
+
+TEST(Benchmarks, ProductsOfAModel) {
+  const auto report = report_of(
+      {"gemm-dense", "--model", "llama_tiny", "--mbs", "2", "--seqlen", "16", "--vocab-size", "100"});
+  EXPECT_EQ(report["suite"], "gemm-dense");
+  EXPECT_EQ(report["results"].size(), 5U * 3);
+  EXPECT_THAT(report["results"].back()["case"].get<std::string>(),
+              HasSubstr("vocabulary, input gradient 32x100x"));
+  const ProgramResult wrong = benchmark({"gemm-dense", "--model", "llama_tinny"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("llama_tinny"));
+  EXPECT_EQ(benchmark({"gemm-deepseek", "--mbs", "0"}).exit_code, 2);
+}
+
+TEST(Benchmarks, CollectivesOfProcessesAndThreads) {
+  for (const char* transport : {"auto", "tcp", "threads"}) {
+    const auto report = json_of({"collectives", "--nproc", "2", "--transport", transport, "--op", "all",
+                                 "--check", "--sizes", "1K,64K", "--iters", "5", "--warmup", "1", "--device",
+                                 "cpu", "--threads", "1", "--per-rank"});
+    EXPECT_EQ(report["suite"], "collectives");
+    EXPECT_THAT(report["device"].get<std::string>(), HasSubstr("2 ranks on 1 node"));
+    ASSERT_EQ(report["results"].size(), 6U * 2 + 1);
+    EXPECT_EQ(report["results"][1]["case"], "all_reduce 65536");
+    EXPECT_EQ(report["results"][1]["bus_bytes"].get<double>(), 65536);
+    EXPECT_EQ(report["results"][1]["rank_median_seconds"].size(), 2U);
+  }
+  const auto strided = json_of({"strided-allgather", "--nproc", "4", "--stride", "2", "--sizes-mb", "1",
+                                "--iters", "5", "--warmup", "1", "--device", "cpu", "--threads", "1"});
+  EXPECT_EQ(strided["results"][1]["case"], "ranks 1,3, 1048576 each");
+}
+
+TEST(Benchmarks, RcclIsAnotherNameAndTracesCalls) {
+  const test::TemporaryFolder folder;
+  const std::string trace = folder.path() / "trace.jsonl";
+  const auto report =
+      json_of({"rccl",        "--nproc",    "2",           "--transport", "threads",          "--op",
+               "alltoall",    "all_gather", "--min-bytes", "1K",          "--max-bytes",      "4K",
+               "--num-sizes", "3",          "--repeat",    "2",           "--iters",          "3",
+               "--warmup",    "0",          "--device",    "cpu",         "--per-iter-trace", trace});
+  ASSERT_EQ(report["results"].size(), 2U * 3);
+  EXPECT_EQ(report["results"][1]["size_bytes"].get<double>(), 2048);
+  const std::string lines = content(trace);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2 * 3 * 2 * 3);
+  // As Primus's documents write a shape.
+  const auto product =
+      json_of({"gemm", "-M", "64", "-N", "32", "-K", "16", "--duration", "0.001", "--device", "cpu"});
+  EXPECT_THAT(product["results"][0]["case"].get<std::string>(), HasSubstr("64x32x16"));
+  EXPECT_EQ(nlohmann::json::parse(lines.substr(0, lines.find('\n')))["seconds"].size(), 2U);
+}
+
+TEST(Benchmarks, Memory) {
+  const auto report =
+      json_of({"memory", "--sizes", "1M", "--seconds", "0.001", "--device", "cpu", "--threads", "1"});
+  EXPECT_EQ(report["results"].size(), 9U);
+  for (const auto& line : report["results"])
+    EXPECT_GT(line["bytes_per_second"].get<double>(), 0) << line["case"];
+}
+
+TEST(Benchmarks, DataAndCheckpoint) {
+  const std::string experiment =
+      std::string(PRIMUS_SOURCE_DIR) + "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
+  const auto data =
+      json_of({"data", "--config", experiment, "--seconds", "0.01", "mock_data=true", "data_path=null",
+               "train_data_path=null", "seq_length=64", "micro_batch_size=2"});
+  ASSERT_EQ(data["results"].size(), 4U);
+  EXPECT_EQ(data["results"][2]["case"], "read");
+  EXPECT_EQ(data["results"][2]["tokens"].get<double>(), 128);
+  const test::TemporaryFolder folder;
+  const auto saved = json_of({"checkpoint", "--path", folder.path(), "--size", "1M", "--repeat", "2"});
+  ASSERT_EQ(saved["results"].size(), 3U);
+  EXPECT_TRUE(Env::posix().list(folder.path()).empty());
+}
+
+TEST(Benchmarks, TracesOfSteps) {
+  const test::TemporaryFolder folder;
+  const std::string trace = folder.path() / "trace.json";
+  const ProgramResult result =
+      run_program({"benchmark",
+                   "train",
+                   "--config",
+                   std::string(PRIMUS_SOURCE_DIR) + "/examples/native/configs/CPU/llama_tiny-pretrain.yaml",
+                   "--steps",
+                   "1",
+                   "--warmup",
+                   "0",
+                   "--trace",
+                   trace,
+                   "--trace-steps",
+                   "2",
+                   "mock_data=true",
+                   "data_path=null",
+                   "train_data_path=null",
+                   "seq_length=32",
+                   "micro_batch_size=1",
+                   "global_batch_size=2",
+                   "device=cpu",
+                   "num_threads=1"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::map<std::string, int> names;
+  std::map<int, double> ends;  // of the last one on each stream
+  const nlohmann::json json = nlohmann::json::parse(content(trace));
+  for (const auto& event : json["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    ++names[event["name"]];
+    if (event["cat"] == "host") continue;
+    EXPECT_GE(event["ts"].get<double>(), ends[event["tid"]] - 1e-3);  // a stream does one thing at a time
+    ends[event["tid"]] = event["ts"].get<double>() + event["dur"].get<double>();
+  }
+  EXPECT_EQ(names["step 2"], 1);
+  EXPECT_EQ(names["step 3"], 1);
+  EXPECT_EQ(names["microbatch 1"], 2);
+  EXPECT_EQ(names["update"], 2);
+  EXPECT_GT(names["Gemm"], 0);
+  EXPECT_EQ(names["AttentionForward"] % 4, 0);  // two steps of two microbatches
+  EXPECT_GT(names["AttentionForward"], 0);
+}
+
+TEST(Benchmarks, BaselinesAndReports) {
+  const test::TemporaryFolder folder;
+  const std::string baseline = folder.path() / "baseline.json", page = folder.path() / "report.html",
+                    table = folder.path() / "table.csv";
+  const std::vector<std::string> gemm{"gemm", "--shape", "64x64x64"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = gemm;
+    words.insert(words.end(), more.begin(), more.end());
+    return benchmark(words);
+  };
+  ASSERT_EQ(with({"--baseline", "save", baseline}).exit_code, 0);
+  nlohmann::json kept = nlohmann::json::parse(content(baseline));
+  // A baseline whose times were a thousand times as long, then as short: no noise explains that.
+  for (const auto& [factor, exit_code] : {std::pair(1e3, 0), std::pair(1e-3, 1)}) {
+    nlohmann::json changed = kept;
+    for (auto& line : changed["results"]) {
+      line["seconds"]["median"] = line["seconds"]["median"].get<double>() * factor;
+      line["spread"] = 0.01;
+    }
+    std::ofstream(baseline) << changed;
+    const ProgramResult result = with({"--output", page, "--baseline", "compare", baseline});
+    EXPECT_EQ(result.exit_code, exit_code) << result.out << result.err;
+    EXPECT_THAT(result.out, HasSubstr(exit_code == 0 ? "faster" : "slower"));
+    EXPECT_THAT(content(page), HasSubstr("Compared with"));
+  }
+  std::ofstream(baseline) << "{}";
+  EXPECT_EQ(with({"--baseline", "compare", baseline}).exit_code, 2);
+
+  ASSERT_EQ(with({"--output", table}).exit_code, 0);
+  ASSERT_EQ(with({"--output", table, "--append"}).exit_code, 0);
+  const std::string lines = content(table);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1 + 2 * 3);  // one head
+}
+
 TEST(Benchmarks, WhatCannotBeMeasuredIsRefused) {
   const std::vector<std::vector<std::string>> refused = {
       {"gemm", "--shape", "3x4"},
@@ -94,6 +261,22 @@ TEST(Benchmarks, WhatCannotBeMeasuredIsRefused) {
       {"gemm", "--shape", "1048576x1048576x1048576"},
       {"gemm", "--json", "--csv"},
       {"gemm", "--seconds", "0"},
+      {"gemm", "--trans_a", "1"},
+      {"gemm", "--output", "report.pdf"},
+      {"gemm", "--output", "report.html", "--append"},
+      {"gemm", "--baseline", "compare"},
+      {"gemm", "--baseline", "keep", "x.json"},
+      {"gemm", "--baseline", "compare", "/nowhere/x.json"},
+      {"collectives", "--op", "all_redoce"},
+      {"collectives", "--sizes", "1K,,2K"},
+      {"collectives", "--sizes", "64T"},
+      {"collectives", "--min-bytes", "2K", "--max-bytes", "1K"},
+      {"collectives", "--nproc", "1"},
+      {"collectives", "--nproc", "0"},
+      {"collectives", "--iters", "0"},
+      {"collectives", "--nnodes", "2"},
+      {"memory", "--sizes", "0"},
+      {"memory", "--sizes", "9223372036854775807G"},
       {"attention", "--heads", "6", "--kv-heads", "4"},
       {"attention", "--heads", "2", "--kv-heads", "4"},
       {"attention", "--window", "-1"},
@@ -104,7 +287,7 @@ TEST(Benchmarks, WhatCannotBeMeasuredIsRefused) {
   for (const auto& words : refused) {
     std::vector<std::string> all = words;
     all.insert(all.begin(), "benchmark");
-    all.insert(all.end(), {"--device", "cpu"});
+    all.insert(all.begin() + 2, {"--device", "cpu"});
     const ProgramResult result = run_program(all);
     EXPECT_EQ(result.exit_code, 2) << words[0] << " " << words.back() << result.err;
   }

@@ -33,7 +33,8 @@ std::vector<std::string> offered(std::vector<std::string> words) {
 
 TEST(Completion, OfCommands) {
   EXPECT_THAT(offered({""}), IsSupersetOf({"train", "model", "chat", "direct", "help", ":none"}));
-  EXPECT_THAT(offered({""}), Not(Contains("container")));
+  EXPECT_THAT(offered({""}), IsSupersetOf({"container", "slurm", "k8s"}));
+  EXPECT_THAT(offered({""}), Not(Contains("megatron")));
   EXPECT_THAT(offered({"ge"}), ElementsAre("generate", ":none"));
   EXPECT_THAT(offered({"model", "i"}), ElementsAre("import", "info", ":none"));
   EXPECT_THAT(offered({"help", "model", "i"}), ElementsAre("import", "info", ":none"));
@@ -72,6 +73,11 @@ TEST(Completion, OfSettings) {
 TEST(Completion, BehindTheMode) {
   EXPECT_THAT(offered({"direct", "--"}), IsSupersetOf({"--single", "--env", "--"}));
   EXPECT_THAT(offered({"direct", "--single", "--", "mod"}), ElementsAre("model", ":none"));
+  EXPECT_THAT(offered({"container", "--runtime", "p"}), ElementsAre("podman", ":none"));
+  EXPECT_THAT(offered({"slurm", "srun", "-N", "2", "--", "direct", "--", "mod"}),
+              ElementsAre("model", ":none"));
+  EXPECT_THAT(offered({"slurm", "srun", "--", "container", "--priv"}),
+              ElementsAre("--privileged-set", ":none"));
   EXPECT_THAT(offered({"direct", "--", "chat", "--template", "p"}), ElementsAre("plain", ":none"));
 }
 

@@ -242,6 +242,13 @@ TEST_F(DataFiles, EveryOtherOptionOfMegatronsScriptIsRefusedByName) {
   EXPECT_THAT(result_of("--vocab-size", "300").err, HasSubstr("the tokenizer has 257 ids"));
   EXPECT_THAT(result_of("--workers", "-3").err,
               HasSubstr("--workers cannot be -3\n  hint: set it to 0 or more"));
+  EXPECT_THAT(result_of("--workers", "5000").err,
+              HasSubstr("there cannot be 5000 workers\n  hint: ask for at most 4096"));
+  EXPECT_THAT(result_of("--tokenizer", "tokenizer.json").err, testing::Not(HasSubstr("has no option")));
+  EXPECT_THAT(result_of("--output", "x").err,
+              HasSubstr("has no option '--output'\n  hint: did you mean '--output-prefix'?"));
+  EXPECT_THAT(result_of("--tiktoken", "v2").err,
+              HasSubstr("did you mean '--tiktoken-pattern' or '--tiktoken-num-special-tokens'?"));
   EXPECT_THAT(result_of("--partitions", "0").err, HasSubstr("--partitions cannot be 0\n  hint: "));
   EXPECT_THAT(result_of("--log-interval", "0").err, HasSubstr("--log-interval cannot be 0\n  hint: "));
 }
@@ -300,6 +307,11 @@ TEST_F(DataFiles, MistakesAreErrorsWithTheNextStep) {
   const ProgramResult csv = run({"tokenize", "-i", "a.csv", "-o", "x", "--tokenizer-type", "ByteTokenizer"});
   EXPECT_EQ(csv.exit_code, 0);
   EXPECT_THAT(csv.err, HasSubstr("note: 'a.csv' is read as plain text"));
+  write_file(folder_.path() / "b.csv", "x");
+  write_file(folder_.path() / "c.csv", "x");
+  const ProgramResult more =
+      run({"tokenize", "-i", "a.csv", "b.csv", "c.csv", "-o", "y", "--tokenizer-type", "ByteTokenizer"});
+  EXPECT_THAT(more.err, HasSubstr("note: 'a.csv' and 2 more are read as plain text"));
 }
 
 TEST_F(DataFiles, LearnsATokenizerAndReadsOneInTwoFiles) {

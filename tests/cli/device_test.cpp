@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "base/temporary_folder.h"
 #include "cli/program.h"
@@ -80,6 +83,52 @@ TEST(Devices, ACheckpointInFlightDoesNotSeeTheNextUpdate) {
     EXPECT_TRUE(test::final_weights(test::run_folder(folder.path(), "slow"), iteration) == expected)
         << iteration;
   }
+}
+
+// A device that works behind the host's back is waited for once in each step, and otherwise before and after
+// them: for weights, tables, the measured peak.
+TEST(Devices, TheHostWaitsOnceInAStep) {
+  const TemporaryFolder folder;
+  // Waits for streams; those for events are counted here.
+  const auto other_waits = [&](std::int64_t steps) {
+    const std::string name = "run" + std::to_string(steps);
+    const Path file = folder.path() / (name + "_waits");
+    ProgramOptions counting = with_plugins();
+    counting.environment["PRIMUS_GUARD_WAITS"] = file.string();
+    const ProgramResult run =
+        run_program(train(folder.path(), {"train_iters=" + std::to_string(steps), "device=guard",
+                                          "seq_length=8", "disable_last_saving=true", "exp_name=" + name}),
+                    counting);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(test::losses(test::run_folder(folder.path(), name)).size(), static_cast<std::size_t>(steps));
+    std::int64_t streams = 0, events = 0;
+    std::ifstream(file) >> streams >> events;
+    EXPECT_EQ(events, steps);
+    EXPECT_GT(streams, 0);
+    return streams;
+  };
+  const std::int64_t few = other_waits(6), many = other_waits(36);
+  // The peak is measured for a moment, in a number of products that differs.
+  EXPECT_LT(many - few, 15);
+}
+
+// A loss that is no number ends the run at the step that had it, though the next one was under way.
+TEST(Devices, ABadStepIsReportedAsOnTheCpu) {
+  const TemporaryFolder folder;
+  const auto end_of = [&](const char* device, const char* name) {
+    const ProgramResult run = run_program(
+        train(folder.path(), {"train_iters=9", "lr=1000", "lr_warmup_iters=0", "clip_grad=0", "optimizer=sgd",
+                              std::string("device=") + device, std::string("exp_name=") + name}),
+        with_plugins());
+    EXPECT_NE(run.exit_code, 0);
+    const std::size_t steps = test::losses(test::run_folder(folder.path(), name)).size();
+    EXPECT_LT(steps, 9U);
+    const auto message = run.err.rfind(" is ", run.err.find(" at iteration "));
+    return std::pair(steps, message == std::string::npos ? run.err : run.err.substr(message));
+  };
+  const auto on_cpu = end_of("cpu", "plain"), on_guard = end_of("guard", "guarded");
+  EXPECT_EQ(on_guard, on_cpu);
+  EXPECT_THAT(on_cpu.second, HasSubstr("iteration " + std::to_string(on_cpu.first + 1)));
 }
 
 // What is not here can be planned for, if its plug-in is.

@@ -44,13 +44,21 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
       {{"model", "verify", model}, "needs --inputs FILE"},
       {{"model", "info", "/tmp"}, "holds neither a model"},
       {{"--dry-run", "train", "pretrain"}, "stands before the command"},
-      {{"container", "--", "train"}, "not there yet"},
-      {{"slurm", "srun", "--", "direct", "--", "train"}, "not there yet"},
       {{"direct"}, "has no command"},
       {{"direct", "--"}, "has no command"},
-      {{"direct", "--env", "X", "--", "help"}, "NAME=VALUE"},
-      {{"--config", "x.yaml", "direct", "--", "help"}, "launcher file"},
-      {{"--config=x.yaml", "direct", "--", "help"}, "launcher file"},
+      {{"direct", "--env", "X", "--", "help"}, "there is no file of variables 'X'"},
+      {{"direct", "--env", "1X=2", "--", "help"}, "is not the name of a variable"},
+      {{"direct", "--env", "HF_TOKEN=x", "--", "help"}, "HF_TOKEN is a secret"},
+      {{"direct", "--numa", "--no-numa", "--", "help"}, "exclude each other"},
+      {{"direct", "--pacth", "x", "--", "help"}, "did you mean '--patch'?"},
+      {{"direct", "--", "trian", "pretrain"}, "did you mean 'train'?"},
+      {{"--config", "x.yaml", "direct", "--", "help"}, "x.yaml"},
+      {{"direct", "--config=x.yaml", "--", "help"}, "x.yaml"},
+      {{"--config", "x.yaml", "train", "pretrain"}, "which only modes have"},
+      {{"--dry-run", "direct", "--", "train", "pretrain", "--config", "/nowhere.yaml"},
+       "there is no experiment '/nowhere.yaml'"},
+      {{"train", "pretrain", "--config", experiment, "--nnodes", "2"}, "needs --master_addr"},
+      {{"train", "pretrain", "--config", experiment, "--node_rank", "1"}, "is not below --nnodes 1"},
       {{"--dry-run", "direct", "--", "trian", "pretrain"}, "did you mean 'train'?"},
       {{"--dry-run", "direct", "--", "train", "pretrian"}, "did you mean 'pretrain'?"},
       {{"--dry-run", "direct", "--", "eval", "loss", "m"}, "needs --data PATH"},
@@ -67,28 +75,6 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
     EXPECT_THAT(result.err, HasSubstr(mistake.said));
     EXPECT_EQ(result.out, "");
   }
-}
-
-TEST(Direct, RunsTheCommandHere) {
-  EXPECT_EQ(run_program({"direct", "--", "model", "info", "--help"}).out,
-            run_program({"model", "info", "--help"}).out);
-  EXPECT_EQ(run_program({"--debug", "direct", "--single", "--", "config", "schema"}).exit_code, 0);
-}
-
-TEST(Direct, SetsTheEnvironment) {
-  const std::string experiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
-  const ProgramResult result =
-      run_program({"direct", "--env", "PRIMUS_EXP_NAME=named here", "--env=PRIMUS_TEAM=t", "--", "config",
-                   "validate", "--config", experiment});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("named here"));
-}
-
-TEST(Direct, DryRunShowsWhatWouldRun) {
-  const ProgramResult result =
-      run_program({"--dry-run", "direct", "--env", "A=b c", "--", "train", "pretrain", "--config", "x.yaml"});
-  EXPECT_EQ(result.exit_code, 0);
-  EXPECT_EQ(result.out, "env 'A=b c' primus train pretrain --config x.yaml\n");
 }
 
 TEST(Output, AFullDiskIsAnError) {

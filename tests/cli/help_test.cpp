@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/temporary_folder.h"
 #include "cli/commands.h"
+#include "cli/launch/mode.h"
 #include "cli/program.h"
 
 namespace primus {
@@ -65,7 +66,7 @@ TEST(Help, OfEveryCommand) {
 }
 
 TEST(Help, OfAGroup) {
-  for (const char* group : {"train", "model", "config", "data", "eval", "benchmark"}) {
+  for (const char* group : {"train", "model", "config", "data", "eval", "benchmark", "plan"}) {
     const ProgramResult help = run_program({group});
     EXPECT_EQ(help.exit_code, 0);
     EXPECT_THAT(help.out, HasSubstr(std::string(group) + " "));
@@ -80,16 +81,20 @@ TEST(Help, WidthFitsATerminal) {
   }
 }
 
-TEST(Help, OfTheMode) {
-  const ProgramResult help = run_program({"direct", "--help"});
-  EXPECT_EQ(help.exit_code, 0);
-  expect_golden(help.out, "direct.txt");
-  EXPECT_EQ(run_program({"help", "direct"}).out, help.out);
+TEST(Help, OfTheModes) {
+  for (const cli::ModeEntry& mode : cli::modes()) {
+    const std::string name(mode.about.name);
+    const ProgramResult help = run_program({name, "--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    expect_golden(help.out, name + ".txt");
+    EXPECT_THAT(help.out, HasSubstr("Examples:"));
+    EXPECT_EQ(run_program({"help", name}).out, help.out);
+  }
 }
 
 TEST(Help, NamesOnlyWhatThereIs) {
   const std::string help = run_program({"--help"}).out;
-  for (const char* missing : {"container", "slurm", "megatron"}) EXPECT_THAT(help, Not(HasSubstr(missing)));
+  for (const char* missing : {"megatron"}) EXPECT_THAT(help, Not(HasSubstr(missing)));
 }
 
 // Startup is part of every completion and script.
@@ -117,7 +122,7 @@ TEST(Manual, PagesOfEverything) {
   EXPECT_EQ(written.exit_code, 0) << written.err;
   std::size_t pages = 0;
   for (const auto& file : std::filesystem::directory_iterator(man1)) pages += file.is_regular_file();
-  EXPECT_EQ(pages, cli::commands().size() + 1);
+  EXPECT_EQ(pages, cli::commands().size() + cli::modes().size() + 1);
   const std::string page = read_file(Path(man1) / "primus-train-pretrain.1");
   EXPECT_EQ(run_program({"man", "train-pretrain"}).out, page);
   EXPECT_EQ(run_program({"man", "train", "pretrain"}).out, page);

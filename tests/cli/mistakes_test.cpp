@@ -40,7 +40,7 @@ TEST(MistakesAsJson, HavePlaceCauseAndNextStep) {
 TEST(MistakesAsJson, SeveralAreAllListed) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder.path() / "exp.yaml",
-                    config::with_lines("      lrr: 1\n      seed: x\n      tensor_model_parallel_size: 8\n"));
+                    config::with_lines("      lrr: 1\n      seed: x\n      moe_router_dtype: fp64\n"));
   const test::ProgramResult result =
       test::run_program({"config", "validate", "--config", "exp.yaml", "--json", "bf16=maybe"},
                         {.folder = folder.path().string()});
@@ -54,7 +54,7 @@ TEST(MistakesAsJson, SeveralAreAllListed) {
     EXPECT_NE(problem["hint"], "");
   }
   EXPECT_EQ(places,
-            (std::vector<std::string>{"exp.yaml:14:7", "exp.yaml:15:13", "exp.yaml:16:35", "command line"}));
+            (std::vector<std::string>{"exp.yaml:14:7", "exp.yaml:15:13", "exp.yaml:16:25", "command line"}));
   EXPECT_EQ(kinds, (std::vector<std::string>{"invalid", "invalid", "unsupported", "invalid"}));
 }
 

@@ -179,11 +179,17 @@ TEST(Train, ExportsTheResolvedExperiment) {
   EXPECT_THAT(again.out, HasSubstr("0.00123"));
 }
 
-TEST(Train, RefusesAnotherFramework) {
+TEST(Train, AnotherFrameworkThatIsNotHereIsNamed) {
   const TemporaryFolder folder;
-  const ProgramResult result = run_program(train(folder.path(), {"framework=megatron"}));
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("framework"));
+  const std::string none = (folder.path() / "none").string();
+  auto words = train(folder.path(), {"framework=megatron"});
+  words.insert(words.end(), {"--backend_path", none});
+  const ProgramResult result = run_program(words);
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr(none));
+  const ProgramResult unknown = run_program(train(folder.path(), {"framework=megatrn"}));
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("framework"));
 }
 
 TEST(Train, BadDataIsNamed) {
@@ -226,7 +232,7 @@ TEST(Train, ResumesOnlyTheModelThatWasSaved) {
   const ProgramResult changed = run_program(train(folder.path(), {"train_iters=2", "seed=5", "lr=2e-3"}));
   EXPECT_EQ(changed.exit_code, 0) << changed.err;
   EXPECT_THAT(changed.err,
-              HasSubstr("seed was 1234, and is 5 from here on: the data goes on in another order"));
+              HasSubstr("seed was 1234, and is 5 from here on: the data is put into another order"));
   EXPECT_THAT(changed.err, HasSubstr("lr was "));
 }
 
@@ -690,6 +696,45 @@ TEST(Train, ADryRunNeedsNoFilesButNamesThem) {
   for (const json& input : forecast.at("missing")) missing.push_back(input.at("key"));
   EXPECT_THAT(missing, ::testing::ElementsAre("load", "tokenizer_model", "data_path"));
   EXPECT_THAT(big.err, HasSubstr("load is '/nowhere/model' (command line), which is not there"));
+}
+
+// A mesh is planned on a laptop, in seconds: what a rank needs, and what it sends.
+TEST(Train, ADryRunPlansManyRanks) {
+  const TemporaryFolder folder;
+  const auto forecast = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> command{"train",
+                                     "pretrain",
+                                     "--config",
+                                     PRIMUS_SOURCE_DIR
+                                     "/examples/native/configs/CPU/llama_tiny-pretrain.yaml",
+                                     "workspace=" + folder.path().string(),
+                                     "mock_data=true",
+                                     "micro_batch_size=1",
+                                     "global_batch_size=1024",
+                                     "--dry-run",
+                                     "--json"};
+    command.insert(command.end(), more.begin(), more.end());
+    const ProgramResult result = run_program(command);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out);
+  };
+  const json one = forecast({});
+  EXPECT_FALSE(one.contains("mesh"));
+  const json many =
+      forecast({"--world", "1024", "tensor_model_parallel_size=2", "use_distributed_optimizer=true"});
+  const json& mesh = many.at("mesh");
+  EXPECT_EQ(mesh.at("ranks"), 1024);
+  EXPECT_EQ(mesh.at("tensor"), 2);
+  EXPECT_EQ(mesh.at("data"), 512);
+  const auto persistent = [](const json& f) { return f.at("memory_bytes").at("persistent").get<double>(); };
+  EXPECT_LT(persistent(many), 0.5 * persistent(one));
+  std::vector<std::string> groups;
+  for (const json& line : mesh.at("stages").at(0).at("communication")) groups.push_back(line.at("group"));
+  EXPECT_THAT(groups, ::testing::IsSupersetOf({"world", "tensor", "data", "tokens"}));
+  EXPECT_EQ(forecast({"--nproc", "2", "tensor_model_parallel_size=2"}).at("mesh").at("ranks"), 2);
+  const ProgramResult wrong = run_program(train(folder.path(), {"--world", "2"}));
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("--world is for --dry-run"));
 }
 
 TEST(Train, ThreadsComeFromTheExperimentsEnvironment) {

@@ -1,10 +1,11 @@
 // What every communicator must do, checked against references that are computed the plain way: element by
-// element, in rank order; within rounding where a communicator has another order. Every rank runs it, with
-// the same arguments; it does not matter how ranks live.
+// element, in the order of comm/communicator.h; within rounding where a communicator has another order. Every
+// rank runs it, with the same arguments; it does not matter how ranks live.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -56,24 +57,28 @@ inline std::vector<std::byte> make_values(DType dtype, std::int64_t count, int r
   return bytes;
 }
 
+// The order of comm/communicator.h: the ranks before the largest power of two below their number, the rest,
+// and both together.
+template <class T, class A>
+A reduce_element(const std::vector<std::vector<std::byte>>& inputs, std::size_t i, std::size_t first,
+                 std::size_t last, Reduction reduction) {
+  if (last - first == 1) {
+    T value;
+    std::memcpy(&value, inputs[first].data() + i * sizeof(T), sizeof(T));
+    return static_cast<A>(value);
+  }
+  const std::size_t middle = first + std::bit_floor(last - first - 1);
+  const A a = reduce_element<T, A>(inputs, i, first, middle, reduction);
+  const A b = reduce_element<T, A>(inputs, i, middle, last, reduction);
+  return reduction == Reduction::kMax ? (b > a ? b : a) : static_cast<A>(a + b);
+}
+
 template <class T, class A>
 void reduce_plainly(const std::vector<std::vector<std::byte>>& inputs, std::vector<std::byte>& out,
                     Reduction reduction) {
   const auto count = out.size() / sizeof(T);
   for (std::size_t i = 0; i < count; ++i) {
-    A sum{};
-    for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
-      T value;
-      std::memcpy(&value, inputs[rank].data() + i * sizeof(T), sizeof(T));
-      const A x = static_cast<A>(value);
-      if (rank == 0) {
-        sum = x;
-      } else if (reduction == Reduction::kMax) {
-        sum = x > sum ? x : sum;
-      } else {
-        sum = static_cast<A>(sum + x);
-      }
-    }
+    A sum = reduce_element<T, A>(inputs, i, 0, inputs.size(), reduction);
     if (reduction == Reduction::kMean) sum = static_cast<A>(sum / static_cast<A>(inputs.size()));
     T result;
     if constexpr (sizeof(A) > sizeof(T) && std::is_integral_v<A>) {
@@ -113,7 +118,8 @@ inline std::vector<std::byte> reduce_plainly(DType dtype, const std::vector<std:
   return out;
 }
 
-// Whether a communicator adds up in rank order, as the host's do, or in an order of its own (comm/nccl).
+// Whether a communicator adds up in the order of comm/communicator.h, as the host's do, or in an order of its
+// own (comm/nccl).
 enum class Order { kRanks, kAny };
 
 class Conformance {
@@ -135,6 +141,7 @@ class Conformance {
           all_gather(dtype, count, in_place);
           all_to_all(dtype, count, in_place);
         }
+        all_to_all_rows(dtype, count);
         broadcast(dtype, count, static_cast<int>(count % n_));
         exchange(dtype, count);
         comm_.barrier(stream_);
@@ -258,6 +265,41 @@ class Conformance {
     comm_.broadcast(stream_, data, root);
     expect(data, make_values(dtype, count, root, 4), label(Kind::kBroadcast, dtype, count, true));
     release(data);
+  }
+
+  // Parts of `rows` rows, of which each pair has its own number. What lies behind them is not looked at.
+  void all_to_all_rows(DType dtype, std::int64_t rows) {
+    constexpr std::int64_t kWidth = 3;
+    const auto between = [&](int from, int to) {
+      return (from + 2 * to) % 4 == 0 ? 0 : rows / (1 + (from + to) % 3);
+    };
+    const std::int64_t part = rows * kWidth * size_of(dtype);
+    const auto counts = [&](auto of_peer) {
+      Bytes bytes;
+      for (int peer = 0; peer < n_; ++peer) {
+        const auto count = static_cast<std::int32_t>(of_peer(peer));
+        const auto* const from = reinterpret_cast<const std::byte*>(&count);
+        bytes.insert(bytes.end(), from, from + sizeof(count));
+      }
+      return upload(DType::kI32, bytes);
+    };
+    const Tensor sends = counts([&](int peer) { return between(rank_, peer); });
+    const Tensor receives = counts([&](int peer) { return between(peer, rank_); });
+    const Shape shape{n_ * rows, kWidth};
+    const Tensor in = upload(dtype, make_values(dtype, shape.elements(), rank_, 6));
+    const Tensor out = upload(dtype, blank(dtype, shape.elements()));
+    comm_.all_to_all_rows(stream_, in.reshaped(shape), sends, out.reshaped(shape), receives);
+    for (int from = 0; from < n_; ++from) {
+      const Bytes values = make_values(dtype, shape.elements(), from, 6);
+      const auto first = values.begin() + rank_ * part;
+      const std::int64_t count = between(from, rank_) * kWidth;
+      const Bytes wanted(first, first + count * size_of(dtype));
+      const std::int64_t begin = from * rows * kWidth;
+      expect(out.slice(begin, begin + count), wanted,
+             label(Kind::kAllToAll, dtype, rows, false) + " of rows");
+    }
+    release(in, out);
+    release(sends, receives);
   }
 
   // Out of place, every pair has its own count, some of them none.

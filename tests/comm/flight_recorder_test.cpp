@@ -32,7 +32,8 @@ TEST(FlightRecorder, KeepsTheLastRecordsInFixedMemory) {
 }
 
 TEST(FlightRecorder, WritesStatesAndTimesAsJson) {
-  FlightRecorder recorder;
+  RankState state;
+  FlightRecorder& recorder = state.recorder;
   const int world = recorder.add_group("world", 8), pair = recorder.add_group("tp \"0\"", 2);
   const auto done = recorder.enqueued(world, 1, kSum);
   recorder.started(done);
@@ -56,7 +57,7 @@ TEST(FlightRecorder, WritesStatesAndTimesAsJson) {
   EXPECT_EQ(json[1]["ended"], 0.0);
   EXPECT_EQ(json[2]["state"], "enqueued");
 
-  const RankStatus status = status_of(recorder, "world");
+  const RankStatus status = status_of(state, "world");
   EXPECT_EQ(status.sequence, 1U);
   EXPECT_EQ(status.running, "broadcast #1 (7 bf16 from rank 1) of group 'tp \"0\"'");
   EXPECT_EQ(status.waiting_for, 5);

@@ -10,6 +10,7 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/json_text.h"
 #include "launch/local_launch.h"
@@ -56,15 +57,25 @@ Outcome run(const Run& what) {
   return outcome;
 }
 
-std::vector<std::string> shared_memory_files() { return Env::posix().list("/dev/shm"); }
+// Of Primus: other programs come and go there while the tests run.
+std::vector<std::string> shared_memory_files() {
+  std::vector<std::string> files = Env::posix().list("/dev/shm");
+  std::erase_if(files, [](const std::string& file) { return file.find("primus") == std::string::npos; });
+  return files;
+}
 
+// Those that stay: another test's ranks have some for as long as they connect.
 std::string abstract_sockets() {
-  std::ifstream file("/proc/net/unix");
-  std::string all, line;
-  while (std::getline(file, line)) {
-    if (line.find("@primus-") != std::string::npos) all += line + "\n";
+  std::string all;
+  for (const Deadline end = in(10s);;) {
+    all.clear();
+    std::ifstream file("/proc/net/unix");
+    for (std::string line; std::getline(file, line);) {
+      if (line.find("@primus-") != std::string::npos) all += line + "\n";
+    }
+    if (all.empty() || milliseconds_until(end) == 0) return all;
+    std::this_thread::sleep_for(20ms);
   }
-  return all;
 }
 
 struct Processes : ::testing::TestWithParam<std::tuple<int, const char*>> {

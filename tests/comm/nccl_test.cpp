@@ -259,6 +259,59 @@ TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
   }
 }
 
+// A rank that says what it is busy with is no rank that hangs, on the vendor's library as on hosts.
+TEST_F(Nccl, ABusyRankIsWaitedFor) {
+  for (const bool on_device : {true, false}) {
+    std::atomic<int> notices{0};
+    const auto errors = on_all_ranks(3, [&](Rank& r) {
+      r.job.state().notice = [&](const std::string& text) {
+        EXPECT_THAT(text, HasSubstr("rank 1 has been saving a checkpoint for "));
+        ++notices;
+      };
+      const auto world = on_device ? r.job.world(r.device, &collectives) : r.job.world();
+      world->set_timeout(300ms);
+      const auto stream = r.device.create_stream(StreamKind::kCommunication);
+      world->barrier(*stream);
+      stream->synchronize();
+      if (r.rank == 1) {
+        const Activity busy(&r.job.state().activities, "saving a checkpoint");
+        std::this_thread::sleep_for(1500ms);
+      }
+      world->barrier(*stream);
+      stream->synchronize();
+    });
+    EXPECT_EQ(errors, none(3)) << on_device;
+    EXPECT_GE(notices, 2);
+    EXPECT_LE(notices, 10) << "now and then only";
+  }
+}
+
+TEST_F(Nccl, ARankThatIsBusyForTooLongIsNamedWithWhatItDoes) {
+  for (const bool on_device : {true, false}) {
+    const auto errors = on_all_ranks(2, [&](Rank& r) {
+      const auto world = on_device ? r.job.world(r.device, &collectives) : r.job.world();
+      world->set_timeout(200ms);
+      r.job.state().activity_timeout = 600ms;
+      const auto stream = r.device.create_stream(StreamKind::kCommunication);
+      world->barrier(*stream);
+      stream->synchronize();
+      if (r.rank == 1) {
+        const Activity busy(&r.job.state().activities, "reading data");
+        while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+      } else {
+        world->barrier(*stream);
+        stream->synchronize();
+        while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+      }
+      r.job.state().abort->check();
+    });
+    for (const std::string& error : errors) {
+      EXPECT_THAT(error, HasSubstr("barrier #2 of group 'world' did not complete within"));
+      EXPECT_THAT(error, HasSubstr("rank 1 has been reading data for "));
+    }
+  }
+}
+
 // The first call of a kind connects the ranks, and the host waits for that.
 TEST_F(Nccl, ARankThatDoesNotConnectIsNamed) {
   const auto errors = on_all_ranks(2, [&](Rank& r) {

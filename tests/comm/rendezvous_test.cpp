@@ -1,9 +1,11 @@
 // The environment of a job and its key-value store: what ranks share, and what strangers may not do.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -283,6 +285,33 @@ TEST(Store, ALostRankAndAnAbortReachEveryRank) {
   const auto e = other.join(1, reason);
   reason->abort("the loss is no number");
   EXPECT_EQ(error_of([&] { d->wait("never", in(30s)); }), "the loss is no number");
+}
+
+// Rank 0 ends right after it has said why, beside peers that keep the server busy.
+TEST(Store, TheReasonArrivesBeforeRank0Ends) {
+  constexpr int kWorld = 5;
+  for (int round = 0; round < 60; ++round) {
+    Rendezvous rendezvous(kWorld);
+    const auto reason = std::make_shared<AbortState>();
+    auto first = rendezvous.join(0, reason);
+    std::vector<std::string> heard(kWorld - 1);
+    std::vector<std::thread> peers;
+    std::atomic<int> busy{0};
+    for (int rank = 1; rank < kWorld; ++rank) {
+      peers.emplace_back([&, rank] {
+        const auto peer = rendezvous.join(rank);
+        heard[static_cast<std::size_t>(rank) - 1] = error_of([&] {
+          for (++busy;;) peer->set(fmt::format("key of {}", rank), std::string(200'000, 'x'));
+        });
+      });
+    }
+    while (busy < kWorld - 1) std::this_thread::yield();
+    reason->abort("the devices differ");
+    first.reset();
+    rendezvous.server.reset();
+    for (std::thread& peer : peers) peer.join();
+    for (const std::string& error : heard) ASSERT_EQ(error, "the devices differ") << "round " << round;
+  }
 }
 
 // ---- Strangers ----------------------------------------------------------------------------------

@@ -147,14 +147,16 @@ TEST(ThreadGroup, EventsMarkCompletion) {
   });
 }
 
-TEST(ThreadGroup, SumsAreInRankOrderAndMeansAreRoundedOnce) {
+TEST(ThreadGroup, SumsArePairwiseAndMeansAreRoundedOnce) {
   on_all_ranks(4, {.timeout = 60s}, [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
     const auto stream = device.create_stream(StreamKind::kCompute);
-    const float large[] = {1e8F, 1.0F, -1e8F, 1.0F};  // in this order: 1e8 + 1 = 1e8; then 0; then 1
+    // (1e8 + 1) + (-1e8 + 5): 1e8, and fp32 steps by 8 there, so -99999992; one after the other it would
+    // be 5.
+    const float large[] = {1e8F, 1.0F, -1e8F, 5.0F};
     float value = large[comm.rank()];
     comm.all_reduce(*stream, {&value, DType::kF32, {1}}, {&value, DType::kF32, {1}}, Reduction::kSum);
-    EXPECT_EQ(value, 1.0F);
+    EXPECT_EQ(value, 8.0F);
     const float small[] = {256.0F, 1.0F, 1.0F, 1.0F};  // bf16 steps by 2 here: one by one they would be lost
     BFloat16 half(small[comm.rank()]);
     comm.all_reduce(*stream, {&half, DType::kBF16, {1}}, {&half, DType::kBF16, {1}}, Reduction::kSum);

@@ -145,6 +145,42 @@ TEST_F(Precedence, TheLengthOfTrainingIsAsTheStrongestLayerSays) {
   EXPECT_EQ(load({"epochs=null", "train_iters=3"}).trainer.train_iters, 3);
 }
 
+TEST_F(Precedence, DataOfAStrongerLayerTakesThePlaceOfMockData) {
+  write_file(folder_, "modules/t.yaml", "mock_data: true\n");
+  EXPECT_TRUE(load({}).trainer.mock_data);
+  for (const char* key : {"data_path", "train_data_path"}) {
+    const Experiment e = load({std::string(key) + "=a"});
+    EXPECT_FALSE(e.trainer.mock_data) << key;
+    EXPECT_TRUE(e.warnings.empty()) << key;
+  }
+  EXPECT_EQ(load({"data_path=a"}).trainer.data_path, std::vector<std::string>{"a"});
+  // Nothing is named, or both at once.
+  EXPECT_TRUE(load({"data_path=null"}).trainer.mock_data);
+  EXPECT_TRUE(load({"data_path=[]"}).trainer.mock_data);
+  const Experiment both = load({"data_path=a", "mock_data=true"});
+  EXPECT_TRUE(both.trainer.mock_data);
+  EXPECT_TRUE(both.trainer.data_path.empty());
+  EXPECT_EQ(both.warnings.size(), 1u);
+  // Mock data of a stronger layer takes the place of data.
+  write_file(folder_, "modules/t.yaml", "data_path: a\n");
+  EXPECT_TRUE(load({"mock_data=true"}).trainer.mock_data);
+}
+
+TEST_F(Precedence, ATokenizersFileTakesThePlaceOfAPresetsByteTokenizer) {
+  write_file(folder_, "modules/t.yaml", "mock_data: true\ntokenizer_type: ByteTokenizer\n");
+  EXPECT_EQ(load({}).trainer.tokenizer_type, "ByteTokenizer");
+  for (const std::string file : {"tokenizer_model", "vocab_file"}) {
+    std::vector<std::string> words = {file + "=t.json"};
+    if (file == "vocab_file") words.emplace_back("merge_file=m.txt");
+    EXPECT_FALSE(load(words).trainer.tokenizer_type) << file;
+  }
+  EXPECT_EQ(load({"tokenizer_model=null"}).trainer.tokenizer_type, "ByteTokenizer");
+  EXPECT_THROW(load({"tokenizer_model=t.json", "tokenizer_type=bytetokenizer"}), Error);
+  // Bytes of a stronger layer: the preset's file is not read.
+  write_file(folder_, "modules/t.yaml", "mock_data: true\ntokenizer_model: org/model\n");
+  EXPECT_EQ(load({"tokenizer_type=ByteTokenizer"}).trainer.tokenizer_type, "ByteTokenizer");
+}
+
 TEST_F(Precedence, AnOpenLengthBecomesStepsAndTheScheduleFollows) {
   Experiment e = load({"epochs=1.5", "lr_warmup_fraction=0.1"});
   EXPECT_EQ(e.trainer.train_iters, 0);
@@ -279,7 +315,7 @@ TEST(Experiment, UnknownChoicesAreRefused) {
 }
 
 TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
-  const std::string text = experiment_text("      tensor_model_parallel_size: 8\n");
+  const std::string text = experiment_text("      moe_router_dtype: fp64\n");
   try {
     load_text(text);
     FAIL();
@@ -287,20 +323,22 @@ TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
     EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
     EXPECT_EQ(
         error.render(),
-        "exp.yaml:14:35: error: tensor_model_parallel_size is 8, and the native engine can only do 1 so far\n"
-        " 14 |       tensor_model_parallel_size: 8\n"
-        "    |                                   ^\n"
-        "  hint: leave tensor_model_parallel_size out, or set tensor_model_parallel_size: 1");
+        "exp.yaml:14:25: error: moe_router_dtype is 'fp64', and the native engine can only do fp32 so far\n"
+        " 14 |       moe_router_dtype: fp64\n"
+        "    |                         ^^^^\n"
+        "  hint: leave moe_router_dtype out, or set moe_router_dtype: fp32");
   }
-  EXPECT_EQ(load_text(text, {"--framework", "megatron"}).trainer.tensor_model_parallel_size, 8);
+  EXPECT_EQ(load_text(text, {"--framework", "megatron"}).trainer.moe_router_dtype, "fp64");
   for (const char* fine :
-       {"tensor_model_parallel_size: 1", "fp16: false", "hidden_dropout: 0.0", "num_experts: null",
-        "normalization: rmsnorm", "fp16: 0", "rampup_batch_size: []"}) {
+       {"tensor_model_parallel_size: 8", "context_parallel_size: 2", "expert_model_parallel_size: 4",
+        "fp16: false", "hidden_dropout: 0.0", "num_experts: null", "normalization: rmsnorm", "fp16: 0",
+        "rampup_batch_size: []"}) {
     EXPECT_EQ(error_of(experiment_text("      " + std::string(fine) + "\n")), "") << fine;
   }
-  for (const char* refused : {"fp16: true", "hidden_dropout: 0.1", "normalization: LayerNorm",
-                              "optimizer: muon", "pipeline_model_parallel_size: 2", "moe_router_dtype: fp64",
-                              "moe_router_load_balancing_type: sinkhorn", "rampup_batch_size: [1, 2, 3]"}) {
+  for (const char* refused :
+       {"fp16: true", "hidden_dropout: 0.1", "normalization: LayerNorm", "optimizer: soap",
+        "pp_algorithm: zero-bubble-heuristic", "moe_router_dtype: fp64",
+        "moe_router_load_balancing_type: sinkhorn", "rampup_batch_size: [1, 2, 3]"}) {
     EXPECT_NE(error_of(experiment_text("      " + std::string(refused) + "\n")).find("so far"),
               std::string::npos)
         << refused;

@@ -49,7 +49,8 @@ inline std::vector<Mistake> typical_mistakes() {
   const std::vector<std::pair<std::string, std::string>> synonyms = {
       {"learning_rate", "lr"},
       {"max_steps", "train_iters"},
-      {"num_train_epochs", "train_iters"},
+      {"num_train_epochs", "train_epochs"},
+      {"num_epochs", "train_epochs"},
       {"steps", "train_iters"},
       {"iterations", "train_iters"},
       {"per_device_train_batch_size", "micro_batch_size"},
@@ -102,6 +103,9 @@ inline std::vector<Mistake> typical_mistakes() {
     at_key(theirs + ": 1", "unknown key '" + theirs + "'", "did you mean '" + ours + "'?");
   }
   at_key("accelerator: cuda", "unknown key 'accelerator'", "primus device list");
+  at_key("num_gpus: 8", "unknown key 'num_gpus'", "--nproc N");
+  at_key("nproc: 8", "unknown key 'nproc'", "an option of the command");
+  at_key("num_nodes: 2", "unknown key 'num_nodes'", "primus slurm srun -N 4");
   at_key("compile: true", "unknown key 'compile'", "nothing to compile");
   at_key("Learning-Rate: 1", "unknown key 'Learning-Rate'", "did you mean 'lr'?");
   at_value("batch_size: 32", "batch_size is 32", "set micro_batch_size");
@@ -109,6 +113,10 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("train_samples: 1000", "train_samples is 1000", "set train_iters");
   at_value("fp8: hybrid", "fp8 is 'hybrid'", "set fp8: null");
   at_value("fp16: true", "fp16 is true", "set bf16: true");
+
+  file(with_lines("      tokenizer_type: ByteTokenizer\n      tokenizer_model: t.json\n"), "exp.yaml:15:7",
+       "ByteTokenizer has no file", "keep one of the two");
+  at_value("tokenizer_type: KimiK2Tokenizer", "which Primus does not have", "HuggingFaceTokenizer");
 
   // Slips of the keyboard.
   const std::vector<std::pair<std::string, std::string>> slips = {
@@ -190,7 +198,7 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("lr_decay_style: cosin", "it must be one of", "did you mean 'cosine'?");
   at_value("lr_decay_style: polynomial", "it must be one of", "primus config reference lr_decay_style");
   at_value("optimizer: adamw", "it must be one of", "did you mean 'adam'?");
-  at_value("optimizer: muon", "the native engine can only do adam", "set optimizer: adam");
+  at_value("optimizer: soap", "the native engine can only do adam, sgd", "set optimizer: adam");
   at_value("tokenizer_type: HuggingFace", "it must be one of", "primus config reference tokenizer_type");
   at_value("recompute_granularity: all", "it must be one of",
            "primus config reference recompute_granularity");
@@ -201,14 +209,11 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("normalization: LayerNorm", "can only do RMSNorm", "set normalization: RMSNorm");
 
   // What is to come.
-  for (const char* key : {"tensor_model_parallel_size", "pipeline_model_parallel_size",
-                          "context_parallel_size", "expert_model_parallel_size"}) {
-    at_value(std::string(key) + ": 8", std::string(key) + " is 8, and the native engine can only do 1",
-             std::string("leave ") + key + " out");
-  }
+  at_value("cp_comm_type: a2a+p2p", "can only do p2p, a2a, all_gather", "set cp_comm_type: p2p");
+  at_value("cp_comm_type: nvlink", "it must be one of", "primus config reference cp_comm_type");
   at_value("hidden_dropout: 0.1", "can only do 0", "leave hidden_dropout out");
-  at_value("main_grads_dtype: bf16", "can only do fp32", "set main_grads_dtype: fp32");
-  at_value("exp_avg_dtype: bf16", "can only do fp32", "set exp_avg_dtype: fp32");
+  at_value("main_params_dtype: bf16", "can only do fp32", "set main_params_dtype: fp32");
+  at_value("exp_avg_dtype: fp16", "can only do fp32, bf16", "set exp_avg_dtype: fp32");
   at_value("moe_router_dtype: fp64", "can only do fp32", "set moe_router_dtype: fp32");
   at_value("stage: sft", "can only do pretrain", "set stage: pretrain");
   at_value("lora: {enabled: true}", "does not have it so far", "leave lora out");
@@ -251,8 +256,13 @@ inline std::vector<Mistake> typical_mistakes() {
        "indented deeper than line 14, which has a value already", "indent it by 6 spaces, as line 14");
   file(with_lines("    lr: 1e-5\n   seed: 1\n"), "exp.yaml:15:4", "indented as no line above it", "spaces");
   file(with_lines("\tlr: 1e-5\n"), "exp.yaml:14:1", "indented with a tab", "indent with spaces");
-  file(with_lines("      data_path: [a, b\n"), "exp.yaml:15:1", "this is not valid YAML",
-       "a [ or { is not closed");
+  file(with_lines("      data_path: [a, b\n"), "exp.yaml:14:18", "this [ is not closed", "] behind the last");
+  file(with_lines("      data_path: [a, 'b' 'c']\n"), "exp.yaml:14:26", "a comma or ] is missing here",
+       "commas between the values");
+  file(with_lines("      seed 1\n      lr: 1\n"), "exp.yaml:14:7", "the line is no 'key: value'",
+       "put a colon behind the key: seed: 1");
+  file(with_lines("      seed:1\n      lr: 1\n"), "exp.yaml:14:7", "the line is no 'key: value'",
+       "put a blank behind the colon: seed: 1");
   file(with_lines("      save: \"out\n"), "exp.yaml:14:13", "this quote is never closed", "close it");
   file(with_lines("      save: *nowhere\n"), "exp.yaml:14:13", "this alias has no anchor above it",
        "&NAME stands before");
@@ -326,10 +336,10 @@ inline std::vector<Mistake> typical_mistakes() {
     return head + "modules:\n  pre_trainer:\n    framework: " + engine +
            "\n    config: pre_trainer.yaml\n    model: llama3_8B.yaml\n    overrides:\n" + overrides;
   };
-  file(foreign("torchtitan", "      training: {steps: 5}\n      metrics: {log_freq: 1}\n"), "exp.yaml:7:16",
-       "this experiment is written for TorchTitan, which cannot be run yet", "Megatron-LM's keys");
-  file(foreign("maxtext", "      per_device_batch_size: 4\n      remat_policy: full\n"), "exp.yaml:7:16",
-       "written for MaxText", "Megatron-LM's keys");
+  file(foreign("torchtitan", "      training: {step: 5}\n      metrics: {log_freq: 1}\n"), "exp.yaml:11:18",
+       "unknown key 'training.step' of TorchTitan", "did you mean 'training.steps'?");
+  file(foreign("maxtext", "      per_device_batch_sise: 4\n      remat_policy: full\n"), "exp.yaml:11:7",
+       "unknown key 'per_device_batch_sise' of MaxText", "did you mean 'per_device_batch_size'?");
   file(foreign("megatron_bridge", "      peft: lora\n"), "exp.yaml:7:16", "written for Megatron Bridge",
        "Megatron-LM's keys");
   file(foreign("nemo_automodel", "      x: 1\n"), "exp.yaml:7:16", "written for NeMo AutoModel",

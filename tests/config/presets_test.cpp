@@ -28,6 +28,7 @@ Experiment load_model(const std::string& model) {
 TEST(Presets, EachLoadsWithoutAWord) {
   int count = 0;
   for (const auto& entry : fs::directory_iterator(kSource / "presets" / "models")) {
+    if (entry.is_directory()) continue;  // of other frameworks, in their keys (tests/backends)
     const std::string name = entry.path().filename().string();
     if (name.ends_with("_base.yaml")) continue;
     SCOPED_TRACE(name);

@@ -140,10 +140,20 @@ TEST(Yaml, RefusesBrokenSyntax) {
             "   |  ^\n"
             "  hint: indent it by 0 spaces, as line 1");
   EXPECT_EQ(refusal("a: [1, 2\n"),
-            "f.yaml:2:1: error: this is not valid YAML: end of sequence flow not found\n"
-            " 2 | \n"
-            "   | ^\n"
-            "  hint: a [ or { is not closed");
+            "f.yaml:1:4: error: this is not valid YAML: this [ is not closed\n"
+            " 1 | a: [1, 2\n"
+            "   |    ^\n"
+            "  hint: put commas between the values, and ] behind the last");
+  EXPECT_EQ(refusal("a: {b: 1\nc: [2, \n"),
+            "f.yaml:1:4: error: this is not valid YAML: this { is not closed\n"
+            " 1 | a: {b: 1\n"
+            "   |    ^\n"
+            "  hint: put commas between the values, and } behind the last");
+  EXPECT_EQ(refusal("a: ['x' 'y']\n"),
+            "f.yaml:1:9: error: this is not valid YAML: a comma or ] is missing here\n"
+            " 1 | a: ['x' 'y']\n"
+            "   |         ^\n"
+            "  hint: put commas between the values, and ] behind the last");
   EXPECT_EQ(refusal("a: [${X}]\n"),
             "f.yaml:1:6: error: this is not valid YAML: end of sequence flow not found\n"
             " 1 | a: [${X}]\n"
@@ -175,10 +185,31 @@ TEST(Yaml, PointsAtTheLineWithTheWrongIndentation) {
                 .find("f.yaml:4:4: error: this is not valid YAML: the line"),
             std::string::npos);
   // Text over several lines is none of that.
-  EXPECT_NE(refusal("a: some\n    text\n  on lines\nb: [1\n").find("a [ or { is not closed"),
+  EXPECT_NE(refusal("a: some\n    text\n  on lines\nb: [1\n")
+                .find("f.yaml:4:4: error: this is not valid YAML: this [ is not closed"),
             std::string::npos);
-  EXPECT_NE(refusal("a: |\n    text: x\n      more: y\nb: [1\n").find("a [ or { is not closed"),
+  EXPECT_NE(refusal("a: |\n    text: x\n      more: y\nb: [1\n")
+                .find("f.yaml:4:4: error: this is not valid YAML: this [ is not closed"),
             std::string::npos);
+}
+
+// Here, too.
+TEST(Yaml, PointsAtTheLineWithoutAKey) {
+  EXPECT_EQ(refusal("a: 1\nuser_name  u v\nb: 2\n"),
+            "f.yaml:2:1: error: this is not valid YAML: the line is no 'key: value'\n"
+            " 2 | user_name  u v\n"
+            "   | ^\n"
+            "  hint: put a colon behind the key: user_name: u v");
+  EXPECT_NE(refusal("a:\n  lr:1e-4\n  b: 2\n").find("f.yaml:"), std::string::npos);
+  EXPECT_NE(refusal("a:\n  b: 1\n  lr:1e-4\n  c: 2\n")
+                .find("f.yaml:3:3: error: this is not valid YAML: the line is no 'key: value'"),
+            std::string::npos);
+  EXPECT_NE(refusal("a:\n  b: 1\n  lr:1e-4\n  c: 2\n").find("put a blank behind the colon: lr: 1e-4"),
+            std::string::npos);
+  EXPECT_NE(refusal("a: 1\nlr\nb: 2\n").find("f.yaml:2:1"), std::string::npos);
+  EXPECT_NE(refusal("a: 1\nlr\nb: 2\n").find("give it a value: lr: VALUE"), std::string::npos);
+  // Text in quotes may go on where it likes.
+  EXPECT_NE(refusal("a: \"some\ntext\"\nb: [1\n").find("f.yaml:3:4"), std::string::npos);
 }
 
 TEST(Yaml, RefusesWhatIsNoSettingsFile) {

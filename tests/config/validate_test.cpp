@@ -55,6 +55,14 @@ TEST(Validate, LongSequencesAreWarnedAbout) {
                                      "max_position_embeddings (512), which the model was made for"});
 }
 
+TEST(Validate, GradientsInBf16AreSummedInFp32AndSaySo) {
+  const Experiment e = load_text(experiment_text(""), {"main_grads_dtype=bf16"});
+  ASSERT_EQ(e.warnings.size(), 1U);
+  EXPECT_THAT(e.warnings[0],
+              ::testing::HasSubstr("command line: main_grads_dtype is bf16, and the native engine sums"));
+  EXPECT_EQ(load_text(experiment_text(""), {"main_grads_dtype=fp32"}).warnings, std::vector<std::string>{});
+}
+
 TEST(Validate, Heads) {
   expect_error({"num_attention_heads=3"}, "num_attention_heads", "hidden_size (64) is not a multiple of");
   EXPECT_EQ(error({"num_attention_heads=3", "kv_channels=16"}), "");
@@ -159,6 +167,14 @@ TEST(Validate, KeysOfExpertsSayNothingOfAModelWithoutThem) {
   EXPECT_EQ(warnings({"mtp_loss_scaling_factor=0.3"}),
             Warnings{"command line: mtp_loss_scaling_factor has an effect only with mtp_num_layers"});
   EXPECT_EQ(warnings({"mtp_loss_scaling_factor=0.3", "mtp_num_layers=1"}), Warnings{});
+  EXPECT_EQ(warnings({"eval_interval=50"}),
+            Warnings{"command line: eval_interval has an effect only with eval_iters above 0: nothing is "
+                     "evaluated"});
+  EXPECT_EQ(warnings({"eval_interval=50", "eval_iters=0"}), Warnings{});
+  EXPECT_EQ(warnings({"eval_interval=50", "eval_iters=4"}), Warnings{});
+  EXPECT_EQ(warnings({"sample_prompt=Once"}),
+            Warnings{"command line: sample_prompt has an effect only with sample_interval"});
+  EXPECT_EQ(warnings({"sample_prompt=Once", "sample_interval=5"}), Warnings{});
   EXPECT_EQ(
       warnings({"num_experts=4", "moe_token_drop_policy=position"}),
       Warnings{"command line: moe_token_drop_policy has an effect only with moe_expert_capacity_factor"});
@@ -204,8 +220,8 @@ TEST(Validate, Schedule) {
   EXPECT_EQ(e.trainer.start_weight_decay, 0.0);
   EXPECT_EQ(e.trainer.end_weight_decay, 0.1);
   EXPECT_EQ(load_text(experiment_text(""), {"train_iters=10"}).warnings,
-            std::vector<std::string>{
-                "command line: the warm-up (40 steps) is not over before the decay is (10 steps)"});
+            std::vector<std::string>{"command line: the warm-up (40 steps) takes the whole schedule (10 "
+                                     "steps): the learning rate never decays"});
 }
 
 TEST(Validate, Recompute) {
@@ -236,7 +252,7 @@ TEST(Validate, Data) {
   EXPECT_EQ(error({"mock_data=false", "train_iters=0", "lr_warmup_iters=0", "lr_decay_iters=1"}), "");
   expect_error({"data_path=a", "valid_data_path=b"}, "data_path", "data_path and train_data_path");
   // mock_data wins, and whoever reads the experiment sees no paths.
-  const Experiment mock = load_text(experiment_text(""), {"data_path=a"});
+  const Experiment mock = load_text(experiment_text(""), {"data_path=a", "mock_data=true"});
   EXPECT_EQ(mock.warnings.size(), 1u);
   EXPECT_TRUE(mock.trainer.data_path.empty());
   EXPECT_EQ(error({"vocab_size=null"}),

@@ -180,10 +180,18 @@ TEST(CpuStream, AFailureIsReportedOnceAndDropsWhatFollowedIt) {
   stream->launch(&fail, nullptr, 0);
   stream->launch(&append, &one, sizeof(one));
   stream->record(*event);
-  event->synchronize();
+  // Whoever waits for the event hears of it, host or stream.
+  EXPECT_THROW(event->synchronize(), Error);
+  EXPECT_THROW(device.create_stream(StreamKind::kCompute)->wait(*event), Error);
+  const auto other = device.create_stream(StreamKind::kCopy);
+  other->wait(*event);
+  other->launch(&append, &one, sizeof(one));
+  EXPECT_THROW(other->synchronize(), Error);
   EXPECT_THROW(stream->synchronize(), Error);
   EXPECT_TRUE(order.empty());
   stream->launch(&append, &one, sizeof(one));
+  stream->record(*event);
+  event->synchronize();
   stream->synchronize();
   EXPECT_EQ(order.size(), 1U);
 }

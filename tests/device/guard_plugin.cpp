@@ -2,11 +2,15 @@
 // load a second kind of device through the same door.
 //
 // PRIMUS_GUARD_COPY_DELAY: microseconds before each operation on a stream for copies.
+// PRIMUS_GUARD_WAITS: a file for how often the host has waited, for streams and for events: "12 100".
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "device/counting_device.h"
 #include "device/guard_device.h"
 #include "device/measuring_device.h"
 #include "device/plugin.h"
@@ -29,8 +33,14 @@ const DevicePlugin kPlugin{
     .count = [](std::string&) { return 1; },
     .properties = [](int) { return GuardDevice::guard_properties(); },
     .open = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
-      return std::make_unique<GuardDevice>(threads_of(spec), turbo::cpu_kernel_table(),
-                                           std::chrono::microseconds(20), copy_delay());
+      auto device = std::make_unique<GuardDevice>(threads_of(spec), turbo::cpu_kernel_table(),
+                                                  std::chrono::microseconds(20), copy_delay());
+      const char* file = std::getenv("PRIMUS_GUARD_WAITS");
+      if (!file) return device;
+      return std::make_unique<CountingDevice>(std::move(device), std::make_shared<CountingDevice::Waits>(),
+                                              [path = std::string(file)](const CountingDevice::Waits& waits) {
+                                                std::ofstream(path) << waits.streams << ' ' << waits.events;
+                                              });
     },
     .measuring = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
       return std::make_unique<MeasuringDevice>(GuardDevice::guard_properties(), "guard, measured",

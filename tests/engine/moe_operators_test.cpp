@@ -43,7 +43,8 @@ class WeightedSwiglu {
           .weights = tape.input(DType::kF32, {kTokens, kTopK}, weights_differ),
           .experts = tape.input(DType::kI32, {kTokens, kTopK}, false),
           .plan = tape.input(DType::kI32, turbo::RoutingPlan::shape(kExperts, kTokens, kTopK), false),
-          .expert_count = kExperts};
+          .expert_count = kExperts,
+          .rows = kRows};
       fill(routing.weights.tensor(), numbers(kRows, 2));
       fill(routing.experts.tensor(), std::vector<std::int32_t>{1, 0, 0, 1, 1, 0});
       turbo::launch(rank_.context(), turbo::PlanRouting{.experts = routing.experts.tensor(),

@@ -52,6 +52,13 @@ TEST(ParameterStore, EveryNameHasValuesOfItsOwn) {
   EXPECT_NE(values[0], values[1]);
 }
 
+// The same place in all reduce groups.
+GroupPlaces groups_of(const GroupPlace& place) {
+  GroupPlaces groups;
+  groups.fill(place);
+  return groups;
+}
+
 // A matrix, a norm and a router in one group.
 void declare_block(ParameterStore& store) {
   store.begin_group("layers.0");
@@ -77,10 +84,10 @@ TEST(ParameterStore, StoresWhatItsUseNeedsAndNoMore) {
   EXPECT_EQ(bytes_of({.compute = DType::kBF16, .train = false}), 2 * kNarrow + 4 * kWide);
   EXPECT_EQ(bytes_of({.compute = DType::kF32, .train = false}), 4 * (kNarrow + kWide));
   // Values, master, gradient, and the states in their types.
-  EXPECT_EQ(bytes_of({.compute = DType::kBF16, .states = two}),
+  EXPECT_EQ(bytes_of({.compute = DType::kBF16, .states = {two}}),
             (2 + 4 + 4 + 6) * kNarrow + (4 + 4 + 6) * kWide);
   // What is frozen has neither master nor gradient nor states.
-  EXPECT_EQ(bytes_of({.compute = DType::kBF16, .states = two}, true), 2 * kNarrow + 4 * kWide);
+  EXPECT_EQ(bytes_of({.compute = DType::kBF16, .states = {two}}, true), 2 * kNarrow + 4 * kWide);
 }
 
 // Every element is stored by as many ranks as there are copies, counted by one, and starts as on one rank.
@@ -89,7 +96,7 @@ TEST(ParameterStore, ShardsAreTheWhole) {
   one.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});
   ParameterStore whole;
   declare_block(whole);
-  whole.allocate({.states = {{"a"}}}, one.persistent());
+  whole.allocate({.states = {{{"a"}}}}, one.persistent());
   whole.initialize(one.context(), 5);
   for (const int shards : {1, 2, 3, 6}) {
     for (const Sharding sharding : {Sharding::kNone, Sharding::kStates, Sharding::kParameters}) {
@@ -104,9 +111,10 @@ TEST(ParameterStore, ShardsAreTheWhole) {
         rank.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});
         ParameterStore store;
         declare_block(store);
-        store.allocate(
-            {.states = {{"a"}}, .sharding = sharding, .ranks = kRanks, .rank = r, .shards = shards},
-            rank.persistent());
+        store.allocate({.states = {{{"a"}}},
+                        .sharding = sharding,
+                        .groups = groups_of({.ranks = kRanks, .rank = r, .shards = shards})},
+                       rank.persistent());
         store.initialize(rank.context(), 5);
         for (const Parameter& p : store.parameters()) {
           const auto i = static_cast<std::size_t>(p.index);
@@ -132,6 +140,115 @@ TEST(ParameterStore, ShardsAreTheWhole) {
         EXPECT_EQ(stored[i], std::vector<int>(stored[i].size(), copies));
         EXPECT_EQ(counted[i], std::vector<int>(counted[i].size(), 1));
       }
+    }
+  }
+}
+
+// Parts of a matrix [10, 6]: where their elements are in it, whatever shard is asked for.
+TEST(Placement, ElementsOfThePartsAreThoseOfTheWhole) {
+  struct Part {
+    Shape shape;
+    Placement placement;
+    std::vector<std::int64_t> elements;  // of the whole one
+  };
+  const auto numbers = [](const std::vector<std::int64_t>& rows, std::int64_t begin, std::int64_t end) {
+    std::vector<std::int64_t> elements;
+    for (const std::int64_t row : rows) {
+      for (std::int64_t column = begin; column < end; ++column) elements.push_back(row * 6 + column);
+    }
+    return elements;
+  };
+  const Shape whole{10, 6};
+  for (const Part& part :
+       {Part{{10, 6}, {}, numbers({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 0, 6)},
+        Part{{4, 6}, {.whole = whole, .rows = {{2, 3}, {8, 1}}}, numbers({2, 3, 4, 8}, 0, 6)},
+        Part{{10, 2},
+             {.whole = whole, .rows = {{0, 10}}, .column = 4},
+             numbers({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 4, 6)},
+        Part{{2, 2, 3},
+             {.whole = {5, 2, 6}, .rows = {{1, 1}, {4, 1}, {7, 2}}, .column = 3},
+             numbers({1, 4, 7, 8}, 3, 6)}}) {
+    ParameterStore store;
+    store.begin_group("block");
+    const Parameter& p = store.add("w", part.shape, Initializer::normal(1), {}, part.placement);
+    const std::int64_t count = p.shape.elements();
+    ASSERT_EQ(count, static_cast<std::int64_t>(part.elements.size()));
+    for (std::int64_t begin = 0; begin <= count; ++begin) {
+      for (std::int64_t end = begin; end <= count; ++end) {
+        std::vector<std::int64_t> found;
+        for (const StridedRun& run : whole_elements(p, {begin, end})) {
+          for (std::int64_t i = 0; i < run.count; ++i) {
+            for (std::int64_t k = 0; k < run.length; ++k) found.push_back(run.begin + i * run.stride + k);
+          }
+        }
+        EXPECT_EQ(found,
+                  std::vector<std::int64_t>(part.elements.begin() + begin, part.elements.begin() + end))
+            << begin << " to " << end;
+      }
+    }
+    // And back, by rows of the whole one.
+    for (std::int64_t row = 0; row <= 10; ++row) {
+      for (std::int64_t end = row; end <= 10; ++end) {
+        const FlatRange range = elements_in_rows(p, row, end - row);
+        std::int64_t expected = 0;
+        for (const std::int64_t element : part.elements) expected += element >= row * 6 && element < end * 6;
+        EXPECT_EQ(range.size(), expected);
+        if (!range.empty()) {
+          EXPECT_GE(part.elements[static_cast<std::size_t>(range.begin)], row * 6);
+          EXPECT_LT(part.elements[static_cast<std::size_t>(range.end - 1)], end * 6);
+        }
+      }
+    }
+  }
+}
+
+TEST(Placement, WhatIsNoPartOfTheWholeIsRefused) {
+  const auto add = [](const Shape& shape, Placement placement) {
+    ParameterStore store;
+    store.begin_group("block");
+    store.add("w", shape, Initializer::normal(1), {}, std::move(placement));
+  };
+  const Shape whole{10, 6};
+  add({4, 6}, {.whole = whole, .rows = {{6, 4}}});
+  EXPECT_THROW(add({4, 6}, {.whole = whole, .rows = {{7, 4}}}), std::logic_error);
+  EXPECT_THROW(add({4, 6}, {.whole = whole, .rows = {{6, 3}}}), std::logic_error);
+  EXPECT_THROW(add({4, 6}, {.whole = whole, .rows = {{6, 2}, {2, 2}}}), std::logic_error);
+  EXPECT_THROW(add({4, 3}, {.whole = whole, .rows = {{6, 4}}, .column = 4}), std::logic_error);
+}
+
+// The parts that ranks of a mesh have start as the whole parameter does.
+TEST(Placement, PartsStartAsTheWhole) {
+  const auto values_of = [](const Shape& shape, Placement placement, const GroupPlace& place) {
+    Rank rank(turbo::make_cpu_device(1));
+    rank.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});
+    ParameterStore store;
+    store.begin_group("block");
+    const Parameter& p = store.add("w", shape, Initializer::normal(1), {}, std::move(placement));
+    store.allocate({.sharding = Sharding::kStates, .groups = groups_of(place)}, rank.persistent());
+    store.initialize(rank.context(), 9);
+    const Tensor stored = stored_part(p.unit->stored_values, p);
+    std::vector<float> values(static_cast<std::size_t>(stored_range(p).size()));
+    if (!values.empty()) rank.compute().copy_to_host(values.data(), stored.data, stored.bytes());
+    rank.compute().synchronize();
+    return std::pair(stored_range(p), values);
+  };
+  const Shape whole{90, 70};
+  const std::vector<float> expected = values_of(whole, {}, {}).second;
+  for (const auto& [shape, placement] : {std::pair(Shape{60, 70}, Placement{whole, {{0, 25}, {50, 35}}}),
+                                         std::pair(Shape{90, 33}, Placement{whole, {{0, 90}}, 11})}) {
+    for (int r = 0; r < 3; ++r) {
+      const auto [range, values] = values_of(shape, placement, {.ranks = 3, .rank = r, .shards = 3});
+      ParameterStore store;
+      store.begin_group("block");
+      const Parameter& p = store.add("w", shape, Initializer::normal(1), {}, placement);
+      std::vector<float> of_whole;
+      for (const StridedRun& run : whole_elements(p, range)) {
+        for (std::int64_t i = 0; i < run.count; ++i) {
+          const auto from = expected.begin() + run.begin + i * run.stride;
+          of_whole.insert(of_whole.end(), from, from + run.length);
+        }
+      }
+      EXPECT_EQ(values, of_whole);
     }
   }
 }

@@ -171,19 +171,55 @@ TEST(LocalLaunch, SignalsArePassedOn) {
   }
 }
 
-TEST(LocalLaunch, ASecondSignalDoesNotWait) {
+// Runs two ranks that do not care for `trap`, and sends `first` and, after `pause`, `second`. The exit code,
+// or -1 where they were still running 1.5 s after that.
+int after_two_signals(const std::string& trap, int first, std::chrono::milliseconds pause, int second) {
   TemporaryFile file;
   const pid_t launcher = launch_in_a_process(
-      shell(2, "trap '' TERM; echo $$ >> " + file.path.string() + "; while :; do sleep 1; done"));
-  ASSERT_EQ(pids_in(file.path, 2).size(), 2U);
-  const auto start = std::chrono::steady_clock::now();
-  kill(launcher, SIGTERM);
-  std::this_thread::sleep_for(200ms);
-  kill(launcher, SIGTERM);
+      shell(2, "trap '' " + trap + "; echo $$ >> " + file.path.string() + "; while :; do sleep 1; done"));
+  EXPECT_EQ(pids_in(file.path, 2).size(), 2U);
+  kill(launcher, first);
+  std::this_thread::sleep_for(pause);
+  kill(launcher, second);
   int status = 0;
+  for (int i = 0; i < 150; ++i) {
+    if (waitpid(launcher, &status, WNOHANG) == launcher) return WEXITSTATUS(status);
+    std::this_thread::sleep_for(10ms);
+  }
+  kill(launcher, SIGKILL);
   waitpid(launcher, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 137);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
+  return -1;
+}
+
+TEST(LocalLaunch, ASecondSignalDoesNotWait) {
+  EXPECT_EQ(after_two_signals("INT", SIGINT, 200ms, SIGINT), 137);
+  EXPECT_EQ(after_two_signals("TERM", SIGTERM, 1200ms, SIGTERM), 137);
+}
+
+TEST(LocalLaunch, ASchedulerThatSignalsTwiceAsksOnce) {
+  EXPECT_EQ(after_two_signals("TERM", SIGTERM, 200ms, SIGTERM), -1);
+}
+
+// The warning before a time limit, and then the limit.
+TEST(LocalLaunch, TheWarningBeforeATimeLimitIsNoSecondRequest) {
+  EXPECT_EQ(after_two_signals("USR1 TERM", SIGUSR1, 200ms, SIGTERM), -1);
+}
+
+TEST(LocalLaunch, AProcessThatIsNoRank) {
+  TemporaryFile folder;
+  LocalLaunch launch = shell(1, "echo ${RANK:-none} ${WORLD_SIZE:-none} $MORE; echo err >&2; exit 3");
+  launch.is_job = false;
+  launch.environment = {{"MORE", "than before"}};
+  launch.log_file = folder.path / "logs" / "log.txt";
+  unsetenv("RANK");
+  const Shown shown = run(launch);
+  EXPECT_EQ(shown.result.exit_code, 3);
+  EXPECT_THAT(shown.result.failure, HasSubstr("'sh' ended with exit code 3"));
+  EXPECT_EQ(shown.out, "none none than before\n");
+  EXPECT_EQ(shown.err, "err\n");
+  const std::string log = read_file(launch.log_file);
+  EXPECT_THAT(log, HasSubstr("none none than before\n"));
+  EXPECT_THAT(log, HasSubstr("err\n"));
 }
 
 TEST(LocalLaunch, OutputGoesToAFileForEachRank) {

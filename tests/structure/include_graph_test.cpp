@@ -20,7 +20,8 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"device", {"tensor"}},
     {"turbo", {"tensor", "device"}},
     {"comm", {"tensor", "device"}},
-    {"launch", {"comm"}},
+    {"launch", {"comm", "config"}},
+    {"backends", {"comm", "config", "launch", "lm/model", "lm/monitor", "lm/train"}},
     {"engine", {"tensor", "device", "turbo", "comm"}},
     {"config", {}},
     {"lm/tokenizer", {}},
@@ -38,14 +39,18 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
      {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint", "lm/model",
       "lm/monitor"}},
     {"lm/exchange", {"tensor", "engine", "lm/checkpoint", "lm/model", "lm/generate"}},
-    {"bench", {"tensor", "device", "turbo", "engine", "config", "lm/tokenizer", "lm/model", "lm/train"}},
+    {"plan", {"engine"}},
+    {"safe/preflight", {"tensor", "device", "turbo", "comm", "config", "lm/model", "lm/train", "bench"}},
+    {"bench",
+     {"tensor", "device", "turbo", "comm", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint",
+      "lm/model", "lm/train"}},
 };
 
 // The floor that a path within src/ stands on: "lm/train" of "lm/train/trainer.h".
 std::string floor_of(const std::string& path) {
   const std::size_t first = path.find('/');
   const std::string top = path.substr(0, first);
-  return top == "lm" ? path.substr(0, path.find('/', first + 1)) : top;
+  return top == "lm" || top == "safe" ? path.substr(0, path.find('/', first + 1)) : top;
 }
 
 TEST(IncludeGraph, PointsDown) {

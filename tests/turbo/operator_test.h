@@ -62,7 +62,8 @@ struct DeviceUnderTest {
 inline void PrintTo(const DeviceUnderTest& device, std::ostream* out) { *out << device.name(); }
 
 // Every instruction set this machine has, the guard device with the best of them, and GPU kernels under the
-// emulator. With PRIMUS_TEST_GPU=FILE instead: the first GPU, by this plug-in (scripts/gpu_check).
+// emulator. With PRIMUS_TEST_GPU=FILE instead: the first GPU, by this plug-in (scripts/gpu_check); with
+// PRIMUS_TEST_GPU_FAST=1 too, in ways whose last bits change from run to run.
 inline std::vector<DeviceUnderTest> devices_under_test() {
   std::vector<DeviceUnderTest> devices;
   if (const char* plugin = std::getenv("PRIMUS_TEST_GPU")) {
@@ -240,7 +241,8 @@ class OperatorBench {
     if (!library) throw std::runtime_error(dlerror());
     const auto entry = reinterpret_cast<DevicePluginEntry>(dlsym(library, kDevicePluginEntry));
     if (!entry) throw std::runtime_error(plugin + " is not a device plug-in");
-    return entry()->open({.kind = entry()->kind});
+    return entry()->open(
+        {.kind = entry()->kind, .deterministic = std::getenv("PRIMUS_TEST_GPU_FAST") == nullptr});
   }
 
   static std::unique_ptr<Device> make_device(const DeviceUnderTest& spec) {

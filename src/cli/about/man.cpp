@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/suggest.h"
 #include "cli/commands.h"
+#include "cli/launch/mode.h"
 #include "cli/manual.h"
 
 namespace primus::cli {
@@ -14,6 +15,9 @@ std::vector<Suggestion> command_words(std::string_view) {
   std::vector<Suggestion> words;
   for (const CommandEntry& entry : commands()) {
     words.push_back({manual_name(entry).substr(7), std::string(entry.summary)});
+  }
+  for (const ModeEntry& mode : modes()) {
+    words.push_back({std::string(mode.about.name), std::string(mode.about.summary)});
   }
   return words;
 }
@@ -47,7 +51,10 @@ class Man final : public Command {
     for (const CommandEntry& entry : commands()) {
       write_file_atomic(folder / (manual_name(entry) + ".1"), command_manual(entry));
     }
-    console.print(fmt::format("{}: {} pages\n", folder.string(), commands().size() + 1));
+    for (const ModeEntry& mode : modes()) {
+      write_file_atomic(folder / (manual_name(mode.about) + ".1"), mode_manual(mode));
+    }
+    console.print(fmt::format("{}: {} pages\n", folder.string(), commands().size() + modes().size() + 1));
   }
 
   std::string page() const {
@@ -58,6 +65,10 @@ class Man final : public Command {
     for (const CommandEntry& entry : commands()) {
       known.push_back(manual_name(entry).substr(7));
       if (known.back() == name) return command_manual(entry);
+    }
+    for (const ModeEntry& mode : modes()) {
+      known.emplace_back(mode.about.name);
+      if (known.back() == name) return mode_manual(mode);
     }
     const std::vector<std::string_view> names(known.begin(), known.end());
     const std::string near = did_you_mean(name, names);

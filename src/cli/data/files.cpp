@@ -30,8 +30,8 @@ class CopyProgress {
 
 std::string summary(const Path& prefix) {
   const auto dataset = data::IndexedDataset::open(prefix);
-  return fmt::format("{}.bin, .idx: {} documents, {} tokens\n", prefix.string(), dataset->documents(),
-                     dataset->tokens());
+  return fmt::format("{}.bin, .idx: {} document{}, {} tokens\n", prefix.string(), dataset->documents(),
+                     dataset->documents() == 1 ? "" : "s", dataset->tokens());
 }
 
 class DataMerge final : public Command {

@@ -82,14 +82,16 @@ class DataTokenize final : public Command {
     args.option("--output-prefix,-o", "PREFIX", &prefix_, "writes PREFIX_<key>_document.bin and .idx")
         .required = true;
     args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
-    args.option("--tokenizer-model,-t", "FILE", &model_,
+    args.option("--tokenizer-model,--tokenizer,-t", "FILE", &model_,
                 "tokenizer file, or the model folder that holds one");
     args.option("--vocab-file", "FILE", &vocab_file_, "instead of a model: vocab.json of a GPT2BPETokenizer");
     args.option("--merge-file", "FILE", &merge_file_, "and its merges.txt");
     args.option("--vocab-size", "N", &vocab_size_,
                 "of a NullTokenizer, in place of a model: how many ids there are; the last ends documents");
-    args.option("--tiktoken-pattern", "v2", &tiktoken_pattern_, "of Megatron's JSON list of tokens");
-    args.option("--tiktoken-num-special-tokens", "1000", &tiktoken_specials_, "likewise");
+    args.option("--tiktoken-pattern", "v2", &tiktoken_pattern_,
+                "how Megatron's JSON list of tokens cuts text into words; v2 is the only way here");
+    args.option("--tiktoken-num-special-tokens", "1000", &tiktoken_specials_,
+                "ids that such a list keeps for special tokens; always 1000 here");
     args.option("--json-keys", "KEY", &keys_,
                 "of JSON lines: where the texts are (default: text); one or more")
         .several = true;
@@ -214,8 +216,8 @@ class DataTokenize final : public Command {
   static std::string as_text(const data::TokenizeResult& r) {
     const auto done = static_cast<double>(r.bytes - r.resumed_bytes);
     std::string text =
-        fmt::format("{} documents, {} tokens in {} ({}/s)\n", r.documents, r.tokens,
-                    human_duration(r.seconds), human_bytes(r.seconds > 0 ? done / r.seconds : 0));
+        fmt::format("{} document{}, {} tokens in {} ({}/s)\n", r.documents, r.documents == 1 ? "" : "s",
+                    r.tokens, human_duration(r.seconds), human_bytes(r.seconds > 0 ? done / r.seconds : 0));
     if (!r.complete) return text + "stopped; the same command continues from there\n";
     for (const Path& path : r.prefixes) text += fmt::format("{}.bin, .idx\n", path.string());
     return text;

@@ -9,6 +9,7 @@
 
 #include "base/json_text.h"
 #include "cli/commands.h"
+#include "cli/options/preset_model.h"
 #include "config/experiment.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/exchange/exchange.h"
@@ -48,29 +49,6 @@ Weights count(const SafetensorsFolder& folder, std::int64_t layers) {
   return w;
 }
 
-// The model of a preset, as an experiment that names nothing else would have it.
-ModelConfig preset_model(const std::string& name, const FamilyRegistry& families) {
-  const std::string text =
-      "work_group: info\nuser_name: info\nexp_name: info\nworkspace: .\nmodules:\n  pre_trainer:\n    model: "
-      "'" +
-      name + "'\n    overrides: {mock_data: true}\n";
-  const std::string here = fmt::format("an experiment of '{}' alone", name);
-  try {
-    const config::Experiment experiment = config::load_experiment_text(text, here);
-    ModelConfig model = model_config_of(experiment, std::nullopt, families);
-    model.max_positions = experiment.trainer.max_position_embeddings;
-    return model;
-  } catch (const Error& error) {
-    Error known(
-        error.kind(),
-        fmt::format("'{}' is neither a folder nor the preset of a whole model: {}", name, error.what()),
-        error.hint());
-    // One problem that is not in a file of the user's needs no place; of several, each has its own.
-    if (!error.location().starts_with(here)) known.at(error.location(), error.snippet());
-    throw known;
-  }
-}
-
 std::string layers_text(const ModelConfig& c) {
   const auto dense = static_cast<std::int64_t>(c.moe.dense_layers.size());
   if (c.moe.experts == 0) return fmt::format("{}", c.layers);
@@ -97,6 +75,10 @@ std::string attention_text(const ModelConfig& c) {
   return text;
 }
 
+// By the values of the key `optimizer`.
+const std::map<std::string, std::string_view> kOptimizers = {
+    {"adam", "AdamW"}, {"sgd", "SGD"}, {"lion", "Lion"}, {"muon", "Muon"}};
+
 class ModelInfo final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -106,6 +88,8 @@ class ModelInfo final : public Command {
     args.option("--seq-length", "N", &sequence_,
                 "tokens per sequence in the memory table (default: what the model takes, up to 4096)");
     args.option("--micro-batch-size", "N", &micro_batch_, "sequences per microbatch in the memory table");
+    args.option("--optimizer", "NAME", &optimizer_,
+                "what the memory table trains with: adam, sgd, lion or muon");
     args.flag("--tensors", tensors_, "list every tensor");
     args.flag("--json", json_, "print as JSON");
   }
@@ -115,9 +99,11 @@ class ModelInfo final : public Command {
     if (sequence_ && (*sequence_ < 1 || *sequence_ > kMost))
       throw invalid(fmt::format("--seq-length must be from 1 to {}", kMost));
     if (micro_batch_ < 1 || micro_batch_ > 65536) throw invalid("--micro-batch-size must be from 1 to 65536");
+    if (!kOptimizers.contains(optimizer_))
+      throw invalid(
+          fmt::format("--optimizer must be adam, sgd, lion or muon, not '{}'", printable(optimizer_)));
     const FamilyRegistry families = builtin_families();
-    const bool exists = Env::posix().status(folder_).has_value();
-    if (!exists && folder_.find('/') == std::string::npos) {
+    if (names_a_preset(folder_)) {
       describe(preset_model(folder_, families), families);
       if (tensors_) throw invalid("a preset has no tensors to list", "leave --tensors out");
     } else {
@@ -143,7 +129,10 @@ class ModelInfo final : public Command {
 
   void describe(const ModelConfig& c, const FamilyRegistry& families) {
     const std::int64_t sequence = sequence_.value_or(std::min<std::int64_t>(c.max_positions, 4096));
-    const ModelReport report = report_model(c, families, micro_batch_, sequence);
+    config::TrainerConfig trainer;
+    trainer.optimizer = optimizer_;
+    const ModelReport report =
+        report_model(c, families, micro_batch_, sequence, OptimizerSettings::from(trainer));
     const auto count = [](std::int64_t n) {
       return fmt::format("{} ({})", human_count(static_cast<double>(n)), n);
     };
@@ -176,7 +165,8 @@ class ModelInfo final : public Command {
                                                      : ", without multi-token prediction";
     line("FLOPs", fmt::format("{:.3g} for each token of a training step, sequences of {}{}",
                               report.flops_per_token, sequence, scope));
-    text_ += fmt::format("\ntraining memory with AdamW, {} x {} tokens{}:\n", micro_batch_, sequence, scope);
+    text_ += fmt::format("\ntraining memory with {}, {} x {} tokens{}:\n", kOptimizers.at(optimizer_),
+                         micro_batch_, sequence, scope);
     text_ += fmt::format("  {:<22}{:>12}{:>14}{:>12}\n", "", "weights etc.", "activations", "total");
     json_report_ = {{"family", c.family},
                     {"parameters", model.parameters},
@@ -213,7 +203,7 @@ class ModelInfo final : public Command {
                            fmt::format("{}{}", name_of(m.compute), m.recompute ? ", full recompute" : ""),
                            bytes(m.plan.persistent), bytes(activations), bytes(m.plan.total()));
       json_report_["training_memory"].push_back({{"compute", name_of(m.compute)},
-                                                 {"optimizer", "adam"},
+                                                 {"optimizer", optimizer_},
                                                  {"recompute", m.recompute ? "full" : "none"},
                                                  {"persistent_bytes", m.plan.persistent},
                                                  {"activation_bytes", activations},
@@ -246,7 +236,8 @@ class ModelInfo final : public Command {
       types +=
           fmt::format("{}{} {}", types.empty() ? "" : ", ", human_count(static_cast<double>(elements)), type);
     }
-    line("weights", fmt::format("{} tensors in {} files, {}: {}", total.tensors, weights.files().size(),
+    line("weights", fmt::format("{} tensors in {} file{}, {}: {}", total.tensors, weights.files().size(),
+                                weights.files().size() == 1 ? "" : "s",
                                 human_bytes(static_cast<double>(total.bytes)), types));
     if (total.further > 0) {
       line("", fmt::format("{} of it multi-token prediction, with its copies of the embedding and the head",
@@ -270,7 +261,7 @@ class ModelInfo final : public Command {
     }
   }
 
-  std::string folder_, text_;
+  std::string folder_, text_, optimizer_ = "adam";
   nlohmann::json json_report_;
   std::optional<std::int64_t> sequence_;
   std::int64_t micro_batch_ = 1;
@@ -282,9 +273,10 @@ class ModelInfo final : public Command {
 const CommandEntry kModelInfo{"model info",
                               "Shows what a model is, what training it takes, and what its folder holds",
                               "Memory is what one device needs for one microbatch, measured without taking "
-                              "it. AdamW with fp32 gradients,\n"
-                              "states and master weights.",
+                              "it, with fp32 gradients,\n"
+                              "optimizer states and master weights.",
                               "primus model info llama3.1_8B\n"
+                              "primus model info llama3.1_8B --optimizer muon\n"
                               "primus model info Llama-3.2-1B --tensors\n"
                               "primus model info my-run --json",
                               make_command<ModelInfo>};

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "base/openmp_threads.h"
 #include "base/thread_pool.h"
+#include "device/cpu/cpu_device.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::cli {
@@ -21,6 +23,10 @@ void DeviceOptions::declare(Arguments& arguments) {
 }
 
 std::unique_ptr<Device> DeviceOptions::make(const Console& console) const {
+  return turbo::open_device(spec(console));
+}
+
+DeviceSpec DeviceOptions::spec(const Console& console, int rank, int ranks) const {
   if (threads_ < 0 || threads_ > ThreadPool::kMaxThreads) {
     throw invalid(fmt::format("--threads must be from 0 to {}, not {}", ThreadPool::kMaxThreads, threads_));
   }
@@ -32,10 +38,13 @@ std::unique_ptr<Device> DeviceOptions::make(const Console& console) const {
     threads = said.count.value_or(0);
   }
   std::vector<std::string> notes;
-  const DeviceSpec spec =
-      turbo::choose_device(turbo::parse_device(device_, static_cast<int>(threads)), &notes);
+  DeviceSpec spec = turbo::choose_device(turbo::parse_device(device_, static_cast<int>(threads)), &notes);
   for (const std::string& note : notes) console.note("warning: " + note);
-  return turbo::open_device(spec);
+  const bool named = device_.find(':') != std::string::npos;
+  if (spec.kind == "cpu" && spec.threads == 0 && ranks > 1)
+    spec.threads = std::max(cpu::available_cores() / ranks, 1);
+  if (spec.kind != "cpu" && !named) spec.ordinal = rank;
+  return spec;
 }
 
 }  // namespace primus::cli

@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "device/device.h"
+#include "device/plugin.h"
 #include "tensor/dtype.h"
 
 namespace primus::cli {
@@ -16,6 +17,9 @@ class DeviceOptions {
   // Threads that nobody chose are OMP_NUM_THREADS, as in training; what is wrong with that is said on the
   // console.
   std::unique_ptr<Device> make(const Console& console) const;
+  // What make() opens; of a rank, the `rank`th of `ranks` on this machine: of GPUs the one of its number
+  // where none is named, of the CPU its share of the cores where nobody chose threads.
+  DeviceSpec spec(const Console& console, int rank = 0, int ranks = 1) const;
   DType compute() const { return dtype_ == "bf16" ? DType::kBF16 : DType::kF32; }
 
  private:

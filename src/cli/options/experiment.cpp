@@ -72,10 +72,17 @@ void ExperimentArguments::declare(Arguments& arguments, bool needs_file) {
       .suggest = suggest_overrides;
 }
 
-config::Experiment ExperimentArguments::load(const Console& console) const {
+config::Experiment ExperimentArguments::load(const Console& console, std::int64_t ranks) const {
+  config::LoadOptions options;
+  // What the job that is about to start will say of itself.
+  options.environment = [ranks](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    if (value) return value;
+    return name == "WORLD_SIZE" && ranks > 1 ? std::optional(std::to_string(ranks)) : std::nullopt;
+  };
   config::Experiment experiment = [&] {
     try {
-      return file_.empty() ? load_without_file() : config::load_experiment(file_, overrides_);
+      return file_.empty() ? load_without_file() : config::load_experiment(file_, overrides_, options);
     } catch (const config::SeveralProblems&) {
       throw;
     } catch (const Error& error) {
@@ -93,7 +100,8 @@ config::Experiment ExperimentArguments::load(const Console& console) const {
                              experiment.module_name, fmt::join(experiment.other_modules, ", ")));
   }
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
-  if (!experiment.ignored.empty()) {
+  // What another framework does not have, its renderer says with the reason.
+  if (!experiment.ignored.empty() && experiment.framework == "native") {
     console.note(fmt::format("note: without meaning for framework {}, and ignored: {}", experiment.framework,
                              fmt::join(experiment.ignored, ", ")));
     const auto wandb = std::ranges::find_if(experiment.ignored,

@@ -10,8 +10,13 @@ class ExperimentArguments {
  public:
   // `arguments` must outlive this object. `needs_file` false: a model to load and data do, too.
   void declare(Arguments& arguments, bool needs_file = true);
-  // Reads and validates it, and says on standard error what is odd or ignored. Throws Error.
-  config::Experiment load(const Console& console) const;
+  bool names_a_file() const { return !file_.empty(); }
+  const std::vector<std::string>& overrides() const { return overrides_; }
+  // The framework, over the experiment's and over an override that stands before.
+  void choose_framework(const std::string& name) { overrides_.push_back("framework=" + name); }
+  // Reads and validates it, and says on standard error what is odd or ignored. `ranks` of the job, where they
+  // are known. Throws Error.
+  config::Experiment load(const Console& console, std::int64_t ranks = 1) const;
 
  private:
   config::Experiment load_without_file() const;

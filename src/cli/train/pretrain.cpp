@@ -1,21 +1,21 @@
 // primus train pretrain
 #include <fmt/format.h>
 
-#include <charconv>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "base/json_text.h"
 #include "cli/commands.h"
 #include "cli/options/experiment.h"
+#include "cli/options/rank_options.h"
+#include "cli/train/external.h"
 #include "cli/train/stop_signal.h"
 #include "comm/job.h"
 #include "launch/local_launch.h"
 #include "lm/monitor/live_view.h"
 #include "lm/monitor/run_folder.h"
+#include "lm/train/missing_inputs.h"
 #include "lm/train/trainer.h"
 #include "lm/train/training_settings.h"
 
@@ -23,8 +23,8 @@ namespace primus::cli {
 namespace {
 
 nlohmann::json to_json(const TrainingForecast& f) {
-  const engine::MemoryPlan& memory = f.step.memory;
-  return {{"parameters", f.step.parameters},
+  const engine::MemoryPlan& memory = f.step().memory;
+  return {{"parameters", f.step().parameters},
           {"memory_bytes",
            {{"persistent", memory.persistent},
             {"stash", memory.stash},
@@ -35,7 +35,7 @@ nlohmann::json to_json(const TrainingForecast& f) {
             {"available", f.memory.supply.device},
             {"fits", f.memory.fits}}},
           {"model_flops_per_step", f.model_flops_per_step},
-          {"kernel_flops_per_step", f.step.kernels.total_flops()},
+          {"kernel_flops_per_step", f.step().kernels.total_flops()},
           {"steps", f.steps},
           {"tokens_per_step", f.tokens_per_step},
           {"checkpoint_bytes", f.checkpoint_bytes},
@@ -43,6 +43,74 @@ nlohmann::json to_json(const TrainingForecast& f) {
           {"seconds_per_step", f.seconds_per_step},
           {"timed", f.timed},
           {"seconds", f.seconds_per_step * static_cast<double>(f.steps)}};
+}
+
+// Calls visit(group, kind of collective, its line) for all that a rank sends in a step.
+template <class Visit>
+void for_each_line(const StepMeasurement& step, Visit visit) {
+  for (const GroupTraffic& group : step.communication) {
+    for (std::size_t kind = 0; kind < group.traffic.lines.size(); ++kind) {
+      const comm::Traffic::Line& line = group.traffic.lines[kind];
+      if (line.bytes > 0) visit(group, comm::name_of(static_cast<comm::Kind>(kind)), line);
+    }
+  }
+}
+
+// Of a job of several ranks: its mesh, and what the first rank of each stage needs and sends.
+nlohmann::json mesh_json(const TrainingForecast& f) {
+  nlohmann::json stages = nlohmann::json::array();
+  for (const StepMeasurement& stage : f.stages) {
+    nlohmann::json sent = nlohmann::json::array();
+    for_each_line(stage,
+                  [&](const GroupTraffic& group, std::string_view kind, const comm::Traffic::Line& line) {
+                    sent.push_back({{"group", group.group},
+                                    {"ranks", group.ranks},
+                                    {"kind", kind},
+                                    {"calls_per_step", line.calls},
+                                    {"bytes_per_step", line.bytes}});
+                  });
+    stages.push_back({{"memory_bytes",
+                       {{"persistent", stage.memory.persistent},
+                        {"stash", stage.memory.stash},
+                        {"scratch", stage.memory.scratch}}},
+                      {"kernel_flops_per_step", stage.kernels.total_flops()},
+                      {"communication", sent}});
+  }
+  return {{"ranks", f.world},
+          {"tensor", f.mesh.tensor},
+          {"context", f.mesh.context},
+          {"data", f.mesh.data(f.world)},
+          {"pipeline", f.mesh.pipeline},
+          {"expert", f.mesh.expert},
+          {"expert_tensor", f.mesh.expert_tensor},
+          {"pipeline_bubble", f.bubble},
+          {"stages", stages}};
+}
+
+// The same for people.
+std::string mesh_text(const TrainingForecast& f) {
+  std::string text = fmt::format("{:<22}{}: tensor {} x context {} x data {} x pipeline {}", "ranks", f.world,
+                                 f.mesh.tensor, f.mesh.context, f.mesh.data(f.world), f.mesh.pipeline);
+  if (f.mesh.expert * f.mesh.expert_tensor > 1)
+    text += fmt::format("; experts over {} x {}", f.mesh.expert, f.mesh.expert_tensor);
+  text += "\n";
+  if (f.mesh.pipeline > 1) {
+    text += fmt::format("{:<22}{:.1f} % of the time, if a backward pass takes twice a forward one\n",
+                        "pipeline bubble", 100 * f.bubble);
+  }
+  for (std::size_t i = 0; i < f.stages.size(); ++i) {
+    const StepMeasurement& stage = f.stages[i];
+    text += fmt::format("{:<22}{} on the device, {:.3g} FLOPs a step\n",
+                        f.stages.size() == 1 ? "a rank" : fmt::format("a rank of stage {}", i),
+                        human_bytes(static_cast<double>(stage.memory.total())), stage.kernels.total_flops());
+    for_each_line(stage,
+                  [&](const GroupTraffic& group, std::string_view kind, const comm::Traffic::Line& line) {
+                    text += fmt::format("  {:<20}{} a step, {} in {} calls\n",
+                                        fmt::format("{} ({})", group.group, group.ranks),
+                                        human_bytes(line.bytes), kind, line.calls);
+                  });
+  }
+  return text;
 }
 
 // What would make a run fit the memory.
@@ -56,14 +124,15 @@ nlohmann::json changes_of(const MemoryFit& fit) {
 }
 
 std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
-  const engine::MemoryPlan& memory = f.step.memory;
+  const engine::MemoryPlan& memory = f.step().memory;
   std::string text;
   auto line = [&](std::string_view what, const std::string& value) {
     text += fmt::format("{:<22}{}\n", what, value);
   };
   auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
-  line("parameters", human_count(static_cast<double>(f.step.parameters)));
-  line("memory", bytes(f.memory.need.total()));
+  line("parameters", human_count(static_cast<double>(f.step().parameters)));
+  if (f.world > 1) text += mesh_text(f);
+  line(f.world > 1 ? "memory of a rank" : "memory", bytes(f.memory.need.total()));
   line("  persistent", bytes(memory.persistent) + "  weights, gradients, optimizer states");
   line("  stash", bytes(memory.stash) + "  activations");
   line("  scratch", bytes(memory.scratch) + "  workspaces");
@@ -84,7 +153,7 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
        open ? fmt::format("as many as {} epochs need, of {} tokens each", *c.train_epochs, f.tokens_per_step)
             : fmt::format("{}{} of {} tokens", c.train_minutes ? "about " : "", f.steps, f.tokens_per_step));
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
-  line("executed per step", fmt::format("{:.3g}", f.step.kernels.total_flops()));
+  line("executed per step", fmt::format("{:.3g}", f.step().kernels.total_flops()));
   line("checkpoint", bytes(f.checkpoint_bytes));
   if (f.matmul_flops_per_second == 0) return text;  // planned for a device that is not here
   line("matrix products", fmt::format("{:.1f} GFLOP/s measured here", f.matmul_flops_per_second / 1e9));
@@ -95,65 +164,25 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   return text;
 }
 
-struct MissingInput {
-  std::string key, path;
-};
-
-// What the run would read and is not there now. Globs are left to the run.
-std::vector<MissingInput> missing_inputs(const config::Experiment& experiment) {
-  const config::TrainerConfig& c = experiment.trainer;
-  Env& env = Env::posix();
-  std::vector<MissingInput> missing;
-  auto look = [&](const char* key, const std::string& path) {
-    if (!env.status(path)) missing.push_back({key, path});
-  };
-  if (c.load) look("load", *c.load);
-  const bool has_file = c.tokenizer_type != "ByteTokenizer" && c.tokenizer_type != "NullTokenizer";
-  // Mock data does without a preset's.
-  const bool needs_tokenizer = !c.mock_data || !c.vocab_size ||
-                               experiment.provenance_of("tokenizer_model").layer >= config::Layer::kOverrides;
-  if (needs_tokenizer && c.tokenizer_model && has_file) look("tokenizer_model", *c.tokenizer_model);
-  if (needs_tokenizer && c.vocab_file) look("vocab_file", *c.vocab_file);
-  if (needs_tokenizer && c.merge_file) look("merge_file", *c.merge_file);
-  if (c.mock_data) return missing;
-  for (const auto& [key, paths] :
-       {std::pair("data_path", &c.data_path), std::pair("train_data_path", &c.train_data_path),
-        std::pair("valid_data_path", &c.valid_data_path), std::pair("test_data_path", &c.test_data_path)}) {
-    for (const std::string& path : *paths) {
-      double weight = 0;
-      const char* end = path.data() + path.size();
-      const bool is_weight = std::from_chars(path.data(), end, weight).ptr == end;
-      const bool is_glob = path.find_first_of("*?[") != std::string::npos;
-      if (!is_weight && !is_glob && !env.status(path + ".idx")) look(key, path);
-    }
-  }
-  return missing;
-}
-
-// This process's command line.
-std::vector<std::string> own_command() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  std::vector<std::string> words;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\0', begin), text.size());
-    words.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  words.front() = std::filesystem::read_symlink("/proc/self/exe").string();
-  return words;
-}
-
 class TrainPretrain final : public Command {
  public:
   void declare(Arguments& args) override {
     experiment_.declare(args, false);
-    args.flag("--dry-run,--dry_run", dry_run_, "show what the run would be, and touch nothing");
+    args.option(
+        "--backend", "NAME", &backend_,
+        "the engine, in place of the experiment's framework: native, megatron, torchtitan or maxtext");
+    args.option("--backend_path,--backend-path", "FOLDER", &backend_path_,
+                "the sources of that framework ('primus deps' finds or fetches them)");
+    args.flag("--dry-run,--dry_run", dry_run_,
+              "show what the run would be (of another framework its command and files), and touch nothing");
+    args.option("--world", "N", &world_,
+                "with --dry-run: of a job of N ranks, wherever they are: memory, communication, bubble");
     args.option("--export-config,--export_config", "OUT", &export_,
                 "write the resolved experiment to this file");
     overwrite_.declare(args, "with --export-config: replace that file");
-    args.option("--nproc,--nproc_per_node", "N", &nproc_,
-                "train with N ranks on this machine, each a process (a GPU each, or a part of the cores)");
+    ranks_.declare(args,
+                   "train with N ranks on this machine, each a process (a GPU each, or a part of the cores; "
+                   "default: 1)");
     args.flag("--quiet,-q", quiet_, "warnings and errors, and one line of progress where a terminal is");
     args.flag("--plain", plain_, "log lines on a terminal too, in place of the live view");
     args.flag("--force", force_, "start although the memory does not seem to be there");
@@ -161,33 +190,55 @@ class TrainPretrain final : public Command {
   }
 
   int run(Console& console) override {
-    const config::Experiment experiment = experiment_.load(console);
-    if (experiment.framework != "native") {
-      throw unsupported(fmt::format("framework {} cannot be run yet", experiment.framework),
-                        "framework=native trains the same experiment with Primus's own engine")
-          .at(experiment.provenance_of("framework").origin.location());
-    }
-    constexpr std::int64_t kMostRanks = 4096;
-    if (nproc_ < 1 || nproc_ > kMostRanks)
-      throw invalid(fmt::format("--nproc {}: not a number of ranks", nproc_), "give 1 or more");
-    if (dry_run_ && nproc_ > 1)
-      throw unsupported("--dry-run forecasts one device, not several ranks", "leave --nproc out");
+    if (backend_) experiment_.choose_framework(*backend_);
+    check_ranks();
     const auto place = comm::JobEnvironment::read();
-    if (place && nproc_ > 1 && nproc_ != place->local_world) {
-      throw invalid(
-          fmt::format("--nproc {}, and a launcher has started {} on this machine (LOCAL_WORLD_SIZE)", nproc_,
-                      place->local_world),
-          "leave --nproc out");
+    const config::Experiment experiment = experiment_.load(
+        console, place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes()));
+    if (experiment.framework != "native") {
+      if (export_ && !place) export_to(*export_, experiment, console);
+      return run_external(experiment, external_options(experiment), console);
     }
+    if (backend_path_) {
+      throw invalid("--backend_path names another framework's sources, and this run is native",
+                    "choose one with --backend megatron, torchtitan or maxtext, or leave --backend_path out");
+    }
+    if (dry_run_) {
+      apply_environment(experiment);
+      if (export_) export_to(*export_, experiment, console);
+      return forecast(experiment, console);
+    }
+    ranks_.check_place(place);
     apply_environment(experiment);
     // Rank 0 does what is done once.
-    if (!place && nproc_ > 1) return launch_ranks(experiment, console);
+    if (!place && ranks_.several()) return launch_ranks(experiment, console);
     if (export_ && (!place || place->rank == 0)) export_to(*export_, experiment, console);
-    if (dry_run_) return forecast(experiment, console);
     return train(experiment, place, console);
   }
 
  private:
+  ExternalOptions external_options(const config::Experiment& experiment) const {
+    const auto refuse = [&](bool given, const char* option) {
+      if (!given) return;
+      throw invalid(
+          fmt::format("{} is for the native engine, and the framework is {}", option, experiment.framework),
+          "leave it out, or choose --backend native");
+    };
+    refuse(world_.has_value(), "--world");
+    refuse(force_, "--force");
+    return {
+        .backend_path = backend_path_, .ranks = ranks_, .dry_run = dry_run_, .json = json_, .quiet = quiet_};
+  }
+
+  void check_ranks() const {
+    ranks_.check(!dry_run_);
+    constexpr std::int64_t kMostWorld = 1 << 20;
+    if (world_ && (*world_ < 1 || *world_ > kMostWorld))
+      throw invalid(fmt::format("--world {}: not a number of ranks", *world_), "give 1 or more");
+    if (world_ && !dry_run_)
+      throw invalid("--world is for --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
+  }
+
   void export_to(const std::string& file, const config::Experiment& experiment, Console& console) const {
     const bool screen = file == "-" || file == "/dev/stdout";
     screen ? console.write(config::to_yaml(experiment))
@@ -197,7 +248,10 @@ class TrainPretrain final : public Command {
   int forecast(const config::Experiment& experiment, Console& console) const {
     Logger log(LogOptions{.console_level = LogLevel::kWarning, .console = console.err});
     const FamilyRegistry families = builtin_families();
-    const TrainingForecast forecast = Trainer(experiment, families, log).forecast();
+    const int here = ranks_.here().value_or(1);
+    const std::int64_t world = world_.value_or(here * ranks_.nodes());
+    const TrainingForecast forecast =
+        Trainer(experiment, families, log).forecast(static_cast<int>(world), world_ ? 1 : here);
     const std::vector<MissingInput> missing = missing_inputs(experiment);
     for (const MissingInput& input : missing) {
       console.note(fmt::format("warning: {} is '{}' ({}), which is not there: training will need it",
@@ -205,6 +259,7 @@ class TrainPretrain final : public Command {
     }
     if (json_) {
       nlohmann::json json = to_json(forecast);
+      if (forecast.world > 1) json["mesh"] = mesh_json(forecast);
       json["memory_changes"] = changes_of(forecast.memory);
       json["output_dir"] = experiment.output_dir().string();
       json["experiment"] = nlohmann::json::parse(config::to_json(experiment, false));
@@ -221,7 +276,7 @@ class TrainPretrain final : public Command {
   // Starts this same command once for each rank, and watches over them.
   int launch_ranks(const config::Experiment& experiment, Console& console) const {
     const RunFolder folder = run_folder_of(experiment);
-    launch::LocalLaunch start{.command = own_command(), .environment = {}, .ranks = static_cast<int>(nproc_)};
+    launch::LocalLaunch start = ranks_.start(ranks_.here().value_or(1));
     start.output_file = [folder, module = experiment.module_name](int rank) {
       return folder.rank_logs(module, rank) / "output.log";
     };
@@ -260,14 +315,20 @@ class TrainPretrain final : public Command {
                       {.job = job.get(), .observer = observer.get(), .ignore_memory = force_});
       trainer.prepare();
       // From here on there is something to save.
-      const TrainingSummary summary = trainer.run(catch_stop_signals());
+      // Launchers and schedulers signal each process, and its starter passes the same signal on.
+      const bool is_watched = place || std::getenv("SLURM_JOB_ID");
+      const TrainingSummary summary =
+          trainer.run(catch_stop_signals(is_watched ? SecondSignal::kIgnored : SecondSignal::kEnds));
       observer.reset();
       if (rank == 0) report(experiment, summary, console);
       if (job) job->leave();
     } catch (const Error& error) {
       // A run that was refused before it began has no folder yet.
       if (Env::posix().status(folder.root())) log.write_to_files(LogLevel::kError, error.what());
-      if (job) job->abort(error.what(), error.kind());
+      if (job) {
+        const std::string& hint = error.hint();
+        job->abort(hint.empty() ? error.what() : fmt::format("{} ({})", error.what(), hint), error.kind());
+      }
       throw;
     }
     return 0;
@@ -304,14 +365,17 @@ class TrainPretrain final : public Command {
   ExperimentArguments experiment_;
   std::optional<std::string> export_;
   OverwriteFlag overwrite_;
-  std::int64_t nproc_ = 1;
+  RankOptions ranks_;
+  std::optional<std::int64_t> world_;
+  std::optional<std::string> backend_, backend_path_;
   bool dry_run_ = false, quiet_ = false, plain_ = false, force_ = false, json_ = false;
 };
 
 }  // namespace
 
 const CommandEntry kTrainPretrain{
-    "train pretrain", "Trains a language model as an experiment file describes it",
+    "train pretrain",
+    "Trains a language model as an experiment file describes it",
     "Writes to workspace/work_group/user_name/exp_name: logs, metrics.jsonl, TensorBoard events, "
     "checkpoints\n"
     "that transformers loads. Without --config, load=FOLDER names a model to go on from (a Hugging Face "
@@ -320,19 +384,28 @@ const CommandEntry kTrainPretrain{
     "minutes\n"
     "say otherwise. On a terminal the run is shown on one screen; elsewhere, and with --plain, as log "
     "lines.\n\n"
-    "The same command again continues from the newest checkpoint. Ctrl-C or "
-    "SIGTERM\n"
-    "saves and ends with exit code 0; a second one ends at once.\n\n"
+    "The same command again continues from the newest checkpoint. Ctrl-C, SIGTERM "
+    "or SIGUSR1\n"
+    "saves and ends with exit code 0; a second one ends at once, but where a launcher or Slurm started the "
+    "process.\n\n"
+    "An experiment whose framework is megatron, torchtitan or maxtext is rendered for that framework and "
+    "started with "
+    "it;\n"
+    "--backend chooses another one. Its log becomes the same metrics.jsonl.\n\n"
     "Overrides change the experiment for this once: key=value, --key value, --key=value or --flag, where "
     "key\n"
     "is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' has them "
     "all.",
     "primus train pretrain --config examples/native/configs/CPU/llama_124M-pretrain.yaml\n"
     "primus train pretrain --config exp.yaml --dry-run\n"
+    "primus train pretrain --config exp.yaml --dry-run --world 64 tensor_model_parallel_size=8\n"
     "primus train pretrain --config exp.yaml lr=3e-4 --train_iters 100 exp_name=try1\n"
     "primus train pretrain --config exp.yaml data_path=corpus.txt --minutes 5\n"
     "primus train pretrain --config exp.yaml --nproc 4 data_parallel_sharding_strategy=optim_grads_params\n"
+    "primus train pretrain --config exp.yaml --backend megatron --backend_path ~/Megatron-LM --nproc 8\n"
+    "primus train pretrain --config exp.yaml --backend torchtitan --dry-run\n"
     "primus train pretrain load=path/to/model data_path=corpus.txt --epochs 2",
-    make_command<TrainPretrain>};
+    make_command<TrainPretrain>,
+    true};
 
 }  // namespace primus::cli

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/json_text.h"
+#include "base/shell.h"
 #include "base/threads.h"
 #include "base/utf8.h"
 #include "bench/train_benchmark.h"

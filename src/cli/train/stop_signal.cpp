@@ -13,6 +13,8 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 std::atomic<std::int64_t> requested_at{0};  // nanoseconds of the monotonic clock
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
+std::atomic<bool> second_ends{true};
+
 // Wrappers such as timeout(1) signal the process and then its group: one request, twice.
 constexpr std::int64_t kSameRequest = 100'000'000;
 
@@ -24,20 +26,22 @@ extern "C" void request_stop(int signal_number) {
   std::int64_t first = 0;
   if (requested_at.compare_exchange_strong(first, now)) first = now;
   stop_requested.store(true, std::memory_order_relaxed);
-  if (now - first < kSameRequest) return;
+  if (now - first < kSameRequest || !second_ends.load(std::memory_order_relaxed)) return;
   std::signal(signal_number, SIG_DFL);
   raise(signal_number);
 }
 
 }  // namespace
 
-const std::atomic<bool>& catch_stop_signals() {
+const std::atomic<bool>& catch_stop_signals(SecondSignal second) {
+  second_ends.store(second == SecondSignal::kEnds, std::memory_order_relaxed);
   struct sigaction action = {};
   action.sa_handler = request_stop;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGUSR1, &action, nullptr);
   struct sigaction hangup = {};
   if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
     sigaction(SIGHUP, &action, nullptr);

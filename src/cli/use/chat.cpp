@@ -74,6 +74,12 @@ class Chat final : public Command {
       console.note(
           "Type a line and Enter. Ctrl-C stops a reply; /clear starts over; /quit, Ctrl-D or Ctrl-C on an "
           "empty line ends.");
+      if (tokenizer->chat_template().empty()) {
+        console.note(
+            "This model has no chat template: it goes on with the conversation as a text, and may not have "
+            "learnt "
+            "to answer.");
+      }
     }
     Prompt prompt(console.out);
     LineReader input(STDIN_FILENO, "<standard input>");
@@ -94,7 +100,6 @@ class Chat final : public Command {
         conversation.clear();
         continue;
       }
-      if (person) console.print(Color::kBold, "Assistant: ");
       const std::size_t forgotten = reply(conversation, line, person, console);
       if (forgotten > 0) {
         console.note(
@@ -110,7 +115,10 @@ class Chat final : public Command {
   static std::size_t reply(Conversation& conversation, const std::string& line, bool person,
                            Console& console) {
     std::optional<ReplyInterrupt> listening;
-    if (person) listening.emplace();
+    if (person) {
+      listening.emplace();  // first: Ctrl-C may come as soon as the reply is announced
+      console.print(Color::kBold, "Assistant: ");
+    }
     const Conversation::Reply reply = conversation.say(line, [&](std::string_view piece) {
       if (person && interrupted) return false;
       console.write(piece);

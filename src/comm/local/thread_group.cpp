@@ -78,7 +78,7 @@ std::vector<std::unique_ptr<HostCommunicator>> make_thread_group(int ranks, cons
       std::vector<std::optional<RankStatus>> statuses;
       for (const auto& each : *states) {
         const auto alive = each.lock();
-        statuses.push_back(alive ? std::optional(status_of(alive->recorder, group)) : std::nullopt);
+        statuses.push_back(alive ? std::optional(status_of(*alive, group)) : std::nullopt);
       }
       return statuses;
     };

@@ -188,8 +188,8 @@ void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signat
                [&](std::chrono::milliseconds waited) {
                  // Here the host waits for other ranks, not the stream.
                  if (!std::exchange(noted, true)) state_.recorder.started(pending.record);
-                 if (waited <= state_.timeout.load()) return;
-                 fail_late(pending, waited);
+                 if (waited <= state_.timeout.load() || Clock::now() < state_.excused_until.load()) return;
+                 be_late(pending, waited);
                  state_.abort->check();
                });
 }
@@ -311,7 +311,7 @@ Result NcclCommunicator::send_and_receive(Stream& stream, const Call& call, Comm
 bool NcclCommunicator::poll() noexcept {
   try {
     bool late = false, busy = false;
-    Pending oldest;  // what fail_late() looks at, without its events
+    Pending oldest;  // what be_late() looks at, without its events
     std::chrono::milliseconds waited{};
     {
       const std::lock_guard lock(mutex_);
@@ -334,14 +334,14 @@ bool NcclCommunicator::poll() noexcept {
       if (busy && pending_.front().begun) {
         const Pending& front = pending_.front();
         waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - *front.begun);
-        late = size() > 1 && waited > state_.timeout.load();
+        late = size() > 1 && waited > state_.timeout.load() && Clock::now() >= state_.excused_until.load();
         oldest.record = front.record;
         oldest.exchange = front.exchange;
         oldest.peers = front.peers;
       }
     }
     if (!busy || !handle_ || state_.abort->aborted()) return busy;
-    if (late) fail_late(oldest, waited);
+    if (late) be_late(oldest, waited);
     bool remote = false;
     if (const std::string problem = handle_->problem(remote); !problem.empty()) {
       // The rendezvous hears of a rank that ended as well, and knows more.
@@ -361,7 +361,7 @@ bool NcclCommunicator::poll() noexcept {
   return false;
 }
 
-void NcclCommunicator::fail_late(const Pending& pending, std::chrono::milliseconds waited) {
+void NcclCommunicator::be_late(const Pending& pending, std::chrono::milliseconds waited) {
   FlightRecorder::Record mine;
   for (FlightRecorder::Record& record : state_.recorder.records()) {
     if (record.id == pending.record) mine = std::move(record);
@@ -379,6 +379,7 @@ void NcclCommunicator::fail_late(const Pending& pending, std::chrono::millisecon
   }
   if (!absent.empty()) suspects = absent;
   if (!suspects.empty()) state_.recorder.waiting_for(pending.record, suspects.front());
+  if (excused(state_, suspects, statuses)) return;
   state_.abort->abort(fmt::format("rank {}: {}", state_.rank, diagnose(mine, waited, suspects, statuses)));
 }
 

@@ -78,8 +78,8 @@ class NcclCommunicator final : public Communicator, private Watched {
   void stage(Stream& stream, Call& call);
   std::unique_ptr<Event> take_event();
   void wait_for_room();
-  // Aborts the job: `pending` has waited for others for too long.
-  void fail_late(const Pending& pending, std::chrono::milliseconds waited);
+  // `pending` has waited for others for too long: aborts the job, unless they have an excuse.
+  void be_late(const Pending& pending, std::chrono::milliseconds waited);
   std::vector<int> peers_of(const Call& call) const;
 
   const std::string id_;

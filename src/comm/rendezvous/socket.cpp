@@ -49,6 +49,15 @@ void set_option(const Socket& socket, int level, int option, int value) {
   setsockopt(socket.fd(), level, option, &value, sizeof(value));  // an optimisation, or harmless to lack
 }
 
+// Asks an idle peer whether it is still there; without an answer the connection ends after kSilence.
+void keep_alive(const Socket& socket) {
+  constexpr int kProbes = 3, kInterval = 5;
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(kSilence.count()) - kProbes * kInterval);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kInterval);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+}
+
 // 0, or the errno of what failed.
 int try_listen(const addrinfo& address, Socket& result) {
   Socket socket = new_socket(address.ai_family);
@@ -171,6 +180,7 @@ Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline
         continue;
       }
       set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+      keep_alive(socket);
       error = 0;
       if (connect(socket.fd(), a->ai_addr, a->ai_addrlen) != 0) {
         error = errno;
@@ -198,9 +208,14 @@ Socket accept_from(const Socket& listener) {
   Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (socket.valid()) {
     set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-    set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+    keep_alive(socket);
   }
   return socket;
+}
+
+void expect_acknowledgements(const Socket& socket) {
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT,
+             static_cast<int>(std::chrono::milliseconds(kSilence).count()));
 }
 
 IoResult send_all(const Socket& socket, std::string_view data, Deadline deadline) {

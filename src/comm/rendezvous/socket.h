@@ -44,6 +44,12 @@ bool is_loopback(const std::string& host);
 // The numeric address of this end of a connection.
 std::string own_address(const Socket& socket);
 
+// A connection whose other host does not answer ends after this time: it lost its power, or its network.
+inline constexpr std::chrono::seconds kSilence{25};
+// Ends the connection, too, when what was sent is not acknowledged for so long. Only where the other side
+// always reads: the kernel cannot tell a program that reads late from a host that is gone.
+void expect_acknowledgements(const Socket& socket);
+
 // Connects, trying again while nobody listens there, until the deadline. `check` is called between tries and
 // may throw. Throws Error(kIo) with the last reason.
 Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline,

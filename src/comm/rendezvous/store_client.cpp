@@ -21,6 +21,7 @@ using wire::Writer;
 
 constexpr auto kHandshake = 10s;
 constexpr auto kSend = 30s;
+constexpr auto kAskGrace = 2s;  // for the way of a question and its answers
 
 Error not_a_rendezvous(const JobEnvironment& e) {
   return invalid(fmt::format("what listens on port {} of {} is not the rendezvous of this job", e.master_port,
@@ -95,6 +96,7 @@ void StoreClient::introduce(Deadline deadline) {
     const std::string_view verdict(head, sizeof(head));
     const auto status = static_cast<wire::Verdict>(wire::u32_at(verdict, 0));
     if (status == wire::Verdict::kWelcome) {
+      expect_acknowledgements(socket_);
       const std::string code = wire::server_code(environment_.token, server_nonce, nonce);
       if (!equal_in_constant_time(verdict.substr(4, 32), code)) throw not_a_rendezvous(environment_);
       return;
@@ -123,18 +125,32 @@ void StoreClient::send(const std::string& frame) {
   }
 }
 
-std::string StoreClient::call(std::uint64_t request, std::string frame) {
+std::string StoreClient::call(std::uint64_t request, const std::string& frame, Deadline deadline) {
   abort_->check();
   {
     const std::lock_guard lock(mutex_);
     replies_[request];
   }
-  send(frame);
+  bool sent = true;
+  try {
+    send(frame);
+  } catch (const Error&) {
+    sent = false;
+    shutdown(socket_.fd(), SHUT_RDWR);  // what has arrived can still be read
+  }
+  // A lost connection becomes an abort: by the reason that rank 0 sent before it ended, or by the loss
+  // itself.
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return replies_[request] || closed_ || abort_->aborted(); });
+  const auto ended = [&] { return abort_->aborted() || (closed_ && leaving_); };
+  const bool in_time =
+      changed_.wait_until(lock, deadline, [&] { return (sent && replies_[request]) || ended(); });
   std::optional<std::string> reply = std::move(replies_[request]);
   replies_.erase(request);
   lock.unlock();
+  if (!in_time) {
+    throw Error(ErrorKind::kIo, "the rendezvous on rank 0 does not answer",
+                "check the host of rank 0, and the network that leads to it");
+  }
   if (!reply) {
     abort_->check();
     throw Error(ErrorKind::kIo, "the connection to the rendezvous on rank 0 broke",
@@ -174,7 +190,8 @@ void StoreClient::erase(const std::string& key) {
 std::string StoreClient::wait(const std::string& key, Deadline deadline) {
   const std::uint64_t request = new_request(mutex_, next_request_);
   const auto left = static_cast<std::uint64_t>(milliseconds_until(deadline));
-  const std::string reply = call(request, Writer(Type::kWait, request).string(key).number(left).frame());
+  const std::string reply =
+      call(request, Writer(Type::kWait, request).string(key).number(left).frame(), deadline + kSilence);
   Reader reader(reply);
   const bool there = reader.number() == 1;
   std::string value = reader.string(wire::kMaxValue);
@@ -215,14 +232,20 @@ void StoreClient::barrier(const std::string& name, Deadline deadline) {
 std::vector<std::optional<std::string>> StoreClient::ask(const std::string& group,
                                                          std::chrono::milliseconds time) {
   const std::uint64_t request = new_request(mutex_, next_request_);
-  const std::string reply = call(
-      request,
-      Writer(Type::kAsk, request).string(group).number(static_cast<std::uint64_t>(time.count())).frame());
+  const auto milliseconds = static_cast<std::uint64_t>(time.count());
+  std::vector<std::optional<std::string>> answers(static_cast<std::size_t>(environment_.world));
+  std::string reply;
+  try {
+    reply = call(request, Writer(Type::kAsk, request).string(group).number(milliseconds).frame(),
+                 in(time + kAskGrace));
+  } catch (const Error&) {
+    abort_->check();
+    return answers;  // rank 0 is out of reach, and with it everybody
+  }
   Reader reader(reply);
-  std::vector<std::optional<std::string>> answers;
-  for (int rank = 0; rank < environment_.world; ++rank) {
+  for (std::optional<std::string>& answer : answers) {
     std::string text = reader.string(wire::kMaxText);
-    answers.push_back(text.empty() ? std::nullopt : std::optional(std::move(text)));
+    if (!text.empty()) answer = std::move(text);
   }
   return answers;
 }

@@ -43,7 +43,7 @@ class StoreClient {
   std::int64_t add(const std::string& key, std::int64_t number);
   // Returns when `world` ranks have called it with this name. A name is used once.
   void barrier(const std::string& name, Deadline deadline);
-  // What every rank answers within the time; nullopt where one does not.
+  // What every rank answers within the time; nullopt where one does not, for all where rank 0 does not.
   std::vector<std::optional<std::string>> ask(const std::string& group, std::chrono::milliseconds time);
   // This rank ends well: its end is no failure.
   void leave();
@@ -54,7 +54,8 @@ class StoreClient {
  private:
   void introduce(Deadline deadline);
   void send(const std::string& frame);
-  std::string call(std::uint64_t request, std::string frame);
+  // The reply. Throws Error: the cause of an abort, or that rank 0 has not answered until the deadline.
+  std::string call(std::uint64_t request, const std::string& frame, Deadline deadline = in(kSilence));
   void read();
 
   JobEnvironment environment_;

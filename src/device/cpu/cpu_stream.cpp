@@ -27,10 +27,13 @@ std::int64_t CpuEvent::State::latest() {
   return recorded;
 }
 
-void CpuEvent::State::reach(std::int64_t count) {
+void CpuEvent::State::reach(std::int64_t count, const std::exception_ptr& of_stream) {
   {
     const std::lock_guard lock(mutex);
-    if (count > reached) reached = count;
+    if (count > reached) {
+      reached = count;
+      failure = of_stream;
+    }
   }
   reached_changed.notify_all();
 }
@@ -38,6 +41,7 @@ void CpuEvent::State::reach(std::int64_t count) {
 void CpuEvent::State::wait_for(std::int64_t count) {
   std::unique_lock lock(mutex);
   reached_changed.wait(lock, [&] { return reached >= count; });
+  if (failure) std::rethrow_exception(failure);
 }
 
 bool CpuEvent::reached() const {
@@ -173,7 +177,16 @@ void WorkerStream::fill_zero(void* device, std::int64_t bytes) {
 void WorkerStream::record(Event& event) {
   auto state = static_cast<CpuEvent&>(event).state_;
   const std::int64_t count = state->record();
-  enqueue([state, count] { state->reach(count); }, true);
+  enqueue(
+      [this, state, count] {
+        std::exception_ptr failure;
+        {
+          const std::lock_guard lock(mutex_);
+          failure = failure_;
+        }
+        state->reach(count, failure);
+      },
+      true);
 }
 
 void WorkerStream::wait(Event& event) {

@@ -18,7 +18,8 @@
 namespace primus::cpu {
 
 // Counts how often it has been recorded (enqueued) and how far the streams have come. As in CUDA, waiting
-// means the latest record() before the wait; an event that was never recorded holds nobody up.
+// means the latest record() before the wait; an event that was never recorded holds nobody up. An event of a
+// stream that has failed tells everybody who waits for it.
 class CpuEvent final : public Event {
  public:
   void synchronize() override;
@@ -32,10 +33,11 @@ class CpuEvent final : public Event {
     std::mutex mutex;
     std::condition_variable reached_changed;
     std::int64_t recorded = 0, reached = 0;
+    std::exception_ptr failure;  // of the stream, at the last point that was reached
     std::int64_t record();
     std::int64_t latest();
-    void reach(std::int64_t count);
-    void wait_for(std::int64_t count);
+    void reach(std::int64_t count, const std::exception_ptr& of_stream = nullptr);
+    void wait_for(std::int64_t count);  // rethrows the failure
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
@@ -60,7 +62,8 @@ class InlineStream final : public Stream {
 };
 
 // A first-in-first-out queue and a thread that empties it. After a failure the work that is already queued,
-// or comes before synchronize() has reported it, is dropped; events pass, so that nobody waits for ever.
+// or comes before synchronize() has reported it, is dropped; events pass, so that nobody waits for ever, and
+// carry the failure to streams that wait for them.
 class WorkerStream final : public Stream {
  public:
   // `threads` for kernels; `address_offset` as in CpuContext, applied to device addresses in copies too.

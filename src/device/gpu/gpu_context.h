@@ -1,10 +1,17 @@
 // What GPU kernels get from their device: the stream they are enqueued on, memory for partial results, and
-// the libraries that some of them call. One per stream. Compiled by nvcc and by clang for HIP only.
+// the libraries that some of them call. One per stream, and one more of the device itself, which only tells
+// workspaces. Compiled by nvcc and by clang for HIP only.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <typeindex>
+#include <vector>
 
 #include "device/device.h"
 #include "device/gpu/fault.h"
@@ -13,15 +20,60 @@
 
 namespace primus::gpu::PRIMUS_GPU {
 
+// What all contexts of a device share. Thread-safe.
+class GpuShared {
+ public:
+  GpuShared(int index, bool present, bool deterministic, std::string tuning_folder)
+      : index_(index),
+        present_(present),
+        deterministic_(deterministic),
+        tuning_folder_(std::move(tuning_folder)) {}
+
+  int index() const { return index_; }
+  bool present() const { return present_; }  // false: the device is measured for, and is not here
+  bool deterministic() const { return deterministic_; }
+  const std::string& tuning_folder() const { return tuning_folder_; }  // empty: algorithms are not timed
+
+  // What one operator keeps for all streams; made at first use from this object.
+  template <class Library>
+  Library& library() {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<void>& slot = libraries_[typeid(Library)];
+    if (!slot) slot = std::make_shared<Library>(*this);
+    return *static_cast<Library*>(slot.get());
+  }
+
+  void count(const std::string& choice) {
+    const std::lock_guard lock(mutex_);
+    const auto same = [&](const KernelChoice& c) { return c.what == choice; };
+    auto at = std::find_if(choices_.begin(), choices_.end(), same);
+    if (at == choices_.end()) at = choices_.insert(at, {choice, 0});
+    ++at->calls;
+  }
+  std::vector<KernelChoice> choices() const {
+    const std::lock_guard lock(mutex_);
+    return choices_;
+  }
+
+ private:
+  const int index_;
+  const bool present_, deterministic_;
+  const std::string tuning_folder_;
+  mutable std::mutex mutex_;
+  std::map<std::type_index, std::shared_ptr<void>> libraries_;
+  std::vector<KernelChoice> choices_;
+};
+
 class GpuContext : public KernelContext {
  public:
   // Enough for one double from each of many thousand blocks.
   static constexpr std::int64_t kPartialBytes = std::int64_t{4} << 20;
 
   // `partials` and `faults` live as long as the context; all null: to ask kernels for workspace sizes only.
-  GpuContext(StreamHandle stream, void* partials, Fault* faults, int multiprocessors,
-             std::int64_t most_shared_bytes)
-      : stream_(stream),
+  GpuContext(std::shared_ptr<GpuShared> shared, StreamHandle stream, void* partials, Fault* faults,
+             int multiprocessors, std::int64_t most_shared_bytes)
+      : shared_(std::move(shared)),
+        stream_(stream),
         partials_(partials),
         faults_(faults),
         multiprocessors_(multiprocessors),
@@ -42,11 +94,15 @@ class GpuContext : public KernelContext {
     return partials_;
   }
 
-  // What one operator keeps from call to call (a library's handle, chosen algorithms); made at first use.
+  GpuShared& shared() const { return *shared_; }
+
+  // What one operator keeps for this stream (a library's handle, chosen algorithms); made at first use from
+  // this object.
   template <class Library>
   Library& library() {
-    if (!library_) library_ = std::make_shared<Library>();
-    return *static_cast<Library*>(library_.get());
+    std::shared_ptr<void>& slot = libraries_[typeid(Library)];
+    if (!slot) slot = std::make_shared<Library>(*this);
+    return *static_cast<Library*>(slot.get());
   }
 
   // Lets a kernel use more shared memory than every GPU gives without being asked.
@@ -61,12 +117,13 @@ class GpuContext : public KernelContext {
   void check_launch() const { gpu::PRIMUS_GPU::check_launch(); }
 
  private:
+  std::shared_ptr<GpuShared> shared_;
   StreamHandle stream_;
   void* partials_;
   Fault* faults_;
   int multiprocessors_;
   std::int64_t most_shared_bytes_;
-  std::shared_ptr<void> library_;
+  std::map<std::type_index, std::shared_ptr<void>> libraries_;  // before what is shared goes
 };
 
 }  // namespace primus::gpu::PRIMUS_GPU

@@ -62,6 +62,11 @@ class Guard {
   std::function<void()> check_;
 };
 
+// Throws what a kernel has reported, once.
+void throw_fault(Fault& fault) {
+  if (fault.kind != Fault::Kind::kNone) throw to_error(std::exchange(fault, Fault{}));
+}
+
 class GpuEvent final : public Event {
  public:
   GpuEvent(int device, std::shared_ptr<const Guard> guard) : device_(device), guard_(std::move(guard)) {
@@ -76,7 +81,10 @@ class GpuEvent final : public Event {
   void synchronize() override {
     check(PRIMUS_GPU_CALL(EventSynchronize)(event_), "wait for an event");
     guard_->check();
+    if (fault_) throw_fault(*fault_);
   }
+  // The stream that records it, for which kernels leave their faults here.
+  void recorded_by(std::shared_ptr<Fault> fault) { fault_ = std::move(fault); }
   EventHandle handle() const { return event_; }
   bool reached() const {
     const Status status = PRIMUS_GPU_CALL(EventQuery)(event_);
@@ -91,27 +99,27 @@ class GpuEvent final : public Event {
  private:
   int device_;
   std::shared_ptr<const Guard> guard_;
+  std::shared_ptr<Fault> fault_;
   EventHandle event_ = nullptr;
 };
 
 class GpuStream final : public Stream {
  public:
-  GpuStream(const Properties& gpu, std::shared_ptr<const Guard> guard)
+  GpuStream(const Properties& gpu, std::shared_ptr<const Guard> guard, std::shared_ptr<GpuShared> shared)
       : device_(gpu.index), guard_(std::move(guard)) {
     choose_device();
     check(PRIMUS_GPU_CALL(StreamCreateWithFlags)(&stream_, PRIMUS_GPU_CALL(StreamNonBlocking)),
           "create a stream");
     partials_ = malloc(GpuContext::kPartialBytes);
-    fault_ = new (malloc_pinned(sizeof(Fault))) Fault;
-    context_ =
-        std::make_unique<GpuContext>(stream_, partials_, fault_, gpu.multiprocessors, gpu.shared_bytes);
+    fault_ = std::shared_ptr<Fault>(new (malloc_pinned(sizeof(Fault))) Fault, free_pinned);
+    context_ = std::make_unique<GpuContext>(std::move(shared), stream_, partials_, fault_.get(),
+                                            gpu.multiprocessors, gpu.shared_bytes);
   }
   ~GpuStream() override {
     (void)PRIMUS_GPU_CALL(SetDevice)(device_);
     (void)PRIMUS_GPU_CALL(StreamSynchronize)(stream_);
     context_.reset();
     free(partials_);
-    free_pinned(fault_);
     (void)PRIMUS_GPU_CALL(StreamDestroy)(stream_);
   }
   GpuStream(const GpuStream&) = delete;
@@ -137,7 +145,9 @@ class GpuStream final : public Stream {
   }
   void record(Event& event) override {
     choose_device();
-    check(PRIMUS_GPU_CALL(EventRecord)(static_cast<GpuEvent&>(event).handle(), stream_), "record an event");
+    auto& recorded = static_cast<GpuEvent&>(event);
+    check(PRIMUS_GPU_CALL(EventRecord)(recorded.handle(), stream_), "record an event");
+    recorded.recorded_by(fault_);
   }
   void wait(Event& event) override {
     choose_device();
@@ -148,8 +158,7 @@ class GpuStream final : public Stream {
   void synchronize() override {
     check(PRIMUS_GPU_CALL(StreamSynchronize)(stream_), "finish the work of a stream");
     guard_->check();
-    if (fault_->kind == Fault::Kind::kNone) return;
-    throw to_error(std::exchange(*fault_, Fault{}));
+    throw_fault(*fault_);
   }
 
  private:
@@ -166,7 +175,7 @@ class GpuStream final : public Stream {
   std::shared_ptr<const Guard> guard_;
   StreamHandle stream_ = nullptr;
   void* partials_ = nullptr;
-  Fault* fault_ = nullptr;
+  std::shared_ptr<Fault> fault_;  // its events know it, too
   std::unique_ptr<GpuContext> context_;
 };
 
@@ -199,11 +208,12 @@ class GpuGraph final : public primus::Graph {
 
 class GpuDevice final : public Device {
  public:
-  GpuDevice(int index, const KernelTable& kernels)
-      : gpu_(properties_of(index)),
+  GpuDevice(const DeviceSpec& spec, const KernelTable& kernels)
+      : gpu_(properties_of(spec.ordinal)),
         kernels_(kernels),
-        context_(nullptr, nullptr, nullptr, gpu_.multiprocessors, gpu_.shared_bytes) {
-    check(PRIMUS_GPU_CALL(SetDevice)(index), "choose a GPU");
+        shared_(std::make_shared<GpuShared>(spec.ordinal, true, spec.deterministic, spec.tuning_folder)),
+        context_(shared_, nullptr, nullptr, nullptr, gpu_.multiprocessors, gpu_.shared_bytes) {
+    check(PRIMUS_GPU_CALL(SetDevice)(gpu_.index), "choose a GPU");
   }
 
   std::string description() const override {
@@ -249,17 +259,19 @@ class GpuDevice final : public Device {
     return std::make_unique<GpuGraph>(graph);
   }
   std::unique_ptr<Stream> create_stream(StreamKind) override {
-    return std::make_unique<GpuStream>(gpu_, guard_);
+    return std::make_unique<GpuStream>(gpu_, guard_, shared_);
   }
   std::unique_ptr<Event> create_event() override { return std::make_unique<GpuEvent>(gpu_.index, guard_); }
   const KernelTable& kernels() const override { return kernels_; }
   KernelContext& kernel_context() override { return context_; }
   bool synchronous() const override { return false; }
+  std::vector<KernelChoice> choices() const override { return shared_->choices(); }
   Guard& guard() { return *guard_; }
 
  private:
   Properties gpu_;
   const KernelTable& kernels_;
+  const std::shared_ptr<GpuShared> shared_;
   GpuContext context_;
   const std::shared_ptr<Guard> guard_ = std::make_shared<Guard>();
 };
@@ -318,11 +330,11 @@ int device_count(std::string& why) {
 
 primus::DeviceProperties device_properties(int index) { return describe(properties_of(index)); }
 
-std::unique_ptr<Device> open_gpu(int index, const KernelTable& kernels) {
-  return std::make_unique<GpuDevice>(index, kernels);
+std::unique_ptr<Device> open_gpu(const DeviceSpec& spec, const KernelTable& kernels) {
+  return std::make_unique<GpuDevice>(spec, kernels);
 }
 
-std::unique_ptr<Device> measuring_gpu(int index, const KernelTable& kernels) {
+std::unique_ptr<Device> measuring_gpu(const DeviceSpec& spec, const KernelTable& kernels) {
   // What the tested devices have (H100, MI300X): workspaces depend on nothing else.
 #if defined(__HIP__)
   constexpr int kMultiprocessors = 304;
@@ -332,17 +344,20 @@ std::unique_ptr<Device> measuring_gpu(int index, const KernelTable& kernels) {
   constexpr std::int64_t kSharedBytes = 227 << 10;
 #endif
   std::string none;
-  Properties gpu{.index = index,
+  Properties gpu{.index = spec.ordinal,
                  .multiprocessors = kMultiprocessors,
                  .major = 0,
                  .minor = 0,
                  .shared_bytes = kSharedBytes,
                  .memory_bytes = 0,
                  .name = "a GPU that is not here"};
-  if (index < device_count(none)) gpu = properties_of(index);
+  const bool present = spec.ordinal < device_count(none);
+  if (present) gpu = properties_of(spec.ordinal);
   return std::make_unique<MeasuringDevice>(
       describe(gpu), std::string(kVendor) + ": " + gpu.name, kernels,
-      std::make_unique<GpuContext>(nullptr, nullptr, nullptr, gpu.multiprocessors, gpu.shared_bytes));
+      std::make_unique<GpuContext>(
+          std::make_shared<GpuShared>(spec.ordinal, present, spec.deterministic, std::string()), nullptr,
+          nullptr, nullptr, gpu.multiprocessors, gpu.shared_bytes));
 }
 
 }  // namespace primus::gpu::PRIMUS_GPU

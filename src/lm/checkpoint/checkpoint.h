@@ -129,9 +129,9 @@ class CheckpointReader {
   // Copies a whole tensor of exactly this dtype and shape to `out`; kInvalid names what differs.
   void read(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
             std::span<std::byte> out) const;
-  // The same for the elements of a run, counted in the order of memory: what a rank holds of the tensor.
-  void read_run(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
-                const AxisOrder& order, ElementRun run, std::span<std::byte> out) const;
+  // The same for the elements of runs, counted in the order of memory: what a rank holds of the tensor.
+  void read_runs(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
+                 const AxisOrder& order, std::span<const StridedRun> runs, std::span<std::byte> out) const;
   // Copies the box [offset, offset + extent) of a tensor, row-major: what a rank of any mesh needs.
   void read_slice(TensorPart part, std::string_view name, const Slice& slice, std::span<std::byte> out) const;
 

@@ -223,12 +223,12 @@ std::optional<TensorView> CheckpointReader::find(TensorPart part, std::string_vi
 
 void CheckpointReader::read(TensorPart part, std::string_view name, DType dtype,
                             std::span<const std::int64_t> shape, std::span<std::byte> out) const {
-  read_run(part, name, dtype, shape, {}, {0, elements(whole(shape))}, out);
+  read_runs(part, name, dtype, shape, {}, one_run(0, elements(whole(shape))), out);
 }
 
-void CheckpointReader::read_run(TensorPart part, std::string_view name, DType dtype,
-                                std::span<const std::int64_t> shape, const AxisOrder& order, ElementRun run,
-                                std::span<std::byte> out) const {
+void CheckpointReader::read_runs(TensorPart part, std::string_view name, DType dtype,
+                                 std::span<const std::int64_t> shape, const AxisOrder& order,
+                                 std::span<const StridedRun> runs, std::span<std::byte> out) const {
   const TensorRecord& found = record(part, name);
   if (found.dtype != dtype || !std::ranges::equal(found.shape, shape)) {
     throw invalid(
@@ -238,17 +238,19 @@ void CheckpointReader::read_run(TensorPart part, std::string_view name, DType dt
         "resume with the model and precision it was saved with, or start from its model folder (load)");
   }
   const auto element = static_cast<std::size_t>(size_of(dtype));
-  if (run.begin < 0 || run.begin > run.end || run.end > elements(whole(shape)) ||
-      static_cast<std::size_t>(run.size()) * element != out.size()) {
-    throw invalid(fmt::format("tensor '{}' of checkpoint '{}', {}, has no elements [{}, {}) of {} bytes",
-                              name, folder_.string(), shape_text(found.shape), run.begin, run.end,
-                              out.size()));
+  const bool inside = std::ranges::all_of(
+      runs, [&](const StridedRun& run) { return run.begin >= 0 && run.end() <= elements(whole(shape)); });
+  if (!inside || static_cast<std::size_t>(elements(runs)) * element != out.size()) {
+    throw invalid(
+        fmt::format("tensor '{}' of checkpoint '{}', {}, does not have the {} elements of {} bytes "
+                    "that are asked for",
+                    name, folder_.string(), shape_text(found.shape), elements(runs), out.size()));
   }
   const TensorView tensor = *shards_[found.file].find(name);
   if (validation_ == Validation::kStructure) {
     for (const auto& recorded : found.slices) check_slice(found, tensor, recorded);
   }
-  copy_run(order, element, tensor.data, run, out);
+  copy_runs(order, element, tensor.data, runs, out);
 }
 
 void CheckpointReader::read_slice(TensorPart part, std::string_view name, const Slice& slice,

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 // What one rank holds of a tensor, and its checksum with zeros in place of what others hold.
 struct HeldPart {
-  ElementRun run;
+  HeldRuns runs;
   std::uint32_t crc = 0;
 };
 
@@ -30,15 +30,19 @@ struct HeldPart {
 }
 
 // The checksum of a tensor whose parts cover it, each element once.
-std::uint32_t merged(const TensorSource& source, std::vector<HeldPart>& parts) {
-  std::ranges::sort(parts, {}, [](const HeldPart& part) { return part.run.begin; });
+std::uint32_t merged(const TensorSource& source, const std::vector<HeldPart>& parts) {
   const std::uint64_t bytes = source.bytes();
   std::uint32_t crc = crc32c_zeros(0, bytes);
-  std::int64_t covered = 0;
+  std::vector<ElementRun> runs;
   for (const HeldPart& part : parts) {
-    if (part.run.begin != covered) refuse_cover(source, covered, part.run.begin);
-    covered = part.run.end;
+    for_each_run(part.runs, [&](ElementRun run, std::int64_t) { runs.push_back(run); });
     crc = crc32c_merge(crc, part.crc, bytes);
+  }
+  std::ranges::sort(runs, {}, &ElementRun::begin);
+  std::int64_t covered = 0;
+  for (const ElementRun& run : runs) {
+    if (run.begin != covered) refuse_cover(source, covered, run.begin);
+    covered = run.end;
   }
   const auto elements = static_cast<std::int64_t>(bytes / static_cast<std::uint64_t>(size_of(source.dtype)));
   if (covered != elements) refuse_cover(source, covered, elements);
@@ -143,7 +147,8 @@ void CheckpointSave::create() {
   create_shards(folder_, optimizer_, env_, count_);
 }
 
-// {"held": [[tensor, begin, end, checksum], ...], "handed": [[tensor, begin, end, offset], ...]}
+// {"held": [[tensor, checksum, begin, length, count, stride, begin, ...], ...],
+//  "handed": [[tensor, begin, end, offset], ...]}
 std::string CheckpointSave::write() {
   if (rank_ == 0) {
     for (const auto& file : snapshot_.files) write_text(file.name, file.content);
@@ -154,11 +159,15 @@ std::string CheckpointSave::write() {
   for (const auto& [layout, sources] :
        {std::pair(&model_, &snapshot_.model), {&optimizer_, &snapshot_.optimizer}}) {
     for (const WrittenShard& shard : write_held(folder_, *sources, *layout, rank_ == 0, env_, count_)) {
-      for (const SharedSlab& slab : shard.shared) hand_over(tensor + slab.tensor, slab.run);
+      for (const SharedSlab& slab : shard.shared) hand_over(tensor + slab.tensor, slab.part);
       for (const std::uint32_t crc : shard.tensors) {
-        const ElementRun run = tensors_[tensor].source->held();
-        if (run.size() != 0) held.push_back({tensor, run.begin, run.end, crc});
-        ++tensor;
+        const HeldRuns runs = tensors_[tensor].source->held();
+        json line{tensor++, crc};
+        for (const StridedRun& run : runs) {
+          for (const std::int64_t number : {run.begin, run.length, run.count, run.stride})
+            line.push_back(number);
+        }
+        if (!runs.empty()) held.push_back(std::move(line));
       }
     }
   }
@@ -173,16 +182,17 @@ Path CheckpointSave::handover_file(int rank) const { return folder_ / fmt::forma
 
 // A slab whose elements are in another order in the file is written whole, by the rank that holds the first
 // of them in memory: what the ranks hold of it interleaves, down to single elements.
-void CheckpointSave::hand_over(std::size_t tensor, ElementRun run) {
+void CheckpointSave::hand_over(std::size_t tensor, const HeldRun& part) {
   const TensorSource& source = *tensors_[tensor].source;
+  const ElementRun& run = part.run;
   if (run.begin % source.order.slab_elements() == 0) {
-    owned_.push_back({tensor, run});
+    owned_.push_back({tensor, part});
     return;
   }
   if (!handover_) handover_ = env_.open(handover_file(rank_), OpenMode::kWrite);
   const auto element = static_cast<std::uint64_t>(size_of(source.dtype));
   std::vector<std::byte> buffer;
-  const auto bytes = source.read(static_cast<std::uint64_t>(run.begin - source.held().begin) * element,
+  const auto bytes = source.read(static_cast<std::uint64_t>(part.before) * element,
                                  static_cast<std::uint64_t>(run.size()) * element, buffer);
   handover_->append(bytes);
   handed_.push_back({tensor, run, rank_, handover_bytes_});
@@ -196,7 +206,9 @@ std::string CheckpointSave::collect(const std::vector<std::string>& written) {
   for (std::size_t rank = 0; rank < written.size(); ++rank) {
     const json of_rank = json::parse(written[rank]);
     for (const json& line : of_rank.at("held")) {
-      parts.at(line.at(0)).push_back({.run = {line.at(1), line.at(2)}, .crc = line.at(3)});
+      HeldPart& part = parts.at(line.at(0)).emplace_back(HeldPart{.runs = {}, .crc = line.at(1)});
+      for (std::size_t i = 2; i < line.size(); i += 4)
+        part.runs.push_back({line.at(i), line.at(i + 1), line.at(i + 2), line.at(i + 3)});
     }
     for (const json& line : of_rank.at("handed")) {
       handed.push_back({line.at(0), line.at(1), line.at(2), rank, line.at(3)});
@@ -220,14 +232,15 @@ void CheckpointSave::assemble(const std::string& collected) {
   std::vector<std::byte> in_file;
   for (const Owned& owned : owned_) {
     const Placed& tensor = tensors_[owned.tensor];
-    const std::vector<std::byte> slab = slab_of(tensor, owned.run, of_tensor[owned.tensor]);
+    const ElementRun& run = owned.part.run;
+    const std::vector<std::byte> slab = slab_of(tensor, owned.part, of_tensor[owned.tensor]);
     const auto element = static_cast<std::uint64_t>(size_of(tensor.source->dtype));
     in_file.resize(slab.size());
     to_file_order(tensor.source->order, element, slab, in_file);
     std::unique_ptr<File>& file = files[tensor.file];
     if (!file) file = env_.open(folder_ / tensor.file, OpenMode::kUpdate);
-    file->write_at(in_file, tensor.file_offset + static_cast<std::uint64_t>(owned.run.begin) * element);
-    count(static_cast<std::uint64_t>(owned.run.size()) * element);
+    file->write_at(in_file, tensor.file_offset + static_cast<std::uint64_t>(run.begin) * element);
+    count(static_cast<std::uint64_t>(run.size()) * element);
   }
   for (auto& [name, file] : files) {
     file->sync();
@@ -236,18 +249,19 @@ void CheckpointSave::assemble(const std::string& collected) {
 }
 
 // A slab in the order of memory, put together from what this rank and others hold.
-std::vector<std::byte> CheckpointSave::slab_of(const Placed& tensor, ElementRun own,
+std::vector<std::byte> CheckpointSave::slab_of(const Placed& tensor, const HeldRun& own,
                                                const std::vector<Handed>& handed) const {
   const TensorSource& source = *tensor.source;
   const auto element = static_cast<std::uint64_t>(size_of(source.dtype));
   const auto bytes_of = [&](std::int64_t elements) { return static_cast<std::uint64_t>(elements) * element; };
   const std::int64_t size = source.order.slab_elements();
   std::vector<std::byte> slab(bytes_of(size)), buffer;
-  const auto held = source.read(bytes_of(own.begin - source.held().begin), bytes_of(own.size()), buffer);
+  const auto held = source.read(bytes_of(own.before), bytes_of(own.run.size()), buffer);
   std::ranges::copy(held, slab.begin());
   for (const Handed& part : handed) {
-    if (part.run.begin < own.begin || part.run.begin >= own.begin + size) continue;
-    const auto out = std::span(slab).subspan(bytes_of(part.run.begin - own.begin), bytes_of(part.run.size()));
+    if (part.run.begin < own.run.begin || part.run.begin >= own.run.begin + size) continue;
+    const auto out =
+        std::span(slab).subspan(bytes_of(part.run.begin - own.run.begin), bytes_of(part.run.size()));
     const Path path = handover_file(part.rank);
     const auto file = env_.open(path, OpenMode::kRead);
     if (file->read_at(out, part.offset) != out.size()) {

@@ -63,8 +63,8 @@ class CheckpointSave {
   std::size_t index_of(std::string_view file) const;
   void write_text(std::string_view name, std::string_view content);
   Path handover_file(int rank) const;
-  void hand_over(std::size_t tensor, ElementRun run);
-  std::vector<std::byte> slab_of(const Placed& tensor, ElementRun own,
+  void hand_over(std::size_t tensor, const HeldRun& part);
+  std::vector<std::byte> slab_of(const Placed& tensor, const HeldRun& own,
                                  const std::vector<Handed>& handed) const;
   void count(std::uint64_t bytes);
 
@@ -82,7 +82,7 @@ class CheckpointSave {
 
   struct Owned {
     std::size_t tensor;
-    ElementRun run;
+    HeldRun part;
   };
   std::vector<Owned> owned_;  // slabs whose first element this rank holds, and not their last
   std::vector<Handed> handed_;

@@ -152,7 +152,7 @@ SafetensorsLayout plan_safetensors(std::span<const TensorSource> sources,
 // What a process holds of a slab (AxisOrder) of which other processes hold the rest.
 struct SharedSlab {
   std::size_t tensor;  // in the shard's order
-  ElementRun run;      // of the tensor, within the slab
+  HeldRun part;        // of the tensor, within the slab
 };
 
 // What one process wrote of a shard.

@@ -104,59 +104,93 @@ class TensorWriter {
         buffer_(buffer),
         written_(written),
         element_(static_cast<std::uint64_t>(size_of(source.dtype))),
-        run_(source.held()) {}
+        runs_(source.held()) {}
 
   // Returns the checksum of the whole tensor, with zeros where it is not held.
   std::uint32_t write() {
-    const std::uint64_t total = source_.bytes();
     if (source_.order.same()) {
-      write_run();
+      write_runs();
     } else {
-      const std::int64_t slab = source_.order.slab_elements();
-      const std::int64_t begin = run_.begin / slab * slab;
-      skip_to(bytes_of(begin));
-      for (std::int64_t first = begin; first < run_.end; first += slab) write_slab(first, slab);
+      write_slabs();
     }
-    skip_to(total);
+    skip_to(source_.bytes());
     return crc_;
   }
 
   // Parts of slabs, held and not written.
-  const std::vector<ElementRun>& shared() const { return shared_; }
+  const std::vector<HeldRun>& shared() const { return shared_; }
 
  private:
   std::uint64_t bytes_of(std::int64_t elements) const {
     return static_cast<std::uint64_t>(elements) * element_;
   }
 
-  void write_run() {
-    skip_to(bytes_of(run_.begin));
-    for (std::uint64_t done = 0, bytes = bytes_of(run_.size()); done < bytes; done += kPieceBytes) {
-      const std::uint64_t size = std::min(kPieceBytes, bytes - done);
-      const auto piece = source_.read(done, size, buffer_);
-      crc_ = crc32c(crc_, piece);
-      put(piece, at_);
-      at_ += size;
-    }
+  // Runs may be short: pieces of many are read at once.
+  void write_runs() {
+    std::span<const std::byte> piece;
+    const std::uint64_t bytes = bytes_of(elements(runs_));
+    std::uint64_t read = 0;
+    for_each_run(runs_, [&](ElementRun run, std::int64_t) {
+      skip_to(bytes_of(run.begin));
+      for (std::uint64_t left = bytes_of(run.size()); left > 0;) {
+        if (piece.empty()) {
+          piece = source_.read(read, std::min(kPieceBytes, bytes - read), buffer_);
+          read += piece.size();
+        }
+        const auto part = piece.first(std::min<std::uint64_t>(left, piece.size()));
+        crc_ = crc32c(crc_, part);
+        put(part, at_);
+        at_ += part.size();
+        left -= part.size();
+        piece = piece.subspan(part.size());
+      }
+    });
+  }
+
+  void write_slabs() {
+    const std::int64_t slab = source_.order.slab_elements();
+    std::vector<HeldRun> parts;  // of the slab that begins at `first`
+    std::int64_t first = 0;
+    const auto write = [&] {
+      if (!parts.empty()) write_slab(first, slab, parts);
+      parts.clear();
+    };
+    for_each_run(runs_, [&](ElementRun run, std::int64_t before) {
+      for (std::int64_t begin = run.begin; begin < run.end;) {
+        if (begin / slab * slab != first) {
+          write();
+          first = begin / slab * slab;
+        }
+        const std::int64_t end = std::min(first + slab, run.end);
+        parts.push_back({.run = {begin, end}, .before = before + begin - run.begin});
+        begin = end;
+      }
+    });
+    write();
   }
 
   // The elements of memory [first, first + slab), as far as they are held.
-  void write_slab(std::int64_t first, std::int64_t slab) {
-    const ElementRun part{std::max(first, run_.begin), std::min(first + slab, run_.end)};
-    const auto memory = source_.read(bytes_of(part.begin - run_.begin), bytes_of(part.size()), buffer_);
+  void write_slab(std::int64_t first, std::int64_t slab, const std::vector<HeldRun>& parts) {
+    skip_to(bytes_of(first));
     published_.assign(bytes_of(slab), std::byte{0});
-    if (part.size() == slab) {
-      to_file_order(source_.order, element_, memory, published_);
+    const auto memory_of = [&](const HeldRun& part) {
+      return source_.read(bytes_of(part.before), bytes_of(part.run.size()), buffer_);
+    };
+    if (parts.front().run.size() == slab) {
+      to_file_order(source_.order, element_, memory_of(parts.front()), published_);
       put(published_, at_);
     } else {
       // Its elements are spread over the slab, with those of other processes between them.
-      shared_.push_back(part);
-      walk_slab(source_.order, [&](std::int64_t in_file, std::int64_t in_memory) {
-        const std::int64_t at = first + in_memory;
-        if (at < part.begin || at >= part.end) return;
-        std::memcpy(published_.data() + bytes_of(in_file), memory.data() + bytes_of(at - part.begin),
-                    element_);
-      });
+      for (const HeldRun& part : parts) {
+        const auto memory = memory_of(part);
+        shared_.push_back(part);
+        walk_slab(source_.order, [&](std::int64_t in_file, std::int64_t in_memory) {
+          const std::int64_t at = first + in_memory;
+          if (at < part.run.begin || at >= part.run.end) return;
+          std::memcpy(published_.data() + bytes_of(in_file), memory.data() + bytes_of(at - part.run.begin),
+                      element_);
+        });
+      }
     }
     crc_ = crc32c(crc_, published_);
     at_ += published_.size();
@@ -179,9 +213,9 @@ class TensorWriter {
   std::vector<std::byte>& buffer_;
   const std::function<void(std::uint64_t)>& written_;
   std::uint64_t element_;
-  ElementRun run_;
+  HeldRuns runs_;
   std::vector<std::byte> published_;  // a slab in the order of the file
-  std::vector<ElementRun> shared_;
+  std::vector<HeldRun> shared_;
   std::uint64_t at_ = 0;  // bytes of the tensor that crc_ covers
   std::uint32_t crc_ = 0;
 };
@@ -263,18 +297,18 @@ std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorS
   for (const auto& shard : layout.shards) {
     WrittenShard& result = shards.emplace_back();
     const bool holds = std::ranges::any_of(
-        shard.tensors, [&](const auto& tensor) { return sources[tensor.source].held().size() != 0; });
+        shard.tensors, [&](const auto& tensor) { return !sources[tensor.source].held().empty(); });
     const auto file = holds || sync_all ? env.open(folder / shard.file, OpenMode::kUpdate) : nullptr;
     for (const auto& tensor : shard.tensors) {
       const TensorSource& source = sources[tensor.source];
-      if (source.held().size() == 0) {
+      if (source.held().empty()) {
         result.tensors.push_back(crc32c_zeros(0, tensor.bytes));
         continue;
       }
       TensorWriter writer(*file, tensor.file_offset, source, buffer, written);
       const std::size_t number = result.tensors.size();
       result.tensors.push_back(writer.write());
-      for (const ElementRun& run : writer.shared()) result.shared.push_back({.tensor = number, .run = run});
+      for (const HeldRun& part : writer.shared()) result.shared.push_back({.tensor = number, .part = part});
     }
     if (!file) continue;
     file->sync();

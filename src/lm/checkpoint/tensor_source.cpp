@@ -23,33 +23,12 @@ void for_each_element(const AxisOrder& order, std::size_t element_bytes, std::si
   }
 }
 
-}  // namespace
-
-std::int64_t AxisOrder::slab_elements() const {
-  std::int64_t elements = 1;
-  for (std::size_t i = 1; i < dims.size(); ++i) elements *= dims[i];
-  return elements;
-}
-
-void to_file_order(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> memory,
-                   std::span<std::byte> file) {
-  for_each_element(order, element_bytes, memory.size(), [&](std::size_t to, std::size_t from) {
-    std::memcpy(file.data() + to, memory.data() + from, element_bytes);
-  });
-}
-
-void to_memory_order(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
-                     std::span<std::byte> memory) {
-  for_each_element(order, element_bytes, file.size(), [&](std::size_t from, std::size_t to) {
-    std::memcpy(memory.data() + to, file.data() + from, element_bytes);
-  });
-}
-
+// The elements of one run, to the beginning of `out`.
 void copy_run(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
               ElementRun run, std::span<std::byte> out) {
-  if (run.size() == 0) return;
   if (order.same()) {
-    std::memcpy(out.data(), file.data() + static_cast<std::size_t>(run.begin) * element_bytes, out.size());
+    std::memcpy(out.data(), file.data() + static_cast<std::size_t>(run.begin) * element_bytes,
+                static_cast<std::size_t>(run.size()) * element_bytes);
     return;
   }
   const std::int64_t slab = order.slab_elements();
@@ -71,6 +50,46 @@ void copy_run(const AxisOrder& order, std::size_t element_bytes, std::span<const
   }
 }
 
+}  // namespace
+
+HeldRuns one_run(std::int64_t begin, std::int64_t end) {
+  if (begin >= end) return {};
+  return {{.begin = begin, .length = end - begin}};
+}
+
+std::int64_t elements(std::span<const StridedRun> runs) {
+  std::int64_t sum = 0;
+  for (const StridedRun& run : runs) sum += run.size();
+  return sum;
+}
+
+std::int64_t AxisOrder::slab_elements() const {
+  std::int64_t elements = 1;
+  for (std::size_t i = 1; i < dims.size(); ++i) elements *= dims[i];
+  return elements;
+}
+
+void to_file_order(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> memory,
+                   std::span<std::byte> file) {
+  for_each_element(order, element_bytes, memory.size(), [&](std::size_t to, std::size_t from) {
+    std::memcpy(file.data() + to, memory.data() + from, element_bytes);
+  });
+}
+
+void to_memory_order(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
+                     std::span<std::byte> memory) {
+  for_each_element(order, element_bytes, file.size(), [&](std::size_t from, std::size_t to) {
+    std::memcpy(memory.data() + to, file.data() + from, element_bytes);
+  });
+}
+
+void copy_runs(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
+               std::span<const StridedRun> runs, std::span<std::byte> out) {
+  for_each_run(runs, [&](ElementRun run, std::int64_t before) {
+    copy_run(order, element_bytes, file, run, out.subspan(static_cast<std::size_t>(before) * element_bytes));
+  });
+}
+
 std::uint64_t TensorSource::bytes() const {
   auto total = static_cast<std::uint64_t>(size_of(dtype));
   for (const std::int64_t extent : shape) {
@@ -80,18 +99,25 @@ std::uint64_t TensorSource::bytes() const {
   return total;
 }
 
-ElementRun TensorSource::held() const {
-  const auto elements = static_cast<std::int64_t>(bytes() / static_cast<std::uint64_t>(size_of(dtype)));
-  if (!run) return {0, elements};
-  if (run->begin < 0 || run->begin > run->end || run->end > elements) {
-    throw invalid(fmt::format("tensor '{}' has {} elements, and a rank holds [{}, {}) of them", name,
-                              elements, run->begin, run->end));
+HeldRuns TensorSource::held() const {
+  const auto all = static_cast<std::int64_t>(bytes() / static_cast<std::uint64_t>(size_of(dtype)));
+  if (!runs) return one_run(0, all);
+  std::int64_t end = 0;
+  for (const StridedRun& run : *runs) {
+    const bool apart = run.count == 1 || (run.count > 1 && run.stride >= run.length);
+    if (run.begin < end || run.length < 1 || !apart || run.end() > all) {
+      const std::string repeated =
+          run.count == 1 ? "" : fmt::format(", and that {} times in steps of {}", run.count, run.stride);
+      throw invalid(fmt::format("tensor '{}' has {} elements, and a rank holds [{}, {}) of them{}", name, all,
+                                run.begin, run.begin + run.length, repeated));
+    }
+    end = run.end();
   }
-  return *run;
+  return *runs;
 }
 
 std::uint64_t TensorSource::held_bytes() const {
-  return static_cast<std::uint64_t>(held().size()) * static_cast<std::uint64_t>(size_of(dtype));
+  return static_cast<std::uint64_t>(elements(held())) * static_cast<std::uint64_t>(size_of(dtype));
 }
 
 std::span<const std::byte> TensorSource::read(std::uint64_t offset, std::uint64_t size,

@@ -1,4 +1,4 @@
-// A tensor as one rank gives it to a checkpoint: all of it, or the run of its elements that this rank holds.
+// A tensor as one rank gives it to a checkpoint: all of it, or the runs of its elements that this rank holds.
 //
 // Elements are counted in the order in which they lie in memory. A file may have them in another order
 // (AxisOrder), in which a run of memory is scattered over the tensor; the ranks that share the tensor write
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tensor/dtype.h"
+#include "tensor/strided_run.h"
 
 namespace primus {
 
@@ -25,6 +26,30 @@ struct ElementRun {
   std::int64_t begin = 0, end = 0;
   std::int64_t size() const { return end - begin; }
   bool operator==(const ElementRun&) const = default;
+};
+
+// Ascending, and without an element twice.
+using HeldRuns = std::vector<StridedRun>;
+// The run [begin, end), or none where that is empty.
+HeldRuns one_run(std::int64_t begin, std::int64_t end);
+std::int64_t elements(std::span<const StridedRun> runs);
+// Calls visit(run, how many elements come before it) for every consecutive run of elements.
+template <class Visit>
+void for_each_run(std::span<const StridedRun> runs, Visit visit) {
+  std::int64_t before = 0;
+  for (const StridedRun& run : runs) {
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      const std::int64_t begin = run.begin + i * run.stride;
+      visit(ElementRun{begin, begin + run.length}, before);
+      before += run.length;
+    }
+  }
+}
+
+// A run of what a rank holds, with `before` elements of it before.
+struct HeldRun {
+  ElementRun run;
+  std::int64_t before = 0;
 };
 
 // How the order of a tensor's elements in a file differs from that in memory: its axes are permuted.
@@ -68,26 +93,27 @@ void to_file_order(const AxisOrder& order, std::size_t element_bytes, std::span<
 void to_memory_order(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
                      std::span<std::byte> memory);
 
-// Copies the elements of a run from `file`, which holds the whole tensor in the order of a file, to `out`.
-void copy_run(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
-              ElementRun run, std::span<std::byte> out);
+// Copies the elements of runs from `file`, which holds the whole tensor in the order of a file, to `out`, one
+// behind the other.
+void copy_runs(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
+               std::span<const StridedRun> runs, std::span<std::byte> out);
 
 // A tensor to be written. Its bytes are in host memory at `data`, or are produced piece by piece:
-// fill(offset, out) writes the bytes [offset, offset + out.size()) of the run to `out`; it may be called from
-// another thread.
+// fill(offset, out) writes the bytes [offset, offset + out.size()) of what is held to `out`; it may be called
+// from another thread.
 struct TensorSource {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;  // of the whole tensor in the file
   const void* data = nullptr;
   std::function<void(std::uint64_t offset, std::span<std::byte> out)> fill;
-  // What `data` and `fill` hold, in the order of memory; absent: the whole tensor. An empty run takes part in
-  // the layout of the files, and other ranks write the tensor.
-  std::optional<ElementRun> run;
+  // What `data` and `fill` hold, one run behind the other; absent: the whole tensor. A rank without any takes
+  // part in the layout of the files, and others write the tensor.
+  std::optional<HeldRuns> runs;
   AxisOrder order;
 
   std::uint64_t bytes() const;  // of the whole tensor; throws kInvalid on overflow or a negative extent
-  ElementRun held() const;      // `run`, or everything; throws kInvalid where it is not inside the tensor
+  HeldRuns held() const;        // `runs`, or everything; throws kInvalid where one is not inside the tensor
   std::uint64_t held_bytes() const;  // of held()
   // The bytes [offset, offset + size) of held(): where they are, or in `buffer`, filled with them.
   std::span<const std::byte> read(std::uint64_t offset, std::uint64_t size,

@@ -533,11 +533,12 @@ TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& 
     if (std::find(options.json_keys.begin(), key, *key) != key)
       throw invalid(fmt::format("the JSON key '{}' is named twice", *key), "name each key once");
   }
-  if (options.partitions < 1 || options.workers < 0 || options.workers > ThreadPool::kMaxThreads) {
-    throw invalid(fmt::format("{} partitions and {} workers are no sensible numbers", options.partitions,
-                              options.workers),
-                  fmt::format("at least one partition, and at most {} workers; 0 stands for one per core",
-                              ThreadPool::kMaxThreads));
+  if (options.partitions < 1) {
+    throw invalid(fmt::format("there cannot be {} partitions", options.partitions), "ask for 1 or more");
+  }
+  if (options.workers < 0 || options.workers > ThreadPool::kMaxThreads) {
+    throw invalid(fmt::format("there cannot be {} workers", options.workers),
+                  fmt::format("ask for at most {}; 0 stands for one per core", ThreadPool::kMaxThreads));
   }
   if (options.append_eod && !tokenizer.special_ids().eod) {
     throw invalid(fmt::format("the tokenizer ({}) has no end-of-document token to append", tokenizer.name()),

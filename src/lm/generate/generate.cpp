@@ -51,4 +51,37 @@ std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, s
   return prompt.size() > kept ? prompt.last(kept) : prompt;
 }
 
+std::string_view opening_words(std::string_view text, std::size_t most) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  constexpr std::size_t kEnough = 3;
+  // Words that begin at `begin`, each with a blank behind it; how many.
+  const auto words_at = [&](std::size_t begin, std::size_t& words) {
+    std::size_t end = begin;
+    words = 0;
+    for (std::size_t at = begin; words < most;) {
+      const std::size_t blank = text.find_first_of(kBlanks, at);
+      if (blank == std::string_view::npos) break;
+      end = blank;
+      ++words;
+      at = text.find_first_not_of(kBlanks, blank);
+      if (at == std::string_view::npos) break;
+    }
+    return text.substr(begin, end - begin);
+  };
+  std::string_view behind_first_blank;
+  for (std::size_t at = text.find_first_of(kBlanks); at != std::string_view::npos;
+       at = text.find_first_of(kBlanks, at)) {
+    const std::size_t begin = text.find_first_not_of(kBlanks, at);
+    if (begin == std::string_view::npos) break;
+    const bool line = text.substr(at, begin - at).find('\n') != std::string_view::npos;
+    const bool sentence = at > 0 && std::string_view(".!?").find(text[at - 1]) != std::string_view::npos;
+    std::size_t words = 0;
+    const std::string_view found = words_at(begin, words);
+    if ((line || sentence) && words >= std::min(kEnough, most)) return found;
+    if (behind_first_blank.empty()) behind_first_blank = found;
+    at = begin;
+  }
+  return behind_first_blank;
+}
+
 }  // namespace primus

@@ -1,10 +1,12 @@
 // Writing on from a prompt.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "lm/generate/sampler.h"
@@ -60,5 +62,10 @@ class TextWriter {
 // The end of a prompt that leaves room to write `reserve` tokens, or half of the capacity where that is less.
 std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, std::int64_t capacity,
                                          std::int64_t reserve);
+
+// Words to go on from, out of a text that may begin and end in the middle of a word: at most `most` whole
+// ones, of the first sentence or line that begins within it, or else those behind its first blank. Empty: it
+// has none.
+std::string_view opening_words(std::string_view text, std::size_t most);
 
 }  // namespace primus

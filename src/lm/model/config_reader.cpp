@@ -73,9 +73,19 @@ std::vector<std::int64_t> ConfigReader::ids(const char* key) const {
   return {integer_of(*value, key, -1, kMostIds)};
 }
 
-Error ConfigReader::bad(const char* key, const std::string& what) const {
-  Error error = invalid(printable("'" + std::string(key) + "' " + what));
-  return where_.empty() ? error : error.at(where_);
+ConfigKeyError ConfigReader::bad(const char* key, const std::string& what) const {
+  return error(ErrorKind::kInvalid, key, " " + what, {});
+}
+
+ConfigKeyError ConfigReader::not_supported(const char* key, const std::string& what, std::string hint) const {
+  return error(ErrorKind::kUnsupported, key, what, std::move(hint));
+}
+
+ConfigKeyError ConfigReader::error(ErrorKind kind, const char* key, const std::string& what,
+                                   std::string hint) const {
+  ConfigKeyError error(kind, key, printable("'" + std::string(key) + "'" + what), std::move(hint));
+  if (!where_.empty()) error.at(where_);
+  return error;
 }
 
 std::int64_t ConfigReader::integer_of(const json& value, const char* key, std::int64_t low,

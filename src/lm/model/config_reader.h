@@ -6,11 +6,24 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 
 namespace primus {
+
+// An error about one key of a config.json, or of rope_scaling in it. Whoever made the file from settings
+// finds the setting by it (setting_names.h).
+class ConfigKeyError : public Error {
+ public:
+  ConfigKeyError(ErrorKind kind, std::string key, std::string what, std::string hint = {})
+      : Error(kind, std::move(what), std::move(hint)), key_(std::move(key)) {}
+  const std::string& key() const { return key_; }
+
+ private:
+  std::string key_;
+};
 
 class ConfigReader {
  public:
@@ -34,10 +47,13 @@ class ConfigReader {
   std::vector<std::int64_t> integers(const char* key, std::int64_t low, std::int64_t high) const;
   // A single id, or a list of them.
   std::vector<std::int64_t> ids(const char* key) const;
-  // Whatever the file holds can be part of `what`: it is made printable.
-  Error bad(const char* key, const std::string& what) const;
+  // "'key' what". Whatever the file holds can be part of `what`: it is made printable.
+  ConfigKeyError bad(const char* key, const std::string& what) const;
+  // "'key'what", of what is understood and not available here.
+  ConfigKeyError not_supported(const char* key, const std::string& what, std::string hint) const;
 
  private:
+  ConfigKeyError error(ErrorKind kind, const char* key, const std::string& what, std::string hint) const;
   std::int64_t integer_of(const nlohmann::json& value, const char* key, std::int64_t low,
                           std::int64_t high) const;
   const nlohmann::json& object_;

@@ -45,8 +45,12 @@ FamilyRegistry builtin_families() {
 }
 
 engine::Parameter& declare(engine::ParameterStore& store, int chunk, std::string name, Shape shape,
-                           engine::Initializer initializer, std::vector<engine::CheckpointPart> parts) {
-  engine::Parameter& parameter = store.add(std::move(name), shape, initializer, std::move(parts));
+                           engine::Initializer initializer, std::vector<engine::CheckpointPart> parts,
+                           engine::Placement placement) {
+  const auto group = placement.is_whole() ? engine::ReduceGroup::kTokens : engine::ReduceGroup::kData;
+  engine::Parameter& parameter =
+      store.add(std::move(name), shape, initializer, std::move(parts), std::move(placement));
+  parameter.group = group;
   parameter.uses.push_back(chunk);
   return parameter;
 }
@@ -54,8 +58,8 @@ engine::Parameter& declare(engine::ParameterStore& store, int chunk, std::string
 void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral) {
   const auto it = json.find(key);
   if (it == json.end() || it->is_null() || *it == neutral) return;
-  throw unsupported("'" + std::string(key) + "': " + it->dump() + " is not supported for this model family",
-                    "only " + neutral.dump() + " is");
+  throw ConfigReader(json).not_supported(key, ": " + it->dump() + " is not supported for this model family",
+                                         "only " + neutral.dump() + " is");
 }
 
 double shortest(float value) {

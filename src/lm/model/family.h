@@ -43,7 +43,7 @@ struct RoutingTrace {
   Tensor experts;  // [layers, T * top_k] int32, persistent
 };
 
-// What every block gets besides the residual stream. T = batch * sequence tokens.
+// What every block gets besides the residual stream. T = batch * sequence tokens, of this context rank.
 struct BlockInputs {
   std::int64_t batch = 0, sequence = 0;
   engine::Value positions;         // [T] int32
@@ -52,8 +52,10 @@ struct BlockInputs {
   engine::Value
       first_key;  // [T] int32, sequences packed from documents (turbo/attention/attention.h); empty: none
   const RoutingStep* routing = nullptr;  // training only
-  engine::Value token_numbers;           // [T] int32 (turbo::RouterRandom::tokens); training only
-  const RoutingTrace* trace = nullptr;   // usually none
+  // Training only: [T of all context ranks, in their order] int32 (turbo::RouterRandom::tokens).
+  engine::Value token_numbers;
+  const RoutingTrace* trace = nullptr;         // usually none
+  engine::ContextParallel* context = nullptr;  // who holds the rest of each sequence; null: nobody
 };
 
 // One block of a decoder. Stateless but for its parameters, which live in the store.
@@ -111,8 +113,11 @@ class FamilyRegistry {
 // The families that come with Primus.
 FamilyRegistry builtin_families();
 
-// For make_block: declares a parameter used once, by `chunk`.
+// For make_block: declares a parameter used once, by `chunk`. Gradients of whole parameters are reduced over
+// all ranks, since each sees other tokens, and those of a tensor rank's share over the ranks that have the
+// same.
 engine::Parameter& declare(engine::ParameterStore& store, int chunk, std::string name, Shape shape,
-                           engine::Initializer initializer, std::vector<engine::CheckpointPart> parts);
+                           engine::Initializer initializer, std::vector<engine::CheckpointPart> parts,
+                           engine::Placement placement = {});
 
 }  // namespace primus

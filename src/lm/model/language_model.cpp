@@ -1,5 +1,9 @@
 #include "lm/model/language_model.h"
 
+#include <algorithm>
+
+#include "base/check.h"
+#include "lm/model/blocks/block_parameters.h"
 #include "lm/model/rope_table.h"
 
 namespace primus {
@@ -8,38 +12,64 @@ using engine::Initializer;
 using engine::Value;
 
 LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& families,
-                             engine::ParameterStore& store, int chunks)
-    : config_(config) {
+                             engine::ParameterStore& store, const ModelParts& parts)
+    : config_(config), vocabulary_(shared_vocabulary(config, store)) {
   const Family& family = families.find(config.family);
   const Initializer normal = Initializer::normal(config.init_std);
-  for (int chunk = 0; chunk <= chunks; ++chunk) first_block_.push_back(config.layers * chunk / chunks);
-
-  store.begin_group("embedding");
-  embedding_ = &declare(store, 0, "embedding", {config.vocab, config.hidden}, normal,
-                        {{"model.embed_tokens.weight", 0, config.vocab}});
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    for (std::int64_t layer = first_block_[chunk]; layer < first_block_[chunk + 1]; ++layer) {
-      store.begin_group("layers." + std::to_string(layer));
-      blocks_.push_back(family.make_block(config, store, layer, chunk));
-    }
+  const std::vector<std::int64_t> blocks = parts.blocks.empty() ? std::vector{config.layers} : parts.blocks;
+  std::int64_t block = 0;
+  for (std::size_t part = 0; part < blocks.size(); ++part) {
+    const std::int64_t begin = block;
+    block += blocks[part];
+    if (!parts.own.empty() && std::ranges::find(parts.own, static_cast<int>(part)) == parts.own.end())
+      continue;
+    chunks_.push_back({begin, block, part == 0, part + 1 == blocks.size()});
   }
-  store.begin_group("head");
-  final_norm_ = &declare(store, chunks - 1, "final_norm", {config.hidden}, Initializer::constant(1),
+  PRIMUS_CHECK("LanguageModel", block == config.layers && !chunks_.empty());
+  const bool has_first = chunks_.front().first, has_last = chunks_.back().last;
+  const int last_chunk = has_last ? chunks() - 1 : -1;
+  const int modules = static_cast<int>(config.mtp.modules());
+  const bool last_embeds = config.tied_embeddings || modules > 0;
+
+  engine::ParameterStore::Group& embedding_group = store.begin_group("embedding");
+  embedding_group.here = has_first || (has_last && last_embeds);
+  embedding_group.counts = has_first;
+  embedding_group.at_both_ends = last_embeds && has_first != has_last;
+  const Share of_vocabulary = vocabulary_share(vocabulary_, config.hidden);
+  embedding_ = &declare(store, 0, "embedding", of_vocabulary.shape, normal,
+                        {{"model.embed_tokens.weight", 0, config.vocab}}, of_vocabulary.placement);
+  embedding_->vocabulary = true;
+  if (!has_first) embedding_->uses.clear();
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    const int chunk = chunk_with(layer);
+    store.begin_group("layers." + std::to_string(layer)).here = chunk >= 0;
+    blocks_.push_back(family.make_block(config, store, layer, chunk));
+  }
+  store.begin_group("head").here = has_last;
+  final_norm_ = &declare(store, last_chunk, "final_norm", {config.hidden}, Initializer::constant(1),
                          {{"model.norm.weight", 0, config.hidden}});
   if (config.tied_embeddings) {
     head_ = embedding_;
-    head_->uses.push_back(chunks - 1);
+    if (has_last) head_->uses.push_back(last_chunk);
   } else {
-    head_ = &declare(store, chunks - 1, "head", {config.vocab, config.hidden}, normal,
-                     {{"lm_head.weight", 0, config.vocab}});
+    head_ = &declare(store, last_chunk, "head", of_vocabulary.shape, normal,
+                     {{"lm_head.weight", 0, config.vocab}}, of_vocabulary.placement);
+    head_->vocabulary = true;
   }
-  const int modules = static_cast<int>(config.mtp.modules());
   for (int depth = 1; depth <= modules; ++depth) {
-    mtp_.emplace_back(config, family, store, *embedding_, *head_, depth, chunks - 1);
+    mtp_.emplace_back(config, family, store, *embedding_, *head_, depth, last_chunk);
+    store.groups().back().here = has_last;
   }
   for (std::int64_t layer = config.layers + modules; layer < config.layers + config.mtp.layers; ++layer) {
     store.leave_out("model.layers." + std::to_string(layer) + ".");
   }
+}
+
+int LanguageModel::chunk_with(std::int64_t block) const {
+  for (std::size_t i = 0; i < chunks_.size(); ++i) {
+    if (chunks_[i].begin <= block && block < chunks_[i].end) return static_cast<int>(i);
+  }
+  return -1;
 }
 
 void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) {
@@ -55,17 +85,16 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
 
 BlockInputs LanguageModel::block_inputs(const ModelInputs& in) const {
   return {in.batch,     in.sequence, in.positions,     rope_table_, in.cache,
-          in.first_key, in.routing,  in.token_numbers, in.trace};
+          in.first_key, in.routing,  in.token_numbers, in.trace,    in.context};
 }
 
 Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
-  if (chunk == 0) x = embedding(in.tokens, *embedding_);
+  const Chunk& part = chunks_[static_cast<std::size_t>(chunk)];
+  if (part.first) x = scatter_tokens(embedding(in.tokens, *embedding_, vocabulary_), vocabulary_.group);
   engine::Residual stream{std::move(x), {}};
   const BlockInputs inputs = block_inputs(in);
-  for (std::int64_t i = first_block_[chunk]; i < first_block_[chunk + 1]; ++i) {
-    blocks_[i]->forward(stream, inputs);
-  }
-  if (chunk + 1 == chunks()) return norm(stream, *final_norm_, config_.norm_epsilon);
+  for (std::int64_t i = part.begin; i < part.end; ++i) blocks_[i]->forward(stream, inputs);
+  if (part.last) return norm(stream, *final_norm_, config_.norm_epsilon);
   flush(stream);
   return stream.sum;
 }
@@ -77,7 +106,13 @@ Value LanguageModel::forward(const ModelInputs& in) const {
 }
 
 Value LanguageModel::loss(const Value& hidden, const ModelInputs& in) const {
-  return lm_head_loss(hidden, *head_, in.labels, in.weights);
+  return loss(hidden, in.labels, in.weights);
+}
+
+Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value& weights) const {
+  // Kept: the backward pass begins with it.
+  const Value all = gather_tokens(hidden, vocabulary_.group, engine::Gathered::kKept);
+  return lm_head_loss(all, *head_, labels, weights, vocabulary_);
 }
 
 std::vector<Value> LanguageModel::further_losses(const Value& hidden, const ModelInputs& in) const {
@@ -87,12 +122,15 @@ std::vector<Value> LanguageModel::further_losses(const Value& hidden, const Mode
   for (std::size_t i = 0; i < mtp_.size(); ++i) {
     const FurtherTokens& further = in.further[i];
     h = mtp_[i].forward(h, further.tokens, inputs);
-    losses.push_back(lm_head_loss(h, *head_, further.labels, further.weights));
+    losses.push_back(loss(h, further.labels, further.weights));
   }
   return losses;
 }
 
-Value LanguageModel::logits(const Value& hidden) const { return linear(hidden, *head_); }
+Value LanguageModel::logits(const Value& hidden) const {
+  PRIMUS_CHECK("LanguageModel::logits", !vocabulary_.group);
+  return linear(hidden, *head_);
+}
 
 RoutingStep LanguageModel::make_routing_step(engine::Rank& rank) const {
   const auto table = [&](DType dtype, std::int64_t columns) {
@@ -103,8 +141,11 @@ RoutingStep LanguageModel::make_routing_step(engine::Rank& rank) const {
 }
 
 void LanguageModel::end_step(turbo::Context& context, const RoutingStep& step) const {
-  for (const auto& block : blocks_) block->end_step(context, step);
-  for (const MultiTokenPrediction& module : mtp_) module.end_step(context, step);
+  for (const Chunk& chunk : chunks_) {
+    for (std::int64_t i = chunk.begin; i < chunk.end; ++i) blocks_[i]->end_step(context, step);
+    if (!chunk.last) continue;
+    for (const MultiTokenPrediction& module : mtp_) module.end_step(context, step);
+  }
 }
 
 KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t sequences,

@@ -1,5 +1,9 @@
-// A decoder-only language model: embedding, blocks of its family, final norm, head. It may be cut into chunks
-// of consecutive blocks (pipeline stages); parameters live in the rank's ParameterStore.
+// A decoder-only language model: embedding, blocks of its family, final norm, head. It may be cut into parts
+// of consecutive blocks (lm/model/model_parts.h), of which this rank has some, its chunks; parameters live in
+// the rank's ParameterStore.
+//
+// Where tensor ranks share the layers (ParameterStore::mesh), hidden states and the residual stream are those
+// of this rank's tokens, [T/n, hidden]; inputs and losses are of all T tokens, on every rank.
 //
 // Not thread-safe; one per rank.
 #pragma once
@@ -7,11 +11,12 @@
 #include <memory>
 #include <vector>
 
-#include "engine/operators.h"
+#include "engine/parallel_operators.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
+#include "lm/model/model_parts.h"
 #include "lm/model/multi_token_prediction.h"
 
 namespace primus {
@@ -32,26 +37,31 @@ struct ModelInputs {
   const KvCache* cache = nullptr;  // generation only; batch and sequence then only multiply to T
   engine::Value first_key = {};  // [T] int32: where each token's document begins in its sequence; empty: at 0
   const RoutingStep* routing = nullptr;  // training only
-  // [T] int32: each token's number within the step's global batch (turbo::RouterRandom); with `routing`.
+  // Each token's number within the step's global batch (turbo::RouterRandom), with `routing`: [T of all
+  // context ranks, in their order] int32.
   engine::Value token_numbers = {};
   const RoutingTrace* trace = nullptr;  // usually none
   std::vector<FurtherTokens> further;   // by depth; for further_losses only
+  // Context parallelism: the ranks that hold the rest of each sequence, of which `sequence` tokens are here.
+  engine::ContextParallel* context = nullptr;
 };
 
 class LanguageModel {
  public:
-  // Declares all parameters in `store`. `chunks` parts of (nearly) equal numbers of blocks; the embedding
-  // belongs to the first, the head to the last, and multi-token prediction too where config.mtp enables it.
+  // Declares all parameters in `store`; those of other ranks' parts are known there and have no memory. The
+  // embedding belongs to the first part, the head to the last, and multi-token prediction too where
+  // config.mtp enables it. Where the last part needs the embedding (tied, or for multi-token prediction) and
+  // another rank has the first part, both have it (ParameterStore::Group::at_both_ends).
   LanguageModel(const ModelConfig& config, const FamilyRegistry& families, engine::ParameterStore& store,
-                int chunks = 1);
+                const ModelParts& parts = {});
 
   // Puts the rope table for `positions` positions into the persistent arena. Call once, before forward().
   void allocate_tables(engine::Rank& rank, std::int64_t positions);
 
-  // One chunk: its first takes tokens, later ones `x` (the residual stream [T, hidden]); the last returns the
-  // hidden states after the final norm, the others the residual stream.
+  // One chunk: the first part takes tokens, later ones `x` (the residual stream [T, hidden]); the last part
+  // returns the hidden states after the final norm, the others the residual stream.
   engine::Value forward(int chunk, const ModelInputs& inputs, engine::Value x = {}) const;
-  // All chunks.
+  // All chunks, of a rank that has all parts.
   engine::Value forward(const ModelInputs& inputs) const;
   // The weighted loss per token, [T] fp32 (engine::lm_head_loss).
   engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
@@ -66,18 +76,32 @@ class LanguageModel {
   void end_step(turbo::Context& context, const RoutingStep& step) const;
 
   const ModelConfig& config() const { return config_; }
-  int chunks() const { return static_cast<int>(first_block_.size()) - 1; }
+  int chunks() const { return static_cast<int>(chunks_.size()); }
+  // Whether the chunk is the first, or the last, part of the model.
+  bool first(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].first; }
+  bool last(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].last; }
+  // The number of the chunk's first block.
+  std::int64_t first_block(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].begin; }
   std::int64_t rope_positions() const { return rope_positions_; }
 
  private:
+  // The chunk of this rank that has a block; -1: another rank has it.
+  int chunk_with(std::int64_t block) const;
   BlockInputs block_inputs(const ModelInputs& inputs) const;
+  engine::Value loss(const engine::Value& hidden, const engine::Value& labels,
+                     const engine::Value& weights) const;
 
   ModelConfig config_;
+  engine::SharedVocabulary vocabulary_;
   engine::Parameter* embedding_ = nullptr;
   engine::Parameter* final_norm_ = nullptr;
   engine::Parameter* head_ = nullptr;  // the embedding when tied
   std::vector<std::unique_ptr<Block>> blocks_;
-  std::vector<std::int64_t> first_block_;  // of each chunk, and the end
+  struct Chunk {
+    std::int64_t begin = 0, end = 0;  // its blocks
+    bool first = false, last = false;
+  };
+  std::vector<Chunk> chunks_;              // of this rank
   std::vector<MultiTokenPrediction> mtp_;  // by depth
   Tensor rope_table_;
   std::int64_t rope_positions_ = 0;

@@ -37,10 +37,9 @@ void read_rope(const json& root, const std::string& where, ModelConfig& config) 
   if (!object->is_object()) throw common.bad(key, "must be an object");
   for (const auto& [name, value] : object->items()) {
     if (!key || !value.is_object()) continue;
-    throw unsupported(fmt::format("'{}' has '{}' in it: rotations by kind of layer are not supported", key,
-                                  printable(name)),
-                      "all layers must rotate alike")
-        .at(where);
+    throw common.not_supported(
+        key, fmt::format(" has '{}' in it: rotations by kind of layer are not supported", name),
+        "all layers must rotate alike");
   }
   const ConfigReader rope(*object, where);
   config.rope_theta = rope.positive_or("rope_theta", common.positive_or("rope_theta", 10000));
@@ -60,9 +59,9 @@ void read_rope(const json& root, const std::string& where, ModelConfig& config) 
   } else if (type == "yarn") {
     s.kind = RopeScaling::Kind::kYarn;
   } else {
-    throw unsupported("rope_type '" + printable(type) + "' is not supported",
-                      "default, linear, llama3 and yarn are")
-        .at(where);
+    throw ConfigKeyError(ErrorKind::kUnsupported, "rope_type",
+                         "rope_type '" + printable(type) + "' is not supported",
+                         "default, linear, llama3 and yarn are");
   }
   // transformers prefers the key that stands outside.
   constexpr const char* kOriginal = "original_max_position_embeddings";
@@ -183,11 +182,11 @@ double feed_forward_weights(const ModelConfig& c, std::int64_t layer, std::int64
 
 // Each factor was bounded when it was read. What multiplies them further down, in integers, and what makes an
 // object of each tensor, relies on these bounds.
-void check_size(const ModelConfig& c, const std::string& where) {
+void check_size(const ModelConfig& c) {
   constexpr double kMostParameters = 1e14, kWidest = 4 * static_cast<double>(kMaxWidth);
   constexpr double kMostExperts = 1 << 17;
-  const auto refuse = [&](const std::string& what) {
-    return invalid(what, "no model is that large: is the file damaged?").at(where);
+  const auto refuse = [&](const char* key, const std::string& what) {
+    return ConfigKeyError(ErrorKind::kInvalid, key, what, "no model is that large: is the file damaged?");
   };
   const LatentConfig& latent = c.attention.latent;
   const double width = static_cast<double>(c.heads) *
@@ -204,38 +203,40 @@ void check_size(const ModelConfig& c, const std::string& where) {
                             }) +
                             2 * h * (static_cast<double>(c.vocab) + static_cast<double>(c.mtp.layers) * h);
   if (width > kWidest || parameters > kMostParameters) {
-    throw refuse(fmt::format("these sizes make {:.3g} parameters, of which attention is {:.3g} wide",
+    throw refuse("hidden_size",
+                 fmt::format("these sizes make {:.3g} parameters, of which attention is {:.3g} wide",
                              parameters, width));
   }
   const double experts = with_modules(
       [&](std::int64_t layer) { return c.moe.routed(layer) ? static_cast<double>(c.moe.experts) : 0.0; });
   if (experts > kMostExperts) {
-    throw refuse(
-        fmt::format("these layers have {:.0f} experts together, more than {:.0f}", experts, kMostExperts));
+    throw refuse("num_experts", fmt::format("these layers have {:.0f} experts together, more than {:.0f}",
+                                            experts, kMostExperts));
   }
   if (static_cast<double>(c.moe.shared_ffn) > kWidest) {
-    throw refuse(fmt::format("the shared experts are {} wide", c.moe.shared_ffn));
+    throw refuse("n_shared_experts", fmt::format("the shared experts are {} wide", c.moe.shared_ffn));
   }
 }
 
-void check(const ModelConfig& c, const std::string& where) {
-  check_size(c, where);
+void check(const ModelConfig& c) {
+  check_size(c);
   if (c.moe.experts > 0 && !c.moe.router.fits(c.moe.experts)) {
-    throw unsupported(
+    throw ConfigKeyError(
+        ErrorKind::kUnsupported, "num_experts_per_tok",
         fmt::format("routers cannot choose {} of {} experts from {} of {} groups", c.moe.router.top_k,
                     c.moe.experts, c.moe.router.top_groups, c.moe.router.groups),
         fmt::format("they choose at most {} of at most {} experts, and from at most {} groups",
-                    turbo::RouterRule::kMaxTopK, turbo::RouterRule::kMaxExperts, turbo::RouterRule::kMaxTopK))
-        .at(where);
+                    turbo::RouterRule::kMaxTopK, turbo::RouterRule::kMaxExperts,
+                    turbo::RouterRule::kMaxTopK));
   }
   if (c.heads % c.kv_heads != 0) {
-    throw invalid("num_attention_heads " + std::to_string(c.heads) +
-                  " is not a multiple of num_key_value_heads " + std::to_string(c.kv_heads))
-        .at(where);
+    throw ConfigKeyError(ErrorKind::kInvalid, "num_key_value_heads",
+                         fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
+                                     c.heads, c.kv_heads));
   }
   if (c.head_dim % 2 != 0) {
-    throw invalid("head_dim " + std::to_string(c.head_dim) + " is odd, and rotary positions need pairs")
-        .at(where);
+    throw ConfigKeyError(ErrorKind::kInvalid, "head_dim",
+                         fmt::format("head_dim {} is odd, and rotary positions need pairs", c.head_dim));
   }
 }
 
@@ -297,23 +298,24 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     c.mtp.layers = r.integer_or("num_nextn_predict_layers", 0, 0, MtpConfig::kMaxLayers);
     read_rope(root, where, c);
     if (c.rotary_fraction != 1 && !family.partial_rotary) {
-      throw unsupported(fmt::format("'partial_rotary_factor': {} is not supported for this model family",
-                                    c.rotary_fraction),
-                        "only 1 is");
+      throw r.not_supported("partial_rotary_factor",
+                            fmt::format(": {} is not supported for this model family", c.rotary_fraction),
+                            "only 1 is");
     }
     family.read(root, c);
+    check(c);
   } catch (Error& error) {
     if (error.location().empty()) error.at(where);
-    for (const auto& [alias, key] : renamed) {
-      if (std::string_view(error.what()).find(fmt::format("'{}'", key)) != std::string_view::npos)
-        error.add_hint(fmt::format("'{}' is '{}' in this file", key, alias));
+    if (const auto* about = dynamic_cast<const ConfigKeyError*>(&error)) {
+      for (const auto& [alias, key] : renamed) {
+        if (about->key() == key) error.add_hint(fmt::format("'{}' is '{}' in this file", key, alias));
+      }
     }
     throw;
   } catch (const json::exception& error) {  // of a family from outside that takes types for granted
     throw invalid(fmt::format("a key of a {} is not what its family reads: {}", c.family, error.what()))
         .at(where);
   }
-  check(c, where);
   if (notes) {
     const json written = json::parse(write_model_config(c, DType::kF32, families));
     std::vector<std::string> unknown = unknown_keys(root, written, families.find(c.family));

@@ -40,18 +40,15 @@ std::string_view name_of(RopeScaling::Kind kind);
 
 struct ModelConfig {
   std::string family = "llama";  // Hugging Face's model_type
-  std::int64_t layers = 0, hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  // layers, hidden, ffn, heads ...: what an experiment sets one for one.
+#define MODEL_FIELD(type, member, initial, ...) type member = initial;
+#include "lm/model/model_fields.def"
   std::int64_t vocab = 0;  // rows of the embedding
-  std::int64_t max_positions = 0;
-  double norm_epsilon = 1e-5;
-  double rope_theta = 10000;
-  double rotary_fraction = 1;  // share of each head that is rotated
   RopeScaling rope_scaling;
   AttentionConfig attention;
   MoeConfig moe;
   MtpConfig mtp;
   bool tied_embeddings = false;
-  double init_std = 0.02;
   std::optional<std::int64_t> bos_id;
   std::vector<std::int64_t> eos_ids;  // any of them ends a text
 

@@ -1,21 +1,27 @@
-// From an experiment's settings to a model. What the family decides is read from its own config.json: the
-// settings are written as one and read back, so that an experiment cannot describe a model that a checkpoint
-// of the family could not hold.
+// From an experiment's settings to a model. Settings that are a field of the model, one for one, come from
+// the table in model_fields.def; what is here is the rest. What the family decides is read from its own
+// config.json: the settings are written as one and read back, so that an experiment cannot describe a model
+// that a checkpoint of the family could not hold.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
 #include "config/experiment.h"
 #include "config/keys.h"
+#include "lm/model/config_reader.h"
 #include "lm/model/family.h"
+#include "lm/model/family_switches.h"
 #include "lm/model/layer_pattern.h"
 #include "lm/model/model_config.h"
+#include "lm/model/model_fields.h"
 #include "lm/model/setting_names.h"
 
 namespace primus {
@@ -37,14 +43,6 @@ constexpr std::array<FamilySwitch, 10> kSwitches = {{{"multi_latent_attention", 
                                                      {"rotary_interleaved", "false"}}};
 
 constexpr const char* kOwnFamily = "primus_gpt";
-
-// The key that the first quoted word of a message stands for; empty: none.
-std::string_view key_of(std::string_view message) {
-  const std::size_t begin = message.find('\'') + 1, end = message.find('\'', begin);
-  if (begin == 0 || end == std::string_view::npos) return {};
-  const auto settings = settings_behind(message.substr(begin, end - begin));
-  return settings.empty() ? std::string_view() : settings.front();
-}
 
 class Settings {
  public:
@@ -134,15 +132,11 @@ class Settings {
 
   // The switches may say what the family says, no more.
   void switches(const Family& family) const {
-    for (const FamilySwitch& common : kSwitches) {
-      std::string_view has = common.value;
-      for (const FamilySwitch& own : family.switches) {
-        if (own.key == common.key) has = own.value;
-      }
-      const config::KeySpec* key = config::find_key(common.key);
+    for (const auto& [name, has] : switches_of(family)) {
+      const config::KeySpec* key = config::find_key(name);
       const config::Value said = config::current_value(*key, t_);
       if (said.is_null() || said.text == has || has == kEither) continue;
-      throw differs(common.key, has.empty() ? "null" : has);
+      throw differs(name, has.empty() ? "null" : has);
     }
     if (t_.softmax_type == "off-by-one") throw differs("softmax_type", "vanilla or learnable");
     const bool can_have_sinks =
@@ -152,6 +146,13 @@ class Settings {
     if (t_.use_sink_attention && !can_have_sinks) throw differs("use_sink_attention", "no sinks");
   }
 
+  // What the settings say of the fields of these parts.
+  void take(std::initializer_list<ModelPart> parts, ModelConfig& c) const {
+    for_each_model_field([&](const auto& field) {
+      if (std::ranges::find(parts, field.part) != parts.end()) field.read(t_, c);
+    });
+  }
+
   ModelConfig common(std::optional<std::int64_t> vocab) const {
     const std::optional<std::int64_t> size = t_.vocab_size ? t_.vocab_size : vocab;
     if (!size) {
@@ -159,19 +160,9 @@ class Settings {
                     "set vocab_size, or tokenizer_type and tokenizer_model");
     }
     ModelConfig c;
-    c.layers = t_.num_layers;
-    c.hidden = t_.hidden_size;
-    c.ffn = t_.ffn_hidden_size;
-    c.heads = t_.num_attention_heads;
-    c.kv_heads = t_.num_query_groups;
-    c.head_dim = t_.kv_channels;
+    take({ModelPart::kModel, ModelPart::kAttention}, c);
     c.vocab = t_.padded_vocab_size(*size);
-    c.max_positions = t_.max_position_embeddings;
-    c.norm_epsilon = t_.norm_epsilon;
-    c.rope_theta = t_.rotary_base;
-    c.rotary_fraction = t_.rotary_percent;
     c.tied_embeddings = !t_.untie_embeddings_and_output_weights;
-    c.init_std = t_.init_method_std;
     return c;
   }
 
@@ -183,22 +174,11 @@ class Settings {
                                                 : RopeScaling::Kind::kNone;
     if (s.kind == RopeScaling::Kind::kNone) return;
     s.factor = t_.multi_latent_attention ? t_.rotary_scaling_factor : t_.rope_scaling_factor;
-    s.original_max_positions = t_.original_max_position_embeddings;
-    s.low_freq_factor = t_.rope_low_freq_factor;
-    s.high_freq_factor = t_.rope_high_freq_factor;
-    s.beta_fast = t_.beta_fast;
-    s.beta_slow = t_.beta_slow;
-    s.mscale = t_.mscale;
-    s.mscale_all_dim = t_.mscale_all_dim;
-    s.truncate = t_.yarn_correction_range_round_to_int;
+    take({ModelPart::kRope}, c);
   }
 
   void latent(ModelConfig& c) const {
-    c.attention.latent = {.q_rank = t_.q_lora_rank.value_or(0),
-                          .kv_rank = t_.kv_lora_rank,
-                          .nope_dim = t_.qk_head_dim,
-                          .rope_dim = t_.qk_pos_emb_head_dim,
-                          .value_dim = t_.v_head_dim};
+    take({ModelPart::kLatent}, c);
     c.kv_heads = c.heads;
     c.head_dim = t_.qk_head_dim + t_.qk_pos_emb_head_dim;
   }
@@ -251,9 +231,6 @@ class Settings {
       a.no_rope_layers = layers("no_rope_freq", t_.no_rope_freq,
                                 [](std::int64_t layer, std::int64_t n) { return layer % n == n - 1; });
     }
-    a.floor_scale = t_.attention_temperature_floor;
-    a.attn_scale = t_.attention_temperature_scale.value_or(0);
-    a.head_norm = t_.qk_l2_norm;
     if (c.family == kOwnFamily) {
       a.qkv_bias = t_.add_qkv_bias.value_or(false);
       a.qk_norm = t_.qk_layernorm.value_or(false);
@@ -274,7 +251,6 @@ class Settings {
                                   "set window_size: [tokens, 0]");
     }
     if (t_.attention_chunk_size) {
-      a.chunk = *t_.attention_chunk_size;
       for (std::int64_t layer = 0; layer < c.layers; ++layer) {
         if (a.rope(layer)) a.local_layers.push_back(layer);
       }
@@ -284,9 +260,10 @@ class Settings {
   void experts(ModelConfig& c) const {
     if (!t_.num_experts) return;  // what else is said of them has no effect, and a warning says so
     MoeConfig& moe = c.moe;
-    moe.experts = *t_.num_experts;
-    moe.ffn = t_.moe_ffn_hidden_size.value_or(c.ffn);
-    moe.shared_ffn = t_.moe_shared_expert_intermediate_size.value_or(0);
+    RouterRule& router = moe.router;
+    take({ModelPart::kMoe, ModelPart::kRouter}, c);
+    if (!t_.moe_ffn_hidden_size) moe.ffn = c.ffn;
+    if (!t_.moe_router_group_topk) router.top_groups = router.groups;
     if (t_.moe_router_topk > moe.experts) {
       throw experiment_.error_for("moe_router_topk", fmt::format("moe_router_topk is {}, and num_experts {}",
                                                                  t_.moe_router_topk, moe.experts));
@@ -298,11 +275,6 @@ class Settings {
         if (!std::binary_search(routed.begin(), routed.end(), layer)) moe.dense_layers.push_back(layer);
       }
     }
-    RouterRule& router = moe.router;
-    router.top_k = static_cast<std::int32_t>(t_.moe_router_topk);
-    router.groups = static_cast<std::int32_t>(t_.moe_router_num_groups.value_or(1));
-    router.top_groups = static_cast<std::int32_t>(t_.moe_router_group_topk.value_or(router.groups));
-    router.scale = static_cast<float>(t_.moe_router_topk_scaling_factor.value_or(1));
     router.normalise = !t_.moe_router_pre_softmax.value_or(false);
     if (c.family != kOwnFamily) return;  // the others have one way of scoring
     const bool v3 = t_.model_type == "deepseek_v3";
@@ -316,7 +288,7 @@ class Settings {
     try {
       return read_model_config(write_model_config(c, DType::kF32, families_), "", families_);
     } catch (const Error& error) {
-      const std::string_view key = key_of(error.what());
+      const std::string_view key = setting_of(error);
       // Without experts they have no width, either, which some families miss first.
       if (!t_.num_experts && (key == "num_experts" || key == "ffn_hidden_size")) {
         throw experiment_.error_for(
@@ -335,9 +307,26 @@ class Settings {
     }
   }
 
+  // The setting that an error about a config.json points to; empty: none.
+  static std::string_view setting_of(const Error& error) {
+    const auto* about = dynamic_cast<const ConfigKeyError*>(&error);
+    const auto settings = settings_behind(about ? about->key() : std::string_view());
+    return settings.empty() ? std::string_view() : settings.front();
+  }
+
   template <class T>
   void same(std::string_view key, const T& said, const T& has) const {
     if (said != has) throw differs(key, fmt::format("{}", has));
+  }
+  void same_fields(std::initializer_list<ModelPart> parts, const ModelConfig& said,
+                   const ModelConfig& has) const {
+    for_each_model_field([&](const auto& field) {
+      // Not of rope, which has optional numbers: a config.json leaves out what its kind does not have.
+      if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(field.of(has))>>) {
+        if (std::ranges::find(parts, field.part) != parts.end())
+          same(field.name, field.of(said), field.of(has));
+      }
+    });
   }
   void same_layers(std::string_view key, const Layers& said, const Layers& has) const {
     if (said == has) return;
@@ -364,17 +353,12 @@ class Settings {
   // Refuses what was said and is not in `has`, the model as its family reads it.
   void agree(const ModelConfig& has, const ModelConfig& said) const {
     same("untie_embeddings_and_output_weights", !said.tied_embeddings, !has.tied_embeddings);
-    same("rotary_percent", said.rotary_fraction, has.rotary_fraction);
     same("multi_latent_attention", t_.multi_latent_attention, has.attention.latent.kv_rank > 0);
-    same("kv_channels", said.head_dim, has.head_dim);
+    same_fields({ModelPart::kModel, ModelPart::kLatent, ModelPart::kAttention}, said, has);
     same("window_size", said.attention.window, has.attention.window);
-    same("attention_chunk_size", said.attention.chunk, has.attention.chunk);
     same_layers(said.attention.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq",
                 said.attention.local_layers, has.attention.local_layers);
     same_layers("no_rope_freq", said.attention.no_rope_layers, has.attention.no_rope_layers);
-    same("attention_temperature_scale", said.attention.attn_scale, has.attention.attn_scale);
-    same("attention_temperature_floor", said.attention.floor_scale, has.attention.floor_scale);
-    same("qk_l2_norm", said.attention.head_norm, has.attention.head_norm);
     same("num_experts", said.moe.experts, has.moe.experts);
     if (has.moe.experts == 0) return;
     if (has.ffn == has.moe.ffn) one_width("ffn_hidden_size", said.ffn, "moe_ffn_hidden_size", said.moe.ffn);
@@ -382,8 +366,7 @@ class Settings {
       one_width("moe_ffn_hidden_size", said.moe.ffn, "moe_shared_expert_intermediate_size",
                 said.moe.shared_ffn);
     }
-    same("moe_ffn_hidden_size", said.moe.ffn, has.moe.ffn);
-    same("moe_shared_expert_intermediate_size", said.moe.shared_ffn, has.moe.shared_ffn);
+    same_fields({ModelPart::kMoe, ModelPart::kRouter}, said, has);
     Layers mixtures, mixtures_said;
     for (std::int64_t layer = 0; layer < has.layers; ++layer) {
       if (has.moe.routed(layer)) mixtures.push_back(layer);
@@ -392,10 +375,6 @@ class Settings {
     same_layers("moe_layer_freq", mixtures_said, mixtures);
     const RouterRule& router = has.moe.router;
     const bool softmax = router.scoring == RouterRule::Scoring::kSoftmax;
-    same("moe_router_topk", said.moe.router.top_k, router.top_k);
-    same("moe_router_num_groups", said.moe.router.groups, router.groups);
-    same("moe_router_group_topk", said.moe.router.top_groups, router.top_groups);
-    same("moe_router_topk_scaling_factor", said.moe.router.scale, router.scale);
     if_said<std::string>("moe_router_score_function", t_.moe_router_score_function,
                          softmax ? "softmax" : "sigmoid");
     if_said("moe_router_pre_softmax", t_.moe_router_pre_softmax, softmax && !router.normalise);
@@ -430,7 +409,8 @@ class Settings {
             .jitter = t_.moe_input_jitter_eps.value_or(0),
             .forced = !t_.moe_router_force_load_balancing                    ? RouterRule::Forced::kNo
                       : t_.moe_router_force_load_balancing_type == "uniform" ? RouterRule::Forced::kUniform
-                                                                             : RouterRule::Forced::kEven};
+                                                                             : RouterRule::Forced::kEven,
+            .all_to_all = t_.moe_token_dispatcher_type != "allgather"};
   }
 
   const config::Experiment& experiment_;
@@ -440,6 +420,16 @@ class Settings {
 };
 
 }  // namespace
+
+std::vector<FamilySwitch> switches_of(const Family& family) {
+  std::vector<FamilySwitch> all(kSwitches.begin(), kSwitches.end());
+  for (FamilySwitch& common : all) {
+    for (const FamilySwitch& own : family.switches) {
+      if (own.key == common.key) common.value = own.value;
+    }
+  }
+  return all;
+}
 
 ModelConfig model_config_of(const config::Experiment& experiment, std::optional<std::int64_t> vocab,
                             const FamilyRegistry& families, std::vector<std::string>* warnings) {

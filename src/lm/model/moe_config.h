@@ -1,4 +1,5 @@
-// The mixture of experts of a model: what it is made of, and how its routers are trained.
+// The mixture of experts of a model: what it is made of, and how its routers are trained. Members that an
+// experiment sets one for one are in model_fields.def.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +12,12 @@
 namespace primus {
 
 struct MoeConfig {
-  std::int64_t experts = 0;     // routed experts of a layer; 0: the model is dense
-  std::int64_t ffn = 0;         // width of one
-  std::int64_t shared_ffn = 0;  // width of the shared experts together; 0: there are none
-  turbo::RouterRule router;     // top_k and the rest of the rule
-  bool choice_bias = false;     // a bias per expert that is added for choosing only (DeepSeek-V3)
-  bool weigh_input = false;     // weights multiply what goes into an expert, not what comes out (Llama 4)
-  bool biases = false;          // of the router and of the experts' matrices (gpt-oss)
+#define MOE_FIELD(type, member, initial, ...) type member = initial;
+#include "lm/model/model_fields.def"
+  turbo::RouterRule router;  // top_k and the rest of the rule
+  bool choice_bias = false;  // a bias per expert that is added for choosing only (DeepSeek-V3)
+  bool weigh_input = false;  // weights multiply what goes into an expert, not what comes out (Llama 4)
+  bool biases = false;       // of the router and of the experts' matrices (gpt-oss)
   // Above 0: SwiGLU is clamped to it, as turbo::ClampedSwigluForward has it (gpt-oss).
   double swiglu_limit = 0;
   std::vector<std::int64_t> dense_layers;  // layers with an ordinary feed-forward, in order
@@ -32,6 +32,8 @@ struct MoeConfig {
     bool drop_lightest = true;    // beyond that, drop the smallest weights; false: the last tokens
     double jitter = 0;            // of the router's input
     turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;
+    // Where ranks share the experts: tokens travel by all-to-all instead of all-gather.
+    bool all_to_all = false;
 
     // Rows that each of `experts` takes of so many choices; 0: all. Rounded as Megatron-LM's get_capacity.
     std::int64_t capacity(std::int64_t choices, std::int64_t experts) const {

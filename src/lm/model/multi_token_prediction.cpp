@@ -23,7 +23,10 @@ ModelConfig with_layer_like_last(ModelConfig config, std::int64_t layer) {
 MultiTokenPrediction::MultiTokenPrediction(const ModelConfig& config, const Family& family,
                                            engine::ParameterStore& store, engine::Parameter& embedding,
                                            engine::Parameter& head, int depth, int chunk)
-    : layer_(config.layers + depth - 1), epsilon_(config.norm_epsilon), embedding_(embedding) {
+    : layer_(config.layers + depth - 1),
+      epsilon_(config.norm_epsilon),
+      vocabulary_(shared_vocabulary(config, store)),
+      embedding_(embedding) {
   const std::string at = "layers." + std::to_string(layer_);
   store.begin_group(at).if_missing =
       "these weights have no multi-token prediction of that depth: set mtp_num_layers to the number that "
@@ -36,9 +39,11 @@ MultiTokenPrediction::MultiTokenPrediction(const ModelConfig& config, const Fami
                           {{".eh_proj.weight", 0, config.hidden}});
   block_ = family.make_block(with_layer_like_last(config, layer_), store, layer_, chunk);
   final_norm_ = &parameters.norm(".final_norm", ".shared_head.norm.weight");
-  embedding.uses.push_back(chunk);
+  if (chunk >= 0) {
+    embedding.uses.push_back(chunk);
+    head.uses.push_back(chunk);
+  }
   embedding.parts.front().copies.push_back("model." + at + ".embed_tokens.weight");
-  head.uses.push_back(chunk);
   head.parts.front().copies.push_back("model." + at + ".shared_head.head.weight");
 }
 
@@ -46,7 +51,8 @@ engine::Value MultiTokenPrediction::forward(const engine::Value& hidden, const e
                                             const BlockInputs& inputs) const {
   engine::Tape& tape = hidden.tape();
   tape.enter_block(layer_);  // where blocks are recomputed, what leads into this one is, too
-  const engine::Value embedded = embedding(tokens, embedding_);
+  const engine::Value embedded =
+      scatter_tokens(embedding(tokens, embedding_, vocabulary_), vocabulary_.group);
   engine::Residual stream{
       linear(concat(norm(embedded, *embedding_norm_, epsilon_), norm(hidden, *hidden_norm_, epsilon_)),
              *join_),

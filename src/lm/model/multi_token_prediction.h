@@ -13,7 +13,7 @@
 
 #include <memory>
 
-#include "engine/operators.h"
+#include "engine/parallel_operators.h"
 #include "engine/parameters.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
@@ -24,7 +24,7 @@ namespace primus {
 class MultiTokenPrediction {
  public:
   // Declares the parameters of depth `depth`, from 1 on, as a unit of `store`. `embedding` and `head` are
-  // noted as used once more by `chunk`.
+  // noted as used once more by `chunk` (-1: of another rank).
   MultiTokenPrediction(const ModelConfig& config, const Family& family, engine::ParameterStore& store,
                        engine::Parameter& embedding, engine::Parameter& head, int depth, int chunk);
 
@@ -37,6 +37,7 @@ class MultiTokenPrediction {
  private:
   std::int64_t layer_;
   double epsilon_;
+  engine::SharedVocabulary vocabulary_;
   engine::Parameter& embedding_;
   engine::Parameter *embedding_norm_ = nullptr, *hidden_norm_ = nullptr;
   engine::Parameter* join_ = nullptr;  // [hidden, 2 * hidden]

@@ -8,7 +8,8 @@ using engine::Parameter;
 std::vector<std::int64_t> published_shape(const Parameter& p, const CheckpointPart& part) {
   if (!part.layout.shape.empty()) return part.layout.shape;
   std::vector<std::int64_t> shape{part.rows};
-  if (p.shape.rank() > 1) shape.push_back(p.row_elements());
+  const Shape& whole = p.whole_shape();
+  if (whole.rank() > 1) shape.push_back(whole[whole.rank() - 1]);
   return shape;
 }
 

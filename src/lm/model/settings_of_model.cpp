@@ -5,6 +5,7 @@
 
 #include "config/experiment.h"
 #include "lm/model/model_config.h"
+#include "lm/model/model_fields.h"
 
 namespace primus {
 namespace {
@@ -27,8 +28,12 @@ class Filler {
       : experiment_(experiment), t_(experiment.trainer), m_(model) {}
 
   void run() {
-    shape();
-    latent();
+    fill("model_type", t_.model_type, m_.family);
+    fill("untie_embeddings_and_output_weights", t_.untie_embeddings_and_output_weights, !m_.tied_embeddings);
+    fill("multi_latent_attention", t_.multi_latent_attention, m_.attention.latent.kv_rank > 0);
+    for_each_model_field([&](const auto& field) {
+      if (!is_set(field.name) && has(field)) field.write(m_, t_);
+    });
     attention();
     rope();
     experts();
@@ -45,31 +50,23 @@ class Filler {
     if (!is_set(key)) field = value;
   }
 
-  void shape() {
-    fill("model_type", t_.model_type, m_.family);
-    fill("num_layers", t_.num_layers, m_.layers);
-    fill("hidden_size", t_.hidden_size, m_.hidden);
-    fill("ffn_hidden_size", t_.ffn_hidden_size, m_.ffn);
-    fill("num_attention_heads", t_.num_attention_heads, m_.heads);
-    fill("num_query_groups", t_.num_query_groups, m_.kv_heads);
-    fill("kv_channels", t_.kv_channels, m_.head_dim);
-    fill("max_position_embeddings", t_.max_position_embeddings, m_.max_positions);
-    fill("norm_epsilon", t_.norm_epsilon, m_.norm_epsilon);
-    fill("rotary_base", t_.rotary_base, m_.rope_theta);
-    fill("rotary_percent", t_.rotary_percent, m_.rotary_fraction);
-    fill("untie_embeddings_and_output_weights", t_.untie_embeddings_and_output_weights, !m_.tied_embeddings);
-    fill("init_method_std", t_.init_method_std, m_.init_std);
-  }
-
-  void latent() {
-    const LatentConfig& latent = m_.attention.latent;
-    fill("multi_latent_attention", t_.multi_latent_attention, latent.kv_rank > 0);
-    if (latent.kv_rank == 0) return;
-    if (latent.q_rank > 0) fill("q_lora_rank", t_.q_lora_rank, latent.q_rank);
-    fill("kv_lora_rank", t_.kv_lora_rank, latent.kv_rank);
-    fill("qk_head_dim", t_.qk_head_dim, latent.nope_dim);
-    fill("qk_pos_emb_head_dim", t_.qk_pos_emb_head_dim, latent.rope_dim);
-    fill("v_head_dim", t_.v_head_dim, latent.value_dim);
+  // Whether this model has such a field, or the experiment is to say something else of it.
+  template <class Field>
+  bool has(const Field& field) const {
+    switch (field.part) {
+      case ModelPart::kLatent:
+        return m_.attention.latent.kv_rank > 0;
+      case ModelPart::kMoe:
+      case ModelPart::kRouter:
+        return m_.moe.experts > 0;
+      case ModelPart::kRope:
+        return false;              // rope() decides
+      case ModelPart::kAttention:  // windows and chunks exclude each other
+        return field.name != "attention_chunk_size" || !is_set("window_size");
+      case ModelPart::kModel:
+        break;
+    }
+    return true;
   }
 
   void attention() {
@@ -79,12 +76,8 @@ class Filler {
       fill("window_attn_skip_freq", t_.window_attn_skip_freq,
            pattern(m_.layers, false, [&](std::int64_t layer) { return a.local(layer); }));
     }
-    if (a.chunk > 0 && !is_set("window_size")) fill("attention_chunk_size", t_.attention_chunk_size, a.chunk);
     fill("no_rope_freq", t_.no_rope_freq,
          pattern(m_.layers, a.no_rope_layers.empty(), [&](std::int64_t layer) { return !a.rope(layer); }));
-    fill("attention_temperature_floor", t_.attention_temperature_floor, a.floor_scale);
-    fill("attention_temperature_scale", t_.attention_temperature_scale, a.attn_scale);
-    fill("qk_l2_norm", t_.qk_l2_norm, a.head_norm);
   }
 
   void rope() {
@@ -107,33 +100,18 @@ class Filler {
     } else {
       fill("rope_scaling_factor", t_.rope_scaling_factor, s.factor);
     }
-    fill("original_max_position_embeddings", t_.original_max_position_embeddings, s.original_max_positions);
-    fill("rope_low_freq_factor", t_.rope_low_freq_factor, s.low_freq_factor);
-    fill("rope_high_freq_factor", t_.rope_high_freq_factor, s.high_freq_factor);
-    fill("beta_fast", t_.beta_fast, s.beta_fast);
-    fill("beta_slow", t_.beta_slow, s.beta_slow);
-    fill("mscale", t_.mscale, s.mscale);
-    fill("mscale_all_dim", t_.mscale_all_dim, s.mscale_all_dim);
-    fill("yarn_correction_range_round_to_int", t_.yarn_correction_range_round_to_int, s.truncate);
+    for_each_model_field([&](const auto& field) {
+      if (field.part == ModelPart::kRope && !is_set(field.name)) field.write(m_, t_);
+    });
   }
 
   void experts() {
     const MoeConfig& moe = m_.moe;
     if (moe.experts == 0) return;
-    const turbo::RouterRule& router = moe.router;
-    fill("num_experts", t_.num_experts, moe.experts);
-    fill("moe_ffn_hidden_size", t_.moe_ffn_hidden_size, moe.ffn);
-    if (moe.shared_ffn > 0)
-      fill("moe_shared_expert_intermediate_size", t_.moe_shared_expert_intermediate_size, moe.shared_ffn);
     fill("moe_layer_freq", t_.moe_layer_freq,
          pattern(m_.layers, moe.dense_layers.empty(), [&](std::int64_t layer) { return moe.routed(layer); }));
-    fill("moe_router_topk", t_.moe_router_topk, router.top_k);
-    fill("moe_router_num_groups", t_.moe_router_num_groups, router.groups);
-    fill("moe_router_group_topk", t_.moe_router_group_topk, router.top_groups);
-    fill("moe_router_topk_scaling_factor", t_.moe_router_topk_scaling_factor,
-         static_cast<double>(router.scale));
-    if (router.scoring == turbo::RouterRule::Scoring::kSoftmax)
-      fill("moe_router_pre_softmax", t_.moe_router_pre_softmax, !router.normalise);
+    if (moe.router.scoring == turbo::RouterRule::Scoring::kSoftmax)
+      fill("moe_router_pre_softmax", t_.moe_router_pre_softmax, !moe.router.normalise);
   }
 
   config::Experiment& experiment_;

@@ -1,5 +1,6 @@
 #include "lm/model/weights.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "base/error.h"
@@ -24,44 +25,57 @@ void for_each_part(const ParameterStore& store, Visit&& visit) {
   }
 }
 
-// The elements of a parameter that a part is.
+// The elements of this rank's parameter that belong to a part.
 engine::FlatRange elements_of(const Parameter& p, const CheckpointPart& part) {
-  return {part.row * p.row_elements(), (part.row + part.rows) * p.row_elements()};
+  return engine::elements_in_rows(p, part.row, part.rows);
 }
 
 // Those of them that this rank stores, and that it writes into a checkpoint: each element is written once.
 engine::FlatRange stored_of(const Parameter& p, const CheckpointPart& part) {
-  return elements_of(p, part).intersect(engine::stored_range(p));
+  return p.unit ? elements_of(p, part).intersect(engine::stored_range(p)) : engine::FlatRange();
 }
 engine::FlatRange written_of(const Parameter& p, const CheckpointPart& part) {
+  if (!p.unit) return {};
   const engine::FlatRange& slice = p.unit->slice;
   return elements_of(p, part).intersect({slice.begin - p.offset, slice.end - p.offset});
 }
 
-// Elements of a part as a run of the published tensor, in the order of memory.
-ElementRun run_of(const engine::FlatRange& range, const Parameter& p, const CheckpointPart& part) {
-  const std::int64_t first = elements_of(p, part).begin;
-  return {range.begin - first, range.end - first};
+// Where they are in the published tensor, counted in the order of memory.
+HeldRuns runs_of(const engine::FlatRange& range, const Parameter& p, const CheckpointPart& part) {
+  const Shape& whole = p.whole_shape();
+  const std::int64_t first = part.row * (whole.rank() > 1 ? whole[whole.rank() - 1] : 1);
+  HeldRuns runs = engine::whole_elements(p, range);
+  for (StridedRun& run : runs) run.begin -= first;
+  return runs;
 }
 
-// Elements of a parameter in one of its unit's buffers of the shard.
-Tensor elements_in(const Tensor& of_shard, const Parameter& p, const engine::FlatRange& range) {
-  const std::int64_t first = p.unit->shard.begin - p.offset;
-  return range.empty() ? Tensor() : of_shard.slice(range.begin - first, range.end - first);
+// One of a unit's buffers: the values of these elements of the unit.
+struct UnitBuffer {
+  Tensor values;
+  engine::FlatRange elements;
+};
+UnitBuffer of_shard(const Parameter& p, const Tensor& values) { return {values, p.unit->shard}; }
+
+// Elements of a parameter in one of its unit's buffers.
+Tensor elements_in(const UnitBuffer& buffer, const Parameter& p, const engine::FlatRange& range) {
+  const std::int64_t first = buffer.elements.begin - p.offset;
+  return range.empty() ? Tensor() : buffer.values.slice(range.begin - first, range.end - first);
 }
 
 // `dtype`: of the source; elements of another type are converted.
-TensorSource source(std::string name, DType dtype, const Tensor& of_shard, const Parameter& p,
+TensorSource source(std::string name, DType dtype, const UnitBuffer& buffer, const Parameter& p,
                     const CheckpointPart& part, DeviceReader& reader) {
   const engine::FlatRange range = written_of(p, part);
-  const Tensor tensor = elements_in(of_shard, p, range);
+  const Tensor tensor = range.empty() ? Tensor() : elements_in(buffer, p, range);
   TensorSource s;
   s.name = std::move(name);
   s.dtype = dtype;
   s.shape = published_shape(p, part);
-  s.run = range.empty() ? ElementRun{} : run_of(range, p, part);
+  s.runs = runs_of(range, p, part);
   s.order = axis_order(part);
-  if (dtype == of_shard.dtype) {
+  if (range.empty()) {
+    s.fill = [](std::uint64_t, std::span<std::byte>) {};
+  } else if (dtype == buffer.values.dtype) {
     s.fill = [tensor, &reader](std::uint64_t offset, std::span<std::byte> out) {
       reader.read(tensor, offset, out);
     };
@@ -76,29 +90,33 @@ TensorSource source(std::string name, DType dtype, const Tensor& of_shard, const
   return s;
 }
 
-// `host`: what this rank stores of a part, in the order of memory and in the type of `of_shard`.
-void upload(engine::Rank& rank, const Tensor& of_shard, const Parameter& p, const CheckpointPart& part,
+// `host`: what this rank stores of a part, in the order of memory and in the type of the buffer.
+void upload(engine::Rank& rank, const UnitBuffer& buffer, const Parameter& p, const CheckpointPart& part,
             std::span<const std::byte> host) {
-  const Tensor to = elements_in(of_shard, p, stored_of(p, part));
+  const Tensor to = elements_in(buffer, p, stored_of(p, part));
   rank.compute().copy_to_device(to.data, host.data(), to.bytes());
   rank.compute().synchronize();  // the host buffer is used again
 }
 
-// The same from elements of any floating type, to where the rank keeps weights: the masters, or without
-// training the values.
+// The same from elements of any floating type.
+void upload_as(engine::Rank& rank, const UnitBuffer& to, const Parameter& p, const CheckpointPart& part,
+               DType dtype, std::span<const std::byte> host) {
+  if (to.values.dtype == dtype) {
+    upload(rank, to, p, part, host);
+    return;
+  }
+  std::vector<float> wide(host.size() / static_cast<std::size_t>(size_of(dtype)));
+  to_float(dtype, host, wide);
+  std::vector<std::byte> converted(wide.size() * static_cast<std::size_t>(size_of(to.values.dtype)));
+  from_float(wide, to.values.dtype, converted);
+  upload(rank, to, p, part, converted);
+}
+
+// The same to where the rank keeps weights: the masters, or without training the values.
 void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart& part, DType dtype,
                     std::span<const std::byte> host) {
   const engine::ParameterUnit& unit = *p.unit;
-  const Tensor& to = unit.trained ? unit.master : unit.stored_values;
-  std::vector<float> wide(host.size() / static_cast<std::size_t>(size_of(dtype)));
-  to_float(dtype, host, wide);
-  if (to.dtype == DType::kF32) {
-    upload(rank, to, p, part, std::as_bytes(std::span(wide)));
-    return;
-  }
-  std::vector<std::byte> narrow(wide.size() * static_cast<std::size_t>(size_of(to.dtype)));
-  from_float(wide, to.dtype, narrow);
-  upload(rank, to, p, part, narrow);
+  upload_as(rank, of_shard(p, unit.trained ? unit.master : unit.stored_values), p, part, dtype, host);
 }
 
 void check_group_is_there(const LanguageTensors& tensors, const ParameterStore::Group& group) {
@@ -146,7 +164,7 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
     if (range.empty()) return;
     const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
     staging.resize(static_cast<std::size_t>(range.size()) * size);
-    copy_run(axis_order(part), size, tensor.data, run_of(range, p, part), staging);
+    copy_runs(axis_order(part), size, tensor.data, runs_of(range, p, part), staging);
     upload_weights(rank, p, part, tensor.dtype, staging);
   });
   tensors.refuse_foreign(used, store);
@@ -164,7 +182,8 @@ std::vector<TensorSource> model_sources(const ParameterStore& store, DeviceReade
   std::vector<TensorSource> sources;
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
     const DType dtype = p.full_precision ? DType::kF32 : store.layout().compute;
-    sources.push_back(source(part.name, dtype, p.unit->stored_values, p, part, reader));
+    const UnitBuffer values = p.unit ? of_shard(p, p.unit->stored_values) : UnitBuffer{};
+    sources.push_back(source(part.name, dtype, values, p, part, reader));
     for (const std::string& name : part.copies) {
       TensorSource& copy = sources.emplace_back(sources.back());
       copy.name = name;
@@ -176,14 +195,23 @@ std::vector<TensorSource> model_sources(const ParameterStore& store, DeviceReade
 std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceReader& reader) {
   std::vector<TensorSource> sources;
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
-    const engine::ParameterUnit& unit = *p.unit;
-    if (!unit.trained) return;
-    const auto add = [&](const std::string& state, const Tensor& of_shard) {
-      sources.push_back(
-          source(optimizer_tensor_name(state, part.name), of_shard.dtype, of_shard, p, part, reader));
+    if (!p.trainable || !store.layout().train) return;
+    const auto add = [&](const std::string& state, DType dtype, const UnitBuffer& buffer) {
+      sources.push_back(source(optimizer_tensor_name(state, part.name), dtype, buffer, p, part, reader));
     };
-    if (store.layout().compute != DType::kF32 && !p.full_precision) add("fp32_param", unit.master);
-    for (std::size_t i = 0; i < unit.states.size(); ++i) add(store.layout().states[i].name, unit.states[i]);
+    if (store.layout().compute != DType::kF32 && !p.full_precision)
+      add("fp32_param", DType::kF32, p.unit ? of_shard(p, p.unit->master) : UnitBuffer{});
+    const auto& states = store.layout().states;
+    if (states.empty()) return;
+    for (const engine::StateSpec& spec : states[static_cast<std::size_t>(p.rule)]) {
+      UnitBuffer buffer;
+      if (p.unit) {
+        const auto state = std::ranges::find_if(
+            p.unit->states, [&](const engine::UnitState& s) { return s.rule == p.rule && s.spec == spec; });
+        buffer = {state->values, state->elements};
+      }
+      add(spec.name, spec.dtype, buffer);
+    }
   });
   return sources;
 }
@@ -196,20 +224,20 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
                         const CheckpointPart& part) {
     const engine::FlatRange range = stored_of(p, part);
     staging.resize(static_cast<std::size_t>(range.size() * size_of(dtype)));
-    checkpoint.read_run(where, name, dtype, published_shape(p, part), axis_order(part),
-                        run_of(range, p, part), staging);
+    checkpoint.read_runs(where, name, dtype, published_shape(p, part), axis_order(part),
+                         runs_of(range, p, part), staging);
   };
   TensorNames used;
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
-    const engine::ParameterUnit& unit = *p.unit;
     used.insert(part.name);
     used.insert(part.copies.begin(), part.copies.end());
     if (stored_of(p, part).empty()) return;
+    const engine::ParameterUnit& unit = *p.unit;
     const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
     const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();
     if (optimizer && has_master && unit.trained) {
       read(TensorPart::kOptimizer, master_name, DType::kF32, p, part);
-      upload(rank, unit.master, p, part, staging);
+      upload(rank, of_shard(p, unit.master), p, part, staging);
     } else {
       const std::optional<TensorView> tensor = checkpoint.find(TensorPart::kModel, part.name);
       const DType dtype = tensor ? tensor->dtype : DType::kF32;
@@ -218,10 +246,14 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
       upload_weights(rank, p, part, dtype, staging);
     }
     if (!optimizer || !unit.trained) return;
-    for (std::size_t i = 0; i < unit.states.size(); ++i) {
-      read(TensorPart::kOptimizer, optimizer_tensor_name(store.layout().states[i].name, part.name),
-           unit.states[i].dtype, p, part);
-      upload(rank, unit.states[i], p, part, staging);
+    for (const engine::UnitState& state : unit.states) {
+      if (state.rule != p.rule) continue;
+      const std::string name = optimizer_tensor_name(state.spec.name, part.name);
+      const std::optional<TensorView> saved = checkpoint.find(TensorPart::kOptimizer, name);
+      const DType dtype = saved ? saved->dtype : state.spec.dtype;
+      if (saved) require_float(*saved);
+      read(TensorPart::kOptimizer, name, dtype, p, part);
+      upload_as(rank, {state.values, state.elements}, p, part, dtype, staging);
     }
   });
   for (const TensorRecord& record : checkpoint.manifest().tensors) {

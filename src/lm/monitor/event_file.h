@@ -42,8 +42,8 @@ class EventFile {
 };
 
 // --- the encoding, for tests and other writers
-// ------------------------------------------------------------------------ Length, masked CRC of the length,
-// `data`, masked CRC of the data.
+
+// Length, masked CRC of the length, `data`, masked CRC of the data.
 std::string tfrecord(std::string_view data);
 // An Event protobuf with a Summary of simple values.
 std::string scalar_event(std::int64_t step, std::span<const Scalar> scalars, double wall_time);

@@ -13,7 +13,7 @@ Speed ThroughputMeter::speed(const IterationWork& work, double iterations) const
   result.tokens_per_second = work.tokens / seconds / devices;
   result.flops_per_second = work.model_flops / seconds / devices;
   if (options_.peak_flops_per_device > 0)
-    result.mfu = result.flops_per_second / options_.peak_flops_per_device;
+    result.mfu = std::min(result.flops_per_second / options_.peak_flops_per_device, 1.0);
   result.data_wait_share = std::clamp(work.data_wait_seconds / seconds, 0.0, 1.0);
   return result;
 }
@@ -24,7 +24,7 @@ Throughput ThroughputMeter::update(std::int64_t iteration, const IterationWork& 
   }
   ++seen_;
   const double achieved = speed(work, 1.0).flops_per_second;
-  if (options_.peak_flops_per_device > 0) {
+  if (work.exact && options_.peak_flops_per_device > 0) {
     options_.peak_flops_per_device = std::max(options_.peak_flops_per_device, achieved);
   }
   // The first iteration warms caches and touches pages: it starts the ETA's clock and is not in its rate.

@@ -5,7 +5,7 @@
 // counted, causal attention halved); averages leave out the first `log_avg_skip_iterations` of a process,
 // restart every `log_avg_reset_interval`, and average rates harmonically (tokens over time). MFU is model
 // FLOP/s over the device's peak for the compute type (device_peak.h), which an iteration that is faster
-// raises: it is never above 1. Without a known peak there is none.
+// raises, if its time is exact: it is never above 1. Without a known peak there is none.
 //
 // One thread at a time.
 #pragma once
@@ -31,6 +31,9 @@ struct IterationWork {
   double data_wait_seconds = 0.0;  // of which the trainer stood still for a batch
   double tokens = 0.0;             // sequence length x global batch size
   double model_flops = 0.0;        // forward and backward of the global batch
+  // False: `seconds` lie between two looks of a host that may have been late for the first one. Over several
+  // iterations they are right; a single one may seem faster than it was.
+  bool exact = true;
 };
 
 // Per device, except where it says otherwise.

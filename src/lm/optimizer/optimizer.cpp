@@ -4,9 +4,9 @@
 
 namespace primus {
 
-Optimizer::Optimizer(std::unique_ptr<UpdateRule> rule, double clip_norm, engine::ParameterStore& store,
+Optimizer::Optimizer(UpdateRules rules, double clip_norm, engine::ParameterStore& store,
                      engine::DataParallel& parallel, engine::Rank& rank)
-    : rule_(std::move(rule)), clip_norm_(clip_norm), store_(store), parallel_(parallel), rank_(rank) {
+    : rules_(std::move(rules)), clip_norm_(clip_norm), store_(store), parallel_(parallel), rank_(rank) {
   auto scalar = [&](DType dtype) {
     return Tensor(rank.persistent().allocate(size_of(dtype)).address, dtype, {1});
   };
@@ -26,6 +26,8 @@ void Optimizer::measure_gradients() {
                   turbo::SumOfSquares{.x = counted, .out = sum_of_squares_, .accumulate = !first});
     first = false;
   }
+  // A stage of a pipeline may have nothing to train.
+  if (first && !rank_.measuring()) rank_.compute().fill_zero(sum_of_squares_.data, sum_of_squares_.bytes());
   parallel_.sum(sum_of_squares_);
   turbo::launch(rank_.context(), turbo::ClipCoefficient{.sum_of_squares = sum_of_squares_,
                                                         .norm = norm_,
@@ -39,12 +41,14 @@ void Optimizer::set_scalars(std::int64_t step, double learning_rate, double weig
   scalars[index(StepScalar::kStep)] = static_cast<double>(step);
   scalars[index(StepScalar::kLearningRate)] = learning_rate;
   scalars[index(StepScalar::kWeightDecay)] = weight_decay;
-  rule_->set_scalars(step, scalars);
+  for (const auto& rule : rules_) rule->set_scalars(step, scalars);
 }
 
 void Optimizer::update(const Tensor& scalars) {
   for (engine::ParameterUnit& unit : store_.units()) {
-    if (unit.trained) rule_->update(rank_.context(), unit, scale_, scalars);
+    if (!unit.trained) continue;
+    for (std::size_t rule = 0; rule < rules_.size(); ++rule)
+      rules_[rule]->update({rank_, parallel_, unit, static_cast<int>(rule), scale_, scalars});
   }
   parallel_.distribute_values();
 }

@@ -1,4 +1,4 @@
-// The end of a step: the norm of all gradients, clipping, and the update by a rule (update_rule.h), all
+// The end of a step: the norm of all gradients, clipping, and the update by rules (update_rule.h), all
 // enqueued without the host looking at a number. Not thread-safe.
 #pragma once
 
@@ -15,9 +15,9 @@ namespace primus {
 
 class Optimizer {
  public:
-  // Takes three scalars from the rank's persistent arena. The store must be allocated with the rule's states.
-  // `clip_norm` 0: no clipping.
-  Optimizer(std::unique_ptr<UpdateRule> rule, double clip_norm, engine::ParameterStore& store,
+  // Takes three scalars from the rank's persistent arena. The store must be allocated with the rules' states,
+  // and their choice of parameters. `clip_norm` 0: no clipping.
+  Optimizer(UpdateRules rules, double clip_norm, engine::ParameterStore& store,
             engine::DataParallel& parallel, engine::Rank& rank);
 
   // Enqueues the norm of the reduced gradients, over all ranks, and the clip coefficient.
@@ -29,11 +29,12 @@ class Optimizer {
   void set_scalars(std::int64_t step, double learning_rate, double weight_decay,
                    std::span<double, turbo::kStepScalars> scalars) const;
 
+  const UpdateRules& rules() const { return rules_; }
   // [1] fp32 on the device: the gradient norm before clipping, once measure_gradients() has run.
   const Tensor& gradient_norm() const { return norm_; }
 
  private:
-  std::unique_ptr<UpdateRule> rule_;
+  UpdateRules rules_;
   double clip_norm_;
   engine::ParameterStore& store_;
   engine::DataParallel& parallel_;

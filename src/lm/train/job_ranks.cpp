@@ -1,5 +1,7 @@
 #include "lm/train/job_ranks.h"
 
+#include <utility>
+
 #include "turbo/devices/devices.h"
 
 namespace primus {
@@ -32,9 +34,16 @@ bool JobRanks::any(bool own) {
   return group_->broadcast(result ? "1" : "0") == "1";
 }
 
-engine::Mesh JobRanks::make_mesh(Device& device, int shards) {
+void JobRanks::wait_for_busy(std::chrono::minutes limit,
+                             std::function<void(const std::string& text)> notice) {
+  if (alone()) return;
+  job_->state().activity_timeout = limit;
+  job_->state().notice = std::move(notice);
+}
+
+engine::Mesh JobRanks::make_mesh(Device& device, const engine::MeshShape& shape) {
   if (alone()) return {};
-  return {job_->world(device, turbo::collectives_of(device)), shards};
+  return {job_->world(device, turbo::collectives_of(device)), shape};
 }
 
 }  // namespace primus

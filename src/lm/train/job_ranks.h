@@ -5,6 +5,7 @@
 // thread-safe.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -37,12 +38,17 @@ class JobRanks {
   void require_same(const std::vector<std::pair<std::string, std::string>>& facts);
   // Whether any rank says so; all get the same answer.
   bool any(bool own);
+  // How long ranks wait for one that is busy(), and what is told who waits.
+  void wait_for_busy(std::chrono::minutes limit, std::function<void(const std::string& text)> notice);
+  // What this rank does now outside the steps: those that wait for it meanwhile do not take it for hanging.
+  // It says so for as long as the returned object lives.
+  comm::Activity busy(const char* what) { return {alone() ? nullptr : &job_->state().activities, what}; }
   // For loading, and for the thread that saves; null when alone.
   CheckpointGroup* group() const { return group_.get(); }
   std::shared_ptr<CheckpointGroup> saving_group() const { return saving_group_; }
 
-  // The mesh of all ranks, `shards` of which share one copy of what is sharded; `device`: this rank's.
-  engine::Mesh make_mesh(Device& device, int shards);
+  // The mesh of all ranks; `device`: this rank's.
+  engine::Mesh make_mesh(Device& device, const engine::MeshShape& shape);
 
  private:
   comm::Job* job_;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "lm/model/model_fields.h"
 
 namespace primus {
 namespace {
@@ -111,7 +112,6 @@ class Reconciliation {
 void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const ModelConfig& ours,
                     ModelConfig& model) {
   using Kind = RopeScaling::Kind;
-  r.flexible({"rotary_base"}, ours.rope_theta, model.rope_theta);
   RopeScaling& scaling = model.rope_scaling;
   // Where the experiment does not say how long the context was, the weights do.
   const std::int64_t original =
@@ -145,58 +145,40 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
   } else {
     r.flexible({"rope_scaling_factor"}, t.rope_scaling_factor, scaling.factor);
   }
-  if (scaling.kind != Kind::kLinear) {
-    r.flexible({"original_max_position_embeddings"}, t.original_max_position_embeddings,
-               scaling.original_max_positions);
-  }
-  if (scaling.kind == Kind::kLlama3) {
-    r.flexible({"rope_low_freq_factor"}, t.rope_low_freq_factor, scaling.low_freq_factor);
-    r.flexible({"rope_high_freq_factor"}, t.rope_high_freq_factor, scaling.high_freq_factor);
-  }
-  if (scaling.kind == Kind::kYarn) {
-    r.flexible({"beta_fast"}, t.beta_fast, scaling.beta_fast);
-    r.flexible({"beta_slow"}, t.beta_slow, scaling.beta_slow);
-    r.flexible({"yarn_correction_range_round_to_int"}, t.yarn_correction_range_round_to_int,
-               scaling.truncate);
-    // null is what nobody said.
-    if (t.mscale) r.flexible({"mscale"}, t.mscale, scaling.mscale);
-    if (t.mscale_all_dim) r.flexible({"mscale_all_dim"}, t.mscale_all_dim, scaling.mscale_all_dim);
-  }
+  const auto has = [&](std::string_view setting) {
+    if (setting == "original_max_position_embeddings") return scaling.kind != Kind::kLinear;
+    return (scaling.kind == Kind::kLlama3) == setting.starts_with("rope_") && scaling.kind != Kind::kLinear;
+  };
+  ModelConfig said = model;  // but for settings that are null
+  for_each_model_field([&](const auto& field) {
+    if (field.part != ModelPart::kRope || !has(field.name)) return;
+    field.read(t, said);
+    r.flexible({field.name}, field.of(said), field.of(model));
+  });
+}
+
+void compare_fields(Reconciliation& r, const ModelConfig& ours, const ModelConfig& theirs) {
+  for_each_model_field([&](const auto& field) {
+    if (field.when_loaded == WhenLoaded::kShape) r.shape(field.name, field.of(ours), field.of(theirs));
+    if (field.when_loaded == WhenLoaded::kFixed) r.fixed(field.name, field.of(ours), field.of(theirs));
+  });
 }
 
 void compare_attention(Reconciliation& r, const AttentionConfig& ours, const AttentionConfig& theirs) {
-  const LatentConfig &latent = ours.latent, &their_latent = theirs.latent;
-  r.shape("q_lora_rank", latent.q_rank, their_latent.q_rank);
-  r.shape("kv_lora_rank", latent.kv_rank, their_latent.kv_rank);
-  r.shape("qk_head_dim", latent.nope_dim, their_latent.nope_dim);
-  r.shape("qk_pos_emb_head_dim", latent.rope_dim, their_latent.rope_dim);
-  r.shape("v_head_dim", latent.value_dim, their_latent.value_dim);
-  r.fixed("attention_chunk_size", ours.chunk, theirs.chunk);
   r.fixed("window_size", ours.window, theirs.window);
   r.fixed("no_rope_freq", ours.no_rope_layers, theirs.no_rope_layers);
   r.fixed(ours.chunk > 0 ? "attention_chunk_size" : "window_attn_skip_freq", ours.local_layers,
           theirs.local_layers);
-  r.fixed("qk_l2_norm", ours.head_norm, theirs.head_norm);
-  r.fixed("attention_temperature_scale", ours.attn_scale, theirs.attn_scale);
-  r.fixed("attention_temperature_floor", ours.floor_scale, theirs.floor_scale);
 }
 
 void compare_experts(Reconciliation& r, const MoeConfig& ours, const MoeConfig& theirs) {
   using Scoring = turbo::RouterRule::Scoring;
-  r.shape("num_experts", ours.experts, theirs.experts);
-  r.shape("moe_ffn_hidden_size", ours.ffn, theirs.ffn);
-  r.shape("moe_shared_expert_intermediate_size", ours.shared_ffn, theirs.shared_ffn);
   r.shape("moe_layer_freq", fmt::format("dense in {}", text_of(ours.dense_layers)),
           fmt::format("dense in {}", text_of(theirs.dense_layers)));
-  const turbo::RouterRule &router = ours.router, &their_router = theirs.router;
-  r.fixed("moe_router_topk", router.top_k, their_router.top_k);
-  r.fixed("moe_router_num_groups", router.groups, their_router.groups);
-  r.fixed("moe_router_group_topk", router.top_groups, their_router.top_groups);
-  r.fixed("moe_router_topk_scaling_factor", router.scale, their_router.scale);
   const auto pre_softmax = [](const turbo::RouterRule& rule) {
     return rule.scoring == Scoring::kSoftmax && !rule.normalise;
   };
-  r.fixed("moe_router_pre_softmax", pre_softmax(router), pre_softmax(their_router));
+  r.fixed("moe_router_pre_softmax", pre_softmax(ours.router), pre_softmax(theirs.router));
 }
 
 // Whether multi-token prediction is trained is the run's to say; how much of it there is, the weights know.
@@ -220,12 +202,7 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
                                   const ModelConfig& loaded, const std::string& where) {
   Reconciliation r(experiment, where);
   r.shape("model_type", ours.family, loaded.family);
-  r.shape("num_layers", ours.layers, loaded.layers);
-  r.shape("hidden_size", ours.hidden, loaded.hidden);
-  r.shape("ffn_hidden_size", ours.ffn, loaded.ffn);
-  r.shape("num_attention_heads", ours.heads, loaded.heads);
-  r.shape("num_query_groups", ours.kv_heads, loaded.kv_heads);
-  r.shape("kv_channels", ours.head_dim, loaded.head_dim);
+  compare_fields(r, ours, loaded);
   compare_experts(r, ours.moe, loaded.moe);
   compare_attention(r, ours.attention, loaded.attention);
   // Rows of the embedding beyond the vocabulary are padding, of which either may have more.
@@ -237,14 +214,15 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   if (r.is_set("init_method_std") && ours.init_std != loaded.init_std) {
     r.note("init_method_std has no effect: the weights are loaded");
   }
-  r.fixed("norm_epsilon", ours.norm_epsilon, loaded.norm_epsilon);
   r.fixed("untie_embeddings_and_output_weights", !ours.tied_embeddings, !loaded.tied_embeddings);
-  r.fixed("rotary_percent", ours.rotary_fraction, loaded.rotary_fraction);
   LoadedModel result{.config = loaded, .notes = {}};
   result.config.moe.training = ours.moe.training;  // how to train is the experiment's alone
   reconcile_rope(r, experiment.trainer, ours, result.config);
   reconcile_mtp(r, ours.mtp, result.config.mtp);
-  r.flexible({"max_position_embeddings"}, ours.max_positions, result.config.max_positions);
+  for_each_model_field([&](const auto& field) {
+    if (field.when_loaded == WhenLoaded::kFlexible && field.part != ModelPart::kRope)
+      r.flexible({field.name}, field.of(ours), field.of(result.config));
+  });
   result.notes = r.take_notes();
   return result;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "base/host_memory.h"
 #include "base/terminal.h"
 #include "lm/data/batch_loader.h"
@@ -67,15 +68,21 @@ std::vector<Lever> levers() {
 
 class Search {
  public:
-  Search(const ModelConfig& model, const FamilyRegistry& families, const MemorySupply& supply)
-      : model_(model), families_(families), supply_(supply) {}
+  Search(const ModelConfig& model, const FamilyRegistry& families, const MemorySupply& supply, int world,
+         int rank)
+      : model_(model), families_(families), supply_(supply), world_(world), rank_(rank) {}
 
   // Pulls `lever` until the run fits. False: it cannot; `e` is then as far as it goes.
   bool pull(config::Experiment& e, const Lever& lever, MemoryNeed& need) const {
     config::TrainerConfig next = e.trainer;
     while (lever.apply(next)) {
-      e.trainer = next;
-      need = measure(e);
+      const config::TrainerConfig before = std::exchange(e.trainer, next);
+      try {
+        need = measure(e);
+      } catch (const Error&) {  // ranks cannot share such microbatches
+        e.trainer = before;
+        continue;
+      }
       if (fits(need, supply_)) return true;
     }
     return false;
@@ -83,14 +90,15 @@ class Search {
 
  private:
   MemoryNeed measure(const config::Experiment& e) const {
-    const SessionSettings settings = session_settings_of(e, model_);
-    engine::Rank rank(turbo::measuring_device(device_spec_of(e)));
+    const SessionSettings settings = session_settings_of(e, model_, world_);
+    engine::Rank rank(turbo::measuring_device(device_spec_of(e)), measuring_mesh(e, world_, rank_));
     return memory_need(e, settings, measure_session(rank, settings, families_));
   }
 
   const ModelConfig& model_;
   const FamilyRegistry& families_;
   const MemorySupply& supply_;
+  int world_, rank_;
 };
 
 }  // namespace
@@ -121,9 +129,11 @@ MemoryNeed memory_need(const config::Experiment& e, const SessionSettings& setti
   // Tokens, labels and weights of each place, and where documents are told apart their positions and limits.
   const std::int64_t per_token = 12 + (c.reset_position_ids || c.reset_attention_mask ? 8 : 0);
   const std::int64_t batch = c.micro_batch_size * c.seq_length * per_token;
-  const std::int64_t held = batches_read_ahead(settings.step.microbatches) + 2 + settings.step.microbatches;
+  const std::int64_t held =
+      batches_read_ahead(settings.step.microbatches) + 2 + 2 * settings.step.microbatches;
+  const auto whole = static_cast<double>(checkpoint_bytes(measured, settings, !c.no_save_optim));
   return {.device = measured.memory,
-          .snapshot = c.async_save ? checkpoint_bytes(measured.parameters, settings, !c.no_save_optim) : 0,
+          .snapshot = c.async_save ? static_cast<std::int64_t>(measured.saved_share * whole) : 0,
           .host_buffers = held * batch};
 }
 
@@ -138,16 +148,16 @@ bool fits(const MemoryNeed& need, const MemorySupply& supply) {
 
 MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& model,
                      const FamilyRegistry& families, const StepMeasurement& measured,
-                     const MemorySupply& supply) {
+                     const MemorySupply& supply, int world, int rank) {
   constexpr std::size_t kMostChanges = 3;
-  MemoryFit fit{.need = memory_need(experiment, session_settings_of(experiment, model), measured),
+  MemoryFit fit{.need = memory_need(experiment, session_settings_of(experiment, model, world), measured),
                 .supply = supply};
   fit.fits = fits(fit.need, supply);
   if (fit.fits) return fit;
   // What every setting here leaves as it is: weights, gradients and states.
   const MemoryNeed least{.device = {.persistent = fit.need.device.persistent, .stash = 0, .scratch = 0}};
   if (!fits(least, supply)) return fit;
-  const Search search(model, families, supply);
+  const Search search(model, families, supply, world, rank);
   for (const Lever& lever : levers()) {
     config::Experiment changed = experiment;
     MemoryNeed need;
@@ -171,16 +181,33 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
   return fit;
 }
 
+namespace {
+
+// Both amounts, as exactly as it takes to tell them apart.
+std::pair<std::string, std::string> told_apart(std::int64_t need, std::int64_t have) {
+  const std::string rounded = bytes(need);
+  if (need == have || rounded != bytes(have)) return {rounded, bytes(have)};
+  const std::int64_t need_mebibytes = need >> 20, have_mebibytes = have >> 20;
+  if (need_mebibytes != have_mebibytes) {
+    return {fmt::format("{} MiB", need_mebibytes), fmt::format("{} MiB", have_mebibytes)};
+  }
+  return {fmt::format("{} B", need), fmt::format("{} B", have)};
+}
+
+}  // namespace
+
 std::string describe_lack(const MemoryFit& fit) {
   const MemorySupply& s = fit.supply;
   const std::string where = s.limited_by.empty() ? "" : fmt::format(" (the limit of {})", s.limited_by);
   if (s.shared) {
-    return fmt::format("the run needs {} of memory, and {} of {} are free{}", bytes(fit.need.total()),
-                       bytes(s.device), bytes(s.total), where);
+    const auto [need, have] = told_apart(fit.need.total(), s.device);
+    return fmt::format("the run needs {} of memory, and {} of {} are free{}", need, have, bytes(s.total),
+                       where);
   }
+  const auto [device_need, device_have] = told_apart(fit.need.device.total(), s.device);
+  const auto [host_need, host_have] = told_apart(fit.need.host(), s.host);
   return fmt::format("the run needs {} of the device's memory and {} of the host's, and {} and {} are free{}",
-                     bytes(fit.need.device.total()), bytes(fit.need.host()), bytes(s.device), bytes(s.host),
-                     where);
+                     device_need, host_need, device_have, host_have, where);
 }
 
 std::string describe_changes(const MemoryFit& fit) {

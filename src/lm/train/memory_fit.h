@@ -57,10 +57,11 @@ MemoryNeed memory_need(const config::Experiment& experiment, const SessionSettin
 // A little is left for everybody else: a twentieth, at most 256 MiB.
 bool fits(const MemoryNeed& need, const MemorySupply& supply);
 
-// `measured` is what measure_session() found for `experiment`, whose model is `model`.
+// `measured` is what measure_session() found for `experiment`, whose model is `model`, on rank `rank` of
+// `world`.
 MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& model,
                      const FamilyRegistry& families, const StepMeasurement& measured,
-                     const MemorySupply& supply);
+                     const MemorySupply& supply, int world = 1, int rank = 0);
 
 // For people: "the run needs 309 GiB of memory, and 21.2 GiB of 23.5 GiB are free".
 std::string describe_lack(const MemoryFit& fit);

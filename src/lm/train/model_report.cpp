@@ -6,7 +6,7 @@
 namespace primus {
 
 ModelReport report_model(const ModelConfig& config, const FamilyRegistry& families, std::int64_t micro_batch,
-                         std::int64_t sequence) {
+                         std::int64_t sequence, const OptimizerSettings& optimizer) {
   ModelReport report{.flops_per_token = training_flops(config, 1, sequence) / static_cast<double>(sequence),
                      .training = {}};
   for (const DType compute : {DType::kBF16, DType::kF32}) {
@@ -14,6 +14,7 @@ ModelReport report_model(const ModelConfig& config, const FamilyRegistry& famili
       SessionSettings settings;
       settings.model = config;
       settings.compute = compute;
+      settings.optimizer = optimizer;
       settings.step = {.micro_batch = micro_batch, .sequence = sequence};
       if (recompute) settings.step.recompute.full_layers = config.layers + config.mtp.modules();
       engine::Rank rank(turbo::measuring_device({.kind = "cpu", .threads = 1}));

@@ -7,6 +7,7 @@
 #include "engine/rank.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
+#include "lm/optimizer/optimizer_settings.h"
 #include "tensor/dtype.h"
 
 namespace primus {
@@ -19,11 +20,11 @@ struct TrainingMemory {
 
 struct ModelReport {
   double flops_per_token = 0;            // of a training step: training_flops
-  std::vector<TrainingMemory> training;  // AdamW with fp32 gradients and states, in bf16 and fp32
+  std::vector<TrainingMemory> training;  // with fp32 gradients and states, in bf16 and fp32
 };
 
 // Measured by running a step of `micro_batch` sequences of `sequence` tokens without memory or kernels.
 ModelReport report_model(const ModelConfig& config, const FamilyRegistry& families, std::int64_t micro_batch,
-                         std::int64_t sequence);
+                         std::int64_t sequence, const OptimizerSettings& optimizer);
 
 }  // namespace primus

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/terminal.h"
 #include "config/readers.h"
 #include "lm/model/setting_names.h"
 
@@ -148,6 +149,7 @@ std::string write_trainer_state(const TrainerState& s) {
                        {"nan_iterations", s.nan_iterations},
                        {"lm_loss", s.lm_loss},
                        {"train_iters", s.train_iters},
+                       {"optimizer", s.optimizer},
                        {"experiment", s.experiment}};
   if (s.tokenizer) state["tokenizer"] = to_json(*s.tokenizer);
   if (s.data) state["data"] = to_json(*s.data);
@@ -177,6 +179,10 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
   if (const auto experiment = json.find("experiment"); experiment != json.end() && experiment->is_string())
     state.experiment = experiment->get<std::string>();
   // Later additions: a checkpoint may be without them. A NaN is written as null.
+  if (const auto optimizer = json.find("optimizer"); optimizer != json.end()) {
+    if (!optimizer->is_string()) throw broken("has an \"optimizer\" that is no text");
+    state.optimizer = optimizer->get<std::string>();
+  }
   state.train_iters = json.contains("train_iters") ? integer("train_iters") : 0;
   state.nan_iterations = json.contains("nan_iterations") ? integer("nan_iterations") : 0;
   if (const auto loss = json.find("lm_loss"); loss != json.end() && loss->is_number())
@@ -250,6 +256,16 @@ bool has_optimizer_state(const CheckpointReader& checkpoint) {
   const auto& tensors = checkpoint.manifest().tensors;
   return std::any_of(tensors.begin(), tensors.end(),
                      [](const TensorRecord& record) { return record.part == TensorPart::kOptimizer; });
+}
+
+void refuse_another_optimizer(const CheckpointReader& checkpoint, const TrainerState& state,
+                              const config::Experiment& experiment, std::string_view optimizer) {
+  if (state.optimizer == optimizer) return;
+  throw experiment.error_for(
+      key_in_use(experiment, {"optimizer", "muon_scalar_optimizer"}),
+      fmt::format("'{}' has the states of another optimizer: {} there, and {} in the experiment",
+                  checkpoint.folder().string(), printable(state.optimizer), optimizer),
+      "restore the optimizer; or set no_load_optim=true to go on from these weights with fresh states");
 }
 
 std::vector<SettingChange> changed_settings(std::string_view before, std::string_view after) {

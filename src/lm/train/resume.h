@@ -29,8 +29,9 @@ struct TrainerState {
   std::int64_t seed = 0;
   std::int64_t nan_iterations = 0;  // steps whose loss or gradients were NaN or Inf, since the run began
   double lm_loss = 0;
-  std::int64_t train_iters = 0;  // steps that the run was to have; 0 in older checkpoints
-  std::string experiment;        // config::to_yaml of the experiment that wrote it
+  std::int64_t train_iters = 0;    // steps that the run was to have; 0 in older checkpoints
+  std::string experiment;          // config::to_yaml of the experiment that wrote it
+  std::string optimizer = "adam";  // the update rules (names_of); older checkpoints have AdamW
   // What it was trained with; empty in checkpoints of older versions.
   std::optional<InputIdentity> tokenizer, data;
 };
@@ -56,6 +57,11 @@ void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState&
 
 // Whether a checkpoint has optimizer state (no_save_optim leaves it out).
 bool has_optimizer_state(const CheckpointReader& checkpoint);
+
+// Refuses the optimizer state of other update rules than `optimizer`, those of the experiment (names_of):
+// states of one rule mean nothing to another, though they may have the same name.
+void refuse_another_optimizer(const CheckpointReader& checkpoint, const TrainerState& state,
+                              const config::Experiment& experiment, std::string_view optimizer);
 
 // A setting that differs between two experiments as config::to_yaml writes them.
 struct SettingChange {

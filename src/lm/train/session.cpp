@@ -3,26 +3,42 @@
 #include <algorithm>
 
 namespace primus {
+namespace {
+
+// This rank's parts of the model.
+ModelParts parts_of(const engine::Mesh& mesh, const SessionSettings& settings) {
+  const PipelineSettings& pipeline = settings.step.pipeline;
+  const engine::PipelineShape shape = pipeline.shape(mesh);
+  ModelParts parts{.blocks = pipeline.blocks, .own = {}};
+  if (parts.blocks.empty()) parts.blocks = split_blocks(settings.model.layers, shape);
+  for (int chunk = 0; chunk < shape.chunks; ++chunk)
+    parts.own.push_back(shape.part(mesh.place().stage, chunk));
+  return parts;
+}
+
+}  // namespace
 
 TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& settings,
                                  const FamilyRegistry& families)
-    : rank_(rank), model_(settings.model, families, store_) {
-  std::unique_ptr<UpdateRule> rule = adamw_rule(settings.adam);
-  const engine::Mesh& mesh = rank.mesh();
+    : rank_(rank),
+      store_(&rank.mesh()),
+      model_(settings.model, families, store_, parts_of(rank.mesh(), settings)) {
+  UpdateRules rules = make_update_rules(settings.optimizer);
   store_.allocate({.compute = settings.compute,
                    .train = true,
-                   .states = rule->states(),
+                   .states = states_of(rules),
+                   .rule_of = [&rules](const engine::Parameter& p) { return rule_of(rules, p); },
                    .sharding = settings.sharding,
-                   .ranks = mesh.size(),
-                   .rank = mesh.rank(),
-                   .shards = mesh.shards(),
+                   .groups = engine::group_places(rank.mesh()),
                    .reduce_each_microbatch = settings.reduce_each_microbatch},
                   rank.persistent());
   model_.allocate_tables(rank, std::max(settings.step.sequence, settings.sample_capacity));
   parallel_ = std::make_unique<engine::DataParallel>(rank, store_, settings.parallel);
   optimizer_ =
-      std::make_unique<Optimizer>(std::move(rule), settings.adam.clip_norm, store_, *parallel_, rank);
-  step_ = std::make_unique<TrainingStep>(rank, *parallel_, model_, *optimizer_, settings.step);
+      std::make_unique<Optimizer>(std::move(rules), settings.optimizer.clip_norm, store_, *parallel_, rank);
+  StepSettings step = settings.step;
+  step.compute = settings.compute;
+  step_ = std::make_unique<TrainingStep>(rank, *parallel_, model_, *optimizer_, step);
   if (settings.sample_capacity > 0) {
     constexpr std::int64_t kChunk = 32;  // of a prompt, which is short
     reader_.emplace(
@@ -31,26 +47,51 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
   }
 }
 
+namespace {
+
+// What all communicators of a rank have sent so far.
+std::vector<comm::Traffic> traffic_of(engine::Rank& rank) {
+  std::vector<comm::Traffic> all;
+  for (const comm::Communicator* group : rank.mesh().groups()) all.push_back(group->traffic());
+  return all;
+}
+
+// From `begin` to `end`, and `more` times what lies between `first` and `second`.
+comm::Traffic::Line line_of(const comm::Traffic::Line& begin, const comm::Traffic::Line& end,
+                            const comm::Traffic::Line& first, const comm::Traffic::Line& second,
+                            std::int64_t more) {
+  return {.calls = end.calls - begin.calls + more * (second.calls - first.calls),
+          .bytes = end.bytes - begin.bytes + static_cast<double>(more) * (second.bytes - first.bytes)};
+}
+
+}  // namespace
+
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
                                 const FamilyRegistry& families) {
   SessionSettings measured = settings;
-  // All microbatches between the first and the last do the same.
-  measured.step.microbatches = std::min<std::int64_t>(settings.step.microbatches, 3);
+  // On one stage all microbatches between the first and the last do the same.
+  if (rank.mesh().shape().pipeline * settings.step.pipeline.chunks == 1)
+    measured.step.microbatches = std::min<std::int64_t>(settings.step.microbatches, 3);
   TrainingSession session(rank, measured, families);
   session.store().initialize(rank.context(), 0);
   TrainingStep& step = session.step();
   turbo::Meter& meter = rank.meter();
-  turbo::Meter first, second;  // after the first and the second microbatch
+  turbo::Meter first, second;          // after the first and the second microbatch
+  std::vector<comm::Traffic> sent[4];  // before the step, after these two microbatches, and after the step
   const auto whole_step = [&] {
     meter.reset();
+    sent[0] = traffic_of(rank);
     step.begin();
-    step.microbatch(0, {});
-    first = meter;
-    if (measured.step.microbatches > 1) step.microbatch(1, {});
-    second = meter;
-    if (measured.step.microbatches > 2) step.microbatch(2, {});
+    for (std::int64_t i = 0; i < measured.step.microbatches; ++i) {
+      step.microbatch(i, {});
+      if (i == 0) first = meter;
+      if (i <= 1) second = meter;
+      if (i == 0) sent[1] = traffic_of(rank);
+      if (i <= 1) sent[2] = traffic_of(rank);
+    }
     step.finish_gradients();
     step.update(1, 0, 0);
+    sent[3] = traffic_of(rank);
   };
   const auto evaluate = [&] {
     if (!settings.evaluation) return;
@@ -73,7 +114,26 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
     evaluate();
   }
   if (session.reader()) session.reader()->measure();
-  return {.memory = rank.high_water(), .kernels = kernels, .parameters = session.store().elements()};
+  std::vector<GroupTraffic> communication;
+  const std::vector<comm::Communicator*> groups = rank.mesh().groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::string& name = groups[g]->name();
+    GroupTraffic group{.group = name.substr(0, name.find_last_of('.')), .ranks = groups[g]->size()};
+    for (std::size_t kind = 0; kind < group.traffic.lines.size(); ++kind) {
+      group.traffic.lines[kind] =
+          line_of(sent[0][g].lines[kind], sent[3][g].lines[kind], sent[1][g].lines[kind],
+                  sent[2][g].lines[kind], settings.step.microbatches - measured.step.microbatches);
+    }
+    if (group.traffic.total_bytes() > 0) communication.push_back(std::move(group));
+  }
+  const std::int64_t parameters = session.store().elements();
+  return {.memory = rank.high_water(),
+          .kernels = kernels,
+          .parameters = parameters,
+          .saved_share =
+              static_cast<double>(session.store().counted_elements()) / static_cast<double>(parameters),
+          .communication = std::move(communication),
+          .state_bytes = session.store().state_bytes()};
 }
 
 std::unique_ptr<TrainingSession> open_session(engine::Rank& rank, const SessionSettings& settings,

@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/data_parallel.h"
 #include "engine/parameters.h"
@@ -19,7 +21,7 @@ struct SessionSettings {
   ModelConfig model;
   DType compute = DType::kF32;  // fp32 or bf16
   StepSettings step;
-  AdamSettings adam;
+  OptimizerSettings optimizer;
   // Of the rank's mesh; of no effect on one rank.
   engine::Sharding sharding = engine::Sharding::kNone;
   bool reduce_each_microbatch = false;
@@ -53,11 +55,21 @@ class TrainingSession {
   std::optional<TokenReader> reader_;
 };
 
+// What a rank sends in a step to the other ranks of a group, by kind of collective.
+struct GroupTraffic {
+  std::string group;  // "tensor", "data", ...
+  int ranks = 1;
+  comm::Traffic traffic;
+};
+
 // What a step does, as counted while measuring it.
 struct StepMeasurement {
   engine::MemoryPlan memory;
-  turbo::Meter kernels;  // calls and FLOPs by kernel, recomputation included
-  std::int64_t parameters = 0;
+  turbo::Meter kernels;                          // calls and FLOPs by kernel, recomputation included
+  std::int64_t parameters = 0;                   // of the whole model
+  double saved_share = 1;                        // of which this rank writes into a checkpoint
+  std::vector<GroupTraffic> communication = {};  // of groups in which something is sent
+  std::int64_t state_bytes = 0;  // of the optimizer, on all ranks (ParameterStore::state_bytes)
 };
 
 // Runs one step (and an evaluation, if asked for) on a measuring rank.

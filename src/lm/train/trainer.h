@@ -26,7 +26,14 @@ namespace primus {
 // What a run would be, found without touching a file of the output folder.
 struct TrainingForecast {
   ModelConfig model;
-  StepMeasurement step;             // memory by arena, kernels, parameters
+  int world = 1;           // ranks
+  engine::MeshShape mesh;  // how they share the work
+  // Of the first rank of each pipeline stage: memory by arena, kernels, parameters, communication.
+  std::vector<StepMeasurement> stages;
+  std::size_t neediest = 0;  // the stage that `memory` is about
+  const StepMeasurement& step() const { return stages[neediest]; }
+  double bubble =
+      0;  // share of the stages' time in which the schedule leaves them idle; backward twice forward
   double model_flops_per_step = 0;  // training_flops of the global batch
   // 0 steps: as many as train_epochs need, which only the tokens tell.
   std::int64_t steps = 0, tokens_per_step = 0;
@@ -59,7 +66,8 @@ class Trainer {
           const TrainerOptions& options = {});
   ~Trainer();
 
-  TrainingForecast forecast();
+  // Of one device, or of a job of `world` ranks, `on_host` of them on this machine.
+  TrainingForecast forecast(int world = 1, int on_host = 1);
   // Everything before the first step: data (tokenised if need be), memory, weights or checkpoint. Takes the
   // output folder for this process alone. Nothing is lost when it is killed. Throws Error(kInvalid) with what
   // would help where the memory is not there.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "lm/generate/generate.h"
@@ -71,6 +72,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
       break;
     }
     stopping = ranks.alone() ? stop.load() : result.stop_votes > 0;
+    if (iteration == first_iteration + 1) log_choices();
     if (iteration < c.train_iters) evaluate_due(summary, stop);
     if (c.sample_interval && (iteration % *c.sample_interval == 0 || iteration == c.train_iters))
       write_sample(stop);
@@ -83,6 +85,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
       break;
     }
   }
+  finish_step();
   if (stopping && iteration < c.train_iters) {
     log.info("asked to stop after iteration {}", iteration);
     phase("stopping: saving what was learned");
@@ -93,8 +96,12 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     summary.interrupted = true;
   }
   if (iteration > summary.first_step && (summary.interrupted || !c.disable_last_saving)) save();
-  writer->wait();
+  {
+    const comm::Activity busy = ranks.busy("saving a checkpoint");
+    writer->wait();
+  }
   if (monitor) monitor->sync();
+  if (iteration > first_iteration + 1) log_choices();
 
   summary.last_step = iteration;
   summary.last_loss = result.loss;
@@ -124,9 +131,15 @@ bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool
   return true;
 }
 
+// What a device's kernels chose, and how often: a fallback that costs speed is found in the log.
+void Trainer::Run::log_choices() {
+  for (const KernelChoice& choice : rank->device().choices()) {
+    log.info("{} ({} calls until iteration {})", choice.what, choice.calls, iteration);
+  }
+}
+
 bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
-  step_began = monotonic_seconds();
-  wait_before = loader->wait_seconds();
+  const double began = monotonic_seconds(), wait_before = loader->wait_seconds();
   TrainingStep& step = session->step();
   step.begin(iteration + 1);
   try {
@@ -139,64 +152,82 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
     return false;
   }
   step.finish_gradients();
-  result = step.result();
+  // The step before this one. Now, because the weights are still those of a step that was bad: its update
+  // changed nothing.
+  finish_step();
+  {
+    // Weights and moments may change only once a checkpoint in flight has copied them.
+    const comm::Activity busy = ranks.busy("copying what is to be saved");
+    writer->wait_copied();
+  }
+  const double learning_rate = schedule.learning_rate(iteration);
+  step.update(iteration + 1, learning_rate, schedule.weight_decay(iteration));
+  ++iteration;
+  pending = {.iteration = iteration,
+             .learning_rate = learning_rate,
+             .began = began,
+             .data_wait_seconds = loader->wait_seconds() - wait_before};
+  // A device that has done its work when asked has nothing to do meanwhile.
+  if (rank->device().synchronous()) finish_step();
+  writer->check();
+  return true;
+}
+
+void Trainer::Run::finish_step() {
+  if (!pending) return;
+  const Pending step = *std::exchange(pending, std::nullopt);
+  result = session->step().result();
+  const double ended = monotonic_seconds();
   const bool finite = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   if (!finite) ++nan_iterations;
   if (c.check_for_nan_in_loss_and_grad && !finite) {
     const bool loss = !std::isfinite(result.loss);
-    std::string first = step.find_non_finite();
+    std::string first = session->step().find_non_finite();
     if (first.empty()) first = "the backward pass";
-    throw NumericsFault{.iteration = iteration + 1,
+    throw NumericsFault{.iteration = step.iteration,
                         .quantity = loss ? "lm loss" : "gradient norm",
                         .value = loss ? result.loss : result.gradient_norm,
                         .first_operator = first}
         .to_error();
   }
-  // Weights and moments may change only once a checkpoint in flight has copied them.
-  writer->wait_copied();
-  const double learning_rate = schedule.learning_rate(iteration);
-  step.update(iteration + 1, learning_rate, schedule.weight_decay(iteration));
-  rank->synchronize();
-  ++iteration;
-
-  const double ended = monotonic_seconds();
-  watch_ranks(ended - step_began);
-  IterationRecord record{.iteration = iteration,
+  // The host begins a step while the device is busy with the one before.
+  const double seconds = ended - std::max(step.began, std::exchange(last_step_ended, ended));
+  watch_ranks(seconds);
+  IterationRecord record{.iteration = step.iteration,
                          .train_iters = c.train_iters,
-                         .consumed_samples = iteration * c.global_batch_size,
+                         .consumed_samples = step.iteration * c.global_batch_size,
                          .global_batch_size = c.global_batch_size,
-                         .learning_rate = learning_rate,
+                         .learning_rate = step.learning_rate,
                          .lm_loss = result.loss,
                          .grad_norm = result.gradient_norm,
                          .nan_iterations = nan_iterations};
   if (result.mtp_loss) record.other_losses.emplace_back("mtp_loss", *result.mtp_loss);
   add_routing(result, model.moe, record);
   record.memory = memory_in_use(device_properties, memory);
-  record.throughput = meter->update(iteration,
-                                    {.seconds = ended - step_began,
-                                     .data_wait_seconds = loader->wait_seconds() - wait_before,
+  record.throughput = meter->update(step.iteration,
+                                    {.seconds = seconds,
+                                     .data_wait_seconds = step.data_wait_seconds,
                                      .tokens = static_cast<double>(c.global_batch_size * c.seq_length),
-                                     .model_flops = training_flops(model, c.global_batch_size, c.seq_length)},
+                                     .model_flops = training_flops(model, c.global_batch_size, c.seq_length),
+                                     .exact = rank->device().synchronous()},
                                     ended);
   // What was reached is a lower bound of what can be.
   if (peak && peak->value()) peak->seen(meter->peak());
   if (monitor) monitor->iteration(record);
-  writer->check();
-  return true;
 }
 
 void Trainer::Run::watch_ranks(double step_seconds) {
   if (ranks.alone()) return;
   longest_step = std::max(longest_step, step_seconds);
   const std::chrono::duration<double> patience(3 * longest_step);
-  rank->mesh().data().set_timeout(
+  rank->mesh().set_timeout(
       comm::watchdog_timeout(std::chrono::duration_cast<std::chrono::milliseconds>(patience)));
 }
 
 data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample) const {
   return {.micro_batch_size = c.micro_batch_size,
-          .dp_rank = ranks.rank(),
-          .dp_size = ranks.size(),
+          .dp_rank = place.data,
+          .dp_size = shape.data(ranks.size()),
           .consumed_samples = first_sample,
           .prefetch = batches_read_ahead(settings.step.microbatches),
           .reset_position_ids = c.reset_position_ids,
@@ -205,6 +236,7 @@ data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample)
 }
 
 const data::Batch& Trainer::Run::next_batch(data::BatchLoader& batches) {
+  const comm::Activity busy = ranks.busy("reading data");
   try {
     return batches.next();
   } catch (const Error&) {
@@ -223,6 +255,7 @@ const data::Batch& Trainer::Run::next_batch(data::BatchLoader& batches) {
 
 std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const char* name,
                                              std::int64_t first_sample, const std::atomic<bool>& stop) {
+  finish_step();
   const double began = monotonic_seconds();
   data::BatchLoader batches(dataset, loader_options(first_sample));
   TrainingStep& step = session->step();
@@ -243,13 +276,14 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
     monitor->evaluation({.iteration = iteration,
                          .data_set = name,
                          .lm_loss = loss,
-                         .tokens = count * ranks.size() * c.micro_batch_size * c.seq_length,
+                         .tokens = count * shape.data(ranks.size()) * c.micro_batch_size * c.seq_length,
                          .seconds = monotonic_seconds() - began});
   }
   return loss;
 }
 
 void Trainer::Run::write_sample(const std::atomic<bool>& stop) {
+  finish_step();
   session->parallel().wait_for_all_values();
   if (ranks.first()) write_own_sample(stop);
   ranks.any(false);  // the others wait here, and not in a collective that has a short timeout

@@ -108,7 +108,7 @@ void Trainer::Run::check_memory(const StepMeasurement& measured) {
   MemorySupply supply = supply_of(rank->device());
   supply.host /= ranks.on_host();
   if (supply.shared) supply.device /= ranks.on_host();
-  const MemoryFit fit = fit_memory(e, model, families, measured, supply);
+  const MemoryFit fit = fit_memory(e, model, families, measured, supply, ranks.size(), ranks.rank());
   if (fit.fits) return;
   if (options.ignore_memory) {
     log.warning("{}: started all the same (--force)", describe_lack(fit));
@@ -129,7 +129,7 @@ void Trainer::Run::measure_peak() {
   if (!peak->value()) log.info("the machine is busy, and its peak is not known yet: no MFU is shown");
 }
 
-TrainingForecast Trainer::forecast() {
+TrainingForecast Trainer::forecast(int world, int on_host) {
   std::vector<std::string> notes = notes_;
   config::Experiment e = with_loaded_model(experiment_, families_, &notes);
   const config::TrainerConfig& c = e.trainer;
@@ -138,17 +138,34 @@ TrainingForecast Trainer::forecast() {
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
   const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
   for (const std::string& note : notes) log_.warning("{}", note);
-  const SessionSettings settings = session_settings_of(e, model);
+  const SessionSettings settings = session_settings_of(e, model, world);
   notes.clear();
-  const DeviceSpec device = turbo::choose_device(device_spec_of(e), &notes);
+  const DeviceSpec device = turbo::choose_device(device_spec_of(e, on_host), &notes);
   for (const std::string& note : notes) log_.warning("{}", note);
-  engine::Rank rank(turbo::measuring_device(device));
-  TrainingForecast f{.model = model, .step = measure_session(rank, settings, families_)};
+  TrainingForecast f{.model = model, .world = world, .mesh = mesh_shape_of(e, world)};
+  MemorySupply supply;
+  for (int stage = 0; stage < f.mesh.pipeline; ++stage) {
+    engine::Rank rank(turbo::measuring_device(device),
+                      measuring_mesh(e, world, stage * f.mesh.stage_ranks(world)));
+    f.stages.push_back(measure_session(rank, settings, families_));
+    if (f.step().memory.total() < f.stages.back().memory.total()) f.neediest = f.stages.size() - 1;
+    supply = supply_of(rank.device());
+  }
+  supply.host /= on_host;
+  if (supply.shared) supply.device /= on_host;
+  if (f.mesh.pipeline > 1) {
+    f.bubble =
+        engine::simulate(engine::make_schedule(settings.step.pipeline.schedule, f.mesh.pipeline,
+                                               settings.step.pipeline.chunks, settings.step.microbatches))
+            .bubble;
+  }
   f.model_flops_per_step = training_flops(model, c.global_batch_size, c.seq_length);
   f.tokens_per_step = c.global_batch_size * c.seq_length;
-  f.checkpoint_bytes = checkpoint_bytes(f.step.parameters, settings, !c.no_save_optim);
-  f.memory = fit_memory(e, model, families_, f.step, supply_of(rank.device()));
+  f.checkpoint_bytes = checkpoint_bytes(f.step(), settings, !c.no_save_optim);
+  f.memory = fit_memory(e, model, families_, f.step(), supply, world,
+                        static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
   f.steps = c.train_iters;
+  if (world > 1) return f;  // what ranks wait for each other is not known here
   try {
     f.matmul_flops_per_second = turbo::measure_gemm_rate(*turbo::open_device(device), settings.compute, 0.2);
   } catch (const Error& error) {
@@ -159,7 +176,7 @@ TrainingForecast Trainer::forecast() {
 
   // A part of a step that is short is run; of a long one the products tell.
   constexpr double kLongestPart = 2, kSeconds = 0.5;
-  const double estimate = f.step.kernels.total_flops() / (kUsualShare * f.matmul_flops_per_second);
+  const double estimate = f.step().kernels.total_flops() / (kUsualShare * f.matmul_flops_per_second);
   f.timed = f.memory.fits && estimate / static_cast<double>(settings.step.microbatches) < kLongestPart;
   f.seconds_per_step = f.timed ? measure_step_time(settings, families_, device, kSeconds) : estimate;
   f.steps = c.train_minutes && length_is_open(c) ? steps_within(*c.train_minutes * 60, f.seconds_per_step, c)

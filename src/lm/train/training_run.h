@@ -42,6 +42,8 @@ struct Trainer::Run {
         folder(run_folder_of(e)),
         tokenizer(tokenizer_of(e, &model_notes)),
         model(model_of(e, registry, tokenizer.get(), &model_notes)),
+        shape(mesh_shape_of(e, ranks.size())),
+        place(engine::place_of(shape, ranks.size(), ranks.rank())),
         settings(session_settings_of(e, model, ranks.size())),
         schedule(c) {}
 
@@ -58,6 +60,8 @@ struct Trainer::Run {
   RunFolder folder;
   std::unique_ptr<const Tokenizer> tokenizer;
   ModelConfig model;
+  engine::MeshShape shape;
+  engine::MeshPlace place;  // this rank's
   SessionSettings settings;
   Schedule schedule;
 
@@ -77,7 +81,7 @@ struct Trainer::Run {
   std::optional<InputIdentity> data_identity() const;  // empty: nothing is trained on
   void check_memory(const StepMeasurement& measured);
   void measure_peak();
-  // What samples begin with: the experiment's prompt, or the beginning of data.
+  // What samples begin with: the experiment's prompt, or whole words near the beginning of data.
   std::vector<std::int32_t> find_sample_prompt() const;
   // Tells the observer what is being done.
   void phase(std::string_view what, std::optional<double> share = {}) const;
@@ -89,6 +93,10 @@ struct Trainer::Run {
   // False: `stop` came first, and the step was left without a trace. Ranks that train together end a step
   // together, and leave none.
   bool train_step(const std::atomic<bool>& stop);
+  // Waits for the result of the step whose update was enqueued last, if nobody did: refuses to go on with a
+  // NaN, and reports the step. A device that works behind the host's back is not waited for before the next
+  // step is on its way.
+  void finish_step();
   // Whether rank 0 has no record of this evaluation.
   bool must_evaluate(const char* data_set);
   // Evaluates what is due after this iteration and has no record yet: an earlier process may have been
@@ -108,6 +116,7 @@ struct Trainer::Run {
   const data::Batch& next_batch(data::BatchLoader& batches);
   std::optional<std::string> newest_checkpoint() const;
   void save();
+  void log_choices();
   std::vector<Snapshot::Blob> make_model_files() const;
   std::string trainer_state() const;
 
@@ -124,13 +133,20 @@ struct Trainer::Run {
   std::unique_ptr<data::BatchLoader> loader;
   engine::MemoryPlan memory;
   DeviceProperties device_properties;
-  std::int64_t iteration = 0;        // completed steps
+  std::int64_t iteration = 0;        // steps whose update is enqueued
   std::int64_t first_iteration = 0;  // completed when this process began
   std::int64_t last_saved = -1;
   std::int64_t nan_iterations = 0;
   std::vector<Snapshot::Blob> model_files;  // of every checkpoint, beside the weights
-  double step_began = 0, wait_before = 0, longest_step = 0;
-  StepResult result;
+  // A step that is on its way, or done, and was not reported yet.
+  struct Pending {
+    std::int64_t iteration = 0;
+    double learning_rate = 0;
+    double began = 0, data_wait_seconds = 0;
+  };
+  std::optional<Pending> pending;
+  double longest_step = 0, last_step_ended = 0;
+  StepResult result;  // of the last step that was reported
 };
 
 // Seconds of a clock that only goes forward.

@@ -42,12 +42,15 @@ std::string Trainer::Run::trainer_state() const {
                               .lm_loss = result.loss,
                               .train_iters = c.train_iters,
                               .experiment = experiment_text(e),
+                              .optimizer = names_of(session->optimizer().rules()),
                               .tokenizer = tokenizer_identity(),
                               .data = data_identity()});
 }
 
 void Trainer::Run::save() {
   if (last_saved == iteration) return;
+  finish_step();
+  const comm::Activity busy = ranks.busy("saving a checkpoint");
   const double began = monotonic_seconds();
   rank->synchronize();
   if (monitor) monitor->sync();

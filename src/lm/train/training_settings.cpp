@@ -8,9 +8,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "comm/measuring.h"
 #include "device/cpu/cpu_device.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/generate/model_folder.h"
+#include "lm/model/mesh_check.h"
+#include "lm/monitor/device_peak.h"
 #include "lm/train/loaded_model.h"
 #include "lm/train/loaded_tokenizer.h"
 #include "lm/train/resume.h"
@@ -155,14 +158,16 @@ config::Experiment with_loaded_model(config::Experiment e, const FamilyRegistry&
   }
   c.seq_length = model->max_positions;
   if (notes)
-    notes->push_back(fmt::format("seq_length is {}: the loaded model is made for no more", c.seq_length));
+    notes->push_back(
+        fmt::format("seq_length is set to {}, the longest that the loaded model was made for", c.seq_length));
   return e;
 }
 
-std::int64_t checkpoint_bytes(std::int64_t parameters, const SessionSettings& s, bool optimizer) {
+std::int64_t checkpoint_bytes(const StepMeasurement& measured, const SessionSettings& s, bool optimizer) {
   const std::int64_t copies = 2 * s.model.mtp.modules() * s.model.vocab * s.model.hidden;
-  return (parameters + copies) * size_of(s.compute) +
-         (optimizer ? parameters * (8 + (s.compute == DType::kF32 ? 0 : 4)) : 0);
+  const std::int64_t masters = s.compute == DType::kF32 ? 0 : measured.parameters * size_of(DType::kF32);
+  return (measured.parameters + copies) * size_of(s.compute) +
+         (optimizer ? measured.state_bytes + masters : 0);
 }
 
 std::string experiment_text(config::Experiment e) {
@@ -270,45 +275,220 @@ DeviceSpec device_spec_of(const config::Experiment& e, int ranks) {
   try {
     DeviceSpec spec = turbo::parse_device(e.trainer.device, static_cast<int>(e.trainer.num_threads));
     if (spec.threads == 0 && ranks > 1) spec.threads = std::max(1, cpu::available_cores() / ranks);
+    spec.deterministic = e.trainer.deterministic_mode;
+    const std::string& tune = e.trainer.tune_matmul;
+    if (tune == "on" || (tune == "auto" && !spec.deterministic))
+      spec.tuning_folder = DevicePeak::default_file().parent_path().string();
     return spec;
   } catch (const Error& error) {
     throw e.error_for("device", error.what(), error.hint());
   }
 }
 
-int shards_of(const config::Experiment& e, int ranks) {
-  const std::int64_t copies = e.trainer.num_distributed_optimizer_instances;
-  if (ranks % copies == 0) return static_cast<int>(ranks / copies);
-  throw e.error_for("num_distributed_optimizer_instances",
-                    fmt::format("{} ranks cannot hold {} equal copies of the sharded states", ranks, copies),
-                    fmt::format("set it to a divisor of {}", ranks));
+engine::MeshShape mesh_shape_of(const config::Experiment& e, int ranks) {
+  const config::TrainerConfig& c = e.trainer;
+  const auto divide = [&](const char* key, std::int64_t wanted, int of, const std::string& what) {
+    if (wanted >= 1 && wanted <= of && of % wanted == 0) return static_cast<int>(wanted);
+    std::vector<int> divisors;
+    for (int d = 1; d <= of; ++d) {
+      if (of % d == 0) divisors.push_back(d);
+    }
+    throw e.error_for(key, fmt::format("{} is {}, which does not divide {}", key, wanted, what),
+                      of == 1 ? "set it to 1, or start more ranks (--nproc)"
+                              : fmt::format("set it to one of {}", fmt::join(divisors, ", ")));
+  };
+  engine::MeshShape shape;
+  shape.pipeline = divide("pipeline_model_parallel_size", c.pipeline_model_parallel_size, ranks,
+                          fmt::format("the {} ranks", ranks));
+  const int stage = ranks / shape.pipeline;
+  shape.tensor = divide("tensor_model_parallel_size", c.tensor_model_parallel_size, stage,
+                        fmt::format("the {} ranks of a pipeline stage", stage));
+  shape.context = divide(
+      "context_parallel_size", c.context_parallel_size, stage / shape.tensor,
+      fmt::format("the {} ranks of a stage that hold the same part of each layer", stage / shape.tensor));
+  // Megatron-LM's default: an expert is split as the other layers are.
+  const std::int64_t expert_tensor = c.expert_tensor_parallel_size.value_or(
+      c.num_experts.value_or(0) > 0 ? c.tensor_model_parallel_size : 1);
+  shape.expert_tensor = divide("expert_tensor_parallel_size", expert_tensor, stage,
+                               fmt::format("the {} ranks of a pipeline stage", stage));
+  shape.expert =
+      divide("expert_model_parallel_size", c.expert_model_parallel_size, stage / shape.expert_tensor,
+             fmt::format("the {} ranks of a stage that hold the same part of each expert",
+                         stage / shape.expert_tensor));
+  const int reduced = shape.context * shape.data(ranks);
+  shape.copies = divide("num_distributed_optimizer_instances", c.num_distributed_optimizer_instances, reduced,
+                        fmt::format("the {} ranks that hold the same parameters", reduced));
+  if (shape.copies > 1 && shape.expert * shape.expert_tensor > 1) {
+    const int same_experts = stage / (shape.expert * shape.expert_tensor);
+    divide("num_distributed_optimizer_instances", shape.copies, same_experts,
+           fmt::format("the {} ranks that hold the same experts", same_experts));
+  }
+  return shape;
+}
+
+engine::Mesh measuring_mesh(const config::Experiment& e, int ranks, int rank) {
+  if (ranks == 1) return {};
+  return {std::make_unique<comm::MeasuringCommunicator>("world", rank, ranks), mesh_shape_of(e, ranks)};
 }
 
 namespace {
+
+engine::ContextParallel::Exchange context_exchange_of(const config::TrainerConfig& c) {
+  using Exchange = engine::ContextParallel::Exchange;
+  if (c.cp_comm_type == "p2p") return Exchange::kRing;
+  return c.cp_comm_type == "a2a" ? Exchange::kAllToAll : Exchange::kAllGather;
+}
 
 engine::Sharding sharding_of(const config::TrainerConfig& c) {
   using engine::Sharding;
   const std::string& strategy = c.data_parallel_sharding_strategy;
   if (c.use_torch_fsdp2 || strategy == "optim_grads_params") return Sharding::kParameters;
   if (strategy == "optim_grads") return Sharding::kGradients;
-  if (c.use_distributed_optimizer || strategy == "optim") return Sharding::kStates;
+  if (c.use_distributed_optimizer || strategy == "optim" || c.optimizer == "dist_muon")
+    return Sharding::kStates;
   return Sharding::kNone;
+}
+
+// Parts of the model on each stage.
+int chunks_of(const config::Experiment& e, const ModelConfig& model, int stages, engine::ScheduleKind kind,
+              const std::vector<std::int64_t>& layout) {
+  const config::TrainerConfig& c = e.trainer;
+  std::optional<std::int64_t> chunks = c.virtual_pipeline_model_parallel_size;
+  const auto agree = [&](const char* key, std::int64_t other, const std::string& why) {
+    if (chunks && *chunks != other) {
+      throw e.error_for(key, fmt::format("{}, and virtual_pipeline_model_parallel_size is {}", why, *chunks),
+                        "leave one of both out");
+    }
+    chunks = other;
+  };
+  if (!layout.empty()) {
+    const auto parts = static_cast<std::int64_t>(layout.size());
+    if (parts % stages != 0) {
+      throw e.error_for(
+          "pipeline_model_parallel_layout",
+          fmt::format("the layout has {} parts, which {} pipeline stages cannot share", parts, stages),
+          fmt::format("write a multiple of {} parts", stages));
+    }
+    agree("pipeline_model_parallel_layout", parts / stages,
+          fmt::format("the layout has {} parts for each of {} stages", parts / stages, stages));
+  }
+  if (const auto blocks = c.num_layers_per_virtual_pipeline_stage) {
+    if (*blocks > model.layers || model.layers % (*blocks * stages) != 0) {
+      throw e.error_for(
+          "num_layers_per_virtual_pipeline_stage",
+          fmt::format("{} layers are not a multiple of {} stages times {} blocks", model.layers, stages,
+                      *blocks),
+          fmt::format("set it to a divisor of {}", std::max<std::int64_t>(model.layers / stages, 1)));
+    }
+    agree("num_layers_per_virtual_pipeline_stage", model.layers / (*blocks * stages),
+          fmt::format("{} blocks in each part make {} parts on each stage", *blocks,
+                      model.layers / (*blocks * stages)));
+  }
+  return static_cast<int>(chunks.value_or(engine::traits_of(kind).v_shaped ? 2 : 1));
+}
+
+PipelineSettings pipeline_settings_of(const config::Experiment& e, const ModelConfig& model, int stages,
+                                      std::int64_t microbatches) {
+  const config::TrainerConfig& c = e.trainer;
+  if (stages == 1) {
+    for (const auto& [key, given] :
+         {std::pair("virtual_pipeline_model_parallel_size",
+                    c.virtual_pipeline_model_parallel_size.value_or(1) > 1),
+          std::pair("pipeline_model_parallel_layout", c.pipeline_model_parallel_layout.has_value()),
+          std::pair("num_layers_per_virtual_pipeline_stage",
+                    c.num_layers_per_virtual_pipeline_stage.has_value())}) {
+      if (given) {
+        throw e.error_for(key, fmt::format("{} has no meaning with one pipeline stage", key),
+                          "leave it out, or set pipeline_model_parallel_size");
+      }
+    }
+    return {};
+  }
+  for (const auto& [key, given] : {std::pair("sample_interval", c.sample_interval.has_value()),
+                                   std::pair("train_minutes", c.train_minutes.has_value())}) {
+    if (given) {
+      throw e.error_for(key, fmt::format("{} needs the whole model on one rank", key),
+                        "leave it out, or set pipeline_model_parallel_size to 1");
+    }
+  }
+  if (!c.patch_primus_pipeline && e.provenance_of("pp_algorithm").layer >= config::Layer::kOverrides) {
+    throw e.error_for("pp_algorithm", "pp_algorithm has no effect without patch_primus_pipeline",
+                      "set patch_primus_pipeline: true");
+  }
+  using engine::ScheduleKind;
+  std::vector<std::int64_t> layout;
+  try {
+    if (c.pipeline_model_parallel_layout)
+      layout = parse_layout(*c.pipeline_model_parallel_layout, model.layers, model.mtp.modules());
+  } catch (const Error& error) {
+    throw e.error_for("pipeline_model_parallel_layout", error.what(), error.hint());
+  }
+  PipelineSettings settings;
+  if (c.patch_primus_pipeline) settings.schedule = *engine::schedule_named(c.pp_algorithm);
+  settings.chunks = chunks_of(e, model, stages, settings.schedule, layout);
+  if (!c.patch_primus_pipeline && settings.chunks > 1) settings.schedule = ScheduleKind::kInterleaved;
+  const bool by_groups = settings.schedule == ScheduleKind::kInterleaved;
+  if (const std::int64_t rest = microbatches % stages; by_groups && rest != 0) {
+    const std::int64_t of_microbatch = c.global_batch_size / microbatches,
+                       more = microbatches - rest + stages;
+    throw e.error_for(
+        "global_batch_size",
+        fmt::format(
+            "interleaved 1F1B needs a multiple of its {} stages as number of microbatches, and {} sequences "
+            "make {}",
+            stages, c.global_batch_size, microbatches),
+        fmt::format("set global_batch_size to {}", more * of_microbatch));
+  }
+  try {
+    engine::check_schedule(settings.schedule, stages, settings.chunks, microbatches);
+  } catch (const Error& error) {
+    throw e.error_for("virtual_pipeline_model_parallel_size", error.what(), error.hint());
+  }
+  settings.blocks = layout;
+  if (!layout.empty()) return settings;
+  const engine::PipelineShape shape{stages, settings.chunks, engine::traits_of(settings.schedule).v_shaped};
+  try {
+    settings.blocks = split_blocks(model.layers, shape,
+                                   {.first = c.decoder_first_pipeline_num_layers,
+                                    .last = c.decoder_last_pipeline_num_layers,
+                                    .embedding = c.account_for_embedding_in_pipeline_split,
+                                    .loss = c.account_for_loss_in_pipeline_split});
+  } catch (const Error& error) {
+    throw e.error_for("pipeline_model_parallel_size", error.what(), error.hint());
+  }
+  return settings;
 }
 
 }  // namespace
 
-SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model, int ranks) {
+SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model, int world) {
   const config::TrainerConfig& c = e.trainer;
+  const engine::MeshShape shape = mesh_shape_of(e, world);
+  const int ranks = shape.data(world);
   if (c.global_batch_size % (c.micro_batch_size * ranks) != 0) {
+    std::string next = fmt::format("set it to a multiple of {}", c.micro_batch_size * ranks);
+    if (c.global_batch_size % ranks == 0) {  // smaller microbatches keep the batch as it is
+      const std::int64_t share = c.global_batch_size / ranks;
+      std::int64_t micro = std::min(c.micro_batch_size, share);
+      while (share % micro != 0) --micro;
+      next += fmt::format(", or micro_batch_size to {}, which leaves each step its batch", micro);
+    }
     throw e.error_for(
         "global_batch_size",
         fmt::format("global_batch_size ({}) is not a multiple of micro_batch_size ({}) times {} "
                     "data-parallel ranks",
                     c.global_batch_size, c.micro_batch_size, ranks),
-        fmt::format("set it to a multiple of {}", c.micro_batch_size * ranks));
+        next);
   }
+  const engine::ContextParallel::Exchange exchange = context_exchange_of(c);
+  if (const auto mismatch = mesh_mismatch(model, shape, c.micro_batch_size, c.seq_length, exchange))
+    throw e.error_for(mismatch->key, mismatch->what, mismatch->next);
   const engine::Sharding sharding = sharding_of(c);
-  if (c.sample_interval && ranks > 1 && sharding == engine::Sharding::kParameters) {
+  if (c.sample_interval && shape.tensor * shape.expert * shape.expert_tensor > 1) {
+    throw e.error_for("sample_interval", "no rank has the whole model to write samples with",
+                      "leave sample_interval out");
+  }
+  if (c.sample_interval && world > 1 && sharding == engine::Sharding::kParameters) {
     throw e.error_for(
         "sample_interval", "no rank has the whole model to write samples with",
         "leave sample_interval out, or shard less: data_parallel_sharding_strategy=optim_grads");
@@ -322,8 +502,10 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .packed_documents = c.reset_attention_mask,
                    .recompute = recompute_policy_of(e, model),
                    .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline,
-                   .seed = static_cast<std::uint64_t>(c.seed)},
-          .adam = AdamSettings::from(c),
+                   .seed = static_cast<std::uint64_t>(c.seed),
+                   .context_exchange = exchange,
+                   .pipeline = pipeline_settings_of(e, model, shape.pipeline, c.num_microbatches(ranks))},
+          .optimizer = OptimizerSettings::from(c),
           .sharding = sharding,
           // Whoever shards gradients has no room for whole ones.
           .reduce_each_microbatch =

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "config/experiment.h"
 #include "device/plugin.h"
+#include "engine/mesh.h"
 #include "lm/data/dataset.h"
 #include "lm/model/family.h"
 #include "lm/monitor/run_folder.h"
@@ -52,8 +53,10 @@ ModelConfig model_of(const config::Experiment& experiment, const FamilyRegistry&
 // batches that cannot be shared out.
 SessionSettings session_settings_of(const config::Experiment& experiment, const ModelConfig& model,
                                     int ranks = 1);
-// How many of `ranks` share one copy of what is sharded.
-int shards_of(const config::Experiment& experiment, int ranks);
+// How `ranks` share the work. Refuses numbers that do not divide them.
+engine::MeshShape mesh_shape_of(const config::Experiment& experiment, int ranks);
+// The place of `rank` among them, without peers: for measuring.
+engine::Mesh measuring_mesh(const config::Experiment& experiment, int ranks, int rank);
 data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
 
 // Microbatches that are read before their turn.
@@ -63,8 +66,8 @@ int batches_read_ahead(std::int64_t microbatches);
 std::string experiment_text(config::Experiment experiment);
 
 // Bytes of one checkpoint: the model in the compute type, with a copy of embedding and head for each module
-// of multi-token prediction; with `optimizer`, moments in fp32, and master weights where the model is
-// narrower.
-std::int64_t checkpoint_bytes(std::int64_t parameters, const SessionSettings& settings, bool optimizer);
+// of multi-token prediction; with `optimizer`, its states, and master weights where the model is narrower.
+std::int64_t checkpoint_bytes(const StepMeasurement& measured, const SessionSettings& settings,
+                              bool optimizer);
 
 }  // namespace primus

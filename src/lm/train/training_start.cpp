@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/terminal.h"
 #include "lm/data/cyclic_dataset.h"
+#include "lm/generate/generate.h"
 #include "lm/train/training_run.h"
 #include "turbo/devices/devices.h"
 
@@ -90,7 +91,9 @@ void Trainer::Run::prepare() {
   const DeviceSpec spec = choose_device(&device_notes);
   for (const std::string& note : device_notes) log.warning("{}", note);
   std::unique_ptr<Device> device = turbo::open_device(spec);
-  engine::Mesh mesh = ranks.make_mesh(*device, shards_of(e, ranks.size()));
+  ranks.wait_for_busy(std::chrono::minutes(c.distributed_timeout_minutes),
+                      [this](const std::string& busy) { log.info("waiting: {}", busy); });
+  engine::Mesh mesh = ranks.make_mesh(*device, shape);
   rank = std::make_unique<engine::Rank>(std::move(device), std::move(mesh));
   const StepMeasurement measured = measure_session(*rank, settings, families);
   memory = measured.memory;
@@ -106,7 +109,7 @@ void Trainer::Run::prepare() {
     log.info(
         "saving in the background will hold a copy of the checkpoint: {:.0f} MiB (async_save=false needs "
         "none)",
-        static_cast<double>(checkpoint_bytes(measured.parameters, settings, !c.no_save_optim)) / kMiB);
+        static_cast<double>(checkpoint_bytes(measured, settings, !c.no_save_optim)) / kMiB);
   }
   // A config.json that promises more than there are weights must not cost memory first.
   if (c.load && Env::posix().status(loaded_folder(*c.load) / "config.json")) {
@@ -175,7 +178,7 @@ void Trainer::Run::prepare() {
 }
 
 std::vector<std::int32_t> Trainer::Run::find_sample_prompt() const {
-  constexpr std::size_t kTokens = 12;
+  constexpr std::size_t kLooked = 64, kWords = 8, kTokens = 12;
   if (c.sample_prompt) {
     std::vector<std::int32_t> ids = tokenizer->encode(*c.sample_prompt);
     if (!ids.empty()) return ids;
@@ -184,7 +187,13 @@ std::vector<std::int32_t> Trainer::Run::find_sample_prompt() const {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(c.seq_length) + 1);
   std::vector<float> mask(static_cast<std::size_t>(c.seq_length));
   from.sample(0, tokens, mask);
-  tokens.resize(std::min(kTokens, static_cast<std::size_t>(c.seq_length)));
+  // A sample begins anywhere, often in the middle of a word.
+  tokens.resize(std::min(kLooked, static_cast<std::size_t>(c.seq_length)));
+  const std::string text = tokenizer->decode(tokens);
+  if (const std::string_view words = opening_words(text, kWords); !words.empty()) {
+    return tokenizer->encode(words);
+  }
+  tokens.resize(std::min(kTokens, tokens.size()));
   return tokens;
 }
 
@@ -247,6 +256,7 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
     log.warning("{} has no optimizer state (no_save_optim): its moments start from zero",
                 checkpoint.folder().string());
   }
+  if (optimizer) refuse_another_optimizer(checkpoint, state, e, names_of(session->optimizer().rules()));
   load_checkpoint(checkpoint, session->store(), *rank, optimizer);
   iteration = last_saved = checkpoint.iteration();
   nan_iterations = state.nan_iterations;
@@ -259,7 +269,9 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
     const bool renamed = (change.key == "data_path" || change.key == "train_data_path") && state.data &&
                          data && state.data->fingerprint == data->fingerprint;
     change.moves_data && !renamed
-        ? log.warning("{}: the data goes on in another order, and parts of it come twice or never", text)
+        ? log.warning(
+              "{}: the data is put into another order, so some samples come twice and others not at all",
+              text)
         : log.info("{}", text);
   }
 }

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/check.h"
+#include "engine/parallel_operators.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus {
@@ -20,8 +22,9 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
       model_(model),
       optimizer_(optimizer),
       settings_(settings),
-      queue_(settings.weight_gradients),
       tape_(rank.context(), rank.stash()) {
+  runner_ = std::make_unique<engine::ScheduleRunner>(
+      rank, parallel, static_cast<engine::ChunkedModel&>(*this), runner_settings());
   auto scalar = [&](DType dtype) {
     return Tensor(rank.persistent().allocate(size_of(dtype)).address, dtype, {1});
   };
@@ -35,43 +38,70 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
   routing_.random.seed = settings.seed;
   routing_.random.scalars = scalars_;
   routing_.loss_weight = loss_weight();
+  if (rank.mesh().context()) context_.emplace(rank, settings.context_exchange);
+  for (int r = 0; context_ && r < context_->ranks(); ++r) {
+    std::vector<std::int32_t>& tokens = held_.emplace_back();
+    for (std::int64_t s = 0; s < settings.micro_batch; ++s) {
+      for (const std::int64_t position : engine::context_positions(settings.sequence, context_->ranks(), r))
+        tokens.push_back(static_cast<std::int32_t>(s * settings.sequence + position));
+    }
+  }
   if (rank.measuring()) return;
-  host_scalars_ = PinnedBuffer(rank.device(), 2 * scalars_.bytes());
-  staging_.resize(settings.microbatches);
+  std::int64_t results = 0;
+  for (const Tensor& tensor : published()) results += tensor.absent() ? 0 : tensor.bytes();
+  for (HostSide& host : host_) {
+    host.staging.resize(static_cast<std::size_t>(settings.microbatches));
+    host.scalars = PinnedBuffer(rank.device(), 2 * scalars_.bytes());
+    host.results = PinnedBuffer(rank.device(), results);
+    host.finished = rank.device().create_event();
+  }
   positions_.resize(settings.micro_batch * settings.sequence);
   for (std::size_t t = 0; t < positions_.size(); ++t) {
     positions_[t] = static_cast<std::int32_t>(static_cast<std::int64_t>(t) % settings.sequence);
   }
 }
 
-double TrainingStep::loss_weight() const {
-  return 1.0 / static_cast<double>(settings_.microbatches * parallel_.ranks());
+engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
+  engine::Mesh& mesh = rank_.mesh();
+  const PipelineSettings& pipeline = settings_.pipeline;
+  engine::ScheduleRunner::Settings settings{
+      .schedule = engine::make_schedule(pipeline.schedule, mesh.shape().pipeline, pipeline.chunks,
+                                        settings_.microbatches),
+      .stage = mesh.place().stage,
+      .pipeline = mesh.pipeline(),
+      .dtype = settings_.compute,
+      .shape = {held_tokens() / mesh.shape().tensor, model_.config().hidden},
+      .recompute = {},
+      .weight_gradients = settings_.weight_gradients};
+  for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
+    settings.recompute.push_back(settings_.recompute);
+    settings.recompute.back().first_layer = model_.first_block(chunk);
+  }
+  return settings;
 }
 
-// `weight` is what the microbatch's loss weighs in the sum: the mask is divided by its own sum and multiplied
-// by it.
-ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_t slot, double weight,
-                                 bool further) {
-  // Only routers draw random numbers, and only in training.
-  const bool numbered = !routing_.load.absent() && tape.training();
-  const Shape shape{settings_.micro_batch * settings_.sequence};
-  ModelInputs in{.batch = settings_.micro_batch,
-                 .sequence = settings_.sequence,
-                 .tokens = tape.input(DType::kI32, shape, false),
-                 .positions = tape.input(DType::kI32, shape, false),
-                 .labels = tape.input(DType::kI32, shape, false),
-                 .weights = tape.input(DType::kF32, shape, false)};
-  if (settings_.packed_documents) in.first_key = tape.input(DType::kI32, shape, false);
-  if (numbered) in.token_numbers = tape.input(DType::kI32, shape, false);
-  const std::int64_t depths = further ? model_.config().mtp.modules() : 0;
-  for (std::int64_t depth = 0; depth < depths; ++depth) {
-    in.further.push_back({.tokens = tape.input(DType::kI32, shape, false),
-                          .labels = tape.input(DType::kI32, shape, false),
-                          .weights = tape.input(DType::kF32, shape, false)});
-  }
-  if (rank_.measuring()) return in;
+double TrainingStep::loss_weight() const {
+  return 1.0 / static_cast<double>(settings_.microbatches * rank_.mesh().data_ranks());
+}
 
-  Staging& host = staging_[slot];
+std::int64_t TrainingStep::held_tokens() const {
+  return settings_.micro_batch * settings_.sequence / rank_.mesh().shape().context;
+}
+
+template <class T>
+const void* TrainingStep::held_of(Staging& host, const std::vector<T>& values) const {
+  if (!context_) return values.data();
+  const std::vector<std::int32_t>& tokens = held_[static_cast<std::size_t>(context_->rank())];
+  std::vector<std::byte>& held = host.held.emplace_back(tokens.size() * sizeof(T));
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    std::memcpy(held.data() + i * sizeof(T), &values[static_cast<std::size_t>(tokens[i])], sizeof(T));
+  return held.data();
+}
+
+void TrainingStep::stage(const HostBatch& batch, std::int64_t slot, double weight, bool further) {
+  if (rank_.measuring()) return;
+  Staging& host = host_[turn_].staging[static_cast<std::size_t>(slot)];
+  host.held.clear();
   host.tokens.assign(batch.tokens.begin(), batch.tokens.end());
   host.labels.assign(batch.labels.begin(), batch.labels.end());
   double mask_sum = 0;
@@ -80,34 +110,74 @@ ModelInputs TrainingStep::upload(Tape& tape, const HostBatch& batch, std::int64_
   host.weights.resize(batch.loss_mask.size());
   std::transform(batch.loss_mask.begin(), batch.loss_mask.end(), host.weights.begin(),
                  [scale](float m) { return static_cast<float>(static_cast<double>(m) * scale); });
-  auto copy = [&](const Value& to, const void* from) {
-    const Tensor tensor = to.tensor();
-    rank_.compute().copy_to_device(tensor.data, from, tensor.bytes());
-  };
-  copy(in.tokens, host.tokens.data());
   host.positions.assign(batch.positions.begin(), batch.positions.end());
-  copy(in.positions, host.positions.empty() ? positions_.data() : host.positions.data());
   if (settings_.packed_documents) {
     host.document_starts.assign(batch.document_starts.begin(), batch.document_starts.end());
     host.first_keys = first_keys(host.document_starts);
-    copy(in.first_key, host.first_keys.data());
   }
+  if (!routing_.load.absent()) {
+    const auto first =
+        static_cast<std::int32_t>((slot * rank_.mesh().data_ranks() + rank_.mesh().data_rank()) *
+                                  settings_.micro_batch * settings_.sequence);
+    host.token_numbers.clear();
+    for (const auto& tokens : held_) {
+      for (const std::int32_t token : tokens) host.token_numbers.push_back(first + token);
+    }
+    if (!context_) {
+      host.token_numbers.resize(positions_.size());
+      std::iota(host.token_numbers.begin(), host.token_numbers.end(), first);
+    }
+  }
+  host.further.clear();
+  for (std::int64_t depth = 1; further && depth <= model_.config().mtp.modules(); ++depth)
+    host.further.push_back(further_tokens(batch, depth, weight));
+}
+
+ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool further) {
+  const bool first = model_.first(chunk), last = model_.last(chunk);
+  // Only routers draw random numbers, and only in training.
+  const bool numbered = !routing_.load.absent() && tape.training();
+  const std::int64_t all = settings_.micro_batch * settings_.sequence;  // of all context ranks
+  const Shape shape{held_tokens()};
+  ModelInputs in{.batch = settings_.micro_batch,
+                 .sequence = settings_.sequence / rank_.mesh().shape().context};
+  if (first) in.tokens = tape.input(DType::kI32, shape, false);
+  in.positions = tape.input(DType::kI32, shape, false);
+  if (last) {
+    in.labels = tape.input(DType::kI32, shape, false);
+    in.weights = tape.input(DType::kF32, shape, false);
+  }
+  if (settings_.packed_documents) in.first_key = tape.input(DType::kI32, shape, false);
+  if (numbered) in.token_numbers = tape.input(DType::kI32, {all}, false);
+  if (context_) in.context = &*context_;
+  const std::int64_t depths = further && last ? model_.config().mtp.modules() : 0;
+  for (std::int64_t depth = 0; depth < depths; ++depth) {
+    in.further.push_back({.tokens = tape.input(DType::kI32, shape, false),
+                          .labels = tape.input(DType::kI32, shape, false),
+                          .weights = tape.input(DType::kF32, shape, false)});
+  }
+  if (rank_.measuring()) return in;
+
+  Staging& host = host_[turn_].staging[static_cast<std::size_t>(slot)];
+  const auto copy = [&](const Value& to, const auto& values) {
+    const Tensor tensor = to.tensor();
+    rank_.compute().copy_to_device(tensor.data, held_of(host, values), tensor.bytes());
+  };
+  if (first) copy(in.tokens, host.tokens);
+  copy(in.positions, host.positions.empty() ? positions_ : host.positions);
+  if (settings_.packed_documents) copy(in.first_key, host.first_keys);
   if (numbered) {
-    host.token_numbers.resize(positions_.size());
-    std::iota(host.token_numbers.begin(), host.token_numbers.end(),
-              static_cast<std::int32_t>((slot * parallel_.ranks() + rank_.mesh().rank()) * shape.elements()));
-    copy(in.token_numbers, host.token_numbers.data());
+    const Tensor numbers = in.token_numbers.tensor();
+    rank_.compute().copy_to_device(numbers.data, host.token_numbers.data(), numbers.bytes());
   }
-  copy(in.labels, host.labels.data());
-  copy(in.weights, host.weights.data());
-  host.further.resize(static_cast<std::size_t>(depths));
-  for (std::int64_t depth = 1; depth <= depths; ++depth) {
-    const FurtherTokens& to = in.further[static_cast<std::size_t>(depth - 1)];
-    FurtherStaging& from = host.further[static_cast<std::size_t>(depth - 1)];
-    from = further_tokens(batch, depth, weight);
-    copy(to.tokens, from.tokens.data());
-    copy(to.labels, from.labels.data());
-    copy(to.weights, from.weights.data());
+  if (last) {
+    copy(in.labels, host.labels);
+    copy(in.weights, host.weights);
+  }
+  for (std::size_t i = 0; i < in.further.size(); ++i) {
+    copy(in.further[i].tokens, host.further[i].tokens);
+    copy(in.further[i].labels, host.further[i].labels);
+    copy(in.further[i].weights, host.further[i].weights);
   }
   return in;
 }
@@ -162,9 +232,10 @@ double TrainingStep::read_scalar(const Tensor& scalar) {
   return static_cast<double>(value);
 }
 
-void TrainingStep::upload_scalars(int slot, std::int64_t step, double learning_rate, double weight_decay) {
+void TrainingStep::upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate,
+                                  double weight_decay) {
   if (rank_.measuring()) return;
-  std::byte* const host = host_scalars_.data() + slot * scalars_.bytes();
+  std::byte* const host = host_[turn_].scalars.data() + static_cast<int>(of) * scalars_.bytes();
   std::array<double, turbo::kStepScalars> values{};
   optimizer_.set_scalars(step, learning_rate, weight_decay, values);
   std::memcpy(host, values.data(), sizeof(values));
@@ -172,77 +243,120 @@ void TrainingStep::upload_scalars(int slot, std::int64_t step, double learning_r
 }
 
 void TrainingStep::begin(std::int64_t step) {
+  runner_->begin();
   parallel_.begin_step(settings_.microbatches);
-  first_microbatch_ = true;
-  upload_scalars(0, step, 0, 0);
+  begin_losses();
+  turn_ = 1 - turn_;
+  if (std::exchange(host_[turn_].unread, false)) host_[turn_].finished->synchronize();
+  upload_scalars(ScalarsOf::kBegin, step, 0, 0);
   if (routing_.load.absent() || rank_.measuring()) return;
   for (const Tensor& counters : {routing_.load, routing_.losses})
     rank_.compute().fill_zero(counters.data, counters.bytes());
 }
 
 void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
-  tape_.begin({.train = true,
-               .chunk = 0,
-               .microbatch = index,
-               .recompute = settings_.recompute,
-               .weight_gradients = &queue_,
-               .parallel = &parallel_,
-               .stop = stop_});
+  stage(batch, index, loss_weight(), true);
   try {
-    ModelInputs in = upload(tape_, batch, index, loss_weight(), true);
-    if (!routing_.load.absent()) in.routing = &routing_;
-    in.trace = trace_;
-    Value hidden = model_.forward(in);
-    const Value loss = model_.loss(hidden, in);
-    const std::vector<Value> further = model_.further_losses(hidden, in);
-    hidden = {};
-    tape_.backward();
-    queue_.run(tape_);
-    const auto add = [&](const Value& x, const Tensor& to, bool first) {
-      turbo::launch(rank_.context(), turbo::Sum{.x = x.tensor(), .out = to, .accumulate = !first});
-    };
-    add(loss, loss_, first_microbatch_);
-    for (std::size_t i = 0; i < further.size(); ++i) add(further[i], mtp_loss_, first_microbatch_ && i == 0);
-    first_microbatch_ = false;
+    runner_->run(index + 1);
   } catch (const engine::StopRequest&) {
     rank_.compute().synchronize();  // copies still read the host's side of the batch
-    tape_.abandon();
+    runner_->abandon();
     throw;
   }
-  tape_.clear();
-  parallel_.end_microbatch();
+}
+
+engine::ChunkedModel::Outputs TrainingStep::forward(Tape& tape, int chunk, std::int64_t microbatch, Value x) {
+  const bool further = tape.training() || evaluates_further_;
+  ModelInputs in = upload(tape, chunk, microbatch, further);
+  if (tape.training()) {
+    if (!routing_.load.absent()) in.routing = &routing_;
+    in.trace = trace_;
+  }
+  Value hidden = model_.forward(chunk, in, std::move(x));
+  if (!model_.last(chunk)) return {.next = std::move(hidden), .losses = {}};
+  Outputs outputs{.next = {}, .losses = {model_.loss(hidden, in)}};
+  if (!further) return outputs;
+  for (Value& loss : model_.further_losses(hidden, in)) outputs.losses.push_back(std::move(loss));
+  return outputs;
+}
+
+void TrainingStep::losses_ready(const std::vector<Value>& losses) {
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    turbo::launch(rank_.context(), turbo::Sum{.x = own_losses(losses[i]),
+                                              .out = i == 0 ? loss_ : mtp_loss_,
+                                              .accumulate = !first_microbatch_ || i > 1});
+  }
+  first_microbatch_ = false;
+}
+
+Tensor TrainingStep::own_losses(const Value& losses) const {
+  return engine::own_tokens(losses.tensor(), rank_.mesh().tensor());
 }
 
 void TrainingStep::finish_gradients() {
+  PRIMUS_CHECK("TrainingStep::finish_gradients", runner_->finished());
   parallel_.finish_gradients();
   turbo::launch(rank_.context(), turbo::Fill{.out = stop_votes_, .value = votes_to_stop_ ? 1.0F : 0.0F});
   for (const Tensor& total : {loss_, stop_votes_, mtp_loss_, routing_.load, routing_.losses}) {
     if (!total.absent()) parallel_.sum(total);
   }
   optimizer_.measure_gradients();
+  if (rank_.measuring()) return;
+  HostSide& host = host_[turn_];
+  std::byte* to = host.results.data();
+  for (const Tensor& tensor : published()) {
+    if (tensor.absent()) continue;
+    rank_.compute().copy_to_host(to, tensor.data, tensor.bytes());
+    to += tensor.bytes();
+  }
+  rank_.compute().record(*host.finished);
+  host.unread = true;
+}
+
+std::array<Tensor, 6> TrainingStep::published() const {
+  return {loss_, optimizer_.gradient_norm(), stop_votes_, mtp_loss_, routing_.load, routing_.losses};
 }
 
 StepResult TrainingStep::result() {
-  StepResult result{.loss = read_scalar(loss_),
-                    .gradient_norm = read_scalar(optimizer_.gradient_norm()),
-                    .stop_votes = parallel_.ranks() == 1 ? 0 : static_cast<int>(read_scalar(stop_votes_)),
-                    .mtp_loss = {},
-                    .routing = read_routing()};
-  // Remove the loss scale.
-  if (const double scale = model_.config().mtp.training.loss_scale; !mtp_loss_.absent() && scale > 0)
-    result.mtp_loss = read_scalar(mtp_loss_) / scale;
+  if (rank_.measuring()) return {};
+  const std::size_t other = 1 - turn_;
+  last_read_ = host_[other].unread ? other : turn_;
+  HostSide& host = host_[last_read_];
+  // Asked for once more, it has been waited for.
+  if (std::exchange(host.unread, false)) host.finished->synchronize();
+  const std::byte* at = host.results.data();
+  const auto next = [&at](const Tensor& tensor) {
+    return std::exchange(at, tensor.absent() ? at : at + tensor.bytes());
+  };
+  const auto number = [&](const Tensor& tensor) {
+    float value = 0;
+    std::memcpy(&value, next(tensor), sizeof(value));
+    return static_cast<double>(value);
+  };
+  StepResult result;
+  result.loss = number(loss_);
+  result.gradient_norm = number(optimizer_.gradient_norm());
+  const double votes = number(stop_votes_);
+  if (rank_.mesh().size() > 1) result.stop_votes = static_cast<int>(votes);
+  if (!mtp_loss_.absent()) {
+    const double loss = number(mtp_loss_), scale = model_.config().mtp.training.loss_scale;
+    if (scale > 0) result.mtp_loss = loss / scale;  // remove the loss scale
+  }
+  if (!routing_.load.absent()) {
+    const std::byte* const load = next(routing_.load);
+    result.routing = routing_of(load, next(routing_.losses));
+  }
   return result;
 }
 
-std::vector<LayerRouting> TrainingStep::read_routing() {
+std::vector<LayerRouting> TrainingStep::routing_of(const std::byte* load_bytes,
+                                                   const std::byte* loss_bytes) const {
   std::vector<LayerRouting> layers;
-  if (routing_.load.absent() || rank_.measuring()) return layers;
   const MoeConfig& moe = model_.config().moe;
   std::vector<std::int32_t> load(static_cast<std::size_t>(routing_.load.elements()));
   std::vector<float> losses(static_cast<std::size_t>(routing_.losses.elements()));
-  rank_.compute().copy_to_host(load.data(), routing_.load.data, routing_.load.bytes());
-  rank_.compute().copy_to_host(losses.data(), routing_.losses.data, routing_.losses.bytes());
-  rank_.compute().synchronize();
+  std::memcpy(load.data(), load_bytes, load.size() * sizeof(std::int32_t));
+  std::memcpy(losses.data(), loss_bytes, losses.size() * sizeof(float));
   const std::int64_t blocks = model_.config().layers;
   for (std::int64_t i = 0; i < routing_.load.rows(); ++i) {
     if (!moe.routed(std::min(i, blocks - 1))) continue;  // modules of multi-token prediction: as the last
@@ -261,48 +375,54 @@ std::vector<LayerRouting> TrainingStep::read_routing() {
 }
 
 void TrainingStep::update(std::int64_t step, double learning_rate, double weight_decay) {
-  upload_scalars(1, step, learning_rate, weight_decay);
+  // The update before last has read its scalars, which lie here, once the last step has ended accumulation.
+  if (host_[1 - turn_].unread) host_[1 - turn_].finished->synchronize();
+  upload_scalars(ScalarsOf::kUpdate, step, learning_rate, weight_decay);
   optimizer_.update(scalars_);
   if (!routing_.load.absent()) model_.end_step(rank_.context(), routing_);
 }
 
 void TrainingStep::begin_evaluation() {
   evaluated_ = 0;
+  begin_losses();
+}
+
+void TrainingStep::begin_losses() {
   first_microbatch_ = true;
+  if (rank_.measuring() || model_.last(model_.chunks() - 1)) return;
+  // Another stage has the losses, and this one's part in their sums is nothing.
+  for (const Tensor& sum : {loss_, mtp_loss_}) {
+    if (!sum.absent()) rank_.compute().fill_zero(sum.data, sum.bytes());
+  }
 }
 
 void TrainingStep::evaluate(const HostBatch& batch) { evaluate(batch, false); }
 
 void TrainingStep::evaluate(const HostBatch& batch, bool further) {
-  tape_.begin({.train = false, .parallel = &parallel_, .stop = stop_});
+  evaluates_further_ = further;
   try {
     // One staging slot, so the copies of the batch before must be over.
     if (!rank_.measuring()) rank_.compute().synchronize();
-    const ModelInputs in = upload(tape_, batch, 0, 1.0, further);
-    const Value hidden = model_.forward(in);
-    const Value loss = model_.loss(hidden, in);
-    if (further) model_.further_losses(hidden, in);
-    turbo::launch(rank_.context(),
-                  turbo::Sum{.x = loss.tensor(), .out = loss_, .accumulate = !first_microbatch_});
-    first_microbatch_ = false;
+    stage(batch, 0, 1.0, further);
+    runner_->evaluate(tape_, 0);
     ++evaluated_;
   } catch (const engine::StopRequest&) {
     rank_.compute().synchronize();  // copies still read the host's side of the batch
     tape_.abandon();
     throw;
   }
-  tape_.clear();
-  parallel_.end_microbatch();
 }
 
 double TrainingStep::evaluation_loss() {
   parallel_.sum(loss_);
-  return read_scalar(loss_) / static_cast<double>(std::max<std::int64_t>(evaluated_, 1) * parallel_.ranks());
+  return read_scalar(loss_) /
+         static_cast<double>(std::max<std::int64_t>(evaluated_, 1) * rank_.mesh().data_ranks());
 }
 
 std::string TrainingStep::find_non_finite() {
   std::string first;
-  const std::atomic<bool>* const stop = std::exchange(stop_, nullptr);  // the run ends anyway, and says why
+  const std::atomic<bool>* const stop = stop_;
+  set_stop(nullptr);  // the run ends anyway, and says why
   tape_.set_observer([&](engine::Step& step) {
     if (!first.empty()) return;
     for (int i = 0; i < step.output_count(); ++i) {
@@ -317,14 +437,17 @@ std::string TrainingStep::find_non_finite() {
         (step.layer() >= 0 ? "layers." + std::to_string(step.layer()) + "." : "") + std::string(step.name());
   });
   begin_evaluation();
-  for (std::size_t slot = 0; slot < staging_.size() && first.empty(); ++slot) {
+  // Ranks that share the work go on together, although some of them may know already.
+  const bool alone = rank_.mesh().size() == 1;
+  const std::size_t slots = host_[last_read_].staging.size();
+  for (std::size_t slot = 0; slot < slots && (first.empty() || !alone); ++slot) {
     // A copy: evaluating overwrites a staging slot. Every token counts, whatever its mask.
-    const Staging copy = staging_[slot];
+    const Staging copy = host_[last_read_].staging[slot];
     const std::vector<float> mask(copy.tokens.size(), 1.0F);
     evaluate(copy.batch(mask), true);
   }
   tape_.set_observer({});
-  stop_ = stop;
+  set_stop(stop);
   return first;
 }
 

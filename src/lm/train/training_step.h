@@ -3,9 +3,11 @@
 // number i * ranks + r of the global batch. Losses and loads are those of all ranks.
 //
 // The same code measures (on a rank without memory, batches left out) and trains. Host buffers are handed to
-// the device without waiting; the host waits once per step, in result(). Not thread-safe.
+// the device without waiting, and there are two of each: the next step may begin before result() has waited
+// for this one, so that the device never waits for the host. Not thread-safe.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -14,8 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/context_attention.h"
 #include "engine/data_parallel.h"
 #include "engine/rank.h"
+#include "engine/schedule_runner.h"
 #include "engine/tape.h"
 #include "engine/weight_gradient_queue.h"
 #include "lm/model/language_model.h"
@@ -23,14 +27,29 @@
 
 namespace primus {
 
+// How the stages of a pipeline share a model and its microbatches; the mesh says how many they are.
+struct PipelineSettings {
+  engine::ScheduleKind schedule = engine::ScheduleKind::kOneForwardOneBackward;
+  int chunks = 1;                         // of each stage
+  std::vector<std::int64_t> blocks = {};  // of each part; empty: all alike
+
+  engine::PipelineShape shape(const engine::Mesh& mesh) const {
+    return {mesh.shape().pipeline, chunks, engine::traits_of(schedule).v_shaped};
+  }
+};
+
 struct StepSettings {
   std::int64_t micro_batch = 1;   // sequences per microbatch
   std::int64_t sequence = 1;      // tokens per sequence
-  std::int64_t microbatches = 1;  // per step, on each rank
+  std::int64_t microbatches = 1;  // per step, of each data-parallel rank
   bool packed_documents = false;  // batches name their documents (HostBatch::document_starts)
   engine::RecomputePolicy recompute = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
   std::uint64_t seed = 0;  // of random numbers inside the model
+  // Of a mesh with context ranks.
+  engine::ContextParallel::Exchange context_exchange = engine::ContextParallel::Exchange::kRing;
+  PipelineSettings pipeline = {};
+  DType compute = DType::kF32;  // of activations; TrainingSession sets it
 };
 
 // One microbatch on the host, row-major [micro_batch, sequence].
@@ -65,29 +84,34 @@ struct StepResult {
   std::vector<LayerRouting> routing;  // of the layers that route; empty for dense models
 };
 
-class TrainingStep {
+class TrainingStep : private engine::ChunkedModel {
  public:
   // Takes its scalars from the rank's persistent arena. The model's tables must reach `sequence` positions.
   TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, const LanguageModel& model,
                Optimizer& optimizer, const StepSettings& settings);
 
-  // `step` counts from 1 and keys random numbers. What the step before enqueued must be over (result()
-  // waits).
+  // `step` counts from 1 and keys random numbers. One earlier step may still run; for the one before that the
+  // host waits, unless result() did.
   void begin(std::int64_t step = 1);
-  // Forward and backward of this rank's microbatch `index`, counted from 0. `batch` is copied before this
-  // returns; it is not looked at while measuring.
+  // This rank's microbatches, in order from 0: runs the schedule as far as it goes with those that are at
+  // hand. `batch` is copied before this returns; it is not looked at while measuring.
   void microbatch(std::int64_t index, const HostBatch& batch);
   // From here on microbatch() and evaluate() throw engine::StopRequest between two operators once `stop` is
   // set; the step is then left, and what changed the model last is the update before. Null: they do not.
-  void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
+  void set_stop(const std::atomic<bool>* stop) {
+    stop_ = stop;
+    runner_->set_stop(stop);
+  }
   // This rank wants the run to stop after this step; set before finish_gradients(), for each step anew.
   void vote_to_stop(bool wanted) { votes_to_stop_ = wanted; }
   // Of steps with one microbatch: notes down or prescribes its routing. `trace` must outlive them; null: no.
   void set_routing_trace(const RoutingTrace* trace) { trace_ = trace; }
-  // Ends accumulation: the gradients of all ranks are complete, and their norm is being computed.
+  // Ends accumulation: enqueues the sums over ranks, the norm, and the copies of what result() gives.
   void finish_gradients();
-  // Waits for loss and norm.
+  // Of the earliest step that ended accumulation and was not asked for: waits for its loss and norm, but not
+  // for what was enqueued later. So the host may ask for a step when the next one is on its way.
   StepResult result();
+  // Waits for the step before this one, unless result() did.
   void update(std::int64_t step, double learning_rate, double weight_decay);
 
   // Adds the loss of one batch in evaluation (no gradients) to a sum; evaluation_loss() waits and divides by
@@ -96,8 +120,9 @@ class TrainingStep {
   void evaluate(const HostBatch& batch);
   double evaluation_loss();
 
-  // Repeats the forward passes of this step's microbatches and looks for the first operator that gives a NaN
-  // or an infinity: "layers.3.attention". Empty: none does, it appears in the backward pass.
+  // Repeats the forward passes of the step that result() gave last, and looks for the first operator of this
+  // rank that gives a NaN or an infinity: "layers.3.attention". Empty: none does, it appears in the backward
+  // pass. Right only while the weights are those of that step.
   std::string find_non_finite();
 
   const StepSettings& settings() const { return settings_; }
@@ -108,49 +133,80 @@ class TrainingStep {
     std::vector<float> weights;
   };
 
-  // `further`: with the inputs of multi-token prediction.
-  ModelInputs upload(engine::Tape& tape, const HostBatch& batch, std::int64_t slot, double weight,
-                     bool further);
+  // Copies a batch to the host's side of microbatch `slot`. `weight` is what its loss weighs in the sum: the
+  // mask is divided by its own sum and multiplied by it. `further`: with the inputs of multi-token
+  // prediction.
+  void stage(const HostBatch& batch, std::int64_t slot, double weight, bool further);
+  // The inputs from there, on a tape.
+  ModelInputs upload(engine::Tape& tape, int chunk, std::int64_t slot, bool further);
+  engine::ScheduleRunner::Settings runner_settings() const;
+  // The sums of losses begin anew.
+  void begin_losses();
+  Outputs forward(engine::Tape& tape, int chunk, std::int64_t microbatch, engine::Value x) override;
+  void losses_ready(const std::vector<engine::Value>& losses) override;
   FurtherStaging further_tokens(const HostBatch& batch, std::int64_t depth, double weight) const;
+  // Tokens of a microbatch on this context rank.
+  std::int64_t held_tokens() const;
+  // Of all tokens' losses those that this rank counts.
+  Tensor own_losses(const engine::Value& losses) const;
   void evaluate(const HostBatch& batch, bool further);
-  // Through half `slot` of the pinned buffer: one is for begin(), one for update(), so that neither
-  // overwrites what the other's copy may still read.
-  void upload_scalars(int slot, std::int64_t step, double learning_rate, double weight_decay);
+  // Through a part of the pinned buffer that no copy reads any more: begin() and update() have one each.
+  enum class ScalarsOf : std::uint8_t { kBegin, kUpdate };
+  void upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate, double weight_decay);
   std::vector<std::int32_t> first_keys(std::span<const std::int32_t> document_starts) const;
   // Of a microbatch in the mean over the global batch.
   double loss_weight() const;
   double read_scalar(const Tensor& scalar);
-  std::vector<LayerRouting> read_routing();
+  std::vector<LayerRouting> routing_of(const std::byte* load, const std::byte* losses) const;
+  // What result() reads; absent ones have no place there.
+  std::array<Tensor, 6> published() const;
 
   engine::Rank& rank_;
   engine::DataParallel& parallel_;
   const LanguageModel& model_;
   Optimizer& optimizer_;
   StepSettings settings_;
-  engine::WeightGradientQueue queue_;
-  engine::Tape tape_;
+  std::unique_ptr<engine::ScheduleRunner> runner_;
+  engine::Tape tape_;  // of evaluation
   Tensor loss_, non_finite_;
-  Tensor stop_votes_;  // fp32
-  Tensor scalars_;     // turbo/step_scalars.h
-  PinnedBuffer host_scalars_;
+  Tensor stop_votes_;    // fp32
+  Tensor scalars_;       // turbo/step_scalars.h
   Tensor mtp_loss_;      // of models with multi-token prediction
   RoutingStep routing_;  // of models with experts
   const RoutingTrace* trace_ = nullptr;
   const std::atomic<bool>* stop_ = nullptr;
   bool first_microbatch_ = true, votes_to_stop_ = false;
+  bool evaluates_further_ = false;
   std::int64_t evaluated_ = 0;
 
   // Host side of a microbatch's inputs: one slot per microbatch, since a device reads them later.
   struct Staging {
     std::vector<std::int32_t> tokens, labels, positions, first_keys, document_starts, token_numbers;
     std::vector<float> weights;
-    std::vector<FurtherStaging> further;  // by depth
+    std::vector<FurtherStaging> further;       // by depth
+    std::vector<std::vector<std::byte>> held;  // of all these, what this context rank is given
     HostBatch batch(std::span<const float> mask) const {
       return {tokens, labels, mask, document_starts, positions};
     }
   };
-  std::vector<Staging> staging_;
+  // Of a value for each token of a microbatch, those of the tokens that this context rank holds.
+  template <class T>
+  const void* held_of(Staging& host, const std::vector<T>& values) const;
+  // With context ranks: the numbers of the tokens that each of them holds, within a microbatch.
+  std::optional<engine::ContextParallel> context_;
+  std::vector<std::vector<std::int32_t>> held_;
   std::vector<std::int32_t> positions_;
+
+  // The host's side of a step. There are two, used in turn.
+  struct HostSide {
+    std::vector<Staging> staging;  // by microbatch
+    PinnedBuffer scalars;          // of begin() and update()
+    PinnedBuffer results;          // published(), one after the other
+    std::unique_ptr<Event> finished;
+    bool unread = false;  // `finished` is recorded, and nobody asked for the result
+  };
+  std::array<HostSide, 2> host_;
+  std::size_t turn_ = 0, last_read_ = 0;  // of host_: this step's, and that of the last result()
 };
 
 }  // namespace primus

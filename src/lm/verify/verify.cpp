@@ -52,7 +52,7 @@ TensorView require(const SafetensorsFile& file, const char* name) {
 
 struct Golden {
   double loss, gradient_norm;
-  AdamSettings adam;
+  OptimizerSettings optimizer;
   double learning_rate, weight_decay;
   std::vector<std::pair<double, double>> trajectory;
 };
@@ -64,11 +64,11 @@ Golden read_golden(const std::filesystem::path& path) {
     const auto& adamw = json.at("adamw");
     Golden golden{.loss = json.at("loss"),
                   .gradient_norm = json.at("grad_norm"),
-                  .adam = {.beta1 = adamw.at("betas").at(0),
-                           .beta2 = adamw.at("betas").at(1),
-                           .epsilon = adamw.at("eps"),
-                           .clip_norm = adamw.at("clip"),
-                           .decay_all_parameters = adamw.value("decay_all_parameters", false)},
+                  .optimizer = {.adam = {.beta1 = adamw.at("betas").at(0),
+                                         .beta2 = adamw.at("betas").at(1),
+                                         .epsilon = adamw.at("eps")},
+                                .clip_norm = adamw.at("clip"),
+                                .decay_all_parameters = adamw.value("decay_all_parameters", false)},
                   .learning_rate = adamw.at("lr"),
                   .weight_decay = adamw.at("weight_decay"),
                   .trajectory = {}};
@@ -218,8 +218,13 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   const SafetensorsFile inputs = SafetensorsFile::open(options.inputs);
   const ReferenceBatch batch(require(inputs, "input_ids"), config.vocab, inputs.name());
   const TensorView reference_logits = require(inputs, "logits");
-  if (reference_logits.data.size() != batch.tokens.size() * static_cast<std::size_t>(config.vocab) * 4) {
-    throw invalid("logits must be fp32 [batch, sequence, vocab]").at(inputs.name());
+  if (reference_logits.dtype != DType::kF32 ||
+      reference_logits.data.size() != batch.tokens.size() * static_cast<std::size_t>(config.vocab) * 4) {
+    throw invalid(fmt::format("logits are {} [{}], and the model makes fp32 [{}, {}, {}] of input_ids",
+                              name_of(reference_logits.dtype), fmt::join(reference_logits.shape, ", "),
+                              batch.batch, batch.sequence, config.vocab),
+                  "give the inputs and logits of this model's own reference, logits in fp32")
+        .at(inputs.name());
   }
   std::optional<SafetensorsFile> gradients;
   if (options.gradients) gradients = SafetensorsFile::open(*options.gradients);
@@ -230,7 +235,7 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
       .model = config,
       .compute = options.compute,
       .step = {.micro_batch = batch.batch, .sequence = batch.sequence, .microbatches = 1},
-      .adam = golden ? golden->adam : AdamSettings{}};
+      .optimizer = golden ? golden->optimizer : OptimizerSettings{}};
   VerifiedSession session(make_device(), settings, families, weights, batch);
 
   const bool exact = options.compute == DType::kF32;

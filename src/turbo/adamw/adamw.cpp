@@ -4,18 +4,13 @@
 #include "turbo/step_scalars.h"
 
 namespace primus::turbo {
-namespace {
-
-bool is_vector(const Tensor& tensor, DType dtype, std::int64_t n) {
-  return !tensor.absent() && tensor.dtype == dtype && tensor.elements() == n;
-}
-
-}  // namespace
 
 void AdamW::check() const {
   const std::int64_t n = param.elements();
   PRIMUS_CHECK(kId, is_vector(param, DType::kF32, n) && is_vector(grad, DType::kF32, n));
-  PRIMUS_CHECK(kId, is_vector(exp_avg, DType::kF32, n) && is_vector(exp_avg_sq, DType::kF32, n));
+  for (const Tensor* moment : {&exp_avg, &exp_avg_sq}) {
+    PRIMUS_CHECK(kId, is_vector(*moment, DType::kF32, n) || is_vector(*moment, DType::kBF16, n));
+  }
   PRIMUS_CHECK(kId, is_vector(grad_scale, DType::kF32, 1));
   PRIMUS_CHECK(kId, working.absent() || is_vector(working, DType::kBF16, n));
   PRIMUS_CHECK(kId, is_step_scalars(scalars));

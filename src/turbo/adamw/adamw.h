@@ -1,4 +1,4 @@
-// The optimizer step on flat fp32 buffers, the gradient norm, and clipping.
+// The optimizer step on flat buffers, the gradient norm, and clipping.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -11,17 +11,23 @@ namespace primus::turbo {
 //   p -= lr/bias1 * m / (sqrt(v)/sqrt(bias2) + eps),   bias_i = 1 - b_i^step,   g = grad * grad_scale[0].
 // Learning rate, weight decay and biases are step scalars (turbo/step_scalars.h); this group's factors
 // multiply the first two. A negative grad_scale skips the step: nothing changes.
+//
+// Moments in bf16 are rounded at random (turbo/stochastic_rounding.h) where they are stored; the update
+// itself uses them as they were before that.
 struct AdamW {
   static constexpr KernelId kId = KernelId::kAdamW;
   Tensor param;       // [n] fp32 master weights, in place
   Tensor grad;        // [n] fp32
-  Tensor exp_avg;     // [n] fp32, in place
-  Tensor exp_avg_sq;  // [n] fp32, in place
+  Tensor exp_avg;     // [n] fp32 or bf16, in place
+  Tensor exp_avg_sq;  // [n] fp32 or bf16, in place
   Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
   Tensor working;     // [n] bf16 copy of param to refresh, or absent
   Tensor scalars;     // the step's
   float beta1, beta2, eps;
   float learning_rate_factor = 1, weight_decay_factor = 1;
+  // For bf16 moments: whose elements these are, and the number of param[0] among them.
+  std::uint64_t rounding_stream = 0;
+  std::int64_t first_element = 0;
   void check() const;
   double flops() const { return 0; }
 };

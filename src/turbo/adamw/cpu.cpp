@@ -6,6 +6,7 @@
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/step_scalars.h"
+#include "turbo/stochastic_rounding.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 // The step's numbers as the kernel needs them.
 struct Rates {
   float scale, decay, step, root_bias2;
+  std::uint64_t count;  // of steps
 };
 
 Rates rates_of(const CpuContext& context, const AdamW& a) {
@@ -22,30 +24,39 @@ Rates rates_of(const CpuContext& context, const AdamW& a) {
   return {.scale = context.data<float>(a.grad_scale)[0],
           .decay = 1.0F - rate * (scalar(StepScalar::kWeightDecay) * a.weight_decay_factor),
           .step = rate / scalar(StepScalar::kBias1),
-          .root_bias2 = std::sqrt(scalar(StepScalar::kBias2))};
+          .root_bias2 = std::sqrt(scalar(StepScalar::kBias2)),
+          .count = static_cast<std::uint64_t>(scalars[index(StepScalar::kStep)])};
 }
 
-template <bool kWorking>
+// The element of a moment; `random`: 16 bits of it.
+inline void put(float* to, float value, std::uint32_t /*random*/) { *to = value; }
+inline void put(BFloat16* to, float value, std::uint32_t random) { *to = round_at_random(value, random); }
+
+template <class First, class Second, bool kWorking>
 void update(const CpuContext& context, const AdamW& a, const Rates& rates, std::int64_t begin,
             std::int64_t end) {
   float* param = context.data<float>(a.param);
   const float* grad = context.data<float>(a.grad);
-  float* exp_avg = context.data<float>(a.exp_avg);
-  float* exp_avg_sq = context.data<float>(a.exp_avg_sq);
+  auto* exp_avg = context.data<First>(a.exp_avg);
+  auto* exp_avg_sq = context.data<Second>(a.exp_avg_sq);
   BFloat16* working = context.data<BFloat16>(a.working);
-  const auto [scale, decay, step, root_bias2] = rates;
+  const auto [scale, decay, step, root_bias2, count] = rates;
   const float beta1 = a.beta1, beta2 = a.beta2, eps = a.eps;
   const float rest1 = 1.0F - beta1, rest2 = 1.0F - beta2;
   // One division and one root an element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
   const float root_eps = eps * root_bias2, root_step = step * root_bias2;
+  const RoundingBits random(a.rounding_stream, count);
+  const std::int64_t first = a.first_element;
+  constexpr bool kRandom = !std::is_same_v<First, float> || !std::is_same_v<Second, float>;
   PRIMUS_SIMD()
   for (std::int64_t i = begin; i < end; ++i) {
     const float g = grad[i] * scale;
-    const float m = beta1 * exp_avg[i] + rest1 * g;
-    const float v = beta2 * exp_avg_sq[i] + rest2 * (g * g);
+    const float m = beta1 * to_float(exp_avg[i]) + rest1 * g;
+    const float v = beta2 * to_float(exp_avg_sq[i]) + rest2 * (g * g);
     const float p = param[i] * decay - root_step * m / (std::sqrt(v) + root_eps);
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
+    const std::uint32_t bits = kRandom ? random.of(first + i) : 0;
+    put(exp_avg + i, m, bits);
+    put(exp_avg_sq + i, v, bits >> 16);
     param[i] = p;
     if constexpr (kWorking) working[i] = from_float<BFloat16>(p);
   }
@@ -56,11 +67,15 @@ void adamw(CpuContext& context, const AdamW& a) {
   const Rates rates = rates_of(context, a);
   if (rates.scale < 0) return;
   parallel_ranges(context, a.param.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
-    if (a.working.absent()) {
-      update<false>(context, a, rates, begin, end);
-    } else {
-      update<true>(context, a, rates, begin, end);
-    }
+    with_float_type(a.exp_avg.dtype, [&](auto first) {
+      with_float_type(a.exp_avg_sq.dtype, [&](auto second) {
+        if (a.working.absent()) {
+          update<decltype(first), decltype(second), false>(context, a, rates, begin, end);
+        } else {
+          update<decltype(first), decltype(second), true>(context, a, rates, begin, end);
+        }
+      });
+    });
   });
 }
 

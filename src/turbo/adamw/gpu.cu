@@ -2,17 +2,36 @@
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/step_scalars.h"
+#include "turbo/stochastic_rounding.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
+// Moments as their type stores them. `random`: of each element, 16 bits from `shift` on.
 template <int kCount>
+PRIMUS_DEVICE void put(float* to, const float (&from)[kCount], const std::uint32_t (&)[kCount], int) {
+  store<kCount>(to, from);
+}
+template <int kCount>
+PRIMUS_DEVICE void put(BFloat16* to, const float (&from)[kCount], const std::uint32_t (&random)[kCount],
+                       int shift) {
+  Pack<BFloat16, kCount> pack;
+  PRIMUS_UNROLL
+  for (int k = 0; k < kCount; ++k) pack.at[k] = round_at_random(from[k], random[k] >> shift);
+  *reinterpret_cast<Pack<BFloat16, kCount>*>(to) = pack;
+}
+
+template <int kCount, class First, class Second>
 struct Update {
-  float *param, *exp_avg, *exp_avg_sq;
+  float* param;
+  First* exp_avg;
+  Second* exp_avg_sq;
   const float *grad, *grad_scale;
   BFloat16* working;  // or null
   const double* scalars;
   float beta1, beta2, eps, rate_factor, decay_factor;
+  std::uint64_t rounding_stream;
+  std::int64_t first_element;
 
   PRIMUS_DEVICE void operator()(std::int64_t pack) const {
     const std::int64_t i = pack * kCount;
@@ -35,8 +54,15 @@ struct Update {
       // One division and one root an element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
       p[k] = p[k] * decay - root_step * m[k] / (::sqrtf(v[k]) + root_eps);
     }
-    store<kCount>(exp_avg + i, m);
-    store<kCount>(exp_avg_sq + i, v);
+    std::uint32_t random[kCount] = {};
+    if constexpr (!std::is_same_v<First, float> || !std::is_same_v<Second, float>) {
+      const RoundingBits bits(
+          rounding_stream, static_cast<std::uint64_t>(scalars[static_cast<std::size_t>(StepScalar::kStep)]));
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) random[k] = bits.of(first_element + i + k);
+    }
+    put<kCount>(exp_avg + i, m, random, 0);
+    put<kCount>(exp_avg_sq + i, v, random, 16);
     store<kCount>(param + i, p);
     if (working) store<kCount>(working + i, p);
   }
@@ -46,16 +72,25 @@ struct Update {
 };
 
 void adamw(Context& context, const AdamW& a) {
-  float *param = context.data<float>(a.param), *exp_avg = context.data<float>(a.exp_avg),
-        *exp_avg_sq = context.data<float>(a.exp_avg_sq);
+  float* param = context.data<float>(a.param);
   const float* grad = context.data<float>(a.grad);
   auto* working = optional<BFloat16>(context, a.working);
   const std::int64_t n = a.param.elements();
-  with_vector<float>(rows_of_vectors<float>(n, param, grad, exp_avg, exp_avg_sq, working), [&](auto count) {
-    for_each(context, n / count,
-             Update<count>{param, exp_avg, exp_avg_sq, grad, context.data<float>(a.grad_scale), working,
-                           context.data<double>(a.scalars), a.beta1, a.beta2, a.eps, a.learning_rate_factor,
-                           a.weight_decay_factor});
+  with_float_type(a.exp_avg.dtype, [&](auto first) {
+    with_float_type(a.exp_avg_sq.dtype, [&](auto second) {
+      using First = decltype(first);
+      using Second = decltype(second);
+      First* exp_avg = context.data<First>(a.exp_avg);
+      Second* exp_avg_sq = context.data<Second>(a.exp_avg_sq);
+      const bool vectors = rows_of_vectors<float>(n, param, grad, exp_avg, exp_avg_sq, working);
+      with_vector<float>(vectors, [&](auto count) {
+        for_each(context, n / count,
+                 Update<count, First, Second>{
+                     param, exp_avg, exp_avg_sq, grad, context.data<float>(a.grad_scale), working,
+                     context.data<double>(a.scalars), a.beta1, a.beta2, a.eps, a.learning_rate_factor,
+                     a.weight_decay_factor, a.rounding_stream, a.first_element});
+      });
+    });
   });
 }
 

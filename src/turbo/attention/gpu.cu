@@ -1,9 +1,11 @@
-// Flash attention for every case of the contract, on any GPU. Backward runs in two kernels, one for the
+// Flash attention for every case of the contract, on any GPU. Where a library is there (gpu_cudnn.h), it does
+// the calls that it covers; the rest is ours. Backward runs in two kernels, one for the
 // gradients of keys and values and one for those of queries; each sums in a fixed order by itself, so results
 // are deterministic without atomics, at the price of computing the scores twice.
 #include <bit>
 
 #include "turbo/attention/attention.h"
+#include "turbo/attention/gpu_cudnn.h"
 #include "turbo/attention/gpu_tiles.h"
 #include "turbo/attention/paged_attention.h"
 #include "turbo/gpu/register.h"
@@ -24,8 +26,10 @@ struct Forward {
   std::int64_t q_stride, k_stride, v_stride;
   std::int64_t batch, capacity_k, heads, group, head_dim, value_dim, tiles, chunks;
   float scale;
+  const std::int32_t* unless_zero;  // null, or: nothing to do where this is 0
 
   PRIMUS_DEVICE void operator()() const {
+    if (unless_zero && *unless_zero == 0) return;
     auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
     // The last queries of a sequence see the most keys: they begin first.
     const std::int64_t chunk = block() % chunks, head = block() / chunks % heads;
@@ -155,7 +159,13 @@ struct Forward {
   }
 };
 
+std::int64_t forward_workspace(Context& context, const AttentionForward& a) {
+  return attention_library_workspace(context, a, 0);
+}
+
 void forward(Context& context, const AttentionForward& a) {
+  const LeftToDo left = attention_by_library(context, a, 0);
+  if (!left.all && !left.unless_zero) return;
   with_float_type(a.q.dtype, [&](auto tag) {
     using T = decltype(tag);
     using Tiles = AttentionTiles<T>;
@@ -163,11 +173,26 @@ void forward(Context& context, const AttentionForward& a) {
     const std::int64_t tiles = blocks_for(s.seq_q, Tiles::kRows),
                        chunks = blocks_for(s.value_dim, Tiles::kWide);
     launch(context, tiles * s.batch * s.heads * chunks,
-           Forward<T>{Visibility(s, optional<std::int32_t>(context, a.first_key)), context.data<T>(a.q),
-                      context.data<T>(a.k), context.data<T>(a.v), optional<T>(context, a.sinks),
-                      context.data<T>(a.out), optional<float>(context, a.lse), a.q_stride, a.k_stride,
-                      a.v_stride, s.batch, s.capacity_k, s.heads, s.heads / s.kv_heads, s.head_dim,
-                      s.value_dim, tiles, chunks, s.scale},
+           Forward<T>{Visibility(s, optional<std::int32_t>(context, a.first_key)),
+                      context.data<T>(a.q),
+                      context.data<T>(a.k),
+                      context.data<T>(a.v),
+                      optional<T>(context, a.sinks),
+                      context.data<T>(a.out),
+                      optional<float>(context, a.lse),
+                      a.q_stride,
+                      a.k_stride,
+                      a.v_stride,
+                      s.batch,
+                      s.capacity_k,
+                      s.heads,
+                      s.heads / s.kv_heads,
+                      s.head_dim,
+                      s.value_dim,
+                      tiles,
+                      chunks,
+                      s.scale,
+                      left.unless_zero},
            sizeof(typename Tiles::Memory));
   });
 }
@@ -305,7 +330,8 @@ void paged_attention(Context& context, const PagedAttention& a) {
                              s.value_dim,
                              tiles,
                              chunks,
-                             s.scale};
+                             s.scale,
+                             nullptr};
     launch(context, tiles * (s.batch + 1) * s.heads * chunks,
            PagedForward<T>{forward, Pages(context, a.sequences), a.tokens}, sizeof(typename Tiles::Memory));
   });
@@ -370,8 +396,10 @@ struct Deltas {
   const T *out, *d_out;
   float* delta;
   std::int64_t tokens, heads, value_dim;
+  const std::int32_t* unless_zero;
 
   PRIMUS_DEVICE void operator()() const {
+    if (unless_zero && *unless_zero == 0) return;
     const std::int64_t item = block() * kWarps + warp();
     if (item >= tokens * heads) return;
     const std::int64_t at = item * value_dim;
@@ -395,7 +423,9 @@ struct Backward {
   std::int64_t q_stride, k_stride, v_stride;
   std::int64_t batch, capacity_k, heads, group, head_dim, value_dim;
   float scale;
+  const std::int32_t* unless_zero;
 
+  PRIMUS_DEVICE bool nothing_to_do() const { return unless_zero && *unless_zero == 0; }
   PRIMUS_DEVICE HeadRows<T> queries(std::int64_t sequence, std::int64_t head) const {
     return {q + sequence * visibility.seq_q * q_stride + head * head_dim, q_stride, visibility.seq_q,
             head_dim};
@@ -442,6 +472,7 @@ struct BackwardKeys : Backward<T> {
   };
 
   PRIMUS_DEVICE void operator()() const {
+    if (this->nothing_to_do()) return;
     Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
     const std::int64_t chunk = block() % chunks, kv_head = block() / chunks % kv_heads;
     const std::int64_t sequence = block() / chunks / kv_heads % batch;
@@ -532,6 +563,7 @@ struct BackwardQueries : Backward<T> {
   bool accumulate;
 
   PRIMUS_DEVICE void operator()() const {
+    if (this->nothing_to_do()) return;
     auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
     const std::int64_t chunk = block() % chunks, head = block() / chunks % heads;
     const std::int64_t sequence = block() / chunks / heads % batch;
@@ -584,8 +616,13 @@ struct BackwardQueries : Backward<T> {
   }
 };
 
-std::int64_t backward_workspace(Context&, const AttentionBackward& a) {
+// Of our own kernels: delta.
+std::int64_t own_workspace(const AttentionBackward& a) {
   return a.shape.heads * a.shape.batch * a.shape.seq_q * static_cast<std::int64_t>(sizeof(float));
+}
+
+std::int64_t backward_workspace(Context& context, const AttentionBackward& a) {
+  return attention_library_workspace(context, a, own_workspace(a));
 }
 
 template <class T, class Gradient>
@@ -607,13 +644,16 @@ void gradients(Context& context, const AttentionBackward& a, const Backward<T>& 
 }
 
 void backward(Context& context, const AttentionBackward& a) {
+  const LeftToDo left = attention_by_library(context, a, own_workspace(a));
+  if (!left.all && !left.unless_zero) return;
   with_float_type(a.q.dtype, [&](auto tag) {
     using T = decltype(tag);
     const AttentionShape& s = a.shape;
     auto* delta = context.data<float>(a.workspace);
     const std::int64_t tokens = s.batch * s.seq_q;
     launch(context, blocks_for(tokens * s.heads, Deltas<T>::kWarps),
-           Deltas<T>{context.data<T>(a.out), context.data<T>(a.d_out), delta, tokens, s.heads, s.value_dim});
+           Deltas<T>{context.data<T>(a.out), context.data<T>(a.d_out), delta, tokens, s.heads, s.value_dim,
+                     left.unless_zero});
     const Backward<T> both{Visibility(s, optional<std::int32_t>(context, a.first_key)),
                            context.data<T>(a.q),
                            context.data<T>(a.k),
@@ -630,7 +670,8 @@ void backward(Context& context, const AttentionBackward& a) {
                            s.heads / s.kv_heads,
                            s.head_dim,
                            s.value_dim,
-                           s.scale};
+                           s.scale,
+                           left.unless_zero};
     if (a.d_q.dtype == a.q.dtype) {
       gradients<T, T>(context, a, both);
     } else {
@@ -682,7 +723,7 @@ void backward_sinks(Context& context, const AttentionBackwardSinks& a) {
 }  // namespace
 
 void register_attention(KernelTable& table) {
-  table.add<AttentionForward, Context, &forward>();
+  table.add<AttentionForward, Context, &forward, &forward_workspace>();
   table.add<AttentionBackward, Context, &backward, &backward_workspace>();
   table.add<AttentionBackwardSinks, Context, &backward_sinks>();
   table.add<AttentionMerge, Context, &merge>();

@@ -52,49 +52,118 @@ Normaliser normaliser(const float* x, std::int64_t n) {
   return result;
 }
 
+// Loss and gradient of some columns of a row, from the maximum and the sum over all columns. `label`: its
+// column, or one outside [0, columns).
 template <class T>
-void cross_entropy_row(const float* logits, std::int32_t label, float weight, std::int64_t vocab, float* loss,
-                       T* d_logits) {
-  if (weight == 0) {  // a masked token: whatever its logits are, zero times NaN included
-    *loss = 0;
-    if (d_logits) std::fill_n(d_logits, vocab, from_float<T>(0.0F));
-    return;
-  }
-  assert(label >= 0 && label < vocab);
-  const Normaliser norm = normaliser(logits, vocab);
-  const double label_logit = static_cast<double>(logits[label]) - static_cast<double>(norm.max);
+void from_normaliser(const float* logits, const Normaliser& norm, float logit_of_label, std::int64_t label,
+                     float weight, std::int64_t columns, float* loss, T* d_logits) {
+  const double label_logit = static_cast<double>(logit_of_label) - static_cast<double>(norm.max);
   *loss = static_cast<float>(static_cast<double>(weight) * (std::log(norm.sum) - label_logit));
   if (!d_logits) return;
   const float max = norm.max;
   const float scale = static_cast<float>(static_cast<double>(weight) / norm.sum);
   PRIMUS_SIMD()
-  for (std::int64_t i = 0; i < vocab; ++i) {
+  for (std::int64_t i = 0; i < columns; ++i) {
     d_logits[i] = from_float<T>(scale * PRIMUS_CPU_ISA::exp(logits[i] - max));
   }
+  if (label < 0 || label >= columns) return;
   const double label_probability = std::exp(label_logit) / norm.sum;
   d_logits[label] = from_float<T>(static_cast<float>(static_cast<double>(weight) * (label_probability - 1)));
 }
 
-void cross_entropy(CpuContext& context, const CrossEntropy& call) {
+// A masked token: whatever its logits are, zero times NaN included.
+template <class T>
+void masked_row(std::int64_t columns, float* loss, T* d_logits) {
+  *loss = 0;
+  if (d_logits) std::fill_n(d_logits, columns, from_float<T>(0.0F));
+}
+
+// body(token, row of logits, row of d_logits or null) for every token.
+template <class Call, class Body>
+void for_each_row(CpuContext& context, const Call& call, const Body& body) {
   const auto* logits = context.data<const float>(call.logits);
-  const auto* labels = context.data<const std::int32_t>(call.labels);
-  const auto* weights = context.data<const float>(call.weights);
-  auto* loss = context.data<float>(call.loss);
-  const std::int64_t tokens = call.logits.shape[0], vocab = call.logits.shape[1];
+  const std::int64_t tokens = call.logits.shape[0], columns = call.logits.shape[1];
   with_float_type(call.d_logits.absent() ? DType::kF32 : call.d_logits.dtype, [&](auto type) {
     using T = decltype(type);
     T* d_logits = call.d_logits.absent() ? nullptr : context.data<T>(call.d_logits);
-    parallel_ranges(context, tokens, vocab * 8, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        cross_entropy_row(logits + t * vocab, labels[t], weights[t], vocab, loss + t,
-                          d_logits ? d_logits + t * vocab : nullptr);
-      }
+    parallel_ranges(context, tokens, columns * 8, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t)
+        body(t, logits + t * columns, d_logits ? d_logits + t * columns : nullptr);
     });
+  });
+}
+
+void cross_entropy(CpuContext& context, const CrossEntropy& call) {
+  const auto* labels = context.data<const std::int32_t>(call.labels);
+  const auto* weights = context.data<const float>(call.weights);
+  auto* loss = context.data<float>(call.loss);
+  const std::int64_t vocab = call.logits.shape[1];
+  for_each_row(context, call, [=](std::int64_t t, const float* logits, auto* d_logits) {
+    if (weights[t] == 0) return masked_row(vocab, loss + t, d_logits);
+    const std::int32_t label = labels[t];
+    assert(label >= 0 && label < vocab);
+    // The label's logit by value: the gradient may take its place.
+    from_normaliser(logits, normaliser(logits, vocab), logits[label], label, weights[t], vocab, loss + t,
+                    d_logits);
+  });
+}
+
+void part(CpuContext& context, const CrossEntropyPart& call) {
+  const auto* logits = context.data<const float>(call.logits);
+  const auto* labels = context.data<const std::int32_t>(call.labels);
+  auto* part = context.data<float>(call.part);
+  const std::int64_t columns = call.logits.shape[1];
+  parallel_ranges(context, call.logits.shape[0], columns * 4, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      const float* row = logits + t * columns;
+      const Normaliser norm = normaliser(row, columns);
+      const std::int64_t label = labels[t] - call.first;
+      float* out = part + t * kCrossEntropyValues;
+      out[0] = norm.max;
+      out[1] = static_cast<float>(norm.sum);
+      out[2] = label >= 0 && label < columns ? row[label] : -std::numeric_limits<float>::infinity();
+    }
+  });
+}
+
+void of_parts(CpuContext& context, const CrossEntropyOfParts& call) {
+  const auto* labels = context.data<const std::int32_t>(call.labels);
+  const auto* weights = context.data<const float>(call.weights);
+  const auto* parts = context.data<const float>(call.parts);
+  auto* loss = context.data<float>(call.loss);
+  const std::int64_t tokens = call.logits.shape[0], columns = call.logits.shape[1];
+  const std::int64_t count = call.parts.shape[0], first = call.first;
+  [[maybe_unused]] const std::int64_t vocabulary = call.vocabulary;
+  for_each_row(context, call, [=](std::int64_t t, const float* logits, auto* d_logits) {
+    if (weights[t] == 0) return masked_row(columns, loss + t, d_logits);
+    assert(labels[t] >= 0 && labels[t] < vocabulary);
+    Normaliser norm{-std::numeric_limits<float>::infinity(), 0};
+    float label_logit = norm.max;
+    const auto value = [&](std::int64_t p, std::int64_t i) {
+      return parts[(p * tokens + t) * kCrossEntropyValues + i];
+    };
+    for (std::int64_t p = 0; p < count; ++p) {
+      norm.max = std::max(norm.max, value(p, 0));
+      label_logit = std::max(label_logit, value(p, 2));  // a NaN is in the sum, too
+    }
+    for (std::int64_t p = 0; p < count; ++p) {
+      // A part of nothing but -inf has the sum 0.
+      const float max = value(p, 0);
+      const double scale = max == -std::numeric_limits<float>::infinity()
+                               ? 1.0
+                               : std::exp(static_cast<double>(max) - static_cast<double>(norm.max));
+      norm.sum += static_cast<double>(value(p, 1)) * scale;
+    }
+    from_normaliser(logits, norm, label_logit, labels[t] - first, weights[t], columns, loss + t, d_logits);
   });
 }
 
 }  // namespace
 
-void register_cross_entropy(KernelTable& table) { table.add<CrossEntropy, CpuContext, &cross_entropy>(); }
+void register_cross_entropy(KernelTable& table) {
+  table.add<CrossEntropy, CpuContext, &cross_entropy>();
+  table.add<CrossEntropyPart, CpuContext, &part>();
+  table.add<CrossEntropyOfParts, CpuContext, &of_parts>();
+}
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -3,17 +3,48 @@
 #include "turbo/check.h"
 
 namespace primus::turbo {
+namespace {
+
+bool are_logits(const Tensor& logits) {
+  return logits.dtype == DType::kF32 && logits.shape.rank() == 2 && logits.cols() > 0;
+}
+
+// One element of this type for each token.
+bool is_of_tokens(const Tensor& tensor, DType dtype, const Tensor& logits) {
+  return tensor.dtype == dtype && tensor.elements() == logits.shape[0];
+}
+
+// fp32 gradients may take the logits' place.
+bool is_gradient_of(const Tensor& d_logits, const Tensor& logits) {
+  return d_logits.absent() ||
+         (is_float(d_logits) && d_logits.shape == logits.shape &&
+          (!logits.data || d_logits.data != logits.data || d_logits.dtype == DType::kF32));
+}
+
+}  // namespace
 
 void CrossEntropy::check() const {
-  PRIMUS_CHECK(kId, logits.dtype == DType::kF32 && logits.shape.rank() == 2 && logits.cols() > 0);
-  PRIMUS_CHECK(kId, labels.dtype == DType::kI32 && labels.elements() == logits.shape[0]);
-  PRIMUS_CHECK(kId, weights.dtype == DType::kF32 && weights.elements() == logits.shape[0]);
-  PRIMUS_CHECK(kId, loss.dtype == DType::kF32 && loss.elements() == logits.shape[0]);
-  if (!d_logits.absent()) {
-    PRIMUS_CHECK(kId, is_float(d_logits));
-    PRIMUS_CHECK(kId, d_logits.shape == logits.shape);
-    PRIMUS_CHECK(kId, !logits.data || d_logits.data != logits.data || d_logits.dtype == DType::kF32);
-  }
+  PRIMUS_CHECK(kId, are_logits(logits));
+  PRIMUS_CHECK(kId, is_of_tokens(labels, DType::kI32, logits));
+  PRIMUS_CHECK(kId, is_of_tokens(weights, DType::kF32, logits));
+  PRIMUS_CHECK(kId, is_of_tokens(loss, DType::kF32, logits));
+  PRIMUS_CHECK(kId, is_gradient_of(d_logits, logits));
+}
+
+void CrossEntropyPart::check() const {
+  PRIMUS_CHECK(kId, are_logits(logits) && first >= 0);
+  PRIMUS_CHECK(kId, is_of_tokens(labels, DType::kI32, logits));
+  PRIMUS_CHECK(kId, part.dtype == DType::kF32 && part.shape == Shape({logits.shape[0], kCrossEntropyValues}));
+}
+
+void CrossEntropyOfParts::check() const {
+  PRIMUS_CHECK(kId, are_logits(logits) && first >= 0 && first + logits.cols() <= vocabulary);
+  PRIMUS_CHECK(kId, parts.dtype == DType::kF32 && parts.shape.rank() == 3 && parts.shape[0] > 0);
+  PRIMUS_CHECK(kId, parts.shape[1] == logits.shape[0] && parts.shape[2] == kCrossEntropyValues);
+  PRIMUS_CHECK(kId, is_of_tokens(labels, DType::kI32, logits));
+  PRIMUS_CHECK(kId, is_of_tokens(weights, DType::kF32, logits));
+  PRIMUS_CHECK(kId, is_of_tokens(loss, DType::kF32, logits));
+  PRIMUS_CHECK(kId, is_gradient_of(d_logits, logits));
 }
 
 }  // namespace primus::turbo

@@ -21,4 +21,33 @@ struct CrossEntropy {
   double flops() const { return 0; }
 };
 
+// The same where several ranks have some columns of the logits each, in three steps: every rank says what its
+// columns come to, all ranks learn what all have said, and each works out the loss and the gradient of its
+// columns from that. The loss is the same on all of them, to the bit.
+inline constexpr std::int64_t kCrossEntropyValues = 3;  // that a part has for each token
+
+struct CrossEntropyPart {
+  static constexpr KernelId kId = KernelId::kCrossEntropyPart;
+  Tensor logits;           // [tokens, columns] fp32: columns [first, first + columns) of the vocabulary
+  Tensor labels;           // [tokens] int32
+  Tensor part;             // [tokens, 3] fp32 out: the largest logit m, the sum of exp(logit - m), and the
+                           // label's logit, or -infinity where the label is in no column
+  std::int64_t first = 0;  // >= 0
+  void check() const;
+  double flops() const { return 0; }
+};
+
+struct CrossEntropyOfParts {
+  static constexpr KernelId kId = KernelId::kCrossEntropyOfParts;
+  Tensor parts;                            // [parts, tokens, 3] fp32
+  Tensor logits;                           // as above
+  Tensor labels;                           // [tokens] int32
+  Tensor weights;                          // [tokens] fp32
+  Tensor loss;                             // [tokens] fp32 out
+  Tensor d_logits;                         // as CrossEntropy's
+  std::int64_t first = 0, vocabulary = 0;  // 0 <= first <= vocabulary - columns
+  void check() const;
+  double flops() const { return 0; }
+};
+
 }  // namespace primus::turbo

@@ -96,9 +96,14 @@ void random_normal(CpuContext& context, const RandomNormal& a) {
   const RandomStream stream(a.seed, RandomPurpose::kInit, 0, static_cast<std::uint32_t>(a.stream >> 32),
                             static_cast<std::uint32_t>(a.stream));
   float* out = context.data<float>(a.out);
-  parallel_ranges(context, a.out.elements(), sizeof(float), [&](std::int64_t begin, std::int64_t end) {
-    fill_normal(stream, static_cast<std::uint64_t>(a.offset + begin),
-                std::span(out + begin, static_cast<std::size_t>(end - begin)), a.mean, a.std);
+  const std::int64_t n = a.out.elements(), length = a.length == 0 ? std::max<std::int64_t>(n, 1) : a.length;
+  parallel_ranges(context, n, sizeof(float), [&](std::int64_t begin, std::int64_t end) {
+    while (begin < end) {
+      const std::int64_t run = begin / length, stop = std::min(end, (run + 1) * length);
+      fill_normal(stream, static_cast<std::uint64_t>(a.offset + run * a.stride + begin % length),
+                  std::span(out + begin, static_cast<std::size_t>(stop - begin)), a.mean, a.std);
+      begin = stop;
+    }
   });
 }
 

@@ -26,7 +26,8 @@ void CountNonFinite::check() const {
 
 void RandomNormal::check() const {
   PRIMUS_CHECK(kId, out.dtype == DType::kF32);
-  PRIMUS_CHECK(kId, offset >= 0);
+  PRIMUS_CHECK(kId, offset >= 0 && length >= 0 && stride >= 0);
+  PRIMUS_CHECK(kId, length == 0 ? stride == 0 : out.elements() % length == 0);
 }
 
 void Fill::check() const { PRIMUS_CHECK(kId, is_float(out)); }

@@ -45,13 +45,15 @@ struct CountNonFinite {
 
 // out[i] = mean + std * normal(seed, stream, offset + i): counter-based (base/random.h, purpose kInit; the
 // low and high halves of `stream` are its layer and sample), the same on every device layout. `offset` is the
-// index of out[0] within the whole logical tensor, so that a shard draws its own part of it.
+// index of out[0] within the whole logical tensor, so that a shard draws its own part of it. A part of its
+// columns lies in runs of `length` elements there, `stride` from one to the next; 0: all are consecutive.
 struct RandomNormal {
   static constexpr KernelId kId = KernelId::kRandomNormal;
   Tensor out;  // fp32
   std::uint64_t seed, stream;
   std::int64_t offset;
   float mean, std;
+  std::int64_t length = 0, stride = 0;
   void check() const;
   double flops() const { return 0; }
 };

@@ -95,10 +95,33 @@ struct RandomNormalBody {
   }
 };
 
+// The same of runs that are not consecutive: a thread makes one element.
+struct StridedRandomNormalBody {
+  RandomStream stream;
+  float* out;
+  std::int64_t offset, length, stride;
+  float mean, stddev;
+
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    const std::int64_t element = offset + i / length * stride + i % length;
+    const auto words = stream.quad(static_cast<std::uint64_t>(element / 4));
+    const int half = static_cast<int>(element / 2 % 2) * 2;
+    const double radius = ::sqrt(-2.0 * log_unit(words[half]));
+    const CirclePoint point = on_circle(words[half + 1]);
+    out[i] = static_cast<float>(mean + stddev * (radius * (element % 2 == 0 ? point.x : point.y)));
+  }
+};
+
 void random_normal(Context& context, const RandomNormal& call) {
   const RandomStream stream(call.seed, RandomPurpose::kInit, 0, static_cast<std::uint32_t>(call.stream >> 32),
                             static_cast<std::uint32_t>(call.stream));
   const std::int64_t n = call.out.elements();
+  if (call.length != 0 && call.length != n) {
+    for_each(context, n,
+             StridedRandomNormalBody{stream, context.data<float>(call.out), call.offset, call.length,
+                                     call.stride, call.mean, call.std});
+    return;
+  }
   for_each(context, n == 0 ? 0 : (call.offset + n + 1) / 2 - call.offset / 2,
            RandomNormalBody{stream, context.data<float>(call.out), call.offset, n, call.mean, call.std});
 }

@@ -1,4 +1,7 @@
 // Token embedding: out[t, :] = table[tokens[t], :].
+//
+// The table may be a part of a vocabulary: its rows are the tokens [first, first + rows) of `vocabulary`. The
+// rows of other tokens are zero, so that the sum over all parts is the whole embedding.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -8,9 +11,10 @@ namespace primus::turbo {
 
 struct EmbeddingForward {
   static constexpr KernelId kId = KernelId::kEmbeddingForward;
-  Tensor tokens;  // [tokens] int32, each in [0, vocab)
-  Tensor table;   // [vocab, hidden]
-  Tensor out;     // [tokens, hidden], the table's type
+  Tensor tokens;                           // [tokens] int32, each in [0, vocab)
+  Tensor table;                            // [vocab, hidden]
+  Tensor out;                              // [tokens, hidden], the table's type
+  std::int64_t first = 0, vocabulary = 0;  // vocabulary 0: the table is all of it
   void check() const;
   double flops() const { return 0; }
 };
@@ -18,10 +22,11 @@ struct EmbeddingForward {
 // d_table[v, :] (+)= sum of d_out[t, :] over t with tokens[t] == v, in token order (deterministic).
 struct EmbeddingBackwardWeight {
   static constexpr KernelId kId = KernelId::kEmbeddingBackwardWeight;
-  Tensor tokens;    // [tokens] int32
-  Tensor d_out;     // [tokens, hidden]
-  Tensor d_table;   // [vocab, hidden] fp32
-  bool accumulate;  // false: every row is assigned, rows without a token to zero
+  Tensor tokens;                           // [tokens] int32
+  Tensor d_out;                            // [tokens, hidden]
+  Tensor d_table;                          // [vocab, hidden] fp32
+  bool accumulate;                         // false: every row is assigned, rows without a token to zero
+  std::int64_t first = 0, vocabulary = 0;  // vocabulary 0: the table is all of it
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }

@@ -14,25 +14,35 @@ struct Forward {
   const std::int32_t* tokens;
   const T* table;
   T* out;
-  std::int64_t vocab, hidden;
+  TokenRows rows;
+  std::int64_t hidden;
   Fault* fault;
 
   PRIMUS_DEVICE void operator()() const {
     const std::int32_t token = tokens[block()];
-    const bool valid = token >= 0 && token < vocab;
-    if (!valid && thread() == 0) report_fault(fault, Fault::Kind::kTokenOutsideVocabulary, token, vocab);
+    const bool valid = token >= 0 && token < rows.vocabulary;
+    if (!valid && thread() == 0)
+      report_fault(fault, Fault::Kind::kTokenOutsideVocabulary, token, rows.vocabulary);
+    const std::int64_t row = token - rows.first;
+    const bool own = valid && row >= 0 && row < rows.rows;
+    const T other = from_float<T>(valid ? 0.0F : infinity() - infinity());
     for (std::int64_t i = thread(); i < hidden; i += kThreads) {
-      out[block() * hidden + i] = valid ? table[token * hidden + i] : from_float<T>(infinity() - infinity());
+      out[block() * hidden + i] = own ? table[row * hidden + i] : other;
     }
   }
 };
+
+template <class Call>
+TokenRows rows_of(const Call& a, const Tensor& table) {
+  return {a.first, table.rows(), a.vocabulary > 0 ? a.vocabulary : table.rows()};
+}
 
 void forward(Context& context, const EmbeddingForward& a) {
   with_float_type(a.table.dtype, [&](auto tag) {
     using T = decltype(tag);
     launch(context, a.tokens.elements(),
            Forward<T>{context.data<std::int32_t>(a.tokens), context.data<T>(a.table), context.data<T>(a.out),
-                      a.table.rows(), a.table.cols(), faults(context)});
+                      rows_of(a, a.table), a.table.cols(), faults(context)});
   });
 }
 
@@ -50,12 +60,12 @@ struct BackwardWeight {
   const TokenPlace* places;
   const T* d_out;
   float* d_table;
-  std::int64_t count, vocab, hidden, slices;
+  std::int64_t count, table_rows, hidden, slices;
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t first = block() / slices;
     const std::int32_t id = places[first].id;
-    if (id >= vocab || (first > 0 && places[first - 1].id == id)) return;
+    if (id >= table_rows || (first > 0 && places[first - 1].id == id)) return;
     const std::int64_t column = (block() % slices * kThreads + thread()) * kCount;
     if (column >= hidden) return;
     float* const to = d_table + id * hidden + column;
@@ -88,17 +98,17 @@ std::int64_t backward_weight_workspace(Context&, const EmbeddingBackwardWeight& 
 
 void backward_weight(Context& context, const EmbeddingBackwardWeight& a) {
   float* const d_table = context.data<float>(a.d_table);
-  const std::int64_t count = a.tokens.elements(), vocab = a.d_table.rows(), hidden = a.d_table.cols();
+  const std::int64_t count = a.tokens.elements(), rows = a.d_table.rows(), hidden = a.d_table.cols();
   if (!a.accumulate) for_each(context, a.d_table.elements(), ClearBody{d_table});
-  const TokenPlace* const places = sort_tokens(context, context.data<std::int32_t>(a.tokens), count, vocab,
-                                               context.data<std::byte>(a.workspace));
+  const TokenPlace* const places = sort_tokens(context, context.data<std::int32_t>(a.tokens), count,
+                                               rows_of(a, a.d_table), context.data<std::byte>(a.workspace));
   with_float_type(a.d_out.dtype, [&](auto tag) {
     using T = decltype(tag);
     const T* const d_out = context.data<T>(a.d_out);
     with_vector<T>(rows_of_vectors<T>(hidden, d_out), [&](auto vector) {
       using Kernel = BackwardWeight<T, decltype(vector)::value>;
       const std::int64_t slices = blocks_for(hidden, Kernel::kThreads * decltype(vector)::value);
-      launch(context, count * slices, Kernel{places, d_out, d_table, count, vocab, hidden, slices});
+      launch(context, count * slices, Kernel{places, d_out, d_table, count, rows, hidden, slices});
     });
   });
 }

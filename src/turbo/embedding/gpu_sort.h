@@ -9,7 +9,12 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A token of the sorted list. Ids outside the vocabulary have become the id `vocab`.
+// Which tokens a table has rows for: [first, first + rows) of the vocabulary. A token's id is its row.
+struct TokenRows {
+  std::int64_t first, rows, vocabulary;
+};
+
+// A token of the sorted list. Ids without a row have become the id `rows`.
 struct TokenPlace {
   std::int32_t id, position;
 };
@@ -24,14 +29,16 @@ PRIMUS_DEVICE int digit_of(TokenPlace place, int shift) { return (place.id >> sh
 struct Prepare {
   const std::int32_t* tokens;
   TokenPlace* places;
-  std::int64_t vocab;
+  TokenRows table;
   Fault* fault;
 
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
     const std::int32_t token = tokens[i];
-    const bool valid = token >= 0 && token < vocab;
-    if (!valid) report_fault(fault, Fault::Kind::kTokenOutsideVocabulary, token, vocab);
-    places[i] = {valid ? token : static_cast<std::int32_t>(vocab), static_cast<std::int32_t>(i)};
+    if (token < 0 || token >= table.vocabulary)
+      report_fault(fault, Fault::Kind::kTokenOutsideVocabulary, token, table.vocabulary);
+    const std::int64_t row = token - table.first;
+    places[i] = {static_cast<std::int32_t>(row >= 0 && row < table.rows ? row : table.rows),
+                 static_cast<std::int32_t>(i)};
   }
 };
 
@@ -140,14 +147,14 @@ inline std::int64_t token_sort_workspace(std::int64_t n) {
 
 // The sorted list, within the workspace.
 inline const TokenPlace* sort_tokens(Context& context, const std::int32_t* tokens, std::int64_t n,
-                                     std::int64_t vocab, std::byte* workspace) {
+                                     const TokenRows& table, std::byte* workspace) {
   using namespace token_sort;
   auto* from = reinterpret_cast<TokenPlace*>(workspace);
   auto* to = from + n;
   auto* const counts = reinterpret_cast<std::int32_t*>(to + n);
   const std::int64_t runs = blocks_for(n, kRun);
-  for_each(context, n, Prepare{tokens, from, vocab, faults(context)});
-  const int bits = std::bit_width(static_cast<std::uint64_t>(vocab));
+  for_each(context, n, Prepare{tokens, from, table, faults(context)});
+  const int bits = std::bit_width(static_cast<std::uint64_t>(table.rows));
   for (int shift = 0; shift < bits; shift += kBits) {
     launch(context, runs, Count{from, counts, n, shift});
     launch(context, runs == 0 ? 0 : 1, Sum{counts, runs});

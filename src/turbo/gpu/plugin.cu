@@ -20,8 +20,8 @@ const DevicePlugin kPlugin{
     .kind = runtime::kVendor,
     .count = runtime::device_count,
     .properties = runtime::device_properties,
-    .open = [](const DeviceSpec& spec) { return runtime::open_gpu(spec.ordinal, kernels()); },
-    .measuring = [](const DeviceSpec& spec) { return runtime::measuring_gpu(spec.ordinal, kernels()); },
+    .open = [](const DeviceSpec& spec) { return runtime::open_gpu(spec, kernels()); },
+    .measuring = [](const DeviceSpec& spec) { return runtime::measuring_gpu(spec, kernels()); },
     .collectives = &runtime::collectives()};
 
 }  // namespace

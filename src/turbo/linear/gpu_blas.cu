@@ -5,16 +5,23 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
+#include <memory>
+#include <set>
 #include <tuple>
 
 #include "base/error.h"
+#include "turbo/gpu/values.h"
+#include "turbo/linear/algorithm_cache.h"
 
 namespace primus::turbo::cuda {
 namespace {
 
 using gpu::cuda::Context;
+using gpu::cuda::GpuShared;
 
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
 
@@ -32,23 +39,93 @@ struct Functions {
   decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
   decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
+  decltype(&cublasLtMatmulAlgoCheck) check = nullptr;
+  decltype(&cublasLtGetVersion) version = nullptr;
 };
 
 // One product's shape: everything that an algorithm may depend on.
 using Key = std::tuple<GemmRole, DType, DType, bool, std::int64_t, std::int64_t, std::int64_t, unsigned,
                        unsigned, unsigned>;
 
+// The largest power of two up to 16 that divides an address.
+unsigned alignment_of(const void* address) {
+  const auto low = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(address) & 15U);
+  return low == 0 ? 16U : low & (~low + 1U);
+}
+
+Key key_of(const Gemm& call) {
+  return {call.role,
+          call.a.dtype,
+          call.c.dtype,
+          call.accumulate,
+          call.c.rows(),
+          call.c.cols(),
+          call.a.elements(),
+          alignment_of(call.a.data),
+          alignment_of(call.b.data),
+          alignment_of(call.c.data)};
+}
+
+// What a product is called in the file of choices.
+std::string name_of(const Key& key) {
+  constexpr const char* kRoles[] = {"forward", "input_gradient", "weight_gradient"};
+  std::string name = kRoles[static_cast<int>(std::get<0>(key))];
+  name += " " + std::string(primus::name_of(std::get<1>(key))) + " " +
+          std::string(primus::name_of(std::get<2>(key)));
+  if (std::get<3>(key)) name += " added";
+  name += " " + std::to_string(std::get<4>(key)) + "x" + std::to_string(std::get<5>(key));
+  name += " of " + std::to_string(std::get<6>(key)) + " aligned " + std::to_string(std::get<7>(key));
+  return name + "," + std::to_string(std::get<8>(key)) + "," + std::to_string(std::get<9>(key));
+}
+
+// The algorithms that were chosen by timing, of one device. Thread-safe.
+class Tuning {
+ public:
+  explicit Tuning(GpuShared& shared) : shared_(shared) {}
+
+  std::optional<AlgorithmWords> known(const Key& key) {
+    const std::lock_guard lock(mutex_);
+    const auto at = chosen_.find(key);
+    return at == chosen_.end() ? std::nullopt : std::optional(at->second);
+  }
+  void choose(const Key& key, std::size_t version, const std::function<bool(const AlgorithmChoice&)>& usable,
+              const std::function<std::optional<AlgorithmChoice>()>& measure) {
+    if (!cache_) {
+      cudaDeviceProp properties;
+      gpu::cuda::check(cudaGetDeviceProperties(&properties, shared_.index()), "read the properties of a GPU");
+      cache_ = std::make_unique<AlgorithmCache>(shared_.tuning_folder(), properties.name,
+                                                "cublaslt-" + std::to_string(version));
+    }
+    const std::optional<AlgorithmChoice> choice = cache_->choose(name_of(key), usable, measure);
+    const std::lock_guard lock(mutex_);
+    if (choice) chosen_.emplace(key, choice->algorithm);
+  }
+
+ private:
+  GpuShared& shared_;
+  std::mutex mutex_;
+  std::map<Key, AlgorithmWords> chosen_;
+  std::unique_ptr<AlgorithmCache> cache_;
+};
+
+// The library's favourites, the best first.
+constexpr int kCandidates = 8;
+struct Candidates {
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> all{};
+  int count = 0;
+};
+
 struct Plan {
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
-  bool found = false;
+  bool found = false, tuned = false;
 };
 
 // Of one stream.
 class CublasLt {
  public:
-  CublasLt() { open(); }
+  explicit CublasLt(Context& context) : shared_(context.shared()) { open(); }
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
   ~CublasLt() {
@@ -60,6 +137,8 @@ class CublasLt {
   }
 
   bool multiply(Context& context, const Gemm& call);
+  // Chooses the algorithm of a product that is about to come by timing several, unless one is known.
+  void tune(Context& context, const Gemm& call);
 
  private:
   void open();
@@ -70,12 +149,19 @@ class CublasLt {
         std::string("cuBLASLt cannot ") + what + ": status " + std::to_string(static_cast<int>(status)),
         "look at the kernel's log (dmesg) for errors of the GPU");
   }
+  // Null: the library does not take it.
+  const Plan* find(const Gemm& call);
   Plan make_plan(const Gemm& call, const Key& key);
+  Candidates candidates(const Plan& plan, const Key& key, std::int64_t workspace, int most);
+  std::optional<AlgorithmChoice> measure(Context& context, const Gemm& call, const Plan& plan,
+                                         const Key& key);
   static cudaDataType_t type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
+  GpuShared& shared_;
   Functions f_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, Plan> plans_;
+  std::set<Key> tuned_;  // whatever came of it
 };
 
 void CublasLt::open() {
@@ -104,13 +190,9 @@ void CublasLt::open() {
   find(f_.preference_create, "cublasLtMatmulPreferenceCreate");
   find(f_.preference_destroy, "cublasLtMatmulPreferenceDestroy");
   find(f_.preference_set, "cublasLtMatmulPreferenceSetAttribute");
+  find(f_.check, "cublasLtMatmulAlgoCheck");
+  find(f_.version, "cublasLtGetVersion");
   check(f_.create(&handle_), "start");
-}
-
-// The largest power of two up to 16 that divides an address.
-unsigned alignment_of(const void* address) {
-  const auto low = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(address) & 15U);
-  return low == 0 ? 16U : low & (~low + 1U);
 }
 
 // Our row-major C = op(A) · op(B) is, read by columns as the library does, Cᵀ = op(B)ᵀ · op(A)ᵀ: the right
@@ -127,9 +209,22 @@ Plan CublasLt::make_plan(const Gemm& call, const Key& key) {
   f_.layout_create(&plan.left, type_of(call.b.dtype), cols(call.b), rows(call.b), call.b.cols());
   f_.layout_create(&plan.right, type_of(call.a.dtype), cols(call.a), rows(call.a), call.a.cols());
   f_.layout_create(&plan.result, type_of(call.c.dtype), cols(call.c), rows(call.c), call.c.cols());
+  const auto found = candidates(plan, key, call.workspace.bytes(), 1);
+  plan.found = found.count > 0;
+  if (!plan.found) return plan;
+  plan.algorithm = found.all[0].algo;
+  if (const auto tuned = shared_.library<Tuning>().known(key)) {
+    plan.algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(*tuned);
+    plan.tuned = true;
+  }
+  return plan;
+}
+
+// The library's favourites, the best first.
+Candidates CublasLt::candidates(const Plan& plan, const Key& key, std::int64_t workspace, int most) {
   cublasLtMatmulPreference_t preference = nullptr;
   f_.preference_create(&preference);
-  const auto bytes = static_cast<std::uint64_t>(call.workspace.bytes());
+  const auto bytes = static_cast<std::uint64_t>(workspace);
   f_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes));
   // Parts of a sum are added in fp32, never in the result's type.
   const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -139,47 +234,171 @@ Plan CublasLt::make_plan(const Gemm& call, const Key& key) {
   f_.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof(b));
   f_.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof(c));
   f_.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof(c));
-  cublasLtMatmulHeuristicResult_t result{};
+  Candidates results;
   int count = 0;
   const cublasStatus_t status = f_.heuristic(handle_, plan.product, plan.left, plan.right, plan.result,
-                                             plan.result, preference, 1, &result, &count);
+                                             plan.result, preference, most, results.all.data(), &count);
   f_.preference_destroy(preference);
-  plan.found = status == CUBLAS_STATUS_SUCCESS && count > 0;
-  plan.algorithm = result.algo;
-  return plan;
+  results.count = status == CUBLAS_STATUS_SUCCESS ? std::clamp(count, 0, most) : 0;
+  return results;
+}
+
+const Plan* CublasLt::find(const Gemm& call) {
+  // Mixed operands are as exact as fp32, which the library's mixed products are not. Empty ones it refuses.
+  if (call.a.dtype != call.b.dtype) return nullptr;
+  // And it rounds a bf16 result twice when it adds to one.
+  if (call.accumulate && call.c.dtype == DType::kBF16) return nullptr;
+  if (call.a.elements() == 0 || call.b.elements() == 0 || call.c.elements() == 0) return nullptr;
+  const Key key = key_of(call);
+  auto at = plans_.find(key);
+  if (at == plans_.end()) at = plans_.emplace(key, make_plan(call, key)).first;
+  return at->second.found ? &at->second : nullptr;
 }
 
 bool CublasLt::multiply(Context& context, const Gemm& call) {
-  // Mixed operands are as exact as fp32, which the library's mixed products are not. Empty ones it refuses.
-  if (call.a.dtype != call.b.dtype) return false;
-  // And it rounds a bf16 result twice when it adds to one.
-  if (call.accumulate && call.c.dtype == DType::kBF16) return false;
-  if (call.a.elements() == 0 || call.b.elements() == 0 || call.c.elements() == 0) return false;
-  const Key key{call.role,
-                call.a.dtype,
-                call.c.dtype,
-                call.accumulate,
-                call.c.rows(),
-                call.c.cols(),
-                call.a.elements(),
-                alignment_of(call.a.data),
-                alignment_of(call.b.data),
-                alignment_of(call.c.data)};
-  auto at = plans_.find(key);
-  if (at == plans_.end()) at = plans_.emplace(key, make_plan(call, key)).first;
-  const Plan& plan = at->second;
-  if (!plan.found) return false;
+  const Plan* const plan = find(call);
+  shared_.count(!plan         ? "products: own kernel"
+                : plan->tuned ? "products: cuBLASLt, algorithm chosen by timing"
+                              : "products: cuBLASLt");
+  if (!plan) return false;
   const float alpha = 1, beta = call.accumulate ? 1.0F : 0.0F;
-  check(f_.matmul(handle_, plan.product, &alpha, call.b.data, plan.left, call.a.data, plan.right, &beta,
-                  call.c.data, plan.result, call.c.data, plan.result, &plan.algorithm, call.workspace.data,
+  check(f_.matmul(handle_, plan->product, &alpha, call.b.data, plan->left, call.a.data, plan->right, &beta,
+                  call.c.data, plan->result, call.c.data, plan->result, &plan->algorithm, call.workspace.data,
                   static_cast<std::size_t>(call.workspace.bytes()), context.stream()),
         "multiply");
   return true;
 }
 
+void CublasLt::tune(Context& context, const Gemm& call) {
+  // Smaller ones take longer to start than to run, and there may be many of them.
+  constexpr double kLeastWork = 1e9;
+  if (call.flops() < kLeastWork) return;
+  const Key key = key_of(call);
+  if (!tuned_.insert(key).second) return;
+  auto& tuning = shared_.library<Tuning>();
+  Gemm sized = call;
+  sized.workspace = Tensor(nullptr, DType::kU8, {kWorkspaceBytes});
+  const Plan* const plan = find(sized);
+  if (!plan) return;
+  const auto usable = [&](const AlgorithmChoice& choice) {
+    const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(choice.algorithm);
+    cublasLtMatmulHeuristicResult_t result{};
+    return f_.check(handle_, plan->product, plan->left, plan->right, plan->result, plan->result, &algorithm,
+                    &result) == CUBLAS_STATUS_SUCCESS &&
+           result.state == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= static_cast<std::size_t>(kWorkspaceBytes);
+  };
+  tuning.choose(key, f_.version(), usable, [&] { return measure(context, call, *plan, key); });
+}
+
+// Random numbers of either type, because products of zeros are faster.
+template <class T>
+struct Noise {
+  static constexpr int kThreads = 256;
+  T* to;
+  std::int64_t n;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t i = block() * kThreads + thread();
+    if (i >= n) return;
+    const auto mixed = static_cast<std::uint32_t>((i + 1) * 2654435761LL);
+    to[i] = from_float<T>(static_cast<float>(static_cast<std::int32_t>(mixed ^ (mixed >> 15U))) * 0x1p-31F);
+  }
+};
+
+class DeviceBuffer {
+ public:
+  DeviceBuffer(Context& context, const Tensor& like) : data_(gpu::cuda::malloc(like.bytes())) {
+    const std::int64_t n = like.elements();
+    if (like.dtype == DType::kF32) {
+      launch(context, blocks_for(n, 256), Noise<float>{static_cast<float*>(data_), n});
+    } else {
+      launch(context, blocks_for(n, 256), Noise<BFloat16>{static_cast<BFloat16*>(data_), n});
+    }
+  }
+  explicit DeviceBuffer(std::int64_t bytes) : data_(gpu::cuda::malloc(bytes)) {}
+  ~DeviceBuffer() { gpu::cuda::free(data_); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  void* get() const { return data_; }
+
+ private:
+  void* data_;
+};
+
+class TimedEvent {
+ public:
+  TimedEvent() { gpu::cuda::check(cudaEventCreate(&event_), "create an event"); }
+  ~TimedEvent() { (void)cudaEventDestroy(event_); }
+  TimedEvent(const TimedEvent&) = delete;
+  TimedEvent& operator=(const TimedEvent&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// The fastest of the library's favourites on memory of its own. All are timed in turn, several products in a
+// row and round after round, because a GPU that has been busy for a while runs slower than at first; a
+// candidate's time is the median of its rounds. The library's own choice stays unless another one is clearly
+// faster.
+std::optional<AlgorithmChoice> CublasLt::measure(Context& context, const Gemm& call, const Plan& plan,
+                                                 const Key& key) {
+  constexpr int kRounds = 7, kInARow = 3;
+  constexpr double kClearly = 0.98;
+  const Candidates found = candidates(plan, key, kWorkspaceBytes, kCandidates);
+  if (found.count == 0) return std::nullopt;
+  gpu::cuda::check(cudaSetDevice(shared_.index()), "choose a GPU");
+  const DeviceBuffer a(context, call.a), b(context, call.b), c(context, call.c), workspace(kWorkspaceBytes);
+  const TimedEvent begin, end;
+  const float alpha = 1, beta = call.accumulate ? 1.0F : 0.0F;
+  // Milliseconds of one product; 0: the library does not run it.
+  const auto time = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    gpu::cuda::check(cudaEventRecord(begin.get(), nullptr), "time a product");
+    for (int i = 0; i < kInARow; ++i) {
+      if (f_.matmul(handle_, plan.product, &alpha, b.get(), plan.left, a.get(), plan.right, &beta, c.get(),
+                    plan.result, c.get(), plan.result, &algorithm, workspace.get(),
+                    static_cast<std::size_t>(kWorkspaceBytes), nullptr) != CUBLAS_STATUS_SUCCESS) {
+        return 0.0F;
+      }
+    }
+    gpu::cuda::check(cudaEventRecord(end.get(), nullptr), "time a product");
+    gpu::cuda::check(cudaEventSynchronize(end.get()), "time a product");
+    float milliseconds = 0;
+    gpu::cuda::check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "time a product");
+    return milliseconds / kInARow;
+  };
+  std::array<std::array<float, kRounds>, kCandidates> times{};
+  for (int round = -1; round < kRounds; ++round) {  // the first is not counted
+    for (int i = 0; i < found.count; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const float milliseconds = time(found.all[at].algo);
+      if (round >= 0) times[at][static_cast<std::size_t>(round)] = milliseconds;
+    }
+  }
+  AlgorithmChoice best;
+  for (int i = 0; i < found.count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    std::sort(times[at].begin(), times[at].end());
+    if (times[at].front() <= 0) continue;
+    ++best.of;
+    const double microseconds = static_cast<double>(times[at][kRounds / 2]) * 1e3;
+    if (best.microseconds > 0 && microseconds >= best.microseconds * kClearly) continue;
+    best.microseconds = microseconds;
+    best.algorithm = std::bit_cast<AlgorithmWords>(found.all[at].algo);
+  }
+  return best.of > 0 ? std::optional(best) : std::nullopt;
+}
+
 }  // namespace
 
-std::int64_t library_workspace(Context&, const Gemm&) { return kWorkspaceBytes; }
+std::int64_t library_workspace(Context& context, const Gemm& call) {
+  // Asked for every product before memory is taken for a step, and before other ranks are waited for.
+  if (!context.shared().tuning_folder().empty() && context.stream() == nullptr) {
+    context.library<CublasLt>().tune(context, call);
+  }
+  return kWorkspaceBytes;
+}
 
 bool multiply_by_library(Context& context, const Gemm& call) {
   return context.library<CublasLt>().multiply(context, call);

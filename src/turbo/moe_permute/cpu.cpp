@@ -58,19 +58,30 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
   const RoutingPlan plan(a.plan, experts, a.experts.shape[0], a.experts.shape[1]);
   const auto* expert_of = context.data<std::int32_t>(a.experts);
   const float* weights = a.weights.absent() ? nullptr : context.data<float>(a.weights);
+  const std::int32_t* kept_before = a.kept.absent() ? nullptr : context.data<std::int32_t>(a.kept);
   auto* offsets = context.data<std::int32_t>(plan.offsets);
   auto* rows = context.data<std::int32_t>(plan.rows);
   auto* slots = context.data<std::int32_t>(plan.slots);
   auto* tokens = context.data<std::int32_t>(plan.tokens);
   const auto top_k = static_cast<std::int32_t>(a.experts.shape[1]);
 
+  // Of this plan's experts, or -1.
+  const auto own = [=, first = a.first](std::int64_t slot) -> std::int64_t {
+    const std::int64_t expert = expert_of[slot] - first;
+    return expert >= 0 && expert < experts && (!kept_before || kept_before[slot] >= 0) ? expert : -1;
+  };
   // offsets[e + 1] counts, then runs from the begin of expert e to its end while its slots are placed.
   std::fill(offsets, offsets + experts + 1, 0);
-  for (std::int64_t slot = 0; slot < count; ++slot) ++offsets[expert_of[slot] + 1];
+  for (std::int64_t slot = 0; slot < count; ++slot) {
+    if (const std::int64_t expert = own(slot); expert >= 0) ++offsets[expert + 1];
+  }
   std::int32_t begin = 0;
   for (std::int64_t e = 0; e < experts; ++e) begin += std::exchange(offsets[e + 1], begin);
-  for (std::int64_t slot = 0; slot < count; ++slot)
-    slots[offsets[expert_of[slot] + 1]++] = static_cast<std::int32_t>(slot);
+  assert(begin <= plan.slots.elements());
+  for (std::int64_t slot = 0; slot < count; ++slot) {
+    if (const std::int64_t expert = own(slot); expert >= 0)
+      slots[offsets[expert + 1]++] = static_cast<std::int32_t>(slot);
+  }
 
   if (a.capacity > 0) {
     const Keeping keep(a, weights);
@@ -86,11 +97,52 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
       offsets[e + 1] = static_cast<std::int32_t>(offsets[e] + kept);
       from = end;
     }
-    std::fill(rows, rows + count, -1);
   }
+  if (a.capacity > 0 || a.partial()) std::fill(rows, rows + count, -1);
   for (std::int32_t row = 0; row < offsets[experts]; ++row) {
     rows[slots[row]] = row;
     tokens[row] = slots[row] / top_k;
+  }
+}
+
+// Like the plan above, by one thread.
+void plan_dispatch(CpuContext& context, const PlanDispatch& a) {
+  const std::int64_t tokens = a.tokens(), top_k = a.experts.shape[1];
+  const auto* experts = context.data<std::int32_t>(a.experts);
+  const std::int32_t* kept = a.kept.absent() ? nullptr : context.data<std::int32_t>(a.kept);
+  const DispatchPlan plan = a.parts();
+  const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
+  // Whether a slot is of an expert that `rank` has.
+  const auto chosen = [&](std::int64_t slot, std::int64_t rank) {
+    return (!kept || kept[slot] >= 0) && experts[slot] / a.experts_of_rank == rank / a.ranks_of_expert;
+  };
+  const auto goes_to = [&](std::int64_t token, std::int64_t rank) {
+    bool any = false;
+    for (std::int64_t k = 0; k < top_k; ++k) any = any || chosen(token * top_k + k, rank);
+    return any;
+  };
+  for (std::int64_t peer = 0; peer < a.ranks; ++peer) {
+    const std::int64_t first = peer * a.most;
+    std::int64_t out = first, in = first;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      const std::int64_t own = a.rank * tokens + t, other = peer * tokens + t;
+      const bool sends = goes_to(own, peer), receives = goes_to(other, a.rank);
+      list(plan.parts)[t * a.ranks + peer] = sends ? static_cast<std::int32_t>(out) : -1;
+      list(plan.places)[other] = receives ? static_cast<std::int32_t>(in) : -1;
+      if (sends) list(plan.sent)[out++] = static_cast<std::int32_t>(t);
+      if (!receives) continue;
+      for (std::int64_t k = 0; k < top_k; ++k) {
+        const std::int64_t slot = other * top_k + k;
+        list(plan.choices)[in * top_k + k] = chosen(slot, a.rank) ? experts[slot] : -1;
+      }
+      list(plan.sources)[in++] = static_cast<std::int32_t>(other);
+    }
+    assert(out <= first + a.most && in <= first + a.most);
+    list(plan.sends)[peer] = static_cast<std::int32_t>(out - first);
+    list(plan.receives)[peer] = static_cast<std::int32_t>(in - first);
+    std::fill(list(plan.sent) + out, list(plan.sent) + first + a.most, -1);
+    std::fill(list(plan.sources) + in, list(plan.sources) + first + a.most, -1);
+    std::fill(list(plan.choices) + in * top_k, list(plan.choices) + (first + a.most) * top_k, -1);
   }
 }
 
@@ -187,6 +239,7 @@ void row_dots(CpuContext& context, const RowDots& a) {
 
 void register_moe_permute(KernelTable& table) {
   table.add<PlanRouting, CpuContext, &plan_routing>();
+  table.add<PlanDispatch, CpuContext, &plan_dispatch>();
   table.add<GatherRows, CpuContext, &gather_rows>();
   table.add<CombineRows, CpuContext, &combine_rows>();
   table.add<RowDots, CpuContext, &row_dots>();

@@ -24,9 +24,20 @@ struct SlotKeys {
   }
 };
 
+// Which slots a plan gives rows to.
+struct Choices {
+  const std::int32_t* experts;
+  const std::int32_t* kept;  // or null
+  std::int64_t first;
+
+  PRIMUS_DEVICE bool operator()(std::int64_t slot, std::int64_t expert) const {
+    return experts[slot] - first == expert && (!kept || kept[slot] >= 0);
+  }
+};
+
 struct CountSlots {
   static constexpr int kThreads = 256;
-  const std::int32_t* experts;
+  Choices choices;
   std::int32_t* offsets;  // [e + 1] = how many slots expert e keeps
   std::uint64_t* least;   // [e] the least key it keeps
   SlotKeys keys;
@@ -35,7 +46,7 @@ struct CountSlots {
   PRIMUS_DEVICE std::int64_t at_least(std::uint64_t key) const {
     std::int64_t found = 0;
     for (std::int64_t slot = thread(); slot < count; slot += kThreads) {
-      if (experts[slot] == block() && keys(slot) >= key) ++found;
+      if (choices(slot, block()) && keys(slot) >= key) ++found;
     }
     return block_reduce<kThreads>(found);
   }
@@ -68,9 +79,40 @@ struct SumOffsets {
   }
 };
 
+struct NoRow {
+  std::int32_t* rows;
+  PRIMUS_DEVICE void operator()(std::int64_t slot) const { rows[slot] = -1; }
+};
+
+// Numbers what the threads of a block flag, run by run, in the order of the threads. In shared memory.
+template <int kThreads>
+struct Numbering {
+  static constexpr int kWarps = kThreads / kWarp;
+  std::int32_t ends_of_warps[kWarps];
+
+  // The number of this thread's flag; `next` moves behind those of the run. All threads call it.
+  PRIMUS_DEVICE std::int32_t operator()(bool flag, std::int32_t& next) {
+    // How many of the flags before it in this run are set: within the warp, then of the warps before.
+    std::int32_t upto = flag ? 1 : 0;
+    for (int distance = 1; distance < kWarp; distance *= 2) {
+      const std::int32_t before = from_lane_before(upto, distance);
+      if (lane() >= distance) upto += before;
+    }
+    if (lane() == kWarp - 1) ends_of_warps[warp()] = upto;
+    barrier();
+    std::int32_t number = next + upto - 1;
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp()) number += ends_of_warps[w];
+      next += ends_of_warps[w];
+    }
+    barrier();
+    return number;
+  }
+};
+
 struct PlaceSlots {
   static constexpr int kThreads = 256;
-  const std::int32_t* experts;
+  Choices choices;
   const std::int32_t* offsets;
   std::int32_t *rows, *slots, *tokens;
   const std::uint64_t* least;
@@ -78,31 +120,14 @@ struct PlaceSlots {
   std::int64_t count;
 
   PRIMUS_DEVICE void operator()() const {
-    constexpr int kWarps = kThreads / kWarp;
-    struct Ends {
-      std::int32_t of_warp[kWarps];
-    };
-    Ends& ends = shared<Ends>();
+    Numbering<kThreads>& numbering = shared<Numbering<kThreads>>();
     std::int32_t next = offsets[block()];
     const std::uint64_t threshold = least[block()];
     for (std::int64_t begin = 0; begin < count; begin += kThreads) {
       const std::int64_t slot = begin + thread();
-      const bool mine = slot < count && experts[slot] == block();
+      const bool mine = slot < count && choices(slot, block());
       const bool kept = mine && keys(slot) >= threshold;
-      // How many of the slots before it in this run are kept: within the warp, then of the warps before.
-      std::int32_t upto = kept ? 1 : 0;
-      for (int distance = 1; distance < kWarp; distance *= 2) {
-        const std::int32_t before = from_lane_before(upto, distance);
-        if (lane() >= distance) upto += before;
-      }
-      if (lane() == kWarp - 1) ends.of_warp[warp()] = upto;
-      barrier();
-      std::int32_t row = next + upto - 1;
-      for (int w = 0; w < kWarps; ++w) {
-        if (w < warp()) row += ends.of_warp[w];
-        next += ends.of_warp[w];
-      }
-      barrier();
+      const std::int32_t row = numbering(kept, next);
       if (mine) rows[slot] = kept ? row : -1;
       if (kept) {
         slots[row] = static_cast<std::int32_t>(slot);
@@ -115,17 +140,74 @@ struct PlaceSlots {
 void plan_routing(Context& context, const PlanRouting& a) {
   const RoutingPlan plan(a.plan, a.expert_count, a.experts.shape[0], a.experts.shape[1]);
   const std::int64_t count = a.experts.elements();
-  const auto* experts = context.data<std::int32_t>(a.experts);
+  const Choices choices{context.data<std::int32_t>(a.experts), optional<std::int32_t>(context, a.kept),
+                        a.first};
+  auto* const rows = context.data<std::int32_t>(plan.rows);
   auto* offsets = context.data<std::int32_t>(plan.offsets);
   auto* least = partials<std::uint64_t>(context, a.expert_count);
   const SlotKeys keys{optional<float>(context, a.weights), a.sequences,
                       std::max<std::int64_t>(count / a.sequences, 1), a.experts.shape[1]};
-  launch(context, a.expert_count, CountSlots{experts, offsets, least, keys, count, a.capacity});
+  launch(context, a.expert_count, CountSlots{choices, offsets, least, keys, count, a.capacity});
   for_each(context, 1, SumOffsets{offsets, a.expert_count});
+  if (a.partial()) for_each(context, count, NoRow{rows});
   launch(context, a.expert_count,
-         PlaceSlots{experts, offsets, context.data<std::int32_t>(plan.rows),
-                    context.data<std::int32_t>(plan.slots), context.data<std::int32_t>(plan.tokens), least,
-                    keys, count});
+         PlaceSlots{choices, offsets, rows, context.data<std::int32_t>(plan.slots),
+                    context.data<std::int32_t>(plan.tokens), least, keys, count});
+}
+
+// A block for the rows to each rank, then one for the rows from each.
+struct PlaceTokens {
+  static constexpr int kThreads = 256;
+  const std::int32_t* experts;
+  const std::int32_t* kept;  // or null
+  std::int32_t *sends, *receives, *sent, *parts, *sources, *places, *choices;
+  std::int64_t tokens, top_k, ranks, rank, most, experts_of_rank, ranks_of_expert;
+
+  PRIMUS_DEVICE bool chosen(std::int64_t slot, std::int64_t of_rank) const {
+    return (!kept || kept[slot] >= 0) && experts[slot] / experts_of_rank == of_rank / ranks_of_expert;
+  }
+
+  PRIMUS_DEVICE void operator()() const {
+    Numbering<kThreads>& numbering = shared<Numbering<kThreads>>();
+    const bool out = block() < ranks;
+    const std::int64_t peer = out ? block() : block() - ranks, first = peer * most;
+    const std::int64_t from = out ? rank : peer, to = out ? peer : rank;
+    auto next = static_cast<std::int32_t>(first);
+    for (std::int64_t begin = 0; begin < tokens; begin += kThreads) {
+      const std::int64_t t = begin + thread(), token = from * tokens + t;
+      bool goes = false;
+      for (std::int64_t k = 0; t < tokens && k < top_k; ++k) goes = goes || chosen(token * top_k + k, to);
+      const std::int32_t row = numbering(goes, next);
+      if (t >= tokens) continue;
+      if (out) {
+        parts[t * ranks + peer] = goes ? row : -1;
+        if (goes) sent[row] = static_cast<std::int32_t>(t);
+        continue;
+      }
+      places[token] = goes ? row : -1;
+      if (!goes) continue;
+      sources[row] = static_cast<std::int32_t>(token);
+      for (std::int64_t k = 0; k < top_k; ++k) {
+        const std::int64_t slot = token * top_k + k;
+        choices[row * top_k + k] = chosen(slot, rank) ? experts[slot] : -1;
+      }
+    }
+    if (thread() == 0) (out ? sends : receives)[peer] = next - static_cast<std::int32_t>(first);
+    for (std::int64_t row = next + thread(); row < first + most; row += kThreads) {
+      (out ? sent : sources)[row] = -1;
+      for (std::int64_t k = 0; !out && k < top_k; ++k) choices[row * top_k + k] = -1;
+    }
+  }
+};
+
+void plan_dispatch(Context& context, const PlanDispatch& a) {
+  const DispatchPlan plan = a.parts();
+  const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
+  launch(context, 2 * a.ranks,
+         PlaceTokens{list(a.experts), optional<std::int32_t>(context, a.kept), list(plan.sends),
+                     list(plan.receives), list(plan.sent), list(plan.parts), list(plan.sources),
+                     list(plan.places), list(plan.choices), a.tokens(), a.experts.shape[1], a.ranks, a.rank,
+                     a.most, a.experts_of_rank, a.ranks_of_expert});
 }
 
 // ---- Rows ---------------------------------------------------------------------------------------
@@ -247,6 +329,7 @@ void row_dots(Context& context, const RowDots& a) {
 
 void register_moe_permute(KernelTable& table) {
   table.add<PlanRouting, Context, &plan_routing>();
+  table.add<PlanDispatch, Context, &plan_dispatch>();
   table.add<GatherRows, Context, &gather_rows>();
   table.add<CombineRows, Context, &combine_rows>();
   table.add<RowDots, Context, &row_dots>();

@@ -14,22 +14,36 @@ bool is_slots_of(const Tensor& slots, DType dtype, const Tensor& rows) {
 void PlanRouting::check() const {
   PRIMUS_CHECK(kId, experts.dtype == DType::kI32 && experts.shape.rank() == 2);
   PRIMUS_CHECK(kId, is_slots_of(weights, DType::kF32, experts));
+  PRIMUS_CHECK(kId, is_slots_of(kept, DType::kI32, experts));
   PRIMUS_CHECK(kId, plan.dtype == DType::kI32);
-  PRIMUS_CHECK(kId, plan.shape == RoutingPlan::shape(expert_count, experts.shape[0], experts.shape[1]));
+  const std::int64_t most = RoutingPlan::shape(expert_count, experts.shape[0], experts.shape[1])[0];
+  PRIMUS_CHECK(kId, plan.elements() == most || (partial() && plan.elements() < most));
+  PRIMUS_CHECK(kId, plan.elements() > expert_count + experts.elements() && (most - plan.elements()) % 2 == 0);
+  PRIMUS_CHECK(kId, all == 0 ? first == 0 : first >= 0 && first + expert_count <= all);
   PRIMUS_CHECK(kId, capacity >= 0 && sequences > 0 && experts.shape[0] % sequences == 0);
+}
+
+void PlanDispatch::check() const {
+  PRIMUS_CHECK(kId, experts.dtype == DType::kI32 && experts.shape.rank() == 2);
+  PRIMUS_CHECK(kId, is_slots_of(kept, DType::kI32, experts));
+  PRIMUS_CHECK(kId, ranks > 0 && rank >= 0 && rank < ranks && experts.shape[0] % ranks == 0);
+  PRIMUS_CHECK(kId, experts_of_rank > 0 && ranks_of_expert > 0 && ranks % ranks_of_expert == 0);
+  PRIMUS_CHECK(kId, most >= 0 && most <= tokens());
+  PRIMUS_CHECK(kId, plan.dtype == DType::kI32 &&
+                        plan.shape == DispatchPlan::shape(ranks, tokens(), experts.shape[1], most));
 }
 
 void GatherRows::check() const {
   PRIMUS_CHECK(kId, is_float(x) && out.dtype == x.dtype && out.cols() == x.cols());
   PRIMUS_CHECK(kId, rows.dtype == DType::kI32 && rows.shape.rank() == 2 && rows.shape[0] == x.rows());
-  PRIMUS_CHECK(kId, slots.dtype == DType::kI32 && slots.elements() == rows.elements());
-  PRIMUS_CHECK(kId, offsets.dtype == DType::kI32 && out.rows() == rows.elements());
+  PRIMUS_CHECK(kId, slots.dtype == DType::kI32 && slots.elements() <= rows.elements());
+  PRIMUS_CHECK(kId, offsets.dtype == DType::kI32 && out.rows() == slots.elements());
   PRIMUS_CHECK(kId, !weights.absent() && is_slots_of(weights, DType::kF32, rows));
 }
 
 void CombineRows::check() const {
   PRIMUS_CHECK(kId, is_float(x) && out.dtype == x.dtype && out.cols() == x.cols());
-  PRIMUS_CHECK(kId, rows.dtype == DType::kI32 && rows.shape.rank() == 2 && rows.elements() == x.rows());
+  PRIMUS_CHECK(kId, rows.dtype == DType::kI32 && rows.shape.rank() == 2);
   PRIMUS_CHECK(kId, out.rows() == rows.shape[0] && is_slots_of(weights, DType::kF32, rows));
   PRIMUS_CHECK(kId, previous.absent() || (same(previous, out)));
 }
@@ -37,7 +51,7 @@ void CombineRows::check() const {
 void RowDots::check() const {
   PRIMUS_CHECK(kId, is_float(by_token) && by_row.dtype == by_token.dtype && by_row.cols() == by_token.cols());
   PRIMUS_CHECK(kId, rows.dtype == DType::kI32 && rows.shape.rank() == 2 && rows.shape[0] == by_token.rows());
-  PRIMUS_CHECK(kId, rows.elements() == by_row.rows());
+  PRIMUS_CHECK(kId, rows.elements() >= by_row.rows());
   PRIMUS_CHECK(kId, !out.absent() && is_slots_of(out, DType::kF32, rows));
   PRIMUS_CHECK(kId, is_slots_of(previous, DType::kF32, rows));
 }

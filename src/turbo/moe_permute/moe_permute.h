@@ -1,7 +1,9 @@
 // Tokens to experts and back. Every token has top_k choices, which makes tokens * top_k *slots*; sorted by
-// expert, slots are *rows*. Nothing here depends on how many rows each expert gets: tensors have a row for
-// every slot, and rows that no slot needs (capacity) lie at the end.
+// expert, slots are *rows*. Nothing here depends on how many rows each expert gets: tensors have as many rows
+// as slots may need, and rows that no slot needs lie at the end.
 #pragma once
+
+#include <utility>
 
 #include "tensor/tensor.h"
 #include "turbo/kernel_table.h"
@@ -12,36 +14,90 @@ namespace primus::turbo {
 struct RoutingPlan {
   Tensor offsets;  // [experts + 1]: expert e has rows [offsets[e], offsets[e+1])
   Tensor rows;     // [tokens, top_k]: the row of a slot, -1 when it was dropped
-  Tensor slots;    // [tokens * top_k]: the slot of a row, for rows below offsets[experts]
-  Tensor tokens;   // [tokens * top_k]: its token, likewise
+  Tensor slots;    // [most rows]: the slot of a row, for rows below offsets[experts]
+  Tensor tokens;   // [most rows]: its token, likewise
 
+  // `most_rows`: that experts may have together, tokens * top_k where all choices are theirs.
+  static Shape shape(std::int64_t experts, std::int64_t tokens, std::int64_t top_k, std::int64_t most_rows) {
+    return {experts + 1 + tokens * top_k + 2 * most_rows};
+  }
   static Shape shape(std::int64_t experts, std::int64_t tokens, std::int64_t top_k) {
-    return {experts + 1 + 3 * tokens * top_k};
+    return shape(experts, tokens, top_k, tokens * top_k);
   }
   RoutingPlan(const Tensor& plan, std::int64_t experts, std::int64_t token_count, std::int64_t top_k)
-      : offsets(plan.slice(0, experts + 1)),
-        rows(part(plan, experts, token_count * top_k, 0).reshaped({token_count, top_k})),
-        slots(part(plan, experts, token_count * top_k, 1)),
-        tokens(part(plan, experts, token_count * top_k, 2)) {}
-
- private:
-  static Tensor part(const Tensor& plan, std::int64_t experts, std::int64_t count, std::int64_t index) {
-    const std::int64_t begin = experts + 1 + index * count;
-    return plan.slice(begin, begin + count);
+      : offsets(plan.slice(0, experts + 1)) {
+    const std::int64_t choices = experts + 1, lists = choices + token_count * top_k;
+    const std::int64_t most_rows = (plan.elements() - lists) / 2;
+    rows = plan.slice(choices, lists).reshaped({token_count, top_k});
+    slots = plan.slice(lists, lists + most_rows);
+    tokens = plan.slice(lists + most_rows, lists + 2 * most_rows);
   }
 };
 
 // Sorts slots by expert; slots of one expert keep their order. With a capacity, an expert takes that many
 // slots at most: the first ones, or those of the largest weights (the first of equal ones). First is what
 // comes first in its sequence, then what is in the first sequence, as in Megatron-LM.
+//
+// A plan may be for some of the experts only: [first, first + expert_count) of `all`. Slots of the others
+// have no row, as if they were dropped.
 struct PlanRouting {
   static constexpr KernelId kId = KernelId::kPlanRouting;
-  Tensor experts;  // [tokens, top_k] int32, each in [0, expert_count)
+  Tensor experts;  // [tokens, top_k] int32, each in [0, all)
   Tensor weights;  // [tokens, top_k] fp32; absent: the first slots are kept
-  Tensor plan;     // RoutingPlan, out
+  Tensor kept;     // [tokens, top_k] int32, `rows` of another plan: what that dropped has no row; or absent
+  Tensor plan;     // RoutingPlan, out, with room for all rows there may be
   std::int64_t expert_count;
-  std::int64_t capacity;       // 0: none is dropped
-  std::int64_t sequences = 1;  // of equal length, one after the other: the tokens
+  std::int64_t capacity;            // 0: none is dropped
+  std::int64_t sequences = 1;       // of equal length, one after the other: the tokens
+  std::int64_t first = 0, all = 0;  // all 0: expert_count
+  // Whether some slots have no row, whatever the capacity.
+  bool partial() const { return all > expert_count || !kept.absent(); }
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// Where rows go when several ranks share the experts, in one int32 tensor: each rank sends its tokens' rows
+// once to each rank that has an expert of theirs, `most` rows at most to any one. -1 stands for no row and no
+// token.
+struct DispatchPlan {
+  Tensor sends, receives;  // [ranks]: rows to and from each rank
+  Tensor sent;             // [ranks * most, 1]: this rank's token in each row that goes out
+  Tensor parts;            // [tokens, ranks]: the row in which a token goes to each rank
+  Tensor sources;          // [ranks * most, 1]: whose row comes in, of all ranks' tokens in rank order
+  Tensor places;           // [ranks * tokens, 1]: the row in which each of those comes in
+  Tensor choices;          // [ranks * most, top_k]: what such a row chose of this rank's experts
+
+  static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t most) {
+    return {2 * ranks + 2 * ranks * tokens + ranks * most * (2 + top_k)};
+  }
+  DispatchPlan(const Tensor& plan, std::int64_t ranks, std::int64_t tokens, std::int64_t top_k,
+               std::int64_t most) {
+    std::int64_t begin = 0;
+    const auto next = [&](const Shape& of) {
+      const std::int64_t end = begin + of.elements();
+      return plan.slice(std::exchange(begin, end), end).reshaped(of);
+    };
+    sends = next({ranks});
+    receives = next({ranks});
+    sent = next({ranks * most, 1});
+    parts = next({tokens, ranks});
+    sources = next({ranks * most, 1});
+    places = next({ranks * tokens, 1});
+    choices = next({ranks * most, top_k});
+  }
+};
+
+// Rows go out and come in in the order of their tokens. Ranks with the same experts are neighbours, and
+// experts are in the order of the ranks.
+struct PlanDispatch {
+  static constexpr KernelId kId = KernelId::kPlanDispatch;
+  Tensor experts;  // [ranks * tokens, top_k] int32: choices of all ranks' tokens
+  Tensor kept;     // the same shape: below 0 where a choice was dropped; or absent
+  Tensor plan;     // DispatchPlan, out
+  std::int64_t ranks, rank, most;
+  std::int64_t experts_of_rank, ranks_of_expert;
+  std::int64_t tokens() const { return experts.shape[0] / ranks; }
+  DispatchPlan parts() const { return {plan, ranks, tokens(), experts.shape[1], most}; }
   void check() const;
   double flops() const { return 0; }
 };
@@ -52,16 +108,17 @@ struct GatherRows {
   Tensor x;                     // [tokens, hidden] fp32 or bf16
   Tensor offsets, rows, slots;  // of the plan
   Tensor weights;               // [tokens, top_k] fp32
-  Tensor out;                   // [tokens * top_k, hidden], x's type
+  Tensor out;                   // [most rows, hidden], x's type
   void check() const;
   double flops() const { return 0; }
 };
 
 // out[t, :] = previous[t, :] + sum over k of w · x[rows[t, k], :], in order of k, without the dropped ones.
+// `rows` are of a plan, or any.
 struct CombineRows {
   static constexpr KernelId kId = KernelId::kCombineRows;
-  Tensor x;         // [tokens * top_k, hidden] fp32 or bf16
-  Tensor rows;      // of the plan
+  Tensor x;         // [most rows, hidden] fp32 or bf16
+  Tensor rows;      // [tokens, top_k] int32, below 0: dropped
   Tensor weights;   // [tokens, top_k] fp32, or absent: w = 1
   Tensor previous;  // [tokens, hidden], or absent: zero; may be out
   Tensor out;       // [tokens, hidden], x's type
@@ -74,7 +131,7 @@ struct CombineRows {
 struct RowDots {
   static constexpr KernelId kId = KernelId::kRowDots;
   Tensor by_token;  // [tokens, hidden] fp32 or bf16
-  Tensor by_row;    // [tokens * top_k, hidden], the same type
+  Tensor by_row;    // [most rows, hidden], the same type
   Tensor rows;      // of the plan
   Tensor previous;  // [tokens, top_k] fp32, or absent: zero; may be out
   Tensor out;       // [tokens, top_k] fp32

@@ -1,14 +1,20 @@
-"""Megatron-LM's core on a CPU: one process, a world of one over gloo. Import before anything of megatron.core.
+"""Megatron-LM's core on a CPU: one process for each rank, a world over gloo. Import before anything of megatron.core.
 
 What Megatron takes for granted and a CPU does not have is put right here, and nothing else of it is changed:
 
   torch.cuda.current_device   names the device on which modules make their tensors.
+  device="cuda", cuda(),      in calls of torch mean the CPU, and tensors of fp32 say that their type is the one of CUDA,
+  pin_memory, type()          which the clipping of gradients asks for.
+  torch.cuda.Stream           has nothing to wait for.
+  all_to_all_single           takes counts that are tensors: they come from the device as arrays.
+  states of random numbers    of tensor ranks are those of CUDA; nothing is drawn here.
   Transformer Engine          is absent; two modules use its names although the import failed.
   torch.topk                  takes the first of equal values, as it does on CUDA (108 sizes up to [65536, 256], torch
                               2.11 on an H200, all equal). Which of them it takes on a CPU is arbitrary, and dropping
                               by position is topk of zeros and ones.
 """
 
+import contextlib
 import os
 import warnings
 
@@ -17,13 +23,53 @@ import torch
 warnings.filterwarnings("ignore")
 torch.cuda.current_device = lambda: "cpu"
 
+
+class NoStream:
+    def wait_stream(self, _):
+        pass
+
+    def record_event(self):
+        return self
+
+    def synchronize(self):
+        pass
+
+
+torch.cuda.Stream = NoStream
+torch.cuda.current_stream = NoStream
+torch.cuda.stream = lambda _: contextlib.nullcontext()
+
+
+class OnCpu(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if function is torch.Tensor.cuda:
+            return args[0]
+        if str(kwargs.get("device")).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        kwargs.pop("pin_memory", None)
+        result = function(*args, **kwargs)
+        return "torch.cuda.FloatTensor" if isinstance(result, str) and result == "torch.FloatTensor" else result
+
+
 from megatron.core import __version__ as VERSION  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
+from megatron.core.tensor_parallel import random  # noqa: E402
 from megatron.core.transformer import multi_latent_attention  # noqa: E402
 from megatron.core.transformer.moe import moe_utils  # noqa: E402
 
+random.CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()
 multi_latent_attention.HAVE_TE = False
 moe_utils.te_general_gemm = None
+
+
+def all_to_all_of_counts(out, given, output_split_sizes=None, input_split_sizes=None, **further):
+    lists = [None if counts is None else [int(n) for n in counts] for counts in (output_split_sizes, input_split_sizes)]
+    return all_to_all_single(out, given, *lists, **further)
+
+
+all_to_all_single = torch.distributed.all_to_all_single
+torch.distributed.all_to_all_single = all_to_all_of_counts
 
 
 def first_topk(values, k, dim=-1, largest=True, sorted=True):
@@ -31,9 +77,10 @@ def first_topk(values, k, dim=-1, largest=True, sorted=True):
     return torch.return_types.topk((order.values.narrow(dim, 0, k), order.indices.narrow(dim, 0, k)))
 
 
-def start() -> None:
+def start(rank: int = 0, ranks: int = 1, **axes) -> None:
     torch.topk = torch.Tensor.topk = first_topk
+    OnCpu().__enter__()
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29511")
-    torch.distributed.init_process_group("gloo", rank=0, world_size=1)
-    parallel_state.initialize_model_parallel()
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
+    parallel_state.initialize_model_parallel(**axes)

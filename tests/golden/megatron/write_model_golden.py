@@ -146,7 +146,7 @@ def published(name: str, tensor: torch.Tensor, config: TransformerConfig) -> dic
         return {f"{at}self_attn.{x}_proj.weight": part.reshape(-1, tensor.shape[1]) for x, part in
                 (("q", q), ("k", k), ("v", v))}
     moe, gate, up, down = "mlp", "gate_proj", "up_proj", "down_proj"
-    if not isinstance(config, MLATransformerConfig):
+    if not isinstance(config, MLATransformerConfig) and config.num_moe_experts:
         moe, gate, up, down = "block_sparse_moe", "w1", "w3", "w2"
     if rest == "mlp.router.weight":
         return {f"{at}{moe}.gate.weight": tensor}

@@ -99,13 +99,13 @@ std::vector<std::string> run_ranks(int ranks, Action action) {
 // lie in it one after the other, as a unit's parameters do.
 inline std::vector<TensorSource> cut(std::vector<TensorSource> sources, int rank, int ranks) {
   std::int64_t total = 0;
-  for (const auto& source : sources) total += source.held().size();
+  for (const auto& source : sources) total += elements(source.held());
   const std::int64_t length = (total + ranks - 1) / ranks, first = rank * length, last = first + length;
   std::int64_t at = 0;
   for (auto& source : sources) {
-    const std::int64_t size = source.held().size();
+    const std::int64_t size = elements(source.held());
     const std::int64_t begin = std::clamp(first, at, at + size), end = std::clamp(last, begin, at + size);
-    source.run = ElementRun{begin - at, end - at};
+    source.runs = one_run(begin - at, end - at);
     if (source.data != nullptr)
       source.data = static_cast<const std::byte*>(source.data) + (begin - at) * size_of(source.dtype);
     at += size;
@@ -127,7 +127,7 @@ inline void expect_tensors(const CheckpointReader& reader, TensorPart part,
                            const std::vector<TensorSource>& sources) {
   for (const TensorSource& source : sources) {
     std::vector<std::byte> bytes(source.held_bytes());
-    reader.read_run(part, source.name, source.dtype, source.shape, source.order, source.held(), bytes);
+    reader.read_runs(part, source.name, source.dtype, source.shape, source.order, source.held(), bytes);
     const auto* held = static_cast<const std::byte*>(source.data);
     EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), held)) << source.name;
   }

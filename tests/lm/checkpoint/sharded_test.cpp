@@ -89,13 +89,64 @@ TEST(ShardedCheckpoint, EveryCutOfAReorderedTensor) {
     FaultEnv env;
     const auto errors = run_ranks(2, [&](const std::shared_ptr<CheckpointGroup>& group) {
       TensorSource own = tensors.sources[0];
-      own.run = group->rank() == 0 ? ElementRun{at, elements} : ElementRun{0, at};
+      own.runs = group->rank() == 0 ? one_run(at, elements) : one_run(0, at);
       if (group->rank() == 0) own.data = static_cast<const std::byte*>(own.data) + at * 2;
       CheckpointRoot(kRoot, {.group = group}, env).save({.iteration = 1, .model = {own}});
     });
     ASSERT_THAT(errors, Each(""));
     ASSERT_EQ(files_of(kRoot / "iter_0000001", env), expected);
   }
+}
+
+// Ranks that hold columns, as tensor parallelism cuts matrices: every row has pieces of all, and rank 1's is
+// cut once more, in the middle of a row.
+TEST(ShardedCheckpoint, RanksThatHoldColumns) {
+  TestTensors tensors;
+  tensors.add("down", DType::kF32, {5, 7}, 1);
+  tensors.add("experts", DType::kBF16, {2, 3, 14}, 2);  // memory: rows of 3
+  tensors.sources[1].order = {.dims = {2, 2, 7, 3}, .axes = {0, 3, 2, 1}};
+  FaultEnv alone;
+  CheckpointRoot(kRoot, {}, alone).save({.iteration = 1, .model = tensors.sources});
+  const auto expected = files_of(kRoot / "iter_0000001", alone);
+  const std::vector<std::vector<HeldRuns>> held = {
+      {{{.begin = 0, .length = 2, .count = 5, .stride = 7}},
+       {{.begin = 2, .length = 4, .count = 2, .stride = 7}, {.begin = 16, .length = 3}},
+       {{.begin = 19, .length = 1}, {.begin = 23, .length = 4, .count = 2, .stride = 7}},
+       {{.begin = 6, .length = 1, .count = 5, .stride = 7}}},
+      {{{.begin = 0, .length = 1, .count = 28, .stride = 3}},
+       {{.begin = 1, .length = 1, .count = 9, .stride = 3}},
+       {{.begin = 28, .length = 1, .count = 19, .stride = 3}},
+       {{.begin = 2, .length = 1, .count = 28, .stride = 3}}}};
+  const int ranks = static_cast<int>(held[0].size());
+  FaultEnv env;
+  const auto part_of = [&](int rank, std::vector<std::vector<std::byte>>& memory) {
+    std::vector<TensorSource> parts = tensors.sources;
+    memory.resize(parts.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i].runs = held[i][static_cast<std::size_t>(rank)];
+      const auto* whole = static_cast<const std::byte*>(parts[i].data);
+      for_each_run(*parts[i].runs, [&](ElementRun run, std::int64_t) {
+        const std::int64_t size = size_of(parts[i].dtype);
+        memory[i].insert(memory[i].end(), whole + run.begin * size, whole + run.end * size);
+      });
+      parts[i].data = memory[i].data();
+    }
+    return parts;
+  };
+  const auto saved = run_ranks(ranks, [&](const std::shared_ptr<CheckpointGroup>& group) {
+    std::vector<std::vector<std::byte>> memory;
+    CheckpointRoot(kRoot, {.group = group}, env)
+        .save({.iteration = 1, .model = part_of(group->rank(), memory)});
+  });
+  EXPECT_THAT(saved, Each(""));
+  EXPECT_EQ(files_of(kRoot / "iter_0000001", env), expected);
+  const auto loaded = run_ranks(ranks, [&](const std::shared_ptr<CheckpointGroup>& group) {
+    const ResumePoint point = find_resume_point(kRoot, Validation::kFull, env, group.get());
+    ASSERT_TRUE(point.reader);
+    std::vector<std::vector<std::byte>> memory;
+    expect_tensors(*point.reader, TensorPart::kModel, part_of(group->rank(), memory));
+  });
+  EXPECT_THAT(loaded, Each(""));
 }
 
 TEST(ShardedCheckpoint, WhatRanksHoldMustFitTogether) {
@@ -120,17 +171,18 @@ TEST(ShardedCheckpoint, WhatRanksHoldMustFitTogether) {
               }),
               HasSubstr("ranks 0 and 1 do not save the same tensors"));
   EXPECT_THAT(save_with([](Snapshot& part, int rank) {
-                if (rank == 0) part.model[0].run->end -= 3;
+                if (rank == 0) part.model[0].runs->back().length -= 3;
               }),
               AllOf(StartsWith("no rank writes the elements ["), HasSubstr("of tensor 'embed.weight'")));
   EXPECT_THAT(save_with([](Snapshot& part, int rank) {
                 if (rank != 1) return;
-                part.model[0].run->begin -= 1;
+                part.model[0].runs->front().begin -= 1;
+                part.model[0].runs->front().length += 1;
                 part.model[0].data = static_cast<const std::byte*>(part.model[0].data) - 2;
               }),
               AllOf(StartsWith("two ranks write element "), HasSubstr("of tensor 'embed.weight'")));
   EXPECT_THAT(save_with([](Snapshot& part, int rank) {
-                if (rank == 1) part.model[5].run = ElementRun{5, 9};
+                if (rank == 1) part.model[5].runs = one_run(5, 9);
               }),
               AllOf(StartsWith("rank 1: tensor 'norm.weight' has 7 elements"), HasSubstr("[5, 9)")));
   EXPECT_THAT(save_with([](Snapshot& part, int rank) {

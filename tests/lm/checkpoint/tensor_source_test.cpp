@@ -43,22 +43,38 @@ TEST(AxisOrder, CopiesEveryRun) {
     for (std::int64_t begin = 0; begin <= 30; ++begin) {
       for (std::int64_t end = begin; end <= 30; ++end) {
         std::vector<std::uint16_t> run(static_cast<std::size_t>(end - begin));
-        copy_run(order, 2, std::as_bytes(std::span(file)), {begin, end},
-                 std::as_writable_bytes(std::span(run)));
+        copy_runs(order, 2, std::as_bytes(std::span(file)), one_run(begin, end),
+                  std::as_writable_bytes(std::span(run)));
         ASSERT_TRUE(std::equal(run.begin(), run.end(), memory.begin() + begin)) << begin << " to " << end;
       }
     }
+    // The columns 1 and 2 of rows of 5, but for the first and the last of these elements.
+    const HeldRuns columns = {{.begin = 2, .length = 1},
+                              {.begin = 6, .length = 2, .count = 4, .stride = 5},
+                              {.begin = 26, .length = 1}};
+    std::vector<std::uint16_t> held(static_cast<std::size_t>(elements(columns)));
+    copy_runs(order, 2, std::as_bytes(std::span(file)), columns, std::as_writable_bytes(std::span(held)));
+    EXPECT_EQ(held, (std::vector<std::uint16_t>{102, 106, 107, 111, 112, 116, 117, 121, 122, 126}));
   }
 }
 
 TEST(TensorSource, KnowsWhatItHolds) {
   TensorSource source{.name = "w", .dtype = DType::kBF16, .shape = {4, 5}};
-  EXPECT_EQ(source.held(), (ElementRun{0, 20}));
-  source.run = ElementRun{3, 11};
+  EXPECT_EQ(source.held(), one_run(0, 20));
+  source.runs = one_run(3, 11);
   EXPECT_EQ(source.bytes(), 40U);
   EXPECT_EQ(source.held_bytes(), 16U);
-  for (const ElementRun& wrong : {ElementRun{-1, 3}, {5, 4}, {3, 21}, {21, 21}}) {
-    source.run = wrong;
+  source.runs = HeldRuns{{.begin = 3, .length = 2, .count = 4, .stride = 5}};
+  EXPECT_EQ(source.held_bytes(), 16U);
+  const StridedRun first{.begin = 3, .length = 2};
+  for (const HeldRuns& wrong : {HeldRuns{{.begin = -1, .length = 3}},
+                                {{.begin = 5, .length = 0}},
+                                {{.begin = 3, .length = 18}},
+                                {{.begin = 3, .length = 2, .count = 5, .stride = 5}},
+                                {{.begin = 3, .length = 2, .count = 2, .stride = 1}},
+                                {{.begin = 3, .length = 2, .count = 0}},
+                                {first, first}}) {
+    source.runs = wrong;
     EXPECT_THAT(error_of([&] { source.held(); }), ::testing::HasSubstr("tensor 'w' has 20 elements"));
   }
 }

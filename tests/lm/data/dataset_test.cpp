@@ -298,6 +298,19 @@ TEST_F(OpenDatasets, OrdersAreBuiltByManyAtOnce) {
   EXPECT_EQ(orders_in(options_.cache_dir).size(), 1u);
 }
 
+// Documents of text end with the token for that, unless append_eod is off.
+TEST_F(OpenDatasets, DocumentsOfTextEndWithTheirToken) {
+  std::string lines;
+  for (int i = 0; i < 500; ++i) lines += "{\"text\": \"abc\"}\n";
+  options_.data_path = {folder_.write("documents.jsonl", lines)};
+  const auto eod = tokenizer_->special_ids().eod;
+  ASSERT_TRUE(eod);
+  const auto ends = [&] { return std::ranges::count(sample_of(*open().train, 0).tokens, *eod); };
+  EXPECT_GT(ends(), 0);
+  options_.append_eod = false;
+  EXPECT_EQ(ends(), 0);
+}
+
 TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
   options_.train_data_path = {folder_.write("t.txt", some_text(50))};
   options_.valid_data_path = {folder_.write("v.txt", std::string(500, 'v'))};
@@ -308,7 +321,9 @@ TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
   EXPECT_EQ(open().test, nullptr);
   EXPECT_NE(open().valid, nullptr);
   options_.train_data_path.clear();
-  EXPECT_THAT(error(), HasSubstr("no training data"));
+  EXPECT_THAT(error(), HasSubstr("there is validation or test data, and no training data"));
+  std::swap(options_.valid_data_path, options_.test_data_path);
+  EXPECT_THAT(error(), HasSubstr("there is validation or test data, and no training data"));
 }
 
 // As Megatron-LM has it: a share of 0 means that there is no such set.

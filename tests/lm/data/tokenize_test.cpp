@@ -235,7 +235,7 @@ TEST_F(Tokenize, WorksWithTheThreadsThereAre) {
       },
       testing::ExitedWithCode(0), "");
   options_.workers = 100'000;
-  EXPECT_THAT(error(), HasSubstr("at most 4096 workers"));
+  EXPECT_THAT(error(), HasSubstr("ask for at most 4096"));
 }
 
 TEST_F(Tokenize, SkipsAndCountsBrokenLines) {

@@ -113,5 +113,22 @@ TEST(FitPrompt, KeepsTheEnd) {
   EXPECT_EQ(fit_prompt(tokens, 1, 100).size(), 1U);
 }
 
+TEST(OpeningWords, AreWholeAndBeginASentenceIfTheyCan) {
+  const auto words = [](std::string_view text, std::size_t most = 4) {
+    return std::string(opening_words(text, most));
+  };
+  EXPECT_EQ(words("ftware licenses tied to the underly"), "licenses tied to the");
+  EXPECT_EQ(words("ftware licenses tied. The name of it is"), "The name of it");
+  EXPECT_EQ(words("ftware licenses tied\n\nThe name of it is"), "The name of it");
+  EXPECT_EQ(words("is it so? No, it is"), "it so? No, it") << "two words are not enough of a sentence";
+  EXPECT_EQ(words("one two thr"), "two");
+  EXPECT_EQ(words("one two"), "") << "'two' may be cut off";
+  EXPECT_EQ(words("one"), "");
+  EXPECT_EQ(words(""), "");
+  EXPECT_EQ(words(" \n "), "");
+  EXPECT_EQ(words("a b c d e f", 2), "b c");
+  EXPECT_EQ(words("word e.g. this one is "), "this one is");
+}
+
 }  // namespace
 }  // namespace primus

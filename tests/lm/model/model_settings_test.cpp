@@ -2,14 +2,21 @@
 // key that asks for it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "config/experiment.h"
+#include "config/keys.h"
+#include "lm/model/config_reader.h"
 #include "lm/model/family.h"
 #include "lm/model/layer_pattern.h"
 #include "lm/model/model_config.h"
+#include "lm/model/model_fields.h"
+#include "lm/model/setting_names.h"
 
 namespace primus {
 namespace {
@@ -309,6 +316,60 @@ TEST(ModelSettings, Windows) {
   EXPECT_EQ(refusal(qwen + "wide\n"), "exp.yaml:15: window_size is 'wide'");
   EXPECT_EQ(refusal("      window_attn_skip_freq: 2\n"),
             "exp.yaml:14: window_attn_skip_freq needs window_size");
+}
+
+// A line of model_fields.def is all that a field needs: its setting arrives in the model, goes back into the
+// settings of an experiment that does not have it, and is what an error about its keys points to.
+TEST(ModelFields, GoFromSettingsToTheModelAndBack) {
+  const ModelConfig untouched;
+  int fields = 0;
+  for_each_model_field([&](const auto& field) {
+    ++fields;
+    const config::KeySpec* const key = config::find_key(field.name);
+    ASSERT_NE(key, nullptr) << field.name;
+    config::TrainerConfig said;
+    const bool flag = key->type == config::KeyType::kBool;
+    const bool now = config::current_value(*key, said).boolean;
+    const config::Value value = config::plain_scalar(flag ? now ? "false" : "true"
+                                                     : key->type == config::KeyType::kInt ? "6"
+                                                                                          : "0.75",
+                                                     {});
+    config::assign(*key, value, said);
+    ModelConfig model;
+    field.read(said, model);
+    EXPECT_NE(field.of(model), field.of(untouched)) << field.name;
+    config::TrainerConfig filled;
+    field.write(model, filled);
+    EXPECT_TRUE(config::same_value(*key, said, filled)) << field.name;
+    std::istringstream keys{std::string(field.config_keys)};
+    for (std::string config_key; keys >> config_key;) {
+      const auto settings = settings_behind(config_key);
+      EXPECT_NE(std::ranges::find(settings, field.name), settings.end()) << config_key;
+    }
+  });
+  EXPECT_GT(fields, 30);
+}
+
+TEST(ModelFields, AnErrorAboutAConfigJsonCarriesItsKey) {
+  const auto key_of = [](const std::string& key, const std::string& value) {
+    nlohmann::json json =
+        nlohmann::json::parse(write_model_config(model(""), DType::kF32, builtin_families()));
+    json[key] = nlohmann::json::parse(value);
+    try {
+      read_model_config(json.dump(), "config.json", builtin_families());
+    } catch (const ConfigKeyError& error) {
+      EXPECT_EQ(error.location(), "config.json");
+      return error.key();
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(key_of("hidden_size", "0"), "hidden_size");
+  EXPECT_EQ(key_of("head_dim", "15"), "head_dim");
+  EXPECT_EQ(key_of("num_key_value_heads", "3"), "num_key_value_heads");
+  EXPECT_EQ(key_of("attention_bias", "true"), "attention_bias");
+  EXPECT_EQ(key_of("partial_rotary_factor", "0.5"), "partial_rotary_factor");
+  EXPECT_EQ(key_of("rope_scaling", R"({"rope_type": "dynamic"})"), "rope_type");
+  EXPECT_EQ(key_of("num_hidden_layers", "10000"), "none");
 }
 
 std::string text_of(const std::vector<std::string>& words) {

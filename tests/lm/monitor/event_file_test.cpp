@@ -16,9 +16,9 @@ namespace {
 using namespace std::string_literals;
 using ::testing::HasSubstr;
 
-// --- a second implementation of the format, reading
-// --------------------------------------------------------------- The polynomial division bit by bit, from
-// the definition of CRC32C.
+// --- a second implementation of the format, reading ---
+
+// The polynomial division bit by bit, from the definition of CRC32C.
 std::uint32_t crc_by_definition(std::string_view data) {
   std::uint32_t crc = ~0U;
   for (const char c : data) {

@@ -24,6 +24,10 @@ TEST(ThroughputMeter, AnIterationFasterThanThePeakRaisesIt) {
   EXPECT_DOUBLE_EQ(meter.update(2, {.seconds = 1, .tokens = 1, .model_flops = 400}, 1).now.mfu.value(), 1.0);
   EXPECT_EQ(meter.peak(), 200);
   EXPECT_DOUBLE_EQ(meter.update(3, {.seconds = 1, .tokens = 1, .model_flops = 200}, 2).now.mfu.value(), 0.5);
+  // A time that may be too short is no proof.
+  const IterationWork hasty{.seconds = 0.1, .tokens = 1, .model_flops = 400, .exact = false};
+  EXPECT_DOUBLE_EQ(meter.update(4, hasty, 2.1).now.mfu.value(), 1.0);
+  EXPECT_EQ(meter.peak(), 200);
   // Nothing is made up where no peak is known.
   ThroughputMeter unknown({.peak_flops_per_device = 0});
   EXPECT_FALSE(unknown.update(1, {.seconds = 1, .tokens = 1, .model_flops = 400}, 0).now.mfu);

@@ -2,6 +2,8 @@
 // settings: losses of the model, of multi-token prediction and of the routers, how often each expert is
 // chosen, every gradient of the sum of them all, and the step of the experts' biases; with packed documents,
 // too.
+#include "lm/train/megatron_golden.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +15,6 @@
 #include <vector>
 
 #include "base/file.h"
-#include "config/experiment.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/model/published_layout.h"
 #include "lm/model/weights.h"
@@ -26,7 +27,7 @@ namespace {
 
 constexpr double kTolerance = 1e-5;  // of fp32 on both sides
 
-const std::filesystem::path kGolden = std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests/golden/megatron";
+const std::filesystem::path& kGolden = kMegatronGoldens;
 
 template <class T>
 std::vector<T> elements_of(const SafetensorsFile& file, const std::string& name) {
@@ -47,28 +48,17 @@ double normalised_error(const std::vector<float>& ours, const std::vector<float>
   return largest > 0 ? error / largest : error;
 }
 
-ModelConfig model_of(const nlohmann::json& settings) {
-  config::LoadOptions options;
-  options.environment = [](const std::string&) { return std::nullopt; };
-  options.preset_dirs.emplace();
-  const std::string text =
-      "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: " +
-      settings.dump() + "}}}";
-  return model_config_of(config::load_experiment_text(text, "golden.yaml", {}, options), std::nullopt,
-                         builtin_families());
-}
-
 class MegatronStep : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     const nlohmann::json& settings = json_.at("settings");
-    settings_ = {.model = model_of(settings),
+    settings_ = {.model = golden_model(settings),
                  .compute = DType::kF32,
                  .step = {.micro_batch = settings.at("micro_batch_size"),
                           .sequence = settings.at("seq_length"),
                           .microbatches = json_.at("microbatches"),
                           .packed_documents = json_.contains("document_starts")},
-                 .adam = {}};
+                 .optimizer = {}};
     session_ = open_session(rank_, settings_, builtin_families());
     const std::string weights = json_.value("weights", GetParam());
     load_weights(SafetensorsFolder::open(kGolden / weights), session_->store(), rank_);

@@ -90,6 +90,46 @@ TEST(MemoryFit, WhereWeightsAloneAreTooMuchNothingIsPromised) {
   EXPECT_THAT(describe_lack(result), HasSubstr("and 1.00 MiB of 1.00 MiB are free"));
 }
 
+// Rounded alike, they would seem to fit.
+TEST(MemoryFit, TheAmountsThatAreComparedAreToldApart) {
+  const auto lack = [](std::int64_t need, std::int64_t have, bool shared = true) {
+    MemoryFit fit;
+    fit.fits = false;
+    fit.need.device.persistent = need;
+    fit.supply = {.device = have, .host = have, .shared = shared, .total = std::int64_t{24} << 30};
+    return describe_lack(fit);
+  };
+  const std::int64_t gib = std::int64_t{1} << 30;
+  EXPECT_EQ(lack(22 * gib + (700 << 20), 22 * gib),
+            "the run needs 22.7 GiB of memory, and 22.0 GiB of 24.0 GiB are free");
+  EXPECT_EQ(lack(22 * gib + (20 << 20), 22 * gib),
+            "the run needs 22548 MiB of memory, and 22528 MiB of 24.0 GiB are free");
+  EXPECT_EQ(lack(22 * gib + 1, 22 * gib),
+            "the run needs 23622320129 B of memory, and 23622320128 B of 24.0 GiB are free");
+  EXPECT_THAT(lack(22 * gib + (20 << 20), 22 * gib, false), HasSubstr("needs 22548 MiB of the device's"));
+}
+
+// One of two ranks that share the layers: what it needs, and what is suggested, is of its share. Microbatches
+// that ranks cannot share are not suggested.
+TEST(MemoryFit, RanksThatShareLayersAreMeasuredAsSuch) {
+  const config::Experiment e =
+      experiment({"tensor_model_parallel_size=2", "seq_length=511", "micro_batch_size=2"});
+  const ModelConfig model = model_config_of(e, std::nullopt, families());
+  const SessionSettings settings = session_settings_of(e, model, 2);
+  engine::Rank rank(turbo::make_cpu_device(1), measuring_mesh(e, 2, 0));
+  const StepMeasurement measured = measure_session(rank, settings, families());
+  const MemoryNeed need = memory_need(e, settings, measured);
+  EXPECT_LT(static_cast<double>(need.device.persistent),
+            0.6 * static_cast<double>(need_of(experiment({})).device.persistent));
+  const std::int64_t available = need.total() / 5 * 4;
+  const MemoryFit result = fit_memory(e, model, families(), measured,
+                                      {.device = available, .host = available, .total = available}, 2, 0);
+  EXPECT_FALSE(result.fits);
+  ASSERT_FALSE(result.changes.empty());
+  for (const MemoryChange& change : result.changes)
+    EXPECT_THAT(change.settings, testing::Not(testing::Contains("micro_batch_size=1")));
+}
+
 // As a GPU will have it: two places, each with its own.
 TEST(MemoryFit, ADevicesMemoryAndTheHostsAreHeldApart) {
   const MemoryNeed need{

@@ -314,7 +314,7 @@ TEST(MixtureOfExperts, BiasesFollowTheLoadAndNothingElse) {
   settings.model.moe.choice_bias = true;
   settings.model.moe.router.scoring = turbo::RouterRule::Scoring::kSigmoid;
   settings.model.moe.training = {.bias_update_rate = 0x1p-7};
-  settings.adam.decay_all_parameters = true;
+  settings.optimizer.decay_all_parameters = true;
   TrainingRun run(settings);
   std::vector<std::vector<float>> expected(4, std::vector<float>(5));
   double first_imbalance = 0, imbalance = 0;

@@ -70,7 +70,7 @@ inline SessionSettings tiny_settings(DType compute = DType::kF32, const ModelCon
   return {.model = model,
           .compute = compute,
           .step = {.micro_batch = 2, .sequence = 16, .microbatches = 3},
-          .adam = {},
+          .optimizer = {},
           .evaluation = true};
 }
 

@@ -153,6 +153,28 @@ TEST(Verify, SeesAWrongModel) {
   EXPECT_GT(report.logits.normalised, 0.1);
 }
 
+TEST(Verify, NamesLogitsOfAnotherVocabulary) {
+  const std::string header = R"({"input_ids":{"dtype":"I64","shape":[1,2],"data_offsets":[0,16]},)"
+                             R"("logits":{"dtype":"F32","shape":[1,2,5],"data_offsets":[16,56]}})";
+  const std::uint64_t length = header.size();
+  std::string bytes(reinterpret_cast<const char*>(&length), sizeof length);
+  bytes += header + std::string(56, '\0');
+  const test::TemporaryFolder folder;
+  VerifyOptions options = options_for("llama", DType::kF32);
+  options.inputs = folder.path() / "io.safetensors";
+  write_file_atomic(options.inputs, bytes);
+  try {
+    verify_model(options, builtin_families(), cpu_device);
+    FAIL() << "logits of another model were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_NE(std::string(error.what()).find("logits are fp32 [1, 2, 5], and the model makes fp32 [1, 2, "),
+              std::string::npos)
+        << error.what();
+    EXPECT_NE(error.hint().find("this model's own reference"), std::string::npos) << error.hint();
+  }
+}
+
 TEST(Verify, NamesWhatIsMissing) {
   VerifyOptions options = options_for("llama", DType::kF32);
   options.inputs = kGoldens / "llama" / "grads.safetensors";

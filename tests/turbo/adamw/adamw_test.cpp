@@ -66,6 +66,105 @@ TEST_P(AdamWTest, TenStepsFollowTheReference) {
   }
 }
 
+// One step from given moments, with moments stored in bf16 or fp32.
+struct Moments {
+  Values first, second, param;
+};
+Moments step_with(OperatorBench& bench, std::int64_t n, DType first, DType second, std::uint64_t stream,
+                  std::int64_t element, int step) {
+  const Settings set;
+  const Tensor param = bench.upload(rounded(random_values(n, 1), DType::kF32), DType::kF32, {n});
+  const Tensor exp_avg = bench.upload(rounded(random_values(n, 2), DType::kBF16), first, {n});
+  Values squares = random_values(n, 3);
+  for (double& value : squares) value *= value;
+  const Tensor exp_avg_sq = bench.upload(rounded(squares, DType::kBF16), second, {n});
+  Tensor scalars = bench.upload({static_cast<double>(step), set.lr, set.weight_decay, 0.5, 0.4}, DType::kF64,
+                                {kStepScalars});
+  bench.run(AdamW{.param = param,
+                  .grad = bench.upload(rounded(random_values(n, 4), DType::kF32), DType::kF32, {n}),
+                  .exp_avg = exp_avg,
+                  .exp_avg_sq = exp_avg_sq,
+                  .grad_scale = bench.upload({1}, DType::kF32, {1}),
+                  .working = {},
+                  .scalars = scalars,
+                  .beta1 = 0.9F,
+                  .beta2 = 0.999F,
+                  .eps = 1e-8F,
+                  .rounding_stream = stream,
+                  .first_element = element});
+  return {bench.download(exp_avg), bench.download(exp_avg_sq), bench.download(param)};
+}
+
+// Each stored moment is one of the two bf16 numbers around the exact one, and on average it is the exact one:
+// the mean of n roundings lies within 5 standard deviations, which are at most half a spacing each.
+TEST_P(AdamWTest, MomentsInBf16AreRoundedAtRandomAndKeepTheirMean) {
+  OperatorBench bench(GetParam());
+  constexpr std::int64_t kCount = 20011;
+  const Moments exact = step_with(bench, kCount, DType::kF32, DType::kF32, 0, 0, 3);
+  const Moments stored = step_with(bench, kCount, DType::kBF16, DType::kBF16, 77, 5, 3);
+  EXPECT_EQ(stored.param, exact.param) << "the update uses the moments before they are rounded";
+  for (const auto& [rounded_values, values] :
+       {std::pair(&stored.first, &exact.first), std::pair(&stored.second, &exact.second)}) {
+    double bias = 0, variance = 0;
+    int nearest = 0;
+    for (std::size_t i = 0; i < values->size(); ++i) {
+      const double value = (*values)[i], error = (*rounded_values)[i] - value;
+      const double spacing = value == 0 ? 0 : std::exp2(std::ilogb(value) - 7);
+      ASSERT_LE(std::abs(error), spacing) << i;
+      // In units of the spacing: up with the probability of the part that is cut off.
+      if (spacing == 0) continue;
+      bias += error / spacing;
+      const double part = std::abs(std::fmod(value, spacing)) / spacing;
+      variance += part * (1 - part);
+      nearest += std::abs(error) <= spacing / 2;
+    }
+    EXPECT_LE(std::abs(bias), 5 * std::sqrt(variance));
+    EXPECT_LT(nearest, 0.9 * kCount) << "not simply the nearest one";
+  }
+}
+
+// The same bits on every device and however the elements are cut; others in another step or for other
+// parameters.
+TEST_P(AdamWTest, RandomRoundingDependsOnStreamStepAndElementAlone) {
+  OperatorBench bench(GetParam());
+  OperatorBench first_device(devices_under_test().front());
+  const auto run = [&](OperatorBench& on, std::uint64_t stream, std::int64_t element, int step) {
+    return step_with(on, 4099, DType::kF32, DType::kBF16, stream, element, step).second;
+  };
+  const std::int64_t far = (std::int64_t{1} << 32) - 2000;  // element numbers beyond 32 bits
+  const Values one = run(bench, 1, far, 1);
+  EXPECT_EQ(one, run(first_device, 1, far, 1));
+  EXPECT_EQ(one, run(bench, 1, far, 1));
+  EXPECT_NE(one, run(bench, 2, far, 1));
+  EXPECT_NE(one, run(bench, 1, far + 1, 1));
+  EXPECT_NE(one, run(bench, 1, far, 2));
+}
+
+// What rounding to nearest cannot do: a second moment that moves by a thousandth of itself at a time arrives.
+TEST_P(AdamWTest, ASlowSecondMomentInBf16DoesNotStop) {
+  OperatorBench bench(GetParam());
+  constexpr std::int64_t kCount = 4096;
+  const Values ones(kCount, 1.0);
+  const Tensor exp_avg_sq = bench.zeros(DType::kBF16, {kCount});
+  for (int step = 1; step <= 400; ++step) {
+    bench.run(
+        AdamW{.param = bench.zeros(DType::kF32, {kCount}),
+              .grad = bench.upload(ones, DType::kF32, {kCount}),
+              .exp_avg = bench.zeros(DType::kF32, {kCount}),
+              .exp_avg_sq = exp_avg_sq,
+              .grad_scale = bench.upload({1}, DType::kF32, {1}),
+              .working = {},
+              .scalars = bench.upload({static_cast<double>(step), 0, 0, 1, 1}, DType::kF64, {kStepScalars}),
+              .beta1 = 0.9F,
+              .beta2 = 0.999F,
+              .eps = 1e-8F});
+  }
+  double mean = 0;
+  for (const double value : bench.download(exp_avg_sq)) mean += value / kCount;
+  // 1 - 0.999^400 = 0.330; to nearest it would stop below 0.25, where half a spacing is 0.001.
+  EXPECT_NEAR(mean, 1 - std::pow(0.999, 400), 0.003);
+}
+
 TEST_P(AdamWTest, AZeroGradientOnlyDecays) {
   OperatorBench bench(GetParam());
   const Tensor param = bench.upload({1, -2, 3}, DType::kF32, {3});

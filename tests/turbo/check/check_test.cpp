@@ -24,11 +24,14 @@
 #include "turbo/head_norm/head_norm.h"
 #include "turbo/latent_attention/latent_attention.h"
 #include "turbo/linear/linear.h"
+#include "turbo/lion/lion.h"
 #include "turbo/moe_permute/moe_permute.h"
+#include "turbo/muon/muon.h"
 #include "turbo/position_scale/position_scale.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
 #include "turbo/router/router.h"
+#include "turbo/sgd/sgd.h"
 #include "turbo/step_scalars.h"
 #include "turbo/swiglu/swiglu.h"
 
@@ -121,10 +124,14 @@ void CheckTest::check_dense() {
   const Tensor x = bf16({kTokens, kWidth}), rows = f32({kTokens});
   using Ef = EmbeddingForward;
   expect_checks<Ef>({.tokens = i32({kTokens}), .table = bf16({99, kWidth}), .out = x},
-                    {&Ef::tokens, &Ef::table, &Ef::out});
+                    {&Ef::tokens, &Ef::table, &Ef::out}, {}, {[](Ef& a) { a.first = 1; }});
+  expect_checks<Ef>(
+      {.tokens = i32({kTokens}), .table = bf16({99, kWidth}), .out = x, .first = 1, .vocabulary = 100}, {},
+      {}, {[](Ef& a) { a.first = 2; }, [](Ef& a) { a.first = -1; }});
   using Eb = EmbeddingBackwardWeight;
   expect_checks<Eb>({.tokens = i32({kTokens}), .d_out = x, .d_table = f32({99, kWidth}), .accumulate = false},
-                    {&Eb::tokens, &Eb::d_out, &Eb::d_table});
+                    {&Eb::tokens, &Eb::d_out, &Eb::d_table}, {},
+                    {[](Eb& a) { a.first = 1; }, [](Eb& a) { a.vocabulary = 98; }});
   using Nf = RmsNormForward;
   expect_checks<Nf>(
       {.x = x, .delta = x, .weight = bf16({kWidth}), .sum = x, .y = x, .rstd = rows, .eps = 1e-5F},
@@ -165,6 +172,21 @@ void CheckTest::check_dense() {
                      .loss = rows,
                      .d_logits = bf16({kTokens, 99})},
                     {&Ce::logits, &Ce::labels, &Ce::weights, &Ce::loss, &Ce::d_logits});
+  using Cp = CrossEntropyPart;
+  expect_checks<Cp>(
+      {.logits = f32({kTokens, 99}), .labels = i32({kTokens}), .part = f32({kTokens, kCrossEntropyValues})},
+      {&Cp::labels, &Cp::part}, {&Cp::logits}, {[](Cp& a) { a.first = -1; }});
+  using Co = CrossEntropyOfParts;
+  expect_checks<Co>({.parts = f32({2, kTokens, kCrossEntropyValues}),
+                     .logits = f32({kTokens, 99}),
+                     .labels = i32({kTokens}),
+                     .weights = rows,
+                     .loss = rows,
+                     .d_logits = bf16({kTokens, 99}),
+                     .first = 1,
+                     .vocabulary = 100},
+                    {&Co::parts, &Co::logits, &Co::labels, &Co::weights, &Co::loss, &Co::d_logits}, {},
+                    {[](Co& a) { a.first = 2; }, [](Co& a) { a.first = -1; }});
   expect_checks<Add>({.a = x, .b = x, .out = x}, {&Add::a, &Add::b, &Add::out});
   expect_checks<Cast>({.x = x, .out = f32({kTokens, kWidth})}, {&Cast::x, &Cast::out});
   expect_checks<Sum>({.x = rows, .out = f32({1}), .accumulate = false}, {&Sum::out}, {&Sum::x});
@@ -172,7 +194,8 @@ void CheckTest::check_dense() {
   expect_checks<Nan>({.x = x, .out = i32({1}), .accumulate = false}, {&Nan::out}, {&Nan::x});
   using Rn = RandomNormal;
   expect_checks<Rn>({.out = rows, .seed = 1, .stream = 2, .offset = 0, .mean = 0, .std = 1}, {}, {&Rn::out},
-                    {[](Rn& a) { a.offset = -1; }});
+                    {[](Rn& a) { a.offset = -1; }, [](Rn& a) { a.length = -1; }, [](Rn& a) { a.stride = 1; },
+                     [](Rn& a) { a.length = 7; }});
   expect_checks<Fill>({.out = x, .value = 1}, {}, {&Fill::out});
   using Cr = CopyRows;
   expect_checks<Cr>({.from = x,
@@ -426,14 +449,37 @@ void CheckTest::check_experts() {
                     {&Eu::load, &Eu::bias});
 
   using Pr = PlanRouting;
+  expect_checks<Pr>({.experts = chosen,
+                     .weights = weights,
+                     .kept = chosen,
+                     .plan = i32(RoutingPlan::shape(kExperts, kTokens, kTopK)),
+                     .expert_count = kExperts,
+                     .capacity = 0},
+                    {&Pr::experts, &Pr::weights, &Pr::kept, &Pr::plan}, {},
+                    {[](Pr& a) { a.expert_count += 1; }, [](Pr& a) { a.sequences = 5; },
+                     [](Pr& a) { a.capacity = -1; }, [](Pr& a) { a.first = 1; }});
   expect_checks<Pr>(
       {.experts = chosen,
-       .weights = weights,
-       .plan = i32(RoutingPlan::shape(kExperts, kTokens, kTopK)),
+       .plan = i32(RoutingPlan::shape(kExperts, kTokens, kTopK, kSlots / 2)),
        .expert_count = kExperts,
-       .capacity = 0},
-      {&Pr::experts, &Pr::weights, &Pr::plan}, {},
-      {[](Pr& a) { a.expert_count += 1; }, [](Pr& a) { a.sequences = 5; }, [](Pr& a) { a.capacity = -1; }});
+       .capacity = 0,
+       .first = kExperts,
+       .all = 2 * kExperts},
+      {&Pr::plan}, {&Pr::experts},
+      {[](Pr& a) { a.first += 1; }, [](Pr& a) { a.first = -1; }, [](Pr& a) { a.all = 0, a.first = 0; }});
+  constexpr std::int64_t kRanks = 2, kMost = 3;
+  using Pd = PlanDispatch;
+  expect_checks<Pd>({.experts = chosen,
+                     .kept = chosen,
+                     .plan = i32(DispatchPlan::shape(kRanks, kTokens / kRanks, kTopK, kMost)),
+                     .ranks = kRanks,
+                     .rank = 1,
+                     .most = kMost,
+                     .experts_of_rank = kExperts / kRanks,
+                     .ranks_of_expert = 1},
+                    {&Pd::experts, &Pd::kept, &Pd::plan}, {},
+                    {[](Pd& a) { a.rank = a.ranks; }, [](Pd& a) { a.most = a.tokens() + 1; },
+                     [](Pd& a) { a.ranks_of_expert = 0; }});
   using Gr = GatherRows;
   expect_checks<Gr>(
       {.x = x, .offsets = offsets, .rows = chosen, .slots = slots, .weights = weights, .out = by_row},
@@ -478,7 +524,7 @@ void CheckTest::check_experts() {
                      .slots = slots,
                      .weigh_input = false,
                      .out = by_row},
-                    {&Wf::gate_up, &Wf::weights, &Wf::slots, &Wf::out}, {&Wf::offsets});
+                    {&Wf::gate_up, &Wf::slots, &Wf::out}, {&Wf::weights, &Wf::offsets});
   using Wb = WeightedSwigluBackward;
   expect_checks<Wb>({.gate_up = gate_up,
                      .weights = weights,
@@ -509,6 +555,47 @@ void CheckTest::check_update() {
                        {&AdamW::param, &AdamW::grad, &AdamW::exp_avg, &AdamW::exp_avg_sq, &AdamW::grad_scale,
                         &AdamW::working, &AdamW::scalars},
                        {}, {[](AdamW& a) { a.grad_scale = {}; }});
+  const Tensor working = bf16({kWidth}), scalars = f64({kStepScalars});
+  using Sgd = SgdMomentum;
+  expect_checks<Sgd>(
+      {.param = n,
+       .grad = n,
+       .momentum_buffer = n,
+       .grad_scale = one,
+       .working = working,
+       .scalars = scalars,
+       .momentum = 0.9F},
+      {&Sgd::param, &Sgd::grad, &Sgd::momentum_buffer, &Sgd::grad_scale, &Sgd::working, &Sgd::scalars}, {},
+      {[](Sgd& a) { a.momentum_buffer = {}; }});
+  expect_checks<Lion>(
+      {.param = n,
+       .grad = n,
+       .exp_avg = n,
+       .grad_scale = one,
+       .working = working,
+       .scalars = scalars,
+       .beta1 = 0.9F,
+       .beta2 = 0.95F},
+      {&Lion::param, &Lion::grad, &Lion::exp_avg, &Lion::grad_scale, &Lion::working, &Lion::scalars});
+  using Mm = MuonMomentum;
+  expect_checks<Mm>(
+      {.grad = n, .momentum = n, .direction = n, .grad_scale = one, .beta = 0.9F, .nesterov = false},
+      {&Mm::grad, &Mm::momentum, &Mm::direction, &Mm::grad_scale});
+  using Mn = MuonNormalize;
+  expect_checks<Mn>({.x = n, .sum_of_squares = f64({1}), .out = working},
+                    {&Mn::x, &Mn::sum_of_squares, &Mn::out});
+  using Mp = MuonPolynomial;
+  const Tensor square = f32({7, 7});
+  expect_checks<Mp>({.gram = square, .square = square, .out = bf16({7, 7}), .a = 1, .b = 1, .c = 1},
+                    {&Mp::gram, &Mp::square, &Mp::out});
+  using Mu = MuonUpdate;
+  expect_checks<Mu>({.param = n,
+                     .direction = working,
+                     .grad_scale = one,
+                     .working = working,
+                     .scalars = scalars,
+                     .scale = 1},
+                    {&Mu::param, &Mu::direction, &Mu::grad_scale, &Mu::working, &Mu::scalars});
   using Sq = SumOfSquares;
   expect_checks<Sq>({.x = n, .out = f64({1}), .accumulate = false}, {&Sq::out}, {&Sq::x});
   using Cc = ClipCoefficient;

@@ -156,5 +156,102 @@ TEST(CrossEntropy, ManyThreadsGiveTheSameBits) {
   }
 }
 
+// The columns of one row of logits, cut into parts as ranks would have them: what each part says of itself,
+// and loss and gradients from that.
+struct Parts {
+  Parts(OperatorBench& bench, const Problem& p, const std::vector<std::int64_t>& cuts, DType gradient)
+      : parts(bench.empty(DType::kF32,
+                          {static_cast<std::int64_t>(cuts.size()) - 1, p.tokens, kCrossEntropyValues})) {
+    const Tensor labels = bench.upload(p.labels, DType::kI32, {p.tokens});
+    const Tensor weights = bench.upload(p.weights, DType::kF32, {p.tokens});
+    d_logits.resize(p.logits.size());
+    std::vector<CrossEntropyOfParts> calls;
+    for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+      const std::int64_t first = cuts[i], columns = cuts[i + 1] - first;
+      Values own;
+      for (std::int64_t t = 0; t < p.tokens; ++t) {
+        const auto row = p.logits.begin() + t * p.vocab + first;
+        own.insert(own.end(), row, row + columns);
+      }
+      const auto index = static_cast<std::int64_t>(i);
+      const Tensor logits = bench.upload(own, DType::kF32, {p.tokens, columns});
+      bench.run(
+          CrossEntropyPart{.logits = logits,
+                           .labels = labels,
+                           .part = parts.slice(index, index + 1).reshaped({p.tokens, kCrossEntropyValues}),
+                           .first = first});
+      calls.push_back({.parts = parts,
+                       .logits = logits,
+                       .labels = labels,
+                       .weights = weights,
+                       .loss = bench.empty(DType::kF32, {p.tokens}),
+                       .d_logits = gradient == DType::kF32 && i % 2 == 1
+                                       ? logits  // in place
+                                       : bench.empty(gradient, {p.tokens, columns}),
+                       .first = first,
+                       .vocabulary = p.vocab});
+    }
+    for (const CrossEntropyOfParts& call : calls) {
+      bench.run(call);
+      losses.push_back(bench.download(call.loss));
+      const Values gradients = bench.download(call.d_logits);
+      const std::int64_t columns = call.logits.cols();
+      for (std::int64_t t = 0; t < p.tokens; ++t) {
+        std::copy_n(gradients.begin() + t * columns, columns, d_logits.begin() + t * p.vocab + call.first);
+      }
+    }
+  }
+  Tensor parts;
+  std::vector<Values> losses;  // as each part has it
+  Values d_logits;             // of all columns
+};
+
+TEST(CrossEntropy, PartsOfTheColumnsGiveTheWhole) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    for (const std::vector<std::int64_t>& cuts :
+         {std::vector<std::int64_t>{0, 1}, {0, 1, 2, 5}, {0, 500, 1000}, {0, 64, 128, 192, 2049}}) {
+      Problem p(7, cuts.back());
+      SCOPED_TRACE(p.vocab);
+      p.weights[3] = 0;
+      p.labels[3] = -100;
+      const Reference expected = reference(p.logits, p.labels, p.weights);
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        const Parts actual(bench, p, cuts, dtype);
+        for (const Values& loss : actual.losses) {
+          EXPECT_LE(normalised_error(loss, expected.loss), 5e-7);
+          EXPECT_EQ(loss, actual.losses.front()) << "all ranks have the same bits";
+        }
+        EXPECT_LE(normalised_error(actual.d_logits, expected.d_logits), rounding_error(dtype) + 1e-6);
+      }
+    }
+  }
+}
+
+TEST(CrossEntropy, PartsWithInfiniteLogitsAndNaN) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    Problem p(4, 300);
+    p.weights = {1, 1, 1, 1};
+    p.labels = {299, 10, 20, 130};
+    for (std::size_t i = 0; i < 100; ++i) p.logits[i] = -INFINITY;  // a whole part of excluded classes
+    p.logits[300 + 10] = 1e30;                                      // certainty
+    p.logits[600 + 250] = NAN;                                      // in another part than the label
+    p.logits[900 + 130] = NAN;                                      // the label's own
+    const Parts actual(bench, p, {0, 100, 200, 300}, DType::kF32);
+    const Reference expected = reference(Values(p.logits.begin(), p.logits.begin() + 300), {299}, {1});
+    for (const Values& loss : actual.losses) {
+      EXPECT_NEAR(loss[0], expected.loss[0], 1e-5);
+      EXPECT_EQ(loss[1], 0);
+      EXPECT_TRUE(std::isnan(loss[2]));
+      EXPECT_TRUE(std::isnan(loss[3]));
+    }
+    EXPECT_EQ(actual.d_logits[0], 0);
+    EXPECT_EQ(actual.d_logits[300 + 10], 0);
+  }
+}
+
 }  // namespace
 }  // namespace primus::turbo::test

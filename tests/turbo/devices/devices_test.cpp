@@ -134,6 +134,9 @@ TEST(Devices, WhatIsWrongWithAPluginIsSaid) {
     EXPECT_EQ(missing.kind(), ErrorKind::kDependency);
     EXPECT_TRUE(says(missing, "libprimus_cuda.so")) << missing.what();
     EXPECT_TRUE(says(missing, "/nonexistent")) << missing.what();
+    EXPECT_NE(missing.hint().find("scripts/build-gpu.sh cuda"), std::string::npos) << missing.hint();
+    const Error no_kind = error_of([] { open_device(parse_device("gpu")); });
+    EXPECT_NE(no_kind.hint().find("cuda (NVIDIA) or hip (AMD)"), std::string::npos) << no_kind.hint();
   }
   const PluginPath path(PRIMUS_BROKEN_PLUGINS);
   EXPECT_TRUE(says(error_of([] { open_device(parse_device("other_abi")); }), "other sources"));

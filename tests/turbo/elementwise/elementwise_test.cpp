@@ -103,6 +103,21 @@ TEST_P(ElementwiseTest, RandomNormalIsTheStreamsOwnNumbers) {
   draw(again.slice(0, 777), 0);
   draw(again.slice(777, n), 777);
   EXPECT_EQ(bench.bytes(again), bench.bytes(out));
+  // So do columns [5, 5 + 13) of rows of 103, from row 2 on.
+  constexpr std::int64_t kRows = 31, kColumns = 13, kStride = 103, kFirst = 2 * kStride + 5;
+  const Tensor columns = bench.empty(DType::kF32, {kRows * kColumns});
+  bench.run(RandomNormal{.out = columns,
+                         .seed = seed,
+                         .stream = stream,
+                         .offset = kFirst,
+                         .mean = 1.0F,
+                         .std = 0.02F,
+                         .length = kColumns,
+                         .stride = kStride});
+  Values of_columns;
+  for (std::int64_t i = 0; i < kRows * kColumns; ++i)
+    of_columns.push_back(expected[static_cast<std::size_t>(kFirst + i / kColumns * kStride + i % kColumns)]);
+  EXPECT_EQ(bench.download(columns), of_columns);
 }
 
 TEST_P(ElementwiseTest, Fill) {

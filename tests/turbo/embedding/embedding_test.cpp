@@ -70,6 +70,68 @@ TEST_P(EmbeddingTest, BackwardAddsInTokenOrder) {
   }
 }
 
+// Three parts of a vocabulary, one of them a single row: their sum is the whole embedding, each element of it
+// from one part, and so is the gradient.
+TEST_P(EmbeddingTest, PartsOfAVocabularyAddUpToTheWhole) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Case c{500, 90, 40};
+    const Values table = rounded(random_values(c.vocab * c.hidden, 1), dtype),
+                 token_values = random_tokens(c);
+    const Values d_values = rounded(random_values(c.tokens * c.hidden, 2), dtype);
+    const Tensor tokens = bench.upload(token_values, DType::kI32, {c.tokens});
+    const Tensor whole = bench.upload(table, dtype, {c.vocab, c.hidden});
+    const Tensor d_out = bench.upload(d_values, dtype, {c.tokens, c.hidden});
+    const Tensor out = bench.empty(dtype, {c.tokens, c.hidden});
+    const Tensor d_whole = bench.empty(DType::kF32, {c.vocab, c.hidden});
+    bench.run(EmbeddingForward{.tokens = tokens, .table = whole, .out = out});
+    bench.run(
+        EmbeddingBackwardWeight{.tokens = tokens, .d_out = d_out, .d_table = d_whole, .accumulate = false});
+    Values sum(static_cast<std::size_t>(c.tokens * c.hidden)), d_parts;
+    const std::int64_t cuts[] = {0, 31, 32, c.vocab};
+    for (int part = 0; part < 3; ++part) {
+      const std::int64_t first = cuts[part], rows = cuts[part + 1] - first;
+      const Tensor of_part = bench.empty(dtype, {c.tokens, c.hidden});
+      bench.run(EmbeddingForward{.tokens = tokens,
+                                 .table = whole.slice(first, first + rows),
+                                 .out = of_part,
+                                 .first = first,
+                                 .vocabulary = c.vocab});
+      const Values values = bench.download(of_part);
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        if (values[i] == 0) continue;
+        EXPECT_EQ(sum[i], 0) << "two parts have the same token";
+        sum[i] += values[i];
+      }
+      const Tensor d_table = bench.empty(DType::kF32, {rows, c.hidden});
+      bench.run(EmbeddingBackwardWeight{.tokens = tokens,
+                                        .d_out = d_out,
+                                        .d_table = d_table,
+                                        .accumulate = false,
+                                        .first = first,
+                                        .vocabulary = c.vocab});
+      const Values d_values_of_part = bench.download(d_table);
+      d_parts.insert(d_parts.end(), d_values_of_part.begin(), d_values_of_part.end());
+    }
+    EXPECT_EQ(sum, bench.download(out));
+    EXPECT_EQ(d_parts, bench.download(d_whole));
+  }
+}
+
+TEST_P(EmbeddingTest, TokensBeyondTheVocabularyOfAPartAreErrors) {
+  OperatorBench bench(GetParam());
+  const Tensor table = bench.zeros(DType::kF32, {4, 8}), out = bench.zeros(DType::kF32, {2, 8});
+  const auto forward = [&](double token) {
+    bench.run(EmbeddingForward{.tokens = bench.upload({9, token}, DType::kI32, {2}),
+                               .table = table,
+                               .out = out,
+                               .first = 4,
+                               .vocabulary = 10});
+  };
+  EXPECT_NO_THROW(forward(0));
+  EXPECT_THROW(forward(10), Error);
+}
+
 TEST_P(EmbeddingTest, TokensBeyondTheTableAreErrorsThatNameThem) {
   OperatorBench bench(GetParam());
   const Tensor table = bench.zeros(DType::kF32, {4, 8}), out = bench.zeros(DType::kF32, {3, 8});

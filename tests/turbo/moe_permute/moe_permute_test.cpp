@@ -68,6 +68,96 @@ Values doubles(const std::vector<int>& values) { return {values.begin(), values.
 class MoePermuteTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, MoePermuteTest, ::testing::ValuesIn(devices_under_test()));
 
+// Each rank sends a token once to each rank that has an expert of it, and all ranks agree on the rows.
+TEST_P(MoePermuteTest, PlanDispatch) {
+  OperatorBench bench(GetParam());
+  struct Case {
+    int ranks, tokens, top_k, experts, ranks_of_expert;
+    bool drops;
+  };
+  for (const Case& c : {Case{1, 1, 1, 1, 1, false},
+                        {2, 7, 2, 4, 1, true},
+                        {4, 300, 3, 8, 2, true},
+                        {8, 33, 2, 16, 1, false}}) {
+    const Slots s(c.ranks * c.tokens, c.top_k, c.experts, 11);
+    const int of_rank = c.experts * c.ranks_of_expert / c.ranks;
+    std::vector<int> kept;
+    for (std::size_t i = 0; i < s.experts.size(); ++i) kept.push_back(i % 5 == 0 ? -1 : static_cast<int>(i));
+    const auto chosen = [&](int slot, int rank) {
+      return (!c.drops || kept[static_cast<std::size_t>(slot)] >= 0) &&
+             s.experts[static_cast<std::size_t>(slot)] / of_rank == rank / c.ranks_of_expert;
+    };
+    const auto goes = [&](int token, int rank) {
+      bool any = false;
+      for (int k = 0; k < c.top_k; ++k) any = any || chosen(token * c.top_k + k, rank);
+      return any;
+    };
+    const Shape slots{s.tokens, c.top_k};
+    const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, slots);
+    const Tensor dropped = c.drops ? bench.upload(doubles(kept), DType::kI32, slots) : Tensor();
+    // No more than there are, and just as many as the fullest part needs.
+    int fullest = 0;
+    for (int from = 0; from < c.ranks; ++from) {
+      for (int to = 0; to < c.ranks; ++to) {
+        int rows = 0;
+        for (int t = 0; t < c.tokens; ++t) rows += goes(from * c.tokens + t, to) ? 1 : 0;
+        fullest = std::max(fullest, rows);
+      }
+    }
+    for (const int most : {c.tokens, fullest}) {
+      for (const int rank : {0, c.ranks - 1}) {
+        SCOPED_TRACE(testing::Message() << c.ranks << " ranks, rank " << rank << ", most " << most);
+        const Tensor plan = bench.empty(DType::kI32, DispatchPlan::shape(c.ranks, c.tokens, c.top_k, most));
+        const PlanDispatch call{.experts = experts,
+                                .kept = dropped,
+                                .plan = plan,
+                                .ranks = c.ranks,
+                                .rank = rank,
+                                .most = most,
+                                .experts_of_rank = of_rank,
+                                .ranks_of_expert = c.ranks_of_expert};
+        bench.run(call);
+        const auto rows = static_cast<std::size_t>(c.ranks * most);
+        std::vector<int> sends, receives, sent(rows, -1), sources(rows, -1),
+            choices(rows * static_cast<std::size_t>(c.top_k), -1);
+        std::vector<int> parts(static_cast<std::size_t>(c.tokens * c.ranks), -1),
+            places(static_cast<std::size_t>(c.tokens * c.ranks), -1);
+        for (int peer = 0; peer < c.ranks; ++peer) {
+          int out = 0, in = 0;
+          for (int t = 0; t < c.tokens; ++t) {
+            const int row_out = peer * most + out, row_in = peer * most + in, other = peer * c.tokens + t;
+            if (goes(rank * c.tokens + t, peer)) {
+              sent[static_cast<std::size_t>(row_out)] = t;
+              parts[static_cast<std::size_t>(t * c.ranks + peer)] = row_out;
+              ++out;
+            }
+            if (!goes(other, rank)) continue;
+            sources[static_cast<std::size_t>(row_in)] = other;
+            places[static_cast<std::size_t>(other)] = row_in;
+            for (int k = 0; k < c.top_k; ++k) {
+              const int slot = other * c.top_k + k;
+              if (chosen(slot, rank))
+                choices[static_cast<std::size_t>(row_in * c.top_k + k)] =
+                    s.experts[static_cast<std::size_t>(slot)];
+            }
+            ++in;
+          }
+          sends.push_back(out);
+          receives.push_back(in);
+        }
+        const DispatchPlan made = call.parts();
+        EXPECT_EQ(integers(bench.download(made.sends)), sends);
+        EXPECT_EQ(integers(bench.download(made.receives)), receives);
+        EXPECT_EQ(integers(bench.download(made.sent)), sent);
+        EXPECT_EQ(integers(bench.download(made.parts)), parts);
+        EXPECT_EQ(integers(bench.download(made.sources)), sources);
+        EXPECT_EQ(integers(bench.download(made.places)), places);
+        EXPECT_EQ(integers(bench.download(made.choices)), choices);
+      }
+    }
+  }
+}
+
 TEST_P(MoePermuteTest, PlanRouting) {
   OperatorBench bench(GetParam());
   for (const auto& [tokens, top_k, count, sequences] :
@@ -96,6 +186,50 @@ TEST_P(MoePermuteTest, PlanRouting) {
         for (std::size_t row = 0; row < slots.size(); ++row)
           EXPECT_EQ(tokens_of_rows[row], slots[row] / top_k);
       }
+    }
+  }
+}
+
+// A plan for some of the experts is what the whole plan says about them, with fewer rows; and what another
+// plan dropped stays dropped.
+TEST_P(MoePermuteTest, APlanForSomeExperts) {
+  OperatorBench bench(GetParam());
+  const std::int64_t tokens = 200, top_k = 3, count = 9;
+  const Slots s(tokens, top_k, count, 11);
+  const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, {tokens, top_k});
+  const Tensor whole = bench.empty(DType::kI32, RoutingPlan::shape(count, tokens, top_k));
+  for (const int capacity : {0, 20}) {
+    bench.run(PlanRouting{
+        .experts = experts, .weights = {}, .plan = whole, .expert_count = count, .capacity = capacity});
+    const RoutingPlan all(whole, count, tokens, top_k);
+    const std::vector<int> rows = integers(bench.download(all.rows)),
+                           offsets = integers(bench.download(all.offsets)),
+                           slots = integers(bench.download(all.slots));
+    for (const auto& [first, own] : {std::pair{0, 2}, {2, 3}, {5, 4}, {0, 9}}) {
+      const int begin = offsets[static_cast<std::size_t>(first)];
+      const int end = offsets[static_cast<std::size_t>(first + own)];
+      // Room for exactly as many rows as there are.
+      const Tensor plan = bench.empty(DType::kI32, RoutingPlan::shape(own, tokens, top_k, end - begin));
+      bench.run(PlanRouting{.experts = experts,
+                            .weights = {},
+                            .kept = capacity > 0 ? all.rows : Tensor(),
+                            .plan = plan,
+                            .expert_count = own,
+                            .capacity = 0,
+                            .first = first,
+                            .all = count});
+      const RoutingPlan view(plan, own, tokens, top_k);
+      std::vector<int> expected;
+      for (const int row : rows) expected.push_back(row >= begin && row < end ? row - begin : -1);
+      EXPECT_EQ(integers(bench.download(view.rows)), expected);
+      const std::vector<int> mine(slots.begin() + begin, slots.begin() + end);
+      EXPECT_EQ(integers(bench.download(view.slots)), mine);
+      std::vector<int> starts;
+      for (int e = first; e <= first + own; ++e)
+        starts.push_back(offsets[static_cast<std::size_t>(e)] - begin);
+      EXPECT_EQ(integers(bench.download(view.offsets)), starts);
+      const std::vector<int> token_of_row = integers(bench.download(view.tokens));
+      for (std::size_t row = 0; row < mine.size(); ++row) EXPECT_EQ(token_of_row[row], mine[row] / 3);
     }
   }
 }

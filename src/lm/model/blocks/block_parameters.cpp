@@ -1,6 +1,7 @@
 #include "lm/model/blocks/block_parameters.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "lm/model/family.h"
 
@@ -8,9 +9,21 @@ namespace primus {
 
 using engine::Initializer;
 
+engine::SharedVocabulary shared_vocabulary(const ModelConfig& config, const engine::ParameterStore& store) {
+  return {store.mesh() ? store.mesh()->tensor() : nullptr, config.vocab};
+}
+
+Share vocabulary_share(const engine::SharedVocabulary& vocabulary, std::int64_t cols) {
+  const Shape whole{vocabulary.size, cols};
+  if (!vocabulary.group) return {whole, {}};
+  const engine::FlatRange own = vocabulary.own();
+  return {{own.size(), cols}, {.whole = whole, .rows = {{own.begin, own.size()}}}};
+}
+
 BlockParameters::BlockParameters(const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer,
                                  int chunk)
     : store_(store),
+      mesh_(store.mesh()),
       layer_(layer),
       layers_(config.layers),
       hidden_(config.hidden),
@@ -19,9 +32,84 @@ BlockParameters::BlockParameters(const ModelConfig& config, engine::ParameterSto
 
 engine::Parameter& BlockParameters::add(const std::string& name, Shape shape, Initializer initializer,
                                         std::vector<engine::CheckpointPart> parts) const {
+  return add(name, Share{shape, {}}, initializer, std::move(parts));
+}
+
+engine::Parameter& BlockParameters::add(const std::string& name, Share share, Initializer initializer,
+                                        std::vector<engine::CheckpointPart> parts) const {
   const std::string at = "layers." + std::to_string(layer_);
   for (engine::CheckpointPart& part : parts) part.name = "model." + at + part.name;
-  return declare(store_, chunk_, at + name, shape, initializer, std::move(parts));
+  return declare(store_, chunk_, at + name, share.shape, initializer, std::move(parts),
+                 std::move(share.placement));
+}
+
+EqualShare BlockParameters::tensor() const {
+  return mesh_ ? EqualShare{mesh_->shape().tensor, mesh_->place().tensor} : EqualShare{};
+}
+
+EqualShare BlockParameters::experts() const {
+  return mesh_ ? EqualShare{mesh_->shape().expert, mesh_->place().expert} : EqualShare{};
+}
+
+EqualShare BlockParameters::expert_tensor() const {
+  return mesh_ ? EqualShare{mesh_->shape().expert_tensor, mesh_->place().expert_tensor} : EqualShare{};
+}
+
+Share BlockParameters::rows(const std::vector<std::int64_t>& runs, std::int64_t cols) const {
+  const EqualShare slice = tensor();
+  const std::int64_t all = std::accumulate(runs.begin(), runs.end(), std::int64_t{0});
+  const auto shape = [cols](std::int64_t rows) { return cols > 0 ? Shape{rows, cols} : Shape{rows}; };
+  if (slice.ranks == 1) return {shape(all), {}};
+  engine::Placement placement{.whole = shape(all)};
+  std::int64_t begin = 0;
+  for (const std::int64_t run : runs) {
+    placement.rows.push_back({begin + slice.begin(run), slice.size(run)});
+    begin += run;
+  }
+  return {shape(slice.size(all)), std::move(placement)};
+}
+
+Share BlockParameters::columns(std::int64_t rows, std::int64_t cols) const {
+  const EqualShare slice = tensor();
+  if (slice.ranks == 1) return {{rows, cols}, {}};
+  return {{rows, slice.size(cols)},
+          {.whole = {rows, cols}, .rows = {{0, rows}}, .column = slice.begin(cols)}};
+}
+
+Share BlockParameters::expert_rows(std::int64_t count, const std::vector<std::int64_t>& runs,
+                                   std::int64_t cols) const {
+  const EqualShare own = experts(), width = expert_tensor();
+  const std::int64_t rows = std::accumulate(runs.begin(), runs.end(), std::int64_t{0});
+  const auto shape = [cols](std::int64_t e, std::int64_t n) {
+    return cols > 0 ? Shape{e, n, cols} : Shape{e, n};
+  };
+  const Shape whole = shape(count, rows);
+  if (own.ranks == 1 && width.ranks == 1) return {whole, {}};
+  engine::Placement placement{.whole = whole};
+  const std::int64_t first = own.begin(count), experts = own.size(count);
+  if (cols == 0) {
+    placement.rows.push_back({first, experts});  // a row for each expert
+  } else if (width.ranks == 1) {
+    placement.rows.push_back({first * rows, experts * rows});
+  } else {
+    std::int64_t begin = first * rows;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      for (const std::int64_t run : runs) {
+        placement.rows.push_back({begin + width.begin(run), width.size(run)});
+        begin += run;
+      }
+    }
+  }
+  return {shape(experts, width.size(rows)), std::move(placement)};
+}
+
+Share BlockParameters::expert_columns(std::int64_t count, std::int64_t rows, std::int64_t cols) const {
+  const EqualShare own = experts(), width = expert_tensor();
+  if (own.ranks == 1 && width.ranks == 1) return {{count, rows, cols}, {}};
+  return {{own.size(count), rows, width.size(cols)},
+          {.whole = {count, rows, cols},
+           .rows = {{own.begin(count) * rows, own.size(count) * rows}},
+           .column = width.begin(cols)}};
 }
 
 engine::Parameter& BlockParameters::norm(const std::string& name, const std::string& published) const {

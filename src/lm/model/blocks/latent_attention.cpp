@@ -1,5 +1,7 @@
 #include <cmath>
+#include <optional>
 
+#include "engine/parallel_operators.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/rope_table.h"
 
@@ -16,7 +18,8 @@ constexpr double kLatentEpsilon = 1e-6;
 class LatentAttention final : public Layer {
  public:
   LatentAttention(const ModelConfig& c, const BlockParameters& p)
-      : shape_{.heads = c.heads,
+      : group_(p.tensor_group()),
+        shape_{.heads = p.tensor().size(c.heads),
                .rank = c.attention.latent.kv_rank,
                .nope_dim = c.attention.latent.nope_dim,
                .rope_dim = c.attention.latent.rope_dim,
@@ -25,9 +28,9 @@ class LatentAttention final : public Layer {
                                   std::sqrt(static_cast<double>(shape_.key_dim())))),
         layer_(p.layer()) {
     const std::int64_t q = c.heads * shape_.key_dim(), q_rank = c.attention.latent.q_rank;
-    const auto matrix = [&](const std::string& name, std::int64_t rows, std::int64_t cols,
-                            const std::string& published) {
-      return &p.add(".attention." + name, {rows, cols}, p.matrix(),
+    const auto matrix = [&](const std::string& name, Share share, const std::string& published) {
+      const std::int64_t rows = share.placement.is_whole() ? share.shape[0] : share.placement.whole[0];
+      return &p.add(".attention." + name, std::move(share), p.matrix(),
                     {{".self_attn." + published + ".weight", 0, rows}});
     };
     const auto norm = [&](const std::string& name, std::int64_t width, const std::string& published) {
@@ -35,23 +38,23 @@ class LatentAttention final : public Layer {
                     {{".self_attn." + published + ".weight", 0, width}});
     };
     if (q_rank > 0) {
-      q_down_ = matrix("q_down", q_rank, c.hidden, "q_a_proj");
+      q_down_ = matrix("q_down", {{q_rank, c.hidden}, {}}, "q_a_proj");
       q_norm_ = norm("q_norm", q_rank, "q_a_layernorm");
-      q_up_ = matrix("q_up", q, q_rank, "q_b_proj");
+      q_up_ = matrix("q_up", p.rows({q}, q_rank), "q_b_proj");
     } else {
-      q_up_ = matrix("q", q, c.hidden, "q_proj");
+      q_up_ = matrix("q", p.rows({q}, c.hidden), "q_proj");
     }
-    kv_down_ = matrix("kv_down", shape_.rank + shape_.rope_dim, c.hidden, "kv_a_proj_with_mqa");
+    kv_down_ = matrix("kv_down", {{shape_.rank + shape_.rope_dim, c.hidden}, {}}, "kv_a_proj_with_mqa");
     kv_norm_ = norm("kv_norm", shape_.rank, "kv_a_layernorm");
-    kv_up_ = matrix("kv_up", c.heads * shape_.up_dim(), shape_.rank, "kv_b_proj");
-    out_ = &p.add(".attention.out", {c.hidden, c.heads * shape_.value_dim}, p.into_residual(),
+    kv_up_ = matrix("kv_up", p.rows({c.heads * shape_.up_dim()}, shape_.rank), "kv_b_proj");
+    out_ = &p.add(".attention.out", p.columns(c.hidden, c.heads * shape_.value_dim), p.into_residual(),
                   {{".self_attn.o_proj.weight", 0, c.hidden}});
   }
 
   Value forward(const Value& h, const BlockInputs& in) const override {
+    if (group_) return parallel(h, in);
     const Value q_latent = q_down_ ? linear(h, *q_down_) : Value();
-    auto [kv_latent, rope_key] = split(linear(h, *kv_down_), shape_.rank);
-    rope_key = rotated(std::move(rope_key), 1, shape_.rope_dim, in);
+    auto [kv_latent, rope_key] = latents(linear(h, *kv_down_), in);
     if (in.cache) {
       const Value mixed =
           cached_latent_attention(queries(h, q_latent, in), norm(kv_latent, *kv_norm_, kLatentEpsilon),
@@ -59,16 +62,38 @@ class LatentAttention final : public Layer {
       return linear(mixed, *out_);
     }
     return linear(attention(heads(h, q_latent, kv_latent, rope_key, in), attention_shape(in),
-                            {.first_key = in.first_key}),
+                            {.context = in.context, .first_key = in.first_key}),
                   *out_);
   }
 
  private:
+  // Every rank makes the latents of its tokens, and keeps no others: those of all tokens are gathered, again
+  // in the backward pass, for its heads.
+  Value parallel(const Value& h, const BlockInputs& in) const {
+    const Value own_q = q_down_ ? linear(h, *q_down_) : h, own_kv = linear(h, *kv_down_);
+    const auto fused = [&] {
+      const Value q = gather_tokens(own_q, group_);
+      std::optional<engine::ReplayScope> replay(h.tape());
+      auto [kv_latent, rope_key] = latents(gather_tokens(own_kv, group_), in);
+      replay.reset();
+      return q_down_ ? heads({}, q, kv_latent, rope_key, in) : heads(q, {}, kv_latent, rope_key, in);
+    };
+    const Value mixed =
+        attention(fused(), attention_shape(in), {.context = in.context, .first_key = in.first_key});
+    return scatter_tokens(linear(mixed, *out_), group_);
+  }
+
+  // The latent of keys and values, and the rotated part of the keys that all heads share.
+  std::pair<Value, Value> latents(const Value& joined, const BlockInputs& in) const {
+    auto [latent, rope_key] = split(joined, shape_.rank);
+    return {std::move(latent), rotated(std::move(rope_key), 1, shape_.rope_dim, in)};
+  }
+
   // What is made from latents is replayed in backward; only they stay until then.
   Value heads(const Value& h, const Value& q_latent, const Value& kv_latent, const Value& rope_key,
               const BlockInputs& in) const {
     const Value kept = q_down_ ? Value() : queries(h, q_latent, in);
-    const engine::ReplayScope replay(h.tape());
+    const engine::ReplayScope replay(kv_latent.tape());
     const Value q = q_down_ ? queries(h, q_latent, in) : kept;
     return latent_qkv(q, linear(norm(kv_latent, *kv_norm_, kLatentEpsilon), *kv_up_), rope_key, shape_);
   }
@@ -102,7 +127,8 @@ class LatentAttention final : public Layer {
             .window = 0};
   }
 
-  turbo::LatentShape shape_;
+  comm::Communicator* group_;  // that shares the heads
+  turbo::LatentShape shape_;   // of this rank
   float scale_;
   std::int64_t layer_;
   Parameter *q_down_ = nullptr, *q_norm_ = nullptr, *q_up_ = nullptr;

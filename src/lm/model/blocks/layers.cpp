@@ -1,5 +1,7 @@
 #include "lm/model/blocks/layers.h"
 
+#include "engine/parallel_operators.h"
+
 namespace primus {
 namespace {
 
@@ -10,17 +12,19 @@ class FeedForward final : public Layer {
  public:
   FeedForward(const ModelConfig& c, const BlockParameters& p, std::int64_t ffn, const std::string& name,
               const std::string& published)
-      : gate_up_(
-            p.add(name + ".gate_up", {2 * ffn, c.hidden}, p.matrix(),
+      : group_(p.tensor_group()),
+        gate_up_(
+            p.add(name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
                   {{published + ".gate_proj.weight", 0, ffn}, {published + ".up_proj.weight", ffn, ffn}})),
-        down_(p.add(name + ".down", {c.hidden, ffn}, p.into_residual(),
+        down_(p.add(name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
                     {{published + ".down_proj.weight", 0, c.hidden}})) {}
 
   Value forward(const Value& h, const BlockInputs&) const override {
-    return linear(swiglu(linear(h, gate_up_)), down_);
+    return scatter_tokens(linear(swiglu(linear(gather_tokens(h, group_), gate_up_)), down_), group_);
   }
 
  private:
+  comm::Communicator* group_;  // that shares the width
   Parameter &gate_up_, &down_;
 };
 

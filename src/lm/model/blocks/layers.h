@@ -12,8 +12,9 @@
 
 namespace primus {
 
-// One branch of a block: takes the normed residual stream and gives what is added to it, both [T, hidden].
-// Stateless but for its parameters.
+// One branch of a block: takes the normed residual stream and gives what is added to it, both [T, hidden], or
+// of this rank's tokens where ranks share the layer (engine/parallel_operators.h). Stateless but for its
+// parameters.
 class Layer {
  public:
   virtual ~Layer() = default;

@@ -2,7 +2,9 @@
 
 #include <stdexcept>
 
-#include "engine/moe_operators.h"
+#include "engine/context_attention.h"
+#include "engine/expert_dispatch.h"
+#include "engine/parallel_operators.h"
 
 namespace primus {
 namespace {
@@ -19,19 +21,28 @@ class MixtureOfExperts final : public Layer {
       : moe_(c.moe),
         plain_(!moe_.biases && moe_.swiglu_limit == 0),
         layer_(p.layer()),
+        tokens_(p.sequence_group()),
+        experts_{.group = p.expert_group(),
+                 .tokens = p.sequence_group(),
+                 .first = p.experts().begin(moe_.experts),
+                 .count = p.experts().size(moe_.experts)},
         router_(
             p.add(".moe.router", {moe_.experts, c.hidden}, p.matrix(), {{parts.router, 0, moe_.experts}})),
-        gate_up_(p.add(".moe.gate_up", {moe_.experts, 2 * moe_.ffn, c.hidden}, p.matrix(), parts.gate_up)),
-        down_(p.add(".moe.down", {moe_.experts, c.hidden, moe_.ffn}, p.into_residual(), parts.down)) {
+        gate_up_(p.add(".moe.gate_up", p.expert_rows(moe_.experts, {moe_.ffn, moe_.ffn}, c.hidden),
+                       p.matrix(), parts.gate_up)),
+        down_(p.add(".moe.down", p.expert_columns(moe_.experts, c.hidden, moe_.ffn), p.into_residual(),
+                    parts.down)) {
     if (moe_.weigh_input && !plain_)
       throw std::logic_error("experts that weigh their input have neither biases nor a swiglu_limit");
     gate_up_.per_expert = down_.per_expert = true;
+    gate_up_.group = down_.group = engine::ReduceGroup::kExperts;
     router_.reads_full_precision = true;
     if (moe_.biases) {
       const auto bias = [&](const std::string& name, std::int64_t n, std::vector<CheckpointPart> of) {
         Parameter& parameter =
-            p.add(name, {moe_.experts, n}, engine::Initializer::constant(0), std::move(of));
+            p.add(name, p.expert_rows(moe_.experts, {n}), engine::Initializer::constant(0), std::move(of));
         parameter.decay = false;
+        parameter.group = engine::ReduceGroup::kExperts;
         parameter.per_expert = true;
         return &parameter;
       };
@@ -53,26 +64,24 @@ class MixtureOfExperts final : public Layer {
   Value forward(const Value& h, const BlockInputs& in) const override {
     const RoutingRule rule = rule_for(in);
     const bool training = in.routing != nullptr;
-    Value logits =
-        router_logits(h, router_, training ? moe_.training.jitter : 0, rule.random, in.token_numbers);
+    Value logits = router_logits(h, router_, training ? moe_.training.jitter : 0, rule.random,
+                                 training ? own_tokens(in.token_numbers, tokens_) : in.token_numbers);
     if (router_bias_) logits = router_bias(std::move(logits), *router_bias_);
+    // Choices, capacity and losses are of the whole microbatch: each of its ranks works them out.
+    logits = replicate_tokens(logits, tokens_);
     const Tensor traced = in.trace ? row_of(in.trace->experts) : Tensor();
     const bool replay = in.trace && in.trace->use == RoutingTrace::Use::kReplay;
-    const Routing routing = route(logits, rule, choice_bias_ ? choice_bias_->value : Tensor(),
-                                  replay ? traced : Tensor(), in.token_numbers);
+    Routing routing = route(logits, rule, choice_bias_ ? choice_bias_->value : Tensor(),
+                            replay ? traced : Tensor(), in.token_numbers);
     if (in.trace && !replay) record(routing, traced);
-    if (training) observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses));
-    Value rows = dispatch_linear(h, gate_up_, routing);
-    if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
-    if (!plain_) {
-      // A bias after the last product, too, is weighed: so what comes out of experts is.
-      rows = grouped_linear(moe_.swiglu_limit > 0 ? clamped_swiglu(rows, moe_.swiglu_limit) : swiglu(rows),
-                            down_, routing);
-      if (down_bias_) rows = grouped_bias(std::move(rows), *down_bias_, routing);
-      return combine(rows, routing, shared_ ? shared_->forward(h, in) : Value());
-    }
-    rows = weighted_swiglu(rows, routing, moe_.weigh_input);
-    return linear_combine(rows, down_, routing, shared_ ? shared_->forward(h, in) : Value());
+    if (training && (!tokens_ || tokens_->rank() == 0))
+      observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses));
+    if (!tokens_ && !experts_.group) return through_experts(h, routing, &in);
+    Value y = through_shared_experts(h, routing, rule.capacity);
+    if (!shared_) return y;
+    engine::Residual sum{std::move(y), shared_->forward(h, in)};
+    flush(sum);
+    return sum.sum;
   }
 
   void end_step(turbo::Context& context, const RoutingStep& step) const override {
@@ -84,6 +93,34 @@ class MixtureOfExperts final : public Layer {
   }
 
  private:
+  // By experts that several ranks share.
+  Value through_shared_experts(const Value& h, Routing& routing, std::int64_t capacity) const {
+    if (moe_.training.all_to_all && experts_.group) {
+      const engine::Dispatch dispatch = dispatch_experts(routing, experts_, capacity);
+      return return_rows(through_experts(dispatch_rows(h, dispatch), dispatch.routing, nullptr), dispatch);
+    }
+    routing = share_routing(routing, experts_, capacity);
+    return scatter_tokens(through_experts(gather_tokens(h, experts_.group), routing, nullptr),
+                          experts_.group);
+  }
+
+  // The rows of this rank's experts, and back to tokens. With `shared` plus what the shared experts make of
+  // h.
+  Value through_experts(const Value& h, const Routing& routing, const BlockInputs* shared) const {
+    const auto addend = [&] { return shared && shared_ ? shared_->forward(h, *shared) : Value(); };
+    Value rows = dispatch_linear(h, gate_up_, routing);
+    if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
+    if (!plain_) {
+      // A bias after the last product, too, is weighed: so what comes out of experts is.
+      rows = grouped_linear(moe_.swiglu_limit > 0 ? clamped_swiglu(rows, moe_.swiglu_limit) : swiglu(rows),
+                            down_, routing);
+      if (down_bias_) rows = grouped_bias(std::move(rows), *down_bias_, routing);
+      return combine(rows, routing, addend());
+    }
+    rows = weighted_swiglu(rows, routing, moe_.weigh_input);
+    return linear_combine(rows, down_, routing, addend());
+  }
+
   RoutingRule rule_for(const BlockInputs& in) const {
     RoutingRule rule{.router = moe_.router};
     if (!in.routing) return rule;
@@ -91,7 +128,8 @@ class MixtureOfExperts final : public Layer {
     rule.router.forced = t.forced;
     rule.random = in.routing->random;
     rule.random.layer = static_cast<std::uint32_t>(layer_);
-    rule.capacity = t.capacity(in.batch * in.sequence * moe_.router.top_k, moe_.experts);
+    const std::int64_t tokens = in.batch * in.sequence * (in.context ? in.context->ranks() : 1);
+    rule.capacity = t.capacity(tokens * moe_.router.top_k, moe_.experts);
     rule.drop_lightest = t.drop_lightest;
     rule.sequences = in.batch;
     rule.balance_scale = static_cast<float>(t.balance_loss * in.routing->loss_weight);
@@ -108,6 +146,8 @@ class MixtureOfExperts final : public Layer {
   MoeConfig moe_;
   bool plain_;  // nothing but products and SwiGLU
   std::int64_t layer_;
+  comm::Communicator* tokens_;     // that routes a microbatch together
+  engine::SharedExperts experts_;  // those of this rank
   Parameter &router_, &gate_up_, &down_;
   Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
   Parameter* choice_bias_ = nullptr;

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "engine/parallel_operators.h"
 #include "lm/model/blocks/layers.h"
 
 namespace primus {
@@ -13,22 +14,23 @@ using HeadNorm = SelfAttentionOptions::HeadNorm;
 class SelfAttention final : public Layer {
  public:
   SelfAttention(const ModelConfig& c, const BlockParameters& p, const SelfAttentionOptions& options)
-      : heads_(c.heads),
-        kv_heads_(c.kv_heads),
+      : group_(p.tensor_group()),
+        heads_(p.tensor().size(c.heads)),
+        kv_heads_(p.tensor().size(c.kv_heads)),
         head_dim_(c.head_dim),
         rotary_dim_(c.rotary_dim()),
         epsilon_(c.norm_epsilon),
         layer_(p.layer()),
         options_(options) {
-    const std::int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
+    const std::int64_t q = c.heads * head_dim_, kv = c.kv_heads * head_dim_;
     const auto parts = [&](const std::string& kind) -> std::vector<engine::CheckpointPart> {
       return {{".self_attn.q_proj." + kind, 0, q},
               {".self_attn.k_proj." + kind, q, kv},
               {".self_attn.v_proj." + kind, q + kv, kv}};
     };
-    qkv_ = &p.add(".attention.qkv", {q + 2 * kv, c.hidden}, p.matrix(), parts("weight"));
+    qkv_ = &p.add(".attention.qkv", p.rows({q, kv, kv}, c.hidden), p.matrix(), parts("weight"));
     if (options.qkv_bias) {
-      qkv_bias_ = &p.add(".attention.qkv_bias", {q + 2 * kv}, Initializer::constant(0), parts("bias"));
+      qkv_bias_ = &p.add(".attention.qkv_bias", p.rows({q, kv, kv}), Initializer::constant(0), parts("bias"));
     }
     if (options.head_norm == HeadNorm::kBeforeRope) {
       head_norm_ = &p.add(
@@ -36,10 +38,10 @@ class SelfAttention final : public Layer {
           {{".self_attn.q_norm.weight", 0, head_dim_}, {".self_attn.k_norm.weight", head_dim_, head_dim_}});
     }
     if (options.sinks) {
-      sinks_ =
-          &p.add(".attention.sinks", {heads_}, Initializer::constant(0), {{".self_attn.sinks", 0, heads_}});
+      sinks_ = &p.add(".attention.sinks", p.rows({c.heads}), Initializer::constant(0),
+                      {{".self_attn.sinks", 0, c.heads}});
     }
-    out_ = &p.add(".attention.out", {c.hidden, q}, p.into_residual(),
+    out_ = &p.add(".attention.out", p.columns(c.hidden, q), p.into_residual(),
                   {{".self_attn.o_proj.weight", 0, c.hidden}});
     if (options.out_bias) {
       out_bias_ = &p.add(".attention.out_bias", {c.hidden}, Initializer::constant(0),
@@ -49,7 +51,7 @@ class SelfAttention final : public Layer {
 
   Value forward(const Value& h, const BlockInputs& in) const override {
     const turbo::HeadNormShape normed{heads_, kv_heads_, head_dim_};
-    Value qkv = linear(h, *qkv_);
+    Value qkv = linear(gather_tokens(h, group_), *qkv_);
     if (qkv_bias_) qkv = add_bias(std::move(qkv), *qkv_bias_);
     if (head_norm_) qkv = head_norm(qkv, head_norm_, normed, epsilon_);
     if (options_.rope) {
@@ -69,9 +71,10 @@ class SelfAttention final : public Layer {
     }
     const Value mixed = attention(qkv, shape(in),
                                   {.cache = in.cache ? in.cache->layer(layer_) : engine::CachedSequences(),
+                                   .context = in.context,
                                    .first_key = in.first_key,
                                    .sinks = sinks_});
-    Value out = linear(mixed, *out_);
+    Value out = scatter_tokens(linear(mixed, *out_), group_);
     return out_bias_ ? add_bias(std::move(out), *out_bias_) : out;
   }
 
@@ -91,7 +94,9 @@ class SelfAttention final : public Layer {
             .chunk = options_.chunk};
   }
 
-  std::int64_t heads_, kv_heads_, head_dim_, rotary_dim_;
+  comm::Communicator* group_;      // that shares the heads
+  std::int64_t heads_, kv_heads_;  // of this rank
+  std::int64_t head_dim_, rotary_dim_;
   double epsilon_;
   std::int64_t layer_;
   SelfAttentionOptions options_;

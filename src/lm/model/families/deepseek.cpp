@@ -24,11 +24,11 @@ void read_attention(const nlohmann::json& json, ModelConfig& c) {
   // transformers repeats keys for so many queries each, of which there is one: fewer keys break it. More are
   // without effect; its V3 writes 128 where nobody says a number.
   if (c.heads / c.kv_heads > 1) refuse_unless(json, "num_key_value_heads", c.heads);
+  const ConfigReader r(json);
   const RopeScaling& rope = c.rope_scaling;
   if (rope.kind != RopeScaling::Kind::kYarn && rope.mscale_all_dim.value_or(0) != 0) {
-    throw unsupported("'mscale_all_dim' is not supported with this rope_type", "only yarn has it");
+    throw r.not_supported("mscale_all_dim", " is not supported with this rope_type", "only yarn has it");
   }
-  const ConfigReader r(json);
   const std::int64_t most = ConfigReader::kMaxWidth;
   LatentConfig& latent = c.attention.latent;
   latent = {.q_rank = r.integer_or("q_lora_rank", 0, 1, most),
@@ -98,7 +98,8 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
       c.moe.experts > 0 ? static_cast<std::int64_t>(c.moe.dense_layers.size()) : c.layers;
   if (c.moe.experts == 0) return;
   if (c.moe.shared_ffn % c.moe.ffn != 0) {
-    throw invalid(
+    throw ConfigKeyError(
+        ErrorKind::kInvalid, "n_shared_experts",
         fmt::format(
             "'n_shared_experts' would be no whole number, with {} for an expert and {} for all shared ones",
             c.moe.ffn, c.moe.shared_ffn),

@@ -21,12 +21,13 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   // transformers' model does not know normalised weights here either.
   refuse_unless(json, "norm_topk_prob", false);
   c.moe.router.normalise = false;
-  const std::string method = ConfigReader(json).text_or("topk_method", "greedy");
+  const ConfigReader r(json);
+  const std::string method = r.text_or("topk_method", "greedy");
   if (method == "group_limited_greedy") {
     deepseek::read_groups(json, c);
   } else if (method != "greedy") {  // which knows no groups
-    throw unsupported("'topk_method': \"" + printable(method) + "\" is not supported for this model family",
-                      "greedy and group_limited_greedy are");
+    throw r.not_supported("topk_method", ": \"" + method + "\" is not supported for this model family",
+                          "greedy and group_limited_greedy are");
   }
 }
 

@@ -1,7 +1,6 @@
 // Which layers of a model attend to a window or a chunk only.
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
 
@@ -11,8 +10,8 @@ void read_local_layers(const nlohmann::json& json, const char* local, ModelConfi
   const auto types = json.find("layer_types");
   const bool listed = types != json.end() && !types->is_null();
   if (listed && (!types->is_array() || static_cast<std::int64_t>(types->size()) != config.layers)) {
-    throw invalid("'layer_types' must be a list of num_hidden_layers = " + std::to_string(config.layers) +
-                  " names");
+    throw ConfigReader(json).bad(
+        "layer_types", "must be a list of num_hidden_layers = " + std::to_string(config.layers) + " names");
   }
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     bool is_local = false;
@@ -20,8 +19,9 @@ void read_local_layers(const nlohmann::json& json, const char* local, ModelConfi
       const nlohmann::json& type = (*types)[static_cast<std::size_t>(layer)];
       is_local = type == local;
       if (!is_local && type != "full_attention") {
-        throw unsupported("'layer_types': " + type.dump() + " is not supported for this model family",
-                          "full_attention and " + std::string(local) + " are");
+        throw ConfigReader(json).not_supported("layer_types",
+                                               ": " + type.dump() + " is not supported for this model family",
+                                               "full_attention and " + std::string(local) + " are");
       }
     } else {
       is_local = otherwise(json, layer);

@@ -5,7 +5,6 @@
 // the same.
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/config_reader.h"
@@ -42,8 +41,8 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   // As Megatron-LM scores a group: by as many of its best experts as a token takes of each chosen group.
   const std::int32_t best = router.top_k / router.top_groups;
   if (router.groups > 1 && (best < 1 || best > 2 || best > c.moe.experts / router.groups)) {
-    throw unsupported(
-        "'n_group': groups that score as their " + std::to_string(best) + " best experts are not supported",
+    throw r.not_supported(
+        "n_group", ": groups that score as their " + std::to_string(best) + " best experts are not supported",
         "num_experts_per_tok / topk_group must be 1 or 2");
   }
   router.group_score =

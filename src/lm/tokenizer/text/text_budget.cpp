@@ -36,9 +36,7 @@ TextBudget::TextBudget(size_t bytes)
           std::min(kMostSteps, kLeastSteps + kStepsPerByte * std::min(bytes, kMostSteps)))) {}
 
 void TextBudget::refuse_output(std::string_view stage) const {
-  throw invalid(
-      fmt::format("{} makes more than {} times the text, which is {} bytes long", stage, kGrowth, bytes_),
-      kHint);
+  throw invalid(fmt::format("{} makes more than {} times the text ({} B)", stage, kGrowth, bytes_), kHint);
 }
 
 void TextBudget::check_time(std::string_view expression) {

@@ -97,7 +97,7 @@ TEST(HostileTokenizer, NormalizersGrowATextWithinBounds) {
               HasSubstr("the normalizer 'Replace' makes more than 32 times the text"));
   EXPECT_THAT(refused({{"normalizer", doubling}}, "baab"),
               HasSubstr("the tokenizer 't/tokenizer.json': the normalizer 'Replace' makes more than 32 times "
-                        "the text, which is 4 bytes long"));
+                        "the text (4 B)"));
   const std::string megabyte(1 << 20, 'b');
   EXPECT_THAT(refused({{"normalizer", replace("a", megabyte)}}, std::string(1 << 20, 'a')),
               HasSubstr("32 times"));

@@ -1,7 +1,10 @@
 // primus benchmark train
 #include <fmt/format.h>
 
+#include "base/error.h"
+#include "base/file.h"
 #include "bench/train_benchmark.h"
+#include "cli/benchmark/output.h"
 #include "cli/commands.h"
 #include "cli/options/experiment.h"
 
@@ -14,7 +17,10 @@ class BenchmarkTrain final : public Command {
     experiment_.declare(args);
     args.option("--steps", "N", &options_.steps, "training steps to time");
     args.option("--warmup", "N", &options_.warmup, "steps before, not counted");
-    args.flag("--json", json_, "print the report as JSON");
+    args.option("--trace", "FILE", &trace_,
+                "record further steps behind the timed ones, as a Chrome trace (ui.perfetto.dev shows it)");
+    args.option("--trace-steps", "N", &options_.traced_steps, "how many of them");
+    output_.declare(args);
   }
 
   int run(Console& console) override {
@@ -23,24 +29,33 @@ class BenchmarkTrain final : public Command {
       throw invalid(fmt::format("--steps must be from 1 to {}", kMostSteps));
     if (options_.warmup < 0 || options_.warmup > kMostSteps)
       throw invalid(fmt::format("--warmup must be from 0 to {}", kMostSteps));
+    if (options_.traced_steps < 1 || options_.traced_steps > 1000)
+      throw invalid("--trace-steps must be from 1 to 1000");
+    if (!trace_.empty()) options_.trace = std::make_shared<turbo::TraceRecorder>();
+    output_.check();
     const config::Experiment experiment = experiment_.load(console);
     apply_environment(experiment);
     ProgressLine progress(
-        json_ ? Terminal{} : console.err,
+        output_.json() ? Terminal{} : console.err,
         {.label = "training", .total = static_cast<std::uint64_t>(options_.steps + options_.warmup)});
     options_.progress = [&](std::int64_t done, std::int64_t) {
       progress.update(static_cast<std::uint64_t>(done), steady_seconds());
     };
     const TrainBenchmarkReport report = benchmark_training(experiment, builtin_families(), options_);
     progress.finish(steady_seconds());
-    json_ ? console.write(to_json(report) + "\n") : console.print(to_text(report));
-    return 0;
+    if (options_.trace) {
+      write_file_atomic(trace_, options_.trace->chrome_json(report.device));
+      console.note("trace: " + trace_);
+    }
+    return output_.finish(to_report(report), console,
+                          output_.json() ? to_json(report) + "\n" : to_text(report));
   }
 
  private:
   ExperimentArguments experiment_;
   TrainBenchmarkOptions options_;
-  bool json_ = false;
+  BenchmarkOutput output_;
+  std::string trace_;
 };
 
 }  // namespace
@@ -48,9 +63,14 @@ class BenchmarkTrain final : public Command {
 const CommandEntry kBenchmarkTrain{
     "benchmark train", "Times training steps of an experiment, and where the time goes",
     "Random tokens stand for data, and nothing is written. Model FLOP/s are compared with the peak of large\n"
-    "matrix products, measured in the same run.",
+    "matrix products, measured in the same run.\n\n"
+    "--trace FILE records every kernel and copy of further steps, by stream. On GPUs the host waits for each "
+    "of\n"
+    "them meanwhile, so streams do not overlap there.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark train --config examples/native/configs/CPU/llama_124M-pretrain.yaml --steps 10\n"
-    "primus benchmark train --config exp.yaml --steps 20 --json micro_batch_size=8",
+    "primus benchmark train --config exp.yaml --steps 20 --json micro_batch_size=8\n"
+    "primus benchmark train --config exp.yaml --steps 20 --baseline compare last-week.json\n"
+    "primus benchmark train --config exp.yaml --steps 3 --trace step.json",
     make_command<BenchmarkTrain>};
 
 }  // namespace primus::cli

@@ -1,0 +1,52 @@
+# What `cmake --install` puts where, and the packages that CPack makes of it: a .deb and a tarball. Nothing in them knows
+# its prefix: the program finds presets and plug-ins beside itself (../share/primus/presets, ../lib/primus).
+#
+#   cmake --install build --prefix /opt/primus
+#   cpack --config build/CPackConfig.cmake        primus_VERSION_amd64.deb, primus-VERSION-Linux-x86_64.tar.gz
+include(GNUInstallDirs)
+
+install(TARGETS primus RUNTIME DESTINATION bin)
+install(PROGRAMS ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/primus-cli DESTINATION bin) # a symbolic link, which stays one
+# GPU plug-ins, where scripts/build-gpu.sh has made any.
+install(DIRECTORY ${CMAKE_BINARY_DIR}/lib/primus/ DESTINATION lib/primus OPTIONAL
+        USE_SOURCE_PERMISSIONS FILES_MATCHING PATTERN "libprimus_*.so")
+install(DIRECTORY presets/ DESTINATION share/primus/presets)
+install(DIRECTORY examples/ DESTINATION share/primus/examples)
+install(FILES README.md DESTINATION share/doc/primus)
+install(FILES LICENSE DESTINATION share/doc/primus RENAME copyright)
+install(DIRECTORY docs/ DESTINATION share/doc/primus FILES_MATCHING PATTERN "*.md")
+
+# The program knows its own manual and completion. They are written when it is installed, so an ordinary build has no
+# step for them.
+set(generated ${CMAKE_BINARY_DIR}/packaging)
+install(CODE "
+  set(program \"$<TARGET_FILE:primus>\")
+  file(REMOVE_RECURSE \"${generated}\")
+  file(MAKE_DIRECTORY \"${generated}/completion\")
+  execute_process(COMMAND \${program} man --output ${generated}/man OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  file(GLOB pages ${generated}/man/*.1)
+  execute_process(COMMAND gzip -9 -n \${pages} COMMAND_ERROR_IS_FATAL ANY)
+  foreach(shell bash zsh fish)
+    execute_process(COMMAND \${program} completion \${shell} OUTPUT_FILE ${generated}/completion/\${shell}
+                    COMMAND_ERROR_IS_FATAL ANY)
+  endforeach()")
+install(DIRECTORY ${generated}/man/ DESTINATION share/man/man1)
+install(FILES ${generated}/completion/bash DESTINATION share/bash-completion/completions RENAME primus)
+install(FILES ${generated}/completion/zsh DESTINATION share/zsh/vendor-completions RENAME _primus)
+install(FILES ${generated}/completion/fish DESTINATION share/fish/vendor_completions.d RENAME primus.fish)
+
+set(CPACK_PACKAGE_NAME primus)
+set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+set(CPACK_PACKAGE_CONTACT "The Primus developers <primus@example.invalid>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Trains foundation models from one native program")
+set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
+set(CPACK_GENERATOR DEB TGZ)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_PACKAGE_FILE_NAME primus-${PROJECT_VERSION}-Linux-${CMAKE_SYSTEM_PROCESSOR})
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+# Written out: plug-ins open vendors' libraries by themselves, and those are no packages of Debian.
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36), libgcc-s1 (>= 12), libstdc++6 (>= 12)")
+set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "One program that pre-trains language models, checks machines before that,
+and benchmarks them. CPUs work out of the box; GPUs need a plug-in for CUDA or HIP in /usr/lib/primus.")
+include(CPack)

@@ -1,0 +1,134 @@
+#include "backends/external_run.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include "backends/log_lines.h"
+#include "base/append_file.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/terminal.h"
+#include "launch/process.h"
+#include "lm/monitor/metrics_file.h"
+#include "lm/train/training_settings.h"
+
+namespace primus::backends {
+namespace {
+
+constexpr int kWriteMilliseconds = 1000;
+
+void do_nothing(int) {}
+
+// A request to stop goes to the whole process group: the framework decides what to do, and this process stays
+// until it has ended. Handlers, because what is ignored would stay ignored in the framework.
+void outlive_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+    struct sigaction action {};
+    action.sa_handler = do_nothing;
+    action.sa_flags = SA_RESTART;
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+// The launcher hands rank 0 a socket that listens where the framework is about to listen.
+void close_rendezvous() {
+  const char* text = std::getenv("PRIMUS_RENDEZVOUS_FD");
+  if (!text) return;
+  const int descriptor = std::atoi(text);
+  if (descriptor > 2) close(descriptor);
+  unsetenv("PRIMUS_RENDEZVOUS_FD");
+}
+
+// Writes the run's files from what the framework logs.
+class Reporter {
+ public:
+  explicit Reporter(const config::Experiment& experiment, int ranks)
+      : folder_(run_folder_of(experiment)),
+        reader_(experiment.framework, {.train_iters = experiment.trainer.train_iters,
+                                       .global_batch_size = experiment.trainer.global_batch_size,
+                                       .tokens_per_sample = experiment.trainer.seq_length,
+                                       .ranks = ranks}) {
+    folder_.create();
+    lock_.emplace(folder_.root());
+    write_file_atomic(folder_.experiment_file(), config::to_yaml(experiment));
+  }
+
+  void line(std::string_view text) {
+    if (const auto record = reader_.iteration(text)) {
+      // A run that goes on begins behind the step of its checkpoint.
+      if (!metrics_) {
+        metrics_.emplace(folder_.metrics_file(), record->iteration - 1);
+        evaluations_.emplace(folder_.evaluations_file(), record->iteration - 1);
+      }
+      metrics_->write(*record);
+    } else if (const auto evaluation = reader_.evaluation(text); evaluation && evaluations_) {
+      evaluations_->write(*evaluation);
+    }
+  }
+
+  void finish() {
+    if (metrics_) metrics_->sync();
+    if (evaluations_) evaluations_->sync();
+  }
+
+ private:
+  RunFolder folder_;
+  LogReader reader_;
+  std::optional<RunLock> lock_;
+  std::optional<MetricsFile> metrics_, evaluations_;
+};
+
+}  // namespace
+
+std::vector<std::string> full_command(const ExternalJob& job, const Installation& installation) {
+  std::vector<std::string> words{installation.python, "-u"};
+  words.insert(words.end(), job.command.begin(), job.command.end());
+  return words;
+}
+
+int run_process(const ExternalJob& job, const Installation& installation,
+                const config::Experiment& experiment, const ProcessPlace& place, bool quiet) {
+  launch::Step step{.name = "process", .where = "here", .argv = full_command(job, installation)};
+  for (const auto& [name, value] : job.environment) {
+    const char* before = std::getenv(name.c_str());
+    if (name == "PYTHONPATH" && before && *before) {
+      step.environment[name] = value + ":" + before;
+    } else if (!before) {
+      step.environment[name] = value;
+    }
+  }
+  for (const auto& [name, value] : job.required) step.environment[name] = value;
+  const bool reports = place.rank == (job.last_rank_reports ? place.world - 1 : 0);
+  const bool shows = !quiet && (reports || place.rank == 0);
+  const RunFolder folder = run_folder_of(experiment);
+  const Path logs = folder.rank_logs(experiment.module_name, place.rank);
+  make_folders(logs);
+  for (const JobFile& file : job.files) {
+    // All processes of a machine write the same, each by an atomic replacement.
+    make_folders(file.path.parent_path());
+    write_file_atomic(file.path, file.text);
+  }
+  std::optional<Reporter> reporter;
+  if (reports) reporter.emplace(experiment, place.world);
+  // Alone, the launcher keeps its output; see cli/train/external.cpp.
+  std::optional<AppendFile> output;
+  if (place.local_world > 1) output.emplace(logs / "output.log", Env::posix());
+  outlive_signals();
+  close_rendezvous();
+  const int code = launch::run_and_read(step, [&](std::string_view line) {
+    const std::string whole = std::string(line) + "\n";
+    if (output) output->append(as_bytes(whole));
+    if (shows || place.local_world == 1) try_write(1, whole, kWriteMilliseconds);
+    if (reporter) reporter->line(line);
+  });
+  if (reporter) reporter->finish();
+  return code;
+}
+
+}  // namespace primus::backends

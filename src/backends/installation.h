@@ -1,0 +1,33 @@
+// Where another framework's sources and Python are on this machine.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "backends/job.h"
+#include "launch/plan.h"
+
+namespace primus::backends {
+
+struct Installation {
+  Path checkout;                       // empty: not found
+  std::string python = "python3";      // looked up in PATH where it has no '/'
+  std::vector<std::string> looked_in;  // folders that are no checkout, in order
+};
+
+// Looks for the framework's sources in `backend_path` (an option, or the experiment's key), BACKEND_PATH,
+// and, by its name in pins.yaml, in PRIMUS_THIRDPARTY_DIR, third_party/ and the folder of 'primus deps sync';
+// for Python in VENV_ACTIVATE's environment, then in the one that 'primus deps sync' made. A backend_path
+// that is no checkout of the framework is an Error(kInvalid).
+Installation find_installation(const config::BackendFields& fields,
+                               const std::optional<std::string>& backend_path,
+                               const launch::Surroundings& surroundings);
+
+// The folder that 'primus deps sync' fills: PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party, as in
+// Primus.
+Path dependency_folder(const launch::Surroundings& surroundings);
+
+// The error of a framework that is not there: what was looked for, and how to get it.
+Error not_installed(const config::BackendFields& fields, const Installation& installation);
+
+}  // namespace primus::backends

@@ -1,0 +1,49 @@
+// What Megatron-LM, TorchTitan and MaxText print while they train, as the records that native runs write.
+//
+//   LogReader reader("megatron", {.train_iters = 100, .global_batch_size = 8, .tokens_per_sample = 1024,
+//   .ranks = 1}); if (const auto record = reader.iteration(line)) file.write(*record);
+//
+// Lines are another program's output: what is no number is passed over, and nothing is ever thrown.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lm/monitor/iteration.h"
+
+namespace primus::backends {
+
+// What lines do not say and the experiment does.
+struct LoggedRun {
+  std::int64_t train_iters = 0, global_batch_size = 0, tokens_per_sample = 0;
+  int ranks = 1;
+};
+
+class LogReader {
+ public:
+  LogReader(std::string_view framework, LoggedRun run) : framework_(framework), run_(run) {}
+
+  // The step that a line reports, or nothing. Times are means over the steps since the line before.
+  std::optional<IterationRecord> iteration(std::string_view line);
+  // The evaluation that a line reports; its iteration is the last one that iteration() has seen where it says
+  // none.
+  std::optional<EvaluationRecord> evaluation(std::string_view line) const;
+
+ private:
+  std::optional<IterationRecord> megatron(std::string_view line) const;
+  std::optional<IterationRecord> torchtitan(std::string_view line) const;
+  std::optional<IterationRecord> maxtext(std::string_view line) const;
+  void complete(IterationRecord& record);
+
+  std::string framework_;
+  LoggedRun run_;
+  std::int64_t last_ = 0;
+  double elapsed_ = 0;
+};
+
+// Without the escape sequences of terminals.
+std::string without_colors(std::string_view line);
+
+}  // namespace primus::backends

@@ -1,0 +1,526 @@
+// Megatron-LM: the experiment's keys as arguments of pretrain_gpt.py.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "backends/job.h"
+#include "backends/key_rules.h"
+#include "base/error.h"
+#include "config/keys.h"
+#include "config/problems.h"
+#include "lm/model/family_switches.h"
+#include "lm/model/model_config.h"
+#include "lm/train/training_settings.h"
+
+namespace primus::backends {
+namespace {
+
+using config::BackendField;
+using config::KeySpec;
+using config::KeyType;
+using config::Layer;
+using config::Value;
+
+constexpr std::int64_t kMockVocabulary = 131072;  // Primus's, of generated tokens
+
+std::vector<std::string> words_of(const Value& value) {
+  std::vector<std::string> words;
+  if (value.is_list()) {
+    for (const Value& item : value.items) words.push_back(item.text);
+    return words;
+  }
+  std::string word;
+  for (const char c : value.text + " ") {
+    if (c != ' ') {
+      word += c;
+    } else if (!word.empty()) {
+      words.push_back(std::move(word));
+      word.clear();
+    }
+  }
+  return words;
+}
+
+// "0" and "0.0" are the same.
+bool same_words(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const std::string& x, const std::string& y) {
+    return x == y || says(config::plain_scalar(x, {}), y);
+  });
+}
+
+// As Megatron-LM writes one word for a pattern over layers: "1", "([0]*3+[1]*58)", "[0,1,1]".
+std::string pattern_word(const std::vector<std::string>& words) {
+  if (words.size() == 1) return words[0];
+  std::string text = fmt::format("{}", fmt::join(words, ","));
+  std::erase(text, ' ');
+  return text.starts_with('[') || text.starts_with('(') ? text : "[" + text + "]";
+}
+
+bool is_text_file(const std::string& path) {
+  for (const char* ending : {".txt", ".jsonl", ".json", ".gz", ".zst", ".md"}) {
+    if (path.ends_with(ending)) return true;
+  }
+  return false;
+}
+
+class Megatron {
+ public:
+  Megatron(const config::Experiment& experiment, const config::BackendFields& fields, const Path& checkout,
+           const JobShape& shape)
+      : e_(experiment),
+        t_(experiment.trainer),
+        fields_(fields),
+        rules_(experiment, fields),
+        run_(run_folder_of(experiment)),
+        checkout_(checkout),
+        shape_(shape) {}
+
+  ExternalJob run() {
+    job_.framework = "megatron";
+    job_.title = fields_.keys().find("title")->text;
+    const std::string entry = fields_.keys().find("entry")->text;
+    job_.command = {(checkout_.empty() ? Path("<" + job_.title + ">") : checkout_) / entry};
+    check_length();
+    for (const KeySpec& key : config::all_keys()) take(key);
+    problems_.collect([&] { fill_family(); });
+    problems_.collect([&] { rope(); });
+    parallelism();
+    schedule();
+    patterns();
+    problems_.collect([&] { data(); });
+    tokenizer();
+    checkpoints();
+    reports();
+    problems_.throw_if_any();
+    emit();
+    environment();
+    job_.dropped = rules_.dropped();
+    meaning();
+    return std::move(job_);
+  }
+
+ private:
+  bool is_set(std::string_view key) const { return e_.provenance_of(key).layer > Layer::kDerived; }
+  // Explicitly null, in the experiment or a preset.
+  bool is_null(std::string_view key) const {
+    const Value* value = e_.settings.find(key);
+    return value && value->is_null();
+  }
+  Error error_for(std::string_view key, const std::string& what, const std::string& hint) const {
+    return unsupported_there(e_, key, what, hint);
+  }
+
+  void check_length() {
+    if (!config::length_is_open(t_)) return;
+    const char* key = t_.train_epochs ? "train_epochs" : "train_minutes";
+    problems_.add(error_for(key, fmt::format("Megatron-LM counts steps, and {} says none", key),
+                            "set train_iters in its place"));
+  }
+
+  // A key with an argument of its own.
+  void take(const KeySpec& key) {
+    if (rules_.is_together(key.name)) return;
+    const bool has_field = !std::holds_alternative<std::monostate>(key.field);
+    const Value* set = e_.settings.find(key.name);
+    if (!set && !has_field) return;
+    if (key.name.starts_with("muon_") && t_.optimizer.find("muon") == std::string::npos) return;
+    if (!is_set(key.name) && (key.is_required || rules_.is_own_default(key.name))) return;
+    const Value value = has_field ? config::current_value(key, t_) : *set;
+    problems_.collect([&] {
+      const std::string name = rules_.renamed(key.name);
+      const BackendField* field = fields_.find(name);
+      if (!field) return rules_.check_missing(key, value);
+      const Value there = rules_.value_there(key.name, value);
+      if (there.is_null()) return;
+      if (is_set(key.name)) check(key, *field, there);
+      put(name, there);
+    });
+  }
+
+  void check(const KeySpec& key, const BackendField& field, const Value& value) const {
+    try {
+      config::BackendFields::check(field, value);
+    } catch (const Error& error) {
+      throw error_for(key.name, fmt::format("Megatron-LM: {}", error.what()), error.hint());
+    }
+  }
+
+  void put(const std::string& argument, Value value) {
+    arguments_.insert_or_assign(argument, std::move(value));
+  }
+  void put(const std::string& argument, bool value) {
+    put(argument, config::plain_scalar(value ? "true" : "false", {}));
+  }
+  void put_number(const std::string& argument, double value) {
+    put(argument, config::plain_scalar(fmt::format("{}", value), {}));
+  }
+  void put_text(const std::string& argument, std::string text) {
+    Value value;
+    value.kind = Value::Kind::kString;
+    value.text = std::move(text);
+    put(argument, std::move(value));
+  }
+  void put_words(const std::string& argument, const std::vector<std::string>& words) {
+    Value value;
+    value.kind = Value::Kind::kList;
+    for (const std::string& word : words) {
+      Value& item = value.items.emplace_back();
+      item.kind = Value::Kind::kString;
+      item.text = word;
+    }
+    put(argument, std::move(value));
+  }
+
+  // What model_type says already, and Megatron-LM has switches for.
+  void fill_family() {
+    if (t_.model_type == "gpt") return;
+    const FamilyRegistry families = builtin_families();
+    const ModelConfig model = model_config_of(e_, t_.vocab_size.value_or(kMockVocabulary), families);
+    const Family& family = families.find(model.family);
+    for (const FamilySwitch& common : switches_of(family)) {
+      if (common.value == kEither || common.value.empty() || arguments_.contains(std::string(common.key)))
+        continue;
+      if (common.key == "softmax_type" && t_.use_sink_attention) continue;
+      put(std::string(common.key), config::plain_scalar(common.value, {}));
+    }
+    // gpt-oss's activation is a gated one of its own in Megatron-LM.
+    if (arguments_.contains("quick_geglu") && arguments_.at("quick_geglu").boolean)
+      arguments_.erase("swiglu");
+    if (model.attention.chunk > 0) {
+      throw error_for(is_set("attention_chunk_size") ? "attention_chunk_size" : "model_type",
+                      "Megatron-LM has no attention within chunks (attention_chunk_size)",
+                      "choose another model, or framework: native");
+    }
+    if (model.moe.experts == 0) return;
+    const auto unless_set = [&](const char* key, auto&& set) {
+      if (!arguments_.contains(key)) set();
+    };
+    unless_set("moe_router_score_function", [&] {
+      const bool sigmoid = model.moe.router.scoring == turbo::RouterRule::Scoring::kSigmoid;
+      put_text("moe_router_score_function", sigmoid ? "sigmoid" : "softmax");
+      if (!sigmoid && !model.moe.router.normalise) put("moe_router_pre_softmax", true);
+    });
+    unless_set("moe_router_enable_expert_bias",
+               [&] { put("moe_router_enable_expert_bias", model.moe.choice_bias); });
+  }
+
+  void rope() {
+    const std::string& type = t_.position_embedding_type;
+    put_text("position_embedding_type", type);
+    if (t_.rotary_base != std::floor(t_.rotary_base)) {
+      throw error_for("rotary_base", "Megatron-LM's --rotary-base is a whole number", "round it");
+    }
+    const bool latent = t_.multi_latent_attention;
+    if (latent) {
+      const bool yarn = t_.rope_scaling_type == "yarn";
+      put_text("rope_type", t_.rope_type.value_or(yarn ? "yarn" : "rope"));
+      put_number("rotary_scaling_factor", t_.rotary_scaling_factor);
+      if (yarn) {
+        constexpr std::int64_t kFixed = 4096;  // Megatron-LM's, which no argument changes
+        if (t_.original_max_position_embeddings != 0 && t_.original_max_position_embeddings != kFixed) {
+          throw error_for("original_max_position_embeddings",
+                          "Megatron-LM's latent attention has original_max_position_embeddings 4096",
+                          "take this value, or framework: native");
+        }
+        put_number("mscale", t_.mscale.value_or(1));
+        put_number("mscale_all_dim", t_.mscale_all_dim.value_or(0));
+      }
+      return;
+    }
+    const std::string& scaling = t_.rope_scaling_type;
+    if (scaling == "llama3" || (scaling == "none" && t_.use_rope_scaling)) {
+      const bool fixed =
+          (t_.rope_low_freq_factor == 1 && t_.rope_high_freq_factor == 4 &&
+           (t_.original_max_position_embeddings == 0 || t_.original_max_position_embeddings == 8192)) ||
+          scaling == "none";
+      if (!fixed) {
+        throw error_for(
+            "rope_scaling_type",
+            "Megatron-LM's --use-rope-scaling has rope_low_freq_factor 1, rope_high_freq_factor 4 and "
+            "original_max_position_embeddings 8192",
+            "take these values, or framework: native");
+      }
+      put("use_rope_scaling", true);
+      put_number("rope_scaling_factor", t_.rope_scaling_factor > 0 ? t_.rope_scaling_factor : 8);
+    } else if (scaling == "linear") {
+      put_number("rotary_seq_len_interpolation_factor", t_.rope_scaling_factor);
+    } else if (scaling != "none") {
+      throw error_for(
+          "rope_scaling_type",
+          fmt::format("Megatron-LM has no rope_scaling_type {} without latent attention", scaling),
+          "choose another model, or framework: native");
+    }
+  }
+
+  void parallelism() {
+    put("sequence_parallel", t_.tensor_model_parallel_size > 1 && is_true("sequence_parallel"));
+    const std::string& sharding = t_.data_parallel_sharding_strategy;
+    const bool fsdp = is_true("use_megatron_fsdp") || is_true("use_custom_fsdp");
+    if (fsdp) {
+      put("use_megatron_fsdp", true);
+      put_text("data_parallel_sharding_strategy", sharding);
+    } else if (sharding == "optim") {
+      put("use_distributed_optimizer", true);
+    } else if (sharding != "no_shard" && !t_.use_torch_fsdp2) {
+      put("use_megatron_fsdp", true);
+      put_text("data_parallel_sharding_strategy", sharding);
+      put_text("ckpt_format", "fsdp_dtensor");
+    }
+    if (is_set("overlap_grad_reduce")) put("overlap_grad_reduce", t_.overlap_grad_reduce);
+    if (is_set("overlap_param_gather") && t_.overlap_param_gather) gather_beside();
+    // Sizes of a derived model's heads, where they differ from what Megatron-LM would take.
+    const bool grouped = t_.group_query_attention.value_or(t_.num_query_groups > 0 &&
+                                                           t_.num_query_groups != t_.num_attention_heads);
+    if (grouped && !t_.multi_latent_attention) {
+      put("group_query_attention", true);
+      put_number("num_query_groups", static_cast<double>(t_.num_query_groups));
+    }
+  }
+
+  // Only what is shared between ranks can be gathered. Where nobody says, Primus has the distributed
+  // optimizer on.
+  void gather_beside() {
+    const auto distributed = arguments_.find("use_distributed_optimizer");
+    const bool on = distributed != arguments_.end() && distributed->second.boolean;
+    const bool shares = on || arguments_.contains("use_megatron_fsdp");
+    if (!shares && (is_set("use_distributed_optimizer") || t_.use_torch_fsdp2)) {
+      job_.warnings.emplace_back(
+          "overlap_param_gather is left out: without use_distributed_optimizer there is nothing to gather");
+      return;
+    }
+    if (!shares) put("use_distributed_optimizer", true);
+    put("overlap_param_gather", true);
+  }
+
+  void schedule() {
+    put_number("train_iters", static_cast<double>(t_.train_iters));
+    if (is_set("lr_decay_iters") && t_.lr_decay_iters > 0)
+      put_number("lr_decay_iters", static_cast<double>(t_.lr_decay_iters));
+    if (t_.lr_warmup_fraction) {
+      put_number("lr_warmup_fraction", *t_.lr_warmup_fraction);
+    } else {
+      put_number("lr_warmup_iters", static_cast<double>(t_.lr_warmup_iters));
+    }
+  }
+
+  void patterns() {
+    const auto pattern = [&](const char* key, const std::vector<std::string>& words) {
+      if (!words.empty()) put_text(key, pattern_word(words));
+    };
+    if (t_.num_experts) pattern("moe_layer_freq", t_.moe_layer_freq);
+    pattern("no_rope_freq", t_.no_rope_freq);
+    pattern("window_attn_skip_freq", t_.window_attn_skip_freq);
+    if (!t_.window_size.empty()) {
+      std::string text = fmt::format("{}", fmt::join(t_.window_size, ","));
+      std::erase_if(text, [](char c) { return c == '(' || c == ')' || c == '[' || c == ']' || c == ' '; });
+      put_text("window_size", text);
+    }
+    if (t_.use_sink_attention) {
+      put_text("softmax_type", "learnable");
+    } else if (t_.softmax_type) {
+      put_text("softmax_type", *t_.softmax_type);
+    }
+  }
+
+  void data() {
+    if (t_.mock_data) {
+      put("mock_data", true);
+      return;
+    }
+    const std::pair<const char*, const std::vector<std::string>*> sources[] = {
+        {"data_path", &t_.data_path},
+        {"train_data_path", &t_.train_data_path},
+        {"valid_data_path", &t_.valid_data_path},
+        {"test_data_path", &t_.test_data_path}};
+    bool any = false;
+    for (const auto& [key, paths] : sources) {
+      if (paths->empty()) continue;
+      std::vector<std::string> words = *paths;
+      for (std::string& word : words) {
+        if (is_text_file(word)) {
+          throw error_for(
+              key, fmt::format("Megatron-LM reads tokens from .bin/.idx, and '{}' is text", word),
+              fmt::format("'primus data tokenize --input {} --output-prefix NAME' makes them", word));
+        }
+        for (const char* ending : {".bin", ".idx"}) {
+          if (word.ends_with(ending)) word.resize(word.size() - 4);
+        }
+      }
+      put_words(key, words);
+      any = true;
+    }
+    if (!any) {
+      throw e_.error_for("data_path", "there is no data to train on",
+                         "set data_path or train_data_path to .bin/.idx files, or mock_data: true");
+    }
+    if (!t_.data_path.empty() && t_.split) put_text("split", *t_.split);
+  }
+
+  void tokenizer() {
+    if (t_.mock_data) {
+      put_text("tokenizer_type", "NullTokenizer");
+      put_number("vocab_size", static_cast<double>(t_.vocab_size.value_or(kMockVocabulary)));
+      return;
+    }
+    if (t_.vocab_size) put_number("vocab_size", static_cast<double>(*t_.vocab_size));
+    if (t_.tokenizer_model) put_text("tokenizer_model", *t_.tokenizer_model);
+    if (t_.tokenizer_type == "ByteTokenizer") {
+      problems_.add(
+          error_for("tokenizer_type", "Megatron-LM has no tokenizer of bytes",
+                    "set tokenizer_type: NullTokenizer and vocab_size: 256 for .bin/.idx made of bytes"));
+      return;
+    }
+    const config::KeySpec& key = *config::find_key("tokenizer_type");
+    Value value = rules_.value_there(key.name, config::current_value(key, t_));
+    if (value.is_null() && t_.tokenizer_model) {
+      value = config::plain_scalar("HuggingFaceTokenizer", {});
+    }
+    if (!value.is_null()) put_text("tokenizer_type", value.text);
+  }
+
+  void checkpoints() {
+    const Path own = std::filesystem::absolute(run_.checkpoints());
+    // Primus's `save: null` writes no checkpoints; an experiment that does not name it has them in the run's
+    // folder.
+    Path folder;
+    if (t_.save) {
+      folder = std::filesystem::absolute(*t_.save);
+    } else if (!is_null("save")) {
+      folder = own;
+    }
+    if (!folder.empty()) put_text("save", folder.string());
+    std::error_code error;
+    const bool has_checkpoint =
+        !folder.empty() && std::filesystem::exists(folder / "latest_checkpointed_iteration.txt", error);
+    if (t_.auto_continue_train && has_checkpoint && (is_set("auto_continue_train") || !t_.load)) {
+      put_text("load", folder.string());
+      put("finetune", false);
+    } else if (t_.load) {
+      put_text("load", *t_.load);
+      put("finetune", t_.finetune);
+    }
+  }
+
+  void reports() {
+    if (!t_.disable_tensorboard) {
+      put_text("tensorboard_dir",
+               t_.tensorboard_dir.value_or(std::filesystem::absolute(run_.tensorboard()).string()));
+    }
+    const Value* off = e_.settings.find("disable_wandb");
+    if (off && off->kind == Value::Kind::kBool && !off->boolean) {
+      put_text("wandb_project", text_of("wandb_project").value_or(e_.work_group + "_" + e_.user_name));
+      put_text("wandb_exp_name", text_of("wandb_exp_name").value_or(e_.exp_name));
+      put_text("wandb_save_dir", std::filesystem::absolute(run_.root() / "wandb").string());
+    }
+    if (!e_.settings.find("eval_iters") && !is_set("eval_iters"))
+      put_number("eval_iters", static_cast<double>(t_.eval_iters));
+    if (is_set("eval_interval") || t_.eval_iters > 0)
+      put_number("eval_interval", static_cast<double>(t_.eval_interval));
+    if (is_set("eval_iters")) put_number("eval_iters", static_cast<double>(t_.eval_iters));
+    if (!is_set("log_throughput")) put("log_throughput", true);  // what primus report shows
+    if (is_set("save_interval") || arguments_.contains("save"))
+      put_number("save_interval", static_cast<double>(t_.save_interval));
+  }
+
+  bool is_true(const char* key) const {
+    const Value* value = e_.settings.find(key);
+    return value && (value->boolean || value->text == "1");
+  }
+  std::optional<std::string> text_of(const char* key) const {
+    const Value* value = e_.settings.find(key);
+    return value && !value->is_null() ? std::optional(value->text) : std::nullopt;
+  }
+
+  // What differs from Megatron-LM's own defaults, in the order of its names.
+  void emit() {
+    for (const auto& [name, value] : arguments_) {
+      const BackendField* found = fields_.find(name);
+      if (!found) {
+        throw unsupported(fmt::format("Megatron-LM has no argument for {}", name),
+                          "choose framework: native");
+      }
+      const BackendField& field = *found;
+      if (field.type == KeyType::kBool && field.flag.empty()) {
+        const bool wanted = value.boolean || value.text == "1";
+        if (wanted == field.fallback.boolean) continue;
+        const std::string& flag = wanted ? field.on : field.off;
+        if (!flag.empty()) job_.command.push_back(flag);
+        continue;
+      }
+      if (field.type == KeyType::kList) {
+        const std::vector<std::string> words = words_of(value);
+        if (words.empty() || same_words(words, words_of(field.fallback))) continue;
+        job_.command.push_back(field.flag);
+        job_.command.insert(job_.command.end(), words.begin(), words.end());
+        continue;
+      }
+      const std::string text = text_of(field, value);
+      if (!field.fallback.is_null() && text == text_of(field, field.fallback)) continue;
+      // Attached with '=' a value that begins with a dash cannot be taken for an option.
+      if (text.starts_with('-')) {
+        job_.command.push_back(field.flag + "=" + text);
+      } else {
+        job_.command.insert(job_.command.end(), {field.flag, text});
+      }
+    }
+  }
+
+  static std::string text_of(const BackendField& field, const Value& value) {
+    const bool number = value.kind == Value::Kind::kInt || value.kind == Value::Kind::kFloat;
+    if (field.type == KeyType::kInt && number)
+      return fmt::format("{}", static_cast<std::int64_t>(value.real));
+    if (field.type == KeyType::kFloat && number) return fmt::format("{}", value.real);
+    return value.text;
+  }
+
+  void environment() {
+    const bool fsdp = t_.use_torch_fsdp2 || arguments_.contains("use_megatron_fsdp");
+    // Order of kernels between streams, which tensor parallelism needs and FSDP must not have.
+    if (fsdp) {
+      job_.required["CUDA_DEVICE_MAX_CONNECTIONS"] = "8";
+    } else {
+      job_.environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "1";
+    }
+    if (!checkout_.empty()) job_.environment["PYTHONPATH"] = checkout_.string();
+  }
+
+  // What the same keys mean there.
+  void meaning() {
+    const std::int64_t model =
+        t_.tensor_model_parallel_size * t_.pipeline_model_parallel_size * t_.context_parallel_size;
+    if (shape_.ranks() % std::max<std::int64_t>(model, 1) != 0 && shape_.ranks() > 1) {
+      job_.warnings.push_back(
+          fmt::format("{} ranks cannot be divided by {}, which is tensor x pipeline x context parallelism: "
+                      "Megatron-LM will refuse it",
+                      shape_.ranks(), model));
+    }
+    const std::int64_t microbatches = t_.global_batch_size / std::max<std::int64_t>(t_.micro_batch_size, 1);
+    if (!t_.calculate_per_token_loss && t_.eod_mask_loss && microbatches > 1) {
+      job_.warnings.push_back(
+          "the loss is averaged over microbatches, each over its own tokens: with eod_mask_loss, tokens of a "
+          "microbatch "
+          "with more end-of-document tokens count more (calculate_per_token_loss: true weighs all alike)");
+    }
+  }
+
+  const config::Experiment& e_;
+  const config::TrainerConfig& t_;
+  const config::BackendFields& fields_;
+  KeyRules rules_;
+  RunFolder run_;
+  Path checkout_;
+  JobShape shape_;
+  std::map<std::string, Value> arguments_;
+  config::Problems problems_;
+  ExternalJob job_;
+};
+
+}  // namespace
+
+ExternalJob render_megatron(const config::Experiment& experiment, const config::BackendFields& fields,
+                            const Path& checkout, const JobShape& shape) {
+  return Megatron(experiment, fields, checkout, shape).run();
+}
+
+}  // namespace primus::backends

@@ -1,0 +1,150 @@
+#include "bench/checkpoint_benchmark.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/terminal.h"
+#include "lm/checkpoint/checkpoint.h"
+
+namespace primus {
+namespace {
+
+// Of one tensor: as large as a layer's matrix of a model of some billion parameters.
+constexpr std::int64_t kRows = 4096, kColumns = 4096;
+
+// A file system that compresses or shares blocks must not help: random bytes, other ones in every tensor.
+std::vector<std::byte> random_bytes(std::uint64_t count, std::uint32_t which) {
+  const RandomStream stream(20261122, RandomPurpose::kTest, which);
+  std::vector<std::byte> bytes(static_cast<std::size_t>((count + 15) / 16 * 16));
+  for (std::size_t i = 0; i < bytes.size(); i += 16) {
+    const Philox::Counter words = stream.quad(i / 16);
+    std::memcpy(bytes.data() + i, words.data(), 16);
+  }
+  bytes.resize(static_cast<std::size_t>(count));
+  return bytes;
+}
+
+struct Content {
+  std::vector<std::vector<std::byte>> bytes;
+  Snapshot snapshot;
+  std::uint64_t size = 0;
+};
+
+// A bf16 weight of n elements, its fp32 master value and two moments take 14 n bytes.
+Content make_content(std::uint64_t bytes) {
+  Content content;
+  std::uint64_t elements = std::max<std::uint64_t>(bytes / 14 / kColumns, 1) * kColumns;
+  std::uint32_t number = 0;
+  while (elements > 0) {
+    const auto rows = static_cast<std::int64_t>(std::min<std::uint64_t>(elements / kColumns, kRows));
+    const std::string name = fmt::format("layer{}.weight", number / 4);
+    const auto add = [&](std::vector<TensorSource>& part, const std::string& full, DType dtype) {
+      const auto size = static_cast<std::uint64_t>(rows * kColumns * size_of(dtype));
+      content.bytes.push_back(random_bytes(size, number++));
+      part.push_back(
+          {.name = full, .dtype = dtype, .shape = {rows, kColumns}, .data = content.bytes.back().data()});
+      content.size += size;
+    };
+    add(content.snapshot.model, name, DType::kBF16);
+    for (const char* state : {"fp32_param", "exp_avg", "exp_avg_sq"})
+      add(content.snapshot.optimizer, optimizer_tensor_name(state, name), DType::kF32);
+    elements -= static_cast<std::uint64_t>(rows * kColumns);
+  }
+  content.snapshot.files = {{"config.json", "{}"}};
+  return content;
+}
+
+// Asks the system to forget what it has of these files in memory; those were synced before.
+void drop_cache(const Path& folder, Env& env) {
+  for (const std::string& name : env.list(folder)) {
+    const int file = ::open((folder / name).c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) continue;
+    ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(file);
+  }
+}
+
+void load(const Path& folder, const Content& content, std::vector<std::byte>& buffer, Env& env) {
+  // Each tensor's checksum is compared when it is read.
+  const CheckpointReader reader = CheckpointReader::open(folder, Validation::kStructure, env);
+  for (const TensorPart part : {TensorPart::kModel, TensorPart::kOptimizer}) {
+    const auto& tensors = part == TensorPart::kModel ? content.snapshot.model : content.snapshot.optimizer;
+    for (const TensorSource& tensor : tensors) {
+      buffer.resize(static_cast<std::size_t>(tensor.bytes()));
+      reader.read(part, tensor.name, tensor.dtype, tensor.shape, buffer);
+      if (std::memcmp(buffer.data(), tensor.data, buffer.size()) != 0)
+        throw Error(ErrorKind::kIo,
+                    fmt::format("{}: {} is not what was written", folder.string(), tensor.name),
+                    "keep no checkpoints there: have the disk or the file server examined");
+    }
+  }
+}
+
+void check_room(const Path& folder, std::uint64_t bytes) {
+  struct statvfs space {};
+  if (::statvfs(folder.c_str(), &space) != 0) return;  // writing says more
+  const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  if (free > 2 * bytes + (std::uint64_t{64} << 20)) return;
+  throw invalid(fmt::format("{} has {} free, and two checkpoints of {} do not fit", folder.string(),
+                            human_bytes(static_cast<double>(free)), human_bytes(static_cast<double>(bytes))),
+                "give a smaller --size, or another --path");
+}
+
+}  // namespace
+
+BenchmarkReport benchmark_checkpoint(const CheckpointBenchmarkOptions& options, Env& env) {
+  if (options.repetitions < 1) throw invalid("a measurement needs at least one repetition");
+  make_folders(options.folder, env);
+  check_room(options.folder, options.bytes);
+  const Path place = options.folder / fmt::format(".primus-benchmark-{}", ::getpid());
+  make_folders(place, env);
+  std::vector<double> saved, loaded, loaded_cold;
+  Content content = make_content(options.bytes);
+  const auto timed = [](std::vector<double>& samples, const auto& work) {
+    const double begin = steady_seconds();
+    work();
+    samples.push_back(std::max(steady_seconds() - begin, 1e-9));
+  };
+  try {
+    CheckpointRoot root(place, {.keep_last = 1, .max_shard_bytes = options.shard_bytes}, env);
+    std::vector<std::byte> buffer;
+    // The first one warms up: folders, pages of the buffer.
+    for (int i = 0; i <= options.repetitions; ++i) {
+      content.snapshot.iteration = i + 1;
+      std::vector<double> first;
+      timed(i == 0 ? first : saved, [&] { root.save(content.snapshot); });
+      const Path folder = root.folder(content.snapshot.iteration);
+      timed(i == 0 ? first : loaded, [&] { load(folder, content, buffer, env); });
+      drop_cache(folder, env);
+      timed(i == 0 ? first : loaded_cold, [&] { load(folder, content, buffer, env); });
+    }
+  } catch (...) {
+    try_remove_tree(place, env);
+    throw;
+  }
+  remove_tree(place, env);
+
+  BenchmarkReport report{.suite = "checkpoint",
+                         .device = fmt::format("{} in {}", human_bytes(static_cast<double>(content.size)),
+                                               options.folder.string()),
+                         .dtype = {}};
+  const auto add = [&](const char* name, std::vector<double> samples) {
+    report.results.push_back(
+        {.name = name, .timing = summarize(std::move(samples)), .bytes = static_cast<double>(content.size)});
+  };
+  add("save, synced", std::move(saved));
+  add("load after a save", std::move(loaded));
+  add("load, cache dropped", std::move(loaded_cold));
+  report.notes.emplace_back("the cache is dropped as far as the file system does what it is asked for");
+  return report;
+}
+
+}  // namespace primus

@@ -1,0 +1,96 @@
+#include "bench/data_benchmark.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/terminal.h"
+#include "bench/device_timer.h"
+#include "lm/data/batch_loader.h"
+#include "lm/train/training_settings.h"
+
+namespace primus {
+namespace {
+
+// Seconds of batches, several to a sample so that the clock's grain does not count.
+std::pair<std::vector<double>, std::int64_t> read_batches(const data::Dataset& dataset,
+                                                          const data::BatchLoaderOptions& options,
+                                                          double seconds) {
+  const std::int64_t batches = dataset.size() / options.micro_batch_size;
+  std::unique_ptr<data::BatchLoader> loader;
+  std::int64_t left = 0;
+  const auto next = [&] {
+    if (left == 0) {
+      loader = std::make_unique<data::BatchLoader>(dataset, options);
+      left = batches;
+    }
+    loader->next();
+    --left;
+  };
+  const auto time_of = [&](std::int64_t calls) {
+    const double begin = steady_seconds();
+    for (std::int64_t i = 0; i < calls; ++i) next();
+    return std::max((steady_seconds() - begin) / static_cast<double>(calls), 1e-9);
+  };
+  time_of(2);  // maps files, fills what is read ahead
+  const std::int64_t calls = std::clamp<std::int64_t>(static_cast<std::int64_t>(0.01 / time_of(8)), 1, 10000);
+  std::vector<double> samples;
+  const double begin = steady_seconds();
+  while (samples.size() < 5 || steady_seconds() - begin < seconds) samples.push_back(time_of(calls));
+  return {std::move(samples), calls};
+}
+
+}  // namespace
+
+BenchmarkReport benchmark_data(const config::Experiment& experiment, const DataBenchmarkOptions& options) {
+  check_seconds(options.seconds);
+  const config::TrainerConfig& c = experiment.trainer;
+  std::vector<std::string> notes;
+  const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment, &notes);
+  data::DataOptions opened = data_options_of(experiment, *tokenizer);
+  // An experiment may leave its length open, and one step is enough to begin with.
+  opened.train_samples = std::max(opened.train_samples, c.global_batch_size);
+  BenchmarkReport report{.suite = "data", .dtype = {}, .notes = std::move(notes)};
+  std::vector<double> openings;
+  data::Datasets datasets;
+  for (int i = 0; i < 5; ++i) {
+    datasets = {};
+    const double begin = steady_seconds();
+    datasets = data::open_datasets(opened, *tokenizer);
+    openings.push_back(std::max(steady_seconds() - begin, 1e-9));
+  }
+  if (!datasets.train) throw invalid("the experiment has no training data", "set data_path or mock_data");
+  report.notes.insert(report.notes.end(), datasets.notes.begin(), datasets.notes.end());
+  const data::Dataset& dataset = *datasets.train;
+  report.device = fmt::format("{}, {} x {} tokens", dataset.description(), c.micro_batch_size, c.seq_length);
+  data::BatchLoaderOptions loader{.micro_batch_size = c.micro_batch_size,
+                                  .prefetch = 0,
+                                  .reset_position_ids = c.reset_position_ids,
+                                  .reset_attention_mask = c.reset_attention_mask,
+                                  .eod = tokenizer->special_ids().eod};
+  if (dataset.size() < loader.micro_batch_size)
+    throw invalid(
+        fmt::format("{} has {} samples, fewer than a microbatch", dataset.description(), dataset.size()),
+        "set a smaller micro_batch_size");
+  // The first opening tokenises and writes what the others find.
+  report.results.push_back({.name = "open, first", .timing = summarize({openings.front()})});
+  report.results.push_back(
+      {.name = "open, again", .timing = summarize({openings.begin() + 1, openings.end()})});
+  const auto tokens = static_cast<double>(c.micro_batch_size * c.seq_length);
+  for (const bool ahead : {false, true}) {
+    loader.prefetch = ahead ? batches_read_ahead(c.global_batch_size / c.micro_batch_size) : 0;
+    auto [samples, calls] = read_batches(dataset, loader, options.seconds);
+    report.results.push_back(
+        {.name = ahead ? fmt::format("read ahead ({} batches)", loader.prefetch) : "read",
+         .timing = summarize(std::move(samples)),
+         .calls = calls,
+         .tokens = tokens});
+  }
+  return report;
+}
+
+}  // namespace primus

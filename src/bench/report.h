@@ -1,0 +1,89 @@
+// What a benchmark measured, as plain data, and how it is shown: text, JSON, CSV, Markdown, and one HTML page
+// with plots. Every suite of `primus benchmark` makes one of these. Pure functions.
+//
+// Times are seconds of one call. A figure is the median of its samples. Whether it repeats is known from the
+// run itself: the samples are cut, in the order of time, into five parts, and `spread` is how far the medians
+// of the parts lie apart. A figure with a spread above 5 % is called noisy.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace primus {
+
+struct Timing {
+  double median = 0, fastest = 0, slowest = 0, p95 = 0;
+  double spread = 0;  // (largest - smallest) / median of the parts' medians; 0 for fewer than two samples
+  std::int64_t samples = 0;
+
+  static constexpr double kRepeats = 0.05;
+  bool noisy() const { return spread > kRepeats; }
+};
+// Of samples in the order in which they were taken; at least one, each above 0.
+Timing summarize(std::vector<double> samples);
+
+struct BenchmarkResult {
+  std::string name;   // of the case, unique in its report: "forward 8192x28672x4096"
+  std::string group;  // cases of one group are one line of a plot over `size`; empty: no plot
+  double size = 0;    // bytes
+  Timing timing;
+  std::int64_t calls = 1;  // that each sample timed together
+  // What one call does; 0: does not apply. `bytes` count every operand and result once.
+  double flops = 0, bytes = 0;
+  double bus_bytes = 0;  // of a collective: what goes over the busiest link of a rank
+  double tokens = 0;
+  std::vector<double> rank_medians = {};  // seconds, by rank; empty: not asked for
+};
+
+struct BenchmarkReport {
+  std::string suite;  // "gemm", "collectives"
+  std::string
+      device;  // and what else the figures depend on: "cpu: 2 threads, avx512 | 4 ranks, shared memory"
+  std::string dtype;  // empty: does not apply
+  // FLOP/s of a large square product of this type, and bytes/s, read and written, of a large copy, both
+  // measured in the same run; 0: not measured.
+  double gemm_ceiling = 0, copy_ceiling = 0;
+  std::vector<BenchmarkResult> results;
+  std::vector<std::string> notes;  // what was left out, and why
+};
+
+// A sentence on figures that do not repeat; empty where all do.
+std::string noise_note(const BenchmarkReport& report);
+
+std::string to_text(const BenchmarkReport& report);
+nlohmann::ordered_json to_json(const BenchmarkReport& report);
+std::string to_csv(const BenchmarkReport& report);
+std::string to_markdown(const BenchmarkReport& report);
+
+// --- Baselines: an earlier report to compare with.
+
+struct BaselineCase {
+  enum class Verdict : std::uint8_t { kSame, kFaster, kSlower, kNew, kGone };
+  std::string name;
+  double before = 0, now = 0;  // seconds; 0: not there
+  double limit = 0;            // relative change that noise explains
+  Verdict verdict = Verdict::kSame;
+};
+struct BaselineComparison {
+  std::string source;  // the file
+  std::vector<BaselineCase> cases;
+  bool slower() const;
+};
+const char* name_of(BaselineCase::Verdict verdict);  // "slower"
+
+// `baseline`: the JSON of an earlier report. A case is slower where its median grew by more than both spreads
+// together, and by more than 5 %. Throws Error(kInvalid) for a file that is no report, one of another suite,
+// device or type, or one without a case in common.
+BaselineComparison compare_with_baseline(const BenchmarkReport& report, const std::string& baseline,
+                                         const std::string& source);
+std::string to_text(const BaselineComparison& comparison);
+nlohmann::ordered_json to_json(const BaselineComparison& comparison);
+
+// The page: the table, a roofline where there are FLOPs and ceilings, and rates over sizes. `comparison` may
+// be null; `when`: local time, for people.
+std::string to_html(const BenchmarkReport& report, const BaselineComparison* comparison,
+                    const std::string& when, const std::string& version);
+
+}  // namespace primus

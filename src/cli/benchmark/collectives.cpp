@@ -1,0 +1,296 @@
+// primus benchmark collectives (rccl), strided-allgather
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_text.h"
+#include "bench/collective_benchmark.h"
+#include "cli/benchmark/output.h"
+#include "cli/commands.h"
+#include "cli/options/device.h"
+#include "cli/options/rank_options.h"
+#include "comm/job.h"
+#include "comm/local/thread_group.h"
+#include "turbo/devices/devices.h"
+
+namespace primus::cli {
+namespace {
+
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 36, kMostCalls = 1'000'000;
+
+// Starts ranks where no launcher did, joins them, and lets each measure.
+class BenchmarkRanks : public Command {
+ public:
+  void declare(Arguments& args) final {
+    declare_case(args);
+    args.option("--warmup", "N", &warmup_, "calls of each case before it is timed");
+    args.option("--iters,--iterations", "N", &iterations_, "calls that are timed");
+    ranks_.declare(args, "ranks to start on this machine (default: one for each GPU; on CPUs 2)");
+    args.option("--transport", "KIND", &transport_,
+                "between ranks on CPUs: auto, shared-memory or tcp between processes; or threads of one")
+        .choices = {"auto", "shared-memory", "tcp", "threads"};
+    device_.declare(args);
+    output_.declare(args);
+  }
+
+  int run(Console& console) final {
+    for (const auto& [name, value] : {std::pair("--warmup", warmup_), std::pair("--iters", iterations_)})
+      if (value < (name[2] == 'i' ? 1 : 0) || value > kMostCalls)
+        throw invalid(fmt::format("{} {}: not a number of calls from {} to {}", name, value,
+                                  name[2] == 'i' ? 1 : 0, kMostCalls));
+    ranks_.check();
+    output_.check();
+    check_case();
+    const auto place = comm::JobEnvironment::read();
+    ranks_.check_place(place);
+    if (place && place->world > 1) return run_rank(*place, console);
+    const DeviceSpec spec = device_.spec(console);
+    int ranks = ranks_.here().value_or(spec.kind == "cpu" ? 2 : count_of(spec.kind));
+    if (ranks * ranks_.nodes() < 2)
+      throw invalid("one rank has nobody to exchange with", "start several: --nproc 2, or --nnodes");
+    if (transport_ == "threads") return run_threads(ranks, spec, console);
+    launch::LocalLaunch start = ranks_.start(ranks);
+    // Rank 0 alone shows what it writes; what makes a rank fail is in the result.
+    start.output_file = [](int) { return Path("/dev/null"); };
+    const launch::LaunchResult result = launch::run_local(start);
+    if (result.failed_rank > 0) console.note("error: " + result.failure);
+    return result.exit_code;
+  }
+
+ protected:
+  int warmup() const { return static_cast<int>(warmup_); }
+  int iterations() const { return static_cast<int>(iterations_); }
+  DType dtype() const { return device_.compute(); }
+
+ private:
+  virtual void declare_case(Arguments& args) = 0;
+  virtual void check_case() = 0;
+  virtual BenchmarkReport measure(comm::Communicator& world, Device& device) = 0;
+
+  static int count_of(const std::string& kind) {
+    for (const turbo::DeviceListing& listing : turbo::list_devices())
+      if (listing.kind == kind) return static_cast<int>(listing.devices.size());
+    return 1;
+  }
+
+  void describe(BenchmarkReport& report, const Device& device, int world, int nodes, const char* way) const {
+    report.device = fmt::format("{} | {} ranks on {} node{}, {}", device.description(), world, nodes,
+                                nodes == 1 ? "" : "s", way);
+  }
+
+  int run_rank(const comm::JobEnvironment& place, Console& console) {
+    if (transport_ == "threads")
+      throw invalid("--transport threads is for one process, and a launcher started several",
+                    "leave --transport out");
+    using Transport = comm::JobOptions::Transport;
+    const Transport transport = transport_ == "tcp"             ? Transport::kTcp
+                                : transport_ == "shared-memory" ? Transport::kSharedMemory
+                                                                : Transport::kAuto;
+    const auto job = comm::Job::connect(place, {.transport = transport});
+    BenchmarkReport report;
+    try {
+      const std::unique_ptr<Device> device =
+          turbo::open_device(device_.spec(console, place.local_rank, place.local_world));
+      const DeviceCollectives* const collectives = turbo::collectives_of(*device);
+      const std::unique_ptr<comm::Communicator> world = job->world(*device, collectives);
+      report = measure(*world, *device);
+      const int nodes = place.world / std::max(place.local_world, 1);
+      const bool shared =
+          transport == Transport::kSharedMemory || (transport == Transport::kAuto && nodes == 1);
+      describe(report, *device, place.world, nodes,
+               collectives ? "the vendor's library"
+               : shared    ? "shared memory"
+                           : "TCP and shared memory");
+      if (transport == Transport::kTcp && !collectives) describe(report, *device, place.world, nodes, "TCP");
+    } catch (const Error& error) {
+      job->abort(error.what(), error.kind());
+      throw;
+    }
+    job->leave();
+    return place.rank == 0 ? output_.finish(report, console) : 0;
+  }
+
+  int run_threads(int ranks, const DeviceSpec& spec, Console& console) {
+    if (spec.kind != "cpu")
+      throw invalid("--transport threads is for CPUs: ranks with GPUs are processes",
+                    "leave --transport out");
+    if (ranks_.nodes() > 1) throw invalid("--transport threads is for one machine", "leave --nnodes out");
+    constexpr int kMostThreads = 256;
+    if (ranks > kMostThreads)
+      throw invalid(fmt::format("--transport threads takes up to {} ranks", kMostThreads));
+    auto worlds = comm::local::make_thread_group(ranks);
+    std::vector<BenchmarkReport> reports(static_cast<std::size_t>(ranks));
+    std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto i = static_cast<std::size_t>(rank);
+        try {
+          const std::unique_ptr<Device> device = turbo::open_device(device_.spec(console, rank, ranks));
+          reports[i] = measure(*worlds[i], *device);
+          describe(reports[i], *device, ranks, 1, "threads");
+        } catch (const std::exception& error) {
+          failures[i] = std::current_exception();
+          worlds[i]->abort(error.what());
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::exception_ptr& failure : failures)
+      if (failure) std::rethrow_exception(failure);
+    return output_.finish(reports.front(), console);
+  }
+
+  DeviceOptions device_;
+  RankOptions ranks_;
+  BenchmarkOutput output_;
+  std::string transport_ = "auto";
+  std::int64_t warmup_ = 20, iterations_ = 100;
+};
+
+class BenchmarkCollectives final : public BenchmarkRanks {
+  void declare_case(Arguments& args) override {
+    args.option(
+            "--op,--ops", "OP", &ops_,
+            "one or more of all_reduce, broadcast, reduce_scatter, all_gather, all_to_all, send_receive and "
+            "barrier, or all (default: the first five)")
+        .several = true;
+    args.option("--sizes", "LIST", &sizes_, "of the messages: 64K,1M; in place of the next four");
+    args.option("--min-bytes", "SIZE", &least_, "the smallest message");
+    args.option("--max-bytes", "SIZE", &most_, "the largest");
+    args.option("--num-sizes", "N", &count_, "how many sizes there are from one to the other");
+    args.option("--scale", "KIND", &scale_, "how they are spread").choices = {"log2", "linear"};
+    args.option("--repeat", "N", &repetitions_, "repetitions of the timed calls, with a barrier before each");
+    args.flag("--check", check_, "compare each result with what it must be, before it is timed");
+    args.flag("--per-rank", per_rank_, "each rank's median, too");
+    args.option("--per-iter-trace", "FILE", &trace_file_, "write each call's seconds by rank, as JSON lines");
+  }
+
+  void check_case() override {
+    plan_.ops = parse_collectives(fmt::format("{}", fmt::join(ops_, ",")));
+    if (repetitions_ < 1 || repetitions_ > 1000) throw invalid("--repeat must be from 1 to 1000");
+    if (!sizes_.empty()) {
+      plan_.sizes = parse_sizes("--sizes", sizes_, kMostBytes);
+    } else {
+      const auto one = [](const char* option, const std::string& text) {
+        const std::vector<std::int64_t> sizes = parse_sizes(option, text, kMostBytes);
+        if (sizes.size() != 1) throw invalid(fmt::format("{} {}: give one size", option, text));
+        return static_cast<double>(sizes.front());
+      };
+      const double least = one("--min-bytes", least_), most = one("--max-bytes", most_);
+      if (least > most) throw invalid("--min-bytes is above --max-bytes");
+      if (count_ < 1 || count_ > 1000) throw invalid("--num-sizes must be from 1 to 1000");
+      for (std::int64_t i = 0; i < count_; ++i) {
+        const double at = count_ == 1 ? 1 : static_cast<double>(i) / static_cast<double>(count_ - 1);
+        const double size =
+            scale_ == "linear" ? least + at * (most - least) : least * std::pow(most / least, at);
+        plan_.sizes.push_back(static_cast<std::int64_t>(std::llround(size)));
+      }
+    }
+    plan_.dtype = dtype();
+    plan_.warmup = warmup(), plan_.iterations = iterations();
+    plan_.repetitions = static_cast<int>(repetitions_);
+    plan_.check = check_, plan_.rank_times = per_rank_;
+  }
+
+  BenchmarkReport measure(comm::Communicator& world, Device& device) override {
+    CollectivePlan plan = plan_;
+    std::string trace;
+    if (world.rank() == 0 && !trace_file_.empty()) {
+      plan.trace = [&](const std::string& name, std::int64_t sample, const std::vector<double>& seconds) {
+        trace +=
+            json_text(nlohmann::ordered_json{{"case", name}, {"sample", sample}, {"seconds", seconds}}, -1) +
+            "\n";
+      };
+    }
+    BenchmarkReport report{.suite = "collectives", .dtype = std::string(name_of(plan.dtype))};
+    report.results = measure_collectives(world, device, plan);
+    if (plan.trace) write_file_atomic(trace_file_, trace);
+    return report;
+  }
+
+  CollectivePlan plan_;
+  std::vector<std::string> ops_ = {"all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all"};
+  std::string sizes_, least_ = "1K", most_ = "128M", scale_ = "log2", trace_file_;
+  std::int64_t count_ = 12, repetitions_ = 1;
+  bool check_ = false, per_rank_ = false;
+};
+
+class BenchmarkStridedAllGather final : public BenchmarkRanks {
+  void declare_case(Arguments& args) override {
+    args.option("--sizes-mb", "LIST", &sizes_, "MiB that each rank gives");
+    args.option("--stride", "N", &stride_, "ranks r, r + N, r + 2N ... are a group");
+    args.flag("--parallel", parallel_, "all groups at once, in place of one after the other");
+  }
+
+  void check_case() override {
+    plan_.sizes.clear();
+    for (const std::int64_t mib : parse_sizes("--sizes-mb", sizes_, kMostBytes >> 20))
+      plan_.sizes.push_back(mib << 20);
+    if (stride_ < 1 || stride_ > 1 << 20) throw invalid("--stride must be 1 or more");
+    plan_.stride = static_cast<int>(stride_);
+    plan_.parallel = parallel_;
+    plan_.warmup = warmup(), plan_.iterations = iterations();
+  }
+
+  BenchmarkReport measure(comm::Communicator& world, Device& device) override {
+    BenchmarkReport report{.suite = "strided-allgather", .dtype = {}};
+    report.results = measure_strided_all_gather(world, device, plan_);
+    return report;
+  }
+
+  StridedPlan plan_;
+  std::string sizes_ = "64,128,256";
+  std::int64_t stride_ = 8;
+  bool parallel_ = false;
+};
+
+#define PRIMUS_COLLECTIVE_DETAILS                                                                         \
+  "A sample is one call, from its start until the host sees its end, and counts as the slowest rank's. "  \
+  "GB/s\n"                                                                                                \
+  "are the message over the time, bus GB/s what the busiest link carries of it. Ranks are processes of "  \
+  "this\n"                                                                                                \
+  "machine (--nproc), those that a launcher started (torchrun, srun, primus direct), or threads of one\n" \
+  "process. On GPUs NCCL or RCCL is measured.\n\n" PRIMUS_BASELINE_HELP
+
+constexpr const char* kCollectivesSummary =
+    "Times what ranks exchange: each operation over sizes of messages";
+constexpr const char* kCollectivesExamples =
+    "primus benchmark collectives --nproc 4 --op all_reduce --sizes 64K,1M,16M\n"
+    "primus benchmark collectives --nproc 2 --transport tcp --op all --check --output collectives.html\n"
+    "srun -N 2 --ntasks-per-node=8 primus benchmark rccl --device cuda --max-bytes 1G --per-rank\n"
+    "primus slurm srun -N 2 -- direct -- benchmark rccl --max-bytes 1G --baseline compare last-week.json";
+
+}  // namespace
+
+const CommandEntry kBenchmarkCollectives{"benchmark collectives",
+                                         kCollectivesSummary,
+                                         PRIMUS_COLLECTIVE_DETAILS,
+                                         kCollectivesExamples,
+                                         make_command<BenchmarkCollectives>,
+                                         true};
+
+const CommandEntry kBenchmarkRccl{"benchmark rccl",
+                                  "As 'benchmark collectives', by Primus's name",
+                                  PRIMUS_COLLECTIVE_DETAILS,
+                                  kCollectivesExamples,
+                                  make_command<BenchmarkCollectives>,
+                                  true};
+
+const CommandEntry kBenchmarkStridedAllGather{
+    "benchmark strided-allgather",
+    "Times all-gathers among every Nth rank, group by group or all at once",
+    PRIMUS_COLLECTIVE_DETAILS,
+    "primus benchmark strided-allgather --nproc 4 --stride 2 --sizes-mb 1,4,16\n"
+    "srun -N 2 --ntasks-per-node=8 primus benchmark strided-allgather --device cuda --stride 8 --parallel",
+    make_command<BenchmarkStridedAllGather>,
+    true};
+
+}  // namespace primus::cli

@@ -1,0 +1,123 @@
+#include "cli/benchmark/output.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_text.h"
+#include "cli/preflight/report_files.h"
+
+namespace primus::cli {
+namespace {
+
+constexpr std::uint64_t kMostBaselineBytes = 64 << 20;
+
+}  // namespace
+
+void BenchmarkOutput::declare(Arguments& args) {
+  args.flag("--json", json_, "print the report as JSON");
+  args.flag("--csv", csv_, "print it as comma-separated values");
+  args.flag("--markdown", markdown_, "print it as a Markdown table");
+  args.option("--output,--output-file", "FILE", &output_,
+              "write it, too: by the name's end .html (with plots), .json, .csv or .md");
+  args.flag("--append", append_, "with --output FILE.csv or .md: behind what is there");
+  args.option("--baseline", "save|compare FILE", &baseline_,
+              "keep this report, or compare it with one that was kept")
+      .several = true;
+}
+
+void BenchmarkOutput::check() {
+  if (json_ + csv_ + markdown_ > 1) throw invalid("--json, --csv and --markdown exclude each other");
+  const std::string end = Path(output_).extension();
+  if (!output_.empty() && end != ".html" && end != ".json" && end != ".csv" && end != ".md")
+    throw invalid(fmt::format("--output '{}' does not say in which form", output_),
+                  "let its name end in .html, .json, .csv or .md");
+  if (append_ && end != ".csv" && end != ".md")
+    throw invalid("--append needs --output FILE.csv or FILE.md", "other forms cannot be continued");
+  if (baseline_.empty()) return;
+  if (baseline_.size() != 2 || (baseline_[0] != "save" && baseline_[0] != "compare"))
+    throw invalid("--baseline takes two words: save or compare, and a file",
+                  "for example --baseline save gemm.json; other arguments go in front of it");
+  if (baseline_[0] == "compare") earlier_ = read_file(baseline_[1], kMostBaselineBytes);
+}
+
+void BenchmarkOutput::write_output(const BenchmarkReport& report,
+                                   const BaselineComparison* comparison) const {
+  const std::string end = Path(output_).extension();
+  std::string text;
+  if (end == ".html") {
+    text = to_html(report, comparison, time_for_people(), PRIMUS_VERSION);
+  } else if (end == ".json") {
+    nlohmann::ordered_json json = to_json(report);
+    if (comparison) json["baseline"] = to_json(*comparison);
+    text = json_text(json) + "\n";
+  } else {
+    text = end == ".csv" ? to_csv(report) : to_markdown(report);
+    if (append_ && Env::posix().status(output_)) {
+      const std::string before = read_file(output_, kMostBaselineBytes);
+      // The head of a table is there already, where it is the same one.
+      const std::string head = text.substr(0, text.find('\n') + 1);
+      if (end == ".csv" && before.starts_with(head)) text.erase(0, head.size());
+      text = before + (end == ".md" ? "\n" : "") + text;
+    }
+  }
+  write_file_atomic(output_, text);
+}
+
+int BenchmarkOutput::finish(const BenchmarkReport& report, Console& console,
+                            const std::optional<std::string>& shown) const {
+  std::optional<BaselineComparison> comparison;
+  if (!baseline_.empty() && baseline_[0] == "compare")
+    comparison = compare_with_baseline(report, earlier_, baseline_[1]);
+  if (csv_) {
+    console.write(to_csv(report));
+  } else if (markdown_) {
+    console.write(to_markdown(report));
+  } else if (json_) {
+    nlohmann::ordered_json json = to_json(report);
+    if (comparison) json["baseline"] = to_json(*comparison);
+    console.write(shown ? *shown : json_text(json) + "\n");
+  } else {
+    console.print(shown ? *shown : to_text(report));
+  }
+  // Where the report itself is for a program, the comparison goes beside it.
+  if (comparison && !json_)
+    csv_ || markdown_ ? console.note(to_text(*comparison)) : console.print(to_text(*comparison));
+  if (!output_.empty()) {
+    write_output(report, comparison ? &*comparison : nullptr);
+    console.note("report: " + output_);
+  }
+  if (!baseline_.empty() && baseline_[0] == "save") {
+    write_file_atomic(baseline_[1], json_text(to_json(report)) + "\n");
+    console.note("baseline: " + baseline_[1]);
+  }
+  return comparison && comparison->slower() ? 1 : 0;
+}
+
+std::vector<std::int64_t> parse_sizes(const char* option, const std::string& text, std::int64_t most) {
+  std::vector<std::int64_t> sizes;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    at = end + 1;
+    std::int64_t value = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    const std::string unit(rest, word.data() + word.size());
+    int shift = -1;
+    constexpr std::pair<const char*, int> kUnits[] = {{"", 0},     {"K", 10},  {"M", 20},  {"G", 30},
+                                                      {"KB", 10},  {"MB", 20}, {"GB", 30}, {"KiB", 10},
+                                                      {"MiB", 20}, {"GiB", 30}};
+    for (const auto& [name, bits] : kUnits)
+      if (unit == name) shift = bits;
+    if (error != std::errc() || shift < 0 || value < 1 || value > (most >> shift))
+      throw invalid(fmt::format("{} {}: '{}' is no size from 1 to {}", option, text, word, most),
+                    "write numbers with K, M or G, and commas between: 64K,1M");
+    sizes.push_back(value << shift);
+  }
+  return sizes;
+}
+
+}  // namespace primus::cli

@@ -1,0 +1,46 @@
+// What the commands of `primus benchmark` share: how a report is shown, written and compared with an earlier
+// one, and lists of sizes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/report.h"
+#include "cli/command.h"
+
+namespace primus::cli {
+
+class BenchmarkOutput {
+ public:
+  void declare(Arguments& args);
+  // What is wrong with the options, before anything is measured. Throws Error(kInvalid).
+  void check();
+  bool json() const { return json_; }
+  // Shows the report as asked for, writes --output, saves or compares the baseline. `shown`, where given, is
+  // printed in place of the report's own text or JSON. The exit code: 0, or 1 where a case is slower than in
+  // the baseline.
+  int finish(const BenchmarkReport& report, Console& console,
+             const std::optional<std::string>& shown = {}) const;
+
+ private:
+  void write_output(const BenchmarkReport& report, const BaselineComparison* comparison) const;
+
+  bool json_ = false, csv_ = false, markdown_ = false, append_ = false;
+  std::string output_;
+  std::vector<std::string> baseline_;
+  std::string earlier_;  // the baseline's text
+};
+
+// A paragraph of these commands' help.
+#define PRIMUS_BASELINE_HELP                                                                               \
+  "--baseline save FILE keeps the report, --baseline compare FILE holds this one against it: a case is\n"  \
+  "slower where its median grew by more than both runs' noise, and by more than 5 %; then the exit code\n" \
+  "is 1. Noise is how far the medians of five consecutive parts of the samples lie apart ('repeats')."
+
+// "64K,1M,1G" (powers of 1024; none: bytes), each from 1 to `most`, in the order given. Throws
+// Error(kInvalid).
+std::vector<std::int64_t> parse_sizes(const char* option, const std::string& text, std::int64_t most);
+
+}  // namespace primus::cli

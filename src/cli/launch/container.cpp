@@ -1,0 +1,189 @@
+// primus container
+#include "launch/container.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/launch/mode.h"
+#include "cli/parse.h"
+#include "launch/process.h"
+#include "launch/secrets.h"
+#include "launch/tables.h"
+
+namespace primus::cli {
+namespace {
+
+class Container final : public Mode {
+ public:
+  void declare(Arguments& args) override {
+    args.option("--image", "IMAGE", &image_, "the image (default: DOCKER_IMAGE, container.options.image)");
+    args.option("--volume,-v", "HOST[:INSIDE[:ro]]", &volumes_,
+                "a folder of this node to have within, at the same place unless INSIDE says another; may be "
+                "repeated");
+    args.option("--env,-e", "NAME[=VALUE]", &environment_,
+                "set a variable within, or hand on one that is set here; may be repeated");
+    args.option("--device", "PATH", &devices_, "a device of this node to have within; may be repeated");
+    args.option("--cap-add", "NAME", &capabilities_, "a capability to have within; may be repeated");
+    for (Named& option : single_) args.option(option.name, option.value, &option.given, option.help);
+    args.option("--accelerator", "KIND", &accelerator_, "the GPUs to have within").choices = {
+        "auto", "amd", "nvidia", "none"};
+    args.option("--runtime", "NAME", &runtime_, "what runs containers (auto: the first there is)").choices = {
+        "auto", "docker", "podman", "apptainer", "singularity"};
+    args.option("--program", "NAME", &program_,
+                "Primus within the image (default: this program, which the container sees read-only)");
+    args.flag("--privileged-set,--privileged_set", privileged_set_,
+              "the privileges that Primus gives: all, with the host's network, memory and devices");
+    args.flag("--clean", clean_, "first remove containers that earlier jobs of Primus left on this node");
+    args.rest("options of docker run", more_,
+              "every other option of 'docker run' or 'podman run' is handed on");
+  }
+
+  std::size_t count_own(const Arguments& arguments, Words words) const override {
+    std::size_t at = 0;
+    while (at < words.size() && words[at].starts_with('-')) {
+      const Argument* const own = arguments.find(words[at]);
+      const launch::ForeignOption* const other =
+          launch::find_option(launch::container_options(), words[at].substr(0, words[at].find('=')));
+      const bool takes_value =
+          own ? !own->value.empty() : !other || other->takes == launch::ForeignOption::Takes::kValue;
+      at += takes_value && words[at].find('=') == std::string::npos ? 2 : 1;
+    }
+    return std::min(at, words.size());
+  }
+
+  launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const override {
+    return settings.container_switches;
+  }
+
+  launch::Plan plan(const ModeContext& context, Words words) override {
+    return with_inside(context, words, launch::plan_container(request(context, words), context.surroundings));
+  }
+
+  launch::Plan plan_elsewhere(const ModeContext& context, Words words,
+                              const launch::ElsewhereNodes& nodes) override {
+    return with_inside(
+        context, words,
+        launch::plan_container_elsewhere(request(context, words), nodes, context.surroundings));
+  }
+
+  int run(const ModeContext& context, Words words, Console& console) override {
+    const launch::ContainerPlan plan = launch::plan_container(request(context, words), context.surroundings);
+    for (const std::string& note : plan.step.notes) console.note("note: " + note);
+    for (const launch::Step& step : plan.before) {
+      const int code = launch::run_and_wait(step);
+      if (code != 0) {
+        throw Error(ErrorKind::kDependency, fmt::format("{} failed with exit code {}", step.name, code),
+                    "its own words stand above");
+      }
+    }
+    launch::become(plan.step);
+  }
+
+ private:
+  struct Named {
+    const char *name, *value, *help;
+    std::optional<std::string> given = {};
+  };
+
+  launch::ContainerRequest request(const ModeContext& context, Words words) const {
+    refuse_secrets(environment_, "container");
+    launch::ContainerRequest request;
+    request.settings = context.settings.container;
+    if (accelerator_) request.settings.accelerator = *accelerator_;
+    if (runtime_) request.settings.runtime = *runtime_;
+    if (program_) request.settings.program = *program_;
+    if (privileged_set_) request.settings.privileged_set = true;
+    request.clean = clean_;
+    const auto add = [&](const char* name, const std::string& value) {
+      request.given.push_back({name, value});
+    };
+    if (image_) add("image", *image_);
+    for (const Named& option : single_) {
+      if (option.given) add(option.name + 2, *option.given);
+    }
+    for (const std::string& volume : volumes_) add("volume", volume);
+    for (const std::string& variable : environment_) add("env", variable);
+    for (const std::string& device : devices_) add("device", device);
+    for (const std::string& capability : capabilities_) add("cap-add", capability);
+    for (launch::GivenOption& option :
+         launch::read_options(launch::container_options(), more_, "the container's runtime")) {
+      request.given.push_back(std::move(option));
+    }
+    request.inner = context.globals;
+    for (std::size_t i = 0; i + 1 < context.globals.size(); ++i) {
+      if (context.globals[i] == "--config") request.files.push_back(context.globals[i + 1]);
+    }
+    const Inner inner = inner_of(words);
+    request.inner.emplace_back(kDirect.about.name);
+    request.inner.insert(request.inner.end(), inner.options.begin(), inner.options.end());
+    request.inner.emplace_back("--");
+    request.inner.insert(request.inner.end(), inner.command.begin(), inner.command.end());
+    return request;
+  }
+
+  // "direct --numa -- train ..." or the command alone.
+  struct Inner {
+    std::vector<std::string> options, command;
+  };
+  static Inner inner_of(Words words) {
+    if (words.empty() || words[0] != kDirect.about.name) return {{}, {words.begin(), words.end()}};
+    words = words.subspan(1);
+    const auto split = std::find(words.begin(), words.end(), "--");
+    if (split == words.end()) {
+      Arguments arguments;
+      const DeclaredMode direct = cli::declare(kDirect, arguments);
+      const std::size_t own = direct.mode->count_own(arguments, words);
+      return {{words.begin(), words.begin() + static_cast<std::ptrdiff_t>(own)},
+              {words.begin() + static_cast<std::ptrdiff_t>(own), words.end()}};
+    }
+    return {{words.begin(), split}, {split + 1, words.end()}};
+  }
+
+  // What `primus direct` does within.
+  static launch::Plan with_inside(const ModeContext& context, Words words, launch::ContainerPlan container) {
+    const Inner inner = inner_of(words);
+    Arguments arguments;
+    const DeclaredMode direct = cli::declare(kDirect, arguments);
+    parse(arguments, inner.options, "primus direct");
+    launch::Plan plan = direct.mode->plan_elsewhere(context, inner.command, container.nodes);
+    plan.steps.front().where = "in the container";
+    plan.steps.insert(plan.steps.begin(), std::move(container.step));
+    return plan;
+  }
+
+  std::optional<std::string> image_, accelerator_, runtime_, program_;
+  std::vector<std::string> volumes_, environment_, devices_, capabilities_, more_;
+  Named single_[9] = {
+      {"--name", "NAME", "its name, to which the job's number is added"},
+      {"--user", "UID[:GID]", "the user within (default: you)"},
+      {"--network", "MODE", "its network (default: the host's for several nodes, else the runtime's)"},
+      {"--ipc", "MODE", "its shared memory: host, private ..."},
+      {"--shm-size", "SIZE", "size of its shared memory (default: 16g)"},
+      {"--cpus", "N", "so many cores at the most"},
+      {"--memory", "SIZE", "so much memory at the most, e.g. 128g"},
+      {"--gpus", "N", "for docker with NVIDIA GPUs: which ones (default: all)"},
+      {"--workdir", "PATH", "the folder it starts in (default: the current one)"}};
+  bool privileged_set_ = false, clean_ = false;
+};
+
+}  // namespace
+
+const ModeEntry kContainer{
+    {"container", "Runs a command in a container",
+     "The command stands after '--'; 'direct [options] --' in front of it gives options to the launcher\n"
+     "within. docker, podman and apptainer are known. The container sees the current folder, this program\n"
+     "(read-only) and the node's GPUs, and has no privileges beyond yours: ask for more by options. Of\n"
+     "launcher settings, it sees ./.primus.yaml and --config. Variables that begin with PRIMUS_, NCCL_,\n"
+     "RCCL_, GLOO_, IONIC_ or HIPBLASLT_ are handed on, and HF_TOKEN and WANDB_API_KEY, by their names "
+     "alone.\n\n"
+     "The exit code is the command's; 42 when there is no Primus in the container.",
+     "primus container --image rocm/primus:v26.5 -- train pretrain --config exp.yaml\n"
+     "primus container --image my.sif --runtime apptainer -- benchmark gemm\n"
+     "primus container --volume /data --shm-size 64g -- train pretrain --config /data/exp.yaml\n"
+     "primus container --dry-run --privileged-set -- direct --numa -- train pretrain --config exp.yaml",
+     nullptr},
+    []() -> std::unique_ptr<Mode> { return std::make_unique<Container>(); }};
+
+}  // namespace primus::cli

@@ -1,0 +1,117 @@
+// primus direct
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/grammar.h"
+#include "cli/launch/mode.h"
+
+namespace primus::cli {
+namespace {
+
+class Direct final : public Mode {
+ public:
+  void declare(Arguments& args) override {
+    args.option("--env", "NAME=VALUE", &environment_,
+                "set an environment variable, or those of a file of such lines; may be repeated");
+    args.flag("--single", single_, "one process on this node, whatever GPUs it has");
+    args.option(
+        "--script", "FILE", &script_,
+        "run this in place of Primus: a Python script (by torchrun) or a program, once for each rank");
+    args.option("--patch", "FILE", &patches_, "run this script before; may be repeated");
+    args.option("--hooks", "FOLDER", &hooks_, "run the hooks of this folder before; may be repeated");
+    args.option("--log_file,--log-file", "PATH", &log_file_, "append all output to this file, too");
+    args.flag("--numa", numa_, "bind each rank to the cores and memory beside its GPU");
+    args.flag("--no-numa,--no_numa", no_numa_, "bind none (the default)");
+    args.flag("--silent", silent_,
+              "show warnings and errors of the launcher alone; the output goes to the log file "
+              "(logs/log_<time>.txt unless --log_file names one)");
+  }
+
+  launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const override {
+    return settings.direct_switches;
+  }
+
+  launch::Plan plan(const ModeContext& context, Words words) override {
+    const launch::DirectSettings settings = merged(context.settings.direct);
+    return launch::plan_direct(settings, command(context, settings, words, true), context.surroundings).plan;
+  }
+
+  launch::Plan plan_elsewhere(const ModeContext& context, Words words,
+                              const launch::ElsewhereNodes& nodes) override {
+    const launch::DirectSettings settings = merged(context.settings.direct);
+    return launch::plan_direct_elsewhere(settings, command(context, settings, words, false), nodes,
+                                         context.surroundings.program);
+  }
+
+  int run(const ModeContext& context, Words words, Console& console) override {
+    const launch::DirectSettings settings = merged(context.settings.direct);
+    return launch::run_direct(settings, command(context, settings, words, true), context.surroundings,
+                              [&](std::string_view line) {
+                                const bool silences = settings.silent && !line.starts_with("error: ");
+                                if (!silences) console.note(line);
+                              });
+  }
+
+ private:
+  // The command line over the files.
+  launch::DirectSettings merged(launch::DirectSettings settings) const {
+    refuse_secrets(environment_, kDirect.about.name);
+    for (const std::string& text : environment_) {
+      if (text.find('=') != std::string::npos) {
+        settings.environment.push_back(text);
+      } else {
+        settings.environment_files.emplace_back(text);
+      }
+    }
+    if (single_) settings.single = true;
+    if (script_) settings.script = *script_ == "primus/cli/main.py" ? "" : *script_;
+    settings.patches.insert(settings.patches.end(), patches_.begin(), patches_.end());
+    settings.hooks.insert(settings.hooks.end(), hooks_.begin(), hooks_.end());
+    if (log_file_) settings.log_file = log_file_;
+    if (numa_ && no_numa_) throw invalid("--numa and --no-numa exclude each other", "leave one out");
+    if (numa_ || no_numa_) settings.numa = numa_ ? launch::Numa::kOn : launch::Numa::kOff;
+    if (silent_) settings.silent = true;
+    return settings;
+  }
+
+  static launch::DirectCommand command(const ModeContext& context, const launch::DirectSettings& settings,
+                                       Words words, bool files) {
+    if (!settings.script || settings.script->empty()) return check_command(words, context.debug, files);
+    launch::DirectCommand command{.words = {words.begin(), words.end()}, .debug = context.debug};
+    // Which hooks are a script's is said by its first two words, as by those of a command.
+    const auto first = std::find_if(words.begin(), words.end(),
+                                    [](const std::string& word) { return !word.starts_with('-'); });
+    command.hooks.words.assign(first, words.end());
+    if (command.hooks.words.size() >= 2) {
+      command.hooks.group = command.hooks.words[0];
+      command.hooks.name = command.hooks.words[1];
+    }
+    return command;
+  }
+
+  std::vector<std::string> environment_, patches_, hooks_;
+  std::optional<std::string> script_, log_file_;
+  bool single_ = false, numa_ = false, no_numa_ = false, silent_ = false;
+};
+
+}  // namespace
+
+const ModeEntry kDirect{
+    {"direct", "Runs a command on this node",
+     "The command stands after '--'. Commands that several ranks work on ('train pretrain') are run by one\n"
+     "for each GPU of the node, or by GPUS_PER_NODE. On several nodes, run it on each, with NNODES,\n"
+     "NODE_RANK, MASTER_ADDR, MASTER_PORT and a secret, PRIMUS_JOB_TOKEN; within a Slurm job they are "
+     "known.\n"
+     "docs/launch.md has all about hooks, patches, settings (.primus.yaml) and the environment.\n\n"
+     "The exit code is the command's, 128 + N when signal N killed it; 1 when a hook or a patch failed.",
+     "primus direct -- train pretrain --config exp.yaml\n"
+     "primus direct --env GPUS_PER_NODE=2 --env OMP_NUM_THREADS=2 -- train pretrain --config exp.yaml\n"
+     "primus direct --dry-run -- train pretrain --config exp.yaml\n"
+     "primus direct --script my_job.py --single -- --steps 10\n"
+     "primus direct --patch fix.sh --log_file run.log -- train pretrain --config exp.yaml",
+     nullptr},
+    []() -> std::unique_ptr<Mode> { return std::make_unique<Direct>(); }};
+
+}  // namespace primus::cli

@@ -1,0 +1,218 @@
+// primus k8s
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/launch/mode.h"
+#include "cli/parse.h"
+#include "launch/kubernetes.h"
+#include "launch/process.h"
+
+namespace primus::cli {
+namespace {
+
+class Kubernetes final : public Mode {
+ public:
+  void declare(Arguments& args) override {
+    Argument& action = args.positional("ACTION", &action_, "print the manifest, or hand it to kubectl");
+    action.required = false;
+    action.choices = {"render", "apply"};
+    args.option("--kind", "KIND", &kind_, "the kind of job").choices = {"jobset", "pytorchjob"};
+    args.option("--name", "NAME", &name_, "its name (default: primus)");
+    args.option("--namespace", "NAME", &namespace_, "its namespace (default: kubectl's current one)");
+    args.option("--image", "IMAGE", &image_, "the image, which has Primus in it");
+    args.option("--program", "NAME", &program_, "Primus within the image (default: primus)");
+    args.option("--nodes,-N", "N", &nodes_, "number of nodes, a pod each (default: 1)");
+    args.option("--gpus-per-node,--gpus_per_node", "N", &ranks_, "GPUs and ranks of each node");
+    args.option("--gpu-resource,--gpu_resource", "KIND", &resource_,
+                "amd, nvidia, none, or the name of the resource that GPUs are");
+    args.option("--cpus", "N", &cpus_, "cores of each pod");
+    args.option("--memory", "SIZE", &memory_, "memory of each pod, e.g. 128Gi");
+    args.option("--shm-size,--shm_size", "SIZE", &shared_memory_, "its shared memory (default: 16Gi)");
+    args.option("--env", "NAME=VALUE", &environment_, "set a variable in the pods; may be repeated");
+    args.option("--secret", "NAME=SECRET/KEY", &secrets_,
+                "set a variable from a Secret, or with SECRET alone all that it has; may be repeated");
+    args.option("--volume", "FROM:/INSIDE[:ro]", &volumes_,
+                "a folder of the node (/PATH), or a claim (pvc/CLAIM); may be repeated");
+    args.option("--queue", "NAME", &queue_, "a queue of Kueue");
+    args.option("--service-account,--service_account", "NAME", &account_, "whose rights the pods have");
+    args.option("--priority-class,--priority_class", "NAME", &priority_, "their priority");
+    args.option("--topology-key,--topology_key", "KEY", &topology_,
+                "pods are spread over the values of this label of nodes (default: kubernetes.io/hostname)");
+    args.option("--max-restarts,--max_restarts", "N", &restarts_,
+                "restarts of the job after failures (default: 3)");
+  }
+
+  // An action may stand in front of options.
+  std::size_t count_own(const Arguments&, Words words) const override { return words.size(); }
+
+  launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const override {
+    return settings.k8s_switches;
+  }
+
+  launch::Plan plan(const ModeContext& context, Words words) override {
+    const launch::KubernetesRequest request = this->request(context, words);
+    const launch::KubernetesPlan manifest = launch::plan_kubernetes(request);
+    launch::Plan plan = inside(context, words, request);
+    launch::Step step{
+        .name = "k8s", .where = "on this machine", .argv = kubectl(manifest, {"apply", "-f", "-"})};
+    step.input = manifest.manifest;
+    step.input_name = "manifest";
+    if (manifest.token_secret) {
+      step.notes.push_back(
+          fmt::format("the Secret {} with a new random token, where there is none", *manifest.token_secret));
+    }
+    if (action_ == "apply") require_kubectl(context);
+    plan.steps.insert(plan.steps.begin(), std::move(step));
+    return plan;
+  }
+
+  int run(const ModeContext& context, Words words, Console& console) override {
+    const launch::KubernetesRequest request = this->request(context, words);
+    inside(context, words, request);  // what would fail in the pods fails here
+    const launch::KubernetesPlan plan = launch::plan_kubernetes(request);
+    if (action_ != "apply") {
+      console.write(plan.manifest);
+      if (plan.token_secret) {
+        console.note(
+            fmt::format("note: the pods read the job's secret from the key 'token' of the Secret {}; 'apply' "
+                        "makes it, or: kubectl "
+                        "create secret generic {} --from-file=token=FILE",
+                        *plan.token_secret, *plan.token_secret));
+      }
+      return 0;
+    }
+    require_kubectl(context);
+    if (plan.token_secret) {
+      launch::Step look{
+          .name = "kubectl", .where = {}, .argv = kubectl(plan, {"get", "secret", *plan.token_secret})};
+      if (launch::run_and_read(look, [](std::string_view) {}) != 0) {
+        launch::Step create{.name = "kubectl", .where = {}, .argv = kubectl(plan, {"create", "-f", "-"})};
+        create.input = token_manifest(plan);
+        const int code = launch::run_and_wait(create);
+        if (code != 0) {
+          throw Error(
+              ErrorKind::kDependency,
+              fmt::format("kubectl could not make the Secret {} (exit code {})", *plan.token_secret, code),
+              "its own words stand above; nothing was started");
+        }
+      }
+    }
+    launch::Step apply{.name = "kubectl", .where = {}, .argv = kubectl(plan, {"apply", "-f", "-"})};
+    apply.input = plan.manifest;
+    launch::become(apply);
+  }
+
+ private:
+  static void require_kubectl(const ModeContext& context) {
+    if (context.surroundings.find_program("kubectl")) return;
+    throw Error(ErrorKind::kDependency, "there is no kubectl here",
+                "install it, or print the manifest and hand it on: primus k8s render ... -- ...");
+  }
+
+  launch::KubernetesRequest request(const ModeContext& context, Words words) const {
+    launch::KubernetesRequest request;
+    request.settings = context.settings.k8s;
+    launch::KubernetesSettings& s = request.settings;
+    const auto take = [](const std::optional<std::string>& from, std::string& to) {
+      if (from) to = *from;
+    };
+    take(kind_, s.kind);
+    take(name_, s.name);
+    take(namespace_, s.name_space);
+    take(image_, s.image);
+    take(program_, s.program);
+    take(resource_, s.gpu_resource);
+    take(cpus_, s.cpus);
+    take(memory_, s.memory);
+    take(shared_memory_, s.shared_memory);
+    take(queue_, s.queue);
+    take(account_, s.service_account);
+    take(priority_, s.priority_class);
+    take(topology_, s.topology_key);
+    const auto number = [](const std::optional<std::int64_t>& from, const char* name, std::int64_t low,
+                           std::int64_t high, std::optional<int>& to) {
+      if (!from) return;
+      if (*from < low || *from > high) {
+        throw invalid(fmt::format("{} must be a number from {} to {}, not {}", name, low, high, *from));
+      }
+      to = static_cast<int>(*from);
+    };
+    number(nodes_, "--nodes", 1, launch::kMaxNodes, s.nodes);
+    number(ranks_, "--gpus-per-node", 1, launch::kMaxRanksPerNode, s.ranks_per_node);
+    number(restarts_, "--max-restarts", 0, 1000, s.max_restarts);
+    refuse_secrets(environment_, "k8s");
+    s.environment.insert(s.environment.end(), environment_.begin(), environment_.end());
+    s.secrets.insert(s.secrets.end(), secrets_.begin(), secrets_.end());
+    s.volumes.insert(s.volumes.end(), volumes_.begin(), volumes_.end());
+    if (words[0] == kDirect.about.name) {
+      request.command.assign(words.begin(), words.end());
+    } else {
+      request.command = {std::string(kDirect.about.name), "--"};
+      request.command.insert(request.command.end(), words.begin(), words.end());
+    }
+    const auto split = std::find(request.command.begin(), request.command.end(), "--");
+    if (split == request.command.end() || split + 1 == request.command.end()) {
+      throw invalid("'k8s' has no command to run",
+                    "put it at the end: primus k8s -- direct -- train pretrain ...");
+    }
+    const std::vector<std::string> command(split + 1, request.command.end());
+    const bool is_script = std::find(request.command.begin(), split, "--script") != split;
+    request.has_ranks = !is_script && check_command(command, false, false).has_ranks;
+    return request;
+  }
+
+  // What `primus direct` does in a pod.
+  static launch::Plan inside(const ModeContext& context, Words, const launch::KubernetesRequest& request) {
+    const auto split = std::find(request.command.begin(), request.command.end(), "--");
+    const std::vector<std::string> options(request.command.begin() + 1, split),
+        command(split + 1, request.command.end());
+    Arguments arguments;
+    const DeclaredMode direct = cli::declare(kDirect, arguments);
+    parse(arguments, options, "primus direct");
+    const launch::LauncherSettings none;  // this machine's settings are not the pods'
+    const launch::Surroundings& here = context.surroundings;
+    launch::Surroundings pod = here;
+    pod.program = request.settings.program.empty() ? "primus" : request.settings.program;
+    const ModeContext there{.surroundings = pod, .settings = none};
+    const int nodes = request.settings.nodes.value_or(1);
+    launch::Plan plan = direct.mode->plan_elsewhere(there, command,
+                                                    {.nodes = nodes,
+                                                     .ranks = request.settings.ranks_per_node,
+                                                     .tasks = {},
+                                                     .address = "<pod 0>",
+                                                     .port = "<MASTER_PORT>",
+                                                     .node = "<the pod's number>"});
+    plan.steps.front().where = nodes == 1 ? "in the pod" : "in each pod";
+    return plan;
+  }
+
+  std::string action_ = "render";
+  std::optional<std::string> kind_, name_, namespace_, image_, program_, resource_, cpus_, memory_,
+      shared_memory_, queue_, account_, priority_, topology_;
+  std::optional<std::int64_t> nodes_, ranks_, restarts_;
+  std::vector<std::string> environment_, secrets_, volumes_;
+};
+
+}  // namespace
+
+const ModeEntry kKubernetes{
+    {"k8s", "Renders a command as a job of Kubernetes, or starts it there",
+     "The command stands after '--'; 'direct [options] --' in front of it gives options to the launcher in "
+     "the\n"
+     "pods. Without an action, and with 'render', the manifest is printed; 'apply' hands it to kubectl, and "
+     "makes\n"
+     "the Secret with the job's own random token where there is none. Other settings: k8s: in .primus.yaml.",
+     "primus k8s --image primus:1 -N 2 --gpus-per-node 8 --gpu-resource amd -- train pretrain --config "
+     "/exp.yaml\n"
+     "primus k8s apply --kind pytorchjob --image primus:1 --volume pvc/data:/data -- train pretrain "
+     "--config "
+     "/data/exp.yaml\n"
+     "primus k8s --image primus:1 --secret HF_TOKEN=hugging-face/token -- direct --numa -- train pretrain "
+     "--config "
+     "/exp.yaml",
+     nullptr},
+    []() -> std::unique_ptr<Mode> { return std::make_unique<Kubernetes>(); }};
+
+}  // namespace primus::cli

@@ -1,0 +1,66 @@
+#include "cli/launch/mode.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "cli/grammar.h"
+#include "launch/process.h"
+#include "launch/secrets.h"
+
+namespace primus::cli {
+
+std::size_t Mode::count_own(const Arguments& arguments, Words words) const {
+  return count_options(arguments, words);
+}
+
+launch::Plan Mode::plan_elsewhere(const ModeContext&, Words, const launch::ElsewhereNodes&) {
+  throw std::logic_error("this mode is not started by another one");
+}
+
+int Mode::run(const ModeContext& context, Words command, Console&) {
+  launch::become(plan(context, command).steps.front());
+}
+
+void ModeOptions::declare(Arguments& arguments) {
+  arguments.option("--config", "FILE", &config, "launcher settings that replace those of .primus.yaml");
+  arguments.flag("--debug", debug, "show the log on the screen");
+  arguments.flag("--dry-run,--dry_run", dry_run,
+                 "check everything, show all that would run, and run nothing");
+}
+
+std::span<const ModeEntry> modes() {
+  // The entries live in other files: they are ready once main() runs.
+  static const std::array all{kDirect, kContainer, kSlurm, kKubernetes};
+  return all;
+}
+
+const ModeEntry* find_mode(std::string_view name) {
+  const auto all = modes();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const ModeEntry& entry) { return entry.about.name == name; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+DeclaredMode declare(const ModeEntry& entry, Arguments& arguments) {
+  DeclaredMode declared{entry.make(), std::make_unique<ModeOptions>()};
+  declared.mode->declare(arguments);
+  declared.common->declare(arguments);
+  return declared;
+}
+
+void refuse_secrets(const std::vector<std::string>& assignments, std::string_view mode) {
+  for (const std::string& text : assignments) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || !launch::is_secret_name(text.substr(0, equals))) continue;
+    const std::string name = text.substr(0, equals);
+    throw invalid(fmt::format("{} is a secret, and others can read a command line", name),
+                  mode == "direct"
+                      ? fmt::format("export {} before, or put it into a file: --env FILE", name)
+                      : fmt::format("export {0} before, and hand it on by its name: --env {0}", name));
+  }
+}
+
+}  // namespace primus::cli

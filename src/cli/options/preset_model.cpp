@@ -1,0 +1,38 @@
+#include "cli/options/preset_model.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "config/experiment.h"
+
+namespace primus::cli {
+
+ModelConfig preset_model(const std::string& name, const FamilyRegistry& families,
+                         std::optional<std::int64_t> vocab) {
+  const std::string text =
+      "work_group: info\nuser_name: info\nexp_name: info\nworkspace: .\nmodules:\n  pre_trainer:\n    model: "
+      "'" +
+      name + "'\n    overrides: {mock_data: true}\n";
+  const std::string here = fmt::format("an experiment of '{}' alone", name);
+  try {
+    const config::Experiment experiment = config::load_experiment_text(text, here);
+    ModelConfig model = model_config_of(experiment, vocab, families);
+    model.max_positions = experiment.trainer.max_position_embeddings;
+    return model;
+  } catch (const Error& error) {
+    Error known(
+        error.kind(),
+        fmt::format("'{}' is neither a folder nor the preset of a whole model: {}", name, error.what()),
+        error.hint());
+    // One problem that is not in a file of the user's needs no place; of several, each has its own.
+    if (!error.location().starts_with(here)) known.at(error.location(), error.snippet());
+    throw known;
+  }
+}
+
+bool names_a_preset(const std::string& text) {
+  return text.find('/') == std::string::npos && !Env::posix().status(text);
+}
+
+}  // namespace primus::cli

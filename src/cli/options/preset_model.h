@@ -1,0 +1,22 @@
+// Models by the name of a preset ("llama3.1_8B"), a Hugging Face folder, a checkpoint, or a run's folder.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cli/command.h"
+#include "lm/model/family.h"
+#include "lm/model/model_config.h"
+
+namespace primus::cli {
+
+// The model of a preset, as an experiment that names nothing else would have it. `vocab`: where the preset
+// leaves it to a tokenizer. Throws Error.
+ModelConfig preset_model(const std::string& name, const FamilyRegistry& families,
+                         std::optional<std::int64_t> vocab = {});
+
+// Whether `text` can only mean a preset: it has no '/', and there is no such folder.
+bool names_a_preset(const std::string& text);
+
+}  // namespace primus::cli

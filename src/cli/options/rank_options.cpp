@@ -1,0 +1,57 @@
+#include "cli/options/rank_options.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "cli/options/own_command.h"
+#include "launch/numa.h"
+
+namespace primus::cli {
+
+void RankOptions::declare(Arguments& args, const std::string& nproc_help) {
+  args.option("--nproc,--nproc_per_node", "N", &nproc_, nproc_help);
+  args.option("--nnodes", "N", &nodes_, "this is one of N machines, which start --nproc ranks each");
+  args.option("--node_rank,--node-rank", "R", &node_, "with --nnodes: which of them, from 0 on");
+  args.option("--master_addr,--master-addr", "HOST", &master_address_,
+              "with --nnodes: the address of machine 0, the same on all");
+  args.option("--master_port,--master-port", "PORT", &master_port_,
+              "with --nnodes: a free port of machine 0, the same on all");
+  args.flag("--numa", numa_, "with several ranks: bind each to the cores and memory beside its GPU");
+}
+
+void RankOptions::check(bool starts) const {
+  constexpr std::int64_t kMostRanks = 4096, kMostNodes = 1 << 16, kMostPort = 65535;
+  if (nproc_ && (*nproc_ < 1 || *nproc_ > kMostRanks))
+    throw invalid(fmt::format("--nproc {}: not a number of ranks", *nproc_), "give 1 or more");
+  if (nodes_ < 1 || nodes_ > kMostNodes)
+    throw invalid(fmt::format("--nnodes {}: not a number of machines", nodes_), "give 1 or more");
+  if (node_ < 0 || node_ >= nodes_)
+    throw invalid(fmt::format("--node_rank {} is not below --nnodes {}", node_, nodes_),
+                  "machines are numbered from 0");
+  if (!starts) return;
+  if (nodes_ > 1 && master_address_.empty())
+    throw invalid("--nnodes needs --master_addr", "give the address of machine 0, the same on all");
+  if (nodes_ > 1 && (master_port_ < 1 || master_port_ > kMostPort))
+    throw invalid("--nnodes needs --master_port", "give a free port of machine 0, the same on all");
+}
+
+void RankOptions::check_place(const std::optional<comm::JobEnvironment>& place) const {
+  if (!place || !nproc_ || *nproc_ == 1 || *nproc_ == place->local_world) return;
+  throw invalid(fmt::format("--nproc {}, and a launcher has started {} on this machine (LOCAL_WORLD_SIZE)",
+                            *nproc_, place->local_world),
+                "leave --nproc out");
+}
+
+launch::LocalLaunch RankOptions::start(int ranks) const {
+  launch::LocalLaunch start{.command = own_command(), .environment = {}, .ranks = ranks};
+  if (numa_) start.command.insert(start.command.begin() + 1, std::string(launch::kNumaWord));
+  if (nodes_ > 1) {
+    start.hosts = static_cast<int>(nodes_);
+    start.host = static_cast<int>(node_);
+    start.master_address = master_address_;
+    start.master_port = static_cast<std::uint16_t>(master_port_);
+  }
+  return start;
+}
+
+}  // namespace primus::cli

@@ -1,0 +1,50 @@
+// primus doctor
+#include "base/terminal.h"
+#include "cli/commands.h"
+#include "cli/preflight/report_files.h"
+#include "safe/preflight/node.h"
+
+namespace primus::cli {
+namespace {
+
+class Doctor final : public Command {
+ public:
+  void declare(Arguments& args) override { report_.declare(args); }
+
+  int run(Console& console) override {
+    using namespace preflight;
+    const double begin = steady_seconds();
+    NodeOptions options;
+    options.questions.folders = {{"this folder", "."}, {"temporary files", "/tmp"}};
+    const auto machine = std::make_shared<const Machine>();
+    Report report{.title = "Doctor of " + machine->host_name(),
+                  .generated = time_for_people(),
+                  .version = PRIMUS_VERSION};
+    report.nodes.push_back(inspect_node(machine, options));
+    report.seconds = steady_seconds() - begin;
+    report_.show(report, console);
+    const int code = report_.exit_code(report, 2);
+    leave_stuck_threads(report, code);
+    return code;
+  }
+
+ private:
+  ReportOptions report_;
+};
+
+}  // namespace
+
+const CommandEntry kDoctor{
+    "doctor", "Looks at this machine and says what would disturb training",
+    "Checks host, GPUs and network: memory, limits, disks, the clock, drivers, device nodes, the health of "
+    "GPUs,\n"
+    "interfaces and RDMA. Every finding says what to do about it. Writes nothing. 'primus preflight' "
+    "measures\n"
+    "speed as well, and looks at all machines of a job.\n\n"
+    "Exit code: 0 where nothing failed, 2 where something did; with --strict, 1 where there are warnings.",
+    "primus doctor\n"
+    "primus doctor --all-checks\n"
+    "primus doctor --json | jq '.nodes[].findings[] | select(.verdict == \"fail\")'",
+    make_command<Doctor>};
+
+}  // namespace primus::cli

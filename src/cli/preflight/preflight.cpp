@@ -1,0 +1,353 @@
+// primus preflight
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/terminal.h"
+#include "cli/commands.h"
+#include "cli/options/own_command.h"
+#include "cli/preflight/node_options.h"
+#include "cli/preflight/perf_plan.h"
+#include "comm/rendezvous/environment.h"
+#include "config/experiment.h"
+#include "config/inherit.h"
+#include "launch/local_launch.h"
+#include "safe/preflight/experiment_checks.h"
+#include "safe/preflight/job.h"
+#include "safe/preflight/node.h"
+#include "safe/preflight/performance.h"
+#include "safe/preflight/storage.h"
+#include "turbo/devices/devices.h"
+
+namespace primus::cli {
+namespace {
+
+using namespace preflight;
+
+constexpr int kFailed = 2;  // as Primus's preflight ends
+
+class Preflight final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.flag("--host,--check-host", host_, "check the host: processors, memory, limits, disks, the clock");
+    args.flag("--gpu,--check-gpu", gpu_, "check the GPUs: drivers, device nodes, health, who else uses them");
+    args.flag("--network,--check-network", network_, "check interfaces, RDMA ports and the way to rank 0");
+    args.flag("--perf-test", perf_test_, "measure speeds only, and leave the checks out");
+    args.option("--tests", "LIST", &perf_.tests,
+                "which speeds to measure, without the checks: " + perf_tests() + ", all");
+    args.flag("--quick", perf_.quick, "the checks, and the most telling speeds at few sizes: half a minute");
+    args.option("--comm-sizes-mb", "LIST", &perf_.sizes,
+                "MiB of each rank's message (default 2,4,...,1024; on CPUs 1,4,16)");
+    args.option("--intra-comm-sizes-mb", "LIST", &perf_.intra_sizes, "the same for tests within nodes");
+    args.option("--inter-comm-sizes-mb", "LIST", &perf_.inter_sizes, "the same for tests between nodes");
+    args.option("--intra-group-sizes", "LIST", &perf_.intra_groups,
+                "ranks of a node that exchange (default 2,4,8 and all of them)");
+    args.option("--inter-group-sizes", "LIST", &perf_.inter_groups,
+                "nodes that exchange, 'all' for all (default 2,4,all)");
+    args.option("--ring-p2p-sizes-mb", "LIST", &perf_.ring_sizes,
+                "MiB of messages round the ring (default 10,20,40,80,160; on CPUs 1,4)");
+    args.flag("--no-split-nodes-subgroup", perf_.one_group,
+              "between nodes, all of them together only, and no pairs");
+    args.option("--dist-timeout-sec", "S", &timeout_,
+                "how long to wait for all ranks, and for each exchange");
+    args.option("--comm-cleanup-delay-sec", "S", &pause_,
+                "pause between groups of ranks; our connections need none");
+    args.option("--config,--exp", "FILE", &config_,
+                "an experiment: does it fit the memory and the disk, is its data there");
+    args.option("--device", "DEVICE", &device_, "what to measure: auto, cpu, cuda, cuda:1, hip");
+    args.option("--nproc,--nproc_per_node", "N", &nproc_,
+                "ranks to start on this machine, where no launcher did (default: one for each GPU)");
+    args.option("--storage-path", "FOLDER", &storage_,
+                "where checkpoints go (default: the folder of reports, or the experiment's)");
+    args.option("--root", "FOLDER", &root_,
+                "where the host's /proc, /sys, /etc and /dev are, if a container has them elsewhere");
+    args.flag("--plot", plot_, "draw the speeds in the HTML report");
+    args.option("--report-file-name", "NAME", &name_, "their name (default: preflight-<nodes>N-<time>)");
+    args.flag("--disable-pdf,--no-html", no_html_, "write no HTML report (which prints to PDF)");
+    node_.declare(args, "where the reports go", "any number");
+    args.rest("KEY=VALUE", overrides_, "changes of the experiment of --config");
+  }
+
+  int run(Console& console) override {
+    const double begin = steady_seconds();
+    check_arguments();
+    const auto environment = comm::JobEnvironment::read();
+    const auto machine = std::make_shared<const Machine>(MachineOptions{.root = root_});
+    std::vector<Finding> device_findings;
+    const std::vector<std::string> devices = choose_devices(*machine, device_findings);
+    const bool gpus = !devices.front().starts_with("cpu");
+    const int ranks = ranks_to_start(environment, devices, gpus);
+    const PerfPlace place{
+        .gpu = gpus,
+        .local_ranks = environment ? environment->local_world : ranks,
+        .nodes = environment ? environment->world / std::max(environment->local_world, 1) : 1};
+    PerfPlan plan = plan_perf(perf_, place);  // refuses what cannot be before anything is started
+    plan.communication.pause_seconds = pause_;
+    if (!environment && ranks > 1) return launch_ranks(ranks, console);
+
+    const bool job = environment && environment->world > 1;
+    const bool first_here = !environment || environment->local_rank == 0;
+    NodeReport own = look(machine, place, first_here);
+    own.findings.insert(own.findings.end(), device_findings.begin(), device_findings.end());
+    const std::vector<Hardware> table = read_hardware(config::default_preset_dirs(read_variable));
+    if (measures()) measure(plan, devices, table, environment, first_here, own);
+    if (!config_.empty() && first_here) check_experiment(load_experiment(), own);
+    own.seconds = steady_seconds() - begin;
+
+    Report report{.generated = time_for_people(), .version = PRIMUS_VERSION, .notes = notes()};
+    if (job) {
+      const bool exchanges = measures() && plan.any_communication();
+      JobOutcome outcome = run_job(job_of(*environment, machine, exchanges ? &plan : nullptr,
+                                          device_of_rank(devices, environment), table),
+                                   std::move(own));
+      if (environment->rank != 0) return end_of_rank(outcome, console);
+      report.nodes = std::move(outcome.nodes);
+      report.cluster = std::move(outcome.cluster);
+    } else {
+      report.nodes.push_back(std::move(own));
+    }
+    report.title = fmt::format("Preflight of {} node{}", place.nodes, place.nodes == 1 ? "" : "s");
+    report.seconds = steady_seconds() - begin;
+    node_.report.show(report, console);
+    const std::string written =
+        write_report(report, node_.dump_path, report_name(place.nodes), !no_html_, plot_);
+    console.note("report: " + written);
+    const int code = node_.report.exit_code(report, kFailed);
+    leave_stuck_threads(report, code);
+    return code;
+  }
+
+ private:
+  static std::optional<std::string> read_variable(const std::string& name) {
+    const char* const value = std::getenv(name.c_str());
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  }
+
+  bool selects() const { return host_ || gpu_ || network_; }
+  // Speeds alone: they win over the sections, as in Primus.
+  bool only_perf() const { return perf_test_ || (!perf_.tests.empty() && !perf_.quick); }
+  bool measures() const { return only_perf() || perf_.quick || !selects(); }
+
+  void check_arguments() const {
+    if (timeout_ < 1 || timeout_ > 86400)
+      throw invalid(fmt::format("--dist-timeout-sec {}: not a time from 1 to 86400", timeout_));
+    if (!(pause_ >= 0 && pause_ <= 3600)) throw invalid("--comm-cleanup-delay-sec must be from 0 to 3600");
+    if (nproc_ && (*nproc_ < 1 || *nproc_ > 4096))
+      throw invalid(fmt::format("--nproc {}: not a number of ranks", *nproc_), "give 1 or more");
+    node_.check();
+    if (config_.empty() && !overrides_.empty())
+      throw invalid(fmt::format("'{}' is no option of preflight", overrides_.front()),
+                    "changes of an experiment need --config FILE");
+    if (!Env::posix().status(root_)) throw invalid(fmt::format("--root '{}' is not there", root_));
+    if (!name_.empty() && !is_plain_name(name_))
+      throw invalid(fmt::format("--report-file-name '{}' is no name of a file", name_),
+                    "give a name without '/'; --dump-path says in which folder");
+    if (!config_.empty()) load_experiment();  // its mistakes first
+  }
+
+  std::vector<std::string> notes() const {
+    std::vector<std::string> notes;
+    if (only_perf() && selects())
+      notes.emplace_back(
+          "--host, --gpu and --network were left out, because --perf-test and --tests measure speeds only; "
+          "run them separately for both");
+    if (selects() && !measures()) {
+      std::string idle;
+      const std::pair<const char*, const std::string*> options[] = {
+          {"--comm-sizes-mb", &perf_.sizes},
+          {"--intra-comm-sizes-mb", &perf_.intra_sizes},
+          {"--inter-comm-sizes-mb", &perf_.inter_sizes},
+          {"--intra-group-sizes", &perf_.intra_groups},
+          {"--inter-group-sizes", &perf_.inter_groups},
+          {"--ring-p2p-sizes-mb", &perf_.ring_sizes}};
+      for (const auto& [name, value] : options)
+        if (!value->empty()) idle += (idle.empty() ? "" : ", ") + std::string(name);
+      if (!idle.empty())
+        notes.push_back(idle + ": no effect, because --host, --gpu and --network alone measure no speed");
+    }
+    return notes;
+  }
+
+  config::Experiment load_experiment() const { return config::load_experiment(config_, overrides_); }
+
+  std::vector<std::string> choose_devices(const Machine& machine, std::vector<Finding>& findings) const {
+    if (device_ == "auto") return devices_to_measure(machine, findings);
+    const DeviceSpec spec = turbo::parse_device(device_);
+    // "cuda" means all of them.
+    if (spec.kind != "cpu" && device_.find(':') == std::string::npos) {
+      std::vector<std::string> names;
+      for (const std::string& name : devices_to_measure(machine, findings))
+        if (name.starts_with(spec.kind + ":")) names.push_back(name);
+      if (!names.empty()) return names;
+      turbo::open_device(spec);  // says what is missing
+    }
+    return {device_};
+  }
+
+  int ranks_to_start(const std::optional<comm::JobEnvironment>& environment,
+                     const std::vector<std::string>& devices, bool gpus) const {
+    if (environment) {
+      if (nproc_ && *nproc_ != environment->local_world)
+        throw invalid("--nproc, and a launcher has started the ranks already", "leave --nproc out");
+      return environment->local_world;
+    }
+    if (nproc_) return static_cast<int>(*nproc_);
+    return gpus && measures() ? static_cast<int>(devices.size()) : 1;
+  }
+
+  static std::string device_of_rank(const std::vector<std::string>& devices,
+                                    const std::optional<comm::JobEnvironment>& environment) {
+    const std::size_t place = environment ? static_cast<std::size_t>(environment->local_rank) : 0;
+    return devices[place % devices.size()];
+  }
+
+  Path storage_folder() const {
+    if (!storage_.empty()) return storage_;
+    return config_.empty() ? Path(node_.dump_path) : load_experiment().output_dir();
+  }
+
+  NodeReport look(const std::shared_ptr<const Machine>& machine, const PerfPlace& place,
+                  bool first_here) const {
+    if (!first_here || only_perf()) {
+      NodeReport report{.host = machine->host_name(), .wall_clock = machine->wall_clock()};
+      report.findings.push_back({.check = "host.process",
+                                 .category = "host",
+                                 .verdict = Verdict::kPass,
+                                 .measured = "the process runs"});
+      return report;
+    }
+    NodeOptions options = node_.node_options({{"checkpoints", storage_folder().string()}});
+    options.host = host_ || !selects();
+    options.gpu = gpu_ || !selects();
+    options.network = network_ || !selects();
+    options.wanted.local_ranks = place.local_ranks;
+    options.wanted.nodes = place.nodes;
+    options.wanted.free_gpu_memory_gib = Wanted{1, "Primus's default"};
+    options.wanted.allowed_processes.emplace_back("primus");  // the other ranks' own
+    if (const auto least = number_of("PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"))
+      options.wanted.free_gpu_memory_gib = Wanted{*least, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"};
+    return inspect_node(machine, options);
+  }
+
+  // Of a variable; nothing where it is not set. Throws for text that is no number.
+  static std::optional<double> number_of(const char* variable) {
+    const auto text = read_variable(variable);
+    if (!text || text->empty()) return std::nullopt;
+    const auto value = leading_real(*text);
+    if (!value || !std::isfinite(*value)) throw invalid(fmt::format("{}='{}' is no number", variable, *text));
+    return value;
+  }
+
+  void measure(const PerfPlan& plan, const std::vector<std::string>& devices,
+               const std::vector<Hardware>& table, const std::optional<comm::JobEnvironment>& environment,
+               bool first_here, NodeReport& own) const {
+    PerformanceOptions options{.products = plan.has("gemm"),
+                               .memory = plan.has("memory"),
+                               .corruption = plan.has("corruption"),
+                               .quick = perf_.quick};
+    if (const auto least = number_of("PRIMUS_PREFLIGHT_MIN_TFLOPS"))
+      options.least_tflops = Wanted{*least, "PRIMUS_PREFLIGHT_MIN_TFLOPS"};
+    const bool job = environment && environment->world > 1;
+    // A processor is shared by the ranks of its machine: the first one measures it.
+    for (const std::string& device :
+         job ? std::vector<std::string>{device_of_rank(devices, environment)} : devices)
+      if (first_here || !device.starts_with("cpu")) measure_device(device, table, options, own);
+    if (plan.has("storage") && first_here)
+      check_storage({.folder = storage_folder(),
+                     .bytes = perf_.quick ? std::uint64_t{64} << 20 : std::uint64_t{512} << 20},
+                    own);
+  }
+
+  JobPreflight job_of(const comm::JobEnvironment& environment, const std::shared_ptr<const Machine>& machine,
+                      const PerfPlan* plan, const std::string& device,
+                      const std::vector<Hardware>& table) const {
+    JobPreflight job{.environment = environment,
+                     .timeout = std::chrono::seconds(timeout_),
+                     .clock = [machine] { return machine->wall_clock(); },
+                     .device = device};
+    job.cluster.clock_skew_seconds = 1;
+    if (plan) job.communication = plan->communication;
+    if (!device.starts_with("cpu")) job.least_all_reduce = least_all_reduce(table, turbo::list_devices());
+    if (environment.rank != 0) return job;
+    // Slurm's list names nodes that never come.
+    if (std::vector<std::string> hosts = slurm_hosts(*machine); !hosts.empty()) {
+      job.name_of_rank = [hosts = std::move(hosts), here = environment.local_world](int rank) {
+        const auto node = static_cast<std::size_t>(rank / std::max(here, 1));
+        return node < hosts.size() ? hosts[node] : std::string();
+      };
+    }
+    return job;
+  }
+
+  int end_of_rank(const JobOutcome& outcome, Console& console) const {
+    bool failed = false;
+    for (const Finding& finding : outcome.cluster) {
+      failed |= finding.verdict == Verdict::kFail;
+      if (finding.verdict == Verdict::kFail) console.note("error: " + finding.measured);
+    }
+    const Report own{.nodes = outcome.nodes};
+    leave_stuck_threads(own, failed ? kFailed : 0);
+    return failed ? kFailed : 0;  // what its own checks found, rank 0 reports
+  }
+
+  // This same command, once for each rank.
+  int launch_ranks(int ranks, Console& console) const {
+    launch::LocalLaunch start{.command = own_command(), .environment = {}, .ranks = ranks};
+    start.output_file = [folder = Path(node_.dump_path)](int rank) {
+      return folder / "ranks" / fmt::format("rank-{}.log", rank);
+    };
+    make_folders(Path(node_.dump_path) / "ranks");
+    // When one is lost, rank 0 still has a report to write.
+    start.patience = std::chrono::seconds(20);
+    const launch::LaunchResult result = launch::run_local(start);
+    const bool reported = result.failed_rank == 0 && (result.exit_code == kFailed || result.exit_code == 1);
+    if (result.failed_rank >= 0 && !reported) console.note("error: " + result.failure);
+    return result.exit_code;
+  }
+
+  std::string report_name(int nodes) const {
+    const std::string name = name_.empty() ? fmt::format("preflight-{}N-{}", nodes, time_for_names()) : name_;
+    return only_perf() ? name + "_perf" : name;
+  }
+
+  bool host_ = false, gpu_ = false, network_ = false, perf_test_ = false;
+  PerfRequest perf_;
+  std::int64_t timeout_ = 120;
+  double pause_ = 0;
+  std::string config_, device_ = "auto", storage_, root_ = "/", name_;
+  std::optional<std::int64_t> nproc_;
+  bool plot_ = false, no_html_ = false;
+  NodeArguments node_;
+  std::vector<std::string> overrides_;
+};
+
+}  // namespace
+
+const CommandEntry kPreflight{
+    "preflight", "Checks the machines of a job and measures how fast they are, before it is trained on",
+    "Host, GPUs, network, products, memory, silent corruption, storage, and what the ranks exchange: each "
+    "finding\n"
+    "says what was found, what is wanted and why, and what to do. A check that cannot be made has failed. "
+    "With\n"
+    "torchrun's environment (Slurm, Kubernetes, torchrun) all ranks take part, and rank 0 compares: "
+    "versions,\n"
+    "clocks, speeds, missing nodes, slow nodes. On one machine with several GPUs it starts a rank for "
+    "each.\n\n"
+    "Without options everything runs. --host, --gpu and --network alone check without measuring; --perf-test "
+    "and\n"
+    "--tests measure without checking. Thresholds are in presets/hardware.\n\n"
+    "Writes DUMP-PATH/NAME.md, .html and .json. Exit code: 0 where nothing failed, 2 where something did or "
+    "the\n"
+    "arguments are wrong; with --strict, 1 where there are warnings.",
+    "primus preflight --quick\n"
+    "primus preflight --host --gpu --network\n"
+    "primus preflight --tests gemm,intra-allreduce --comm-sizes-mb 64,1024 --plot\n"
+    "primus preflight --config examples/native/configs/CPU/llama_124M-pretrain.yaml --storage-path "
+    "/checkpoints\n"
+    "srun -N 4 --ntasks-per-node=8 primus preflight --dist-timeout-sec 60 --report-file-name before-run",
+    make_command<Preflight>};
+
+}  // namespace primus::cli

@@ -1,0 +1,129 @@
+// primus plan pipeline
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/commands.h"
+#include "cli/options/experiment.h"
+#include "lm/train/training_settings.h"
+#include "plan/pipeline_plan.h"
+
+namespace primus::cli {
+namespace {
+
+class PlanPipeline final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    experiment_.declare(args, false);
+    args.option("--world", "N", &world_, "with an experiment: ranks to train on (default: the fewest)");
+    args.option("--schedule", "NAME", &schedule_, "the schedule").choices = names();
+    args.option("--stages", "N", &stages_, "pipeline stages");
+    args.option("--chunks", "N", &chunks_,
+                "parts of the model on each stage (default: what the schedule needs)");
+    args.option("--microbatches", "N", &microbatches_, "microbatches of a step (default: 2 for each stage)");
+    args.option("--forward", "TIME", &costs_.forward, "time of a chunk's forward pass, in any unit");
+    args.option("--backward", "TIME", &costs_.backward, "time of its gradient of inputs");
+    args.option("--weight", "TIME", &costs_.weight, "time of its gradient of weights");
+    args.option("--transfer", "TIME", &costs_.transfer, "time of sending activations or their gradients");
+    args.option("--svg", "FILE", &svg_, "write the drawing as an SVG image");
+    overwrite_.declare(args);
+    args.flag("--json", json_, "print figures and times as JSON");
+  }
+
+  int run(Console& console) override {
+    if (!svg_.empty()) refuse_existing(svg_, overwrite_.existing());
+    const PipelinePlan plan = experiment_.names_a_file() ? of_experiment(console) : of_options();
+    if (!svg_.empty()) write_output(svg_, to_svg(plan), overwrite_.existing());
+    if (json_) {
+      console.write(to_json(plan));
+    } else {
+      console.print(to_text(plan, console.out.tty ? console.out.width() : 160));
+    }
+    return 0;
+  }
+
+ private:
+  static std::vector<std::string> names() {
+    std::vector<std::string> names;
+    for (const engine::ScheduleTraits& traits : engine::schedule_kinds()) names.emplace_back(traits.name);
+    return names;
+  }
+
+  static int limited(const char* option, std::int64_t value, std::int64_t most) {
+    if (value < 1 || value > most) throw invalid(fmt::format("{} must be from 1 to {}", option, most));
+    return static_cast<int>(value);
+  }
+
+  PipelinePlan of_options() const {
+    if (!experiment_.overrides().empty()) {
+      throw invalid(fmt::format("'{}' is no option, and there is no experiment for it to change",
+                                experiment_.overrides().front()),
+                    "name an experiment with --config FILE, or see --help");
+    }
+    if (world_) throw invalid("--world has no meaning without an experiment", "name one with --config FILE");
+    const engine::ScheduleKind kind = *engine::schedule_named(schedule_.value_or("1f1b"));
+    const bool two = engine::traits_of(kind).v_shaped || kind == engine::ScheduleKind::kInterleaved;
+    const int stages = limited("--stages", stages_.value_or(4), 1024);
+    return plan_pipeline(kind, stages, limited("--chunks", chunks_.value_or(two ? 2 : 1), 64),
+                         limited("--microbatches", microbatches_.value_or(2 * stages), 4096), costs_);
+  }
+
+  PipelinePlan of_experiment(const Console& console) const {
+    for (const auto& [option, given] :
+         {std::pair("--schedule", schedule_.has_value()), std::pair("--stages", stages_.has_value()),
+          std::pair("--chunks", chunks_.has_value()),
+          std::pair("--microbatches", microbatches_.has_value())}) {
+      if (given) {
+        throw invalid(fmt::format("{} is the experiment's to say", option),
+                      "override its keys instead: pipeline_model_parallel_size=4 global_batch_size=64");
+      }
+    }
+    const config::Experiment e = experiment_.load(console);
+    const config::TrainerConfig& c = e.trainer;
+    const std::int64_t expert_tensor = c.expert_tensor_parallel_size.value_or(
+        c.num_experts.value_or(0) > 0 ? c.tensor_model_parallel_size : 1);
+    const auto size = [](const char* key, std::int64_t value) -> std::int64_t {
+      return limited(key, value, 4096);
+    };
+    const std::int64_t stage_ranks =
+        std::lcm(size("tensor_model_parallel_size", c.tensor_model_parallel_size) *
+                     size("context_parallel_size", c.context_parallel_size),
+                 size("expert_model_parallel_size", c.expert_model_parallel_size) *
+                     size("expert_tensor_parallel_size", expert_tensor));
+    const std::int64_t fewest =
+        stage_ranks * size("pipeline_model_parallel_size", c.pipeline_model_parallel_size);
+    const int world = limited("--world", world_.value_or(fewest), 1 << 20);
+    const FamilyRegistry families = builtin_families();
+    const ModelConfig model = model_config_of(e, e.trainer.vocab_size.value_or(1), families);
+    const StepSettings step = session_settings_of(e, model, world).step;
+    return plan_pipeline(step.pipeline.schedule, mesh_shape_of(e, world).pipeline, step.pipeline.chunks,
+                         step.microbatches, costs_);
+  }
+
+  ExperimentArguments experiment_;
+  OverwriteFlag overwrite_;
+  std::optional<std::string> schedule_;
+  std::optional<std::int64_t> world_, stages_, chunks_, microbatches_;
+  engine::PipelineCosts costs_;
+  std::string svg_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+const CommandEntry kPlanPipeline{
+    "plan pipeline", "Draws a pipeline schedule: its gaps, and the activations it holds",
+    "The drawing is of the lists of work that training runs. With --config it is the schedule of an\n"
+    "experiment; without, that of --schedule, --stages and --microbatches. Stages that a transfer would "
+    "keep\n"
+    "waiting do so in the drawing, with --transfer. A chunk's whole backward pass takes --backward and\n"
+    "--weight together.",
+    "primus plan pipeline --schedule zero-bubble --stages 4 --microbatches 8\n"
+    "primus plan pipeline --schedule v-half --stages 8 --microbatches 32 --transfer 0.1 --svg schedule.svg\n"
+    "primus plan pipeline --config examples/native/configs/CPU/llama_124M-pretrain.yaml "
+    "pipeline_model_parallel_size=2",
+    make_command<PlanPipeline>};
+
+}  // namespace primus::cli

@@ -1,0 +1,35 @@
+// Where the settings of an experiment were written, and errors that point there.
+#include "config/experiment.h"
+
+namespace primus::config {
+
+std::string Provenance::describe() const {
+  if (layer == Layer::kDefault) return "default";
+  if (layer == Layer::kDerived) {
+    if (origin.source) return "derived from " + origin.describe();
+    return origin.variable.empty() ? "derived" : "environment " + origin.variable;
+  }
+  return origin.describe();
+}
+
+Provenance Experiment::provenance_of(std::string_view key) const {
+  const auto found = provenance.find(key);
+  return found == provenance.end() ? Provenance{} : found->second;
+}
+
+std::string Experiment::name_of(std::string_view key) const {
+  const std::string name = provenance_of(key).name;
+  return name.empty() ? std::string(key) : name;
+}
+
+Error Experiment::error_for(std::string_view key, std::string what, std::string hint) const {
+  const Provenance provenance_of_key = provenance_of(key);
+  if (provenance_of_key.layer <= Layer::kDerived) {
+    // Nothing was written that could be pointed at.
+    return invalid(std::move(what), std::move(hint));
+  }
+  const Value* value = settings.find(key);
+  return error_at(provenance_of_key.origin, std::move(what), std::move(hint), value ? value->width() : 1);
+}
+
+}  // namespace primus::config

@@ -1,0 +1,254 @@
+// Context parallelism by all-to-all (DeepSpeed-Ulysses, Jacobs et al. 2023): for attention every rank gets
+// all tokens of some of the heads, and gives the results back.
+#include <algorithm>
+#include <vector>
+
+#include "engine/context_attention.h"
+#include "engine/fused_columns.h"
+#include "engine/scratch.h"
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::launch;
+
+struct Attributes {
+  turbo::AttentionShape shape;  // of this rank's heads over whole sequences
+  ContextParallel* context;
+  bool documents, statistics;
+};
+
+// Runs of columns that go to each rank: `count` columns from `first + rank * count` on.
+struct Columns {
+  std::int64_t first, count;
+};
+
+class Call {
+ public:
+  explicit Call(Step& step)
+      : step_(step),
+        a_(step.attributes<Attributes>()),
+        ranks_(a_.context->ranks()),
+        chunk_(a_.shape.seq_q / (2 * ranks_)),
+        columns_(a_.shape) {}
+
+  const turbo::AttentionShape& shape() const { return a_.shape; }
+  const Attributes& attributes() const { return a_; }
+  std::int64_t own_tokens() const { return all_tokens() / ranks_; }
+  std::int64_t all_tokens() const { return a_.shape.batch * a_.shape.seq_q; }
+  std::int64_t width() const { return columns_.width; }  // of a row of this rank's heads
+  std::int64_t out_width() const { return a_.shape.heads * a_.shape.value_dim; }
+  const FusedColumns& columns() const { return columns_; }
+  int rank() const { return a_.context->rank(); }
+
+  // Of a row of the fused projection of all heads: queries, keys and values.
+  std::vector<Columns> qkv_columns() const {
+    const std::int64_t values = columns_.width - columns_.v;
+    return {{0, columns_.k}, {ranks_ * columns_.k, columns_.v - columns_.k}, {ranks_ * columns_.v, values}};
+  }
+  std::vector<Columns> out_columns() const { return {{0, out_width()}}; }
+
+  // `own`: rows of all heads, of this rank's tokens. `all`: rows of this rank's heads, of all tokens, in the
+  // order of the sequences.
+  void to_heads(const Tensor& own, const Tensor& all, const std::vector<Columns>& columns) const {
+    const ScratchTensor sent(scratch(), own.dtype, {all_tokens(), all.cols()});
+    const ScratchTensor received(scratch(), own.dtype, {all_tokens(), all.cols()});
+    for_each_column(columns, [&](int rank, std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
+      copy(own.from(of_own), sent.get().from(rank * own_tokens() * all.cols() + of_row), own_tokens(), count,
+           own.cols(), all.cols());
+    });
+    a_.context->all_to_all(sent.get(), received.get());
+    reorder(received.get(), all, false);
+  }
+  // The reverse.
+  void to_tokens(const Tensor& all, const Tensor& own, const std::vector<Columns>& columns) const {
+    const ScratchTensor sent(scratch(), own.dtype, {all_tokens(), all.cols()});
+    const ScratchTensor received(scratch(), own.dtype, {all_tokens(), all.cols()});
+    reorder(all, sent.get(), true);
+    a_.context->all_to_all(sent.get(), received.get());
+    for_each_column(columns, [&](int rank, std::int64_t of_own, std::int64_t of_row, std::int64_t count) {
+      copy(received.get().from(rank * own_tokens() * all.cols() + of_row), own.from(of_own), own_tokens(),
+           count, all.cols(), own.cols());
+    });
+  }
+
+  // The first keys of all tokens, from those of this rank's.
+  void gather_first_keys(const Tensor& all) const {
+    const ScratchTensor gathered(scratch(), DType::kI32, {all_tokens(), 1});
+    a_.context->all_gather(step_.in(1), gathered.get().reshaped({all_tokens()}));
+    reorder(gathered.get(), all.reshaped({all_tokens(), 1}), false);
+  }
+
+  Arena& scratch() const { return step_.context().scratch; }
+
+ private:
+  template <class Visit>
+  void for_each_column(const std::vector<Columns>& columns, Visit visit) const {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      std::int64_t of_row = 0;
+      for (const Columns& c : columns) {
+        visit(rank, c.first + rank * c.count, of_row, c.count);
+        of_row += c.count;
+      }
+    }
+  }
+
+  // Between rows in the order of ranks and of what each holds, and in that of the sequences.
+  void reorder(const Tensor& from, const Tensor& to, bool to_ranks) const {
+    const std::int64_t cols = from.cols(), half = chunk_ * cols;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      for (int part = 0; part < 2; ++part) {
+        // Of each sequence one chunk.
+        const std::int64_t by_rank = rank * own_tokens() * cols + part * half;
+        const std::int64_t by_sequence = a_.context->chunk(rank, part) * half;
+        const Tensor a = from.from(to_ranks ? by_sequence : by_rank);
+        const Tensor b = to.from(to_ranks ? by_rank : by_sequence);
+        const std::int64_t of_rank = 2 * half, of_sequence = a_.shape.seq_q * cols;
+        launch(step_.context(), turbo::CopyRows{.from = a,
+                                                .to = b,
+                                                .rows = a_.shape.batch,
+                                                .cols = half,
+                                                .from_stride = to_ranks ? of_sequence : of_rank,
+                                                .to_stride = to_ranks ? of_rank : of_sequence,
+                                                .group_rows = a_.shape.batch,
+                                                .to_group_stride = 0});
+      }
+    }
+  }
+
+  void copy(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
+            std::int64_t from_stride, std::int64_t to_stride) const {
+    launch(step_.context(), turbo::CopyRows{.from = from,
+                                            .to = to,
+                                            .rows = rows,
+                                            .cols = cols,
+                                            .from_stride = from_stride,
+                                            .to_stride = to_stride,
+                                            .group_rows = std::max<std::int64_t>(rows, 1),
+                                            .to_group_stride = 0});
+  }
+
+  Step& step_;
+  Attributes a_;
+  int ranks_;
+  std::int64_t chunk_;
+  FusedColumns columns_;
+};
+
+// This rank's part of one number for each head.
+Tensor own_heads(const Call& call, const Tensor& of_heads) {
+  const std::int64_t heads = call.shape().heads;
+  return of_heads.slice(call.rank() * heads, (call.rank() + 1) * heads);
+}
+
+// Inputs: qkv, first keys. Outputs: out of this rank's tokens; that of its heads, and their log-sum-exp.
+void forward(Step& s) {
+  const Call call(s);
+  const Tensor own = s.in(0);
+  const ScratchTensor qkv(call.scratch(), own.dtype, {call.all_tokens(), call.width()});
+  call.to_heads(own, qkv.get(), call.qkv_columns());
+  const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
+  if (call.attributes().documents) call.gather_first_keys(first_keys.get());
+  launch(s.context(),
+         turbo::AttentionForward{.shape = call.shape(),
+                                 .q = qkv.get(),
+                                 .k = qkv.get().from(call.columns().k),
+                                 .v = qkv.get().from(call.columns().v),
+                                 .q_stride = call.width(),
+                                 .k_stride = call.width(),
+                                 .v_stride = call.width(),
+                                 .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
+                                 .sinks = s.has_parameter() ? own_heads(call, s.weight()) : Tensor(),
+                                 .out = s.out(1),
+                                 .lse = call.attributes().statistics ? s.out(2) : Tensor(),
+                                 .workspace = {}});
+  call.to_tokens(s.out(1), s.out(0), call.out_columns());
+}
+
+void backward_input(Step& s) {
+  const Call call(s);
+  const Tensor own = s.in(0);
+  const auto [d_own, previous] = s.fresh_d_in(0);
+  const ScratchTensor qkv(call.scratch(), own.dtype, {call.all_tokens(), call.width()});
+  const ScratchTensor d_qkv(call.scratch(), own.dtype, qkv.get().shape);
+  const ScratchTensor d_out(call.scratch(), own.dtype, {call.all_tokens(), call.out_width()});
+  const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
+  call.to_heads(own, qkv.get(), call.qkv_columns());
+  call.to_heads(s.d_out(0), d_out.get(), call.out_columns());
+  if (call.attributes().documents) call.gather_first_keys(first_keys.get());
+  const Tensor k = qkv.get().from(call.columns().k), v = qkv.get().from(call.columns().v);
+  launch(s.context(),
+         turbo::AttentionBackward{.shape = call.shape(),
+                                  .q = qkv.get(),
+                                  .k = k,
+                                  .v = v,
+                                  .q_stride = call.width(),
+                                  .k_stride = call.width(),
+                                  .v_stride = call.width(),
+                                  .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
+                                  .out = s.out(1),
+                                  .lse = s.out(2),
+                                  .d_out = d_out.get(),
+                                  .d_q = d_qkv.get(),
+                                  .d_k = d_qkv.get().from(call.columns().k),
+                                  .d_v = d_qkv.get().from(call.columns().v),
+                                  .d_q_stride = call.width(),
+                                  .d_k_stride = call.width(),
+                                  .d_v_stride = call.width(),
+                                  .workspace = {}});
+  call.to_tokens(d_qkv.get(), d_own, call.qkv_columns());
+  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_own, .out = d_own});
+}
+
+// The parameter is the sinks; other ranks have the other heads'.
+void backward_weight(Step& s) {
+  const Call call(s);
+  const auto [d_sinks, accumulate] = s.d_weight();
+  if (!accumulate) launch(s.context(), turbo::Fill{.out = d_sinks, .value = 0});
+  const Tensor own = s.d_out(0);
+  const ScratchTensor d_out(call.scratch(), own.dtype, {call.all_tokens(), call.out_width()});
+  call.to_heads(own, d_out.get(), call.out_columns());
+  launch(s.context(), turbo::AttentionBackwardSinks{.heads = call.shape().heads,
+                                                    .value_dim = call.shape().value_dim,
+                                                    .sinks = own_heads(call, s.weight()),
+                                                    .out = s.out(1),
+                                                    .lse = s.out(2),
+                                                    .d_out = d_out.get(),
+                                                    .d_sinks = own_heads(call, d_sinks),
+                                                    .accumulate = true});
+}
+
+constexpr Operator kContextAllToAll{.name = "context_all_to_all",
+                                    .operator_class = OperatorClass::kAttention,
+                                    .forward = forward,
+                                    .backward_input = backward_input,
+                                    .backward_weight = backward_weight,
+                                    .for_input = {.inputs = bit(0) | bit(1), .outputs = bit(1) | bit(2)},
+                                    .for_weight = {.outputs = bit(1) | bit(2)},
+                                    .weight_reads_parameter = true};
+
+}  // namespace
+
+Value attention_by_heads(const Value& qkv, turbo::AttentionShape shape, const AttentionOptions& options) {
+  Tape& tape = qkv.tape();
+  const int ranks = options.context->ranks();
+  const Shape out{qkv.shape()[0], shape.heads * shape.value_dim};
+  shape.seq_q *= ranks;
+  shape.seq_k = shape.capacity_k = shape.seq_q;
+  shape.heads /= ranks;
+  shape.kv_heads /= ranks;
+  const Value* documents = options.first_key ? &options.first_key : nullptr;
+  const Attributes attributes{shape, options.context, documents != nullptr, tape.training()};
+  const std::int64_t tokens = shape.batch * shape.seq_q;
+  const Tape::Output of_heads{qkv.dtype(), Shape{tokens, shape.heads * shape.value_dim}, false};
+  const Tape::Output statistics{DType::kF32, Shape{shape.heads, tokens}, false};
+  if (!tape.training()) {
+    return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks, {{qkv.dtype(), out}, of_heads},
+                       attributes)[0];
+  }
+  return tape.record(kContextAllToAll, {&qkv, documents}, options.sinks,
+                     {{qkv.dtype(), out}, of_heads, statistics}, attributes)[0];
+}
+
+}  // namespace primus::engine

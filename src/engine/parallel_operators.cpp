@@ -1,0 +1,222 @@
+#include "engine/parallel_operators.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+#include "engine/scratch.h"
+#include "turbo/elementwise/elementwise.h"
+#include "turbo/moe_permute/moe_permute.h"
+
+namespace primus::engine {
+namespace {
+
+using comm::Communicator;
+using comm::Reduction;
+using turbo::launch;
+
+struct GroupAttributes {
+  Communicator* group;
+};
+
+Communicator& group_of(const Step& s) { return *s.attributes<GroupAttributes>().group; }
+
+// [rows, ...] with another number of rows.
+Shape with_rows(const Shape& shape, std::int64_t rows) {
+  PRIMUS_CHECK("parallel operator", shape.rank() == 1 || shape.rank() == 2);
+  return shape.rank() == 1 ? Shape{rows} : Shape{rows, shape[1]};
+}
+
+std::int64_t rows_of_rank(const Shape& shape, int ranks) {
+  PRIMUS_CHECK("parallel operator", shape[0] % ranks == 0);
+  return shape[0] / ranks;
+}
+
+void copy(Step& s, const Tensor& from, const Tensor& to) {
+  if (s.context().measuring()) return;
+  s.context().stream.copy_on_device(to.data, from.data, from.bytes());
+}
+
+// Writes the part of d_in(0) that `make` computes, and adds what was there.
+template <class Make>
+void add_input_gradient(Step& s, const Make& make) {
+  const auto [d_x, previous] = s.fresh_d_in(0);
+  make(d_x);
+  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
+}
+
+void gather(Step& s, const Tensor& from, const Tensor& to) {
+  group_of(s).all_gather(s.context().stream, from, to);
+}
+
+void scatter(Step& s, const Tensor& from, const Tensor& to) {
+  group_of(s).reduce_scatter(s.context().stream, from, to, Reduction::kSum);
+}
+
+// --- gather, replicate, scatter, own
+
+void gather_forward(Step& s) { gather(s, s.in(0), s.out(0)); }
+
+void gather_backward(Step& s) {
+  add_input_gradient(s, [&](const Tensor& d_x) { scatter(s, s.d_out(0), d_x); });
+}
+
+void replicate_backward(Step& s) {
+  add_input_gradient(s, [&](const Tensor& d_x) { copy(s, own_tokens(s.d_out(0), &group_of(s)), d_x); });
+}
+
+void scatter_forward(Step& s) { scatter(s, s.in(0), s.out(0)); }
+
+void scatter_backward(Step& s) {
+  add_input_gradient(s, [&](const Tensor& d_x) { gather(s, s.d_out(0), d_x); });
+}
+
+void own_forward(Step& s) { copy(s, own_tokens(s.in(0), &group_of(s)), s.out(0)); }
+
+constexpr Operator kGather{.name = "gather_tokens",
+                           .operator_class = OperatorClass::kCommunication,
+                           .forward = gather_forward,
+                           .backward_input = gather_backward};
+constexpr Operator kReplicate{.name = "replicate_tokens",
+                              .operator_class = OperatorClass::kCommunication,
+                              .forward = gather_forward,
+                              .backward_input = replicate_backward};
+constexpr Operator kScatter{.name = "scatter_tokens",
+                            .operator_class = OperatorClass::kCommunication,
+                            .forward = scatter_forward,
+                            .backward_input = scatter_backward};
+constexpr Operator kOwn{
+    .name = "own_tokens", .operator_class = OperatorClass::kCommunication, .forward = own_forward};
+
+// --- share_routing
+
+struct RoutingAttributes {
+  SharedExperts experts;
+  std::int64_t top_k, all;  // `all`: experts that choices are of
+  bool dropping;
+
+  // This rank's of all tokens.
+  Tensor own(const Tensor& of_all) const { return own_tokens(of_all, experts.tokens); }
+  int ranks() const { return experts.group ? experts.group->size() : 1; }
+};
+
+void gather_or_copy(Step& s, const RoutingAttributes& a, const Tensor& from, const Tensor& to) {
+  if (a.experts.group) return a.experts.group->all_gather(s.context().stream, from, to);
+  copy(s, from, to);
+}
+
+// Inputs: weights, experts, plan. Outputs: weights, plan.
+void share_routing_forward(Step& s) {
+  const auto a = s.attributes<RoutingAttributes>();
+  const std::int64_t tokens = s.in(1).shape[0];
+  gather_or_copy(s, a, a.own(s.in(0)), s.out(0));
+  const Shape slots = s.out(0).shape;
+  const ScratchTensor choices(s.context().scratch, DType::kI32, slots);
+  gather_or_copy(s, a, a.own(s.in(1)), choices.get());
+  std::optional<ScratchTensor> kept;
+  if (a.dropping) {
+    kept.emplace(s.context().scratch, DType::kI32, slots);
+    const turbo::RoutingPlan plan(s.in(2), a.all, tokens, a.top_k);
+    gather_or_copy(s, a, a.own(plan.rows), kept->get());
+  }
+  launch(s.context(), turbo::PlanRouting{.experts = choices.get(),
+                                         .weights = {},
+                                         .kept = kept ? kept->get() : Tensor(),
+                                         .plan = s.out(1),
+                                         .expert_count = a.experts.count,
+                                         .capacity = 0,
+                                         .first = a.experts.first,
+                                         .all = a.all});
+}
+
+void share_routing_backward(Step& s) {
+  const auto a = s.attributes<RoutingAttributes>();
+  const Tensor d_out = s.d_out(0);
+  add_input_gradient(s, [&](const Tensor& d_weights) {
+    // What the other ranks' tokens weigh is theirs to find out.
+    launch(s.context(), turbo::Fill{.out = d_weights, .value = 0});
+    const Tensor own = a.own(d_weights);
+    if (a.experts.group) {
+      a.experts.group->reduce_scatter(s.context().stream, d_out, own, Reduction::kSum);
+    } else {
+      copy(s, d_out, own);
+    }
+  });
+}
+
+constexpr Operator kShareRouting{.name = "share_routing",
+                                 .operator_class = OperatorClass::kRouting,
+                                 .forward = share_routing_forward,
+                                 .backward_input = share_routing_backward};
+
+}  // namespace
+
+// --- what model code calls
+
+Value gather_tokens(const Value& x, Communicator* group, Gathered gathered) {
+  if (!group) return x;
+  std::optional<ReplayScope> replay;
+  if (gathered == Gathered::kAgain) replay.emplace(x.tape());
+  const Tape::Output out{x.dtype(), with_rows(x.shape(), x.shape()[0] * group->size())};
+  return x.tape().record(kGather, {&x}, nullptr, {out}, GroupAttributes{group})[0];
+}
+
+Value replicate_tokens(const Value& x, Communicator* group) {
+  if (!group) return x;
+  const Tape::Output out{x.dtype(), with_rows(x.shape(), x.shape()[0] * group->size())};
+  return x.tape().record(kReplicate, {&x}, nullptr, {out}, GroupAttributes{group})[0];
+}
+
+Value scatter_tokens(const Value& x, Communicator* group) {
+  if (!group) return x;
+  const Tape::Output out{x.dtype(), with_rows(x.shape(), rows_of_rank(x.shape(), group->size()))};
+  return x.tape().record(kScatter, {&x}, nullptr, {out}, GroupAttributes{group})[0];
+}
+
+Value own_tokens(const Value& x, Communicator* group) {
+  if (!group) return x;
+  const Tape::Output out{x.dtype(), with_rows(x.shape(), rows_of_rank(x.shape(), group->size())), false};
+  return x.tape().record(kOwn, {&x}, nullptr, {out}, GroupAttributes{group})[0];
+}
+
+Tensor own_tokens(const Tensor& x, const Communicator* group) {
+  if (!group) return x;
+  const std::int64_t rows = rows_of_rank(x.shape, group->size());
+  return x.slice(group->rank() * rows, (group->rank() + 1) * rows);
+}
+
+FlatRange vocabulary_rows(std::int64_t size, int ranks, int rank) {
+  // Whole vectors and tiles of products, where the parts are large enough for that to matter.
+  const std::int64_t grain = size / ranks >= 128 ? 64 : 1;
+  const auto cut = [&](int i) { return i == ranks ? size : size * i / ranks / grain * grain; };
+  return {cut(rank), cut(rank + 1)};
+}
+
+std::int64_t SharedExperts::most_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch,
+                                      std::int64_t top_k, std::int64_t capacity) const {
+  const std::int64_t rows = tokens_of_all * std::min(top_k, count);
+  if (capacity == 0) return rows;
+  const std::int64_t microbatches = (tokens_of_all + of_microbatch - 1) / of_microbatch;
+  return std::min(rows, count * capacity * microbatches);
+}
+
+Routing share_routing(const Routing& r, const SharedExperts& experts, std::int64_t capacity) {
+  const std::int64_t top_k = r.weights.shape()[1];
+  const std::int64_t own = rows_of_rank(r.weights.shape(), experts.tokens ? experts.tokens->size() : 1);
+  const RoutingAttributes a{experts, top_k, r.expert_count, capacity > 0};
+  const std::int64_t tokens = own * a.ranks();
+  const std::int64_t rows = experts.most_rows(tokens, r.weights.shape()[0], top_k, capacity);
+  const Tape::Output outputs[] = {
+      {DType::kF32, {tokens, top_k}},
+      {DType::kI32, turbo::RoutingPlan::shape(experts.count, tokens, top_k, rows), false}};
+  auto [weights, plan, none] = r.weights.tape().record(kShareRouting, {&r.weights, &r.experts, &r.plan},
+                                                       nullptr, {outputs[0], outputs[1]}, a);
+  return {.weights = std::move(weights),
+          .experts = {},
+          .plan = std::move(plan),
+          .expert_count = experts.count,
+          .rows = rows,
+          .by_logits = false};
+}
+
+}  // namespace primus::engine

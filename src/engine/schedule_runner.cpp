@@ -1,0 +1,265 @@
+#include "engine/schedule_runner.h"
+
+#include <set>
+#include <vector>
+
+#include "base/check.h"
+
+namespace primus::engine {
+
+using Kind = Work::Kind;
+
+ScheduleRunner::ScheduleRunner(Rank& rank, DataParallel& parallel, ChunkedModel& model, Settings settings)
+    : rank_(rank),
+      parallel_(parallel),
+      model_(model),
+      settings_(std::move(settings)),
+      splits_backward_(traits_of(settings_.schedule.kind).splits_backward),
+      queue_(splits_backward_ ? WeightGradientQueue::Policy::kDeferred : settings_.weight_gradients) {
+  PRIMUS_CHECK("ScheduleRunner",
+               shape().stages == 1 || (settings_.pipeline && settings_.pipeline->size() == shape().stages));
+  position_ = list().size();
+  if (!settings_.pipeline) return;
+  computed_ = rank.device().create_event();
+  connect();
+}
+
+// A library may connect two ranks at their first transfer, and hold up the host until both have come to it.
+// In the middle of a schedule they may wait for each other's kernels; so it happens here.
+void ScheduleRunner::connect() {
+  if (rank_.measuring()) return;
+  std::set<int> peers;
+  for (const Work& work : list()) {
+    if (work.transfer()) peers.insert(work.peer);
+  }
+  const auto count = static_cast<std::int64_t>(peers.size());
+  const Buffer buffer = rank_.stash().allocate(2 * count * size_of(DType::kF32));
+  const Tensor all = buffer.view(DType::kF32, {2 * count});
+  rank_.compute().fill_zero(all.data, all.bytes());
+  std::vector<comm::Transfer> transfers;
+  std::int64_t i = 0;
+  for (const int peer : peers) {
+    transfers.push_back(comm::Transfer::send(all.slice(i, i + 1), peer));
+    transfers.push_back(comm::Transfer::receive(all.slice(i + 1, i + 2), peer));
+    i += 2;
+  }
+  const std::unique_ptr<Event> done = rank_.device().create_event();
+  exchange(transfers, *done);
+  rank_.synchronize();
+}
+
+void ScheduleRunner::begin() {
+  if (!finished()) abandon();
+  position_ = 0;
+}
+
+void ScheduleRunner::run(std::int64_t microbatches) {
+  if (stop_ && stop_->load(std::memory_order_relaxed)) throw StopRequest();
+  while (position_ < list().size()) {
+    const Work work = list()[position_];
+    if (work.transfer()) {
+      transfer(transfers_end(position_, false));
+      continue;
+    }
+    if (work.kind == Kind::kForward && work.microbatch >= microbatches) return;
+    ++position_;
+    // Receives that stand behind this work run beside it: their memory is taken before its kernels are
+    // enqueued.
+    if (const std::size_t end = transfers_end(position_, true); end > position_) transfer(end);
+    switch (work.kind) {
+      case Kind::kForward:
+        forward(work);
+        break;
+      case Kind::kBackward:
+        backward(work);
+        break;
+      default:
+        weight(work);
+    }
+  }
+  retire_flights(0);  // so that every step begins with the same memory
+}
+
+void ScheduleRunner::forward(const Work& work) {
+  Buffer input;
+  if (part_of(work) > 0) input = take_arrival(work, false);
+  if (idle_.empty()) idle_.push_back(&lanes_.emplace_back(rank_.context(), rank_.stash()));
+  Lane& lane = *idle_.back();
+  idle_.pop_back();
+  alive_.emplace(Key{work.chunk, work.microbatch}, &lane);
+  lane.tape.begin(
+      {.train = true,
+       .chunk = work.chunk,
+       .microbatch = work.microbatch,
+       .recompute = settings_.recompute.empty() ? RecomputePolicy() : settings_.recompute[work.chunk],
+       .weight_gradients = &queue_,
+       .parallel = &parallel_,
+       .stop = stop_});
+  if (input) lane.received = lane.tape.input(settings_.dtype, settings_.shape, true, std::move(input));
+  ChunkedModel::Outputs outputs = model_.forward(lane.tape, work.chunk, work.microbatch, lane.received);
+  lane.losses = std::move(outputs.losses);
+  if (!outputs.next) return;
+  lane.sent = outputs.next.slot();
+  hand_on(work, part_of(work) + 1, false, lane.tape.share(outputs.next));
+}
+
+void ScheduleRunner::backward(const Work& work) {
+  Lane& lane = *alive_.at({work.chunk, work.microbatch});
+  const int part = part_of(work);
+  if (part + 1 < shape().parts()) lane.tape.set_gradient(lane.sent, take_arrival(work, true));
+  lane.tape.backward();
+  if (!splits_backward_) queue_.run(lane.tape);
+  if (!lane.losses.empty()) model_.losses_ready(lane.losses);
+  lane.losses.clear();
+  if (part > 0) hand_on(work, part - 1, true, lane.tape.share_gradient(lane.received));
+  lane.received = {};
+  if (!splits_backward_) end_lane(lane);
+}
+
+void ScheduleRunner::weight(const Work& work) {
+  Lane& lane = *alive_.at({work.chunk, work.microbatch});
+  parallel_.begin_pass(DataParallel::Pass::kWeight, work.chunk);
+  queue_.run(lane.tape);
+  end_lane(lane);
+}
+
+void ScheduleRunner::end_lane(Lane& lane) {
+  lane.done = true;
+  release_lanes();
+}
+
+// A lane whose weight gradients wait for the turn of another lane's goes with that one.
+void ScheduleRunner::release_lanes() {
+  std::erase_if(alive_, [&](const auto& entry) {
+    Lane& lane = *entry.second;
+    if (!lane.done || !lane.tape.settled()) return false;
+    lane.tape.clear();
+    lane.sent = -1;
+    lane.done = false;
+    idle_.push_back(&lane);
+    return true;
+  });
+  if (alive_.empty()) parallel_.end_microbatch();
+}
+
+void ScheduleRunner::abandon() {
+  for (auto& [key, lane] : alive_) {
+    lane->received = {};
+    lane->losses.clear();
+    lane->tape.abandon();
+    lane->done = false;
+    idle_.push_back(lane);
+  }
+  alive_.clear();
+  for (auto& arrivals : arrivals_) arrivals.clear();
+  position_ = list().size();
+}
+
+void ScheduleRunner::evaluate(Tape& tape, std::int64_t microbatch) {
+  Buffer carried;
+  for (int chunk = 0; chunk < shape().chunks; ++chunk) {
+    const int part = shape().part(settings_.stage, chunk);
+    tape.begin({.train = false, .chunk = chunk, .parallel = &parallel_, .stop = stop_});
+    Value x;
+    if (part > 0) {
+      if (const int from = shape().stage_of(part - 1); from != settings_.stage) {
+        carried = rank_.stash().allocate(settings_.shape.elements() * size_of(settings_.dtype));
+        transfer_now(comm::Transfer::receive(carried.view(settings_.dtype, settings_.shape), from));
+      }
+      x = tape.input(settings_.dtype, settings_.shape, false, std::exchange(carried, {}));
+    }
+    const ChunkedModel::Outputs outputs = model_.forward(tape, chunk, microbatch, std::move(x));
+    if (!outputs.next) {
+      model_.losses_ready(outputs.losses);
+    } else if (const int to = shape().stage_of(part + 1); to != settings_.stage) {
+      transfer_now(comm::Transfer::send(outputs.next.tensor(), to));
+    } else {
+      carried = tape.share(outputs.next);
+    }
+  }
+  tape.clear();
+  parallel_.end_microbatch();
+}
+
+// --- between parts
+
+void ScheduleRunner::hand_on(const Work& work, int to_part, bool gradient, Buffer buffer) {
+  PRIMUS_CHECK("ScheduleRunner", buffer);
+  if (shape().stage_of(to_part) == settings_.stage) {
+    arrivals_[gradient][{shape().chunk_of(to_part), work.microbatch}] = {std::move(buffer), nullptr};
+  } else {
+    departures_[gradient][{work.chunk, work.microbatch}] = std::move(buffer);
+  }
+}
+
+Buffer ScheduleRunner::take_arrival(const Work& work, bool gradient) {
+  auto node = arrivals_[gradient].extract({work.chunk, work.microbatch});
+  PRIMUS_CHECK("ScheduleRunner", !node.empty());
+  if (node.mapped().flight) wait_for(*node.mapped().flight);
+  return std::move(node.mapped().buffer);
+}
+
+std::size_t ScheduleRunner::transfers_end(std::size_t from, bool receives_only) const {
+  while (from < list().size() &&
+         (receives_only ? list()[from].kind == Kind::kReceive : list()[from].transfer())) {
+    ++from;
+  }
+  return from;
+}
+
+void ScheduleRunner::transfer(std::size_t end) {
+  constexpr std::size_t kFlightsWithSends = 2;
+  auto flight = std::make_shared<Flight>();
+  std::vector<comm::Transfer> batch;
+  for (; position_ < end; ++position_) {
+    const Work& work = list()[position_];
+    const Key key{work.chunk, work.microbatch};
+    if (work.kind == Kind::kSend) {
+      auto node = departures_[work.gradient].extract(key);
+      PRIMUS_CHECK("ScheduleRunner", !node.empty());
+      batch.push_back(comm::Transfer::send(node.mapped().view(settings_.dtype, settings_.shape), work.peer));
+      flight->sent.push_back(std::move(node.mapped()));
+    } else {
+      Buffer buffer = rank_.stash().allocate(settings_.shape.elements() * size_of(settings_.dtype));
+      batch.push_back(comm::Transfer::receive(buffer.view(settings_.dtype, settings_.shape), work.peer));
+      arrivals_[work.gradient][key] = {std::move(buffer), flight};
+    }
+  }
+  if (events_.empty()) events_.push_back(rank_.device().create_event());
+  flight->event = std::move(events_.back());
+  events_.pop_back();
+  exchange(batch, *flight->event);
+  if (flight->sent.empty()) return;
+  flights_.push_back(std::move(flight));
+  retire_flights(kFlightsWithSends);
+}
+
+void ScheduleRunner::exchange(std::span<const comm::Transfer> batch, Event& done) {
+  Stream& stream = rank_.communication();
+  rank_.compute().record(*computed_);
+  stream.wait(*computed_);
+  settings_.pipeline->exchange(stream, batch);
+  stream.record(done);
+}
+
+void ScheduleRunner::transfer_now(const comm::Transfer& transfer) {
+  if (events_.empty()) events_.push_back(rank_.device().create_event());
+  exchange({&transfer, 1}, *events_.back());
+  rank_.compute().wait(*events_.back());
+}
+
+void ScheduleRunner::retire_flights(std::size_t most) {
+  while (flights_.size() > most) {
+    wait_for(*flights_.front());
+    flights_.pop_front();
+  }
+}
+
+void ScheduleRunner::wait_for(Flight& flight) {
+  if (!flight.event) return;
+  rank_.compute().wait(*flight.event);
+  events_.push_back(std::move(flight.event));
+  flight.sent.clear();
+}
+
+}  // namespace primus::engine

@@ -1,0 +1,479 @@
+#include "launch/container.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "config/inherit.h"
+#include "launch/hardware.h"
+#include "launch/node.h"
+#include "launch/secrets.h"
+#include "launch/tables.h"
+
+namespace primus::launch {
+namespace {
+
+constexpr const char* kLabel = "io.primus.job";
+
+// Those of the host that Primus's jobs want within, as Primus hands them on.
+constexpr const char* kHandedOn[] = {"HF_TOKEN",
+                                     "HF_HOME",
+                                     "WANDB_API_KEY",
+                                     "OMP_NUM_THREADS",
+                                     "NO_COLOR",
+                                     "CUDA_VISIBLE_DEVICES",
+                                     "HIP_VISIBLE_DEVICES",
+                                     "ROCR_VISIBLE_DEVICES",
+                                     "CUDA_DEVICE_MAX_CONNECTIONS",
+                                     "GPU_MAX_HW_QUEUES",
+                                     "HSA_NO_SCRATCH_RECLAIM",
+                                     "HSA_KERNARG_POOL_SIZE",
+                                     "NVTE_CK_USES_BWD_V3"};
+constexpr const char* kHandedOnPrefixes[] = {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_", "IONIC_", "HIPBLASLT_"};
+
+bool is_apptainer(const std::string& runtime) { return runtime == "apptainer" || runtime == "singularity"; }
+
+bool is_there(const Path& path) { return Env::posix().status(path).has_value(); }
+
+// A folder or file of the host, and its place within.
+struct Volume {
+  std::string host, inside, options;
+};
+
+std::string text_of(const Volume& volume) {
+  return volume.host + ":" + volume.inside + (volume.options.empty() ? "" : ":" + volume.options);
+}
+
+class Builder {
+ public:
+  Builder(const ContainerRequest& request, const Surroundings& surroundings, std::string runtime)
+      : request_(request),
+        settings_(request.settings),
+        surroundings_(surroundings),
+        runtime_(std::move(runtime)),
+        apptainer_(is_apptainer(runtime_)),
+        options_(merged(container_options(), request.settings.options, request.given)) {}
+
+  void set_place(std::map<std::string, std::string> place, bool several_nodes) {
+    place_ = std::move(place);
+    several_nodes_ = several_nodes;
+  }
+  void set_gpus(Accelerators gpus) { gpus_ = std::move(gpus); }
+  void leave_devices_to_nodes() { here_ = false; }
+
+  Step build() {
+    step_ = {.name = "container", .where = {}, .argv = {}};
+    if (apptainer_) {
+      step_.argv = {runtime_, "exec", "--cleanenv", "--no-home"};
+    } else {
+      step_.argv = {runtime_, "run", "--rm"};
+    }
+    name();
+    privileges();
+    devices();
+    network_and_memory();
+    volumes();
+    variables();
+    others();
+    step_.argv.push_back(image());
+    inner();
+    return std::move(step_);
+  }
+
+  std::string image() const {
+    const auto by_variable = surroundings_.setting("DOCKER_IMAGE");
+    const GivenOption* const typed = find_given(request_.given, "image");
+    const GivenOption* const written_down = find_given(options_, "image");
+    const std::string image = typed && typed->value ? *typed->value
+                              : by_variable         ? *by_variable
+                              : written_down        ? written_down->value.value_or("")
+                                                    : "";
+    if (image.empty()) {
+      throw invalid("no image is named",
+                    "name one with --image, by DOCKER_IMAGE, or as container.options.image in .primus.yaml; "
+                    "without a container: primus direct -- ...");
+    }
+    if (!apptainer_ || image.find("://") != std::string::npos || is_there(image)) return image;
+    if (image.ends_with(".sif")) throw invalid(fmt::format("there is no image '{}'", image));
+    return "docker://" + image;
+  }
+
+ private:
+  const GivenOption* given(std::string_view name) const { return find_given(options_, name); }
+  void add(std::string word) { step_.argv.push_back(std::move(word)); }
+  void add(const char* option, const std::string& value) {
+    add(option);
+    add(value);
+  }
+
+  void name() {
+    if (apptainer_) return;
+    // Of its own for each job, so that what an earlier one left behind is not in its way.
+    const std::string job =
+        surroundings_.setting("SLURM_JOB_ID").value_or(here_ ? std::to_string(getpid()) : "<job>");
+    const GivenOption* const named = given("name");
+    add("--name", fmt::format("{}-{}", named && named->value ? *named->value : "primus", job));
+    add("--label", fmt::format("{}={}", kLabel, job));
+  }
+
+  void privileges() {
+    if (apptainer_) return;
+    if (settings_.privileged_set) {
+      for (const char* word :
+           {"--privileged", "--security-opt=seccomp=unconfined", "--cap-add=SYS_PTRACE",
+            "--cap-add=CAP_SYS_ADMIN", "--group-add=video", "--ulimit=nofile=1048576:1048576"}) {
+        add(word);
+      }
+      return;
+    }
+    if (given("privileged")) return;
+    add("--cap-drop=ALL");
+    add("--security-opt=no-new-privileges");
+    if (given("user") || given("userns")) return;
+    if (rootless_podman()) {
+      add("--userns=keep-id");
+    } else {
+      add(fmt::format("--user={}:{}", surroundings_.user, surroundings_.group));
+    }
+  }
+
+  // Podman maps the users of a container only where it runs as an ordinary one; as root it is like Docker.
+  bool rootless_podman() const { return runtime_ == "podman" && surroundings_.user != 0; }
+
+  void device(const std::string& name) { add("--device", name); }
+
+  // Who may open the device belongs to its group.
+  void device_of_group(const std::string& name, const Path& file) {
+    device(name);
+    struct stat status = {};
+    if (settings_.privileged_set || ::stat(file.c_str(), &status) != 0 || status.st_gid == 0) return;
+    if (!rootless_podman()) {
+      groups_.insert(std::to_string(status.st_gid));
+    } else {
+      groups_.insert("keep-groups");
+    }
+  }
+
+  void devices() {
+    const Path& root = surroundings_.root;
+    if (!here_) {
+      step_.notes.emplace_back(settings_.accelerator == "auto" ? "with the node's GPUs, whichever it has"
+                                                               : "GPUs: " + settings_.accelerator);
+    }
+    if (gpus_.vendor == Vendor::kAmd && apptainer_) add("--rocm");
+    if (gpus_.vendor == Vendor::kAmd && !apptainer_) {
+      device_of_group("/dev/kfd", root / "dev/kfd");
+      if (is_there(root / "dev/dri")) device_of_group("/dev/dri", render_node(root));
+    }
+    if (gpus_.vendor == Vendor::kNvidia && apptainer_) add("--nv");
+    if (gpus_.vendor == Vendor::kNvidia && runtime_ == "docker" && !given("gpus")) add("--gpus", "all");
+    if (gpus_.vendor == Vendor::kNvidia && runtime_ == "podman") device("nvidia.com/gpu=all");
+    const bool rdma =
+        here_ && is_there(root / "dev/infiniband") && (several_nodes_ || settings_.privileged_set);
+    if (rdma && !apptainer_) {
+      device("/dev/infiniband");
+      if (!given("ulimit")) add("--ulimit", "memlock=-1");
+    }
+    for (const GivenOption& option : options_) {
+      if (option.name != "device" || !option.value) continue;
+      const std::string host = option.value->substr(0, option.value->find(':'));
+      const bool is_file = host.starts_with('/');
+      const bool missing = here_ && is_file && !is_there(root / host.substr(1));
+      const bool typed =
+          std::find(request_.given.begin(), request_.given.end(), option) != request_.given.end();
+      if (missing && typed) {
+        throw invalid(fmt::format("there is no device '{}' on this node", host),
+                      "leave it out, or load its driver");
+      }
+      const auto end = step_.argv.end();
+      if (missing) {
+        step_.notes.push_back(fmt::format("without {}, which this node does not have", host));
+      } else if (apptainer_) {
+        left_out_.insert("--device");
+      } else if (std::find(step_.argv.begin(), end, *option.value) == end) {
+        device(*option.value);
+      }
+    }
+    for (const std::string& group : groups_) add("--group-add", group);
+  }
+
+  static Path render_node(const Path& root) {
+    for (const std::string& name : Env::posix().list(root / "dev/dri")) {
+      if (name.starts_with("renderD")) return root / "dev/dri" / name;
+    }
+    return root / "dev/dri";
+  }
+
+  void network_and_memory() {
+    if (apptainer_) return;
+    const bool host = settings_.privileged_set;
+    if (!given("network") && !given("net") && (several_nodes_ || host)) add("--network", "host");
+    if (!given("ipc") && host) add("--ipc", "host");
+    if (!given("ipc") && !given("shm-size") && !host) add("--shm-size", "16g");  // ranks of a node meet there
+  }
+
+  void volume(const Volume& volume) { add(apptainer_ ? "--bind" : "--volume", text_of(volume)); }
+
+  void volumes() {
+    const std::string here = std::filesystem::current_path().string();
+    const auto is_inside = [&](const std::string& path) {
+      return path == here || path.starts_with(here + "/");
+    };
+    volume({here, here, {}});
+    add(apptainer_ ? "--pwd" : "--workdir", given("workdir") ? given("workdir")->value.value_or(here) : here);
+    std::set<std::string> read_only;
+    if (settings_.program.empty()) {
+      const Path program = surroundings_.program;
+      read_only.insert(program.parent_path().string());
+      const Path plugins = program.parent_path().parent_path() / "lib/primus";
+      if (is_there(plugins)) read_only.insert(plugins.string());
+      for (const Path& presets : config::default_preset_dirs(surroundings_.variable)) {
+        if (is_there(presets)) read_only.insert(std::filesystem::canonical(presets).string());
+      }
+    }
+    for (const std::string& file : request_.files) read_only.insert(std::filesystem::absolute(file).string());
+    for (const std::string& path : read_only) {
+      if (!is_inside(path)) volume({path, path, "ro"});
+    }
+    for (const GivenOption& option : options_) {
+      if (option.name == "volume" && option.value) volume(parse_volume(*option.value));
+    }
+  }
+
+  Volume parse_volume(const std::string& text) const {
+    const std::size_t first = text.find(':');
+    Volume volume{text.substr(0, first), {}, {}};
+    // A name without '/' is a volume of the runtime's own.
+    const bool is_path = volume.host.find('/') != std::string::npos || volume.host.starts_with('.');
+    if (is_path) volume.host = std::filesystem::absolute(volume.host).lexically_normal().string();
+    if (first == std::string::npos) {
+      volume.inside = volume.host;
+    } else {
+      const std::size_t second = text.find(':', first + 1);
+      volume.inside = text.substr(first + 1, second == std::string::npos ? second : second - first - 1);
+      if (second != std::string::npos) volume.options = text.substr(second + 1);
+    }
+    if (!volume.inside.starts_with('/')) {
+      throw invalid(fmt::format("--volume {}: the place in the container is no absolute path", text),
+                    "write HOST or HOST:/INSIDE or HOST:/INSIDE:ro");
+    }
+    if (here_ && is_path && !is_there(volume.host)) {
+      throw invalid(fmt::format("--volume {}: there is no '{}' on this node", text, volume.host),
+                    "make the folder, or correct its name");
+    }
+    return volume;
+  }
+
+  void variable(const std::string& name, const std::optional<std::string>& value) {
+    if (!named_.insert(name).second) return;
+    if (apptainer_) {
+      const std::string prefix = runtime_ == "singularity" ? "SINGULARITYENV_" : "APPTAINERENV_";
+      const auto here = value ? value : surroundings_.variable(name);
+      if (here) step_.environment[prefix + name] = *here;
+    } else if (value && shown_value(name, *value) != kRedacted) {
+      add("--env", name + "=" + *value);
+    } else {
+      if (value) step_.environment[name] = *value;
+      add("--env", name);
+    }
+  }
+
+  void variables() {
+    std::map<std::string, std::optional<std::string>> all;
+    const auto is_set = [&](const std::string& name) { return surroundings_.setting(name).has_value(); };
+    for (const char* name : kHandedOn) {
+      if (is_set(name)) all[name] = std::nullopt;
+    }
+    for (const std::string& name : surroundings_.variable_names()) {
+      const bool handed_on = std::any_of(std::begin(kHandedOnPrefixes), std::end(kHandedOnPrefixes),
+                                         [&](const char* prefix) { return name.starts_with(prefix); });
+      if (handed_on && is_set(name)) all[name] = std::nullopt;
+    }
+    for (const auto& [name, value] : place_) all[name] = value;
+    for (const GivenOption& option : options_) {
+      if (option.name != "env" || !option.value) continue;
+      if (option.value->find('=') == std::string::npos) {
+        if (!is_variable_name(*option.value)) parse_assignment(*option.value, "--env");
+        if (is_set(*option.value)) all[*option.value] = std::nullopt;
+        continue;
+      }
+      Assignment assignment = parse_assignment(*option.value, "--env");
+      all[assignment.name] = std::move(assignment.value);
+    }
+    for (const auto& [name, value] : all) variable(name, value);
+  }
+
+  void others() {
+    for (const GivenOption& option : options_) {
+      static constexpr std::string_view kDone[] = {"image", "name",    "device", "volume",
+                                                   "env",   "workdir", "label"};
+      if (std::find(std::begin(kDone), std::end(kDone), option.name) != std::end(kDone)) continue;
+      if (apptainer_ && option.name != "cpus" && option.name != "memory") {
+        left_out_.insert("--" + option.name);
+      } else {
+        add(written(option));
+      }
+    }
+    for (const GivenOption& option : options_) {
+      if (option.name == "label" && !apptainer_) add(written(option));
+    }
+    if (apptainer_ && settings_.privileged_set) left_out_.insert("--privileged-set");
+    if (!left_out_.empty()) {
+      step_.notes.push_back(
+          fmt::format("{} has no counterpart of, and goes without: {}", runtime_, fmt::join(left_out_, " ")));
+    }
+  }
+
+  // Says what is wrong where the program is not in the container, rather than nothing.
+  void inner() {
+    const std::string program = settings_.program.empty() ? surroundings_.program : settings_.program;
+    step_.argv.insert(
+        step_.argv.end(),
+        {"/bin/sh", "-c",
+         fmt::format("command -v \"$0\" >/dev/null || {{ echo \"error: there is no Primus in this "
+                     "container: $0\" >&2; exit {}; }}; exec \"$0\" \"$@\"",
+                     kNoPrimusInside),
+         program});
+    step_.argv.insert(step_.argv.end(), request_.inner.begin(), request_.inner.end());
+  }
+
+  const ContainerRequest& request_;
+  const ContainerSettings& settings_;
+  const Surroundings& surroundings_;
+  const std::string runtime_;
+  const bool apptainer_;
+  const std::vector<GivenOption> options_;
+  std::map<std::string, std::string> place_;
+  bool several_nodes_ = false, here_ = true;
+  Accelerators gpus_;
+  Step step_;
+  std::set<std::string> groups_, left_out_, named_;
+};
+
+// What --env says of the node counts before the node is looked at.
+Surroundings with_given(const ContainerRequest& request, const Surroundings& surroundings,
+                        std::map<std::string, std::string>& given) {
+  for (const auto* options : {&request.settings.options, &request.given}) {
+    for (const GivenOption& option : *options) {
+      if (option.name != "env" || !option.value || option.value->find('=') == std::string::npos) continue;
+      Assignment assignment = parse_assignment(*option.value, "--env");
+      given[assignment.name] = std::move(assignment.value);
+    }
+  }
+  Surroundings result = surroundings;
+  result.variable = [&surroundings, &given](const std::string& name) {
+    const auto found = given.find(name);
+    return found != given.end() ? std::optional<std::string>(found->second) : surroundings.variable(name);
+  };
+  return result;
+}
+
+}  // namespace
+
+std::string find_runtime(const std::string& wanted, const Surroundings& surroundings) {
+  const std::vector<std::string> candidates =
+      wanted == "auto" ? std::vector<std::string>{"docker", "podman", "apptainer", "singularity"}
+                       : std::vector<std::string>{wanted};
+  for (const std::string& name : candidates) {
+    if (surroundings.find_program(name)) return name;
+  }
+  throw Error(ErrorKind::kDependency,
+              wanted == "auto" ? "there is no docker, podman or apptainer here"
+                               : fmt::format("there is no {} here", wanted),
+              "install one, or run without a container: primus direct -- ...");
+}
+
+ContainerPlan plan_container(const ContainerRequest& request, const Surroundings& surroundings) {
+  std::map<std::string, std::string> given;
+  const Surroundings inside = with_given(request, surroundings, given);
+  const std::string runtime = find_runtime(request.settings.runtime, surroundings);
+  Accelerators gpus = find_accelerators(inside);
+  const std::string& wanted = request.settings.accelerator;
+  if ((wanted == "amd" && gpus.vendor != Vendor::kAmd) ||
+      (wanted == "nvidia" && gpus.vendor != Vendor::kNvidia)) {
+    throw invalid(fmt::format("there are no {} GPUs on this node", wanted == "amd" ? "AMD" : "NVIDIA"),
+                  "--accelerator auto takes what there is");
+  }
+  if (wanted == "none") gpus = {};
+  const NodePlace place = find_node(inside, {}, gpus);
+  if (place.task) {
+    throw unsupported("Slurm has started several tasks on a node, and a container has all ranks of its node",
+                      "start one task on each node: --ntasks-per-node=1");
+  }
+  std::map<std::string, std::string> variables{{"NNODES", std::to_string(place.nodes)},
+                                               {"NODE_RANK", std::to_string(place.node)},
+                                               {"GPUS_PER_NODE", std::to_string(place.ranks)}};
+  if (place.nodes > 1) {
+    variables["MASTER_ADDR"] = place.master_address;
+    variables["MASTER_PORT"] = std::to_string(place.master_port);
+  }
+  Builder builder(request, surroundings, runtime);
+  builder.set_place(std::move(variables), place.nodes > 1);
+  builder.set_gpus(std::move(gpus));
+  ContainerPlan plan;
+  plan.nodes = {.nodes = place.nodes,
+                .ranks = place.ranks,
+                .tasks = {},
+                .address = place.master_address,
+                .port = std::to_string(place.master_port),
+                .node = std::to_string(place.node)};
+  plan.step = builder.build();
+  plan.step.where = "on this node";
+  if (request.clean && is_apptainer(runtime)) {
+    plan.step.notes.push_back(runtime + " leaves no containers behind: there is nothing to clean");
+  } else if (request.clean) {
+    plan.step.notes.push_back("containers that earlier jobs of Primus left on this node are removed");
+    plan.before.push_back(
+        {.name = "clean",
+         .where = "on this node",
+         .argv = {"/bin/sh", "-c",
+                  fmt::format("{0} ps -aq --filter label={1} | while read -r id; do {0} rm -f \"$id\" "
+                              ">/dev/null || true; done",
+                              runtime, kLabel)}});
+  }
+  const auto key = surroundings.setting("DOCKER_LOGIN_KEY");
+  if (key && !is_apptainer(runtime)) {
+    const auto user = surroundings.setting("DOCKER_LOGIN_USER");
+    if (!user) {
+      throw invalid("DOCKER_LOGIN_KEY is set, and DOCKER_LOGIN_USER is not", "set both, or none");
+    }
+    Step login{.name = "login", .where = "on this node", .argv = {runtime, "login"}};
+    if (const auto registry = surroundings.setting("DOCKER_LOGIN_REGISTRY")) login.argv.push_back(*registry);
+    login.argv.insert(login.argv.end(), {"-u", *user, "--password-stdin"});
+    plan.step.notes.push_back("after: " + shell_line(login.argv));
+    login.input = *key;
+    plan.before.push_back(std::move(login));
+  }
+  return plan;
+}
+
+ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const ElsewhereNodes& nodes,
+                                       const Surroundings& surroundings) {
+  const std::string runtime = request.settings.runtime == "auto" ? "docker" : request.settings.runtime;
+  Builder builder(request, surroundings, runtime);
+  builder.leave_devices_to_nodes();
+  std::map<std::string, std::string> variables{
+      {"NNODES", nodes.nodes > 0 ? std::to_string(nodes.nodes) : "<nodes of the job>"},
+      {"NODE_RANK", nodes.node},
+      {"GPUS_PER_NODE", nodes.ranks ? std::to_string(*nodes.ranks) : "<its GPUs>"}};
+  if (nodes.nodes != 1) {
+    variables["MASTER_ADDR"] = nodes.address;
+    variables["MASTER_PORT"] = nodes.port;
+  }
+  builder.set_place(std::move(variables), nodes.nodes != 1);
+  ContainerPlan plan;
+  plan.nodes = nodes;
+  plan.step = builder.build();
+  plan.step.where = nodes.nodes == 1 ? "on the node" : "on each node";
+  if (request.settings.runtime == "auto") {
+    plan.step.notes.emplace_back("by docker, podman or apptainer, whichever the node has; as docker it is");
+  }
+  return plan;
+}
+
+}  // namespace primus::launch

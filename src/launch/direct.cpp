@@ -1,0 +1,417 @@
+#include "launch/direct.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <map>
+
+#include "base/error.h"
+#include "comm/rendezvous/socket.h"
+#include "launch/hardware.h"
+#include "launch/numa.h"
+#include "launch/process.h"
+#include "launch/secrets.h"
+
+namespace primus::launch {
+namespace {
+
+constexpr std::uint64_t kMaxEnvironmentFile = 1 << 20;
+
+using Variables = std::map<std::string, std::string>;
+
+// --env and its files; what stands later wins, and --env over files.
+Variables given_variables(const DirectSettings& settings) {
+  Variables variables;
+  const auto set = [&](const std::vector<std::string>& assignments) {
+    for (const std::string& text : assignments) {
+      Assignment assignment = parse_assignment(text, "--env");
+      variables[assignment.name] = std::move(assignment.value);
+    }
+  };
+  for (const Path& file : settings.environment_files) set(read_environment_file(file));
+  set(settings.environment);
+  return variables;
+}
+
+Surroundings with(const Surroundings& surroundings, const Variables& variables) {
+  Surroundings result = surroundings;
+  result.variable = [&surroundings, &variables](const std::string& name) {
+    const auto found = variables.find(name);
+    return found != variables.end() ? std::optional<std::string>(found->second) : surroundings.variable(name);
+  };
+  return result;
+}
+
+NodeDefaults node_defaults(const DirectSettings& settings) {
+  return {settings.nodes, settings.ranks_per_node, settings.master_address, settings.master_port};
+}
+
+bool is_python(const std::string& script) { return script.ends_with(".py"); }
+
+void require_file(const Path& file, std::string_view what, const std::string& hint) {
+  const auto status = Env::posix().status(file);
+  if (!status || status->type == FileStatus::Type::kFolder) {
+    throw invalid(fmt::format("there is no {} '{}'", what, file.string()), hint);
+  }
+}
+
+void require_program(const Surroundings& surroundings, const std::string& name, const std::string& hint) {
+  if (name.find('/') == std::string::npos && !surroundings.find_program(name)) {
+    throw Error(ErrorKind::kDependency, fmt::format("there is no program '{}' here", name), hint);
+  }
+}
+
+// The Python environment that VENV_ACTIVATE names, as its script "activate" would set it.
+void use_virtual_environment(const Surroundings& surroundings, Variables& environment) {
+  const auto activate = surroundings.setting("VENV_ACTIVATE");
+  if (!activate) return;
+  require_file(*activate, "script", "VENV_ACTIVATE names it: correct or unset it");
+  const Path bin = std::filesystem::absolute(*activate).parent_path();
+  environment["VIRTUAL_ENV"] = bin.parent_path().string();
+  environment["PATH"] = bin.string() + ":" + surroundings.variable("PATH").value_or("/usr/bin:/bin");
+}
+
+bool asks_for_ranks(const std::vector<std::string>& words) {
+  return std::any_of(words.begin(), words.end(), [](const std::string& word) {
+    const std::string name = word.substr(0, word.find('='));
+    return name == "--nproc" || name == "--nproc_per_node";
+  });
+}
+
+// The words of a place in a job: numbers where it is known, names where it is not.
+struct PlaceWords {
+  std::string nodes, node, ranks, address, port;
+  bool several_nodes = false, first = true, last = true;
+};
+
+std::vector<std::string> torchrun_words(const PlaceWords& place, const Surroundings* surroundings) {
+  std::vector<std::string> words{"torchrun",    "--nproc_per_node", place.ranks, "--nnodes",
+                                 place.nodes,   "--node_rank",      place.node,  "--master_addr",
+                                 place.address, "--master_port",    place.port};
+  // Of all output, the first rank's is shown, and the last one's, which has the loss of a pipeline.
+  std::string filter = place.first ? "0" : "";
+  if (place.last && place.several_nodes && surroundings) {
+    filter += fmt::format("{}{}", filter.empty() ? "" : ",", std::stoi(place.ranks) - 1);
+  }
+  if (!filter.empty()) words.insert(words.end(), {"--local-ranks-filter", filter});
+  const std::string more = surroundings ? surroundings->setting("LOCAL_RANKS").value_or("") : "";
+  for (std::size_t begin = 0; begin < more.size();) {
+    const std::size_t end = std::min(more.find(' ', begin), more.size());
+    if (end > begin) words.push_back(more.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+struct Shape {
+  bool script = false, python = false, ranks = false;
+};
+
+std::vector<std::string> command_line(const DirectSettings& settings, const DirectCommand& command,
+                                      const PlaceWords& place, const Shape& shape, bool several,
+                                      const std::string& program, const Surroundings* surroundings) {
+  std::vector<std::string> words;
+  const bool binds = settings.numa == Numa::kOn && shape.ranks;
+  if (shape.script) {
+    if (shape.python && shape.ranks) {
+      words = torchrun_words(place, surroundings);
+      if (binds) words.emplace_back("--no-python");
+    }
+    if (binds) words.insert(words.end(), {program, std::string(kNumaWord)});
+    if (shape.python && (binds || !shape.ranks)) words.emplace_back("python3");
+    words.push_back(*settings.script);
+  } else {
+    words = {program};
+    if (command.debug) words.emplace_back("--debug");
+  }
+  words.insert(words.end(), command.words.begin(), command.words.end());
+  if (shape.script || !shape.ranks || !several) return words;
+  if (!asks_for_ranks(command.words)) words.insert(words.end(), {"--nproc", place.ranks});
+  if (place.several_nodes) {
+    words.insert(words.end(), {"--nnodes", place.nodes, "--node_rank", place.node, "--master_addr",
+                               place.address, "--master_port", place.port});
+  }
+  if (binds) words.emplace_back("--numa");
+  return words;
+}
+
+bool is_single(const DirectSettings& settings, const DirectCommand& command,
+               const Surroundings* surroundings) {
+  const auto mode = surroundings ? surroundings->setting("RUN_MODE") : std::nullopt;  // a hook's word
+  if (mode && *mode != "single" && *mode != "torchrun") {
+    throw invalid(fmt::format("RUN_MODE='{}' is neither single nor torchrun", *mode),
+                  "set it to one, or unset it");
+  }
+  return mode ? *mode == "single" : settings.single.value_or(command.one_process);
+}
+
+Shape shape_of(const DirectSettings& settings, const DirectCommand& command, bool single) {
+  Shape shape;
+  shape.script = settings.script && !settings.script->empty();
+  shape.python = shape.script && is_python(*settings.script);
+  shape.ranks = !single && (shape.script || command.has_ranks);
+  return shape;
+}
+
+std::string rank_line(int node, int nodes, int ranks) {
+  const auto range = [](int first, int count) {
+    return count == 1 ? fmt::format("{}", first) : fmt::format("{}..{}", first, first + count - 1);
+  };
+  return fmt::format("node {}: RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={}", node,
+                     range(node * ranks, ranks), nodes * ranks, range(0, ranks), ranks);
+}
+
+std::optional<Path> log_file_of(const DirectSettings& settings) {
+  if (settings.log_file && !settings.log_file->empty()) return Path(*settings.log_file);
+  if (!settings.silent) return std::nullopt;
+  // What is shown nowhere is kept, at the place where Primus keeps it.
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char name[40];
+  std::strftime(name, sizeof(name), "log_%Y%m%d_%H%M%S.txt", &local);
+  return Path("logs") / name;
+}
+
+void add_notes(const DirectSettings& settings, const std::vector<Path>& hooks, Step& step) {
+  for (const Path& hook : hooks) step.notes.push_back(fmt::format("hook {}", hook.string()));
+  for (const Path& patch : settings.patches) step.notes.push_back(fmt::format("patch {}", patch.string()));
+}
+
+// Where ranks of this engine talk over a network, they have to know a secret.
+void require_token(const NodePlace& place, const Surroundings& surroundings) {
+  if (surroundings.setting("PRIMUS_JOB_TOKEN") || surroundings.setting("PRIMUS_JOB_TOKEN_FILE")) return;
+  const std::string& address = place.master_address;
+  if (address == "localhost" || address == "::1" || address.starts_with("127.")) return;
+  throw invalid(
+      "a job on several nodes needs a secret that its ranks share, and PRIMUS_JOB_TOKEN is not set",
+      "export PRIMUS_JOB_TOKEN with the same random text on all nodes, or PRIMUS_JOB_TOKEN_FILE with the "
+      "name of a file that holds it; 'primus slurm' does so by itself");
+}
+
+}  // namespace
+
+std::vector<std::string> read_environment_file(const Path& file) {
+  require_file(file, "file of variables", "--env takes NAME=VALUE or a file of such lines");
+  const std::string text = read_file(file, kMaxEnvironmentFile);
+  std::vector<std::string> variables;
+  int number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    const auto trim = [](std::string_view& part) {
+      while (!part.empty() && std::string_view(" \t\r").find(part.front()) != std::string_view::npos)
+        part.remove_prefix(1);
+      while (!part.empty() && std::string_view(" \t\r").find(part.back()) != std::string_view::npos)
+        part.remove_suffix(1);
+    };
+    trim(line);
+    if (line.empty() || line[0] == '#') continue;
+    if (line.starts_with("export ")) line.remove_prefix(7);
+    trim(line);
+    const std::size_t equals = line.find('=');
+    const std::string_view name = line.substr(0, equals);
+    const Error bad = invalid("this line is not NAME=VALUE",
+                              "write values as they are, or in quotes; a script that computes them can be a "
+                              "--patch that prints "
+                              "env.NAME=VALUE")
+                          .at(fmt::format("{}:{}", file.string(), number));
+    if (equals == std::string_view::npos || !is_variable_name(name)) throw bad;
+    std::string_view value = line.substr(equals + 1);
+    const char quote = value.empty() ? '\0' : value[0];
+    if (quote == '"' || quote == '\'') {
+      if (value.size() < 2 || value.back() != quote ||
+          value.substr(1, value.size() - 2).find(quote) != std::string_view::npos) {
+        throw bad;
+      }
+      value = value.substr(1, value.size() - 2);
+    }
+    // Within single quotes, a shell takes everything as it is.
+    if (quote != '\'' &&
+        value.find_first_of(quote == '"' ? "$`\\" : "$`\\;&|<> \t'\"") != std::string_view::npos)
+      throw bad;
+    variables.push_back(fmt::format("{}={}", name, value));
+  }
+  return variables;
+}
+
+DirectPlan plan_direct(const DirectSettings& settings, const DirectCommand& command,
+                       const Surroundings& outside) {
+  const Variables given = given_variables(settings);
+  const Surroundings surroundings = with(outside, given);
+  const Accelerators gpus = find_accelerators(surroundings);
+  const bool single = is_single(settings, command, &surroundings);
+  const Shape shape = shape_of(settings, command, single);
+  NodePlace place = find_node(surroundings, node_defaults(settings), gpus);
+  const bool own_ranks = shape.ranks && !shape.script;
+  const bool told = own_ranks && asks_for_ranks(command.words);
+  const bool several = place.nodes > 1 || place.ranks > 1 || told;
+  if (settings.numa == Numa::kOn && !gpus.any()) {
+    throw invalid("--numa binds each rank to the memory beside its GPU, and there is no GPU here",
+                  "leave --numa out");
+  }
+  if (own_ranks && (place.nodes > 1 || place.task)) require_token(place, surroundings);
+
+  DirectPlan result;
+  result.hooks = hook_files(settings.hooks, command.hooks);
+  result.patches = settings.patches;
+  result.log_file = log_file_of(settings);
+  for (const Path& patch : settings.patches) {
+    require_file(patch, "patch", "--patch and 'patch' in the launcher's settings name scripts");
+  }
+
+  Step step{.name = "process", .where = "on this node", .argv = {}};
+  step.environment = environment_defaults(gpus, surroundings);
+  if (shape.python) use_virtual_environment(surroundings, step.environment);
+  const auto number = [](int value) { return std::to_string(value); };
+  const bool alone = place.nodes == 1;
+  const PlaceWords words{.nodes = number(place.nodes),
+                         .node = number(place.node),
+                         .ranks = number(place.ranks),
+                         .address = place.master_address.empty() ? "localhost" : place.master_address,
+                         .port = number(place.master_port ? place.master_port : kMasterPort),
+                         .several_nodes = !alone,
+                         .first = place.node == 0,
+                         .last = place.node == place.nodes - 1};
+  // The contract that scripts and hooks know.
+  step.environment["NNODES"] = words.nodes;
+  step.environment["NODE_RANK"] = words.node;
+  step.environment["GPUS_PER_NODE"] = words.ranks;
+  if (!alone || shape.script || place.task) {
+    step.environment["MASTER_ADDR"] = words.address;
+    step.environment["MASTER_PORT"] = words.port;
+  }
+  for (const auto& [name, value] : given) step.environment[name] = value;
+  if (command.debug) step.environment["PRIMUS_LOG_LEVEL"] = "DEBUG";
+  // What another launcher said of its processes does not hold for ours.
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}) {
+    if (shape.ranks && outside.variable(name)) step.unset.emplace_back(name);
+  }
+
+  if (shape.script) require_file(*settings.script, "script", "--script names a Python script or a program");
+  if (place.task && shape.ranks) {  // Slurm has started the ranks
+    const NodePlace::Task& task = *place.task;
+    step.environment["RANK"] = number(task.rank);
+    step.environment["WORLD_SIZE"] = number(task.world);
+    step.environment["LOCAL_RANK"] = number(task.local_rank);
+    step.environment["LOCAL_WORLD_SIZE"] = number(task.local_world);
+    step.environment["GROUP_RANK"] = number(place.node);
+    step.unset.clear();
+    step.where = fmt::format("rank {} of {}", task.rank, task.world);
+    const Shape one{.script = shape.script, .python = shape.python, .ranks = false};
+    step.argv = command_line(settings, command, words, one, false, surroundings.program, &surroundings);
+  } else {
+    step.argv = command_line(settings, command, words, shape, several, surroundings.program, &surroundings);
+    if (shape.ranks && several && !told) {
+      result.plan.ranks.push_back(rank_line(place.node, place.nodes, place.ranks));
+    }
+    if (shape.ranks && shape.script && !shape.python) {
+      LocalLaunch launch{.command = step.argv, .environment = {}, .ranks = place.ranks};
+      launch.hosts = place.nodes;
+      launch.host = place.node;
+      launch.master_address = alone ? "" : words.address;
+      launch.master_port = alone ? std::uint16_t{0} : place.master_port;
+      result.ranks = std::move(launch);
+    }
+  }
+  if (shape.python) {
+    require_program(with(surroundings, step.environment), step.argv[0],
+                    step.argv[0] == "torchrun"
+                        ? "install PyTorch, name its environment by VENV_ACTIVATE, or run one "
+                          "process with --single"
+                        : "install Python 3");
+  }
+  add_notes(settings, result.hooks, step);
+  if (result.log_file) {
+    step.notes.push_back(fmt::format("output to {}{}", result.log_file->string(),
+                                     settings.silent ? ", and nowhere else" : ""));
+  }
+  if (gpus.any()) {
+    result.notes.push_back(fmt::format("{} {} {} GPU{} on this node", gpus.count, vendor_name(gpus.vendor),
+                                       gpus.model, gpus.count == 1 ? "" : "s"));
+  }
+  result.plan.steps.push_back(std::move(step));
+  return result;
+}
+
+Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
+                           const ElsewhereNodes& nodes, const std::string& program) {
+  const Variables given = given_variables(settings);
+  Shape shape = shape_of(settings, command, is_single(settings, command, nullptr));
+  std::optional<int> ranks = nodes.ranks ? nodes.ranks : settings.ranks_per_node;
+  if (const auto told = given.find("GPUS_PER_NODE"); told != given.end()) {
+    ranks = parse_ranks("GPUS_PER_NODE", told->second);
+  }
+  const bool has_ranks = shape.ranks;
+  if (nodes.tasks && has_ranks) {
+    ranks = nodes.tasks;
+    shape.ranks = false;
+  }
+  const PlaceWords words{.nodes = nodes.nodes > 0 ? std::to_string(nodes.nodes) : "<nodes of the job>",
+                         .node = nodes.node,
+                         .ranks = ranks ? std::to_string(*ranks) : "<its GPUs>",
+                         .address = nodes.address,
+                         .port = nodes.port,
+                         .several_nodes = nodes.nodes != 1};
+  const bool several = nodes.nodes != 1 || ranks != 1;
+  Plan plan;
+  Step step{.name = "process",
+            .where = nodes.nodes == 1 ? "on the node" : "on each node",
+            .argv = command_line(settings, command, words, shape, several, program, nullptr)};
+  for (const auto& [name, value] : given) step.environment[name] = value;
+  add_notes(settings, {}, step);
+  for (const Path& folder : settings.hooks) step.notes.push_back(fmt::format("hooks of {}", folder.string()));
+  plan.steps.push_back(std::move(step));
+  if (!has_ranks || !ranks || nodes.nodes == 0 || !several || asks_for_ranks(command.words)) return plan;
+  for (int node = 0; node < nodes.nodes; ++node) plan.ranks.push_back(rank_line(node, nodes.nodes, *ranks));
+  return plan;
+}
+
+int run_direct(const DirectSettings& settings, DirectCommand command, const Surroundings& surroundings,
+               const std::function<void(std::string_view)>& show) {
+  DirectPlan plan = plan_direct(settings, command, surroundings);  // what is wrong is said before hooks run
+  for (const std::string& note : plan.notes) show("note: " + note);
+  const Variables given = given_variables(settings);
+  const auto is_fixed = [&](const std::string& name) { return given.contains(name); };
+  if (!plan.hooks.empty() || !plan.patches.empty()) {
+    Step variables;
+    variables.environment.insert(plan.plan.steps[0].environment.begin(),
+                                 plan.plan.steps[0].environment.end());
+    apply_environment(variables);
+    const auto run = [&](HookKind kind, const Path& file, const std::vector<std::string>& words) {
+      for (std::string& word : run_hook(kind, file, words, is_fixed, show)) {
+        command.words.push_back(std::move(word));
+      }
+    };
+    for (const Path& hook : plan.hooks) run(HookKind::kHook, hook, command.hooks.words);
+    for (const Path& patch : plan.patches) run(HookKind::kPatch, patch, {});
+    plan = plan_direct(settings, command, surroundings);
+  }
+  if (surroundings.setting("PRIMUS_SKIP_MAIN_LAUNCH") == "1") {
+    show("note: PRIMUS_SKIP_MAIN_LAUNCH=1: the command is not run");
+    return 0;
+  }
+  const Step& step = plan.plan.steps[0];
+  if (!plan.log_file && !plan.ranks) become(step);  // without a log file it is not silent either
+
+  apply_environment(step);
+  LocalLaunch launch = plan.ranks.value_or(LocalLaunch{.command = step.argv, .environment = {}});
+  launch.is_job = plan.ranks.has_value();
+  const comm::Socket nothing(settings.silent ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1);
+  if (settings.silent) launch.output = launch.error = nothing.fd();
+  if (plan.log_file) launch.log_file = *plan.log_file;
+  const LaunchResult result = run_local(launch);
+  if (result.failed_rank >= 0) {
+    show(result.exit_code > 128
+             ? fmt::format("error: '{}' was killed by signal {}", step.argv[0], result.exit_code - 128)
+             : fmt::format("error: '{}' ended with exit code {}", step.argv[0], result.exit_code));
+  }
+  return result.exit_code;
+}
+
+}  // namespace primus::launch

@@ -1,0 +1,65 @@
+// Mode direct: a command on this node, by one process or by one for each rank of the node.
+//
+// In order: variables of --env; hooks; patches; files of variables, and --env once more, because who typed it
+// knows better than a hook; then the command. A command with ranks is given its node's place as options
+// (--nproc, --nnodes ...) and starts them itself. Python scripts are started by torchrun, other programs by
+// the launcher for ranks (local_launch.h), with torchrun's environment.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launch/hooks.h"
+#include "launch/local_launch.h"
+#include "launch/node.h"
+#include "launch/plan.h"
+#include "launch/settings.h"
+
+namespace primus::launch {
+
+struct DirectCommand {
+  std::vector<std::string> words;  // behind "--"
+  bool has_ranks = false;          // of Primus's own commands: whether ranks work on it together
+  bool one_process = false;        // of Primus's own commands: one process for each node, whatever there is
+  bool debug = false;
+  HookCommand hooks;
+};
+
+struct DirectPlan {
+  Plan plan;  // one step: the command
+  // A program that is started once for each rank, by run_local; otherwise the step is one process.
+  std::optional<LocalLaunch> ranks;
+  std::vector<Path> hooks, patches;
+  std::optional<Path> log_file;
+  std::vector<std::string> notes;
+};
+
+// Reads what there is and changes nothing. Throws Error: a script, patch, hook folder or file of variables
+// that is not there; torchrun or python3 missing (kDependency); a place in the job that makes no sense.
+DirectPlan plan_direct(const DirectSettings& settings, const DirectCommand& command,
+                       const Surroundings& surroundings);
+
+// The same for nodes that are not known here: what `primus direct` will do on each of `nodes` (0: as many as
+// the job will have). `address` and `port` may stand for what is known there only.
+struct ElsewhereNodes {
+  int nodes = 0;
+  std::optional<int> ranks;  // of each; nullopt: one for each GPU
+  std::optional<int> tasks;  // of each: processes that are ranks already
+  std::string address, port, node;
+};
+Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
+                           const ElsewhereNodes& nodes, const std::string& program);
+
+// Runs hooks and patches, plans again with what they changed, and becomes the command, or runs it and returns
+// its exit code. `show` gets lines for the user.
+int run_direct(const DirectSettings& settings, DirectCommand command, const Surroundings& surroundings,
+               const std::function<void(std::string_view)>& show);
+
+// The variables of a file of lines NAME=VALUE: "export " in front, quotes around a value, empty lines and
+// comments are fine; other shell code is an Error(kInvalid) with file:line.
+std::vector<std::string> read_environment_file(const Path& file);
+
+}  // namespace primus::launch

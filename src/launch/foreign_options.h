@@ -1,0 +1,50 @@
+// Options of the programs that a launch goes through (srun, docker ...). A table says which of them take a
+// value, so that they can be read from a command line and from settings, merged, and written again. Names
+// that a table does not have are handed on, unless they look like a mistyped one.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace primus::launch {
+
+struct ForeignOption {
+  enum class Takes { kNothing, kValue, kOptionalValue };
+  std::string_view name;  // "nodes"
+  char letter = 0;        // 'N'; 0: none
+  Takes takes = Takes::kValue;
+  bool several = false;  // may be given more than once; otherwise the last one counts
+};
+using ForeignTable = std::span<const ForeignOption>;
+
+// "nodes", "N" and "-N" are the same option. Null: not in the table.
+const ForeignOption* find_option(ForeignTable table, std::string_view name);
+
+struct GivenOption {
+  std::string name;  // as in the table ("nodes"); without dashes
+  std::optional<std::string> value = {};
+  bool operator==(const GivenOption&) const = default;
+};
+
+// Reads `words`. Throws Error(kInvalid): a word that is no option and no value ('needs the command behind
+// --'), an option without its value, one that looks like a mistyped one. `tool`: "srun", for messages.
+std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::string> words,
+                                      std::string_view tool);
+
+// The error for a name that is in no table and close to one that is; nullopt where it may be handed on.
+std::optional<std::string> mistyped(ForeignTable table, std::string_view name);
+
+// `over` over `base`: an option that may be given once replaces the earlier one, others add up.
+std::vector<GivenOption> merged(ForeignTable table, std::vector<GivenOption> base,
+                                const std::vector<GivenOption>& over);
+
+// The last one of that name; null: not given.
+const GivenOption* find_given(const std::vector<GivenOption>& given, std::string_view name);
+
+// "--nodes=4", "--exclusive", "-x": what the tool takes.
+std::string written(const GivenOption& option);
+
+}  // namespace primus::launch

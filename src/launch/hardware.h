@@ -1,0 +1,34 @@
+// What of a machine a launcher has to know, from its device files and /sys, without any driver library: which
+// GPUs there are, where they sit, and the defaults that their kind wants in the environment.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launch/plan.h"
+
+namespace primus::launch {
+
+enum class Vendor { kNone, kAmd, kNvidia };
+std::string_view vendor_name(Vendor vendor);  // "AMD"
+
+struct Accelerators {
+  Vendor vendor = Vendor::kNone;
+  int count = 0;                // those that CUDA_VISIBLE_DEVICES and its like leave
+  std::string model;            // "MI300X", "H100"; empty: not known
+  std::vector<int> numa_nodes;  // of each; -1: not known
+
+  bool any() const { return count > 0; }
+};
+
+// Looks below surroundings.root; PRIMUS_GPU_MODEL says what the model is.
+Accelerators find_accelerators(const Surroundings& surroundings);
+
+// Variables with the values they get on a node with these GPUs where nobody has set them. For AMD they are
+// Primus's; without GPUs there are none.
+std::map<std::string, std::string> environment_defaults(const Accelerators& gpus,
+                                                        const Surroundings& surroundings);
+
+}  // namespace primus::launch

@@ -1,0 +1,312 @@
+#include "launch/kubernetes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "base/sha256.h"
+#include "launch/node.h"
+#include "launch/secrets.h"
+
+namespace primus::launch {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kGraceSeconds = 120;    // to save, between SIGTERM and SIGKILL
+constexpr std::size_t kMaxName = 40;  // pods add up to 23 characters to it, and 63 is the limit
+constexpr const char* kReplicatedJob = "node";
+constexpr const char* kTokenKey = "token";
+
+// YAML in block style. Scalars are written as JSON, which YAML takes.
+void write_yaml(const Json& value, int indent, std::string& out) {
+  const std::string margin(static_cast<std::size_t>(indent), ' ');
+  const auto write_child = [&](const Json& child) {
+    if (child.is_structured() && !child.empty()) {
+      out += "\n";
+      write_yaml(child, indent + 2, out);
+    } else {
+      out +=
+          " " + (child.is_structured() ? std::string(child.is_object() ? "{}" : "[]") : child.dump()) + "\n";
+    }
+  };
+  if (value.is_object()) {
+    for (const auto& [key, child] : value.items()) {
+      const bool plain = std::all_of(key.begin(), key.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' || c == '/' ||
+               (c >= '0' && c <= '9');
+      });
+      out += margin + (plain ? key : Json(key).dump()) + ":";
+      write_child(child);
+    }
+    return;
+  }
+  for (const Json& child : value) {
+    if (child.is_object() && !child.empty()) {
+      std::string text;
+      write_yaml(child, indent + 2, text);
+      text[static_cast<std::size_t>(indent)] = '-';
+      out += text;
+    } else {
+      out += margin + "-";
+      write_child(child);
+    }
+  }
+}
+
+bool is_name(std::string_view text, std::size_t longest) {
+  const auto is_inner = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; };
+  return !text.empty() && text.size() <= longest && std::all_of(text.begin(), text.end(), is_inner) &&
+         text.front() >= 'a' && text.front() <= 'z' && text.back() != '-';
+}
+
+void require_name(const std::string& text, std::string_view what, std::size_t longest) {
+  if (is_name(text, longest)) return;
+  throw invalid(fmt::format("{} '{}' is no name that Kubernetes takes", what, text),
+                fmt::format("up to {} lower-case letters, digits and '-', with a letter first", longest));
+}
+
+Json named(const std::string& name, const std::string& value) { return {{"name", name}, {"value", value}}; }
+
+Json from_secret(const std::string& name, const std::string& secret, const std::string& key) {
+  return {{"name", name}, {"valueFrom", {{"secretKeyRef", {{"name", secret}, {"key", key}}}}}};
+}
+
+// "NAME=SECRET/KEY", or a Secret with all its variables.
+void add_secret(const std::string& text, Json& environment, Json& whole) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos) {
+    require_name(text, "the Secret", 253);
+    whole.push_back({{"secretRef", {{"name", text}}}});
+    return;
+  }
+  const std::size_t slash = text.find('/', equals);
+  const std::string name = text.substr(0, equals);
+  if (!is_variable_name(name) || slash == std::string::npos || slash + 1 == text.size()) {
+    throw invalid("a secret is named by NAME=SECRET/KEY, or by the Secret alone",
+                  "for example HF_TOKEN=hugging-face/token");
+  }
+  const std::string secret = text.substr(equals + 1, slash - equals - 1);
+  require_name(secret, "the Secret", 253);
+  environment.push_back(from_secret(name, secret, text.substr(slash + 1)));
+}
+
+// "/host/path:/inside[:ro]", "pvc/CLAIM:/inside[:ro]".
+void add_volume(const std::string& text, std::size_t number, Json& volumes, Json& mounts) {
+  const std::size_t colon = text.find(':');
+  const std::string from = text.substr(0, colon);
+  std::string inside = colon == std::string::npos ? from : text.substr(colon + 1);
+  const bool read_only = inside.ends_with(":ro");
+  if (read_only) inside.resize(inside.size() - 3);
+  const bool is_claim = from.starts_with("pvc/");
+  if ((!is_claim && !from.starts_with('/')) || !inside.starts_with('/') ||
+      inside.find(':') != std::string::npos) {
+    throw invalid(fmt::format("'{}' is no volume", text),
+                  "write /HOST/PATH:/INSIDE or pvc/CLAIM:/INSIDE, and ':ro'");
+  }
+  const std::string name = fmt::format("volume-{}", number);
+  if (is_claim) {
+    require_name(from.substr(4), "the claim", 253);
+    volumes.push_back({{"name", name}, {"persistentVolumeClaim", {{"claimName", from.substr(4)}}}});
+  } else {
+    volumes.push_back({{"name", name}, {"hostPath", {{"path", from}}}});
+  }
+  Json mount{{"name", name}, {"mountPath", inside}};
+  if (read_only) mount["readOnly"] = true;
+  mounts.push_back(std::move(mount));
+}
+
+std::string resource_of(const KubernetesSettings& s) {
+  if (s.gpu_resource == "amd") return "amd.com/gpu";
+  if (s.gpu_resource == "nvidia") return "nvidia.com/gpu";
+  return s.gpu_resource == "none" ? "" : s.gpu_resource;
+}
+
+class Manifest {
+ public:
+  explicit Manifest(const KubernetesRequest& request) : request_(request), s_(request.settings) {
+    nodes_ = s_.nodes.value_or(1);
+    name_ = s_.name.empty() ? "primus" : s_.name;
+    require_name(name_, "the job", kMaxName);
+    if (!s_.name_space.empty()) require_name(s_.name_space, "the namespace", 63);
+    if (s_.image.empty()) {
+      throw invalid("no image is named",
+                    "name one with --image, or as k8s.image in .primus.yaml; it has to have "
+                    "Primus in it");
+    }
+    if (s_.ranks_per_node && *s_.ranks_per_node > 1 && s_.gpu_resource.empty()) {
+      throw invalid("GPUs are asked for, and not of which kind",
+                    "--gpu-resource amd, nvidia, or a resource's name; 'none' for ranks on processors");
+    }
+  }
+
+  std::optional<std::string> token_secret() const {
+    if (nodes_ == 1 || !request_.has_ranks) return std::nullopt;
+    return name_ + "-job-token";
+  }
+  const std::string& name() const { return name_; }
+
+  std::string text() const {
+    Json metadata{{"name", name_}};
+    if (!s_.name_space.empty()) metadata["namespace"] = s_.name_space;
+    if (!s_.queue.empty()) metadata["labels"] = {{"kueue.x-k8s.io/queue-name", s_.queue}};
+    Json manifest;
+    if (s_.kind == "pytorchjob") {
+      manifest = {{"apiVersion", "kubeflow.org/v1"}, {"kind", "PyTorchJob"}, {"metadata", metadata}};
+      manifest["spec"] = pytorch_job();
+    } else {
+      manifest = {{"apiVersion", "jobset.x-k8s.io/v1alpha2"}, {"kind", "JobSet"}, {"metadata", metadata}};
+      manifest["spec"] = job_set();
+    }
+    std::string text;
+    write_yaml(manifest, 0, text);
+    return text;
+  }
+
+ private:
+  Json job_set() const {
+    Json job{{"parallelism", nodes_},
+             {"completions", nodes_},
+             {"completionMode", "Indexed"},
+             {"backoffLimit", 0},
+             {"template", pod("primus", {{"jobset.sigs.k8s.io/jobset-name", name_}})}};
+    return {{"failurePolicy", {{"maxRestarts", s_.max_restarts.value_or(3)}}},
+            {"network", {{"enableDNSHostnames", true}}},
+            {"replicatedJobs",
+             Json::array({{{"name", kReplicatedJob}, {"replicas", 1}, {"template", {{"spec", job}}}}})}};
+  }
+
+  Json pytorch_job() const {
+    const Json labels{{"training.kubeflow.org/job-name", name_}};
+    const auto replicas = [&](int count) -> Json {
+      return {{"replicas", count}, {"restartPolicy", "OnFailure"}, {"template", pod("pytorch", labels)}};
+    };
+    Json specs{{"Master", replicas(1)}};
+    if (nodes_ > 1) specs["Worker"] = replicas(nodes_ - 1);
+    return {{"runPolicy", {{"cleanPodPolicy", "Running"}, {"backoffLimit", s_.max_restarts.value_or(3)}}},
+            {"pytorchReplicaSpecs", specs}};
+  }
+
+  Json pod(const std::string& container_name, const Json& labels) const {
+    Json volumes = Json::array(), mounts = Json::array();
+    volumes.push_back(
+        {{"name", "shared-memory"}, {"emptyDir", {{"medium", "Memory"}, {"sizeLimit", s_.shared_memory}}}});
+    mounts.push_back({{"name", "shared-memory"}, {"mountPath", "/dev/shm"}});
+    for (std::size_t i = 0; i < s_.volumes.size(); ++i) add_volume(s_.volumes[i], i, volumes, mounts);
+
+    Json container{{"name", container_name}, {"image", s_.image}, {"command", command()}};
+    Json environment = Json::array(), whole = Json::array();
+    add_place(environment);
+    for (const std::string& text : s_.environment) {
+      const Assignment variable = parse_assignment(text, "env");
+      if (is_secret_name(variable.name)) {
+        throw invalid(
+            fmt::format("{} is a secret, and everybody who sees the manifest would see it", variable.name),
+            fmt::format("put it into a Secret, and name that: --secret {}=SECRET/KEY", variable.name));
+      }
+      environment.push_back(named(variable.name, escaped(variable.value)));
+    }
+    for (const std::string& secret : s_.secrets) add_secret(secret, environment, whole);
+    container["env"] = environment;
+    if (!whole.empty()) container["envFrom"] = whole;
+    container["resources"] = resources();
+    container["securityContext"] = {{"allowPrivilegeEscalation", false},
+                                    {"capabilities", {{"drop", {"ALL"}}}}};
+    container["volumeMounts"] = mounts;
+
+    Json spec{{"restartPolicy", "Never"}};
+    if (s_.kind == "pytorchjob") spec.erase("restartPolicy");  // the replicas' own
+    if (!s_.service_account.empty()) spec["serviceAccountName"] = s_.service_account;
+    spec["automountServiceAccountToken"] = false;
+    if (!s_.priority_class.empty()) spec["priorityClassName"] = s_.priority_class;
+    spec["terminationGracePeriodSeconds"] = kGraceSeconds;
+    if (nodes_ > 1) {
+      spec["topologySpreadConstraints"] = Json::array({{{"maxSkew", 1},
+                                                        {"topologyKey", s_.topology_key},
+                                                        {"whenUnsatisfiable", "DoNotSchedule"},
+                                                        {"labelSelector", {{"matchLabels", labels}}}}});
+    }
+    spec["containers"] = Json::array({container});
+    spec["volumes"] = volumes;
+    return {{"spec", spec}};
+  }
+
+  Json command() const {
+    Json words = Json::array({s_.program.empty() ? "primus" : s_.program});
+    const auto begin = request_.command.begin();
+    words.push_back(*begin);
+    // The operator numbers the pods in RANK; Kubernetes puts the value here.
+    if (s_.kind == "pytorchjob") words.insert(words.end(), {"--env", "NODE_RANK=$(RANK)"});
+    for (auto word = begin + 1; word != request_.command.end(); ++word) words.push_back(escaped(*word));
+    return words;
+  }
+
+  // "$(NAME)" would be replaced in a pod.
+  static std::string escaped(const std::string& word) {
+    std::string out;
+    for (std::size_t i = 0; i < word.size(); ++i) {
+      if (word[i] == '$' && i + 1 < word.size() && word[i + 1] == '(') out += '$';
+      out += word[i];
+    }
+    return out;
+  }
+
+  void add_place(Json& environment) const {
+    environment.push_back(named("NNODES", std::to_string(nodes_)));
+    if (s_.ranks_per_node) environment.push_back(named("GPUS_PER_NODE", std::to_string(*s_.ranks_per_node)));
+    if (s_.kind == "jobset") {
+      Json index;
+      index["fieldRef"]["fieldPath"] = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
+      environment.push_back({{"name", "NODE_RANK"}, {"valueFrom", index}});
+      if (nodes_ > 1) {
+        environment.push_back(named("MASTER_ADDR", fmt::format("{0}-{1}-0-0.{0}", name_, kReplicatedJob)));
+        environment.push_back(named("MASTER_PORT", "29500"));
+      }
+    }
+    if (const auto secret = token_secret())
+      environment.push_back(from_secret("PRIMUS_JOB_TOKEN", *secret, kTokenKey));
+  }
+
+  Json resources() const {
+    Json limits = Json::object();
+    const std::string resource = resource_of(s_);
+    if (!resource.empty()) limits[resource] = s_.ranks_per_node.value_or(1);
+    if (!s_.cpus.empty()) limits["cpu"] = s_.cpus;
+    if (!s_.memory.empty()) limits["memory"] = s_.memory;
+    if (limits.empty()) return Json::object();
+    return {{"requests", limits}, {"limits", limits}};
+  }
+
+  const KubernetesRequest& request_;
+  const KubernetesSettings& s_;
+  std::string name_;
+  int nodes_ = 1;
+};
+
+}  // namespace
+
+KubernetesPlan plan_kubernetes(const KubernetesRequest& request) {
+  const Manifest manifest(request);
+  return {manifest.text(), manifest.name(), request.settings.name_space, manifest.token_secret()};
+}
+
+std::string token_manifest(const KubernetesPlan& plan) {
+  Json metadata{{"name", plan.token_secret.value_or("")}};
+  if (!plan.name_space.empty()) metadata["namespace"] = plan.name_space;
+  const Json secret{{"apiVersion", "v1"},
+                    {"kind", "Secret"},
+                    {"metadata", metadata},
+                    {"stringData", {{kTokenKey, hex(random_bytes(32))}}}};
+  return secret.dump();
+}
+
+std::vector<std::string> kubectl(const KubernetesPlan& plan, std::vector<std::string> words) {
+  words.insert(words.begin(), "kubectl");
+  if (!plan.name_space.empty()) words.insert(words.end(), {"--namespace", plan.name_space});
+  return words;
+}
+
+}  // namespace primus::launch

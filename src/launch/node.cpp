@@ -1,0 +1,230 @@
+#include "launch/node.h"
+
+#include <fmt/format.h>
+#include <netdb.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "base/error.h"
+#include "base/subprocess.h"
+
+namespace primus::launch {
+namespace {
+
+constexpr std::size_t kMaxListedNodes = kMaxNodes;
+
+std::int64_t number_in(const std::string& name, const std::string& text, std::int64_t low,
+                       std::int64_t high) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
+    throw invalid(fmt::format("{}='{}' is not a number from {} to {}", name, text, low, high),
+                  "set it to one, or unset it");
+  }
+  return value;
+}
+
+std::optional<std::int64_t> number(const Surroundings& surroundings, const std::string& name,
+                                   std::int64_t low, std::int64_t high) {
+  const auto text = surroundings.setting(name);
+  return text ? std::optional(number_in(name, *text, low, high)) : std::nullopt;
+}
+
+Error bad_list(std::string_view list) {
+  return invalid(fmt::format("'{}' is no list of nodes as Slurm writes them", list),
+                 "set MASTER_ADDR to the first node's address");
+}
+
+// Splits at commas outside of brackets.
+std::vector<std::string_view> parts_of(std::string_view list) {
+  std::vector<std::string_view> parts;
+  std::size_t begin = 0;
+  bool inside = false;
+  for (std::size_t i = 0; i <= list.size(); ++i) {
+    if (i < list.size() && list[i] == '[') {
+      if (inside) throw bad_list(list);
+      inside = true;
+    } else if (i < list.size() && list[i] == ']') {
+      if (!inside) throw bad_list(list);
+      inside = false;
+    } else if (i == list.size() || (list[i] == ',' && !inside)) {
+      if (i == begin || (inside && i == list.size())) throw bad_list(list);
+      parts.push_back(list.substr(begin, i - begin));
+      begin = i + 1;
+    }
+  }
+  return parts;
+}
+
+std::uint64_t digits(std::string_view text, std::string_view list) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || text.size() > 9 || error != std::errc() || end != text.data() + text.size()) {
+    throw bad_list(list);
+  }
+  return value;
+}
+
+// Appends what `part` stands for behind `prefix`, up to `limit` names in all.
+void expand(const std::string& prefix, std::string_view part, std::string_view list, std::size_t limit,
+            std::vector<std::string>& names) {
+  const std::size_t open = part.find('[');
+  if (open == std::string_view::npos) {
+    if (names.size() < limit) names.push_back(prefix + std::string(part));
+    return;
+  }
+  const std::size_t close = part.find(']', open);
+  const std::string begin = prefix + std::string(part.substr(0, open));
+  const std::string_view rest = part.substr(close + 1);
+  for (const std::string_view range : parts_of(part.substr(open + 1, close - open - 1))) {
+    const std::size_t dash = range.find('-');
+    const std::string_view low = range.substr(0, dash);
+    const std::uint64_t first = digits(low, list);
+    const std::uint64_t last = dash == std::string_view::npos ? first : digits(range.substr(dash + 1), list);
+    if (last < first) throw bad_list(list);
+    for (std::uint64_t n = first; n <= last && names.size() < limit; ++n) {
+      expand(fmt::format("{}{:0{}}", begin, n, low.size()), rest, list, limit, names);
+    }
+  }
+}
+
+std::vector<std::string> expand_up_to(std::string_view list, std::size_t limit) {
+  std::vector<std::string> names;
+  for (const std::string_view part : parts_of(list)) {
+    if (names.size() >= limit) break;
+    expand("", part, list, limit, names);
+  }
+  return names;
+}
+
+bool resolves(const std::string& host) {
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, nullptr, &found) != 0) return false;
+  freeaddrinfo(found);
+  return true;
+}
+
+// Nodes of clouds have names that only Slurm knows: it has their addresses, too.
+std::string address_of_node(const std::string& name, const Surroundings& surroundings) {
+  const auto scontrol = resolves(name) ? std::nullopt : surroundings.find_program("scontrol");
+  if (!scontrol) return name;
+  const SubprocessResult shown = run_subprocess({scontrol->string(), "show", "node", name, "--oneliner"}, {});
+  if (!shown.ok()) return name;
+  const std::string& text = shown.out;
+  const std::size_t at = text.find("NodeAddr=");
+  if (at == std::string::npos) return name;
+  const std::string address = text.substr(at + 9, text.find_first_of(" \n", at) - at - 9);
+  return address.empty() ? name : address;
+}
+
+void place_by_slurm(const Surroundings& surroundings, NodePlace& place) {
+  const auto nodes = number(surroundings, "SLURM_NNODES", 1, kMaxNodes);
+  const auto tasks = number(surroundings, "SLURM_NTASKS", 1, std::numeric_limits<int>::max());
+  const auto rank = number(surroundings, "SLURM_PROCID", 0, std::numeric_limits<int>::max());
+  const auto local = number(surroundings, "SLURM_LOCALID", 0, kMaxRanksPerNode - 1);
+  const auto per_node = surroundings.setting("SLURM_STEP_TASKS_PER_NODE");
+  if (!nodes || !tasks || !rank || !local || !per_node || *tasks <= *nodes) return;
+  place.task = {static_cast<int>(*rank), static_cast<int>(*tasks), static_cast<int>(*local),
+                tasks_of_node(*per_node, place.node)};
+}
+
+}  // namespace
+
+int parse_ranks(const std::string& variable, const std::string& value) {
+  return static_cast<int>(number_in(variable, value, 1, kMaxRanksPerNode));
+}
+
+std::uint16_t port_of_job(std::uint64_t job) { return static_cast<std::uint16_t>(20000 + job % 10000); }
+
+std::vector<std::string> expand_nodes(std::string_view list) { return expand_up_to(list, kMaxListedNodes); }
+
+std::string first_node(std::string_view list) { return expand_up_to(list, 1).front(); }
+
+int tasks_of_node(std::string_view text, int node) {
+  int passed = 0;
+  for (const std::string_view part : parts_of(text)) {
+    const std::size_t times = part.find("(x");
+    const std::uint64_t tasks = digits(part.substr(0, times), text);
+    const bool repeated = times != std::string_view::npos;
+    if (repeated && !part.ends_with(')')) throw bad_list(text);
+    const std::uint64_t count = repeated ? digits(part.substr(times + 2, part.size() - times - 3), text) : 1;
+    passed += static_cast<int>(std::min<std::uint64_t>(count, kMaxNodes));
+    if (node < passed) return static_cast<int>(std::min<std::uint64_t>(tasks, kMaxRanksPerNode));
+    if (passed > kMaxNodes) break;
+  }
+  throw invalid(fmt::format("SLURM_STEP_TASKS_PER_NODE='{}' says nothing of node {}", text, node),
+                "set GPUS_PER_NODE, and start one task on each node");
+}
+
+NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaults,
+                    const Accelerators& gpus) {
+  NodePlace place;
+  const bool slurm =
+      surroundings.setting("SLURM_JOB_ID").has_value() && surroundings.setting("SLURM_PROCID").has_value();
+  const auto first_of = [&](std::initializer_list<const char*> names, std::int64_t low, std::int64_t high) {
+    for (const char* name : names) {
+      if (const auto value = number(surroundings, name, low, high)) return value;
+    }
+    return std::optional<std::int64_t>();
+  };
+
+  auto nodes = number(surroundings, "NNODES", 1, kMaxNodes);
+  if (!nodes && slurm) nodes = first_of({"SLURM_NNODES", "SLURM_JOB_NUM_NODES"}, 1, kMaxNodes);
+  place.nodes = static_cast<int>(nodes.value_or(defaults.nodes.value_or(1)));
+
+  auto node = number(surroundings, "NODE_RANK", 0, kMaxNodes - 1);
+  if (!node && slurm) node = number(surroundings, "SLURM_NODEID", 0, kMaxNodes - 1);
+  place.node = static_cast<int>(node.value_or(0));
+  if (!node && place.nodes > 1) {
+    throw invalid(fmt::format("NODE_RANK is not set, and there are {} nodes", place.nodes),
+                  "set NODE_RANK to this node's number, from 0 on");
+  }
+  if (place.node >= place.nodes) {
+    throw invalid(fmt::format("NODE_RANK={} is not below NNODES={}", place.node, place.nodes),
+                  "nodes are numbered from 0");
+  }
+
+  auto ranks = number(surroundings, "GPUS_PER_NODE", 1, kMaxRanksPerNode);
+  if (!ranks) ranks = defaults.ranks;
+  if (slurm) place_by_slurm(surroundings, place);
+  if (!ranks && gpus.any()) ranks = gpus.count;
+  if (!ranks && slurm) ranks = first_of({"SLURM_GPUS_ON_NODE"}, 1, kMaxRanksPerNode);
+  place.ranks = static_cast<int>(ranks.value_or(1));
+  if (place.task) place.ranks = place.task->local_world;
+
+  const auto port = number(surroundings, "MASTER_PORT", 1, 65535);
+  // Primus's settings say "localhost" where they mean nothing.
+  const std::string usual = defaults.master_address.value_or("");
+  place.master_address = surroundings.setting("MASTER_ADDR").value_or(usual == "localhost" ? "" : usual);
+  place.master_port = static_cast<std::uint16_t>(port.value_or(defaults.master_port.value_or(0)));
+  const bool is_alone = place.nodes == 1 && !place.task;
+  const bool anywhere = place.master_address.empty() || place.master_address == "localhost";
+  if (is_alone) {
+    if (anywhere) place.master_address.clear();
+    return place;
+  }
+  if (slurm && anywhere) {
+    for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+      const auto list = surroundings.setting(name);
+      if (!list) continue;
+      place.master_address = address_of_node(first_node(*list), surroundings);
+      break;
+    }
+  }
+  if (place.master_address.empty()) {
+    throw invalid(fmt::format("MASTER_ADDR is not set, and there are {} nodes", place.nodes),
+                  "set MASTER_ADDR to the address of node 0, the same one on all nodes");
+  }
+  if (place.master_port == 0) {
+    place.master_port =
+        slurm ? port_of_job(static_cast<std::uint64_t>(
+                    number(surroundings, "SLURM_JOB_ID", 0, std::numeric_limits<std::int64_t>::max())
+                        .value_or(0)))
+              : kMasterPort;
+  }
+  return place;
+}
+
+}  // namespace primus::launch

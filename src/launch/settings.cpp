@@ -1,0 +1,366 @@
+#include "launch/settings.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "base/suggest.h"
+#include "config/inherit.h"
+#include "config/problems.h"
+#include "config/readers.h"
+#include "config/value.h"
+#include "launch/node.h"
+#include "launch/secrets.h"
+#include "launch/tables.h"
+
+namespace primus::launch {
+namespace {
+
+using config::Member;
+using config::Problems;
+using config::Value;
+using Kind = Value::Kind;
+
+Error expected(const Value& value, std::string_view key, std::string_view what) {
+  const bool secret = is_secret_name(key);
+  return config::error_at(value.origin,
+                          fmt::format("{} must be {}, not {}", key, what, secret ? kRedacted : value.show()),
+                          {}, value.width());
+}
+
+std::string text_of(const Value& value, std::string_view key) {
+  if (value.is_null()) return {};
+  if (!value.is_scalar()) throw expected(value, key, "text");
+  return value.text;
+}
+
+bool bool_of(const Value& value, std::string_view key) {
+  if (value.kind == Kind::kBool) return value.boolean;
+  const auto truth = value.is_scalar() ? truth_of(value.text) : std::nullopt;
+  if (!truth) throw expected(value, key, "true or false");
+  return *truth;
+}
+
+int number_of(const Value& value, std::string_view key, int low, int high) {
+  if (value.kind != Kind::kInt || value.integer < low || value.integer > high) {
+    throw expected(value, key, fmt::format("a number from {} to {}", low, high));
+  }
+  return static_cast<int>(value.integer);
+}
+
+std::vector<const Value*> items_of(const Value& value) {
+  std::vector<const Value*> items;
+  if (value.is_list()) {
+    for (const Value& item : value.items) items.push_back(&item);
+  } else if (!value.is_null()) {
+    items.push_back(&value);
+  }
+  return items;
+}
+
+std::vector<std::string> texts_of(const Value& value, std::string_view key) {
+  std::vector<std::string> texts;
+  for (const Value* item : items_of(value)) texts.push_back(text_of(*item, key));
+  return texts;
+}
+
+std::vector<std::string> assignments_of(const Value& value, std::string_view key) {
+  std::vector<std::string> list;
+  if (value.is_map()) {
+    for (const Member& member : value.members) {
+      if (!is_variable_name(member.key)) {
+        throw config::error_at(member.origin, fmt::format("'{}' is not the name of a variable", member.key));
+      }
+      list.push_back(member.key + "=" + text_of(member.value, member.key));
+    }
+    return list;
+  }
+  for (const Value* item : items_of(value)) {
+    const std::string text = text_of(*item, key);
+    try {
+      parse_assignment(text, key);
+    } catch (const Error& error) {
+      throw config::error_at(item->origin, error.what(), error.hint());
+    }
+    list.push_back(text);
+  }
+  return list;
+}
+
+// Paths in a file are meant from its folder.
+Path path_of(const Value& value, std::string_view key) {
+  const Path path = text_of(value, key);
+  if (path.empty() || path.is_absolute() || !value.origin.source || !value.origin.source->is_file)
+    return path;
+  return (Path(value.origin.source->name).parent_path() / path).lexically_normal();
+}
+
+std::vector<Path> paths_of(const Value& value, std::string_view key) {
+  std::vector<Path> paths;
+  for (const Value* item : items_of(value)) paths.push_back(path_of(*item, key));
+  return paths;
+}
+
+using Handler = std::function<void(const Value& value, std::string_view key)>;
+using Handlers = std::map<std::string, Handler, std::less<>>;
+
+void read_section(const Value& section, std::string_view name, const Handlers& handlers, Problems& problems,
+                  const std::function<bool(const Member&)>& other = {}) {
+  if (section.is_null()) return;
+  if (!section.is_map()) {
+    problems.add(expected(section, name, "a map of settings"));
+    return;
+  }
+  for (const Member& member : section.members) {
+    problems.collect([&] {
+      if (const auto handler = handlers.find(member.key); handler != handlers.end()) {
+        if (!member.value.is_null()) handler->second(member.value, member.key);
+        return;
+      }
+      if (other && other(member)) return;
+      std::vector<std::string_view> known;
+      for (const auto& [key, unused] : handlers) known.push_back(key);
+      const std::string near = did_you_mean(member.key, known);
+      throw config::error_at(member.origin, fmt::format("{} has no setting '{}'", name, member.key),
+                             near.empty() ? fmt::format("it has {}", fmt::join(known, ", ")) : near,
+                             member.key.size());
+    });
+  }
+}
+
+Handler to(bool& target) {
+  return [&](const Value& v, std::string_view key) { target = bool_of(v, key); };
+}
+Handler to(std::string& target) {
+  return [&](const Value& v, std::string_view key) { target = text_of(v, key); };
+}
+Handler to(std::optional<std::string>& target) {
+  return [&](const Value& v, std::string_view key) {
+    const std::string text = text_of(v, key);
+    if (!text.empty()) target = text;
+  };
+}
+Handler to(std::vector<std::string>& target) {
+  return [&](const Value& v, std::string_view key) { target = texts_of(v, key); };
+}
+Handler to(std::optional<int>& target, int low, int high) {
+  return [&, low, high](const Value& v, std::string_view key) { target = number_of(v, key, low, high); };
+}
+Handler to_one_of(std::string& target, std::vector<std::string_view> words) {
+  return [&target, words = std::move(words)](const Value& v, std::string_view key) {
+    const std::string text = text_of(v, key);
+    if (std::find(words.begin(), words.end(), text) == words.end()) {
+      throw expected(v, key, fmt::format("one of {}", fmt::join(words, ", ")));
+    }
+    target = text;
+  };
+}
+Handler to_variables(std::vector<std::string>& target) {
+  return [&](const Value& v, std::string_view key) { target = assignments_of(v, key); };
+}
+
+// A setting that stands for an option of another program: true is a switch, false nothing, a list several.
+bool read_option(ForeignTable table, std::string_view tool, const Member& member,
+                 std::vector<GivenOption>& options) {
+  const ForeignOption* const known = find_option(table, member.key);
+  if (!known) {
+    if (const auto near = mistyped(table, member.key)) {
+      throw config::error_at(member.origin, fmt::format("{} has no option '{}'", tool, member.key), *near,
+                             member.key.size());
+    }
+  }
+  const std::string name = known ? std::string(known->name) : member.key;
+  const bool is_switch = known && known->takes == ForeignOption::Takes::kNothing;
+  if (member.value.is_map()) throw expected(member.value, member.key, "text or a list");
+  if (member.value.is_list() && !member.value.items.empty() && known && !known->several) {
+    throw expected(member.value, member.key, "one value");
+  }
+  for (const Value* item : items_of(member.value)) {
+    const std::string text = text_of(*item, member.key);
+    const auto truth = item->quoted && !is_switch ? std::nullopt : truth_of(text);
+    if (is_switch && !truth && !text.empty()) throw expected(*item, member.key, "true or false");
+    const bool words = item->kind == Kind::kBool || is_switch;
+    if (words && truth == false) continue;
+    const bool bare = text.empty() || (words && truth == true);
+    if (bare && known && known->takes == ForeignOption::Takes::kValue) continue;  // partition: ""
+    options.push_back({name, bare ? std::nullopt : std::optional<std::string>(text)});
+  }
+  return true;
+}
+
+// So that a file's "N: 4" replaces the "nodes: 1" of one before.
+void use_long_names(Value* section, ForeignTable table) {
+  if (!section || !section->is_map()) return;
+  for (Member& member : section->members) {
+    const ForeignOption* const option = member.key.size() == 1 ? find_option(table, member.key) : nullptr;
+    if (option) member.key = option->name;
+  }
+}
+
+Value* find_mutable(Value& map, std::string_view key) {
+  for (Member& member : map.members) {
+    if (member.key == key) return &member.value;
+  }
+  return nullptr;
+}
+
+LauncherSettings read_settings(const Value& document) {
+  LauncherSettings s;
+  Problems problems;
+  const auto sub = [&](std::string_view name, const Handlers& handlers,
+                       const std::function<bool(const Member&)>& other = {}) -> Handler {
+    return [&problems, name = std::string(name), handlers, other](const Value& section, std::string_view) {
+      read_section(section, name, handlers, problems, other);
+    };
+  };
+  const auto switches = [](LauncherSettings::Switches& target, Handlers handlers) {
+    handlers.emplace("debug", to(target.debug));
+    handlers.emplace("dry_run", to(target.dry_run));
+    return handlers;
+  };
+  DirectSettings& d = s.direct;
+  const Handlers direct = switches(
+      s.direct_switches,
+      {{"run_mode",
+        [&](const Value& v, std::string_view key) {
+          std::string mode;
+          to_one_of(mode, {"single", "torchrun"})(v, key);
+          d.single = mode == "single";
+        }},
+       {"script",
+        [&](const Value& v, std::string_view key) {
+          // Primus's files name its own Python program, which this one stands in for.
+          const bool own = text_of(v, key) == "primus/cli/main.py" || text_of(v, key).empty();
+          d.script = own ? std::string() : path_of(v, key).string();
+        }},
+       {"env", to_variables(d.environment)},
+       {"env_file", [&](const Value& v, std::string_view key) { d.environment_files = paths_of(v, key); }},
+       {"patch", [&](const Value& v, std::string_view key) { d.patches = paths_of(v, key); }},
+       {"hooks", [&](const Value& v, std::string_view key) { d.hooks = paths_of(v, key); }},
+       {"log_file", to(d.log_file)},
+       {"numa",
+        [&](const Value& v, std::string_view key) {
+          const auto truth = v.is_scalar() ? truth_of(v.text) : std::nullopt;
+          if (!truth && text_of(v, key) != "auto") throw expected(v, key, "auto, true or false");
+          d.numa = !truth ? Numa::kAuto : *truth ? Numa::kOn : Numa::kOff;
+        }},
+       {"silent", to(d.silent)},
+       {"nnodes", to(d.nodes, 1, kMaxNodes)},
+       {"gpus_per_node", to(d.ranks_per_node, 1, kMaxRanksPerNode)},
+       {"master_addr", to(d.master_address)},
+       {"master_port", [&](const Value& v, std::string_view key) {
+          d.master_port = static_cast<std::uint16_t>(number_of(v, key, 1, 65535));
+        }}});
+  const Handlers slurm =
+      switches(s.slurm_switches, {{"gpus_per_node", to(s.slurm.ranks_per_node, 1, kMaxRanksPerNode)}});
+  ContainerSettings& c = s.container;
+  const Handlers container =
+      switches(s.container_switches,
+               {{"runtime", to_one_of(c.runtime, {"auto", "docker", "podman", "apptainer", "singularity"})},
+                {"accelerator", to_one_of(c.accelerator, {"auto", "amd", "nvidia", "none"})},
+                {"program", to(c.program)},
+                {"privileged_set", to(c.privileged_set)},
+                {"options", sub("container.options", {}, [&c](const Member& member) {
+                   return read_option(container_options(), "the container's runtime", member, c.options);
+                 })}});
+  KubernetesSettings& k = s.k8s;
+  const Handlers k8s = switches(s.k8s_switches, {{"kind", to_one_of(k.kind, {"jobset", "pytorchjob"})},
+                                                 {"name", to(k.name)},
+                                                 {"namespace", to(k.name_space)},
+                                                 {"image", to(k.image)},
+                                                 {"service_account", to(k.service_account)},
+                                                 {"queue", to(k.queue)},
+                                                 {"priority_class", to(k.priority_class)},
+                                                 {"program", to(k.program)},
+                                                 {"gpu_resource", to(k.gpu_resource)},
+                                                 {"shm_size", to(k.shared_memory)},
+                                                 {"memory", to(k.memory)},
+                                                 {"cpus", to(k.cpus)},
+                                                 {"topology_key", to(k.topology_key)},
+                                                 {"nodes", to(k.nodes, 1, kMaxNodes)},
+                                                 {"gpus_per_node", to(k.ranks_per_node, 1, kMaxRanksPerNode)},
+                                                 {"max_restarts", to(k.max_restarts, 0, 1000)},
+                                                 {"env", to_variables(k.environment)},
+                                                 {"secrets", to(k.secrets)},
+                                                 {"volumes", to(k.volumes)}});
+  read_section(document, "the file",
+               {{"main", sub("main", {{"debug", to(s.debug)}, {"dry_run", to(s.dry_run)}})},
+                {"direct", sub("direct", direct)},
+                {"slurm", sub("slurm", slurm,
+                              [&s](const Member& member) {
+                                return read_option(slurm_options(), "Slurm", member, s.slurm.options);
+                              })},
+                {"container", sub("container", container)},
+                {"k8s", sub("k8s", k8s)}},
+               problems);
+  problems.throw_if_any();
+  return s;
+}
+
+// Nullopt where it may be read; otherwise why not.
+std::optional<std::string> untrusted(const Path& file) {
+  struct stat status = {};
+  if (::stat(file.c_str(), &status) != 0) return std::nullopt;
+  const uid_t me = ::geteuid();
+  if (me != 0 && status.st_uid != me && status.st_uid != 0) return "belongs to another user";
+  if ((status.st_mode & S_IWOTH) != 0) return "can be written to by everybody";
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<bool> truth_of(std::string_view text) {
+  for (const std::string_view word : {"true", "True", "1", "yes", "on"}) {
+    if (text == word) return true;
+  }
+  for (const std::string_view word : {"false", "False", "0", "no", "off"}) {
+    if (text == word) return false;
+  }
+  return std::nullopt;
+}
+
+LauncherSettings load_settings(const std::optional<std::string>& named, const Surroundings& surroundings) {
+  std::vector<Path> files{surroundings.root / "etc/primus/primus.yaml"};
+  std::vector<std::string> notes;
+  const auto home = surroundings.setting("HOME");
+  if (home) files.push_back(Path(*home) / ".primus.yaml");
+  const Path project = std::filesystem::current_path() / ".primus.yaml";
+  if (!home || !(Env::posix().status(project) && Env::posix().status(files.back()) &&
+                 std::filesystem::equivalent(project, files.back()))) {
+    if (const auto reason = untrusted(project)) {
+      notes.push_back(fmt::format("{} {} and is not read; '--config {}' reads it", project.string(), *reason,
+                                  project.string()));
+    } else {
+      files.push_back(project);
+    }
+  }
+  if (named) files.emplace_back(*named);
+
+  Value merged;
+  merged.kind = Kind::kMap;
+  std::vector<std::string> read;
+  const config::ReadVariable variable = surroundings.variable;
+  for (const Path& file : files) {
+    const bool is_named = named && &file == &files.back();
+    if (!is_named && !Env::posix().status(file)) continue;
+    Value document = config::read_document(file);
+    config::expand_variables(document, variable);
+    use_long_names(find_mutable(document, "slurm"), slurm_options());
+    if (Value* const container = find_mutable(document, "container"); container && container->is_map()) {
+      use_long_names(find_mutable(*container, "options"), container_options());
+    }
+    config::merge(merged, document);
+    read.push_back(file.string());
+  }
+  LauncherSettings settings = read_settings(merged);
+  settings.files = std::move(read);
+  settings.notes = std::move(notes);
+  return settings;
+}
+
+}  // namespace primus::launch

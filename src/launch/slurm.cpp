@@ -1,0 +1,169 @@
+#include "launch/slurm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "base/sha256.h"
+#include "launch/node.h"
+#include "launch/tables.h"
+
+namespace primus::launch {
+namespace {
+
+constexpr std::size_t kTokenBytes = 32;
+
+bool is_given(const std::vector<GivenOption>& options, std::initializer_list<std::string_view> names) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](std::string_view name) { return find_given(options, name) != nullptr; });
+}
+
+// The value as a number; nullopt where it is not given or something else ("2-4").
+std::optional<int> number_of(const std::vector<GivenOption>& options, std::string_view name) {
+  const GivenOption* const option = find_given(options, name);
+  if (!option || !option->value) return std::nullopt;
+  const std::string& text = *option->value;
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (value < 1 || value > kMaxNodes) {
+    throw invalid(fmt::format("--{}={} is not a number from 1 to {}", name, text, kMaxNodes));
+  }
+  return value;
+}
+
+// 0: not known before the job runs.
+int nodes_of(const std::vector<GivenOption>& options) {
+  if (find_given(options, "nodes")) return number_of(options, "nodes").value_or(0);
+  const GivenOption* const list = find_given(options, "nodelist");
+  if (list && list->value) return static_cast<int>(expand_nodes(*list->value).size());
+  const auto tasks = number_of(options, "ntasks"), per_node = number_of(options, "ntasks-per-node");
+  if (tasks && per_node) return (*tasks + *per_node - 1) / *per_node;
+  return tasks ? 0 : 1;
+}
+
+std::vector<std::string> words_of(const std::string& tool, const std::vector<GivenOption>& options) {
+  std::vector<std::string> words{tool};
+  for (const GivenOption& option : options) words.push_back(written(option));
+  return words;
+}
+
+}  // namespace
+
+std::string batch_script(const std::vector<std::string>& srun, bool has_ranks, bool requeue,
+                         const std::string& ranks_per_node) {
+  std::string script = "#!/bin/sh\n";
+  if (!ranks_per_node.empty()) script += fmt::format("export GPUS_PER_NODE={}\n", ranks_per_node);
+  if (!has_ranks) return script + "exec " + shell_line(srun) + "\n";
+  script +=
+      "# The secret that the ranks share. It is in no file and on no command line.\n"
+      "if [ -z \"$PRIMUS_JOB_TOKEN$PRIMUS_JOB_TOKEN_FILE\" ]; then\n"
+      "  PRIMUS_JOB_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n"
+      "  export PRIMUS_JOB_TOKEN\n"
+      "fi\n"
+      "# USR1 is Slurm's warning before the time limit. The ranks save and stop.\n"
+      "warned= ended= heard= step=\n"
+      "trap 'warned=1 heard=1; [ -z \"$step\" ] || kill -USR1 \"$step\"' USR1\n"
+      "# Slurm sends TERM to the ranks itself; this script waits for them.\n"
+      "trap 'ended=1 heard=1' TERM\n";
+  if (requeue) script += "began=$(date +%s)\n";
+  script += shell_line(srun) + " &\n";
+  script +=
+      "step=$!\n"
+      "code=0\n"
+      "while :; do\n"
+      "  heard=\n"
+      "  wait \"$step\"\n"
+      "  last=$?\n"
+      "  [ \"$last\" -eq 127 ] || code=$last\n"
+      "  [ -n \"$heard\" ] || break\n"
+      "done\n";
+  if (requeue) {
+    script +=
+        "if [ -n \"$warned\" ] && [ \"$code\" -eq 0 ]; then\n"
+        "  exec scontrol requeue \"$SLURM_JOB_ID\"\n"
+        "fi\n"
+        "# A node or a rank was lost (not: a mistake, codes 1 and 2). What fails soon is tried a few times.\n"
+        "ran=$(($(date +%s) - began))\n"
+        "if [ \"$code\" -ge 3 ] && [ -z \"$ended\" ] && { [ \"$ran\" -ge 600 ] || [ "
+        "\"${SLURM_RESTART_COUNT:-0}\" -lt 3 ]; }; then\n"
+        "  echo \"primus: the ranks ended with code $code; the job is queued again\" >&2\n"
+        "  exec scontrol requeue \"$SLURM_JOB_ID\"\n"
+        "fi\n";
+  }
+  return script + "exit \"$code\"\n";
+}
+
+SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
+                     const Surroundings& surroundings) {
+  const std::string tool = request.batch ? "sbatch" : "srun";
+  if (!surroundings.find_program(tool)) {
+    throw Error(ErrorKind::kDependency, fmt::format("there is no '{}' here", tool),
+                "run this on a machine of the cluster, or without Slurm: primus direct -- ...");
+  }
+  std::vector<GivenOption> options = merged(slurm_options(), settings.options, request.given);
+  if (find_given(options, "wrap")) {
+    throw invalid("--wrap gives sbatch a command of its own", "leave it out: the command stands behind '--'");
+  }
+
+  SlurmPlan plan;
+  plan.nodes.nodes = nodes_of(options);
+  plan.nodes.node = "<SLURM_NODEID>";
+  plan.nodes.address = "<the first node>";
+  plan.nodes.port = "<by the job's number>";
+  const bool tasks_are_given = is_given(
+      options, {"ntasks", "ntasks-per-node", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket"});
+  const auto own_ranks = surroundings.setting("GPUS_PER_NODE");
+  const int tasks = number_of(options, "ntasks-per-node").value_or(1);
+  if (tasks > 1) {
+    plan.nodes.tasks = tasks;
+  } else {
+    plan.nodes.ranks =
+        own_ranks ? std::optional(parse_ranks("GPUS_PER_NODE", *own_ranks)) : settings.ranks_per_node;
+  }
+
+  const bool requeue = is_given(options, {"requeue"});
+  std::vector<GivenOption> step_options;
+  if (!tasks_are_given) step_options.push_back({"ntasks-per-node", "1"});
+  step_options.push_back({"kill-on-bad-exit", "1"});
+  if (request.batch) {
+    if (!tasks_are_given) options.push_back({"ntasks-per-node", "1"});
+    if (request.has_ranks && !find_given(options, "signal")) options.push_back({"signal", "B:USR1@120"});
+    if (requeue && !find_given(options, "open-mode")) options.push_back({"open-mode", "append"});
+    // Slurm does not hand these on to a job's steps.
+    step_options.push_back({"export", "ALL"});
+    if (const GivenOption* const cpus = find_given(options, "cpus-per-task")) step_options.push_back(*cpus);
+  } else {
+    for (const GivenOption& option : step_options) {
+      if (!find_given(options, option.name)) options.push_back(option);
+    }
+  }
+
+  const std::string ranks = plan.nodes.ranks && !own_ranks ? std::to_string(*plan.nodes.ranks) : "";
+  plan.step = {.name = "slurm", .where = "on this machine", .argv = words_of(tool, options)};
+  if (request.batch) {
+    std::vector<std::string> srun = words_of("srun", step_options);
+    srun.insert(srun.end(), request.inner.begin(), request.inner.end());
+    plan.step.input = batch_script(srun, request.has_ranks, requeue, ranks);
+    plan.step.input_name = "batch script";
+    return plan;
+  }
+  plan.step.argv.insert(plan.step.argv.end(), request.inner.begin(), request.inner.end());
+  if (!ranks.empty()) plan.step.environment["GPUS_PER_NODE"] = ranks;
+  const bool has_token =
+      surroundings.setting("PRIMUS_JOB_TOKEN") || surroundings.setting("PRIMUS_JOB_TOKEN_FILE");
+  if (request.has_ranks && !has_token)
+    plan.step.environment["PRIMUS_JOB_TOKEN"] = hex(random_bytes(kTokenBytes));
+  const GivenOption* const exported = find_given(options, "export");
+  if (!plan.step.environment.empty() && exported && exported->value.value_or("") != "ALL" &&
+      !exported->value.value_or("").starts_with("ALL,")) {
+    throw invalid(fmt::format("with --export={} Slurm does not hand on the job's secret and ranks",
+                              exported->value.value_or("")),
+                  "write --export=ALL,NAME=VALUE, or leave it out");
+  }
+  return plan;
+}
+
+}  // namespace primus::launch

@@ -1,0 +1,11 @@
+// The options of Slurm's srun and sbatch, and of `docker run` and `podman run`, by their manuals.
+#pragma once
+
+#include "launch/foreign_options.h"
+
+namespace primus::launch {
+
+ForeignTable slurm_options();
+ForeignTable container_options();
+
+}  // namespace primus::launch

@@ -1,0 +1,129 @@
+#include "lm/model/mesh_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace primus {
+namespace {
+
+constexpr const char* kTensor = "tensor_model_parallel_size";
+constexpr const char* kExpert = "expert_model_parallel_size";
+constexpr const char* kExpertTensor = "expert_tensor_parallel_size";
+
+// Something that the ranks of an axis share evenly.
+struct Shared {
+  std::int64_t extent;
+  const char* what;  // "attention heads (num_attention_heads)"
+};
+
+std::optional<MeshMismatch> check(const char* key, int ranks, const std::vector<Shared>& things) {
+  const auto divides = [&](std::int64_t n) {
+    return std::all_of(things.begin(), things.end(), [n](const Shared& s) { return s.extent % n == 0; });
+  };
+  for (const Shared& s : things) {
+    if (s.extent % ranks == 0) continue;
+    // Divisors of `ranks` divide whatever number of ranks there is.
+    int fit = ranks - 1;
+    while (ranks % fit != 0 || !divides(fit)) --fit;
+    return MeshMismatch{key,
+                        fmt::format("{} {} cannot be shared evenly by {} ranks", s.extent, s.what, ranks),
+                        fmt::format("set {} to {}", key, fit)};
+  }
+  return std::nullopt;
+}
+
+std::vector<Shared> shared_by_tensor_ranks(const ModelConfig& c) {
+  std::vector<Shared> things{{c.heads, "attention heads (num_attention_heads)"}};
+  if (c.attention.latent.kv_rank == 0)
+    things.push_back({c.kv_heads, "heads of keys and values (num_query_groups)"});
+  bool dense = false;
+  for (std::int64_t layer = 0; layer < c.layers; ++layer)
+    dense = dense || c.moe.experts == 0 || !c.moe.routed(layer);
+  if (dense) things.push_back({c.ffn, "columns of the feed-forward layers (ffn_hidden_size)"});
+  if (c.moe.shared_ffn > 0)
+    things.push_back(
+        {c.moe.shared_ffn, "columns of the shared experts (moe_shared_expert_intermediate_size)"});
+  return things;
+}
+
+std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::MeshShape& shape,
+                                          std::int64_t sequence, engine::ContextParallel::Exchange exchange) {
+  if (sequence % (2 * shape.context) != 0) {
+    const std::int64_t unit = 2 * std::int64_t{shape.context};
+    return MeshMismatch{
+        "seq_length",
+        fmt::format("{} tokens of a sequence (seq_length) are no multiple of {}, two chunks for each of {} "
+                    "context ranks",
+                    sequence, unit, shape.context),
+        fmt::format("set seq_length to {}", std::max(unit, sequence / unit * unit))};
+  }
+  if (exchange == engine::ContextParallel::Exchange::kAllToAll) {
+    const std::int64_t of_keys = c.attention.latent.kv_rank > 0 ? c.heads : c.kv_heads;
+    for (const std::int64_t heads : {c.heads, of_keys}) {
+      if (heads / shape.tensor % shape.context == 0) continue;
+      return MeshMismatch{"cp_comm_type",
+                          fmt::format("{} heads of each rank cannot be shared evenly by {} context ranks",
+                                      heads / shape.tensor, shape.context),
+                          "set cp_comm_type to p2p"};
+    }
+  }
+  // Context ranks route a microbatch together, but do not hold its tokens in the order of its sequences.
+  const MoeConfig::Training& t = c.moe.training;
+  if (c.moe.experts == 0) return std::nullopt;
+  if (t.balance_sequences && t.balance_loss != 0) {
+    return MeshMismatch{"moe_router_load_balancing_type",
+                        "a balance loss of each sequence is not known to ranks that share sequences",
+                        "set moe_router_load_balancing_type to aux_loss, or context_parallel_size to 1"};
+  }
+  if (t.capacity_factor > 0 && !t.drop_lightest) {
+    return MeshMismatch{"moe_token_drop_policy",
+                        "which tokens come last is not known to ranks that share sequences",
+                        "set moe_token_drop_policy to probs, or context_parallel_size to 1"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<MeshMismatch> mesh_mismatch(const ModelConfig& config, const engine::MeshShape& shape,
+                                          std::int64_t micro_batch, std::int64_t sequence,
+                                          engine::ContextParallel::Exchange exchange) {
+  if (shape.context > 1) {
+    if (auto mismatch = check_context(config, shape, sequence, exchange)) return mismatch;
+  }
+  if (shape.tensor > 1) {
+    std::vector<Shared> things = shared_by_tensor_ranks(config);
+    const std::int64_t tokens = micro_batch * sequence;
+    if (tokens % shape.context == 0)
+      things.push_back({tokens / shape.context, "tokens of a microbatch (micro_batch_size * seq_length)"});
+    if (auto mismatch = check(kTensor, shape.tensor, things)) return mismatch;
+    if (config.vocab < shape.tensor) {
+      return MeshMismatch{
+          kTensor,
+          fmt::format("{} tokens of the vocabulary are fewer than {} ranks", config.vocab, shape.tensor),
+          fmt::format("set {} to 1", kTensor)};
+    }
+  }
+  const MoeConfig& moe = config.moe;
+  if (moe.experts == 0) {
+    const char* const key = shape.expert > 1 ? kExpert : kExpertTensor;
+    if (shape.expert * shape.expert_tensor == 1) return std::nullopt;
+    return MeshMismatch{key, "the model has no experts", fmt::format("set {} to 1", key)};
+  }
+  if (shape.expert > 1) {
+    if (auto mismatch = check(kExpert, shape.expert, {{moe.experts, "experts (num_experts)"}}))
+      return mismatch;
+  }
+  if (shape.expert_tensor == 1) return std::nullopt;
+  if (moe.biases) {
+    return MeshMismatch{
+        kExpertTensor,
+        fmt::format("experts with biases cannot be split over {} ranks each", shape.expert_tensor),
+        fmt::format("set {} to 1, and {} to a divisor of {}", kExpertTensor, kExpert, moe.experts)};
+  }
+  return check(kExpertTensor, shape.expert_tensor, {{moe.ffn, "columns of an expert (moe_ffn_hidden_size)"}});
+}
+
+}  // namespace primus

@@ -1,0 +1,84 @@
+// The table of model_fields.def as code: what visits every field of a model that has a setting of its own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+#include "config/trainer_config.h"
+#include "lm/model/model_config.h"
+
+namespace primus {
+
+enum class ModelPart : std::uint8_t { kModel, kLatent, kAttention, kMoe, kRouter, kRope };
+enum class WhenLoaded : std::uint8_t { kShape, kFixed, kFlexible, kApart };
+
+// One line of the table. `setting` points into TrainerConfig; `of(model)` is a reference to the member.
+template <class Setting, class Member>
+struct ModelField {
+  std::string_view name;  // of the setting
+  ModelPart part;
+  WhenLoaded when_loaded;
+  std::string_view config_keys;  // of config.json, with a space between them
+  Setting config::TrainerConfig::*setting;
+  Member of;
+
+  // The member becomes what the setting says; unset, it is left as it is.
+  void read(const config::TrainerConfig& settings, ModelConfig& model) const {
+    assign(of(model), settings.*setting);
+  }
+  // The setting becomes what says the member. An optional whole number has no 0: it is null then.
+  void write(const ModelConfig& model, config::TrainerConfig& settings) const {
+    const auto& value = of(model);
+    if constexpr (requires { (settings.*setting).has_value(); }) {
+      if constexpr (requires { value.has_value(); }) {
+        settings.*setting = value;
+      } else {
+        using Number = typename Setting::value_type;
+        settings.*setting = static_cast<Number>(value);
+        if constexpr (std::is_integral_v<Number>) {
+          if (value == 0) settings.*setting = std::nullopt;
+        }
+      }
+    } else {
+      settings.*setting = value;
+    }
+  }
+
+ private:
+  template <class T, class U>
+  static void assign(T& member, const U& said) {
+    member = static_cast<T>(said);
+  }
+  template <class T, class U>
+  static void assign(T& member, const std::optional<U>& said) {
+    if (said) member = static_cast<T>(*said);
+  }
+};
+
+// Calls visit(ModelField) for each line, in order.
+template <class Visit>
+void for_each_model_field(Visit&& visit) {
+#define PRIMUS_FIELD(part, path, setting, when_loaded, keys)                                                  \
+  visit(ModelField{#setting, ModelPart::part, WhenLoaded::when_loaded, keys, &config::TrainerConfig::setting, \
+                   [](auto& model) -> auto& { return path;                                                    \
+  }                                                                                                           \
+  });
+#define MODEL_FIELD(type, member, initial, setting, when_loaded, keys) \
+  PRIMUS_FIELD(kModel, model.member, setting, when_loaded, keys)
+#define LATENT_FIELD(type, member, initial, setting, when_loaded, keys) \
+  PRIMUS_FIELD(kLatent, model.attention.latent.member, setting, when_loaded, keys)
+#define ATTENTION_FIELD(type, member, initial, setting, when_loaded, keys) \
+  PRIMUS_FIELD(kAttention, model.attention.member, setting, when_loaded, keys)
+#define MOE_FIELD(type, member, initial, setting, when_loaded, keys) \
+  PRIMUS_FIELD(kMoe, model.moe.member, setting, when_loaded, keys)
+#define ROUTER_FIELD(type, member, initial, setting, when_loaded, keys) \
+  PRIMUS_FIELD(kRouter, model.moe.router.member, setting, when_loaded, keys)
+#define ROPE_FIELD(type, member, initial, setting, when_loaded, keys) \
+  PRIMUS_FIELD(kRope, model.rope_scaling.member, setting, when_loaded, keys)
+#include "lm/model/model_fields.def"
+#undef PRIMUS_FIELD
+}
+
+}  // namespace primus

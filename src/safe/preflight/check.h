@@ -1,0 +1,100 @@
+// Checks: what preflight asks of a machine, and what it makes of the answer. A check is data and a function:
+// it looks at what was collected, and says pass, skip, warn or fail, with what it found, what it wants, where
+// that comes from, and how to put it right. Checks fail closed: one that throws, or says nothing, has failed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "safe/preflight/finding.h"
+#include "safe/preflight/gpu_facts.h"
+#include "safe/preflight/host_facts.h"
+#include "safe/preflight/network_facts.h"
+
+namespace primus::preflight {
+
+struct Inventory {
+  HostFacts host;
+  NetworkFacts network;
+  GpuFacts gpu;
+};
+
+// A threshold, and who set it.
+struct Wanted {
+  double value = 0;
+  std::string source;
+};
+
+// What the machine must have. Where the user set nothing, checks choose by what the machine is for.
+struct Requirements {
+  int local_ranks = 1, nodes = 1;  // processes of the job on this machine; machines of the job
+  std::optional<Wanted> shared_memory_gib, locked_memory_gib;  // 0 switches the check off
+  std::optional<Wanted> gpus;                                  // so many
+  std::optional<Wanted> rdma_ports;
+  std::optional<Wanted> free_gpu_memory_gib;
+  double busy_memory_gib = 2;    // that somebody else may hold of a GPU
+  double busy_percent = 20;      // that a GPU may be busy
+  double slow_tool_seconds = 1;  // that a tool of a driver may take
+  bool allow_foreign_processes = false;
+  std::vector<std::string> allowed_processes;  // on a GPU, by name
+  std::vector<std::string> required_tools;
+};
+
+struct CheckInput {
+  const Machine& machine;
+  const Inventory& found;
+  const Requirements& wanted;
+};
+
+// Collects what one check says.
+class Judge {
+ public:
+  Judge(std::string_view check, std::string_view category, std::vector<Finding>& findings)
+      : check_(check), category_(category), findings_(findings) {}
+
+  void pass(std::string measured, std::string wanted = {}, std::string where = {}) {
+    add({.verdict = Verdict::kPass, .where = where, .measured = measured, .wanted = wanted});
+  }
+  void skip(std::string why, std::string where = {}) {
+    add({.verdict = Verdict::kSkip, .where = where, .measured = why});
+  }
+  // What is not set of `finding`: its check and category.
+  void warn(Finding finding) { add(with(std::move(finding), Verdict::kWarn)); }
+  void fail(Finding finding) { add(with(std::move(finding), Verdict::kFail)); }
+  bool silent() const { return said_ == 0; }
+
+ private:
+  static Finding with(Finding finding, Verdict verdict) {
+    finding.verdict = verdict;
+    return finding;
+  }
+  void add(Finding finding) {
+    finding.check = check_;
+    finding.category = category_;
+    findings_.push_back(std::move(finding));
+    ++said_;
+  }
+
+  std::string check_, category_;
+  std::vector<Finding>& findings_;
+  int said_ = 0;
+};
+
+struct Check {
+  std::string_view name, category;
+  std::string_view question;  // what it looks at, in one sentence
+  void (*judge)(const CheckInput& input, Judge& judge);
+};
+
+std::span<const Check> host_checks();
+std::span<const Check> network_checks();
+std::span<const Check> gpu_checks();
+
+// Runs them and appends their findings.
+void run_checks(std::span<const Check> checks, const CheckInput& input, std::vector<Finding>& findings);
+
+}  // namespace primus::preflight

@@ -1,0 +1,193 @@
+#include "safe/preflight/cluster.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace primus::preflight {
+namespace {
+
+// Names that fit a sentence: of many, the first eight.
+std::string list_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 8;
+  if (names.size() <= kMost) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMost, ", "),
+                     names.size() - kMost);
+}
+
+std::string name_of(const NodeReport& report) {
+  return fmt::format("{} (rank {})", report.host, report.rank);
+}
+
+void compare_facts(const std::vector<NodeReport>& nodes, std::vector<Finding>& findings) {
+  struct Value {
+    std::vector<std::string> who;
+  };
+  struct Compared {
+    Verdict drift = Verdict::kPass;
+    std::map<std::string, Value> values;
+    // One report of each machine speaks for it, and one for each of its devices.
+    std::set<std::tuple<std::string, int, std::string>> seen;
+    bool devices = false;
+  };
+  std::map<std::pair<std::string, std::string>, Compared> facts;
+  for (const NodeReport& node : nodes) {
+    for (const Fact& fact : node.facts) {
+      if (fact.drift < Verdict::kWarn) continue;
+      Compared& compared = facts[{fact.category, fact.name}];
+      if (!compared.seen.emplace(node.host, node.node, fact.where).second) continue;
+      compared.drift = std::max(compared.drift, fact.drift);
+      compared.devices |= !fact.where.empty();
+      compared.values[fact.value].who.push_back(
+          fact.where.empty() ? name_of(node) : fmt::format("{}, {}", name_of(node), fact.where));
+    }
+  }
+  bool any = false;
+  for (const auto& [key, compared] : facts) {
+    if (compared.values.size() < 2) continue;
+    any = true;
+    const auto most = std::max_element(
+        compared.values.begin(), compared.values.end(),
+        [](const auto& a, const auto& b) { return a.second.who.size() < b.second.who.size(); });
+    std::string others;
+    for (const auto& [value, holders] : compared.values) {
+      if (value == most->first) continue;
+      others += fmt::format("{}'{}' on {}", others.empty() ? "" : "; ", value, list_of(holders.who));
+    }
+    findings.push_back(
+        {.check = "cluster.drift",
+         .category = "cluster",
+         .verdict = compared.drift,
+         .where = key.second,
+         .measured = fmt::format("{} ({}) differs: {}", key.second, key.first, others),
+         .wanted = fmt::format("'{}', as on {} {}{}", most->first, most->second.who.size(),
+                               compared.devices ? "device" : "node", most->second.who.size() == 1 ? "" : "s"),
+         .source = compared.devices ? "what most devices have" : "what most nodes have",
+         .fix = key.first == "performance"
+                    ? "drain the node: a device that gives another checksum computes wrongly"
+                    : "bring these nodes to what the others have, or leave them out"});
+  }
+  if (!any && nodes.size() > 1) {
+    findings.push_back({.check = "cluster.drift",
+                        .category = "cluster",
+                        .verdict = Verdict::kPass,
+                        .measured = fmt::format("{} properties are the same on all nodes", facts.size())});
+  }
+}
+
+void compare_clocks(const std::vector<NodeReport>& nodes, const ClusterOptions& options,
+                    std::vector<Finding>& findings) {
+  const auto [first, last] = std::minmax_element(
+      nodes.begin(), nodes.end(),
+      [](const NodeReport& a, const NodeReport& b) { return a.wall_clock < b.wall_clock; });
+  const double spread = last->wall_clock - first->wall_clock;
+  Finding finding{
+      .check = "cluster.clocks",
+      .category = "cluster",
+      .verdict = Verdict::kPass,
+      .measured =
+          fmt::format("the clocks of {} and {} are {:.2f} s apart", name_of(*first), name_of(*last), spread),
+      .wanted = fmt::format("at most {:g} s", options.clock_skew_seconds),
+      .source = options.same_start ? "read at the same moment" : "with the time between their starts"};
+  if (spread > options.clock_skew_seconds) {
+    finding.verdict = Verdict::kWarn;
+    finding.fix = "start a time service on all nodes: 'systemctl enable --now chronyd'";
+  }
+  findings.push_back(std::move(finding));
+}
+
+void compare_speeds(const std::vector<NodeReport>& nodes, const ClusterOptions& options,
+                    std::vector<Finding>& findings) {
+  struct Point {
+    const NodeReport* node;
+    const Measurement* measurement;
+  };
+  std::map<std::pair<std::string, std::string>, std::vector<Point>> groups;  // by name and unit
+  for (const NodeReport& node : nodes)
+    for (const Measurement& m : node.measurements)
+      if (m.compared) groups[{m.name, m.unit}].push_back({&node, &m});
+  bool any = false;
+  std::size_t compared = 0;
+  for (const auto& [key, points] : groups) {
+    if (points.size() < 2) continue;
+    ++compared;
+    std::vector<double> values;
+    for (const Point& point : points) values.push_back(point.measurement->value);
+    // Of two, nobody knows which is wrong: the faster one is the measure.
+    const double middle =
+        points.size() == 2 ? *std::max_element(values.begin(), values.end()) : median_of(values);
+    const double scatter = points.size() == 2 ? 0 : scatter_of(values, middle);
+    for (const Point& point : points) {
+      const double value = point.measurement->value;
+      if (value >= options.slow_share * middle || middle - value <= 3 * scatter) continue;
+      any = true;
+      findings.push_back(
+          {.check = "cluster.slow",
+           .category = "cluster",
+           .verdict = value < 0.5 * middle ? Verdict::kFail : Verdict::kWarn,
+           .where = name_of(*point.node),
+           .measured =
+               fmt::format("{}, {}: {} is {:.4g} {}, {:.0f} % of the others'", name_of(*point.node),
+                           point.measurement->where, key.first, value, key.second, 100 * value / middle),
+           .wanted = fmt::format("at least {:.4g} {}", options.slow_share * middle, key.second),
+           .source = points.size() == 2 ? fmt::format("{:.0f} % of the other one's", 100 * options.slow_share)
+                                        : fmt::format("{:.0f} % of the median of {}",
+                                                      100 * options.slow_share, points.size()),
+           .fix = "leave the node out, and look there for a limited clock, heat, other processes, or a link "
+                  "that has "
+                  "fallen back: the slowest rank sets the pace of all"});
+    }
+  }
+  if (!any) {
+    findings.push_back({.check = "cluster.slow",
+                        .category = "cluster",
+                        .verdict = compared == 0 ? Verdict::kSkip : Verdict::kPass,
+                        .measured = compared == 0
+                                        ? "no speed was measured on several ranks"
+                                        : fmt::format("{} speeds are alike on all ranks", compared)});
+  }
+}
+
+}  // namespace
+
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+}
+
+double scatter_of(const std::vector<double>& values, double middle) {
+  std::vector<double> distances;
+  for (const double value : values) distances.push_back(std::fabs(value - middle));
+  return 1.4826 * median_of(std::move(distances));
+}
+
+std::vector<Finding> compare_nodes(const std::vector<NodeReport>& nodes, const ClusterOptions& options) {
+  std::vector<Finding> findings;
+  for (const std::string& name : options.missing) {
+    findings.push_back(
+        {.check = "cluster.missing",
+         .category = "cluster",
+         .verdict = Verdict::kFail,
+         .where = name,
+         .measured = fmt::format("{} did not report within {:.0f} s", name, options.missing_after),
+         .wanted = "a report from every node",
+         .source = "a node that does not answer has failed",
+         .fix = "see whether the node is up and its process was started (its log), and whether it reaches "
+                "rank 0; "
+                "leave it out otherwise"});
+  }
+  compare_facts(nodes, findings);  // of one node its devices
+  if (nodes.size() > 1) {
+    compare_clocks(nodes, options, findings);
+    compare_speeds(nodes, options, findings);
+  }
+  return findings;
+}
+
+}  // namespace primus::preflight

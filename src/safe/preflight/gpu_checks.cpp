@@ -1,0 +1,359 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "base/terminal.h"
+#include "safe/preflight/check.h"
+
+namespace primus::preflight {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+std::string where_of(const Gpu& gpu) { return fmt::format("gpu {}", gpu.index); }
+std::string place_of(const Gpu& gpu) { return fmt::format("gpu {} ({}, {})", gpu.index, gpu.name, gpu.bus); }
+std::string bytes(std::int64_t value) { return human_bytes(static_cast<double>(value)); }
+
+constexpr const char* kNoGpu = "no GPU";
+
+// Calls `each` for every GPU; says that there is none.
+void for_gpus(const CheckInput& in, Judge& judge, const std::function<void(const Gpu&)>& each) {
+  for (const Gpu& gpu : in.found.gpu.gpus) each(gpu);
+  if (in.found.gpu.gpus.empty()) judge.skip(kNoGpu);
+}
+
+void judge_count(const CheckInput& in, Judge& judge) {
+  const GpuFacts& gpu = in.found.gpu;
+  const auto shown = static_cast<int>(gpu.gpus.size());
+  const int on_bus = gpu.nvidia_on_bus + gpu.amd_on_bus;
+  bool good = true;
+  if (shown < on_bus) {
+    good = false;
+    judge.fail({.measured = fmt::format("{} GPUs are on the bus, and the drivers show {}", on_bus, shown),
+                .wanted = "all of them",
+                .source = "/sys/bus/pci/devices",
+                .fix = gpu.without_driver.empty()
+                           ? "see dmesg for the GPU that stopped, then reset it or reboot the node"
+                           : fmt::format("load the driver (modprobe nvidia, or amdgpu): {} have none",
+                                         fmt::join(gpu.without_driver, ", "))});
+  }
+  if (const auto& asked = in.wanted.gpus; asked && shown != static_cast<int>(asked->value)) {
+    good = false;
+    judge.fail({.measured = fmt::format("{} GPUs", shown),
+                .wanted = fmt::format("{:.0f}", asked->value),
+                .source = asked->source,
+                .fix = "see dmesg for a GPU that fell off the bus; in a container, pass all GPUs in (docker "
+                       "--gpus=all, or "
+                       "--device=/dev/kfd --device=/dev/dri); under Slurm, ask for them (--gpus-per-node)"});
+  }
+  if (shown > 0 && in.wanted.local_ranks > shown) {
+    good = false;
+    judge.fail(
+        {.measured = fmt::format("{} ranks on this machine, and {} GPUs", in.wanted.local_ranks, shown),
+         .wanted = "a GPU for each rank",
+         .source = "LOCAL_WORLD_SIZE",
+         .fix = "start as many ranks as there are GPUs (--nproc_per_node)"});
+  }
+  if (!good) return;
+  shown == 0 && !in.wanted.gpus ? judge.skip(kNoGpu) : judge.pass(fmt::format("{} GPUs", shown));
+}
+
+void judge_tools(const CheckInput& in, Judge& judge) {
+  const GpuFacts& gpu = in.found.gpu;
+  if (!gpu.any_on_bus()) {
+    judge.skip(kNoGpu);
+    return;
+  }
+  for (const std::string& problem : gpu.problems) {
+    const bool late = problem.find("no answer") != std::string::npos;
+    judge.fail({.measured = problem,
+                .wanted = "an answer",
+                .source = "a driver that begins to hang shows it here first",
+                .fix = late ? "reset the GPUs or reboot the node, and see dmesg for what the driver waits for"
+                       : problem.find("mismatch") != std::string::npos
+                           ? "reboot the node: library and kernel module of the driver differ after an update"
+                           : "see to what the message says; the tool belongs to the driver's version"});
+  }
+  for (const std::string& tool : gpu.missing_tools) {
+    judge.warn({.where = tool,
+                .measured = fmt::format("{} is not in PATH: the health of the GPUs cannot be seen", tool),
+                .wanted = tool,
+                .source = "PATH",
+                .fix = tool == "nvidia-smi" ? "install the driver's tools; in a container, set "
+                                              "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+                                            : "install ROCm's tools, and add /opt/rocm/bin to PATH"});
+  }
+  if (!gpu.problems.empty() || !gpu.missing_tools.empty()) return;
+  if (gpu.slowest_tool > in.wanted.slow_tool_seconds) {
+    judge.warn(
+        {.where = gpu.tool_of_slowest,
+         .measured = fmt::format("{} took {:.1f} s", gpu.tool_of_slowest, gpu.slowest_tool),
+         .wanted = fmt::format("at most {:g} s", in.wanted.slow_tool_seconds),
+         .source = "a driver that begins to hang shows it here first",
+         .fix = "on NVIDIA, switch persistence on (nvidia-smi -pm 1); if it stays slow, reboot the node"});
+  } else {
+    judge.pass(fmt::format("{} answers in {:.2f} s", gpu.tool_of_slowest, gpu.slowest_tool));
+  }
+}
+
+void judge_nodes(const CheckInput& in, Judge& judge) {
+  const GpuFacts& gpu = in.found.gpu;
+  if (!gpu.any_on_bus() && gpu.gpus.empty()) {
+    judge.skip(kNoGpu);
+  } else if (!gpu.missing_nodes.empty()) {
+    judge.fail({.measured = fmt::format("missing: {}", fmt::join(gpu.missing_nodes, ", ")),
+                .wanted = "the device nodes of all GPUs",
+                .source = "programs reach GPUs through them",
+                .fix = "in a container, pass them in (docker --gpus=all, or --device=/dev/kfd "
+                       "--device=/dev/dri); elsewhere "
+                       "'nvidia-modprobe -u -c=0', or udev's rules of the driver"});
+  } else {
+    judge.pass("all device nodes are there");
+  }
+}
+
+void judge_sameness(const CheckInput& in, Judge& judge) {
+  std::set<std::string> names;
+  std::int64_t least = INT64_MAX, most = 0;
+  for (const Gpu& gpu : in.found.gpu.gpus) {
+    names.insert(gpu.name);
+    if (!gpu.memory) continue;
+    least = std::min(least, *gpu.memory);
+    most = std::max(most, *gpu.memory);
+  }
+  if (in.found.gpu.gpus.size() < 2) {
+    judge.skip(in.found.gpu.gpus.empty() ? kNoGpu : "one GPU");
+  } else if (names.size() > 1) {
+    judge.warn({.measured = fmt::format("different GPUs: {}", fmt::join(names, ", ")),
+                .wanted = "one product",
+                .source = "the slowest sets the pace of all",
+                .fix = "choose GPUs of one kind with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"});
+  } else if (most > 0 && static_cast<double>(least) < 0.98 * static_cast<double>(most)) {
+    judge.fail({.measured = fmt::format("GPUs with {} to {} of memory", bytes(least), bytes(most)),
+                .wanted = "equal memory",
+                .source = "GPUs of one product have it",
+                .fix = "reset the GPU that has less: memory that failed may be switched off; look for "
+                       "partitions (MIG, CPX)"});
+  } else {
+    judge.pass(fmt::format("{} x {}", in.found.gpu.gpus.size(), *names.begin()));
+  }
+}
+
+void judge_errors(const CheckInput& in, Judge& judge) {
+  for_gpus(in, judge, [&](const Gpu& gpu) {
+    if (gpu.uncorrected_errors.value_or(0) > 0) {
+      judge.fail({.where = where_of(gpu),
+                  .measured = fmt::format("{}: {} uncorrectable memory errors", place_of(gpu),
+                                          *gpu.uncorrected_errors),
+                  .wanted = "none",
+                  .source = "counted since the driver was loaded",
+                  .fix = "reset the GPU or reboot the node, and have it replaced if the errors come back"});
+    } else if (gpu.corrected_errors.value_or(0) > 10'000) {
+      judge.warn(
+          {.where = where_of(gpu),
+           .measured = fmt::format("{}: {} corrected memory errors", place_of(gpu), *gpu.corrected_errors),
+           .wanted = "at most 10000",
+           .source = "memory that will fail shows many first",
+           .fix = "watch it, and have the GPU replaced if the number grows fast"});
+    } else if (gpu.ecc == false) {
+      judge.warn({.where = where_of(gpu),
+                  .measured = place_of(gpu) + ": errors of memory are not corrected (ECC is off)",
+                  .wanted = "ECC",
+                  .source = "nvidia-smi",
+                  .fix = "run 'nvidia-smi -e 1' and reset the GPU"});
+    } else if (gpu.uncorrected_errors) {
+      judge.pass(fmt::format("no uncorrectable, {} corrected errors", gpu.corrected_errors.value_or(0)), {},
+                 where_of(gpu));
+    } else {
+      judge.skip("the driver does not count errors", where_of(gpu));
+    }
+  });
+}
+
+void judge_pages(const CheckInput& in, Judge& judge) {
+  for_gpus(in, judge, [&](const Gpu& gpu) {
+    if (gpu.remapping_failed) {
+      judge.fail({.where = where_of(gpu),
+                  .measured = place_of(gpu) + ": rows of memory failed, and no spare ones are left",
+                  .wanted = "none",
+                  .source = "nvidia-smi --query-remapped-rows",
+                  .fix = "have the GPU replaced"});
+    } else if (gpu.pages_pending) {
+      judge.fail({.where = where_of(gpu),
+                  .measured = place_of(gpu) + ": memory that failed is still in use until the next reset",
+                  .wanted = "no page or row to be retired",
+                  .source = "nvidia-smi",
+                  .fix = "reset the GPU (nvidia-smi -r) or reboot the node"});
+    } else if (gpu.retired_pages.value_or(0) > 64) {
+      judge.warn({.where = where_of(gpu),
+                  .measured = fmt::format("{}: {} retired pages", place_of(gpu), *gpu.retired_pages),
+                  .wanted = "at most 64",
+                  .source = "ras/gpu_vram_bad_pages",
+                  .fix = "have the GPU replaced if the number grows"});
+    } else {
+      judge.pass("no memory waits to be retired", {}, where_of(gpu));
+    }
+  });
+}
+
+void judge_throttling(const CheckInput& in, Judge& judge) {
+  for_gpus(in, judge, [&](const Gpu& gpu) {
+    if (!gpu.throttled_by.empty()) {
+      judge.fail({.where = where_of(gpu),
+                  .measured = fmt::format("{}: the clock is held down ({:.0f} of {:.0f} MHz) by {}",
+                                          place_of(gpu), gpu.clock.value_or(0), gpu.largest_clock.value_or(0),
+                                          fmt::join(gpu.throttled_by, ", ")),
+                  .wanted = "its full clock",
+                  .source = "the driver's reasons",
+                  .fix = "look at fans, air flow and power supplies of the node; drain it until it is cool"});
+    } else if (gpu.power_limit && gpu.default_power_limit &&
+               *gpu.power_limit < 0.95 * *gpu.default_power_limit) {
+      judge.warn({.where = where_of(gpu),
+                  .measured = fmt::format("{}: limited to {:.0f} W", place_of(gpu), *gpu.power_limit),
+                  .wanted = fmt::format("{:.0f} W", *gpu.default_power_limit),
+                  .source = "the product's default",
+                  .fix = fmt::format("run 'nvidia-smi -i {} -pl {:.0f}', or rocm-smi --resetpoweroverdrive",
+                                     gpu.index, *gpu.default_power_limit)});
+    } else if (gpu.temperature && *gpu.temperature > 85) {
+      judge.warn(
+          {.where = where_of(gpu),
+           .measured = fmt::format("{}: {:.0f} C before the work begins", place_of(gpu), *gpu.temperature),
+           .wanted = "at most 85 C",
+           .source = "GPUs slow down some degrees above",
+           .fix = "look at fans and air flow of the node, and at what runs on the GPU"});
+    } else {
+      judge.pass(gpu.temperature ? fmt::format("{:.0f} C, not held down", *gpu.temperature) : "not held down",
+                 {}, where_of(gpu));
+    }
+  });
+}
+
+void judge_link(const CheckInput& in, Judge& judge) {
+  for_gpus(in, judge, [&](const Gpu& gpu) {
+    if (!gpu.link_width || !gpu.largest_link_width || *gpu.largest_link_width == 0) {
+      judge.skip("the driver does not tell the link's width", where_of(gpu));
+    } else if (*gpu.link_width < *gpu.largest_link_width) {
+      judge.fail({.where = where_of(gpu),
+                  .measured = fmt::format("{}: PCI Express with {} lanes", place_of(gpu), *gpu.link_width),
+                  .wanted = fmt::format("{} lanes", *gpu.largest_link_width),
+                  .source = "what GPU and slot can",
+                  .fix = "reseat the card or riser, and look at its connector; lanes that failed stay off"});
+    } else {
+      judge.pass(fmt::format("PCI Express x{}", *gpu.link_width), {}, where_of(gpu));
+    }
+  });
+}
+
+void judge_processes(const CheckInput& in, Judge& judge) {
+  for_gpus(in, judge, [&](const Gpu& gpu) {
+    std::vector<std::string> foreign;
+    for (const GpuProcess& process : gpu.processes) {
+      const auto& allowed = in.wanted.allowed_processes;
+      const std::string name = process.name.empty() ? "N/A" : process.name;
+      if (std::find(allowed.begin(), allowed.end(), name) != allowed.end()) continue;
+      foreign.push_back(fmt::format("{} (process {}{})", name, process.pid,
+                                    process.memory > 0 ? ", " + bytes(process.memory) : ""));
+    }
+    const std::string fix =
+        "end what was left behind (kill the processes that are named), or wait for the other job";
+    if (!foreign.empty()) {
+      Finding finding{.where = where_of(gpu),
+                      .measured = fmt::format("{} is used by {}", place_of(gpu), fmt::join(foreign, ", ")),
+                      .wanted = "nobody else",
+                      .source = "--allowed-procs names those that may",
+                      .fix = fix};
+      in.wanted.allow_foreign_processes ? judge.warn(finding) : judge.fail(finding);
+    } else {
+      judge.pass("no other process", {}, where_of(gpu));
+    }
+  });
+}
+
+void judge_memory(const CheckInput& in, Judge& judge) {
+  for_gpus(in, judge, [&](const Gpu& gpu) {
+    if (!gpu.memory || !gpu.memory_used) {
+      judge.skip("the driver does not tell how much memory is used", where_of(gpu));
+      return;
+    }
+    const auto used = static_cast<double>(*gpu.memory_used), free = static_cast<double>(*gpu.memory) - used;
+    const std::string measured =
+        fmt::format("{}: {} of {} used", place_of(gpu), human_bytes(used), bytes(*gpu.memory));
+    const std::string fix =
+        "find who holds it (nvidia-smi, rocm-smi --showpids), or reset the GPU if nobody does";
+    if (used >= in.wanted.busy_memory_gib * kGiB) {
+      judge.fail({.where = where_of(gpu),
+                  .measured = measured,
+                  .wanted = fmt::format("less than {:g} GiB", in.wanted.busy_memory_gib),
+                  .source = "--hbm-busy-threshold-gib",
+                  .fix = fix});
+    } else if (in.wanted.free_gpu_memory_gib && free < in.wanted.free_gpu_memory_gib->value * kGiB) {
+      judge.fail({.where = where_of(gpu),
+                  .measured = measured,
+                  .wanted = fmt::format("{:g} GiB free", in.wanted.free_gpu_memory_gib->value),
+                  .source = in.wanted.free_gpu_memory_gib->source,
+                  .fix = fix});
+    } else {
+      judge.pass(measured, {}, where_of(gpu));
+    }
+  });
+}
+
+void judge_activity(const CheckInput& in, Judge& judge) {
+  for_gpus(in, judge, [&](const Gpu& gpu) {
+    if (!gpu.busy) {
+      judge.skip("the driver does not tell how busy it is", where_of(gpu));
+    } else if (*gpu.busy > in.wanted.busy_percent) {
+      judge.warn({.where = where_of(gpu),
+                  .measured = fmt::format("{} is {:.0f} % busy", place_of(gpu), *gpu.busy),
+                  .wanted = fmt::format("at most {:g} %", in.wanted.busy_percent),
+                  .source = "--gpu-activity-warn-pct",
+                  .fix = "find out who uses it (nvidia-smi, rocm-smi --showpids)"});
+    } else {
+      judge.pass(fmt::format("{:.0f} % busy", *gpu.busy), {}, where_of(gpu));
+    }
+  });
+}
+
+void judge_mode(const CheckInput& in, Judge& judge) {
+  for_gpus(in, judge, [&](const Gpu& gpu) {
+    if (gpu.compute_mode == "Prohibited") {
+      judge.fail({.where = where_of(gpu),
+                  .measured = place_of(gpu) + " takes no programs (compute mode Prohibited)",
+                  .wanted = "Default",
+                  .source = "nvidia-smi",
+                  .fix = fmt::format("run 'nvidia-smi -i {} -c 0'", gpu.index)});
+    } else if (gpu.vendor == Vendor::kNvidia && gpu.partition == "Enabled") {
+      judge.warn({.where = where_of(gpu),
+                  .measured = place_of(gpu) + " is divided (MIG is on)",
+                  .wanted = "the whole GPU",
+                  .source = "nvidia-smi",
+                  .fix = fmt::format("run 'nvidia-smi -i {} -mig 0' if the whole GPU is meant", gpu.index)});
+    } else {
+      judge.pass(gpu.compute_mode.empty() ? "not divided" : "compute mode " + gpu.compute_mode, {},
+                 where_of(gpu));
+    }
+  });
+}
+
+constexpr Check kChecks[] = {
+    {"gpu.count", "gpu", "Do the drivers show all GPUs of the bus, and as many as expected?", judge_count},
+    {"gpu.tools", "gpu", "Do the drivers' tools answer, and soon?", judge_tools},
+    {"gpu.device-nodes", "gpu", "Can programs open the GPUs?", judge_nodes},
+    {"gpu.sameness", "gpu", "Are all GPUs the same product, with the same memory?", judge_sameness},
+    {"gpu.memory-errors", "gpu", "Has GPU memory made errors that could not be corrected?", judge_errors},
+    {"gpu.retired-memory", "gpu", "Is memory that failed out of use?", judge_pages},
+    {"gpu.throttling", "gpu", "May the GPUs run at their full clock and power?", judge_throttling},
+    {"gpu.link-width", "gpu", "Have the GPUs all lanes of PCI Express?", judge_link},
+    {"gpu.processes", "gpu", "Does anybody else compute on the GPUs?", judge_processes},
+    {"gpu.free-memory", "gpu", "Is the GPUs' memory free?", judge_memory},
+    {"gpu.activity", "gpu", "Are the GPUs idle?", judge_activity},
+    {"gpu.mode", "gpu", "Do the GPUs take programs, undivided?", judge_mode},
+};
+
+}  // namespace
+
+std::span<const Check> gpu_checks() { return kChecks; }
+
+}  // namespace primus::preflight

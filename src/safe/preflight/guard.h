@@ -1,0 +1,63 @@
+// Runs a piece of work for a limited time. What the system never answers (a file system whose server is gone,
+// a driver that hangs) then costs that time, and is a failure. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "base/threads.h"
+
+namespace primus::preflight {
+
+template <class T>
+struct Guarded {
+  std::optional<T> value;  // what the work returned
+  std::string problem;     // else: what it threw, or that it did not answer
+  bool timed_out = false;  // its thread still waits
+};
+
+// `work` runs on a thread of its own, which is left behind when the time is over: it must own all it uses.
+template <class T>
+Guarded<T> guarded(std::function<T()> work, std::chrono::milliseconds time) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    Guarded<T> result;
+  };
+  const auto state = std::make_shared<State>();
+  start_thread(
+      [state, work = std::move(work)]() mutable {
+        Guarded<T> result;
+        try {
+          result.value = work();
+        } catch (const Error& error) {
+          result.problem =
+              error.hint().empty() ? error.what() : std::string(error.what()) + "; " + error.hint();
+        } catch (const std::exception& error) {
+          result.problem = error.what();
+        }
+        work = nullptr;
+        const std::lock_guard lock(state->mutex);
+        state->result = std::move(result);
+        state->done = true;
+        state->changed.notify_all();
+      },
+      "runs a check")
+      .detach();
+  std::unique_lock lock(state->mutex);
+  if (state->changed.wait_for(lock, time, [&] { return state->done; })) return std::move(state->result);
+  Guarded<T> late;
+  late.timed_out = true;
+  late.problem = "no answer within " + std::to_string(time.count() / 1000) + " s";
+  return late;
+}
+
+}  // namespace primus::preflight

@@ -1,0 +1,477 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/terminal.h"
+#include "safe/preflight/check.h"
+
+namespace primus::preflight {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+std::string bytes(double value) { return human_bytes(value); }
+std::string bytes(std::int64_t value) { return human_bytes(static_cast<double>(value)); }
+std::string bytes(std::uint64_t value) { return human_bytes(static_cast<double>(value)); }
+
+void judge_cpus(const CheckInput& in, Judge& judge) {
+  const HostFacts& host = in.found.host;
+  if (host.cpus == 0) {
+    judge.fail({.measured = "the number of processors cannot be read", .fix = "mount /proc and /sys"});
+    return;
+  }
+  const double usable =
+      host.cpu_quota > 0 ? std::min<double>(host.cpu_quota, host.usable_cpus) : host.usable_cpus;
+  const std::string measured = fmt::format("{:g} of {} hardware threads for {} rank{}", usable, host.cpus,
+                                           in.wanted.local_ranks, in.wanted.local_ranks == 1 ? "" : "s");
+  if (usable < in.wanted.local_ranks) {
+    judge.fail(
+        {.measured = measured,
+         .wanted = fmt::format("at least {}", in.wanted.local_ranks),
+         .source = "one for each rank",
+         .fix = "ask the scheduler for more: srun --cpus-per-task, the limits of the pod, or docker --cpus"});
+  } else if (!in.found.gpu.gpus.empty() && usable < 2.0 * in.wanted.local_ranks) {
+    judge.warn({.measured = measured,
+                .wanted = fmt::format("at least {}", 2 * in.wanted.local_ranks),
+                .source = "NCCL and RCCL have threads of their own beside each rank's",
+                .fix = "ask the scheduler for more: srun --cpus-per-task, or the limits of the pod"});
+  } else {
+    judge.pass(measured);
+  }
+}
+
+void judge_governor(const CheckInput& in, Judge& judge) {
+  const std::string& governor = in.found.host.governor;
+  if (governor.empty()) {
+    judge.skip("the machine does not say how it chooses its clock (virtual machines do not)");
+  } else if (governor == "powersave" && !in.machine.exists("/sys/devices/system/cpu/intel_pstate")) {
+    judge.warn({.measured = "the processor's clock is held low (governor powersave)",
+                .wanted = "performance",
+                .source = "launching kernels and reading data take as long as the slowest core",
+                .fix = "run 'cpupower frequency-set -g performance'"});
+  } else {
+    judge.pass("governor " + governor);
+  }
+}
+
+void judge_load(const CheckInput& in, Judge& judge) {
+  const HostFacts& host = in.found.host;
+  if (!host.load) {
+    judge.fail({.measured = "/proc/loadavg cannot be read", .fix = "mount /proc"});
+  } else if (*host.load > 0.5 * host.cpus) {
+    judge.warn({.measured = fmt::format("{:.1f} processes want to run, on {} hardware threads", *host.load,
+                                        host.cpus),
+                .wanted = fmt::format("at most {:g}", 0.5 * host.cpus),
+                .source = "half of the hardware threads, over a minute",
+                .fix = "see with 'top' what runs, and end it or wait for it: measurements will be too low"});
+  } else {
+    judge.pass(fmt::format("load {:.2f}", *host.load));
+  }
+}
+
+void judge_memory(const CheckInput& in, Judge& judge) {
+  const HostFacts& host = in.found.host;
+  if (host.memory <= 0) {
+    judge.fail({.measured = "the memory cannot be read", .fix = "mount /proc"});
+    return;
+  }
+  const std::string measured =
+      fmt::format("{} of {} available{}", bytes(host.available), bytes(host.memory),
+                  host.memory_limited_by.empty() ? "" : ", limited by " + host.memory_limited_by);
+  const auto share = static_cast<double>(host.available) / static_cast<double>(host.memory);
+  const double least = std::min(1.0 * kGiB * in.wanted.local_ranks, 0.5 * static_cast<double>(host.memory));
+  if (static_cast<double>(host.available) < least) {
+    judge.fail({.measured = measured,
+                .wanted = bytes(least),
+                .source = "1 GiB for each rank",
+                .fix = host.memory_limited_by.empty()
+                           ? "end what takes the memory (ps aux --sort=-rss)"
+                           : "ask for more: srun --mem, the pod's memory limit, or docker --memory"});
+  } else if (share < 0.1) {
+    judge.warn({.measured = measured,
+                .wanted = "at least a tenth",
+                .source = "Primus's own preflight warns there",
+                .fix = "end what takes the memory (ps aux --sort=-rss)"});
+  } else {
+    judge.pass(measured);
+  }
+}
+
+void judge_gpu_memory_ratio(const CheckInput& in, Judge& judge) {
+  double device = 0;
+  for (const Gpu& gpu : in.found.gpu.gpus) device += static_cast<double>(gpu.memory.value_or(0));
+  if (device == 0) {
+    judge.skip("no GPU");
+    return;
+  }
+  const auto host = static_cast<double>(in.found.host.memory);
+  const std::string measured = fmt::format("{} of host memory, {} of GPU memory", bytes(host), bytes(device));
+  if (host < 0.5 * device) {
+    judge.warn({.measured = measured,
+                .wanted = "at least half as much",
+                .source = "the copy of a checkpoint while it is written (async_save) lies in host memory",
+                .fix = "ask for more memory (srun --mem=0), or set async_save=false"});
+  } else {
+    judge.pass(measured);
+  }
+}
+
+void judge_numa(const CheckInput& in, Judge& judge) {
+  const HostFacts& host = in.found.host;
+  if (host.numa.size() < 2) {
+    judge.pass("one NUMA node");
+    return;
+  }
+  // Nodes without processors are memory of devices.
+  std::int64_t least = 0, most = 0;
+  std::size_t counted = 0;
+  for (const NumaNode& node : host.numa) {
+    if (node.cpus == 0) continue;
+    least = counted == 0 ? node.memory : std::min(least, node.memory);
+    most = std::max(most, node.memory);
+    ++counted;
+  }
+  const std::string measured =
+      fmt::format("{} NUMA nodes with {} to {} each", counted, bytes(least), bytes(most));
+  if (static_cast<double>(least) < 0.8 * static_cast<double>(most)) {
+    judge.warn({.measured = measured,
+                .wanted = "equal memory, within a fifth",
+                .source = "ranks bound to a small node go to another's memory",
+                .fix = "look for a memory module that is missing or switched off (dmidecode -t memory)"});
+  } else {
+    judge.pass(measured);
+  }
+}
+
+void judge_numa_balancing(const CheckInput& in, Judge& judge) {
+  const auto state = in.machine.number("/proc/sys/kernel/numa_balancing");
+  if (!state || in.found.host.numa.size() < 2) {
+    judge.skip(state ? "one NUMA node" : "the kernel does not balance NUMA nodes");
+  } else if (*state != 0 && !in.found.gpu.gpus.empty()) {
+    judge.warn({.measured = "the kernel moves memory between NUMA nodes (numa_balancing = 1)",
+                .wanted = "0",
+                .source = "AMD's and NVIDIA's tuning guides: it stalls threads that feed GPUs",
+                .fix = "run 'sysctl kernel.numa_balancing=0'"});
+  } else {
+    judge.pass(fmt::format("numa_balancing = {}", *state));
+  }
+}
+
+void judge_memory_errors(const CheckInput& in, Judge& judge) {
+  const HostFacts& host = in.found.host;
+  if (host.uncorrected_memory_errors > 0) {
+    judge.fail({.measured = fmt::format("{} uncorrectable errors of the host's memory",
+                                        host.uncorrected_memory_errors),
+                .wanted = "none",
+                .source = "/sys/devices/system/edac",
+                .fix = "drain the node and have the memory module replaced"});
+  } else if (host.corrected_memory_errors > 1000) {
+    judge.warn(
+        {.measured = fmt::format("{} corrected errors of the host's memory", host.corrected_memory_errors),
+         .wanted = "at most 1000",
+         .source = "/sys/devices/system/edac; a module that will fail shows many first",
+         .fix = "have the memory module replaced at the next chance"});
+  } else if (!in.machine.exists("/sys/devices/system/edac/mc/mc0")) {
+    judge.skip("the kernel does not count errors of memory here");
+  } else {
+    judge.pass(fmt::format("{} corrected errors", host.corrected_memory_errors));
+  }
+}
+
+void judge_swap(const CheckInput& in, Judge& judge) {
+  const HostFacts& host = in.found.host;
+  if (static_cast<double>(host.swap_used) > 1.0 * kGiB) {
+    judge.warn({.measured = bytes(host.swap_used) + " lie in swap",
+                .wanted = "at most 1.00 GiB",
+                .source = "a rank whose memory comes back from disk holds up all others",
+                .fix = "end what takes the memory, then 'swapoff -a && swapon -a'"});
+  } else {
+    judge.pass(host.swap == 0 ? "no swap" : bytes(host.swap_used) + " used");
+  }
+}
+
+void judge_huge_pages(const CheckInput& in, Judge& judge) {
+  const HostFacts& host = in.found.host;
+  const auto reserved = static_cast<double>(host.huge_pages) * static_cast<double>(host.huge_page_bytes);
+  if (reserved > 0.25 * static_cast<double>(host.memory)) {
+    judge.warn({.measured = fmt::format("{} are reserved as huge pages", bytes(reserved)),
+                .wanted = "at most a quarter of the memory",
+                .source = "ordinary programs, as Primus, cannot use reserved pages",
+                .fix = "run 'sysctl vm.nr_hugepages=0' if nothing else on the node needs them"});
+  } else if (host.transparent_huge_pages == "never") {
+    judge.warn({.measured = "transparent huge pages are switched off",
+                .wanted = "madvise or always",
+                .source = "large buffers cost more page faults without them",
+                .fix = "run 'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled'"});
+  } else {
+    judge.pass("transparent huge pages: " +
+               (host.transparent_huge_pages.empty() ? "not known" : host.transparent_huge_pages));
+  }
+}
+
+void judge_shared_memory(const CheckInput& in, Judge& judge) {
+  const HostFacts& host = in.found.host;
+  const auto& asked = in.wanted.shared_memory_gib;
+  if (asked && asked->value <= 0) {
+    judge.skip("switched off by " + asked->source);
+    return;
+  }
+  const std::string fix =
+      "start the container with more: docker run --shm-size=16g (or --ipc=host), in Kubernetes an "
+      "emptyDir with medium: Memory at /dev/shm; elsewhere 'mount -o remount,size=16g /dev/shm'";
+  if (!host.shared_memory) {
+    judge.fail({.measured = "there is no /dev/shm",
+                .wanted = "shared memory",
+                .source = "ranks of one host exchange through it",
+                .fix = fix});
+    return;
+  }
+  const auto total = static_cast<double>(host.shared_memory->total);
+  const auto free = static_cast<double>(host.shared_memory->available);
+  const bool gpus = !in.found.gpu.gpus.empty() || in.wanted.local_ranks > 1;
+  // What the rings between ranks of one host take at most, for each.
+  const double least = asked ? asked->value * kGiB : gpus ? 8 * kGiB : 0.0625 * kGiB;
+  const std::string source = asked  ? asked->source
+                             : gpus ? "the default of node_smoke, for several ranks or GPUs"
+                                    : "room for the rings of a rank";
+  const std::string measured = fmt::format("/dev/shm holds {}, {} free", bytes(total), bytes(free));
+  // A file system of half the memory of a small machine will do.
+  const bool is_small_machine = !asked && total >= 0.4 * static_cast<double>(host.memory) && total > 0;
+  if (total < least && !is_small_machine) {
+    judge.fail({.measured = measured, .wanted = "at least " + bytes(least), .source = source, .fix = fix});
+  } else if (free < 0.1 * total) {
+    judge.fail({.measured = measured,
+                .wanted = "at least a tenth free",
+                .source = "communication between ranks of one host fails where it is full",
+                .fix = "remove what jobs that were killed left there: ls -l /dev/shm"});
+  } else {
+    judge.pass(measured, "at least " + bytes(least));
+  }
+}
+
+// One limit of /proc/self/limits. `warn_below` and `fail_below` in the limit's own unit.
+struct LimitRule {
+  const char *name, *what;
+  double warn_below, fail_below;
+  const char *source, *fix;
+};
+
+void judge_limit(const CheckInput& in, Judge& judge, const LimitRule& rule) {
+  const auto limit = in.found.host.limits.find(rule.name);
+  if (limit == in.found.host.limits.end()) {
+    judge.fail({.measured = fmt::format("the limit of {} cannot be read", rule.what), .fix = "mount /proc"});
+    return;
+  }
+  if (!limit->second.soft) {
+    judge.pass(fmt::format("{}: unlimited", rule.what));
+    return;
+  }
+  const auto value = static_cast<double>(*limit->second.soft);
+  Finding finding{.measured = fmt::format("{}: at most {:.0f}", rule.what, value),
+                  .wanted = fmt::format("at least {:.0f}", std::max(rule.warn_below, rule.fail_below)),
+                  .source = rule.source,
+                  .fix = rule.fix};
+  if (value < rule.fail_below) {
+    judge.fail(finding);
+  } else if (value < rule.warn_below) {
+    judge.warn(finding);
+  } else {
+    judge.pass(finding.measured);
+  }
+}
+
+void judge_open_files(const CheckInput& in, Judge& judge) {
+  judge_limit(
+      in, judge,
+      {.name = "Max open files",
+       .what = "open files",
+       .warn_below = 4096,
+       .fail_below = 1024,
+       .source = "a connection for each peer, and the files of data and checkpoints",
+       .fix = "raise it: 'ulimit -n 65536', docker --ulimit nofile=65536, LimitNOFILE of the service"});
+}
+
+void judge_processes(const CheckInput& in, Judge& judge) {
+  judge_limit(in, judge,
+              {.name = "Max processes",
+               .what = "processes and threads of the user",
+               .warn_below = 16384,
+               .fail_below = 1024,
+               .source = "each rank has threads for compute, data and communication, on each of many cores",
+               .fix = "raise it: 'ulimit -u 65536', or nproc in /etc/security/limits.conf"});
+  const auto left = in.found.host.pids_left;
+  if (left && *left < 1024) {
+    judge.fail(
+        {.measured = fmt::format("control groups leave {} processes and threads", *left),
+         .wanted = "at least 1024",
+         .source = "each rank has threads for compute, data and communication",
+         .fix = "raise it: docker --pids-limit, podPidsLimit of the kubelet, TasksMax of the service"});
+  }
+}
+
+void judge_stack(const CheckInput& in, Judge& judge) {
+  judge_limit(in, judge,
+              {.name = "Max stack size",
+               .what = "bytes of a thread's stack",
+               .warn_below = 8 << 20,
+               .fail_below = 1 << 20,
+               .source = "the usual 8 MiB",
+               .fix = "raise it: 'ulimit -s 8192'"});
+}
+
+void judge_locked_memory(const CheckInput& in, Judge& judge) {
+  const auto& asked = in.wanted.locked_memory_gib;
+  if (asked && asked->value <= 0) {
+    judge.skip("switched off by " + asked->source);
+    return;
+  }
+  const bool rdma = std::any_of(in.found.network.ports.begin(), in.found.network.ports.end(),
+                                [](const RdmaPort& port) { return port.used; });
+  if (!rdma && !asked) {
+    judge.skip("no RDMA device needs locked memory");
+    return;
+  }
+  const double gib = asked ? asked->value : 32;
+  judge_limit(
+      in, judge,
+      {.name = "Max locked memory",
+       .what = "bytes of locked memory",
+       .warn_below = 0,
+       .fail_below = gib * kGiB,
+       .source = asked ? asked->source.c_str() : "the default of node_smoke: RDMA locks what it sends from",
+       .fix =
+           "raise it: 'ulimit -l unlimited', docker --ulimit memlock=-1, LimitMEMLOCK=infinity of slurmd"});
+}
+
+void judge_clock(const CheckInput& in, Judge& judge) {
+  const ClockState& clock = in.found.host.clock;
+  if (!clock.known) {
+    judge.skip("nobody says whether the clock is synchronised (no chronyc, no timedatectl)");
+  } else if (!clock.synchronised) {
+    judge.warn({.measured = fmt::format("the clock is not synchronised, says {}", clock.told_by),
+                .wanted = "NTP",
+                .source = "logs of several nodes are put in order by their clocks",
+                .fix = "start a time service: 'systemctl enable --now chronyd'"});
+  } else if (clock.error_seconds > 1) {
+    judge.warn({.measured = fmt::format("the clock may be off by {:.1f} s, says {}", clock.error_seconds,
+                                        clock.told_by),
+                .wanted = "at most 1 s",
+                .source = "logs of several nodes are put in order by their clocks",
+                .fix = "see 'chronyc sources': the time servers may be out of reach"});
+  } else {
+    judge.pass("synchronised, says " + clock.told_by);
+  }
+}
+
+void judge_disks(const CheckInput& in, Judge& judge) {
+  if (in.found.host.file_systems.empty()) judge.skip("no folder was named");
+  for (const FileSystem& disk : in.found.host.file_systems) {
+    const std::string place = fmt::format("{} ({})", disk.path, disk.use);
+    if (!disk.space) {
+      judge.fail({.where = disk.path,
+                  .measured = place + " does not answer",
+                  .wanted = "a file system",
+                  .source = "",
+                  .fix = "mount it, or choose another folder"});
+      continue;
+    }
+    const Space& space = *disk.space;
+    const auto available = static_cast<double>(space.available);
+    const std::string measured =
+        fmt::format("{} has {} of {} free", place, bytes(available), bytes(space.total));
+    if (space.read_only) {
+      judge.fail({.where = disk.path,
+                  .measured = place + " may only be read",
+                  .wanted = "a folder to write to",
+                  .source = "",
+                  .fix = "remount it for writing, or choose another folder; a disk with errors becomes "
+                         "read-only: see dmesg"});
+    } else if (available < 1.0 * kGiB && available < 0.05 * static_cast<double>(space.total)) {
+      judge.fail({.where = disk.path,
+                  .measured = measured,
+                  .wanted = "at least 1.00 GiB",
+                  .source = "room for logs and the smallest checkpoints",
+                  .fix = "remove old runs and checkpoints, or choose another folder"});
+    } else if (available < 0.05 * static_cast<double>(space.total)) {
+      judge.warn({.where = disk.path,
+                  .measured = measured,
+                  .wanted = "at least a twentieth",
+                  .source = "file systems get slow when they are full",
+                  .fix = "remove old runs and checkpoints"});
+    } else if (space.inodes > 0 && static_cast<double>(space.inodes_available) <
+                                       std::min(10'000.0, 0.01 * static_cast<double>(space.inodes))) {
+      judge.fail(
+          {.where = disk.path,
+           .measured = fmt::format("{} can hold {} more files", place, space.inodes_available),
+           .wanted = "at least 10000, or a hundredth",
+           .source = "checkpoints and logs are many files",
+           .fix = "remove small files, of old runs say: 'find DIR -xdev -type f | wc -l' counts them"});
+    } else {
+      judge.pass(measured, {}, disk.path);
+    }
+  }
+}
+
+void judge_kernel_log(const CheckInput& in, Judge& judge) {
+  const HostFacts& host = in.found.host;
+  if (!host.kernel_problems) {
+    judge.skip("the kernel's log was not read: " + host.why_no_kernel_log);
+    return;
+  }
+  if (host.kernel_problems->empty()) judge.pass("no trouble in the kernel's log");
+  for (const KernelProblem& problem : *host.kernel_problems) {
+    Finding finding{.measured = fmt::format("{}: \"{}\"", problem.kind, problem.line),
+                    .wanted = "nothing of that kind",
+                    .source = "the newest lines of dmesg",
+                    .fix = problem.fix};
+    problem.serious ? judge.fail(finding) : judge.warn(finding);
+  }
+}
+
+void judge_tools(const CheckInput& in, Judge& judge) {
+  if (in.wanted.required_tools.empty()) judge.skip("no tool is required");
+  for (const std::string& tool : in.wanted.required_tools) {
+    const std::string file = in.machine.program(tool);
+    if (!file.empty()) {
+      judge.pass(file, {}, tool);
+    } else {
+      judge.fail({.where = tool,
+                  .measured = fmt::format("{} is not in PATH", tool),
+                  .wanted = tool,
+                  .source = "--require-tools",
+                  .fix = "install it, or add its folder to PATH"});
+    }
+  }
+}
+
+constexpr Check kChecks[] = {
+    {"host.cpus", "host", "Are there enough hardware threads for the ranks, by affinity and control groups?",
+     judge_cpus},
+    {"host.governor", "host", "Does the processor run at its full clock?", judge_governor},
+    {"host.load", "host", "Is anybody else using the machine?", judge_load},
+    {"host.memory", "host", "Is there memory for the ranks, under the limits of control groups?",
+     judge_memory},
+    {"host.memory-for-gpus", "host", "Is there host memory enough for the memory of the GPUs?",
+     judge_gpu_memory_ratio},
+    {"host.memory-errors", "host", "Does the host's memory make errors?", judge_memory_errors},
+    {"host.numa", "host", "Do all NUMA nodes have the same memory?", judge_numa},
+    {"host.numa-balancing", "host", "Does the kernel leave memory where it is?", judge_numa_balancing},
+    {"host.swap", "host", "Does memory lie in swap?", judge_swap},
+    {"host.huge-pages", "host", "Are huge pages set up well?", judge_huge_pages},
+    {"host.shared-memory", "host", "Is /dev/shm large enough, and free?", judge_shared_memory},
+    {"host.open-files", "host", "May a process open enough files?", judge_open_files},
+    {"host.processes", "host", "May the user have enough processes and threads?", judge_processes},
+    {"host.stack", "host", "Is a thread's stack large enough?", judge_stack},
+    {"host.locked-memory", "host", "May RDMA lock memory?", judge_locked_memory},
+    {"host.clock", "host", "Is the clock synchronised?", judge_clock},
+    {"host.disks", "host", "Do the file systems answer, and have room?", judge_disks},
+    {"host.kernel-log", "host", "Has the kernel reported trouble lately?", judge_kernel_log},
+    {"host.tools", "host", "Are the required tools installed?", judge_tools},
+};
+
+}  // namespace
+
+std::span<const Check> host_checks() { return kChecks; }
+
+}  // namespace primus::preflight

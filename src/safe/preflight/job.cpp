@@ -1,0 +1,244 @@
+#include "safe/preflight/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "base/error.h"
+#include "base/json_text.h"
+#include "base/terminal.h"
+#include "comm/job.h"
+#include "safe/preflight/performance.h"
+#include "turbo/devices/devices.h"
+
+namespace primus::preflight {
+namespace {
+
+std::string report_key(int rank) { return fmt::format("preflight/report/{}", rank); }
+std::string clock_key(int rank) { return fmt::format("preflight/clock/{}", rank); }
+std::string rates_key(int rank) { return fmt::format("preflight/rates/{}", rank); }
+
+std::string name_of(const JobPreflight& job, int rank) {
+  const std::string name = job.name_of_rank ? job.name_of_rank(rank) : "";
+  return name.empty() ? fmt::format("rank {}", rank) : fmt::format("{} (rank {})", name, rank);
+}
+
+Finding failure(const char* check, const std::string& measured, const std::string& fix) {
+  return {.check = check,
+          .category = "cluster",
+          .verdict = Verdict::kFail,
+          .measured = measured,
+          .wanted = "all ranks",
+          .source = "a rank that does not answer has failed",
+          .fix = fix};
+}
+
+// The machines' ranks, in the order of their first ones.
+Nodes nodes_of(const std::vector<NodeReport>& reports) {
+  std::map<std::pair<std::string, int>, std::size_t> places;
+  Nodes nodes;
+  for (const NodeReport& report : reports) {
+    const auto [place, fresh] = places.try_emplace({report.host, report.node}, nodes.size());
+    if (fresh) nodes.emplace_back();
+    nodes[place->second].push_back(report.rank);
+  }
+  return nodes;
+}
+
+nlohmann::json to_json(const SearchRates& rates) {
+  return {{"halves", rates.halves}, {"pairs", rates.pairs}};
+}
+
+// Takes the least of what is there and what another rank measured, group by group. False where it is not of
+// the plan's shape.
+bool take_least(std::vector<std::vector<double>>& rates, const nlohmann::json& theirs) {
+  if (!theirs.is_array() || theirs.size() != rates.size()) return false;
+  for (std::size_t r = 0; r < rates.size(); ++r) {
+    if (!theirs[r].is_array() || theirs[r].size() != rates[r].size()) return false;
+    for (std::size_t g = 0; g < rates[r].size(); ++g) {
+      if (!theirs[r][g].is_number()) return false;
+      const double rate = theirs[r][g].get<double>();
+      if (rate > 0) rates[r][g] = rates[r][g] == 0 ? rate : std::min(rates[r][g], rate);
+    }
+  }
+  return true;
+}
+
+class Ranks {
+ public:
+  Ranks(const JobPreflight& job, NodeReport own) : job_(job), own_(std::move(own)) {
+    own_.rank = job.environment.rank;
+    own_.node = job.environment.host;
+  }
+
+  JobOutcome run() {
+    const bool first = job_.environment.rank == 0;
+    try {
+      // The others wait longer than rank 0, which is to say who is missing before anybody gives up.
+      comm::JobOptions options{.start_timeout = job_.timeout + std::chrono::seconds(first ? 0 : 15),
+                               .timeout = job_.timeout};
+      options.before_start = [this, first](comm::StoreClient& store) {
+        // From here on the report cannot get lost with its rank.
+        store.set(report_key(own_.rank), json_text(preflight::to_json(own_), -1));
+        if (first) gather(store);
+      };
+      const auto joined = comm::Job::connect(job_.environment, options);
+      // All ranks are here, and have just been let go together.
+      joined->store()->set(clock_key(own_.rank), fmt::format("{:.6f}", job_.clock()));
+      if (first) read_clocks(*joined->store());
+      if (job_.communication && job_.environment.world > 1) communicate(*joined);
+      joined->leave();
+    } catch (const Error& error) {
+      add_rendezvous_failure(error.what(), error.hint());
+    } catch (const std::exception& error) {  // of a library: what others sent is no JSON of ours
+      add_rendezvous_failure(error.what(), "");
+    }
+    if (nodes_.empty()) nodes_ = {own_};
+    JobOutcome outcome{.nodes = nodes_, .cluster = {}};
+    if (!first) {
+      outcome.cluster = findings_;  // for its own screen
+      return outcome;
+    }
+    ClusterOptions cluster = job_.cluster;
+    cluster.same_start = same_start_;
+    cluster.missing.insert(cluster.missing.end(), missing_.begin(), missing_.end());
+    cluster.missing_after = static_cast<double>(job_.timeout.count()) / 1e3;
+    outcome.cluster = compare_nodes(nodes_, cluster);
+    outcome.cluster.insert(outcome.cluster.end(), findings_.begin(), findings_.end());
+    return outcome;
+  }
+
+ private:
+  void add_rendezvous_failure(const std::string& what, const std::string& hint) {
+    if (!missing_.empty()) return;  // those who are missing are named already
+    findings_.push_back(failure(
+        "cluster.rendezvous", "the ranks could not work together: " + what,
+        hint.empty() ? "see the logs of the ranks that the message names, and the network between them"
+                     : hint));
+  }
+
+  // Rank 0: the reports of all, as far as they come in time.
+  void gather(comm::StoreClient& store) {
+    const comm::Deadline deadline = comm::in(job_.timeout);
+    std::set<int> waiting;
+    for (int rank = 0; rank < job_.environment.world; ++rank) waiting.insert(rank);
+    // As they come: what is here is kept even if a rank is lost, which ends the job.
+    for (;;) {
+      for (auto rank = waiting.begin(); rank != waiting.end();) {
+        const auto text = store.get(report_key(*rank));
+        if (text) {
+          take_report(*rank, *text);
+          store.erase(report_key(*rank));
+        }
+        rank = text ? waiting.erase(rank) : std::next(rank);
+      }
+      if (waiting.empty() || std::chrono::steady_clock::now() >= deadline) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    for (const int rank : waiting) missing_.push_back(name_of(job_, rank));
+    std::sort(nodes_.begin(), nodes_.end(), [](const auto& x, const auto& y) { return x.rank < y.rank; });
+    if (!missing_.empty())
+      throw Error(ErrorKind::kIo,
+                  fmt::format("{} of {} ranks did not come", missing_.size(), job_.environment.world));
+    store.set("preflight/nodes", nlohmann::json(nodes_of(nodes_)).dump());
+  }
+
+  void take_report(int rank, const std::string& text) {
+    try {
+      NodeReport report = node_report(text, name_of(job_, rank) + "'s report");
+      report.rank = rank;
+      nodes_.push_back(std::move(report));
+    } catch (const Error& error) {
+      findings_.push_back(failure("cluster.report", error.what(), error.hint()));
+    }
+  }
+
+  void read_clocks(comm::StoreClient& store) {
+    for (NodeReport& node : nodes_) {
+      const std::string text = store.wait(clock_key(node.rank), comm::in(job_.timeout));
+      node.wall_clock = leading_real(text).value_or(0);
+    }
+    same_start_ = true;
+  }
+
+  void communicate(comm::Job& joined) {
+    comm::StoreClient& store = *joined.store();
+    const auto table =
+        nlohmann::json::parse(store.wait("preflight/nodes", comm::in(job_.timeout)), nullptr, false);
+    if (table.is_discarded()) throw Error(ErrorKind::kIo, "rank 0 sent no list of nodes");
+    const auto nodes = table.get<Nodes>();
+    const std::unique_ptr<Device> device = turbo::open_device(turbo::parse_device(job_.device));
+    const std::unique_ptr<comm::Communicator> world = joined.world(*device, turbo::collectives_of(*device));
+    world->set_timeout(job_.timeout);
+    CommunicationResult result = measure_communication(*world, *device, nodes, *job_.communication);
+    NodeReport mine{.rank = own_.rank,
+                    .node = own_.node,
+                    .host = own_.host,
+                    .measurements = std::move(result.measurements)};
+    nlohmann::ordered_json message{{"report", preflight::to_json(mine)},
+                                   {"rates", to_json(result.search_rates)}};
+    store.set(rates_key(own_.rank), json_text(message, -1));
+    if (own_.rank == 0) take_results(store, result, nodes);
+    joined.barrier("preflight/end");
+  }
+
+  void take_results(comm::StoreClient& store, CommunicationResult& result, const Nodes& nodes) {
+    for (const std::string& what : result.skipped) {
+      findings_.push_back({.check = "cluster.communication",
+                           .category = "cluster",
+                           .verdict = Verdict::kSkip,
+                           .measured = what});
+    }
+    for (NodeReport& node : nodes_) {
+      const nlohmann::json theirs = parse_json_object(
+          store.wait(rates_key(node.rank), comm::in(job_.timeout)), name_of(job_, node.rank));
+      const NodeReport report = node_report(json_text(theirs.value("report", nlohmann::json::object()), -1),
+                                            name_of(job_, node.rank));
+      for (const Measurement& measurement : report.measurements) judge(measurement, node);
+      const nlohmann::json rates = theirs.value("rates", nlohmann::json::object());
+      const bool good = take_least(result.search_rates.halves, rates.value("halves", nlohmann::json())) &&
+                        take_least(result.search_rates.pairs, rates.value("pairs", nlohmann::json()));
+      if (!good) throw Error(ErrorKind::kIo, name_of(job_, node.rank) + " measured other groups than rank 0");
+    }
+    if (result.search_plan.pairs.empty()) return;
+    std::vector<std::string> names;
+    for (const std::vector<int>& ranks : nodes) {
+      const auto report = std::find_if(nodes_.begin(), nodes_.end(),
+                                       [&](const NodeReport& r) { return r.rank == ranks.front(); });
+      names.push_back(fmt::format("{} (rank {})", report->host, report->rank));
+    }
+    std::vector<Finding> found = judge_search(result.search_plan, result.search_rates, names);
+    findings_.insert(findings_.end(), found.begin(), found.end());
+  }
+
+  // A measurement of a rank goes into its report; the largest all-reduce within its node has a threshold.
+  void judge(Measurement measurement, NodeReport& node) {
+    const auto& least = job_.least_all_reduce;
+    if (least && measurement.compared && measurement.name.starts_with("all-reduce within nodes")) {
+      measurement.wanted = least->value;
+      Finding finding = judge_all_reduce(measurement.name, measurement.value, least);
+      finding.where = measurement.where;
+      node.findings.push_back(std::move(finding));
+    }
+    // Ranks of one collective wait for each other: their times differ by noise. The search finds slow nodes.
+    measurement.compared = false;
+    node.measurements.push_back(std::move(measurement));
+  }
+
+  const JobPreflight& job_;
+  NodeReport own_;
+  std::vector<NodeReport> nodes_;
+  std::vector<std::string> missing_;
+  bool same_start_ = false;
+  std::vector<Finding> findings_;
+};
+
+}  // namespace
+
+JobOutcome run_job(const JobPreflight& job, NodeReport own) { return Ranks(job, std::move(own)).run(); }
+
+}  // namespace primus::preflight

@@ -1,0 +1,65 @@
+#include "safe/preflight/node.h"
+
+#include <fmt/format.h>
+
+#include "base/terminal.h"
+#include "safe/preflight/guard.h"
+
+namespace primus::preflight {
+namespace {
+
+// What `collect` finds; a default and a failure where it finds nothing in time.
+template <class Facts>
+Facts collected(const char* category, std::function<Facts()> collect, const NodeOptions& options,
+                NodeReport& report) {
+  Guarded<Facts> result = guarded<Facts>(std::move(collect), options.timeout);
+  if (result.value) return std::move(*result.value);
+  report.has_stuck_threads |= result.timed_out;
+  report.findings.push_back(
+      {.check = std::string(category) + ".inventory",
+       .category = category,
+       .verdict = Verdict::kFail,
+       .measured = "the machine could not be looked at: " + result.problem,
+       .wanted = "an answer",
+       .source = "checks that cannot be made have failed",
+       .fix = result.timed_out ? "look for a file system or driver that hangs (ps axo pid,stat,wchan,cmd "
+                                 "shows state D), and reboot the node if it stays"
+                               : "see to what the message names"});
+  return {};
+}
+
+}  // namespace
+
+NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const NodeOptions& options) {
+  const double begin = steady_seconds();
+  NodeReport report{.host = machine->host_name(), .wall_clock = machine->wall_clock()};
+  // Checks of one section look at facts of another: all are collected.
+  Inventory found;
+  found.host = collected<HostFacts>(
+      "host", [machine, questions = options.questions] { return collect_host(*machine, questions); }, options,
+      report);
+  found.gpu = collected<GpuFacts>(
+      "gpu", [machine, timeout = options.tool_timeout] { return collect_gpus(*machine, timeout); }, options,
+      report);
+  found.network = collected<NetworkFacts>(
+      "network", [machine, ports = options.rdma_ports] { return collect_network(*machine, ports); }, options,
+      report);
+
+  const CheckInput input{.machine = *machine, .found = found, .wanted = options.wanted};
+  if (options.host) {
+    run_checks(host_checks(), input, report.findings);
+    add_facts(found.host, report.facts);
+  }
+  if (options.gpu) {
+    run_checks(gpu_checks(), input, report.findings);
+    add_facts(found.gpu, report.facts);
+  }
+  if (options.network) {
+    run_checks(network_checks(), input, report.findings);
+    add_facts(found.network, report.facts);
+  }
+  report.seconds = steady_seconds() - begin;
+  return report;
+}
+
+}  // namespace primus::preflight

@@ -1,0 +1,44 @@
+// How fast one device is, and whether it computes rightly: products, memory, the scan for silent corruption.
+// Every step has a time limit; what does not end is a failure.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "safe/preflight/check.h"
+#include "safe/preflight/hardware.h"
+#include "turbo/devices/devices.h"
+
+namespace primus::preflight {
+
+struct PerformanceOptions {
+  bool products = true, memory = true, corruption = true;
+  bool quick = false;  // one size, and fewer rounds
+  // Instead of the table's. In TFLOP/s and GB/s.
+  std::optional<Wanted> least_tflops, least_memory;
+  std::chrono::milliseconds timeout = std::chrono::minutes(3);  // of each step
+  // Opens a device by its name; a test's may return one with faults.
+  std::function<std::unique_ptr<Device>(const std::string& name)> open = {};
+};
+
+// The devices to measure on this machine, by name: all GPUs that there are, else the CPU. Appends to
+// `findings` what is wrong where the bus has GPUs that primus cannot use.
+std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<Finding>& findings);
+
+// Appends measurements and findings of `device` ("cuda:0", "cpu").
+void measure_device(const std::string& device, const std::vector<Hardware>& table,
+                    const PerformanceOptions& options, NodeReport& report);
+
+// The least that an all-reduce between this machine's GPUs must reach: of the first product in the table that
+// has such a number; nothing where none has.
+std::optional<Wanted> least_all_reduce(const std::vector<Hardware>& table,
+                                       const std::vector<turbo::DeviceListing>& devices);
+// What `rate` GB/s of `what` mean. Without a threshold nothing is judged.
+Finding judge_all_reduce(const std::string& what, double rate, const std::optional<Wanted>& least);
+
+}  // namespace primus::preflight

@@ -1,0 +1,132 @@
+#include "safe/preflight/storage.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "base/terminal.h"
+#include "safe/preflight/guard.h"
+
+namespace primus::preflight {
+namespace {
+
+constexpr std::size_t kBlock = std::size_t{4} << 20;
+
+struct Times {
+  double write = 0, sync = 0, name = 0;  // seconds
+  bool same = false;                     // what was read is what was written
+};
+
+// Bytes that no file system can compress or share with others.
+std::vector<std::byte> block_of(std::uint32_t number) {
+  const RandomStream stream(20261122, RandomPurpose::kTest, number);
+  std::vector<std::byte> block(kBlock);
+  for (std::size_t i = 0; i < kBlock; i += 16) {
+    const Philox::Counter words = stream.quad(i / 16);
+    std::memcpy(block.data() + i, words.data(), 16);
+  }
+  return block;
+}
+
+Times run(const Path& folder, std::uint64_t bytes, Env& env) {
+  // Of this process alone: all ranks of a machine may try at once.
+  const Path place = folder / fmt::format(".primus-preflight-{}", ::getpid());
+  Times times;
+  make_folders(place, env);
+  try {
+    const std::vector<std::byte> block = block_of(1);
+    const Path file = place / "partial", whole = place / "whole";
+    double begin = steady_seconds();
+    const auto out = env.open(file, OpenMode::kWrite);
+    std::uint32_t written = 0;
+    for (std::uint64_t at = 0; at < bytes; at += kBlock) {
+      const std::span data(block.data(),
+                           static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, bytes - at)));
+      out->write_at(data, at);
+      written = crc32c(written, data);
+    }
+    times.write = steady_seconds() - begin;
+    begin = steady_seconds();
+    out->sync();
+    out->close();
+    times.sync = steady_seconds() - begin;
+    begin = steady_seconds();
+    env.rename(file, whole);
+    env.sync_folder(place);
+    times.name = steady_seconds() - begin;
+
+    const auto in = env.open(whole, OpenMode::kRead);
+    std::vector<std::byte> buffer(kBlock);
+    std::uint32_t read = 0;
+    std::uint64_t at = 0;
+    for (std::size_t got = 0; (got = in->read_at(buffer, at)) > 0; at += got)
+      read = crc32c(read, std::span<const std::byte>(buffer.data(), got));
+    times.same = read == written && at == bytes;
+  } catch (...) {
+    try_remove_tree(place, env);
+    throw;
+  }
+  remove_tree(place, env);
+  return times;
+}
+
+}  // namespace
+
+void check_storage(const StorageOptions& options, NodeReport& report, Env& env) {
+  const std::string where = options.folder.string();
+  Finding finding{.check = "storage." + options.use, .category = "storage", .where = where};
+  const Guarded<Times> result = guarded<Times>(
+      [folder = options.folder, bytes = options.bytes, &env] { return run(folder, bytes, env); },
+      options.timeout);
+  if (!result.value) {
+    report.has_stuck_threads |= result.timed_out;
+    finding.verdict = Verdict::kFail;
+    finding.measured = result.timed_out ? fmt::format("{}: {} could not be written within {} s", where,
+                                                      human_bytes(static_cast<double>(options.bytes)),
+                                                      options.timeout.count() / 1000)
+                                        : result.problem;
+    finding.wanted = "a file that is written, synced, renamed and read back";
+    finding.source = "the file operations of a checkpoint";
+    finding.fix = result.timed_out
+                      ? "look at the file server and the network to it, or choose another folder"
+                      : "make room or choose another folder; a disk that reports errors must be replaced";
+    report.findings.push_back(std::move(finding));
+    return;
+  }
+  const Times& times = *result.value;
+  const double rate = static_cast<double>(options.bytes) / (times.write + times.sync) * 1e-6;
+  finding.measured = fmt::format("{}: {:.0f} MB/s ({} written in {}, synced in {}, named in {})", where, rate,
+                                 human_bytes(static_cast<double>(options.bytes)), human_duration(times.write),
+                                 human_duration(times.sync), human_duration(times.name));
+  finding.wanted = fmt::format("at least {:g} MB/s", options.least_rate.value);
+  finding.source = options.least_rate.source;
+  finding.verdict = Verdict::kPass;
+  if (!times.same) {
+    finding.verdict = Verdict::kFail;
+    finding.measured = where + ": what was read is not what was written";
+    finding.wanted = "the same bytes";
+    finding.fix = "do not keep checkpoints there: replace the disk, or have the file server examined";
+  } else if (rate < options.least_rate.value) {
+    finding.verdict = Verdict::kWarn;
+    finding.fix = "choose a faster file system, save less often (save_interval), or keep async_save=true";
+  } else if (times.name > 1) {
+    finding.verdict = Verdict::kWarn;
+    finding.wanted = "at most 1 s to give a file its name";
+    finding.source = "every checkpoint has many files";
+    finding.fix = "look at the load of the file system's metadata server, or choose another folder";
+  }
+  report.measurements.push_back({.name = "write and sync, " + options.use,
+                                 .where = where,
+                                 .unit = "MB/s",
+                                 .value = rate,
+                                 .wanted = options.least_rate.value,
+                                 .compared = true});
+  report.findings.push_back(std::move(finding));
+}
+
+}  // namespace primus::preflight

@@ -1,0 +1,137 @@
+// Operation graphs of cuDNN: a small computation that the library compiles into one kernel or a few. Tensors
+// have four dimensions, [batch, heads, rows, columns], and strides in elements.
+//
+//   Graph graph(library);
+//   const Node q = graph.memory(1, DataType::kBF16, {b, h, s, d}, strides);
+//   ...
+//   std::unique_ptr<Plan> plan = graph.compile(handle, /*deterministic=*/true);
+//   plan->execute(handle, {{1, address}, ...}, workspace);
+//
+// What the library refuses is thrown as Refusal. Not thread-safe, except that several threads may execute one
+// plan, each with a handle of its own.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "turbo/cudnn/library.h"
+
+namespace primus::turbo::cudnn {
+
+using Dims = std::array<std::int64_t, 4>;
+
+// cuDNN does not do this, and why. Whoever asked for it has another way.
+class Refusal : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Owns descriptors.
+class Descriptors {
+ public:
+  explicit Descriptors(const Library& library) : library_(&library) {}
+  Descriptors(Descriptors&& other) noexcept : library_(other.library_), all_(std::exchange(other.all_, {})) {}
+  Descriptors& operator=(Descriptors&&) = delete;
+  ~Descriptors() {
+    for (auto at = all_.rbegin(); at != all_.rend(); ++at) library_->destroy_descriptor(*at);
+  }
+  Descriptor make(DescriptorType type);
+
+ private:
+  const Library* library_;
+  std::vector<Descriptor> all_;
+};
+
+class Plan {
+ public:
+  std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  // Number of the engine that the library chose, for logs.
+  std::int64_t engine() const { return engine_; }
+  // Enqueues the graph on the handle's stream. `memory`: addresses by id, of every tensor of Graph::memory;
+  // what the graph does not have is passed over. Throws Error when the library fails.
+  void execute(Handle handle, const std::vector<std::pair<std::int64_t, void*>>& memory,
+               void* workspace) const;
+
+ private:
+  friend class Graph;
+  Plan(const Library& library, Descriptors descriptors)
+      : library_(library), descriptors_(std::move(descriptors)) {}
+
+  const Library& library_;
+  Descriptors descriptors_;
+  Descriptor plan_ = nullptr;
+  std::int64_t workspace_bytes_ = 0, engine_ = -1;
+  std::set<std::int64_t> memory_ids_;
+  std::deque<std::pair<std::int64_t, float>> scalars_;  // by id; deque: their addresses stay
+};
+
+// A tensor of a graph.
+struct Node {
+  Descriptor descriptor = nullptr;
+  Dims dims{}, strides{};
+  explicit operator bool() const { return descriptor != nullptr; }
+};
+
+class Graph {
+ public:
+  // The library must outlive graph and plan.
+  explicit Graph(const Library& library) : library_(library), descriptors_(library) {}
+
+  // In device memory, at an address that is given when the plan is executed. `id` > 0. With `offsets` (int32,
+  // one more than there are batches) every batch begins at its own element.
+  Node memory(std::int64_t id, DataType type, const Dims& dims, const Dims& strides,
+              const Node& offsets = {});
+  // Never in memory, if the library finds an engine for it.
+  Node temporary(DataType type, const Dims& dims, const Dims& strides, const Node& offsets = {});
+  Node scalar(float value);
+
+  // y = mode(x, b, t). `compute`: the type of the arithmetic.
+  Node pointwise(PointwiseMode mode, const Node& x, const Node& b, const Node& y,
+                 DataType compute = DataType::kF32, const Node& t = {});
+  // Every element's index along axis 2 (rows) or 3 (columns).
+  Node index(const Node& like, int axis, DataType compute);
+
+  // How many rows, columns and products there really are of each batch; absent: all.
+  struct Lengths {
+    Node rows = {}, cols = {}, depth = {};
+    bool padded = false;  // what lies behind them counts as 0
+  };
+  void matmul(const Node& a, const Node& b, const Node& c, const Lengths& lengths);
+  void reduce(ReductionOperator how, const Node& x, const Node& y);
+  void reshape(const Node& x, const Node& y);
+
+  // The library's favourite among the engines that take the graph and, where `deterministic`, give the same
+  // bits every time. The graph is used up. Throws Refusal when there is none.
+  std::unique_ptr<Plan> compile(Handle handle, bool deterministic);
+
+ private:
+  Descriptor make(DescriptorType type) { return descriptors_.make(type); }
+  template <class T>
+  void set(Descriptor descriptor, Attribute name, AttributeType type, const T& value) {
+    set_all(descriptor, name, type, 1, &value);
+  }
+  void set_all(Descriptor descriptor, Attribute name, AttributeType type, std::int64_t count,
+               const void* elements);
+  void set_node(Descriptor operation, Attribute name, const Node& node);
+  void finalize(Descriptor descriptor);
+  void add(Descriptor operation);
+  Node tensor(std::int64_t id, DataType type, const Dims& dims, const Dims& strides, const Node& offsets,
+              bool is_virtual, bool by_value);
+  std::int64_t own_id() { return next_id_++; }
+
+  static constexpr std::int64_t kFirstOwnId = 1000;
+  const Library& library_;
+  Descriptors descriptors_;
+  std::vector<Descriptor> operations_;
+  std::set<std::int64_t> memory_ids_;
+  std::deque<std::pair<std::int64_t, float>> scalars_;
+  std::int64_t next_id_ = kFirstOwnId;
+};
+
+}  // namespace primus::turbo::cudnn

@@ -1,0 +1,58 @@
+#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/register.h"
+#include "turbo/lion/lion.h"
+#include "turbo/step_scalars.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+template <int kCount>
+struct LionBody {
+  float *param, *exp_avg;
+  const float *grad, *grad_scale;
+  BFloat16* working;  // or null
+  const double* scalars;
+  float beta1, beta2, decay_factor;
+
+  PRIMUS_DEVICE void operator()(std::int64_t pack) const {
+    const std::int64_t i = pack * kCount;
+    const float scale = grad_scale[0];
+    if (scale < 0) return;
+    const auto rate = static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kLearningRate)]);
+    const auto decay = static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kWeightDecay)]);
+    const float keep = 1.0F - rate * (decay * decay_factor);
+    float p[kCount], g[kCount], m[kCount];
+    load<kCount>(param + i, p);
+    load<kCount>(grad + i, g);
+    load<kCount>(exp_avg + i, m);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) {
+      g[k] *= scale;
+      const float mixed = beta1 * m[k] + (1.0F - beta1) * g[k];
+      const float sign = static_cast<float>(mixed > 0) - static_cast<float>(mixed < 0);
+      p[k] = p[k] * keep - rate * sign;
+      m[k] = beta2 * m[k] + (1.0F - beta2) * g[k];
+    }
+    store<kCount>(exp_avg + i, m);
+    store<kCount>(param + i, p);
+    if (working) store<kCount>(working + i, p);
+  }
+};
+
+void lion(Context& context, const Lion& a) {
+  float *param = context.data<float>(a.param), *exp_avg = context.data<float>(a.exp_avg);
+  const float* grad = context.data<float>(a.grad);
+  auto* working = optional<BFloat16>(context, a.working);
+  const std::int64_t n = a.param.elements();
+  with_vector<float>(rows_of_vectors<float>(n, param, grad, exp_avg, working), [&](auto count) {
+    for_each(context, n / count,
+             LionBody<count>{param, exp_avg, grad, context.data<float>(a.grad_scale), working,
+                             context.data<double>(a.scalars), a.beta1, a.beta2, a.weight_decay_factor});
+  });
+}
+
+}  // namespace
+
+void register_lion(KernelTable& table) { table.add<Lion, Context, &lion>(); }
+
+}  // namespace primus::turbo::PRIMUS_GPU

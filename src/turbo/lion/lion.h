@@ -1,0 +1,27 @@
+// The Lion optimizer on flat fp32 buffers.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms") with decoupled weight decay:
+//   u = sign(b1*m + (1-b1)*g);  m = b2*m + (1-b2)*g;  p = p*(1 - lr*weight_decay) - lr*u
+// with g = grad * grad_scale[0], and sign(0) = 0. Learning rate and weight decay are step scalars
+// (turbo/step_scalars.h). A negative grad_scale skips the step: nothing changes.
+struct Lion {
+  static constexpr KernelId kId = KernelId::kLion;
+  Tensor param;       // [n] fp32 master weights, in place
+  Tensor grad;        // [n] fp32
+  Tensor exp_avg;     // [n] fp32, in place
+  Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
+  Tensor working;     // [n] bf16 copy of param to refresh, or absent
+  Tensor scalars;     // the step's
+  float beta1, beta2;
+  float weight_decay_factor = 1;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

@@ -1,0 +1,109 @@
+#include <algorithm>
+#include <cmath>
+
+#include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
+#include "turbo/muon/muon.h"
+#include "turbo/step_scalars.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+constexpr double kSmallestNorm = 1e-7;
+
+void muon_momentum(CpuContext& context, const MuonMomentum& a) {
+  const float scale = context.data<float>(a.grad_scale)[0];
+  const float beta = a.beta, rest = 1.0F - beta;
+  const bool nesterov = a.nesterov;
+  const float* grad = context.data<float>(a.grad);
+  float* momentum = context.data<float>(a.momentum);
+  float* direction = context.data<float>(a.direction);
+  parallel_ranges(context, a.grad.elements(), 4 * sizeof(float), [&](std::int64_t begin, std::int64_t end) {
+    if (scale < 0) {
+      std::fill(direction + begin, direction + end, 0.0F);
+      return;
+    }
+    PRIMUS_SIMD()
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float g = grad[i] * scale;
+      const float m = beta * momentum[i] + rest * g;
+      momentum[i] = m;
+      direction[i] = nesterov ? beta * m + rest * g : m;
+    }
+  });
+}
+
+void muon_normalize(CpuContext& context, const MuonNormalize& a) {
+  const double norm = std::sqrt(*context.data<double>(a.sum_of_squares));
+  const auto factor = static_cast<float>(1.0 / std::max(norm, kSmallestNorm));
+  const float* x = context.data<float>(a.x);
+  with_float_type(a.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    T* out = context.data<T>(a.out);
+    parallel_ranges(context, a.x.elements(), sizeof(float) + sizeof(T),
+                    [&](std::int64_t begin, std::int64_t end) {
+                      PRIMUS_SIMD()
+                      for (std::int64_t i = begin; i < end; ++i) out[i] = from_float<T>(x[i] * factor);
+                    });
+  });
+}
+
+void muon_polynomial(CpuContext& context, const MuonPolynomial& p) {
+  const float* gram = context.data<float>(p.gram);
+  const float* square = context.data<float>(p.square);
+  const float a = p.a, b = p.b, c = p.c;
+  const std::int64_t k = p.gram.cols();
+  with_float_type(p.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    T* out = context.data<T>(p.out);
+    parallel_ranges(context, k, k * 12, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const std::int64_t first = row * k;
+        PRIMUS_SIMD()
+        for (std::int64_t i = first; i < first + k; ++i) out[i] = from_float<T>(b * gram[i] + c * square[i]);
+        const std::int64_t d = first + row;
+        out[d] = from_float<T>(b * gram[d] + c * square[d] + a);
+      }
+    });
+  });
+}
+
+template <class T, bool kWorking>
+void update(const CpuContext& context, const MuonUpdate& a, std::int64_t begin, std::int64_t end) {
+  const double* scalars = context.data<double>(a.scalars);
+  const auto rate = static_cast<float>(scalars[index(StepScalar::kLearningRate)]);
+  const auto weight_decay = static_cast<float>(scalars[index(StepScalar::kWeightDecay)]);
+  const float keep = 1.0F - rate * (weight_decay * a.weight_decay_factor), step = rate * a.scale;
+  float* param = context.data<float>(a.param);
+  const T* direction = context.data<T>(a.direction);
+  BFloat16* working = kWorking ? context.data<BFloat16>(a.working) : nullptr;
+  PRIMUS_SIMD()
+  for (std::int64_t i = begin; i < end; ++i) {
+    const float p = param[i] * keep - step * to_float(direction[i]);
+    param[i] = p;
+    if constexpr (kWorking) working[i] = from_float<BFloat16>(p);
+  }
+}
+
+void muon_update(CpuContext& context, const MuonUpdate& a) {
+  constexpr std::int64_t kBytesPerElement = 14;
+  if (context.data<float>(a.grad_scale)[0] < 0) return;
+  const bool working = !a.working.absent();
+  with_float_type(a.direction.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    parallel_ranges(context, a.param.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
+      working ? update<T, true>(context, a, begin, end) : update<T, false>(context, a, begin, end);
+    });
+  });
+}
+
+}  // namespace
+
+void register_muon(KernelTable& table) {
+  table.add<MuonMomentum, CpuContext, &muon_momentum>();
+  table.add<MuonNormalize, CpuContext, &muon_normalize>();
+  table.add<MuonPolynomial, CpuContext, &muon_polynomial>();
+  table.add<MuonUpdate, CpuContext, &muon_update>();
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

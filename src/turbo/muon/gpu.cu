@@ -1,0 +1,139 @@
+#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/register.h"
+#include "turbo/muon/muon.h"
+#include "turbo/step_scalars.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+template <int kCount>
+struct MomentumBody {
+  const float *grad, *grad_scale;
+  float *momentum, *direction;
+  float beta;
+  bool nesterov;
+
+  PRIMUS_DEVICE void operator()(std::int64_t pack) const {
+    const std::int64_t i = pack * kCount;
+    const float scale = grad_scale[0];
+    float g[kCount] = {};
+    if (scale >= 0) {
+      float m[kCount];
+      load<kCount>(grad + i, g);
+      load<kCount>(momentum + i, m);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        g[k] *= scale;
+        m[k] = beta * m[k] + (1.0F - beta) * g[k];
+        g[k] = nesterov ? beta * m[k] + (1.0F - beta) * g[k] : m[k];
+      }
+      store<kCount>(momentum + i, m);
+    }
+    store<kCount>(direction + i, g);
+  }
+};
+
+void muon_momentum(Context& context, const MuonMomentum& a) {
+  const float* grad = context.data<float>(a.grad);
+  float *momentum = context.data<float>(a.momentum), *direction = context.data<float>(a.direction);
+  const std::int64_t n = a.grad.elements();
+  with_vector<float>(rows_of_vectors<float>(n, grad, momentum, direction), [&](auto count) {
+    for_each(context, n / count,
+             MomentumBody<count>{grad, context.data<float>(a.grad_scale), momentum, direction, a.beta,
+                                 a.nesterov});
+  });
+}
+
+template <class T>
+struct NormalizeBody {
+  const float* x;
+  const double* sum_of_squares;
+  T* out;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    constexpr double kSmallestNorm = 1e-7;
+    const double norm = ::sqrt(*sum_of_squares);
+    const auto factor = static_cast<float>(1.0 / (norm > kSmallestNorm ? norm : kSmallestNorm));
+    out[i] = from_float<T>(x[i] * factor);
+  }
+};
+
+void muon_normalize(Context& context, const MuonNormalize& a) {
+  with_float_type(a.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    for_each(context, a.x.elements(),
+             NormalizeBody<T>{context.data<float>(a.x), context.data<double>(a.sum_of_squares),
+                              context.data<T>(a.out)});
+  });
+}
+
+template <class T>
+struct PolynomialBody {
+  const float *gram, *square;
+  T* out;
+  std::int64_t k;
+  float a, b, c;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    const float value = b * gram[i] + c * square[i];
+    out[i] = from_float<T>(i / k == i % k ? value + a : value);
+  }
+};
+
+void muon_polynomial(Context& context, const MuonPolynomial& p) {
+  with_float_type(p.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    for_each(context, p.gram.elements(),
+             PolynomialBody<T>{context.data<float>(p.gram), context.data<float>(p.square),
+                               context.data<T>(p.out), p.gram.cols(), p.a, p.b, p.c});
+  });
+}
+
+template <class T, int kCount>
+struct UpdateBody {
+  float* param;
+  const T* direction;
+  const float* grad_scale;
+  BFloat16* working;  // or null
+  const double* scalars;
+  float scale, decay_factor;
+
+  PRIMUS_DEVICE void operator()(std::int64_t pack) const {
+    const std::int64_t i = pack * kCount;
+    if (grad_scale[0] < 0) return;
+    const auto rate = static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kLearningRate)]);
+    const auto decay = static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kWeightDecay)]);
+    const float keep = 1.0F - rate * (decay * decay_factor), step = rate * scale;
+    float p[kCount], d[kCount];
+    load<kCount>(param + i, p);
+    load<kCount>(direction + i, d);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) p[k] = p[k] * keep - step * d[k];
+    store<kCount>(param + i, p);
+    if (working) store<kCount>(working + i, p);
+  }
+};
+
+void muon_update(Context& context, const MuonUpdate& a) {
+  with_float_type(a.direction.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    float* param = context.data<float>(a.param);
+    const T* direction = context.data<T>(a.direction);
+    auto* working = optional<BFloat16>(context, a.working);
+    const std::int64_t n = a.param.elements();
+    with_vector<float>(rows_of_vectors<float>(n, param, direction, working), [&](auto count) {
+      for_each(context, n / count,
+               UpdateBody<T, count>{param, direction, context.data<float>(a.grad_scale), working,
+                                    context.data<double>(a.scalars), a.scale, a.weight_decay_factor});
+    });
+  });
+}
+
+}  // namespace
+
+void register_muon(KernelTable& table) {
+  table.add<MuonMomentum, Context, &muon_momentum>();
+  table.add<MuonNormalize, Context, &muon_normalize>();
+  table.add<MuonPolynomial, Context, &muon_polynomial>();
+  table.add<MuonUpdate, Context, &muon_update>();
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

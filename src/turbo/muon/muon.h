@@ -1,0 +1,62 @@
+// What Muon (Jordan et al. 2024; Liu et al. 2025, arXiv:2502.16982) does around its matrix products. The
+// update is the momentum of a matrix with all its singular values brought to about 1, by a Newton-Schulz
+// iteration: X = momentum / |momentum|, then a few times X = (a + b*XX' + c*(XX')^2) X. The products are Gemm
+// (turbo/linear); lm/optimizer/muon.cpp puts all together.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+// m = beta*m + (1-beta)*g with g = grad * grad_scale[0]; direction = m, or with nesterov beta*m + (1-beta)*g
+// of the new m. A negative grad_scale skips the step: m stays as it is, and the direction is 0.
+struct MuonMomentum {
+  static constexpr KernelId kId = KernelId::kMuonMomentum;
+  Tensor grad;        // [n] fp32
+  Tensor momentum;    // [n] fp32, in place
+  Tensor direction;   // [n] fp32 out
+  Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
+  float beta;
+  bool nesterov;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// out = x / max(sqrt(sum_of_squares[0]), 1e-7).
+struct MuonNormalize {
+  static constexpr KernelId kId = KernelId::kMuonNormalize;
+  Tensor x;               // [n] fp32
+  Tensor sum_of_squares;  // [1] fp64
+  Tensor out;             // [n] fp32 or bf16
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// out = a*I + b*gram + c*square.
+struct MuonPolynomial {
+  static constexpr KernelId kId = KernelId::kMuonPolynomial;
+  Tensor gram;    // [k, k] fp32
+  Tensor square;  // [k, k] fp32: gram * gram
+  Tensor out;     // [k, k] fp32 or bf16
+  float a, b, c;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// p = p*(1 - lr*weight_decay) - lr*scale*direction. Learning rate and weight decay are step scalars
+// (turbo/step_scalars.h). A negative grad_scale skips the step: nothing changes.
+struct MuonUpdate {
+  static constexpr KernelId kId = KernelId::kMuonUpdate;
+  Tensor param;       // [n] fp32 master weights, in place
+  Tensor direction;   // [n] fp32 or bf16
+  Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
+  Tensor working;     // [n] bf16 copy of param to refresh, or absent
+  Tensor scalars;     // the step's
+  float scale;
+  float weight_decay_factor = 1;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

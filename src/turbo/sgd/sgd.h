@@ -1,0 +1,27 @@
+// Stochastic gradient descent on flat fp32 buffers.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+// SGD with momentum, in the order of torch.optim.SGD. Weight decay is coupled: it goes through the momentum.
+//   g = grad * grad_scale[0] + weight_decay*p;  m = momentum*m + g;  p -= lr * m
+// Learning rate and weight decay are step scalars (turbo/step_scalars.h). A negative grad_scale skips the
+// step: nothing changes.
+struct SgdMomentum {
+  static constexpr KernelId kId = KernelId::kSgdMomentum;
+  Tensor param;            // [n] fp32 master weights, in place
+  Tensor grad;             // [n] fp32
+  Tensor momentum_buffer;  // [n] fp32, in place; absent: momentum is 0
+  Tensor grad_scale;       // [1] fp32 on the device: the clip coefficient
+  Tensor working;          // [n] bf16 copy of param to refresh, or absent
+  Tensor scalars;          // the step's
+  float momentum;
+  float weight_decay_factor = 1;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

@@ -1,0 +1,214 @@
+// Experiments with TorchTitan's and MaxText's settings: handed on as they are, and read with Primus's own
+// keys.
+#include "config/foreign.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "config/readers.h"
+#include "lm/optimizer/schedule.h"
+#include "support.h"
+
+namespace primus::backends {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+
+const std::string kTitan = "framework: torchtitan\nconfig: pre_trainer.yaml\nmodel: llama3.1_8B.yaml";
+const std::string kTitanSteps =
+    "training: {steps: 50, seq_len: 4096, local_batch_size: 2, mock_data: false}\n"
+    "optimizer: {lr: 3e-4}\nlr_scheduler: {warmup_steps: 10, min_lr_factor: 0.1}\n"
+    "activation_checkpoint: {mode: full}\nprimus_turbo: {enable_primus_turbo: true}";
+const std::string kMax = "framework: maxtext\nconfig: pre_trainer.yaml\nmodel: llama3_8B.yaml";
+
+TEST(TorchTitan, SettingsBecomeItsFile) {
+  const ExternalJob job = render(load(kTitan, kTitanSteps, {"training.steps=60", "lr=1e-4"}));
+  ASSERT_EQ(job.files.size(), 1u);
+  EXPECT_EQ(job.command[0], "-m");
+  EXPECT_EQ(job.command[1], "torchtitan.train");
+  EXPECT_EQ(job.command[3], job.files[0].path.string());
+  const config::Value toml = config::read_toml(config::make_source("x.toml", job.files[0].text));
+  const auto text = [&](const char* path) { return config::find_path(toml, path)->text; };
+  EXPECT_EQ(text("training.steps"), "60");
+  EXPECT_EQ(text("training.seq_len"), "4096");
+  EXPECT_EQ(text("model.flavor"), "8B");
+  EXPECT_DOUBLE_EQ(config::find_path(toml, "optimizer.lr")->real, 1e-4);  // our key is translated
+  EXPECT_EQ(text("activation_checkpoint.mode"), "full");
+  EXPECT_THAT(text("job.dump_folder"), HasSubstr("g/u/e"));
+  EXPECT_FALSE(
+      config::find_path(toml, "primus_turbo.enable_primus_turbo"));  // a plain TorchTitan would refuse it
+  EXPECT_THAT(job.dropped.at("Primus-Turbo's kernels"), Contains("primus_turbo.enable_primus_turbo"));
+}
+
+TEST(TorchTitan, WhatItDoesNotKnowIsRefused) {
+  const auto error = [](const std::string& overrides) { return error_of([&] { load(kTitan, overrides); }); };
+  EXPECT_THAT(error("training: {step: 50}"),
+              AllOf(HasSubstr("unknown key 'training.step'"), HasSubstr("training.steps")));
+  EXPECT_THAT(error("training: {steps: many}"), HasSubstr("training.steps expects an integer"));
+  EXPECT_THAT(error("activation_checkpoint: {mode: ful}"), HasSubstr("did you mean 'full'?"));
+}
+
+TEST(TorchTitan, SettingsAreReadNatively) {
+  const config::Experiment e =
+      load(kTitan, kTitanSteps, {"framework=native", "data_path=corpus.txt", "vocab_size=128256"}, 4);
+  const config::TrainerConfig& t = e.trainer;
+  EXPECT_EQ(t.train_iters, 50);
+  EXPECT_EQ(t.seq_length, 4096);
+  EXPECT_EQ(t.micro_batch_size, 2);
+  EXPECT_EQ(t.global_batch_size, 8);  // of four ranks that share the weights
+  EXPECT_EQ(t.data_parallel_sharding_strategy, "optim_grads_params");
+  EXPECT_EQ(t.hidden_size, 4096);  // the preset that llama3 8B is
+  EXPECT_EQ(t.num_layers, 32);
+  EXPECT_EQ(t.recompute_granularity, "full");
+  EXPECT_DOUBLE_EQ(t.adam_beta2, 0.95);  // TorchTitan's default, not ours
+  EXPECT_DOUBLE_EQ(t.weight_decay, 0.1);
+  EXPECT_EQ(t.data_path, std::vector<std::string>{"corpus.txt"});
+  EXPECT_THAT(e.warnings, Contains(HasSubstr("decays all parameters")));
+  EXPECT_THAT(e.warnings, Contains(HasSubstr("Primus-Turbo's kernels")));
+  EXPECT_THAT(e.provenance_of("train_iters").describe(), HasSubstr("exp.yaml:"));
+}
+
+// TorchTitan's rate of a step, from its documentation: warm-up from lr / warmup_steps, and a decay over the
+// last steps that is one step ahead.
+double titan_rate(int step, double lr, int warmup, int total, int decay, double least,
+                  const std::string& type) {
+  const int stable = total + 1 - warmup - decay;
+  if (step < warmup) return lr * (step + 1) / warmup;
+  if (step < warmup + stable) return lr;
+  const double p = static_cast<double>(step + 1 - warmup - stable) / decay;
+  const double left = type == "linear" ? 1 - p
+                      : type == "sqrt" ? 1 - std::sqrt(p)
+                                       : 0.5 * (1 + std::cos(std::numbers::pi * p));
+  return lr * (least + (1 - least) * left);
+}
+
+TEST(TorchTitan, TheRateOfEveryStepIsTheSame) {
+  for (const std::string type : {"linear", "sqrt", "cosine"}) {
+    for (const int warmup : {0, 1, 10}) {
+      for (const std::string ratio : {"null", "0.4"}) {
+        const config::Experiment e =
+            load(kTitan,
+                 "training: {steps: 50}\noptimizer: {lr: 3e-4}\nlr_scheduler: {warmup_steps: " +
+                     std::to_string(warmup) + ", min_lr_factor: 0.1, decay_type: " + type +
+                     ", decay_ratio: " + ratio + "}",
+                 {"framework=native", "mock_data=true", "vocab_size=1000"});
+        const Schedule schedule(e.trainer);
+        const int decay = ratio == "null" ? 50 - warmup : 20;
+        for (int step = 0; step < 50; ++step) {
+          const double there = titan_rate(step, 3e-4, warmup, 50, decay, 0.1, type);
+          EXPECT_NEAR(schedule.learning_rate(step), there, 3e-4 * 1e-12)
+              << type << " " << warmup << " " << ratio << " " << step;
+        }
+      }
+    }
+  }
+}
+
+TEST(TorchTitan, WhatTheNativeEngineLacksIsRefused) {
+  const auto error = [](const std::string& overrides) {
+    return error_of([&] {
+      load(kTitan, overrides, {"framework=native", "mock_data=true", "vocab_size=1000"});
+    });
+  };
+  EXPECT_THAT(error("optimizer: {name: Adam}"),
+              AllOf(HasSubstr("exp.yaml:"), HasSubstr("adds weight decay to the gradient")));
+  EXPECT_THAT(error("training: {enable_cpu_offload: true}"), HasSubstr("keeps weights on the device"));
+  EXPECT_THAT(error("model: {flavor: debugmodel}"), HasSubstr("no preset of this model"));
+}
+
+TEST(MaxText, SettingsBecomeItsFile) {
+  const ExternalJob job = render(
+      load(kMax, "steps: 50\ndataset_type: synthetic\nhf_access_token: secret\nadam_eps: 1e-8", {"lr=1e-4"}));
+  ASSERT_EQ(job.files.size(), 1u);
+  EXPECT_TRUE(job.process_per_node);
+  const config::Value yaml = config::read_yaml(config::make_source("x.yml", job.files[0].text));
+  EXPECT_EQ(yaml.find("model_name")->text, "llama3-8b");
+  EXPECT_EQ(yaml.find("steps")->integer, 50);
+  EXPECT_EQ(yaml.find("run_name")->text, "e");
+  EXPECT_EQ(yaml.find("base_config")->text, "base.yml");
+  EXPECT_DOUBLE_EQ(yaml.find("learning_rate")->real, 1e-4);
+  EXPECT_THAT(job.files[0].text, Not(HasSubstr("secret")));
+}
+
+TEST(MaxText, SettingsAreReadNatively) {
+  const config::Experiment e = load(kMax,
+                                    "steps: 50\ndataset_type: synthetic\nper_device_batch_size: 4\n"
+                                    "max_target_length: 2048\nici_fsdp_parallelism: 8\nlearning_rate: 1e-4",
+                                    {"framework=native", "vocab_size=1000"}, 8);
+  const config::TrainerConfig& t = e.trainer;
+  EXPECT_EQ(t.train_iters, 50);
+  EXPECT_EQ(t.global_batch_size, 32);
+  EXPECT_EQ(t.micro_batch_size, 4);
+  EXPECT_EQ(t.num_query_groups, 8);
+  EXPECT_TRUE(t.mock_data);
+  EXPECT_EQ(t.data_parallel_sharding_strategy, "optim_grads_params");
+  // Its cosine ends at a tenth of the rate with its last step; the warm-up is a tenth of the steps, from
+  // zero.
+  const Schedule schedule(t);
+  for (int step = 0; step < 50; ++step) {
+    const double part = (step - 5) / 44.0;
+    const double there =
+        step < 5 ? 1e-4 * step / 5 : 1e-5 + 9e-5 * 0.5 * (1 + std::cos(std::numbers::pi * part));
+    EXPECT_NEAR(schedule.learning_rate(step), there, 1e-16) << step;
+  }
+}
+
+TEST(MaxText, ItsSettingsBecomeMegatronsArguments) {
+  const config::Experiment e = load(kMax, "steps: 50\ndataset_type: synthetic\nper_device_batch_size: 1",
+                                    {"framework=megatron", "vocab_size=1000"});
+  const ExternalJob job = render(e);
+  EXPECT_THAT(job.command, AllOf(Contains("--swiglu"), Contains("--mock-data"), Contains("--num-layers")));
+}
+
+// What the tables name exists, and every setting of TorchTitan has a line.
+TEST(Tables, NameWhatThereIs) {
+  for (const std::string framework : {"torchtitan", "maxtext"}) {
+    const config::BackendFields fields = fields_of(framework);
+    for (const config::Member& row : fields.keys("settings").members) {
+      EXPECT_TRUE(fields.find(row.key)) << framework << " has no " << row.key;
+      if (const config::Value* key = row.value.find("key")) {
+        EXPECT_TRUE(config::find_key(key->text)) << key->text;
+      }
+    }
+    for (const config::Member& model : fields.keys("models").members) {
+      EXPECT_TRUE(std::filesystem::exists(preset_dirs()[0] / "models" / (model.key + ".yaml"))) << model.key;
+    }
+  }
+  const config::BackendFields titan = fields_of("torchtitan");
+  for (const auto& [name, field] : titan.all()) {
+    bool known = titan.keys("settings").find(name) != nullptr;
+    for (const config::Member& reason : titan.keys("nothing").members) {
+      for (const config::Value& item : reason.value.items)
+        known = known || name.starts_with(item.text.substr(0, item.text.size() - 1));
+    }
+    EXPECT_TRUE(known) << name;
+  }
+}
+
+// A resolved experiment loads back, and a token is not in it.
+TEST(Foreign, TheResolvedExperimentLoadsBack) {
+  const config::Experiment e = load(kMax, "steps: 50\nhf_access_token: secret");
+  const std::string text = config::to_yaml(e);
+  EXPECT_THAT(text, Not(HasSubstr("secret")));
+  config::LoadOptions options;
+  options.preset_dirs = preset_dirs();
+  const config::Experiment again = config::load_experiment_text(text, "again.yaml", {}, options);
+  EXPECT_EQ(again.framework, "maxtext");
+  EXPECT_EQ(again.trainer.train_iters, 50);
+  EXPECT_EQ(render(again).files[0].text, render(e).files[0].text);
+}
+
+TEST(Foreign, KeysOfOursUnderAnotherFrameworkAreNamed) {
+  EXPECT_THAT(error_of([] {
+                render(load("framework: torchtitan\nmodel: llama3.1_8B.yaml", "train_iters: 5\nlr: 1e-4"));
+              }),
+              HasSubstr("written with Megatron-LM's keys"));
+}
+
+}  // namespace
+}  // namespace primus::backends

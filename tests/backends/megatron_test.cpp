@@ -1,0 +1,145 @@
+// From experiments to Megatron-LM's arguments.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "backends/key_rules.h"
+#include "config/keys.h"
+#include "support.h"
+
+namespace primus::backends {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+
+const std::string kLlama = "framework: megatron\nmodel: llama3.1_8B.yaml";
+
+// What stands behind `flag`; "" where it is not there.
+std::string after(const ExternalJob& job, const std::string& flag) {
+  const auto found = std::find(job.command.begin(), job.command.end(), flag);
+  return found == job.command.end() || found + 1 == job.command.end() ? "" : *(found + 1);
+}
+
+TEST(Megatron, AnExperimentBecomesItsArguments) {
+  const ExternalJob job =
+      render(load(kLlama,
+                  "train_iters: 20\nlr: 1.0e-5\nmock_data: true\nmicro_batch_size: 2\n"
+                  "global_batch_size: 64\nseq_length: 8192\ntensor_model_parallel_size: 2\n"
+                  "sequence_parallel: true\nuse_turbo_attention: true"));
+  EXPECT_EQ(job.command.front(), "/sources/pretrain_gpt.py");
+  EXPECT_EQ(after(job, "--num-layers"), "32");
+  EXPECT_EQ(after(job, "--hidden-size"), "4096");
+  EXPECT_EQ(after(job, "--num-query-groups"), "8");
+  EXPECT_EQ(after(job, "--rotary-base"), "500000");
+  EXPECT_EQ(after(job, "--lr"), "1e-05");
+  EXPECT_EQ(after(job, "--norm-epsilon"), "");  // Megatron-LM's own default
+  EXPECT_EQ(after(job, "--tokenizer-type"), "NullTokenizer");
+  EXPECT_EQ(after(job, "--train-iters"), "20");
+  // The family says what the experiment leaves out.
+  for (const char* flag :
+       {"--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights", "--bf16",
+        "--use-rope-scaling", "--sequence-parallel", "--mock-data", "--group-query-attention"}) {
+    EXPECT_THAT(job.command, Contains(flag));
+  }
+  EXPECT_EQ(job.environment.at("CUDA_DEVICE_MAX_CONNECTIONS"), "1");
+  ASSERT_EQ(job.dropped.size(), 1u);
+  EXPECT_THAT(job.dropped.begin()->second, Contains("use_turbo_attention"));
+}
+
+TEST(Megatron, SequenceParallelismNeedsTensorParallelism) {
+  const ExternalJob job = render(load(kLlama, "mock_data: true\nsequence_parallel: true"));
+  EXPECT_THAT(job.command, Not(Contains("--sequence-parallel")));
+}
+
+TEST(Megatron, OnlyWhatIsSharedIsGatheredBeside) {
+  const auto command = [](const std::string& overrides) {
+    return render(load(kLlama, "mock_data: true\n" + overrides)).command;
+  };
+  EXPECT_THAT(command("overlap_param_gather: true\noverlap_grad_reduce: true"),
+              AllOf(Contains("--overlap-param-gather"), Contains("--use-distributed-optimizer")));
+  EXPECT_THAT(command("overlap_param_gather: true\nuse_distributed_optimizer: false"),
+              Not(Contains("--overlap-param-gather")));
+  const ExternalJob job = render(load(kLlama, "mock_data: true\nuse_torch_fsdp2: true"));
+  EXPECT_EQ(job.required.at("CUDA_DEVICE_MAX_CONNECTIONS"), "8");
+}
+
+TEST(Megatron, MixturesHaveTheirPattern) {
+  const ExternalJob job =
+      render(load("framework: megatron\nmodel: deepseek_v2_lite.yaml", "mock_data: true"));
+  EXPECT_EQ(after(job, "--moe-layer-freq").substr(0, 2), "([");
+  EXPECT_THAT(job.command, Contains("--multi-latent-attention"));
+  EXPECT_EQ(after(job, "--num-experts"), "64");
+  EXPECT_THAT(job.command, Contains("--moe-router-pre-softmax"));
+}
+
+TEST(Megatron, DataIsNamedWithoutItsEnding) {
+  const ExternalJob job = render(load(
+      kLlama, "data_path: [0.3, a.bin, 0.7, b]\nsplit: 90,10,0\ntokenizer_model: meta-llama/Llama-3.1-8B"));
+  const auto at = std::find(job.command.begin(), job.command.end(), "--data-path");
+  ASSERT_NE(at, job.command.end());
+  EXPECT_EQ(std::vector<std::string>(at + 1, at + 5), (std::vector<std::string>{"0.3", "a", "0.7", "b"}));
+  EXPECT_EQ(after(job, "--split"), "90,10,0");
+  EXPECT_EQ(after(job, "--tokenizer-type"), "HuggingFaceTokenizer");
+}
+
+TEST(Megatron, CheckpointsAreSavedUnlessTheExperimentSaysNot) {
+  EXPECT_THAT(after(render(load(kLlama, "mock_data: true")), "--save"), HasSubstr("g/u/e/checkpoints"));
+  EXPECT_EQ(after(render(load(kLlama, "mock_data: true\nsave: null")), "--save"), "");
+}
+
+TEST(Megatron, WhatItDoesNotHaveIsRefusedByName) {
+  const auto error = [](const std::string& module, const std::string& overrides) {
+    return error_of([&] { render(load(module, overrides)); });
+  };
+  EXPECT_THAT(error(kLlama, "data_path: corpus.txt"),
+              AllOf(HasSubstr("reads tokens from .bin/.idx"), HasSubstr("primus data tokenize")));
+  EXPECT_THAT(error(kLlama, "train_minutes: 3\nmock_data: true"), HasSubstr("Megatron-LM counts steps"));
+  EXPECT_THAT(error(kLlama, ""), HasSubstr("there is no data to train on"));
+  EXPECT_THAT(error(kLlama, "mock_data: true\nswiglu_limit: 7"),
+              AllOf(HasSubstr("exp.yaml:"), HasSubstr("swiglu_limit cannot be 7")));
+  EXPECT_THAT(error("framework: megatron\nmodel: llama4_17B16E.yaml", "mock_data: true"),
+              HasSubstr("attention within chunks"));
+  EXPECT_THAT(error(kLlama, "mock_data: true\noptimizer: lion"), HasSubstr("must be one of"));
+  EXPECT_THAT(error(kLlama, "mock_data: true\nlora: {dim: 8}\nrope_scaling_type: yarn"),
+              HasSubstr("2 problems"));
+}
+
+// Whatever an experiment may say is an argument there, refused, or listed.
+TEST(Megatron, NoKeyIsForgotten) {
+  const config::Experiment experiment = load(kLlama, "mock_data: true");
+  const config::BackendFields fields = fields_of("megatron");
+  const KeyRules rules(experiment, fields);
+  for (const config::KeySpec& key : config::all_keys()) {
+    const bool argument = fields.find(rules.renamed(key.name)) != nullptr;
+    const bool known = rules.is_together(key.name) || fields.keys("refused").find(key.name) ||
+                       !rules.reason_for(key.name).empty();
+    EXPECT_TRUE(argument || known) << key.name;
+  }
+  for (const config::Member& row : fields.keys("rename").members) {
+    EXPECT_TRUE(config::find_key(row.key)) << row.key;
+    EXPECT_TRUE(fields.find(row.value.text)) << row.value.text;
+  }
+}
+
+// Every preset of a model is rendered, or refused for a reason that is the model's.
+TEST(Megatron, EveryPresetIsRenderedOrRefused) {
+  int rendered = 0, refused = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(preset_dirs()[0] / "models")) {
+    if (!entry.is_regular_file() || entry.path().stem().string().ends_with("_base")) continue;
+    const std::string name = entry.path().filename().string();
+    const std::string error = error_of(
+        [&] { render(load("framework: megatron\nmodel: " + name, "mock_data: true\nvocab_size: 32000")); });
+    (error.empty() ? rendered : refused) += 1;
+    if (!error.empty()) {
+      EXPECT_THAT(error, HasSubstr("Megatron-LM")) << name;
+    }
+  }
+  EXPECT_GT(rendered, 40);
+  EXPECT_LT(refused, 20);
+}
+
+}  // namespace
+}  // namespace primus::backends

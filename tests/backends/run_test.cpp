@@ -1,0 +1,211 @@
+// `primus train pretrain` with another framework, and `primus deps`, with a Python that is a shell script and
+// repositories of this machine.
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "../cli/program.h"
+#include "backends/dependencies.h"
+#include "support.h"
+
+namespace primus::backends {
+namespace {
+
+using test::ProgramOptions;
+using test::ProgramResult;
+using test::TemporaryFolder;
+using testing::AllOf;
+using testing::HasSubstr;
+
+void write(const Path& path, const std::string& text, bool executable = false) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+  if (executable) std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+}
+
+std::string read(const Path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+int lines_of(const std::string& text) { return static_cast<int>(std::count(text.begin(), text.end(), '\n')); }
+
+// A checkout of "Megatron-LM", and a Python that logs twenty steps from the last rank and notes what it was
+// given.
+struct FakeMegatron {
+  TemporaryFolder folder;
+  Path root = folder.path();
+
+  explicit FakeMegatron(const std::string& end = "exit 0") {
+    write(root / "Megatron-LM/pretrain_gpt.py", "");
+    write(root / "env/bin/activate", "");
+    write(root / "env/bin/python3",
+          "#!/bin/sh\n"
+          "echo \"$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR ${PRIMUS_RENDEZVOUS_FD:-none} $*\" >>" +
+              (root / "calls").string() +
+              "\n"
+              "echo started\n"
+              "if [ $((RANK + 1)) = \"$WORLD_SIZE\" ]; then\n"
+              "  i=1\n"
+              "  while [ $i -le 20 ]; do\n"
+              "    echo \" iteration $i/ 20 | consumed samples: $((i * 4)) | elapsed time per iteration "
+              "(ms): 10.0 | learning "
+              "rate: 1.0E-04 | global batch size: 4 | lm loss: 1.${i}E+00 | loss scale: 1.0 | grad norm: 0.5 "
+              "| number of "
+              "skipped iterations: 0 | number of nan iterations: 0 |\"\n"
+              "    i=$((i + 1))\n"
+              "  done\n"
+              "fi\n" +
+              end + "\n",
+          true);
+    write(root / "exp.yaml",
+          experiment_text(
+              "framework: megatron\nmodel: llama_tiny.yaml",
+              "train_iters: 20\nmock_data: true\nvocab_size: 257\nlr_warmup_iters: 2\nglobal_batch_size: 4\n"
+              "micro_batch_size: 1\nseq_length: 64\nsave: null"));
+  }
+
+  ProgramResult run(std::vector<std::string> words) const {
+    ProgramOptions options;
+    options.folder = root.string();
+    options.environment = {{"VENV_ACTIVATE", (root / "env/bin/activate").string()},
+                           {"PRIMUS_THIRDPARTY_DIR", root.string()},
+                           {"HOME", root.string()}};
+    return test::run_program(words, options);
+  }
+};
+
+TEST(ExternalRun, StepsOfTheLastRankLandInTheMetrics) {
+  const FakeMegatron fake;
+  const ProgramResult result = fake.run({"train", "pretrain", "--config", "exp.yaml", "--nproc", "2"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("iteration 20/ 20"), HasSubstr("done after iteration 20")));
+  const Path run = fake.root / "output/g/u/e";
+  const std::string metrics = read(run / "metrics.jsonl");
+  EXPECT_EQ(lines_of(metrics), 20);
+  const nlohmann::json last =
+      nlohmann::json::parse(metrics.substr(metrics.rfind('\n', metrics.size() - 2) + 1));
+  EXPECT_EQ(last["iteration"], 20);
+  EXPECT_DOUBLE_EQ(last["lm_loss"], 1.20);
+  EXPECT_DOUBLE_EQ(last["elapsed_time_per_iteration_ms"], 10);
+  EXPECT_THAT(read(run / "logs/pre_trainer/rank-0/output.log"), HasSubstr("started"));
+  EXPECT_THAT(read(run / "logs/pre_trainer/rank-1/output.log"), HasSubstr("iteration 20/"));
+  const std::string calls = read(fake.root / "calls");
+  EXPECT_EQ(lines_of(calls), 2);
+  EXPECT_THAT(calls, AllOf(HasSubstr("0 2 0 127.0.0.1 none -u "), HasSubstr("1 2 1 127.0.0.1 none -u "),
+                           HasSubstr("Megatron-LM/pretrain_gpt.py --"), HasSubstr("--num-layers 4")));
+  const ProgramResult runs = fake.run({"runs", "output", "--json"});
+  EXPECT_THAT(runs.out, HasSubstr("\"finished\"")) << runs.err;
+}
+
+TEST(ExternalRun, ItsFailureIsOurs) {
+  const FakeMegatron fake("echo 'CUDA out of memory' >&2; exit 7");
+  const ProgramResult result = fake.run({"train", "pretrain", "--config", "exp.yaml"});
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0 ended with exit code 7"), HasSubstr("CUDA out of memory")));
+}
+
+TEST(ExternalRun, ADryRunShowsTheCommandAndTouchesNothing) {
+  const FakeMegatron fake;
+  const ProgramResult result = fake.run({"train", "pretrain", "--config", "exp.yaml", "--dry-run", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["framework"], "megatron");
+  EXPECT_EQ(json["command"][0], (fake.root / "env/bin/python3").string());
+  EXPECT_FALSE(std::filesystem::exists(fake.root / "output"));
+  EXPECT_FALSE(std::filesystem::exists(fake.root / "calls"));
+}
+
+TEST(ExternalRun, BackendChoosesTheEngine) {
+  const FakeMegatron fake;
+  const ProgramResult native =
+      fake.run({"train", "pretrain", "--config", "exp.yaml", "--backend", "native", "--dry-run"});
+  EXPECT_EQ(native.exit_code, 0) << native.err;
+  EXPECT_THAT(native.out, HasSubstr("framework: native"));
+  const ProgramResult missing =
+      fake.run({"train", "pretrain", "--config", "exp.yaml", "--backend_path", "nowhere"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("is no checkout of Megatron-LM"));
+  std::filesystem::remove_all(fake.root / "Megatron-LM");
+  const ProgramResult none = fake.run({"train", "pretrain", "--config", "exp.yaml"});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err,
+              AllOf(HasSubstr("Megatron-LM is not on this machine"), HasSubstr("primus deps sync megatron")));
+}
+
+// A repository with two commits; the pin is the first one.
+struct FakePins {
+  TemporaryFolder folder;
+  Path root = folder.path();
+  Pin pin{
+      .framework = "megatron", .name = "Megatron-LM", .repository = (root / "origin").string(), .commit = ""};
+  std::vector<std::string> shown;
+
+  FakePins() {
+    const std::string git =
+        "cd " + root.string() +
+        " && git init -q origin && cd origin && git config user.email a@b && git config user.name c && "
+        "echo 1 >file && git add file && git commit -qm one && git rev-parse HEAD >../first && "
+        "echo 2 >file && git commit -qam two";
+    EXPECT_EQ(std::system(git.c_str()), 0);
+    pin.commit = read(root / "first").substr(0, 40);
+  }
+  void sync() {
+    sync_sources(pin, root / "deps", [&](std::string_view line) { shown.emplace_back(line); });
+  }
+  PinStatus status() const { return pin_status(pin, root / "deps", "python3"); }
+};
+
+TEST(Dependencies, APinIsFetchedAndFound) {
+  FakePins fake;
+  EXPECT_EQ(fake.status().state, PinState::kMissing);
+  fake.sync();
+  EXPECT_EQ(fake.status().state, PinState::kReady);
+  EXPECT_EQ(read(fake.root / "deps/Megatron-LM/file"), "1\n");
+  EXPECT_FALSE(std::filesystem::exists(fake.root / "deps/Megatron-LM.partial"));
+  fake.sync();  // nothing to do
+}
+
+TEST(Dependencies, AnotherCommitIsBroughtToThePinUnlessFilesWereChanged) {
+  FakePins fake;
+  fake.sync();
+  const Path clone = fake.root / "deps/Megatron-LM";
+  ASSERT_EQ(
+      std::system(("cd " + clone.string() + " && git fetch -q origin && git checkout -q FETCH_HEAD").c_str()),
+      0);
+  EXPECT_EQ(fake.status().state, PinState::kOtherCommit);
+  write(clone / "file", "mine\n");
+  EXPECT_THAT(error_of([&] { fake.sync(); }), HasSubstr("has changed files"));
+  EXPECT_EQ(read(clone / "file"), "mine\n");
+  ASSERT_EQ(std::system(("cd " + clone.string() + " && git checkout -q .").c_str()), 0);
+  fake.sync();
+  EXPECT_EQ(fake.status().state, PinState::kReady);
+}
+
+TEST(Dependencies, AFailureLeavesNothingUnderThePinsName) {
+  FakePins fake;
+  fake.pin.commit = std::string(40, '0');
+  EXPECT_THAT(error_of([&] { fake.sync(); }),
+              AllOf(HasSubstr("cannot fetch 000000000000"), HasSubstr("exit code")));
+  EXPECT_FALSE(std::filesystem::exists(fake.root / "deps/Megatron-LM"));
+}
+
+TEST(Dependencies, ThePinsOfTheProgramAreWhole) {
+  const std::vector<Pin> pins = read_pins(preset_dirs());
+  ASSERT_EQ(pins.size(), 3u);
+  for (const Pin& pin : pins) EXPECT_EQ(fields_of(pin.framework).keys().find("checkout")->text, pin.name);
+}
+
+TEST(Dependencies, CheckSaysWhatIsMissingAndTheNextStep) {
+  const FakeMegatron fake;
+  const ProgramResult result = fake.run({"deps", "check", "torchtitan"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("its sources are not in"), HasSubstr("next: primus deps sync torchtitan")));
+  EXPECT_EQ(fake.run({"deps", "list", "megatrn"}).exit_code, 2);
+  EXPECT_THAT(fake.run({"deps", "sync", "--dry-run"}).out, HasSubstr("github.com"));
+}
+
+}  // namespace
+}  // namespace primus::backends

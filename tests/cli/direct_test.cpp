@@ -1,0 +1,222 @@
+// primus direct, as a user runs it: hooks, patches, log files, ranks, exit codes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+
+namespace primus {
+namespace {
+
+using test::ProgramOptions;
+using test::ProgramResult;
+using test::run_program;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
+
+struct Folder : test::TemporaryFolder {
+  std::string file(const std::string& name, const std::string& content) const {
+    const Path file = path() / name;
+    make_folders(file.parent_path());
+    write_file(file, content);
+    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+    return file.string();
+  }
+  ProgramOptions options() const {
+    return {.folder = path().string(),
+            .environment = {
+                {"HOME", path().string()}, {"CUDA_VISIBLE_DEVICES", ""}, {"HIP_VISIBLE_DEVICES", ""}}};
+  }
+  ProgramResult run(const std::vector<std::string>& words) const { return run_program(words, options()); }
+};
+
+TEST(Direct, RunsTheCommandHere) {
+  const ProgramResult help = run_program({"model", "info", "--help"});
+  EXPECT_EQ(run_program({"direct", "--", "model", "info", "--help"}).out, help.out);
+  EXPECT_EQ(run_program({"direct", "model", "info", "--help"}).out, help.out)
+      << "Primus does without '--', too";
+  EXPECT_EQ(run_program({"--debug", "direct", "--single", "--", "config", "schema"}).exit_code, 0);
+  EXPECT_EQ(run_program({"direct", "--", "--help"}).out, run_program({"--help"}).out);
+  EXPECT_EQ(run_program({"direct", "--", "train"}).out, run_program({"train"}).out);
+}
+
+TEST(Direct, SetsTheEnvironment) {
+  const Folder folder;
+  folder.file("more.env", "PRIMUS_TEAM=from-file\nPRIMUS_EXP_NAME=from-file\n");
+  const ProgramResult result =
+      folder.run({"direct", "--env", "more.env", "--env", "PRIMUS_EXP_NAME=named here", "--", "config",
+                  "show", "--config", kExperiment});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("named here"), HasSubstr("from-file")));
+}
+
+TEST(Direct, DryRunShowsWhatWouldRunAndTouchesNothing) {
+  const Folder folder;
+  const std::string hook = folder.file("hooks/00_global.sh", "touch ran\n");
+  folder.file("hooks/train/pretrain/10_own.py", "open('ran', 'w')\n");
+  const std::string patch = folder.file("patch.sh", "touch ran\n");
+  const ProgramResult result = folder.run({"--dry-run", "direct", "--hooks", "hooks", "--patch", "patch.sh",
+                                           "--env", "A=b c", "--env", "GPUS_PER_NODE=2", "--log_file",
+                                           "x/log.txt", "--", "train", "pretrain", "--config", kExperiment});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out,
+            "1. process, on this node\n"
+            "   hook hooks/00_global.sh\n"
+            "   hook hooks/train/pretrain/10_own.py\n"
+            "   patch patch.sh\n"
+            "   output to x/log.txt\n"
+            "   export A='b c'\n"
+            "   export GPUS_PER_NODE=2\n"
+            "   export NNODES=1\n"
+            "   export NODE_RANK=0\n"
+            "   " +
+                std::filesystem::canonical(PRIMUS_PROGRAM).string() + " train pretrain --config " +
+                kExperiment +
+                " --nproc 2\n"
+                "   node 0: RANK=0..1 WORLD_SIZE=2 LOCAL_RANK=0..1 LOCAL_WORLD_SIZE=2\n");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "ran"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "x"));
+}
+
+// Their lines env.NAME= and extra.key= change what runs; other lines are shown.
+TEST(Direct, HooksAndPatchesChangeTheCommand) {
+  const Folder folder;
+  folder.file("hooks/10_b.sh",
+              "echo second $FIRST $1 $2; echo env.PRIMUS_TEAM=team; echo env.PRIMUS_EXP_NAME=lost\n");
+  folder.file("hooks/00_a.sh", "echo first; echo env.FIRST=sees; echo env.HF_TOKEN=hidden\n");
+  folder.file("hooks/train/other/x.sh", "exit 1\n");
+  folder.file("hooks/config/show/x.sh", "echo extra.train_iters=17 >&2\n");
+  const std::string patch = folder.file("p.sh", "echo extra.lr=0.5; echo patched\n");
+  const std::string skipped = folder.file("s.sh", "echo extra.lr=0.25; exit 2\n");
+  const ProgramResult result =
+      folder.run({"direct", "--hooks", "hooks", "--patch", patch, "--patch", skipped, "--env",
+                  "PRIMUS_EXP_NAME=mine", "--", "config", "show", "--config", kExperiment});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("first\n"), HasSubstr("second sees config show\n"), HasSubstr("patched\n"),
+                    HasSubstr("adds --train_iters 17"), HasSubstr("s.sh: not needed")));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("HF_TOKEN=<redacted>"), Not(HasSubstr("hidden"))));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("team"), HasSubstr("mine"), HasSubstr("17"), HasSubstr("0.5")));
+  EXPECT_THAT(result.out, Not(HasSubstr("lost")));
+  EXPECT_THAT(result.out, Not(HasSubstr("0.25")));
+}
+
+TEST(Direct, AHookThatFailsEndsTheLaunch) {
+  const Folder folder;
+  const std::string bad = folder.file("bad.sh", "echo why; exit 3\n");
+  const ProgramResult result = folder.run({"direct", "--patch", bad, "--", "version"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("why\n"), HasSubstr("bad.sh failed with exit code 3")));
+  EXPECT_EQ(result.out, "");
+  const std::string skip = folder.file("skip.sh", "echo env.PRIMUS_SKIP_MAIN_LAUNCH=1\n");
+  const ProgramResult skipped = folder.run({"direct", "--patch", skip, "--", "version"});
+  EXPECT_EQ(skipped.exit_code, 0);
+  EXPECT_EQ(skipped.out, "");
+}
+
+TEST(Direct, ExitCodesAreTheCommands) {
+  const Folder folder;
+  const std::string script =
+      folder.file("job", "#!/bin/sh\necho out $1; [ $1 = kill ] && kill -9 $$; exit $1\n");
+  for (const bool captured : {false, true}) {
+    std::vector<std::string> words{"direct", "--single", "--script", script};
+    if (captured) words.insert(words.end(), {"--log_file", "log.txt"});
+    words.insert(words.end(), {"--", "7"});
+    const ProgramResult seven = folder.run(words);
+    EXPECT_EQ(seven.exit_code, 7) << seven.err;
+    EXPECT_EQ(seven.out, "out 7\n");
+    words.back() = "kill";
+    const ProgramResult killed = folder.run(words);
+    if (captured) {
+      EXPECT_EQ(killed.exit_code, 137);
+      EXPECT_THAT(killed.err, HasSubstr("was killed by signal 9"));
+    } else {
+      EXPECT_EQ(killed.signal, 9);
+    }
+  }
+  EXPECT_EQ(read_file(folder.path() / "log.txt"), "out 7\nout kill\n");
+}
+
+TEST(Direct, SilentKeepsTheOutputInAFile) {
+  const Folder folder;
+  const ProgramResult result = folder.run({"direct", "--silent", "--", "version"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out + result.err, "");
+  std::string log;
+  for (const auto& file : std::filesystem::directory_iterator(folder.path() / "logs"))
+    log = read_file(file.path());
+  EXPECT_EQ(log, run_program({"version"}).out);
+}
+
+TEST(Direct, AProgramIsStartedForEachRank) {
+  const Folder folder;
+  const std::string script = folder.file("job", "#!/bin/sh\necho $RANK of $WORLD_SIZE on $NODE_RANK: $*\n");
+  const ProgramResult result =
+      folder.run({"direct", "--script", script, "--env", "GPUS_PER_NODE=2", "--", "a b", "c"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("[rank 0] 0 of 2 on 0: a b c\n"), HasSubstr("[rank 1] 1 of 2 on 0: a b c\n")));
+}
+
+TEST(Direct, SettingsOfTheProject) {
+  const Folder folder;
+  folder.file(".primus.yaml", "direct: {env: {PRIMUS_TEAM: of-the-project}}\n");
+  ProgramResult result = folder.run({"direct", "--", "config", "show", "--config", kExperiment});
+  EXPECT_THAT(result.out, HasSubstr("of-the-project"));
+  // What everybody can write to names no programs for others to run.
+  std::filesystem::permissions(folder.path() / ".primus.yaml", std::filesystem::perms::all);
+  result = run_program({"direct", "--", "config", "show", "--config", kExperiment},
+                       {.folder = folder.path().string(), .environment = {{"HOME", "/nonexistent"}}});
+  EXPECT_THAT(result.out, Not(HasSubstr("of-the-project")));
+  EXPECT_THAT(result.err, HasSubstr("can be written to by everybody and is not read"));
+}
+
+TEST(Direct, TrainsOnTwoRanks) {
+  const Folder folder;
+  const std::vector<std::string> command{"train",
+                                         "pretrain",
+                                         "--config",
+                                         kExperiment,
+                                         "train_iters=2",
+                                         "micro_batch_size=1",
+                                         "global_batch_size=2",
+                                         "seq_length=32"};
+  std::vector<std::string> words{"direct", "--env", "GPUS_PER_NODE=2", "--log_file", "run.log", "--"};
+  words.insert(words.end(), command.begin(), command.end());
+  const ProgramResult result = folder.run(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("done after iteration 2"));
+  const std::string log = read_file(folder.path() / "run.log");
+  EXPECT_THAT(log, AllOf(HasSubstr("[rank-0/2]"), HasSubstr("done after iteration 2")));
+}
+
+// Each node's launcher starts its own ranks: here both nodes are this machine.
+TEST(Direct, TrainsOnTwoNodes) {
+  const Folder folder;
+  const auto node = [&](int number, int port) {
+    ProgramOptions options = folder.options();
+    options.environment["PRIMUS_JOB_TOKEN"] = "shared by both";
+    return std::make_unique<test::Program>(
+        std::vector<std::string>{"direct", "--env", "NNODES=2", "--env",
+                                 "NODE_RANK=" + std::to_string(number), "--env", "MASTER_ADDR=127.0.0.1",
+                                 "--env", "MASTER_PORT=" + std::to_string(port), "--", "train", "pretrain",
+                                 "--config", kExperiment, "train_iters=2", "micro_batch_size=1",
+                                 "global_batch_size=2", "seq_length=32"},
+        options);
+  };
+  const int port = 20000 + static_cast<int>(getpid()) % 10000;
+  const auto first = node(0, port), second = node(1, port);
+  const ProgramResult one = first->wait(), two = second->wait();
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_THAT(one.out, HasSubstr("done after iteration 2"));
+}
+
+}  // namespace
+}  // namespace primus

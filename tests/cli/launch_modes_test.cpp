@@ -1,0 +1,423 @@
+// The modes container, slurm and k8s: what they would run, against goldens, and what tools on PATH are really
+// given, by stand-ins that write down their arguments, environment and input. PRIMUS_UPDATE_GOLDEN=1 writes
+// the goldens (tests/cli/golden/launch) anew.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <regex>
+
+#include "base/file.h"
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+#include "launch/plan.h"
+
+namespace primus {
+namespace {
+
+using test::ProgramOptions;
+using test::ProgramResult;
+using test::run_program;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
+using Words = std::vector<std::string>;
+const Words kTrain = {"train", "pretrain", "--config", kExperiment};
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// A folder to work in, whose bin/ is all of PATH but the shell's own tools.
+class Launch : public ::testing::Test {
+ protected:
+  Launch() {
+    // What this machine has set of what is handed on.
+    updates_ = std::getenv("PRIMUS_UPDATE_GOLDEN") != nullptr;
+    for (const std::string& name : launch::Surroundings::here().variable_names()) {
+      for (const char* prefix : {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_", "SLURM_", "OMP_", "HF_", "DOCKER_"}) {
+        if (name.starts_with(prefix)) unset_[name] = std::getenv(name.c_str());
+      }
+    }
+    for (const auto& [name, value] : unset_) unsetenv(name.c_str());
+    make_folders(folder_.path() / "bin");
+    make_folders(folder_.path() / "work/data");
+    environment_ = {{"HOME", (folder_.path() / "home").string()},
+                    {"PATH", (folder_.path() / "bin").string() + ":/usr/bin:/bin"},
+                    {"NO_COLOR", "1"},
+                    // No GPUs, whatever this machine has.
+                    {"CUDA_VISIBLE_DEVICES", ""},
+                    {"HIP_VISIBLE_DEVICES", ""}};
+  }
+
+  ~Launch() override {
+    for (const auto& [name, value] : unset_) setenv(name.c_str(), value.c_str(), 1);
+  }
+
+  // A program that writes down what it is given, and then does what `script` says.
+  void tool(const std::string& name, const std::string& script = "exit 0") const {
+    const Path file = folder_.path() / "bin" / name;
+    const std::string log = (folder_.path() / (name + ".log")).string();
+    write_file(file, "#!/bin/sh\n{ printf '%s\\n' \"$0\" \"$@\"; echo ---; env | sort; echo ---; } >> " +
+                         log + "\n" + script + "\n");
+    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+  }
+  std::string log(const std::string& name) const {
+    const Path file = folder_.path() / (name + ".log");
+    return std::filesystem::exists(file) ? read_file(file) : "";
+  }
+  // Only the arguments of the last call.
+  std::string arguments(const std::string& name) const {
+    const std::string text = log(name);
+    return text.substr(0, text.find("\n---\n"));
+  }
+  ProgramResult run(const std::vector<std::string>& words) const {
+    return run_program(words, {.folder = (folder_.path() / "work").string(), .environment = environment_});
+  }
+  void settings(const std::string& yaml) const { write_file(folder_.path() / "work/.primus.yaml", yaml); }
+
+  // What differs from machine to machine has a name instead.
+  std::string neutral(std::string text) const {
+    const auto replace = [&](const std::string& what, const std::string& with) {
+      for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += with.size())
+        text.replace(at, what.size(), with);
+    };
+    const std::string program = std::filesystem::canonical(PRIMUS_PROGRAM).string();
+    replace(program, "PROGRAM");
+    replace(Path(program).parent_path().string(), "PROGRAM-FOLDER");
+    replace(std::filesystem::canonical(folder_.path()).string(), "FOLDER");
+    replace(PRIMUS_SOURCE_DIR, "SOURCE");
+    replace("--user=" + std::to_string(getuid()) + ":" + std::to_string(getgid()), "--user=UID:GID");
+    replace("--userns=keep-id", "--user=UID:GID");  // of podman, unless the tests run as root
+    // GPU plug-ins, where they were built.
+    text = std::regex_replace(text, std::regex(" (--volume|--bind) [^ ]*/lib/primus:[^ ]*"), "");
+    text = std::regex_replace(text, std::regex("(--name primus-|io.primus.job=)[0-9]+"), "$1PID");
+    return text;
+  }
+  void expect_golden(const ProgramResult& result, const std::string& name) const {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::string path = PRIMUS_SOURCE_DIR "/tests/cli/golden/launch/" + name + ".txt";
+    if (updates_) {
+      write_file_atomic(path, neutral(result.out));
+      return;
+    }
+    EXPECT_EQ(neutral(result.out), read_file(path)) << path;
+  }
+  void expect_refused(const std::vector<std::string>& words, const std::string& said, int code = 2) const {
+    const ProgramResult result = run(words);
+    EXPECT_EQ(result.exit_code, code) << result.out << result.err;
+    EXPECT_THAT(result.err, HasSubstr(said));
+    EXPECT_EQ(result.out, "");
+  }
+
+  test::TemporaryFolder folder_;
+  std::map<std::string, std::string> environment_, unset_;
+  bool updates_ = false;
+};
+
+// ---- slurm -----------------------------------------------------------------------------------------
+
+TEST_F(Launch, SlurmChains) {
+  tool("srun");
+  tool("sbatch");
+  environment_["PRIMUS_JOB_TOKEN"] = "a-token";
+  expect_golden(run(Words{"--dry-run", "slurm", "srun", "-N", "2", "-p", "gpu", "--", "direct", "--env",
+                          "GPUS_PER_NODE=8", "--"} +
+                    kTrain),
+                "srun_direct");
+  expect_golden(run(Words{"slurm", "--dry-run", "sbatch", "-N2", "--requeue", "-t", "8:00:00", "--", "direct",
+                          "--env", "GPUS_PER_NODE=2", "--"} +
+                    kTrain),
+                "sbatch_direct");
+  settings(
+      "slurm: {nodes: 4, gpus_per_node: 8, account: me, time: '1:00:00'}\ncontainer: {options: {image: "
+      "'a/b:1'}}\n");
+  expect_golden(run(Words{"--dry-run", "slurm", "-t", "2:00:00", "--"} + kTrain), "slurm_container");
+  expect_golden(run({"--dry-run", "slurm", "srun", "-N", "1", "--", "direct", "--", "version"}),
+                "srun_one_process");
+  expect_golden(run(Words{"--dry-run", "slurm", "srun", "-N2", "--ntasks-per-node=4", "--", "direct", "--env",
+                          "A=1", "--"} +
+                    kTrain),
+                "srun_tasks");
+  EXPECT_EQ(log("srun") + log("sbatch"), "") << "a dry run starts nothing";
+}
+
+TEST_F(Launch, SrunGetsTheChainAndTheSecretByTheEnvironment) {
+  tool("srun", "exit 5");
+  environment_["HF_TOKEN"] = "hf_secret";
+  settings("slurm: {gpus_per_node: 2}\n");
+  const ProgramResult result =
+      run(Words{"--debug", "slurm", "srun", "-N", "2", "--", "direct", "--numa", "--"} + kTrain);
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_EQ(
+      neutral(arguments("srun")),
+      "FOLDER/bin/"
+      "srun\n--nodes=2\n--ntasks-per-node=1\n--kill-on-bad-exit=1\nPROGRAM\n--debug\ndirect\n--numa\n--\n"
+      "train\npretrain\n--config\nSOURCE/examples/native/configs/CPU/llama_tiny-pretrain.yaml");
+  EXPECT_THAT(log("srun"), AllOf(HasSubstr("\nGPUS_PER_NODE=2\n"), HasSubstr("\nHF_TOKEN=hf_secret\n")));
+  EXPECT_TRUE(std::regex_search(log("srun"), std::regex("\nPRIMUS_JOB_TOKEN=[0-9a-f]{64}\n")));
+}
+
+TEST_F(Launch, SbatchReadsItsScript) {
+  tool("sbatch", "cat >> " + (folder_.path() / "script").string());
+  const ProgramResult result = run(Words{"slurm", "sbatch", "-N", "2", "--requeue", "--signal=USR2@60",
+                                         "--cpus-per-task", "4", "--", "direct", "--"} +
+                                   kTrain);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(
+      neutral(arguments("sbatch")),
+      "FOLDER/bin/sbatch\n--nodes=2\n--requeue\n--signal=USR2@60\n--cpus-per-task=4\n--ntasks-per-node=1\n"
+      "--open-mode=append");
+  const std::string script = read_file(folder_.path() / "script");
+  EXPECT_THAT(
+      script,
+      AllOf(HasSubstr("#!/bin/sh\n"), HasSubstr("scontrol requeue \"$SLURM_JOB_ID\""),
+            HasSubstr("srun --ntasks-per-node=1 --kill-on-bad-exit=1 --export=ALL --cpus-per-task=4 ")));
+  EXPECT_EQ(log("sbatch").find("PRIMUS_JOB_TOKEN"), std::string::npos) << "a batch job makes its own";
+}
+
+// The script itself, with a stand-in for srun: what it does with signals and exit codes.
+TEST_F(Launch, TheBatchScriptWaitsForItsRanks) {
+  const std::string script = (folder_.path() / "script").string();
+  tool("sbatch", "cat > " + script);
+  tool("scontrol");
+  const auto submit = [&] {
+    const ProgramResult result = run(Words{"slurm", "sbatch", "--requeue", "--", "direct", "--"} + kTrain);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+  };
+  submit();
+  const std::string path = environment_["PATH"], up = (folder_.path() / "up").string();
+  const std::string when_up = "while [ ! -e " + up + " ]; do sleep 0.05; done; ";
+  const std::string waits = "; touch " + up + "; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.2; done; exit 6";
+  struct Case {
+    std::string srun, signals, variables;
+    int code;
+    bool queued_again;
+  };
+  const Case cases[] = {
+      {"exit 0", "", "", 0, false},
+      {"exit 2", "", "", 2, false},                        // a mistake
+      {"exit 9", "", "", 0, true},                         // a lost rank; 0 is scontrol's
+      {"exit 9", "", "SLURM_RESTART_COUNT=3 ", 9, false},  // again and again
+      {"trap 'sleep 0.3; exit 0' USR1" + waits, when_up + "kill -USR1 $pid; ", "SLURM_RESTART_COUNT=9 ", 0,
+       true},
+      {"trap 'exit 2' USR1" + waits, when_up + "kill -USR1 $pid; ", "", 2, false},
+      // Slurm itself ends the ranks, and who cancels a job does not want it again.
+      {"trap 'exit 1' TERM" + waits, when_up + "kill -TERM $pid; ", "", 6, false},
+  };
+  for (const Case& c : cases) {
+    std::filesystem::remove(folder_.path() / "scontrol.log");
+    std::filesystem::remove(up);
+    tool("srun", c.srun);
+    const std::string command = "env -u SLURM_RESTART_COUNT PATH=" + path + " SLURM_JOB_ID=77 " +
+                                c.variables + "sh " + script + " & pid=$!; " + c.signals + "wait $pid";
+    EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), c.code) << c.srun;
+    EXPECT_EQ(arguments("scontrol").find("requeue\n77") != std::string::npos, c.queued_again) << c.srun;
+  }
+  EXPECT_TRUE(std::regex_search(log("srun"), std::regex("\nPRIMUS_JOB_TOKEN=[0-9a-f]{64}\n")));
+}
+
+TEST_F(Launch, SlurmRefusesWhatWouldFail) {
+  environment_["PATH"] = (folder_.path() / "bin").string();
+  expect_refused(Words{"--dry-run", "slurm", "srun", "--", "direct", "--"} + kTrain,
+                 "there is no 'srun' here", 1);
+  tool("srun");
+  tool("sbatch");
+  expect_refused({"slurm"}, "has no command");
+  expect_refused({"slurm", "srun", "-N", "2"}, "has no command");
+  expect_refused({"slurm", "srun", "-N", "2", "--", "direct", "--"}, "has no command");
+  expect_refused(Words{"slurm", "srun", "-N", "2", "--"} + kTrain, "no image is named");
+  expect_refused({"slurm", "srun", "--", "direct", "--", "trian", "pretrain"}, "did you mean 'train'?");
+  expect_refused({"slurm", "srun", "--", "direct", "--pacth", "x", "--", "train"}, "did you mean '--patch'?");
+  expect_refused(Words{"slurm", "srun", "--nodse", "2", "--", "direct", "--"} + kTrain,
+                 "did you mean '--nodes'?");
+  expect_refused(Words{"slurm", "srn", "-N", "2", "--", "direct", "--"} + kTrain, "'srn' is no option");
+  expect_refused(Words{"slurm", "srun", "-N", "0", "--", "direct", "--"} + kTrain,
+                 "--nodes=0 is not a number");
+  expect_refused(Words{"slurm", "sbatch", "--wrap=x", "--", "direct", "--"} + kTrain, "leave it out");
+  expect_refused(Words{"slurm", "srun", "--export=NONE", "-N2", "--", "direct", "--"} + kTrain,
+                 "--export=ALL,");
+  expect_refused(Words{"slurm", "srun", "--", "direct", "--env", "HF_TOKEN=x", "--"} + kTrain,
+                 "HF_TOKEN is a secret");
+  expect_refused(Words{"slurm", "srun", "--", "slurm", "--"} + kTrain, "does not start 'slurm'");
+  EXPECT_EQ(log("srun") + log("sbatch"), "");
+}
+
+// ---- container -------------------------------------------------------------------------------------
+
+TEST_F(Launch, ContainersGetLittle) {
+  tool("docker");
+  environment_["HF_TOKEN"] = "hf_secret";
+  environment_["NCCL_DEBUG"] = "INFO";
+  environment_["UNRELATED"] = "1";
+  const std::vector<std::string> own = {"--image", "a/b:1", "--accelerator", "none"};
+  expect_golden(run(Words{"--dry-run", "container"} + own + Words{"--"} + kTrain), "docker");
+  expect_golden(run(Words{"container", "--dry-run"} + own +
+                    Words{"--volume", "data:/data:ro", "--volume", "./data", "-e", "A=b c", "--env",
+                          "HF_TOKEN", "--shm-size", "64g", "--ulimit", "stack=67108864", "--network", "none",
+                          "--privileged", "--", "direct", "--single", "--"} +
+                    kTrain),
+                "docker_options");
+  expect_golden(
+      run(Words{"container", "--dry-run", "--privileged-set", "--clean"} + own + Words{"--", "version"}),
+      "docker_privileged_set");
+  EXPECT_EQ(log("docker"), "");
+  tool("podman");
+  expect_golden(run(Words{"container", "--dry-run", "--runtime", "podman"} + own + Words{"version"}),
+                "podman");
+  tool("apptainer");
+  expect_golden(run(Words{"container", "--dry-run", "--runtime", "apptainer", "--cpus", "4", "--cap-add",
+                          "SYS_PTRACE", "--volume", "./data"} +
+                    own + Words{"--", "version"}),
+                "apptainer");
+}
+
+TEST_F(Launch, ADockerIsGivenSecretsByTheirNames) {
+  tool("docker", "exit 7");
+  environment_["HF_TOKEN"] = "hf_secret";
+  settings("container: {options: {image: 'of/settings:1', env: ['WANDB_API_KEY=w_secret', 'A=1']}}\n");
+  ProgramResult result = run({"container", "--accelerator", "none", "--", "version"});
+  EXPECT_EQ(result.exit_code, 7) << result.err;
+  EXPECT_THAT(arguments("docker"),
+              AllOf(HasSubstr("--env\nHF_TOKEN\n"), HasSubstr("--env\nWANDB_API_KEY\n"),
+                    HasSubstr("--env\nA=1\n"), HasSubstr("\nof/settings:1\n"), Not(HasSubstr("secret"))));
+  EXPECT_THAT(log("docker"), AllOf(HasSubstr("HF_TOKEN=hf_secret"), HasSubstr("WANDB_API_KEY=w_secret")));
+  result = run({"--dry-run", "container", "--accelerator", "none", "--", "version"});
+  EXPECT_THAT(result.out, AllOf(HasSubstr("WANDB_API_KEY=<redacted>"), Not(HasSubstr("secret"))));
+  // The command line before the variable, the variable before the file.
+  environment_["DOCKER_IMAGE"] = "of/variable:1";
+  EXPECT_THAT(run({"--dry-run", "container", "--", "version"}).out, HasSubstr(" of/variable:1 "));
+  EXPECT_THAT(run({"--dry-run", "container", "--image", "typed:1", "--", "version"}).out,
+              HasSubstr(" typed:1 "));
+}
+
+// The stand-in runs what docker would run, on this machine.
+TEST_F(Launch, ThePrimusWithinRunsTheCommand) {
+  const std::string shift = "while [ \"$1\" != a/b:1 ]; do shift; done; shift; exec \"$@\"";
+  tool("docker", shift);
+  ProgramResult result = run({"container", "--image", "a/b:1", "--", "version"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, run_program({"version"}).out);
+  result = run({"container", "--image", "a/b:1", "--program", "/no/primus/here", "--", "version"});
+  EXPECT_EQ(result.exit_code, 42);
+  EXPECT_THAT(result.err, HasSubstr("there is no Primus in this container: /no/primus/here"));
+}
+
+TEST_F(Launch, ALoginAndAnOldContainerComeFirst) {
+  const std::string log_file = (folder_.path() / "order").string();
+  tool("docker", "echo $1 >> " + log_file + "; case $1 in login) cat >> " + log_file +
+                     ";; ps) echo abc123;; rm) echo $3 >> " + log_file + ";; esac");
+  environment_["DOCKER_LOGIN_USER"] = "me";
+  environment_["DOCKER_LOGIN_KEY"] = "key-secret";
+  const ProgramResult result = run({"container", "--clean", "--image", "a/b:1", "--", "version"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(read_file(log_file), "ps\nrm\nabc123\nlogin\nkey-secretrun\n");
+  EXPECT_THAT(result.err + run({"--dry-run", "container", "--image", "a/b:1", "--", "version"}).out,
+              Not(HasSubstr("key-secret")));
+  environment_["DOCKER_LOGIN_USER"] = "";
+  expect_refused({"container", "--image", "a/b:1", "--", "version"}, "DOCKER_LOGIN_USER is not");
+}
+
+TEST_F(Launch, ContainersRefuseWhatWouldFail) {
+  environment_["PATH"] = (folder_.path() / "bin").string();
+  const std::vector<std::string> image = {"container", "--dry-run", "--image", "a/b:1"};
+  const std::vector<std::string> command = {"--", "version"};
+  expect_refused(image + command, "there is no docker, podman or apptainer here", 1);
+  expect_refused(image + Words{"--runtime", "podman"} + command, "there is no podman here", 1);
+  tool("docker");
+  tool("apptainer");
+  expect_refused({"container", "--", "version"}, "no image is named");
+  expect_refused(image, "has no command");
+  expect_refused(image + Words{"--", "vresion"}, "did you mean 'version'?");
+  expect_refused(image + Words{"--volume", "/nowhere"} + command, "there is no '/nowhere' on this node");
+  expect_refused(image + Words{"--volume", "/tmp:x"} + command, "no absolute path");
+  expect_refused(image + Words{"--device", "/dev/none"} + command, "there is no device '/dev/none'");
+  expect_refused(image + Words{"--env", "A B=1"} + command, "is not the name of a variable");
+  expect_refused(image + Words{"--env", "HF_TOKEN=x"} + command, "hand it on by its name");
+  expect_refused(image + Words{"--shm-szie", "8g"} + command, "did you mean '--shm-size'?");
+  expect_refused(image + Words{"--runtime", "dockr"} + command, "did you mean 'docker'?");
+  expect_refused({"container", "--runtime", "apptainer", "--image", "none.sif", "--", "version"},
+                 "there is no image 'none.sif'");
+  environment_["NNODES"] = "2";
+  expect_refused(image + command, "NODE_RANK is not set");
+}
+
+// ---- k8s -------------------------------------------------------------------------------------------
+
+TEST_F(Launch, KubernetesManifests) {
+  const std::vector<std::string> job = {"--image", "a/b:1",          "-N", "2", "--gpus-per-node",
+                                        "8",       "--gpu-resource", "amd"};
+  expect_golden(run(Words{"k8s"} + job + Words{"--"} + kTrain), "jobset");
+  expect_golden(run(Words{"k8s",
+                          "render",
+                          "--kind",
+                          "pytorchjob",
+                          "--name",
+                          "llama",
+                          "--namespace",
+                          "team",
+                          "--queue",
+                          "gpus",
+                          "--env",
+                          "A=b: 'c' $(X)",
+                          "--secret",
+                          "HF_TOKEN=hugging-face/token",
+                          "--secret",
+                          "more",
+                          "--volume",
+                          "pvc/data:/data",
+                          "--volume",
+                          "/nfs:/nfs:ro",
+                          "--memory",
+                          "128Gi",
+                          "--service-account",
+                          "trainer"} +
+                    job + Words{"--", "direct", "--numa", "--"} + kTrain),
+                "pytorchjob");
+  expect_golden(run(Words{"--dry-run", "k8s", "--image", "a/b:1", "--", "version"}), "k8s_chain");
+}
+
+TEST_F(Launch, KubectlIsGivenTheManifestAndTheSecret) {
+  const std::string inputs = (folder_.path() / "inputs").string();
+  tool("kubectl", "case \"$1\" in get) exit 1;; esac; cat >> " + inputs + "; echo >> " + inputs);
+  const std::vector<std::string> words =
+      Words{"k8s", "apply", "--image", "a/b:1", "-N", "2", "--namespace", "team", "--"} + kTrain;
+  ProgramResult result = run(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const std::string given = read_file(inputs);
+  EXPECT_THAT(given, AllOf(HasSubstr("\"kind\":\"Secret\""), HasSubstr("kind: \"JobSet\"")));
+  EXPECT_TRUE(std::regex_search(given, std::regex("\"token\":\"[0-9a-f]{64}\"")));
+  EXPECT_THAT(log("kubectl"), AllOf(HasSubstr("get\nsecret\nprimus-job-token\n--namespace\nteam\n"),
+                                    HasSubstr("create\n-f\n-\n--namespace\nteam\n"),
+                                    HasSubstr("apply\n-f\n-\n--namespace\nteam\n")));
+  // A secret that is there stays.
+  tool("kubectl", "cat >> " + inputs);
+  std::filesystem::remove(inputs);
+  EXPECT_EQ(run(words).exit_code, 0);
+  EXPECT_THAT(read_file(inputs), Not(HasSubstr("\"kind\":\"Secret\"")));
+}
+
+TEST_F(Launch, KubernetesRefusesWhatWouldFail) {
+  environment_["PATH"] = (folder_.path() / "bin").string();
+  const std::vector<std::string> image = {"k8s", "--image", "a/b:1"};
+  const std::vector<std::string> command = {"--", "version"};
+  expect_refused({"k8s", "--", "version"}, "no image is named");
+  expect_refused({"k8s", "aply", "--image", "a", "--", "version"}, "did you mean 'apply'?");
+  expect_refused(image + Words{"--", "vresion"}, "did you mean 'version'?");
+  expect_refused(image + Words{"--name", "Not_A_Name"} + command, "is no name that Kubernetes takes");
+  expect_refused(image + Words{"--nodes", "0"} + command, "--nodes must be a number from 1");
+  expect_refused(image + Words{"--gpus-per-node", "8"} + command, "--gpu-resource amd, nvidia");
+  expect_refused(image + Words{"--env", "HF_TOKEN=x"} + command, "HF_TOKEN is a secret");
+  expect_refused(image + Words{"--secret", "HF_TOKEN=x"} + command, "NAME=SECRET/KEY");
+  expect_refused(image + Words{"--volume", "data"} + command, "'data' is no volume");
+  expect_refused(image + Words{"apply"} + command, "there is no kubectl here", 1);
+  settings("k8s: {env: ['HF_TOKEN=x']}\n");
+  expect_refused(image + command, "everybody who sees the manifest");
+}
+
+}  // namespace
+}  // namespace primus

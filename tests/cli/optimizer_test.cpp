@@ -1,0 +1,148 @@
+// Runs with each optimizer: they go on as if nothing had happened, and not with the states of another.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using test::ProgramResult;
+using test::run_program;
+using test::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<std::string> train(const TemporaryFolder& folder, const std::string& name,
+                               const std::string& optimizer, std::vector<std::string> more) {
+  more.insert(more.end(), {"exp_name=" + name, "optimizer=" + optimizer, "train_iters=6", "save_interval=3",
+                           "lr=0.001", "bf16=true"});
+  return test::train(folder.path(), more);
+}
+
+TEST(Optimizers, ARunThatGoesOnEqualsOneThatWasNotInterrupted) {
+  const TemporaryFolder folder;
+  std::string first_weights;
+  for (const std::string optimizer : {"adam", "sgd", "lion", "muon"}) {
+    const ProgramResult whole = run_program(train(folder, "whole_" + optimizer, optimizer, {}));
+    ASSERT_EQ(whole.exit_code, 0) << whole.err;
+    for (const char* part : {"exit_interval=3", "exit_interval=6"}) {
+      const ProgramResult result = run_program(train(folder, "parts_" + optimizer, optimizer, {part}));
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+    }
+    const Path run = test::run_folder(folder.path(), "parts_" + optimizer);
+    const Path uninterrupted = test::run_folder(folder.path(), "whole_" + optimizer);
+    EXPECT_EQ(test::losses(run), test::losses(uninterrupted)) << optimizer;
+    const std::string weights = test::final_weights(run, 6);
+    EXPECT_FALSE(weights.empty());
+    EXPECT_TRUE(weights == test::final_weights(uninterrupted, 6)) << optimizer;
+    if (first_weights.empty()) first_weights = weights;
+    EXPECT_EQ(weights == first_weights, optimizer == "adam") << optimizer;
+  }
+}
+
+// Their rounding depends on the step and the element, not on when the run began.
+TEST(Optimizers, MomentsInBf16GoOnAndTakeHalfTheRoom) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> narrow = {"exp_avg_dtype=bf16", "exp_avg_sq_dtype=bf16"};
+  const auto run = [&](const std::string& name, std::vector<std::string> more) {
+    const ProgramResult result = run_program(train(folder, name, "adam", std::move(more)));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return test::run_folder(folder.path(), name);
+  };
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), narrow.begin(), narrow.end());
+    return more;
+  };
+  const Path whole = run("whole", narrow);
+  run("parts", with({"exit_interval=3"}));
+  const Path parts = run("parts", narrow);
+  EXPECT_EQ(test::losses(parts), test::losses(whole));
+  EXPECT_TRUE(test::final_weights(parts, 6) == test::final_weights(whole, 6));
+  const Path wide = run("wide", {});
+  const auto losses = test::losses(wide), narrow_losses = test::losses(whole);
+  ASSERT_EQ(losses.size(), narrow_losses.size());
+  EXPECT_NE(losses, narrow_losses);
+  for (const auto& [step, of] : losses) EXPECT_NEAR(narrow_losses.at(step).loss, of.loss, 1e-2) << step;
+  // A run that began with the other type goes on, in both directions.
+  run("begun_wide", {"exit_interval=3"});
+  EXPECT_EQ(test::losses(run("begun_wide", narrow)).size(), 6U);
+  run("begun_narrow", with({"exit_interval=3"}));
+  EXPECT_EQ(test::losses(run("begun_narrow", {})).size(), 6U);
+
+  const auto plan = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--dry-run", "--json"});
+    return json::parse(run_program(train(folder, "plan", "adam", more)).out);
+  };
+  const json large = plan({}), small = plan(narrow);
+  const auto parameters = large.at("parameters").get<std::int64_t>();
+  EXPECT_EQ(
+      large.at("checkpoint_bytes").get<std::int64_t>() - small.at("checkpoint_bytes").get<std::int64_t>(),
+      2 * 2 * parameters);
+  const ProgramResult lion = run_program(train(folder, "lion", "lion", {"exp_avg_dtype=bf16"}));
+  EXPECT_EQ(lion.exit_code, 2);
+  EXPECT_THAT(lion.err, HasSubstr("exp_avg_dtype: bf16 is there for optimizer: adam, not for lion"));
+}
+
+TEST(Optimizers, TheStatesOfAnotherAreRefused) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(run_program(train(folder, "run", "adam", {"exit_interval=3"})).exit_code, 0);
+  // Lion would find a state of the same name.
+  for (const std::string other : {"lion", "sgd", "muon"}) {
+    const ProgramResult refused = run_program(train(folder, "run", other, {}));
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("has the states of another optimizer: adam there, and " + other),
+                                   HasSubstr("no_load_optim=true")));
+  }
+  ASSERT_EQ(run_program(train(folder, "lion", "muon", {"exit_interval=3"})).exit_code, 0);
+  const ProgramResult rest = run_program(train(folder, "lion", "muon", {"muon_scalar_optimizer=lion"}));
+  EXPECT_EQ(rest.exit_code, 2);
+  EXPECT_THAT(rest.err, HasSubstr("muon, adam there, and muon, lion in the experiment"));
+  const ProgramResult fresh = run_program(train(folder, "run", "lion", {"no_load_optim=true"}));
+  EXPECT_EQ(fresh.exit_code, 0) << fresh.err;
+  EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 6U);
+}
+
+// The plan counts the states of the optimizer that is chosen, in memory and on disk.
+TEST(Optimizers, APlanCountsTheirStates) {
+  const TemporaryFolder folder;
+  const auto plan = [&](const std::string& optimizer, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {"--dry-run", "--json"});
+    const ProgramResult result = run_program(train(folder, "run", optimizer, more));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out);
+  };
+  const json adam = plan("adam"), sgd = plan("sgd"), bare = plan("sgd", {"sgd_momentum=0"});
+  const json lion = plan("lion"), muon = plan("muon");
+  const auto of = [](const json& report, const char* key) { return report.at(key).get<std::int64_t>(); };
+  const std::int64_t parameters = of(adam, "parameters");
+  for (const auto& [report, states] : {std::pair(&adam, 2), {&sgd, 1}, {&lion, 1}}) {
+    EXPECT_EQ(of(*report, "checkpoint_bytes") - of(bare, "checkpoint_bytes"), states * 4 * parameters);
+  }
+  // Muon keeps one state for hidden matrices, and two for the rest.
+  EXPECT_GT(of(muon, "checkpoint_bytes"), of(lion, "checkpoint_bytes"));
+  EXPECT_LT(of(muon, "checkpoint_bytes"), of(adam, "checkpoint_bytes"));
+}
+
+TEST(Optimizers, KeysOfAnotherOptimizerGetANote) {
+  const TemporaryFolder folder;
+  const ProgramResult result =
+      run_program(train(folder, "run", "sgd", {"muon_momentum=0.9", "sgd_momentum=0.8", "--dry-run"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("muon_momentum has an effect only with optimizer: muon"),
+                                Not(HasSubstr("sgd_momentum has"))));
+  const ProgramResult soap = run_program(train(folder, "run", "soap", {"--dry-run"}));
+  EXPECT_EQ(soap.exit_code, 2);
+  EXPECT_THAT(soap.err, HasSubstr("soap"));
+}
+
+}  // namespace
+}  // namespace primus

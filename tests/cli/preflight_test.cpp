@@ -1,0 +1,299 @@
+// preflight, node_smoke and doctor as programs: on this machine, in jobs of several processes, and with
+// faults that are real.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using test::Program;
+using test::ProgramOptions;
+using test::ProgramResult;
+using test::run_program;
+using ::testing::HasSubstr;
+
+class Preflight : public ::testing::Test {
+ protected:
+  std::string file(const std::string& name) const { return (folder_.path() / name).string(); }
+
+  // Findings of a check with at least this verdict, of all nodes and of the cluster.
+  static std::vector<json> findings(const json& report, const std::string& check,
+                                    const std::vector<std::string>& verdicts) {
+    std::vector<json> found;
+    const auto look = [&](const json& list) {
+      for (const json& f : list) {
+        if (!check.empty() && f["check"] != check) continue;
+        if (std::find(verdicts.begin(), verdicts.end(), f["verdict"]) != verdicts.end()) found.push_back(f);
+      }
+    };
+    for (const json& node : report["nodes"]) look(node["findings"]);
+    look(report["cluster"]);
+    return found;
+  }
+  static std::string text_of(const std::vector<json>& findings) {
+    std::string text;
+    for (const json& f : findings) text += f.dump() + "\n";
+    return text;
+  }
+  static std::set<std::string> names_of_measurements(const json& report) {
+    std::set<std::string> names;
+    for (const json& node : report["nodes"])
+      for (const json& m : node["measurements"]) names.insert(m["name"]);
+    return names;
+  }
+
+  static int free_port() {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    if (bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+        getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+      throw std::runtime_error("no free port");
+    close(fd);
+    return ntohs(address.sin_port);
+  }
+
+  // The variables of one process of `world` machines with a rank each.
+  static ProgramOptions of_rank(int rank, int world, int port) {
+    return {.environment = {{"RANK", std::to_string(rank)},
+                            {"WORLD_SIZE", std::to_string(world)},
+                            {"LOCAL_RANK", "0"},
+                            {"LOCAL_WORLD_SIZE", "1"},
+                            {"GROUP_RANK", std::to_string(rank)},
+                            {"MASTER_ADDR", "127.0.0.1"},
+                            {"MASTER_PORT", std::to_string(port)}}};
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(Preflight, QuickOnThisMachineEndsSoonAndFindsNoFault) {
+  const ProgramResult result =
+      run_program({"preflight", "--quick", "--device", "cpu", "--skip-dmesg", "--dump-path", file("out"),
+                   "--report-file-name", "quick", "--json"});
+  const json report = json::parse(result.out);
+  EXPECT_EQ(text_of(findings(report, "", {"fail"})), "");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_LT(report["seconds"].get<double>(), 30);
+  EXPECT_EQ(names_of_measurements(report),
+            (std::set<std::string>{"gemm fp32", "memory copy", "write and sync, checkpoints"}));
+  EXPECT_FALSE(findings(report, "performance.corruption", {"pass"}).empty());
+  for (const char* ending : {".md", ".html", ".json"})
+    EXPECT_TRUE(std::filesystem::exists(file("out/quick") + ending)) << ending;
+  EXPECT_EQ(json::parse(read_file(file("out/quick.json")))["passed"], report["passed"]);
+}
+
+TEST_F(Preflight, DoctorLooksAndWritesNothing) {
+  ProgramOptions options{.folder = folder_.path().string()};
+  const ProgramResult result = run_program({"doctor", "--json"}, options);
+  const json report = json::parse(result.out);
+  EXPECT_EQ(result.exit_code, report["failures"] == 0 ? 0 : 2);
+  EXPECT_FALSE(findings(report, "host.memory", {"pass", "warn"}).empty());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+  EXPECT_THAT(run_program({"doctor", "--all-checks"}, options).out, HasSubstr("host.open-files"));
+}
+
+TEST_F(Preflight, ALowLimitOfAChildIsFound) {
+  const std::string command =
+      fmt::format("ulimit -n 300; {} doctor --json > {}", PRIMUS_PROGRAM, file("low.json"));
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+  const auto found = findings(json::parse(read_file(file("low.json"))), "host.open-files", {"fail"});
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_THAT(found[0]["measured"].get<std::string>(), HasSubstr("at most 300"));
+  EXPECT_THAT(found[0]["fix"].get<std::string>(), HasSubstr("ulimit -n"));
+}
+
+TEST_F(Preflight, RanksOfOneMachineExchange) {
+  const ProgramResult result =
+      run_program({"preflight", "--tests", "intra-allreduce,intra-alltoall", "--nproc", "2", "--device",
+                   "cpu", "--comm-sizes-mb", "1,2", "--dump-path", file("out"), "--report-file-name", "two",
+                   "--plot", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
+  const json report = json::parse(result.out);
+  EXPECT_EQ(report["nodes"].size(), 2U);
+  EXPECT_EQ(names_of_measurements(report),
+            (std::set<std::string>{
+                "all-reduce within nodes, 2 ranks, 1 MiB", "all-reduce within nodes, 2 ranks, 2 MiB",
+                "all-to-all within nodes, 2 ranks, 1 MiB", "all-to-all within nodes, 2 ranks, 2 MiB"}));
+  EXPECT_THAT(read_file(file("out/two_perf.html")), HasSubstr("<svg"));
+}
+
+TEST_F(Preflight, MachinesOfAJobAreCompared) {
+  const int port = free_port();
+  const std::vector<std::string> words{"preflight",
+                                       "--device",
+                                       "cpu",
+                                       "--skip-dmesg",
+                                       "--perf-test",
+                                       "--tests",
+                                       "inter-allreduce,inter-alltoall,inter-p2p,inter-ring-p2p,slow-nodes",
+                                       "--comm-sizes-mb",
+                                       "1",
+                                       "--ring-p2p-sizes-mb",
+                                       "1",
+                                       "--inter-group-sizes",
+                                       "2,all",
+                                       "--dump-path",
+                                       file("out"),
+                                       "--json"};
+  std::vector<std::unique_ptr<Program>> others;
+  for (int rank = 1; rank < 3; ++rank)
+    others.push_back(std::make_unique<Program>(words, of_rank(rank, 3, port)));
+  const ProgramResult first = run_program(words, of_rank(0, 3, port));
+  for (const auto& other : others) EXPECT_EQ(other->wait().exit_code, 0);
+  const json report = json::parse(first.out);
+  ASSERT_EQ(report["nodes"].size(), 3U) << first.err;
+  for (const char* name :
+       {"all-reduce between nodes, 2 nodes, 1 MiB", "all-reduce between nodes, 3 nodes, 1 MiB",
+        "all-to-all between nodes, 3 nodes, 1 MiB", "pairs of nodes, 1 MiB", "ring of nodes, 1 MiB"})
+    EXPECT_EQ(names_of_measurements(report).count(name), 1U) << name;
+  // On a busy machine processes may differ; nobody is missing, and all agree otherwise.
+  EXPECT_FALSE(findings(report, "cluster.drift", {"pass"}).empty());
+  EXPECT_FALSE(findings(report, "cluster.clocks", {"pass"}).empty());
+  EXPECT_TRUE(findings(report, "cluster.missing", {"fail"}).empty());
+  EXPECT_TRUE(findings(report, "cluster.rendezvous", {"fail"}).empty());
+}
+
+TEST_F(Preflight, AMachineThatNeverComesIsNamedAndTheOthersAreReported) {
+  const int port = free_port();
+  const std::vector<std::string> words{"preflight", "--host",      "--skip-dmesg", "--dist-timeout-sec",
+                                       "4",         "--dump-path", file("out"),    "--json"};
+  Program other(words, of_rank(2, 3, port));
+  const ProgramResult first = run_program(words, of_rank(0, 3, port));
+  EXPECT_EQ(first.exit_code, 2);
+  EXPECT_EQ(other.wait().exit_code, 2);
+  const json report = json::parse(first.out);
+  EXPECT_EQ(report["nodes"].size(), 2U);
+  const auto missing = findings(report, "cluster.missing", {"fail"});
+  ASSERT_EQ(missing.size(), 1U);
+  EXPECT_EQ(missing[0]["where"], "rank 1");
+}
+
+TEST_F(Preflight, ARankThatIsKilledIsAFailureNotAHang) {
+  const int port = free_port();
+  const std::vector<std::string> words{
+      "preflight",          "--tests", "inter-allreduce", "--device",  "cpu",   "--comm-sizes-mb", "256,512",
+      "--dist-timeout-sec", "20",      "--dump-path",     file("out"), "--json"};
+  Program first(words, of_rank(0, 2, port));
+  {
+    Program other(words, of_rank(1, 2, port));
+    // Stopped first, and with messages that take seconds, or a fast machine is done before the kill.
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    other.send(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    other.send(SIGKILL);
+    other.wait();
+  }
+  const ProgramResult result = first.wait();
+  const json report = json::parse(result.out);
+  EXPECT_EQ(result.exit_code, 2);
+  const auto lost = findings(report, "", {"fail"});
+  ASSERT_FALSE(lost.empty());
+  EXPECT_THAT(text_of(lost), ::testing::AnyOf(HasSubstr("cluster.rendezvous"), HasSubstr("cluster.missing")));
+}
+
+TEST_F(Preflight, ExperimentsThatDoNotFitAreFound) {
+  const std::string example = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-text.yaml";
+  const ProgramResult result =
+      run_program({"preflight", "--host", "--skip-dmesg", "--config", example, "--dump-path", file("out"),
+                   "--json", "data_path=" + file("nowhere.txt"), "workspace=" + file("runs")});
+  const json report = json::parse(result.out);
+  EXPECT_EQ(result.exit_code, 2);
+  const auto data = findings(report, "experiment.data", {"fail"});
+  ASSERT_FALSE(data.empty()) << result.out;
+  EXPECT_THAT(text_of(data), HasSubstr("nowhere.txt"));
+  // A batch that no machine of today holds.
+  write_file(file("text.txt"), std::string(100'000, 'a'));
+  const ProgramResult large =
+      run_program({"preflight", "--host", "--skip-dmesg", "--config", example, "--dump-path", file("out"),
+                   "--json", "data_path=" + file("text.txt"), "workspace=" + file("runs"),
+                   "micro_batch_size=1048576", "global_batch_size=1048576"});
+  EXPECT_EQ(findings(json::parse(large.out), "experiment.memory", {"fail"}).size(), 1U) << large.out;
+}
+
+TEST_F(Preflight, WrongArgumentsAreRefusedBeforeAnythingIsStarted) {
+  struct Case {
+    std::vector<std::string> words;
+    std::string message;
+  };
+  for (const Case& c : {Case{{"--tests", "gem"}, "there is no test 'gem'"},
+                        {{"--comm-sizes-mb", "64,0"}, "'0' is no number"},
+                        {{"--tests", "intra-allreduce", "--nproc", "4", "--intra-group-sizes", "3"},
+                         "3 does not divide the 4 ranks"},
+                        {{"--report-file-name", "../x"}, "no name of a file"},
+                        {{"--dist-timeout-sec", "0"}, "--dist-timeout-sec 0"},
+                        {{"lr=3"}, "need --config"},
+                        {{"--root", "/no/such/folder"}, "is not there"}}) {
+    std::vector<std::string> words{"preflight", "--dump-path", file("out")};
+    words.insert(words.end(), c.words.begin(), c.words.end());
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 2) << c.message;
+    EXPECT_THAT(result.err, HasSubstr(c.message));
+    EXPECT_FALSE(std::filesystem::exists(file("out")));
+  }
+}
+
+TEST_F(Preflight, SelectorsAndOptionsThatMeanNothingAreSaid) {
+  const ProgramResult info = run_program(
+      {"preflight", "--network", "--comm-sizes-mb", "8", "--dump-path", file("out"), "--no-html"});
+  EXPECT_THAT(info.out, HasSubstr("--comm-sizes-mb: no effect"));
+  const ProgramResult perf = run_program({"preflight", "--host", "--tests", "storage", "--device", "cpu",
+                                          "--dump-path", file("out"), "--no-html"});
+  EXPECT_THAT(perf.out, HasSubstr("--host, --gpu and --network were left out"));
+}
+
+TEST_F(Preflight, NodeSmokeSaysWhoPassed) {
+  const std::vector<std::string> words{"node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--json"};
+  const ProgramResult result = run_program(words);
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  const json report = json::parse(result.out);
+  const std::string host = report["nodes"][0]["host"];
+  EXPECT_EQ(read_file(file("out/passing_nodes.txt")), host + "\n");
+  EXPECT_EQ(read_file(file("out/failing_nodes.txt")), "");
+  EXPECT_TRUE(std::filesystem::exists(file("out/smoke_report.md")));
+
+  // Another node wrote its report; a third, which Slurm's list has, did not.
+  json other = json::parse(read_file(file("out/smoke/" + host + ".json")));
+  other["host"] = "node-b";
+  other["rank"] = other["node"] = 1;
+  write_file(file("out/smoke/node-b.json"), other.dump());
+  write_file(file("list"), host + "\nnode-b\nnode-c\n");
+  std::vector<std::string> again = words;
+  again.insert(again.end(),
+               {"--no-clean-dump-path", "--expected-nodelist-file", file("list"), "--wait-timeout-sec", "1"});
+  const ProgramResult missing = run_program(again);
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_EQ(read_file(file("out/failing_nodes.txt")), "node-c\n");
+  EXPECT_THAT(read_file(file("out/passing_nodes.txt")), HasSubstr("node-b\n"));
+  EXPECT_EQ(findings(json::parse(missing.out), "cluster.missing", {"fail"}).size(), 1U);
+}
+
+TEST_F(Preflight, NodeSmokeHoldsTheNodeToWhatIsExpected) {
+  const ProgramResult result =
+      run_program({"node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--expected-gpus", "8192",
+                   "--require-tools", "no-such-tool", "--expected-rdma-nics", "77", "--json"});
+  EXPECT_EQ(result.exit_code, 1);
+  const json report = json::parse(result.out);
+  for (const char* check : {"gpu.count", "host.tools", "network.rdma-count"})
+    EXPECT_FALSE(findings(report, check, {"fail"}).empty()) << check;
+}
+
+}  // namespace
+}  // namespace primus

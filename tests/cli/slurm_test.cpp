@@ -1,0 +1,394 @@
+// primus slurm on a real Slurm: a controller and two nodes on this machine, with a munge of their own, on
+// ports and in folders of their own, as the current user. Skipped where Debian's packages slurmctld, slurmd,
+// slurm-client and munge are not installed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <pwd.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <thread>
+
+#include "base/file.h"
+#include "base/subprocess.h"
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+
+namespace primus {
+namespace {
+
+using namespace std::chrono_literals;
+using test::ProgramOptions;
+using test::ProgramResult;
+using test::run_program;
+using ::testing::HasSubstr;
+
+const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
+constexpr const char* kPath = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
+
+std::string find(const std::string& program) { return find_program(program, kPath); }
+
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  bind(fd, reinterpret_cast<sockaddr*>(&address), size);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+bool wait_until(const std::function<bool()>& condition, std::chrono::seconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(100ms);
+  }
+  return true;
+}
+
+// A process that runs until the test ends; its output goes to a file.
+class Daemon {
+ public:
+  Daemon(const std::vector<std::string>& command, const Path& log) {
+    pid_ = fork();
+    if (pid_ == 0) {
+      setpgid(0, 0);
+      prctl(PR_SET_PDEATHSIG, SIGTERM);  // a test that is killed leaves no cluster behind
+      const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      dup2(fd, 1);
+      dup2(fd, 2);
+      dup2(open("/dev/null", O_RDONLY), 0);
+      std::vector<char*> argv;
+      for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+      argv.push_back(nullptr);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+  }
+  ~Daemon() { end(SIGTERM); }
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+  pid_t pid() const { return pid_; }
+  void end(int signal) {
+    if (pid_ <= 0) return;
+    kill(pid_, signal);
+    for (int i = 0; i < 50 && waitpid(pid_, nullptr, WNOHANG) == 0; ++i) {
+      std::this_thread::sleep_for(100ms);
+      if (i == 30) kill(pid_, SIGKILL);
+    }
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+// The processes of this machine whose parents lead to `root`, and those whose environment has `mark`.
+std::set<pid_t> processes_with(const std::string& mark) {
+  std::set<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "environ", std::ios::binary);
+    const std::string environment{std::istreambuf_iterator<char>(file), {}};
+    if (environment.find(mark) != std::string::npos) found.insert(static_cast<pid_t>(std::stol(name)));
+  }
+  return found;
+}
+
+class Cluster {
+ public:
+  Cluster() {
+    const Path& f = folder_.path();
+    for (const char* name : {"state", "spool-n1", "spool-n2", "tmp-n1", "tmp-n2", "munge", "home"})
+      make_folders(f / name);
+    std::filesystem::permissions(f, std::filesystem::perms(0711));
+    std::filesystem::permissions(f / "munge", std::filesystem::perms(0711));
+    const std::string key = (f / "munge/key").string();
+    std::ofstream(key) << std::string(1024, 'k');
+    std::filesystem::permissions(key,
+                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    const std::string socket = (f / "munge/socket").string();
+    munged_ = std::make_unique<Daemon>(
+        std::vector<std::string>{find("munged"), "--foreground", "--force", "--socket=" + socket,
+                                 "--key-file=" + key, "--pid-file=" + (f / "munge/pid").string(),
+                                 "--log-file=" + (f / "munge/log").string(),
+                                 "--seed-file=" + (f / "munge/seed").string(), "--num-threads=2"},
+        f / "munged.out");
+    const passwd* const user = getpwuid(getuid());
+    char host[256] = {};
+    gethostname(host, sizeof(host) - 1);
+    const std::string name = std::string(host).substr(0, std::string(host).find('.'));
+    const std::string me = user ? user->pw_name : "root", at = f.string();
+    std::string conf =
+        "ClusterName=primustest\nSlurmctldHost=" + name + "(127.0.0.1)\nSlurmUser=" + me +
+        "\nSlurmdUser=" + me + "\nAuthType=auth/munge\nCredType=cred/munge\nAuthInfo=socket=" + socket +
+        "\nStateSaveLocation=" + at + "/state\nSlurmdSpoolDir=" + at + "/spool-%n\nSlurmctldPidFile=" + at +
+        "/slurmctld.pid\nSlurmdPidFile=" + at + "/slurmd-%n.pid\nSlurmctldLogFile=" + at +
+        "/slurmctld.log\nSlurmdLogFile=" + at + "/slurmd-%n.log\nTmpFS=" + at +
+        "/tmp-%n\nSlurmctldPort=" + std::to_string(free_port()) +
+        "\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nJobAcctGatherType=jobacct_gather/none\n"
+        "AccountingStorageType=accounting_storage/none\nSelectType=select/"
+        "cons_tres\nSelectTypeParameters=CR_CPU\n"
+        "SchedulerType=sched/"
+        "backfill\nSchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1\n"
+        "MpiDefault=none\nReturnToService=2\nSlurmctldTimeout=30\nSlurmdTimeout=5\nKillWait=5\nMinJobAge="
+        "300\n"
+        "SwitchType=switch/none\nSlurmdParameters=config_overrides\n";
+    for (const char* node : {"n1", "n2"}) {
+      conf += std::string("NodeName=") + node + " NodeHostname=" + name +
+              " NodeAddr=127.0.0.1 Port=" + std::to_string(free_port()) +
+              " CPUs=2 RealMemory=2000 State=UNKNOWN\n";
+    }
+    conf += "PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO\n";
+    write_file(f / "slurm.conf", conf);
+    setenv("SLURM_CONF", (f / "slurm.conf").c_str(), 1);
+    wait_until([&] { return std::filesystem::exists(socket); }, 10s);
+    slurmctld_ = std::make_unique<Daemon>(std::vector<std::string>{find("slurmctld"), "-D", "-c"},
+                                          f / "slurmctld.out");
+    start_node("n1");
+    start_node("n2");
+    ready_ = wait_until([] { return words({"sinfo", "-h", "-o", "%T %D"}) == "idle 2"; }, 30s);
+    if (!ready_) why_ = words({"sinfo"}) + tail("slurmctld.log") + tail("slurmd-n1.log") + tail("munged.out");
+  }
+
+  bool ready() const { return ready_; }
+  const std::string& why() const { return why_; }
+  const Path& folder() const { return folder_.path(); }
+  std::string tail(const std::string& file) const {
+    if (!std::filesystem::exists(folder() / file)) return {};
+    const std::string text = read_file(folder() / file);
+    return "\n" + file + ":\n" + text.substr(text.size() > 3000 ? text.size() - 3000 : 0);
+  }
+
+  void start_node(const std::string& name) {
+    nodes_[name] = std::make_unique<Daemon>(std::vector<std::string>{find("slurmd"), "-D", "-N", name},
+                                            folder() / ("slurmd-" + name + ".out"));
+  }
+  // Everything that runs on the node, at once, as when its power fails.
+  void kill_node(const std::string& name) {
+    nodes_[name]->end(SIGKILL);
+    for (const pid_t pid : processes_with("SLURMD_NODENAME=" + name)) kill(pid, SIGKILL);
+    const SubprocessResult steps = run_subprocess({"pgrep", "-f", "slurmstepd: "}, {});
+    std::istringstream pids(steps.out);
+    for (pid_t pid; pids >> pid;) {
+      std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+      const std::string environment{std::istreambuf_iterator<char>(file), {}};
+      if (environment.find(folder().string()) == std::string::npos) continue;
+      // A stepd of the other node stays: its socket lies in that node's folder.
+      std::error_code none;
+      bool here = false;
+      for (const auto& fd :
+           std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", none)) {
+        const std::string target = std::filesystem::read_symlink(fd.path(), none).string();
+        here = here || target.find("slurmd-" + name + ".log") != std::string::npos;
+      }
+      if (here) kill(pid, SIGKILL);
+    }
+  }
+
+  static std::string words(const std::vector<std::string>& command) {
+    std::string out = run_subprocess(command, {.path = kPath}).out;
+    while (!out.empty() && (out.back() == '\n' || out.back() == ' ')) out.pop_back();
+    return out;
+  }
+  static std::string state(const std::string& job) {
+    const std::string text = words({"scontrol", "show", "job", job, "--oneliner"});
+    const std::size_t at = text.find("JobState=");
+    return at == std::string::npos ? "" : text.substr(at + 9, text.find(' ', at) - at - 9);
+  }
+
+ private:
+  test::TemporaryFolder folder_;
+  std::unique_ptr<Daemon> munged_, slurmctld_;
+  std::map<std::string, std::unique_ptr<Daemon>> nodes_;
+  bool ready_ = false;
+  std::string why_;
+};
+
+class Slurm : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* program : {"munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol"}) {
+      if (find(program).empty()) {
+        GTEST_SKIP() << "there is no " << program << ": install slurmctld slurmd slurm-client munge";
+      }
+    }
+    for (const char* name :
+         {"SLURM_JOB_ID", "SLURM_PROCID", "NNODES", "NODE_RANK", "MASTER_ADDR", "GPUS_PER_NODE"})
+      unsetenv(name);
+    if (!cluster_) cluster_ = std::make_unique<Cluster>();
+    ASSERT_TRUE(cluster_->ready()) << cluster_->why();
+  }
+  static void TearDownTestSuite() { cluster_.reset(); }
+
+  // Where a test works: below the cluster's folder, so that what fails can be looked at together.
+  static Path folder(const std::string& name) {
+    const Path path = cluster_->folder() / name;
+    make_folders(path);
+    return path;
+  }
+  static ProgramOptions options(const Path& folder) {
+    return {.folder = folder.string(), .environment = {{"HOME", (cluster_->folder() / "home").string()}}};
+  }
+  static std::vector<std::string> training(const std::vector<std::string>& more) {
+    std::vector<std::string> words{"train",
+                                   "pretrain",
+                                   "--config",
+                                   kExperiment,
+                                   "seq_length=32",
+                                   "micro_batch_size=1",
+                                   "global_batch_size=4",
+                                   "log_interval=1",
+                                   "save_interval=5"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  static std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+  static std::string log_of(const Path& folder) {
+    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+      if (file.path().extension() == ".out") return read_file(file.path());
+    }
+    return {};
+  }
+  static std::string end_of_log(const Path& folder) {
+    const std::string log = log_of(folder);
+    return "\n..." + log.substr(log.size() > 2000 ? log.size() - 2000 : 0);
+  }
+  static void expect_in_log(const Path& folder, const std::string& text) {
+    EXPECT_NE(log_of(folder).find(text), std::string::npos)
+        << text << " is not in the log" << end_of_log(folder);
+  }
+  static bool wait_for_text(const Path& folder, const std::string& text, std::chrono::seconds limit) {
+    return wait_until([&] { return log_of(folder).find(text) != std::string::npos; }, limit);
+  }
+  static std::string submitted(const ProgramResult& result) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::string line = "Submitted batch job ";
+    const std::size_t at = result.out.find(line);
+    if (at == std::string::npos) {
+      ADD_FAILURE() << result.out << result.err;
+      return "0";
+    }
+    return std::to_string(std::stol(result.out.substr(at + line.size())));
+  }
+
+  static std::unique_ptr<Cluster> cluster_;
+};
+std::unique_ptr<Cluster> Slurm::cluster_;
+
+TEST_F(Slurm, SrunTrainsOnTwoNodes) {
+  const Path here = folder("srun");
+  const ProgramResult result =
+      run_program(joined({"slurm", "srun", "-N", "2", "--", "direct", "--env", "GPUS_PER_NODE=2", "--"},
+                         training({"train_iters=3"})),
+                  options(here));
+  EXPECT_EQ(result.exit_code, 0) << result.err << cluster_->tail("slurmd-n1.log");
+  EXPECT_THAT(result.out, HasSubstr("done after iteration 3"));
+  EXPECT_THAT(result.err, HasSubstr("[rank-0/4]"));
+}
+
+TEST_F(Slurm, TasksAreRanks) {
+  const Path here = folder("tasks");
+  ProgramOptions with_token = options(here);
+  const ProgramResult result =
+      run_program(joined({"slurm", "srun", "-N", "2", "--ntasks-per-node=2", "--", "direct", "--"},
+                         training({"train_iters=2"})),
+                  with_token);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("done after iteration 2"));
+  EXPECT_THAT(result.err, HasSubstr("[rank-0/4]"));
+}
+
+TEST_F(Slurm, AFailureIsTheJobsExitCode) {
+  const Path here = folder("failure");
+  const ProgramResult result = run_program({"slurm", "srun", "-N", "2", "--", "direct", "--", "train",
+                                            "pretrain", "--config", kExperiment, "lr_decay_stile=x"},
+                                           options(here));
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("lr_decay_stile"));
+}
+
+// What Slurm's warning before the time limit does: the ranks save and stop, the job is queued again, and goes
+// on.
+TEST_F(Slurm, ABatchJobGoesOnAfterTheWarning) {
+  const Path here = folder("warning");
+  const std::string job =
+      submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
+                                    "direct", "--env", "GPUS_PER_NODE=2", "--"},
+                                   training({"train_iters=30", "--plain"})),
+                            options(here)));
+  ASSERT_TRUE(wait_for_text(here, "iteration        3/", 60s))
+      << end_of_log(here) << cluster_->tail("slurmctld.log");
+  EXPECT_EQ(run_subprocess({"scancel", "--batch", "--signal=USR1", job}, {.path = kPath}).exit_code, 0);
+  EXPECT_TRUE(wait_for_text(here, "stopped after iteration", 60s)) << end_of_log(here);
+  // Slurm lets a job that was queued again wait for two minutes.
+  ASSERT_TRUE(wait_until([&] { return Cluster::state(job) == "PENDING"; }, 60s)) << Cluster::state(job);
+  EXPECT_TRUE(wait_until(
+      [&] {
+        run_subprocess({"scontrol", "update", "JobId=" + job, "StartTime=now"}, {.path = kPath});
+        return Cluster::state(job) != "PENDING";
+      },
+      60s));
+  EXPECT_TRUE(wait_until([&] { return Cluster::state(job) == "COMPLETED"; }, 240s))
+      << Cluster::state(job) << end_of_log(here);
+  expect_in_log(here, "continuing from");
+  expect_in_log(here, "done after iteration 30");
+}
+
+// Without --requeue the warning ends the job, and nothing is lost.
+TEST_F(Slurm, ATimeLimitIsNotMissed) {
+  const Path here = folder("limit");
+  const std::string job = submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--output=job.out",
+                                                        "--", "direct", "--env", "GPUS_PER_NODE=2", "--"},
+                                                       training({"train_iters=100000", "--plain"})),
+                                                options(here)));
+  ASSERT_TRUE(wait_for_text(here, "iteration        2/", 60s)) << end_of_log(here);
+  EXPECT_EQ(run_subprocess({"scancel", "--batch", "--signal=USR1", job}, {.path = kPath}).exit_code, 0);
+  EXPECT_TRUE(wait_until([&] { return Cluster::state(job) == "COMPLETED"; }, 60s)) << Cluster::state(job);
+  expect_in_log(here, "the same command continues from there");
+}
+
+TEST_F(Slurm, ANodeThatFailsCostsWhatCameAfterTheLastCheckpoint) {
+  const Path here = folder("node");
+  const std::string job =
+      submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
+                                    "direct", "--env", "GPUS_PER_NODE=2", "--"},
+                                   training({"train_iters=30", "--plain"})),
+                            options(here)));
+  ASSERT_TRUE(wait_for_text(here, "iteration       12/", 90s)) << end_of_log(here);
+  cluster_->kill_node("n2");
+  ASSERT_TRUE(wait_until([&] { return Cluster::state(job) != "RUNNING"; }, 90s))
+      << cluster_->tail("slurmctld.log");
+  cluster_->start_node("n2");
+  ASSERT_TRUE(wait_until([&] { return Cluster::state(job) == "PENDING"; }, 60s)) << Cluster::state(job);
+  EXPECT_TRUE(wait_until(
+      [&] {
+        run_subprocess({"scontrol", "update", "JobId=" + job, "StartTime=now"}, {.path = kPath});
+        return Cluster::state(job) != "PENDING";
+      },
+      90s))
+      << Cluster::words({"sinfo"}) << cluster_->tail("slurmctld.log");
+  EXPECT_TRUE(wait_until([&] { return Cluster::state(job) == "COMPLETED"; }, 240s))
+      << Cluster::state(job) << end_of_log(here);
+  expect_in_log(here, "continuing from");
+  expect_in_log(here, "done after iteration 30");
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,0 +1,261 @@
+// Attention over sequences that several ranks hold together = attention over the whole sequences.
+#include "engine/context_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <exception>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "comm/local/thread_group.h"
+#include "engine/data_parallel.h"
+#include "engine/tape.h"
+#include "engine/weight_gradient_queue.h"
+#include "turbo/cpu/cpu_kernels.h"
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus::engine {
+namespace {
+
+using Exchange = ContextParallel::Exchange;
+
+constexpr std::int64_t kSequences = 2, kSequence = 48;
+
+struct Case {
+  const char* name;
+  turbo::AttentionShape shape;  // without batch and lengths
+  bool documents = false, sinks = false;
+};
+
+turbo::AttentionShape shape_of(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
+                               std::int64_t value_dim, std::int64_t window = 0, std::int64_t chunk = 0) {
+  return {.batch = kSequences,
+          .seq_q = kSequence,
+          .seq_k = 0,
+          .capacity_k = 0,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .value_dim = value_dim,
+          .scale = 0.3F,
+          .causal = true,
+          .window = window,
+          .chunk = chunk};
+}
+
+const Case kCases[] = {
+    {"Plain", shape_of(2, 2, 8, 8)},
+    {"GroupedHeads", shape_of(4, 2, 8, 8)},
+    {"ManyHeads", shape_of(12, 12, 4, 4)},
+    {"ManyHeadsDocumentsAndSinks", shape_of(24, 12, 4, 6, 9), true, true},
+    {"ValuesOfAnotherSize", shape_of(2, 2, 12, 8)},
+    {"Window", shape_of(2, 1, 8, 8, 7)},
+    {"Chunk", shape_of(2, 2, 8, 8, 0, 20)},
+    {"Documents", shape_of(2, 2, 8, 8), true},
+    {"Sinks", shape_of(4, 2, 8, 8), false, true},
+    {"WindowDocumentsAndSinks", shape_of(4, 2, 8, 8, 9), true, true},
+};
+
+std::vector<float> numbers(std::int64_t count, std::uint64_t seed) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  fill_normal(RandomStream(seed, RandomPurpose::kTest), 0, values);
+  return values;
+}
+
+struct Result {
+  std::vector<float> out, d_qkv, d_sinks;  // rows of this rank's tokens
+};
+
+// Rows `tokens` of a matrix, as floats of its type.
+std::vector<float> rows_of(const std::vector<float>& matrix, std::int64_t width,
+                           const std::vector<std::int64_t>& tokens) {
+  std::vector<float> rows;
+  for (const std::int64_t t : tokens)
+    rows.insert(rows.end(), matrix.begin() + t * width, matrix.begin() + (t + 1) * width);
+  return rows;
+}
+
+// Of one rank: forward and backward of the tokens it holds.
+Result attend(Mesh mesh, const Case& c, DType dtype, Exchange exchange,
+              const std::vector<std::int64_t>& tokens) {
+  const std::int64_t width =
+      c.shape.heads * c.shape.head_dim + c.shape.kv_heads * (c.shape.head_dim + c.shape.value_dim);
+  const std::int64_t out_width = c.shape.heads * c.shape.value_dim;
+  const std::int64_t total = kSequences * kSequence, held = static_cast<std::int64_t>(tokens.size());
+  std::vector<std::int32_t> first_keys;
+  for (const std::int64_t t : tokens) {
+    const std::int64_t position = t % kSequence;
+    first_keys.push_back(static_cast<std::int32_t>(position < 13 ? 0 : position < 31 ? 13 : 31));
+  }
+  const bool alone = mesh.size() == 1;
+  Rank rank(turbo::make_cpu_device(1), std::move(mesh));
+  Result result;
+  const auto run = [&] {
+    ParameterStore store;
+    store.begin_group("block");
+    Parameter& sinks = store.add("sinks", {c.shape.heads}, Initializer::normal(1));
+    sinks.uses.push_back(0);
+    store.allocate({.compute = dtype}, rank.persistent());
+    store.initialize(rank.context(), 3);
+    WeightGradientQueue queue;
+    DataParallel parallel(rank, store, {});
+    Tape tape(rank.context(), rank.stash());
+    tape.begin({.weight_gradients = &queue, .parallel = &parallel});
+    parallel.begin_step(1);
+    std::optional<ContextParallel> context;
+    if (!alone) context.emplace(rank, exchange);
+    const auto fill = [&](const std::vector<float>& values, std::int64_t columns) {
+      const Value wide = tape.input(DType::kF32, {held, columns}, false);
+      if (!rank.measuring())
+        rank.compute().copy_to_device(wide.tensor().data, values.data(), wide.tensor().bytes());
+      const Value value = tape.input(dtype, {held, columns}, true);
+      if (dtype == DType::kF32) {
+        if (!rank.measuring())
+          rank.compute().copy_on_device(value.tensor().data, wide.tensor().data, wide.tensor().bytes());
+      } else {
+        turbo::launch(rank.context(), turbo::Cast{.x = wide.tensor(), .out = value.tensor()});
+      }
+      rank.synchronize();
+      return value;
+    };
+    {
+      const Value qkv = fill(rows_of(numbers(total * width, 1), width, tokens), width);
+      const Value d_out = fill(rows_of(numbers(total * out_width, 2), out_width, tokens), out_width);
+      AttentionOptions options;
+      if (c.documents) {
+        options.first_key = tape.input(DType::kI32, {held}, false);
+        const Tensor to = options.first_key.tensor();
+        if (!rank.measuring()) rank.compute().copy_to_device(to.data, first_keys.data(), to.bytes());
+      }
+      if (c.sinks) options.sinks = &sinks;
+      if (context) options.context = &*context;
+      turbo::AttentionShape shape = c.shape;
+      shape.seq_q = held / kSequences;
+      const Value out = attention(qkv, shape, options);
+      tape.set_gradient(out, d_out.tensor());
+      const auto read = [&](const Tensor& tensor) {
+        std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+        const Buffer buffer = rank.stash().allocate(tensor.elements() * size_of(DType::kF32));
+        Tensor wide = buffer.view(DType::kF32, tensor.shape);
+        if (tensor.dtype == DType::kF32) {
+          wide = tensor;
+        } else {
+          turbo::launch(rank.context(), turbo::Cast{.x = tensor, .out = wide});
+        }
+        if (!rank.measuring()) rank.compute().copy_to_host(values.data(), wide.data, wide.bytes());
+        rank.synchronize();
+        return values;
+      };
+      result.out = read(out.tensor());
+      tape.backward();
+      queue.run(tape);
+      result.d_qkv = read(tape.gradient(qkv));
+      if (c.sinks) result.d_sinks = read(sinks.gradient);
+    }
+    tape.clear();
+  };
+  run();
+  rank.reserve(rank.high_water());
+  run();
+  return result;
+}
+
+std::vector<std::int64_t> tokens_of(int ranks, int rank) {
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t sequence = 0; sequence < kSequences; ++sequence) {
+    for (const std::int64_t position : context_positions(kSequence, ranks, rank))
+      tokens.push_back(sequence * kSequence + position);
+  }
+  return tokens;
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    size += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(difference / std::max(size, 1e-30));
+}
+
+TEST(ContextPositions, EveryTokenIsHeldOnceAndTheWorkIsEven) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    std::vector<int> held(static_cast<std::size_t>(kSequence));
+    std::vector<std::int64_t> work;
+    for (int r = 0; r < ranks; ++r) {
+      const auto positions = context_positions(kSequence, ranks, r);
+      for (const std::int64_t p : positions) ++held[static_cast<std::size_t>(p)];
+      work.push_back(std::accumulate(positions.begin(), positions.end(), std::int64_t{0}));
+    }
+    EXPECT_EQ(held, std::vector<int>(held.size(), 1));
+    EXPECT_EQ(work, std::vector<std::int64_t>(work.size(), work.front()));
+  }
+}
+
+class ContextAttention : public testing::TestWithParam<std::tuple<Case, Exchange, DType>> {};
+
+TEST_P(ContextAttention, EqualsAttentionOverWholeSequences) {
+  const auto& [c, exchange, dtype] = GetParam();
+  const double tolerance = dtype == DType::kF32 ? 1e-5 : 1e-2;
+  const Result whole = attend({}, c, dtype, exchange, tokens_of(1, 0));
+  const std::int64_t width = static_cast<std::int64_t>(whole.d_qkv.size()) / (kSequences * kSequence);
+  const std::int64_t out_width = static_cast<std::int64_t>(whole.out.size()) / (kSequences * kSequence);
+  for (const int ranks : {2, 3, 4}) {
+    SCOPED_TRACE(ranks);
+    if (exchange == Exchange::kAllToAll && c.shape.kv_heads % ranks != 0) continue;
+    auto worlds = comm::local::make_thread_group(ranks);
+    std::vector<Result> results(static_cast<std::size_t>(ranks));
+    std::vector<std::exception_ptr> errors(results.size());
+    {
+      std::vector<std::jthread> threads;
+      for (int r = 0; r < ranks; ++r) {
+        threads.emplace_back([&, r] {
+          const auto i = static_cast<std::size_t>(r);
+          try {
+            results[i] = attend(Mesh(std::move(worlds[i]), {.context = ranks}), c, dtype, exchange,
+                                tokens_of(ranks, r));
+          } catch (...) {
+            errors[i] = std::current_exception();
+          }
+        });
+      }
+    }
+    std::vector<float> d_sinks(whole.d_sinks.size());
+    for (int r = 0; r < ranks; ++r) {
+      SCOPED_TRACE(r);
+      const auto i = static_cast<std::size_t>(r);
+      if (errors[i]) std::rethrow_exception(errors[i]);
+      const auto tokens = tokens_of(ranks, r);
+      EXPECT_LE(distance(results[i].out, rows_of(whole.out, out_width, tokens)), tolerance);
+      EXPECT_LE(distance(results[i].d_qkv, rows_of(whole.d_qkv, width, tokens)), tolerance);
+      for (std::size_t k = 0; k < d_sinks.size(); ++k) d_sinks[k] += results[i].d_sinks[k];
+    }
+    if (c.sinks) {
+      EXPECT_LE(distance(d_sinks, whole.d_sinks), tolerance);
+    }
+  }
+}
+
+std::string name_of(const testing::TestParamInfo<ContextAttention::ParamType>& test) {
+  static constexpr std::array kNames = {"Ring", "AllGather", "AllToAll"};
+  const auto exchange = std::get<Exchange>(test.param);
+  return std::string(std::get<Case>(test.param).name) + kNames[static_cast<std::size_t>(exchange)] +
+         (std::get<DType>(test.param) == DType::kF32 ? "F32" : "BF16");
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ContextAttention,
+                         testing::Combine(testing::ValuesIn(kCases),
+                                          testing::Values(Exchange::kRing, Exchange::kAllGather,
+                                                          Exchange::kAllToAll),
+                                          testing::Values(DType::kF32, DType::kBF16)),
+                         name_of);
+
+}  // namespace
+}  // namespace primus::engine

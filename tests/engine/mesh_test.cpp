@@ -1,0 +1,139 @@
+// Which ranks a mesh puts together, on each axis: as Megatron-LM does.
+#include "engine/mesh.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "comm/measuring.h"
+
+namespace primus::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
+
+std::unique_ptr<comm::Communicator> world_of(int rank, int ranks) {
+  return std::make_unique<comm::MeasuringCommunicator>("world", rank, ranks);
+}
+
+// The groups of all ranks, each in its own order. A group's name tells it from others.
+template <class Choose>
+std::vector<std::vector<int>> groups(const MeshShape& shape, int ranks, Choose choose) {
+  std::map<std::string, std::map<int, int>> members;
+  for (int r = 0; r < ranks; ++r) {
+    Mesh mesh(world_of(r, ranks), shape);
+    comm::Communicator* group = choose(mesh);
+    if (!group) continue;
+    EXPECT_TRUE(members[group->name()].emplace(group->rank(), r).second) << "two ranks in one place";
+  }
+  std::vector<std::vector<int>> lists;
+  for (const auto& [name, places] : members) {
+    std::vector<int>& list = lists.emplace_back();
+    for (const auto& [place, rank] : places) {
+      EXPECT_EQ(place, static_cast<int>(list.size()));
+      list.push_back(rank);
+    }
+  }
+  return lists;
+}
+
+const auto kTensor = [](Mesh& m) { return m.tensor(); };
+const auto kContext = [](Mesh& m) { return m.context(); };
+const auto kPipeline = [](Mesh& m) { return m.pipeline(); };
+const auto kExperts = [](Mesh& m) { return m.experts(); };
+template <ReduceGroup kGroup>
+const auto kReduction = [](Mesh& m) { return m.reduction(kGroup).all; };
+
+// The example that Megatron-LM's own documentation writes out: 16 ranks, tensor 2, pipeline 4.
+TEST(Mesh, MegatronsExample) {
+  const MeshShape shape{.tensor = 2, .pipeline = 4};
+  EXPECT_THAT(
+      groups(shape, 16, kTensor),
+      UnorderedElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4, 5), ElementsAre(6, 7),
+                           ElementsAre(8, 9), ElementsAre(10, 11), ElementsAre(12, 13), ElementsAre(14, 15)));
+  EXPECT_THAT(groups(shape, 16, kPipeline),
+              UnorderedElementsAre(ElementsAre(0, 4, 8, 12), ElementsAre(1, 5, 9, 13),
+                                   ElementsAre(2, 6, 10, 14), ElementsAre(3, 7, 11, 15)));
+  EXPECT_THAT(
+      groups(shape, 16, kReduction<ReduceGroup::kData>),
+      UnorderedElementsAre(ElementsAre(0, 2), ElementsAre(1, 3), ElementsAre(4, 6), ElementsAre(5, 7),
+                           ElementsAre(8, 10), ElementsAre(9, 11), ElementsAre(12, 14), ElementsAre(13, 15)));
+  EXPECT_THAT(
+      groups(shape, 16, [](Mesh& m) { return m.ends(); }),
+      UnorderedElementsAre(ElementsAre(0, 12), ElementsAre(1, 13), ElementsAre(2, 14), ElementsAre(3, 15)));
+  EXPECT_TRUE(groups(shape, 16, kContext).empty());
+  EXPECT_TRUE(groups(shape, 16, kExperts).empty());
+}
+
+// 8 ranks, tensor 2, context 2: gradients of what is split over tensor ranks are summed over data and
+// context.
+TEST(Mesh, ContextRanksShareSequencesAndGradients) {
+  const MeshShape shape{.tensor = 2, .context = 2};
+  EXPECT_THAT(groups(shape, 8, kContext), UnorderedElementsAre(ElementsAre(0, 2), ElementsAre(1, 3),
+                                                               ElementsAre(4, 6), ElementsAre(5, 7)));
+  EXPECT_THAT(groups(shape, 8, [](Mesh& m) { return m.sequence(); }),
+              UnorderedElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7)));
+  EXPECT_THAT(groups(shape, 8, kReduction<ReduceGroup::kData>),
+              UnorderedElementsAre(ElementsAre(0, 2, 4, 6), ElementsAre(1, 3, 5, 7)));
+  EXPECT_THAT(groups(shape, 8, kReduction<ReduceGroup::kTokens>),
+              ElementsAre(ElementsAre(0, 1, 2, 3, 4, 5, 6, 7)));
+  const Mesh mesh(world_of(5, 8), shape);
+  EXPECT_EQ(mesh.data_ranks(), 2);
+  EXPECT_EQ(mesh.data_rank(), 1);
+  EXPECT_EQ(mesh.place().tensor, 1);
+  EXPECT_EQ(mesh.place().context, 0);
+}
+
+// 8 ranks, tensor 2, 4 expert ranks: experts are spread over tensor and data ranks together.
+TEST(Mesh, ExpertsAreSpreadInTheirOwnWay) {
+  const MeshShape shape{.tensor = 2, .expert = 4};
+  EXPECT_THAT(groups(shape, 8, kExperts),
+              UnorderedElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7)));
+  EXPECT_THAT(
+      groups(shape, 8, kReduction<ReduceGroup::kExperts>),
+      UnorderedElementsAre(ElementsAre(0, 4), ElementsAre(1, 5), ElementsAre(2, 6), ElementsAre(3, 7)));
+  EXPECT_THAT(groups(shape, 8, kReduction<ReduceGroup::kData>),
+              UnorderedElementsAre(ElementsAre(0, 2, 4, 6), ElementsAre(1, 3, 5, 7)));
+  const MeshShape split{.tensor = 2, .expert = 2, .expert_tensor = 2};
+  const Mesh mesh(world_of(6, 8), split);
+  EXPECT_EQ(mesh.place().expert_tensor, 0);
+  EXPECT_EQ(mesh.place().expert, 1);
+}
+
+TEST(Mesh, GroupsOfTheSameRanksAreOne) {
+  const Mesh data(world_of(1, 4), {});
+  EXPECT_EQ(data.resolve(ReduceGroup::kTokens), ReduceGroup::kData);
+  EXPECT_EQ(data.resolve(ReduceGroup::kExperts), ReduceGroup::kData);
+  const Mesh tensor(world_of(1, 4), {.tensor = 2});
+  EXPECT_EQ(tensor.resolve(ReduceGroup::kTokens), ReduceGroup::kTokens);
+  EXPECT_EQ(tensor.resolve(ReduceGroup::kExperts), ReduceGroup::kTokens);
+  const Mesh alone;
+  for (const ReduceGroup group : {ReduceGroup::kData, ReduceGroup::kTokens, ReduceGroup::kExperts})
+    EXPECT_EQ(alone.reduction(group).size(), 1);
+}
+
+TEST(Mesh, HybridShardsAreConsecutiveRanksOfTheReduceGroup) {
+  const MeshShape shape{.tensor = 2, .copies = 2};
+  EXPECT_THAT(
+      groups(shape, 8, [](Mesh& m) { return m.reduction(ReduceGroup::kData).shard; }),
+      UnorderedElementsAre(ElementsAre(0, 2), ElementsAre(4, 6), ElementsAre(1, 3), ElementsAre(5, 7)));
+  EXPECT_THAT(
+      groups(shape, 8, [](Mesh& m) { return m.reduction(ReduceGroup::kData).replicas; }),
+      UnorderedElementsAre(ElementsAre(0, 4), ElementsAre(2, 6), ElementsAre(1, 5), ElementsAre(3, 7)));
+}
+
+TEST(Mesh, AxesThatDoNotDivideTheRanksAreRefused) {
+  for (const MeshShape& shape :
+       {MeshShape{.tensor = 3}, MeshShape{.pipeline = 3}, MeshShape{.expert = 3}, MeshShape{.copies = 3},
+        MeshShape{.tensor = 2, .context = 2, .pipeline = 4}, MeshShape{.tensor = 0}}) {
+    EXPECT_THROW(Mesh(world_of(0, 8), shape), std::logic_error);
+  }
+}
+
+}  // namespace
+}  // namespace primus::engine

@@ -1,0 +1,126 @@
+// Which devices, groups and networks a container gets, on machines that the tests make up.
+#include "launch/container.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/error.h"
+#include "surroundings.h"
+
+namespace primus::launch {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Host : test::Machine {
+  Host() {
+    for (const char* tool : {"docker", "podman", "apptainer"}) {
+      file(std::string("bin/") + tool);
+      std::filesystem::permissions(folder.path() / "bin" / tool, std::filesystem::perms::owner_all);
+    }
+    variables["PATH"] = (folder.path() / "bin").string();
+  }
+  ContainerRequest request() const {
+    ContainerRequest request;
+    request.inner = {"direct", "--", "version"};
+    request.given = {{"image", "a/b:1"}};
+    return request;
+  }
+  // Without what every container gets.
+  std::string line(const ContainerRequest& request) const {
+    const Step step = plan_container(request, surroundings()).step;
+    return shell_line(step.argv).substr(0, shell_line(step.argv).find(" a/b:1 ")) + " ";
+  }
+  void several_nodes() {
+    variables.insert(
+        {{"NNODES", "2"}, {"NODE_RANK", "1"}, {"MASTER_ADDR", "host1"}, {"MASTER_PORT", "7000"}});
+  }
+};
+
+TEST(ContainerPlan, RunsAsTheUser) {
+  Host host;
+  ContainerRequest request = host.request();
+  EXPECT_THAT(host.line(request), HasSubstr(" --user=1000:1000 "));
+  request.settings.runtime = "podman";
+  EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --userns=keep-id "), Not(HasSubstr("--user="))));
+  host.user = 0;  // podman refuses keep-id to root
+  EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --user=0:0 "), Not(HasSubstr("keep-id"))));
+}
+
+TEST(ContainerPlan, NvidiaGpus) {
+  Host host;
+  host.nvidia_gpus(4);
+  ContainerRequest request = host.request();
+  EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --gpus all "), HasSubstr(" --env GPUS_PER_NODE=4 ")));
+  request.given.push_back({"gpus", "2"});
+  EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --gpus=2 "), Not(HasSubstr("--gpus all"))));
+  request = host.request();
+  request.settings.runtime = "podman";
+  EXPECT_THAT(host.line(request), HasSubstr(" --device nvidia.com/gpu=all "));
+  request.settings.runtime = "apptainer";
+  EXPECT_THAT(host.line(request), HasSubstr(" --nv "));
+  request.settings.accelerator = "none";
+  EXPECT_THAT(host.line(request), Not(HasSubstr(" --nv ")));
+}
+
+TEST(ContainerPlan, AmdGpus) {
+  Host host;
+  host.amd_gpus(8);
+  host.file("dev/dri/renderD128");
+  ContainerRequest request = host.request();
+  EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --device /dev/kfd "), HasSubstr(" --device /dev/dri "),
+                                        HasSubstr(" --env GPUS_PER_NODE=8 "), HasSubstr(" --cap-drop=ALL ")));
+  // Primus's own settings name the same devices, and one that this node does not have.
+  request.settings.options = {{"device", "/dev/kfd"}, {"device", "/dev/dri"}, {"device", "/dev/infiniband"}};
+  const Step step = plan_container(request, host.surroundings()).step;
+  const std::string line = shell_line(step.argv);
+  EXPECT_EQ(line.find("/dev/kfd"), line.rfind("/dev/kfd"));
+  EXPECT_THAT(line, Not(HasSubstr("infiniband")));
+  EXPECT_THAT(step.notes, ::testing::Contains("without /dev/infiniband, which this node does not have"));
+  request = host.request();
+  request.settings.runtime = "apptainer";
+  EXPECT_THAT(host.line(request), HasSubstr(" --rocm "));
+  request.settings.accelerator = "nvidia";
+  EXPECT_THROW(host.line(request), Error);
+}
+
+TEST(ContainerPlan, SeveralNodesTalkOverTheHostsNetwork) {
+  Host host;
+  host.file("dev/infiniband");
+  EXPECT_THAT(host.line(host.request()), AllOf(Not(HasSubstr("--network")), Not(HasSubstr("infiniband"))));
+  host.several_nodes();
+  host.variables["PRIMUS_JOB_TOKEN"] = "very-secret";
+  const std::string line = host.line(host.request());
+  EXPECT_THAT(
+      line, AllOf(HasSubstr(" --network host "), HasSubstr(" --device /dev/infiniband --ulimit memlock=-1 "),
+                  HasSubstr(" --env MASTER_ADDR=host1 --env MASTER_PORT=7000 "),
+                  HasSubstr(" --env NNODES=2 --env NODE_RANK=1 "), HasSubstr(" --env PRIMUS_JOB_TOKEN "),
+                  Not(HasSubstr("very-secret"))));
+  ContainerRequest request = host.request();
+  request.given.push_back({"env", "NODE_RANK=0"});
+  EXPECT_THAT(host.line(request), HasSubstr(" --env NODE_RANK=0 "));
+}
+
+TEST(ContainerPlan, SlurmsTasksAreNotContainers) {
+  Host host;
+  host.variables.insert({{"SLURM_JOB_ID", "7"},
+                         {"SLURM_PROCID", "1"},
+                         {"SLURM_NNODES", "1"},
+                         {"SLURM_NTASKS", "2"},
+                         {"SLURM_LOCALID", "1"},
+                         {"SLURM_STEP_NODELIST", "localhost"},
+                         {"SLURM_STEP_TASKS_PER_NODE", "2"}});
+  try {
+    host.line(host.request());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.render(), HasSubstr("--ntasks-per-node=1"));
+  }
+}
+
+}  // namespace
+}  // namespace primus::launch

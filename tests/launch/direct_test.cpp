@@ -1,0 +1,188 @@
+// Plans of mode direct: tables of what is asked and what would run.
+#include "launch/direct.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/error.h"
+#include "surroundings.h"
+
+namespace primus::launch {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+DirectCommand training() {
+  return {.words = {"train", "pretrain", "--config", "exp.yaml"},
+          .has_ranks = true,
+          .hooks = {.group = "train", .name = "pretrain", .words = {"train", "pretrain"}}};
+}
+
+std::string line_of(const DirectSettings& settings, const DirectCommand& command,
+                    const std::map<std::string, std::string>& variables, int gpus = 0) {
+  test::Machine machine;
+  machine.variables = variables;
+  if (gpus > 0) machine.nvidia_gpus(gpus);
+  return shell_line(plan_direct(settings, command, machine.surroundings()).plan.steps.at(0).argv);
+}
+
+std::string error_of(const std::function<void()>& call, int exit_code = 2) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), exit_code);
+    return error.render();
+  }
+  return "no error";
+}
+
+const std::map<std::string, std::string> kSecondOfTwo = {
+    {"NNODES", "2"}, {"NODE_RANK", "1"}, {"MASTER_ADDR", "host1"}, {"PRIMUS_JOB_TOKEN", "t"}};
+
+TEST(DirectPlan, ACommandGetsItsPlaceInTheJob) {
+  const std::string train = "/opt/primus/bin/primus train pretrain --config exp.yaml";
+  const std::string nodes = " --nnodes 2 --node_rank 1 --master_addr host1 --master_port 1234";
+  EXPECT_EQ(line_of({}, training(), {}), train);
+  EXPECT_EQ(line_of({}, training(), {}, 4), train + " --nproc 4");
+  EXPECT_EQ(line_of({}, training(), {{"GPUS_PER_NODE", "2"}}, 4), train + " --nproc 2");
+  EXPECT_EQ(line_of({.environment = {"GPUS_PER_NODE=3"}}, training(), {{"GPUS_PER_NODE", "2"}}, 4),
+            train + " --nproc 3");
+  EXPECT_EQ(line_of({.single = true}, training(), {}, 4), train);
+  EXPECT_EQ(line_of({.numa = Numa::kOn}, training(), {}, 4), train + " --nproc 4 --numa");
+  EXPECT_EQ(line_of({}, training(), kSecondOfTwo), train + " --nproc 1" + nodes);
+  EXPECT_EQ(line_of({}, training(), kSecondOfTwo, 8), train + " --nproc 8" + nodes);
+  EXPECT_EQ(line_of({.single = true}, training(), {{"RUN_MODE", "torchrun"}}, 4), train + " --nproc 4")
+      << "a hook knows better";
+  DirectCommand own = training();
+  own.words.insert(own.words.end(), {"--nproc", "2"});
+  EXPECT_EQ(line_of({}, own, {}, 4), train + " --nproc 2");
+  own.debug = true;
+  own.words = {"version"};
+  own.has_ranks = false;
+  own.one_process = true;
+  EXPECT_EQ(line_of({}, own, kSecondOfTwo, 4), "/opt/primus/bin/primus --debug version");
+}
+
+TEST(DirectPlan, SlurmsTasksBecomeRanksThemselves) {
+  test::Machine machine;
+  machine.variables = {{"SLURM_JOB_ID", "7"},
+                       {"SLURM_PROCID", "3"},
+                       {"SLURM_NNODES", "2"},
+                       {"SLURM_NTASKS", "4"},
+                       {"SLURM_NODEID", "1"},
+                       {"SLURM_LOCALID", "1"},
+                       {"SLURM_STEP_NODELIST", "localhost"},
+                       {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                       {"PRIMUS_JOB_TOKEN", "t"}};
+  const Step step = plan_direct({}, training(), machine.surroundings()).plan.steps.at(0);
+  EXPECT_EQ(shell_line(step.argv), "/opt/primus/bin/primus train pretrain --config exp.yaml");
+  EXPECT_EQ(step.environment.at("RANK"), "3");
+  EXPECT_EQ(step.environment.at("WORLD_SIZE"), "4");
+  EXPECT_EQ(step.environment.at("LOCAL_RANK"), "1");
+  EXPECT_EQ(step.environment.at("LOCAL_WORLD_SIZE"), "2");
+  EXPECT_EQ(step.environment.at("GROUP_RANK"), "1");
+  EXPECT_EQ(step.environment.at("MASTER_PORT"), "20007");
+}
+
+TEST(DirectPlan, ScriptsAreStartedByTorchrunOrAsTheyAre) {
+  test::Machine machine;
+  machine.file("job.py");
+  machine.file("job");
+  for (const char* tool : {"torchrun", "python3"}) {
+    machine.file(std::string("bin/") + tool);
+    std::filesystem::permissions(machine.folder.path() / "bin" / tool, std::filesystem::perms::owner_all);
+  }
+  machine.variables = kSecondOfTwo;
+  machine.variables["GPUS_PER_NODE"] = "8";
+  machine.variables["PATH"] = (machine.folder.path() / "bin").string();
+  const std::string python = (machine.folder.path() / "job.py").string();
+  const std::string program = (machine.folder.path() / "job").string();
+  const DirectCommand steps{.words = {"--steps", "3"}};
+  const auto plan = [&](const DirectSettings& settings) {
+    return plan_direct(settings, steps, machine.surroundings());
+  };
+  EXPECT_EQ(shell_line(plan({.script = python}).plan.steps[0].argv),
+            "torchrun --nproc_per_node 8 --nnodes 2 --node_rank 1 --master_addr host1 --master_port 1234 "
+            "--local-ranks-filter 7 " +
+                python + " --steps 3");
+  EXPECT_EQ(shell_line(plan({.single = true, .script = python}).plan.steps[0].argv),
+            "python3 " + python + " --steps 3");
+  const DirectPlan ranks = plan({.script = program});
+  EXPECT_EQ(shell_line(ranks.plan.steps[0].argv), program + " --steps 3");
+  ASSERT_TRUE(ranks.ranks);
+  EXPECT_EQ(ranks.ranks->hosts, 2);
+  EXPECT_EQ(ranks.ranks->host, 1);
+  EXPECT_EQ(ranks.ranks->ranks, 8);
+  EXPECT_EQ(ranks.ranks->master_address, "host1");
+  EXPECT_EQ(ranks.ranks->master_port, 1234);
+  machine.variables["VENV_ACTIVATE"] = (machine.folder.path() / "venv/bin/activate").string();
+  EXPECT_THAT(error_of([&] { plan({.script = python}); }), HasSubstr("VENV_ACTIVATE"));
+  machine.variables.erase("VENV_ACTIVATE");
+  machine.variables["PATH"] = "/nowhere";
+  EXPECT_THAT(error_of([&] { plan({.script = python}); }, 1), HasSubstr("there is no program 'torchrun'"));
+}
+
+TEST(DirectPlan, RefusesWhatWouldFail) {
+  const auto error = [](const DirectSettings& settings, std::map<std::string, std::string> variables = {}) {
+    return error_of([&] { line_of(settings, training(), variables); });
+  };
+  EXPECT_THAT(error({.script = "/nowhere/a.py"}), HasSubstr("there is no script '/nowhere/a.py'"));
+  EXPECT_THAT(error({.patches = {"/nowhere/a.sh"}}), HasSubstr("there is no patch '/nowhere/a.sh'"));
+  EXPECT_THAT(error({.hooks = {"/nowhere"}}), HasSubstr("there is no folder of hooks"));
+  EXPECT_THAT(error({.environment_files = {"/nowhere.env"}}), HasSubstr("there is no file of variables"));
+  EXPECT_THAT(error({.numa = Numa::kOn}), HasSubstr("there is no GPU here"));
+  EXPECT_THAT(error({}, {{"RUN_MODE", "twice"}}), HasSubstr("neither single nor torchrun"));
+  auto without_token = kSecondOfTwo;
+  without_token.erase("PRIMUS_JOB_TOKEN");
+  EXPECT_THAT(error({}, without_token), HasSubstr("PRIMUS_JOB_TOKEN is not set"));
+  without_token["MASTER_ADDR"] = "127.0.0.1";
+  EXPECT_EQ(error({}, without_token), "no error") << "on one machine there is no network to guard";
+}
+
+TEST(DirectPlan, FilesOfVariables) {
+  const test::Machine machine;
+  machine.file("a.env", "# comment\n\nA=1\nexport B='two words $x'\nC=\"three\"\r\n  D=\nE=a=b\n");
+  EXPECT_THAT(read_environment_file(machine.folder.path() / "a.env"),
+              ElementsAre("A=1", "B=two words $x", "C=three", "D=", "E=a=b"));
+  for (const char* bad :
+       {"A=$(date)", "A=`date`", "A=a b", "A", "1A=2", "A=\"x", "A=\"$x\"", "if true; then", "A=1;B=2"}) {
+    machine.file("bad.env", std::string("X=1\n") + bad + "\n");
+    EXPECT_THAT(error_of([&] { read_environment_file(machine.folder.path() / "bad.env"); }),
+                HasSubstr("bad.env:2: error: this line is not NAME=VALUE"))
+        << bad;
+  }
+}
+
+TEST(DirectPlan, ShowsNoSecrets) {
+  test::Machine machine;
+  machine.file("s.env", "HF_TOKEN=hf_verysecret\n");
+  DirectSettings settings;
+  settings.environment_files = {machine.folder.path() / "s.env"};
+  settings.environment = {"NCCL_DEBUG=INFO"};
+  const Plan plan = plan_direct(settings, training(), machine.surroundings()).plan;
+  EXPECT_EQ(plan.steps[0].environment.at("HF_TOKEN"), "hf_verysecret");
+  const std::string text = render(plan);
+  EXPECT_THAT(text, HasSubstr("export HF_TOKEN=<redacted>\n"));
+  EXPECT_THAT(text, HasSubstr("export NCCL_DEBUG=INFO\n"));
+  EXPECT_THAT(text, Not(HasSubstr("verysecret")));
+}
+
+TEST(DirectPlan, OnNodesThatAreNotKnownYet) {
+  const Plan plan = plan_direct_elsewhere(
+      {}, training(),
+      {.nodes = 2, .ranks = 4, .address = "<first node>", .port = "<of the job>", .node = "<its number>"},
+      "primus");
+  EXPECT_EQ(render(plan),
+            "1. process, on each node\n"
+            "   primus train pretrain --config exp.yaml --nproc 4 --nnodes 2 --node_rank '<its number>' "
+            "--master_addr '<first node>' --master_port '<of the job>'\n"
+            "   node 0: RANK=0..3 WORLD_SIZE=8 LOCAL_RANK=0..3 LOCAL_WORLD_SIZE=4\n"
+            "   node 1: RANK=4..7 WORLD_SIZE=8 LOCAL_RANK=0..3 LOCAL_WORLD_SIZE=4\n");
+}
+
+}  // namespace
+}  // namespace primus::launch

@@ -1,0 +1,98 @@
+// A mesh that a model cannot be spread over is refused, with the key to change and a number that works.
+#include "lm/model/mesh_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace primus {
+namespace {
+
+ModelConfig mixture() {
+  ModelConfig c;
+  c.family = "mixtral";
+  c.layers = 2;
+  c.hidden = 96;
+  c.heads = 12;
+  c.kv_heads = 6;
+  c.head_dim = 8;
+  c.ffn = 80;
+  c.vocab = 1000;
+  c.moe.experts = 6;
+  c.moe.ffn = 36;
+  return c;
+}
+
+MeshMismatch mismatch(const ModelConfig& config, const engine::MeshShape& shape, std::int64_t tokens = 48) {
+  return mesh_mismatch(config, shape, 1, tokens).value_or(MeshMismatch{"none", "", ""});
+}
+
+TEST(MeshCheck, WhatDividesIsTaken) {
+  EXPECT_EQ(mismatch(mixture(), {}).key, "none");
+  EXPECT_EQ(mismatch(mixture(), {.tensor = 6}).key, "none");
+  EXPECT_EQ(mismatch(mixture(), {.tensor = 2, .expert = 3, .expert_tensor = 2}).key, "none");
+  EXPECT_EQ(mismatch(mixture(), {.tensor = 2, .context = 2}).key, "none");
+}
+
+TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
+  const auto expect = [](const ModelConfig& config, const engine::MeshShape& shape, const char* key,
+                         const char* what, int fit, std::int64_t tokens = 48) {
+    const MeshMismatch found = mismatch(config, shape, tokens);
+    EXPECT_EQ(found.key, key);
+    EXPECT_THAT(found.what, ::testing::HasSubstr(what));
+    EXPECT_EQ(found.next, std::string("set ") + key + " to " + std::to_string(fit));
+  };
+  const char* const tensor = "tensor_model_parallel_size";
+  expect(mixture(), {.tensor = 8}, tensor, "num_attention_heads", 2);
+  expect(mixture(), {.tensor = 4}, tensor, "num_query_groups", 2);
+  expect(mixture(), {.tensor = 6}, tensor, "micro_batch_size * seq_length", 3, 45);
+  expect(mixture(), {.tensor = 2, .context = 3}, "seq_length", "two chunks for each of 3", 42, 45);
+  ModelConfig dense = mixture();
+  dense.moe.dense_layers = {1};
+  expect(dense, {.tensor = 6}, tensor, "ffn_hidden_size", 2);
+  ModelConfig shared = mixture();
+  shared.moe.shared_ffn = 45;
+  expect(shared, {.tensor = 6}, tensor, "moe_shared_expert_intermediate_size", 3);
+  ModelConfig latent = mixture();
+  latent.attention.latent.kv_rank = 16;
+  EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // its heads of keys and values are heads
+  ModelConfig few = mixture();
+  few.vocab = 5;
+  expect(few, {.tensor = 6}, tensor, "vocabulary", 1);
+
+  const char* const expert = "expert_model_parallel_size";
+  expect(mixture(), {.expert = 4}, expert, "num_experts", 2);
+  expect(mixture(), {.expert_tensor = 8}, "expert_tensor_parallel_size", "moe_ffn_hidden_size", 4);
+  ModelConfig biased = mixture();
+  biased.moe.biases = true;
+  EXPECT_EQ(mismatch(biased, {.expert_tensor = 2}).key, "expert_tensor_parallel_size");
+  EXPECT_EQ(mismatch(biased, {.expert = 2}).key, "none");
+  ModelConfig no_experts = mixture();
+  no_experts.moe = {};
+  expect(no_experts, {.expert = 2}, expert, "no experts", 1);
+  expect(no_experts, {.expert_tensor = 2}, "expert_tensor_parallel_size", "no experts", 1);
+}
+
+TEST(MeshCheck, WhatContextRanksCannotDoIsRefused) {
+  using Exchange = engine::ContextParallel::Exchange;
+  const auto with = [](const ModelConfig& config, const engine::MeshShape& shape, Exchange exchange) {
+    return mesh_mismatch(config, shape, 1, 48, exchange).value_or(MeshMismatch{"none", "", ""});
+  };
+  EXPECT_EQ(with(mixture(), {.context = 3}, Exchange::kAllToAll).key, "none");
+  EXPECT_EQ(with(mixture(), {.context = 4}, Exchange::kAllToAll).key, "cp_comm_type");
+  EXPECT_EQ(with(mixture(), {.tensor = 2, .context = 2}, Exchange::kAllToAll).key, "cp_comm_type");
+  EXPECT_EQ(with(mixture(), {.tensor = 2, .context = 2}, Exchange::kRing).key, "none");
+  ModelConfig balanced = mixture();
+  balanced.moe.training.balance_loss = 0.01;
+  EXPECT_EQ(with(balanced, {.context = 2}, Exchange::kRing).key, "none");
+  balanced.moe.training.balance_sequences = true;
+  EXPECT_EQ(with(balanced, {.context = 2}, Exchange::kRing).key, "moe_router_load_balancing_type");
+  EXPECT_EQ(with(balanced, {}, Exchange::kRing).key, "none");
+  ModelConfig dropping = mixture();
+  dropping.moe.training.capacity_factor = 1;
+  EXPECT_EQ(with(dropping, {.context = 2}, Exchange::kRing).key, "none");
+  dropping.moe.training.drop_lightest = false;
+  EXPECT_EQ(with(dropping, {.context = 2}, Exchange::kRing).key, "moe_token_drop_policy");
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,0 +1,355 @@
+// Every update rule against its definition in double, over ten steps of a small model's parameters.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "lm/optimizer/optimizer.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus {
+namespace {
+
+using engine::FlatRange;
+using engine::Initializer;
+using engine::Parameter;
+using engine::ParameterStore;
+using Values = std::vector<double>;
+using Kind = OptimizerSettings::Kind;
+
+constexpr double kRate = 1e-2, kDecay = 0.1, kClip = 2;
+constexpr int kSteps = 10;
+
+// An embedding, and a block with what a rule may treat in its own way: vectors, fused and stacked matrices,
+// matrices that are wide and tall, and biases of experts, which look like a matrix.
+void declare(ParameterStore& store) {
+  const Initializer normal = Initializer::normal(0.5);
+  store.begin_group("embedding");
+  store.add("embedding", {24, 12}, normal).vocabulary = true;
+  store.begin_group("layers.0");
+  store.add("layers.0.norm", {12}, Initializer::constant(1));
+  store.add("layers.0.attention.qkv", {20, 12}, normal, {{"q", 0, 12}, {"k", 12, 4}, {"v", 16, 4}});
+  store.add("layers.0.down", {12, 30}, normal);
+  store.add("layers.0.up", {30, 12}, normal);
+  store.add("layers.0.experts", {3, 10, 12}, normal,
+            {{"e0.gate", 0, 5},
+             {"e0.up", 5, 5},
+             {"e1.gate", 10, 5},
+             {"e1.up", 15, 5},
+             {"e2.gate", 20, 5},
+             {"e2.up", 25, 5}});
+  store.add("layers.0.stacked", {2, 6, 8}, normal);  // published as one tensor
+  store.add("layers.0.biases", {3, 10}, normal).decay = false;
+}
+
+Values gradient_of(const Parameter& p, int step) {
+  std::vector<float> draws(static_cast<std::size_t>(p.shape.elements()));
+  fill_normal(RandomStream(static_cast<std::uint64_t>(100 * step + p.index), RandomPurpose::kTest), 0, draws);
+  return {draws.begin(), draws.end()};
+}
+
+// ---- References ---------------------------------------------------------------------------------
+
+using Matrix = std::vector<Values>;
+
+Matrix product(const Matrix& a, const Matrix& b) {
+  Matrix c(a.size(), Values(b[0].size()));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    for (std::size_t k = 0; k < b.size(); ++k) {
+      for (std::size_t j = 0; j < b[0].size(); ++j) c[i][j] += a[i][k] * b[k][j];
+    }
+  }
+  return c;
+}
+
+Matrix transposed(const Matrix& a) {
+  Matrix t(a[0].size(), Values(a.size()));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    for (std::size_t j = 0; j < a[0].size(); ++j) t[j][i] = a[i][j];
+  }
+  return t;
+}
+
+// X = G/|G|, then X = aX + bXX'X + cXX'XX'X.
+Matrix newton_schulz(Matrix x, std::int64_t steps, const std::vector<std::array<double, 3>>& polynomials) {
+  double sum = 0;
+  for (const Values& row : x) {
+    for (const double v : row) sum += v * v;
+  }
+  for (Values& row : x) {
+    for (double& v : row) v /= std::max(std::sqrt(sum), 1e-7);
+  }
+  for (std::int64_t s = 0; s < steps; ++s) {
+    const auto [a, b, c] = polynomials[static_cast<std::size_t>(s) % polynomials.size()];
+    const Matrix x3 = product(product(x, transposed(x)), x), x5 = product(product(x, transposed(x)), x3);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      for (std::size_t j = 0; j < x[0].size(); ++j) x[i][j] = a * x[i][j] + b * x3[i][j] + c * x5[i][j];
+    }
+  }
+  return x;
+}
+
+const std::vector<std::array<double, 3>> kSimple = {{3.4445, -4.7750, 2.0315}};
+const std::vector<std::array<double, 3>> kQuintic = {{4.0848, -6.8946, 2.9270},
+                                                     {3.9505, -6.3029, 2.6377},
+                                                     {3.7418, -5.5913, 2.3037},
+                                                     {2.8769, -3.1427, 1.2046},
+                                                     {2.8366, -3.0525, 1.2012}};
+
+struct Reference {
+  OptimizerSettings settings;
+  // Rows of each parameter that are a matrix to Muon; none: the companion's.
+  std::map<std::string, std::vector<FlatRange>> matrices;
+  std::map<std::string, Values> params, first, second;  // states by parameter
+
+  void step(const Parameter& p, Values g, int number) {
+    Values &w = params[p.name], &m = first[p.name], &v = second[p.name];
+    m.resize(w.size());
+    v.resize(w.size());
+    const double decay = p.shape.rank() > 1 && p.decay ? kDecay : 0;
+    const bool muon = settings.kind == Kind::kMuon && matrices.contains(p.name);
+    const bool lion =
+        settings.kind == Kind::kLion || (settings.kind == Kind::kMuon && settings.muon.lion_for_rest);
+    if (muon) return muon_step(p, g, w, m);
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      if (settings.kind == Kind::kSgd) {
+        m[i] = settings.sgd_momentum * m[i] + g[i] + decay * w[i];
+        w[i] -= kRate * m[i];
+      } else if (lion) {
+        const auto [b1, b2] = settings.lion;
+        const double mixed = b1 * m[i] + (1 - b1) * g[i];
+        w[i] = w[i] * (1 - kRate * decay) - kRate * (mixed > 0 ? 1 : -1);
+        m[i] = b2 * m[i] + (1 - b2) * g[i];
+      } else {
+        const double b1 = settings.adam.beta1, b2 = settings.adam.beta2, eps = settings.adam.epsilon;
+        m[i] = b1 * m[i] + (1 - b1) * g[i];
+        v[i] = b2 * v[i] + (1 - b2) * g[i] * g[i];
+        const double root = std::sqrt(v[i] / (1 - std::pow(b2, number))) + eps;
+        w[i] = w[i] * (1 - kRate * decay) - kRate / (1 - std::pow(b1, number)) * m[i] / root;
+      }
+    }
+  }
+
+  void muon_step(const Parameter& p, const Values& g, Values& w, Values& m) const {
+    const MuonSettings& s = settings.muon;
+    Values direction(w.size());
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      m[i] = s.momentum * m[i] + (1 - s.momentum) * g[i];
+      direction[i] = s.nesterov ? s.momentum * m[i] + (1 - s.momentum) * g[i] : m[i];
+    }
+    const auto cols = static_cast<std::size_t>(p.shape[p.shape.rank() - 1]);
+    for (const FlatRange& rows : matrices.at(p.name)) {
+      Matrix x(static_cast<std::size_t>(rows.size()), Values(cols));
+      const auto first_element = static_cast<std::size_t>(rows.begin) * cols;
+      for (std::size_t i = 0; i < x.size() * cols; ++i) x[i / cols][i % cols] = direction[first_element + i];
+      x = newton_schulz(x, s.steps,
+                        s.coefficients == MuonSettings::Coefficients::kSimple ? kSimple : kQuintic);
+      const auto out = static_cast<double>(x.size()), in = static_cast<double>(cols);
+      const double scale = s.scale == MuonSettings::Scale::kSpectral ? std::sqrt(std::max(out, in))
+                           : s.scale == MuonSettings::Scale::kUnitRmsNorm
+                               ? std::sqrt(out / in)
+                               : std::sqrt(std::max(1.0, out / in));
+      for (std::size_t i = 0; i < x.size() * cols; ++i) {
+        double& weight = w[first_element + i];
+        weight = weight * (1 - kRate * kDecay) - kRate * scale * s.extra_scale * x[i / cols][i % cols];
+      }
+    }
+  }
+};
+
+// ---- The optimizer on one device ----------------------------------------------------------------
+
+class Session {
+ public:
+  explicit Session(const OptimizerSettings& settings) : rank_(turbo::make_cpu_device(2)) {
+    rank_.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});
+    UpdateRules rules = make_update_rules(settings);
+    declare(store_);
+    store_.allocate(
+        {.states = states_of(rules), .rule_of = [&](const Parameter& p) { return rule_of(rules, p); }},
+        rank_.persistent());
+    parallel_ = std::make_unique<engine::DataParallel>(rank_, store_, engine::DataParallelSettings{});
+    optimizer_ = std::make_unique<Optimizer>(std::move(rules), kClip, store_, *parallel_, rank_);
+    scalars_ = Tensor(rank_.persistent().allocate(turbo::kStepScalars * 8).address, DType::kF64,
+                      {turbo::kStepScalars});
+    store_.initialize(rank_.context(), 3);
+  }
+
+  void step(int number) {
+    for (const Parameter& p : store_.parameters()) {
+      const Values g = gradient_of(p, number);
+      const std::vector<float> narrow(g.begin(), g.end());
+      rank_.compute().copy_to_device(p.gradient.data, narrow.data(), p.gradient.bytes());
+      rank_.compute().synchronize();
+    }
+    std::array<double, turbo::kStepScalars> scalars{};
+    optimizer_->set_scalars(number, kRate, kDecay, scalars);
+    rank_.compute().copy_to_device(scalars_.data, scalars.data(), scalars_.bytes());
+    optimizer_->measure_gradients();
+    optimizer_->update(scalars_);
+    rank_.compute().synchronize();
+  }
+
+  Values weights(const Parameter& p) {
+    std::vector<float> values(static_cast<std::size_t>(p.shape.elements()));
+    rank_.compute().copy_to_host(values.data(), p.value.data, p.value.bytes());
+    rank_.compute().synchronize();
+    return {values.begin(), values.end()};
+  }
+
+  const ParameterStore& store() const { return store_; }
+
+ private:
+  engine::Rank rank_;
+  ParameterStore store_;
+  std::unique_ptr<engine::DataParallel> parallel_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Tensor scalars_;
+};
+
+const std::map<std::string, std::vector<FlatRange>> kMatrices = {
+    {"layers.0.attention.qkv", {{0, 12}, {12, 16}, {16, 20}}},
+    {"layers.0.down", {{0, 12}}},
+    {"layers.0.up", {{0, 30}}},
+    {"layers.0.experts", {{0, 5}, {5, 10}, {10, 15}, {15, 20}, {20, 25}, {25, 30}}},
+    {"layers.0.stacked", {{0, 6}, {6, 12}}}};
+
+// The largest difference of a weight from the reference after all steps, by parameter.
+std::map<std::string, double> errors_of(const OptimizerSettings& settings, bool split_qkv = true) {
+  Session session(settings);
+  Reference reference{settings, kMatrices, {}, {}, {}};
+  if (!split_qkv) reference.matrices["layers.0.attention.qkv"] = {{0, 20}};
+  for (const Parameter& p : session.store().parameters()) reference.params[p.name] = session.weights(p);
+  for (int step = 1; step <= kSteps; ++step) {
+    double sum = 0;
+    for (const Parameter& p : session.store().parameters()) {
+      for (const double g : gradient_of(p, step)) sum += g * g;
+    }
+    const double scale = std::min(1.0, kClip / (std::sqrt(sum) + 1e-6));
+    for (const Parameter& p : session.store().parameters()) {
+      Values g = gradient_of(p, step);
+      for (double& value : g) value *= scale;
+      reference.step(p, g, step);
+    }
+    session.step(step);
+  }
+  std::map<std::string, double> errors;
+  for (const Parameter& p : session.store().parameters()) {
+    const Values now = session.weights(p);
+    double& error = errors[p.name];
+    for (std::size_t i = 0; i < now.size(); ++i)
+      error = std::max(error, std::abs(now[i] - reference.params[p.name][i]));
+  }
+  return errors;
+}
+
+// Weights are of about 1, and a step changes them by a few times 1e-2: ten roundings of fp32 and what ten
+// steps add.
+constexpr double kElementwise = 4e-6;
+
+TEST(UpdateRules, ElementwiseRulesFollowTheirReferenceForTenSteps) {
+  for (const OptimizerSettings& settings :
+       {OptimizerSettings{.kind = Kind::kAdamW}, OptimizerSettings{.kind = Kind::kSgd},
+        OptimizerSettings{.kind = Kind::kSgd, .sgd_momentum = 0}, OptimizerSettings{.kind = Kind::kLion}}) {
+    for (const auto& [name, error] : errors_of(settings))
+      EXPECT_LE(error, kElementwise) << names_of(make_update_rules(settings)) << ": " << name;
+  }
+}
+
+// The iteration multiplies small singular values by the product of its slopes at 0, 494 for quintic, and with
+// them the roundings of its operands: 2^-24 in fp32. An update has scale * rate times that, in ten steps.
+TEST(UpdateRules, MuonFollowsItsReferenceForTenSteps) {
+  OptimizerSettings settings{.kind = Kind::kMuon, .muon = {.fp32_products = true}};
+  const auto expect_close = [&](const char* what, bool split_qkv = true) {
+    const double tolerance = kSteps * kRate * std::sqrt(30) * 494 * 8 * 0x1p-24 + kElementwise;
+    for (const auto& [name, error] : errors_of(settings, split_qkv))
+      EXPECT_LE(error, kMatrices.contains(name) ? tolerance : kElementwise) << what << ": " << name;
+  };
+  expect_close("as it is");
+  settings.muon.nesterov = true;
+  settings.muon.scale = MuonSettings::Scale::kUnitRmsNorm;
+  expect_close("nesterov, unit_rms_norm");
+  settings.muon.scale = MuonSettings::Scale::kShapeScaling;
+  settings.muon.extra_scale = 0.2;
+  settings.muon.coefficients = MuonSettings::Coefficients::kSimple;
+  settings.muon.steps = 3;
+  expect_close("shape_scaling, simple, three steps");
+  settings.muon.lion_for_rest = true;
+  settings.muon.split_qkv = false;
+  expect_close("lion for the rest, qkv as one", false);
+}
+
+// With operands in bf16 the update is the same to about a percent of it: 2^-9 for each rounding, of singular
+// values that are not the smallest.
+TEST(UpdateRules, MuonWithNarrowProductsIsNearTheReference) {
+  const OptimizerSettings settings{.kind = Kind::kMuon};
+  for (const auto& [name, error] : errors_of(settings)) {
+    EXPECT_LE(error, kMatrices.contains(name) ? kSteps * kRate * std::sqrt(30) * 0.02 : kElementwise) << name;
+    if (kMatrices.contains(name)) {
+      EXPECT_GT(error, 1e-5) << name << ": were its products narrow?";
+    }
+  }
+}
+
+TEST(UpdateRules, MuonsMatricesAreExpertsAndPublishedTensors) {
+  ParameterStore store;
+  declare(store);
+  for (const Parameter& p : store.parameters()) {
+    const auto known = kMatrices.find(p.name);
+    EXPECT_EQ(muon_rule({})->takes(p), known != kMatrices.end()) << p.name;
+    if (known == kMatrices.end()) continue;
+    const std::vector<FlatRange> matrices = muon_matrices(p, true);
+    ASSERT_EQ(matrices.size(), known->second.size()) << p.name;
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      EXPECT_EQ(matrices[i].begin, known->second[i].begin) << p.name;
+      EXPECT_EQ(matrices[i].end, known->second[i].end) << p.name;
+    }
+    EXPECT_EQ(muon_matrices(p, false).size(), p.name.ends_with("qkv") ? 1 : matrices.size());
+  }
+}
+
+// A state has memory for the elements of its rule, and for no others.
+TEST(UpdateRules, StatesTakeWhatTheirRuleNeeds) {
+  const auto persistent = [](const OptimizerSettings& settings) {
+    engine::Rank rank(turbo::make_cpu_device(1));
+    ParameterStore store;
+    declare(store);
+    UpdateRules rules = make_update_rules(settings);
+    store.allocate(
+        {.states = states_of(rules), .rule_of = [&](const Parameter& p) { return rule_of(rules, p); }},
+        rank.persistent());
+    return std::pair(rank.high_water().persistent, store.state_bytes());
+  };
+  const auto padded = [](std::int64_t n) { return (n + 63) / 64 * 64; };
+  std::int64_t matrices = 0, rest = 0, padded_matrices = 0, padded_rest = 0;
+  ParameterStore store;
+  declare(store);
+  for (const Parameter& p : store.parameters()) {
+    const std::int64_t n = p.shape.elements();
+    (kMatrices.contains(p.name) ? matrices : rest) += n;
+    (kMatrices.contains(p.name) ? padded_matrices : padded_rest) += padded(n);
+  }
+  const auto bare = persistent({.kind = Kind::kSgd, .sgd_momentum = 0});
+  EXPECT_EQ(bare.second, 0);
+  const auto expect = [&](const OptimizerSettings& settings, std::int64_t of_matrix, std::int64_t of_rest) {
+    const auto [bytes, states] = persistent(settings);
+    EXPECT_EQ(bytes - bare.first, of_matrix * padded_matrices + of_rest * padded_rest);
+    EXPECT_EQ(states, of_matrix * matrices + of_rest * rest);
+  };
+  expect({.kind = Kind::kAdamW}, 8, 8);
+  expect({.kind = Kind::kSgd}, 4, 4);
+  expect({.kind = Kind::kLion}, 4, 4);
+  expect({.kind = Kind::kMuon}, 4, 8);
+  expect({.kind = Kind::kMuon, .muon = {.lion_for_rest = true}}, 4, 4);
+}
+
+}  // namespace
+}  // namespace primus

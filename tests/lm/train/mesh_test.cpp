@@ -1,0 +1,454 @@
+// Every mesh equals one device: ranks are threads here, and share tokens, heads, the vocabulary and experts
+// in every way. Losses of 20 steps and the weights after them are those of one device, up to the rounding of
+// sums.
+#include "engine/mesh.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "lm/train/rank_training.h"
+
+namespace primus::test {
+namespace {
+
+using engine::MeshShape;
+using engine::ScheduleKind;
+using engine::Sharding;
+
+constexpr int kSteps = 20, kGlobalMicrobatches = 4;
+
+// --- models whose extents divide by four, and a vocabulary that does not
+
+ModelConfig dense() {
+  ModelConfig c = tiny_llama();
+  c.layers = 2;
+  c.kv_heads = 4;
+  return c;
+}
+
+ModelConfig tied() {
+  ModelConfig c = dense();
+  c.tied_embeddings = true;
+  return c;
+}
+
+ModelConfig mixture() {
+  ModelConfig c = tiny_mixture();
+  c.layers = 2;
+  c.kv_heads = 4;
+  c.moe.experts = 4;
+  return c;
+}
+
+ModelConfig mixture_of_eight() {
+  ModelConfig c = mixture();
+  c.moe.experts = 8;
+  return c;
+}
+
+ModelConfig latent() {
+  ModelConfig c = tiny_deepseek();
+  c.moe.experts = 8;
+  c.moe.router.groups = 4;
+  return c;
+}
+
+// Ranks that share sequences know no balance of a single one.
+ModelConfig by_microbatch(ModelConfig c) {
+  c.moe.training.balance_sequences = false;
+  return c;
+}
+ModelConfig latent_by_microbatch() { return by_microbatch(latent()); }
+ModelConfig mixture_by_microbatch() { return by_microbatch(mixture()); }
+
+ModelConfig gpt_oss() {
+  ModelConfig c = dense();
+  c.family = "gpt_oss";
+  c.attention.window = 5;
+  c.attention.local_layers = {0};
+  c.moe.experts = 4;
+  c.moe.ffn = 24;
+  c.moe.biases = true;
+  c.moe.swiglu_limit = 7;
+  c.moe.router.top_k = 2;
+  c.moe.training.balance_loss = 0.02;
+  return c;
+}
+
+ModelConfig llama4() {
+  ModelConfig c = dense();
+  c.family = "llama4_text";
+  c.attention.chunk = 8;
+  c.attention.local_layers = {0};
+  c.attention.no_rope_layers = {1};
+  c.attention.floor_scale = 4;
+  c.attention.attn_scale = 0.1;
+  c.attention.head_norm = true;
+  c.moe.experts = 4;
+  c.moe.ffn = c.moe.shared_ffn = 24;
+  c.moe.dense_layers = {0};
+  c.moe.weigh_input = true;
+  c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .normalise = false, .top_k = 1};
+  return c;
+}
+
+struct MeshOutcome {
+  std::vector<double> losses, mtp_losses, norms, imbalance;
+  std::map<std::string, std::vector<float>> weights;  // whole masters, by name
+};
+
+// What this rank stores of every master weight, put into its place in the whole.
+void collect(engine::Rank& rank, const engine::ParameterStore& store, MeshOutcome& outcome) {
+  for (const engine::Parameter& p : store.parameters()) {
+    if (!p.unit) continue;
+    std::vector<float>& whole = outcome.weights[p.name];
+    whole.resize(static_cast<std::size_t>(p.whole_shape().elements()), NAN);
+    const engine::FlatRange range = engine::stored_range(p);
+    if (range.empty()) continue;
+    const Tensor part = engine::stored_part(p.unit->trained ? p.unit->master : p.unit->stored_values, p);
+    std::vector<float> values(static_cast<std::size_t>(range.size()));
+    rank.compute().copy_to_host(values.data(), part.data, part.bytes());
+    rank.compute().synchronize();
+    std::size_t from = 0;
+    for (const StridedRun& run : engine::whole_elements(p, range)) {
+      for (std::int64_t i = 0; i < run.count; ++i) {
+        for (std::int64_t k = 0; k < run.length; ++k)
+          whole[static_cast<std::size_t>(run.begin + i * run.stride + k)] = values[from++];
+      }
+    }
+  }
+}
+
+struct Way {
+  int ranks = 1;
+  MeshShape shape = {};
+  Sharding sharding = Sharding::kNone;
+  bool recompute = false;
+  DType compute = DType::kF32;
+  engine::ContextParallel::Exchange exchange = engine::ContextParallel::Exchange::kRing;
+  ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
+};
+
+// Parts without blocks are allowed: stages may have more parts than there are.
+PipelineSettings pipeline_of(const ModelConfig& model, const Way& way) {
+  const bool two = engine::traits_of(way.schedule).v_shaped || way.schedule == ScheduleKind::kInterleaved;
+  const int chunks = way.shape.pipeline > 1 && two ? 2 : 1;
+  return {.schedule = way.schedule,
+          .chunks = chunks,
+          .blocks = even_parts(model.layers, way.shape.pipeline * chunks).blocks};
+}
+
+MeshOutcome train_on(const ModelConfig& model, const Way& way) {
+  SessionSettings settings = tiny_settings(way.compute, model);
+  const int data_ranks = way.shape.data(way.ranks);
+  settings.step.microbatches = kGlobalMicrobatches / data_ranks;
+  settings.step.packed_documents = true;
+  settings.step.recompute.full_layers = way.recompute ? model.layers : 0;
+  settings.step.context_exchange = way.exchange;
+  settings.step.pipeline = pipeline_of(model, way);
+  settings.sharding = way.sharding;
+  // Gradients that are zero but for rounding must not become steps of full size.
+  settings.optimizer.adam.epsilon = 1e-4;
+  MeshOutcome outcome;
+  std::mutex mutex;
+  on_ranks(way.ranks, way.shape, [&](engine::Rank& rank) {
+    const int r = rank.mesh().rank();
+    const auto session = open_session(rank, settings, builtin_families());
+    session->store().initialize(rank.context(), 7);
+    session->parallel().distribute_values();
+    TrainingStep& step = session->step();
+    const std::int64_t tokens = settings.step.micro_batch * settings.step.sequence;
+    for (int s = 0; s < kSteps; ++s) {
+      step.begin(s + 1);
+      for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+        TestBatch batch(tokens, model.vocab,
+                        static_cast<std::uint64_t>(s * 100 + i * data_ranks + rank.mesh().data_rank()));
+        batch.pack({0, 5, 6, 16, 27});
+        step.microbatch(i, batch.host());
+      }
+      step.finish_gradients();
+      const StepResult result = step.result();
+      step.update(s + 1, 3e-3, 0.1);
+      if (r != way.ranks - 1) continue;  // all ranks know the same
+      outcome.losses.push_back(result.loss);
+      outcome.norms.push_back(result.gradient_norm);
+      if (result.mtp_loss) outcome.mtp_losses.push_back(*result.mtp_loss);
+      for (const LayerRouting& layer : result.routing) {
+        outcome.imbalance.push_back(layer.imbalance);
+        outcome.imbalance.push_back(layer.dropped + 1);
+      }
+    }
+    step.begin_evaluation();
+    TestBatch batch(tokens, model.vocab, 999);
+    batch.pack({0, 5, 6, 16, 27});
+    step.evaluate(batch.host());
+    const double evaluated = step.evaluation_loss();
+    rank.synchronize();
+    const std::lock_guard lock(mutex);
+    if (r == way.ranks - 1) outcome.losses.push_back(evaluated);
+    collect(rank, session->store(), outcome);
+  });
+  return outcome;
+}
+
+const MeshOutcome& one_device(ModelConfig (*model)()) {
+  static std::map<ModelConfig (*)(), MeshOutcome> known;
+  const auto [it, is_new] = known.try_emplace(model);
+  if (is_new) it->second = train_on(model(), {});
+  return it->second;
+}
+
+// The largest relative difference.
+double distance(const std::vector<double>& x, const std::vector<double>& y) {
+  if (x.size() != y.size()) return INFINITY;
+  double worst = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) worst = std::max(worst, std::abs(x[i] - y[i]) / std::abs(y[i]));
+  return worst;
+}
+
+// Of each parameter, relative to its largest element.
+double distance(const std::vector<float>& x, const std::vector<float>& y) {
+  if (x.size() != y.size()) return INFINITY;
+  double worst = 0, largest = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (std::isnan(x[i])) return INFINITY;
+    worst = std::max(worst, std::abs(static_cast<double>(x[i]) - static_cast<double>(y[i])));
+    largest = std::max(largest, std::abs(static_cast<double>(y[i])));
+  }
+  return largest > 0 ? worst / largest : worst;
+}
+
+struct Case {
+  const char* name;
+  ModelConfig (*model)();
+  Way way;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+class MeshTraining : public testing::TestWithParam<Case> {};
+
+TEST_P(MeshTraining, EqualsOneDevice) {
+  constexpr double kTolerance = 1e-5;
+  const Case& c = GetParam();
+  const MeshOutcome& one = one_device(c.model);
+  ASSERT_EQ(one.losses.size(), static_cast<std::size_t>(kSteps + 1));
+  EXPECT_LT(one.losses[kSteps - 1], one.losses.front());
+  const MeshOutcome many = train_on(c.model(), c.way);
+  EXPECT_LE(distance(many.losses, one.losses), kTolerance);
+  EXPECT_LE(distance(many.mtp_losses, one.mtp_losses), kTolerance);
+  EXPECT_LE(distance(many.norms, one.norms), kTolerance);
+  // A stage knows the routing of its own layers.
+  if (c.way.shape.pipeline == 1) {
+    EXPECT_LE(distance(many.imbalance, one.imbalance), kTolerance);
+  }
+  ASSERT_EQ(many.weights.size(), one.weights.size());
+  for (const auto& [name, weights] : one.weights)
+    EXPECT_LE(distance(many.weights.at(name), weights), kTolerance) << name;
+}
+
+constexpr MeshShape tensor(int n) { return {.tensor = n}; }
+constexpr MeshShape expert(int n) { return {.expert = n}; }
+
+INSTANTIATE_TEST_SUITE_P(Dense, MeshTraining,
+                         testing::Values(Case{"tp2", dense, {2, tensor(2)}},
+                                         Case{"tp4", dense, {4, tensor(4)}},
+                                         Case{"tp2_recomputed", dense, {2, tensor(2), Sharding::kNone, true}},
+                                         Case{"tp2_dp2", dense, {4, tensor(2)}},
+                                         Case{"tp2_dp2_zero1", dense, {4, tensor(2), Sharding::kStates}},
+                                         Case{"tp2_dp2_zero2", dense, {4, tensor(2), Sharding::kGradients}},
+                                         Case{"tp2_dp2_zero3", dense, {4, tensor(2), Sharding::kParameters}},
+                                         Case{"tp4_zero3", dense, {4, tensor(4), Sharding::kParameters}},
+                                         Case{"tied_tp2", tied, {2, tensor(2)}},
+                                         Case{"tied_tp4", tied, {4, tensor(4)}},
+                                         Case{"tied_tp2_dp2_zero1", tied, {4, tensor(2), Sharding::kStates}}),
+                         [](const auto& c) { return std::string(c.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Mixture, MeshTraining,
+    testing::Values(Case{"ep2", mixture, {2, expert(2)}}, Case{"ep4", mixture, {4, expert(4)}},
+                    Case{"ep2_dp2", mixture, {4, expert(2)}},
+                    Case{"ep2_dp2_zero1", mixture, {4, expert(2), Sharding::kStates}},
+                    Case{"ep2_dp2_zero3", mixture, {4, expert(2), Sharding::kParameters}},
+                    Case{"ep2_recomputed", mixture, {2, expert(2), Sharding::kNone, true}},
+                    Case{"tp2", mixture, {2, tensor(2)}}, Case{"tp4", mixture, {4, tensor(4)}},
+                    Case{"tp2_ep2", mixture, {2, {.tensor = 2, .expert = 2}}},
+                    Case{"tp4_ep2", mixture, {4, {.tensor = 4, .expert = 2}}},
+                    Case{"tp2_ep4", mixture, {4, {.tensor = 2, .expert = 4}}},
+                    Case{"tp2_etp2", mixture, {2, {.tensor = 2, .expert_tensor = 2}}},
+                    Case{"tp2_ep2_etp2", mixture, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+                    Case{"etp2_dp2", mixture, {4, {.expert_tensor = 2}}},
+                    Case{
+                        "tp2_ep2_dp2_zero2", mixture, {4, {.tensor = 2, .expert = 2}, Sharding::kGradients}}),
+    [](const auto& c) { return std::string(c.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, MeshTraining,
+    testing::Values(
+        Case{"latent_tp2", latent, {2, tensor(2)}}, Case{"latent_tp4", latent, {4, tensor(4)}},
+        Case{"latent_ep4", latent, {4, expert(4)}},
+        Case{"latent_tp2_ep2_etp2", latent, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"latent_tp2_ep4_zero3", latent, {4, {.tensor = 2, .expert = 4}, Sharding::kParameters, true}},
+        Case{"gpt_oss_tp2", gpt_oss, {2, tensor(2)}}, Case{"gpt_oss_tp4", gpt_oss, {4, tensor(4)}},
+        Case{"gpt_oss_ep2", gpt_oss, {2, expert(2)}},
+        Case{"gpt_oss_tp2_ep4", gpt_oss, {4, {.tensor = 2, .expert = 4}, Sharding::kStates}},
+        Case{"llama4_tp2", llama4, {2, tensor(2)}}, Case{"llama4_tp4", llama4, {4, tensor(4)}},
+        Case{"llama4_ep4", llama4, {4, expert(4)}},
+        Case{"llama4_tp2_ep2_etp2", llama4, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}}),
+    [](const auto& c) { return std::string(c.param.name); });
+
+constexpr MeshShape context(int n) { return {.context = n}; }
+constexpr Way by(engine::ContextParallel::Exchange exchange, Way way) {
+  way.exchange = exchange;
+  return way;
+}
+using Exchange = engine::ContextParallel::Exchange;
+
+INSTANTIATE_TEST_SUITE_P(
+    Context, MeshTraining,
+    testing::Values(
+        Case{"cp2", dense, {2, context(2)}}, Case{"cp4", dense, {4, context(4)}},
+        Case{"cp2_gathered", dense, by(Exchange::kAllGather, {2, context(2)})},
+        Case{"cp2_by_heads", dense, by(Exchange::kAllToAll, {2, context(2)})},
+        Case{"cp2_recomputed", dense, {2, context(2), Sharding::kNone, true}},
+        Case{"cp2_dp2_zero3", dense, {4, context(2), Sharding::kParameters}},
+        Case{"cp2_tp2", dense, {4, {.tensor = 2, .context = 2}}},
+        Case{"cp2_tp2_by_heads", tied, by(Exchange::kAllToAll, {4, {.tensor = 2, .context = 2}})},
+        Case{"mixture_cp2", mixture_by_microbatch, {2, context(2)}},
+        Case{"mixture_cp2_ep2", mixture_by_microbatch, {2, {.context = 2, .expert = 2}}},
+        Case{"mixture_cp2_tp2_ep4", mixture_by_microbatch, {4, {.tensor = 2, .context = 2, .expert = 4}}},
+        Case{"mixture_cp2_ep4_zero1",
+             mixture_by_microbatch,
+             {4, {.context = 2, .expert = 4}, Sharding::kStates}},
+        Case{"latent_cp2", latent_by_microbatch, {2, context(2)}},
+        Case{"gpt_oss_cp2", gpt_oss, {2, context(2)}},
+        Case{"gpt_oss_cp4_gathered", gpt_oss, by(Exchange::kAllGather, {4, context(4)})},
+        Case{"llama4_cp2_tp2", llama4, {4, {.tensor = 2, .context = 2}}}),
+    [](const auto& c) { return std::string(c.param.name); });
+
+// Eight ranks: what users run together.
+INSTANTIATE_TEST_SUITE_P(
+    Eight, MeshTraining,
+    testing::Values(
+        Case{"tp2_cp2_dp2_zero1", dense, {8, {.tensor = 2, .context = 2}, Sharding::kStates}},
+        Case{"tp4_dp2", tied, {8, tensor(4)}}, Case{"cp4_dp2", dense, {8, context(4)}},
+        Case{"hybrid_shards", dense, {8, {.tensor = 2, .copies = 2}, Sharding::kParameters}},
+        Case{"mixture_tp2_ep8", mixture_of_eight, {8, {.tensor = 2, .expert = 8}}},
+        Case{"mixture_tp2_ep2_etp2_dp2", mixture, {8, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"mixture_tp2_ep4_etp1_zero2",
+             mixture,
+             {8, {.tensor = 2, .expert = 4, .expert_tensor = 1}, Sharding::kGradients}},
+        Case{"mixture_cp2_tp2_ep4", mixture_by_microbatch, {8, {.tensor = 2, .context = 2, .expert = 4}}},
+        Case{"latent_tp2_ep4_zero3", latent, {8, {.tensor = 2, .expert = 4}, Sharding::kParameters}},
+        Case{"latent_tp2_ep8", latent, {8, {.tensor = 2, .expert = 8}}},
+        Case{"gpt_oss_tp2_ep4", gpt_oss, {8, {.tensor = 2, .expert = 4}}},
+        Case{"llama4_tp2_cp2_ep2_etp2",
+             llama4,
+             {8, {.tensor = 2, .context = 2, .expert = 2, .expert_tensor = 2}}}),
+    [](const auto& c) { return std::string(c.param.name); });
+
+ModelConfig by_all_to_all(ModelConfig c) {
+  c.moe.training.all_to_all = true;
+  return c;
+}
+ModelConfig mixture_all_to_all() { return by_all_to_all(mixture()); }
+ModelConfig mixture_cp_all_to_all() { return by_all_to_all(mixture_by_microbatch()); }
+ModelConfig latent_all_to_all() { return by_all_to_all(latent()); }
+ModelConfig gpt_oss_all_to_all() { return by_all_to_all(gpt_oss()); }
+ModelConfig llama4_all_to_all() { return by_all_to_all(llama4()); }
+
+// Tokens go to experts by all-to-all.
+INSTANTIATE_TEST_SUITE_P(
+    AllToAll, MeshTraining,
+    testing::Values(
+        Case{"ep2", mixture_all_to_all, {2, expert(2)}}, Case{"ep4", mixture_all_to_all, {4, expert(4)}},
+        Case{"ep2_dp2_zero3", mixture_all_to_all, {4, expert(2), Sharding::kParameters}},
+        Case{"ep2_recomputed", mixture_all_to_all, {2, expert(2), Sharding::kNone, true}},
+        Case{"tp2_ep2_etp2", mixture_all_to_all, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
+        Case{"etp2_dp2", mixture_all_to_all, {4, {.expert_tensor = 2}}},
+        Case{"cp2_tp2_ep4", mixture_cp_all_to_all, {4, {.tensor = 2, .context = 2, .expert = 4}}},
+        Case{"latent_tp2_ep4", latent_all_to_all, {4, {.tensor = 2, .expert = 4}}},
+        Case{"gpt_oss_ep2_tp2", gpt_oss_all_to_all, {4, {.tensor = 2, .expert = 2}}},
+        Case{"llama4_ep4", llama4_all_to_all, {4, expert(4)}},
+        Case{"mixture_ep2_pp2_dp2", mixture_all_to_all, {8, {.pipeline = 2, .expert = 2}}}),
+    [](const auto& c) { return std::string(c.param.name); });
+
+constexpr Way scheduled(ScheduleKind schedule, Way way) {
+  way.schedule = schedule;
+  return way;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EightInStages, MeshTraining,
+    testing::Values(
+        Case{"pp8", dense, {8, {.pipeline = 8}}},
+        Case{"tp2_pp2_dp2", dense, {8, {.tensor = 2, .pipeline = 2}}},
+        Case{"tied_tp2_pp2_dp2_zero1", tied, {8, {.tensor = 2, .pipeline = 2}, Sharding::kStates}},
+        Case{"tp2_pp4_interleaved", dense,
+             scheduled(ScheduleKind::kInterleaved, {8, {.tensor = 2, .pipeline = 4}})},
+        Case{"tp2_cp2_pp2", dense, {8, {.tensor = 2, .context = 2, .pipeline = 2}}},
+        Case{"cp2_pp2_dp2_zero_bubble", dense,
+             scheduled(ScheduleKind::kZeroBubbleH1, {8, {.context = 2, .pipeline = 2}})},
+        Case{"mixture_ep2_pp2_dp2", mixture, {8, {.tensor = 2, .pipeline = 2, .expert = 2}}},
+        Case{"mixture_ep4_pp2_v_half", mixture,
+             scheduled(ScheduleKind::kVHalf, {8, {.tensor = 2, .pipeline = 2, .expert = 4}})},
+        Case{"mixture_tp2_ep2_etp2_pp2_zero1",
+             mixture,
+             {8, {.tensor = 2, .pipeline = 2, .expert = 2, .expert_tensor = 2}, Sharding::kStates}},
+        Case{"latent_tp2_ep4_pp2_zero_bubble_v", latent,
+             scheduled(ScheduleKind::kZeroBubbleV, {8, {.tensor = 2, .pipeline = 2, .expert = 4}})},
+        Case{"gpt_oss_tp2_ep2_pp2", gpt_oss, {8, {.tensor = 2, .pipeline = 2, .expert = 2}}},
+        Case{"llama4_tp2_ep2_pp2_v_min", llama4,
+             scheduled(ScheduleKind::kVMin, {8, {.tensor = 2, .pipeline = 2, .expert = 2}})}),
+    [](const auto& c) { return std::string(c.param.name); });
+
+// What tensor ranks share falls with their number; norms, positions and the like stay.
+TEST(MeshMemory, SharedStatesFallWithTheRanks) {
+  const auto persistent = [](int ranks) {
+    SessionSettings settings = tiny_settings(DType::kBF16, dense());
+    std::int64_t bytes = 0;
+    on_ranks(ranks, tensor(ranks), [&](engine::Rank& rank) {
+      const std::int64_t own = measure_session(rank, settings, builtin_families()).memory.persistent;
+      if (rank.mesh().rank() == 0) bytes = own;
+    });
+    return static_cast<double>(bytes);
+  };
+  const double whole = persistent(1), half = persistent(2), quarter = persistent(4);
+  const double rest = whole - 2 * (whole - half);
+  EXPECT_NEAR(quarter - rest, (whole - rest) / 4, 0.03 * whole);
+  EXPECT_LT(rest, 0.1 * whole);
+}
+
+// Parts of an all-to-all have the most rows there can be: a rank's tokens, or what capacities allow.
+TEST(MeshTraffic, AllToAllIsAsLargeAsCapacitiesAllow) {
+  for (const double factor : {0.0, 1.1}) {
+    ModelConfig model = mixture_all_to_all();
+    model.moe.training.capacity_factor = factor;
+    SessionSettings settings = tiny_settings(DType::kF32, model);
+    settings.evaluation = false;
+    comm::Traffic traffic;
+    on_ranks(4, expert(4), [&](engine::Rank& rank) {
+      const StepMeasurement measured = measure_session(rank, settings, builtin_families());
+      for (const GroupTraffic& group : measured.communication) {
+        if (group.group == "experts" && rank.mesh().rank() == 0) traffic = group.traffic;
+      }
+    });
+    const std::int64_t tokens = settings.step.micro_batch * settings.step.sequence;
+    const std::int64_t rows =
+        factor == 0 ? tokens
+                    : model.moe.training.capacity(tokens * model.moe.router.top_k, model.moe.experts);
+    // There and back, both gradients, and there once more for the gradients of the weights.
+    const std::int64_t calls = 5 * model.layers * settings.step.microbatches;
+    const comm::Traffic::Line& line = traffic[comm::Kind::kAllToAll];
+    EXPECT_EQ(line.calls, calls);
+    EXPECT_DOUBLE_EQ(line.bytes, static_cast<double>(calls * 3 * rows * model.hidden * 4));
+  }
+}
+
+}  // namespace
+}  // namespace primus::test

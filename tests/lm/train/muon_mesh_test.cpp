@@ -1,0 +1,127 @@
+// Muon orthogonalises whole matrices, and some meshes cut them. Experts and stages of a pipeline are spread
+// as a whole, so their updates are those of one device. Tensor ranks have a part of each matrix, which each
+// of them takes for a matrix of its own (muon_tp_mode: blockwise, as in Megatron-LM): another update than one
+// device's, and the same for every level of sharding.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "lm/train/rank_training.h"
+
+namespace primus::test {
+namespace {
+
+using engine::MeshShape;
+using engine::ScheduleKind;
+using engine::Sharding;
+
+constexpr int kSteps = 10, kMicrobatches = 4;
+
+SessionSettings muon_settings(const ModelConfig& model, DType compute = DType::kF32) {
+  SessionSettings settings = tiny_settings(compute, model);
+  settings.optimizer.kind = OptimizerSettings::Kind::kMuon;
+  settings.optimizer.muon.fp32_products = true;
+  return settings;
+}
+
+ModelConfig mixture() {
+  ModelConfig c = tiny_mixture();
+  c.kv_heads = 4;
+  c.moe.experts = 4;
+  return c;
+}
+
+// Sums over ranks round in another order, and Muon multiplies small singular values by up to 494.
+constexpr double kTolerance = 1e-4;
+
+TEST(MuonOnMeshes, SpreadsExpertsAsOneDevice) {
+  SessionSettings settings = muon_settings(mixture());
+  const Outcome one = train_on_ranks(settings, 1, {}, kSteps, kMicrobatches);
+  EXPECT_LT(one.losses.back(), one.losses.front());
+  for (const Sharding sharding : {Sharding::kNone, Sharding::kStates, Sharding::kParameters}) {
+    SCOPED_TRACE(static_cast<int>(sharding));
+    settings.sharding = sharding;
+    EXPECT_LE(distance(train_on_ranks(settings, 2, {.expert = 2}, kSteps, kMicrobatches), one), kTolerance);
+    EXPECT_LE(distance(train_on_ranks(settings, 4, {.expert = 2}, kSteps, kMicrobatches), one), kTolerance);
+  }
+}
+
+TEST(MuonOnMeshes, RunsOnStagesAsOneDevice) {
+  for (const ModelConfig& model : {tiny_llama(), mixture()}) {
+    SessionSettings settings = muon_settings(model);
+    const Outcome one = train_on_ranks(settings, 1, {}, kSteps, kMicrobatches);
+    for (const ScheduleKind kind : {ScheduleKind::kOneForwardOneBackward, ScheduleKind::kZeroBubbleV}) {
+      SCOPED_TRACE(model.family + " " + std::string(engine::traits_of(kind).name));
+      const int chunks = engine::traits_of(kind).v_shaped ? 2 : 1;
+      settings.step.pipeline = {
+          .schedule = kind, .chunks = chunks, .blocks = even_parts(model.layers, 2 * chunks).blocks};
+      settings.sharding = Sharding::kNone;
+      EXPECT_LE(distance(train_on_ranks(settings, 2, {.pipeline = 2}, kSteps, kMicrobatches), one),
+                kTolerance);
+      settings.sharding = Sharding::kStates;
+      EXPECT_LE(distance(train_on_ranks(settings, 4, {.pipeline = 2}, kSteps, kMicrobatches), one),
+                kTolerance);
+      if (model.moe.experts == 0) continue;
+      const MeshShape both{.pipeline = 2, .expert = 2};
+      EXPECT_LE(distance(train_on_ranks(settings, 4, both, kSteps, kMicrobatches), one), kTolerance);
+    }
+  }
+}
+
+// The sum of the squares of what a step of `rate` took off the weights `before`, apart from their decay.
+double squares_of_update(const std::vector<float>& before, const std::vector<float>& after, double rate,
+                         double decay) {
+  double sum = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const double update = (before[i] * (1 - rate * decay) - after[i]) / rate;
+    sum += update * update;
+  }
+  return sum;
+}
+
+// An orthogonalised matrix has singular values about 1, and is multiplied by the root of its rows over its
+// columns if it is taller than wide: so the sum of its squares is about the number of its rows. Of the matrix
+// of 48 x 80 a tensor rank has 48 x 40, with 48 of its own. A part of the whole matrix's update would
+// have 24.
+TEST(MuonOnMeshes, TakesATensorRanksPartForAMatrix) {
+  ModelConfig model = tiny_llama();
+  model.kv_heads = 4;
+  model.layers = 1;
+  SessionSettings settings = muon_settings(model);
+  settings.optimizer.muon.scale = MuonSettings::Scale::kShapeScaling;
+  settings.evaluation = false;
+  for (const int tensor : {1, 2}) {
+    const MeshShape shape{.tensor = tensor};
+    const Outcome before = train_on_ranks(settings, tensor, shape, 0, kMicrobatches);
+    const Outcome after = train_on_ranks(settings, tensor, shape, 1, kMicrobatches);
+    int matrices = 0;
+    for (const auto& [name, weights] : before.weights) {
+      if (name.find(".down") == std::string::npos) continue;
+      ++matrices;
+      const double squares = squares_of_update(weights, after.weights.at(name), 3e-3, 0.1);
+      EXPECT_NEAR(squares, 48, 0.3 * 48) << name << " of " << tensor;
+    }
+    EXPECT_EQ(matrices, tensor);
+  }
+}
+
+TEST(MuonOnMeshes, HasTheSameBitsOnEveryLevelBesideTensorRanks) {
+  ModelConfig dense = tiny_llama();
+  dense.kv_heads = 4;
+  for (const auto& [model, shape] :
+       {std::pair(dense, MeshShape{.tensor = 2}),
+        std::pair(mixture(), MeshShape{.tensor = 2, .expert = 2, .expert_tensor = 2})}) {
+    SessionSettings settings = muon_settings(model);
+    const Outcome replicated = train_on_ranks(settings, 4, shape, kSteps, kMicrobatches);
+    EXPECT_LT(replicated.losses.back(), replicated.losses.front());
+    for (const Sharding sharding : {Sharding::kStates, Sharding::kGradients, Sharding::kParameters}) {
+      settings.sharding = sharding;
+      EXPECT_EQ(train_on_ranks(settings, 4, shape, kSteps, kMicrobatches), replicated)
+          << model.family << ", level " << static_cast<int>(sharding);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace primus::test

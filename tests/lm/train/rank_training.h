@@ -1,0 +1,137 @@
+// Training on several ranks, for tests: ranks are threads, each with a device of its own.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/local/thread_group.h"
+#include "engine/mesh.h"
+#include "lm/train/tiny_model.h"
+
+namespace primus::test {
+
+// Runs `body` for each rank of a mesh, each in its thread. What it throws fails the test.
+inline void on_ranks(int ranks, const engine::MeshShape& shape,
+                     const std::function<void(engine::Rank& rank)>& body) {
+  auto worlds = comm::local::make_thread_group(ranks, {.timeout = std::chrono::seconds(60)});
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        auto& world = worlds[static_cast<std::size_t>(r)];
+        engine::Rank rank(turbo::make_cpu_device(1),
+                          ranks == 1 ? engine::Mesh() : engine::Mesh(std::move(world), shape));
+        body(rank);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << r << ": " << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+struct Outcome {
+  std::vector<double> losses, mtp_losses, norms;
+  // All master weights, whole, by name; of tensor and expert ranks' parts, by name and place.
+  std::map<std::string, std::vector<float>> weights;
+  double evaluation_loss = 0;  // of one batch, after the last step; where settings ask for evaluation
+  std::vector<engine::MemoryPlan> memory, used;  // of each rank: as measured, and after training
+  bool operator==(const Outcome& other) const {
+    return losses == other.losses && norms == other.norms && weights == other.weights;
+  }
+};
+
+// What this rank stores of every master weight, put into its place.
+inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Outcome& outcome) {
+  for (const engine::Parameter& p : store.parameters()) {
+    if (!p.unit) continue;
+    std::string name = p.name;
+    if (!p.placement.is_whole()) {
+      name += "[" + std::to_string(p.placement.rows.empty() ? 0 : p.placement.rows.front().whole) + ", " +
+              std::to_string(p.placement.column) + "]";
+    }
+    std::vector<float>& whole = outcome.weights[name];
+    whole.resize(static_cast<std::size_t>(p.shape.elements()));
+    const engine::FlatRange range = engine::stored_range(p);
+    if (range.empty()) continue;
+    const Tensor part = engine::stored_part(p.unit->trained ? p.unit->master : p.unit->stored_values, p);
+    rank.compute().copy_to_host(whole.data() + range.begin, part.data, part.bytes());
+    rank.compute().synchronize();
+  }
+}
+
+// Trains `steps` steps of `microbatches` microbatches in all from fixed initial weights. Batches are the same
+// on any mesh.
+inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine::MeshShape& shape, int steps,
+                              std::int64_t microbatches) {
+  const int data_ranks = shape.data(ranks);
+  settings.step.microbatches = microbatches / data_ranks;
+  const std::int64_t tokens = settings.step.micro_batch * settings.step.sequence;
+  const auto batch_of = [&](std::uint64_t seed) {
+    TestBatch batch(tokens, settings.model.vocab, seed);
+    if (settings.step.packed_documents) batch.pack({0, 5, 6, 16, 27});
+    return batch;
+  };
+  Outcome outcome;
+  outcome.memory.resize(static_cast<std::size_t>(ranks));
+  outcome.used.resize(static_cast<std::size_t>(ranks));
+  std::mutex mutex;
+  on_ranks(ranks, shape, [&](engine::Rank& rank) {
+    const int r = rank.mesh().rank();
+    const std::unique_ptr<TrainingSession> session = [&] {
+      const engine::MemoryPlan plan = measure_session(rank, settings, builtin_families()).memory;
+      outcome.memory[static_cast<std::size_t>(r)] = plan;
+      rank.reserve(plan);
+      return std::make_unique<TrainingSession>(rank, settings, builtin_families());
+    }();
+    session->store().initialize(rank.context(), 7);
+    session->parallel().distribute_values();
+    TrainingStep& step = session->step();
+    for (int s = 0; s < steps; ++s) {
+      step.begin(s + 1);
+      for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+        const std::int64_t number = i * data_ranks + rank.mesh().data_rank();
+        step.microbatch(i, batch_of(static_cast<std::uint64_t>(s * 100 + number)).host());
+      }
+      step.finish_gradients();
+      const StepResult result = step.result();
+      step.update(s + 1, 3e-3, 0.1);
+      if (r != 0) continue;
+      outcome.losses.push_back(result.loss);
+      outcome.norms.push_back(result.gradient_norm);
+      if (result.mtp_loss) outcome.mtp_losses.push_back(*result.mtp_loss);
+    }
+    if (settings.evaluation) {
+      step.begin_evaluation();
+      for (const std::uint64_t seed : {7000U, 7001U}) step.evaluate(batch_of(seed).host());
+      const double loss = step.evaluation_loss();
+      if (r == 0) outcome.evaluation_loss = loss;
+    }
+    rank.synchronize();
+    const std::lock_guard lock(mutex);
+    outcome.used[static_cast<std::size_t>(r)] = rank.high_water();
+    collect(rank, session->store(), outcome);
+  });
+  return outcome;
+}
+
+// The largest difference of losses over their size.
+inline double distance(const Outcome& x, const Outcome& y) {
+  if (x.losses.size() != y.losses.size() || x.losses.empty()) return INFINITY;
+  double worst = 0;
+  for (std::size_t i = 0; i < x.losses.size(); ++i)
+    worst = std::max(worst, std::abs(x.losses[i] - y.losses[i]) / y.losses[i]);
+  return worst;
+}
+
+}  // namespace primus::test

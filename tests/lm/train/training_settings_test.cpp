@@ -1,0 +1,48 @@
+// From an experiment to the settings of a session: what ranks refuse.
+#include "lm/train/training_settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "lm/model/family.h"
+
+namespace primus {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string hint_of(int global_batch, int micro_batch, int ranks) {
+  config::LoadOptions options;
+  options.environment = [](const std::string&) { return std::nullopt; };
+  options.preset_dirs.emplace();
+  const std::vector<std::string> words = {"global_batch_size=" + std::to_string(global_batch),
+                                          "micro_batch_size=" + std::to_string(micro_batch)};
+  const config::Experiment e = config::load_experiment_text(
+      "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: "
+      "{mock_data: true, num_layers: 1, hidden_size: 16, num_attention_heads: 2, vocab_size: 32, "
+      "seq_length: 8}}}}",
+      "exp.yaml", words, options);
+  try {
+    session_settings_of(e, model_config_of(e, std::nullopt, builtin_families()), ranks);
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("data-parallel ranks"));
+    return error.hint();
+  }
+  return "";
+}
+
+// A batch that ranks can share in smaller microbatches need not change.
+TEST(TrainingSettings, ABatchThatRanksCannotShareComesWithOneThatTheyCan) {
+  EXPECT_EQ(hint_of(8, 4, 2), "");
+  EXPECT_THAT(hint_of(8, 8, 2), HasSubstr("a multiple of 16, or micro_batch_size to 4,"));
+  EXPECT_THAT(hint_of(24, 8, 4), HasSubstr("a multiple of 32, or micro_batch_size to 6,"));
+  EXPECT_THAT(hint_of(32, 16, 32), HasSubstr("or micro_batch_size to 1,"));
+  EXPECT_EQ(hint_of(8, 4, 3), "set it to a multiple of 12");
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,0 +1,125 @@
+// A machine for tests: a folder with proc/, sys/, etc/ and dev/ of its own, tools as shell scripts on a PATH
+// of its own, an environment, and file systems of any size.
+#pragma once
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/temporary_folder.h"
+#include "safe/preflight/machine.h"
+
+namespace primus::preflight::test {
+
+class FakeMachine {
+ public:
+  FakeMachine() {
+    std::filesystem::create_directories(tools());
+    // Hundreds of small files: in memory where that is possible.
+    std::string name =
+        (Path(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : folder_.path()) / "primus-fake-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw FileError("cannot create a temporary folder", errno);
+    root_ = name;
+    set("PATH", tools().string());
+  }
+
+  ~FakeMachine() {
+    std::error_code ignored;
+    std::filesystem::remove_all(root_, ignored);
+  }
+  FakeMachine(const FakeMachine&) = delete;
+  FakeMachine& operator=(const FakeMachine&) = delete;
+
+  const Path& root() const { return root_; }
+  Path tools() const { return folder_.path() / "bin"; }
+
+  void write(const std::string& name, const std::string& text) {
+    const Path file = root().string() + name;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  std::string read(const std::string& name) const {
+    std::ifstream file(root().string() + name);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void replace(const std::string& name, const std::string& from, const std::string& to) {
+    std::string text = read(name);
+    const std::size_t at = text.find(from);
+    if (at == std::string::npos) throw std::runtime_error(name + " does not hold " + from);
+    write(name, text.replace(at, from.size(), to));
+  }
+  void remove(const std::string& name) { std::filesystem::remove_all(root().string() + name); }
+  void link(const std::string& name, const std::string& target) {
+    const Path file = root().string() + name;
+    std::filesystem::create_directories(file.parent_path());
+    std::filesystem::remove(file);
+    std::filesystem::create_symlink(target, file);
+  }
+  // A program that runs this script.
+  void tool(const std::string& name, const std::string& script) {
+    const Path file = tools() / name;
+    std::ofstream(file) << "#!/bin/sh\nPATH=/usr/bin:/bin\n" << script << "\n";
+    ::chmod(file.c_str(), 0755);
+  }
+  void set(const std::string& variable, const std::string& value) { environment_[variable] = value; }
+  void set_space(const std::string& name, std::optional<Space> space) { spaces_[name] = space; }
+  void set_clock(const ClockState& clock) { clock_ = clock; }
+  void set_wall_clock(double seconds) { wall_clock_ = seconds; }
+
+  // As it is now; the FakeMachine must outlive it.
+  std::shared_ptr<const Machine> machine(
+      std::chrono::milliseconds command_timeout = std::chrono::seconds(20)) const {
+    class Shown final : public Machine {
+     public:
+      Shown(const FakeMachine& fake, MachineOptions options) : Machine(std::move(options)), fake_(fake) {}
+      std::optional<Space> space(std::string_view name) const override {
+        // The longest folder above it that was given.
+        std::optional<Space> best;
+        std::size_t length = 0;
+        for (const auto& [folder, space] : fake_.spaces_) {
+          if (!(name == folder || folder == "/" || name.starts_with(folder + "/")) || folder.size() < length)
+            continue;
+          best = space;
+          length = folder.size();
+        }
+        return best;
+      }
+      ClockState clock() const override { return fake_.clock_; }
+      double wall_clock() const override { return fake_.wall_clock_; }
+
+     private:
+      const FakeMachine& fake_;
+    };
+    return std::make_shared<Shown>(
+        *this, MachineOptions{.root = root(),
+                              .environment = [environment = environment_](
+                                                 const std::string& name) -> std::optional<std::string> {
+                                const auto found = environment.find(name);
+                                if (found == environment.end()) return std::nullopt;
+                                return found->second;
+                              },
+                              .command_timeout = command_timeout});
+  }
+
+ private:
+  primus::test::TemporaryFolder folder_;  // of the tools
+  Path root_;
+  std::map<std::string, std::string> environment_;
+  std::map<std::string, std::optional<Space>> spaces_;
+  ClockState clock_{.known = true, .synchronised = true, .told_by = "chronyc"};
+  double wall_clock_ = 1.8e9;
+};
+
+// A node as clusters have them, in good health: two sockets, eight NVIDIA GPUs, eight InfiniBand ports; rank
+// 0's machine is 10.0.0.1.
+void make_nvidia_node(FakeMachine& fake);
+// The same with eight AMD GPUs and Ethernet RDMA.
+void make_amd_node(FakeMachine& fake);
+// A small machine without a GPU.
+void make_cpu_node(FakeMachine& fake);
+
+}  // namespace primus::preflight::test

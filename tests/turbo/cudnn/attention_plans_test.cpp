@@ -1,0 +1,270 @@
+// Which attention calls cuDNN gets, as what, and which it does not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "turbo/attention/cudnn_attention.h"
+#include "turbo/cudnn/fake_cudnn.h"
+
+namespace primus::turbo {
+namespace {
+
+namespace fake = cudnn::fake;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+AttentionShape shape(std::int64_t batch, std::int64_t seq, std::int64_t heads, std::int64_t kv_heads,
+                     std::int64_t dim, std::int64_t value_dim) {
+  return {.batch = batch,
+          .seq_q = seq,
+          .seq_k = seq,
+          .capacity_k = seq,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = dim,
+          .value_dim = value_dim,
+          .scale = 0.5F,
+          .causal = true,
+          .window = 0};
+}
+
+// Operands as a fused projection has them. Nobody reads what they point to.
+void* const kSomewhere = reinterpret_cast<void*>(4096);
+
+Tensor at(void* address, DType type, Shape extents) { return Tensor(address, type, extents); }
+
+AttentionForward forward(const AttentionShape& s, DType type = DType::kBF16) {
+  const std::int64_t tokens = s.batch * s.seq_q;
+  const std::int64_t width = s.heads * s.head_dim + s.kv_heads * (s.head_dim + s.value_dim);
+  AttentionForward call{};
+  call.shape = s;
+  call.q = call.k = call.v = at(kSomewhere, type, {tokens, width});
+  call.q_stride = call.k_stride = call.v_stride = width;
+  call.out = at(kSomewhere, type, {tokens, s.heads * s.value_dim});
+  call.lse = at(kSomewhere, DType::kF32, {s.heads, tokens});
+  return call;
+}
+
+AttentionBackward backward(const AttentionShape& s) {
+  const AttentionForward f = forward(s);
+  AttentionBackward call{};
+  call.shape = s;
+  call.q = call.k = call.v = call.d_q = call.d_k = call.d_v = f.q;
+  call.q_stride = call.k_stride = call.v_stride = call.d_q_stride = call.d_k_stride = call.d_v_stride =
+      f.q_stride;
+  call.out = call.d_out = f.out;
+  call.lse = f.lse;
+  return call;
+}
+
+const Tensor& documents(AttentionForward& call) {
+  return call.first_key = at(kSomewhere, DType::kI32, {call.shape.batch * call.shape.seq_q});
+}
+
+constexpr auto kQ = static_cast<std::int64_t>(CudnnTensor::kQ),
+               kK = static_cast<std::int64_t>(CudnnTensor::kK),
+               kOut = static_cast<std::int64_t>(CudnnTensor::kOut),
+               kLse = static_cast<std::int64_t>(CudnnTensor::kLse),
+               kDQ = static_cast<std::int64_t>(CudnnTensor::kDQ),
+               kDK = static_cast<std::int64_t>(CudnnTensor::kDK);
+
+class CudnnPlans : public ::testing::Test {
+ protected:
+  CudnnPlans() { fake::reset(); }
+
+  CudnnAttention make(const CudnnAttention::Options& options = {}) { return {library_, nullptr, options}; }
+  static int count(cudnn::PointwiseMode mode) {
+    return static_cast<int>(fake::compiled().pointwise.count(mode));
+  }
+
+  const cudnn::Library library_ = fake::library();
+};
+
+TEST_F(CudnnPlans, OperandsAreSeenInTheRowsOfAFusedProjection) {
+  CudnnAttention attention = make();
+  const CudnnCall& call = attention.find(forward(shape(2, 96, 4, 2, 64, 32)));
+  ASSERT_TRUE(call.plan) << call.refusal;
+  const std::int64_t row = 4 * 64 + 2 * (64 + 32);
+  const fake::Compiled& graph = fake::compiled();
+  EXPECT_THAT(graph.dims.at(kQ), ElementsAre(2, 4, 96, 64));
+  EXPECT_THAT(graph.strides.at(kQ), ElementsAre(96 * row, 64, row, 1));
+  EXPECT_THAT(graph.dims.at(kK), ElementsAre(2, 2, 64, 96));  // transposed
+  EXPECT_THAT(graph.strides.at(kK), ElementsAre(96 * row, 64, 1, row));
+  EXPECT_THAT(graph.strides.at(kOut), ElementsAre(96 * 4 * 32, 32, 4 * 32, 1));
+  EXPECT_THAT(graph.strides.at(kLse), ElementsAre(96, 2 * 96, 1, 1));  // [heads, tokens]
+  EXPECT_EQ(graph.matmuls, 2);
+  EXPECT_EQ(count(cudnn::PointwiseMode::kGreaterOrEqual), 1);
+  EXPECT_EQ(count(cudnn::PointwiseMode::kGreater), 0);
+}
+
+TEST_F(CudnnPlans, EqualCallsShareOnePlan) {
+  CudnnAttention attention = make();
+  const CudnnCall& first = attention.find(forward(shape(2, 96, 4, 2, 64, 64)));
+  EXPECT_EQ(&attention.find(forward(shape(2, 96, 4, 2, 64, 64))), &first);
+  EXPECT_EQ(fake::plans_made(), 1);
+  EXPECT_NE(&attention.find(forward(shape(2, 97, 4, 2, 64, 64))), &first);
+  AttentionForward no_statistics = forward(shape(2, 96, 4, 2, 64, 64));
+  no_statistics.lse = {};
+  EXPECT_NE(&attention.find(no_statistics), &first);
+  EXPECT_EQ(fake::compiled().dims.count(kLse), 0U);
+  EXPECT_EQ(fake::plans_made(), 3);
+}
+
+TEST_F(CudnnPlans, WindowsAndSinksArePartOfTheGraph) {
+  CudnnAttention attention = make();
+  AttentionShape s = shape(1, 256, 4, 4, 64, 64);
+  s.window = 100;
+  AttentionForward call = forward(s);
+  call.sinks = at(kSomewhere, DType::kBF16, {4});
+  ASSERT_TRUE(attention.find(call).plan);
+  EXPECT_EQ(count(cudnn::PointwiseMode::kGreater), 1);
+  EXPECT_EQ(count(cudnn::PointwiseMode::kMax), 1);
+  EXPECT_THAT(fake::compiled().dims.at(static_cast<std::int64_t>(CudnnTensor::kSinks)),
+              ElementsAre(1, 4, 1, 1));
+  EXPECT_GE(attention.find(call).workspace.total, 4 * 4);
+  // A window that reaches over the whole sequence is none.
+  s.window = 256;
+  attention.find(forward(s));
+  EXPECT_EQ(count(cudnn::PointwiseMode::kGreater), 0);
+}
+
+TEST_F(CudnnPlans, ChunksThatDivideTheSequenceAreSequences) {
+  CudnnAttention attention = make();
+  AttentionShape s = shape(3, 128, 2, 2, 64, 64);
+  s.chunk = 32;
+  ASSERT_TRUE(attention.find(forward(s)).plan);
+  EXPECT_THAT(fake::compiled().dims.at(kQ), ElementsAre(12, 2, 32, 64));
+  EXPECT_EQ(fake::compiled().strides.at(kQ)[0], 32 * 6 * 64);
+  s.chunk = 48;
+  EXPECT_THAT(attention.find(forward(s)).refusal, HasSubstr("do not divide"));
+}
+
+TEST_F(CudnnPlans, DocumentsAreBatchesOfVaryingLength) {
+  CudnnAttention attention = make();
+  AttentionForward call = forward(shape(2, 512, 4, 2, 64, 64));
+  documents(call);
+  const CudnnCall& found = attention.find(call);
+  ASSERT_TRUE(found.plan) << found.refusal;
+  EXPECT_EQ(found.problem.batch, cudnn_documents(2, 1024));
+  EXPECT_GT(found.problem.batch, 2);
+  const fake::Compiled& graph = fake::compiled();
+  EXPECT_EQ(graph.dims.at(kQ)[0], found.problem.batch);
+  EXPECT_EQ(graph.offsets.at(kQ), static_cast<std::int64_t>(CudnnTensor::kQOffsets));
+  EXPECT_EQ(graph.offsets.at(kLse), static_cast<std::int64_t>(CudnnTensor::kTokenOffsets));
+  EXPECT_EQ(graph.offsets.at(kOut), static_cast<std::int64_t>(CudnnTensor::kOutOffsets));
+  EXPECT_GE(found.workspace.total, cudnn_documents_bytes(found.problem.batch));
+}
+
+TEST_F(CudnnPlans, ADeterministicBackwardIsCutIntoGroupsOfHeads) {
+  constexpr std::int64_t kSeq = 1024, kOfHead = kSeq * kSeq * 2;
+  CudnnAttention attention = make({.good_workspace = 5 * kOfHead, .most_workspace = 100 * kOfHead});
+  // 16 heads in 8 groups of two: two groups at a time.
+  const CudnnCall& call = attention.find(backward(shape(1, kSeq, 16, 8, 64, 64)));
+  ASSERT_TRUE(call.plan) << call.refusal;
+  EXPECT_EQ(call.head_slices, 4);
+  EXPECT_EQ(call.batch_slices, 1);
+  EXPECT_EQ(call.problem.heads, 4);
+  EXPECT_EQ(call.problem.kv_heads, 2);
+  EXPECT_EQ(fake::compiled().dims.at(kDQ)[1], 4);
+  EXPECT_EQ(fake::compiled().dims.at(kDK)[1], 2);
+  EXPECT_EQ(fake::compiled().strides.at(kLse)[1], kSeq);
+  // Several sequences: one at a time before heads are parted.
+  const CudnnCall& many = attention.find(backward(shape(6, kSeq, 4, 4, 64, 64)));
+  EXPECT_EQ(many.batch_slices, 6);
+  EXPECT_EQ(many.head_slices, 1);
+  // All of it fits.
+  EXPECT_EQ(attention.find(backward(shape(1, kSeq, 4, 2, 64, 64))).head_slices, 1);
+}
+
+TEST_F(CudnnPlans, ADeterministicBackwardThatNeedsTooMuchIsLeftAlone) {
+  CudnnAttention attention = make({.good_workspace = 1 << 20, .most_workspace = 1 << 21});
+  EXPECT_THAT(attention.find(backward(shape(1, 2048, 4, 4, 64, 64))).refusal, HasSubstr("too much memory"));
+  EXPECT_EQ(fake::plans_made(), 0);
+}
+
+TEST_F(CudnnPlans, WithoutDeterminismGradientsOfQueriesAreSummedInFp32) {
+  CudnnAttention attention = make({.deterministic = false});
+  const CudnnCall& call = attention.find(backward(shape(2, 256, 8, 2, 64, 64)));
+  ASSERT_TRUE(call.plan);
+  EXPECT_EQ(call.head_slices * call.batch_slices, 1);
+  EXPECT_EQ(fake::compiled().dims.count(static_cast<std::int64_t>(CudnnTensor::kDQSum)), 1U);
+  EXPECT_GE(call.workspace.total, 2 * 256 * 8 * 64 * 4);
+  CudnnAttention strict = make();
+  strict.find(backward(shape(2, 256, 8, 2, 64, 64)));
+  EXPECT_EQ(fake::compiled().dims.count(static_cast<std::int64_t>(CudnnTensor::kDQSum)), 0U);
+}
+
+TEST_F(CudnnPlans, PartsOfAWorkspaceDoNotOverlap) {
+  fake::settings().engines = {{.workspace = 1000}};
+  CudnnAttention attention = make({.deterministic = false});
+  AttentionBackward call = backward(shape(1, 512, 8, 2, 64, 64));
+  call.first_key = at(kSomewhere, DType::kI32, {512});
+  const CudnnCall& found = attention.find(call);
+  ASSERT_TRUE(found.plan) << found.refusal;
+  const CudnnWorkspace& w = found.workspace;
+  const std::int64_t tokens = 512;
+  const std::vector<std::pair<std::int64_t, std::int64_t>> parts{
+      {w.documents, cudnn_documents_bytes(found.problem.batch)},
+      {w.delta, tokens * 8 * 4},
+      {w.d_q_sum, tokens * found.problem.d_q_row * 4},
+      {w.d_k, tokens * 2 * 64 * 2},
+      {w.d_v, tokens * 2 * 64 * 2},
+      {w.d_k_wide, tokens * 8 * 64 * 2},
+      {w.d_v_wide, tokens * 8 * 64 * 2},
+      {w.plan, 1000}};
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    EXPECT_EQ(parts[i].first % CudnnWorkspace::kAlignment, 0);
+    EXPECT_LE(parts[i].first + parts[i].second, i + 1 < parts.size() ? parts[i + 1].first : w.total) << i;
+  }
+}
+
+TEST_F(CudnnPlans, WhatIsNotCoveredIsNamed) {
+  CudnnAttention attention = make();
+  const AttentionShape s = shape(1, 128, 4, 2, 64, 64);
+  EXPECT_THAT(attention.find(forward(s, DType::kF32)).refusal, HasSubstr("fp32"));
+  AttentionShape part = s;
+  part.k_first = 64;
+  EXPECT_THAT(attention.find(forward(part)).refusal, HasSubstr("different positions"));
+  EXPECT_THAT(attention.find(forward(shape(1, 128, 4, 2, 60, 64))).refusal, HasSubstr("multiple of 8"));
+  EXPECT_THAT(attention.find(forward(shape(1, 128, 1, 1, 264, 64))).refusal, HasSubstr("wider than 256"));
+  EXPECT_THAT(attention.find(forward(shape(1, 1, 4, 2, 64, 64))).refusal, HasSubstr("less than two"));
+  AttentionShape past = s;
+  past.causal = false, past.window = 10;
+  EXPECT_THAT(attention.find(forward(past)).refusal, HasSubstr("without causality"));
+  AttentionForward odd = forward(s);
+  odd.k = at(reinterpret_cast<void*>(4096 + 8), DType::kBF16, odd.k.shape);
+  EXPECT_THAT(attention.find(odd).refusal, HasSubstr("multiple of 16"));
+  AttentionBackward wide = backward(s);
+  wide.d_q = at(kSomewhere, DType::kF32, wide.d_q.shape);
+  EXPECT_THAT(attention.find(wide).refusal, HasSubstr("gradients in fp32"));
+  AttentionBackward added = backward(s);
+  added.accumulate_d_kv = true;
+  EXPECT_THAT(attention.find(added).refusal, HasSubstr("added to others"));
+  AttentionBackward packed = backward(s);
+  packed.first_key = at(kSomewhere, DType::kI32, {128});
+  EXPECT_THAT(attention.find(packed).refusal, HasSubstr("deterministic_mode: false"));
+  EXPECT_EQ(fake::plans_made(), 0);
+}
+
+TEST_F(CudnnPlans, TheLibrarysOwnRefusalIsKeptAndNotAskedForAgain) {
+  fake::settings().engines = {{.compiles = false}};
+  CudnnAttention attention = make();
+  const CudnnCall& call = attention.find(forward(shape(1, 128, 4, 2, 64, 64)));
+  EXPECT_FALSE(call.plan);
+  EXPECT_EQ(call.refusal, "cuDNN refuses: status 3000: this engine does not compile");
+  fake::settings().engines = {{}};
+  EXPECT_EQ(&attention.find(forward(shape(1, 128, 4, 2, 64, 64))), &call);
+  EXPECT_EQ(fake::plans_made(), 0);
+}
+
+TEST_F(CudnnPlans, VersionsThatComputeTailsWronglyDoNotGetThem) {
+  fake::settings().version = 91400;
+  const cudnn::Library old = fake::library();
+  CudnnAttention attention(old, nullptr, {});
+  EXPECT_THAT(attention.find(backward(shape(1, 130, 4, 2, 64, 64))).refusal, HasSubstr("no multiple of 128"));
+  EXPECT_TRUE(attention.find(backward(shape(1, 256, 4, 2, 64, 64))).plan);
+  CudnnAttention mended = make();
+  EXPECT_TRUE(mended.find(backward(shape(1, 130, 4, 2, 64, 64))).plan);
+}
+
+}  // namespace
+}  // namespace primus::turbo

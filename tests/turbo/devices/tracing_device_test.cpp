@@ -1,0 +1,100 @@
+// A tracing device computes what its device computes, and writes down what ran, in the order of each stream.
+#include "turbo/devices/tracing_device.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "tensor/arena.h"
+#include "turbo/context.h"
+#include "turbo/devices/devices.h"
+#include "turbo/elementwise/elementwise.h"
+
+namespace primus::turbo {
+namespace {
+
+constexpr std::int64_t kCount = 1000;
+
+struct Traced {
+  std::vector<float> result;
+  std::shared_ptr<TraceRecorder> recorder = std::make_shared<TraceRecorder>();
+};
+
+// Fills and adds on the compute stream, then copies on another one, which waits for that.
+Traced trace_of(const std::string& name) {
+  Traced run{.result = std::vector<float>(kCount)};
+  const std::unique_ptr<Device> device =
+      make_tracing_device(open_device(parse_device(name, 1)), run.recorder);
+  const auto compute = device->create_stream(StreamKind::kCompute),
+             copies = device->create_stream(StreamKind::kCopy);
+  const auto event = device->create_event();
+  void* const memory = device->allocate(3 * kCount * 4);
+  void* const pinned = device->allocate_pinned(kCount * 4);
+  const auto tensor = [&](std::int64_t i) {
+    return Tensor(static_cast<char*>(memory) + i * kCount * 4, DType::kF32, {kCount});
+  };
+  Arena scratch("scratch", memory, 0);
+  Meter meter;
+  Context context{*device, *compute, scratch, meter};
+  launch(context, Fill{.out = tensor(0), .value = 7});  // not recorded
+  run.recorder->start();
+  launch(context, Fill{.out = tensor(0), .value = 1});
+  launch(context, Fill{.out = tensor(1), .value = 2});
+  launch(context, Add{.a = tensor(0), .b = tensor(1), .out = tensor(2)});
+  compute->record(*event);
+  copies->wait(*event);
+  copies->copy_to_host(pinned, tensor(2).data, kCount * 4);
+  copies->synchronize();
+  compute->synchronize();
+  run.recorder->stop();
+  launch(context, Fill{.out = tensor(0), .value = 7});
+  compute->synchronize();
+  std::copy_n(static_cast<const float*>(pinned), kCount, run.result.begin());
+  device->release(memory);
+  device->release_pinned(pinned);
+  return run;
+}
+
+TEST(TracingDevice, WritesDownWhatRanOnEachStream) {
+  setenv("PRIMUS_PLUGIN_PATH", PRIMUS_TEST_PLUGINS, 1);
+  // The guard device runs its streams late, on threads of their own.
+  for (const char* device : {"cpu", "guard"}) {
+    const Traced traced = trace_of(device);
+    EXPECT_EQ(traced.result, std::vector<float>(kCount, 3.0F)) << device;
+    const auto spans = traced.recorder->spans();
+    ASSERT_EQ(spans.size(), 4U) << device;
+    const char* const names[] = {"Fill", "Fill", "Add", "copy to host"};
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(spans[i].name, names[i]) << device;
+      EXPECT_LE(spans[i].begin, spans[i].end);
+      EXPECT_EQ(spans[i].track, i < 3 ? 1 : 2);
+      const double before = i > 0 ? spans[i - 1].end : 0;
+      EXPECT_LE(before, spans[i].begin);  // the copy waits for the sum
+    }
+  }
+  unsetenv("PRIMUS_PLUGIN_PATH");
+}
+
+TEST(TracingDevice, TheTraceIsChromes) {
+  TraceRecorder recorder;
+  const int stream = recorder.add_track("compute");
+  recorder.add({"Gemm \"x\"", "kernel", stream, 100.5, 100.75});
+  recorder.add({"step", "host", TraceRecorder::kHost, 100.25, 101});
+  const auto json = nlohmann::json::parse(recorder.chrome_json("cpu"));
+  std::map<std::string, nlohmann::json> events;
+  int tracks = 0;
+  for (const auto& event : json["traceEvents"]) {
+    if (event["ph"] == "X") events[event["name"]] = event;
+    tracks += event["name"] == "thread_name" ? 1 : 0;
+  }
+  EXPECT_EQ(tracks, 2);
+  EXPECT_EQ(events["Gemm \"x\""]["ts"], 250000);
+  EXPECT_EQ(events["Gemm \"x\""]["dur"], 250000);
+  EXPECT_EQ(events["Gemm \"x\""]["tid"], 1);
+  EXPECT_EQ(events["step"]["ts"], 0);
+}
+
+}  // namespace
+}  // namespace primus::turbo

@@ -13,7 +13,7 @@ before PRIMUS: one process of this build beside one of PRIMUS, another build: as
 Prints each pair, and the median with the smallest and the largest, the machine and the date. WORDs are added to all commands
 ("bf16=false"). Nothing else should run meanwhile: the script says how busy the machine was before it began.
 """
-import argparse, datetime, json, os, pathlib, platform, re, statistics, subprocess, sys, tempfile, time
+import argparse, datetime, json, os, pathlib, platform, statistics, subprocess, sys, tempfile, time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PRIMUS = ROOT / "build/bin/primus"
@@ -32,7 +32,7 @@ def run(words):
     result = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT)
     if result.returncode != 0:
         sys.exit(f"{' '.join(map(str, words))}\n{result.stderr}")
-    return result.stdout + result.stderr
+    return result.stdout
 
 
 def metrics(folder):
@@ -70,15 +70,13 @@ def start(ranks, arguments):
         return after_step - metrics(folder)[0]["elapsed_time_per_iteration_ms"] / 1000
 
 
-UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-
-
 def memory(ranks, arguments):
     """(persistent, in all) as planned for a rank, and the peak of the largest process, in bytes."""
     with tempfile.TemporaryDirectory() as folder:
         words = command(PRIMUS, EXPERIMENT, folder, [
             "train_iters=1", f"micro_batch_size={arguments.micro_batch}", f"global_batch_size={ranks * arguments.micro_batch}",
             "seq_length=256", "num_threads=1", *arguments.words, *ranks_of(ranks, arguments)])
+        plan = json.loads(run([*(word for word in words if word != "--plain"), "--dry-run", "--json"]))["memory_bytes"]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
         peak = 0
         while process.poll() is None:
@@ -88,9 +86,8 @@ def memory(ranks, arguments):
         output = process.stdout.read()
         if process.returncode != 0:
             sys.exit(output)
-    sizes = re.search(r"memory: ([\d.]+) (\w+) persistent .*?, ([\d.]+) (\w+) stash .*?, ([\d.]+) (\w+) scratch", output)
-    persistent, stash, scratch = (float(sizes[i]) * UNITS[sizes[i + 1]] for i in (1, 3, 5))
-    return persistent, persistent + stash + scratch, peak
+    # Nothing is saved here, so there is no copy of a checkpoint.
+    return plan["persistent"], plan["total"] - plan["checkpoint_copy"], peak
 
 
 def family_of(pid):

@@ -1,5 +1,7 @@
 #include "base/host_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <optional>
@@ -60,6 +62,12 @@ HostMemory host_memory(const std::string& root) {
     if (memory.total == 0 || *limit < memory.total) memory.total = *limit;
   }
   return memory;
+}
+
+std::int64_t resident_bytes() {
+  std::int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace primus

@@ -17,4 +17,7 @@ struct HostMemory {
 // `root`: where /proc and /sys are, for tests.
 HostMemory host_memory(const std::string& root = "");
 
+// What this process holds in memory now; zero where Linux does not say.
+std::int64_t resident_bytes();
+
 }  // namespace primus

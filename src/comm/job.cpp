@@ -108,6 +108,13 @@ Socket master_socket(const JobEnvironment& environment) {
 
 }  // namespace
 
+std::int64_t shared_memory_of_rank(int ranks) {
+  // A ring to and a ring from each of the others.
+  return ranks < 2 ? 0
+                   : 2 * (ranks - std::int64_t{1}) *
+                         static_cast<std::int64_t>(local::RingRegion::ring_bytes(ranks));
+}
+
 Job::Job(const JobEnvironment& environment, const JobOptions& options)
     : environment_(environment), options_(options), state_(std::make_shared<RankState>()) {
   state_->rank = environment.rank;

@@ -29,6 +29,10 @@
 
 namespace primus::comm {
 
+// Shared memory that a rank touches, in the end, when it exchanges with all of a group of `ranks` ranks of
+// one host: bytes.
+std::int64_t shared_memory_of_rank(int ranks);
+
 struct JobOptions {
   enum class Transport { kAuto, kSharedMemory, kTcp };
   // kAuto: shared memory for groups within one host, TCP for others.

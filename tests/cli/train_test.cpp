@@ -159,7 +159,8 @@ TEST(Train, ADryRunTouchesNothing) {
   words.emplace_back("--dry-run");
   const ProgramResult result = run_program(words);
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  for (const char* what : {"parameters", "persistent", "stash", "scratch", "checkpoint", "steps"}) {
+  for (const char* what :
+       {"parameters", "persistent", "stash", "scratch", "program", "checkpoint", "steps"}) {
     EXPECT_THAT(result.out, HasSubstr(what));
   }
   words.emplace_back("--json");

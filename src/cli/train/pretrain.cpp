@@ -31,7 +31,8 @@ nlohmann::json to_json(const TrainingForecast& f) {
             {"scratch", memory.scratch},
             {"checkpoint_copy", f.memory.need.snapshot},
             {"host_buffers", f.memory.need.host_buffers},
-            {"total", f.memory.need.total()},
+            {"program", f.program_bytes},
+            {"total", f.memory.need.total() + f.program_bytes},
             {"available", f.memory.supply.device},
             {"fits", f.memory.fits}}},
           {"model_flops_per_step", f.model_flops_per_step},
@@ -132,7 +133,7 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
   line("parameters", human_count(static_cast<double>(f.step().parameters)));
   if (f.world > 1) text += mesh_text(f);
-  line(f.world > 1 ? "memory of a rank" : "memory", bytes(f.memory.need.total()));
+  line(f.world > 1 ? "memory of a rank" : "memory", bytes(f.memory.need.total() + f.program_bytes));
   line("  persistent", bytes(memory.persistent) + "  weights, gradients, optimizer states");
   line("  stash", bytes(memory.stash) + "  activations");
   line("  scratch", bytes(memory.scratch) + "  workspaces");
@@ -140,6 +141,10 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
     line("  checkpoint copy",
          bytes(f.memory.need.snapshot) + "  from the first save on; async_save=false needs none");
   line("  host buffers", bytes(f.memory.need.host_buffers) + "  batches read ahead");
+  if (f.program_bytes > 0) {
+    line("  program",
+         bytes(f.program_bytes) + (f.world > 1 ? "  and what the ranks of a host exchange through" : ""));
+  }
   if (!f.memory.fits) {
     text += "  DOES NOT FIT: " + describe_lack(f.memory) + "\n";
     if (f.memory.changes.empty()) text += "    " + describe_changes(f.memory) + "\n";

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/host_memory.h"
 #include "base/terminal.h"
+#include "comm/job.h"
 #include "lm/data/batch_loader.h"
 #include "lm/train/training_settings.h"
 #include "turbo/devices/devices.h"
@@ -102,6 +103,14 @@ class Search {
 };
 
 }  // namespace
+
+std::int64_t program_bytes(const engine::MeshShape& mesh, int world, int on_host) {
+  std::int64_t bytes = resident_bytes();
+  for (const int ranks : {mesh.tensor, mesh.context, mesh.data(world), mesh.pipeline, mesh.expert}) {
+    bytes += comm::shared_memory_of_rank(std::min(ranks, on_host));
+  }
+  return bytes;
+}
 
 MemorySupply host_supply() {
   const HostMemory memory = host_memory();

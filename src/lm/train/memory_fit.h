@@ -47,6 +47,10 @@ struct MemoryFit {
   std::vector<MemoryChange> changes;
 };
 
+// Host memory that a rank takes besides its need: the program and its libraries, as this process holds them
+// now, and the shared memory through which it exchanges with the `on_host` ranks of its host.
+std::int64_t program_bytes(const engine::MeshShape& mesh, int world, int on_host);
+
 // The memory of the host, of which a CPU is a part.
 MemorySupply host_supply();
 // Of `device`, with the host's beside it.

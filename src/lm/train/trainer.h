@@ -38,7 +38,7 @@ struct TrainingForecast {
   // 0 steps: as many as train_epochs need, which only the tokens tell.
   std::int64_t steps = 0, tokens_per_step = 0;
   std::int64_t checkpoint_bytes = 0;   // one checkpoint on disk
-  std::int64_t snapshot_bytes = 0;     // host memory for its copy while it is written (async_save)
+  std::int64_t program_bytes = 0;      // see memory_fit.h; 0 where the device has memory of its own
   double matmul_flops_per_second = 0;  // measured for a moment on this machine
   double seconds_per_step = 0;
   bool timed = false;  // seconds_per_step was measured with a small part of a step; otherwise it is estimated

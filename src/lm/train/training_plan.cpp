@@ -152,7 +152,10 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
     supply = supply_of(rank.device());
   }
   supply.host /= on_host;
-  if (supply.shared) supply.device /= on_host;
+  if (supply.shared) {
+    supply.device /= on_host;
+    f.program_bytes = program_bytes(f.mesh, world, on_host);
+  }
   if (f.mesh.pipeline > 1) {
     f.bubble =
         engine::simulate(engine::make_schedule(settings.step.pipeline.schedule, f.mesh.pipeline,

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <tuple>
 
 #include "base/error.h"
 #include "data_test_util.h"
@@ -36,14 +37,14 @@ TEST(IndexedDataset, ReadsAndRewritesMegatronsFilesByteForByte) {
 
 TEST(IndexedDataset, KeepsEveryTokenType) {
   const TemporaryFolder folder;
-  const std::vector<std::pair<TokenType, std::vector<int32_t>>> cases = {
-      {TokenType::kU8, {0, 255}},
-      {TokenType::kI8, {-128, 127}},
-      {TokenType::kI16, {-32768, 32767}},
-      {TokenType::kU16, {0, 65535}},
-      {TokenType::kI32, {INT32_MIN, INT32_MAX}},
-      {TokenType::kI64, {INT32_MIN, 7}}};
-  for (const auto& [type, tokens] : cases) {
+  const std::vector<std::tuple<TokenType, int, std::vector<int32_t>>> cases = {
+      {TokenType::kU8, 1, {0, 255}},
+      {TokenType::kI8, 1, {-128, 127}},
+      {TokenType::kI16, 2, {-32768, 32767}},
+      {TokenType::kU16, 2, {0, 65535}},
+      {TokenType::kI32, 4, {INT32_MIN, INT32_MAX}},
+      {TokenType::kI64, 8, {INT32_MIN, 7}}};
+  for (const auto& [type, width, tokens] : cases) {
     IndexedDatasetWriter writer(folder / "x", type);
     writer.end_document();  // an empty one
     writer.add_sequence(tokens);
@@ -58,6 +59,13 @@ TEST(IndexedDataset, KeepsEveryTokenType) {
     EXPECT_EQ(data->tokens(), 2);
     EXPECT_EQ(sequence(*data, 0), tokens);
     EXPECT_EQ(sequence(*data, 1), std::vector<int32_t>());
+    // Little endian two's complement, as numpy writes them.
+    std::string expected;
+    for (const int32_t token : tokens) {
+      const auto bits = static_cast<uint64_t>(static_cast<int64_t>(token));
+      for (int byte = 0; byte < width; ++byte) expected += static_cast<char>(bits >> (8 * byte));
+    }
+    EXPECT_EQ(read_all(folder / "x.bin"), expected) << token_name(type);
   }
 }
 

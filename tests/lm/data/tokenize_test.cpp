@@ -14,7 +14,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <new>
+#include <set>
 
 #include "base/address_space.h"
 #include "base/error.h"
@@ -150,6 +152,46 @@ TEST_F(Tokenize, WorkersDoNotMatter) {
   options_.workers = 5;
   run();
   EXPECT_TRUE(bytes() == one);
+}
+
+TEST_F(Tokenize, ProgressCountsTheBytesOfAllFiles) {
+  options_.inputs = {folder_.write("a.jsonl", many_lines()), folder_.write("b.txt", std::string(3000, 'b')),
+                     folder_.write("c.jsonl", many_lines())};
+  options_.progress_seconds = 0;
+  // Bytes of the files before each one, in the order in which they are read.
+  std::map<std::string, uint64_t> before;
+  uint64_t total = 0, last = 0;
+  for (const std::string& input : options_.inputs) {
+    before[input] = total;
+    total += std::filesystem::file_size(input);
+  }
+  std::set<std::string> inputs;
+  progress_ = [&](const TokenizeProgress& p) {
+    const std::string input(p.input);
+    EXPECT_EQ(p.bytes_total, total);
+    EXPECT_GE(p.bytes_done, last);
+    EXPECT_GT(p.bytes_done, before.at(input)) << input;
+    EXPECT_LE(p.bytes_done, before.at(input) + std::filesystem::file_size(input)) << input;
+    last = p.bytes_done;
+    inputs.insert(input);
+  };
+  run();
+  EXPECT_EQ(last, total);
+  EXPECT_EQ(inputs.size(), 3u);
+}
+
+// Text without any place to cut is cut between characters, wherever they begin.
+TEST(PartEnd, NoCharacterIsCut) {
+  for (const std::string character : {"\u00e9", "\u20ac", "\U0001F600"}) {
+    for (size_t shift = 0; shift < 4; ++shift) {
+      std::string text(shift, 'a');
+      for (int i = 0; i < 100; ++i) text += character;
+      const size_t end = part_end(text, 50);
+      EXPECT_EQ((end - shift) % character.size(), 0u) << character << " after " << shift;
+      EXPECT_GT(end, 100 - character.size());
+      EXPECT_LE(end, 100u);
+    }
+  }
 }
 
 TEST_F(Tokenize, PartitionsDealDocumentsAsMegatronDoes) {

@@ -45,15 +45,26 @@ void close_rendezvous() {
   unsetenv("PRIMUS_RENDEZVOUS_FD");
 }
 
+// What the framework runs by name, such as the compiler of its data set's helpers, is of the same Python: as
+// where somebody activated it.
+void activate(const std::string& python, launch::Step& step) {
+  const Path folder = Path(python).parent_path();
+  if (folder.empty()) return;
+  const char* path = std::getenv("PATH");
+  step.environment["PATH"] = folder.string() + (path && *path ? ":" + std::string(path) : "");
+  step.environment["VIRTUAL_ENV"] = folder.parent_path().string();
+}
+
 // Writes the run's files from what the framework logs.
 class Reporter {
  public:
-  explicit Reporter(const config::Experiment& experiment, int ranks)
+  Reporter(const config::Experiment& experiment, const ExternalJob& job, int ranks)
       : folder_(run_folder_of(experiment)),
         reader_(experiment.framework, {.train_iters = experiment.trainer.train_iters,
                                        .global_batch_size = experiment.trainer.global_batch_size,
                                        .tokens_per_sample = experiment.trainer.seq_length,
-                                       .ranks = ranks}) {
+                                       .ranks = ranks,
+                                       .second_line_is_mean = job.second_line_is_mean}) {
     folder_.create();
     lock_.emplace(folder_.root());
     write_file_atomic(folder_.experiment_file(), config::to_yaml(experiment));
@@ -95,6 +106,7 @@ std::vector<std::string> full_command(const ExternalJob& job, const Installation
 int run_process(const ExternalJob& job, const Installation& installation,
                 const config::Experiment& experiment, const ProcessPlace& place, bool quiet) {
   launch::Step step{.name = "process", .where = "here", .argv = full_command(job, installation)};
+  activate(installation.python, step);
   for (const auto& [name, value] : job.environment) {
     const char* before = std::getenv(name.c_str());
     if (name == "PYTHONPATH" && before && *before) {
@@ -115,7 +127,7 @@ int run_process(const ExternalJob& job, const Installation& installation,
     write_file_atomic(file.path, file.text);
   }
   std::optional<Reporter> reporter;
-  if (reports) reporter.emplace(experiment, place.world);
+  if (reports) reporter.emplace(experiment, job, place.world);
   // Alone, the launcher keeps its output; see cli/train/external.cpp.
   std::optional<AppendFile> output;
   if (place.local_world > 1) output.emplace(logs / "output.log", Env::posix());

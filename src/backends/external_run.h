@@ -19,8 +19,9 @@ struct ProcessPlace {
 // The command as it is started, Python in front, and the variables it gets besides the experiment's.
 std::vector<std::string> full_command(const ExternalJob& job, const Installation& installation);
 
-// Runs it to its end in this process's place: the framework's exit code. `quiet`: its output only goes to
-// files. The one process that reports writes the run's files. Throws Error where it cannot be started.
+// Runs it to its end in this process's place, with its Python first on PATH: the framework's exit code.
+// `quiet`: its output only goes to files. The one process that reports writes the run's files. Throws Error
+// where it cannot be started.
 int run_process(const ExternalJob& job, const Installation& installation,
                 const config::Experiment& experiment, const ProcessPlace& place, bool quiet);
 

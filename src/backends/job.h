@@ -37,8 +37,9 @@ struct ExternalJob {
   std::vector<std::string> warnings = {};            // whole sentences: what means something else there
   // Settings without a counterpart, by the reason why.
   std::map<std::string, std::vector<std::string>> dropped = {};
-  bool process_per_node = false;  // one process has all of a node's GPUs
-  bool last_rank_reports = true;  // otherwise the first one does
+  bool process_per_node = false;     // one process has all of a node's GPUs
+  bool last_rank_reports = true;     // otherwise the first one does
+  bool second_line_is_mean = false;  // the log's second line is the mean of the first two steps
 };
 
 // The job of experiment.framework, which is not native. `checkout`: its sources, empty where they are not

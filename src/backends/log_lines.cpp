@@ -73,8 +73,34 @@ std::optional<IterationRecord> LogReader::iteration(std::string_view line) {
   if (framework_ == "torchtitan") record = torchtitan(plain);
   if (framework_ == "maxtext") record = maxtext(plain);
   if (!record || record->iteration <= last_) return std::nullopt;
+  separate(*record);
   complete(*record);
   return record;
+}
+
+// Takes the first step out of the second line.
+void LogReader::separate(IterationRecord& record) {
+  if (!run_.second_line_is_mean) return;
+  if (!first_) {
+    first_ = record;
+    return;
+  }
+  if (last_ != first_->iteration || record.iteration != last_ + 1) return;
+  const auto rest = [](double mean, double first) { return 2 * mean - first; };
+  // A first step that was skipped has no part in the mean.
+  if (!std::isnan(first_->lm_loss)) record.lm_loss = rest(record.lm_loss, first_->lm_loss);
+  for (auto& [name, value] : record.other_losses) {
+    for (const auto& [of_first, first] : first_->other_losses) {
+      if (name == of_first) value = rest(value, first);
+    }
+  }
+  record.skipped_iterations -= std::min(record.skipped_iterations, first_->skipped_iterations);
+  record.nan_iterations -= std::min(record.nan_iterations, first_->nan_iterations);
+  Speed &now = record.throughput.now, &then = first_->throughput.now;
+  const double seconds = rest(now.seconds_per_iteration, then.seconds_per_iteration);
+  if (seconds <= 0) return;
+  now.flops_per_second *= now.seconds_per_iteration / seconds;
+  now.seconds_per_iteration = seconds;
 }
 
 void LogReader::complete(IterationRecord& record) {

@@ -19,13 +19,15 @@ namespace primus::backends {
 struct LoggedRun {
   std::int64_t train_iters = 0, global_batch_size = 0, tokens_per_sample = 0;
   int ranks = 1;
+  bool second_line_is_mean = false;  // where the first two lines are of two steps in turn
 };
 
 class LogReader {
  public:
   LogReader(std::string_view framework, LoggedRun run) : framework_(framework), run_(run) {}
 
-  // The step that a line reports, or nothing. Times are means over the steps since the line before.
+  // The step that a line reports, or nothing. Losses and times are means over the steps since the line
+  // before.
   std::optional<IterationRecord> iteration(std::string_view line);
   // The evaluation that a line reports; its iteration is the last one that iteration() has seen where it says
   // none.
@@ -35,10 +37,12 @@ class LogReader {
   std::optional<IterationRecord> megatron(std::string_view line) const;
   std::optional<IterationRecord> torchtitan(std::string_view line) const;
   std::optional<IterationRecord> maxtext(std::string_view line) const;
+  void separate(IterationRecord& record);
   void complete(IterationRecord& record);
 
   std::string framework_;
   LoggedRun run_;
+  std::optional<IterationRecord> first_;
   std::int64_t last_ = 0;
   double elapsed_ = 0;
 };

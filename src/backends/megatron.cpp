@@ -7,6 +7,7 @@
 #include "backends/job.h"
 #include "backends/key_rules.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "config/keys.h"
 #include "config/problems.h"
 #include "lm/model/family_switches.h"
@@ -23,6 +24,7 @@ using config::Layer;
 using config::Value;
 
 constexpr std::int64_t kMockVocabulary = 131072;  // Primus's, of generated tokens
+constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
 
 std::vector<std::string> words_of(const Value& value) {
   std::vector<std::string> words;
@@ -96,6 +98,9 @@ class Megatron {
     emit();
     environment();
     job_.dropped = rules_.dropped();
+    // Since January 2026: what the first line sums stays in the sums of the second.
+    job_.second_line_is_mean =
+        source_says("megatron/training/training.py", "should_reset = not is_first_iteration");
     meaning();
     return std::move(job_);
   }
@@ -109,6 +114,14 @@ class Megatron {
   }
   Error error_for(std::string_view key, const std::string& what, const std::string& hint) const {
     return unsupported_there(e_, key, what, hint);
+  }
+
+  // What differs between versions: whether the checkout's file has this text.
+  bool source_says(const char* file, std::string_view text) const {
+    const Path path = checkout_ / file;
+    std::error_code error;
+    return !checkout_.empty() && std::filesystem::exists(path, error) &&
+           read_file(path).find(text) != std::string::npos;
   }
 
   void check_length() {
@@ -357,18 +370,24 @@ class Megatron {
     if (!t_.data_path.empty() && t_.split) put_text("split", *t_.split);
   }
 
+  // Its NullTokenizer has one id more than its --vocab-size says, which ends documents; since April 2026 the
+  // last of these ids does.
+  void null_tokenizer(std::int64_t ids) {
+    const bool counts_all =
+        source_says("megatron/core/tokenizers/text/libraries/null_tokenizer.py", "eod_id=None");
+    put_text("tokenizer_type", "NullTokenizer");
+    put_number("vocab_size", static_cast<double>(counts_all ? ids : ids - 1));
+  }
+
   void tokenizer() {
-    if (t_.mock_data) {
-      put_text("tokenizer_type", "NullTokenizer");
-      put_number("vocab_size", static_cast<double>(t_.vocab_size.value_or(kMockVocabulary)));
-      return;
-    }
+    if (t_.mock_data) return null_tokenizer(t_.vocab_size.value_or(kMockVocabulary));
+    if (t_.tokenizer_type == "NullTokenizer" && t_.vocab_size) return null_tokenizer(*t_.vocab_size);
     if (t_.vocab_size) put_number("vocab_size", static_cast<double>(*t_.vocab_size));
     if (t_.tokenizer_model) put_text("tokenizer_model", *t_.tokenizer_model);
     if (t_.tokenizer_type == "ByteTokenizer") {
       problems_.add(
           error_for("tokenizer_type", "Megatron-LM has no tokenizer of bytes",
-                    "set tokenizer_type: NullTokenizer and vocab_size: 256 for .bin/.idx made of bytes"));
+                    "set tokenizer_type: NullTokenizer and vocab_size: 257 for .bin/.idx made of bytes"));
       return;
     }
     const config::KeySpec& key = *config::find_key("tokenizer_type");
@@ -377,6 +396,25 @@ class Megatron {
       value = config::plain_scalar("HuggingFaceTokenizer", {});
     }
     if (!value.is_null()) put_text("tokenizer_type", value.text);
+  }
+
+  // Where it finds no checkpoint, Megatron-LM goes on with random weights.
+  void check_load(const Path& folder) {
+    std::error_code error;
+    if (std::filesystem::exists(folder / kTracker, error)) return;
+    if (std::filesystem::exists(folder, error)) {
+      problems_.add(e_.error_for(
+          "load",
+          fmt::format("load '{}' has no {}: Megatron-LM would start from random weights", folder.string(),
+                      kTracker),
+          "convert the model with Megatron-LM's tools/checkpoint/convert.py, or choose framework: native, "
+          "which loads Hugging Face folders"));
+    } else {
+      job_.warnings.push_back(
+          fmt::format("load '{}' is not on this machine: where Megatron-LM finds no checkpoint, it starts "
+                      "from random weights",
+                      folder.string()));
+    }
   }
 
   void checkpoints() {
@@ -391,12 +429,12 @@ class Megatron {
     }
     if (!folder.empty()) put_text("save", folder.string());
     std::error_code error;
-    const bool has_checkpoint =
-        !folder.empty() && std::filesystem::exists(folder / "latest_checkpointed_iteration.txt", error);
+    const bool has_checkpoint = !folder.empty() && std::filesystem::exists(folder / kTracker, error);
     if (t_.auto_continue_train && has_checkpoint && (is_set("auto_continue_train") || !t_.load)) {
       put_text("load", folder.string());
       put("finetune", false);
     } else if (t_.load) {
+      check_load(*t_.load);
       put_text("load", *t_.load);
       put("finetune", t_.finetune);
     }

@@ -41,6 +41,39 @@ TEST(LogLines, Megatron) {
   EXPECT_DOUBLE_EQ(evaluation->lm_loss, 9.5);
 }
 
+// What a real run printed: its steps 1 to 3 took 637.7, 564.3 and 590.0 ms, with losses of 5.718631, 5.670721
+// and 4.604446.
+TEST(LogLines, MegatronsSecondLineIsTheMeanOfTwoSteps) {
+  const auto line = [](int step, const char* time, const char* loss) {
+    return " [2026-11-22 18:24:53.1] iteration        " + std::to_string(step) +
+           "/      20 | consumed samples:           " + std::to_string(16 * step) +
+           " | elapsed time per iteration (ms): " + time +
+           " | throughput per GPU (TFLOP/s/GPU): 10.0 | learning rate: 7.500000E-04 | global batch size:    "
+           "16 | lm "
+           "loss: " +
+           loss +
+           " | loss scale: 1.0 | grad norm: 8.522 | number of skipped iterations:   0 | number of nan "
+           "iterations:  "
+           " 0 |";
+  };
+  LoggedRun run = kRun;
+  run.second_line_is_mean = true;
+  LogReader reader("megatron", run);
+  EXPECT_DOUBLE_EQ(reader.iteration(line(1, "637.7", "5.718631E+00"))->lm_loss, 5.718631);
+  const auto second = reader.iteration(line(2, "601.0", "5.694676E+00"));
+  EXPECT_NEAR(second->lm_loss, 5.670721, 1e-9);
+  EXPECT_NEAR(second->throughput.now.seconds_per_iteration, 0.5643, 1e-9);
+  EXPECT_NEAR(second->throughput.now.flops_per_second, 10e12 * 601.0 / 564.3, 1e3);
+  EXPECT_DOUBLE_EQ(reader.iteration(line(3, "590.0", "4.604446E+00"))->lm_loss, 4.604446);
+  // Where lines come every ten steps, the second one is the mean over all ten.
+  LogReader tens("megatron", run);
+  tens.iteration(line(1, "637.7", "5.718631E+00"));
+  EXPECT_DOUBLE_EQ(tens.iteration(line(10, "601.0", "3.106846E+00"))->lm_loss, 3.106846);
+  LogReader plain("megatron", kRun);
+  plain.iteration(line(1, "637.7", "5.718631E+00"));
+  EXPECT_DOUBLE_EQ(plain.iteration(line(2, "601.0", "5.694676E+00"))->lm_loss, 5.694676);
+}
+
 TEST(LogLines, TorchTitanInColors) {
   LogReader reader("torchtitan", kRun);
   const auto record = reader.iteration(

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "backends/key_rules.h"
 #include "config/keys.h"
@@ -88,6 +89,51 @@ TEST(Megatron, DataIsNamedWithoutItsEnding) {
 TEST(Megatron, CheckpointsAreSavedUnlessTheExperimentSaysNot) {
   EXPECT_THAT(after(render(load(kLlama, "mock_data: true")), "--save"), HasSubstr("g/u/e/checkpoints"));
   EXPECT_EQ(after(render(load(kLlama, "mock_data: true\nsave: null")), "--save"), "");
+}
+
+// The pinned version's NullTokenizer adds an id; since April 2026 it does not.
+TEST(Megatron, ANullTokenizerHasAsManyIdsAsNatively) {
+  const test::TemporaryFolder folder;
+  const Path source = folder.path() / "megatron/core/tokenizers/text/libraries/null_tokenizer.py";
+  const auto vocabulary = [&](const std::string& overrides) {
+    const ExternalJob job = render(load(kLlama, overrides), folder.path());
+    EXPECT_EQ(after(job, "--tokenizer-type"), "NullTokenizer");
+    return after(job, "--vocab-size");
+  };
+  const std::string files = "data_path: [a]\ntokenizer_type: NullTokenizer\nvocab_size: 257";
+  EXPECT_EQ(vocabulary(files), "256");
+  EXPECT_EQ(vocabulary("mock_data: true\nvocab_size: 257"), "256");
+  std::filesystem::create_directories(source.parent_path());
+  std::ofstream(source) << "    def __init__(self, vocab_size):\n";
+  EXPECT_EQ(vocabulary(files), "256");
+  std::ofstream(source) << "    def __init__(self, vocab_size, eod_id=None, pad_id=-1, **kwargs):\n";
+  EXPECT_EQ(vocabulary(files), "257");
+}
+
+TEST(Megatron, TheVersionSaysWhatItsLogMeans) {
+  const test::TemporaryFolder folder;
+  const auto is_mean = [&] {
+    return render(load(kLlama, "mock_data: true"), folder.path()).second_line_is_mean;
+  };
+  EXPECT_FALSE(is_mean());
+  std::filesystem::create_directories(folder.path() / "megatron/training");
+  std::ofstream(folder.path() / "megatron/training/training.py")
+      << "    should_reset = not is_first_iteration\n";
+  EXPECT_TRUE(is_mean());
+}
+
+// Megatron-LM starts from random weights where it finds no checkpoint, and only a line of its log says so.
+TEST(Megatron, WhatIsLoadedIsACheckpoint) {
+  const test::TemporaryFolder folder;
+  const std::string overrides = "mock_data: true\nload: " + folder.path().string();
+  EXPECT_THAT(error_of([&] { render(load(kLlama, overrides)); }),
+              AllOf(HasSubstr("has no latest_checkpointed_iteration.txt"), HasSubstr("exp.yaml:")));
+  EXPECT_THAT(render(load(kLlama, overrides + "/elsewhere")).warnings,
+              Contains(HasSubstr("is not on this machine")));
+  std::ofstream(folder.path() / "latest_checkpointed_iteration.txt") << "release";
+  const ExternalJob job = render(load(kLlama, overrides));
+  EXPECT_EQ(after(job, "--load"), folder.path().string());
+  EXPECT_TRUE(job.warnings.empty());
 }
 
 TEST(Megatron, WhatItDoesNotHaveIsRefusedByName) {

@@ -99,6 +99,14 @@ TEST(ExternalRun, StepsOfTheLastRankLandInTheMetrics) {
   EXPECT_THAT(runs.out, HasSubstr("\"finished\"")) << runs.err;
 }
 
+TEST(ExternalRun, ItsPythonIsActivated) {
+  const FakeMegatron fake("echo \"first: $(command -v python3), of $VIRTUAL_ENV\"; exit 0");
+  const ProgramResult result = fake.run({"train", "pretrain", "--config", "exp.yaml"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string env = (fake.root / "env").string();
+  EXPECT_THAT(result.out, HasSubstr("first: " + env + "/bin/python3, of " + env + "\n"));
+}
+
 TEST(ExternalRun, ItsFailureIsOurs) {
   const FakeMegatron fake("echo 'CUDA out of memory' >&2; exit 7");
   const ProgramResult result = fake.run({"train", "pretrain", "--config", "exp.yaml"});

@@ -77,9 +77,14 @@ def first_topk(values, k, dim=-1, largest=True, sorted=True):
     return torch.return_types.topk((order.values.narrow(dim, 0, k), order.indices.narrow(dim, 0, k)))
 
 
-def start(rank: int = 0, ranks: int = 1, **axes) -> None:
+def use_cpu() -> None:
+    """For the rest of this thread."""
     torch.topk = torch.Tensor.topk = first_topk
     OnCpu().__enter__()
+
+
+def start(rank: int = 0, ranks: int = 1, **axes) -> None:
+    use_cpu()
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29511")
     torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)

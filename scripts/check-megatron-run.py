@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Trains with Megatron-LM and natively from one experiment, started by `primus train` both times, and compares the curves.
+
+    scripts/check-megatron-run.py --megatron DIR --python PYTHON [--primus build/bin/primus] [--case NAME ...]
+                                  [--tolerance 1e-5] [--folder DIR] [--quiet]
+
+DIR is a checkout at the commit of presets/backends/pins.yaml, in which its helpers for data are compiled. PYTHON is of a
+virtual environment with the packages that pins.yaml names. There need be no GPU: scripts/megatron_on_cpu and
+tests/golden/megatron/megatron_on_cpu.py make Megatron-LM's unchanged training loop run on a CPU, over gloo.
+
+Both start from the same random weights: in Hugging Face's layout for the native engine, and as a checkpoint of
+Megatron-LM's. Both read the same .bin/.idx, made of the repository's license by `primus data tokenize`, in two epochs. Each
+case below runs 20 steps; losses, gradients' norms, learning rates, and losses of evaluations are compared. Exit code: 0 where
+all of them agree.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+STEPS, VOCABULARY = 20, 257
+# Megatron-LM writes the norms of gradients with three digits behind the point, and losses with six.
+NORM_TOLERANCE, LOSS_DIGITS = 6e-4, 6e-7
+
+LLAMA = {"model": "llama_tiny.yaml", "num_layers": 4, "hidden_size": 192, "ffn_hidden_size": 512, "num_attention_heads": 6,
+         "num_query_groups": 2, "untie_embeddings_and_output_weights": False}
+MIXTRAL = {"model": "mixtral_base.yaml", "num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 96,
+           "moe_ffn_hidden_size": 96, "num_attention_heads": 4, "num_query_groups": 2, "num_experts": 4,
+           "moe_router_topk": 2, "moe_aux_loss_coeff": 0.02, "rotary_base": 10000,
+           "untie_embeddings_and_output_weights": True}
+CASES = {
+    "llama": (LLAMA, 1, {}),
+    "llama, 2 ranks": (LLAMA, 2, {}),
+    "llama, 2 ranks, distributed optimizer": (LLAMA, 2, {"use_distributed_optimizer": True}),
+    "mixtral": (MIXTRAL, 1, {}),
+}
+
+EXPERIMENT = """\
+work_group: check
+user_name: check
+exp_name: run
+workspace: ./output
+modules:
+  pre_trainer:
+    framework: native
+    config: pre_trainer.yaml
+    model: {model}
+    overrides:
+      train_iters: {steps}
+      micro_batch_size: 2
+      global_batch_size: 16
+      seq_length: 64
+      max_position_embeddings: 64
+      bf16: false
+      tokenizer_type: NullTokenizer
+      vocab_size: {vocabulary}
+      make_vocab_size_divisible_by: 1
+      data_path: [tokens_text_document]
+      split: 90,10,0
+      lr: 3.0e-3
+      min_lr: 3.0e-4
+      lr_warmup_iters: 4
+      weight_decay: 0.1
+      adam_beta2: 0.95
+      eval_interval: 10
+      eval_iters: 2
+      save: null
+      disable_tensorboard: true
+      # of Megatron-LM: nothing that needs CUDA, Apex or Transformer Engine
+      transformer_impl: local
+      distributed_backend: gloo
+      no_persist_layer_norm: true
+      gradient_accumulation_fusion: false
+      masked_softmax_fusion: false
+      bias_swiglu_fusion: false
+      bias_dropout_fusion: false
+      apply_rope_fusion: false
+"""
+
+# Run by PYTHON: weights in both layouts.
+WEIGHTS = r"""
+import json, pathlib, sys, types
+settings, vocabulary, folder = json.loads(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
+import torch
+from safetensors.torch import save_file
+from write_model_golden import published
+get = settings.get
+hidden, heads, groups, experts = get("hidden_size"), get("num_attention_heads"), get("num_query_groups"), get("num_experts")
+width = hidden // heads
+shapes = {"embedding.word_embeddings.weight": (vocabulary, hidden)}
+for i in range(get("num_layers")):
+    at = f"decoder.layers.{i}."
+    shapes |= {at + "input_layernorm.weight": (hidden,), at + "pre_mlp_layernorm.weight": (hidden,),
+               at + "self_attention.linear_qkv.weight": ((heads + 2 * groups) * width, hidden),
+               at + "self_attention.linear_proj.weight": (hidden, heads * width)}
+    parts = [at + "mlp."]
+    if experts:
+        shapes[at + "mlp.router.weight"] = (experts, hidden)
+        parts = [f"{at}mlp.experts.local_experts.{e}." for e in range(experts)]
+    for part in parts:
+        shapes |= {part + "linear_fc1.weight": (2 * get("ffn_hidden_size"), hidden),
+                   part + "linear_fc2.weight": (hidden, get("ffn_hidden_size"))}
+shapes["decoder.final_layernorm.weight"] = (hidden,)
+if get("untie_embeddings_and_output_weights"):
+    shapes["output_layer.weight"] = (vocabulary, hidden)
+draw = torch.Generator().manual_seed(7)
+model = {name: (1 + 0.1 * torch.randn(shape, generator=draw)) if len(shape) == 1 else
+         0.05 * torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+release = folder / "of_megatron" / "release" / "mp_rank_00"
+release.mkdir(parents=True)
+torch.save({"model": model, "checkpoint_version": 3.0, "iteration": 0}, release / "model_optim_rng.pt")
+(folder / "of_megatron" / "latest_checkpointed_iteration.txt").write_text("release")
+config = types.SimpleNamespace(num_layers=get("num_layers"), num_query_groups=groups, kv_channels=width,
+                               num_moe_experts=experts)
+layout = {key: part.clone().contiguous() for name, tensor in model.items()
+          for key, part in published(name, tensor, config).items()}
+hf = folder / "of_hugging_face"
+hf.mkdir()
+save_file(layout, hf / "model.safetensors", metadata={"format": "pt"})
+common = {"vocab_size": vocabulary, "hidden_size": hidden, "intermediate_size": get("ffn_hidden_size"),
+          "num_hidden_layers": get("num_layers"), "num_attention_heads": heads, "num_key_value_heads": groups,
+          "head_dim": width, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 64,
+          "hidden_act": "silu", "tie_word_embeddings": not get("untie_embeddings_and_output_weights")}
+if experts:
+    common |= {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": experts,
+               "num_experts_per_tok": get("moe_router_topk"), "router_aux_loss_coef": get("moe_aux_loss_coeff"),
+               "sliding_window": None}
+else:
+    common |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+(hf / "config.json").write_text(json.dumps(common))
+"""
+
+
+def run(words, folder, env, what):
+    done = subprocess.run([str(word) for word in words], cwd=folder, env=env, capture_output=True, text=True, timeout=900)
+    if done.returncode != 0:
+        sys.exit(f"{what} ended with exit code {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def lines_of(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+class Check:
+    def __init__(self, args, folder):
+        self.args, self.folder, self.failures = args, folder, []
+        self.python, self.checkout = args.python.absolute(), args.megatron.resolve()
+        # One thread each: ranks share the machine.
+        self.env = dict(os.environ, OMP_NUM_THREADS="1")
+        on_cpu = [str(ROOT / "scripts/megatron_on_cpu"), str(ROOT / "tests/golden/megatron")]
+        self.env_there = dict(self.env, PYTHONPATH=os.pathsep.join(on_cpu), VENV_ACTIVATE=str(self.python.parent / "activate"))
+
+    def prepare(self):
+        # Its Makefile asks python3-config, which may be of another Python than the environment's.
+        ending = run([self.python, "-c", "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))"], self.folder,
+                     self.env, "Python").strip()
+        path = str(self.python.parent) + os.pathsep + os.environ["PATH"]
+        run(["make", "-s", "-C", self.checkout / "megatron/core/datasets", f"LIBEXT={ending}"], self.folder,
+            dict(self.env, PATH=path), "the compilation of Megatron-LM's helpers")
+        parts = [part.strip() for part in (ROOT / "LICENSE").read_text().split("\n\n") if part.strip()]
+        (self.folder / "corpus.jsonl").write_text("".join(json.dumps({"text": part}) + "\n" for part in parts))
+        run([self.args.primus, "data", "tokenize", "--input", "corpus.jsonl", "--output-prefix", "tokens", "--tokenizer-type",
+             "ByteTokenizer", "--append-eod"], self.folder, self.env, "primus data tokenize")
+
+    def train(self, case, ranks, backend, weights, env):
+        name = f"{case.replace(', ', '-').replace(' ', '_')}-{backend}"
+        words = [self.args.primus, "train", "pretrain", "--config", f"{case}.yaml", "--backend", backend, "--nproc", ranks,
+                 "--exp_name", name, f"load={weights}"]
+        if backend == "megatron":
+            words += ["--backend_path", self.checkout]
+        out = run(words, self.folder, env, f"{case}: {backend}")
+        folder = self.folder / "output/check/check" / name
+        if not self.args.quiet:
+            print(f"{case}: {backend}: {out.strip().splitlines()[-1]}", flush=True)
+        return lines_of(folder / "metrics.jsonl"), lines_of(folder / "evaluations.jsonl")
+
+    def compare(self, case):
+        settings, ranks, further = CASES[case]
+        own = self.folder / case
+        own.mkdir()
+        text = EXPERIMENT.format(model=settings["model"], steps=STEPS, vocabulary=VOCABULARY)
+        overrides = {key: value for key, value in (settings | further).items() if key != "model"}
+        text += "".join(f"      {key}: {json.dumps(value)}\n" for key, value in overrides.items())
+        (self.folder / f"{case}.yaml").write_text(text)
+        path = [str(self.checkout), str(ROOT / "tests/golden/megatron")]
+        run([self.python, "-c", WEIGHTS, json.dumps(settings), VOCABULARY, own], self.folder,
+            dict(self.env, PYTHONPATH=os.pathsep.join(path)), "writing weights")
+        there, there_evaluations = self.train(case, ranks, "megatron", own / "of_megatron", self.env_there)
+        here, here_evaluations = self.train(case, ranks, "native", own / "of_hugging_face", self.env)
+        self.show(case, there, here)
+        self.judge(case, there, here, there_evaluations, here_evaluations)
+
+    def show(self, case, there, here):
+        if self.args.quiet:
+            return
+        print(f"\n{case}\n\n| step | learning rate there | gradients' norm there | Megatron-LM | native | difference |\n"
+              "|---|---|---|---|---|---|")
+        for x, y in zip(there, here):
+            print(f"| {x['iteration']} | {x['learning_rate']:.6e} | {x['grad_norm']:.3f} | {x['lm_loss']:.6f} | "
+                  f"{y['lm_loss']:.6f} | {abs(x['lm_loss'] - y['lm_loss']) / x['lm_loss']:.1e} |")
+
+    def judge(self, case, there, here, there_evaluations, here_evaluations):
+        def differences(key, xs, ys):
+            return [abs(x[key] - y[key]) / max(abs(x[key]), 1e-30) for x, y in zip(xs, ys)]
+
+        if len(there) != STEPS or len(here) != STEPS:
+            self.failures.append(f"{case}: {len(there)} steps of Megatron-LM and {len(here)} native ones, not {STEPS}")
+            return
+        loss = max(differences("lm_loss", there, here))
+        # Megatron-LM's lines have the rate of the step behind them.
+        rate = max(differences("learning_rate", there, here[1:]))
+        norm = max(abs(x["grad_norm"] - y["grad_norm"]) for x, y in zip(there, here))
+        # Megatron-LM evaluates once more at the end, on further samples.
+        common = min(len(there_evaluations), len(here_evaluations))
+        evaluation = max(differences("lm_loss", there_evaluations[:common], here_evaluations[:common]), default=1.0)
+        print(f"{case}: largest differences over {STEPS} steps: losses {loss:.1e}, learning rates {rate:.1e}, norms of gradients "
+              f"{norm:.1e} (absolute); {common} evaluations {evaluation:.1e}", flush=True)
+        for what, value, most in (("losses", loss, self.args.tolerance), ("learning rates", rate, 1e-6),
+                                  ("norms of gradients", norm, NORM_TOLERANCE + self.args.tolerance),
+                                  ("evaluations", evaluation, self.args.tolerance)):
+            if not value <= most + LOSS_DIGITS:
+                self.failures.append(f"{case}: {what} differ by {value:.1e}, more than {most:.1e}")
+        samples = [(x["consumed_samples"], y["consumed_samples"]) for x, y in zip(there, here)]
+        if any(x != y for x, y in samples):
+            self.failures.append(f"{case}: samples consumed differ: {samples}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megatron", type=pathlib.Path, required=True)
+    parser.add_argument("--python", type=pathlib.Path, required=True)
+    parser.add_argument("--primus", type=pathlib.Path, default=ROOT / "build/bin/primus")
+    parser.add_argument("--case", action="append", choices=list(CASES))
+    parser.add_argument("--tolerance", type=float, default=1e-5, help="relative, of losses")
+    parser.add_argument("--folder", type=pathlib.Path, help="an empty folder for what is written, which stays")
+    parser.add_argument("--quiet", action="store_true", help="one line for each case")
+    args = parser.parse_args()
+    args.primus = args.primus.absolute()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (args.folder or pathlib.Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        check = Check(args, folder)
+        check.prepare()
+        for case in args.case or CASES:
+            check.compare(case)
+        for failure in check.failures:
+            print(f"FAILED {failure}")
+        return 1 if check.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

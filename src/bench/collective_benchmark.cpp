@@ -289,17 +289,20 @@ std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& de
   }
   std::vector<BenchmarkResult> results;
   for (const CollectiveOp op : plan.ops) {
-    std::vector<std::int64_t> counts;
+    struct Size {
+      std::int64_t asked, count;
+    };
+    std::vector<Size> sizes;
     for (const std::int64_t size : plan.sizes) {
       // Whole elements for each rank.
       const std::int64_t count = ((size + element - 1) / element + ranks - 1) / ranks * ranks;
-      if (counts.empty() || counts.back() != count) counts.push_back(count);
+      if (sizes.empty() || sizes.back().count != count) sizes.push_back({size, count});
     }
-    if (op == CollectiveOp::kBarrier) counts = {0};
-    for (const std::int64_t count : counts) {
+    if (op == CollectiveOp::kBarrier) sizes = {{0, 0}};
+    for (const auto& [asked, count] : sizes) {
       const auto bytes = static_cast<double>(count * element);
-      BenchmarkResult result{.name = name_of(op), .group = name_of(op), .size = bytes};
-      if (count > 0) result.name += fmt::format(" {}", count * element);
+      std::string name = name_of(op);
+      if (count > 0) name += fmt::format(" {}", count * element);
       std::vector<std::pair<Tensor, Tensor>> sets;
       const Counts shape = counts_of(op, count, ranks);
       if (count > 0) {
@@ -311,7 +314,7 @@ std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& de
         sets.emplace_back();
       }
       if (plan.check && count > 0)
-        check_result(world, timer.stream(), op, result.name, sets.front().first, sets.front().second);
+        check_result(world, timer.stream(), op, name, sets.front().first, sets.front().second);
       const Exchange exchange(world, timer.stream(), op);
       std::size_t next = 0;
       const std::vector<double> mine =
@@ -321,20 +324,35 @@ std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& de
           });
       const std::vector<std::vector<double>> by_rank = measurement.gather(mine);
       timer.release();
-      result.timing = summarize(slowest_of(by_rank, all_ranks(world.size())));
-      if (plan.rank_times)
-        for (const std::vector<double>& samples : by_rank)
-          result.rank_medians.push_back(summarize(samples).median);
+      const auto each = static_cast<std::size_t>(plan.iterations);
+      // Of `times` repetitions from the `first` on.
+      const auto add_result = [&](const std::string& suffix, std::size_t first, std::size_t times) {
+        BenchmarkResult result{.name = name + suffix, .group = name_of(op) + suffix, .size = bytes};
+        std::vector<std::vector<double>> part;
+        for (const std::vector<double>& samples : by_rank) {
+          const auto from = samples.begin() + static_cast<std::ptrdiff_t>(first * each);
+          part.emplace_back(from, from + static_cast<std::ptrdiff_t>(times * each));
+        }
+        result.timing = summarize(slowest_of(part, all_ranks(world.size())));
+        if (plan.rank_times)
+          for (const std::vector<double>& samples : part) result.rank_timings.push_back(summarize(samples));
+        result.bytes = bytes;
+        result.bus_bytes = bytes * bus_factor(op, static_cast<double>(ranks));
+        results.push_back(std::move(result));
+      };
+      const auto repetitions = static_cast<std::size_t>(plan.repetitions);
+      for (std::size_t i = 0; i < repetitions && repetitions > 1; ++i)
+        add_result(fmt::format(", repetition {}", i + 1), i, 1);
+      if (repetitions == 1 || plan.aggregate) add_result("", 0, repetitions);
       if (plan.trace) {
+        CollectiveSample sample{.op = op, .asked = asked, .bytes = count * element};
         for (std::size_t i = 0; i < mine.size(); ++i) {
-          std::vector<double> seconds;
-          for (const std::vector<double>& samples : by_rank) seconds.push_back(samples[i]);
-          plan.trace(result.name, static_cast<std::int64_t>(i), seconds);
+          sample.repetition = static_cast<int>(i / each), sample.iteration = static_cast<int>(i % each);
+          sample.seconds.clear();
+          for (const std::vector<double>& samples : by_rank) sample.seconds.push_back(samples[i]);
+          plan.trace(sample);
         }
       }
-      result.bytes = bytes;
-      result.bus_bytes = bytes * bus_factor(op, static_cast<double>(ranks));
-      results.push_back(std::move(result));
     }
   }
   return results;
@@ -356,10 +374,12 @@ std::vector<BenchmarkResult> measure_strided_all_gather(Communicator& world, Dev
   const auto mine = static_cast<std::size_t>(world.rank() % plan.stride);
   const std::unique_ptr<Communicator> group = world.split(groups[mine], fmt::format("stride{}", mine));
   std::vector<BenchmarkResult> results;
-  for (const std::int64_t size : plan.sizes) {
+  for (const std::int64_t asked : plan.sizes) {
+    const std::int64_t element = size_of(plan.dtype), count = (asked + element - 1) / element,
+                       size = count * element;
     std::vector<std::pair<Tensor, Tensor>> sets;
     for (std::int64_t set = DeviceTimer::sets(size * (group->size() + 1)); set > 0; --set)
-      sets.emplace_back(timer.empty(DType::kU8, {size}), timer.empty(DType::kU8, {size * group->size()}));
+      sets.emplace_back(timer.empty(plan.dtype, {count}), timer.empty(plan.dtype, {count * group->size()}));
     // Turns: with `parallel` one that all take, else one for each group.
     const std::size_t turns = plan.parallel ? 1 : groups.size();
     for (std::size_t turn = 0; turn < turns; ++turn) {

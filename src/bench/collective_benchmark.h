@@ -34,16 +34,27 @@ const char* name_of(CollectiveOp op);  // "all_reduce"
 // By those names, and Primus's "alltoall"; "all" for all. Throws Error(kInvalid) for other words.
 std::vector<CollectiveOp> parse_collectives(const std::string& list);
 
+// One call.
+struct CollectiveSample {
+  CollectiveOp op;
+  std::int64_t asked = 0;             // bytes of the plan's list; 0: the operation has no message
+  std::int64_t bytes = 0;             // as they were exchanged
+  int repetition = 0, iteration = 0;  // from 0
+  std::vector<double> seconds;        // by rank
+};
+
 struct CollectivePlan {
   std::vector<CollectiveOp> ops;
   std::vector<std::int64_t> sizes;  // bytes; rounded up to whole elements for each rank
   DType dtype = DType::kF32;
+  // Of several repetitions each is a result of its own ("all_reduce 1024, repetition 2"); with `aggregate`
+  // all of them together are one more, by the plain name.
   int warmup = 20, iterations = 100, repetitions = 1;
+  bool aggregate = false;
   bool check = false;       // compare results with what they must be, before they are timed
-  bool rank_times = false;  // BenchmarkResult::rank_medians
-  // Called on every rank with each sample: the case, its number, and the seconds of each rank.
-  std::function<void(const std::string& name, std::int64_t sample, const std::vector<double>& seconds)>
-      trace = {};
+  bool rank_times = false;  // BenchmarkResult::rank_timings
+  // Called on every rank with each sample.
+  std::function<void(const CollectiveSample& sample)> trace = {};
 };
 
 // Every rank calls it with the same plan; all get the same results. Throws Error where a result is wrong, a
@@ -52,12 +63,13 @@ std::vector<BenchmarkResult> measure_collectives(comm::Communicator& world, Devi
                                                  const CollectivePlan& plan);
 
 struct StridedPlan {
-  std::vector<std::int64_t> sizes;  // bytes that each rank gives
-  int stride = 8;                   // ranks r, r + stride, r + 2 stride ... are a group
-  bool parallel = false;            // all groups at once, else one after the other
+  std::vector<std::int64_t> sizes;  // bytes that each rank gives; rounded up to whole elements
+  DType dtype = DType::kF32;
+  int stride = 8;         // ranks r, r + stride, r + 2 stride ... are a group
+  bool parallel = false;  // all groups at once, else one after the other
   int warmup = 10, iterations = 50;
 };
-// All-gathers of bytes within such groups, as tensor-parallel neighbours have them. As above; a result is of
+// All-gathers within such groups, as tensor-parallel neighbours have them. As above; a result is of
 // one group, or with `parallel` of the slowest.
 std::vector<BenchmarkResult> measure_strided_all_gather(comm::Communicator& world, Device& device,
                                                         const StridedPlan& plan);

@@ -51,4 +51,20 @@ std::vector<ModelProduct> products_of(const ModelConfig& c, std::int64_t tokens)
   return products;
 }
 
+AttentionCase attention_of(const ModelConfig& c, const std::string& name, std::int64_t sequence) {
+  AttentionCase which{.model = name,
+                      .sequence = sequence,
+                      .heads = c.heads,
+                      .kv_heads = c.kv_heads,
+                      .head_dim = c.head_dim,
+                      .value_dim = c.head_dim};
+  const LatentConfig& latent = c.attention.latent;
+  if (latent.kv_rank > 0) {
+    which.kv_heads = c.heads;
+    which.head_dim = latent.nope_dim + latent.rope_dim;
+    which.value_dim = latent.value_dim;
+  }
+  return which;
+}
+
 }  // namespace primus

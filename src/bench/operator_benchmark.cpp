@@ -114,6 +114,71 @@ void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, DType dtype,
   bench.release();
 }
 
+void check_attention(const AttentionCase& which) {
+  check_size("the batch", which.batch, kMostExperts);
+  check_size("the sequence's length", which.sequence, kMostOfAll);
+  check_size("the number of heads", which.heads, kMostHeads);
+  check_size("the number of key/value heads", which.kv_heads, which.heads);
+  check_size("a head's dimension", which.head_dim, kMostHeads);
+  check_size("the dimension of a head's values", which.value_dim, kMostHeads);
+  if (which.window < 0 || which.window > which.sequence)
+    throw invalid("the window must be from 0 to the sequence's length");
+  if (which.heads % which.kv_heads != 0) throw invalid("the heads must be a multiple of the key/value heads");
+}
+
+// Forward and backward.
+void time_attention(DeviceTimer& bench, const AttentionCase& which, DType dtype, const std::string& prefix,
+                    std::vector<BenchmarkResult>& results) {
+  const std::int64_t tokens = which.batch * which.sequence, q_width = which.heads * which.head_dim,
+                     k_width = which.kv_heads * which.head_dim, v_width = which.kv_heads * which.value_dim,
+                     out_width = which.heads * which.value_dim;
+  const auto bytes_of = [&](std::int64_t width) {
+    return static_cast<double>(tokens * width * size_of(dtype));
+  };
+  const double q = bytes_of(q_width), k = bytes_of(k_width), v = bytes_of(v_width), out = bytes_of(out_width);
+  const double lse_bytes = static_cast<double>(which.heads * tokens * size_of(DType::kF32));
+  std::vector<turbo::AttentionForward> forward;
+  std::vector<turbo::AttentionBackward> backward;
+  for (std::int64_t set = DeviceTimer::sets(static_cast<std::int64_t>(2 * (q + k + v + out))); set > 0;
+       --set) {
+    turbo::AttentionForward f{};
+    f.shape.batch = which.batch;
+    f.shape.seq_q = f.shape.seq_k = f.shape.capacity_k = which.sequence;
+    f.shape.heads = which.heads, f.shape.kv_heads = which.kv_heads;
+    f.shape.head_dim = which.head_dim, f.shape.value_dim = which.value_dim;
+    f.shape.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(which.head_dim)));
+    f.shape.causal = which.causal, f.shape.window = which.window;
+    f.q = bench.random(dtype, {tokens, q_width});
+    f.k = bench.random(dtype, {tokens, k_width});
+    f.v = bench.random(dtype, {tokens, v_width});
+    f.q_stride = q_width, f.k_stride = k_width, f.v_stride = v_width;
+    f.out = bench.empty(dtype, {tokens, out_width});
+    f.lse = bench.empty(DType::kF32, {which.heads, tokens});
+    bench.run_once(f);  // what the backward needs
+    turbo::AttentionBackward b{};
+    b.shape = f.shape;
+    b.q = f.q, b.k = f.k, b.v = f.v, b.out = f.out, b.lse = f.lse;
+    b.q_stride = b.d_q_stride = q_width, b.k_stride = b.d_k_stride = k_width;
+    b.v_stride = b.d_v_stride = v_width;
+    b.d_out = bench.random(dtype, {tokens, out_width});
+    b.d_q = bench.empty(dtype, {tokens, q_width});
+    b.d_k = bench.empty(dtype, {tokens, k_width});
+    b.d_v = bench.empty(dtype, {tokens, v_width});
+    forward.push_back(f);
+    backward.push_back(b);
+  }
+  const std::string whose = prefix + (which.model.empty() ? "" : which.model + ", ");
+  const std::string dims = which.value_dim == which.head_dim
+                               ? fmt::format("{}", which.head_dim)
+                               : fmt::format("{} and {}", which.head_dim, which.value_dim);
+  const std::string name = fmt::format("{}x{} {}/{} heads of {}{}{}", which.batch, which.sequence,
+                                       which.heads, which.kv_heads, dims, which.causal ? " causal" : "",
+                                       which.window > 0 ? fmt::format(" window {}", which.window) : "");
+  results.push_back(bench.time(whose + "forward " + name, forward, q + k + v + out + lse_bytes));
+  results.push_back(bench.time(whose + "backward " + name, backward, 2 * (q + k + v + out) + lse_bytes));
+  bench.release();
+}
+
 double product_rate(DeviceTimer& bench, Device& device, DType dtype) {
   // Large enough to fill the device: a GPU needs more than a few cores.
   const std::int64_t side = device.synchronous() ? 1024 : 8192;
@@ -175,57 +240,16 @@ BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& case
   return end(bench, device, std::move(report), options);
 }
 
-BenchmarkReport benchmark_attention(Device& device, const AttentionCase& which,
-                                    const OperatorBenchmarkOptions& options) {
-  check_size("the batch", which.batch, kMostExperts);
-  check_size("the sequence's length", which.sequence, kMostOfAll);
-  check_size("the number of heads", which.heads, kMostHeads);
-  check_size("the number of key/value heads", which.kv_heads, which.heads);
-  check_size("a head's dimension", which.head_dim, kMostHeads);
-  if (which.window < 0 || which.window > which.sequence)
-    throw invalid("the window must be from 0 to the sequence's length");
-  if (which.heads % which.kv_heads != 0) throw invalid("the heads must be a multiple of the key/value heads");
+BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionCase>& cases,
+                                    const OperatorBenchmarkOptions& options, const std::string& prefix) {
+  for (const AttentionCase& which : cases)
+    check_attention(which);  // all mistakes before anything is measured
   DeviceTimer bench(device, options.seconds);
   BenchmarkReport report = begin(bench, device, "attention", options);
-  const std::int64_t tokens = which.batch * which.sequence, width = which.heads * which.head_dim,
-                     kv_width = which.kv_heads * which.head_dim, element = size_of(options.dtype);
-  const double large = static_cast<double>(tokens * width * element),
-               small = static_cast<double>(tokens * kv_width * element);
-  const double lse_bytes = static_cast<double>(which.heads * tokens * size_of(DType::kF32));
-  std::vector<turbo::AttentionForward> forward;
-  std::vector<turbo::AttentionBackward> backward;
-  for (std::int64_t set = DeviceTimer::sets(static_cast<std::int64_t>(4 * large + 4 * small)); set > 0;
-       --set) {
-    turbo::AttentionForward f{};
-    f.shape.batch = which.batch;
-    f.shape.seq_q = f.shape.seq_k = f.shape.capacity_k = which.sequence;
-    f.shape.heads = which.heads, f.shape.kv_heads = which.kv_heads;
-    f.shape.head_dim = f.shape.value_dim = which.head_dim;
-    f.shape.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(which.head_dim)));
-    f.shape.causal = which.causal, f.shape.window = which.window;
-    f.q = bench.random(options.dtype, {tokens, width});
-    f.k = bench.random(options.dtype, {tokens, kv_width});
-    f.v = bench.random(options.dtype, {tokens, kv_width});
-    f.q_stride = width, f.k_stride = f.v_stride = kv_width;
-    f.out = bench.empty(options.dtype, {tokens, width});
-    f.lse = bench.empty(DType::kF32, {which.heads, tokens});
-    bench.run_once(f);  // what the backward needs
-    turbo::AttentionBackward b{};
-    b.shape = f.shape;
-    b.q = f.q, b.k = f.k, b.v = f.v, b.out = f.out, b.lse = f.lse;
-    b.q_stride = b.d_q_stride = width, b.k_stride = b.v_stride = b.d_k_stride = b.d_v_stride = kv_width;
-    b.d_out = bench.random(options.dtype, {tokens, width});
-    b.d_q = bench.empty(options.dtype, {tokens, width});
-    b.d_k = bench.empty(options.dtype, {tokens, kv_width});
-    b.d_v = bench.empty(options.dtype, {tokens, kv_width});
-    forward.push_back(f);
-    backward.push_back(b);
-  }
-  const std::string name = fmt::format(
-      "{}x{} {}/{} heads of {}{}{}", which.batch, which.sequence, which.heads, which.kv_heads, which.head_dim,
-      which.causal ? " causal" : "", which.window > 0 ? fmt::format(" window {}", which.window) : "");
-  report.results.push_back(bench.time("forward " + name, forward, 2 * large + 2 * small + lse_bytes));
-  report.results.push_back(bench.time("backward " + name, backward, 4 * large + 4 * small + lse_bytes));
+  for (const AttentionCase& which : cases)
+    time_attention(bench, which, options.dtype, prefix, report.results);
+  for (const KernelChoice& choice : device.choices())
+    if (choice.what.starts_with("attention")) report.notes.push_back(choice.what);
   return end(bench, device, std::move(report), options);
 }
 

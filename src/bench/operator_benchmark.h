@@ -29,12 +29,16 @@ BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& case
                                const OperatorBenchmarkOptions& options);
 
 struct AttentionCase {
-  std::int64_t batch = 1, sequence = 4096, heads = 32, kv_heads = 8, head_dim = 128, window = 0;
+  std::string model = {};  // whose attention it is; empty: nobody's
+  std::int64_t batch = 1, sequence = 4096, heads = 32, kv_heads = 8;
+  std::int64_t head_dim = 128, value_dim = 128;  // of queries and keys, of values
+  std::int64_t window = 0;
   bool causal = true;
 };
-// Forward and backward.
-BenchmarkReport benchmark_attention(Device& device, const AttentionCase& which,
-                                    const OperatorBenchmarkOptions& options);
+// Forward and backward of each; the names of cases are `prefix`, the model and the sizes. What computed them,
+// where the device had a choice, is in the notes.
+BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionCase>& cases,
+                                    const OperatorBenchmarkOptions& options, const std::string& prefix = {});
 
 // `tokens` that each go to `top_k` of the experts: `skew` of them to the first eighth of the experts, the
 // rest evenly. A negative skew: all evenly.
@@ -51,6 +55,8 @@ struct ModelProduct {
   std::string what;                        // "qkv"
   std::int64_t rows = 0, out = 0, in = 0;  // of experts: the rows of all together
   std::int64_t experts = 0, top_k = 1;
+
+  bool operator==(const ModelProduct&) const = default;
 };
 // Each as forward product, input gradient and weight gradient. `suite` is the report's.
 BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,

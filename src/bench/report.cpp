@@ -17,6 +17,7 @@ double median_of_sorted(const std::vector<double>& sorted) { return sorted[sorte
 std::string heading(const BenchmarkReport& report) {
   std::string text = fmt::format("{} | {}", report.device, report.suite);
   if (!report.dtype.empty()) text += " | " + report.dtype;
+  if (!report.place.empty()) text += " | " + report.place;
   return text;
 }
 
@@ -24,6 +25,12 @@ std::string ceilings(const BenchmarkReport& report) {
   if (report.gemm_ceiling <= 0 || report.copy_ceiling <= 0) return {};
   return fmt::format("measured beside: a large square product {:.3f} TFLOP/s, a copy {:.1f} GB/s",
                      report.gemm_ceiling * 1e-12, report.copy_ceiling * 1e-9);
+}
+
+nlohmann::ordered_json head_of(const BenchmarkReport& report) {
+  nlohmann::ordered_json head{{"suite", report.suite}, {"device", report.device}, {"dtype", report.dtype}};
+  if (!report.place.empty()) head["place"] = report.place;
+  return head;
 }
 
 std::vector<std::string> remarks(const BenchmarkReport& report) {
@@ -50,7 +57,7 @@ std::vector<Rate> rates_of(const BenchmarkReport& report) {
 ReportTable table_of(const BenchmarkReport& report) {
   const std::vector<Rate> rates = rates_of(report);
   bool ranks = false;
-  for (const BenchmarkResult& r : report.results) ranks |= !r.rank_medians.empty();
+  for (const BenchmarkResult& r : report.results) ranks |= !r.rank_timings.empty();
   ReportTable table;
   table.head = {"case", "us", "fastest us", "p95 us", "repeats"};
   for (const Rate& rate : rates) table.head.emplace_back(rate.title);
@@ -70,8 +77,8 @@ ReportTable table_of(const BenchmarkReport& report) {
     share(r.bytes, report.copy_ceiling);
     if (ranks) {
       std::string by_rank;
-      for (const double seconds : r.rank_medians)
-        by_rank += fmt::format("{}{:.1f}", by_rank.empty() ? "" : " ", seconds * 1e6);
+      for (const Timing& timing : r.rank_timings)
+        by_rank += fmt::format("{}{:.1f}", by_rank.empty() ? "" : " ", timing.median * 1e6);
       row.push_back(by_rank);
     }
     table.rows.push_back(std::move(row));
@@ -142,7 +149,7 @@ std::string to_text(const BenchmarkReport& report) {
 }
 
 nlohmann::ordered_json to_json(const BenchmarkReport& report) {
-  nlohmann::ordered_json json{{"suite", report.suite}, {"device", report.device}, {"dtype", report.dtype}};
+  nlohmann::ordered_json json = head_of(report);
   if (report.gemm_ceiling > 0) json["gemm_ceiling_flops_per_second"] = report.gemm_ceiling;
   if (report.copy_ceiling > 0) json["copy_ceiling_bytes_per_second"] = report.copy_ceiling;
   json["noisy"] = !noise_note(report).empty();
@@ -169,33 +176,56 @@ nlohmann::ordered_json to_json(const BenchmarkReport& report) {
       line["share_of_gemm_ceiling"] = r.flops / r.timing.median / report.gemm_ceiling;
     if (report.copy_ceiling > 0 && r.bytes > 0)
       line["share_of_copy_ceiling"] = r.bytes / r.timing.median / report.copy_ceiling;
-    if (!r.rank_medians.empty()) line["rank_median_seconds"] = r.rank_medians;
+    if (!r.rank_timings.empty()) {
+      line["rank_median_seconds"] = nlohmann::ordered_json::array();
+      for (const Timing& timing : r.rank_timings) line["rank_median_seconds"].push_back(timing.median);
+    }
     json["results"].push_back(std::move(line));
   }
   return json;
 }
 
-std::string to_csv(const BenchmarkReport& report) {
+std::string to_json_lines(const BenchmarkReport& report) {
+  std::string text;
+  const nlohmann::ordered_json whole = to_json(report);
+  for (const nlohmann::ordered_json& result : whole["results"]) {
+    nlohmann::ordered_json line = head_of(report);
+    line.update(result);
+    text += json_text(line, -1) + "\n";
+  }
+  return text;
+}
+
+std::string to_csv(const BenchmarkReport& report, char separator) {
   const std::vector<Rate> rates = rates_of(report);
-  std::string text = "suite,device,dtype,case,seconds,fastest_seconds,p95_seconds,spread";
-  for (const Rate& rate : rates) text += fmt::format(",{}_per_second", rate.json);
-  if (report.gemm_ceiling > 0) text += ",gemm_ceiling_flops_per_second";
-  if (report.copy_ceiling > 0) text += ",copy_ceiling_bytes_per_second";
-  text += "\n";
+  std::string text;
+  const auto add = [&](const std::string& cell) { (text += cell) += separator; };
   const auto quoted = [](const std::string& name) {
     std::string result = "\"";
     for (const char c : name) result += c == '"' ? std::string("\"\"") : std::string(1, c);
     return result + '"';
   };
+  for (const char* const title :
+       {"suite", "device", "dtype", "case", "seconds", "fastest_seconds", "p95_seconds"})
+    add(title);
+  text += "spread";
+  for (const Rate& rate : rates) text += fmt::format("{}{}_per_second", separator, rate.json);
+  if (report.gemm_ceiling > 0) text += fmt::format("{}gemm_ceiling_flops_per_second", separator);
+  if (report.copy_ceiling > 0) text += fmt::format("{}copy_ceiling_bytes_per_second", separator);
+  text += '\n';
   for (const BenchmarkResult& r : report.results) {
-    text += fmt::format("{},{},{},{},{:.9g},{:.9g},{:.9g},{:.4g}", report.suite, quoted(report.device),
-                        report.dtype, quoted(r.name), r.timing.median, r.timing.fastest, r.timing.p95,
-                        r.timing.spread);
-    for (const Rate& rate : rates)
-      text += r.*rate.amount > 0 ? fmt::format(",{:.6g}", r.*rate.amount / r.timing.median) : ",";
-    if (report.gemm_ceiling > 0) text += fmt::format(",{:.6g}", report.gemm_ceiling);
-    if (report.copy_ceiling > 0) text += fmt::format(",{:.6g}", report.copy_ceiling);
-    text += "\n";
+    for (const std::string& cell : {report.suite, quoted(report.device), report.dtype, quoted(r.name)})
+      add(cell);
+    for (const double seconds : {r.timing.median, r.timing.fastest, r.timing.p95})
+      add(fmt::format("{:.9g}", seconds));
+    text += fmt::format("{:.4g}", r.timing.spread);
+    for (const Rate& rate : rates) {
+      text += separator;
+      if (r.*rate.amount > 0) text += fmt::format("{:.6g}", r.*rate.amount / r.timing.median);
+    }
+    if (report.gemm_ceiling > 0) text += fmt::format("{}{:.6g}", separator, report.gemm_ceiling);
+    if (report.copy_ceiling > 0) text += fmt::format("{}{:.6g}", separator, report.copy_ceiling);
+    text += '\n';
   }
   return text;
 }

@@ -34,14 +34,15 @@ struct BenchmarkResult {
   double flops = 0, bytes = 0;
   double bus_bytes = 0;  // of a collective: what goes over the busiest link of a rank
   double tokens = 0;
-  std::vector<double> rank_medians = {};  // seconds, by rank; empty: not asked for
+  std::vector<Timing> rank_timings = {};  // by rank; empty: not asked for
 };
 
 struct BenchmarkReport {
   std::string suite;  // "gemm", "collectives"
   std::string
       device;  // and what else the figures depend on: "cpu: 2 threads, avx512 | 4 ranks, shared memory"
-  std::string dtype;  // empty: does not apply
+  std::string dtype;       // empty: does not apply
+  std::string place = {};  // where it ran, as the user calls it; empty: not said
   // FLOP/s of a large square product of this type, and bytes/s, read and written, of a large copy, both
   // measured in the same run; 0: not measured.
   double gemm_ceiling = 0, copy_ceiling = 0;
@@ -54,7 +55,9 @@ std::string noise_note(const BenchmarkReport& report);
 
 std::string to_text(const BenchmarkReport& report);
 nlohmann::ordered_json to_json(const BenchmarkReport& report);
-std::string to_csv(const BenchmarkReport& report);
+// One object for each result, with suite, device and type.
+std::string to_json_lines(const BenchmarkReport& report);
+std::string to_csv(const BenchmarkReport& report, char separator = ',');
 std::string to_markdown(const BenchmarkReport& report);
 
 // --- Baselines: an earlier report to compare with.

@@ -47,6 +47,13 @@ struct Console {
   void write_raw(std::string_view bytes) const;
 };
 
+// An option or a value of the program that a command stands in for, which has no meaning here: naming it says
+// so.
+struct Refusal {
+  std::string name;             // "--split-sentences", "fp16"
+  std::string reason, instead;  // one sentence each, without a period
+};
+
 // Where an argument's value goes. Optionals and vectors stay empty when it is not given; the others keep
 // what they hold, which help shows as the default.
 using Target = std::variant<bool*, std::string*, std::int64_t*, double*, std::optional<std::string>*,
@@ -68,12 +75,7 @@ struct Argument {
   // Words for a shell to offer, given what was typed of one so far; null: none. Those that end in '=' are
   // typed on.
   std::vector<Suggestion> (*suggest)(std::string_view typed) = nullptr;
-};
-
-// An option of the program that a command stands in for, which has no meaning here: naming it says so.
-struct Refusal {
-  std::string name;             // "--split-sentences"
-  std::string reason, instead;  // one sentence each, without a period
+  std::vector<Refusal> refused = {};  // of a string: values that have no meaning here
 };
 
 class Arguments {

@@ -32,6 +32,11 @@ std::string shown_name(const Argument& argument) {
 void store(const Argument& argument, const std::vector<std::string>& values) {
   const std::string name = shown_name(argument);
   const std::string& last = values.back();
+  for (const Refusal& refusal : argument.refused) {
+    if (refusal.name == last) {
+      throw invalid(fmt::format("{} cannot be '{}': {}", name, last, refusal.reason), refusal.instead);
+    }
+  }
   if (!argument.choices.empty() &&
       std::find(argument.choices.begin(), argument.choices.end(), last) == argument.choices.end()) {
     const std::vector<std::string_view> known(argument.choices.begin(), argument.choices.end());

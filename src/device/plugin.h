@@ -24,6 +24,9 @@ struct DeviceSpec {
   int threads = 0;            // of CPU kernels; 0: every core the process may use
   // False: kernels may take faster ways whose results change from run to run in the last bits.
   bool deterministic = true;
+  // False: our own kernels do what a library of the vendor's could do as well. Matrix products are always the
+  // library's.
+  bool attention_library = true;
   // Where choices between a library's algorithms, made by timing them, are kept; empty: nothing is timed.
   std::string tuning_folder = {};
 };

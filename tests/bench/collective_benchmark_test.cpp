@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <thread>
@@ -71,10 +72,11 @@ TEST(CollectiveBenchmark, EveryOperationIsRightAndCounted) {
                                                      {"barrier", 1}};
       for (const BenchmarkResult& result : results) {
         EXPECT_EQ(result.timing.samples, 5);
-        EXPECT_EQ(result.rank_medians.size(), static_cast<std::size_t>(ranks));
+        EXPECT_EQ(result.rank_timings.size(), static_cast<std::size_t>(ranks));
         EXPECT_DOUBLE_EQ(result.bus_bytes, result.bytes * factors.at(result.group)) << result.name;
         // The slowest rank's time is at least each rank's.
-        for (const double median : result.rank_medians) EXPECT_LE(median, result.timing.median * (1 + 1e-12));
+        for (const Timing& timing : result.rank_timings)
+          EXPECT_LE(timing.median, result.timing.median * (1 + 1e-12));
       }
       // 100 bytes are rounded up to whole elements for each rank.
       const std::int64_t unit = size_of(dtype) * ranks;
@@ -145,10 +147,11 @@ TEST(CollectiveBenchmark, TheTraceHasEveryCall) {
   const Outcome outcome = on_ranks(2, [&](comm::Communicator& world, Device& device) {
     CollectivePlan own = plan;
     if (world.rank() == 0)
-      own.trace = [&](const std::string& name, std::int64_t sample, const std::vector<double>& seconds) {
-        EXPECT_EQ(name, "broadcast 64");
-        EXPECT_EQ(sample, static_cast<std::int64_t>(seen.size()));
-        seen.push_back(seconds);
+      own.trace = [&](const CollectiveSample& sample) {
+        EXPECT_EQ(sample.op, CollectiveOp::kBroadcast);
+        EXPECT_EQ(sample.bytes, 64);
+        EXPECT_EQ(sample.repetition * 5 + sample.iteration, static_cast<int>(seen.size()));
+        seen.push_back(sample.seconds);
       };
     return measure_collectives(world, device, own);
   });
@@ -156,10 +159,33 @@ TEST(CollectiveBenchmark, TheTraceHasEveryCall) {
   for (const auto& seconds : seen) EXPECT_EQ(seconds.size(), 2U);
 }
 
+TEST(CollectiveBenchmark, RepetitionsAreResultsOfTheirOwn) {
+  for (const bool aggregate : {false, true}) {
+    CollectivePlan plan = small_plan();
+    plan.ops = parse_collectives("all_gather");
+    plan.sizes = {64};
+    plan.repetitions = 2;
+    plan.aggregate = aggregate;
+    const Outcome outcome = on_ranks(2, [&](comm::Communicator& world, Device& device) {
+      return measure_collectives(world, device, plan);
+    });
+    const auto& results = outcome.results[0];
+    ASSERT_EQ(results.size(), aggregate ? 3U : 2U);
+    EXPECT_EQ(results[0].name, "all_gather 64, repetition 1");
+    EXPECT_EQ(results[1].name, "all_gather 64, repetition 2");
+    EXPECT_EQ(results[1].timing.samples, 5);
+    if (!aggregate) continue;
+    EXPECT_EQ(results[2].name, "all_gather 64");
+    EXPECT_EQ(results[2].timing.samples, 10);
+    EXPECT_EQ(results[2].timing.slowest, std::max(results[0].timing.slowest, results[1].timing.slowest));
+  }
+}
+
 TEST(CollectiveBenchmark, StridedGroups) {
   for (const bool parallel : {false, true}) {
+    // 998 bytes are rounded up to whole elements.
     const StridedPlan plan{
-        .sizes = {1000, 3000}, .stride = 2, .parallel = parallel, .warmup = 1, .iterations = 5};
+        .sizes = {998, 3000}, .stride = 2, .parallel = parallel, .warmup = 1, .iterations = 5};
     const Outcome outcome = on_ranks(5, [&](comm::Communicator& world, Device& device) {
       return measure_strided_all_gather(world, device, plan);
     });

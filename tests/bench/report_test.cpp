@@ -73,6 +73,22 @@ TEST(Report, NoiseIsSaid) {
   EXPECT_EQ(to_json(noisy)["noisy"], true);
 }
 
+TEST(Report, TabsAndLinesOfJson) {
+  BenchmarkReport report = report_of({{"a, b", parts({1, 1, 1, 1, 1})}, {"c", parts({2, 2, 2, 2, 2})}});
+  report.place = "rack 7";
+  const std::string tabs = to_csv(report, '\t');
+  EXPECT_THAT(tabs, HasSubstr("suite\tdevice\tdtype\tcase\tseconds\t"));
+  EXPECT_THAT(tabs, HasSubstr("\t\"a, b\"\t1\t"));
+  const std::string lines = to_json_lines(report);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
+  const auto second = nlohmann::json::parse(lines.substr(lines.find('\n') + 1));
+  EXPECT_EQ(second["suite"], "gemm");
+  EXPECT_EQ(second["case"], "c");
+  EXPECT_EQ(second["seconds"]["median"], 2.0);
+  EXPECT_EQ(second["place"], "rack 7");
+  EXPECT_THAT(to_text(report), HasSubstr("| rack 7"));
+}
+
 TEST(Baseline, TheSameReportIsTheSame) {
   const auto report = report_of({{"a", parts({1, 1, 1, 1, 1})}, {"b", parts({2, 2, 2, 2, 2})}});
   const auto comparison = compare_with_baseline(report, text_of(report), "old.json");

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/temporary_folder.h"
+#include "bench/attention_shapes.h"
 #include "bench/checkpoint_benchmark.h"
 #include "bench/memory_benchmark.h"
 #include "bench/model_shapes.h"
@@ -85,6 +86,78 @@ TEST(ModelShapes, OfLatentAttentionAndExperts) {
             "q 10x96x64; kv down 10x20x64; kv up 10x112x16; attention out 10x64x48; gate and up 10x320x64; "
             "down 10x64x160; experts' gate and up 30x80x64 of 32; experts' down 30x64x40 of 32; "
             "vocabulary 10x1000x64; ");
+}
+
+TEST(ModelShapes, AttentionOfALayer) {
+  const AttentionCase plain = attention_of(dense(), "mine", 64);
+  EXPECT_EQ(plain.model, "mine");
+  EXPECT_EQ(plain.sequence, 64);
+  EXPECT_EQ(plain.heads, 8);
+  EXPECT_EQ(plain.kv_heads, 2);
+  EXPECT_EQ(plain.head_dim, 8);
+  EXPECT_EQ(plain.value_dim, 8);
+  ModelConfig c = dense();
+  c.attention.latent = {.q_rank = 24, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 6};
+  const AttentionCase latent = attention_of(c, "mine", 64);
+  EXPECT_EQ(latent.kv_heads, 8);
+  EXPECT_EQ(latent.head_dim, 12);
+  EXPECT_EQ(latent.value_dim, 6);
+}
+
+constexpr const char* kShape =
+    R"({"model": "A", "seqlen_q": 32, "seqlen_kv": 32, "num_head_q": 4, "num_head_kv": 2,
+        "head_dim_qk": 24, "head_dim_v": 16, "causal": false})";
+
+TEST(AttentionShapes, OfAFile) {
+  std::vector<std::string> notes;
+  const auto shapes = read_attention_shapes(
+      std::string("[") + kShape +
+          R"(, {"seqlen_q": 1, "seqlen_kv": 32, "num_head_q": 4, "num_head_kv": 2, "head_dim_qk": 8,
+               "head_dim_v": 8}])",
+      "shapes.json", notes);
+  ASSERT_EQ(shapes.size(), 1U);
+  EXPECT_EQ(shapes[0].model, "A");
+  EXPECT_EQ(shapes[0].head_dim, 24);
+  EXPECT_EQ(shapes[0].value_dim, 16);
+  EXPECT_FALSE(shapes[0].causal);
+  ASSERT_EQ(notes.size(), 1U);  // one query against 32 keys
+  EXPECT_THAT(notes[0], HasSubstr("left out"));
+}
+
+TEST(AttentionShapes, WhatIsNoShapeIsRefusedAtItsPlace) {
+  std::vector<std::string> notes;
+  for (const auto& [text, words] :
+       {std::pair("{}", "shapes.json:1:1"), std::pair("[1]", "each of the shapes is a number"),
+        std::pair(R"([{"seqlen_q": 0}])", "'seqlen_q' must be from 1"),
+        std::pair(R"([{"seqlen_q": "1"}])", "'seqlen_q' is a string"),
+        std::pair(R"([{"seqlen": 1}])", "'seqlen' is no key of a shape"),
+        std::pair(R"([{"model": "A"}])", "a shape lacks 'seqlen_q'"), std::pair("[", "shapes.json:1:2")}) {
+    try {
+      read_attention_shapes(text, "shapes.json", notes);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.location() + " " + error.what(), HasSubstr(words)) << text;
+    }
+  }
+}
+
+TEST(AttentionBenchmark, ValuesMayBeNarrowerThanKeys) {
+  const auto device = turbo::open_device({.kind = "cpu", .threads = 1});
+  const AttentionCase which{.model = "A",
+                            .batch = 2,
+                            .sequence = 16,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 24,
+                            .value_dim = 8,
+                            .causal = false};
+  const BenchmarkReport report =
+      benchmark_attention(*device, {which}, {.dtype = DType::kF32, .seconds = 0.001}, "own, ");
+  ASSERT_EQ(report.results.size(), 2U);
+  EXPECT_EQ(report.results[0].name, "own, A, forward 2x16 4/2 heads of 24 and 8");
+  EXPECT_EQ(report.results[0].flops, 2.0 * 2 * 4 * 16 * 16 * (24 + 8));
+  // q, k, v and out, and the logarithms of sums.
+  EXPECT_EQ(report.results[0].bytes, 4.0 * 2 * 16 * (4 * 24 + 2 * 24 + 2 * 8 + 4 * 8 + 4));
 }
 
 TEST(CheckpointBenchmark, SavesLoadsAndLeavesNothing) {

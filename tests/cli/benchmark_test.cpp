@@ -114,6 +114,112 @@ TEST(Benchmarks, ProductsOfAModel) {
   EXPECT_EQ(benchmark({"gemm-deepseek", "--mbs", "0"}).exit_code, 2);
 }
 
+// What Primus's own suite of that name takes, and what no model has is refused.
+TEST(Benchmarks, ProductsOfDeepseekBySizes) {
+  const auto report = report_of({"gemm-deepseek",
+                                 "--model",
+                                 "Deepseek_V2_Lite",
+                                 "--seqlen",
+                                 "16",
+                                 "--hidden-size",
+                                 "32",
+                                 "--intermediate-size",
+                                 "40",
+                                 "--moe-intermediate-size",
+                                 "24",
+                                 "--n-routed-experts",
+                                 "4",
+                                 "--num-experts-per-tok",
+                                 "2",
+                                 "--n-shared-experts",
+                                 "3",
+                                 "--num-attention-heads",
+                                 "2",
+                                 "--kv-lora-rank",
+                                 "8",
+                                 "--q-lora-rank",
+                                 "12",
+                                 "--qk-nope-head-dim",
+                                 "6",
+                                 "--qk-rope-head-dim",
+                                 "2",
+                                 "--v-head-dim",
+                                 "4",
+                                 "--vocab-size",
+                                 "50"});
+  std::vector<std::string> forward;
+  for (const auto& line : report["results"]) {
+    const std::string name = line["case"];
+    if (name.find("forward") != std::string::npos) forward.push_back(name);
+  }
+  EXPECT_THAT(
+      forward,
+      ::testing::ElementsAre(
+          "q down, forward 16x12x32", "q up, forward 16x16x12", "kv down, forward 16x10x32",
+          "kv up, forward 16x20x8", "attention out, forward 16x32x8", "gate and up, forward 16x80x32",
+          "down, forward 16x32x40", "experts' gate and up, 4 experts, forward 32x48x32",
+          "experts' down, 4 experts, forward 32x32x24", "shared expert's gate and up, forward 16x144x32",
+          "shared expert's down, forward 16x32x72", "vocabulary, forward 16x50x32"));
+  const ProgramResult dense =
+      benchmark({"gemm-deepseek", "--model", "llama_tiny", "--vocab-size", "100", "--v-head-dim", "4"});
+  EXPECT_EQ(dense.exit_code, 2);
+  EXPECT_THAT(dense.err, HasSubstr("--v-head-dim: 'llama_tiny' has no product of that size"));
+}
+
+TEST(Benchmarks, AttentionOfModelsAndFiles) {
+  const test::TemporaryFolder folder;
+  const std::string file = folder.path() / "shapes.json", table = folder.path() / "attention.csv";
+  std::ofstream(file) << R"([
+    {"model": "A", "seqlen_q": 16, "seqlen_kv": 16, "num_head_q": 4, "num_head_kv": 2, "head_dim_qk": 8,
+     "head_dim_v": 8},
+    {"model": "B", "seqlen_q": 8, "seqlen_kv": 8, "num_head_q": 2, "num_head_kv": 2, "head_dim_qk": 12,
+     "head_dim_v": 8, "causal": false},
+    {"model": "C", "seqlen_q": 8, "seqlen_kv": 8, "num_head_q": 2, "num_head_kv": 1, "head_dim_qk": 8,
+     "head_dim_v": 8}])";
+  const auto names = [](const nlohmann::json& report) {
+    std::vector<std::string> all;
+    for (const auto& line : report["results"]) all.push_back(line["case"]);
+    return all;
+  };
+  const auto report = report_of({"attention", "--shapes-json-path", file, "--skip-models", "C", "--mbs-list",
+                                 "1,3", "--backend", "flash", "--report-csv-path", table});
+  EXPECT_THAT(names(report),
+              ::testing::ElementsAre(
+                  "A, forward 1x16 4/2 heads of 8 causal", "A, backward 1x16 4/2 heads of 8 causal",
+                  "A, forward 3x16 4/2 heads of 8 causal", "A, backward 3x16 4/2 heads of 8 causal",
+                  "B, forward 1x8 2/2 heads of 12 and 8", "B, backward 1x8 2/2 heads of 12 and 8",
+                  "B, forward 3x8 2/2 heads of 12 and 8", "B, backward 3x8 2/2 heads of 12 and 8"));
+  const std::string csv = content(table);
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 1 + 8);
+  EXPECT_THAT(names(report_of({"attention", "--shapes-json-path", file, "--models", "C"})),
+              ::testing::ElementsAre("C, forward 1x8 2/1 heads of 8 causal",
+                                     "C, backward 1x8 2/1 heads of 8 causal"));
+  // A preset's.
+  EXPECT_THAT(names(report_of({"attention", "--models", "llama_tiny", "--backend", "all"}))[0],
+              HasSubstr("llama_tiny, forward 1x"));
+  for (const auto& [words, sentence] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--models", "all", "--heads", "4"}, "give the sizes themselves"},
+           {{"--models", "all", "--skip-models",
+             "Llama2_7B,Llama2_70B,Llama3_8B,Llama3_70B,mistral_8x7B,"
+             "mistral_8x22B"},
+            "no shape is left"},
+           {{"--skip-models", "A"}, "nobody named"},
+           {{"--shapes-json-path", file, "--models", "D"}, "has no model 'D'"},
+           {{"--models", "Llama9_7B"}, "Llama9_7B"},
+           {{"--mbs-list", "1,0"}, "--mbs-list"},
+           {{"--mbs-list", "1", "--batch", "1"}, "exclude each other"},
+           {{"--backend", "cudnn"}, "has no cuDNN"},
+           {{"--backend", "ck"}, "Composable Kernel"},
+           {{"--dtype", "fp16"}, "no kernel and no collective of Primus takes fp16"},
+           {{"--dtype", "fp8"}, "no fp8 products yet"}}) {
+    std::vector<std::string> all{"attention"};
+    all.insert(all.end(), words.begin(), words.end());
+    const ProgramResult result = benchmark(all);
+    EXPECT_EQ(result.exit_code, 2) << words.back();
+    EXPECT_THAT(result.err, HasSubstr(sentence));
+  }
+}
+
 TEST(Benchmarks, CollectivesOfProcessesAndThreads) {
   for (const char* transport : {"auto", "tcp", "threads"}) {
     const auto report = json_of({"collectives", "--nproc", "2", "--transport", transport, "--op", "all",
@@ -134,13 +240,40 @@ TEST(Benchmarks, CollectivesOfProcessesAndThreads) {
 TEST(Benchmarks, RcclIsAnotherNameAndTracesCalls) {
   const test::TemporaryFolder folder;
   const std::string trace = folder.path() / "trace.jsonl";
-  const auto report =
-      json_of({"rccl",        "--nproc",    "2",           "--transport", "threads",          "--op",
-               "alltoall",    "all_gather", "--min-bytes", "1K",          "--max-bytes",      "4K",
-               "--num-sizes", "3",          "--repeat",    "2",           "--iters",          "3",
-               "--warmup",    "0",          "--device",    "cpu",         "--per-iter-trace", trace});
-  ASSERT_EQ(report["results"].size(), 2U * 3);
-  EXPECT_EQ(report["results"][1]["size_bytes"].get<double>(), 2048);
+  const auto report = json_of({"rccl",
+                               "--nproc",
+                               "2",
+                               "--transport",
+                               "threads",
+                               "--op",
+                               "alltoall",
+                               "all_gather",
+                               "--min-bytes",
+                               "1K",
+                               "--max-bytes",
+                               "4K",
+                               "--num-sizes",
+                               "3",
+                               "--repeat",
+                               "2",
+                               "--iters",
+                               "3",
+                               "--warmup",
+                               "0",
+                               "--device",
+                               "cpu",
+                               "--per-iter-trace",
+                               "--trace-file",
+                               trace,
+                               "--cluster",
+                               "rack 7",
+                               "--aggregate-repeat"});
+  // Two repetitions and all together.
+  ASSERT_EQ(report["results"].size(), 2U * 3 * 3);
+  EXPECT_EQ(report["results"][5]["size_bytes"].get<double>(), 2048);
+  EXPECT_EQ(report["results"][5]["case"], "all_to_all 2048");
+  EXPECT_EQ(report["results"][4]["case"], "all_to_all 2048, repetition 2");
+  EXPECT_EQ(report["place"], "rack 7");
   const std::string lines = content(trace);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2 * 3 * 2 * 3);
   // As Primus's documents write a shape.
@@ -148,6 +281,48 @@ TEST(Benchmarks, RcclIsAnotherNameAndTracesCalls) {
       json_of({"gemm", "-M", "64", "-N", "32", "-K", "16", "--duration", "0.001", "--device", "cpu"});
   EXPECT_THAT(product["results"][0]["case"].get<std::string>(), HasSubstr("64x32x16"));
   EXPECT_EQ(nlohmann::json::parse(lines.substr(0, lines.find('\n')))["seconds"].size(), 2U);
+}
+
+TEST(Benchmarks, TracesOfSomeCallsAndTimesOfRanks) {
+  const test::TemporaryFolder folder;
+  const std::string table = folder.path() / "report.tsv", ranks = folder.path() / "ranks.csv";
+  const std::vector<std::string> common{
+      "rccl",       "--nproc",   "2",        "--transport", "threads",         "--op",
+      "all_reduce", "broadcast", "--sizes",  "1K,4K",       "--iters",         "4",
+      "--warmup",   "0",         "--device", "cpu",         "--per-iter-trace"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = common;
+    words.insert(words.begin(), "benchmark");
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  };
+  const ProgramResult result = with({"--trace-ops", "broadcast", "--trace-sizes", "4K", "--trace-limit", "3",
+                                     "--output-file", table, "--per-rank-file", ranks});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::string trace = content(folder.path() / "report_trace.jsonl");
+  EXPECT_EQ(std::count(trace.begin(), trace.end(), '\n'), 3);
+  const auto line = nlohmann::json::parse(trace.substr(0, trace.find('\n')));
+  EXPECT_EQ(line["op"], "broadcast");
+  EXPECT_EQ(line["bytes"], 4096);
+  EXPECT_EQ(line["iteration"], 1);
+  const std::string times = content(ranks);
+  EXPECT_EQ(std::count(times.begin(), times.end(), '\n'), 1 + 2 * 2 * 2);
+  EXPECT_THAT(times, HasSubstr("\n\"all_reduce 1024\",1,"));
+  EXPECT_THAT(content(table), HasSubstr("\t\"all_reduce 4096\"\t"));
+
+  const std::string cells = folder.path() / "trace.csv";
+  ASSERT_EQ(with({"--trace-file", cells}).exit_code, 0);
+  const std::string rows = content(cells);
+  EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 1 + 2 * 2 * 4 * 2);
+  EXPECT_THAT(rows, HasSubstr("\nbroadcast,4096,1,4,1,"));
+
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"--trace-ops", "all_gather"},
+                                                {"--trace-sizes", "2K"},
+                                                {"--trace-limit", "-1"},
+                                                {"--trace-file", "trace.txt"},
+                                                {"--per-rank-file", "ranks.html"}})
+    EXPECT_EQ(with(wrong).exit_code, 2) << wrong[0];
+  EXPECT_EQ(run_program({"benchmark", "rccl", "--device", "cpu", "--trace-limit", "3"}).exit_code, 2);
 }
 
 TEST(Benchmarks, Memory) {
@@ -264,6 +439,10 @@ TEST(Benchmarks, WhatCannotBeMeasuredIsRefused) {
       {"gemm", "--trans_a", "1"},
       {"gemm", "--output", "report.pdf"},
       {"gemm", "--output", "report.html", "--append"},
+      {"gemm", "--dtype", "fp16"},
+      {"gemm", "--output", "-", "--csv"},
+      {"gemm-deepseek", "--n-shared-experts", "-1"},
+      {"strided-allgather", "--backend", "gloo"},
       {"gemm", "--baseline", "compare"},
       {"gemm", "--baseline", "keep", "x.json"},
       {"gemm", "--baseline", "compare", "/nowhere/x.json"},

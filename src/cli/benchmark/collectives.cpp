@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -68,6 +70,7 @@ class BenchmarkRanks : public Command {
   int warmup() const { return static_cast<int>(warmup_); }
   int iterations() const { return static_cast<int>(iterations_); }
   DType dtype() const { return device_.compute(); }
+  const BenchmarkOutput& output() const { return output_; }
 
  private:
   virtual void declare_case(Arguments& args) = 0;
@@ -167,10 +170,23 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     args.option("--max-bytes", "SIZE", &most_, "the largest");
     args.option("--num-sizes", "N", &count_, "how many sizes there are from one to the other");
     args.option("--scale", "KIND", &scale_, "how they are spread").choices = {"log2", "linear"};
-    args.option("--repeat", "N", &repetitions_, "repetitions of the timed calls, with a barrier before each");
+    args.option("--repeat", "N", &repetitions_,
+                "repetitions of the timed calls, with a barrier before each; each is a line of the report");
+    args.flag("--aggregate-repeat", aggregate_, "and a line of all repetitions together");
     args.flag("--check", check_, "compare each result with what it must be, before it is timed");
     args.flag("--per-rank", per_rank_, "each rank's median, too");
-    args.option("--per-iter-trace", "FILE", &trace_file_, "write each call's seconds by rank, as JSON lines");
+    args.option("--per-rank-file", "FILE", &per_rank_file_, "write each rank's times: .csv or .tsv");
+    args.flag("--per-iter-trace", trace_, "write each call's seconds by rank");
+    args.option(
+        "--trace-file", "FILE", &trace_file_,
+        "where to: .jsonl, or .csv and .tsv with a line for each rank (default: beside --output, with "
+        "_trace.jsonl in its name; else rccl_trace.jsonl)");
+    args.option("--trace-limit", "N", &trace_limit_,
+                "only the first calls of each repetition; 0: all of them");
+    args.option("--trace-ops", "LIST", &trace_ops_, "only of these operations (default: all)");
+    args.option("--trace-sizes", "LIST", &trace_sizes_, "only of messages of these sizes (default: all)");
+    args.option("--cluster", "NAME", &cluster_,
+                "name of the place, for the report (default: PRIMUS_CLUSTER)");
   }
 
   void check_case() override {
@@ -197,30 +213,113 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     plan_.dtype = dtype();
     plan_.warmup = warmup(), plan_.iterations = iterations();
     plan_.repetitions = static_cast<int>(repetitions_);
-    plan_.check = check_, plan_.rank_times = per_rank_;
+    plan_.aggregate = aggregate_;
+    if (const char* const place = std::getenv("PRIMUS_CLUSTER"); place && cluster_.empty()) cluster_ = place;
+    plan_.check = check_, plan_.rank_times = per_rank_ || !per_rank_file_.empty();
+    check_files();
+  }
+
+  void check_files() {
+    const auto ends_in = [](const std::string& file, std::initializer_list<const char*> ends) {
+      const std::string end = Path(file).extension();
+      return std::any_of(ends.begin(), ends.end(), [&](const char* one) { return end == one; });
+    };
+    if (!per_rank_file_.empty() && !ends_in(per_rank_file_, {".csv", ".tsv"}))
+      throw invalid(fmt::format("--per-rank-file '{}' does not end in .csv or .tsv", per_rank_file_));
+    if (!trace_ &&
+        (!trace_file_.empty() || trace_limit_ != 0 || !trace_ops_.empty() || !trace_sizes_.empty()))
+      throw invalid("--trace-file, --trace-limit, --trace-ops and --trace-sizes are about a trace",
+                    "give --per-iter-trace with them");
+    if (!trace_) return;
+    if (trace_file_.empty()) {
+      const Path beside = output().file();
+      trace_file_ = beside.empty() ? Path("rccl_trace.jsonl")
+                                   : beside.parent_path() / (beside.stem().string() + "_trace.jsonl");
+    }
+    if (!ends_in(trace_file_, {".jsonl", ".csv", ".tsv"}))
+      throw invalid(fmt::format("--trace-file '{}' does not end in .jsonl, .csv or .tsv", trace_file_));
+    if (trace_limit_ < 0) throw invalid("--trace-limit must be 0 or more");
+    if (!trace_ops_.empty()) traced_ops_ = parse_collectives(trace_ops_);
+    for (const CollectiveOp op : traced_ops_)
+      if (trace_ops_ != "all" && std::find(plan_.ops.begin(), plan_.ops.end(), op) == plan_.ops.end())
+        throw invalid(fmt::format("--trace-ops: {} is not among the operations of --op", name_of(op)));
+    if (!trace_sizes_.empty()) traced_sizes_ = parse_sizes("--trace-sizes", trace_sizes_, kMostBytes);
+    for (const std::int64_t size : traced_sizes_)
+      if (std::find(plan_.sizes.begin(), plan_.sizes.end(), size) == plan_.sizes.end())
+        throw invalid(fmt::format("--trace-sizes: {} bytes are not among the sizes of the messages", size),
+                      "give them with --sizes");
+  }
+
+  bool traces(const CollectiveSample& sample) const {
+    const auto takes = [](const auto& list, const auto& value) {
+      return list.empty() || std::find(list.begin(), list.end(), value) != list.end();
+    };
+    return (trace_limit_ == 0 || sample.iteration < trace_limit_) && takes(traced_ops_, sample.op) &&
+           takes(traced_sizes_, sample.asked);
+  }
+
+  // A line of the trace, or one for each rank.
+  void add_to_trace(const CollectiveSample& sample, std::string& trace) const {
+    if (trace_file_.ends_with(".jsonl")) {
+      trace += json_text(nlohmann::ordered_json{{"op", name_of(sample.op)},
+                                                {"bytes", sample.bytes},
+                                                {"repetition", sample.repetition + 1},
+                                                {"iteration", sample.iteration + 1},
+                                                {"seconds", sample.seconds}},
+                         -1) +
+               "\n";
+      return;
+    }
+    const char* const to = trace_file_.ends_with(".tsv") ? "\t" : ",";
+    if (trace.empty())
+      trace = fmt::format(
+          "{}\n", fmt::join(std::array{"op", "bytes", "repetition", "iteration", "rank", "seconds"}, to));
+    for (std::size_t rank = 0; rank < sample.seconds.size(); ++rank)
+      trace += fmt::format("{1}{0}{2}{0}{3}{0}{4}{0}{5}{0}{6:.9g}\n", to, name_of(sample.op), sample.bytes,
+                           sample.repetition + 1, sample.iteration + 1, rank, sample.seconds[rank]);
+  }
+
+  void write_rank_times(const BenchmarkReport& report) const {
+    const char* const to = per_rank_file_.ends_with(".tsv") ? "\t" : ",";
+    std::string text =
+        fmt::format("{}\n", fmt::join(std::array{"case", "rank", "seconds", "fastest_seconds", "p95_seconds",
+                                                 "slowest_seconds", "p95_over_median_of_all"},
+                                      to));
+    for (const BenchmarkResult& result : report.results) {
+      for (std::size_t rank = 0; rank < result.rank_timings.size(); ++rank) {
+        const Timing& timing = result.rank_timings[rank];
+        text += fmt::format("\"{1}\"{0}{2}{0}{3:.9g}{0}{4:.9g}{0}{5:.9g}{0}{6:.9g}{0}{7:.4g}\n", to,
+                            result.name, rank, timing.median, timing.fastest, timing.p95, timing.slowest,
+                            timing.p95 / result.timing.median);
+      }
+    }
+    write_file_atomic(per_rank_file_, text);
   }
 
   BenchmarkReport measure(comm::Communicator& world, Device& device) override {
     CollectivePlan plan = plan_;
     std::string trace;
-    if (world.rank() == 0 && !trace_file_.empty()) {
-      plan.trace = [&](const std::string& name, std::int64_t sample, const std::vector<double>& seconds) {
-        trace +=
-            json_text(nlohmann::ordered_json{{"case", name}, {"sample", sample}, {"seconds", seconds}}, -1) +
-            "\n";
+    if (world.rank() == 0 && trace_) {
+      plan.trace = [&](const CollectiveSample& sample) {
+        if (traces(sample)) add_to_trace(sample, trace);
       };
     }
-    BenchmarkReport report{.suite = "collectives", .dtype = std::string(name_of(plan.dtype))};
+    BenchmarkReport report{
+        .suite = "collectives", .dtype = std::string(name_of(plan.dtype)), .place = cluster_};
     report.results = measure_collectives(world, device, plan);
     if (plan.trace) write_file_atomic(trace_file_, trace);
+    if (world.rank() == 0 && !per_rank_file_.empty()) write_rank_times(report);
     return report;
   }
 
   CollectivePlan plan_;
   std::vector<std::string> ops_ = {"all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all"};
-  std::string sizes_, least_ = "1K", most_ = "128M", scale_ = "log2", trace_file_;
-  std::int64_t count_ = 12, repetitions_ = 1;
-  bool check_ = false, per_rank_ = false;
+  std::string sizes_, least_ = "1K", most_ = "128M", scale_ = "log2", per_rank_file_, trace_file_, trace_ops_,
+                      trace_sizes_, cluster_;
+  std::vector<CollectiveOp> traced_ops_;    // empty: all
+  std::vector<std::int64_t> traced_sizes_;  // likewise
+  std::int64_t count_ = 12, repetitions_ = 1, trace_limit_ = 0;
+  bool aggregate_ = false, check_ = false, per_rank_ = false, trace_ = false;
 };
 
 class BenchmarkStridedAllGather final : public BenchmarkRanks {
@@ -228,6 +327,8 @@ class BenchmarkStridedAllGather final : public BenchmarkRanks {
     args.option("--sizes-mb", "LIST", &sizes_, "MiB that each rank gives");
     args.option("--stride", "N", &stride_, "ranks r, r + N, r + 2N ... are a group");
     args.flag("--parallel", parallel_, "all groups at once, in place of one after the other");
+    args.refuse("--backend", "what carries messages follows from the device and --transport",
+                "on GPUs it is NCCL or RCCL; on CPUs take --transport tcp for what Gloo would do");
   }
 
   void check_case() override {
@@ -237,11 +338,12 @@ class BenchmarkStridedAllGather final : public BenchmarkRanks {
     if (stride_ < 1 || stride_ > 1 << 20) throw invalid("--stride must be 1 or more");
     plan_.stride = static_cast<int>(stride_);
     plan_.parallel = parallel_;
+    plan_.dtype = dtype();
     plan_.warmup = warmup(), plan_.iterations = iterations();
   }
 
   BenchmarkReport measure(comm::Communicator& world, Device& device) override {
-    BenchmarkReport report{.suite = "strided-allgather", .dtype = {}};
+    BenchmarkReport report{.suite = "strided-allgather", .dtype = std::string(name_of(plan_.dtype))};
     report.results = measure_strided_all_gather(world, device, plan_);
     return report;
   }

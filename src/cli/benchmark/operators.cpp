@@ -2,8 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <iterator>
+#include <span>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "bench/attention_shapes.h"
 #include "bench/model_shapes.h"
 #include "bench/operator_benchmark.h"
 #include "cli/benchmark/output.h"
@@ -11,6 +16,7 @@
 #include "cli/options/device.h"
 #include "cli/options/preset_model.h"
 #include "lm/generate/model_folder.h"
+#include "turbo/devices/devices.h"
 
 namespace primus::cli {
 namespace {
@@ -21,19 +27,23 @@ class BenchmarkOperator : public Command {
     declare_case(args);
     args.option("--seconds,--duration", "S", &seconds_, "time for each measurement");
     device_.declare(args);
-    output_.declare(args);
+    declare_output(args, output_);
   }
 
   int run(Console& console) final {
     output_.check();
     check_case();
-    const std::unique_ptr<Device> device = device_.make(console);
-    return output_.finish(measure(*device, {.dtype = device_.compute(), .seconds = seconds_}), console);
+    return output_.finish(report(device_.spec(console), {.dtype = device_.compute(), .seconds = seconds_}),
+                          console);
   }
 
  private:
   virtual void declare_case(Arguments& args) = 0;
+  virtual void declare_output(Arguments& args, BenchmarkOutput& output) { output.declare(args); }
   virtual void check_case() {}
+  virtual BenchmarkReport report(const DeviceSpec& spec, const OperatorBenchmarkOptions& options) {
+    return measure(*turbo::open_device(spec), options);
+  }
   virtual BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) = 0;
 
   DeviceOptions device_;
@@ -72,112 +82,295 @@ class BenchmarkGemm final : public BenchmarkOperator {
   std::vector<GemmCase> cases_;
 };
 
+// Primus's name of a model as our preset's: "Llama3.1_8B", "mistral_8x7B", "Deepseek_V2_Lite".
+std::string preset_of(const std::string& name) {
+  constexpr std::pair<const char*, const char*> kNames[] = {{"v2_lite", "deepseek_v2_lite"},
+                                                            {"v2", "deepseek_v2"},
+                                                            {"v3", "deepseek_v3"},
+                                                            {"mistral_8x7b", "mixtral_8x7B"},
+                                                            {"mistral_8x22b", "mixtral_8x22B"},
+                                                            {"llama2_7b", "llama2_7B"},
+                                                            {"llama2_70b", "llama2_70B"},
+                                                            {"llama3_8b", "llama3_8B"},
+                                                            {"llama3_70b", "llama3_70B"},
+                                                            {"llama3.1_8b", "llama3.1_8B"},
+                                                            {"llama3.1_70b", "llama3.1_70B"},
+                                                            {"llama3.1_405b", "llama3.1_405B"},
+                                                            {"deepseek_v2_lite", "deepseek_v2_lite"},
+                                                            {"deepseek_v2", "deepseek_v2"},
+                                                            {"deepseek_v3", "deepseek_v3"}};
+  std::string small = name;
+  std::transform(small.begin(), small.end(), small.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const auto& [theirs, ours] : kNames)
+    if (small == theirs) return ours;
+  return name;
+}
+
+// "a,b" as its words; empty ones are left out.
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    if (end > at) words.push_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
 // The products of a model's layers, by its preset, folder or sizes.
 class BenchmarkModelGemm : public BenchmarkOperator {
  public:
-  BenchmarkModelGemm(const char* suite, std::string model) : suite_(suite), model_(std::move(model)) {}
+  // One size that may stand in place of the model's.
+  struct Size {
+    const char *names, *help;
+    void (*set)(ModelConfig& config, std::int64_t value);
+    std::int64_t least = 1;
+  };
+
+  BenchmarkModelGemm(const char* suite, std::string model, std::span<const Size> sizes)
+      : suite_(suite), model_(std::move(model)), sizes_(sizes), given_(sizes.size()) {}
 
  private:
+  static constexpr std::int64_t kMost = 1 << 20;
+
   void declare_case(Arguments& args) final {
     args.option("--model", "MODEL", &model_,
                 "a preset (llama3.1_8B; Primus's names too), a Hugging Face folder, or a run's folder");
     args.option("--mbs,--micro-batch-size", "N", &batch_, "sequences of a microbatch");
     args.option("--seqlen,--seq-length", "N", &sequence_,
                 "tokens of a sequence (default: what the model takes, up to 4096)");
-    declare_sizes(args);
+    for (std::size_t i = 0; i < sizes_.size(); ++i)
+      args.option(sizes_[i].names, "N", &given_[i], sizes_[i].help);
   }
   void check_case() final {
     const FamilyRegistry families = builtin_families();
-    ModelConfig config = names_a_preset(model_) ? preset_model(preset_of(model_), families, vocabulary())
+    std::optional<std::int64_t> vocabulary;  // presets may leave it to a tokenizer
+    for (std::size_t i = 0; i < sizes_.size(); ++i)
+      if (name_of(sizes_[i]) == "--vocab-size") vocabulary = given_[i];
+    ModelConfig config = names_a_preset(model_) ? preset_model(preset_of(model_), families, vocabulary)
                                                 : load_model_config(find_model_folder(model_), families);
-    change_sizes(config);
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      if (!given_[i]) continue;
+      if (*given_[i] < sizes_[i].least || *given_[i] > kMost)
+        throw invalid(fmt::format("{} must be from {} to {}", name_of(sizes_[i]), sizes_[i].least, kMost));
+      sizes_[i].set(config, *given_[i]);
+    }
     const std::int64_t length = sequence_.value_or(std::min<std::int64_t>(config.max_positions, 4096));
-    constexpr std::int64_t kMost = 1 << 20;
     if (batch_ < 1 || batch_ > kMost || length < 1 || length > kMost || batch_ * length > kMost)
       throw invalid(
           fmt::format("{} sequences of {} tokens: not from 1 to {} tokens together", batch_, length, kMost));
     products_ = products_of(config, batch_ * length);
+    // A size that decides no product is a mistake: the model has no such layers.
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      if (!given_[i]) continue;
+      ModelConfig other = config;
+      sizes_[i].set(other, *given_[i] + 1);
+      if (products_of(other, batch_ * length) == products_)
+        throw invalid(fmt::format("{}: '{}' has no product of that size", name_of(sizes_[i]), model_),
+                      "leave it out, or choose another --model");
+    }
   }
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) final {
     return benchmark_model_gemm(device, suite_, products_, options);
   }
-  // Sizes in place of the model's.
-  virtual void declare_sizes(Arguments&) {}
-  virtual void change_sizes(ModelConfig&) {}
-  virtual std::optional<std::int64_t> vocabulary() const { return std::nullopt; }
 
-  // Primus's name of a model as our preset's: "Llama3.1_8B", "Mistral_8x7B", "V2_Lite".
-  static std::string preset_of(std::string name) {
-    constexpr std::pair<const char*, const char*> kNames[] = {{"V2_Lite", "deepseek_v2_lite"},
-                                                              {"V2", "deepseek_v2"},
-                                                              {"V3", "deepseek_v3"},
-                                                              {"Mistral_8x7B", "mixtral_8x7B"},
-                                                              {"Mistral_8x22B", "mixtral_8x22B"}};
-    for (const auto& [theirs, ours] : kNames)
-      if (name == theirs) return ours;
-    if (name.starts_with("Llama")) name[0] = 'l';
-    return name;
+  static std::string_view name_of(const Size& size) {
+    const std::string_view names = size.names;
+    return names.substr(0, names.find(','));
   }
 
   std::string suite_, model_;
+  std::span<const Size> sizes_;
+  std::vector<std::optional<std::int64_t>> given_;
   std::int64_t batch_ = 1;
   std::optional<std::int64_t> sequence_;
   std::vector<ModelProduct> products_;
 };
 
+constexpr BenchmarkModelGemm::Size kDenseSizes[] = {
+    {"--hidden-size,--hidden_size", "in place of the model's",
+     [](ModelConfig& c, std::int64_t n) { c.hidden = n; }},
+    {"--intermediate-size,--intermediate_size", "of the feed-forward, likewise",
+     [](ModelConfig& c, std::int64_t n) { c.ffn = n; }},
+    {"--num-attention-heads,--num_attention_heads", "likewise",
+     [](ModelConfig& c, std::int64_t n) { c.heads = n; }},
+    {"--num-key-value-heads,--num_key_value_heads", "likewise",
+     [](ModelConfig& c, std::int64_t n) { c.kv_heads = n; }},
+    {"--head-dim,--head_dim", "likewise", [](ModelConfig& c, std::int64_t n) { c.head_dim = n; }},
+    {"--vocab-size,--vocab_size", "likewise", [](ModelConfig& c, std::int64_t n) { c.vocab = n; }}};
+
 class BenchmarkGemmDense final : public BenchmarkModelGemm {
  public:
-  BenchmarkGemmDense() : BenchmarkModelGemm("gemm-dense", "llama3.1_8B") {}
-
- private:
-  void declare_sizes(Arguments& args) override {
-    args.option("--hidden-size,--hidden_size", "N", &hidden_, "in place of the model's");
-    args.option("--intermediate-size,--intermediate_size", "N", &ffn_, "of the feed-forward, likewise");
-    args.option("--num-attention-heads,--num_attention_heads", "N", &heads_, "likewise");
-    args.option("--num-key-value-heads,--num_key_value_heads", "N", &kv_heads_, "likewise");
-    args.option("--head-dim,--head_dim", "N", &head_dim_, "likewise");
-    args.option("--vocab-size,--vocab_size", "N", &vocab_, "likewise");
-  }
-  void change_sizes(ModelConfig& c) override {
-    constexpr std::int64_t kMost = 1 << 20;
-    const std::tuple<const char*, std::optional<std::int64_t>, std::int64_t*> sizes[] = {
-        {"--hidden-size", hidden_, &c.hidden},       {"--intermediate-size", ffn_, &c.ffn},
-        {"--num-attention-heads", heads_, &c.heads}, {"--num-key-value-heads", kv_heads_, &c.kv_heads},
-        {"--head-dim", head_dim_, &c.head_dim},      {"--vocab-size", vocab_, &c.vocab}};
-    for (const auto& [name, value, place] : sizes) {
-      if (!value) continue;
-      if (*value < 1 || *value > kMost) throw invalid(fmt::format("{} must be from 1 to {}", name, kMost));
-      *place = *value;
-    }
-  }
-
-  std::optional<std::int64_t> vocabulary() const override { return vocab_; }
-
-  std::optional<std::int64_t> hidden_, ffn_, heads_, kv_heads_, head_dim_, vocab_;
+  BenchmarkGemmDense() : BenchmarkModelGemm("gemm-dense", "llama3.1_8B", kDenseSizes) {}
 };
+
+constexpr BenchmarkModelGemm::Size kDeepseekSizes[] = {
+    {"--hidden-size,--hidden_size", "in place of the model's",
+     [](ModelConfig& c, std::int64_t n) { c.hidden = n; }},
+    {"--intermediate-size,--intermediate_size", "of the dense layers' feed-forward, likewise",
+     [](ModelConfig& c, std::int64_t n) { c.ffn = n; }},
+    {"--moe-intermediate-size,--moe_intermediate_size", "of an expert, routed or shared",
+     [](ModelConfig& c, std::int64_t n) {
+       if (c.moe.ffn > 0) c.moe.shared_ffn = c.moe.shared_ffn / c.moe.ffn * n;
+       c.moe.ffn = n;
+     }},
+    {"--n-routed-experts,--n_routed_experts", "experts of a layer",
+     [](ModelConfig& c, std::int64_t n) { c.moe.experts = n; }},
+    {"--num-experts-per-tok,--num_experts_per_tok", "of them, those that a token goes to",
+     [](ModelConfig& c, std::int64_t n) { c.moe.router.top_k = static_cast<std::int32_t>(n); }},
+    {"--n-shared-experts,--n_shared_experts", "experts that all tokens go to; 0: none",
+     [](ModelConfig& c, std::int64_t n) { c.moe.shared_ffn = n * c.moe.ffn; }, 0},
+    {"--num-attention-heads,--num_attention_heads", "heads",
+     [](ModelConfig& c, std::int64_t n) { c.heads = n; }},
+    {"--kv-lora-rank,--kv_lora_rank", "width of the latent of keys and values",
+     [](ModelConfig& c, std::int64_t n) { c.attention.latent.kv_rank = n; }},
+    {"--q-lora-rank,--q_lora_rank", "width of the queries' latent; 0: there is none",
+     [](ModelConfig& c, std::int64_t n) { c.attention.latent.q_rank = n; }, 0},
+    {"--qk-nope-head-dim,--qk_nope_head_dim", "of queries and keys per head, without positions",
+     [](ModelConfig& c, std::int64_t n) { c.attention.latent.nope_dim = n; }},
+    {"--qk-rope-head-dim,--qk_rope_head_dim", "... and with positions",
+     [](ModelConfig& c, std::int64_t n) { c.attention.latent.rope_dim = n; }},
+    {"--v-head-dim,--v_head_dim", "of values per head",
+     [](ModelConfig& c, std::int64_t n) { c.attention.latent.value_dim = n; }},
+    {"--vocab-size,--vocab_size", "rows of the head", [](ModelConfig& c, std::int64_t n) { c.vocab = n; }}};
 
 class BenchmarkGemmDeepseek final : public BenchmarkModelGemm {
  public:
-  BenchmarkGemmDeepseek() : BenchmarkModelGemm("gemm-deepseek", "deepseek_v2_lite") {}
+  BenchmarkGemmDeepseek() : BenchmarkModelGemm("gemm-deepseek", "deepseek_v2_lite", kDeepseekSizes) {}
 };
 
 class BenchmarkAttention final : public BenchmarkOperator {
   void declare_case(Arguments& args) override {
-    args.option("--batch", "N", &which_.batch, "sequences");
-    args.option("--seq-length", "N", &which_.sequence, "tokens of a sequence");
-    args.option("--heads", "N", &which_.heads, "query heads");
-    args.option("--kv-heads", "N", &which_.kv_heads, "key/value heads");
-    args.option("--head-dim", "N", &which_.head_dim, "elements of a head");
-    args.option("--window", "N", &which_.window, "keys that a query sees at most; 0: all");
+    args.option("--batch", "N", &batch_, "sequences (default: 1)");
+    args.option("--mbs-list", "LIST", &batches_, "several numbers of them, each measured: 1,2,4");
+    args.option("--seq-length", "N", &sequence_, "tokens of a sequence (default: 4096)");
+    args.option("--heads", "N", &heads_, "query heads (default: 32)");
+    args.option("--kv-heads", "N", &kv_heads_, "key/value heads (default: 8)");
+    args.option("--head-dim", "N", &head_dim_, "elements of a head (default: 128)");
+    args.option("--window", "N", &window_, "keys that a query sees at most; 0: all (the default)");
     args.flag("--full", full_, "queries see keys behind them, too");
-  }
-  BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
-    which_.causal = !full_;
-    return benchmark_attention(device, which_, options);
+    args.option("--models", "LIST", &models_,
+                "in place of these sizes: those of models, by Primus's names, of presets, or in the file of "
+                "--shapes-json-path; all: each of Primus's table or of that file");
+    args.option("--skip-models", "LIST", &skipped_, "names to leave out of these");
+    args.option("--shapes-json-path", "FILE", &shapes_file_, "shapes, in Primus's form");
+    Argument& backend = args.option(
+        "--backend", "NAME", &backend_,
+        "who computes: own (flash, by Primus's name: our kernels), cudnn, auto (cudnn where it takes the "
+        "case) or all, one after the other");
+    backend.choices = {"auto", "own", "flash", "cudnn", "all"};
+    backend.refused = {{"ck",
+                        "Primus runs the programs of Composable Kernel's examples for it, which are not part "
+                        "of this program",
+                        "take own, or auto"}};
   }
 
-  AttentionCase which_;
+  void declare_output(Arguments& args, BenchmarkOutput& output) override {
+    output.declare(args, "--output,--output-file,--report-csv-path");
+  }
+
+  void check_case() override {
+    const bool named = !models_.empty() || !shapes_file_.empty();
+    const bool sized = sequence_ || heads_ || kv_heads_ || head_dim_ || window_ || full_;
+    if (named && sized)
+      throw invalid("--models and --shapes-json-path give the sizes themselves",
+                    "leave out --seq-length, --heads, --kv-heads, --head-dim, --window and --full");
+    if (!skipped_.empty() && !named)
+      throw invalid("--skip-models leaves out models that nobody named",
+                    "give --models or --shapes-json-path with it");
+    if (batch_ && !batches_.empty()) throw invalid("--batch and --mbs-list exclude each other");
+    std::vector<std::int64_t> batches{batch_.value_or(1)};
+    constexpr std::int64_t kMostSequences = 1 << 12;
+    if (!batches_.empty()) batches = parse_sizes("--mbs-list", batches_, kMostSequences);
+    const std::vector<AttentionCase> shapes = named ? named_shapes() : std::vector{sized_shape()};
+    for (const AttentionCase& shape : shapes) {
+      for (const std::int64_t batch : batches) {
+        cases_.push_back(shape);
+        cases_.back().batch = batch;
+      }
+    }
+  }
+
+  AttentionCase sized_shape() const {
+    AttentionCase which;
+    which.sequence = sequence_.value_or(which.sequence);
+    which.heads = heads_.value_or(which.heads);
+    which.kv_heads = kv_heads_.value_or(which.kv_heads);
+    which.head_dim = which.value_dim = head_dim_.value_or(which.head_dim);
+    which.window = window_.value_or(0);
+    which.causal = !full_;
+    return which;
+  }
+
+  std::vector<AttentionCase> named_shapes() {
+    constexpr std::uint64_t kMostFileBytes = 16 << 20;
+    const std::vector<AttentionCase> known =
+        shapes_file_.empty()
+            ? usual_attention_shapes()
+            : read_attention_shapes(read_file(shapes_file_, kMostFileBytes), shapes_file_, notes_);
+    std::vector<AttentionCase> chosen;
+    if (models_.empty() || models_ == "all") {
+      chosen = known;
+    } else {
+      for (const std::string& name : words_of(models_)) {
+        const std::size_t before = chosen.size();
+        for (const AttentionCase& shape : known)
+          if (shape.model == name) chosen.push_back(shape);
+        if (chosen.size() > before) continue;
+        if (!shapes_file_.empty())
+          throw invalid(fmt::format("--models: '{}' has no model '{}'", shapes_file_, name));
+        const ModelConfig config = preset_model(preset_of(name), builtin_families(), kAnyVocabulary);
+        chosen.push_back(attention_of(config, name, std::min<std::int64_t>(config.max_positions, 4096)));
+      }
+    }
+    const std::vector<std::string> skipped = words_of(skipped_);
+    std::erase_if(chosen, [&](const AttentionCase& shape) {
+      return std::find(skipped.begin(), skipped.end(), shape.model) != skipped.end();
+    });
+    if (chosen.empty()) throw invalid("no shape is left to measure", "see --models and --skip-models");
+    return chosen;
+  }
+
+  BenchmarkReport report(const DeviceSpec& given, const OperatorBenchmarkOptions& options) override {
+    DeviceSpec spec = given;
+    const bool has_library = spec.kind == "cuda";
+    if (backend_ == "cudnn" && !has_library)
+      throw invalid(fmt::format("--backend cudnn: the device '{}' has no cuDNN", spec.kind),
+                    "take --backend own, or --device cuda");
+    const bool own = backend_ == "own" || backend_ == "flash";
+    spec.attention_library = !own;
+    BenchmarkReport all = measure(*turbo::open_device(spec), options);
+    if (backend_ == "all" && has_library) {
+      spec.attention_library = false;
+      prefix_ = "own, ";
+      BenchmarkReport other = measure(*turbo::open_device(spec), options);
+      for (BenchmarkResult& result : all.results) result.name = "cudnn, " + result.name;
+      std::move(other.results.begin(), other.results.end(), std::back_inserter(all.results));
+      std::move(other.notes.begin(), other.notes.end(), std::back_inserter(all.notes));
+    }
+    all.notes.insert(all.notes.begin(), notes_.begin(), notes_.end());
+    return all;
+  }
+
+  BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
+    BenchmarkReport report = benchmark_attention(device, cases_, options, prefix_);
+    // What the library did not take was done by our kernels.
+    if (backend_ == "cudnn" || (backend_ == "all" && prefix_.empty())) {
+      for (const KernelChoice& choice : device.choices())
+        if (choice.what.starts_with("attention") && choice.what.find("own kernel") != std::string::npos)
+          throw invalid(fmt::format("--backend {}: {}", backend_, choice.what),
+                        "take --backend own, or auto");
+    }
+    return report;
+  }
+
+  static constexpr std::int64_t kAnyVocabulary = 1024;  // which attention does not depend on
+  std::optional<std::int64_t> batch_, sequence_, heads_, kv_heads_, head_dim_, window_;
   bool full_ = false;
+  std::string batches_, models_, skipped_, shapes_file_, backend_ = "auto", prefix_;
+  std::vector<AttentionCase> cases_;
+  std::vector<std::string> notes_;
 };
 
 class BenchmarkGroupedGemm final : public BenchmarkOperator {
@@ -236,17 +429,23 @@ const CommandEntry kBenchmarkGemmDeepseek{
     "benchmark gemm-deepseek", "Times the matrix products of DeepSeek's layers: latent attention, experts",
     "The steps of latent attention, dense, routed and shared experts, and the head, each as forward "
     "product,\n"
-    "input gradient and weight gradient. --model takes V2_Lite, V2, V3, and every preset or folder.\n"
+    "input gradient and weight gradient. --model takes V2_Lite, V2, V3, and every preset or folder; sizes\n"
+    "replace the model's.\n"
     "\n" PRIMUS_BENCHMARK_DETAILS,
     "primus benchmark gemm-deepseek --model V2_Lite --device cuda --dtype bf16\n"
-    "primus benchmark gemm-deepseek --model V3 --mbs 1 --seqlen 4096 --output v3.csv --append",
+    "primus benchmark gemm-deepseek --model V3 --mbs 1 --seqlen 4096 --output v3.csv --append\n"
+    "primus benchmark gemm-deepseek --hidden-size 4096 --n-routed-experts 32 --moe-intermediate-size 2048",
     make_command<BenchmarkGemmDeepseek>};
 
 const CommandEntry kBenchmarkAttention{
     "benchmark attention", "Times attention, forward and backward",
-    "Only scores that a query sees count as work.\n\n" PRIMUS_BENCHMARK_DETAILS,
+    "Only scores that a query sees count as work. --shapes-json-path takes a JSON list of objects with "
+    "model,\nseqlen_q, seqlen_kv, num_head_q, num_head_kv, head_dim_qk, head_dim_v and "
+    "causal.\n\n" PRIMUS_BENCHMARK_DETAILS,
     "primus benchmark attention --device cuda --dtype bf16 --seq-length 8192\n"
-    "primus benchmark attention --seq-length 512 --heads 8 --kv-heads 2 --head-dim 64 --csv",
+    "primus benchmark attention --seq-length 512 --heads 8 --kv-heads 2 --head-dim 64 --csv\n"
+    "primus benchmark attention --device cuda --dtype bf16 --models all --mbs-list 1,2,4 --backend all\n"
+    "primus benchmark attention --models Llama3_8B,deepseek_v2_lite --report-csv-path attention.csv",
     make_command<BenchmarkAttention>};
 
 const CommandEntry kBenchmarkGroupedGemm{

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -17,26 +18,32 @@ constexpr std::uint64_t kMostBaselineBytes = 64 << 20;
 
 }  // namespace
 
-void BenchmarkOutput::declare(Arguments& args) {
+void BenchmarkOutput::declare(Arguments& args, std::string_view names) {
   args.flag("--json", json_, "print the report as JSON");
   args.flag("--csv", csv_, "print it as comma-separated values");
   args.flag("--markdown", markdown_, "print it as a Markdown table");
-  args.option("--output,--output-file", "FILE", &output_,
-              "write it, too: by the name's end .html (with plots), .json, .csv or .md");
-  args.flag("--append", append_, "with --output FILE.csv or .md: behind what is there");
+  args.option(names, "FILE", &output_,
+              "write it, too: by the name's end .html (with plots), .json, .jsonl, .csv, .tsv or .md; '-' "
+              "prints Markdown");
+  args.flag("--append", append_, "with --output FILE.csv, .tsv, .jsonl or .md: behind what is there");
   args.option("--baseline", "save|compare FILE", &baseline_,
               "keep this report, or compare it with one that was kept")
       .several = true;
 }
 
 void BenchmarkOutput::check() {
+  if (output_ == "-") output_.clear(), markdown_ = true;
   if (json_ + csv_ + markdown_ > 1) throw invalid("--json, --csv and --markdown exclude each other");
   const std::string end = Path(output_).extension();
-  if (!output_.empty() && end != ".html" && end != ".json" && end != ".csv" && end != ".md")
+  const auto is_one_of = [&](std::initializer_list<const char*> ends) {
+    return std::any_of(ends.begin(), ends.end(), [&](const char* one) { return end == one; });
+  };
+  if (!output_.empty() && !is_one_of({".html", ".json", ".jsonl", ".csv", ".tsv", ".md"}))
     throw invalid(fmt::format("--output '{}' does not say in which form", output_),
-                  "let its name end in .html, .json, .csv or .md");
-  if (append_ && end != ".csv" && end != ".md")
-    throw invalid("--append needs --output FILE.csv or FILE.md", "other forms cannot be continued");
+                  "let its name end in .html, .json, .jsonl, .csv, .tsv or .md");
+  if (append_ && !is_one_of({".jsonl", ".csv", ".tsv", ".md"}))
+    throw invalid("--append needs --output FILE.csv, FILE.tsv, FILE.jsonl or FILE.md",
+                  "other forms cannot be continued");
   if (baseline_.empty()) return;
   if (baseline_.size() != 2 || (baseline_[0] != "save" && baseline_[0] != "compare"))
     throw invalid("--baseline takes two words: save or compare, and a file",
@@ -55,12 +62,15 @@ void BenchmarkOutput::write_output(const BenchmarkReport& report,
     if (comparison) json["baseline"] = to_json(*comparison);
     text = json_text(json) + "\n";
   } else {
-    text = end == ".csv" ? to_csv(report) : to_markdown(report);
+    text = end == ".csv"     ? to_csv(report)
+           : end == ".tsv"   ? to_csv(report, '\t')
+           : end == ".jsonl" ? to_json_lines(report)
+                             : to_markdown(report);
     if (append_ && Env::posix().status(output_)) {
       const std::string before = read_file(output_, kMostBaselineBytes);
       // The head of a table is there already, where it is the same one.
       const std::string head = text.substr(0, text.find('\n') + 1);
-      if (end == ".csv" && before.starts_with(head)) text.erase(0, head.size());
+      if ((end == ".csv" || end == ".tsv") && before.starts_with(head)) text.erase(0, head.size());
       text = before + (end == ".md" ? "\n" : "") + text;
     }
   }

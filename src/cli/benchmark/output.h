@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/report.h"
@@ -14,10 +15,12 @@ namespace primus::cli {
 
 class BenchmarkOutput {
  public:
-  void declare(Arguments& args);
+  // `names`: of the option --output, where a suite of Primus's has another one.
+  void declare(Arguments& args, std::string_view names = "--output,--output-file");
   // What is wrong with the options, before anything is measured. Throws Error(kInvalid).
   void check();
   bool json() const { return json_; }
+  const std::string& file() const { return output_; }  // of --output; empty: none
   // Shows the report as asked for, writes --output, saves or compares the baseline. `shown`, where given, is
   // printed in place of the report's own text or JSON. The exit code: 0, or 1 where a case is slower than in
   // the baseline.

@@ -16,7 +16,12 @@
 namespace primus::cli {
 
 void DeviceOptions::declare(Arguments& arguments) {
-  arguments.option("--dtype", "TYPE", &dtype_, "type to compute in").choices = {"fp32", "bf16"};
+  Argument& dtype = arguments.option("--dtype", "TYPE", &dtype_, "type to compute in");
+  dtype.choices = {"fp32", "bf16"};
+  dtype.refused = {
+      {"fp16", "no kernel and no collective of Primus takes fp16, which it only reads and writes",
+       "take --dtype bf16, whose numbers are as long"},
+      {"fp8", "there are no fp8 products yet: weights in fp8 are only read, as bf16", "take --dtype bf16"}};
   arguments.option("--device", "NAME", &device_,
                    "cpu, cuda, cuda:1, hip ...; auto takes a GPU where there is one");
   arguments.option("--threads", "N", &threads_, "CPU threads; 0 takes OMP_NUM_THREADS, or every core");

@@ -16,6 +16,7 @@
 #include "device/device.h"
 #include "device/gpu/fault.h"
 #include "device/gpu/runtime.h"
+#include "device/plugin.h"
 #include "tensor/tensor.h"
 
 namespace primus::gpu::PRIMUS_GPU {
@@ -23,15 +24,18 @@ namespace primus::gpu::PRIMUS_GPU {
 // What all contexts of a device share. Thread-safe.
 class GpuShared {
  public:
-  GpuShared(int index, bool present, bool deterministic, std::string tuning_folder)
-      : index_(index),
+  // `tuning_folder`: in place of the one of `spec`.
+  GpuShared(const DeviceSpec& spec, bool present, std::string tuning_folder)
+      : index_(spec.ordinal),
         present_(present),
-        deterministic_(deterministic),
+        deterministic_(spec.deterministic),
+        attention_library_(spec.attention_library),
         tuning_folder_(std::move(tuning_folder)) {}
 
   int index() const { return index_; }
   bool present() const { return present_; }  // false: the device is measured for, and is not here
   bool deterministic() const { return deterministic_; }
+  bool attention_library() const { return attention_library_; }        // DeviceSpec has what they mean
   const std::string& tuning_folder() const { return tuning_folder_; }  // empty: algorithms are not timed
 
   // What one operator keeps for all streams; made at first use from this object.
@@ -57,7 +61,7 @@ class GpuShared {
 
  private:
   const int index_;
-  const bool present_, deterministic_;
+  const bool present_, deterministic_, attention_library_;
   const std::string tuning_folder_;
   mutable std::mutex mutex_;
   std::map<std::type_index, std::shared_ptr<void>> libraries_;

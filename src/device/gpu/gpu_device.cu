@@ -211,7 +211,7 @@ class GpuDevice final : public Device {
   GpuDevice(const DeviceSpec& spec, const KernelTable& kernels)
       : gpu_(properties_of(spec.ordinal)),
         kernels_(kernels),
-        shared_(std::make_shared<GpuShared>(spec.ordinal, true, spec.deterministic, spec.tuning_folder)),
+        shared_(std::make_shared<GpuShared>(spec, true, spec.tuning_folder)),
         context_(shared_, nullptr, nullptr, nullptr, gpu_.multiprocessors, gpu_.shared_bytes) {
     check(PRIMUS_GPU_CALL(SetDevice)(gpu_.index), "choose a GPU");
   }
@@ -355,9 +355,8 @@ std::unique_ptr<Device> measuring_gpu(const DeviceSpec& spec, const KernelTable&
   if (present) gpu = properties_of(spec.ordinal);
   return std::make_unique<MeasuringDevice>(
       describe(gpu), std::string(kVendor) + ": " + gpu.name, kernels,
-      std::make_unique<GpuContext>(
-          std::make_shared<GpuShared>(spec.ordinal, present, spec.deterministic, std::string()), nullptr,
-          nullptr, nullptr, gpu.multiprocessors, gpu.shared_bytes));
+      std::make_unique<GpuContext>(std::make_shared<GpuShared>(spec, present, std::string()), nullptr,
+                                   nullptr, nullptr, gpu.multiprocessors, gpu.shared_bytes));
 }
 
 }  // namespace primus::gpu::PRIMUS_GPU

@@ -22,6 +22,10 @@ class Provider {
       why_ = "the GPU is not here";
       return;
     }
+    if (!shared.attention_library()) {
+      why_ = "as asked for";
+      return;
+    }
     library_ = cudnn::open_library(why_);
     if (!library_) return;
     gpu::cuda::check(cudaSetDevice(shared.index()), "choose a GPU");

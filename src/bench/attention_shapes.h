@@ -1,0 +1,22 @@
+// Shapes of attention in AMD Primus's form: the table that it measures where nobody gives another, and files.
+// Pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/operator_benchmark.h"
+
+namespace primus {
+
+// Llama 2 and 3, Mixtral; batches are 1.
+std::vector<AttentionCase> usual_attention_shapes();
+
+// A JSON list of objects with model (optional), seqlen_q, seqlen_kv, num_head_q, num_head_kv, head_dim_qk,
+// head_dim_v and causal (default: true). Those whose seqlen_q and seqlen_kv differ are left out, as Primus
+// does it, and said in `notes`. Throws Error(kInvalid) at "source:line:column" for anything else.
+std::vector<AttentionCase> read_attention_shapes(std::string_view json, const std::string& source,
+                                                 std::vector<std::string>& notes);
+
+}  // namespace primus

@@ -40,6 +40,21 @@ bool is_apptainer(const std::string& runtime) { return runtime == "apptainer" ||
 
 bool is_there(const Path& path) { return Env::posix().status(path).has_value(); }
 
+// Where nobody names an image. The program comes from the host, so that an image needs a shell, the C and C++
+// libraries of Debian 12 or newer, and what the vendor's GPUs are programmed with. For AMD it is Primus's
+// own.
+const char* usual_image(Vendor vendor) {
+  switch (vendor) {
+    case Vendor::kAmd:
+      return "rocm/primus:v26.5";
+    case Vendor::kNvidia:
+      return "nvidia/cuda:13.0.1-cudnn-runtime-ubuntu24.04";
+    case Vendor::kNone:
+      break;
+  }
+  return "debian:12";
+}
+
 // A folder or file of the host, and its place within.
 struct Volume {
   std::string host, inside, options;
@@ -85,18 +100,18 @@ class Builder {
     return std::move(step_);
   }
 
-  std::string image() const {
+  std::string image() {
     const auto by_variable = surroundings_.setting("DOCKER_IMAGE");
     const GivenOption* const typed = find_given(request_.given, "image");
     const GivenOption* const written_down = find_given(options_, "image");
-    const std::string image = typed && typed->value ? *typed->value
-                              : by_variable         ? *by_variable
-                              : written_down        ? written_down->value.value_or("")
-                                                    : "";
+    std::string image = typed && typed->value ? *typed->value
+                        : by_variable         ? *by_variable
+                        : written_down        ? written_down->value.value_or("")
+                                              : "";
     if (image.empty()) {
-      throw invalid("no image is named",
-                    "name one with --image, by DOCKER_IMAGE, or as container.options.image in .primus.yaml; "
-                    "without a container: primus direct -- ...");
+      const std::optional<std::string> chosen = chosen_image();
+      if (!chosen) return "<image for the node's GPUs>";
+      image = *chosen;
     }
     if (!apptainer_ || image.find("://") != std::string::npos || is_there(image)) return image;
     if (image.ends_with(".sif")) throw invalid(fmt::format("there is no image '{}'", image));
@@ -109,6 +124,32 @@ class Builder {
   void add(const char* option, const std::string& value) {
     add(option);
     add(value);
+  }
+
+  // Where nobody named one; nullopt: it depends on the node.
+  std::optional<std::string> chosen_image() {
+    if (!settings_.program.empty()) {
+      throw invalid(
+          fmt::format("'{}' is to be the image's own Primus, and no image is named", settings_.program),
+          "name one with --image, by DOCKER_IMAGE, or as container.options.image in .primus.yaml");
+    }
+    constexpr const char* kChoose =
+        "--image, DOCKER_IMAGE or container.options.image in .primus.yaml choose another";
+    if (!here_ && settings_.accelerator == "auto") {
+      step_.notes.push_back(fmt::format(
+          "no image is named: nodes with GPUs of AMD take {}, of NVIDIA {}, others {}; {}",
+          usual_image(Vendor::kAmd), usual_image(Vendor::kNvidia), usual_image(Vendor::kNone), kChoose));
+      return std::nullopt;
+    }
+    const Vendor vendor = here_                               ? gpus_.vendor
+                          : settings_.accelerator == "amd"    ? Vendor::kAmd
+                          : settings_.accelerator == "nvidia" ? Vendor::kNvidia
+                                                              : Vendor::kNone;
+    const std::string why = vendor == Vendor::kNone ? "for nodes without GPUs"
+                                                    : fmt::format("for GPUs of {}", vendor_name(vendor));
+    step_.notes.push_back(
+        fmt::format("no image is named: it is {}, {}; {}", usual_image(vendor), why, kChoose));
+    return usual_image(vendor);
   }
 
   void name() {

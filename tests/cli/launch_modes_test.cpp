@@ -143,6 +143,8 @@ TEST_F(Launch, SlurmChains) {
                           "A=1", "--"} +
                     kTrain),
                 "srun_tasks");
+  settings("{}\n");
+  expect_golden(run(Words{"--dry-run", "slurm", "srun", "-N", "2", "--"} + kTrain), "slurm_usual_image");
   EXPECT_EQ(log("srun") + log("sbatch"), "") << "a dry run starts nothing";
 }
 
@@ -230,7 +232,6 @@ TEST_F(Launch, SlurmRefusesWhatWouldFail) {
   expect_refused({"slurm"}, "has no command");
   expect_refused({"slurm", "srun", "-N", "2"}, "has no command");
   expect_refused({"slurm", "srun", "-N", "2", "--", "direct", "--"}, "has no command");
-  expect_refused(Words{"slurm", "srun", "-N", "2", "--"} + kTrain, "no image is named");
   expect_refused({"slurm", "srun", "--", "direct", "--", "trian", "pretrain"}, "did you mean 'train'?");
   expect_refused({"slurm", "srun", "--", "direct", "--pacth", "x", "--", "train"}, "did you mean '--patch'?");
   expect_refused(Words{"slurm", "srun", "--nodse", "2", "--", "direct", "--"} + kTrain,
@@ -307,6 +308,15 @@ TEST_F(Launch, ThePrimusWithinRunsTheCommand) {
   EXPECT_THAT(result.err, HasSubstr("there is no Primus in this container: /no/primus/here"));
 }
 
+TEST_F(Launch, AnImageThatNobodyNamesIsSaid) {
+  tool("docker");
+  const ProgramResult result = run({"container", "--", "version"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(arguments("docker"), HasSubstr("\ndebian:12\n"));
+  EXPECT_THAT(result.err,
+              HasSubstr("note: no image is named: it is debian:12, for nodes without GPUs; --image"));
+}
+
 TEST_F(Launch, ALoginAndAnOldContainerComeFirst) {
   const std::string log_file = (folder_.path() / "order").string();
   tool("docker", "echo $1 >> " + log_file + "; case $1 in login) cat >> " + log_file +
@@ -330,7 +340,7 @@ TEST_F(Launch, ContainersRefuseWhatWouldFail) {
   expect_refused(image + Words{"--runtime", "podman"} + command, "there is no podman here", 1);
   tool("docker");
   tool("apptainer");
-  expect_refused({"container", "--", "version"}, "no image is named");
+  expect_refused({"container", "--program", "primus", "--", "version"}, "no image is named");
   expect_refused(image, "has no command");
   expect_refused(image + Words{"--", "vresion"}, "did you mean 'version'?");
   expect_refused(image + Words{"--volume", "/nowhere"} + command, "there is no '/nowhere' on this node");

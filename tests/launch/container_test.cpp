@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "base/error.h"
@@ -86,6 +87,43 @@ TEST(ContainerPlan, AmdGpus) {
   EXPECT_THAT(host.line(request), HasSubstr(" --rocm "));
   request.settings.accelerator = "nvidia";
   EXPECT_THROW(host.line(request), Error);
+}
+
+// Primus's users name no image.
+TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
+  const auto image_of = [](Host& host, const ContainerRequest& request) {
+    const Step step = plan_container(request, host.surroundings()).step;
+    const auto shell = std::find(step.argv.begin(), step.argv.end(), "/bin/sh");
+    EXPECT_THAT(step.notes, ::testing::Contains(AllOf(HasSubstr("no image is named: it is " + shell[-1]),
+                                                      HasSubstr("--image, DOCKER_IMAGE"))));
+    return shell[-1];
+  };
+  ContainerRequest request = Host().request();
+  request.given.clear();
+  Host plain;
+  EXPECT_EQ(image_of(plain, request), "debian:12");
+  Host amd;
+  amd.amd_gpus(8);
+  EXPECT_EQ(image_of(amd, request), "rocm/primus:v26.5");
+  Host nvidia;
+  nvidia.nvidia_gpus(4);
+  EXPECT_THAT(image_of(nvidia, request), HasSubstr("nvidia/cuda:13"));
+  request.settings.accelerator = "none";
+  EXPECT_EQ(image_of(nvidia, request), "debian:12");
+
+  // On nodes that are not known yet.
+  request.settings.accelerator = "auto";
+  const auto elsewhere = [&] {
+    const ElsewhereNodes nodes{.nodes = 2, .node = "<node>"};
+    return plan_container_elsewhere(request, nodes, plain.surroundings()).step;
+  };
+  EXPECT_THAT(elsewhere().argv, ::testing::Contains("<image for the node's GPUs>"));
+  EXPECT_THAT(elsewhere().notes, ::testing::Contains(HasSubstr("GPUs of AMD take rocm/primus:v26.5")));
+  request.settings.accelerator = "amd";
+  EXPECT_THAT(elsewhere().argv, ::testing::Contains("rocm/primus:v26.5"));
+  // A Primus of the image's own is in no usual image.
+  request.settings.program = "primus";
+  EXPECT_THROW(elsewhere(), Error);
 }
 
 TEST(ContainerPlan, SeveralNodesTalkOverTheHostsNetwork) {

@@ -18,7 +18,8 @@ namespace {
 class Container final : public Mode {
  public:
   void declare(Arguments& args) override {
-    args.option("--image", "IMAGE", &image_, "the image (default: DOCKER_IMAGE, container.options.image)");
+    args.option("--image", "IMAGE", &image_,
+                "the image (default: DOCKER_IMAGE, container.options.image, else one for the node's GPUs)");
     args.option("--volume,-v", "HOST[:INSIDE[:ro]]", &volumes_,
                 "a folder of this node to have within, at the same place unless INSIDE says another; may be "
                 "repeated");

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Runs every `primus-cli ...` example of AMD Primus's documents with --dry-run, and counts what comes of it.
+
+  scripts/check-primus-examples.py CHECKOUT [--program build/bin/primus] [--verbose] [--match TEXT]
+
+CHECKOUT is a checkout of Primus's repository; nothing in it is changed: the commands run in a copy of its
+documents and examples. srun, sbatch, docker and torchrun are stand-ins that do nothing, so that what is
+missing on this machine does not hide what is missing in the program. Files that an example leaves to its
+reader (--config config.yaml) are stood in for by one of Primus's own experiments. Examples with gaps to fill
+in ("<image>", "...", a variable that the document does not set) are counted, and not run. Nor are commands
+without a mode.
+
+A command is `planned` where it ends with 0, and `refused` otherwise, by the first sentence of its error.
+The exit code is 0: what is refused may be right.
+"""
+import argparse
+import collections
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+FOLDERS = ["README.md", "docs", "runner", "examples", "primus/configs"]
+STAND_INS = ["srun", "sbatch", "docker", "torchrun", "python3"]
+EXPERIMENT = "examples/megatron/configs/MI300X/llama2_7B-BF16-pretrain.yaml"
+MODES = {"direct", "container", "slurm"}
+START = re.compile(r"^(?:[A-Z_][A-Z_0-9]*=\S+\s+)*(?:(?:sudo|bash)\s+)?(?:\S*/)?primus-cli\s")
+EXPORT = re.compile(r"^(?:export\s+)?([A-Z_][A-Z_0-9]*)=(\S+|\"[^\"]*\"|'[^']*')\s*$")
+GAP = re.compile(r"<[^<>]*>|\.\.\.|\[[^\]]*\]|path/to/|…|\$\(")
+
+
+def commands_of(text):
+    """Pairs of a command and the variables set before it in the document."""
+    variables = {}
+    in_code = False
+    lines = iter(text.splitlines())
+    for line in lines:
+        line = line.strip()
+        if line.startswith("```"):
+            in_code = not in_code
+            continue
+        if not in_code:
+            continue
+        while line.endswith("\\"):
+            line = line[:-1].rstrip() + " " + next(lines, "").strip()
+        if set_here := EXPORT.match(line):
+            variables[set_here[1]] = set_here[2].strip("\"'")
+        line = re.sub(r"^\$ ", "", line)
+        if START.match(line):
+            yield line, dict(variables)
+
+
+def words_of(command, variables):
+    """The words behind the program's name, or None where something is left to fill in."""
+    own = {}
+    while assignment := re.match(r"([A-Z_][A-Z_0-9]*)=(\S+)\s+", command):
+        own[assignment[1]] = assignment[2]
+        command = command[assignment.end():]
+    everything = {**variables, **own}
+    unknown = False
+
+    def value(match):
+        nonlocal unknown
+        name, default = match[1] or match[3], match[2]
+        if name not in everything and default is None:
+            unknown = True
+        return everything.get(name, default or "")
+
+    command = re.sub(r"\$\{([A-Z_a-z][A-Z_a-z0-9]*)(?::-([^}]*))?\}|\$([A-Z_a-z][A-Z_a-z0-9]*)", value, command)
+    command = re.split(r"\s(?:2>&1|\||>|&&|;|2>)", command)[0]
+    if unknown or GAP.search(command):
+        return None
+    try:
+        words = shlex.split(command, comments=True)
+    except ValueError:
+        return None
+    start = next(i for i, word in enumerate(words) if word.endswith("primus-cli"))
+    return words[start + 1:]
+
+
+def stand_in_files(words, folder):
+    """Files that the reader is to have."""
+    for option, name in zip(words, words[1:]):
+        file = folder / name
+        if option not in ("--config", "--patch", "--script") or file.exists() or not name or name.startswith("-"):
+            continue
+        if not str(file.resolve()).startswith(str(folder)):
+            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if option == "--config" and words.index(option) > (words.index("--") if "--" in words else 0):
+            shutil.copy(folder / EXPERIMENT, file)
+        else:
+            file.write_text("main: {debug: false}\n" if option == "--config" else "#!/bin/sh\n")
+        yield file
+
+
+def reason_of(error):
+    line = next((text for text in error.splitlines() if "error: " in text), error.strip()[:200])
+    line = line[line.index("error: ") + 7:] if "error: " in line else line
+    return line
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=pathlib.Path)
+    parser.add_argument("--program", default="build/bin/primus")
+    parser.add_argument("--verbose", action="store_true", help="show every command and what came of it")
+    parser.add_argument("--match", default="", help="only commands with this text")
+    args = parser.parse_args()
+    program = os.path.abspath(args.program)
+    if not (args.checkout / "docs").is_dir():
+        sys.exit(f"{args.checkout} is no checkout of Primus: it has no docs/")
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary).resolve() / "primus"
+        folder.mkdir()
+        for name in FOLDERS:
+            source = args.checkout / name
+            if source.is_dir():
+                shutil.copytree(source, folder / name, symlinks=True, ignore_dangling_symlinks=True)
+            elif source.exists():
+                shutil.copy(source, folder / name)
+        tools = pathlib.Path(temporary) / "bin"
+        tools.mkdir()
+        for tool in STAND_INS:
+            (tools / tool).write_text("#!/bin/sh\nexit 0\n")
+            (tools / tool).chmod(0o755)
+        environment = {"PATH": f"{tools}:/usr/bin:/bin", "HOME": temporary, "NO_COLOR": "1",
+                       "PRIMUS_JOB_TOKEN": "example"}
+
+        found = {}
+        gaps = set()
+        for document in sorted(folder.rglob("*.md")):
+            for command, variables in commands_of(document.read_text(errors="replace")):
+                words = words_of(command, variables)
+                if words is None:
+                    gaps.add(command)
+                elif args.match in shlex.join(words):
+                    found.setdefault(tuple(words), document.relative_to(folder))
+
+        refused = collections.defaultdict(list)
+        planned = others = 0
+        for words, document in found.items():
+            if not (set(words) & MODES) and "--help" not in words:
+                others += 1
+                continue
+            made = list(stand_in_files(list(words), folder))
+            asks_help = "--help" in words or "-h" in words
+            command = [program, *words] if asks_help else [program, "--dry-run", *words]
+            result = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                                    capture_output=True, text=True, timeout=300)
+            for file in made:
+                file.unlink()
+            shown = "primus-cli " + shlex.join(words)
+            if result.returncode == 0:
+                planned += 1
+                if args.verbose:
+                    print(f"planned  {shown}")
+            else:
+                reason = reason_of(result.stderr)
+                refused[re.sub(r"'[^']*'", "'...'", reason)].append((document, shown, reason))
+                if args.verbose:
+                    print(f"refused  {shown}\n         {reason}")
+
+    print(f"{len(found) - others} different commands: {planned} planned, {len(found) - others - planned} refused; "
+          f"{len(gaps)} more have gaps to fill in, {others} have no mode and no plan")
+    for kind, examples in sorted(refused.items(), key=lambda item: -len(item[1])):
+        document, shown, reason = examples[0]
+        print(f"\n{len(examples):4}  {reason}\n      {document}: {shown[:160]}")
+
+
+if __name__ == "__main__":
+    main()

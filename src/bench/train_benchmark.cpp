@@ -34,7 +34,8 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
   const SessionSettings settings =
       session_settings_of(experiment, model_of(experiment, families, tokenizer.get()));
   std::unique_ptr<Device> device = turbo::open_device(device_spec_of(experiment));
-  if (options.trace) device = turbo::make_tracing_device(std::move(device), options.trace);
+  const DeviceTiming* const timing = turbo::timing_of(*device);
+  if (options.trace) device = turbo::make_tracing_device(std::move(device), timing, options.trace);
   engine::Rank rank(std::move(device));
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, families);
   session->store().initialize(rank.context(), static_cast<std::uint64_t>(c.seed));

@@ -1,7 +1,11 @@
 #include "comm/communicator.h"
 
+#include <fmt/format.h>
+
 #include <stdexcept>
 #include <utility>
+
+#include "device/watched.h"
 
 namespace primus::comm {
 namespace {
@@ -79,6 +83,12 @@ void Communicator::submit(Stream& stream, Call call, double bytes) {
   Traffic::Line& line = traffic_.lines[static_cast<std::size_t>(call.kind)];
   ++line.calls;
   line.bytes += bytes;
+  const WatchedWork watched(&stream, [&] {
+    return WorkLabel{
+        .name = std::string(name_of(call.kind)),
+        .category = "communication",
+        .arguments = fmt::format(R"("group": "{}", "ranks": {}, "bytes": {:.0f})", name_, size_, bytes)};
+  });
   enqueue(stream, std::move(call));
 }
 

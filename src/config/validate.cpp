@@ -32,6 +32,7 @@ class Validator {
     schedule();
     recompute();
     data();
+    profile();
     without_effect();
   }
 
@@ -267,6 +268,32 @@ class Validator {
   }
 
   // Keys that mean something only beside another one.
+  void profile() {
+    const TrainerConfig& c = config_;
+    if (!c.profile) return;
+    if (c.profile_step_end <= c.profile_step_start) {
+      refuse(
+          {"profile_step_end", "profile_step_start"},
+          fmt::format("profile_step_end ({}) is not above profile_step_start ({}): no step is between them",
+                      c.profile_step_end, c.profile_step_start),
+          fmt::format("profile_step_end: {} traces one step", c.profile_step_start + 1));
+    } else if (!length_is_open(c) && c.profile_step_start >= c.train_iters) {
+      warn(last_set({"profile", "profile_step_start", "train_iters"}),
+           fmt::format("nothing is traced: profile_step_start is {}, and training ends after {} steps",
+                       c.profile_step_start, c.train_iters));
+    }
+    for (const std::string& rank : c.profile_ranks) {
+      int64_t number = 0;
+      const auto [end, failure] = std::from_chars(rank.data(), rank.data() + rank.size(), number);
+      const bool good = failure == std::errc() && end == rank.data() + rank.size() && number >= 0;
+      const bool native = experiment_.framework == "native";
+      if (good || (native && rank == "all" && c.profile_ranks.size() == 1)) continue;
+      refuse({"profile_ranks"}, fmt::format("profile_ranks: '{}' is no rank", rank),
+             native ? "write numbers from 0 on, [0, 4], or all" : "write numbers from 0 on, [0, 4]");
+    }
+    if (c.profile_ranks.empty()) warn("profile_ranks", "nothing is traced: profile_ranks names no rank");
+  }
+
   void without_effect() {
     const auto needs = [this](bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
       for (const std::string_view key : keys) {

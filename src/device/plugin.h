@@ -16,6 +16,7 @@
 namespace primus {
 
 struct DeviceCollectives;
+struct DeviceTiming;
 
 // What somebody asks for.
 struct DeviceSpec {
@@ -46,6 +47,9 @@ struct DevicePlugin {
   // How its devices take part in the vendor's collectives (device/collectives.h). Null: they do not, and
   // comm's own communicators serve them.
   const DeviceCollectives* collectives = nullptr;
+  // How its devices tell when work ran (device/timing.h). Null: their streams run functions that are launched
+  // on them where these can take the clock.
+  const DeviceTiming* timing = nullptr;
 };
 
 constexpr const char* kDevicePluginEntry = "primus_device_plugin";

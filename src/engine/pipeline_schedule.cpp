@@ -298,6 +298,24 @@ std::optional<ScheduleKind> schedule_named(std::string_view name) {
   return std::nullopt;
 }
 
+char letter_of(Kind kind) {
+  switch (kind) {
+    case Kind::kForward:
+      return 'F';
+    case Kind::kBackward:
+      return 'B';
+    default:
+      return 'W';
+  }
+}
+
+std::string label_of(const Work& work) {
+  const char* const what = !work.transfer() ? "" : work.kind == Kind::kSend ? "send " : "receive ";
+  const Kind made = work.gradient ? Kind::kBackward : work.transfer() ? Kind::kForward : work.kind;
+  return fmt::format("{}{}{}{}", what, letter_of(made), work.microbatch,
+                     std::string(static_cast<std::size_t>(work.chunk), '\''));
+}
+
 void check_schedule(ScheduleKind kind, int stages, int chunks, std::int64_t microbatches) {
   const ScheduleTraits& traits = traits_of(kind);
   if (stages < 1 || chunks < 1 || microbatches < 1)

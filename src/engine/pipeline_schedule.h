@@ -21,6 +21,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -85,6 +86,12 @@ struct Work {
   bool operator==(const Work&) const = default;
 };
 
+// "F3": the forward pass of microbatch 3, with a ' for each further chunk; likewise B and W. "send F3": what
+// that pass made; "receive B3": the gradient of what the chunk's output is.
+std::string label_of(const Work& work);
+// F, B or W.
+char letter_of(Work::Kind kind);
+
 struct PipelineSchedule {
   ScheduleKind kind = ScheduleKind::kOneForwardOneBackward;
   PipelineShape shape;
@@ -118,6 +125,9 @@ struct PipelineTimeline {
   // start of the forward pass to the end of the last backward work.
   std::vector<int> peak_stash;
 };
+
+// Fills in the figures of a timeline from its `stages`.
+void summarize(PipelineTimeline& timeline, bool splits_backward);
 
 // When each item of a schedule runs. Stages compute one thing after the other. Transfers run beside that, one
 // after the other on each stage; a receiver computes once the data is there. Throws std::logic_error for

@@ -33,7 +33,7 @@ class Simulation {
       if (next(static_cast<int>(s), false) || next(static_cast<int>(s), true))
         throw std::logic_error("pipeline schedule: stages wait for each other");
     }
-    summarize(timeline);
+    summarize(timeline, traits_of(schedule_.kind).splits_backward);
     return timeline;
   }
 
@@ -122,24 +122,6 @@ class Simulation {
     return true;
   }
 
-  void summarize(PipelineTimeline& timeline) const {
-    const Kind frees = traits_of(schedule_.kind).splits_backward ? Kind::kWeight : Kind::kBackward;
-    double computed = 0;
-    for (const auto& stage : timeline.stages) {
-      int held = 0, peak = 0;
-      for (const TimedWork& t : stage) {
-        if (t.work.transfer()) continue;
-        timeline.makespan = std::max(timeline.makespan, t.end);
-        computed += t.end - t.start;
-        if (t.work.kind == Kind::kForward) peak = std::max(peak, ++held);
-        if (t.work.kind == frees) --held;
-      }
-      timeline.peak_stash.push_back(peak);
-    }
-    if (timeline.makespan > 0)
-      timeline.bubble = 1 - computed / (timeline.makespan * static_cast<double>(shape_.stages));
-  }
-
   const PipelineSchedule& schedule_;
   const PipelineShape& shape_;
   const PipelineCosts& costs_;
@@ -149,6 +131,26 @@ class Simulation {
 };
 
 }  // namespace
+
+void summarize(PipelineTimeline& timeline, bool splits_backward) {
+  const Kind frees = splits_backward ? Kind::kWeight : Kind::kBackward;
+  double computed = 0;
+  timeline.makespan = timeline.bubble = 0;
+  timeline.peak_stash.clear();
+  for (const auto& stage : timeline.stages) {
+    int held = 0, peak = 0;
+    for (const TimedWork& t : stage) {
+      if (t.work.transfer()) continue;
+      timeline.makespan = std::max(timeline.makespan, t.end);
+      computed += t.end - t.start;
+      if (t.work.kind == Kind::kForward) peak = std::max(peak, ++held);
+      if (t.work.kind == frees) --held;
+    }
+    timeline.peak_stash.push_back(peak);
+  }
+  if (timeline.makespan > 0)
+    timeline.bubble = 1 - computed / (timeline.makespan * static_cast<double>(timeline.stages.size()));
+}
 
 PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs) {
   return Simulation(schedule, costs).run();

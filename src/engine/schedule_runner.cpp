@@ -1,13 +1,35 @@
 #include "engine/schedule_runner.h"
 
+#include <fmt/format.h>
+
+#include <deque>
 #include <set>
 #include <vector>
 
 #include "base/check.h"
+#include "device/watched.h"
 
 namespace primus::engine {
 
 using Kind = Work::Kind;
+
+namespace {
+
+// For whoever watches the streams: "F3" of stage 1.
+auto label_for(const Work& work, int stage) {
+  return [&work, stage] {
+    const std::string kind = !work.transfer()           ? std::string(1, letter_of(work.kind))
+                             : work.kind == Kind::kSend ? "send"
+                                                        : "receive";
+    std::string arguments = fmt::format(R"("work": "{}", "stage": {}, "chunk": {}, "microbatch": {})", kind,
+                                        stage, work.chunk, work.microbatch);
+    if (work.transfer())
+      arguments += fmt::format(R"(, "gradient": {}, "peer": {})", work.gradient, work.peer);
+    return WorkLabel{.name = label_of(work), .category = "schedule", .arguments = std::move(arguments)};
+  };
+}
+
+}  // namespace
 
 ScheduleRunner::ScheduleRunner(Rank& rank, DataParallel& parallel, ChunkedModel& model, Settings settings)
     : rank_(rank),
@@ -83,6 +105,7 @@ void ScheduleRunner::run(std::int64_t microbatches) {
 void ScheduleRunner::forward(const Work& work) {
   Buffer input;
   if (part_of(work) > 0) input = take_arrival(work, false);
+  const WatchedWork watched(&rank_.compute(), label_for(work, settings_.stage));
   if (idle_.empty()) idle_.push_back(&lanes_.emplace_back(rank_.context(), rank_.stash()));
   Lane& lane = *idle_.back();
   idle_.pop_back();
@@ -107,6 +130,7 @@ void ScheduleRunner::backward(const Work& work) {
   Lane& lane = *alive_.at({work.chunk, work.microbatch});
   const int part = part_of(work);
   if (part + 1 < shape().parts()) lane.tape.set_gradient(lane.sent, take_arrival(work, true));
+  const WatchedWork watched(&rank_.compute(), label_for(work, settings_.stage));
   lane.tape.backward();
   if (!splits_backward_) queue_.run(lane.tape);
   if (!lane.losses.empty()) model_.losses_ready(lane.losses);
@@ -118,6 +142,7 @@ void ScheduleRunner::backward(const Work& work) {
 
 void ScheduleRunner::weight(const Work& work) {
   Lane& lane = *alive_.at({work.chunk, work.microbatch});
+  const WatchedWork watched(&rank_.compute(), label_for(work, settings_.stage));
   parallel_.begin_pass(DataParallel::Pass::kWeight, work.chunk);
   queue_.run(lane.tape);
   end_lane(lane);
@@ -211,6 +236,7 @@ void ScheduleRunner::transfer(std::size_t end) {
   constexpr std::size_t kFlightsWithSends = 2;
   auto flight = std::make_shared<Flight>();
   std::vector<comm::Transfer> batch;
+  const std::span<const Work> works(list().data() + position_, end - position_);
   for (; position_ < end; ++position_) {
     const Work& work = list()[position_];
     const Key key{work.chunk, work.microbatch};
@@ -228,17 +254,22 @@ void ScheduleRunner::transfer(std::size_t end) {
   if (events_.empty()) events_.push_back(rank_.device().create_event());
   flight->event = std::move(events_.back());
   events_.pop_back();
-  exchange(batch, *flight->event);
+  exchange(batch, *flight->event, works);
   if (flight->sent.empty()) return;
   flights_.push_back(std::move(flight));
   retire_flights(kFlightsWithSends);
 }
 
-void ScheduleRunner::exchange(std::span<const comm::Transfer> batch, Event& done) {
+void ScheduleRunner::exchange(std::span<const comm::Transfer> batch, Event& done,
+                              std::span<const Work> works) {
   Stream& stream = rank_.communication();
   rank_.compute().record(*computed_);
   stream.wait(*computed_);
-  settings_.pipeline->exchange(stream, batch);
+  {
+    std::deque<WatchedWork> watched;
+    for (const Work& work : works) watched.emplace_back(&stream, label_for(work, settings_.stage));
+    settings_.pipeline->exchange(stream, batch);
+  }
   stream.record(done);
 }
 

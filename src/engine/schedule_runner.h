@@ -122,8 +122,9 @@ class ScheduleRunner {
   // The end of the transfers of the list that begin at `from`.
   std::size_t transfers_end(std::size_t from, bool receives_only) const;
   void wait_for(Flight& flight);
-  // Hands `batch` to the communication stream, behind the kernels enqueued so far.
-  void exchange(std::span<const comm::Transfer> batch, Event& done);
+  // Hands `batch` to the communication stream, behind the kernels enqueued so far. `works`: what it is of the
+  // list.
+  void exchange(std::span<const comm::Transfer> batch, Event& done, std::span<const Work> works = {});
   // For evaluation: the compute stream waits until the transfer is over.
   void transfer_now(const comm::Transfer& transfer);
   // Until at most so many with sends are on their way.

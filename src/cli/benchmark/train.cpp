@@ -44,7 +44,7 @@ class BenchmarkTrain final : public Command {
     const TrainBenchmarkReport report = benchmark_training(experiment, builtin_families(), options_);
     progress.finish(steady_seconds());
     if (options_.trace) {
-      write_file_atomic(trace_, options_.trace->chrome_json(report.device));
+      write_file_atomic(trace_, options_.trace->chrome_json({.name = report.device}));
       console.note("trace: " + trace_);
     }
     return output_.finish(to_report(report), console,
@@ -64,9 +64,9 @@ const CommandEntry kBenchmarkTrain{
     "benchmark train", "Times training steps of an experiment, and where the time goes",
     "Random tokens stand for data, and nothing is written. Model FLOP/s are compared with the peak of large\n"
     "matrix products, measured in the same run.\n\n"
-    "--trace FILE records every kernel and copy of further steps, by stream. On GPUs the host waits for each "
+    "--trace FILE records every kernel and copy of further steps, by stream. The same of a training run, and "
     "of\n"
-    "them meanwhile, so streams do not overlap there.\n\n" PRIMUS_BASELINE_HELP,
+    "several ranks, is the key profile.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark train --config examples/native/configs/CPU/llama_124M-pretrain.yaml --steps 10\n"
     "primus benchmark train --config exp.yaml --steps 20 --json micro_batch_size=8\n"
     "primus benchmark train --config exp.yaml --steps 20 --baseline compare last-week.json\n"

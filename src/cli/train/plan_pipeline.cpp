@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/options/experiment.h"
 #include "lm/train/training_settings.h"
+#include "plan/measured_pipeline.h"
 #include "plan/pipeline_plan.h"
 
 namespace primus::cli {
@@ -27,6 +28,12 @@ class PlanPipeline final : public Command {
     args.option("--backward", "TIME", &costs_.backward, "time of its gradient of inputs");
     args.option("--weight", "TIME", &costs_.weight, "time of its gradient of weights");
     args.option("--transfer", "TIME", &costs_.transfer, "time of sending activations or their gradients");
+    args.option(
+            "--trace", "FOLDER", &traces_,
+            "draw what ran, from the traces of a run: its folder, or trace files (all up to the next option)")
+        .several = true;
+    args.option("--step", "N", &step_,
+                "with --trace: the step to draw (default: the last one in the traces)");
     args.option("--svg", "FILE", &svg_, "write the drawing as an SVG image");
     overwrite_.declare(args);
     args.flag("--json", json_, "print figures and times as JSON");
@@ -34,6 +41,11 @@ class PlanPipeline final : public Command {
 
   int run(Console& console) override {
     if (!svg_.empty()) refuse_existing(svg_, overwrite_.existing());
+    if (!traces_.empty()) {
+      draw_traces(console);
+      return 0;
+    }
+    if (step_) throw invalid("--step has no meaning without --trace", "name a run with --trace FOLDER");
     const PipelinePlan plan = experiment_.names_a_file() ? of_experiment(console) : of_options();
     if (!svg_.empty()) write_output(svg_, to_svg(plan), overwrite_.existing());
     if (json_) {
@@ -45,6 +57,26 @@ class PlanPipeline final : public Command {
   }
 
  private:
+  void draw_traces(Console& console) const {
+    const engine::PipelineCosts usual;
+    const bool times = costs_.forward != usual.forward || costs_.backward != usual.backward ||
+                       costs_.weight != usual.weight || costs_.transfer != usual.transfer;
+    const bool other = experiment_.names_a_file() || !experiment_.overrides().empty() || world_ ||
+                       schedule_ || stages_ || chunks_ || microbatches_ || times;
+    if (other) {
+      throw invalid("with --trace, the traces say what the schedule and its times are",
+                    "leave out the experiment and the options of the schedule");
+    }
+    const MeasuredPipeline pipeline = measure_pipeline(traces_, step_);
+    console.notes(pipeline.notes);
+    if (!svg_.empty()) write_output(svg_, to_svg(pipeline), overwrite_.existing());
+    if (json_) {
+      console.write(to_json(pipeline));
+    } else {
+      console.print(to_text(pipeline, console.out.tty ? console.out.width() : 160));
+    }
+  }
+
   static std::vector<std::string> names() {
     std::vector<std::string> names;
     for (const engine::ScheduleTraits& traits : engine::schedule_kinds()) names.emplace_back(traits.name);
@@ -105,6 +137,8 @@ class PlanPipeline final : public Command {
   ExperimentArguments experiment_;
   OverwriteFlag overwrite_;
   std::optional<std::string> schedule_;
+  std::vector<std::string> traces_;
+  std::optional<std::int64_t> step_;
   std::optional<std::int64_t> world_, stages_, chunks_, microbatches_;
   engine::PipelineCosts costs_;
   std::string svg_;
@@ -119,9 +153,14 @@ const CommandEntry kPlanPipeline{
     "experiment; without, that of --schedule, --stages and --microbatches. Stages that a transfer would "
     "keep\n"
     "waiting do so in the drawing, with --transfer. A chunk's whole backward pass takes --backward and\n"
-    "--weight together.",
+    "--weight together.\n\n"
+    "With --trace it is what ran: the timeline of a step on the ranks that train with profile=true and\n"
+    "profile_ranks=all, above the one that the schedule promises for work of those times, and the bubbles "
+    "of\n"
+    "both.",
     "primus plan pipeline --schedule zero-bubble --stages 4 --microbatches 8\n"
     "primus plan pipeline --schedule v-half --stages 8 --microbatches 32 --transfer 0.1 --svg schedule.svg\n"
+    "primus plan pipeline --trace output/amd/root/run --svg measured.svg\n"
     "primus plan pipeline --config examples/native/configs/CPU/llama_124M-pretrain.yaml "
     "pipeline_model_parallel_size=2",
     make_command<PlanPipeline>};

@@ -9,6 +9,7 @@
 
 #include "base/sha256.h"
 #include "comm/split_id.h"
+#include "device/watched.h"
 
 namespace primus::comm::nccl {
 namespace {
@@ -49,7 +50,7 @@ Context::Context(Device& on, const DeviceCollectives& of_device, std::shared_ptr
       library(std::move(opened)),
       state(std::move(of_rank)),
       watchdog(state) {
-  collectives.guard(device, [abort = state->abort] { abort->check(); });
+  collectives.guard(innermost(device), [abort = state->abort] { abort->check(); });
 }
 
 NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
@@ -158,7 +159,7 @@ void NcclCommunicator::enqueue(Stream& stream, Call call) {
   pending.record = state_.recorder.enqueued(recorder_group_, sequence, signature);
   context_->collectives.make_current(context_->ordinal);
   // What a graph repeats is not seen by the watchdog: events that were recorded there cannot be asked.
-  if (context_->collectives.recording(stream)) return start(stream, call, signature, pending);
+  if (context_->collectives.recording(innermost(stream))) return start(stream, call, signature, pending);
 
   if (last_stream_ && last_stream_ != &stream) {
     const std::lock_guard lock(mutex_);
@@ -249,7 +250,7 @@ void NcclCommunicator::copy_own_parts(Stream& stream, const Call& call) const {
 
 Result NcclCommunicator::start_in_library(Stream& stream, const Call& call, Comm comm) const {
   const Library& library = *context_->library;
-  const StreamHandle handle = context_->collectives.stream_handle(stream);
+  const StreamHandle handle = context_->collectives.stream_handle(innermost(stream));
   const bool reduces = call.kind == Kind::kAllReduce || call.kind == Kind::kReduceScatter;
   if (call.kind == Kind::kAllToAll || call.kind == Kind::kExchange) {
     return send_and_receive(stream, call, comm);
@@ -278,7 +279,7 @@ Result NcclCommunicator::start_in_library(Stream& stream, const Call& call, Comm
 
 Result NcclCommunicator::send_and_receive(Stream& stream, const Call& call, Comm comm) const {
   const Library& library = *context_->library;
-  const StreamHandle handle = context_->collectives.stream_handle(stream);
+  const StreamHandle handle = context_->collectives.stream_handle(innermost(stream));
   if (const Result result = library.group_start(); result != Result::kSuccess) return result;
   Result worst = Result::kSuccess;
   const auto move = [&](bool sends, int peer, const Tensor& data, std::int64_t begin, std::int64_t count) {

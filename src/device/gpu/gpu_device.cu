@@ -69,9 +69,12 @@ void throw_fault(Fault& fault) {
 
 class GpuEvent final : public Event {
  public:
-  GpuEvent(int device, std::shared_ptr<const Guard> guard) : device_(device), guard_(std::move(guard)) {
+  // `timed`: it keeps the time at which it is reached.
+  GpuEvent(int device, std::shared_ptr<const Guard> guard, bool timed)
+      : device_(device), guard_(std::move(guard)) {
     check(PRIMUS_GPU_CALL(SetDevice)(device_), "choose a GPU");
-    check(PRIMUS_GPU_CALL(EventCreateWithFlags)(&event_, PRIMUS_GPU_CALL(EventDisableTiming)),
+    check(PRIMUS_GPU_CALL(EventCreateWithFlags)(
+              &event_, timed ? PRIMUS_GPU_CALL(EventDefault) : PRIMUS_GPU_CALL(EventDisableTiming)),
           "create an event");
   }
   ~GpuEvent() override { (void)PRIMUS_GPU_CALL(EventDestroy)(event_); }
@@ -86,6 +89,12 @@ class GpuEvent final : public Event {
   // The stream that records it, for which kernels leave their faults here.
   void recorded_by(std::shared_ptr<Fault> fault) { fault_ = std::move(fault); }
   EventHandle handle() const { return event_; }
+  double seconds_until(const GpuEvent& later) const {
+    float milliseconds = 0;
+    check(PRIMUS_GPU_CALL(EventElapsedTime)(&milliseconds, event_, later.event_),
+          "read the time of an event");
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
   bool reached() const {
     const Status status = PRIMUS_GPU_CALL(EventQuery)(event_);
     if (status == PRIMUS_GPU_CALL(ErrorNotReady)) {
@@ -261,7 +270,10 @@ class GpuDevice final : public Device {
   std::unique_ptr<Stream> create_stream(StreamKind) override {
     return std::make_unique<GpuStream>(gpu_, guard_, shared_);
   }
-  std::unique_ptr<Event> create_event() override { return std::make_unique<GpuEvent>(gpu_.index, guard_); }
+  std::unique_ptr<Event> create_event() override {
+    return std::make_unique<GpuEvent>(gpu_.index, guard_, false);
+  }
+  std::unique_ptr<Event> create_timed_event() { return std::make_unique<GpuEvent>(gpu_.index, guard_, true); }
   const KernelTable& kernels() const override { return kernels_; }
   KernelContext& kernel_context() override { return context_; }
   bool synchronous() const override { return false; }
@@ -313,8 +325,17 @@ constexpr DeviceCollectives kCollectives{
           static_cast<GpuDevice&>(device).guard().set(std::move(check_work));
         }};
 
+constexpr DeviceTiming kTiming{
+    .create = [](Device& device) { return static_cast<GpuDevice&>(device).create_timed_event(); },
+    .reached = [](Event& event) { return static_cast<GpuEvent&>(event).reached(); },
+    .seconds =
+        [](Event& from, Event& to) {
+          return static_cast<GpuEvent&>(from).seconds_until(static_cast<GpuEvent&>(to));
+        }};
+
 }  // namespace
 
+const DeviceTiming& timing() { return kTiming; }
 const DeviceCollectives& collectives() { return kCollectives; }
 
 int device_count(std::string& why) {

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "device/gpu/target.h"
 #include "device/plugin.h"
+#include "device/timing.h"
 
 namespace primus::gpu::PRIMUS_GPU {
 
@@ -19,5 +20,7 @@ std::unique_ptr<Device> open_gpu(const DeviceSpec& spec, const KernelTable& kern
 std::unique_ptr<Device> measuring_gpu(const DeviceSpec& spec, const KernelTable& kernels);
 // NCCL's or RCCL's view of these devices.
 const DeviceCollectives& collectives();
+// When work on them ran.
+const DeviceTiming& timing();
 
 }  // namespace primus::gpu::PRIMUS_GPU

@@ -5,6 +5,7 @@
 //   metrics.jsonl, evaluations.jsonl, samples.jsonl        metrics_file.h
 //   tensorboard/                                           event_file.h
 //   checkpoints/                                           lm/checkpoint
+//   traces/steps-A-B/rank-N.json                           Chrome traces of steps (lm/train/run_trace.h)
 //   experiment.yaml                                        what was run last
 //   .lock                                                  held by the process that trains (RunLock)
 //
@@ -36,6 +37,7 @@ class RunFolder {
   // Throws Error(kInvalid) when `module` is no plain name.
   Path rank_logs(std::string_view module, int rank) const;
   Path tensorboard() const { return root_ / "tensorboard"; }
+  Path traces() const { return root_ / "traces"; }
   Path checkpoints() const { return root_ / "checkpoints"; }
   // The resolved experiment of the last process that trained here; its `save`, where it has one, is an
   // absolute path.

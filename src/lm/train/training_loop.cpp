@@ -65,12 +65,14 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   };
   bool stopping = ranks.any(stop);
   while (iteration < c.train_iters && !stopping) {
+    turn_trace();
     // A request that comes from here on is for the next step: all ranks hear of it with this step's loss.
     session->step().vote_to_stop(stop || (!ranks.alone() && out_of_time()));
     if (!train_step(stop)) {
       stopping = true;
       break;
     }
+    if (trace) trace->step_done(iteration);
     stopping = ranks.alone() ? stop.load() : result.stop_votes > 0;
     if (iteration == first_iteration + 1) log_choices();
     if (iteration < c.train_iters) evaluate_due(summary, stop);
@@ -86,6 +88,10 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     }
   }
   finish_step();
+  if (trace) {
+    drain();
+    trace->finish(iteration);
+  }
   if (stopping && iteration < c.train_iters) {
     log.info("asked to stop after iteration {}", iteration);
     phase("stopping: saving what was learned");
@@ -108,6 +114,17 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   summary.seconds = monotonic_seconds() - began;
   summary.checkpoint = newest_checkpoint();
   return summary;
+}
+
+void Trainer::Run::drain() {
+  finish_step();
+  rank->synchronize();
+}
+
+void Trainer::Run::turn_trace() {
+  if (!trace || !trace->turns(iteration)) return;
+  drain();
+  trace->turn(iteration);
 }
 
 bool Trainer::Run::must_evaluate(const char* data_set) {
@@ -141,27 +158,37 @@ void Trainer::Run::log_choices() {
 bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds(), wait_before = loader->wait_seconds();
   TrainingStep& step = session->step();
+  const RunTrace::HostWork whole(trace.get(), "step", iteration + 1);
   step.begin(iteration + 1);
   try {
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
       // A step may take minutes, and only its end changes the model.
       if (stop && ranks.alone()) return false;
-      step.microbatch(i, host_batch(next_batch(*loader)));
+      const data::Batch& batch = next_batch(*loader);
+      const RunTrace::HostWork enqueued(trace.get(), "microbatch", i);
+      step.microbatch(i, host_batch(batch));
     }
   } catch (const engine::StopRequest&) {
     return false;
   }
-  step.finish_gradients();
+  {
+    const RunTrace::HostWork enqueued(trace.get(), "gradients");
+    step.finish_gradients();
+  }
   // The step before this one. Now, because the weights are still those of a step that was bad: its update
   // changed nothing.
   finish_step();
   {
     // Weights and moments may change only once a checkpoint in flight has copied them.
     const comm::Activity busy = ranks.busy("copying what is to be saved");
+    const RunTrace::HostWork waited(trace.get(), "wait for the checkpoint's copy");
     writer->wait_copied();
   }
   const double learning_rate = schedule.learning_rate(iteration);
-  step.update(iteration + 1, learning_rate, schedule.weight_decay(iteration));
+  {
+    const RunTrace::HostWork enqueued(trace.get(), "update");
+    step.update(iteration + 1, learning_rate, schedule.weight_decay(iteration));
+  }
   ++iteration;
   pending = {.iteration = iteration,
              .learning_rate = learning_rate,
@@ -176,7 +203,10 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
 void Trainer::Run::finish_step() {
   if (!pending) return;
   const Pending step = *std::exchange(pending, std::nullopt);
-  result = session->step().result();
+  {
+    const RunTrace::HostWork waited(trace.get(), "wait for a step's result");
+    result = session->step().result();
+  }
   const double ended = monotonic_seconds();
   const bool finite = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   if (!finite) ++nan_iterations;
@@ -237,6 +267,7 @@ data::BatchLoaderOptions Trainer::Run::loader_options(std::int64_t first_sample)
 
 const data::Batch& Trainer::Run::next_batch(data::BatchLoader& batches) {
   const comm::Activity busy = ranks.busy("reading data");
+  const RunTrace::HostWork read(trace.get(), "read data");
   try {
     return batches.next();
   } catch (const Error&) {
@@ -256,6 +287,7 @@ const data::Batch& Trainer::Run::next_batch(data::BatchLoader& batches) {
 std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const char* name,
                                              std::int64_t first_sample, const std::atomic<bool>& stop) {
   finish_step();
+  const RunTrace::HostWork evaluated(trace.get(), "evaluation");
   const double began = monotonic_seconds();
   data::BatchLoader batches(dataset, loader_options(first_sample));
   TrainingStep& step = session->step();

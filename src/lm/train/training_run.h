@@ -23,6 +23,7 @@
 #include "lm/optimizer/schedule.h"
 #include "lm/train/job_ranks.h"
 #include "lm/train/resume.h"
+#include "lm/train/run_trace.h"
 #include "lm/train/trainer.h"
 #include "lm/train/training_settings.h"
 
@@ -90,6 +91,12 @@ struct Trainer::Run {
   void load_or_initialize();
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
+  // Where the experiment asks this rank for a trace. All ranks call it alike.
+  void open_trace();
+  // Between steps: begins or ends the trace where it is due.
+  void turn_trace();
+  // Waits for the kernels and collectives that are on their way.
+  void drain();
   // False: `stop` came first, and the step was left without a trace. Ranks that train together end a step
   // together, and leave none.
   bool train_step(const std::atomic<bool>& stop);
@@ -123,6 +130,7 @@ struct Trainer::Run {
   std::optional<RunLock> lock, checkpoints_lock;
   data::Datasets datasets;
   std::unique_ptr<engine::Rank> rank;
+  std::unique_ptr<RunTrace> trace;  // null: none. Goes before the device that it watches
   std::unique_ptr<TrainingSession> session;
   std::unique_ptr<DeviceReader> reader;
   std::unique_ptr<AsyncWriter> writer;       // after what its sources read

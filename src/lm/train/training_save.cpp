@@ -51,6 +51,7 @@ void Trainer::Run::save() {
   if (last_saved == iteration) return;
   finish_step();
   const comm::Activity busy = ranks.busy("saving a checkpoint");
+  const RunTrace::HostWork saved(trace.get(), "begin a checkpoint");
   const double began = monotonic_seconds();
   rank->synchronize();
   if (monitor) monitor->sync();

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 
 #include "base/error.h"
@@ -93,6 +94,8 @@ void Trainer::Run::prepare() {
   std::unique_ptr<Device> device = turbo::open_device(spec);
   ranks.wait_for_busy(std::chrono::minutes(c.distributed_timeout_minutes),
                       [this](const std::string& busy) { log.info("waiting: {}", busy); });
+  open_trace();
+  if (trace) device = trace->watch(std::move(device));
   engine::Mesh mesh = ranks.make_mesh(*device, shape);
   rank = std::make_unique<engine::Rank>(std::move(device), std::move(mesh));
   const StepMeasurement measured = measure_session(*rank, settings, families);
@@ -175,6 +178,33 @@ void Trainer::Run::prepare() {
   if (session->reader()) sample_prompt = find_sample_prompt();
   loader =
       std::make_unique<data::BatchLoader>(*datasets.train, loader_options(iteration * c.global_batch_size));
+}
+
+void Trainer::Run::open_trace() {
+  if (!c.profile) return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const std::int64_t origin =
+      ranks.from_first(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+  if (ranks.first()) {
+    for (const std::string& named : c.profile_ranks) {
+      if (named != "all" && std::stoll(named) >= ranks.size())
+        log.warning("profile_ranks names rank {}, and there are {} ranks", named, ranks.size());
+    }
+  }
+  if (!RunTrace::wanted(c, ranks.rank())) return;
+  const PipelineSettings& pipeline = settings.step.pipeline;
+  trace = std::make_unique<RunTrace>(
+      c,
+      RunTrace::Options{
+          .folder = folder.traces(),
+          .rank = ranks.rank(),
+          .world = ranks.size(),
+          .origin_us = origin,
+          .facts =
+              fmt::format(R"("stage": {}, "stages": {}, "chunks": {}, "microbatches": {}, "schedule": "{}")",
+                          place.stage, shape.pipeline, pipeline.chunks, settings.step.microbatches,
+                          engine::traits_of(pipeline.schedule).name)},
+      log);
 }
 
 std::vector<std::int32_t> Trainer::Run::find_sample_prompt() const {

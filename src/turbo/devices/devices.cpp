@@ -96,6 +96,8 @@ const DeviceCollectives* collectives_of(const Device& device) {
   return plugin_of(device.properties().kind).collectives;
 }
 
+const DeviceTiming* timing_of(const Device& device) { return plugin_of(device.properties().kind).timing; }
+
 std::vector<DeviceListing> list_devices() {
   std::vector<std::string> kinds = installed_plugins();
   kinds.insert(kinds.begin(), std::string(kCpu));

@@ -1,38 +1,95 @@
 #include "turbo/devices/tracing_device.h"
 
-#include <algorithm>
-#include <chrono>
+#include <deque>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <mutex>
 #include <utility>
+#include <vector>
 
-#include "base/json_text.h"
+#include "device/watched.h"
 #include "turbo/kernel_table.h"
 
 namespace primus::turbo {
 namespace {
 
-// What is open on a stream. Used by the stream's work alone, which runs in its order.
-struct Open {
-  TraceRecorder* recorder;
-  int track;
-  double begin = 0;
-};
+using Span = TraceRecorder::Span;
 
-// What a stream runs around a call: the arguments of the marks below.
+// What a stream runs around a piece of work where it takes the clock itself.
 struct Mark {
-  Open* open;
-  const char* name;
-  const char* category;
+  TraceRecorder* recorder;
+  Span* span;
 };
 void mark_begin(KernelContext&, const void* arguments) {
-  static_cast<const Mark*>(arguments)->open->begin = TraceRecorder::now();
+  const Mark& mark = *static_cast<const Mark*>(arguments);
+  mark.recorder->begin(mark.span);
 }
 void mark_end(KernelContext&, const void* arguments) {
   const Mark& mark = *static_cast<const Mark*>(arguments);
-  mark.open->recorder->add(
-      {mark.name, mark.category, mark.open->track, mark.open->begin, TraceRecorder::now()});
+  mark.recorder->end(mark.span);
 }
+
+// The times of work on a device that keeps them itself. Events become times when somebody reads the trace.
+// Thread-safe.
+class EventClock {
+ public:
+  EventClock(Device& device, const DeviceTiming& timing, TraceRecorder& recorder)
+      : device_(device), timing_(timing), recorder_(recorder) {}
+
+  std::shared_ptr<Event> mark(Stream& stream) {
+    std::shared_ptr<Event> event;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!base_) set_base(stream);
+      event = take();
+    }
+    stream.record(*event);
+    return event;
+  }
+  void add(Span* span, std::shared_ptr<Event> begin, std::shared_ptr<Event> end) {
+    const std::lock_guard lock(mutex_);
+    pending_.push_back({span, std::move(begin), std::move(end)});
+  }
+  void collect() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(pending_, [this](Pending& p) {
+      if (!timing_.reached(*p.end)) return false;
+      recorder_.set_times(p.span, base_time_ + timing_.seconds(*base_, *p.begin),
+                          base_time_ + timing_.seconds(*base_, *p.end));
+      free_.push_back(std::move(p.begin));
+      free_.push_back(std::move(p.end));
+      return true;
+    });
+  }
+
+ private:
+  struct Pending {
+    Span* span;
+    std::shared_ptr<Event> begin, end;
+  };
+
+  // Ties the device's clock to the host's. Nothing is on the stream yet, so the host hardly waits.
+  void set_base(Stream& stream) {
+    base_ = timing_.create(device_);
+    stream.record(*base_);
+    base_->synchronize();
+    base_time_ = TraceRecorder::now();
+  }
+  std::shared_ptr<Event> take() {
+    if (free_.empty()) return timing_.create(device_);
+    std::shared_ptr<Event> event = std::move(free_.back());
+    free_.pop_back();
+    return event;
+  }
+
+  Device& device_;
+  const DeviceTiming& timing_;
+  TraceRecorder& recorder_;
+  std::mutex mutex_;
+  std::shared_ptr<Event> base_;
+  double base_time_ = 0;
+  std::deque<Pending> pending_;
+  std::vector<std::shared_ptr<Event>> free_;
+};
 
 const char* name_of(StreamKind kind) {
   switch (kind) {
@@ -45,20 +102,21 @@ const char* name_of(StreamKind kind) {
   }
 }
 
-class TracingStream final : public Stream {
+class TracingStream final : public WatchedStream {
  public:
-  TracingStream(std::unique_ptr<Stream> stream, TraceRecorder& recorder, StreamKind kind, bool waits,
+  TracingStream(std::unique_ptr<Stream> stream, TraceRecorder& recorder, EventClock* clock, StreamKind kind,
                 const std::map<KernelFunction, std::string>& names)
       : recorder_(recorder),
+        clock_(clock),
         names_(names),
-        waits_(waits),
-        open_{&recorder, recorder.add_track(name_of(kind))},
+        track_(recorder.add_track(name_of(kind))),
         stream_(std::move(stream)) {}
 
   void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
     const auto known = names_.find(kernel);
-    around(known == names_.end() ? "other work" : known->second.c_str(), "kernel",
-           [&] { stream_->launch(kernel, arguments, bytes); });
+    // What has no name is part of the work that encloses it: the collectives of the host.
+    if (known == names_.end()) return stream_->launch(kernel, arguments, bytes);
+    around(known->second.c_str(), "kernel", [&] { stream_->launch(kernel, arguments, bytes); });
   }
   void copy_to_device(void* device, const void* host, std::int64_t bytes) override {
     around("copy to device", "copy", [&] { stream_->copy_to_device(device, host, bytes); });
@@ -76,42 +134,71 @@ class TracingStream final : public Stream {
   void wait(Event& event) override { stream_->wait(event); }
   void synchronize() override { stream_->synchronize(); }
 
+  bool watching() const override { return recorder_.recording(); }
+  void begin(WorkLabel label) override {
+    Open open{recorder_.open(std::move(label), track_), {}};
+    if (clock_) {
+      open.begin = clock_->mark(*stream_);
+    } else {
+      const Mark mark{&recorder_, open.span};
+      stream_->launch(&mark_begin, &mark, sizeof(mark));
+    }
+    open_.push_back(std::move(open));
+  }
+  void end() override {
+    const Open open = std::move(open_.back());
+    open_.pop_back();
+    if (clock_) {
+      clock_->add(open.span, open.begin, clock_->mark(*stream_));
+    } else {
+      const Mark mark{&recorder_, open.span};
+      stream_->launch(&mark_end, &mark, sizeof(mark));
+    }
+  }
+  Stream& below() override { return *stream_; }
+
  private:
+  struct Open {
+    Span* span;
+    std::shared_ptr<Event> begin;
+  };
+
   template <class Work>
   void around(const char* name, const char* category, Work work) {
-    if (!recorder_.recording()) return work();
-    if (waits_) {
-      stream_->synchronize();
-      const double begin = TraceRecorder::now();
-      work();
-      stream_->synchronize();
-      recorder_.add({name, category, open_.track, begin, TraceRecorder::now()});
-      return;
-    }
-    const Mark mark{&open_, name, category};
-    stream_->launch(&mark_begin, &mark, sizeof(mark));
+    const WatchedWork watched(this, [&] { return WorkLabel{.name = name, .category = category}; });
     work();
-    stream_->launch(&mark_end, &mark, sizeof(mark));
   }
 
   TraceRecorder& recorder_;
+  EventClock* clock_;
   const std::map<KernelFunction, std::string>& names_;
-  bool waits_;
-  Open open_;
+  int track_;
+  std::vector<Open> open_;
   std::unique_ptr<Stream> stream_;  // last: its work uses what stands above until it is gone
 };
 
-class TracingDevice final : public Device {
+class TracingDevice final : public WatchedDevice {
  public:
-  TracingDevice(std::unique_ptr<Device> device, std::shared_ptr<TraceRecorder> recorder)
-      : device_(std::move(device)),
-        recorder_(std::move(recorder)),
-        waits_(device_->properties().kind != "cpu") {
+  TracingDevice(std::unique_ptr<Device> device, const DeviceTiming* timing,
+                std::shared_ptr<TraceRecorder> recorder)
+      : device_(std::move(device)), recorder_(std::move(recorder)) {
     for (std::size_t id = 0; id < static_cast<std::size_t>(KernelId::kCount); ++id) {
       const auto kernel = static_cast<KernelId>(id);
       if (const KernelFunction run = device_->kernels()[kernel].run)
         names_.emplace(run, turbo::name_of(kernel));
     }
+    if (!timing) return;
+    clock_ = std::make_unique<EventClock>(*device_, *timing, *recorder_);
+    recorder_->set_collector([this] { clock_->collect(); });
+  }
+  ~TracingDevice() override {
+    if (!clock_) return;
+    try {
+      clock_->collect();
+    } catch (...) {
+      // The device is lost, and so are the times of what it did last.
+    }
+    recorder_->set_collector({});
   }
 
   std::string description() const override { return device_->description(); }
@@ -122,7 +209,8 @@ class TracingDevice final : public Device {
   void* allocate_pinned(std::int64_t bytes) override { return device_->allocate_pinned(bytes); }
   void release_pinned(void* address) noexcept override { device_->release_pinned(address); }
   std::unique_ptr<Stream> create_stream(StreamKind kind) override {
-    return std::make_unique<TracingStream>(device_->create_stream(kind), *recorder_, kind, waits_, names_);
+    return std::make_unique<TracingStream>(device_->create_stream(kind), *recorder_, clock_.get(), kind,
+                                           names_);
   }
   std::unique_ptr<Event> create_event() override { return device_->create_event(); }
   const KernelTable& kernels() const override { return device_->kernels(); }
@@ -130,65 +218,20 @@ class TracingDevice final : public Device {
   std::vector<KernelChoice> choices() const override { return device_->choices(); }
   // No graphs: what runs inside one could not be told apart.
   bool synchronous() const override { return device_->synchronous(); }
+  Device& below() override { return *device_; }
 
  private:
   std::unique_ptr<Device> device_;
   std::shared_ptr<TraceRecorder> recorder_;
-  bool waits_;
   std::map<KernelFunction, std::string> names_;
+  std::unique_ptr<EventClock> clock_;  // its events go before the device
 };
 
 }  // namespace
 
-double TraceRecorder::now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-int TraceRecorder::add_track(const std::string& name) {
-  const std::lock_guard lock(mutex_);
-  tracks_.push_back(name);
-  return static_cast<int>(tracks_.size()) - 1;
-}
-
-void TraceRecorder::add(Span span) {
-  const std::lock_guard lock(mutex_);
-  spans_.push_back(std::move(span));
-}
-
-std::vector<TraceRecorder::Span> TraceRecorder::spans() const {
-  const std::lock_guard lock(mutex_);
-  return spans_;
-}
-
-std::string TraceRecorder::chrome_json(const std::string& process) const {
-  const std::lock_guard lock(mutex_);
-  using Json = nlohmann::ordered_json;
-  Json events = Json::array();
-  events.push_back({{"ph", "M"}, {"name", "process_name"}, {"pid", 0}, {"args", {{"name", process}}}});
-  for (std::size_t track = 0; track < tracks_.size(); ++track)
-    events.push_back({{"ph", "M"},
-                      {"name", "thread_name"},
-                      {"pid", 0},
-                      {"tid", track},
-                      {"args", {{"name", tracks_[track]}}}});
-  double first = 0;
-  for (const Span& span : spans_) first = first == 0 ? span.begin : std::min(first, span.begin);
-  // In microseconds from the first one on: a double of seconds since boot would lose nanoseconds.
-  for (const Span& span : spans_) {
-    events.push_back({{"ph", "X"},
-                      {"name", span.name},
-                      {"cat", span.category},
-                      {"pid", 0},
-                      {"tid", span.track},
-                      {"ts", (span.begin - first) * 1e6},
-                      {"dur", (span.end - span.begin) * 1e6}});
-  }
-  return json_text(Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}, -1) + "\n";
-}
-
-std::unique_ptr<Device> make_tracing_device(std::unique_ptr<Device> device,
+std::unique_ptr<Device> make_tracing_device(std::unique_ptr<Device> device, const DeviceTiming* timing,
                                             std::shared_ptr<TraceRecorder> recorder) {
-  return std::make_unique<TracingDevice>(std::move(device), std::move(recorder));
+  return std::make_unique<TracingDevice>(std::move(device), timing, std::move(recorder));
 }
 
 }  // namespace primus::turbo

@@ -22,7 +22,8 @@ const DevicePlugin kPlugin{
     .properties = runtime::device_properties,
     .open = [](const DeviceSpec& spec) { return runtime::open_gpu(spec, kernels()); },
     .measuring = [](const DeviceSpec& spec) { return runtime::measuring_gpu(spec, kernels()); },
-    .collectives = &runtime::collectives()};
+    .collectives = &runtime::collectives(),
+    .timing = &runtime::timing()};
 
 }  // namespace
 }  // namespace primus::turbo::PRIMUS_GPU

@@ -25,8 +25,9 @@ struct Traced {
 // Fills and adds on the compute stream, then copies on another one, which waits for that.
 Traced trace_of(const std::string& name) {
   Traced run{.result = std::vector<float>(kCount)};
-  const std::unique_ptr<Device> device =
-      make_tracing_device(open_device(parse_device(name, 1)), run.recorder);
+  std::unique_ptr<Device> device = open_device(parse_device(name, 1));
+  const DeviceTiming* const timing = timing_of(*device);
+  device = make_tracing_device(std::move(device), timing, run.recorder);
   const auto compute = device->create_stream(StreamKind::kCompute),
              copies = device->create_stream(StreamKind::kCopy);
   const auto event = device->create_event();
@@ -77,12 +78,115 @@ TEST(TracingDevice, WritesDownWhatRanOnEachStream) {
   unsetenv("PRIMUS_PLUGIN_PATH");
 }
 
+// A device that keeps the times of events itself, as GPUs do: the CPU, whose work is done once it is
+// enqueued, with a clock of its own.
+class TimedEvent final : public Event {
+ public:
+  void synchronize() override { reached = true; }
+  double time = 0;
+  bool reached = false;  // once somebody lets it be
+};
+
+class TimedStream final : public Stream {
+ public:
+  explicit TimedStream(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
+  void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
+    stream_->launch(kernel, arguments, bytes);
+  }
+  void copy_to_device(void* device, const void* host, std::int64_t bytes) override {
+    stream_->copy_to_device(device, host, bytes);
+  }
+  void copy_to_host(void* host, const void* device, std::int64_t bytes) override {
+    stream_->copy_to_host(host, device, bytes);
+  }
+  void copy_on_device(void* to, const void* from, std::int64_t bytes) override {
+    stream_->copy_on_device(to, from, bytes);
+  }
+  void fill_zero(void* device, std::int64_t bytes) override { stream_->fill_zero(device, bytes); }
+  void record(Event& event) override { static_cast<TimedEvent&>(event).time = ++clock_; }
+  void wait(Event&) override {}
+  void synchronize() override {}
+
+ private:
+  std::unique_ptr<Stream> stream_;
+  double clock_ = 0;  // a second for each event
+};
+
+class TimedDevice final : public Device {
+ public:
+  std::string description() const override { return device_->description(); }
+  DeviceProperties properties() const override { return device_->properties(); }
+  DeviceMemoryUse memory_use() const override { return device_->memory_use(); }
+  void* allocate(std::int64_t bytes) override { return device_->allocate(bytes); }
+  void release(void* address) noexcept override { device_->release(address); }
+  void* allocate_pinned(std::int64_t bytes) override { return device_->allocate_pinned(bytes); }
+  void release_pinned(void* address) noexcept override { device_->release_pinned(address); }
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override {
+    return std::make_unique<TimedStream>(device_->create_stream(kind));
+  }
+  std::unique_ptr<Event> create_event() override { return device_->create_event(); }
+  const KernelTable& kernels() const override { return device_->kernels(); }
+  KernelContext& kernel_context() override { return device_->kernel_context(); }
+  bool synchronous() const override { return false; }
+
+  std::unique_ptr<Event> create_timed() {
+    auto event = std::make_unique<TimedEvent>();
+    created.push_back(event.get());
+    return event;
+  }
+  std::vector<TimedEvent*> created;
+
+ private:
+  std::unique_ptr<Device> device_ = open_device(parse_device("cpu", 1));
+};
+
+TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {
+  static constexpr DeviceTiming kTiming{
+      .create = [](Device& device) { return static_cast<TimedDevice&>(device).create_timed(); },
+      .reached = [](Event& event) { return static_cast<TimedEvent&>(event).reached; },
+      .seconds =
+          [](Event& from, Event& to) {
+            return static_cast<TimedEvent&>(to).time - static_cast<TimedEvent&>(from).time;
+          }};
+  auto timed = std::make_unique<TimedDevice>();
+  TimedDevice& events = *timed;
+  const auto recorder = std::make_shared<TraceRecorder>();
+  std::unique_ptr<Device> device = make_tracing_device(std::move(timed), &kTiming, recorder);
+  const auto stream = device->create_stream(StreamKind::kCompute);
+  EXPECT_EQ(&innermost(*device), &events);
+  EXPECT_NE(&innermost(*stream), stream.get());
+  void* const memory = device->allocate(8);
+  recorder->start();
+  {
+    const WatchedWork watched(stream.get(), [] { return WorkLabel{.name = "F0", .category = "schedule"}; });
+    stream->fill_zero(memory, 4);
+  }
+  stream->fill_zero(memory, 4);
+  recorder->stop();
+  stream->fill_zero(memory, 4);
+  // Begin and end of three spans, and where the clocks meet.
+  ASSERT_EQ(events.created.size(), 7U);
+  EXPECT_TRUE(recorder->spans().empty());
+  for (std::size_t i = 1; i < 5; ++i) events.created[i]->reached = true;
+  auto spans = recorder->spans();
+  ASSERT_EQ(spans.size(), 2U);
+  EXPECT_EQ(spans[0].name, "F0");
+  EXPECT_DOUBLE_EQ(spans[0].end - spans[0].begin, 3);
+  EXPECT_EQ(spans[1].name, "fill with zeros");
+  EXPECT_DOUBLE_EQ(spans[1].end - spans[1].begin, 1);
+  EXPECT_DOUBLE_EQ(spans[1].begin - spans[0].begin, 1);
+  EXPECT_NEAR(spans[0].begin, TraceRecorder::now() + 1, 60);  // the clocks met a moment ago
+  for (TimedEvent* event : events.created) event->reached = true;
+  EXPECT_EQ(recorder->spans().size(), 3U);
+  device->release(memory);
+}
+
 TEST(TracingDevice, TheTraceIsChromes) {
   TraceRecorder recorder;
   const int stream = recorder.add_track("compute");
   recorder.add({"Gemm \"x\"", "kernel", stream, 100.5, 100.75});
   recorder.add({"step", "host", TraceRecorder::kHost, 100.25, 101});
-  const auto json = nlohmann::json::parse(recorder.chrome_json("cpu"));
+  const auto json = nlohmann::json::parse(recorder.chrome_json({.name = "cpu"}));
   std::map<std::string, nlohmann::json> events;
   int tracks = 0;
   for (const auto& event : json["traceEvents"]) {

@@ -1,0 +1,117 @@
+#include "lm/train/run_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+#include "turbo/devices/devices.h"
+#include "turbo/devices/tracing_device.h"
+
+namespace primus {
+
+using turbo::TraceRecorder;
+
+bool RunTrace::wanted(const config::TrainerConfig& config, int rank) {
+  if (!config.profile) return false;
+  return std::ranges::any_of(config.profile_ranks, [&](const std::string& word) {
+    return word == "all" || word == std::to_string(rank);
+  });
+}
+
+RunTrace::RunTrace(const config::TrainerConfig& config, Options options, Logger& log)
+    : start_(config.profile_step_start),
+      end_(config.profile_step_end),
+      options_(std::move(options)),
+      log_(log),
+      file_(options_.folder / fmt::format("steps-{}-{}", start_ + 1, end_) /
+            fmt::format("rank-{}.json", options_.rank)) {
+  // When the system's clock showed the origin. Of several readings the one with the least between both
+  // clocks.
+  double least = 1e9;
+  for (int i = 0; i < 16; ++i) {
+    const double before = TraceRecorder::now();
+    const auto wall = std::chrono::system_clock::now().time_since_epoch();
+    const double after = TraceRecorder::now();
+    if (after - before >= least) continue;
+    least = after - before;
+    const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        wall - std::chrono::microseconds(options_.origin_us));
+    origin_ = (before + after) / 2 - 1e-9 * static_cast<double>(since.count());
+  }
+}
+
+RunTrace::~RunTrace() {
+  if (recorder_->recording()) finish(last_);
+}
+
+std::unique_ptr<Device> RunTrace::watch(std::unique_ptr<Device> device) {
+  device_ = device->description();
+  const DeviceTiming* const timing = turbo::timing_of(*device);
+  return turbo::make_tracing_device(std::move(device), timing, recorder_);
+}
+
+bool RunTrace::turns(std::int64_t steps) const {
+  return recorder_->recording() ? steps >= end_ : first_ == 0 && steps >= start_ && steps < end_;
+}
+
+void RunTrace::turn(std::int64_t steps) {
+  if (recorder_->recording()) return finish(steps);
+  first_ = steps + 1;
+  last_ = steps;
+  log_.info("tracing steps {} to {} into {}", first_, end_, file_.string());
+  // The file is there from the beginning on, also when the first step never ends.
+  write(false);
+  recorder_->start();
+}
+
+void RunTrace::step_done(std::int64_t steps) {
+  if (!recorder_->recording() || steps < first_) return;
+  last_ = steps;
+  // All of it is written each time, so not after every step.
+  if (steps < end_ && std::has_single_bit(static_cast<std::uint64_t>(steps - first_ + 1))) write(false);
+}
+
+void RunTrace::finish(std::int64_t steps) {
+  if (!recorder_->recording()) return;
+  recorder_->stop();
+  last_ = steps;
+  write(true);
+  if (!failed_) log_.info("the trace is in {}: ui.perfetto.dev shows it", file_.string());
+}
+
+void RunTrace::write(bool complete) {
+  try {
+    make_folders(file_.parent_path());
+    write_file_atomic(file_,
+                      recorder_->chrome_json(
+                          {.rank = options_.rank,
+                           .name = fmt::format("rank {} of {}: {}", options_.rank, options_.world, device_),
+                           .origin = origin_,
+                           .arguments = fmt::format(
+                               R"("rank": {}, "world": {}, "job": {}, "first_step": {}, "last_step": {}, )"
+                               R"("complete": {}{}{})",
+                               options_.rank, options_.world, options_.origin_us, first_, last_, complete,
+                               options_.facts.empty() ? "" : ", ", options_.facts)}));
+  } catch (const Error& error) {
+    if (!std::exchange(failed_, true)) log_.error("the trace cannot be written: {}", error.what());
+  }
+}
+
+RunTrace::HostWork::HostWork(RunTrace* trace, std::string_view what, std::int64_t number) {
+  if (!trace || !trace->recorder_->recording()) return;
+  recorder_ = trace->recorder_.get();
+  span_ = recorder_->open(
+      {.name = number < 0 ? std::string(what) : fmt::format("{} {}", what, number), .category = "host"},
+      TraceRecorder::kHost);
+  recorder_->begin(span_);
+}
+
+RunTrace::HostWork::~HostWork() {
+  if (span_) recorder_->end(span_);
+}
+
+}  // namespace primus

@@ -1,0 +1,37 @@
+// How timelines of pipelines are drawn: what pipeline_plan.cpp and measured_pipeline.cpp share. Internal to
+// plan. Pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "engine/pipeline_schedule.h"
+#include "plan/pipeline_plan.h"
+
+namespace primus::drawing {
+
+inline constexpr std::size_t kMargin = 10;  // of a text's rows: "stage 12  "
+
+enum class Labels : std::uint8_t { kAll, kNone, kWhereTheyFit };
+// A row for each stage, of `columns` columns, `per_column` of time each. Without its label, work is its
+// letter over and over. '.': nothing is computed.
+std::string text_rows(const engine::PipelineTimeline& timeline, std::size_t columns, double per_column,
+                      Labels labels);
+
+inline constexpr double kLeft = 80, kTop = 46, kRow = 30, kWidth = 1200;
+// Pixels for a unit of time, so that `makespan` fills an image.
+inline double svg_scale(double makespan) { return (kWidth - kLeft - 20) / makespan; }
+// An image of that height up to its title; svg_end() closes it.
+std::string svg_begin(double height, const std::string& title);
+std::string svg_rows(const engine::PipelineTimeline& timeline, double top, double scale);
+std::string svg_text(double y, const std::string& text);
+inline std::string svg_end() { return "</svg>\n"; }
+
+std::string title_of(const PipelinePlan& plan);
+// "F forward, B backward of inputs, W of weights"
+std::string legend_of(const PipelinePlan& plan);
+// "3 chunks"
+std::string many(std::int64_t count, const char* what);
+
+}  // namespace primus::drawing

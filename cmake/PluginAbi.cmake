@@ -1,5 +1,5 @@
-# Writes OUTPUT, a header with one number that stands for the contract between the program and its device plug-ins:
-# a hash of the headers in INPUTS and of the compiler. Run as a script; the file is left alone when nothing changed.
+# Writes OUTPUT, a header with one number, NAMESPACE::NAME, that stands for the contract between the program and its
+# plug-ins of one sort: a hash of the headers in INPUTS and of the compiler. Run as a script; the file is left alone when nothing changed.
 set(text "${COMPILER}")
 foreach(input ${INPUTS})
   file(SHA256 ${input} hash)
@@ -8,14 +8,14 @@ endforeach()
 string(SHA256 hash "${text}")
 string(SUBSTRING ${hash} 0 16 hash)
 file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT [[
-// Written by cmake/PluginAbi.cmake: a hash of the headers that a device plug-in shares with the program.
+// Written by cmake/PluginAbi.cmake: a hash of the headers that a plug-in shares with the program.
 #pragma once
 
 #include <cstdint>
 
-namespace primus::turbo {
+namespace @NAMESPACE@ {
 
-constexpr std::uint64_t kPluginAbi = 0x@hash@;
+constexpr std::uint64_t @NAME@ = 0x@hash@;
 
-}  // namespace primus::turbo
+}  // namespace @NAMESPACE@
 ]])

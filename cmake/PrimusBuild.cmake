@@ -58,6 +58,25 @@ function(primus_library name)
   target_link_libraries(primus_${name} PUBLIC ${ARG_DEPS} Threads::Threads)
 endfunction()
 
+# primus_plugin_abi(<name> HEADER <path> CONSTANT <name> NAMESPACE <name> INPUTS <headers>...): primus::<name>, which gives
+# plug-ins and the program a header with a number that changes with the headers that both are compiled with.
+function(primus_plugin_abi name)
+  cmake_parse_arguments(ARG "" "HEADER;CONSTANT;NAMESPACE" "INPUTS" ${ARGN})
+  set(header ${CMAKE_CURRENT_BINARY_DIR}/generated/${ARG_HEADER})
+  add_custom_command(
+    OUTPUT ${header}
+    COMMAND ${CMAKE_COMMAND} "-DINPUTS=${ARG_INPUTS}" -DOUTPUT=${header} -DNAME=${ARG_CONSTANT}
+            -DNAMESPACE=${ARG_NAMESPACE} "-DCOMPILER=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}"
+            -P ${PROJECT_SOURCE_DIR}/cmake/PluginAbi.cmake
+    DEPENDS ${ARG_INPUTS} ${PROJECT_SOURCE_DIR}/cmake/PluginAbi.cmake
+    VERBATIM)
+  add_custom_target(primus_${name}_header DEPENDS ${header})
+  add_library(primus_${name} INTERFACE)
+  add_library(primus::${name} ALIAS primus_${name})
+  target_include_directories(primus_${name} INTERFACE ${CMAKE_CURRENT_BINARY_DIR}/generated)
+  add_dependencies(primus_${name} primus_${name}_header)
+endfunction()
+
 # primus_device_plugin(<kind> SOURCES ... DEPS <libs>... OUTPUT_DIRECTORY <folder>): libprimus_<kind>.so, which exports
 # nothing but the plug-in's entry point, and finds its own symbols before the program's.
 function(primus_device_plugin kind)

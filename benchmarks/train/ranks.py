@@ -24,7 +24,7 @@ WARM_UP = 3
 
 
 def command(primus, experiment, folder, words):
-    return [primus, "train", "pretrain", "--config", experiment, "--plain", f"workspace={folder}", "work_group=w", "user_name=u",
+    return [primus, "train", "pretrain", "--config", experiment, f"workspace={folder}", "work_group=w", "user_name=u",
             "exp_name=run", "eval_iters=0", "disable_last_saving=true", *words]
 
 
@@ -76,7 +76,7 @@ def memory(ranks, arguments):
         words = command(PRIMUS, EXPERIMENT, folder, [
             "train_iters=1", f"micro_batch_size={arguments.micro_batch}", f"global_batch_size={ranks * arguments.micro_batch}",
             "seq_length=256", "num_threads=1", *arguments.words, *ranks_of(ranks, arguments)])
-        plan = json.loads(run([*(word for word in words if word != "--plain"), "--dry-run", "--json"]))["memory_bytes"]
+        plan = json.loads(run([*words, "--dry-run", "--json"]))["memory_bytes"]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
         peak = 0
         while process.poll() is None:

@@ -16,6 +16,7 @@
 #include "comm/local/ring_links.h"
 #include "comm/local/shared_memory.h"
 #include "comm/local/thread_group.h"
+#include "comm/mpi/library.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/tcp/tcp_links.h"
 
@@ -56,11 +57,21 @@ class JobLinkFactory final : public LinkFactory {
     const std::string key = "links/" + hex(as_text(sha256(id)));
     const Deadline deadline = in(options_.start_timeout);
     const auto check = [&] { abort_->check(); };
-    if (options_.transport == JobOptions::Transport::kSharedMemory && !one_host) {
+    const Transport transport =
+        options_.transport != Transport::kAuto ? options_.transport : environment_.transport;
+    if (transport == Transport::kSharedMemory && !one_host) {
       throw invalid("the ranks of a group are on different hosts, and cannot share memory",
                     "leave the transport to Primus, or choose TCP");
     }
-    if (one_host && options_.transport != JobOptions::Transport::kTcp) {
+    if (transport == Transport::kMpi && !environment_.mpi) {
+      throw invalid("no MPI launcher started the ranks, so they cannot exchange through MPI",
+                    "start them with mpirun, without setting RANK and WORLD_SIZE");
+    }
+    if (environment_.mpi && (transport == Transport::kMpi || (transport == Transport::kAuto && !one_host))) {
+      if (rank == 0) store_->set(key, std::to_string(next_tag()));
+      return environment_.mpi->make_links(members, std::stoi(store_->wait(key, deadline)));
+    }
+    if (one_host && transport != Transport::kTcp) {
       const std::size_t bytes = local::RingRegion::bytes(size);
       std::shared_ptr<std::byte> region;
       if (rank == 0) {
@@ -82,12 +93,25 @@ class JobLinkFactory final : public LinkFactory {
   }
 
  private:
+  // Of a group that this rank is the first of: no other rank gives it away.
+  int next_tag() {
+    const int each = environment_.mpi->most_tag() / environment_.world;
+    if (tags_ >= each) {
+      throw Error(ErrorKind::kDependency,
+                  fmt::format("{} has too few tags for the groups of {} ranks", environment_.mpi->version(),
+                              environment_.world),
+                  "set PRIMUS_TRANSPORT=tcp");
+    }
+    return environment_.rank * each + tags_++;
+  }
+
   std::shared_ptr<StoreClient> store_;
   std::shared_ptr<AbortState> abort_;
   JobEnvironment environment_;
   JobOptions options_;
   std::vector<std::string> hosts_;  // by rank
   int spins_ = 0;
+  int tags_ = 0;
 };
 
 Socket master_socket(const JobEnvironment& environment) {

@@ -34,9 +34,7 @@ namespace primus::comm {
 std::int64_t shared_memory_of_rank(int ranks);
 
 struct JobOptions {
-  enum class Transport { kAuto, kSharedMemory, kTcp };
-  // kAuto: shared memory for groups within one host, TCP for others.
-  Transport transport = Transport::kAuto;
+  Transport transport = Transport::kAuto;                             // kAuto: the environment's
   std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // for all ranks to come
   std::chrono::milliseconds timeout = RankState::kDefaultTimeout;     // see Communicator::set_timeout
   // Where flight-rank-N.json is written when the job is aborted; empty: nowhere.

@@ -24,12 +24,15 @@ std::string program_folder() {
   return fs::path(std::string(path, static_cast<std::size_t>(length))).parent_path().string();
 }
 
-// A kind is part of a file name: letters, digits and underscores.
-bool is_kind(std::string_view kind) {
-  return !kind.empty() && std::all_of(kind.begin(), kind.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+// A name is part of a file's: letters, digits, underscores and hyphens.
+bool is_name(std::string_view name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   });
 }
+
+// Kinds of devices have no hyphens: that tells their plug-ins from others.
+bool is_kind(std::string_view name) { return is_name(name) && name.find('-') == std::string_view::npos; }
 
 std::string library_of(const std::string& folder, std::string_view kind) {
   return folder + "/" + std::string(kPrefix) + std::string(kind) + std::string(kSuffix);
@@ -61,44 +64,49 @@ std::vector<std::string> plugin_folders() {
   return folders;
 }
 
-const DevicePlugin& load_plugin(std::string_view kind, std::uint64_t abi) {
+PluginLibrary open_plugin_library(std::string_view name, const char* entry, const std::string& what,
+                                  const std::string& how_to_get) {
   const std::vector<std::string> folders = plugin_folders();
   std::string file;
   for (const std::string& folder : folders) {
     std::error_code ignored;
-    if (is_kind(kind) && fs::exists(library_of(folder, kind), ignored)) {
-      file = library_of(folder, kind);
+    if (is_name(name) && fs::exists(library_of(folder, name), ignored)) {
+      file = library_of(folder, name);
       break;
     }
   }
   if (file.empty()) {
-    // What the program knows how to build; 'gpu' and the like are none of them.
-    const bool ours = kind == "cuda" || kind == "hip";
-    throw Error(
-        ErrorKind::kDependency,
-        "there is no device plug-in '" + std::string(kind) + "': no " + std::string(kPrefix) +
-            std::string(kind) + std::string(kSuffix) + " in " +
-            (folders.empty() ? "any folder" : joined(folders)),
-        ours ? "build it with scripts/build-gpu.sh " + std::string(kind) +
-                   ", or set PRIMUS_PLUGIN_PATH to its folder"
-             : "say auto, cpu, cuda (NVIDIA) or hip (AMD): 'primus device list' shows what there is; or "
-               "set PRIMUS_PLUGIN_PATH to the folder of the plug-in");
+    throw Error(ErrorKind::kDependency,
+                "there is no " + what + ": no " + std::string(kPrefix) + std::string(name) +
+                    std::string(kSuffix) + " in " + (folders.empty() ? "any folder" : joined(folders)),
+                how_to_get);
   }
   // Its own symbols come first, so that a plug-in may carry the libraries that the program has, too.
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {
     const char* const reason = dlerror();
     throw Error(ErrorKind::kDependency,
-                "the device plug-in " + file + " cannot be loaded: " + (reason ? reason : "?"),
-                "install the library that it needs, or choose another device");
+                "the " + what + " in " + file + " cannot be loaded: " + (reason ? reason : "?"),
+                "install the library that it needs, or do without it");
   }
-  const auto entry = reinterpret_cast<DevicePluginEntry>(dlsym(library, kDevicePluginEntry));
-  if (!entry) {
-    throw Error(ErrorKind::kDependency,
-                file + " is no device plug-in: it has no function " + kDevicePluginEntry,
+  void* const address = dlsym(library, entry);
+  if (!address) {
+    throw Error(ErrorKind::kDependency, file + " is no " + what + ": it has no function " + entry,
                 "remove it, or set PRIMUS_PLUGIN_PATH to the folder of the right one");
   }
-  const DevicePlugin* const plugin = entry();
+  return {file, address};
+}
+
+const DevicePlugin& load_plugin(std::string_view kind, std::uint64_t abi) {
+  // What the program knows how to build; 'gpu' and the like are none of them.
+  const bool ours = kind == "cuda" || kind == "hip";
+  const auto [file, entry] = open_plugin_library(
+      kind, kDevicePluginEntry, "device plug-in '" + std::string(kind) + "'",
+      ours ? "build it with scripts/build-gpu.sh " + std::string(kind) +
+                 ", or set PRIMUS_PLUGIN_PATH to its folder"
+           : "say auto, cpu, cuda (NVIDIA) or hip (AMD): 'primus device list' shows what there is; or "
+             "set PRIMUS_PLUGIN_PATH to the folder of the plug-in");
+  const DevicePlugin* const plugin = reinterpret_cast<DevicePluginEntry>(entry)();
   if (plugin->abi != abi) {
     throw Error(ErrorKind::kDependency,
                 "the device plug-in " + file + " was built from other sources than this program",

@@ -17,6 +17,16 @@ namespace primus {
 // The folders that are searched now, in order.
 std::vector<std::string> plugin_folders();
 
+// A plug-in of any sort: its file, and the address of its entry point.
+struct PluginLibrary {
+  std::string file;
+  void* entry;
+};
+// Loads libprimus_<name>.so and finds its function `entry`. `what` it is ("device plug-in 'hip'") and how to
+// get it are for messages. Throws Error(kDependency) as load_plugin() does.
+PluginLibrary open_plugin_library(std::string_view name, const char* entry, const std::string& what,
+                                  const std::string& how_to_get);
+
 // The plug-in of `kind`. Throws Error(kDependency) when there is no such library, when it cannot be loaded
 // (a library that it needs is missing), or when it was built from other sources than this program (`abi`
 // differs). The message names the file and the next step.

@@ -102,6 +102,13 @@ struct Faults : ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, Faults, ::testing::Values("shm", "tcp"),
                          [](const auto& each) { return std::string(each.param); });
 
+// Ranks that something else than mpirun started have nobody to exchange with through MPI.
+TEST(Mpi, NeedsItsLauncher) {
+  const Outcome outcome = run({.arguments = {"conform", "mpi"}});
+  EXPECT_NE(outcome.result.exit_code, 0);
+  EXPECT_THAT(outcome.text, HasSubstr("no MPI launcher started the ranks"));
+}
+
 // The launcher ends all, at once.
 TEST_P(Faults, AKilledRankEndsTheJob) {
   const auto before = shared_memory_files();

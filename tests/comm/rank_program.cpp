@@ -1,5 +1,5 @@
-// One rank of a job, for tests: rank_program SCENARIO [auto|shm|tcp] [FOLDER]. Prints what went wrong, and
-// exits with 0, or with the error's code. DEVICE=cuda: on GPU number LOCAL_RANK (scripts/gpu_check.sh).
+// One rank of a job, for tests: rank_program SCENARIO [auto|shm|tcp|mpi] [FOLDER]. Prints what went wrong,
+// and exits with 0, or with the error's code. DEVICE=cuda: on GPU number LOCAL_RANK (scripts/gpu_check.sh).
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "comm/conformance.h"
 #include "comm/job.h"
+#include "comm/mpi/current_job.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::comm {
@@ -99,7 +100,7 @@ int run(int argc, char** argv) {
   const auto scene = scenes.find(argc > 1 ? argv[1] : "");
   const std::string transport = argc > 2 ? argv[2] : "auto";
   if (scene == scenes.end()) return 2;
-  const auto environment = JobEnvironment::read();
+  const auto environment = current_job();
   if (!environment) throw invalid("no launcher started this");
   if (std::getenv("IGNORE_SIGTERM")) signal(SIGTERM, SIG_IGN);
   const char* const absent = std::getenv("ABSENT_RANK");
@@ -108,8 +109,9 @@ int run(int argc, char** argv) {
   options.start_timeout = 60s;
   if (const char* seconds = std::getenv("START_TIMEOUT_MS"))
     options.start_timeout = std::chrono::milliseconds(std::atoi(seconds));
-  if (transport == "shm") options.transport = JobOptions::Transport::kSharedMemory;
-  if (transport == "tcp") options.transport = JobOptions::Transport::kTcp;
+  if (transport == "shm") options.transport = Transport::kSharedMemory;
+  if (transport == "tcp") options.transport = Transport::kTcp;
+  if (transport == "mpi") options.transport = Transport::kMpi;
   if (argc > 3) options.flight_folder = argv[3];
   const auto job = Job::connect(*environment, options);
   int code = 0;

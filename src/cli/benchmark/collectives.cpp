@@ -20,6 +20,7 @@
 #include "cli/options/rank_options.h"
 #include "comm/job.h"
 #include "comm/local/thread_group.h"
+#include "comm/mpi/current_job.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::cli {
@@ -36,7 +37,8 @@ class BenchmarkRanks : public Command {
     args.option("--iters,--iterations", "N", &iterations_, "calls that are timed");
     ranks_.declare(args, "ranks to start on this machine (default: one for each GPU; on CPUs 2)");
     args.option("--transport", "KIND", &transport_,
-                "between ranks on CPUs: auto, shared-memory or tcp between processes; or threads of one")
+                "between ranks on CPUs: auto, shared-memory, tcp or mpi (with mpirun) between processes; or "
+                "threads of one")
         .choices = {"auto", "shared-memory", "tcp", "threads"};
     device_.declare(args);
     output_.declare(args);
@@ -50,7 +52,8 @@ class BenchmarkRanks : public Command {
     ranks_.check();
     output_.check();
     check_case();
-    const auto place = comm::JobEnvironment::read();
+    if (transport_ != "threads") comm::parse_transport(transport_, "--transport");
+    const auto place = comm::current_job();
     ranks_.check_place(place);
     if (place && place->world > 1) return run_rank(*place, console);
     const DeviceSpec spec = device_.spec(console);
@@ -88,14 +91,27 @@ class BenchmarkRanks : public Command {
                                 nodes == 1 ? "" : "s", way);
   }
 
+  static const char* way_of(comm::Transport asked, const comm::JobEnvironment& place, int nodes) {
+    using comm::Transport;
+    switch (asked != Transport::kAuto ? asked : place.transport) {
+      case Transport::kSharedMemory:
+        return "shared memory";
+      case Transport::kTcp:
+        return "TCP";
+      case Transport::kMpi:
+        return "MPI";
+      case Transport::kAuto:
+        break;
+    }
+    if (nodes == 1) return "shared memory";
+    return place.mpi ? "MPI and shared memory" : "TCP and shared memory";
+  }
+
   int run_rank(const comm::JobEnvironment& place, Console& console) {
     if (transport_ == "threads")
       throw invalid("--transport threads is for one process, and a launcher started several",
                     "leave --transport out");
-    using Transport = comm::JobOptions::Transport;
-    const Transport transport = transport_ == "tcp"             ? Transport::kTcp
-                                : transport_ == "shared-memory" ? Transport::kSharedMemory
-                                                                : Transport::kAuto;
+    const comm::Transport transport = comm::parse_transport(transport_, "--transport");
     const auto job = comm::Job::connect(place, {.transport = transport});
     BenchmarkReport report;
     try {
@@ -105,13 +121,8 @@ class BenchmarkRanks : public Command {
       const std::unique_ptr<comm::Communicator> world = job->world(*device, collectives);
       report = measure(*world, *device);
       const int nodes = place.world / std::max(place.local_world, 1);
-      const bool shared =
-          transport == Transport::kSharedMemory || (transport == Transport::kAuto && nodes == 1);
       describe(report, *device, place.world, nodes,
-               collectives ? "the vendor's library"
-               : shared    ? "shared memory"
-                           : "TCP and shared memory");
-      if (transport == Transport::kTcp && !collectives) describe(report, *device, place.world, nodes, "TCP");
+               collectives ? "the vendor's library" : way_of(transport, place, nodes));
     } catch (const Error& error) {
       job->abort(error.what(), error.kind());
       throw;

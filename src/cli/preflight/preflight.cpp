@@ -11,7 +11,7 @@
 #include "cli/options/own_command.h"
 #include "cli/preflight/node_options.h"
 #include "cli/preflight/perf_plan.h"
-#include "comm/rendezvous/environment.h"
+#include "comm/mpi/current_job.h"
 #include "config/experiment.h"
 #include "config/inherit.h"
 #include "launch/local_launch.h"
@@ -74,7 +74,7 @@ class Preflight final : public Command {
   int run(Console& console) override {
     const double begin = steady_seconds();
     check_arguments();
-    const auto environment = comm::JobEnvironment::read();
+    const auto environment = comm::current_job();
     const auto machine = std::make_shared<const Machine>(MachineOptions{.root = root_});
     std::vector<Finding> device_findings;
     const std::vector<std::string> devices = choose_devices(*machine, device_findings);

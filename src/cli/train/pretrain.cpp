@@ -12,6 +12,7 @@
 #include "cli/train/external.h"
 #include "cli/train/stop_signal.h"
 #include "comm/job.h"
+#include "comm/mpi/current_job.h"
 #include "launch/local_launch.h"
 #include "lm/monitor/live_view.h"
 #include "lm/monitor/run_folder.h"
@@ -197,7 +198,7 @@ class TrainPretrain final : public Command {
   int run(Console& console) override {
     if (backend_) experiment_.choose_framework(*backend_);
     check_ranks();
-    const auto place = comm::JobEnvironment::read();
+    const auto place = comm::current_job();
     const config::Experiment experiment = experiment_.load(
         console, place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes()));
     if (experiment.framework != "native") {
@@ -209,9 +210,10 @@ class TrainPretrain final : public Command {
                     "choose one with --backend megatron, torchtitan or maxtext, or leave --backend_path out");
     }
     if (dry_run_) {
+      if (place && place->rank != 0) return 0;  // one forecast is enough
       apply_environment(experiment);
       if (export_) export_to(*export_, experiment, console);
-      return forecast(experiment, console);
+      return forecast(experiment, place, console);
     }
     ranks_.check_place(place);
     apply_environment(experiment);
@@ -250,11 +252,12 @@ class TrainPretrain final : public Command {
            : write_output(file, config::to_yaml(experiment), overwrite_.existing());
   }
 
-  int forecast(const config::Experiment& experiment, Console& console) const {
+  int forecast(const config::Experiment& experiment, const std::optional<comm::JobEnvironment>& place,
+               Console& console) const {
     Logger log(LogOptions{.console_level = LogLevel::kWarning, .console = console.err});
     const FamilyRegistry families = builtin_families();
-    const int here = ranks_.here().value_or(1);
-    const std::int64_t world = world_.value_or(here * ranks_.nodes());
+    const int here = place ? place->local_world : ranks_.here().value_or(1);
+    const std::int64_t world = world_.value_or(place ? place->world : here * ranks_.nodes());
     const TrainingForecast forecast =
         Trainer(experiment, families, log).forecast(static_cast<int>(world), world_ ? 1 : here);
     const std::vector<MissingInput> missing = missing_inputs(experiment);

@@ -48,6 +48,15 @@ std::string read_token(const JobEnvironment::Getter& get) {
 
 }  // namespace
 
+Transport parse_transport(const std::string& name, const std::string& where) {
+  if (name == "auto") return Transport::kAuto;
+  if (name == "shared-memory") return Transport::kSharedMemory;
+  if (name == "tcp") return Transport::kTcp;
+  if (name == "mpi") return Transport::kMpi;
+  throw invalid(fmt::format("{} '{}' is no way to exchange", where, name),
+                "choose auto, shared-memory, tcp or mpi");
+}
+
 std::optional<JobEnvironment> JobEnvironment::read() {
   return read([](const char* name) { return std::getenv(name); });
 }
@@ -75,6 +84,7 @@ std::optional<JobEnvironment> JobEnvironment::read(const Getter& get) {
   result.listening_socket =
       number(get, "PRIMUS_RENDEZVOUS_FD", 0, std::numeric_limits<int>::max()).value_or(-1);
   result.token = read_token(get);
+  result.transport = parse_transport(text(get, "PRIMUS_TRANSPORT").value_or("auto"), "PRIMUS_TRANSPORT");
   const auto address = text(get, "MASTER_ADDR");
   auto port = number(get, "PRIMUS_MASTER_PORT", 1, 65535);
   if (!port) {

@@ -11,6 +11,7 @@
 //   PRIMUS_JOB_TOKEN, PRIMUS_JOB_TOKEN_FILE   the job's secret, or a file that holds it: who does not know it
 //                                  is refused. Needed unless rank 0 listens on the loopback only.
 //   PRIMUS_RENDEZVOUS_FD           a listening socket that rank 0 inherits from the launcher
+//   PRIMUS_TRANSPORT               how ranks on CPUs exchange: auto (default), shared-memory, tcp or mpi
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,16 @@
 
 namespace primus::comm {
 
+namespace mpi {
+class Library;
+}
+
+// How the ranks of a group exchange. kAuto: shared memory within one host, else MPI where that started them,
+// else TCP.
+enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
+// "auto", "shared-memory", "tcp", "mpi"; Error(kInvalid) for anything else, which `where` has.
+Transport parse_transport(const std::string& name, const std::string& where);
+
 struct JobEnvironment {
   int rank = 0, world = 1;
   int local_rank = 0, local_world = 1;
@@ -28,6 +39,8 @@ struct JobEnvironment {
   std::uint16_t master_port = 0;
   std::string token;
   int listening_socket = -1;
+  Transport transport = Transport::kAuto;
+  mpi::Library* mpi = nullptr;  // what started the ranks (comm/mpi/current_job.h); null: not MPI
 
   // Nullopt when neither RANK nor WORLD_SIZE is set: a process of its own. Throws Error(kInvalid) naming the
   // variable that is missing or wrong. `get`: getenv, or a test's.

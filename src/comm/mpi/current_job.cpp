@@ -1,0 +1,97 @@
+#include "comm/mpi/current_job.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/sha256.h"
+#include "comm/comm_abi.h"
+#include "comm/mpi/library.h"
+#include "comm/rendezvous/socket.h"
+#include "device/plugin_loader.h"
+
+namespace primus::comm {
+namespace {
+
+constexpr const char* kName = "comm-mpi";
+
+int launched_processes() {
+  const char* const size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  return size ? std::atoi(size) : 0;
+}
+
+mpi::Library& start_library() {
+  const PluginLibrary library = open_plugin_library(kName, mpi::kPluginEntry, "MPI plug-in",
+                                                    "install libopenmpi-dev and build again, or give the "
+                                                    "ranks RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+  const mpi::Plugin* const plugin = reinterpret_cast<mpi::PluginEntry>(library.entry)();
+  if (plugin->abi != kCommAbi) {
+    throw Error(ErrorKind::kDependency,
+                "the MPI plug-in " + library.file + " was built from other sources than this program",
+                "build both together, and install the plug-in beside the program");
+  }
+  return plugin->start();
+}
+
+std::string host_name() {
+  std::string name(256, '\0');
+  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  return name.c_str();
+}
+
+std::string random_token() {
+  char bytes[32];
+  if (getrandom(bytes, sizeof(bytes), 0) != static_cast<ssize_t>(sizeof(bytes)))
+    throw Error(ErrorKind::kIo, "the system gives no random bytes for the job's token", "");
+  return hex(std::string_view(bytes, sizeof(bytes)));
+}
+
+}  // namespace
+
+std::optional<JobEnvironment> current_job() {
+  if (auto environment = JobEnvironment::read()) return environment;
+  if (launched_processes() < 2) return std::nullopt;
+  mpi::Library& library = start_library();
+  if (library.size() != launched_processes()) {
+    throw Error(ErrorKind::kDependency,
+                fmt::format("mpirun started {} processes, and {} knows of {}", launched_processes(),
+                            library.version(), library.size()),
+                "start the job with the mpirun of the MPI that the plug-in is linked to");
+  }
+  JobEnvironment environment;
+  environment.rank = library.rank();
+  environment.world = library.size();
+  environment.local_rank = library.local_rank();
+  environment.local_world = library.local_size();
+  environment.host = library.host();
+  environment.mpi = &library;
+  if (const char* const transport = std::getenv("PRIMUS_TRANSPORT"); transport && *transport)
+    environment.transport = parse_transport(transport, "PRIMUS_TRANSPORT");
+  std::string meeting;
+  if (environment.rank == 0) {
+    const char* const address = std::getenv("MASTER_ADDR");
+    environment.master_address = library.local_size() == library.size() ? "127.0.0.1"
+                                 : address && *address                  ? address
+                                                                        : host_name();
+    Socket listener = listen_on(environment.master_address, 0);
+    meeting = nlohmann::json{environment.master_address, port_of(listener), random_token()}.dump();
+    environment.listening_socket = listener.release();
+  }
+  // MPI wants all its processes to take leave. After an error mpirun is to end the others instead.
+  on_exit(
+      [](int status, void* started) {
+        if (status == 0) static_cast<mpi::Library*>(started)->finish();
+      },
+      &library);
+  const auto agreed = nlohmann::json::parse(library.broadcast(meeting));
+  environment.master_address = agreed.at(0).get<std::string>();
+  environment.master_port = agreed.at(1).get<std::uint16_t>();
+  environment.token = agreed.at(2).get<std::string>();
+  return environment;
+}
+
+}  // namespace primus::comm

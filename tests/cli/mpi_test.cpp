@@ -1,0 +1,86 @@
+// Training that Open MPI's mpirun starts, as clusters of CPUs do: no variable is needed, and what is computed
+// is what --nproc computes. Skipped where there is no mpirun.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/subprocess.h"
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+
+namespace primus {
+namespace {
+
+constexpr const char* kPath = "/usr/local/bin:/usr/bin:/bin";
+
+std::vector<std::string> training(const Path& folder, const std::string& name) {
+  return {"train",
+          "pretrain",
+          "--config",
+          PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml",
+          "train_iters=3",
+          "seq_length=32",
+          "micro_batch_size=2",
+          "global_batch_size=4",
+          "tensor_model_parallel_size=2",
+          "log_interval=1",
+          "workspace=" + folder.string(),
+          "work_group=w",
+          "user_name=u",
+          "exp_name=" + name};
+}
+
+std::vector<double> losses(const Path& folder, const std::string& name) {
+  std::vector<double> found;
+  std::istringstream lines(read_file(folder / "w/u" / name / "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);)
+    found.push_back(nlohmann::json::parse(line).at("lm_loss").get<double>());
+  return found;
+}
+
+TEST(Mpi, TrainsAsProcessesOfOneMachineDo) {
+  if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
+  if (!std::filesystem::exists(MPI_PLUGIN))
+    GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
+  const test::TemporaryFolder folder;
+  std::vector<std::string> here = training(folder.path(), "here");
+  here.insert(here.end(), {"--nproc", "2"});
+  const test::ProgramResult alone = test::run_program(here);
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const std::vector<double> expected = losses(folder.path(), "here");
+  ASSERT_EQ(expected.size(), 3U);
+
+  for (const std::string transport : {"auto", "mpi"}) {
+    std::vector<std::string> command{
+        "mpirun", "--oversubscribe", "-n", "2", "-x", "PRIMUS_TRANSPORT=" + transport, PRIMUS_PROGRAM};
+    if (getuid() == 0) command.insert(command.begin() + 1, "--allow-run-as-root");
+    for (const std::string& word : training(folder.path(), transport)) command.push_back(word);
+    const SubprocessResult result =
+        run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath});
+    EXPECT_EQ(result.exit_code, 0) << transport << result.out << result.err;
+    EXPECT_EQ(losses(folder.path(), transport), expected) << transport;
+  }
+}
+
+// What needs no other rank runs below mpirun, too, and ends well.
+TEST(Mpi, ADryRunBelowMpirunEndsWell) {
+  if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
+  if (!std::filesystem::exists(MPI_PLUGIN))
+    GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
+  const test::TemporaryFolder folder;
+  std::vector<std::string> command{"mpirun", "--oversubscribe", "-n", "2", PRIMUS_PROGRAM};
+  if (getuid() == 0) command.insert(command.begin() + 1, "--allow-run-as-root");
+  for (const std::string& word : training(folder.path(), "planned")) command.push_back(word);
+  command.push_back("--dry-run");
+  const SubprocessResult result =
+      run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, testing::HasSubstr("memory of a rank"));
+}
+
+}  // namespace
+}  // namespace primus

@@ -249,7 +249,26 @@ TEST(Config, ShowsValidatesAndDescribes) {
   EXPECT_TRUE(json::parse(run_program({"config", "schema"}).out).is_object());
   EXPECT_THAT(run_program({"config", "validate", "--config", kExperiment, "wandb_project=p"}).err,
               HasSubstr("nothing is sent to Weights & Biases (wandb_project)"));
+  EXPECT_THAT(run_program({"config", "validate", "--config", kExperiment, "disable_wandb=false"}).err,
+              HasSubstr("Weights & Biases (disable_wandb): scripts/wandb_offline.py"));
+  EXPECT_THAT(run_program({"config", "validate", "--config", kExperiment, "disable_mlflow=false"}).err,
+              HasSubstr("nothing is sent to MLflow (disable_mlflow): 'primus report RUN --mlflow mlruns'"));
+  EXPECT_THAT(run_program({"config", "validate", "--config", kExperiment, "disable_mlflow=true"}).err,
+              Not(HasSubstr("nothing is sent")));
   EXPECT_THAT(run_program({"config", "reference"}).out, HasSubstr("micro_batch_size"));
+}
+
+TEST(Report, WritesFilesOfMlflow) {
+  const test::TemporaryFolder folder;
+  const std::string run = (folder.path() / "run").string(), store = (folder.path() / "mlruns").string();
+  make_folders(run);
+  write_file(folder.path() / "run" / "metrics.jsonl", "{\"iteration\":1,\"lm_loss\":2.5}\n");
+  const ProgramResult written = run_program({"report", run, "--mlflow", store});
+  EXPECT_EQ(written.exit_code, 0) << written.err;
+  EXPECT_THAT(written.out, HasSubstr("experiment 'primus_primus', run 'run', 1 steps"));
+  EXPECT_EQ(Env::posix().list(store).size(), 1U);
+  EXPECT_EQ(run_program({"report", run, "--mlflow", store, "--json"}).exit_code, 2);
+  EXPECT_EQ(run_program({"report", run, "--mlflow", store, "-o", "page.html"}).exit_code, 2);
 }
 
 TEST(Config, ReferenceAnswersForAWord) {

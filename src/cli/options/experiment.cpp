@@ -62,6 +62,19 @@ std::vector<Suggestion> suggest_overrides(std::string_view typed) {
   return words;
 }
 
+// An experiment that asks for a tracker (disable_wandb: false, wandb_project) is told how its curves get
+// there.
+void note_tracker(const config::Experiment& experiment, const std::string& tracker, const char* name,
+                  const char* instead, const Console& console) {
+  const config::Value* const disabled = experiment.settings.find("disable_" + tracker);
+  const bool asked = disabled && disabled->kind == config::Value::Kind::kBool && !disabled->boolean;
+  const auto key = std::ranges::find_if(
+      experiment.ignored, [&](const std::string& ignored) { return ignored.starts_with(tracker + "_"); });
+  if (!asked && key == experiment.ignored.end()) return;
+  console.note(fmt::format("note: nothing is sent to {} ({}): {} (docs/watching.md)", name,
+                           asked ? "disable_" + tracker : *key, instead));
+}
+
 }  // namespace
 
 void ExperimentArguments::declare(Arguments& arguments, bool needs_file) {
@@ -104,14 +117,11 @@ config::Experiment ExperimentArguments::load(const Console& console, std::int64_
   if (!experiment.ignored.empty() && experiment.framework == "native") {
     console.note(fmt::format("note: without meaning for framework {}, and ignored: {}", experiment.framework,
                              fmt::join(experiment.ignored, ", ")));
-    const auto wandb = std::ranges::find_if(experiment.ignored,
-                                            [](const std::string& key) { return key.starts_with("wandb_"); });
-    if (wandb != experiment.ignored.end()) {
-      console.note(fmt::format(
-          "note: nothing is sent to Weights & Biases ({}): a run's curves are in its metrics.jsonl "
-          "and tensorboard/, which other tools can upload",
-          *wandb));
-    }
+    note_tracker(experiment, "wandb", "Weights & Biases",
+                 "scripts/wandb_offline.py makes an offline run of a run's folder, for 'wandb sync'",
+                 console);
+    note_tracker(experiment, "mlflow", "MLflow",
+                 "'primus report RUN --mlflow mlruns' writes a run's folder as files of MLflow", console);
   }
   return experiment;
 }

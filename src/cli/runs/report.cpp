@@ -10,12 +10,14 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "cli/commands.h"
+#include "lm/report/mlflow.h"
 
 namespace primus::cli {
 namespace {
 
 // Enough for a comparison, and few enough for a page that opens at once.
 constexpr std::size_t kMostRuns = 64;
+constexpr const char* kPage = "report.html";
 
 std::string now() {
   const std::time_t seconds = std::time(nullptr);
@@ -32,11 +34,26 @@ class Report final : public Command {
     args.positional("RUN", &folders_, "folders of runs, or a folder with runs below it; one or more");
     args.option("--output,-o", "FILE", &output_, "the page to write; '-' is standard output");
     args.flag("--overwrite", overwrite_, "replace FILE even if it is no report");
+    args.option(
+        "--mlflow", "FOLDER", &mlflow_,
+        "write no page, but the runs into this folder of MLflow's (mlruns); again and again, to go on there");
     args.flag("--json", json_, "print what the page shows as JSON, and write no file");
   }
 
   int run(Console& console) override {
+    if (!mlflow_.empty() && (json_ || output_ != kPage || overwrite_)) {
+      throw invalid("--mlflow writes no page and prints no JSON",
+                    "leave out --output, --overwrite and --json, or call the command twice");
+    }
     const std::vector<Path> folders = find(console);
+    if (!mlflow_.empty()) {
+      for (const Path& folder : folders) {
+        const MlflowRun written = write_mlflow_run(mlflow_, folder);
+        console.print(fmt::format("{}: experiment '{}', run '{}', {} steps\n", mlflow_, written.experiment,
+                                  written.name, written.steps));
+      }
+      return 0;
+    }
     const bool writes = !json_ && output_ != "-";
     if (writes) refuse_another_file();  // before the work
     std::vector<RunHistory> runs;
@@ -75,7 +92,7 @@ class Report final : public Command {
       }
       folders.insert(folders.end(), found.folders.begin(), found.folders.end());
     }
-    if (folders.size() > kMostRuns) {
+    if (folders.size() > kMostRuns && mlflow_.empty()) {
       throw invalid(fmt::format("these are {} runs, and a report takes {}", folders.size(), kMostRuns),
                     "name the runs to compare; 'primus runs --sort loss' helps to choose");
     }
@@ -95,7 +112,7 @@ class Report final : public Command {
   }
 
   std::vector<std::string> folders_;
-  std::string output_ = "report.html";
+  std::string output_ = kPage, mlflow_;
   bool overwrite_ = false, json_ = false;
 };
 
@@ -106,9 +123,12 @@ const CommandEntry kReport{
     "Loss, validation, gradient norm, learning rate, throughput, memory and expert balance, with the values\n"
     "under the cursor, zoom, log scale and smoothing, and what the runs' settings differ in. The page needs "
     "no\n"
-    "network and no other file, and prints well. A run that still trains is shown as far as it is.",
+    "network and no other file, and prints well. A run that still trains is shown as far as it is.\n\n"
+    "--mlflow FOLDER writes the runs as files of MLflow instead. A run's folder is always the same run "
+    "there.",
     "primus report output/primus/root/quickstart\n"
     "primus report output/team/user/try1 output/team/user/try2 -o compare.html\n"
+    "primus report output/team/user --mlflow mlruns\n"
     "primus report output --json | jq '.runs[].loss'",
     make_command<Report>};
 

@@ -122,9 +122,11 @@ int run_process(const ExternalJob& job, const Installation& installation,
   const Path logs = folder.rank_logs(experiment.module_name, place.rank);
   make_folders(logs);
   for (const JobFile& file : job.files) {
-    // All processes of a machine write the same, each by an atomic replacement.
+    // All processes write the same, each by an atomic replacement of a name of its own: they share a folder.
     make_folders(file.path.parent_path());
-    write_file_atomic(file.path, file.text);
+    const Path own = fmt::format("{}.rank-{}", file.path.string(), place.rank);
+    write_file_atomic(own, file.text);
+    Env::posix().rename(own, file.path);
   }
   std::optional<Reporter> reporter;
   if (reports) reporter.emplace(experiment, job, place.world);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "launch/dependency_folder.h"
 
 namespace primus::backends {
 namespace {
@@ -18,11 +19,6 @@ bool is_checkout(const config::BackendFields& fields, const Path& folder) {
 }
 
 }  // namespace
-
-Path dependency_folder(const launch::Surroundings& surroundings) {
-  if (const auto folder = surroundings.setting("PRIMUS_THIRDPARTY_DIR")) return *folder;
-  return Path(surroundings.setting("HOME").value_or("/root")) / ".cache" / "Primus" / "third_party";
-}
 
 Installation find_installation(const config::BackendFields& fields,
                                const std::optional<std::string>& backend_path,
@@ -40,7 +36,7 @@ Installation find_installation(const config::BackendFields& fields,
     result.checkout = std::filesystem::absolute(*chosen).lexically_normal();
     break;
   }
-  const Path folder = dependency_folder(surroundings);
+  const Path folder = launch::dependency_folder(surroundings);
   if (result.checkout.empty()) {
     for (const Path& candidate : {folder / name, Path("third_party") / name}) {
       if (is_checkout(fields, candidate)) {

@@ -23,10 +23,6 @@ Installation find_installation(const config::BackendFields& fields,
                                const std::optional<std::string>& backend_path,
                                const launch::Surroundings& surroundings);
 
-// The folder that 'primus deps sync' fills: PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party, as in
-// Primus.
-Path dependency_folder(const launch::Surroundings& surroundings);
-
 // The error of a framework that is not there: what was looked for, and how to get it.
 Error not_installed(const config::BackendFields& fields, const Installation& installation);
 

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "config/inherit.h"
+#include "launch/dependency_folder.h"
 #include "launch/hardware.h"
 #include "launch/node.h"
 #include "launch/secrets.h"
@@ -277,12 +278,27 @@ class Builder {
         if (is_there(presets)) read_only.insert(std::filesystem::canonical(presets).string());
       }
     }
+    sources();
     for (const std::string& file : request_.files) read_only.insert(std::filesystem::absolute(file).string());
     for (const std::string& path : read_only) {
       if (!is_inside(path)) volume({path, path, "ro"});
     }
     for (const GivenOption& option : options_) {
       if (option.name == "volume" && option.value) volume(parse_volume(*option.value));
+    }
+  }
+
+  // Other frameworks' sources, which such jobs look for; their Python is the image's. Megatron-LM compiles a
+  // helper among its own, so that they are not read-only.
+  void sources() {
+    const Path folder = dependency_folder(surroundings_);
+    if (!is_there(folder)) return;
+    for (const std::string& name : Env::posix().list(folder)) {
+      const std::string place = std::filesystem::absolute(folder / name).lexically_normal().string();
+      if (!std::filesystem::is_directory(place) || name.ends_with(".venv") || name.ends_with(".partial"))
+        continue;
+      volume({place, place, {}});
+      place_["PRIMUS_THIRDPARTY_DIR"] = Path(place).parent_path().string();
     }
   }
 

@@ -96,8 +96,11 @@ class Launcher {
 
   LaunchResult run() {
     prepare();
-    for (RankProcess& p : processes_) start(p);
-    master_.close();
+    for (RankProcess& p : processes_) {
+      start(p);
+      // At once: what rank 0 runs may listen there itself.
+      if (p.local == 0) master_.close();
+    }
     while (std::any_of(processes_.begin(), processes_.end(), [](const auto& p) { return p.running; }))
       round();
     for (RankProcess& p : processes_) {

@@ -2,11 +2,14 @@
 // repositories of this machine.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "../cli/program.h"
 #include "backends/dependencies.h"
+#include "comm/rendezvous/socket.h"
 #include "support.h"
 
 namespace primus::backends {
@@ -140,6 +143,138 @@ TEST(ExternalRun, BackendChoosesTheEngine) {
   EXPECT_EQ(none.exit_code, 1);
   EXPECT_THAT(none.err,
               AllOf(HasSubstr("Megatron-LM is not on this machine"), HasSubstr("primus deps sync megatron")));
+}
+
+// ---- Below the launchers of modes ------------------------------------------------------------------
+
+// A checkout of each framework, and a Python that notes its place and whether the port that the framework is
+// to listen on stays taken.
+struct FakeFrameworks {
+  TemporaryFolder folder;
+  Path root = folder.path();
+
+  FakeFrameworks() {
+    write(root / "Megatron-LM/pretrain_gpt.py", "");
+    write(root / "torchtitan/torchtitan/train.py", "");
+    write(root / "maxtext/src/maxtext/trainers/pre_train/train.py", "");
+    write(root / "env/bin/activate", "");
+    write(root / "env/bin/python3",
+          "#!/bin/sh\n"
+          "taken=1 round=0\n"
+          "while [ $taken != 0 ] && [ $round -lt 200 ]; do\n"
+          "  taken=$(grep -c \":$(printf %04X \"${MASTER_PORT:-0}\") 00000000:0000 0A\" /proc/net/tcp)\n"
+          "  [ \"$taken\" = 0 ] || sleep 0.1\n"
+          "  round=$((round + 1))\n"
+          "done\n"
+          "echo \"rank $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, node ${NODE_RANK:-0} of "
+          "${NNODES:-1}, at $MASTER_ADDR, port taken $taken, rendezvous ${PRIMUS_RENDEZVOUS_FD:-none}\" >>" +
+              (root / "calls").string() + "\n",
+          true);
+    const auto experiment = [&](const char* framework, const std::string& rest, const std::string& settings) {
+      write(root / (std::string(framework) + ".yaml"),
+            experiment_text("framework: " + std::string(framework) + "\n" + rest, settings));
+    };
+    experiment("megatron", "model: llama_tiny.yaml",
+               "train_iters: 20\nmock_data: true\nvocab_size: 257\nlr_warmup_iters: 2\nglobal_batch_size: 8\n"
+               "micro_batch_size: 1\nseq_length: 64\nsave: null");
+    experiment("torchtitan", "config: pre_trainer.yaml\nmodel: llama3.1_8B.yaml",
+               "training: {steps: 50, seq_len: 4096, local_batch_size: 2, mock_data: true}");
+    experiment("maxtext", "config: pre_trainer.yaml\nmodel: llama3_8B.yaml",
+               "steps: 50\nmax_target_length: 2048\nper_device_batch_size: 2\ndataset_type: synthetic");
+  }
+
+  ProgramOptions options(const std::map<std::string, std::string>& more) const {
+    ProgramOptions options;
+    options.folder = root.string();
+    options.environment = {{"VENV_ACTIVATE", (root / "env/bin/activate").string()},
+                           {"PRIMUS_THIRDPARTY_DIR", root.string()},
+                           {"CUDA_VISIBLE_DEVICES", ""},
+                           {"HIP_VISIBLE_DEVICES", ""},
+                           {"HOME", root.string()}};
+    options.environment.insert(more.begin(), more.end());
+    return options;
+  }
+  std::vector<std::string> words(const std::string& framework) const {
+    return {"direct", "--", "train", "pretrain", "--config", framework + ".yaml", "--backend", framework};
+  }
+  // Each in the order of the ranks, with its own number left out of the rest.
+  std::vector<std::string> calls() const {
+    std::istringstream lines(read(root / "calls"));
+    std::vector<std::string> all;
+    for (std::string line; std::getline(lines, line);) all.push_back(line);
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+};
+
+TEST(ExternalRun, DirectGivesEachProcessItsPlaceOnce) {
+  for (const char* framework : {"megatron", "torchtitan"}) {
+    const FakeFrameworks fake;
+    const ProgramResult result =
+        test::run_program(fake.words(framework), fake.options({{"GPUS_PER_NODE", "2"}}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(
+        fake.calls(),
+        testing::ElementsAre("rank 0 of 2, 0 of 2, node 0 of 1, at 127.0.0.1, port taken 0, rendezvous none",
+                             "rank 1 of 2, 1 of 2, node 0 of 1, at 127.0.0.1, port taken 0, rendezvous none"))
+        << framework;
+  }
+}
+
+// Two nodes of one machine.
+TEST(ExternalRun, DirectOnSeveralNodes) {
+  const auto on_two_nodes = [](const FakeFrameworks& fake, const std::string& framework) {
+    const std::string port = std::to_string(comm::port_of(comm::listen_on("127.0.0.1", 0)));
+    const auto node = [&](const char* number) {
+      return test::run_program(fake.words(framework), fake.options({{"GPUS_PER_NODE", "2"},
+                                                                    {"NNODES", "2"},
+                                                                    {"NODE_RANK", number},
+                                                                    {"MASTER_ADDR", "127.0.0.1"},
+                                                                    {"MASTER_PORT", port}}));
+    };
+    for (const char* number : {"0", "1"}) {
+      const ProgramResult result = node(number);
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+    }
+  };
+  const FakeFrameworks fake;
+  on_two_nodes(fake, "megatron");
+  EXPECT_THAT(
+      fake.calls(),
+      testing::ElementsAre("rank 0 of 4, 0 of 2, node 0 of 2, at 127.0.0.1, port taken 0, rendezvous none",
+                           "rank 1 of 4, 1 of 2, node 0 of 2, at 127.0.0.1, port taken 0, rendezvous none",
+                           "rank 2 of 4, 0 of 2, node 1 of 2, at 127.0.0.1, port taken 0, rendezvous none",
+                           "rank 3 of 4, 1 of 2, node 1 of 2, at 127.0.0.1, port taken 0, rendezvous none"));
+  // MaxText: one process for each node, whatever it has.
+  const FakeFrameworks max;
+  on_two_nodes(max, "maxtext");
+  EXPECT_THAT(
+      max.calls(),
+      testing::ElementsAre("rank 0 of 2, 0 of 1, node 0 of 2, at 127.0.0.1, port taken 0, rendezvous none",
+                           "rank 1 of 2, 0 of 1, node 1 of 2, at 127.0.0.1, port taken 0, rendezvous none"));
+}
+
+// srun --ntasks-per-node=2: Slurm's tasks are the ranks, and nothing is started below them.
+TEST(ExternalRun, SlurmsTasksAreTheProcesses) {
+  const FakeFrameworks fake;
+  for (const char* task : {"0", "1"}) {
+    const ProgramResult result =
+        test::run_program(fake.words("megatron"), fake.options({{"SLURM_JOB_ID", "7"},
+                                                                {"SLURM_PROCID", task},
+                                                                {"SLURM_LOCALID", task},
+                                                                {"SLURM_NODEID", "0"},
+                                                                {"SLURM_NNODES", "1"},
+                                                                {"SLURM_NTASKS", "2"},
+                                                                {"SLURM_STEP_NODELIST", "127.0.0.1"},
+                                                                {"SLURM_STEP_TASKS_PER_NODE", "2"},
+                                                                {"MASTER_ADDR", "127.0.0.1"},
+                                                                {"PRIMUS_JOB_TOKEN", "a-token"}}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  EXPECT_THAT(
+      fake.calls(),
+      testing::ElementsAre("rank 0 of 2, 0 of 2, node 0 of 1, at 127.0.0.1, port taken 0, rendezvous none",
+                           "rank 1 of 2, 1 of 2, node 0 of 1, at 127.0.0.1, port taken 0, rendezvous none"));
 }
 
 // A repository with two commits; the pin is the first one.

@@ -89,6 +89,20 @@ TEST(ContainerPlan, AmdGpus) {
   EXPECT_THROW(host.line(request), Error);
 }
 
+// Where 'primus deps sync' has put them.
+TEST(ContainerPlan, SourcesOfOtherFrameworksAreWithin) {
+  Host host;
+  ContainerRequest request = host.request();
+  EXPECT_THAT(host.line(request), Not(HasSubstr("third_party")));
+  host.variables["HOME"] = (host.folder.path() / "home").string();
+  host.file("home/.cache/Primus/third_party/Megatron-LM/pretrain_gpt.py");
+  host.file("home/.cache/Primus/third_party/Megatron-LM.venv/bin/python3");
+  const std::string folder = host.variables["HOME"] + "/.cache/Primus/third_party";
+  EXPECT_THAT(host.line(request),
+              AllOf(HasSubstr(" --volume " + folder + "/Megatron-LM:" + folder + "/Megatron-LM "),
+                    HasSubstr(" --env PRIMUS_THIRDPARTY_DIR=" + folder + " "), Not(HasSubstr(".venv"))));
+}
+
 // Primus's users name no image.
 TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
   const auto image_of = [](Host& host, const ContainerRequest& request) {

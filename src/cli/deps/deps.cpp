@@ -10,6 +10,7 @@
 #include "base/suggest.h"
 #include "cli/commands.h"
 #include "config/inherit.h"
+#include "launch/dependency_folder.h"
 
 namespace primus::cli {
 namespace {
@@ -44,7 +45,7 @@ class DependencyCommand : public Command {
   }
 
   backends::Path folder() const {
-    return folder_ ? backends::Path(*folder_) : backends::dependency_folder(launch::Surroundings::here());
+    return folder_ ? backends::Path(*folder_) : launch::dependency_folder(launch::Surroundings::here());
   }
 
   std::string python_of(const Pin& pin) const {

@@ -5,7 +5,7 @@
 
 CHECKOUT is a checkout of Primus's repository; nothing in it is changed: the commands run in a copy of its
 documents and examples. srun, sbatch, docker and torchrun are stand-ins that do nothing, so that what is
-missing on this machine does not hide what is missing in the program. Files that an example leaves to its
+missing on this machine does not hide what is missing in the program, and nodes have eight GPUs, as the documents' have. Files that an example leaves to its
 reader (--config config.yaml) are stood in for by one of Primus's own experiments. Examples with gaps to fill
 in ("<image>", "...", a variable that the document does not set) are counted, and not run. Nor are commands
 without a mode.
@@ -84,14 +84,15 @@ def words_of(command, variables):
 
 def stand_in_files(words, folder):
     """Files that the reader is to have."""
-    for option, name in zip(words, words[1:]):
+    command_at = words.index("--") if "--" in words else 0
+    for at, (option, name) in enumerate(zip(words, words[1:])):
         file = folder / name
         if option not in ("--config", "--patch", "--script") or file.exists() or not name or name.startswith("-"):
             continue
         if not str(file.resolve()).startswith(str(folder)):
             continue
         file.parent.mkdir(parents=True, exist_ok=True)
-        if option == "--config" and words.index(option) > (words.index("--") if "--" in words else 0):
+        if option == "--config" and at > command_at:
             shutil.copy(folder / EXPERIMENT, file)
         else:
             file.write_text("main: {debug: false}\n" if option == "--config" else "#!/bin/sh\n")
@@ -130,7 +131,7 @@ def main():
             (tools / tool).write_text("#!/bin/sh\nexit 0\n")
             (tools / tool).chmod(0o755)
         environment = {"PATH": f"{tools}:/usr/bin:/bin", "HOME": temporary, "NO_COLOR": "1",
-                       "PRIMUS_JOB_TOKEN": "example"}
+                       "PRIMUS_JOB_TOKEN": "example", "GPUS_PER_NODE": "8"}
 
         found = {}
         gaps = set()

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -107,6 +108,10 @@ class Command {
   virtual void declare(Arguments& arguments) = 0;
   // The exit code: 0, or what the command documents. Errors are thrown.
   virtual int run(Console& console) = 0;
+  // Throws what would keep a job of so many ranks from starting, as far as it can be known before: for
+  // launchers. `variables`: what the job's environment will have besides this process's.
+  virtual void check_job(int /*nodes*/, int /*ranks_per_node*/,
+                         const std::map<std::string, std::string>& /*variables*/) {}
 };
 
 struct CommandEntry {

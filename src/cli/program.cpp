@@ -222,8 +222,9 @@ launch::DirectCommand check_command(Words words, bool debug, bool files) {
   if (is_group(words[0]) && (words.size() == 1 || is_help(words[1]))) return result;
   const CommandEntry* const entry = resolve(words, used, nowhere);
   if (!entry) return result;
-  const std::unique_ptr<Command> command = entry->make();
-  Arguments arguments;
+  const std::shared_ptr<Command> command = entry->make();
+  const auto declared = std::make_shared<Arguments>();  // which the command may refer to
+  Arguments& arguments = *declared;
   command->declare(arguments);
   if (!parse(arguments, words.subspan(used), fmt::format("primus {}", entry->name))) return result;
   const Argument* const experiment = files ? arguments.find("--config") : nullptr;
@@ -234,6 +235,9 @@ launch::DirectCommand check_command(Words words, bool debug, bool files) {
                     "'primus " + std::string(entry->name) + " --help' has examples");
     }
   }
+  result.check_job = [command, declared](int nodes, int ranks_per_node, const auto& variables) {
+    command->check_job(nodes, ranks_per_node, variables);
+  };
   result.has_ranks = entry->has_ranks;
   result.one_process = !entry->has_ranks;
   const std::size_t space = entry->name.find(' ');

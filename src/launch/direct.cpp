@@ -181,6 +181,13 @@ void add_notes(const DirectSettings& settings, const std::vector<Path>& hooks, S
   for (const Path& patch : settings.patches) step.notes.push_back(fmt::format("patch {}", patch.string()));
 }
 
+// What the ranks will refuse is said before they are started; hooks and patches may still change it.
+void check_job(const DirectSettings& settings, const DirectCommand& command, int nodes, int ranks,
+               const Variables& given) {
+  if (command.check_job && settings.hooks.empty() && settings.patches.empty())
+    command.check_job(nodes, ranks, given);
+}
+
 // Where ranks of this engine talk over a network, they have to know a secret.
 void require_token(const NodePlace& place, const Surroundings& surroundings) {
   if (surroundings.setting("PRIMUS_JOB_TOKEN") || surroundings.setting("PRIMUS_JOB_TOKEN_FILE")) return;
@@ -255,6 +262,8 @@ DirectPlan plan_direct(const DirectSettings& settings, const DirectCommand& comm
     throw invalid("--numa binds each rank to the memory beside its GPU, and there is no GPU here",
                   "leave --numa out");
   }
+  if (own_ranks && place.task) check_job(settings, command, 1, place.task->world, given);
+  if (own_ranks && !place.task) check_job(settings, command, place.nodes, place.ranks, given);
   if (own_ranks && (place.nodes > 1 || place.task)) require_token(place, surroundings);
 
   DirectPlan result;
@@ -352,6 +361,8 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     ranks = nodes.tasks;
     shape.ranks = false;
   }
+  if (has_ranks && !shape.script && nodes.nodes > 0 && ranks)
+    check_job(settings, command, nodes.nodes, *ranks, given);
   const PlaceWords words{.nodes = nodes.nodes > 0 ? std::to_string(nodes.nodes) : "<nodes of the job>",
                          .node = nodes.node,
                          .ranks = ranks ? std::to_string(*ranks) : "<its GPUs>",

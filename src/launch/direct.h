@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +27,10 @@ struct DirectCommand {
   bool one_process = false;        // of Primus's own commands: one process for each node, whatever there is
   bool debug = false;
   HookCommand hooks;
+  // Of Primus's own commands with ranks: throws what would keep a job of so many from starting
+  // (Command::check_job). Null: nothing is known.
+  std::function<void(int nodes, int ranks_per_node, const std::map<std::string, std::string>& variables)>
+      check_job = {};
 };
 
 struct DirectPlan {

@@ -25,7 +25,9 @@ using ::testing::Not;
 
 const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
 using Words = std::vector<std::string>;
-const Words kTrain = {"train", "pretrain", "--config", kExperiment};
+// With a batch that all jobs here can share.
+const Words kTrain = {"train",     "pretrain",           "--config",
+                      kExperiment, "micro_batch_size=1", "global_batch_size=32"};
 
 Words operator+(Words a, const Words& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -159,7 +161,8 @@ TEST_F(Launch, SrunGetsTheChainAndTheSecretByTheEnvironment) {
       neutral(arguments("srun")),
       "FOLDER/bin/"
       "srun\n--nodes=2\n--ntasks-per-node=1\n--kill-on-bad-exit=1\nPROGRAM\n--debug\ndirect\n--numa\n--\n"
-      "train\npretrain\n--config\nSOURCE/examples/native/configs/CPU/llama_tiny-pretrain.yaml");
+      "train\npretrain\n--config\nSOURCE/examples/native/configs/CPU/llama_tiny-pretrain.yaml\n"
+      "micro_batch_size=1\nglobal_batch_size=32");
   EXPECT_THAT(log("srun"), AllOf(HasSubstr("\nGPUS_PER_NODE=2\n"), HasSubstr("\nHF_TOKEN=hf_secret\n")));
   EXPECT_TRUE(std::regex_search(log("srun"), std::regex("\nPRIMUS_JOB_TOKEN=[0-9a-f]{64}\n")));
 }
@@ -246,6 +249,43 @@ TEST_F(Launch, SlurmRefusesWhatWouldFail) {
                  "HF_TOKEN is a secret");
   expect_refused(Words{"slurm", "srun", "--", "slurm", "--"} + kTrain, "does not start 'slurm'");
   EXPECT_EQ(log("srun") + log("sbatch"), "");
+}
+
+// With as many ranks as are known, the experiment is asked what it would say to them.
+TEST_F(Launch, BatchesThatTheRanksCannotShareAreRefusedBefore) {
+  tool("srun");
+  tool("sbatch");
+  tool("docker");
+  const std::string said = "is not a multiple of micro_batch_size (1) times 6 data-parallel ranks";
+  const Words batch = {"global_batch_size=4", "micro_batch_size=1"};
+  const Words three = {"direct", "--env", "GPUS_PER_NODE=3", "--"};
+  for (const Words& start :
+       {Words{"--dry-run", "slurm", "srun", "-N", "2", "--"} + three,
+        Words{"slurm", "srun", "-N", "2", "--"} + three, Words{"slurm", "sbatch", "-N2", "--"} + three,
+        Words{"slurm", "srun", "-N2", "--ntasks-per-node=3", "--", "direct", "--"}})
+    expect_refused(start + kTrain + batch, said);
+  EXPECT_EQ(log("srun") + log("sbatch"), "");
+  environment_["GPUS_PER_NODE"] = "6";
+  expect_refused(Words{"--dry-run", "direct", "--"} + kTrain + batch, said);
+  expect_refused(Words{"--dry-run", "slurm", "srun", "-N1", "--", "container", "--"} + kTrain + batch, said);
+  expect_refused(Words{"--dry-run", "slurm", "srun", "-N1", "--", "direct", "--"} + kTrain +
+                     Words{"global_batch_size=6", "tensor_model_parallel_size=4"},
+                 "tensor_model_parallel_size is 4, which does not divide");
+  environment_.erase("GPUS_PER_NODE");
+
+  const auto is_planned = [&](const Words& words) {
+    const ProgramResult result = run(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  };
+  const Words nodes = {"--dry-run", "slurm", "srun", "-N", "2", "--"};
+  is_planned(nodes + three + kTrain + Words{"global_batch_size=12", "micro_batch_size=2"});
+  // How many ranks there are is known on the nodes only.
+  is_planned(nodes + Words{"direct", "--"} + kTrain + batch);
+  // The experiment is on the nodes only.
+  is_planned(nodes + three + Words{"train", "pretrain", "--config", "/of/the/nodes.yaml"} + batch);
+  // A hook may change it.
+  make_folders(folder_.path() / "work/hooks");
+  is_planned(nodes + Words{"direct", "--env", "GPUS_PER_NODE=3", "--hooks", "hooks", "--"} + kTrain + batch);
 }
 
 // ---- container -------------------------------------------------------------------------------------

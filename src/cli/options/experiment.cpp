@@ -85,10 +85,12 @@ void ExperimentArguments::declare(Arguments& arguments, bool needs_file) {
       .suggest = suggest_overrides;
 }
 
-config::Experiment ExperimentArguments::load(const Console& console, std::int64_t ranks) const {
+config::Experiment ExperimentArguments::load(const Console& console, std::int64_t ranks,
+                                             const std::map<std::string, std::string>& variables) const {
   config::LoadOptions options;
   // What the job that is about to start will say of itself.
-  options.environment = [ranks](const std::string& name) -> std::optional<std::string> {
+  options.environment = [ranks, &variables](const std::string& name) -> std::optional<std::string> {
+    if (const auto found = variables.find(name); found != variables.end()) return found->second;
     const char* value = std::getenv(name.c_str());
     if (value) return value;
     return name == "WORLD_SIZE" && ranks > 1 ? std::optional(std::to_string(ranks)) : std::nullopt;

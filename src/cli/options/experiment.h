@@ -1,6 +1,11 @@
 // The arguments that name an experiment, shared by the commands that read one: --config FILE and overrides.
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "cli/command.h"
 #include "config/experiment.h"
 
@@ -14,9 +19,11 @@ class ExperimentArguments {
   const std::vector<std::string>& overrides() const { return overrides_; }
   // The framework, over the experiment's and over an override that stands before.
   void choose_framework(const std::string& name) { overrides_.push_back("framework=" + name); }
+  const std::string& file() const { return file_; }
   // Reads and validates it, and says on standard error what is odd or ignored. `ranks` of the job, where they
-  // are known. Throws Error.
-  config::Experiment load(const Console& console, std::int64_t ranks = 1) const;
+  // are known; `variables` count before those of this process. Throws Error.
+  config::Experiment load(const Console& console, std::int64_t ranks = 1,
+                          const std::map<std::string, std::string>& variables = {}) const;
 
  private:
   config::Experiment load_without_file() const;

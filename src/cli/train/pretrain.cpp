@@ -195,6 +195,26 @@ class TrainPretrain final : public Command {
     args.flag("--json", json_, "print the result (or the forecast) as JSON");
   }
 
+  // The native engine's own refusals of a mesh or a batch; files that only the job's nodes have are left to
+  // them.
+  void check_job(int nodes, int ranks_per_node,
+                 const std::map<std::string, std::string>& variables) override {
+    if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return;
+    if (backend_) experiment_.choose_framework(*backend_);
+    const int world = nodes * ranks_.here().value_or(ranks_per_node);
+    const Console nowhere{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
+    const config::Experiment experiment = experiment_.load(nowhere, world, variables);
+    if (experiment.framework != "native") return;
+    if (experiment.trainer.load) {
+      check_batches(experiment, world);
+    } else {
+      // A vocabulary that nobody chose is the tokenizer's, and is split whatever it is.
+      const ModelConfig model =
+          model_config_of(experiment, experiment.trainer.vocab_size.value_or(world), builtin_families());
+      session_settings_of(experiment, model, world);
+    }
+  }
+
   int run(Console& console) override {
     if (backend_) experiment_.choose_framework(*backend_);
     check_ranks();

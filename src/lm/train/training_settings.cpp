@@ -461,7 +461,7 @@ PipelineSettings pipeline_settings_of(const config::Experiment& e, const ModelCo
 
 }  // namespace
 
-SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model, int world) {
+void check_batches(const config::Experiment& e, int world) {
   const config::TrainerConfig& c = e.trainer;
   const engine::MeshShape shape = mesh_shape_of(e, world);
   const int ranks = shape.data(world);
@@ -480,6 +480,13 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                     c.global_batch_size, c.micro_batch_size, ranks),
         next);
   }
+}
+
+SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model, int world) {
+  check_batches(e, world);
+  const config::TrainerConfig& c = e.trainer;
+  const engine::MeshShape shape = mesh_shape_of(e, world);
+  const int ranks = shape.data(world);
   const engine::ContextParallel::Exchange exchange = context_exchange_of(c);
   if (const auto mismatch = mesh_mismatch(model, shape, c.micro_batch_size, c.seq_length, exchange))
     throw e.error_for(mismatch->key, mismatch->what, mismatch->next);

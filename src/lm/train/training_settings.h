@@ -53,6 +53,8 @@ ModelConfig model_of(const config::Experiment& experiment, const FamilyRegistry&
 // batches that cannot be shared out.
 SessionSettings session_settings_of(const config::Experiment& experiment, const ModelConfig& model,
                                     int ranks = 1);
+// Its part that no model is needed for: how `ranks` share batches. Refuses those that they cannot.
+void check_batches(const config::Experiment& experiment, int ranks);
 // How `ranks` share the work. Refuses numbers that do not divide them.
 engine::MeshShape mesh_shape_of(const config::Experiment& experiment, int ranks);
 // The place of `rank` among them, without peers: for measuring.

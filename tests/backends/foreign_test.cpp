@@ -118,7 +118,7 @@ TEST(TorchTitan, WhatTheNativeEngineLacksIsRefused) {
   EXPECT_THAT(error("optimizer: {name: Adam}"),
               AllOf(HasSubstr("exp.yaml:"), HasSubstr("adds weight decay to the gradient")));
   EXPECT_THAT(error("training: {enable_cpu_offload: true}"), HasSubstr("keeps weights on the device"));
-  EXPECT_THAT(error("model: {flavor: debugmodel}"), HasSubstr("no preset of this model"));
+  EXPECT_THAT(error("model: {flavor: debugmodel_flex_attn}"), HasSubstr("no preset of this model"));
 }
 
 TEST(MaxText, SettingsBecomeItsFile) {

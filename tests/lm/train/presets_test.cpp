@@ -128,6 +128,7 @@ constexpr Published kPublished[] = {
 
 // Presets of our own or of Primus, or parts of a published model.
 constexpr Published kOwn[] = {
+    {"llama3_debug", 6'163'712},
     {"llama_25M", 26'450'304},
     {"llama_124M", 123'587'328},
     {"qwen3_235B_A22B_4layer", 11'195'683'840, 2'135'987'200},

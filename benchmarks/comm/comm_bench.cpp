@@ -3,10 +3,11 @@
 // makes it longer.
 //
 //   comm_bench [--ranks N] [--transport threads|rings|shm|tcp|gpu] [--megabytes N] [--repeat N]
+//   mpirun -n N comm_bench --transport mpi [...]
 //
 // threads: ranks of one process that read each other's memory; rings: the same through rings of bytes; shm
-// and tcp: processes over shared memory and over the loopback; gpu: processes with a GPU each, over the
-// vendor's library.
+// and tcp: processes over shared memory and over the loopback; mpi: ranks that mpirun started; gpu: processes
+// with a GPU each, over the vendor's library.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "base/error.h"
 #include "comm/job.h"
 #include "comm/local/thread_group.h"
+#include "comm/mpi/current_job.h"
 #include "launch/local_launch.h"
 #include "turbo/devices/devices.h"
 
@@ -51,11 +53,11 @@ Options parse(int argc, char** argv) {
       throw invalid(fmt::format("cannot use '{}'", name), "see the head of benchmarks/comm/comm_bench.cpp");
     }
   }
-  for (const std::string_view known : {"threads", "rings", "shm", "tcp", "gpu"}) {
+  for (const std::string_view known : {"threads", "rings", "shm", "tcp", "mpi", "gpu"}) {
     if (options.transport == known) return options;
   }
   throw invalid(fmt::format("there is no transport '{}'", options.transport),
-                "threads, rings, shm, tcp or gpu");
+                "threads, rings, shm, tcp, mpi or gpu");
 }
 
 double seconds_of(const std::function<void()>& body) {
@@ -145,10 +147,11 @@ DeviceSpec gpu_of(const JobEnvironment& environment) {
 
 int run(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  if (const auto environment = JobEnvironment::read()) {
+  if (const auto environment = current_job()) {
     JobOptions job_options;
-    job_options.transport =
-        options.transport == "tcp" ? JobOptions::Transport::kTcp : JobOptions::Transport::kSharedMemory;
+    job_options.transport = options.transport == "tcp"   ? Transport::kTcp
+                            : options.transport == "mpi" ? Transport::kMpi
+                                                         : Transport::kSharedMemory;
     const auto job = Job::connect(*environment, job_options);
     const auto device = turbo::open_device(options.transport == "gpu" ? gpu_of(*environment) : kOneThread);
     measure(*job->world(*device, turbo::collectives_of(*device)), *device, options);

@@ -249,7 +249,13 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
     unit.stored_values = take(unit.shard.size(), unit.dtype);
   }
   if (!unit.trained) return;
-  unit.master = unit.dtype == DType::kF32 ? unit.stored_values : take(unit.shard.size(), DType::kF32);
+  if (unit.dtype == DType::kF32) {
+    unit.master = unit.stored_values;
+  } else if (layout_.split_masters) {
+    unit.remainder = take(unit.shard.size(), DType::kI16);
+  } else {
+    unit.master = take(unit.shard.size(), DType::kF32);
+  }
   if (unit.ranks == 1 || layout_.keeps_gradients()) {
     unit.set_gradient(take(unit.elements, DType::kF32));
     unit.reduced = part_of(unit.gradient, unit.shard, 0);
@@ -273,47 +279,75 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
   }
 }
 
-void ParameterStore::initialize(turbo::Context& context, std::uint64_t seed) {
-  const auto fill = [&](const Parameter& p, const FlatRange& range, const Tensor& out) {
-    if (p.initializer.kind == Initializer::Kind::kConstant) {
-      turbo::launch(context, turbo::Fill{.out = out, .value = p.initializer.value});
-      return;
-    }
-    std::int64_t at = 0;
-    for (const StridedRun& run : whole_elements(p, range)) {
-      turbo::launch(context, turbo::RandomNormal{.out = out.slice(at, at + run.size()),
-                                                 .seed = seed,
-                                                 .stream = random_stream_id(p.name),
-                                                 .offset = run.begin,
-                                                 .mean = 0,
-                                                 .std = p.initializer.value,
-                                                 .length = run.length,
-                                                 .stride = run.stride});
-      at += run.size();
-    }
-  };
-  for (const Parameter& p : parameters_) {
-    if (!p.unit) continue;
-    const FlatRange range = stored_range(p);
-    if (range.empty()) continue;
-    const Tensor values = stored_part(p.unit->stored_values, p);
-    if (p.unit->trained || p.unit->dtype == DType::kF32) {
-      fill(p, range, p.unit->trained ? stored_part(p.unit->master, p) : values);
+namespace {
+
+// Enqueues the initial values of the parameter's elements in `range`: [range] fp32.
+void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, std::uint64_t seed,
+          const Tensor& out) {
+  if (p.initializer.kind == Initializer::Kind::kConstant) {
+    turbo::launch(context, turbo::Fill{.out = out, .value = p.initializer.value});
+    return;
+  }
+  std::int64_t at = 0;
+  for (const StridedRun& run : whole_elements(p, range)) {
+    turbo::launch(context, turbo::RandomNormal{.out = out.slice(at, at + run.size()),
+                                               .seed = seed,
+                                               .stream = random_stream_id(p.name),
+                                               .offset = run.begin,
+                                               .mean = 0,
+                                               .std = p.initializer.value,
+                                               .length = run.length,
+                                               .stride = run.stride});
+    at += run.size();
+  }
+}
+
+}  // namespace
+
+void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std::uint64_t seed) {
+  const ParameterUnit& unit = *p.unit;
+  const FlatRange range = stored_range(p);
+  if (range.empty()) return;
+  const Tensor values = stored_part(unit.stored_values, p);
+  if (!unit.master.absent()) {
+    fill(context, p, range, seed, stored_part(unit.master, p));
+    return;
+  }
+  if (unit.dtype == DType::kF32) {
+    fill(context, p, range, seed, values);
+    return;
+  }
+  // In fp32 they have no place of their own: some at a time, which takes little memory.
+  constexpr std::int64_t kAtOnce = 1 << 18;
+  const Tensor remainders = unit.split() ? stored_part(unit.remainder, p) : Tensor();
+  const std::int64_t most = std::min(range.size(), kAtOnce);
+  const Arena::Block block = context.scratch.allocate(most * size_of(DType::kF32));
+  for (std::int64_t begin = 0; begin < range.size(); begin += most) {
+    const std::int64_t end = std::min(begin + most, range.size());
+    const Tensor wide(block.address, DType::kF32, {end - begin}), narrow = values.slice(begin, end);
+    fill(context, p, {range.begin + begin, range.begin + end}, seed, wide);
+    if (unit.split()) {
+      turbo::launch(
+          context,
+          turbo::RoundMasters{.masters = wide, .working = narrow, .remainder = remainders.slice(begin, end)});
     } else {
-      const Arena::Block block = context.scratch.allocate(range.size() * size_of(DType::kF32));
-      const Tensor wide(block.address, DType::kF32, {range.size()});
-      fill(p, range, wide);
-      turbo::launch(context, turbo::Cast{.x = wide, .out = values});
-      context.scratch.release(block);
+      turbo::launch(context, turbo::Cast{.x = wide, .out = narrow});
     }
+  }
+  context.scratch.release(block);
+}
+
+void ParameterStore::initialize(turbo::Context& context, std::uint64_t seed) {
+  for (const Parameter& p : parameters_) {
+    if (p.unit) initialize(p, context, seed);
   }
   refresh_values(context);
 }
 
 void ParameterStore::refresh_values(turbo::Context& context) {
   for (ParameterUnit& unit : units_) {
-    if (unit.trained && unit.dtype != DType::kF32)
-      turbo::launch(context, turbo::Cast{.x = unit.master, .out = unit.stored_values});
+    if (unit.dtype != DType::kF32 && !unit.master.absent())
+      turbo::launch(context, turbo::RoundMasters{.masters = unit.master, .working = unit.stored_values});
   }
 }
 

@@ -195,11 +195,13 @@ struct ParameterUnit {
   Tensor gradient;  // fp32, this rank's own contributions
   // [shard], absent when not needed.
   Tensor stored_values;  // of `values`
-  Tensor master;         // fp32; the same memory as stored_values in an fp32 unit
-  Tensor reduced;        // fp32, the gradient of all ranks
+  Tensor master;         // fp32; the same memory as stored_values in an fp32 unit; absent where it is split
+  Tensor remainder;  // int16: with stored_values the masters (turbo/master_weights.h), where they are split
+  Tensor reduced;    // fp32, the gradient of all ranks
 
   std::vector<UnitState> states;  // of the rules that have elements here, in the order of the rules
 
+  bool split() const { return !remainder.absent(); }
   // Makes `values` and the parameters' views of it.
   void set_values(const Tensor& whole);
   void set_gradient(const Tensor& whole);
@@ -254,6 +256,8 @@ class ParameterStore {
     std::function<int(const Parameter&)> rule_of = {};
     Sharding sharding = Sharding::kNone;
     GroupPlaces groups = {};
+    // Master weights of bf16 units are split: the values that operators read, and 16 bits beside them.
+    bool split_masters = false;
     // Gradients of different microbatches are added up after the reduction over ranks, not before.
     bool reduce_each_microbatch = false;
 
@@ -265,7 +269,7 @@ class ParameterStore {
 
   // Enqueues the initial values of what this rank stores (master weights and stored values).
   void initialize(turbo::Context& context, std::uint64_t seed);
-  // Enqueues the refresh of the stored values from the masters; nothing in fp32.
+  // Enqueues the refresh of the stored values from the masters; nothing where both are the same memory.
   void refresh_values(turbo::Context& context);
 
   std::deque<Group>& groups() { return groups_; }
@@ -284,6 +288,7 @@ class ParameterStore {
  private:
   void add_unit(std::size_t group, const std::vector<Parameter*>& parameters);
   void allocate(ParameterUnit& unit, Arena& arena);
+  void initialize(const Parameter& parameter, turbo::Context& context, std::uint64_t seed);
 
   Mesh* mesh_;
   std::deque<Group> groups_;

@@ -92,6 +92,39 @@ TEST(Optimizers, MomentsInBf16GoOnAndTakeHalfTheRoom) {
   EXPECT_THAT(lion.err, HasSubstr("exp_avg_dtype: bf16 is there for optimizer: adam, not for lion"));
 }
 
+// How masters are stored shows in no loss, no norm and no byte of a checkpoint, and a run may go on with
+// either.
+TEST(Optimizers, SplitMastersChangeNothingButTheMemory) {
+  const TemporaryFolder folder;
+  const std::string wide = "store_param_remainders=false", split = "store_param_remainders=true";
+  for (const std::string optimizer : {"adam", "sgd", "lion", "muon"}) {
+    const auto run = [&](const std::string& name, std::vector<std::string> more) {
+      const ProgramResult result = run_program(train(folder, name + optimizer, optimizer, std::move(more)));
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+      return test::run_folder(folder.path(), name + optimizer);
+    };
+    const Path expected = run("wide_", {wide});
+    const std::string weights = test::final_weights(expected, 6);
+    EXPECT_FALSE(weights.empty());
+    run("to_split_", {wide, "exit_interval=3"});
+    run("to_wide_", {split, "exit_interval=3"});
+    for (const Path& other : {run("split_", {split}), run("to_split_", {split}), run("to_wide_", {wide})}) {
+      EXPECT_EQ(test::losses(other), test::losses(expected)) << other.string();
+      EXPECT_TRUE(test::final_weights(other, 6) == weights) << other.string();
+    }
+  }
+  const auto plan = [&](const std::string& form) {
+    return json::parse(run_program(train(folder, "plan", "adam", {form, "--dry-run", "--json"})).out);
+  };
+  const json large = plan(wide), small = plan(split);
+  const auto persistent = [](const json& report) {
+    return report.at("memory_bytes").at("persistent").get<double>();
+  };
+  const auto parameters = large.at("parameters").get<double>();
+  EXPECT_NEAR(persistent(large) - persistent(small), 2 * parameters, 0.02 * parameters);
+  EXPECT_EQ(large.at("checkpoint_bytes"), small.at("checkpoint_bytes"));
+}
+
 TEST(Optimizers, TheStatesOfAnotherAreRefused) {
   const TemporaryFolder folder;
   ASSERT_EQ(run_program(train(folder, "run", "adam", {"exit_interval=3"})).exit_code, 0);

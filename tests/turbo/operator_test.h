@@ -220,6 +220,11 @@ class OperatorBench {
     }
   }
 
+  // Its bytes, as they are.
+  void write_bytes(const Tensor& tensor, const void* bytes) {
+    stream_->copy_to_device(tensor.data, bytes, tensor.bytes());
+    stream_->synchronize();
+  }
   // The tensor's bytes, for tests of bit-identity.
   std::vector<unsigned char> bytes(const Tensor& tensor) {
     std::vector<unsigned char> raw(static_cast<std::size_t>(tensor.bytes()));

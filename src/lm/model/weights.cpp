@@ -8,6 +8,7 @@
 #include "lm/model/language_model.h"
 #include "lm/model/language_tensors.h"
 #include "lm/model/published_layout.h"
+#include "turbo/master_weights.h"
 
 namespace primus {
 namespace {
@@ -49,24 +50,45 @@ HeldRuns runs_of(const engine::FlatRange& range, const Parameter& p, const Check
   return runs;
 }
 
-// One of a unit's buffers: the values of these elements of the unit.
+// One of a unit's buffers: the values of these elements of the unit. With remainders they are fp32, and
+// `values` what operators read of them.
 struct UnitBuffer {
   Tensor values;
   engine::FlatRange elements;
+  Tensor remainders = {};
+
+  DType dtype() const { return remainders.absent() ? values.dtype : DType::kF32; }
 };
 UnitBuffer of_shard(const Parameter& p, const Tensor& values) { return {values, p.unit->shard}; }
+UnitBuffer masters_of(const Parameter& p) {
+  const engine::ParameterUnit& unit = *p.unit;
+  return {unit.split() ? unit.stored_values : unit.master, unit.shard, unit.remainder};
+}
 
 // Elements of a parameter in one of its unit's buffers.
-Tensor elements_in(const UnitBuffer& buffer, const Parameter& p, const engine::FlatRange& range) {
+UnitBuffer elements_in(const UnitBuffer& buffer, const Parameter& p, const engine::FlatRange& range) {
+  if (range.empty()) return {};
   const std::int64_t first = buffer.elements.begin - p.offset;
-  return range.empty() ? Tensor() : buffer.values.slice(range.begin - first, range.end - first);
+  const auto part = [&](const Tensor& tensor) {
+    return tensor.absent() ? Tensor() : tensor.slice(range.begin - first, range.end - first);
+  };
+  return {part(buffer.values), range, part(buffer.remainders)};
+}
+
+// `out.size()` elements of split masters, from number `first` on.
+void read_split(const UnitBuffer& buffer, std::uint64_t first, DeviceReader& reader, std::span<float> out) {
+  std::vector<BFloat16> values(out.size());
+  std::vector<std::int16_t> remainders(out.size());
+  reader.read(buffer.values, first * sizeof(BFloat16), std::as_writable_bytes(std::span(values)));
+  reader.read(buffer.remainders, first * sizeof(std::int16_t), std::as_writable_bytes(std::span(remainders)));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = turbo::joined_master(values[i], remainders[i]);
 }
 
 // `dtype`: of the source; elements of another type are converted.
 TensorSource source(std::string name, DType dtype, const UnitBuffer& buffer, const Parameter& p,
                     const CheckpointPart& part, DeviceReader& reader) {
   const engine::FlatRange range = written_of(p, part);
-  const Tensor tensor = range.empty() ? Tensor() : elements_in(buffer, p, range);
+  const UnitBuffer held = elements_in(buffer, p, range);
   TensorSource s;
   s.name = std::move(name);
   s.dtype = dtype;
@@ -75,48 +97,58 @@ TensorSource source(std::string name, DType dtype, const UnitBuffer& buffer, con
   s.order = axis_order(part);
   if (range.empty()) {
     s.fill = [](std::uint64_t, std::span<std::byte>) {};
-  } else if (dtype == buffer.values.dtype) {
-    s.fill = [tensor, &reader](std::uint64_t offset, std::span<std::byte> out) {
+  } else if (dtype == held.values.dtype && held.remainders.absent()) {
+    s.fill = [tensor = held.values, &reader](std::uint64_t offset, std::span<std::byte> out) {
       reader.read(tensor, offset, out);
     };
   } else {
-    s.fill = [tensor, dtype, &reader](std::uint64_t offset, std::span<std::byte> out) {
+    s.fill = [held, dtype, &reader](std::uint64_t offset, std::span<std::byte> out) {
       const auto size = static_cast<std::uint64_t>(size_of(dtype));
       std::vector<float> values(out.size() / size);
-      reader.read(tensor, offset / size * sizeof(float), std::as_writable_bytes(std::span(values)));
+      if (held.remainders.absent()) {
+        reader.read(held.values, offset / size * sizeof(float), std::as_writable_bytes(std::span(values)));
+      } else {
+        read_split(held, offset / size, reader, values);
+      }
       from_float(values, dtype, out);
     };
   }
   return s;
 }
 
-// `host`: what this rank stores of a part, in the order of memory and in the type of the buffer.
-void upload(engine::Rank& rank, const UnitBuffer& buffer, const Parameter& p, const CheckpointPart& part,
-            std::span<const std::byte> host) {
-  const Tensor to = elements_in(buffer, p, stored_of(p, part));
-  rank.compute().copy_to_device(to.data, host.data(), to.bytes());
+void upload(engine::Rank& rank, const Tensor& to, const void* host) {
+  rank.compute().copy_to_device(to.data, host, to.bytes());
   rank.compute().synchronize();  // the host buffer is used again
 }
 
-// The same from elements of any floating type.
-void upload_as(engine::Rank& rank, const UnitBuffer& to, const Parameter& p, const CheckpointPart& part,
-               DType dtype, std::span<const std::byte> host) {
-  if (to.values.dtype == dtype) {
-    upload(rank, to, p, part, host);
+// `host`: what this rank stores of a part, in the order of memory and in any floating type.
+void upload(engine::Rank& rank, const UnitBuffer& buffer, const Parameter& p, const CheckpointPart& part,
+            DType dtype, std::span<const std::byte> host) {
+  const UnitBuffer to = elements_in(buffer, p, stored_of(p, part));
+  if (to.dtype() == dtype && to.remainders.absent()) {
+    upload(rank, to.values, host.data());
     return;
   }
   std::vector<float> wide(host.size() / static_cast<std::size_t>(size_of(dtype)));
   to_float(dtype, host, wide);
-  std::vector<std::byte> converted(wide.size() * static_cast<std::size_t>(size_of(to.values.dtype)));
-  from_float(wide, to.values.dtype, converted);
-  upload(rank, to, p, part, converted);
+  if (to.remainders.absent()) {
+    std::vector<std::byte> converted(wide.size() * static_cast<std::size_t>(size_of(to.values.dtype)));
+    from_float(wide, to.values.dtype, converted);
+    upload(rank, to.values, converted.data());
+    return;
+  }
+  std::vector<BFloat16> values(wide.size());
+  std::vector<std::int16_t> remainders(wide.size());
+  std::transform(wide.begin(), wide.end(), values.begin(), turbo::working_value);
+  std::transform(wide.begin(), wide.end(), remainders.begin(), turbo::param_remainder);
+  upload(rank, to.values, values.data());
+  upload(rank, to.remainders, remainders.data());
 }
 
 // The same to where the rank keeps weights: the masters, or without training the values.
 void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart& part, DType dtype,
                     std::span<const std::byte> host) {
-  const engine::ParameterUnit& unit = *p.unit;
-  upload_as(rank, of_shard(p, unit.trained ? unit.master : unit.stored_values), p, part, dtype, host);
+  upload(rank, p.unit->trained ? masters_of(p) : of_shard(p, p.unit->stored_values), p, part, dtype, host);
 }
 
 void check_group_is_there(const LanguageTensors& tensors, const ParameterStore::Group& group) {
@@ -200,7 +232,7 @@ std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceR
       sources.push_back(source(optimizer_tensor_name(state, part.name), dtype, buffer, p, part, reader));
     };
     if (store.layout().compute != DType::kF32 && !p.full_precision)
-      add("fp32_param", DType::kF32, p.unit ? of_shard(p, p.unit->master) : UnitBuffer{});
+      add("fp32_param", DType::kF32, p.unit ? masters_of(p) : UnitBuffer{});
     const auto& states = store.layout().states;
     if (states.empty()) return;
     for (const engine::StateSpec& spec : states[static_cast<std::size_t>(p.rule)]) {
@@ -237,7 +269,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();
     if (optimizer && has_master && unit.trained) {
       read(TensorPart::kOptimizer, master_name, DType::kF32, p, part);
-      upload(rank, of_shard(p, unit.master), p, part, staging);
+      upload(rank, masters_of(p), p, part, DType::kF32, staging);
     } else {
       const std::optional<TensorView> tensor = checkpoint.find(TensorPart::kModel, part.name);
       const DType dtype = tensor ? tensor->dtype : DType::kF32;
@@ -253,7 +285,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
       const DType dtype = saved ? saved->dtype : state.spec.dtype;
       if (saved) require_float(*saved);
       read(TensorPart::kOptimizer, name, dtype, p, part);
-      upload_as(rank, {state.values, state.elements}, p, part, dtype, staging);
+      upload(rank, {state.values, state.elements}, p, part, dtype, staging);
     }
   });
   for (const TensorRecord& record : checkpoint.manifest().tensors) {

@@ -30,6 +30,7 @@ class AdamWRule final : public UpdateRule {
                                                    .exp_avg_sq = run.states[1],
                                                    .grad_scale = u.gradient_scale,
                                                    .working = run.working,
+                                                   .remainder = run.remainder,
                                                    .scalars = u.scalars,
                                                    .beta1 = static_cast<float>(settings_.beta1),
                                                    .beta2 = static_cast<float>(settings_.beta2),

@@ -19,6 +19,7 @@ class LionRule final : public UpdateRule {
                                                   .exp_avg = run.states[0],
                                                   .grad_scale = u.gradient_scale,
                                                   .working = run.working,
+                                                  .remainder = run.remainder,
                                                   .scalars = u.scalars,
                                                   .beta1 = static_cast<float>(settings_.beta1),
                                                   .beta2 = static_cast<float>(settings_.beta2),

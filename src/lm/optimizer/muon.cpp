@@ -125,7 +125,8 @@ void MuonRule::update_matrix(const UnitUpdate& u, const FlatRange& matrix, std::
   Buffer buffer;
   const Tensor update = orthogonalise(u, direction.reshaped({rows, cols}), buffer);
   const auto part = [&](const Tensor& of_shard) {
-    return of_shard.slice(own.begin - unit.shard.begin, own.end - unit.shard.begin);
+    return of_shard.absent() ? Tensor()
+                             : of_shard.slice(own.begin - unit.shard.begin, own.end - unit.shard.begin);
   };
   turbo::launch(
       u.rank.context(),
@@ -135,6 +136,7 @@ void MuonRule::update_matrix(const UnitUpdate& u, const FlatRange& matrix, std::
               update.reshaped({matrix.size()}).slice(own.begin - matrix.begin, own.end - matrix.begin),
           .grad_scale = u.gradient_scale,
           .working = unit.dtype == DType::kF32 ? Tensor() : part(unit.stored_values),
+          .remainder = part(unit.remainder),
           .scalars = u.scalars,
           .scale = static_cast<float>(scale_of(static_cast<double>(rows), static_cast<double>(cols)))});
 }

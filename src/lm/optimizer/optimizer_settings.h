@@ -48,7 +48,10 @@ struct OptimizerSettings {
   double sgd_momentum = 0.9;
   LionSettings lion;
   MuonSettings muon;
-  double clip_norm = 1.0;             // of the whole gradient; 0: no clipping
+  double clip_norm = 1.0;  // of the whole gradient; 0: no clipping
+  // Of bf16 parameters: the masters are the values and 16 bits beside them (turbo/master_weights.h). The same
+  // numbers either way.
+  bool split_masters = false;
   bool decay_all_parameters = false;  // false, as Megatron: norms and biases are not decayed
 
   static OptimizerSettings from(const config::TrainerConfig& config);

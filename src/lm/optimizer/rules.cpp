@@ -49,7 +49,8 @@ OptimizerSettings OptimizerSettings::from(const config::TrainerConfig& c) {
                    .fp32_products = c.muon_fp32_matmul_prec == "high" || c.muon_fp32_matmul_prec == "highest",
                    .split_qkv = c.muon_split_qkv,
                    .lion_for_rest = c.muon_scalar_optimizer == "lion"},
-          .clip_norm = c.clip_grad};
+          .clip_norm = c.clip_grad,
+          .split_masters = c.store_param_remainders};
 }
 
 UpdateRules make_update_rules(const OptimizerSettings& s) {
@@ -91,10 +92,11 @@ std::vector<UpdateRun> update_runs(const UnitUpdate& u, bool decay_all) {
     const engine::FlatRange range = of_unit.elements.intersect(unit.shard);
     if (of_unit.rule != u.rule || range.empty()) continue;
     const auto part = [&](const Tensor& buffer, std::int64_t first) {
-      return buffer.slice(range.begin - first, range.end - first);
+      return buffer.absent() ? Tensor() : buffer.slice(range.begin - first, range.end - first);
     };
     UpdateRun& run = runs.emplace_back();
     run.param = part(unit.master, unit.shard.begin);
+    run.remainder = part(unit.remainder, unit.shard.begin);
     run.gradient = part(unit.reduced, unit.shard.begin);
     if (unit.dtype != DType::kF32) run.working = part(unit.stored_values, unit.shard.begin);
     for (const engine::UnitState& state : unit.states) {

@@ -23,6 +23,7 @@ class SgdRule final : public UpdateRule {
                                        .momentum_buffer = run.states.empty() ? Tensor() : run.states[0],
                                        .grad_scale = u.gradient_scale,
                                        .working = run.working,
+                                       .remainder = run.remainder,
                                        .scalars = u.scalars,
                                        .momentum = static_cast<float>(momentum_),
                                        .weight_decay_factor = run.decay_factor});

@@ -76,8 +76,10 @@ std::vector<engine::FlatRange> muon_matrices(const engine::Parameter& parameter,
 
 // What is updated alike of a unit's shard: neighbouring elements, at least one.
 struct UpdateRun {
-  Tensor param, gradient;      // fp32
-  Tensor working;              // bf16 values to refresh; absent in fp32 units
+  Tensor param;                // fp32; absent where masters are split
+  Tensor working;              // bf16; absent in fp32 units
+  Tensor remainder;            // int16, where masters are split
+  Tensor gradient;             // fp32
   std::vector<Tensor> states;  // in the order of UpdateRule::states
   float decay_factor;          // multiplies the weight decay: 0 where a parameter is not decayed
   // For random numbers: the unit's, and the number of param[0] among its elements. Any sharding gives the

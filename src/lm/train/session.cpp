@@ -30,6 +30,7 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
                    .rule_of = [&rules](const engine::Parameter& p) { return rule_of(rules, p); },
                    .sharding = settings.sharding,
                    .groups = engine::group_places(rank.mesh()),
+                   .split_masters = settings.optimizer.split_masters,
                    .reduce_each_microbatch = settings.reduce_each_microbatch},
                   rank.persistent());
   model_.allocate_tables(rank, std::max(settings.step.sequence, settings.sample_capacity));

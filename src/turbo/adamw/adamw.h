@@ -16,13 +16,14 @@ namespace primus::turbo {
 // itself uses them as they were before that.
 struct AdamW {
   static constexpr KernelId kId = KernelId::kAdamW;
-  Tensor param;       // [n] fp32 master weights, in place
-  Tensor grad;        // [n] fp32
-  Tensor exp_avg;     // [n] fp32 or bf16, in place
-  Tensor exp_avg_sq;  // [n] fp32 or bf16, in place
-  Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
-  Tensor working;     // [n] bf16 copy of param to refresh, or absent
-  Tensor scalars;     // the step's
+  Tensor param;           // [n] fp32 master weights, in place; absent: split
+  Tensor grad;            // [n] fp32
+  Tensor exp_avg;         // [n] fp32 or bf16, in place
+  Tensor exp_avg_sq;      // [n] fp32 or bf16, in place
+  Tensor grad_scale;      // [1] fp32 on the device: the clip coefficient
+  Tensor working;         // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
+  Tensor remainder = {};  // [n] int16, the rest of split masters, in place; absent: not split
+  Tensor scalars;         // the step's
   float beta1, beta2, eps;
   float learning_rate_factor = 1, weight_decay_factor = 1;
   // For bf16 moments: whose elements these are, and the number of param[0] among them.

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "turbo/adamw/adamw.h"
+#include "turbo/cpu/master_weights.h"
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
@@ -32,14 +33,12 @@ Rates rates_of(const CpuContext& context, const AdamW& a) {
 inline void put(float* to, float value, std::uint32_t /*random*/) { *to = value; }
 inline void put(BFloat16* to, float value, std::uint32_t random) { *to = round_at_random(value, random); }
 
-template <class First, class Second, bool kWorking>
-void update(const CpuContext& context, const AdamW& a, const Rates& rates, std::int64_t begin,
-            std::int64_t end) {
-  float* param = context.data<float>(a.param);
+template <class First, class Second, class Masters>
+void update(const CpuContext& context, const AdamW& a, const Rates& rates, const Masters masters,
+            std::int64_t begin, std::int64_t end) {
   const float* grad = context.data<float>(a.grad);
   auto* exp_avg = context.data<First>(a.exp_avg);
   auto* exp_avg_sq = context.data<Second>(a.exp_avg_sq);
-  BFloat16* working = context.data<BFloat16>(a.working);
   const auto [scale, decay, step, root_bias2, count] = rates;
   const float beta1 = a.beta1, beta2 = a.beta2, eps = a.eps;
   const float rest1 = 1.0F - beta1, rest2 = 1.0F - beta2;
@@ -53,12 +52,11 @@ void update(const CpuContext& context, const AdamW& a, const Rates& rates, std::
     const float g = grad[i] * scale;
     const float m = beta1 * to_float(exp_avg[i]) + rest1 * g;
     const float v = beta2 * to_float(exp_avg_sq[i]) + rest2 * (g * g);
-    const float p = param[i] * decay - root_step * m / (std::sqrt(v) + root_eps);
+    const float p = masters.get(i) * decay - root_step * m / (std::sqrt(v) + root_eps);
     const std::uint32_t bits = kRandom ? random.of(first + i) : 0;
     put(exp_avg + i, m, bits);
     put(exp_avg_sq + i, v, bits >> 16);
-    param[i] = p;
-    if constexpr (kWorking) working[i] = from_float<BFloat16>(p);
+    masters.put(i, p);
   }
 }
 
@@ -66,14 +64,12 @@ void adamw(CpuContext& context, const AdamW& a) {
   constexpr std::int64_t kBytesPerElement = 30;
   const Rates rates = rates_of(context, a);
   if (rates.scale < 0) return;
-  parallel_ranges(context, a.param.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(context, a.grad.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
     with_float_type(a.exp_avg.dtype, [&](auto first) {
       with_float_type(a.exp_avg_sq.dtype, [&](auto second) {
-        if (a.working.absent()) {
-          update<decltype(first), decltype(second), false>(context, a, rates, begin, end);
-        } else {
-          update<decltype(first), decltype(second), true>(context, a, rates, begin, end);
-        }
+        with_masters(context, a, [&](auto masters) {
+          update<decltype(first), decltype(second)>(context, a, rates, masters, begin, end);
+        });
       });
     });
   });

@@ -1,4 +1,5 @@
 #include "turbo/adamw/adamw.h"
+#include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/step_scalars.h"
@@ -23,11 +24,10 @@ PRIMUS_DEVICE void put(BFloat16* to, const float (&from)[kCount], const std::uin
 
 template <int kCount, class First, class Second>
 struct Update {
-  float* param;
+  Masters masters;
   First* exp_avg;
   Second* exp_avg_sq;
   const float *grad, *grad_scale;
-  BFloat16* working;  // or null
   const double* scalars;
   float beta1, beta2, eps, rate_factor, decay_factor;
   std::uint64_t rounding_stream;
@@ -42,7 +42,7 @@ struct Update {
     const float root_bias2 = ::sqrtf(scalar(StepScalar::kBias2));
     const float root_eps = eps * root_bias2, root_step = rate / scalar(StepScalar::kBias1) * root_bias2;
     float p[kCount], g[kCount], m[kCount], v[kCount];
-    load<kCount>(param + i, p);
+    masters.get(i, p);
     load<kCount>(grad + i, g);
     load<kCount>(exp_avg + i, m);
     load<kCount>(exp_avg_sq + i, v);
@@ -63,8 +63,7 @@ struct Update {
     }
     put<kCount>(exp_avg + i, m, random, 0);
     put<kCount>(exp_avg_sq + i, v, random, 16);
-    store<kCount>(param + i, p);
-    if (working) store<kCount>(working + i, p);
+    masters.put(i, p);
   }
   PRIMUS_DEVICE float scalar(StepScalar which) const {
     return static_cast<float>(scalars[static_cast<std::size_t>(which)]);
@@ -72,21 +71,20 @@ struct Update {
 };
 
 void adamw(Context& context, const AdamW& a) {
-  float* param = context.data<float>(a.param);
+  const Masters masters = masters_of(context, a);
   const float* grad = context.data<float>(a.grad);
-  auto* working = optional<BFloat16>(context, a.working);
-  const std::int64_t n = a.param.elements();
+  const std::int64_t n = a.grad.elements();
   with_float_type(a.exp_avg.dtype, [&](auto first) {
     with_float_type(a.exp_avg_sq.dtype, [&](auto second) {
       using First = decltype(first);
       using Second = decltype(second);
       First* exp_avg = context.data<First>(a.exp_avg);
       Second* exp_avg_sq = context.data<Second>(a.exp_avg_sq);
-      const bool vectors = rows_of_vectors<float>(n, param, grad, exp_avg, exp_avg_sq, working);
+      const bool vectors = masters_of_vectors(n, masters, grad, exp_avg, exp_avg_sq);
       with_vector<float>(vectors, [&](auto count) {
         for_each(context, n / count,
                  Update<count, First, Second>{
-                     param, exp_avg, exp_avg_sq, grad, context.data<float>(a.grad_scale), working,
+                     masters, exp_avg, exp_avg_sq, grad, context.data<float>(a.grad_scale),
                      context.data<double>(a.scalars), a.beta1, a.beta2, a.eps, a.learning_rate_factor,
                      a.weight_decay_factor, a.rounding_stream, a.first_element});
       });

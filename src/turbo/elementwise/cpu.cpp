@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/random.h"
+#include "turbo/cpu/master_weights.h"
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
@@ -42,6 +43,20 @@ void cast(CpuContext& context, const Cast& a) {
                         }
                       });
     });
+  });
+}
+
+void round_masters(CpuContext& context, const RoundMasters& a) {
+  constexpr std::int64_t kBytesPerElement = 8;
+  const float* masters = context.data<float>(a.masters);
+  BFloat16* working = context.data<BFloat16>(a.working);
+  std::int16_t* remainder = a.remainder.absent() ? nullptr : context.data<std::int16_t>(a.remainder);
+  parallel_ranges(context, a.masters.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
+    PRIMUS_SIMD()
+    for (std::int64_t i = begin; i < end; ++i) working[i] = working_value(masters[i]);
+    if (!remainder) return;
+    PRIMUS_SIMD()
+    for (std::int64_t i = begin; i < end; ++i) remainder[i] = param_remainder(masters[i]);
   });
 }
 
@@ -137,6 +152,7 @@ void copy_rows(CpuContext& context, const CopyRows& a) {
 void register_elementwise(KernelTable& table) {
   table.add<Add, CpuContext, &add>();
   table.add<Cast, CpuContext, &cast>();
+  table.add<RoundMasters, CpuContext, &round_masters>();
   table.add<Sum, CpuContext, &sum>();
   table.add<CountNonFinite, CpuContext, &count_non_finite>();
   table.add<RandomNormal, CpuContext, &random_normal>();

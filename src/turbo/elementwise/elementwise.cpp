@@ -14,6 +14,12 @@ void Cast::check() const {
   PRIMUS_CHECK(kId, x.elements() == out.elements());
 }
 
+void RoundMasters::check() const {
+  const std::int64_t n = masters.elements();
+  PRIMUS_CHECK(kId, is_vector(masters, DType::kF32, n) && is_vector(working, DType::kBF16, n));
+  PRIMUS_CHECK(kId, remainder.absent() || is_vector(remainder, DType::kI16, n));
+}
+
 void Sum::check() const {
   PRIMUS_CHECK(kId, x.dtype == DType::kF32);
   PRIMUS_CHECK(kId, out.dtype == DType::kF32 && out.elements() == 1);

@@ -23,6 +23,16 @@ struct Cast {
   double flops() const { return 0; }
 };
 
+// The values that operators read of fp32 masters, and the rest of them (turbo/master_weights.h).
+struct RoundMasters {
+  static constexpr KernelId kId = KernelId::kRoundMasters;
+  Tensor masters;         // [n] fp32
+  Tensor working;         // [n] bf16 out
+  Tensor remainder = {};  // [n] int16 out, or absent
+  void check() const;
+  double flops() const { return 0; }
+};
+
 // out[0] (+)= the sum of x, in a fixed order with double partial sums.
 struct Sum {
   static constexpr KernelId kId = KernelId::kSum;

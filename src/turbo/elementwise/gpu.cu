@@ -1,6 +1,7 @@
 #include "base/random.h"
 #include "base/random_normal.h"
 #include "turbo/elementwise/elementwise.h"
+#include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 
@@ -60,6 +61,22 @@ void cast(Context& context, const Cast& call) {
       });
     });
   });
+}
+
+struct RoundMastersBody {
+  const float* masters;
+  BFloat16* working;
+  std::int16_t* remainder;  // or null
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    working[i] = working_value(masters[i]);
+    if (remainder) remainder[i] = param_remainder(masters[i]);
+  }
+};
+
+void round_masters(Context& context, const RoundMasters& call) {
+  for_each(context, call.masters.elements(),
+           RoundMastersBody{context.data<float>(call.masters), context.data<BFloat16>(call.working),
+                            optional<std::int16_t>(context, call.remainder)});
 }
 
 template <class T>
@@ -218,6 +235,7 @@ void count_non_finite(Context& context, const CountNonFinite& call) {
 void register_elementwise(KernelTable& table) {
   table.add<Add, Context, &add>();
   table.add<Cast, Context, &cast>();
+  table.add<RoundMasters, Context, &round_masters>();
   table.add<Sum, Context, &sum>();
   table.add<CountNonFinite, Context, &count_non_finite>();
   table.add<RandomNormal, Context, &random_normal>();

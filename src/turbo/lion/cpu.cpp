@@ -1,3 +1,4 @@
+#include "turbo/cpu/master_weights.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/lion/lion.h"
@@ -6,36 +7,33 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-template <bool kWorking>
-void update(const CpuContext& context, const Lion& a, std::int64_t begin, std::int64_t end) {
+template <class Masters>
+void update(const CpuContext& context, const Lion& a, const Masters masters, std::int64_t begin,
+            std::int64_t end) {
   const double* scalars = context.data<double>(a.scalars);
   const auto rate = static_cast<float>(scalars[index(StepScalar::kLearningRate)]);
   const auto weight_decay = static_cast<float>(scalars[index(StepScalar::kWeightDecay)]);
   const float keep = 1.0F - rate * (weight_decay * a.weight_decay_factor);
   const float scale = context.data<float>(a.grad_scale)[0];
   const float beta1 = a.beta1, beta2 = a.beta2, rest1 = 1.0F - beta1, rest2 = 1.0F - beta2;
-  float* param = context.data<float>(a.param);
   const float* grad = context.data<float>(a.grad);
   float* exp_avg = context.data<float>(a.exp_avg);
-  BFloat16* working = kWorking ? context.data<BFloat16>(a.working) : nullptr;
   PRIMUS_SIMD()
   for (std::int64_t i = begin; i < end; ++i) {
     const float g = grad[i] * scale, m = exp_avg[i];
     const float mixed = beta1 * m + rest1 * g;
     const float sign = static_cast<float>(mixed > 0) - static_cast<float>(mixed < 0);
-    const float p = param[i] * keep - rate * sign;
+    const float p = masters.get(i) * keep - rate * sign;
     exp_avg[i] = beta2 * m + rest2 * g;
-    param[i] = p;
-    if constexpr (kWorking) working[i] = from_float<BFloat16>(p);
+    masters.put(i, p);
   }
 }
 
 void lion(CpuContext& context, const Lion& a) {
   constexpr std::int64_t kBytesPerElement = 22;
   if (context.data<float>(a.grad_scale)[0] < 0) return;
-  const bool working = !a.working.absent();
-  parallel_ranges(context, a.param.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
-    working ? update<true>(context, a, begin, end) : update<false>(context, a, begin, end);
+  parallel_ranges(context, a.grad.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
+    with_masters(context, a, [&](auto masters) { update(context, a, masters, begin, end); });
   });
 }
 

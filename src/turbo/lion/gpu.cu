@@ -1,3 +1,4 @@
+#include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/lion/lion.h"
@@ -8,9 +9,9 @@ namespace {
 
 template <int kCount>
 struct LionBody {
-  float *param, *exp_avg;
+  Masters masters;
+  float* exp_avg;
   const float *grad, *grad_scale;
-  BFloat16* working;  // or null
   const double* scalars;
   float beta1, beta2, decay_factor;
 
@@ -22,7 +23,7 @@ struct LionBody {
     const auto decay = static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kWeightDecay)]);
     const float keep = 1.0F - rate * (decay * decay_factor);
     float p[kCount], g[kCount], m[kCount];
-    load<kCount>(param + i, p);
+    masters.get(i, p);
     load<kCount>(grad + i, g);
     load<kCount>(exp_avg + i, m);
     PRIMUS_UNROLL
@@ -34,19 +35,18 @@ struct LionBody {
       m[k] = beta2 * m[k] + (1.0F - beta2) * g[k];
     }
     store<kCount>(exp_avg + i, m);
-    store<kCount>(param + i, p);
-    if (working) store<kCount>(working + i, p);
+    masters.put(i, p);
   }
 };
 
 void lion(Context& context, const Lion& a) {
-  float *param = context.data<float>(a.param), *exp_avg = context.data<float>(a.exp_avg);
+  const Masters masters = masters_of(context, a);
+  float* exp_avg = context.data<float>(a.exp_avg);
   const float* grad = context.data<float>(a.grad);
-  auto* working = optional<BFloat16>(context, a.working);
-  const std::int64_t n = a.param.elements();
-  with_vector<float>(rows_of_vectors<float>(n, param, grad, exp_avg, working), [&](auto count) {
+  const std::int64_t n = a.grad.elements();
+  with_vector<float>(masters_of_vectors(n, masters, grad, exp_avg), [&](auto count) {
     for_each(context, n / count,
-             LionBody<count>{param, exp_avg, grad, context.data<float>(a.grad_scale), working,
+             LionBody<count>{masters, exp_avg, grad, context.data<float>(a.grad_scale),
                              context.data<double>(a.scalars), a.beta1, a.beta2, a.weight_decay_factor});
   });
 }

@@ -12,12 +12,13 @@ namespace primus::turbo {
 // (turbo/step_scalars.h). A negative grad_scale skips the step: nothing changes.
 struct Lion {
   static constexpr KernelId kId = KernelId::kLion;
-  Tensor param;       // [n] fp32 master weights, in place
-  Tensor grad;        // [n] fp32
-  Tensor exp_avg;     // [n] fp32, in place
-  Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
-  Tensor working;     // [n] bf16 copy of param to refresh, or absent
-  Tensor scalars;     // the step's
+  Tensor param;           // [n] fp32 master weights, in place; absent: split
+  Tensor grad;            // [n] fp32
+  Tensor exp_avg;         // [n] fp32, in place
+  Tensor grad_scale;      // [1] fp32 on the device: the clip coefficient
+  Tensor working;         // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
+  Tensor remainder = {};  // [n] int16, the rest of split masters, in place; absent: not split
+  Tensor scalars;         // the step's
   float beta1, beta2;
   float weight_decay_factor = 1;
   void check() const;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "turbo/cpu/master_weights.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/muon/muon.h"
@@ -68,32 +69,29 @@ void muon_polynomial(CpuContext& context, const MuonPolynomial& p) {
   });
 }
 
-template <class T, bool kWorking>
-void update(const CpuContext& context, const MuonUpdate& a, std::int64_t begin, std::int64_t end) {
+template <class T, class Masters>
+void update(const CpuContext& context, const MuonUpdate& a, const Masters masters, std::int64_t begin,
+            std::int64_t end) {
   const double* scalars = context.data<double>(a.scalars);
   const auto rate = static_cast<float>(scalars[index(StepScalar::kLearningRate)]);
   const auto weight_decay = static_cast<float>(scalars[index(StepScalar::kWeightDecay)]);
   const float keep = 1.0F - rate * (weight_decay * a.weight_decay_factor), step = rate * a.scale;
-  float* param = context.data<float>(a.param);
   const T* direction = context.data<T>(a.direction);
-  BFloat16* working = kWorking ? context.data<BFloat16>(a.working) : nullptr;
   PRIMUS_SIMD()
   for (std::int64_t i = begin; i < end; ++i) {
-    const float p = param[i] * keep - step * to_float(direction[i]);
-    param[i] = p;
-    if constexpr (kWorking) working[i] = from_float<BFloat16>(p);
+    masters.put(i, masters.get(i) * keep - step * to_float(direction[i]));
   }
 }
 
 void muon_update(CpuContext& context, const MuonUpdate& a) {
   constexpr std::int64_t kBytesPerElement = 14;
   if (context.data<float>(a.grad_scale)[0] < 0) return;
-  const bool working = !a.working.absent();
   with_float_type(a.direction.dtype, [&](auto tag) {
     using T = decltype(tag);
-    parallel_ranges(context, a.param.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
-      working ? update<T, true>(context, a, begin, end) : update<T, false>(context, a, begin, end);
-    });
+    parallel_ranges(
+        context, a.direction.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
+          with_masters(context, a, [&](auto masters) { update<T>(context, a, masters, begin, end); });
+        });
   });
 }
 

@@ -1,3 +1,4 @@
+#include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/muon/muon.h"
@@ -89,10 +90,9 @@ void muon_polynomial(Context& context, const MuonPolynomial& p) {
 
 template <class T, int kCount>
 struct UpdateBody {
-  float* param;
+  Masters masters;
   const T* direction;
   const float* grad_scale;
-  BFloat16* working;  // or null
   const double* scalars;
   float scale, decay_factor;
 
@@ -103,25 +103,23 @@ struct UpdateBody {
     const auto decay = static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kWeightDecay)]);
     const float keep = 1.0F - rate * (decay * decay_factor), step = rate * scale;
     float p[kCount], d[kCount];
-    load<kCount>(param + i, p);
+    masters.get(i, p);
     load<kCount>(direction + i, d);
     PRIMUS_UNROLL
     for (int k = 0; k < kCount; ++k) p[k] = p[k] * keep - step * d[k];
-    store<kCount>(param + i, p);
-    if (working) store<kCount>(working + i, p);
+    masters.put(i, p);
   }
 };
 
 void muon_update(Context& context, const MuonUpdate& a) {
   with_float_type(a.direction.dtype, [&](auto tag) {
     using T = decltype(tag);
-    float* param = context.data<float>(a.param);
+    const Masters masters = masters_of(context, a);
     const T* direction = context.data<T>(a.direction);
-    auto* working = optional<BFloat16>(context, a.working);
-    const std::int64_t n = a.param.elements();
-    with_vector<float>(rows_of_vectors<float>(n, param, direction, working), [&](auto count) {
+    const std::int64_t n = a.direction.elements();
+    with_vector<float>(masters_of_vectors(n, masters, direction), [&](auto count) {
       for_each(context, n / count,
-               UpdateBody<T, count>{param, direction, context.data<float>(a.grad_scale), working,
+               UpdateBody<T, count>{masters, direction, context.data<float>(a.grad_scale),
                                     context.data<double>(a.scalars), a.scale, a.weight_decay_factor});
     });
   });

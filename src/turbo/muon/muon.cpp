@@ -1,6 +1,7 @@
 #include "turbo/muon/muon.h"
 
 #include "turbo/check.h"
+#include "turbo/master_weights.h"
 #include "turbo/step_scalars.h"
 
 namespace primus::turbo {
@@ -23,10 +24,10 @@ void MuonPolynomial::check() const {
 }
 
 void MuonUpdate::check() const {
-  const std::int64_t n = param.elements();
-  PRIMUS_CHECK(kId, is_vector(param, DType::kF32, n) && is_float(direction) && direction.elements() == n);
+  const std::int64_t n = direction.elements();
+  PRIMUS_CHECK(kId, is_float(direction));
   PRIMUS_CHECK(kId, is_vector(grad_scale, DType::kF32, 1));
-  PRIMUS_CHECK(kId, working.absent() || is_vector(working, DType::kBF16, n));
+  PRIMUS_CHECK(kId, are_masters(param, working, remainder, n));
   PRIMUS_CHECK(kId, is_step_scalars(scalars));
 }
 

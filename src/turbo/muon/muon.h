@@ -48,11 +48,12 @@ struct MuonPolynomial {
 // (turbo/step_scalars.h). A negative grad_scale skips the step: nothing changes.
 struct MuonUpdate {
   static constexpr KernelId kId = KernelId::kMuonUpdate;
-  Tensor param;       // [n] fp32 master weights, in place
-  Tensor direction;   // [n] fp32 or bf16
-  Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
-  Tensor working;     // [n] bf16 copy of param to refresh, or absent
-  Tensor scalars;     // the step's
+  Tensor param;           // [n] fp32 master weights, in place; absent: split
+  Tensor direction;       // [n] fp32 or bf16
+  Tensor grad_scale;      // [1] fp32 on the device: the clip coefficient
+  Tensor working;         // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
+  Tensor remainder = {};  // [n] int16, the rest of split masters, in place; absent: not split
+  Tensor scalars;         // the step's
   float scale;
   float weight_decay_factor = 1;
   void check() const;

@@ -1,3 +1,4 @@
+#include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/sgd/sgd.h"
@@ -8,9 +9,9 @@ namespace {
 
 template <int kCount>
 struct SgdBody {
-  float *param, *buffer;  // buffer: or null
+  Masters masters;
+  float* buffer;  // or null
   const float *grad, *grad_scale;
-  BFloat16* working;  // or null
   const double* scalars;
   float momentum, decay_factor;
 
@@ -22,7 +23,7 @@ struct SgdBody {
     const float decay =
         static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kWeightDecay)]) * decay_factor;
     float p[kCount], step[kCount];
-    load<kCount>(param + i, p);
+    masters.get(i, p);
     load<kCount>(grad + i, step);
     PRIMUS_UNROLL
     for (int k = 0; k < kCount; ++k) step[k] = step[k] * scale + decay * p[k];
@@ -35,19 +36,18 @@ struct SgdBody {
     }
     PRIMUS_UNROLL
     for (int k = 0; k < kCount; ++k) p[k] = p[k] - rate * step[k];
-    store<kCount>(param + i, p);
-    if (working) store<kCount>(working + i, p);
+    masters.put(i, p);
   }
 };
 
 void sgd_momentum(Context& context, const SgdMomentum& a) {
-  float *param = context.data<float>(a.param), *buffer = optional<float>(context, a.momentum_buffer);
+  const Masters masters = masters_of(context, a);
+  auto* buffer = optional<float>(context, a.momentum_buffer);
   const float* grad = context.data<float>(a.grad);
-  auto* working = optional<BFloat16>(context, a.working);
-  const std::int64_t n = a.param.elements();
-  with_vector<float>(rows_of_vectors<float>(n, param, grad, buffer, working), [&](auto count) {
+  const std::int64_t n = a.grad.elements();
+  with_vector<float>(masters_of_vectors(n, masters, grad, buffer), [&](auto count) {
     for_each(context, n / count,
-             SgdBody<count>{param, buffer, grad, context.data<float>(a.grad_scale), working,
+             SgdBody<count>{masters, buffer, grad, context.data<float>(a.grad_scale),
                             context.data<double>(a.scalars), a.momentum, a.weight_decay_factor});
   });
 }

@@ -1,16 +1,17 @@
 #include "turbo/sgd/sgd.h"
 
 #include "turbo/check.h"
+#include "turbo/master_weights.h"
 #include "turbo/step_scalars.h"
 
 namespace primus::turbo {
 
 void SgdMomentum::check() const {
-  const std::int64_t n = param.elements();
-  PRIMUS_CHECK(kId, is_vector(param, DType::kF32, n) && is_vector(grad, DType::kF32, n));
+  const std::int64_t n = grad.elements();
+  PRIMUS_CHECK(kId, is_vector(grad, DType::kF32, n));
   PRIMUS_CHECK(kId, momentum_buffer.absent() ? momentum == 0 : is_vector(momentum_buffer, DType::kF32, n));
   PRIMUS_CHECK(kId, is_vector(grad_scale, DType::kF32, 1));
-  PRIMUS_CHECK(kId, working.absent() || is_vector(working, DType::kBF16, n));
+  PRIMUS_CHECK(kId, are_masters(param, working, remainder, n));
   PRIMUS_CHECK(kId, is_step_scalars(scalars));
 }
 

@@ -12,11 +12,12 @@ namespace primus::turbo {
 // step: nothing changes.
 struct SgdMomentum {
   static constexpr KernelId kId = KernelId::kSgdMomentum;
-  Tensor param;            // [n] fp32 master weights, in place
+  Tensor param;            // [n] fp32 master weights, in place; absent: split
   Tensor grad;             // [n] fp32
   Tensor momentum_buffer;  // [n] fp32, in place; absent: momentum is 0
   Tensor grad_scale;       // [1] fp32 on the device: the clip coefficient
-  Tensor working;          // [n] bf16 copy of param to refresh, or absent
+  Tensor working;          // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
+  Tensor remainder = {};   // [n] int16, the rest of split masters, in place; absent: not split
   Tensor scalars;          // the step's
   float momentum;
   float weight_decay_factor = 1;

@@ -154,9 +154,25 @@ TEST_P(ShardedUpdates, EqualOneDeviceOnTwoRanks) {
         << "level " << static_cast<int>(sharding);
   }
   settings.compute = DType::kBF16;
-  EXPECT_EQ(train_on(settings, 2, {.microbatches = 4, .sharding = Sharding::kParameters}),
-            train_on(settings, 2, {.microbatches = 4}))
-      << "bf16";
+  const Outcome narrow = train_on(settings, 2, {.microbatches = 4});
+  EXPECT_EQ(train_on(settings, 2, {.microbatches = 4, .sharding = Sharding::kParameters}), narrow) << "bf16";
+  settings.optimizer.split_masters = true;
+  for (const Sharding sharding :
+       {Sharding::kNone, Sharding::kStates, Sharding::kGradients, Sharding::kParameters}) {
+    EXPECT_EQ(train_on(settings, 2, {.microbatches = 4, .sharding = sharding}), narrow)
+        << "split masters, level " << static_cast<int>(sharding);
+  }
+}
+
+// Hybrid shards, and experts and latent attention, whose routers are read in fp32.
+TEST(SplitMasters, TrainAsFp32MastersDoOnHybridShards) {
+  for (ModelConfig (*model)() : {tiny_llama, tiny_mixture, tiny_deepseek}) {
+    SessionSettings settings = tiny_settings(DType::kBF16, model());
+    const Way hybrid{.sharding = Sharding::kParameters, .shards = 2};
+    const Outcome wide = train_on(settings, 4, hybrid);
+    settings.optimizer.split_masters = true;
+    EXPECT_EQ(train_on(settings, 4, hybrid), wide) << settings.model.family;
+  }
 }
 
 using Kind = OptimizerSettings::Kind;
@@ -182,6 +198,22 @@ TEST(DataParallelMemory, ShardedStatesFallAsOneOverTheRanks) {
   EXPECT_NEAR(static_cast<double>(quarter) - rest, (static_cast<double>(whole) - rest) / 4,
               0.02 * static_cast<double>(whole));
   EXPECT_LT(rest, 0.05 * static_cast<double>(whole));
+}
+
+// Two bytes less for each parameter that is read in bf16, on every level for what a rank stores of them.
+TEST(DataParallelMemory, SplitMastersTakeTwoBytesLess) {
+  for (const int ranks : {1, 4}) {
+    SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
+    const Way way{.sharding = Sharding::kStates};
+    std::int64_t wide = 0, split = 0;
+    train_on(settings, ranks, way, &wide);
+    settings.optimizer.split_masters = true;
+    train_on(settings, ranks, way, &split);
+    engine::Rank rank(turbo::make_cpu_device(1));
+    const double parameters =
+        static_cast<double>(measure_session(rank, settings, builtin_families()).parameters);
+    EXPECT_NEAR(static_cast<double>(wide - split), 2 * parameters / ranks, 0.05 * parameters) << ranks;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DataParallelTraining,

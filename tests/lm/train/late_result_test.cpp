@@ -56,7 +56,7 @@ Late train_late(const SessionSettings& settings, bool late) {
   if (late) read();
   out.waits = waits() - before;
   for (const engine::ParameterUnit& unit : session->store().units())
-    out.weights.push_back(bits_of(rank, unit.trained ? unit.master : unit.stored_values));
+    out.weights.push_back(weight_bits(rank, unit));
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <ostream>
@@ -111,10 +112,9 @@ void collect(engine::Rank& rank, const engine::ParameterStore& store, MeshOutcom
     whole.resize(static_cast<std::size_t>(p.whole_shape().elements()), NAN);
     const engine::FlatRange range = engine::stored_range(p);
     if (range.empty()) continue;
-    const Tensor part = engine::stored_part(p.unit->trained ? p.unit->master : p.unit->stored_values, p);
+    const std::vector<std::byte> bits = weight_bits(rank, p);
     std::vector<float> values(static_cast<std::size_t>(range.size()));
-    rank.compute().copy_to_host(values.data(), part.data, part.bytes());
-    rank.compute().synchronize();
+    std::memcpy(values.data(), bits.data(), bits.size());
     std::size_t from = 0;
     for (const StridedRun& run : engine::whole_elements(p, range)) {
       for (std::int64_t i = 0; i < run.count; ++i) {

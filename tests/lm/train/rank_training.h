@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <map>
@@ -64,9 +65,8 @@ inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Out
     whole.resize(static_cast<std::size_t>(p.shape.elements()));
     const engine::FlatRange range = engine::stored_range(p);
     if (range.empty()) continue;
-    const Tensor part = engine::stored_part(p.unit->trained ? p.unit->master : p.unit->stored_values, p);
-    rank.compute().copy_to_host(whole.data() + range.begin, part.data, part.bytes());
-    rank.compute().synchronize();
+    const std::vector<std::byte> bits = weight_bits(rank, p);
+    std::memcpy(whole.data() + range.begin, bits.data(), bits.size());
   }
 }
 

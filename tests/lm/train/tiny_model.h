@@ -12,6 +12,7 @@
 #include "device/guard_device.h"
 #include "lm/train/session.h"
 #include "turbo/cpu/cpu_kernels.h"
+#include "turbo/master_weights.h"
 
 namespace primus::test {
 
@@ -111,6 +112,34 @@ inline std::vector<std::byte> bits_of(engine::Rank& rank, const Tensor& tensor) 
   return bytes;
 }
 
+// The bits of a unit's weights that this rank stores, of elements [begin, end) of its shard: fp32 masters,
+// however they are stored, and the values where nothing is trained.
+inline std::vector<std::byte> weight_bits(engine::Rank& rank, const engine::ParameterUnit& unit,
+                                          const engine::FlatRange& range) {
+  const auto part = [&](const Tensor& tensor) { return bits_of(rank, tensor.slice(range.begin, range.end)); };
+  if (!unit.split()) return part(unit.trained ? unit.master : unit.stored_values);
+  const std::vector<std::byte> high = part(unit.stored_values), low = part(unit.remainder);
+  std::vector<std::byte> bits(2 * high.size());
+  for (std::size_t i = 0; 2 * i < high.size(); ++i) {
+    BFloat16 value;
+    std::int16_t rest = 0;
+    std::memcpy(&value, high.data() + 2 * i, sizeof(value));
+    std::memcpy(&rest, low.data() + 2 * i, sizeof(rest));
+    const float master = turbo::joined_master(value, rest);
+    std::memcpy(bits.data() + 4 * i, &master, sizeof(master));
+  }
+  return bits;
+}
+inline std::vector<std::byte> weight_bits(engine::Rank& rank, const engine::ParameterUnit& unit) {
+  return weight_bits(rank, unit, {0, unit.shard.size()});
+}
+// Of what it stores of one parameter.
+inline std::vector<std::byte> weight_bits(engine::Rank& rank, const engine::Parameter& p) {
+  const engine::FlatRange range = engine::stored_range(p);
+  const std::int64_t first = p.offset - p.unit->shard.begin;
+  return weight_bits(rank, *p.unit, {range.begin + first, range.end + first});
+}
+
 // Loss and gradient norm of each step, the loss of further tokens, and the bits of all gradients and weights
 // after the last.
 struct TrainedState {
@@ -151,7 +180,7 @@ inline TrainedState train(
   }
   for (const engine::ParameterUnit& unit : session->store().units()) {
     if (unit.trained) state.gradients.push_back(bits_of(rank, unit.reduced));
-    state.weights.push_back(bits_of(rank, unit.trained ? unit.master : unit.stored_values));
+    state.weights.push_back(weight_bits(rank, unit));
   }
   return state;
 }

@@ -44,6 +44,7 @@ constexpr std::int64_t kTokens = 6, kWidth = 10, kExperts = 4, kTopK = 2, kSlots
 Tensor f32(Shape shape) { return {nullptr, DType::kF32, shape}; }
 Tensor bf16(Shape shape) { return {nullptr, DType::kBF16, shape}; }
 Tensor f64(Shape shape) { return {nullptr, DType::kF64, shape}; }
+Tensor i16(Shape shape) { return {nullptr, DType::kI16, shape}; }
 Tensor i32(Shape shape) { return {nullptr, DType::kI32, shape}; }
 
 Tensor widened(const Tensor& t) {
@@ -105,6 +106,16 @@ class CheckTest : public ::testing::Test {
       change(changed);
       expect_refused(changed, "change " + std::to_string(operand++));
     }
+  }
+
+  // `right` lacks nothing but the remainder of its masters.
+  template <class Arguments>
+  void expect_split_masters(Arguments right) {
+    expect_refused(right, "no masters");
+    right.remainder = i16({kWidth});
+    expect_checks<Arguments>(right, {&Arguments::working, &Arguments::remainder}, {},
+                             {[](Arguments& a) { a.param = f32({kWidth}); },  // two forms at once
+                              [](Arguments& a) { a.working = {}; }});
   }
 
   cpu::CpuDevice device_{1, cpu_kernel_table(best_isa_level())};
@@ -188,6 +199,10 @@ void CheckTest::check_dense() {
                     {&Co::parts, &Co::logits, &Co::labels, &Co::weights, &Co::loss, &Co::d_logits}, {},
                     {[](Co& a) { a.first = 2; }, [](Co& a) { a.first = -1; }});
   expect_checks<Add>({.a = x, .b = x, .out = x}, {&Add::a, &Add::b, &Add::out});
+  const Tensor masters = f32({kWidth}), values = bf16({kWidth});
+  using Round = RoundMasters;
+  expect_checks<Round>({.masters = masters, .working = values, .remainder = i16({kWidth})},
+                       {&Round::masters, &Round::working, &Round::remainder});
   expect_checks<Cast>({.x = x, .out = f32({kTokens, kWidth})}, {&Cast::x, &Cast::out});
   expect_checks<Sum>({.x = rows, .out = f32({1}), .accumulate = false}, {&Sum::out}, {&Sum::x});
   using Nan = CountNonFinite;
@@ -577,6 +592,33 @@ void CheckTest::check_update() {
        .beta1 = 0.9F,
        .beta2 = 0.95F},
       {&Lion::param, &Lion::grad, &Lion::exp_avg, &Lion::grad_scale, &Lion::working, &Lion::scalars});
+  expect_split_masters<AdamW>({.param = {},
+                               .grad = n,
+                               .exp_avg = n,
+                               .exp_avg_sq = n,
+                               .grad_scale = one,
+                               .working = working,
+                               .scalars = scalars,
+                               .beta1 = 0.9F,
+                               .beta2 = 0.95F,
+                               .eps = 1e-8F});
+  expect_split_masters<Sgd>({.param = {},
+                             .grad = n,
+                             .momentum_buffer = n,
+                             .grad_scale = one,
+                             .working = working,
+                             .scalars = scalars,
+                             .momentum = 0.9F});
+  expect_split_masters<Lion>({.param = {},
+                              .grad = n,
+                              .exp_avg = n,
+                              .grad_scale = one,
+                              .working = working,
+                              .scalars = scalars,
+                              .beta1 = 0.9F,
+                              .beta2 = 0.95F});
+  expect_split_masters<MuonUpdate>(
+      {.param = {}, .direction = n, .grad_scale = one, .working = working, .scalars = scalars, .scale = 1});
   using Mm = MuonMomentum;
   expect_checks<Mm>(
       {.grad = n, .momentum = n, .direction = n, .grad_scale = one, .beta = 0.9F, .nesterov = false},

@@ -1,0 +1,51 @@
+// Master weights in the loops of CPU kernels, in each form that they are stored in (turbo/master_weights.h).
+// For cpu*.cpp files only.
+#pragma once
+
+#include <cstdint>
+
+#include "turbo/cpu/simd.h"
+#include "turbo/master_weights.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+
+struct WideMasters {
+  float* param;
+  PRIMUS_INLINE float get(std::int64_t i) const { return param[i]; }
+  PRIMUS_INLINE void put(std::int64_t i, float value) const { param[i] = value; }
+};
+
+struct RoundedMasters {
+  float* param;
+  BFloat16* working;
+  PRIMUS_INLINE float get(std::int64_t i) const { return param[i]; }
+  PRIMUS_INLINE void put(std::int64_t i, float value) const {
+    param[i] = value;
+    working[i] = working_value(value);
+  }
+};
+
+struct SplitMasters {
+  BFloat16* working;
+  std::int16_t* remainder;
+  PRIMUS_INLINE float get(std::int64_t i) const { return joined_master(working[i], remainder[i]); }
+  PRIMUS_INLINE void put(std::int64_t i, float value) const {
+    working[i] = working_value(value);
+    remainder[i] = param_remainder(value);
+  }
+};
+
+// Calls body(masters) with those of a kernel's arguments; which form they have is known at compile time, so
+// that the loop has no branch.
+template <class Arguments, class Body>
+void with_masters(const CpuContext& context, const Arguments& a, Body&& body) {
+  if (!a.remainder.absent()) {
+    body(SplitMasters{context.data<BFloat16>(a.working), context.data<std::int16_t>(a.remainder)});
+  } else if (!a.working.absent()) {
+    body(RoundedMasters{context.data<float>(a.param), context.data<BFloat16>(a.working)});
+  } else {
+    body(WideMasters{context.data<float>(a.param)});
+  }
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

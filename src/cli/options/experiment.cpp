@@ -85,7 +85,13 @@ void ExperimentArguments::declare(Arguments& arguments, bool needs_file) {
       .suggest = suggest_overrides;
 }
 
-config::Experiment ExperimentArguments::load(const Console& console, std::int64_t ranks,
+config::Experiment ExperimentArguments::load_with(const std::vector<std::string>& settings,
+                                                  std::int64_t ranks) {
+  overrides_.insert(overrides_.end(), settings.begin(), settings.end());
+  return read(ranks, {});
+}
+
+config::Experiment ExperimentArguments::read(std::int64_t ranks,
                                              const std::map<std::string, std::string>& variables) const {
   config::LoadOptions options;
   // What the job that is about to start will say of itself.
@@ -110,6 +116,12 @@ config::Experiment ExperimentArguments::load(const Console& console, std::int64_
     model_config_of(experiment, experiment.trainer.vocab_size.value_or(1), builtin_families(),
                     &experiment.warnings);
   }
+  return experiment;
+}
+
+config::Experiment ExperimentArguments::load(const Console& console, std::int64_t ranks,
+                                             const std::map<std::string, std::string>& variables) const {
+  config::Experiment experiment = read(ranks, variables);
   if (!experiment.other_modules.empty()) {
     console.note(fmt::format("note: of the experiment's modules, {} is the one that is run, not {}",
                              experiment.module_name, fmt::join(experiment.other_modules, ", ")));

@@ -24,8 +24,11 @@ class ExperimentArguments {
   // are known; `variables` count before those of this process. Throws Error.
   config::Experiment load(const Console& console, std::int64_t ranks = 1,
                           const std::map<std::string, std::string>& variables = {}) const;
+  // The same again under further overrides, without a word.
+  config::Experiment load_with(const std::vector<std::string>& settings, std::int64_t ranks);
 
  private:
+  config::Experiment read(std::int64_t ranks, const std::map<std::string, std::string>& variables) const;
   config::Experiment load_without_file() const;
 
   const Arguments* declared_ = nullptr;

@@ -1,11 +1,13 @@
 // primus train pretrain
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "base/json_text.h"
+#include "cli/benchmark/output.h"
 #include "cli/commands.h"
 #include "cli/options/experiment.h"
 #include "cli/options/rank_options.h"
@@ -191,6 +193,12 @@ class TrainPretrain final : public Command {
                    "default: 1)");
     args.flag("--quiet,-q", quiet_, "warnings and errors, and one line of progress where a terminal is");
     args.flag("--plain", plain_, "log lines on a terminal too, in place of the live view");
+    args.flag(
+        "--fit", fit_,
+        "choose micro_batch_size and recomputation for the free memory, the least work first; the global "
+        "batch stays");
+    args.option("--fit-memory,--fit_memory", "SIZE", &fit_memory_,
+                "the same for so much memory of each device: 80GiB, or 90% of what it has");
     args.flag("--force", force_, "start although the memory does not seem to be there");
     args.flag("--json", json_, "print the result (or the forecast) as JSON");
   }
@@ -219,8 +227,9 @@ class TrainPretrain final : public Command {
     if (backend_) experiment_.choose_framework(*backend_);
     check_ranks();
     const auto place = comm::current_job();
-    const config::Experiment experiment = experiment_.load(
-        console, place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes()));
+    const std::int64_t world =
+        place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes());
+    config::Experiment experiment = experiment_.load(console, world);
     if (experiment.framework != "native") {
       if (export_ && !place) export_to(*export_, experiment, console);
       return run_external(experiment, external_options(experiment), console);
@@ -229,6 +238,7 @@ class TrainPretrain final : public Command {
       throw invalid("--backend_path names another framework's sources, and this run is native",
                     "choose one with --backend megatron, torchtitan or maxtext, or leave --backend_path out");
     }
+    if (fit_ || fit_memory_) experiment = fitted(experiment, place, world, console);
     if (dry_run_) {
       if (place && place->rank != 0) return 0;  // one forecast is enough
       apply_environment(experiment);
@@ -253,6 +263,7 @@ class TrainPretrain final : public Command {
     };
     refuse(world_.has_value(), "--world");
     refuse(force_, "--force");
+    refuse(fit_ || fit_memory_, "--fit");
     return {
         .backend_path = backend_path_, .ranks = ranks_, .dry_run = dry_run_, .json = json_, .quiet = quiet_};
   }
@@ -264,6 +275,39 @@ class TrainPretrain final : public Command {
       throw invalid(fmt::format("--world {}: not a number of ranks", *world_), "give 1 or more");
     if (world_ && !dry_run_)
       throw invalid("--world is for --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
+  }
+
+  // The experiment with microbatches and recomputation that fit. Ranks that a launcher has started choose
+  // each for itself, and must find the same: from a size that they are given.
+  config::Experiment fitted(const config::Experiment& experiment,
+                            const std::optional<comm::JobEnvironment>& place, std::int64_t world,
+                            const Console& console) {
+    const Trainer::FitMemory memory = fit_memory_ ? parse_fit_memory(*fit_memory_) : Trainer::FitMemory{};
+    const bool elsewhere = (place && place->world > 1) || (!dry_run_ && ranks_.nodes() > 1);
+    if (elsewhere && memory.bytes == 0) {
+      throw invalid("--fit: each rank would choose by the memory that is free where it runs",
+                    "give all the same size: --fit-memory 80GiB");
+    }
+    Logger log(LogOptions{.console_level = LogLevel::kWarning, .console = console.err});
+    const FamilyRegistry families = builtin_families();
+    const int on_host = place ? place->local_world : world_ ? 1 : ranks_.here().value_or(1);
+    const Trainer::Fit fit = Trainer(experiment, families, log).fit(memory, static_cast<int>(world), on_host);
+    fit_bytes_ = fit.supply.device;
+    if (!place || place->rank == 0) console.note(describe_choice(fit.choice, fit.supply));
+    return experiment_.load_with(fit.choice.settings, world);
+  }
+
+  static Trainer::FitMemory parse_fit_memory(const std::string& text) {
+    if (!text.ends_with('%')) {
+      const std::vector<std::int64_t> sizes = parse_sizes("--fit-memory", text, std::int64_t{1} << 50);
+      if (sizes.size() != 1) throw invalid("--fit-memory takes one size", "give 80GiB, say");
+      return {.bytes = sizes.front()};
+    }
+    double share = 0;
+    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size() - 1, share);
+    if (error != std::errc() || rest != text.data() + text.size() - 1 || !(share > 0 && share <= 100))
+      throw invalid(fmt::format("--fit-memory {}: not a share of the memory", text), "give 1% to 100%");
+    return {.share = share / 100};
   }
 
   void export_to(const std::string& file, const config::Experiment& experiment, Console& console) const {
@@ -305,6 +349,8 @@ class TrainPretrain final : public Command {
   int launch_ranks(const config::Experiment& experiment, Console& console) const {
     const RunFolder folder = run_folder_of(experiment);
     launch::LocalLaunch start = ranks_.start(ranks_.here().value_or(1));
+    // They choose from what was found here, and so the same.
+    if (fit_bytes_) start.command.push_back(fmt::format("--fit-memory={}", *fit_bytes_));
     start.output_file = [folder, module = experiment.module_name](int rank) {
       return folder.rank_logs(module, rank) / "output.log";
     };
@@ -395,8 +441,9 @@ class TrainPretrain final : public Command {
   OverwriteFlag overwrite_;
   RankOptions ranks_;
   std::optional<std::int64_t> world_;
-  std::optional<std::string> backend_, backend_path_;
-  bool dry_run_ = false, quiet_ = false, plain_ = false, force_ = false, json_ = false;
+  std::optional<std::string> backend_, backend_path_, fit_memory_;
+  std::optional<std::int64_t> fit_bytes_;
+  bool fit_ = false, dry_run_ = false, quiet_ = false, plain_ = false, force_ = false, json_ = false;
 };
 
 }  // namespace
@@ -427,6 +474,9 @@ const CommandEntry kTrainPretrain{
     "primus train pretrain --config examples/native/configs/CPU/llama_124M-pretrain.yaml\n"
     "primus train pretrain --config exp.yaml --dry-run\n"
     "primus train pretrain --config exp.yaml --dry-run --world 64 tensor_model_parallel_size=8\n"
+    "primus train pretrain --config exp.yaml --fit\n"
+    "primus train pretrain --config exp.yaml --dry-run --world 64 --fit-memory 80GiB "
+    "tensor_model_parallel_size=8\n"
     "primus train pretrain --config exp.yaml lr=3e-4 --train_iters 100 exp_name=try1\n"
     "primus train pretrain --config exp.yaml data_path=corpus.txt --minutes 5\n"
     "primus train pretrain --config exp.yaml --nproc 4 data_parallel_sharding_strategy=optim_grads_params\n"

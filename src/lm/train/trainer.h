@@ -18,6 +18,7 @@
 #include "lm/model/family.h"
 #include "lm/monitor/run_observer.h"
 #include "lm/tokenizer/tokenizer.h"
+#include "lm/train/fit_choice.h"
 #include "lm/train/memory_fit.h"
 #include "lm/train/session.h"
 
@@ -68,6 +69,18 @@ class Trainer {
 
   // Of one device, or of a job of `world` ranks, `on_host` of them on this machine.
   TrainingForecast forecast(int world = 1, int on_host = 1);
+  // Microbatches and recomputation for the memory of the device (fit_choice.h), or for `bytes` of it or the
+  // share `share` of what is installed. Throws Error(kInvalid) where nothing fits, and where the device's
+  // memory is not known here. Touches no file.
+  struct Fit {
+    FitChoice choice;
+    MemorySupply supply;
+  };
+  struct FitMemory {
+    std::int64_t bytes = 0;  // 0: not given
+    double share = 0;        // 0: not given
+  };
+  Fit fit(const FitMemory& memory, int world = 1, int on_host = 1);
   // Everything before the first step: data (tokenised if need be), memory, weights or checkpoint. Takes the
   // output folder for this process alone. Nothing is lost when it is killed. Throws Error(kInvalid) with what
   // would help where the memory is not there.

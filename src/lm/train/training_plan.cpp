@@ -129,6 +129,31 @@ void Trainer::Run::measure_peak() {
   if (!peak->value()) log.info("the machine is busy, and its peak is not known yet: no MFU is shown");
 }
 
+Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
+  const config::Experiment e = with_loaded_model(experiment_, families_);
+  const bool there = !e.trainer.vocab_size || !missing_tokenizer(e.trainer);
+  const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
+  const ModelConfig model = model_of(e, families_, tokenizer.get());
+  Fit fit;
+  fit.supply = supply_of(*turbo::measuring_device(turbo::choose_device(device_spec_of(e, on_host))));
+  MemorySupply& supply = fit.supply;
+  supply.host /= on_host;
+  if (supply.shared) supply.device /= on_host;
+  if (memory.share > 0) {
+    const auto whole = static_cast<double>(supply.shared ? supply.total / on_host : supply.total);
+    supply.device = static_cast<std::int64_t>(memory.share * whole);
+  }
+  if (memory.bytes > 0) {
+    supply.device = memory.bytes;
+    supply.host = 0;  // nothing else decides, so that the choice is the same on every machine
+  }
+  if (supply.device == 0) {
+    throw invalid("--fit: the memory of the device is not known here", "give it: --fit-memory 80GiB");
+  }
+  fit.choice = choose_fit(e, model, families_, supply, world);
+  return fit;
+}
+
 TrainingForecast Trainer::forecast(int world, int on_host) {
   std::vector<std::string> notes = notes_;
   config::Experiment e = with_loaded_model(experiment_, families_, &notes);

@@ -1,0 +1,233 @@
+#include "lm/train/fit_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/terminal.h"
+#include "engine/pipeline_schedule.h"
+#include "lm/train/training_settings.h"
+#include "turbo/devices/devices.h"
+
+namespace primus {
+namespace {
+
+using config::TrainerConfig;
+
+// Differences of work below this are none: sums of the same products in other parts.
+constexpr double kSameWork = 1e-3;
+
+void without_recomputation(TrainerConfig& c) {
+  c.recompute_granularity = "none";
+  c.recompute_method.reset();
+  c.recompute_num_layers.reset();
+}
+
+void with_full_recomputation(TrainerConfig& c, const char* method, std::int64_t layers) {
+  c.recompute_granularity = "full";
+  c.recompute_method = method;
+  c.recompute_num_layers = layers;
+}
+
+// As overrides, which replace whatever the experiment says.
+std::vector<std::string> settings_of(const TrainerConfig& c) {
+  std::vector<std::string> settings = {fmt::format("micro_batch_size={}", c.micro_batch_size),
+                                       "recompute_granularity=" + c.recompute_granularity};
+  if (c.recompute_granularity == "selective") {
+    settings.push_back(fmt::format("recompute_modules=[{}]", fmt::join(c.recompute_modules, ",")));
+  }
+  settings.push_back("recompute_method=" + c.recompute_method.value_or("null"));
+  settings.push_back(c.recompute_num_layers ? fmt::format("recompute_num_layers={}", *c.recompute_num_layers)
+                                            : "recompute_num_layers=null");
+  return settings;
+}
+
+struct Candidate {
+  TrainerConfig trainer;
+  std::vector<StepMeasurement> stages;
+  std::size_t neediest = 0;
+  MemoryNeed need;
+  std::int64_t microbatches = 1;
+  double work = 0;
+  bool fits = false;
+};
+
+class Search {
+ public:
+  Search(const config::Experiment& experiment, const ModelConfig& model, const FamilyRegistry& families,
+         const MemorySupply& supply, int world)
+      : experiment_(experiment), model_(model), families_(families), supply_(supply), world_(world) {}
+
+  FitChoice run();
+
+ private:
+  // Nothing where the ranks cannot share such microbatches.
+  std::optional<Candidate> measure(const TrainerConfig& c) const;
+  // What fits of `best`'s recomputation in larger microbatches than its own.
+  void enlarge(Candidate& best);
+  // The least recomputation that fits with the smallest microbatches.
+  std::optional<Candidate> least_recomputation(const TrainerConfig& smallest);
+  [[noreturn]] void refuse(const Candidate& least) const;
+  void note_too_large(const Candidate& candidate);
+
+  const config::Experiment& experiment_;
+  const ModelConfig& model_;
+  const FamilyRegistry& families_;
+  const MemorySupply& supply_;
+  int world_;
+  std::string next_;
+};
+
+std::optional<Candidate> Search::measure(const TrainerConfig& c) const {
+  config::Experiment e = experiment_;
+  e.trainer = c;
+  Candidate found{.trainer = c};
+  std::optional<SessionSettings> settings;
+  try {
+    settings = session_settings_of(e, model_, world_);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  const engine::MeshShape mesh = mesh_shape_of(e, world_);
+  for (int stage = 0; stage < mesh.pipeline; ++stage) {
+    engine::Rank rank(turbo::measuring_device(device_spec_of(e)),
+                      measuring_mesh(e, world_, stage * mesh.stage_ranks(world_)));
+    const StepMeasurement measured = measure_session(rank, *settings, families_);
+    const MemoryNeed need = memory_need(e, *settings, measured);
+    if (stage == 0 || need.device.total() > found.need.device.total()) {
+      found.need = need;
+      found.neediest = found.stages.size();
+    }
+    found.work = std::max(found.work, measured.kernels.total_flops());
+    found.stages.push_back(measured);
+  }
+  found.microbatches = settings->step.microbatches;
+  found.fits = fits(found.need, supply_);
+  if (mesh.pipeline > 1) {
+    const PipelineSettings& pipeline = settings->step.pipeline;
+    const double bubble = engine::simulate(engine::make_schedule(pipeline.schedule, mesh.pipeline,
+                                                                 pipeline.chunks, found.microbatches))
+                              .bubble;
+    found.work /= 1 - bubble;
+  }
+  return found;
+}
+
+void Search::note_too_large(const Candidate& candidate) {
+  const TrainerConfig& c = candidate.trainer;
+  next_ = fmt::format("micro_batch_size={}{} would need {}", c.micro_batch_size,
+                      c.recompute_granularity == "none" ? " without recomputation" : "",
+                      human_bytes(static_cast<double>(candidate.need.total())));
+}
+
+void Search::enlarge(Candidate& best) {
+  TrainerConfig c = best.trainer;
+  while (++c.micro_batch_size <= c.global_batch_size) {
+    if (c.global_batch_size % c.micro_batch_size != 0) continue;
+    std::optional<Candidate> larger = measure(c);
+    if (!larger) continue;
+    if (!larger->fits) return note_too_large(*larger);
+    if (larger->work > best.work * (1 + kSameWork)) return;  // stages wait longer for fewer microbatches
+    best = std::move(*larger);
+  }
+}
+
+std::optional<Candidate> Search::least_recomputation(const TrainerConfig& smallest) {
+  std::optional<Candidate> best, least;
+  const auto consider = [&](const TrainerConfig& c) {
+    std::optional<Candidate> found = measure(c);
+    if (!found) return false;
+    const bool enough = found->fits;
+    if (enough && (!best || found->work < best->work)) best = found;
+    if (!least || found->need.total() < least->need.total()) least = std::move(found);
+    return enough;
+  };
+  TrainerConfig c = smallest;
+  c.recompute_granularity = "selective";
+  c.recompute_modules = {"core_attn"};
+  consider(c);
+  // Memory falls with every block that is recomputed: the fewest that are enough.
+  const std::int64_t layers = model_.layers;
+  c = smallest;
+  with_full_recomputation(c, "block", layers);
+  if (consider(c)) {
+    std::int64_t few = 0, enough = layers;
+    while (enough - few > 1) {
+      const std::int64_t middle = few + (enough - few) / 2;
+      with_full_recomputation(c, "block", middle);
+      (consider(c) ? enough : few) = middle;
+    }
+  } else {
+    // The same work, and fewer activations between groups of blocks.
+    for (std::int64_t group = 2; group <= layers; group *= 2) {
+      with_full_recomputation(c, "uniform", group);
+      if (consider(c)) break;
+    }
+  }
+  if (!best) refuse(*least);
+  return best;
+}
+
+void Search::refuse(const Candidate& least) const {
+  config::Experiment e = experiment_;
+  e.trainer = least.trainer;
+  const engine::MeshShape mesh = mesh_shape_of(e, world_);
+  const MemoryFit fit = fit_memory(e, model_, families_, least.stages[least.neediest], supply_, world_,
+                                   static_cast<int>(least.neediest) * mesh.stage_ranks(world_));
+  throw invalid(fmt::format("--fit: with micro_batch_size={} and all blocks recomputed, {}",
+                            least.trainer.micro_batch_size, describe_lack(fit)),
+                describe_changes(fit));
+}
+
+FitChoice Search::run() {
+  // What is wrong with the experiment itself; so one of the sizes below can be measured.
+  session_settings_of(experiment_, model_, world_);
+  TrainerConfig smallest = experiment_.trainer;
+  without_recomputation(smallest);
+  std::optional<Candidate> best;
+  for (smallest.micro_batch_size = 1; !best; ++smallest.micro_batch_size) {
+    if (smallest.global_batch_size % smallest.micro_batch_size == 0) best = measure(smallest);
+  }
+  const double least_work = best->work;
+  if (!best->fits) {
+    note_too_large(*best);
+    const std::string cheaper = next_;
+    best = least_recomputation(best->trainer);
+    enlarge(*best);
+    next_ = cheaper;
+  } else {
+    enlarge(*best);
+  }
+  return {.settings = settings_of(best->trainer),
+          .need = best->need,
+          .microbatches = best->microbatches,
+          .extra_work = std::max(0.0, best->work / least_work - 1),
+          .next = next_};
+}
+
+}  // namespace
+
+FitChoice choose_fit(const config::Experiment& experiment, const ModelConfig& model,
+                     const FamilyRegistry& families, const MemorySupply& supply, int world) {
+  return Search(experiment, model, families, supply, world).run();
+}
+
+std::string describe_choice(const FitChoice& choice, const MemorySupply& supply) {
+  const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
+  const std::string work =
+      choice.extra_work < kSameWork
+          ? std::string("nothing is computed twice")
+          : fmt::format("{:.1f} % more work than without recomputation", 100 * choice.extra_work);
+  std::vector<std::string> shown = choice.settings;
+  std::erase_if(shown, [](const std::string& setting) { return setting.ends_with("=null"); });
+  const std::int64_t need = supply.shared ? choice.need.total() : choice.need.device.total();
+  return fmt::format("fit: {}, {} microbatch{} a step\nfit: needs {} of {}; {}{}", fmt::join(shown, " "),
+                     choice.microbatches, choice.microbatches == 1 ? "" : "es", bytes(need),
+                     bytes(supply.device), work, choice.next.empty() ? "" : "; " + choice.next);
+}
+
+}  // namespace primus

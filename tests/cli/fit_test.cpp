@@ -1,0 +1,101 @@
+// primus train pretrain --fit: what is chosen is shown, recorded and trained, on ranks too.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using test::ProgramResult;
+using test::run_program;
+using test::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+ProgramResult train(const TemporaryFolder& folder, std::vector<std::string> more) {
+  more.insert(more.end(), {"train_iters=2", "async_save=false"});
+  return run_program(test::train(folder.path(), more));
+}
+
+json plan(const TemporaryFolder& folder, std::vector<std::string> more) {
+  more.insert(more.end(), {"--dry-run", "--json"});
+  const ProgramResult result = train(folder, more);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return json::parse(result.out);
+}
+
+// What the run itself needs, without the program.
+std::int64_t total(const json& plan) {
+  const json& bytes = plan.at("memory_bytes");
+  std::int64_t sum = 0;
+  for (const char* part : {"persistent", "stash", "scratch", "checkpoint_copy", "host_buffers"})
+    sum += bytes.at(part).get<std::int64_t>();
+  return sum;
+}
+
+TEST(Fit, TheChoiceIsShownRecordedAndTrained) {
+  const TemporaryFolder folder;
+  // Enough for microbatches of one, and not for two.
+  const std::int64_t one = total(plan(folder, {"micro_batch_size=1"}));
+  const std::int64_t two = total(plan(folder, {"micro_batch_size=2"}));
+  ASSERT_LT(one, two);
+  const std::string size = std::to_string(one + (one / 19) + (two - one) / 4);
+  const ProgramResult result = train(folder, {"--fit-memory", size});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("fit: micro_batch_size=1 recompute_granularity=none, 4 microbatches a step"),
+                    HasSubstr("fit: needs ")));
+  const std::string recorded = read_file(test::run_folder(folder.path()) / "experiment.yaml");
+  EXPECT_THAT(recorded, AllOf(HasSubstr("micro_batch_size: 1\n"), HasSubstr("global_batch_size: 4\n")));
+  EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 2U);
+}
+
+TEST(Fit, TheFreeMemoryOfThisMachineIsEnoughForTheWholeBatch) {
+  const TemporaryFolder folder;
+  const json found = plan(folder, {"--fit"});
+  EXPECT_EQ(found.at("memory_bytes").at("fits"), true);
+  const ProgramResult text = train(folder, {"--fit", "--dry-run"});
+  EXPECT_THAT(text.err, HasSubstr("fit: micro_batch_size=4 recompute_granularity=none, 1 microbatch a step"));
+  EXPECT_THAT(train(folder, {"--fit-memory=50%", "--dry-run"}).err, HasSubstr("fit: micro_batch_size=4"));
+}
+
+// The ranks are told the size that was found where they were started, and choose the same.
+TEST(Fit, RanksChooseAlike) {
+  const TemporaryFolder folder;
+  const ProgramResult result = train(folder, {"--fit", "--nproc", "2"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(read_file(test::run_folder(folder.path()) / "experiment.yaml"),
+              HasSubstr("micro_batch_size: 2\n"));
+  const ProgramResult far = train(folder, {"--dry-run", "--world", "8", "--fit-memory", "80GiB",
+                                           "global_batch_size=64", "tensor_model_parallel_size=2"});
+  EXPECT_EQ(far.exit_code, 0) << far.err;
+  EXPECT_THAT(far.err, HasSubstr("fit: micro_batch_size=16"));
+}
+
+TEST(Fit, WhatCannotBeIsRefused) {
+  const TemporaryFolder folder;
+  const ProgramResult small = train(folder, {"--fit-memory", "1M"});
+  EXPECT_EQ(small.exit_code, 2);
+  EXPECT_THAT(small.err, AllOf(HasSubstr("--fit: with micro_batch_size=1"), HasSubstr("the run needs")));
+  for (const std::string bad : {"0%", "101%", "x%", "lots", "1G,2G"}) {
+    const ProgramResult result = train(folder, {"--fit-memory", bad});
+    EXPECT_EQ(result.exit_code, 2) << bad;
+    EXPECT_THAT(result.err, HasSubstr("--fit-memory")) << bad;
+  }
+  const ProgramResult other =
+      train(folder, {"--fit", "--nnodes", "2", "--master_addr", "x", "--master_port", "1"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("--fit: each rank would choose"), Not(HasSubstr("fit: micro"))));
+}
+
+}  // namespace
+}  // namespace primus

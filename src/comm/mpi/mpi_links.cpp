@@ -80,7 +80,7 @@ bool MpiLinks::has_room(Peer& peer) {
   if (slot.request != MPI_REQUEST_NULL) check(peer, MPI_Test(&slot.request, &done, MPI_STATUS_IGNORE));
   if (!done || !peer.lost.empty()) return false;
   out.open = true;
-  out.end = out.position % kGranule;
+  out.begin = out.end = out.position % kGranule;
   return true;
 }
 
@@ -95,7 +95,9 @@ void MpiLinks::send(Peer& peer) {
 
 std::size_t MpiLinks::push(int peer, std::span<const std::byte> data) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
-  if (data.empty() || !has_room(p)) return 0;
+  if (data.empty()) return 0;
+  p.full = !has_room(p);
+  if (p.full) return 0;
   Stream& out = p.out;
   std::size_t n = std::min(data.size(), slot_bytes_ - out.end);
   if (n < data.size()) n -= n % kGranule;
@@ -109,9 +111,21 @@ std::size_t MpiLinks::push(int peer, std::span<const std::byte> data) {
   return n;
 }
 
+bool MpiLinks::drained(int peer) {
+  Peer& p = peers_[static_cast<std::size_t>(peer)];
+  if (p.out.open && p.out.end > p.out.begin) return false;  // not even sent
+  for (Slot& slot : p.out.slots) {
+    if (slot.request == MPI_REQUEST_NULL) continue;
+    int done = 0;
+    check(p, MPI_Test(&slot.request, &done, MPI_STATUS_IGNORE));
+    if (!done) return false;
+  }
+  return true;
+}
+
 void MpiLinks::publish() {
   for (Peer& peer : peers_) {
-    if (peer.out.open && peer.lost.empty()) send(peer);
+    if (peer.out.open && peer.out.end > peer.out.begin && peer.lost.empty()) send(peer);
   }
 }
 
@@ -167,7 +181,8 @@ void MpiLinks::wait(std::uint32_t, const Interest& interest, std::chrono::millis
       if (has_arrived(peers_[static_cast<std::size_t>(peer)])) return;
     }
     for (const int peer : interest.to) {
-      if (has_room(peers_[static_cast<std::size_t>(peer)])) return;
+      Peer& p = peers_[static_cast<std::size_t>(peer)];
+      if (p.full ? has_room(p) : drained(peer)) return;
     }
     for (const std::vector<int>* list : {&interest.from, &interest.to}) {
       for (const int peer : *list) {

@@ -1,8 +1,10 @@
 // Links over MPI: messages between each pair of ranks of a group, without a wait inside MPI.
 //
 // A stream is cut into messages of up to a slot's size. The sender copies into one of its slots and lets MPI
-// send it; the receiver has slots waiting and reads in place. A byte's place in a slot is its place in the
-// stream modulo the granule, so that elements stay aligned: what stands before it is sent, and means nothing.
+// send it; the receiver has slots waiting and reads in place. MPI may need its sender's help until a message
+// is out, so a rank leaves no collective before that (drained): what it waits for next may not be MPI's. A
+// byte's place in a slot is its place in the stream modulo the granule, so that elements stay aligned: what
+// stands before it is sent, and means nothing.
 #pragma once
 
 #include <mpi.h>
@@ -27,7 +29,7 @@ class MpiLinks final : public Links {
   MpiLinks& operator=(const MpiLinks&) = delete;
 
   std::size_t push(int peer, std::span<const std::byte> data) override;
-  bool drained(int) override { return true; }
+  bool drained(int peer) override;
   std::span<const std::byte> peek(int peer) override;
   void pop(int peer, std::size_t bytes) override;
   void publish() override;
@@ -46,7 +48,7 @@ class MpiLinks final : public Links {
   struct Stream {
     std::array<Slot, kSlots> slots;
     std::size_t current = 0;         // the slot that is written, or read
-    std::size_t begin = 0, end = 0;  // of its bytes that are filled, or not yet read
+    std::size_t begin = 0, end = 0;  // of its bytes that wait to be sent, or to be read
     bool open = false;               // there is such a slot
     std::size_t position = 0;        // bytes of the stream before `begin` (reading) or `end` (writing)
   };
@@ -54,6 +56,7 @@ class MpiLinks final : public Links {
     int world_rank;
     Stream out, in;
     bool receives = false;  // the slots of `in` wait for messages
+    bool full = false;      // the last push() found no room
     std::string lost;       // why nothing more can come or go; empty: it can
   };
 

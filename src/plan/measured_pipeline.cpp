@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -22,6 +24,17 @@ using Kind = Work::Kind;
 
 constexpr std::uint64_t kLargestTrace = 4ULL << 30;
 constexpr std::int64_t kMostWork = 1 << 24;  // forward passes of all stages in a step
+constexpr std::int64_t kMostChunks = 4096, kMostMicrobatches = 1 << 20, kMostRanks = 1 << 24;
+constexpr std::int64_t kLastStep = 1LL << 53;
+constexpr double kLongest = 1e12;   // milliseconds from the job's begin on, 30 years
+constexpr double kShortest = 1e-6;  // what a trace's times can tell apart
+
+bool sane(std::int64_t x, std::int64_t least, std::int64_t most) { return x >= least && x <= most; }
+
+Error damaged(const std::string& name, const std::string& what) {
+  return invalid(fmt::format("'{}' is damaged: {}", name, what),
+                 "name other traces, or train again with profile=true profile_ranks=all");
+}
 
 // One rank's file.
 struct Trace {
@@ -54,7 +67,12 @@ void read_facts(JsonReader& json, Trace& trace) {
 }
 
 // The fields that the schedule runner gives its work (engine/schedule_runner.cpp).
-void read_work(JsonReader& json, Work& work) {
+void read_work(JsonReader& json, const std::string& name, Work& work) {
+  const auto bounded = [&](const char* key, std::int64_t most) {
+    const std::int64_t x = json.read_int();
+    if (!sane(x, 0, most)) throw damaged(name, fmt::format("{} {} of a piece of work", key, x));
+    return x;
+  };
   json.object([&](std::string_view key) {
     if (key == "work") {
       const std::string kind = json.read_string();
@@ -64,9 +82,9 @@ void read_work(JsonReader& json, Work& work) {
                   : kind == "send" ? Kind::kSend
                                    : Kind::kReceive;
     } else if (key == "chunk") {
-      work.chunk = static_cast<int>(json.read_int());
+      work.chunk = static_cast<int>(bounded("chunk", kMostChunks));
     } else if (key == "microbatch") {
-      work.microbatch = json.read_int();
+      work.microbatch = bounded("microbatch", kMostMicrobatches);
     } else if (key == "gradient") {
       work.gradient = json.read_bool();
     } else if (key == "peer") {
@@ -97,7 +115,12 @@ void read_event(JsonReader& json, Trace& trace) {
   });
   if (category != "schedule" || arguments.empty()) return;
   JsonReader reader(arguments, trace.name);
-  read_work(reader, timed.work);
+  read_work(reader, trace.name, timed.work);
+  // Also refuses what is no number.
+  if (!(std::abs(timed.start) <= kLongest && duration >= 0 && duration <= kLongest)) {
+    throw damaged(trace.name, fmt::format("a piece of work begins at {:.6g} ms and takes {:.6g} ms",
+                                          timed.start, duration));
+  }
   timed.end = timed.start + duration;
   trace.works.push_back(timed);
 }
@@ -117,14 +140,23 @@ Trace read_trace(const Path& file) {
     }
   });
   json.finish();
-  const auto sane = [](std::int64_t x, std::int64_t least, std::int64_t most) {
-    return x >= least && x <= most;
-  };
-  if (trace.rank < 0 || !engine::schedule_named(trace.schedule) || !sane(trace.stages, 1, 4096) ||
-      !sane(trace.stage, 0, trace.stages - 1) || !sane(trace.chunks, 1, 4096) ||
-      !sane(trace.microbatches, 1, 1 << 20) || trace.stages * trace.chunks * trace.microbatches > kMostWork) {
+  if (!engine::schedule_named(trace.schedule) || !sane(trace.stages, 1, 4096) ||
+      !sane(trace.stage, 0, trace.stages - 1) || !sane(trace.chunks, 1, kMostChunks) ||
+      !sane(trace.microbatches, 1, kMostMicrobatches) ||
+      trace.stages * trace.chunks * trace.microbatches > kMostWork) {
     throw invalid(fmt::format("'{}' is no trace of a training run", trace.name),
                   "train with profile=true profile_ranks=all, and name the run's folder");
+  }
+  for (const auto& [what, x, most] : {std::tuple("rank", trace.rank, kMostRanks - 1),
+                                      std::tuple("job", trace.job, std::numeric_limits<std::int64_t>::max()),
+                                      std::tuple("first_step", trace.first_step, kLastStep)}) {
+    if (!sane(x, 0, most)) throw damaged(trace.name, fmt::format("its {} is {}", what, x));
+  }
+  for (const TimedWork& t : trace.works) {
+    if (t.work.chunk >= trace.chunks || t.work.microbatch >= trace.microbatches) {
+      throw damaged(trace.name, fmt::format("chunk {} and microbatch {} are of another schedule",
+                                            t.work.chunk, t.work.microbatch));
+    }
   }
   return trace;
 }
@@ -195,16 +227,17 @@ std::map<std::int64_t, Trace> choose(std::vector<Trace> traces, std::vector<std:
   return chosen;
 }
 
-// The work of step number `index` of a trace: each piece's occurrence of that number. Sorted by time.
-std::vector<TimedWork> step_of(const Trace& trace, std::size_t index) {
+// The work of each step of a trace: that of step number i is each piece's occurrence of that number.
+std::vector<std::vector<TimedWork>> steps_of(const Trace& trace) {
   std::map<std::tuple<Kind, int, std::int64_t, bool>, std::size_t> seen;
-  std::vector<TimedWork> works;
+  std::vector<std::vector<TimedWork>> steps;
   for (const TimedWork& timed : trace.works) {
     const Work& w = timed.work;
-    if (seen[{w.kind, w.chunk, w.microbatch, w.gradient}]++ == index) works.push_back(timed);
+    const std::size_t step = seen[{w.kind, w.chunk, w.microbatch, w.gradient}]++;
+    if (step == steps.size()) steps.emplace_back();
+    steps[step].push_back(timed);
   }
-  std::ranges::stable_sort(works, {}, &TimedWork::start);
-  return works;
+  return steps;
 }
 
 // "0.0123", "12.3", "12345"
@@ -273,13 +306,14 @@ MeasuredPipeline measure_pipeline(const std::vector<std::string>& names, std::op
 
   // Steps that every stage has to their end.
   std::size_t steps = SIZE_MAX;
+  std::vector<std::vector<std::vector<TimedWork>>> works;  // by stage and step
   for (const auto& [stage, trace] : stages) {
     if (trace.first_step != first.first_step)
       throw invalid(fmt::format("'{}' and '{}' begin with different steps", first.name, trace.name));
-    std::size_t whole = 0;
     const std::size_t expected = measured.schedule.stages[static_cast<std::size_t>(stage)].size();
-    while (step_of(trace, whole).size() == expected) ++whole;
-    steps = std::min(steps, whole);
+    works.push_back(steps_of(trace));
+    const auto torn = std::ranges::find_if(works.back(), [&](const auto& w) { return w.size() != expected; });
+    steps = std::min(steps, static_cast<std::size_t>(torn - works.back().begin()));
     result.ranks.push_back(static_cast<int>(trace.rank));
   }
   if (steps == 0)
@@ -296,9 +330,11 @@ MeasuredPipeline measure_pipeline(const std::vector<std::string>& names, std::op
   engine::PipelineTimeline& timeline = measured.timeline;
   double origin = 0;
   bool any = false;
-  for (const auto& [stage, trace] : stages) {
-    timeline.stages.push_back(step_of(trace, static_cast<std::size_t>(result.step - result.first_step)));
-    for (const TimedWork& t : timeline.stages.back()) {
+  for (auto& all : works) {
+    auto& shown = timeline.stages.emplace_back(
+        std::move(all[static_cast<std::size_t>(result.step - result.first_step)]));
+    std::ranges::stable_sort(shown, {}, &TimedWork::start);
+    for (const TimedWork& t : shown) {
       if (!t.work.transfer()) origin = std::exchange(any, true) ? std::min(origin, t.start) : t.start;
     }
   }
@@ -309,6 +345,8 @@ MeasuredPipeline measure_pipeline(const std::vector<std::string>& names, std::op
     }
   }
   engine::summarize(timeline, engine::traits_of(kind).splits_backward);
+  if (timeline.makespan < kShortest)
+    throw damaged(first.name, fmt::format("the work of step {} takes no time", result.step));
   measured.costs = {.forward = mean(timeline, Kind::kForward),
                     .backward = mean(timeline, Kind::kBackward),
                     .weight = mean(timeline, Kind::kWeight)};

@@ -244,6 +244,7 @@ TEST(Trace, OfARunThatIsStoppedIsWrittenToItsEnd) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json trace = json::parse(read_file(trace_file(folder, "run", 0, "steps-3-50")));
   EXPECT_EQ(trace.at("primus").at("last_step"), 7);
+  EXPECT_FALSE(trace.at("primus").at("complete"));
   EXPECT_EQ(names_of(spans_of(trace).at("schedule")).count("B1"), 5U);
 }
 

@@ -165,5 +165,42 @@ TEST(MeasuredPipeline, WhatIsNoTraceIsRefused) {
   EXPECT_THAT(refusal({file("rank-0.json"), file("b")}), HasSubstr("different pipelines"));
 }
 
+// A trace of one stage and one step with these facts, and its work at these times.
+std::string one_stage(const std::string& job, const std::string& first_step, const std::string& rank,
+                      const std::string& times, const std::string& work) {
+  std::string text = fmt::format(
+      R"({{"primus": {{"rank": {}, "job": {}, "first_step": {}, "stage": 0, "stages": 1, "chunks": 1, )"
+      R"("microbatches": 1, "schedule": "1f1b"}}, "traceEvents": [)",
+      rank, job, first_step);
+  for (const char* kind : {"F", "B"}) {
+    text += fmt::format(R"({}{{"cat": "schedule", {}, "args": {{"work": "{}", {}}}}})",
+                        *kind == 'F' ? "" : ",", times, kind, work);
+  }
+  return text + "]}";
+}
+
+TEST(MeasuredPipeline, DamagedTracesAreRefused) {
+  const test::TemporaryFolder folder;
+  const std::string file = (folder.path() / "rank-0.json").string();
+  const auto refused = [&](const std::string& text) {
+    write_file(file, text);
+    return refusal({file});
+  };
+  const std::string times = R"("ts": 5, "dur": 2)", work = R"("chunk": 0, "microbatch": 0)";
+  EXPECT_EQ(refused(one_stage("1", "3", "0", times, work)), "");
+  const auto is = [&](const std::string& what) { return HasSubstr("'" + file + "' is damaged: " + what); };
+  EXPECT_THAT(refused(one_stage("-5", "3", "0", times, work)), is("its job is -5"));
+  EXPECT_THAT(refused(one_stage("1", "9223372036854775807", "0", times, work)), is("its first_step is 9"));
+  EXPECT_THAT(refused(one_stage("1", "-1", "0", times, work)), is("its first_step is -1"));
+  EXPECT_THAT(refused(one_stage("1", "3", "4294967296", times, work)), is("its rank is 4294967296"));
+  EXPECT_THAT(refused(one_stage("1", "3", "0", R"("ts": 1e300, "dur": 2)", work)),
+              is("a piece of work begins"));
+  EXPECT_THAT(refused(one_stage("1", "3", "0", R"("ts": 5, "dur": -2)", work)), is("a piece of work begins"));
+  EXPECT_THAT(refused(one_stage("1", "3", "0", R"("ts": 5, "dur": 0)", work)),
+              is("the work of step 3 takes no time"));
+  EXPECT_THAT(refused(one_stage("1", "3", "0", times, R"("chunk": -1, "microbatch": 0)")), is("chunk -1"));
+  EXPECT_THAT(refused(one_stage("1", "3", "0", times, R"("chunk": 0, "microbatch": 1)")), is("chunk 0 and"));
+}
+
 }  // namespace
 }  // namespace primus

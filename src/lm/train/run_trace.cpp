@@ -79,7 +79,7 @@ void RunTrace::finish(std::int64_t steps) {
   if (!recorder_->recording()) return;
   recorder_->stop();
   last_ = steps;
-  write(true);
+  write(steps >= end_);
   if (!failed_) log_.info("the trace is in {}: ui.perfetto.dev shows it", file_.string());
 }
 

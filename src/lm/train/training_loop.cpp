@@ -72,7 +72,10 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
       stopping = true;
       break;
     }
-    if (trace) trace->step_done(iteration);
+    if (trace) {
+      const comm::Activity busy = ranks.busy("writing a trace");
+      trace->step_done(iteration);
+    }
     stopping = ranks.alone() ? stop.load() : result.stop_votes > 0;
     if (iteration == first_iteration + 1) log_choices();
     if (iteration < c.train_iters) evaluate_due(summary, stop);
@@ -90,6 +93,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   finish_step();
   if (trace) {
     drain();
+    const comm::Activity busy = ranks.busy("writing a trace");
     trace->finish(iteration);
   }
   if (stopping && iteration < c.train_iters) {
@@ -124,6 +128,7 @@ void Trainer::Run::drain() {
 void Trainer::Run::turn_trace() {
   if (!trace || !trace->turns(iteration)) return;
   drain();
+  const comm::Activity busy = ranks.busy("writing a trace");
   trace->turn(iteration);
 }
 

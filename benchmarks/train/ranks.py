@@ -87,7 +87,7 @@ def memory(ranks, arguments):
         if process.returncode != 0:
             sys.exit(output)
     # Nothing is saved here, so there is no copy of a checkpoint.
-    return plan["persistent"], plan["total"] - plan["checkpoint_copy"], peak
+    return plan["persistent"], plan["total"] + plan["program"] - plan["checkpoint_copy"], peak
 
 
 def family_of(pid):

@@ -236,6 +236,7 @@ launch::DirectCommand check_command(Words words, bool debug, bool files) {
     }
   }
   result.check_job = [command, declared](int nodes, int ranks_per_node, const auto& variables) {
+    require_limits();
     command->check_job(nodes, ranks_per_node, variables);
   };
   result.has_ranks = entry->has_ranks;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -96,13 +97,15 @@ class JobLinkFactory final : public LinkFactory {
   // Of a group that this rank is the first of: no other rank gives it away.
   int next_tag() {
     const int each = environment_.mpi->most_tag() / environment_.world;
-    if (tags_ >= each) {
+    static std::atomic<int> given = 0;  // jobs that follow each other in a process share the tags
+    const int tag = given++;
+    if (tag >= each) {
       throw Error(ErrorKind::kDependency,
                   fmt::format("{} has too few tags for the groups of {} ranks", environment_.mpi->version(),
                               environment_.world),
                   "set PRIMUS_TRANSPORT=tcp");
     }
-    return environment_.rank * each + tags_++;
+    return environment_.rank * each + tag;
   }
 
   std::shared_ptr<StoreClient> store_;
@@ -111,7 +114,6 @@ class JobLinkFactory final : public LinkFactory {
   JobOptions options_;
   std::vector<std::string> hosts_;  // by rank
   int spins_ = 0;
-  int tags_ = 0;
 };
 
 Socket master_socket(const JobEnvironment& environment) {

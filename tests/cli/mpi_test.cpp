@@ -66,6 +66,20 @@ TEST(Mpi, TrainsAsProcessesOfOneMachineDo) {
   }
 }
 
+TEST(Mpi, CollectivesAreMeasuredThroughIt) {
+  if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
+  if (!std::filesystem::exists(MPI_PLUGIN))
+    GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
+  std::vector<std::string> command{
+      "mpirun", "--oversubscribe", "-n",  "2",    PRIMUS_PROGRAM, "benchmark", "rccl", "--transport",
+      "mpi",    "--sizes",         "64K", "--op", "all_reduce",   "--iters",   "2",    "--json"};
+  if (getuid() == 0) command.insert(command.begin() + 1, "--allow-run-as-root");
+  const SubprocessResult result =
+      run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, testing::HasSubstr("2 ranks on 1 node, MPI"));
+}
+
 // What needs no other rank runs below mpirun, too, and ends well.
 TEST(Mpi, ADryRunBelowMpirunEndsWell) {
   if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";

@@ -18,6 +18,7 @@
 #include "cli/commands.h"
 #include "cli/options/device.h"
 #include "cli/options/rank_options.h"
+#include "cli/options/sizes.h"
 #include "comm/job.h"
 #include "comm/local/thread_group.h"
 #include "comm/mpi/current_job.h"
@@ -39,7 +40,7 @@ class BenchmarkRanks : public Command {
     args.option("--transport", "KIND", &transport_,
                 "between ranks on CPUs: auto, shared-memory, tcp or mpi (with mpirun) between processes; or "
                 "threads of one")
-        .choices = {"auto", "shared-memory", "tcp", "threads"};
+        .choices = {"auto", "shared-memory", "tcp", "mpi", "threads"};
     device_.declare(args);
     output_.declare(args);
   }

@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/options/device.h"
 #include "cli/options/preset_model.h"
+#include "cli/options/sizes.h"
 #include "lm/generate/model_folder.h"
 #include "turbo/devices/devices.h"
 

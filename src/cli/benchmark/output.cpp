@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -105,29 +104,6 @@ int BenchmarkOutput::finish(const BenchmarkReport& report, Console& console,
     console.note("baseline: " + baseline_[1]);
   }
   return comparison && comparison->slower() ? 1 : 0;
-}
-
-std::vector<std::int64_t> parse_sizes(const char* option, const std::string& text, std::int64_t most) {
-  std::vector<std::int64_t> sizes;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string word = text.substr(at, end - at);
-    at = end + 1;
-    std::int64_t value = 0;
-    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    const std::string unit(rest, word.data() + word.size());
-    int shift = -1;
-    constexpr std::pair<const char*, int> kUnits[] = {{"", 0},     {"K", 10},  {"M", 20},  {"G", 30},
-                                                      {"KB", 10},  {"MB", 20}, {"GB", 30}, {"KiB", 10},
-                                                      {"MiB", 20}, {"GiB", 30}};
-    for (const auto& [name, bits] : kUnits)
-      if (unit == name) shift = bits;
-    if (error != std::errc() || shift < 0 || value < 1 || value > (most >> shift))
-      throw invalid(fmt::format("{} {}: '{}' is no size from 1 to {}", option, text, word, most),
-                    "write numbers with K, M or G, and commas between: 64K,1M");
-    sizes.push_back(value << shift);
-  }
-  return sizes;
 }
 
 }  // namespace primus::cli

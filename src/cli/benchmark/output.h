@@ -42,8 +42,4 @@ class BenchmarkOutput {
   "slower where its median grew by more than both runs' noise, and by more than 5 %; then the exit code\n" \
   "is 1. Noise is how far the medians of five consecutive parts of the samples lie apart ('repeats')."
 
-// "64K,1M,1G" (powers of 1024; none: bytes), each from 1 to `most`, in the order given. Throws
-// Error(kInvalid).
-std::vector<std::int64_t> parse_sizes(const char* option, const std::string& text, std::int64_t most);
-
 }  // namespace primus::cli

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/options/device.h"
 #include "cli/options/experiment.h"
+#include "cli/options/sizes.h"
 
 namespace primus::cli {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "base/file.h"
 #include "base/json_text.h"
-#include "cli/benchmark/output.h"
 #include "cli/commands.h"
 #include "cli/options/experiment.h"
 #include "cli/options/rank_options.h"
+#include "cli/options/sizes.h"
 #include "cli/train/external.h"
 #include "cli/train/stop_signal.h"
 #include "comm/job.h"
@@ -35,7 +35,7 @@ nlohmann::json to_json(const TrainingForecast& f) {
             {"checkpoint_copy", f.memory.need.snapshot},
             {"host_buffers", f.memory.need.host_buffers},
             {"program", f.program_bytes},
-            {"total", f.memory.need.total() + f.program_bytes},
+            {"total", f.memory.need.total()},
             {"available", f.memory.supply.device},
             {"fits", f.memory.fits}}},
           {"model_flops_per_step", f.model_flops_per_step},
@@ -136,7 +136,7 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
   line("parameters", human_count(static_cast<double>(f.step().parameters)));
   if (f.world > 1) text += mesh_text(f);
-  line(f.world > 1 ? "memory of a rank" : "memory", bytes(f.memory.need.total() + f.program_bytes));
+  line(f.world > 1 ? "memory of a rank" : "memory", bytes(f.memory.need.total()));
   line("  persistent", bytes(memory.persistent) + "  weights, gradients, optimizer states");
   line("  stash", bytes(memory.stash) + "  activations");
   line("  scratch", bytes(memory.scratch) + "  workspaces");
@@ -145,8 +145,8 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
          bytes(f.memory.need.snapshot) + "  from the first save on; async_save=false needs none");
   line("  host buffers", bytes(f.memory.need.host_buffers) + "  batches read ahead");
   if (f.program_bytes > 0) {
-    line("  program",
-         bytes(f.program_bytes) + (f.world > 1 ? "  and what the ranks of a host exchange through" : ""));
+    line("  program", bytes(f.program_bytes) + "  besides: the program" +
+                          (f.world > 1 ? ", and what the ranks of a host exchange through" : ""));
   }
   if (!f.memory.fits) {
     text += "  DOES NOT FIT: " + describe_lack(f.memory) + "\n";
@@ -299,9 +299,12 @@ class TrainPretrain final : public Command {
 
   static Trainer::FitMemory parse_fit_memory(const std::string& text) {
     if (!text.ends_with('%')) {
-      const std::vector<std::int64_t> sizes = parse_sizes("--fit-memory", text, std::int64_t{1} << 50);
-      if (sizes.size() != 1) throw invalid("--fit-memory takes one size", "give 80GiB, say");
-      return {.bytes = sizes.front()};
+      const auto bytes = parse_size(text, std::int64_t{1} << 50);
+      if (!bytes) {
+        throw invalid(fmt::format("--fit-memory {}: no size of memory", text),
+                      "give 80GiB, 512MiB or a share of what the device has: 90%");
+      }
+      return {.bytes = *bytes};
     }
     double share = 0;
     const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size() - 1, share);

@@ -1,10 +1,14 @@
 #include "comm/mpi/current_job.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -43,6 +47,27 @@ std::string host_name() {
   return name.c_str();
 }
 
+// Where other hosts reach this one: by its name, or, where that is the loopback here (Debian's /etc/hosts
+// says 127.0.1.1), by the first address of its network interfaces.
+std::string reachable_address() {
+  const std::string name = host_name();
+  try {
+    if (!is_loopback(name)) return name;
+  } catch (const Error&) {  // a name that nobody knows
+  }
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return name;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(interfaces, &freeifaddrs);
+  for (const ifaddrs* i = interfaces; i; i = i->ifa_next) {
+    if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET) continue;
+    if (!(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK)) continue;
+    char text[INET_ADDRSTRLEN] = {};
+    if (inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(i->ifa_addr)->sin_addr, text, sizeof(text)))
+      return text;
+  }
+  return name;
+}
+
 std::string random_token() {
   char bytes[32];
   if (getrandom(bytes, sizeof(bytes), 0) != static_cast<ssize_t>(sizeof(bytes)))
@@ -76,7 +101,7 @@ std::optional<JobEnvironment> current_job() {
     const char* const address = std::getenv("MASTER_ADDR");
     environment.master_address = library.local_size() == library.size() ? "127.0.0.1"
                                  : address && *address                  ? address
-                                                                        : host_name();
+                                                                        : reachable_address();
     Socket listener = listen_on(environment.master_address, 0);
     meeting = nlohmann::json{environment.master_address, port_of(listener), random_token()}.dump();
     environment.listening_socket = listener.release();

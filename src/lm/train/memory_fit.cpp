@@ -208,6 +208,10 @@ std::pair<std::string, std::string> told_apart(std::int64_t need, std::int64_t h
 std::string describe_lack(const MemoryFit& fit) {
   const MemorySupply& s = fit.supply;
   const std::string where = s.limited_by.empty() ? "" : fmt::format(" (the limit of {})", s.limited_by);
+  if (s.chosen) {
+    const auto [need, have] = told_apart(s.shared ? fit.need.total() : fit.need.device.total(), s.device);
+    return fmt::format("the run needs {} of memory, and it may have {}", need, have);
+  }
   if (s.shared) {
     const auto [need, have] = told_apart(fit.need.total(), s.device);
     return fmt::format("the run needs {} of memory, and {} of {} are free{}", need, have, bytes(s.total),

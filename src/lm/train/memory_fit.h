@@ -29,6 +29,7 @@ struct MemorySupply {
   bool shared = true;                 // the device's memory is the host's: `device` counts for both
   std::int64_t total = 0;             // installed or allowed, for messages
   std::string limited_by;             // a control group's folder; empty: the machine
+  bool chosen = false;                // `device` is what somebody allows (--fit-memory), not what is free
 };
 
 // A change of settings, and what the run would need with it.

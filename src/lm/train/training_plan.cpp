@@ -147,6 +147,7 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
     supply.device = memory.bytes;
     supply.host = 0;  // nothing else decides, so that the choice is the same on every machine
   }
+  supply.chosen = memory.share > 0 || memory.bytes > 0;
   if (supply.device == 0) {
     throw invalid("--fit: the memory of the device is not known here", "give it: --fit-memory 80GiB");
   }

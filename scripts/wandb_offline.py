@@ -13,18 +13,29 @@ import argparse
 import hashlib
 import json
 import pathlib
+import sys
 
-import wandb
-import yaml
+try:
+    import wandb
+    import yaml
+except ModuleNotFoundError as error:
+    print(f"error: there is no Python module '{error.name}'\n  hint: pip install wandb", file=sys.stderr)
+    sys.exit(2)
 
 
 def lines_of(file):
-    """The whole lines of a file that training may be writing."""
+    """The whole lines of a file that training may be writing. A damaged one is said and left out."""
     if not file.exists():
         return
-    for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):
-            yield json.loads(line)
+    for number, text in enumerate(file.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            line = None
+        if isinstance(line, dict) and type(line.get("iteration")) is int and line["iteration"] >= 0:
+            yield line
+        else:
+            print(f"warning: {file}:{number} is damaged, and is left out", file=sys.stderr)
 
 
 def numbers_of(line, prefix=""):
@@ -32,22 +43,30 @@ def numbers_of(line, prefix=""):
     named = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
     for key, value in line.items():
         value = named.get(value, value) if isinstance(value, str) else value
-        if key != "iteration" and isinstance(value, (int, float)):
+        if key != "iteration" and isinstance(value, (int, float)) and not isinstance(value, bool):
             yield prefix + key, value
+
+
+def mapping(value):
+    """What an experiment leaves empty is null."""
+    return value if isinstance(value, dict) else {}
 
 
 def make(folder, project, target):
     experiment = {}
     if (folder / "experiment.yaml").exists():
-        experiment = yaml.safe_load((folder / "experiment.yaml").read_text(encoding="utf-8"))
-    modules = experiment.get("modules", {})
-    settings = dict(next(iter(modules.values()), {}).get("overrides", {}))
+        try:
+            experiment = mapping(yaml.safe_load((folder / "experiment.yaml").read_bytes()))
+        except yaml.YAMLError as error:
+            print(f"warning: {folder}/experiment.yaml is damaged, and is left out: {error}", file=sys.stderr)
+    module = mapping(next(iter(mapping(experiment.get("modules")).values()), None))
+    settings = mapping(module.get("overrides"))
     group, user = experiment.get("work_group", "primus"), experiment.get("user_name", "primus")
     steps = {}
     for line in lines_of(folder / "metrics.jsonl"):
         steps.setdefault(line["iteration"], {}).update(numbers_of(line))
     for line in lines_of(folder / "evaluations.jsonl"):
-        steps.setdefault(line["iteration"], {}).update(numbers_of(line, line["data_set"] + "/"))
+        steps.setdefault(line["iteration"], {}).update(numbers_of(line, f"{line.get('data_set')}/"))
     run = wandb.init(
         mode="offline",
         id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16],

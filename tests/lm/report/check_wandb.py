@@ -47,9 +47,13 @@ def main():
         run.mkdir()
         (run / "experiment.yaml").write_text(EXPERIMENT)
         (run / "metrics.jsonl").write_text(
-            '{"iteration":1,"lm_loss":2.5}\n{"iteration":2,"lm_loss":1.25}\n{"iteration":3,"lm_')
+            '{"iteration":1,"lm_loss":2.5,"skipped":true}\n{"iteration":2,"lm_l\n[]\n'
+            '{"iteration":2,"lm_loss":1.25}\n{"iteration":3,"lm_')
         (run / "evaluations.jsonl").write_text('{"iteration":2,"data_set":"validation","lm_loss":1.5}\n')
-        subprocess.run([sys.executable, SCRIPT, "--dir", folder, run], check=True, stdout=subprocess.DEVNULL)
+        made = subprocess.run([sys.executable, SCRIPT, "--dir", folder, run], check=True, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True)
+        for number in (2, 3):
+            assert f"metrics.jsonl:{number} is damaged" in made.stderr, made.stderr
         (file,) = pathlib.Path(folder).glob("wandb/offline-run-*/run-*.wandb")
         steps, names = [], set()
         for record in records_of(file):
@@ -57,9 +61,12 @@ def main():
                 names.add((record.run.project, record.run.display_name))
             if record.HasField("history"):
                 items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+                assert "skipped" not in items, items
                 steps.append((items["_step"], items["lm_loss"], items.get("validation/lm_loss")))
         assert names == {("ours", "try")}, names
         assert steps == [(1, 2.5, None), (2, 1.25, 1.5)], steps
+        (run / "experiment.yaml").write_text("modules: {pre_trainer: {overrides: null}}\n")
+        subprocess.run([sys.executable, SCRIPT, "--dir", folder, run], check=True, stdout=subprocess.DEVNULL)
     print("W&B reads what the script writes")
 
 

@@ -268,6 +268,7 @@ TEST(Report, WritesFilesOfMlflow) {
   EXPECT_THAT(written.out, HasSubstr("experiment 'primus_primus', run 'run', 1 steps"));
   EXPECT_EQ(Env::posix().list(store).size(), 1U);
   EXPECT_EQ(run_program({"report", run, "--mlflow", store, "--json"}).exit_code, 2);
+  EXPECT_EQ(run_program({"report", run, "--mlflow", ""}).exit_code, 2);
   EXPECT_EQ(run_program({"report", run, "--mlflow", store, "-o", "page.html"}).exit_code, 2);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "base/json_text.h"
@@ -41,15 +42,18 @@ class Report final : public Command {
   }
 
   int run(Console& console) override {
-    if (!mlflow_.empty() && (json_ || output_ != kPage || overwrite_)) {
+    if (mlflow_ && mlflow_->empty()) {
+      throw invalid("--mlflow '' names no folder", "name MLflow's folder: --mlflow mlruns");
+    }
+    if (mlflow_ && (json_ || output_ != kPage || overwrite_)) {
       throw invalid("--mlflow writes no page and prints no JSON",
                     "leave out --output, --overwrite and --json, or call the command twice");
     }
     const std::vector<Path> folders = find(console);
-    if (!mlflow_.empty()) {
+    if (mlflow_) {
       for (const Path& folder : folders) {
-        const MlflowRun written = write_mlflow_run(mlflow_, folder);
-        console.print(fmt::format("{}: experiment '{}', run '{}', {} steps\n", mlflow_, written.experiment,
+        const MlflowRun written = write_mlflow_run(*mlflow_, folder);
+        console.print(fmt::format("{}: experiment '{}', run '{}', {} steps\n", *mlflow_, written.experiment,
                                   written.name, written.steps));
       }
       return 0;
@@ -92,7 +96,7 @@ class Report final : public Command {
       }
       folders.insert(folders.end(), found.folders.begin(), found.folders.end());
     }
-    if (folders.size() > kMostRuns && mlflow_.empty()) {
+    if (folders.size() > kMostRuns && !mlflow_) {
       throw invalid(fmt::format("these are {} runs, and a report takes {}", folders.size(), kMostRuns),
                     "name the runs to compare; 'primus runs --sort loss' helps to choose");
     }
@@ -112,7 +116,8 @@ class Report final : public Command {
   }
 
   std::vector<std::string> folders_;
-  std::string output_ = kPage, mlflow_;
+  std::string output_ = kPage;
+  std::optional<std::string> mlflow_;
   bool overwrite_ = false, json_ = false;
 };
 

@@ -202,7 +202,7 @@ MlflowRun write_mlflow_run(const Path& store_folder, const Path& run_folder) {
 
   const std::map<std::string, std::string> metrics = metrics_of(folder, times);
   for (const char* part : {"metrics", "params", "tags", "artifacts"}) make_folders(target / part);
-  // What an earlier export wrote of another run that was in this folder.
+  // Without what an earlier export wrote of another run, or of earlier settings, that were in this folder.
   std::set<std::string> kept;
   for (const auto& [name, lines] : metrics) kept.insert(name.substr(0, name.find('/')));
   for (const std::string& name : Env::posix().list(target / "metrics")) {
@@ -212,8 +212,14 @@ MlflowRun write_mlflow_run(const Path& store_folder, const Path& run_folder) {
     make_folders((target / "metrics" / name).parent_path());
     put(target / "metrics" / name, lines);
   }
+  kept.clear();
   for (const auto& [key, value] : history.settings) {
-    if (is_plain(key) && value != "null") put(target / "params" / key, one_line(value));
+    if (!is_plain(key) || value == "null") continue;
+    put(target / "params" / key, one_line(value));
+    kept.insert(key);
+  }
+  for (const std::string& name : Env::posix().list(target / "params")) {
+    if (!kept.contains(name)) remove_tree(target / "params" / name);
   }
   put(target / "tags" / "mlflow.runName", run.name);
   put(target / "tags" / "mlflow.user", one_line(user));

@@ -76,11 +76,15 @@ TEST(Mlflow, AResumedRunGoesOnInTheSameRun) {
   const MlflowRun first = write_mlflow_run(store, make_run(where, 2));
   const Path metrics = store / first.experiment_id / first.run_id / "metrics";
   write_file(metrics / "gone", "1 1 1\n");
+  const Path params = metrics.parent_path() / "params";
+  write_file(params / "gone", "1");
   const MlflowRun second = write_mlflow_run(store, make_run(where, 3).string() + "/");
   EXPECT_EQ(second.run_id, first.run_id);
   EXPECT_EQ(second.experiment_id, first.experiment_id);
   EXPECT_THAT(read_file(metrics / "lm_loss"), HasSubstr(" 3\n"));
   EXPECT_FALSE(Env::posix().status(metrics / "gone"));
+  EXPECT_FALSE(Env::posix().status(params / "gone"));
+  EXPECT_EQ(read_file(params / "lr"), "0.5");
   EXPECT_NE(write_mlflow_run(store, make_run(folder.path() / "other", 1)).run_id, first.run_id);
 }
 

@@ -267,7 +267,6 @@ class Validator {
            (value.kind == Value::Kind::kFloat && value.real == 0) || value.text == "none";
   }
 
-  // Keys that mean something only beside another one.
   void profile() {
     const TrainerConfig& c = config_;
     if (!c.profile) return;
@@ -294,6 +293,7 @@ class Validator {
     if (c.profile_ranks.empty()) warn("profile_ranks", "nothing is traced: profile_ranks names no rank");
   }
 
+  // Keys that mean something only beside another one.
   void without_effect() {
     const auto needs = [this](bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
       for (const std::string_view key : keys) {
@@ -335,6 +335,7 @@ class Validator {
     needs(c.eval_iters > 0 || zero_is_said, "with eval_iters above 0: nothing is evaluated",
           {"eval_interval"});
     needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
+    needs(c.profile, "with profile: true", {"profile_step_start", "profile_step_end", "profile_ranks"});
     if (c.num_experts) {
       needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",
             {"moe_aux_loss_coeff"});

@@ -207,7 +207,7 @@ TEST(Trace, OfTheRanksThatAreNamed) {
   const TemporaryFolder folder;
   const ProgramResult result = train(folder, "run",
                                      with({"--nproc=2", "profile=true", "profile_step_start=2",
-                                           "profile_step_end=4", "profile_ranks=[1, 7]"}));
+                                           "profile_step_end=4", "profile_ranks=[01, 7]"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("names rank 7, and there are 2 ranks"));
   EXPECT_FALSE(Env::posix().status(trace_file(folder, "run", 0)));
@@ -246,6 +246,20 @@ TEST(Trace, OfARunThatIsStoppedIsWrittenToItsEnd) {
   EXPECT_EQ(trace.at("primus").at("last_step"), 7);
   EXPECT_FALSE(trace.at("primus").at("complete"));
   EXPECT_EQ(names_of(spans_of(trace).at("schedule")).count("B1"), 5U);
+
+  // It goes on beside its first trace, and says when there is nothing left to trace.
+  const auto go_on = [&](const char* iterations) {
+    return train(folder, "run", {iterations, "profile=true", "profile_step_start=2", "profile_step_end=10"});
+  };
+  ASSERT_EQ(go_on("train_iters=10").exit_code, 0);
+  const json rest = json::parse(read_file(trace_file(folder, "run", 0, "steps-8-10")));
+  EXPECT_EQ(rest.at("primus").at("first_step"), 8);
+  EXPECT_TRUE(rest.at("primus").at("complete"));
+  EXPECT_EQ(json::parse(read_file(trace_file(folder, "run", 0, "steps-3-50"))), trace);
+  const ProgramResult behind = go_on("train_iters=12");
+  ASSERT_EQ(behind.exit_code, 0) << behind.err;
+  EXPECT_THAT(behind.err,
+              HasSubstr("nothing is traced: profile_step_end is 10, and the run goes on after step 10"));
 }
 
 TEST(Trace, SettingsThatTraceNothingAreSaid) {

@@ -174,6 +174,8 @@ TEST(Validate, KeysOfExpertsSayNothingOfAModelWithoutThem) {
   EXPECT_EQ(warnings({"eval_interval=50", "eval_iters=4"}), Warnings{});
   EXPECT_EQ(warnings({"sample_prompt=Once"}),
             Warnings{"command line: sample_prompt has an effect only with sample_interval"});
+  EXPECT_EQ(warnings({"profile_ranks=[1]"}),
+            Warnings{"command line: profile_ranks has an effect only with profile: true"});
   EXPECT_EQ(warnings({"sample_prompt=Once", "sample_interval=5"}), Warnings{});
   EXPECT_EQ(
       warnings({"num_experts=4", "moe_token_drop_policy=position"}),

@@ -46,6 +46,8 @@ class BenchmarkTrain final : public Command {
     if (options_.trace) {
       write_file_atomic(trace_, options_.trace->chrome_json({.name = report.device}));
       console.note("trace: " + trace_);
+      if (options_.trace->full())
+        console.note("note: the trace is full, and the rest is left out; record fewer steps (--trace-steps)");
     }
     return output_.finish(to_report(report), console,
                           output_.json() ? to_json(report) + "\n" : to_text(report));

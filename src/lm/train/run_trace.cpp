@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <chrono>
 #include <utility>
 
@@ -18,7 +19,9 @@ using turbo::TraceRecorder;
 bool RunTrace::wanted(const config::TrainerConfig& config, int rank) {
   if (!config.profile) return false;
   return std::ranges::any_of(config.profile_ranks, [&](const std::string& word) {
-    return word == "all" || word == std::to_string(rank);
+    int named = -1;  // "00" names rank 0
+    std::from_chars(word.data(), word.data() + word.size(), named);
+    return word == "all" || named == rank;
   });
 }
 
@@ -26,9 +29,7 @@ RunTrace::RunTrace(const config::TrainerConfig& config, Options options, Logger&
     : start_(config.profile_step_start),
       end_(config.profile_step_end),
       options_(std::move(options)),
-      log_(log),
-      file_(options_.folder / fmt::format("steps-{}-{}", start_ + 1, end_) /
-            fmt::format("rank-{}.json", options_.rank)) {
+      log_(log) {
   // When the system's clock showed the origin. Of several readings the one with the least between both
   // clocks.
   double least = 1e9;
@@ -62,6 +63,9 @@ void RunTrace::turn(std::int64_t steps) {
   if (recorder_->recording()) return finish(steps);
   first_ = steps + 1;
   last_ = steps;
+  // A run that goes on within the window keeps what was traced before.
+  file_ =
+      options_.folder / fmt::format("steps-{}-{}", first_, end_) / fmt::format("rank-{}.json", options_.rank);
   log_.info("tracing steps {} to {} into {}", first_, end_, file_.string());
   // The file is there from the beginning on, also when the first step never ends.
   write(false);
@@ -71,15 +75,21 @@ void RunTrace::turn(std::int64_t steps) {
 void RunTrace::step_done(std::int64_t steps) {
   if (!recorder_->recording() || steps < first_) return;
   last_ = steps;
+  if (recorder_->full() && !std::exchange(full_, true)) {
+    log_.warning("the trace is full after {} spans, in step {}: the rest is left out; trace fewer steps",
+                 TraceRecorder::kMostSpans, steps);
+    write(false);
+  }
   // All of it is written each time, so not after every step.
-  if (steps < end_ && std::has_single_bit(static_cast<std::uint64_t>(steps - first_ + 1))) write(false);
+  if (steps < end_ && !full_ && std::has_single_bit(static_cast<std::uint64_t>(steps - first_ + 1)))
+    write(false);
 }
 
 void RunTrace::finish(std::int64_t steps) {
   if (!recorder_->recording()) return;
   recorder_->stop();
   last_ = steps;
-  write(steps >= end_);
+  write(steps >= end_ && !recorder_->full());
   if (!failed_) log_.info("the trace is in {}: ui.perfetto.dev shows it", file_.string());
 }
 
@@ -102,7 +112,7 @@ void RunTrace::write(bool complete) {
 }
 
 RunTrace::HostWork::HostWork(RunTrace* trace, std::string_view what, std::int64_t number) {
-  if (!trace || !trace->recorder_->recording()) return;
+  if (!trace || !trace->recorder_->watching()) return;
   recorder_ = trace->recorder_.get();
   span_ = recorder_->open(
       {.name = number < 0 ? std::string(what) : fmt::format("{} {}", what, number), .category = "host"},

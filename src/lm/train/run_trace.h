@@ -3,7 +3,8 @@
 // does, as a Chrome trace in the run's folder, traces/steps-A-B/rank-N.json.
 //
 // The ranks' files have one time axis, by the clocks of their hosts, and each rank is a process in them. A
-// file is replaced by rename, so it is a whole one whenever the run ends. What is computed stays the same. A
+// file is replaced by rename, so it is a whole one whenever the run ends. A is the first step that is traced:
+// a run that goes on within the window writes beside what it wrote before. What is computed stays the same. A
 // trace that cannot be written is said once in the log, and stops nothing.
 //
 // One thread.
@@ -74,9 +75,9 @@ class RunTrace {
   std::shared_ptr<turbo::TraceRecorder> recorder_ = std::make_shared<turbo::TraceRecorder>();
   std::string device_;
   Path file_;
-  double origin_ = 0;                  // of the steady clock
-  std::int64_t first_ = 0, last_ = 0;  // steps of the trace, by their numbers in the log
-  bool failed_ = false;
+  double origin_ = 0;                   // of the steady clock
+  std::int64_t first_ = 0, last_ = 0;   // steps of the trace, by their numbers in the log
+  bool failed_ = false, full_ = false;  // which is said once
 };
 
 }  // namespace primus

@@ -63,6 +63,10 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   const auto out_of_time = [&] {
     return c.exit_duration_in_mins && (monotonic_seconds() - began) / 60 >= *c.exit_duration_in_mins;
   };
+  if (c.profile && ranks.first() && iteration >= c.profile_step_end) {
+    log.warning("nothing is traced: profile_step_end is {}, and the run goes on after step {}",
+                c.profile_step_end, iteration);
+  }
   bool stopping = ranks.any(stop);
   while (iteration < c.train_iters && !stopping) {
     turn_trace();

@@ -30,11 +30,13 @@ int TraceRecorder::add_track(const std::string& name) {
 
 void TraceRecorder::add(Span span) {
   const std::lock_guard lock(mutex_);
+  ++count_;
   spans_.push_back(std::move(span));
 }
 
 TraceRecorder::Span* TraceRecorder::open(WorkLabel label, int track) {
   const std::lock_guard lock(mutex_);
+  ++count_;
   return &spans_.emplace_back(Span{.name = std::move(label.name),
                                    .category = label.category,
                                    .track = track,

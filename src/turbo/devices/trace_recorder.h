@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -19,6 +20,8 @@ namespace primus::turbo {
 class TraceRecorder {
  public:
   static constexpr int kHost = 0;  // the track of spans that no stream ran
+  // Some hundred megabytes, in memory and as a file.
+  static constexpr std::size_t kMostSpans = 2'000'000;
 
   struct Span {
     std::string name;
@@ -28,10 +31,15 @@ class TraceRecorder {
     std::string arguments = {};  // as WorkLabel's
   };
 
+  explicit TraceRecorder(std::size_t most_spans = kMostSpans) : most_(most_spans) {}
+
   // What is enqueued between the two is recorded, so wait for the streams before each of them.
   void start() { recording_ = true; }
   void stop() { recording_ = false; }
   bool recording() const { return recording_; }
+  // There are as many spans as a trace may have. What begins from here on is to be left out.
+  bool full() const { return count_ >= most_; }
+  bool watching() const { return recording() && !full(); }
 
   int add_track(const std::string& name);
   void add(Span span);
@@ -60,6 +68,8 @@ class TraceRecorder {
  private:
   void collect() const;
 
+  const std::size_t most_;
+  std::atomic<std::size_t> count_ = 0;  // of spans_
   std::atomic<bool> recording_ = false;
   mutable std::mutex mutex_;
   std::vector<std::string> tracks_{"host"};

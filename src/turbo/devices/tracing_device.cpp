@@ -134,7 +134,7 @@ class TracingStream final : public WatchedStream {
   void wait(Event& event) override { stream_->wait(event); }
   void synchronize() override { stream_->synchronize(); }
 
-  bool watching() const override { return recorder_.recording(); }
+  bool watching() const override { return recorder_.watching(); }
   void begin(WorkLabel label) override {
     Open open{recorder_.open(std::move(label), track_), {}};
     if (clock_) {

@@ -181,6 +181,19 @@ TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {
   device->release(memory);
 }
 
+TEST(TracingDevice, AFullTraceTakesNoMore) {
+  const auto recorder = std::make_shared<TraceRecorder>(2);
+  const auto device = make_tracing_device(open_device(parse_device("cpu", 1)), nullptr, recorder);
+  const auto stream = device->create_stream(StreamKind::kCompute);
+  recorder->start();
+  void* const memory = device->allocate(64);
+  for (int i = 0; i < 5; ++i) stream->fill_zero(memory, 64);
+  stream->synchronize();
+  EXPECT_TRUE(recorder->full());
+  EXPECT_EQ(recorder->spans().size(), 2U);
+  device->release(memory);
+}
+
 TEST(TracingDevice, TheTraceIsChromes) {
   TraceRecorder recorder;
   const int stream = recorder.add_track("compute");

@@ -46,10 +46,10 @@ void close_rendezvous() {
 }
 
 // What the framework runs by name, such as the compiler of its data set's helpers, is of the same Python: as
-// where somebody activated it.
+// where somebody activated it. A system's Python is of no such environment.
 void activate(const std::string& python, launch::Step& step) {
   const Path folder = Path(python).parent_path();
-  if (folder.empty()) return;
+  if (folder.empty() || !Env::posix().status(folder.parent_path() / "pyvenv.cfg")) return;
   const char* path = std::getenv("PATH");
   step.environment["PATH"] = folder.string() + (path && *path ? ":" + std::string(path) : "");
   step.environment["VIRTUAL_ENV"] = folder.parent_path().string();

@@ -48,6 +48,10 @@ void JsonReader::fail_at(std::string_view what, size_t at) const {
   throw invalid(fmt::format("broken JSON: {}", what), std::string(options_.hint)).at(place(at));
 }
 
+void JsonReader::refuse(std::string_view what) const {
+  throw invalid(std::string(what), std::string(options_.hint)).at(place(at_));
+}
+
 char JsonReader::next_character() {
   while (at_ < text_.size()) {
     const char c = text_[at_];

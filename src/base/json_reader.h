@@ -79,6 +79,8 @@ class JsonReader {
   void finish();
 
   [[noreturn]] void fail(std::string_view what) const { fail_at(what, at_); }
+  // The same for what is JSON, but not what the file must hold: without the words "broken JSON".
+  [[noreturn]] void refuse(std::string_view what) const;
 
  private:
   [[noreturn]] void fail_at(std::string_view what, size_t at) const;

@@ -7,6 +7,7 @@
 
 #include "base/json_reader.h"
 #include "base/suggest.h"
+#include "base/terminal.h"
 
 namespace primus {
 namespace {
@@ -38,10 +39,13 @@ Shape read_shape(JsonReader& json) {
       json.require(JsonReader::Kind::kNumber, kWhat, key);
       shape.*size->member = json.read_int();
       if (shape.*size->member < 1 || shape.*size->member > kMostSize)
-        json.fail(fmt::format("'{}' must be from 1 to {}", key, kMostSize));
+        json.refuse(fmt::format("'{}' must be from 1 to {}", key, kMostSize));
     } else if (key == "model") {
       json.require(JsonReader::Kind::kString, kWhat, key);
       shape.model = json.read_string();
+      // It goes to terminals and into tables as it is.
+      if (printable(shape.model) != shape.model || shape.model.find_first_of("\t\n") != std::string::npos)
+        json.refuse("a model's name has no control characters");
     } else if (key == "causal") {
       json.require(JsonReader::Kind::kBool, kWhat, key);
       shape.causal = json.read_bool();
@@ -49,11 +53,13 @@ Shape read_shape(JsonReader& json) {
       std::vector<std::string_view> known{"model", "causal"};
       for (const SizeKey& one : kSizeKeys) known.push_back(one.name);
       const std::string near = did_you_mean(key, known);
-      json.fail(fmt::format("'{}' is no key of a shape{}", key, near.empty() ? "" : ": " + near));
+      json.refuse(fmt::format("'{}' is no key of a shape{}", key, near.empty() ? "" : ": " + near));
     }
   });
   for (const SizeKey& key : kSizeKeys)
-    if (shape.*key.member == 0) json.fail(fmt::format("a shape lacks '{}'", key.name));
+    if (shape.*key.member == 0) json.refuse(fmt::format("a shape lacks '{}'", key.name));
+  if (shape.heads % shape.kv_heads != 0)
+    json.refuse(fmt::format("num_head_q {} is no multiple of num_head_kv {}", shape.heads, shape.kv_heads));
   return shape;
 }
 
@@ -69,16 +75,16 @@ std::vector<AttentionCase> usual_attention_shapes() {
 }
 
 std::vector<AttentionCase> read_attention_shapes(std::string_view text, const std::string& source,
-                                                 std::vector<std::string>& notes) {
+                                                 std::vector<LeftOutShape>& left_out) {
   JsonReader json(text, source, {.hint = "docs/benchmarks.md has an example of such a file"});
   std::vector<AttentionCase> cases;
   json.require(JsonReader::Kind::kArray, "the file of shapes");
   json.array([&] {
     const Shape shape = read_shape(json);
     if (shape.seqlen_q != shape.seqlen_kv) {
-      notes.push_back(fmt::format("{} was left out: its seqlen_q {} and seqlen_kv {} differ",
-                                  shape.model.empty() ? "a shape" : shape.model, shape.seqlen_q,
-                                  shape.seqlen_kv));
+      left_out.push_back({shape.model, fmt::format("{} was left out: its seqlen_q {} and seqlen_kv {} differ",
+                                                   shape.model.empty() ? "a shape" : shape.model,
+                                                   shape.seqlen_q, shape.seqlen_kv)});
       return;
     }
     cases.push_back({.model = shape.model,

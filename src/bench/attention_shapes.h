@@ -13,10 +13,15 @@ namespace primus {
 // Llama 2 and 3, Mixtral; batches are 1.
 std::vector<AttentionCase> usual_attention_shapes();
 
+struct LeftOutShape {
+  std::string model;  // may be empty
+  std::string why;    // a sentence for the report
+};
+
 // A JSON list of objects with model (optional), seqlen_q, seqlen_kv, num_head_q, num_head_kv, head_dim_qk,
 // head_dim_v and causal (default: true). Those whose seqlen_q and seqlen_kv differ are left out, as Primus
-// does it, and said in `notes`. Throws Error(kInvalid) at "source:line:column" for anything else.
+// does it, and told in `left_out`. Throws Error(kInvalid) at "source:line:column" for anything else.
 std::vector<AttentionCase> read_attention_shapes(std::string_view json, const std::string& source,
-                                                 std::vector<std::string>& notes);
+                                                 std::vector<LeftOutShape>& left_out);
 
 }  // namespace primus

@@ -278,6 +278,11 @@ std::vector<CollectiveOp> parse_collectives(const std::string& list) {
   return ops;
 }
 
+std::int64_t message_bytes(std::int64_t size, DType dtype, std::int64_t ranks) {
+  const std::int64_t element = size_of(dtype), share = element * ranks;
+  return ((size + element - 1) / element * element + share - 1) / share * share;
+}
+
 std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& device,
                                                  const CollectivePlan& plan) {
   Measurement measurement(world, device);
@@ -289,17 +294,13 @@ std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& de
   }
   std::vector<BenchmarkResult> results;
   for (const CollectiveOp op : plan.ops) {
-    struct Size {
-      std::int64_t asked, count;
-    };
-    std::vector<Size> sizes;
+    std::vector<std::int64_t> counts;
     for (const std::int64_t size : plan.sizes) {
-      // Whole elements for each rank.
-      const std::int64_t count = ((size + element - 1) / element + ranks - 1) / ranks * ranks;
-      if (sizes.empty() || sizes.back().count != count) sizes.push_back({size, count});
+      const std::int64_t count = message_bytes(size, plan.dtype, ranks) / element;
+      if (counts.empty() || counts.back() != count) counts.push_back(count);
     }
-    if (op == CollectiveOp::kBarrier) sizes = {{0, 0}};
-    for (const auto& [asked, count] : sizes) {
+    if (op == CollectiveOp::kBarrier) counts = {0};
+    for (const std::int64_t count : counts) {
       const auto bytes = static_cast<double>(count * element);
       std::string name = name_of(op);
       if (count > 0) name += fmt::format(" {}", count * element);
@@ -345,7 +346,7 @@ std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& de
         add_result(fmt::format(", repetition {}", i + 1), i, 1);
       if (repetitions == 1 || plan.aggregate) add_result("", 0, repetitions);
       if (plan.trace) {
-        CollectiveSample sample{.op = op, .asked = asked, .bytes = count * element};
+        CollectiveSample sample{.op = op, .bytes = count * element};
         for (std::size_t i = 0; i < mine.size(); ++i) {
           sample.repetition = static_cast<int>(i / each), sample.iteration = static_cast<int>(i % each);
           sample.seconds.clear();

@@ -34,11 +34,13 @@ const char* name_of(CollectiveOp op);  // "all_reduce"
 // By those names, and Primus's "alltoall"; "all" for all. Throws Error(kInvalid) for other words.
 std::vector<CollectiveOp> parse_collectives(const std::string& list);
 
+// Bytes of the message that `size` bytes become: rounded up to whole elements for each rank.
+std::int64_t message_bytes(std::int64_t size, DType dtype, std::int64_t ranks);
+
 // One call.
 struct CollectiveSample {
   CollectiveOp op;
-  std::int64_t asked = 0;             // bytes of the plan's list; 0: the operation has no message
-  std::int64_t bytes = 0;             // as they were exchanged
+  std::int64_t bytes = 0;             // as they were exchanged; 0: the operation has no message
   int repetition = 0, iteration = 0;  // from 0
   std::vector<double> seconds;        // by rank
 };

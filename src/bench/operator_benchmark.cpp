@@ -123,7 +123,10 @@ void check_attention(const AttentionCase& which) {
   check_size("the dimension of a head's values", which.value_dim, kMostHeads);
   if (which.window < 0 || which.window > which.sequence)
     throw invalid("the window must be from 0 to the sequence's length");
-  if (which.heads % which.kv_heads != 0) throw invalid("the heads must be a multiple of the key/value heads");
+  if (which.heads % which.kv_heads != 0)
+    throw invalid(
+        fmt::format("{} heads are no multiple of {} key/value heads", which.heads, which.kv_heads),
+        "choose --heads and --kv-heads so that each key/value head has as many heads as the others");
 }
 
 // Forward and backward.

@@ -20,6 +20,7 @@ using test::ProgramResult;
 using test::TemporaryFolder;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 void write(const Path& path, const std::string& text, bool executable = false) {
   std::filesystem::create_directories(path.parent_path());
@@ -103,11 +104,17 @@ TEST(ExternalRun, StepsOfTheLastRankLandInTheMetrics) {
 }
 
 TEST(ExternalRun, ItsPythonIsActivated) {
-  const FakeMegatron fake("echo \"first: $(command -v python3), of $VIRTUAL_ENV\"; exit 0");
-  const ProgramResult result = fake.run({"train", "pretrain", "--config", "exp.yaml"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const FakeMegatron fake("echo \"first: $(command -v python3), of ${VIRTUAL_ENV:-none}.\"; exit 0");
   const std::string env = (fake.root / "env").string();
-  EXPECT_THAT(result.out, HasSubstr("first: " + env + "/bin/python3, of " + env + "\n"));
+  // A Python without pyvenv.cfg is a system's.
+  const ProgramResult system = fake.run({"train", "pretrain", "--config", "exp.yaml"});
+  ASSERT_EQ(system.exit_code, 0) << system.err;
+  EXPECT_THAT(system.out, AllOf(HasSubstr(", of none.\n"), Not(HasSubstr("first: " + env))));
+  write(fake.root / "env/pyvenv.cfg", "");
+  const ProgramResult result =
+      fake.run({"train", "pretrain", "--config", "exp.yaml", "--exp_name", "activated"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("first: " + env + "/bin/python3, of " + env + ".\n"));
 }
 
 TEST(ExternalRun, ItsFailureIsOurs) {

@@ -109,34 +109,43 @@ constexpr const char* kShape =
         "head_dim_qk": 24, "head_dim_v": 16, "causal": false})";
 
 TEST(AttentionShapes, OfAFile) {
-  std::vector<std::string> notes;
+  std::vector<LeftOutShape> left_out;
   const auto shapes = read_attention_shapes(
       std::string("[") + kShape +
           R"(, {"seqlen_q": 1, "seqlen_kv": 32, "num_head_q": 4, "num_head_kv": 2, "head_dim_qk": 8,
                "head_dim_v": 8}])",
-      "shapes.json", notes);
+      "shapes.json", left_out);
   ASSERT_EQ(shapes.size(), 1U);
   EXPECT_EQ(shapes[0].model, "A");
   EXPECT_EQ(shapes[0].head_dim, 24);
   EXPECT_EQ(shapes[0].value_dim, 16);
   EXPECT_FALSE(shapes[0].causal);
-  ASSERT_EQ(notes.size(), 1U);  // one query against 32 keys
-  EXPECT_THAT(notes[0], HasSubstr("left out"));
+  ASSERT_EQ(left_out.size(), 1U);  // one query against 32 keys
+  EXPECT_THAT(left_out[0].why, HasSubstr("left out"));
 }
 
 TEST(AttentionShapes, WhatIsNoShapeIsRefusedAtItsPlace) {
-  std::vector<std::string> notes;
+  std::vector<LeftOutShape> left_out;
   for (const auto& [text, words] :
        {std::pair("{}", "shapes.json:1:1"), std::pair("[1]", "each of the shapes is a number"),
         std::pair(R"([{"seqlen_q": 0}])", "'seqlen_q' must be from 1"),
         std::pair(R"([{"seqlen_q": "1"}])", "'seqlen_q' is a string"),
         std::pair(R"([{"seqlen": 1}])", "'seqlen' is no key of a shape"),
-        std::pair(R"([{"model": "A"}])", "a shape lacks 'seqlen_q'"), std::pair("[", "shapes.json:1:2")}) {
+        std::pair(R"([{"model": "A"}])", "a shape lacks 'seqlen_q'"),
+        std::pair(R"([{"model": "A\u001b[31m"}])",
+                  "shapes.json:1:25 a model's name has no control characters"),
+        std::pair(R"([{"seqlen_q": 8, "seqlen_kv": 8, "num_head_q": 4, "num_head_kv": 3, "head_dim_qk": 8,
+                      "head_dim_v": 8}])",
+                  "num_head_q 4 is no multiple of num_head_kv 3"),
+        std::pair("[", "shapes.json:1:2")}) {
     try {
-      read_attention_shapes(text, "shapes.json", notes);
+      read_attention_shapes(text, "shapes.json", left_out);
       ADD_FAILURE() << text;
     } catch (const Error& error) {
       EXPECT_THAT(error.location() + " " + error.what(), HasSubstr(words)) << text;
+      EXPECT_EQ(std::string(error.what()).find("broken JSON") != std::string::npos,
+                std::string_view(text) == "[")
+          << error.what();
     }
   }
 }

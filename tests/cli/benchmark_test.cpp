@@ -164,6 +164,14 @@ TEST(Benchmarks, ProductsOfDeepseekBySizes) {
       benchmark({"gemm-deepseek", "--model", "llama_tiny", "--vocab-size", "100", "--v-head-dim", "4"});
   EXPECT_EQ(dense.exit_code, 2);
   EXPECT_THAT(dense.err, HasSubstr("--v-head-dim: 'llama_tiny' has no product of that size"));
+  const ProgramResult no_size =
+      benchmark({"gemm-deepseek", "--model", "llama_tiny", "--vocab-size", "100", "--n-routed-experts", "4"});
+  EXPECT_EQ(no_size.exit_code, 2);
+  EXPECT_THAT(no_size.err, HasSubstr("give --moe-intermediate-size"));
+  const ProgramResult few =
+      benchmark({"gemm-deepseek", "--n-routed-experts", "4", "--num-experts-per-tok", "9"});
+  EXPECT_EQ(few.exit_code, 2);
+  EXPECT_THAT(few.err, HasSubstr("choose --num-experts-per-tok"));
 }
 
 TEST(Benchmarks, AttentionOfModelsAndFiles) {
@@ -176,6 +184,10 @@ TEST(Benchmarks, AttentionOfModelsAndFiles) {
      "head_dim_v": 8, "causal": false},
     {"model": "C", "seqlen_q": 8, "seqlen_kv": 8, "num_head_q": 2, "num_head_kv": 1, "head_dim_qk": 8,
      "head_dim_v": 8}])";
+  const std::string uneven = folder.path() / "uneven.json", none = folder.path() / "none.json";
+  std::ofstream(none) << "[]";
+  std::ofstream(uneven) << R"([{"model": "A", "seqlen_q": 1, "seqlen_kv": 16, "num_head_q": 4,
+    "num_head_kv": 2, "head_dim_qk": 8, "head_dim_v": 8}])";
   const auto names = [](const nlohmann::json& report) {
     std::vector<std::string> all;
     for (const auto& line : report["results"]) all.push_back(line["case"]);
@@ -205,9 +217,13 @@ TEST(Benchmarks, AttentionOfModelsAndFiles) {
             "no shape is left"},
            {{"--skip-models", "A"}, "nobody named"},
            {{"--shapes-json-path", file, "--models", "D"}, "has no model 'D'"},
+           {{"--shapes-json-path", file, "--skip-models", "D"}, "no model 'D' to leave out"},
+           {{"--models", "all", "--skip-models", "Llama2_7C"}, "did you mean 'Llama2_7B'"},
+           {{"--shapes-json-path", uneven}, "its seqlen_q 1 and seqlen_kv 16 differ"},
+           {{"--shapes-json-path", none}, "its list is empty"},
            {{"--models", "Llama9_7B"}, "Llama9_7B"},
-           {{"--mbs-list", "1,0"}, "--mbs-list"},
-           {{"--mbs-list", "1", "--batch", "1"}, "exclude each other"},
+           {{"--mbs-list", "1,0"}, "whole numbers"},
+           {{"--mbs-list", "1", "--batch", "1"}, "leave out one of them"},
            {{"--backend", "cudnn"}, "has no cuDNN"},
            {{"--backend", "ck"}, "Composable Kernel"},
            {{"--dtype", "fp16"}, "no kernel and no collective of Primus takes fp16"},
@@ -316,8 +332,37 @@ TEST(Benchmarks, TracesOfSomeCallsAndTimesOfRanks) {
   EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 1 + 2 * 2 * 4 * 2);
   EXPECT_THAT(rows, HasSubstr("\nbroadcast,4096,1,4,1,"));
 
+  // Both sizes become one message of eight bytes.
+  const std::string small = folder.path() / "small.jsonl";
+  ASSERT_EQ(run_program({"benchmark",
+                         "rccl",
+                         "--nproc",
+                         "2",
+                         "--transport",
+                         "threads",
+                         "--op",
+                         "all_reduce",
+                         "--sizes",
+                         "3,8",
+                         "--trace-sizes",
+                         "8",
+                         "--iters",
+                         "4",
+                         "--warmup",
+                         "0",
+                         "--device",
+                         "cpu",
+                         "--per-iter-trace",
+                         "--trace-file",
+                         small})
+                .exit_code,
+            0);
+  const std::string calls = content(small);
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), '\n'), 4);
+
   for (const std::vector<std::string>& wrong : {std::vector<std::string>{"--trace-ops", "all_gather"},
                                                 {"--trace-sizes", "2K"},
+                                                {"--aggregate-repeat"},
                                                 {"--trace-limit", "-1"},
                                                 {"--trace-file", "trace.txt"},
                                                 {"--per-rank-file", "ranks.html"}})

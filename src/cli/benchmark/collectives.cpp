@@ -177,7 +177,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
             "one or more of all_reduce, broadcast, reduce_scatter, all_gather, all_to_all, send_receive and "
             "barrier, or all (default: the first five)")
         .several = true;
-    args.option("--sizes", "LIST", &sizes_, "of the messages: 64K,1M; in place of the next four");
+    args.option("--sizes", "LIST", &sizes_, "of the messages: 64K,1M; replaces the next four options");
     args.option("--min-bytes", "SIZE", &least_, "the smallest message");
     args.option("--max-bytes", "SIZE", &most_, "the largest");
     args.option("--num-sizes", "N", &count_, "how many sizes there are from one to the other");
@@ -204,6 +204,9 @@ class BenchmarkCollectives final : public BenchmarkRanks {
   void check_case() override {
     plan_.ops = parse_collectives(fmt::format("{}", fmt::join(ops_, ",")));
     if (repetitions_ < 1 || repetitions_ > 1000) throw invalid("--repeat must be from 1 to 1000");
+    if (aggregate_ && repetitions_ == 1)
+      throw invalid("--aggregate-repeat is about several repetitions, and there is one",
+                    "give --repeat 2 or more, or leave it out");
     if (!sizes_.empty()) {
       plan_.sizes = parse_sizes("--sizes", sizes_, kMostBytes);
     } else {
@@ -237,7 +240,8 @@ class BenchmarkCollectives final : public BenchmarkRanks {
       return std::any_of(ends.begin(), ends.end(), [&](const char* one) { return end == one; });
     };
     if (!per_rank_file_.empty() && !ends_in(per_rank_file_, {".csv", ".tsv"}))
-      throw invalid(fmt::format("--per-rank-file '{}' does not end in .csv or .tsv", per_rank_file_));
+      throw invalid(fmt::format("--per-rank-file '{}' does not end in .csv or .tsv", per_rank_file_),
+                    "let its name end in one of them: it says which form the file has");
     if (!trace_ &&
         (!trace_file_.empty() || trace_limit_ != 0 || !trace_ops_.empty() || !trace_sizes_.empty()))
       throw invalid("--trace-file, --trace-limit, --trace-ops and --trace-sizes are about a trace",
@@ -249,7 +253,8 @@ class BenchmarkCollectives final : public BenchmarkRanks {
                                    : beside.parent_path() / (beside.stem().string() + "_trace.jsonl");
     }
     if (!ends_in(trace_file_, {".jsonl", ".csv", ".tsv"}))
-      throw invalid(fmt::format("--trace-file '{}' does not end in .jsonl, .csv or .tsv", trace_file_));
+      throw invalid(fmt::format("--trace-file '{}' does not end in .jsonl, .csv or .tsv", trace_file_),
+                    "let its name end in one of them: it says which form the file has");
     if (trace_limit_ < 0) throw invalid("--trace-limit must be 0 or more");
     if (!trace_ops_.empty()) traced_ops_ = parse_collectives(trace_ops_);
     for (const CollectiveOp op : traced_ops_)
@@ -263,11 +268,15 @@ class BenchmarkCollectives final : public BenchmarkRanks {
   }
 
   bool traces(const CollectiveSample& sample) const {
-    const auto takes = [](const auto& list, const auto& value) {
-      return list.empty() || std::find(list.begin(), list.end(), value) != list.end();
-    };
-    return (trace_limit_ == 0 || sample.iteration < trace_limit_) && takes(traced_ops_, sample.op) &&
-           takes(traced_sizes_, sample.asked);
+    const bool takes_op = traced_ops_.empty() ||
+                          std::find(traced_ops_.begin(), traced_ops_.end(), sample.op) != traced_ops_.end();
+    // Several sizes may have become the same message.
+    const auto ranks = static_cast<std::int64_t>(sample.seconds.size());
+    const bool takes_size = traced_sizes_.empty() ||
+                            std::any_of(traced_sizes_.begin(), traced_sizes_.end(), [&](std::int64_t size) {
+                              return message_bytes(size, plan_.dtype, ranks) == sample.bytes;
+                            });
+    return (trace_limit_ == 0 || sample.iteration < trace_limit_) && takes_op && takes_size;
   }
 
   // A line of the trace, or one for each rank.

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <iterator>
 #include <span>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/suggest.h"
 #include "bench/attention_shapes.h"
 #include "bench/model_shapes.h"
 #include "bench/operator_benchmark.h"
@@ -119,6 +121,25 @@ std::vector<std::string> words_of(const std::string& list) {
   return words;
 }
 
+// "1,2,4": numbers of sequences.
+std::vector<std::int64_t> parse_batches(const std::string& list) {
+  constexpr std::int64_t kMostSequences = 1 << 12;
+  std::vector<std::int64_t> batches;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    const std::string word = list.substr(at, end - at);
+    at = end + 1;
+    std::int64_t value = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error != std::errc() || rest != word.data() + word.size() || value < 1 || value > kMostSequences)
+      throw invalid(fmt::format("--mbs-list {}: '{}' is no number of sequences from 1 to {}", list, word,
+                                kMostSequences),
+                    "write whole numbers with commas between: 1,2,4");
+    batches.push_back(value);
+  }
+  return batches;
+}
+
 // The products of a model's layers, by its preset, folder or sizes.
 class BenchmarkModelGemm : public BenchmarkOperator {
  public:
@@ -161,6 +182,7 @@ class BenchmarkModelGemm : public BenchmarkOperator {
     if (batch_ < 1 || batch_ > kMost || length < 1 || length > kMost || batch_ * length > kMost)
       throw invalid(
           fmt::format("{} sequences of {} tokens: not from 1 to {} tokens together", batch_, length, kMost));
+    check_experts(config);
     products_ = products_of(config, batch_ * length);
     // A size that decides no product is a mistake: the model has no such layers.
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
@@ -174,6 +196,19 @@ class BenchmarkModelGemm : public BenchmarkOperator {
   }
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) final {
     return benchmark_model_gemm(device, suite_, products_, options);
+  }
+
+  // Sizes that stand in place of a model's may leave its experts without others.
+  static void check_experts(const ModelConfig& config) {
+    if (config.moe.experts < 1) return;
+    if (config.moe.ffn < 1)
+      throw invalid(
+          fmt::format("there are {} experts for a token to go to, without a size", config.moe.experts),
+          "give --moe-intermediate-size, too");
+    const std::int64_t top_k = config.moe.router.top_k;
+    if (top_k < 1 || top_k > config.moe.experts)
+      throw invalid(fmt::format("a token cannot go to {} of {} experts", top_k, config.moe.experts),
+                    "choose --num-experts-per-tok from 1 to --n-routed-experts");
   }
 
   static std::string_view name_of(const Size& size) {
@@ -280,10 +315,10 @@ class BenchmarkAttention final : public BenchmarkOperator {
     if (!skipped_.empty() && !named)
       throw invalid("--skip-models leaves out models that nobody named",
                     "give --models or --shapes-json-path with it");
-    if (batch_ && !batches_.empty()) throw invalid("--batch and --mbs-list exclude each other");
+    if (batch_ && !batches_.empty())
+      throw invalid("--batch and --mbs-list exclude each other", "leave out one of them");
     std::vector<std::int64_t> batches{batch_.value_or(1)};
-    constexpr std::int64_t kMostSequences = 1 << 12;
-    if (!batches_.empty()) batches = parse_sizes("--mbs-list", batches_, kMostSequences);
+    if (!batches_.empty()) batches = parse_batches(batches_);
     const std::vector<AttentionCase> shapes = named ? named_shapes() : std::vector{sized_shape()};
     for (const AttentionCase& shape : shapes) {
       for (const std::int64_t batch : batches) {
@@ -309,7 +344,11 @@ class BenchmarkAttention final : public BenchmarkOperator {
     const std::vector<AttentionCase> known =
         shapes_file_.empty()
             ? usual_attention_shapes()
-            : read_attention_shapes(read_file(shapes_file_, kMostFileBytes), shapes_file_, notes_);
+            : read_attention_shapes(read_file(shapes_file_, kMostFileBytes), shapes_file_, left_out_);
+    if (known.empty())
+      throw invalid(fmt::format("'{}' has no shape to measure", shapes_file_),
+                    left_out_.empty() ? "its list is empty: docs/benchmarks.md has an example of such a file"
+                                      : left_out_.front().why);
     std::vector<AttentionCase> chosen;
     if (models_.empty() || models_ == "all") {
       chosen = known;
@@ -320,17 +359,41 @@ class BenchmarkAttention final : public BenchmarkOperator {
           if (shape.model == name) chosen.push_back(shape);
         if (chosen.size() > before) continue;
         if (!shapes_file_.empty())
-          throw invalid(fmt::format("--models: '{}' has no model '{}'", shapes_file_, name));
+          throw invalid(fmt::format("--models: '{}' has no model '{}' to measure", shapes_file_, name),
+                        why_not(name, known));
         const ModelConfig config = preset_model(preset_of(name), builtin_families(), kAnyVocabulary);
         chosen.push_back(attention_of(config, name, std::min<std::int64_t>(config.max_positions, 4096)));
       }
     }
     const std::vector<std::string> skipped = words_of(skipped_);
+    for (const std::string& name : skipped) {
+      const auto is_it = [&](const auto& shape) { return shape.model == name; };
+      if (std::any_of(known.begin(), known.end(), is_it) ||
+          std::any_of(chosen.begin(), chosen.end(), is_it) ||
+          std::any_of(left_out_.begin(), left_out_.end(), is_it))
+        continue;
+      std::vector<AttentionCase> all = known;
+      all.insert(all.end(), chosen.begin(), chosen.end());
+      throw invalid(fmt::format("--skip-models: there is no model '{}' to leave out", name),
+                    why_not(name, all));
+    }
     std::erase_if(chosen, [&](const AttentionCase& shape) {
       return std::find(skipped.begin(), skipped.end(), shape.model) != skipped.end();
     });
     if (chosen.empty()) throw invalid("no shape is left to measure", "see --models and --skip-models");
     return chosen;
+  }
+
+  // What to do about a name that is not among `shapes`.
+  std::string why_not(const std::string& name, const std::vector<AttentionCase>& shapes) const {
+    for (const LeftOutShape& shape : left_out_)
+      if (shape.model == name) return shape.why;
+    std::vector<std::string_view> names;
+    for (const AttentionCase& shape : shapes)
+      if (!shape.model.empty() && std::find(names.begin(), names.end(), shape.model) == names.end())
+        names.push_back(shape.model);
+    const std::string near = did_you_mean(name, names);
+    return near.empty() ? fmt::format("there are: {}", fmt::join(names, ", ")) : near;
   }
 
   BenchmarkReport report(const DeviceSpec& given, const OperatorBenchmarkOptions& options) override {
@@ -350,7 +413,8 @@ class BenchmarkAttention final : public BenchmarkOperator {
       std::move(other.results.begin(), other.results.end(), std::back_inserter(all.results));
       std::move(other.notes.begin(), other.notes.end(), std::back_inserter(all.notes));
     }
-    all.notes.insert(all.notes.begin(), notes_.begin(), notes_.end());
+    for (std::size_t i = 0; i < left_out_.size(); ++i)
+      all.notes.insert(all.notes.begin() + static_cast<std::ptrdiff_t>(i), left_out_[i].why);
     return all;
   }
 
@@ -371,7 +435,7 @@ class BenchmarkAttention final : public BenchmarkOperator {
   bool full_ = false;
   std::string batches_, models_, skipped_, shapes_file_, backend_ = "auto", prefix_;
   std::vector<AttentionCase> cases_;
-  std::vector<std::string> notes_;
+  std::vector<LeftOutShape> left_out_;
 };
 
 class BenchmarkGroupedGemm final : public BenchmarkOperator {

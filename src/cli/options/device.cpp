@@ -20,7 +20,7 @@ void DeviceOptions::declare(Arguments& arguments) {
   dtype.choices = {"fp32", "bf16"};
   dtype.refused = {
       {"fp16", "no kernel and no collective of Primus takes fp16, which it only reads and writes",
-       "take --dtype bf16, whose numbers are as long"},
+       "take --dtype bf16, which also has 16 bits"},
       {"fp8", "there are no fp8 products yet: weights in fp8 are only read, as bf16", "take --dtype bf16"}};
   arguments.option("--device", "NAME", &device_,
                    "cpu, cuda, cuda:1, hip ...; auto takes a GPU where there is one");

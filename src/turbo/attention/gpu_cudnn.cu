@@ -23,7 +23,7 @@ class Provider {
       return;
     }
     if (!shared.attention_library()) {
-      why_ = "as asked for";
+      why_ = "cuDNN is switched off";
       return;
     }
     library_ = cudnn::open_library(why_);

@@ -4,8 +4,9 @@
     scripts/check-megatron-run.py --megatron DIR --python PYTHON [--primus build/bin/primus] [--case NAME ...]
                                   [--tolerance 1e-5] [--folder DIR] [--quiet]
 
-DIR is a checkout at the commit of presets/backends/pins.yaml, in which its helpers for data are compiled. PYTHON is of a
-virtual environment with the packages that pins.yaml names. There need be no GPU: scripts/megatron_on_cpu and
+DIR is a checkout at the commit of presets/backends/pins.yaml, whose helpers for data this script compiles there with
+`make`, where that has not been done (so it needs g++, and pybind11 in PYTHON's environment). PYTHON is of
+a virtual environment with the packages that pins.yaml names. There need be no GPU: scripts/megatron_on_cpu and
 tests/golden/megatron/megatron_on_cpu.py make Megatron-LM's unchanged training loop run on a CPU, over gloo.
 
 Both start from the same random weights: in Hugging Face's layout for the native engine, and as a checkpoint of
@@ -256,6 +257,8 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = (args.folder or pathlib.Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            sys.exit(f"{folder} is not empty: give --folder one that is, or that does not exist")
         check = Check(args, folder)
         check.prepare()
         for case in args.case or CASES:

@@ -5,9 +5,9 @@
 
 CHECKOUT is a checkout of Primus's repository; nothing in it is changed: the commands run in a copy of its
 documents and examples. srun, sbatch, docker and torchrun are stand-ins that do nothing, so that what is
-missing on this machine does not hide what is missing in the program, and nodes have eight GPUs, as the documents' have. Files that an example leaves to its
-reader (--config config.yaml) are stood in for by one of Primus's own experiments. Examples with gaps to fill
-in ("<image>", "...", a variable that the document does not set) are counted, and not run. Nor are commands
+missing on this machine does not hide what is missing in the program, and nodes have eight GPUs, as the
+documents' have. Files that an example leaves to its reader (--config config.yaml) are stood in for by one of
+Primus's own experiments. Examples with gaps to fill in ("<image>", "...", a variable that the document does not set) are counted, and not run. Nor are commands
 without a mode.
 
 A command is `planned` where it ends with 0, and `refused` otherwise, by the first sentence of its error.
@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 
+LIMIT = 300  # seconds for a command
 FOLDERS = ["README.md", "docs", "runner", "examples", "primus/configs"]
 STAND_INS = ["srun", "sbatch", "docker", "torchrun", "python3"]
 EXPERIMENT = "examples/megatron/configs/MI300X/llama2_7B-BF16-pretrain.yaml"
@@ -150,13 +151,17 @@ def main():
                 others += 1
                 continue
             made = list(stand_in_files(list(words), folder))
-            asks_help = "--help" in words or "-h" in words
+            # -h may also be a value, or an option of the program behind "--".
+            asks_help = "--help" in words or words[-1] == "-h"
             command = [program, *words] if asks_help else [program, "--dry-run", *words]
-            result = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                                    capture_output=True, text=True, timeout=300)
+            shown = "primus-cli " + shlex.join(words)
+            try:
+                result = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                                        capture_output=True, text=True, timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                result = subprocess.CompletedProcess(command, 1, "", f"error: it did not end within {LIMIT} s")
             for file in made:
                 file.unlink()
-            shown = "primus-cli " + shlex.join(words)
             if result.returncode == 0:
                 planned += 1
                 if args.verbose:

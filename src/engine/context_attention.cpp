@@ -77,8 +77,33 @@ void copy(turbo::Context& context, const Tensor& from, const Tensor& to) {
   if (!context.measuring()) context.stream.copy_on_device(to.data, from.data, to.bytes());
 }
 
-// A call of the operator: its queries are cut into pieces, a chunk of one sequence each, and so are the keys
-// of every rank.
+// One call of a kernel: queries of this rank and keys of some rank, both of one sequence. Pieces are chunks,
+// numbered in the order of a rank's rows; two neighbours may go together.
+struct Block {
+  std::int64_t q, q_pieces, k, k_pieces;
+  bool own_keys;  // every query's own key is among them: the part that sinks belong to
+  turbo::AttentionShape shape;
+};
+
+// Which pieces have been written: the first block assigns, the others add.
+class Written {
+ public:
+  explicit Written(std::int64_t pieces) : pieces_(static_cast<std::size_t>(pieces)) {}
+  // Of neighbours that are written together.
+  bool has(std::int64_t first, std::int64_t count) const {
+    const auto written = std::count(pieces_.begin() + first, pieces_.begin() + first + count, true);
+    PRIMUS_CHECK("context_attention", written == 0 || written == count);
+    return written > 0;
+  }
+  void add(std::int64_t first, std::int64_t count) {
+    std::fill(pieces_.begin() + first, pieces_.begin() + first + count, true);
+  }
+
+ private:
+  std::vector<bool> pieces_;
+};
+
+// A call of the operator. Every sequence has two pieces of queries here, and two of keys on every rank.
 class Call {
  public:
   explicit Call(Step& step)
@@ -86,49 +111,63 @@ class Call {
         a_(step.attributes<Attributes>()),
         columns_(a_.shape),
         chunk_(a_.shape.seq_q / 2),
-        pieces_(2 * a_.shape.batch),
         kv_width_(columns_.width - columns_.k) {}
 
   std::int64_t tokens() const { return a_.shape.batch * a_.shape.seq_q; }
   std::int64_t heads() const { return a_.shape.heads; }
-  std::int64_t chunk() const { return chunk_; }
-  std::int64_t pieces() const { return pieces_; }
+  std::int64_t pieces() const { return 2 * a_.shape.batch; }
+  std::int64_t sequences() const { return a_.shape.batch; }
   std::int64_t out_width() const { return a_.shape.heads * a_.shape.value_dim; }
   std::int64_t q_width() const { return columns_.k; }
   Shape kv_shape() const { return {tokens(), kv_width_}; }
-  Shape lse_shape() const { return {pieces_ * a_.shape.heads, chunk_}; }
   ContextParallel& context() const { return *a_.context; }
   const Attributes& attributes() const { return a_; }
 
   // Columns [first, first + width of `to`) of rows of the fused projection, to rows of their own, and back.
   void copy_out(const Tensor& fused, std::int64_t first, const Tensor& to) const {
-    copy_rows(fused.from(first), to, to.cols(), columns_.width, to.cols());
+    copy_rows(fused.from(first), to, tokens(), to.cols(), columns_.width, to.cols());
   }
   void copy_in(const Tensor& from, const Tensor& fused, std::int64_t first) const {
-    copy_rows(from, fused.from(first), from.cols(), from.cols(), columns_.width);
+    copy_rows(from, fused.from(first), tokens(), from.cols(), from.cols(), columns_.width);
   }
 
-  Tensor rows(const Tensor& of_tokens, std::int64_t piece) const {
-    return of_tokens.slice(piece * chunk_, (piece + 1) * chunk_);
-  }
-  Tensor lse(const Tensor& statistics, std::int64_t piece) const {
-    return statistics.slice(piece * heads(), (piece + 1) * heads());
+  Tensor rows(const Tensor& of_tokens, std::int64_t piece, std::int64_t count) const {
+    return of_tokens.slice(piece * chunk_, (piece + count) * chunk_);
   }
 
-  // Calls visit(piece of the queries, piece of the keys, shape) for every pair of a query chunk of this rank
-  // and a key chunk of rank `from` in which a query may see a key. Keys come in the order of the sequence.
+  // Statistics are [heads, tokens] of each sequence. Kernels want those of a block densely: one piece of two
+  // goes through `apart`.
+  Tensor dense_lse(const Tensor& all, const Block& block, const Tensor& apart) const {
+    return block.q_pieces == 2 ? lse_place(all, block) : apart;
+  }
+  void get_lse(const Tensor& all, const Block& block, const Tensor& dense) const {
+    if (block.q_pieces == 1) copy_rows(lse_place(all, block), dense, heads(), chunk_, 2 * chunk_, chunk_);
+  }
+  void put_lse(const Tensor& dense, const Tensor& all, const Block& block) const {
+    if (block.q_pieces == 1) copy_rows(dense, lse_place(all, block), heads(), chunk_, chunk_, 2 * chunk_);
+  }
+  Shape lse_shape() const { return {sequences() * heads(), 2 * chunk_}; }
+  Shape piece_lse_shape() const { return {heads(), chunk_}; }
+
+  // Nothing but causality hides keys. Then the rows of a rank, which are in the order of the sequence, are to
+  // each other as those of a short sequence, and those of another rank are visible or not by whole chunks.
+  bool only_causal() const {
+    const std::int64_t whole = 2 * chunk_ * a_.context->ranks();
+    return !a_.documents && (a_.shape.window == 0 || a_.shape.window >= whole) &&
+           (a_.shape.chunk == 0 || a_.shape.chunk >= whole);
+  }
+  // The most blocks that a query takes part in.
+  bool two_parts_at_most() const { return only_causal() && a_.context->ranks() <= 2; }
+
+  // Calls visit(block) for blocks that hold every visible pair of a query of this rank and a key of rank
+  // `from`, once. Keys come in the order of the sequence.
   template <class Visit>
-  void for_each_pair(int from, Visit visit) const {
-    for (std::int64_t sequence = 0; sequence < a_.shape.batch; ++sequence) {
-      for (int q_half = 0; q_half < 2; ++q_half) {
-        for (int k_half = 0; k_half < 2; ++k_half) {
-          turbo::AttentionShape shape = a_.shape;
-          shape.batch = 1;
-          shape.seq_q = shape.seq_k = shape.capacity_k = chunk_;
-          shape.q_first = a_.context->chunk(a_.context->rank(), q_half) * chunk_;
-          shape.k_first = a_.context->chunk(from, k_half) * chunk_;
-          if (sees(shape)) visit(2 * sequence + q_half, 2 * sequence + k_half, shape);
-        }
+  void for_each_block(int from, Visit visit) const {
+    for (std::int64_t sequence = 0; sequence < sequences(); ++sequence) {
+      if (only_causal()) {
+        visit(causal_block(from, 2 * sequence));
+      } else {
+        for_each_pair(from, 2 * sequence, visit);
       }
     }
   }
@@ -149,42 +188,75 @@ class Call {
     }
   }
 
-  turbo::AttentionForward forward(const turbo::AttentionShape& shape, const Tensor& qkv, std::int64_t q,
-                                  const Tensor& kv, std::int64_t k) const {
-    const Tensor keys = rows(kv, k);
-    return {.shape = shape,
-            .q = rows(qkv, q),
+  turbo::AttentionForward forward(const Block& block, const Tensor& qkv, const Tensor& kv) const {
+    const Tensor keys = rows(kv, block.k, block.k_pieces);
+    return {.shape = block.shape,
+            .q = rows(qkv, block.q, block.q_pieces),
             .k = keys,
             .v = keys.from(columns_.v - columns_.k),
             .q_stride = columns_.width,
             .k_stride = kv_width_,
             .v_stride = kv_width_,
-            .first_key = first_key(q),
+            .first_key = a_.documents ? rows(step_.in(1), block.q, block.q_pieces) : Tensor(),
             .sinks = {},
             .out = {},
             .lse = {},
             .workspace = {}};
   }
 
-  Tensor first_key(std::int64_t piece) const {
-    return a_.documents ? step_.in(1).slice(piece * chunk_, (piece + 1) * chunk_) : Tensor();
-  }
-  // Whether keys of the pair are the queries' own: the part that sinks belong to.
-  static bool diagonal(const turbo::AttentionShape& shape) { return shape.q_first == shape.k_first; }
   std::int64_t value_column() const { return columns_.v - columns_.k; }
   std::int64_t kv_width() const { return kv_width_; }
 
  private:
-  void copy_rows(const Tensor& from, const Tensor& to, std::int64_t cols, std::int64_t from_stride,
-                 std::int64_t to_stride) const {
+  void copy_rows(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
+                 std::int64_t from_stride, std::int64_t to_stride) const {
     launch(step_.context(), turbo::CopyRows{.from = from,
                                             .to = to,
-                                            .rows = tokens(),
+                                            .rows = rows,
                                             .cols = cols,
                                             .from_stride = from_stride,
                                             .to_stride = to_stride,
-                                            .group_rows = std::max<std::int64_t>(tokens(), 1),
+                                            .group_rows = std::max<std::int64_t>(rows, 1),
                                             .to_group_stride = 0});
+  }
+
+  Tensor lse_place(const Tensor& all, const Block& block) const {
+    const std::int64_t sequence = block.q / 2;
+    return all.slice(sequence * heads(), (sequence + 1) * heads()).from(block.q % 2 * chunk_);
+  }
+
+  Block block(std::int64_t q, std::int64_t q_pieces, std::int64_t k, std::int64_t k_pieces) const {
+    Block b{q, q_pieces, k, k_pieces, false, a_.shape};
+    b.shape.batch = 1;
+    b.shape.seq_q = q_pieces * chunk_;
+    b.shape.seq_k = b.shape.capacity_k = k_pieces * chunk_;
+    return b;
+  }
+
+  // All that a sequence's queries see of a rank's keys. `first`: the sequence's first piece.
+  Block causal_block(int from, std::int64_t first) const {
+    const int rank = a_.context->rank();
+    // Of a rank before this one, the first chunk comes before both of ours, and the last one behind them;
+    // of a rank after it, both chunks lie between ours.
+    Block b = from == rank  ? block(first, 2, first, 2)
+              : from < rank ? block(first, 2, first, 1)
+                            : block(first + 1, 1, first, 2);
+    b.own_keys = b.shape.causal = from == rank;
+    b.shape.window = b.shape.chunk = 0;
+    return b;
+  }
+
+  template <class Visit>
+  void for_each_pair(int from, std::int64_t first, Visit visit) const {
+    for (int q_half = 0; q_half < 2; ++q_half) {
+      for (int k_half = 0; k_half < 2; ++k_half) {
+        Block b = block(first + q_half, 1, first + k_half, 1);
+        b.shape.q_first = a_.context->chunk(a_.context->rank(), q_half) * chunk_;
+        b.shape.k_first = a_.context->chunk(from, k_half) * chunk_;
+        b.own_keys = b.shape.q_first == b.shape.k_first;
+        if (sees(b.shape)) visit(b);
+      }
+    }
   }
 
   bool sees(const turbo::AttentionShape& s) const {
@@ -197,39 +269,53 @@ class Call {
   Step& step_;
   Attributes a_;
   FusedColumns columns_;
-  std::int64_t chunk_, pieces_, kv_width_;
+  std::int64_t chunk_, kv_width_;
 };
 
-// Inputs: qkv, first keys. Outputs: out, log-sum-exp by piece.
+// Inputs: qkv, first keys. Outputs: out, log-sum-exp [sequences * heads, tokens of a sequence].
 void forward(Step& s) {
   const Call call(s);
   Arena& scratch = s.context().scratch;
   const Tensor qkv = s.in(0);
   const ScratchTensor own(scratch, qkv.dtype, call.kv_shape());
   call.copy_out(qkv, call.q_width(), own.get());
-  // What parts add up to keeps all digits.
-  const ScratchTensor sum(scratch, DType::kF32, {call.tokens(), call.out_width()});
-  const ScratchTensor part(scratch, qkv.dtype, {call.chunk(), call.out_width()});
-  const ScratchTensor part_lse(scratch, DType::kF32, {call.heads(), call.chunk()});
+  // What many parts add up to keeps all digits. The sum of two is rounded once in either case.
+  const bool in_place = qkv.dtype == DType::kF32 || call.two_parts_at_most();
+  std::optional<ScratchTensor> wide;
+  if (!in_place) wide.emplace(scratch, DType::kF32, Shape{call.tokens(), call.out_width()});
+  const Tensor sum = wide ? wide->get() : s.out(0);
+  const std::int64_t most_rows = call.attributes().shape.seq_q;
+  const ScratchTensor part(scratch, qkv.dtype, {most_rows, call.out_width()});
+  const ScratchTensor part_lse(scratch, DType::kF32, {call.heads(), most_rows});
+  const ScratchTensor piece_lse(scratch, DType::kF32, call.piece_lse_shape());
   std::optional<ScratchTensor> own_lse;
   if (!call.attributes().statistics) own_lse.emplace(scratch, DType::kF32, call.lse_shape());
-  const Tensor lse = own_lse ? own_lse->get() : s.out(1);
-  std::vector<bool> begun(static_cast<std::size_t>(call.pieces()));
+  const Tensor all_lse = own_lse ? own_lse->get() : s.out(1);
+  Written written(call.pieces());
   const auto attend = [&](int from, const Tensor& kv) {
-    call.for_each_pair(from, [&](std::int64_t q, std::int64_t k, const turbo::AttentionShape& shape) {
-      turbo::AttentionForward attention = call.forward(shape, qkv, q, kv, k);
-      if (Call::diagonal(shape) && s.has_parameter()) attention.sinks = s.weight();
-      attention.out = part.get();
-      attention.lse = part_lse.get();
+    call.for_each_block(from, [&](const Block& block) {
+      turbo::AttentionForward attention = call.forward(block, qkv, kv);
+      if (block.own_keys && s.has_parameter()) attention.sinks = s.weight();
+      const bool first = !written.has(block.q, block.q_pieces);
+      const Tensor out = call.rows(sum, block.q, block.q_pieces);
+      const Tensor lse = call.dense_lse(all_lse, block, piece_lse.get());
+      if (!first) call.get_lse(all_lse, block, lse);
+      const bool assigned = first && in_place;
+      attention.out = assigned ? out : part.get().slice(0, block.shape.seq_q);
+      attention.lse =
+          assigned ? lse : Tensor(part_lse.get().data, DType::kF32, {call.heads(), block.shape.seq_q});
       launch(s.context(), attention);
-      launch(s.context(), turbo::AttentionMerge{.heads = call.heads(),
-                                                .value_dim = shape.value_dim,
-                                                .part = part.get(),
-                                                .part_lse = part_lse.get(),
-                                                .out = call.rows(sum.get(), q),
-                                                .lse = call.lse(lse, q),
-                                                .accumulate = begun[static_cast<std::size_t>(q)]});
-      begun[static_cast<std::size_t>(q)] = true;
+      if (!assigned) {
+        launch(s.context(), turbo::AttentionMerge{.heads = call.heads(),
+                                                  .value_dim = block.shape.value_dim,
+                                                  .part = attention.out,
+                                                  .part_lse = attention.lse,
+                                                  .out = out,
+                                                  .lse = lse,
+                                                  .accumulate = !first});
+      }
+      call.put_lse(lse, all_lse, block);
+      written.add(block.q, block.q_pieces);
     });
   };
   if (call.context().exchange() == ContextParallel::Exchange::kRing) {
@@ -243,14 +329,10 @@ void forward(Step& s) {
       attend(from, all.get().slice(from * call.tokens(), (from + 1) * call.tokens()));
     }
   }
-  if (qkv.dtype == DType::kF32) {
-    copy(s.context(), sum.get(), s.out(0));
-  } else {
-    launch(s.context(), turbo::Cast{.x = sum.get(), .out = s.out(0)});
-  }
+  if (!in_place) launch(s.context(), turbo::Cast{.x = sum, .out = s.out(0)});
 }
 
-// Gradients are added up in fp32, over both halves of the queries and over ranks.
+// Gradients are added up in fp32, over blocks and over ranks.
 void backward_input(Step& s) {
   const Call call(s);
   turbo::Context& context = s.context();
@@ -259,17 +341,17 @@ void backward_input(Step& s) {
   const auto [d_qkv, previous] = s.fresh_d_in(0);
   const ScratchTensor own(scratch, qkv.dtype, call.kv_shape());
   call.copy_out(qkv, call.q_width(), own.get());
-  const auto zero = [&](const Tensor& tensor) {
-    if (!context.measuring()) context.stream.fill_zero(tensor.data, tensor.bytes());
-  };
   const ScratchTensor d_q(scratch, DType::kF32, {call.tokens(), call.q_width()});
-  zero(d_q.get());
+  const ScratchTensor piece_lse(scratch, DType::kF32, call.piece_lse_shape());
+  Written d_q_written(call.pieces());
   const auto attend = [&](int from, const Tensor& kv, const Tensor& d_kv) {
-    zero(d_kv);
-    call.for_each_pair(from, [&](std::int64_t q, std::int64_t k, const turbo::AttentionShape& shape) {
-      const turbo::AttentionForward f = call.forward(shape, qkv, q, kv, k);
-      const Tensor d_keys = call.rows(d_kv, k);
-      launch(context, turbo::AttentionBackward{.shape = shape,
+    Written d_kv_written(call.pieces());
+    call.for_each_block(from, [&](const Block& block) {
+      const turbo::AttentionForward f = call.forward(block, qkv, kv);
+      const Tensor d_keys = call.rows(d_kv, block.k, block.k_pieces);
+      const Tensor lse = call.dense_lse(s.out(1), block, piece_lse.get());
+      call.get_lse(s.out(1), block, lse);
+      launch(context, turbo::AttentionBackward{.shape = block.shape,
                                                .q = f.q,
                                                .k = f.k,
                                                .v = f.v,
@@ -277,19 +359,36 @@ void backward_input(Step& s) {
                                                .k_stride = f.k_stride,
                                                .v_stride = f.v_stride,
                                                .first_key = f.first_key,
-                                               .out = call.rows(s.out(0), q),
-                                               .lse = call.lse(s.out(1), q),
-                                               .d_out = call.rows(s.d_out(0), q),
-                                               .d_q = call.rows(d_q.get(), q),
+                                               .out = call.rows(s.out(0), block.q, block.q_pieces),
+                                               .lse = lse,
+                                               .d_out = call.rows(s.d_out(0), block.q, block.q_pieces),
+                                               .d_q = call.rows(d_q.get(), block.q, block.q_pieces),
                                                .d_k = d_keys,
                                                .d_v = d_keys.from(call.value_column()),
                                                .d_q_stride = call.q_width(),
                                                .d_k_stride = call.kv_width(),
                                                .d_v_stride = call.kv_width(),
-                                               .accumulate_d_q = true,
-                                               .accumulate_d_kv = true,
+                                               .accumulate_d_q = d_q_written.has(block.q, block.q_pieces),
+                                               .accumulate_d_kv = d_kv_written.has(block.k, block.k_pieces),
                                                .workspace = {}});
+      d_q_written.add(block.q, block.q_pieces);
+      d_kv_written.add(block.k, block.k_pieces);
     });
+    for (std::int64_t piece = 0; piece < call.pieces(); ++piece) {
+      const Tensor unseen = call.rows(d_kv, piece, 1);
+      if (!d_kv_written.has(piece, 1) && !context.measuring()) {
+        context.stream.fill_zero(unseen.data, unseen.bytes());
+      }
+    }
+  };
+  const auto put = [&](const Tensor& gradient, std::int64_t column) {
+    if (d_qkv.dtype == DType::kF32) {
+      call.copy_in(gradient, d_qkv, column);
+      return;
+    }
+    const ScratchTensor narrow(scratch, d_qkv.dtype, gradient.shape);
+    launch(context, turbo::Cast{.x = gradient, .out = narrow.get()});
+    call.copy_in(narrow.get(), d_qkv, column);
   };
   const ScratchTensor d_own(scratch, DType::kF32, call.kv_shape());
   ContextParallel& group = call.context();
@@ -309,8 +408,9 @@ void backward_input(Step& s) {
       group.pass_on(sum.get(), arriving.get(), group.gradients_arrived());
       first = false;
     });
+    put(d_q.get(), 0);  // beside the last transfer
     group.wait(group.gradients_arrived());
-    copy(context, arriving.get(), d_own.get());
+    put(arriving.get(), call.q_width());
   } else {
     const ScratchTensor all(scratch, qkv.dtype, {group.ranks() * call.tokens(), call.kv_width()});
     const ScratchTensor d_all(scratch, DType::kF32, all.get().shape);
@@ -320,18 +420,9 @@ void backward_input(Step& s) {
       attend(from, all.get().slice(begin, end), d_all.get().slice(begin, end));
     }
     group.reduce_scatter(d_all.get(), d_own.get());
+    put(d_q.get(), 0);
+    put(d_own.get(), call.q_width());
   }
-  const auto put = [&](const Tensor& gradient, std::int64_t column) {
-    if (d_qkv.dtype == DType::kF32) {
-      call.copy_in(gradient, d_qkv, column);
-      return;
-    }
-    const ScratchTensor narrow(scratch, d_qkv.dtype, gradient.shape);
-    launch(context, turbo::Cast{.x = gradient, .out = narrow.get()});
-    call.copy_in(narrow.get(), d_qkv, column);
-  };
-  put(d_q.get(), 0);
-  put(d_own.get(), call.q_width());
   if (!previous.absent()) launch(context, turbo::Add{.a = previous, .b = d_qkv, .out = d_qkv});
 }
 
@@ -339,15 +430,16 @@ void backward_input(Step& s) {
 void backward_weight(Step& s) {
   const Call call(s);
   const auto [d_sinks, accumulate] = s.d_weight();
-  for (std::int64_t piece = 0; piece < call.pieces(); ++piece) {
-    launch(s.context(), turbo::AttentionBackwardSinks{.heads = call.heads(),
-                                                      .value_dim = call.attributes().shape.value_dim,
-                                                      .sinks = s.weight(),
-                                                      .out = call.rows(s.out(0), piece),
-                                                      .lse = call.lse(s.out(1), piece),
-                                                      .d_out = call.rows(s.d_out(0), piece),
-                                                      .d_sinks = d_sinks,
-                                                      .accumulate = accumulate || piece > 0});
+  for (std::int64_t i = 0; i < call.sequences(); ++i) {
+    launch(s.context(),
+           turbo::AttentionBackwardSinks{.heads = call.heads(),
+                                         .value_dim = call.attributes().shape.value_dim,
+                                         .sinks = s.weight(),
+                                         .out = call.rows(s.out(0), 2 * i, 2),
+                                         .lse = s.out(1).slice(i * call.heads(), (i + 1) * call.heads()),
+                                         .d_out = call.rows(s.d_out(0), 2 * i, 2),
+                                         .d_sinks = d_sinks,
+                                         .accumulate = accumulate || i > 0});
   }
 }
 
@@ -378,7 +470,7 @@ Value context_attention(const Value& qkv, const turbo::AttentionShape& shape,
   if (!tape.training()) {
     return tape.record(kContextAttention, {&qkv, documents}, options.sinks, {out}, attributes)[0];
   }
-  const Tape::Output statistics{DType::kF32, Shape{2 * shape.batch * shape.heads, shape.seq_q / 2}, false};
+  const Tape::Output statistics{DType::kF32, Shape{shape.batch * shape.heads, shape.seq_q}, false};
   return tape.record(kContextAttention, {&qkv, documents}, options.sinks, {out, statistics}, attributes)[0];
 }
 

@@ -70,6 +70,7 @@ std::vector<float> numbers(std::int64_t count, std::uint64_t seed) {
 
 struct Result {
   std::vector<float> out, d_qkv, d_sinks;  // rows of this rank's tokens
+  turbo::Meter meter;
 };
 
 // Rows `tokens` of a matrix, as floats of its type.
@@ -163,6 +164,7 @@ Result attend(Mesh mesh, const Case& c, DType dtype, Exchange exchange,
   run();
   rank.reserve(rank.high_water());
   run();
+  result.meter = rank.context().meter;
   return result;
 }
 
@@ -173,6 +175,31 @@ std::vector<std::int64_t> tokens_of(int ranks, int rank) {
       tokens.push_back(sequence * kSequence + position);
   }
   return tokens;
+}
+
+// Of all ranks.
+std::vector<Result> attend_together(int ranks, const Case& c, DType dtype, Exchange exchange) {
+  auto worlds = comm::local::make_thread_group(ranks);
+  std::vector<Result> results(static_cast<std::size_t>(ranks));
+  std::vector<std::exception_ptr> errors(results.size());
+  {
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < ranks; ++r) {
+      threads.emplace_back([&, r] {
+        const auto i = static_cast<std::size_t>(r);
+        try {
+          results[i] =
+              attend(Mesh(std::move(worlds[i]), {.context = ranks}), c, dtype, exchange, tokens_of(ranks, r));
+        } catch (...) {
+          errors[i] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return results;
 }
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
@@ -210,28 +237,11 @@ TEST_P(ContextAttention, EqualsAttentionOverWholeSequences) {
   for (const int ranks : {2, 3, 4}) {
     SCOPED_TRACE(ranks);
     if (exchange == Exchange::kAllToAll && c.shape.kv_heads % ranks != 0) continue;
-    auto worlds = comm::local::make_thread_group(ranks);
-    std::vector<Result> results(static_cast<std::size_t>(ranks));
-    std::vector<std::exception_ptr> errors(results.size());
-    {
-      std::vector<std::jthread> threads;
-      for (int r = 0; r < ranks; ++r) {
-        threads.emplace_back([&, r] {
-          const auto i = static_cast<std::size_t>(r);
-          try {
-            results[i] = attend(Mesh(std::move(worlds[i]), {.context = ranks}), c, dtype, exchange,
-                                tokens_of(ranks, r));
-          } catch (...) {
-            errors[i] = std::current_exception();
-          }
-        });
-      }
-    }
+    const std::vector<Result> results = attend_together(ranks, c, dtype, exchange);
     std::vector<float> d_sinks(whole.d_sinks.size());
     for (int r = 0; r < ranks; ++r) {
       SCOPED_TRACE(r);
       const auto i = static_cast<std::size_t>(r);
-      if (errors[i]) std::rethrow_exception(errors[i]);
       const auto tokens = tokens_of(ranks, r);
       EXPECT_LE(distance(results[i].out, rows_of(whole.out, out_width, tokens)), tolerance);
       EXPECT_LE(distance(results[i].d_qkv, rows_of(whole.d_qkv, width, tokens)), tolerance);
@@ -239,6 +249,31 @@ TEST_P(ContextAttention, EqualsAttentionOverWholeSequences) {
     }
     if (c.sinks) {
       EXPECT_LE(distance(d_sinks, whole.d_sinks), tolerance);
+    }
+  }
+}
+
+// Where nothing but causality hides keys, those of a rank are one call, however many chunks they are: large
+// products, all of them as a library takes them. Every rank has the same work.
+TEST(ContextAttentionCalls, OneForEachRanksKeysAndTheSameWorkEverywhere) {
+  Case wide = kCases[0];
+  wide.shape.window = 4 * kSequence;
+  for (const Case& c : {kCases[0], wide}) {
+    for (const int ranks : {2, 3}) {
+      SCOPED_TRACE(ranks);
+      const std::vector<Result> results = attend_together(ranks, c, DType::kF32, Exchange::kRing);
+      for (const Result& result : results) {
+        const auto line = [&](turbo::KernelId id) {
+          return result.meter.lines[static_cast<std::size_t>(id)];
+        };
+        EXPECT_EQ(line(turbo::KernelId::kAttentionForward).calls, kSequences * ranks);
+        EXPECT_EQ(line(turbo::KernelId::kAttentionBackward).calls, kSequences * ranks);
+        // The first part of a query is where the others are added.
+        EXPECT_EQ(line(turbo::KernelId::kAttentionMerge).calls, kSequences * (ranks - 1));
+        // Up to the diagonal, of which a rank has as much as it has tokens.
+        EXPECT_EQ(line(turbo::KernelId::kAttentionForward).flops,
+                  results[0].meter.lines[static_cast<std::size_t>(turbo::KernelId::kAttentionForward)].flops);
+      }
     }
   }
 }

@@ -14,12 +14,31 @@ constexpr std::size_t kTailsMended = 91501;
 
 bool aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
 
+// The same call in the positions that cuDNN knows: those of queries and keys begin alike, and where every
+// query sees every key there is nothing to mask. First keys of documents are absolute positions.
+AttentionShape canonical(AttentionShape s, bool documents) {
+  if (documents) return s;
+  const std::int64_t last_query = s.q_first + s.seq_q - 1, last_key = s.k_first + s.seq_k - 1;
+  const bool all_past = (s.window == 0 || last_query - s.window < s.k_first) &&
+                        (s.chunk == 0 || last_query / s.chunk * s.chunk <= s.k_first);
+  if (s.causal && last_key <= s.q_first && all_past) {
+    s.causal = false;
+    s.window = s.chunk = 0;
+  }
+  const bool chunks_begin_alike = s.chunk == 0 || s.q_first % s.chunk == 0;
+  if (!s.causal || (s.q_first == s.k_first && chunks_begin_alike)) s.q_first = s.k_first = 0;
+  return s;
+}
+
 // Fills in what both directions share. Returns why cuDNN does not take it, or null.
-const char* describe(const AttentionShape& s, DType dtype, bool documents, std::int64_t q_row,
+const char* describe(const AttentionShape& shape, DType dtype, bool documents, std::int64_t q_row,
                      std::int64_t k_row, std::int64_t v_row, CudnnProblem& p) {
+  const AttentionShape s = canonical(shape, documents);
   if (dtype != DType::kBF16) return "operands in fp32";
-  if (s.seq_q != s.seq_k || s.q_first != s.k_first) return "queries and keys of different positions";
-  if (s.seq_q < 2 || s.batch < 1) return "sequences of less than two tokens";
+  if (s.causal && (s.seq_q != s.seq_k || s.q_first != s.k_first)) {
+    return "queries and keys of different positions";
+  }
+  if (s.seq_q < 2 || s.seq_k < 2 || s.batch < 1) return "sequences of less than two tokens";
   if (s.head_dim % kElementsAligned != 0 || s.value_dim % kElementsAligned != 0 ||
       s.head_dim > kMostHeadDim || s.value_dim > kMostHeadDim) {
     return "heads that are wider than 256 or no multiple of 8";
@@ -32,7 +51,8 @@ const char* describe(const AttentionShape& s, DType dtype, bool documents, std::
   if (documents && s.capacity_k != s.seq_k) return "documents in keys with gaps";
   p.causal = s.causal;
   p.batch = s.batch;
-  p.seq_q = p.seq_k = s.seq_q;
+  p.seq_q = s.seq_q;
+  p.seq_k = s.seq_k;
   p.heads = s.heads;
   p.kv_heads = s.kv_heads;
   p.head_dim = s.head_dim;
@@ -90,9 +110,13 @@ CudnnWorkspace lay_out(const CudnnProblem& p, std::int64_t plan_bytes) {
     w.delta = layout.take(rows * p.heads * kF32);
     if (!p.deterministic)
       w.d_q_sum = layout.take(p.documents ? rows * p.d_q_row * kF32 : rows * p.heads * p.head_dim * kF32);
+    const std::int64_t key_rows = p.documents ? p.tokens : p.batch * p.seq_k;
+    if (p.gradients_apart) w.d_q = layout.take(rows * p.d_q_row * kBF16);
+    if (p.documents || p.gradients_apart) {
+      w.d_k = layout.take(key_rows * p.d_k_row * kBF16);
+      w.d_v = layout.take(key_rows * p.d_v_row * kBF16);
+    }
     if (p.documents) {
-      w.d_k = layout.take(rows * p.d_k_row * kBF16);
-      w.d_v = layout.take(rows * p.d_v_row * kBF16);
       if (p.heads != p.kv_heads) {
         // Twice what bf16 takes: the library may add in fp32.
         w.d_k_wide = layout.take(rows * p.heads * p.head_dim * kF32);
@@ -108,9 +132,9 @@ CudnnWorkspace lay_out(const CudnnProblem& p, std::int64_t plan_bytes) {
 // Cuts a deterministic backward into slices whose weights fit. False: not even one group of heads does.
 bool cut(CudnnProblem& p, CudnnCall& call, const CudnnAttention::Options& options) {
   constexpr std::int64_t kTile = 128, kBF16 = 2;
-  const std::int64_t padded = (p.seq_q + kTile - 1) / kTile * kTile;
-  const double of_group = static_cast<double>(p.heads / p.kv_heads) * static_cast<double>(padded) *
-                          static_cast<double>(padded) * kBF16;
+  const auto padded = [](std::int64_t n) { return static_cast<double>((n + kTile - 1) / kTile * kTile); };
+  const double of_group =
+      static_cast<double>(p.heads / p.kv_heads) * padded(p.seq_q) * padded(p.seq_k) * kBF16;
   if (of_group > static_cast<double>(options.most_workspace)) return false;
   const auto fits = [&](std::int64_t groups) {
     return of_group * static_cast<double>(groups) <= static_cast<double>(options.good_workspace);
@@ -167,8 +191,9 @@ const CudnnCall& CudnnAttention::find(const AttentionBackward& call) {
   p.deterministic = options_.deterministic;
   const char* reason = describe(call.shape, call.q.dtype, !call.first_key.absent(), call.q_stride,
                                 call.k_stride, call.v_stride, p);
-  if (!reason && call.d_q.dtype != DType::kBF16) reason = "gradients in fp32";
-  if (!reason && (call.accumulate_d_q || call.accumulate_d_kv)) reason = "gradients that are added to others";
+  // cuDNN assigns, and in bf16.
+  p.gradients_apart = call.d_q.dtype != DType::kBF16 || call.accumulate_d_q || call.accumulate_d_kv;
+  if (!reason && p.documents && p.gradients_apart) reason = "documents whose gradients are added to others";
   if (!reason && (call.d_q_stride % kElementsAligned != 0 || call.d_k_stride % kElementsAligned != 0 ||
                   call.d_v_stride % kElementsAligned != 0)) {
     reason = "rows that are no multiple of 16 bytes";
@@ -186,7 +211,9 @@ const CudnnCall& CudnnAttention::find(const AttentionBackward& call) {
        {&call.q, &call.k, &call.v, &call.out, &call.d_out, &call.d_q, &call.d_k, &call.d_v}) {
     if (!aligned(*tensor)) return refuse("rows that do not begin at a multiple of 16 bytes");
   }
-  p.d_q_row = call.d_q_stride, p.d_k_row = call.d_k_stride, p.d_v_row = call.d_v_stride;
+  if (!p.gradients_apart) {
+    p.d_q_row = call.d_q_stride, p.d_k_row = call.d_k_stride, p.d_v_row = call.d_v_stride;
+  }
   if (p.documents) {
     // Into rows of their own, and from there to where the call wants them: so rows of all heads lie densely.
     p.d_k_row = p.kv_heads * p.head_dim;
@@ -203,6 +230,10 @@ const CudnnCall& CudnnAttention::build(const CudnnProblem& whole) {
   if (whole.backward && whole.deterministic && !cut(call.problem, call, options_)) {
     call.refusal = "sequences whose deterministic backward needs too much memory";
     return call;
+  }
+  if (CudnnProblem& p = call.problem; p.gradients_apart) {
+    p.d_q_row = p.heads * p.head_dim, p.d_k_row = p.kv_heads * p.head_dim,
+    p.d_v_row = p.kv_heads * p.value_dim;
   }
   try {
     call.plan = make_cudnn_plan(library_, handle_, call.problem);

@@ -1,8 +1,9 @@
 // Attention by cuDNN: which calls it takes, as which graph, and the plans that were built for them. Knows
 // nothing of a device but cuDNN's handle, so all of it runs in tests against a library that is not NVIDIA's.
 //
-// Covered: bf16, queries and keys of the same positions, causal or not, grouped queries, windows, sinks,
-// chunks that divide the sequence, and packed documents. Documents are batches of varying length to cuDNN;
+// Covered: bf16, causal or not, grouped queries, windows, sinks, chunks that divide the sequence, and packed
+// documents. Queries and keys have the same positions, or every query sees every key, as in most parts of a
+// sequence that several ranks hold. Documents are batches of varying length to cuDNN;
 // which ones there are is known on the device alone, so a plan has room for a number of them, and a call with
 // more is done by our own kernel in the same launch (gpu_cudnn.h).
 //
@@ -55,6 +56,7 @@ enum class CudnnTensor : std::int64_t {
 struct CudnnProblem {
   bool backward = false, causal = false, documents = false, sinks = false, statistics = false;
   bool deterministic = true;
+  bool gradients_apart = false;  // densely in the workspace, from where they are added to what is there
   std::int64_t batch = 0, seq_q = 0, seq_k = 0, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
   std::int64_t window = 0;
   float scale = 1;
@@ -67,8 +69,8 @@ struct CudnnProblem {
 // Where the parts of a call's workspace begin, in bytes.
 struct CudnnWorkspace {
   static constexpr std::int64_t kAlignment = 256;
-  std::int64_t sinks = 0, documents = 0, delta = 0, d_q_sum = 0, d_k = 0, d_v = 0, d_k_wide = 0, d_v_wide = 0,
-               plan = 0;
+  std::int64_t sinks = 0, documents = 0, delta = 0, d_q_sum = 0, d_q = 0, d_k = 0, d_v = 0, d_k_wide = 0,
+               d_v_wide = 0, plan = 0;
   std::int64_t total = 0;
 };
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "turbo/attention/gpu_documents.h"
+#include "turbo/attention/gpu_spread.h"
 #include "turbo/gpu/register.h"
 
 namespace primus::turbo::cuda {
@@ -78,22 +79,6 @@ class CudnnStream {
  private:
   const cudnn::Library& library_;
   cudnn::Handle handle_ = nullptr;
-};
-
-// Copies rows into longer ones. A thread for every eight elements.
-struct Spread {
-  static constexpr int kThreads = 256, kElements = 8;
-  const BFloat16* from;
-  BFloat16* to;
-  std::int64_t rows, cols, to_stride;
-
-  PRIMUS_DEVICE void operator()() const {
-    const std::int64_t i = (block() * kThreads + thread()) * kElements;
-    if (i >= rows * cols) return;
-    float values[kElements];
-    load(from + i, values);
-    store(to + i / cols * to_stride + i % cols, values);
-  }
 };
 
 struct ToFp32 {
@@ -258,30 +243,38 @@ LeftToDo attention_by_library(Context& context, const AttentionBackward& call, s
       memory.add(CudnnTensor::kLse,
                  context.data<float>(call.lse) + sequence * p.seq_q + h * p.heads * p.tokens);
       memory.add(CudnnTensor::kDelta, memory.workspace<void>(w.delta));
-      memory.add(CudnnTensor::kDQ, part(call.d_q, p.seq_q * p.d_q_row, q_width));
+      memory.add(CudnnTensor::kDQ, p.gradients_apart ? memory.workspace<BFloat16>(w.d_q)
+                                                     : part(call.d_q, p.seq_q * p.d_q_row, q_width));
       if (!p.deterministic) memory.add(CudnnTensor::kDQSum, memory.workspace<void>(w.d_q_sum));
-      if (p.documents) {
+      if (p.documents || p.gradients_apart) {
         memory.add(CudnnTensor::kDK, memory.workspace<void>(w.d_k));
         memory.add(CudnnTensor::kDV, memory.workspace<void>(w.d_v));
-        if (p.heads != p.kv_heads) {
-          memory.add(CudnnTensor::kDKWide, memory.workspace<void>(w.d_k_wide));
-          memory.add(CudnnTensor::kDVWide, memory.workspace<void>(w.d_v_wide));
-        }
       } else {
         memory.add(CudnnTensor::kDK, part(call.d_k, p.seq_k * p.d_k_row, k_width));
         memory.add(CudnnTensor::kDV, part(call.d_v, p.seq_k * p.d_v_row, v_width));
       }
+      if (p.documents && p.heads != p.kv_heads) {
+        memory.add(CudnnTensor::kDKWide, memory.workspace<void>(w.d_k_wide));
+        memory.add(CudnnTensor::kDVWide, memory.workspace<void>(w.d_v_wide));
+      }
       memory.add_documents();
       planned->plan->execute(handle, memory.all(), memory.workspace<void>(w.plan));
-      if (!p.documents) continue;
-      const auto spread = [&](std::int64_t from, const Tensor& to, std::int64_t cols,
-                              std::int64_t to_stride) {
-        launch(
-            context, blocks_for(p.tokens * cols, std::int64_t{Spread::kThreads} * Spread::kElements),
-            Spread{memory.workspace<BFloat16>(from), context.data<BFloat16>(to), p.tokens, cols, to_stride});
+      if (!p.documents && !p.gradients_apart) continue;
+      // `seq`: rows of a sequence; `cols`: of the slice's heads.
+      const auto spread = [&](std::int64_t from, const Tensor& to, std::int64_t seq, std::int64_t cols,
+                              std::int64_t to_stride, bool add) {
+        const std::int64_t rows = p.documents ? p.tokens : p.batch * seq;
+        with_float_type(to.dtype, [&](auto tag) {
+          using T = decltype(tag);
+          launch(context, blocks_for(rows * cols, std::int64_t{Spread<T>::kThreads} * Spread<T>::kElements),
+                 Spread<T>{memory.workspace<BFloat16>(from),
+                           context.data<T>(to) + sequence * seq * to_stride + h * cols, rows, cols, to_stride,
+                           add});
+        });
       };
-      spread(w.d_k, call.d_k, k_width, call.d_k_stride);
-      spread(w.d_v, call.d_v, v_width, call.d_v_stride);
+      if (p.gradients_apart) spread(w.d_q, call.d_q, p.seq_q, q_width, call.d_q_stride, call.accumulate_d_q);
+      spread(w.d_k, call.d_k, p.seq_k, k_width, call.d_k_stride, call.accumulate_d_kv);
+      spread(w.d_v, call.d_v, p.seq_k, v_width, call.d_v_stride, call.accumulate_d_kv);
     }
   }
   return left;

@@ -47,6 +47,7 @@ std::vector<Case> cases() {
       {shape(1, 160, 1, 1, 16, 16), {100}, {31, 77}, {90, 70}, true},      // chunk, window, documents, sinks
       {shape(2, 90, 2, 1, 20, 7), {}, {10, 20, 30, 40, 50, 60, 70, 80}},   // not causal
       {shape(9, 67, 2, 1, 64, 64), {}, {20, 64}},                          // more heads than threads
+      {shape(1, 384, 4, 2, 64, 64), {128}, {128}},                         // chunks that cuDNN takes whole
   };
   all[5].shape.window = 33;
   all[6].shape.chunk = 50;

@@ -65,7 +65,8 @@ constexpr auto kQ = static_cast<std::int64_t>(CudnnTensor::kQ),
                kOut = static_cast<std::int64_t>(CudnnTensor::kOut),
                kLse = static_cast<std::int64_t>(CudnnTensor::kLse),
                kDQ = static_cast<std::int64_t>(CudnnTensor::kDQ),
-               kDK = static_cast<std::int64_t>(CudnnTensor::kDK);
+               kDK = static_cast<std::int64_t>(CudnnTensor::kDK),
+               kDV = static_cast<std::int64_t>(CudnnTensor::kDV);
 
 class CudnnPlans : public ::testing::Test {
  protected:
@@ -224,6 +225,9 @@ TEST_F(CudnnPlans, WhatIsNotCoveredIsNamed) {
   AttentionShape part = s;
   part.k_first = 64;
   EXPECT_THAT(attention.find(forward(part)).refusal, HasSubstr("different positions"));
+  part.k_first = 0, part.q_first = 127;  // the first query does not see the last key
+  part.seq_k = part.capacity_k = 129;
+  EXPECT_THAT(attention.find(forward(part)).refusal, HasSubstr("different positions"));
   EXPECT_THAT(attention.find(forward(shape(1, 128, 4, 2, 60, 64))).refusal, HasSubstr("multiple of 8"));
   EXPECT_THAT(attention.find(forward(shape(1, 128, 1, 1, 264, 64))).refusal, HasSubstr("wider than 256"));
   EXPECT_THAT(attention.find(forward(shape(1, 1, 4, 2, 64, 64))).refusal, HasSubstr("less than two"));
@@ -233,16 +237,108 @@ TEST_F(CudnnPlans, WhatIsNotCoveredIsNamed) {
   AttentionForward odd = forward(s);
   odd.k = at(reinterpret_cast<void*>(4096 + 8), DType::kBF16, odd.k.shape);
   EXPECT_THAT(attention.find(odd).refusal, HasSubstr("multiple of 16"));
-  AttentionBackward wide = backward(s);
-  wide.d_q = at(kSomewhere, DType::kF32, wide.d_q.shape);
-  EXPECT_THAT(attention.find(wide).refusal, HasSubstr("gradients in fp32"));
-  AttentionBackward added = backward(s);
-  added.accumulate_d_kv = true;
-  EXPECT_THAT(attention.find(added).refusal, HasSubstr("added to others"));
   AttentionBackward packed = backward(s);
   packed.first_key = at(kSomewhere, DType::kI32, {128});
   EXPECT_THAT(attention.find(packed).refusal, HasSubstr("deterministic_mode: false"));
   EXPECT_EQ(fake::plans_made(), 0);
+}
+
+// What context parallelism computes: chunks of a sequence with themselves, and with chunks before them.
+TEST_F(CudnnPlans, OnlyTheDistanceOfPositionsCounts) {
+  CudnnAttention attention = make();
+  AttentionShape s = shape(1, 256, 4, 2, 64, 64);
+  const CudnnCall& first = attention.find(forward(s));
+  ASSERT_TRUE(first.plan) << first.refusal;
+  s.q_first = s.k_first = 768;
+  EXPECT_EQ(&attention.find(forward(s)), &first);
+  s.window = 100;
+  EXPECT_EQ(attention.find(forward(s)).problem.window, 100);
+  // Chunks of positions count from the beginning of the sequence.
+  s.window = 0, s.chunk = 128;
+  EXPECT_TRUE(attention.find(forward(s)).plan);
+  s.q_first = s.k_first = 64;
+  EXPECT_FALSE(attention.find(forward(s)).plan);
+}
+
+TEST_F(CudnnPlans, WhereEveryQuerySeesEveryKeyNothingIsMasked) {
+  CudnnAttention attention = make();
+  AttentionShape s = shape(1, 256, 4, 2, 64, 32);
+  s.seq_k = s.capacity_k = 512, s.q_first = 1000, s.k_first = 256;
+  const std::int64_t row = 4 * 64 + 2 * (64 + 32);
+  for (const auto& [window, chunk] : {std::pair{0, 0}, std::pair{1000, 0}, std::pair{0, 1500}}) {
+    s.window = window, s.chunk = chunk;
+    const CudnnCall& call = attention.find(forward(s));
+    ASSERT_TRUE(call.plan) << call.refusal;
+    EXPECT_FALSE(call.problem.causal);
+    EXPECT_EQ(call.problem.window, 0);
+    EXPECT_EQ(count(cudnn::PointwiseMode::kGreaterOrEqual), 0);
+    EXPECT_THAT(fake::compiled().dims.at(kQ), ElementsAre(1, 4, 256, 64));
+    EXPECT_THAT(fake::compiled().dims.at(kK), ElementsAre(1, 2, 64, 512));
+    EXPECT_THAT(fake::compiled().strides.at(kK), ElementsAre(512 * row, 64, 1, row));
+    EXPECT_THAT(fake::compiled().strides.at(kLse), ElementsAre(256, 256, 1, 1));
+  }
+  EXPECT_EQ(fake::plans_made(), 1);
+  // The last query, at 1255, sees keys from 256 on within a window of 1000; from 257 on in a smaller one.
+  s.window = 999, s.chunk = 0;
+  EXPECT_THAT(attention.find(forward(s)).refusal, HasSubstr("different positions"));
+  s.window = 0, s.chunk = 1200;  // the last queries are in the second chunk
+  EXPECT_THAT(attention.find(forward(s)).refusal, HasSubstr("different positions"));
+  // First keys are absolute positions, and may hide some of the keys.
+  s.chunk = 0;
+  AttentionForward packed = forward(s);
+  documents(packed);
+  EXPECT_THAT(attention.find(packed).refusal, HasSubstr("different positions"));
+  const AttentionBackward call = backward(s);
+  ASSERT_TRUE(attention.find(call).plan);
+  EXPECT_EQ(fake::compiled().dims.at(kDQ)[2], 256);
+  EXPECT_EQ(fake::compiled().dims.at(kDK)[2], 512);
+}
+
+TEST_F(CudnnPlans, GradientsThatAreAddedToOthersGoThroughTheWorkspace) {
+  CudnnAttention attention = make({.deterministic = false});
+  AttentionShape s = shape(1, 256, 8, 2, 64, 32);
+  s.seq_k = s.capacity_k = 128, s.q_first = 128;
+  AttentionBackward wide = backward(s), added = backward(s);
+  const CudnnCall& assigned = attention.find(added);
+  ASSERT_TRUE(assigned.plan);
+  EXPECT_FALSE(assigned.problem.gradients_apart);
+  EXPECT_EQ(fake::compiled().strides.at(kDQ)[2], added.d_q_stride);
+  wide.d_q = wide.d_k = wide.d_v = at(kSomewhere, DType::kF32, wide.d_q.shape);
+  const CudnnCall& call = attention.find(wide);
+  ASSERT_TRUE(call.plan) << call.refusal;
+  EXPECT_TRUE(call.problem.gradients_apart);
+  EXPECT_THAT(fake::compiled().strides.at(kDQ), ElementsAre(256 * 8 * 64, 64, 8 * 64, 1));
+  EXPECT_THAT(fake::compiled().strides.at(kDK), ElementsAre(128 * 2 * 64, 64, 2 * 64, 1));
+  EXPECT_THAT(fake::compiled().strides.at(kDV), ElementsAre(128 * 2 * 32, 32, 2 * 32, 1));
+  const CudnnWorkspace& w = call.workspace;
+  EXPECT_GE(w.d_q, w.d_q_sum + 256 * 8 * 64 * 4);
+  EXPECT_GE(w.d_k, w.d_q + 256 * 8 * 64 * 2);
+  EXPECT_GE(w.d_v, w.d_k + 128 * 2 * 64 * 2);
+  EXPECT_GE(w.plan, w.d_v + 128 * 2 * 32 * 2);
+  // Whether they are added, and how far apart rows are there, is no matter of the plan.
+  added.accumulate_d_q = true;
+  added.d_q_stride += 64;
+  EXPECT_EQ(&attention.find(added), &call);
+  added.accumulate_d_q = false, added.accumulate_d_kv = true;
+  EXPECT_EQ(&attention.find(added), &call);
+  added.first_key = at(kSomewhere, DType::kI32, {256});
+  added.shape.seq_k = added.shape.capacity_k = 256, added.shape.q_first = 0;
+  EXPECT_THAT(attention.find(added).refusal, HasSubstr("added to others"));
+}
+
+TEST_F(CudnnPlans, SlicesOfADeterministicBackwardHaveGradientsOfTheirHeadsApart) {
+  constexpr std::int64_t kOfHead = 1024 * 512 * 2;
+  CudnnAttention attention = make({.good_workspace = 4 * kOfHead, .most_workspace = 100 * kOfHead});
+  AttentionShape s = shape(1, 1024, 16, 8, 64, 64);
+  s.seq_k = s.capacity_k = 512, s.q_first = 512;
+  AttentionBackward call = backward(s);
+  call.accumulate_d_q = true;
+  const CudnnCall& found = attention.find(call);
+  ASSERT_TRUE(found.plan) << found.refusal;
+  EXPECT_EQ(found.head_slices, 4);  // keys are half as many as queries
+  EXPECT_EQ(found.problem.d_q_row, 4 * 64);
+  EXPECT_EQ(found.problem.d_k_row, 2 * 64);
+  EXPECT_THAT(fake::compiled().strides.at(kDQ), ElementsAre(1024 * 4 * 64, 64, 4 * 64, 1));
 }
 
 TEST_F(CudnnPlans, TheLibrarysOwnRefusalIsKeptAndNotAskedForAgain) {

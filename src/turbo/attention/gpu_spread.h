@@ -1,0 +1,34 @@
+// Rows that a library wrote densely, to where a call wants them.
+#pragma once
+
+#include "turbo/gpu/values.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// Copies rows of bf16 into longer ones, or adds them to what is there. `cols` and `to_stride` are multiples
+// of four, and the addresses of as many elements. A thread for every four elements.
+template <class T>
+struct Spread {
+  static constexpr int kThreads = 256, kElements = 4;
+  const BFloat16* from;
+  T* to;
+  std::int64_t rows, cols, to_stride;
+  bool add;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t i = (block() * kThreads + thread()) * kElements;
+    if (i >= rows * cols) return;
+    float values[kElements];
+    load(from + i, values);
+    T* const target = to + i / cols * to_stride + i % cols;
+    if (add) {
+      float there[kElements];
+      load(target, there);
+      PRIMUS_UNROLL
+      for (int j = 0; j < kElements; ++j) values[j] += there[j];
+    }
+    store(target, values);
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -58,6 +58,22 @@ function(primus_library name)
   target_link_libraries(primus_${name} PUBLIC ${ARG_DEPS} Threads::Threads)
 endfunction()
 
+# primus_entry_list(<target> TYPE <type> SOURCES <files>... OUTPUT <path>): what a folder's files define as
+# `extern const <type> kName{...}`, as a header of lines ENTRY(kName), which the target includes by that path. So a
+# file is all that a new one takes. (Objects that register themselves are dropped by linkers of static libraries.)
+function(primus_entry_list target)
+  cmake_parse_arguments(ARG "" "TYPE;OUTPUT" "SOURCES" ${ARGN})
+  set(list ${CMAKE_CURRENT_BINARY_DIR}/generated/${ARG_OUTPUT})
+  add_custom_command(
+    OUTPUT ${list}
+    COMMAND ${CMAKE_COMMAND} -DTYPE=${ARG_TYPE} "-DSOURCES=${ARG_SOURCES}" -DOUTPUT=${list}
+            -P ${PROJECT_SOURCE_DIR}/cmake/EntryList.cmake
+    DEPENDS ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/cmake/EntryList.cmake
+    VERBATIM)
+  target_sources(${target} PRIVATE ${list})
+  target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
+endfunction()
+
 # primus_plugin_abi(<name> HEADER <path> CONSTANT <name> NAMESPACE <name> INPUTS <headers>...): primus::<name>, which gives
 # plug-ins and the program a header with a number that changes with the headers that both are compiled with.
 function(primus_plugin_abi name)

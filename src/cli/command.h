@@ -114,17 +114,41 @@ class Command {
                          const std::map<std::string, std::string>& /*variables*/) {}
 };
 
+// Where help lists a command: by section, then by number, then by name.
+enum class Section : std::uint8_t {
+  kTrain,
+  kUse,  // what was trained
+  kData,
+  kModel,
+  kBenchmark,
+  kPlan,
+  kConfig,
+  kDependencies,
+  kMachine,
+  kProgram,  // Primus itself
+};
+struct Place {
+  Section section = Section::kTrain;
+  int number = 100;
+};
+
+// A command's file defines its entry, and that is all that the program needs to know it (primus_entry_list in
+// cmake/PrimusBuild.cmake):
+//   extern const CommandEntry kModelInfo{"model info", "Shows what a model is", {}, "primus model info
+//   my-run",
+//                                        make_command<ModelInfo>, {Section::kModel}};
 struct CommandEntry {
   std::string_view name;      // "model verify"
   std::string_view summary;   // one line, no period
   std::string_view details;   // paragraphs; may be empty
   std::string_view examples;  // one per line, without the indentation
   std::unique_ptr<Command> (*make)();
+  Place place = {};
   // Whether several processes work on it as the ranks of one job (--nproc, --nnodes ...).
   bool has_ranks = false;
 };
 
-// Every command, in the order help shows them (commands.def).
+// Every command, in the order help shows them.
 std::span<const CommandEntry> commands();
 
 // --overwrite, the one way to say that a command may replace what has the name of its result.

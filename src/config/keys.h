@@ -32,6 +32,12 @@ using KeyField =
                  std::optional<int64_t> TrainerConfig::*, std::optional<double> TrainerConfig::*,
                  std::optional<std::string> TrainerConfig::*, std::vector<std::string> TrainerConfig::*>;
 
+// Another key, and values of it (as config files have them).
+struct KeyCondition {
+  std::string_view key;
+  std::vector<std::string_view> values;
+};
+
 struct KeySpec {
   std::string_view name;
   std::string_view help;
@@ -45,8 +51,9 @@ struct KeySpec {
   std::vector<std::string_view> choices;        // of a string, or of the items of a list
   std::vector<std::string_view> native_values;  // all that the native engine can do today; empty: everything
   std::vector<std::string_view> aliases;
-  std::string_view derived_from;    // filled in from other keys when unset
-  std::string_view primus_default;  // of Primus's presets, where it is not the one here
+  std::vector<KeyCondition> conditions;  // one of them must hold, or the key has no effect; none: always
+  std::string_view derived_from;         // filled in from other keys when unset
+  std::string_view primus_default;       // of Primus's presets, where it is not the one here
   bool is_required = false;
 
   bool has_meaning_for(Framework framework) const {
@@ -61,6 +68,10 @@ struct KeySpec {
   KeySpec&& alias(std::string_view x) && { return aliases.push_back(x), std::move(*this); }
   KeySpec&& primus(std::string_view x) && { return primus_default = x, std::move(*this); }
   KeySpec&& derived(std::string_view from) && { return derived_from = from, std::move(*this); }
+  template <class... Values>
+  KeySpec&& with(std::string_view key, Values... values) && {
+    return conditions.push_back({key, {values...}}), std::move(*this);
+  }
   KeySpec&& required() && { return is_required = true, std::move(*this); }
   KeySpec&& own() && { return frameworks = static_cast<uint8_t>(Framework::kNative), std::move(*this); }
   KeySpec&& not_native() && {

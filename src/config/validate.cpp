@@ -293,7 +293,17 @@ class Validator {
     if (c.profile_ranks.empty()) warn("profile_ranks", "nothing is traced: profile_ranks names no rank");
   }
 
-  // Keys that mean something only beside another one.
+  // Whether one of the key's conditions holds, by a key that has an effect itself.
+  bool has_effect(const KeySpec& key) const {
+    const auto holds = [this](const KeyCondition& condition) {
+      const KeySpec& other = *find_key(condition.key);
+      const Value value = current_value(other, config_);
+      return std::ranges::find(condition.values, value.text) != condition.values.end() && has_effect(other);
+    };
+    return key.conditions.empty() || std::ranges::any_of(key.conditions, holds);
+  }
+
+  // Keys that mean something only beside another one: by keys.def, and what needs more words than a value.
   void without_effect() {
     const auto needs = [this](bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
       for (const std::string_view key : keys) {
@@ -301,6 +311,11 @@ class Validator {
           warn(key, fmt::format("{} has an effect only {}", experiment_.name_of(key), what));
       }
     };
+    for (const KeySpec& key : all_keys()) {
+      if (key.conditions.empty()) continue;
+      const KeyCondition& usual = key.conditions.front();
+      needs(has_effect(key), fmt::format("with {}: {}", usual.key, usual.values.front()), {key.name});
+    }
     const TrainerConfig& c = config_;
     needs(c.multi_latent_attention, "with multi_latent_attention",
           {"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"});
@@ -315,27 +330,12 @@ class Validator {
     needs(c.use_sink_attention, "with use_sink_attention", {"sink_sliding_window"});
     needs(c.use_sink_attention && c.sink_sliding_window > 0,
           "with use_sink_attention and sink_sliding_window", {"sink_window_even_layers_only"});
-    const std::string& optimizer = c.optimizer;
-    const bool muon = optimizer == "muon" || optimizer == "dist_muon";
-    const auto is_or_follows = [&](std::string_view rule) {
-      return optimizer == rule || (muon && c.muon_scalar_optimizer == rule);
-    };
-    needs(is_or_follows("adam"), "with optimizer: adam", {"adam_beta1", "adam_beta2", "adam_eps"});
-    needs(is_or_follows("lion"), "with optimizer: lion", {"lion_beta1", "lion_beta2"});
-    needs(optimizer == "sgd", "with optimizer: sgd", {"sgd_momentum"});
-    needs(muon, "with optimizer: muon",
-          {"muon_momentum", "muon_use_nesterov", "muon_scale_mode", "muon_extra_scale_factor",
-           "muon_num_ns_steps", "muon_coefficient_type", "muon_fp32_matmul_prec", "muon_split_qkv",
-           "muon_tp_mode", "muon_scalar_optimizer"});
-    needs(c.dataloader_type == "cyclic", "with dataloader_type: cyclic", {"data_sharding"});
-    needs(c.recompute_granularity == "full", "with recompute_granularity: full", {"recompute_method"});
     needs(c.mtp_num_layers.value_or(0) > 0, "with mtp_num_layers", {"mtp_loss_scaling_factor"});
     // Who says eval_iters: 0 knows that nothing is evaluated.
     const bool zero_is_said = experiment_.provenance_of("eval_iters").layer >= Layer::kOverrides;
     needs(c.eval_iters > 0 || zero_is_said, "with eval_iters above 0: nothing is evaluated",
           {"eval_interval"});
     needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
-    needs(c.profile, "with profile: true", {"profile_step_start", "profile_step_end", "profile_ranks"});
     if (c.num_experts) {
       needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",
             {"moe_aux_loss_coeff"});

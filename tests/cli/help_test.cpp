@@ -12,7 +12,7 @@
 
 #include "base/file.h"
 #include "base/temporary_folder.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/launch/mode.h"
 #include "cli/program.h"
 

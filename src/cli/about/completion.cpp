@@ -1,7 +1,7 @@
 // primus completion
 #include "cli/completion.h"
 
-#include "cli/commands.h"
+#include "cli/command.h"
 
 namespace primus::cli {
 namespace {
@@ -22,8 +22,9 @@ class CompletionCommand final : public Command {
 
 }  // namespace
 
-const CommandEntry kCompletion{
-    "completion", "Prints a shell's completion script, for commands, options, values and settings",
+extern const CommandEntry kCompletion{
+    "completion",
+    "Prints a shell's completion script, for commands, options, values and settings",
     "The script asks the program itself, so it stays right when the program is updated.\n\n"
     "bash: put 'source <(primus completion bash)' into ~/.bashrc. zsh: write the script to a file _primus "
     "in\n"
@@ -33,6 +34,7 @@ const CommandEntry kCompletion{
     "source <(primus completion bash)\n"
     "primus completion zsh > ~/.zfunc/_primus\n"
     "primus completion fish > ~/.config/fish/completions/primus.fish",
-    make_command<CompletionCommand>};
+    make_command<CompletionCommand>,
+    {Section::kProgram, 1}};
 
 }  // namespace primus::cli

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::cli {
@@ -53,14 +53,16 @@ class DeviceList final : public Command {
 
 }  // namespace
 
-const CommandEntry kDeviceList{
-    "device list", "Lists the devices that can compute here",
+extern const CommandEntry kDeviceList{
+    "device list",
+    "Lists the devices that can compute here",
     "The CPU is always there. Other kinds are plug-ins, libprimus_<kind>.so, which are searched beside the\n"
     "program and in ../lib/primus, or in the folders of PRIMUS_PLUGIN_PATH alone where that is set. A "
     "plug-in\n"
     "that is installed and finds no device says why.",
     "primus device list\n"
     "primus device list --json",
-    make_command<DeviceList>};
+    make_command<DeviceList>,
+    {Section::kMachine, 4}};
 
 }  // namespace primus::cli

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/suggest.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/launch/mode.h"
 #include "cli/manual.h"
 
@@ -83,13 +83,15 @@ class Man final : public Command {
 
 }  // namespace
 
-const CommandEntry kMan{
-    "man", "Prints manual pages, or writes them to a folder",
+extern const CommandEntry kMan{
+    "man",
+    "Prints manual pages, or writes them to a folder",
     "The pages are made from the same definitions as --help. 'man -l' shows one; a folder named man1 below "
     "a\n"
     "folder of MANPATH makes 'man primus' find them. Files of the same names are replaced.",
     "primus man train-pretrain | man -l -\n"
     "primus man --output ~/.local/share/man/man1",
-    make_command<Man>};
+    make_command<Man>,
+    {Section::kProgram, 2}};
 
 }  // namespace primus::cli

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::cli {
@@ -48,11 +48,12 @@ class Version final : public Command {
 
 }  // namespace
 
-const CommandEntry kVersion{"version",
-                            "Prints the version",
-                            {},
-                            "primus version\n"
-                            "primus version --json",
-                            make_command<Version>};
+extern const CommandEntry kVersion{"version",
+                                   "Prints the version",
+                                   {},
+                                   "primus version\n"
+                                   "primus version --json",
+                                   make_command<Version>,
+                                   {Section::kProgram, 3}};
 
 }  // namespace primus::cli

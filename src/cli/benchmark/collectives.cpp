@@ -15,7 +15,7 @@
 #include "base/json_text.h"
 #include "bench/collective_benchmark.h"
 #include "cli/benchmark/output.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/device.h"
 #include "cli/options/rank_options.h"
 #include "cli/options/sizes.h"
@@ -393,27 +393,30 @@ constexpr const char* kCollectivesExamples =
 
 }  // namespace
 
-const CommandEntry kBenchmarkCollectives{"benchmark collectives",
-                                         kCollectivesSummary,
+extern const CommandEntry kBenchmarkCollectives{"benchmark collectives",
+                                                kCollectivesSummary,
+                                                PRIMUS_COLLECTIVE_DETAILS,
+                                                kCollectivesExamples,
+                                                make_command<BenchmarkCollectives>,
+                                                {Section::kBenchmark, 7},
+                                                true};
+
+extern const CommandEntry kBenchmarkRccl{"benchmark rccl",
+                                         "As 'benchmark collectives', by Primus's name",
                                          PRIMUS_COLLECTIVE_DETAILS,
                                          kCollectivesExamples,
                                          make_command<BenchmarkCollectives>,
+                                         {Section::kBenchmark, 8},
                                          true};
 
-const CommandEntry kBenchmarkRccl{"benchmark rccl",
-                                  "As 'benchmark collectives', by Primus's name",
-                                  PRIMUS_COLLECTIVE_DETAILS,
-                                  kCollectivesExamples,
-                                  make_command<BenchmarkCollectives>,
-                                  true};
-
-const CommandEntry kBenchmarkStridedAllGather{
+extern const CommandEntry kBenchmarkStridedAllGather{
     "benchmark strided-allgather",
     "Times all-gathers among every Nth rank, group by group or all at once",
     PRIMUS_COLLECTIVE_DETAILS,
     "primus benchmark strided-allgather --nproc 4 --stride 2 --sizes-mb 1,4,16\n"
     "srun -N 2 --ntasks-per-node=8 primus benchmark strided-allgather --device cuda --stride 8 --parallel",
     make_command<BenchmarkStridedAllGather>,
+    {Section::kBenchmark, 9},
     true};
 
 }  // namespace primus::cli

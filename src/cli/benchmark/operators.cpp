@@ -14,7 +14,7 @@
 #include "bench/model_shapes.h"
 #include "bench/operator_benchmark.h"
 #include "cli/benchmark/output.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/device.h"
 #include "cli/options/preset_model.h"
 #include "cli/options/sizes.h"
@@ -469,8 +469,9 @@ class BenchmarkGroupedGemm final : public BenchmarkOperator {
 
 }  // namespace
 
-const CommandEntry kBenchmarkGemm{
-    "benchmark gemm", "Times the matrix products of linear layers",
+extern const CommandEntry kBenchmarkGemm{
+    "benchmark gemm",
+    "Times the matrix products of linear layers",
     "Each shape is measured as forward product, input gradient and weight gradient, which adds into fp32.\n"
     "\n" PRIMUS_BENCHMARK_DETAILS,
     "primus benchmark gemm --device cuda --dtype bf16\n"
@@ -478,20 +479,24 @@ const CommandEntry kBenchmarkGemm{
     "primus benchmark gemm --M 4096 --N 4096 --K 4096 --output gemm.html\n"
     "primus benchmark gemm --baseline save before.json\n"
     "primus benchmark gemm --baseline compare before.json",
-    make_command<BenchmarkGemm>};
+    make_command<BenchmarkGemm>,
+    {Section::kBenchmark, 2}};
 
-const CommandEntry kBenchmarkGemmDense{
-    "benchmark gemm-dense", "Times the matrix products of a model's layers",
+extern const CommandEntry kBenchmarkGemmDense{
+    "benchmark gemm-dense",
+    "Times the matrix products of a model's layers",
     "Attention's projections, the feed-forward and the head, each as forward product, input gradient and\n"
     "weight gradient; of a mixture of experts the experts' products, too. Sizes replace the model's.\n"
     "\n" PRIMUS_BENCHMARK_DETAILS,
     "primus benchmark gemm-dense --model llama3.1_8B --device cuda --dtype bf16\n"
     "primus benchmark gemm-dense --model qwen2.5_0.5B --mbs 1 --seqlen 512 --output gemm.html\n"
     "primus benchmark gemm-dense --model Llama2_70B --mbs 4 --seqlen 4096 --csv",
-    make_command<BenchmarkGemmDense>};
+    make_command<BenchmarkGemmDense>,
+    {Section::kBenchmark, 3}};
 
-const CommandEntry kBenchmarkGemmDeepseek{
-    "benchmark gemm-deepseek", "Times the matrix products of DeepSeek's layers: latent attention, experts",
+extern const CommandEntry kBenchmarkGemmDeepseek{
+    "benchmark gemm-deepseek",
+    "Times the matrix products of DeepSeek's layers: latent attention, experts",
     "The steps of latent attention, dense, routed and shared experts, and the head, each as forward "
     "product,\n"
     "input gradient and weight gradient. --model takes V2_Lite, V2, V3, and every preset or folder; sizes\n"
@@ -500,10 +505,12 @@ const CommandEntry kBenchmarkGemmDeepseek{
     "primus benchmark gemm-deepseek --model V2_Lite --device cuda --dtype bf16\n"
     "primus benchmark gemm-deepseek --model V3 --mbs 1 --seqlen 4096 --output v3.csv --append\n"
     "primus benchmark gemm-deepseek --hidden-size 4096 --n-routed-experts 32 --moe-intermediate-size 2048",
-    make_command<BenchmarkGemmDeepseek>};
+    make_command<BenchmarkGemmDeepseek>,
+    {Section::kBenchmark, 4}};
 
-const CommandEntry kBenchmarkAttention{
-    "benchmark attention", "Times attention, forward and backward",
+extern const CommandEntry kBenchmarkAttention{
+    "benchmark attention",
+    "Times attention, forward and backward",
     "Only scores that a query sees count as work. --shapes-json-path takes a JSON list of objects with "
     "model,\nseqlen_q, seqlen_kv, num_head_q, num_head_kv, head_dim_qk, head_dim_v and "
     "causal.\n\n" PRIMUS_BENCHMARK_DETAILS,
@@ -511,13 +518,16 @@ const CommandEntry kBenchmarkAttention{
     "primus benchmark attention --seq-length 512 --heads 8 --kv-heads 2 --head-dim 64 --csv\n"
     "primus benchmark attention --device cuda --dtype bf16 --models all --mbs-list 1,2,4 --backend all\n"
     "primus benchmark attention --models Llama3_8B,deepseek_v2_lite --report-csv-path attention.csv",
-    make_command<BenchmarkAttention>};
+    make_command<BenchmarkAttention>,
+    {Section::kBenchmark, 5}};
 
-const CommandEntry kBenchmarkGroupedGemm{
-    "benchmark grouped-gemm", "Times the matrix products of experts, beside dense ones of equal FLOPs",
+extern const CommandEntry kBenchmarkGroupedGemm{
+    "benchmark grouped-gemm",
+    "Times the matrix products of experts, beside dense ones of equal FLOPs",
     PRIMUS_BENCHMARK_DETAILS,
     "primus benchmark grouped-gemm --device cuda --dtype bf16\n"
     "primus benchmark grouped-gemm --experts 8 --top-k 2 --in 4096 --out 28672 --skew 0.5 --markdown",
-    make_command<BenchmarkGroupedGemm>};
+    make_command<BenchmarkGroupedGemm>,
+    {Section::kBenchmark, 6}};
 
 }  // namespace primus::cli

@@ -6,7 +6,7 @@
 #include "bench/data_benchmark.h"
 #include "bench/memory_benchmark.h"
 #include "cli/benchmark/output.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/device.h"
 #include "cli/options/experiment.h"
 #include "cli/options/sizes.h"
@@ -92,30 +92,36 @@ class BenchmarkCheckpoint final : public Command {
 
 }  // namespace
 
-const CommandEntry kBenchmarkMemory{
-    "benchmark memory", "Times memory: a device's own, and between host and device",
+extern const CommandEntry kBenchmarkMemory{
+    "benchmark memory",
+    "Times memory: a device's own, and between host and device",
     "Buffers of consecutive calls are others, together more than caches hold. GB/s count what is read and\n"
     "written.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark memory\n"
     "primus benchmark memory --device cuda --sizes 64M,1G --output memory.html",
-    make_command<BenchmarkMemory>};
+    make_command<BenchmarkMemory>,
+    {Section::kBenchmark, 10}};
 
-const CommandEntry kBenchmarkData{
-    "benchmark data", "Times the data path of an experiment: opening it, and batches",
+extern const CommandEntry kBenchmarkData{
+    "benchmark data",
+    "Times the data path of an experiment: opening it, and batches",
     "As training takes them, and in its order; nothing is computed. 'read ahead' is what a training step\n"
     "waits for at the least.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark data --config exp.yaml\n"
     "primus benchmark data --config exp.yaml data_path=corpus/en seq_length=8192 --json",
-    make_command<BenchmarkData>};
+    make_command<BenchmarkData>,
+    {Section::kBenchmark, 11}};
 
-const CommandEntry kBenchmarkCheckpoint{
-    "benchmark checkpoint", "Times saving and loading checkpoints in a folder, synced to the disk",
+extern const CommandEntry kBenchmarkCheckpoint{
+    "benchmark checkpoint",
+    "Times saving and loading checkpoints in a folder, synced to the disk",
     "By the code that training saves and loads with: safetensors, checksums, rename. Each repetition saves,\n"
     "loads, and loads again after asking the system to drop its cache. What is read is compared with what "
     "was\n"
     "written.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark checkpoint --path /shared/checkpoints --size 10G\n"
     "primus benchmark checkpoint --size 100M --repeat 3 --json",
-    make_command<BenchmarkCheckpoint>};
+    make_command<BenchmarkCheckpoint>,
+    {Section::kBenchmark, 12}};
 
 }  // namespace primus::cli

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "bench/train_benchmark.h"
 #include "cli/benchmark/output.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/experiment.h"
 
 namespace primus::cli {
@@ -62,8 +62,9 @@ class BenchmarkTrain final : public Command {
 
 }  // namespace
 
-const CommandEntry kBenchmarkTrain{
-    "benchmark train", "Times training steps of an experiment, and where the time goes",
+extern const CommandEntry kBenchmarkTrain{
+    "benchmark train",
+    "Times training steps of an experiment, and where the time goes",
     "Random tokens stand for data, and nothing is written. Model FLOP/s are compared with the peak of large\n"
     "matrix products, measured in the same run.\n\n"
     "--trace FILE records every kernel and copy of further steps, by stream. The same of a training run, and "
@@ -73,6 +74,7 @@ const CommandEntry kBenchmarkTrain{
     "primus benchmark train --config exp.yaml --steps 20 --json micro_batch_size=8\n"
     "primus benchmark train --config exp.yaml --steps 20 --baseline compare last-week.json\n"
     "primus benchmark train --config exp.yaml --steps 3 --trace step.json",
-    make_command<BenchmarkTrain>};
+    make_command<BenchmarkTrain>,
+    {Section::kBenchmark, 1}};
 
 }  // namespace primus::cli

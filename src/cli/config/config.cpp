@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/experiment.h"
 #include "cli/problem_json.h"
 
@@ -104,34 +104,43 @@ class ConfigReference final : public Command {
 
 }  // namespace
 
-const CommandEntry kConfigShow{
-    "config show", "Prints an experiment as it would run", kOverrideHelp,
+extern const CommandEntry kConfigShow{
+    "config show",
+    "Prints an experiment as it would run",
+    kOverrideHelp,
     "primus config show --config examples/native/configs/CPU/llama_124M-pretrain.yaml\n"
     "primus config show --config exp.yaml --origin lr=1e-4",
-    make_command<ConfigShow>};
+    make_command<ConfigShow>,
+    {Section::kConfig, 1}};
 
-const CommandEntry kConfigValidate{"config validate", "Checks an experiment file",
-                                   "Exit code 0 when it is valid, 2 when not: each problem is shown with its "
-                                   "file, line and column, and the\n"
-                                   "next step. With --json, \"problems\" lists them all.",
-                                   "primus config validate --config exp.yaml\n"
-                                   "primus config validate --config exp.yaml --json lr=1e-4",
-                                   make_command<ConfigValidate>};
+extern const CommandEntry kConfigValidate{
+    "config validate",
+    "Checks an experiment file",
+    "Exit code 0 when it is valid, 2 when not: each problem is shown with its "
+    "file, line and column, and the\n"
+    "next step. With --json, \"problems\" lists them all.",
+    "primus config validate --config exp.yaml\n"
+    "primus config validate --config exp.yaml --json lr=1e-4",
+    make_command<ConfigValidate>,
+    {Section::kConfig, 2}};
 
-const CommandEntry kConfigSchema{"config schema",
-                                 "Prints the JSON Schema of experiment files, for editors",
-                                 {},
-                                 "primus config schema > experiment.schema.json",
-                                 make_command<Print<config::json_schema>>};
+extern const CommandEntry kConfigSchema{"config schema",
+                                        "Prints the JSON Schema of experiment files, for editors",
+                                        {},
+                                        "primus config schema > experiment.schema.json",
+                                        make_command<Print<config::json_schema>>,
+                                        {Section::kConfig, 3}};
 
-const CommandEntry kConfigReference{
-    "config reference", "Prints every key with its type, default, range and meaning",
+extern const CommandEntry kConfigReference{
+    "config reference",
+    "Prints every key with its type, default, range and meaning",
     "With a WORD only the key of that name; or, where there is none, the keys that have it "
     "in their name,\n"
     "in their meaning, or in what other programs call them.",
     "primus config reference > config.md\n"
     "primus config reference lr\n"
     "primus config reference learning_rate --json",
-    make_command<ConfigReference>};
+    make_command<ConfigReference>,
+    {Section::kConfig, 4}};
 
 }  // namespace primus::cli

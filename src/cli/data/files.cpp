@@ -5,7 +5,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "lm/data/gpt_dataset.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/rearrange.h"
@@ -139,17 +139,22 @@ class DataSplit final : public Command {
 
 }  // namespace
 
-const CommandEntry kDataMerge{"data merge", "Joins data sets into one",
-                              "Their token types must be the same. Nothing is decoded, so this is as fast as "
-                              "copying.",
-                              "primus data merge data/a_text_document data/b_text_document -o data/all\n"
-                              "primus data merge data/parts/ -o data/all",
-                              make_command<DataMerge>};
+extern const CommandEntry kDataMerge{
+    "data merge",
+    "Joins data sets into one",
+    "Their token types must be the same. Nothing is decoded, so this is as fast as "
+    "copying.",
+    "primus data merge data/a_text_document data/b_text_document -o data/all\n"
+    "primus data merge data/parts/ -o data/all",
+    make_command<DataMerge>,
+    {Section::kData, 4}};
 
-const CommandEntry kDataSplit{"data split", "Cuts a data set into several",
-                              "Documents stay whole and in order.",
-                              "primus data split data/all -o data/all --split 98,1,1\n"
-                              "primus data split data/all -o data/part --parts 8",
-                              make_command<DataSplit>};
+extern const CommandEntry kDataSplit{"data split",
+                                     "Cuts a data set into several",
+                                     "Documents stay whole and in order.",
+                                     "primus data split data/all -o data/all --split 98,1,1\n"
+                                     "primus data split data/all -o data/part --parts 8",
+                                     make_command<DataSplit>,
+                                     {Section::kData, 5}};
 
 }  // namespace primus::cli

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "lm/data/dataset.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/tokenizer/simple.h"
@@ -266,14 +266,16 @@ class DataInspect final : public Command {
 
 }  // namespace
 
-const CommandEntry kDataInspect{
-    "data inspect", "Shows what a data set holds, and the order in which training reads it",
+extern const CommandEntry kDataInspect{
+    "data inspect",
+    "Shows what a data set holds, and the order in which training reads it",
     "The order is Megatron-LM's own: with --order, one JSON object holds the samples of each split,\n"
     "of seq-length + 1 tokens each.",
     "primus data inspect data/books_text_document --tokenizer tokenizer.json\n"
     "primus data inspect data/books_text_document --order --seq-length 1024 --split 98,1,1 --samples "
     "100,10,10\n"
     "primus data inspect --order --blend 0.7 data/a 0.3 data/b --seq-length 1024 --samples 100,10,10",
-    make_command<DataInspect>};
+    make_command<DataInspect>,
+    {Section::kData, 3}};
 
 }  // namespace primus::cli

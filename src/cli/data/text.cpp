@@ -13,7 +13,7 @@
 #include "base/json_reader.h"
 #include "base/json_text.h"
 #include "base/thread_pool.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/line_reader.h"
 #include "lm/data/json_lines.h"
 #include "lm/tokenizer/text/unicode.h"
@@ -215,20 +215,24 @@ class DataDecode final : public TextCommand {
 
 }  // namespace
 
-const CommandEntry kDataEncode{
-    "data encode", "Turns text into token ids",
+extern const CommandEntry kDataEncode{
+    "data encode",
+    "Turns text into token ids",
     "Reads standard input: one text, or with --jsonl one in each line. Writes the ids with spaces between, "
     "or "
     "JSON lines.",
     "echo 'In the beginning' | primus data encode --tokenizer tokenizer.json\n"
     R"(echo '{"text": "In the beginning"}' | primus data encode --tokenizer tokenizer.model --jsonl)",
-    make_command<DataEncode>};
+    make_command<DataEncode>,
+    {Section::kData, 6}};
 
-const CommandEntry kDataDecode{
-    "data decode", "Turns token ids into text",
+extern const CommandEntry kDataDecode{
+    "data decode",
+    "Turns token ids into text",
     "Reads standard input: ids with spaces between, or with --jsonl a list in each line.",
     "echo 464 3726 | primus data decode --tokenizer tokenizer.json\n"
     R"(echo '{"ids": [464, 3726]}' | primus data decode --tokenizer tokenizer.json --jsonl)",
-    make_command<DataDecode>};
+    make_command<DataDecode>,
+    {Section::kData, 7}};
 
 }  // namespace primus::cli

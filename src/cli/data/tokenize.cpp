@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/train/stop_signal.h"
 #include "lm/data/corpus.h"
 #include "lm/data/train_tokenizer.h"
@@ -290,21 +290,25 @@ class DataTrainTokenizer final : public Command {
 
 }  // namespace
 
-const CommandEntry kDataTokenize{
-    "data tokenize", "Turns text or JSON lines into .bin/.idx training data",
+extern const CommandEntry kDataTokenize{
+    "data tokenize",
+    "Turns text or JSON lines into .bin/.idx training data",
     "The options and files are those of Megatron's preprocess_data.py; the files appear complete or not at "
     "all,\nand replace older ones only with --overwrite. Stopped with Ctrl-C or killed, the same command "
     "goes on where it was.",
     "primus data tokenize -i books/ -o data/books -t tokenizer.json --append-eod\n"
     "primus data tokenize -i 'corpus/*.jsonl.zst' -o data/corpus -t tokenizer.model --json-keys title text",
-    make_command<DataTokenize>};
+    make_command<DataTokenize>,
+    {Section::kData, 1}};
 
-const CommandEntry kDataTrainTokenizer{
-    "data train-tokenizer", "Learns a byte-level BPE tokenizer from text",
+extern const CommandEntry kDataTrainTokenizer{
+    "data train-tokenizer",
+    "Learns a byte-level BPE tokenizer from text",
     "Writes a tokenizer.json that Hugging Face tokenizers and Primus load. One that is there is replaced "
     "only\n"
     "with --overwrite: data and models that were made with it would not fit the new one.",
     "primus data train-tokenizer -i book.txt -o tokenizer --vocab-size 4096",
-    make_command<DataTrainTokenizer>};
+    make_command<DataTrainTokenizer>,
+    {Section::kData, 2}};
 
 }  // namespace primus::cli

@@ -8,7 +8,7 @@
 #include "backends/installation.h"
 #include "base/json_text.h"
 #include "base/suggest.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "config/inherit.h"
 #include "launch/dependency_folder.h"
 
@@ -180,24 +180,32 @@ class DepsSync final : public DependencyCommand {
 
 }  // namespace
 
-const CommandEntry kDepsList{
-    "deps list", "Lists the versions of other frameworks that Primus was checked with",
+extern const CommandEntry kDepsList{
+    "deps list",
+    "Lists the versions of other frameworks that Primus was checked with",
     "Frameworks that experiments can name: Megatron-LM, TorchTitan and MaxText. What is pinned "
     "stands in\npresets/backends/pins.yaml.",
-    "primus deps list\nprimus deps list megatron --json", make_command<DepsList>};
+    "primus deps list\nprimus deps list megatron --json",
+    make_command<DepsList>,
+    {Section::kDependencies, 1}};
 
-const CommandEntry kDepsCheck{
-    "deps check", "Says which of the other frameworks can be run on this machine",
+extern const CommandEntry kDepsCheck{
+    "deps check",
+    "Says which of the other frameworks can be run on this machine",
     "Exit code 0: all that were named are ready; 1: something is missing, and the next step "
     "is shown.",
-    "primus deps check\nprimus deps check torchtitan --dir /shared/frameworks", make_command<DepsCheck>};
+    "primus deps check\nprimus deps check torchtitan --dir /shared/frameworks",
+    make_command<DepsCheck>,
+    {Section::kDependencies, 2}};
 
-const CommandEntry kDepsSync{
-    "deps sync", "Fetches the pinned versions of other frameworks",
+extern const CommandEntry kDepsSync{
+    "deps sync",
+    "Fetches the pinned versions of other frameworks",
     "Clones each repository at its pinned commit, submodules included. A clone that is there is "
     "brought to the\npinned commit, and one whose files were changed is left alone.",
     "primus deps sync megatron\nprimus deps sync --venv torchtitan --dir /shared/frameworks\n"
     "primus deps sync --dry-run",
-    make_command<DepsSync>};
+    make_command<DepsSync>,
+    {Section::kDependencies, 3}};
 
 }  // namespace primus::cli

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 
 namespace primus::cli {
 namespace {
@@ -106,22 +106,26 @@ class ModelExport final : public ModelExchange {
 
 }  // namespace
 
-const CommandEntry kModelImport{
-    "model import", "Checks a Hugging Face model and writes it as Primus trains it",
+extern const CommandEntry kModelImport{
+    "model import",
+    "Checks a Hugging Face model and writes it as Primus trains it",
     "Training reads Hugging Face folders as they are (load: FOLDER). An import is for what it cannot read,\n"
     "weights quantised to fp8 (DeepSeek-V3) or mxfp4 (gpt-oss), and to change the type of weights once. "
     "Every\n"
     "tensor is held against config.json before anything is written.",
     "primus model import gpt-oss-20b gpt-oss-20b-bf16\n"
     "primus model import Llama-3.2-1B llama-fp32 --dtype fp32",
-    make_command<ModelImport>};
+    make_command<ModelImport>,
+    {Section::kModel, 2}};
 
-const CommandEntry kModelExport{
-    "model export", "Writes a trained model as a Hugging Face folder",
+extern const CommandEntry kModelExport{
+    "model export",
+    "Writes a trained model as a Hugging Face folder",
     "Checkpoints are Hugging Face folders already; an export leaves out what only training needs, and can\n"
     "change the type of the weights. fp32 takes the master weights of a bf16 run.",
     "primus model export my-run my-model\n"
     "primus model export my-run/checkpoints/iter_0001000 my-model --dtype bf16",
-    make_command<ModelExport>};
+    make_command<ModelExport>,
+    {Section::kModel, 3}};
 
 }  // namespace primus::cli

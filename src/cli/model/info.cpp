@@ -3,18 +3,18 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/preset_model.h"
 #include "config/experiment.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/exchange/exchange.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/model_size.h"
+#include "lm/optimizer/optimizer_settings.h"
 #include "lm/train/model_report.h"
 
 namespace primus::cli {
@@ -75,9 +75,15 @@ std::string attention_text(const ModelConfig& c) {
   return text;
 }
 
-// By the values of the key `optimizer`.
-const std::map<std::string, std::string_view> kOptimizers = {
-    {"adam", "AdamW"}, {"sgd", "SGD"}, {"lion", "Lion"}, {"muon", "Muon"}};
+// For people: "this, that or another".
+std::string optimizer_names() {
+  std::string names;
+  for (const OptimizerEntry& entry : optimizers()) {
+    if (!names.empty()) names += &entry == &optimizers().back() ? " or " : ", ";
+    names += entry.name;
+  }
+  return names;
+}
 
 class ModelInfo final : public Command {
  public:
@@ -89,7 +95,7 @@ class ModelInfo final : public Command {
                 "tokens per sequence in the memory table (default: what the model takes, up to 4096)");
     args.option("--micro-batch-size", "N", &micro_batch_, "sequences per microbatch in the memory table");
     args.option("--optimizer", "NAME", &optimizer_,
-                "what the memory table trains with: adam, sgd, lion or muon");
+                "what the memory table trains with: " + optimizer_names());
     args.flag("--tensors", tensors_, "list every tensor");
     args.flag("--json", json_, "print as JSON");
   }
@@ -99,9 +105,9 @@ class ModelInfo final : public Command {
     if (sequence_ && (*sequence_ < 1 || *sequence_ > kMost))
       throw invalid(fmt::format("--seq-length must be from 1 to {}", kMost));
     if (micro_batch_ < 1 || micro_batch_ > 65536) throw invalid("--micro-batch-size must be from 1 to 65536");
-    if (!kOptimizers.contains(optimizer_))
+    if (!find_optimizer(optimizer_))
       throw invalid(
-          fmt::format("--optimizer must be adam, sgd, lion or muon, not '{}'", printable(optimizer_)));
+          fmt::format("--optimizer must be {}, not '{}'", optimizer_names(), printable(optimizer_)));
     const FamilyRegistry families = builtin_families();
     if (names_a_preset(folder_)) {
       describe(preset_model(folder_, families), families);
@@ -165,7 +171,7 @@ class ModelInfo final : public Command {
                                                      : ", without multi-token prediction";
     line("FLOPs", fmt::format("{:.3g} for each token of a training step, sequences of {}{}",
                               report.flops_per_token, sequence, scope));
-    text_ += fmt::format("\ntraining memory with {}, {} x {} tokens{}:\n", kOptimizers.at(optimizer_),
+    text_ += fmt::format("\ntraining memory with {}, {} x {} tokens{}:\n", find_optimizer(optimizer_)->title,
                          micro_batch_, sequence, scope);
     text_ += fmt::format("  {:<22}{:>12}{:>14}{:>12}\n", "", "weights etc.", "activations", "total");
     json_report_ = {{"family", c.family},
@@ -270,15 +276,17 @@ class ModelInfo final : public Command {
 
 }  // namespace
 
-const CommandEntry kModelInfo{"model info",
-                              "Shows what a model is, what training it takes, and what its folder holds",
-                              "Memory is what one device needs for one microbatch, measured without taking "
-                              "it, with fp32 gradients,\n"
-                              "optimizer states and master weights.",
-                              "primus model info llama3.1_8B\n"
-                              "primus model info llama3.1_8B --optimizer muon\n"
-                              "primus model info Llama-3.2-1B --tensors\n"
-                              "primus model info my-run --json",
-                              make_command<ModelInfo>};
+extern const CommandEntry kModelInfo{
+    "model info",
+    "Shows what a model is, what training it takes, and what its folder holds",
+    "Memory is what one device needs for one microbatch, measured without taking "
+    "it, with fp32 gradients,\n"
+    "optimizer states and master weights.",
+    "primus model info llama3.1_8B\n"
+    "primus model info llama3.1_8B --optimizer muon\n"
+    "primus model info Llama-3.2-1B --tensors\n"
+    "primus model info my-run --json",
+    make_command<ModelInfo>,
+    {Section::kModel, 4}};
 
 }  // namespace primus::cli

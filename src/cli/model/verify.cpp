@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/device.h"
 
 namespace primus::cli {
@@ -158,8 +158,9 @@ class ModelVerify final : public Command {
 
 }  // namespace
 
-const CommandEntry kModelVerify{
-    "model verify", "Checks that a model computes what its reference computed",
+extern const CommandEntry kModelVerify{
+    "model verify",
+    "Checks that a model computes what its reference computed",
     "Compares logits, loss, every gradient and a few AdamW steps with files that another implementation\n"
     "wrote. The error of a tensor is normalised: its largest difference over the reference's largest "
     "element.\n"
@@ -169,6 +170,7 @@ const CommandEntry kModelVerify{
     "primus model verify tests/golden/models/llama --inputs tests/golden/models/llama/io.safetensors\n"
     "primus model verify DIR --inputs io.safetensors --grads grads.safetensors --trajectory golden.json "
     "--json",
-    make_command<ModelVerify>};
+    make_command<ModelVerify>,
+    {Section::kModel, 1}};
 
 }  // namespace primus::cli

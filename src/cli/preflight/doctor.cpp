@@ -1,6 +1,6 @@
 // primus doctor
 #include "base/terminal.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/preflight/report_files.h"
 #include "safe/preflight/node.h"
 
@@ -34,8 +34,9 @@ class Doctor final : public Command {
 
 }  // namespace
 
-const CommandEntry kDoctor{
-    "doctor", "Looks at this machine and says what would disturb training",
+extern const CommandEntry kDoctor{
+    "doctor",
+    "Looks at this machine and says what would disturb training",
     "Checks host, GPUs and network: memory, limits, disks, the clock, drivers, device nodes, the health of "
     "GPUs,\n"
     "interfaces and RDMA. Every finding says what to do about it. Writes nothing. 'primus preflight' "
@@ -45,6 +46,7 @@ const CommandEntry kDoctor{
     "primus doctor\n"
     "primus doctor --all-checks\n"
     "primus doctor --json | jq '.nodes[].findings[] | select(.verdict == \"fail\")'",
-    make_command<Doctor>};
+    make_command<Doctor>,
+    {Section::kMachine, 3}};
 
 }  // namespace primus::cli

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/terminal.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/own_command.h"
 #include "cli/preflight/node_options.h"
 #include "config/inherit.h"
@@ -330,8 +330,9 @@ class NodeSmoke final : public Command {
 
 }  // namespace
 
-const CommandEntry kNodeSmoke{
-    "node_smoke", "Checks every node by itself, without a rendezvous, and says which to leave out",
+extern const CommandEntry kNodeSmoke{
+    "node_smoke",
+    "Checks every node by itself, without a rendezvous, and says which to leave out",
     "Every node writes smoke/HOST.json; node 0 (NODE_RANK, SLURM_NODEID) waits for all, compares them, and "
     "writes\n"
     "smoke_report.md, .html and .json, passing_nodes.txt and failing_nodes.txt, which fit 'srun --nodelist' "
@@ -343,6 +344,7 @@ const CommandEntry kNodeSmoke{
     "srun -N 4 --ntasks-per-node=1 primus node_smoke --tier2-perf --dump-path /shared/smoke\n"
     "primus node_smoke --expected-gpus 8 --expected-rdma-nics 8 --require-tools nvidia-smi,ibstat\n"
     "srun --exclude=$(paste -sd, output/preflight/failing_nodes.txt) primus train pretrain --config exp.yaml",
-    make_command<NodeSmoke>};
+    make_command<NodeSmoke>,
+    {Section::kMachine, 2}};
 
 }  // namespace primus::cli

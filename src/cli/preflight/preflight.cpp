@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/terminal.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/own_command.h"
 #include "cli/preflight/node_options.h"
 #include "cli/preflight/perf_plan.h"
@@ -326,8 +326,9 @@ class Preflight final : public Command {
 
 }  // namespace
 
-const CommandEntry kPreflight{
-    "preflight", "Checks the machines of a job and measures how fast they are, before it is trained on",
+extern const CommandEntry kPreflight{
+    "preflight",
+    "Checks the machines of a job and measures how fast they are, before it is trained on",
     "Host, GPUs, network, products, memory, silent corruption, storage, and what the ranks exchange: each "
     "finding\n"
     "says what was found, what is wanted and why, and what to do. A check that cannot be made has failed. "
@@ -348,6 +349,7 @@ const CommandEntry kPreflight{
     "primus preflight --config examples/native/configs/CPU/llama_124M-pretrain.yaml --storage-path "
     "/checkpoints\n"
     "srun -N 4 --ntasks-per-node=8 primus preflight --dist-timeout-sec 60 --report-file-name before-run",
-    make_command<Preflight>};
+    make_command<Preflight>,
+    {Section::kMachine, 1}};
 
 }  // namespace primus::cli

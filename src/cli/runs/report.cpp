@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "lm/report/mlflow.h"
 
 namespace primus::cli {
@@ -123,8 +123,9 @@ class Report final : public Command {
 
 }  // namespace
 
-const CommandEntry kReport{
-    "report", "Writes the curves of runs into one HTML page, side by side",
+extern const CommandEntry kReport{
+    "report",
+    "Writes the curves of runs into one HTML page, side by side",
     "Loss, validation, gradient norm, learning rate, throughput, memory and expert balance, with the values\n"
     "under the cursor, zoom, log scale and smoothing, and what the runs' settings differ in. The page needs "
     "no\n"
@@ -135,6 +136,7 @@ const CommandEntry kReport{
     "primus report output/team/user/try1 output/team/user/try2 -o compare.html\n"
     "primus report output/team/user --mlflow mlruns\n"
     "primus report output --json | jq '.runs[].loss'",
-    make_command<Report>};
+    make_command<Report>,
+    {Section::kTrain, 4}};
 
 }  // namespace primus::cli

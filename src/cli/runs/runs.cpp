@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "lm/report/run_list.h"
 
 namespace primus::cli {
@@ -138,8 +138,9 @@ class Runs final : public Command {
 
 }  // namespace
 
-const CommandEntry kRuns{
-    "runs", "Lists the runs under a folder: state, step, loss, speed, age",
+extern const CommandEntry kRuns{
+    "runs",
+    "Lists the runs under a folder: state, step, loss, speed, age",
     "running: a process trains in it. finished: its last step is done. interrupted: it was stopped, and its\n"
     "newest checkpoint holds its last step. crashed: it ended otherwise; the same command again continues "
     "from\n"
@@ -149,6 +150,7 @@ const CommandEntry kRuns{
     "primus runs\n"
     "primus runs output/team --state running\n"
     "primus runs output --sort loss --json",
-    make_command<Runs>};
+    make_command<Runs>,
+    {Section::kTrain, 3}};
 
 }  // namespace primus::cli

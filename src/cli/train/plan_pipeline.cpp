@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/experiment.h"
 #include "lm/train/training_settings.h"
 #include "plan/measured_pipeline.h"
@@ -147,8 +147,9 @@ class PlanPipeline final : public Command {
 
 }  // namespace
 
-const CommandEntry kPlanPipeline{
-    "plan pipeline", "Draws a pipeline schedule: its gaps, and the activations it holds",
+extern const CommandEntry kPlanPipeline{
+    "plan pipeline",
+    "Draws a pipeline schedule: its gaps, and the activations it holds",
     "The drawing is of the lists of work that training runs. With --config it is the schedule of an\n"
     "experiment; without, that of --schedule, --stages and --microbatches. Stages that a transfer would "
     "keep\n"
@@ -163,6 +164,7 @@ const CommandEntry kPlanPipeline{
     "primus plan pipeline --trace output/amd/root/run --svg measured.svg\n"
     "primus plan pipeline --config examples/native/configs/CPU/llama_124M-pretrain.yaml "
     "pipeline_model_parallel_size=2",
-    make_command<PlanPipeline>};
+    make_command<PlanPipeline>,
+    {Section::kPlan, 1}};
 
 }  // namespace primus::cli

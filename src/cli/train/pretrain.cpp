@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/experiment.h"
 #include "cli/options/rank_options.h"
 #include "cli/options/sizes.h"
@@ -451,7 +451,7 @@ class TrainPretrain final : public Command {
 
 }  // namespace
 
-const CommandEntry kTrainPretrain{
+extern const CommandEntry kTrainPretrain{
     "train pretrain",
     "Trains a language model as an experiment file describes it",
     "Writes to workspace/work_group/user_name/exp_name: logs, metrics.jsonl, TensorBoard events, "
@@ -487,6 +487,7 @@ const CommandEntry kTrainPretrain{
     "primus train pretrain --config exp.yaml --backend torchtitan --dry-run\n"
     "primus train pretrain load=path/to/model data_path=corpus.txt --epochs 2",
     make_command<TrainPretrain>,
+    {Section::kTrain, 2},
     true};
 
 }  // namespace primus::cli

@@ -15,7 +15,7 @@
 #include "base/threads.h"
 #include "base/utf8.h"
 #include "bench/train_benchmark.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/device.h"
 #include "cli/options/experiment.h"
 #include "cli/train/metrics_tail.h"
@@ -347,13 +347,15 @@ class Quickstart final : public Command {
 
 }  // namespace
 
-const CommandEntry kQuickstart{"quickstart",
-                               "Trains a small Llama on real text in a minute, and lets it write",
-                               "Learns a tokenizer, trains a model of 2 million parameters, prints a sample "
-                               "and what to try next. Works\n"
-                               "offline and on any CPU. Called again, it goes on with an interrupted run.",
-                               "primus quickstart\n"
-                               "primus quickstart --text book.txt --seconds 300 --again",
-                               make_command<Quickstart>};
+extern const CommandEntry kQuickstart{
+    "quickstart",
+    "Trains a small Llama on real text in a minute, and lets it write",
+    "Learns a tokenizer, trains a model of 2 million parameters, prints a sample "
+    "and what to try next. Works\n"
+    "offline and on any CPU. Called again, it goes on with an interrupted run.",
+    "primus quickstart\n"
+    "primus quickstart --text book.txt --seconds 300 --again",
+    make_command<Quickstart>,
+    {Section::kTrain, 1}};
 
 }  // namespace primus::cli

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/line_reader.h"
 #include "cli/options/model_options.h"
 #include "cli/use/prompt.h"
@@ -138,8 +138,9 @@ class Chat final : public Command {
 
 }  // namespace
 
-const CommandEntry kChat{
-    "chat", "Talks with a trained model",
+extern const CommandEntry kChat{
+    "chat",
+    "Talks with a trained model",
     "Reads a line, writes the reply, and keeps the conversation. Turns are written as plain lines 'User: "
     "...'\n"
     "and 'Assistant: ...'. A model that was only pre-trained continues the conversation as a text; it has\n"
@@ -151,6 +152,7 @@ const CommandEntry kChat{
     "an empty line ends, as Ctrl-D does.",
     "primus chat output/primus/root/quickstart\n"
     "echo 'Who are you?' | primus chat DIR -t 0",
-    make_command<Chat>};
+    make_command<Chat>,
+    {Section::kUse, 2}};
 
 }  // namespace primus::cli

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/model_options.h"
 #include "lm/generate/evaluate.h"
 
@@ -81,12 +81,14 @@ class EvalLoss final : public Command {
 
 }  // namespace
 
-const CommandEntry kEvalLoss{
-    "eval loss", "Measures how well a model predicts a text",
+extern const CommandEntry kEvalLoss{
+    "eval loss",
+    "Measures how well a model predicts a text",
     "Prints the mean loss per token, perplexity, and bits per byte, which compares models with different\n"
     "tokenizers. Windows of --seq-length tokens follow each other; each token is predicted once.",
     "primus eval loss output/primus/root/quickstart --data book.txt\n"
     "primus eval loss Llama-3.2-1B -d corpus/valid.jsonl --json-key text --dtype bf16 --json",
-    make_command<EvalLoss>};
+    make_command<EvalLoss>,
+    {Section::kUse, 3}};
 
 }  // namespace primus::cli

@@ -11,7 +11,7 @@
 
 #include "base/file.h"
 #include "base/json_text.h"
-#include "cli/commands.h"
+#include "cli/command.h"
 #include "cli/options/model_options.h"
 #include "cli/use/prompts.h"
 #include "lm/generate/batch_generate.h"
@@ -238,8 +238,9 @@ class Generate final : public Command {
 
 }  // namespace
 
-const CommandEntry kGenerate{
-    "generate", "Writes on from a prompt with a trained model",
+extern const CommandEntry kGenerate{
+    "generate",
+    "Writes on from a prompt with a trained model",
     "The text streams to standard output, prompt included. It is a function of model, prompt, settings and\n"
     "seed: the same command writes the same text.\n\n"
     "--prompts writes many texts together and prints one JSON object a line, in the order of the prompts. "
@@ -251,6 +252,7 @@ const CommandEntry kGenerate{
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"
     "primus generate DIR --prompt - --json < prompt.txt\n"
     "primus generate DIR --prompts prompts.jsonl --batch 16 > texts.jsonl",
-    make_command<Generate>};
+    make_command<Generate>,
+    {Section::kUse, 1}};
 
 }  // namespace primus::cli

@@ -1,3 +1,4 @@
+// AdamW: decoupled weight decay (Loshchilov and Hutter, 2019).
 #include "turbo/adamw/adamw.h"
 
 #include <cmath>
@@ -7,9 +8,14 @@
 namespace primus {
 namespace {
 
+struct AdamSettings {
+  double beta1, beta2, epsilon;
+  DType first_moment, second_moment;  // fp32 or bf16
+};
+
 class AdamWRule final : public UpdateRule {
  public:
-  AdamWRule(const AdamSettings& settings, bool decay_all) : settings_(settings), decay_all_(decay_all) {}
+  explicit AdamWRule(const AdamSettings& settings) : settings_(settings) {}
 
   std::string_view name() const override { return "adam"; }
   std::vector<engine::StateSpec> states() const override {
@@ -23,7 +29,7 @@ class AdamWRule final : public UpdateRule {
   }
 
   void update(const UnitUpdate& u) const override {
-    for (const UpdateRun& run : update_runs(u, decay_all_)) {
+    for (const UpdateRun& run : update_runs(u)) {
       turbo::launch(u.rank.context(), turbo::AdamW{.param = run.param,
                                                    .grad = run.gradient,
                                                    .exp_avg = run.states[0],
@@ -43,13 +49,19 @@ class AdamWRule final : public UpdateRule {
 
  private:
   AdamSettings settings_;
-  bool decay_all_;
 };
+
+UpdateRules make_rules(const config::TrainerConfig& c) {
+  const auto type = [](const std::string& name) { return name == "bf16" ? DType::kBF16 : DType::kF32; };
+  return {std::make_shared<AdamWRule>(AdamSettings{.beta1 = c.adam_beta1,
+                                                   .beta2 = c.adam_beta2,
+                                                   .epsilon = c.adam_eps,
+                                                   .first_moment = type(c.exp_avg_dtype),
+                                                   .second_moment = type(c.exp_avg_sq_dtype)})};
+}
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> adamw_rule(const AdamSettings& settings, bool decay_all) {
-  return std::make_unique<AdamWRule>(settings, decay_all);
-}
+extern const OptimizerEntry kAdamW{.name = "adam", .title = "AdamW", .make = make_rules};
 
 }  // namespace primus

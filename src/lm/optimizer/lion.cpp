@@ -1,3 +1,4 @@
+// Lion (Chen et al., 2023).
 #include "turbo/lion/lion.h"
 
 #include "lm/optimizer/update_rule.h"
@@ -7,13 +8,13 @@ namespace {
 
 class LionRule final : public UpdateRule {
  public:
-  LionRule(const LionSettings& settings, bool decay_all) : settings_(settings), decay_all_(decay_all) {}
+  LionRule(double beta1, double beta2) : beta1_(beta1), beta2_(beta2) {}
 
   std::string_view name() const override { return "lion"; }
   std::vector<engine::StateSpec> states() const override { return {{"exp_avg"}}; }
 
   void update(const UnitUpdate& u) const override {
-    for (const UpdateRun& run : update_runs(u, decay_all_)) {
+    for (const UpdateRun& run : update_runs(u)) {
       turbo::launch(u.rank.context(), turbo::Lion{.param = run.param,
                                                   .grad = run.gradient,
                                                   .exp_avg = run.states[0],
@@ -21,21 +22,22 @@ class LionRule final : public UpdateRule {
                                                   .working = run.working,
                                                   .remainder = run.remainder,
                                                   .scalars = u.scalars,
-                                                  .beta1 = static_cast<float>(settings_.beta1),
-                                                  .beta2 = static_cast<float>(settings_.beta2),
+                                                  .beta1 = static_cast<float>(beta1_),
+                                                  .beta2 = static_cast<float>(beta2_),
                                                   .weight_decay_factor = run.decay_factor});
     }
   }
 
  private:
-  LionSettings settings_;
-  bool decay_all_;
+  double beta1_, beta2_;
 };
+
+UpdateRules make_rules(const config::TrainerConfig& c) {
+  return {std::make_shared<LionRule>(c.lion_beta1, c.lion_beta2)};
+}
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> lion_rule(const LionSettings& settings, bool decay_all) {
-  return std::make_unique<LionRule>(settings, decay_all);
-}
+extern const OptimizerEntry kLion{.name = "lion", .title = "Lion", .make = make_rules};
 
 }  // namespace primus

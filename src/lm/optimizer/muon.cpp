@@ -1,11 +1,11 @@
-// Muon needs whole matrices, and of a sharded unit a rank has neighbouring elements that begin and end
-// anywhere. So the direction of the unit is gathered for the update, and each rank orthogonalises the
-// matrices that its shard has a part of (Liu et al. 2025, arXiv:2502.16982, section 2.3). Shards cut at
-// matrices would need no gather. But a block has about seven matrices of different sizes: shards of whole
-// ones are uneven, in memory and in work, and more ranks than matrices have nothing to do. Equal shards keep
-// one layout for all rules, so that checkpoints and the other levels of sharding need to know nothing of
-// Muon. The price is 4 bytes of traffic for each element and step, and that a matrix which lies in two shards
-// is done twice.
+// Muon (turbo/muon) is for hidden matrices. It needs whole ones, and of a sharded unit a rank has
+// neighbouring elements that begin and end anywhere. So the direction of the unit is gathered for the update,
+// and each rank orthogonalises the matrices that its shard has a part of (Liu et al. 2025, arXiv:2502.16982,
+// section 2.3). Shards cut at matrices would need no gather. But a block has about seven matrices of
+// different sizes: shards of whole ones are uneven, in memory and in work, and more ranks than matrices have
+// nothing to do. Equal shards keep one layout for all rules, so that checkpoints and the other levels of
+// sharding need to know nothing of Muon. The price is 4 bytes of traffic for each element and step, and that
+// a matrix which lies in two shards is done twice.
 #include "turbo/muon/muon.h"
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <cmath>
 #include <utility>
 
+#include "lm/optimizer/muon.h"
 #include "lm/optimizer/update_rule.h"
 #include "turbo/adamw/adamw.h"
 #include "turbo/elementwise/elementwise.h"
@@ -39,6 +40,24 @@ constexpr std::array<Polynomial, 5> kQuintic = {{{4.0848, -6.8946, 2.9270},
                                                  {3.7418, -5.5913, 2.3037},
                                                  {2.8769, -3.1427, 1.2046},
                                                  {2.8366, -3.0525, 1.2012}}};
+
+struct MuonSettings {
+  // What the orthogonal update of a matrix [out, in] is multiplied by.
+  enum class Scale : std::uint8_t {
+    kSpectral,      // sqrt(max(out, in)): with a further factor of 0.2, as large as AdamW's updates
+    kUnitRmsNorm,   // sqrt(out / in)
+    kShapeScaling,  // sqrt(max(1, out / in))
+  };
+
+  double momentum;
+  bool nesterov;
+  Scale scale;
+  double extra_scale;
+  std::int64_t steps;                       // of the Newton-Schulz iteration
+  std::span<const Polynomial> polynomials;  // of its steps, in turn
+  bool fp32_products;                       // false: the operands of the iteration's products are bf16
+  bool split_qkv;  // the projections of queries, keys and values are matrices of their own
+};
 
 class MuonRule final : public UpdateRule {
  public:
@@ -97,9 +116,8 @@ Tensor MuonRule::orthogonalise(const UnitUpdate& u, const Tensor& direction, Buf
   // The smaller of XX' and X'X; both are symmetric, so no operand needs to be transposed.
   const bool wide = rows <= cols;
   for (std::int64_t step = 0; step < settings_.steps; ++step) {
-    const auto [a, b, c] = settings_.coefficients == MuonSettings::Coefficients::kSimple
-                               ? kSimple.front()
-                               : kQuintic[static_cast<std::size_t>(step) % kQuintic.size()];
+    const auto [a, b, c] =
+        settings_.polynomials[static_cast<std::size_t>(step) % settings_.polynomials.size()];
     product(wide ? GemmRole::kForward : GemmRole::kWeightGradient, x, x, gram);
     if (dtype != DType::kF32) turbo::launch(context, turbo::Cast{.x = gram, .out = narrow});
     product(GemmRole::kForward, narrow, narrow, square);
@@ -178,11 +196,31 @@ void MuonRule::update(const UnitUpdate& u) const {
   }
 }
 
+UpdateRules make_rules(const config::TrainerConfig& c) {
+  using Scale = MuonSettings::Scale;
+  const std::string& scale = c.muon_scale_mode;
+  const MuonSettings settings{
+      .momentum = c.muon_momentum,
+      .nesterov = c.muon_use_nesterov,
+      .scale = scale == "unit_rms_norm"   ? Scale::kUnitRmsNorm
+               : scale == "shape_scaling" ? Scale::kShapeScaling
+                                          : Scale::kSpectral,
+      .extra_scale = c.muon_extra_scale_factor,
+      .steps = c.muon_num_ns_steps,
+      .polynomials = c.muon_coefficient_type == "simple" ? std::span<const Polynomial>(kSimple) : kQuintic,
+      .fp32_products = c.muon_fp32_matmul_prec == "high" || c.muon_fp32_matmul_prec == "highest",
+      .split_qkv = c.muon_split_qkv};
+  UpdateRules rules{std::make_shared<MuonRule>(settings)};
+  config::TrainerConfig companion = c;
+  companion.optimizer = c.muon_scalar_optimizer;
+  for (auto& rule : update_rules_of(companion)) rules.push_back(std::move(rule));
+  return rules;
+}
+
 }  // namespace
 
-std::unique_ptr<UpdateRule> muon_rule(const MuonSettings& settings) {
-  return std::make_unique<MuonRule>(settings);
-}
+extern const OptimizerEntry kMuon{
+    .name = "muon", .title = "Muon", .make = make_rules, .other_name = "dist_muon"};
 
 std::vector<FlatRange> muon_matrices(const Parameter& p, bool split_qkv) {
   const std::int64_t cols = p.shape[p.shape.rank() - 1], rows = p.shape.elements() / cols;

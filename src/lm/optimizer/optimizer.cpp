@@ -4,9 +4,9 @@
 
 namespace primus {
 
-Optimizer::Optimizer(UpdateRules rules, double clip_norm, engine::ParameterStore& store,
+Optimizer::Optimizer(const OptimizerSettings& settings, engine::ParameterStore& store,
                      engine::DataParallel& parallel, engine::Rank& rank)
-    : rules_(std::move(rules)), clip_norm_(clip_norm), store_(store), parallel_(parallel), rank_(rank) {
+    : settings_(settings), store_(store), parallel_(parallel), rank_(rank) {
   auto scalar = [&](DType dtype) {
     return Tensor(rank.persistent().allocate(size_of(dtype)).address, dtype, {1});
   };
@@ -32,7 +32,7 @@ void Optimizer::measure_gradients() {
   turbo::launch(rank_.context(), turbo::ClipCoefficient{.sum_of_squares = sum_of_squares_,
                                                         .norm = norm_,
                                                         .scale = scale_,
-                                                        .max_norm = static_cast<float>(clip_norm_)});
+                                                        .max_norm = static_cast<float>(settings_.clip_norm)});
 }
 
 void Optimizer::set_scalars(std::int64_t step, double learning_rate, double weight_decay,
@@ -41,14 +41,21 @@ void Optimizer::set_scalars(std::int64_t step, double learning_rate, double weig
   scalars[index(StepScalar::kStep)] = static_cast<double>(step);
   scalars[index(StepScalar::kLearningRate)] = learning_rate;
   scalars[index(StepScalar::kWeightDecay)] = weight_decay;
-  for (const auto& rule : rules_) rule->set_scalars(step, scalars);
+  for (const auto& rule : settings_.rules) rule->set_scalars(step, scalars);
 }
 
 void Optimizer::update(const Tensor& scalars) {
   for (engine::ParameterUnit& unit : store_.units()) {
     if (!unit.trained) continue;
-    for (std::size_t rule = 0; rule < rules_.size(); ++rule)
-      rules_[rule]->update({rank_, parallel_, unit, static_cast<int>(rule), scale_, scalars});
+    for (std::size_t rule = 0; rule < rules().size(); ++rule) {
+      rules()[rule]->update({.rank = rank_,
+                             .parallel = parallel_,
+                             .unit = unit,
+                             .rule = static_cast<int>(rule),
+                             .gradient_scale = scale_,
+                             .scalars = scalars,
+                             .decay_all = settings_.decay_all_parameters});
+    }
   }
   parallel_.distribute_values();
 }

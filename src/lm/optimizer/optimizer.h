@@ -9,16 +9,16 @@
 #include "engine/data_parallel.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
-#include "lm/optimizer/update_rule.h"
+#include "lm/optimizer/optimizer_settings.h"
 
 namespace primus {
 
 class Optimizer {
  public:
   // Takes three scalars from the rank's persistent arena. The store must be allocated with the rules' states,
-  // and their choice of parameters. `clip_norm` 0: no clipping.
-  Optimizer(UpdateRules rules, double clip_norm, engine::ParameterStore& store,
-            engine::DataParallel& parallel, engine::Rank& rank);
+  // and their choice of parameters.
+  Optimizer(const OptimizerSettings& settings, engine::ParameterStore& store, engine::DataParallel& parallel,
+            engine::Rank& rank);
 
   // Enqueues the norm of the reduced gradients, over all ranks, and the clip coefficient.
   void measure_gradients();
@@ -29,13 +29,12 @@ class Optimizer {
   void set_scalars(std::int64_t step, double learning_rate, double weight_decay,
                    std::span<double, turbo::kStepScalars> scalars) const;
 
-  const UpdateRules& rules() const { return rules_; }
+  const UpdateRules& rules() const { return settings_.rules; }
   // [1] fp32 on the device: the gradient norm before clipping, once measure_gradients() has run.
   const Tensor& gradient_norm() const { return norm_; }
 
  private:
-  UpdateRules rules_;
-  double clip_norm_;
+  OptimizerSettings settings_;
   engine::ParameterStore& store_;
   engine::DataParallel& parallel_;
   engine::Rank& rank_;

@@ -1,70 +1,51 @@
-// Which rules an optimizer has, and what they share.
+// The list of optimizers, and what their rules share.
 #include <fmt/format.h>
 
+#include <array>
 #include <utility>
 
 #include "base/error.h"
 #include "base/random.h"
-#include "lm/optimizer/update_rule.h"
+#include "base/terminal.h"
+#include "lm/optimizer/optimizer_settings.h"
 
 namespace primus {
 
-namespace {
+#define ENTRY(entry) extern const OptimizerEntry entry;
+#include "lm/optimizer/optimizers.def"  // generated: primus_entry_list
+#undef ENTRY
 
-DType moment_type(const char* key, const std::string& type, const std::string& optimizer) {
-  if (type == "fp32") return DType::kF32;
-  if (optimizer != "adam") {
-    throw unsupported(fmt::format("{}: {} is there for optimizer: adam, not for {}", key, type, optimizer),
-                      fmt::format("set {}: fp32", key));
-  }
-  return DType::kBF16;
+std::span<const OptimizerEntry> optimizers() {
+  // The entries live in other files: they are ready once main() runs.
+#define ENTRY(entry) entry,
+  static const std::array all = {
+#include "lm/optimizer/optimizers.def"
+  };
+#undef ENTRY
+  return all;
 }
 
-}  // namespace
+const OptimizerEntry* find_optimizer(std::string_view name) {
+  for (const OptimizerEntry& entry : optimizers()) {
+    if (entry.name == name || (!entry.other_name.empty() && entry.other_name == name)) return &entry;
+  }
+  return nullptr;
+}
+
+UpdateRules update_rules_of(const config::TrainerConfig& config) {
+  const OptimizerEntry* const optimizer = find_optimizer(config.optimizer);
+  if (!optimizer) throw unsupported(fmt::format("there is no optimizer '{}'", printable(config.optimizer)));
+  return optimizer->make(config);
+}
 
 OptimizerSettings OptimizerSettings::from(const config::TrainerConfig& c) {
-  const std::string& scale = c.muon_scale_mode;
-  using Scale = MuonSettings::Scale;
-  using Coefficients = MuonSettings::Coefficients;
-  return {.kind = c.optimizer == "sgd"                                  ? Kind::kSgd
-                  : c.optimizer == "lion"                               ? Kind::kLion
-                  : c.optimizer == "muon" || c.optimizer == "dist_muon" ? Kind::kMuon
-                                                                        : Kind::kAdamW,
-          .adam = {.beta1 = c.adam_beta1,
-                   .beta2 = c.adam_beta2,
-                   .epsilon = c.adam_eps,
-                   .first_moment = moment_type("exp_avg_dtype", c.exp_avg_dtype, c.optimizer),
-                   .second_moment = moment_type("exp_avg_sq_dtype", c.exp_avg_sq_dtype, c.optimizer)},
-          .sgd_momentum = c.sgd_momentum,
-          .lion = {.beta1 = c.lion_beta1, .beta2 = c.lion_beta2},
-          .muon = {.momentum = c.muon_momentum,
-                   .nesterov = c.muon_use_nesterov,
-                   .scale = scale == "unit_rms_norm"   ? Scale::kUnitRmsNorm
-                            : scale == "shape_scaling" ? Scale::kShapeScaling
-                                                       : Scale::kSpectral,
-                   .extra_scale = c.muon_extra_scale_factor,
-                   .steps = c.muon_num_ns_steps,
-                   .coefficients =
-                       c.muon_coefficient_type == "simple" ? Coefficients::kSimple : Coefficients::kQuintic,
-                   .fp32_products = c.muon_fp32_matmul_prec == "high" || c.muon_fp32_matmul_prec == "highest",
-                   .split_qkv = c.muon_split_qkv,
-                   .lion_for_rest = c.muon_scalar_optimizer == "lion"},
-          .clip_norm = c.clip_grad,
-          .split_masters = c.store_param_remainders};
-}
-
-UpdateRules make_update_rules(const OptimizerSettings& s) {
-  using Kind = OptimizerSettings::Kind;
-  UpdateRules rules;
-  if (s.kind == Kind::kMuon) rules.push_back(muon_rule(s.muon));
-  if (s.kind == Kind::kSgd) {
-    rules.push_back(sgd_rule(s.sgd_momentum, s.decay_all_parameters));
-  } else if (s.kind == Kind::kLion || (s.kind == Kind::kMuon && s.muon.lion_for_rest)) {
-    rules.push_back(lion_rule(s.lion, s.decay_all_parameters));
-  } else {
-    rules.push_back(adamw_rule(s.adam, s.decay_all_parameters));
+  for (const auto& [key, type] :
+       {std::pair("exp_avg_dtype", &c.exp_avg_dtype), {"exp_avg_sq_dtype", &c.exp_avg_sq_dtype}}) {
+    if (*type == "fp32" || c.optimizer == "adam") continue;
+    throw unsupported(fmt::format("{}: {} is there for optimizer: adam, not for {}", key, *type, c.optimizer),
+                      fmt::format("set {}: fp32", key));
   }
-  return rules;
+  return {.rules = update_rules_of(c), .clip_norm = c.clip_grad, .split_masters = c.store_param_remainders};
 }
 
 int rule_of(const UpdateRules& rules, const engine::Parameter& parameter) {
@@ -85,7 +66,7 @@ std::vector<std::vector<engine::StateSpec>> states_of(const UpdateRules& rules) 
   return states;
 }
 
-std::vector<UpdateRun> update_runs(const UnitUpdate& u, bool decay_all) {
+std::vector<UpdateRun> update_runs(const UnitUpdate& u) {
   const engine::ParameterUnit& unit = u.unit;
   std::vector<UpdateRun> runs;
   for (const engine::ParameterRun& of_unit : unit.runs) {
@@ -104,7 +85,7 @@ std::vector<UpdateRun> update_runs(const UnitUpdate& u, bool decay_all) {
     }
     run.stream = random_stream_id(unit.parameters.front()->name);
     run.first_element = range.begin;
-    run.decay_factor = of_unit.decayed || decay_all ? 1 : 0;
+    run.decay_factor = of_unit.decayed || u.decay_all ? 1 : 0;
   }
   return runs;
 }

@@ -1,3 +1,4 @@
+// SGD with momentum as torch.optim.SGD has it; without momentum it keeps no state.
 #include "turbo/sgd/sgd.h"
 
 #include "lm/optimizer/update_rule.h"
@@ -7,7 +8,7 @@ namespace {
 
 class SgdRule final : public UpdateRule {
  public:
-  SgdRule(double momentum, bool decay_all) : momentum_(momentum), decay_all_(decay_all) {}
+  explicit SgdRule(double momentum) : momentum_(momentum) {}
 
   std::string_view name() const override { return "sgd"; }
   std::vector<engine::StateSpec> states() const override {
@@ -16,7 +17,7 @@ class SgdRule final : public UpdateRule {
   }
 
   void update(const UnitUpdate& u) const override {
-    for (const UpdateRun& run : update_runs(u, decay_all_)) {
+    for (const UpdateRun& run : update_runs(u)) {
       turbo::launch(u.rank.context(),
                     turbo::SgdMomentum{.param = run.param,
                                        .grad = run.gradient,
@@ -32,13 +33,12 @@ class SgdRule final : public UpdateRule {
 
  private:
   double momentum_;
-  bool decay_all_;
 };
+
+UpdateRules make_rules(const config::TrainerConfig& c) { return {std::make_shared<SgdRule>(c.sgd_momentum)}; }
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> sgd_rule(double momentum, bool decay_all) {
-  return std::make_unique<SgdRule>(momentum, decay_all);
-}
+extern const OptimizerEntry kSgd{.name = "sgd", .title = "SGD", .make = make_rules};
 
 }  // namespace primus

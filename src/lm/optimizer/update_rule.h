@@ -2,7 +2,8 @@
 // A rule names its states, and memory, checkpoints and sharding follow from that. An optimizer is a list of
 // rules: of those that take a parameter, the first updates it.
 //
-// A new rule is a file here and a line in rules.cpp. Stateless; thread-safe.
+// An optimizer is one file here, which ends with its OptimizerEntry, and its keys are lines of
+// config/keys.def. Rules are stateless and thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,10 @@
 #include <string_view>
 #include <vector>
 
+#include "config/trainer_config.h"
 #include "engine/data_parallel.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
-#include "lm/optimizer/optimizer_settings.h"
 #include "turbo/step_scalars.h"
 
 namespace primus {
@@ -29,6 +30,7 @@ struct UnitUpdate {
   // The gradient is multiplied by it first ([1] fp32); below 0 nothing changes.
   Tensor gradient_scale;
   Tensor scalars;  // of the step, on the device
+  bool decay_all;  // norms and biases are decayed, too
 };
 
 class UpdateRule {
@@ -48,29 +50,32 @@ class UpdateRule {
   virtual void update(const UnitUpdate& update) const = 0;
 };
 
-using UpdateRules = std::vector<std::unique_ptr<UpdateRule>>;
+// The last one takes every parameter.
+using UpdateRules = std::vector<std::shared_ptr<const UpdateRule>>;
 
-// The rules of an optimizer; the last one takes every parameter.
-UpdateRules make_update_rules(const OptimizerSettings& settings);
-// Which of them updates a parameter.
+// An optimizer. Its file defines the entry, and that is all that the program needs to know it
+// (primus_entry_list in cmake/PrimusBuild.cmake):
+//   extern const OptimizerEntry kLion{.name = "lion", .title = "Lion", .make = make_rules};
+struct OptimizerEntry {
+  std::string_view name;   // the value of the key `optimizer` that chooses it
+  std::string_view title;  // what people call it
+  UpdateRules (*make)(const config::TrainerConfig& config);
+  std::string_view other_name = {};  // a second value that chooses it
+};
+
+// All of them, by their files' names.
+std::span<const OptimizerEntry> optimizers();
+// The one that a value of the key `optimizer` chooses; null where there is none.
+const OptimizerEntry* find_optimizer(std::string_view name);
+// The rules of the optimizer that the experiment chooses.
+UpdateRules update_rules_of(const config::TrainerConfig& config);
+
+// Which of the rules updates a parameter.
 int rule_of(const UpdateRules& rules, const engine::Parameter& parameter);
 // "adam"; "muon, adam".
 std::string names_of(const UpdateRules& rules);
 // ParameterStore::Layout::states of the rules.
 std::vector<std::vector<engine::StateSpec>> states_of(const UpdateRules& rules);
-
-// AdamW: decoupled weight decay (Loshchilov and Hutter, 2019). States: exp_avg, exp_avg_sq.
-std::unique_ptr<UpdateRule> adamw_rule(const AdamSettings& settings, bool decay_all);
-// SGD with momentum as torch.optim.SGD has it (turbo/sgd). State: momentum_buffer; without momentum none.
-std::unique_ptr<UpdateRule> sgd_rule(double momentum, bool decay_all);
-// Lion (Chen et al., 2023). State: exp_avg.
-std::unique_ptr<UpdateRule> lion_rule(const LionSettings& settings, bool decay_all);
-// Muon (turbo/muon), for hidden matrices. State: momentum_buffer.
-std::unique_ptr<UpdateRule> muon_rule(const MuonSettings& settings);
-
-// The matrices of a parameter that Muon updates, as rows of [rows, last extent]: each expert, and in it each
-// tensor of the published checkpoint, is one of its own.
-std::vector<engine::FlatRange> muon_matrices(const engine::Parameter& parameter, bool split_qkv);
 
 // ---- For rules that treat each element on its own -------------------------------------------------
 
@@ -88,6 +93,6 @@ struct UpdateRun {
   std::int64_t first_element;
 };
 
-std::vector<UpdateRun> update_runs(const UnitUpdate& update, bool decay_all);
+std::vector<UpdateRun> update_runs(const UnitUpdate& update);
 
 }  // namespace primus

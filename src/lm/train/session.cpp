@@ -23,7 +23,7 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
     : rank_(rank),
       store_(&rank.mesh()),
       model_(settings.model, families, store_, parts_of(rank.mesh(), settings)) {
-  UpdateRules rules = make_update_rules(settings.optimizer);
+  const UpdateRules& rules = settings.optimizer.rules;
   store_.allocate({.compute = settings.compute,
                    .train = true,
                    .states = states_of(rules),
@@ -35,8 +35,7 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
                   rank.persistent());
   model_.allocate_tables(rank, std::max(settings.step.sequence, settings.sample_capacity));
   parallel_ = std::make_unique<engine::DataParallel>(rank, store_, settings.parallel);
-  optimizer_ =
-      std::make_unique<Optimizer>(std::move(rules), settings.optimizer.clip_norm, store_, *parallel_, rank);
+  optimizer_ = std::make_unique<Optimizer>(settings.optimizer, store_, *parallel_, rank);
   StepSettings step = settings.step;
   step.compute = settings.compute;
   step_ = std::make_unique<TrainingStep>(rank, *parallel_, model_, *optimizer_, step);

@@ -62,11 +62,13 @@ Golden read_golden(const std::filesystem::path& path) {
   try {
     const auto json = nlohmann::json::parse(text);
     const auto& adamw = json.at("adamw");
+    config::TrainerConfig adam;
+    adam.adam_beta1 = adamw.at("betas").at(0);
+    adam.adam_beta2 = adamw.at("betas").at(1);
+    adam.adam_eps = adamw.at("eps");
     Golden golden{.loss = json.at("loss"),
                   .gradient_norm = json.at("grad_norm"),
-                  .optimizer = {.adam = {.beta1 = adamw.at("betas").at(0),
-                                         .beta2 = adamw.at("betas").at(1),
-                                         .epsilon = adamw.at("eps")},
+                  .optimizer = {.rules = update_rules_of(adam),
                                 .clip_norm = adamw.at("clip"),
                                 .decay_all_parameters = adamw.value("decay_all_parameters", false)},
                   .learning_rate = adamw.at("lr"),
@@ -231,11 +233,11 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   std::optional<Golden> golden;
   if (options.trajectory) golden = read_golden(*options.trajectory);
 
-  SessionSettings settings{
-      .model = config,
-      .compute = options.compute,
-      .step = {.micro_batch = batch.batch, .sequence = batch.sequence, .microbatches = 1},
-      .optimizer = golden ? golden->optimizer : OptimizerSettings{}};
+  SessionSettings settings;
+  settings.model = config;
+  settings.compute = options.compute;
+  settings.step = {.micro_batch = batch.batch, .sequence = batch.sequence, .microbatches = 1};
+  if (golden) settings.optimizer = golden->optimizer;
   VerifiedSession session(make_device(), settings, families, weights, batch);
 
   const bool exact = options.compute == DType::kF32;

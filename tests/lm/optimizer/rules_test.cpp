@@ -7,11 +7,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/random.h"
+#include "config/keys.h"
+#include "lm/optimizer/muon.h"
 #include "lm/optimizer/optimizer.h"
 #include "turbo/cpu/cpu_kernels.h"
 
@@ -23,7 +26,7 @@ using engine::Initializer;
 using engine::Parameter;
 using engine::ParameterStore;
 using Values = std::vector<double>;
-using Kind = OptimizerSettings::Kind;
+using config::TrainerConfig;
 
 constexpr double kRate = 1e-2, kDecay = 0.1, kClip = 2;
 constexpr int kSteps = 10;
@@ -105,7 +108,7 @@ const std::vector<std::array<double, 3>> kQuintic = {{4.0848, -6.8946, 2.9270},
                                                      {2.8366, -3.0525, 1.2012}};
 
 struct Reference {
-  OptimizerSettings settings;
+  TrainerConfig settings;
   // Rows of each parameter that are a matrix to Muon; none: the companion's.
   std::map<std::string, std::vector<FlatRange>> matrices;
   std::map<std::string, Values> params, first, second;  // states by parameter
@@ -115,21 +118,20 @@ struct Reference {
     m.resize(w.size());
     v.resize(w.size());
     const double decay = p.shape.rank() > 1 && p.decay ? kDecay : 0;
-    const bool muon = settings.kind == Kind::kMuon && matrices.contains(p.name);
-    const bool lion =
-        settings.kind == Kind::kLion || (settings.kind == Kind::kMuon && settings.muon.lion_for_rest);
-    if (muon) return muon_step(p, g, w, m);
+    const bool muon = settings.optimizer == "muon";
+    const std::string& rule = muon ? settings.muon_scalar_optimizer : settings.optimizer;
+    if (muon && matrices.contains(p.name)) return muon_step(p, g, w, m);
     for (std::size_t i = 0; i < w.size(); ++i) {
-      if (settings.kind == Kind::kSgd) {
+      if (rule == "sgd") {
         m[i] = settings.sgd_momentum * m[i] + g[i] + decay * w[i];
         w[i] -= kRate * m[i];
-      } else if (lion) {
-        const auto [b1, b2] = settings.lion;
+      } else if (rule == "lion") {
+        const double b1 = settings.lion_beta1, b2 = settings.lion_beta2;
         const double mixed = b1 * m[i] + (1 - b1) * g[i];
         w[i] = w[i] * (1 - kRate * decay) - kRate * (mixed > 0 ? 1 : -1);
         m[i] = b2 * m[i] + (1 - b2) * g[i];
       } else {
-        const double b1 = settings.adam.beta1, b2 = settings.adam.beta2, eps = settings.adam.epsilon;
+        const double b1 = settings.adam_beta1, b2 = settings.adam_beta2, eps = settings.adam_eps;
         m[i] = b1 * m[i] + (1 - b1) * g[i];
         v[i] = b2 * v[i] + (1 - b2) * g[i] * g[i];
         const double root = std::sqrt(v[i] / (1 - std::pow(b2, number))) + eps;
@@ -139,27 +141,27 @@ struct Reference {
   }
 
   void muon_step(const Parameter& p, const Values& g, Values& w, Values& m) const {
-    const MuonSettings& s = settings.muon;
+    const double momentum = settings.muon_momentum;
     Values direction(w.size());
     for (std::size_t i = 0; i < w.size(); ++i) {
-      m[i] = s.momentum * m[i] + (1 - s.momentum) * g[i];
-      direction[i] = s.nesterov ? s.momentum * m[i] + (1 - s.momentum) * g[i] : m[i];
+      m[i] = momentum * m[i] + (1 - momentum) * g[i];
+      direction[i] = settings.muon_use_nesterov ? momentum * m[i] + (1 - momentum) * g[i] : m[i];
     }
     const auto cols = static_cast<std::size_t>(p.shape[p.shape.rank() - 1]);
     for (const FlatRange& rows : matrices.at(p.name)) {
       Matrix x(static_cast<std::size_t>(rows.size()), Values(cols));
       const auto first_element = static_cast<std::size_t>(rows.begin) * cols;
       for (std::size_t i = 0; i < x.size() * cols; ++i) x[i / cols][i % cols] = direction[first_element + i];
-      x = newton_schulz(x, s.steps,
-                        s.coefficients == MuonSettings::Coefficients::kSimple ? kSimple : kQuintic);
+      x = newton_schulz(x, settings.muon_num_ns_steps,
+                        settings.muon_coefficient_type == "simple" ? kSimple : kQuintic);
       const auto out = static_cast<double>(x.size()), in = static_cast<double>(cols);
-      const double scale = s.scale == MuonSettings::Scale::kSpectral ? std::sqrt(std::max(out, in))
-                           : s.scale == MuonSettings::Scale::kUnitRmsNorm
-                               ? std::sqrt(out / in)
-                               : std::sqrt(std::max(1.0, out / in));
+      const double scale = settings.muon_scale_mode == "spectral"        ? std::sqrt(std::max(out, in))
+                           : settings.muon_scale_mode == "unit_rms_norm" ? std::sqrt(out / in)
+                                                                         : std::sqrt(std::max(1.0, out / in));
       for (std::size_t i = 0; i < x.size() * cols; ++i) {
         double& weight = w[first_element + i];
-        weight = weight * (1 - kRate * kDecay) - kRate * scale * s.extra_scale * x[i / cols][i % cols];
+        weight = weight * (1 - kRate * kDecay) -
+                 kRate * scale * settings.muon_extra_scale_factor * x[i / cols][i % cols];
       }
     }
   }
@@ -169,15 +171,16 @@ struct Reference {
 
 class Session {
  public:
-  explicit Session(const OptimizerSettings& settings) : rank_(turbo::make_cpu_device(2)) {
+  explicit Session(const TrainerConfig& config) : rank_(turbo::make_cpu_device(2)) {
     rank_.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});
-    UpdateRules rules = make_update_rules(settings);
+    const UpdateRules rules = update_rules_of(config);
     declare(store_);
     store_.allocate(
         {.states = states_of(rules), .rule_of = [&](const Parameter& p) { return rule_of(rules, p); }},
         rank_.persistent());
     parallel_ = std::make_unique<engine::DataParallel>(rank_, store_, engine::DataParallelSettings{});
-    optimizer_ = std::make_unique<Optimizer>(std::move(rules), kClip, store_, *parallel_, rank_);
+    optimizer_ = std::make_unique<Optimizer>(OptimizerSettings{.rules = rules, .clip_norm = kClip}, store_,
+                                             *parallel_, rank_);
     scalars_ = Tensor(rank_.persistent().allocate(turbo::kStepScalars * 8).address, DType::kF64,
                       {turbo::kStepScalars});
     store_.initialize(rank_.context(), 3);
@@ -223,10 +226,10 @@ const std::map<std::string, std::vector<FlatRange>> kMatrices = {
     {"layers.0.stacked", {{0, 6}, {6, 12}}}};
 
 // The largest difference of a weight from the reference after all steps, by parameter.
-std::map<std::string, double> errors_of(const OptimizerSettings& settings, bool split_qkv = true) {
+std::map<std::string, double> errors_of(const TrainerConfig& settings) {
   Session session(settings);
   Reference reference{settings, kMatrices, {}, {}, {}};
-  if (!split_qkv) reference.matrices["layers.0.attention.qkv"] = {{0, 20}};
+  if (!settings.muon_split_qkv) reference.matrices["layers.0.attention.qkv"] = {{0, 20}};
   for (const Parameter& p : session.store().parameters()) reference.params[p.name] = session.weights(p);
   for (int step = 1; step <= kSteps; ++step) {
     double sum = 0;
@@ -256,41 +259,41 @@ std::map<std::string, double> errors_of(const OptimizerSettings& settings, bool 
 constexpr double kElementwise = 4e-6;
 
 TEST(UpdateRules, ElementwiseRulesFollowTheirReferenceForTenSteps) {
-  for (const OptimizerSettings& settings :
-       {OptimizerSettings{.kind = Kind::kAdamW}, OptimizerSettings{.kind = Kind::kSgd},
-        OptimizerSettings{.kind = Kind::kSgd, .sgd_momentum = 0}, OptimizerSettings{.kind = Kind::kLion}}) {
+  for (const TrainerConfig& settings :
+       {TrainerConfig{.optimizer = "adam"}, TrainerConfig{.optimizer = "sgd"},
+        TrainerConfig{.optimizer = "sgd", .sgd_momentum = 0}, TrainerConfig{.optimizer = "lion"}}) {
     for (const auto& [name, error] : errors_of(settings))
-      EXPECT_LE(error, kElementwise) << names_of(make_update_rules(settings)) << ": " << name;
+      EXPECT_LE(error, kElementwise) << settings.optimizer << ": " << name;
   }
 }
 
 // The iteration multiplies small singular values by the product of its slopes at 0, 494 for quintic, and with
 // them the roundings of its operands: 2^-24 in fp32. An update has scale * rate times that, in ten steps.
 TEST(UpdateRules, MuonFollowsItsReferenceForTenSteps) {
-  OptimizerSettings settings{.kind = Kind::kMuon, .muon = {.fp32_products = true}};
-  const auto expect_close = [&](const char* what, bool split_qkv = true) {
+  TrainerConfig settings{.optimizer = "muon", .muon_fp32_matmul_prec = "highest"};
+  const auto expect_close = [&](const char* what) {
     const double tolerance = kSteps * kRate * std::sqrt(30) * 494 * 8 * 0x1p-24 + kElementwise;
-    for (const auto& [name, error] : errors_of(settings, split_qkv))
+    for (const auto& [name, error] : errors_of(settings))
       EXPECT_LE(error, kMatrices.contains(name) ? tolerance : kElementwise) << what << ": " << name;
   };
   expect_close("as it is");
-  settings.muon.nesterov = true;
-  settings.muon.scale = MuonSettings::Scale::kUnitRmsNorm;
+  settings.muon_use_nesterov = true;
+  settings.muon_scale_mode = "unit_rms_norm";
   expect_close("nesterov, unit_rms_norm");
-  settings.muon.scale = MuonSettings::Scale::kShapeScaling;
-  settings.muon.extra_scale = 0.2;
-  settings.muon.coefficients = MuonSettings::Coefficients::kSimple;
-  settings.muon.steps = 3;
+  settings.muon_scale_mode = "shape_scaling";
+  settings.muon_extra_scale_factor = 0.2;
+  settings.muon_coefficient_type = "simple";
+  settings.muon_num_ns_steps = 3;
   expect_close("shape_scaling, simple, three steps");
-  settings.muon.lion_for_rest = true;
-  settings.muon.split_qkv = false;
-  expect_close("lion for the rest, qkv as one", false);
+  settings.muon_scalar_optimizer = "lion";
+  settings.muon_split_qkv = false;
+  expect_close("lion for the rest, qkv as one");
 }
 
 // With operands in bf16 the update is the same to about a percent of it: 2^-9 for each rounding, of singular
 // values that are not the smallest.
 TEST(UpdateRules, MuonWithNarrowProductsIsNearTheReference) {
-  const OptimizerSettings settings{.kind = Kind::kMuon};
+  const TrainerConfig settings{.optimizer = "muon"};
   for (const auto& [name, error] : errors_of(settings)) {
     EXPECT_LE(error, kMatrices.contains(name) ? kSteps * kRate * std::sqrt(30) * 0.02 : kElementwise) << name;
     if (kMatrices.contains(name)) {
@@ -302,9 +305,10 @@ TEST(UpdateRules, MuonWithNarrowProductsIsNearTheReference) {
 TEST(UpdateRules, MuonsMatricesAreExpertsAndPublishedTensors) {
   ParameterStore store;
   declare(store);
+  const UpdateRules rules = update_rules_of({.optimizer = "muon"});
   for (const Parameter& p : store.parameters()) {
     const auto known = kMatrices.find(p.name);
-    EXPECT_EQ(muon_rule({})->takes(p), known != kMatrices.end()) << p.name;
+    EXPECT_EQ(rules.front()->takes(p), known != kMatrices.end()) << p.name;
     if (known == kMatrices.end()) continue;
     const std::vector<FlatRange> matrices = muon_matrices(p, true);
     ASSERT_EQ(matrices.size(), known->second.size()) << p.name;
@@ -318,11 +322,11 @@ TEST(UpdateRules, MuonsMatricesAreExpertsAndPublishedTensors) {
 
 // A state has memory for the elements of its rule, and for no others.
 TEST(UpdateRules, StatesTakeWhatTheirRuleNeeds) {
-  const auto persistent = [](const OptimizerSettings& settings) {
+  const auto persistent = [](const TrainerConfig& config) {
     engine::Rank rank(turbo::make_cpu_device(1));
     ParameterStore store;
     declare(store);
-    UpdateRules rules = make_update_rules(settings);
+    const UpdateRules rules = update_rules_of(config);
     store.allocate(
         {.states = states_of(rules), .rule_of = [&](const Parameter& p) { return rule_of(rules, p); }},
         rank.persistent());
@@ -337,18 +341,40 @@ TEST(UpdateRules, StatesTakeWhatTheirRuleNeeds) {
     (kMatrices.contains(p.name) ? matrices : rest) += n;
     (kMatrices.contains(p.name) ? padded_matrices : padded_rest) += padded(n);
   }
-  const auto bare = persistent({.kind = Kind::kSgd, .sgd_momentum = 0});
+  const auto bare = persistent({.optimizer = "sgd", .sgd_momentum = 0});
   EXPECT_EQ(bare.second, 0);
-  const auto expect = [&](const OptimizerSettings& settings, std::int64_t of_matrix, std::int64_t of_rest) {
-    const auto [bytes, states] = persistent(settings);
+  const auto expect = [&](const TrainerConfig& config, std::int64_t of_matrix, std::int64_t of_rest) {
+    const auto [bytes, states] = persistent(config);
     EXPECT_EQ(bytes - bare.first, of_matrix * padded_matrices + of_rest * padded_rest);
     EXPECT_EQ(states, of_matrix * matrices + of_rest * rest);
   };
-  expect({.kind = Kind::kAdamW}, 8, 8);
-  expect({.kind = Kind::kSgd}, 4, 4);
-  expect({.kind = Kind::kLion}, 4, 4);
-  expect({.kind = Kind::kMuon}, 4, 8);
-  expect({.kind = Kind::kMuon, .muon = {.lion_for_rest = true}}, 4, 4);
+  expect({.optimizer = "adam"}, 8, 8);
+  expect({.optimizer = "sgd"}, 4, 4);
+  expect({.optimizer = "lion"}, 4, 4);
+  expect({.optimizer = "muon"}, 4, 8);
+  expect({.optimizer = "muon", .muon_scalar_optimizer = "lion"}, 4, 4);
+}
+
+// The key's values and the list of files: who adds an optimizer adds to both.
+TEST(Optimizers, AreTheValuesOfTheirKey) {
+  const config::KeySpec& key = *config::find_key("optimizer");
+  std::set<std::string_view> known;
+  for (const OptimizerEntry& entry : optimizers()) {
+    for (const std::string_view name : {entry.name, entry.other_name}) {
+      if (name.empty()) continue;
+      EXPECT_TRUE(known.insert(name).second) << name << " is there twice";
+    }
+    TrainerConfig config;
+    config.optimizer = entry.name;
+    const UpdateRules rules = update_rules_of(config);
+    ASSERT_FALSE(rules.empty()) << entry.name;
+    ParameterStore store;
+    declare(store);
+    for (const Parameter& p : store.parameters()) EXPECT_TRUE(rules.back()->takes(p)) << entry.name;
+  }
+  EXPECT_EQ(known, std::set<std::string_view>(key.native_values.begin(), key.native_values.end()));
+  EXPECT_EQ(find_optimizer("soap"), nullptr);
+  EXPECT_EQ(find_optimizer(""), nullptr);
 }
 
 }  // namespace

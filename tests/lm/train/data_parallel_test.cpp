@@ -129,7 +129,7 @@ TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
 
 struct Rule {
   std::string name;
-  OptimizerSettings optimizer;
+  config::TrainerConfig config;
   double tolerance;  // of losses
 };
 
@@ -144,7 +144,7 @@ class ShardedUpdates : public testing::TestWithParam<Rule> {};
 TEST_P(ShardedUpdates, EqualOneDeviceOnTwoRanks) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   const Outcome with_adamw = train_on(settings, 1, {.microbatches = 4});
-  settings.optimizer = GetParam().optimizer;
+  settings.optimizer.rules = update_rules_of(GetParam().config);
   const Outcome one = train_on(settings, 1, {.microbatches = 4});
   EXPECT_NE(one, with_adamw);
   const Outcome replicated = train_on(settings, 2, {.microbatches = 4});
@@ -175,16 +175,15 @@ TEST(SplitMasters, TrainAsFp32MastersDoOnHybridShards) {
   }
 }
 
-using Kind = OptimizerSettings::Kind;
 INSTANTIATE_TEST_SUITE_P(
     Rules, ShardedUpdates,
     testing::Values(
-        Rule{"adamw_bf16_moments",
-             {.adam = {.first_moment = DType::kBF16, .second_moment = DType::kBF16}},
-             2e-3},
-        Rule{"sgd", {.kind = Kind::kSgd}, 1e-5}, Rule{"lion", {.kind = Kind::kLion}, 1e-3},
-        Rule{"muon", {.kind = Kind::kMuon, .muon = {.fp32_products = true}}, 1e-4},
-        Rule{"muon_lion", {.kind = Kind::kMuon, .muon = {.extra_scale = 0.2, .lion_for_rest = true}}, 1e-3}),
+        Rule{"adamw_bf16_moments", {.exp_avg_dtype = "bf16", .exp_avg_sq_dtype = "bf16"}, 2e-3},
+        Rule{"sgd", {.optimizer = "sgd"}, 1e-5}, Rule{"lion", {.optimizer = "lion"}, 1e-3},
+        Rule{"muon", {.optimizer = "muon", .muon_fp32_matmul_prec = "high"}, 1e-4},
+        Rule{"muon_lion",
+             {.optimizer = "muon", .muon_extra_scale_factor = 0.2, .muon_scalar_optimizer = "lion"},
+             1e-3}),
     [](const auto& rule) { return rule.param.name; });
 
 // What is sharded falls as one over the ranks; the rest (tables, scalars) stays.

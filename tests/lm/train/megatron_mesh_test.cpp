@@ -56,8 +56,9 @@ TEST_P(MegatronMesh, HasTheSameLosses) {
   settings.step.sequence = settings_json.at("seq_length");
   settings.step.microbatches = microbatches / shape.data(ranks);
   settings.step.pipeline.blocks = even_parts(settings.model.layers, shape.pipeline).blocks;
-  settings.optimizer.adam = {optimizer.at("adam_beta1"), optimizer.at("adam_beta2"),
-                             optimizer.at("adam_eps")};
+  settings.optimizer.rules = update_rules_of({.adam_beta1 = optimizer.at("adam_beta1"),
+                                              .adam_beta2 = optimizer.at("adam_beta2"),
+                                              .adam_eps = optimizer.at("adam_eps")});
   settings.optimizer.clip_norm = optimizer.at("clip_grad");
   settings.optimizer.decay_all_parameters = true;
 

@@ -154,7 +154,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
   settings.step.pipeline = pipeline_of(model, way);
   settings.sharding = way.sharding;
   // Gradients that are zero but for rounding must not become steps of full size.
-  settings.optimizer.adam.epsilon = 1e-4;
+  settings.optimizer.rules = update_rules_of({.adam_eps = 1e-4});
   MeshOutcome outcome;
   std::mutex mutex;
   on_ranks(way.ranks, way.shape, [&](engine::Rank& rank) {

@@ -20,8 +20,7 @@ constexpr int kSteps = 10, kMicrobatches = 4;
 
 SessionSettings muon_settings(const ModelConfig& model, DType compute = DType::kF32) {
   SessionSettings settings = tiny_settings(compute, model);
-  settings.optimizer.kind = OptimizerSettings::Kind::kMuon;
-  settings.optimizer.muon.fp32_products = true;
+  settings.optimizer.rules = update_rules_of({.optimizer = "muon", .muon_fp32_matmul_prec = "high"});
   return settings;
 }
 
@@ -89,7 +88,8 @@ TEST(MuonOnMeshes, TakesATensorRanksPartForAMatrix) {
   model.kv_heads = 4;
   model.layers = 1;
   SessionSettings settings = muon_settings(model);
-  settings.optimizer.muon.scale = MuonSettings::Scale::kShapeScaling;
+  settings.optimizer.rules = update_rules_of(
+      {.optimizer = "muon", .muon_scale_mode = "shape_scaling", .muon_fp32_matmul_prec = "high"});
   settings.evaluation = false;
   for (const int tensor : {1, 2}) {
     const MeshShape shape{.tensor = tensor};

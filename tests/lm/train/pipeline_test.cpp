@@ -55,7 +55,7 @@ SessionSettings settings_of(const ModelConfig& model, DType compute = DType::kF3
   SessionSettings settings = tiny_settings(compute, model);
   settings.step.packed_documents = true;
   settings.step.recompute = {.full_layers = 1};
-  settings.optimizer.adam.epsilon = 1e-4;
+  settings.optimizer.rules = update_rules_of({.adam_eps = 1e-4});
   return settings;
 }
 

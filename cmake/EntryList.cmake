@@ -1,0 +1,20 @@
+# cmake -DTYPE=... -DSOURCES=... -DOUTPUT=... -P EntryList.cmake: a line ENTRY(kName) for each
+# `extern const TYPE kName` of the sources, in their order. See primus_entry_list.
+set(lines "")
+foreach(source ${SOURCES})
+  file(STRINGS ${source} definitions REGEX "(^|[^A-Za-z0-9_])const ${TYPE} k[A-Za-z0-9]+")
+  foreach(definition ${definitions})
+    if(NOT definition MATCHES "^extern const ${TYPE} (k[A-Za-z0-9]+)")
+      message(FATAL_ERROR "${source}: write 'extern const ${TYPE} kName{...}' at the start of a line, not\n${definition}")
+    endif()
+    string(APPEND lines "ENTRY(${CMAKE_MATCH_1})\n")
+  endforeach()
+endforeach()
+set(before "")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} before)
+endif()
+# Who includes the list is compiled anew only where it has changed.
+if(NOT lines STREQUAL before)
+  file(WRITE ${OUTPUT} "${lines}")
+endif()

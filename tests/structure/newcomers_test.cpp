@@ -1,0 +1,115 @@
+// What is new touches few files (docs/design.md has the table): of what is there, the rest of the program
+// knows no name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace primus {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::UnorderedElementsAreArray;
+
+// The sources below src/, without what stands behind "//".
+const std::map<std::string, std::string>& sources() {
+  static const std::map<std::string, std::string> all = [] {
+    const fs::path root = fs::path(PRIMUS_SOURCE_DIR) / "src";
+    const std::set<std::string> extensions = {".cpp", ".h", ".cu", ".def"};
+    std::map<std::string, std::string> found;
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
+      if (!extensions.contains(entry.path().extension())) continue;
+      std::ifstream file(entry.path());
+      std::string& text = found[fs::relative(entry.path(), root).string()];
+      for (std::string line; std::getline(file, line);) text += line.substr(0, line.find("//")) + "\n";
+    }
+    return found;
+  }();
+  return all;
+}
+
+bool has_word(const std::string& text, const std::string& word) {
+  const auto is_letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || !is_letter(text[at - 1])) && (end == text.size() || !is_letter(text[end]))) return true;
+  }
+  return false;
+}
+
+std::set<std::string> files_with(const std::string& word, const std::string& folder = "") {
+  std::set<std::string> files;
+  for (const auto& [path, text] : sources()) {
+    if (path.starts_with(folder) && has_word(text, word)) files.insert(path);
+  }
+  return files;
+}
+
+// The first group of every match, and the file it is in.
+std::vector<std::pair<std::string, std::string>> definitions(const std::string& folder,
+                                                             const std::string& pattern) {
+  const std::regex regex(pattern, std::regex::multiline);
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const auto& [path, text] : sources()) {
+    if (!path.starts_with(folder)) continue;
+    for (std::sregex_iterator match(text.begin(), text.end(), regex), end; match != end; ++match)
+      found.emplace_back((*match)[1], path);
+  }
+  return found;
+}
+
+TEST(Newcomers, ACommandIsOneFile) {
+  const auto commands = definitions("cli/", "^extern const CommandEntry (k\\w+)");
+  EXPECT_GT(commands.size(), 40U);
+  for (const auto& [name, file] : commands) EXPECT_EQ(files_with(name, "cli/"), std::set{file}) << name;
+}
+
+TEST(Newcomers, AnOptimizerIsOneFileAndItsKeys) {
+  const auto optimizers = definitions("lm/optimizer/", "^extern const OptimizerEntry (k\\w+)");
+  EXPECT_GE(optimizers.size(), 4U);
+  for (const auto& [name, file] : optimizers) EXPECT_EQ(files_with(name, "lm/"), std::set{file}) << name;
+  // AdamW is the default, and Muon is what other frameworks have keys of, too.
+  const std::string keys = "config/keys.def";
+  for (const char* word : {"\"lion\"", "lion_beta1", "lion_beta2"})
+    EXPECT_EQ(files_with(word), (std::set<std::string>{keys, "lm/optimizer/lion.cpp"})) << word;
+  EXPECT_EQ(files_with("\"sgd\""), (std::set<std::string>{keys, "lm/optimizer/sgd.cpp"}));
+}
+
+// Of the kernels' structs nothing in turbo/ knows but their operator's folder and kernels.def; and the
+// folder's CPU part is three files where one is enough for the kernels.
+TEST(Newcomers, AnOperatorIsItsFolderAndALine) {
+  // turbo/linear/gemm_rate.cpp measures what products take, with operands that these two make.
+  const std::set<std::string> used_by_others = {"Cast", "RandomNormal"};
+  const auto kernels = definitions("turbo/kernels.def", "^PRIMUS_KERNEL\\((\\w+)\\)");
+  EXPECT_GT(kernels.size(), 50U);
+  for (const auto& [kernel, list] : kernels) {
+    if (used_by_others.contains(kernel)) continue;
+    const auto declared = definitions("turbo/", "^struct " + kernel + " \\{");
+    ASSERT_FALSE(declared.empty()) << kernel;
+    const std::string folder = fs::path(declared.front().second).parent_path().string() + "/";
+    for (const std::string& file : files_with(kernel, "turbo/"))
+      EXPECT_TRUE(file.starts_with(folder) || file == list || declared.size() > 1) << kernel << ": " << file;
+  }
+  EXPECT_THAT(files_with("Lion", "turbo/"),
+              UnorderedElementsAreArray({"turbo/lion/lion.h", "turbo/lion/lion.cpp", "turbo/lion/cpu.cpp",
+                                         "turbo/lion/gpu.cu", "turbo/kernels.def"}));
+}
+
+// A family names the member of ModelConfig; the setting's own name is in two tables.
+TEST(Newcomers, ASettingOfModelsIsTwoLinesAndItsFamily) {
+  for (const char* setting : {"qk_l2_norm", "attention_temperature_floor", "attention_temperature_scale"}) {
+    EXPECT_EQ(files_with(setting), (std::set<std::string>{"config/keys.def", "lm/model/model_fields.def"}))
+        << setting;
+  }
+}
+
+}  // namespace
+}  // namespace primus

@@ -1,6 +1,6 @@
 // Speed of the GPU's operators: bytes that must move over time, or operations over time.
 //
-//   gpu_bench PLUGIN [--json] [--attention | --products] [--fast] [--tune FOLDER]
+//   gpu_bench PLUGIN [--json] [--attention | --products | --experts] [--fast] [--tune FOLDER]
 //
 // PLUGIN is libprimus_cuda.so or libprimus_hip.so. Inputs are random; each figure is the median of five runs
 // of many launches. Bytes count every input and output once.
@@ -314,9 +314,11 @@ constexpr AttentionCase kAttentionCases[] = {
 int run(int argc, char** argv) {
   if (argc < 2 || std::strcmp(argv[1], "--help") == 0) {
     std::printf(
-        "usage: gpu_bench PLUGIN [--json] [--attention | --products] [--fast] [--tune FOLDER]\n"
+        "usage: gpu_bench PLUGIN [--json] [--attention | --products | --experts] [--fast] [--tune FOLDER]\n"
         "  --attention    only attention\n"
         "  --products     only matrix products\n"
+        "  --experts      only products of experts, shaped as Mixtral's and DeepSeek-V2-Lite's, beside dense "
+        "ones\n"
         "  --fast         kernels whose last bits change from run to run\n"
         "  --tune FOLDER  products by algorithms that are chosen by timing, and kept in the folder\n");
     return argc < 2 ? 2 : 0;
@@ -340,12 +342,17 @@ int run(int argc, char** argv) {
   if (has("--products")) {
     for (const auto& [n, k] : kLinearShapes) products(bench, 8192, n, k);
   } else if (!has("--attention")) {
-    memory_bound(bench);
-    products(bench, 8192, 28672, 4096);
+    if (!has("--experts")) {
+      memory_bound(bench);
+      products(bench, 8192, 28672, 4096);
+    }
+    // Gate and up in one matrix, then down.
     experts(bench, "8 experts, top 2", 8, 2, 4096, 28672);
+    experts(bench, "8 experts, top 2, down", 8, 2, 14336, 4096);
     experts(bench, "64 experts, top 6", 64, 6, 2048, 2816);
+    experts(bench, "64 experts, top 6, down", 64, 6, 1408, 2048);
   }
-  if (!has("--products")) {
+  if (!has("--products") && !has("--experts")) {
     for (const AttentionCase& one : kAttentionCases) attention(bench, one);
   }
   for (const KernelChoice& choice : device->choices()) {

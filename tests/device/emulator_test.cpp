@@ -54,6 +54,47 @@ TEST(Emulator, BarriersOrderSharedMemory) {
   for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(sums[i], 3 * (63 - static_cast<int>(i % 64)) + 3);
 }
 
+TEST(Emulator, BarriersOfSomeThreadsAndWaitsForOthers) {
+  struct Values {
+    int at[64], ready;
+  };
+  std::vector<int> seen(3 * 96);
+  run({3, 96, 32, 0}, [&] {
+    Values& values = shared<Values>();
+    if (thread() == 0) values.ready = 0;
+    barrier();
+    int& mine = seen[static_cast<std::size_t>(block() * 96 + thread())];
+    if (thread() < 64) {
+      for (int round = 0; round < 2; ++round) {
+        values.at[thread()] = thread() + round;
+        emulator::barrier(3, 64);
+        mine += values.at[63 - thread()];
+        emulator::barrier(3, 64);
+      }
+      if (thread() == 63) {
+        values.ready = 1;
+        emulator::made_progress();
+      }
+    } else {
+      emulator::wait_until([](const void* ready) { return *static_cast<const int*>(ready) == 1; },
+                           &values.ready);
+      mine = values.at[5];
+    }
+  });
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const int thread = static_cast<int>(i % 96);
+    EXPECT_EQ(seen[i], thread < 64 ? 2 * (63 - thread) + 1 : 6) << i;
+  }
+}
+
+TEST(Emulator, WaitsThatNobodyEndsAreErrors) {
+  const auto waiting = [](auto body) { return [body] { run({1, 64, 32, 0}, body); }; };
+  EXPECT_THAT(waiting([] { emulator::wait_until([](const void*) { return false; }, nullptr); }),
+              ThrowsMessage<std::logic_error>(HasSubstr("something that nobody does")));
+  EXPECT_THAT(waiting([] { emulator::barrier(1, 96); }),
+              ThrowsMessage<std::logic_error>(HasSubstr("something that nobody does")));
+}
+
 TEST(Emulator, SharedMemoryStartsAsNanInEveryBlock) {
   struct Value {
     float at;

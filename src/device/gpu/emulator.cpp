@@ -137,6 +137,9 @@ class Multiprocessor {
 
   Fiber& fiber() { return *fibers_[current_]; }
   void barrier();
+  void barrier(int number, int threads);
+  void wait_until(bool (*ready)(const void*), const void* state);
+  void made_progress() { ++progress_; }
   const std::byte* exchange(const void* data, std::size_t bytes);
   void* shared(const void* name, std::size_t bytes);
 
@@ -158,6 +161,11 @@ class Multiprocessor {
   std::size_t current_ = 0;
   int alive_ = 0, at_barrier_ = 0;
   std::int64_t barriers_ = 0;
+  struct Numbered {
+    int arrived = 0;
+    std::int64_t complete = 0;
+  };
+  std::array<Numbered, 16> numbered_;
   std::int64_t progress_ = 0;  // grows with everything that can let a waiting fiber go on
   std::exception_ptr failure_;
 #if defined(__SANITIZE_ADDRESS__)
@@ -269,6 +277,7 @@ void Multiprocessor::run_block(const Grid& grid, std::int64_t block, void (*body
   failure_ = nullptr;
   at_barrier_ = 0;
   barriers_ = 0;
+  numbered_ = {};
   alive_ = grid.threads;
   for (auto& [name, memory] : shared_) memory.touched = false;
   const auto threads = static_cast<std::size_t>(grid.threads), lanes = static_cast<std::size_t>(grid.warp);
@@ -287,7 +296,7 @@ void Multiprocessor::run_block(const Grid& grid, std::int64_t block, void (*body
     if (progress_ == before && !failure_) {
       fail("threads of block " + std::to_string(block) +
            " wait for others that have ended or wait elsewhere: a barrier or an exchange between lanes that "
-           "not all of them reach");
+           "not all of them reach, or something that nobody does");
     }
   }
   if (failure_) std::rethrow_exception(failure_);
@@ -302,6 +311,22 @@ void Multiprocessor::barrier() {
     ++barriers_;
   }
   while (barriers_ < mine) yield();
+}
+
+void Multiprocessor::barrier(int number, int threads) {
+  Numbered& here = numbered_.at(static_cast<std::size_t>(number));
+  const std::int64_t mine = here.complete + 1;
+  ++progress_;
+  if (++here.arrived == threads) {
+    here.arrived = 0;
+    ++here.complete;
+  }
+  while (here.complete < mine) yield();
+}
+
+void Multiprocessor::wait_until(bool (*ready)(const void*), const void* state) {
+  while (!ready(state)) yield();
+  ++progress_;
 }
 
 const std::byte* Multiprocessor::exchange(const void* data, std::size_t bytes) {
@@ -357,6 +382,9 @@ void run(ThreadPool& pool, const Grid& grid, void (*body)(const void*), const vo
 
 const Place& place() { return active->fiber().place; }
 void barrier() { active->barrier(); }
+void barrier(int number, int threads) { active->barrier(number, threads); }
+void wait_until(bool (*ready)(const void*), const void* state) { active->wait_until(ready, state); }
+void made_progress() { active->made_progress(); }
 const std::byte* exchange(const void* data, std::size_t bytes) { return active->exchange(data, bytes); }
 void* shared(const void* name, std::size_t bytes) { return active->shared(name, bytes); }
 

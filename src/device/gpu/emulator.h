@@ -1,11 +1,11 @@
 // A small SIMT machine in software: it runs GPU kernels as ordinary C++, so that every hand-written kernel is
 // tested where there is no GPU, at the warp widths of both vendors (32 and 64).
 //
-// A block's threads are fibers of one operating-system thread. A fiber runs until it waits (at a barrier or
-// in an exchange between lanes) and then the next one of the block runs. Blocks are independent and spread
-// over a thread pool. What real hardware leaves undefined is an error here: a barrier that some threads of a
-// block do not reach, an exchange that some lanes of a warp do not take part in. Shared memory starts as NaN
-// in every block.
+// A block's threads are fibers of one operating-system thread. A fiber runs until it waits (at a barrier, in
+// an exchange between lanes, or for something that another thread does) and then the next one of the block
+// runs. Blocks are independent and spread over a thread pool. What real hardware leaves undefined is an error
+// here: a barrier that some threads of a block do not reach, an exchange that some lanes of a warp do not
+// take part in, a wait for what nobody does any more. Shared memory starts as NaN in every block.
 //
 // Exceptions thrown by a kernel leave run(); the rest of that block is abandoned.
 #pragma once
@@ -40,6 +40,14 @@ const Place& place();
 
 // Every thread of the block waits for all the others.
 void barrier();
+
+// As many threads of the block as `threads` says wait for each other at the barrier of this number, 0 to 15.
+// It can be used again and again, by the same number of threads.
+void barrier(int number, int threads);
+
+// Lets other threads of the block run until ready(state) is true. Who makes it true calls made_progress().
+void wait_until(bool (*ready)(const void*), const void* state);
+void made_progress();
 
 // Every lane of the warp hands over `bytes` bytes and gets what all lanes gave: lane l's at offset
 // l * kExchangeBytes. Valid until the lane's next exchange but one.

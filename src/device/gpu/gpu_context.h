@@ -75,17 +75,19 @@ class GpuContext : public KernelContext {
 
   // `partials` and `faults` live as long as the context; all null: to ask kernels for workspace sizes only.
   GpuContext(std::shared_ptr<GpuShared> shared, StreamHandle stream, void* partials, Fault* faults,
-             int multiprocessors, std::int64_t most_shared_bytes)
+             int multiprocessors, int capability, std::int64_t most_shared_bytes)
       : shared_(std::move(shared)),
         stream_(stream),
         partials_(partials),
         faults_(faults),
         multiprocessors_(multiprocessors),
+        capability_(capability),
         most_shared_bytes_(most_shared_bytes) {}
 
   StreamHandle stream() const { return stream_; }
   Fault* faults() const { return faults_; }
   int multiprocessors() const { return multiprocessors_; }
+  int capability() const { return capability_; }  // NVIDIA's compute capability: 80, 90
 
   template <class T>
   T* data(const Tensor& tensor) const {
@@ -125,7 +127,7 @@ class GpuContext : public KernelContext {
   StreamHandle stream_;
   void* partials_;
   Fault* faults_;
-  int multiprocessors_;
+  int multiprocessors_, capability_;
   std::int64_t most_shared_bytes_;
   std::map<std::type_index, std::shared_ptr<void>> libraries_;  // before what is shared goes
 };

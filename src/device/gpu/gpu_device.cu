@@ -17,6 +17,7 @@ struct Properties {
   int index = 0, multiprocessors = 0, major = 0, minor = 0;
   std::int64_t shared_bytes = 0, memory_bytes = 0;
   std::string name;
+  int capability() const { return 10 * major + minor; }
 };
 
 Properties properties_of(int index) {
@@ -122,7 +123,7 @@ class GpuStream final : public Stream {
     partials_ = malloc(GpuContext::kPartialBytes);
     fault_ = std::shared_ptr<Fault>(new (malloc_pinned(sizeof(Fault))) Fault, free_pinned);
     context_ = std::make_unique<GpuContext>(std::move(shared), stream_, partials_, fault_.get(),
-                                            gpu.multiprocessors, gpu.shared_bytes);
+                                            gpu.multiprocessors, gpu.capability(), gpu.shared_bytes);
   }
   ~GpuStream() override {
     (void)PRIMUS_GPU_CALL(SetDevice)(device_);
@@ -221,7 +222,8 @@ class GpuDevice final : public Device {
       : gpu_(properties_of(spec.ordinal)),
         kernels_(kernels),
         shared_(std::make_shared<GpuShared>(spec, true, spec.tuning_folder)),
-        context_(shared_, nullptr, nullptr, nullptr, gpu_.multiprocessors, gpu_.shared_bytes) {
+        context_(shared_, nullptr, nullptr, nullptr, gpu_.multiprocessors, gpu_.capability(),
+                 gpu_.shared_bytes) {
     check(PRIMUS_GPU_CALL(SetDevice)(gpu_.index), "choose a GPU");
   }
 
@@ -377,7 +379,8 @@ std::unique_ptr<Device> measuring_gpu(const DeviceSpec& spec, const KernelTable&
   return std::make_unique<MeasuringDevice>(
       describe(gpu), std::string(kVendor) + ": " + gpu.name, kernels,
       std::make_unique<GpuContext>(std::make_shared<GpuShared>(spec, present, std::string()), nullptr,
-                                   nullptr, nullptr, gpu.multiprocessors, gpu.shared_bytes));
+                                   nullptr, nullptr, gpu.multiprocessors, gpu.capability(),
+                                   gpu.shared_bytes));
 }
 
 }  // namespace primus::gpu::PRIMUS_GPU

@@ -12,6 +12,9 @@
 //   };
 //   launch(context, blocks_for(n, Scale::kThreads), Scale{x, n});
 //
+// A kernel with a member kAlone has a multiprocessor to itself (its threads may have all registers), and its
+// arguments are memory whose address it may take.
+//
 // `Context` is what kernels get from their device: a stream on a GPU, a thread pool under the emulator.
 #pragma once
 
@@ -41,9 +44,19 @@ inline std::int64_t blocks_for(std::int64_t items, std::int64_t per_block) {
 
 using Context = GpuContext;
 
+#if defined(__HIP__)
+#define PRIMUS_GRID_CONSTANT
+#else
+#define PRIMUS_GRID_CONSTANT __grid_constant__
+#endif
+
 namespace internal {
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads) enter(const Kernel kernel) {
+  kernel();
+}
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, 1) enter_alone(const PRIMUS_GRID_CONSTANT Kernel kernel) {
   kernel();
 }
 }  // namespace internal
@@ -55,9 +68,15 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
   if (blocks > std::numeric_limits<std::int32_t>::max()) throw std::logic_error("gpu: too many blocks");
   // What is more than every GPU gives has to be asked for.
   constexpr std::size_t kAlwaysThere = std::size_t{48} << 10;
-  if (shared_bytes > kAlwaysThere) context.allow_shared(&internal::enter<Kernel>, shared_bytes);
-  internal::enter<Kernel>
-      <<<static_cast<unsigned>(blocks), Kernel::kThreads, shared_bytes, context.stream()>>>(kernel);
+  const auto start = [&](auto* enter) {
+    if (shared_bytes > kAlwaysThere) context.allow_shared(enter, shared_bytes);
+    enter<<<static_cast<unsigned>(blocks), Kernel::kThreads, shared_bytes, context.stream()>>>(kernel);
+  };
+  if constexpr (requires { Kernel::kAlone; }) {
+    start(&internal::enter_alone<Kernel>);
+  } else {
+    start(&internal::enter<Kernel>);
+  }
   context.check_launch();
 }
 

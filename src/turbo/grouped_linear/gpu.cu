@@ -2,6 +2,7 @@
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/grouped_linear/gpu_tiles.h"
+#include "turbo/grouped_linear/gpu_warpgroups.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -36,6 +37,52 @@ void clear_rest(Context& context, const GroupedGemm& call, std::int64_t experts)
   });
 }
 
+// Tiles of rows that the experts before each one have.
+const std::int32_t* count_row_tiles(Context& context, const GroupedGemm& call, std::int64_t experts) {
+  auto* const first_tiles = partials<std::int32_t>(context, experts + 1);
+  launch(context, 1, CountRowTiles{context.data<std::int32_t>(call.offsets), first_tiles, experts});
+  return first_tiles;
+}
+
+// Large products where the GPU has warpgroups (has_warpgroups), and rows are whole lines of 16 bytes.
+template <class C, bool kLeftByDepth, bool kRightByDepth>
+void multiply_by_warpgroups(Context& context, const GroupedGemm& call) {
+  using Kernel = GroupWarpgroups<C, kLeftByDepth, kRightByDepth>;
+  const Tensor& of_experts = Kernel::kSumsRows ? call.c : call.b;
+  const std::int64_t experts = of_experts.shape[0], out = of_experts.shape[1], in = of_experts.shape[2];
+  const bool forward = call.role == GemmRole::kForward;
+  Kernel p{};
+  p.a = context.data<BFloat16>(call.a), p.b = context.data<BFloat16>(call.b), p.c = context.data<C>(call.c);
+  const auto lines_of = [](bool by_depth, int side) { return by_depth ? Kernel::kDepth : side; };
+  const auto activations = [&](const Tensor& x, int side) {
+    const std::int64_t rows = std::max<std::int64_t>(x.rows(), 1), cols = x.cols();
+    return box_map(
+        {context.data<BFloat16>(x), {cols, rows, 1}, {cols, rows * cols}, lines_of(Kernel::kSumsRows, side)});
+  };
+  if (call.a_rows.absent()) p.left_map = activations(call.a, Kernel::kRows);
+  if constexpr (Kernel::kSumsRows) {
+    if (call.b_rows.absent()) p.right_map = activations(call.b, Kernel::kCols);
+  } else {
+    p.right_map = box_map({p.b, {in, out, experts}, {in, out * in}, lines_of(kRightByDepth, Kernel::kCols)});
+  }
+  const std::int64_t m = Kernel::kSumsRows ? out : call.rows(), n = forward ? out : in;
+  p.m = static_cast<int>(m), p.n = static_cast<int>(n), p.k = static_cast<int>(forward ? in : out);
+  p.experts = static_cast<int>(experts);
+  p.offsets = context.data<std::int32_t>(call.offsets);
+  p.a_picks = optional<std::int32_t>(context, call.a_rows);
+  p.b_picks = optional<std::int32_t>(context, call.b_rows);
+  p.accumulate = call.accumulate;
+  std::int64_t row_tiles = blocks_for(m, Kernel::kRows);
+  if constexpr (Kernel::kSumsRows) {
+    row_tiles *= experts;
+  } else {
+    row_tiles += experts;
+    p.first_tiles = count_row_tiles(context, call, experts);
+  }
+  launch(context, std::min(row_tiles * blocks_for(n, Kernel::kCols), multiprocessors(context)), p,
+         Kernel::kSharedBytes);
+}
+
 // bf16 on the matrix units, where rows of all operands are whole lines of 16 bytes.
 template <class C>
 bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
@@ -46,7 +93,11 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   const auto* const b = context.data<BFloat16>(call.b);
   if (!rows_of_vectors<BFloat16>(out, a, b) || in % kVector<BFloat16> != 0) return false;
   if (reinterpret_cast<std::uintptr_t>(context.data<C>(call.c)) % 16 != 0) return false;
+  const bool wide = has_warpgroups(context) && (forward ? out : in) >= WideSums::kCols;
   const auto run = [&]<bool kLeftByDepth, bool kRightByDepth>() {
+    if constexpr (!kLeftByDepth || std::is_same_v<C, float>) {
+      if (wide) return multiply_by_warpgroups<C, kLeftByDepth, kRightByDepth>(context, call);
+    }
     using Kernel = GroupTiles<C, kLeftByDepth, kRightByDepth>;
     Kernel p{};
     p.a = a, p.b = b, p.c = context.data<C>(call.c);
@@ -59,9 +110,7 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
     p.accumulate = call.accumulate;
     const std::int64_t col_tiles = blocks_for(p.n, kGroupSide), full = blocks_for(p.m, kGroupSide);
     if (weights) return launch(context, experts * full * col_tiles, p, Kernel::kSharedBytes);
-    auto* const first_tiles = partials<std::int32_t>(context, experts + 1);
-    p.first_tiles = first_tiles;
-    launch(context, 1, CountRowTiles{p.offsets, first_tiles, experts});
+    p.first_tiles = count_row_tiles(context, call, experts);
     launch(context, (full + experts) * col_tiles, p, Kernel::kSharedBytes);
   };
   if (weights) {

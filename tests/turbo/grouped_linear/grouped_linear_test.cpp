@@ -12,6 +12,7 @@ struct Case {
   std::int64_t unowned, in, out;
 };
 
+// A device of warpgroups takes rows of 256 columns and more by tiles of 128 x 256.
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {{3, 0, 5, 1}, 0, 7, 9},
@@ -21,8 +22,21 @@ const std::vector<Case>& cases() {
       // Whole lines of 16 bytes: several tiles of 128 each way, full ones and edges; more steps than are
       // fetched ahead; experts of no rows at both ends.
       {{0, 150, 3, 0, 128, 0}, 5, 168, 264},
+      // The same by wide tiles, in all three products; the last step of depth is part of one in all of them.
+      {{0, 140, 3, 0, 1}, 5, 264, 264},
   };
   return all;
+}
+
+// And, where a GPU computes, more tiles than it has multiprocessors, so that blocks take several.
+std::vector<Case> cases_of(const DeviceUnderTest& device) {
+  std::vector<Case> result = cases();
+  if (device.plugin.empty()) return result;
+  Case many{{}, 7, 520, 1032};
+  for (std::int64_t e = 0; e < 60; ++e) many.rows.push_back(e * 37 % 90);
+  many.rows[17] = 400;
+  result.push_back(many);
+  return result;
 }
 
 Values offsets_of(const Case& c) {
@@ -82,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, GroupedLinearTest, ::testing::ValuesIn(devices
 TEST_P(GroupedLinearTest, ThreeProducts) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const Case& c : cases()) {
+    for (const Case& c : cases_of(GetParam())) {
       const Operands o = operands(c, dtype);
       const Expected expected = reference(c, o);
       const auto experts = static_cast<std::int64_t>(c.rows.size());
@@ -93,7 +107,7 @@ TEST_P(GroupedLinearTest, ThreeProducts) {
       const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
       const Tensor y = bench.empty(dtype, {rows, c.out}), d_x = bench.empty(dtype, {rows, c.in});
       const Tensor d_weights = bench.empty(DType::kF32, {experts, c.out, c.in});
-      // Sums of at most 264 products, or 200 rows: about sqrt(n) roundings of fp32, and one of the result.
+      // Sums of at most 1032 products, or 400 rows: about sqrt(n) roundings of fp32, and one of the result.
       const double tolerance = rounding_error(dtype) + 4e-6;
       const auto run = [&](GemmRole role, const Tensor& a, const Tensor& b, const Tensor& to, bool add) {
         bench.run(GroupedGemm{
@@ -119,7 +133,7 @@ TEST_P(GroupedLinearTest, PickedRows) {
   OperatorBench bench(GetParam());
   const RandomStream random(5, RandomPurpose::kTest);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const Case& c : cases()) {
+    for (const Case& c : cases_of(GetParam())) {
       const auto experts = static_cast<std::int64_t>(c.rows.size());
       const std::int64_t rows = rows_of(c), tokens = rows / 3 + 1;
       Values picks;
@@ -165,6 +179,54 @@ TEST_P(GroupedLinearTest, PickedRows) {
       EXPECT_EQ(product(GemmRole::kWeightGradient, d_y_tokens, x_rows, true, false), expected);
       EXPECT_EQ(product(GemmRole::kWeightGradient, d_y_rows, x_tokens, false, true), expected);
     }
+  }
+}
+
+// What one expert's rows and weights hold, or rows that belong to nobody, changes no bit of another expert's
+// results, not even as NaN: tiles and steps of depth reach beyond an expert's end.
+TEST_P(GroupedLinearTest, ExpertsKeepApart) {
+  OperatorBench bench(GetParam());
+  const DType dtype = DType::kBF16;
+  for (const std::size_t which : {cases().size() - 2, cases().size() - 1}) {
+    const Case& c = cases()[which];
+    const auto experts = static_cast<std::int64_t>(c.rows.size());
+    const std::int64_t rows = rows_of(c);
+    const std::vector<std::int64_t> owner = owners(c);
+    const auto results = [&](std::int64_t poisoned) {
+      Operands o = operands(c, dtype);
+      for (std::int64_t row = 0; poisoned >= 0 && row < rows; ++row) {
+        const std::int64_t of = owner[static_cast<std::size_t>(row)];
+        if (of != poisoned && of >= 0) continue;
+        std::fill_n(o.x.begin() + row * c.in, c.in, NAN);
+        std::fill_n(o.d_y.begin() + row * c.out, c.out, NAN);
+      }
+      if (poisoned >= 0) std::fill_n(o.weights.begin() + poisoned * c.out * c.in, c.out * c.in, NAN);
+      const Tensor x = bench.upload(o.x, dtype, {rows, c.in}),
+                   d_y = bench.upload(o.d_y, dtype, {rows, c.out});
+      const Tensor weights = bench.upload(o.weights, dtype, {experts, c.out, c.in});
+      const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
+      const Tensor y = bench.empty(dtype, {rows, c.out}), d_x = bench.empty(dtype, {rows, c.in});
+      const Tensor d_weights = bench.empty(DType::kF32, {experts, c.out, c.in});
+      const auto run = [&](GemmRole role, const Tensor& a, const Tensor& b, const Tensor& to) {
+        bench.run(GroupedGemm{.role = role, .a = a, .b = b, .c = to, .offsets = offsets, .workspace = {}});
+      };
+      run(GemmRole::kForward, x, weights, y);
+      run(GemmRole::kInputGradient, d_y, weights, d_x);
+      run(GemmRole::kWeightGradient, d_y, x, d_weights);
+      Expected all{bench.download(y), bench.download(d_x), bench.download(d_weights)};
+      // Its own results are NaN, and not compared.
+      for (std::int64_t row = 0; row < rows; ++row) {
+        if (owner[static_cast<std::size_t>(row)] != 1) continue;
+        std::fill_n(all.y.begin() + row * c.out, c.out, 0.0);
+        std::fill_n(all.d_x.begin() + row * c.in, c.in, 0.0);
+      }
+      std::fill_n(all.d_weights.begin() + c.out * c.in, c.out * c.in, 0.0);
+      return all;
+    };
+    const Expected clean = results(-1), beside = results(1);
+    EXPECT_EQ(beside.y, clean.y);
+    EXPECT_EQ(beside.d_x, clean.d_x);
+    EXPECT_EQ(beside.d_weights, clean.d_weights);
   }
 }
 

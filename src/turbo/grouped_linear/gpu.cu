@@ -55,7 +55,7 @@ void multiply_by_warpgroups(Context& context, const GroupedGemm& call) {
   p.a = context.data<BFloat16>(call.a), p.b = context.data<BFloat16>(call.b), p.c = context.data<C>(call.c);
   const auto lines_of = [](bool by_depth, int side) { return by_depth ? Kernel::kDepth : side; };
   const auto activations = [&](const Tensor& x, int side) {
-    const std::int64_t rows = std::max<std::int64_t>(x.rows(), 1), cols = x.cols();
+    const std::int64_t rows = x.rows(), cols = x.cols();
     return box_map(
         {context.data<BFloat16>(x), {cols, rows, 1}, {cols, rows * cols}, lines_of(Kernel::kSumsRows, side)});
   };
@@ -93,7 +93,9 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   const auto* const b = context.data<BFloat16>(call.b);
   if (!rows_of_vectors<BFloat16>(out, a, b) || in % kVector<BFloat16> != 0) return false;
   if (reinterpret_cast<std::uintptr_t>(context.data<C>(call.c)) % 16 != 0) return false;
-  const bool wide = has_warpgroups(context) && (forward ? out : in) >= WideSums::kCols;
+  // The copy engine knows no empty tensors.
+  const bool wide = has_warpgroups(context) && (forward ? out : in) >= WideSums::kCols && call.a.rows() > 0 &&
+                    call.b.rows() > 0;
   const auto run = [&]<bool kLeftByDepth, bool kRightByDepth>() {
     if constexpr (!kLeftByDepth || std::is_same_v<C, float>) {
       if (wide) return multiply_by_warpgroups<C, kLeftByDepth, kRightByDepth>(context, call);

@@ -67,6 +67,7 @@ rms_norm
 rope
 router
 swiglu
+top_logits
 OPERATORS
 # shellcheck disable=SC2086
 ${CXX:-g++} $flags -O2 benchmarks/operators/gpu_bench.cpp $floors -lxsmm -lxsmmnoblas -ldl -lpthread \

@@ -47,4 +47,30 @@ else
   echo "the generated texts differ:"
   head -c 300 "$scratch/cpu.txt" "$scratch/$device.txt"
 fi
+# Texts that are written together are those that each prompt gives alone: greedily, and with a few likeliest tokens to
+# choose from, by the passes that are recorded and replayed.
+cat >"$scratch/prompts.jsonl" <<PROMPTS
+"And"
+"The king"
+"I"
+"What is it that you"
+"No"
+PROMPTS
+for sampling in "--temperature 0" "--temperature 0.7 --top-k 20"; do
+  for together in 1 4; do
+    # shellcheck disable=SC2086
+    timeout 120 "$primus" generate "$scratch/w/u/cpu" --prompts "$scratch/prompts.jsonl" --batch $together -n 24 $sampling \
+      --device "$device" --threads 4 2>"$scratch/batch.log" | sed -E 's/"(prompt_)?seconds":[^,}]*//g' >"$scratch/batch$together.jsonl" || {
+      failed=1
+      cat "$scratch/batch.log"
+    }
+  done
+  if [ -s "$scratch/batch1.jsonl" ] && cmp -s "$scratch/batch1.jsonl" "$scratch/batch4.jsonl"; then
+    echo "ok      texts written together are those written alone ($sampling)"
+  else
+    failed=1
+    echo "FAILED  texts written together differ ($sampling)"
+    head -c 600 "$scratch/batch1.jsonl" "$scratch/batch4.jsonl"
+  fi
+done
 exit $failed

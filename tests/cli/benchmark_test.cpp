@@ -471,6 +471,30 @@ TEST(Benchmarks, BaselinesAndReports) {
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1 + 2 * 3);  // one head
 }
 
+TEST(Benchmarks, Decode) {
+  const std::vector<std::string> tiny{"benchmark", "decode",   "--model",  "llama_tiny", "--vocab-size",
+                                      "100",       "--device", "cpu",      "--threads",  "1",
+                                      "--context", "8",        "--tokens", "5"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = tiny;
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  };
+  const ProgramResult result = with({"--batch", "1,3", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto report = nlohmann::json::parse(result.out);
+  EXPECT_EQ(report["suite"], "decode");
+  EXPECT_THAT(report["device"].get<std::string>(), HasSubstr("llama_tiny"));
+  ASSERT_EQ(report["results"].size(), 2U);
+  EXPECT_EQ(report["results"][1]["case"], "batch 3, context 8");
+  EXPECT_EQ(report["results"][1]["tokens"].get<double>(), 3);
+  EXPECT_GT(report["copy_ceiling_bytes_per_second"].get<double>(), 0);
+  EXPECT_THAT(with({"--batch", "2"}).out, HasSubstr("tokens/s"));
+  EXPECT_EQ(with({"--batch", "0"}).exit_code, 2);
+  EXPECT_EQ(with({"--batch", "1", "--warmup", "-1"}).exit_code, 2);
+  EXPECT_EQ(with({"--batch", "1", "--context", "1000000"}).exit_code, 2);
+}
+
 TEST(Benchmarks, WhatCannotBeMeasuredIsRefused) {
   const std::vector<std::vector<std::string>> refused = {
       {"gemm", "--shape", "3x4"},

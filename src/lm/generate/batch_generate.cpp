@@ -99,8 +99,7 @@ class Batch {
                          text.unread.empty() ? std::span<const std::int32_t>(&text.next, 1) : text.unread});
     }
     if (inputs_.empty()) return false;
-    const std::span<const float> logits = reader_.read_next(inputs_);
-    const auto vocab = static_cast<std::size_t>(reader_.config().vocab);
+    reader_.read_next(inputs_, wanted());
     for (std::size_t row = 0; row < inputs_.size(); ++row) {
       const std::int64_t sequence = inputs_[row].sequence;
       Running& text = *running_[static_cast<std::size_t>(sequence)];
@@ -109,8 +108,7 @@ class Batch {
         text.written_from = steady_seconds();
       }
       const std::size_t before = text.writer.text().ids.size();
-      const auto next =
-          text.writer.next(logits.subspan(row * vocab, vocab), reader_.length(sequence), text.capacity);
+      const auto next = text.writer.next(reader_.next(row), reader_.length(sequence), text.capacity);
       tokens_ += static_cast<std::int64_t>(text.writer.text().ids.size() - before);
       if (next) {
         text.next = *next;
@@ -119,6 +117,20 @@ class Batch {
       }
     }
     return true;
+  }
+
+  // What all texts that are being written need. Those that may choose from other vocabularies need all
+  // logits.
+  WantedLogits wanted() const {
+    std::optional<WantedLogits> all;
+    for (const std::optional<Running>& text : running_) {
+      if (!text) continue;
+      const WantedLogits own = prompts_[text->index].settings.wanted();
+      if (!all) all = own;
+      if (own.likeliest == 0 || own.vocab != all->vocab) return {};
+      all->likeliest = std::max(all->likeliest, own.likeliest);
+    }
+    return all.value_or(WantedLogits{});
   }
 
   void finish(std::int64_t sequence) {

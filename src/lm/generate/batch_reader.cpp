@@ -8,11 +8,15 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "tensor/bfloat16.h"
+#include "turbo/top_logits/top_logits.h"
 
 namespace primus {
 namespace {
 
 using engine::Value;
+using turbo::TopLogits;
+
+std::int64_t whole_lines(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // The sizes a pass of up to `most` rows may have: powers of two, then multiples of 16, so that no more than a
 // few rows are computed for nothing.
@@ -31,7 +35,7 @@ std::int64_t pass_size(std::int64_t rows, std::int64_t most) {
 }  // namespace
 
 BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings)
-    : rank_(rank), model_(model), settings_(settings) {
+    : rank_(rank), model_(model), settings_(settings), replay_(settings.replay) {
   if (settings.capacity < 1 || settings.capacity > config().max_positions) {
     throw invalid(fmt::format("a context of {} tokens is not from 1 to the model's {}", settings.capacity,
                               config().max_positions));
@@ -46,19 +50,47 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
   settings_.chunk = std::min(settings.chunk, settings.capacity * settings.sequences);
   cache_ = make_kv_cache(rank, config(), settings.compute, settings.sequences, settings.capacity,
                          settings.all_pages(), ReaderSettings::kPageTokens);
+  const auto top = [&](DType dtype) {
+    const Shape shape{settings.sequences, TopLogits::kMost};
+    return Tensor(rank.persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape);
+  };
+  top_values_ = top(DType::kF32), top_ids_ = top(DType::kI32);
+  if (!rank.measuring()) {
+    host_.emplace(rank.device(), std::max(settings_.chunk, settings.sequences), cache_.sequences,
+                  top_ids_.elements());
+  }
   slots_.resize(static_cast<std::size_t>(settings.sequences));
   for (std::int64_t page = settings.all_pages(); page > 0; --page)
     free_.push_back(static_cast<std::int32_t>(page - 1));
 }
 
+BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, const turbo::PagedSequences& sequences,
+                                    std::int64_t likeliest) {
+  const std::int64_t sizes[] = {rows,
+                                rows,
+                                sequences.query_starts.elements(),
+                                sequences.key_lengths.elements(),
+                                sequences.block_table.elements(),
+                                likeliest,
+                                likeliest};
+  std::int64_t bytes = 0;
+  for (const std::int64_t size : sizes) bytes += whole_lines(4 * size);
+  memory = PinnedBuffer(device, bytes);
+  std::byte* at = memory.data();
+  const std::int64_t* size = sizes;
+  const auto take = [&]<class T>(std::span<T>& span) {
+    span = {reinterpret_cast<T*>(at), static_cast<std::size_t>(*size)};
+    at += whole_lines(4 * *size++);
+  };
+  for (std::span<std::int32_t>* span : {&tokens, &positions, &starts, &lengths, &table, &ids}) take(*span);
+  take(values);
+}
+
 void BatchReader::measure() {
-  for (const std::int64_t rows : pass_sizes(settings_.chunk)) {
-    fill({}, rows);
-    forward(rows, false);
-  }
+  for (const std::int64_t rows : pass_sizes(settings_.chunk)) forward({.rows = rows});
   for (const std::int64_t rows : pass_sizes(settings_.sequences)) {
-    fill({}, rows);
-    forward(rows, true);
+    forward(pass_of(rows, {}));
+    forward(pass_of(rows, {.likeliest = TopLogits::kMost}));
   }
 }
 
@@ -97,27 +129,26 @@ void BatchReader::check(std::span<const Input> inputs) const {
 }
 
 void BatchReader::fill(std::span<const Input> inputs, std::int64_t rows) {
-  tokens_.clear(), positions_.clear();
-  starts_.assign(1, 0);
-  lengths_.clear();
-  const std::int64_t blocks = cache_.sequences.blocks();
-  table_.assign(static_cast<std::size_t>(settings_.sequences * blocks), 0);
-  for (std::int64_t sequence = 0; sequence < settings_.sequences; ++sequence) {
-    const Slot& s = slot(sequence);
-    std::copy(s.pages.begin(), s.pages.end(), table_.begin() + sequence * blocks);
+  HostTables& host = *host_;
+  const auto blocks = static_cast<std::size_t>(cache_.sequences.blocks());
+  std::size_t row = 0;
+  host.starts[0] = 0;
+  for (std::size_t sequence = 0; sequence < slots_.size(); ++sequence) {
+    const Slot& s = slots_[sequence];
+    const auto pages = host.table.subspan(sequence * blocks, blocks);
+    std::fill(std::copy(s.pages.begin(), s.pages.end(), pages.begin()), pages.end(), 0);
     std::int64_t length = s.length;
-    if (!inputs.empty() && inputs.front().sequence == sequence) {
+    if (!inputs.empty() && inputs.front().sequence == static_cast<std::int64_t>(sequence)) {
       for (const std::int32_t token : inputs.front().tokens) {
-        tokens_.push_back(token);
-        positions_.push_back(static_cast<std::int32_t>(length++));
+        host.tokens[row] = token;
+        host.positions[row++] = static_cast<std::int32_t>(length++);
       }
       inputs = inputs.subspan(1);
     }
-    starts_.push_back(static_cast<std::int32_t>(tokens_.size()));
-    lengths_.push_back(static_cast<std::int32_t>(length));
+    host.starts[sequence + 1] = static_cast<std::int32_t>(row);
+    host.lengths[sequence] = static_cast<std::int32_t>(length);
   }
-  tokens_.resize(static_cast<std::size_t>(rows), 0);
-  positions_.resize(static_cast<std::size_t>(rows), 0);
+  for (; row < static_cast<std::size_t>(rows); ++row) host.tokens[row] = host.positions[row] = 0;
 }
 
 void BatchReader::read(std::span<const Input> inputs) {
@@ -130,21 +161,36 @@ void BatchReader::read(std::span<const Input> inputs) {
   if (rows == 0) return;
   rows = pass_size(rows, settings_.chunk);
   fill(inputs, rows);
-  forward(rows, false);
+  forward({.rows = rows});
   for (const Input& input : inputs) {
     slots_[static_cast<std::size_t>(input.sequence)].length += static_cast<std::int64_t>(input.tokens.size());
   }
 }
 
-std::span<const float> BatchReader::read_next(std::span<const Input> inputs) {
+void BatchReader::read_next(std::span<const Input> inputs, const WantedLogits& wanted) {
   for (const Input& input : inputs) PRIMUS_CHECK("BatchReader::read_next", input.tokens.size() == 1);
   check(inputs);
-  if (inputs.empty()) return {};
+  if (inputs.empty()) return;
   const std::int64_t rows = pass_size(static_cast<std::int64_t>(inputs.size()), settings_.sequences);
   fill(inputs, rows);
-  forward(rows, true);
+  last_ = pass_of(rows, wanted);
+  forward(last_);
+  // A row without an order: reading it again writes the same into the cache, and tells all.
+  for (std::size_t i = 0; last_.likeliest > 0 && i < inputs.size(); ++i) {
+    if (host_->ids[i * static_cast<std::size_t>(last_.likeliest)] >= 0) continue;
+    last_ = pass_of(rows, {.vocab = wanted.vocab});
+    forward(last_);
+  }
   for (const Input& input : inputs) ++slots_[static_cast<std::size_t>(input.sequence)].length;
-  return std::span<const float>(logits_).first(inputs.size() * static_cast<std::size_t>(config().vocab));
+}
+
+NextLogits BatchReader::next(std::size_t input) const {
+  if (last_.likeliest > 0) {
+    const auto k = static_cast<std::size_t>(last_.likeliest);
+    return {host_->values.subspan(input * k, k), host_->ids.subspan(input * k, k)};
+  }
+  const auto vocab = static_cast<std::size_t>(config().vocab);
+  return {std::span<const float>(logits_).subspan(input * vocab, vocab)};
 }
 
 void BatchReader::truncate(std::int64_t sequence, std::int64_t length) {
@@ -159,45 +205,92 @@ void BatchReader::release(std::int64_t sequence) {
   s.pages.clear();
 }
 
-void BatchReader::forward(std::int64_t rows, bool logits) {
+// Two sizes of selections are enough, and each is recorded.
+BatchReader::Pass BatchReader::pass_of(std::int64_t rows, const WantedLogits& wanted) const {
+  const std::int64_t vocab = wanted.vocab > 0 ? std::min(wanted.vocab, config().vocab) : config().vocab;
+  const std::int64_t likeliest = wanted.likeliest == 1 ? 1 : TopLogits::kMost;
+  if (wanted.likeliest < 1 || wanted.likeliest > likeliest || likeliest > vocab) {
+    return {.rows = rows, .logits = true};
+  }
+  return {.rows = rows, .logits = true, .likeliest = likeliest, .vocab = vocab};
+}
+
+void BatchReader::forward(const Pass& pass) {
+  if (rank_.measuring()) return enqueue(pass, [](const Tensor&) {});
   Stream& stream = rank_.compute();
+  Recorded* recorded = replay_ && pass.logits ? &recorded_[pass] : nullptr;
+  if (recorded && recorded->ran && !recorded->graph) {
+    recorded->graph = rank_.device().capture(
+        stream, [&] { enqueue(pass, [&](const Tensor& logits) { recorded->logits = logits; }); });
+    replay_ = recorded->graph != nullptr;
+  }
+  if (recorded && recorded->graph) {
+    recorded->graph->launch(stream);
+    // Nothing else has used the stash since.
+    if (pass.likeliest == 0) download(recorded->logits);
+  } else {
+    if (recorded) recorded->ran = true;
+    enqueue(pass, [&](const Tensor& logits) {
+      if (pass.likeliest == 0) download(logits);
+    });
+  }
+  stream.synchronize();  // the host's tables are used again
+  if (!pass.logits || pass.likeliest > 0) return;
+  const bool wide = downloaded_.size() == 4 * logits_.size();
+  for (std::size_t i = 0; i < logits_.size(); ++i) {
+    if (wide) {
+      std::memcpy(&logits_[i], downloaded_.data() + 4 * i, 4);
+    } else {
+      BFloat16 element;
+      std::memcpy(&element, downloaded_.data() + 2 * i, 2);
+      logits_[i] = static_cast<float>(element);
+    }
+  }
+}
+
+void BatchReader::download(const Tensor& logits) {
+  downloaded_.resize(static_cast<std::size_t>(logits.bytes()));
+  logits_.resize(static_cast<std::size_t>(logits.elements()));
+  rank_.compute().copy_to_host(downloaded_.data(), logits.data, logits.bytes());
+}
+
+template <class Done>
+void BatchReader::enqueue(const Pass& pass, Done done) {
+  Stream& stream = rank_.compute();
+  const bool measuring = rank_.measuring();
   engine::Tape tape(rank_.context(), rank_.stash());
   tape.begin({.train = false});
   const ModelInputs in{.batch = 1,
-                       .sequence = rows,
-                       .tokens = tape.input(DType::kI32, {rows}, false),
-                       .positions = tape.input(DType::kI32, {rows}, false),
+                       .sequence = pass.rows,
+                       .tokens = tape.input(DType::kI32, {pass.rows}, false),
+                       .positions = tape.input(DType::kI32, {pass.rows}, false),
                        .cache = &cache_};
-  const bool measuring = rank_.measuring();
-  const auto upload = [&](const Tensor& to, const std::vector<std::int32_t>& from) {
-    if (!measuring) stream.copy_to_device(to.data, from.data(), to.bytes());
-  };
-  upload(in.tokens.tensor(), tokens_);
-  upload(in.positions.tensor(), positions_);
-  upload(cache_.sequences.query_starts, starts_);
-  upload(cache_.sequences.key_lengths, lengths_);
-  upload(cache_.sequences.block_table, table_);
+  if (!measuring) {
+    const auto upload = [&](const Tensor& to, std::span<const std::int32_t> from) {
+      stream.copy_to_device(to.data, from.data(), to.bytes());
+    };
+    upload(in.tokens.tensor(), host_->tokens);
+    upload(in.positions.tensor(), host_->positions);
+    upload(cache_.sequences.query_starts, host_->starts);
+    upload(cache_.sequences.key_lengths, host_->lengths);
+    upload(cache_.sequences.block_table, host_->table);
+  }
   const Value hidden = model_.forward(in);
-  if (!logits) {
-    if (!measuring) stream.synchronize();  // the host's tokens and tables are used again
-    return;
+  if (!pass.logits) return;
+  const Value logits = model_.logits(hidden);
+  if (pass.likeliest > 0) {
+    const Shape shape{pass.rows, pass.likeliest};
+    const Tensor values(top_values_.data, DType::kF32, shape), ids(top_ids_.data, DType::kI32, shape);
+    turbo::launch(
+        rank_.context(),
+        TopLogits{
+            .logits = logits.tensor(), .vocab = pass.vocab, .values = values, .ids = ids, .workspace = {}});
+    if (!measuring) {
+      stream.copy_to_host(host_->values.data(), values.data, values.bytes());
+      stream.copy_to_host(host_->ids.data(), ids.data, ids.bytes());
+    }
   }
-  const Value last = model_.logits(hidden);
-  const Tensor out = last.tensor();
-  downloaded_.resize(static_cast<std::size_t>(out.bytes()));
-  logits_.resize(static_cast<std::size_t>(out.elements()));
-  if (measuring) return;
-  stream.copy_to_host(downloaded_.data(), out.data, out.bytes());
-  stream.synchronize();
-  if (out.dtype == DType::kF32) {
-    std::memcpy(logits_.data(), downloaded_.data(), downloaded_.size());
-    return;
-  }
-  for (std::size_t i = 0; i < logits_.size(); ++i) {
-    BFloat16 element;
-    std::memcpy(&element, downloaded_.data() + 2 * i, 2);
-    logits_[i] = static_cast<float>(element);
-  }
+  done(logits.tensor());
 }
 
 }  // namespace primus

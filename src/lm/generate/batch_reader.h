@@ -3,16 +3,21 @@
 // it needs them and gives them back when it is released. Works on weights that lie somewhere else.
 //
 // A pass has one of few sizes, and is filled up with rows that belong to no sequence, so that measuring those
-// sizes once tells how much memory reading needs. No launch holds a length: they are in tables on the device.
+// sizes once tells how much memory reading needs. No launch holds a length: they are in tables on the device,
+// so that a pass that was recorded once (Device::capture) can be replayed for every further token.
 //
 // Not thread-safe. Uses the rank's compute stream, stash and scratch; everything given must outlive it.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/rank.h"
+#include "lm/generate/sampler.h"
 #include "lm/model/language_model.h"
 
 namespace primus {
@@ -26,9 +31,17 @@ struct ReaderSettings {
   std::int64_t chunk = 128;    // tokens of a pass over prompts
   std::int64_t sequences = 1;  // that are read together
   std::int64_t pages = 0;      // of kPageTokens, for all sequences; 0: each may fill its capacity
+  // Passes that write a token may be recorded and replayed: nobody else uses the rank's stash and scratch.
+  bool replay = false;
 
   std::int64_t pages_for(std::int64_t tokens) const { return (tokens + kPageTokens - 1) / kPageTokens; }
   std::int64_t all_pages() const { return pages > 0 ? pages : sequences * pages_for(capacity); }
+};
+
+// What a pass has to tell of the tokens that may follow.
+struct WantedLogits {
+  std::int64_t likeliest = 0;  // so many of the likeliest tokens will do; 0: the logits of all
+  std::int64_t vocab = 0;      // among ids below this one; 0: all
 };
 
 class BatchReader {
@@ -53,9 +66,12 @@ class BatchReader {
   // most settings.chunk tokens in all. Throws Error(kInvalid) when they do not fit the reserved pages, or for
   // an id outside the vocabulary; nothing has been read then.
   void read(std::span<const Input> inputs);
-  // The same for one token each; returns the logits of what follows: [inputs, vocab], valid until the next
-  // call.
-  std::span<const float> read_next(std::span<const Input> inputs);
+  // The same for one token each, after which next() has what follows. Where a few of the likeliest tokens are
+  // wanted, the device finds them and the other logits stay there; a row without an order (NaN, infinity) is
+  // told as a whole all the same.
+  void read_next(std::span<const Input> inputs, const WantedLogits& wanted = {});
+  // Of the input with this index, until the next call of read_next().
+  NextLogits next(std::size_t input) const;
   // Forgets a sequence's tokens from position `length` on. Its pages stay its own.
   void truncate(std::int64_t sequence, std::int64_t length);
   // Forgets the sequence and gives its pages back.
@@ -73,7 +89,24 @@ class BatchReader {
   };
   const Slot& slot(std::int64_t sequence) const { return slots_[static_cast<std::size_t>(sequence)]; }
   void fill(std::span<const Input> inputs, std::int64_t rows);
-  void forward(std::int64_t rows, bool logits);
+  // What a pass ends with: hidden states, all logits, or the likeliest tokens.
+  struct Pass {
+    std::int64_t rows = 0;
+    bool logits = false;
+    std::int64_t likeliest = 0, vocab = 0;  // 0: none
+    auto operator<=>(const Pass&) const = default;
+  };
+  struct Recorded {
+    bool ran = false;  // before: libraries have chosen what they need memory for
+    std::unique_ptr<Graph> graph;
+    Tensor logits;
+  };
+  Pass pass_of(std::int64_t rows, const WantedLogits& wanted) const;
+  void forward(const Pass& pass);
+  // Enqueues a pass; `done` is given the logits, where there are any, as long as they are there.
+  template <class Done>
+  void enqueue(const Pass& pass, Done done);
+  void download(const Tensor& logits);
 
   engine::Rank& rank_;
   const LanguageModel& model_;
@@ -81,8 +114,20 @@ class BatchReader {
   KvCache cache_;
   std::vector<Slot> slots_;
   std::vector<std::int32_t> free_;
-  // Of the pass, on the host: a row's token and position, and the tables.
-  std::vector<std::int32_t> tokens_, positions_, starts_, lengths_, table_;
+  // Of the pass, on the host: rows' tokens and positions, and the tables. Pinned, so that a recorded pass
+  // finds the next one's in the same place. Nothing while measuring.
+  struct HostTables {
+    HostTables(Device& device, std::int64_t rows, const turbo::PagedSequences& sequences,
+               std::int64_t likeliest);
+    PinnedBuffer memory;
+    std::span<std::int32_t> tokens, positions, starts, lengths, table, ids;
+    std::span<float> values;
+  };
+  Tensor top_values_, top_ids_;  // [sequences, kMost]
+  std::optional<HostTables> host_;
+  std::map<Pass, Recorded> recorded_;
+  bool replay_;
+  Pass last_{};  // of read_next()
   std::vector<std::byte> downloaded_;
   std::vector<float> logits_;
 };

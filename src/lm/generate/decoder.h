@@ -15,6 +15,11 @@ namespace primus {
 
 // What a decoder holds besides its reader, and before it.
 struct OwnModel {
+  // Nobody else uses its rank.
+  static ReaderSettings alone(ReaderSettings settings) {
+    settings.replay = true;
+    return settings;
+  }
   OwnModel(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
            const ReaderSettings& settings);
   struct Parts {
@@ -34,7 +39,7 @@ class Decoder : private OwnModel, public TokenReader {
   Decoder(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
           const ReaderSettings& settings)
       : OwnModel(std::move(device), config, families, settings),
-        TokenReader(OwnModel::rank, parts->model, settings) {}
+        TokenReader(OwnModel::rank, parts->model, alone(settings)) {}
 
   engine::ParameterStore& store() { return parts->store; }
   engine::Rank& rank() { return OwnModel::rank; }
@@ -46,7 +51,7 @@ class BatchDecoder : private OwnModel, public BatchReader {
   BatchDecoder(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
                const ReaderSettings& settings)
       : OwnModel(std::move(device), config, families, settings),
-        BatchReader(OwnModel::rank, parts->model, settings) {}
+        BatchReader(OwnModel::rank, parts->model, alone(settings)) {}
 
   engine::ParameterStore& store() { return parts->store; }
   engine::Rank& rank() { return OwnModel::rank; }

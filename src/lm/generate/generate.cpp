@@ -11,13 +11,13 @@ std::optional<std::int32_t> TextWriter::end(StopReason reason) {
   return {};
 }
 
-std::optional<std::int32_t> TextWriter::next(std::span<const float> logits, std::int64_t length,
-                                             std::int64_t capacity,
+std::optional<std::int32_t> TextWriter::next(NextLogits logits, std::int64_t length, std::int64_t capacity,
                                              const std::function<bool(std::int32_t)>& on_token) {
   const auto written = [&] { return static_cast<std::int64_t>(text_.ids.size()); };
   if (written() >= settings_.max_tokens) return end(StopReason::kMaxTokens);
-  if (settings_.vocab > 0)
-    logits = logits.first(std::min(logits.size(), static_cast<std::size_t>(settings_.vocab)));
+  if (settings_.vocab > 0 && logits.ids.empty())
+    logits.values =
+        logits.values.first(std::min(logits.values.size(), static_cast<std::size_t>(settings_.vocab)));
   const std::int32_t id = sample_token(logits, settings_.sampling, length);
   const std::vector<std::int32_t>& stops = settings_.stop_ids;
   if (std::find(stops.begin(), stops.end(), id) != stops.end()) return end(StopReason::kStopToken);
@@ -33,10 +33,10 @@ Generation generate(TokenReader& decoder, std::span<const std::int32_t> prompt,
   settings.sampling.check();
   TextWriter writer(settings);
   const double start = steady_seconds();
-  std::span<const float> logits = decoder.read(prompt);
+  NextLogits logits = decoder.read(prompt, settings.wanted());
   const double written_from = steady_seconds();
   while (const auto id = writer.next(logits, decoder.length(), decoder.capacity(), on_token)) {
-    logits = decoder.read({&*id, 1});
+    logits = decoder.read({&*id, 1}, settings.wanted());
   }
   Generation result = std::move(writer.text());
   result.prompt_seconds = written_from - start;

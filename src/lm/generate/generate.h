@@ -19,6 +19,9 @@ struct GenerateSettings {
   std::int64_t max_tokens = 128;
   std::int64_t vocab = 0;                   // ids that may be chosen: the tokenizer's size; 0: the model's
   std::vector<std::int32_t> stop_ids = {};  // end the text; not part of it
+
+  // What a reader has to tell so that a token can be chosen.
+  WantedLogits wanted() const { return {likeliest_needed(sampling), vocab}; }
 };
 
 enum class StopReason : std::uint8_t {
@@ -47,7 +50,7 @@ class TextWriter {
 
   // The token after what has been read, `length` tokens of at most `capacity`, given its logits; nothing when
   // the text is over. That token has to be read next.
-  std::optional<std::int32_t> next(std::span<const float> logits, std::int64_t length, std::int64_t capacity,
+  std::optional<std::int32_t> next(NextLogits logits, std::int64_t length, std::int64_t capacity,
                                    const std::function<bool(std::int32_t)>& on_token = {});
   const Generation& text() const { return text_; }
   Generation& text() { return text_; }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -47,6 +48,23 @@ std::size_t pick(std::span<const double> weights, double u) {
   return last;  // rounding may leave the sum just below the target
 }
 
+// One of these tokens, which are all that may be chosen and stand in the order of their likelihood.
+std::int32_t of_likeliest(std::span<const float> values, std::span<const std::int32_t> ids,
+                          const SamplingSettings& settings, double u) {
+  std::vector<double> weights;
+  double total = 0;
+  for (const float value : values) {
+    weights.push_back(
+        std::exp((static_cast<double>(value) - static_cast<double>(values.front())) / settings.temperature));
+    total += weights.back();
+  }
+  double sum = 0;
+  std::size_t kept = 0;
+  while (kept < weights.size() && (settings.top_p >= 1 || sum < settings.top_p * total))
+    sum += weights[kept++];
+  return ids[pick(std::span(weights).first(kept), u)];
+}
+
 }  // namespace
 
 void SamplingSettings::check() const {
@@ -82,11 +100,14 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingSettings&
   auto likelier = [&](std::int32_t a, std::int32_t b) {
     return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
   };
-  double total = 0;
   if (allowed < vocab) {
-    std::nth_element(ids.begin(), ids.begin() + allowed, ids.end(), likelier);
+    std::partial_sort(ids.begin(), ids.begin() + allowed, ids.end(), likelier);
     ids.resize(allowed);
+    std::vector<float> values;
+    for (const std::int32_t id : ids) values.push_back(logits[id]);
+    return of_likeliest(values, ids, settings, u);
   }
+  double total = 0;
   for (const std::int32_t id : ids) total += weight(id);
   // Sorted only as far as top-p reaches: usually a few dozen tokens of a large vocabulary.
   double sum = 0;
@@ -102,6 +123,18 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingSettings&
     if (sorted < end) break;
   }
   return ids[pick(weights, u)];
+}
+
+std::int64_t likeliest_needed(const SamplingSettings& settings) {
+  return settings.temperature == 0 ? 1 : settings.top_k;
+}
+
+std::int32_t sample_token(const NextLogits& logits, const SamplingSettings& settings, std::int64_t position) {
+  if (logits.ids.empty()) return sample_token(logits.values, settings, position);
+  if (settings.temperature == 0) return logits.ids.front();
+  const auto allowed = std::min(logits.ids.size(), static_cast<std::size_t>(settings.top_k));
+  return of_likeliest(logits.values.first(allowed), logits.ids.first(allowed), settings,
+                      uniform(settings, position));
 }
 
 }  // namespace primus

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace primus {
 
@@ -18,9 +17,21 @@ struct SamplingSettings {
   void check() const;
 };
 
+// What follows may be chosen from: the logits of all tokens by their ids, or, with `ids`, those of the
+// likeliest alone, in the order of their likelihood, of equals the lower id first.
+struct NextLogits {
+  std::span<const float> values;
+  std::span<const std::int32_t> ids = {};
+};
+
+// How many of the likeliest tokens are as good as all of them; 0: all are needed.
+std::int64_t likeliest_needed(const SamplingSettings& settings);
+
 // The id of the next token. Ties go to the lower id. Throws Error(kNumerics) for NaN or +infinity among the
 // logits (-infinity forbids a token).
 std::int32_t sample_token(std::span<const float> logits, const SamplingSettings& settings,
                           std::int64_t position);
+// The same, of at least likeliest_needed() tokens.
+std::int32_t sample_token(const NextLogits& logits, const SamplingSettings& settings, std::int64_t position);
 
 }  // namespace primus

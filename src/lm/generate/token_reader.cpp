@@ -18,7 +18,7 @@ TokenReader::TokenReader(engine::Rank& rank, const LanguageModel& model, const R
   reader_.reserve(0, settings.capacity);
 }
 
-std::span<const float> TokenReader::read(std::span<const std::int32_t> tokens) {
+NextLogits TokenReader::read(std::span<const std::int32_t> tokens, const WantedLogits& wanted) {
   const BatchReader::Input all{0, tokens};
   reader_.check({&all, 1});
   // Only the last token's logits are of interest, so it goes alone: the head then multiplies one row.
@@ -29,7 +29,8 @@ std::span<const float> TokenReader::read(std::span<const std::int32_t> tokens) {
     tokens = tokens.subspan(part.tokens.size());
   }
   const BatchReader::Input last{0, tokens};
-  return reader_.read_next({&last, 1});
+  reader_.read_next({&last, 1}, wanted);
+  return reader_.next(0);
 }
 
 }  // namespace primus

@@ -23,7 +23,9 @@ class TokenReader {
   // Reads `tokens` (at least one) behind those read before and returns the logits of what follows the last:
   // [vocab], valid until the next call. Throws Error(kInvalid) when they do not fit, or for an id outside the
   // vocabulary.
-  std::span<const float> read(std::span<const std::int32_t> tokens);
+  std::span<const float> read(std::span<const std::int32_t> tokens) { return read(tokens, {}).values; }
+  // The same, of as many tokens as are wanted (BatchReader::read_next).
+  NextLogits read(std::span<const std::int32_t> tokens, const WantedLogits& wanted);
   // Forgets all tokens from position `length` on.
   void truncate(std::int64_t length) { reader_.truncate(0, length); }
 

@@ -2,10 +2,9 @@
 // the calls that it covers; the rest is ours. Backward runs in two kernels, one for the
 // gradients of keys and values and one for those of queries; each sums in a fixed order by itself, so results
 // are deterministic without atomics, at the price of computing the scores twice.
-#include <bit>
-
 #include "turbo/attention/attention.h"
 #include "turbo/attention/gpu_cudnn.h"
+#include "turbo/attention/gpu_paged.h"
 #include "turbo/attention/gpu_tiles.h"
 #include "turbo/attention/paged_attention.h"
 #include "turbo/gpu/register.h"
@@ -199,31 +198,6 @@ void forward(Context& context, const AttentionForward& a) {
 
 // ---- Over pages ---------------------------------------------------------------------------------
 
-// What a pass belongs to: the tables of PagedSequences.
-struct Pages {
-  const std::int32_t *starts, *lengths, *table;
-  std::int64_t batch, blocks;
-  int page_bits;
-
-  Pages(Context& context, const PagedSequences& s)
-      : starts(context.data<std::int32_t>(s.query_starts)),
-        lengths(context.data<std::int32_t>(s.key_lengths)),
-        table(context.data<std::int32_t>(s.block_table)),
-        batch(s.batch()),
-        blocks(s.blocks()),
-        page_bits(std::countr_zero(static_cast<std::uint64_t>(s.page_size))) {}
-
-  // The sequence of a row before starts[batch].
-  PRIMUS_DEVICE std::int64_t sequence_of(std::int64_t row) const {
-    std::int64_t low = 0, high = batch;  // starts[low] <= row < starts[high]
-    while (high - low > 1) {
-      const std::int64_t middle = (low + high) / 2;
-      (starts[middle] <= row ? low : high) = middle;
-    }
-    return low;
-  }
-};
-
 struct AppendRows {
   static constexpr int kThreads = 256;
   Pages pages;
@@ -294,7 +268,10 @@ struct PagedForward {
   }
 };
 
+std::int64_t paged_workspace(Context&, const PagedAttention& a) { return paged_decode_workspace(a); }
+
 void paged_attention(Context& context, const PagedAttention& a) {
+  if (paged_decode(context, a)) return;
   with_float_type(a.q.dtype, [&](auto tag) {
     using T = decltype(tag);
     using Tiles = AttentionTiles<T>;
@@ -728,7 +705,7 @@ void register_attention(KernelTable& table) {
   table.add<AttentionBackwardSinks, Context, &backward_sinks>();
   table.add<AttentionMerge, Context, &merge>();
   table.add<PagedAppend, Context, &append>();
-  table.add<PagedAttention, Context, &paged_attention>();
+  table.add<PagedAttention, Context, &paged_attention, &paged_workspace>();
 }
 
 }  // namespace primus::turbo::PRIMUS_GPU

@@ -145,6 +145,45 @@ PRIMUS_DEVICE Operand<BFloat16> load_right(const BFloat16* tile, int step) {
 
 #endif
 
+// Rows of 32 columns as a lane reads them from global memory, 16 bytes of each of its rows: operands of two
+// products with no way through shared memory. The columns come in another order, which is the same one in
+// left and right stripes, and a sum does not mind.
+struct Stripe {
+  static constexpr int kCols = 32;
+  static constexpr int kProducts = kCols / kTile;
+  static constexpr int kRows = kWarp == 32 ? 2 : 1;  // of the tile that a lane has
+
+  Pack<BFloat16, 8> of_row[kRows];
+
+  PRIMUS_DEVICE static int row(int i) { return kWarp == 32 ? lane() / 4 + i * 8 : lane() % 16; }
+  PRIMUS_DEVICE static int col() { return (kWarp == 32 ? lane() % 4 : lane() / 16) * 8; }
+
+  PRIMUS_DEVICE Operand<BFloat16> left(int product) const {
+    Operand<BFloat16> result;
+    PRIMUS_UNROLL
+    for (int i = 0; i < kPerLane; ++i) {
+      if constexpr (kWarp == 32) {
+        result.at[i] = of_row[i / 2 % 2].at[product * 4 + i % 2 + i / 4 * 2];
+      } else {
+        result.at[i] = of_row[0].at[product * 4 + i];
+      }
+    }
+    return result;
+  }
+  PRIMUS_DEVICE Operand<BFloat16> right(int product) const {
+    Operand<BFloat16> result;
+    PRIMUS_UNROLL
+    for (int i = 0; i < kPerLane; ++i) {
+      if constexpr (kWarp == 32) {
+        result.at[i] = of_row[i / 4].at[product * 4 + i % 2 + i / 2 % 2 * 2];
+      } else {
+        result.at[i] = of_row[0].at[product * 4 + i];
+      }
+    }
+    return result;
+  }
+};
+
 // With warps of 32, sums lie in lanes as a left operand does: no way through memory.
 PRIMUS_DEVICE Operand<BFloat16> to_left(const Accumulator& sums) {
   Operand<BFloat16> result;
@@ -153,8 +192,10 @@ PRIMUS_DEVICE Operand<BFloat16> to_left(const Accumulator& sums) {
   return result;
 }
 
+// With kHalves = 1 only columns 0 to 7 of c are wanted, and the others may get anything or nothing.
 #if defined(__HIP__)
 
+template <int kHalves = 2>
 PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<BFloat16>& a, const Operand<BFloat16>& b) {
 #if defined(__HIP_DEVICE_COMPILE__)
   typedef short Four __attribute__((ext_vector_type(4)));
@@ -167,13 +208,14 @@ PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<BFloat16>& a, const Op
 
 #elif defined(__CUDACC__)
 
-// a: 16 x 16; two halves of b's rows, 8 each.
+// a: 16 x 16; two halves of b's rows, 8 each, of which kHalves are asked for.
+template <int kHalves = 2>
 PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<BFloat16>& a, const Operand<BFloat16>& b) {
 #if PRIMUS_CUDA_ARCH >= 800
   const auto* x = reinterpret_cast<const std::uint32_t*>(a.at);
   const auto* y = reinterpret_cast<const std::uint32_t*>(b.at);
   PRIMUS_UNROLL
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < kHalves; ++half) {
     float* sums = c.at + half * 4;
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
@@ -186,7 +228,8 @@ PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<BFloat16>& a, const Op
 #else
 
 // Collects both tiles from all lanes, and multiplies.
-inline void multiply(Accumulator& c, const Operand<BFloat16>& a, const Operand<BFloat16>& b) {
+template <int kHalves = 2>
+void multiply(Accumulator& c, const Operand<BFloat16>& a, const Operand<BFloat16>& b) {
   struct Both {
     Operand<BFloat16> a, b;
   } mine{a, b};

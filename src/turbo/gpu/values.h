@@ -91,6 +91,17 @@ PRIMUS_DEVICE void store(T* to, const float (&from)[kCount]) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
+// 16 bytes that nobody reads again: they do not push other things out of the cache next to the cores.
+template <class T>
+PRIMUS_DEVICE Pack<T, kVector<T>> load_once(const T* from) {
+  using Line = Pack<T, kVector<T>>;
+#if PRIMUS_CUDA_ARCH >= 800
+  return std::bit_cast<Line>(__ldcs(reinterpret_cast<const uint4*>(from)));
+#else
+  return *reinterpret_cast<const Line*>(from);
+#endif
+}
+
 // Whether rows of `cols` elements of type T at these addresses can be read 16 bytes at a time.
 template <class T, class... Pointers>
 bool rows_of_vectors(std::int64_t cols, const Pointers*... pointers) {

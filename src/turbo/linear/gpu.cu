@@ -1,8 +1,9 @@
-// Matrix products of linear layers. Where a library is there (linear/gpu_blas.h), it multiplies whatever it
-// covers; the rest is ours.
+// Matrix products of linear layers. Those of a few rows are our own (linear/gpu_skinny.h). Where a library is
+// there (linear/gpu_blas.h), it multiplies whatever else it covers; the rest is ours again.
 #include "turbo/gpu/gemm_tile.h"
 #include "turbo/gpu/register.h"
 #include "turbo/linear/gpu_blas.h"
+#include "turbo/linear/gpu_skinny.h"
 #include "turbo/linear/linear.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -41,7 +42,7 @@ TileProduct<A, B, C> product_of(Context& context, const Gemm& g) {
 }
 
 void gemm(Context& context, const Gemm& call) {
-  if (multiply_by_library(context, call)) return;
+  if (multiply_skinny(context, call) || multiply_by_library(context, call)) return;
   with_float_type(call.a.dtype, [&](auto a) {
     with_float_type(call.b.dtype, [&](auto b) {
       with_float_type(call.c.dtype, [&](auto c) {

@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
 
 #include "device/guard_device.h"
 #include "lm/generate/batch_generate.h"
@@ -103,6 +106,163 @@ TEST(Batch, GuardedMemoryIsNeverTouchedAndGivesTheSameTexts) {
       batch_decoder(std::make_unique<GuardDevice>(2, turbo::cpu_kernel_table()), config, settings);
   const std::vector<Generation> expected = together(*plain, prompts), actual = together(*guarded, prompts);
   for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(actual[i].ids, expected[i].ids);
+}
+
+// A CPU whose streams can be recorded: what a GPU's graphs do.
+class RecordedWork final : public Graph {
+ public:
+  using Piece = std::function<void(Stream&)>;
+  std::vector<Piece> pieces;
+  int* launches = nullptr;
+  void launch(Stream& stream) override;
+};
+class RecordingStream final : public Stream {
+ public:
+  explicit RecordingStream(std::unique_ptr<Stream> below) : below_(std::move(below)) {}
+  RecordedWork* recording = nullptr;
+
+  void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
+    const auto* from = static_cast<const std::byte*>(arguments);
+    enqueue([kernel, copy = std::vector<std::byte>(from, from + bytes)](Stream& s) {
+      s.launch(kernel, copy.data(), copy.size());
+    });
+  }
+  void copy_to_device(void* device, const void* host, std::int64_t bytes) override {
+    enqueue([=](Stream& s) { s.copy_to_device(device, host, bytes); });
+  }
+  void copy_to_host(void* host, const void* device, std::int64_t bytes) override {
+    enqueue([=](Stream& s) { s.copy_to_host(host, device, bytes); });
+  }
+  void copy_on_device(void* to, const void* from, std::int64_t bytes) override {
+    enqueue([=](Stream& s) { s.copy_on_device(to, from, bytes); });
+  }
+  void fill_zero(void* device, std::int64_t bytes) override {
+    enqueue([=](Stream& s) { s.fill_zero(device, bytes); });
+  }
+  void record(Event& event) override { below_->record(event); }
+  void wait(Event& event) override { below_->wait(event); }
+  void synchronize() override {
+    if (recording) throw std::logic_error("the host may not wait while a stream is recorded");
+    below_->synchronize();
+  }
+  Stream& below() { return *below_; }
+
+ private:
+  void enqueue(const RecordedWork::Piece& piece) {
+    if (recording) {
+      recording->pieces.push_back(piece);
+    } else {
+      piece(*below_);
+    }
+  }
+  std::unique_ptr<Stream> below_;
+};
+void RecordedWork::launch(Stream& stream) {
+  ++*launches;
+  for (const Piece& piece : pieces) piece(static_cast<RecordingStream&>(stream).below());
+}
+class RecordingDevice final : public Device {
+ public:
+  explicit RecordingDevice(int& launches) : below_(cpu()), launches_(launches) {}
+  std::string description() const override { return below_->description(); }
+  DeviceProperties properties() const override { return below_->properties(); }
+  DeviceMemoryUse memory_use() const override { return below_->memory_use(); }
+  void* allocate(std::int64_t bytes) override { return below_->allocate(bytes); }
+  void release(void* address) noexcept override { below_->release(address); }
+  void* allocate_pinned(std::int64_t bytes) override { return below_->allocate_pinned(bytes); }
+  void release_pinned(void* address) noexcept override { below_->release_pinned(address); }
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override {
+    return std::make_unique<RecordingStream>(below_->create_stream(kind));
+  }
+  std::unique_ptr<Event> create_event() override { return below_->create_event(); }
+  const KernelTable& kernels() const override { return below_->kernels(); }
+  KernelContext& kernel_context() override { return below_->kernel_context(); }
+  bool synchronous() const override { return below_->synchronous(); }
+  std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
+    auto graph = std::make_unique<RecordedWork>();
+    graph->launches = &launches_;
+    auto& recorded = static_cast<RecordingStream&>(stream);
+    recorded.recording = graph.get();
+    work();
+    recorded.recording = nullptr;
+    return graph;
+  }
+
+ private:
+  std::unique_ptr<Device> below_;
+  int& launches_;
+};
+
+TEST(Batch, RecordedPassesWriteTheSameTexts) {
+  ModelConfig config = tiny_config();
+  config.max_positions = 128;
+  const ReaderSettings settings{.capacity = 100, .chunk = 16, .sequences = 3};
+  std::vector<BatchPrompt> prompts = some_prompts(config, 50);
+  for (const bool greedy : {false, true}) {
+    for (BatchPrompt& prompt : prompts) {
+      if (greedy) prompt.settings.sampling = {.temperature = 0};
+      prompt.settings.max_tokens = 20;
+    }
+    int launches = 0;
+    const auto plain = batch_decoder(cpu(), config, settings);
+    const auto recorded = batch_decoder(std::make_unique<RecordingDevice>(launches), config, settings);
+    const std::vector<Generation> expected = together(*plain, prompts), actual = together(*recorded, prompts);
+    for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(actual[i].ids, expected[i].ids) << i;
+    EXPECT_GT(launches, 20) << "most passes are replayed";
+  }
+}
+
+// However few logits a pass tells, they are those of the full rows.
+TEST(Batch, TheLikeliestTokensAreThoseOfAllLogits) {
+  const ModelConfig config = tiny_config();
+  const auto decoder = batch_decoder(cpu(), config, {.capacity = 20, .sequences = 3});
+  const std::vector<std::int32_t> tokens = some_tokens(3, config.vocab);
+  std::vector<BatchReader::Input> inputs;
+  for (std::int64_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(decoder->reserve(i, 20));
+    inputs.push_back({i, {&tokens[static_cast<std::size_t>(i)], 1}});
+  }
+  decoder->read_next(inputs);
+  std::vector<std::vector<float>> all;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto row = decoder->next(i).values;
+    EXPECT_TRUE(decoder->next(i).ids.empty());
+    all.emplace_back(row.begin(), row.end());
+  }
+  for (const std::int64_t likeliest : {1, 5, 64}) {
+    for (std::int64_t i = 0; i < 3; ++i) decoder->truncate(i, 0);
+    decoder->read_next(inputs, {.likeliest = likeliest, .vocab = 70});
+    for (std::size_t i = 0; i < 3; ++i) {
+      const NextLogits next = decoder->next(i);
+      ASSERT_GE(static_cast<std::int64_t>(next.ids.size()), likeliest);
+      std::vector<std::int32_t> ids(70);
+      std::iota(ids.begin(), ids.end(), 0);
+      std::stable_sort(ids.begin(), ids.end(), [&](auto a, auto b) { return all[i][a] > all[i][b]; });
+      for (std::size_t j = 0; j < next.ids.size(); ++j) {
+        EXPECT_EQ(next.ids[j], ids[j]);
+        EXPECT_EQ(next.values[j], all[i][ids[j]]);
+      }
+    }
+  }
+  // More than the device looks for: all of them.
+  decoder->read_next(inputs, {.likeliest = 65});
+  EXPECT_TRUE(decoder->next(0).ids.empty());
+}
+
+TEST(Batch, LogitsThatAreNoNumbersAreNamed) {
+  const ModelConfig config = tiny_config();
+  const auto decoder = batch_decoder(cpu(), config, {.capacity = 20, .sequences = 2});
+  std::vector<float> norm(static_cast<std::size_t>(config.hidden), NAN);
+  fill(decoder->rank(), decoder->store(), "final_norm", norm);
+  const std::vector<BatchPrompt> prompts(
+      2, {some_tokens(3, config.vocab), {.sampling = {.temperature = 0}, .max_tokens = 2}});
+  try {
+    together(*decoder, prompts);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kNumerics);
+    EXPECT_NE(std::string(error.what()).find("the logit of token 0 is"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Batch, TextsEndWithTheContext) {

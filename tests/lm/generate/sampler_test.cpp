@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -84,12 +85,31 @@ TEST(Sampler, TheDrawIsAFunctionOfSeedAndPosition) {
   EXPECT_NE(series(1), series(2));
 }
 
+TEST(Sampler, TheLikeliestAreAsGoodAsAll) {
+  std::vector<float> logits;
+  for (int i = 0; i < 300; ++i) logits.push_back(static_cast<float>(i * 37 % 101) * 0.1F);  // with ties
+  std::vector<std::int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
+  ids.resize(20);
+  std::vector<float> values;
+  for (const std::int32_t id : ids) values.push_back(logits[id]);
+  for (const SamplingSettings& settings :
+       {SamplingSettings{.temperature = 0}, SamplingSettings{.temperature = 2, .top_k = 20},
+        SamplingSettings{.temperature = 1, .top_k = 7, .top_p = 0.8}}) {
+    EXPECT_LE(likeliest_needed(settings), 20);
+    for (int i = 0; i < 200; ++i)
+      EXPECT_EQ(sample_token(NextLogits{values, ids}, settings, i), sample_token(logits, settings, i));
+  }
+  EXPECT_EQ(likeliest_needed({.temperature = 1, .top_p = 0.5}), 0);
+}
+
 TEST(Sampler, RefusesNumbersThatAreNone) {
   const SamplingSettings settings;
   EXPECT_THROW(sample_token(std::vector<float>{0, std::nanf("")}, settings, 0), Error);
   EXPECT_THROW(sample_token(std::vector<float>{0, kInfinity}, settings, 0), Error);
   EXPECT_THROW(sample_token(std::vector<float>{-kInfinity, -kInfinity}, settings, 0), Error);
-  EXPECT_THROW(sample_token({}, settings, 0), Error);
+  EXPECT_THROW(sample_token(std::vector<float>{}, settings, 0), Error);
 }
 
 TEST(Sampler, ChecksItsSettings) {

@@ -34,6 +34,7 @@
 #include "turbo/sgd/sgd.h"
 #include "turbo/step_scalars.h"
 #include "turbo/swiglu/swiglu.h"
+#include "turbo/top_logits/top_logits.h"
 
 namespace primus::turbo::test {
 namespace {
@@ -387,6 +388,15 @@ void CheckTest::check_attention() {
                      .sinks = sinks,
                      .out = out},
                     {&Pa::sinks, &Pa::out}, {&Pa::q, &Pa::k, &Pa::v}, wrong_paged);
+
+  using Tl = TopLogits;
+  expect_checks<Tl>({.logits = f32({3, 70}), .vocab = 70, .values = f32({3, 64}), .ids = i32({3, 64})},
+                    {&Tl::values, &Tl::ids}, {&Tl::logits},
+                    {[](Tl& a) { a.vocab = 71; }, [](Tl& a) { a.vocab = 63; },
+                     [](Tl& a) {
+                       a.values = f32({3, 65});
+                       a.ids = i32({3, 65});
+                     }});
 
   const LatentShape latent{.heads = 2, .rank = 16, .nope_dim = 5, .rope_dim = 4, .value_dim = 7};
   const Tensor lq = bf16({kTokens, 2 * 9}), kv = bf16({kTokens, 2 * 12}), key = bf16({kTokens, 4});

@@ -111,6 +111,43 @@ TEST(Linear, RolesMatchReference) {
   }
 }
 
+// As decoding has them: GPUs have a kernel of their own for these.
+TEST(Linear, ProductsOfFewRowsMatchReference) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    for (const Layer& layer :
+         {Layer{1, 8, 1}, {2, 40, 17}, {8, 256, 40}, {7, 1032, 16}, {1, 2056, 33}, {9, 64, 16}}) {
+      for (const DType result : {DType::kF32, DType::kBF16})
+        expect_product(bench, GemmRole::kForward, layer, {DType::kBF16, DType::kBF16, result}, false);
+    }
+  }
+}
+
+// What a text gets does not depend on how many others are decoded beside it, up to eight.
+TEST(Linear, ARowIsTheSameAmongFewOthersOnAGpu) {
+  const Layer layer{8, 1096, 50};
+  const Shapes s = shapes(GemmRole::kForward, layer);
+  const Values x = random_values(s.a.elements(), 1), w = random_values(s.b.elements(), 2);
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    if (spec.emulated_warp == 0 && spec.plugin.empty()) continue;
+    OperatorBench bench(spec);
+    const auto rows = [&](std::int64_t first, std::int64_t count) {
+      const Values some(x.begin() + first * layer.in, x.begin() + (first + count) * layer.in);
+      const Gemm call{.role = GemmRole::kForward,
+                      .a = bench.upload(some, DType::kBF16, {count, layer.in}),
+                      .b = bench.upload(w, DType::kBF16, s.b),
+                      .c = bench.empty(DType::kF32, {count, layer.out}),
+                      .workspace = {}};
+      bench.run(call);
+      return bench.download(call.c);
+    };
+    const Values all = rows(0, 8);
+    for (std::int64_t row = 0; row < 8; ++row)
+      EXPECT_EQ(rows(row, 1), Values(all.begin() + row * layer.out, all.begin() + (row + 1) * layer.out));
+  }
+}
+
 // A sum of one number and zeros is that number: nothing of an fp32 operand may get lost on the way, at any
 // magnitude that has 24 digits above bf16's smallest normal number.
 TEST(Linear, Fp32OperandsKeepAllTheirDigits) {

@@ -1,0 +1,198 @@
+#include "bench/decode_benchmark.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "bench/device_timer.h"
+#include "lm/generate/batch_reader.h"
+#include "lm/model/blocks/layers.h"
+#include "lm/model/language_model.h"
+
+namespace primus {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kChunk = 1024;  // tokens of a pass over prompts
+constexpr std::uint64_t kSeed = 1234;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Texts of one length that are written together.
+class Texts {
+ public:
+  Texts(BatchReader& reader, std::int64_t batch, std::int64_t room)
+      : reader_(reader), next_(static_cast<std::size_t>(batch)) {
+    for (std::int64_t i = 0; i < batch; ++i) {
+      if (!reader.reserve(i, room)) throw std::logic_error("a text has no room");
+    }
+  }
+  ~Texts() {
+    for (std::size_t i = 0; i < next_.size(); ++i) reader_.release(static_cast<std::int64_t>(i));
+  }
+  Texts(const Texts&) = delete;
+  Texts& operator=(const Texts&) = delete;
+
+  // All prompts but their last token, several texts to a pass.
+  void read(std::int64_t context) {
+    const std::int64_t vocab = reader_.config().vocab;
+    std::vector<std::int32_t> prompt(static_cast<std::size_t>(context));
+    for (std::size_t i = 0; i < prompt.size(); ++i)
+      prompt[i] = static_cast<std::int32_t>(i * 7919 % static_cast<std::size_t>(vocab));
+    std::fill(next_.begin(), next_.end(), prompt.back());
+    std::int64_t done = 0;  // of all texts, one behind the other
+    const std::int64_t each = context - 1, all = each * static_cast<std::int64_t>(next_.size());
+    while (done < all) {
+      std::vector<BatchReader::Input> inputs;
+      for (std::int64_t room = std::min(reader_.settings().chunk, all - done); room > 0;) {
+        const std::int64_t text = done / each, at = done % each, count = std::min(room, each - at);
+        inputs.push_back(
+            {text, std::span(prompt).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count))});
+        room -= count, done += count;
+      }
+      reader_.read(inputs);
+    }
+  }
+
+  // One more token of each.
+  void write() {
+    std::vector<BatchReader::Input> inputs;
+    for (std::size_t i = 0; i < next_.size(); ++i)
+      inputs.push_back({static_cast<std::int64_t>(i), {&next_[i], 1}});
+    reader_.read_next(inputs, {.likeliest = 1});
+    for (std::size_t i = 0; i < next_.size(); ++i)
+      next_[i] = sample_token(reader_.next(i), {.temperature = 0}, 0);
+  }
+
+ private:
+  BatchReader& reader_;
+  std::vector<std::int32_t> next_;  // to be read
+};
+
+void check(const DecodeBenchmarkOptions& o) {
+  constexpr std::int64_t kMostTexts = 4096, kMostTokens = 1 << 20;
+  if (o.batches.empty()) throw invalid("there is no number of texts to write together");
+  for (const std::int64_t batch : o.batches) {
+    if (batch < 1 || batch > kMostTexts)
+      throw invalid(fmt::format("{} texts cannot be written together: from 1 to {}", batch, kMostTexts));
+  }
+  if (o.context < 1 || o.context > kMostTokens)
+    throw invalid(fmt::format("a prompt cannot have {} tokens: from 1 to {}", o.context, kMostTokens));
+  if (o.tokens < 1 || o.tokens > kMostTokens)
+    throw invalid(fmt::format("{} tokens cannot be timed: from 1 to {}", o.tokens, kMostTokens));
+  if (o.warmup < 0 || o.warmup > kMostTokens)
+    throw invalid(fmt::format("{} steps of warm-up: from 0 to {}", o.warmup, kMostTokens));
+}
+
+}  // namespace
+
+double bytes_of_decoding(const ModelConfig& c, const FamilyRegistry& families, DType dtype,
+                         std::int64_t batch, std::int64_t length) {
+  engine::ParameterStore store;
+  const LanguageModel model(c, families, store);
+  const double size = static_cast<double>(size_of(dtype)), texts = static_cast<double>(batch);
+  double bytes = 0;
+  for (const engine::Parameter& p : store.parameters()) {
+    if (p.name.starts_with("mtp")) continue;
+    double elements = static_cast<double>(p.shape.elements());
+    if (p.name == "embedding" && !c.tied_embeddings) {
+      elements = texts * static_cast<double>(c.hidden);  // a row for each text
+    } else if (c.moe.experts > 0 && p.shape.rank() == 3 && p.shape[0] == c.moe.experts) {
+      const double met =
+          std::min(static_cast<double>(c.moe.experts), texts * static_cast<double>(c.moe.router.top_k));
+      elements *= met / static_cast<double>(c.moe.experts);
+    }
+    bytes += elements * (p.full_precision || p.reads_full_precision ? 4.0 : size);
+  }
+  const LatentConfig& latent = c.attention.latent;
+  const std::int64_t width =
+      latent.kv_rank > 0 ? latent.kv_rank + latent.rope_dim : 2 * c.kv_heads * c.head_dim;
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    const SelfAttentionOptions options = attention_options(c, layer);
+    std::int64_t seen = length;
+    if (options.chunk > 0) seen = (length - 1) % options.chunk + 1;
+    if (options.window > 0) seen = std::min(seen, options.window);
+    bytes += texts * static_cast<double>(seen * width) * size;
+  }
+  return bytes;
+}
+
+BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelConfig& config,
+                                   const FamilyRegistry& families, const DecodeBenchmarkOptions& options) {
+  check(options);
+  const auto say = [&](const std::string& what) {
+    if (options.progress) options.progress(what);
+  };
+  const std::int64_t room = options.context + options.warmup + options.tokens;
+  if (room > config.max_positions)
+    throw invalid(fmt::format("a prompt of {} tokens and {} more do not fit the model's {} positions",
+                              options.context, options.warmup + options.tokens, config.max_positions),
+                  "choose a smaller --context or fewer --tokens");
+  BenchmarkReport report{
+      .suite = "decode", .device = device->description(), .dtype = std::string(name_of(options.dtype))};
+  say("the memory's rate");
+  constexpr double kSecondsOfCopies = 0.5;
+  report.copy_ceiling = DeviceTimer(*device, kSecondsOfCopies).copy_rate();
+
+  engine::Rank rank(std::move(device));
+  // Weights once, and a reader for each case, one after the other in the same memory.
+  const auto build = [&](const auto& with) {
+    engine::ParameterStore store;
+    LanguageModel model(config, families, store);
+    store.allocate({.compute = options.dtype, .train = false}, rank.persistent());
+    model.allocate_tables(rank, room);
+    with(store, model);
+  };
+  const auto settings_of = [&](std::int64_t batch) {
+    return ReaderSettings{.compute = options.dtype,
+                          .capacity = room,
+                          .chunk = std::min(kChunk, batch * options.context),
+                          .sequences = batch,
+                          .replay = true};
+  };
+  const std::int64_t most = *std::max_element(options.batches.begin(), options.batches.end());
+  build([&](engine::ParameterStore& store, const LanguageModel& model) {
+    store.initialize(rank.context(), kSeed);
+    BatchReader(rank, model, settings_of(most)).measure();
+  });
+  rank.reserve(rank.high_water());
+  build([&](engine::ParameterStore& store, const LanguageModel& model) {
+    say("weights");
+    store.initialize(rank.context(), kSeed);
+    rank.compute().synchronize();
+    BatchReader reader(rank, model, settings_of(most));
+    for (const std::int64_t batch : options.batches) {
+      say(fmt::format("batch {}", batch));
+      Texts texts(reader, batch, room);
+      const auto before = Clock::now();
+      texts.read(options.context);
+      const double prompt_seconds = seconds_since(before);
+      for (std::int64_t i = 0; i < options.warmup; ++i) texts.write();
+      std::vector<double> times;
+      for (std::int64_t i = 0; i < options.tokens; ++i) {
+        const auto start = Clock::now();
+        texts.write();
+        times.push_back(std::max(seconds_since(start), 1e-9));
+      }
+      const std::int64_t length = options.context + options.warmup + (options.tokens + 1) / 2;
+      report.results.push_back({.name = fmt::format("batch {}, context {}", batch, options.context),
+                                .timing = summarize(std::move(times)),
+                                .bytes = bytes_of_decoding(config, families, options.dtype, batch, length),
+                                .tokens = static_cast<double>(batch)});
+      if (options.context > 1)
+        report.notes.push_back(
+            fmt::format("batch {}: prompts read at {:.0f} tokens/s", batch,
+                        static_cast<double>((options.context - 1) * batch) / std::max(prompt_seconds, 1e-9)));
+    }
+  });
+  for (const KernelChoice& choice : rank.device().choices())
+    report.notes.push_back(fmt::format("{} ({} calls)", choice.what, choice.calls));
+  return report;
+}
+
+}  // namespace primus

@@ -1,0 +1,67 @@
+// primus benchmark decode
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "bench/decode_benchmark.h"
+#include "cli/benchmark/output.h"
+#include "cli/command.h"
+#include "cli/options/device.h"
+#include "cli/options/preset_model.h"
+#include "cli/options/sizes.h"
+#include "lm/generate/model_folder.h"
+
+namespace primus::cli {
+namespace {
+
+class BenchmarkDecode final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.option("--model", "MODEL", &model_,
+                "a preset (llama3.1_8B), a Hugging Face folder, or a run's folder: only its shape counts");
+    args.option("--vocab-size", "N", &vocabulary_, "where a preset leaves it to a tokenizer");
+    args.option("--batch", "LIST", &batches_, "texts that are written together");
+    args.option("--context", "N", &options_.context, "tokens of each text's prompt");
+    args.option("--tokens,-n", "N", &options_.tokens, "tokens of each text to time");
+    args.option("--warmup", "N", &options_.warmup, "tokens before, not counted");
+    device_.declare(args);
+    output_.declare(args);
+  }
+
+  int run(Console& console) override {
+    output_.check();
+    options_.batches = parse_sizes("--batch", batches_, 1 << 12);
+    const FamilyRegistry families = builtin_families();
+    const ModelConfig config = names_a_preset(model_)
+                                   ? preset_model(model_, families, vocabulary_)
+                                   : load_model_config(find_model_folder(model_), families);
+    options_.dtype = device_.compute();
+    if (!output_.json()) options_.progress = [&](std::string_view what) { console.note(std::string(what)); };
+    BenchmarkReport report = benchmark_decoding(device_.make(console), config, families, options_);
+    report.device += " | " + model_;
+    return output_.finish(report, console);
+  }
+
+ private:
+  std::string model_ = "llama3.1_8B", batches_ = "1,64";
+  std::optional<std::int64_t> vocabulary_;
+  DecodeBenchmarkOptions options_;
+  DeviceOptions device_;
+  BenchmarkOutput output_;
+};
+
+}  // namespace
+
+extern const CommandEntry kBenchmarkDecode{
+    "benchmark decode",
+    "Times writing tokens: one text, and many at a time",
+    "Weights are random, and nothing is read from disk. A step reads one token of every text and chooses "
+    "the\n"
+    "next one, greedily; it ends when the program has the tokens. GB/s count every weight once and the keys\n"
+    "and values of every text; 'copy' is their share of a large copy's rate, measured in the same "
+    "run.\n\n" PRIMUS_BASELINE_HELP,
+    "primus benchmark decode --model llama3.1_8B --device cuda --dtype bf16\n"
+    "primus benchmark decode --model qwen3_0.6B --batch 1,8,64 --context 2048 --json",
+    make_command<BenchmarkDecode>,
+    {Section::kBenchmark, 13}};
+
+}  // namespace primus::cli

@@ -1,0 +1,45 @@
+// What kernels over a paged cache share, and attention of few queries over it.
+#pragma once
+
+#include <bit>
+
+#include "turbo/attention/paged_attention.h"
+#include "turbo/gpu/values.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// The tables of PagedSequences.
+struct Pages {
+  const std::int32_t *starts, *lengths, *table;
+  std::int64_t batch, blocks;
+  int page_bits;
+
+  Pages(Context& context, const PagedSequences& s)
+      : starts(context.data<std::int32_t>(s.query_starts)),
+        lengths(context.data<std::int32_t>(s.key_lengths)),
+        table(context.data<std::int32_t>(s.block_table)),
+        batch(s.batch()),
+        blocks(s.blocks()),
+        page_bits(std::countr_zero(static_cast<std::uint64_t>(s.page_size))) {}
+
+  // The sequence of a row before starts[batch].
+  PRIMUS_DEVICE std::int64_t sequence_of(std::int64_t row) const {
+    std::int64_t low = 0, high = batch;  // starts[low] <= row < starts[high]
+    while (high - low > 1) {
+      const std::int64_t middle = (low + high) / 2;
+      (starts[middle] <= row ? low : high) = middle;
+    }
+    return low;
+  }
+};
+
+// Decoding: few queries over many keys, where reading keys and values once is all that matters. Keys are cut
+// into runs of fixed length with a block each, so that one sequence keeps a whole GPU busy, and the runs'
+// results are merged in their order. Neither the other sequences of the pass nor the GPU change a bit.
+//
+// Enqueues it where rows are about as many as sequences and heads have a width that it can read in vectors,
+// and says whether it did.
+bool paged_decode(Context& context, const PagedAttention& call);
+std::int64_t paged_decode_workspace(const PagedAttention& call);  // 0: it does not take the call
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,52 @@
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
+#include "turbo/top_logits/top_logits.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+struct Candidate {
+  float value;
+  std::int32_t id;
+};
+
+void top_logits(CpuContext& context, const TopLogits& a) {
+  with_float_type(a.logits.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t k = a.ids.cols(), width = a.logits.cols();
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    parallel_ranges(context, a.logits.rows(), width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const T* logits = context.data<const T>(a.logits) + row * width;
+        float* values = context.data<float>(a.values) + row * k;
+        std::int32_t* ids = context.data<std::int32_t>(a.ids) + row * k;
+        std::array<Candidate, TopLogits::kMost> best;  // sorted
+        std::int64_t found = 0;
+        bool ordered = true;
+        for (std::int64_t id = 0; id < a.vocab; ++id) {
+          const float value = to_float(logits[id]);
+          ordered = ordered && value < kInfinity;  // false for NaN, too
+          if (found == k && !(value > best[k - 1].value)) continue;
+          std::int64_t place = found < k ? found++ : k - 1;
+          for (; place > 0 && value > best[place - 1].value; --place) best[place] = best[place - 1];
+          best[place] = {value, static_cast<std::int32_t>(id)};
+        }
+        ordered = ordered && best[0].value > -kInfinity;
+        for (std::int64_t i = 0; i < k; ++i) {
+          values[i] = best[i].value;
+          ids[i] = ordered ? best[i].id : -1;
+        }
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void register_top_logits(KernelTable& table) { table.add<TopLogits, CpuContext, &top_logits>(); }
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -1,0 +1,15 @@
+#include "turbo/top_logits/top_logits.h"
+
+#include "turbo/check.h"
+
+namespace primus::turbo {
+
+void TopLogits::check() const {
+  PRIMUS_CHECK(kId, is_float(logits) && logits.shape.rank() == 2);
+  PRIMUS_CHECK(kId, values.dtype == DType::kF32 && ids.dtype == DType::kI32);
+  PRIMUS_CHECK(kId, values.rows() == logits.rows() && ids.rows() == logits.rows());
+  PRIMUS_CHECK(kId, values.cols() == ids.cols() && values.cols() >= 1 && values.cols() <= kMost);
+  PRIMUS_CHECK(kId, vocab >= values.cols() && vocab <= logits.cols());
+}
+
+}  // namespace primus::turbo

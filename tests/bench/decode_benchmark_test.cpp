@@ -1,0 +1,72 @@
+#include "bench/decode_benchmark.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "turbo/devices/devices.h"
+
+namespace primus {
+namespace {
+
+ModelConfig tiny() {
+  ModelConfig c;
+  c.layers = 2, c.hidden = 32, c.ffn = 48, c.heads = 4, c.kv_heads = 2, c.head_dim = 8;
+  c.vocab = 90, c.max_positions = 64;
+  return c;
+}
+
+std::unique_ptr<Device> cpu() { return turbo::open_device({.kind = "cpu", .threads = 1}); }
+
+TEST(DecodeBenchmark, CountsWhatAStepHasToRead) {
+  const FamilyRegistry families = builtin_families();
+  ModelConfig c = tiny();
+  // qkv, out, gate and up, down, two norms; the last norm and the head.
+  const double layer = 64 * 32 + 32 * 32 + 96 * 32 + 32 * 48 + 2 * 32;
+  const double read = 2 * layer + 32 + 90 * 32;
+  const double keys = 2 * 2 * 2 * 8;  // and values, of a token, in both layers
+  EXPECT_EQ(bytes_of_decoding(c, families, DType::kF32, 1, 10), 4 * (read + 32 + 10 * keys));
+  EXPECT_EQ(bytes_of_decoding(c, families, DType::kBF16, 3, 10), 2 * (read + 3 * 32 + 3 * 10 * keys));
+  c.tied_embeddings = true;  // the head is the embedding
+  EXPECT_EQ(bytes_of_decoding(c, families, DType::kF32, 1, 10), 4 * (read + 10 * keys));
+  c.attention.local_layers = {1};
+  c.attention.window = 4;
+  EXPECT_EQ(bytes_of_decoding(c, families, DType::kF32, 1, 10), 4 * (read + (10 + 4) * keys / 2));
+}
+
+TEST(DecodeBenchmark, TimesEveryBatch) {
+  std::vector<std::string> done;
+  const BenchmarkReport report = benchmark_decoding(
+      cpu(), tiny(), builtin_families(),
+      {.batches = {1, 5}, .context = 20, .tokens = 6, .warmup = 1, .progress = [&](std::string_view what) {
+         done.emplace_back(what);
+       }});
+  EXPECT_EQ(report.suite, "decode");
+  EXPECT_EQ(report.dtype, "bf16");
+  EXPECT_GT(report.copy_ceiling, 0);
+  ASSERT_EQ(report.results.size(), 2U);
+  EXPECT_EQ(report.results[0].name, "batch 1, context 20");
+  EXPECT_EQ(report.results[1].name, "batch 5, context 20");
+  EXPECT_EQ(report.results[1].tokens, 5);
+  EXPECT_EQ(report.results[1].timing.samples, 6);
+  EXPECT_EQ(report.results[1].bytes, bytes_of_decoding(tiny(), builtin_families(), DType::kBF16, 5, 24));
+  EXPECT_THAT(report.notes, testing::Contains(testing::HasSubstr("batch 5: prompts read at ")));
+  EXPECT_EQ(done, (std::vector<std::string>{"the memory's rate", "weights", "batch 1", "batch 5"}));
+}
+
+TEST(DecodeBenchmark, RefusesWhatTheModelDoesNotHave) {
+  const auto run = [](DecodeBenchmarkOptions options) {
+    return benchmark_decoding(cpu(), tiny(), builtin_families(), options);
+  };
+  EXPECT_THROW(run({.batches = {}}), Error);
+  EXPECT_THROW(run({.batches = {0}}), Error);
+  EXPECT_THROW(run({.batches = {1}, .context = 0}), Error);
+  EXPECT_THROW(run({.batches = {1}, .context = 10, .tokens = 0}), Error);
+  EXPECT_THROW(run({.batches = {1}, .context = 10, .tokens = 10, .warmup = -1}), Error);
+  EXPECT_THROW(run({.batches = {1}, .context = 50, .tokens = 20}), Error);
+  // A prompt of one token, and nothing to read before it.
+  EXPECT_EQ(run({.batches = {2}, .context = 1, .tokens = 1, .warmup = 0}).results.size(), 1U);
+}
+
+}  // namespace
+}  // namespace primus

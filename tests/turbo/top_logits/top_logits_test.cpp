@@ -1,0 +1,87 @@
+#include "turbo/top_logits/top_logits.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+struct Top {
+  Values values, ids;
+};
+
+Top run(OperatorBench& bench, const Values& logits, DType dtype, std::int64_t width, std::int64_t vocab,
+        std::int64_t k) {
+  const std::int64_t rows = static_cast<std::int64_t>(logits.size()) / width;
+  const Tensor values = bench.empty(DType::kF32, {rows, k}), ids = bench.empty(DType::kI32, {rows, k});
+  bench.run(TopLogits{.logits = bench.upload(logits, dtype, {rows, width}),
+                      .vocab = vocab,
+                      .values = values,
+                      .ids = ids,
+                      .workspace = {}});
+  return {bench.download(values), bench.download(ids)};
+}
+
+// By sorting all of them.
+Top expected(const Values& logits, std::int64_t width, std::int64_t vocab, std::int64_t k) {
+  Top top;
+  for (std::size_t row = 0; row < logits.size() / width; ++row) {
+    const double* of = &logits[row * width];
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(vocab));
+    std::iota(ids.begin(), ids.end(), 0);
+    std::stable_sort(ids.begin(), ids.end(), [&](std::int32_t a, std::int32_t b) { return of[a] > of[b]; });
+    for (std::int64_t i = 0; i < k; ++i) {
+      top.values.push_back(of[ids[i]]);
+      top.ids.push_back(ids[i]);
+    }
+  }
+  return top;
+}
+
+TEST(TopLogits, AreTheFirstOfAllWhenSorted) {
+  struct Case {
+    std::int64_t rows, width, vocab, k;
+  };
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    OperatorBench bench(spec);
+    for (const Case& c : {Case{1, 1, 1, 1}, {3, 64, 64, 64}, {2, 5000, 4999, 1}, {3, 5000, 2100, 40}}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        SCOPED_TRACE(spec.name() + ", " + std::to_string(c.width) + ", " + std::string(name_of(dtype)));
+        Values logits = rounded(random_values(c.rows * c.width, 5, 3), dtype);
+        // In bf16 there are ties anyway; here in fp32, too, between the halves of the row.
+        for (std::int64_t i = 0; i < c.width / 2; ++i) logits[c.width - 1 - i] = logits[i];
+        logits[0] = -0.0;
+        for (std::int64_t row = 0; row < c.rows && c.vocab > 9; ++row) logits[row * c.width + 7] = -INFINITY;
+        // Beyond the vocabulary anything may stand.
+        for (std::int64_t i = c.vocab; i < c.width; ++i) logits[i] = i % 2 == 0 ? NAN : INFINITY;
+        const Top actual = run(bench, logits, dtype, c.width, c.vocab, c.k);
+        const Top right = expected(logits, c.width, c.vocab, c.k);
+        EXPECT_EQ(actual.ids, right.ids);
+        EXPECT_EQ(actual.values, right.values);
+      }
+    }
+  }
+}
+
+TEST(TopLogits, WithoutAnOrderThereIsNoId) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    OperatorBench bench(spec);
+    constexpr std::int64_t kWidth = 3000;
+    for (const double odd : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
+      Values logits = random_values(3 * kWidth, 6);
+      logits[kWidth + 2500] = odd;
+      std::fill(logits.begin() + 2 * kWidth, logits.end(), -INFINITY);
+      const Top top = run(bench, logits, DType::kF32, kWidth, kWidth, 2);
+      EXPECT_GE(top.ids[0], 0) << spec.name();
+      EXPECT_EQ(Values(top.ids.begin() + 2, top.ids.end()), Values(4, -1)) << spec.name();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

@@ -5,24 +5,45 @@
 #
 #   scripts/gpu_ranks.sh [GPUS] [PRIMUS]     2 GPUs and build/bin/primus by default; the plug-in in ../lib/primus beside it
 #
-# PRESET chooses the experiment that is timed (examples/native/configs/any), STEPS how long, LEVELS and MESHES what else
-# than one GPU. Exits 1 if something fails.
+# ROWS chooses what is done, in this order:
+#   losses      tiny models: fp32 losses of 20 steps = one GPU's, on the levels LEVELS and on every mesh
+#   replicated, sharded, tensor, pipeline
+#               Llama 3.1 8B of LAYERS layers, sequence 8192, 4 sequences a GPU and step: data-parallel, fully sharded,
+#               and with all GPUs sharing its layers, or in stages; beside one GPU
+#   context     the same model of CONTEXT_LAYERS layers at sequence 32768, the GPUs sharing each sequence; beside one GPU
+#   mixtral, deepseek
+#               Mixtral 8x7B of 2 layers and DeepSeek-V2-Lite of 5, the GPUs sharing the experts; beside the same data-parallel
+#   peer        PyTorch's FSDP, the model of `sharded`: torchrun with the script torch_fsdp.py in the folder PEERS
+#   killed      a rank that is killed ends all
+# PRESET is another dense model than Llama 3.1 8B, with SEQUENCE tokens. STEPS: of each timed run, of which the first three
+# do not count. TRACE=1 traces two more steps, and prints how much communication was exposed. KEEP is an empty folder that the runs stay in.
+# Exits 1 if something fails.
 set -eu
 cd "$(dirname "$0")/.."
 gpus=${1:-2}
 primus=${2:-build/bin/primus}
-preset=${PRESET:-llama3.2_1B-BF16-pretrain.yaml}
-steps=${STEPS:-12}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+preset=${PRESET:-llama3.1_8B-BF16-pretrain.yaml}
+steps=${STEPS:-8}
+layers=${LAYERS:-16}
+sequence=${SEQUENCE:-8192}
+peers=${PEERS:-}
+rows=${ROWS-losses replicated sharded tensor pipeline context mixtral deepseek${peers:+ peer} killed}
+levels=${LEVELS-no_shard optim optim_grads optim_grads_params}
+if [ -n "${KEEP:-}" ]; then
+  scratch=$KEEP
+  mkdir -p "$scratch"
+else
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+fi
 failed=0
 # Where the library is not among the system's, PyTorch has one.
 if ! ldconfig -p | grep -q 'libnccl\.so\.2'; then
   beside=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
   [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
-levels=${LEVELS-no_shard optim optim_grads optim_grads_params}
-meshes=${MESHES-tensor context pipeline}
+configs=examples/native/configs
+tiny=$configs/CPU/llama_tiny-pretrain.yaml
 
 # run NAME CONFIG WORD...: trains; its metrics are in $scratch/w/u/NAME/metrics.jsonl.
 run() {
@@ -34,15 +55,16 @@ run() {
     failed=1
     echo "FAILED  $name"
     tail -n 12 "$scratch/$name.log"
+    return 1
   }
 }
 
-# number NAME KEY: of the last step.
-number() { tail -n 1 "$scratch/w/u/$1/metrics.jsonl" | sed -E "s/.*\"$2\":([-+.0-9e]+).*/\1/"; }
+# number NAME KEY STEP: of that step.
+number() { sed -n -E "$3"'s/.*"'"$2"'":([-+.0-9e]+).*/\1/p' "$scratch/w/u/$1/metrics.jsonl"; }
 
 # compare NAME: its loss and $one, that of one GPU.
 compare() {
-  loss=$(number "$1" lm_loss)
+  loss=$(number "$1" lm_loss 20)
   if awk "BEGIN { d = ($loss - $one) / $one; exit !(d < 1e-5 && d > -1e-5) }"; then
     echo "ok      $1 on $gpus GPUs: loss $loss after 20 steps, on one GPU $one"
   else
@@ -51,20 +73,11 @@ compare() {
   fi
 }
 
-tiny=examples/native/configs/CPU/llama_tiny-pretrain.yaml
-common="bf16=false train_iters=20 micro_batch_size=2 global_batch_size=16 seq_length=64"
-# shellcheck disable=SC2086
-run one $tiny $common
-one=$(number one lm_loss)
-for level in $levels; do
-  # shellcheck disable=SC2086
-  run "$level" $tiny $common --nproc "$gpus" data_parallel_sharding_strategy="$level"
-  compare "$level"
-done
-
 # settings_of MESH: of $gpus ranks that share a model in this way.
 settings_of() {
   case $1 in
+    replicated) echo "reduce_gradients_each_microbatch=false" ;;
+    sharded) echo "data_parallel_sharding_strategy=optim_grads_params reduce_gradients_each_microbatch=false" ;;
     tensor) echo "tensor_model_parallel_size=$gpus" ;;
     context) echo "context_parallel_size=$gpus" ;;
     context_by_heads) echo "context_parallel_size=$gpus cp_comm_type=a2a" ;;
@@ -74,52 +87,156 @@ settings_of() {
   esac
 }
 
-# Ranks that share layers, experts, sequences or stages instead.
-mixture="model_type=mixtral num_experts=4 moe_router_topk=2 ffn_hidden_size=256 num_attention_heads=4 num_query_groups=4"
-# shellcheck disable=SC2086
-run one_mixture $tiny $common $mixture
-one=$(number one_mixture lm_loss)
-for mesh in tensor expert tensor_expert context context_by_heads pipeline; do
-  # shellcheck disable=SC2046,SC2086
-  run "$mesh" $tiny $common $mixture --nproc "$gpus" $(settings_of $mesh)
-  compare "$mesh"
-done
-
-config=examples/native/configs/any/$preset
-timed="mock_data=true train_iters=$steps micro_batch_size=1 seq_length=4096 log_avg_skip_iterations=4 eval_iters=0"
-# shellcheck disable=SC2086
-run timed1 "$config" $timed global_batch_size=4
-rate=$(number timed1 tokens_per_second_per_device_avg)
-echo "$preset on one GPU: $rate tokens/s, $(number timed1 tflops_per_device_avg) TFLOP/s, $(number timed1 memory_used_bytes) bytes"
-for level in $levels; do
+losses() {
+  common="bf16=false train_iters=20 micro_batch_size=2 global_batch_size=16 seq_length=64"
   # shellcheck disable=SC2086
-  run "timed-$level" "$config" $timed global_batch_size=$((4 * gpus)) --nproc "$gpus" \
-    data_parallel_sharding_strategy="$level" reduce_gradients_each_microbatch=false
-  each=$(number "timed-$level" tokens_per_second_per_device_avg)
-  echo "$preset $level on $gpus GPUs: $each tokens/s each, $(awk "BEGIN { printf \"%.3f\", $each / $rate }") of one GPU, $(
-    number "timed-$level" memory_used_bytes
-  ) bytes"
-done
+  run one $tiny $common || return 0
+  one=$(number one lm_loss 20)
+  for level in $levels; do
+    # shellcheck disable=SC2086
+    run "$level" $tiny $common --nproc "$gpus" data_parallel_sharding_strategy="$level" && compare "$level"
+  done
+  # Ranks that share layers, experts, sequences or stages instead.
+  mixture="model_type=mixtral num_experts=4 moe_router_topk=2 ffn_hidden_size=256 num_attention_heads=4 num_query_groups=4"
+  # shellcheck disable=SC2086
+  run one_mixture $tiny $common $mixture || return 0
+  one=$(number one_mixture lm_loss 20)
+  for mesh in tensor expert tensor_expert context context_by_heads pipeline; do
+    # shellcheck disable=SC2046,SC2086
+    run "$mesh" $tiny $common $mixture --nproc "$gpus" $(settings_of $mesh) && compare "$mesh"
+  done
+}
 
-for mesh in $meshes; do
+# GB on the device, and what was planned for it, by the log's first lines.
+memory_of() {
+  planned=$(sed -n -E 's/.* memory: ([0-9]+) MiB persistent.*, ([0-9]+) MiB stash.*, ([0-9]+) MiB scratch.*/\1 \2 \3/p' \
+    "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" | head -n 1 | awk '{ printf "%.1f", ($1 + $2 + $3) * 1048576 / 1e9 }')
+  echo "$(number "$1" memory_used_bytes "$steps" | awk '{ printf "%.1f", $1 / 1e9 }') GB used, $planned planned"
+}
+
+# timed NAME CONFIG WORD...: a run whose rate counts; nothing if it has been done.
+timed() {
+  [ ! -e "$scratch/w/u/$1/metrics.jsonl" ] || return 0
+  label=$1
+  config=$2
+  shift 2
+  all=$steps
+  trace=
+  if [ -n "${TRACE:-}" ]; then
+    all=$((steps + 2))
+    trace="profile=true profile_step_start=$steps profile_step_end=$all"
+  fi
+  # shellcheck disable=SC2086
+  run "$label" "$config" mock_data=true async_save=false train_iters=$all log_avg_skip_iterations=3 eval_iters=0 "$@" $trace
+}
+
+# rounded NAME KEY: of the last step that counts.
+rounded() { number "$1" "$2" "$steps" | awk '{ printf "%.0f", $1 }'; }
+
+# alone NAME: what the others are compared with.
+alone() {
+  echo "$1: $(rounded "$1" tokens_per_second_per_device_avg) tokens/s of each GPU, $(
+    rounded "$1" tflops_per_device_avg
+  ) TFLOP/s, $(memory_of "$1")"
+}
+
+# beside NAME OTHER: the rate of each GPU as a share of the other run's.
+beside() {
+  each=$(number "$1" tokens_per_second_per_device_avg "$steps")
+  rate=$(number "$2" tokens_per_second_per_device_avg "$steps")
+  echo "$1 on $gpus GPUs: $(rounded "$1" tokens_per_second_per_device_avg) tokens/s each, $(awk "BEGIN { printf \"%.3f\", $each / $rate }") of $2, $(memory_of "$1")"
+  [ -z "${TRACE:-}" ] || python3 scripts/exposed_communication.py "$scratch/w/u/$1" --calls
+}
+
+# dense ROW WORD...
+dense() {
+  row=$1
+  shift
+  config=$configs/any/$preset
+  common="num_layers=$layers seq_length=$sequence micro_batch_size=1"
   # shellcheck disable=SC2046,SC2086
-  run "timed-$mesh" "$config" $timed global_batch_size=$((4 * gpus)) --nproc "$gpus" $(settings_of "$mesh")
-  each=$(number "timed-$mesh" tokens_per_second_per_device_avg)
-  echo "$preset $mesh on $gpus GPUs: $each tokens/s each, $(awk "BEGIN { printf \"%.3f\", $each / $rate }") of one GPU, $(
-    number "timed-$mesh" memory_used_bytes
-  ) bytes"
-done
+  if [ ! -e "$scratch/w/u/one_dense" ]; then
+    timed one_dense "$config" $common global_batch_size=4 || return 0
+    alone one_dense
+  fi
+  # shellcheck disable=SC2046,SC2086
+  timed "$row" "$config" $common global_batch_size=$((4 * gpus)) --nproc "$gpus" $(settings_of "$row") "$@" &&
+    beside "$row" one_dense
+}
 
-# A rank that is killed ends all.
-"$primus" train pretrain --config $tiny --plain device=cuda workspace="$scratch" work_group=w user_name=u exp_name=killed \
-  train_iters=100000 save_interval=100000 global_batch_size=16 micro_batch_size=2 --nproc "$gpus" >"$scratch/killed.log" 2>&1 &
-launcher=$!
-sleep 15
-victim=$(pgrep -P $launcher | tail -n 1)
-[ -z "$victim" ] || kill -9 "$victim"
-began=$(date +%s%N)
-code=0
-wait $launcher || code=$?
-echo "a rank was killed: all ended after $((($(date +%s%N) - began) / 1000000)) ms with exit code $code"
-grep -h "was killed by signal 9" "$scratch/killed.log" | head -n 1 || failed=1
+# A stage does its blocks, and the last one the head, which takes as long as two blocks of Llama 3.1 8B: so it gets the two
+# fewer. With N microbatches a schedule's bubble is (GPUS - 1) / (N + GPUS - 1).
+pipeline() {
+  last=$(((layers + 2) / gpus - 2))
+  dense pipeline decoder_last_pipeline_num_layers=$last
+  echo "pipeline: without its bubble a GPU has $(awk "BEGIN { printf \"%.3f\", 4 * $gpus / (5 * $gpus - 1) }") of its time"
+}
+
+context() {
+  config=$configs/any/$preset
+  common="num_layers=${CONTEXT_LAYERS:-8} seq_length=32768 micro_batch_size=1"
+  # shellcheck disable=SC2086
+  timed one_long "$config" $common global_batch_size=2 || return 0
+  alone one_long
+  # shellcheck disable=SC2046,SC2086
+  timed context "$config" $common global_batch_size=$((2 * gpus)) --nproc "$gpus" $(settings_of context) && beside context one_long
+}
+
+# experts NAME CONFIG WORD...
+experts() {
+  row=$1
+  shift
+  timed "$row-data" "$@" global_batch_size=$((8 * gpus)) --nproc "$gpus" reduce_gradients_each_microbatch=false || return 0
+  alone "$row-data"
+  # shellcheck disable=SC2046
+  timed "$row" "$@" global_batch_size=$((8 * gpus)) --nproc "$gpus" reduce_gradients_each_microbatch=false \
+    $(settings_of expert) && beside "$row" "$row-data"
+}
+
+peer() {
+  if ! timeout "${LIMIT:-150}" torchrun --nproc-per-node "$gpus" "$peers/torch_fsdp.py" "$layers" "$sequence" 1 4 0 \
+    >"$scratch/peer.log" 2>&1; then
+    failed=1
+    echo "FAILED  peer"
+    tail -n 12 "$scratch/peer.log"
+    return 0
+  fi
+  grep -h PEER "$scratch/peer.log"
+}
+
+killed() {
+  "$primus" train pretrain --config $tiny --plain device=cuda workspace="$scratch" work_group=w user_name=u exp_name=killed \
+    train_iters=100000 save_interval=100000 global_batch_size=16 micro_batch_size=2 --nproc "$gpus" >"$scratch/killed.log" 2>&1 &
+  launcher=$!
+  sleep 15
+  victim=$(pgrep -P $launcher | tail -n 1)
+  [ -z "$victim" ] || kill -9 "$victim"
+  began=$(date +%s%N)
+  code=0
+  wait $launcher || code=$?
+  echo "a rank was killed: all ended after $((($(date +%s%N) - began) / 1000000)) ms with exit code $code"
+  grep -h "was killed by signal 9" "$scratch/killed.log" | head -n 1 || failed=1
+}
+
+for row in $rows; do
+  began=$(date +%s)
+  case $row in
+    losses) losses ;;
+    pipeline) pipeline ;;
+    context) context ;;
+    peer) peer ;;
+    killed) killed ;;
+    replicated | sharded | tensor) dense "$row" ;;
+    mixtral) experts mixtral $configs/any/mixtral_8x7B_v0.1-BF16-pretrain.yaml num_layers=2 seq_length=4096 micro_batch_size=2 ;;
+    deepseek)
+      experts deepseek $configs/any/deepseek_v2_lite-BF16-pretrain.yaml num_layers=5 'moe_layer_freq=([0]*1+[1]*4)' \
+        seq_length=4096 micro_batch_size=4
+      ;;
+    *)
+      echo "unknown row: $row" >&2
+      exit 2
+      ;;
+  esac || failed=1
+  echo "($row: $(($(date +%s) - began)) s)"
+done
 exit $failed

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""How much of a run's steps went by while only collectives ran, from its traces (docs/watching.md).
+
+  scripts/exposed_communication.py RUN_FOLDER [--calls]
+
+A line for each traced rank: the time in which a collective ran and no kernel did, as a share of the traced steps, and the
+time of collectives in all. --calls adds a line for each kind of collective and group. Exits 2 where there is no trace.
+"""
+
+import json
+import pathlib
+import sys
+
+
+def union(spans):
+    """Spans [begin, end) in order, without overlaps."""
+    merged = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
+    return merged
+
+
+def length(spans):
+    return sum(end - begin for begin, end in spans)
+
+
+def outside(spans, others):
+    """The time of `spans` that no span of `others` covers; both are unions."""
+    return length(union(spans + others)) - length(others)
+
+
+def report(trace, calls):
+    events = [e for e in trace["traceEvents"] if e.get("ph") == "X"]
+
+    def spans(*kinds):
+        return [(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in kinds]
+
+    steps = spans("communication", "kernel", "copy")
+    if not steps:
+        return ["no work in the trace"]
+    whole = max(end for _, end in steps) - min(begin for begin, _ in steps)
+    work, collectives = union(spans("kernel")), union(spans("communication"))
+    about = trace["primus"]
+    lines = [
+        f"rank {about['rank']}, steps {about['first_step']} to {about['last_step']}: exposed communication "
+        f"{100 * outside(collectives, work) / whole:.1f} % of {whole / 1000:.1f} ms, collectives in all "
+        f"{100 * length(collectives) / whole:.1f} %, kernels {100 * length(work) / whole:.1f} %"
+    ]
+    if calls:
+        kinds = {}
+        for e in events:
+            if e.get("cat") == "communication":
+                of = (e["name"], e.get("args", {}).get("group", ""))
+                kinds.setdefault(of, []).append((e["ts"], e["ts"] + e["dur"]))
+        for (name, group), of_kind in sorted(kinds.items()):
+            merged = union(of_kind)
+            lines.append(
+                f"  {name} of {group}: {len(of_kind)} calls, {length(merged) / 1000:.1f} ms, "
+                f"{outside(merged, work) / 1000:.1f} ms of it exposed"
+            )
+    return lines
+
+
+def main():
+    names = [a for a in sys.argv[1:] if not a.startswith("-")]
+    unknown = [a for a in sys.argv[1:] if a.startswith("-") and a != "--calls"]
+    if len(names) != 1 or unknown:
+        print(__doc__, file=sys.stderr)
+        return 0 if unknown in (["-h"], ["--help"]) else 2
+    files = sorted(pathlib.Path(names[0]).glob("traces/*/rank-*.json"))
+    if not files:
+        print(f"{names[0]} has no traces: train with profile=true", file=sys.stderr)
+        return 2
+    for file in files:
+        for line in report(json.loads(file.read_text()), "--calls" in sys.argv):
+            print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,31 +2,49 @@
 # Proves the GPU plug-in on the GPU of this machine: builds it, runs every operator's tests with the GPU as the
 # device under test, and measures the operators. One table at the end.
 #
-#   scripts/gpu_check.sh [--gpus N] [OUTPUT_FOLDER]
+#   scripts/gpu_check.sh [--built] [--gpus N] [--only WORD]... [OUTPUT_FOLDER]
 #
-# With --gpus: only what several GPUs do together, by scripts/gpu_comm.sh and scripts/gpu_ranks.sh.
+# With --gpus: only what several GPUs do together, by scripts/gpu_comm.sh and scripts/gpu_ranks.sh. With --only: some of
+# tests, rates, sanitizer, models.
 #
-# Runs on a bare CUDA machine, too: the libraries of build/ (scripts/build.sh) may come from another machine, and
-# GPU_CHECK_DEPS names a folder with include/ and lib/ for GoogleTest and libxsmm. GPU_ARCHS sets the
-# architectures (90a by default). Exits 1 if a test fails.
+# Runs on a bare CUDA machine, too. With --built, build/ comes from another machine and is taken as it is: lib/primus,
+# bin/primus, bin/gpu_bench and tests/turbo_*_test (-DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON). Else the plug-in and the
+# tests are built here on the libraries of build/; GPU_CHECK_DEPS then names a folder with include/ and lib/ for
+# GoogleTest and libxsmm, and GPU_ARCHS the architectures (90a by default). Exits 1 if a test fails.
 set -eu
 cd "$(dirname "$0")/.."
 gpus=1
-if [ "${1:-}" = --gpus ]; then
-  gpus=${2:?--gpus needs a number}
-  shift 2
-fi
+built=
+parts=
+while :; do
+  case ${1:-} in
+    --gpus) gpus=${2:?--gpus needs a number} && shift 2 ;;
+    --only) parts="$parts ${2:?--only needs tests, rates, sanitizer or models}" && shift 2 ;;
+    --built) built=1 && shift ;;
+    *) break ;;
+  esac
+done
 out=${1:-build/gpu/check}
 mkdir -p "$out" build/gpu/check
 jobs=${JOBS:-$(nproc)}
 
-# shellcheck disable=SC2086
-JOBS=$jobs scripts/build-gpu.sh cuda ${GPU_ARCHS:-90a} >"$out/plugin.log" 2>&1 || {
-  grep -E 'error' "$out/plugin.log" | head -30
-  echo "the plug-in does not build: $out/plugin.log" >&2
-  exit 1
+# part NAME: whether it was asked for.
+part() {
+  case "${parts:-all} " in
+    all\ | *" $1 "*) return 0 ;;
+    *) return 1 ;;
+  esac
 }
-tail -1 "$out/plugin.log"
+
+if [ -z "$built" ]; then
+  # shellcheck disable=SC2086
+  JOBS=$jobs scripts/build-gpu.sh cuda ${GPU_ARCHS:-90a} >"$out/plugin.log" 2>&1 || {
+    grep -E 'error' "$out/plugin.log" | head -30
+    echo "the plug-in does not build: $out/plugin.log" >&2
+    exit 1
+  }
+  tail -1 "$out/plugin.log"
+fi
 if [ "$gpus" -gt 1 ]; then
   code=0
   scripts/gpu_comm.sh "$gpus" "$out" || code=1
@@ -34,44 +52,34 @@ if [ "$gpus" -gt 1 ]; then
   exit $code
 fi
 
-deps=${GPU_CHECK_DEPS:-}
-printf '#define PRIMUS_SOURCE_DIR "%s"\n' "$PWD" >build/gpu/check/source_dir.h
-flags="-std=c++20 -O1 -Isrc -Itests -include build/gpu/check/source_dir.h -ffp-contract=off"
-[ -z "$deps" ] || flags="$flags -I$deps/include -L$deps/lib"
-floors=
-for floor in turbo/cpu/libprimus_turbo_cpu turbo/gemm/libprimus_turbo_gemm turbo/gpu/libprimus_turbo_emulated \
-  turbo/libprimus_turbo device/libprimus_device tensor/libprimus_tensor base/libprimus_base; do
-  floors="$floors build/src/$floor.a"
-done
-# The inner shell expands them.
-# shellcheck disable=SC2016
-flags="$flags" floors="$floors" xargs -P "$jobs" -I{} sh -c '
-  name=$1
-  sources=$(find "tests/turbo/$name" -name "*_test.cpp" ! -name "*golden*")
-  ${CXX:-g++} $flags $sources $floors -lgtest -lgmock -lgtest_main -lxsmm -lxsmmnoblas -ldl -lpthread \
-    -o build/gpu/check/${name}_test
-' sh {} <<OPERATORS
-adamw
-attention
-bias
-cross_entropy
-elementwise
-embedding
-grouped_linear
-head_norm
-latent_attention
-linear
-moe_permute
-position_scale
-rms_norm
-rope
-router
-swiglu
-top_logits
-OPERATORS
-# shellcheck disable=SC2086
-${CXX:-g++} $flags -O2 benchmarks/operators/gpu_bench.cpp $floors -lxsmm -lxsmmnoblas -ldl -lpthread \
-  -o build/gpu/check/gpu_bench
+operators="adamw attention bias cross_entropy elementwise embedding grouped_linear head_norm
+  latent_attention linear lion master_weights moe_permute muon position_scale rms_norm rope router sgd swiglu top_logits"
+if [ -n "$built" ]; then
+  tests=build/tests/turbo_
+  bench=build/bin/gpu_bench
+else
+  tests=build/gpu/check/
+  bench=build/gpu/check/gpu_bench
+  deps=${GPU_CHECK_DEPS:-}
+  printf '#define PRIMUS_SOURCE_DIR "%s"\n' "$PWD" >build/gpu/check/source_dir.h
+  flags="-std=c++20 -O1 -Isrc -Itests -include build/gpu/check/source_dir.h -ffp-contract=off"
+  [ -z "$deps" ] || flags="$flags -I$deps/include -L$deps/lib"
+  floors=
+  for floor in turbo/cpu/libprimus_turbo_cpu turbo/gemm/libprimus_turbo_gemm turbo/gpu/libprimus_turbo_emulated \
+    turbo/libprimus_turbo device/libprimus_device tensor/libprimus_tensor base/libprimus_base; do
+    floors="$floors build/src/$floor.a"
+  done
+  # The inner shell expands them.
+  # shellcheck disable=SC2016,SC2086
+  printf '%s\n' $operators | flags="$flags" floors="$floors" xargs -P "$jobs" -I{} sh -c '
+    name=$1
+    sources=$(find "tests/turbo/$name" -name "*_test.cpp" ! -name "*golden*")
+    ${CXX:-g++} $flags $sources $floors -lgtest -lgmock -lgtest_main -lxsmm -lxsmmnoblas -ldl -lpthread \
+      -o build/gpu/check/${name}_test
+  ' sh {}
+  # shellcheck disable=SC2086
+  ${CXX:-g++} $flags -O2 benchmarks/operators/gpu_bench.cpp $floors -lxsmm -lxsmmnoblas -ldl -lpthread -o $bench
+fi
 
 plugin=$PWD/build/lib/primus/libprimus_cuda.so
 # Where cuDNN is not among the system's libraries, PyTorch has one.
@@ -80,32 +88,43 @@ if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
   [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 failed=0
-for test in build/gpu/check/*_test; do
-  name=$(basename "$test" _test)
-  if PRIMUS_TEST_GPU=$plugin timeout 120 "$test" >"$out/$name.log" 2>&1; then
-    echo "ok      $name: $(grep -c '^\[       OK' "$out/$name.log") tests"
+if part tests; then
+  # Reference files lie elsewhere than where programs of another machine were built.
+  filter=${built:+--gtest_filter=-*MegatronRouter*}
+  for operator in $operators; do
+    # One operator may have several programs.
+    for test in "$tests$operator"*_test; do
+      name=$(basename "$test" _test)
+      if PRIMUS_TEST_GPU=$plugin timeout 120 "$test" ${filter:+"$filter"} >"$out/$name.log" 2>&1; then
+        echo "ok      $name: $(grep -c '^\[       OK' "$out/$name.log") tests"
+      else
+        failed=1
+        echo "FAILED  $name"
+        grep -E '^\[  FAILED|Failure|what\(\)|rror|role ' "$out/$name.log" | sort | uniq -c | sort -rn | head -12
+      fi
+    done
+  done
+  # Attention once more in the faster ways, whose last bits change from run to run.
+  if PRIMUS_TEST_GPU_FAST=1 PRIMUS_TEST_GPU=$plugin timeout 120 "${tests}attention_test" ${filter:+"$filter"} \
+    >"$out/attention_fast.log" 2>&1; then
+    echo "ok      attention, not deterministic: $(grep -c '^\[       OK' "$out/attention_fast.log") tests"
   else
     failed=1
-    echo "FAILED  $name"
-    grep -E '^\[  FAILED|Failure|what\(\)|rror|role ' "$out/$name.log" | sort | uniq -c | sort -rn | head -12
+    echo "FAILED  attention, not deterministic"
   fi
-done
-# Attention once more in the faster ways, whose last bits change from run to run.
-if PRIMUS_TEST_GPU_FAST=1 PRIMUS_TEST_GPU=$plugin timeout 120 build/gpu/check/attention_test >"$out/attention_fast.log" 2>&1; then
-  echo "ok      attention, not deterministic: $(grep -c '^\[       OK' "$out/attention_fast.log") tests"
-else
-  failed=1
-  echo "FAILED  attention, not deterministic"
 fi
-timeout 200 build/gpu/check/gpu_bench "$plugin" 2>&1 | tee "$out/bench.log"
-timeout 60 build/gpu/check/gpu_bench "$plugin" --attention --fast 2>&1 | tee "$out/bench_fast.log"
-timeout 60 build/gpu/check/gpu_bench "$plugin" --products 2>&1 | tee "$out/bench_products.log"
-timeout 60 build/gpu/check/gpu_bench "$plugin" --products --tune "$out/tuning" 2>&1 | tee "$out/bench_tuned.log"
-if command -v compute-sanitizer >/dev/null; then
+if part rates; then
+  timeout 200 "$bench" "$plugin" 2>&1 | tee "$out/bench.log"
+  timeout 60 "$bench" "$plugin" --attention --fast 2>&1 | tee "$out/bench_fast.log"
+  timeout 120 "$bench" "$plugin" --experts 2>&1 | tee "$out/bench_experts.log"
+  timeout 60 "$bench" "$plugin" --products 2>&1 | tee "$out/bench_products.log"
+  timeout 60 "$bench" "$plugin" --products --tune "$out/tuning" 2>&1 | tee "$out/bench_tuned.log"
+fi
+if part sanitizer && command -v compute-sanitizer >/dev/null; then
   for test in embedding moe_permute router attention; do
     filter="*"
     [ "$test" != attention ] || filter="*SinksMatchReference*"
-    if PRIMUS_TEST_GPU=$plugin timeout 100 compute-sanitizer --error-exitcode 9 "build/gpu/check/${test}_test" \
+    if PRIMUS_TEST_GPU=$plugin timeout 100 compute-sanitizer --error-exitcode 9 "$tests${test}_test" \
       --gtest_filter="$filter" >"$out/sanitizer_$test.log" 2>&1; then
       echo "ok      compute-sanitizer $test"
     else
@@ -115,5 +134,5 @@ if command -v compute-sanitizer >/dev/null; then
     fi
   done
 fi
-[ ! -x build/bin/primus ] || scripts/gpu_models.sh || failed=1
+if part models && [ -x build/bin/primus ]; then scripts/gpu_models.sh || failed=1; fi
 exit $failed

@@ -36,8 +36,8 @@ for on in cpu "$device"; do
     echo "FAILED  training on $on"
     tail -n 12 "$scratch/$on.log"
   }
-  tail -n 1 "$scratch/w/u/$on/metrics.jsonl" | sed -E "s/.*\"lm_loss\":([0-9.]+).*/training on $on: loss \1 after 30 steps/" ||
-    true
+  tail -n 1 "$scratch/w/u/$on/metrics.jsonl" | sed -E \
+    "s/.*\"lm_loss\":([0-9.]+).*\"grad_norm\":([0-9.]+).*/training on $on: loss \1, gradient norm \2 after 30 steps/" || true
   timeout 120 "$primus" generate "$scratch/w/u/$on" --prompt "And" -n 24 --device "$on" --threads 4 \
     >"$scratch/$on.txt" 2>&1 || failed=1
 done

@@ -61,7 +61,7 @@ void cross_entropy(Step& s, const Chunk& chunk, const Tensor& logits, const Tens
 std::int64_t chunk_tokens_of(const Step& s, std::int64_t tokens, std::int64_t vocab) {
   const auto shared = s.attributes<SharedVocabulary>();
   if (shared.group) vocab = (shared.size + shared.group->size() - 1) / shared.group->size() + 64;
-  return lm_head_chunk_tokens(tokens, vocab);
+  return lm_head_chunk_tokens(s.context().device, tokens, vocab);
 }
 
 // Inputs: hidden, labels, weights. Output: loss.
@@ -152,11 +152,14 @@ constexpr Operator kInference{
 
 }  // namespace
 
-std::int64_t lm_head_chunk_tokens(std::int64_t tokens, std::int64_t vocab) {
-  constexpr std::int64_t kLogitsBytes = std::int64_t{256} << 20;
-  // Whole multiples of 64 rows keep the matrix products in their full tiles.
-  const std::int64_t fit = std::max<std::int64_t>(64, kLogitsBytes / (vocab * 4) / 64 * 64);
-  return std::min(tokens, fit);
+std::int64_t lm_head_chunk_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab) {
+  // Every chunk reads and writes all of the weight's gradient. A GPU multiplies so fast that this shows until
+  // a chunk has thousands of tokens.
+  const std::int64_t logits_bytes = std::int64_t{256} << (device.properties().host_memory ? 20 : 23);
+  // Chunks are of about the same size, and multiples of 64 rows keep the matrix products in their full tiles.
+  const std::int64_t fit = std::max<std::int64_t>(64, logits_bytes / (vocab * 4) / 64 * 64);
+  const std::int64_t chunks = (tokens + fit - 1) / fit;
+  return std::min(tokens, (tokens / std::max<std::int64_t>(chunks, 1) + 63) / 64 * 64);
 }
 
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights) {

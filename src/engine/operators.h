@@ -133,7 +133,8 @@ Value swiglu(const Value& gate_up);
 // deferred) weight gradient share one product per chunk; the returned Value holds the loss only after
 // Tape::backward().
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
-// Tokens per chunk of the above, for `vocab` columns: the logits of a chunk take at most about 256 MiB.
-std::int64_t lm_head_chunk_tokens(std::int64_t tokens, std::int64_t vocab);
+// Tokens per chunk of the above, for `vocab` columns: the fp32 logits of a chunk take at most about 256 MiB
+// of a host's memory, or 2 GiB of a GPU's.
+std::int64_t lm_head_chunk_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab);
 
 }  // namespace primus::engine

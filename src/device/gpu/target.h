@@ -27,9 +27,12 @@
 #ifdef PRIMUS_GPU_VENDOR
 #define PRIMUS_DEVICE __device__ __forceinline__
 #define PRIMUS_UNROLL _Pragma("unroll")
+#define PRIMUS_PRAGMA(text) _Pragma(#text)
+#define PRIMUS_UNROLL_BY(count) PRIMUS_PRAGMA(unroll count)
 #else
 #define PRIMUS_DEVICE inline
 #define PRIMUS_UNROLL
+#define PRIMUS_UNROLL_BY(count)
 #endif
 
 // True while device code for an NVIDIA GPU of at least this compute capability (80, 90) is compiled.

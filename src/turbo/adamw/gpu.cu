@@ -52,7 +52,7 @@ struct Update {
       m[k] = beta1 * m[k] + (1.0F - beta1) * g[k];
       v[k] = beta2 * v[k] + (1.0F - beta2) * (g[k] * g[k]);
       // One division and one root an element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
-      p[k] = p[k] * decay - root_step * m[k] / (::sqrtf(v[k]) + root_eps);
+      p[k] = p[k] * decay - fast_quotient(root_step * m[k], fast_root(v[k]) + root_eps);
     }
     std::uint32_t random[kCount] = {};
     if constexpr (!std::is_same_v<First, float> || !std::is_same_v<Second, float>) {

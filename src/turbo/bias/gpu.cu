@@ -31,11 +31,14 @@ void add_bias(Context& context, const AddBias& a) {
   });
 }
 
-template <class T>
+template <class T, int kNeighbours>
 struct ColumnTerm {
+  static constexpr int kCount = kNeighbours;
   const T* x;
   std::int64_t n;
-  PRIMUS_DEVICE float operator()(std::int64_t row, std::int64_t i) const { return to_float(x[row * n + i]); }
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
+    load<kCount>(x + row * n + i, value);
+  }
 };
 
 std::int64_t backward_weight_workspace(Context&, const AddBiasBackwardWeight& a) {
@@ -45,8 +48,11 @@ std::int64_t backward_weight_workspace(Context&, const AddBiasBackwardWeight& a)
 void backward_weight(Context& context, const AddBiasBackwardWeight& a) {
   with_float_type(a.d_y.dtype, [&](auto tag) {
     using T = decltype(tag);
-    row_sum(context, a.d_y.rows(), a.d_y.cols(), context.data<float>(a.workspace),
-            context.data<float>(a.d_bias), a.accumulate, ColumnTerm<T>{context.data<T>(a.d_y), a.d_y.cols()});
+    const T* d_y = context.data<T>(a.d_y);
+    with_vector<T>(rows_of_vectors<T>(a.d_y.cols(), d_y), [&](auto count) {
+      row_sum(context, a.d_y.rows(), a.d_y.cols(), context.data<float>(a.workspace),
+              context.data<float>(a.d_bias), a.accumulate, ColumnTerm<T, count>{d_y, a.d_y.cols()});
+    });
   });
 }
 

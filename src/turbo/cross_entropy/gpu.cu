@@ -6,51 +6,74 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
+// What a row of logits comes to.
+struct Statistics {
+  float largest;  // NaN left aside: the sum is what carries a NaN into the loss
+  double sum;     // of exp(logit - largest)
+};
+
 // Columns of one row. Every thread of the block calls these and gets the result; kCount logits are taken at
-// once.
-template <int kThreads, int kCount>
+// once. With kFast, exponentials are those of fast_exp().
+template <int kThreads, int kCount, bool kFast>
 struct Row {
   const float* x;
   std::int64_t columns;
 
-  // NaN left aside: the sum of exponentials is what carries a NaN into the loss.
-  PRIMUS_DEVICE float largest() const {
-    float found = -infinity();
+  PRIMUS_DEVICE static float exponential(float x) { return kFast ? fast_exp(x) : ::expf(x); }
+  // Nothing but -inf so far: those terms are exp(-inf - 0) = 0, while -inf - -inf would be NaN.
+  PRIMUS_DEVICE static float base(float largest) { return largest == -infinity() ? 0.0F : largest; }
+
+  // Reads the row once: a sum so far shrinks when a larger logit comes.
+  PRIMUS_DEVICE Statistics statistics() const {
+    float largest = -infinity(), part = 0;
+    PRIMUS_UNROLL_BY(4)
     for (std::int64_t i = thread() * kCount; i < columns; i += kThreads * kCount) {
       float v[kCount];
       load<kCount>(x + i, v);
+      float found = largest;
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) found = ::fmaxf(found, v[k]);
-    }
-    return block_reduce<kThreads>(found, Maximum{});
-  }
-
-  PRIMUS_DEVICE double sum_of_exponentials(float largest) const {
-    // Nothing but -inf: those terms are exp(-inf - 0) = 0, while -inf - -inf would be NaN.
-    const float from = largest == -infinity() ? 0.0F : largest;
-    float part = 0;
-    for (std::int64_t i = thread() * kCount; i < columns; i += kThreads * kCount) {
-      float v[kCount];
-      load<kCount>(x + i, v);
+      const float from = base(found);
+      if (found != largest) part *= exponential(largest - from);
+      largest = found;
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) part += ::expf(v[k] - from);
+      for (int k = 0; k < kCount; ++k) part += exponential(v[k] - from);
     }
-    return block_reduce<kThreads>(static_cast<double>(part));
+    const float of_all = block_reduce<kThreads>(largest, Maximum{});
+    const auto scale = static_cast<double>(::expf(base(largest) - base(of_all)));
+    return {of_all,
+            block_reduce<kThreads>(static_cast<double>(part) * (largest == -infinity() ? 1.0 : scale))};
   }
 
   // Of the loss `weight` · (log(sum) - label_logit); `label_logit` is the label's less the largest, `label`
-  // its column or one outside the row. d may be x.
+  // its column or one outside the row. d may be x. Goes through the row backwards, because its end was read
+  // last and is still in the cache.
   template <class T>
-  PRIMUS_DEVICE void gradient(T* d, float weight, float largest, double sum, std::int64_t label,
+  PRIMUS_DEVICE void gradient(T* d, float weight, const Statistics& row, std::int64_t label,
                               double label_logit) const {
-    const auto scale = static_cast<float>(static_cast<double>(weight) / sum);
-    const auto of_label = static_cast<float>(static_cast<double>(weight) * (::exp(label_logit) / sum - 1));
-    for (std::int64_t i = thread() * kCount; i < columns; i += kThreads * kCount) {
-      float v[kCount];
-      load<kCount>(x + i, v);
+    const auto scale = static_cast<float>(static_cast<double>(weight) / row.sum);
+    const auto of_label =
+        static_cast<float>(static_cast<double>(weight) * (::exp(label_logit) / row.sum - 1));
+    constexpr int kAtOnce = 4;
+    constexpr std::int64_t kStep = kThreads * kCount * kAtOnce;
+    for (std::int64_t begin = (columns - 1) / kStep * kStep; begin >= 0; begin -= kStep) {
+      const std::int64_t first = begin + thread() * kCount;
+      float v[kAtOnce][kCount];
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) v[k] = i + k == label ? of_label : scale * ::expf(v[k] - largest);
-      store<kCount>(d + i, v);
+      for (int n = 0; n < kAtOnce; ++n) {
+        const std::int64_t i = first + n * kThreads * kCount;
+        if (i < columns) load<kCount>(x + i, v[n]);
+      }
+      PRIMUS_UNROLL
+      for (int n = 0; n < kAtOnce; ++n) {
+        const std::int64_t i = first + n * kThreads * kCount;
+        if (i >= columns) continue;
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) {
+          v[n][k] = i + k == label ? of_label : scale * exponential(v[n][k] - row.largest);
+        }
+        store<kCount>(d + i, v[n]);
+      }
     }
   }
 
@@ -69,9 +92,12 @@ PRIMUS_DEVICE bool is_label(std::int32_t label, std::int64_t vocab, Fault* fault
   return valid;
 }
 
+// Few blocks at a time, so that their rows stay in the cache from one pass to the next.
+constexpr int kRowThreads = 1024;
+
 template <class T, int kCount>
 struct Loss {
-  static constexpr int kThreads = 512;
+  static constexpr int kThreads = kRowThreads;
   const float* logits;
   const std::int32_t* labels;
   const float* weights;
@@ -82,26 +108,25 @@ struct Loss {
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t token = block();
-    const Row<kThreads, kCount> row{logits + token * vocab, vocab};
+    const Row<kThreads, kCount, std::is_same_v<T, BFloat16>> row{logits + token * vocab, vocab};
     T* d = d_logits ? d_logits + token * vocab : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
-    const float largest = row.largest();
-    const double sum = row.sum_of_exponentials(largest);
+    const Statistics of_row = row.statistics();
     const std::int32_t label = labels[token];
     const float logit = is_label(label, vocab, fault) ? row.x[label] : infinity();
-    const double label_logit = static_cast<double>(logit) - static_cast<double>(largest);
+    const double label_logit = static_cast<double>(logit) - static_cast<double>(of_row.largest);
     if (thread() == 0)
-      loss[token] = static_cast<float>(static_cast<double>(weight) * (::log(sum) - label_logit));
+      loss[token] = static_cast<float>(static_cast<double>(weight) * (::log(of_row.sum) - label_logit));
     if (!d) return;
     barrier();  // d may be x, and every thread reads the label's logit
-    row.gradient(d, weight, largest, sum, label, label_logit);
+    row.gradient(d, weight, of_row, label, label_logit);
   }
 };
 
 template <int kCount>
 struct Part {
-  static constexpr int kThreads = 512;
+  static constexpr int kThreads = kRowThreads;
   const float* logits;
   const std::int32_t* labels;
   float* part;
@@ -109,21 +134,20 @@ struct Part {
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t token = block();
-    const Row<kThreads, kCount> row{logits + token * columns, columns};
-    const float largest = row.largest();
-    const double sum = row.sum_of_exponentials(largest);
+    const Row<kThreads, kCount, false> row{logits + token * columns, columns};
+    const Statistics of_row = row.statistics();
     if (thread() != 0) return;
     const std::int64_t label = labels[token] - first;
     float* const out = part + token * kCrossEntropyValues;
-    out[0] = largest;
-    out[1] = static_cast<float>(sum);
+    out[0] = of_row.largest;
+    out[1] = static_cast<float>(of_row.sum);
     out[2] = label >= 0 && label < columns ? row.x[label] : -infinity();
   }
 };
 
 template <class T, int kCount>
 struct LossOfParts {
-  static constexpr int kThreads = 512;
+  static constexpr int kThreads = kRowThreads;
   const float* parts;
   const float* logits;
   const std::int32_t* labels;
@@ -135,7 +159,7 @@ struct LossOfParts {
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t token = block();
-    const Row<kThreads, kCount> row{logits + token * columns, columns};
+    const Row<kThreads, kCount, std::is_same_v<T, BFloat16>> row{logits + token * columns, columns};
     T* d = d_logits ? d_logits + token * columns : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
@@ -159,7 +183,7 @@ struct LossOfParts {
     const double label_logit = static_cast<double>(logit) - static_cast<double>(largest);
     if (thread() == 0)
       loss[token] = static_cast<float>(static_cast<double>(weight) * (::log(sum) - label_logit));
-    if (d) row.gradient(d, weight, largest, sum, label - first, label_logit);
+    if (d) row.gradient(d, weight, Statistics{largest, sum}, label - first, label_logit);
   }
 };
 

@@ -103,50 +103,70 @@ inline std::int64_t row_sum_workspace(std::int64_t rows, std::int64_t n) {
   return RowChunks(rows).count * n * static_cast<std::int64_t>(sizeof(float));
 }
 
-// lines[chunk][i] = the sum over the chunk's rows, in order, of term(row, i).
+// lines[chunk][i] = the sum over the chunk's rows, in order, of the term of (row, i). A thread has
+// Term::kCount neighbouring columns.
 template <class Term>
 struct RowSumParts {
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 256, kCount = Term::kCount;
   Term term;
   float* lines;
   std::int64_t rows, n, rows_per_chunk;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t blocks_per_line = (n + kThreads - 1) / kThreads;
+    const std::int64_t blocks_per_line = (n / kCount + kThreads - 1) / kThreads;
     const std::int64_t chunk = block() / blocks_per_line;
-    const std::int64_t i = block() % blocks_per_line * kThreads + thread();
+    const std::int64_t i = (block() % blocks_per_line * kThreads + thread()) * kCount;
     if (i >= n) return;
     const std::int64_t begin = chunk * rows_per_chunk, end = smaller(begin + rows_per_chunk, rows);
-    float sum = 0;
-    for (std::int64_t row = begin; row < end; ++row) sum += term(row, i);
-    lines[chunk * n + i] = sum;
+    float sum[kCount] = {};
+    PRIMUS_UNROLL_BY(4)
+    for (std::int64_t row = begin; row < end; ++row) {
+      float value[kCount];
+      term(row, i, value);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) sum[k] += value[k];
+    }
+    store<kCount>(lines + chunk * n + i, sum);
   }
 };
 
+// out[i] (+)= the sum over the chunks of lines[chunk][i]: kGroups threads for each column, then one.
 struct RowSum {
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 256, kColumns = 32, kGroups = kThreads / kColumns;
   const float* lines;
   float* out;
   std::int64_t n, chunks;
   bool accumulate;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t i = block() * kThreads + thread();
-    if (i >= n) return;
-    float sum = accumulate ? out[i] : 0.0F;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) sum += lines[chunk * n + i];
-    out[i] = sum;
+    struct Parts {
+      float at[kGroups][kColumns];
+    };
+    Parts& parts = shared<Parts>();
+    const int column = thread() % kColumns, group = thread() / kColumns;
+    const std::int64_t i = block() * kColumns + column;
+    float sum = 0;
+    if (i < n) {
+      for (std::int64_t chunk = group; chunk < chunks; chunk += kGroups) sum += lines[chunk * n + i];
+    }
+    parts.at[group][column] = sum;
+    barrier();
+    if (group != 0 || i >= n) return;
+    float total = accumulate ? out[i] : 0.0F;
+    for (int g = 0; g < kGroups; ++g) total += parts.at[g][column];
+    out[i] = total;
   }
 };
 
-// out[i] (+)= the sum over rows of term(row, i), i < n.
+// out[i] (+)= the sum over rows of the terms of (row, i), i < n. term(row, i, values) assigns those of
+// Term::kCount neighbouring columns, of which n is a multiple.
 template <class Term>
 void row_sum(Context& context, std::int64_t rows, std::int64_t n, float* workspace, float* out,
              bool accumulate, const Term& term) {
   const RowChunks chunks(rows);
-  launch(context, chunks.count * blocks_for(n, RowSumParts<Term>::kThreads),
+  launch(context, chunks.count * blocks_for(n / Term::kCount, RowSumParts<Term>::kThreads),
          RowSumParts<Term>{term, workspace, rows, n, chunks.rows_per_chunk});
-  launch(context, blocks_for(n, RowSum::kThreads), RowSum{workspace, out, n, chunks.count, accumulate});
+  launch(context, blocks_for(n, RowSum::kColumns), RowSum{workspace, out, n, chunks.count, accumulate});
 }
 
 // ---- Every element by itself --------------------------------------------------------------------

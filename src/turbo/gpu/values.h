@@ -124,6 +124,33 @@ void with_vector(bool possible, Body&& body) {
 PRIMUS_DEVICE float multiply_add(float a, float b, float c) { return ::fmaf(a, b, c); }
 PRIMUS_DEVICE float infinity() { return std::bit_cast<float>(0x7f800000U); }
 
+// To about two units in the last place, for kernels that would else wait for exact ones.
+PRIMUS_DEVICE float fast_root(float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return ::sqrtf(x);
+#endif
+}
+// |y| < 2^126.
+PRIMUS_DEVICE float fast_quotient(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fdividef(x, y);
+#else
+  return x / y;
+#endif
+}
+// The error grows with |x|: of e^-20 it is 1e-6.
+PRIMUS_DEVICE float fast_exp(float x) {
+#if defined(__CUDA_ARCH__)
+  return __expf(x);
+#else
+  return ::expf(x);
+#endif
+}
+
 // 1 / (1 + e^-x); 0 for x below about -88, where e^-x is infinite.
 PRIMUS_DEVICE float sigmoid(float x) { return 1.0F / (1.0F + ::expf(-x)); }
 

@@ -126,19 +126,20 @@ void backward_input(Context& context, const HeadNormBackwardInput& a) {
 
 template <class T>
 struct WeightTerm {
+  static constexpr int kCount = 1;
   const T *x, *d_y;
   const float* rstd;
   std::int64_t width, heads, normed, dim;
 
   // Column i is of the queries' weights, then of the keys'.
-  PRIMUS_DEVICE float operator()(std::int64_t row, std::int64_t i) const {
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
     const std::int64_t begin = i < dim ? 0 : heads, end = i < dim ? heads : normed;
     float sum = 0;
     for (std::int64_t head = begin; head < end; ++head) {
       const std::int64_t at = row * width + head * dim + i % dim;
       sum += to_float(d_y[at]) * (to_float(x[at]) * rstd[row * normed + head]);
     }
-    return sum;
+    value[0] = sum;
   }
 };
 

@@ -113,13 +113,19 @@ void backward_input(Context& context, const RmsNormBackwardInput& a) {
   });
 }
 
-template <class T>
+template <class T, int kNeighbours>
 struct WeightTerm {
+  static constexpr int kCount = kNeighbours;
   const T *x, *d_y;
   const float* rstd;
   std::int64_t hidden;
-  PRIMUS_DEVICE float operator()(std::int64_t row, std::int64_t i) const {
-    return to_float(d_y[row * hidden + i]) * (to_float(x[row * hidden + i]) * rstd[row]);
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
+    const float scale = rstd[row];
+    float v[kCount];
+    load<kCount>(x + row * hidden + i, v);
+    load<kCount>(d_y + row * hidden + i, value);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) value[k] *= v[k] * scale;
   }
 };
 
@@ -130,10 +136,12 @@ std::int64_t backward_weight_workspace(Context&, const RmsNormBackwardWeight& a)
 void backward_weight(Context& context, const RmsNormBackwardWeight& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    row_sum(
-        context, a.x.rows(), a.x.cols(), context.data<float>(a.workspace), context.data<float>(a.d_weight),
-        a.accumulate,
-        WeightTerm<T>{context.data<T>(a.x), context.data<T>(a.d_y), context.data<float>(a.rstd), a.x.cols()});
+    const T *x = context.data<T>(a.x), *d_y = context.data<T>(a.d_y);
+    with_vector<T>(rows_of_vectors<T>(a.x.cols(), x, d_y), [&](auto count) {
+      row_sum(context, a.x.rows(), a.x.cols(), context.data<float>(a.workspace),
+              context.data<float>(a.d_weight), a.accumulate,
+              WeightTerm<T, count>{x, d_y, context.data<float>(a.rstd), a.x.cols()});
+    });
   });
 }
 

@@ -276,7 +276,7 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   configurations[9].compute = DType::kBF16;
   configurations[10].step.weight_gradients = Policy::kDeferred;
   configurations[10].model.tied_embeddings = true;
-  ASSERT_LT(engine::lm_head_chunk_tokens(256, 300007), 256);
+  ASSERT_LT(engine::lm_head_chunk_tokens(*turbo::make_cpu_device(1), 256, 300007), 256);
   for (SessionSettings& settings : configurations) {
     settings.evaluation = false;
     engine::Rank measuring(turbo::make_cpu_device(2));
@@ -311,8 +311,9 @@ TEST(LmHead, ChunksOfLogitsGiveTheGradientsOfOne) {
   settings.model.vocab = 300007;
   settings.evaluation = false;
   const std::int64_t tokens = 256;
-  ASSERT_LT(engine::lm_head_chunk_tokens(tokens, settings.model.vocab), tokens);
-  ASSERT_EQ(engine::lm_head_chunk_tokens(tokens / 2, settings.model.vocab), tokens / 2);
+  const std::unique_ptr<Device> cpu = turbo::make_cpu_device(1);
+  ASSERT_LT(engine::lm_head_chunk_tokens(*cpu, tokens, settings.model.vocab), tokens);
+  ASSERT_EQ(engine::lm_head_chunk_tokens(*cpu, tokens / 2, settings.model.vocab), tokens / 2);
   TestBatch batch(tokens, settings.model.vocab, 5);
   batch.mask[1] = 1;  // halves of the batch count alike
   // The gradients of all units, with the tokens in so many microbatches.

@@ -127,7 +127,7 @@ timed() {
     trace="profile=true profile_step_start=$steps profile_step_end=$all"
   fi
   # shellcheck disable=SC2086
-  run "$label" "$config" mock_data=true async_save=false train_iters=$all log_avg_skip_iterations=3 eval_iters=0 "$@" $trace
+  run "$label" "$config" mock_data=true async_save=false deterministic_mode=false train_iters=$all log_avg_skip_iterations=3 eval_iters=0 "$@" $trace
 }
 
 # rounded NAME KEY: of the last step that counts.

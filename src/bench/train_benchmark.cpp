@@ -98,6 +98,7 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
     options.trace->stop();
   }
   report.loss = timed_loss;
+  report.device_used_bytes = rank.device().memory_use().used;
   report.gemm_peak =
       std::max(report.gemm_peak, turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakSeconds));
 
@@ -158,6 +159,7 @@ std::string to_json(const TrainBenchmarkReport& r) {
        {{"persistent", r.memory.persistent},
         {"stash", r.memory.stash},
         {"scratch", r.memory.scratch},
+        {"device_used", r.device_used_bytes},
         {"peak_resident", r.peak_resident_bytes}}},
       {"loss", r.loss}};
   json["kernels"] = nlohmann::ordered_json::array();
@@ -179,13 +181,18 @@ std::string to_text(const TrainBenchmarkReport& r) {
       "speed        {:.0f} tokens/s, {:.1f} model GFLOP/s\n"
       "GEMM peak    {:.1f} GFLOP/s, of which {:.1f} % used\n"
       "memory       {:.0f} MiB persistent, {:.0f} MiB stash, {:.0f} MiB scratch; {:.0f} MiB resident at "
-      "most\n\n"
-      "{:<24}{:>8}{:>12}{:>9}{:>12}\n",
+      "most\n",
       r.device, r.compute_type, static_cast<double>(r.parameters) / 1e6, r.tokens_per_step, r.seconds,
       r.steps, r.fastest, r.slowest, r.tokens_per_second, r.model_flops_per_second / 1e9, r.gemm_peak / 1e9,
       100 * r.share_of_peak, static_cast<double>(r.memory.persistent) / kMiB,
       static_cast<double>(r.memory.stash) / kMiB, static_cast<double>(r.memory.scratch) / kMiB,
-      static_cast<double>(r.peak_resident_bytes) / kMiB, "kernel", "calls", "ms/step", "share", "GFLOP/s");
+      static_cast<double>(r.peak_resident_bytes) / kMiB);
+  if (r.kernels.empty()) {
+    return text +
+           "kernels      not timed on this device, which works behind the host's back; --trace FILE shows "
+           "them\n";
+  }
+  text += fmt::format("\n{:<24}{:>8}{:>12}{:>9}{:>12}\n", "kernel", "calls", "ms/step", "share", "GFLOP/s");
   for (const auto& k : r.kernels) {
     text += fmt::format("{:<24}{:>8}{:>12.2f}{:>8.1f}%{:>12}\n", k.kernel, k.calls, 1e3 * k.seconds,
                         100 * k.share,

@@ -47,6 +47,7 @@ struct TrainBenchmarkReport {
   std::vector<Line> kernels;   // by time, largest first; empty on devices whose kernels run asynchronously
   double outside_kernels = 0;  // share of the step's time
   engine::MemoryPlan memory;   // what is reserved, bytes
+  std::int64_t device_used_bytes = 0;    // of the device's memory, by all programs on it, after the steps
   std::int64_t peak_resident_bytes = 0;  // of the whole process, as the system counts it
   double loss = 0;                       // of the last step
 };

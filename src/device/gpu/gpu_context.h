@@ -111,6 +111,8 @@ class GpuContext : public KernelContext {
     return *static_cast<Library*>(slot.get());
   }
 
+  // Of one block.
+  std::int64_t most_shared_bytes() const { return most_shared_bytes_; }
   // Lets a kernel use more shared memory than every GPU gives without being asked.
   template <class Kernel>
   void allow_shared(Kernel* kernel, std::size_t bytes) const {

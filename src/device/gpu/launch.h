@@ -83,6 +83,9 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
 // Multiprocessors, to size grids that stay on the machine; the result must not depend on it.
 inline std::int64_t multiprocessors(const Context& context) { return context.multiprocessors(); }
 
+// Bytes of shared memory that a block can have.
+inline std::int64_t most_shared(const Context& context) { return context.most_shared_bytes(); }
+
 // Memory for partial results between the kernels of one operator, reused by the next one of the stream.
 template <class T>
 T* partials(Context& context, std::int64_t count) {
@@ -105,6 +108,7 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
 }
 
 inline std::int64_t multiprocessors(const Context&) { return 4; }
+inline std::int64_t most_shared(const Context&) { return 4096; }
 
 template <class T>
 T* partials(Context&, std::int64_t count) {

@@ -18,7 +18,10 @@ template <int kThreads, int kCount, bool kFast>
 struct Row {
   const float* x;
   std::int64_t columns;
+  // The first of them stay in shared memory from one pass to the next, a multiple of kCount.
+  std::int64_t kept = 0;
 
+  PRIMUS_DEVICE static float* memory() { return reinterpret_cast<float*>(dynamic_shared()); }
   PRIMUS_DEVICE static float exponential(float x) { return kFast ? fast_exp(x) : ::expf(x); }
   // Nothing but -inf so far: those terms are exp(-inf - 0) = 0, while -inf - -inf would be NaN.
   PRIMUS_DEVICE static float base(float largest) { return largest == -infinity() ? 0.0F : largest; }
@@ -30,6 +33,7 @@ struct Row {
     for (std::int64_t i = thread() * kCount; i < columns; i += kThreads * kCount) {
       float v[kCount];
       load<kCount>(x + i, v);
+      if (i < kept) store<kCount>(memory() + i, v);
       float found = largest;
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) found = ::fmaxf(found, v[k]);
@@ -62,7 +66,7 @@ struct Row {
       PRIMUS_UNROLL
       for (int n = 0; n < kAtOnce; ++n) {
         const std::int64_t i = first + n * kThreads * kCount;
-        if (i < columns) load<kCount>(x + i, v[n]);
+        if (i < columns) load<kCount>(i < kept ? memory() + i : x + i, v[n]);
       }
       PRIMUS_UNROLL
       for (int n = 0; n < kAtOnce; ++n) {
@@ -103,12 +107,12 @@ struct Loss {
   const float* weights;
   float* loss;
   T* d_logits;  // or null; may be logits
-  std::int64_t vocab;
+  std::int64_t vocab, kept;
   Fault* fault;
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t token = block();
-    const Row<kThreads, kCount, std::is_same_v<T, BFloat16>> row{logits + token * vocab, vocab};
+    const Row<kThreads, kCount, std::is_same_v<T, BFloat16>> row{logits + token * vocab, vocab, kept};
     T* d = d_logits ? d_logits + token * vocab : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
@@ -187,6 +191,12 @@ struct LossOfParts {
   }
 };
 
+// Of a row: what of it a block can keep. AMD's memory is small, and needed for more blocks at a time.
+std::int64_t columns_in_shared(const Context& context) {
+  constexpr std::int64_t kOwn = 1024;  // of reductions
+  return kWarp == 32 ? (most_shared(context) - kOwn) / static_cast<std::int64_t>(sizeof(float)) : 0;
+}
+
 void cross_entropy(Context& context, const CrossEntropy& call) {
   with_float_type(call.d_logits.absent() ? DType::kF32 : call.d_logits.dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -194,10 +204,13 @@ void cross_entropy(Context& context, const CrossEntropy& call) {
     const auto* logits = context.data<float>(call.logits);
     T* d_logits = optional<T>(context, call.d_logits);
     with_vector<float>(rows_of_vectors<float>(vocab, logits, d_logits), [&](auto count) {
+      // Without a gradient there is no second pass.
+      const std::int64_t kept = d_logits ? std::min(vocab, columns_in_shared(context)) / count * count : 0;
       launch(
           context, call.logits.shape[0],
           Loss<T, count>{logits, context.data<std::int32_t>(call.labels), context.data<float>(call.weights),
-                         context.data<float>(call.loss), d_logits, vocab, faults(context)});
+                         context.data<float>(call.loss), d_logits, vocab, kept, faults(context)},
+          static_cast<std::size_t>(kept) * sizeof(float));
     });
   });
 }

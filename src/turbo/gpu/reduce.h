@@ -91,16 +91,20 @@ void ordered_sum(Context& context, std::int64_t n, const Term& term, const Store
 
 // ---- Columns ------------------------------------------------------------------------------------
 
-// How rows are cut into chunks: by their number alone.
+// How n columns of rows are cut into chunks: by these numbers alone. Narrow rows need more chunks to keep a
+// GPU busy.
 struct RowChunks {
-  explicit RowChunks(std::int64_t rows)
-      : rows_per_chunk(std::max<std::int64_t>((rows + 255) / 256, 16)),
-        count((rows + rows_per_chunk - 1) / rows_per_chunk) {}
+  RowChunks(std::int64_t rows, std::int64_t n)
+      : rows_per_chunk(std::max<std::int64_t>(
+            blocks_for(rows, std::clamp<std::int64_t>((std::int64_t{1} << 20) / std::max<std::int64_t>(n, 1),
+                                                      256, 2048)),
+            8)),
+        count(blocks_for(rows, rows_per_chunk)) {}
   std::int64_t rows_per_chunk, count;
 };
 
 inline std::int64_t row_sum_workspace(std::int64_t rows, std::int64_t n) {
-  return RowChunks(rows).count * n * static_cast<std::int64_t>(sizeof(float));
+  return RowChunks(rows, n).count * n * static_cast<std::int64_t>(sizeof(float));
 }
 
 // lines[chunk][i] = the sum over the chunk's rows, in order, of the term of (row, i). A thread has
@@ -163,7 +167,7 @@ struct RowSum {
 template <class Term>
 void row_sum(Context& context, std::int64_t rows, std::int64_t n, float* workspace, float* out,
              bool accumulate, const Term& term) {
-  const RowChunks chunks(rows);
+  const RowChunks chunks(rows, n);
   launch(context, chunks.count * blocks_for(n / Term::kCount, RowSumParts<Term>::kThreads),
          RowSumParts<Term>{term, workspace, rows, n, chunks.rows_per_chunk});
   launch(context, blocks_for(n, RowSum::kColumns), RowSum{workspace, out, n, chunks.count, accumulate});

@@ -1,0 +1,114 @@
+#!/bin/sh
+# Training on one GPU of this machine beside PyTorch: the same model, tokens and precision, one after the other in this
+# run. One line for each row: both rates, their ratio, and both memories.
+#
+#   scripts/gpu_peers.sh PEERS [ROW]...     PEERS: the folder of torch_llama.py; all rows by default
+#
+# bf16      Llama-3-8B's dimensions in 16 layers, sequence 8192: bf16 weights, gradients and moments; ours keeps a
+#           master exact to fp32 beside them
+# amp       the same with fp32 master, gradients and moments
+# lean      amp's peer beside ours with bf16 gradients and layers' activations recomputed in part
+# short, long, heads, groups      bf16 at sequences of 2048 and 32768, with 32 heads of 64, with 8 queries to a key
+# small     Qwen2.5-0.5B's shape at sequence 4096
+# whole     Llama-3.1-8B, all 32 layers, sequence 8192
+#
+# Needs build/bin/primus, the plug-in beside it, and PyTorch for the peer. STEPS sets the timed steps (4). Exits 1 if a
+# row fails.
+set -eu
+peers=$(cd "${1:?the folder of torch_llama.py}" && pwd)
+shift
+cd "$(dirname "$0")/.."
+primus=build/bin/primus
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failed=0
+if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
+  beside=$(python3 -c 'import nvidia.cudnn as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
+  [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+fi
+
+# row NAME CONFIG WORDS -- DIMENSIONS ARGUMENTS: our settings, and those of the peer.
+row() {
+  name=$1
+  config=examples/native/configs/any/$2-BF16-pretrain.yaml
+  shift 2
+  words=
+  while [ "$1" != -- ]; do
+    words="$words $1"
+    shift
+  done
+  dimensions=$2
+  shift 2
+  # shellcheck disable=SC2086
+  timeout 120 "$primus" benchmark train --config "$config" --steps "${STEPS:-4}" --warmup 2 --json device=cuda \
+    deterministic_mode=false $words >"$scratch/$name.json" 2>"$scratch/$name.log" || {
+    failed=1
+    echo "FAILED  $name"
+    tail -n 5 "$scratch/$name.log"
+    return
+  }
+  DIMS=$dimensions timeout 150 python3 "$peers/torch_llama.py" "$@" 1 >"$scratch/$name.peer" 2>&1 || true
+  python3 - "$name" "$scratch/$name.json" "$scratch/$name.peer" <<'TABLE'
+import json, re, sys
+
+name, ours, peer = sys.argv[1], json.load(open(sys.argv[2])), open(sys.argv[3]).read()
+memory = ours["memory_bytes"]
+planned = memory["persistent"] + memory["stash"] + memory["scratch"]
+line = (
+    f"{name:8} ours {ours['tokens_per_second']:8.0f} tokens/s {ours['model_flops_per_second'] / 1e12:6.1f} TFLOP/s "
+    f"{planned / 2**30:6.1f} GiB planned, {memory['device_used'] / 2**30:.1f} used"
+)
+found = re.search(r": (\d+) tok/s ([\d.]+) TFLOP/s mem ([\d.]+)", peer)
+if found:
+    rate, flops, used = (float(group) for group in found.groups())
+    line += (
+        f" | peer {rate:8.0f} tokens/s {flops:6.1f} TFLOP/s {used:6.1f} GiB"
+        f" | {ours['tokens_per_second'] / rate:.3f} of its rate, {planned / 2**30 / used:.2f} of its memory"
+    )
+else:
+    line += " | peer: " + (peer.strip().splitlines() or ["nothing"])[-1][:100]
+print(line, flush=True)
+TABLE
+}
+
+bf16="exp_avg_dtype=bf16 exp_avg_sq_dtype=bf16 main_grads_dtype=bf16"
+llama="num_layers=16 micro_batch_size=1"
+eight="4096,14336,32,8,128256"
+[ $# -gt 0 ] || set -- bf16 amp lean short long heads groups small whole
+for wanted; do
+  # Settings are separate words.
+  # shellcheck disable=SC2086
+  case $wanted in
+    bf16) row bf16 llama3_8B $llama seq_length=8192 global_batch_size=4 $bf16 -- $eight 16 8192 1 4 bf16 ;;
+    amp) row amp llama3_8B $llama seq_length=8192 global_batch_size=4 -- $eight 16 8192 1 4 amp ;;
+    lean)
+      row lean llama3_8B $llama seq_length=8192 global_batch_size=4 main_grads_dtype=bf16 \
+        recompute_granularity=selective "recompute_modules=[layernorm,mlp_act]" -- $eight 16 8192 1 4 amp
+      ;;
+    short)
+      row short llama3_8B num_layers=16 micro_batch_size=4 seq_length=2048 global_batch_size=16 $bf16 -- \
+        $eight 16 2048 4 4 bf16
+      ;;
+    long) row long llama3_8B $llama seq_length=32768 global_batch_size=1 $bf16 -- $eight 16 32768 1 1 bf16 ;;
+    heads)
+      row heads llama3.2_1B seq_length=8192 micro_batch_size=2 global_batch_size=8 $bf16 -- \
+        2048,8192,32,8,128256 16 8192 2 4 bf16
+      ;;
+    groups)
+      row groups llama3_8B $llama seq_length=8192 global_batch_size=4 num_query_groups=4 $bf16 -- \
+        4096,14336,32,4,128256 16 8192 1 4 bf16
+      ;;
+    small)
+      row small qwen2.5_3B model=qwen2.5_0.5B.yaml seq_length=4096 micro_batch_size=4 global_batch_size=16 \
+        $bf16 -- 896,4864,14,2,151936 24 4096 4 4 bf16
+      ;;
+    whole)
+      row whole llama3.1_8B seq_length=8192 micro_batch_size=1 global_batch_size=4 $bf16 -- $eight 32 8192 1 4 bf16
+      ;;
+    *)
+      echo "no row is called $wanted" >&2
+      exit 2
+      ;;
+  esac
+done
+exit $failed

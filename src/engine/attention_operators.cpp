@@ -217,17 +217,17 @@ void cached_attention_forward(Step& s) {
   const Tensor qkv = s.in(0);
   const std::int64_t k_width = a.kv_heads * a.head_dim, v_width = a.kv_heads * a.value_dim;
   const Tensor k(a.k, qkv.dtype, {a.rows, k_width}), v(a.v, qkv.dtype, {a.rows, v_width});
-  const auto append = [&](const Tensor& pages, std::int64_t column, std::int64_t width) {
-    launch(s.context(), turbo::PagedAppend{.sequences = a.sequences,
-                                           .rows = qkv.from(column),
-                                           .pages = pages,
-                                           .tokens = qkv.rows(),
-                                           .cols = width,
-                                           .stride = at.width,
-                                           .to_stride = width});
-  };
-  append(k, at.k, k_width);
-  append(v, at.v, v_width);
+  launch(s.context(), turbo::PagedAppend{.sequences = a.sequences,
+                                         .rows = qkv.from(at.k),
+                                         .pages = k,
+                                         .tokens = qkv.rows(),
+                                         .cols = k_width,
+                                         .stride = at.width,
+                                         .to_stride = k_width,
+                                         .more_rows = qkv.from(at.v),
+                                         .more_pages = v,
+                                         .more_cols = v_width,
+                                         .more_to_stride = v_width});
   launch(s.context(), turbo::PagedAttention{.sequences = a.sequences,
                                             .tokens = qkv.rows(),
                                             .heads = a.heads,

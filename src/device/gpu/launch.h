@@ -12,6 +12,11 @@
 //   };
 //   launch(context, blocks_for(n, Scale::kThreads), Scale{x, n});
 //
+// Short kernels in a row cost more to start than to run. One with `using StartsEarly = void` may
+// begin while the kernel in front of it on the stream still runs (NVIDIA's programmatic dependent launch,
+// from Hopper on): every thread calls wait_for_previous() before it reads or writes memory that anybody else
+// writes or reads.
+//
 // A kernel with a member kAlone has a multiprocessor to itself (its threads may have all registers), and its
 // arguments are memory whose address it may take.
 //
@@ -70,6 +75,24 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
   constexpr std::size_t kAlwaysThere = std::size_t{48} << 10;
   const auto start = [&](auto* enter) {
     if (shared_bytes > kAlwaysThere) context.allow_shared(enter, shared_bytes);
+#if !defined(__HIP__)
+    if constexpr (requires { typename Kernel::StartsEarly; }) {
+      if (context.capability() >= 90) {
+        cudaLaunchAttribute early{};
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+        cudaLaunchConfig_t how{};
+        how.gridDim = dim3(static_cast<unsigned>(blocks));
+        how.blockDim = dim3(Kernel::kThreads);
+        how.dynamicSmemBytes = shared_bytes;
+        how.stream = context.stream();
+        how.attrs = &early;
+        how.numAttrs = 1;
+        (void)cudaLaunchKernelEx(&how, enter, kernel);  // check_launch() sees what it answered
+        return;
+      }
+    }
+#endif
     enter<<<static_cast<unsigned>(blocks), Kernel::kThreads, shared_bytes, context.stream()>>>(kernel);
   };
   if constexpr (requires { Kernel::kAlone; }) {

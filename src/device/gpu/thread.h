@@ -26,6 +26,20 @@ PRIMUS_DEVICE std::int64_t block() { return blockIdx.x; }
 PRIMUS_DEVICE std::int64_t blocks() { return gridDim.x; }
 PRIMUS_DEVICE void barrier() { __syncthreads(); }
 
+// For kernels that start early (launch.h). let_next_begin(): where all blocks of this kernel have come here,
+// the next one may begin beside it. wait_for_previous(): the kernel in front of this one is over, and what it
+// wrote is there.
+PRIMUS_DEVICE void let_next_begin() {
+#if PRIMUS_CUDA_ARCH >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+PRIMUS_DEVICE void wait_for_previous() {
+#if PRIMUS_CUDA_ARCH >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Makes what lanes of this warp wrote to shared memory visible to its other lanes.
 PRIMUS_DEVICE void warp_barrier() {
 #if defined(__HIP__)
@@ -78,6 +92,10 @@ inline int threads() { return emulator::place().threads; }
 inline std::int64_t block() { return emulator::place().block; }
 inline std::int64_t blocks() { return emulator::place().blocks; }
 inline void barrier() { emulator::barrier(); }
+
+// The emulator runs one kernel after the other.
+inline void let_next_begin() {}
+inline void wait_for_previous() {}
 
 inline void warp_barrier() {
   const char nothing = 0;

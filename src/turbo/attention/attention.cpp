@@ -104,6 +104,10 @@ void PagedAppend::check() const {
   sequences.check(kId);
   PRIMUS_CHECK(kId, rows.dtype == pages.dtype && is_float(rows));
   PRIMUS_CHECK(kId, tokens >= 0 && cols > 0 && stride >= cols && to_stride >= cols);
+  PRIMUS_CHECK(kId, more_rows.absent() == (more_cols == 0) && more_pages.absent() == (more_cols == 0));
+  if (more_cols == 0) return;
+  PRIMUS_CHECK(kId, more_rows.dtype == rows.dtype && more_pages.dtype == rows.dtype);
+  PRIMUS_CHECK(kId, more_cols > 0 && stride >= more_cols && more_to_stride >= more_cols);
 }
 
 void PagedAttention::check() const {

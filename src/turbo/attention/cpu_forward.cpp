@@ -302,14 +302,20 @@ void paged_append(CpuContext& context, const PagedAppend& call) {
   const auto* lengths = context.data<const std::int32_t>(sequences.key_lengths);
   const auto* table = context.data<const std::int32_t>(sequences.block_table);
   const std::int64_t size = size_of(call.rows.dtype), page_size = sequences.page_size;
-  const auto* from = context.data<const std::byte>(call.rows);
-  auto* to = context.data<std::byte>(call.pages);
+  const auto copy = [&](const Tensor& rows, const Tensor& pages, std::int64_t row, std::int64_t slot,
+                        std::int64_t cols, std::int64_t to_stride) {
+    std::memcpy(context.data<std::byte>(pages) + slot * to_stride * size,
+                context.data<const std::byte>(rows) + row * call.stride * size,
+                static_cast<std::size_t>(cols * size));
+  };
   for (std::int64_t b = 0; b < sequences.batch(); ++b) {
     for (std::int64_t row = starts[b]; row < starts[b + 1]; ++row) {
       const std::int64_t position = lengths[b] - starts[b + 1] + row;
       const std::int64_t page = table[b * sequences.blocks() + position / page_size];
-      std::memcpy(to + (page * page_size + position % page_size) * call.to_stride * size,
-                  from + row * call.stride * size, static_cast<std::size_t>(call.cols * size));
+      const std::int64_t slot = page * page_size + position % page_size;
+      copy(call.rows, call.pages, row, slot, call.cols, call.to_stride);
+      if (call.more_cols > 0)
+        copy(call.more_rows, call.more_pages, row, slot, call.more_cols, call.more_to_stride);
     }
   }
 }

@@ -9,11 +9,6 @@ constexpr int kWarpsOfRun = kThreadsOfRun / kWarp;
 constexpr int kLoads = 4;  // rows of keys, and as many of values, that a lane has under way together
 constexpr int kSteps = 4;  // times that
 
-// Lanes that share a row of a head, with 16 bytes each.
-template <class T>
-PRIMUS_DEVICE int lanes_of_row(std::int64_t dim) {
-  return static_cast<int>(dim) / kVector<T>;
-}
 // Keys of a run. It depends on the width of heads alone.
 std::int64_t run_length(const PagedAttention& a) {
   const std::int64_t vector = 16 / size_of(a.q.dtype);
@@ -30,58 +25,62 @@ std::int64_t most_runs(const PagedAttention& a) {
 
 // A row's sequence, and the keys it sees.
 struct Query {
-  std::int64_t sequence, begin, end;
+  int sequence, begin, end;
 };
 struct Queries {
   Pages pages;
-  std::int64_t window, chunk;
+  int window, chunk;
 
-  PRIMUS_DEVICE bool has(std::int64_t row) const { return row < pages.starts[pages.batch]; }
-  PRIMUS_DEVICE Query at(std::int64_t row) const {
-    const std::int64_t b = pages.sequence_of(row);
-    const std::int64_t position = pages.lengths[b] - pages.starts[b + 1] + row;
+  PRIMUS_DEVICE bool has(int row) const { return row < pages.starts[pages.batch]; }
+  PRIMUS_DEVICE Query at(int row) const {
+    const int b = static_cast<int>(pages.sequence_of(row));
+    const int position = pages.lengths[b] - pages.starts[b + 1] + row;
     Query query{b, 0, position + 1};
     if (chunk > 0) query.begin = position / chunk * chunk;
-    if (window > 0) query.begin = larger(query.begin, position - window + 1);
+    if (window > 0 && position - window + 1 > query.begin) query.begin = position - window + 1;
     return query;
   }
 };
 
 // What a run leaves of one query and head: the largest score (in base 2), the sum of the exponentials
 // relative to it, and as many values, weighted by them, as a head is wide.
-PRIMUS_DEVICE std::int64_t floats_of_part(std::int64_t head_dim) { return head_dim + 2; }
-
 // A block for a row, up to kHeads of the heads that share keys, and a run of those.
-template <class T, int kHeads>
+// kLanes share a row of keys, with 16 bytes each.
+template <class T, int kHeads, int kLanes>
 struct DecodeRun {
   static constexpr int kThreads = kThreadsOfRun;
+  using StartsEarly = void;
   static constexpr int kVec = kVector<T>;
-  using Line = Pack<T, kVec>;
+  using Row = Pack<T, kVec>;
   Queries queries;
   const T *q, *k, *v;
   float* parts;  // [rows, heads, runs, floats_of_part]
   std::int64_t q_stride, k_stride, v_stride;
-  std::int64_t heads, kv_heads, group, head_chunks, head_dim, runs, length;
+  int heads, kv_heads, group, head_chunks, runs;
   float scale;  // in base 2
 
+  static constexpr int kDim = kLanes * kVec, kPart = kDim + 2;
+  static constexpr int kKeysAtOnce = kWarp / kLanes;
+  static constexpr int kLength = kWarpsOfRun * kLoads * kSteps * kKeysAtOnce;
+
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t run = block() % runs, chunk = block() / runs % head_chunks;
-    const std::int64_t kv_head = block() / runs / head_chunks % kv_heads;
-    const std::int64_t row = block() / runs / head_chunks / kv_heads;
+    let_next_begin();
+    wait_for_previous();
+    const int item = static_cast<int>(block());
+    const int run = item % runs, chunk = item / runs % head_chunks;
+    const int kv_head = item / runs / head_chunks % kv_heads, row = item / runs / head_chunks / kv_heads;
     if (!queries.has(row)) return;
     const Query query = queries.at(row);
-    const std::int64_t first = (query.begin / length + run) * length;
+    const int first = (query.begin / kLength + run) * kLength;
     if (first >= query.end) return;
 
-    const int lanes = lanes_of_row<T>(head_dim), column = lane() % lanes * kVec;
-    const int keys_at_once = kWarp / lanes;
-    const std::int64_t first_head = kv_head * group + chunk * kHeads;
-    const int there = static_cast<int>(smaller(group - chunk * kHeads, kHeads));
+    const int column = lane() % kLanes * kVec, first_head = kv_head * group + chunk * kHeads;
+    const int there = group - chunk * kHeads < kHeads ? group - chunk * kHeads : kHeads;
     float asked[kHeads][kVec];
     PRIMUS_UNROLL
     for (int h = 0; h < kHeads; ++h) {
       const int head = h < there ? h : 0;  // another one's in place of none
-      load<kVec>(q + row * q_stride + (first_head + head) * head_dim + column, asked[h]);
+      load<kVec>(q + row * q_stride + (first_head + head) * kDim + column, asked[h]);
     }
     float most[kHeads], total[kHeads], sums[kHeads][kVec];
     PRIMUS_UNROLL
@@ -93,25 +92,41 @@ struct DecodeRun {
 
     const std::int32_t* table = queries.pages.table + query.sequence * queries.pages.blocks;
     const int bits = queries.pages.page_bits;
-    const T* of_keys = k + kv_head * head_dim + column;
-    const T* of_values = v + kv_head * head_dim + column;
-    for (int step = 0; step < kSteps; ++step) {
-      Line keys[kLoads], values[kLoads];
-      bool seen[kLoads];
-      std::int64_t at[kLoads];
+    const T* of_keys = k + kv_head * kDim + column;
+    const T* of_values = v + kv_head * kDim + column;
+    // Of a step: whether this lane's keys are there, and where they lie. Without a branch, so that the
+    // lookups are under way together.
+    bool seen[kLoads];
+    std::int64_t at[kLoads];
+    const auto look_up = [&](int step) {
       PRIMUS_UNROLL
       for (int j = 0; j < kLoads; ++j) {
-        const std::int64_t key =
-            first + ((step * kLoads + j) * kWarpsOfRun + warp()) * keys_at_once + lane() / lanes;
+        const int key = first + ((step * kLoads + j) * kWarpsOfRun + warp()) * kKeysAtOnce + lane() / kLanes;
         seen[j] = key >= query.begin && key < query.end;
-        at[j] = seen[j] ? (static_cast<std::int64_t>(table[key >> bits]) << bits) +
-                              (key & ((std::int64_t{1} << bits) - 1))
-                        : 0;
+        const int safe = seen[j] ? key : query.end - 1;
+        at[j] = (static_cast<std::int64_t>(table[safe >> bits]) << bits) + (safe & ((1 << bits) - 1));
+      }
+    };
+    look_up(0);
+    for (int step = 0; step < kSteps; ++step) {
+      Row keys[kLoads], values[kLoads];
+      bool here[kLoads];
+      PRIMUS_UNROLL
+      for (int j = 0; j < kLoads; ++j) {
+        here[j] = seen[j];
+        keys[j] = seen[j] ? row_of(of_keys + at[j] * k_stride) : Row{};
       }
       PRIMUS_UNROLL
-      for (int j = 0; j < kLoads; ++j) keys[j] = seen[j] ? load_once(of_keys + at[j] * k_stride) : Line{};
-      PRIMUS_UNROLL
-      for (int j = 0; j < kLoads; ++j) values[j] = seen[j] ? load_once(of_values + at[j] * v_stride) : Line{};
+      for (int j = 0; j < kLoads; ++j) values[j] = seen[j] ? row_of(of_values + at[j] * v_stride) : Row{};
+      // The next step's are on their way meanwhile.
+      if (step + 1 < kSteps) {
+        look_up(step + 1);
+        PRIMUS_UNROLL
+        for (int j = 0; j < kLoads; ++j) {
+          prefetch(of_keys + at[j] * k_stride);
+          prefetch(of_values + at[j] * v_stride);
+        }
+      }
       PRIMUS_UNROLL
       for (int h = 0; h < kHeads; ++h) {
         float scores[kLoads], next = most[h];
@@ -120,8 +135,9 @@ struct DecodeRun {
           float score = 0;
           PRIMUS_UNROLL
           for (int i = 0; i < kVec; ++i) score = multiply_add(asked[h][i], to_float(keys[j].at[i]), score);
-          for (int mask = lanes / 2; mask > 0; mask /= 2) score += from_lane_xor(score, mask);
-          scores[j] = seen[j] ? score * scale : -infinity();
+          PRIMUS_UNROLL
+          for (int mask = kLanes / 2; mask > 0; mask /= 2) score += from_lane_xor(score, mask);
+          scores[j] = here[j] ? score * scale : -infinity();
           next = ::fmaxf(next, scores[j]);
         }
         const float base = next == -infinity() ? 0.0F : next;
@@ -140,46 +156,49 @@ struct DecodeRun {
         }
       }
     }
-    finish(row, run, first_head, there, lanes, most, total, sums);
+    finish(row, run, first_head, there, most, total, sums);
   }
 
+  PRIMUS_DEVICE static Row row_of(const T* from) { return std::bit_cast<Row>(load_line_once(from)); }
+
   // Joins what the lanes of a warp found, then what the warps did, in their order.
-  PRIMUS_DEVICE void finish(std::int64_t row, std::int64_t run, std::int64_t first_head, int there, int lanes,
-                            float (&most)[kHeads], float (&total)[kHeads],
-                            float (&sums)[kHeads][kVec]) const {
+  PRIMUS_DEVICE void finish(int row, int run, int first_head, int there, float (&most)[kHeads],
+                            float (&total)[kHeads], float (&sums)[kHeads][kVec]) const {
     auto* of_warps = reinterpret_cast<float*>(dynamic_shared());  // [warps, kHeads, part]
-    const std::int64_t size = floats_of_part(head_dim);
     PRIMUS_UNROLL
     for (int h = 0; h < kHeads; ++h) {
       float all = most[h];
-      for (int mask = lanes; mask < kWarp; mask *= 2) all = ::fmaxf(all, from_lane_xor(all, mask));
+      PRIMUS_UNROLL
+      for (int mask = kLanes; mask < kWarp; mask *= 2) all = ::fmaxf(all, from_lane_xor(all, mask));
       const float base = all == -infinity() ? 0.0F : all;
       const float shrink = exp2_flushed(most[h] - base);
       float sum = total[h] * shrink;
-      for (int mask = lanes; mask < kWarp; mask *= 2) sum += from_lane_xor(sum, mask);
-      float* to = of_warps + (warp() * kHeads + h) * size;
+      PRIMUS_UNROLL
+      for (int mask = kLanes; mask < kWarp; mask *= 2) sum += from_lane_xor(sum, mask);
+      float* to = of_warps + (warp() * kHeads + h) * kPart;
       PRIMUS_UNROLL
       for (int i = 0; i < kVec; ++i) {
         float value = sums[h][i] * shrink;
-        for (int mask = lanes; mask < kWarp; mask *= 2) value += from_lane_xor(value, mask);
-        if (lane() < lanes) to[2 + lane() * kVec + i] = value;
+        PRIMUS_UNROLL
+        for (int mask = kLanes; mask < kWarp; mask *= 2) value += from_lane_xor(value, mask);
+        if (lane() < kLanes) to[2 + lane() * kVec + i] = value;
       }
       if (lane() == 0) to[0] = all, to[1] = sum;
     }
     barrier();
-    for (std::int64_t i = thread(); i < there * (size - 1); i += kThreads) {
-      const std::int64_t h = i / (size - 1), element = i % (size - 1) + 1;
-      const float* from = of_warps + h * size;
+    for (int i = thread(); i < there * (kPart - 1); i += kThreads) {
+      const int h = i / (kPart - 1), element = i % (kPart - 1) + 1;
+      const float* from = of_warps + h * kPart;
       float all = -infinity(), sum = 0;
       PRIMUS_UNROLL
-      for (int w = 0; w < kWarpsOfRun; ++w) all = ::fmaxf(all, from[w * kHeads * size]);
+      for (int w = 0; w < kWarpsOfRun; ++w) all = ::fmaxf(all, from[w * kHeads * kPart]);
       const float base = all == -infinity() ? 0.0F : all;
       PRIMUS_UNROLL
       for (int w = 0; w < kWarpsOfRun; ++w) {
-        const float* part = from + w * kHeads * size;
+        const float* part = from + w * kHeads * kPart;
         sum = multiply_add(part[element], exp2_flushed(part[0] - base), sum);
       }
-      float* to = parts + ((row * heads + first_head + h) * runs + run) * size;
+      float* to = parts + ((static_cast<std::int64_t>(row) * heads + first_head + h) * runs + run) * kPart;
       to[element] = sum;
       if (element == 1) to[0] = all;
     }
@@ -190,28 +209,31 @@ struct DecodeRun {
 template <class T>
 struct DecodeMerge {
   static constexpr int kThreads = 128;
+  using StartsEarly = void;
   Queries queries;
   const float* parts;
   const T* sinks;  // or null
   T* out;
-  std::int64_t heads, head_dim, runs, length;
+  int heads, head_dim, runs, length;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t head = block() % heads, row = block() / heads, size = floats_of_part(head_dim);
+    let_next_begin();
+    wait_for_previous();
+    const int item = static_cast<int>(block()), head = item % heads, row = item / heads;
     T* to = out + block() * head_dim;
     if (!queries.has(row)) {
-      for (std::int64_t i = thread(); i < head_dim; i += kThreads) to[i] = T{};
+      for (int i = thread(); i < head_dim; i += kThreads) to[i] = T{};
       return;
     }
     const Query query = queries.at(row);
-    const std::int64_t count = (query.end - 1) / length - query.begin / length + 1;
+    const int count = (query.end - 1) / length - query.begin / length + 1, size = head_dim + 2;
     const float* from = parts + block() * runs * size;
     const float sink = sinks ? to_float(sinks[head]) * kLog2E : -infinity();
     float most = sink;
-    for (std::int64_t run = 0; run < count; ++run) most = ::fmaxf(most, from[run * size]);
-    for (std::int64_t i = thread(); i < head_dim; i += kThreads) {
+    for (int run = 0; run < count; ++run) most = ::fmaxf(most, from[run * size]);
+    for (int i = thread(); i < head_dim; i += kThreads) {
       float sum = 0, total = sinks ? exp2_flushed(sink - most) : 0.0F;
-      for (std::int64_t run = 0; run < count; ++run) {
+      for (int run = 0; run < count; ++run) {
         const float* part = from + run * size;
         const float weight = exp2_flushed(part[0] - most);
         total = multiply_add(part[1], weight, total);
@@ -227,32 +249,45 @@ std::int64_t bytes_of_parts(const PagedAttention& a) {
 }
 
 bool takes(const PagedAttention& a) {
-  constexpr std::int64_t kMostRows = 8, kMostBytes = std::int64_t{1} << 30;
-  const std::int64_t vector = 16 / size_of(a.q.dtype);
-  const std::int64_t lanes = a.head_dim / vector;
+  constexpr std::int64_t kMostRows = 8, kMostBytes = std::int64_t{1} << 30,
+                         kMostBlocks = std::int64_t{1} << 30;
+  const std::int64_t vector = 16 / size_of(a.q.dtype), lanes = a.head_dim / vector;
   const auto vectors = [&](const Tensor& t, std::int64_t stride) {
     return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && stride % vector == 0;
   };
   return a.tokens <= std::max(a.sequences.batch(), kMostRows) && a.value_dim == a.head_dim &&
-         a.head_dim % vector == 0 && lanes <= 32 && std::has_single_bit(static_cast<std::uint64_t>(lanes)) &&
-         vectors(a.q, a.q_stride) && vectors(a.k, a.k_stride) && vectors(a.v, a.v_stride) &&
-         bytes_of_parts(a) <= kMostBytes;
+         a.head_dim % vector == 0 && (lanes == 8 || lanes == 16 || lanes == 32) && vectors(a.q, a.q_stride) &&
+         vectors(a.k, a.k_stride) && vectors(a.v, a.v_stride) && bytes_of_parts(a) <= kMostBytes &&
+         a.tokens * a.heads * most_runs(a) <= kMostBlocks;
 }
 
-template <class T, int kHeads>
+template <class T, int kHeads, int kLanes>
 void decode(Context& context, const PagedAttention& a) {
-  const std::int64_t group = a.heads / a.kv_heads, head_chunks = blocks_for(group, kHeads);
-  const std::int64_t runs = most_runs(a), length = run_length(a);
-  const Queries queries{Pages(context, a.sequences), a.window, a.chunk};
+  using Run = DecodeRun<T, kHeads, kLanes>;
+  const auto heads = static_cast<int>(a.heads), kv_heads = static_cast<int>(a.kv_heads);
+  const auto runs = static_cast<int>(most_runs(a));
+  const int group = heads / kv_heads, head_chunks = static_cast<int>(blocks_for(group, kHeads));
+  const Queries queries{Pages(context, a.sequences), static_cast<int>(a.window), static_cast<int>(a.chunk)};
   auto* parts = context.data<float>(a.workspace);
-  launch(context, a.tokens * a.kv_heads * head_chunks * runs,
-         DecodeRun<T, kHeads>{queries, context.data<T>(a.q), context.data<T>(a.k), context.data<T>(a.v),
-                              parts, a.q_stride, a.k_stride, a.v_stride, a.heads, a.kv_heads, group,
-                              head_chunks, a.head_dim, runs, length, a.scale * kLog2E},
-         static_cast<std::size_t>(kWarpsOfRun * kHeads * (a.head_dim + 2)) * sizeof(float));
+  launch(context, a.tokens * kv_heads * head_chunks * runs,
+         Run{queries, context.data<T>(a.q), context.data<T>(a.k), context.data<T>(a.v), parts, a.q_stride,
+             a.k_stride, a.v_stride, heads, kv_heads, group, head_chunks, runs, a.scale * kLog2E},
+         static_cast<std::size_t>(kWarpsOfRun * kHeads * Run::kPart) * sizeof(float));
   launch(context, a.tokens * a.heads,
-         DecodeMerge<T>{queries, parts, optional<T>(context, a.sinks), context.data<T>(a.out), a.heads,
-                        a.head_dim, runs, length});
+         DecodeMerge<T>{queries, parts, optional<T>(context, a.sinks), context.data<T>(a.out), heads,
+                        Run::kDim, runs, Run::kLength});
+}
+
+template <class T, int kLanes>
+void decode(Context& context, const PagedAttention& a) {
+  switch (a.heads / a.kv_heads) {
+    case 1:
+      return decode<T, 1, kLanes>(context, a);
+    case 2:
+      return decode<T, 2, kLanes>(context, a);
+    default:
+      return decode<T, 4, kLanes>(context, a);
+  }
 }
 
 }  // namespace
@@ -263,13 +298,13 @@ bool paged_decode(Context& context, const PagedAttention& a) {
   if (!takes(a)) return false;
   with_float_type(a.q.dtype, [&](auto tag) {
     using T = decltype(tag);
-    switch (a.heads / a.kv_heads) {
-      case 1:
-        return decode<T, 1>(context, a);
-      case 2:
-        return decode<T, 2>(context, a);
+    switch (a.head_dim / kVector<T>) {
+      case 8:
+        return decode<T, 8>(context, a);
+      case 16:
+        return decode<T, 16>(context, a);
       default:
-        return decode<T, 4>(context, a);
+        return decode<T, 32>(context, a);
     }
   });
   return true;

@@ -36,6 +36,9 @@ struct PagedAppend {
   Tensor pages;                    // first element of those columns in [pages * page_size, ...], rows' type
   std::int64_t tokens, cols;       // T
   std::int64_t stride, to_stride;  // elements from row to row
+  // Further columns of the same rows, to other pages: values beside keys. Absent: none.
+  Tensor more_rows = {}, more_pages = {};
+  std::int64_t more_cols = 0, more_to_stride = 0;
   void check() const;
   double flops() const { return 0; }
 };

@@ -153,35 +153,30 @@ struct Stripe {
   static constexpr int kProducts = kCols / kTile;
   static constexpr int kRows = kWarp == 32 ? 2 : 1;  // of the tile that a lane has
 
-  Pack<BFloat16, 8> of_row[kRows];
+  Bytes16 of_row[kRows];
 
   PRIMUS_DEVICE static int row(int i) { return kWarp == 32 ? lane() / 4 + i * 8 : lane() % 16; }
   PRIMUS_DEVICE static int col() { return (kWarp == 32 ? lane() % 4 : lane() / 16) * 8; }
 
+  // Elements by pairs: which word of which row.
   PRIMUS_DEVICE Operand<BFloat16> left(int product) const {
-    Operand<BFloat16> result;
+    Words words;
     PRIMUS_UNROLL
-    for (int i = 0; i < kPerLane; ++i) {
-      if constexpr (kWarp == 32) {
-        result.at[i] = of_row[i / 2 % 2].at[product * 4 + i % 2 + i / 4 * 2];
-      } else {
-        result.at[i] = of_row[0].at[product * 4 + i];
-      }
-    }
-    return result;
+    for (int i = 0; i < kWords; ++i) words.at[i] = of_row[i % kRows].word[product * 2 + i / kRows];
+    return std::bit_cast<Operand<BFloat16>>(words);
   }
   PRIMUS_DEVICE Operand<BFloat16> right(int product) const {
-    Operand<BFloat16> result;
+    Words words;
     PRIMUS_UNROLL
-    for (int i = 0; i < kPerLane; ++i) {
-      if constexpr (kWarp == 32) {
-        result.at[i] = of_row[i / 4].at[product * 4 + i % 2 + i / 2 % 2 * 2];
-      } else {
-        result.at[i] = of_row[0].at[product * 4 + i];
-      }
-    }
-    return result;
+    for (int i = 0; i < kWords; ++i) words.at[i] = of_row[i / 2].word[product * 2 + i % 2];
+    return std::bit_cast<Operand<BFloat16>>(words);
   }
+
+ private:
+  static constexpr int kWords = kPerLane / 2;
+  struct Words {
+    std::uint32_t at[kWords];
+  };
 };
 
 // With warps of 32, sums lie in lanes as a left operand does: no way through memory.

@@ -196,10 +196,13 @@ void for_each(Context& context, std::int64_t n, const Body& body) {
 template <class Body, int kCount>
 struct ForEachOfRows {
   static constexpr int kThreads = 256;
+  using StartsEarly = void;
   Body body;
   std::int64_t rows, packs;  // of a row
 
   PRIMUS_DEVICE void operator()() const {
+    let_next_begin();
+    wait_for_previous();
     const std::int64_t i = block() * kThreads + thread();
     if (i < rows * packs) body(i / packs, i % packs * kCount);
   }

@@ -91,14 +91,26 @@ PRIMUS_DEVICE void store(T* to, const float (&from)[kCount]) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
-// 16 bytes that nobody reads again: they do not push other things out of the cache next to the cores.
-template <class T>
-PRIMUS_DEVICE Pack<T, kVector<T>> load_once(const T* from) {
-  using Line = Pack<T, kVector<T>>;
+// 16 bytes of whatever.
+struct alignas(16) Bytes16 {
+  std::uint32_t word[4];
+};
+PRIMUS_DEVICE Bytes16 load_line(const void* from) { return *static_cast<const Bytes16*>(from); }
+// Of what nobody reads again: it does not push other things out of the caches.
+PRIMUS_DEVICE Bytes16 load_line_once(const void* from) {
 #if PRIMUS_CUDA_ARCH >= 800
-  return std::bit_cast<Line>(__ldcs(reinterpret_cast<const uint4*>(from)));
+  const uint4 line = __ldcs(static_cast<const uint4*>(from));
+  return {{line.x, line.y, line.z, line.w}};
 #else
-  return *reinterpret_cast<const Line*>(from);
+  return load_line(from);
+#endif
+}
+
+// Asks for the bytes at this address to come into the cache that all cores share. It is read later: another
+// kernel may still write it.
+PRIMUS_DEVICE void prefetch([[maybe_unused]] const void* from) {
+#if PRIMUS_CUDA_ARCH >= 800
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
 #endif
 }
 

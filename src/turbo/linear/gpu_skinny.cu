@@ -4,7 +4,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-constexpr std::int64_t kMostRows = 8;
+constexpr std::int64_t kMostRows = 8, kMostColumns = 1 << 30;
 
 // A block has 16 rows of W, and its warps share the columns: in every step they read, together, neighbouring
 // stripes of those rows. Weights go straight from global memory into operands, as the left side of a product
@@ -13,6 +13,7 @@ constexpr std::int64_t kMostRows = 8;
 template <class C>
 struct SkinnyProduct {
   static constexpr int kThreads = 256;
+  using StartsEarly = void;
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kStep = kWarps * Stripe::kCols;  // columns
   static constexpr int kInFlight = 4;                   // steps whose reads are under way together
@@ -24,50 +25,53 @@ struct SkinnyProduct {
   struct Sums {
     float of_warp[kWarps][kTile][kMostRows + 1];  // one more: neighbouring rows begin in other banks
   };
+  // What a lane has of a step: of W, and of x, of which a stripe's rows from kMostRows on are never there.
   struct Operands {
-    Stripe weights, inputs;
+    Stripe weights;
+    Bytes16 input;
   };
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t first = block() * kTile;
-    // Of a lane: its rows of W (the last one again where there are no more), and its rows of x.
-    const BFloat16 *from[Stripe::kRows], *given[Stripe::kRows];
-    bool there[Stripe::kRows];
+    // Of a lane: its rows of W (the last one again where there are no more), and its row of x.
+    const BFloat16* from[Stripe::kRows];
     PRIMUS_UNROLL
-    for (int i = 0; i < Stripe::kRows; ++i) {
-      from[i] = w + smaller(first + Stripe::row(i), out - 1) * in;
-      there[i] = Stripe::row(i) < rows;
-      given[i] = x + (there[i] ? Stripe::row(i) : 0) * in;
+    for (int i = 0; i < Stripe::kRows; ++i) from[i] = w + smaller(first + Stripe::row(i), out - 1) * in;
+    const bool there = Stripe::row(0) < rows;
+    const BFloat16* given = x + (there ? Stripe::row(0) : 0) * in;
+    const int begin = warp() * Stripe::kCols + Stripe::col(), end = static_cast<int>(in);
+    const auto fetch = [&](Operands& to, int at) {
+      const bool inside = at < end;
+      PRIMUS_UNROLL
+      for (int i = 0; i < Stripe::kRows; ++i)
+        to.weights.of_row[i] = inside ? load_line_once(from[i] + at) : Bytes16{};
+      to.input = inside && there ? load_line(given + at) : Bytes16{};
+    };
+
+    // Weights are on their way while the kernel in front still makes x.
+    let_next_begin();
+    PRIMUS_UNROLL
+    for (int j = 0; j < kInFlight; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < Stripe::kRows; ++i) {
+        if (begin + j * kStep < end) prefetch(from[i] + begin + j * kStep);
+      }
     }
+    wait_for_previous();
     Accumulator sum;
     sum.clear();
-    const std::int64_t begin = warp() * Stripe::kCols + Stripe::col();
-    for (std::int64_t step = 0; step < in; step += kInFlight * kStep) {
-      Operands operands[kInFlight];
+    Operands operands[kInFlight];
+    PRIMUS_UNROLL
+    for (int j = 0; j < kInFlight; ++j) fetch(operands[j], begin + j * kStep);
+    for (int step = begin; step < begin + end; step += kInFlight * kStep) {
       PRIMUS_UNROLL
       for (int j = 0; j < kInFlight; ++j) {
-        const std::int64_t at = step + j * kStep + begin;
-        PRIMUS_UNROLL
-        for (int i = 0; i < Stripe::kRows; ++i) {
-          operands[j].weights.of_row[i] = at < in ? load_once(from[i] + at) : Pack<BFloat16, 8>{};
-        }
-      }
-      PRIMUS_UNROLL
-      for (int j = 0; j < kInFlight; ++j) {
-        const std::int64_t at = step + j * kStep + begin;
-        PRIMUS_UNROLL
-        for (int i = 0; i < Stripe::kRows; ++i) {
-          operands[j].inputs.of_row[i] = at < in && there[i]
-                                             ? *reinterpret_cast<const Pack<BFloat16, 8>*>(given[i] + at)
-                                             : Pack<BFloat16, 8>{};
-        }
-      }
-      PRIMUS_UNROLL
-      for (int j = 0; j < kInFlight; ++j) {
+        const Stripe inputs{{operands[j].input}};
         PRIMUS_UNROLL
         for (int product = 0; product < Stripe::kProducts; ++product) {
-          multiply<1>(sum, operands[j].weights.left(product), operands[j].inputs.right(product));
+          multiply<1>(sum, operands[j].weights.left(product), inputs.right(product));
         }
+        fetch(operands[j], step + (kInFlight + j) * kStep);
       }
     }
     Sums& sums = shared<Sums>();
@@ -93,7 +97,8 @@ struct SkinnyProduct {
 bool multiply_skinny(Context& context, const Gemm& call) {
   const std::int64_t rows = call.a.rows(), in = call.a.cols(), out = call.b.rows();
   const auto aligned = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; };
-  if (call.role != GemmRole::kForward || call.accumulate || rows > kMostRows || rows == 0 || in == 0)
+  if (call.role != GemmRole::kForward || call.accumulate || rows > kMostRows || rows == 0 || in == 0 ||
+      in > kMostColumns)
     return false;
   if (call.a.dtype != DType::kBF16 || call.b.dtype != DType::kBF16 || in % 8 != 0) return false;
   if (!aligned(call.a) || !aligned(call.b)) return false;

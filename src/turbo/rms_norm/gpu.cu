@@ -9,6 +9,7 @@ namespace {
 template <class T, int kCount>
 struct Forward {
   static constexpr int kThreads = 256;
+  using StartsEarly = void;
   const T *x, *delta, *weight;
   T *sum, *y;
   float* rstd;
@@ -16,6 +17,8 @@ struct Forward {
   float eps;
 
   PRIMUS_DEVICE void operator()() const {
+    let_next_begin();
+    wait_for_previous();
     const std::int64_t at = block() * hidden;
     const T* normed = delta ? sum + at : x + at;
     float squares = 0;

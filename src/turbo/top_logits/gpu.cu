@@ -52,11 +52,14 @@ PRIMUS_DEVICE void largest(Ranked (&mine)[kOfThread], std::int64_t k, Write writ
 template <class T>
 struct TopOfParts {
   static constexpr int kThreads = kThreadsOfPart;
+  using StartsEarly = void;
   const T* logits;
   Ranked* found;  // [rows, parts, k]
   std::int64_t width, vocab, parts, k;
 
   PRIMUS_DEVICE void operator()() const {
+    let_next_begin();
+    wait_for_previous();
     const std::int64_t row = block() / parts, first = block() % parts * kPart;
     Ranked mine[kOfThread];
     PRIMUS_UNROLL
@@ -74,12 +77,15 @@ struct TopOfParts {
 
 struct TopOfRows {
   static constexpr int kThreads = kThreadsOfPart;
+  using StartsEarly = void;
   const Ranked* found;
   float* values;
   std::int32_t* ids;
   std::int64_t count, k;  // of candidates in a row
 
   PRIMUS_DEVICE void operator()() const {
+    let_next_begin();
+    wait_for_previous();
     const Ranked* from = found + block() * count;
     float* to_values = values + block() * k;
     std::int32_t* to_ids = ids + block() * k;

@@ -125,17 +125,18 @@ Paged run(OperatorBench& bench, const Case& c, const Inputs& inputs, DType dtype
   const PagedSequences sequences{bench.upload(starts, DType::kI32, {batch + 1}),
                                  bench.upload(lengths, DType::kI32, {batch}),
                                  bench.upload(table, DType::kI32, {batch, blocks}), c.page_size};
-  const auto append = [&](std::int64_t column, const Tensor& to, std::int64_t cols, std::int64_t stride) {
-    bench.run(PagedAppend{.sequences = sequences,
-                          .rows = qkv.from(column),
-                          .pages = to,
-                          .tokens = tokens,
-                          .cols = cols,
-                          .stride = row_width,
-                          .to_stride = stride});
-  };
-  append(q_width, k_pages, k_width, k_stride);
-  if (!c.shared) append(q_width + k_width, v_pages, v_width, v_stride);
+  const bool beside = !c.shared;  // values come with the keys, in pages of their own
+  bench.run(PagedAppend{.sequences = sequences,
+                        .rows = qkv.from(q_width),
+                        .pages = k_pages,
+                        .tokens = tokens,
+                        .cols = k_width,
+                        .stride = row_width,
+                        .to_stride = k_stride,
+                        .more_rows = beside ? qkv.from(q_width + k_width) : Tensor(),
+                        .more_pages = beside ? v_pages : Tensor(),
+                        .more_cols = beside ? v_width : 0,
+                        .more_to_stride = beside ? v_stride : 0});
   const Tensor out = bench.empty(dtype, {tokens, c.heads * c.value_dim});
   bench.run(PagedAttention{.sequences = sequences,
                            .tokens = tokens,

@@ -356,15 +356,22 @@ void CheckTest::check_attention() {
   using Pp = PagedAppend;
   std::vector<std::function<void(Pp&)>> wrong_append = wrong_pages.operator()<Pp>();
   wrong_append.insert(wrong_append.end(),
-                      {[](Pp& a) { a.stride = a.cols - 1; }, [](Pp& a) { a.to_stride = a.cols - 1; }});
+                      {[](Pp& a) { a.stride = a.cols - 1; }, [](Pp& a) { a.to_stride = a.cols - 1; },
+                       [](Pp& a) { a.more_cols = 0; }, [](Pp& a) { a.more_cols = a.stride + 1; },
+                       [](Pp& a) { a.more_to_stride = a.more_cols - 1; }, [](Pp& a) { a.more_rows = {}; },
+                       [](Pp& a) { a.more_pages = {}; }});
   expect_checks<Pp>({.sequences = pages,
                      .rows = k,
                      .pages = k,
                      .tokens = kTokens,
                      .cols = k_width,
                      .stride = k_width,
-                     .to_stride = k_width},
-                    {}, {&Pp::rows, &Pp::pages}, wrong_append);
+                     .to_stride = k_width,
+                     .more_rows = k,
+                     .more_pages = k,
+                     .more_cols = k_width,
+                     .more_to_stride = k_width},
+                    {}, {&Pp::rows, &Pp::pages, &Pp::more_rows, &Pp::more_pages}, wrong_append);
   using Pa = PagedAttention;
   std::vector<std::function<void(Pa&)>> wrong_paged = wrong_pages.operator()<Pa>();
   wrong_paged.insert(wrong_paged.end(), {[](Pa& a) { a.q_stride -= 1; }, [](Pa& a) { a.k_stride -= 1; },

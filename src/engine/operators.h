@@ -102,6 +102,7 @@ struct CachedSequences {
   const turbo::PagedSequences* sequences = nullptr;  // which rows belong to which sequence
 };
 class ContextParallel;  // engine/context_attention.h
+class TensorParallel;   // engine/tensor_parallel.h
 struct AttentionOptions {
   CachedSequences cache = {};
   // Training: the ranks that hold the rest of the sequences. Null: all of them are here.

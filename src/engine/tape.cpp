@@ -171,7 +171,7 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
     differentiable = differentiable || slots_[v->slot_].differentiable;
   }
   differentiable = differentiable && settings_.train;
-  entry.dropped = differentiable && (replay_ || settings_.recompute.drops(op.operator_class, layer_));
+  entry.dropped = differentiable && drops(op.operator_class);
 
   // In place: only when nobody else looks at input 0, and a replay can make it again.
   const Slot& first = slots_[entry.inputs[0]];
@@ -308,6 +308,8 @@ void Tape::materialize(int index) {
     }
   }
   run_forward(producer);
+  // Of several outputs perhaps only one is wanted.
+  for (int i = 0; i < entry.output_count; ++i) drop_if_idle(entry.outputs[i]);
 }
 
 void Tape::materialize_saves(const Entry& entry, const Saves& saves) {

@@ -219,6 +219,10 @@ class Tape {
   void enter_block(std::int64_t layer) { layer_ = layer; }
   void leave_block() { layer_ = -1; }
   const RecomputePolicy& recompute() const { return settings_.recompute; }
+  // Whether outputs of an operator of this class that is called now are replayed in the backward pass.
+  bool drops(OperatorClass c) const {
+    return settings_.train && (replay_ || settings_.recompute.drops(c, layer_));
+  }
   // Operators called while this is set are replayed in the backward pass, whatever the policy says; returns
   // what it was before.
   bool set_replay(bool replay) { return std::exchange(replay_, replay); }

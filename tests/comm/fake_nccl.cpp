@@ -19,7 +19,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 thread_local int version = 22809;
-std::atomic<int> slowness{0}, alive{0}, aborted{0}, ids{0};
+std::atomic<int> slowness{0}, alive{0}, aborted{0}, ids{0}, blocks{0};
 std::mutex errors_mutex;
 std::map<int, Result> errors;  // by rank
 
@@ -224,6 +224,7 @@ void fake_nccl_error(int rank, int result) {
 void fake_nccl_slowness(int times) { slowness = times; }
 int fake_nccl_alive() { return alive; }
 int fake_nccl_aborted() { return aborted; }
+int fake_nccl_blocks() { return blocks; }
 
 Result ncclGetVersion(int* out) {
   *out = version;
@@ -244,6 +245,7 @@ Result ncclGetUniqueId(UniqueId* id) {
 
 Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
   if (config->blocking != 0 || config->magic != 0xcafebeef) return Result::kInvalidArgument;
+  blocks = config->max_ctas;
   auto one = std::make_shared<Communicator>();
   {
     const std::lock_guard lock(groups_mutex);

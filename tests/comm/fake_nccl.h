@@ -14,4 +14,6 @@ void fake_nccl_slowness(int times);
 int fake_nccl_alive();
 // Communicators that were aborted.
 int fake_nccl_aborted();
+// The most blocks of a kernel that the last communicator may take, as its configuration says.
+int fake_nccl_blocks();
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <thread>
 
+#include "comm/beside.h"
 #include "comm/conformance.h"
 #include "comm/fake_nccl.h"
 #include "comm/job.h"
@@ -56,12 +57,14 @@ struct Controls {
     find(slowness, "fake_nccl_slowness");
     find(alive, "fake_nccl_alive");
     find(aborted, "fake_nccl_aborted");
+    find(blocks, "fake_nccl_blocks");
   }
   decltype(&fake_nccl_version) version;
   decltype(&fake_nccl_error) error;
   decltype(&fake_nccl_slowness) slowness;
   decltype(&fake_nccl_alive) alive;
   decltype(&fake_nccl_aborted) aborted;
+  decltype(&fake_nccl_blocks) blocks;
 };
 
 const Controls& fake() {
@@ -157,6 +160,23 @@ TEST_F(Nccl, GroupsSplitNestAndAreMadeAgain) {
     EXPECT_EQ(test::Conformance(*world, r.device, *stream).run({5}), "");
   });
   EXPECT_EQ(errors, none(4));
+}
+
+// What leaves multiprocessors to a product beside it.
+TEST_F(Nccl, OnlyGroupsOfTensorRanksTakeFewBlocks) {
+  const auto errors = on_all_ranks(2, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    EXPECT_EQ(fake().blocks(), nccl::Config::kDefault);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const int members[] = {0, 1};
+    for (const std::string name : {"tensor.0", "tensors.0", "data.0"}) {
+      world->barrier(*stream);
+      stream->synchronize();
+      const auto group = world->split(members, name);
+      EXPECT_EQ(fake().blocks(), name == "tensor.0" ? kProcessorsBeside : nccl::Config::kDefault) << name;
+    }
+  });
+  EXPECT_EQ(errors, none(2));
 }
 
 // The library may say of any call that it is not done with it yet.

@@ -16,6 +16,7 @@
 #include "comm/measuring.h"
 #include "engine/expert_dispatch.h"
 #include "engine/rank.h"
+#include "engine/tensor_parallel.h"
 #include "engine/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 
@@ -228,6 +229,19 @@ std::vector<Outcome> run_ranks(int ranks, const std::function<Program(int)>& pro
 constexpr double kRounding = 2e-6;
 
 const RecomputePolicy kPolicies[] = {{}, {.classes = 0, .full_layers = 1, .layers_per_group = 1}};
+
+// --- products beside collectives (results: tests/lm/train/mesh_test.cpp)
+
+TEST(TensorParallelOptions, AsMuchOfAProductAsTheCollectiveTakes) {
+  const TensorParallel::Options options{.least_bytes = 0, .flops_per_byte = 1000, .rows_multiple = 128};
+  EXPECT_EQ(options.rows_beside(4096, 1e6, 1'000'000), 1024);  // of 1000 rows, whole tiles
+  EXPECT_EQ(options.rows_beside(4096, 1e6, 1'024'000), 1024);
+  EXPECT_EQ(options.rows_beside(4096, 1e6, 1), 128);
+  EXPECT_EQ(options.rows_beside(4096, 1e6, 8'000'000), 4096);  // a collective longer than the product
+  EXPECT_EQ(options.rows_beside(4096, 1e6, 3'000'000), 3072);
+  EXPECT_EQ(options.rows_beside(4096, 1e6, 3'100'000), 4096);  // less than a quarter would be left
+  EXPECT_EQ(options.rows_beside(100, 1e6, 1), 100);
+}
 
 // --- feed-forward: column and row parts of two matrices
 

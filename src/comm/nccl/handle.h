@@ -21,8 +21,9 @@ class Handle {
  public:
   // Waits for the other ranks of the group. Throws Error: they did not all come before the deadline, the
   // library failed, the job was aborted. `what`: for messages, "group 'dp' of 8 ranks".
+  // `most_blocks`: of a kernel of the library, each of which takes a multiprocessor; 0: as many as it likes.
   Handle(std::shared_ptr<const Library> library, std::shared_ptr<RankState> state, std::string what,
-         const UniqueId& id, int ranks, int rank, Deadline deadline);
+         const UniqueId& id, int ranks, int rank, int most_blocks, Deadline deadline);
   // Waits for a moment until peers are done with what this rank has sent, and gives up then; at once while an
   // exception leaves the scope.
   ~Handle();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/sha256.h"
+#include "comm/beside.h"
 #include "comm/split_id.h"
 #include "device/watched.h"
 
@@ -85,7 +86,7 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
     }
     handle_.emplace(context_->library, context_->state,
                     fmt::format("group '{}' of {} ranks", this->name(), size()), unique, size(), rank,
-                    deadline);
+                    beside_products(this->name()) ? kProcessorsBeside : 0, deadline);
     barrier_ = context_->device.allocate(sizeof(std::int32_t));
   }
   context_->watchdog.add(*this);

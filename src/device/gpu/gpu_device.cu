@@ -115,10 +115,15 @@ class GpuEvent final : public Event {
 
 class GpuStream final : public Stream {
  public:
-  GpuStream(const Properties& gpu, std::shared_ptr<const Guard> guard, std::shared_ptr<GpuShared> shared)
+  GpuStream(const Properties& gpu, std::shared_ptr<const Guard> guard, std::shared_ptr<GpuShared> shared,
+            StreamKind kind)
       : device_(gpu.index), guard_(std::move(guard)) {
     choose_device();
-    check(PRIMUS_GPU_CALL(StreamCreateWithFlags)(&stream_, PRIMUS_GPU_CALL(StreamNonBlocking)),
+    // Multiprocessors that become free go to collectives first: other ranks wait for them.
+    int lowest = 0, highest = 0;
+    check(PRIMUS_GPU_CALL(DeviceGetStreamPriorityRange)(&lowest, &highest), "read the priorities of streams");
+    check(PRIMUS_GPU_CALL(StreamCreateWithPriority)(&stream_, PRIMUS_GPU_CALL(StreamNonBlocking),
+                                                    kind == StreamKind::kCommunication ? highest : lowest),
           "create a stream");
     partials_ = malloc(GpuContext::kPartialBytes);
     fault_ = std::shared_ptr<Fault>(new (malloc_pinned(sizeof(Fault))) Fault, free_pinned);
@@ -269,8 +274,8 @@ class GpuDevice final : public Device {
     check(PRIMUS_GPU_CALL(StreamEndCapture)(handle, &graph), "record a graph");
     return std::make_unique<GpuGraph>(graph);
   }
-  std::unique_ptr<Stream> create_stream(StreamKind) override {
-    return std::make_unique<GpuStream>(gpu_, guard_, shared_);
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override {
+    return std::make_unique<GpuStream>(gpu_, guard_, shared_, kind);
   }
   std::unique_ptr<Event> create_event() override {
     return std::make_unique<GpuEvent>(gpu_.index, guard_, false);

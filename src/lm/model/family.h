@@ -56,6 +56,8 @@ struct BlockInputs {
   engine::Value token_numbers;
   const RoutingTrace* trace = nullptr;         // usually none
   engine::ContextParallel* context = nullptr;  // who holds the rest of each sequence; null: nobody
+  // Training with tensor ranks: collectives beside products; null: one after the other.
+  engine::TensorParallel* tensor = nullptr;
 };
 
 // One block of a decoder. Stateless but for its parameters, which live in the store.

@@ -84,8 +84,8 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
 }
 
 BlockInputs LanguageModel::block_inputs(const ModelInputs& in) const {
-  return {in.batch,     in.sequence, in.positions,     rope_table_, in.cache,
-          in.first_key, in.routing,  in.token_numbers, in.trace,    in.context};
+  return {in.batch,   in.sequence,      in.positions, rope_table_, in.cache, in.first_key,
+          in.routing, in.token_numbers, in.trace,     in.context,  in.tensor};
 }
 
 Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {

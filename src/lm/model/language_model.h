@@ -44,6 +44,9 @@ struct ModelInputs {
   std::vector<FurtherTokens> further;   // by depth; for further_losses only
   // Context parallelism: the ranks that hold the rest of each sequence, of which `sequence` tokens are here.
   engine::ContextParallel* context = nullptr;
+  // Tensor parallelism: collectives run beside products (engine/tensor_parallel.h); null: one after the
+  // other.
+  engine::TensorParallel* tensor = nullptr;
 };
 
 class LanguageModel {

@@ -38,6 +38,7 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
   routing_.random.seed = settings.seed;
   routing_.random.scalars = scalars_;
   routing_.loss_weight = loss_weight();
+  if (rank.mesh().tensor()) tensor_.emplace(rank, settings.tensor_overlap);
   if (rank.mesh().context()) context_.emplace(rank, settings.context_exchange);
   for (int r = 0; context_ && r < context_->ranks(); ++r) {
     std::vector<std::int32_t>& tokens = held_.emplace_back();
@@ -150,6 +151,7 @@ ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool 
   if (settings_.packed_documents) in.first_key = tape.input(DType::kI32, shape, false);
   if (numbered) in.token_numbers = tape.input(DType::kI32, {all}, false);
   if (context_) in.context = &*context_;
+  if (tensor_) in.tensor = &*tensor_;
   const std::int64_t depths = further && last ? model_.config().mtp.modules() : 0;
   for (std::int64_t depth = 0; depth < depths; ++depth) {
     in.further.push_back({.tokens = tape.input(DType::kI32, shape, false),

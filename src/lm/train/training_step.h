@@ -21,6 +21,7 @@
 #include "engine/rank.h"
 #include "engine/schedule_runner.h"
 #include "engine/tape.h"
+#include "engine/tensor_parallel.h"
 #include "engine/weight_gradient_queue.h"
 #include "lm/model/language_model.h"
 #include "lm/optimizer/optimizer.h"
@@ -48,6 +49,8 @@ struct StepSettings {
   std::uint64_t seed = 0;  // of random numbers inside the model
   // Of a mesh with context ranks.
   engine::ContextParallel::Exchange context_exchange = engine::ContextParallel::Exchange::kRing;
+  // Of a mesh with tensor ranks: what is gathered and scattered beside products.
+  engine::TensorParallel::Options tensor_overlap = {};
   PipelineSettings pipeline = {};
   DType compute = DType::kF32;  // of activations; TrainingSession sets it
 };
@@ -195,6 +198,7 @@ class TrainingStep : private engine::ChunkedModel {
   // With context ranks: the numbers of the tokens that each of them holds, within a microbatch.
   std::optional<engine::ContextParallel> context_;
   std::vector<std::vector<std::int32_t>> held_;
+  std::optional<engine::TensorParallel> tensor_;
   std::vector<std::int32_t> positions_;
 
   // The host's side of a step. There are two, used in turn.

@@ -45,7 +45,7 @@ struct Functions {
 
 // One product's shape: everything that an algorithm may depend on.
 using Key = std::tuple<GemmRole, DType, DType, bool, std::int64_t, std::int64_t, std::int64_t, unsigned,
-                       unsigned, unsigned>;
+                       unsigned, unsigned, int>;
 
 // The largest power of two up to 16 that divides an address.
 unsigned alignment_of(const void* address) {
@@ -63,7 +63,8 @@ Key key_of(const Gemm& call) {
           call.a.elements(),
           alignment_of(call.a.data),
           alignment_of(call.b.data),
-          alignment_of(call.c.data)};
+          alignment_of(call.c.data),
+          call.spared};
 }
 
 // What a product is called in the file of choices.
@@ -75,7 +76,8 @@ std::string name_of(const Key& key) {
   if (std::get<3>(key)) name += " added";
   name += " " + std::to_string(std::get<4>(key)) + "x" + std::to_string(std::get<5>(key));
   name += " of " + std::to_string(std::get<6>(key)) + " aligned " + std::to_string(std::get<7>(key));
-  return name + "," + std::to_string(std::get<8>(key)) + "," + std::to_string(std::get<9>(key));
+  name += "," + std::to_string(std::get<8>(key)) + "," + std::to_string(std::get<9>(key));
+  return std::get<10>(key) > 0 ? name + " sparing " + std::to_string(std::get<10>(key)) : name;
 }
 
 // The algorithms that were chosen by timing, of one device. Thread-safe.
@@ -125,7 +127,10 @@ struct Plan {
 // Of one stream.
 class CublasLt {
  public:
-  explicit CublasLt(Context& context) : shared_(context.shared()) { open(); }
+  explicit CublasLt(Context& context)
+      : shared_(context.shared()), multiprocessors_(context.multiprocessors()) {
+    open();
+  }
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
   ~CublasLt() {
@@ -158,6 +163,7 @@ class CublasLt {
   static cudaDataType_t type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
   GpuShared& shared_;
+  int multiprocessors_;
   Functions f_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, Plan> plans_;
@@ -206,6 +212,10 @@ Plan CublasLt::make_plan(const Gemm& call, const Key& key) {
   f_.desc_create(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   f_.desc_set(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first));
   f_.desc_set(plan.product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second));
+  if (call.spared > 0) {
+    const std::int32_t target = std::max(multiprocessors_ - call.spared, 1);
+    f_.desc_set(plan.product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target, sizeof(target));
+  }
   f_.layout_create(&plan.left, type_of(call.b.dtype), cols(call.b), rows(call.b), call.b.cols());
   f_.layout_create(&plan.right, type_of(call.a.dtype), cols(call.a), rows(call.a), call.a.cols());
   f_.layout_create(&plan.result, type_of(call.c.dtype), cols(call.c), rows(call.c), call.c.cols());

@@ -21,6 +21,9 @@ struct Gemm {
   Tensor b;                 // right operand as named in the role, fp32 or bf16
   Tensor c;                 // result, fp32 or bf16; the weight gradient is fp32
   bool accumulate = false;  // c += instead of c =
+  // Multiprocessors of a GPU to leave to a collective that runs beside (comm/beside.h). A wish: libraries
+  // grant it, our own products and CPUs do not know it. Results may differ in rounding.
+  int spared = 0;
   Tensor workspace;
   void check() const;
   double flops() const;

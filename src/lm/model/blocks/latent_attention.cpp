@@ -1,7 +1,7 @@
 #include <cmath>
 #include <optional>
 
-#include "engine/parallel_operators.h"
+#include "engine/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/rope_table.h"
 
@@ -80,7 +80,7 @@ class LatentAttention final : public Layer {
     };
     const Value mixed =
         attention(fused(), attention_shape(in), {.context = in.context, .first_key = in.first_key});
-    return scatter_tokens(linear(mixed, *out_), group_);
+    return scattered_linear(mixed, *out_, group_, in.tensor);
   }
 
   // The latent of keys and values, and the rotated part of the keys that all heads share.

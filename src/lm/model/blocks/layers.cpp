@@ -1,6 +1,6 @@
 #include "lm/model/blocks/layers.h"
 
-#include "engine/parallel_operators.h"
+#include "engine/tensor_parallel.h"
 
 namespace primus {
 namespace {
@@ -19,8 +19,9 @@ class FeedForward final : public Layer {
         down_(p.add(name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
                     {{published + ".down_proj.weight", 0, c.hidden}})) {}
 
-  Value forward(const Value& h, const BlockInputs&) const override {
-    return scatter_tokens(linear(swiglu(linear(gather_tokens(h, group_), gate_up_)), down_), group_);
+  Value forward(const Value& h, const BlockInputs& in) const override {
+    const Value wide = swiglu(gathered_linear(h, gate_up_, group_, in.tensor));
+    return scattered_linear(wide, down_, group_, in.tensor);
   }
 
  private:

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "engine/parallel_operators.h"
+#include "engine/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
 
 namespace primus {
@@ -51,7 +51,7 @@ class SelfAttention final : public Layer {
 
   Value forward(const Value& h, const BlockInputs& in) const override {
     const turbo::HeadNormShape normed{heads_, kv_heads_, head_dim_};
-    Value qkv = linear(gather_tokens(h, group_), *qkv_);
+    Value qkv = gathered_linear(h, *qkv_, group_, in.tensor);
     if (qkv_bias_) qkv = add_bias(std::move(qkv), *qkv_bias_);
     if (head_norm_) qkv = head_norm(qkv, head_norm_, normed, epsilon_);
     if (options_.rope) {
@@ -74,7 +74,7 @@ class SelfAttention final : public Layer {
                                    .context = in.context,
                                    .first_key = in.first_key,
                                    .sinks = sinks_});
-    Value out = scatter_tokens(linear(mixed, *out_), group_);
+    Value out = scattered_linear(mixed, *out_, group_, in.tensor);
     return out_bias_ ? add_bias(std::move(out), *out_bias_) : out;
   }
 

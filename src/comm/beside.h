@@ -1,0 +1,16 @@
+// Collectives that run beside products of matrices. On a GPU both want multiprocessors: a product that has
+// all of them lets no collective begin before it ends, and one whose last blocks wait for those of a
+// collective takes twice as long. So the collective takes few, and the product leaves as many.
+#pragma once
+
+#include <string_view>
+
+namespace primus::comm {
+
+// Enough for most of what NVLink carries, and an eighth of an H100.
+inline constexpr int kProcessorsBeside = 16;
+
+// Whether a group's collectives are such: those of the mesh's tensor ranks (engine/tensor_parallel.h).
+inline bool beside_products(std::string_view group) { return group.starts_with("tensor."); }
+
+}  // namespace primus::comm

@@ -1,0 +1,280 @@
+#include "engine/tensor_parallel.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "base/check.h"
+#include "comm/beside.h"
+#include "engine/scratch.h"
+#include "turbo/elementwise/elementwise.h"
+#include "turbo/linear/linear.h"
+
+namespace primus::engine {
+
+TensorParallel::TensorParallel(Rank& rank, const Options& options)
+    : rank_(rank),
+      group_(*rank.mesh().tensor()),
+      options_(options),
+      stream_(rank.device().create_stream(StreamKind::kCommunication)),
+      computed_(rank.device().create_event()),
+      arrived_(rank.device().create_event()) {}
+
+void TensorParallel::follow_compute() {
+  rank_.compute().record(*computed_);
+  stream_->wait(*computed_);
+}
+
+void TensorParallel::gather(const Tensor& own, const Tensor& all) {
+  follow_compute();
+  group_.all_gather(*stream_, own, all);
+  stream_->record(*arrived_);
+}
+
+std::int64_t TensorParallel::Options::rows_beside(std::int64_t rows, double flops_of_row,
+                                                  std::int64_t bytes) const {
+  const double wanted =
+      std::min(flops_per_byte * static_cast<double>(bytes) / flops_of_row, static_cast<double>(rows));
+  const auto whole = static_cast<std::int64_t>(std::ceil(wanted));
+  const std::int64_t beside = (whole + rows_multiple - 1) / rows_multiple * rows_multiple;
+  // A small rest is not worth a product of its own.
+  return rows - beside < rows / 4 ? rows : beside;
+}
+
+void TensorParallel::exchange(std::span<const comm::Transfer> transfers) {
+  follow_compute();
+  group_.exchange(*stream_, transfers);
+  stream_->record(*arrived_);
+}
+
+void TensorParallel::wait() { rank_.compute().wait(*arrived_); }
+
+namespace {
+
+using turbo::Gemm;
+using turbo::GemmRole;
+using turbo::launch;
+
+struct Attributes {
+  TensorParallel* beside;
+};
+
+TensorParallel& beside_of(const Step& s) { return *s.attributes<Attributes>().beside; }
+
+// Rows [begin, end) of all tokens.
+struct Rows {
+  std::int64_t begin, end;
+  Tensor of(const Tensor& all) const { return all.slice(begin, end); }
+};
+
+// Those of a rank of the group.
+Rows rows_of(const Tensor& all, const comm::Communicator& group, int rank) {
+  const std::int64_t each = all.shape[0] / group.size();
+  return {rank * each, (rank + 1) * each};
+}
+
+// `spared`: see Gemm.
+void multiply(Step& s, GemmRole role, const Tensor& a, const Tensor& b, const Tensor& c,
+              bool accumulate = false, int spared = 0) {
+  launch(
+      s.context(),
+      Gemm{
+          .role = role, .a = a, .b = b, .c = c, .accumulate = accumulate, .spared = spared, .workspace = {}});
+}
+
+// c = the product of rows `a` and the weight, while a collective runs that brings this rank `bytes`.
+void multiply_beside(Step& s, GemmRole role, const Tensor& a, const Tensor& c, std::int64_t bytes,
+                     bool accumulate = false) {
+  const std::int64_t rows = c.shape[0];
+  const double flops_of_row = 2.0 * static_cast<double>(a.shape[1] * c.shape[1]);
+  const std::int64_t beside = beside_of(s).options().rows_beside(rows, flops_of_row, bytes);
+  multiply(s, role, a.slice(0, beside), s.weight(), c.slice(0, beside), accumulate, comm::kProcessorsBeside);
+  if (beside == rows) return;
+  multiply(s, role, a.slice(beside, rows), s.weight(), c.slice(beside, rows), accumulate);
+}
+
+// The same for all rows, while those of `a` that are not this rank's `own` arrive.
+void multiply_arriving(Step& s, GemmRole role, const Tensor& own, const Tensor& a, const Tensor& c,
+                       bool accumulate = false) {
+  TensorParallel& beside = beside_of(s);
+  const Rows mine = rows_of(a, beside.group(), beside.group().rank());
+  multiply_beside(s, role, own, mine.of(c), a.bytes() - own.bytes(), accumulate);
+  beside.wait();
+  for (const Rows others : {Rows{0, mine.begin}, Rows{mine.end, a.shape[0]}}) {
+    if (others.begin < others.end) multiply(s, role, others.of(a), s.weight(), others.of(c), accumulate);
+  }
+}
+
+// The sum of parts [first, first + count) of one shape, in the order of comm::Communicator's reductions; ends
+// in `out`, which may be the first of them.
+void add_up(Step& s, std::span<const Tensor> parts, const Tensor& out) {
+  if (parts.size() == 1) return;
+  const std::size_t half = std::bit_ceil(parts.size()) / 2;
+  add_up(s, parts.first(half), parts[0]);
+  add_up(s, parts.subspan(half), parts[half]);
+  launch(s.context(), turbo::Add{.a = parts[0], .b = parts[half], .out = out});
+}
+
+// own = this rank's rows of the sum over ranks of the products of `a` and the weight; `all` takes this rank's
+// products. Those of the others' rows come first, and travel beside what follows. `beside_before`: bytes that
+// arrive in a collective that has begun already; 0: none has.
+void multiply_and_scatter(Step& s, GemmRole role, const Tensor& a, const Tensor& all, const Tensor& own,
+                          std::int64_t beside_before) {
+  TensorParallel& beside = beside_of(s);
+  comm::Communicator& group = beside.group();
+  const int ranks = group.size(), rank = group.rank();
+  const std::int64_t rows = own.shape[0];
+  const ScratchTensor arriving(s.context().scratch, all.dtype, {(ranks - 1) * rows, all.shape[1]});
+  std::vector<Tensor> parts(static_cast<std::size_t>(ranks));
+  for (int i = 1; i < ranks; ++i) {
+    const int to = (rank + i) % ranks, from = (rank + ranks - i) % ranks;
+    const Rows of_peer = rows_of(all, group, to);
+    // Beside what has begun before, or the last peer's part.
+    const std::int64_t bytes = i > 1 ? own.bytes() : beside_before;
+    if (bytes > 0) {
+      multiply_beside(s, role, of_peer.of(a), of_peer.of(all), bytes);
+    } else {
+      multiply(s, role, of_peer.of(a), s.weight(), of_peer.of(all));
+    }
+    const Tensor part = arriving.get().slice((i - 1) * rows, i * rows);
+    parts[static_cast<std::size_t>(from)] = part;
+    const std::array transfers{comm::Transfer::send(of_peer.of(all), to),
+                               comm::Transfer::receive(part, from)};
+    beside.exchange(transfers);
+  }
+  const Rows mine = rows_of(all, group, rank);
+  multiply_beside(s, role, mine.of(a), mine.of(all), own.bytes());
+  parts[static_cast<std::size_t>(rank)] = mine.of(all);
+  beside.wait();
+  add_up(s, parts, own);
+}
+
+void add_previous(Step& s, const Step::Target& target) {
+  if (target.previous.absent()) return;
+  launch(s.context(), turbo::Add{.a = target.previous, .b = target.out, .out = target.out});
+}
+
+void weight_gradient(Step& s, const Tensor& d_y, const Tensor& x) {
+  const auto [d_weight, accumulate] = s.d_weight();
+  multiply(s, GemmRole::kWeightGradient, d_y, x, d_weight, accumulate);
+}
+
+// --- gathered_linear: outputs y, and all rows of x. A replay keeps the latter for the weight gradient.
+
+void gathered_forward(Step& s) {
+  beside_of(s).gather(s.in(0), s.out(1));
+  multiply_arriving(s, GemmRole::kForward, s.in(0), s.out(1), s.out(0));
+}
+
+template <bool kKept>
+void gathered_backward_input(Step& s) {
+  TensorParallel& beside = beside_of(s);
+  const Tensor d_y = s.d_out(0);
+  const Shape all{d_y.shape[0], s.in_shape(0)[1]};
+  const bool both = s.weight_gradient_now();
+  std::optional<ScratchTensor> gathered;
+  std::int64_t arriving = 0;
+  if (both && !kKept) {
+    gathered.emplace(s.context().scratch, d_y.dtype, all);
+    const Tensor own = s.in(0);
+    beside.gather(own, gathered->get());
+    arriving = gathered->get().bytes() - own.bytes();
+  }
+  if (s.needs_d_in(0)) {
+    const ScratchTensor d_all(s.context().scratch, d_y.dtype, all);
+    const Step::Target d_x = s.fresh_d_in(0);
+    multiply_and_scatter(s, GemmRole::kInputGradient, d_y, d_all.get(), d_x.out, arriving);
+    add_previous(s, d_x);
+  } else if (gathered) {
+    beside.wait();
+  }
+  if (!both) return;
+  weight_gradient(s, d_y, kKept ? s.out(1) : gathered->get());
+  s.weight_gradient_done();
+}
+
+template <bool kKept>
+void gathered_backward_weight(Step& s) {
+  const Tensor d_y = s.d_out(0);
+  if constexpr (kKept) return weight_gradient(s, d_y, s.out(1));
+  TensorParallel& beside = beside_of(s);
+  const ScratchTensor gathered(s.context().scratch, d_y.dtype, {d_y.shape[0], s.in_shape(0)[1]});
+  beside.gather(s.in(0), gathered.get());
+  beside.wait();
+  weight_gradient(s, d_y, gathered.get());
+}
+
+template <bool kKept>
+constexpr Operator kGathered{.name = "gathered_linear",
+                             .operator_class = OperatorClass::kLinear,
+                             .forward = gathered_forward,
+                             .backward_input = gathered_backward_input<kKept>,
+                             .backward_weight = gathered_backward_weight<kKept>,
+                             .for_weight = kKept ? Saves{.outputs = bit(1)} : Saves{.inputs = bit(0)}};
+
+// --- scattered_linear: outputs this rank's rows of the sum, and its products for all rows. The gradient of
+// the latter is what the backward pass gathers.
+
+void scattered_forward(Step& s) {
+  multiply_and_scatter(s, GemmRole::kForward, s.in(0), s.out(1), s.out(0), 0);
+}
+
+void scattered_backward_input(Step& s) {
+  TensorParallel& beside = beside_of(s);
+  const Tensor d_y = s.d_out(0), d_all = s.complete_d_out(1);
+  beside.gather(d_y, d_all);
+  if (!s.needs_d_in(0)) return beside.wait();
+  const Step::Target d_x = s.d_in(0);
+  const bool in_place = !d_x.previous.absent() && d_x.previous.data == d_x.out.data;
+  multiply_arriving(s, GemmRole::kInputGradient, d_y, d_all, d_x.out, in_place);
+  if (!in_place) add_previous(s, d_x);
+}
+
+void scattered_backward_weight(Step& s) {
+  // Nobody asked for the gradient of the input.
+  if (s.d_out(1).absent()) {
+    TensorParallel& beside = beside_of(s);
+    beside.gather(s.d_out(0), s.complete_d_out(1));
+    beside.wait();
+  }
+  weight_gradient(s, s.d_out(1), s.in(0));
+}
+
+// Of the class of scatter_tokens(): what leaves it is what a scatter leaves.
+constexpr Operator kScattered{.name = "scattered_linear",
+                              .operator_class = OperatorClass::kCommunication,
+                              .forward = scattered_forward,
+                              .backward_input = scattered_backward_input,
+                              .backward_weight = scattered_backward_weight,
+                              .for_weight = {.inputs = bit(0)}};
+
+}  // namespace
+
+Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
+  const std::int64_t ranks = group ? group->size() : 1, rows = x.shape()[0] * ranks, in = x.shape()[1];
+  if (!group || !beside || !beside->worthwhile(rows * in * size_of(x.dtype()))) {
+    return linear(gather_tokens(x, group), weight);
+  }
+  PRIMUS_CHECK("gathered_linear", group == &beside->group());
+  Tape& tape = x.tape();
+  const bool kept = tape.drops(OperatorClass::kLinear);
+  const Tape::Output y{x.dtype(), Shape{rows, weight.shape[0]}}, all{x.dtype(), Shape{rows, in}, false};
+  return tape.record(kept ? kGathered<true> : kGathered<false>, {&x}, &weight, {y, all},
+                     Attributes{beside})[0];
+}
+
+Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
+  const std::int64_t rows = x.shape()[0], out = weight.shape[0];
+  if (!group || !beside || !beside->worthwhile(rows * out * size_of(x.dtype()))) {
+    return scatter_tokens(linear(x, weight), group);
+  }
+  PRIMUS_CHECK("scattered_linear", group == &beside->group() && rows % group->size() == 0);
+  const Tape::Output own{x.dtype(), Shape{rows / group->size(), out}},
+      products{x.dtype(), Shape{rows, out}, false};
+  return x.tape().record(kScattered, {&x}, &weight, {own, products}, Attributes{beside})[0];
+}
+
+}  // namespace primus::engine

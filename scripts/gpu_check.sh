@@ -112,9 +112,18 @@ if part tests; then
     failed=1
     echo "FAILED  attention, not deterministic"
   fi
+  # ... and by our own kernels.
+  if PRIMUS_TEST_GPU_OWN=1 PRIMUS_TEST_GPU=$plugin timeout 120 "${tests}attention_test" ${filter:+"$filter"} \
+    >"$out/attention_own.log" 2>&1; then
+    echo "ok      attention, own kernels: $(grep -c '^\[       OK' "$out/attention_own.log") tests"
+  else
+    failed=1
+    echo "FAILED  attention, own kernels"
+  fi
 fi
 if part rates; then
   timeout 200 "$bench" "$plugin" 2>&1 | tee "$out/bench.log"
+  timeout 60 "$bench" "$plugin" --attention --own 2>&1 | tee "$out/bench_own.log"
   timeout 60 "$bench" "$plugin" --attention --fast 2>&1 | tee "$out/bench_fast.log"
   timeout 120 "$bench" "$plugin" --experts 2>&1 | tee "$out/bench_experts.log"
   timeout 60 "$bench" "$plugin" --products 2>&1 | tee "$out/bench_products.log"

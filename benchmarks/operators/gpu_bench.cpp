@@ -1,6 +1,6 @@
 // Speed of the GPU's operators: bytes that must move over time, or operations over time.
 //
-//   gpu_bench PLUGIN [--json] [--attention | --products | --experts] [--fast] [--tune FOLDER]
+//   gpu_bench PLUGIN [--json] [--attention | --products | --experts] [--own] [--fast] [--tune FOLDER]
 //
 // PLUGIN is libprimus_cuda.so or libprimus_hip.so. Inputs are random; each figure is the median of five runs
 // of many launches. Bytes count every input and output once.
@@ -314,11 +314,13 @@ constexpr AttentionCase kAttentionCases[] = {
 int run(int argc, char** argv) {
   if (argc < 2 || std::strcmp(argv[1], "--help") == 0) {
     std::printf(
-        "usage: gpu_bench PLUGIN [--json] [--attention | --products | --experts] [--fast] [--tune FOLDER]\n"
+        "usage: gpu_bench PLUGIN [--json] [--attention | --products | --experts] [--own] [--fast] [--tune "
+        "FOLDER]\n"
         "  --attention    only attention\n"
         "  --products     only matrix products\n"
         "  --experts      only products of experts, shaped as Mixtral's and DeepSeek-V2-Lite's, beside dense "
         "ones\n"
+        "  --own          attention by our own kernels, without the vendor's library\n"
         "  --fast         kernels whose last bits change from run to run\n"
         "  --tune FOLDER  products by algorithms that are chosen by timing, and kept in the folder\n");
     return argc < 2 ? 2 : 0;
@@ -335,6 +337,7 @@ int run(int argc, char** argv) {
                    [](const char* a) { return std::strcmp(a, "--tune") == 0; });
   const std::unique_ptr<Device> device =
       entry()->open({.kind = entry()->kind,
+                     .attention_library = !has("--own"),
                      .deterministic = !has("--fast"),
                      .tuning_folder = tune + 1 < const_cast<const char**>(argv) + argc ? tune[1] : ""});
   std::printf("%s\n", device->description().c_str());

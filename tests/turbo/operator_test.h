@@ -63,7 +63,8 @@ inline void PrintTo(const DeviceUnderTest& device, std::ostream* out) { *out << 
 
 // Every instruction set this machine has, the guard device with the best of them, and GPU kernels under the
 // emulator. With PRIMUS_TEST_GPU=FILE instead: the first GPU, by this plug-in (scripts/gpu_check); with
-// PRIMUS_TEST_GPU_FAST=1 too, in ways whose last bits change from run to run.
+// PRIMUS_TEST_GPU_FAST=1 too, in ways whose last bits change from run to run; with PRIMUS_TEST_GPU_OWN=1,
+// without the vendor's library for attention.
 inline std::vector<DeviceUnderTest> devices_under_test() {
   std::vector<DeviceUnderTest> devices;
   if (const char* plugin = std::getenv("PRIMUS_TEST_GPU")) {
@@ -246,8 +247,9 @@ class OperatorBench {
     if (!library) throw std::runtime_error(dlerror());
     const auto entry = reinterpret_cast<DevicePluginEntry>(dlsym(library, kDevicePluginEntry));
     if (!entry) throw std::runtime_error(plugin + " is not a device plug-in");
-    return entry()->open(
-        {.kind = entry()->kind, .deterministic = std::getenv("PRIMUS_TEST_GPU_FAST") == nullptr});
+    return entry()->open({.kind = entry()->kind,
+                          .deterministic = std::getenv("PRIMUS_TEST_GPU_FAST") == nullptr,
+                          .attention_library = std::getenv("PRIMUS_TEST_GPU_OWN") == nullptr});
   }
 
   static std::unique_ptr<Device> make_device(const DeviceUnderTest& spec) {

@@ -6,6 +6,7 @@
 #include "turbo/attention/gpu_cudnn.h"
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/attention/gpu_tiles.h"
+#include "turbo/attention/gpu_warpgroups.h"
 #include "turbo/attention/paged_attention.h"
 #include "turbo/gpu/register.h"
 
@@ -162,9 +163,61 @@ std::int64_t forward_workspace(Context& context, const AttentionForward& a) {
   return attention_library_workspace(context, a, 0);
 }
 
+template <int kHeadDim, int kValueDim>
+void attend_by_warpgroups(Context& context, const AttentionForward& a, const std::int32_t* unless_zero) {
+  using Kernel = ForwardWarpgroups<kHeadDim, kValueDim>;
+  const AttentionShape& s = a.shape;
+  const auto map = [&](const Tensor& x, std::int64_t cols, std::int64_t rows, std::int64_t capacity,
+                       std::int64_t stride, int lines) {
+    return box_map({context.data<BFloat16>(x), {cols, rows, s.batch}, {stride, capacity * stride}, lines});
+  };
+  const auto count = [](std::int64_t n) { return static_cast<int>(n); };
+  const std::int64_t tiles = blocks_for(s.seq_q, Kernel::kRows);
+  launch(context, tiles * s.batch * s.heads,
+         Kernel{.visibility = Visibility(s, optional<std::int32_t>(context, a.first_key)),
+                .queries = map(a.q, s.heads * kHeadDim, s.seq_q, s.seq_q, a.q_stride, Kernel::kRows),
+                .keys = map(a.k, s.kv_heads * kHeadDim, s.seq_k, s.capacity_k, a.k_stride, Kernel::kKeys),
+                .values = map(a.v, s.kv_heads * kValueDim, s.seq_k, s.capacity_k, a.v_stride, kPanelLine),
+                .sinks = optional<BFloat16>(context, a.sinks),
+                .out = context.data<BFloat16>(a.out),
+                .lse = optional<float>(context, a.lse),
+                .batch = count(s.batch),
+                .heads = count(s.heads),
+                .group = count(s.heads / s.kv_heads),
+                .tiles = count(tiles),
+                .scale = s.scale,
+                .unless_zero = unless_zero},
+         Kernel::kSharedBytes);
+}
+
+// Where the GPU has warpgroups (has_warpgroups), and rows begin at multiples of 16 bytes.
+bool forward_by_warpgroups(Context& context, const AttentionForward& a, const std::int32_t* unless_zero) {
+  const AttentionShape& s = a.shape;
+  if (a.q.dtype != DType::kBF16 || !has_warpgroups(context)) return false;
+  for (const std::int64_t stride : {a.q_stride, a.k_stride, a.v_stride}) {
+    if (stride % kVector<BFloat16> != 0) return false;
+  }
+  for (const Tensor* tensor : {&a.q, &a.k, &a.v, &a.out}) {
+    if (reinterpret_cast<std::uintptr_t>(context.data<BFloat16>(*tensor)) % 16 != 0) return false;
+  }
+  // The copy engine knows no empty tensors.
+  if (s.batch == 0 || s.seq_q == 0 || s.seq_k == 0) return false;
+  if (s.head_dim == 64 && s.value_dim == 64) {
+    attend_by_warpgroups<64, 64>(context, a, unless_zero);
+  } else if (s.head_dim == 128 && s.value_dim == 128) {
+    attend_by_warpgroups<128, 128>(context, a, unless_zero);
+  } else if (s.head_dim == 192 && s.value_dim == 128) {
+    attend_by_warpgroups<192, 128>(context, a, unless_zero);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 void forward(Context& context, const AttentionForward& a) {
   const LeftToDo left = attention_by_library(context, a, 0);
   if (!left.all && !left.unless_zero) return;
+  if (forward_by_warpgroups(context, a, left.unless_zero)) return;
   with_float_type(a.q.dtype, [&](auto tag) {
     using T = decltype(tag);
     using Tiles = AttentionTiles<T>;

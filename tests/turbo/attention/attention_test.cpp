@@ -228,13 +228,14 @@ bool quick_to_emulate(const AttentionShape& s) {
   return s.batch * s.heads * std::max<std::int64_t>(s.seq_q, 64) * s.seq_k <= 150'000;
 }
 
-// `prepare` completes the inputs.
+// `prepare` completes the inputs; `gap`: of every second shape's rows.
 template <class Prepare>
-void expect_all_match(const std::vector<AttentionShape>& shapes, Prepare prepare) {
+void expect_all_match(const std::vector<AttentionShape>& shapes, Prepare prepare, std::int64_t gap = 5,
+                      const std::vector<DType>& dtypes = {DType::kF32, DType::kBF16}) {
   const std::vector<DeviceUnderTest> specs = devices_under_test();
   std::vector<std::unique_ptr<OperatorBench>> benches;
   for (const DeviceUnderTest& spec : specs) benches.push_back(std::make_unique<OperatorBench>(spec));
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : dtypes) {
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       Expected expected(shapes[i], dtype);
       prepare(expected, dtype);
@@ -243,7 +244,7 @@ void expect_all_match(const std::vector<AttentionShape>& shapes, Prepare prepare
         if (specs[device].emulated_warp > 0 && !quick_to_emulate(shapes[i])) continue;
         SCOPED_TRACE("shape " + std::to_string(i) + " " + std::string(name_of(dtype)) + ", " +
                      specs[device].name());
-        Problem problem(*benches[device], expected, dtype, i % 2 == 0 ? 0 : 5);
+        Problem problem(*benches[device], expected, dtype, i % 2 == 0 ? 0 : gap);
         problem.run();
         problem.expect_matches_reference();
       }
@@ -283,6 +284,28 @@ void with_sinks(Expected& expected, DType dtype) { expected.add_sinks(dtype); }
 TEST(Attention, TrainingMatchesReference) { expect_all_match(training_shapes(), as_is); }
 
 TEST(Attention, CachedKeysMatchReference) { expect_all_match(cache_shapes(), as_is); }
+
+// Heads and rows as the tiles of warpgroups want them (Hopper, and emulated warps of 32): rings of tiles that
+// are used several times, tiles that only some rows see or nobody, sequences that end within a tile.
+TEST(Attention, HeadsForWarpgroupsMatchReference) {
+  expect_all_match(
+      {
+          shape(1, 270, 2, 1, 128, 128),                       // three tiles of queries and of keys
+          cached(shape(1, 0, 2, 1, 64, 64), 70, 750, 760),     // six tiles of keys, one warpgroup ends early
+          cached(shape(2, 0, 1, 1, 128, 128), 3, 1200, 1210),  // ten, and nothing for one warpgroup
+          shape(1, 260, 2, 2, 64, 64, 130),                    // a window
+          shape(2, 140, 2, 1, 192, 128),                       // values narrower than keys
+          shape(1, 270, 1, 1, 128, 128, 0, true, 100),         // chunks that cut tiles
+          cached(shape(2, 0, 2, 1, 64, 64, 0, false), 130, 260, 264)  // not causal
+      },
+      as_is, 8, {DType::kBF16});
+  expect_all_match(
+      {shape(1, 270, 2, 1, 128, 128), shape(2, 180, 2, 1, 64, 64), shape(1, 260, 2, 2, 64, 64, 150)},
+      [](Expected& expected, DType dtype) {
+        expected.pack({3, 130, 1, 64}).add_sinks(dtype);
+      },
+      8, {DType::kBF16});
+}
 
 TEST(Attention, SinksMatchReference) {
   expect_all_match(

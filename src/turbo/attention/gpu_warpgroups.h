@@ -1,0 +1,315 @@
+// The forward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h), by tiles of 128 queries.
+//
+// A block has one tile. Its last warpgroup fetches tiles of keys and of values, two of each at a time; the
+// two others have 64 queries each. While the matrix units form a warpgroup's scores of one tile of keys and
+// the weighted sum of the values of the tile before, its other units turn scores into weights. The two
+// warpgroups take turns in handing work to the matrix units, so that one multiplies while the other computes
+// weights.
+#pragma once
+
+#include "turbo/attention/gpu_tiles.h"
+#include "turbo/gpu/warpgroup.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+template <int kHeadDim, int kValueDim>
+struct ForwardWarpgroups {
+  static constexpr bool kAlone = true;
+  static constexpr int kGroups = 2, kAttending = kGroups * kWarpgroup, kThreads = kAttending + kWarpgroup;
+  static constexpr int kGroupRows = 64, kRows = kGroups * kGroupRows, kKeys = 128, kStages = 2;
+  static constexpr int kSlots = 2;  // rows of a lane
+  using Scores = WarpgroupSums<kKeys>;
+  using Sums = WarpgroupSums<kValueDim>;
+
+  // Queries and keys: a panel for each 64 of the head's dimension. Values: for each 64 keys, panels for each
+  // 64 of the dimension.
+  struct Memory {
+    BFloat16 queries[kRows * kHeadDim];
+    BFloat16 keys[kStages][kKeys * kHeadDim];
+    BFloat16 values[kStages][kKeys * kValueDim];
+    Gate queries_full, keys_full[kStages], keys_empty[kStages], values_full[kStages], values_empty[kStages];
+    Gate turn[kGroups];
+  };
+  static constexpr std::size_t kSharedBytes = sizeof(Memory) + kPanelAlignment;
+
+  Visibility visibility;
+  BoxMap queries, keys, values;
+  const BFloat16* sinks;  // or null
+  BFloat16* out;
+  float* lse;  // or null
+  int batch, heads, group, tiles;
+  float scale;
+  const std::int32_t* unless_zero;  // null, or: nothing to do where this is 0
+
+  struct Tile {
+    int sequence, head, row;
+    int begin, steps;  // the first key, and tiles of keys
+  };
+
+  PRIMUS_DEVICE void operator()() const {
+#if PRIMUS_WARPGROUPS
+    if (unless_zero && *unless_zero == 0) return;
+    const auto start = reinterpret_cast<std::uintptr_t>(dynamic_shared());
+    Memory& memory =
+        *reinterpret_cast<Memory*>((start + kPanelAlignment - 1) / kPanelAlignment * kPanelAlignment);
+    if (thread() == 0) {
+      memory.queries_full.init(1);
+      for (int i = 0; i < kStages; ++i) {
+        memory.keys_full[i].init(1), memory.values_full[i].init(1);
+        memory.keys_empty[i].init(kAttending / kWarp), memory.values_empty[i].init(kAttending / kWarp);
+      }
+      for (Gate& turn : memory.turn) turn.init(kWarpgroup / kWarp);
+      show_gates();
+    }
+    barrier();
+    const Tile tile = of_block();
+    if (thread() < kAttending) {
+      take_registers<232>();
+      attend(memory, tile);
+    } else {
+      give_back_registers<40>();
+      if (thread() == kAttending) fetch(memory, tile);
+    }
+#endif
+  }
+
+  // The last queries of a sequence see the most keys: they begin first.
+  PRIMUS_DEVICE Tile of_block() const {
+    Tile tile;
+    const int index = static_cast<int>(block()), after_heads = index / heads;
+    tile.head = index % heads;
+    tile.sequence = after_heads % batch;
+    tile.row = (tiles - 1 - after_heads / batch) * kRows;
+    const std::int64_t begin = visibility.keys(tile.sequence, tile.row).begin / kKeys * kKeys;
+    const std::int64_t end =
+        visibility.keys(tile.sequence, smaller(tile.row + kRows, visibility.seq_q) - 1).end;
+    tile.begin = static_cast<int>(begin);
+    tile.steps = end > begin ? static_cast<int>((end - begin + kKeys - 1) / kKeys) : 0;
+    return tile;
+  }
+
+  // ---- Operands ---------------------------------------------------------------------------------
+
+  // In the order in which they are used. Each copy has somebody who waits for it.
+  PRIMUS_DEVICE void fetch(Memory& memory, const Tile& tile) const {
+    if (tile.steps == 0) return;
+    const int kv_head = tile.head / group;
+    memory.queries_full.arrive_and_expect(sizeof(memory.queries));
+    PRIMUS_UNROLL
+    for (int i = 0; i < kHeadDim; i += kPanelLine) {
+      copy_box(memory.queries + i * kRows, queries, tile.head * kHeadDim + i, tile.row, tile.sequence,
+               memory.queries_full);
+    }
+    for (int step = 0; step <= tile.steps; ++step) {
+      if (step < tile.steps) {
+        const int slot = step % kStages;
+        Gate& full = memory.keys_full[slot];
+        memory.keys_empty[slot].wait(step / kStages % 2 ^ 1);
+        full.arrive_and_expect(sizeof(memory.keys[slot]));
+        PRIMUS_UNROLL
+        for (int i = 0; i < kHeadDim; i += kPanelLine) {
+          copy_box(memory.keys[slot] + i * kKeys, keys, kv_head * kHeadDim + i, tile.begin + step * kKeys,
+                   tile.sequence, full);
+        }
+      }
+      if (step > 0) {
+        const int before = step - 1, slot = before % kStages;
+        Gate& full = memory.values_full[slot];
+        memory.values_empty[slot].wait(before / kStages % 2 ^ 1);
+        full.arrive_and_expect(sizeof(memory.values[slot]));
+        PRIMUS_UNROLL
+        for (int key = 0; key < kKeys; key += kPanelLine) {
+          PRIMUS_UNROLL
+          for (int i = 0; i < kValueDim; i += kPanelLine) {
+            copy_box(memory.values[slot] + key * kValueDim + i * kPanelLine, values, kv_head * kValueDim + i,
+                     tile.begin + before * kKeys + key, tile.sequence, full);
+          }
+        }
+      }
+    }
+  }
+
+  // ---- Attention --------------------------------------------------------------------------------
+
+  // Of a lane's rows: which keys they see, from the tile's first one, and the running maxima and sums.
+  struct Rows {
+    int begin[kSlots], end[kSlots];
+    int whole_begin, whole_end;  // what all rows of the warpgroup see
+    float most[kSlots], total[kSlots], shrink[kSlots];
+  };
+
+  PRIMUS_DEVICE Rows rows_of(const Tile& tile, int first_row) const {
+    Rows rows;
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const std::int64_t i = first_row + Scores::row(2 * s);
+      const KeyRange seen = i < visibility.seq_q ? visibility.keys(tile.sequence, i) : KeyRange{0, 0};
+      rows.begin[s] = static_cast<int>(seen.begin) - tile.begin;
+      rows.end[s] = static_cast<int>(seen.end) - tile.begin;
+      rows.most[s] = -infinity();
+      rows.total[s] = 0;
+    }
+    rows.whole_begin = rows.whole_end = 0;
+    if (first_row < visibility.seq_q) {
+      const std::int64_t last = smaller(first_row + kGroupRows, visibility.seq_q) - 1;
+      rows.whole_begin = static_cast<int>(visibility.keys(tile.sequence, last).begin) - tile.begin;
+      rows.whole_end = static_cast<int>(visibility.keys(tile.sequence, first_row).end) - tile.begin;
+    }
+    return rows;
+  }
+
+  PRIMUS_DEVICE void attend(Memory& memory, const Tile& tile) const {
+    const int me = thread() / kWarpgroup, first_row = tile.row + me * kGroupRows;
+    Rows rows = rows_of(tile, first_row);
+    Scores scores;
+    Sums sums;
+    sums.clear();
+    if (tile.steps > 0) {
+      LeftInRegisters weights[kKeys / 16];
+      memory.queries_full.wait(0);
+      memory.keys_full[0].wait(0);
+      begin_products();
+      multiply_keys(memory, scores, me, 0);
+      end_group_of_products();
+      wait_for_sums(scores);
+      release(memory.keys_empty[0]);
+      softmax(scores, rows, 0);
+      PRIMUS_UNROLL
+      for (int d = 0; d < kKeys / 16; ++d) weights[d] = to_left(scores, d);
+      for (int step = 1; step < tile.steps; ++step) {
+        const int slot = step % kStages, slot_before = (step - 1) % kStages;
+        memory.keys_full[slot].wait(step / kStages % 2);
+        // The second warpgroup's turn comes after the first's, and that one's next turn after it.
+        memory.turn[me].wait((step + (me == 0 ? 0 : 1)) % 2);
+        settle(sums);
+        PRIMUS_UNROLL
+        for (LeftInRegisters& left : weights) settle(left);
+        begin_products();
+        multiply_keys(memory, scores, me, slot);
+        end_group_of_products();
+        memory.values_full[slot_before].wait((step - 1) / kStages % 2);
+        begin_products();
+        multiply_values(memory, sums, weights, slot_before);
+        end_group_of_products();
+        release(memory.turn[1 - me]);
+        wait_for_sums<1>(scores);
+        release(memory.keys_empty[slot]);
+        softmax(scores, rows, step * kKeys);
+        compute_before_waits(rows.total[0] + rows.total[1], memory.queries);
+        wait_for_sums(sums);
+        release(memory.values_empty[slot_before]);
+        PRIMUS_UNROLL
+        for (int i = 0; i < Sums::kCount; ++i) sums.at[i] *= rows.shrink[i / 2 % 2];
+        PRIMUS_UNROLL
+        for (int d = 0; d < kKeys / 16; ++d) weights[d] = to_left(scores, d);
+      }
+      const int last = tile.steps - 1;
+      memory.values_full[last % kStages].wait(last / kStages % 2);
+      settle(sums);
+      PRIMUS_UNROLL
+      for (LeftInRegisters& left : weights) settle(left);
+      begin_products();
+      multiply_values(memory, sums, weights, last % kStages);
+      end_group_of_products();
+      wait_for_sums(sums);
+    }
+    finish(sums, rows, tile, first_row);
+  }
+
+  PRIMUS_DEVICE static void release(Gate& gate) {
+    if (lane() == 0) gate.arrive();
+  }
+
+  PRIMUS_DEVICE static void multiply_keys(const Memory& memory, Scores& scores, int me, int slot) {
+    PRIMUS_UNROLL
+    for (int i = 0; i < kHeadDim; i += kPanelLine) {
+      const BFloat16* const left = memory.queries + i * kRows + me * kGroupRows * kPanelLine;
+      PRIMUS_UNROLL
+      for (int d = 0; d < kPanelLine / 16; ++d) {
+        multiply<false, false>(scores, at_depth<false>(left, d),
+                               at_depth<false>(memory.keys[slot] + i * kKeys, d), i + d > 0);
+      }
+    }
+  }
+  PRIMUS_DEVICE static void multiply_values(const Memory& memory, Sums& sums,
+                                            const LeftInRegisters (&weights)[kKeys / 16], int slot) {
+    constexpr int kDepths = kPanelLine / 16;
+    PRIMUS_UNROLL
+    for (int d = 0; d < kKeys / 16; ++d) {
+      const BFloat16* const panels = memory.values[slot] + d / kDepths * kPanelLine * kValueDim;
+      multiply<true>(sums, weights[d], at_depth<true>(panels, d % kDepths));
+    }
+  }
+
+  // Scores of the keys from `first` on, counted from the tile's first one, become weights; the running
+  // maxima and sums move, and tell how much earlier sums shrink.
+  PRIMUS_DEVICE void softmax(Scores& scores, Rows& rows, int first) const {
+    if (first < rows.whole_begin || first + kKeys > rows.whole_end) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < Scores::kCount; ++i) {
+        const int key = first + Scores::col(i), s = i / 2 % 2;
+        if (key < rows.begin[s] || key >= rows.end[s]) scores.at[i] = -infinity();
+      }
+    }
+    const float factor = scale * kLog2E;
+    float most[kSlots] = {-infinity(), -infinity()};
+    PRIMUS_UNROLL
+    for (int i = 0; i < Scores::kCount; ++i) most[i / 2 % 2] = ::fmaxf(most[i / 2 % 2], scores.at[i]);
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      most[s] = ::fmaxf(most[s], from_lane_xor(most[s], 1));
+      most[s] = ::fmaxf(most[s], from_lane_xor(most[s], 2));
+      const float next = ::fmaxf(rows.most[s], most[s] * factor);
+      // Nothing visible so far: any base will do for exponentials that are all zero.
+      most[s] = next == -infinity() ? 0.0F : next;
+      rows.shrink[s] = exp2_flushed(rows.most[s] - most[s]);
+      rows.most[s] = next;
+      rows.total[s] *= rows.shrink[s];  // of this lane's columns only: joined at the end
+    }
+    PRIMUS_UNROLL
+    for (int i = 0; i < Scores::kCount; ++i) {
+      const int s = i / 2 % 2;
+      scores.at[i] = exp2_flushed(multiply_add(scores.at[i], factor, -most[s]));
+      rows.total[s] += scores.at[i];
+    }
+  }
+
+  PRIMUS_DEVICE void finish(const Sums& sums, const Rows& rows, const Tile& tile, int first_row) const {
+    const float sink = sinks ? to_float(sinks[tile.head]) * kLog2E : -infinity();
+    const std::int64_t stride = std::int64_t{heads} * kValueDim, tokens = batch * visibility.seq_q;
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      float total = rows.total[s];
+      total += from_lane_xor(total, 1);
+      total += from_lane_xor(total, 2);
+      const float most = ::fmaxf(rows.most[s], sink);
+      // A query that sees nothing: its sums are zero, and so is what it gets.
+      const bool nothing = most == -infinity();
+      const float shrink = nothing ? 0.0F : ::exp2f(rows.most[s] - most);
+      total = total * shrink + (sinks ? ::exp2f(sink - most) : 0.0F);
+      const float share = nothing ? 0.0F : shrink / total;
+      const std::int64_t i = first_row + Scores::row(2 * s), token = tile.sequence * visibility.seq_q + i;
+      const bool there = i < visibility.seq_q;
+      if (lse && there && lane() % 4 == 0) {
+        lse[tile.head * tokens + token] = nothing ? -infinity() : (most + ::log2f(total)) * kLn2;
+      }
+      // Four lanes have eight neighbours in two words each; one of them gets all of eight.
+      PRIMUS_UNROLL
+      for (int j = 2 * s; j < Sums::kCount; j += 16) {
+        std::uint32_t words[4];
+        PRIMUS_UNROLL
+        for (int w = 0; w < 4; ++w) {
+          const Pack<BFloat16, 2> pair{from_float<BFloat16>(sums.at[j + 4 * w] * share),
+                                       from_float<BFloat16>(sums.at[j + 4 * w + 1] * share)};
+          words[w] = std::bit_cast<std::uint32_t>(pair);
+        }
+        transpose_among_four(words);
+        if (!there) continue;
+        BFloat16* const to = out + token * stride + tile.head * kValueDim + j / 16 * 32 + lane() % 4 * 8;
+        *reinterpret_cast<Pack<std::uint32_t, 4>*>(to) = {words[0], words[1], words[2], words[3]};
+      }
+    }
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -26,7 +26,6 @@ class Validator {
 
   void run() {
     batches();
-    precision();
     attention();
     rope();
     schedule();
@@ -93,15 +92,6 @@ class Validator {
            fmt::format(
                "seq_length ({}) is longer than max_position_embeddings ({}), which the model was made for",
                config_.seq_length, config_.max_position_embeddings));
-    }
-  }
-
-  void precision() {
-    if (experiment_.framework == "native" && config_.main_grads_dtype == "bf16") {
-      warn(
-          "main_grads_dtype",
-          "main_grads_dtype is bf16, and the native engine sums gradients in fp32: more exact, with two more "
-          "bytes for each parameter");
     }
   }
 

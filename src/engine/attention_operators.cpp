@@ -2,6 +2,7 @@
 // and keys before it.
 #include "base/check.h"
 #include "engine/context_attention.h"
+#include "engine/fp32_weight_gradient.h"
 #include "engine/fused_columns.h"
 #include "engine/operators.h"
 #include "turbo/elementwise/elementwise.h"
@@ -45,14 +46,15 @@ void head_norm_backward_input(Step& s) {
 }
 
 void head_norm_backward_weight(Step& s) {
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), turbo::HeadNormBackwardWeight{.shape = s.attributes<HeadNormAttributes>().shape,
-                                                    .x = s.in(0),
-                                                    .rstd = s.out(1),
-                                                    .d_y = s.d_out(0),
-                                                    .d_weight = d_weight,
-                                                    .accumulate = accumulate,
-                                                    .workspace = {}});
+  write_fp32_weight_gradient(s, [&](const Tensor& d_weight, bool accumulate) {
+    launch(s.context(), turbo::HeadNormBackwardWeight{.shape = s.attributes<HeadNormAttributes>().shape,
+                                                      .x = s.in(0),
+                                                      .rstd = s.out(1),
+                                                      .d_y = s.d_out(0),
+                                                      .d_weight = d_weight,
+                                                      .accumulate = accumulate,
+                                                      .workspace = {}});
+  });
 }
 
 constexpr Operator kHeadNorm{.name = "head_norm",
@@ -182,15 +184,16 @@ void attention_backward_input(Step& s) {
 // The parameter is the sinks; the log-sum-exp and the output hold all that their gradient needs.
 void attention_backward_weight(Step& s) {
   const auto a = s.attributes<AttentionAttributes>();
-  const auto [d_sinks, accumulate] = s.d_weight();
-  launch(s.context(), turbo::AttentionBackwardSinks{.heads = a.shape.heads,
-                                                    .value_dim = a.shape.value_dim,
-                                                    .sinks = s.weight(),
-                                                    .out = s.out(0),
-                                                    .lse = s.out(1),
-                                                    .d_out = s.d_out(0),
-                                                    .d_sinks = d_sinks,
-                                                    .accumulate = accumulate});
+  write_fp32_weight_gradient(s, [&](const Tensor& d_sinks, bool accumulate) {
+    launch(s.context(), turbo::AttentionBackwardSinks{.heads = a.shape.heads,
+                                                      .value_dim = a.shape.value_dim,
+                                                      .sinks = s.weight(),
+                                                      .out = s.out(0),
+                                                      .lse = s.out(1),
+                                                      .d_out = s.d_out(0),
+                                                      .d_sinks = d_sinks,
+                                                      .accumulate = accumulate});
+  });
 }
 
 constexpr Operator kAttention{.name = "attention",

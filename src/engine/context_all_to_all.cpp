@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/context_attention.h"
+#include "engine/fp32_weight_gradient.h"
 #include "engine/fused_columns.h"
 #include "engine/scratch.h"
 #include "turbo/elementwise/elementwise.h"
@@ -204,19 +205,20 @@ void backward_input(Step& s) {
 // The parameter is the sinks; other ranks have the other heads'.
 void backward_weight(Step& s) {
   const Call call(s);
-  const auto [d_sinks, accumulate] = s.d_weight();
-  if (!accumulate) launch(s.context(), turbo::Fill{.out = d_sinks, .value = 0});
-  const Tensor own = s.d_out(0);
-  const ScratchTensor d_out(call.scratch(), own.dtype, {call.all_tokens(), call.out_width()});
-  call.to_heads(own, d_out.get(), call.out_columns());
-  launch(s.context(), turbo::AttentionBackwardSinks{.heads = call.shape().heads,
-                                                    .value_dim = call.shape().value_dim,
-                                                    .sinks = own_heads(call, s.weight()),
-                                                    .out = s.out(1),
-                                                    .lse = s.out(2),
-                                                    .d_out = d_out.get(),
-                                                    .d_sinks = own_heads(call, d_sinks),
-                                                    .accumulate = true});
+  write_fp32_weight_gradient(s, [&](const Tensor& d_sinks, bool accumulate) {
+    if (!accumulate) launch(s.context(), turbo::Fill{.out = d_sinks, .value = 0});
+    const Tensor own = s.d_out(0);
+    const ScratchTensor d_out(call.scratch(), own.dtype, {call.all_tokens(), call.out_width()});
+    call.to_heads(own, d_out.get(), call.out_columns());
+    launch(s.context(), turbo::AttentionBackwardSinks{.heads = call.shape().heads,
+                                                      .value_dim = call.shape().value_dim,
+                                                      .sinks = own_heads(call, s.weight()),
+                                                      .out = s.out(1),
+                                                      .lse = s.out(2),
+                                                      .d_out = d_out.get(),
+                                                      .d_sinks = own_heads(call, d_sinks),
+                                                      .accumulate = true});
+  });
 }
 
 constexpr Operator kContextAllToAll{.name = "context_all_to_all",

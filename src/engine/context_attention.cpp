@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "engine/fp32_weight_gradient.h"
 #include "engine/fused_columns.h"
 #include "engine/scratch.h"
 #include "turbo/elementwise/elementwise.h"
@@ -429,18 +430,19 @@ void backward_input(Step& s) {
 // The parameter is the sinks, as in ordinary attention.
 void backward_weight(Step& s) {
   const Call call(s);
-  const auto [d_sinks, accumulate] = s.d_weight();
-  for (std::int64_t i = 0; i < call.sequences(); ++i) {
-    launch(s.context(),
-           turbo::AttentionBackwardSinks{.heads = call.heads(),
-                                         .value_dim = call.attributes().shape.value_dim,
-                                         .sinks = s.weight(),
-                                         .out = call.rows(s.out(0), 2 * i, 2),
-                                         .lse = s.out(1).slice(i * call.heads(), (i + 1) * call.heads()),
-                                         .d_out = call.rows(s.d_out(0), 2 * i, 2),
-                                         .d_sinks = d_sinks,
-                                         .accumulate = accumulate || i > 0});
-  }
+  write_fp32_weight_gradient(s, [&](const Tensor& d_sinks, bool accumulate) {
+    for (std::int64_t i = 0; i < call.sequences(); ++i) {
+      launch(s.context(),
+             turbo::AttentionBackwardSinks{.heads = call.heads(),
+                                           .value_dim = call.attributes().shape.value_dim,
+                                           .sinks = s.weight(),
+                                           .out = call.rows(s.out(0), 2 * i, 2),
+                                           .lse = s.out(1).slice(i * call.heads(), (i + 1) * call.heads()),
+                                           .d_out = call.rows(s.d_out(0), 2 * i, 2),
+                                           .d_sinks = d_sinks,
+                                           .accumulate = accumulate || i > 0});
+    }
+  });
 }
 
 constexpr Operator kContextAttention{.name = "context_attention",

@@ -146,8 +146,8 @@ void DataParallel::before_gradient(const Parameter& parameter) {
   Traffic& traffic = traffic_of(unit);
   while (traffic.reducing) join_oldest_reduction();
   if (!unit.gradient.absent()) return;
-  traffic.gradient = rank_.stash().allocate(unit.elements * size_of(DType::kF32));
-  unit.set_gradient(traffic.gradient.view(DType::kF32, {unit.elements}));
+  traffic.gradient = rank_.stash().allocate(unit.elements * size_of(unit.gradient_dtype));
+  unit.set_gradient(traffic.gradient.view(unit.gradient_dtype, {unit.elements}));
   if (rank_.measuring()) return;
   // Nobody writes what lies between parameters and behind the last one.
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -181,20 +181,24 @@ void DataParallel::complete_gradient(ParameterUnit& unit) {
   }
 }
 
+DType DataParallel::sent_dtype(const ParameterUnit& unit) const {
+  return unit.gradient_dtype == DType::kF32 ? settings_.reduce_dtype : unit.gradient_dtype;
+}
+
 void DataParallel::reduce(ParameterUnit& unit) {
   // Two reductions at most hold memory: one on its way, and one that waits for it.
   while (reducing_.size() > 1) join_oldest_reduction();
   complete_gradient(unit);
   Traffic& traffic = traffic_of(unit);
-  const DType dtype = settings_.reduce_dtype;
+  const DType dtype = sent_dtype(unit);
   Tensor source = unit.gradient, sum = unit.reduced;
-  if (dtype != DType::kF32) {
+  if (dtype != unit.gradient_dtype) {
     traffic.narrow = rank_.stash().allocate(unit.elements * size_of(dtype));
     source = traffic.narrow.view(dtype, {unit.elements});
     turbo::launch(rank_.context(), turbo::Cast{.x = unit.gradient, .out = source});
   }
   traffic.adds = traffic.has_sum;
-  if (traffic.adds || dtype != DType::kF32) {
+  if (traffic.adds || dtype != unit.gradient_dtype) {
     traffic.part = rank_.stash().allocate(unit.shard.size() * size_of(dtype));
     sum = traffic.part.view(dtype, {unit.shard.size()});
   }
@@ -221,10 +225,10 @@ void DataParallel::join_oldest_reduction() {
   rank_.compute().wait(*traffic.reduced);
   traffic.reducing = false;
   if (traffic.part) {
-    const Tensor part = traffic.part.view(settings_.reduce_dtype, {unit.shard.size()});
+    const Tensor part = traffic.part.view(sent_dtype(unit), {unit.shard.size()});
     if (!traffic.adds) {
       turbo::launch(rank_.context(), turbo::Cast{.x = part, .out = unit.reduced});
-    } else if (part.dtype == DType::kF32) {
+    } else if (part.dtype == unit.gradient_dtype) {
       turbo::launch(rank_.context(), turbo::Add{.a = unit.reduced, .b = part, .out = unit.reduced});
     } else {
       const Buffer buffer = rank_.stash().allocate(unit.reduced.bytes());

@@ -34,7 +34,9 @@ struct DataParallelSettings {
   // False: nothing is gathered before it is needed, and training waits for updated values.
   bool overlap_gather = true;
   bool reshard_after_forward = true;
-  DType reduce_dtype = DType::kF32;  // or bf16: half the traffic, rounded once before and once after the sum
+  // Of fp32 gradients; or bf16: half the traffic, rounded once before and once after the sum. Gradients that
+  // are kept in bf16 are sent as they are.
+  DType reduce_dtype = DType::kF32;
 };
 
 class DataParallel {
@@ -105,6 +107,8 @@ class DataParallel {
   void give_all_back();
   // Gradients without a contribution become zero.
   void complete_gradient(ParameterUnit& unit);
+  // The type in which the unit's gradient is sent.
+  DType sent_dtype(const ParameterUnit& unit) const;
   void reduce(ParameterUnit& unit);
   void join_oldest_reduction();
   void sum_over(comm::Communicator& group, const Tensor& tensor);

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "engine/fp32_weight_gradient.h"
 #include "engine/linear_products.h"
 #include "engine/scratch.h"
 #include "turbo/bias/bias.h"
@@ -102,9 +103,10 @@ void router_bias_forward(Step& s) {
 void router_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }
 
 void router_bias_backward_weight(Step& s) {
-  const auto [d_bias, accumulate] = s.d_weight();
-  launch(s.context(), turbo::AddBiasBackwardWeight{
-                          .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
+  write_fp32_weight_gradient(s, [&](const Tensor& d_bias, bool accumulate) {
+    launch(s.context(), turbo::AddBiasBackwardWeight{
+                            .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
+  });
 }
 
 constexpr Operator kRouterBias{.name = "router_bias",
@@ -450,10 +452,11 @@ void grouped_bias_forward(Step& s) {
 void grouped_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }
 
 void grouped_bias_backward_weight(Step& s) {
-  const auto [d_bias, accumulate] = s.d_weight();
-  launch(s.context(),
-         turbo::GroupedBiasBackward{
-             .d_y = s.d_out(0), .d_bias = d_bias, .offsets = offsets_of(s), .accumulate = accumulate});
+  write_fp32_weight_gradient(s, [&](const Tensor& d_bias, bool accumulate) {
+    launch(s.context(),
+           turbo::GroupedBiasBackward{
+               .d_y = s.d_out(0), .d_bias = d_bias, .offsets = offsets_of(s), .accumulate = accumulate});
+  });
 }
 
 constexpr Operator kGroupedBias{.name = "grouped_bias",

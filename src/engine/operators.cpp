@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/fp32_weight_gradient.h"
 #include "engine/linear_products.h"
 #include "engine/parallel_operators.h"
 #include "turbo/bias/bias.h"
@@ -67,9 +68,11 @@ void norm_input_gradient(Step& s, const Tensor& x, const Tensor& rstd, const Ten
 }
 
 void norm_weight_gradient(Step& s, const Tensor& x, const Tensor& rstd, const Tensor& d_y) {
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), turbo::RmsNormBackwardWeight{
-                          .x = x, .rstd = rstd, .d_y = d_y, .d_weight = d_weight, .accumulate = accumulate});
+  write_fp32_weight_gradient(s, [&](const Tensor& d_weight, bool accumulate) {
+    launch(s.context(),
+           turbo::RmsNormBackwardWeight{
+               .x = x, .rstd = rstd, .d_y = d_y, .d_weight = d_weight, .accumulate = accumulate});
+  });
 }
 
 // Inputs: x. Outputs: y, rstd.
@@ -168,9 +171,10 @@ void add_bias_forward(Step& s) {
 void add_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }
 
 void add_bias_backward_weight(Step& s) {
-  const auto [d_bias, accumulate] = s.d_weight();
-  launch(s.context(), turbo::AddBiasBackwardWeight{
-                          .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
+  write_fp32_weight_gradient(s, [&](const Tensor& d_bias, bool accumulate) {
+    launch(s.context(), turbo::AddBiasBackwardWeight{
+                            .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
+  });
 }
 
 constexpr Operator kAddBias{.name = "add_bias",

@@ -208,6 +208,7 @@ void ParameterStore::add_unit(std::size_t number, const std::vector<Parameter*>&
   unit.ranks = place.ranks;
   unit.trained = first.trainable && layout_.train;
   unit.dtype = first.full_precision || first.reads_full_precision ? DType::kF32 : layout_.compute;
+  if (unit.dtype != DType::kF32) unit.gradient_dtype = layout_.gradients;
   // One rank for each copy has all of it. What is neither trained nor a weight (the biases by which routers
   // balance) changes on every rank alike.
   unit.sharding = place.shards == 1                           ? Sharding::kNone
@@ -257,10 +258,10 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
     unit.master = take(unit.shard.size(), DType::kF32);
   }
   if (unit.ranks == 1 || layout_.keeps_gradients()) {
-    unit.set_gradient(take(unit.elements, DType::kF32));
+    unit.set_gradient(take(unit.elements, unit.gradient_dtype));
     unit.reduced = part_of(unit.gradient, unit.shard, 0);
   } else {
-    unit.reduced = take(unit.shard.size(), DType::kF32);
+    unit.reduced = take(unit.shard.size(), unit.gradient_dtype);
   }
   for (std::size_t rule = 0; rule < layout_.states.size(); ++rule) {
     FlatRange elements;

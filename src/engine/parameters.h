@@ -107,7 +107,8 @@ struct Parameter {
   std::int64_t offset = 0;  // of element 0 within the unit
   int rule = 0;             // Layout::rule_of; also where another stage has the parameter
   Tensor value;             // what operators read; absent while the unit is not gathered (DataParallel::use)
-  Tensor gradient;          // fp32; absent when nothing is trained, and where it has no memory at present
+  Tensor gradient;  // the unit's gradient_dtype; absent when nothing is trained, and where it has no memory
+                    // at present
 
   int index = 0;                                              // position among all parameters
   bool decayed() const { return decay && shape.rank() > 1; }  // Megatron: not on norms and biases
@@ -180,6 +181,7 @@ struct ParameterUnit {
   int declared = 0;                    // position of the group that its parameters were declared in
   std::vector<Parameter*> parameters;  // in the order of the buffers
   DType dtype = DType::kF32;           // of `values`
+  DType gradient_dtype = DType::kF32;  // of `gradient` and `reduced`
   bool trained = true;                 // false: only values are stored
   bool at_both_ends = false;           // as Group's
   ReduceGroup group = ReduceGroup::kData;
@@ -192,12 +194,12 @@ struct ParameterUnit {
 
   // [elements], absent where there is no memory for it at present.
   Tensor values;    // what operators read
-  Tensor gradient;  // fp32, this rank's own contributions
+  Tensor gradient;  // this rank's own contributions
   // [shard], absent when not needed.
   Tensor stored_values;  // of `values`
   Tensor master;         // fp32; the same memory as stored_values in an fp32 unit; absent where it is split
   Tensor remainder;  // int16: with stored_values the masters (turbo/master_weights.h), where they are split
-  Tensor reduced;    // fp32, the gradient of all ranks
+  Tensor reduced;    // the gradient of all ranks
 
   std::vector<UnitState> states;  // of the rules that have elements here, in the order of the rules
 
@@ -248,6 +250,8 @@ class ParameterStore {
 
   struct Layout {
     DType compute = DType::kF32;  // fp32 or bf16
+    // Of parameters that are read in bf16: fp32 or bf16. The others' are fp32.
+    DType gradients = DType::kF32;
     // False: inference. Values are all that is stored, in the compute type.
     bool train = true;
     // What each of the optimizer's update rules keeps, and which of them a parameter has: an index into

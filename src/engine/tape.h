@@ -139,7 +139,8 @@ class Step {
   // Memory for the gradient of output j to be completed in: that of d_out(j) when nobody else reads it.
   Tensor complete_d_out(int j);
 
-  // Where the weight gradient goes; `accumulate` false: this is the first contribution, assign.
+  // Where the weight gradient goes, in its unit's type; `accumulate` false: this is the first contribution,
+  // assign. Kernels that write fp32 alone: engine/fp32_weight_gradient.h.
   struct WeightTarget {
     Tensor out;
     bool accumulate;

@@ -22,6 +22,11 @@ inline bool is_vector(const Tensor& tensor, DType dtype, std::int64_t n) {
   return !tensor.absent() && tensor.dtype == dtype && tensor.elements() == n;
 }
 
+// The same in either of those types.
+inline bool is_float_vector(const Tensor& tensor, std::int64_t n) {
+  return is_vector(tensor, DType::kF32, n) || is_vector(tensor, DType::kBF16, n);
+}
+
 inline bool same(const Tensor& a, const Tensor& b) { return a.dtype == b.dtype && a.shape == b.shape; }
 
 }  // namespace primus::turbo

@@ -25,6 +25,7 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
       model_(settings.model, families, store_, parts_of(rank.mesh(), settings)) {
   const UpdateRules& rules = settings.optimizer.rules;
   store_.allocate({.compute = settings.compute,
+                   .gradients = settings.gradients,
                    .train = true,
                    .states = states_of(rules),
                    .rule_of = [&rules](const engine::Parameter& p) { return rule_of(rules, p); },

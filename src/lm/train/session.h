@@ -19,7 +19,8 @@ namespace primus {
 
 struct SessionSettings {
   ModelConfig model;
-  DType compute = DType::kF32;  // fp32 or bf16
+  DType compute = DType::kF32;    // fp32 or bf16
+  DType gradients = DType::kF32;  // ParameterStore::Layout::gradients
   StepSettings step;
   OptimizerSettings optimizer;
   // Of the rank's mesh; of no effect on one rank.

@@ -8,17 +8,15 @@ namespace primus::turbo {
 
 void AdamW::check() const {
   const std::int64_t n = grad.elements();
-  PRIMUS_CHECK(kId, is_vector(grad, DType::kF32, n));
-  for (const Tensor* moment : {&exp_avg, &exp_avg_sq}) {
-    PRIMUS_CHECK(kId, is_vector(*moment, DType::kF32, n) || is_vector(*moment, DType::kBF16, n));
-  }
+  PRIMUS_CHECK(kId, is_float_vector(grad, n));
+  PRIMUS_CHECK(kId, is_float_vector(exp_avg, n) && is_float_vector(exp_avg_sq, n));
   PRIMUS_CHECK(kId, is_vector(grad_scale, DType::kF32, 1));
   PRIMUS_CHECK(kId, are_masters(param, working, remainder, n));
   PRIMUS_CHECK(kId, is_step_scalars(scalars));
 }
 
 void SumOfSquares::check() const {
-  PRIMUS_CHECK(kId, x.dtype == DType::kF32);
+  PRIMUS_CHECK(kId, is_float(x));
   PRIMUS_CHECK(kId, is_vector(out, DType::kF64, 1));
 }
 

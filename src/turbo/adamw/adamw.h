@@ -17,7 +17,7 @@ namespace primus::turbo {
 struct AdamW {
   static constexpr KernelId kId = KernelId::kAdamW;
   Tensor param;           // [n] fp32 master weights, in place; absent: split
-  Tensor grad;            // [n] fp32
+  Tensor grad;            // [n] fp32 or bf16
   Tensor exp_avg;         // [n] fp32 or bf16, in place
   Tensor exp_avg_sq;      // [n] fp32 or bf16, in place
   Tensor grad_scale;      // [1] fp32 on the device: the clip coefficient
@@ -36,7 +36,7 @@ struct AdamW {
 // out[0] (+)= sum of x², in a fixed order with double partial sums.
 struct SumOfSquares {
   static constexpr KernelId kId = KernelId::kSumOfSquares;
-  Tensor x;    // [n] fp32
+  Tensor x;    // [n] fp32 or bf16
   Tensor out;  // [1] fp64
   bool accumulate;
   void check() const;

@@ -33,10 +33,10 @@ Rates rates_of(const CpuContext& context, const AdamW& a) {
 inline void put(float* to, float value, std::uint32_t /*random*/) { *to = value; }
 inline void put(BFloat16* to, float value, std::uint32_t random) { *to = round_at_random(value, random); }
 
-template <class First, class Second, class Masters>
+template <class Gradient, class First, class Second, class Masters>
 void update(const CpuContext& context, const AdamW& a, const Rates& rates, const Masters masters,
             std::int64_t begin, std::int64_t end) {
-  const float* grad = context.data<float>(a.grad);
+  const auto* grad = context.data<Gradient>(a.grad);
   auto* exp_avg = context.data<First>(a.exp_avg);
   auto* exp_avg_sq = context.data<Second>(a.exp_avg_sq);
   const auto [scale, decay, step, root_bias2, count] = rates;
@@ -49,7 +49,7 @@ void update(const CpuContext& context, const AdamW& a, const Rates& rates, const
   constexpr bool kRandom = !std::is_same_v<First, float> || !std::is_same_v<Second, float>;
   PRIMUS_SIMD()
   for (std::int64_t i = begin; i < end; ++i) {
-    const float g = grad[i] * scale;
+    const float g = to_float(grad[i]) * scale;
     const float m = beta1 * to_float(exp_avg[i]) + rest1 * g;
     const float v = beta2 * to_float(exp_avg_sq[i]) + rest2 * (g * g);
     const float p = masters.get(i) * decay - root_step * m / (std::sqrt(v) + root_eps);
@@ -65,10 +65,13 @@ void adamw(CpuContext& context, const AdamW& a) {
   const Rates rates = rates_of(context, a);
   if (rates.scale < 0) return;
   parallel_ranges(context, a.grad.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
-    with_float_type(a.exp_avg.dtype, [&](auto first) {
-      with_float_type(a.exp_avg_sq.dtype, [&](auto second) {
-        with_masters(context, a, [&](auto masters) {
-          update<decltype(first), decltype(second)>(context, a, rates, masters, begin, end);
+    with_float_type(a.grad.dtype, [&](auto gradient) {
+      with_float_type(a.exp_avg.dtype, [&](auto first) {
+        with_float_type(a.exp_avg_sq.dtype, [&](auto second) {
+          with_masters(context, a, [&](auto masters) {
+            update<decltype(gradient), decltype(first), decltype(second)>(context, a, rates, masters, begin,
+                                                                          end);
+          });
         });
       });
     });
@@ -76,15 +79,18 @@ void adamw(CpuContext& context, const AdamW& a) {
 }
 
 void sum_of_squares(CpuContext& context, const SumOfSquares& a) {
-  const float* x = context.data<float>(a.x);
-  const double sum = ordered_sum<double>(context, a.x.elements(), [&](std::int64_t begin, std::int64_t end) {
-    return sum_doubles(begin, end, [&](std::int64_t i) {
-      const double value = x[i];
-      return value * value;
-    });
-  });
   double* out = context.data<double>(a.out);
-  *out = a.accumulate ? *out + sum : sum;
+  with_float_type(a.x.dtype, [&](auto tag) {
+    const auto* x = context.data<decltype(tag)>(a.x);
+    const double sum =
+        ordered_sum<double>(context, a.x.elements(), [&](std::int64_t begin, std::int64_t end) {
+          return sum_doubles(begin, end, [&](std::int64_t i) {
+            const double value = to_float(x[i]);
+            return value * value;
+          });
+        });
+    *out = a.accumulate ? *out + sum : sum;
+  });
 }
 
 void clip_coefficient(CpuContext& context, const ClipCoefficient& a) {

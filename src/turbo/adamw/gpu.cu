@@ -22,12 +22,13 @@ PRIMUS_DEVICE void put(BFloat16* to, const float (&from)[kCount], const std::uin
   *reinterpret_cast<Pack<BFloat16, kCount>*>(to) = pack;
 }
 
-template <int kCount, class First, class Second>
+template <int kCount, class Gradient, class First, class Second>
 struct Update {
   Masters masters;
   First* exp_avg;
   Second* exp_avg_sq;
-  const float *grad, *grad_scale;
+  const Gradient* grad;
+  const float* grad_scale;
   const double* scalars;
   float beta1, beta2, eps, rate_factor, decay_factor;
   std::uint64_t rounding_stream;
@@ -72,30 +73,34 @@ struct Update {
 
 void adamw(Context& context, const AdamW& a) {
   const Masters masters = masters_of(context, a);
-  const float* grad = context.data<float>(a.grad);
   const std::int64_t n = a.grad.elements();
-  with_float_type(a.exp_avg.dtype, [&](auto first) {
-    with_float_type(a.exp_avg_sq.dtype, [&](auto second) {
-      using First = decltype(first);
-      using Second = decltype(second);
-      First* exp_avg = context.data<First>(a.exp_avg);
-      Second* exp_avg_sq = context.data<Second>(a.exp_avg_sq);
-      const bool vectors = masters_of_vectors(n, masters, grad, exp_avg, exp_avg_sq);
-      with_vector<float>(vectors, [&](auto count) {
-        for_each(context, n / count,
-                 Update<count, First, Second>{
-                     masters, exp_avg, exp_avg_sq, grad, context.data<float>(a.grad_scale),
-                     context.data<double>(a.scalars), a.beta1, a.beta2, a.eps, a.learning_rate_factor,
-                     a.weight_decay_factor, a.rounding_stream, a.first_element});
+  with_float_type(a.grad.dtype, [&](auto gradient) {
+    with_float_type(a.exp_avg.dtype, [&](auto first) {
+      with_float_type(a.exp_avg_sq.dtype, [&](auto second) {
+        using Gradient = decltype(gradient);
+        using First = decltype(first);
+        using Second = decltype(second);
+        const auto* grad = context.data<Gradient>(a.grad);
+        First* exp_avg = context.data<First>(a.exp_avg);
+        Second* exp_avg_sq = context.data<Second>(a.exp_avg_sq);
+        const bool vectors = masters_of_vectors(n, masters, grad, exp_avg, exp_avg_sq);
+        with_vector<float>(vectors, [&](auto count) {
+          for_each(context, n / count,
+                   Update<count, Gradient, First, Second>{
+                       masters, exp_avg, exp_avg_sq, grad, context.data<float>(a.grad_scale),
+                       context.data<double>(a.scalars), a.beta1, a.beta2, a.eps, a.learning_rate_factor,
+                       a.weight_decay_factor, a.rounding_stream, a.first_element});
+        });
       });
     });
   });
 }
 
+template <class T>
 struct Square {
-  const float* x;
+  const T* x;
   PRIMUS_DEVICE double operator()(std::int64_t i) const {
-    const auto value = static_cast<double>(x[i]);
+    const auto value = static_cast<double>(to_float(x[i]));
     return value * value;
   }
 };
@@ -106,8 +111,11 @@ struct StoreSquares {
 };
 
 void sum_of_squares(Context& context, const SumOfSquares& a) {
-  ordered_sum<double>(context, a.x.elements(), Square{context.data<float>(a.x)},
-                      StoreSquares{context.data<double>(a.out), a.accumulate});
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    ordered_sum<double>(context, a.x.elements(), Square<T>{context.data<T>(a.x)},
+                        StoreSquares{context.data<double>(a.out), a.accumulate});
+  });
 }
 
 struct ClipBody {

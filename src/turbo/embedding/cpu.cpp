@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -43,33 +44,53 @@ void forward(CpuContext& context, const EmbeddingForward& a) {
   });
 }
 
-// Threads share the columns, not the tokens: every element of the table is summed by one thread, in token
-// order.
+std::int64_t backward_weight_workspace(CpuContext&, const EmbeddingBackwardWeight& a) {
+  return a.tokens.bytes();
+}
+
+// Threads share the columns, not the tokens: every element of the table is summed by one thread, row by row
+// of the table and within a row in token order.
 void backward_weight(CpuContext& context, const EmbeddingBackwardWeight& a) {
   constexpr std::int64_t kColumns = 64;
   const std::int64_t count = a.tokens.elements(), hidden = a.d_table.cols();
   const std::int32_t* tokens = context.data<std::int32_t>(a.tokens);
-  float* d_table = context.data<float>(a.d_table);
-  // Before anything is written.
-  for (std::int64_t t = 0; t < count; ++t) row_of(a, a.d_table, tokens[t]);
+  // Before anything is written: which tokens have rows here, row by row.
+  auto* const order = context.data<std::int32_t>(a.workspace);
+  std::int32_t* last = order;
+  for (std::int64_t t = 0; t < count; ++t) {
+    if (row_of(a, a.d_table, tokens[t]) >= 0) *last++ = static_cast<std::int32_t>(t);
+  }
+  std::sort(order, last, [&](std::int32_t x, std::int32_t y) {
+    return tokens[x] != tokens[y] ? tokens[x] < tokens[y] : x < y;
+  });
   if (!a.accumulate) {
-    const std::int64_t row_bytes = hidden * static_cast<std::int64_t>(sizeof(float));
+    char* const table = context.data<char>(a.d_table);
+    const std::int64_t row_bytes = hidden * size_of(a.d_table.dtype);
     parallel_ranges(context, a.d_table.rows(), row_bytes, [&](std::int64_t begin, std::int64_t end) {
-      std::memset(d_table + begin * hidden, 0, static_cast<std::size_t>((end - begin) * row_bytes));
+      std::memset(table + begin * row_bytes, 0, static_cast<std::size_t>((end - begin) * row_bytes));
     });
   }
-  with_float_type(a.d_out.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const T* d_out = context.data<T>(a.d_out);
-    context.pool().parallel_for(hidden, kColumns, [&](std::int64_t begin, std::int64_t end, int) {
-      for (std::int64_t t = 0; t < count; ++t) {
-        const std::int64_t row = row_of(a, a.d_table, tokens[t]);
-        if (row < 0) continue;
-        const T* from = d_out + t * hidden;
-        float* to = d_table + row * hidden;
-        PRIMUS_SIMD()
-        for (std::int64_t i = begin; i < end; ++i) to[i] += to_float(from[i]);
-      }
+  with_float_type(a.d_out.dtype, [&](auto from_type) {
+    with_float_type(a.d_table.dtype, [&](auto to_type) {
+      using T = decltype(from_type);
+      using Table = decltype(to_type);
+      const T* d_out = context.data<T>(a.d_out);
+      Table* d_table = context.data<Table>(a.d_table);
+      context.pool().parallel_for(hidden, kColumns, [&](std::int64_t begin, std::int64_t end, int) {
+        const std::int64_t width = end - begin;
+        for (const std::int32_t* at = order; at < last;) {
+          const std::int32_t token = tokens[*at];
+          Table* to = d_table + (token - a.first) * hidden + begin;
+          float sum[kColumns];
+          for (std::int64_t i = 0; i < width; ++i) sum[i] = to_float(to[i]);
+          for (; at < last && tokens[*at] == token; ++at) {
+            const T* from = d_out + *at * hidden + begin;
+            PRIMUS_SIMD()
+            for (std::int64_t i = 0; i < width; ++i) sum[i] += to_float(from[i]);
+          }
+          for (std::int64_t i = 0; i < width; ++i) to[i] = from_float<Table>(sum[i]);
+        }
+      });
     });
   });
 }
@@ -78,7 +99,7 @@ void backward_weight(CpuContext& context, const EmbeddingBackwardWeight& a) {
 
 void register_embedding(KernelTable& table) {
   table.add<EmbeddingForward, CpuContext, &forward>();
-  table.add<EmbeddingBackwardWeight, CpuContext, &backward_weight>();
+  table.add<EmbeddingBackwardWeight, CpuContext, &backward_weight, &backward_weight_workspace>();
 }
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -22,7 +22,7 @@ void EmbeddingForward::check() const {
 void EmbeddingBackwardWeight::check() const {
   PRIMUS_CHECK(kId, tokens.dtype == DType::kI32);
   PRIMUS_CHECK(kId, is_float(d_out));
-  PRIMUS_CHECK(kId, d_table.dtype == DType::kF32);
+  PRIMUS_CHECK(kId, is_float(d_table));
   PRIMUS_CHECK(kId, d_out.cols() == d_table.cols() && d_out.rows() == tokens.elements());
   PRIMUS_CHECK(kId, is_part(d_table, first, vocabulary));
 }

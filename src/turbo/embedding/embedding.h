@@ -19,12 +19,13 @@ struct EmbeddingForward {
   double flops() const { return 0; }
 };
 
-// d_table[v, :] (+)= sum of d_out[t, :] over t with tokens[t] == v, in token order (deterministic).
+// d_table[v, :] (+)= sum of d_out[t, :] over t with tokens[t] == v, in token order (deterministic) and in
+// fp32, rounded once.
 struct EmbeddingBackwardWeight {
   static constexpr KernelId kId = KernelId::kEmbeddingBackwardWeight;
   Tensor tokens;                           // [tokens] int32
   Tensor d_out;                            // [tokens, hidden]
-  Tensor d_table;                          // [vocab, hidden] fp32
+  Tensor d_table;                          // [vocab, hidden] fp32 or bf16
   bool accumulate;                         // false: every row is assigned, rows without a token to zero
   std::int64_t first = 0, vocabulary = 0;  // vocabulary 0: the table is all of it
   Tensor workspace;

@@ -46,20 +46,21 @@ void forward(Context& context, const EmbeddingForward& a) {
   });
 }
 
+template <class T>
 struct ClearBody {
-  float* out;
-  PRIMUS_DEVICE void operator()(std::int64_t i) const { out[i] = 0.0F; }
+  T* out;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const { out[i] = from_float<T>(0.0F); }
 };
 
 // For every place of the sorted list, one block for each slice of columns. The block of an id's first place
 // adds the rows of all, in token order; the others have nothing to do.
-template <class T, int kCount>
+template <class T, class Table, int kCount>
 struct BackwardWeight {
   static constexpr int kThreads = 128;
   static constexpr int kAhead = 8;  // rows that are on the way while others are added
   const TokenPlace* places;
   const T* d_out;
-  float* d_table;
+  Table* d_table;
   std::int64_t count, table_rows, hidden, slices;
 
   PRIMUS_DEVICE void operator()() const {
@@ -68,10 +69,10 @@ struct BackwardWeight {
     if (id >= table_rows || (first > 0 && places[first - 1].id == id)) return;
     const std::int64_t column = (block() % slices * kThreads + thread()) * kCount;
     if (column >= hidden) return;
-    float* const to = d_table + id * hidden + column;
+    Table* const to = d_table + id * hidden + column;
     float sum[kCount];
     PRIMUS_UNROLL
-    for (int k = 0; k < kCount; ++k) sum[k] = to[k];
+    for (int k = 0; k < kCount; ++k) sum[k] = to_float(to[k]);
     for (std::int64_t at = first; at < count && places[at].id == id; at += kAhead) {
       float rows[kAhead][kCount];
       PRIMUS_UNROLL
@@ -88,7 +89,7 @@ struct BackwardWeight {
       }
     }
     PRIMUS_UNROLL
-    for (int k = 0; k < kCount; ++k) to[k] = sum[k];
+    for (int k = 0; k < kCount; ++k) to[k] = from_float<Table>(sum[k]);
   }
 };
 
@@ -97,18 +98,21 @@ std::int64_t backward_weight_workspace(Context&, const EmbeddingBackwardWeight& 
 }
 
 void backward_weight(Context& context, const EmbeddingBackwardWeight& a) {
-  float* const d_table = context.data<float>(a.d_table);
   const std::int64_t count = a.tokens.elements(), rows = a.d_table.rows(), hidden = a.d_table.cols();
-  if (!a.accumulate) for_each(context, a.d_table.elements(), ClearBody{d_table});
   const TokenPlace* const places = sort_tokens(context, context.data<std::int32_t>(a.tokens), count,
                                                rows_of(a, a.d_table), context.data<std::byte>(a.workspace));
   with_float_type(a.d_out.dtype, [&](auto tag) {
     using T = decltype(tag);
     const T* const d_out = context.data<T>(a.d_out);
-    with_vector<T>(rows_of_vectors<T>(hidden, d_out), [&](auto vector) {
-      using Kernel = BackwardWeight<T, decltype(vector)::value>;
-      const std::int64_t slices = blocks_for(hidden, Kernel::kThreads * decltype(vector)::value);
-      launch(context, count * slices, Kernel{places, d_out, d_table, count, rows, hidden, slices});
+    with_float_type(a.d_table.dtype, [&](auto to) {
+      using Table = decltype(to);
+      Table* const d_table = context.data<Table>(a.d_table);
+      if (!a.accumulate) for_each(context, a.d_table.elements(), ClearBody<Table>{d_table});
+      with_vector<T>(rows_of_vectors<T>(hidden, d_out), [&](auto vector) {
+        using Kernel = BackwardWeight<T, Table, decltype(vector)::value>;
+        const std::int64_t slices = blocks_for(hidden, Kernel::kThreads * decltype(vector)::value);
+        launch(context, count * slices, Kernel{places, d_out, d_table, count, rows, hidden, slices});
+      });
     });
   });
 }

@@ -576,6 +576,15 @@ PRIMUS_DEVICE void add_four([[maybe_unused]] float* to, [[maybe_unused]] const f
 #endif
 }
 
+// The same for bf16, which has to wait: the sum is rounded once.
+PRIMUS_DEVICE void add_four(BFloat16* to, const float (&values)[4]) {
+  float sums[4];
+  load(to, sums);
+  PRIMUS_UNROLL
+  for (int i = 0; i < 4; ++i) sums[i] += values[i];
+  store(to, sums);
+}
+
 // Of two pairs in each of two neighbouring lanes, the even lane gets both first ones, the odd lane both
 // second ones, the even lane's before the odd one's.
 PRIMUS_DEVICE void join_pairs(float (&pairs)[4]) {

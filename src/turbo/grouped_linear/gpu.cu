@@ -97,9 +97,7 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   const bool wide = has_warpgroups(context) && (forward ? out : in) >= WideSums::kCols && call.a.rows() > 0 &&
                     call.b.rows() > 0;
   const auto run = [&]<bool kLeftByDepth, bool kRightByDepth>() {
-    if constexpr (!kLeftByDepth || std::is_same_v<C, float>) {
-      if (wide) return multiply_by_warpgroups<C, kLeftByDepth, kRightByDepth>(context, call);
-    }
+    if (wide) return multiply_by_warpgroups<C, kLeftByDepth, kRightByDepth>(context, call);
     using Kernel = GroupTiles<C, kLeftByDepth, kRightByDepth>;
     Kernel p{};
     p.a = a, p.b = b, p.c = context.data<C>(call.c);

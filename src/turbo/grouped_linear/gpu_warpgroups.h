@@ -13,7 +13,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// "By depth": see turbo/gpu/warpgroup.h. Sums of rows (the weight gradient) are C = float, both by depth.
+// "By depth": see turbo/gpu/warpgroup.h. Sums of rows (the weight gradient) are both by depth; only
+// they are added to what is there.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupWarpgroups {
   static constexpr bool kAlone = true;
@@ -309,7 +310,7 @@ struct GroupWarpgroups {
     for (int half = 0; half < 2; ++half) {
       const int row = where.row + first_row + WideSums::row(2 * half);
       C* const line = to + static_cast<std::int64_t>(row) * n;
-      if constexpr (std::is_same_v<C, float>) {
+      if constexpr (std::is_same_v<C, float> || kSumsRows) {
         // Two lanes have four neighbours in two groups of eight each; each of them gets four of one group.
         PRIMUS_UNROLL
         for (int i = 2 * half; i < WideSums::kCount; i += 8) {

@@ -27,7 +27,7 @@ void GroupedGemm::check() const {
       PRIMUS_CHECK(kId, a.cols() == b.shape[1] && c.cols() == b.shape[2]);
       break;
     case GemmRole::kWeightGradient:
-      PRIMUS_CHECK(kId, c.dtype == DType::kF32 && rows() == (b_rows.absent() ? b.rows() : b_rows.elements()));
+      PRIMUS_CHECK(kId, is_float(c) && rows() == (b_rows.absent() ? b.rows() : b_rows.elements()));
       PRIMUS_CHECK(kId, c.shape[1] == a.cols() && c.shape[2] == b.cols());
       break;
   }

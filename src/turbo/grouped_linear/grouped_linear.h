@@ -22,7 +22,7 @@ struct GroupedGemm {
   static constexpr KernelId kId = KernelId::kGroupedGemm;
   GemmRole role;
   Tensor a, b;              // operands, both fp32 or both bf16; weights are [experts, out, in]
-  Tensor c;                 // fp32, or the operands' type; weight gradients are fp32
+  Tensor c;                 // fp32 or bf16
   Tensor offsets;           // [experts + 1] int32, from 0, never falling, at most `rows`
   Tensor a_rows, b_rows;    // [rows] int32, read below offsets[experts]; absent: in order. b's for the
                             // weight gradient only

@@ -110,7 +110,7 @@ bool SplitGemm::suits(const Gemm& call) {
     case GemmRole::kInputGradient:
       return a_fp32 && b_fp32 && !c_fp32;
     case GemmRole::kWeightGradient:
-      return a_fp32 && !b_fp32;
+      return a_fp32 && !b_fp32 && c_fp32;
   }
 #else
   (void)call;  // no CPU that this instruction set is chosen for has matrix units

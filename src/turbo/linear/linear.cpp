@@ -9,7 +9,6 @@ void Gemm::check() const {
   for (const Tensor* t : {&a, &b, &c}) {
     PRIMUS_CHECK(kId, is_float(*t));
   }
-  PRIMUS_CHECK(kId, c.dtype == DType::kF32 || role != GemmRole::kWeightGradient);
   switch (role) {
     case GemmRole::kForward:
       PRIMUS_CHECK(kId, a.cols() == b.cols() && c.rows() == a.rows() && c.cols() == b.rows());

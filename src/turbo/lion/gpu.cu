@@ -7,11 +7,12 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-template <int kCount>
+template <class Gradient, int kCount>
 struct LionBody {
   Masters masters;
   float* exp_avg;
-  const float *grad, *grad_scale;
+  const Gradient* grad;
+  const float* grad_scale;
   const double* scalars;
   float beta1, beta2, decay_factor;
 
@@ -42,12 +43,16 @@ struct LionBody {
 void lion(Context& context, const Lion& a) {
   const Masters masters = masters_of(context, a);
   float* exp_avg = context.data<float>(a.exp_avg);
-  const float* grad = context.data<float>(a.grad);
   const std::int64_t n = a.grad.elements();
-  with_vector<float>(masters_of_vectors(n, masters, grad, exp_avg), [&](auto count) {
-    for_each(context, n / count,
-             LionBody<count>{masters, exp_avg, grad, context.data<float>(a.grad_scale),
-                             context.data<double>(a.scalars), a.beta1, a.beta2, a.weight_decay_factor});
+  with_float_type(a.grad.dtype, [&](auto tag) {
+    using Gradient = decltype(tag);
+    const auto* grad = context.data<Gradient>(a.grad);
+    with_vector<float>(masters_of_vectors(n, masters, grad, exp_avg), [&](auto count) {
+      for_each(context, n / count,
+               LionBody<Gradient, count>{masters, exp_avg, grad, context.data<float>(a.grad_scale),
+                                         context.data<double>(a.scalars), a.beta1, a.beta2,
+                                         a.weight_decay_factor});
+    });
   });
 }
 

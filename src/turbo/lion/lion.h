@@ -13,7 +13,7 @@ namespace primus::turbo {
 struct Lion {
   static constexpr KernelId kId = KernelId::kLion;
   Tensor param;           // [n] fp32 master weights, in place; absent: split
-  Tensor grad;            // [n] fp32
+  Tensor grad;            // [n] fp32 or bf16
   Tensor exp_avg;         // [n] fp32, in place
   Tensor grad_scale;      // [1] fp32 on the device: the clip coefficient
   Tensor working;         // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)

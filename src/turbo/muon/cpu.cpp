@@ -16,21 +16,23 @@ void muon_momentum(CpuContext& context, const MuonMomentum& a) {
   const float scale = context.data<float>(a.grad_scale)[0];
   const float beta = a.beta, rest = 1.0F - beta;
   const bool nesterov = a.nesterov;
-  const float* grad = context.data<float>(a.grad);
   float* momentum = context.data<float>(a.momentum);
   float* direction = context.data<float>(a.direction);
-  parallel_ranges(context, a.grad.elements(), 4 * sizeof(float), [&](std::int64_t begin, std::int64_t end) {
-    if (scale < 0) {
-      std::fill(direction + begin, direction + end, 0.0F);
-      return;
-    }
-    PRIMUS_SIMD()
-    for (std::int64_t i = begin; i < end; ++i) {
-      const float g = grad[i] * scale;
-      const float m = beta * momentum[i] + rest * g;
-      momentum[i] = m;
-      direction[i] = nesterov ? beta * m + rest * g : m;
-    }
+  with_float_type(a.grad.dtype, [&](auto tag) {
+    const auto* grad = context.data<decltype(tag)>(a.grad);
+    parallel_ranges(context, a.grad.elements(), 4 * sizeof(float), [&](std::int64_t begin, std::int64_t end) {
+      if (scale < 0) {
+        std::fill(direction + begin, direction + end, 0.0F);
+        return;
+      }
+      PRIMUS_SIMD()
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float g = to_float(grad[i]) * scale;
+        const float m = beta * momentum[i] + rest * g;
+        momentum[i] = m;
+        direction[i] = nesterov ? beta * m + rest * g : m;
+      }
+    });
   });
 }
 

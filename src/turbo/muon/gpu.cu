@@ -7,9 +7,10 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-template <int kCount>
+template <class Gradient, int kCount>
 struct MomentumBody {
-  const float *grad, *grad_scale;
+  const Gradient* grad;
+  const float* grad_scale;
   float *momentum, *direction;
   float beta;
   bool nesterov;
@@ -35,13 +36,16 @@ struct MomentumBody {
 };
 
 void muon_momentum(Context& context, const MuonMomentum& a) {
-  const float* grad = context.data<float>(a.grad);
   float *momentum = context.data<float>(a.momentum), *direction = context.data<float>(a.direction);
   const std::int64_t n = a.grad.elements();
-  with_vector<float>(rows_of_vectors<float>(n, grad, momentum, direction), [&](auto count) {
-    for_each(context, n / count,
-             MomentumBody<count>{grad, context.data<float>(a.grad_scale), momentum, direction, a.beta,
-                                 a.nesterov});
+  with_float_type(a.grad.dtype, [&](auto tag) {
+    using Gradient = decltype(tag);
+    const auto* grad = context.data<Gradient>(a.grad);
+    with_vector<float>(rows_of_vectors<float>(n, grad, momentum, direction), [&](auto count) {
+      for_each(context, n / count,
+               MomentumBody<Gradient, count>{grad, context.data<float>(a.grad_scale), momentum, direction,
+                                             a.beta, a.nesterov});
+    });
   });
 }
 

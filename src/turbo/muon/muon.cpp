@@ -8,7 +8,7 @@ namespace primus::turbo {
 
 void MuonMomentum::check() const {
   const std::int64_t n = grad.elements();
-  PRIMUS_CHECK(kId, is_vector(grad, DType::kF32, n) && is_vector(momentum, DType::kF32, n));
+  PRIMUS_CHECK(kId, is_float_vector(grad, n) && is_vector(momentum, DType::kF32, n));
   PRIMUS_CHECK(kId, is_vector(direction, DType::kF32, n) && is_vector(grad_scale, DType::kF32, 1));
 }
 

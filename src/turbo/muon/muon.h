@@ -13,7 +13,7 @@ namespace primus::turbo {
 // of the new m. A negative grad_scale skips the step: m stays as it is, and the direction is 0.
 struct MuonMomentum {
   static constexpr KernelId kId = KernelId::kMuonMomentum;
-  Tensor grad;        // [n] fp32
+  Tensor grad;        // [n] fp32 or bf16
   Tensor momentum;    // [n] fp32, in place
   Tensor direction;   // [n] fp32 out
   Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient

@@ -8,19 +8,19 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
 // Whether there is momentum is known at compile time, so that the loop has no branch.
-template <bool kMomentum, class Masters>
+template <bool kMomentum, class Gradient, class Masters>
 void update(const CpuContext& context, const SgdMomentum& a, const Masters masters, std::int64_t begin,
             std::int64_t end) {
   const double* scalars = context.data<double>(a.scalars);
   const auto rate = static_cast<float>(scalars[index(StepScalar::kLearningRate)]);
   const float decay = static_cast<float>(scalars[index(StepScalar::kWeightDecay)]) * a.weight_decay_factor;
   const float scale = context.data<float>(a.grad_scale)[0], momentum = a.momentum;
-  const float* grad = context.data<float>(a.grad);
+  const auto* grad = context.data<Gradient>(a.grad);
   float* buffer = kMomentum ? context.data<float>(a.momentum_buffer) : nullptr;
   PRIMUS_SIMD()
   for (std::int64_t i = begin; i < end; ++i) {
     const float param = masters.get(i);
-    float step = grad[i] * scale + decay * param;
+    float step = to_float(grad[i]) * scale + decay * param;
     if constexpr (kMomentum) {
       step = momentum * buffer[i] + step;
       buffer[i] = step;
@@ -34,9 +34,12 @@ void sgd_momentum(CpuContext& context, const SgdMomentum& a) {
   if (context.data<float>(a.grad_scale)[0] < 0) return;
   const bool momentum = !a.momentum_buffer.absent();
   parallel_ranges(context, a.grad.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
-    with_masters(context, a, [&](auto masters) {
-      momentum ? update<true>(context, a, masters, begin, end)
-               : update<false>(context, a, masters, begin, end);
+    with_float_type(a.grad.dtype, [&](auto tag) {
+      using Gradient = decltype(tag);
+      with_masters(context, a, [&](auto masters) {
+        momentum ? update<true, Gradient>(context, a, masters, begin, end)
+                 : update<false, Gradient>(context, a, masters, begin, end);
+      });
     });
   });
 }

@@ -7,11 +7,12 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-template <int kCount>
+template <class Gradient, int kCount>
 struct SgdBody {
   Masters masters;
   float* buffer;  // or null
-  const float *grad, *grad_scale;
+  const Gradient* grad;
+  const float* grad_scale;
   const double* scalars;
   float momentum, decay_factor;
 
@@ -43,12 +44,15 @@ struct SgdBody {
 void sgd_momentum(Context& context, const SgdMomentum& a) {
   const Masters masters = masters_of(context, a);
   auto* buffer = optional<float>(context, a.momentum_buffer);
-  const float* grad = context.data<float>(a.grad);
   const std::int64_t n = a.grad.elements();
-  with_vector<float>(masters_of_vectors(n, masters, grad, buffer), [&](auto count) {
-    for_each(context, n / count,
-             SgdBody<count>{masters, buffer, grad, context.data<float>(a.grad_scale),
-                            context.data<double>(a.scalars), a.momentum, a.weight_decay_factor});
+  with_float_type(a.grad.dtype, [&](auto tag) {
+    using Gradient = decltype(tag);
+    const auto* grad = context.data<Gradient>(a.grad);
+    with_vector<float>(masters_of_vectors(n, masters, grad, buffer), [&](auto count) {
+      for_each(context, n / count,
+               SgdBody<Gradient, count>{masters, buffer, grad, context.data<float>(a.grad_scale),
+                                        context.data<double>(a.scalars), a.momentum, a.weight_decay_factor});
+    });
   });
 }
 

@@ -52,8 +52,10 @@ TEST_P(AttentionKinds, GradientsAreFiniteDifferences) {
 }
 
 TEST_P(AttentionKinds, NothingChangesABit) {
-  for (const DType compute : {DType::kF32, DType::kBF16}) {
+  for (const auto& [compute, gradients] :
+       {std::pair(DType::kF32, DType::kF32), {DType::kBF16, DType::kF32}, {DType::kBF16, DType::kBF16}}) {
     SessionSettings s = settings(compute);
+    s.gradients = gradients;
     const TrainedState reference = run(turbo::make_cpu_device(2), s);
     EXPECT_TRUE(std::isfinite(reference.steps.back().first));
     EXPECT_EQ(run(turbo::make_cpu_device(3), s), reference);

@@ -125,6 +125,53 @@ TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
   }
 }
 
+// Gradients that are kept in bf16: every level gives the same bits, whichever way microbatches are added up,
+// and what two ranks or four add up is as good as what one does.
+TEST(Bf16Gradients, TrainAlikeOnEveryLevel) {
+  for (ModelConfig (*model)() : {tiny_llama, tiny_mixture, tiny_deepseek}) {
+    SessionSettings settings = tiny_settings(DType::kBF16, model());
+    const Outcome wide = train_on(settings, 1, {});
+    settings.gradients = DType::kBF16;
+    const Outcome one = train_on(settings, 1, {});
+    EXPECT_LE(distance(one, wide), 1e-2) << settings.model.family;
+    EXPECT_NE(one, wide);
+    for (const int ranks : {2, 4}) {
+      for (const bool each : {false, true}) {
+        const Outcome replicated = train_on(settings, ranks, {.each_microbatch = each});
+        EXPECT_LE(distance(replicated, wide), 1e-2) << settings.model.family << ", " << ranks << " ranks";
+        for (const Sharding sharding : {Sharding::kStates, Sharding::kGradients, Sharding::kParameters}) {
+          EXPECT_EQ(train_on(settings, ranks, {.sharding = sharding, .each_microbatch = each}), replicated)
+              << settings.model.family << ", " << ranks << " ranks, level " << static_cast<int>(sharding)
+              << ", each " << each;
+        }
+      }
+    }
+    const Way hybrid{.sharding = Sharding::kParameters, .shards = 2};
+    EXPECT_LE(distance(train_on(settings, 4, hybrid), wide), 1e-2) << "hybrid";
+    if (model == tiny_llama) {  // where no gradient is fp32, none is left to be narrowed
+      EXPECT_EQ(train_on(settings, 2, {.reduce = DType::kBF16}), train_on(settings, 2, {}));
+    }
+  }
+}
+
+// Two bytes less for each parameter that is read in bf16, where gradients keep their memory.
+TEST(Bf16Gradients, TakeTwoBytesLessOnSeveralRanks) {
+  for (const Sharding sharding : {Sharding::kNone, Sharding::kParameters}) {
+    SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
+    std::int64_t wide = 0, narrow = 0;
+    const Way way{.sharding = sharding, .each_microbatch = sharding == Sharding::kParameters};
+    train_on(settings, 2, way, &wide);
+    settings.gradients = DType::kBF16;
+    const Outcome outcome = train_on(settings, 2, way, &narrow);
+    EXPECT_EQ(outcome.used.front().stash, outcome.memory.front().stash);
+    engine::Rank rank(turbo::make_cpu_device(1));
+    const double parameters =
+        static_cast<double>(measure_session(rank, settings, builtin_families()).parameters);
+    EXPECT_NEAR(static_cast<double>(wide - narrow), sharding == Sharding::kNone ? 2 * parameters : parameters,
+                0.05 * parameters);
+  }
+}
+
 // ---- Optimizers ---------------------------------------------------------------------------------
 
 struct Rule {

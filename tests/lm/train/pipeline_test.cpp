@@ -109,8 +109,10 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
 
 // Stages of several ranks: every level of sharding, with hybrid shards, and bf16.
 TEST(PipelineOfDataRanks, EqualsOneDevice) {
-  for (const DType compute : {DType::kF32, DType::kBF16}) {
+  for (const auto& [compute, gradients] :
+       {std::pair(DType::kF32, DType::kF32), {DType::kBF16, DType::kF32}, {DType::kBF16, DType::kBF16}}) {
     SessionSettings settings = settings_of(tied_llama(), compute);
+    settings.gradients = gradients;
     // Norms: 3e-5 and 0.03 were seen, of sums over data ranks.
     const bool fp32 = compute == DType::kF32;
     const double tolerance = fp32 ? 1e-5 : 2e-3, of_norms = fp32 ? 5e-5 : 0.05;
@@ -118,8 +120,9 @@ TEST(PipelineOfDataRanks, EqualsOneDevice) {
     for (const engine::Sharding sharding : {engine::Sharding::kNone, engine::Sharding::kStates,
                                             engine::Sharding::kGradients, engine::Sharding::kParameters}) {
       for (const ScheduleKind kind : {ScheduleKind::kOneForwardOneBackward, ScheduleKind::kZeroBubbleV}) {
-        SCOPED_TRACE(testing::Message() << "level " << static_cast<int>(sharding) << ", "
-                                        << engine::traits_of(kind).name << ", " << name_of(compute));
+        SCOPED_TRACE(testing::Message()
+                     << "level " << static_cast<int>(sharding) << ", " << engine::traits_of(kind).name << ", "
+                     << name_of(compute) << ", gradients in " << name_of(gradients));
         settings.sharding = sharding;
         settings.reduce_each_microbatch = sharding >= engine::Sharding::kGradients;
         settings.step.pipeline = pipeline_of(settings.model, kind, 2);

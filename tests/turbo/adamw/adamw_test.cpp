@@ -165,6 +165,45 @@ TEST_P(AdamWTest, ASlowSecondMomentInBf16DoesNotStop) {
   EXPECT_NEAR(mean, 1 - std::pow(0.999, 400), 0.003);
 }
 
+// A bf16 gradient is the number that it is: the same bits as from the same gradient in fp32.
+TEST_P(AdamWTest, AGradientInBf16IsTakenAsItIs) {
+  OperatorBench bench(GetParam());
+  for (const std::int64_t n : {47, 4096}) {
+    const Values grad = rounded(random_values(n, 1, 0.3), DType::kBF16);
+    const auto update = [&](DType type, DType first, DType second, bool working) {
+      const Tensor param = bench.upload(random_values(n, 2), DType::kF32, {n});
+      const Tensor exp_avg = bench.upload(random_values(n, 3), first, {n});
+      const Tensor exp_avg_sq = bench.upload(Values(static_cast<std::size_t>(n), 0.25), second, {n});
+      const Tensor values = working ? bench.zeros(DType::kBF16, {n}) : Tensor();
+      const Tensor g = bench.upload(grad, type, {n}), sum = bench.empty(DType::kF64, {1});
+      bench.run(SumOfSquares{.x = g, .out = sum, .accumulate = false});
+      bench.run(AdamW{.param = param,
+                      .grad = g,
+                      .exp_avg = exp_avg,
+                      .exp_avg_sq = exp_avg_sq,
+                      .grad_scale = bench.upload({0.75}, DType::kF32, {1}),
+                      .working = values,
+                      .scalars = upload_scalars(bench, {}, 0.5, 0.4),
+                      .beta1 = 0.9F,
+                      .beta2 = 0.95F,
+                      .eps = 1e-8F,
+                      .rounding_stream = 5});
+      std::vector<std::vector<unsigned char>> bits = {bench.bytes(param), bench.bytes(exp_avg),
+                                                      bench.bytes(exp_avg_sq), bench.bytes(sum)};
+      if (working) bits.push_back(bench.bytes(values));
+      return bits;
+    };
+    for (const DType first : {DType::kF32, DType::kBF16}) {
+      for (const DType second : {DType::kF32, DType::kBF16}) {
+        for (const bool working : {false, true}) {
+          EXPECT_EQ(update(DType::kBF16, first, second, working), update(DType::kF32, first, second, working))
+              << n;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AdamWTest, AZeroGradientOnlyDecays) {
   OperatorBench bench(GetParam());
   const Tensor param = bench.upload({1, -2, 3}, DType::kF32, {3});

@@ -160,7 +160,7 @@ void CheckTest::check_dense() {
   expect_checks<Gemm>({.role = GemmRole::kInputGradient, .a = y, .b = weight, .c = x},
                       {&Gemm::a, &Gemm::b, &Gemm::c});
   expect_checks<Gemm>({.role = GemmRole::kWeightGradient, .a = y, .b = x, .c = f32({7, kWidth})},
-                      {&Gemm::a, &Gemm::b, &Gemm::c}, {}, {[](Gemm& a) { a.c.dtype = DType::kBF16; }});
+                      {&Gemm::a, &Gemm::b, &Gemm::c});
   expect_checks<AddBias>({.x = x, .bias = bf16({kWidth}), .y = x},
                          {&AddBias::x, &AddBias::bias, &AddBias::y});
   using Bw = AddBiasBackwardWeight;
@@ -539,8 +539,7 @@ void CheckTest::check_experts() {
                      .c = f32({kExperts, 7, kWidth}),
                      .offsets = offsets,
                      .b_rows = slots},
-                    {&Gg::a, &Gg::b, &Gg::c, &Gg::offsets, &Gg::b_rows}, {},
-                    {[](Gg& a) { a.c.dtype = DType::kBF16; }});
+                    {&Gg::a, &Gg::b, &Gg::c, &Gg::offsets, &Gg::b_rows});
   using Gb = GroupedBias;
   expect_checks<Gb>({.x = by_row, .bias = bf16({kExperts, kWidth}), .y = by_row, .offsets = offsets},
                     {&Gb::x, &Gb::bias, &Gb::y, &Gb::offsets});

@@ -70,6 +70,29 @@ TEST_P(EmbeddingTest, BackwardAddsInTokenOrder) {
   }
 }
 
+// The fp32 sum of what was there and all rows, rounded once however many there are.
+TEST_P(EmbeddingTest, ABf16TableIsRoundedOnce) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const Case& c : kCases) {
+      const Shape shape{c.vocab, c.hidden};
+      const Tensor tokens = bench.upload(random_tokens(c), DType::kI32, {c.tokens});
+      const Tensor d_out =
+          bench.upload(rounded(random_values(c.tokens * c.hidden, 1), dtype), dtype, {c.tokens, c.hidden});
+      const Values before = rounded(random_values(c.vocab * c.hidden, 2), DType::kBF16);
+      for (const bool accumulate : {false, true}) {
+        const auto table = [&](DType type) {
+          const Tensor d_table = bench.upload(before, type, shape);
+          bench.run(EmbeddingBackwardWeight{
+              .tokens = tokens, .d_out = d_out, .d_table = d_table, .accumulate = accumulate});
+          return bench.download(d_table);
+        };
+        EXPECT_EQ(table(DType::kBF16), rounded(table(DType::kF32), DType::kBF16)) << c.hidden;
+      }
+    }
+  }
+}
+
 // Three parts of a vocabulary, one of them a single row: their sum is the whole embedding, each element of it
 // from one part, and so is the gradient.
 TEST_P(EmbeddingTest, PartsOfAVocabularyAddUpToTheWhole) {

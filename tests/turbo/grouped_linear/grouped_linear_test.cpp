@@ -123,6 +123,15 @@ TEST_P(GroupedLinearTest, ThreeProducts) {
       Values twice = expected.d_weights;
       for (double& v : twice) v *= 2;
       EXPECT_LE(normalised_error(bench.download(d_weights), twice), 4e-6);
+      // In bf16: each is rounded once.
+      const Tensor narrow = bench.empty(DType::kBF16, d_weights.shape);
+      run(GemmRole::kWeightGradient, d_y, x, narrow, false);
+      const Values once = bench.download(narrow);
+      EXPECT_LE(normalised_error(once, expected.d_weights), rounding_error(DType::kBF16) + 4e-6);
+      run(GemmRole::kWeightGradient, d_y, x, narrow, true);
+      Values sum = expected.d_weights;
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += once[i];
+      EXPECT_LE(normalised_error(bench.download(narrow), sum), rounding_error(DType::kBF16) + 4e-6);
     }
   }
 }

@@ -87,7 +87,9 @@ void expect_product(OperatorBench& bench, GemmRole role, const Layer& layer, Typ
     for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += before[i];
   }
   bench.run(call);
-  EXPECT_LE(normalised_error(bench.download(call.c), expected), rounding_error(result) + 2e-6);
+  // A GPU's library rounds a weight gradient before and after it is added to a bf16 one.
+  const int roundings = role == GemmRole::kWeightGradient && accumulate ? 2 : 1;
+  EXPECT_LE(normalised_error(bench.download(call.c), expected), roundings * rounding_error(result) + 2e-6);
   EXPECT_EQ(call.flops(), 2.0 * static_cast<double>(layer.tokens * layer.in * layer.out));
 }
 
@@ -101,8 +103,7 @@ TEST(Linear, RolesMatchReference) {
           for (const DType a : {DType::kF32, DType::kBF16}) {
             for (const DType b : {DType::kF32, DType::kBF16}) {
               expect_product(bench, role, layer, {a, b, DType::kF32}, accumulate);
-              if (role != GemmRole::kWeightGradient)
-                expect_product(bench, role, layer, {a, b, DType::kBF16}, accumulate);
+              expect_product(bench, role, layer, {a, b, DType::kBF16}, accumulate);
             }
           }
         }

@@ -15,9 +15,10 @@ struct State {
   Tensor param, exp_avg, working, scalars;
 };
 
-void run(OperatorBench& bench, const State& s, const Values& grad, double scale, bool working) {
+void run(OperatorBench& bench, const State& s, const Values& grad, double scale, bool working,
+         DType type = DType::kF32) {
   bench.run(Lion{.param = s.param,
-                 .grad = bench.upload(grad, DType::kF32, s.param.shape),
+                 .grad = bench.upload(grad, type, s.param.shape),
                  .exp_avg = s.exp_avg,
                  .grad_scale = bench.upload({scale}, DType::kF32, {1}),
                  .working = working ? s.working : Tensor(),
@@ -51,6 +52,22 @@ TEST_P(LionTest, TenStepsFollowTheReference) {
     EXPECT_LE(normalised_error(bench.download(state.param), p), 2e-6);
     EXPECT_LE(normalised_error(bench.download(state.exp_avg), m), 2e-6);
     EXPECT_EQ(bench.download(state.working), rounded(bench.download(state.param), DType::kBF16));
+  }
+}
+
+TEST_P(LionTest, AGradientInBf16IsTakenAsItIs) {
+  OperatorBench bench(GetParam());
+  for (const std::int64_t n : {47, 4096}) {
+    const Values grad = rounded(random_values(n, 1), DType::kBF16);
+    const auto update = [&](DType type) {
+      const State state{bench.upload(random_values(n, 2), DType::kF32, {n}),
+                        bench.upload(random_values(n, 3), DType::kF32, {n}), bench.empty(DType::kBF16, {n}),
+                        bench.upload({1, kRate, kDecay, 0, 0}, DType::kF64, {kStepScalars})};
+      run(bench, state, grad, 0.75, true, type);
+      return std::tuple(bench.download(state.param), bench.download(state.exp_avg),
+                        bench.download(state.working));
+    };
+    EXPECT_EQ(update(DType::kBF16), update(DType::kF32)) << n;
   }
 }
 

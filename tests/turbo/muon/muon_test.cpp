@@ -37,6 +37,25 @@ TEST_P(MuonTest, MomentumFollowsTheReference) {
   }
 }
 
+TEST_P(MuonTest, AGradientInBf16IsTakenAsItIs) {
+  OperatorBench bench(GetParam());
+  for (const std::int64_t n : {47, 4096}) {
+    const Values grad = rounded(random_values(n, 1), DType::kBF16);
+    const auto update = [&](DType type) {
+      const Tensor momentum = bench.upload(random_values(n, 2), DType::kF32, {n});
+      const Tensor direction = bench.empty(DType::kF32, {n});
+      bench.run(MuonMomentum{.grad = bench.upload(grad, type, {n}),
+                             .momentum = momentum,
+                             .direction = direction,
+                             .grad_scale = bench.upload({0.75}, DType::kF32, {1}),
+                             .beta = 0.9F,
+                             .nesterov = true});
+      return std::pair(bench.download(momentum), bench.download(direction));
+    };
+    EXPECT_EQ(update(DType::kBF16), update(DType::kF32)) << n;
+  }
+}
+
 TEST_P(MuonTest, NormalizesByTheRootOfASum) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -45,6 +45,28 @@ TEST_P(SgdTest, TenStepsFollowTheReference) {
   }
 }
 
+TEST_P(SgdTest, AGradientInBf16IsTakenAsItIs) {
+  OperatorBench bench(GetParam());
+  for (const double momentum : {0.0, 0.875}) {
+    for (const std::int64_t n : {47, 4096}) {
+      const Values grad = rounded(random_values(n, 1), DType::kBF16);
+      const auto update = [&](DType type) {
+        const Tensor param = bench.upload(random_values(n, 2), DType::kF32, {n});
+        const Tensor buffer = momentum == 0 ? Tensor() : bench.upload(random_values(n, 3), DType::kF32, {n});
+        bench.run(SgdMomentum{.param = param,
+                              .grad = bench.upload(grad, type, {n}),
+                              .momentum_buffer = buffer,
+                              .grad_scale = bench.upload({0.75}, DType::kF32, {1}),
+                              .working = {},
+                              .scalars = bench.upload({1, kRate, kDecay, 0, 0}, DType::kF64, {kStepScalars}),
+                              .momentum = static_cast<float>(momentum)});
+        return std::pair(bench.download(param), momentum == 0 ? Values() : bench.download(buffer));
+      };
+      EXPECT_EQ(update(DType::kBF16), update(DType::kF32)) << n;
+    }
+  }
+}
+
 TEST_P(SgdTest, ABadStepIsSkippedOnTheDevice) {
   OperatorBench bench(GetParam());
   const Tensor param = bench.upload({1, -2, 3}, DType::kF32, {3});

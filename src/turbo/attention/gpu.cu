@@ -7,6 +7,7 @@
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/attention/gpu_tiles.h"
 #include "turbo/attention/gpu_warpgroups.h"
+#include "turbo/attention/gpu_warpgroups_backward.h"
 #include "turbo/attention/paged_attention.h"
 #include "turbo/gpu/register.h"
 
@@ -190,18 +191,26 @@ void attend_by_warpgroups(Context& context, const AttentionForward& a, const std
          Kernel::kSharedBytes);
 }
 
-// Where the GPU has warpgroups (has_warpgroups), and rows begin at multiples of 16 bytes.
-bool forward_by_warpgroups(Context& context, const AttentionForward& a, const std::int32_t* unless_zero) {
-  const AttentionShape& s = a.shape;
-  if (a.q.dtype != DType::kBF16 || !has_warpgroups(context)) return false;
-  for (const std::int64_t stride : {a.q_stride, a.k_stride, a.v_stride}) {
+// Whether the GPU has warpgroups (has_warpgroups), and all rows of these begin at multiples of 16 bytes.
+bool whole_lines(Context& context, std::initializer_list<const Tensor*> tensors,
+                 std::initializer_list<std::int64_t> strides) {
+  if (!has_warpgroups(context)) return false;
+  for (const std::int64_t stride : strides) {
     if (stride % kVector<BFloat16> != 0) return false;
   }
-  for (const Tensor* tensor : {&a.q, &a.k, &a.v, &a.out}) {
-    if (reinterpret_cast<std::uintptr_t>(context.data<BFloat16>(*tensor)) % 16 != 0) return false;
+  for (const Tensor* tensor : tensors) {
+    if (reinterpret_cast<std::uintptr_t>(context.data<std::byte>(*tensor)) % 16 != 0) return false;
   }
+  return true;
+}
+
+bool forward_by_warpgroups(Context& context, const AttentionForward& a, const std::int32_t* unless_zero) {
+  const AttentionShape& s = a.shape;
   // The copy engine knows no empty tensors.
-  if (s.batch == 0 || s.seq_q == 0 || s.seq_k == 0) return false;
+  if (a.q.dtype != DType::kBF16 || s.batch == 0 || s.seq_q == 0 || s.seq_k == 0 ||
+      !whole_lines(context, {&a.q, &a.k, &a.v, &a.out}, {a.q_stride, a.k_stride, a.v_stride})) {
+    return false;
+  }
   if (s.head_dim == 64 && s.value_dim == 64) {
     attend_by_warpgroups<64, 64>(context, a, unless_zero);
   } else if (s.head_dim == 128 && s.value_dim == 128) {
@@ -686,8 +695,71 @@ std::int64_t backward_workspace(Context& context, const AttentionBackward& a) {
   return attention_library_workspace(context, a, own_workspace(a));
 }
 
+template <class Gradient, int kHeadDim>
+void gradients_by_warpgroups(Context& context, const AttentionBackward& a, const float* delta,
+                             const std::int32_t* unless_zero) {
+  const AttentionShape& s = a.shape;
+  const std::int64_t q_width = s.heads * kHeadDim, kv_width = s.kv_heads * kHeadDim;
+  const auto map = [&](const Tensor& x, std::int64_t cols, std::int64_t rows, std::int64_t capacity,
+                       std::int64_t stride) {
+    return box_map(
+        {context.data<BFloat16>(x), {cols, rows, s.batch}, {stride, capacity * stride}, kPanelLine});
+  };
+  const auto count = [](std::int64_t n) { return static_cast<int>(n); };
+  const auto run = [&]<bool kOfKeys>() {
+    using Kernel = BackwardWarpgroups<Gradient, kHeadDim, kOfKeys>;
+    const std::int64_t tiles = blocks_for(kOfKeys ? s.seq_k : s.seq_q, Kernel::kRows);
+    launch(context, tiles * s.batch * (kOfKeys ? s.kv_heads : s.heads),
+           Kernel{.visibility = Visibility(s, optional<std::int32_t>(context, a.first_key)),
+                  .q = map(a.q, q_width, s.seq_q, s.seq_q, a.q_stride),
+                  .k = map(a.k, kv_width, s.seq_k, s.capacity_k, a.k_stride),
+                  .v = map(a.v, kv_width, s.seq_k, s.capacity_k, a.v_stride),
+                  .d_out = map(a.d_out, q_width, s.seq_q, s.seq_q, q_width),
+                  .lse = context.data<float>(a.lse),
+                  .delta = delta,
+                  .d_first = context.data<Gradient>(kOfKeys ? a.d_k : a.d_q),
+                  .d_second = kOfKeys ? context.data<Gradient>(a.d_v) : nullptr,
+                  .d_first_stride = kOfKeys ? a.d_k_stride : a.d_q_stride,
+                  .d_second_stride = a.d_v_stride,
+                  .batch = count(s.batch),
+                  .heads = count(s.heads),
+                  .group = count(s.heads / s.kv_heads),
+                  .tiles = count(tiles),
+                  .kept_capacity = kOfKeys ? s.capacity_k : s.seq_q,
+                  .scale = s.scale,
+                  .accumulate = kOfKeys ? a.accumulate_d_kv : a.accumulate_d_q,
+                  .unless_zero = unless_zero},
+           Kernel::kSharedBytes);
+  };
+  run.template operator()<true>();
+  run.template operator()<false>();
+}
+
+// Where the GPU has warpgroups, heads are of 64 or 128, and rows begin at multiples of 16 bytes.
+template <class Gradient>
+bool backward_by_warpgroups(Context& context, const AttentionBackward& a, const float* delta,
+                            const std::int32_t* unless_zero) {
+  const AttentionShape& s = a.shape;
+  if (!whole_lines(context, {&a.q, &a.k, &a.v, &a.d_out, &a.d_q, &a.d_k, &a.d_v},
+                   {a.q_stride, a.k_stride, a.v_stride, a.d_q_stride, a.d_k_stride, a.d_v_stride}) ||
+      s.batch == 0 || s.seq_q == 0 || s.seq_k == 0 || s.head_dim != s.value_dim) {
+    return false;
+  }
+  if (s.head_dim == 64) {
+    gradients_by_warpgroups<Gradient, 64>(context, a, delta, unless_zero);
+  } else if (s.head_dim == 128) {
+    gradients_by_warpgroups<Gradient, 128>(context, a, delta, unless_zero);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 template <class T, class Gradient>
 void gradients(Context& context, const AttentionBackward& a, const Backward<T>& both) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (backward_by_warpgroups<Gradient>(context, a, both.delta, both.unless_zero)) return;
+  }
   using Tiles = AttentionTiles<T>;
   using Keys = BackwardKeys<T, Gradient>;
   const AttentionShape& s = a.shape;

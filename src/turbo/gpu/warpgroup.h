@@ -518,6 +518,19 @@ PRIMUS_DEVICE void multiply([[maybe_unused]] WarpgroupSums<kCols>& sums,
         : PRIMUS_SIXTEEN_SUMS(0), PRIMUS_SIXTEEN_SUMS(16), PRIMUS_SIXTEEN_SUMS(32), PRIMUS_SIXTEEN_SUMS(48)
         : "l"(describe<kLeftByDepth>(left)), "l"(describe<kRightByDepth>(right)),
           "r"(static_cast<std::int32_t>(add)), "n"(kLeftByDepth ? 1 : 0), "n"(kRightByDepth ? 1 : 0));
+  } else if constexpr (kCols == 64) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, add, 1, 1, %35, %36;\n"
+        "}"
+        : PRIMUS_SIXTEEN_SUMS(0), PRIMUS_SIXTEEN_SUMS(16)
+        : "l"(describe<kLeftByDepth>(left)), "l"(describe<kRightByDepth>(right)),
+          "r"(static_cast<std::int32_t>(add)), "n"(kLeftByDepth ? 1 : 0), "n"(kRightByDepth ? 1 : 0));
   } else {
     static_assert(kCols == 256, "no such product is written down here");
   }

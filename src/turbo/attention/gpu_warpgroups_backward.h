@@ -1,0 +1,334 @@
+// The backward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h). Two kernels of one form, as
+// in gpu.cu: a block keeps 128 keys and values (or queries and d_out), 64 for each of two warpgroups, and
+// walks over 64 of the other side at a time, which the last warpgroup fetches:
+//
+//   scores = kept · passingᵀ, d_weights = kept' · passing'ᵀ, then d_v += weightsᵀ · d_out and d_k +=
+//   d_scoresᵀ · q (or d_q += d_scores · k)
+//
+// Weights stay in registers as left operands; a passing tile is a right operand of both kinds, as it lies.
+#pragma once
+
+#include "turbo/attention/gpu_tiles.h"
+#include "turbo/gpu/warpgroup.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// kOfKeys: d_k and d_v, else d_q.
+template <class Gradient, int kHeadDim, bool kOfKeys>
+struct BackwardWarpgroups {
+  static constexpr bool kAlone = true;
+  static constexpr int kGroups = 2, kMultiplying = kGroups * kWarpgroup;
+  static constexpr int kThreads = kMultiplying + kWarpgroup;
+  static constexpr int kGroupRows = 64, kRows = kGroups * kGroupRows, kPassing = kPanelLine, kStages = 3;
+  static constexpr int kSlots = 2;  // rows of a lane
+  using Scores = WarpgroupSums<kPassing>;
+  using Sums = WarpgroupSums<kHeadDim>;
+
+  struct Stage {
+    BFloat16 scored[kPassing * kHeadDim], weighed[kPassing * kHeadDim];
+  };
+  // Of queries that pass: 0 and nothing for those beyond the last.
+  struct Queries {
+    float log_sums[kPassing], deltas[kPassing];
+    int begin[kPassing], end[kPassing];  // the keys that they see
+  };
+  struct Memory {
+    BFloat16 scored[kRows * kHeadDim], weighed[kRows * kHeadDim];
+    Stage stages[kStages];
+    Queries queries[kOfKeys ? kStages : 1];
+    Gate kept, full[kStages], empty[kStages];
+  };
+  static constexpr std::size_t kSharedBytes = sizeof(Memory) + kPanelAlignment;
+
+  Visibility visibility;
+  BoxMap q, k, v, d_out;
+  const float *lse, *delta;
+  Gradient *d_first, *d_second;  // of what is kept: d_k and d_v, or d_q and nothing
+  std::int64_t d_first_stride, d_second_stride;
+  int batch, heads, group, tiles;
+  std::int64_t kept_capacity;  // rows from one sequence to the next
+  float scale;
+  bool accumulate;
+  const std::int32_t* unless_zero;  // null, or: nothing to do where this is 0
+
+  struct Tile {
+    int sequence, head, row;  // head: of keys, where these are kept
+    int begin, steps;         // of what passes, for each head of queries
+  };
+
+  PRIMUS_DEVICE void operator()() const {
+#if PRIMUS_WARPGROUPS
+    if (unless_zero && *unless_zero == 0) return;
+    const auto start = reinterpret_cast<std::uintptr_t>(dynamic_shared());
+    Memory& memory =
+        *reinterpret_cast<Memory*>((start + kPanelAlignment - 1) / kPanelAlignment * kPanelAlignment);
+    if (thread() == 0) {
+      memory.kept.init(1);
+      for (int i = 0; i < kStages; ++i) {
+        memory.full[i].init(kWarp);
+        memory.empty[i].init(kMultiplying / kWarp);
+      }
+      show_gates();
+    }
+    barrier();
+    const Tile tile = of_block();
+    if (thread() < kMultiplying) {
+      take_registers<240>();
+      multiply_tiles(memory, tile);
+    } else {
+      give_back_registers<24>();
+      if (thread() < kMultiplying + kWarp) fetch(memory, tile);
+    }
+#endif
+  }
+
+  PRIMUS_DEVICE int kept_heads() const { return kOfKeys ? heads / group : heads; }
+  PRIMUS_DEVICE int passes() const { return kOfKeys ? group : 1; }
+
+  // Those that see, or are seen by, the most begin first.
+  PRIMUS_DEVICE Tile of_block() const {
+    Tile tile;
+    const int index = static_cast<int>(block()), after_heads = index / kept_heads();
+    tile.head = index % kept_heads();
+    tile.sequence = after_heads % batch;
+    const int number = after_heads / batch;
+    tile.row = (kOfKeys ? number : tiles - 1 - number) * kRows;
+    std::int64_t begin, end;
+    if constexpr (kOfKeys) {
+      const std::int64_t last = smaller(tile.row + kRows, visibility.seq_k) - 1;
+      begin = visibility.first_to_end_behind(tile.sequence, tile.row);
+      end = visibility.first_to_begin_behind(tile.sequence, last);
+    } else {
+      const std::int64_t last = smaller(tile.row + kRows, visibility.seq_q) - 1;
+      begin = visibility.keys(tile.sequence, tile.row).begin;
+      end = visibility.keys(tile.sequence, last).end;
+    }
+    begin = begin / kPassing * kPassing;
+    tile.begin = static_cast<int>(begin);
+    tile.steps = end > begin ? static_cast<int>((end - begin + kPassing - 1) / kPassing) : 0;
+    return tile;
+  }
+
+  // Index of a query in lse and delta.
+  PRIMUS_DEVICE std::int64_t place(int sequence, int head, std::int64_t i) const {
+    return (static_cast<std::int64_t>(head) * batch + sequence) * visibility.seq_q + i;
+  }
+  // In base 2. Of a query that sees no key at all the sum is of nothing; it has no weights either.
+  PRIMUS_DEVICE float log_sum(std::int64_t place) const {
+    return lse[place] == -infinity() ? 0.0F : lse[place] * kLog2E;
+  }
+
+  // ---- Operands ---------------------------------------------------------------------------------
+
+  // By one warp. Each copy has somebody who waits for it.
+  PRIMUS_DEVICE void fetch(Memory& memory, const Tile& tile) const {
+    if (tile.steps == 0) return;
+    const bool first = lane() == 0;
+    if (first) {
+      memory.kept.arrive_and_expect(sizeof(memory.scored) + sizeof(memory.weighed));
+      PRIMUS_UNROLL
+      for (int i = 0; i < kHeadDim; i += kPanelLine) {
+        const int col = tile.head * kHeadDim + i;
+        PRIMUS_UNROLL
+        for (int line = 0; line < kRows; line += kPassing) {
+          const int at = i * kRows + line * kPanelLine, row = tile.row + line;
+          copy_box(memory.scored + at, kOfKeys ? k : q, col, row, tile.sequence, memory.kept);
+          copy_box(memory.weighed + at, kOfKeys ? v : d_out, col, row, tile.sequence, memory.kept);
+        }
+      }
+    }
+    int count = 0;
+    for (int pass = 0; pass < passes(); ++pass) {
+      const int passing_head = kOfKeys ? tile.head * group + pass : tile.head / group;
+      for (int step = 0; step < tile.steps; ++step, ++count) {
+        const int slot = count % kStages, row = tile.begin + step * kPassing;
+        Gate& full = memory.full[slot];
+        memory.empty[slot].wait(count / kStages % 2 ^ 1);
+        if (first) {
+          Stage& stage = memory.stages[slot];
+          full.expect(sizeof(Stage));
+          PRIMUS_UNROLL
+          for (int i = 0; i < kHeadDim; i += kPanelLine) {
+            const int col = passing_head * kHeadDim + i, at = i * kPassing;
+            copy_box(stage.scored + at, kOfKeys ? q : k, col, row, tile.sequence, full);
+            copy_box(stage.weighed + at, kOfKeys ? d_out : v, col, row, tile.sequence, full);
+          }
+        }
+        if constexpr (kOfKeys) tell_of_queries(memory.queries[slot], tile.sequence, passing_head, row);
+        full.arrive();
+      }
+    }
+  }
+
+  PRIMUS_DEVICE void tell_of_queries(Queries& to, int sequence, int head, int row) const {
+    for (int c = lane(); c < kPassing; c += kWarp) {
+      const std::int64_t i = row + c;
+      const bool there = i < visibility.seq_q;
+      const KeyRange seen = there ? visibility.keys(sequence, i) : KeyRange{0, 0};
+      to.begin[c] = there ? static_cast<int>(seen.begin) : std::numeric_limits<int>::max();
+      to.end[c] = static_cast<int>(seen.end);
+      to.log_sums[c] = there ? log_sum(place(sequence, head, i)) : 0.0F;
+      to.deltas[c] = there ? delta[place(sequence, head, i)] : 0.0F;
+    }
+  }
+
+  // ---- Gradients --------------------------------------------------------------------------------
+
+  // Of queries that are kept: a lane's rows, and what all rows of the warpgroup see.
+  struct Rows {
+    float log_sums[kSlots], deltas[kSlots];
+    int begin[kSlots], end[kSlots];
+    int whole_begin, whole_end;
+  };
+
+  PRIMUS_DEVICE Rows rows_of(const Tile& tile, int first_row) const {
+    Rows rows;
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const std::int64_t i = first_row + Scores::row(2 * s);
+      const bool there = i < visibility.seq_q;
+      const KeyRange seen = there ? visibility.keys(tile.sequence, i) : KeyRange{0, 0};
+      rows.begin[s] = static_cast<int>(seen.begin);
+      rows.end[s] = static_cast<int>(seen.end);
+      rows.log_sums[s] = there ? log_sum(place(tile.sequence, tile.head, i)) : 0.0F;
+      rows.deltas[s] = there ? delta[place(tile.sequence, tile.head, i)] : 0.0F;
+    }
+    rows.whole_begin = rows.whole_end = 0;
+    if (first_row + kGroupRows <= visibility.seq_q) {
+      rows.whole_begin = static_cast<int>(visibility.keys(tile.sequence, first_row + kGroupRows - 1).begin);
+      rows.whole_end = static_cast<int>(visibility.keys(tile.sequence, first_row).end);
+    }
+    return rows;
+  }
+
+  PRIMUS_DEVICE void multiply_tiles(Memory& memory, const Tile& tile) const {
+    const int me = thread() / kWarpgroup, first_row = tile.row + me * kGroupRows;
+    Rows rows;
+    if constexpr (!kOfKeys) rows = rows_of(tile, first_row);
+    Sums first, second;  // d_k (or d_q), d_v
+    first.clear();
+    if constexpr (kOfKeys) second.clear();
+    if (tile.steps > 0) memory.kept.wait(0);
+    const int all = passes() * tile.steps;
+    for (int count = 0, col = tile.begin, step = 0; count < all; ++count) {
+      const int slot = count % kStages;
+      const Stage& stage = memory.stages[slot];
+      Scores scores, d_weights;
+      memory.full[slot].wait(count / kStages % 2);
+      begin_products();
+      multiply_sides(scores, memory.scored, stage.scored, me);
+      end_group_of_products();
+      multiply_sides(d_weights, memory.weighed, stage.weighed, me);
+      end_group_of_products();
+      wait_for_sums<1>(scores);
+      LeftInRegisters left[kPassing / 16];
+      if constexpr (kOfKeys) {
+        const Queries& queries = memory.queries[slot];
+        weigh(scores, queries, first_row);
+        PRIMUS_UNROLL
+        for (int d = 0; d < kPassing / 16; ++d) left[d] = to_left(scores, d);
+        add_weighed(second, left, stage.weighed);
+        wait_for_sums<1>(d_weights);
+        PRIMUS_UNROLL
+        for (int i = 0; i < Scores::kCount; ++i) {
+          scores.at[i] *= (d_weights.at[i] - queries.deltas[Scores::col(i)]) * scale;
+        }
+      } else {
+        weigh(scores, rows, col);
+        wait_for_sums(d_weights);
+        PRIMUS_UNROLL
+        for (int i = 0; i < Scores::kCount; ++i) {
+          scores.at[i] *= (d_weights.at[i] - rows.deltas[i / 2 % 2]) * scale;
+        }
+      }
+      LeftInRegisters d_left[kPassing / 16];
+      PRIMUS_UNROLL
+      for (int d = 0; d < kPassing / 16; ++d) d_left[d] = to_left(scores, d);
+      add_weighed(first, d_left, stage.scored);
+      if constexpr (kOfKeys) wait_for_sums(second);
+      wait_for_sums(first);
+      if (lane() == 0) memory.empty[slot].arrive();
+      col += kPassing;
+      if (++step == tile.steps) step = 0, col = tile.begin;
+    }
+    write(first, d_first, d_first_stride, tile, first_row);
+    if constexpr (kOfKeys) write(second, d_second, d_second_stride, tile, first_row);
+  }
+
+  PRIMUS_DEVICE static void multiply_sides(Scores& scores, const BFloat16* kept, const BFloat16* passing,
+                                           int me) {
+    PRIMUS_UNROLL
+    for (int i = 0; i < kHeadDim; i += kPanelLine) {
+      const BFloat16* const left = kept + i * kRows + me * kGroupRows * kPanelLine;
+      PRIMUS_UNROLL
+      for (int d = 0; d < kPanelLine / 16; ++d) {
+        multiply<false, false>(scores, at_depth<false>(left, d), at_depth<false>(passing + i * kPassing, d),
+                               i + d > 0);
+      }
+    }
+  }
+  PRIMUS_DEVICE static void add_weighed(Sums& sums, LeftInRegisters (&left)[kPassing / 16],
+                                        const BFloat16* passing) {
+    settle(sums);
+    PRIMUS_UNROLL
+    for (LeftInRegisters& one : left) settle(one);
+    begin_products();
+    PRIMUS_UNROLL
+    for (int d = 0; d < kPassing / 16; ++d) multiply<true>(sums, left[d], at_depth<true>(passing, d));
+    end_group_of_products();
+  }
+
+  // Scores become weights, those of the forward pass: queries pass, and the keys from `key` on are kept.
+  PRIMUS_DEVICE void weigh(Scores& scores, const Queries& queries, int key) const {
+    const bool whole = queries.begin[kPassing - 1] <= key && queries.end[0] >= key + kGroupRows;
+    PRIMUS_UNROLL
+    for (int i = 0; i < Scores::kCount; ++i) {
+      const int c = Scores::col(i);
+      scores.at[i] = exp2_flushed(multiply_add(scores.at[i], scale * kLog2E, -queries.log_sums[c]));
+    }
+    if (whole) return;
+    PRIMUS_UNROLL
+    for (int i = 0; i < Scores::kCount; ++i) {
+      const int c = Scores::col(i), at = key + Scores::row(i);
+      const int begin = queries.begin[c], end = queries.end[c];
+      scores.at[i] = at >= begin && at < end ? scores.at[i] : 0.0F;
+    }
+  }
+  // Queries are kept, and the keys from `first` on pass.
+  PRIMUS_DEVICE void weigh(Scores& scores, const Rows& rows, int first) const {
+    PRIMUS_UNROLL
+    for (int i = 0; i < Scores::kCount; ++i) {
+      scores.at[i] = exp2_flushed(multiply_add(scores.at[i], scale * kLog2E, -rows.log_sums[i / 2 % 2]));
+    }
+    if (first >= rows.whole_begin && first + kPassing <= rows.whole_end) return;
+    PRIMUS_UNROLL
+    for (int i = 0; i < Scores::kCount; ++i) {
+      const int key = first + Scores::col(i), s = i / 2 % 2;
+      if (key < rows.begin[s] || key >= rows.end[s]) scores.at[i] = 0;
+    }
+  }
+
+  PRIMUS_DEVICE void write(const Sums& sums, Gradient* to, std::int64_t stride, const Tile& tile,
+                           int first_row) const {
+    const std::int64_t rows = kOfKeys ? visibility.seq_k : visibility.seq_q;
+    Gradient* const head = to + tile.sequence * kept_capacity * stride + tile.head * kHeadDim;
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const std::int64_t row = first_row + Scores::row(2 * s);
+      if (row >= rows) continue;
+      Gradient* const line = head + row * stride;
+      PRIMUS_UNROLL
+      for (int i = 2 * s; i < Sums::kCount; i += 4) {
+        float pair[2] = {sums.at[i], sums.at[i + 1]};
+        if (accumulate) {
+          float there[2];
+          load(line + Sums::col(i), there);
+          pair[0] += there[0], pair[1] += there[1];
+        }
+        store(line + Sums::col(i), pair);
+      }
+    }
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -125,6 +125,38 @@ TEST(Optimizers, SplitMastersChangeNothingButTheMemory) {
   EXPECT_EQ(large.at("checkpoint_bytes"), small.at("checkpoint_bytes"));
 }
 
+// The type of gradients is no part of a checkpoint: a run goes on bit for bit, and with the other type.
+TEST(Optimizers, GradientsInBf16GoOnAndTakeTwoBytesLess) {
+  const TemporaryFolder folder;
+  const std::string narrow = "main_grads_dtype=bf16";
+  for (const std::string optimizer : {"adam", "sgd", "lion", "muon"}) {
+    const auto run = [&](const std::string& name, std::vector<std::string> more) {
+      const ProgramResult result = run_program(train(folder, name + optimizer, optimizer, std::move(more)));
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+      return test::run_folder(folder.path(), name + optimizer);
+    };
+    const Path whole = run("whole_", {narrow}), wide = run("wide_", {});
+    run("parts_", {narrow, "exit_interval=3"});
+    EXPECT_EQ(test::losses(run("parts_", {narrow})), test::losses(whole));
+    EXPECT_NE(test::losses(whole), test::losses(wide));
+    for (const auto& [step, of] : test::losses(wide))
+      EXPECT_NEAR(test::losses(whole).at(step).loss, of.loss, 2e-2) << optimizer << " " << step;
+    run("begun_narrow_", {narrow, "exit_interval=3"});
+    EXPECT_EQ(test::losses(run("begun_narrow_", {})).size(), 6U);
+  }
+  const auto plan = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--dry-run", "--json"});
+    return json::parse(run_program(train(folder, "plan", "adam", more)).out);
+  };
+  const json large = plan({}), small = plan({narrow});
+  const auto persistent = [](const json& report) {
+    return report.at("memory_bytes").at("persistent").get<double>();
+  };
+  const auto parameters = large.at("parameters").get<double>();
+  EXPECT_NEAR(persistent(large) - persistent(small), 2 * parameters, 0.02 * parameters);
+  EXPECT_EQ(large.at("checkpoint_bytes"), small.at("checkpoint_bytes"));
+}
+
 TEST(Optimizers, TheStatesOfAnotherAreRefused) {
   const TemporaryFolder folder;
   ASSERT_EQ(run_program(train(folder, "run", "adam", {"exit_interval=3"})).exit_code, 0);

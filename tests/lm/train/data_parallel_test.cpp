@@ -154,6 +154,19 @@ TEST(Bf16Gradients, TrainAlikeOnEveryLevel) {
   }
 }
 
+TEST(Bf16Gradients, TrainAlikeOnOtherMeshes) {
+  using Shape = engine::MeshShape;
+  SessionSettings settings = tiny_settings(DType::kBF16, tiny_mixture());
+  settings.model.moe.experts = 4;
+  settings.model.moe.training.capacity_factor = 0;  // which drops others on other meshes
+  const Outcome wide = train_on(settings, 1, {.microbatches = 4});
+  settings.gradients = DType::kBF16;
+  for (const Shape& shape : {Shape{.tensor = 2}, {.context = 2}, {.tensor = 2, .expert = 2}, {.expert = 4}}) {
+    EXPECT_LE(distance(train_on_ranks(settings, 4, shape, kSteps, 4), wide), 1e-2)
+        << "tensor " << shape.tensor << ", context " << shape.context << ", expert " << shape.expert;
+  }
+}
+
 // Two bytes less for each parameter that is read in bf16, where gradients keep their memory.
 TEST(Bf16Gradients, TakeTwoBytesLessOnSeveralRanks) {
   for (const Sharding sharding : {Sharding::kNone, Sharding::kParameters}) {

@@ -337,8 +337,8 @@ int run(int argc, char** argv) {
                    [](const char* a) { return std::strcmp(a, "--tune") == 0; });
   const std::unique_ptr<Device> device =
       entry()->open({.kind = entry()->kind,
-                     .attention_library = !has("--own"),
                      .deterministic = !has("--fast"),
+                     .attention_library = !has("--own"),
                      .tuning_folder = tune + 1 < const_cast<const char**>(argv) + argc ? tune[1] : ""});
   std::printf("%s\n", device->description().c_str());
   Bench bench(*device, has("--json"));

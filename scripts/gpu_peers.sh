@@ -47,8 +47,10 @@ row() {
     tail -n 5 "$scratch/$name.log"
     return
   }
-  DIMS=$dimensions timeout 150 python3 "$peers/torch_llama.py" "$@" 1 >"$scratch/$name.peer" 2>&1 || true
-  python3 - "$name" "$scratch/$name.json" "$scratch/$name.peer" <<'TABLE'
+  # Rows may have a peer in common.
+  peer=$scratch/$(echo "$dimensions $*" | tr ' ,' '__').peer
+  [ -e "$peer" ] || DIMS=$dimensions timeout 150 python3 "$peers/torch_llama.py" "$@" 1 >"$peer" 2>&1 || true
+  python3 - "$name" "$scratch/$name.json" "$peer" <<'TABLE'
 import json, re, sys
 
 name, ours, peer = sys.argv[1], json.load(open(sys.argv[2])), open(sys.argv[3]).read()

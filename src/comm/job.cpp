@@ -60,14 +60,7 @@ class JobLinkFactory final : public LinkFactory {
     const auto check = [&] { abort_->check(); };
     const Transport transport =
         options_.transport != Transport::kAuto ? options_.transport : environment_.transport;
-    if (transport == Transport::kSharedMemory && !one_host) {
-      throw invalid("the ranks of a group are on different hosts, and cannot share memory",
-                    "leave the transport to Primus, or choose TCP");
-    }
-    if (transport == Transport::kMpi && !environment_.mpi) {
-      throw invalid("no MPI launcher started the ranks, so they cannot exchange through MPI",
-                    "start them with mpirun, without setting RANK and WORLD_SIZE");
-    }
+    check_transport(transport, one_host, environment_.mpi != nullptr);
     if (environment_.mpi && (transport == Transport::kMpi || (transport == Transport::kAuto && !one_host))) {
       if (rank == 0) store_->set(key, std::to_string(next_tag()));
       return environment_.mpi->make_links(members, std::stoi(store_->wait(key, deadline)));

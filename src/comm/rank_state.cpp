@@ -45,7 +45,7 @@ void AbortState::throw_reason() const {
     const std::lock_guard lock(mutex_);
     kind = kind_;
   }
-  throw Error(kind, reason(), "the first error of any rank is the cause; see that rank's log");
+  throw Error(kind, reason(), "the rank with the first error says more, on its screen and in its log");
 }
 
 std::shared_ptr<void> AbortState::subscribe(Listener listener) {

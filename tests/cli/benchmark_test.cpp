@@ -326,6 +326,15 @@ TEST(Benchmarks, TracesOfSomeCallsAndTimesOfRanks) {
   EXPECT_THAT(times, HasSubstr("\n\"all_reduce 1024\",1,"));
   EXPECT_THAT(content(table), HasSubstr("\t\"all_reduce 4096\"\t"));
 
+  // Without a name, the trace of an earlier run stays.
+  for (int i = 0; i < 2; ++i) {
+    std::vector<std::string> words = common;
+    words.insert(words.begin(), "benchmark");
+    ASSERT_EQ(run_program(words, {.folder = folder.path()}).exit_code, 0);
+  }
+  EXPECT_FALSE(content(folder.path() / "rccl_trace.jsonl").empty());
+  EXPECT_FALSE(content(folder.path() / "rccl_trace_2.jsonl").empty());
+
   const std::string cells = folder.path() / "trace.csv";
   ASSERT_EQ(with({"--trace-file", cells}).exit_code, 0);
   const std::string rows = content(cells);

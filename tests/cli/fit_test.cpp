@@ -68,11 +68,32 @@ TEST(Fit, TheFreeMemoryOfThisMachineIsEnoughForTheWholeBatch) {
   EXPECT_THAT(train(folder, {"--fit-memory=50%", "--dry-run"}).err, HasSubstr("fit: micro_batch_size=4"));
 }
 
-// The ranks are told the size that was found where they were started, and choose the same.
-TEST(Fit, RanksChooseAlike) {
+// A run that goes on has the microbatches that it had, though more would fit.
+TEST(Fit, AContinuedRunKeepsItsMicrobatches) {
+  const TemporaryFolder folder;
+  const auto until = [&](const std::string& iterations, std::vector<std::string> more) {
+    more.push_back("exit_interval=" + iterations);
+    return train(folder, more);
+  };
+  ASSERT_EQ(until("1", {"micro_batch_size=1"}).exit_code, 0);
+  const ProgramResult result = until("2", {"--fit"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("fit: micro_batch_size=1 recompute_granularity=none, 4 microbatches a "
+                                    "step, as the run has had them\n"));
+  EXPECT_THAT(read_file(test::run_folder(folder.path()) / "experiment.yaml"),
+              HasSubstr("micro_batch_size: 1\n"));
+  // A run of its own chooses.
+  EXPECT_THAT(until("2", {"--fit", "exp_name=other"}).err, HasSubstr("fit: micro_batch_size=4"));
+}
+
+// The choice is made and shown once, where the ranks are started.
+TEST(Fit, RanksGetOneChoice) {
   const TemporaryFolder folder;
   const ProgramResult result = train(folder, {"--fit", "--nproc", "2"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::size_t shown = result.err.find("fit: micro_batch_size=2");
+  EXPECT_NE(shown, std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("fit: ", result.err.find("fit: needs") + 1), std::string::npos) << result.err;
   EXPECT_THAT(read_file(test::run_folder(folder.path()) / "experiment.yaml"),
               HasSubstr("micro_batch_size: 2\n"));
   const ProgramResult far = train(folder, {"--dry-run", "--world", "8", "--fit-memory", "80GiB",

@@ -80,6 +80,26 @@ TEST(Mpi, CollectivesAreMeasuredThroughIt) {
   EXPECT_THAT(result.out, testing::HasSubstr("2 ranks on 1 node, MPI"));
 }
 
+// Each rank prints the error: the one that had it in full, the others whose it is and what to do.
+TEST(Mpi, AnErrorIsWholeOnEveryRank) {
+  if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
+  if (!std::filesystem::exists(MPI_PLUGIN))
+    GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
+  const test::TemporaryFolder folder;
+  std::vector<std::string> command{"mpirun", "--oversubscribe", "-n", "2", PRIMUS_PROGRAM};
+  if (getuid() == 0) command.insert(command.begin() + 1, "--allow-run-as-root");
+  for (const std::string& word : training(folder.path(), "wrong")) command.push_back(word);
+  command.insert(command.end(), {"mock_data=false", "data_path=/nowhere/text"});
+  const SubprocessResult result =
+      run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath});
+  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+  const std::string what = "there is no data '/nowhere/text'";
+  const std::size_t own = result.err.find("error: " + what), other = result.err.find("error: rank ");
+  EXPECT_NE(own, std::string::npos) << result.err;
+  if (other == std::string::npos) return;  // mpirun ended the other rank before it had printed
+  EXPECT_NE(result.err.find(what + " (", other), std::string::npos) << result.err;
+}
+
 // What needs no other rank runs below mpirun, too, and ends well.
 TEST(Mpi, ADryRunBelowMpirunEndsWell) {
   if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";

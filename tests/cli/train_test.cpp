@@ -736,6 +736,19 @@ TEST(Train, ADryRunPlansManyRanks) {
   const ProgramResult wrong = run_program(train(folder.path(), {"--world", "2"}));
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("--world is for --dry-run"));
+  // How the ranks would exchange is looked at, too.
+  const auto by = [&](const std::string& transport, std::vector<std::string> more) {
+    more.emplace_back("--dry-run");
+    return run_program(train(folder.path(), std::move(more)),
+                       {.environment = {{"PRIMUS_TRANSPORT", transport}}});
+  };
+  const ProgramResult unknown = by("smoke", {"--world", "2"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("PRIMUS_TRANSPORT 'smoke' is no way to exchange"));
+  const ProgramResult mpi = by("mpi", {"--nproc", "2", "device=cpu"});
+  EXPECT_EQ(mpi.exit_code, 2);
+  EXPECT_THAT(mpi.err, HasSubstr("no MPI launcher started the ranks"));
+  EXPECT_EQ(by("tcp", {"--nproc", "2"}).exit_code, 0);
 }
 
 TEST(Train, ThreadsComeFromTheExperimentsEnvironment) {

@@ -2,6 +2,7 @@
 // end of one is the end of all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <cmath>
@@ -299,6 +300,24 @@ TEST(Ranks, OneThatIsKilledEndsAllAndTheRestartLosesNothing) {
   EXPECT_EQ(shared_memory_segments(), segments);
   expect_done(run_program(command));
   EXPECT_EQ(test::final_weights(run, iterations), expected);
+}
+
+// From the start of the command to the end of its first step, save and end included: processor time of all
+// its processes, so that other work on the machine does not count. Two ranks work beside each other, and so
+// need less of the clock where there are two cores.
+TEST(Ranks, BeginWithinThreeSecondsOfWork) {
+  const TemporaryFolder folder;
+  const auto used = [] {
+    rusage all{};
+    getrusage(RUSAGE_CHILDREN, &all);
+    const auto seconds = [](const timeval& time) {
+      return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+    };
+    return seconds(all.ru_utime) + seconds(all.ru_stime);
+  };
+  const double before = used();
+  expect_done(run_program(train(folder, "first", 2, "optim", {"train_iters=1"})));
+  EXPECT_LT(used() - before, 3.0);
 }
 
 // A process that stands still, as on a machine that hangs: the others say who it is, and what they waited

@@ -192,7 +192,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     args.option(
         "--trace-file", "FILE", &trace_file_,
         "where to: .jsonl, or .csv and .tsv with a line for each rank (default: beside --output, with "
-        "_trace.jsonl in its name; else rccl_trace.jsonl)");
+        "_trace.jsonl in its name; else rccl_trace.jsonl, or with a number where that is there)");
     args.option("--trace-limit", "N", &trace_limit_,
                 "only the first calls of each repetition; 0: all of them");
     args.option("--trace-ops", "LIST", &trace_ops_, "only of these operations (default: all)");
@@ -249,6 +249,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     if (!trace_) return;
     if (trace_file_.empty()) {
       const Path beside = output().file();
+      trace_file_is_named_ = !beside.empty();
       trace_file_ = beside.empty() ? Path("rccl_trace.jsonl")
                                    : beside.parent_path() / (beside.stem().string() + "_trace.jsonl");
     }
@@ -300,6 +301,14 @@ class BenchmarkCollectives final : public BenchmarkRanks {
                            sample.repetition + 1, sample.iteration + 1, rank, sample.seconds[rank]);
   }
 
+  // The trace of an earlier measurement is replaced where somebody named the file, as --output is.
+  void write_trace(const std::string& trace) const {
+    Path file = trace_file_;
+    for (int i = 2; !trace_file_is_named_ && Env::posix().status(file); ++i)
+      file = fmt::format("rccl_trace_{}.jsonl", i);
+    write_file_atomic(file, trace);
+  }
+
   void write_rank_times(const BenchmarkReport& report) const {
     const char* const to = per_rank_file_.ends_with(".tsv") ? "\t" : ",";
     std::string text =
@@ -328,7 +337,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     BenchmarkReport report{
         .suite = "collectives", .dtype = std::string(name_of(plan.dtype)), .place = cluster_};
     report.results = measure_collectives(world, device, plan);
-    if (plan.trace) write_file_atomic(trace_file_, trace);
+    if (plan.trace) write_trace(trace);
     if (world.rank() == 0 && !per_rank_file_.empty()) write_rank_times(report);
     return report;
   }
@@ -340,7 +349,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
   std::vector<CollectiveOp> traced_ops_;    // empty: all
   std::vector<std::int64_t> traced_sizes_;  // likewise
   std::int64_t count_ = 12, repetitions_ = 1, trace_limit_ = 0;
-  bool aggregate_ = false, check_ = false, per_rank_ = false, trace_ = false;
+  bool aggregate_ = false, check_ = false, per_rank_ = false, trace_ = false, trace_file_is_named_ = true;
 };
 
 class BenchmarkStridedAllGather final : public BenchmarkRanks {

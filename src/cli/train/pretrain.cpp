@@ -21,6 +21,7 @@
 #include "lm/train/missing_inputs.h"
 #include "lm/train/trainer.h"
 #include "lm/train/training_settings.h"
+#include "turbo/devices/devices.h"
 
 namespace primus::cli {
 namespace {
@@ -242,13 +243,17 @@ class TrainPretrain final : public Command {
     if (dry_run_) {
       if (place && place->rank != 0) return 0;  // one forecast is enough
       apply_environment(experiment);
+      check_transport(experiment, place);
       if (export_) export_to(*export_, experiment, console);
       return forecast(experiment, place, console);
     }
     ranks_.check_place(place);
     apply_environment(experiment);
     // Rank 0 does what is done once.
-    if (!place && ranks_.several()) return launch_ranks(experiment, console);
+    if (!place && ranks_.several()) {
+      check_transport(experiment, place);
+      return launch_ranks(experiment, console);
+    }
     if (export_ && (!place || place->rank == 0)) export_to(*export_, experiment, console);
     return train(experiment, place, console);
   }
@@ -277,6 +282,16 @@ class TrainPretrain final : public Command {
       throw invalid("--world is for --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
   }
 
+  // How ranks are to exchange (PRIMUS_TRANSPORT): its name, and where it is known how ranks on CPUs start,
+  // whether they can.
+  void check_transport(const config::Experiment& experiment,
+                       const std::optional<comm::JobEnvironment>& place) const {
+    const comm::Transport transport = comm::wanted_transport();
+    const bool started_here = !place && !world_ && ranks_.several();
+    if (started_here && turbo::choose_device(device_spec_of(experiment)).kind == "cpu")
+      comm::check_transport(transport, ranks_.nodes() == 1, false);
+  }
+
   // The experiment with microbatches and recomputation that fit. Ranks that a launcher has started choose
   // each for itself, and must find the same: from a size that they are given.
   config::Experiment fitted(const config::Experiment& experiment,
@@ -292,9 +307,24 @@ class TrainPretrain final : public Command {
     const FamilyRegistry families = builtin_families();
     const int on_host = place ? place->local_world : world_ ? 1 : ranks_.here().value_or(1);
     const Trainer::Fit fit = Trainer(experiment, families, log).fit(memory, static_cast<int>(world), on_host);
-    fit_bytes_ = fit.supply.device;
+    fit_settings_ = fit.choice.settings;
     if (!place || place->rank == 0) console.note(describe_choice(fit.choice, fit.supply));
     return experiment_.load_with(fit.choice.settings, world);
+  }
+
+  // A command's words without --fit, and --fit-memory with its value.
+  static std::vector<std::string> without_fit(const std::vector<std::string>& words) {
+    std::vector<std::string> kept;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const std::string& word = words[i];
+      if (word == "--fit-memory" || word == "--fit_memory") {
+        ++i;
+      } else if (word != "--fit" && !word.starts_with("--fit-memory=") &&
+                 !word.starts_with("--fit_memory=")) {
+        kept.push_back(word);
+      }
+    }
+    return kept;
   }
 
   static Trainer::FitMemory parse_fit_memory(const std::string& text) {
@@ -352,8 +382,11 @@ class TrainPretrain final : public Command {
   int launch_ranks(const config::Experiment& experiment, Console& console) const {
     const RunFolder folder = run_folder_of(experiment);
     launch::LocalLaunch start = ranks_.start(ranks_.here().value_or(1));
-    // They choose from what was found here, and so the same.
-    if (fit_bytes_) start.command.push_back(fmt::format("--fit-memory={}", *fit_bytes_));
+    // What was chosen here is chosen for all.
+    if (!fit_settings_.empty()) {
+      start.command = without_fit(start.command);
+      start.command.insert(start.command.end(), fit_settings_.begin(), fit_settings_.end());
+    }
     start.output_file = [folder, module = experiment.module_name](int rank) {
       return folder.rank_logs(module, rank) / "output.log";
     };
@@ -403,8 +436,11 @@ class TrainPretrain final : public Command {
       // A run that was refused before it began has no folder yet.
       if (Env::posix().status(folder.root())) log.write_to_files(LogLevel::kError, error.what());
       if (job) {
-        const std::string& hint = error.hint();
-        job->abort(hint.empty() ? error.what() : fmt::format("{} ({})", error.what(), hint), error.kind());
+        // The other ranks say it as their own end: whose error it is, where, and what to do.
+        const std::string &hint = error.hint(), &location = error.location();
+        job->abort(fmt::format("rank {}: {}{}{}", job->rank(), location.empty() ? "" : location + ": ",
+                               error.what(), hint.empty() ? "" : " (" + hint + ")"),
+                   error.kind());
       }
       throw;
     }
@@ -445,7 +481,7 @@ class TrainPretrain final : public Command {
   RankOptions ranks_;
   std::optional<std::int64_t> world_;
   std::optional<std::string> backend_, backend_path_, fit_memory_;
-  std::optional<std::int64_t> fit_bytes_;
+  std::vector<std::string> fit_settings_;
   bool fit_ = false, dry_run_ = false, quiet_ = false, plain_ = false, force_ = false, json_ = false;
 };
 

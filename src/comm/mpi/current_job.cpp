@@ -94,8 +94,7 @@ std::optional<JobEnvironment> current_job() {
   environment.local_world = library.local_size();
   environment.host = library.host();
   environment.mpi = &library;
-  if (const char* const transport = std::getenv("PRIMUS_TRANSPORT"); transport && *transport)
-    environment.transport = parse_transport(transport, "PRIMUS_TRANSPORT");
+  environment.transport = wanted_transport();
   std::string meeting;
   if (environment.rank == 0) {
     const char* const address = std::getenv("MASTER_ADDR");

@@ -57,6 +57,22 @@ Transport parse_transport(const std::string& name, const std::string& where) {
                 "choose auto, shared-memory, tcp or mpi");
 }
 
+Transport wanted_transport() {
+  const char* const name = std::getenv("PRIMUS_TRANSPORT");
+  return name && *name ? parse_transport(name, "PRIMUS_TRANSPORT") : Transport::kAuto;
+}
+
+void check_transport(Transport transport, bool one_host, bool by_mpi) {
+  if (transport == Transport::kSharedMemory && !one_host) {
+    throw invalid("the ranks of a group are on different hosts, and cannot share memory",
+                  "leave the transport to Primus, or choose TCP");
+  }
+  if (transport == Transport::kMpi && !by_mpi) {
+    throw invalid("no MPI launcher started the ranks, so they cannot exchange through MPI",
+                  "start them with mpirun, without setting RANK and WORLD_SIZE");
+  }
+}
+
 std::optional<JobEnvironment> JobEnvironment::read() {
   return read([](const char* name) { return std::getenv(name); });
 }

@@ -31,6 +31,12 @@ enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
 // "auto", "shared-memory", "tcp", "mpi"; Error(kInvalid) for anything else, which `where` has.
 Transport parse_transport(const std::string& name, const std::string& where);
 
+// What PRIMUS_TRANSPORT says; kAuto where it is not set. Throws Error(kInvalid).
+Transport wanted_transport();
+// Throws Error(kInvalid) where ranks cannot exchange so: `one_host`: they share one; `by_mpi`: mpirun started
+// them.
+void check_transport(Transport transport, bool one_host, bool by_mpi);
+
 struct JobEnvironment {
   int rank = 0, world = 1;
   int local_rank = 0, local_world = 1;

@@ -59,8 +59,13 @@ struct Candidate {
 class Search {
  public:
   Search(const config::Experiment& experiment, const ModelConfig& model, const FamilyRegistry& families,
-         const MemorySupply& supply, int world)
-      : experiment_(experiment), model_(model), families_(families), supply_(supply), world_(world) {}
+         const MemorySupply& supply, int world, bool keep_microbatch)
+      : experiment_(experiment),
+        model_(model),
+        families_(families),
+        supply_(supply),
+        world_(world),
+        keep_microbatch_(keep_microbatch) {}
 
   FitChoice run();
 
@@ -79,6 +84,7 @@ class Search {
   const FamilyRegistry& families_;
   const MemorySupply& supply_;
   int world_;
+  bool keep_microbatch_;
   std::string next_;
 };
 
@@ -125,6 +131,7 @@ void Search::note_too_large(const Candidate& candidate) {
 }
 
 void Search::enlarge(Candidate& best) {
+  if (keep_microbatch_) return;
   TrainerConfig c = best.trainer;
   while (++c.micro_batch_size <= c.global_batch_size) {
     if (c.global_batch_size % c.micro_batch_size != 0) continue;
@@ -189,6 +196,7 @@ FitChoice Search::run() {
   TrainerConfig smallest = experiment_.trainer;
   without_recomputation(smallest);
   std::optional<Candidate> best;
+  if (keep_microbatch_) best = measure(smallest);
   for (smallest.micro_batch_size = 1; !best; ++smallest.micro_batch_size) {
     if (smallest.global_batch_size % smallest.micro_batch_size == 0) best = measure(smallest);
   }
@@ -205,6 +213,7 @@ FitChoice Search::run() {
   return {.settings = settings_of(best->trainer),
           .need = best->need,
           .microbatches = best->microbatches,
+          .microbatch_was_given = keep_microbatch_,
           .extra_work = std::max(0.0, best->work / least_work - 1),
           .next = next_};
 }
@@ -212,8 +221,9 @@ FitChoice Search::run() {
 }  // namespace
 
 FitChoice choose_fit(const config::Experiment& experiment, const ModelConfig& model,
-                     const FamilyRegistry& families, const MemorySupply& supply, int world) {
-  return Search(experiment, model, families, supply, world).run();
+                     const FamilyRegistry& families, const MemorySupply& supply, int world,
+                     bool keep_microbatch) {
+  return Search(experiment, model, families, supply, world, keep_microbatch).run();
 }
 
 std::string describe_choice(const FitChoice& choice, const MemorySupply& supply) {
@@ -225,8 +235,9 @@ std::string describe_choice(const FitChoice& choice, const MemorySupply& supply)
   std::vector<std::string> shown = choice.settings;
   std::erase_if(shown, [](const std::string& setting) { return setting.ends_with("=null"); });
   const std::int64_t need = supply.shared ? choice.need.total() : choice.need.device.total();
-  return fmt::format("fit: {}, {} microbatch{} a step\nfit: needs {} of {}; {}{}", fmt::join(shown, " "),
-                     choice.microbatches, choice.microbatches == 1 ? "" : "es", bytes(need),
+  return fmt::format("fit: {}, {} microbatch{} a step{}\nfit: needs {} of {}; {}{}", fmt::join(shown, " "),
+                     choice.microbatches, choice.microbatches == 1 ? "" : "es",
+                     choice.microbatch_was_given ? ", as the run has had them" : "", bytes(need),
                      bytes(supply.device), work, choice.next.empty() ? "" : "; " + choice.next);
 }
 

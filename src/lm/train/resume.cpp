@@ -268,6 +268,12 @@ void refuse_another_optimizer(const CheckpointReader& checkpoint, const TrainerS
       "restore the optimizer; or set no_load_optim=true to go on from these weights with fresh states");
 }
 
+std::string recorded_setting(const TrainerState& state, const std::string& key) {
+  const auto settings = settings_of(state.experiment);
+  const auto found = settings.find(key);
+  return found == settings.end() ? std::string() : found->second;
+}
+
 std::vector<SettingChange> changed_settings(std::string_view before, std::string_view after) {
   const auto old_settings = settings_of(before), new_settings = settings_of(after);
   std::vector<SettingChange> changes;

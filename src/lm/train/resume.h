@@ -63,6 +63,9 @@ bool has_optimizer_state(const CheckpointReader& checkpoint);
 void refuse_another_optimizer(const CheckpointReader& checkpoint, const TrainerState& state,
                               const config::Experiment& experiment, std::string_view optimizer);
 
+// What a setting was, as config::to_yaml writes it; empty where the record does not say.
+std::string recorded_setting(const TrainerState& state, const std::string& key);
+
 // A setting that differs between two experiments as config::to_yaml writes them.
 struct SettingChange {
   std::string key, before, after;  // a value is empty where the setting is not there

@@ -70,8 +70,8 @@ class Trainer {
   // Of one device, or of a job of `world` ranks, `on_host` of them on this machine.
   TrainingForecast forecast(int world = 1, int on_host = 1);
   // Microbatches and recomputation for the memory of the device (fit_choice.h), or for `bytes` of it or the
-  // share `share` of what is installed. Throws Error(kInvalid) where nothing fits, and where the device's
-  // memory is not known here. Touches no file.
+  // share `share` of what is installed. A run that goes on keeps its microbatches. Throws Error(kInvalid)
+  // where nothing fits, and where the device's memory is not known here. Writes no file.
   struct Fit {
     FitChoice choice;
     MemorySupply supply;

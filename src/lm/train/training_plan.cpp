@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <fstream>
 
@@ -18,6 +19,26 @@ namespace {
 
 // Of large products, what a whole step usually reaches (docs/performance.md).
 constexpr double kUsualShare = 0.5;
+
+// The micro_batch_size of the run that this one goes on from; nothing where it begins anew.
+std::optional<std::int64_t> continued_microbatch(const config::Experiment& e) {
+  const config::TrainerConfig& c = e.trainer;
+  std::optional<CheckpointReader> checkpoint;
+  if (c.auto_continue_train)
+    checkpoint = find_resume_point(checkpoint_root_of(e), Validation::kStructure).reader;
+  if (!checkpoint && c.load && !c.finetune) {
+    const Path load = loaded_root(*c.load);
+    if (Env::posix().status(load / Manifest::kFileName))
+      checkpoint = CheckpointReader::open(load, Validation::kStructure);
+  }
+  if (!checkpoint) return std::nullopt;
+  const TrainerState state = read_trainer_state(*checkpoint);
+  const std::string size = recorded_setting(state, "micro_batch_size");
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), number);
+  if (error != std::errc() || end != size.data() + size.size() || number < 1) return std::nullopt;
+  return number;
+}
 
 // Steps of `step` seconds that fit `seconds`, evaluations included. These are forward passes: a third of a
 // step's work.
@@ -130,7 +151,7 @@ void Trainer::Run::measure_peak() {
 }
 
 Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
-  const config::Experiment e = with_loaded_model(experiment_, families_);
+  config::Experiment e = with_loaded_model(experiment_, families_);
   const bool there = !e.trainer.vocab_size || !missing_tokenizer(e.trainer);
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
   const ModelConfig model = model_of(e, families_, tokenizer.get());
@@ -151,7 +172,10 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   if (supply.device == 0) {
     throw invalid("--fit: the memory of the device is not known here", "give it: --fit-memory 80GiB");
   }
-  fit.choice = choose_fit(e, model, families_, supply, world);
+  // Other microbatches add up in another order, and cyclic data come in another one.
+  const std::optional<std::int64_t> kept = continued_microbatch(e);
+  if (kept) e.trainer.micro_batch_size = *kept;
+  fit.choice = choose_fit(e, model, families_, supply, world, kept.has_value());
   return fit;
 }
 

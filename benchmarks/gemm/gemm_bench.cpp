@@ -135,8 +135,7 @@ void run(ThreadPool& pool, const Options& options, DType dtype, const Case& c, d
   g.a = a.data(), g.lda = c.layout == GemmLayout::kTN ? c.m : c.k;
   g.b = b.data(), g.ldb = c.layout == GemmLayout::kNT ? c.k : c.n;
   g.c = result.data(), g.ldc = c.n;
-  // Also enough for the product with B packed ahead, which may be cut otherwise.
-  g.workspace_bytes = cpu_gemm_workspace_bytes(g, pool.size()) * 2 + (std::size_t{64} << 20);
+  g.workspace_bytes = cpu_gemm_workspace_bytes(g, pool.size());
   Buffer workspace(static_cast<std::int64_t>(g.workspace_bytes));
   g.workspace = workspace.data();
 
@@ -144,13 +143,6 @@ void run(ThreadPool& pool, const Options& options, DType dtype, const Case& c, d
   const double gflop = gemm_flops(g) * 1e-9;
   fmt::print("{:<32} {:>9.3f} ms {:>8.1f} GFLOP/s {:>5.1f} %  best {:>8.1f}", c.name, times.median * 1e3,
              gflop / times.median, peak > 0 ? 100e9 * gflop / times.median / peak : 0.0, gflop / times.best);
-  if (c.layout != GemmLayout::kTN) {
-    Buffer packed(static_cast<std::int64_t>(gemm_packed_b_bytes(g)));
-    gemm_pack_b(pool, g, packed.data());
-    g.packed_b = packed.data();
-    const Times ahead = measure(options, [&] { cpu_gemm(pool, g); });
-    fmt::print("   prepacked {:>8.1f} best {:>8.1f}", gflop / ahead.median, gflop / ahead.best);
-  }
   fmt::print("\n");
   std::fflush(stdout);
 }

@@ -1,6 +1,6 @@
 // Files. Every operating-system call that touches one goes through an Env, so that a test can stop the
-// program at any write, fsync or rename, fill the disk, or lose what was not yet synced (fault_env.h).
-// Env::posix() is the real one.
+// program at any write, fsync or rename, fill the disk, or lose what was not yet synced
+// (tests/base/fault_env.h). Env::posix() is the real one.
 //
 // Durability, as POSIX has it: bytes survive a power failure once File::sync() returned, and a name (created,
 // renamed or removed) once sync_dir() of its folder returned.

@@ -17,8 +17,6 @@ namespace {
 
 using turbo::launch;
 
-struct NoAttributes {};
-
 // --- embedding
 
 // Which part of the vocabulary the table is; both zero: all of it.
@@ -298,8 +296,7 @@ void add(Residual& x, Value y) {
 
 void flush(Residual& x) {
   if (!x.pending) return;
-  x.sum = x.sum.tape().record(kAdd, {&x.sum, &x.pending}, nullptr, {{x.sum.dtype(), x.sum.shape()}},
-                              NoAttributes{})[0];
+  x.sum = x.sum.tape().record(kAdd, {&x.sum, &x.pending}, nullptr, {{x.sum.dtype(), x.sum.shape()}})[0];
   x.pending = {};
 }
 
@@ -311,30 +308,29 @@ BlockScope::BlockScope(Residual& x, std::int64_t layer) : tape_(x.sum.tape()) {
 
 Value linear(const Value& x, Parameter& weight) {
   const Shape shape{x.shape()[0], weight.shape[0]};
-  return x.tape().record(kLinear, {&x}, &weight, {{x.dtype(), shape}}, NoAttributes{})[0];
+  return x.tape().record(kLinear, {&x}, &weight, {{x.dtype(), shape}})[0];
 }
 
 Value add_bias(Value x, Parameter& bias) {
-  return x.tape().record(kAddBias, {&x}, &bias, {{x.dtype(), x.shape()}}, NoAttributes{})[0];
+  return x.tape().record(kAddBias, {&x}, &bias, {{x.dtype(), x.shape()}})[0];
 }
 
 std::pair<Value, Value> split(const Value& x, std::int64_t at) {
   const std::int64_t rows = x.shape()[0], cols = x.shape()[1];
   PRIMUS_CHECK("split", at > 0 && at < cols);
-  auto [left, right, none] =
-      x.tape().record(kSplit, {&x}, nullptr,
-                      {{x.dtype(), Shape{rows, at}}, {x.dtype(), Shape{rows, cols - at}}}, NoAttributes{});
+  auto [left, right, none] = x.tape().record(
+      kSplit, {&x}, nullptr, {{x.dtype(), Shape{rows, at}}, {x.dtype(), Shape{rows, cols - at}}});
   return {std::move(left), std::move(right)};
 }
 
 Value concat(const Value& a, const Value& b) {
   const Shape shape{a.shape()[0], a.shape()[1] + b.shape()[1]};
-  return a.tape().record(kConcat, {&a, &b}, nullptr, {{a.dtype(), shape}}, NoAttributes{})[0];
+  return a.tape().record(kConcat, {&a, &b}, nullptr, {{a.dtype(), shape}})[0];
 }
 
 Value swiglu(const Value& gate_up) {
   const Shape shape{gate_up.shape()[0], gate_up.shape()[1] / 2};
-  return gate_up.tape().record(kSwiglu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}}, NoAttributes{})[0];
+  return gate_up.tape().record(kSwiglu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}})[0];
 }
 
 }  // namespace primus::engine

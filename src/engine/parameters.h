@@ -239,8 +239,7 @@ class ParameterStore {
 
   // Declares a group; the following add() calls go into it. Returned addresses are stable.
   Group& begin_group(std::string name);
-  // `parts` empty means: one part of the parameter's own name.
-  // `shape`: of this rank's part, and `placement` says which part.
+  // `shape`: of this rank's part, and `placement` says which. No `parts`: one of the parameter's own name.
   Parameter& add(std::string name, Shape shape, Initializer initializer,
                  std::vector<CheckpointPart> parts = {}, Placement placement = {});
 

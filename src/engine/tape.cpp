@@ -1,5 +1,7 @@
 #include "engine/tape.h"
 
+#include <cassert>
+
 #include "base/check.h"
 #include "engine/data_parallel.h"
 #include "engine/weight_gradient_queue.h"

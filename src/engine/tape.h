@@ -12,7 +12,6 @@
 
 #include <array>
 #include <atomic>
-#include <cassert>
 #include <cstring>
 #include <functional>
 #include <initializer_list>
@@ -163,8 +162,7 @@ class Step {
   std::array<Buffer, Entry::kMaxInputs> replaced_;  // gradients that kernels of this call still read
 };
 
-// Thrown between two operators once Tape::Settings::stop is set: what the tape was doing is not wanted any
-// more.
+// Thrown between two operators once Tape::Settings::stop is set.
 struct StopRequest {};
 
 class Tape {
@@ -199,18 +197,18 @@ class Tape {
   // The same with memory that is there already; it is only read.
   Value input(DType dtype, const Shape& shape, bool differentiable, Buffer data);
 
-  // --- for operators: records and runs one call
-  // ------------------------------------------------------------------
+  // ---- for operators: records and runs one call
   struct Output {
     DType dtype;
     Shape shape;
     bool differentiable = true;
   };
+  struct NoAttributes {};
   // A null input at the end stands for one that the call does without.
-  template <class Attributes>
+  template <class Attributes = NoAttributes>
   std::array<Value, Entry::kMaxOutputs> record(const Operator& op, std::initializer_list<const Value*> inputs,
                                                Parameter* parameter, std::initializer_list<Output> outputs,
-                                               const Attributes& attributes) {
+                                               const Attributes& attributes = {}) {
     static_assert(std::is_trivially_copyable_v<Attributes> &&
                   sizeof(Attributes) <= Entry::kMaxAttributeBytes);
     return record_bytes(op, inputs, parameter, outputs, &attributes, sizeof(Attributes));
@@ -229,12 +227,10 @@ class Tape {
   bool set_replay(bool replay) { return std::exchange(replay_, replay); }
   bool training() const { return settings_.train; }
 
-  // --- backward
-  // -----------------------------------------------------------------------------------------------------
+  // ---- backward
   // Seeds the gradient of an output of this chunk (a copy is taken on the stream).
   void set_gradient(const Value& value, const Tensor& gradient);
-  // The same for the value in `slot`, which need not be held any more, without a copy. Empty: none reached
-  // it.
+  // The same for the value in `slot`, which need not be held any more, without a copy. Empty: none.
   void set_gradient(int slot, Buffer gradient);
   // Walks the tape back: input gradients now, weight gradients into the queue. Call once.
   void backward();

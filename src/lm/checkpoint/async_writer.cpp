@@ -32,7 +32,6 @@ void AsyncWriter::save(Snapshot snapshot, Sources sources) {
     pending_ = std::move(snapshot);
     sources_ = sources;
     busy_ = true;
-    progress_ = {};
   }
   changed_.notify_all();
 }
@@ -67,16 +66,6 @@ void AsyncWriter::throw_pending() {
   if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-bool AsyncWriter::busy() const {
-  const std::lock_guard lock(mutex_);
-  return busy_;
-}
-
-SaveProgress AsyncWriter::progress() const {
-  const std::lock_guard lock(mutex_);
-  return progress_;
-}
-
 std::optional<std::int64_t> AsyncWriter::last_saved() const {
   const std::lock_guard lock(mutex_);
   return last_saved_;
@@ -105,10 +94,7 @@ void AsyncWriter::run() {
         copied.erase(middle, copied.end());
         snapshot.model = std::move(copied);
       }
-      root_.save(snapshot, [&](SaveProgress progress) {
-        const std::lock_guard guard(mutex_);
-        progress_ = progress;
-      });
+      root_.save(snapshot);
     } catch (...) {
       error = std::current_exception();
     }

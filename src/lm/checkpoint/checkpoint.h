@@ -59,10 +59,6 @@ struct SaveOptions {
   std::shared_ptr<CheckpointGroup> group = {};
 };
 
-struct SaveProgress {
-  std::uint64_t bytes_done = 0, bytes_total = 0;
-};
-
 // The folder of one run's checkpoints. In a job, only save() is for every rank; what else changes the folder
 // is for rank 0. Thread-safety: none; AsyncWriter uses its own from its thread.
 class CheckpointRoot {
@@ -90,7 +86,7 @@ class CheckpointRoot {
   // Writes one checkpoint and returns when it is durable and the oldest ones are gone. On an error before it
   // is durable, the older ones and `latest` are as before. With a group, all its ranks call it; `files` and
   // `trainer_state` are taken from rank 0.
-  void save(const Snapshot& snapshot, const std::function<void(SaveProgress)>& progress = {});
+  void save(const Snapshot& snapshot);
 
  private:
   Path replaced_folder(std::int64_t iteration) const;
@@ -191,8 +187,6 @@ class AsyncWriter {
   void wait();
   // Never blocks: throws the error of a save that failed meanwhile, once.
   void check();
-  bool busy() const;
-  SaveProgress progress() const;
   // Iteration of the last checkpoint that became durable through this writer.
   std::optional<std::int64_t> last_saved() const;
 
@@ -208,7 +202,6 @@ class AsyncWriter {
   Sources sources_ = Sources::kLive;
   bool busy_ = false, stop_ = false;
   std::exception_ptr error_;
-  SaveProgress progress_;
   std::optional<std::int64_t> last_saved_;
   std::thread thread_;
 };

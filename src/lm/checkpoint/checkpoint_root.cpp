@@ -135,7 +135,7 @@ std::optional<Path> CheckpointRoot::set_aside() {
   return aside;
 }
 
-void CheckpointRoot::save(const Snapshot& snapshot, const std::function<void(SaveProgress)>& progress) {
+void CheckpointRoot::save(const Snapshot& snapshot) {
   SingleRank alone;
   CheckpointGroup& group = options_.group ? *options_.group : alone;
   const Path temporary = root_ / fmt::format("{}{}", kTemporary, folder_name(snapshot.iteration));
@@ -160,8 +160,7 @@ void CheckpointRoot::save(const Snapshot& snapshot, const std::function<void(Sav
       group,
       [&] {
         check_names(snapshot);
-        return save.emplace(snapshot, options_.max_shard_bytes, group.rank(), temporary, env_, progress)
-            .fingerprint();
+        return save.emplace(snapshot, options_.max_shard_bytes, group.rank(), temporary, env_).fingerprint();
       },
       [&](const std::vector<std::string>& plans) {
         for (std::size_t rank = 1; rank < plans.size(); ++rank) {

@@ -52,13 +52,11 @@ std::uint32_t merged(const TensorSource& source, const std::vector<HeldPart>& pa
 }  // namespace
 
 CheckpointSave::CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard_bytes, int rank, Path folder,
-                               Env& env, const std::function<void(SaveProgress)>& progress)
+                               Env& env)
     : snapshot_(snapshot),
       rank_(rank),
       folder_(std::move(folder)),
       env_(env),
-      progress_(progress),
-      count_([this](std::uint64_t bytes) { count(bytes); }),
       model_(plan_safetensors(snapshot.model, {.stem = "model", .max_shard_bytes = max_shard_bytes})),
       optimizer_(
           plan_safetensors(snapshot.optimizer, {.stem = "optimizer", .max_shard_bytes = max_shard_bytes})) {
@@ -79,10 +77,6 @@ CheckpointSave::CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard
   if (manifest_bytes > Manifest::kMaxBytes)
     throw invalid("a checkpoint of too many tensors for its manifest");
   bytes_ += manifest_bytes;
-  state_.bytes_total = rank_ == 0 ? bytes_ : 0;
-  for (const Placed& tensor : tensors_) {
-    state_.bytes_total += tensor.source->held_bytes() - (rank_ == 0 ? tensor.source->bytes() : 0);
-  }
 }
 
 void CheckpointSave::add_text(std::string_view name, std::string_view content) {
@@ -131,20 +125,14 @@ std::string CheckpointSave::fingerprint() const {
   return hex(as_text(sha256(text)));
 }
 
-void CheckpointSave::count(std::uint64_t bytes) {
-  state_.bytes_done += bytes;
-  if (progress_) progress_(state_);
-}
-
 void CheckpointSave::write_text(std::string_view name, std::string_view content) {
   write_file(folder_ / name, content, env_);
-  count(content.size());
 }
 
 void CheckpointSave::create() {
   env_.make_folder(folder_);
-  create_shards(folder_, model_, env_, count_);
-  create_shards(folder_, optimizer_, env_, count_);
+  create_shards(folder_, model_, env_);
+  create_shards(folder_, optimizer_, env_);
 }
 
 // {"held": [[tensor, checksum, begin, length, count, stride, begin, ...], ...],
@@ -158,7 +146,7 @@ std::string CheckpointSave::write() {
   std::size_t tensor = 0;
   for (const auto& [layout, sources] :
        {std::pair(&model_, &snapshot_.model), {&optimizer_, &snapshot_.optimizer}}) {
-    for (const WrittenShard& shard : write_held(folder_, *sources, *layout, rank_ == 0, env_, count_)) {
+    for (const WrittenShard& shard : write_held(folder_, *sources, *layout, rank_ == 0, env_)) {
       for (const SharedSlab& slab : shard.shared) hand_over(tensor + slab.tensor, slab.part);
       for (const std::uint32_t crc : shard.tensors) {
         const HeldRuns runs = tensors_[tensor].source->held();
@@ -197,7 +185,6 @@ void CheckpointSave::hand_over(std::size_t tensor, const HeldRun& part) {
   handover_->append(bytes);
   handed_.push_back({tensor, run, rank_, handover_bytes_});
   handover_bytes_ += bytes.size();
-  count(bytes.size());
 }
 
 std::string CheckpointSave::collect(const std::vector<std::string>& written) {
@@ -240,7 +227,6 @@ void CheckpointSave::assemble(const std::string& collected) {
     std::unique_ptr<File>& file = files[tensor.file];
     if (!file) file = env_.open(folder_ / tensor.file, OpenMode::kUpdate);
     file->write_at(in_file, tensor.file_offset + static_cast<std::uint64_t>(run.begin) * element);
-    count(static_cast<std::uint64_t>(run.size()) * element);
   }
   for (auto& [name, file] : files) {
     file->sync();

@@ -22,8 +22,7 @@ inline constexpr std::string_view kTrainerStateFile = "trainer_state.json";
 class CheckpointSave {
  public:
   // Plans the files, which will be written to `folder`. All arguments outlive this.
-  CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard_bytes, int rank, Path folder, Env& env,
-                 const std::function<void(SaveProgress)>& progress);
+  CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard_bytes, int rank, Path folder, Env& env);
 
   std::uint64_t bytes() const { return bytes_; }  // of all files, the manifest included
   // What every rank must plan alike.
@@ -66,19 +65,15 @@ class CheckpointSave {
   void hand_over(std::size_t tensor, const HeldRun& part);
   std::vector<std::byte> slab_of(const Placed& tensor, const HeldRun& own,
                                  const std::vector<Handed>& handed) const;
-  void count(std::uint64_t bytes);
 
   const Snapshot& snapshot_;
   const int rank_;
   const Path folder_;
   Env& env_;
-  const std::function<void(SaveProgress)>& progress_;
-  const std::function<void(std::uint64_t)> count_;
   SafetensorsLayout model_, optimizer_;
   Manifest manifest_;
   std::vector<Placed> tensors_;  // in the order of the files
   std::uint64_t bytes_ = 0;
-  SaveProgress state_;
 
   struct Owned {
     std::size_t tensor;

@@ -75,12 +75,8 @@ Plan make_plan(const Kernel& kernel, const GemmArgs& g, int threads) {
   const std::int64_t element = size_of(kernel.packed);
   p.panel = even_piece(g.k, kernel.max_panel, kernel.kb);
   p.super_k = std::min(round_up(g.k, p.panel), p.panel * std::max<std::int64_t>(1, kSuperK / p.panel));
-  if (g.packed_b && g.k <= p.super_k) {
-    p.super_n = round_up(g.n, kernel.nr);
-  } else {
-    p.super_n = even_piece(g.n, b_budget(threads) / (p.super_k * element), kernel.nr);
-  }
-  if (!g.packed_b) p.b_bytes = p.super_n * p.super_k * element;
+  p.super_n = even_piece(g.n, b_budget(threads) / (p.super_k * element), kernel.nr);
+  p.b_bytes = p.super_n * p.super_k * element;
   p.sums_in_workspace = g.c_dtype == DType::kBF16 && g.k > p.super_k;
   p.super_m = round_up(g.m, kernel.mr);
   if (p.sums_in_workspace) {
@@ -375,7 +371,6 @@ void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g)
   char* const scratch = sums + plan.sums_bytes;
   const Source a = source_a(kernel, g), b = source_b(kernel, g);
   const std::int64_t strip_element = kernel.nr * size_of(kernel.packed);
-  const std::int64_t whole_b_strip = round_up(g.k, kernel.kb) * strip_element;
   const bool serial = gemm_flops(g) < kSerialFlops;
   const bool b_stays = g.k <= plan.super_k;
 
@@ -393,11 +388,8 @@ void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g)
       if (plan.sums_in_workspace && g.accumulate) move_sums(pool, serial, kernel.load_bf16, sums_io);
       for (std::int64_t k0 = 0; k0 < g.k; k0 += plan.super_k) {
         const std::int64_t k1 = std::min(g.k, k0 + plan.super_k);
-        const std::int64_t b_strip_bytes =
-            g.packed_b ? whole_b_strip : round_up(k1 - k0, kernel.kb) * strip_element;
-        if (!g.packed_b && (!b_stays || m0 == 0)) {
-          pack_b(pool, serial, b, n0, n1, k0, k1, b_packed, b_strip_bytes);
-        }
+        const std::int64_t b_strip_bytes = round_up(k1 - k0, kernel.kb) * strip_element;
+        if (!b_stays || m0 == 0) pack_b(pool, serial, b, n0, n1, k0, k1, b_packed, b_strip_bytes);
         const bool last = n1 == g.n && m0 + rows == g.m && k1 == g.k;
         const bool past_caches = g.c_past_caches && can_stream(kernel, g) && k1 - k0 == g.k;
         const SuperBlock block{.kernel = kernel,
@@ -410,9 +402,7 @@ void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g)
                                .k1 = k1,
                                .tasks_m = plan.tasks_m,
                                .tasks_n = plan.tasks_n,
-                               .b = g.packed_b ? static_cast<const char*>(g.packed_b) +
-                                                     n0 / kernel.nr * whole_b_strip + k0 * strip_element
-                                               : b_packed,
+                               .b = b_packed,
                                .b_strip_bytes = b_strip_bytes,
                                .c = plan.sums_in_workspace ? sums : c,
                                .ldc = plan.sums_in_workspace ? plan.super_n : g.ldc,
@@ -429,16 +419,6 @@ void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g)
       if (plan.sums_in_workspace) move_sums(pool, serial, kernel.store_bf16, sums_io);
     }
   }
-}
-
-std::size_t packed_b_bytes(const Kernel& kernel, const GemmArgs& g) {
-  return static_cast<std::size_t>(round_up(g.n, kernel.nr) * round_up(g.k, kernel.kb) *
-                                  size_of(kernel.packed));
-}
-
-void pack_whole_b(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g, void* packed) {
-  const std::int64_t strip_bytes = round_up(g.k, kernel.kb) * kernel.nr * size_of(kernel.packed);
-  pack_b(pool, false, source_b(kernel, g), 0, g.n, 0, g.k, static_cast<char*>(packed), strip_bytes);
 }
 
 }  // namespace primus::turbo::gemm

@@ -11,14 +11,10 @@ namespace primus::turbo::gemm {
 
 // Workspace for multiply_blocked() with this kernel and thread count.
 std::size_t blocked_workspace_bytes(const Kernel& kernel, const GemmArgs& args, int threads);
-// Enough for any product whose m and k are at most those of `args` and whose n is the same; no packed_b.
+// Enough for any product whose m and k are at most those of `args` and whose n is the same.
 std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& args, int threads);
 
 // m, n and k must be positive; args are valid and the workspace large enough.
 void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& args);
-
-// Bytes of the whole of B in packed order, and the packing itself.
-std::size_t packed_b_bytes(const Kernel& kernel, const GemmArgs& args);
-void pack_whole_b(ThreadPool& pool, const Kernel& kernel, const GemmArgs& args, void* packed);
 
 }  // namespace primus::turbo::gemm

@@ -56,7 +56,6 @@ void check_pointers(const GemmArgs& g) {
   check(g.lda >= (g.layout == GemmLayout::kTN ? g.m : g.k), "lda is shorter than a row of A");
   check(g.ldb >= (g.layout == GemmLayout::kNT ? g.k : g.n), "ldb is shorter than a row of B");
   check(g.ldc >= g.n, "ldc is shorter than a row of C");
-  check(g.b_rows == nullptr || g.packed_b == nullptr, "rows of a packed B cannot be picked");
   check(g.c != nullptr && (g.k == 0 || (g.a != nullptr && g.b != nullptr)), "null operand");
 }
 
@@ -133,18 +132,6 @@ void cpu_gemm(ThreadPool& pool, const GemmArgs& g) {
   } else {
     gemm::multiply_blocked(pool, kernel, g);
   }
-}
-
-std::size_t gemm_packed_b_bytes(const GemmArgs& g) {
-  check_shape(g);
-  return gemm::packed_b_bytes(kernel_of(g), g);
-}
-
-void gemm_pack_b(ThreadPool& pool, const GemmArgs& g, void* packed) {
-  check_shape(g);
-  check(g.ldb >= (g.layout == GemmLayout::kNT ? g.k : g.n), "ldb is shorter than a row of B");
-  check(g.b_rows == nullptr, "rows of a packed B cannot be picked");
-  gemm::pack_whole_b(pool, kernel_of(g), g, packed);
 }
 
 }  // namespace primus::turbo

@@ -61,7 +61,6 @@ struct GemmArgs {
   const void* b = nullptr;  // kNT: [n, k] with ldb >= k;  kNN, kTN: [k, n] with ldb >= n
   std::int64_t ldb = 0;
   // Optional: rows of a or b as stored, picked from a larger matrix: row i is the one at index a_rows[i].
-  // b_rows excludes packed_b.
   const std::int32_t* a_rows = nullptr;
   const std::int32_t* b_rows = nullptr;
   void* c = nullptr;  // [m, n] with ldc >= n; overlaps neither a nor b
@@ -69,9 +68,6 @@ struct GemmArgs {
   // For an fp32 C that is not read soon (kGemmPastCaches): write it past the caches, which spares reading it
   // first. Without effect where rows of C are not whole cache lines.
   bool c_past_caches = false;
-  // Optional: b as written by gemm_pack_b() for the same layout, n, k, type and provider. b itself stays
-  // needed.
-  const void* packed_b = nullptr;
   // Optional: operands of the next of many small products, fetched to L2 while this one computes. Providers
   // may ignore it; the result does not depend on it.
   std::array<GemmReadAhead, 2> ahead;
@@ -80,12 +76,11 @@ struct GemmArgs {
   GemmProvider provider = GemmProvider::kAuto;
 };
 
-// Scratch that cpu_gemm() needs with a pool of `threads`. Pointers in `args` are not looked at, except
-// whether packed_b is set.
+// Scratch that cpu_gemm() needs with a pool of `threads`. Pointers in `args` are not looked at.
 std::size_t cpu_gemm_workspace_bytes(const GemmArgs& args, int threads);
 
 // The same for products whose m and k become known only later: enough for any that are at most those in
-// `args` (n the same, no packed_b).
+// `args` (n the same).
 std::size_t cpu_gemm_workspace_bound(const GemmArgs& args, int threads);
 
 // Computes the product. m, n or k may be 0 (k = 0: C = 0, or unchanged when accumulating). Wrong arguments
@@ -93,20 +88,12 @@ std::size_t cpu_gemm_workspace_bound(const GemmArgs& args, int threads);
 // bugs. Nothing is allocated in the steady state; libxsmm compiles a kernel when it first meets a shape.
 void cpu_gemm(ThreadPool& pool, const GemmArgs& args);
 
-// Packing b ahead: a weight that is multiplied with many matrices (microbatches, chunks of tokens) is put
-// into the kernels' own order once per step, which saves 5 to 25 % of each product in bf16, most with few
-// rows. Forward (kNT) and input gradient (kNN) need a copy each. Products of at most 8 rows do not use it.
-// Bytes of the copy; uses layout, ab_dtype, n, k and provider of `args`.
-std::size_t gemm_packed_b_bytes(const GemmArgs& args);
-// `packed`: 64-byte aligned. Uses b and ldb of `args` besides.
-void gemm_pack_b(ThreadPool& pool, const GemmArgs& args, void* packed);
-
 // Floating-point operations of the product: 2 m n k.
 double gemm_flops(const GemmArgs& args);
 
 // The machine's GEMM ceiling with this library, in FLOP/s: the best repetition over a few large square
-// products with operands of `dtype`, tried for `seconds` altogether (one of each at least). B is packed in
-// every call, so products with packed_b can be faster. Allocates about 40 MB meanwhile.
+// products with operands of `dtype`, tried for `seconds` altogether (one of each at least). Allocates about
+// 40 MB meanwhile.
 double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds);
 
 // The ceiling of the arithmetic units: the instruction that the default provider uses for `dtype`, on

@@ -69,8 +69,6 @@ TEST(AsyncWriter, SavesWhatTheTensorsWere) {
     }
     writer.wait();
     EXPECT_EQ(writer.last_saved(), iteration);
-    EXPECT_FALSE(writer.busy());
-    EXPECT_EQ(writer.progress().bytes_done, writer.progress().bytes_total);
     TestSnapshot(iteration).expect_equal(*find_resume_point(kRoot, Validation::kFull, env).reader);
   }
 }
@@ -81,7 +79,7 @@ TEST(AsyncWriter, StableSourcesAreWrittenFromWhereTheyAre) {
   const TestSnapshot saved(5);
   writer.save(saved.snapshot, AsyncWriter::Sources::kStable);
   writer.wait_copied();
-  EXPECT_FALSE(writer.busy()) << "they are in use until all is written";
+  EXPECT_EQ(writer.last_saved(), 5) << "they are in use until all is written";
   writer.wait();
   saved.expect_equal(*find_resume_point(kRoot, Validation::kFull, env).reader);
 }
@@ -105,8 +103,6 @@ TEST(AsyncWriter, SaveReturnsAtOnceAndOneIsInFlight) {
   HeldSnapshot held(1);
   writer.save(held.snapshot, AsyncWriter::Sources::kStable);
   held.entered.wait();
-  EXPECT_TRUE(writer.busy());
-  EXPECT_LT(writer.progress().bytes_done, writer.progress().bytes_total);
   EXPECT_FALSE(writer.last_saved());
   writer.check();
   std::atomic<bool> second_started = false;
@@ -135,16 +131,16 @@ TEST(AsyncWriter, ErrorsSurfaceOnceAtTheNextCall) {
   const auto fail = [&] {
     writer.save(second.snapshot);
     writer.wait_copied();
-    while (writer.busy()) std::this_thread::yield();
   };
   fail();
-  EXPECT_THAT(error_of([&] { writer.check(); }), HasSubstr("cannot save checkpoint"));
+  std::string error;
+  while (error.empty()) error = error_of([&] { writer.check(); });
+  EXPECT_THAT(error, HasSubstr("cannot save checkpoint"));
   EXPECT_EQ(error_of([&] { writer.check(); }), "");
   fail();
   EXPECT_THAT(error_of([&] { writer.wait(); }), HasSubstr("cannot save checkpoint"));
   fail();
   EXPECT_THAT(error_of([&] { writer.save(second.snapshot); }), HasSubstr("cannot save checkpoint"));
-  EXPECT_FALSE(writer.busy());
   EXPECT_EQ(writer.last_saved(), 1);
   // With room again, it goes on.
   env.set_capacity(1 << 20);

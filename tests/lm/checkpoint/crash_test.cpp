@@ -156,12 +156,14 @@ TEST(SaveErrors, DiskFilledByAnother) {
   FaultEnv env;
   CheckpointRoot root(kRoot, {}, env);
   root.save(TestSnapshot(100).snapshot);
-  bool filled = false;
-  const std::string error = error_of([&] {
-    root.save(TestSnapshot(200).snapshot, [&](SaveProgress) {
-      if (!std::exchange(filled, true)) env.set_capacity(10);
-    });
-  });
+  const TestSnapshot saved(200);
+  Snapshot filling = saved.snapshot;
+  filling.model[0].fill = [&, data = filling.model[0].data](std::uint64_t offset, std::span<std::byte> out) {
+    env.set_capacity(10);
+    std::memcpy(out.data(), static_cast<const std::byte*>(data) + offset, out.size());
+  };
+  filling.model[0].data = nullptr;
+  const std::string error = error_of([&] { root.save(filling); });
   EXPECT_THAT(error,
               AllOf(HasSubstr("it needs"), HasSubstr("are free"), HasSubstr("No space left on device")));
   EXPECT_EQ(find_resume_point(kRoot, Validation::kFull, env).reader->iteration(), 100);

@@ -78,13 +78,12 @@ struct Problem {
   std::int64_t m, n, k;
   bool accumulate = false;
   std::int64_t gap = 0;
-  bool prepacked = false;
 
   std::string name() const {
     return std::string(name_of(provider)) + " layout " + std::to_string(static_cast<int>(layout)) + " " +
            std::string(primus::name_of(ab)) + "->" + std::string(primus::name_of(c_type)) + " " +
            std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) +
-           (accumulate ? " accumulate" : "") + (prepacked ? " prepacked" : "");
+           (accumulate ? " accumulate" : "");
   }
 };
 
@@ -116,7 +115,6 @@ GemmArgs arguments(const Problem& p, Operands& x) {
           .ldb = x.b.ld(),
           .c = x.c.data(),
           .ldc = x.c.ld(),
-          .packed_b = nullptr,
           .workspace = nullptr,
           .workspace_bytes = 0,
           .provider = p.provider};
@@ -124,13 +122,6 @@ GemmArgs arguments(const Problem& p, Operands& x) {
 
 void multiply(ThreadPool& pool, const Problem& p, Operands& x) {
   GemmArgs g = arguments(p, x);
-  std::vector<char> packed;
-  if (p.prepacked) {
-    packed.resize(gemm_packed_b_bytes(g) + 64);
-    char* aligned = packed.data() + (64 - reinterpret_cast<std::uintptr_t>(packed.data()) % 64) % 64;
-    gemm_pack_b(pool, g, aligned);
-    g.packed_b = aligned;
-  }
   // Guard bytes behind the workspace tell of writes beyond what was asked for.
   constexpr std::size_t kGuard = 256;
   g.workspace_bytes = cpu_gemm_workspace_bytes(g, pool.size());
@@ -220,15 +211,6 @@ TEST_P(GemmReference, EveryRoleTypeAndOddShape) {
   }
 }
 
-TEST_P(GemmReference, PackedAhead) {
-  ThreadPool pool(2);
-  for (GemmLayout layout : {GemmLayout::kNT, GemmLayout::kNN}) {
-    for (const Extents& e : kExtents) {
-      expect_matches_reference(pool, {provider_, layout, ab_, ab_, e.m, e.n, e.k, false, 3, true});
-    }
-  }
-}
-
 // Several super blocks: of k with the sums of a bf16 result kept aside, and of m and n.
 TEST_P(GemmReference, LongK) {
   ThreadPool pool(2);
@@ -239,7 +221,6 @@ TEST_P(GemmReference, LongK) {
       }
     }
   }
-  expect_matches_reference(pool, {provider_, GemmLayout::kNT, ab_, ab_, 9, 37, 9001, false, 0, true});
 }
 
 std::string parameter_name(const testing::TestParamInfo<std::tuple<GemmProvider, DType>>& info) {
@@ -301,19 +282,14 @@ TEST(Gemm, BitIdenticalForAnyNumberOfThreads) {
   });
 }
 
-// Packing ahead and a row's place in the matrix change nothing about how its elements are summed.
-TEST(Gemm, BitIdenticalWhenPackedAheadOrSliced) {
+// A row's place in the matrix changes nothing about how its elements are summed.
+TEST(Gemm, BitIdenticalWhenSliced) {
   ThreadPool pool(2);
   for_each_kernel([&](GemmProvider provider, DType ab) {
     Problem p{provider, GemmLayout::kNT, ab, DType::kF32, 90, 150, 1100, true};
     Operands whole(p, 3);
     const Operands before = whole;
     multiply(pool, p, whole);
-    p.prepacked = true;
-    Operands packed = before;
-    multiply(pool, p, packed);
-    EXPECT_EQ(std::memcmp(whole.c.data(), packed.c.data(), whole.c.bytes()), 0) << p.name();
-
     GemmArgs g{.ab_dtype = ab, .accumulate = true, .m = 50, .n = 77, .k = p.k};
     Operands slice = before;
     const std::int64_t row = 21, col = 40, element = size_of(ab);

@@ -1,0 +1,278 @@
+// How tokens choose their experts (moe_operators.h): scores, choices, losses on them, and what is counted.
+#include <optional>
+
+#include "engine/fp32_weight_gradient.h"
+#include "engine/linear_products.h"
+#include "engine/moe_operators.h"
+#include "engine/scratch.h"
+#include "turbo/bias/bias.h"
+#include "turbo/linear/linear.h"
+#include "turbo/moe_permute/moe_permute.h"
+
+namespace primus::engine {
+namespace {
+
+using turbo::launch;
+
+// ---- router logits ------------------------------------------------------------------------------
+
+struct LogitsAttributes {
+  float jitter;
+  turbo::RouterRandom random;
+};
+
+// The router's random numbers, whose tokens are input `i` where there is one.
+turbo::RouterRandom with_tokens(const Step& s, turbo::RouterRandom random, int i) {
+  if (s.input_count() > i) random.tokens = s.in(i);
+  return random;
+}
+
+// The router's input: the hidden states themselves, or in scratch memory, in fp32, what jitter makes of them.
+class Input {
+ public:
+  explicit Input(Step& s) : tensor_(s.in(0)) {
+    const auto a = s.attributes<LogitsAttributes>();
+    if (a.jitter == 0) return;
+    copy_.emplace(s.context().scratch, DType::kF32, tensor_.shape);
+    launch(s.context(), turbo::RouterJitter{.x = tensor_,
+                                            .previous = {},
+                                            .out = copy_->get(),
+                                            .jitter = a.jitter,
+                                            .random = with_tokens(s, a.random, 1)});
+    tensor_ = copy_->get();
+  }
+  const Tensor& get() const { return tensor_; }
+
+ private:
+  Tensor tensor_;
+  std::optional<ScratchTensor> copy_;
+};
+
+void logits_forward(Step& s) {
+  const Input x(s);
+  forward_product(s, x.get(), s.weight());
+}
+
+void logits_backward_input(Step& s) {
+  if (!s.needs_d_in(0)) return;
+  const auto a = s.attributes<LogitsAttributes>();
+  if (a.jitter == 0) return input_gradient_product(s, s.weight());
+  const auto [d_x, previous] = s.d_in(0);
+  const ScratchTensor d_input(s.context().scratch, DType::kF32, d_x.shape);
+  launch(s.context(), turbo::Gemm{.role = turbo::GemmRole::kInputGradient,
+                                  .a = s.d_out(0),
+                                  .b = s.weight(),
+                                  .c = d_input.get(),
+                                  .accumulate = false,
+                                  .workspace = {}});
+  launch(s.context(), turbo::RouterJitter{.x = d_input.get(),
+                                          .previous = previous,
+                                          .out = d_x,
+                                          .jitter = a.jitter,
+                                          .random = with_tokens(s, a.random, 1)});
+}
+
+void logits_backward_weight(Step& s) {
+  const Input x(s);
+  weight_gradient_product(s, x.get());
+}
+
+constexpr Operator kLogits{.name = "router_logits",
+                           .operator_class = OperatorClass::kRouting,
+                           .forward = logits_forward,
+                           .backward_input = logits_backward_input,
+                           .backward_weight = logits_backward_weight,
+                           .for_weight = {.inputs = bit(0)}};
+// With the tokens' numbers as input 1.
+constexpr Operator kJitteredLogits{.name = "router_logits",
+                                   .operator_class = OperatorClass::kRouting,
+                                   .forward = logits_forward,
+                                   .backward_input = logits_backward_input,
+                                   .backward_weight = logits_backward_weight,
+                                   .for_input = {.inputs = bit(1)},
+                                   .for_weight = {.inputs = bit(0) | bit(1)}};
+
+void router_bias_forward(Step& s) {
+  launch(s.context(), turbo::AddBias{.x = s.in_or_out(0), .bias = s.weight(), .y = s.out(0)});
+}
+
+void router_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }
+
+void router_bias_backward_weight(Step& s) {
+  write_fp32_weight_gradient(s, [&](const Tensor& d_bias, bool accumulate) {
+    launch(s.context(), turbo::AddBiasBackwardWeight{
+                            .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
+  });
+}
+
+constexpr Operator kRouterBias{.name = "router_bias",
+                               .operator_class = OperatorClass::kRouting,
+                               .forward = router_bias_forward,
+                               .backward_input = router_bias_backward_input,
+                               .backward_weight = router_bias_backward_weight,
+                               .in_place = true};
+
+// ---- route --------------------------------------------------------------------------------------
+
+struct RouteAttributes {
+  RoutingRule rule;
+  std::int64_t expert_count;
+  void *choice_bias, *given;  // null: none
+  bool by_logits;
+};
+
+// Loads per segment for the balance loss, or nothing when there is no such loss.
+class Loads {
+ public:
+  // `by_logits` [T, top_k]: the experts of the largest logits, where they are known.
+  Loads(Step& s, const RoutingRule& rule, const Tensor& logits, const Tensor& by_logits) {
+    if (rule.balance_scale == 0) return;
+    load_.emplace(s.context().scratch, DType::kI32, Shape{rule.segments, logits.cols()});
+    launch(s.context(),
+           turbo::RouterLoad{
+               .top_k = rule.router.top_k, .logits = logits, .chosen = by_logits, .load = load_->get()});
+  }
+  Tensor get() const { return load_ ? load_->get() : Tensor(); }
+
+ private:
+  std::optional<ScratchTensor> load_;
+};
+
+// Inputs: logits and, where random numbers are drawn, the tokens' numbers. Outputs: weights, experts, plan.
+void route_forward(Step& s) {
+  const auto a = s.attributes<RouteAttributes>();
+  const RoutingRule& rule = a.rule;
+  // In measure mode a bias has no address either, and nothing runs.
+  const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
+  const Tensor given = a.given ? Tensor(a.given, DType::kI32, s.out(1).shape) : Tensor();
+  launch(s.context(), turbo::RouterForward{.rule = rule.router,
+                                           .random = with_tokens(s, rule.random, 1),
+                                           .logits = s.in(0),
+                                           .bias = bias,
+                                           .given = given,
+                                           .experts = s.out(1),
+                                           .weights = s.out(0)});
+  launch(s.context(), turbo::PlanRouting{.experts = s.out(1),
+                                         .weights = rule.drop_lightest ? s.out(0) : Tensor(),
+                                         .plan = s.out(2),
+                                         .expert_count = a.expert_count,
+                                         .capacity = rule.capacity,
+                                         .sequences = rule.sequences});
+}
+
+void route_backward_input(Step& s) {
+  const auto a = s.attributes<RouteAttributes>();
+  const RoutingRule& rule = a.rule;
+  const Loads loads(s, rule, s.in(0), a.by_logits ? s.out(1) : Tensor());
+  const auto [d_logits, previous] = s.d_in(0);
+  launch(s.context(), turbo::RouterBackward{.rule = rule.router,
+                                            .logits = s.in(0),
+                                            .experts = s.out(1),
+                                            .d_weights = s.d_out(0),
+                                            .load = loads.get(),
+                                            .balance_scale = rule.balance_scale,
+                                            .z_scale = rule.z_scale,
+                                            .previous = previous,
+                                            .d_logits = d_logits});
+}
+
+constexpr Operator kRoute{.name = "route",
+                          .operator_class = OperatorClass::kRouting,
+                          .forward = route_forward,
+                          .backward_input = route_backward_input,
+                          .for_input = {.inputs = bit(0), .outputs = bit(1)}};
+
+struct ObserveAttributes {
+  turbo::RouterRule router;
+  std::int64_t segments, expert_count;
+  bool balance, by_logits;
+  void *load, *losses;
+};
+
+// Inputs: logits, experts, plan. No outputs: so nobody ever asks for a replay.
+void observe_forward(Step& s) {
+  const auto a = s.attributes<ObserveAttributes>();
+  const Tensor logits = s.in(0), experts = s.in(1);
+  const turbo::RoutingPlan plan(s.in(2), a.expert_count, experts.shape[0], experts.shape[1]);
+  launch(s.context(), turbo::ExpertLoad{.experts = experts,
+                                        .rows = plan.rows,
+                                        .load = Tensor(a.load, DType::kI32, {a.expert_count + 1})});
+  RoutingRule rule{.router = a.router, .segments = a.segments};
+  rule.balance_scale = a.balance ? 1 : 0;
+  const Loads loads(s, rule, logits, a.by_logits ? experts : Tensor());
+  launch(s.context(), turbo::RouterLosses{.rule = a.router,
+                                          .logits = logits,
+                                          .load = loads.get(),
+                                          .losses = Tensor(a.losses, DType::kF32, {2})});
+}
+
+constexpr Operator kObserve{
+    .name = "observe_routing", .operator_class = OperatorClass::kRouting, .forward = observe_forward};
+
+// Input: experts. No outputs, as above.
+struct RecordAttributes {
+  void* to;
+};
+
+void record_forward(Step& s) {
+  turbo::Context& context = s.context();
+  if (context.measuring()) return;
+  context.stream.copy_on_device(s.attributes<RecordAttributes>().to, s.in(0).data, s.in(0).bytes());
+}
+
+constexpr Operator kRecord{
+    .name = "record_routing", .operator_class = OperatorClass::kRouting, .forward = record_forward};
+
+}  // namespace
+
+// ---- what model code calls ----------------------------------------------------------------------
+
+Value router_logits(const Value& x, Parameter& weight, double jitter, const turbo::RouterRandom& random,
+                    const Value& tokens) {
+  const Tape::Output out{DType::kF32, {x.shape()[0], weight.shape[0]}};
+  const LogitsAttributes a{static_cast<float>(jitter), random};
+  if (jitter == 0) return x.tape().record(kLogits, {&x}, &weight, {out}, a)[0];
+  return x.tape().record(kJitteredLogits, {&x, &tokens}, &weight, {out}, a)[0];
+}
+
+Value router_bias(Value logits, Parameter& bias) {
+  return logits.tape().record(kRouterBias, {&logits}, &bias, {{DType::kF32, logits.shape()}})[0];
+}
+
+Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias, const Tensor& given,
+              const Value& tokens) {
+  const std::int64_t count = logits.shape()[0], experts = logits.shape()[1], top_k = rule.router.top_k;
+  const Shape slots{count, top_k};
+  const bool by_logits = choice_bias.absent() && given.absent() &&
+                         rule.router.forced == turbo::RouterRule::Forced::kNo &&
+                         rule.router.top_groups == rule.router.groups;
+  const Tape::Output outputs[] = {{DType::kF32, slots},
+                                  {DType::kI32, slots, false},
+                                  {DType::kI32, turbo::RoutingPlan::shape(experts, count, top_k), false}};
+  const RouteAttributes a{rule, experts, choice_bias.data, given.data, by_logits};
+  Tape& tape = logits.tape();
+  const auto record = [&](std::initializer_list<const Value*> inputs) {
+    auto [weights, chosen, plan] =
+        tape.record(kRoute, inputs, nullptr, {outputs[0], outputs[1], outputs[2]}, a);
+    return Routing{std::move(weights), std::move(chosen), std::move(plan), experts, count * top_k, by_logits};
+  };
+  return tokens ? record({&logits, &tokens}) : record({&logits});
+}
+
+void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
+             const Tensor& losses) {
+  logits.tape().record(kObserve, {&logits, &routing.experts, &routing.plan}, nullptr, {},
+                       ObserveAttributes{.router = rule.router,
+                                         .segments = rule.segments,
+                                         .expert_count = routing.expert_count,
+                                         .balance = rule.balance_scale != 0,
+                                         .by_logits = routing.by_logits,
+                                         .load = load.data,
+                                         .losses = losses.data});
+}
+
+void record(const Routing& routing, const Tensor& experts) {
+  routing.experts.tape().record(kRecord, {&routing.experts}, nullptr, {}, RecordAttributes{experts.data});
+}
+
+}  // namespace primus::engine

@@ -96,8 +96,9 @@ TEST(Fit, RanksGetOneChoice) {
   EXPECT_EQ(result.err.find("fit: ", result.err.find("fit: needs") + 1), std::string::npos) << result.err;
   EXPECT_THAT(read_file(test::run_folder(folder.path()) / "experiment.yaml"),
               HasSubstr("micro_batch_size: 2\n"));
-  const ProgramResult far = train(folder, {"--dry-run", "--world", "8", "--fit-memory", "80GiB",
-                                           "global_batch_size=64", "tensor_model_parallel_size=2"});
+  const ProgramResult far =
+      train(folder, {"--dry-run", "--world", "8", "--fit-memory", "80GiB", "global_batch_size=64",
+                     "tensor_model_parallel_size=2", "exp_name=far"});
   EXPECT_EQ(far.exit_code, 0) << far.err;
   EXPECT_THAT(far.err, HasSubstr("fit: micro_batch_size=16"));
 }

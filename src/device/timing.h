@@ -1,5 +1,6 @@
 // How a device that works behind the host's back tells when its work ran. A device plug-in fills this table;
-// the tracing device (turbo/devices/tracing_device.h) calls through it.
+// the tracing device (turbo/devices/tracing_device.h) and training steps (lm/train/training_step.h) call
+// through it.
 #pragma once
 
 #include <memory>

@@ -229,8 +229,11 @@ void Trainer::Run::finish_step() {
                         .first_operator = first}
         .to_error();
   }
-  // The host begins a step while the device is busy with the one before.
-  const double seconds = ended - std::max(step.began, std::exchange(last_step_ended, ended));
+  // The host begins a step while the device is busy with the one before. Between two looks of the host lies
+  // a step only where both looks were equally late, and the one before a pause is not: a device's own clock
+  // is better.
+  const double looked = ended - std::max(step.began, std::exchange(last_step_ended, ended));
+  const double seconds = result.seconds.value_or(looked);
   watch_ranks(seconds);
   IterationRecord record{.iteration = step.iteration,
                          .train_iters = c.train_iters,

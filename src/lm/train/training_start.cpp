@@ -122,6 +122,7 @@ void Trainer::Run::prepare() {
   rank->reserve(memory);
   device_properties = rank->device().properties();
   session = std::make_unique<TrainingSession>(*rank, settings, families);
+  session->step().set_timing(turbo::timing_of(rank->device()));
   reader = std::make_unique<DeviceReader>(*rank);
   phase("loading weights");
   load_or_initialize();

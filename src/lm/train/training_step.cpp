@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/watched.h"
 #include "engine/parallel_operators.h"
 #include "turbo/elementwise/elementwise.h"
 
@@ -244,7 +245,22 @@ void TrainingStep::upload_scalars(ScalarsOf of, std::int64_t step, double learni
   rank_.compute().copy_to_device(scalars_.data, host, scalars_.bytes());
 }
 
+void TrainingStep::set_timing(const DeviceTiming* timing) {
+  timing_ = timing;
+  if (!timing) return;
+  // A device that is watched passes events on to the one that knows them.
+  Device& device = innermost(rank_.device());
+  for (HostSide& host : host_) host.begun = timing->create(device);
+  for (std::unique_ptr<Event>& end : ends_) end = timing->create(device);
+}
+
 void TrainingStep::begin(std::int64_t step) {
+  if (timing_) {
+    HostSide& next = host_[1 - turn_];
+    next.follows = host_[turn_].unread;
+    // After a pause that is no part of any step: an evaluation, a checkpoint.
+    if (!next.follows) rank_.compute().record(*next.begun);
+  }
   runner_->begin();
   parallel_.begin_step(settings_.microbatches);
   begin_losses();
@@ -311,6 +327,10 @@ void TrainingStep::finish_gradients() {
     rank_.compute().copy_to_host(to, tensor.data, tensor.bytes());
     to += tensor.bytes();
   }
+  if (timing_) {
+    host.end = last_end_ = (last_end_ + 1) % ends_.size();
+    rank_.compute().record(*ends_[host.end]);
+  }
   rank_.compute().record(*host.finished);
   host.unread = true;
 }
@@ -325,7 +345,11 @@ StepResult TrainingStep::result() {
   last_read_ = host_[other].unread ? other : turn_;
   HostSide& host = host_[last_read_];
   // Asked for once more, it has been waited for.
-  if (std::exchange(host.unread, false)) host.finished->synchronize();
+  StepResult result;
+  if (std::exchange(host.unread, false)) {
+    host.finished->synchronize();
+    result.seconds = seconds_of(host);
+  }
   const std::byte* at = host.results.data();
   const auto next = [&at](const Tensor& tensor) {
     return std::exchange(at, tensor.absent() ? at : at + tensor.bytes());
@@ -335,7 +359,6 @@ StepResult TrainingStep::result() {
     std::memcpy(&value, next(tensor), sizeof(value));
     return static_cast<double>(value);
   };
-  StepResult result;
   result.loss = number(loss_);
   result.gradient_norm = number(optimizer_.gradient_norm());
   const double votes = number(stop_votes_);
@@ -349,6 +372,12 @@ StepResult TrainingStep::result() {
     result.routing = routing_of(load, next(routing_.losses));
   }
   return result;
+}
+
+std::optional<double> TrainingStep::seconds_of(const HostSide& host) const {
+  if (!timing_) return std::nullopt;
+  Event& from = host.follows ? *ends_[(host.end + ends_.size() - 1) % ends_.size()] : *host.begun;
+  return timing_->seconds(from, *ends_[host.end]);
 }
 
 std::vector<LayerRouting> TrainingStep::routing_of(const std::byte* load_bytes,

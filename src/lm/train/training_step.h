@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "device/timing.h"
 #include "engine/context_attention.h"
 #include "engine/data_parallel.h"
 #include "engine/rank.h"
@@ -85,6 +86,10 @@ struct StepResult {
   // model has none.
   std::optional<double> mtp_loss;
   std::vector<LayerRouting> routing;  // of the layers that route; empty for dense models
+  // By the device's clock (TrainingStep::set_timing): from where the gradients of the step before ended to
+  // where its own did. Of a step that began when no other was on its way: from its beginning, so without an
+  // update. Empty: the device has no such clock, or the result was asked for once more.
+  std::optional<double> seconds;
 };
 
 class TrainingStep : private engine::ChunkedModel {
@@ -109,6 +114,9 @@ class TrainingStep : private engine::ChunkedModel {
   void vote_to_stop(bool wanted) { votes_to_stop_ = wanted; }
   // Of steps with one microbatch: notes down or prescribes its routing. `trace` must outlive them; null: no.
   void set_routing_trace(const RoutingTrace* trace) { trace_ = trace; }
+  // The clock of the rank's device: results tell how long steps took. Before the first step, on a rank with
+  // memory; null: no clock.
+  void set_timing(const DeviceTiming* timing);
   // Ends accumulation: enqueues the sums over ranks, the norm, and the copies of what result() gives.
   void finish_gradients();
   // Of the earliest step that ended accumulation and was not asked for: waits for its loss and norm, but not
@@ -208,9 +216,21 @@ class TrainingStep : private engine::ChunkedModel {
     PinnedBuffer results;          // published(), one after the other
     std::unique_ptr<Event> finished;
     bool unread = false;  // `finished` is recorded, and nobody asked for the result
+    // With a clock: where the step began, unless it follows one that was on its way; and which of ends_ is
+    // its own.
+    std::unique_ptr<Event> begun;
+    bool follows = false;
+    std::size_t end = 0;
   };
+  // By the device's clock. Once: the events are used again.
+  std::optional<double> seconds_of(const HostSide& host) const;
   std::array<HostSide, 2> host_;
   std::size_t turn_ = 0, last_read_ = 0;  // of host_: this step's, and that of the last result()
+  const DeviceTiming* timing_ = nullptr;
+  // With a clock: where the gradients of the last three steps ended, in turn. The host may read a step when
+  // the next one has ended its own, and the interval begins where the one before did.
+  std::array<std::unique_ptr<Event>, 3> ends_;
+  std::size_t last_end_ = 0;
 };
 
 }  // namespace primus

@@ -33,7 +33,7 @@ std::unique_ptr<Device> measuring_device(const DeviceSpec& spec);
 const DeviceCollectives* collectives_of(const Device& device);
 
 // How devices of this kind tell when work ran; null where their streams can take the clock themselves. For
-// make_tracing_device(). Throws Error(kDependency) as open_device() does.
+// make_tracing_device() and TrainingStep::set_timing(). Throws Error(kDependency) as open_device() does.
 const DeviceTiming* timing_of(const Device& device);
 
 // What is there, by kind.

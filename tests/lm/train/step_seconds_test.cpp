@@ -1,0 +1,205 @@
+// How long steps took by the clock of a device that works behind the host's back: also the last step before a
+// pause, which the host sees end at once, and the first one after it.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "device/timing.h"
+#include "lm/train/tiny_model.h"
+#include "turbo/devices/tracing_device.h"
+
+namespace primus::test {
+namespace {
+
+// A clock that goes on by a second with each piece of work of the compute stream.
+struct WorkClock {
+  double enqueued = 0;  // where it will be when all that is enqueued has run
+  double now = 0;       // the device's thread
+  int waits = 0;        // of the host
+};
+
+class ClockedEvent final : public Event {
+ public:
+  ClockedEvent(std::unique_ptr<Event> inner, WorkClock& clock) : inner_(std::move(inner)), clock_(clock) {}
+  void synchronize() override {
+    ++clock_.waits;
+    inner_->synchronize();
+  }
+  void record(Stream& stream) {
+    const Mark mark{this, ++records_};
+    const auto run = [](KernelContext&, const void* argument) {
+      const Mark& reached = *static_cast<const Mark*>(argument);
+      reached.event->time_ = reached.event->clock_.now;
+      reached.event->reached_ = reached.record;
+    };
+    stream.launch(run, &mark, sizeof(mark));
+    stream.record(*inner_);
+  }
+  Event& inner() { return *inner_; }
+  bool reached() const { return records_ > 0 && reached_ == records_; }
+  double time() const { return time_; }
+
+ private:
+  struct Mark {
+    ClockedEvent* event;
+    int record;
+  };
+  std::unique_ptr<Event> inner_;
+  WorkClock& clock_;
+  int records_ = 0;  // the host's
+  std::atomic<int> reached_ = 0;
+  std::atomic<double> time_ = 0;
+};
+
+class ClockedStream final : public Stream {
+ public:
+  // `counts`: its work moves the clock.
+  ClockedStream(std::unique_ptr<Stream> inner, WorkClock& clock, bool counts)
+      : inner_(std::move(inner)), clock_(clock), counts_(counts) {}
+  void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
+    inner_->launch(kernel, arguments, bytes);
+    tick();
+  }
+  void copy_to_device(void* to, const void* from, std::int64_t n) override {
+    inner_->copy_to_device(to, from, n);
+    tick();
+  }
+  void copy_to_host(void* to, const void* from, std::int64_t n) override {
+    inner_->copy_to_host(to, from, n);
+    tick();
+  }
+  void copy_on_device(void* to, const void* from, std::int64_t n) override {
+    inner_->copy_on_device(to, from, n);
+    tick();
+  }
+  void fill_zero(void* to, std::int64_t n) override {
+    inner_->fill_zero(to, n);
+    tick();
+  }
+  void record(Event& event) override { static_cast<ClockedEvent&>(event).record(*inner_); }
+  void wait(Event& event) override { inner_->wait(static_cast<ClockedEvent&>(event).inner()); }
+  void synchronize() override {
+    ++clock_.waits;
+    inner_->synchronize();
+  }
+
+ private:
+  void tick() {
+    if (!counts_) return;
+    ++clock_.enqueued;
+    WorkClock* const clock = &clock_;
+    inner_->launch(
+        [](KernelContext&, const void* argument) { ++(*static_cast<WorkClock* const*>(argument))->now; },
+        static_cast<const void*>(&clock), sizeof(clock));
+  }
+
+  std::unique_ptr<Stream> inner_;
+  WorkClock& clock_;
+  bool counts_;
+};
+
+// The guard device, whose streams run late on threads of their own, with that clock.
+class ClockedDevice final : public Device {
+ public:
+  explicit ClockedDevice(WorkClock& clock) : clock_(clock) {}
+  std::string description() const override { return inner_->description(); }
+  DeviceProperties properties() const override { return inner_->properties(); }
+  DeviceMemoryUse memory_use() const override { return inner_->memory_use(); }
+  void* allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
+  void release(void* address) noexcept override { inner_->release(address); }
+  void* allocate_pinned(std::int64_t bytes) override { return inner_->allocate_pinned(bytes); }
+  void release_pinned(void* address) noexcept override { inner_->release_pinned(address); }
+  const KernelTable& kernels() const override { return inner_->kernels(); }
+  KernelContext& kernel_context() override { return inner_->kernel_context(); }
+  bool synchronous() const override { return false; }
+  std::unique_ptr<Event> create_event() override {
+    return std::make_unique<ClockedEvent>(inner_->create_event(), clock_);
+  }
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override {
+    return std::make_unique<ClockedStream>(inner_->create_stream(kind), clock_, kind == StreamKind::kCompute);
+  }
+
+ private:
+  std::unique_ptr<Device> inner_ = guard_device();
+  WorkClock& clock_;
+};
+
+constexpr DeviceTiming kTiming{
+    // As GPUs' plug-ins do, it takes the device for its own.
+    .create = [](Device& device) { return dynamic_cast<ClockedDevice&>(device).create_event(); },
+    .reached = [](Event& event) { return static_cast<ClockedEvent&>(event).reached(); },
+    .seconds =
+        [](Event& from, Event& to) {
+          const auto &begin = static_cast<ClockedEvent&>(from), &end = static_cast<ClockedEvent&>(to);
+          EXPECT_TRUE(begin.reached());
+          EXPECT_TRUE(end.reached());
+          return end.time() - begin.time();
+        }};
+
+constexpr int kSteps = 5;  // before each pause
+constexpr int kPauses = 2;
+
+struct Measured {
+  std::vector<std::optional<double>> reported;
+  std::vector<double> expected;
+  int waits = 0;  // in steps
+};
+
+// As a run trains: a step's result is read when the next step has ended its gradients, but the last one's
+// before a pause at once; in the pause, the model is evaluated. `traced`: on a device that is watched.
+Measured measure(const DeviceTiming* timing, bool traced) {
+  WorkClock clock;
+  std::unique_ptr<Device> device = std::make_unique<ClockedDevice>(clock);
+  if (traced)
+    device = turbo::make_tracing_device(std::move(device), nullptr, std::make_shared<turbo::TraceRecorder>());
+  engine::Rank rank(std::move(device));
+  const SessionSettings settings = tiny_settings();
+  const std::unique_ptr<TrainingSession> session = open_session(rank, settings, builtin_families());
+  session->store().initialize(rank.context(), 7);
+  TrainingStep& step = session->step();
+  step.set_timing(timing);
+  const TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab, 1);
+  Measured out;
+  const auto read = [&] { out.reported.push_back(step.result().seconds); };
+  int number = 0;
+  for (int pause = 0; pause < kPauses; ++pause) {
+    rank.synchronize();
+    const int before = clock.waits;
+    double from = clock.enqueued;
+    for (int s = 0; s < kSteps; ++s) {
+      step.begin(++number);
+      for (std::int64_t i = 0; i < settings.step.microbatches; ++i) step.microbatch(i, batch.host());
+      step.finish_gradients();
+      out.expected.push_back(clock.enqueued - std::exchange(from, clock.enqueued));
+      if (s > 0) read();
+      step.update(number, 1e-2, 0.1);
+    }
+    read();
+    out.waits += clock.waits - before;
+    EXPECT_FALSE(step.result().seconds);  // once more
+    step.begin_evaluation();
+    step.evaluate(batch.host());
+    step.evaluation_loss();
+  }
+  return out;
+}
+
+TEST(StepSeconds, AreTheDevicesAlsoBeforeAPause) {
+  const Measured without = measure(nullptr, false);
+  EXPECT_EQ(without.reported, std::vector<std::optional<double>>(kSteps * kPauses));
+  for (const bool traced : {false, true}) {
+    const Measured with = measure(&kTiming, traced);
+    ASSERT_EQ(with.reported.size(), with.expected.size());
+    for (std::size_t i = 0; i < with.expected.size(); ++i) EXPECT_EQ(with.reported[i], with.expected[i]) << i;
+    // The clock costs no wait.
+    EXPECT_EQ(with.waits, kSteps * kPauses);
+    EXPECT_EQ(with.waits, without.waits);
+  }
+}
+
+}  // namespace
+}  // namespace primus::test

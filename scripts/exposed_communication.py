@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """How much of a run's steps went by while only collectives ran, from its traces (docs/watching.md).
 
-  scripts/exposed_communication.py RUN_FOLDER [--calls]
+  scripts/exposed_communication.py RUN_FOLDER [--calls | --step-seconds]
 
 A line for each traced rank: the time in which a collective ran and no kernel did, as a share of the traced steps, and the
-time of collectives in all. --calls adds a line for each kind of collective and group. Exits 2 where there is no trace.
+time of collectives in all. --calls adds a line for each kind of collective and group; --step-seconds prints nothing but
+the mean time of the first rank's steps. Exits 2 where there is no trace.
 """
 
 import json
@@ -32,16 +33,31 @@ def outside(spans, others):
     return length(union(spans + others)) - length(others)
 
 
+def spans_of(trace, *kinds):
+    events = [e for e in trace["traceEvents"] if e.get("ph") == "X"]
+    return [(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in kinds]
+
+
+def whole_time(trace):
+    """Microseconds from the first work of the traced steps to the last."""
+    work = spans_of(trace, "communication", "kernel", "copy")
+    return max(end for _, end in work) - min(begin for begin, _ in work) if work else 0
+
+
+def step_seconds(trace):
+    about = trace["primus"]
+    return whole_time(trace) / 1e6 / (about["last_step"] - about["first_step"] + 1)
+
+
 def report(trace, calls):
     events = [e for e in trace["traceEvents"] if e.get("ph") == "X"]
 
     def spans(*kinds):
-        return [(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in kinds]
+        return spans_of(trace, *kinds)
 
-    steps = spans("communication", "kernel", "copy")
-    if not steps:
+    whole = whole_time(trace)
+    if whole == 0:
         return ["no work in the trace"]
-    whole = max(end for _, end in steps) - min(begin for begin, _ in steps)
     work, collectives = union(spans("kernel")), union(spans("communication"))
     about = trace["primus"]
     lines = [
@@ -66,7 +82,7 @@ def report(trace, calls):
 
 def main():
     names = [a for a in sys.argv[1:] if not a.startswith("-")]
-    unknown = [a for a in sys.argv[1:] if a.startswith("-") and a != "--calls"]
+    unknown = [a for a in sys.argv[1:] if a.startswith("-") and a not in ("--calls", "--step-seconds")]
     if len(names) != 1 or unknown:
         print(__doc__, file=sys.stderr)
         return 0 if unknown in (["-h"], ["--help"]) else 2
@@ -74,6 +90,9 @@ def main():
     if not files:
         print(f"{names[0]} has no traces: train with profile=true", file=sys.stderr)
         return 2
+    if "--step-seconds" in sys.argv:
+        print(f"{step_seconds(json.loads(files[0].read_text())):.6f}")
+        return 0
     for file in files:
         for line in report(json.loads(file.read_text()), "--calls" in sys.argv):
             print(line)

@@ -15,8 +15,8 @@
 #               Mixtral 8x7B of 2 layers and DeepSeek-V2-Lite of 5, the GPUs sharing the experts; beside the same data-parallel
 #   peer        PyTorch's FSDP, the model of `sharded`: torchrun with the script torch_fsdp.py in the folder PEERS
 #   killed      a rank that is killed ends all
-# PRESET is another dense model than Llama 3.1 8B, with SEQUENCE tokens. STEPS: of each timed run, of which the first three
-# do not count. TRACE=1 traces two more steps, and prints how much communication was exposed. KEEP is an empty folder that the runs stay in.
+# PRESET is another dense model than Llama 3.1 8B, with SEQUENCE tokens. STEPS: of each timed run, before the two whose trace
+# gives its rate. TRACE=1 prints how much communication was exposed in them. KEEP is an empty folder that the runs stay in.
 # Exits 1 if something fails.
 set -eu
 cd "$(dirname "$0")/.."
@@ -130,33 +130,31 @@ timed() {
   label=$1
   config=$2
   shift 2
-  all=$steps
-  trace=
-  if [ -n "${TRACE:-}" ]; then
-    all=$((steps + 2))
-    trace="profile=true profile_step_start=$steps profile_step_end=$all"
-  fi
+  all=$((steps + 2))
   random_data
-  # shellcheck disable=SC2086
   run "$label" "$config" mock_data=false data_path="$scratch/random_text_document" tokenizer_type=NullTokenizer \
-    tokenizer_model=null async_save=false deterministic_mode=false train_iters=$all log_avg_skip_iterations=3 eval_iters=0 "$@" $trace
+    tokenizer_model=null async_save=false deterministic_mode=false train_iters=$all eval_iters=0 \
+    profile=true profile_step_start="$steps" profile_step_end="$all" "$@"
 }
 
-# rounded NAME KEY: of the last step that counts.
-rounded() { number "$1" "$2" "$steps" | awk '{ printf "%.0f", $1 }'; }
+# rate NAME KEY: tokens_per_second or tflops of each GPU in the traced steps. The log knows the work of a step.
+rate() {
+  seconds=$(python3 scripts/exposed_communication.py "$scratch/w/u/$1" --step-seconds)
+  echo "$(number "$1" "$2_per_device" "$steps") $(number "$1" elapsed_time_per_iteration_ms "$steps") $seconds" |
+    awk '{ printf "%.0f", $1 * $2 / 1000 / $3 }'
+}
 
 # alone NAME: what the others are compared with.
 alone() {
-  echo "$1: $(rounded "$1" tokens_per_second_per_device_avg) tokens/s of each GPU, $(
-    rounded "$1" tflops_per_device_avg
-  ) TFLOP/s, $(memory_of "$1")"
+  echo "$1: $(rate "$1" tokens_per_second) tokens/s of each GPU, $(rate "$1" tflops) TFLOP/s, $(memory_of "$1")"
 }
 
 # beside NAME OTHER: the rate of each GPU as a share of the other run's.
 beside() {
-  each=$(number "$1" tokens_per_second_per_device_avg "$steps")
-  rate=$(number "$2" tokens_per_second_per_device_avg "$steps")
-  echo "$1 on $gpus GPUs: $(rounded "$1" tokens_per_second_per_device_avg) tokens/s each, $(awk "BEGIN { printf \"%.3f\", $each / $rate }") of $2, $(memory_of "$1")"
+  each=$(rate "$1" tokens_per_second)
+  echo "$1 on $gpus GPUs: $each tokens/s each, $(
+    awk "BEGIN { printf \"%.3f\", $each / $(rate "$2" tokens_per_second) }"
+  ) of $2, $(memory_of "$1")"
   [ -z "${TRACE:-}" ] || python3 scripts/exposed_communication.py "$scratch/w/u/$1" --calls
 }
 

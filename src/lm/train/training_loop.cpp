@@ -12,10 +12,15 @@
 namespace primus {
 namespace {
 
-DeviceMemory memory_in_use(const DeviceProperties& device, const engine::MemoryPlan& plan) {
-  return {.label = device.kind,
-          .used = static_cast<double>(plan.total()),
-          .total = static_cast<double>(device.memory)};
+// A device with memory of its own says what is used of it, by all programs. Of the host's, it is what this
+// run took.
+DeviceMemory memory_in_use(const Device& device, const DeviceProperties& properties,
+                           const engine::MemoryPlan& plan) {
+  DeviceMemory memory{.label = properties.kind,
+                      .used = static_cast<double>(plan.total()),
+                      .total = static_cast<double>(properties.memory)};
+  if (!properties.host_memory) memory.used = static_cast<double>(device.memory_use().used);
+  return memory;
 }
 
 HostBatch host_batch(const data::Batch& batch) {
@@ -245,7 +250,7 @@ void Trainer::Run::finish_step() {
                          .nan_iterations = nan_iterations};
   if (result.mtp_loss) record.other_losses.emplace_back("mtp_loss", *result.mtp_loss);
   add_routing(result, model.moe, record);
-  record.memory = memory_in_use(device_properties, memory);
+  record.memory = memory_in_use(rank->device(), device_properties, memory);
   record.throughput = meter->update(step.iteration,
                                     {.seconds = seconds,
                                      .data_wait_seconds = step.data_wait_seconds,

@@ -19,7 +19,16 @@ parts=
 while :; do
   case ${1:-} in
     --gpus) gpus=${2:?--gpus needs a number} && shift 2 ;;
-    --only) parts="$parts ${2:?--only needs tests, rates, sanitizer or models}" && shift 2 ;;
+    --only)
+      case ${2:-} in
+        tests | rates | sanitizer | models) parts="$parts $2" ;;
+        *)
+          echo "--only needs tests, rates, sanitizer or models" >&2
+          exit 2
+          ;;
+      esac
+      shift 2
+      ;;
     --built) built=1 && shift ;;
     *) break ;;
   esac
@@ -121,15 +130,29 @@ if part tests; then
     echo "FAILED  attention, own kernels"
   fi
 fi
+# rates LIMIT NAME WORD...: what gpu_bench prints, and its log.
+rates() {
+  limit=$1
+  log=$out/$2.log
+  shift 2
+  timeout "$limit" "$bench" "$@" >"$log" 2>&1 || {
+    failed=1
+    echo "FAILED  $bench $*"
+  }
+  cat "$log"
+}
+
 if part rates; then
-  timeout 200 "$bench" "$plugin" 2>&1 | tee "$out/bench.log"
-  timeout 60 "$bench" "$plugin" --attention --own 2>&1 | tee "$out/bench_own.log"
-  timeout 60 "$bench" "$plugin" --attention --fast 2>&1 | tee "$out/bench_fast.log"
-  timeout 120 "$bench" "$plugin" --experts 2>&1 | tee "$out/bench_experts.log"
-  timeout 60 "$bench" "$plugin" --products 2>&1 | tee "$out/bench_products.log"
-  timeout 60 "$bench" "$plugin" --products --tune "$out/tuning" 2>&1 | tee "$out/bench_tuned.log"
+  rates 200 bench "$plugin"
+  rates 60 bench_own "$plugin" --attention --own
+  rates 60 bench_fast "$plugin" --attention --fast
+  rates 120 bench_experts "$plugin" --experts
+  rates 60 bench_products "$plugin" --products
+  rates 60 bench_tuned "$plugin" --products --tune "$out/tuning"
 fi
-if part sanitizer && command -v compute-sanitizer >/dev/null; then
+if part sanitizer && ! command -v compute-sanitizer >/dev/null; then
+  echo "not run: compute-sanitizer is not here"
+elif part sanitizer; then
   for test in embedding moe_permute router attention; do
     filter="*"
     [ "$test" != attention ] || filter="*SinksMatchReference*"

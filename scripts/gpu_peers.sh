@@ -50,6 +50,7 @@ row() {
   # Rows may have a peer in common.
   peer=$scratch/$(echo "$dimensions $*" | tr ' ,' '__').peer
   [ -e "$peer" ] || DIMS=$dimensions timeout 150 python3 "$peers/torch_llama.py" "$@" 1 >"$peer" 2>&1 || true
+  grep -q 'tok/s' "$peer" || failed=1
   python3 - "$name" "$scratch/$name.json" "$peer" <<'TABLE'
 import json, re, sys
 

@@ -218,9 +218,18 @@ killed() {
   "$primus" train pretrain --config $tiny --plain device=cuda workspace="$scratch" work_group=w user_name=u exp_name=killed \
     train_iters=100000 save_interval=100000 global_batch_size=16 micro_batch_size=2 --nproc "$gpus" >"$scratch/killed.log" 2>&1 &
   launcher=$!
-  sleep 15
+  waited=0
+  while [ ! -s "$scratch/w/u/killed/metrics.jsonl" ] && [ $waited -lt 60 ]; do
+    sleep 1
+    waited=$((waited + 1))
+  done
   victim=$(pgrep -P $launcher | tail -n 1)
-  [ -z "$victim" ] || kill -9 "$victim"
+  if [ -z "$victim" ] || [ $waited = 60 ]; then
+    kill "$launcher"
+    echo "FAILED  killed: no rank trains"
+    return 1
+  fi
+  kill -9 "$victim"
   began=$(date +%s%N)
   code=0
   wait $launcher || code=$?

@@ -45,7 +45,7 @@ void AbortState::throw_reason() const {
     const std::lock_guard lock(mutex_);
     kind = kind_;
   }
-  throw Error(kind, reason(), "the rank with the first error says more, on its screen and in its log");
+  throw Error(kind, reason(), "the output and the log of the rank that failed first say more");
 }
 
 std::shared_ptr<void> AbortState::subscribe(Listener listener) {

@@ -155,7 +155,13 @@ constexpr Operator kInference{
 std::int64_t lm_head_chunk_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab) {
   // Every chunk reads and writes all of the weight's gradient. A GPU multiplies so fast that this shows until
   // a chunk has thousands of tokens.
-  const std::int64_t logits_bytes = std::int64_t{256} << (device.properties().host_memory ? 20 : 23);
+  const DeviceProperties properties = device.properties();
+  std::int64_t logits_bytes = std::int64_t{256} << 20;
+  if (!properties.host_memory) {
+    logits_bytes = std::int64_t{2} << 30;
+    // A small GPU needs its memory for more than that.
+    if (properties.memory > 0) logits_bytes = std::min(logits_bytes, properties.memory / 40);
+  }
   // Chunks are of about the same size, and multiples of 64 rows keep the matrix products in their full tiles.
   const std::int64_t fit = std::max<std::int64_t>(64, logits_bytes / (vocab * 4) / 64 * 64);
   const std::int64_t chunks = (tokens + fit - 1) / fit;

@@ -135,7 +135,7 @@ Value swiglu(const Value& gate_up);
 // Tape::backward().
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
 // Tokens per chunk of the above, for `vocab` columns: the fp32 logits of a chunk take at most about 256 MiB
-// of a host's memory, or 2 GiB of a GPU's.
+// of a host's memory, or 2 GiB and a fortieth of a GPU's.
 std::int64_t lm_head_chunk_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab);
 
 }  // namespace primus::engine

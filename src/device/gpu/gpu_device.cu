@@ -196,8 +196,8 @@ class GpuStream final : public Stream {
 
 class GpuGraph final : public primus::Graph {
  public:
-  // Takes the graph.
-  explicit GpuGraph(GraphHandle graph) : graph_(graph) {
+  // Takes the graph, which was recorded on this GPU.
+  GpuGraph(int index, GraphHandle graph) : index_(index), graph_(graph) {
 #if defined(__HIP__)
     check(hipGraphInstantiate(&executable_, graph_, nullptr, nullptr, 0), "prepare a graph");
 #else
@@ -212,11 +212,13 @@ class GpuGraph final : public primus::Graph {
   GpuGraph& operator=(const GpuGraph&) = delete;
 
   void launch(Stream& stream) override {
+    check(PRIMUS_GPU_CALL(SetDevice)(index_), "choose a GPU");
     check(PRIMUS_GPU_CALL(GraphLaunch)(executable_, static_cast<GpuStream&>(stream).handle()),
           "start a graph");
   }
 
  private:
+  int index_;
   GraphHandle graph_;
   GraphExecHandle executable_ = nullptr;
 };
@@ -260,6 +262,7 @@ class GpuDevice final : public Device {
   }
   void release_pinned(void* address) noexcept override { free_pinned(address); }
   std::unique_ptr<primus::Graph> capture(Stream& stream, const std::function<void()>& work) override {
+    check(PRIMUS_GPU_CALL(SetDevice)(gpu_.index), "choose a GPU");
     const StreamHandle handle = static_cast<GpuStream&>(stream).handle();
     check(PRIMUS_GPU_CALL(StreamBeginCapture)(handle, PRIMUS_GPU_CALL(StreamCaptureModeThreadLocal)),
           "begin recording a graph");
@@ -272,7 +275,7 @@ class GpuDevice final : public Device {
       throw;
     }
     check(PRIMUS_GPU_CALL(StreamEndCapture)(handle, &graph), "record a graph");
-    return std::make_unique<GpuGraph>(graph);
+    return std::make_unique<GpuGraph>(gpu_.index, graph);
   }
   std::unique_ptr<Stream> create_stream(StreamKind kind) override {
     return std::make_unique<GpuStream>(gpu_, guard_, shared_, kind);
@@ -365,16 +368,16 @@ std::unique_ptr<Device> open_gpu(const DeviceSpec& spec, const KernelTable& kern
 std::unique_ptr<Device> measuring_gpu(const DeviceSpec& spec, const KernelTable& kernels) {
   // What the tested devices have (H100, MI300X): workspaces depend on nothing else.
 #if defined(__HIP__)
-  constexpr int kMultiprocessors = 304;
+  constexpr int kMultiprocessors = 304, kMajor = 9;
   constexpr std::int64_t kSharedBytes = 64 << 10;
 #else
-  constexpr int kMultiprocessors = 132;
+  constexpr int kMultiprocessors = 132, kMajor = 9;
   constexpr std::int64_t kSharedBytes = 227 << 10;
 #endif
   std::string none;
   Properties gpu{.index = spec.ordinal,
                  .multiprocessors = kMultiprocessors,
-                 .major = 0,
+                 .major = kMajor,
                  .minor = 0,
                  .shared_bytes = kSharedBytes,
                  .memory_bytes = 0,

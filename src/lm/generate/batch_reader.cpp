@@ -175,7 +175,7 @@ void BatchReader::read_next(std::span<const Input> inputs, const WantedLogits& w
   fill(inputs, rows);
   last_ = pass_of(rows, wanted);
   forward(last_);
-  // A row without an order: reading it again writes the same into the cache, and tells all.
+  // A row without an order: reading it again writes the same into the cache, and downloads all logits.
   for (std::size_t i = 0; last_.likeliest > 0 && i < inputs.size(); ++i) {
     if (host_->ids[i * static_cast<std::size_t>(last_.likeliest)] >= 0) continue;
     last_ = pass_of(rows, {.vocab = wanted.vocab});

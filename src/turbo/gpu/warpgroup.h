@@ -352,9 +352,10 @@ PRIMUS_DEVICE void settle([[maybe_unused]] LeftInRegisters& left) {
 #endif
 }
 
-// Waits for products that follow stand behind what gives `value`, which is not negative. An assembler that
-// sees no connection moves such waits up, and then nothing is computed while products are under way. It
-// leaves them behind a store, though, which never happens; `unused` could take it, in shared memory.
+// Keeps the waits for products that follow behind the arithmetic that gives `value`, which is not negative.
+// The assembler would move these waits up, and nothing would be computed while products are under way. It
+// does not move them over a store, so this is one to `unused`, in shared memory, under a condition that never
+// holds.
 PRIMUS_DEVICE void compute_before_waits([[maybe_unused]] float value, [[maybe_unused]] void* unused) {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile(

@@ -256,8 +256,8 @@ Candidates CublasLt::candidates(const Plan& plan, const Key& key, std::int64_t w
 const Plan* CublasLt::find(const Gemm& call) {
   // Mixed operands are as exact as fp32, which the library's mixed products are not. Empty ones it refuses.
   if (call.a.dtype != call.b.dtype) return nullptr;
-  // And it rounds a bf16 result twice when it adds to one. For weight gradients that is the lesser evil: they
-  // are a third of all products, and sums of many microbatches that are rounded after each.
+  // And it rounds a bf16 result twice when it adds to one. Our own kernel rounds once, but is too slow for
+  // weight gradients, a third of all products.
   if (call.accumulate && call.c.dtype == DType::kBF16 && call.role != GemmRole::kWeightGradient)
     return nullptr;
   if (call.a.elements() == 0 || call.b.elements() == 0 || call.c.elements() == 0) return nullptr;

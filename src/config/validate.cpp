@@ -18,6 +18,7 @@ namespace {
 
 // Widths of the query projection beyond this would overflow sizes further down.
 constexpr int64_t kMaxAttentionWidth = 1 << 22;
+constexpr int64_t kMaxHeadWidth = 1 << 14;  // that of the key kv_channels
 
 class Validator {
  public:
@@ -98,7 +99,15 @@ class Validator {
   void attention() {
     const int64_t heads = config_.num_attention_heads, groups = config_.num_query_groups;
     if (heads == 0 || config_.hidden_size == 0) return;  // reported as missing
-    if (config_.multi_latent_attention) return;          // has widths of its own
+    if (!is_set("kv_channels") && config_.kv_channels > kMaxHeadWidth) {
+      refuse({"num_attention_heads", "hidden_size"},
+             fmt::format("hidden_size ({}) over num_attention_heads ({}) gives heads of {}; they must be at "
+                         "most {} wide",
+                         config_.hidden_size, heads, config_.kv_channels, kMaxHeadWidth),
+             "set more heads, or kv_channels, the width of one head");
+      return;
+    }
+    if (config_.multi_latent_attention) return;  // has widths of its own
     if (!is_set("kv_channels") && config_.hidden_size % heads != 0) {
       refuse({"hidden_size", "num_attention_heads"},
              fmt::format("hidden_size ({}) is not a multiple of num_attention_heads ({})",

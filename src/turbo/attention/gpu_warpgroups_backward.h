@@ -9,7 +9,8 @@
 #pragma once
 
 #include "turbo/attention/gpu_tiles.h"
-#include "turbo/gpu/warpgroup.h"
+#include "turbo/gpu/box_copy.h"
+#include "turbo/gpu/warpgroup_products.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
@@ -59,9 +60,7 @@ struct BackwardWarpgroups {
   PRIMUS_DEVICE void operator()() const {
 #if PRIMUS_WARPGROUPS
     if (unless_zero && *unless_zero == 0) return;
-    const auto start = reinterpret_cast<std::uintptr_t>(dynamic_shared());
-    Memory& memory =
-        *reinterpret_cast<Memory*>((start + kPanelAlignment - 1) / kPanelAlignment * kPanelAlignment);
+    Memory& memory = shared_panels<Memory>();
     if (thread() == 0) {
       memory.kept.init(1);
       for (int i = 0; i < kStages; ++i) {

@@ -8,7 +8,9 @@
 #pragma once
 
 #include "turbo/gpu/async_copy.h"
-#include "turbo/gpu/warpgroup.h"
+#include "turbo/gpu/box_copy.h"
+#include "turbo/gpu/warpgroup_products.h"
+#include "turbo/gpu/warpgroup_results.h"
 #include "turbo/grouped_linear/gpu_tiles.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -49,9 +51,7 @@ struct GroupWarpgroups {
 
   PRIMUS_DEVICE void operator()() const {
 #if PRIMUS_WARPGROUPS
-    const auto begin = reinterpret_cast<std::uintptr_t>(dynamic_shared());
-    Memory& memory =
-        *reinterpret_cast<Memory*>((begin + kPanelAlignment - 1) / kPanelAlignment * kPanelAlignment);
+    Memory& memory = shared_panels<Memory>();
     if (thread() == 0) {
       for (int i = 0; i < kStages; ++i) {
         memory.full[i].init(picks_any() ? kWarpgroup : 1);

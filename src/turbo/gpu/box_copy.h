@@ -1,0 +1,87 @@
+// Copies of whole boxes of a tensor into panels (warpgroup.h) by the copy engine of Hopper (TMA); by the
+// thread that asks for them in the emulator. A gate tells when a box has come.
+#pragma once
+
+#include "turbo/gpu/warpgroup.h"
+
+#if defined(__CUDACC__) && !defined(__HIP__)
+#include <cuda.h>
+#endif
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// A tensor [size[2], size[1], size[0]] of bf16, from which boxes of 64 x `lines` elements are copied. `step`:
+// elements from one index of dimensions 1 and 2 to the next; multiples of 8. The address is one of 16 bytes.
+struct BoxSource {
+  const BFloat16* data;
+  std::int64_t size[3];
+  std::int64_t step[2];
+  int lines;  // at most 256
+};
+
+#if defined(__CUDACC__) && !defined(__HIP__)
+
+using BoxMap = CUtensorMap;
+
+inline BoxMap box_map(const BoxSource& source) {
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    gpu::PRIMUS_GPU::check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                            cudaEnableDefault, &found),
+                           "find cuTensorMapEncodeTiled in the driver");
+    if (!function || found != cudaDriverEntryPointSuccess) {
+      throw Error(ErrorKind::kDependency, "cuda: the driver has no cuTensorMapEncodeTiled",
+                  "install a driver for CUDA 12 or newer");
+    }
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  const auto unsigned_of = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
+  const cuuint64_t size[] = {unsigned_of(source.size[0]), unsigned_of(source.size[1]),
+                             unsigned_of(source.size[2])};
+  const cuuint64_t step[] = {unsigned_of(2 * source.step[0]), unsigned_of(2 * source.step[1])};
+  const cuuint32_t box[] = {kPanelLine, static_cast<cuuint32_t>(source.lines), 1}, every[] = {1, 1, 1};
+  BoxMap map;
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<BFloat16*>(source.data), size, step, box,
+             every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) {
+    throw std::logic_error("cuda: cuTensorMapEncodeTiled refuses a tensor: error " + std::to_string(result));
+  }
+  return map;
+}
+
+#else
+
+using BoxMap = BoxSource;
+
+inline BoxMap box_map(const BoxSource& source) { return source; }
+
+#endif
+
+// Copies the box that begins at (first, line, matrix) into a panel; zeros where it leaves the tensor. The
+// gate gets 128 bytes for each of its lines, whole ones where it leaves the tensor, too. By one thread; the
+// map is an argument of the kernel.
+PRIMUS_DEVICE void copy_box([[maybe_unused]] BFloat16* panel, [[maybe_unused]] const BoxMap& from,
+                            [[maybe_unused]] int first, [[maybe_unused]] int line,
+                            [[maybe_unused]] int matrix, [[maybe_unused]] Gate& gate) {
+#if !defined(PRIMUS_GPU_VENDOR)
+  for (int l = 0; l < from.lines; ++l) {
+    for (int i = 0; i < kPanelLine; ++i) {
+      const bool within = first + i < from.size[0] && line + l < from.size[1] && matrix < from.size[2];
+      in_panel(panel, l, i / 8)[i % 8] =
+          within ? from.data[first + i + (line + l) * from.step[0] + matrix * from.step[1]] : BFloat16{};
+    }
+  }
+  gate.come(from.lines * kPanelLine * 2);
+#elif PRIMUS_WARPGROUPS
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
+      "%5}], [%2];" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(panel))),
+      "l"(&from), "r"(gate.address()), "r"(first), "r"(line), "r"(matrix)
+      : "memory");
+#endif
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,4 +1,4 @@
-// What kernels over a paged cache share, and attention of few queries over it.
+// What kernels over a paged cache share, how rows are appended to it, and attention of few queries over it.
 #pragma once
 
 #include <bit>
@@ -32,6 +32,8 @@ struct Pages {
     return low;
   }
 };
+
+void paged_append(Context& context, const PagedAppend& call);
 
 // Decoding: few queries over many keys, where reading keys and values once is all that matters. Keys are cut
 // into runs of fixed length with a block each, so that one sequence keeps a whole GPU busy, and the runs'

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/data/gpt_dataset.h"
 #include "lm/data/numpy_random.h"
 #include "lm/tokenizer/tokenizer.h"

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 #include "tensor/bfloat16.h"
 #include "turbo/gemm/gemm.h"
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "operators/bench.h"
 #include "turbo/adamw/adamw.h"
 #include "turbo/attention/attention.h"

@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "lm/train/session.h"
 #include "turbo/cpu/cpu_kernels.h"
 

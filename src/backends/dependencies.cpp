@@ -6,7 +6,7 @@
 #include <cctype>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "config/readers.h"
 #include "launch/process.h"
 

@@ -10,10 +10,10 @@
 #include <optional>
 
 #include "backends/log_lines.h"
-#include "base/append_file.h"
 #include "base/error.h"
-#include "base/file.h"
-#include "base/terminal.h"
+#include "base/files/append_file.h"
+#include "base/files/file.h"
+#include "base/terminal/terminal.h"
 #include "launch/process.h"
 #include "lm/monitor/metrics_file.h"
 #include "lm/train/training_settings.h"

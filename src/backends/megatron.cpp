@@ -7,7 +7,7 @@
 #include "backends/job.h"
 #include "backends/key_rules.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "config/keys.h"
 #include "config/problems.h"
 #include "lm/model/family_switches.h"

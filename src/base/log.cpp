@@ -6,9 +6,9 @@
 #include <ctime>
 #include <utility>
 
-#include "base/append_file.h"
 #include "base/error.h"
-#include "base/live_block.h"
+#include "base/files/append_file.h"
+#include "base/terminal/live_block.h"
 
 namespace primus {
 namespace {

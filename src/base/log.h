@@ -27,8 +27,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/file.h"
-#include "base/terminal.h"
+#include "base/files/file.h"
+#include "base/terminal/terminal.h"
 
 namespace primus {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <iterator>
 
-#include "base/json_reader.h"
-#include "base/suggest.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
+#include "base/text/json_reader.h"
+#include "base/text/suggest.h"
 
 namespace primus {
 namespace {

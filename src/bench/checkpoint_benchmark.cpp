@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/random.h"
-#include "base/terminal.h"
+#include "base/random/random.h"
+#include "base/terminal/terminal.h"
 #include "lm/checkpoint/checkpoint.h"
 
 namespace primus {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "bench/report.h"
 
 namespace primus {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 #include "bench/device_timer.h"
 #include "tensor/bfloat16.h"
 

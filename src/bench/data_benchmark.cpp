@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "bench/device_timer.h"
 #include "lm/data/batch_loader.h"
 #include "lm/train/training_settings.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "bench/device_timer.h"
 #include "turbo/elementwise/elementwise.h"
 

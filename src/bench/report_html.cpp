@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "base/html_page.h"
+#include "base/text/html_page.h"
 #include "bench/report.h"
 #include "bench/report_table.h"
 

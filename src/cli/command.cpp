@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace primus::cli {
 

@@ -19,8 +19,8 @@
 #include <variant>
 #include <vector>
 
-#include "base/file.h"
-#include "base/terminal.h"
+#include "base/files/file.h"
+#include "base/terminal/terminal.h"
 
 namespace primus::cli {
 

@@ -8,7 +8,7 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 
 namespace primus::cli {
 namespace {

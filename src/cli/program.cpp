@@ -10,9 +10,9 @@
 #include <stdexcept>
 
 #include "base/error.h"
-#include "base/json_text.h"
-#include "base/suggest.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
+#include "base/text/json_text.h"
+#include "base/text/suggest.h"
 #include "cli/completion.h"
 #include "cli/grammar.h"
 #include "cli/launch/mode.h"

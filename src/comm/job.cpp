@@ -11,8 +11,8 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/json_text.h"
-#include "base/sha256.h"
+#include "base/files/sha256.h"
+#include "base/text/json_text.h"
 #include "comm/local/doorbell.h"
 #include "comm/local/ring_links.h"
 #include "comm/local/shared_memory.h"

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "comm/host_communicator.h"
 #include "comm/rendezvous/environment.h"
 #include "comm/rendezvous/store_client.h"

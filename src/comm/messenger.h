@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 #include "comm/links.h"
 #include "comm/rank_state.h"
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 
 namespace primus::comm {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 #include "config/readers.h"
 
 namespace primus::config {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include "base/openmp_threads.h"
-#include "base/suggest.h"
+#include "base/system/openmp_threads.h"
+#include "base/text/suggest.h"
 #include "config/experiment_keys.h"
 #include "config/foreign.h"
 #include "config/inherit.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <optional>
 
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 
 namespace primus::config {
 namespace {

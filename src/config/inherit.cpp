@@ -6,8 +6,8 @@
 #include <cctype>
 #include <utility>
 
-#include "base/suggest.h"
-#include "base/utf8.h"
+#include "base/text/suggest.h"
+#include "base/text/utf8.h"
 #include "config/not_yet.h"
 #include "config/readers.h"
 

@@ -7,7 +7,7 @@
 #include <cctype>
 #include <utility>
 
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 #include "config/experiment_keys.h"
 
 namespace primus::config {

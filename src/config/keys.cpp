@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 #include "config/key_hints.h"
 #include "config/not_yet.h"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "config/experiment_keys.h"
 #include "config/key_hints.h"
 #include "config/keys.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 
 namespace primus::config {
 namespace {

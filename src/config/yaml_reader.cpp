@@ -15,7 +15,7 @@
 #include <streambuf>
 #include <utility>
 
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "config/readers.h"
 #include "config/yaml_indentation.h"
 

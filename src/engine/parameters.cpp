@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {

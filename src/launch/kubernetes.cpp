@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_text.h"
-#include "base/sha256.h"
+#include "base/files/sha256.h"
+#include "base/text/json_text.h"
 #include "launch/node.h"
 #include "launch/secrets.h"
 

@@ -20,8 +20,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/sha256.h"
-#include "base/terminal.h"
+#include "base/files/sha256.h"
+#include "base/terminal/terminal.h"
 #include "comm/rendezvous/socket.h"
 
 extern char** environ;

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/subprocess.h"
+#include "base/system/subprocess.h"
 
 namespace primus::launch {
 namespace {

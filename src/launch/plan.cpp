@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "base/shell.h"
-#include "base/subprocess.h"
+#include "base/system/shell.h"
+#include "base/system/subprocess.h"
 #include "launch/secrets.h"
 
 extern char** environ;

@@ -9,7 +9,7 @@
 #include <limits>
 #include <map>
 
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 #include "config/inherit.h"
 #include "config/problems.h"
 #include "config/readers.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "launch/foreign_options.h"
 #include "launch/plan.h"
 

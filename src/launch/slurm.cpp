@@ -6,7 +6,7 @@
 #include <charconv>
 
 #include "base/error.h"
-#include "base/sha256.h"
+#include "base/files/sha256.h"
 #include "launch/node.h"
 #include "launch/tables.h"
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/json_reader.h"
+#include "base/text/json_reader.h"
 #include "plan/pipeline_drawing.h"
 
 namespace primus {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "plan/pipeline_plan.h"
 
 namespace primus {

@@ -4,7 +4,7 @@
 //
 // The random bits are a function of (stream, step, element), so results depend on no thread, device or shard.
 // They are two rounds of a 32-bit mixing function, cheap enough for a kernel that waits for memory; they are
-// not meant for sampling (base/random.h is).
+// not meant for sampling (base/random/random.h is).
 #pragma once
 
 #include <bit>

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace primus {
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace primus::test {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "cli/options/device.h"
 #include "cli/program.h"

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "cli/terminal_program.h"

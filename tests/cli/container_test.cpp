@@ -14,8 +14,8 @@
 #include <sstream>
 #include <thread>
 
-#include "base/file.h"
-#include "base/subprocess.h"
+#include "base/files/file.h"
+#include "base/system/subprocess.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "cli/command.h"
 #include "cli/launch/mode.h"

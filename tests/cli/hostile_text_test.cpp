@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 #include "cli/program.h"
 #include "cli/runs.h"
 

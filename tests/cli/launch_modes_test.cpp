@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <regex>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "launch/plan.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 
 namespace primus::cli {

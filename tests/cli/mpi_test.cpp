@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
-#include "base/subprocess.h"
+#include "base/files/file.h"
+#include "base/system/subprocess.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 

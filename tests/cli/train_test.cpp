@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/small_disk.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "comm/communicator.h"
 #include "device/device.h"
 #include "tensor/bfloat16.h"

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 #include "launch/local_launch.h"
 
 namespace primus::comm {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/subprocess.h"
+#include "base/system/subprocess.h"
 
 namespace primus::comm {
 namespace {

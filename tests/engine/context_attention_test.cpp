@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "comm/local/thread_group.h"
 #include "engine/data_parallel.h"
 #include "engine/tape.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "device/guard_device.h"
 #include "engine/rank.h"
 #include "engine/tape.h"

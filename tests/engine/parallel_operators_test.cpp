@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "comm/local/thread_group.h"
 #include "comm/measuring.h"
 #include "engine/expert_dispatch.h"

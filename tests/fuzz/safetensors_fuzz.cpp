@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "base/crc32c.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/crc32c.h"
+#include "base/files/file.h"
 #include "lm/checkpoint/manifest.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/checkpoint/shard_index.h"

@@ -28,7 +28,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "device/cpu/cpu_device.h"
 #include "device/guard_device.h"
 #include "device/plugin.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 #include "cli/command.h"
 #include "turbo/devices/devices.h"
 

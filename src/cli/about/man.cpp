@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/suggest.h"
+#include "base/files/file.h"
+#include "base/text/suggest.h"
 #include "cli/command.h"
 #include "cli/launch/mode.h"
 #include "cli/manual.h"

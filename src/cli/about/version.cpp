@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 #include "cli/command.h"
 #include "turbo/cpu/cpu_kernels.h"
 

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json_text.h"
+#include "base/files/file.h"
+#include "base/text/json_text.h"
 #include "bench/collective_benchmark.h"
 #include "cli/benchmark/output.h"
 #include "cli/command.h"

@@ -8,8 +8,8 @@
 #include <span>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/suggest.h"
+#include "base/files/file.h"
+#include "base/text/suggest.h"
 #include "bench/attention_shapes.h"
 #include "bench/model_shapes.h"
 #include "bench/operator_benchmark.h"

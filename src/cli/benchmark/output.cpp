@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json_text.h"
+#include "base/files/file.h"
+#include "base/text/json_text.h"
 #include "cli/preflight/report_files.h"
 
 namespace primus::cli {

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "bench/train_benchmark.h"
 #include "cli/benchmark/output.h"
 #include "cli/command.h"

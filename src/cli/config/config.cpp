@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/options/experiment.h"
 #include "cli/problem_json.h"

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 #include "cli/command.h"
 #include "lm/data/dataset.h"
 #include "lm/data/indexed_dataset.h"

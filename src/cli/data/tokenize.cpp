@@ -9,8 +9,8 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json_text.h"
+#include "base/files/file.h"
+#include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/train/stop_signal.h"
 #include "lm/data/corpus.h"

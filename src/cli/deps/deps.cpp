@@ -6,8 +6,8 @@
 
 #include "backends/dependencies.h"
 #include "backends/installation.h"
-#include "base/json_text.h"
-#include "base/suggest.h"
+#include "base/text/json_text.h"
+#include "base/text/suggest.h"
 #include "cli/command.h"
 #include "config/inherit.h"
 #include "launch/dependency_folder.h"

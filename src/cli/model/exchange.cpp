@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 #include "cli/command.h"
 
 namespace primus::cli {

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/options/device.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/openmp_threads.h"
-#include "base/thread_pool.h"
+#include "base/system/openmp_threads.h"
+#include "base/system/thread_pool.h"
 #include "device/cpu/cpu_device.h"
 #include "turbo/devices/devices.h"
 

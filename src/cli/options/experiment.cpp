@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
-#include "base/json_text.h"
-#include "base/suggest.h"
+#include "base/files/file.h"
+#include "base/text/json_text.h"
+#include "base/text/suggest.h"
 #include "config/experiment_keys.h"
 #include "config/keys.h"
 #include "config/problems.h"

@@ -7,8 +7,8 @@
 #include <cerrno>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/terminal.h"
+#include "base/files/file.h"
+#include "base/terminal/terminal.h"
 
 namespace primus::cli {
 

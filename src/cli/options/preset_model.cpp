@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "config/experiment.h"
 
 namespace primus::cli {

@@ -1,5 +1,5 @@
 // primus doctor
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "cli/command.h"
 #include "cli/preflight/report_files.h"
 #include "safe/preflight/node.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 #include "safe/preflight/machine.h"
 
 namespace primus::cli {

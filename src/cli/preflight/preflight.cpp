@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "cli/command.h"
 #include "cli/options/own_command.h"
 #include "cli/preflight/node_options.h"

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 #include "cli/command.h"
 #include "lm/report/mlflow.h"
 

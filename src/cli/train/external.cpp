@@ -10,7 +10,7 @@
 #include "backends/external_run.h"
 #include "backends/installation.h"
 #include "backends/job.h"
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 #include "cli/options/experiment.h"
 #include "comm/job.h"
 #include "comm/rendezvous/socket.h"

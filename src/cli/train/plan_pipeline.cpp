@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "cli/command.h"
 #include "cli/options/experiment.h"
 #include "lm/train/training_settings.h"

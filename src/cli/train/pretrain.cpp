@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "base/file.h"
-#include "base/json_text.h"
+#include "base/files/file.h"
+#include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/options/experiment.h"
 #include "cli/options/rank_options.h"

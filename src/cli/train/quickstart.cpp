@@ -9,11 +9,11 @@
 #include <sstream>
 #include <thread>
 
-#include "base/file.h"
-#include "base/json_text.h"
-#include "base/shell.h"
-#include "base/threads.h"
-#include "base/utf8.h"
+#include "base/files/file.h"
+#include "base/system/shell.h"
+#include "base/system/threads.h"
+#include "base/text/json_text.h"
+#include "base/text/utf8.h"
 #include "bench/train_benchmark.h"
 #include "cli/command.h"
 #include "cli/options/device.h"

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "base/file.h"
-#include "base/json_text.h"
+#include "base/files/file.h"
+#include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/options/model_options.h"
 #include "cli/use/prompts.h"

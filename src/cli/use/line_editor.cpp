@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/utf8.h"
+#include "base/text/utf8.h"
 
 namespace primus::cli {
 namespace {

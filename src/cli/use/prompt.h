@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "cli/use/line_editor.h"
 
 namespace primus::cli {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/json_reader.h"
+#include "base/text/json_reader.h"
 
 namespace primus::cli {
 namespace {

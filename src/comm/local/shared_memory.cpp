@@ -14,8 +14,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/sha256.h"
+#include "base/files/file.h"
+#include "base/files/sha256.h"
 
 namespace primus::comm::local {
 namespace {

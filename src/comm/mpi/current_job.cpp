@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/sha256.h"
+#include "base/files/sha256.h"
 #include "comm/comm_abi.h"
 #include "comm/mpi/library.h"
 #include "comm/rendezvous/socket.h"

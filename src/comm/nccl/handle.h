@@ -10,7 +10,7 @@
 #include <mutex>
 #include <string>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 #include "comm/nccl/library.h"
 #include "comm/rank_state.h"
 #include "comm/rendezvous/socket.h"

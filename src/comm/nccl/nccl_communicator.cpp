@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/sha256.h"
+#include "base/files/sha256.h"
 #include "comm/beside.h"
 #include "comm/split_id.h"
 #include "device/watched.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/threads.h"
+#include "base/system/threads.h"
 
 namespace primus::comm::nccl {
 namespace {

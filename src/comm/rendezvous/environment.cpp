@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace primus::comm {
 namespace {

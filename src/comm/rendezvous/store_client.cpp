@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/threads.h"
+#include "base/system/threads.h"
 
 namespace primus::comm {
 namespace {

@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/sha256.h"
+#include "base/files/sha256.h"
 
 namespace primus::comm::wire {
 

@@ -8,7 +8,7 @@
 #include <list>
 
 #include "base/error.h"
-#include "base/sha256.h"
+#include "base/files/sha256.h"
 #include "comm/rendezvous/wire.h"
 #include "comm/tcp/tcp_links.h"
 

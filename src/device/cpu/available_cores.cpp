@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "base/control_groups.h"
+#include "base/system/control_groups.h"
 #include "device/cpu/cpu_device.h"
 
 namespace primus::cpu {

@@ -10,8 +10,8 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "base/host_memory.h"
 #include "base/poison.h"
+#include "base/system/host_memory.h"
 #include "device/cpu/cpu_stream.h"
 #include "tensor/arena.h"
 

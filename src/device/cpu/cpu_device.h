@@ -8,7 +8,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 #include "device/device.h"
 #include "tensor/tensor.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/threads.h"
+#include "base/system/threads.h"
 
 namespace primus::cpu {
 namespace {

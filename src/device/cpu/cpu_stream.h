@@ -11,7 +11,7 @@
 #include <mutex>
 #include <thread>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 #include "device/cpu/cpu_device.h"
 #include "device/device.h"
 

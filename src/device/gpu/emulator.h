@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 
 namespace primus::gpu::emulator {
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "base/threads.h"
+#include "base/system/threads.h"
 #include "lm/checkpoint/checkpoint.h"
 
 namespace primus {

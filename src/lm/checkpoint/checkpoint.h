@@ -27,7 +27,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/checkpoint/checkpoint_group.h"
 #include "lm/checkpoint/manifest.h"
 #include "lm/checkpoint/safetensors.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace primus {
 namespace {

@@ -7,8 +7,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "base/crc32c.h"
-#include "base/suggest.h"
+#include "base/files/crc32c.h"
+#include "base/text/suggest.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/checkpoint_save.h"
 

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/crc32c.h"
-#include "base/sha256.h"
+#include "base/files/crc32c.h"
+#include "base/files/sha256.h"
 
 namespace primus {
 namespace {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/manifest.h"
 #include "lm/checkpoint/safetensors.h"

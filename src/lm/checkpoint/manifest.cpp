@@ -7,11 +7,11 @@
 #include <tuple>
 #include <utility>
 
-#include "base/crc32c.h"
 #include "base/error.h"
-#include "base/excerpt.h"
-#include "base/file.h"
-#include "base/json_reader.h"
+#include "base/files/crc32c.h"
+#include "base/files/file.h"
+#include "base/text/excerpt.h"
+#include "base/text/json_reader.h"
 #include "lm/checkpoint/safetensors.h"
 
 namespace primus {

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
-#include "base/excerpt.h"
-#include "base/json_reader.h"
+#include "base/text/excerpt.h"
+#include "base/text/json_reader.h"
 
 namespace primus {
 namespace {

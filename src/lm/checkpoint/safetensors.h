@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/checkpoint/tensor_source.h"
 #include "tensor/dtype.h"
 

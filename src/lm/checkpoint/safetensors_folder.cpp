@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "base/excerpt.h"
-#include "base/suggest.h"
+#include "base/text/excerpt.h"
+#include "base/text/suggest.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/checkpoint/shard_index.h"
 

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/checked.h"
-#include "base/crc32c.h"
+#include "base/files/crc32c.h"
 #include "lm/checkpoint/safetensors.h"
 
 namespace primus {

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/excerpt.h"
-#include "base/file.h"
-#include "base/json_reader.h"
+#include "base/files/file.h"
+#include "base/text/excerpt.h"
+#include "base/text/json_reader.h"
 
 namespace primus {
 

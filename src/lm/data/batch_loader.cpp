@@ -10,7 +10,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/threads.h"
+#include "base/system/threads.h"
 
 namespace primus::data {
 

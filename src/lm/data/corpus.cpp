@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "lm/tokenizer/text/unicode.h"
 
 namespace primus::data {

@@ -13,9 +13,9 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/file.h"
-#include "base/file_lock.h"
-#include "base/partial_folder.h"
+#include "base/files/file.h"
+#include "base/files/file_lock.h"
+#include "base/files/partial_folder.h"
 #include "lm/data/corpus.h"
 #include "lm/data/gpt_dataset.h"
 #include "lm/data/numpy_random.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/json_reader.h"
+#include "base/text/json_reader.h"
 #include "lm/tokenizer/text/unicode.h"
 
 namespace primus::data {

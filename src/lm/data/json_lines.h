@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 #include "lm/data/corpus.h"
 
 namespace primus::data {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/partial_folder.h"
+#include "base/files/partial_folder.h"
 #include "lm/data/indexed_dataset.h"
 
 namespace primus::data {

@@ -12,8 +12,8 @@
 #include <span>
 #include <string_view>
 
-#include "base/file.h"
-#include "base/thread_pool.h"
+#include "base/files/file.h"
+#include "base/system/thread_pool.h"
 
 namespace primus::data {
 

@@ -11,7 +11,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/file_lock.h"
+#include "base/files/file_lock.h"
 #include "lm/data/sample_order.h"
 
 namespace primus::data {

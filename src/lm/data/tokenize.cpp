@@ -18,8 +18,8 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/partial_folder.h"
-#include "base/threads.h"
+#include "base/files/partial_folder.h"
+#include "base/system/threads.h"
 #include "lm/data/corpus.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/json_lines.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/data/dataset.h"
 #include "lm/tokenizer/tokenizer.h"
 

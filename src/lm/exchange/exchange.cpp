@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/partial_folder.h"
+#include "base/files/partial_folder.h"
 #include "engine/parameters.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/elements.h"

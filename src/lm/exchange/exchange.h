@@ -13,7 +13,7 @@
 // Errors: kInvalid (what is missing, misshapen or foreign; a number that the new type cannot hold; a target
 // that exists, is nameless, or is written by another process), kUnsupported (a family or an element type),
 // FileError. The target appears whole or not at all: until then it lies in TO.partial
-// (base/partial_folder.h).
+// (base/files/partial_folder.h).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
 #include "tensor/dtype.h"

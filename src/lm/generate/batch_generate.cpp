@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 
 namespace primus {
 namespace {

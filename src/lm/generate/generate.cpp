@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 
 namespace primus {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 #include "config/experiment.h"
 #include "config/readers.h"
 #include "lm/checkpoint/checkpoint.h"

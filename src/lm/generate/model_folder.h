@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
 #include "lm/model/family.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/random.h"
+#include "base/random/random.h"
 
 namespace primus {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 
 namespace primus {
 

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/suggest.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
+#include "base/text/suggest.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
 

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_text.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
+#include "base/text/json_text.h"
 #include "lm/model/config_keys.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 
 namespace primus {
 namespace {

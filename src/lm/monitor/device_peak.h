@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace primus {
 

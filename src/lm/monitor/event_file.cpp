@@ -9,7 +9,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "base/crc32c.h"
+#include "base/files/crc32c.h"
 
 namespace primus {
 namespace {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/append_file.h"
+#include "base/files/append_file.h"
 
 namespace primus {
 

@@ -6,8 +6,8 @@
 #include <chrono>
 #include <cmath>
 
-#include "base/display_width.h"
-#include "base/threads.h"
+#include "base/system/threads.h"
+#include "base/text/display_width.h"
 
 namespace primus {
 namespace {

@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/live_block.h"
-#include "base/terminal.h"
+#include "base/terminal/live_block.h"
+#include "base/terminal/terminal.h"
 #include "lm/monitor/run_observer.h"
 
 namespace primus {

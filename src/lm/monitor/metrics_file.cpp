@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/checked.h"
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 
 namespace primus {
 namespace {

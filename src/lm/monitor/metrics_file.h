@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/append_file.h"
+#include "base/files/append_file.h"
 #include "lm/monitor/iteration.h"
 
 namespace primus {

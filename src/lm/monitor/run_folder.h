@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace primus {
 

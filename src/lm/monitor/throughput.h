@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 
 namespace primus {
 

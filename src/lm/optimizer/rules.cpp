@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/random.h"
-#include "base/terminal.h"
+#include "base/random/random.h"
+#include "base/terminal/terminal.h"
 #include "lm/optimizer/optimizer_settings.h"
 
 namespace primus {

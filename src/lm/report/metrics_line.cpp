@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/json_reader.h"
+#include "base/text/json_reader.h"
 
 namespace primus {
 namespace {

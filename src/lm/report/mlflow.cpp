@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/json_text.h"
-#include "base/sha256.h"
+#include "base/files/sha256.h"
+#include "base/text/json_text.h"
 #include "config/readers.h"
 #include "lm/report/metrics_line.h"
 #include "lm/report/report.h"

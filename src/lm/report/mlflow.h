@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace primus {
 

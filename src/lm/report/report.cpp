@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 #include "lm/report/page_files.h"
 
 namespace primus {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/tokenizer/huggingface/gpt2_files.h"
 #include "lm/tokenizer/huggingface/huggingface.h"
 #include "lm/tokenizer/sentencepiece/model.h"

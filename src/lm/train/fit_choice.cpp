@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "engine/pipeline_schedule.h"
 #include "lm/train/training_settings.h"
 #include "turbo/devices/devices.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/tokenizer/tokenizer.h"
 #include "lm/train/resume.h"

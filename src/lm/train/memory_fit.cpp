@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/host_memory.h"
-#include "base/terminal.h"
+#include "base/system/host_memory.h"
+#include "base/terminal/terminal.h"
 #include "comm/job.h"
 #include "lm/data/batch_loader.h"
 #include "lm/train/training_settings.h"

@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace primus {
 

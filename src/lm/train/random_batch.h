@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "lm/train/training_step.h"
 
 namespace primus {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "config/readers.h"
 #include "lm/model/setting_names.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "lm/train/random_batch.h"
 #include "turbo/devices/devices.h"
 

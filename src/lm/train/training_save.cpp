@@ -1,5 +1,5 @@
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/train/training_run.h"
 
 namespace primus {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "config/experiment.h"
 #include "device/plugin.h"
 #include "engine/mesh.h"

@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/terminal.h"
+#include "base/files/file.h"
+#include "base/terminal/terminal.h"
 #include "lm/data/cyclic_dataset.h"
 #include "lm/generate/generate.h"
 #include "lm/train/training_run.h"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/verify/verified_session.h"
 
 namespace primus {

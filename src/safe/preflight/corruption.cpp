@@ -9,9 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "base/error.h"
-#include "base/random.h"
+#include "base/files/crc32c.h"
+#include "base/random/random.h"
 #include "tensor/arena.h"
 #include "tensor/bfloat16.h"
 #include "turbo/context.h"

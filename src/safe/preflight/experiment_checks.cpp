@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/log.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "lm/model/family.h"
 #include "lm/train/missing_inputs.h"
 #include "lm/train/trainer.h"

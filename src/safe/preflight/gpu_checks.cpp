@@ -4,7 +4,7 @@
 #include <functional>
 #include <set>
 
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "safe/preflight/check.h"
 
 namespace primus::preflight {

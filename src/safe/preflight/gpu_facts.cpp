@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 
 namespace primus::preflight {
 namespace {

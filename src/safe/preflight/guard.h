@@ -12,7 +12,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/threads.h"
+#include "base/system/threads.h"
 
 namespace primus::preflight {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "safe/preflight/check.h"
 
 namespace primus::preflight {

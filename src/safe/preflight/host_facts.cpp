@@ -8,9 +8,9 @@
 #include <set>
 #include <span>
 
-#include "base/control_groups.h"
-#include "base/host_memory.h"
-#include "base/terminal.h"
+#include "base/system/control_groups.h"
+#include "base/system/host_memory.h"
+#include "base/terminal/terminal.h"
 
 namespace primus::preflight {
 namespace {

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/json_text.h"
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
+#include "base/text/json_text.h"
 #include "comm/job.h"
 #include "safe/preflight/performance.h"
 #include "turbo/devices/devices.h"

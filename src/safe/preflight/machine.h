@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/file.h"
-#include "base/subprocess.h"
+#include "base/files/file.h"
+#include "base/system/subprocess.h"
 
 namespace primus::preflight {
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "safe/preflight/guard.h"
 
 namespace primus::preflight {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "safe/preflight/finding.h"
 
 namespace primus::preflight {

@@ -1,9 +1,9 @@
-// The report as one HTML page (base/html_page.h).
+// The report as one HTML page (base/text/html_page.h).
 #include <fmt/format.h>
 
 #include <map>
 
-#include "base/html_page.h"
+#include "base/text/html_page.h"
 #include "safe/preflight/report.h"
 
 namespace primus::preflight {

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "base/error.h"
-#include "base/random.h"
-#include "base/terminal.h"
+#include "base/files/crc32c.h"
+#include "base/random/random.h"
+#include "base/terminal/terminal.h"
 #include "safe/preflight/guard.h"
 
 namespace primus::preflight {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "safe/preflight/check.h"
 
 namespace primus::preflight {

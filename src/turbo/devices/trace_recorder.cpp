@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/json_text.h"
+#include "base/text/json_text.h"
 
 namespace primus::turbo {
 namespace {

@@ -3,7 +3,7 @@
 #include <limits>
 #include <span>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "turbo/cpu/master_weights.h"
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"

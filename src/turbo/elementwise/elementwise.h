@@ -53,10 +53,10 @@ struct CountNonFinite {
   double flops() const { return 0; }
 };
 
-// out[i] = mean + std * normal(seed, stream, offset + i): counter-based (base/random.h, purpose kInit; the
-// low and high halves of `stream` are its layer and sample), the same on every device layout. `offset` is the
-// index of out[0] within the whole logical tensor, so that a shard draws its own part of it. A part of its
-// columns lies in runs of `length` elements there, `stride` from one to the next; 0: all are consecutive.
+// out[i] = mean + std * normal(seed, stream, offset + i): counter-based (base/random/random.h, purpose kInit;
+// the low and high halves of `stream` are its layer and sample), the same on every device layout. `offset` is
+// the index of out[0] within the whole logical tensor, so that a shard draws its own part of it. A part of
+// its columns lies in runs of `length` elements there, `stride` from one to the next; 0: all are consecutive.
 struct RandomNormal {
   static constexpr KernelId kId = KernelId::kRandomNormal;
   Tensor out;  // fp32

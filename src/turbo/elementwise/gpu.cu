@@ -1,5 +1,5 @@
-#include "base/random.h"
-#include "base/random_normal.h"
+#include "base/random/random.h"
+#include "base/random/random_normal.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"

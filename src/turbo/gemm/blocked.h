@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 #include "turbo/gemm/gemm.h"
 #include "turbo/gemm/kernel.h"
 

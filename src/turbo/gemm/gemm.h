@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 #include "tensor/dtype.h"
 
 namespace primus::turbo {

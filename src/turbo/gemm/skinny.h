@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 #include "turbo/gemm/gemm.h"
 
 namespace primus::turbo::gemm {

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/file_lock.h"
-#include "base/json_text.h"
+#include "base/files/file.h"
+#include "base/files/file_lock.h"
+#include "base/text/json_text.h"
 
 namespace primus::turbo {
 namespace {

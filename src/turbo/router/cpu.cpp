@@ -4,7 +4,7 @@
 #include <cmath>
 #include <span>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"

@@ -1,5 +1,5 @@
 // A warp works on one token: its scores lie in shared memory, lanes share the experts.
-#include "base/random.h"
+#include "base/random/random.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/router/router.h"

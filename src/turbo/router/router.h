@@ -32,9 +32,9 @@ struct RouterRule {
   bool operator==(const RouterRule&) const = default;
 };
 
-// Where a router's random numbers come from (base/random.h, purpose kRouting): a token draws by the step, its
-// own number within the step's global batch, and the layer. So noise does not depend on how tokens are spread
-// over microbatches and ranks.
+// Where a router's random numbers come from (base/random/random.h, purpose kRouting): a token draws by the
+// step, its own number within the step's global batch, and the layer. So noise does not depend on how tokens
+// are spread over microbatches and ranks.
 struct RouterRandom {
   std::uint64_t seed = 0;
   std::uint32_t layer = 0;

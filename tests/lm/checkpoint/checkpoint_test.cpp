@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <functional>
 
-#include "base/crc32c.h"
 #include "base/fault_env.h"
+#include "base/files/crc32c.h"
 #include "checkpoint_testing.h"
 
 namespace primus {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "../../base/temporary_folder.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/safetensors.h"
 

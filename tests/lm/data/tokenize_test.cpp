@@ -20,8 +20,8 @@
 
 #include "base/address_space.h"
 #include "base/error.h"
-#include "base/file_lock.h"
-#include "base/partial_folder.h"
+#include "base/files/file_lock.h"
+#include "base/files/partial_folder.h"
 #include "data_test_util.h"
 #include "lm/data/corpus.h"
 #include "lm/data/indexed_dataset.h"

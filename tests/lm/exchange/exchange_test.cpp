@@ -24,7 +24,7 @@
 #include "../model/built_model.h"
 #include "base/error.h"
 #include "base/fault_env.h"
-#include "base/partial_folder.h"
+#include "base/files/partial_folder.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/exchange/published_tensor.h"

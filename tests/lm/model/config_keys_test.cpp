@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "config_json.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"

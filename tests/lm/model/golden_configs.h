@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/model/outside_families.h"
 
 namespace primus::test {

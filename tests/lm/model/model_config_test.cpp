@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "config_json.h"
 #include "engine/parameters.h"
 #include "lm/model/family.h"

@@ -13,7 +13,7 @@
 
 #include "../../base/temporary_folder.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "built_model.h"
 
 namespace primus {

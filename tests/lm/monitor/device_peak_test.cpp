@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "../../base/temporary_folder.h"
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace primus {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/display_width.h"
+#include "base/text/display_width.h"
 
 namespace primus {
 namespace {

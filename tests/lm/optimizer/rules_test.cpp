@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "config/keys.h"
 #include "lm/optimizer/muon.h"
 #include "lm/optimizer/optimizer.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 #include "lm/train/session.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/model/published_layout.h"
 #include "lm/model/weights.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/model/weights.h"
 #include "lm/train/megatron_golden.h"

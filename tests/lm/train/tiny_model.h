@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/random.h"
+#include "base/random/random.h"
 #include "device/guard_device.h"
 #include "lm/train/session.h"
 #include "turbo/cpu/cpu_kernels.h"

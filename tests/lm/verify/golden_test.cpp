@@ -13,7 +13,7 @@
 
 #include "../../base/temporary_folder.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/model/model_config.h"
 #include "lm/verify/verified_session.h"
 #include "lm/verify/verify.h"

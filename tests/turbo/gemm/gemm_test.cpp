@@ -12,7 +12,7 @@
 #include <tuple>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 #include "tensor/bfloat16.h"
 #include "turbo/gemm/skinny.h"
 

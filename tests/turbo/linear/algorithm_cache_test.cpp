@@ -9,7 +9,7 @@
 #include <sstream>
 #include <thread>
 
-#include "base/file.h"
+#include "base/files/file.h"
 
 namespace primus::turbo {
 namespace {

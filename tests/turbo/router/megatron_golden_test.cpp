@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/checkpoint/safetensors.h"
 #include "turbo/moe_permute/moe_permute.h"
 #include "turbo/operator_test.h"

@@ -1,7 +1,7 @@
 // DeepSeek-V2 (arXiv:2405.04434): experts scored by a softmax; the large ones choose among the best groups.
 #include <nlohmann/json.hpp>
 
-#include "base/terminal.h"
+#include "base/terminal/terminal.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/deepseek.h"
 #include "lm/model/families/families.h"

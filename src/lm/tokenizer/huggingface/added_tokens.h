@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 
 namespace primus {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/json_reader.h"
+#include "base/text/json_reader.h"
 #include "lm/tokenizer/bpe/vocabulary.h"
 #include "lm/tokenizer/text/unicode.h"
 

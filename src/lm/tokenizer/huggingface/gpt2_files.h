@@ -6,7 +6,7 @@
 // decides: GPT2Tokenizer or Qwen2Tokenizer. Any other class is refused by name.
 #pragma once
 
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/tokenizer/huggingface/huggingface.h"
 
 namespace primus {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json_reader.h"
+#include "base/files/file.h"
+#include "base/text/json_reader.h"
 #include "lm/tokenizer/bpe/bpe_model.h"
 #include "lm/tokenizer/huggingface/added_tokens.h"
 #include "lm/tokenizer/huggingface/parts.h"

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/tokenizer/decoding.h"
 #include "lm/tokenizer/sentencepiece/encoder.h"
 #include "lm/tokenizer/sentencepiece/normalizer.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/excerpt.h"
+#include "base/text/excerpt.h"
 
 namespace primus {
 

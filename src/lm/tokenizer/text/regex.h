@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/thread_pool.h"
+#include "base/system/thread_pool.h"
 #include "lm/tokenizer/text/text_budget.h"
 
 namespace primus {

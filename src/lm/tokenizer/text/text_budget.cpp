@@ -6,7 +6,7 @@
 #include <ctime>
 
 #include "base/error.h"
-#include "base/excerpt.h"
+#include "base/text/excerpt.h"
 
 namespace primus {
 

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json_reader.h"
+#include "base/files/file.h"
+#include "base/text/json_reader.h"
 #include "lm/tokenizer/bpe/bpe_model.h"
 #include "lm/tokenizer/bpe/byte_level.h"
 #include "lm/tokenizer/decoding.h"

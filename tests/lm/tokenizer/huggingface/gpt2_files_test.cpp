@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "lm/tokenizer/tokenizer.h"
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "lm/tokenizer/simple.h"
 

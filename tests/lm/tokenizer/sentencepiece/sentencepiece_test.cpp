@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "model_writer.h"
 
 namespace primus {

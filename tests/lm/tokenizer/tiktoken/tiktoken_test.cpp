@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "lm/tokenizer/bpe/byte_level.h"
 
 namespace primus {

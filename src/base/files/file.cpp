@@ -1,0 +1,407 @@
+#include "base/files/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "base/files/file_mapping.h"
+
+namespace primus {
+namespace {
+
+std::string hint_for(int code) {
+  switch (code) {
+    case ENOENT:
+      return "check the path; it, or a folder on the way, does not exist";
+    case EACCES:
+    case EPERM:
+      return "check who owns it and its permissions (ls -l)";
+    case EEXIST:
+      return "something that is no folder has this name: remove it, or choose another name";
+    case ENOSPC:
+      return "free some space on that disk, or choose another folder";
+    case EDQUOT:
+      return "your disk quota is used up: delete something, or choose another folder";
+    case EROFS:
+      return "that file system is read-only: choose another folder, or see dmesg if it went read-only by "
+             "itself";
+    case EIO:
+      return "the disk or its network failed: see dmesg, and do not trust this disk before you know why";
+    case EINVAL:
+      return "a regular file is needed, on a file system that supports this";
+    case EMFILE:
+    case ENFILE:
+      return "too many open files: raise the limit (ulimit -n)";
+    case EISDIR:
+      return "this is a folder; a file is needed";
+    case EFBIG:
+      return "the file would be larger than this process may write (ulimit -f), or than the file system "
+             "allows";
+    case ENOTDIR:
+      return "a part of the path is a file, not a folder";
+    case ENAMETOOLONG:
+      return "choose a shorter name";
+    case ELOOP:
+      return "a symbolic link is in the way, or links lead in a circle (ls -l shows them): remove it";
+    case ESTALE:
+      return "the network file system was remounted or its server restarted: start again";
+    default:
+      return {};
+  }
+}
+
+[[noreturn]] void fail(const char* verb, const Path& path) {
+  throw FileError(fmt::format("cannot {} '{}'", verb, path.string()), errno);
+}
+
+// Calls until not interrupted by a signal.
+template <typename Call>
+auto retry(Call call) {
+  decltype(call()) result;
+  do {
+    result = call();
+  } while (result == -1 && errno == EINTR);
+  return result;
+}
+
+// The kernel moves at most 0x7ffff000 bytes a call; smaller pieces also let an error surface sooner.
+constexpr std::size_t kLargestCall = 1U << 30;
+
+class PosixFile : public File {
+ public:
+  PosixFile(Path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  ~PosixFile() override {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  PosixFile(const PosixFile&) = delete;
+  PosixFile& operator=(const PosixFile&) = delete;
+
+  std::size_t read_at(std::span<std::byte> out, std::uint64_t offset) override {
+    std::size_t done = 0;
+    while (done < out.size()) {
+      const std::size_t piece = std::min(out.size() - done, kLargestCall);
+      const auto got = retry(
+          [&] { return ::pread(descriptor_, out.data() + done, piece, static_cast<off_t>(offset + done)); });
+      if (got < 0) fail("read", path_);
+      if (got == 0) break;
+      done += static_cast<std::size_t>(got);
+    }
+    return done;
+  }
+
+  void write_at(std::span<const std::byte> data, std::uint64_t offset) override {
+    std::size_t done = 0;
+    while (done < data.size()) {
+      const std::size_t piece = std::min(data.size() - done, kLargestCall);
+      const auto put = retry([&] {
+        return ::pwrite(descriptor_, data.data() + done, piece, static_cast<off_t>(offset + done));
+      });
+      if (put < 0) fail("write", path_);
+      done += static_cast<std::size_t>(put);
+    }
+  }
+
+  void append(std::span<const std::byte> data) override {
+    std::size_t done = 0;
+    while (done < data.size()) {
+      const std::size_t piece = std::min(data.size() - done, kLargestCall);
+      const auto put = retry([&] { return ::write(descriptor_, data.data() + done, piece); });
+      if (put < 0) fail("write", path_);
+      done += static_cast<std::size_t>(put);
+    }
+  }
+
+  void truncate(std::uint64_t size) override {
+    if (retry([&] { return ::ftruncate(descriptor_, static_cast<off_t>(size)); }) != 0) fail("write", path_);
+  }
+
+  void sync() override {
+    if (retry([&] { return ::fsync(descriptor_); }) != 0) fail("sync", path_);
+  }
+
+  std::uint64_t size() override {
+    struct stat status {};
+    if (::fstat(descriptor_, &status) != 0) fail("read the size of", path_);
+    return static_cast<std::uint64_t>(status.st_size);
+  }
+
+  void close() override {
+    const int descriptor = std::exchange(descriptor_, -1);
+    // EINTR: Linux has closed it nevertheless, and a second close might hit another thread's file.
+    if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) fail("close", path_);
+  }
+
+ private:
+  Path path_;
+  int descriptor_;
+};
+
+FileStatus to_status(const struct stat& status) {
+  FileStatus result;
+  if (S_ISREG(status.st_mode)) result.type = FileStatus::Type::kFile;
+  if (S_ISDIR(status.st_mode)) result.type = FileStatus::Type::kFolder;
+  result.size = static_cast<std::uint64_t>(status.st_size);
+  return result;
+}
+
+int open_descriptor(const Path& path, OpenMode mode) {
+  int flags = O_CLOEXEC;
+  switch (mode) {
+    // Not blocking: opening a pipe that nobody writes to would wait for ever.
+    case OpenMode::kRead:
+      flags |= O_RDONLY | O_NONBLOCK;
+      break;
+    case OpenMode::kWrite:
+      flags |= O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW;
+      break;
+    case OpenMode::kUpdate:
+      flags |= O_RDWR;
+      break;
+    case OpenMode::kAppend:
+      flags |= O_WRONLY | O_CREAT | O_APPEND;
+      break;
+  }
+  const int descriptor = retry([&] { return ::open(path.c_str(), flags, 0666); });
+  if (descriptor < 0) fail("open", path);
+  if (mode != OpenMode::kRead) return descriptor;
+  struct stat status {};
+  const bool known = ::fstat(descriptor, &status) == 0;
+  if (known && S_ISREG(status.st_mode)) return descriptor;
+  if (known) errno = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
+  const int code = errno;
+  ::close(descriptor);
+  errno = code;
+  fail("read", path);
+}
+
+class PosixEnv : public Env {
+ public:
+  std::unique_ptr<File> open(const Path& path, OpenMode mode) override {
+    return std::make_unique<PosixFile>(path, open_descriptor(path, mode));
+  }
+
+  MappedFile map(const Path& path) override {
+    const int descriptor = open_descriptor(path, OpenMode::kRead);
+    struct stat status {};
+    const bool known = ::fstat(descriptor, &status) == 0;
+    if (!known || status.st_size == 0) {  // mmap refuses an empty range
+      const int code = errno;
+      ::close(descriptor);
+      if (known) return {};
+      errno = code;
+      fail("read the size of", path);
+    }
+    return MappedFile(
+        std::make_shared<const FileMapping>(path, descriptor, static_cast<std::size_t>(status.st_size)));
+  }
+
+  std::optional<FileStatus> status(const Path& path) override {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) == 0) return to_status(status);
+    if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+    fail("look at", path);
+  }
+
+  bool is_link(const Path& path) override {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) == 0) return S_ISLNK(status.st_mode);
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    fail("look at", path);
+  }
+
+  std::vector<std::string> list(const Path& folder) override {
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(folder.c_str()), ::closedir);
+    if (stream == nullptr) fail("list", folder);
+    std::vector<std::string> names;
+    for (;;) {
+      errno = 0;
+      const dirent* entry = ::readdir(stream.get());
+      if (entry == nullptr) break;
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
+    }
+    if (errno != 0) fail("list", folder);
+    std::ranges::sort(names);
+    return names;
+  }
+
+  void make_folder(const Path& folder) override {
+    if (::mkdir(folder.c_str(), 0777) == 0) return;
+    if (errno == EEXIST) {
+      const auto there = status(folder);
+      if (there && there->type == FileStatus::Type::kFolder) return;
+      errno = EEXIST;
+    }
+    fail("create folder", folder);
+  }
+
+  void rename(const Path& from, const Path& to) override {
+    if (::rename(from.c_str(), to.c_str()) == 0) return;
+    throw FileError(fmt::format("cannot rename '{}' to '{}'", from.string(), to.string()), errno);
+  }
+
+  void remove_file(const Path& path) override {
+    if (::unlink(path.c_str()) != 0) fail("remove", path);
+  }
+
+  void remove_folder(const Path& folder) override {
+    if (::rmdir(folder.c_str()) != 0) fail("remove folder", folder);
+  }
+
+  void sync_folder(const Path& folder) override {
+    const int descriptor = retry([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    if (descriptor < 0) fail("open folder", folder);
+    PosixFile(folder, descriptor).sync();
+  }
+
+  std::uint64_t free_space(const Path& path) override {
+    struct statvfs status {};
+    if (retry([&] { return ::statvfs(path.c_str(), &status); }) != 0) fail("ask for the free space of", path);
+    const unsigned __int128 bytes = static_cast<unsigned __int128>(status.f_bavail) * status.f_frsize;
+    constexpr auto kMost = std::numeric_limits<std::uint64_t>::max();
+    return bytes > kMost ? kMost : static_cast<std::uint64_t>(bytes);
+  }
+};
+
+}  // namespace
+
+FileError::FileError(const std::string& what, int code, std::string hint)
+    : Error(kind_of_errno(code), what + ": " + std::strerror(code),
+            hint.empty() ? hint_for(code) : std::move(hint)),
+      code_(code) {}
+
+bool FileError::out_of_space() const { return code_ == ENOSPC || code_ == EDQUOT; }
+
+bool FileError::no_such_file() const {
+  constexpr std::array kCodes = {ENOENT, ENOTDIR, EISDIR, EINVAL, ELOOP, ENXIO};
+  return std::ranges::find(kCodes, code_) != kCodes.end();
+}
+
+MappedFile::MappedFile(std::shared_ptr<const FileMapping> mapping)
+    : mapping_(std::move(mapping)), bytes_(mapping_->bytes()) {}
+
+void MappedFile::tolerate_truncation() const {
+  if (mapping_) mapping_->tolerate_truncation();
+}
+
+void MappedFile::check_unchanged() const {
+  if (mapping_) mapping_->check_unchanged();
+}
+
+Env& Env::posix() {
+  static PosixEnv env;
+  return env;
+}
+
+std::string read_file(const Path& path, std::uint64_t limit, Env& env) {
+  const auto file = env.open(path, OpenMode::kRead);
+  const std::uint64_t size = file->size();
+  const auto refuse = [&] {
+    throw invalid(fmt::format("'{}' is larger than {} bytes", path.string(), limit),
+                  "check that this is the file you mean");
+  };
+  if (size > limit) refuse();
+  // The size is a guess where the file grows, or is one of /proc: read to the end, whatever it says.
+  std::string content(size + 1, '\0');
+  std::size_t done = 0;
+  for (;;) {
+    const std::size_t got = file->read_at(std::as_writable_bytes(std::span(content)).subspan(done), done);
+    done += got;
+    if (done > limit) refuse();
+    if (done < content.size()) break;
+    content.resize(content.size() * 2);
+  }
+  content.resize(done);
+  return content;
+}
+
+void write_file(const Path& path, std::string_view content, Env& env) {
+  const auto file = env.open(path, OpenMode::kWrite);
+  file->append(as_bytes(content));
+  file->sync();
+  file->close();
+}
+
+void write_file_atomic(const Path& path, std::string_view content, Env& env) {
+  const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
+  const Path temporary = folder / (".tmp-" + path.filename().string());
+  if (env.is_link(temporary)) env.remove_file(temporary);
+  try {
+    write_file(temporary, content, env);
+    env.rename(temporary, path);
+  } catch (const FileError&) {
+    try {
+      env.remove_file(temporary);
+    } catch (const FileError&) {
+    }
+    throw;
+  }
+  env.sync_folder(folder);
+}
+
+void refuse_existing(const Path& path, Existing existing, Env& env) {
+  if (existing == Existing::kReplace) return;
+  if (!env.is_link(path) && !env.status(path)) return;
+  throw invalid(fmt::format("'{}' is there already", path.string()),
+                "choose another name, or replace it with --overwrite");
+}
+
+void write_output(const Path& path, std::string_view content, Existing existing, Env& env) {
+  const auto there = env.status(path);
+  if (there && there->type == FileStatus::Type::kOther) {
+    // Devices and pipes cannot be synced.
+    const auto file = env.open(path, OpenMode::kAppend);
+    file->append(as_bytes(content));
+    file->close();
+    return;
+  }
+  if (there) refuse_existing(path, existing, env);
+  std::error_code unresolved;
+  const Path target = std::filesystem::weakly_canonical(path, unresolved);
+  write_file_atomic(unresolved ? path : target, content, env);
+}
+
+void make_folders(const Path& folder, Env& env) {
+  if (folder.empty()) return;
+  const auto there = env.status(folder);
+  if (there && there->type == FileStatus::Type::kFolder) return;
+  const Path parent = folder.has_parent_path() ? folder.parent_path() : Path(".");
+  if (parent != folder) make_folders(parent, env);
+  env.make_folder(folder);
+  env.sync_folder(parent);
+}
+
+void remove_tree(const Path& folder, Env& env) {
+  // A link goes itself, never what it leads to.
+  if (env.is_link(folder)) return env.remove_file(folder);
+  const auto there = env.status(folder);
+  if (!there) return;
+  if (there->type != FileStatus::Type::kFolder) return env.remove_file(folder);
+  for (const auto& name : env.list(folder)) remove_tree(folder / name, env);
+  env.remove_folder(folder);
+}
+
+void try_remove_tree(const Path& folder, Env& env) {
+  try {
+    remove_tree(folder, env);
+  } catch (const FileError&) {
+  }
+}
+
+bool is_plain_name(std::string_view name) {
+  if (name.empty() || name == "." || name == ".." || name.size() > 255) return false;
+  return std::ranges::all_of(name, [](char c) {
+    return c != '/' && c != '\\' && static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
+  });
+}
+
+}  // namespace primus

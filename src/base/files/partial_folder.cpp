@@ -1,0 +1,68 @@
+#include "base/files/partial_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace primus {
+
+PartialFolder::PartialFolder(const Path& output, Env& env)
+    : env_(env), output_(output), path_(path_for(output)) {
+  const Path lock = path_ / kLockFile;
+  make_folders(path_, env_);
+  const std::vector<std::string> names = env_.list(path_);
+  if (std::ranges::count(names, kLockFile) == 0) {
+    if (!names.empty()) {
+      throw invalid(fmt::format("'{}' is in the way: unfinished work would lie there, and this is none",
+                                path_.string()),
+                    "move it, or choose another output");
+    }
+    env_.open(lock, OpenMode::kAppend)->close();
+    env_.sync_folder(path_);  // nothing else may survive a crash without it
+  }
+  lock_ = FileLock::attempt(lock);
+  if (lock_) return;
+  throw invalid(fmt::format("another process writes '{}'", output.string()),
+                "wait for it, or choose another output");
+}
+
+PartialFolder::~PartialFolder() {
+  if (stays_) return;
+  try {
+    remove();
+  } catch (const std::exception&) {
+    // The error that brought us here matters more.
+  }
+}
+
+// The lock goes last, so that what a crash leaves is still known as ours.
+void PartialFolder::remove() {
+  stays_ = true;
+  clear();
+  env_.sync_folder(path_);
+  remove_tree(path_, env_);
+}
+
+void PartialFolder::clear() {
+  for (const std::string& name : env_.list(path_)) {
+    if (name != kLockFile) env_.remove_file(path_ / name);
+  }
+}
+
+// The lock goes with the folder and is removed last: whoever comes in between finds it held, or no folder.
+void PartialFolder::publish() {
+  env_.sync_folder(path_);
+  env_.rename(path_, output_);
+  stays_ = true;
+  lock_.reset();
+  env_.remove_file(output_ / kLockFile);
+  env_.sync_folder(output_);
+  env_.sync_folder(output_.has_parent_path() ? output_.parent_path() : Path("."));
+}
+
+}  // namespace primus

@@ -1,0 +1,136 @@
+#include "base/system/thread_pool.h"
+
+#include <algorithm>
+#include <cassert>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/system/threads.h"
+
+namespace primus {
+namespace {
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Spins until done() holds or `limit` has passed; returns done().
+template <class Done>
+bool spin_until(std::chrono::microseconds limit, Done done) {
+  if (done()) return true;
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  do {
+    // Reading the clock costs as much as several pauses, so look at it rarely.
+    for (int i = 0; i < 16; ++i) {
+      relax();
+      if (done()) return true;
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  return false;
+}
+
+void end_workers(std::atomic<bool>& stop, std::atomic<std::uint32_t>& gate, std::uint32_t epoch,
+                 std::vector<std::thread>& workers) {
+  stop.store(true);
+  gate.fetch_add(epoch);
+  gate.notify_all();
+  for (auto& worker : workers) worker.join();
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads, std::chrono::microseconds spin) : spin_(spin) {
+  if (threads < 1 || threads > kMaxThreads) {
+    throw invalid("a thread pool cannot have " + std::to_string(threads) + " threads",
+                  "choose between 1 and " + std::to_string(kMaxThreads));
+  }
+  workers_.reserve(static_cast<std::size_t>(threads - 1));
+  try {
+    for (int i = 1; i < threads; ++i) {
+      workers_.push_back(
+          start_thread([this, i] { worker_loop(i); },
+                       "computes, number " + std::to_string(i + 1) + " of " + std::to_string(threads)));
+    }
+  } catch (...) {
+    end_workers(stop_, gate_, kEpoch, workers_);
+    throw;
+  }
+}
+
+ThreadPool::~ThreadPool() { end_workers(stop_, gate_, kEpoch, workers_); }
+
+void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, Body body) {
+  if (n <= 0) return;
+  grain = std::max<std::int64_t>(grain, 1);
+  const std::int64_t chunks = (n - 1) / grain + 1;
+  if (workers_.empty() || chunks == 1) {
+    for (std::int64_t begin = 0; begin < n; begin += std::min(grain, n - begin)) {
+      body(begin, begin + std::min(grain, n - begin), 0);
+    }
+    return;
+  }
+
+  assert((gate_.load() & (kOpen | kParticipants)) == 0 && "parallel_for is not reentrant");
+  job_ = {&body, n, grain, chunks};
+  next_chunk_.store(0, std::memory_order_relaxed);
+  // Publishes the job: a worker reads it only after it has seen this epoch open.
+  gate_.store((((gate_.load(std::memory_order_relaxed) & ~(kEpoch - 1)) + kEpoch) | kOpen));
+  gate_.notify_all();
+  run_chunks(0);
+
+  gate_.fetch_and(~kOpen);
+  const auto empty = [this] { return (gate_.load(std::memory_order_acquire) & kParticipants) == 0; };
+  if (!spin_until(spin_, empty)) {
+    for (auto seen = gate_.load(); (seen & kParticipants) != 0; seen = gate_.load()) gate_.wait(seen);
+  }
+  if (failed_.load(std::memory_order_relaxed)) {
+    failed_.store(false, std::memory_order_relaxed);
+    std::rethrow_exception(std::exchange(exception_, nullptr));
+  }
+}
+
+void ThreadPool::run_chunks(int thread_index) {
+  const Job job = job_;
+  for (;;) {
+    const std::int64_t chunk = next_chunk_.fetch_add(1, std::memory_order_relaxed);
+    if (chunk >= job.chunks) return;
+    const std::int64_t begin = chunk * job.grain;
+    try {
+      (*job.body)(begin, begin + std::min(job.grain, job.n - begin), thread_index);
+    } catch (...) {
+      record_exception();
+    }
+  }
+}
+
+void ThreadPool::record_exception() noexcept {
+  if (!failed_.exchange(true)) exception_ = std::current_exception();
+  next_chunk_.store(job_.chunks, std::memory_order_relaxed);
+}
+
+void ThreadPool::worker_loop(int thread_index) {
+  std::uint32_t last_epoch = 0;
+  for (;;) {
+    // A gate is news when it is open and of another epoch than the one this worker left last.
+    std::uint32_t seen = 0;
+    const auto news = [&] {
+      seen = gate_.load(std::memory_order_acquire);
+      return stop_.load(std::memory_order_relaxed) ||
+             ((seen & kOpen) != 0 && (seen & ~(kEpoch - 1)) != last_epoch);
+    };
+    if (!spin_until(spin_, news)) {
+      while (!news()) gate_.wait(seen);
+    }
+    if (stop_.load(std::memory_order_relaxed)) return;
+    if (!gate_.compare_exchange_strong(seen, seen + kParticipant)) continue;
+    last_epoch = seen & ~(kEpoch - 1);
+    run_chunks(thread_index);
+    const std::uint32_t left = gate_.fetch_sub(kParticipant) - kParticipant;
+    if ((left & (kOpen | kParticipants)) == 0) gate_.notify_all();
+  }
+}
+
+}  // namespace primus

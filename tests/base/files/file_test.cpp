@@ -9,7 +9,7 @@
 #include <chrono>
 
 #include "base/fault_env.h"
-#include "temporary_folder.h"
+#include "base/temporary_folder.h"
 
 namespace primus {
 namespace {

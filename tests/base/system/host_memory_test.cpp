@@ -9,7 +9,7 @@
 
 #include "base/files/file.h"
 #include "base/system/control_groups.h"
-#include "temporary_folder.h"
+#include "base/temporary_folder.h"
 
 namespace primus {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "temporary_folder.h"
+#include "base/temporary_folder.h"
 
 namespace primus {
 namespace {

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "address_space.h"
+#include "base/address_space.h"
 #include "base/error.h"
 #include "base/system/threads.h"
 

@@ -1,28 +1,29 @@
 // Processes that train together: they equal one, any number of them goes on from what others saved, and the
 // end of one is the end of all.
+#include "fault/ranks.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <random>
-
-#include "base/temporary_folder.h"
-#include "cli/program.h"
-#include "cli/runs.h"
 
 namespace primus {
 namespace {
 
+using test::children_of;
+using test::expect_done;
 using test::losses;
+using test::process_of_rank;
 using test::Program;
 using test::ProgramResult;
 using test::run_program;
+using test::shared_memory_segments;
 using test::TemporaryFolder;
+using test::wait_until;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -32,48 +33,8 @@ constexpr const char* kLevels[] = {"no_shard", "optim", "optim_grads", "optim_gr
 
 std::vector<std::string> train(const TemporaryFolder& folder, const std::string& name, int ranks,
                                const std::string& level, std::vector<std::string> more) {
-  for (const std::string& word :
-       {"exp_name=" + name, std::string("global_batch_size=24"), "--nproc=" + std::to_string(ranks),
-        "data_parallel_sharding_strategy=" + level, std::string("reduce_gradients_each_microbatch=false")})
-    more.push_back(word);
-  return test::train(folder.path(), more);
-}
-
-void expect_done(const ProgramResult& result) { ASSERT_EQ(result.exit_code, 0) << result.err; }
-
-// Processes whose parent is `parent`.
-std::vector<pid_t> children_of(pid_t parent) {
-  std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
-  std::vector<pid_t> children;
-  for (pid_t child = 0; file >> child;) children.push_back(child);
-  return children;
-}
-
-// The rank is in its environment.
-pid_t process_of_rank(pid_t launcher, int rank) {
-  for (const pid_t child : children_of(launcher)) {
-    std::ifstream file("/proc/" + std::to_string(child) + "/environ", std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (text.find(std::string("\0RANK=", 6) + std::to_string(rank) + '\0') != std::string::npos) return child;
-  }
-  return 0;
-}
-
-template <class Condition>
-bool wait_until(const Condition& condition, std::chrono::seconds limit = 60s) {
-  const auto end = std::chrono::steady_clock::now() + limit;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(5ms);
-  }
-  return true;
-}
-
-std::size_t shared_memory_segments() {
-  std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
-    count += entry.path().filename().string().starts_with("primus") ? 1 : 0;
-  return count;
+  more.emplace_back("global_batch_size=24");
+  return test::train_ranks(folder, name, ranks, level, std::move(more));
 }
 
 TEST(Ranks, TrainAsOneAndSaveTheSameFilesOnEveryLevel) {
@@ -227,79 +188,6 @@ TEST(Ranks, AnyMeshGoesOnFromWhatAnyOtherSaved) {
           << name << iteration;
     }
   }
-}
-
-// How often a rank is killed: PRIMUS_TEST_KILLS, or few for the suite's sake.
-int kills_asked_for() {
-  const char* const asked = std::getenv("PRIMUS_TEST_KILLS");
-  return asked ? std::stoi(asked) : 9;
-}
-
-// Whether a checkpoint is being written in this run's folder.
-bool is_saving(const Path& run) {
-  std::error_code nothing_there;
-  for (const auto& entry : std::filesystem::directory_iterator(run / "checkpoints", nothing_there))
-    if (entry.path().filename().string().starts_with(".tmp-")) return true;
-  return false;
-}
-
-// Any rank, at any time: one after the other while ranks start and load, in the middle of a step, and while
-// they save. Killed runs go on from the last good checkpoint, and end in the bits of a run that nobody
-// killed.
-TEST(Ranks, OneThatIsKilledEndsAllAndTheRestartLosesNothing) {
-  const TemporaryFolder folder;
-  const int kills = kills_asked_for(), iterations = 20 + 6 * kills;
-  const std::vector<std::string> more = {"train_iters=" + std::to_string(iterations), "save_interval=2"};
-  expect_done(run_program(train(folder, "whole", 3, "optim_grads_params", more)));
-  const std::string expected = test::final_weights(test::run_folder(folder.path(), "whole"), iterations);
-  const std::size_t segments = shared_memory_segments();
-  std::mt19937 random(7);
-  const auto up_to = [&](int milliseconds) {
-    return std::chrono::microseconds(random() % static_cast<unsigned>(1000 * milliseconds));
-  };
-  const Path run = test::run_folder(folder.path(), "killed");
-  const std::vector<std::string> command = train(folder, "killed", 3, "optim_grads_params", more);
-  int while_saving = 0;
-  for (int killed = 0; killed < kills; ++killed) {
-    SCOPED_TRACE("kill " + std::to_string(killed));
-    Program program(command);
-    const std::size_t before = losses(run).size();
-    const auto is_on = [&](const auto& condition) {
-      return wait_until([&] { return !program.running() || condition(); });
-    };
-    const int rank = static_cast<int>(random() % 3);
-    pid_t victim = 0;
-    ASSERT_TRUE(is_on([&] { return (victim = process_of_rank(program.pid(), rank)) != 0; }));
-    switch (killed % 3) {
-      case 0:
-        std::this_thread::sleep_for(up_to(400));
-        break;
-      case 1:
-        ASSERT_TRUE(is_on([&] { return losses(run).size() > before; }));
-        std::this_thread::sleep_for(up_to(30));
-        break;
-      case 2:
-        ASSERT_TRUE(is_on([&] { return losses(run).size() > before + 1 && is_saving(run); }));
-        std::this_thread::sleep_for(up_to(3));
-        break;
-    }
-    const std::vector<pid_t> all = children_of(program.pid());
-    while_saving += is_saving(run) ? 1 : 0;
-    ASSERT_TRUE(program.running()) << "the run is too short for so many kills";
-    kill(victim, SIGKILL);
-    const auto began = std::chrono::steady_clock::now();
-    const ProgramResult result = program.wait();
-    EXPECT_NE(result.exit_code, 0);
-    EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
-    // What is said of it is tests/launch's: on a very busy machine peers end, with errors of their own,
-    // before the kernel has taken the killed process apart and the launcher can see it.
-    EXPECT_THAT(result.err, HasSubstr("error: rank "));
-    for (const pid_t process : all) EXPECT_NE(kill(process, 0), 0) << "a rank still runs";
-  }
-  EXPECT_GE(while_saving, kills / 6);
-  EXPECT_EQ(shared_memory_segments(), segments);
-  expect_done(run_program(command));
-  EXPECT_EQ(test::final_weights(run, iterations), expected);
 }
 
 // From the start of the command to the end of its first step, save and end included: processor time of all

@@ -1,0 +1,68 @@
+// Runs of several processes for tests: how they are started, who they are, and what they may leave behind.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+
+namespace primus::test {
+
+// The command that trains `name` on `ranks` processes.
+inline std::vector<std::string> train_ranks(const TemporaryFolder& folder, const std::string& name, int ranks,
+                                            const std::string& level, std::vector<std::string> more) {
+  for (const std::string& word :
+       {"exp_name=" + name, "--nproc=" + std::to_string(ranks), "data_parallel_sharding_strategy=" + level,
+        std::string("reduce_gradients_each_microbatch=false")})
+    more.push_back(word);
+  return train(folder.path(), more);
+}
+
+inline void expect_done(const ProgramResult& result) { ASSERT_EQ(result.exit_code, 0) << result.err; }
+
+// Processes whose parent is `parent`.
+inline std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
+  std::vector<pid_t> children;
+  for (pid_t child = 0; file >> child;) children.push_back(child);
+  return children;
+}
+
+// The rank is in its environment. 0: there is none yet.
+inline pid_t process_of_rank(pid_t launcher, int rank) {
+  for (const pid_t child : children_of(launcher)) {
+    std::ifstream file("/proc/" + std::to_string(child) + "/environ", std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (text.find(std::string("\0RANK=", 6) + std::to_string(rank) + '\0') != std::string::npos) return child;
+  }
+  return 0;
+}
+
+// False: `condition` has not come true within a limit that also a busy machine keeps.
+template <class Condition>
+bool wait_until(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+inline std::size_t shared_memory_segments() {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    count += entry.path().filename().string().starts_with("primus") ? 1 : 0;
+  return count;
+}
+
+}  // namespace primus::test

@@ -120,6 +120,20 @@ TEST(Ranks, PipelinesThatCannotBeAreRefusedWithTheNumberToChange) {
               HasSubstr("no meaning with one pipeline stage"));
 }
 
+TEST(Ranks, MinutesBecomeStepsOnEveryMesh) {
+  const TemporaryFolder folder;
+  int number = 0;
+  for (const std::vector<std::string>& mesh :
+       {std::vector<std::string>{}, {"tensor_model_parallel_size=2"}, {"pipeline_model_parallel_size=2"}}) {
+    auto more = mesh;
+    more.insert(more.end(), {"train_iters=null", "train_minutes=0.02", "exit_interval=2"});
+    const ProgramResult result =
+        run_program(train(folder, "minutes" + std::to_string(number++), 2, "no_shard", more));
+    expect_done(result);
+    EXPECT_THAT(result.err, HasSubstr("0.02 minutes are about"));
+  }
+}
+
 TEST(Ranks, AnyNumberGoesOnFromWhatAnyOtherSaved) {
   const TemporaryFolder folder;
   expect_done(run_program(train(folder, "whole", 1, "no_shard", {"train_iters=8", "save_interval=4"})));

@@ -5,7 +5,6 @@
 
 #include "base/terminal/terminal.h"
 #include "lm/train/random_batch.h"
-#include "turbo/devices/devices.h"
 
 namespace primus {
 namespace {
@@ -18,17 +17,18 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-double measure_step_time(const SessionSettings& settings, const FamilyRegistry& families,
-                         const DeviceSpec& device, double seconds) {
-  SessionSettings one = settings;
-  one.step.microbatches = 1;
-  one.evaluation = false;
-  engine::Rank rank(turbo::open_device(device));
-  const std::unique_ptr<TrainingSession> session = open_session(rank, one, families);
-  session->store().initialize(rank.context(), one.step.seed);
-  const RandomBatch batch(one.step.micro_batch * one.step.sequence, one.step.sequence, one.model.vocab, 0);
+double measure_step_time(engine::Rank& rank, const SessionSettings& settings, const FamilyRegistry& families,
+                         double seconds, const std::function<bool(bool)>& from_first) {
+  SessionSettings part = settings;
+  const bool whole = rank.mesh().shape().pipeline > 1;
+  if (!whole) part.step.microbatches = 1;
+  part.evaluation = false;
+  const std::unique_ptr<TrainingSession> session = open_session(rank, part, families);
+  session->store().initialize(rank.context(), part.step.seed);
+  const RandomBatch batch(part.step.micro_batch * part.step.sequence, part.step.sequence, part.model.vocab,
+                          0);
   TrainingStep& step = session->step();
-  rank.compute().synchronize();
+  rank.synchronize();
 
   std::vector<double> microbatches, updates;
   const double began = steady_seconds();
@@ -38,23 +38,24 @@ double measure_step_time(const SessionSettings& settings, const FamilyRegistry& 
     const auto number = static_cast<std::int64_t>(microbatches.size()) + 1;
     const double start = steady_seconds();
     step.begin(number);
-    step.microbatch(0, batch.host());
-    rank.compute().synchronize();
+    for (std::int64_t i = 0; i < part.step.microbatches; ++i) step.microbatch(i, batch.host());
+    rank.synchronize();
     const double middle = steady_seconds();
     step.finish_gradients();
     step.result();
     step.update(number, 0, 0);
-    rank.compute().synchronize();
+    rank.synchronize();
     const double end = steady_seconds();
     microbatches.push_back(middle - start);
     updates.push_back(end - middle);
-    if (end - began + (end - start) > seconds) break;
+    if (!from_first(end - began + (end - start) <= seconds)) break;
   }
   if (microbatches.size() > 1) {
     microbatches.erase(microbatches.begin());
     updates.erase(updates.begin());
   }
-  return static_cast<double>(settings.step.microbatches) * median(microbatches) + median(updates);
+  const std::int64_t parts = settings.step.microbatches / part.step.microbatches;
+  return static_cast<double>(parts) * median(microbatches) + median(updates);
 }
 
 }  // namespace primus

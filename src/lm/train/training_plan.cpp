@@ -97,30 +97,36 @@ void Trainer::Run::plan_length() {
     steps = samples / c.global_batch_size + (samples % c.global_batch_size != 0);
     log.info("{} epochs of the training data are {} samples: {} steps", *c.train_epochs, samples, steps);
   } else {
-    steps = ranks.from_first(ranks.first() ? steps_of_minutes() : 0);
+    // A run that goes on keeps its plan, whatever the machine does today.
+    steps = ranks.from_first(ranks.first() ? planned_steps() : 0);
+    if (steps == 0) steps = steps_of_minutes();
   }
   config::set_train_iters(e, steps);
   schedule = Schedule(c);
 }
 
-std::int64_t Trainer::Run::steps_of_minutes() const {
-  // A run that goes on keeps its plan, whatever the machine does today.
-  if (c.auto_continue_train) {
-    const ResumePoint point = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
-    if (point.reader) {
-      const TrainerState state = read_trainer_state(*point.reader);
-      const auto changes = changed_settings(state.experiment, experiment_text(e));
-      const bool same = std::ranges::none_of(
-          changes, [](const SettingChange& change) { return change.key == "train_minutes"; });
-      if (same && state.train_iters > 0) return state.train_iters;
-    }
-  }
+std::int64_t Trainer::Run::planned_steps() const {
+  if (!c.auto_continue_train) return 0;
+  const ResumePoint point = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
+  if (!point.reader) return 0;
+  const TrainerState state = read_trainer_state(*point.reader);
+  const auto changes = changed_settings(state.experiment, experiment_text(e));
+  const bool same = std::ranges::none_of(
+      changes, [](const SettingChange& change) { return change.key == "train_minutes"; });
+  return same ? state.train_iters : 0;
+}
+
+std::int64_t Trainer::Run::steps_of_minutes() {
   phase("timing a few steps");
   constexpr double kLongest = 10, kShareOfTime = 0.02;
   const double seconds = *c.train_minutes * 60;
+  std::unique_ptr<Device> device = turbo::open_device(choose_device());
+  engine::Mesh mesh = ranks.make_mesh(*device, shape);
+  engine::Rank trial(std::move(device), std::move(mesh));
   const double step =
-      measure_step_time(settings, families, choose_device(), std::min(kLongest, kShareOfTime * seconds));
-  const std::int64_t steps = steps_within(seconds, step, c);
+      measure_step_time(trial, settings, families, std::min(kLongest, kShareOfTime * seconds),
+                        [this](bool more) { return ranks.from_first(std::int64_t{more}) != 0; });
+  const std::int64_t steps = ranks.from_first(steps_within(seconds, step, c));
   log.info("{} minutes are about {} steps of {}", *c.train_minutes, steps, human_duration(step));
   return steps;
 }
@@ -231,7 +237,11 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   constexpr double kLongestPart = 2, kSeconds = 0.5;
   const double estimate = f.step().kernels.total_flops() / (kUsualShare * f.matmul_flops_per_second);
   f.timed = f.memory.fits && estimate / static_cast<double>(settings.step.microbatches) < kLongestPart;
-  f.seconds_per_step = f.timed ? measure_step_time(settings, families_, device, kSeconds) : estimate;
+  f.seconds_per_step = estimate;
+  if (f.timed) {
+    engine::Rank trial(turbo::open_device(device));
+    f.seconds_per_step = measure_step_time(trial, settings, families_, kSeconds);
+  }
   f.steps = c.train_minutes && length_is_open(c) ? steps_within(*c.train_minutes * 60, f.seconds_per_step, c)
                                                  : c.train_iters;
   return f;

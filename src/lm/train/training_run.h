@@ -70,12 +70,17 @@ struct Trainer::Run {
   void lock_folder();
   // The device this rank trains on: of several GPUs on a host, each rank takes its own.
   DeviceSpec choose_device(std::vector<std::string>* notes = nullptr) const;
-  // Refuses ranks that would not train the same.
-  void compare_ranks();
+  // Refuse ranks that would not train the same: before the first thing that ranks do together, and when the
+  // data is open.
+  void compare_experiments();
+  void compare_data();
   void record_experiment() const;
   // The steps of train_epochs and train_minutes.
   void plan_length();
-  std::int64_t steps_of_minutes() const;
+  // Those of the run that this one goes on from; 0: it begins anew, or for other minutes.
+  std::int64_t planned_steps() const;
+  // All ranks call it alike.
+  std::int64_t steps_of_minutes();
   data::DataOptions data_options() const;
   void open_data();
   InputIdentity tokenizer_identity() const;

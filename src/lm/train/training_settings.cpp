@@ -404,12 +404,9 @@ PipelineSettings pipeline_settings_of(const config::Experiment& e, const ModelCo
     }
     return {};
   }
-  for (const auto& [key, given] : {std::pair("sample_interval", c.sample_interval.has_value()),
-                                   std::pair("train_minutes", c.train_minutes.has_value())}) {
-    if (given) {
-      throw e.error_for(key, fmt::format("{} needs the whole model on one rank", key),
-                        "leave it out, or set pipeline_model_parallel_size to 1");
-    }
+  if (c.sample_interval) {
+    throw e.error_for("sample_interval", "sample_interval needs the whole model on one rank",
+                      "leave it out, or set pipeline_model_parallel_size to 1");
   }
   if (!c.patch_primus_pipeline && e.provenance_of("pp_algorithm").layer >= config::Layer::kOverrides) {
     throw e.error_for("pp_algorithm", "pp_algorithm has no effect without patch_primus_pipeline",

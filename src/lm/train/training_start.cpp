@@ -26,11 +26,14 @@ DeviceSpec Trainer::Run::choose_device(std::vector<std::string>* notes) const {
   return spec;
 }
 
-void Trainer::Run::compare_ranks() {
-  const auto data = data_identity();
+void Trainer::Run::compare_experiments() {
   ranks.require_same({{"the experiment", experiment_text(e)},
-                      {"the tokenizer", fmt::format("{:016x}", tokenizer->fingerprint())},
-                      {"the data", data ? fmt::format("{:016x}", data->fingerprint) : "none"}});
+                      {"the tokenizer", fmt::format("{:016x}", tokenizer->fingerprint())}});
+}
+
+void Trainer::Run::compare_data() {
+  const auto data = data_identity();
+  ranks.require_same({{"the data", data ? fmt::format("{:016x}", data->fingerprint) : "none"}});
 }
 
 // Lets tools find this run's checkpoints, and people run it again from another folder.
@@ -74,9 +77,10 @@ std::optional<InputIdentity> Trainer::Run::data_identity() const {
 void Trainer::Run::prepare() {
   // A run that is refused for its data leaves no folder where there was none.
   if (Env::posix().status(folder.root())) lock_folder();
+  compare_experiments();
   plan_length();
   ranks.first_then_others([&] { open_data(); });
-  compare_ranks();
+  compare_data();
   if (!lock) lock_folder();
   for (const auto& notes : {tokenizer->notes(), model_notes, datasets.notes}) {
     for (const std::string& note : notes) log.warning("{}", note);

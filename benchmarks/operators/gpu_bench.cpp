@@ -211,7 +211,9 @@ void experts(Bench& bench, const std::string& name, std::int64_t experts, std::i
   const Tensor x = bench.random(kHalf, {rows, in}), y = bench.random(kHalf, {rows, out});
   const Tensor w = bench.random(kHalf, {experts, out, in}, 0.02F);
   const Tensor d_w = bench.empty(kFull, {experts, out, in});
+  const Tensor d_w_half(d_w.data, kHalf, d_w.shape);
   const Tensor one(w.data, kHalf, {out, in}), d_one(d_w.data, kFull, {out, in});
+  const Tensor d_one_half(d_w.data, kHalf, {out, in});
   const std::string size =
       std::to_string(rows) + " x " + std::to_string(out) + " x " + std::to_string(in) + " bf16";
   for (const bool skewed : {false, true}) {
@@ -231,6 +233,7 @@ void experts(Bench& bench, const std::string& name, std::int64_t experts, std::i
     product(GemmRole::kForward, "y", x, w, y);
     product(GemmRole::kInputGradient, "d_x", y, w, x);
     product(GemmRole::kWeightGradient, "d_W", y, x, d_w);
+    product(GemmRole::kWeightGradient, "d_W in bf16", y, x, d_w_half);
   }
   Gemm dense{};
   dense.role = GemmRole::kForward, dense.a = x, dense.b = one, dense.c = y;
@@ -239,6 +242,8 @@ void experts(Bench& bench, const std::string& name, std::int64_t experts, std::i
   bench.run("dense d_x", dense, dense.flops(), "TFLOP/s");
   dense.role = GemmRole::kWeightGradient, dense.a = y, dense.b = x, dense.c = d_one, dense.accumulate = true;
   bench.run("dense d_W", dense, dense.flops(), "TFLOP/s");
+  dense.c = d_one_half;
+  bench.run("dense d_W in bf16", dense, dense.flops(), "TFLOP/s");
   for (const Tensor& tensor : {x, y, w, d_w}) bench.release(tensor);
 }
 

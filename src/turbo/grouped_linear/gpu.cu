@@ -60,27 +60,29 @@ void multiply_by_warpgroups(Context& context, const GroupedGemm& call) {
   const std::int64_t experts = of_experts.shape[0], out = of_experts.shape[1], in = of_experts.shape[2];
   const bool forward = call.role == GemmRole::kForward;
   Kernel p{};
-  p.a = context.data<BFloat16>(call.a), p.b = context.data<BFloat16>(call.b), p.c = context.data<C>(call.c);
+  p.c = context.data<C>(call.c);
+  p.accumulate = call.accumulate;
+  auto& operands = p.operands;
+  operands.a = context.data<BFloat16>(call.a), operands.b = context.data<BFloat16>(call.b);
   const auto activations = [&](const Tensor& x) {
     const std::int64_t rows = x.rows(), cols = x.cols();
     return box_map({context.data<BFloat16>(x), {cols, rows, 1}, {cols, rows * cols}, kPanelLine});
   };
-  if (call.a_rows.absent()) p.left_map = activations(call.a);
+  if (call.a_rows.absent()) operands.left_map = activations(call.a);
   if constexpr (Kernel::kSumsRows) {
-    if (call.b_rows.absent()) p.right_map = activations(call.b);
+    if (call.b_rows.absent()) operands.right_map = activations(call.b);
   } else {
-    p.right_map =
-        box_map({p.b, {in, out, experts}, {in, out * in}, kRightByDepth ? Kernel::kDepth : Kernel::kCols});
+    operands.right_map = box_map(
+        {operands.b, {in, out, experts}, {in, out * in}, kRightByDepth ? Kernel::kDepth : Kernel::kCols});
   }
   const std::int64_t m = Kernel::kSumsRows ? out : call.rows(), n = forward ? out : in;
-  auto& order = p.order;
+  auto& order = operands.order;
   order.m = static_cast<int>(m), order.n = static_cast<int>(n),
   order.k = static_cast<int>(forward ? in : out);
   order.experts = static_cast<int>(experts);
   order.offsets = context.data<std::int32_t>(call.offsets);
-  p.a_picks = optional<std::int32_t>(context, call.a_rows);
-  p.b_picks = optional<std::int32_t>(context, call.b_rows);
-  p.accumulate = call.accumulate;
+  operands.a_picks = optional<std::int32_t>(context, call.a_rows);
+  operands.b_picks = optional<std::int32_t>(context, call.b_rows);
   std::int64_t row_tiles = blocks_for(m, Kernel::kRows);
   const std::int64_t col_tiles = blocks_for(n, Kernel::kCols);
   if constexpr (Kernel::kSumsRows) {
@@ -104,8 +106,8 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   if (!rows_of_vectors<BFloat16>(out, a, b) || in % kVector<BFloat16> != 0) return false;
   if (reinterpret_cast<std::uintptr_t>(context.data<C>(call.c)) % 16 != 0) return false;
   // The copy engine knows no empty tensors.
-  const bool wide = has_warpgroups(context) && (forward ? out : in) >= WarpgroupSums<192>::kCols &&
-                    call.a.rows() > 0 && call.b.rows() > 0;
+  const bool wide =
+      has_warpgroups(context) && (forward ? out : in) >= 192 && call.a.rows() > 0 && call.b.rows() > 0;
   const auto run = [&]<bool kLeftByDepth, bool kRightByDepth>() {
     if (wide) return multiply_by_warpgroups<C, kLeftByDepth, kRightByDepth>(context, call);
     using Kernel = GroupTiles<C, kLeftByDepth, kRightByDepth>;

@@ -41,7 +41,7 @@ struct GroupResults {
   template <class Sums>
   PRIMUS_DEVICE void write_fours(const Sums& sums, bool add) const {
     // What is read to be added to is read several places ahead.
-    constexpr int kAhead = 6, kFours = Sums::kCount / 8;
+    constexpr int kFours = Sums::kCount / 8, kAhead = kFours % 6 == 0 ? 6 : 4;
     static_assert(kFours % kAhead == 0);
     PRIMUS_UNROLL
     for (int half = 0; half < 2; ++half) {

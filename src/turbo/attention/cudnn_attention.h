@@ -9,7 +9,9 @@
 //
 // Backward: cuDNN adds the gradients of queries with atomics, in an order that changes from run to run. Its
 // deterministic form keeps all weights of some heads in memory instead, batch * heads * seq_q * seq_k * 2
-// bytes; a call is cut into groups of heads that stay within `good_workspace`.
+// bytes; a call is cut into groups of heads that stay within `good_workspace`. It goes over all of these
+// weights where a window needs a band of them, so that our own kernel is faster with windows, where it runs
+// by warpgroups (`own_is_fast`).
 #pragma once
 
 #include <compare>
@@ -108,7 +110,8 @@ class CudnnAttention {
   // How the call is done, or why not (`plan` is null). The answer for equal shapes is the same object.
   // Addresses count only by whether they are multiples of 16.
   const CudnnCall& find(const AttentionForward& call);
-  const CudnnCall& find(const AttentionBackward& call);
+  // `own_is_fast`: our own kernel would run by warpgroups (gpu_warpgroups_backward.h).
+  const CudnnCall& find(const AttentionBackward& call, bool own_is_fast = false);
 
  private:
   const CudnnCall& build(const CudnnProblem& whole);

@@ -9,6 +9,7 @@
 #include "turbo/attention/gpu_documents.h"
 #include "turbo/attention/gpu_spread.h"
 #include "turbo/gpu/register.h"
+#include "turbo/gpu/warpgroup.h"
 
 namespace primus::turbo::cuda {
 namespace {
@@ -135,6 +136,13 @@ void count(Context& context, const char* direction, const std::string& who) {
   context.shared().count(std::string("attention ") + direction + ": " + who);
 }
 
+const CudnnCall& found(CudnnAttention& plans, Context&, const AttentionForward& call) {
+  return plans.find(call);
+}
+const CudnnCall& found(CudnnAttention& plans, Context& context, const AttentionBackward& call) {
+  return plans.find(call, has_warpgroups(context));
+}
+
 // The plan of a call, or null: our own kernel does it.
 template <class Call>
 const CudnnCall* plan_of(Context& context, const Call& call, const char* direction) {
@@ -143,13 +151,13 @@ const CudnnCall* plan_of(Context& context, const Call& call, const char* directi
     if (direction) count(context, direction, "own kernel (" + provider.why() + ")");
     return nullptr;
   }
-  const CudnnCall& found = provider.attention()->find(call);
-  if (!found.plan) {
-    if (direction) count(context, direction, "own kernel (" + found.refusal + ")");
+  const CudnnCall& planned = found(*provider.attention(), context, call);
+  if (!planned.plan) {
+    if (direction) count(context, direction, "own kernel (" + planned.refusal + ")");
     return nullptr;
   }
   if (direction) count(context, direction, "cuDNN " + provider.library().version_text);
-  return &found;
+  return &planned;
 }
 
 template <class Call>

@@ -182,6 +182,30 @@ TEST_F(CudnnPlans, ADeterministicBackwardThatNeedsTooMuchIsLeftAlone) {
   EXPECT_EQ(fake::plans_made(), 0);
 }
 
+TEST_F(CudnnPlans, OurOwnKernelDoesADeterministicBackwardOfANarrowWindow) {
+  CudnnAttention attention = make();
+  AttentionShape s = shape(1, 1024, 8, 2, 128, 128);
+  s.window = 512;
+  const CudnnCall& call = attention.find(backward(s), true);
+  EXPECT_FALSE(call.plan);
+  EXPECT_THAT(call.refusal, HasSubstr("a window"));
+  EXPECT_EQ(fake::plans_made(), 0);
+  // Where it is no faster: without warpgroups, of other heads, and of a window that hides little or nothing.
+  EXPECT_TRUE(attention.find(backward(s), false).plan);
+  s.window = 640;
+  EXPECT_TRUE(attention.find(backward(s), true).plan);
+  s.window = 0;
+  EXPECT_TRUE(attention.find(backward(s), true).plan);
+  AttentionShape wide = shape(1, 1024, 8, 8, 192, 128);
+  wide.window = 100;
+  EXPECT_TRUE(attention.find(backward(wide), true).plan);
+  // Atomics need no square of weights, and the forward pass has none.
+  s.window = 512;
+  CudnnAttention fast = make({.deterministic = false});
+  EXPECT_TRUE(fast.find(backward(s), true).plan);
+  EXPECT_TRUE(attention.find(forward(s)).plan);
+}
+
 TEST_F(CudnnPlans, WithoutDeterminismGradientsOfQueriesAreSummedInFp32) {
   CudnnAttention attention = make({.deterministic = false});
   const CudnnCall& call = attention.find(backward(shape(2, 256, 8, 2, 64, 64)));

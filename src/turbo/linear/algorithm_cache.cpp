@@ -16,7 +16,7 @@ namespace primus::turbo {
 namespace {
 
 constexpr std::uint64_t kLimit = 4 << 20;
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 constexpr std::size_t kDigits = 16;  // of a word
 
 std::string file_name(const std::string& device, const std::string& library) {
@@ -62,15 +62,23 @@ std::optional<AlgorithmWords> parse_words(const nlohmann::json& value) {
 
 std::optional<AlgorithmChoice> parse_choice(const nlohmann::json& entry) {
   if (!entry.is_object()) return std::nullopt;
-  const auto words = entry.find("algorithm"), time = entry.find("microseconds"), of = entry.find("of");
-  if (words == entry.end() || time == entry.end() || of == entry.end()) return std::nullopt;
+  const auto words = entry.find("algorithm"), time = entry.find("microseconds"),
+             next_time = entry.find("next_microseconds"), of = entry.find("of");
+  for (const auto& member : {words, time, next_time, of}) {
+    if (member == entry.end()) return std::nullopt;
+  }
   const std::optional<AlgorithmWords> algorithm = parse_words(*words);
-  if (!algorithm || !time->is_number() || !of->is_number_integer()) return std::nullopt;
+  if (!algorithm || !time->is_number() || !next_time->is_number() || !of->is_number_integer()) {
+    return std::nullopt;
+  }
   constexpr std::int64_t kMost = 1 << 20;
-  const auto microseconds = time->get<double>();
+  const auto microseconds = time->get<double>(), next = next_time->get<double>();
   const auto count = of->get<std::int64_t>();
-  if (!std::isfinite(microseconds) || microseconds <= 0 || count < 1 || count > kMost) return std::nullopt;
-  return AlgorithmChoice{*algorithm, microseconds, static_cast<int>(count)};
+  if (!std::isfinite(microseconds) || microseconds <= 0 || !std::isfinite(next) || next < 0 || count < 1 ||
+      count > kMost) {
+    return std::nullopt;
+  }
+  return AlgorithmChoice{*algorithm, microseconds, next, static_cast<int>(count)};
 }
 
 }  // namespace
@@ -114,7 +122,10 @@ void AlgorithmCache::keep(const std::string& key, const AlgorithmChoice& choice)
   nlohmann::json choices = read_choices(file_);
   std::string words;
   for (const std::uint64_t word : choice.algorithm) words += fmt::format("{:016x}", word);
-  choices[key] = {{"algorithm", words}, {"microseconds", choice.microseconds}, {"of", choice.of}};
+  choices[key] = {{"algorithm", words},
+                  {"microseconds", choice.microseconds},
+                  {"next_microseconds", choice.next_microseconds},
+                  {"of", choice.of}};
   try {
     const nlohmann::json document{{"format", kFormat}, {"choices", choices}};
     write_file_atomic(file_, json_text(document) + "\n");

@@ -1,8 +1,11 @@
 // Choices between a library's algorithms, made by timing them, kept in a file of one kind of device and one
 // version of the library:
 //
-//   {"format": 1, "choices": {"forward bf16 bf16 8192x28672x4096 ...": {"algorithm": "<128 hex digits>",
-//                                                                      "microseconds": 1234.5, "of": 8}}}
+//   {"format": 2, "choices": {"forward bf16 bf16 8192x28672x4096 ...":
+//       {"algorithm": "<128 hex digits>", "microseconds": 1234.5, "next_microseconds": 1240.25, "of": 8}}}
+//
+// The format says how was measured as well: 2 is algorithm_trial.h, and what was measured otherwise is
+// measured again.
 //
 // Results depend on the algorithm in their last bits, so a choice that was made is kept: whoever finds one
 // takes it, and one process at a time measures while others that share the folder wait for what it finds. All
@@ -27,7 +30,8 @@ using AlgorithmWords = std::array<std::uint64_t, 8>;
 struct AlgorithmChoice {
   AlgorithmWords algorithm{};
   double microseconds = 0;
-  int of = 0;  // how many were timed
+  double next_microseconds = 0;  // of the best of the others; 0: there is none
+  int of = 0;                    // how many were timed
   bool operator==(const AlgorithmChoice&) const = default;
 };
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
@@ -16,6 +17,7 @@
 #include "base/error.h"
 #include "turbo/gpu/values.h"
 #include "turbo/linear/algorithm_cache.h"
+#include "turbo/linear/algorithm_trial.h"
 
 namespace primus::turbo::cuda {
 namespace {
@@ -46,6 +48,13 @@ struct Functions {
 // One product's shape: everything that an algorithm may depend on.
 using Key = std::tuple<GemmRole, DType, DType, bool, std::int64_t, std::int64_t, std::int64_t, unsigned,
                        unsigned, unsigned, int>;
+
+// What a weight gradient's algorithm is chosen as: the first microbatch of a step assigns and later ones add,
+// by one algorithm for both.
+Key tuned_key(Key key) {
+  if (std::get<0>(key) == GemmRole::kWeightGradient) std::get<3>(key) = true;
+  return key;
+}
 
 // The largest power of two up to 16 that divides an address.
 unsigned alignment_of(const void* address) {
@@ -91,14 +100,15 @@ class Tuning {
     return at == chosen_.end() ? std::nullopt : std::optional(at->second);
   }
   void choose(const Key& key, std::size_t version, const std::function<bool(const AlgorithmChoice&)>& usable,
-              const std::function<std::optional<AlgorithmChoice>()>& measure) {
+              const std::function<std::optional<AlgorithmChoice>(AlgorithmTrials&)>& measure) {
     if (!cache_) {
       cudaDeviceProp properties;
       gpu::cuda::check(cudaGetDeviceProperties(&properties, shared_.index()), "read the properties of a GPU");
       cache_ = std::make_unique<AlgorithmCache>(shared_.tuning_folder(), properties.name,
                                                 "cublaslt-" + std::to_string(version));
     }
-    const std::optional<AlgorithmChoice> choice = cache_->choose(name_of(key), usable, measure);
+    const std::optional<AlgorithmChoice> choice =
+        cache_->choose(name_of(key), usable, [&] { return measure(trials_); });
     const std::lock_guard lock(mutex_);
     if (choice) chosen_.emplace(key, choice->algorithm);
   }
@@ -108,10 +118,13 @@ class Tuning {
   std::mutex mutex_;
   std::map<Key, AlgorithmWords> chosen_;
   std::unique_ptr<AlgorithmCache> cache_;
+  AlgorithmTrials trials_{[] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }};
 };
 
 // The library's favourites, the best first.
-constexpr int kCandidates = 8;
+constexpr int kCandidates = 32;
 struct Candidates {
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> all{};
   int count = 0;
@@ -158,8 +171,8 @@ class CublasLt {
   const Plan* find(const Gemm& call);
   Plan make_plan(const Gemm& call, const Key& key);
   Candidates candidates(const Plan& plan, const Key& key, std::int64_t workspace, int most);
-  std::optional<AlgorithmChoice> measure(Context& context, const Gemm& call, const Plan& plan,
-                                         const Key& key);
+  std::optional<AlgorithmChoice> measure(Context& context, const Gemm& call, const Plan& plan, const Key& key,
+                                         AlgorithmTrials& trials);
   static cudaDataType_t type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
 
   GpuShared& shared_;
@@ -223,7 +236,7 @@ Plan CublasLt::make_plan(const Gemm& call, const Key& key) {
   plan.found = found.count > 0;
   if (!plan.found) return plan;
   plan.algorithm = found.all[0].algo;
-  if (const auto tuned = shared_.library<Tuning>().known(key)) {
+  if (const auto tuned = shared_.library<Tuning>().known(tuned_key(key))) {
     plan.algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(*tuned);
     plan.tuned = true;
   }
@@ -285,10 +298,11 @@ void CublasLt::tune(Context& context, const Gemm& call) {
   // Smaller ones take longer to start than to run, and there may be many of them.
   constexpr double kLeastWork = 1e9;
   if (call.flops() < kLeastWork) return;
-  const Key key = key_of(call);
+  const Key key = tuned_key(key_of(call));
   if (!tuned_.insert(key).second) return;
   auto& tuning = shared_.library<Tuning>();
   Gemm sized = call;
+  sized.accumulate = std::get<3>(key);
   sized.workspace = Tensor(nullptr, DType::kU8, {kWorkspaceBytes});
   const Plan* const plan = find(sized);
   if (!plan) return;
@@ -300,7 +314,8 @@ void CublasLt::tune(Context& context, const Gemm& call) {
            result.state == CUBLAS_STATUS_SUCCESS &&
            result.workspaceSize <= static_cast<std::size_t>(kWorkspaceBytes);
   };
-  tuning.choose(key, f_.version(), usable, [&] { return measure(context, call, *plan, key); });
+  tuning.choose(key, f_.version(), usable,
+                [&](AlgorithmTrials& trials) { return measure(context, sized, *plan, key, trials); });
 }
 
 // Random numbers of either type, because products of zeros are faster.
@@ -350,56 +365,40 @@ class TimedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// The fastest of the library's favourites on memory of its own. All are timed in turn, several products in a
-// row and round after round, because a GPU that has been busy for a while runs slower than at first; a
-// candidate's time is the median of its rounds. The library's own choice stays unless another one is clearly
-// faster.
+// The fastest of the library's favourites in the state of a training step (algorithm_trial.h), on memory of
+// its own.
 std::optional<AlgorithmChoice> CublasLt::measure(Context& context, const Gemm& call, const Plan& plan,
-                                                 const Key& key) {
-  constexpr int kRounds = 7, kInARow = 3;
-  constexpr double kClearly = 0.98;
+                                                 const Key& key, AlgorithmTrials& trials) {
   const Candidates found = candidates(plan, key, kWorkspaceBytes, kCandidates);
   if (found.count == 0) return std::nullopt;
   gpu::cuda::check(cudaSetDevice(shared_.index()), "choose a GPU");
   const DeviceBuffer a(context, call.a), b(context, call.b), c(context, call.c), workspace(kWorkspaceBytes);
   const TimedEvent begin, end;
   const float alpha = 1, beta = call.accumulate ? 1.0F : 0.0F;
-  // Milliseconds of one product; 0: the library does not run it.
-  const auto time = [&](const cublasLtMatmulAlgo_t& algorithm) {
+  const auto run = [&](int candidate, int products) {
     gpu::cuda::check(cudaEventRecord(begin.get(), nullptr), "time a product");
-    for (int i = 0; i < kInARow; ++i) {
+    for (int i = 0; i < products; ++i) {
       if (f_.matmul(handle_, plan.product, &alpha, b.get(), plan.left, a.get(), plan.right, &beta, c.get(),
-                    plan.result, c.get(), plan.result, &algorithm, workspace.get(),
-                    static_cast<std::size_t>(kWorkspaceBytes), nullptr) != CUBLAS_STATUS_SUCCESS) {
-        return 0.0F;
+                    plan.result, c.get(), plan.result, &found.all[static_cast<std::size_t>(candidate)].algo,
+                    workspace.get(), static_cast<std::size_t>(kWorkspaceBytes),
+                    nullptr) != CUBLAS_STATUS_SUCCESS) {
+        return 0.0;
       }
     }
     gpu::cuda::check(cudaEventRecord(end.get(), nullptr), "time a product");
     gpu::cuda::check(cudaEventSynchronize(end.get()), "time a product");
     float milliseconds = 0;
     gpu::cuda::check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()), "time a product");
-    return milliseconds / kInARow;
+    return static_cast<double>(milliseconds) * 1e-3;
   };
-  std::array<std::array<float, kRounds>, kCandidates> times{};
-  for (int round = -1; round < kRounds; ++round) {  // the first is not counted
-    for (int i = 0; i < found.count; ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      const float milliseconds = time(found.all[at].algo);
-      if (round >= 0) times[at][static_cast<std::size_t>(round)] = milliseconds;
-    }
-  }
-  AlgorithmChoice best;
-  for (int i = 0; i < found.count; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    std::sort(times[at].begin(), times[at].end());
-    if (times[at].front() <= 0) continue;
-    ++best.of;
-    const double microseconds = static_cast<double>(times[at][kRounds / 2]) * 1e3;
-    if (best.microseconds > 0 && microseconds >= best.microseconds * kClearly) continue;
-    best.microseconds = microseconds;
-    best.algorithm = std::bit_cast<AlgorithmWords>(found.all[at].algo);
-  }
-  return best.of > 0 ? std::optional(best) : std::nullopt;
+  const std::optional<AlgorithmTrial> trial = trials.choose(found.count, run);
+  if (!trial) return std::nullopt;
+  constexpr double kMicro = 1e6;
+  return AlgorithmChoice{
+      .algorithm = std::bit_cast<AlgorithmWords>(found.all[static_cast<std::size_t>(trial->best)].algo),
+      .microseconds = trial->seconds * kMicro,
+      .next_microseconds = trial->next * kMicro,
+      .of = trial->of};
 }
 
 }  // namespace

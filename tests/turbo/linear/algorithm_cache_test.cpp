@@ -24,7 +24,10 @@ class AlgorithmCacheTest : public ::testing::Test {
 
   AlgorithmCache cache() const { return {folder_, "NVIDIA H200/x", "cublaslt-130100"}; }
   static AlgorithmChoice choice(std::uint64_t first) {
-    return {.algorithm = {first, 0xffffffffffffffffULL, 3, 4, 5, 6, 7, 8}, .microseconds = 12.5, .of = 8};
+    return {.algorithm = {first, 0xffffffffffffffffULL, 3, 4, 5, 6, 7, 8},
+            .microseconds = 12.5,
+            .next_microseconds = 13.25,
+            .of = 8};
   }
   // What the cache gives for a key, and how often it measured.
   std::optional<AlgorithmChoice> ask(AlgorithmCache& cache, const std::string& key, std::uint64_t measured,
@@ -111,19 +114,27 @@ TEST_F(AlgorithmCacheTest, WhatIsNoneOfOursIsAsIfItWereNotThere) {
   const std::string good(128, '1');
   for (const std::string& text : std::vector<std::string>{
            "", "not json", "[]",
-           "{\"format\":2,\"choices\":{\"a\":{\"algorithm\":\"" + good + "\",\"microseconds\":1,\"of\":1}}}",
-           R"({"format":1,"choices":[]})", R"({"format":1,"choices":{"a":7}})",
-           R"({"format":1,"choices":{"a":{"algorithm":"12","microseconds":1,"of":1}}})",
-           R"({"format":1,"choices":{"a":{"algorithm":")" + std::string(128, 'g') +
-               R"(","microseconds":1,"of":1}}})",
-           R"({"format":1,"choices":{"a":{"algorithm":")" + std::string(127, '1') +
-               R"(-","microseconds":1,"of":1}}})",
-           R"({"format":1,"choices":{"a":{"algorithm":")" + good + R"(","microseconds":-1,"of":1}}})",
-           R"({"format":1,"choices":{"a":{"algorithm":")" + good + R"(","microseconds":1e999,"of":1}}})",
-           R"({"format":1,"choices":{"a":{"algorithm":")" + good + R"(","microseconds":"1","of":1}}})",
-           R"({"format":1,"choices":{"a":{"algorithm":")" + good + R"(","microseconds":1,"of":0}}})",
-           R"({"format":1,"choices":{"a":{"algorithm":")" + good +
-               R"(","microseconds":1,"of":99999999999}}})",
+           "{\"format\":1,\"choices\":{\"a\":{\"algorithm\":\"" + good +
+               "\",\"microseconds\":1,\"next_microseconds\":1,\"of\":1}}}",
+           R"({"format":2,"choices":[]})", R"({"format":2,"choices":{"a":7}})",
+           R"({"format":2,"choices":{"a":{"algorithm":"12","microseconds":1,"next_microseconds":1,"of":1}}})",
+           R"({"format":2,"choices":{"a":{"algorithm":")" + std::string(128, 'g') +
+               R"(","microseconds":1,"next_microseconds":1,"of":1}}})",
+           R"({"format":2,"choices":{"a":{"algorithm":")" + std::string(127, '1') +
+               R"(-","microseconds":1,"next_microseconds":1,"of":1}}})",
+           R"({"format":2,"choices":{"a":{"algorithm":")" + good +
+               R"(","microseconds":-1,"next_microseconds":1,"of":1}}})",
+           R"({"format":2,"choices":{"a":{"algorithm":")" + good +
+               R"(","microseconds":1e999,"next_microseconds":1,"of":1}}})",
+           R"({"format":2,"choices":{"a":{"algorithm":")" + good +
+               R"(","microseconds":"1","next_microseconds":1,"of":1}}})",
+           R"({"format":2,"choices":{"a":{"algorithm":")" + good +
+               R"(","microseconds":1,"next_microseconds":1,"of":0}}})",
+           R"({"format":2,"choices":{"a":{"algorithm":")" + good + R"(","microseconds":1,"of":1}}})",
+           R"({"format":2,"choices":{"a":{"algorithm":")" + good +
+               R"(","microseconds":1,"next_microseconds":-1,"of":1}}})",
+           R"({"format":2,"choices":{"a":{"algorithm":")" + good +
+               R"(","microseconds":1,"next_microseconds":1,"of":99999999999}}})",
            std::string(100000, '['), std::string("\0\xff", 2)}) {
     SCOPED_TRACE(text.substr(0, 120));
     write(text);

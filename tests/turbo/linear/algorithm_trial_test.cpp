@@ -1,0 +1,147 @@
+#include "turbo/linear/algorithm_trial.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace primus::turbo {
+namespace {
+
+using Limits = AlgorithmTrials::Limits;
+
+// A GPU whose clock falls as it is kept busy, and recovers in pauses.
+class Gpu {
+ public:
+  // Seconds of a product: when the GPU is cool, and in a step. Zero: it does not run.
+  struct Algorithm {
+    double cool, hot;
+  };
+
+  AlgorithmTrials trials(const Limits& limits = {}) {
+    return AlgorithmTrials([this] { return now_; }, limits);
+  }
+  std::optional<AlgorithmTrial> choose(AlgorithmTrials& trials, const std::vector<Algorithm>& algorithms) {
+    products_.assign(algorithms.size(), 0);
+    return trials.choose(static_cast<int>(algorithms.size()), [&](int candidate, int products) {
+      return run(algorithms[static_cast<std::size_t>(candidate)], candidate, products);
+    });
+  }
+  void pause(double seconds) {
+    now_ += seconds;
+    busy_ = std::max(0.0, busy_ - seconds);
+  }
+  double now() const { return now_; }
+  int products(int candidate) const { return products_[static_cast<std::size_t>(candidate)]; }
+
+ private:
+  double run(const Algorithm& algorithm, int candidate, int products) {
+    if (algorithm.cool <= 0) return 0;
+    double total = 0;
+    for (int i = 0; i < products; ++i) {
+      const double hot = std::min(1.0, busy_ / 0.25);
+      const double seconds = algorithm.cool + hot * (algorithm.hot - algorithm.cool);
+      total += seconds;
+      busy_ += seconds;
+    }
+    products_[static_cast<std::size_t>(candidate)] += products;
+    now_ += total;
+    return total;
+  }
+
+  double now_ = 100, busy_ = 0;
+  std::vector<int> products_;
+};
+
+TEST(AlgorithmTrials, TheFastestInTheStateOfAStepIsChosen) {
+  Gpu gpu;
+  AlgorithmTrials trials = gpu.trials();
+  // The second is the fastest on a cool GPU, the third in a step.
+  const auto trial = gpu.choose(trials, {{1.00e-3, 1.20e-3}, {0.80e-3, 1.25e-3}, {1.05e-3, 1.10e-3}});
+  ASSERT_TRUE(trial);
+  EXPECT_EQ(trial->best, 2);
+  EXPECT_NEAR(trial->seconds, 1.10e-3, 1e-6);
+  EXPECT_NEAR(trial->next, 1.20e-3, 1e-6);
+  EXPECT_EQ(trial->of, 3);
+  EXPECT_TRUE(trial->sustained);
+}
+
+TEST(AlgorithmTrials, TheLibrarysChoiceStaysUnlessAnotherIsClearlyFaster) {
+  Gpu gpu;
+  AlgorithmTrials trials = gpu.trials();
+  const auto close = gpu.choose(trials, {{1e-3, 1e-3}, {0.995e-3, 0.995e-3}});
+  ASSERT_TRUE(close);
+  EXPECT_EQ(close->best, 0);
+  EXPECT_NEAR(close->next, 0.995e-3, 1e-9);
+  EXPECT_EQ(gpu.choose(trials, {{1e-3, 1e-3}, {0.98e-3, 0.98e-3}})->best, 1);
+  // Also where many others are faster than it is in the first round.
+  std::vector<Gpu::Algorithm> many(8, {0.995e-3, 0.995e-3});
+  many[0] = {1e-3, 1e-3};
+  EXPECT_EQ(gpu.choose(trials, many)->best, 0);
+}
+
+TEST(AlgorithmTrials, WhatDoesNotRunIsLeftOut) {
+  Gpu gpu;
+  AlgorithmTrials trials = gpu.trials();
+  const auto trial = gpu.choose(trials, {{0, 0}, {1e-3, 1e-3}, {0, 0}, {0.5e-3, 0.5e-3}});
+  ASSERT_TRUE(trial);
+  EXPECT_EQ(trial->best, 3);
+  EXPECT_EQ(trial->of, 2);
+  EXPECT_FALSE(gpu.choose(trials, {{0, 0}, {0, 0}}));
+  EXPECT_FALSE(gpu.choose(trials, {}));
+  const auto alone = gpu.choose(trials, {{1e-3, 1e-3}});
+  ASSERT_TRUE(alone);
+  EXPECT_EQ(alone->next, 0);
+}
+
+TEST(AlgorithmTrials, TheDeviceIsWarmedOnceAndAgainAfterAPause) {
+  Gpu gpu;
+  AlgorithmTrials trials = gpu.trials();
+  const std::vector<Gpu::Algorithm> two(2, {1e-3, 1e-3});
+  const auto seconds = [&] {
+    const double before = gpu.now();
+    gpu.choose(trials, two);
+    return gpu.now() - before;
+  };
+  const double first = seconds(), second = seconds();
+  EXPECT_GT(first, Limits{}.warm);
+  EXPECT_LT(second, first - 0.9 * Limits{}.warm);
+  gpu.pause(10);
+  EXPECT_NEAR(seconds(), first, 0.02);
+}
+
+TEST(AlgorithmTrials, AllOfThemTakeNoMoreThanTheyMay) {
+  Gpu gpu;
+  AlgorithmTrials trials = gpu.trials();
+  const double before = gpu.now();
+  int sustained = 0;
+  for (int shape = 0; shape < 40; ++shape) {
+    // Long products with many candidates.
+    const auto trial = gpu.choose(trials, std::vector<Gpu::Algorithm>(32, {5e-3, 6e-3}));
+    ASSERT_TRUE(trial);
+    sustained += trial->sustained ? 1 : 0;
+    EXPECT_GE(trial->of, 4);
+    EXPECT_LT(trial->of, 32);
+  }
+  EXPECT_GT(sustained, 8);
+  EXPECT_LT(sustained, 20);
+  // The short ones are four candidates and three rounds of three: at most 0.2 s each.
+  EXPECT_LT(gpu.now() - before, Limits{}.all + 0.5 + 0.2 * (40 - sustained));
+}
+
+TEST(AlgorithmTrials, SmallProductsAreShort) {
+  Gpu gpu;
+  AlgorithmTrials trials = gpu.trials();
+  const double before = gpu.now();
+  const auto trial = gpu.choose(trials, {{20e-6, 20e-6}, {10e-6, 10e-6}, {30e-6, 30e-6}});
+  ASSERT_TRUE(trial);
+  EXPECT_EQ(trial->best, 1);
+  EXPECT_FALSE(trial->sustained);
+  EXPECT_LT(gpu.now() - before, 0.02);
+  EXPECT_GT(gpu.products(1), 100);  // enough of them to be timed
+}
+
+}  // namespace
+}  // namespace primus::turbo

@@ -46,15 +46,14 @@ void head_norm_backward_input(Step& s) {
 }
 
 void head_norm_backward_weight(Step& s) {
-  write_fp32_weight_gradient(s, [&](const Tensor& d_weight, bool accumulate) {
-    launch(s.context(), turbo::HeadNormBackwardWeight{.shape = s.attributes<HeadNormAttributes>().shape,
-                                                      .x = s.in(0),
-                                                      .rstd = s.out(1),
-                                                      .d_y = s.d_out(0),
-                                                      .d_weight = d_weight,
-                                                      .accumulate = accumulate,
-                                                      .workspace = {}});
-  });
+  const auto [d_weight, accumulate] = s.d_weight();
+  launch(s.context(), turbo::HeadNormBackwardWeight{.shape = s.attributes<HeadNormAttributes>().shape,
+                                                    .x = s.in(0),
+                                                    .rstd = s.out(1),
+                                                    .d_y = s.d_out(0),
+                                                    .d_weight = d_weight,
+                                                    .accumulate = accumulate,
+                                                    .workspace = {}});
 }
 
 constexpr Operator kHeadNorm{.name = "head_norm",

@@ -1,4 +1,4 @@
-// Weight gradients of operators whose kernels write fp32 alone: norms, biases and the like, which are small.
+// Weight gradients of operators whose kernels write fp32 alone: sinks and biases of experts, which are small.
 #pragma once
 
 #include "engine/scratch.h"

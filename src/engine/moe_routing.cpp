@@ -1,7 +1,6 @@
 // How tokens choose their experts (moe_operators.h): scores, choices, losses on them, and what is counted.
 #include <optional>
 
-#include "engine/fp32_weight_gradient.h"
 #include "engine/linear_products.h"
 #include "engine/moe_operators.h"
 #include "engine/scratch.h"
@@ -99,10 +98,9 @@ void router_bias_forward(Step& s) {
 void router_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }
 
 void router_bias_backward_weight(Step& s) {
-  write_fp32_weight_gradient(s, [&](const Tensor& d_bias, bool accumulate) {
-    launch(s.context(), turbo::AddBiasBackwardWeight{
-                            .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
-  });
+  const auto [d_bias, accumulate] = s.d_weight();
+  launch(s.context(), turbo::AddBiasBackwardWeight{
+                          .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
 }
 
 constexpr Operator kRouterBias{.name = "router_bias",

@@ -12,7 +12,7 @@ void AddBias::check() const {
 
 void AddBiasBackwardWeight::check() const {
   PRIMUS_CHECK(kId, is_float(d_y));
-  PRIMUS_CHECK(kId, d_bias.dtype == DType::kF32 && d_bias.elements() == d_y.cols());
+  PRIMUS_CHECK(kId, is_float(d_bias) && d_bias.elements() == d_y.cols());
 }
 
 }  // namespace primus::turbo

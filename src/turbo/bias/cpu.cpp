@@ -30,8 +30,8 @@ void backward_weight(CpuContext& context, const AddBiasBackwardWeight& a) {
     using T = decltype(tag);
     const std::int64_t n = a.d_y.cols();
     const T* d_y = context.data<const T>(a.d_y);
-    row_sum(context, a.d_y.rows(), n, context.data<float>(a.workspace), context.data<float>(a.d_bias),
-            a.accumulate, [=](float* line, std::int64_t row) {
+    row_sum(context, a.d_y.rows(), n, context.data<float>(a.workspace), a.d_bias, a.accumulate,
+            [=](float* line, std::int64_t row) {
               const T* d_y_row = d_y + row * n;
               PRIMUS_SIMD()
               for (std::int64_t i = 0; i < n; ++i) line[i] += to_float(d_y_row[i]);

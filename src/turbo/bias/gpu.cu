@@ -50,8 +50,8 @@ void backward_weight(Context& context, const AddBiasBackwardWeight& a) {
     using T = decltype(tag);
     const T* d_y = context.data<T>(a.d_y);
     with_vector<T>(rows_of_vectors<T>(a.d_y.cols(), d_y), [&](auto count) {
-      row_sum(context, a.d_y.rows(), a.d_y.cols(), context.data<float>(a.workspace),
-              context.data<float>(a.d_bias), a.accumulate, ColumnTerm<T, count>{d_y, a.d_y.cols()});
+      row_sum(context, a.d_y.rows(), a.d_y.cols(), context.data<float>(a.workspace), a.d_bias, a.accumulate,
+              ColumnTerm<T, count>{d_y, a.d_y.cols()});
     });
   });
 }

@@ -42,7 +42,7 @@ PRIMUS_INLINE double sum_doubles(std::int64_t begin, std::int64_t end, Term term
 
 // Sums rows into out[n]: add_row(line, row) adds row `row`'s part to line[0 .. n). Rows are cut into chunks
 // by their number alone; each chunk is summed row by row into its own line of the workspace, and the lines
-// are added in order.
+// are added in order. `out`: n elements of fp32, or of bf16, to which the fp32 sum is rounded once.
 struct RowChunks {
   explicit RowChunks(std::int64_t rows) : rows_per_chunk(std::max<std::int64_t>((rows + 255) / 256, 32)) {
     count = (rows + rows_per_chunk - 1) / rows_per_chunk;
@@ -55,8 +55,8 @@ inline std::int64_t row_sum_workspace(std::int64_t rows, std::int64_t n) {
 }
 
 template <class AddRow>
-void row_sum(const CpuContext& context, std::int64_t rows, std::int64_t n, float* workspace, float* out,
-             bool accumulate, AddRow add_row) {
+void row_sum(const CpuContext& context, std::int64_t rows, std::int64_t n, float* workspace,
+             const Tensor& out_tensor, bool accumulate, AddRow add_row) {
   const RowChunks chunks(rows);
   context.pool().parallel_for(rows, chunks.rows_per_chunk, [&](std::int64_t begin, std::int64_t end, int) {
     float* line = workspace + begin / chunks.rows_per_chunk * n;
@@ -65,12 +65,24 @@ void row_sum(const CpuContext& context, std::int64_t rows, std::int64_t n, float
   });
   const std::int64_t bytes_per_column = chunks.count * static_cast<std::int64_t>(sizeof(float));
   parallel_ranges(context, n, bytes_per_column, [&](std::int64_t begin, std::int64_t end) {
-    if (!accumulate) std::fill(out + begin, out + end, 0.0F);
-    for (std::int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-      const float* line = workspace + chunk * n;
-      PRIMUS_SIMD()
-      for (std::int64_t i = begin; i < end; ++i) out[i] += line[i];
-    }
+    with_float_type(out_tensor.dtype, [&](auto tag) {
+      using T = decltype(tag);
+      constexpr std::int64_t kColumns = 256;
+      T* out = context.data<T>(out_tensor);
+      for (std::int64_t at = begin; at < end; at += kColumns) {
+        const std::int64_t count = std::min(kColumns, end - at);
+        float sums[kColumns] = {};
+        if (accumulate) {
+          for (std::int64_t i = 0; i < count; ++i) sums[i] = to_float(out[at + i]);
+        }
+        for (std::int64_t chunk = 0; chunk < chunks.count; ++chunk) {
+          const float* line = workspace + chunk * n + at;
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < count; ++i) sums[i] += line[i];
+        }
+        for (std::int64_t i = 0; i < count; ++i) out[at + i] = from_float<T>(sums[i]);
+      }
+    });
   });
 }
 

@@ -13,27 +13,32 @@ struct Statistics {
 };
 
 // Columns of one row. Every thread of the block calls these and gets the result; kCount logits are taken at
-// once. With kFast, exponentials are those of fast_exp().
-template <int kThreads, int kCount, bool kFast>
+// once. With kFast, exponentials are those of fast_exp(). The first columns stay with the block from
+// statistics() to gradient(): kHeld loads of each thread in its registers, and those behind them in shared
+// memory. What is left should stay in the cache that all blocks share, so nothing else is to go there.
+template <int kThreads, int kCount, bool kFast, int kHeld = 0>
 struct Row {
+  static constexpr std::int64_t kHeldColumns = std::int64_t{kHeld} * kThreads * kCount;
   const float* x;
   std::int64_t columns;
-  // The first of them stay in shared memory from one pass to the next, a multiple of kCount.
-  std::int64_t kept = 0;
+  std::int64_t kept = 0;  // up to here columns are held or in shared memory: a multiple of kCount, or 0
+  float held[kHeld > 0 ? kHeld : 1][kCount] = {};
 
-  PRIMUS_DEVICE static float* memory() { return reinterpret_cast<float*>(dynamic_shared()); }
+  // Where column i >= kHeldColumns is kept.
+  PRIMUS_DEVICE static float* memory(std::int64_t i) {
+    return reinterpret_cast<float*>(dynamic_shared()) + (i - kHeldColumns);
+  }
+  PRIMUS_DEVICE static std::int64_t held_column(int n) {
+    return (std::int64_t{n} * kThreads + thread()) * kCount;
+  }
   PRIMUS_DEVICE static float exponential(float x) { return kFast ? fast_exp(x) : ::expf(x); }
   // Nothing but -inf so far: those terms are exp(-inf - 0) = 0, while -inf - -inf would be NaN.
   PRIMUS_DEVICE static float base(float largest) { return largest == -infinity() ? 0.0F : largest; }
 
   // Reads the row once: a sum so far shrinks when a larger logit comes.
-  PRIMUS_DEVICE Statistics statistics() const {
+  PRIMUS_DEVICE Statistics statistics() {
     float largest = -infinity(), part = 0;
-    PRIMUS_UNROLL_BY(4)
-    for (std::int64_t i = thread() * kCount; i < columns; i += kThreads * kCount) {
-      float v[kCount];
-      load<kCount>(x + i, v);
-      if (i < kept) store<kCount>(memory() + i, v);
+    const auto take = [&](const float(&v)[kCount]) {
       float found = largest;
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) found = ::fmaxf(found, v[k]);
@@ -42,6 +47,25 @@ struct Row {
       largest = found;
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) part += exponential(v[k] - from);
+    };
+    PRIMUS_UNROLL
+    for (int n = 0; n < kHeld; ++n) {
+      if (held_column(n) < columns) load_once<kCount>(x + held_column(n), held[n]);
+    }
+    PRIMUS_UNROLL
+    for (int n = 0; n < kHeld; ++n) {
+      if (held_column(n) < columns) take(held[n]);
+    }
+    PRIMUS_UNROLL_BY(4)
+    for (std::int64_t i = kHeldColumns + thread() * kCount; i < columns; i += kThreads * kCount) {
+      float v[kCount];
+      if (i < kept) {
+        load_once<kCount>(x + i, v);
+        store<kCount>(memory(i), v);
+      } else {
+        load<kCount>(x + i, v);
+      }
+      take(v);
     }
     const float of_all = block_reduce<kThreads>(largest, Maximum{});
     const auto scale = static_cast<double>(::expf(base(largest) - base(of_all)));
@@ -58,26 +82,37 @@ struct Row {
     const auto scale = static_cast<float>(static_cast<double>(weight) / row.sum);
     const auto of_label =
         static_cast<float>(static_cast<double>(weight) * (::exp(label_logit) / row.sum - 1));
+    const auto give = [&](std::int64_t i, float(&v)[kCount]) {
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        v[k] = i + k == label ? of_label : scale * exponential(v[k] - row.largest);
+      }
+      store_once<kCount>(d + i, v);
+    };
     constexpr int kAtOnce = 4;
     constexpr std::int64_t kStep = kThreads * kCount * kAtOnce;
-    for (std::int64_t begin = (columns - 1) / kStep * kStep; begin >= 0; begin -= kStep) {
+    for (std::int64_t begin = kHeldColumns + (columns - 1 - kHeldColumns) / kStep * kStep;
+         begin >= kHeldColumns; begin -= kStep) {
       const std::int64_t first = begin + thread() * kCount;
       float v[kAtOnce][kCount];
       PRIMUS_UNROLL
       for (int n = 0; n < kAtOnce; ++n) {
         const std::int64_t i = first + n * kThreads * kCount;
-        if (i < columns) load<kCount>(i < kept ? memory() + i : x + i, v[n]);
+        if (i < columns) load<kCount>(i < kept ? memory(i) : x + i, v[n]);
       }
       PRIMUS_UNROLL
       for (int n = 0; n < kAtOnce; ++n) {
         const std::int64_t i = first + n * kThreads * kCount;
-        if (i >= columns) continue;
-        PRIMUS_UNROLL
-        for (int k = 0; k < kCount; ++k) {
-          v[n][k] = i + k == label ? of_label : scale * exponential(v[n][k] - row.largest);
-        }
-        store<kCount>(d + i, v[n]);
+        if (i < columns) give(i, v[n]);
       }
+    }
+    PRIMUS_UNROLL
+    for (int n = 0; n < kHeld; ++n) {
+      if (held_column(n) >= columns) continue;
+      float v[kCount];
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) v[k] = held[n][k];
+      give(held_column(n), v);
     }
   }
 
@@ -102,6 +137,9 @@ constexpr int kRowThreads = 1024;
 template <class T, int kCount>
 struct Loss {
   static constexpr int kThreads = kRowThreads;
+  static constexpr int kHeld =
+      std::is_same_v<T, BFloat16> ? 6 : 4;  // as many as leave registers to work with
+  using OwnRow = Row<kThreads, kCount, std::is_same_v<T, BFloat16>, kHeld>;
   const float* logits;
   const std::int32_t* labels;
   const float* weights;
@@ -112,7 +150,7 @@ struct Loss {
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t token = block();
-    const Row<kThreads, kCount, std::is_same_v<T, BFloat16>> row{logits + token * vocab, vocab, kept};
+    OwnRow row{logits + token * vocab, vocab, kept};
     T* d = d_logits ? d_logits + token * vocab : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
@@ -138,7 +176,7 @@ struct Part {
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t token = block();
-    const Row<kThreads, kCount, false> row{logits + token * columns, columns};
+    Row<kThreads, kCount, false> row{logits + token * columns, columns};
     const Statistics of_row = row.statistics();
     if (thread() != 0) return;
     const std::int64_t label = labels[token] - first;
@@ -205,12 +243,15 @@ void cross_entropy(Context& context, const CrossEntropy& call) {
     T* d_logits = optional<T>(context, call.d_logits);
     with_vector<float>(rows_of_vectors<float>(vocab, logits, d_logits), [&](auto count) {
       // Without a gradient there is no second pass.
-      const std::int64_t kept = d_logits ? std::min(vocab, columns_in_shared(context)) / count * count : 0;
-      launch(
-          context, call.logits.shape[0],
-          Loss<T, count>{logits, context.data<std::int32_t>(call.labels), context.data<float>(call.weights),
-                         context.data<float>(call.loss), d_logits, vocab, kept, faults(context)},
-          static_cast<std::size_t>(kept) * sizeof(float));
+      constexpr std::int64_t kHeld = Loss<T, count>::OwnRow::kHeldColumns;
+      const std::int64_t in_shared =
+          d_logits ? std::clamp<std::int64_t>(vocab - kHeld, 0, columns_in_shared(context)) / count * count
+                   : 0;
+      launch(context, call.logits.shape[0],
+             Loss<T, count>{logits, context.data<std::int32_t>(call.labels),
+                            context.data<float>(call.weights), context.data<float>(call.loss), d_logits,
+                            vocab, in_shared > 0 ? kHeld + in_shared : 0, faults(context)},
+             static_cast<std::size_t>(in_shared) * sizeof(float));
     });
   });
 }

@@ -114,13 +114,13 @@ struct RowSumParts {
   static constexpr int kThreads = 256, kCount = Term::kCount;
   Term term;
   float* lines;
-  std::int64_t rows, n, rows_per_chunk;
+  std::int64_t rows, n, rows_per_chunk, chunks;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t blocks_per_line = (n / kCount + kThreads - 1) / kThreads;
-    const std::int64_t chunk = block() / blocks_per_line;
-    const std::int64_t i = (block() % blocks_per_line * kThreads + thread()) * kCount;
-    if (i >= n) return;
+    // Threads are numbered through chunks, so that narrow rows leave none of a block idle.
+    const std::int64_t packs = n / kCount, pack = block() * kThreads + thread();
+    const std::int64_t chunk = pack / packs, i = pack % packs * kCount;
+    if (chunk >= chunks) return;
     const std::int64_t begin = chunk * rows_per_chunk, end = smaller(begin + rows_per_chunk, rows);
     float sum[kCount] = {};
     PRIMUS_UNROLL_BY(4)
@@ -134,11 +134,13 @@ struct RowSumParts {
   }
 };
 
-// out[i] (+)= the sum over the chunks of lines[chunk][i]: kGroups threads for each column, then one.
+// out[i] (+)= the sum over the chunks of lines[chunk][i], rounded once: kGroups threads for each column, then
+// one.
+template <class T>
 struct RowSum {
-  static constexpr int kThreads = 256, kColumns = 32, kGroups = kThreads / kColumns;
+  static constexpr int kThreads = 1024, kColumns = 32, kGroups = kThreads / kColumns;
   const float* lines;
-  float* out;
+  T* out;
   std::int64_t n, chunks;
   bool accumulate;
 
@@ -151,26 +153,31 @@ struct RowSum {
     const std::int64_t i = block() * kColumns + column;
     float sum = 0;
     if (i < n) {
+      PRIMUS_UNROLL_BY(4)
       for (std::int64_t chunk = group; chunk < chunks; chunk += kGroups) sum += lines[chunk * n + i];
     }
     parts.at[group][column] = sum;
     barrier();
     if (group != 0 || i >= n) return;
-    float total = accumulate ? out[i] : 0.0F;
+    float total = accumulate ? to_float(out[i]) : 0.0F;
     for (int g = 0; g < kGroups; ++g) total += parts.at[g][column];
-    out[i] = total;
+    out[i] = from_float<T>(total);
   }
 };
 
 // out[i] (+)= the sum over rows of the terms of (row, i), i < n. term(row, i, values) assigns those of
-// Term::kCount neighbouring columns, of which n is a multiple.
+// Term::kCount neighbouring columns, of which n is a multiple. `out`: fp32 or bf16.
 template <class Term>
-void row_sum(Context& context, std::int64_t rows, std::int64_t n, float* workspace, float* out,
+void row_sum(Context& context, std::int64_t rows, std::int64_t n, float* workspace, const Tensor& out,
              bool accumulate, const Term& term) {
   const RowChunks chunks(rows, n);
-  launch(context, chunks.count * blocks_for(n / Term::kCount, RowSumParts<Term>::kThreads),
-         RowSumParts<Term>{term, workspace, rows, n, chunks.rows_per_chunk});
-  launch(context, blocks_for(n, RowSum::kColumns), RowSum{workspace, out, n, chunks.count, accumulate});
+  launch(context, blocks_for(chunks.count * (n / Term::kCount), RowSumParts<Term>::kThreads),
+         RowSumParts<Term>{term, workspace, rows, n, chunks.rows_per_chunk, chunks.count});
+  with_float_type(out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    launch(context, blocks_for(n, RowSum<T>::kColumns),
+           RowSum<T>{workspace, context.data<T>(out), n, chunks.count, accumulate});
+  });
 }
 
 // ---- Every element by itself --------------------------------------------------------------------

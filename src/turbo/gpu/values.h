@@ -106,6 +106,32 @@ PRIMUS_DEVICE Bytes16 load_line_once(const void* from) {
 #endif
 }
 
+// load() and store() of what nobody needs in the caches afterwards.
+template <int kCount, class T>
+PRIMUS_DEVICE void load_once(const T* from, float (&to)[kCount]) {
+  if constexpr (sizeof(Pack<T, kCount>) == sizeof(Bytes16)) {
+    const auto pack = std::bit_cast<Pack<T, kCount>>(load_line_once(from));
+    PRIMUS_UNROLL
+    for (int i = 0; i < kCount; ++i) to[i] = to_float(pack.at[i]);
+  } else {
+    load<kCount>(from, to);
+  }
+}
+template <int kCount, class T>
+PRIMUS_DEVICE void store_once(T* to, const float (&from)[kCount]) {
+#if PRIMUS_CUDA_ARCH >= 800
+  Pack<T, kCount> pack;
+  PRIMUS_UNROLL
+  for (int i = 0; i < kCount; ++i) pack.at[i] = from_float<T>(from[i]);
+  if constexpr (sizeof(pack) == sizeof(uint4)) {
+    return __stcs(reinterpret_cast<uint4*>(to), std::bit_cast<uint4>(pack));
+  } else if constexpr (sizeof(pack) == sizeof(uint2)) {
+    return __stcs(reinterpret_cast<uint2*>(to), std::bit_cast<uint2>(pack));
+  }
+#endif
+  store<kCount>(to, from);
+}
+
 // Asks for the bytes at this address to come into the cache that all cores share. It is read later: another
 // kernel may still write it.
 PRIMUS_DEVICE void prefetch([[maybe_unused]] const void* from) {

@@ -99,8 +99,8 @@ void backward_weight(CpuContext& context, const HeadNormBackwardWeight& a) {
     const T* x = context.data<const T>(a.x);
     const T* d_y = context.data<const T>(a.d_y);
     const float* rstd = context.data<const float>(a.rstd);
-    row_sum(context, a.x.rows(), 2 * dim, context.data<float>(a.workspace), context.data<float>(a.d_weight),
-            a.accumulate, [=](float* line, std::int64_t row) {
+    row_sum(context, a.x.rows(), 2 * dim, context.data<float>(a.workspace), a.d_weight, a.accumulate,
+            [=](float* line, std::int64_t row) {
               for (std::int64_t head = 0; head < normed; ++head) {
                 const T* x_head = x + row * width + head * dim;
                 const T* d_y_head = d_y + row * width + head * dim;

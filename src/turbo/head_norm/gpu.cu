@@ -150,8 +150,8 @@ std::int64_t backward_weight_workspace(Context&, const HeadNormBackwardWeight& a
 void backward_weight(Context& context, const HeadNormBackwardWeight& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    row_sum(context, a.x.rows(), 2 * a.shape.head_dim, context.data<float>(a.workspace),
-            context.data<float>(a.d_weight), a.accumulate,
+    row_sum(context, a.x.rows(), 2 * a.shape.head_dim, context.data<float>(a.workspace), a.d_weight,
+            a.accumulate,
             WeightTerm<T>{context.data<T>(a.x), context.data<T>(a.d_y), context.data<float>(a.rstd),
                           a.x.cols(), a.shape.heads, a.shape.normed(), a.shape.head_dim});
   });

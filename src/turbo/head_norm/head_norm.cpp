@@ -24,7 +24,7 @@ void HeadNormBackwardInput::check() const {
 
 void HeadNormBackwardWeight::check() const {
   PRIMUS_CHECK(kId, valid(shape, x, rstd) && same(x, d_y));
-  PRIMUS_CHECK(kId, d_weight.dtype == DType::kF32 && d_weight.elements() == 2 * shape.head_dim);
+  PRIMUS_CHECK(kId, is_float(d_weight) && d_weight.elements() == 2 * shape.head_dim);
 }
 
 }  // namespace primus::turbo

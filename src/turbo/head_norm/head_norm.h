@@ -47,7 +47,7 @@ struct HeadNormBackwardWeight {
   Tensor x;         // [tokens, width]
   Tensor rstd;      // [tokens, heads + kv_heads] fp32
   Tensor d_y;       // [tokens, width]
-  Tensor d_weight;  // [2 * head_dim] fp32
+  Tensor d_weight;  // [2 * head_dim] fp32, or bf16 that is rounded once
   bool accumulate;
   Tensor workspace;
   void check() const;

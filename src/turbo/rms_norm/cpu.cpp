@@ -93,8 +93,8 @@ void backward_weight(CpuContext& context, const RmsNormBackwardWeight& a) {
     const T* x = context.data<T>(a.x);
     const T* d_y = context.data<T>(a.d_y);
     const float* rstd = context.data<float>(a.rstd);
-    row_sum(context, a.x.rows(), hidden, context.data<float>(a.workspace), context.data<float>(a.d_weight),
-            a.accumulate, [=](float* line, std::int64_t row) {
+    row_sum(context, a.x.rows(), hidden, context.data<float>(a.workspace), a.d_weight, a.accumulate,
+            [=](float* line, std::int64_t row) {
               const T* x_row = x + row * hidden;
               const T* d_y_row = d_y + row * hidden;
               const float scale = rstd[row];

@@ -1,4 +1,4 @@
-// A block works on one row, which its second pass finds in the cache.
+// A block works on one row, which its second pass finds in the cache; a warp on one that its registers hold.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/rms_norm/rms_norm.h"
@@ -50,14 +50,87 @@ struct Forward {
   }
 };
 
+// Rows of one warp: lane by lane kCount neighbours, kPieces times over.
+template <int kCount>
+struct WarpRow {
+  static constexpr int kThreads = 256, kWarps = kThreads / kWarp, kPieces = 4;
+  static constexpr std::int64_t kMost = std::int64_t{kPieces} * kWarp * kCount;  // columns
+
+  static std::int64_t blocks(std::int64_t rows) { return blocks_for(rows, kWarps); }
+  PRIMUS_DEVICE static std::int64_t row() { return block() * kWarps + warp(); }
+  PRIMUS_DEVICE static std::int64_t column(int piece) {
+    return (std::int64_t{piece} * kWarp + lane()) * kCount;
+  }
+};
+
+template <class T, int kCount>
+struct ForwardByWarps {
+  using Row = WarpRow<kCount>;
+  static constexpr int kThreads = Row::kThreads, kPieces = Row::kPieces;
+  using StartsEarly = void;
+  const T *x, *delta, *weight;
+  T *sum, *y;
+  float* rstd;
+  std::int64_t rows, hidden;
+  float eps;
+
+  PRIMUS_DEVICE void operator()() const {
+    let_next_begin();
+    wait_for_previous();
+    const std::int64_t row = Row::row(), at = row * hidden;
+    if (row >= rows) return;
+    float v[kPieces][kCount] = {};
+    float squares = 0;
+    PRIMUS_UNROLL
+    for (int p = 0; p < kPieces; ++p) {
+      const std::int64_t i = Row::column(p);
+      if (i < hidden) load<kCount>(x + at + i, v[p]);
+    }
+    PRIMUS_UNROLL
+    for (int p = 0; p < kPieces; ++p) {
+      const std::int64_t i = Row::column(p);
+      if (i >= hidden) continue;
+      if (delta) {
+        float d[kCount];
+        load<kCount>(delta + at + i, d);
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) v[p][k] = to_float(from_float<T>(v[p][k] + d[k]));
+        store<kCount>(sum + at + i, v[p]);
+      }
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) squares = multiply_add(v[p][k], v[p][k], squares);
+    }
+    squares = warp_reduce(squares);
+    const float scale = 1.0F / ::sqrtf(squares / static_cast<float>(hidden) + eps);
+    if (lane() == 0) rstd[row] = scale;
+    PRIMUS_UNROLL
+    for (int p = 0; p < kPieces; ++p) {
+      const std::int64_t i = Row::column(p);
+      if (i >= hidden) continue;
+      float w[kCount];
+      load<kCount>(weight + i, w);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) w[k] = v[p][k] * scale * w[k];
+      store<kCount>(y + at + i, w);
+    }
+  }
+};
+
 void forward(Context& context, const RmsNormForward& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     const T *x = context.data<T>(a.x), *delta = optional<T>(context, a.delta), *w = context.data<T>(a.weight);
     T *sum = optional<T>(context, a.sum), *y = context.data<T>(a.y);
-    with_vector<T>(rows_of_vectors<T>(a.x.cols(), x, delta, w, sum, y), [&](auto count) {
-      launch(context, a.x.rows(),
-             Forward<T, count>{x, delta, w, sum, y, context.data<float>(a.rstd), a.x.cols(), a.eps});
+    float* rstd = context.data<float>(a.rstd);
+    const std::int64_t rows = a.x.rows(), hidden = a.x.cols();
+    with_vector<T>(rows_of_vectors<T>(hidden, x, delta, w, sum, y), [&](auto count) {
+      using Row = WarpRow<count>;
+      if (hidden <= Row::kMost) {
+        launch(context, Row::blocks(rows),
+               ForwardByWarps<T, count>{x, delta, w, sum, y, rstd, rows, hidden, a.eps});
+      } else {
+        launch(context, rows, Forward<T, count>{x, delta, w, sum, y, rstd, hidden, a.eps});
+      }
     });
   });
 }
@@ -103,15 +176,75 @@ struct BackwardInput {
   }
 };
 
+template <class T, int kCount>
+struct BackwardInputByWarps {
+  using Row = WarpRow<kCount>;
+  static constexpr int kThreads = Row::kThreads, kPieces = Row::kPieces;
+  const T *x, *weight;
+  const float* rstd;
+  const T *d_y, *d_sum;
+  T* d_x;
+  std::int64_t rows, hidden;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t row = Row::row(), at = row * hidden;
+    if (row >= rows) return;
+    const float scale = rstd[row];
+    float v[kPieces][kCount] = {}, d[kPieces][kCount] = {};
+    float dot = 0;
+    PRIMUS_UNROLL
+    for (int p = 0; p < kPieces; ++p) {
+      const std::int64_t i = Row::column(p);
+      if (i >= hidden) continue;
+      load<kCount>(x + at + i, v[p]);
+      load<kCount>(d_y + at + i, d[p]);
+    }
+    PRIMUS_UNROLL
+    for (int p = 0; p < kPieces; ++p) {
+      const std::int64_t i = Row::column(p);
+      if (i >= hidden) continue;
+      float w[kCount];
+      load<kCount>(weight + i, w);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        d[p][k] *= w[k];
+        dot = multiply_add(d[p][k], v[p][k], dot);
+      }
+    }
+    dot = warp_reduce(dot);
+    const float along = dot * scale * scale * scale / static_cast<float>(hidden);
+    PRIMUS_UNROLL
+    for (int p = 0; p < kPieces; ++p) {
+      const std::int64_t i = Row::column(p);
+      if (i >= hidden) continue;
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) d[p][k] = d[p][k] * scale - v[p][k] * along;
+      if (d_sum) {
+        load<kCount>(d_sum + at + i, v[p]);
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) d[p][k] += v[p][k];
+      }
+      store<kCount>(d_x + at + i, d[p]);
+    }
+  }
+};
+
 void backward_input(Context& context, const RmsNormBackwardInput& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     const T *x = context.data<T>(a.x), *w = context.data<T>(a.weight), *d_y = context.data<T>(a.d_y);
     const T* d_sum = optional<T>(context, a.d_sum);
     T* d_x = context.data<T>(a.d_x);
-    with_vector<T>(rows_of_vectors<T>(a.x.cols(), x, w, d_y, d_sum, d_x), [&](auto count) {
-      launch(context, a.x.rows(),
-             BackwardInput<T, count>{x, w, context.data<float>(a.rstd), d_y, d_sum, d_x, a.x.cols()});
+    const float* rstd = context.data<float>(a.rstd);
+    const std::int64_t rows = a.x.rows(), hidden = a.x.cols();
+    with_vector<T>(rows_of_vectors<T>(hidden, x, w, d_y, d_sum, d_x), [&](auto count) {
+      using Row = WarpRow<count>;
+      if (hidden <= Row::kMost) {
+        launch(context, Row::blocks(rows),
+               BackwardInputByWarps<T, count>{x, w, rstd, d_y, d_sum, d_x, rows, hidden});
+      } else {
+        launch(context, rows, BackwardInput<T, count>{x, w, rstd, d_y, d_sum, d_x, hidden});
+      }
     });
   });
 }
@@ -141,8 +274,7 @@ void backward_weight(Context& context, const RmsNormBackwardWeight& a) {
     using T = decltype(tag);
     const T *x = context.data<T>(a.x), *d_y = context.data<T>(a.d_y);
     with_vector<T>(rows_of_vectors<T>(a.x.cols(), x, d_y), [&](auto count) {
-      row_sum(context, a.x.rows(), a.x.cols(), context.data<float>(a.workspace),
-              context.data<float>(a.d_weight), a.accumulate,
+      row_sum(context, a.x.rows(), a.x.cols(), context.data<float>(a.workspace), a.d_weight, a.accumulate,
               WeightTerm<T, count>{x, d_y, context.data<float>(a.rstd), a.x.cols()});
     });
   });

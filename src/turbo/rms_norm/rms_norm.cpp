@@ -31,7 +31,7 @@ void RmsNormBackwardWeight::check() const {
   PRIMUS_CHECK(kId, is_float(x));
   PRIMUS_CHECK(kId, is_statistics(rstd, x));
   PRIMUS_CHECK(kId, same(d_y, x));
-  PRIMUS_CHECK(kId, d_weight.dtype == DType::kF32 && d_weight.elements() == x.cols());
+  PRIMUS_CHECK(kId, is_float(d_weight) && d_weight.elements() == x.cols());
 }
 
 }  // namespace primus::turbo

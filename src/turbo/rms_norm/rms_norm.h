@@ -42,7 +42,7 @@ struct RmsNormBackwardWeight {
   Tensor x;         // [tokens, hidden]
   Tensor rstd;      // [tokens] fp32
   Tensor d_y;       // [tokens, hidden]
-  Tensor d_weight;  // [hidden] fp32
+  Tensor d_weight;  // [hidden] fp32, or bf16 that is rounded once
   bool accumulate;
   Tensor workspace;
   void check() const;

@@ -26,6 +26,10 @@ TEST_P(BiasTest, AddsAndSumsUp) {
       bench.run(
           AddBiasBackwardWeight{.d_y = x_device, .d_bias = d_bias, .accumulate = true, .workspace = {}});
       EXPECT_LE(normalised_error(bench.download(d_bias), sums), 1e-6) << tokens;
+      const Tensor narrow = bench.upload(Values(bias.size(), 0.5), DType::kBF16, {n});
+      bench.run(
+          AddBiasBackwardWeight{.d_y = x_device, .d_bias = narrow, .accumulate = true, .workspace = {}});
+      EXPECT_LE(normalised_error(bench.download(narrow), sums), rounding_error(DType::kBF16)) << tokens;
       const Tensor apart = bench.empty(dtype, {tokens, n});
       for (const Tensor& out : {apart, x_device}) {
         bench.run(AddBias{.x = x_device, .bias = bias_device, .y = out});

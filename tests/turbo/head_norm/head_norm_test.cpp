@@ -87,15 +87,18 @@ TEST_P(HeadNormTest, ForwardAndGradients) {
       EXPECT_LE(normalised_error(bench.download(y), expected.y), tolerance);
       EXPECT_LE(normalised_error(bench.download(rstd), expected.rstd), 1e-6);
 
-      const Tensor d_weight = bench.zeros(DType::kF32, {2 * c.shape.head_dim});
-      bench.run(HeadNormBackwardWeight{.shape = c.shape,
-                                       .x = x_device,
-                                       .rstd = rstd,
-                                       .d_y = d_y_device,
-                                       .d_weight = d_weight,
-                                       .accumulate = true,
-                                       .workspace = {}});
-      EXPECT_LE(normalised_error(bench.download(d_weight), expected.d_weight), 2e-6);
+      for (const DType of_gradient : {DType::kF32, DType::kBF16}) {
+        const Tensor d_weight = bench.zeros(of_gradient, {2 * c.shape.head_dim});
+        bench.run(HeadNormBackwardWeight{.shape = c.shape,
+                                         .x = x_device,
+                                         .rstd = rstd,
+                                         .d_y = d_y_device,
+                                         .d_weight = d_weight,
+                                         .accumulate = true,
+                                         .workspace = {}});
+        EXPECT_LE(normalised_error(bench.download(d_weight), expected.d_weight),
+                  (of_gradient == DType::kBF16 ? rounding_error(of_gradient) : 0) + 2e-6);
+      }
       const Tensor apart = bench.empty(dtype, shape);
       for (const Tensor& d_x : {apart, d_y_device}) {  // the second overwrites its input
         bench.run(HeadNormBackwardInput{.shape = c.shape,

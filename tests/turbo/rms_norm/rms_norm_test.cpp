@@ -19,6 +19,7 @@ std::vector<Case> cases() {
     all.push_back({1, 48, dtype});
     all.push_back({7, 129, dtype});
     all.push_back({300, 96, dtype});
+    all.push_back({37, 896, dtype});  // in bf16 a warp's registers hold the row
     all.push_back({3, 2048, dtype});
   }
   return all;
@@ -171,6 +172,21 @@ TEST_P(RmsNormTest, Backward) {
     Values twice = expected.d_weight;
     for (double& value : twice) value *= 2;
     EXPECT_LE(normalised_error(bench.download(d_weight), twice), 2e-6);
+
+    // In bf16 the sum is rounded once, also when it is added to what is there.
+    gradient.accumulate = false;
+    gradient.d_weight = bench.empty(DType::kBF16, {hidden});
+    bench.run(gradient);
+    EXPECT_LE(normalised_error(bench.download(gradient.d_weight), expected.d_weight),
+              rounding_error(DType::kBF16) + 2e-6);
+    const Values before = rounded(random_values(hidden, 9, 100.0), DType::kBF16);
+    gradient.accumulate = true;
+    gradient.d_weight = bench.upload(before, DType::kBF16, {hidden});
+    bench.run(gradient);
+    Values added = before;
+    for (std::size_t i = 0; i < added.size(); ++i) added[i] += expected.d_weight[i];
+    EXPECT_LE(normalised_error(bench.download(gradient.d_weight), added),
+              rounding_error(DType::kBF16) + 2e-6);
   }
 }
 

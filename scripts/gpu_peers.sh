@@ -7,7 +7,8 @@
 # bf16      Llama-3-8B's dimensions in 16 layers, sequence 8192: bf16 weights, gradients and moments; ours keeps a
 #           master exact to fp32 beside them
 # amp       the same with fp32 master, gradients and moments
-# lean      amp's peer beside ours with bf16 gradients, and the activation of each layer's MLP computed again
+# lean      amp's peer beside ours with bf16 gradients, and each layer's norms and the activation of its MLP computed
+#           again
 # short, long, heads, groups      bf16 at sequences of 2048 and 32768, with 32 heads of 64, with 8 queries to a key
 # small     Qwen2.5-0.5B's shape at sequence 4096
 # whole     Llama-3.1-8B, all 32 layers, sequence 8192
@@ -86,7 +87,7 @@ for wanted; do
     amp) row amp llama3_8B $llama seq_length=8192 global_batch_size=4 -- $eight 16 8192 1 4 amp ;;
     lean)
       row lean llama3_8B $llama seq_length=8192 global_batch_size=4 main_grads_dtype=bf16 \
-        recompute_granularity=selective "recompute_modules=[mlp]" -- $eight 16 8192 1 4 amp
+        recompute_granularity=selective "recompute_modules=[layernorm,mlp]" -- $eight 16 8192 1 4 amp
       ;;
     short)
       row short llama3_8B num_layers=16 micro_batch_size=4 seq_length=2048 global_batch_size=16 $bf16 -- \

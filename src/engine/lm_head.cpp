@@ -7,6 +7,9 @@
 // do, and everything happens where the backward pass begins. A deferred weight gradient computes the chunk a
 // second time: the same bits.
 //
+// On a GPU the fp32 logits are there for a part of a chunk at a time, because the two products behind them
+// read the bf16 gradient alone.
+//
 // Where ranks share the vocabulary, each makes the logits of its rows. What a chunk's columns come to are
 // three numbers for each token (turbo::CrossEntropyPart), which all ranks gather.
 #include <algorithm>
@@ -64,6 +67,15 @@ std::int64_t chunk_tokens_of(const Step& s, std::int64_t tokens, std::int64_t vo
   return lm_head_chunk_tokens(s.context().device, tokens, vocab);
 }
 
+// Tokens whose fp32 logits exist at a time, of a chunk whose gradient is narrower than they are.
+std::int64_t part_tokens_of(const Step& s, std::int64_t chunk_tokens) {
+  if (s.context().device.properties().host_memory) return chunk_tokens;
+  // A quarter of a chunk's: many tiles of rows for each product, which reads all of the weight.
+  constexpr std::int64_t kParts = 4, kTile = 256;
+  const std::int64_t part = (chunk_tokens / kParts + kTile - 1) / kTile * kTile;
+  return std::min(part, chunk_tokens);
+}
+
 // Inputs: hidden, labels, weights. Output: loss.
 // Computes logits and cross-entropy of each chunk and hands (chunk, d_logits) on. d_logits is absent in
 // inference.
@@ -72,25 +84,29 @@ void for_each_chunk(Step& s, bool gradient, Consume&& consume) {
   const Tensor hidden = s.in(0), weight = s.weight();
   const std::int64_t tokens = hidden.rows(), vocab = weight.shape[0];
   const std::int64_t chunk_tokens = chunk_tokens_of(s, tokens, vocab);
-  const Shape chunk_shape{chunk_tokens, vocab};
-  ScratchTensor logits(s.context().scratch, DType::kF32, chunk_shape);
   // fp32 gradients overwrite the logits; bf16 ones need their own, narrower rows.
-  const bool narrow = gradient && hidden.dtype != DType::kF32;
-  ScratchTensor narrow_logits(s.context().scratch, hidden.dtype, narrow ? chunk_shape : Shape{0});
+  const bool narrow = hidden.dtype != DType::kF32;
+  const std::int64_t part_tokens = narrow ? part_tokens_of(s, chunk_tokens) : chunk_tokens;
+  ScratchTensor logits(s.context().scratch, DType::kF32, {part_tokens, vocab});
+  ScratchTensor narrow_logits(s.context().scratch, hidden.dtype,
+                              gradient && narrow ? Shape{chunk_tokens, vocab} : Shape{0});
   for (std::int64_t begin = 0; begin < tokens; begin += chunk_tokens) {
-    s.stop_if_asked();
     const Chunk chunk{begin, std::min(tokens, begin + chunk_tokens)};
-    const Tensor chunk_logits = logits.get().slice(0, chunk.end - begin);
-    Tensor d_logits;
-    if (gradient) d_logits = narrow ? narrow_logits.get().slice(0, chunk.end - begin) : chunk_logits;
-    launch(s.context(), Gemm{.role = GemmRole::kForward,
-                             .a = chunk.rows(hidden),
-                             .b = weight,
-                             .c = chunk_logits,
-                             .accumulate = false,
-                             .workspace = {}});
-    cross_entropy(s, chunk, chunk_logits, d_logits);
-    consume(chunk, d_logits);
+    for (std::int64_t at = begin; at < chunk.end; at += part_tokens) {
+      s.stop_if_asked();
+      const Chunk part{at, std::min(chunk.end, at + part_tokens)};
+      const Tensor part_logits = logits.get().slice(0, part.end - at);
+      Tensor d_logits;
+      if (gradient) d_logits = narrow ? narrow_logits.get().slice(at - begin, part.end - begin) : part_logits;
+      launch(s.context(), Gemm{.role = GemmRole::kForward,
+                               .a = part.rows(hidden),
+                               .b = weight,
+                               .c = part_logits,
+                               .accumulate = false,
+                               .workspace = {}});
+      cross_entropy(s, part, part_logits, d_logits);
+    }
+    if (gradient) consume(chunk, (narrow ? narrow_logits : logits).get().slice(0, chunk.end - begin));
   }
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "engine/fp32_weight_gradient.h"
 #include "engine/linear_products.h"
 #include "engine/parallel_operators.h"
 #include "turbo/bias/bias.h"
@@ -66,11 +65,9 @@ void norm_input_gradient(Step& s, const Tensor& x, const Tensor& rstd, const Ten
 }
 
 void norm_weight_gradient(Step& s, const Tensor& x, const Tensor& rstd, const Tensor& d_y) {
-  write_fp32_weight_gradient(s, [&](const Tensor& d_weight, bool accumulate) {
-    launch(s.context(),
-           turbo::RmsNormBackwardWeight{
-               .x = x, .rstd = rstd, .d_y = d_y, .d_weight = d_weight, .accumulate = accumulate});
-  });
+  const auto [d_weight, accumulate] = s.d_weight();
+  launch(s.context(), turbo::RmsNormBackwardWeight{
+                          .x = x, .rstd = rstd, .d_y = d_y, .d_weight = d_weight, .accumulate = accumulate});
 }
 
 // Inputs: x. Outputs: y, rstd.
@@ -108,6 +105,15 @@ void add_norm_forward(Step& s) {
                                             .eps = s.attributes<NormAttributes>().epsilon});
 }
 
+// The stream stays as the sum alone: a replay starts from there, and neither addend is kept.
+void add_norm_from_sum(Step& s) {
+  launch(s.context(), turbo::RmsNormForward{.x = s.out(0),
+                                            .weight = s.weight(),
+                                            .y = s.out(1),
+                                            .rstd = s.out(2),
+                                            .eps = s.attributes<NormAttributes>().epsilon});
+}
+
 // The gradient of the sum, complete once the norm's own part is in, is the gradient of both addends.
 void add_norm_backward_input(Step& s) {
   const Tensor d_sum = s.d_out(0), d_y = s.d_out(1);
@@ -124,6 +130,7 @@ void add_norm_backward_weight(Step& s) {
 constexpr Operator kAddNorm{.name = "add_norm",
                             .operator_class = OperatorClass::kNorm,
                             .forward = add_norm_forward,
+                            .from_first = add_norm_from_sum,
                             .backward_input = add_norm_backward_input,
                             .backward_weight = add_norm_backward_weight,
                             .for_input = {.outputs = bit(0) | bit(2)},
@@ -169,10 +176,9 @@ void add_bias_forward(Step& s) {
 void add_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }
 
 void add_bias_backward_weight(Step& s) {
-  write_fp32_weight_gradient(s, [&](const Tensor& d_bias, bool accumulate) {
-    launch(s.context(), turbo::AddBiasBackwardWeight{
-                            .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
-  });
+  const auto [d_bias, accumulate] = s.d_weight();
+  launch(s.context(), turbo::AddBiasBackwardWeight{
+                          .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
 }
 
 constexpr Operator kAddBias{.name = "add_bias",
@@ -249,7 +255,7 @@ void swiglu_forward(Step& s) {
 }
 
 void swiglu_backward_input(Step& s) {
-  const auto [d_gate_up, previous] = s.fresh_d_in(0);
+  const auto [d_gate_up, previous] = s.d_in_over_in(0);
   launch(s.context(), turbo::SwigluBackward{.gate_up = s.in(0), .d_out = s.d_out(0), .d_gate_up = d_gate_up});
   if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_gate_up, .out = d_gate_up});
 }

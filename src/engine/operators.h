@@ -134,8 +134,8 @@ Value swiglu(const Value& gate_up);
 // deferred) weight gradient share one product per chunk; the returned Value holds the loss only after
 // Tape::backward().
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
-// Tokens per chunk of the above, for `vocab` columns: the fp32 logits of a chunk take at most about 256 MiB
-// of a host's memory, or 2 GiB and a fortieth of a GPU's.
+// Tokens per chunk of the above, for `vocab` columns: fp32 logits of a chunk are at most about 256 MiB on a
+// host, and 2 GiB and a fortieth of its memory on a GPU, where a quarter of them exists at a time in bf16.
 std::int64_t lm_head_chunk_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab);
 
 }  // namespace primus::engine

@@ -78,6 +78,17 @@ Step::Target Step::fresh_d_in(int i) {
   return target;
 }
 
+Step::Target Step::d_in_over_in(int i) {
+  const Entry& e = entry();
+  Tape::Slot& slot = tape_.slots_[e.inputs[i]];
+  // This entry's own uses: its gradient's, and its replay's.
+  const int own = (e.op->for_input.inputs >> i & 1) + (e.dropped && !e.keeps_first ? 1 : 0);
+  const bool wanted = slot.handles > 0 || slot.uses > own || slot.external || !slot.data.unique();
+  if (wanted || slot.gradient) return fresh_d_in(i);
+  slot.gradient = slot.data;
+  return {slot.gradient.view(slot.dtype, slot.shape), {}};
+}
+
 Tensor Step::complete_d_out(int j) {
   Tape::Slot& slot = tape_.slots_[entry().outputs[j]];
   if (!slot.gradient.unique())
@@ -174,6 +185,7 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
   }
   differentiable = differentiable && settings_.train;
   entry.dropped = differentiable && drops(op.operator_class);
+  entry.keeps_first = entry.dropped && op.from_first && !replay_ && !settings_.recompute.full(layer_);
 
   // In place: only when nobody else looks at input 0, and a replay can make it again.
   const Slot& first = slots_[entry.inputs[0]];
@@ -197,7 +209,7 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
     slot.shape = output.shape;
     slot.producer = differentiable ? entry_index : -1;
     slot.differentiable = differentiable && output.differentiable;
-    slot.dropped = entry.dropped;
+    slot.dropped = entry.dropped && !(entry.keeps_first && entry.output_count == 0);
     if (entry.output_count == 0 && take_over) {
       slot.data = std::move(slots_[entry.inputs[0]].data);
     } else {
@@ -214,7 +226,9 @@ std::array<Value, Entry::kMaxOutputs> Tape::record_bytes(
   }
   acquire_saves(entry, op.for_input);
   if (parameter && parameter->trainable && op.backward_weight) acquire_saves(entry, op.for_weight);
-  if (entry.dropped) {
+  if (entry.keeps_first) {
+    add_use(entry.outputs[0]);
+  } else if (entry.dropped) {
     for (int i = 0; i < entry.input_count; ++i) add_use(entry.inputs[i]);  // for the replay
   }
   return values;
@@ -228,6 +242,14 @@ void Tape::run_forward(int entry) {
   Step step(*this, entry);
   use_parameter(entries_[entry]);
   entries_[entry].op->forward(step);
+  if (observer_) observer_(step);
+}
+
+void Tape::replay(int entry) {
+  if (!entries_[entry].keeps_first) return run_forward(entry);
+  Step step(*this, entry);
+  use_parameter(entries_[entry]);
+  entries_[entry].op->from_first(step);
   if (observer_) observer_(step);
 }
 
@@ -298,7 +320,7 @@ void Tape::materialize(int index) {
   PRIMUS_CHECK("Tape::materialize", producer >= 0 && entries_[producer].dropped);
   // By value: replaying inputs does not move entries, but be independent of that.
   const Entry entry = entries_[producer];
-  for (int i = 0; i < entry.input_count; ++i) materialize(entry.inputs[i]);
+  for (int i = 0; i < entry.input_count && !entry.keeps_first; ++i) materialize(entry.inputs[i]);
   for (int i = 0; i < entry.output_count; ++i) {
     Slot& slot = slots_[entry.outputs[i]];
     if (slot.data) continue;  // still there: the replay writes the same bits again
@@ -309,7 +331,7 @@ void Tape::materialize(int index) {
       slot.data = stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
     }
   }
-  run_forward(producer);
+  replay(producer);
   // Of several outputs perhaps only one is wanted.
   for (int i = 0; i < entry.output_count; ++i) drop_if_idle(entry.outputs[i]);
 }
@@ -353,7 +375,9 @@ void Tape::backward_entry(int index) {
     op.backward_input(step);
   }
   release_saves(entry, op.for_input);
-  if (entry.dropped) {
+  if (entry.keeps_first) {
+    release_use(entry.outputs[0]);
+  } else if (entry.dropped) {
     for (int i = 0; i < entry.input_count; ++i) release_use(entry.inputs[i]);
   }
   if (!has_weight) {

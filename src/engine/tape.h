@@ -72,6 +72,9 @@ struct Operator {
   std::string_view name;
   OperatorClass operator_class;
   void (*forward)(Step&);
+  // Makes the other outputs again from output 0. Where a policy drops outputs by their class, output 0 of
+  // such an operator is kept, and its inputs need not be. Null: outputs are replayed from the inputs.
+  void (*from_first)(Step&) = nullptr;
   void (*backward_input)(Step&) = nullptr;   // null: nothing differentiable goes in
   void (*backward_weight)(Step&) = nullptr;  // null: no weights
   Saves for_input = {};                      // needed by backward_input
@@ -90,6 +93,7 @@ struct Entry {
   std::array<int, kMaxOutputs> outputs{};
   std::uint8_t input_count = 0, output_count = 0;
   bool dropped = false;      // the outputs are replayed when the backward pass needs them
+  bool keeps_first = false;  // ... but for output 0, from which they are (Operator::from_first)
   bool weight_done = false;  // backward_input has already contributed the weight gradient (fused)
   Parameter* parameter = nullptr;
   std::int32_t layer = -1;
@@ -133,6 +137,9 @@ class Step {
   // The same for kernels that can only assign: `out` is never `previous`, which stays readable for the
   // kernels of this call. The operator adds it afterwards.
   Target fresh_d_in(int i);
+  // fresh_d_in() where the kernel may write over input i: `out` is the input's memory if nobody else reads
+  // that any more.
+  Target d_in_over_in(int i);
   // The gradient of input i is that of output j, unchanged: no copy is made.
   void pass_d_in(int i, int j);
   // Memory for the gradient of output j to be completed in: that of d_out(j) when nobody else reads it.
@@ -284,6 +291,7 @@ class Tape {
   void materialize_saves(const Entry& entry, const Saves& saves);
   void use_parameter(const Entry& entry);
   void run_forward(int entry);
+  void replay(int entry);
   void release_outputs(const Entry& entry);
   void backward_entry(int entry);
   // Runs the weight gradient of an entry and lets go of what it held.

@@ -36,7 +36,7 @@ struct Countdown {
 };
 
 // The CPU, with such a countdown.
-class CountingDevice final : public Device {
+class CountingDevice : public Device {
  public:
   explicit CountingDevice(Countdown& countdown) : cpu_(turbo::make_cpu_device(2)), countdown_(countdown) {}
   std::string description() const override { return cpu_->description(); }
@@ -248,6 +248,11 @@ TEST(Recompute, SavesMemory) {
   };
   const std::int64_t none = stash({});
   EXPECT_LT(stash({.classes = RecomputePolicy::bit(OperatorClass::kActivation)}), none);
+  // What norms give is made again from the residual stream, of which a block keeps the sums alone: no addend
+  // is kept in their place. All 24 but the few that are there at the peak.
+  const SessionSettings tiny = tiny_settings();
+  const std::int64_t of_one = tiny.step.micro_batch * tiny.step.sequence * tiny.model.hidden * 4;
+  EXPECT_LT(stash({.classes = RecomputePolicy::bit(OperatorClass::kNorm)}), none - 20 * of_one);
   EXPECT_LT(stash({.full_layers = 6}), stash({.full_layers = 3}));
   // Twelve layers' activations against one layer's and twelve residual streams: well below a third.
   EXPECT_LT(stash({.full_layers = 12}), none / 3);
@@ -298,6 +303,38 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
     EXPECT_EQ(used.stash, plan.stash);
     EXPECT_EQ(used.scratch, plan.scratch);
   }
+}
+
+// Whose memory is not the host's, as a GPU's is not.
+class DeviceApart final : public CountingDevice {
+ public:
+  DeviceApart() : CountingDevice(never_) {}
+  DeviceProperties properties() const override {
+    DeviceProperties properties = CountingDevice::properties();
+    properties.host_memory = false;
+    return properties;
+  }
+
+ private:
+  Countdown never_;
+};
+
+// Where memory is not the host's, fp32 logits exist for a part of a chunk at a time.
+TEST(LmHead, PartsOfAChunkGiveItsBits) {
+  SessionSettings settings = tiny_settings(DType::kBF16);
+  settings.model.layers = 1;
+  settings.step = {.micro_batch = 16, .sequence = 40, .microbatches = 2};
+  EXPECT_EQ(train(std::make_unique<DeviceApart>(), settings), train(turbo::make_cpu_device(2), settings));
+  const auto scratch = [&](std::unique_ptr<Device> device) {
+    engine::Rank rank(std::move(device));
+    return measure_session(rank, settings, builtin_families()).memory.scratch;
+  };
+  settings.model.vocab = 20000;
+  const std::int64_t of_chunk = settings.step.micro_batch * settings.step.sequence * settings.model.vocab;
+  const std::int64_t whole = scratch(turbo::make_cpu_device(2)),
+                     parts = scratch(std::make_unique<DeviceApart>());
+  EXPECT_GE(whole, of_chunk * (4 + 2));
+  EXPECT_LT(parts, of_chunk * (2 + 2));
 }
 
 // Logits are made in chunks; all of them have their part in the gradients.

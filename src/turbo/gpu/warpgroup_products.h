@@ -19,6 +19,7 @@ struct WarpgroupSums {
   PRIMUS_DEVICE static int row(int i) { return warp() % 4 * 16 + lane() / 4 + i / 2 % 2 * 8; }
   PRIMUS_DEVICE static int col(int i) { return i / 4 * 8 + lane() % 4 * 2 + i % 2; }
 };
+using WideSums = WarpgroupSums<256>;
 
 // A left operand of 64 rows and 16 of depth in a warpgroup's registers: rounded sums as they lie.
 struct LeftInRegisters {
@@ -116,10 +117,10 @@ float operand_element(const BFloat16* from, int row, int k) {
 }
 
 // `rows`: the left operand's rows of which this lane has sums.
-template <bool kRightByDepth, int kUsed, int kCols>
+template <bool kRightByDepth, int kCols>
 void multiply_rows(WarpgroupSums<kCols>& sums, const float (&rows)[2][16], const BFloat16* right, bool add) {
   using Sums = WarpgroupSums<kCols>;
-  for (int i = 0; i < kUsed / 2; i += 4) {
+  for (int i = 0; i < Sums::kCount; i += 4) {
     for (int j = 0; j < 2; ++j) {
       float col[16];
       for (int k = 0; k < 16; ++k) col[k] = operand_element<kRightByDepth>(right, Sums::col(i + j), k);
@@ -132,9 +133,8 @@ void multiply_rows(WarpgroupSums<kCols>& sums, const float (&rows)[2][16], const
   }
 }
 
-// sums (+)= A[64, 16] · B[kCols, 16]ᵀ, by a whole warpgroup. Operands begin where at_depth says. kUsed: only
-// that many columns, the first ones.
-template <bool kLeftByDepth, bool kRightByDepth, int kUsed = 0, int kCols>
+// sums (+)= A[64, 16] · B[kCols, 16]ᵀ, by a whole warpgroup. Operands begin where at_depth says.
+template <bool kLeftByDepth, bool kRightByDepth, int kCols>
 void multiply(WarpgroupSums<kCols>& sums, const BFloat16* left, const BFloat16* right, bool add) {
   float rows[2][16];
   for (int half = 0; half < 2; ++half) {
@@ -142,7 +142,7 @@ void multiply(WarpgroupSums<kCols>& sums, const BFloat16* left, const BFloat16* 
       rows[half][k] = operand_element<kLeftByDepth>(left, WarpgroupSums<kCols>::row(2 * half), k);
     }
   }
-  multiply_rows<kRightByDepth, kUsed == 0 ? kCols : kUsed>(sums, rows, right, add);
+  multiply_rows<kRightByDepth>(sums, rows, right, add);
 }
 
 // sums += A · Bᵀ with A in registers.
@@ -159,7 +159,7 @@ void multiply(WarpgroupSums<kCols>& sums, const LeftInRegisters& left, const BFl
       for (int j = 0; j < 2; ++j) rows[i % 2][i / 2 * 8 + place * 2 + j] = to_float(pair.at[j]);
     }
   }
-  multiply_rows<kRightByDepth, kCols>(sums, rows, right, true);
+  multiply_rows<kRightByDepth>(sums, rows, right, true);
 }
 
 #else
@@ -178,81 +178,65 @@ PRIMUS_DEVICE std::uint64_t describe(const BFloat16* operand) {
 }
 
 #define PRIMUS_FOUR_SUMS(i) "+f"(s[i]), "+f"(s[(i) + 1]), "+f"(s[(i) + 2]), "+f"(s[(i) + 3])
-#define PRIMUS_SUMS(i)                                                                                   \
-  PRIMUS_FOUR_SUMS(i), PRIMUS_FOUR_SUMS((i) + 4), PRIMUS_FOUR_SUMS((i) + 8), PRIMUS_FOUR_SUMS((i) + 12), \
-      PRIMUS_FOUR_SUMS((i) + 16), PRIMUS_FOUR_SUMS((i) + 20), PRIMUS_FOUR_SUMS((i) + 24),                \
-      PRIMUS_FOUR_SUMS((i) + 28)
+#define PRIMUS_SIXTEEN_SUMS(i) \
+  PRIMUS_FOUR_SUMS(i), PRIMUS_FOUR_SUMS((i) + 4), PRIMUS_FOUR_SUMS((i) + 8), PRIMUS_FOUR_SUMS((i) + 12)
 // clang-format off
-#define PRIMUS_NAMES_32 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define PRIMUS_NAMES_64 \
-  PRIMUS_NAMES_32 ", " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define PRIMUS_NAMES_96 \
-  PRIMUS_NAMES_64 ", " \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define PRIMUS_NAMES_128 \
-  PRIMUS_NAMES_96 ", " \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-template <bool kLeftByDepth, bool kRightByDepth, int kUsed = 0, int kCols>
+template <bool kLeftByDepth, bool kRightByDepth, int kCols>
 PRIMUS_DEVICE void multiply([[maybe_unused]] WarpgroupSums<kCols>& sums,
                             [[maybe_unused]] const BFloat16* left, [[maybe_unused]] const BFloat16* right,
                             [[maybe_unused]] bool add) {
 #if PRIMUS_WARPGROUPS
-  constexpr int kWide = kUsed == 0 ? kCols : kUsed;
-  static_assert(kWide <= kCols);
   float(&s)[WarpgroupSums<kCols>::kCount] = sums.at;
-  if constexpr (kWide == 256) {
+  if constexpr (kCols == 256) {
     asm volatile(
         "{\n"
         ".reg .pred add;\n"
         "setp.ne.b32 add, %130, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-        "{" PRIMUS_NAMES_128 "}, %128, %129, add, 1, 1, %131, %132;\n"
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+        "%128, %129, add, 1, 1, %131, %132;\n"
         "}"
-        : PRIMUS_SUMS(0), PRIMUS_SUMS(32), PRIMUS_SUMS(64), PRIMUS_SUMS(96)
+        : PRIMUS_SIXTEEN_SUMS(0), PRIMUS_SIXTEEN_SUMS(16), PRIMUS_SIXTEEN_SUMS(32), PRIMUS_SIXTEEN_SUMS(48), PRIMUS_SIXTEEN_SUMS(64), PRIMUS_SIXTEEN_SUMS(80), PRIMUS_SIXTEEN_SUMS(96), PRIMUS_SIXTEEN_SUMS(112)
         : "l"(describe<kLeftByDepth>(left)), "l"(describe<kRightByDepth>(right)),
           "r"(static_cast<std::int32_t>(add)), "n"(kLeftByDepth ? 1 : 0), "n"(kRightByDepth ? 1 : 0));
-  } else if constexpr (kWide == 192) {
-    asm volatile(
-        "{\n"
-        ".reg .pred add;\n"
-        "setp.ne.b32 add, %98, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 "
-        "{" PRIMUS_NAMES_96 "}, %96, %97, add, 1, 1, %99, %100;\n"
-        "}"
-        : PRIMUS_SUMS(0), PRIMUS_SUMS(32), PRIMUS_SUMS(64)
-        : "l"(describe<kLeftByDepth>(left)), "l"(describe<kRightByDepth>(right)),
-          "r"(static_cast<std::int32_t>(add)), "n"(kLeftByDepth ? 1 : 0), "n"(kRightByDepth ? 1 : 0));
-  } else if constexpr (kWide == 128) {
+  } else if constexpr (kCols == 128) {
     asm volatile(
         "{\n"
         ".reg .pred add;\n"
         "setp.ne.b32 add, %66, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{" PRIMUS_NAMES_64 "}, %64, %65, add, 1, 1, %67, %68;\n"
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, add, 1, 1, %67, %68;\n"
         "}"
-        : PRIMUS_SUMS(0), PRIMUS_SUMS(32)
+        : PRIMUS_SIXTEEN_SUMS(0), PRIMUS_SIXTEEN_SUMS(16), PRIMUS_SIXTEEN_SUMS(32), PRIMUS_SIXTEEN_SUMS(48)
         : "l"(describe<kLeftByDepth>(left)), "l"(describe<kRightByDepth>(right)),
           "r"(static_cast<std::int32_t>(add)), "n"(kLeftByDepth ? 1 : 0), "n"(kRightByDepth ? 1 : 0));
-  } else if constexpr (kWide == 64) {
+  } else if constexpr (kCols == 64) {
     asm volatile(
         "{\n"
         ".reg .pred add;\n"
         "setp.ne.b32 add, %34, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{" PRIMUS_NAMES_32 "}, %32, %33, add, 1, 1, %35, %36;\n"
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, add, 1, 1, %35, %36;\n"
         "}"
-        : PRIMUS_SUMS(0)
+        : PRIMUS_SIXTEEN_SUMS(0), PRIMUS_SIXTEEN_SUMS(16)
         : "l"(describe<kLeftByDepth>(left)), "l"(describe<kRightByDepth>(right)),
           "r"(static_cast<std::int32_t>(add)), "n"(kLeftByDepth ? 1 : 0), "n"(kRightByDepth ? 1 : 0));
   } else {
-    static_assert(kWide == 256, "no such product is written down here");
+    static_assert(kCols == 256, "no such product is written down here");
   }
 #endif
 }
@@ -266,15 +250,21 @@ PRIMUS_DEVICE void multiply([[maybe_unused]] WarpgroupSums<kCols>& sums,
   if constexpr (kCols == 128) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{" PRIMUS_NAMES_64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, %69;"
-        : PRIMUS_SUMS(0), PRIMUS_SUMS(32)
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, 1, 1, 1, %69;"
+        : PRIMUS_SIXTEEN_SUMS(0), PRIMUS_SIXTEEN_SUMS(16), PRIMUS_SIXTEEN_SUMS(32), PRIMUS_SIXTEEN_SUMS(48)
         : "r"(left.pairs[0]), "r"(left.pairs[1]), "r"(left.pairs[2]), "r"(left.pairs[3]),
           "l"(describe<kRightByDepth>(right)), "n"(kRightByDepth ? 1 : 0));
   } else if constexpr (kCols == 64) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{" PRIMUS_NAMES_32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
-        : PRIMUS_SUMS(0)
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, 1, 1, 1, %37;"
+        : PRIMUS_SIXTEEN_SUMS(0), PRIMUS_SIXTEEN_SUMS(16)
         : "r"(left.pairs[0]), "r"(left.pairs[1]), "r"(left.pairs[2]), "r"(left.pairs[3]),
           "l"(describe<kRightByDepth>(right)), "n"(kRightByDepth ? 1 : 0));
   } else {
@@ -284,11 +274,7 @@ PRIMUS_DEVICE void multiply([[maybe_unused]] WarpgroupSums<kCols>& sums,
 }
 
 // clang-format on
-#undef PRIMUS_NAMES_128
-#undef PRIMUS_NAMES_96
-#undef PRIMUS_NAMES_64
-#undef PRIMUS_NAMES_32
-#undef PRIMUS_SUMS
+#undef PRIMUS_SIXTEEN_SUMS
 #undef PRIMUS_FOUR_SUMS
 
 #endif

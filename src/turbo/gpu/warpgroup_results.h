@@ -19,9 +19,14 @@ PRIMUS_DEVICE void add_four([[maybe_unused]] float* to, [[maybe_unused]] const f
 #endif
 }
 
-// Whether the memory itself adds elements of this type. bf16 it would round twice.
-template <class T>
-inline constexpr bool kAddsInMemory = std::is_same_v<T, float>;
+// The same for bf16, which has to wait: the sum is rounded once.
+PRIMUS_DEVICE void add_four(BFloat16* to, const float (&values)[4]) {
+  float sums[4];
+  load(to, sums);
+  PRIMUS_UNROLL
+  for (int i = 0; i < 4; ++i) sums[i] += values[i];
+  store(to, sums);
+}
 
 // Of two pairs in each of two neighbouring lanes, the even lane gets both first ones, the odd lane both
 // second ones, the even lane's before the odd one's.

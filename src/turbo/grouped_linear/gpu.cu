@@ -44,14 +44,6 @@ const std::int32_t* count_row_tiles(Context& context, const GroupedGemm& call, s
   return first_tiles;
 }
 
-// Experts by falling rows, each of so many tiles, and where the second half of the work begins.
-const std::int32_t* order_experts(Context& context, const GroupedGemm& call, std::int64_t experts,
-                                  std::int64_t tiles, std::int64_t depth) {
-  auto* const order = partials<std::int32_t>(context, experts + 1);
-  launch(context, 1, OrderExperts{context.data<std::int32_t>(call.offsets), order, experts, tiles, depth});
-  return order;
-}
-
 // Large products where the GPU has warpgroups (has_warpgroups), and rows are whole lines of 16 bytes.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 void multiply_by_warpgroups(Context& context, const GroupedGemm& call) {
@@ -60,39 +52,35 @@ void multiply_by_warpgroups(Context& context, const GroupedGemm& call) {
   const std::int64_t experts = of_experts.shape[0], out = of_experts.shape[1], in = of_experts.shape[2];
   const bool forward = call.role == GemmRole::kForward;
   Kernel p{};
-  p.c = context.data<C>(call.c);
-  p.accumulate = call.accumulate;
-  auto& operands = p.operands;
-  operands.a = context.data<BFloat16>(call.a), operands.b = context.data<BFloat16>(call.b);
-  const auto activations = [&](const Tensor& x) {
+  p.a = context.data<BFloat16>(call.a), p.b = context.data<BFloat16>(call.b), p.c = context.data<C>(call.c);
+  const auto lines_of = [](bool by_depth, int side) { return by_depth ? Kernel::kDepth : side; };
+  const auto activations = [&](const Tensor& x, int side) {
     const std::int64_t rows = x.rows(), cols = x.cols();
-    return box_map({context.data<BFloat16>(x), {cols, rows, 1}, {cols, rows * cols}, kPanelLine});
+    return box_map(
+        {context.data<BFloat16>(x), {cols, rows, 1}, {cols, rows * cols}, lines_of(Kernel::kSumsRows, side)});
   };
-  if (call.a_rows.absent()) operands.left_map = activations(call.a);
+  if (call.a_rows.absent()) p.left_map = activations(call.a, Kernel::kRows);
   if constexpr (Kernel::kSumsRows) {
-    if (call.b_rows.absent()) operands.right_map = activations(call.b);
+    if (call.b_rows.absent()) p.right_map = activations(call.b, Kernel::kCols);
   } else {
-    operands.right_map = box_map(
-        {operands.b, {in, out, experts}, {in, out * in}, kRightByDepth ? Kernel::kDepth : Kernel::kCols});
+    p.right_map = box_map({p.b, {in, out, experts}, {in, out * in}, lines_of(kRightByDepth, Kernel::kCols)});
   }
   const std::int64_t m = Kernel::kSumsRows ? out : call.rows(), n = forward ? out : in;
-  auto& order = operands.order;
-  order.m = static_cast<int>(m), order.n = static_cast<int>(n),
-  order.k = static_cast<int>(forward ? in : out);
-  order.experts = static_cast<int>(experts);
-  order.offsets = context.data<std::int32_t>(call.offsets);
-  operands.a_picks = optional<std::int32_t>(context, call.a_rows);
-  operands.b_picks = optional<std::int32_t>(context, call.b_rows);
+  p.m = static_cast<int>(m), p.n = static_cast<int>(n), p.k = static_cast<int>(forward ? in : out);
+  p.experts = static_cast<int>(experts);
+  p.offsets = context.data<std::int32_t>(call.offsets);
+  p.a_picks = optional<std::int32_t>(context, call.a_rows);
+  p.b_picks = optional<std::int32_t>(context, call.b_rows);
+  p.accumulate = call.accumulate;
   std::int64_t row_tiles = blocks_for(m, Kernel::kRows);
-  const std::int64_t col_tiles = blocks_for(n, Kernel::kCols);
   if constexpr (Kernel::kSumsRows) {
-    order.prepared = order_experts(context, call, experts, row_tiles * col_tiles, Kernel::kDepth);
     row_tiles *= experts;
   } else {
-    order.prepared = count_row_tiles(context, call, experts);
     row_tiles += experts;
+    p.first_tiles = count_row_tiles(context, call, experts);
   }
-  launch(context, std::min(row_tiles * col_tiles, multiprocessors(context)), p, Kernel::kSharedBytes);
+  launch(context, std::min(row_tiles * blocks_for(n, Kernel::kCols), multiprocessors(context)), p,
+         Kernel::kSharedBytes);
 }
 
 // bf16 on the matrix units, where rows of all operands are whole lines of 16 bytes.
@@ -106,8 +94,8 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   if (!rows_of_vectors<BFloat16>(out, a, b) || in % kVector<BFloat16> != 0) return false;
   if (reinterpret_cast<std::uintptr_t>(context.data<C>(call.c)) % 16 != 0) return false;
   // The copy engine knows no empty tensors.
-  const bool wide =
-      has_warpgroups(context) && (forward ? out : in) >= 192 && call.a.rows() > 0 && call.b.rows() > 0;
+  const bool wide = has_warpgroups(context) && (forward ? out : in) >= WideSums::kCols && call.a.rows() > 0 &&
+                    call.b.rows() > 0;
   const auto run = [&]<bool kLeftByDepth, bool kRightByDepth>() {
     if (wide) return multiply_by_warpgroups<C, kLeftByDepth, kRightByDepth>(context, call);
     using Kernel = GroupTiles<C, kLeftByDepth, kRightByDepth>;

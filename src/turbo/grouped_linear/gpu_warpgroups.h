@@ -1,155 +1,346 @@
-// The products of experts in bf16 by warpgroups (turbo/gpu/warpgroup.h):
+// The products of experts in bf16 by warpgroups (turbo/gpu/warpgroup.h), by tiles of 128 x 256 of C:
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k), for each expert
 //
-// A block stays on its multiprocessor and takes one tile of C after the other. Its last warpgroup fetches
-// operands (gpu_group_operands.h), in steps of depth 64; the two others multiply.
-//
-// Sums of rows (the weight gradient) have few steps and much to write. There the two take turns: one
-// multiplies a tile of 128 x 192, the other writes the tile before and waits. Steps come in the order of
-// tiles, so the next tile's operands are there when the last ones of this tile are used. A gate hands the
-// turn on when the last step of a tile has come: nobody may wait for a stage whose phase before is not over.
-//
-// Elsewhere both multiply one tile of 128 x 256, 64 rows each, which takes the fewest operands.
+// A block stays on its multiprocessor and takes one tile after the other. Its last warpgroup fetches
+// operands, several steps of depth 64 ahead; the two others multiply, 64 rows each. A stage of operands is
+// handed over by two gates: `full` when it has come, `empty` when both warpgroups have used it.
 #pragma once
 
+#include "turbo/gpu/async_copy.h"
+#include "turbo/gpu/box_copy.h"
 #include "turbo/gpu/warpgroup_products.h"
-#include "turbo/grouped_linear/gpu_group_operands.h"
-#include "turbo/grouped_linear/gpu_group_results.h"
+#include "turbo/gpu/warpgroup_results.h"
+#include "turbo/grouped_linear/gpu_tiles.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// "By depth": see turbo/gpu/warpgroup.h. Only sums of rows are added to what is there.
+// "By depth": see turbo/gpu/warpgroup.h. Sums of rows (the weight gradient) are both by depth; only
+// they are added to what is there.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupWarpgroups {
   static constexpr bool kAlone = true;
-  static constexpr bool kSumsRows = kLeftByDepth, kTurns = kSumsRows;
+  static constexpr bool kSumsRows = kLeftByDepth;
   static constexpr int kMultiplying = 2 * kWarpgroup, kThreads = kMultiplying + kWarpgroup;
-  // Two sets of 64 x 192 are as many registers as a warpgroup can have.
-  using Sums = WarpgroupSums<kTurns ? 192 : 256>;
-  static constexpr int kDown = kTurns ? 2 : 1;  // sets of a warpgroup
-  using Operands = GroupOperands<kLeftByDepth, kRightByDepth, Sums::kCols, kTurns ? 5 : 4>;
-  using Order = typename Operands::Order;
-  using Tile = typename Operands::Tile;
-  static constexpr int kRows = Operands::kRows, kCols = Operands::kCols, kDepth = Operands::kDepth,
-                       kStages = Operands::kStages;
+  static constexpr int kRows = kGroupSide, kCols = WideSums::kCols, kDepth = kPanelLine, kStages = 4;
+  // Steps whose copies may be on the way while a fetching thread goes on to the next. A stage is given back
+  // when the step after it has begun, so that step must be full without waiting for that stage.
+  static constexpr int kLater = 2;
+  static_assert(kLater + 2 <= kStages);
+  static constexpr int kPiece = 8;  // elements in 16 bytes
+  static constexpr int kPieces = kPanelLine / kPiece;
 
+  struct Stage {
+    BFloat16 left[kRows * kDepth];
+    BFloat16 right[kCols * kDepth];
+  };
   struct Memory {
-    typename Operands::Memory operands;
-    Gate turns[2];  // of each warpgroup
+    Stage stages[kStages];
+    Gate full[kStages], empty[kStages];
   };
   static constexpr std::size_t kSharedBytes = sizeof(Memory) + kPanelAlignment;
 
-  Operands operands;
+  BoxMap left_map, right_map;  // of operands whose rows are not picked
+  const BFloat16 *a, *b;       // of those whose rows are
   C* c;
+  int m, n, k;  // m, or k when rows are summed, is not looked at: see offsets
+  int experts;
+  const std::int32_t *offsets, *first_tiles;
+  const std::int32_t *a_picks, *b_picks;
   bool accumulate;
 
   PRIMUS_DEVICE void operator()() const {
 #if PRIMUS_WARPGROUPS
     Memory& memory = shared_panels<Memory>();
     if (thread() == 0) {
-      operands.init(memory.operands, (kTurns ? kWarpgroup : kMultiplying) / kWarp);
-      for (Gate& turn : memory.turns) turn.init(kWarpgroup / kWarp);
+      for (int i = 0; i < kStages; ++i) {
+        memory.full[i].init(picks_any() ? kWarpgroup : 1);
+        memory.empty[i].init(kMultiplying / kWarp);
+      }
       show_gates();
     }
     barrier();
     if (thread() < kMultiplying) {
       multiply_tiles(memory);
     } else {
-      give_back_registers<40>();
-      operands.fetch(memory.operands, thread() - kMultiplying);
+      fetch_tiles(memory);
     }
 #endif
   }
 
-  PRIMUS_DEVICE void multiply_tiles(Memory& memory) const {
-    take_registers<232>();
-    const Order& order = operands.order;
-    const int group = thread() / kWarpgroup;
-    std::uint32_t count = 0;  // steps of both warpgroups
-    for (int nth = 0, tile; (tile = order.tile(nth)) >= 0; ++nth) {
-      const int steps = order.steps_of(tile);
-      if (!kTurns || nth % 2 == group) {
-        const Tile where = order.at(tile);
-        if constexpr (kTurns) memory.turns[group].wait(static_cast<std::uint32_t>(nth / 2 + group + 1) % 2);
-        if (steps == 0) pass_turn(memory);
-        if (steps > 0 || !accumulate) multiply_tile(memory, where, steps, count);
-      }
-      count += static_cast<std::uint32_t>(steps);
-    }
-  }
-  PRIMUS_DEVICE static void pass_turn(Memory& memory) {
-    if (kTurns && lane() == 0) memory.turns[1 - thread() / kWarpgroup].arrive();
-  }
+  PRIMUS_DEVICE bool picks_any() const { return a_picks != nullptr || b_picks != nullptr; }
 
-  PRIMUS_DEVICE void multiply_tile(Memory& memory, const Tile& where, int steps, std::uint32_t count) const {
-    Sums sums[kDown];
-    if (steps == 0) {
-      PRIMUS_UNROLL
-      for (Sums& one : sums) one.clear();
-    } else if (where.rows <= first_row() + (kDown - 1) * Sums::kRows) {
-      multiply_steps<kDown - 1, kCols>(memory, where, steps, count, sums);
-    } else if (where.cols > 128) {
-      multiply_steps<kDown, kCols>(memory, where, steps, count, sums);
-    } else if (where.cols > 64) {
-      multiply_steps<kDown, 128>(memory, where, steps, count, sums);
-    } else {
-      multiply_steps<kDown, 64>(memory, where, steps, count, sums);
-    }
-    PRIMUS_UNROLL
-    for (int i = 0; i < kDown; ++i) {
-      const GroupResults<C> to = results(where, first_row() + i * Sums::kRows);
-      if constexpr (sizeof(C) == 2 && !kSumsRows) {
-        to.write_eights(sums[i]);
+  // ---- Tiles ------------------------------------------------------------------------------------
+
+  struct Tile {
+    int expert, first, count;  // its rows of activations
+    int row, col;              // of C
+  };
+
+  PRIMUS_DEVICE int col_tiles() const { return (n + kCols - 1) / kCols; }
+  PRIMUS_DEVICE int row_tiles() const { return (m + kRows - 1) / kRows; }  // when rows are summed
+  PRIMUS_DEVICE int tiles() const {
+    return (kSumsRows ? experts * row_tiles() : first_tiles[experts]) * col_tiles();
+  }
+  PRIMUS_DEVICE int expert_of(int tile) const {
+    if constexpr (kSumsRows) return tile / (row_tiles() * col_tiles());
+    const int row_tile = tile / col_tiles();
+    int low = 0, high = experts;  // the last expert that begins at or before this tile
+    while (low + 1 < high) {
+      const int middle = (low + high) / 2;
+      if (first_tiles[middle] <= row_tile) {
+        low = middle;
       } else {
-        to.write_fours(sums[i], accumulate);
+        high = middle;
+      }
+    }
+    return low;
+  }
+  PRIMUS_DEVICE Tile at(int tile) const {
+    Tile result;
+    result.expert = expert_of(tile);
+    const int rows = kSumsRows ? row_tiles() : first_tiles[result.expert + 1] - first_tiles[result.expert];
+    tile -= (kSumsRows ? result.expert * rows : first_tiles[result.expert]) * col_tiles();
+    // Blocks that run together share rows and columns: eight columns of tiles, row by row.
+    constexpr int kTogether = 8;
+    const int band = tile / (rows * kTogether), in_band = tile % (rows * kTogether);
+    const int left = col_tiles() - band * kTogether, width = left < kTogether ? left : kTogether;
+    result.row = in_band / width * kRows;
+    result.col = (band * kTogether + in_band % width) * kCols;
+    result.first = offsets[result.expert];
+    result.count = offsets[result.expert + 1] - result.first;
+    return result;
+  }
+  PRIMUS_DEVICE int steps_of(const Tile& tile) const {
+    return ((kSumsRows ? tile.count : k) + kDepth - 1) / kDepth;
+  }
+
+  // ---- Operands ---------------------------------------------------------------------------------
+
+  PRIMUS_DEVICE void fetch_tiles(Memory& memory) const {
+    give_back_registers<56>();
+    if (picks_any()) {
+      fetch_picked(memory, thread() - kMultiplying);
+    } else if (thread() == kMultiplying) {
+      fetch_boxes(memory);
+    }
+  }
+
+  // All operands by the copy engine: one thread does it.
+  PRIMUS_DEVICE void fetch_boxes(Memory& memory) const {
+    const int all = tiles();
+    std::uint32_t count = 0;  // steps so far
+    for (int tile = static_cast<int>(block()); tile < all; tile += static_cast<int>(blocks())) {
+      const Tile where = at(tile);
+      const int steps = steps_of(where);
+      for (int step = 0; step < steps; ++step, ++count) {
+        const int slot = static_cast<int>(count % kStages);
+        Gate& full = memory.full[slot];
+        memory.empty[slot].wait(count / kStages % 2 ^ 1);
+        full.arrive_and_expect(sizeof(Stage));
+        copy_left(memory.stages[slot], where, step * kDepth, full);
+        copy_right(memory.stages[slot], where, step * kDepth, full);
       }
     }
   }
-  // Of the tile, whose sums this warpgroup has.
-  PRIMUS_DEVICE static int first_row() { return kTurns ? 0 : thread() / kWarpgroup * Sums::kRows; }
-  PRIMUS_DEVICE GroupResults<C> results(const Tile& where, int row) const {
-    const int m = operands.order.m, n = operands.order.n;
-    const std::int64_t line = kSumsRows ? static_cast<std::int64_t>(where.expert) * m : where.first;
-    return {c + (line + where.row + row) * n + where.col, n, where.rows - row, where.cols};
+
+  PRIMUS_DEVICE void copy_left(Stage& to, const Tile& where, int depth, Gate& full) const {
+    if constexpr (kLeftByDepth) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kRows; i += kPanelLine) {
+        copy_box(to.left + i * kDepth, left_map, where.row + i, where.first + depth, 0, full);
+      }
+    } else {
+      copy_box(to.left, left_map, depth, where.first + where.row, 0, full);
+    }
+  }
+  PRIMUS_DEVICE void copy_right(Stage& to, const Tile& where, int depth, Gate& full) const {
+    if constexpr (kRightByDepth) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kCols; i += kPanelLine) {
+        copy_box(to.right + i * kDepth, right_map, where.col + i, depth + (kSumsRows ? where.first : 0),
+                 kSumsRows ? 0 : where.expert, full);
+      }
+    } else {
+      copy_box(to.right, right_map, depth, where.col, where.expert, full);
+    }
   }
 
-  // The first kUsedDown sets of sums, and of these the first kUsed columns: what lies beyond an expert's last
-  // row or column costs nothing.
-  template <int kUsedDown, int kUsed>
-  PRIMUS_DEVICE void multiply_steps(Memory& memory, const Tile& where, int steps, std::uint32_t count,
-                                    Sums (&sums)[kDown]) const {
-    for (int step = 0; step < steps; ++step, ++count) {
-      const int slot = static_cast<int>(count % kStages);
-      typename Operands::Stage& stage = memory.operands.stages[slot];
-      memory.operands.full[slot].wait(count / kStages % 2);
-      if (step == steps - 1) pass_turn(memory);
-      if constexpr (kSumsRows) {
-        const int rest = where.count - step * kDepth;
-        if (rest < kDepth) Operands::clear_lines(stage, rest, 1 + thread() / kWarpgroup);
+  // Operands with picked rows by copies of 16 bytes, which all threads of the warpgroup share, beside boxes
+  // of the other one. A thread tells of a step when its copies have come, kLater steps after it began them.
+  PRIMUS_DEVICE void fetch_picked(Memory& memory, int me) const {
+    const int all = tiles();
+    const int boxes = (a_picks ? 0 : kRows * kDepth * 2) + (b_picks ? 0 : kCols * kDepth * 2);
+    const int piece = me % kPieces, first_line = me / kPieces;
+    constexpr int kLines = kWarpgroup / kPieces;  // that the warpgroup's threads copy at once
+    std::uint32_t count = 0;
+    for (int tile = static_cast<int>(block()); tile < all; tile += static_cast<int>(blocks())) {
+      const Tile where = at(tile);
+      const int steps = steps_of(where);
+      // Of this thread's lines; negative: zeros.
+      constexpr int kPicks = (kLeftByDepth ? kDepth : kRows) / kLines;
+      std::int32_t left_rows[kPicks], right_rows[kPicks];
+      if constexpr (!kSumsRows) {
+        PRIMUS_UNROLL
+        for (int i = 0; i < kPicks; ++i) {
+          const int row = where.row + first_line + i * kLines;
+          left_rows[i] = row < where.count ? a_picks[where.first + row] : -1;
+        }
       }
-      if constexpr (kUsedDown > 0) {
+      for (int step = 0; step < steps; ++step, ++count) {
+        const int slot = static_cast<int>(count % kStages), depth = step * kDepth;
+        if constexpr (kSumsRows) {
+          PRIMUS_UNROLL
+          for (int i = 0; i < kPicks; ++i) {
+            const int row = depth + first_line + i * kLines;
+            left_rows[i] = a_picks && row < where.count ? a_picks[where.first + row] : -1;
+            right_rows[i] = b_picks && row < where.count ? b_picks[where.first + row] : -1;
+          }
+        }
+        Stage& to = memory.stages[slot];
+        Gate& full = memory.full[slot];
+        memory.empty[slot].wait(count / kStages % 2 ^ 1);
+        if (me == 0) {
+          if (boxes > 0) full.expect(boxes);
+          if (!a_picks) copy_left(to, where, depth, full);
+          if (!b_picks) copy_right(to, where, depth, full);
+        }
+        if constexpr (kSumsRows) {
+          if (a_picks) copy_lines<kRows>(to.left, a, m, where.row, left_rows, first_line, piece);
+          if (b_picks) copy_lines<kCols>(to.right, b, n, where.col, right_rows, first_line, piece);
+        } else {
+          PRIMUS_UNROLL
+          for (int i = 0; i < kPicks; ++i) {
+            const int across = depth + piece * kPiece;
+            const bool valid = left_rows[i] >= 0 && across < k;
+            copy_async(in_panel(to.left, first_line + i * kLines, piece),
+                       valid ? a + static_cast<std::int64_t>(left_rows[i]) * k + across : a, valid);
+          }
+        }
+        end_group_of_copies();
+        if (count >= kLater) {
+          wait_for_copies<kLater>();
+          show_writes();
+          memory.full[(count - kLater) % kStages].arrive();
+        }
+      }
+    }
+    wait_for_copies<0>();
+    show_writes();
+    for (std::uint32_t i = count < kLater ? 0 : count - kLater; i < count; ++i) {
+      memory.full[i % kStages].arrive();
+    }
+  }
+
+  // Lines of an operand by depth, whose rows in memory are `cols` long; `side` of them from `col` on.
+  template <int kSide, int kPicks>
+  PRIMUS_DEVICE static void copy_lines(BFloat16* to, const BFloat16* from, int cols, int col,
+                                       const std::int32_t (&rows)[kPicks], int first_line, int piece) {
+    PRIMUS_UNROLL
+    for (int panel = 0; panel < kSide; panel += kPanelLine) {
+      const int across = col + panel + piece * kPiece;
+      PRIMUS_UNROLL
+      for (int i = 0; i < kPicks; ++i) {
+        const bool valid = rows[i] >= 0 && across < cols;
+        copy_async(in_panel(to + panel * kDepth, first_line + i * (kDepth / kPicks), piece),
+                   valid ? from + static_cast<std::int64_t>(rows[i]) * cols + across : from, valid);
+      }
+    }
+  }
+
+  // ---- Products ---------------------------------------------------------------------------------
+
+  PRIMUS_DEVICE void multiply_tiles(Memory& memory) const {
+    take_registers<224>();
+    const int group = thread() / kWarpgroup;
+    const int all = tiles(), stride = static_cast<int>(blocks());
+    int tile = static_cast<int>(block());
+    if (tile >= all) return;
+    Tile where = at(tile);
+    for (std::uint32_t count = 0; tile < all; tile += stride) {
+      const int steps = steps_of(where);
+      WideSums sums;
+      if (steps == 0) sums.clear();
+      for (int step = 0; step < steps; ++step, ++count) {
+        const int slot = static_cast<int>(count % kStages);
+        Stage& stage = memory.stages[slot];
+        memory.full[slot].wait(count / kStages % 2);
+        if constexpr (kSumsRows) {
+          const int rest = where.count - step * kDepth;
+          if (rest < kDepth) clear_lines(stage, rest);
+        }
         begin_products();
         PRIMUS_UNROLL
         for (int d = 0; d < kDepth / 16; ++d) {
-          PRIMUS_UNROLL
-          for (int i = 0; i < kUsedDown; ++i) {
-            const BFloat16* const left = stage.left + (first_row() + i * Sums::kRows) * kDepth;
-            multiply<kLeftByDepth, kRightByDepth, kUsed>(sums[i], at_depth<kLeftByDepth>(left, d),
-                                                         at_depth<kRightByDepth>(stage.right, d),
-                                                         step + d > 0);
-          }
+          const BFloat16* const left = stage.left + group * WideSums::kRows * kDepth;
+          multiply<kLeftByDepth, kRightByDepth>(sums, at_depth<kLeftByDepth>(left, d),
+                                                at_depth<kRightByDepth>(stage.right, d), step + d > 0);
         }
         end_group_of_products();
+        if (step > 0) {
+          wait_for_products<1>();
+          if (lane() == 0) memory.empty[(count - 1) % kStages].arrive();
+        }
       }
-      if (step > 0) {
-        wait_for_products<1>();
-        if (lane() == 0) memory.operands.empty[(count - 1) % kStages].arrive();
+      wait_for_sums(sums);
+      if (steps > 0 && lane() == 0) memory.empty[(count - 1) % kStages].arrive();
+      write(sums, where, group * WideSums::kRows);
+      if (tile + stride < all) where = at(tile + stride);  // while what was written is on its way
+    }
+  }
+
+  // Lines from `from` on belong to another expert, or to nobody. Both warpgroups do it together.
+  PRIMUS_DEVICE static void clear_lines(Stage& stage, int from) {
+    constexpr int kPanels = (kRows + kCols) / kPanelLine;
+    static_assert(sizeof(Stage) == kPanels * kDepth * kPanelLine * sizeof(BFloat16));
+    using Piece = Pack<std::uint64_t, 2>;
+    for (int i = thread(); i < kPanels * kDepth * kPieces; i += kMultiplying) {
+      const int line = i / kPieces;
+      if (line % kDepth >= from) reinterpret_cast<Piece*>(&stage)[i] = Piece{};
+    }
+    show_writes();
+    barrier_among(1, kMultiplying);
+  }
+
+  PRIMUS_DEVICE void write(const WideSums& sums, const Tile& where, int first_row) const {
+    const int rows = kSumsRows ? m : where.count;
+    const std::int64_t begin = (kSumsRows ? static_cast<std::int64_t>(where.expert) * m : where.first);
+    C* const to = c + begin * n;
+    PRIMUS_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int row = where.row + first_row + WideSums::row(2 * half);
+      C* const line = to + static_cast<std::int64_t>(row) * n;
+      if constexpr (std::is_same_v<C, float> || kSumsRows) {
+        // Two lanes have four neighbours in two groups of eight each; each of them gets four of one group.
+        PRIMUS_UNROLL
+        for (int i = 2 * half; i < WideSums::kCount; i += 8) {
+          float four[4] = {sums.at[i], sums.at[i + 1], sums.at[i + 4], sums.at[i + 5]};
+          join_pairs(four);
+          const int col = where.col + i / 4 * 8 + lane() % 2 * 8 + lane() % 4 / 2 * 4;
+          if (row >= rows || col >= n) continue;
+          if (accumulate) {
+            add_four(line + col, four);
+          } else {
+            store(line + col, four);
+          }
+        }
+      } else {
+        // Four lanes have eight neighbours in two words each; one of them gets all of eight.
+        PRIMUS_UNROLL
+        for (int i = 2 * half; i < WideSums::kCount; i += 16) {
+          std::uint32_t words[4];
+          PRIMUS_UNROLL
+          for (int j = 0; j < 4; ++j) {
+            const Pack<C, 2> pair{from_float<C>(sums.at[i + 4 * j]), from_float<C>(sums.at[i + 4 * j + 1])};
+            words[j] = std::bit_cast<std::uint32_t>(pair);
+          }
+          transpose_among_four(words);
+          const int col = where.col + i / 16 * 32 + lane() % 4 * kPiece;
+          if (row >= rows || col >= n) continue;
+          *reinterpret_cast<Pack<std::uint32_t, 4>*>(line + col) = {words[0], words[1], words[2], words[3]};
+        }
       }
     }
-    PRIMUS_UNROLL
-    for (Sums& one : sums) wait_for_sums(one);
-    if (lane() == 0) memory.operands.empty[(count - 1) % kStages].arrive();
   }
 };
 

@@ -7,9 +7,10 @@
 #
 # ROWS chooses what is done, in this order:
 #   losses      tiny models: fp32 losses of 20 steps = one GPU's, on the levels LEVELS and on every mesh
-#   replicated, sharded, tensor, pipeline
+#   overlap     the same where tensor ranks exchange beside products: not at all, by the library, by copy engines
+#   replicated, sharded, tensor, copied, pipeline
 #               Llama 3.1 8B of LAYERS layers, sequence 8192, 4 sequences a GPU and step: data-parallel, fully sharded,
-#               and with all GPUs sharing its layers, or in stages; beside one GPU
+#               with all GPUs sharing its layers (exchanging by the library, or by copy engines), or in stages; beside one GPU
 #   context     the same model of CONTEXT_LAYERS layers at sequence 32768, the GPUs sharing each sequence; beside one GPU
 #   mixtral, deepseek
 #               Mixtral 8x7B of 2 layers and DeepSeek-V2-Lite of 5, the GPUs sharing the experts; beside the same data-parallel
@@ -27,7 +28,7 @@ steps=${STEPS:-8}
 layers=${LAYERS:-16}
 sequence=${SEQUENCE:-8192}
 peers=${PEERS:-}
-rows=${ROWS-losses replicated sharded tensor pipeline context mixtral deepseek${peers:+ peer} killed}
+rows=${ROWS-losses overlap replicated sharded tensor copied pipeline context mixtral deepseek${peers:+ peer} killed}
 levels=${LEVELS-no_shard optim optim_grads optim_grads_params}
 if [ -n "${KEEP:-}" ]; then
   scratch=$KEEP
@@ -78,7 +79,7 @@ settings_of() {
   case $1 in
     replicated) echo "reduce_gradients_each_microbatch=false" ;;
     sharded) echo "data_parallel_sharding_strategy=optim_grads_params reduce_gradients_each_microbatch=false" ;;
-    tensor) echo "tensor_model_parallel_size=$gpus" ;;
+    tensor | copied) echo "tensor_model_parallel_size=$gpus" ;;
     context) echo "context_parallel_size=$gpus" ;;
     context_by_heads) echo "context_parallel_size=$gpus cp_comm_type=a2a" ;;
     pipeline) echo "pipeline_model_parallel_size=$gpus" ;;
@@ -105,6 +106,27 @@ losses() {
     # shellcheck disable=SC2046,SC2086
     run "$mesh" $tiny $common $mixture --nproc "$gpus" $(settings_of $mesh) && compare "$mesh"
   done
+}
+
+# Tokens enough for collectives of 8 MiB.
+overlap() {
+  common="bf16=false train_iters=20 micro_batch_size=32 global_batch_size=64 seq_length=512"
+  # shellcheck disable=SC2086
+  run one_wide $tiny $common || return 0
+  one=$(number one_wide lm_loss 20)
+  # shellcheck disable=SC2046,SC2086
+  {
+    run apart $tiny $common --nproc "$gpus" $(settings_of tensor) tp_comm_overlap=false && compare apart
+    PRIMUS_COPY_ENGINES=off run by_library $tiny $common --nproc "$gpus" $(settings_of tensor) && compare by_library
+    PRIMUS_COPY_ENGINES=on run by_copies $tiny $common --nproc "$gpus" $(settings_of tensor) && compare by_copies
+    PRIMUS_COPY_ENGINES=on run by_copies_again $tiny $common --nproc "$gpus" $(settings_of tensor) && compare by_copies_again
+  }
+  copy_engines_of by_copies
+}
+
+# copy_engines_of NAME: whether its tensor ranks had them.
+copy_engines_of() {
+  grep -h -o "tensor ranks exchange .*" "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" "$scratch/$1.log" | head -n 1
 }
 
 # GB on the device, and what was planned for it, by the log's first lines.
@@ -241,11 +263,17 @@ for row in $rows; do
   began=$(date +%s)
   case $row in
     losses) losses ;;
+    overlap) overlap ;;
     pipeline) pipeline ;;
     context) context ;;
     peer) peer ;;
     killed) killed ;;
-    replicated | sharded | tensor) dense "$row" ;;
+    replicated | sharded) dense "$row" ;;
+    tensor) PRIMUS_COPY_ENGINES=off dense tensor ;;
+    copied)
+      PRIMUS_COPY_ENGINES=on dense copied
+      copy_engines_of copied
+      ;;
     mixtral) experts mixtral $configs/any/mixtral_8x7B_v0.1-BF16-pretrain.yaml num_layers=2 seq_length=4096 micro_batch_size=2 ;;
     deepseek)
       experts deepseek $configs/any/deepseek_v2_lite-BF16-pretrain.yaml num_layers=5 'moe_layer_freq=([0]*1+[1]*4)' \

@@ -143,6 +143,11 @@ class Communicator {
   // How long work may wait for other ranks without any progress before the job is aborted.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 
+  // Whether exchange() takes no multiprocessor of a device: copy engines move the data.
+  virtual bool by_copy_engines() const { return false; }
+  // Why not, where somebody asked for them: a sentence without its full stop. Else empty.
+  virtual std::string why_no_copy_engines() const { return {}; }
+
   const Traffic& traffic() const { return traffic_; }
 
  protected:

@@ -213,6 +213,7 @@ std::unique_ptr<Communicator> Job::world(Device& device, const DeviceCollectives
   ++worlds_;
   auto context = std::make_shared<nccl::Context>(device, *collectives, std::move(library), state_);
   context->start_timeout = options_.start_timeout;
+  context->copy_engines = environment_.copy_engines;
   context->publish = [store = client_](const std::string& key, const std::string& value) {
     store->set(key, value);
   };

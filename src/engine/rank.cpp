@@ -26,6 +26,8 @@ Rank::~Rank() {
   communication_.reset();
   copies_.reset();
   compute_.reset();
+  // Peers may have mapped what is released now.
+  mesh_ = Mesh();
   for (void* address : memory_) device_->release(address);
 }
 

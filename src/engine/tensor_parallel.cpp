@@ -21,7 +21,10 @@ TensorParallel::TensorParallel(Rank& rank, const Options& options)
       options_(options),
       stream_(rank.device().create_stream(StreamKind::kCommunication)),
       computed_(rank.device().create_event()),
-      arrived_(rank.device().create_event()) {}
+      arrived_(rank.device().create_event()) {
+  for (int distance = 1; by_copy_engines() && distance < group_.size(); ++distance)
+    rows_arrived_.push_back(rank.device().create_event());
+}
 
 void TensorParallel::follow_compute() {
   rank_.compute().record(*computed_);
@@ -30,8 +33,27 @@ void TensorParallel::follow_compute() {
 
 void TensorParallel::gather(const Tensor& own, const Tensor& all) {
   follow_compute();
-  group_.all_gather(*stream_, own, all);
+  if (by_copy_engines()) {
+    const std::int64_t rows = own.shape[0];
+    const int ranks = group_.size(), rank = group_.rank();
+    for (int distance = 1; distance < ranks; ++distance) {
+      const int from = (rank + distance) % ranks, to = (rank + ranks - distance) % ranks;
+      group_.exchange(*stream_,
+                      std::array{comm::Transfer::send(own, to),
+                                 comm::Transfer::receive(all.slice(from * rows, (from + 1) * rows), from)});
+      stream_->record(*rows_arrived_[static_cast<std::size_t>(distance - 1)]);
+    }
+  } else {
+    group_.all_gather(*stream_, own, all);
+  }
   stream_->record(*arrived_);
+}
+
+void TensorParallel::complete(const Tensor& own, const Tensor& all) {
+  if (!by_copy_engines()) return;
+  const std::int64_t rows = own.shape[0];
+  const Tensor place = all.slice(group_.rank() * rows, (group_.rank() + 1) * rows);
+  rank_.compute().copy_on_device(place.data, own.data, own.bytes());
 }
 
 std::int64_t TensorParallel::Options::rows_beside(std::int64_t rows, double flops_of_row,
@@ -51,6 +73,10 @@ void TensorParallel::exchange(std::span<const comm::Transfer> transfers) {
 }
 
 void TensorParallel::wait() { rank_.compute().wait(*arrived_); }
+
+void TensorParallel::wait_for_rows(int distance) {
+  rank_.compute().wait(*rows_arrived_[static_cast<std::size_t>(distance - 1)]);
+}
 
 namespace {
 
@@ -88,6 +114,7 @@ void multiply(Step& s, GemmRole role, const Tensor& a, const Tensor& b, const Te
 // c = the product of rows `a` and the weight, while a collective runs that brings this rank `bytes`.
 void multiply_beside(Step& s, GemmRole role, const Tensor& a, const Tensor& c, std::int64_t bytes,
                      bool accumulate = false) {
+  if (beside_of(s).by_copy_engines()) return multiply(s, role, a, s.weight(), c, accumulate);
   const std::int64_t rows = c.shape[0];
   const double flops_of_row = 2.0 * static_cast<double>(a.shape[1] * c.shape[1]);
   const std::int64_t beside = beside_of(s).options().rows_beside(rows, flops_of_row, bytes);
@@ -102,6 +129,15 @@ void multiply_arriving(Step& s, GemmRole role, const Tensor& own, const Tensor& 
   TensorParallel& beside = beside_of(s);
   const Rows mine = rows_of(a, beside.group(), beside.group().rank());
   multiply_beside(s, role, own, mine.of(c), a.bytes() - own.bytes(), accumulate);
+  if (beside.by_copy_engines()) {
+    const int ranks = beside.group().size();
+    for (int distance = 1; distance < ranks; ++distance) {
+      beside.wait_for_rows(distance);
+      const Rows theirs = rows_of(a, beside.group(), (beside.group().rank() + distance) % ranks);
+      multiply(s, role, theirs.of(a), s.weight(), theirs.of(c), accumulate);
+    }
+    return beside.wait();
+  }
   beside.wait();
   for (const Rows others : {Rows{0, mine.begin}, Rows{mine.end, a.shape[0]}}) {
     if (others.begin < others.end) multiply(s, role, others.of(a), s.weight(), others.of(c), accumulate);
@@ -164,9 +200,11 @@ void weight_gradient(Step& s, const Tensor& d_y, const Tensor& x) {
 
 // --- gathered_linear: outputs y, and all rows of x. A replay keeps the latter for the weight gradient.
 
+template <bool kKept>
 void gathered_forward(Step& s) {
   beside_of(s).gather(s.in(0), s.out(1));
   multiply_arriving(s, GemmRole::kForward, s.in(0), s.out(1), s.out(0));
+  if (kKept) beside_of(s).complete(s.in(0), s.out(1));
 }
 
 template <bool kKept>
@@ -192,6 +230,7 @@ void gathered_backward_input(Step& s) {
     beside.wait();
   }
   if (!both) return;
+  if (gathered) beside.complete(s.in(0), gathered->get());
   weight_gradient(s, d_y, kKept ? s.out(1) : gathered->get());
   s.weight_gradient_done();
 }
@@ -202,15 +241,17 @@ void gathered_backward_weight(Step& s) {
   if constexpr (kKept) return weight_gradient(s, d_y, s.out(1));
   TensorParallel& beside = beside_of(s);
   const ScratchTensor gathered(s.context().scratch, d_y.dtype, {d_y.shape[0], s.in_shape(0)[1]});
-  beside.gather(s.in(0), gathered.get());
+  const Tensor own = s.in(0);
+  beside.gather(own, gathered.get());
   beside.wait();
+  beside.complete(own, gathered.get());
   weight_gradient(s, d_y, gathered.get());
 }
 
 template <bool kKept>
 constexpr Operator kGathered{.name = "gathered_linear",
                              .operator_class = OperatorClass::kLinear,
-                             .forward = gathered_forward,
+                             .forward = gathered_forward<kKept>,
                              .backward_input = gathered_backward_input<kKept>,
                              .backward_weight = gathered_backward_weight<kKept>,
                              .for_weight = kKept ? Saves{.outputs = bit(1)} : Saves{.inputs = bit(0)}};
@@ -226,19 +267,25 @@ void scattered_backward_input(Step& s) {
   TensorParallel& beside = beside_of(s);
   const Tensor d_y = s.d_out(0), d_all = s.complete_d_out(1);
   beside.gather(d_y, d_all);
-  if (!s.needs_d_in(0)) return beside.wait();
+  if (!s.needs_d_in(0)) {
+    beside.wait();
+    return beside.complete(d_y, d_all);
+  }
   const Step::Target d_x = s.d_in(0);
   const bool in_place = !d_x.previous.absent() && d_x.previous.data == d_x.out.data;
   multiply_arriving(s, GemmRole::kInputGradient, d_y, d_all, d_x.out, in_place);
   if (!in_place) add_previous(s, d_x);
+  beside.complete(d_y, d_all);
 }
 
 void scattered_backward_weight(Step& s) {
   // Nobody asked for the gradient of the input.
   if (s.d_out(1).absent()) {
     TensorParallel& beside = beside_of(s);
-    beside.gather(s.d_out(0), s.complete_d_out(1));
+    const Tensor d_y = s.d_out(0), d_all = s.complete_d_out(1);
+    beside.gather(d_y, d_all);
     beside.wait();
+    beside.complete(d_y, d_all);
   }
   weight_gradient(s, s.d_out(1), s.in(0));
 }

@@ -4,10 +4,11 @@
 //   scattered_linear: x [T, in/n] · partᵀ --scatter (sum)--> [T/n, out]
 //
 // A rank multiplies its own rows while the others' arrive, and what the others are to get before what is its
-// own. On a GPU the product beside a collective leaves it some multiprocessors (comm/beside.h), so it is cut
-// to about the collective's length, and the rest has them all. What is computed is the same as with
-// gather_tokens(), linear() and scatter_tokens(); sums of more than two ranks in bf16 are rounded at every
-// addition.
+// own. Where a GPU's library of collectives takes multiprocessors, the product beside one leaves it some
+// (comm/beside.h), so it is cut to about the collective's length, and the rest has them all. Where copy
+// engines do the work, products have all multiprocessors all the time, and rows are multiplied rank by rank
+// as they arrive. What is computed is the same as with gather_tokens(), linear() and scatter_tokens(); sums
+// of more than two ranks in bf16 are rounded at every addition.
 //
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
 #pragma once
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "engine/operators.h"
 #include "engine/parallel_operators.h"
@@ -32,6 +34,7 @@ class TensorParallel {
     // H100's 570 TFLOP/s of the multiprocessors that are left against 210 GB/s.
     double flops_per_byte = 2700;
     std::int64_t rows_multiple = 128;
+    bool overlap = true;
 
     // Of `rows` rows of a product, each of so many FLOPs, those that go beside a collective of `bytes`.
     std::int64_t rows_beside(std::int64_t rows, double flops_of_row, std::int64_t bytes) const;
@@ -42,14 +45,23 @@ class TensorParallel {
 
   comm::Communicator& group() { return group_; }
   const Options& options() const { return options_; }
-  bool worthwhile(std::int64_t bytes) const { return bytes >= options_.least_bytes; }
+  // Of what is gathered or scattered; false: never.
+  bool worthwhile(std::int64_t bytes) const { return options_.overlap && bytes >= options_.least_bytes; }
+  // Whether products beside a collective need not make room for it.
+  bool by_copy_engines() const { return group_.by_copy_engines(); }
 
   // For the operators. Each begins once what is enqueued on the compute stream so far is over, and runs
   // beside what comes after.
+  //
+  // Copy engines bring the other ranks' rows only, which is all that a product needs whose own rows are at
+  // hand; complete() adds those.
   void gather(const Tensor& own, const Tensor& all);
+  void complete(const Tensor& own, const Tensor& all);
   void exchange(std::span<const comm::Transfer> transfers);
   // The compute stream waits for all of them.
   void wait();
+  // Or, after a gather by copy engines, for the rows of the rank `distance` behind this one, in a ring.
+  void wait_for_rows(int distance);
 
  private:
   void follow_compute();
@@ -60,6 +72,7 @@ class TensorParallel {
   // A stream of its own: what is sharded over data ranks travels on the rank's, and must not hold this up.
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> computed_, arrived_;
+  std::vector<std::unique_ptr<Event>> rows_arrived_;  // by distance - 1
 };
 
 // linear(gather_tokens(x, group), weight), and scatter_tokens(linear(x, weight), group). `beside` null, or

@@ -88,12 +88,21 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
                     fmt::format("group '{}' of {} ranks", this->name(), size()), unique, size(), rank,
                     beside_products(this->name()) ? kProcessorsBeside : 0, deadline);
     barrier_ = context_->device.allocate(sizeof(std::int32_t));
+    if (context_->copy_engines && beside_products(this->name())) {
+      if (context_->collectives.peers) {
+        copies_ =
+            PeerCopies::open(*context_, "copies/" + hex(as_text(sha256(id_))), size(), rank, why_no_copies_);
+      } else {
+        why_no_copies_ = "devices of this kind cannot reach each other's memory";
+      }
+    }
   }
   context_->watchdog.add(*this);
 }
 
 NcclCommunicator::~NcclCommunicator() {
   context_->watchdog.remove(*this);
+  copies_.reset();
   handle_.reset();
   if (barrier_) context_->device.release(barrier_);
   if (!staging_.absent()) context_->device.release(staging_.data);
@@ -160,7 +169,8 @@ void NcclCommunicator::enqueue(Stream& stream, Call call) {
   pending.record = state_.recorder.enqueued(recorder_group_, sequence, signature);
   context_->collectives.make_current(context_->ordinal);
   // What a graph repeats is not seen by the watchdog: events that were recorded there cannot be asked.
-  if (context_->collectives.recording(innermost(stream))) return start(stream, call, signature, pending);
+  if (context_->collectives.recording(innermost(stream)))
+    return start(stream, call, signature, pending, true);
 
   if (last_stream_ && last_stream_ != &stream) {
     const std::lock_guard lock(mutex_);
@@ -172,7 +182,7 @@ void NcclCommunicator::enqueue(Stream& stream, Call call) {
   pending.end = take_event();
   pending.peers = peers_of(call);
   stream.record(*pending.begin);
-  start(stream, call, signature, pending);
+  start(stream, call, signature, pending, false);
   stream.record(*pending.end);
   {
     const std::lock_guard lock(mutex_);
@@ -181,19 +191,25 @@ void NcclCommunicator::enqueue(Stream& stream, Call call) {
   context_->watchdog.wake();
 }
 
-void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signature, const Pending& pending) {
+void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signature, const Pending& pending,
+                             bool recording) {
   if (call.kind == Kind::kAllToAll && call.in.data == call.out.data) stage(stream, call);
   copy_own_parts(stream, call);
   if (!handle_) return;
   bool noted = false;
-  handle_->run([&](Comm comm) { return start_in_library(stream, call, comm); }, signature,
-               [&](std::chrono::milliseconds waited) {
-                 // Here the host waits for other ranks, not the stream.
-                 if (!std::exchange(noted, true)) state_.recorder.started(pending.record);
-                 if (waited <= state_.timeout.load() || Clock::now() < state_.excused_until.load()) return;
-                 be_late(pending, waited);
-                 state_.abort->check();
-               });
+  const auto waiting = [&](std::chrono::milliseconds waited) {
+    state_.abort->check();
+    // Here the host waits for other ranks, not the stream.
+    if (!std::exchange(noted, true)) state_.recorder.started(pending.record);
+    if (waited <= state_.timeout.load() || Clock::now() < state_.excused_until.load()) return;
+    be_late(pending, waited);
+    state_.abort->check();
+  };
+  // A graph would repeat the numbers of the first time.
+  if (copies_ && !recording && call.kind == Kind::kExchange) {
+    return copies_->exchange(stream, call.transfers, waiting);
+  }
+  handle_->run([&](Comm comm) { return start_in_library(stream, call, comm); }, signature, waiting);
 }
 
 // What comes in overwrites what is still to go out, so the operand is copied aside.
@@ -385,12 +401,16 @@ void NcclCommunicator::be_late(const Pending& pending, std::chrono::milliseconds
   state_.abort->abort(fmt::format("rank {}: {}", state_.rank, diagnose(mine, waited, suspects, statuses)));
 }
 
-void NcclCommunicator::end() noexcept {
-  if (handle_) handle_->end();
+bool NcclCommunicator::end() noexcept {
+  if (copies_) copies_->release();
+  const bool first = !std::exchange(ended_, true);
+  if (first && handle_) handle_->end();
   const std::lock_guard lock(mutex_);
   for (const Pending& pending : pending_) {
-    if (pending.begun) state_.recorder.ended(pending.record, true);
+    if (first && pending.begun) state_.recorder.ended(pending.record, true);
   }
+  // Work that was being enqueued meanwhile waits, too.
+  return copies_ != nullptr;
 }
 
 }  // namespace primus::comm::nccl

@@ -5,7 +5,7 @@
 //
 // What differs from the contract is said in communicator.h: sums in the library's order, above all.
 //
-// A group of one rank needs no library.
+// A group of one rank needs no library. Tensor ranks may exchange by copy engines (peer_copies.h).
 #pragma once
 
 #include <chrono>
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "comm/nccl/handle.h"
+#include "comm/nccl/peer_copies.h"
 #include "comm/nccl/watchdog.h"
 
 namespace primus::comm::nccl {
@@ -40,6 +41,7 @@ struct Context {
   std::function<void(const std::string& key, const std::string& value)> publish;
   std::function<std::string(const std::string& key)> wait_for;
   std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // for all ranks of a group to come
+  bool copy_engines = false;                                          // wanted for groups of tensor ranks
 };
 
 class NcclCommunicator final : public Communicator, private Watched {
@@ -52,6 +54,8 @@ class NcclCommunicator final : public Communicator, private Watched {
 
   void abort(const std::string& reason) noexcept override;
   void set_timeout(std::chrono::milliseconds timeout) override;
+  bool by_copy_engines() const override { return copies_ != nullptr; }
+  std::string why_no_copy_engines() const override { return why_no_copies_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -68,10 +72,10 @@ class NcclCommunicator final : public Communicator, private Watched {
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
                                            const std::string& name) override;
   bool poll() noexcept override;
-  void end() noexcept override;
+  bool end() noexcept override;
 
   // Enqueues what the library, or a copy on the device, does for this call.
-  void start(Stream& stream, Call& call, const Signature& signature, const Pending& pending);
+  void start(Stream& stream, Call& call, const Signature& signature, const Pending& pending, bool recording);
   Result start_in_library(Stream& stream, const Call& call, Comm comm) const;
   Result send_and_receive(Stream& stream, const Call& call, Comm comm) const;
   void copy_own_parts(Stream& stream, const Call& call) const;
@@ -88,8 +92,11 @@ class NcclCommunicator final : public Communicator, private Watched {
   RankState& state_;
   const int recorder_group_;
   std::optional<Handle> handle_;  // none in a group of one rank
-  void* barrier_ = nullptr;       // one int32 on the device
-  Tensor staging_;                // what an all_to_all in place sends
+  std::unique_ptr<PeerCopies> copies_;
+  std::string why_no_copies_;
+  bool ended_ = false;       // used by the watchdog alone
+  void* barrier_ = nullptr;  // one int32 on the device
+  Tensor staging_;           // what an all_to_all in place sends
   std::map<std::string, int> splits_;
   std::uint64_t collectives_ = 0, exchanges_ = 0;
   Stream* last_stream_ = nullptr;  // compared only

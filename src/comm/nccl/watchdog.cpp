@@ -57,12 +57,15 @@ void Watchdog::watch() {
       for (Watched* const watched : watched_) busy = watched->poll() || busy;
       if (state_->abort->aborted()) {
         // Those that come later find the job aborted, and start nothing.
+        busy = false;
         for (Watched* const watched : watched_) {
           if (std::find(ended_.begin(), ended_.end(), watched) != ended_.end()) continue;
-          ended_.push_back(watched);
-          watched->end();
+          if (watched->end()) {
+            busy = true;
+          } else {
+            ended_.push_back(watched);
+          }
         }
-        busy = false;
       }
     }
     std::unique_lock lock(mutex_);

@@ -20,8 +20,8 @@ class Watched {
   virtual ~Watched() = default;
   // Notes what has begun and ended; aborts the job when something is wrong. True while work is under way.
   virtual bool poll() noexcept = 0;
-  // Ends what is under way. Called once, after the job was aborted.
-  virtual void end() noexcept = 0;
+  // Ends what is under way, after the job was aborted. True: it must be called again after a while.
+  virtual bool end() noexcept = 0;
 };
 
 class Watchdog {

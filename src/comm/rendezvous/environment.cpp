@@ -101,6 +101,12 @@ std::optional<JobEnvironment> JobEnvironment::read(const Getter& get) {
       number(get, "PRIMUS_RENDEZVOUS_FD", 0, std::numeric_limits<int>::max()).value_or(-1);
   result.token = read_token(get);
   result.transport = parse_transport(text(get, "PRIMUS_TRANSPORT").value_or("auto"), "PRIMUS_TRANSPORT");
+  const std::string engines = text(get, "PRIMUS_COPY_ENGINES").value_or("off");
+  if (engines != "on" && engines != "off") {
+    throw invalid(fmt::format("PRIMUS_COPY_ENGINES='{}' is neither on nor off", engines),
+                  "set it to on or off");
+  }
+  result.copy_engines = engines == "on";
   const auto address = text(get, "MASTER_ADDR");
   auto port = number(get, "PRIMUS_MASTER_PORT", 1, 65535);
   if (!port) {

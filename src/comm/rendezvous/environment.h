@@ -12,6 +12,8 @@
 //                                  is refused. Needed unless rank 0 listens on the loopback only.
 //   PRIMUS_RENDEZVOUS_FD           a listening socket that rank 0 inherits from the launcher
 //   PRIMUS_TRANSPORT               how ranks on CPUs exchange: auto (default), shared-memory, tcp or mpi
+//   PRIMUS_COPY_ENGINES            on: tensor ranks on GPUs of one host exchange by copy engines, where these
+//                                  can; off (default): by the vendor's library
 #pragma once
 
 #include <cstdint>
@@ -46,6 +48,7 @@ struct JobEnvironment {
   std::string token;
   int listening_socket = -1;
   Transport transport = Transport::kAuto;
+  bool copy_engines = false;
   mpi::Library* mpi = nullptr;  // what started the ranks (comm/mpi/current_job.h); null: not MPI
 
   // Nullopt when neither RANK nor WORLD_SIZE is set: a process of its own. Throws Error(kInvalid) naming the

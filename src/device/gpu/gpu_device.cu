@@ -321,7 +321,7 @@ constexpr const char* kCollectivesLibrary = "NCCL";
 constexpr const char* kCollectivesInstallation = "NVIDIA's package libnccl2";
 #endif
 
-constexpr DeviceCollectives kCollectives{
+const DeviceCollectives kCollectives{
     .library = kCollectivesLibrary,
     .file_names = kCollectivesFiles,
     .installation = kCollectivesInstallation,
@@ -333,7 +333,8 @@ constexpr DeviceCollectives kCollectives{
     .guard =
         [](Device& device, std::function<void()> check_work) {
           static_cast<GpuDevice&>(device).guard().set(std::move(check_work));
-        }};
+        },
+    .peers = &peers()};
 
 constexpr DeviceTiming kTiming{
     .create = [](Device& device) { return static_cast<GpuDevice&>(device).create_timed_event(); },

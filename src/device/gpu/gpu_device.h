@@ -20,6 +20,7 @@ std::unique_ptr<Device> open_gpu(const DeviceSpec& spec, const KernelTable& kern
 std::unique_ptr<Device> measuring_gpu(const DeviceSpec& spec, const KernelTable& kernels);
 // NCCL's or RCCL's view of these devices.
 const DeviceCollectives& collectives();
+const DevicePeers& peers();
 // When work on them ran.
 const DeviceTiming& timing();
 

@@ -102,6 +102,11 @@ void Trainer::Run::prepare() {
   if (trace) device = trace->watch(std::move(device));
   engine::Mesh mesh = ranks.make_mesh(*device, shape);
   rank = std::make_unique<engine::Rank>(std::move(device), std::move(mesh));
+  if (const comm::Communicator* const tensor = rank->mesh().tensor()) {
+    if (tensor->by_copy_engines()) log.info("tensor ranks exchange by copy engines");
+    const std::string why = tensor->why_no_copy_engines();
+    if (!why.empty()) log.warning("tensor ranks exchange without copy engines: {}", why);
+  }
   const StepMeasurement measured = measure_session(*rank, settings, families);
   memory = measured.memory;
   constexpr double kMiB = 1 << 20;

@@ -137,6 +137,7 @@ struct Way {
   engine::ContextParallel::Exchange exchange = engine::ContextParallel::Exchange::kRing;
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
   bool beside_products = false;  // collectives of tensor ranks, however small
+  bool copy_engines = false;     // for these
 };
 
 // Parts without blocks are allowed: stages may have more parts than there are.
@@ -164,50 +165,53 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
   settings.optimizer.rules = update_rules_of({.adam_eps = 1e-4});
   MeshOutcome outcome;
   std::mutex mutex;
-  on_ranks(way.ranks, way.shape, [&](engine::Rank& rank) {
-    const int r = rank.mesh().rank();
-    const auto session = open_session(rank, settings, builtin_families());
-    session->store().initialize(rank.context(), 7);
-    session->parallel().distribute_values();
-    TrainingStep& step = session->step();
-    const std::int64_t tokens = settings.step.micro_batch * settings.step.sequence;
-    for (int s = 0; s < kSteps; ++s) {
-      step.begin(s + 1);
-      for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
-        TestBatch batch(tokens, model.vocab,
-                        static_cast<std::uint64_t>(s * 100 + i * data_ranks + rank.mesh().data_rank()));
+  on_ranks(
+      way.ranks, way.shape,
+      [&](engine::Rank& rank) {
+        const int r = rank.mesh().rank();
+        const auto session = open_session(rank, settings, builtin_families());
+        session->store().initialize(rank.context(), 7);
+        session->parallel().distribute_values();
+        TrainingStep& step = session->step();
+        const std::int64_t tokens = settings.step.micro_batch * settings.step.sequence;
+        for (int s = 0; s < kSteps; ++s) {
+          step.begin(s + 1);
+          for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+            TestBatch batch(tokens, model.vocab,
+                            static_cast<std::uint64_t>(s * 100 + i * data_ranks + rank.mesh().data_rank()));
+            batch.pack({0, 5, 6, 16, 27});
+            step.microbatch(i, batch.host());
+          }
+          step.finish_gradients();
+          const StepResult result = step.result();
+          step.update(s + 1, 3e-3, 0.1);
+          if (r != way.ranks - 1) continue;  // all ranks know the same
+          outcome.losses.push_back(result.loss);
+          outcome.norms.push_back(result.gradient_norm);
+          if (result.mtp_loss) outcome.mtp_losses.push_back(*result.mtp_loss);
+          for (const LayerRouting& layer : result.routing) {
+            outcome.imbalance.push_back(layer.imbalance);
+            outcome.imbalance.push_back(layer.dropped + 1);
+          }
+        }
+        step.begin_evaluation();
+        TestBatch batch(tokens, model.vocab, 999);
         batch.pack({0, 5, 6, 16, 27});
-        step.microbatch(i, batch.host());
-      }
-      step.finish_gradients();
-      const StepResult result = step.result();
-      step.update(s + 1, 3e-3, 0.1);
-      if (r != way.ranks - 1) continue;  // all ranks know the same
-      outcome.losses.push_back(result.loss);
-      outcome.norms.push_back(result.gradient_norm);
-      if (result.mtp_loss) outcome.mtp_losses.push_back(*result.mtp_loss);
-      for (const LayerRouting& layer : result.routing) {
-        outcome.imbalance.push_back(layer.imbalance);
-        outcome.imbalance.push_back(layer.dropped + 1);
-      }
-    }
-    step.begin_evaluation();
-    TestBatch batch(tokens, model.vocab, 999);
-    batch.pack({0, 5, 6, 16, 27});
-    step.evaluate(batch.host());
-    const double evaluated = step.evaluation_loss();
-    rank.synchronize();
-    const std::lock_guard lock(mutex);
-    if (r == way.ranks - 1) {
-      outcome.losses.push_back(evaluated);
-      if (rank.mesh().tensor()) {
-        const comm::Traffic& traffic = rank.mesh().tensor()->traffic();
-        outcome.tensor_traffic = traffic.total_bytes();
-        outcome.tensor_exchanges = traffic[comm::Kind::kExchange].calls;
-      }
-    }
-    collect(rank, session->store(), outcome);
-  });
+        step.evaluate(batch.host());
+        const double evaluated = step.evaluation_loss();
+        rank.synchronize();
+        const std::lock_guard lock(mutex);
+        if (r == way.ranks - 1) {
+          outcome.losses.push_back(evaluated);
+          if (rank.mesh().tensor()) {
+            const comm::Traffic& traffic = rank.mesh().tensor()->traffic();
+            outcome.tensor_traffic = traffic.total_bytes();
+            outcome.tensor_exchanges = traffic[comm::Kind::kExchange].calls;
+          }
+        }
+        collect(rank, session->store(), outcome);
+      },
+      way.copy_engines);
   return outcome;
 }
 
@@ -276,6 +280,12 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   expect_equal(overlapped, one, c);
   EXPECT_EQ(overlapped.tensor_traffic, many.tensor_traffic);
   EXPECT_GT(overlapped.tensor_exchanges, many.tensor_exchanges);
+  // Rank by rank, as copy engines bring rows.
+  beside.copy_engines = true;
+  const MeshOutcome copied = train_on(c.model(), beside);
+  expect_equal(copied, one, c);
+  EXPECT_EQ(copied.tensor_traffic, many.tensor_traffic);
+  EXPECT_GT(copied.tensor_exchanges, overlapped.tensor_exchanges);
 }
 
 constexpr MeshShape tensor(int n) { return {.tensor = n}; }

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/copy_engines.h"
 #include "comm/local/thread_group.h"
 #include "engine/mesh.h"
 #include "lm/train/tiny_model.h"
@@ -23,13 +24,14 @@ namespace primus::test {
 
 // Runs `body` for each rank of a mesh, each in its thread. What it throws fails the test.
 inline void on_ranks(int ranks, const engine::MeshShape& shape,
-                     const std::function<void(engine::Rank& rank)>& body) {
+                     const std::function<void(engine::Rank& rank)>& body, bool copy_engines = false) {
   auto worlds = comm::local::make_thread_group(ranks, {.timeout = std::chrono::seconds(60)});
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r] {
       try {
-        auto& world = worlds[static_cast<std::size_t>(r)];
+        std::unique_ptr<comm::Communicator> world = std::move(worlds[static_cast<std::size_t>(r)]);
+        if (copy_engines) world = std::make_unique<comm::test::CopyEngines>(std::move(world));
         engine::Rank rank(turbo::make_cpu_device(1),
                           ranks == 1 ? engine::Mesh() : engine::Mesh(std::move(world), shape));
         body(rank);

@@ -1,0 +1,182 @@
+// GPUs of one host that read each other's memory: the runtime's handles between processes, and the stream
+// operations on flags, which no multiprocessor takes part in.
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "device/gpu/gpu_device.h"
+#include "device/gpu/runtime.h"
+
+#if !defined(__HIP__)
+#include <cuda.h>
+#endif
+
+namespace primus::gpu::PRIMUS_GPU {
+namespace {
+
+using IpcHandle = PRIMUS_GPU_CALL(IpcMemHandle_t);
+static_assert(sizeof(IpcHandle) == sizeof(PeerHandle));
+
+#if defined(__HIP__)
+
+void range_of(const void* address, void*& base, std::uint64_t& id) {
+  std::size_t bytes = 0;
+  void* const asked = const_cast<void*>(address);
+  check(hipMemGetAddressRange(&base, &bytes, asked), "find an allocation");
+  unsigned int number = 0;
+  check(hipPointerGetAttribute(&number, HIP_POINTER_ATTRIBUTE_BUFFER_ID, asked), "number an allocation");
+  id = number;
+}
+
+void set_flag(Stream& stream, void* flag, std::uint32_t value) {
+  check(hipStreamWriteValue32(static_cast<StreamHandle>(collectives().stream_handle(stream)), flag, value, 0),
+        "set a flag");
+}
+
+void wait_flag(Stream& stream, void* flag, std::uint32_t value) {
+  check(hipStreamWaitValue32(static_cast<StreamHandle>(collectives().stream_handle(stream)), flag, value,
+                             hipStreamWaitValueGte),
+        "wait for a flag");
+}
+
+#else
+
+// Functions of the driver, for which the runtime has no counterpart.
+struct Driver {
+  decltype(&cuMemGetAddressRange) address_range;
+  decltype(&cuPointerGetAttribute) attribute;
+  decltype(&cuStreamWriteValue32) write;
+  decltype(&cuStreamWaitValue32) wait;
+  decltype(&cuGetErrorName) error_name;
+};
+
+template <class Function>
+void find(Function& function, const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result),
+        "look for a function of the driver");
+  if (!found || result != cudaDriverEntryPointSuccess) {
+    throw Error(ErrorKind::kDependency, std::string("cuda: the driver has no ") + name,
+                "install a driver for CUDA 12 or newer");
+  }
+  function = reinterpret_cast<Function>(found);
+}
+
+const Driver& driver() {
+  static const Driver found = [] {
+    Driver d{};
+    find(d.address_range, "cuMemGetAddressRange");
+    find(d.attribute, "cuPointerGetAttribute");
+    find(d.write, "cuStreamWriteValue32");
+    find(d.wait, "cuStreamWaitValue32");
+    find(d.error_name, "cuGetErrorName");
+    return d;
+  }();
+  return found;
+}
+
+void check_driver(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) [[likely]]
+    return;
+  const char* name = "an unknown error";
+  (void)driver().error_name(result, &name);
+  throw Error(ErrorKind::kIo, std::string("cuda: cannot ") + what + ": " + name);
+}
+
+CUdeviceptr pointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
+
+void range_of(const void* address, void*& base, std::uint64_t& id) {
+  CUdeviceptr begin = 0;
+  std::size_t bytes = 0;
+  check_driver(driver().address_range(&begin, &bytes, pointer(address)), "find an allocation");
+  base = reinterpret_cast<void*>(begin);
+  unsigned long long number = 0;
+  check_driver(driver().attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, pointer(address)),
+               "number an allocation");
+  id = number;
+}
+
+CUstream handle_of(Stream& stream) { return static_cast<CUstream>(collectives().stream_handle(stream)); }
+
+void set_flag(Stream& stream, void* flag, std::uint32_t value) {
+  check_driver(driver().write(handle_of(stream), pointer(flag), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+               "set a flag");
+}
+
+void wait_flag(Stream& stream, void* flag, std::uint32_t value) {
+  check_driver(driver().wait(handle_of(stream), pointer(flag), value, CU_STREAM_WAIT_VALUE_GEQ),
+               "wait for a flag");
+}
+
+#endif
+
+void choose(int ordinal) { check(PRIMUS_GPU_CALL(SetDevice)(ordinal), "choose a GPU"); }
+
+PeerHandle share(int ordinal, const void* address, std::int64_t& offset) {
+  choose(ordinal);
+  void* base = nullptr;
+  std::uint64_t id = 0;
+  range_of(address, base, id);
+  offset = static_cast<const std::byte*>(address) - static_cast<const std::byte*>(base);
+  // Asking for a handle takes longer than a copy. Another allocation may come to lie where this one was.
+  static std::mutex mutex;
+  static std::map<std::pair<void*, std::uint64_t>, PeerHandle> known;
+  const std::lock_guard lock(mutex);
+  const auto [at, fresh] = known.try_emplace({base, id});
+  if (fresh) {
+    IpcHandle handle;
+    const Status status = PRIMUS_GPU_CALL(IpcGetMemHandle)(&handle, base);
+    if (status != PRIMUS_GPU_CALL(Success)) known.erase(at);
+    check(status, "share device memory with other processes");
+    std::memcpy(at->second.bytes.data(), &handle, sizeof(handle));
+  }
+  return at->second;
+}
+
+void* open(int ordinal, const PeerHandle& shared) {
+  choose(ordinal);
+  IpcHandle handle;
+  std::memcpy(&handle, shared.bytes.data(), sizeof(handle));
+  void* address = nullptr;
+  check(PRIMUS_GPU_CALL(IpcOpenMemHandle)(&address, handle, PRIMUS_GPU_CALL(IpcMemLazyEnablePeerAccess)),
+        "open the memory of another GPU");
+  return address;
+}
+
+void close(int ordinal, void* opened) noexcept {
+  (void)PRIMUS_GPU_CALL(SetDevice)(ordinal);
+  (void)PRIMUS_GPU_CALL(IpcCloseMemHandle)(opened);
+}
+
+void* map_flags(int ordinal, void* host, std::int64_t bytes) {
+  choose(ordinal);
+  check(PRIMUS_GPU_CALL(HostRegister)(host, static_cast<std::size_t>(bytes),
+                                      PRIMUS_GPU_CALL(HostRegisterMapped)),
+        "map shared memory of the host");
+  void* address = nullptr;
+  const Status status = PRIMUS_GPU_CALL(HostGetDevicePointer)(&address, host, 0);
+  if (status != PRIMUS_GPU_CALL(Success)) (void)PRIMUS_GPU_CALL(HostUnregister)(host);
+  check(status, "map shared memory of the host");
+  return address;
+}
+
+void unmap_flags(int ordinal, void* host) noexcept {
+  (void)PRIMUS_GPU_CALL(SetDevice)(ordinal);
+  (void)PRIMUS_GPU_CALL(HostUnregister)(host);
+}
+
+constexpr DevicePeers kPeers{.share = share,
+                             .open = open,
+                             .close = close,
+                             .map_flags = map_flags,
+                             .unmap_flags = unmap_flags,
+                             .set_flag = set_flag,
+                             .wait_flag = wait_flag};
+
+}  // namespace
+
+const DevicePeers& peers() { return kPeers; }
+
+}  // namespace primus::gpu::PRIMUS_GPU

@@ -1,0 +1,365 @@
+// Exchanges of tensor ranks by copy engines, without a GPU: over a table with what a device offers for that,
+// whose ranks are threads on guard devices. A stream that does not wait for what it must wait for finds
+// poison, because every buffer is overwritten as soon as its work is over.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "comm/conformance.h"
+#include "comm/nccl_job.h"
+
+namespace primus::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using test::none;
+using test::on_all_ranks;
+using test::Rank;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// ---- What a plug-in offers, on guard devices: all of them translate addresses in the same way ------------
+
+constexpr std::uintptr_t kPage = 4096;
+constexpr std::ptrdiff_t kOpened = kPage;  // handles are not addresses
+
+std::atomic<int> opened{0}, mapped{0};
+std::atomic<bool> refuses_to_open{false};  // on the rank "0000:01"
+std::atomic<bool> garbles{false};          // two ranks share the wrong place
+
+PeerHandle share(int, const void* address, std::int64_t& offset) {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  const std::uintptr_t base = at / kPage * kPage;
+  // The page beside it, of the same buffer where each of two ranks has one.
+  const std::ptrdiff_t wrong = !garbles ? 0 : test::this_gpu == "0000:00" ? kOpened : -kOpened;
+  const std::uintptr_t handle = base + kOpened + static_cast<std::uintptr_t>(wrong);
+  offset = static_cast<std::int64_t>(at - base);
+  PeerHandle result;
+  std::memcpy(result.bytes.data(), &handle, sizeof(handle));
+  return result;
+}
+
+void* open(int, const PeerHandle& handle) {
+  if (refuses_to_open && test::this_gpu == "0000:01") {
+    throw Error(ErrorKind::kIo, "fake: cannot open the memory of another GPU");
+  }
+  std::uintptr_t value = 0;
+  std::memcpy(&value, handle.bytes.data(), sizeof(value));
+  ++opened;
+  return reinterpret_cast<void*>(value - kOpened);
+}
+
+struct Flag {
+  std::atomic<std::uint32_t>* at;
+  std::uint32_t value;
+};
+
+template <void (*kWork)(const Flag&)>
+void launch(Stream& stream, void* flag, std::uint32_t value) {
+  const Flag arguments{static_cast<std::atomic<std::uint32_t>*>(flag), value};
+  stream.launch(
+      [](KernelContext&, const void* a) {
+        Flag here{};
+        std::memcpy(&here, a, sizeof(here));
+        kWork(here);
+      },
+      &arguments, sizeof(arguments));
+}
+
+void set(const Flag& flag) { *flag.at = flag.value; }
+void wait(const Flag& flag) {
+  while (static_cast<std::int32_t>(*flag.at - flag.value) < 0) std::this_thread::sleep_for(50us);
+}
+
+constexpr DevicePeers kPeers{.share = share,
+                             .open = open,
+                             .close = [](int, void*) noexcept { --opened; },
+                             .map_flags =
+                                 [](int, void* host, std::int64_t) {
+                                   ++mapped;
+                                   return host;
+                                 },
+                             .unmap_flags = [](int, void*) noexcept { --mapped; },
+                             .set_flag = launch<set>,
+                             .wait_flag = launch<wait>};
+
+// ---- Tests ------------------------------------------------------------------------------------------
+
+struct PeerCopies : ::testing::Test {
+  PeerCopies() { collectives.peers = &kPeers; }
+  void TearDown() override {
+    EXPECT_EQ(opened, 0) << "somebody's memory is still mapped";
+    EXPECT_EQ(mapped, 0);
+    refuses_to_open = garbles = false;
+  }
+  // Of tensor ranks, all ranks of the job.
+  static std::unique_ptr<Communicator> group_of(Communicator& world) {
+    std::vector<int> members(static_cast<std::size_t>(world.size()));
+    std::iota(members.begin(), members.end(), 0);
+    return world.split(members, "tensor.0");
+  }
+  std::vector<std::string> on_tensor_ranks(int ranks,
+                                           const std::function<void(Rank&, Communicator&)>& body) const {
+    std::atomic<int> through{0};
+    const auto all = [&](Rank& r) {
+      const auto world = r.job.world(r.device, &collectives);
+      const auto group = group_of(*world);
+      // Nobody's memory goes while another stream may read it: a GPU keeps what is mapped, this one does not.
+      const auto wait_for_all = [&] {
+        ++through;
+        for (int i = 0; i < 6000 && through < ranks; ++i) std::this_thread::sleep_for(10ms);
+      };
+      try {
+        body(r, *group);
+      } catch (...) {
+        wait_for_all();
+        throw;
+      }
+      wait_for_all();
+    };
+    return on_all_ranks(ranks, all, true);
+  }
+  DeviceCollectives collectives = test::fake_collectives();
+};
+
+struct PeerCopiesRanks : PeerCopies, ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(All, PeerCopiesRanks, ::testing::Values(2, 3, 4));
+
+TEST_P(PeerCopiesRanks, EveryCollectiveEqualsItsReference) {
+  const auto errors = on_tensor_ranks(GetParam(), [&](Rank& r, Communicator& group) {
+    EXPECT_TRUE(group.by_copy_engines()) << group.why_no_copy_engines();
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    EXPECT_EQ(test::Conformance(group, r.device, *stream).run({0, 1, 7, 1021}), "");
+  });
+  EXPECT_EQ(errors, none(GetParam()));
+}
+
+// Writes a number to every element of a tensor, or adds up what is wrong with one.
+struct Numbers {
+  Tensor tensor;
+  std::int32_t value;
+  std::atomic<int>* wrong;
+};
+
+void fill(Stream& stream, const Tensor& tensor, std::int32_t value) {
+  const Numbers numbers{tensor, value, nullptr};
+  stream.launch(
+      [](KernelContext& context, const void* a) {
+        const auto& n = *static_cast<const Numbers*>(a);
+        auto* const data = static_cast<cpu::CpuContext&>(context).data<std::int32_t>(n.tensor);
+        std::fill_n(data, n.tensor.elements(), n.value);
+      },
+      &numbers, sizeof(numbers));
+}
+
+void expect(Stream& stream, const Tensor& tensor, std::int32_t value, std::atomic<int>& wrong) {
+  const Numbers numbers{tensor, value, &wrong};
+  stream.launch(
+      [](KernelContext& context, const void* a) {
+        const auto& n = *static_cast<const Numbers*>(a);
+        const auto* const data = static_cast<cpu::CpuContext&>(context).data<std::int32_t>(n.tensor);
+        for (std::int64_t i = 0; i < n.tensor.elements(); ++i) *n.wrong += data[i] != n.value;
+      },
+      &numbers, sizeof(numbers));
+}
+
+void dawdle(Stream& stream, std::chrono::microseconds time) {
+  stream.launch(
+      [](KernelContext&, const void* t) {
+        std::this_thread::sleep_for(*static_cast<const std::chrono::microseconds*>(t));
+      },
+      &time, sizeof(time));
+}
+
+// The same two buffers again and again, poisoned as soon as the stream may use them for something else, with
+// ranks that take turns at being slow.
+TEST_P(PeerCopiesRanks, MemoryIsUsedAgainInTheOrderOfTheStream) {
+  constexpr std::int64_t kCount = 20000;
+  constexpr std::int32_t kPoison = -1;
+  std::atomic<int> wrong{0};
+  const int ranks = GetParam();
+  const auto errors = on_tensor_ranks(ranks, [&](Rank& r, Communicator& group) {
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const Tensor own(r.device.allocate(kCount * 4), DType::kI32, {kCount});
+    const Tensor theirs(r.device.allocate(kCount * 4), DType::kI32, {kCount});
+    for (int round = 0; round < 40; ++round) {
+      for (int distance = 1; distance < ranks; ++distance) {
+        const int from = (r.rank + distance) % ranks, to = (r.rank + ranks - distance) % ranks;
+        const auto number = [&](int rank) { return 1000 * round + 10 * distance + rank; };
+        if (round % ranks == r.rank) dawdle(*stream, 500us);
+        fill(*stream, own, number(r.rank));
+        group.exchange(*stream, std::vector{Transfer::send(own, to), Transfer::receive(theirs, from)});
+        fill(*stream, own, kPoison);
+        expect(*stream, theirs, number(from), wrong);
+        fill(*stream, theirs, kPoison);
+      }
+    }
+    stream->synchronize();
+  });
+  EXPECT_EQ(errors, none(ranks));
+  EXPECT_EQ(wrong, 0);
+}
+
+// Hosts are ahead of their devices by as much as the communicator lets them.
+TEST_F(PeerCopies, ManyExchangesAreUnderWay) {
+  std::atomic<int> wrong{0};
+  const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    constexpr int kRounds = 600;
+    const Tensor data(r.device.allocate(2 * kRounds * 4), DType::kI32, {2 * kRounds});
+    if (r.rank == 1) dawdle(*stream, 100ms);
+    for (int i = 0; i < kRounds; ++i) {
+      const Tensor own = data.slice(i, i + 1), theirs = data.slice(kRounds + i, kRounds + i + 1);
+      fill(*stream, own, 10 * i + r.rank);
+      group.exchange(*stream,
+                     std::vector{Transfer::receive(theirs, 1 - r.rank), Transfer::send(own, 1 - r.rank)});
+      expect(*stream, theirs, 10 * i + 1 - r.rank, wrong);
+    }
+    stream->synchronize();
+  });
+  EXPECT_EQ(errors, none(2));
+  EXPECT_EQ(wrong, 0);
+}
+
+// ---- What goes wrong ------------------------------------------------------------------------------
+
+Tensor numbers_on(Device& device, std::int64_t count) {
+  return {device.allocate(count * 4), DType::kI32, {count}};
+}
+
+std::vector<Transfer> swap_with(int peer, const Tensor& own, const Tensor& theirs) {
+  return {Transfer::send(own, peer), Transfer::receive(theirs, peer)};
+}
+
+// Its host does not come: the other's waits for it in the call.
+TEST_F(PeerCopies, ARankThatDoesNotCallIsNamed) {
+  const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
+    group.set_timeout(300ms);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const Tensor own = numbers_on(r.device, 8), theirs = numbers_on(r.device, 8);
+    group.exchange(*stream, swap_with(1 - r.rank, own, theirs));
+    stream->synchronize();
+    if (r.rank == 0) group.exchange(*stream, swap_with(1, own, theirs));
+    while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+    stream->synchronize();  // wakes up
+    r.job.state().abort->check();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 0: exchange #2 (8 int32)"),
+                             HasSubstr("of group 'tensor.0' did not complete")));
+    EXPECT_THAT(error, HasSubstr("rank 1 has not called it: its last one there was exchange #1"));
+  }
+}
+
+// Its host comes, and its device does not: the other's device waits.
+TEST_F(PeerCopies, ADeviceThatDoesNotComeIsNamedAndAllWakeUp) {
+  const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
+    group.set_timeout(300ms);
+    std::atomic<bool> go{false};
+    const std::atomic<bool>* const pointer = &go;
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const Tensor own = numbers_on(r.device, 8), theirs = numbers_on(r.device, 8);
+    if (r.rank == 1) {
+      stream->launch(
+          [](KernelContext&, const void* flag) {
+            while (!**static_cast<const std::atomic<bool>* const*>(flag)) std::this_thread::sleep_for(1ms);
+          },
+          &pointer, sizeof(pointer));
+    }
+    for (int i = 0; i < 3; ++i) group.exchange(*stream, swap_with(1 - r.rank, own, theirs));
+    while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+    if (r.rank == 0) stream->synchronize();  // wakes up, though rank 1 is still stuck
+    go = true;
+    stream->synchronize();
+    r.job.state().abort->check();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, HasSubstr("rank 0: exchange #1 (8 int32)"));
+    EXPECT_THAT(error, HasSubstr("rank 1"));
+  }
+}
+
+TEST_F(PeerCopies, AnAbortWakesDevicesAndHosts) {
+  const auto errors = on_tensor_ranks(3, [&](Rank& r, Communicator& group) {
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const Tensor own = numbers_on(r.device, 8), theirs = numbers_on(r.device, 8);
+    if (r.rank == 2) {
+      std::this_thread::sleep_for(50ms);
+      group.abort("the data set of rank 2 is broken");
+    } else {
+      const int other = 1 - r.rank;
+      for (int i = 0; i < 20; ++i) group.exchange(*stream, swap_with(other, own, theirs));
+      // One of them never gets what it waits for.
+      if (r.rank == 0) group.exchange(*stream, swap_with(2, own, theirs));
+      while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+    }
+    stream->synchronize();
+    group.exchange(*stream, swap_with((r.rank + 1) % 3, own, theirs));
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "the data set of rank 2 is broken");
+}
+
+TEST_F(PeerCopies, DifferentSizesAreRefused) {
+  const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const Tensor data = numbers_on(r.device, 16);
+    const std::int64_t received = r.rank == 0 ? 8 : 4;
+    try {
+      group.exchange(*stream, swap_with(1 - r.rank, data.slice(0, 4), data.slice(8, 8 + received)));
+    } catch (const Error& error) {
+      r.job.abort(error.what(), error.kind());
+    }
+    while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+    stream->synchronize();
+    r.job.state().abort->check();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, "rank 1 of the group sends 16 bytes where 32 are received");
+  }
+}
+
+// ---- Where it does not work, the library does it ---------------------------------------------------
+
+TEST_F(PeerCopies, WhereOneRankCannotAllRanksUseTheLibrary) {
+  refuses_to_open = true;
+  auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
+    EXPECT_FALSE(group.by_copy_engines());
+    EXPECT_EQ(group.why_no_copy_engines(), "rank 1: fake: cannot open the memory of another GPU");
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    EXPECT_EQ(test::Conformance(group, r.device, *stream).run({7}), "");
+  });
+  EXPECT_EQ(errors, none(2));
+  refuses_to_open = false;
+  garbles = true;
+  errors = on_tensor_ranks(2, [&](Rank&, Communicator& group) {
+    EXPECT_FALSE(group.by_copy_engines());
+    EXPECT_THAT(group.why_no_copy_engines(), HasSubstr("the copy engines bring wrong data from rank"));
+  });
+  EXPECT_EQ(errors, none(2));
+}
+
+TEST_F(PeerCopies, OnlyTensorRanksThatAskForThem) {
+  EXPECT_EQ(on_all_ranks(2,
+                         [&](Rank& r) {
+                           const auto world = r.job.world(r.device, &collectives);
+                           EXPECT_FALSE(world->by_copy_engines());
+                           EXPECT_FALSE(group_of(*world)->by_copy_engines());
+                         }),
+            none(2));
+  collectives.peers = nullptr;
+  EXPECT_EQ(on_tensor_ranks(2,
+                            [&](Rank&, Communicator& group) {
+                              EXPECT_FALSE(group.by_copy_engines());
+                              EXPECT_THAT(group.why_no_copy_engines(),
+                                          HasSubstr("cannot reach each other's"));
+                            }),
+            none(2));
+}
+
+}  // namespace
+}  // namespace primus::comm

@@ -21,7 +21,8 @@ using namespace std::chrono_literals;
 constexpr auto kCauseDelay = 1000ms;
 // Collectives that may be under way. A rank that gets further ahead waits here, where it hears of an abort,
 // and not in the driver, whose queues have room for about a thousand pieces of work.
-constexpr std::size_t kMostPending = 256;
+// An exchange by copy engines is several.
+constexpr std::size_t kMostPending = 256, kMostPendingCopies = 64;
 
 std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tensor.data); }
 std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.elements()); }
@@ -139,7 +140,7 @@ void NcclCommunicator::wait_for_room() {
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      if (pending_.size() < kMostPending) return;
+      if (pending_.size() < (copies_ ? kMostPendingCopies : kMostPending)) return;
     }
     state_.abort->check();
     std::this_thread::sleep_for(1ms);

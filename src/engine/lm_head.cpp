@@ -70,8 +70,9 @@ std::int64_t chunk_tokens_of(const Step& s, std::int64_t tokens, std::int64_t vo
 // Tokens whose fp32 logits exist at a time, of a chunk whose gradient is narrower than they are.
 std::int64_t part_tokens_of(const Step& s, std::int64_t chunk_tokens) {
   if (s.context().device.properties().host_memory) return chunk_tokens;
-  // A quarter of a chunk's: many tiles of rows for each product, which reads all of the weight.
-  constexpr std::int64_t kParts = 4, kTile = 256;
+  // A quarter of a chunk's: many tiles of rows for each product, which reads all of the weight, and whole
+  // ones.
+  constexpr std::int64_t kParts = 4, kTile = 128;
   const std::int64_t part = (chunk_tokens / kParts + kTile - 1) / kTile * kTile;
   return std::min(part, chunk_tokens);
 }

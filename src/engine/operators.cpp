@@ -59,9 +59,16 @@ struct NormAttributes {
 // Both norms keep what was normalised and its rstd; `x`, `rstd` and `d_y` say where this one has them.
 void norm_input_gradient(Step& s, const Tensor& x, const Tensor& rstd, const Tensor& d_y,
                          const Tensor& previous, const Tensor& d_x) {
-  launch(s.context(),
-         turbo::RmsNormBackwardInput{
-             .x = x, .weight = s.weight(), .rstd = rstd, .d_y = d_y, .d_sum = previous, .d_x = d_x});
+  turbo::RmsNormBackwardInput both{
+      .x = x, .weight = s.weight(), .rstd = rstd, .d_y = d_y, .d_sum = previous, .d_x = d_x};
+  // Both gradients read the same rows.
+  const bool weight_now = s.weight_gradient_now();
+  if (weight_now) {
+    const auto [d_weight, accumulate] = s.d_weight();
+    both.d_weight = d_weight, both.accumulate = accumulate;
+  }
+  launch(s.context(), both);
+  if (weight_now) s.weight_gradient_done();
 }
 
 void norm_weight_gradient(Step& s, const Tensor& x, const Tensor& rstd, const Tensor& d_y) {

@@ -165,6 +165,16 @@ struct RowSum {
   }
 };
 
+// out[i] (+)= the sum of lines[0 .. count)[i], i < n. `out`: fp32 or bf16.
+inline void sum_of_lines(Context& context, const float* lines, std::int64_t n, std::int64_t count,
+                         const Tensor& out, bool accumulate) {
+  with_float_type(out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    launch(context, blocks_for(n, RowSum<T>::kColumns),
+           RowSum<T>{lines, context.data<T>(out), n, count, accumulate});
+  });
+}
+
 // out[i] (+)= the sum over rows of the terms of (row, i), i < n. term(row, i, values) assigns those of
 // Term::kCount neighbouring columns, of which n is a multiple. `out`: fp32 or bf16.
 template <class Term>
@@ -173,11 +183,7 @@ void row_sum(Context& context, std::int64_t rows, std::int64_t n, float* workspa
   const RowChunks chunks(rows, n);
   launch(context, blocks_for(chunks.count * (n / Term::kCount), RowSumParts<Term>::kThreads),
          RowSumParts<Term>{term, workspace, rows, n, chunks.rows_per_chunk, chunks.count});
-  with_float_type(out.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    launch(context, blocks_for(n, RowSum<T>::kColumns),
-           RowSum<T>{workspace, context.data<T>(out), n, chunks.count, accumulate});
-  });
+  sum_of_lines(context, workspace, n, chunks.count, out, accumulate);
 }
 
 // ---- Every element by itself --------------------------------------------------------------------

@@ -14,12 +14,12 @@ struct Candidate {
 
 bool faster(const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; }
 
-int products_of(double slot, double seconds) {
-  constexpr double kMost = 1000;
-  return static_cast<int>(std::clamp(std::ceil(slot / seconds), 1.0, kMost));
-}
-
 }  // namespace
+
+int AlgorithmTrials::products_of(double slot, double seconds) const {
+  constexpr double kMost = 1000;
+  return std::max(limits_.in_a_row, static_cast<int>(std::min(std::ceil(slot / seconds), kMost)));
+}
 
 // A device that has paused for some time has cooled for about as long.
 void AlgorithmTrials::warm(int candidate, double seconds, const Run& run) {

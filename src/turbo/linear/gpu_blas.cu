@@ -9,6 +9,8 @@
 #include <array>
 #include <bit>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
@@ -104,8 +106,9 @@ class Tuning {
     if (!cache_) {
       cudaDeviceProp properties;
       gpu::cuda::check(cudaGetDeviceProperties(&properties, shared_.index()), "read the properties of a GPU");
-      cache_ = std::make_unique<AlgorithmCache>(shared_.tuning_folder(), properties.name,
-                                                "cublaslt-" + std::to_string(version));
+      cache_ = std::make_unique<AlgorithmCache>(
+          shared_.tuning_folder(), properties.name,
+          "cublaslt-" + std::to_string(version) + (by_bursts_ ? "-bursts" : ""));
     }
     const std::optional<AlgorithmChoice> choice =
         cache_->choose(name_of(key), usable, [&] { return measure(trials_); });
@@ -118,13 +121,20 @@ class Tuning {
   std::mutex mutex_;
   std::map<Key, AlgorithmWords> chosen_;
   std::unique_ptr<AlgorithmCache> cache_;
-  AlgorithmTrials trials_{[] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }};
+  // To compare both ways of timing on one machine: PRIMUS_MATMUL_TRIALS=bursts.
+  const bool by_bursts_ = [] {
+    const char* const how = std::getenv("PRIMUS_MATMUL_TRIALS");
+    return how && std::strcmp(how, "bursts") == 0;
+  }();
+  AlgorithmTrials trials_{
+      [] {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+      },
+      by_bursts_ ? AlgorithmTrials::bursts() : AlgorithmTrials::Limits()};
 };
 
-// The library's favourites, the best first.
-constexpr int kCandidates = 32;
+// The library's favourites, the best first. It names at most eight for a question, so it is asked twice.
+constexpr int kCandidates = 16;
 struct Candidates {
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> all{};
   int count = 0;
@@ -369,8 +379,21 @@ class TimedEvent {
 // its own.
 std::optional<AlgorithmChoice> CublasLt::measure(Context& context, const Gemm& call, const Plan& plan,
                                                  const Key& key, AlgorithmTrials& trials) {
-  const Candidates found = candidates(plan, key, kWorkspaceBytes, kCandidates);
+  Candidates found = candidates(plan, key, kWorkspaceBytes, kCandidates);
   if (found.count == 0) return std::nullopt;
+  const Candidates without = candidates(plan, key, 0, kCandidates);  // sums in one piece
+  for (int i = 0; i < without.count && found.count < kCandidates; ++i) {
+    const auto words = [](const cublasLtMatmulHeuristicResult_t& result) {
+      return std::bit_cast<AlgorithmWords>(result.algo);
+    };
+    const auto& one = without.all[static_cast<std::size_t>(i)];
+    const auto same = [&](const cublasLtMatmulHeuristicResult_t& other) {
+      return words(other) == words(one);
+    };
+    if (std::none_of(found.all.begin(), found.all.begin() + found.count, same)) {
+      found.all[static_cast<std::size_t>(found.count++)] = one;
+    }
+  }
   gpu::cuda::check(cudaSetDevice(shared_.index()), "choose a GPU");
   const DeviceBuffer a(context, call.a), b(context, call.b), c(context, call.c), workspace(kWorkspaceBytes);
   const TimedEvent begin, end;

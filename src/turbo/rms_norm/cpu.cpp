@@ -41,10 +41,48 @@ void forward(CpuContext& context, const RmsNormForward& a) {
   });
 }
 
+// ---- Backward, weight ---------------------------------------------------------------------------
+
+std::int64_t backward_weight_workspace(CpuContext&, const RmsNormBackwardWeight& a) {
+  return row_sum_workspace(a.x.rows(), a.x.cols());
+}
+
+void backward_weight(CpuContext& context, const RmsNormBackwardWeight& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const std::int64_t hidden = a.x.cols();
+    const T* x = context.data<T>(a.x);
+    const T* d_y = context.data<T>(a.d_y);
+    const float* rstd = context.data<float>(a.rstd);
+    row_sum(context, a.x.rows(), hidden, context.data<float>(a.workspace), a.d_weight, a.accumulate,
+            [=](float* line, std::int64_t row) {
+              const T* x_row = x + row * hidden;
+              const T* d_y_row = d_y + row * hidden;
+              const float scale = rstd[row];
+              PRIMUS_SIMD()
+              for (std::int64_t i = 0; i < hidden; ++i)
+                line[i] += to_float(d_y_row[i]) * (to_float(x_row[i]) * scale);
+            });
+  });
+}
+
 // ---- Backward, input ----------------------------------------------------------------------------
 
 // With n = x * rstd and g = d_y * weight:  d_x = d_sum + rstd * (g - n * mean(g * n)).
+std::int64_t backward_input_workspace(CpuContext&, const RmsNormBackwardInput& a) {
+  return a.d_weight.absent() ? 0 : row_sum_workspace(a.x.rows(), a.x.cols());
+}
+
 void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
+  // First, because d_x may be d_y's memory.
+  if (!a.d_weight.absent()) {
+    backward_weight(context, {.x = a.x,
+                              .rstd = a.rstd,
+                              .d_y = a.d_y,
+                              .d_weight = a.d_weight,
+                              .accumulate = a.accumulate,
+                              .workspace = a.workspace});
+  }
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     const std::int64_t hidden = a.x.cols();
@@ -80,36 +118,11 @@ void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
   });
 }
 
-// ---- Backward, weight ---------------------------------------------------------------------------
-
-std::int64_t backward_weight_workspace(CpuContext&, const RmsNormBackwardWeight& a) {
-  return row_sum_workspace(a.x.rows(), a.x.cols());
-}
-
-void backward_weight(CpuContext& context, const RmsNormBackwardWeight& a) {
-  with_float_type(a.x.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const std::int64_t hidden = a.x.cols();
-    const T* x = context.data<T>(a.x);
-    const T* d_y = context.data<T>(a.d_y);
-    const float* rstd = context.data<float>(a.rstd);
-    row_sum(context, a.x.rows(), hidden, context.data<float>(a.workspace), a.d_weight, a.accumulate,
-            [=](float* line, std::int64_t row) {
-              const T* x_row = x + row * hidden;
-              const T* d_y_row = d_y + row * hidden;
-              const float scale = rstd[row];
-              PRIMUS_SIMD()
-              for (std::int64_t i = 0; i < hidden; ++i)
-                line[i] += to_float(d_y_row[i]) * (to_float(x_row[i]) * scale);
-            });
-  });
-}
-
 }  // namespace
 
 void register_rms_norm(KernelTable& table) {
   table.add<RmsNormForward, CpuContext, &forward>();
-  table.add<RmsNormBackwardInput, CpuContext, &backward_input>();
+  table.add<RmsNormBackwardInput, CpuContext, &backward_input, &backward_input_workspace>();
   table.add<RmsNormBackwardWeight, CpuContext, &backward_weight, &backward_weight_workspace>();
 }
 

@@ -176,78 +176,89 @@ struct BackwardInput {
   }
 };
 
-template <class T, int kCount>
-struct BackwardInputByWarps {
+// Each block takes a run of rows, its warps in turn; with `lines`, the run's sums for d_weight go to the
+// block's line.
+template <class T, int kCount, bool kWeight>
+struct BackwardByWarps {
   using Row = WarpRow<kCount>;
-  static constexpr int kThreads = Row::kThreads, kPieces = Row::kPieces;
+  static constexpr int kThreads = Row::kThreads, kWarps = Row::kWarps, kPieces = Row::kPieces;
   const T *x, *weight;
   const float* rstd;
   const T *d_y, *d_sum;
   T* d_x;
-  std::int64_t rows, hidden;
+  float* lines;
+  std::int64_t rows, hidden, rows_per_block;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t row = Row::row(), at = row * hidden;
-    if (row >= rows) return;
-    const float scale = rstd[row];
-    float v[kPieces][kCount] = {}, d[kPieces][kCount] = {};
-    float dot = 0;
-    PRIMUS_UNROLL
-    for (int p = 0; p < kPieces; ++p) {
-      const std::int64_t i = Row::column(p);
-      if (i >= hidden) continue;
-      load<kCount>(x + at + i, v[p]);
-      load<kCount>(d_y + at + i, d[p]);
-    }
-    PRIMUS_UNROLL
-    for (int p = 0; p < kPieces; ++p) {
-      const std::int64_t i = Row::column(p);
-      if (i >= hidden) continue;
-      float w[kCount];
-      load<kCount>(weight + i, w);
+    float sums[kPieces][kCount] = {};
+    const std::int64_t end = smaller((block() + 1) * rows_per_block, rows);
+    for (std::int64_t row = block() * rows_per_block + warp(); row < end; row += kWarps) {
+      const std::int64_t at = row * hidden;
+      const float scale = rstd[row];
+      float v[kPieces][kCount] = {}, d[kPieces][kCount] = {};
+      float dot = 0;
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) {
-        d[p][k] *= w[k];
-        dot = multiply_add(d[p][k], v[p][k], dot);
+      for (int p = 0; p < kPieces; ++p) {
+        const std::int64_t i = Row::column(p);
+        if (i >= hidden) continue;
+        load<kCount>(x + at + i, v[p]);
+        load<kCount>(d_y + at + i, d[p]);
       }
-    }
-    dot = warp_reduce(dot);
-    const float along = dot * scale * scale * scale / static_cast<float>(hidden);
-    PRIMUS_UNROLL
-    for (int p = 0; p < kPieces; ++p) {
-      const std::int64_t i = Row::column(p);
-      if (i >= hidden) continue;
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) d[p][k] = d[p][k] * scale - v[p][k] * along;
-      if (d_sum) {
-        load<kCount>(d_sum + at + i, v[p]);
+      for (int p = 0; p < kPieces; ++p) {
+        const std::int64_t i = Row::column(p);
+        if (i >= hidden) continue;
+        float w[kCount];
+        load<kCount>(weight + i, w);
         PRIMUS_UNROLL
-        for (int k = 0; k < kCount; ++k) d[p][k] += v[p][k];
+        for (int k = 0; k < kCount; ++k) {
+          if constexpr (kWeight) sums[p][k] += d[p][k] * (v[p][k] * scale);
+          d[p][k] *= w[k];
+          dot = multiply_add(d[p][k], v[p][k], dot);
+        }
       }
-      store<kCount>(d_x + at + i, d[p]);
+      dot = warp_reduce(dot);
+      const float along = dot * scale * scale * scale / static_cast<float>(hidden);
+      PRIMUS_UNROLL
+      for (int p = 0; p < kPieces; ++p) {
+        const std::int64_t i = Row::column(p);
+        if (i >= hidden) continue;
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) d[p][k] = d[p][k] * scale - v[p][k] * along;
+        if (d_sum) {
+          load<kCount>(d_sum + at + i, v[p]);
+          PRIMUS_UNROLL
+          for (int k = 0; k < kCount; ++k) d[p][k] += v[p][k];
+        }
+        store<kCount>(d_x + at + i, d[p]);
+      }
+    }
+    if constexpr (kWeight) add_up(sums);
+  }
+
+  // The warps' sums, in their order.
+  PRIMUS_DEVICE void add_up(const float (&sums)[kPieces][kCount]) const {
+    struct Parts {
+      float of_warp[kWarps][Row::kMost];
+    };
+    Parts& parts = shared<Parts>();
+    PRIMUS_UNROLL
+    for (int p = 0; p < kPieces; ++p) {
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) parts.of_warp[warp()][Row::column(p) + k] = sums[p][k];
+    }
+    barrier();
+    for (std::int64_t i = thread(); i < hidden; i += kThreads) {
+      float sum = 0;
+      PRIMUS_UNROLL
+      for (int w = 0; w < kWarps; ++w) sum += parts.of_warp[w][i];
+      lines[block() * hidden + i] = sum;
     }
   }
 };
 
-void backward_input(Context& context, const RmsNormBackwardInput& a) {
-  with_float_type(a.x.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const T *x = context.data<T>(a.x), *w = context.data<T>(a.weight), *d_y = context.data<T>(a.d_y);
-    const T* d_sum = optional<T>(context, a.d_sum);
-    T* d_x = context.data<T>(a.d_x);
-    const float* rstd = context.data<float>(a.rstd);
-    const std::int64_t rows = a.x.rows(), hidden = a.x.cols();
-    with_vector<T>(rows_of_vectors<T>(hidden, x, w, d_y, d_sum, d_x), [&](auto count) {
-      using Row = WarpRow<count>;
-      if (hidden <= Row::kMost) {
-        launch(context, Row::blocks(rows),
-               BackwardInputByWarps<T, count>{x, w, rstd, d_y, d_sum, d_x, rows, hidden});
-      } else {
-        launch(context, rows, BackwardInput<T, count>{x, w, rstd, d_y, d_sum, d_x, hidden});
-      }
-    });
-  });
-}
+// Lines of sums: as many as keep a GPU busy.
+constexpr std::int64_t kLines = 256;
 
 template <class T, int kNeighbours>
 struct WeightTerm {
@@ -280,11 +291,61 @@ void backward_weight(Context& context, const RmsNormBackwardWeight& a) {
   });
 }
 
+std::int64_t backward_input_workspace(Context&, const RmsNormBackwardInput& a) {
+  if (a.d_weight.absent()) return 0;
+  const std::int64_t lines = kLines * a.x.cols() * static_cast<std::int64_t>(sizeof(float));
+  return std::max(lines, row_sum_workspace(a.x.rows(), a.x.cols()));
+}
+
+// Of rows that a warp's registers hold.
+template <class T, int kCount>
+void backward_by_warps(Context& context, const RmsNormBackwardInput& a) {
+  constexpr int kWarps = WarpRow<kCount>::kWarps;
+  const std::int64_t rows = a.x.rows(), hidden = a.x.cols();
+  const bool weight = !a.d_weight.absent();
+  const std::int64_t rows_per_block =
+      weight ? std::max<std::int64_t>(blocks_for(blocks_for(rows, kLines), kWarps), 1) * kWarps : kWarps;
+  const std::int64_t blocks = blocks_for(rows, rows_per_block);
+  auto* const lines = weight ? context.data<float>(a.workspace) : nullptr;
+  with_flag(weight, [&](auto of_weight) {
+    launch(context, blocks,
+           BackwardByWarps<T, kCount, of_weight>{context.data<T>(a.x), context.data<T>(a.weight),
+                                                 context.data<float>(a.rstd), context.data<T>(a.d_y),
+                                                 optional<T>(context, a.d_sum), context.data<T>(a.d_x), lines,
+                                                 rows, hidden, rows_per_block});
+  });
+  if (weight) sum_of_lines(context, lines, hidden, blocks, a.d_weight, a.accumulate);
+}
+
+void backward_input(Context& context, const RmsNormBackwardInput& a) {
+  with_float_type(a.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T *x = context.data<T>(a.x), *w = context.data<T>(a.weight), *d_y = context.data<T>(a.d_y);
+    const T* d_sum = optional<T>(context, a.d_sum);
+    T* d_x = context.data<T>(a.d_x);
+    const std::int64_t hidden = a.x.cols();
+    with_vector<T>(rows_of_vectors<T>(hidden, x, w, d_y, d_sum, d_x), [&](auto count) {
+      if (hidden <= WarpRow<count>::kMost) return backward_by_warps<T, count>(context, a);
+      // First, because d_x may be d_y's memory.
+      if (!a.d_weight.absent()) {
+        backward_weight(context, {.x = a.x,
+                                  .rstd = a.rstd,
+                                  .d_y = a.d_y,
+                                  .d_weight = a.d_weight,
+                                  .accumulate = a.accumulate,
+                                  .workspace = a.workspace});
+      }
+      launch(context, a.x.rows(),
+             BackwardInput<T, count>{x, w, context.data<float>(a.rstd), d_y, d_sum, d_x, hidden});
+    });
+  });
+}
+
 }  // namespace
 
 void register_rms_norm(KernelTable& table) {
   table.add<RmsNormForward, Context, &forward>();
-  table.add<RmsNormBackwardInput, Context, &backward_input>();
+  table.add<RmsNormBackwardInput, Context, &backward_input, &backward_input_workspace>();
   table.add<RmsNormBackwardWeight, Context, &backward_weight, &backward_weight_workspace>();
 }
 

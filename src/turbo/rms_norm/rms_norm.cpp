@@ -25,6 +25,7 @@ void RmsNormBackwardInput::check() const {
   PRIMUS_CHECK(kId, is_statistics(rstd, x));
   PRIMUS_CHECK(kId, same(d_y, x) && same(d_x, x));
   PRIMUS_CHECK(kId, d_sum.absent() || same(d_sum, x));
+  PRIMUS_CHECK(kId, d_weight.absent() || (is_float(d_weight) && d_weight.elements() == x.cols()));
 }
 
 void RmsNormBackwardWeight::check() const {

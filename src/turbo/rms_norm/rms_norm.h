@@ -22,15 +22,19 @@ struct RmsNormForward {
 };
 
 // d_x = d_sum + the gradient through the norm; d_sum is what reaches the residual stream from later (absent:
-// nothing). d_x may be the same memory as d_sum or d_y.
+// nothing). d_x may be the same memory as d_sum or d_y. With d_weight also what RmsNormBackwardWeight does,
+// to the bits of its sums or in another order of its own.
 struct RmsNormBackwardInput {
   static constexpr KernelId kId = KernelId::kRmsNormBackwardInput;
-  Tensor x;       // [tokens, hidden] what was normalised (the sum)
-  Tensor weight;  // [hidden]
-  Tensor rstd;    // [tokens] fp32
-  Tensor d_y;     // [tokens, hidden]
-  Tensor d_sum;   // [tokens, hidden], or absent
-  Tensor d_x;     // [tokens, hidden] out
+  Tensor x;                 // [tokens, hidden] what was normalised (the sum)
+  Tensor weight;            // [hidden]
+  Tensor rstd;              // [tokens] fp32
+  Tensor d_y;               // [tokens, hidden]
+  Tensor d_sum;             // [tokens, hidden], or absent
+  Tensor d_x;               // [tokens, hidden] out
+  Tensor d_weight = {};     // [hidden] fp32, or bf16 that is rounded once; or absent
+  bool accumulate = false;  // d_weight += instead of d_weight =
+  Tensor workspace = {};
   void check() const;
   double flops() const { return 0; }
 };

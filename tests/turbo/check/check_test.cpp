@@ -149,8 +149,14 @@ void CheckTest::check_dense() {
       {.x = x, .delta = x, .weight = bf16({kWidth}), .sum = x, .y = x, .rstd = rows, .eps = 1e-5F},
       {&Nf::x, &Nf::delta, &Nf::weight, &Nf::sum, &Nf::y, &Nf::rstd}, {}, {[](Nf& a) { a.sum = {}; }});
   using Ni = RmsNormBackwardInput;
-  expect_checks<Ni>({.x = x, .weight = bf16({kWidth}), .rstd = rows, .d_y = x, .d_sum = x, .d_x = x},
-                    {&Ni::x, &Ni::weight, &Ni::rstd, &Ni::d_y, &Ni::d_sum, &Ni::d_x});
+  expect_checks<Ni>({.x = x,
+                     .weight = bf16({kWidth}),
+                     .rstd = rows,
+                     .d_y = x,
+                     .d_sum = x,
+                     .d_x = x,
+                     .d_weight = f32({kWidth})},
+                    {&Ni::x, &Ni::weight, &Ni::rstd, &Ni::d_y, &Ni::d_sum, &Ni::d_x, &Ni::d_weight});
   using Nw = RmsNormBackwardWeight;
   expect_checks<Nw>({.x = x, .rstd = rows, .d_y = x, .d_weight = f32({kWidth}), .accumulate = false},
                     {&Nw::x, &Nw::rstd, &Nw::d_y, &Nw::d_weight});

@@ -112,6 +112,18 @@ TEST(AlgorithmTrials, TheDeviceIsWarmedOnceAndAgainAfterAPause) {
   EXPECT_NEAR(seconds(), first, 0.02);
 }
 
+TEST(AlgorithmTrials, BurstsTakeTheGpuAsItComes) {
+  Gpu gpu;
+  AlgorithmTrials trials = gpu.trials(AlgorithmTrials::bursts());
+  const double before = gpu.now();
+  // The second is the fastest on a cool GPU alone.
+  const auto trial = gpu.choose(trials, {{1.00e-3, 1.20e-3}, {0.80e-3, 1.25e-3}});
+  ASSERT_TRUE(trial);
+  EXPECT_EQ(trial->best, 1);
+  EXPECT_LT(gpu.now() - before, 0.07);
+  EXPECT_GE(gpu.products(0), 7 * 3);
+}
+
 TEST(AlgorithmTrials, AllOfThemTakeNoMoreThanTheyMay) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials();
@@ -125,7 +137,7 @@ TEST(AlgorithmTrials, AllOfThemTakeNoMoreThanTheyMay) {
     EXPECT_GE(trial->of, 4);
     EXPECT_LT(trial->of, 32);
   }
-  EXPECT_GT(sustained, 8);
+  EXPECT_GT(sustained, 6);
   EXPECT_LT(sustained, 20);
   // The short ones are four candidates and three rounds of three: at most 0.2 s each.
   EXPECT_LT(gpu.now() - before, Limits{}.all + 0.5 + 0.2 * (40 - sustained));

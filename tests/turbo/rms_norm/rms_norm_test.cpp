@@ -158,6 +158,22 @@ TEST_P(RmsNormTest, Backward) {
       EXPECT_LE(normalised_error(bench.download(input.d_x), with_residual), rounding_error(dtype) + 1e-6);
     }
 
+    // Both gradients at once, also where d_x takes the memory of d_y.
+    for (const bool in_place : {false, true}) {
+      const Values before = random_values(hidden, 7);
+      RmsNormBackwardInput both = input;
+      both.d_sum = {};
+      both.d_y = bench.upload(d_y, dtype, shape);
+      both.d_x = in_place ? both.d_y : d_x;
+      both.d_weight = bench.upload(before, DType::kF32, {hidden});
+      both.accumulate = in_place;
+      bench.run(both);
+      EXPECT_LE(normalised_error(bench.download(both.d_x), expected.d_x), rounding_error(dtype) + 1e-6);
+      Values sum = expected.d_weight;
+      for (std::size_t i = 0; in_place && i < sum.size(); ++i) sum[i] += before[i];
+      EXPECT_LE(normalised_error(bench.download(both.d_weight), sum), 2e-6);
+    }
+
     const Tensor d_weight = bench.empty(DType::kF32, {hidden});
     RmsNormBackwardWeight gradient{.x = x_device,
                                    .rstd = rstd_device,

@@ -13,9 +13,12 @@ namespace primus::comm {
 
 class MeasuringCommunicator final : public Communicator {
  public:
-  // Rank `rank` of a group of `size`.
-  MeasuringCommunicator(std::string name, int rank, int size) : Communicator(std::move(name), rank, size) {}
+  // Rank `rank` of a group of `size`. `by_copy_engines`: the name of the group, this one or one that is split
+  // off, that exchanges so.
+  MeasuringCommunicator(std::string name, int rank, int size, std::string by_copy_engines = {})
+      : Communicator(std::move(name), rank, size), by_copy_engines_(std::move(by_copy_engines)) {}
 
+  bool by_copy_engines() const override { return name() == by_copy_engines_; }
   void abort(const std::string&) noexcept override {}
   void set_timeout(std::chrono::milliseconds) override {}
 
@@ -23,8 +26,11 @@ class MeasuringCommunicator final : public Communicator {
   void enqueue(Stream&, Call) override {}
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
                                            const std::string& name) override {
-    return std::make_unique<MeasuringCommunicator>(name, new_rank, static_cast<int>(members.size()));
+    return std::make_unique<MeasuringCommunicator>(name, new_rank, static_cast<int>(members.size()),
+                                                   by_copy_engines_);
   }
+
+  std::string by_copy_engines_;
 };
 
 }  // namespace primus::comm

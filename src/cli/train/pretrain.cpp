@@ -146,8 +146,13 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
          bytes(f.memory.need.snapshot) + "  from the first save on; async_save=false needs none");
   line("  host buffers", bytes(f.memory.need.host_buffers) + "  batches read ahead");
   if (f.program_bytes > 0) {
-    line("  program", bytes(f.program_bytes) + "  besides: the program" +
-                          (f.world > 1 ? ", and what the ranks of a host exchange through" : ""));
+    const bool shared = f.memory.supply.shared;
+    line("  program",
+         bytes(f.program_bytes) +
+             (shared ? "  besides: the program" : "  besides, about: the program on the device") +
+             (f.world == 1 ? ""
+              : shared     ? ", and what the ranks of a host exchange through"
+                           : ", and the library of collectives"));
   }
   if (!f.memory.fits) {
     text += "  DOES NOT FIT: " + describe_lack(f.memory) + "\n";

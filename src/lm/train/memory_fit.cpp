@@ -112,6 +112,14 @@ std::int64_t program_bytes(const engine::MeshShape& mesh, int world, int on_host
   return bytes;
 }
 
+std::int64_t context_bytes(const Device& device) { return device.properties().host_memory ? 0 : 600'000'000; }
+
+std::int64_t group_bytes(const Device& device, const engine::Mesh& mesh) {
+  constexpr std::int64_t kOfEach = 700'000'000;
+  if (device.properties().host_memory || mesh.size() == 1) return 0;
+  return kOfEach * static_cast<std::int64_t>(mesh.groups().size());
+}
+
 MemorySupply host_supply() {
   const HostMemory memory = host_memory();
   return {.device = memory.available,

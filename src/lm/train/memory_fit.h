@@ -52,6 +52,12 @@ struct MemoryFit {
 // now, and the shared memory through which it exchanges with the `on_host` ranks of its host.
 std::int64_t program_bytes(const engine::MeshShape& mesh, int world, int on_host);
 
+// What a device with memory of its own holds besides a run's need, about: its driver's context and the
+// program's kernels; and what the library of collectives keeps for each group of the mesh. 0: its memory is
+// the host's. As seen on H200s with NCCL 2 (docs/performance.md); other devices were not measured.
+std::int64_t context_bytes(const Device& device);
+std::int64_t group_bytes(const Device& device, const engine::Mesh& mesh);
+
 // The memory of the host, of which a CPU is a part.
 MemorySupply host_supply();
 // Of `device`, with the host's beside it.

@@ -133,6 +133,7 @@ std::int64_t Trainer::Run::steps_of_minutes() {
 
 void Trainer::Run::check_memory(const StepMeasurement& measured) {
   MemorySupply supply = supply_of(rank->device());
+  if (!supply.shared) supply.device -= group_bytes(rank->device(), rank->mesh());
   supply.host /= ranks.on_host();
   if (supply.shared) supply.device /= ranks.on_host();
   const MemoryFit fit = fit_memory(e, model, families, measured, supply, ranks.size(), ranks.rank());
@@ -206,6 +207,9 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
     f.stages.push_back(measure_session(rank, settings, families_));
     if (f.step().memory.total() < f.stages.back().memory.total()) f.neediest = f.stages.size() - 1;
     supply = supply_of(rank.device());
+    const std::int64_t groups = group_bytes(rank.device(), rank.mesh());
+    f.program_bytes = std::max(f.program_bytes, context_bytes(rank.device()) + groups);
+    if (!supply.shared) supply.device -= groups;
   }
   supply.host /= on_host;
   if (supply.shared) {

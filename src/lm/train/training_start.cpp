@@ -110,13 +110,16 @@ void Trainer::Run::prepare() {
   const StepMeasurement measured = measure_session(*rank, settings, families);
   memory = measured.memory;
   constexpr double kMiB = 1 << 20;
+  const std::int64_t beside = context_bytes(rank->device()) + group_bytes(rank->device(), rank->mesh());
   log.info(
       "{} | {:.1f}M parameters | memory: {:.0f} MiB persistent (weights, gradients, optimizer), {:.0f} MiB "
       "stash "
-      "(activations), {:.0f} MiB scratch",
+      "(activations), {:.0f} MiB scratch{}",
       rank->device().description(), static_cast<double>(measured.parameters) / 1e6,
       static_cast<double>(memory.persistent) / kMiB, static_cast<double>(memory.stash) / kMiB,
-      static_cast<double>(memory.scratch) / kMiB);
+      static_cast<double>(memory.scratch) / kMiB,
+      beside > 0 ? fmt::format(", about {:.0f} MiB program and libraries", static_cast<double>(beside) / kMiB)
+                 : "");
   if (c.async_save) {
     log.info(
         "saving in the background will hold a copy of the checkpoint: {:.0f} MiB (async_save=false needs "

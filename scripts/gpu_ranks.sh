@@ -8,9 +8,9 @@
 # ROWS chooses what is done, in this order:
 #   losses      tiny models: fp32 losses of 20 steps = one GPU's, on the levels LEVELS and on every mesh
 #   overlap     the same where tensor ranks exchange beside products: not at all, by the library, by copy engines
-#   replicated, sharded, tensor, copied, pipeline
+#   replicated, sharded, tensor, library, pipeline
 #               Llama 3.1 8B of LAYERS layers, sequence 8192, 4 sequences a GPU and step: data-parallel, fully sharded,
-#               with all GPUs sharing its layers (exchanging by the library, or by copy engines), or in stages; beside one GPU
+#               with all GPUs sharing its layers (exchanging by copy engines, or by the library), or in stages; beside one GPU
 #   context     the same model of CONTEXT_LAYERS layers at sequence 32768, the GPUs sharing each sequence; beside one GPU
 #   mixtral, deepseek
 #               Mixtral 8x7B of 2 layers and DeepSeek-V2-Lite of 5, the GPUs sharing the experts; beside the same data-parallel
@@ -28,7 +28,7 @@ steps=${STEPS:-8}
 layers=${LAYERS:-16}
 sequence=${SEQUENCE:-8192}
 peers=${PEERS:-}
-rows=${ROWS-losses overlap replicated sharded tensor copied pipeline context mixtral deepseek${peers:+ peer} killed}
+rows=${ROWS-losses overlap replicated sharded tensor library pipeline context mixtral deepseek${peers:+ peer} killed}
 levels=${LEVELS-no_shard optim optim_grads optim_grads_params}
 if [ -n "${KEEP:-}" ]; then
   scratch=$KEEP
@@ -79,7 +79,7 @@ settings_of() {
   case $1 in
     replicated) echo "reduce_gradients_each_microbatch=false" ;;
     sharded) echo "data_parallel_sharding_strategy=optim_grads_params reduce_gradients_each_microbatch=false" ;;
-    tensor | copied) echo "tensor_model_parallel_size=$gpus" ;;
+    tensor | library) echo "tensor_model_parallel_size=$gpus" ;;
     context) echo "context_parallel_size=$gpus" ;;
     context_by_heads) echo "context_parallel_size=$gpus cp_comm_type=a2a" ;;
     pipeline) echo "pipeline_model_parallel_size=$gpus" ;;
@@ -252,10 +252,10 @@ killed() {
     return 1
   fi
   kill -9 "$victim"
-  began=$(date +%s%N)
+  death=$(date +%s%N)
   code=0
   wait $launcher || code=$?
-  echo "a rank was killed: all ended after $((($(date +%s%N) - began) / 1000000)) ms with exit code $code"
+  echo "a rank was killed: all ended after $((($(date +%s%N) - death) / 1000000)) ms with exit code $code"
   grep -h "was killed by signal 9" "$scratch/killed.log" | head -n 1 || failed=1
 }
 
@@ -269,11 +269,11 @@ for row in $rows; do
     peer) peer ;;
     killed) killed ;;
     replicated | sharded) dense "$row" ;;
-    tensor) PRIMUS_COPY_ENGINES=off dense tensor ;;
-    copied)
-      PRIMUS_COPY_ENGINES=on dense copied
-      copy_engines_of copied
+    tensor)
+      dense tensor
+      copy_engines_of tensor
       ;;
+    library) PRIMUS_COPY_ENGINES=off dense library ;;
     mixtral) experts mixtral $configs/any/mixtral_8x7B_v0.1-BF16-pretrain.yaml num_layers=2 seq_length=4096 micro_batch_size=2 ;;
     deepseek)
       experts deepseek $configs/any/deepseek_v2_lite-BF16-pretrain.yaml num_layers=5 'moe_layer_freq=([0]*1+[1]*4)' \

@@ -5,6 +5,8 @@
 
 #include <string_view>
 
+#include "comm/rendezvous/environment.h"
+
 namespace primus::comm {
 
 // Enough for most of what NVLink carries, and an eighth of an H100.
@@ -12,5 +14,20 @@ inline constexpr int kProcessorsBeside = 16;
 
 // Whether a group's collectives are such: those of the mesh's tensor ranks (engine/tensor_parallel.h).
 inline bool beside_products(std::string_view group) { return group.starts_with("tensor."); }
+
+// Whether a group of this name is to exchange by copy engines. `usual`: its devices were seen to do it.
+inline bool wants_copy_engines(CopyEngines wanted, std::string_view group, bool usual) {
+  switch (wanted) {
+    case CopyEngines::kOff:
+      return false;
+    case CopyEngines::kAuto:
+      return usual && beside_products(group);
+    case CopyEngines::kOn:
+      return beside_products(group);
+    default:
+      return beside_products(group) || group.starts_with("context.") || group.starts_with("data.") ||
+             group.starts_with("tokens.") || group.starts_with("expert_data.");
+  }
+}
 
 }  // namespace primus::comm

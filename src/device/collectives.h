@@ -34,6 +34,8 @@ struct DevicePeers {
   void (*set_flag)(Stream& stream, void* flag, std::uint32_t value);
   // What comes behind it on the stream waits until int32(*flag - value) >= 0.
   void (*wait_flag)(Stream& stream, void* flag, std::uint32_t value);
+  // Whether that is done without being asked for: it was seen to work, and to be faster.
+  bool usual = false;
 };
 
 struct DeviceCollectives {
@@ -55,7 +57,7 @@ struct DeviceCollectives {
   // From now on `check` runs whenever the host has waited for a stream or event of the device. It throws when
   // the work was cut short, so that nobody takes what is in memory then for results. Replaces the last one.
   void (*guard)(Device& device, std::function<void()> check);
-  // Null: these devices cannot, or nobody has seen them do it.
+  // Null: these devices cannot.
   const DevicePeers* peers = nullptr;
 };
 

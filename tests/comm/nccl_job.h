@@ -43,7 +43,7 @@ struct Rank {
 
 // Runs `body` once per rank of a job, each in its thread. What each rank's body throws, "" for nothing.
 inline std::vector<std::string> on_all_ranks(int ranks, const std::function<void(Rank&)>& body,
-                                             bool copy_engines = false) {
+                                             CopyEngines copy_engines = CopyEngines::kAuto) {
   Socket listener = listen_on("127.0.0.1", 0);
   const std::uint16_t port = port_of(listener);
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -122,9 +123,10 @@ struct PeerCopies : ::testing::Test {
       }
       wait_for_all();
     };
-    return on_all_ranks(ranks, all, true);
+    return on_all_ranks(ranks, all, wanted);
   }
   DeviceCollectives collectives = test::fake_collectives();
+  CopyEngines wanted = CopyEngines::kOn;
 };
 
 struct PeerCopiesRanks : PeerCopies, ::testing::WithParamInterface<int> {};
@@ -198,6 +200,32 @@ TEST_P(PeerCopiesRanks, MemoryIsUsedAgainInTheOrderOfTheStream) {
         expect(*stream, theirs, number(from), wrong);
         fill(*stream, theirs, kPoison);
       }
+    }
+    stream->synchronize();
+  });
+  EXPECT_EQ(errors, none(ranks));
+  EXPECT_EQ(wrong, 0);
+}
+
+// Gathers of what is large go the same way: apart and in place.
+TEST_P(PeerCopiesRanks, LargeGathersTooAndMemoryIsUsedAgain) {
+  constexpr std::int64_t kCount = 300000;  // more than a MiB
+  std::atomic<int> wrong{0};
+  const int ranks = GetParam();
+  const auto errors = on_tensor_ranks(ranks, [&](Rank& r, Communicator& group) {
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const Tensor own(r.device.allocate(kCount * 4), DType::kI32, {kCount});
+    const Tensor all(r.device.allocate(kCount * 4 * ranks), DType::kI32, {kCount * ranks});
+    for (int round = 0; round < 12; ++round) {
+      const Tensor place = all.slice(r.rank * kCount, (r.rank + 1) * kCount);
+      const Tensor in = round % 2 == 0 ? own : place;
+      if (round % ranks == r.rank) dawdle(*stream, 500us);
+      fill(*stream, in, 10 * round + r.rank);
+      group.all_gather(*stream, in, all);
+      if (round % 2 == 0) fill(*stream, own, -1);
+      for (int rank = 0; rank < ranks; ++rank)
+        expect(*stream, all.slice(rank * kCount, (rank + 1) * kCount), 10 * round + rank, wrong);
+      fill(*stream, all, -1);
     }
     stream->synchronize();
   });
@@ -343,22 +371,42 @@ TEST_F(PeerCopies, WhereOneRankCannotAllRanksUseTheLibrary) {
   EXPECT_EQ(errors, none(2));
 }
 
-TEST_F(PeerCopies, OnlyTensorRanksThatAskForThem) {
-  EXPECT_EQ(on_all_ranks(2,
-                         [&](Rank& r) {
-                           const auto world = r.job.world(r.device, &collectives);
-                           EXPECT_FALSE(world->by_copy_engines());
-                           EXPECT_FALSE(group_of(*world)->by_copy_engines());
-                         }),
-            none(2));
+TEST_F(PeerCopies, WhoIsToExchangeSo) {
+  DevicePeers usual = kPeers;
+  usual.usual = true;
+  const auto groups_of = [&](CopyEngines engines) {
+    std::mutex mutex;
+    std::set<std::string> groups;
+    const auto body = [&](Rank& r) {
+      const auto world = r.job.world(r.device, &collectives);
+      const int members[] = {0, 1};
+      EXPECT_FALSE(world->by_copy_engines());
+      for (const char* const name : {"tensor.0", "context.0", "data.0", "pipeline.0"}) {
+        const auto group = world->split(members, name);
+        EXPECT_EQ(group->why_no_copy_engines(), "");
+        const std::lock_guard lock(mutex);
+        if (group->by_copy_engines()) groups.insert(name);
+      }
+    };
+    EXPECT_EQ(on_all_ranks(2, body, engines), none(2));
+    return groups;
+  };
+  using Names = std::set<std::string>;
+  EXPECT_EQ(groups_of(CopyEngines::kAuto), Names());
+  EXPECT_EQ(groups_of(CopyEngines::kOn), Names{"tensor.0"});
+  collectives.peers = &usual;
+  EXPECT_EQ(groups_of(CopyEngines::kAuto), Names{"tensor.0"});
+  EXPECT_EQ(groups_of(CopyEngines::kOff), Names());
+  EXPECT_EQ(groups_of(CopyEngines::kAll), (Names{"tensor.0", "context.0", "data.0"}));
+}
+
+TEST_F(PeerCopies, DevicesThatCannot) {
   collectives.peers = nullptr;
-  EXPECT_EQ(on_tensor_ranks(2,
-                            [&](Rank&, Communicator& group) {
-                              EXPECT_FALSE(group.by_copy_engines());
-                              EXPECT_THAT(group.why_no_copy_engines(),
-                                          HasSubstr("cannot reach each other's"));
-                            }),
-            none(2));
+  const auto body = [](Rank&, Communicator& group) {
+    EXPECT_FALSE(group.by_copy_engines());
+    EXPECT_THAT(group.why_no_copy_engines(), HasSubstr("cannot reach each other's"));
+  };
+  EXPECT_EQ(on_tensor_ranks(2, body), none(2));
 }
 
 }  // namespace

@@ -68,8 +68,13 @@ TEST(JobEnvironment, ReadsWhatTorchrunSets) {
   EXPECT_EQ(read(agent)->master_port, 8);
   agent["PRIMUS_MASTER_PORT"] = "9";
   EXPECT_EQ(read(agent)->master_port, 9);
-  EXPECT_FALSE(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}})->copy_engines);
-  EXPECT_TRUE(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PRIMUS_COPY_ENGINES", "on"}})->copy_engines);
+  const auto engines = [](const char* wanted) {
+    return read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PRIMUS_COPY_ENGINES", wanted}})->copy_engines;
+  };
+  EXPECT_EQ(engines(""), CopyEngines::kAuto);
+  EXPECT_EQ(engines("off"), CopyEngines::kOff);
+  EXPECT_EQ(engines("on"), CopyEngines::kOn);
+  EXPECT_EQ(engines("all"), CopyEngines::kAll);
   EXPECT_TRUE(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
 }
 
@@ -89,7 +94,7 @@ TEST(JobEnvironment, NamesWhatIsWrong) {
   EXPECT_THAT(with("MASTER_ADDR", ""), HasSubstr("MASTER_ADDR is not set"));
   EXPECT_THAT(with("MASTER_PORT", ""), HasSubstr("MASTER_PORT is not set"));
   EXPECT_THAT(with("MASTER_PORT", "65536"), HasSubstr("MASTER_PORT='65536'"));
-  EXPECT_THAT(with("PRIMUS_COPY_ENGINES", "1"), HasSubstr("PRIMUS_COPY_ENGINES='1' is neither on nor off"));
+  EXPECT_THAT(with("PRIMUS_COPY_ENGINES", "1"), HasSubstr("PRIMUS_COPY_ENGINES='1' says not"));
   EXPECT_THAT(with("LOCAL_RANK", "3"), HasSubstr("LOCAL_RANK=3 is not below"));
   EXPECT_THAT(with("PRIMUS_JOB_TOKEN_FILE", "/no/such/file"), HasSubstr("/no/such/file"));
   const std::string path = ::testing::TempDir() + "token";

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/files/sha256.h"
-#include "comm/beside.h"
 #include "comm/split_id.h"
 #include "device/watched.h"
 
@@ -23,6 +22,8 @@ constexpr auto kCauseDelay = 1000ms;
 // and not in the driver, whose queues have room for about a thousand pieces of work.
 // An exchange by copy engines is several.
 constexpr std::size_t kMostPending = 256, kMostPendingCopies = 64;
+// What each rank gives to a gather by copy engines: below, flags take longer than the library.
+constexpr std::int64_t kLeastCopied = std::int64_t{1} << 20;
 
 std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tensor.data); }
 std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.elements()); }
@@ -89,8 +90,9 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
                     fmt::format("group '{}' of {} ranks", this->name(), size()), unique, size(), rank,
                     beside_products(this->name()) ? kProcessorsBeside : 0, deadline);
     barrier_ = context_->device.allocate(sizeof(std::int32_t));
-    if (context_->copy_engines && beside_products(this->name())) {
-      if (context_->collectives.peers) {
+    const DevicePeers* const peers = context_->collectives.peers;
+    if (wants_copy_engines(context_->copy_engines, this->name(), peers && peers->usual)) {
+      if (peers) {
         copies_ =
             PeerCopies::open(*context_, "copies/" + hex(as_text(sha256(id_))), size(), rank, why_no_copies_);
       } else {
@@ -207,8 +209,11 @@ void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signat
     state_.abort->check();
   };
   // A graph would repeat the numbers of the first time.
-  if (copies_ && !recording && call.kind == Kind::kExchange) {
-    return copies_->exchange(stream, call.transfers, waiting);
+  if (copies_ && !recording) {
+    if (call.kind == Kind::kExchange) return copies_->exchange(stream, call.transfers, waiting);
+    if (call.kind == Kind::kAllGather && call.in.bytes() >= kLeastCopied) {
+      return copies_->all_gather(stream, call.in, call.out, waiting);
+    }
   }
   handle_->run([&](Comm comm) { return start_in_library(stream, call, comm); }, signature, waiting);
 }

@@ -5,7 +5,8 @@
 //
 // What differs from the contract is said in communicator.h: sums in the library's order, above all.
 //
-// A group of one rank needs no library. Tensor ranks may exchange by copy engines (peer_copies.h).
+// A group of one rank needs no library. Groups that wants_copy_engines() says exchange, and gather what is
+// large, by copy engines (peer_copies.h).
 #pragma once
 
 #include <chrono>
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/beside.h"
 #include "comm/nccl/handle.h"
 #include "comm/nccl/peer_copies.h"
 #include "comm/nccl/watchdog.h"
@@ -41,7 +43,7 @@ struct Context {
   std::function<void(const std::string& key, const std::string& value)> publish;
   std::function<std::string(const std::string& key)> wait_for;
   std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // for all ranks of a group to come
-  bool copy_engines = false;                                          // wanted for groups of tensor ranks
+  CopyEngines copy_engines = CopyEngines::kAuto;
 };
 
 class NcclCommunicator final : public Communicator, private Watched {

@@ -297,6 +297,22 @@ void PeerCopies::exchange(Stream& stream, std::span<const Transfer> transfers, W
   }
 }
 
+void PeerCopies::all_gather(Stream& stream, const Tensor& in, const Tensor& out, Waiting waiting) {
+  const std::int64_t bytes = in.bytes();
+  const auto part = [&](int of) {
+    return Tensor(static_cast<std::byte*>(out.data) + of * bytes, DType::kU8, {bytes});
+  };
+  const Tensor own(in.data, DType::kU8, {bytes});
+  std::vector<Transfer> transfers;
+  for (int distance = 1; distance < size_; ++distance) {
+    const int from = (rank_ + distance) % size_, to = (rank_ + size_ - distance) % size_;
+    transfers.push_back(Transfer::send(own, to));
+    transfers.push_back(Transfer::receive(part(from), from));
+  }
+  exchange(stream, transfers, waiting);
+  if (part(rank_).data != in.data) stream.copy_on_device(part(rank_).data, in.data, bytes);
+}
+
 void PeerCopies::release() noexcept {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;

@@ -53,6 +53,9 @@ class PeerCopies {
   using Waiting = FunctionRef<void(std::chrono::milliseconds waited)>;
   void exchange(Stream& stream, std::span<const Transfer> transfers, Waiting waiting);
 
+  // As Communicator::all_gather(), on the same terms.
+  void all_gather(Stream& stream, const Tensor& in, const Tensor& out, Waiting waiting);
+
   // After an abort: lets the stream pass whatever it waits for, with whatever is in memory. Peers that run on
   // may undo that, so it is called again until the work is over.
   void release() noexcept;

@@ -46,6 +46,15 @@ std::string read_token(const JobEnvironment::Getter& get) {
   return token;
 }
 
+CopyEngines parse_copy_engines(const std::string& name) {
+  if (name == "auto") return CopyEngines::kAuto;
+  if (name == "off") return CopyEngines::kOff;
+  if (name == "on") return CopyEngines::kOn;
+  if (name == "all") return CopyEngines::kAll;
+  throw invalid(fmt::format("PRIMUS_COPY_ENGINES='{}' says not who exchanges by copy engines", name),
+                "choose auto, off, on or all");
+}
+
 }  // namespace
 
 Transport parse_transport(const std::string& name, const std::string& where) {
@@ -101,12 +110,7 @@ std::optional<JobEnvironment> JobEnvironment::read(const Getter& get) {
       number(get, "PRIMUS_RENDEZVOUS_FD", 0, std::numeric_limits<int>::max()).value_or(-1);
   result.token = read_token(get);
   result.transport = parse_transport(text(get, "PRIMUS_TRANSPORT").value_or("auto"), "PRIMUS_TRANSPORT");
-  const std::string engines = text(get, "PRIMUS_COPY_ENGINES").value_or("off");
-  if (engines != "on" && engines != "off") {
-    throw invalid(fmt::format("PRIMUS_COPY_ENGINES='{}' is neither on nor off", engines),
-                  "set it to on or off");
-  }
-  result.copy_engines = engines == "on";
+  result.copy_engines = parse_copy_engines(text(get, "PRIMUS_COPY_ENGINES").value_or("auto"));
   const auto address = text(get, "MASTER_ADDR");
   auto port = number(get, "PRIMUS_MASTER_PORT", 1, 65535);
   if (!port) {

@@ -12,8 +12,9 @@
 //                                  is refused. Needed unless rank 0 listens on the loopback only.
 //   PRIMUS_RENDEZVOUS_FD           a listening socket that rank 0 inherits from the launcher
 //   PRIMUS_TRANSPORT               how ranks on CPUs exchange: auto (default), shared-memory, tcp or mpi
-//   PRIMUS_COPY_ENGINES            on: tensor ranks on GPUs of one host exchange by copy engines, where these
-//                                  can; off (default): by the vendor's library
+//   PRIMUS_COPY_ENGINES            who exchanges by copy engines on GPUs of one host, where these can
+//   (CopyEngines):
+//                                  auto (default), off, on or all
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,11 @@ Transport wanted_transport();
 // them.
 void check_transport(Transport transport, bool one_host, bool by_mpi);
 
+// Groups of ranks on GPUs of one host that exchange by copy engines instead of the vendor's library, which
+// takes multiprocessors: tensor ranks (kOn), on devices that were seen to do it (kAuto); kAll: also context
+// ranks, and data-parallel ranks that gather parameters.
+enum class CopyEngines { kAuto, kOff, kOn, kAll };
+
 struct JobEnvironment {
   int rank = 0, world = 1;
   int local_rank = 0, local_world = 1;
@@ -48,7 +54,7 @@ struct JobEnvironment {
   std::string token;
   int listening_socket = -1;
   Transport transport = Transport::kAuto;
-  bool copy_engines = false;
+  CopyEngines copy_engines = CopyEngines::kAuto;
   mpi::Library* mpi = nullptr;  // what started the ranks (comm/mpi/current_job.h); null: not MPI
 
   // Nullopt when neither RANK nor WORLD_SIZE is set: a process of its own. Throws Error(kInvalid) naming the

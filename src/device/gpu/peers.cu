@@ -20,6 +20,8 @@ static_assert(sizeof(IpcHandle) == sizeof(PeerHandle));
 
 #if defined(__HIP__)
 
+constexpr bool kUsual = false;  // not run on such a GPU
+
 void range_of(const void* address, void*& base, std::uint64_t& id) {
   std::size_t bytes = 0;
   void* const asked = const_cast<void*>(address);
@@ -41,6 +43,8 @@ void wait_flag(Stream& stream, void* flag, std::uint32_t value) {
 }
 
 #else
+
+constexpr bool kUsual = true;
 
 // Functions of the driver, for which the runtime has no counterpart.
 struct Driver {
@@ -173,7 +177,8 @@ constexpr DevicePeers kPeers{.share = share,
                              .map_flags = map_flags,
                              .unmap_flags = unmap_flags,
                              .set_flag = set_flag,
-                             .wait_flag = wait_flag};
+                             .wait_flag = wait_flag,
+                             .usual = kUsual};
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What kernels over a paged cache share, how rows are appended to it, and attention of few queries over it.
+// What kernels over a paged cache share, how rows are appended to it, and attention over it.
 #pragma once
 
 #include <bit>
@@ -34,6 +34,9 @@ struct Pages {
 };
 
 void paged_append(Context& context, const PagedAppend& call);
+
+void paged_attention(Context& context, const PagedAttention& call);
+std::int64_t paged_workspace(Context& context, const PagedAttention& call);
 
 // Decoding: few queries over many keys, where reading keys and values once is all that matters. Keys are cut
 // into runs of fixed length with a block each, so that one sequence keeps a whole GPU busy, and the runs'

@@ -1,6 +1,6 @@
 // The backward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h). Two kernels of one form, as
-// in gpu.cu: a block keeps 128 keys and values (or queries and d_out), 64 for each of two warpgroups, and
-// walks over 64 of the other side at a time, which the last warpgroup fetches:
+// on tiles (gpu_tiles_backward.h): a block keeps 128 keys and values (or queries and d_out), 64 for each of
+// two warpgroups, and walks over 64 of the other side at a time, which the last warpgroup fetches:
 //
 //   scores = kept · passingᵀ, d_weights = kept' · passing'ᵀ, then d_v += weightsᵀ · d_out and d_k +=
 //   d_scoresᵀ · q (or d_q += d_scores · k)

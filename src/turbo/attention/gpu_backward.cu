@@ -1,0 +1,204 @@
+// The backward pass of attention: by a library where there is one that covers the call (gpu_cudnn.h), else by
+// warpgroups, else on tiles.
+#include "turbo/attention/gpu_attention.h"
+#include "turbo/attention/gpu_cudnn.h"
+#include "turbo/attention/gpu_tiles_backward.h"
+#include "turbo/attention/gpu_warpgroups_backward.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+// delta[head, token] = out · d_out: a warp for each.
+template <class T>
+struct Deltas {
+  static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / kWarp;
+  const T *out, *d_out;
+  float* delta;
+  std::int64_t tokens, heads, value_dim;
+  const std::int32_t* unless_zero;
+
+  PRIMUS_DEVICE void operator()() const {
+    if (unless_zero && *unless_zero == 0) return;
+    const std::int64_t item = block() * kWarps + warp();
+    if (item >= tokens * heads) return;
+    const std::int64_t at = item * value_dim;
+    float sum = 0;
+    for (std::int64_t i = lane(); i < value_dim; i += kWarp) {
+      sum = multiply_add(to_float(out[at + i]), to_float(d_out[at + i]), sum);
+    }
+    sum = warp_reduce(sum);
+    if (lane() == 0) delta[item % heads * tokens + item / heads] = sum;
+  }
+};
+
+// Of our own kernels: delta.
+std::int64_t own_workspace(const AttentionBackward& a) {
+  return a.shape.heads * a.shape.batch * a.shape.seq_q * static_cast<std::int64_t>(sizeof(float));
+}
+
+template <class Gradient, int kHeadDim>
+void gradients_by_warpgroups(Context& context, const AttentionBackward& a, const float* delta,
+                             const std::int32_t* unless_zero) {
+  const AttentionShape& s = a.shape;
+  const std::int64_t q_width = s.heads * kHeadDim, kv_width = s.kv_heads * kHeadDim;
+  const auto map = [&](const Tensor& x, std::int64_t cols, std::int64_t rows, std::int64_t capacity,
+                       std::int64_t stride) {
+    return box_map(
+        {context.data<BFloat16>(x), {cols, rows, s.batch}, {stride, capacity * stride}, kPanelLine});
+  };
+  const auto count = [](std::int64_t n) { return static_cast<int>(n); };
+  const auto run = [&]<bool kOfKeys>() {
+    using Kernel = BackwardWarpgroups<Gradient, kHeadDim, kOfKeys>;
+    const std::int64_t tiles = blocks_for(kOfKeys ? s.seq_k : s.seq_q, Kernel::kRows);
+    launch(context, tiles * s.batch * (kOfKeys ? s.kv_heads : s.heads),
+           Kernel{.visibility = Visibility(s, optional<std::int32_t>(context, a.first_key)),
+                  .q = map(a.q, q_width, s.seq_q, s.seq_q, a.q_stride),
+                  .k = map(a.k, kv_width, s.seq_k, s.capacity_k, a.k_stride),
+                  .v = map(a.v, kv_width, s.seq_k, s.capacity_k, a.v_stride),
+                  .d_out = map(a.d_out, q_width, s.seq_q, s.seq_q, q_width),
+                  .lse = context.data<float>(a.lse),
+                  .delta = delta,
+                  .d_first = context.data<Gradient>(kOfKeys ? a.d_k : a.d_q),
+                  .d_second = kOfKeys ? context.data<Gradient>(a.d_v) : nullptr,
+                  .d_first_stride = kOfKeys ? a.d_k_stride : a.d_q_stride,
+                  .d_second_stride = a.d_v_stride,
+                  .batch = count(s.batch),
+                  .heads = count(s.heads),
+                  .group = count(s.heads / s.kv_heads),
+                  .tiles = count(tiles),
+                  .kept_capacity = kOfKeys ? s.capacity_k : s.seq_q,
+                  .scale = s.scale,
+                  .accumulate = kOfKeys ? a.accumulate_d_kv : a.accumulate_d_q,
+                  .unless_zero = unless_zero},
+           Kernel::kSharedBytes);
+  };
+  run.template operator()<true>();
+  run.template operator()<false>();
+}
+
+// Where the GPU has warpgroups, heads are of 64 or 128, and rows begin at multiples of 16 bytes.
+template <class Gradient>
+bool backward_by_warpgroups(Context& context, const AttentionBackward& a, const float* delta,
+                            const std::int32_t* unless_zero) {
+  const AttentionShape& s = a.shape;
+  if (!whole_lines(context, {&a.q, &a.k, &a.v, &a.d_out, &a.d_q, &a.d_k, &a.d_v},
+                   {a.q_stride, a.k_stride, a.v_stride, a.d_q_stride, a.d_k_stride, a.d_v_stride}) ||
+      s.batch == 0 || s.seq_q == 0 || s.seq_k == 0 || s.head_dim != s.value_dim) {
+    return false;
+  }
+  if (s.head_dim == 64) {
+    gradients_by_warpgroups<Gradient, 64>(context, a, delta, unless_zero);
+  } else if (s.head_dim == 128) {
+    gradients_by_warpgroups<Gradient, 128>(context, a, delta, unless_zero);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+template <class T, class Gradient>
+void gradients(Context& context, const AttentionBackward& a, const BackwardTiles<T>& both) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (backward_by_warpgroups<Gradient>(context, a, both.delta, both.unless_zero)) return;
+  }
+  using Tiles = AttentionTiles<T>;
+  using Keys = BackwardKeys<T, Gradient>;
+  const AttentionShape& s = a.shape;
+  const std::int64_t key_chunks = blocks_for(s.head_dim, Tiles::kWide);
+  const std::int64_t value_chunks = blocks_for(s.value_dim, Tiles::kWide), chunks = key_chunks + value_chunks;
+  launch(context, blocks_for(s.seq_k, Tiles::kRows) * s.batch * s.kv_heads * chunks,
+         Keys{both, context.data<Gradient>(a.d_k), context.data<Gradient>(a.d_v), a.d_k_stride, a.d_v_stride,
+              s.kv_heads, value_chunks, chunks, a.accumulate_d_kv},
+         sizeof(typename Keys::Memory));
+  const std::int64_t tiles = blocks_for(s.seq_q, Tiles::kRows);
+  launch(context, tiles * s.batch * s.heads * key_chunks,
+         BackwardQueries<T, Gradient>{both, context.data<Gradient>(a.d_q), a.d_q_stride, tiles, key_chunks,
+                                      a.accumulate_d_q},
+         sizeof(typename Tiles::Memory));
+}
+
+// A block for every head; its warps share the tokens.
+template <class T>
+struct BackwardSinks {
+  static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / kWarp;
+  const T *sinks, *out, *d_out;
+  const float* lse;
+  float* d_sinks;
+  std::int64_t tokens, heads, value_dim;
+  bool accumulate;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t head = block();
+    const float sink = to_float(sinks[head]);
+    double sum = 0;
+    for (std::int64_t token = warp(); token < tokens; token += kWarps) {
+      const std::int64_t at = (token * heads + head) * value_dim;
+      float part = 0;
+      for (std::int64_t i = lane(); i < value_dim; i += kWarp) {
+        part = multiply_add(to_float(out[at + i]), to_float(d_out[at + i]), part);
+      }
+      part = warp_reduce(part);
+      if (lane() == 0) sum -= static_cast<double>(::expf(sink - lse[head * tokens + token]) * part);
+    }
+    sum = block_reduce<kThreads>(sum);
+    if (thread() == 0)
+      d_sinks[head] = static_cast<float>(accumulate ? static_cast<double>(d_sinks[head]) + sum : sum);
+  }
+};
+
+}  // namespace
+
+std::int64_t attention_backward_workspace(Context& context, const AttentionBackward& a) {
+  return attention_library_workspace(context, a, own_workspace(a));
+}
+
+void attention_backward(Context& context, const AttentionBackward& a) {
+  const LeftToDo left = attention_by_library(context, a, own_workspace(a));
+  if (!left.all && !left.unless_zero) return;
+  with_float_type(a.q.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const AttentionShape& s = a.shape;
+    auto* delta = context.data<float>(a.workspace);
+    const std::int64_t tokens = s.batch * s.seq_q;
+    launch(context, blocks_for(tokens * s.heads, Deltas<T>::kWarps),
+           Deltas<T>{context.data<T>(a.out), context.data<T>(a.d_out), delta, tokens, s.heads, s.value_dim,
+                     left.unless_zero});
+    const BackwardTiles<T> both{Visibility(s, optional<std::int32_t>(context, a.first_key)),
+                                context.data<T>(a.q),
+                                context.data<T>(a.k),
+                                context.data<T>(a.v),
+                                context.data<T>(a.d_out),
+                                context.data<float>(a.lse),
+                                delta,
+                                a.q_stride,
+                                a.k_stride,
+                                a.v_stride,
+                                s.batch,
+                                s.capacity_k,
+                                s.heads,
+                                s.heads / s.kv_heads,
+                                s.head_dim,
+                                s.value_dim,
+                                s.scale,
+                                left.unless_zero};
+    if (a.d_q.dtype == a.q.dtype) {
+      gradients<T, T>(context, a, both);
+    } else {
+      gradients<T, float>(context, a, both);
+    }
+  });
+}
+
+void attention_backward_sinks(Context& context, const AttentionBackwardSinks& a) {
+  with_float_type(a.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    launch(context, a.heads,
+           BackwardSinks<T>{context.data<T>(a.sinks), context.data<T>(a.out), context.data<T>(a.d_out),
+                            context.data<float>(a.lse), context.data<float>(a.d_sinks), a.out.rows(), a.heads,
+                            a.value_dim, a.accumulate});
+  });
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

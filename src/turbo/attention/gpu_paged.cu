@@ -1,0 +1,100 @@
+// Attention over pages with any number of queries for each sequence. What decoding asks goes to
+// gpu_decode.cu.
+#include "turbo/attention/gpu_paged.h"
+#include "turbo/attention/gpu_tiles_forward.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+// Blocks for the most tiles of queries there can be; those that a step does not have return at once.
+template <class T>
+struct PagedForward {
+  using Tiles = AttentionTiles<T>;
+  static constexpr int kThreads = Tiles::kThreads;
+  ForwardTiles<T> forward;
+  Pages pages;
+  std::int64_t tokens;
+
+  PRIMUS_DEVICE void operator()() const {
+    auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
+    const ForwardTiles<T>& f = forward;
+    const std::int64_t chunk = block() % f.chunks, head = block() / f.chunks % f.heads;
+    const std::int64_t sequence = block() / f.chunks / f.heads % (pages.batch + 1);
+    const std::int64_t row = block() / f.chunks / f.heads / (pages.batch + 1) * Tiles::kRows;
+    const std::int64_t first = pages.starts[sequence];
+    if (sequence == pages.batch) return clear(first + row, head, chunk);
+    Visibility visibility = f.visibility;
+    visibility.seq_q = pages.starts[sequence + 1] - first;
+    if (row >= visibility.seq_q) return;
+    visibility.seq_k = pages.lengths[sequence];
+    visibility.q_first = visibility.seq_k - visibility.seq_q;
+    const std::int32_t* table = pages.table + sequence * pages.blocks;
+    f.run(m, visibility,
+          {f.q + first * f.q_stride + head * f.head_dim, f.q_stride, visibility.seq_q, f.head_dim},
+          PagedRows<T>{f.k + head / f.group * f.head_dim, f.k_stride, visibility.seq_k, f.head_dim, table,
+                       pages.page_bits},
+          PagedRows<T>{f.v + head / f.group * f.value_dim, f.v_stride, visibility.seq_k, f.value_dim, table,
+                       pages.page_bits},
+          sequence, head, row, chunk, f.out + first * f.heads * f.value_dim, nullptr);
+  }
+
+  // Rows that belong to no sequence.
+  PRIMUS_DEVICE void clear(std::int64_t first, std::int64_t head, std::int64_t chunk) const {
+    const std::int64_t begin = chunk * Tiles::kWide, width = smaller(forward.value_dim - begin, Tiles::kWide);
+    for (std::int64_t i = thread(); i < Tiles::kRows * width; i += kThreads) {
+      const std::int64_t row = first + i / width;
+      if (row >= tokens) return;
+      forward.out[(row * forward.heads + head) * forward.value_dim + begin + i % width] = T{};
+    }
+  }
+};
+
+}  // namespace
+
+std::int64_t paged_workspace(Context&, const PagedAttention& a) { return paged_decode_workspace(a); }
+
+void paged_attention(Context& context, const PagedAttention& a) {
+  if (paged_decode(context, a)) return;
+  with_float_type(a.q.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    using Tiles = AttentionTiles<T>;
+    const AttentionShape s{.batch = a.sequences.batch(),
+                           .seq_q = 0,  // per sequence, from the tables
+                           .seq_k = 0,
+                           .capacity_k = 0,
+                           .heads = a.heads,
+                           .kv_heads = a.kv_heads,
+                           .head_dim = a.head_dim,
+                           .value_dim = a.value_dim,
+                           .scale = a.scale,
+                           .causal = true,
+                           .window = a.window,
+                           .chunk = a.chunk};
+    const std::int64_t tiles = blocks_for(a.tokens, Tiles::kRows),
+                       chunks = blocks_for(s.value_dim, Tiles::kWide);
+    const ForwardTiles<T> forward{Visibility(s, nullptr),
+                                  context.data<T>(a.q),
+                                  context.data<T>(a.k),
+                                  context.data<T>(a.v),
+                                  optional<T>(context, a.sinks),
+                                  context.data<T>(a.out),
+                                  nullptr,
+                                  a.q_stride,
+                                  a.k_stride,
+                                  a.v_stride,
+                                  s.batch,
+                                  0,
+                                  s.heads,
+                                  s.heads / s.kv_heads,
+                                  s.head_dim,
+                                  s.value_dim,
+                                  tiles,
+                                  chunks,
+                                  s.scale,
+                                  nullptr};
+    launch(context, tiles * (s.batch + 1) * s.heads * chunks,
+           PagedForward<T>{forward, Pages(context, a.sequences), a.tokens}, sizeof(typename Tiles::Memory));
+  });
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,214 @@
+// The backward pass of attention on tiles, on any GPU (gpu_tiles.h). Two kernels, one for the gradients of
+// keys and values and one for those of queries; each sums in a fixed order by itself, so results are
+// deterministic without atomics, at the price of computing the scores twice.
+#pragma once
+
+#include "turbo/attention/gpu_tiles.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// What both kernels know.
+template <class T>
+struct BackwardTiles {
+  using Tiles = AttentionTiles<T>;
+  static constexpr int kThreads = Tiles::kThreads, kSlots = Accumulator::kRows;
+  Visibility visibility;
+  const T *q, *k, *v, *d_out;
+  const float *lse, *delta;
+  std::int64_t q_stride, k_stride, v_stride;
+  std::int64_t batch, capacity_k, heads, group, head_dim, value_dim;
+  float scale;
+  const std::int32_t* unless_zero;
+
+  PRIMUS_DEVICE bool nothing_to_do() const { return unless_zero && *unless_zero == 0; }
+  PRIMUS_DEVICE HeadRows<T> queries(std::int64_t sequence, std::int64_t head) const {
+    return {q + sequence * visibility.seq_q * q_stride + head * head_dim, q_stride, visibility.seq_q,
+            head_dim};
+  }
+  PRIMUS_DEVICE HeadRows<T> keys(std::int64_t sequence, std::int64_t kv_head) const {
+    return {k + sequence * capacity_k * k_stride + kv_head * head_dim, k_stride, visibility.seq_k, head_dim};
+  }
+  PRIMUS_DEVICE HeadRows<T> values(std::int64_t sequence, std::int64_t kv_head) const {
+    return {v + sequence * capacity_k * v_stride + kv_head * value_dim, v_stride, visibility.seq_k,
+            value_dim};
+  }
+  PRIMUS_DEVICE HeadRows<T> d_outs(std::int64_t sequence, std::int64_t head) const {
+    const std::int64_t stride = heads * value_dim;
+    return {d_out + sequence * visibility.seq_q * stride + head * value_dim, stride, visibility.seq_q,
+            value_dim};
+  }
+  // Index of a query in lse and delta.
+  PRIMUS_DEVICE std::int64_t place(std::int64_t sequence, std::int64_t head, std::int64_t i) const {
+    return (head * batch + sequence) * visibility.seq_q + i;
+  }
+  // Of a query that sees no key at all the sum is of nothing; it has no weights either.
+  PRIMUS_DEVICE float log_sum(std::int64_t place) const {
+    return lse[place] == -infinity() ? 0.0F : lse[place];
+  }
+  PRIMUS_DEVICE float weight(float score, float log_sum) const {
+    return exp2_flushed(multiply_add(score, scale * kLog2E, -log_sum * kLog2E));
+  }
+};
+
+// Rows are keys; a block owns a column chunk of their d_v or d_k, and sums over all queries that see them.
+template <class T, class Gradient>
+struct BackwardKeys : BackwardTiles<T> {
+  using Base = BackwardTiles<T>;
+  using Base::batch, Base::capacity_k, Base::group, Base::kSlots, Base::scale, Base::visibility;
+  using typename Base::Tiles;
+  Gradient *d_k, *d_v;
+  std::int64_t d_k_stride, d_v_stride, kv_heads, value_chunks, chunks;
+  bool accumulate;
+
+  struct Memory {
+    typename Tiles::Memory tiles;
+    float lse[Tiles::kCols], delta[Tiles::kCols];
+    std::int32_t begin[Tiles::kCols], end[Tiles::kCols];
+  };
+
+  PRIMUS_DEVICE void operator()() const {
+    if (this->nothing_to_do()) return;
+    Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
+    const std::int64_t chunk = block() % chunks, kv_head = block() / chunks % kv_heads;
+    const std::int64_t sequence = block() / chunks / kv_heads % batch;
+    const std::int64_t row = block() / chunks / kv_heads / batch * Tiles::kRows;
+    const bool for_values = chunk < value_chunks;
+    const std::int64_t column = (for_values ? chunk : chunk - value_chunks) * Tiles::kWide;
+    const auto keys = this->keys(sequence, kv_head), values = this->values(sequence, kv_head);
+    const std::int64_t last = smaller(row + Tiles::kRows, visibility.seq_k) - 1;
+    const std::int64_t first_query = visibility.first_to_end_behind(sequence, row);
+    const std::int64_t end_query = visibility.first_to_begin_behind(sequence, last);
+    bool keys_loaded = false, values_loaded = false;
+    typename Tiles::Sums sums;
+    Tiles::clear(sums);
+    for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      const auto queries = this->queries(sequence, head), d_outs = this->d_outs(sequence, head);
+      for (std::int64_t col = first_query / Tiles::kCols * Tiles::kCols; col < end_query;
+           col += Tiles::kCols) {
+        typename Tiles::Scores scores;
+        Tiles::multiply_rows(m.tiles, scores, 0, keys, row, queries, col, keys_loaded, [&] {
+          fetch_queries(m, sequence, head, col);
+          Tiles::fetch(m.tiles.wide, for_values ? d_outs : queries, col, column);
+        });
+        mask(m, scores, row);
+        if (!for_values) {
+          typename Tiles::Scores d_weights;
+          Tiles::multiply_rows(m.tiles, d_weights, 1, values, row, d_outs, col, values_loaded, [] {});
+          if (Tiles::kLefts == 1) keys_loaded = false;  // they take turns in one place
+          PRIMUS_UNROLL
+          for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+            PRIMUS_UNROLL
+            for (int i = 0; i < kPerLane; ++i) {
+              scores[j].at[i] *= (d_weights[j].at[i] - m.delta[j * kTile + Accumulator::col(i)]) * scale;
+            }
+          }
+        }
+        Tiles::add_weighted(m.tiles, sums, scores, column, for_values ? this->value_dim : this->head_dim);
+      }
+    }
+    float factor[kSlots];
+    PRIMUS_UNROLL
+    for (float& f : factor) f = 1;
+    if (for_values) {
+      Tiles::store(sums, d_v + sequence * capacity_k * d_v_stride + kv_head * this->value_dim, d_v_stride,
+                   row, column, visibility.seq_k, this->value_dim, factor, accumulate);
+    } else {
+      Tiles::store(sums, d_k + sequence * capacity_k * d_k_stride + kv_head * this->head_dim, d_k_stride, row,
+                   column, visibility.seq_k, this->head_dim, factor, accumulate);
+    }
+  }
+
+  // What the queries of a step saw, and their sums. Those beyond the last one saw nothing.
+  PRIMUS_DEVICE void fetch_queries(Memory& m, std::int64_t sequence, std::int64_t head,
+                                   std::int64_t col) const {
+    for (int c = thread(); c < Tiles::kCols; c += Base::kThreads) {
+      const std::int64_t i = col + c;
+      const bool there = i < visibility.seq_q;
+      const KeyRange seen = there ? visibility.keys(sequence, i) : KeyRange{0, 0};
+      m.begin[c] = static_cast<std::int32_t>(seen.begin);
+      m.end[c] = static_cast<std::int32_t>(seen.end);
+      m.lse[c] = there ? this->log_sum(this->place(sequence, head, i)) : 0.0F;
+      m.delta[c] = there ? this->delta[this->place(sequence, head, i)] : 0.0F;
+    }
+  }
+
+  // Scores become weights: those of the forward pass, zero where the query does not see the key.
+  PRIMUS_DEVICE void mask(const Memory& m, typename Tiles::Scores& scores, std::int64_t row) const {
+    PRIMUS_UNROLL
+    for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kPerLane; ++i) {
+        const int key = static_cast<int>(row) + warp() * kTile + Accumulator::row(i);
+        const int c = j * kTile + Accumulator::col(i);
+        float& score = scores[j].at[i];
+        score = key >= m.begin[c] && key < m.end[c] ? this->weight(score, m.lse[c]) : 0.0F;
+      }
+    }
+  }
+};
+
+// Rows are queries; a block owns a column chunk of their d_q.
+template <class T, class Gradient>
+struct BackwardQueries : BackwardTiles<T> {
+  using Base = BackwardTiles<T>;
+  using Base::batch, Base::group, Base::heads, Base::kSlots, Base::scale, Base::visibility;
+  using typename Base::Tiles;
+  Gradient* d_q;
+  std::int64_t d_q_stride, tiles, chunks;
+  bool accumulate;
+
+  PRIMUS_DEVICE void operator()() const {
+    if (this->nothing_to_do()) return;
+    auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
+    const std::int64_t chunk = block() % chunks, head = block() / chunks % heads;
+    const std::int64_t sequence = block() / chunks / heads % batch;
+    const std::int64_t row = (tiles - 1 - block() / chunks / heads / batch) * Tiles::kRows;
+    const auto queries = this->queries(sequence, head), d_outs = this->d_outs(sequence, head);
+    const auto keys = this->keys(sequence, head / group), values = this->values(sequence, head / group);
+    int begin[kSlots], end[kSlots];
+    float log_sums[kSlots], deltas[kSlots];
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
+      const bool there = i < visibility.seq_q;
+      const KeyRange seen = there ? visibility.keys(sequence, i) : KeyRange{0, 0};
+      begin[s] = static_cast<int>(seen.begin);
+      end[s] = static_cast<int>(seen.end);
+      log_sums[s] = there ? this->log_sum(this->place(sequence, head, i)) : 0.0F;
+      deltas[s] = there ? this->delta[this->place(sequence, head, i)] : 0.0F;
+    }
+    bool queries_loaded = false, d_outs_loaded = false;
+    typename Tiles::Sums sums;
+    Tiles::clear(sums);
+    const std::int64_t end_key =
+        visibility.keys(sequence, smaller(row + Tiles::kRows, visibility.seq_q) - 1).end;
+    for (std::int64_t col = visibility.keys(sequence, row).begin / Tiles::kCols * Tiles::kCols; col < end_key;
+         col += Tiles::kCols) {
+      typename Tiles::Scores scores, d_weights;
+      Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, queries_loaded,
+                           [&] { Tiles::fetch(m.wide, keys, col, chunk * Tiles::kWide); });
+      Tiles::multiply_rows(m, d_weights, 1, d_outs, row, values, col, d_outs_loaded, [] {});
+      if (Tiles::kLefts == 1) queries_loaded = false;  // they take turns in one place
+      PRIMUS_UNROLL
+      for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+        PRIMUS_UNROLL
+        for (int i = 0; i < kPerLane; ++i) {
+          const int s = Accumulator::slot(i);
+          const int key = static_cast<int>(col) + j * kTile + Accumulator::col(i);
+          const bool visible = key >= begin[s] && key < end[s];
+          const float p = visible ? this->weight(scores[j].at[i], log_sums[s]) : 0.0F;
+          scores[j].at[i] = p * (d_weights[j].at[i] - deltas[s]) * scale;
+        }
+      }
+      Tiles::add_weighted(m, sums, scores, chunk * Tiles::kWide, this->head_dim);
+    }
+
+    float factor[kSlots];
+    PRIMUS_UNROLL
+    for (float& f : factor) f = 1;
+    Tiles::store(sums, d_q + sequence * visibility.seq_q * d_q_stride + head * this->head_dim, d_q_stride,
+                 row, chunk * Tiles::kWide, visibility.seq_q, this->head_dim, factor, accumulate);
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,153 @@
+// The forward pass of attention on tiles, on any GPU (gpu_tiles.h): of the contract's calls, and over pages.
+#pragma once
+
+#include "turbo/attention/gpu_tiles.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// A block owns a column chunk of the results of one tile of queries.
+template <class T>
+struct ForwardTiles {
+  using Tiles = AttentionTiles<T>;
+  static constexpr int kThreads = Tiles::kThreads, kSlots = Accumulator::kRows;
+  Visibility visibility;
+  const T *q, *k, *v, *sinks;  // sinks or null
+  T* out;
+  float* lse;  // or null
+  std::int64_t q_stride, k_stride, v_stride;
+  std::int64_t batch, capacity_k, heads, group, head_dim, value_dim, tiles, chunks;
+  float scale;
+  const std::int32_t* unless_zero;  // null, or: nothing to do where this is 0
+
+  PRIMUS_DEVICE void operator()() const {
+    if (unless_zero && *unless_zero == 0) return;
+    auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
+    // The last queries of a sequence see the most keys: they begin first.
+    const std::int64_t chunk = block() % chunks, head = block() / chunks % heads;
+    const std::int64_t sequence = block() / chunks / heads % batch;
+    const std::int64_t row = (tiles - 1 - block() / chunks / heads / batch) * Tiles::kRows;
+    const std::int64_t seq_q = visibility.seq_q, seq_k = visibility.seq_k;
+    run(m, visibility, {q + sequence * seq_q * q_stride + head * head_dim, q_stride, seq_q, head_dim},
+        HeadRows<T>{k + sequence * capacity_k * k_stride + head / group * head_dim, k_stride, seq_k,
+                    head_dim},
+        HeadRows<T>{v + sequence * capacity_k * v_stride + head / group * value_dim, v_stride, seq_k,
+                    value_dim},
+        sequence, head, row, chunk, out + sequence * seq_q * heads * value_dim,
+        lse ? lse + (head * batch + sequence) * seq_q : nullptr);
+  }
+
+  // One tile of queries of one sequence. `of` and `to`, `log_sums`: of the sequence.
+  template <class Keys>
+  PRIMUS_DEVICE void run(typename Tiles::Memory& m, const Visibility& of, const HeadRows<T>& queries,
+                         const Keys& keys, const Keys& values, std::int64_t sequence, std::int64_t head,
+                         std::int64_t row, std::int64_t chunk, T* to, float* log_sums) const {
+    const std::int64_t seq_q = of.seq_q;
+    KeyRange seen[kSlots];
+    float most[kSlots], total[kSlots];
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
+      seen[s] = i < seq_q ? of.keys(sequence, i) : KeyRange{0, 0};
+      most[s] = -infinity();
+      total[s] = 0;
+    }
+    typename Tiles::Sums sums;
+    Tiles::clear(sums);
+    const std::int64_t end = of.keys(sequence, smaller(row + Tiles::kRows, seq_q) - 1).end;
+    bool loaded = false;
+    for (std::int64_t col = of.keys(sequence, row).begin / Tiles::kCols * Tiles::kCols; col < end;
+         col += Tiles::kCols) {
+      typename Tiles::Scores scores;
+      Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, loaded,
+                           [&] { Tiles::fetch(m.wide, values, col, chunk * Tiles::kWide); });
+      softmax(scores, seen, col, most, total, sums);
+      Tiles::add_weighted(m, sums, scores, chunk * Tiles::kWide, value_dim);
+    }
+    finish(seq_q, head, row, chunk, most, total, sums, to, log_sums);
+  }
+
+  // Masks and scales the scores, moves the running maximum, and turns scores into weights of the values.
+  PRIMUS_DEVICE void softmax(typename Tiles::Scores& scores, const KeyRange (&seen)[kSlots], std::int64_t col,
+                             float (&most)[kSlots], float (&total)[kSlots],
+                             typename Tiles::Sums& sums) const {
+    const float factor = scale * kLog2E;
+    // Positions within the tile, in 32 bits. Most tiles are visible as a whole.
+    int begin[kSlots], end[kSlots];
+    bool whole = true;
+    float tile_most[kSlots], tile_total[kSlots], shrink[kSlots];
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      begin[s] = static_cast<int>(larger(seen[s].begin - col, 0));
+      end[s] = static_cast<int>(smaller(seen[s].end - col, Tiles::kCols));
+      whole = whole && begin[s] == 0 && end[s] == Tiles::kCols;
+      tile_most[s] = -infinity(), tile_total[s] = 0;
+    }
+    if (!whole) {
+      PRIMUS_UNROLL
+      for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+        PRIMUS_UNROLL
+        for (int i = 0; i < kPerLane; ++i) {
+          const int s = Accumulator::slot(i), c = j * kTile + Accumulator::col(i);
+          if (c < begin[s] || c >= end[s]) scores[j].at[i] = -infinity();
+        }
+      }
+    }
+    PRIMUS_UNROLL
+    for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kPerLane; ++i) {
+        const int s = Accumulator::slot(i);
+        tile_most[s] = ::fmaxf(tile_most[s], scores[j].at[i]);
+      }
+    }
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const float next = ::fmaxf(most[s], reduce_row(tile_most[s], Maximum{}) * factor);
+      // Nothing visible so far: any base will do for exponentials that are all zero.
+      const float base = next == -infinity() ? 0.0F : next;
+      shrink[s] = exp2_flushed(most[s] - base);
+      most[s] = next;
+      tile_most[s] = base;
+    }
+    PRIMUS_UNROLL
+    for (int j = 0; j < Tiles::kCols / kTile; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kPerLane; ++i) {
+        const int s = Accumulator::slot(i);
+        scores[j].at[i] = exp2_flushed(multiply_add(scores[j].at[i], factor, -tile_most[s]));
+        tile_total[s] += scores[j].at[i];
+      }
+    }
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) total[s] = total[s] * shrink[s] + reduce_row(tile_total[s], Plus{});
+    PRIMUS_UNROLL
+    for (int j = 0; j < Tiles::kWide / kTile; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kPerLane; ++i) sums[j].at[i] *= shrink[Accumulator::slot(i)];
+    }
+  }
+
+  PRIMUS_DEVICE void finish(std::int64_t seq_q, std::int64_t head, std::int64_t row, std::int64_t chunk,
+                            float (&most)[kSlots], float (&total)[kSlots], const typename Tiles::Sums& sums,
+                            T* to, float* log_sums) const {
+    float factor[kSlots];
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const float sink = sinks ? to_float(sinks[head]) * kLog2E : -infinity();
+      const float final_most = ::fmaxf(most[s], sink);
+      // A query that sees nothing: its sums are zero, and so is what it gets.
+      const bool nothing = final_most == -infinity();
+      const float shrink = nothing ? 0.0F : ::exp2f(most[s] - final_most);
+      const float sum = total[s] * shrink + (sinks ? ::exp2f(sink - final_most) : 0.0F);
+      factor[s] = nothing ? 0.0F : shrink / sum;
+      const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
+      if (log_sums && chunk == 0 && i < seq_q && Accumulator::col(0) == 0) {
+        log_sums[i] = nothing ? -infinity() : (final_most + ::log2f(sum)) * kLn2;
+      }
+    }
+    Tiles::store(sums, to + head * value_dim, heads * value_dim, row, chunk * Tiles::kWide, seq_q, value_dim,
+                 factor);
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU

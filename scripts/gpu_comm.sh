@@ -61,16 +61,24 @@ check() {
   fi
 }
 
-ranks conform
-case "$codes" in
-  *[!\ 0]*)
-    failed=1
-    echo "FAILED  conform, exit codes$codes"
-    tail -n 8 "$out"/conform-*.log
-    ;;
-  *) echo "ok      every collective in five types, in and out of place, also in groups of half the ranks" ;;
-esac
+# conforms SCENE TEXT: every rank finds what it should; TEXT says what.
+conforms() {
+  ranks "$1"
+  case "$codes" in
+    *[!\ 0]*)
+      failed=1
+      echo "FAILED  $1, exit codes$codes"
+      tail -n 8 "$out/$1"-*.log
+      ;;
+    *) echo "ok      $2" ;;
+  esac
+}
+
+conforms conform "every collective in five types, in and out of place, also in groups of half the ranks"
+conforms conform_tensor "the same of tensor ranks"
+grep -h "copy engines" "$out/conform_tensor-0.log"
 check hang 'rank 1 has not called it: its last one there was barrier #1'
+check stuck "exchange #2 .* of group 'tensor.0' did not complete within"
 check fail 'the data set of rank 1 is broken'
 check die "rank $((gpus - 1)) was lost|rank $((gpus - 1)) ended"
 if [ -x build/bin/comm_bench ] && [ -n "$device" ]; then

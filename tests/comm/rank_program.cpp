@@ -75,6 +75,42 @@ int hang(Scene& s) {
   sum_for_ever(s);
 }
 
+std::unique_ptr<Communicator> tensor_ranks(Scene& s) {
+  std::vector<int> all;
+  for (int rank = 0; rank < s.world.size(); ++rank) all.push_back(rank);
+  return s.world.split(all, "tensor.0");
+}
+
+// As tensor ranks, which may have another way than the others.
+int conform_tensor(Scene& s) {
+  const auto group = tensor_ranks(s);
+  std::printf("exchanges by copy engines: %s %s\n", group->by_copy_engines() ? "yes" : "no",
+              group->why_no_copy_engines().c_str());
+  const std::string wrong =
+      test::Conformance(*group, s.device, s.stream, s.order).run({0, 1, 7, 1021, 400003});
+  std::fputs(wrong.c_str(), stderr);
+  return wrong.empty() ? 0 : 1;
+}
+
+// The device of rank 1 never comes to an exchange that its host has called.
+int stuck(Scene& s) {
+  const auto group = tensor_ranks(s);
+  const Tensor own = s.zeros(1000), theirs = s.zeros(1000);
+  const int other = 1 - s.world.rank();
+  const auto swap = [&] {
+    if (other < 0) return;
+    group->exchange(s.stream, std::vector{Transfer::send(own, other), Transfer::receive(theirs, other)});
+  };
+  swap();
+  s.stream.synchronize();
+  if (s.world.rank() == 0) s.job.state().timeout = 500ms;
+  if (s.world.rank() != 0) s.world.barrier(s.stream);
+  swap();
+  s.stream.synchronize();
+  s.job.state().abort->check();
+  return 0;
+}
+
 int mismatch(Scene& s) {
   const Tensor tensor = s.zeros(64 - (s.world.rank() == 1 ? 1 : 0));
   s.world.all_reduce(s.stream, tensor, tensor, Reduction::kSum);
@@ -95,8 +131,11 @@ int differ(Scene& s) {
 
 int run(int argc, char** argv) {
   const std::map<std::string, int (*)(Scene&)> scenes = {
-      {"conform", conform},   {"die", die},   {"die_first", die_first}, {"hang", hang},
-      {"mismatch", mismatch}, {"fail", fail}, {"differ", differ}};
+      {"conform", conform}, {"conform_tensor", conform_tensor},
+      {"die", die},         {"die_first", die_first},
+      {"hang", hang},       {"mismatch", mismatch},
+      {"stuck", stuck},     {"fail", fail},
+      {"differ", differ}};
   const auto scene = scenes.find(argc > 1 ? argv[1] : "");
   const std::string transport = argc > 2 ? argv[2] : "auto";
   if (scene == scenes.end()) return 2;

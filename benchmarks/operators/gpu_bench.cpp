@@ -1,6 +1,7 @@
 // Speed of the GPU's operators: bytes that must move over time, or operations over time.
 //
-//   gpu_bench PLUGIN [--json] [--attention | --products | --experts] [--own] [--fast] [--tune FOLDER]
+//   gpu_bench PLUGIN [--json] [--attention | --products | --experts | --decoding] [--own] [--fast] [--tune
+//   FOLDER]
 //
 // PLUGIN is libprimus_cuda.so or libprimus_hip.so. Inputs are random; each figure is the median of five runs
 // of many launches. Bytes count every input and output once.
@@ -78,9 +79,15 @@ class Bench {
   // `work`: bytes or operations of one call; `unit` "GB/s" or "TFLOP/s".
   template <class Arguments>
   void run(const std::string& name, const Arguments& call, double work, const char* unit) {
+    run_in_turn(name, std::vector{call}, work, unit);
+  }
+  // Of calls alike, one after the other, so that each finds the cache full of the others' operands.
+  template <class Arguments>
+  void run_in_turn(const std::string& name, const std::vector<Arguments>& alike, double work,
+                   const char* unit) {
     const auto seconds_of = [&](int calls) {
       const auto start = std::chrono::steady_clock::now();
-      for (int i = 0; i < calls; ++i) launch(context_, call);
+      for (int i = 0; i < calls; ++i) launch(context_, alike[static_cast<std::size_t>(i) % alike.size()]);
       stream_->synchronize();
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
     };
@@ -247,6 +254,53 @@ void experts(Bench& bench, const std::string& name, std::int64_t experts, std::i
   for (const Tensor& tensor : {x, y, w, d_w}) bench.release(tensor);
 }
 
+// The products of a block of 8B that decodes so many texts, with the norm before and what follows where they
+// are one kernel. Bytes of the weights alone.
+void decoding(Bench& bench, std::int64_t rows) {
+  struct Product {
+    const char* name;
+    std::int64_t in, out;
+    bool normed;
+    AroundProduct::End end;
+  };
+  using End = AroundProduct::End;
+  constexpr std::int64_t kPositions = 1024, kHeads = 40, kHeadDim = 128, kInTurn = std::int64_t{600} << 20;
+  for (const Product& p : {Product{"norm, q k v, rope", 4096, 6144, true, End::kRope},
+                           {"out", 4096, 4096, false, End::kNone},
+                           {"norm, gate up, swiglu", 4096, 28672, true, End::kSwiglu},
+                           {"down", 14336, 4096, false, End::kNone},
+                           {"head", 4096, 128256, false, End::kNone}}) {
+    const Shape x_shape{rows, p.in};
+    Gemm call{.role = GemmRole::kForward,
+              .a = bench.random(kHalf, x_shape),
+              .b = {},
+              .c = bench.empty(kHalf, {rows, p.end == End::kSwiglu ? p.out / 2 : p.out}),
+              .workspace = {}};
+    if (p.normed) {
+      call.around = {.norm = bench.random(kHalf, {p.in}),
+                     .delta = bench.random(kHalf, x_shape),
+                     .sum = bench.empty(kHalf, x_shape),
+                     .eps = 1e-5F,
+                     .end = p.end};
+    }
+    if (p.end == End::kRope) {
+      call.around.positions =
+          bench.integers(rows, [](std::int64_t i) { return static_cast<std::int32_t>(i); });
+      call.around.table = bench.random(kFull, {kPositions, kHeadDim});
+      call.around.heads = kHeads, call.around.head_dim = kHeadDim;
+    }
+    std::vector<Gemm> calls;
+    const std::int64_t bytes = p.in * p.out * 2;
+    for (std::int64_t all = 0; all < kInTurn; all += bytes) {
+      call.b = bench.random(kHalf, {p.out, p.in});
+      calls.push_back(call);
+    }
+    bench.run_in_turn("decode " + std::to_string(rows) + ", " + p.name, calls, static_cast<double>(bytes),
+                      "GB/s");
+    for (const Gemm& one : calls) bench.release(one.b);
+  }
+}
+
 struct AttentionCase {
   std::int64_t batch, seq, heads, kv_heads, dim, value_dim, window = 0;
   std::int64_t documents = 1;  // of equal length in every sequence
@@ -320,12 +374,14 @@ constexpr AttentionCase kAttentionCases[] = {
 int run(int argc, char** argv) {
   if (argc < 2 || std::strcmp(argv[1], "--help") == 0) {
     std::printf(
-        "usage: gpu_bench PLUGIN [--json] [--attention | --products | --experts] [--own] [--fast] [--tune "
-        "FOLDER]\n"
+        "usage: gpu_bench PLUGIN [--json] [--attention | --products | --experts | --decoding] [--own] "
+        "[--fast] "
+        "[--tune FOLDER]\n"
         "  --attention    only attention\n"
         "  --products     only matrix products\n"
         "  --experts      only products of experts, shaped as Mixtral's and DeepSeek-V2-Lite's, beside dense "
         "ones\n"
+        "  --decoding     only products of a few rows, as decoding has them, each with other weights\n"
         "  --own          attention by our own kernels, without the vendor's library\n"
         "  --fast         kernels whose last bits change from run to run\n"
         "  --tune FOLDER  products by algorithms that are chosen by timing, and kept in the folder\n");
@@ -348,7 +404,9 @@ int run(int argc, char** argv) {
                      .tuning_folder = tune + 1 < const_cast<const char**>(argv) + argc ? tune[1] : ""});
   std::printf("%s\n", device->description().c_str());
   Bench bench(*device, has("--json"));
-  if (has("--products")) {
+  if (has("--decoding")) {
+    for (const std::int64_t rows : {1, 2, 4, 8}) decoding(bench, rows);
+  } else if (has("--products")) {
     for (const auto& [n, k] : kLinearShapes) products(bench, 8192, n, k);
   } else if (!has("--attention")) {
     if (!has("--experts")) {
@@ -361,7 +419,7 @@ int run(int argc, char** argv) {
     experts(bench, "64 experts, top 6", 64, 6, 2048, 2816);
     experts(bench, "64 experts, top 6, down", 64, 6, 1408, 2048);
   }
-  if (!has("--products") && !has("--experts")) {
+  if (!has("--products") && !has("--experts") && !has("--decoding")) {
     for (const AttentionCase& one : kAttentionCases) attention(bench, one);
   }
   for (const KernelChoice& choice : device->choices()) {

@@ -7,7 +7,7 @@ namespace {
 constexpr int kThreadsOfRun = 128;
 constexpr int kWarpsOfRun = kThreadsOfRun / kWarp;
 constexpr int kLoads = 4;  // rows of keys, and as many of values, that a lane has under way together
-constexpr int kSteps = 4;  // times that
+constexpr int kSteps = 2;  // times that
 
 // Keys of a run. It depends on the width of heads alone.
 std::int64_t run_length(const PagedAttention& a) {
@@ -65,31 +65,17 @@ struct DecodeRun {
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
-    wait_for_previous();
     const int item = static_cast<int>(block());
     const int run = item % runs, chunk = item / runs % head_chunks;
     const int kv_head = item / runs / head_chunks % kv_heads, row = item / runs / head_chunks / kv_heads;
-    if (!queries.has(row)) return;
-    const Query query = queries.at(row);
+    // The tables are copied from the host, and no kernel begins before a copy in front of it is over.
+    const bool has_row = queries.has(row);
+    const Query query = has_row ? queries.at(row) : Query{};
     const int first = (query.begin / kLength + run) * kLength;
-    if (first >= query.end) return;
+    if (!has_row || first >= query.end) return wait_for_previous();
 
     const int column = lane() % kLanes * kVec, first_head = kv_head * group + chunk * kHeads;
     const int there = group - chunk * kHeads < kHeads ? group - chunk * kHeads : kHeads;
-    float asked[kHeads][kVec];
-    PRIMUS_UNROLL
-    for (int h = 0; h < kHeads; ++h) {
-      const int head = h < there ? h : 0;  // another one's in place of none
-      load<kVec>(q + row * q_stride + (first_head + head) * kDim + column, asked[h]);
-    }
-    float most[kHeads], total[kHeads], sums[kHeads][kVec];
-    PRIMUS_UNROLL
-    for (int h = 0; h < kHeads; ++h) {
-      most[h] = -infinity(), total[h] = 0;
-      PRIMUS_UNROLL
-      for (int i = 0; i < kVec; ++i) sums[h][i] = 0;
-    }
-
     const std::int32_t* table = queries.pages.table + query.sequence * queries.pages.blocks;
     const int bits = queries.pages.page_bits;
     const T* of_keys = k + kv_head * kDim + column;
@@ -107,7 +93,31 @@ struct DecodeRun {
         at[j] = (static_cast<std::int64_t>(table[safe >> bits]) << bits) + (safe & ((1 << bits) - 1));
       }
     };
-    look_up(0);
+    // Keys and values come into the cache while the kernel in front still makes the queries and the last row.
+    for (int step = kSteps - 1; step >= 0; --step) {
+      look_up(step);
+      PRIMUS_UNROLL
+      for (int j = 0; j < kLoads; ++j) {
+        if (!seen[j]) continue;
+        prefetch(of_keys + at[j] * k_stride);
+        prefetch(of_values + at[j] * v_stride);
+      }
+    }
+    wait_for_previous();
+    float asked[kHeads][kVec];
+    PRIMUS_UNROLL
+    for (int h = 0; h < kHeads; ++h) {
+      const int head = h < there ? h : 0;  // another one's in place of none
+      load<kVec>(q + row * q_stride + (first_head + head) * kDim + column, asked[h]);
+    }
+    float most[kHeads], total[kHeads], sums[kHeads][kVec];
+    PRIMUS_UNROLL
+    for (int h = 0; h < kHeads; ++h) {
+      most[h] = -infinity(), total[h] = 0;
+      PRIMUS_UNROLL
+      for (int i = 0; i < kVec; ++i) sums[h][i] = 0;
+    }
+
     for (int step = 0; step < kSteps; ++step) {
       Row keys[kLoads], values[kLoads];
       bool here[kLoads];
@@ -118,15 +128,7 @@ struct DecodeRun {
       }
       PRIMUS_UNROLL
       for (int j = 0; j < kLoads; ++j) values[j] = seen[j] ? row_of(of_values + at[j] * v_stride) : Row{};
-      // The next step's are on their way meanwhile.
-      if (step + 1 < kSteps) {
-        look_up(step + 1);
-        PRIMUS_UNROLL
-        for (int j = 0; j < kLoads; ++j) {
-          prefetch(of_keys + at[j] * k_stride);
-          prefetch(of_values + at[j] * v_stride);
-        }
-      }
+      if (step + 1 < kSteps) look_up(step + 1);
       PRIMUS_UNROLL
       for (int h = 0; h < kHeads; ++h) {
         float scores[kLoads], next = most[h];
@@ -230,9 +232,11 @@ struct DecodeMerge {
     const float* from = parts + block() * runs * size;
     const float sink = sinks ? to_float(sinks[head]) * kLog2E : -infinity();
     float most = sink;
+    PRIMUS_UNROLL_BY(8)
     for (int run = 0; run < count; ++run) most = ::fmaxf(most, from[run * size]);
     for (int i = thread(); i < head_dim; i += kThreads) {
       float sum = 0, total = sinks ? exp2_flushed(sink - most) : 0.0F;
+      PRIMUS_UNROLL_BY(8)
       for (int run = 0; run < count; ++run) {
         const float* part = from + run * size;
         const float weight = exp2_flushed(part[0] - most);

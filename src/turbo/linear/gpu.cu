@@ -42,6 +42,7 @@ TileProduct<A, B, C> product_of(Context& context, const Gemm& g) {
 }
 
 void gemm(Context& context, const Gemm& call) {
+  if (!call.around.absent()) return multiply_normed(context, call);
   if (multiply_skinny(context, call) || multiply_by_library(context, call)) return;
   with_float_type(call.a.dtype, [&](auto a) {
     with_float_type(call.b.dtype, [&](auto b) {
@@ -52,8 +53,12 @@ void gemm(Context& context, const Gemm& call) {
   });
 }
 
+std::int64_t workspace(Context& context, const Gemm& call) {
+  return call.around.absent() ? library_workspace(context, call) : normed_workspace(context, call);
+}
+
 }  // namespace
 
-void register_linear(KernelTable& table) { table.add<Gemm, Context, &gemm, &library_workspace>(); }
+void register_linear(KernelTable& table) { table.add<Gemm, Context, &gemm, &workspace>(); }
 
 }  // namespace primus::turbo::PRIMUS_GPU

@@ -16,6 +16,33 @@ enum class GemmRole : std::uint8_t {
   kWeightGradient,  // d_W [out, in]     = d_y[tokens, out]ᵀ · x [tokens, in]
 };
 
+// What is around the first product of a transformer's branch. While a model decodes, a few rows at a time,
+// starting kernels costs about as much as reading weights does, so the product's kernel does it on its way:
+//
+//   sum = a + delta,  n = RMSNorm(sum),  c = end(n · bᵀ + bias)
+//
+// The numbers are those of RmsNormForward, Gemm, AddBias and Rope or SwigluForward one after the other, each
+// rounded to bf16. For kForward of at most kMostRows rows, all bf16, without `accumulate`; addresses are
+// multiples of 16.
+struct AroundProduct {
+  static constexpr std::int64_t kMostRows = 8, kColumnMultiple = 8;
+  // kRope: heads of head_dim columns, of which the first `heads` are rotated as a whole, in halves
+  // (turbo/rope/rope.h). kSwiglu: gate and up, side by side; c has half the columns (turbo/swiglu/swiglu.h).
+  enum class End : std::uint8_t { kNone, kRope, kSwiglu };
+
+  Tensor norm = {};   // [in]; absent: there is nothing around the product
+  Tensor delta = {};  // [rows, in], or absent
+  Tensor sum = {};    // [rows, in] out, no other operand's memory; absent when delta is absent
+  float eps = 0;
+  Tensor bias = {};  // [out], or absent; not with kSwiglu
+  End end = End::kNone;
+  // Of kRope: [rows] int32, and [max_positions, head_dim] fp32.
+  Tensor positions = {}, table = {};
+  std::int64_t heads = 0, head_dim = 0;
+
+  bool absent() const { return norm.absent(); }
+};
+
 struct Gemm {
   static constexpr KernelId kId = KernelId::kGemm;
   GemmRole role;
@@ -26,6 +53,7 @@ struct Gemm {
   // Multiprocessors of a GPU to leave to a collective that runs beside (comm/beside.h). A wish: libraries
   // grant it, our own products and CPUs do not know it. Results may differ in rounding.
   int spared = 0;
+  AroundProduct around = {};
   Tensor workspace;
   void check() const;
   double flops() const;

@@ -8,6 +8,7 @@
 #include "device/guard_device.h"
 #include "lm/generate/generate.h"
 #include "tiny_model.h"
+#include "turbo/gpu/emulated.h"
 
 namespace primus {
 namespace {
@@ -30,6 +31,18 @@ void expect_close(std::span<const float> a, std::span<const float> b, double tol
   const double limit = tolerance * largest(b);
   for (std::size_t i = 0; i < a.size(); ++i) {
     ASSERT_NEAR(static_cast<double>(a[i]), static_cast<double>(b[i]), limit) << "logit " << i;
+  }
+}
+
+// Initializing them there would need more memory than decoding does.
+void copy_weights(Decoder& from, Decoder& to) {
+  auto target = to.store().parameters().begin();
+  for (const engine::Parameter& p : from.store().parameters()) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(p.value.bytes()));
+    from.rank().compute().copy_to_host(bytes.data(), p.value.data, p.value.bytes());
+    from.rank().compute().synchronize();
+    to.rank().compute().copy_to_device((target++)->value.data, bytes.data(), p.value.bytes());
+    to.rank().compute().synchronize();
   }
 }
 
@@ -62,6 +75,30 @@ TEST(Decoder, ComputesInBf16) {
   const auto decoder = random_decoder(test::cpu(), config, kSeed, {.compute = DType::kBF16, .capacity = 32});
   // 2^-8 per rounding, a dozen of them in a row.
   expect_close(decoder->read(tokens), reference.back(), 5e-2);
+}
+
+// What a GPU fuses while it decodes (engine/normed.h), with what the families have around a projection: the
+// emulated kernels against the CPU's, after prompts of several tokens and of one.
+TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
+  ModelConfig grouped = tiny_config(), biased = grouped, normed = grouped;
+  biased.family = "qwen2", normed.family = "qwen3";
+  for (const ModelConfig& config : {grouped, biased, normed}) {
+    const auto tokens = some_tokens(20, config.vocab);
+    const ReaderSettings settings{.compute = DType::kBF16, .capacity = 32};
+    const auto cpu = random_decoder(test::cpu(), config, kSeed, settings);
+    for (const int warp : {32, 64}) {
+      SCOPED_TRACE(config.family + ", warps of " + std::to_string(warp));
+      Decoder gpu(std::make_unique<test::GuardDevice>(2, turbo::emulated_kernel_table(warp)), config,
+                  builtin_families(), settings);
+      copy_weights(*cpu, gpu);
+      cpu->truncate(0);
+      // As much as bf16 leaves between two ways of computing (ComputesInBf16).
+      for (const std::size_t count : {9, 1, 3, 1, 1}) {
+        const auto more = std::span(tokens).subspan(static_cast<std::size_t>(gpu.length()), count);
+        expect_close(gpu.read(more), cpu->read(more), 5e-2);
+      }
+    }
+  }
 }
 
 TEST(Decoder, ForgetsWhatIsTruncated) {

@@ -6,7 +6,11 @@
 #include <limits>
 #include <utility>
 
+#include "turbo/bias/bias.h"
 #include "turbo/operator_test.h"
+#include "turbo/rms_norm/rms_norm.h"
+#include "turbo/rope/rope.h"
+#include "turbo/swiglu/swiglu.h"
 
 namespace primus::turbo::test {
 namespace {
@@ -146,6 +150,94 @@ TEST(Linear, ARowIsTheSameAmongFewOthersOnAGpu) {
     const Values all = rows(0, 8);
     for (std::int64_t row = 0; row < 8; ++row)
       EXPECT_EQ(rows(row, 1), Values(all.begin() + row * layer.out, all.begin() + (row + 1) * layer.out));
+  }
+}
+
+struct Around {
+  std::int64_t rows, in, out;
+  AroundProduct::End end;
+  bool delta, bias;
+  std::int64_t heads = 0, head_dim = 0;
+};
+
+// The bits of a product with what is around it are those of the operators one after the other.
+void expect_steps(OperatorBench& bench, const Around& c) {
+  SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.in) + " to " + std::to_string(c.out) +
+               ", end " + std::to_string(static_cast<int>(c.end)));
+  using End = AroundProduct::End;
+  const Shape x_shape{c.rows, c.in}, y_shape{c.rows, c.out};
+  const auto random = [&](std::uint64_t seed, Shape shape) {
+    return bench.upload(random_values(shape.elements(), seed), DType::kBF16, shape);
+  };
+  const auto out = [&](Shape shape) { return bench.empty(DType::kBF16, shape); };
+  const Shape result = c.end == End::kSwiglu ? Shape{c.rows, c.out / 2} : y_shape;
+  Gemm call{.role = GemmRole::kForward,
+            .a = random(1, x_shape),
+            .b = random(2, {c.out, c.in}),
+            .c = out(result),
+            .around = {.norm = random(3, {c.in}), .eps = 1e-5F, .end = c.end},
+            .workspace = {}};
+  AroundProduct& around = call.around;
+  if (c.delta) around.delta = random(4, x_shape), around.sum = out(x_shape);
+  if (c.bias) around.bias = random(5, {c.out});
+  if (c.end == End::kRope) {
+    constexpr std::int64_t kPositions = 40;
+    Values positions;
+    for (std::int64_t i = 0; i < c.rows; ++i)
+      positions.push_back(static_cast<double>((i * 7 + 3) % kPositions));
+    around.positions = bench.upload(positions, DType::kI32, {c.rows});
+    around.table =
+        bench.upload(random_values(kPositions * c.head_dim, 6), DType::kF32, {kPositions, c.head_dim});
+    around.heads = c.heads, around.head_dim = c.head_dim;
+  }
+  bench.run(call);
+
+  const Tensor sum = c.delta ? out(x_shape) : Tensor(), normed = out(x_shape), y = out(y_shape);
+  bench.run(RmsNormForward{.x = call.a,
+                           .delta = around.delta,
+                           .weight = around.norm,
+                           .sum = sum,
+                           .y = normed,
+                           .rstd = bench.empty(DType::kF32, {c.rows}),
+                           .eps = around.eps});
+  bench.run(Gemm{.role = GemmRole::kForward, .a = normed, .b = call.b, .c = y, .workspace = {}});
+  if (c.bias) bench.run(AddBias{.x = y, .bias = around.bias, .y = y});
+  Tensor expected = y;
+  if (c.end == End::kRope) {
+    bench.run(Rope{.x = y,
+                   .y = y,
+                   .positions = around.positions,
+                   .table = around.table,
+                   .heads = c.heads,
+                   .head_dim = c.head_dim,
+                   .rotary_dim = c.head_dim,
+                   .inverse = false});
+  } else if (c.end == End::kSwiglu) {
+    expected = out(result);
+    bench.run(SwigluForward{.gate_up = y, .out = expected});
+  }
+  EXPECT_EQ(bench.download(call.c), bench.download(expected));
+  if (c.delta) {
+    EXPECT_EQ(bench.bytes(around.sum), bench.bytes(sum));
+  }
+}
+
+TEST(Linear, WhatIsAroundAProductHasTheBitsOfItsSteps) {
+  using End = AroundProduct::End;
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    for (const Around& c : {Around{1, 8, 3, End::kNone, false, false},
+                            {2, 264, 21, End::kNone, true, true},
+                            {8, 2056, 40, End::kNone, true, false},
+                            {1, 4096, 24, End::kSwiglu, true, false},
+                            {7, 520, 90, End::kSwiglu, false, false},
+                            {3, 136, 6 * 16, End::kRope, true, true, 4, 16},
+                            {8, 64, 5 * 6, End::kRope, false, false, 5, 6},
+                            // Rows that fit no shared memory.
+                            {8, 2 * 8192, 24, End::kSwiglu, true, false},
+                            {8, 2 * 8192, 2 * 8, End::kRope, false, true, 1, 8}})
+      expect_steps(bench, c);
   }
 }
 

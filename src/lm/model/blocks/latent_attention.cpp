@@ -9,6 +9,7 @@ namespace primus {
 namespace {
 
 using engine::Initializer;
+using engine::Normed;
 using engine::Parameter;
 using engine::Value;
 
@@ -51,7 +52,8 @@ class LatentAttention final : public Layer {
                   {{".self_attn.o_proj.weight", 0, c.hidden}});
   }
 
-  Value forward(const Value& h, const BlockInputs& in) const override {
+  Value forward(const Normed& normed, const BlockInputs& in) const override {
+    const Value& h = normed.value();
     if (group_) return parallel(h, in);
     const Value q_latent = q_down_ ? linear(h, *q_down_) : Value();
     auto [kv_latent, rope_key] = latents(linear(h, *kv_down_), in);

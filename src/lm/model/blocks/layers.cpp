@@ -5,6 +5,7 @@
 namespace primus {
 namespace {
 
+using engine::Normed;
 using engine::Parameter;
 using engine::Value;
 
@@ -19,8 +20,9 @@ class FeedForward final : public Layer {
         down_(p.add(name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
                     {{published + ".down_proj.weight", 0, c.hidden}})) {}
 
-  Value forward(const Value& h, const BlockInputs& in) const override {
-    const Value wide = swiglu(gathered_linear(h, gate_up_, group_, in.tensor));
+  Value forward(const Normed& h, const BlockInputs& in) const override {
+    const Value wide =
+        group_ ? swiglu(gathered_linear(h.value(), gate_up_, group_, in.tensor)) : h.gated_linear(gate_up_);
     return scattered_linear(wide, down_, group_, in.tensor);
   }
 
@@ -38,8 +40,9 @@ std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParame
 
 void PreNormBlock::forward(engine::Residual& x, const BlockInputs& in) const {
   engine::BlockScope scope(x, layer_);
-  add(x, attention_->forward(norm(x, attention_norm_, epsilon_), in));
-  add(x, feed_forward_->forward(norm(x, ffn_norm_, epsilon_), in));
+  const bool decoding = in.cache != nullptr;
+  add(x, attention_->forward(Normed(x, attention_norm_, epsilon_, decoding), in));
+  add(x, feed_forward_->forward(Normed(x, ffn_norm_, epsilon_, decoding), in));
 }
 
 void PreNormBlock::end_step(turbo::Context& context, const RoutingStep& step) const {

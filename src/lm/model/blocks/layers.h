@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "engine/operators.h"
+#include "engine/normed.h"
 #include "lm/model/blocks/block_parameters.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
@@ -18,7 +18,7 @@ namespace primus {
 class Layer {
  public:
   virtual ~Layer() = default;
-  virtual engine::Value forward(const engine::Value& h, const BlockInputs& inputs) const = 0;
+  virtual engine::Value forward(const engine::Normed& h, const BlockInputs& inputs) const = 0;
   virtual void end_step(turbo::Context&, const RoutingStep&) const {}  // as Block's
 };
 

@@ -10,6 +10,7 @@ namespace primus {
 namespace {
 
 using engine::CheckpointPart;
+using engine::Normed;
 using engine::Parameter;
 using engine::Routing;
 using engine::RoutingRule;
@@ -61,7 +62,8 @@ class MixtureOfExperts final : public Layer {
     if (moe_.shared_ffn > 0) shared_ = feed_forward(c, p, moe_.shared_ffn, ".moe.shared", parts.shared);
   }
 
-  Value forward(const Value& h, const BlockInputs& in) const override {
+  Value forward(const Normed& normed, const BlockInputs& in) const override {
+    const Value& h = normed.value();
     const RoutingRule rule = rule_for(in);
     const bool training = in.routing != nullptr;
     Value logits = router_logits(h, router_, training ? moe_.training.jitter : 0, rule.random,
@@ -76,10 +78,10 @@ class MixtureOfExperts final : public Layer {
     if (in.trace && !replay) record(routing, traced);
     if (training && (!tokens_ || tokens_->rank() == 0))
       observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses));
-    if (!tokens_ && !experts_.group) return through_experts(h, routing, &in);
+    if (!tokens_ && !experts_.group) return through_experts(h, routing, &normed, &in);
     Value y = through_shared_experts(h, routing, rule.capacity);
     if (!shared_) return y;
-    engine::Residual sum{std::move(y), shared_->forward(h, in)};
+    engine::Residual sum{std::move(y), shared_->forward(normed, in)};
     flush(sum);
     return sum.sum;
   }
@@ -97,17 +99,17 @@ class MixtureOfExperts final : public Layer {
   Value through_shared_experts(const Value& h, Routing& routing, std::int64_t capacity) const {
     if (moe_.training.all_to_all && experts_.group) {
       const engine::Dispatch dispatch = dispatch_experts(routing, experts_, capacity);
-      return return_rows(through_experts(dispatch_rows(h, dispatch), dispatch.routing, nullptr), dispatch);
+      return return_rows(through_experts(dispatch_rows(h, dispatch), dispatch.routing), dispatch);
     }
     routing = share_routing(routing, experts_, capacity);
-    return scatter_tokens(through_experts(gather_tokens(h, experts_.group), routing, nullptr),
-                          experts_.group);
+    return scatter_tokens(through_experts(gather_tokens(h, experts_.group), routing), experts_.group);
   }
 
-  // The rows of this rank's experts, and back to tokens. With `shared` plus what the shared experts make of
-  // h.
-  Value through_experts(const Value& h, const Routing& routing, const BlockInputs* shared) const {
-    const auto addend = [&] { return shared && shared_ ? shared_->forward(h, *shared) : Value(); };
+  // The rows of this rank's experts, and back to tokens. With `shared`, which h is the value of, plus what
+  // the shared experts make of it.
+  Value through_experts(const Value& h, const Routing& routing, const Normed* shared = nullptr,
+                        const BlockInputs* in = nullptr) const {
+    const auto addend = [&] { return shared && shared_ ? shared_->forward(*shared, *in) : Value(); };
     Value rows = dispatch_linear(h, gate_up_, routing);
     if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
     if (!plain_) {

@@ -7,6 +7,7 @@ namespace primus {
 namespace {
 
 using engine::Initializer;
+using engine::Normed;
 using engine::Parameter;
 using engine::Value;
 using HeadNorm = SelfAttentionOptions::HeadNorm;
@@ -49,19 +50,25 @@ class SelfAttention final : public Layer {
     }
   }
 
-  Value forward(const Value& h, const BlockInputs& in) const override {
+  Value forward(const Normed& h, const BlockInputs& in) const override {
     const turbo::HeadNormShape normed{heads_, kv_heads_, head_dim_};
-    Value qkv = gathered_linear(h, *qkv_, group_, in.tensor);
-    if (qkv_bias_) qkv = add_bias(std::move(qkv), *qkv_bias_);
-    if (head_norm_) qkv = head_norm(qkv, head_norm_, normed, epsilon_);
-    if (options_.rope) {
-      qkv = rope(std::move(qkv), in.positions, in.rope_table,
-                 {.heads = heads_ + kv_heads_,
-                  .head_dim = head_dim_,
-                  .rotary_dim = rotary_dim_,
-                  .rotary_begin = 0,
-                  .interleaved = options_.interleaved});
+    const engine::RopeShape rotation{.heads = heads_ + kv_heads_,
+                                     .head_dim = head_dim_,
+                                     .rotary_dim = rotary_dim_,
+                                     .rotary_begin = 0,
+                                     .interleaved = options_.interleaved};
+    const bool rotates_products = options_.rope && !group_ && !head_norm_;
+    Value qkv;
+    if (group_) {
+      qkv = gathered_linear(h.value(), *qkv_, group_, in.tensor);
+      if (qkv_bias_) qkv = add_bias(std::move(qkv), *qkv_bias_);
+    } else if (rotates_products) {
+      qkv = h.rotated_linear(*qkv_, qkv_bias_, in.positions, in.rope_table, rotation);
+    } else {
+      qkv = h.linear(*qkv_, qkv_bias_);
     }
+    if (head_norm_) qkv = head_norm(qkv, head_norm_, normed, epsilon_);
+    if (options_.rope && !rotates_products) qkv = rope(std::move(qkv), in.positions, in.rope_table, rotation);
     if (options_.head_norm == HeadNorm::kAfterRope) qkv = head_norm(qkv, nullptr, normed, epsilon_);
     if (options_.attn_scale != 0) {
       qkv = scale_by_position(std::move(qkv), in.positions,

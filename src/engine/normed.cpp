@@ -1,0 +1,101 @@
+#include "engine/normed.h"
+
+#include "turbo/linear/linear.h"
+
+namespace primus::engine {
+
+using turbo::AroundProduct;
+using turbo::Gemm;
+using turbo::GemmRole;
+
+// Of the product: what Step does not know.
+struct Normed::Fused {
+  Tensor norm, bias;
+  float epsilon;
+  bool has_delta;
+  AroundProduct::End end = AroundProduct::End::kNone;
+  Tensor table = {};
+  std::int64_t heads = 0, head_dim = 0;
+
+  // Inputs: x, delta if there is one, positions if it rotates. Outputs: y, and the sum if there is a delta.
+  static void forward(Step& s) {
+    const auto a = s.attributes<Fused>();
+    const bool rotates = a.end == AroundProduct::End::kRope;
+    turbo::launch(s.context(), Gemm{.role = GemmRole::kForward,
+                                    .a = s.in(0),
+                                    .b = s.weight(),
+                                    .c = s.out(0),
+                                    .around = {.norm = a.norm,
+                                               .delta = a.has_delta ? s.in(1) : Tensor(),
+                                               .sum = a.has_delta ? s.out(1) : Tensor(),
+                                               .eps = a.epsilon,
+                                               .bias = a.bias,
+                                               .end = a.end,
+                                               .positions = rotates ? s.in(a.has_delta ? 2 : 1) : Tensor(),
+                                               .table = a.table,
+                                               .heads = a.heads,
+                                               .head_dim = a.head_dim},
+                                    .workspace = {}});
+  }
+  static constexpr Operator kOperator{
+      .name = "normed_linear", .operator_class = OperatorClass::kLinear, .forward = forward};
+};
+
+Normed::Normed(Residual& x, Parameter& weight, double epsilon, bool decoding)
+    : x_(&x), weight_(&weight), epsilon_(epsilon) {
+  if (!decoding) value();
+}
+
+const Value& Normed::value() const {
+  if (!value_) value_ = norm(*x_, *weight_, epsilon_);
+  return value_;
+}
+
+bool Normed::fuses() const {
+  if (value_) return false;
+  const Value& x = x_->sum;
+  return x.dtype() == DType::kBF16 && x.shape()[0] <= AroundProduct::kMostRows &&
+         x.shape()[1] % AroundProduct::kColumnMultiple == 0;
+}
+
+Normed::Fused Normed::fused(Parameter* bias) const {
+  return {.norm = weight_->value,
+          .bias = bias ? bias->value : Tensor(),
+          .epsilon = static_cast<float>(epsilon_),
+          .has_delta = static_cast<bool>(x_->pending)};
+}
+
+Value Normed::multiply(Parameter& weight, const Fused& how, std::int64_t cols, const Value* positions) const {
+  const Tape::Output y{x_->sum.dtype(), {x_->sum.shape()[0], cols}};
+  Tape& tape = x_->sum.tape();
+  if (!how.has_delta) return tape.record(Fused::kOperator, {&x_->sum, positions}, &weight, {y}, how)[0];
+  auto [result, sum, none] = tape.record(Fused::kOperator, {&x_->sum, &x_->pending, positions}, &weight,
+                                         {y, {x_->sum.dtype(), x_->sum.shape()}}, how);
+  *x_ = {std::move(sum), {}};
+  return std::move(result);
+}
+
+Value Normed::linear(Parameter& weight, Parameter* bias) const {
+  if (fuses()) return multiply(weight, fused(bias), weight.shape[0], nullptr);
+  Value y = engine::linear(value(), weight);
+  return bias ? add_bias(std::move(y), *bias) : y;
+}
+
+Value Normed::rotated_linear(Parameter& weight, Parameter* bias, const Value& positions, const Tensor& table,
+                             const RopeShape& shape) const {
+  const bool whole_heads = shape.rotary_dim == shape.head_dim && !shape.interleaved;
+  if (!whole_heads || !fuses()) return rope(linear(weight, bias), positions, table, shape);
+  Fused how = fused(bias);
+  how.end = AroundProduct::End::kRope;
+  how.table = table, how.heads = shape.heads, how.head_dim = shape.head_dim;
+  return multiply(weight, how, weight.shape[0], &positions);
+}
+
+Value Normed::gated_linear(Parameter& weight) const {
+  if (!fuses()) return swiglu(linear(weight));
+  Fused how = fused(nullptr);
+  how.end = AroundProduct::End::kSwiglu;
+  return multiply(weight, how, weight.shape[0] / 2, nullptr);
+}
+
+}  // namespace primus::engine

@@ -1,7 +1,5 @@
 #include "engine/normed.h"
 
-#include "turbo/linear/linear.h"
-
 namespace primus::engine {
 
 using turbo::AroundProduct;
@@ -51,11 +49,15 @@ const Value& Normed::value() const {
   return value_;
 }
 
-bool Normed::fuses() const {
+bool Normed::fuses(const Parameter& weight, AroundProduct::End end) const {
   if (value_) return false;
   const Value& x = x_->sum;
   return x.dtype() == DType::kBF16 && x.shape()[0] <= AroundProduct::kMostRows &&
-         x.shape()[1] % AroundProduct::kColumnMultiple == 0;
+         x.shape()[1] % AroundProduct::kColumnMultiple == 0 &&
+         is_taken(x.tape().context().device, Gemm{.role = GemmRole::kForward,
+                                                  .a = x.tensor(),
+                                                  .b = weight.value,
+                                                  .around = {.norm = weight_->value, .end = end}});
 }
 
 Normed::Fused Normed::fused(Parameter* bias) const {
@@ -76,7 +78,8 @@ Value Normed::multiply(Parameter& weight, const Fused& how, std::int64_t cols, c
 }
 
 Value Normed::linear(Parameter& weight, Parameter* bias) const {
-  if (fuses()) return multiply(weight, fused(bias), weight.shape[0], nullptr);
+  if (fuses(weight, AroundProduct::End::kNone))
+    return multiply(weight, fused(bias), weight.shape[0], nullptr);
   Value y = engine::linear(value(), weight);
   return bias ? add_bias(std::move(y), *bias) : y;
 }
@@ -84,7 +87,8 @@ Value Normed::linear(Parameter& weight, Parameter* bias) const {
 Value Normed::rotated_linear(Parameter& weight, Parameter* bias, const Value& positions, const Tensor& table,
                              const RopeShape& shape) const {
   const bool whole_heads = shape.rotary_dim == shape.head_dim && !shape.interleaved;
-  if (!whole_heads || !fuses()) return rope(linear(weight, bias), positions, table, shape);
+  if (!whole_heads || !fuses(weight, AroundProduct::End::kRope))
+    return rope(linear(weight, bias), positions, table, shape);
   Fused how = fused(bias);
   how.end = AroundProduct::End::kRope;
   how.table = table, how.heads = shape.heads, how.head_dim = shape.head_dim;
@@ -92,7 +96,7 @@ Value Normed::rotated_linear(Parameter& weight, Parameter* bias, const Value& po
 }
 
 Value Normed::gated_linear(Parameter& weight) const {
-  if (!fuses()) return swiglu(linear(weight));
+  if (!fuses(weight, AroundProduct::End::kSwiglu)) return swiglu(linear(weight));
   Fused how = fused(nullptr);
   how.end = AroundProduct::End::kSwiglu;
   return multiply(weight, how, weight.shape[0] / 2, nullptr);

@@ -1,11 +1,12 @@
 // The norm of a residual stream, on its way to the product that reads it.
 //
 // While a model decodes in bf16, a product of a few rows takes up the addend and norms the rows itself, and
-// does what follows it, too (turbo/linear/linear.h, AroundProduct). In every other case this is norm() and
-// the operators of the functions' names, one after the other.
+// does what follows it, too, on devices that take that (turbo/linear/linear.h, AroundProduct). In every other
+// case this is norm() and the operators of the functions' names, one after the other.
 #pragma once
 
 #include "engine/operators.h"
+#include "turbo/linear/linear.h"
 
 namespace primus::engine {
 
@@ -30,7 +31,7 @@ class Normed {
 
  private:
   struct Fused;
-  bool fuses() const;
+  bool fuses(const Parameter& weight, turbo::AroundProduct::End end) const;
   Value multiply(Parameter& weight, const Fused& how, std::int64_t cols, const Value* positions) const;
   Fused fused(Parameter* bias) const;
 

@@ -34,14 +34,15 @@ struct AppendRows {
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
-    wait_for_previous();
+    // The tables are there (Pages): places are looked up while the kernel in front still makes the rows.
     const std::int64_t row = block();
-    if (row >= pages.starts[pages.batch]) return;
+    if (row >= pages.starts[pages.batch]) return wait_for_previous();
     const std::int64_t b = pages.sequence_of(row);
     const std::int64_t position = pages.lengths[b] - pages.starts[b + 1] + row;
     const std::int64_t page = pages.table[b * pages.blocks + (position >> pages.page_bits)];
     const std::int64_t slot =
         (page << pages.page_bits) + (position & ((std::int64_t{1} << pages.page_bits) - 1));
+    wait_for_previous();
     first.copy<Unit>(row, slot, kThreads);
     more.copy<Unit>(row, slot, kThreads);
   }

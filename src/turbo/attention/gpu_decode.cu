@@ -68,7 +68,6 @@ struct DecodeRun {
     const int item = static_cast<int>(block());
     const int run = item % runs, chunk = item / runs % head_chunks;
     const int kv_head = item / runs / head_chunks % kv_heads, row = item / runs / head_chunks / kv_heads;
-    // The tables are copied from the host, and no kernel begins before a copy in front of it is over.
     const bool has_row = queries.has(row);
     const Query query = has_row ? queries.at(row) : Query{};
     const int first = (query.begin / kLength + run) * kLength;
@@ -220,14 +219,15 @@ struct DecodeMerge {
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
-    wait_for_previous();
     const int item = static_cast<int>(block()), head = item % heads, row = item / heads;
     T* to = out + block() * head_dim;
-    if (!queries.has(row)) {
+    const bool has_row = queries.has(row);
+    const Query query = has_row ? queries.at(row) : Query{};
+    wait_for_previous();
+    if (!has_row) {
       for (int i = thread(); i < head_dim; i += kThreads) to[i] = T{};
       return;
     }
-    const Query query = queries.at(row);
     const int count = (query.end - 1) / length - query.begin / length + 1, size = head_dim + 2;
     const float* from = parts + block() * runs * size;
     const float sink = sinks ? to_float(sinks[head]) * kLog2E : -infinity();

@@ -8,7 +8,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The tables of PagedSequences.
+// The tables of PagedSequences. Copies write them, no kernels, and no kernel begins before a copy in front of
+// it is over: they may be read before wait_for_previous().
 struct Pages {
   const std::int32_t *starts, *lengths, *table;
   std::int64_t batch, blocks;

@@ -54,7 +54,8 @@ void gemm(Context& context, const Gemm& call) {
 }
 
 std::int64_t workspace(Context& context, const Gemm& call) {
-  return call.around.absent() ? library_workspace(context, call) : normed_workspace(context, call);
+  if (call.around.absent()) return library_workspace(context, call);
+  return takes_normed(context, call) ? 0 : Gemm::kNotTaken;
 }
 
 }  // namespace

@@ -11,8 +11,8 @@ namespace primus::turbo::PRIMUS_GPU {
 // and says whether it did. A row of the result does not depend on how many others there are, nor on the GPU.
 bool multiply_skinny(gpu::PRIMUS_GPU::Context& context, const Gemm& call);
 
-// Enqueues a product with what is around it.
+// Enqueues a product with what is around it, and whether it can: where the rows fit shared memory.
 void multiply_normed(gpu::PRIMUS_GPU::Context& context, const Gemm& call);
-std::int64_t normed_workspace(gpu::PRIMUS_GPU::Context& context, const Gemm& call);
+bool takes_normed(const gpu::PRIMUS_GPU::Context& context, const Gemm& call);
 
 }  // namespace primus::turbo::PRIMUS_GPU

@@ -48,6 +48,11 @@ void Gemm::check() const {
   if (!around.absent()) check_around(*this);
 }
 
+bool is_taken(Device& device, const Gemm& call) {
+  const KernelTable::Entry& entry = device.kernels()[Gemm::kId];
+  return entry.workspace_bytes && entry.workspace_bytes(device.kernel_context(), &call) != Gemm::kNotTaken;
+}
+
 double Gemm::flops() const {
   // Both operands share one extent; the forward and input gradient keep a's rows, the weight gradient sums
   // over them.

@@ -22,8 +22,9 @@ enum class GemmRole : std::uint8_t {
 //   sum = a + delta,  n = RMSNorm(sum),  c = end(n · bᵀ + bias)
 //
 // The numbers are those of RmsNormForward, Gemm, AddBias and Rope or SwigluForward one after the other, each
-// rounded to bf16. For kForward of at most kMostRows rows, all bf16, without `accumulate`; addresses are
-// multiples of 16.
+// rounded to bf16. Devices without such costs, and those whose fast memory is too small for the rows, do
+// not take it: ask is_taken(), and call those operators instead. For kForward of at most kMostRows rows, all
+// bf16, without `accumulate`; addresses are multiples of 16.
 struct AroundProduct {
   static constexpr std::int64_t kMostRows = 8, kColumnMultiple = 8;
   // kRope: heads of head_dim columns, of which the first `heads` are rotated as a whole, in halves
@@ -54,9 +55,15 @@ struct Gemm {
   // grant it, our own products and CPUs do not know it. Results may differ in rounding.
   int spared = 0;
   AroundProduct around = {};
+  // A call with `around` that a device does not take needs this much workspace.
+  static constexpr std::int64_t kNotTaken = -1;
   Tensor workspace;
   void check() const;
   double flops() const;
 };
+
+// Whether the device has a kernel for this product with what is around it; only types and shapes,
+// `around.norm` and `around.end` matter.
+bool is_taken(Device& device, const Gemm& call);
 
 }  // namespace primus::turbo

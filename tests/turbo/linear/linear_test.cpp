@@ -160,7 +160,9 @@ struct Around {
   std::int64_t heads = 0, head_dim = 0;
 };
 
-// The bits of a product with what is around it are those of the operators one after the other.
+// The bits of a product with what is around it are those of the operators one after the other. Rows of at
+// most so many columns are normed by warps there, which add up in another order.
+constexpr std::int64_t kOneOrder = 2048;
 void expect_steps(OperatorBench& bench, const Around& c) {
   SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.in) + " to " + std::to_string(c.out) +
                ", end " + std::to_string(static_cast<int>(c.end)));
@@ -217,7 +219,12 @@ void expect_steps(OperatorBench& bench, const Around& c) {
     expected = out(result);
     bench.run(SwigluForward{.gate_up = y, .out = expected});
   }
-  EXPECT_EQ(bench.download(call.c), bench.download(expected));
+  const Values fused = bench.download(call.c), steps = bench.download(expected);
+  if (c.in > kOneOrder) {
+    EXPECT_EQ(fused, steps);
+  } else {
+    EXPECT_LE(normalised_error(fused, steps), 4 * rounding_error(DType::kBF16));
+  }
   if (c.delta) {
     EXPECT_EQ(bench.bytes(around.sum), bench.bytes(sum));
   }
@@ -232,6 +239,7 @@ TEST(Linear, WhatIsAroundAProductHasTheBitsOfItsStepsOnAGpu) {
     for (const Around& c : {Around{1, 8, 3, End::kNone, false, false},
                             {2, 264, 21, End::kNone, true, true},
                             {8, 2056, 40, End::kNone, true, false},
+                            {5, 2120, 5 * 16, End::kRope, true, true, 4, 16},
                             {1, 4096, 24, End::kSwiglu, true, false},
                             {7, 520, 90, End::kSwiglu, false, false},
                             {3, 136, 6 * 16, End::kRope, true, true, 4, 16},

@@ -143,7 +143,7 @@ ExternalJob render_torchtitan(const config::Experiment& experiment, const config
 }
 
 ExternalJob render_maxtext(const config::Experiment& experiment, const config::BackendFields& fields,
-                           const Path& checkout, const JobShape&) {
+                           const Path& checkout, const JobShape& shape) {
   ExternalJob job{.framework = "maxtext", .title = fields.keys().find("title")->text, .command = {}};
   require_settings(experiment, job);
   Value settings = own_settings(experiment, fields, job);
@@ -152,6 +152,11 @@ ExternalJob render_maxtext(const config::Experiment& experiment, const config::B
   const Path run = std::filesystem::absolute(run_folder_of(experiment).root()).lexically_normal();
   config::set_path(settings, "base_output_directory", text_value(run.parent_path().string()));
   config::set_path(settings, "run_name", text_value(run.filename().string()));
+  // On CPUs it wants a cluster's variables, even alone.
+  const Value* hardware = settings.find("hardware");
+  if (hardware && hardware->text == "cpu" && shape.nodes == 1 &&
+      !settings.find("skip_jax_distributed_system"))
+    config::set_path(settings, "skip_jax_distributed_system", config::plain_scalar("true", {}));
   // A token stands in the environment alone: its file would show it.
   std::erase_if(settings.members,
                 [](const config::Member& member) { return member.key == "hf_access_token"; });

@@ -87,7 +87,11 @@ class Megatron {
     for (const KeySpec& key : config::all_keys()) take(key);
     problems_.collect([&] { fill_family(); });
     problems_.collect([&] { rope(); });
+    problems_.collect([&] { temperature(); });
     parallelism();
+    problems_.collect([&] { stages(); });
+    recomputation();
+    pipeline_patches();
     schedule();
     patterns();
     problems_.collect([&] { data(); });
@@ -200,10 +204,14 @@ class Megatron {
     // gpt-oss's activation is a gated one of its own in Megatron-LM.
     if (arguments_.contains("quick_geglu") && arguments_.at("quick_geglu").boolean)
       arguments_.erase("swiglu");
-    if (model.attention.chunk > 0) {
-      throw error_for(is_set("attention_chunk_size") ? "attention_chunk_size" : "model_type",
-                      "Megatron-LM has no attention within chunks (attention_chunk_size)",
-                      "choose another model, or framework: native");
+    // A chunk that holds the whole sequence limits nothing.
+    if (model.attention.chunk > 0 && model.attention.chunk < t_.seq_length) {
+      throw error_for(
+          is_set("attention_chunk_size") ? "attention_chunk_size" : "model_type",
+          fmt::format("Megatron-LM has no attention within chunks: sequences of {} tokens do not fit into "
+                      "one of {} (attention_chunk_size)",
+                      t_.seq_length, model.attention.chunk),
+          fmt::format("set seq_length to at most {}, or choose framework: native", model.attention.chunk));
     }
     if (model.moe.experts == 0) return;
     const auto unless_set = [&](const char* key, auto&& set) {
@@ -216,6 +224,21 @@ class Megatron {
     });
     unless_set("moe_router_enable_expert_bias",
                [&] { put("moe_router_enable_expert_bias", model.moe.choice_bias); });
+    unless_set("moe_apply_probs_on_input", [&] { put("moe_apply_probs_on_input", model.moe.weigh_input); });
+  }
+
+  // Queries are scaled by 1 + scale * log(1 + floor((position + 1) / floor)), which is 1 before the first
+  // step.
+  void temperature() {
+    const double scale = t_.attention_temperature_scale.value_or(0);
+    const std::int64_t floor = t_.attention_temperature_floor;
+    if (scale == 0 || t_.seq_length < floor) return;
+    throw error_for("attention_temperature_scale",
+                    fmt::format("Megatron-LM has no temperature of attention by position "
+                                "(attention_temperature_scale {}), and sequences of {} tokens reach "
+                                "attention_temperature_floor {}",
+                                scale, t_.seq_length, floor),
+                    fmt::format("set seq_length below {}, or choose framework: native", floor));
   }
 
   void rope() {
@@ -304,6 +327,63 @@ class Megatron {
     }
     if (!shares) put("use_distributed_optimizer", true);
     put("overlap_param_gather", true);
+  }
+
+  // Megatron-LM divides a model's layers equally, unless the experiment says what each stage has.
+  void stages() {
+    const std::int64_t parts = t_.pipeline_model_parallel_size;
+    if (parts <= 1 || t_.pipeline_model_parallel_layout || t_.decoder_first_pipeline_num_layers ||
+        t_.decoder_last_pipeline_num_layers || t_.num_layers <= 0)
+      return;
+    const std::int64_t layers = t_.num_layers + (t_.account_for_embedding_in_pipeline_split ? 1 : 0) +
+                                (t_.account_for_loss_in_pipeline_split ? 1 : 0);
+    if (layers % parts != 0) {
+      throw error_for(
+          "pipeline_model_parallel_size",
+          fmt::format("Megatron-LM cannot divide {} layers equally by {} pipeline stages", layers, parts),
+          "choose a size that divides them, or say what each stage has by decoder_first_pipeline_num_layers, "
+          "decoder_last_pipeline_num_layers or pipeline_model_parallel_layout");
+    }
+    const std::int64_t each = layers / parts;
+    const std::int64_t chunk = t_.num_layers_per_virtual_pipeline_stage.value_or(0);
+    const std::int64_t chunks = t_.virtual_pipeline_model_parallel_size.value_or(1);
+    if ((chunk > 0 && each % chunk != 0) || each % chunks != 0) {
+      throw error_for(
+          chunk > 0 ? "num_layers_per_virtual_pipeline_stage" : "virtual_pipeline_model_parallel_size",
+          fmt::format("Megatron-LM cannot divide the {} layers of a pipeline stage into {}", each,
+                      chunk > 0 ? fmt::format("parts of {}", chunk) : fmt::format("{} parts", chunks)),
+          "choose a number that divides them");
+    }
+  }
+
+  // Patches of Primus's order a pipeline's work in another way. What is computed is the same.
+  void pipeline_patches() {
+    for (const char* key : {"patch_primus_pipeline", "patch_zero_bubble"}) {
+      if (!is_true(key)) continue;
+      job_.warnings.push_back(
+          fmt::format("{} is left out: Megatron-LM has the schedules 1F1B and interleaved 1F1B alone; what "
+                      "is computed is the "
+                      "same, and speed and memory are not",
+                      key));
+    }
+  }
+
+  // Which layers are computed again is a choice of memory and speed: the result is the same. Megatron-LM
+  // chooses by count.
+  void recomputation() {
+    const Value* ids = e_.settings.find("recompute_layer_ids");
+    if (!ids || ids->is_null()) return;
+    const bool whole = t_.recompute_granularity == "full";
+    if (whole) {
+      put_text("recompute_method", "uniform");
+      put_number("recompute_num_layers", 1);
+    }
+    job_.warnings.push_back(
+        fmt::format("recompute_layer_ids is left out, since Megatron-LM chooses layers by count and not by "
+                    "number: {}; what is "
+                    "computed is the same",
+                    whole ? "every layer is computed again, which takes less memory and more time"
+                          : "recompute_granularity decides"));
   }
 
   void schedule() {

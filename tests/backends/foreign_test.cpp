@@ -135,6 +135,18 @@ TEST(MaxText, SettingsBecomeItsFile) {
   EXPECT_THAT(job.files[0].text, Not(HasSubstr("secret")));
 }
 
+// On CPUs, MaxText would want the variables of a cluster, even alone.
+TEST(MaxText, AloneOnACpuItWaitsForNobody) {
+  const auto file = [](const std::string& overrides, std::int64_t nodes) {
+    return render_job(load(kMax, overrides), fields_of("maxtext"), "/sources", {.nodes = nodes})
+        .files.at(0)
+        .text;
+  };
+  EXPECT_THAT(file("hardware: cpu", 1), HasSubstr("skip_jax_distributed_system: true"));
+  EXPECT_THAT(file("hardware: cpu", 2), Not(HasSubstr("skip_jax_distributed_system")));
+  EXPECT_THAT(file("hardware: gpu", 1), Not(HasSubstr("skip_jax_distributed_system")));
+}
+
 TEST(MaxText, SettingsAreReadNatively) {
   const config::Experiment e = load(kMax,
                                     "steps: 50\ndataset_type: synthetic\nper_device_batch_size: 4\n"

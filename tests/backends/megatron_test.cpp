@@ -146,11 +146,63 @@ TEST(Megatron, WhatItDoesNotHaveIsRefusedByName) {
   EXPECT_THAT(error(kLlama, ""), HasSubstr("there is no data to train on"));
   EXPECT_THAT(error(kLlama, "mock_data: true\nswiglu_limit: 7"),
               AllOf(HasSubstr("exp.yaml:"), HasSubstr("swiglu_limit cannot be 7")));
-  EXPECT_THAT(error("framework: megatron\nmodel: llama4_17B16E.yaml", "mock_data: true"),
-              HasSubstr("attention within chunks"));
+  const std::string llama4 = "framework: megatron\nmodel: llama4_17B128E.yaml";
+  EXPECT_THAT(error(llama4, "mock_data: true\nseq_length: 8193"),
+              AllOf(HasSubstr("attention within chunks"), HasSubstr("temperature of attention")));
+  EXPECT_THAT(error(llama4, "mock_data: true\nseq_length: 8192"),
+              AllOf(HasSubstr("temperature of attention"), Not(HasSubstr("within chunks"))));
   EXPECT_THAT(error(kLlama, "mock_data: true\noptimizer: lion"), HasSubstr("must be one of"));
   EXPECT_THAT(error(kLlama, "mock_data: true\nlora: {dim: 8}\nrope_scaling_type: yarn"),
               HasSubstr("2 problems"));
+}
+
+// Chunks that hold a sequence limit nothing, and positions before the first step have no temperature.
+TEST(Megatron, WhatChangesNothingForTheseSequencesIsNotRefused) {
+  const ExternalJob job =
+      render(load("framework: megatron\nmodel: llama4_17B128E.yaml", "mock_data: true\nseq_length: 8191"));
+  EXPECT_THAT(job.command, Contains("--moe-apply-probs-on-input"));  // the family's
+  EXPECT_EQ(after(job, "--no-rope-freq"), "4");
+}
+
+TEST(Megatron, StagesOfAPipelineMustShareTheLayers) {
+  const auto error = [](const std::string& overrides) {
+    return error_of([&] {
+      render(load("framework: megatron\nmodel: llama3.1_405B.yaml", "mock_data: true\n" + overrides));
+    });
+  };
+  EXPECT_THAT(error("pipeline_model_parallel_size: 8"),
+              AllOf(HasSubstr("cannot divide 126 layers equally by 8"), HasSubstr("exp.yaml:")));
+  EXPECT_EQ(error("pipeline_model_parallel_size: 9"), "");
+  EXPECT_EQ(error("pipeline_model_parallel_size: 8\naccount_for_embedding_in_pipeline_split: true\n"
+                  "account_for_loss_in_pipeline_split: true"),
+            "");
+  EXPECT_EQ(error("pipeline_model_parallel_size: 8\ndecoder_first_pipeline_num_layers: 14"), "");
+  EXPECT_THAT(error("pipeline_model_parallel_size: 9\nvirtual_pipeline_model_parallel_size: 3"),
+              HasSubstr("cannot divide the 14 layers of a pipeline stage into 3 parts"));
+}
+
+TEST(Megatron, WhatChangesSpeedAloneIsLeftOutWithAWarning) {
+  const ExternalJob layers =
+      render(load(kLlama, "mock_data: true\nrecompute_granularity: full\nrecompute_layer_ids: '0,3'"));
+  EXPECT_EQ(after(layers, "--recompute-method"), "uniform");
+  EXPECT_EQ(after(layers, "--recompute-num-layers"), "1");
+  EXPECT_THAT(layers.warnings, Contains(HasSubstr("recompute_layer_ids is left out")));
+  for (const char* key : {"patch_zero_bubble", "patch_primus_pipeline"}) {
+    const ExternalJob job = render(
+        load(kLlama, "mock_data: true\npipeline_model_parallel_size: 2\n" + std::string(key) + ": true"));
+    EXPECT_THAT(job.warnings, Contains(HasSubstr(std::string(key) + " is left out")));
+  }
+}
+
+// Models that Megatron-LM has and the native engine has not: their presets lie under its name.
+TEST(Megatron, PresetsOfItsOwn) {
+  const ExternalJob job = render(load("framework: megatron\nmodel: qwen3_5_35B_A3B.yaml", "mock_data: true"));
+  EXPECT_EQ(after(job, "--experimental-attention-variant"), "gated_delta_net");
+  EXPECT_EQ(after(job, "--linear-attention-freq"), "4");
+  for (const char* flag : {"--attention-output-gate", "--moe-shared-expert-gate", "--apply-layernorm-1p"})
+    EXPECT_THAT(job.command, Contains(flag));
+  EXPECT_THAT(error_of([&] { load("framework: native\nmodel: qwen3_5_35B_A3B.yaml", "mock_data: true"); }),
+              HasSubstr("experimental_attention_variant is 'gated_delta_net'"));
 }
 
 // Whatever an experiment may say is an argument there, refused, or listed.

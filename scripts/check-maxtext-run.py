@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Trains with MaxText and natively from one experiment, started by `primus train` both times, and compares the curves.
+
+    scripts/check-maxtext-run.py --maxtext DIR --python PYTHON [--primus build/bin/primus] [--tolerance 1e-5]
+                                 [--folder DIR] [--quiet]
+
+DIR is a checkout at the commit of presets/backends/pins.yaml; PYTHON (3.12 or later) is of a virtual environment with the
+packages that pins.yaml names, and safetensors. There need be no GPU: MaxText runs on a CPU as it is.
+
+The experiment is written with MaxText's settings: a small Qwen 3, 20 steps of 4 sequences. (Its
+Llama cannot be compared behind the first step: MaxText divides the drawn queries' weights by the root of a head's width, in place
+of the scores, and Adam moves them that much further.) The native engine starts from the
+weights that MaxText starts from: MaxText draws them from the seed, and a program of this script writes them as a Hugging Face
+folder. Every sequence is the same one. MaxText has no target for the last token of a sequence: 65 tokens there are 64 natively,
+and the first token of the next sequence. Weight decay is 0: there it is on all parameters, natively not on norms. Losses and
+learning rates are compared. Exit code: 0 where they agree.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+STEPS, TARGETS, VOCABULARY, SEQUENCES = 20, 64, 2048, 200
+LOGGED = 6e-4  # MaxText's log has three digits behind the point; its metrics_file has all of them
+
+EXPERIMENT = f"""\
+work_group: check
+user_name: check
+exp_name: run
+workspace: ./output
+modules:
+  pre_trainer:
+    framework: maxtext
+    config: pre_trainer.yaml
+    model: model_base.yaml
+    overrides:
+      hardware: cpu
+      model_name: default
+      decoder_block: qwen3
+      use_qk_norm: true
+      base_emb_dim: 192
+      base_mlp_dim: 512
+      base_num_decoder_layers: 4
+      base_num_query_heads: 6
+      base_num_kv_heads: 2
+      head_dim: 32
+      vocab_size: {VOCABULARY}
+      mlp_activations: [silu, linear]
+      normalization_layer_epsilon: 1.0e-6
+      rope_max_timescale: 1000000
+      steps: {STEPS}
+      max_target_length: {TARGETS + 1}
+      per_device_batch_size: 4
+      dtype: float32
+      weight_dtype: float32
+      attention: dot_product
+      remat_policy: full
+      learning_rate: 3.0e-4
+      learning_rate_final_fraction: 0.1
+      warmup_steps_fraction: 0.2
+      adam_weight_decay: 0.0
+      gradient_clipping_threshold: 1.0
+      dataset_type: hf
+      hf_path: json
+      hf_data_dir: ''
+      hf_train_files: documents.json
+      tokenizer_type: huggingface
+      tokenizer_path: tokenizer
+      packing: false
+      profiler: ''
+      log_period: 1
+      metrics_file: there.jsonl
+      enable_checkpointing: false
+      enable_goodput_recording: false
+"""
+
+# Run by PYTHON: the weights that MaxText draws for the settings of a file, in Hugging Face's layout.
+WEIGHTS = r"""
+import json, pathlib, sys
+import jax
+import numpy
+from maxtext.configs import pyconfig
+from maxtext.utils import train_utils
+from safetensors.numpy import save_file
+jax.config.update("jax_default_prng_impl", "unsafe_rbg")  # as its training does
+config, folder = pyconfig.initialize(["weights", sys.argv[1]]), pathlib.Path(sys.argv[2])
+state = train_utils.setup_train_loop(config, None)[-1]
+drawn = {jax.tree_util.keystr(path): value for path, value in jax.tree_util.tree_flatten_with_path(state)[0]}
+def there(name):
+    return numpy.asarray(drawn[f".model.{name}.value"], dtype=numpy.float32)
+hidden = config.emb_dim
+weights = {"model.embed_tokens": there("token_embedder.embedding"), "model.norm": there("decoder.decoder_norm.scale"),
+           "lm_head": there("decoder.logits_dense.kernel").T}
+def layer(i, name):
+    return numpy.take(there("decoder.layers." + name), i, axis=1)  # scanned layers are stacked along the second axis
+for i in range(config.num_decoder_layers):
+    at = f"model.layers.{i}."
+    weights |= {at + "self_attn.q_proj": layer(i, "self_attention.query.kernel").reshape(hidden, -1).T,
+                at + "self_attn.q_norm": layer(i, "self_attention.query_norm.scale"),
+                at + "self_attn.k_norm": layer(i, "self_attention.key_norm.scale"),
+                at + "self_attn.k_proj": layer(i, "self_attention.key.kernel").reshape(hidden, -1).T,
+                at + "self_attn.v_proj": layer(i, "self_attention.value.kernel").reshape(hidden, -1).T,
+                at + "self_attn.o_proj": layer(i, "self_attention.out.kernel").reshape(-1, hidden).T,
+                at + "mlp.gate_proj": layer(i, "mlp.wi_0.kernel").T, at + "mlp.up_proj": layer(i, "mlp.wi_1.kernel").T,
+                at + "mlp.down_proj": layer(i, "mlp.wo.kernel").T,
+                at + "input_layernorm": layer(i, "pre_self_attention_layer_norm.scale"),
+                at + "post_attention_layernorm": layer(i, "post_self_attention_layer_norm.scale")}
+weights = {name + ".weight": numpy.ascontiguousarray(value) for name, value in weights.items()}
+folder.mkdir()
+save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+(folder / "model.safetensors.index.json").write_text(
+    json.dumps({"metadata": {}, "weight_map": {name: "model.safetensors" for name in weights}}))
+(folder / "config.json").write_text(json.dumps({
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": config.vocab_size, "hidden_size": hidden,
+    "intermediate_size": config.mlp_dim, "num_hidden_layers": config.num_decoder_layers,
+    "num_attention_heads": config.num_query_heads, "num_key_value_heads": config.num_kv_heads, "head_dim": config.head_dim,
+    "rms_norm_eps": config.normalization_layer_epsilon, "rope_theta": float(config.rope_max_timescale),
+    "max_position_embeddings": 4096, "attention_bias": False, "hidden_act": "silu", "tie_word_embeddings": False}))
+"""
+
+
+def run(words, folder, env, what):
+    done = subprocess.run([str(word) for word in words], cwd=folder, env=env, capture_output=True, text=True, timeout=900)
+    if done.returncode != 0:
+        sys.exit(f"{what} ended with exit code {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+
+
+def write_texts(folder):
+    vocabulary = json.loads((folder / "tokenizer/tokenizer.json").read_text())["model"]["vocab"]
+    # Tokens of a space and a word, as tokenizer.json writes them: each word of the text is one.
+    words = [token[1:] for token in vocabulary if token[0] == "\u0120" and token[1:].isalpha() and len(token) > 3][:TARGETS]
+    text = "".join(f" {word}" for word in words)
+    for name, line in (("documents.json", f"{text} {words[0]}"), ("native.jsonl", text)):
+        (folder / name).write_text((json.dumps({"text": line}) + "\n") * SEQUENCES)
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def compare(args, folder):
+    python, checkout = args.python.absolute(), args.maxtext.resolve()
+    env = dict(os.environ, OMP_NUM_THREADS="2")
+    env_there = dict(env, JAX_PLATFORMS="cpu", VENV_ACTIVATE=str(python.parent / "activate"))
+    (folder / "run.yaml").write_text(EXPERIMENT)
+    draw = random.Random(7)
+    words = ["".join(draw.choices("abdegiklmnoprstu", k=draw.randint(3, 7))) for _ in range(800)]
+    (folder / "corpus.txt").write_text(" ".join(draw.choices(words, k=40000)))
+    run([args.primus, "data", "train-tokenizer", "--input", "corpus.txt", "--vocab-size", VOCABULARY, "--output", "tokenizer"],
+        folder, env, "primus data train-tokenizer")
+    write_texts(folder)
+    run([args.primus, "data", "tokenize", "--input", "native.jsonl", "--output-prefix", "native", "--tokenizer-model",
+         "tokenizer"], folder, env, "primus data tokenize")
+    train = [args.primus, "train", "pretrain", "--config", "run.yaml", "--exp_name"]
+    run([*train, "maxtext", "--backend_path", checkout], folder, env_there, "MaxText")
+    runs = folder / "output/check/check"
+    run([python, "-c", WEIGHTS, runs / "maxtext/maxtext.yml", folder / "weights"], folder,
+        dict(env_there, PYTHONPATH=str(checkout / "src")), "writing weights")
+    run([*train, "native", "--backend", "native", "data_path=native_text_document", "load=weights",
+         f"max_target_length={TARGETS}"], folder, env, "the native engine")
+    parsed, here = (read_lines(runs / name / "metrics.jsonl") for name in ("maxtext", "native"))
+    there = read_lines(folder / "there.jsonl")
+    if not len(there) == len(parsed) == len(here) == STEPS:
+        sys.exit(f"{len(there)} steps of MaxText, {len(parsed)} of them in metrics.jsonl, {len(here)} native: not {STEPS}")
+    for x, y in zip(there, parsed):
+        if abs(x["learning/loss"] - y["lm_loss"]) > LOGGED:
+            sys.exit(f"step {y['iteration']}: metrics.jsonl has the loss {y['lm_loss']}, MaxText {x['learning/loss']}")
+    if not args.quiet:
+        print("| step | learning rate there | MaxText | native | difference |\n|---|---|---|---|---|")
+    worst = {"losses": 0.0, "norms of gradients": 0.0, "learning rates": 0.0}
+    for x, y in zip(there, here):
+        pairs = {"losses": ("learning/loss", "lm_loss"), "norms of gradients": ("learning/raw_grad_norm", "grad_norm"),
+                 "learning rates": ("learning/current_learning_rate", "learning_rate")}
+        differences = {what: abs(x[a] - y[b]) / max(abs(x[a]), 1e-12) if x[a] != y[b] else 0.0 for what, (a, b) in pairs.items()}
+        worst = {what: max(value, differences[what]) for what, value in worst.items()}
+        if not args.quiet:
+            print(f"| {y['iteration']} | {x['learning/current_learning_rate']:.6e} | {x['learning/loss']:.6f} | {y['lm_loss']:.6f} | "
+                  f"{differences['losses']:.1e} |")
+    print("largest relative differences over {} steps: {}".format(STEPS, ", ".join(f"{k} {v:.1e}" for k, v in worst.items())))
+    return max(worst["losses"], worst["learning rates"]) <= args.tolerance and worst["norms of gradients"] <= 10 * args.tolerance
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--maxtext", type=pathlib.Path, required=True)
+    parser.add_argument("--python", type=pathlib.Path, required=True)
+    parser.add_argument("--primus", type=pathlib.Path, default=ROOT / "build/bin/primus")
+    parser.add_argument("--tolerance", type=float, default=1e-5, help="relative, of losses and rates; norms: ten times that")
+    parser.add_argument("--folder", type=pathlib.Path, help="an empty folder for what is written, which stays")
+    parser.add_argument("--quiet", action="store_true", help="one line")
+    args = parser.parse_args()
+    args.primus = args.primus.absolute()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (args.folder or pathlib.Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        same = compare(args, folder)
+        if not same:
+            print("FAILED: the curves differ")
+        return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

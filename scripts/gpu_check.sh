@@ -4,8 +4,8 @@
 #
 #   scripts/gpu_check.sh [--built] [--gpus N] [--only WORD]... [OUTPUT_FOLDER]
 #
-# With --gpus: only what several GPUs do together, by scripts/gpu_comm.sh and scripts/gpu_ranks.sh. With --only: some of
-# tests, rates, sanitizer, models.
+# With --only: some of tests, rates, sanitizer, models. With --gpus: only what several GPUs do together, which is
+# scripts/gpu_comm.sh and scripts/gpu_ranks.sh; --only then takes comm and rows of gpu_ranks.sh (losses, sharded, ...).
 #
 # Runs on a bare CUDA machine, too. With --built, build/ comes from another machine and is taken as it is: lib/primus,
 # bin/primus, bin/gpu_bench and tests/turbo_*_test (-DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON). Else the plug-in and the
@@ -19,18 +19,23 @@ parts=
 while :; do
   case ${1:-} in
     --gpus) gpus=${2:?--gpus needs a number} && shift 2 ;;
-    --only)
-      case ${2:-} in
-        tests | rates | sanitizer | models) parts="$parts $2" ;;
-        *)
-          echo "--only needs tests, rates, sanitizer or models" >&2
-          exit 2
-          ;;
-      esac
-      shift 2
-      ;;
+    --only) parts="$parts ${2:?--only needs a word}" && shift 2 ;;
     --built) built=1 && shift ;;
     *) break ;;
+  esac
+done
+if [ "$gpus" -gt 1 ]; then
+  known="comm losses overlap replicated sharded tensor library pipeline context mixtral deepseek peer killed"
+else
+  known="tests rates sanitizer models"
+fi
+for word in $parts; do
+  case " $known " in
+    *" $word "*) ;;
+    *)
+      echo "--only does not know '$word'; with --gpus $gpus it takes: $known" >&2
+      exit 2
+      ;;
   esac
 done
 out=${1:-build/gpu/check}
@@ -56,8 +61,13 @@ if [ -z "$built" ]; then
 fi
 if [ "$gpus" -gt 1 ]; then
   code=0
-  scripts/gpu_comm.sh "$gpus" "$out" || code=1
-  scripts/gpu_ranks.sh "$gpus" || code=1
+  ! part comm || scripts/gpu_comm.sh "$gpus" "$out" || code=1
+  if [ -z "$parts" ]; then
+    scripts/gpu_ranks.sh "$gpus" || code=1
+  else
+    rows=$(for word in $parts; do [ "$word" = comm ] || echo "$word"; done)
+    [ -z "$rows" ] || ROWS=$rows scripts/gpu_ranks.sh "$gpus" || code=1
+  fi
   exit $code
 fi
 

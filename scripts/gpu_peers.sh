@@ -2,7 +2,9 @@
 # Training on one GPU of this machine beside PyTorch: the same model, tokens and precision, one after the other in this
 # run. One line for each row: both rates, their ratio, and both memories.
 #
-#   scripts/gpu_peers.sh PEERS [ROW]...     PEERS: the folder of torch_llama.py; all rows by default
+#   scripts/gpu_peers.sh [FOLDER] [ROW]...     all rows by default
+#
+# FOLDER has another torch_llama.py than benchmarks/peers.
 #
 # bf16      Llama-3-8B's dimensions in 16 layers, sequence 8192: bf16 weights, gradients and moments; ours keeps a
 #           master exact to fp32 beside them
@@ -16,9 +18,13 @@
 # Needs build/bin/primus, the plug-in beside it, and PyTorch for the peer. STEPS sets the timed steps (4). Exits 1 if a
 # row fails.
 set -eu
-peers=$(cd "${1:?the folder of torch_llama.py}" && pwd)
-shift
-cd "$(dirname "$0")/.."
+root=$(cd "$(dirname "$0")/.." && pwd)
+peers=$root/benchmarks/peers
+if [ -e "${1:-}/torch_llama.py" ]; then
+  peers=$(cd "$1" && pwd)
+  shift
+fi
+cd "$root"
 primus=build/bin/primus
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

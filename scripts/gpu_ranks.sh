@@ -14,7 +14,8 @@
 #   context     the same model of CONTEXT_LAYERS layers at sequence 32768, the GPUs sharing each sequence; beside one GPU
 #   mixtral, deepseek
 #               Mixtral 8x7B of 2 layers and DeepSeek-V2-Lite of 5, the GPUs sharing the experts; beside the same data-parallel
-#   peer        PyTorch's FSDP, the model of `sharded`: torchrun with the script torch_fsdp.py in the folder PEERS
+#   peer        PyTorch's FSDP, the model of `sharded`: torchrun with benchmarks/peers/torch_fsdp.py, or the one in the folder PEERS;
+#               among the rows by default where there is a torchrun
 #   killed      a rank that is killed ends all
 # PRESET is another dense model than Llama 3.1 8B, with SEQUENCE tokens. STEPS: of each timed run, before the two whose trace
 # gives its rate. TRACE=1 prints how much communication was exposed in them. KEEP is an empty folder that the runs stay in.
@@ -27,8 +28,10 @@ preset=${PRESET:-llama3.1_8B-BF16-pretrain.yaml}
 steps=${STEPS:-8}
 layers=${LAYERS:-16}
 sequence=${SEQUENCE:-8192}
-peers=${PEERS:-}
-rows=${ROWS-losses overlap replicated sharded tensor library pipeline context mixtral deepseek${peers:+ peer} killed}
+peers=${PEERS:-benchmarks/peers}
+peer=
+! command -v torchrun >/dev/null || peer=" peer"
+rows=${ROWS-losses overlap replicated sharded tensor library pipeline context mixtral deepseek$peer killed}
 levels=${LEVELS-no_shard optim optim_grads optim_grads_params}
 if [ -n "${KEEP:-}" ]; then
   scratch=$KEEP

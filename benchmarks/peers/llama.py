@@ -1,0 +1,110 @@
+"""The model of torch_llama.py and torch_fsdp.py: a plain Llama in PyTorch, as somebody would write it for training.
+
+Root mean square norms, one product for queries, keys and values and one for gate and up, rotary embedding by halves, PyTorch's
+attention with grouped queries, untied head.
+"""
+import dataclasses
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The dimensions of a Llama: Llama-3-8B's by default."""
+
+    layers: int
+    hidden: int = 4096
+    ffn: int = 14336
+    heads: int = 32
+    groups: int = 8  # heads of keys and values
+    vocabulary: int = 128256
+
+    @property
+    def width(self):
+        return self.hidden // self.heads
+
+    @property
+    def parts(self):
+        """Columns of queries, keys and values in their common product."""
+        return [self.heads * self.width, self.groups * self.width, self.groups * self.width]
+
+    def flops(self, sequence):
+        """Of training, for each token: 6 for each weight of a product, and causal attention, which is half of a full one."""
+        block = self.hidden * (sum(self.parts) + self.hidden + 3 * self.ffn)
+        return 6 * (self.layers * block + self.vocabulary * self.hidden) + 6 * self.layers * sequence * self.hidden
+
+
+def rotations(shape, sequence, device):
+    """Cosines and sines of each position, in bf16, base 500 000."""
+    steps = torch.arange(0, shape.width, 2, device=device, dtype=torch.float32) / shape.width
+    positions = torch.arange(sequence, device=device, dtype=torch.float32)
+    angles = torch.outer(positions, 500000.0**-steps).repeat(1, 2)
+    return angles.cos().to(torch.bfloat16), angles.sin().to(torch.bfloat16)
+
+
+def rotate(heads, cos, sin):
+    first, second = heads.chunk(2, dim=-1)
+    return (heads * cos + torch.cat((-second, first), dim=-1) * sin).to(heads.dtype)
+
+
+class Block(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.shape = shape
+        self.attention_norm = nn.RMSNorm(shape.hidden, eps=1e-5)
+        self.mlp_norm = nn.RMSNorm(shape.hidden, eps=1e-5)
+        self.qkv = nn.Linear(shape.hidden, sum(shape.parts), bias=False)
+        self.output = nn.Linear(shape.hidden, shape.hidden, bias=False)
+        self.gate_up = nn.Linear(shape.hidden, 2 * shape.ffn, bias=False)
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=False)
+
+    def attend(self, x, cos, sin):
+        batch, sequence, _ = x.shape
+        columns = self.qkv(x).split(self.shape.parts, dim=-1)
+        q, k, v = (part.view(batch, sequence, -1, self.shape.width).transpose(1, 2) for part in columns)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        # Under autocast the rotation may leave another type than the product.
+        seen = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True, enable_gqa=True)
+        return self.output(seen.transpose(1, 2).reshape(batch, sequence, -1))
+
+    def forward(self, x, cos, sin):
+        x = x + self.attend(self.attention_norm(x), cos, sin)
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+def cross_entropy(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+class Llama(nn.Module):
+    """`loss` and `around` are for sharded training: a compiled loss, and what is put around a block (recomputation)."""
+
+    def __init__(self, shape, loss=cross_entropy, around=lambda block, *inputs: block(*inputs)):
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.hidden, eps=1e-5)
+        self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
+        self.loss, self.around = loss, around
+
+    def forward(self, tokens, targets, cos, sin):
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = self.around(block, x, cos, sin)
+        return self.loss(self.head(self.norm(x)), targets)
+
+    def draw(self):
+        """Initial weights: normal ones for matrices, ones for norms."""
+        for weight in self.parameters():
+            if weight.dim() > 1:
+                nn.init.normal_(weight, std=0.02)
+            else:
+                nn.init.ones_(weight)
+        return self
+
+
+def optimizer_of(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)

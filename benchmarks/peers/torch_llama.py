@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""The peer on one GPU: training steps of a Llama as a user of PyTorch would write them, with random tokens.
+
+    torch_llama.py LAYERS SEQUENCE MICROBATCH MICROBATCHES bf16|amp COMPILE [--device cpu] [--steps 6] [--losses]
+
+bf16: weights, gradients and moments are bf16. amp: they are fp32, and autocast computes in bf16. COMPILE is 1 for torch.compile
+and 0 without it. A step is MICROBATCHES forward and backward passes, clipping to norm 1 and fused AdamW; the median of the steps
+counts, behind three that warm up. DIMS in the environment has hidden,ffn,heads,groups,vocabulary: Llama-3-8B's by default.
+
+Prints one line: tokens/s, model TFLOP/s (6 for each weight of a product, causal attention counted as half), peak memory, the last
+loss; or that memory ran out. scripts/gpu_peers.sh reads it. Needs PyTorch, 2.5 or later, and nothing else.
+"""
+import argparse
+import os
+import statistics
+import time
+
+import torch
+
+from llama import Llama, Shape, optimizer_of, rotations
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("layers", "sequence", "microbatch", "microbatches"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("mode", choices=("bf16", "amp"))
+    parser.add_argument("compile", type=int, choices=(0, 1))
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: to try it")
+    parser.add_argument("--steps", type=int, default=6, help="that are timed")
+    parser.add_argument("--losses", action="store_true", help="print the loss of every step, those that warm up too")
+    return parser.parse_args()
+
+
+def measure(args, shape):
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    on_gpu = args.device == "cuda"
+    with torch.device(args.device):
+        model = Llama(shape).to(torch.bfloat16 if args.mode == "bf16" else torch.float32).draw()
+    forward = torch.compile(model) if args.compile else model
+    optimizer = optimizer_of(model)
+    cos, sin = rotations(shape, args.sequence, args.device)
+
+    def step():
+        for _ in range(args.microbatches):
+            tokens, targets = (torch.randint(0, shape.vocabulary, (args.microbatch, args.sequence), device=args.device)
+                               for _ in range(2))
+            with torch.autocast(args.device, torch.bfloat16, enabled=args.mode == "amp"):
+                loss = forward(tokens, targets, cos, sin)
+            (loss / args.microbatches).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    seconds = []
+    for number in range(3 + args.steps):
+        if on_gpu:
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        loss = step()
+        if on_gpu:
+            torch.cuda.synchronize()
+        if number >= 3:
+            seconds.append(time.perf_counter() - begin)
+        if args.losses:
+            print(f"step {number + 1} loss {loss.item():.6f}")
+    rate = args.microbatches * args.microbatch * args.sequence / statistics.median_high(seconds)
+    memory = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
+    return f"{rate:.0f} tok/s {rate * shape.flops(args.sequence) / 1e12:.1f} TFLOP/s mem {memory:.1f} GiB loss {loss.item():.3f}"
+
+
+def main():
+    args = arguments()
+    dimensions = [int(word) for word in os.environ["DIMS"].split(",")] if "DIMS" in os.environ else []
+    try:
+        result = measure(args, Shape(args.layers, *dimensions))
+    except torch.OutOfMemoryError:
+        result = "OOM"
+    print(f"PEER torch L{args.layers} S{args.sequence} B{args.microbatch} ACC{args.microbatches} {args.mode} "
+          f"compile={args.compile}: {result}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 
+#include "device/forwarding_device.h"
 #include "device/guard_device.h"
 #include "lm/generate/batch_generate.h"
 #include "lm/model/golden_configs.h"
@@ -116,9 +117,9 @@ class RecordedWork final : public Graph {
   int* launches = nullptr;
   void launch(Stream& stream) override;
 };
-class RecordingStream final : public Stream {
+class RecordingStream final : public ForwardingStream {
  public:
-  explicit RecordingStream(std::unique_ptr<Stream> below) : below_(std::move(below)) {}
+  using ForwardingStream::ForwardingStream;
   RecordedWork* recording = nullptr;
 
   void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
@@ -139,45 +140,30 @@ class RecordingStream final : public Stream {
   void fill_zero(void* device, std::int64_t bytes) override {
     enqueue([=](Stream& s) { s.fill_zero(device, bytes); });
   }
-  void record(Event& event) override { below_->record(event); }
-  void wait(Event& event) override { below_->wait(event); }
   void synchronize() override {
     if (recording) throw std::logic_error("the host may not wait while a stream is recorded");
-    below_->synchronize();
+    below().synchronize();
   }
-  Stream& below() { return *below_; }
 
  private:
   void enqueue(const RecordedWork::Piece& piece) {
     if (recording) {
       recording->pieces.push_back(piece);
     } else {
-      piece(*below_);
+      piece(below());
     }
   }
-  std::unique_ptr<Stream> below_;
 };
 void RecordedWork::launch(Stream& stream) {
   ++*launches;
   for (const Piece& piece : pieces) piece(static_cast<RecordingStream&>(stream).below());
 }
-class RecordingDevice final : public Device {
+class RecordingDevice final : public ForwardingDevice {
  public:
-  explicit RecordingDevice(int& launches) : below_(cpu()), launches_(launches) {}
-  std::string description() const override { return below_->description(); }
-  DeviceProperties properties() const override { return below_->properties(); }
-  DeviceMemoryUse memory_use() const override { return below_->memory_use(); }
-  void* allocate(std::int64_t bytes) override { return below_->allocate(bytes); }
-  void release(void* address) noexcept override { below_->release(address); }
-  void* allocate_pinned(std::int64_t bytes) override { return below_->allocate_pinned(bytes); }
-  void release_pinned(void* address) noexcept override { below_->release_pinned(address); }
+  explicit RecordingDevice(int& launches) : ForwardingDevice(cpu()), launches_(launches) {}
   std::unique_ptr<Stream> create_stream(StreamKind kind) override {
-    return std::make_unique<RecordingStream>(below_->create_stream(kind));
+    return std::make_unique<RecordingStream>(below().create_stream(kind));
   }
-  std::unique_ptr<Event> create_event() override { return below_->create_event(); }
-  const KernelTable& kernels() const override { return below_->kernels(); }
-  KernelContext& kernel_context() override { return below_->kernel_context(); }
-  bool synchronous() const override { return below_->synchronous(); }
   std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
     auto graph = std::make_unique<RecordedWork>();
     graph->launches = &launches_;
@@ -189,7 +175,6 @@ class RecordingDevice final : public Device {
   }
 
  private:
-  std::unique_ptr<Device> below_;
   int& launches_;
 };
 

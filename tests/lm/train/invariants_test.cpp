@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "device/device.h"
+#include "device/forwarding_device.h"
 #include "lm/generate/generate.h"
 #include "lm/train/tiny_model.h"
 
@@ -36,53 +36,28 @@ struct Countdown {
 };
 
 // The CPU, with such a countdown.
-class CountingDevice : public Device {
+class CountdownDevice final : public ForwardingDevice {
  public:
-  explicit CountingDevice(Countdown& countdown) : cpu_(turbo::make_cpu_device(2)), countdown_(countdown) {}
-  std::string description() const override { return cpu_->description(); }
-  void* allocate(std::int64_t bytes) override { return cpu_->allocate(bytes); }
-  void release(void* address) noexcept override { cpu_->release(address); }
-  std::unique_ptr<Event> create_event() override { return cpu_->create_event(); }
-  const KernelTable& kernels() const override { return cpu_->kernels(); }
-  KernelContext& kernel_context() override { return cpu_->kernel_context(); }
-  bool synchronous() const override { return true; }
-  DeviceProperties properties() const override { return cpu_->properties(); }
-  DeviceMemoryUse memory_use() const override { return cpu_->memory_use(); }
-  void* allocate_pinned(std::int64_t bytes) override { return cpu_->allocate_pinned(bytes); }
-  void release_pinned(void* address) noexcept override { cpu_->release_pinned(address); }
+  explicit CountdownDevice(Countdown& countdown)
+      : ForwardingDevice(turbo::make_cpu_device(2)), countdown_(countdown) {}
   std::unique_ptr<Stream> create_stream(StreamKind kind) override {
-    return std::make_unique<CountingStream>(cpu_->create_stream(kind), countdown_);
+    return std::make_unique<CountdownStream>(below().create_stream(kind), countdown_);
   }
 
  private:
-  class CountingStream final : public Stream {
+  class CountdownStream final : public ForwardingStream {
    public:
-    CountingStream(std::unique_ptr<Stream> inner, Countdown& countdown)
-        : inner_(std::move(inner)), countdown_(countdown) {}
+    CountdownStream(std::unique_ptr<Stream> stream, Countdown& countdown)
+        : ForwardingStream(std::move(stream)), countdown_(countdown) {}
     void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
       if (countdown_.left-- == 0) countdown_.stop = true;
-      inner_->launch(kernel, arguments, bytes);
+      below().launch(kernel, arguments, bytes);
     }
-    void copy_to_device(void* to, const void* from, std::int64_t n) override {
-      inner_->copy_to_device(to, from, n);
-    }
-    void copy_to_host(void* to, const void* from, std::int64_t n) override {
-      inner_->copy_to_host(to, from, n);
-    }
-    void copy_on_device(void* to, const void* from, std::int64_t n) override {
-      inner_->copy_on_device(to, from, n);
-    }
-    void fill_zero(void* to, std::int64_t n) override { inner_->fill_zero(to, n); }
-    void record(Event& event) override { inner_->record(event); }
-    void wait(Event& event) override { inner_->wait(event); }
-    void synchronize() override { inner_->synchronize(); }
 
    private:
-    std::unique_ptr<Stream> inner_;
     Countdown& countdown_;
   };
 
-  std::unique_ptr<Device> cpu_;
   Countdown& countdown_;
 };
 
@@ -170,7 +145,7 @@ TEST_P(Invariants, AStepThatIsLeftLeavesNoTrace) {
     int left = 0;
     Countdown countdown;
     const TrainedState state =
-        train(std::make_unique<CountingDevice>(countdown), settings_, 2, builtin_families(),
+        train(std::make_unique<CountdownDevice>(countdown), settings_, 2, builtin_families(),
               [&](TrainingSession& session, const HostBatch& batch) {
                 left += leave_halfway(session.step(), batch, countdown);
               });
@@ -306,17 +281,14 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
 }
 
 // Whose memory is not the host's, as a GPU's is not.
-class DeviceApart final : public CountingDevice {
+class DeviceApart final : public ForwardingDevice {
  public:
-  DeviceApart() : CountingDevice(never_) {}
+  DeviceApart() : ForwardingDevice(turbo::make_cpu_device(2)) {}
   DeviceProperties properties() const override {
-    DeviceProperties properties = CountingDevice::properties();
+    DeviceProperties properties = ForwardingDevice::properties();
     properties.host_memory = false;
     return properties;
   }
-
- private:
-  Countdown never_;
 };
 
 // Where memory is not the host's, fp32 logits exist for a part of a chunk at a time.

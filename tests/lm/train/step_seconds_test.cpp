@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/forwarding_device.h"
 #include "device/timing.h"
 #include "lm/train/tiny_model.h"
 #include "turbo/devices/tracing_device.h"
@@ -55,36 +56,36 @@ class ClockedEvent final : public Event {
   std::atomic<double> time_ = 0;
 };
 
-class ClockedStream final : public Stream {
+class ClockedStream final : public ForwardingStream {
  public:
   // `counts`: its work moves the clock.
-  ClockedStream(std::unique_ptr<Stream> inner, WorkClock& clock, bool counts)
-      : inner_(std::move(inner)), clock_(clock), counts_(counts) {}
+  ClockedStream(std::unique_ptr<Stream> stream, WorkClock& clock, bool counts)
+      : ForwardingStream(std::move(stream)), clock_(clock), counts_(counts) {}
   void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
-    inner_->launch(kernel, arguments, bytes);
+    below().launch(kernel, arguments, bytes);
     tick();
   }
   void copy_to_device(void* to, const void* from, std::int64_t n) override {
-    inner_->copy_to_device(to, from, n);
+    below().copy_to_device(to, from, n);
     tick();
   }
   void copy_to_host(void* to, const void* from, std::int64_t n) override {
-    inner_->copy_to_host(to, from, n);
+    below().copy_to_host(to, from, n);
     tick();
   }
   void copy_on_device(void* to, const void* from, std::int64_t n) override {
-    inner_->copy_on_device(to, from, n);
+    below().copy_on_device(to, from, n);
     tick();
   }
   void fill_zero(void* to, std::int64_t n) override {
-    inner_->fill_zero(to, n);
+    below().fill_zero(to, n);
     tick();
   }
-  void record(Event& event) override { static_cast<ClockedEvent&>(event).record(*inner_); }
-  void wait(Event& event) override { inner_->wait(static_cast<ClockedEvent&>(event).inner()); }
+  void record(Event& event) override { static_cast<ClockedEvent&>(event).record(below()); }
+  void wait(Event& event) override { below().wait(static_cast<ClockedEvent&>(event).inner()); }
   void synchronize() override {
     ++clock_.waits;
-    inner_->synchronize();
+    below().synchronize();
   }
 
  private:
@@ -92,39 +93,27 @@ class ClockedStream final : public Stream {
     if (!counts_) return;
     ++clock_.enqueued;
     WorkClock* const clock = &clock_;
-    inner_->launch(
+    below().launch(
         [](KernelContext&, const void* argument) { ++(*static_cast<WorkClock* const*>(argument))->now; },
         static_cast<const void*>(&clock), sizeof(clock));
   }
 
-  std::unique_ptr<Stream> inner_;
   WorkClock& clock_;
   bool counts_;
 };
 
 // The guard device, whose streams run late on threads of their own, with that clock.
-class ClockedDevice final : public Device {
+class ClockedDevice final : public ForwardingDevice {
  public:
-  explicit ClockedDevice(WorkClock& clock) : clock_(clock) {}
-  std::string description() const override { return inner_->description(); }
-  DeviceProperties properties() const override { return inner_->properties(); }
-  DeviceMemoryUse memory_use() const override { return inner_->memory_use(); }
-  void* allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
-  void release(void* address) noexcept override { inner_->release(address); }
-  void* allocate_pinned(std::int64_t bytes) override { return inner_->allocate_pinned(bytes); }
-  void release_pinned(void* address) noexcept override { inner_->release_pinned(address); }
-  const KernelTable& kernels() const override { return inner_->kernels(); }
-  KernelContext& kernel_context() override { return inner_->kernel_context(); }
-  bool synchronous() const override { return false; }
+  explicit ClockedDevice(WorkClock& clock) : ForwardingDevice(guard_device()), clock_(clock) {}
   std::unique_ptr<Event> create_event() override {
-    return std::make_unique<ClockedEvent>(inner_->create_event(), clock_);
+    return std::make_unique<ClockedEvent>(below().create_event(), clock_);
   }
   std::unique_ptr<Stream> create_stream(StreamKind kind) override {
-    return std::make_unique<ClockedStream>(inner_->create_stream(kind), clock_, kind == StreamKind::kCompute);
+    return std::make_unique<ClockedStream>(below().create_stream(kind), clock_, kind == StreamKind::kCompute);
   }
 
  private:
-  std::unique_ptr<Device> inner_ = guard_device();
   WorkClock& clock_;
 };
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/small_disk.h"
 #include "base/temporary_folder.h"
+#include "device/forwarding_device.h"
 #include "fake_machine.h"
 #include "safe/preflight/corruption.h"
 #include "safe/preflight/hardware.h"
@@ -27,56 +28,31 @@ std::unique_ptr<Device> cpu(int threads = 1) {
 }
 
 // Passes everything on, and flips a bit of what the n-th copy to the host brings.
-class FlippingStream final : public Stream {
+class FlippingStream final : public primus::test::ForwardingStream {
  public:
   FlippingStream(std::unique_ptr<Stream> stream, std::function<bool(int copy)> flips)
-      : stream_(std::move(stream)), flips_(std::move(flips)) {}
-  void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
-    stream_->launch(kernel, arguments, bytes);
-  }
-  void copy_to_device(void* device, const void* host, std::int64_t bytes) override {
-    stream_->copy_to_device(device, host, bytes);
-  }
+      : ForwardingStream(std::move(stream)), flips_(std::move(flips)) {}
   void copy_to_host(void* host, const void* device, std::int64_t bytes) override {
-    stream_->copy_to_host(host, device, bytes);
-    stream_->synchronize();
+    below().copy_to_host(host, device, bytes);
+    below().synchronize();
     // The lowest bit of the mantissa of a number in row 17 of 64: what a weak cell does.
     if (flips_(copies_++)) static_cast<unsigned char*>(host)[17 * 64 * 4 + 40] ^= 1;
   }
-  void copy_on_device(void* to, const void* from, std::int64_t bytes) override {
-    stream_->copy_on_device(to, from, bytes);
-  }
-  void fill_zero(void* device, std::int64_t bytes) override { stream_->fill_zero(device, bytes); }
-  void record(Event& event) override { stream_->record(event); }
-  void wait(Event& event) override { stream_->wait(event); }
-  void synchronize() override { stream_->synchronize(); }
 
  private:
-  std::unique_ptr<Stream> stream_;
   std::function<bool(int)> flips_;
   int copies_ = 0;
 };
 
-class FlippingDevice final : public Device {
+class FlippingDevice final : public primus::test::ForwardingDevice {
  public:
-  explicit FlippingDevice(std::function<bool(int)> flips) : device_(cpu()), flips_(std::move(flips)) {}
-  std::string description() const override { return device_->description(); }
-  DeviceProperties properties() const override { return device_->properties(); }
-  DeviceMemoryUse memory_use() const override { return device_->memory_use(); }
-  void* allocate(std::int64_t bytes) override { return device_->allocate(bytes); }
-  void release(void* address) noexcept override { device_->release(address); }
-  void* allocate_pinned(std::int64_t bytes) override { return device_->allocate_pinned(bytes); }
-  void release_pinned(void* address) noexcept override { device_->release_pinned(address); }
+  explicit FlippingDevice(std::function<bool(int)> flips)
+      : ForwardingDevice(cpu()), flips_(std::move(flips)) {}
   std::unique_ptr<Stream> create_stream(StreamKind kind) override {
-    return std::make_unique<FlippingStream>(device_->create_stream(kind), flips_);
+    return std::make_unique<FlippingStream>(below().create_stream(kind), flips_);
   }
-  std::unique_ptr<Event> create_event() override { return device_->create_event(); }
-  const KernelTable& kernels() const override { return device_->kernels(); }
-  KernelContext& kernel_context() override { return device_->kernel_context(); }
-  bool synchronous() const override { return device_->synchronous(); }
 
  private:
-  std::unique_ptr<Device> device_;
   std::function<bool(int)> flips_;
 };
 

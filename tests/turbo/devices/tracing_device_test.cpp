@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "device/forwarding_device.h"
 #include "tensor/arena.h"
 #include "turbo/context.h"
 #include "turbo/devices/devices.h"
@@ -87,46 +88,23 @@ class TimedEvent final : public Event {
   bool reached = false;  // once somebody lets it be
 };
 
-class TimedStream final : public Stream {
+class TimedStream final : public test::ForwardingStream {
  public:
-  explicit TimedStream(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
-  void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
-    stream_->launch(kernel, arguments, bytes);
-  }
-  void copy_to_device(void* device, const void* host, std::int64_t bytes) override {
-    stream_->copy_to_device(device, host, bytes);
-  }
-  void copy_to_host(void* host, const void* device, std::int64_t bytes) override {
-    stream_->copy_to_host(host, device, bytes);
-  }
-  void copy_on_device(void* to, const void* from, std::int64_t bytes) override {
-    stream_->copy_on_device(to, from, bytes);
-  }
-  void fill_zero(void* device, std::int64_t bytes) override { stream_->fill_zero(device, bytes); }
+  using ForwardingStream::ForwardingStream;
   void record(Event& event) override { static_cast<TimedEvent&>(event).time = ++clock_; }
   void wait(Event&) override {}
   void synchronize() override {}
 
  private:
-  std::unique_ptr<Stream> stream_;
   double clock_ = 0;  // a second for each event
 };
 
-class TimedDevice final : public Device {
+class TimedDevice final : public test::ForwardingDevice {
  public:
-  std::string description() const override { return device_->description(); }
-  DeviceProperties properties() const override { return device_->properties(); }
-  DeviceMemoryUse memory_use() const override { return device_->memory_use(); }
-  void* allocate(std::int64_t bytes) override { return device_->allocate(bytes); }
-  void release(void* address) noexcept override { device_->release(address); }
-  void* allocate_pinned(std::int64_t bytes) override { return device_->allocate_pinned(bytes); }
-  void release_pinned(void* address) noexcept override { device_->release_pinned(address); }
+  TimedDevice() : ForwardingDevice(open_device(parse_device("cpu", 1))) {}
   std::unique_ptr<Stream> create_stream(StreamKind kind) override {
-    return std::make_unique<TimedStream>(device_->create_stream(kind));
+    return std::make_unique<TimedStream>(below().create_stream(kind));
   }
-  std::unique_ptr<Event> create_event() override { return device_->create_event(); }
-  const KernelTable& kernels() const override { return device_->kernels(); }
-  KernelContext& kernel_context() override { return device_->kernel_context(); }
   bool synchronous() const override { return false; }
 
   std::unique_ptr<Event> create_timed() {
@@ -135,9 +113,6 @@ class TimedDevice final : public Device {
     return event;
   }
   std::vector<TimedEvent*> created;
-
- private:
-  std::unique_ptr<Device> device_ = open_device(parse_device("cpu", 1));
 };
 
 TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {

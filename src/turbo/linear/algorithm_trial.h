@@ -1,10 +1,10 @@
 // Which of a library's algorithms is the fastest in a training step, found by timing them.
 //
-// A step multiplies without a pause, and a GPU at its limit of power lowers its clock. So an algorithm's time
-// in a step is not that of a single product on a cool GPU. These trials keep the GPU busy first, until it has
-// the state of a step; then candidates run in turn, slot after slot, and the fastest few once more in longer
-// slots. What a trial costs is bounded: when the time for all of them is used up, those that follow do
-// without warming and without longer slots.
+// There are two ways. Bursts: every candidate a few times, on a GPU as it comes. Sustained: a step multiplies
+// without a pause, and a GPU at its limit of power lowers its clock, so the GPU is kept busy first, until it
+// has the state of a step; then candidates run in turn, slot after slot, and the fastest few once more in
+// longer slots. What such trials cost is bounded: when the time for all of them is used up, those that follow
+// do without warming and longer slots.
 //
 // Knows no device: whoever runs the products is handed in.
 #pragma once
@@ -44,8 +44,6 @@ class AlgorithmTrials {
     // The first candidate, the library's own choice, stays unless another takes this much of its time.
     double clearly = 0.99;
   };
-  // Short bursts of every candidate on a GPU as it comes, which is how algorithms were chosen first: to
-  // compare.
   static Limits bursts() {
     return {.warm = 0, .sift = 1, .slot = 0, .in_a_row = 3, .rounds = 7, .finalists = 8, .clearly = 0.98};
   }

@@ -108,7 +108,7 @@ class Tuning {
       gpu::cuda::check(cudaGetDeviceProperties(&properties, shared_.index()), "read the properties of a GPU");
       cache_ = std::make_unique<AlgorithmCache>(
           shared_.tuning_folder(), properties.name,
-          "cublaslt-" + std::to_string(version) + (by_bursts_ ? "-bursts" : ""));
+          "cublaslt-" + std::to_string(version) + (sustained_ ? "-sustained" : ""));
     }
     const std::optional<AlgorithmChoice> choice =
         cache_->choose(name_of(key), usable, [&] { return measure(trials_); });
@@ -121,16 +121,17 @@ class Tuning {
   std::mutex mutex_;
   std::map<Key, AlgorithmWords> chosen_;
   std::unique_ptr<AlgorithmCache> cache_;
-  // To compare both ways of timing on one machine: PRIMUS_MATMUL_TRIALS=bursts.
-  const bool by_bursts_ = [] {
+  // By short bursts, which chose better algorithms on an H200 (docs/performance.md). The other way, to
+  // compare both on one machine: PRIMUS_MATMUL_TRIALS=sustained.
+  const bool sustained_ = [] {
     const char* const how = std::getenv("PRIMUS_MATMUL_TRIALS");
-    return how && std::strcmp(how, "bursts") == 0;
+    return how && std::strcmp(how, "sustained") == 0;
   }();
   AlgorithmTrials trials_{
       [] {
         return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
       },
-      by_bursts_ ? AlgorithmTrials::bursts() : AlgorithmTrials::Limits()};
+      sustained_ ? AlgorithmTrials::Limits() : AlgorithmTrials::bursts()};
 };
 
 // The library's favourites, the best first. It names at most eight for a question, so it is asked twice.

@@ -10,11 +10,13 @@
 #include <stdexcept>
 #include <vector>
 
+#include "device/gpu/launch.h"
 #include "device/gpu/thread.h"
 
 namespace primus::gpu::emulated32 {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -161,6 +163,33 @@ TEST(Emulator, WhatAKernelThrowsLeavesTheLaunchAndTheNextOneRuns) {
   int ran = 0;
   run({1, 32, 32, 0}, [&] { ran += thread() == 31 ? 1 : 0; });
   EXPECT_EQ(ran, 1);
+}
+
+// Some of the threads of a block wait for the kernel in front, as `early` says.
+struct Waits {
+  static constexpr int kThreads = 64;
+  int first = 0;
+  void operator()() const {
+    let_next_begin();
+    if (thread() >= first) wait_for_previous();
+  }
+};
+struct WaitsEarly : Waits {
+  using StartsEarly = void;
+};
+
+TEST(Emulator, AKernelThatStartsEarlyWaitsInEveryThread) {
+  ThreadPool pool(2);
+  Context context(pool, 0);
+  launch(context, 3, Waits{});
+  launch(context, 3, Waits{40});  // it begins when the one in front is over
+  launch(context, 3, WaitsEarly{});
+  EXPECT_THAT(([&] { launch(context, 1, WaitsEarly{{40}}); }),
+              ThrowsMessage<std::logic_error>(
+                  AllOf(HasSubstr("WaitsEarly starts early, and thread 0 of block 0 ended without"),
+                        HasSubstr("wait_for_previous()"))));
+  // Waits of an earlier launch do not count.
+  EXPECT_THROW(launch(context, 1, WaitsEarly{{64}}), std::logic_error);
 }
 
 TEST(Emulator, BlocksAreMadeOfWholeWarps) {

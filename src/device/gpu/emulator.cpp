@@ -1,5 +1,6 @@
 #include "device/gpu/emulator.h"
 
+#include <cxxabi.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -107,6 +108,7 @@ struct Fiber {
   std::int64_t barriers = 0;   // passed or waited at
   std::int64_t exchanges = 0;  // likewise
   bool done = false;
+  bool waited = false;  // for the kernel in front of this one
 #if defined(__SANITIZE_THREAD__)
   void* tsan = nullptr;
 #endif
@@ -140,6 +142,7 @@ class Multiprocessor {
   void barrier(int number, int threads);
   void wait_until(bool (*ready)(const void*), const void* state);
   void made_progress() { ++progress_; }
+  void check_waited();
   const std::byte* exchange(const void* data, std::size_t bytes);
   void* shared(const void* name, std::size_t bytes);
 
@@ -189,6 +192,7 @@ void Multiprocessor::enter() {
 #endif
   try {
     self.body_(self.arguments_);
+    self.check_waited();
   } catch (const Abandoned&) {
     // The block's first failure is what counts.
   } catch (...) {
@@ -200,7 +204,7 @@ void Multiprocessor::enter() {
 void Multiprocessor::start(std::size_t index) {
   Fiber& fiber = *fibers_[index];
   fiber.barriers = fiber.exchanges = 0;
-  fiber.done = false;
+  fiber.done = fiber.waited = false;
 #if defined(__x86_64__)
   // What primus_emulator_switch() pops: six registers and the address of enter(). As after a call, the stack
   // pointer is 8 off a multiple of 16 when enter() begins.
@@ -267,6 +271,17 @@ void Multiprocessor::finish() {
 
 void Multiprocessor::fail(const std::string& what) {
   if (!failure_) failure_ = std::make_exception_ptr(std::logic_error("emulated GPU: " + what));
+}
+
+void Multiprocessor::check_waited() {
+  if (!grid_.early || fiber().waited) return;
+  const auto free = [](char* text) { std::free(text); };
+  const std::unique_ptr<char, decltype(free)> name(
+      abi::__cxa_demangle(grid_.early->name(), nullptr, nullptr, nullptr), free);
+  const Place& at = fiber().place;
+  throw std::logic_error("emulated GPU: " + std::string(name ? name.get() : grid_.early->name()) +
+                         " starts early, and thread " + std::to_string(at.thread) + " of block " +
+                         std::to_string(at.block) + " ended without wait_for_previous()");
 }
 
 void Multiprocessor::run_block(const Grid& grid, std::int64_t block, void (*body)(const void*),
@@ -381,6 +396,7 @@ void run(ThreadPool& pool, const Grid& grid, void (*body)(const void*), const vo
 }
 
 const Place& place() { return active->fiber().place; }
+void wait_for_previous() { active->fiber().waited = true; }
 void barrier() { active->barrier(); }
 void barrier(int number, int threads) { active->barrier(number, threads); }
 void wait_until(bool (*ready)(const void*), const void* state) { active->wait_until(ready, state); }

@@ -5,13 +5,15 @@
 // an exchange between lanes, or for something that another thread does) and then the next one of the block
 // runs. Blocks are independent and spread over a thread pool. What real hardware leaves undefined is an error
 // here: a barrier that some threads of a block do not reach, an exchange that some lanes of a warp do not
-// take part in, a wait for what nobody does any more. Shared memory starts as NaN in every block.
+// take part in, a wait for what nobody does any more, a thread of a kernel that starts early and does not
+// wait for the kernel in front of it. Shared memory starts as NaN in every block.
 //
 // Exceptions thrown by a kernel leave run(); the rest of that block is abandoned.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <typeinfo>
 
 #include "base/system/thread_pool.h"
 
@@ -25,6 +27,10 @@ struct Grid {
   int threads;               // of a block; a multiple of `warp`
   int warp;                  // lanes of a warp, at most 64
   std::size_t shared_bytes;  // of dynamic shared memory
+  // Of a kernel that may begin before the one in front of it is over: its type, for errors. Each of its
+  // threads has to call wait_for_previous() before it ends. Whether it does so before it touches memory
+  // cannot be seen here. Null: the kernel begins when the one in front is over.
+  const std::type_info* early = nullptr;
 };
 
 // Runs body(arguments) once for each thread of the grid, and returns when all have ended.
@@ -37,6 +43,9 @@ struct Place {
   int thread, threads;
 };
 const Place& place();
+
+// Notes that this thread has waited for the kernel in front, which is over in the emulator.
+void wait_for_previous();
 
 // Every thread of the block waits for all the others.
 void barrier();

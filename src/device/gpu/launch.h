@@ -15,7 +15,8 @@
 // Short kernels in a row cost more to start than to run. One with `using StartsEarly = void` may
 // begin while the kernel in front of it on the stream still runs (NVIDIA's programmatic dependent launch,
 // from Hopper on): every thread calls wait_for_previous() before it reads or writes memory that anybody else
-// writes or reads.
+// writes or reads, and before it ends: else the next kernel would not wait for the one in front either. The
+// emulator checks that no thread ends without it.
 //
 // A kernel with a member kAlone has a multiprocessor to itself (its threads may have all registers), and its
 // arguments are memory whose address it may take.
@@ -29,6 +30,7 @@
 #include <limits>
 #include <stdexcept>
 #include <type_traits>
+#include <typeinfo>
 #include <vector>
 
 #include "device/gpu/fault.h"
@@ -125,9 +127,11 @@ using Context = cpu::CpuContext;
 template <class Kernel>
 void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::size_t shared_bytes = 0) {
   static_assert(std::is_trivially_copyable_v<Kernel> && Kernel::kThreads % kWarp == 0);
+  emulator::Grid grid{blocks, Kernel::kThreads, kWarp, shared_bytes};
+  if constexpr (requires { typename Kernel::StartsEarly; }) grid.early = &typeid(Kernel);
   emulator::run(
-      context.pool(), {blocks, Kernel::kThreads, kWarp, shared_bytes},
-      [](const void* arguments) { (*static_cast<const Kernel*>(arguments))(); }, &kernel);
+      context.pool(), grid, [](const void* arguments) { (*static_cast<const Kernel*>(arguments))(); },
+      &kernel);
 }
 
 inline std::int64_t multiprocessors(const Context&) { return 4; }

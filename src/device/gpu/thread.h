@@ -93,9 +93,9 @@ inline std::int64_t block() { return emulator::place().block; }
 inline std::int64_t blocks() { return emulator::place().blocks; }
 inline void barrier() { emulator::barrier(); }
 
-// The emulator runs one kernel after the other.
+// The emulator runs one kernel after the other, and checks that those that start early wait.
 inline void let_next_begin() {}
-inline void wait_for_previous() {}
+inline void wait_for_previous() { emulator::wait_for_previous(); }
 
 inline void warp_barrier() {
   const char nothing = 0;

@@ -75,7 +75,7 @@ class Texts {
 };
 
 void check(const DecodeBenchmarkOptions& o) {
-  constexpr std::int64_t kMostTexts = 4096, kMostTokens = 1 << 20;
+  constexpr std::int64_t kMostTexts = 4096, kMostTokens = kMostDecodedTokens;
   if (o.batches.empty()) throw invalid("there is no number of texts to write together");
   for (const std::int64_t batch : o.batches) {
     if (batch < 1 || batch > kMostTexts)

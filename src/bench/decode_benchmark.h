@@ -16,6 +16,8 @@
 
 namespace primus {
 
+constexpr std::int64_t kMostDecodedTokens = 1 << 20;  // of a prompt, to time, and before
+
 struct DecodeBenchmarkOptions {
   std::vector<std::int64_t> batches = {1, 64};  // texts that are written together, a case each
   std::int64_t context = 512;                   // tokens of each text's prompt, which is read and timed, too

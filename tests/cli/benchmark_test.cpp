@@ -499,9 +499,14 @@ TEST(Benchmarks, Decode) {
   EXPECT_EQ(report["results"][1]["tokens"].get<double>(), 3);
   EXPECT_GT(report["copy_ceiling_bytes_per_second"].get<double>(), 0);
   EXPECT_THAT(with({"--batch", "2"}).out, HasSubstr("tokens/s"));
-  EXPECT_EQ(with({"--batch", "0"}).exit_code, 2);
-  EXPECT_EQ(with({"--batch", "1", "--warmup", "-1"}).exit_code, 2);
-  EXPECT_EQ(with({"--batch", "1", "--context", "1000000"}).exit_code, 2);
+  EXPECT_EQ(report["dtype"], "bf16");  // where nobody says
+  const std::vector<std::vector<std::string>> refused = {
+      {"--batch", "0"}, {"--warmup", "-1"}, {"--tokens", "0"}, {"--context", "0"}, {"--context", "1000000"}};
+  for (const std::vector<std::string>& words : refused) {
+    const ProgramResult wrong = with(words);
+    EXPECT_EQ(wrong.exit_code, 2);
+    EXPECT_THAT(wrong.err, testing::AllOf(HasSubstr(words[0]), HasSubstr("hint:")));
+  }
 }
 
 TEST(Benchmarks, WhatCannotBeMeasuredIsRefused) {

@@ -23,12 +23,15 @@ class BenchmarkDecode final : public Command {
     args.option("--context", "N", &options_.context, "tokens of each text's prompt");
     args.option("--tokens,-n", "N", &options_.tokens, "tokens of each text to time");
     args.option("--warmup", "N", &options_.warmup, "tokens before, not counted");
-    device_.declare(args);
+    device_.declare(args, "bf16");
     output_.declare(args);
   }
 
   int run(Console& console) override {
     output_.check();
+    in_range("--context", options_.context, 1);
+    in_range("--tokens", options_.tokens, 1);
+    in_range("--warmup", options_.warmup, 0);
     options_.batches = parse_sizes("--batch", batches_, 1 << 12);
     const FamilyRegistry families = builtin_families();
     const ModelConfig config = names_a_preset(model_)
@@ -42,6 +45,12 @@ class BenchmarkDecode final : public Command {
   }
 
  private:
+  static void in_range(const char* option, std::int64_t value, std::int64_t least) {
+    if (value >= least && value <= kMostDecodedTokens) return;
+    throw invalid(fmt::format("{} must be from {} to {}, not {}", option, least, kMostDecodedTokens, value),
+                  "'primus benchmark decode --help' has all options");
+  }
+
   std::string model_ = "llama3.1_8B", batches_ = "1,64";
   std::optional<std::int64_t> vocabulary_;
   DecodeBenchmarkOptions options_;
@@ -59,7 +68,7 @@ extern const CommandEntry kBenchmarkDecode{
     "next one, greedily; it ends when the program has the tokens. GB/s count every weight once and the keys\n"
     "and values of every text; 'copy' is their share of a large copy's rate, measured in the same "
     "run.\n\n" PRIMUS_BASELINE_HELP,
-    "primus benchmark decode --model llama3.1_8B --device cuda --dtype bf16\n"
+    "primus benchmark decode --model llama3.1_8B --device cuda\n"
     "primus benchmark decode --model qwen3_0.6B --batch 1,8,64 --context 2048 --json",
     make_command<BenchmarkDecode>,
     {Section::kBenchmark, 13}};

@@ -15,7 +15,8 @@
 
 namespace primus::cli {
 
-void DeviceOptions::declare(Arguments& arguments) {
+void DeviceOptions::declare(Arguments& arguments, const char* type) {
+  dtype_ = type;
   Argument& dtype = arguments.option("--dtype", "TYPE", &dtype_, "type to compute in");
   dtype.choices = {"fp32", "bf16"};
   dtype.refused = {

@@ -12,8 +12,8 @@ namespace primus::cli {
 
 class DeviceOptions {
  public:
-  // --device, --threads and --dtype.
-  void declare(Arguments& arguments);
+  // --device, --threads and --dtype, which is `dtype` where nobody says.
+  void declare(Arguments& arguments, const char* dtype = "fp32");
   // Threads that nobody chose are OMP_NUM_THREADS, as in training; what is wrong with that is said on the
   // console.
   std::unique_ptr<Device> make(const Console& console) const;

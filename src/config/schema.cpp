@@ -197,6 +197,7 @@ constexpr std::string_view kDifferences = R"(
 | A key given twice is refused | The last one counts |
 | `bases:` and `includes:` are refused | `bases:` is silently ignored |
 | `--flag d.e=3` sets both | The flag takes `d.e=3` as its value |
+| A list that is not closed (`data_path=[0,`) is refused | It is the text `[0,` |
 | A variable's default cannot have a brace in it, and `:-` is refused | `:-x` is the default `-x` |
 | `norm_epsilon` counts; where `layernorm_epsilon` is set, too, that one does | Only `layernorm_epsilon` counts |
 | `moe_router_dtype: null` computes the router in fp32 | In the model's own type |

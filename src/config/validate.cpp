@@ -227,6 +227,19 @@ class Validator {
 
   void recompute() {
     const bool full = config_.recompute_granularity == "full";
+    if (!config_.recompute_layer_ids.empty()) {
+      if (!full) {
+        refuse({"recompute_layer_ids", "recompute_granularity"},
+               "recompute_layer_ids needs recompute_granularity: full",
+               "set that, or recompute_layer_ids: null");
+      }
+      if (config_.recompute_method || config_.recompute_num_layers) {
+        const char* key = config_.recompute_method ? "recompute_method" : "recompute_num_layers";
+        refuse({key, "recompute_layer_ids"},
+               fmt::format("{} and recompute_layer_ids both say which blocks are recomputed", key),
+               "set one of them to null");
+      }
+    }
     if (full && config_.recompute_method == "block" && !config_.recompute_num_layers) {
       refuse({"recompute_method"}, "recompute_method: block needs recompute_num_layers",
              "set it to the number of blocks to recompute");
@@ -445,7 +458,7 @@ void derive(TrainerConfig& config) {
   }
   if (!c.start_weight_decay) c.start_weight_decay = c.weight_decay;
   if (!c.end_weight_decay) c.end_weight_decay = c.weight_decay;
-  if (c.recompute_granularity == "full") {
+  if (c.recompute_granularity == "full" && c.recompute_layer_ids.empty()) {
     if (!c.recompute_method) c.recompute_method = "uniform";
     if (*c.recompute_method == "uniform" && !c.recompute_num_layers) c.recompute_num_layers = 1;
   }

@@ -1,7 +1,9 @@
 // Which activations are dropped after the forward pass and computed again in the backward pass.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace primus::engine {
 
@@ -29,12 +31,17 @@ struct RecomputePolicy {
   std::int64_t full_layers = 0;
   std::int64_t layers_per_group = 1;
   std::int64_t first_layer = 0;  // where a pipeline's chunk begins: blocks are counted from here
+  // Full, for these blocks of the model alone, each a group, instead of the first `full_layers`; ascending.
+  std::vector<std::int64_t> layers = {};
 
   static constexpr std::uint32_t bit(OperatorClass c) { return 1U << static_cast<std::uint32_t>(c); }
-  bool full(std::int64_t layer) const { return layer >= first_layer && layer - first_layer < full_layers; }
+  bool full(std::int64_t layer) const {
+    if (!layers.empty()) return std::binary_search(layers.begin(), layers.end(), layer);
+    return layer >= first_layer && layer - first_layer < full_layers;
+  }
   // Whether a group of blocks begins with this one.
   bool begins_group(std::int64_t layer) const {
-    return full(layer) && (layer - first_layer) % layers_per_group == 0;
+    return full(layer) && (!layers.empty() || (layer - first_layer) % layers_per_group == 0);
   }
   bool drops(OperatorClass c, std::int64_t layer) const {
     return layer >= 0 && (full(layer) || (classes & bit(c)) != 0);

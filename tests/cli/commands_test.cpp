@@ -282,6 +282,29 @@ TEST(Config, ReferenceAnswersForAWord) {
   EXPECT_THAT(unknown.err, HasSubstr("no key has to do with 'xyzzy'"));
 }
 
+// Presets of other frameworks set hundreds of keys that say nothing here: the user's own are what a note is
+// for.
+TEST(Config, KeysWithoutMeaningAreNamedWhereTheUserWroteThem) {
+  const TemporaryFolder folder;
+  const std::string presets = (folder.path() / "presets").string();
+  make_folders(presets + "/models");
+  write_file(presets + "/models/own.yaml",
+             "num_layers: 1\nhidden_size: 16\nnum_attention_heads: 2\nvocab_size: 32\nlog_progress: false\n"
+             "use_flash_attn: true\n");
+  const std::string file = (folder.path() / "e.yaml").string();
+  write_file(file,
+             "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\nmodules:\n  pre_trainer:\n"
+             "    framework: native\n    model: own.yaml\n    overrides: {mock_data: true, seq_length: 8, "
+             "log_throughput: true}\n");
+  const test::ProgramOptions with_presets{.environment = {{"PRIMUS_PRESETS", presets}}};
+  const std::vector<std::string> words = {"config", "validate", "--config", file};
+  EXPECT_THAT(run_program(words, with_presets).err,
+              HasSubstr("ignored: log_throughput, and 2 keys of presets ('primus config show' has them)\n"));
+  write_file(presets + "/models/own.yaml",
+             "num_layers: 1\nhidden_size: 16\nnum_attention_heads: 2\nvocab_size: 32\nlog_progress: false\n");
+  EXPECT_THAT(run_program(words, with_presets).err, HasSubstr("log_throughput, and a key of presets"));
+}
+
 // A file may have modules for several commands.
 TEST(Config, RunsTheModuleOfTheCommandAndSaysWhichNot) {
   const TemporaryFolder folder;

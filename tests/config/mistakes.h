@@ -84,6 +84,8 @@ inline std::vector<Mistake> typical_mistakes() {
       {"eval_steps", "eval_interval"},
       {"logging_steps", "log_interval"},
       {"save_total_limit", "keep_latest"},
+      {"keep_checkpoints", "keep_latest"},
+      {"max_to_keep", "keep_latest"},
       {"random_seed", "seed"},
       {"threads", "num_threads"},
       {"num_hidden_layers", "num_layers"},

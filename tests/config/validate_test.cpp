@@ -236,6 +236,17 @@ TEST(Validate, Recompute) {
   EXPECT_EQ(e.trainer.recompute_method, "uniform");
   EXPECT_EQ(e.trainer.recompute_num_layers, 1);
   EXPECT_EQ(load_text(experiment_text(""), {"recompute_method=block"}).warnings.size(), 1u);
+
+  expect_error({"recompute_layer_ids=[0]"}, "recompute_layer_ids",
+               "recompute_layer_ids needs recompute_granularity: full");
+  expect_error({"recompute_granularity=full", "recompute_layer_ids=[0]", "recompute_method=uniform"},
+               "recompute_method",
+               "recompute_method and recompute_layer_ids both say which blocks are recomputed");
+  const Experiment by_number =
+      load_text(experiment_text(""), {"recompute_granularity=full", "recompute_layer_ids=0,1"});
+  EXPECT_EQ(by_number.trainer.recompute_method, std::nullopt);
+  EXPECT_EQ(by_number.trainer.recompute_num_layers, std::nullopt);
+  EXPECT_TRUE(by_number.warnings.empty());
 }
 
 TEST(Validate, Data) {

@@ -8,6 +8,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
@@ -129,8 +130,20 @@ config::Experiment ExperimentArguments::load(const Console& console, std::int64_
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
   // What another framework does not have, its renderer says with the reason.
   if (!experiment.ignored.empty() && experiment.framework == "native") {
-    console.note(fmt::format("note: without meaning for framework {}, and ignored: {}", experiment.framework,
-                             fmt::join(experiment.ignored, ", ")));
+    // Primus's own presets set hundreds of such keys: those that the user wrote are named, the others
+    // counted.
+    std::vector<std::string> own;
+    std::ranges::copy_if(experiment.ignored, std::back_inserter(own), [&](const std::string& key) {
+      return experiment.provenance_of(key).layer >= config::Layer::kOverrides || key == "platform";
+    });
+    const std::size_t of_presets = experiment.ignored.size() - own.size();
+    std::string what = fmt::format("{}", fmt::join(own, ", "));
+    if (of_presets > 0) {
+      what += fmt::format("{}{} of presets ('primus config show' has them)", own.empty() ? "" : ", and ",
+                          of_presets == 1 ? "a key" : fmt::format("{} keys", of_presets));
+    }
+    console.note(
+        fmt::format("note: without meaning for framework {}, and ignored: {}", experiment.framework, what));
     note_tracker(experiment, "wandb", "Weights & Biases",
                  "scripts/wandb_offline.py makes an offline run of a run's folder, for 'wandb sync'",
                  console);

@@ -25,12 +25,14 @@ void without_recomputation(TrainerConfig& c) {
   c.recompute_granularity = "none";
   c.recompute_method.reset();
   c.recompute_num_layers.reset();
+  c.recompute_layer_ids.clear();
 }
 
 void with_full_recomputation(TrainerConfig& c, const char* method, std::int64_t layers) {
   c.recompute_granularity = "full";
   c.recompute_method = method;
   c.recompute_num_layers = layers;
+  c.recompute_layer_ids.clear();
 }
 
 // As overrides, which replace whatever the experiment says.
@@ -43,6 +45,7 @@ std::vector<std::string> settings_of(const TrainerConfig& c) {
   settings.push_back("recompute_method=" + c.recompute_method.value_or("null"));
   settings.push_back(c.recompute_num_layers ? fmt::format("recompute_num_layers={}", *c.recompute_num_layers)
                                             : "recompute_num_layers=null");
+  settings.push_back("recompute_layer_ids=null");
   return settings;
 }
 

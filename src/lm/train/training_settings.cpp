@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <optional>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -22,6 +25,30 @@
 namespace primus {
 namespace {
 
+// recompute_layer_ids as numbers, ascending: a list of them, or a text with commas or blanks.
+std::vector<std::int64_t> recomputed_blocks(const config::Experiment& e, std::int64_t layers) {
+  const std::string text = fmt::format("{}", fmt::join(e.trainer.recompute_layer_ids, ","));
+  std::vector<std::int64_t> blocks;
+  const char *at = text.data(), *const end = at + text.size();
+  const auto separates = [](char c) { return c == ',' || c == ' '; };
+  do {
+    at = std::find_if_not(at, end, separates);
+    std::int64_t block = -1;
+    const auto [stop, error] = std::from_chars(at, end, block);
+    if (error != std::errc() || (stop != end && !separates(*stop)) || block < 0 || block >= layers) {
+      throw e.error_for(
+          "recompute_layer_ids",
+          fmt::format("recompute_layer_ids is '{}', and this model has blocks 0 to {}", text, layers - 1),
+          "write numbers of blocks with commas, as 0,3,4");
+    }
+    blocks.push_back(block);
+    at = std::find_if_not(stop, end, separates);
+  } while (at != end);
+  std::sort(blocks.begin(), blocks.end());
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  return blocks;
+}
+
 engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, const ModelConfig& model) {
   const std::int64_t layers = model.layers + model.mtp.modules();
   const bool experts = model.moe.experts > 0, latent = model.attention.latent.kv_rank > 0;
@@ -29,7 +56,9 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, const M
   using engine::RecomputePolicy;
   const config::TrainerConfig& c = e.trainer;
   RecomputePolicy policy;
-  if (c.recompute_granularity == "full") {
+  if (c.recompute_granularity == "full" && !c.recompute_layer_ids.empty()) {
+    policy.layers = recomputed_blocks(e, layers);
+  } else if (c.recompute_granularity == "full") {
     const std::int64_t count = c.recompute_num_layers.value_or(1);
     const bool block = c.recompute_method == "block";
     policy.full_layers = block ? std::min(count, layers) : layers;

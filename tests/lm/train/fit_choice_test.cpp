@@ -79,6 +79,7 @@ TEST(FitChoice, MuchMemoryTakesTheWholeBatchAtOnceAndRecomputesNothing) {
   const FitChoice choice = choose(std::int64_t{1} << 40);
   EXPECT_THAT(choice.settings, Contains("micro_batch_size=16"));
   EXPECT_THAT(choice.settings, Contains("recompute_granularity=none"));
+  EXPECT_THAT(choice.settings, Contains("recompute_layer_ids=null"));
   EXPECT_EQ(choice.microbatches, 1);
   EXPECT_EQ(choice.extra_work, 0);
   EXPECT_EQ(choice.next, "");

@@ -123,10 +123,14 @@ TEST_P(Invariants, RecomputationChangesNothing) {
   policies.push_back({.classes = ~0U});
   for (std::int64_t layers : {1, 3, 4}) policies.push_back({.full_layers = layers});
   for (std::int64_t group : {2, 3, 4}) policies.push_back({.full_layers = 4, .layers_per_group = group});
+  for (const std::vector<std::int64_t>& layers : {std::vector<std::int64_t>{2}, {0, 3}, {1, 2}}) {
+    policies.push_back({.layers = layers});
+  }
   for (const RecomputePolicy& policy : policies) {
     settings_.step.recompute = policy;
     SCOPED_TRACE(testing::Message() << "classes " << policy.classes << ", full layers " << policy.full_layers
-                                    << ", group " << policy.layers_per_group);
+                                    << ", group " << policy.layers_per_group << ", chosen layers "
+                                    << testing::PrintToString(policy.layers));
     EXPECT_EQ(train(turbo::make_cpu_device(2), settings_), reference_);
   }
 }

@@ -15,19 +15,23 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string hint_of(int global_batch, int micro_batch, int ranks) {
+SessionSettings settings_of(const std::vector<std::string>& words, int ranks) {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };
   options.preset_dirs.emplace();
-  const std::vector<std::string> words = {"global_batch_size=" + std::to_string(global_batch),
-                                          "micro_batch_size=" + std::to_string(micro_batch)};
   const config::Experiment e = config::load_experiment_text(
       "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: "
       "{mock_data: true, num_layers: 1, hidden_size: 16, num_attention_heads: 2, vocab_size: 32, "
       "seq_length: 8}}}}",
       "exp.yaml", words, options);
+  return session_settings_of(e, model_config_of(e, std::nullopt, builtin_families()), ranks);
+}
+
+std::string hint_of(int global_batch, int micro_batch, int ranks) {
   try {
-    session_settings_of(e, model_config_of(e, std::nullopt, builtin_families()), ranks);
+    settings_of({"global_batch_size=" + std::to_string(global_batch),
+                 "micro_batch_size=" + std::to_string(micro_batch)},
+                ranks);
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("data-parallel ranks"));
     return error.hint();
@@ -42,6 +46,25 @@ TEST(TrainingSettings, ABatchThatRanksCannotShareComesWithOneThatTheyCan) {
   EXPECT_THAT(hint_of(24, 8, 4), HasSubstr("a multiple of 32, or micro_batch_size to 6,"));
   EXPECT_THAT(hint_of(32, 16, 32), HasSubstr("or micro_batch_size to 1,"));
   EXPECT_EQ(hint_of(8, 4, 3), "set it to a multiple of 12");
+}
+
+// As Primus has it: numbers of the whole model's blocks, those of multi-token prediction after the last.
+TEST(TrainingSettings, BlocksThatAreRecomputedMayBeNamedByNumber) {
+  const auto layers_of = [](const std::string& said, const std::string& mtp = "null") {
+    return settings_of({"num_layers=5", "mtp_num_layers=" + mtp, "recompute_granularity=full",
+                        "recompute_layer_ids=" + said},
+                       1)
+        .step.recompute.layers;
+  };
+  using Layers = std::vector<std::int64_t>;
+  EXPECT_EQ(layers_of("'4, 0, 3, 0'"), (Layers{0, 3, 4}));
+  EXPECT_EQ(layers_of("3, 0, 1,"), (Layers{0, 1, 3}));
+  EXPECT_EQ(layers_of("[2]"), Layers{2});
+  EXPECT_EQ(layers_of("[1, '4']"), (Layers{1, 4}));
+  EXPECT_EQ(layers_of("0,5", "1"), (Layers{0, 5}));
+  for (const char* wrong : {"[5]", "[-1]", "0,x", "[0.5]", "1;2", "','"}) {
+    EXPECT_THROW(layers_of(wrong), Error) << wrong;
+  }
 }
 
 }  // namespace

@@ -5,17 +5,19 @@
 
 A mutant is one small change of a source file: an operator or a constant changed, a condition negated, a statement
 removed. `--count` of them are drawn with a seed from src/engine, src/lm/train, src/lm/data and src/lm/checkpoint
-(--only: from these folders or files). Each is built, and the tests of its folder run until one fails:
+(--only: from these folders or files). Each is built, and the tests that reach its folder run until one fails:
 
   killed     a test failed, or ran for longer than five times what it takes on the unchanged sources
   survived   every test passed: a test is missing, or the change makes no difference (docs/mutations.md)
   refused    the compiler did not take it; it does not count towards --count
 
-Everything happens in a copy of the tracked files below --folder, with a build folder of its own (ccache makes it
-quick); the working tree is only read. Results are in results.json there, one entry a mutant, and the next call goes on
+Everything happens in a copy of the tracked files below --folder, with a build folder of its own. It has the flags of the
+release preset, so that ccache has all but the tests already (they know their folder); only the programs that the sample
+needs are built. The working tree is only read. Results are in results.json there, one entry a mutant, and the next call goes on
 where the last one stopped: a mutant is known by its file's content, its place and its change.
 
     nice -n 10 scripts/mutation_test.py --minutes 40       as many as fit
+    scripts/mutation_test.py --slow                        the survivors again, by tests that take minutes
     scripts/mutation_test.py --only src/lm/data --count 30
     scripts/mutation_test.py --list --count 10             shows mutants, and does nothing
 
@@ -37,13 +39,26 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Test programs of a folder, those that take the least time first. They are fast ones; the slow ones that run the
-# whole program many times would find more, at twenty times the cost.
+# Test programs of a folder and the tests of them that reach it (a filter of GoogleTest, empty: all), those that take the
+# least time first: a mutant runs them until one fails. All together take seconds on a core of their own.
+TRAINING = ("lm_train_test", "Goldens/Families.NothingChangesABit/*:Heads/*:Cases/*:Steps/*:Evaluation.*:LateResult.StepsThat*:"
+            "MixtureOfExperts.*:MtpRuns.ReportSaveAndGoOn:Models/Invariants.TrainingMovesTheLoss/*:LoadedModel.*:"
+            "Models/Invariants.RecomputationChangesNothing/mixture_fp32:Measure.*:MemoryFit.*:TrainingS*:StepSeconds.*:"
+            "Models/Invariants.DeferringWeightGradientsChangesNothing/*_fp32")
 TESTS = {
-    "src/engine": ["engine_test", "lm_train_test"],
-    "src/lm/train": ["engine_test", "lm_train_test", "cli_test"],
-    "src/lm/data": ["lm_data_test"],
-    "src/lm/checkpoint": ["lm_checkpoint_test"],
+    "src/engine": [("engine_test", ""), TRAINING],
+    "src/lm/train": [TRAINING, ("cli_test", "Train.TheSameCommandContinues:Train.KeepsWhatItLearned*:Train.ResumesOnly*:"
+                                "Train.ContinuesWithoutOptimizerState:Train.ADryRun*:Train.NothingLeft*:EvalLoss.*")],
+    "src/lm/data": [("lm_data_test", "")],
+    "src/lm/checkpoint": [("lm_checkpoint_test", "")],
+}
+# What a survivor of them runs with --slow. The rest (whole programs killed at random) finds more at many times the cost.
+SLOW_TESTS = {
+    "src/engine": [("lm_train_test", ""), ("lm_train_pipelines_test", ""), ("lm_train_ranks_test", "")],
+    "src/lm/train": [("lm_train_test", ""), ("cli_test", "Train.*"), ("cli_runs_test", "-Benchmarks*:Chat*:Completion*"),
+                     ("lm_train_pipelines_test", ""), ("lm_train_ranks_test", "")],
+    "src/lm/data": [("cli_test", "Data*:Train.*:FullDisk.*"), ("cli_runs_test", "-Benchmarks*:Chat*:Completion*")],
+    "src/lm/checkpoint": [("cli_test", "Train.*"), ("lm_train_ranks_test", "")],
 }
 
 # (name, pattern, replacements). clang-format puts blanks around binary operators, and around nothing else that looks
@@ -180,28 +195,30 @@ class Scratch:
     def compile(self, programs):
         return self.run(["ninja", "-C", "build", f"-j{self.jobs}", *programs], 3600)
 
-    def test(self, program, timeout):
-        return self.run([str(self.build / "tests" / program)], timeout)
+    def test(self, test, timeout):
+        program, tests = test
+        return self.run([str(self.build / "tests" / program), *([f"--gtest_filter={tests}"] if tests else [])], timeout)
 
 
-def test_mutant(scratch, mutant, seconds):
+def test_mutant(scratch, mutant, tests, seconds):
     """Fills in what became of the mutant."""
     file = scratch.source / mutant["file"]
     original = file.read_text()
     lines = original.split("\n")
     assert lines[mutant["line"] - 1] == mutant["old"]
     lines[mutant["line"] - 1] = mutant["new"]
-    programs = TESTS[folder_of(mutant["file"])]
+    began = time.monotonic()
     try:
         file.write_text("\n".join(lines))
         mutant["result"] = "survived"
-        for program in programs:
+        for test in tests:
+            program = test[0]
             code, output = scratch.compile([program])
             if code != 0:
                 mutant["result"] = "refused"
                 mutant["by"] = next((l for l in output.split("\n") if "error" in l), "")[-200:]
                 return
-            code, output = scratch.test(program, 60 + 5 * seconds[program])
+            code, output = scratch.test(test, 60 + 5 * seconds[test])
             if code != 0:
                 mutant["result"] = "killed"
                 failed = re.search(r"\[  FAILED  \] (\S+)", output)
@@ -210,6 +227,7 @@ def test_mutant(scratch, mutant, seconds):
                 return
     finally:
         file.write_text(original)
+        mutant["seconds"] = round(mutant.get("seconds", 0) + time.monotonic() - began)
 
 
 def show(mutant):
@@ -230,6 +248,7 @@ def main():
     parser.add_argument("--minutes", type=float, help="start no further mutant after so many minutes")
     parser.add_argument("--only", action="append", default=[], metavar="PATH", help="a folder or file to take mutants of")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "mutation", help="where the copy is kept")
+    parser.add_argument("--slow", action="store_true", help="test the survivors again, by slow programs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel compilations")
     parser.add_argument("--list", action="store_true", help="show the mutants and stop")
     options = parser.parse_args()
@@ -251,15 +270,29 @@ def main():
     scratch.update()
     end = time.monotonic() + options.minutes * 60 if options.minutes else None
 
-    programs = sorted({program for mutant in every for program in TESTS[folder_of(mutant["file"])]})
+    # What a mutant runs next: its tests, or, where it survived them and is tried again, the slow ones.
+    def tests_of(mutant):
+        earlier = known.get(mutant["key"])
+        folder_name = folder_of(mutant["file"])
+        if not earlier:
+            return TESTS[folder_name] + (SLOW_TESTS[folder_name] if options.slow else [])
+        if options.slow and earlier["result"] == "survived" and not earlier.get("slow"):
+            return SLOW_TESTS[folder_name]
+        return []
+
+    sample = {mutant["key"]: tests_of(mutant) for mutant in every[:2 * options.count]}
+    wanted = list(dict.fromkeys(test for tests in sample.values() for test in tests))
+    programs = sorted({program for program, _ in wanted})
     print(f"building {', '.join(programs)} of the unchanged sources in {scratch.build}", flush=True)
-    code, output = scratch.compile(programs)
+    began = time.monotonic()
+    code, output = scratch.compile(programs) if programs else (0, "")
+    print(f"  took {time.monotonic() - began:.0f} s", flush=True)
     seconds = {}
-    for program in programs if code == 0 else []:
+    for test in wanted if code == 0 else []:
         began = time.monotonic()
-        code, output = scratch.test(program, 3600)
-        seconds[program] = time.monotonic() - began
-        print(f"  {program} takes {seconds[program]:.0f} s", flush=True)
+        code, output = scratch.test(test, 3600)
+        seconds[test] = time.monotonic() - began
+        print(f"  {' '.join(test)} takes {seconds[test]:.0f} s", flush=True)
         if code != 0:
             break
     if code != 0:
@@ -267,19 +300,22 @@ def main():
         return 1
 
     tested = []
-    for mutant in every:
+    for mutant in every[:2 * options.count]:
         if len(tested) >= options.count:
             break
-        if mutant["key"] in known:
-            mutant = known[mutant["key"]]
-        elif end and time.monotonic() > end:
-            continue
-        else:
-            test_mutant(scratch, mutant, seconds)
-            known[mutant["key"]] = mutant
-            save(known, results_file)
-            print(f"{mutant['result']:<9} {mutant['file']}:{mutant['line']} {mutant['kind']}  {mutant.get('by', '')}",
-                  flush=True)
+        tests = sample[mutant["key"]]
+        mutant = known.get(mutant["key"], mutant)
+        if tests:
+            if end and time.monotonic() > end:
+                if "result" not in mutant:
+                    continue
+            else:
+                test_mutant(scratch, mutant, tests, seconds)
+                mutant["slow"] = options.slow
+                known[mutant["key"]] = mutant
+                save(known, results_file)
+                print(f"{mutant['result']:<9} {mutant['file']}:{mutant['line']} {mutant['kind']}  {mutant.get('by', '')}",
+                      flush=True)
         if mutant["result"] != "refused":
             tested.append(mutant)
 

@@ -1,27 +1,122 @@
+#include "turbo/gpu/mma.h"
 #include "turbo/linear/gpu_few_rows.h"
 #include "turbo/linear/gpu_skinny.h"
 
 namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+constexpr std::int64_t kMostRows = 8, kMostColumns = 1 << 30;
+
+// A block has 16 rows of W, and its warps share the columns: in every step they read, together, neighbouring
+// stripes of those rows. Weights go straight from global memory into operands, as the left side of a product
+// whose right side are the rows of x; the matrix units make sums so cheap that reading is all there is to do.
+// Warps add theirs up in their order.
+template <class C>
+struct SkinnyProduct {
+  static constexpr int kThreads = 256;
+  using StartsEarly = void;
+  static constexpr int kWarps = kThreads / kWarp;
+  static constexpr int kStep = kWarps * Stripe::kCols;  // columns
+  static constexpr int kInFlight = 4;                   // steps whose reads are under way together
+
+  const BFloat16 *w, *x;
+  C* y;
+  std::int64_t rows, out, in;
+
+  struct Sums {
+    float of_warp[kWarps][kTile][kMostRows + 1];  // one more: neighbouring rows begin in other banks
+  };
+  // What a lane has of a step: of W, and of x, of which a stripe's rows from kMostRows on are never there.
+  struct Operands {
+    Stripe weights;
+    Bytes16 input;
+  };
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t first = block() * kTile;
+    // Of a lane: its rows of W (the last one again where there are no more), and its row of x.
+    const BFloat16* from[Stripe::kRows];
+    PRIMUS_UNROLL
+    for (int i = 0; i < Stripe::kRows; ++i) from[i] = w + smaller(first + Stripe::row(i), out - 1) * in;
+    const bool there = Stripe::row(0) < rows;
+    const BFloat16* given = x + (there ? Stripe::row(0) : 0) * in;
+    const int begin = warp() * Stripe::kCols + Stripe::col(), end = static_cast<int>(in);
+    const auto fetch = [&](Operands& to, int at) {
+      const bool inside = at < end;
+      PRIMUS_UNROLL
+      for (int i = 0; i < Stripe::kRows; ++i)
+        to.weights.of_row[i] = inside ? load_line_once(from[i] + at) : Bytes16{};
+      to.input = inside && there ? load_line(given + at) : Bytes16{};
+    };
+
+    // Weights are on their way while the kernel in front still makes x.
+    let_next_begin();
+    PRIMUS_UNROLL
+    for (int j = 0; j < kInFlight; ++j) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < Stripe::kRows; ++i) {
+        if (begin + j * kStep < end) prefetch(from[i] + begin + j * kStep);
+      }
+    }
+    wait_for_previous();
+    Accumulator sum;
+    sum.clear();
+    Operands operands[kInFlight];
+    PRIMUS_UNROLL
+    for (int j = 0; j < kInFlight; ++j) fetch(operands[j], begin + j * kStep);
+    for (int step = begin; step < begin + end; step += kInFlight * kStep) {
+      PRIMUS_UNROLL
+      for (int j = 0; j < kInFlight; ++j) {
+        const Stripe inputs{{operands[j].input}};
+        PRIMUS_UNROLL
+        for (int product = 0; product < Stripe::kProducts; ++product) {
+          multiply<1>(sum, operands[j].weights.left(product), inputs.right(product));
+        }
+        fetch(operands[j], step + (kInFlight + j) * kStep);
+      }
+    }
+    Sums& sums = shared<Sums>();
+    PRIMUS_UNROLL
+    for (int i = 0; i < kPerLane; ++i) {
+      if (Accumulator::col(i) < kMostRows)
+        sums.of_warp[warp()][Accumulator::row(i)][Accumulator::col(i)] = sum.at[i];
+    }
+    barrier();
+    for (int i = thread(); i < kTile * kMostRows; i += kThreads) {
+      const int n = i % kTile, row = i / kTile;
+      if (first + n >= out || row >= rows) continue;
+      float total = 0;
+      PRIMUS_UNROLL
+      for (int j = 0; j < kWarps; ++j) total += sums.of_warp[j][n][row];
+      y[row * out + first + n] = from_float<C>(total);
+    }
+  }
+};
+
+}  // namespace
 
 bool multiply_skinny(Context& context, const Gemm& call) {
   const std::int64_t rows = call.a.rows(), in = call.a.cols(), out = call.b.rows();
   const auto aligned = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; };
-  if (call.role != GemmRole::kForward || call.accumulate || !takes_few_rows(rows, in, out)) return false;
-  if (call.a.dtype != DType::kBF16 || call.b.dtype != DType::kBF16) return false;
+  if (call.role != GemmRole::kForward || call.accumulate || rows > kMostRows || rows == 0 || in == 0 ||
+      in > kMostColumns)
+    return false;
+  if (call.a.dtype != DType::kBF16 || call.b.dtype != DType::kBF16 || in % 8 != 0) return false;
   if (!aligned(call.a) || !aligned(call.b)) return false;
 #ifdef PRIMUS_GPU_VENDOR
   context.shared().count("products of few rows: own kernel");
 #endif
-  const auto *x = context.data<BFloat16>(call.a), *w = context.data<BFloat16>(call.b);
-  const int few = static_cast<int>(rows), width = static_cast<int>(in);
   with_float_type(call.c.dtype, [&](auto tag) {
     using C = decltype(tag);
-    const PlainResults<C> results{context.data<C>(call.c), nullptr, static_cast<int>(out)};
-    if (fits_staged(context, rows, in)) {
-      launch_few_rows(context, StagedRows{x, few, width}, results, out, w, rows, in);
-    } else {
-      launch_few_rows(context, RowsInPlace{x, few, width}, results, out, w, rows, in);
+    if (takes_few_rows(context, rows, in, out)) {
+      return launch_few_rows(
+          context, StagedRows{context.data<BFloat16>(call.a), static_cast<int>(rows), static_cast<int>(in)},
+          PlainResults<C>{context.data<C>(call.c), nullptr, static_cast<int>(out)}, out,
+          context.data<BFloat16>(call.b), rows, in);
     }
+    launch(context, blocks_for(out, kTile),
+           SkinnyProduct<C>{context.data<BFloat16>(call.b), context.data<BFloat16>(call.a),
+                            context.data<C>(call.c), rows, out, in});
   });
   return true;
 }

@@ -22,9 +22,9 @@ enum class GemmRole : std::uint8_t {
 //   sum = a + delta,  n = RMSNorm(sum),  c = end(n · bᵀ + bias)
 //
 // The numbers are those of RmsNormForward, Gemm, AddBias and Rope or SwigluForward one after the other, each
-// rounded to bf16, but that a norm may add up in another order. Devices without such costs, and those whose
-// fast memory is too small for the rows, do not take it: ask is_taken(), and call those operators instead.
-// For kForward of at most kMostRows rows, all bf16, without `accumulate`; addresses are multiples of 16.
+// rounded to bf16. Devices without such costs take none of it, others only the shapes that gain by it: ask
+// is_taken(), and call those operators instead. For kForward of at most kMostRows rows, all bf16, without
+// `accumulate`; addresses are multiples of 16.
 struct AroundProduct {
   static constexpr std::int64_t kMostRows = 8, kColumnMultiple = 8;
   // kRope: heads of head_dim columns, of which the first `heads` are rotated as a whole, in halves

@@ -78,26 +78,24 @@ TEST(Decoder, ComputesInBf16) {
 }
 
 // What a GPU fuses while it decodes (engine/normed.h), with what the families have around a projection: the
-// emulated kernels against the CPU's, after prompts of several tokens and of one.
+// emulated kernels against the CPU's.
 TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
-  ModelConfig grouped = tiny_config(), biased = grouped, normed = grouped;
+  ModelConfig grouped = tiny_config();
+  grouped.layers = 1, grouped.hidden = 1032;  // shorter rows are not fused
+  grouped.init_std = 0.05;
+  ModelConfig biased = grouped, normed = grouped;
   biased.family = "qwen2", normed.family = "qwen3";
   for (const ModelConfig& config : {grouped, biased, normed}) {
     const auto tokens = some_tokens(20, config.vocab);
     const ReaderSettings settings{.compute = DType::kBF16, .capacity = 32};
     const auto cpu = random_decoder(test::cpu(), config, kSeed, settings);
-    for (const int warp : {32, 64}) {
-      SCOPED_TRACE(config.family + ", warps of " + std::to_string(warp));
-      Decoder gpu(std::make_unique<test::GuardDevice>(2, turbo::emulated_kernel_table(warp)), config,
-                  builtin_families(), settings);
-      copy_weights(*cpu, gpu);
-      cpu->truncate(0);
-      // As much as bf16 leaves between two ways of computing (ComputesInBf16).
-      for (const std::size_t count : {9, 1, 3, 1, 1}) {
-        const auto more = std::span(tokens).subspan(static_cast<std::size_t>(gpu.length()), count);
-        expect_close(gpu.read(more), cpu->read(more), 5e-2);
-      }
-    }
+    SCOPED_TRACE(config.family);
+    Decoder gpu(std::make_unique<test::GuardDevice>(2, turbo::emulated_kernel_table(32)), config,
+                builtin_families(), settings);
+    copy_weights(*cpu, gpu);
+    // Passes of two rows and of one. As much as bf16 leaves between two ways of computing (ComputesInBf16).
+    const auto some = std::span(tokens).first(3);
+    expect_close(gpu.read(some), cpu->read(some), 5e-2);
   }
 }
 

@@ -17,17 +17,10 @@ inline bool beside_products(std::string_view group) { return group.starts_with("
 
 // Whether a group of this name is to exchange by copy engines. `usual`: its devices were seen to do it.
 inline bool wants_copy_engines(CopyEngines wanted, std::string_view group, bool usual) {
-  switch (wanted) {
-    case CopyEngines::kOff:
-      return false;
-    case CopyEngines::kAuto:
-      return usual && beside_products(group);
-    case CopyEngines::kOn:
-      return beside_products(group);
-    default:
-      return beside_products(group) || group.starts_with("context.") || group.starts_with("data.") ||
-             group.starts_with("tokens.") || group.starts_with("expert_data.");
-  }
+  if (wanted == CopyEngines::kAuto) wanted = usual ? CopyEngines::kAll : CopyEngines::kOff;
+  if (wanted == CopyEngines::kOff || beside_products(group)) return wanted != CopyEngines::kOff;
+  return wanted == CopyEngines::kAll && (group.starts_with("context.") || group.starts_with("data.") ||
+                                         group.starts_with("tokens.") || group.starts_with("expert_data."));
 }
 
 }  // namespace primus::comm

@@ -395,7 +395,7 @@ TEST_F(PeerCopies, WhoIsToExchangeSo) {
   EXPECT_EQ(groups_of(CopyEngines::kAuto), Names());
   EXPECT_EQ(groups_of(CopyEngines::kOn), Names{"tensor.0"});
   collectives.peers = &usual;
-  EXPECT_EQ(groups_of(CopyEngines::kAuto), Names{"tensor.0"});
+  EXPECT_EQ(groups_of(CopyEngines::kAuto), (Names{"tensor.0", "context.0", "data.0"}));
   EXPECT_EQ(groups_of(CopyEngines::kOff), Names());
   EXPECT_EQ(groups_of(CopyEngines::kAll), (Names{"tensor.0", "context.0", "data.0"}));
 }

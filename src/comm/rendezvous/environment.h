@@ -41,8 +41,8 @@ Transport wanted_transport();
 void check_transport(Transport transport, bool one_host, bool by_mpi);
 
 // Groups of ranks on GPUs of one host that exchange by copy engines instead of the vendor's library, which
-// takes multiprocessors: tensor ranks (kOn), on devices that were seen to do it (kAuto); kAll: also context
-// ranks, and data-parallel ranks that gather parameters.
+// takes multiprocessors: tensor ranks (kOn); also context ranks, and data-parallel ranks that gather
+// parameters (kAll); kAuto: all on devices that were seen to do it, none on others.
 enum class CopyEngines { kAuto, kOff, kOn, kAll };
 
 struct JobEnvironment {

@@ -1,5 +1,7 @@
 // GPUs of one host that read each other's memory: the runtime's handles between processes, and the stream
 // operations on flags, which no multiprocessor takes part in.
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -139,18 +141,50 @@ PeerHandle share(int ordinal, const void* address, std::int64_t& offset) {
   return at->second;
 }
 
+// What this process has mapped of other processes' memory. Two groups of ranks may have a neighbour in
+// common; the driver is asked once, whatever it says to a second request.
+struct Mapped {
+  void* address = nullptr;
+  int users = 0;
+};
+using Mappings = std::map<std::pair<int, std::array<unsigned char, sizeof(IpcHandle)>>, Mapped>;
+
+std::mutex& mappings_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+Mappings& mappings() {
+  static Mappings all;
+  return all;
+}
+
 void* open(int ordinal, const PeerHandle& shared) {
   choose(ordinal);
-  IpcHandle handle;
-  std::memcpy(&handle, shared.bytes.data(), sizeof(handle));
-  void* address = nullptr;
-  check(PRIMUS_GPU_CALL(IpcOpenMemHandle)(&address, handle, PRIMUS_GPU_CALL(IpcMemLazyEnablePeerAccess)),
-        "open the memory of another GPU");
-  return address;
+  Mappings::key_type key{ordinal, {}};
+  std::memcpy(key.second.data(), shared.bytes.data(), sizeof(IpcHandle));
+  const std::lock_guard lock(mappings_mutex());
+  const auto [at, fresh] = mappings().try_emplace(key);
+  if (fresh) {
+    IpcHandle handle;
+    std::memcpy(&handle, shared.bytes.data(), sizeof(handle));
+    const Status status = PRIMUS_GPU_CALL(IpcOpenMemHandle)(&at->second.address, handle,
+                                                            PRIMUS_GPU_CALL(IpcMemLazyEnablePeerAccess));
+    if (status != PRIMUS_GPU_CALL(Success)) mappings().erase(at);
+    check(status, "open the memory of another GPU");
+  }
+  ++at->second.users;
+  return at->second.address;
 }
 
 void close(int ordinal, void* opened) noexcept {
   (void)PRIMUS_GPU_CALL(SetDevice)(ordinal);
+  const std::lock_guard lock(mappings_mutex());
+  const auto at = std::find_if(mappings().begin(), mappings().end(), [&](const auto& mapping) {
+    return mapping.first.first == ordinal && mapping.second.address == opened;
+  });
+  if (at == mappings().end() || --at->second.users > 0) return;
+  mappings().erase(at);
   (void)PRIMUS_GPU_CALL(IpcCloseMemHandle)(opened);
 }
 

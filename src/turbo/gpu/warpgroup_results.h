@@ -19,13 +19,45 @@ PRIMUS_DEVICE void add_four([[maybe_unused]] float* to, [[maybe_unused]] const f
 #endif
 }
 
-// The same for bf16, which has to wait: the sum is rounded once.
-PRIMUS_DEVICE void add_four(BFloat16* to, const float (&values)[4]) {
-  float sums[4];
-  load(to, sums);
-  PRIMUS_UNROLL
-  for (int i = 0; i < 4; ++i) sums[i] += values[i];
-  store(to, sums);
+// Lines of shared memory that the copy engine adds to lines in memory, or writes there. By one thread, after
+// show_writes() and a barrier; addresses and bytes are multiples of 16.
+template <bool kAdd>
+PRIMUS_DEVICE void copy_line([[maybe_unused]] float* to, [[maybe_unused]] const float* line,
+                             [[maybe_unused]] int count) {
+#if !defined(PRIMUS_GPU_VENDOR)
+  for (int i = 0; i < count; ++i) to[i] = (kAdd ? to[i] : 0.0F) + line[i];
+#elif PRIMUS_WARPGROUPS
+  const auto from = static_cast<std::uint32_t>(__cvta_generic_to_shared(line));
+  if constexpr (kAdd) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                     __cvta_generic_to_global(to)),
+                 "r"(from), "r"(count * 4)
+                 : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+        "r"(from), "r"(count * 4)
+        : "memory");
+  }
+#endif
+}
+PRIMUS_DEVICE void end_group_of_lines() {
+#if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+// Waits until all of this thread's lines have been read, and may be overwritten.
+PRIMUS_DEVICE void wait_for_lines() {
+#if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+
+// Brings the line of 128 bytes at this address of global memory to the L2 cache. Nobody waits for it.
+PRIMUS_DEVICE void bring_to_l2([[maybe_unused]] const void* line) {
+#if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(line)));
+#endif
 }
 
 // Of two pairs in each of two neighbouring lanes, the even lane gets both first ones, the odd lane both

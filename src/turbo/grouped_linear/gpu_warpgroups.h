@@ -10,7 +10,7 @@
 #include "turbo/gpu/async_copy.h"
 #include "turbo/gpu/box_copy.h"
 #include "turbo/gpu/warpgroup_products.h"
-#include "turbo/gpu/warpgroup_results.h"
+#include "turbo/grouped_linear/gpu_group_results.h"
 #include "turbo/grouped_linear/gpu_tiles.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -21,6 +21,7 @@ template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupWarpgroups {
   static constexpr bool kAlone = true;
   static constexpr bool kSumsRows = kLeftByDepth;
+  static constexpr bool kPatches = kSumsRows || sizeof(C) == 4;  // how results are written
   static constexpr int kMultiplying = 2 * kWarpgroup, kThreads = kMultiplying + kWarpgroup;
   static constexpr int kRows = kGroupSide, kCols = WideSums::kCols, kDepth = kPanelLine, kStages = 4;
   // Steps whose copies may be on the way while a fetching thread goes on to the next. A stage is given back
@@ -37,8 +38,10 @@ struct GroupWarpgroups {
   struct Memory {
     Stage stages[kStages];
     Gate full[kStages], empty[kStages];
+    GroupPatch patches[kPatches ? kMultiplying / kWarp : 1];
   };
   static constexpr std::size_t kSharedBytes = sizeof(Memory) + kPanelAlignment;
+  static_assert(kSharedBytes <= 227 * 1024);
 
   BoxMap left_map, right_map;  // of operands whose rows are not picked
   const BFloat16 *a, *b;       // of those whose rows are
@@ -284,7 +287,7 @@ struct GroupWarpgroups {
       }
       wait_for_sums(sums);
       if (steps > 0 && lane() == 0) memory.empty[(count - 1) % kStages].arrive();
-      write(sums, where, group * WideSums::kRows);
+      write(memory, sums, where, group * WideSums::kRows);
       if (tile + stride < all) where = at(tile + stride);  // while what was written is on its way
     }
   }
@@ -302,44 +305,15 @@ struct GroupWarpgroups {
     barrier_among(1, kMultiplying);
   }
 
-  PRIMUS_DEVICE void write(const WideSums& sums, const Tile& where, int first_row) const {
-    const int rows = kSumsRows ? m : where.count;
+  PRIMUS_DEVICE void write(Memory& memory, const WideSums& sums, const Tile& where, int first_row) const {
     const std::int64_t begin = (kSumsRows ? static_cast<std::int64_t>(where.expert) * m : where.first);
-    C* const to = c + begin * n;
-    PRIMUS_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int row = where.row + first_row + WideSums::row(2 * half);
-      C* const line = to + static_cast<std::int64_t>(row) * n;
-      if constexpr (std::is_same_v<C, float> || kSumsRows) {
-        // Two lanes have four neighbours in two groups of eight each; each of them gets four of one group.
-        PRIMUS_UNROLL
-        for (int i = 2 * half; i < WideSums::kCount; i += 8) {
-          float four[4] = {sums.at[i], sums.at[i + 1], sums.at[i + 4], sums.at[i + 5]};
-          join_pairs(four);
-          const int col = where.col + i / 4 * 8 + lane() % 2 * 8 + lane() % 4 / 2 * 4;
-          if (row >= rows || col >= n) continue;
-          if (accumulate) {
-            add_four(line + col, four);
-          } else {
-            store(line + col, four);
-          }
-        }
-      } else {
-        // Four lanes have eight neighbours in two words each; one of them gets all of eight.
-        PRIMUS_UNROLL
-        for (int i = 2 * half; i < WideSums::kCount; i += 16) {
-          std::uint32_t words[4];
-          PRIMUS_UNROLL
-          for (int j = 0; j < 4; ++j) {
-            const Pack<C, 2> pair{from_float<C>(sums.at[i + 4 * j]), from_float<C>(sums.at[i + 4 * j + 1])};
-            words[j] = std::bit_cast<std::uint32_t>(pair);
-          }
-          transpose_among_four(words);
-          const int col = where.col + i / 16 * 32 + lane() % 4 * kPiece;
-          if (row >= rows || col >= n) continue;
-          *reinterpret_cast<Pack<std::uint32_t, 4>*>(line + col) = {words[0], words[1], words[2], words[3]};
-        }
-      }
+    const int row = where.row + first_row + warp() % 4 * 16;
+    const GroupResults<C> results{c + (begin + row) * n + where.col, n, (kSumsRows ? m : where.count) - row,
+                                  n - where.col, accumulate};
+    if constexpr (kPatches) {
+      results.write_patches(memory.patches[warp()], sums);
+    } else {
+      results.write_eights(sums);
     }
   }
 };

@@ -108,8 +108,10 @@ std::string json_text(const json& value, int indent) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }
 
-std::string json_text(const nlohmann::ordered_json& value, int indent) {
-  return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+template <std::same_as<nlohmann::ordered_json> Ordered>
+std::string json_text(const Ordered& value, int indent) {
+  return value.dump(indent, ' ', false, Ordered::error_handler_t::replace);
 }
+template std::string json_text(const nlohmann::ordered_json& value, int indent);
 
 }  // namespace primus

@@ -1,6 +1,7 @@
 // Reads small JSON files that people edit, config.json and its like, and writes JSON for programs.
 #pragma once
 
+#include <concepts>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -13,8 +14,10 @@ namespace primus {
 nlohmann::json parse_json_object(std::string_view text, const std::string& name);
 
 // `value` as text that every reader of JSON takes, without a line end: whatever is not UTF-8 in its strings,
-// as names of files and tensors may be, stands there as U+FFFD. On one line where `indent` is -1.
+// as names of files and tensors may be, stands there as U+FFFD. On one line where `indent` is -1. Braces
+// make a json: json_text({{"rank", 3}}).
 std::string json_text(const nlohmann::json& value, int indent = 2);
-std::string json_text(const nlohmann::ordered_json& value, int indent = 2);
+template <std::same_as<nlohmann::ordered_json> Ordered>
+std::string json_text(const Ordered& value, int indent = 2);
 
 }  // namespace primus

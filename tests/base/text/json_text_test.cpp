@@ -52,6 +52,10 @@ TEST(JsonText, KeysStandOnce) {
             R"(f:1:18: the key "q\"" stands here a second time)");
 }
 
+TEST(JsonText, BracesMakeAnObject) {
+  EXPECT_EQ(json_text({{"a", 1}, {"b", {2, 3}}}, -1), R"({"a":1,"b":[2,3]})");
+}
+
 TEST(JsonText, NestingIsLimited) {
   const auto nested = [](std::size_t depth) {
     return "{\"a\": " + std::string(depth, '[') + std::string(depth, ']') + "}";

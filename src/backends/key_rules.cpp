@@ -8,7 +8,16 @@
 
 namespace primus::backends {
 
+using config::Framework;
 using config::Value;
+
+namespace {
+
+constexpr std::string_view kOwn = "the native engine alone has it";
+
+bool is_own(const config::KeySpec& key) { return key.frameworks == static_cast<uint8_t>(Framework::kNative); }
+
+}  // namespace
 
 bool says(const Value& value, std::string_view word) {
   if (value.is_null()) return word == "null";
@@ -65,10 +74,11 @@ Value KeyRules::value_there(std::string_view key, const Value& value) const {
   return result;
 }
 
-std::string_view KeyRules::reason_for(std::string_view key) const {
-  if (const auto found = reasons_.find(key); found != reasons_.end()) return found->second;
+std::string_view KeyRules::reason_for(const config::KeySpec& key) const {
+  if (is_own(key)) return kOwn;
+  if (const auto found = reasons_.find(key.name); found != reasons_.end()) return found->second;
   for (const auto& [prefix, reason] : prefixes_) {
-    if (key.starts_with(prefix)) return reason;
+    if (key.name.starts_with(prefix)) return reason;
   }
   return {};
 }
@@ -88,20 +98,23 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
                                         because ? because->text : "it has nothing like it"),
                             fmt::format("leave {} out, or choose framework: native", key.name));
   }
-  // Keys that would make another model or another training have their neutral values in the table of keys.
+  // Keys that would make another model or another training have their neutral values in the table of keys;
+  // those of Primus alone change nothing where they say what is said without them.
   const auto& neutral = key.native_values;
   const bool changes =
       std::holds_alternative<std::monostate>(key.field) && !neutral.empty() && !value.is_null() &&
       std::ranges::none_of(neutral, [&](std::string_view word) { return says(value, word); });
-  if (changes) {
+  const config::TrainerConfig& trainer = experiment_.trainer;
+  const bool own_changes = is_own(key) && !key.is_no_part_of_training && set &&
+                           config::has_effect(key, trainer) && !config::same_value(key, trainer, {});
+  const std::string_view reason = reason_for(key);
+  if (changes || own_changes) {
     throw unsupported_there(experiment_, key.name,
                             fmt::format("{} cannot be {} with {}: {}", key.name, value.show(), title,
-                                        reason_for(key.name).empty() ? "it has nothing like it"
-                                                                     : std::string(reason_for(key.name))),
+                                        reason.empty() ? "it has nothing like it" : reason),
                             fmt::format("leave {} out", key.name));
   }
   if (!set || value.is_null()) return;
-  const std::string_view reason = reason_for(key.name);
   dropped_[reason.empty() ? "no counterpart" : std::string(reason)].emplace_back(key.name);
 }
 

@@ -27,11 +27,11 @@ class KeyRules {
   std::string renamed(std::string_view key) const;
   // Section `values`.
   config::Value value_there(std::string_view key, const config::Value& value) const;
-  // Of a key that has no field there: notes it as dropped, or throws where the framework would then train
-  // something else than the experiment says.
+  // Of a key that has no field there, or is Primus's own (.own() in config/keys.def): notes it as dropped, or
+  // throws where the framework would then train something else than the experiment says.
   void check_missing(const config::KeySpec& key, const config::Value& value);
-  // Why the key has no counterpart (section `nothing`); empty: the table does not know it.
-  std::string_view reason_for(std::string_view key) const;
+  // Why the key has no counterpart: it is Primus's own, or section `nothing` says it; empty: nobody knows it.
+  std::string_view reason_for(const config::KeySpec& key) const;
 
   // Keys that were set and dropped, by reason.
   const std::map<std::string, std::vector<std::string>>& dropped() const { return dropped_; }

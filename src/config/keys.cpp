@@ -387,6 +387,16 @@ bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig&
       key.field);
 }
 
+bool has_effect(const KeySpec& key, const TrainerConfig& config) {
+  const auto holds = [&config](const KeyCondition& condition) {
+    const KeySpec& other = *find_key(condition.key);
+    const Value value = current_value(other, config);
+    return std::ranges::find(condition.values, value.text) != condition.values.end() &&
+           has_effect(other, config);
+  };
+  return key.conditions.empty() || std::ranges::any_of(key.conditions, holds);
+}
+
 std::string describe_type(const KeySpec& key) {
   switch (key.type) {
     case KeyType::kBool:

@@ -55,6 +55,7 @@ struct KeySpec {
   std::string_view derived_from;         // filled in from other keys when unset
   std::string_view primus_default;       // of Primus's presets, where it is not the one here
   bool is_required = false;
+  bool is_no_part_of_training = false;  // whatever it says, the same is trained
 
   bool has_meaning_for(Framework framework) const {
     return (frameworks & static_cast<uint8_t>(framework)) != 0;
@@ -74,6 +75,7 @@ struct KeySpec {
   }
   KeySpec&& required() && { return is_required = true, std::move(*this); }
   KeySpec&& own() && { return frameworks = static_cast<uint8_t>(Framework::kNative), std::move(*this); }
+  KeySpec&& trains_the_same() && { return is_no_part_of_training = true, std::move(*this); }
   KeySpec&& not_native() && {
     return frameworks &= static_cast<uint8_t>(~static_cast<uint8_t>(Framework::kNative)), std::move(*this);
   }
@@ -112,6 +114,9 @@ Value current_value(const KeySpec& key, const TrainerConfig& config);
 
 // Whether the key's field is the same in both. The key must have a field.
 bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig& b);
+
+// Whether one of the key's conditions holds, by a key that has an effect itself; true where it has none.
+bool has_effect(const KeySpec& key, const TrainerConfig& config);
 
 // For the reference: "int"; "at least 1"; "required", what it is derived from, or the value.
 std::string describe_type(const KeySpec& key);

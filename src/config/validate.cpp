@@ -305,16 +305,6 @@ class Validator {
     if (c.profile_ranks.empty()) warn("profile_ranks", "nothing is traced: profile_ranks names no rank");
   }
 
-  // Whether one of the key's conditions holds, by a key that has an effect itself.
-  bool has_effect(const KeySpec& key) const {
-    const auto holds = [this](const KeyCondition& condition) {
-      const KeySpec& other = *find_key(condition.key);
-      const Value value = current_value(other, config_);
-      return std::ranges::find(condition.values, value.text) != condition.values.end() && has_effect(other);
-    };
-    return key.conditions.empty() || std::ranges::any_of(key.conditions, holds);
-  }
-
   // Keys that mean something only beside another one: by keys.def, and what needs more words than a value.
   void without_effect() {
     const auto needs = [this](bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
@@ -326,7 +316,8 @@ class Validator {
     for (const KeySpec& key : all_keys()) {
       if (key.conditions.empty()) continue;
       const KeyCondition& usual = key.conditions.front();
-      needs(has_effect(key), fmt::format("with {}: {}", usual.key, usual.values.front()), {key.name});
+      needs(has_effect(key, config_), fmt::format("with {}: {}", usual.key, usual.values.front()),
+            {key.name});
     }
     const TrainerConfig& c = config_;
     needs(c.multi_latent_attention, "with multi_latent_attention",

@@ -213,13 +213,41 @@ TEST(Megatron, NoKeyIsForgotten) {
   for (const config::KeySpec& key : config::all_keys()) {
     const bool argument = fields.find(rules.renamed(key.name)) != nullptr;
     const bool known = rules.is_together(key.name) || fields.keys("refused").find(key.name) ||
-                       !rules.reason_for(key.name).empty();
+                       !rules.reason_for(key).empty();
     EXPECT_TRUE(argument || known) << key.name;
   }
   for (const config::Member& row : fields.keys("rename").members) {
     EXPECT_TRUE(config::find_key(row.key)) << row.key;
     EXPECT_TRUE(fields.find(row.value.text)) << row.value.text;
   }
+}
+
+// A key that says .own() in config/keys.def needs no line of the backend's.
+TEST(Megatron, KeysOfPrimusAloneAreRefusedOrLeftOut) {
+  const config::BackendFields fields = fields_of("megatron");
+  const config::Experiment experiment = load(kLlama, "mock_data: true");
+  const KeyRules rules(experiment, fields);
+  int own = 0;
+  for (const config::KeySpec& key : config::all_keys()) {
+    if (key.has_meaning_for(config::Framework::kMegatron) || rules.is_together(key.name)) continue;
+    if (!key.has_meaning_for(config::Framework::kNative)) continue;
+    EXPECT_EQ(fields.keys("refused").find(key.name), nullptr) << key.name;
+    EXPECT_EQ(fields.find(key.name), nullptr) << key.name << " is an argument of Megatron-LM, too";
+    EXPECT_EQ(rules.reason_for(key), "the native engine alone has it") << key.name;
+    ++own;
+  }
+  EXPECT_GT(own, 10);
+  // What has no effect, or no say in what is trained, is left out.
+  const ExternalJob left_out =
+      render(load(kLlama, "mock_data: true\ndevice: cpu\nkeep_latest: 7\nlion_beta1: 0.5"));
+  ASSERT_EQ(left_out.dropped.size(), 1u);
+  EXPECT_THAT(left_out.dropped.at("the native engine alone has it"),
+              testing::UnorderedElementsAre("device", "keep_latest", "lion_beta1"));
+  const std::string muon = "mock_data: true\noptimizer: muon\nmuon_scalar_optimizer: lion\n";
+  EXPECT_THAT(error_of([&] { render(load(kLlama, muon + "lion_beta1: 0.5")); }),
+              HasSubstr("lion_beta1 cannot be 0.5 with Megatron-LM: the native engine alone has it"));
+  EXPECT_THAT(error_of([&] { render(load(kLlama, muon + "lion_beta1: 0.95")); }),
+              AllOf(HasSubstr("muon_scalar_optimizer"), Not(HasSubstr("lion_beta1"))));
 }
 
 // Every preset of a model is rendered, or refused for a reason that is the model's.

@@ -74,6 +74,21 @@ function(primus_entry_list target)
   target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
 endfunction()
 
+# primus_operator_list(<file> <macro> <sources>...): writes a header of lines MACRO(<folder>), one for each folder of the
+# sources. So an operator's kernels need no line in a list.
+function(primus_operator_list file macro)
+  set(operators)
+  foreach(source ${ARGN})
+    cmake_path(GET source PARENT_PATH folder)
+    cmake_path(GET folder FILENAME operator)
+    list(APPEND operators ${operator})
+  endforeach()
+  list(REMOVE_DUPLICATES operators)
+  list(TRANSFORM operators REPLACE "(.+)" "${macro}(\\1)")
+  list(JOIN operators "\n" operator_lines)
+  file(CONFIGURE OUTPUT ${file} CONTENT "// Written by primus_operator_list (cmake/PrimusBuild.cmake).\n@operator_lines@\n" @ONLY)
+endfunction()
+
 # primus_plugin_abi(<name> HEADER <path> CONSTANT <name> NAMESPACE <name> INPUTS <headers>...): primus::<name>, which gives
 # plug-ins and the program a header with a number that changes with the headers that both are compiled with.
 function(primus_plugin_abi name)

@@ -4,7 +4,7 @@
 #   scripts/build-gpu.sh cuda [ARCH...]   build/lib/primus/libprimus_cuda.so with nvcc 13, for 80 90a 100 by default
 #   scripts/build-gpu.sh hip  [ARCH...]   build/lib/primus/libprimus_hip.so with clang 19, for gfx90a gfx942 by default
 #
-# Needs build/ (scripts/build.sh) for the floors below. HIP needs the packages of the group "hip"
+# Needs build/ (scripts/build.sh) for the floors below and the list of operators. HIP needs the packages of "hip"
 # (scripts/install-packages.sh hip). JOBS sets how many compilers run at a time; the default is one per core.
 set -eu
 cd "$(dirname "$0")/.."

@@ -71,8 +71,8 @@ if [ "$gpus" -gt 1 ]; then
   exit $code
 fi
 
-operators="adamw attention bias cross_entropy elementwise embedding grouped_linear head_norm
-  latent_attention linear lion master_weights moe_permute muon position_scale rms_norm rope router sgd swiglu top_logits"
+# Every folder of src/turbo with GPU kernels, and what they share.
+operators="$(for kernels in src/turbo/*/gpu.cu; do basename "$(dirname "$kernels")"; done) master_weights"
 if [ -n "$built" ]; then
   tests=build/tests/turbo_
   bench=build/bin/gpu_bench

@@ -19,18 +19,24 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::UnorderedElementsAreArray;
 
-// The sources below src/, without what stands behind "//".
+// The sources below src/, without what stands behind "//", and what else could need a line: the scripts that
+// build and check GPU kernels, and the tables of other frameworks.
 const std::map<std::string, std::string>& sources() {
   static const std::map<std::string, std::string> all = [] {
-    const fs::path root = fs::path(PRIMUS_SOURCE_DIR) / "src";
-    const std::set<std::string> extensions = {".cpp", ".h", ".cu", ".def"};
+    const fs::path root(PRIMUS_SOURCE_DIR);
+    const std::set<std::string> extensions = {".cpp", ".h", ".cu", ".def", ".txt"};
     std::map<std::string, std::string> found;
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
-      if (!extensions.contains(entry.path().extension())) continue;
-      std::ifstream file(entry.path());
-      std::string& text = found[fs::relative(entry.path(), root).string()];
+    const auto read = [&](const fs::path& path, const fs::path& from) {
+      std::ifstream file(path);
+      std::string& text = found[fs::relative(path, from).string()];
       for (std::string line; std::getline(file, line);) text += line.substr(0, line.find("//")) + "\n";
-    }
+      EXPECT_FALSE(text.empty()) << path;
+    };
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root / "src"))
+      if (extensions.contains(entry.path().extension())) read(entry.path(), root / "src");
+    for (const char* script : {"scripts/build-gpu.sh", "scripts/gpu_check.sh"}) read(root / script, root);
+    for (const char* framework : {"megatron", "torchtitan", "maxtext"})
+      read(root / "presets/backends" / framework / "keys.yaml", root);
     return found;
   }();
   return all;
@@ -76,7 +82,8 @@ TEST(Newcomers, AnOptimizerIsOneFileAndItsKeys) {
   const auto optimizers = definitions("lm/optimizer/", "^extern const OptimizerEntry (k\\w+)");
   EXPECT_GE(optimizers.size(), 4U);
   for (const auto& [name, file] : optimizers) EXPECT_EQ(files_with(name, "lm/"), std::set{file}) << name;
-  // AdamW is the default, and Muon is what other frameworks have keys of, too.
+  // No backend has a line for them, because they say .own(). AdamW is the default, and Muon is what other
+  // frameworks have keys of, too.
   const std::string keys = "config/keys.def";
   for (const char* word : {"\"lion\"", "lion_beta1", "lion_beta2"})
     EXPECT_EQ(files_with(word), (std::set<std::string>{keys, "lm/optimizer/lion.cpp"})) << word;
@@ -103,11 +110,33 @@ TEST(Newcomers, AnOperatorIsItsFolderAndALine) {
                                          "turbo/lion/gpu.cu", "turbo/kernels.def"}));
 }
 
-// A family names the member of ModelConfig; the setting's own name is in two tables.
+// The build makes the lists of operators from the folders, for CPUs and for GPUs (and for
+// scripts/build-gpu.sh).
+TEST(Newcomers, NoListNamesAnOperator) {
+  for (const auto& [name, file] : definitions("turbo/", "PRIMUS_[CG]PU_OPERATOR\\((\\w+)\\)"))
+    EXPECT_EQ(name, "operator_name") << file;  // the macro's own parameter
+  int operators = 0;
+  for (const auto& [path, text] : sources()) {
+    if (!path.starts_with("turbo/") || !path.ends_with("/gpu.cu")) continue;
+    const fs::path folder = fs::path(path).parent_path();
+    for (const std::string& file : files_with("register_" + folder.filename().string()))
+      EXPECT_EQ(fs::path(file).parent_path(), folder) << file;
+    ++operators;
+  }
+  EXPECT_GE(operators, 20);
+  for (const std::string& file : files_with("lion", "turbo/"))
+    EXPECT_TRUE(file.starts_with("turbo/lion/")) << file;
+  EXPECT_TRUE(files_with("lion", "scripts/").empty());
+}
+
+// A family names the member of ModelConfig; the setting's own name is in two tables, and in no backend's
+// unless that one treats it by code of its own.
 TEST(Newcomers, ASettingOfModelsIsTwoLinesAndItsFamily) {
-  for (const char* setting : {"qk_l2_norm", "attention_temperature_floor", "attention_temperature_scale"}) {
-    EXPECT_EQ(files_with(setting), (std::set<std::string>{"config/keys.def", "lm/model/model_fields.def"}))
-        << setting;
+  EXPECT_EQ(files_with("qk_l2_norm"),
+            (std::set<std::string>{"config/keys.def", "lm/model/model_fields.def"}));
+  for (const char* setting : {"attention_temperature_floor", "attention_temperature_scale"}) {
+    EXPECT_EQ(files_with(setting, "config/"), std::set<std::string>{"config/keys.def"}) << setting;
+    EXPECT_EQ(files_with(setting, "lm/"), std::set<std::string>{"lm/model/model_fields.def"}) << setting;
   }
 }
 

@@ -26,10 +26,12 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/random/random.h"
 #include "device/cpu/cpu_device.h"
+#include "device/forwarding_device.h"
 #include "device/guard_device.h"
 #include "device/plugin.h"
 #include "tensor/arena.h"
@@ -52,13 +54,25 @@ struct DeviceUnderTest {
   int emulated_warp = 0;  // > 0: GPU kernels under the emulator, with warps of so many lanes (32 or 64)
   std::string plugin;     // a GPU, by this plug-in; empty: none
 
+  std::string emulated_name() const { return "emulated GPU, warps of " + std::to_string(emulated_warp); }
   std::string name() const {
     if (!plugin.empty()) return "GPU by " + plugin;
-    const std::string kernels = emulated_warp > 0 ? "emulated GPU, warps of " + std::to_string(emulated_warp)
-                                                  : std::string(turbo::name_of(level));
+    const std::string kernels = emulated_warp > 0 ? emulated_name() : std::string(turbo::name_of(level));
     return kernels + ", " + std::to_string(threads) + " threads" + (guarded ? ", guarded" : "");
   }
 };
+// The emulator runs on a CPU device. Under that name, a kernel that GPUs lack would look like one of the
+// CPU's.
+class EmulatedDevice final : public primus::test::ForwardingDevice {
+ public:
+  EmulatedDevice(std::unique_ptr<Device> cpu, std::string description)
+      : ForwardingDevice(std::move(cpu)), description_(std::move(description)) {}
+  std::string description() const override { return description_; }
+
+ private:
+  std::string description_;
+};
+
 inline void PrintTo(const DeviceUnderTest& device, std::ostream* out) { *out << device.name(); }
 
 // Every instruction set this machine has, the guard device with the best of them, and GPU kernels under the
@@ -254,8 +268,13 @@ class OperatorBench {
 
   static std::unique_ptr<Device> make_device(const DeviceUnderTest& spec) {
     if (!spec.plugin.empty()) return make_gpu(spec.plugin);
-    const KernelTable& kernels =
-        spec.emulated_warp > 0 ? emulated_kernel_table(spec.emulated_warp) : cpu_kernel_table(spec.level);
+    if (spec.emulated_warp > 0)
+      return std::make_unique<EmulatedDevice>(make_cpu(spec, emulated_kernel_table(spec.emulated_warp)),
+                                              spec.emulated_name());
+    return make_cpu(spec, cpu_kernel_table(spec.level));
+  }
+
+  static std::unique_ptr<Device> make_cpu(const DeviceUnderTest& spec, const KernelTable& kernels) {
     if (spec.guarded) return std::make_unique<primus::test::GuardDevice>(spec.threads, kernels);
     return std::make_unique<cpu::CpuDevice>(spec.threads, kernels);
   }

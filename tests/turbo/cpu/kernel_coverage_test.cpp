@@ -11,6 +11,7 @@
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/gpu/emulated.h"
+#include "turbo/operator_test.h"
 
 namespace primus::turbo {
 namespace {
@@ -93,6 +94,12 @@ TEST(KernelTable, AMissingKernelIsAnErrorThatNamesItAndTheDevice) {
     EXPECT_NE(std::string(error.what()).find("Fill"), std::string::npos);
     EXPECT_NE(std::string(error.what()).find("nothing"), std::string::npos);
   }
+}
+
+// Else a kernel that GPUs lack would look like one that the CPU lacks.
+TEST(KernelTable, TheEmulatorCallsItselfAGpu) {
+  test::OperatorBench bench({.emulated_warp = 64});
+  EXPECT_EQ(bench.device().description(), "emulated GPU, warps of 64");
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ void head_norm_backward_input(Step& s) {
                                                    .rstd = s.out(1),
                                                    .d_y = s.d_out(0),
                                                    .d_x = d_x});
-  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
+  add_previous(s, {d_x, previous});
 }
 
 void head_norm_backward_weight(Step& s) {
@@ -177,7 +177,7 @@ void attention_backward_input(Step& s) {
                                                .d_k_stride = at.width,
                                                .d_v_stride = at.width,
                                                .workspace = {}});
-  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_qkv, .out = d_qkv});
+  add_previous(s, {d_qkv, previous});
 }
 
 // The parameter is the sinks; the log-sum-exp and the output hold all that their gradient needs.

@@ -199,7 +199,7 @@ void backward_input(Step& s) {
                                   .d_v_stride = call.width(),
                                   .workspace = {}});
   call.to_tokens(d_qkv.get(), d_own, call.qkv_columns());
-  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_own, .out = d_own});
+  add_previous(s, {d_own, previous});
 }
 
 // The parameter is the sinks; other ranks have the other heads'.

@@ -424,7 +424,7 @@ void backward_input(Step& s) {
     put(d_q.get(), 0);
     put(d_own.get(), call.q_width());
   }
-  if (!previous.absent()) launch(context, turbo::Add{.a = previous, .b = d_qkv, .out = d_qkv});
+  add_previous(s, {d_qkv, previous});
 }
 
 // The parameter is the sinks, as in ordinary attention.

@@ -56,7 +56,7 @@ void return_forward(Step& s) { sum_rows(s, s.in(0), {}, s.out(0)); }
 void return_backward(Step& s) {
   const auto [d_rows, previous] = s.fresh_d_in(0);
   send_rows(s, s.d_out(0), d_rows);
-  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_rows, .out = d_rows});
+  add_previous(s, {d_rows, previous});
 }
 
 constexpr Operator kDispatchRows{.name = "dispatch_rows",
@@ -132,7 +132,7 @@ void dispatch_experts_backward(Step& s) {
   // What other ranks' tokens of the microbatch weigh is theirs to find out.
   launch(s.context(), turbo::Fill{.out = d_weights, .value = 0});
   a.rows.group->reduce_scatter(s.context().stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
-  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_weights, .out = d_weights});
+  add_previous(s, {d_weights, previous});
 }
 
 constexpr Operator kDispatchExperts{.name = "dispatch_experts",

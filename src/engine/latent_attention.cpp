@@ -29,10 +29,7 @@ void latent_qkv_backward_input(Step& s) {
                                                .d_q = d_q.out,
                                                .d_kv = d_kv.out,
                                                .d_rope_key = d_rope_key.out});
-  for (const Step::Target& target : {d_q, d_kv, d_rope_key}) {
-    if (target.previous.absent()) continue;
-    launch(s.context(), turbo::Add{.a = target.previous, .b = target.out, .out = target.out});
-  }
+  for (const Step::Target& target : {d_q, d_kv, d_rope_key}) add_previous(s, target);
 }
 
 constexpr Operator kLatentQkv{.name = "latent_qkv",

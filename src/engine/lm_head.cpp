@@ -143,9 +143,7 @@ void backward_input(Step& s) {
                              .accumulate = false,
                              .workspace = {}});
   });
-  if (!target.previous.absent()) {
-    launch(s.context(), turbo::Add{.a = target.previous, .b = d_hidden, .out = d_hidden});
-  }
+  add_previous(s, target);
   if (weight_now) s.weight_gradient_done();
 }
 

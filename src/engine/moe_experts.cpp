@@ -57,7 +57,7 @@ void combine_backward(Step& s) {
                                           .slots = plan.slots,
                                           .weights = s.in(2),
                                           .out = d_rows});
-    if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_rows, .out = d_rows});
+    add_previous(s, {d_rows, previous});
   }
   if (kAddend && s.needs_d_in(3)) s.pass_d_in(3, 0);
 }
@@ -92,7 +92,7 @@ void grouped_linear_backward_input(Step& s) {
                                          .c = d_x,
                                          .offsets = offsets_of(s),
                                          .workspace = {}});
-  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
+  add_previous(s, {d_x, previous});
 }
 
 void grouped_linear_backward_weight(Step& s) {
@@ -199,7 +199,7 @@ void linear_combine_backward_input(Step& s) {
                                            .offsets = plan.offsets,
                                            .a_rows = plan.tokens,
                                            .workspace = {}});
-    if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_rows, .out = d_rows});
+    add_previous(s, {d_rows, previous});
   }
   if (kAddend && s.needs_d_in(2)) s.pass_d_in(2, 0);
 }
@@ -285,7 +285,7 @@ void weighted_swiglu_backward(Step& s) {
                                        .d_gate_up = d_gate_up,
                                        .previous_weights = previous_weights,
                                        .d_weights = d_weights});
-  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_gate_up, .out = d_gate_up});
+  add_previous(s, {d_gate_up, previous});
 }
 
 constexpr Operator kWeightedSwiglu{.name = "weighted_swiglu",
@@ -312,7 +312,7 @@ void clamped_swiglu_backward(Step& s) {
                                                    .d_out = s.d_out(0),
                                                    .d_gate_up = d_gate_up,
                                                    .limit = s.attributes<ClampAttributes>().limit});
-  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_gate_up, .out = d_gate_up});
+  add_previous(s, {d_gate_up, previous});
 }
 
 constexpr Operator kClampedSwiglu{.name = "clamped_swiglu",

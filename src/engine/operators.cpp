@@ -221,7 +221,7 @@ void split_backward_input(Step& s) {
   if (left.absent() || right.absent()) launch(s.context(), turbo::Fill{.out = d_x, .value = 0});
   if (!left.absent()) copy_columns(s, left, d_x, left.cols());
   if (!right.absent()) copy_columns(s, right, d_x.from(d_x.cols() - right.cols()), right.cols());
-  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
+  add_previous(s, {d_x, previous});
 }
 
 constexpr Operator kSplit{.name = "split",
@@ -244,7 +244,7 @@ void concat_backward_input(Step& s) {
     if (s.needs_d_in(i)) {
       const auto [d_x, previous] = s.fresh_d_in(i);
       copy_columns(s, d_y, d_x, cols);
-      if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
+      add_previous(s, {d_x, previous});
     }
     d_y = d_y.from(cols);
   }
@@ -264,7 +264,7 @@ void swiglu_forward(Step& s) {
 void swiglu_backward_input(Step& s) {
   const auto [d_gate_up, previous] = s.d_in_over_in(0);
   launch(s.context(), turbo::SwigluBackward{.gate_up = s.in(0), .d_out = s.d_out(0), .d_gate_up = d_gate_up});
-  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_gate_up, .out = d_gate_up});
+  add_previous(s, {d_gate_up, previous});
 }
 
 constexpr Operator kSwiglu{.name = "swiglu",

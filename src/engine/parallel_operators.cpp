@@ -42,7 +42,7 @@ template <class Make>
 void add_input_gradient(Step& s, const Make& make) {
   const auto [d_x, previous] = s.fresh_d_in(0);
   make(d_x);
-  if (!previous.absent()) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
+  add_previous(s, {d_x, previous});
 }
 
 void gather(Step& s, const Tensor& from, const Tensor& to) {

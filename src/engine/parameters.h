@@ -32,95 +32,13 @@
 #include <vector>
 
 #include "engine/mesh.h"
+#include "engine/parameter.h"
 #include "tensor/arena.h"
 #include "tensor/strided_run.h"
 #include "tensor/tensor.h"
 #include "turbo/context.h"
 
 namespace primus::engine {
-
-// How a parameter starts. Random values are drawn by (seed, the parameter's name, element), whatever the
-// layout and whichever other parameters there are.
-struct Initializer {
-  enum class Kind : std::uint8_t { kNormal, kConstant } kind = Kind::kConstant;
-  float value = 0;  // the standard deviation, or the constant
-  static Initializer normal(double std) { return {Kind::kNormal, static_cast<float>(std)}; }
-  static Initializer constant(double value) { return {Kind::kConstant, static_cast<float>(value)}; }
-};
-
-// Axes of a published tensor that lie in another order than the parameter's: the rows of a part, seen as
-// [dims...], have their axes permuted (published axis i is dims[axes[i]]) and are then given `shape`. The
-// first axis stays the first.
-struct PublishedLayout {
-  std::vector<std::int64_t> dims;
-  std::vector<int> axes;
-  std::vector<std::int64_t> shape;
-};
-
-// Which part of a whole parameter a rank's is. Rows are counted as in CheckpointPart; every row loses the
-// same columns.
-struct Placement {
-  // This rank's next `rows` rows are the whole one's from `whole` on.
-  struct Rows {
-    std::int64_t whole = 0, rows = 0;
-  };
-  Shape whole = {};             // rank 0: the parameter is the whole one
-  std::vector<Rows> rows = {};  // ascending
-  std::int64_t column = 0;      // the first one, of a matrix
-
-  bool is_whole() const { return whole.rank() == 0; }
-};
-
-// A tensor of the published checkpoint: rows [row, row + rows) of a parameter, which is [rows, last extent]
-// when all extents before the last are taken together (a vector's rows are its elements), of the whole one
-// where a rank's is a part. Fused projections hold several parts (q, k and v, say), experts some for each of
-// them.
-struct CheckpointPart {
-  std::string name;
-  std::int64_t row = 0, rows = 0;
-  PublishedLayout layout = {};  // empty: the rows as they are
-  // Further tensors that are equal to this one where a checkpoint has them; all are written.
-  std::vector<std::string> copies = {};
-};
-
-struct ParameterUnit;
-
-struct Parameter {
-  std::string name;  // "layers.3.attention.qkv"
-  Shape shape;       // [out, in], [n], or [experts, out, in]: of this rank's part
-  Initializer initializer;
-  Placement placement;
-  ReduceGroup group = ReduceGroup::kData;
-  std::vector<CheckpointPart> parts;
-  bool trainable = true;
-  bool decay = true;        // false: no weight decay although it is no vector (the biases of experts)
-  bool per_expert = false;  // the first axis is experts, of which a token meets a few
-  // Operators read it in fp32, also where others are read in bf16 (routers). Checkpoints hold it in the
-  // compute type and its master beside it, as they do for all others.
-  bool reads_full_precision = false;
-  // Checkpoints hold it in fp32, too. Implies reads_full_precision.
-  bool full_precision = false;
-  bool vocabulary = false;  // a row for each token of the vocabulary: the embedding, the head
-
-  // Set by ParameterStore::allocate, as everything below; null where another stage has the parameter.
-  ParameterUnit* unit = nullptr;
-  std::int64_t offset = 0;  // of element 0 within the unit
-  int rule = 0;             // Layout::rule_of; also where another stage has the parameter
-  Tensor value;             // what operators read; absent while the unit is not gathered (DataParallel::use)
-  Tensor gradient;  // the unit's gradient_dtype; absent when nothing is trained, and where it has no memory
-                    // at present
-
-  int index = 0;                                              // position among all parameters
-  bool decayed() const { return decay && shape.rank() > 1; }  // Megatron: not on norms and biases
-  std::int64_t row_elements() const { return shape.rank() > 1 ? shape[shape.rank() - 1] : 1; }
-  const Shape& whole_shape() const { return placement.is_whole() ? shape : placement.whole; }
-
-  // Which chunk of the model uses it, once per use, in forward order: fixes the order in which gradients are
-  // summed (see WeightGradientQueue).
-  std::vector<int> uses;
-  std::int64_t turn = 0;      // uses accounted for so far in this step
-  bool has_gradient = false;  // the first contribution assigns, later ones accumulate
-};
 
 // Elements [begin, end) of something flat.
 struct FlatRange {

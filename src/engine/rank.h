@@ -14,6 +14,7 @@
 #include "engine/mesh.h"
 #include "engine/stash.h"
 #include "tensor/arena.h"
+#include "tensor/tensor.h"
 #include "turbo/context.h"
 
 namespace primus::engine {
@@ -50,6 +51,10 @@ class Rank {
   void synchronize();
   Mesh& mesh() { return measuring() ? measured_mesh_ : mesh_; }
   Arena& persistent() { return arenas_->persistent; }
+  // A tensor of it, for as long as the rank has these arenas.
+  Tensor persistent(DType dtype, const Shape& shape) {
+    return {persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape};
+  }
   Stash& stash() { return arenas_->stash; }
   turbo::Context& context() { return arenas_->context; }
   turbo::Meter& meter() { return meter_; }

@@ -96,6 +96,11 @@ Tensor Step::complete_d_out(int j) {
   return slot.gradient.view(slot.dtype, slot.shape);
 }
 
+void add_previous(Step& step, const Step::Target& target) {
+  if (target.previous.absent()) return;
+  launch(step.context(), turbo::Add{.a = target.previous, .b = target.out, .out = target.out});
+}
+
 void Step::pass_d_in(int i, int j) {
   Tape::Slot& to = tape_.slots_[entry().inputs[i]];
   const Tape::Slot& from = tape_.slots_[entry().outputs[j]];

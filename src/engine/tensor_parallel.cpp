@@ -188,11 +188,6 @@ void multiply_and_scatter(Step& s, GemmRole role, const Tensor& a, const Tensor&
   add_up(s, parts, own);
 }
 
-void add_previous(Step& s, const Step::Target& target) {
-  if (target.previous.absent()) return;
-  launch(s.context(), turbo::Add{.a = target.previous, .b = target.out, .out = target.out});
-}
-
 void weight_gradient(Step& s, const Tensor& d_y, const Tensor& x) {
   const auto [d_weight, accumulate] = s.d_weight();
   multiply(s, GemmRole::kWeightGradient, d_y, x, d_weight, accumulate);

@@ -115,8 +115,8 @@ class Executor : private ChunkedModel {
   }
 
   Outputs forward(Tape& tape, int chunk, std::int64_t m, Value x) override {
-    ModelInputs inputs{.batch = kBatch, .sequence = kSequence};
-    inputs.positions = upload(tape, DType::kI32, positions_.data());
+    ModelInputs inputs{.blocks = {.batch = kBatch, .sequence = kSequence}};
+    inputs.blocks.positions = upload(tape, DType::kI32, positions_.data());
     if (chunk == 0) {
       inputs.tokens = upload(tape, DType::kI32, batches_[m].tokens.data());
       return {.next = model_.forward(0, inputs), .losses = {}};

@@ -51,8 +51,7 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
   cache_ = make_kv_cache(rank, config(), settings.compute, settings.sequences, settings.capacity,
                          settings.all_pages(), ReaderSettings::kPageTokens);
   const auto top = [&](DType dtype) {
-    const Shape shape{settings.sequences, TopLogits::kMost};
-    return Tensor(rank.persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape);
+    return rank.persistent(dtype, {settings.sequences, TopLogits::kMost});
   };
   top_values_ = top(DType::kF32), top_ids_ = top(DType::kI32);
   if (!rank.measuring()) {
@@ -260,17 +259,17 @@ void BatchReader::enqueue(const Pass& pass, Done done) {
   const bool measuring = rank_.measuring();
   engine::Tape tape(rank_.context(), rank_.stash());
   tape.begin({.train = false});
-  const ModelInputs in{.batch = 1,
-                       .sequence = pass.rows,
-                       .tokens = tape.input(DType::kI32, {pass.rows}, false),
-                       .positions = tape.input(DType::kI32, {pass.rows}, false),
-                       .cache = &cache_};
+  const ModelInputs in{.tokens = tape.input(DType::kI32, {pass.rows}, false),
+                       .blocks = {.batch = 1,
+                                  .sequence = pass.rows,
+                                  .positions = tape.input(DType::kI32, {pass.rows}, false),
+                                  .cache = &cache_}};
   if (!measuring) {
     const auto upload = [&](const Tensor& to, std::span<const std::int32_t> from) {
       stream.copy_to_device(to.data, from.data(), to.bytes());
     };
     upload(in.tokens.tensor(), host_->tokens);
-    upload(in.positions.tensor(), host_->positions);
+    upload(in.blocks.positions.tensor(), host_->positions);
     upload(cache_.sequences.query_starts, host_->starts);
     upload(cache_.sequences.key_lengths, host_->lengths);
     upload(cache_.sequences.block_table, host_->table);

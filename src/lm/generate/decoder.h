@@ -8,8 +8,8 @@
 
 #include "device/device.h"
 #include "engine/rank.h"
+#include "lm/generate/inference_model.h"
 #include "lm/generate/token_reader.h"
-#include "lm/model/language_model.h"
 
 namespace primus {
 
@@ -22,14 +22,8 @@ struct OwnModel {
   }
   OwnModel(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
            const ReaderSettings& settings);
-  struct Parts {
-    engine::ParameterStore store;
-    LanguageModel model;
-    Parts(engine::Rank& rank, const ModelConfig& config, const FamilyRegistry& families,
-          const ReaderSettings& settings);
-  };
   engine::Rank rank;
-  std::unique_ptr<Parts> parts;
+  std::unique_ptr<InferenceModel> parts;
 };
 
 class Decoder : private OwnModel, public TokenReader {

@@ -12,13 +12,6 @@ namespace primus {
 
 using engine::Value;
 
-LossEvaluator::Parts::Parts(engine::Rank& rank, const ModelConfig& config, const FamilyRegistry& families,
-                            const EvaluatorSettings& settings)
-    : model(config, families, store) {
-  store.allocate({.compute = settings.compute, .train = false}, rank.persistent());
-  model.allocate_tables(rank, settings.sequence);
-}
-
 LossEvaluator::LossEvaluator(std::unique_ptr<Device> device, const ModelConfig& config,
                              const FamilyRegistry& families, const EvaluatorSettings& settings)
     : config_(config), settings_(settings), rank_(std::move(device)) {
@@ -37,11 +30,11 @@ LossEvaluator::LossEvaluator(std::unique_ptr<Device> device, const ModelConfig& 
   for (std::size_t i = 0; i < size; ++i) {
     positions_[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % settings.sequence);
   }
-  parts_ = std::make_unique<Parts>(rank_, config_, families, settings_);
-  run_batch();
-  parts_.reset();
-  rank_.reserve(rank_.high_water());
-  parts_ = std::make_unique<Parts>(rank_, config_, families, settings_);
+  parts_ = measured_model(rank_, config_, families, settings.compute, settings.sequence,
+                          [this](const InferenceModel& measured) {
+                            engine::Tape tape(rank_.context(), rank_.stash());
+                            losses_of(measured.model, tape);
+                          });
 }
 
 void LossEvaluator::add(std::span<const std::int32_t> tokens) {
@@ -75,30 +68,29 @@ void LossEvaluator::add_window() {
   if (++rows_ == settings_.batch) run_batch();
 }
 
-void LossEvaluator::run_batch() {
-  const std::int64_t count = settings_.batch * settings_.sequence;
-  std::fill(weights_.begin() + rows_ * settings_.sequence, weights_.end(), 0.0F);
-  Stream& stream = rank_.compute();
-  engine::Tape tape(rank_.context(), rank_.stash());
+Value LossEvaluator::losses_of(const LanguageModel& model, engine::Tape& tape) {
   tape.begin({.train = false});
-  const Shape shape{count};
-  const ModelInputs in{.batch = settings_.batch,
-                       .sequence = settings_.sequence,
-                       .tokens = tape.input(DType::kI32, shape, false),
-                       .positions = tape.input(DType::kI32, shape, false),
-                       .labels = tape.input(DType::kI32, shape, false),
-                       .weights = tape.input(DType::kF32, shape, false)};
-  auto upload = [&](const Value& to, const void* from) {
-    if (!rank_.measuring()) stream.copy_to_device(to.tensor().data, from, to.tensor().bytes());
+  const Shape shape{settings_.batch * settings_.sequence};
+  const auto upload = [&](DType dtype, const void* from) {
+    Value to = tape.input(dtype, shape, false);
+    if (!rank_.measuring()) rank_.compute().copy_to_device(to.tensor().data, from, to.tensor().bytes());
+    return to;
   };
-  upload(in.tokens, tokens_.data());
-  upload(in.positions, positions_.data());
-  upload(in.labels, labels_.data());
-  upload(in.weights, weights_.data());
-  const Value loss = parts_->model.loss(parts_->model.forward(in), in);
-  if (rank_.measuring()) return;
-  stream.copy_to_host(losses_.data(), loss.tensor().data, loss.tensor().bytes());
-  stream.synchronize();
+  const ModelInputs in{.tokens = upload(DType::kI32, tokens_.data()),
+                       .labels = upload(DType::kI32, labels_.data()),
+                       .weights = upload(DType::kF32, weights_.data()),
+                       .blocks = {.batch = settings_.batch,
+                                  .sequence = settings_.sequence,
+                                  .positions = upload(DType::kI32, positions_.data())}};
+  return model.loss(model.forward(in), in);
+}
+
+void LossEvaluator::run_batch() {
+  std::fill(weights_.begin() + rows_ * settings_.sequence, weights_.end(), 0.0F);
+  engine::Tape tape(rank_.context(), rank_.stash());
+  const Value loss = losses_of(parts_->model, tape);
+  rank_.compute().copy_to_host(losses_.data(), loss.tensor().data, loss.tensor().bytes());
+  rank_.compute().synchronize();
   for (std::int64_t i = 0; i < rows_ * settings_.sequence; ++i) total_ += static_cast<double>(losses_[i]);
   rows_ = 0;
 }

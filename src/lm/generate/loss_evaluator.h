@@ -9,7 +9,7 @@
 
 #include "device/device.h"
 #include "engine/rank.h"
-#include "lm/model/language_model.h"
+#include "lm/generate/inference_model.h"
 
 namespace primus {
 
@@ -40,19 +40,15 @@ class LossEvaluator {
   double mean() const { return predicted_ > 0 ? total_ / static_cast<double>(predicted_) : 0; }
 
  private:
-  struct Parts {
-    engine::ParameterStore store;
-    LanguageModel model;
-    Parts(engine::Rank& rank, const ModelConfig& config, const FamilyRegistry& families,
-          const EvaluatorSettings& settings);
-  };
   void add_window();
   void run_batch();
+  // The loss of each token of a batch of `model`, on a tape.
+  engine::Value losses_of(const LanguageModel& model, engine::Tape& tape);
 
   ModelConfig config_;
   EvaluatorSettings settings_;
   engine::Rank rank_;
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<InferenceModel> parts_;
   std::vector<std::int32_t> pending_;  // text not yet in a window, from the last token that has been read
   std::vector<std::int32_t> tokens_, labels_, positions_;  // [batch, sequence], filled up to rows_
   std::vector<float> weights_, losses_;

@@ -45,18 +45,23 @@ struct RoutingTrace {
 
 // What every block gets besides the residual stream. T = batch * sequence tokens, of this context rank.
 struct BlockInputs {
-  std::int64_t batch = 0, sequence = 0;
-  engine::Value positions;         // [T] int32
-  Tensor rope_table;               // see turbo/rope/rope.h
-  const KvCache* cache = nullptr;  // generation only
-  engine::Value
-      first_key;  // [T] int32, sequences packed from documents (turbo/attention/attention.h); empty: none
+  std::int64_t batch = 0, sequence = 0;  // in generation they only multiply to T
+  engine::Value positions = {};          // [T] int32
+  Tensor rope_table = {};                // see turbo/rope/rope.h
+  const KvCache* cache = nullptr;        // generation only
+  // [T] int32: where each token's document begins in its sequence (turbo/attention/attention.h), of sequences
+  // packed from documents; empty: at 0.
+  engine::Value first_key = {};
   const RoutingStep* routing = nullptr;  // training only
-  // Training only: [T of all context ranks, in their order] int32 (turbo::RouterRandom::tokens).
-  engine::Value token_numbers;
-  const RoutingTrace* trace = nullptr;         // usually none
-  engine::ContextParallel* context = nullptr;  // who holds the rest of each sequence; null: nobody
-  // Training with tensor ranks: collectives beside products; null: one after the other.
+  // Each token's number within the step's global batch (turbo::RouterRandom), with `routing`: [T of all
+  // context ranks, in their order] int32.
+  engine::Value token_numbers = {};
+  const RoutingTrace* trace = nullptr;  // usually none
+  // Context parallelism: the ranks that hold the rest of each sequence, of which `sequence` tokens are here;
+  // null: nobody does.
+  engine::ContextParallel* context = nullptr;
+  // Tensor parallelism: collectives run beside products (engine/tensor_parallel.h); null: one after the
+  // other.
   engine::TensorParallel* tensor = nullptr;
 };
 

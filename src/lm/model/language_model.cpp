@@ -74,9 +74,7 @@ int LanguageModel::chunk_with(std::int64_t block) const {
 
 void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) {
   rope_positions_ = positions;
-  const Shape shape{positions, config_.rotary_dim()};
-  rope_table_ =
-      Tensor(rank.persistent().allocate(shape.elements() * size_of(DType::kF32)).address, DType::kF32, shape);
+  rope_table_ = rank.persistent(DType::kF32, {positions, config_.rotary_dim()});
   if (rank.measuring()) return;
   const std::vector<float> table = make_rope_table(config_, positions);
   rank.compute().copy_to_device(rope_table_.data, table.data(), rope_table_.bytes());
@@ -84,8 +82,9 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
 }
 
 BlockInputs LanguageModel::block_inputs(const ModelInputs& in) const {
-  return {in.batch,   in.sequence,      in.positions, rope_table_, in.cache, in.first_key,
-          in.routing, in.token_numbers, in.trace,     in.context,  in.tensor};
+  BlockInputs inputs = in.blocks;
+  inputs.rope_table = rope_table_;
+  return inputs;
 }
 
 Value LanguageModel::forward(int chunk, const ModelInputs& in, Value x) const {
@@ -134,8 +133,7 @@ Value LanguageModel::logits(const Value& hidden) const {
 
 RoutingStep LanguageModel::make_routing_step(engine::Rank& rank) const {
   const auto table = [&](DType dtype, std::int64_t columns) {
-    const Shape shape{config_.layers + config_.mtp.modules(), columns};
-    return Tensor(rank.persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape);
+    return rank.persistent(dtype, {config_.layers + config_.mtp.modules(), columns});
   };
   return {.random = {}, .load = table(DType::kI32, config_.moe.experts + 1), .losses = table(DType::kF32, 2)};
 }
@@ -150,14 +148,11 @@ void LanguageModel::end_step(turbo::Context& context, const RoutingStep& step) c
 
 KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t sequences,
                       std::int64_t capacity, std::int64_t pages, std::int64_t page_size) {
-  const auto take = [&](DType type, Shape shape) {
-    return Tensor(rank.persistent().allocate(shape.elements() * size_of(type)).address, type, shape);
-  };
   KvCache cache;
   const std::int64_t blocks = (capacity + page_size - 1) / page_size;
-  cache.sequences = {.query_starts = take(DType::kI32, {sequences + 1}),
-                     .key_lengths = take(DType::kI32, {sequences}),
-                     .block_table = take(DType::kI32, {sequences, blocks}),
+  cache.sequences = {.query_starts = rank.persistent(DType::kI32, {sequences + 1}),
+                     .key_lengths = rank.persistent(DType::kI32, {sequences}),
+                     .block_table = rank.persistent(DType::kI32, {sequences, blocks}),
                      .page_size = page_size};
   const LatentConfig& latent = config.attention.latent;
   const bool latents = latent.kv_rank > 0;
@@ -165,8 +160,8 @@ KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype
   const Shape shape{pages, page_size, width};
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     engine::KvCacheLayer& entry = cache.layers.emplace_back();
-    entry.k = take(dtype, shape);
-    if (!latents) entry.v = take(dtype, shape);
+    entry.k = rank.persistent(dtype, shape);
+    if (!latents) entry.v = rank.persistent(dtype, shape);
   }
   return cache;
 }

@@ -27,26 +27,14 @@ struct FurtherTokens {
   engine::Value tokens, labels, weights;
 };
 
-// Device inputs of one microbatch, as Values of its tape. T = batch * sequence.
+// Device inputs of one microbatch, as Values of its tape, each [T].
 struct ModelInputs {
-  std::int64_t batch = 0, sequence = 0;
-  engine::Value tokens = {};       // [T] int32
-  engine::Value positions = {};    // [T] int32
-  engine::Value labels = {};       // [T] int32; for the loss only
-  engine::Value weights = {};      // [T] fp32; for the loss only
-  const KvCache* cache = nullptr;  // generation only; batch and sequence then only multiply to T
-  engine::Value first_key = {};  // [T] int32: where each token's document begins in its sequence; empty: at 0
-  const RoutingStep* routing = nullptr;  // training only
-  // Each token's number within the step's global batch (turbo::RouterRandom), with `routing`: [T of all
-  // context ranks, in their order] int32.
-  engine::Value token_numbers = {};
-  const RoutingTrace* trace = nullptr;  // usually none
-  std::vector<FurtherTokens> further;   // by depth; for further_losses only
-  // Context parallelism: the ranks that hold the rest of each sequence, of which `sequence` tokens are here.
-  engine::ContextParallel* context = nullptr;
-  // Tensor parallelism: collectives run beside products (engine/tensor_parallel.h); null: one after the
-  // other.
-  engine::TensorParallel* tensor = nullptr;
+  engine::Value tokens = {};  // int32; for the first part of the model
+  // int32, and fp32: what each token's loss weighs in the sum that is trained on (of a training batch: its
+  // loss_mask, divided by the mask's sum); for the last part, where there is a loss.
+  engine::Value labels = {}, weights = {};
+  BlockInputs blocks;                  // with no rope table: the model puts its own there
+  std::vector<FurtherTokens> further;  // by depth; for further_losses only
 };
 
 class LanguageModel {

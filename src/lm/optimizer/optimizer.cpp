@@ -7,9 +7,7 @@ namespace primus {
 Optimizer::Optimizer(const OptimizerSettings& settings, engine::ParameterStore& store,
                      engine::DataParallel& parallel, engine::Rank& rank)
     : settings_(settings), store_(store), parallel_(parallel), rank_(rank) {
-  auto scalar = [&](DType dtype) {
-    return Tensor(rank.persistent().allocate(size_of(dtype)).address, dtype, {1});
-  };
+  auto scalar = [&](DType dtype) { return rank.persistent(dtype, {1}); };
   sum_of_squares_ = scalar(DType::kF64);
   norm_ = scalar(DType::kF32);
   scale_ = scalar(DType::kF32);

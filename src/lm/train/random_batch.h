@@ -12,11 +12,11 @@ namespace primus {
 // One microbatch of `count` uniformly random tokens; labels are the next tokens.
 struct RandomBatch {
   std::vector<std::int32_t> tokens, labels;
-  std::vector<float> mask;
+  std::vector<float> loss_mask;
   std::vector<std::int32_t> document_starts;  // every sequence is one document
 
   RandomBatch(std::int64_t count, std::int64_t sequence, std::int64_t vocab, std::uint64_t microbatch)
-      : mask(static_cast<std::size_t>(count), 1.0F) {
+      : loss_mask(static_cast<std::size_t>(count), 1.0F) {
     const RandomStream random(microbatch, RandomPurpose::kData);
     for (std::int64_t i = 0; i <= count; ++i) {
       const auto value = static_cast<std::int32_t>(
@@ -26,7 +26,7 @@ struct RandomBatch {
       if (i % sequence == 0) document_starts.push_back(static_cast<std::int32_t>(i));
     }
   }
-  HostBatch host() const { return {tokens, labels, mask, document_starts}; }
+  HostBatch host() const { return {tokens, labels, loss_mask, document_starts}; }
 };
 
 }  // namespace primus

@@ -26,13 +26,10 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
       tape_(rank.context(), rank.stash()) {
   runner_ = std::make_unique<engine::ScheduleRunner>(
       rank, parallel, static_cast<engine::ChunkedModel&>(*this), runner_settings());
-  auto scalar = [&](DType dtype) {
-    return Tensor(rank.persistent().allocate(size_of(dtype)).address, dtype, {1});
-  };
+  auto scalar = [&](DType dtype) { return rank.persistent(dtype, {1}); };
   loss_ = scalar(DType::kF32);
   stop_votes_ = scalar(DType::kF32);
-  scalars_ = Tensor(rank.persistent().allocate(turbo::kStepScalars * size_of(DType::kF64)).address,
-                    DType::kF64, {turbo::kStepScalars});
+  scalars_ = rank.persistent(DType::kF64, {turbo::kStepScalars});
   non_finite_ = scalar(DType::kI32);
   if (model.config().mtp.modules() > 0) mtp_loss_ = scalar(DType::kF32);
   if (model.config().moe.experts > 0) routing_ = model.make_routing_step(rank);
@@ -115,7 +112,7 @@ void TrainingStep::stage(const HostBatch& batch, std::int64_t slot, double weigh
   host.positions.assign(batch.positions.begin(), batch.positions.end());
   if (settings_.packed_documents) {
     host.document_starts.assign(batch.document_starts.begin(), batch.document_starts.end());
-    host.first_keys = first_keys(host.document_starts);
+    host.first_key = first_key(host.document_starts);
   }
   if (!routing_.load.absent()) {
     const auto first =
@@ -141,18 +138,20 @@ ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool 
   const bool numbered = !routing_.load.absent() && tape.training();
   const std::int64_t all = settings_.micro_batch * settings_.sequence;  // of all context ranks
   const Shape shape{held_tokens()};
-  ModelInputs in{.batch = settings_.micro_batch,
-                 .sequence = settings_.sequence / rank_.mesh().shape().context};
+  ModelInputs in;
+  BlockInputs& blocks = in.blocks;
+  blocks.batch = settings_.micro_batch;
+  blocks.sequence = settings_.sequence / rank_.mesh().shape().context;
   if (first) in.tokens = tape.input(DType::kI32, shape, false);
-  in.positions = tape.input(DType::kI32, shape, false);
+  blocks.positions = tape.input(DType::kI32, shape, false);
   if (last) {
     in.labels = tape.input(DType::kI32, shape, false);
     in.weights = tape.input(DType::kF32, shape, false);
   }
-  if (settings_.packed_documents) in.first_key = tape.input(DType::kI32, shape, false);
-  if (numbered) in.token_numbers = tape.input(DType::kI32, {all}, false);
-  if (context_) in.context = &*context_;
-  if (tensor_) in.tensor = &*tensor_;
+  if (settings_.packed_documents) blocks.first_key = tape.input(DType::kI32, shape, false);
+  if (numbered) blocks.token_numbers = tape.input(DType::kI32, {all}, false);
+  if (context_) blocks.context = &*context_;
+  if (tensor_) blocks.tensor = &*tensor_;
   const std::int64_t depths = further && last ? model_.config().mtp.modules() : 0;
   for (std::int64_t depth = 0; depth < depths; ++depth) {
     in.further.push_back({.tokens = tape.input(DType::kI32, shape, false),
@@ -167,10 +166,10 @@ ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool 
     rank_.compute().copy_to_device(tensor.data, held_of(host, values), tensor.bytes());
   };
   if (first) copy(in.tokens, host.tokens);
-  copy(in.positions, host.positions.empty() ? positions_ : host.positions);
-  if (settings_.packed_documents) copy(in.first_key, host.first_keys);
+  copy(blocks.positions, host.positions.empty() ? positions_ : host.positions);
+  if (settings_.packed_documents) copy(blocks.first_key, host.first_key);
   if (numbered) {
-    const Tensor numbers = in.token_numbers.tensor();
+    const Tensor numbers = blocks.token_numbers.tensor();
     rank_.compute().copy_to_device(numbers.data, host.token_numbers.data(), numbers.bytes());
   }
   if (last) {
@@ -218,7 +217,7 @@ TrainingStep::FurtherStaging TrainingStep::further_tokens(const HostBatch& batch
 }
 
 // The first position of its own sequence that each token may see: that of its document's first token.
-std::vector<std::int32_t> TrainingStep::first_keys(std::span<const std::int32_t> document_starts) const {
+std::vector<std::int32_t> TrainingStep::first_key(std::span<const std::int32_t> document_starts) const {
   std::vector<std::int32_t> keys(positions_.size());
   for (std::size_t d = 0; d + 1 < document_starts.size(); ++d) {
     const auto begin = keys.begin() + document_starts[d], end = keys.begin() + document_starts[d + 1];
@@ -287,8 +286,8 @@ engine::ChunkedModel::Outputs TrainingStep::forward(Tape& tape, int chunk, std::
   const bool further = tape.training() || evaluates_further_;
   ModelInputs in = upload(tape, chunk, microbatch, further);
   if (tape.training()) {
-    if (!routing_.load.absent()) in.routing = &routing_;
-    in.trace = trace_;
+    if (!routing_.load.absent()) in.blocks.routing = &routing_;
+    in.blocks.trace = trace_;
   }
   Value hidden = model_.forward(chunk, in, std::move(x));
   if (!model_.last(chunk)) return {.next = std::move(hidden), .losses = {}};

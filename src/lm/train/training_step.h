@@ -164,7 +164,7 @@ class TrainingStep : private engine::ChunkedModel {
   // Through a part of the pinned buffer that no copy reads any more: begin() and update() have one each.
   enum class ScalarsOf : std::uint8_t { kBegin, kUpdate };
   void upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate, double weight_decay);
-  std::vector<std::int32_t> first_keys(std::span<const std::int32_t> document_starts) const;
+  std::vector<std::int32_t> first_key(std::span<const std::int32_t> document_starts) const;
   // Of a microbatch in the mean over the global batch.
   double loss_weight() const;
   double read_scalar(const Tensor& scalar);
@@ -192,7 +192,7 @@ class TrainingStep : private engine::ChunkedModel {
 
   // Host side of a microbatch's inputs: one slot per microbatch, since a device reads them later.
   struct Staging {
-    std::vector<std::int32_t> tokens, labels, positions, first_keys, document_starts, token_numbers;
+    std::vector<std::int32_t> tokens, labels, positions, first_key, document_starts, token_numbers;
     std::vector<float> weights;
     std::vector<FurtherStaging> further;       // by depth
     std::vector<std::vector<std::byte>> held;  // of all these, what this context rank is given

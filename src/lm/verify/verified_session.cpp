@@ -30,8 +30,8 @@ ReferenceBatch::ReferenceBatch(const TensorView& ids, std::int64_t vocab, const 
   }
   labels.assign(tokens.begin() + 1, tokens.end());
   labels.push_back(0);
-  mask.assign(tokens.size(), 1.0F);
-  for (std::int64_t row = 1; row <= batch; ++row) mask[row * sequence - 1] = 0;
+  loss_mask.assign(tokens.size(), 1.0F);
+  for (std::int64_t row = 1; row <= batch; ++row) loss_mask[row * sequence - 1] = 0;
 }
 
 std::vector<float> download(engine::Rank& rank, const Tensor& tensor) {
@@ -76,25 +76,25 @@ VerifiedSession::VerifiedSession(std::unique_ptr<Device> device, const SessionSe
 RoutingTrace VerifiedSession::make_trace() {
   const MoeConfig& moe = settings_.model.moe;
   if (moe.experts == 0) return {};
-  const Shape shape{settings_.model.layers + settings_.model.mtp.modules(),
-                    static_cast<std::int64_t>(batch_.tokens.size()) * moe.router.top_k};
-  return {.experts = Tensor(rank_.persistent().allocate(shape.elements() * size_of(DType::kI32)).address,
-                            DType::kI32, shape)};
+  return {.experts = rank_.persistent(DType::kI32,
+                                      {settings_.model.layers + settings_.model.mtp.modules(),
+                                       static_cast<std::int64_t>(batch_.tokens.size()) * moe.router.top_k})};
 }
 
 std::vector<float> VerifiedSession::logits_of(TrainingSession& session) {
   engine::Tape tape(rank_.context(), rank_.stash());
   tape.begin({.train = false});
   const Shape shape{static_cast<std::int64_t>(batch_.tokens.size())};
-  ModelInputs in{.batch = batch_.batch,
-                 .sequence = batch_.sequence,
-                 .tokens = tape.input(DType::kI32, shape, false),
-                 .positions = tape.input(DType::kI32, shape, false),
-                 .trace = trace_.experts.absent() ? nullptr : &trace_};
+  const ModelInputs in{.tokens = tape.input(DType::kI32, shape, false),
+                       .blocks = {.batch = batch_.batch,
+                                  .sequence = batch_.sequence,
+                                  .positions = tape.input(DType::kI32, shape, false),
+                                  .trace = trace_.experts.absent() ? nullptr : &trace_}};
   const engine::Value logits = [&] {
     if (!rank_.measuring()) {
       rank_.compute().copy_to_device(in.tokens.tensor().data, batch_.tokens.data(), 4 * shape[0]);
-      rank_.compute().copy_to_device(in.positions.tensor().data, batch_.positions.data(), 4 * shape[0]);
+      rank_.compute().copy_to_device(in.blocks.positions.tensor().data, batch_.positions.data(),
+                                     4 * shape[0]);
     }
     return session.model().logits(session.model().forward(in));
   }();

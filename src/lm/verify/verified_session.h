@@ -18,12 +18,12 @@ namespace primus {
 struct ReferenceBatch {
   std::int64_t batch = 0, sequence = 0;
   std::vector<std::int32_t> tokens, labels, positions;
-  std::vector<float> mask;
+  std::vector<float> loss_mask;
 
   // `ids` is int64 [batch, sequence]; throws Error naming `where` for anything else, and for ids beyond
   // `vocab`.
   ReferenceBatch(const TensorView& ids, std::int64_t vocab, const std::string& where);
-  HostBatch host() const { return {tokens, labels, mask}; }
+  HostBatch host() const { return {tokens, labels, loss_mask}; }
 };
 
 // Host copy of a device tensor, fp32 or bf16.

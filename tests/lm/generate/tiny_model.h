@@ -75,16 +75,16 @@ inline std::vector<std::vector<float>> teacher_forcing(const ModelConfig& config
     store.initialize(rank.context(), seed);
     engine::Tape tape(rank.context(), rank.stash());
     tape.begin({.train = false});
-    ModelInputs in{.batch = 1,
-                   .sequence = length,
-                   .tokens = tape.input(DType::kI32, {length}, false),
-                   .positions = tape.input(DType::kI32, {length}, false)};
-    if (!documents.empty()) in.first_key = tape.input(DType::kI32, {length}, false);
+    ModelInputs in{
+        .tokens = tape.input(DType::kI32, {length}, false),
+        .blocks = {.batch = 1, .sequence = length, .positions = tape.input(DType::kI32, {length}, false)}};
+    BlockInputs& blocks = in.blocks;
+    if (!documents.empty()) blocks.first_key = tape.input(DType::kI32, {length}, false);
     if (!rank.measuring()) {
-      if (in.first_key)
-        rank.compute().copy_to_device(in.first_key.tensor().data, first_key.data(), 4 * length);
+      if (blocks.first_key)
+        rank.compute().copy_to_device(blocks.first_key.tensor().data, first_key.data(), 4 * length);
       rank.compute().copy_to_device(in.tokens.tensor().data, tokens.data(), 4 * length);
-      rank.compute().copy_to_device(in.positions.tensor().data, positions.data(), 4 * length);
+      rank.compute().copy_to_device(blocks.positions.tensor().data, positions.data(), 4 * length);
     }
     const engine::Value out = model.logits(model.forward(in));
     if (rank.measuring()) return;

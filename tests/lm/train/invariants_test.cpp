@@ -328,7 +328,7 @@ TEST(LmHead, ChunksOfLogitsGiveTheGradientsOfOne) {
   ASSERT_LT(engine::lm_head_chunk_tokens(*cpu, tokens, settings.model.vocab), tokens);
   ASSERT_EQ(engine::lm_head_chunk_tokens(*cpu, tokens / 2, settings.model.vocab), tokens / 2);
   TestBatch batch(tokens, settings.model.vocab, 5);
-  batch.mask[1] = 1;  // halves of the batch count alike
+  batch.loss_mask[1] = 1;  // halves of the batch count alike
   // The gradients of all units, with the tokens in so many microbatches.
   const auto gradients = [&](std::int64_t microbatches, Policy policy) {
     settings.step = {.micro_batch = tokens / microbatches / 16, .sequence = 16, .microbatches = microbatches};
@@ -343,7 +343,7 @@ TEST(LmHead, ChunksOfLogitsGiveTheGradientsOfOne) {
         return std::span(values).subspan(static_cast<std::size_t>(i * tokens / microbatches),
                                          static_cast<std::size_t>(tokens / microbatches));
       };
-      step.microbatch(i, {part(batch.tokens), part(batch.labels), part(batch.mask), {}, {}});
+      step.microbatch(i, {part(batch.tokens), part(batch.labels), part(batch.loss_mask), {}, {}});
     }
     step.finish_gradients();
     std::vector<std::vector<float>> result;

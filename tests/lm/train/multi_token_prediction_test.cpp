@@ -33,7 +33,7 @@ struct MtpRun {
         batch(2 * 16, config.vocab, 5),
         session(open_session(rank, settings(config, packed), all_families())) {
     if (packed) batch.pack({0, 5, 6, 8, 16, 27});
-    batch.mask[20] = 0;
+    batch.loss_mask[20] = 0;
     session->store().initialize(rank.context(), seed);
   }
 
@@ -87,7 +87,7 @@ class NaiveLlama {
       for (std::size_t k = 0; k < depths; ++k) {
         if (k > 0) h = module(h, batch, begin, k);
         for (std::size_t t = 0; t + k < length; ++t) {
-          const double weight = static_cast<double>(batch.mask[begin + t + k]);
+          const double weight = static_cast<double>(batch.loss_mask[begin + t + k]);
           sums[k] += weight * cross_entropy(h[t], batch.labels[begin + t + k]);
           counts[k] += weight;
         }

@@ -77,9 +77,9 @@ inline SessionSettings tiny_settings(DType compute = DType::kF32, const ModelCon
 
 struct TestBatch {
   std::vector<std::int32_t> tokens, labels, document_starts, positions;
-  std::vector<float> mask;
+  std::vector<float> loss_mask;
 
-  TestBatch(std::int64_t count, std::int64_t vocab, std::uint64_t seed) : mask(count, 1.0F) {
+  TestBatch(std::int64_t count, std::int64_t vocab, std::uint64_t seed) : loss_mask(count, 1.0F) {
     const RandomStream random(seed, RandomPurpose::kTest);
     for (std::int64_t i = 0; i <= count; ++i) {
       const auto id = static_cast<std::int32_t>(
@@ -87,7 +87,7 @@ struct TestBatch {
       if (i < count) tokens.push_back(id);
       if (i > 0) labels.push_back(id);
     }
-    mask[1] = 0;  // a masked token in every batch
+    loss_mask[1] = 0;  // a masked token in every batch
   }
   // Cuts the tokens into documents, which begin at `starts` and count their positions from 0.
   void pack(const std::vector<std::int32_t>& starts) {
@@ -98,7 +98,7 @@ struct TestBatch {
         positions.push_back(t - document_starts[d]);
     }
   }
-  HostBatch host() const { return {tokens, labels, mask, document_starts, positions}; }
+  HostBatch host() const { return {tokens, labels, loss_mask, document_starts, positions}; }
 };
 
 inline std::unique_ptr<Device> guard_device() {

@@ -1,0 +1,133 @@
+// An operator of the tape (engine/tape.h), one recorded call of it, and what its functions see of that call.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "engine/parameters.h"
+#include "engine/recompute.h"
+#include "engine/stash.h"
+#include "tensor/tensor.h"
+#include "turbo/context.h"
+
+namespace primus::engine {
+
+class Step;
+class Tape;
+
+// What a gradient computation needs to find again: bit i stands for input i or output i.
+struct Saves {
+  std::uint8_t inputs = 0, outputs = 0;
+};
+constexpr std::uint8_t bit(int i) { return static_cast<std::uint8_t>(1U << i); }
+
+// A training operator: stateless functions over one entry of a tape.
+struct Operator {
+  std::string_view name;
+  OperatorClass operator_class;
+  void (*forward)(Step&);
+  // Makes the other outputs again from output 0. Where a policy drops outputs by their class, output 0 of
+  // such an operator is kept, and its inputs need not be. Null: outputs are replayed from the inputs.
+  void (*from_first)(Step&) = nullptr;
+  void (*backward_input)(Step&) = nullptr;   // null: nothing differentiable goes in
+  void (*backward_weight)(Step&) = nullptr;  // null: no weights
+  Saves for_input = {};                      // needed by backward_input
+  Saves for_weight = {};                // needed by backward_weight, besides the gradients of the outputs
+  bool in_place = false;                // output 0 may take over the memory of input 0 (never needed again)
+  bool is_loss = false;                 // its gradient starts from nothing: backward_input always runs
+  bool weight_reads_parameter = false;  // backward_weight does; forward and backward_input may always
+};
+
+// One recorded call. Fixed size, no heap.
+struct Entry {
+  static constexpr int kMaxInputs = 4, kMaxOutputs = 3, kMaxAttributeBytes = 320;
+
+  const Operator* op = nullptr;
+  std::array<int, kMaxInputs> inputs{};
+  std::array<int, kMaxOutputs> outputs{};
+  std::uint8_t input_count = 0, output_count = 0;
+  bool dropped = false;      // the outputs are replayed when the backward pass needs them
+  bool keeps_first = false;  // ... but for output 0, from which they are (Operator::from_first)
+  bool weight_done = false;  // backward_input has already contributed the weight gradient (fused)
+  Parameter* parameter = nullptr;
+  std::int32_t layer = -1;
+  alignas(8) std::array<std::byte, kMaxAttributeBytes> attributes{};
+};
+
+// What an operator's function sees of its entry.
+class Step {
+ public:
+  Step(Tape& tape, int entry) : tape_(tape), entry_(entry) {}
+
+  turbo::Context& context() const;
+  // Tape::stop_if_asked.
+  void stop_if_asked() const;
+  Tensor in(int i) const;
+  Tensor out(int i) const;
+  // Known although the input's memory is gone.
+  const Shape& in_shape(int i) const;
+  // Input i, or output i when that has taken over its memory (operators that run in place).
+  Tensor in_or_out(int i) const;
+  bool has_parameter() const { return entry().parameter != nullptr; }
+  Parameter& parameter() const;
+  Tensor weight() const { return parameter().value; }
+  template <class T>
+  T attributes() const {
+    T value;
+    std::memcpy(&value, entry().attributes.data(), sizeof(T));
+    return value;
+  }
+
+  // The gradient that reached output i; absent when none did.
+  Tensor d_out(int i) const;
+  bool needs_d_in(int i) const;
+  // Where to write the gradient of input i, and what is there already from other users of that input (or
+  // absent): the operator must leave previous + its own part in `out`. `out` and `previous` may be the same
+  // memory.
+  struct Target {
+    Tensor out, previous;
+  };
+  Target d_in(int i);
+  // The same for kernels that can only assign: `out` is never `previous`, which stays readable for the
+  // kernels of this call. The operator adds it afterwards.
+  Target fresh_d_in(int i);
+  // fresh_d_in() where the kernel may write over input i: `out` is the input's memory if nobody else reads
+  // that any more.
+  Target d_in_over_in(int i);
+  // The gradient of input i is that of output j, unchanged: no copy is made.
+  void pass_d_in(int i, int j);
+  // Memory for the gradient of output j to be completed in: that of d_out(j) when nobody else reads it.
+  Tensor complete_d_out(int j);
+
+  // Where the weight gradient goes, in its unit's type; `accumulate` false: this is the first contribution,
+  // assign. Kernels that write fp32 alone: engine/fp32_weight_gradient.h.
+  struct WeightTarget {
+    Tensor out;
+    bool accumulate;
+  };
+  WeightTarget d_weight() const;
+  // For operators whose input and weight gradients share work: true when the weight gradient may be
+  // contributed right now, in backward_input. An operator that does so calls weight_gradient_done() after it.
+  bool weight_gradient_now() const;
+  void weight_gradient_done();
+
+  std::string_view name() const { return entry().op->name; }
+  int layer() const { return entry().layer; }
+  int input_count() const { return entry().input_count; }
+  int output_count() const { return entry().output_count; }
+
+ private:
+  const Entry& entry() const;
+  Tape& tape_;
+  int entry_;
+  std::array<Buffer, Entry::kMaxInputs> replaced_;  // gradients that kernels of this call still read
+};
+
+// Adds what other users of an input have contributed: the end of an operator that wrote its part to
+// fresh_d_in().
+void add_previous(Step& step, const Step::Target& target);
+
+}  // namespace primus::engine

@@ -4,8 +4,9 @@
 #
 #   scripts/gpu_check.sh [--built] [--gpus N] [--only WORD]... [OUTPUT_FOLDER]
 #
-# With --only: some of tests, rates, sanitizer, models. With --gpus: only what several GPUs do together, which is
-# scripts/gpu_comm.sh and scripts/gpu_ranks.sh; --only then takes comm and rows of gpu_ranks.sh (losses, sharded, ...).
+# With --only: some of tests, rates, sanitizer, models, decoding, peers (training beside PyTorch). With --gpus: only what
+# several GPUs do together, which is scripts/gpu_comm.sh and scripts/gpu_ranks.sh; --only then takes comm and rows of
+# gpu_ranks.sh (losses, sharded, ...).
 #
 # Runs on a bare CUDA machine, too. With --built, build/ comes from another machine and is taken as it is: lib/primus,
 # bin/primus, bin/gpu_bench and tests/turbo_*_test (-DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON). Else the plug-in and the
@@ -27,7 +28,7 @@ done
 if [ "$gpus" -gt 1 ]; then
   known="comm losses overlap replicated sharded tensor library pipeline context mixtral deepseek peer killed"
 else
-  known="tests rates sanitizer models"
+  known="tests rates sanitizer models decoding peers"
 fi
 for word in $parts; do
   case " $known " in
@@ -182,4 +183,17 @@ elif part sanitizer; then
   done
 fi
 if part models && [ -x build/bin/primus ]; then scripts/gpu_models.sh || failed=1; fi
+if part decoding && [ -x build/bin/primus ]; then
+  timeout 120 build/bin/primus benchmark decode --model llama3.1_8B --device cuda --batch 1,8,64 --context 512 --tokens 64 \
+    2>"$out/decoding.log" || {
+    failed=1
+    echo "FAILED  benchmark decode"
+    tail -5 "$out/decoding.log"
+  }
+fi
+if part peers && ! python3 -c 'import torch' 2>/dev/null; then
+  echo "not run: PyTorch, the peer of training, is not here"
+elif part peers && [ -x build/bin/primus ]; then
+  scripts/gpu_peers.sh || failed=1
+fi
 exit $failed

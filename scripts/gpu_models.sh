@@ -4,11 +4,12 @@
 #
 #   scripts/gpu_models.sh [PRIMUS]     the program; build/bin/primus by default. The plug-in lies beside it in ../lib/primus
 #
-# DEVICE chooses another device (cuda by default). Exits 1 if something fails.
+# DEVICE chooses another device (cuda by default), STEPS the length of the training runs (300). Exits 1 if something fails.
 set -eu
 cd "$(dirname "$0")/.."
 primus=${1:-build/bin/primus}
 device=${DEVICE:-cuda}
+steps=${STEPS:-300}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
@@ -27,20 +28,53 @@ for model in tests/golden/models/*/; do
   done
 done
 
-# The same run on both: equal but for rounding in fp32, whose sums have another order.
-for on in cpu "$device"; do
+# trained NAME DEVICE WORD...: a tiny model in fp32 on text that comes with the sources.
+trained() {
+  name=$1
+  on=$2
+  shift 2
   timeout 300 "$primus" train pretrain --config examples/native/configs/CPU/llama_tiny-pretrain.yaml --plain \
-    workspace="$scratch" work_group=w user_name=u exp_name="$on" bf16=false train_iters=30 device="$on" \
-    >"$scratch/$on.log" 2>&1 || {
+    workspace="$scratch" work_group=w user_name=u exp_name="$name" bf16=false train_iters="$steps" device="$on" \
+    mock_data=false data_path=docs/config.md "$@" \
+    >"$scratch/$name.log" 2>&1 || {
     failed=1
     echo "FAILED  training on $on"
-    tail -n 12 "$scratch/$on.log"
+    tail -n 12 "$scratch/$name.log"
   }
-  tail -n 1 "$scratch/w/u/$on/metrics.jsonl" | sed -E \
-    "s/.*\"lm_loss\":([0-9.]+).*\"grad_norm\":([0-9.]+).*/training on $on: loss \1, gradient norm \2 after 30 steps/" || true
+}
+
+# curve NAME: each step's loss and gradient norm.
+curve() {
+  sed -n -E 's/.*"lm_loss":([0-9.e+-]+).*"grad_norm":([0-9.e+-]+).*/\1 \2/p' "$scratch/w/u/$1/metrics.jsonl"
+}
+
+# The same run on both: equal but for rounding in fp32, whose sums have another order. Differences grow with the steps.
+for on in cpu "$device"; do
+  trained "$on" "$on"
+  curve "$on" >"$scratch/$on.curve"
+  echo "training on $on: loss and gradient norm after $steps steps: $(tail -n 1 "$scratch/$on.curve")"
   timeout 120 "$primus" generate "$scratch/w/u/$on" --prompt "And" -n 24 --device "$on" --threads 4 \
     >"$scratch/$on.txt" 2>&1 || failed=1
 done
+largest=$(paste -d ' ' "$scratch/cpu.curve" "$scratch/$device.curve" | awk -v steps="$steps" '
+  NF == 4 { d = ($3 - $1) / $1; d = d < 0 ? -d : d; if (d > most) most = d; ++rows }
+  END { print rows == steps ? most + 0 : 1 }')
+if awk "BEGIN { exit !($largest < 1e-3) }"; then
+  echo "ok      $steps losses on $device are the CPU's, the largest relative difference is $largest"
+else
+  failed=1
+  echo "FAILED  $steps losses on $device differ from the CPU's by up to $largest"
+fi
+# Interrupted half way and continued, the bits are those of the run that was not.
+trained parts "$device" exit_interval=$((steps / 2))
+trained parts "$device"
+curve parts >"$scratch/parts.curve"
+if cmp -s "$scratch/$device.curve" "$scratch/parts.curve"; then
+  echo "ok      a run that was interrupted on $device is the uninterrupted one, bit for bit"
+else
+  failed=1
+  echo "FAILED  a run that was interrupted on $device differs: $(tail -n 1 "$scratch/parts.curve")"
+fi
 if cmp -s "$scratch/cpu.txt" "$scratch/$device.txt"; then
   echo "ok      the same text is generated"
 else

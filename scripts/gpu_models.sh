@@ -28,6 +28,7 @@ for model in tests/golden/models/*/; do
   done
 done
 
+cp docs/config.md "$scratch/text.txt"
 # trained NAME DEVICE WORD...: a tiny model in fp32 on text that comes with the sources.
 trained() {
   name=$1
@@ -35,7 +36,7 @@ trained() {
   shift 2
   timeout 300 "$primus" train pretrain --config examples/native/configs/CPU/llama_tiny-pretrain.yaml --plain \
     workspace="$scratch" work_group=w user_name=u exp_name="$name" bf16=false train_iters="$steps" device="$on" \
-    mock_data=false data_path=docs/config.md "$@" \
+    mock_data=false data_path="$scratch/text.txt" "$@" \
     >"$scratch/$name.log" 2>&1 || {
     failed=1
     echo "FAILED  training on $on"

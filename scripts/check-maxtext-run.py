@@ -16,16 +16,14 @@ and the first token of the next sequence. Weight decay is 0: there it is on all 
 learning rates are compared. Exit code: 0 where they agree.
 """
 
-import argparse
 import json
 import os
-import pathlib
 import random
 import subprocess
 import sys
-import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import framework_check
+
 STEPS, TARGETS, VOCABULARY, SEQUENCES = 20, 64, 2048, 200
 LOGGED = 6e-4  # MaxText's log has three digits behind the point; its metrics_file has all of them
 
@@ -186,24 +184,5 @@ def compare(args, folder):
     return max(worst["losses"], worst["learning rates"]) <= args.tolerance and worst["norms of gradients"] <= 10 * args.tolerance
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--maxtext", type=pathlib.Path, required=True)
-    parser.add_argument("--python", type=pathlib.Path, required=True)
-    parser.add_argument("--primus", type=pathlib.Path, default=ROOT / "build/bin/primus")
-    parser.add_argument("--tolerance", type=float, default=1e-5, help="relative, of losses and rates; norms: ten times that")
-    parser.add_argument("--folder", type=pathlib.Path, help="an empty folder for what is written, which stays")
-    parser.add_argument("--quiet", action="store_true", help="one line")
-    args = parser.parse_args()
-    args.primus = args.primus.absolute()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = (args.folder or pathlib.Path(temporary)).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        same = compare(args, folder)
-        if not same:
-            print("FAILED: the curves differ")
-        return 0 if same else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(framework_check.main(__doc__, "maxtext", "relative, of losses and rates; norms: ten times that", compare))

@@ -14,16 +14,15 @@ the same one: the same 64 words, and the first of them again. Weight decay is 0:
 norms. Losses and norms of gradients are compared. Exit code: 0 where they agree.
 """
 
-import argparse
 import json
 import os
-import pathlib
 import random
 import subprocess
 import sys
-import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import framework_check
+from framework_check import ROOT
+
 STEPS, SEQUENCE, VOCABULARY, SEQUENCES = 20, 64, 2048, 200
 LOSS_DIGITS, NORM_TOLERANCE = 5e-6, 2e-3  # TorchTitan writes five digits behind the point; norms are less sure than losses
 
@@ -136,24 +135,5 @@ def compare(args, folder):
     return worst["losses"] <= args.tolerance + LOSS_DIGITS and worst["norms of gradients"] <= NORM_TOLERANCE
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torchtitan", type=pathlib.Path, required=True)
-    parser.add_argument("--python", type=pathlib.Path, required=True)
-    parser.add_argument("--primus", type=pathlib.Path, default=ROOT / "build/bin/primus")
-    parser.add_argument("--tolerance", type=float, default=1e-5, help="relative, of losses")
-    parser.add_argument("--folder", type=pathlib.Path, help="an empty folder for what is written, which stays")
-    parser.add_argument("--quiet", action="store_true", help="one line")
-    args = parser.parse_args()
-    args.primus = args.primus.absolute()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = (args.folder or pathlib.Path(temporary)).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        same = compare(args, folder)
-        if not same:
-            print("FAILED: the curves differ")
-        return 0 if same else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(framework_check.main(__doc__, "torchtitan", "relative, of losses", compare))

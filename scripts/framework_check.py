@@ -1,0 +1,29 @@
+"""What check-torchtitan-run.py and check-maxtext-run.py have in common: their command line, and the folder they write to."""
+
+import argparse
+import pathlib
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def main(description, framework, tolerance, compare):
+    """Runs compare(arguments, folder), which says whether the curves are the same; returns the exit code.
+
+    `framework`: the option that names its checkout. `tolerance`: what --tolerance holds, for --help."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--" + framework, type=pathlib.Path, required=True)
+    parser.add_argument("--python", type=pathlib.Path, required=True)
+    parser.add_argument("--primus", type=pathlib.Path, default=ROOT / "build/bin/primus")
+    parser.add_argument("--tolerance", type=float, default=1e-5, help=tolerance)
+    parser.add_argument("--folder", type=pathlib.Path, help="an empty folder for what is written, which stays")
+    parser.add_argument("--quiet", action="store_true", help="one line")
+    args = parser.parse_args()
+    args.primus = args.primus.absolute()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (args.folder or pathlib.Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        same = compare(args, folder)
+        if not same:
+            print("FAILED: the curves differ")
+        return 0 if same else 1

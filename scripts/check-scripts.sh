@@ -1,5 +1,5 @@
 #!/bin/sh
-# Shell scripts parse, and are executable; with shellcheck, they are linted too.
+# Shell scripts parse; they and programs in Python are executable; with shellcheck, shell scripts are linted too.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -7,6 +7,9 @@ failed=0
 for script in quickstart.sh test.sh .ci/run scripts/*.sh; do
   sh -n "$script" || failed=1
   [ -x "$script" ] || { echo "$script is not executable"; failed=1; }
+done
+for script in scripts/*.py; do
+  [ "$(head -c 2 "$script")" != '#!' ] || [ -x "$script" ] || { echo "$script is not executable"; failed=1; }
 done
 if command -v shellcheck >/dev/null; then
   shellcheck quickstart.sh test.sh .ci/run scripts/*.sh || failed=1

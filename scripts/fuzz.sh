@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs every fuzz target for some seconds on its corpus (libFuzzer, ASan, UBSan).
+# Runs every fuzz target for some seconds on its corpus (libFuzzer, ASan, UBSan), one on each core at a time.
 #
 #   scripts/fuzz.sh [seconds] [target ...]
 set -eu
@@ -22,19 +22,17 @@ for target in "$@"; do
     { tail -n 20 build/fuzz-build.log; exit 1; }
 done
 
-failed=0
-for target in "$@"; do
-  found=build-fuzz/found/$target
+# New inputs go to the first folder; the corpus of the repository stays as it is. A second of the released
+# program is several here, where sanitizers slow it down.
+export seconds
+# shellcheck disable=SC2016  # the inner shell expands it
+printf '%s\n' "$@" | xargs -n 1 -P "$(nproc)" sh -c '
+  found=build-fuzz/found/$1
   mkdir -p "$found"
-  # New inputs go to the first folder; the corpus of the repository stays as it is. A second of the released
-  # program is several here, where sanitizers slow it down.
-  if build-fuzz/fuzz/"${target}"_fuzz -max_total_time="$seconds" -timeout=5 -rss_limit_mb=2048 -print_final_stats=1 \
-    -artifact_prefix="$found/" "$found" "tests/fuzz/corpus/$target" >"$found.log" 2>&1; then
-    echo "$target: $(sed -n 's/^stat::number_of_executed_units: */executions /p' "$found.log"), no finding"
+  if build-fuzz/fuzz/"$1"_fuzz -max_total_time="$seconds" -timeout=5 -rss_limit_mb=2048 -print_final_stats=1 \
+    -artifact_prefix="$found/" "$found" "tests/fuzz/corpus/$1" >"$found.log" 2>&1; then
+    echo "$1: $(sed -n "s/^stat::number_of_executed_units: */executions /p" "$found.log"), no finding"
   else
-    failed=1
-    tail -n 30 "$found.log"
-    echo "$target: FAILED, see $found.log"
-  fi
-done
-exit $failed
+    printf "%s\n%s: FAILED, see %s\n" "$(tail -n 30 "$found.log")" "$1" "$found.log"
+    exit 1
+  fi' fuzz

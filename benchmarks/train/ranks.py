@@ -12,6 +12,10 @@ before PRIMUS: one process of this build beside one of PRIMUS, another build: as
 
 Prints each pair, and the median with the smallest and the largest, the machine and the date. WORDs are added to all commands
 ("bf16=false"). Nothing else should run meanwhile: the script says how busy the machine was before it began.
+
+With --at-least the median must reach a ratio. Where it does not, twice as many pairs are added to those there are, because others
+may have disturbed a few; then the median of all decides. With --within a process must take what was planned for it, and the ranks together
+what one keeps from step to step. Exit code: 1 where such a limit does not hold.
 """
 import argparse, datetime, json, os, pathlib, platform, statistics, subprocess, sys, tempfile, time
 
@@ -119,6 +123,8 @@ def main():
     parser.add_argument("--steps", type=int, default=8, help="steps that are timed, of each run")
     parser.add_argument("--ranks", type=int, default=2, help="processes of one thread, beside one process with so many threads")
     parser.add_argument("--micro-batch", type=int, default=1, help="sequences of one rank's microbatch")
+    parser.add_argument("--at-least", type=float, metavar="RATIO", help="rate, before: the median that is asked for")
+    parser.add_argument("--within", type=float, metavar="SHARE", help="memory: the difference that is allowed, as 0.02")
     parser.add_argument("--level", default="no_shard", help="data_parallel_sharding_strategy of the processes")
     parser.add_argument("words", nargs="*", metavar="rate|start|memory|before PRIMUS, WORD",
                         help="what to measure, and settings for all runs, as on the command line")
@@ -130,6 +136,10 @@ def main():
         if not arguments.words or not os.access(arguments.words[0], os.X_OK):
             parser.error("before needs the other build's program")
         arguments.before = pathlib.Path(arguments.words.pop(0)).resolve()
+    if arguments.at_least and arguments.what not in ("rate", "before"):
+        parser.error("--at-least is for rate and before")
+    if arguments.within and arguments.what != "memory":
+        parser.error("--within is for memory")
     if min(arguments.pairs, arguments.steps, arguments.micro_batch) < 1 or arguments.ranks < 2:
         parser.error("--pairs, --steps and --micro-batch are at least 1, --ranks at least 2")
     print(f"{processor()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f} before, "
@@ -146,30 +156,47 @@ def main():
              "start": ("one process", f"{arguments.ranks} processes"), "before": ("before", "now")}[arguments.what]
     unit = "s" if arguments.what == "start" else "steps/s"
     ratios, seconds = [], []
-    for pair in range(arguments.pairs):
-        # The order changes, so that a machine that slows down favours nobody.
-        if pair % 2 == 0:
-            a = first()
-            b = second()
-        else:
-            b = second()
-            a = first()
-        ratios.append(b / a)
-        seconds.append(b)
-        print(f"pair {pair + 1}: {names[1]} {b:.3f} {unit}, {names[0]} {a:.3f} {unit}, ratio {b / a:.3f}", flush=True)
-    values = seconds if arguments.what == "start" else ratios
-    print(f"median {'of ' + names[1] if arguments.what == 'start' else 'ratio'} {statistics.median(values):.3f} "
-          f"(from {min(values):.3f} to {max(values):.3f})")
+
+    def measure(pairs):
+        for pair in range(pairs):
+            # The order changes, so that a machine that slows down favours nobody.
+            if pair % 2 == 0:
+                a = first()
+                b = second()
+            else:
+                b = second()
+                a = first()
+            ratios.append(b / a)
+            seconds.append(b)
+            print(f"pair {len(ratios)}: {names[1]} {b:.3f} {unit}, {names[0]} {a:.3f} {unit}, ratio {b / a:.3f}", flush=True)
+        values = seconds if arguments.what == "start" else ratios
+        print(f"median {'of ' + names[1] if arguments.what == 'start' else 'ratio'} {statistics.median(values):.3f} "
+              f"(from {min(values):.3f} to {max(values):.3f})")
+
+    measure(arguments.pairs)
+    if arguments.at_least and statistics.median(ratios) < arguments.at_least:
+        measure(2 * arguments.pairs)
+        if statistics.median(ratios) < arguments.at_least:
+            sys.exit(f"{names[1]}: {statistics.median(ratios):.3f} of the rate of {names[0]}, and {arguments.at_least} is asked for")
 
 
 def measure_memory(arguments):
     alone = None
+    wrong = []
     for ranks in (1, 2, 4):
         persistent, planned, peak = memory(ranks, arguments)
         alone = alone or persistent
+        share = persistent * ranks / alone
         print(f"{ranks} ranks: planned {planned / 2**20:.0f} MiB, of which {persistent / 2**20:.0f} MiB are kept from step to step "
-              f"({persistent * ranks / alone:.3f} of one rank's over {ranks}); peak of a process {peak / 2**20:.0f} MiB, "
+              f"({share:.3f} of one rank's over {ranks}); peak of a process {peak / 2**20:.0f} MiB, "
               f"{peak / planned:.3f} of the plan", flush=True)
+        if arguments.within and abs(peak / planned - 1) > arguments.within:
+            wrong.append(f"a process of {ranks} took {peak / planned:.3f} of its plan")
+        # Replicas keep everything each.
+        if arguments.within and arguments.level == "optim_grads_params" and abs(share - 1) > arguments.within:
+            wrong.append(f"{ranks} ranks keep {share:.3f} of what one keeps")
+    if wrong:
+        sys.exit("; ".join(wrong))
 
 
 main()

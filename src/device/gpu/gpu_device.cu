@@ -242,6 +242,10 @@ class GpuDevice final : public Device {
   }
   void* allocate(std::int64_t bytes) override {
     check(PRIMUS_GPU_CALL(SetDevice)(gpu_.index), "choose a GPU");
+    // Whole pages: small allocations would share one, and a process cannot map the same page of another
+    // process twice (peers.cu).
+    constexpr std::int64_t kPage = std::int64_t{2} << 20;
+    bytes = (bytes + kPage - 1) / kPage * kPage;
     void* address = malloc(bytes);
     check(PRIMUS_GPU_CALL(Memset)(address, 0, static_cast<std::size_t>(bytes)), "clear device memory");
     // The legacy stream clears; others do not wait for it by themselves.

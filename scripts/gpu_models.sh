@@ -35,7 +35,7 @@ trained() {
   on=$2
   shift 2
   timeout 300 "$primus" train pretrain --config examples/native/configs/CPU/llama_tiny-pretrain.yaml --plain \
-    workspace="$scratch" work_group=w user_name=u exp_name="$name" bf16=false train_iters="$steps" device="$on" \
+    workspace="$scratch" work_group=w user_name=u exp_name="$name" bf16=false train_iters="$steps" device="$on" lr=1.0e-3 \
     mock_data=false data_path="$scratch/text.txt" "$@" \
     >"$scratch/$name.log" 2>&1 || {
     failed=1
@@ -49,18 +49,19 @@ curve() {
   sed -n -E 's/.*"lm_loss":([0-9.e+-]+).*"grad_norm":([0-9.e+-]+).*/\1 \2/p' "$scratch/w/u/$1/metrics.jsonl"
 }
 
-# The same run on both: equal but for rounding in fp32, whose sums have another order. Differences grow with the steps.
+# The same run on both: equal but for rounding in fp32, whose sums have another order. Differences grow with the steps, and
+# with the learning rate: at 1e-3 the CPU's losses with half the microbatch stay within 1e-6 of its own, at 3e-3 they are 2 %
+# away after 300 steps.
 for on in cpu "$device"; do
   trained "$on" "$on"
   curve "$on" >"$scratch/$on.curve"
   echo "training on $on: loss and gradient norm after $steps steps: $(tail -n 1 "$scratch/$on.curve")"
-  timeout 120 "$primus" generate "$scratch/w/u/$on" --prompt "And" -n 24 --device "$on" --threads 4 \
-    >"$scratch/$on.txt" 2>&1 || failed=1
+  timeout 120 "$primus" generate "$scratch/w/u/cpu" --prompt "And" -n 24 --device "$on" --threads 4 >"$scratch/$on.txt" 2>&1 || failed=1
 done
 largest=$(paste -d ' ' "$scratch/cpu.curve" "$scratch/$device.curve" | awk -v steps="$steps" '
   NF == 4 { d = ($3 - $1) / $1; d = d < 0 ? -d : d; if (d > most) most = d; ++rows }
   END { print rows == steps ? most + 0 : 1 }')
-if awk "BEGIN { exit !($largest < 1e-3) }"; then
+if awk "BEGIN { exit !($largest < 1e-5) }"; then
   echo "ok      $steps losses on $device are the CPU's, the largest relative difference is $largest"
 else
   failed=1
@@ -79,7 +80,8 @@ fi
 if cmp -s "$scratch/cpu.txt" "$scratch/$device.txt"; then
   echo "ok      the same text is generated"
 else
-  echo "the generated texts differ:"
+  failed=1
+  echo "FAILED  the generated texts differ:"
   head -c 300 "$scratch/cpu.txt" "$scratch/$device.txt"
 fi
 # Texts that are written together are those that each prompt gives alone: greedily, and with a few likeliest tokens to

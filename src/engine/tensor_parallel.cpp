@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -24,6 +23,10 @@ TensorParallel::TensorParallel(Rank& rank, const Options& options)
       arrived_(rank.device().create_event()) {
   for (int distance = 1; by_copy_engines() && distance < group_.size(); ++distance)
     rows_arrived_.push_back(rank.device().create_event());
+}
+
+bool TensorParallel::worthwhile(std::int64_t bytes) const {
+  return options_.overlap && bytes >= options_.least_bytes && group_.size() <= turbo::Add::kMostRanks;
 }
 
 void TensorParallel::follow_compute() {
@@ -144,16 +147,6 @@ void multiply_arriving(Step& s, GemmRole role, const Tensor& own, const Tensor& 
   }
 }
 
-// The sum of parts [first, first + count) of one shape, in the order of comm::Communicator's reductions; ends
-// in `out`, which may be the first of them.
-void add_up(Step& s, std::span<const Tensor> parts, const Tensor& out) {
-  if (parts.size() == 1) return;
-  const std::size_t half = std::bit_ceil(parts.size()) / 2;
-  add_up(s, parts.first(half), parts[0]);
-  add_up(s, parts.subspan(half), parts[half]);
-  launch(s.context(), turbo::Add{.a = parts[0], .b = parts[half], .out = out});
-}
-
 // own = this rank's rows of the sum over ranks of the products of `a` and the weight; `all` takes this rank's
 // products. Those of the others' rows come first, and travel beside what follows. `beside_before`: bytes that
 // arrive in a collective that has begun already; 0: none has.
@@ -164,7 +157,6 @@ void multiply_and_scatter(Step& s, GemmRole role, const Tensor& a, const Tensor&
   const int ranks = group.size(), rank = group.rank();
   const std::int64_t rows = own.shape[0];
   const ScratchTensor arriving(s.context().scratch, all.dtype, {(ranks - 1) * rows, all.shape[1]});
-  std::vector<Tensor> parts(static_cast<std::size_t>(ranks));
   for (int i = 1; i < ranks; ++i) {
     const int to = (rank + i) % ranks, from = (rank + ranks - i) % ranks;
     const Rows of_peer = rows_of(all, group, to);
@@ -176,16 +168,15 @@ void multiply_and_scatter(Step& s, GemmRole role, const Tensor& a, const Tensor&
       multiply(s, role, of_peer.of(a), s.weight(), of_peer.of(all));
     }
     const Tensor part = arriving.get().slice((i - 1) * rows, i * rows);
-    parts[static_cast<std::size_t>(from)] = part;
     const std::array transfers{comm::Transfer::send(of_peer.of(all), to),
                                comm::Transfer::receive(part, from)};
     beside.exchange(transfers);
   }
   const Rows mine = rows_of(all, group, rank);
   multiply_beside(s, role, mine.of(a), mine.of(all), own.bytes());
-  parts[static_cast<std::size_t>(rank)] = mine.of(all);
   beside.wait();
-  add_up(s, parts, own);
+  launch(s.context(),
+         turbo::Add{.a = mine.of(all), .b = arriving.get(), .out = own, .ranks = ranks, .rank = rank});
 }
 
 void weight_gradient(Step& s, const Tensor& d_y, const Tensor& x) {

@@ -8,7 +8,7 @@
 // (comm/beside.h), so it is cut to about the collective's length, and the rest has them all. Where copy
 // engines do the work, products have all multiprocessors all the time, and rows are multiplied rank by rank
 // as they arrive. What is computed is the same as with gather_tokens(), linear() and scatter_tokens(); sums
-// of more than two ranks in bf16 are rounded at every addition.
+// over ranks are made in fp32 and rounded once.
 //
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
 #pragma once
@@ -46,7 +46,7 @@ class TensorParallel {
   comm::Communicator& group() { return group_; }
   const Options& options() const { return options_; }
   // Of what is gathered or scattered; false: never.
-  bool worthwhile(std::int64_t bytes) const { return options_.overlap && bytes >= options_.least_bytes; }
+  bool worthwhile(std::int64_t bytes) const;
   // Whether products beside a collective need not make room for it.
   bool by_copy_engines() const { return group_.by_copy_engines(); }
 

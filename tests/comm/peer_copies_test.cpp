@@ -5,14 +5,20 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "comm/conformance.h"
 #include "comm/nccl_job.h"
+#include "engine/tensor_parallel.h"
+#include "tensor/bfloat16.h"
+#include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::comm {
 namespace {
@@ -252,6 +258,71 @@ TEST_F(PeerCopies, ManyExchangesAreUnderWay) {
   });
   EXPECT_EQ(errors, none(2));
   EXPECT_EQ(wrong, 0);
+}
+
+// ---- Sums --------------------------------------------------------------------------------------------
+
+// Rows of ones and zeros times a weight: each rank's part of each element is one number in bf16.
+BFloat16 part_of(int rank, std::int64_t row, std::int64_t column) {
+  return BFloat16(std::ldexp(static_cast<float>((rank * 37 + row * 11 + column * 5) % 251 + 1),
+                             static_cast<int>((rank * 3 + row + column) % 7) - 8));
+}
+
+// Tensor ranks' sums are made in fp32 and rounded once, whatever brings the parts.
+TEST_F(PeerCopies, PartsOfProductsAreAddedInFp32AndRoundedOnce) {
+  constexpr int kRanks = 4;
+  constexpr std::int64_t kRows = 8, kColumns = 24;  // rows of all ranks, which are also what they multiply by
+  std::atomic<int> through{0}, wrong{0}, rounded_otherwise{0};
+  const auto body = [&](Rank& r) {
+    auto device = std::make_unique<primus::test::GuardDevice>(1, turbo::cpu_kernel_table());
+    auto world = r.job.world(*device, &collectives);
+    engine::Rank rank(std::move(device), engine::Mesh(std::move(world), {.tensor = kRanks}));
+    EXPECT_TRUE(rank.mesh().tensor()->by_copy_engines());
+    engine::ParameterStore store;
+    const auto bytes = [](const std::vector<BFloat16>& values) {
+      return static_cast<std::int64_t>(values.size() * sizeof(BFloat16));
+    };
+    std::vector<BFloat16> x, weight;  // the identity, and in each column one row's parts
+    for (std::int64_t row = 0; row < kRows; ++row)
+      for (std::int64_t k = 0; k < kRows; ++k) x.push_back(BFloat16(k == row ? 1.0F : 0.0F));
+    for (std::int64_t column = 0; column < kColumns; ++column)
+      for (std::int64_t row = 0; row < kRows; ++row) weight.push_back(part_of(r.rank, row, column));
+    rank.reserve({.persistent = 1 << 16, .stash = 1 << 16, .scratch = 1 << 16});
+    store.begin_group("all");
+    engine::Parameter& w = store.add("w", {kColumns, kRows}, engine::Initializer::constant(0));
+    w.uses.push_back(0);
+    store.allocate({.compute = DType::kBF16, .train = false}, rank.persistent());
+    rank.compute().copy_to_device(w.value.data, weight.data(), bytes(weight));
+    engine::TensorParallel beside(rank, {.least_bytes = 0});
+    std::vector<BFloat16> sums(static_cast<std::size_t>(kRows / kRanks * kColumns));
+    engine::Tape tape(rank.context(), rank.stash());
+    tape.begin({.train = false});
+    {
+      const engine::Value in = tape.input(DType::kBF16, {kRows, kRows}, false);
+      rank.compute().copy_to_device(in.tensor().data, x.data(), bytes(x));
+      const engine::Value y = engine::scattered_linear(in, w, rank.mesh().tensor(), &beside);
+      rank.compute().copy_to_host(sums.data(), y.tensor().data, bytes(sums));
+      rank.synchronize();
+    }
+    for (std::int64_t i = 0; i < kRows / kRanks; ++i) {
+      for (std::int64_t column = 0; column < kColumns; ++column) {
+        const std::int64_t row = r.rank * (kRows / kRanks) + i;
+        const auto part = [&](int of) { return static_cast<float>(part_of(of, row, column)); };
+        const BFloat16 once = BFloat16((part(0) + part(1)) + (part(2) + part(3)));
+        const BFloat16 each = BFloat16(static_cast<float>(BFloat16(part(0) + part(1))) +
+                                       static_cast<float>(BFloat16(part(2) + part(3))));
+        const BFloat16 sum = sums[static_cast<std::size_t>(i * kColumns + column)];
+        wrong += sum.bits != once.bits;
+        rounded_otherwise += each.bits != once.bits;
+      }
+    }
+    // As in on_tensor_ranks().
+    ++through;
+    for (int i = 0; i < 6000 && through < kRanks; ++i) std::this_thread::sleep_for(10ms);
+  };
+  EXPECT_EQ(on_all_ranks(kRanks, body, wanted), none(kRanks));
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(rounded_otherwise, 10) << "this tells nothing";
 }
 
 // ---- What goes wrong ------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <span>
@@ -13,7 +14,48 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
+// Parts come in rank order. Level l keeps the sum of 2^l of them that waits for the sum of the next 2^l.
+void add_parts(CpuContext& context, const Add& a) {
+  with_float_type(a.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T* own = context.data<T>(a.a);
+    const T* others = context.data<T>(a.b);
+    T* out = context.data<T>(a.out);
+    const std::int64_t n = a.out.elements();
+    constexpr std::int64_t kBlock = 512;
+    parallel_ranges(context, n, (a.ranks + 1) * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+      float waiting[Add::kLevels + 1][kBlock];
+      for (std::int64_t first = begin; first < end; first += kBlock) {
+        const std::int64_t count = std::min(kBlock, end - first);
+        for (int r = 0; r < a.ranks; ++r) {
+          const T* part = r == a.rank ? own : others + Add::place(a.ranks, a.rank, r, n);
+          float sum[kBlock];
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < count; ++i) sum[i] = to_float(part[first + i]);
+          int level = 0;
+          for (; r >> level & 1; ++level) {
+            PRIMUS_SIMD()
+            for (std::int64_t i = 0; i < count; ++i) sum[i] = waiting[level][i] + sum[i];
+          }
+          std::copy_n(sum, count, waiting[level]);
+        }
+        // What still waits, the later and smaller sums first.
+        int level = std::countr_zero(static_cast<unsigned>(a.ranks));
+        float* const sum = waiting[level];
+        while (++level <= Add::kLevels) {
+          if ((a.ranks >> level & 1) == 0) continue;
+          PRIMUS_SIMD()
+          for (std::int64_t i = 0; i < count; ++i) sum[i] = waiting[level][i] + sum[i];
+        }
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < count; ++i) out[first + i] = from_float<T>(sum[i]);
+      }
+    });
+  });
+}
+
 void add(CpuContext& context, const Add& a) {
+  if (a.ranks > 2) return add_parts(context, a);
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);
     const T* x = context.data<T>(a.a);

@@ -8,9 +8,19 @@
 namespace primus::turbo {
 
 // out = a + b, rounded once. out may be a or b.
+//
+// Or the sum of the parts that the ranks of a group have of one tensor, made in fp32 in the order of
+// comm::Communicator's reductions and rounded once: a is the part of rank `rank`, and b has those of rank -
+// 1, rank - 2 and so on, modulo `ranks`, one after the other. out may be a.
 struct Add {
   static constexpr KernelId kId = KernelId::kAdd;
-  Tensor a, b, out;  // equal shapes and types (fp32 or bf16)
+  static constexpr int kLevels = 7, kMostRanks = 1 << kLevels;
+  Tensor a, b, out;  // equal types (fp32 or bf16) and shapes; b has ranks - 1 times the elements
+  int ranks = 2, rank = 0;
+  // Where the part of rank r begins in b, of parts of n elements.
+  static constexpr std::int64_t place(int ranks, int rank, int r, std::int64_t n) {
+    return ((rank - r + ranks) % ranks - 1) * n;
+  }
   void check() const;
   double flops() const { return 0; }
 };

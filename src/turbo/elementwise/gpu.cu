@@ -25,7 +25,64 @@ struct AddBody {
   }
 };
 
+// Parts come in rank order. Level l keeps the sum of 2^l of them that waits for the sum of the next 2^l.
+template <class T, int kCount>
+struct AddPartsBody {
+  const T *own, *others;
+  T* out;
+  std::int64_t n;
+  int ranks, rank;
+  PRIMUS_DEVICE void operator()(std::int64_t pack) const {
+    constexpr int kLevels = Add::kLevels;
+    const std::int64_t i = pack * kCount;
+    float waiting[kLevels + 1][kCount] = {};
+    for (int r = 0; r < ranks; ++r) {
+      float sum[kCount];
+      load<kCount>((r == rank ? own : others + Add::place(ranks, rank, r, n)) + i, sum);
+      // Levels are constants after unrolling, so that sums stay in registers.
+      bool placed = false;
+      PRIMUS_UNROLL
+      for (int level = 0; level <= kLevels; ++level) {
+        if (placed) continue;
+        placed = (r >> level & 1) == 0;
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) {
+          if (placed) {
+            waiting[level][k] = sum[k];
+          } else {
+            sum[k] = waiting[level][k] + sum[k];
+          }
+        }
+      }
+    }
+    // What still waits, the later and smaller sums first.
+    float sum[kCount] = {};
+    bool begun = false;
+    PRIMUS_UNROLL
+    for (int level = 0; level <= kLevels; ++level) {
+      if ((ranks >> level & 1) == 0) continue;
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) sum[k] = begun ? waiting[level][k] + sum[k] : waiting[level][k];
+      begun = true;
+    }
+    store<kCount>(out + i, sum);
+  }
+};
+
+void add_parts(Context& context, const Add& call) {
+  with_float_type(call.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T *own = context.data<T>(call.a), *others = context.data<T>(call.b);
+    T* out = context.data<T>(call.out);
+    const std::int64_t n = call.out.elements();
+    with_vector<T>(rows_of_vectors<T>(n, own, others, out), [&](auto count) {
+      for_each(context, n / count, AddPartsBody<T, count>{own, others, out, n, call.ranks, call.rank});
+    });
+  });
+}
+
 void add(Context& context, const Add& call) {
+  if (call.ranks > 2) return add_parts(context, call);
   with_float_type(call.out.dtype, [&](auto tag) {
     using T = decltype(tag);
     const T *a = context.data<T>(call.a), *b = context.data<T>(call.b);

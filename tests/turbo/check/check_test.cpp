@@ -229,6 +229,9 @@ void CheckTest::check_dense() {
                     {&Co::parts, &Co::logits, &Co::labels, &Co::weights, &Co::loss, &Co::d_logits}, {},
                     {[](Co& a) { a.first = 2; }, [](Co& a) { a.first = -1; }});
   expect_checks<Add>({.a = x, .b = x, .out = x}, {&Add::a, &Add::b, &Add::out});
+  expect_checks<Add>({.a = x, .b = bf16({2 * kTokens, kWidth}), .out = x, .ranks = 3, .rank = 2},
+                     {&Add::a, &Add::b, &Add::out}, {},
+                     {[](Add& a) { a.ranks = 2; }, [](Add& a) { a.rank = 3; }, [](Add& a) { a.rank = -1; }});
   const Tensor masters = f32({kWidth}), values = bf16({kWidth});
   using Round = RoundMasters;
   expect_checks<Round>({.masters = masters, .working = values, .remainder = i16({kWidth})},

@@ -1,6 +1,8 @@
 #include "turbo/elementwise/elementwise.h"
 
+#include <bit>
 #include <numeric>
+#include <vector>
 
 #include "turbo/operator_test.h"
 
@@ -23,6 +25,47 @@ TEST_P(ElementwiseTest, AddRoundsOnce) {
         const Tensor out = in_place == 0 ? bench.empty(dtype, {n}) : in_place == 1 ? a_device : b_device;
         bench.run(Add{.a = a_device, .b = b_device, .out = out});
         EXPECT_EQ(bench.download(out), expected) << n;
+      }
+    }
+  }
+}
+
+// Of parts [first, first + count), in fp32 and in the order of comm::Communicator's reductions.
+float sum_of(const std::vector<float>& parts, std::size_t first, std::size_t count) {
+  if (count == 1) return parts[first];
+  const std::size_t half = std::bit_ceil(count) / 2;
+  return sum_of(parts, first, half) + sum_of(parts, first + half, count - half);
+}
+
+TEST_P(ElementwiseTest, PartsOfRanksAreAddedInOrderAndRoundedOnce) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int ranks : {2, 3, 4, 5, 7, 8, 12, 128}) {
+      for (const std::int64_t n : {1, 63, 1032}) {
+        SCOPED_TRACE(testing::Message() << ranks << " ranks, " << n << " elements");
+        std::vector<Values> parts;  // by rank
+        for (int r = 0; r < ranks; ++r)
+          parts.push_back(rounded(random_values(n, 10 + static_cast<std::uint64_t>(r)), dtype));
+        Values expected;
+        for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+          std::vector<float> of_ranks;
+          for (const Values& part : parts) of_ranks.push_back(static_cast<float>(part[i]));
+          expected.push_back(rounded(static_cast<double>(sum_of(of_ranks, 0, of_ranks.size())), dtype));
+        }
+        for (const int rank : {0, ranks / 2, ranks - 1}) {
+          Values others;
+          for (int behind = 1; behind < ranks; ++behind) {
+            const Values& part = parts[static_cast<std::size_t>((rank + ranks - behind) % ranks)];
+            others.insert(others.end(), part.begin(), part.end());
+          }
+          const Tensor own = bench.upload(parts[static_cast<std::size_t>(rank)], dtype, {n});
+          const Tensor rest = bench.upload(others, dtype, {(ranks - 1) * n});
+          for (const bool in_place : {false, true}) {
+            const Tensor out = in_place ? own : bench.empty(dtype, {n});
+            bench.run(Add{.a = own, .b = rest, .out = out, .ranks = ranks, .rank = rank});
+            EXPECT_EQ(bench.download(out), expected);
+          }
+        }
       }
     }
   }

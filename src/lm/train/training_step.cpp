@@ -455,10 +455,14 @@ std::string TrainingStep::find_non_finite() {
   set_stop(nullptr);  // the run ends anyway, and says why
   tape_.set_observer([&](engine::Step& step) {
     if (!first.empty()) return;
+    bool counted = false;
     for (int i = 0; i < step.output_count(); ++i) {
+      if (step.out(i).dtype == DType::kI32) continue;  // choices and plans of routers
       turbo::launch(rank_.context(),
-                    turbo::CountNonFinite{.x = step.out(i), .out = non_finite_, .accumulate = i > 0});
+                    turbo::CountNonFinite{
+                        .x = step.out(i), .out = non_finite_, .accumulate = std::exchange(counted, true)});
     }
+    if (!counted) return;
     std::int32_t count = 0;
     rank_.compute().copy_to_host(&count, non_finite_.data, sizeof(count));
     rank_.compute().synchronize();

@@ -371,14 +371,13 @@ TEST(LmHead, ChunksOfLogitsGiveTheGradientsOfOne) {
   }
 }
 
-TEST(TrainingStep, NamesTheFirstOperatorThatGoesWrong) {
-  const SessionSettings settings = tiny_settings();
+// Poisons the first element of a parameter; what goes wrong first in a step then.
+std::string first_to_go_wrong(const SessionSettings& settings, const std::string& poisoned) {
   engine::Rank rank(turbo::make_cpu_device(2));
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, builtin_families());
   session->store().initialize(rank.context(), 7);
-  // Poison the feed-forward's second projection of layer 2.
   for (engine::Parameter& p : session->store().parameters()) {
-    if (p.name != "layers.2.ffn.down") continue;
+    if (p.name != poisoned) continue;
     const float nan = NAN;
     rank.compute().copy_to_device(p.value.data, &nan, sizeof(nan));
   }
@@ -388,7 +387,14 @@ TEST(TrainingStep, NamesTheFirstOperatorThatGoesWrong) {
     step.microbatch(i, TestBatch(32, 97, 5).host());
   step.finish_gradients();
   EXPECT_TRUE(std::isnan(step.result().loss));
-  EXPECT_EQ(step.find_non_finite(), "layers.2.linear");
+  return step.find_non_finite();
+}
+
+TEST(TrainingStep, NamesTheFirstOperatorThatGoesWrong) {
+  EXPECT_EQ(first_to_go_wrong(tiny_settings(), "layers.2.ffn.down"), "layers.2.linear");
+  // Behind routers, whose choices are integers.
+  EXPECT_EQ(first_to_go_wrong(tiny_settings(DType::kF32, tiny_mixture()), "layers.2.moe.down"),
+            "layers.2.linear_combine");
 }
 
 }  // namespace

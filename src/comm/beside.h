@@ -12,7 +12,12 @@ namespace primus::comm {
 // Enough for most of what NVLink carries, and an eighth of an H100.
 inline constexpr int kProcessorsBeside = 16;
 
-// Whether a group's collectives are such: those of the mesh's tensor ranks (engine/tensor_parallel.h).
+// For tokens on their way to experts and back: all that the library takes by itself. These collectives mostly
+// take longer than the products beside them, so they are not slowed down.
+inline constexpr int kProcessorsBesideExperts = 32;
+
+// Whether a group's collectives are to take no more than kProcessorsBeside: those of the mesh's tensor ranks
+// (engine/tensor_parallel.h).
 inline bool beside_products(std::string_view group) { return group.starts_with("tensor."); }
 
 // Whether a group of this name is to exchange by copy engines. `usual`: its devices were seen to do it.

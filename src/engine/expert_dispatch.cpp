@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/scratch.h"
@@ -16,61 +17,174 @@ using turbo::DispatchPlan;
 using turbo::launch;
 
 struct RowAttributes {
-  Communicator* group;
-  std::int64_t tokens, top_k, most;
+  ExpertParallel* parallel;
+  std::int64_t tokens, top_k;
+  std::int64_t most;  // 0: by all-gather
+  bool beside;
 
-  DispatchPlan plan(const Tensor& of) const { return {of, group->size(), tokens, top_k, most}; }
-  std::int64_t rows() const { return group->size() * most; }
+  bool all_to_all() const { return most > 0; }
+  std::int64_t ranks() const { return parallel->group().size(); }
+  std::int64_t rows() const { return ranks() * (all_to_all() ? most : tokens); }
+  DispatchPlan plan(const Tensor& of) const { return {of, static_cast<int>(ranks()), tokens, top_k, most}; }
 };
 
-// To the ranks that have experts of them. Inputs of both operators: rows, plan.
-void send_rows(Step& s, const Tensor& x, const Tensor& out) {
-  const auto a = s.attributes<RowAttributes>();
-  const DispatchPlan plan = a.plan(s.in(1));
-  const ScratchTensor packed(s.context().scratch, x.dtype, {a.rows(), x.cols()});
-  launch(s.context(),
-         turbo::CombineRows{.x = x, .rows = plan.sent, .weights = {}, .previous = {}, .out = packed.get()});
-  a.group->all_to_all_rows(s.context().stream, packed.get(), plan.sends, out, plan.receives);
+// One call of an operator that sends rows or waits for them. Its inputs are rows and, by all-to-all, the
+// plan.
+class Call {
+ public:
+  explicit Call(Step& step) : step_(step), a_(step.attributes<RowAttributes>()) {}
+
+  bool all_to_all() const { return a_.all_to_all(); }
+  DispatchPlan plan() const { return a_.plan(step_.in(1)); }
+  Tensor of_tokens(const Buffer& buffer, const Tensor& like) const {
+    return buffer.view(like.dtype, {a_.tokens, like.cols()});
+  }
+  Tensor of_rows(const Buffer& buffer, const Tensor& like) const {
+    return buffer.view(like.dtype, {a_.rows(), like.cols()});
+  }
+  Buffer buffer(std::int64_t rows, const Tensor& like) const {
+    return a_.parallel->allocate(rows * like.cols() * size_of(like.dtype));
+  }
+  Buffer token_buffer(const Tensor& like) const { return buffer(a_.tokens, like); }
+  Buffer row_buffer(const Tensor& like) const { return buffer(a_.rows(), like); }
+
+  // Each starts a collective; `held` stays until finish().
+  void gather(const Tensor& own, const Tensor& all, Buffer held) const {
+    start([&](Communicator& group, Stream& stream) { group.all_gather(stream, own, all); }, std::move(held));
+  }
+  void scatter(const Tensor& all, const Tensor& own, Buffer held) const {
+    start([&](Communicator& group,
+              Stream& stream) { group.reduce_scatter(stream, all, own, comm::Reduction::kSum); },
+          std::move(held));
+  }
+  // x's rows, laid out in `packed`, to the ranks that have experts of them.
+  void send(const Tensor& x, const Tensor& packed, const Tensor& out, Buffer held) const {
+    const DispatchPlan p = plan();
+    launch(step_.context(),
+           turbo::CombineRows{.x = x, .rows = p.sent, .weights = {}, .previous = {}, .out = packed});
+    start([&](Communicator& group,
+              Stream& stream) { group.all_to_all_rows(stream, packed, p.sends, out, p.receives); },
+          std::move(held));
+  }
+  // Rows back to the ranks that they came from.
+  void send_back(const Tensor& rows, const Tensor& returned, Buffer held) const {
+    const DispatchPlan p = plan();
+    start([&](Communicator& group,
+              Stream& stream) { group.all_to_all_rows(stream, rows, p.receives, returned, p.sends); },
+          std::move(held));
+  }
+  Buffer finish() const { return a_.parallel->finish(); }
+
+  // What has come back, added up for each token, and to `previous`.
+  void sum(const Tensor& returned, const Tensor& previous, const Tensor& out) const {
+    launch(step_.context(),
+           turbo::CombineRows{
+               .x = returned, .rows = plan().parts, .weights = {}, .previous = previous, .out = out});
+  }
+
+ private:
+  void start(ExpertParallel::Collective collective, Buffer held) const {
+    a_.parallel->start(a_.beside, collective, std::move(held));
+  }
+
+  Step& step_;
+  RowAttributes a_;
+};
+
+void begin_dispatch_forward(Step& s) {
+  const Call call(s);
+  const Tensor x = s.in(0), rows = s.out(0);
+  if (!call.all_to_all()) return call.gather(x, rows, {});
+  const Buffer packed = call.row_buffer(x);
+  call.send(x, call.of_rows(packed, x), rows, packed);
 }
 
-// Back from there, and added up; and to `previous`.
-void sum_rows(Step& s, const Tensor& rows, const Tensor& previous, const Tensor& out) {
-  const auto a = s.attributes<RowAttributes>();
-  const DispatchPlan plan = a.plan(s.in(1));
-  const ScratchTensor returned(s.context().scratch, rows.dtype, {a.rows(), rows.cols()});
-  a.group->all_to_all_rows(s.context().stream, rows, plan.receives, returned.get(), plan.sends);
-  launch(s.context(),
-         turbo::CombineRows{
-             .x = returned.get(), .rows = plan.parts, .weights = {}, .previous = previous, .out = out});
+// What came in has arrived, and is handed on where it is.
+void finish_forward(Step& s) {
+  PRIMUS_CHECK("expert dispatch", s.in_or_out(0).data == s.out(0).data);
+  Call(s).finish();
 }
 
-void dispatch_forward(Step& s) { send_rows(s, s.in(0), s.out(0)); }
+void end_dispatch_backward(Step& s) {
+  const Call call(s);
+  const Tensor d_rows = s.d_out(0);
+  s.pass_d_in(0, 0);  // holds it while it travels
+  if (call.all_to_all()) {
+    const Buffer returned = call.row_buffer(d_rows);
+    call.send_back(d_rows, call.of_rows(returned, d_rows), returned);
+  } else {
+    const Buffer own = call.token_buffer(d_rows);
+    call.scatter(d_rows, call.of_tokens(own, d_rows), own);
+  }
+}
 
-void dispatch_backward(Step& s) {
+void begin_dispatch_backward(Step& s) {
+  const Call call(s);
+  Buffer arrived = call.finish();
+  if (!call.all_to_all()) return s.take_d_in(0, std::move(arrived));
   const auto [d_x, previous] = s.d_in(0);
-  sum_rows(s, s.d_out(0), previous, d_x);
+  call.sum(call.of_rows(arrived, d_x), previous, d_x);
 }
 
-void return_forward(Step& s) { sum_rows(s, s.in(0), {}, s.out(0)); }
-
-void return_backward(Step& s) {
-  const auto [d_rows, previous] = s.fresh_d_in(0);
-  send_rows(s, s.d_out(0), d_rows);
-  add_previous(s, {d_rows, previous});
+void begin_return_forward(Step& s) {
+  const Call call(s);
+  if (call.all_to_all()) return call.send_back(s.in(0), s.out(0), {});
+  call.scatter(s.in(0), s.out(0), {});
 }
 
-constexpr Operator kDispatchRows{.name = "dispatch_rows",
+void end_return_sum_forward(Step& s) {
+  const Call call(s);
+  call.finish();
+  call.sum(s.in(0), {}, s.out(0));
+}
+
+void end_return_backward(Step& s) {
+  const Call call(s);
+  const Tensor d_y = s.d_out(0);
+  const Buffer d_rows = call.row_buffer(d_y);
+  if (call.all_to_all()) {
+    // Of what has come back, each row has the gradient of its token: just what is sent.
+    const Tensor packed = s.fresh_d_in(0).out;
+    call.send(d_y, packed, call.of_rows(d_rows, d_y), d_rows);
+  } else {
+    s.pass_d_in(0, 0);
+    call.gather(d_y, call.of_rows(d_rows, d_y), d_rows);
+  }
+}
+
+void begin_return_backward(Step& s) { s.take_d_in(0, Call(s).finish()); }
+
+constexpr Operator kBeginDispatch{.name = "begin_dispatch",
+                                  .operator_class = OperatorClass::kCommunication,
+                                  .forward = begin_dispatch_forward,
+                                  .backward_input = begin_dispatch_backward,
+                                  .for_input = {.inputs = bit(1)},
+                                  .unsettled = true};
+constexpr Operator kEndDispatch{.name = "end_dispatch",
+                                .operator_class = OperatorClass::kCommunication,
+                                .forward = finish_forward,
+                                .backward_input = end_dispatch_backward,
+                                .for_input = {.inputs = bit(1)},
+                                .in_place = true,
+                                .unsettled = true};
+constexpr Operator kBeginReturn{.name = "begin_return",
+                                .operator_class = OperatorClass::kCommunication,
+                                .forward = begin_return_forward,
+                                .backward_input = begin_return_backward,
+                                .for_input = {.inputs = bit(1)},
+                                .unsettled = true};
+constexpr Operator kEndReturn{.name = "end_return",
+                              .operator_class = OperatorClass::kCommunication,
+                              .forward = finish_forward,
+                              .backward_input = end_return_backward,
+                              .in_place = true};
+constexpr Operator kEndReturnSum{.name = "end_return",
                                  .operator_class = OperatorClass::kCommunication,
-                                 .forward = dispatch_forward,
-                                 .backward_input = dispatch_backward,
+                                 .forward = end_return_sum_forward,
+                                 .backward_input = end_return_backward,
                                  .for_input = {.inputs = bit(1)}};
-constexpr Operator kReturnRows{.name = "return_rows",
-                               .operator_class = OperatorClass::kCommunication,
-                               .forward = return_forward,
-                               .backward_input = return_backward,
-                               .for_input = {.inputs = bit(1)}};
 
-// --- dispatch_experts
+// --- plan_dispatch by all-to-all
 
 struct DispatchAttributes {
   RowAttributes rows;
@@ -82,12 +196,13 @@ struct DispatchAttributes {
 };
 
 // Inputs: weights, experts, plan. Outputs: weights and plan of the rows that come in, and the DispatchPlan.
-void dispatch_experts_forward(Step& s) {
+void plan_dispatch_forward(Step& s) {
   const auto a = s.attributes<DispatchAttributes>();
-  const std::int64_t ranks = a.rows.group->size(), tokens = ranks * a.rows.tokens;
+  Communicator& group = a.rows.parallel->group();
+  const std::int64_t ranks = group.size(), tokens = ranks * a.rows.tokens;
   const Shape slots{tokens, a.rows.top_k};
   const auto gather = [&](const Tensor& of_microbatch, const Tensor& all) {
-    a.rows.group->all_gather(s.context().stream, a.own(of_microbatch), all);
+    group.all_gather(s.context().stream, a.own(of_microbatch), all);
   };
   const ScratchTensor weights(s.context().scratch, DType::kF32, slots);
   const ScratchTensor choices(s.context().scratch, DType::kI32, slots);
@@ -102,7 +217,7 @@ void dispatch_experts_forward(Step& s) {
                                           .kept = kept ? kept->get() : Tensor(),
                                           .plan = s.out(2),
                                           .ranks = ranks,
-                                          .rank = a.rows.group->rank(),
+                                          .rank = group.rank(),
                                           .most = a.rows.most,
                                           .experts_of_rank = a.experts.count,
                                           .ranks_of_expert = ranks * a.experts.count / a.all});
@@ -120,10 +235,11 @@ void dispatch_experts_forward(Step& s) {
                                          .all = a.all});
 }
 
-void dispatch_experts_backward(Step& s) {
+void plan_dispatch_backward(Step& s) {
   const auto a = s.attributes<DispatchAttributes>();
   const DispatchPlan plan = a.rows.plan(s.out(2));
-  const std::int64_t tokens = a.rows.group->size() * a.rows.tokens;
+  Communicator& group = a.rows.parallel->group();
+  const std::int64_t tokens = group.size() * a.rows.tokens;
   const auto [d_weights, previous] = s.fresh_d_in(0);
   const ScratchTensor of_all(s.context().scratch, DType::kF32, {tokens, a.rows.top_k});
   launch(s.context(),
@@ -131,62 +247,100 @@ void dispatch_experts_backward(Step& s) {
              .x = s.d_out(0), .rows = plan.places, .weights = {}, .previous = {}, .out = of_all.get()});
   // What other ranks' tokens of the microbatch weigh is theirs to find out.
   launch(s.context(), turbo::Fill{.out = d_weights, .value = 0});
-  a.rows.group->reduce_scatter(s.context().stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
+  group.reduce_scatter(s.context().stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
   add_previous(s, {d_weights, previous});
 }
 
-constexpr Operator kDispatchExperts{.name = "dispatch_experts",
-                                    .operator_class = OperatorClass::kRouting,
-                                    .forward = dispatch_experts_forward,
-                                    .backward_input = dispatch_experts_backward,
-                                    .for_input = {.outputs = bit(2)}};
+constexpr Operator kPlanDispatch{.name = "plan_dispatch",
+                                 .operator_class = OperatorClass::kRouting,
+                                 .forward = plan_dispatch_forward,
+                                 .backward_input = plan_dispatch_backward,
+                                 .for_input = {.outputs = bit(2)}};
 
 RowAttributes attributes_of(const Dispatch& d) {
-  return {d.group, d.tokens, d.routing.weights.shape()[1], d.most};
+  return {d.parallel, d.tokens, d.routing.weights.shape()[1], d.most, d.beside};
 }
 
-}  // namespace
+const Value* plan_of(const Dispatch& d) { return d.plan ? &d.plan : nullptr; }
 
-Dispatch dispatch_experts(const Routing& r, const SharedExperts& experts, std::int64_t capacity) {
-  const int ranks = experts.group->size(), sharing = experts.tokens ? experts.tokens->size() : 1;
+Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::int64_t capacity,
+                         Dispatch dispatch) {
   const std::int64_t of_microbatch = r.weights.shape()[0], top_k = r.weights.shape()[1];
-  PRIMUS_CHECK("dispatch_experts",
-               of_microbatch % sharing == 0 && ranks * experts.count % r.expert_count == 0);
-  const std::int64_t tokens = of_microbatch / sharing;
+  const std::int64_t tokens = dispatch.tokens, ranks = dispatch.ranks;
+  PRIMUS_CHECK("plan_dispatch", ranks * experts.count % r.expert_count == 0);
   // A token goes to a rank once. A rank's tokens are of one microbatch, of which an expert takes no more than
   // its capacity.
   const std::int64_t most = capacity > 0 ? std::min(tokens, experts.count * capacity) : tokens;
   const std::int64_t chosen = experts.most_rows(ranks * tokens, of_microbatch, top_k, capacity);
-  const RowAttributes rows{experts.group, tokens, top_k, most};
+  const RowAttributes rows{dispatch.parallel, tokens, top_k, most, dispatch.beside};
   const DispatchAttributes a{rows, experts, r.expert_count, capacity > 0};
   const Tape::Output outputs[] = {
       {DType::kF32, {rows.rows(), top_k}},
       {DType::kI32, turbo::RoutingPlan::shape(experts.count, rows.rows(), top_k, chosen), false},
-      {DType::kI32, DispatchPlan::shape(ranks, tokens, top_k, most), false}};
+      {DType::kI32, DispatchPlan::shape(static_cast<int>(ranks), tokens, top_k, most), false}};
   auto [weights, plan, dispatch_plan] = r.weights.tape().record(
-      kDispatchExperts, {&r.weights, &r.experts, &r.plan}, nullptr, {outputs[0], outputs[1], outputs[2]}, a);
-  return {.routing = {.weights = std::move(weights),
+      kPlanDispatch, {&r.weights, &r.experts, &r.plan}, nullptr, {outputs[0], outputs[1], outputs[2]}, a);
+  dispatch.routing = {.weights = std::move(weights),
                       .experts = {},
                       .plan = std::move(plan),
                       .expert_count = experts.count,
                       .rows = chosen,
-                      .by_logits = false},
-          .plan = std::move(dispatch_plan),
-          .group = experts.group,
-          .tokens = tokens,
-          .most = most};
+                      .by_logits = false};
+  dispatch.plan = std::move(dispatch_plan);
+  dispatch.most = most;
+  return dispatch;
 }
 
-Value dispatch_rows(const Value& x, const Dispatch& d) {
+}  // namespace
+
+Dispatch plan_dispatch(const Routing& r, const SharedExperts& experts, std::int64_t capacity,
+                       const DispatchOptions& options) {
+  const int sharing = experts.tokens ? experts.tokens->size() : 1;
+  const std::int64_t of_microbatch = r.weights.shape()[0];
+  PRIMUS_CHECK("plan_dispatch",
+               of_microbatch % sharing == 0 &&
+                   (experts.group ? options.parallel && &options.parallel->group() == experts.group
+                                  : !options.parallel));
+  Dispatch dispatch;
+  dispatch.parallel = options.parallel;
+  dispatch.tokens = of_microbatch / sharing;
+  if (options.parallel) {
+    dispatch.ranks = experts.group->size();
+    dispatch.beside = options.beside && options.parallel->overlaps();
+    if (options.all_to_all) return plan_all_to_all(r, experts, capacity, std::move(dispatch));
+  }
+  dispatch.routing = share_routing(r, experts, capacity);
+  return dispatch;
+}
+
+Travelling begin_dispatch(const Value& x, const Dispatch& d) {
+  if (!d.parallel) return {x, {}};
   const ReplayScope replay(x.tape());
   const RowAttributes a = attributes_of(d);
   const Tape::Output out{x.dtype(), {a.rows(), x.shape()[1]}};
-  return x.tape().record(kDispatchRows, {&x, &d.plan}, nullptr, {out}, a)[0];
+  return {x.tape().record(kBeginDispatch, {&x, plan_of(d)}, nullptr, {out}, a)[0], x};
 }
 
-Value return_rows(const Value& rows, const Dispatch& d) {
-  const Tape::Output out{rows.dtype(), {d.tokens, rows.shape()[1]}};
-  return rows.tape().record(kReturnRows, {&rows, &d.plan}, nullptr, {out}, attributes_of(d))[0];
+Value end_dispatch(Travelling t, const Dispatch& d) {
+  if (!d.parallel) return std::move(t.rows);
+  const ReplayScope replay(t.rows.tape());
+  const Tape::Output out{t.rows.dtype(), t.rows.shape()};
+  return t.rows.tape().record(kEndDispatch, {&t.rows, plan_of(d)}, nullptr, {out}, attributes_of(d))[0];
+}
+
+Travelling begin_return(Value rows, const Dispatch& d) {
+  if (!d.parallel) return {std::move(rows), {}};
+  const Tape::Output out{rows.dtype(), {d.plan ? d.ranks * d.most : d.tokens, rows.shape()[1]}};
+  Tape& tape = rows.tape();
+  Value sent = tape.record(kBeginReturn, {&rows, plan_of(d)}, nullptr, {out}, attributes_of(d))[0];
+  return {std::move(sent), std::move(rows)};
+}
+
+Value end_return(Travelling t, const Dispatch& d) {
+  if (!d.parallel) return std::move(t.rows);
+  const Tape::Output out{t.rows.dtype(), {d.tokens, t.rows.shape()[1]}};
+  return t.rows.tape().record(d.plan ? kEndReturnSum : kEndReturn, {&t.rows, plan_of(d)}, nullptr, {out},
+                              attributes_of(d))[0];
 }
 
 }  // namespace primus::engine

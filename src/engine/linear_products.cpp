@@ -15,6 +15,7 @@ void forward_product(Step& s, const Tensor& x, const Tensor& weight) {
                            .b = weight,
                            .c = s.out(0),
                            .accumulate = false,
+                           .spared = s.context().spared,
                            .workspace = {}});
 }
 
@@ -26,6 +27,7 @@ void input_gradient_product(Step& s, const Tensor& weight) {
                            .b = weight,
                            .c = d_x,
                            .accumulate = in_place,
+                           .spared = s.context().spared,
                            .workspace = {}});
   if (!previous.absent() && !in_place) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
 }
@@ -37,6 +39,7 @@ void weight_gradient_product(Step& s, const Tensor& x) {
                            .b = x,
                            .c = d_weight,
                            .accumulate = accumulate,
+                           .spared = s.context().spared,
                            .workspace = {}});
 }
 

@@ -103,6 +103,7 @@ struct CachedSequences {
 };
 class ContextParallel;  // engine/context_attention.h
 class TensorParallel;   // engine/tensor_parallel.h
+class ExpertParallel;   // engine/expert_parallel.h
 struct AttentionOptions {
   CachedSequences cache = {};
   // Training: the ranks that hold the rest of the sequences. Null: all of them are here.

@@ -39,6 +39,7 @@ struct Operator {
   bool in_place = false;                // output 0 may take over the memory of input 0 (never needed again)
   bool is_loss = false;                 // its gradient starts from nothing: backward_input always runs
   bool weight_reads_parameter = false;  // backward_weight does; forward and backward_input may always
+  bool unsettled = false;               // outputs are still on their way, or nobody writes some of their rows
 };
 
 // One recorded call. Fixed size, no heap.
@@ -99,6 +100,8 @@ class Step {
   Target d_in_over_in(int i);
   // The gradient of input i is that of output j, unchanged: no copy is made.
   void pass_d_in(int i, int j);
+  // The gradient of input i through this call is in `part`, which it may become as it is.
+  void take_d_in(int i, Buffer part);
   // Memory for the gradient of output j to be completed in: that of d_out(j) when nobody else reads it.
   Tensor complete_d_out(int j);
 

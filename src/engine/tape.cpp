@@ -101,14 +101,15 @@ void add_previous(Step& step, const Step::Target& target) {
   launch(step.context(), turbo::Add{.a = target.previous, .b = target.out, .out = target.out});
 }
 
-void Step::pass_d_in(int i, int j) {
+void Step::pass_d_in(int i, int j) { take_d_in(i, tape_.slots_[entry().outputs[j]].gradient); }
+
+void Step::take_d_in(int i, Buffer part) {
   Tape::Slot& to = tape_.slots_[entry().inputs[i]];
-  const Tape::Slot& from = tape_.slots_[entry().outputs[j]];
   if (!to.gradient) {
-    to.gradient = from.gradient;
+    to.gradient = std::move(part);
     return;
   }
-  const Tensor addend = d_out(j);
+  const Tensor addend = part.view(to.dtype, to.shape);
   const Target target = d_in(i);
   turbo::launch(context(), turbo::Add{.a = target.previous, .b = addend, .out = target.out});
 }
@@ -247,7 +248,7 @@ void Tape::run_forward(int entry) {
   Step step(*this, entry);
   use_parameter(entries_[entry]);
   entries_[entry].op->forward(step);
-  if (observer_) observer_(step);
+  if (observer_ && !entries_[entry].op->unsettled) observer_(step);
 }
 
 void Tape::replay(int entry) {

@@ -147,7 +147,8 @@ class Tape {
   std::int64_t microbatch() const { return settings_.microbatch; }
   turbo::Context& context() const { return context_; }
 
-  // Called after every forward of an operator, replays included: to look for the first NaN.
+  // Called after every forward of an operator whose outputs are settled, replays included: to look for the
+  // first NaN.
   using Observer = std::function<void(Step&)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 

@@ -108,10 +108,13 @@ Rows rows_of(const Tensor& all, const comm::Communicator& group, int rank) {
 // `spared`: see Gemm.
 void multiply(Step& s, GemmRole role, const Tensor& a, const Tensor& b, const Tensor& c,
               bool accumulate = false, int spared = 0) {
-  launch(
-      s.context(),
-      Gemm{
-          .role = role, .a = a, .b = b, .c = c, .accumulate = accumulate, .spared = spared, .workspace = {}});
+  launch(s.context(), Gemm{.role = role,
+                           .a = a,
+                           .b = b,
+                           .c = c,
+                           .accumulate = accumulate,
+                           .spared = std::max(spared, s.context().spared),
+                           .workspace = {}});
 }
 
 // c = the product of rows `a` and the weight, while a collective runs that brings this rank `bytes`.

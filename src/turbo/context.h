@@ -34,6 +34,8 @@ struct Context {
   Stream& stream;
   Arena& scratch;  // workspaces; a measuring arena means that no kernel runs
   Meter& meter;
+  // Multiprocessors that products leave to a collective that runs beside them now (turbo::Gemm).
+  int spared = 0;
 
   bool measuring() const { return scratch.measuring(); }
 };

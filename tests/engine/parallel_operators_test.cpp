@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -94,6 +95,7 @@ struct Scene {
   std::vector<Value> integers;  // [n] each
   std::vector<Parameter*> weights;
   Communicator *world, *tokens;  // null: alone
+  ExpertParallel* experts;       // null: alone
 };
 
 struct Program {
@@ -106,11 +108,13 @@ struct Program {
   Floats d_y = {};  // empty: y is a loss
   RecomputePolicy recompute = {};
   int tokens = 1;  // consecutive ranks that share tokens
+  bool overlap = true;
 };
 
 struct Outcome {
   Floats y, d_x;
   std::vector<Floats> d_weights;
+  bool operator==(const Outcome&) const = default;
 };
 
 // One microbatch of the program on a rank with or without memory.
@@ -145,6 +149,8 @@ Outcome step(Rank& rank, const Program& p, Communicator* world) {
   for (std::size_t i = 0; i < weights.size(); ++i) upload(weights[i]->value, p.weights[i].values.data());
 
   Outcome outcome;
+  std::optional<ExpertParallel> experts;
+  if (world) experts.emplace(rank, *world, p.overlap);
   WeightGradientQueue queue;
   Tape tape(rank.context(), rank.stash());
   tape.begin({.recompute = p.recompute, .weight_gradients = &queue});
@@ -153,7 +159,8 @@ Outcome step(Rank& rank, const Program& p, Communicator* world) {
                 .integers = {},
                 .weights = weights,
                 .world = world,
-                .tokens = tokens.get()};
+                .tokens = tokens.get(),
+                .experts = experts ? &*experts : nullptr};
     upload(scene.x.tensor(), p.x.values.data());
     for (const Integers& values : p.integers) {
       scene.integers.push_back(tape.input(DType::kI32, {static_cast<std::int64_t>(values.size())}, false));
@@ -410,6 +417,7 @@ struct Mixture {
   bool biases;  // and results that are weighed, as gpt-oss has them
   int ranks, tokens, expert_tensor;
   bool all_to_all = false;
+  bool shared = false;  // a matrix beside the way there, and another beside the way back
 };
 
 // Parts of [experts, 2 ffn, hidden] or [experts, hidden, ffn], as matrices of all experts' rows.
@@ -436,6 +444,7 @@ TEST_P(ParallelExperts, EqualOneRankThatHasThemAll) {
   const Matrix down = Matrix::random(kExperts * kHidden, kFfn, 7, 0.5F);
   const Matrix up_bias = Matrix::random(kExperts, 2 * kFfn, 8),
                down_bias = Matrix::random(kExperts, kHidden, 9);
+  const Matrix shared_up = Matrix::random(kFfn, kHidden, 10), shared_down = Matrix::random(kHidden, kFfn, 11);
   const auto forward_of = [&](std::int64_t first, std::int64_t own_experts) {
     return [m, first, own_experts](const Scene& s) {
       RoutingRule rule;
@@ -443,7 +452,7 @@ TEST_P(ParallelExperts, EqualOneRankThatHasThemAll) {
       rule.capacity = m.capacity;
       rule.balance_scale = 0.3F;
       rule.z_scale = 0.1F;
-      Routing routing = route(replicate_tokens(router_logits(s.x, *s.weights[0]), s.tokens), rule);
+      const Routing routing = route(replicate_tokens(router_logits(s.x, *s.weights[0]), s.tokens), rule);
       const SharedExperts experts{s.world, s.tokens, first, own_experts};
       const auto through_experts = [&](const Value& x, const Routing& r) {
         const Value rows = dispatch_linear(x, *s.weights[1], r);
@@ -451,17 +460,26 @@ TEST_P(ParallelExperts, EqualOneRankThatHasThemAll) {
         const Value out = swiglu(grouped_bias(rows, *s.weights[3], r));
         return combine(grouped_bias(grouped_linear(out, *s.weights[2], r), *s.weights[4], r), r);
       };
-      if (s.world && m.all_to_all) {
-        const Dispatch d = dispatch_experts(routing, experts, rule.capacity);
-        return return_rows(through_experts(dispatch_rows(s.x, d), d.routing), d);
-      }
-      if (s.world) routing = share_routing(routing, experts, rule.capacity);
-      return scatter_tokens(through_experts(gather_tokens(s.x, s.world), routing), s.world);
+      const auto shared = [&](const Value& x, std::size_t i) {
+        return m.shared ? linear(x, *s.weights[s.weights.size() - 2 + i]) : Value();
+      };
+      const Dispatch d =
+          plan_dispatch(routing, experts, rule.capacity,
+                        {.parallel = s.experts, .all_to_all = m.all_to_all, .beside = m.shared});
+      Travelling there = begin_dispatch(s.x, d);
+      const Value wide = shared(s.x, 0);
+      Travelling back = begin_return(through_experts(end_dispatch(std::move(there), d), d.routing), d);
+      Residual sum{shared(wide, 1), {}};
+      if (!m.shared) return end_return(std::move(back), d);
+      add(sum, end_return(std::move(back), d));
+      flush(sum);
+      return sum.sum;
     };
   };
   const auto shapes_of = [&](std::int64_t experts, std::int64_t ffn) {
     std::vector<Shape> shapes{{kExperts, kHidden}, {experts, 2 * ffn, kHidden}, {experts, kHidden, ffn}};
     if (m.biases) shapes.insert(shapes.end(), {Shape{experts, 2 * ffn}, Shape{experts, kHidden}});
+    if (m.shared) shapes.insert(shapes.end(), {Shape{kFfn, kHidden}, Shape{kHidden, kFfn}});
     return shapes;
   };
   const auto x_of = [](int b) {
@@ -473,10 +491,11 @@ TEST_P(ParallelExperts, EqualOneRankThatHasThemAll) {
 
   for (const RecomputePolicy& recompute : kPolicies) {
     std::vector<Outcome> one;
-    std::vector<Floats> d_whole(m.biases ? 5 : 3);
+    std::vector<Floats> d_whole(3 + (m.biases ? 2 : 0) + (m.shared ? 2 : 0));
     for (int b = 0; b < microbatches; ++b) {
       std::vector<Matrix> weights{router, gate_up, down};
       if (m.biases) weights.insert(weights.end(), {up_bias, down_bias});
+      if (m.shared) weights.insert(weights.end(), {shared_up, shared_down});
       one.push_back(run({.x = x_of(b),
                          .weights = weights,
                          .shapes = shapes_of(kExperts, kFfn),
@@ -487,7 +506,7 @@ TEST_P(ParallelExperts, EqualOneRankThatHasThemAll) {
       for (std::size_t w = 0; w < d_whole.size(); ++w) add_to(d_whole[w], one.back().d_weights[w]);
     }
     const auto first_of = [&](int r) { return r / m.expert_tensor * count; };
-    const std::vector<Outcome> many = run_ranks(m.ranks, [&](int r) {
+    const auto program_of = [&](int r, bool overlap) {
       const int b = r / m.tokens, place = r % m.tokens, part = r % m.expert_tensor;
       const std::int64_t first = first_of(r);
       std::vector<Matrix> weights{router, expert_part(gate_up, first, count, true, m.expert_tensor, part),
@@ -496,15 +515,22 @@ TEST_P(ParallelExperts, EqualOneRankThatHasThemAll) {
         weights.push_back(up_bias.rows_of(first, first + count));
         weights.push_back(down_bias.rows_of(first, first + count));
       }
+      if (m.shared) weights.insert(weights.end(), {shared_up, shared_down});
       return Program{.x = row_part(x_of(b), m.tokens, place),
                      .weights = weights,
                      .shapes = shapes_of(count, kFfn / m.expert_tensor),
                      .forward = forward_of(first, count),
                      .d_y = row_part(d_y_of(b), m.tokens, place).values,
                      .recompute = recompute,
-                     .tokens = m.tokens};
-    });
+                     .tokens = m.tokens,
+                     .overlap = overlap};
+    };
+    const std::vector<Outcome> many = run_ranks(m.ranks, [&](int r) { return program_of(r, true); });
+    if (m.shared) {
+      EXPECT_EQ(run_ranks(m.ranks, [&](int r) { return program_of(r, false); }), many);
+    }
     Floats d_router;
+    std::vector<Floats> d_shared(2);
     for (int r = 0; r < m.ranks; ++r) {
       const Outcome& own = many[static_cast<std::size_t>(r)];
       const Outcome& of_microbatch = one[static_cast<std::size_t>(r / m.tokens)];
@@ -512,6 +538,8 @@ TEST_P(ParallelExperts, EqualOneRankThatHasThemAll) {
       EXPECT_LE(difference(own.y, row_part(y, m.tokens, r % m.tokens).values), kRounding);
       EXPECT_LE(difference(own.d_x, row_part(d_x, m.tokens, r % m.tokens).values), kRounding);
       add_to(d_router, own.d_weights[0]);
+      for (std::size_t i = 0; m.shared && i < 2; ++i)
+        add_to(d_shared[i], own.d_weights[own.d_weights.size() - 2 + i]);
       const Matrix d_gate_up{gate_up.rows, gate_up.cols, d_whole[1]},
           d_down{down.rows, down.cols, d_whole[2]};
       const int part = r % m.expert_tensor;
@@ -528,6 +556,8 @@ TEST_P(ParallelExperts, EqualOneRankThatHasThemAll) {
       EXPECT_LE(difference(own.d_weights[4], d_down_bias.rows_of(first, first + count).values), kRounding);
     }
     EXPECT_LE(difference(d_router, d_whole[0]), kRounding);
+    for (std::size_t i = 0; m.shared && i < 2; ++i)
+      EXPECT_LE(difference(d_shared[i], d_whole[d_whole.size() - 2 + i]), kRounding);
   }
 }
 
@@ -539,7 +569,9 @@ INSTANTIATE_TEST_SUITE_P(Groups, ParallelExperts,
                                            Mixture{"shared_microbatch", 0, false, 4, 4, 1},
                                            Mixture{"two_and_two", 5, true, 4, 2, 1},
                                            Mixture{"width_too", 0, false, 4, 2, 2},
-                                           Mixture{"width_only", 5, false, 2, 2, 2}),
+                                           Mixture{"width_only", 5, false, 2, 2, 2},
+                                           Mixture{"beside_shared", 0, false, 2, 1, 1, false, true},
+                                           Mixture{"beside_shared_too", 4, true, 4, 2, 1, false, true}),
                          [](const auto& c) { return std::string(c.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(AllToAll, ParallelExperts,
@@ -551,7 +583,9 @@ INSTANTIATE_TEST_SUITE_P(AllToAll, ParallelExperts,
                                            Mixture{"shared_microbatch", 0, false, 4, 4, 1, true},
                                            Mixture{"two_and_two", 5, true, 4, 2, 1, true},
                                            Mixture{"width_too", 0, false, 4, 2, 2, true},
-                                           Mixture{"width_only", 5, false, 2, 2, 2, true}),
+                                           Mixture{"width_only", 5, false, 2, 2, 2, true},
+                                           Mixture{"beside_shared", 0, false, 2, 1, 1, true, true},
+                                           Mixture{"beside_shared_too", 4, true, 4, 2, 1, true, true}),
                          [](const auto& c) { return std::string(c.param.name); });
 
 }  // namespace

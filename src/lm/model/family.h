@@ -63,6 +63,9 @@ struct BlockInputs {
   // Tensor parallelism: collectives run beside products (engine/tensor_parallel.h); null: one after the
   // other.
   engine::TensorParallel* tensor = nullptr;
+  // Expert parallelism: how tokens travel to experts of other ranks (engine/expert_parallel.h); with such
+  // ranks.
+  engine::ExpertParallel* experts = nullptr;
 };
 
 // One block of a decoder. Stateless but for its parameters, which live in the store.

@@ -539,6 +539,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .seed = static_cast<std::uint64_t>(c.seed),
                    .context_exchange = exchange,
                    .tensor_overlap = {.overlap = c.tp_comm_overlap},
+                   .expert_overlap = c.moe_shared_expert_overlap,
                    .pipeline = pipeline_settings_of(e, model, shape.pipeline, c.num_microbatches(ranks))},
           .optimizer = OptimizerSettings::from(c),
           .sharding = sharding,

@@ -37,6 +37,8 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
   routing_.random.scalars = scalars_;
   routing_.loss_weight = loss_weight();
   if (rank.mesh().tensor()) tensor_.emplace(rank, settings.tensor_overlap);
+  if (comm::Communicator* const experts = rank.mesh().experts())
+    experts_.emplace(rank, *experts, settings.expert_overlap);
   if (rank.mesh().context()) context_.emplace(rank, settings.context_exchange);
   for (int r = 0; context_ && r < context_->ranks(); ++r) {
     std::vector<std::int32_t>& tokens = held_.emplace_back();
@@ -152,6 +154,7 @@ ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool 
   if (numbered) blocks.token_numbers = tape.input(DType::kI32, {all}, false);
   if (context_) blocks.context = &*context_;
   if (tensor_) blocks.tensor = &*tensor_;
+  if (experts_) blocks.experts = &*experts_;
   const std::int64_t depths = further && last ? model_.config().mtp.modules() : 0;
   for (std::int64_t depth = 0; depth < depths; ++depth) {
     in.further.push_back({.tokens = tape.input(DType::kI32, shape, false),

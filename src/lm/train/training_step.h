@@ -19,6 +19,7 @@
 #include "device/timing.h"
 #include "engine/context_attention.h"
 #include "engine/data_parallel.h"
+#include "engine/expert_parallel.h"
 #include "engine/rank.h"
 #include "engine/schedule_runner.h"
 #include "engine/tape.h"
@@ -52,6 +53,8 @@ struct StepSettings {
   engine::ContextParallel::Exchange context_exchange = engine::ContextParallel::Exchange::kRing;
   // Of a mesh with tensor ranks: what is gathered and scattered beside products.
   engine::TensorParallel::Options tensor_overlap = {};
+  // Of a mesh with expert ranks: tokens travel beside shared experts.
+  bool expert_overlap = true;
   PipelineSettings pipeline = {};
   DType compute = DType::kF32;  // of activations; TrainingSession sets it
 };
@@ -207,6 +210,7 @@ class TrainingStep : private engine::ChunkedModel {
   std::optional<engine::ContextParallel> context_;
   std::vector<std::vector<std::int32_t>> held_;
   std::optional<engine::TensorParallel> tensor_;
+  std::optional<engine::ExpertParallel> experts_;
   std::vector<std::int32_t> positions_;
 
   // The host's side of a step. There are two, used in turn.

@@ -105,6 +105,7 @@ struct MeshOutcome {
   // Of those that share a rank's layers: bytes that it sent them, and batches of sends.
   double tensor_traffic = 0;
   std::int64_t tensor_exchanges = 0;
+  double expert_traffic = 0;  // bytes that it sent those that share its experts
 };
 
 // What this rank stores of every master weight, put into its place in the whole.
@@ -138,6 +139,7 @@ struct Way {
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
   bool beside_products = false;  // collectives of tensor ranks, however small
   bool copy_engines = false;     // for these
+  bool beside_shared = true;     // tokens travel to experts beside what shared experts compute
 };
 
 // Parts without blocks are allowed: stages may have more parts than there are.
@@ -160,6 +162,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
   // Products of which the first three rows or more go beside a collective.
   if (way.beside_products)
     settings.step.tensor_overlap = {.least_bytes = 0, .flops_per_byte = 0.01, .rows_multiple = 3};
+  settings.step.expert_overlap = way.beside_shared;
   settings.sharding = way.sharding;
   // Gradients that are zero but for rounding must not become steps of full size.
   settings.optimizer.rules = update_rules_of({.adam_eps = 1e-4});
@@ -208,6 +211,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
             outcome.tensor_traffic = traffic.total_bytes();
             outcome.tensor_exchanges = traffic[comm::Kind::kExchange].calls;
           }
+          if (rank.mesh().experts()) outcome.expert_traffic = rank.mesh().experts()->traffic().total_bytes();
         }
         collect(rank, session->store(), outcome);
       },
@@ -272,6 +276,16 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   EXPECT_LT(one.losses[kSteps - 1], one.losses.front());
   const MeshOutcome many = train_on(c.model(), c.way);
   expect_equal(many, one, c);
+  if (c.way.shape.expert * c.way.shape.expert_tensor > 1 && c.model().moe.shared_ffn > 0) {
+    // Nothing beside tokens that travel: the same bits, and as much is sent.
+    Way apart = c.way;
+    apart.beside_shared = false;
+    const MeshOutcome other = train_on(c.model(), apart);
+    EXPECT_EQ(other.losses, many.losses);
+    EXPECT_EQ(other.norms, many.norms);
+    EXPECT_TRUE(other.weights == many.weights);
+    EXPECT_EQ(other.expert_traffic, many.expert_traffic);
+  }
   if (c.way.shape.tensor == 1) return;
   // Collectives beside products: the same again, and nothing more is sent.
   Way beside = c.way;
@@ -327,7 +341,8 @@ INSTANTIATE_TEST_SUITE_P(
     Families, MeshTraining,
     testing::Values(
         Case{"latent_tp2", latent, {2, tensor(2)}}, Case{"latent_tp4", latent, {4, tensor(4)}},
-        Case{"latent_ep4", latent, {4, expert(4)}},
+        Case{"latent_ep2", latent, {2, expert(2)}}, Case{"latent_ep4", latent, {4, expert(4)}},
+        Case{"latent_ep2_recomputed", latent, {2, expert(2), Sharding::kNone, true}},
         Case{"latent_tp2_ep2_etp2", latent, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
         Case{"latent_tp2_ep4_zero3", latent, {4, {.tensor = 2, .expert = 4}, Sharding::kParameters, true}},
         Case{"gpt_oss_tp2", gpt_oss, {2, tensor(2)}}, Case{"gpt_oss_tp4", gpt_oss, {4, tensor(4)}},
@@ -408,6 +423,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"tp2_ep2_etp2", mixture_all_to_all, {4, {.tensor = 2, .expert = 2, .expert_tensor = 2}}},
         Case{"etp2_dp2", mixture_all_to_all, {4, {.expert_tensor = 2}}},
         Case{"cp2_tp2_ep4", mixture_cp_all_to_all, {4, {.tensor = 2, .context = 2, .expert = 4}}},
+        Case{"latent_ep2", latent_all_to_all, {2, expert(2)}},
+        Case{"latent_ep4_recomputed", latent_all_to_all, {4, expert(4), Sharding::kNone, true}},
+        Case{"latent_ep2_dp2_zero3", latent_all_to_all, {4, expert(2), Sharding::kParameters}},
         Case{"latent_tp2_ep4", latent_all_to_all, {4, {.tensor = 2, .expert = 4}}},
         Case{"gpt_oss_ep2_tp2", gpt_oss_all_to_all, {4, {.tensor = 2, .expert = 2}}},
         Case{"llama4_ep4", llama4_all_to_all, {4, expert(4)}},
@@ -418,6 +436,14 @@ constexpr Way scheduled(ScheduleKind schedule, Way way) {
   way.schedule = schedule;
   return way;
 }
+
+// Weights' gradients of shared experts run when the schedule says so, not beside what travels.
+INSTANTIATE_TEST_SUITE_P(
+    SharedExpertsInStages, MeshTraining,
+    testing::Values(Case{"ep2_pp2_zero_bubble", latent,
+                         scheduled(ScheduleKind::kZeroBubbleH1, {4, {.pipeline = 2, .expert = 2}})},
+                    Case{"ep2_pp2_all_to_all", latent_all_to_all, {4, {.pipeline = 2, .expert = 2}}}),
+    [](const auto& c) { return std::string(c.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(
     EightInStages, MeshTraining,

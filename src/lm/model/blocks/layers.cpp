@@ -3,35 +3,27 @@
 #include "engine/tensor_parallel.h"
 
 namespace primus {
-namespace {
 
 using engine::Normed;
-using engine::Parameter;
 using engine::Value;
 
-class FeedForward final : public Layer {
- public:
-  FeedForward(const ModelConfig& c, const BlockParameters& p, std::int64_t ffn, const std::string& name,
-              const std::string& published)
-      : group_(p.tensor_group()),
-        gate_up_(
-            p.add(name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
-                  {{published + ".gate_proj.weight", 0, ffn}, {published + ".up_proj.weight", ffn, ffn}})),
-        down_(p.add(name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
-                    {{published + ".down_proj.weight", 0, c.hidden}})) {}
+FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::int64_t ffn,
+                         const std::string& name, const std::string& published)
+    : group_(p.tensor_group()),
+      gate_up_(p.add(name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
+                     {{published + ".gate_proj.weight", 0, ffn}, {published + ".up_proj.weight", ffn, ffn}})),
+      down_(p.add(name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
+                  {{published + ".down_proj.weight", 0, c.hidden}})) {}
 
-  Value forward(const Normed& h, const BlockInputs& in) const override {
-    const Value wide =
-        group_ ? swiglu(gathered_linear(h.value(), gate_up_, group_, in.tensor)) : h.gated_linear(gate_up_);
-    return scattered_linear(wide, down_, group_, in.tensor);
-  }
+Value FeedForward::forward(const Normed& h, const BlockInputs& in) const { return narrow(widen(h, in), in); }
 
- private:
-  comm::Communicator* group_;  // that shares the width
-  Parameter &gate_up_, &down_;
-};
+Value FeedForward::widen(const Normed& h, const BlockInputs& in) const {
+  return group_ ? swiglu(gathered_linear(h.value(), gate_up_, group_, in.tensor)) : h.gated_linear(gate_up_);
+}
 
-}  // namespace
+Value FeedForward::narrow(const Value& wide, const BlockInputs& in) const {
+  return scattered_linear(wide, down_, group_, in.tensor);
+}
 
 std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParameters& parameters,
                                     std::int64_t ffn, const std::string& name, const std::string& published) {

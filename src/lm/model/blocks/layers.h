@@ -48,6 +48,19 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters);
 
 // SwiGLU of width `ffn`: <published>.{gate,up,down}_proj.
+class FeedForward final : public Layer {
+ public:
+  FeedForward(const ModelConfig& config, const BlockParameters& parameters, std::int64_t ffn,
+              const std::string& name, const std::string& published);
+  engine::Value forward(const engine::Normed& h, const BlockInputs& in) const override;
+  // Its halves, for those who do something else in between: to [T, this rank's width], and back.
+  engine::Value widen(const engine::Normed& h, const BlockInputs& in) const;
+  engine::Value narrow(const engine::Value& wide, const BlockInputs& in) const;
+
+ private:
+  comm::Communicator* group_;  // that shares the width
+  engine::Parameter &gate_up_, &down_;
+};
 std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParameters& parameters,
                                     std::int64_t ffn, const std::string& name = ".ffn",
                                     const std::string& published = ".mlp");

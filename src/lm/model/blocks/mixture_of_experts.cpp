@@ -1,6 +1,8 @@
 #include "lm/model/blocks/mixture_of_experts.h"
 
+#include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "engine/context_attention.h"
 #include "engine/expert_dispatch.h"
@@ -59,7 +61,7 @@ class MixtureOfExperts final : public Layer {
       choice_bias_->trainable = false;
       choice_bias_->full_precision = true;
     }
-    if (moe_.shared_ffn > 0) shared_ = feed_forward(c, p, moe_.shared_ffn, ".moe.shared", parts.shared);
+    if (moe_.shared_ffn > 0) shared_.emplace(c, p, moe_.shared_ffn, ".moe.shared", parts.shared);
   }
 
   Value forward(const Normed& normed, const BlockInputs& in) const override {
@@ -79,11 +81,7 @@ class MixtureOfExperts final : public Layer {
     if (training && (!tokens_ || tokens_->rank() == 0))
       observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses));
     if (!tokens_ && !experts_.group) return through_experts(h, routing, &normed, &in);
-    Value y = through_shared_experts(h, routing, rule.capacity);
-    if (!shared_) return y;
-    engine::Residual sum{std::move(y), shared_->forward(normed, in)};
-    flush(sum);
-    return sum.sum;
+    return through_ranks(normed, routing, rule.capacity, in);
   }
 
   void end_step(turbo::Context& context, const RoutingStep& step) const override {
@@ -95,14 +93,23 @@ class MixtureOfExperts final : public Layer {
   }
 
  private:
-  // By experts that several ranks share.
-  Value through_shared_experts(const Value& h, Routing& routing, std::int64_t capacity) const {
-    if (moe_.training.all_to_all && experts_.group) {
-      const engine::Dispatch dispatch = dispatch_experts(routing, experts_, capacity);
-      return return_rows(through_experts(dispatch_rows(h, dispatch), dispatch.routing), dispatch);
-    }
-    routing = share_routing(routing, experts_, capacity);
-    return scatter_tokens(through_experts(gather_tokens(h, experts_.group), routing), experts_.group);
+  // By experts that several ranks share, and the shared experts while tokens travel there and back.
+  Value through_ranks(const Normed& normed, const Routing& routing, std::int64_t capacity,
+                      const BlockInputs& in) const {
+    const engine::Dispatch dispatch = plan_dispatch(routing, experts_, capacity,
+                                                    {.parallel = experts_.group ? in.experts : nullptr,
+                                                     .all_to_all = moe_.training.all_to_all,
+                                                     .beside = shared_.has_value()});
+    engine::Travelling there = begin_dispatch(normed.value(), dispatch);
+    Value wide = shared_ ? shared_->widen(normed, in) : Value();
+    Value y = through_experts(end_dispatch(std::move(there), dispatch), dispatch.routing);
+    engine::Travelling back = begin_return(std::move(y), dispatch);
+    Value of_shared = shared_ ? shared_->narrow(std::exchange(wide, {}), in) : Value();
+    y = end_return(std::move(back), dispatch);
+    if (!shared_) return y;
+    engine::Residual sum{std::move(y), std::move(of_shared)};
+    flush(sum);
+    return sum.sum;
   }
 
   // The rows of this rank's experts, and back to tokens. With `shared`, which h is the value of, plus what
@@ -153,7 +160,7 @@ class MixtureOfExperts final : public Layer {
   Parameter &router_, &gate_up_, &down_;
   Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
   Parameter* choice_bias_ = nullptr;
-  std::unique_ptr<Layer> shared_;
+  std::optional<FeedForward> shared_;
 };
 
 }  // namespace

@@ -1,0 +1,208 @@
+// What runs beside tokens on their way to experts of other ranks: the order of launches and events on guard
+// devices, whose streams run late, and the same bits with and without it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/local/thread_group.h"
+#include "device/forwarding_device.h"
+#include "lm/train/rank_training.h"
+
+namespace primus::test {
+namespace {
+
+// What the host hands to a rank's streams, which are numbered as they are made.
+struct Order {
+  enum class What : std::uint8_t { kProduct, kOtherKernel, kRecord, kWait };
+  struct Entry {
+    std::size_t stream;
+    What what;
+    const Event* event;
+  };
+  std::vector<Entry> entries;
+  std::vector<StreamKind> streams;
+
+  // Of each wait of the compute stream for the last stream that was made for collectives, beside the rank's
+  // first: the products that the compute stream got between the start of what it waits for and the wait.
+  std::vector<int> products_beside() const {
+    std::size_t compute = 0, travelling = 0, for_collectives = 0;
+    for (std::size_t s = 0; s < streams.size(); ++s) {
+      if (streams[s] == StreamKind::kCompute) compute = s;
+      if (streams[s] != StreamKind::kCommunication) continue;
+      travelling = s;
+      ++for_collectives;
+    }
+    if (for_collectives == 1) return {};
+    std::map<const Event*, std::size_t> recorded;
+    std::vector<int> counts;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const Entry& entry = entries[i];
+      if (entry.stream == travelling && entry.what == What::kRecord) recorded[entry.event] = i;
+      const auto start = recorded.find(entry.event);
+      if (entry.stream != compute || entry.what != What::kWait || start == recorded.end()) continue;
+      int count = 0;
+      for (std::size_t k = start->second; k < i; ++k)
+        count += entries[k].stream == compute && entries[k].what == What::kProduct;
+      counts.push_back(count);
+    }
+    return counts;
+  }
+};
+
+class RecordingStream final : public ForwardingStream {
+ public:
+  RecordingStream(std::unique_ptr<Stream> below, Order& order, std::size_t number, KernelFunction product)
+      : ForwardingStream(std::move(below)), order_(order), number_(number), product_(product) {}
+  void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
+    note(kernel == product_ ? Order::What::kProduct : Order::What::kOtherKernel);
+    ForwardingStream::launch(kernel, arguments, bytes);
+  }
+  void record(Event& event) override {
+    note(Order::What::kRecord, &event);
+    ForwardingStream::record(event);
+  }
+  void wait(Event& event) override {
+    note(Order::What::kWait, &event);
+    ForwardingStream::wait(event);
+  }
+
+ private:
+  void note(Order::What what, const Event* event = nullptr) {
+    order_.entries.push_back({number_, what, event});
+  }
+  Order& order_;
+  std::size_t number_;
+  KernelFunction product_;
+};
+
+class RecordingDevice final : public ForwardingDevice {
+ public:
+  RecordingDevice(std::unique_ptr<Device> below, Order& order)
+      : ForwardingDevice(std::move(below)), order_(order) {}
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override {
+    order_.streams.push_back(kind);
+    return std::make_unique<RecordingStream>(below().create_stream(kind), order_, order_.streams.size() - 1,
+                                             kernels()[turbo::KernelId::kGemm].run);
+  }
+
+ private:
+  Order& order_;
+};
+
+struct Training {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<std::byte>> weights;  // by rank and name
+  std::vector<int> beside;                                // of rank 0's last step
+  std::string went_wrong;                                 // first, on rank 0
+  bool same(const Training& other) const { return losses == other.losses && weights == other.weights; }
+};
+
+// Two steps of one microbatch on two guard devices that share the experts. The first element of `poisoned` is
+// not a number.
+Training train_on_guards(const ModelConfig& model, bool overlap, bool recompute = false,
+                         const std::string& poisoned = {}) {
+  SessionSettings settings = tiny_settings(DType::kF32, model);
+  settings.step.microbatches = 1;
+  settings.step.expert_overlap = overlap;
+  settings.step.recompute.full_layers = recompute ? model.layers : 0;
+  settings.step.recompute.layers_per_group = recompute ? model.layers : 1;
+  settings.evaluation = false;
+  constexpr int kRanks = 2;
+  Training training;
+  auto worlds = comm::local::make_thread_group(kRanks, {.timeout = std::chrono::seconds(60)});
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      Order order;
+      engine::Rank rank(std::make_unique<RecordingDevice>(guard_device(), order),
+                        engine::Mesh(std::move(worlds[static_cast<std::size_t>(r)]), {.expert = kRanks}));
+      const auto session = open_session(rank, settings, builtin_families());
+      session->store().initialize(rank.context(), 7);
+      for (engine::Parameter& p : session->store().parameters()) {
+        if (p.name != poisoned) continue;
+        const float nan = NAN;
+        rank.compute().copy_to_device(p.value.data, &nan, sizeof(nan));
+        rank.compute().synchronize();
+      }
+      session->parallel().distribute_values();
+      TrainingStep& step = session->step();
+      for (int s = 0; s < 2; ++s) {
+        order.entries.clear();
+        step.begin(s + 1);
+        const TestBatch batch(settings.step.micro_batch * settings.step.sequence, model.vocab,
+                              static_cast<std::uint64_t>(10 * s + r));
+        step.microbatch(0, batch.host());
+        step.finish_gradients();
+        const double loss = step.result().loss;
+        step.update(s + 1, 1e-2, 0.1);
+        if (r == 0) training.losses.push_back(loss);
+      }
+      const std::string went_wrong = poisoned.empty() ? "" : step.find_non_finite();
+      rank.synchronize();
+      const std::lock_guard lock(mutex);
+      for (const engine::Parameter& p : session->store().parameters()) {
+        if (p.unit) training.weights[std::to_string(r) + " " + p.name] = weight_bits(rank, p);
+      }
+      if (r == 0) {
+        training.beside = order.products_beside();
+        training.went_wrong = went_wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return training;
+}
+
+// One dense block, and one with routed and shared experts.
+ModelConfig model_of(bool all_to_all) {
+  ModelConfig model = tiny_deepseek();
+  model.mtp = {};
+  model.moe.training.all_to_all = all_to_all;
+  return model;
+}
+
+class ExpertOverlap : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Ways, ExpertOverlap, ::testing::Bool(),
+                         [](const auto& way) { return way.param ? "AllToAll" : "AllGather"; });
+
+// Forward: the wide half of the shared experts beside the dispatch, the narrow one beside the return. In the
+// backward pass the narrow half's two gradients beside what is the return's dual, and the wide half's beside
+// the dispatch's. Tokens that are gathered once more, for the gradients of the experts' weights, are waited
+// for at once.
+TEST_P(ExpertOverlap, ProductsOfSharedExpertsStandBetweenStartAndWait) {
+  const Training beside = train_on_guards(model_of(GetParam()), true);
+  EXPECT_EQ(beside.beside, (std::vector<int>{1, 1, 2, 0, 2}));
+}
+
+TEST_P(ExpertOverlap, ChangesNoBit) {
+  const ModelConfig model = model_of(GetParam());
+  const Training apart = train_on_guards(model, false);
+  EXPECT_EQ(apart.beside, std::vector<int>());
+  EXPECT_TRUE(train_on_guards(model, true).same(apart));
+  EXPECT_TRUE(train_on_guards(model, true, true).same(apart)) << "recomputed";
+}
+
+// A group of recomputed blocks is replayed while gradients of its last block are on their way.
+TEST_P(ExpertOverlap, ReplaysStandWithinWhatIsOnItsWay) {
+  ModelConfig model = model_of(GetParam());
+  model.layers = 3;
+  const Training apart = train_on_guards(model, false, true);
+  EXPECT_TRUE(train_on_guards(model, true, true).same(apart));
+  EXPECT_TRUE(train_on_guards(model, true, false).same(apart)) << "not recomputed";
+}
+
+// The search looks at what operators made, and not at what is still on its way.
+TEST_P(ExpertOverlap, TheFirstOperatorThatGoesWrongIsNamed) {
+  EXPECT_EQ(train_on_guards(model_of(GetParam()), true, false, "layers.1.moe.down").went_wrong,
+            "layers.1.linear_combine");
+}
+
+}  // namespace
+}  // namespace primus::test

@@ -1,133 +1,60 @@
 #!/usr/bin/env python3
 """Changes one thing in the sources at a time, and prints the changes that no test notices.
 
-    scripts/mutation_test.py [--count 100] [--seed 1] [--minutes M] [--only PATH]... [--list]
+    scripts/mutation_test.py [--count 100] [--seed 1] [--slow] [--only PATH]... [--programs NAME,...] [--tests FILTER]
+    scripts/mutation_test.py --hand FILE [--programs NAME,...]
+    scripts/mutation_test.py --list [--count 100]
 
-A mutant is one small change of a source file: an operator or a constant changed, a condition negated, a statement
-removed. `--count` of them are drawn with a seed from src/engine, src/lm/train, src/lm/data and src/lm/checkpoint
-(--only: from these folders or files). Each is built, and the tests that reach its folder run until one fails:
+A mutant is one small change of a source file: an operator or a constant changed, a condition negated, a statement removed.
+`--count` of them are drawn with a seed from src/engine, src/lm/train, src/lm/data and src/lm/checkpoint, from each folder by
+its share of their lines (--only: from these folders or files). --hand: those that a TOML file lists.
 
-  killed     a test failed, or ran for longer than five times what it takes on the unchanged sources
-  survived   every test passed: a test is missing, or the change makes no difference (docs/mutations.md)
-  refused    the compiler did not take it; it does not count towards --count
+All of them are written into one copy of the tree, each behind a switch (mutant_switch.h), and built once. Each test then
+runs on its own with no mutant on: this is what it takes, and which mutants it reaches. A mutant runs the tests that reach it,
+the quickest first, until one fails:
 
-Everything happens in a copy of the tracked files below --folder, with a build folder of its own. It has the flags of the
-release preset, so that ccache has all but the tests already (they know their folder); only the programs that the sample
-needs are built. The working tree is only read. Results are in results.json there, one entry a mutant, and the next call goes on
-where the last one stopped: a mutant is known by its file's content, its place and its change.
+  killed     a test failed, or twice took more than five times the processor's time that it takes, 2 s and 10 s by the clock at
+             the least, or did nothing for as long; the second time after all others have ended
+  survived   every test that reaches it passed: a test is missing, or the change makes no difference (docs/mutations.md)
+  unreached  no test reaches it
+  refused    the compiler did not take it; another one is drawn
 
-    nice -n 10 scripts/mutation_test.py --minutes 40       as many as fit
-    scripts/mutation_test.py --slow                        the survivors again, by tests that take minutes
-    scripts/mutation_test.py --only src/lm/data --count 30
-    scripts/mutation_test.py --list --count 10             shows mutants, and does nothing
+--slow: those that are left run the programs that take minutes. --programs: these, not the usual ones. --tests: only tests
+of this GoogleTest filter, measured anew; for the test that has just been written.
 
-Exit code: 0 when the run is complete, whatever survived; 1 when the unchanged sources do not pass; 2 for bad arguments.
+Everything happens below --folder: a copy of the tracked files, its build with the flags of the release preset, and
+results.json, where the next call goes on. The working tree is only read. Tests run at nice 19. Exit code: 0 when the run is complete, whatever
+survived; 1 when the unchanged sources do not build, or a test does not pass on them; 2 for bad arguments.
 """
 
 import argparse
+import concurrent.futures
 import hashlib
 import json
 import os
 import pathlib
-import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
+import mutants
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-# Test programs of a folder and the tests of them that reach it (a filter of GoogleTest, empty: all), those that take the
-# least time first: a mutant runs them until one fails. All together take seconds on a core of their own.
-TRAINING = ("lm_train_test", "Goldens/Families.NothingChangesABit/*:Heads/*:Cases/*:Steps/*:Evaluation.*:LateResult.StepsThat*:"
-            "MixtureOfExperts.*:MtpRuns.ReportSaveAndGoOn:Models/Invariants.TrainingMovesTheLoss/*:LoadedModel.*:"
-            "Models/Invariants.RecomputationChangesNothing/mixture_fp32:Measure.*:MemoryFit.*:TrainingS*:StepSeconds.*:"
-            "Models/Invariants.DeferringWeightGradientsChangesNothing/*_fp32")
-TESTS = {
-    "src/engine": [("engine_test", ""), TRAINING],
-    "src/lm/train": [TRAINING, ("cli_test", "Train.TheSameCommandContinues:Train.KeepsWhatItLearned*:Train.ResumesOnly*:"
-                                "Train.ContinuesWithoutOptimizerState:Train.ADryRun*:Train.NothingLeft*:EvalLoss.*")],
-    "src/lm/data": [("lm_data_test", "")],
-    "src/lm/checkpoint": [("lm_checkpoint_test", "")],
-}
-# What a survivor of them runs with --slow. The rest (whole programs killed at random) finds more at many times the cost.
-SLOW_TESTS = {
-    "src/engine": [("lm_train_test", ""), ("lm_train_pipelines_test", ""), ("lm_train_ranks_test", "")],
-    "src/lm/train": [("lm_train_test", ""), ("cli_test", "Train.*"), ("cli_runs_test", "-Benchmarks*:Chat*:Completion*"),
-                     ("lm_train_pipelines_test", ""), ("lm_train_ranks_test", "")],
-    "src/lm/data": [("cli_test", "Data*:Train.*:FullDisk.*"), ("cli_runs_test", "-Benchmarks*:Chat*:Completion*")],
-    "src/lm/checkpoint": [("cli_test", "Train.*"), ("lm_train_ranks_test", "")],
-}
-
-# (name, pattern, replacements). clang-format puts blanks around binary operators, and around nothing else that looks
-# like one: templates, pointers and references are out of reach.
-SWAPS = [
-    ("comparison", r"(?<= )(<=|>=|==|!=|<|>)(?= )",
-     {"<": ["<="], "<=": ["<"], ">": [">="], ">=": [">"], "==": ["!="], "!=": ["=="]}),
-    ("arithmetic", r"(?<= )(\+|-|\*|/|%)(?= )", {"+": ["-"], "-": ["+"], "*": ["/"], "/": ["*"], "%": ["*"]}),
-    ("logic", r"(?<= )(&&|\|\|)(?= )", {"&&": ["||"], "||": ["&&"]}),
-    ("assignment", r"(?<= )(\+=|-=)(?= )", {"+=": ["-="], "-=": ["+="]}),
-    ("increment", r"(\+\+|--)(?=\w)", {"++": ["--"], "--": ["++"]}),
-    ("constant", r"(?<![\w.'])(\d+)(?![\w.'])", None),
-    ("boolean", r"\b(true|false)\b", {"true": ["false"], "false": ["true"]}),
-]
-# A statement on a line of its own that is no declaration: a call, or an assignment to what exists.
-STATEMENT = re.compile(r"^\s+(?:(?:\+\+|--)?[A-Za-z_][\w.:\[\]]*(?:->[\w.:]+)*(?:\(.*\)|\s(?:[-+*/|&]?=)\s.*)|"
-                       r"(?:\+\+|--)[\w.\->\[\]]+);$")
-NO_STATEMENT = re.compile(r"^\s+(?:return|throw|break|continue|using|case|delete|static_assert|PRIMUS_CHECK|assert)\b")
-CONDITION = re.compile(r"^(\s*(?:\} else )?if \()(.*)(\)(?: \{|.*;)?)$")
-
-
-def blanked(text):
-    """The text with comments, strings, preprocessor lines and compile-time declarations as blanks of equal length."""
-    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|'
-                         r"^#[^\n]*(?:\\\n[^\n]*)*|^\s*(?:static_assert|template|using|namespace)\b[^\n]*",
-                         re.MULTILINE | re.DOTALL)
-    return pattern.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
-
-
-def closing(line, begin):
-    """Where the parenthesis that opened before `begin` closes, or None: not on this line."""
-    depth = 1
-    for at in range(begin, len(line)):
-        depth += {"(": 1, ")": -1}.get(line[at], 0)
-        if depth == 0:
-            return at
-    return None
-
-
-def mutants_of(path):
-    """All mutants of a file: dicts of file, line, kind, old and new line."""
-    text = (ROOT / path).read_text()
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    lines, codes = text.split("\n"), blanked(text).split("\n")
-    found = []
-
-    def add(number, kind, new):
-        key = hashlib.sha256(f"{path}:{digest}:{number}:{new}".encode()).hexdigest()[:16]
-        found.append({"key": key, "file": path, "line": number + 1, "kind": kind, "old": lines[number], "new": new})
-
-    for number, (line, code) in enumerate(zip(lines, codes)):
-        if not code.strip():
-            continue
-        for kind, pattern, replacements in SWAPS:
-            for match in re.finditer(pattern, code):
-                old = match[1]
-                news = replacements[old] if replacements else [str(int(old) + 1)] + ([str(int(old) - 1)] * (old != "0"))
-                for new in news:
-                    add(number, kind, line[:match.start(1)] + new + line[match.end(1):])
-        condition = CONDITION.match(code)
-        if condition and ";" not in condition[2]:
-            begin = condition.end(1)
-            end = closing(code, begin)
-            if end is not None:
-                add(number, "condition", f"{line[:begin]}!({line[begin:end]}){line[end:]}")
-        complete = number == 0 or re.search(r"[;{}:]\s*$", codes[number - 1]) or not codes[number - 1].strip()
-        if complete and STATEMENT.match(code) and not NO_STATEMENT.match(code):
-            add(number, "statement", re.match(r"\s*", line)[0] + ";")
-    return found
+FOLDERS = ("src/engine", "src/lm/train", "src/lm/data", "src/lm/checkpoint")
+QUICK = ("engine_test", "lm_checkpoint_test", "lm_data_test", "lm_train_test", "cli_test")
+SLOW = ("lm_train_ranks_test", "lm_train_pipelines_test", "cli_runs_test", "cli_trace_test", "fault_stop_test",
+        "fault_ranks_test", "fault_rank_kills_test", "fault_kill_test", "fault_interference_test")
+RECORD_BYTES = 4096  # kMutants of mutant_switch.h
+MEMORY = 8 << 30  # a mutant that allocates without end fails
+LEAST = 10  # seconds of any test before it takes too long
+CLOCK = os.sysconf("SC_CLK_TCK")
+STOP = threading.Event()  # SIGTERM or Ctrl-C came
 
 
 def tracked_files():
@@ -135,196 +62,385 @@ def tracked_files():
                           text=True).stdout.rstrip("\0").split("\0")
 
 
-def folder_of(path):
-    return next(folder for folder in TESTS if path.startswith(folder + "/"))
-
-
-def draw(only, seed):
+def drawn(only, seed):
     """Every mutant there is, in the order in which they are tried."""
-    paths = [p for p in tracked_files() if p.endswith(".cpp") and any(p.startswith(f + "/") for f in TESTS)]
-    if only:
-        paths = [p for p in paths if any(p == o or p.startswith(o.rstrip("/") + "/") for o in only)]
-    every = [mutant for path in sorted(paths) for mutant in mutants_of(path)]
-    random.Random(seed).shuffle(every)
-    return every
+    groups, lines = {}, {}
+    for path in sorted(tracked_files()):
+        folder = next((f for f in FOLDERS if path.startswith(f + "/") and path.endswith(".cpp")), None)
+        if folder and (not only or any(path == o or path.startswith(o.rstrip("/") + "/") for o in only)):
+            text = (ROOT / path).read_text()
+            groups.setdefault(folder, []).extend(mutants.mutants_of(path, text))
+            lines[folder] = lines.get(folder, 0) + text.count("\n")
+    return mutants.in_shares(groups, {f: n / sum(lines.values()) for f, n in lines.items()}, seed)
 
 
-class Scratch:
-    """A copy of the tracked files, and its build."""
+class Copy:
+    """A copy of the tracked files with the mutants in it, and its build."""
 
     def __init__(self, folder, jobs):
         self.source = folder / "source"
-        self.build = folder / "source" / "build"
+        self.build = self.source / "build"
         self.jobs = jobs
-        self.environment = dict(os.environ, CCACHE_BASEDIR=str(self.source), CCACHE_NOHASHDIR="1",
-                                GTEST_FAIL_FAST="1", GTEST_COLOR="no")
 
-    def update(self):
-        """Makes the copy equal to the tracked files; what is equal already keeps its time stamp."""
-        wanted = [p for p in tracked_files() if (ROOT / p).is_file()]
-        for path in wanted:
+    def update(self, numbered):
+        """Writes the files and the mutants; what is equal already keeps its time stamp."""
+        by_file = {}
+        for number, mutant in numbered:
+            by_file.setdefault(mutant.file, []).append((number, mutant))
+        wanted = {p for p in tracked_files() if (ROOT / p).is_file()}
+        contents = {p: (ROOT / p).read_bytes() for p in wanted}
+        contents["src/" + mutants.SWITCH] = (ROOT / "scripts" / "mutant_switch.h").read_bytes()
+        for path, own in by_file.items():
+            contents[path] = mutants.written(contents[path].decode(), own).encode()
+        for path, content in contents.items():
             to = self.source / path
-            content = (ROOT / path).read_bytes()
             if not to.is_file() or to.read_bytes() != content:
                 to.parent.mkdir(parents=True, exist_ok=True)
                 to.write_bytes(content)
+            if path in wanted:
                 shutil.copymode(ROOT / path, to)
-        known = set(wanted)
         for top in {p.split("/")[0] for p in wanted if "/" in p}:
             for to in (self.source / top).rglob("*"):
-                if to.is_file() and str(to.relative_to(self.source)) not in known:
+                if to.is_file() and str(to.relative_to(self.source)) not in contents:
                     to.unlink()
-        if not (self.build / "build.ninja").exists():
-            self.run(["cmake", "--preset", "release", "-DPRIMUS_TESTS=ON"], 600)
 
-    def run(self, command, timeout):
-        """(exit code or None after the timeout, output). A command that takes too long is ended with its children."""
-        with subprocess.Popen(command, cwd=self.source, env=self.environment, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True) as process:
-            try:
-                output, _ = process.communicate(timeout=timeout)
-                return process.returncode, output
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-                return None, ""
-            except BaseException:  # Ctrl-C, or a signal: nothing of it stays behind
-                os.killpg(process.pid, signal.SIGKILL)
-                raise
+    def run(self, command):
+        return subprocess.run(command, cwd=self.source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                              env=dict(os.environ, CCACHE_BASEDIR=str(self.source), CCACHE_NOHASHDIR="1"))
 
     def compile(self, programs):
-        return self.run(["ninja", "-C", "build", f"-j{self.jobs}", *programs], 3600)
+        """The output of a build that fails; otherwise None."""
+        if not (self.build / "build.ninja").exists():
+            configured = self.run(["cmake", "--preset", "release", "-DPRIMUS_TESTS=ON"])
+            if configured.returncode != 0:
+                return configured.stdout
+        built = self.run(["ninja", "-C", "build", "-k0", f"-j{self.jobs}", *programs])
+        return re.sub(r"\x1b\[[\d;]*[mK]", "", built.stdout) if built.returncode != 0 else None
 
-    def test(self, test, timeout):
-        program, tests = test
-        return self.run([str(self.build / "tests" / program), *([f"--gtest_filter={tests}"] if tests else [])], timeout)
+
+def refused_by(output, sample):
+    """The mutants of the sample that a failed build is about."""
+    places = {(m.file, line): m for m in sample for line in m.lines}
+    refused, pending = [], []
+    for line in output.split("\n"):
+        # The places of one message: "required from" and "in expansion of" stand before its error.
+        found = re.match(r"(?:.*?[ ,]from |\.\./)?(?:\.\./)?(\S*?)(src/\S+\.cpp):(\d+)[:,]", line)
+        if found and (found[2], int(found[3])) in places:
+            pending.append(places[found[2], int(found[3])])
+        if re.match(r"\[\d+/\d+\]|FAILED:|ninja:", line):
+            pending = []
+        if "error:" in line:
+            refused += pending
+        if "error:" in line or "note:" in line:
+            pending = []
+    return {m.key: m for m in refused}
 
 
-def test_mutant(scratch, mutant, tests, seconds):
-    """Fills in what became of the mutant."""
-    file = scratch.source / mutant["file"]
-    original = file.read_text()
-    lines = original.split("\n")
-    assert lines[mutant["line"] - 1] == mutant["old"]
-    lines[mutant["line"] - 1] = mutant["new"]
-    began = time.monotonic()
-    try:
-        file.write_text("\n".join(lines))
-        mutant["result"] = "survived"
-        for test in tests:
-            program = test[0]
-            code, output = scratch.compile([program])
-            if code != 0:
-                mutant["result"] = "refused"
-                mutant["by"] = next((l for l in output.split("\n") if "error" in l), "")[-200:]
-                return
-            code, output = scratch.test(test, 60 + 5 * seconds[test])
-            if code != 0:
-                mutant["result"] = "killed"
-                failed = re.search(r"\[  FAILED  \] (\S+)", output)
-                reason = "ran too long" if code is None else failed[1] if failed else f"exit code {code}"
-                mutant["by"] = f"{program}: {reason}"
-                return
-    finally:
-        file.write_text(original)
-        mutant["seconds"] = round(mutant.get("seconds", 0) + time.monotonic() - began)
+class Tests:
+    """Runs tests of the copy, each in a process and a temporary folder of its own."""
+
+    def __init__(self, copy):
+        self.copy = copy
+
+    def names(self, program, wanted):
+        command = [str(self.copy.build / "tests" / program), "--gtest_list_tests"] + ([f"--gtest_filter={wanted}"] if wanted else [])
+        listed = subprocess.run(command, cwd=self.copy.source, check=True, capture_output=True, text=True).stdout
+        suite, found = "", []
+        for line in listed.split("\n"):
+            name = line.split("#")[0].rstrip()
+            if name and not name.startswith(" ") and name.endswith("."):
+                suite = name
+            elif name.startswith("  ") and "DISABLED_" not in suite + name:
+                found.append(f"{program} {suite}{name.strip()}")
+        return found
+
+    def run(self, test, number, limit):
+        """(passed, ran too long, seconds of processors, mutants that it reached, output)"""
+        program, name = test.split(" ")
+        # Without a mutant it is a test as any other; mutants run behind everybody else's work.
+        command = ["nice", "-n19"] if number else []
+        with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder, \
+                tempfile.NamedTemporaryFile(prefix="reached-") as record:
+            record.write(bytes(RECORD_BYTES))
+            record.flush()
+            environment = dict(os.environ, PRIMUS_MUTANT=str(number), PRIMUS_MUTANT_RECORD=record.name, TMPDIR=folder,
+                               GTEST_COLOR="no")
+            process = subprocess.Popen(command + [str(self.copy.build / "tests" / program), f"--gtest_filter={name}"],
+                                       cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+            output = []
+            reader = threading.Thread(target=self.read, args=(process.stdout, output), daemon=True)
+            reader.start()
+            try:
+                late, seconds = self.watch(process, limit)
+            finally:
+                self.end(process, record.name)
+            reader.join(1)
+            reached = [i for i, byte in enumerate(pathlib.Path(record.name).read_bytes()) if byte]
+            return process.returncode == 0 and not late, late, seconds, reached, "".join(output)
+
+    @staticmethod
+    def watch(process, limit):
+        """Waits for the end. (whether it took too long, seconds of processors). Too long is what keeps processors busy for
+        more than the limit, and what does nothing for as long: other work on the machine makes no difference. Nothing is
+        too long in its first ten seconds."""
+        began = idle_since = time.monotonic()
+        used = 0.0
+        pause = 0.01
+        while process.poll() is None:
+            if STOP.is_set():
+                raise InterruptedError("stopped")
+            everyone = {}
+            for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+                try:
+                    everyone[int(stat.parent.name)] = stat.read_text().rpartition(")")[2].split()
+                except OSError:
+                    pass  # it has ended
+            ticks, running, family = 0, False, [process.pid]
+            for pid in family:
+                family += [child for child, fields in everyone.items() if int(fields[1]) == pid]
+                ticks += sum(map(int, everyone[pid][11:15])) if pid in everyone else 0
+                for task in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
+                    try:
+                        running = running or task.read_text().rpartition(")")[2].split()[0] in "RD"
+                    except OSError:
+                        pass
+            now = time.monotonic()
+            if running or ticks / CLOCK > used:
+                idle_since = now
+            used = max(used, ticks / CLOCK)
+            if now - began > LEAST and used > limit or now - idle_since > max(limit, LEAST):
+                return True, used
+            time.sleep(pause)
+            pause = min(2 * pause, 0.5)
+        return False, used
+
+    @staticmethod
+    def read(stream, lines):
+        """All of the stream, so that nobody waits for it; the beginning is kept."""
+        for line in stream:
+            if len(lines) < 1000:
+                lines.append(line[:1000])
+
+    @staticmethod
+    def end(process, token):
+        """Ends what the test started, also what left its process group: the record's name is in their environment."""
+        if process.poll() == 0:
+            return  # as it wished to be left
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        for other in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if token.encode() in (other / "environ").read_bytes():
+                    os.kill(int(other.name), signal.SIGKILL)
+            except (OSError, ProcessLookupError):
+                pass
+
+
+def say(text):
+    print(text, flush=True)
 
 
 def show(mutant):
-    print(f"{mutant['file']}:{mutant['line']}: {mutant['kind']}\n  - {mutant['old'].strip()}\n  + {mutant['new'].strip()}")
+    say(f"{mutant.file}:{mutant.line}: {mutant.kind}\n  - {mutant.old.strip()}\n  + {mutant.new.strip()}")
 
 
-def save(results, path):
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(results, indent=1) + "\n")
-    os.replace(temporary, path)
+class Store:
+    """A JSON file that is never half written."""
+
+    def __init__(self, path):
+        self.path = path
+        self.content = json.loads(path.read_text()) if path.exists() else {}
+        self.lock = threading.Lock()
+
+    def put(self, key, value):
+        with self.lock:
+            self.content[key] = value
+            temporary = self.path.with_suffix(".tmp")
+            temporary.write_text(json.dumps(self.content, indent=1) + "\n")
+            os.replace(temporary, self.path)
+
+
+class Run:
+    def __init__(self, options):
+        self.options = options
+        folder = options.folder.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.copy = Copy(folder, options.jobs)
+        self.tests = Tests(self.copy)
+        self.results = Store(folder / "results.json")
+        self.measured = Store(folder / "tests.json")
+        self.broken = []
+
+    def build(self, candidates, count, programs):
+        """The numbered sample of what compiles. A quarter more than wanted is built, in place of what does not; a number
+        stays with its mutant, so that only files change of which something was refused."""
+        size = count + count // 4
+        while True:
+            drawn_so_far = mutants.apart(candidates, min(size, RECORD_BYTES - 1))
+            numbered = [(n, m) for n, m in enumerate(drawn_so_far, 1)
+                        if self.results.content.get(m.key, {}).get("result") != "refused"]
+            if len(numbered) < count and len(drawn_so_far) == size:
+                size += count - len(numbered)
+                continue
+            sample = [m for _, m in numbered]
+            self.copy.update(numbered)
+            say(f"building {', '.join(programs)} with {len(sample)} mutants in {self.copy.build}")
+            output = self.copy.compile(programs)
+            if output is None:
+                return numbered[:count]
+            refused = refused_by(output, sample)
+            if not refused:
+                # No message names a mutant's line: all mutants of the files that failed.
+                files = set(re.findall(r"^FAILED: \S*?(src/\S+?\.cpp)\.o", re.sub(r"CMakeFiles/\S*?\.dir/", "", output), re.MULTILINE))
+                refused = {m.key: m for m in sample if m.file in files}
+            if not refused:
+                say(output[-6000:])
+                sys.exit("The unchanged sources do not build.")
+            for key, mutant in refused.items():
+                say(f"refused   {mutant.file}:{mutant.line} {mutant.kind}: {mutant.new.strip()[:100]}")
+                self.results.put(key, {"result": "refused", "file": mutant.file, "line": mutant.line})
+
+    def measure(self, programs, sample):
+        """Time and reach of every test without a mutant: {test: (seconds, mutants)}."""
+        again = self.options.tests
+        known = {}
+        wanted = []
+        for program in programs:
+            content = (self.copy.build / "tests" / program).read_bytes() + (self.copy.build / "bin" / "primus").read_bytes() \
+                if program.startswith(("cli", "fault")) else (self.copy.build / "tests" / program).read_bytes()
+            digest = hashlib.sha256(content).hexdigest()[:16]
+            for test in self.tests.names(program, again):
+                entry = self.measured.content.get(test)
+                if entry and entry["program"] == digest and entry["sample"] == sample and not again:
+                    known[test] = entry
+                else:
+                    wanted.append((test, digest))
+
+        def one(test, digest):
+            passed, _, seconds, reached, output = self.tests.run(test, 0, 1200)
+            return test, passed, {"program": digest, "sample": sample, "seconds": round(seconds, 3), "reached": reached}, output
+
+        failed = []
+        began = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(self.options.parallel) as pool:
+            for test, passed, entry, _ in pool.map(lambda w: one(*w), wanted):
+                if passed:
+                    known[test] = entry
+                    self.measured.put(test, entry)
+                else:
+                    failed.append((test, entry["program"]))
+        for test, digest in failed:  # once more, alone
+            test, passed, entry, output = one(test, digest)
+            if passed:
+                known[test] = entry
+                self.measured.put(test, entry)
+            else:
+                say(f"{test} does not pass on the unchanged sources, and is left out:\n{output[-1500:]}")
+                self.broken.append(test)
+        say(f"{len(known)} tests measured, {len(wanted)} of them now, in {time.monotonic() - began:.0f} s")
+        return known
+
+    def examine(self, number, mutant, tests, entry, alone):
+        """The result of a mutant, or None where a test ran too long while others ran."""
+        for test in tests:
+            limit = max(2.0, 5 * entry[test]["seconds"])
+            passed, late, *_ = self.tests.run(test, number, limit)
+            if late and not alone:
+                return None
+            if not passed:
+                return {"result": "killed", "by": test + (", ran too long" if late else "")}
+        return {"result": "survived" if tests else "unreached"}
+
+    def phase(self, numbered, programs):
+        """Runs what is left of the sample on these programs."""
+        digest = hashlib.sha256("".join(m.key for _, m in numbered).encode()).hexdigest()[:16]
+        entry = self.measure(programs, digest)
+        ran = sorted(programs) + ([self.options.tests] if self.options.tests else [])
+        jobs = []
+        for number, mutant in numbered:
+            known = self.results.content.get(mutant.key, {})
+            if known.get("result") == "killed" or not self.options.tests and set(ran) <= set(known.get("ran", [])):
+                continue
+            tests = sorted((t for t in entry if number in entry[t]["reached"]), key=lambda t: entry[t]["seconds"])
+            jobs.append((number, mutant, tests))
+
+        def finish(number, mutant, tests, alone):
+            result = self.examine(number, mutant, tests, entry, alone)
+            if result is None:
+                return number, mutant, tests
+            known = self.results.content.get(mutant.key, {})
+            if result["result"] == "unreached" and known.get("result") == "survived":
+                result["result"] = "survived"
+            result.update(file=mutant.file, line=mutant.line, kind=mutant.kind, old=mutant.old, new=mutant.new,
+                          ran=sorted(set(known.get("ran", []) + ran)), reaching=known.get("reaching", 0) + len(tests))
+            self.results.put(mutant.key, result)
+            say(f"{result['result']:<9} {mutant.file}:{mutant.line} {mutant.kind}  {result.get('by', f'{len(tests)} tests reach it')}")
+            return None
+
+        with concurrent.futures.ThreadPoolExecutor(self.options.parallel) as pool:
+            late = [job for job in pool.map(lambda j: finish(*j, alone=False), jobs) if job]
+        for job in late:
+            finish(*job, alone=True)
+
+
+def stop(number, _):
+    STOP.set()
+    sys.exit(128 + number)
 
 
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100, help="mutants to test, earlier results included")
+    parser.add_argument("--count", type=int, default=100, help="mutants of the sample")
     parser.add_argument("--seed", type=int, default=1, help="what the sample is drawn with")
-    parser.add_argument("--minutes", type=float, help="start no further mutant after so many minutes")
     parser.add_argument("--only", action="append", default=[], metavar="PATH", help="a folder or file to take mutants of")
+    parser.add_argument("--hand", type=pathlib.Path, metavar="FILE", help="the mutants of a TOML file instead of a sample")
+    parser.add_argument("--slow", action="store_true", help="then test what is left by programs that take minutes")
+    parser.add_argument("--programs", help="test programs to run, with commas between")
+    parser.add_argument("--tests", metavar="FILTER", help="only these tests, and measure them anew")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "mutation", help="where the copy is kept")
-    parser.add_argument("--slow", action="store_true", help="test the survivors again, by slow programs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel compilations")
-    parser.add_argument("--list", action="store_true", help="show the mutants and stop")
+    parser.add_argument("--parallel", type=int, default=2, help="parallel tests")
+    parser.add_argument("--list", action="store_true", help="show the mutants, compiled or not, and stop")
     options = parser.parse_args()
+    if not 0 < options.count <= 3000:
+        parser.error("--count is between 1 and 3000")
 
-    every = draw(options.only, options.seed)
-    if not every:
-        parser.error(f"no sources to change in {' '.join(options.only)}: folders with tests are {', '.join(TESTS)}")
+    try:
+        candidates = mutants.by_hand(options.hand, lambda p: (ROOT / p).read_text()) if options.hand else drawn(options.only, options.seed)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    if not candidates:
+        parser.error(f"no sources to change in {' '.join(options.only)}: mutants are drawn from {', '.join(FOLDERS)}")
+    count = len(candidates) if options.hand else options.count
     if options.list:
-        for mutant in every[:options.count]:
+        sample = mutants.apart(candidates, count)
+        for mutant in sample:
             show(mutant)
-        print(f"{min(options.count, len(every))} of {len(every)} mutants")
+        say(f"{len(sample)} of {len(candidates)} mutants")
         return 0
 
-    folder = options.folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    results_file = folder / "results.json"
-    known = json.loads(results_file.read_text()) if results_file.exists() else {}
-    scratch = Scratch(folder, options.jobs)
-    scratch.update()
-    end = time.monotonic() + options.minutes * 60 if options.minutes else None
+    run = Run(options)
+    quick = options.programs.split(",") if options.programs else list(QUICK)
+    slow = list(SLOW) if options.slow else []
+    numbered = run.build(candidates, count, quick + slow)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    run.phase(numbered, quick)
+    if slow:
+        run.phase(numbered, slow)
 
-    # What a mutant runs next: its tests, or, where it survived them and is tried again, the slow ones.
-    def tests_of(mutant):
-        earlier = known.get(mutant["key"])
-        folder_name = folder_of(mutant["file"])
-        if not earlier:
-            return TESTS[folder_name] + (SLOW_TESTS[folder_name] if options.slow else [])
-        if options.slow and earlier["result"] == "survived" and not earlier.get("slow"):
-            return SLOW_TESTS[folder_name]
-        return []
-
-    sample = {mutant["key"]: tests_of(mutant) for mutant in every[:2 * options.count]}
-    wanted = list(dict.fromkeys(test for tests in sample.values() for test in tests))
-    programs = sorted({program for program, _ in wanted})
-    print(f"building {', '.join(programs)} of the unchanged sources in {scratch.build}", flush=True)
-    began = time.monotonic()
-    code, output = scratch.compile(programs) if programs else (0, "")
-    print(f"  took {time.monotonic() - began:.0f} s", flush=True)
-    seconds = {}
-    for test in wanted if code == 0 else []:
-        began = time.monotonic()
-        code, output = scratch.test(test, 3600)
-        seconds[test] = time.monotonic() - began
-        print(f"  {' '.join(test)} takes {seconds[test]:.0f} s", flush=True)
-        if code != 0:
-            break
-    if code != 0:
-        print(output[-4000:], "\nThe unchanged sources do not build, or do not pass.", sep="\n")
-        return 1
-
-    tested = []
-    for mutant in every[:2 * options.count]:
-        if len(tested) >= options.count:
-            break
-        tests = sample[mutant["key"]]
-        mutant = known.get(mutant["key"], mutant)
-        if tests:
-            if end and time.monotonic() > end:
-                if "result" not in mutant:
-                    continue
-            else:
-                test_mutant(scratch, mutant, tests, seconds)
-                mutant["slow"] = options.slow
-                known[mutant["key"]] = mutant
-                save(known, results_file)
-                print(f"{mutant['result']:<9} {mutant['file']}:{mutant['line']} {mutant['kind']}  {mutant.get('by', '')}",
-                      flush=True)
-        if mutant["result"] != "refused":
-            tested.append(mutant)
-
-    survivors = [mutant for mutant in tested if mutant["result"] == "survived"]
-    print(f"\n{len(tested)} mutants, {len(tested) - len(survivors)} killed, {len(survivors)} survived; all results: "
-          f"{results_file}")
-    for mutant in sorted(survivors, key=lambda m: (m["file"], m["line"])):
+    outcome = [(m, run.results.content[m.key]["result"]) for _, m in numbered]
+    left = [(m, result) for m, result in outcome if result != "killed"]
+    say(f"\n{len(outcome)} mutants, {len(outcome) - len(left)} killed, {len(left)} left; all results: {run.results.path}")
+    for mutant, result in sorted(left, key=lambda pair: (pair[0].file, pair[0].line)):
+        say(result)
         show(mutant)
-    return 0
+    return 1 if run.broken else 0
 
 
 if __name__ == "__main__":

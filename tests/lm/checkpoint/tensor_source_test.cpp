@@ -28,20 +28,23 @@ TEST(AxisOrder, InterleavedRowsOfFourAxes) {
   EXPECT_EQ(published, (std::vector<float>{100, 200, 110, 210, 101, 201, 111, 211}));
 }
 
-// Every run of a tensor of three slabs, in both orders.
+// Every run, in both orders: of three large slabs, and of more small slabs than a slab has elements.
 TEST(AxisOrder, CopiesEveryRun) {
-  const AxisOrder orders[] = {
-      {}, {.dims = {3, 2, 5}, .axes = {0, 2, 1}}, {.dims = {3, 2, 5, 1}, .axes = {0, 3, 2, 1}}};
+  const AxisOrder orders[] = {{},
+                              {.dims = {3, 2, 5}, .axes = {0, 2, 1}},
+                              {.dims = {3, 2, 5, 1}, .axes = {0, 3, 2, 1}},
+                              {.dims = {8, 2, 2}, .axes = {0, 2, 1}}};
   for (const AxisOrder& order : orders) {
-    std::vector<std::uint16_t> memory(30), file(30);
+    const std::int64_t all = order.same() ? 30 : order.dims[0] * order.slab_elements();
+    std::vector<std::uint16_t> memory(static_cast<std::size_t>(all)), file(memory.size());
     std::iota(memory.begin(), memory.end(), std::uint16_t{100});
     if (order.same()) {
       file = memory;
     } else {
       to_file_order(order, 2, std::as_bytes(std::span(memory)), std::as_writable_bytes(std::span(file)));
     }
-    for (std::int64_t begin = 0; begin <= 30; ++begin) {
-      for (std::int64_t end = begin; end <= 30; ++end) {
+    for (std::int64_t begin = 0; begin <= all; ++begin) {
+      for (std::int64_t end = begin; end <= all; ++end) {
         std::vector<std::uint16_t> run(static_cast<std::size_t>(end - begin));
         copy_runs(order, 2, std::as_bytes(std::span(file)), one_run(begin, end),
                   std::as_writable_bytes(std::span(run)));

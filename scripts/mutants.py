@@ -1,0 +1,224 @@
+"""The mutants of C++ sources: finds them, draws a sample, and writes a sample into the sources (scripts/mutation_test.py).
+
+A mutant is a list of edits of one file. The edits keep every line where it is, and choose between the code and its mutant
+by a number at run time (scripts/mutant_switch.h), so that all mutants of a sample are compiled together.
+"""
+
+import dataclasses
+import hashlib
+import random
+import re
+import tomllib
+
+SWITCH = "base/mutant_switch.h"  # in the copy's src/
+ON = "::primus::mutation::on(@)"
+OP = "::primus::mutation::Op<@>{}"
+
+# clang-format puts blanks around binary operators, and around nothing else that looks like one: templates, pointers
+# and references are out of reach.
+SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "/", "/": "*",
+         "%": "*", "+=": "-=", "-=": "+="}
+OPERATOR = re.compile(r"(?<= )(<=|>=|==|!=|\+=|-=|<|>|\+|-|\*|/|%)(?=[ \n])")
+LOGIC = re.compile(r"(?<= )(&&|\|\|)(?=[ \n])")
+INCREMENT = re.compile(r"(\+\+|--)(?=[A-Za-z_])")
+CONSTANT = re.compile(r"(?<![\w.'<\[])(\d+)(?![\w.'])")
+BOOLEAN = re.compile(r"\b(true|false)\b")
+CONDITION = re.compile(r"^[ ]*(?:\} else )?if \(", re.MULTILINE)
+# The beginning of a statement that is no declaration: a call, an assignment to what exists, or a step.
+STATEMENT = re.compile(r"^[ ]+(?=((?:\+\+|--)?[A-Za-z_][\w.:\[\]]*(?:->[\w.:]+)*(?:\(| [-+*/|&]?= )|(?:\+\+|--)[\w.]+;))",
+                       re.MULTILINE)
+NO_STATEMENT = re.compile(r"(?:return|throw|break|continue|using|case|default|delete|static_assert|if|for|while|switch|"
+                          r"catch|do|else|goto)\b")
+# Comments, strings, preprocessor lines, declarations of the compiler's own, and assertions: these are for our own
+# mistakes, so that right code never shows whether they are there.
+BLANK = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|(?<!\d)\'(?:\\.|[^\'\\\n])\'|'
+                   r"^#[^\n]*(?:\\\n[^\n]*)*|^\s*(?:static_assert|template|using|namespace|constexpr|static constexpr|case)\b[^\n]*|"
+                   r"\b(?:PRIMUS_CHECK|assert)\([^;]*;", re.MULTILINE | re.DOTALL)
+
+
+@dataclasses.dataclass
+class Mutant:
+    key: str
+    file: str
+    line: int
+    kind: str
+    old: str
+    new: str
+    edits: list  # of (begin, end, text), where @ in the text is the mutant's number
+    lines: range  # that the edits touch
+
+
+def blanked(text):
+    """The text with what cannot change as blanks of equal length."""
+    return BLANK.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+
+
+def closing(code, begin):
+    """Where the bracket that opened before `begin` closes."""
+    depth = 1
+    for at in range(begin, len(code)):
+        depth += (code[at] in "([{") - (code[at] in ")]}")
+        if depth == 0:
+            return at
+    return None
+
+
+def operands(text, code, begin, end, operator):
+    """Where the operands of the logical operator at [begin, end) begin and end."""
+    depth, left = 0, begin
+    while left > 0:
+        c = code[left - 1]
+        depth += (c in ")]}") - (c in "([{")
+        if depth < 0 or depth == 0 and (
+                c in ";,?" or c == ":" and ":" not in (code[left - 2], code[left]) or code[left - 2:left] == "||"
+                or operator == "&&" and code[left - 2:left] == "&&" or c == "=" and code[left - 2] not in "=!<>"
+                and code[left] != "=" or re.match(r"\breturn ", code[left - 7:left] if left > 6 else "")):
+            break
+        left -= 1
+    depth, right = 0, end
+    while right < len(code):
+        c = code[right]
+        depth += (c in "([{") - (c in ")]}")
+        if depth < 0 or depth == 0 and (
+                c in ";,?" or c == ":" and ":" not in (code[right - 1], code[right + 1]) or code[right:right + 2] == "||"
+                or operator == "&&" and code[right:right + 2] == "&&"):
+            break
+        right += 1
+    while code[left].isspace():
+        left += 1
+    while text[right - 1].isspace():  # strings are blanks in the code
+        right -= 1
+    return left, right
+
+
+def statement_end(code, begin):
+    """Where the statement at `begin` ends, behind its semicolon; None where it is something else."""
+    depth = 0
+    call = re.match(r"[^\s(=]*\(", code[begin:])
+    for at in range(begin, len(code)):
+        c = code[at]
+        if depth == 0 and call and c == "{":
+            return None
+        depth += (c in "([{") - (c in ")]}")
+        if depth < 0:
+            return None
+        if depth == 0 and c == ";":
+            return at + 1
+    return None
+
+
+def mutants_of(path, text):
+    """All mutants of a file."""
+    code = blanked(text)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    starts = [0] + [m.end() for m in re.finditer("\n", text)]
+    found = []
+
+    def line_of(at):
+        low, high = 0, len(starts)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if starts[middle] <= at else (low, middle)
+        return low
+
+    def add(kind, at, shown, *edits):
+        """`shown`: (begin, end, text), the change as if it were made for good."""
+        number = line_of(at)
+        last = max(line_of(max(edit[1] - 1, edit[0])) for edit in edits)
+        begin, end = starts[number], text.find("\n", max(shown[1], at))
+        key = hashlib.sha256(f"{path}:{digest}:{edits}".encode()).hexdigest()[:16]
+        found.append(Mutant(key, path, number + 1, kind, text[begin:end], text[begin:shown[0]] + shown[2] + text[shown[1]:end],
+                            list(edits), range(line_of(min(edit[0] for edit in edits)) + 1, last + 2)))
+
+    for match in OPERATOR.finditer(code):
+        begin, end, old = match.start(), match.end(), match[1]
+        if '"' in text[end:end + 40].lstrip()[:1] + text[:begin].rstrip()[-1:]:
+            continue  # no string has the other operator
+        kind = "assignment" if old[-1] == "=" and old[0] in "+-" else "arithmetic" if old in "+-*/%" else "comparison"
+        add(kind, begin, (begin, end, SWAPS[old]), (end, end, f" {OP} {old}"))
+    for match in LOGIC.finditer(code):
+        begin, end, old = match.start(), match.end(), match[1]
+        left, right = operands(text, code, begin, end, old)
+        add("logic", begin, (begin, end, {"&&": "||", "||": "&&"}[old]),
+            (left, left, f"({ON} != (({ON} != static_cast<bool>("), (begin, end, f")) {old} ({ON} != static_cast<bool>("),
+            (right, right, "))))"))
+    for match in INCREMENT.finditer(code):
+        begin, end, old = match.start(), match.end(), match[1]
+        name = {"++": "Increment", "--": "Decrement"}[old]
+        add("increment", begin, (begin, end, {"++": "--", "--": "++"}[old]),
+            (begin, end, f"::primus::mutation::{name}<@>{{}}->*"))
+    for match in CONSTANT.finditer(code):
+        value = int(match[1])
+        for other in [value + 1] + [value - 1] * (value > 0):
+            add("constant", match.start(), (*match.span(), str(other)), (*match.span(), f"({ON} ? {other} : {value})"))
+    for match in BOOLEAN.finditer(code):
+        add("boolean", match.start(), (*match.span(), {"true": "false", "false": "true"}[match[1]]),
+            (*match.span(), f"({ON} != {match[1]})"))
+    for match in CONDITION.finditer(code):
+        begin, end = match.end(), closing(code, match.end())
+        if end is None or ";" in code[begin:end]:
+            continue
+        add("condition", begin, (begin, end, f"!({text[begin:end]})"), (begin, begin, f"{ON} != static_cast<bool>("),
+            (end, end, ")"))
+    for match in STATEMENT.finditer(code):
+        begin = match.end()
+        before = code[:match.start()].rstrip()
+        end = statement_end(code, begin)
+        if before[-1:] not in (";", "{", "}", ":") or NO_STATEMENT.match(code, begin) or end is None:
+            continue
+        add("statement", begin, (begin, end, ";"), (begin, begin, f"if (!{ON}) "))
+    return found
+
+
+def in_shares(groups, shares, seed):
+    """All mutants in the order in which they are tried: shuffled, and each group at its share of any beginning."""
+    source = random.Random(seed)
+    queues = {}
+    for name in sorted(groups):
+        queues[name] = list(groups[name])
+        source.shuffle(queues[name])
+    taken = dict.fromkeys(queues, 0)
+    order = []
+    while any(queues.values()):
+        name = max((n for n in queues if queues[n]), key=lambda n: shares[n] * (len(order) + 1) - taken[n])
+        taken[name] += 1
+        order.append(queues[name].pop(0))
+    return order
+
+
+def apart(order, count):
+    """The first `count` mutants of which no two change the same line."""
+    used, chosen = set(), []
+    for mutant in order:
+        lines = {(mutant.file, line) for line in mutant.lines}
+        if len(chosen) < count and not lines & used:
+            used |= lines
+            chosen.append(mutant)
+    return chosen
+
+
+def by_hand(path, read):
+    """The mutants of a TOML file: tables [[mutant]] with file, old and new text; MUTANT in the new text is the switch."""
+    found = []
+    for entry in tomllib.loads(path.read_text())["mutant"]:
+        text, old, new = read(entry["file"]), entry["old"].strip("\n"), entry["new"].strip("\n")
+        if text.count(old) != 1:
+            raise ValueError(f"{path}: '{entry['name']}': {entry['file']} has the old text {text.count(old)} times, not once")
+        begin = text.index(old)
+        line = text.count("\n", 0, begin) + 1
+        key = hashlib.sha256(f"{entry['file']}:{text}:{new}".encode()).hexdigest()[:16]
+        found.append(Mutant(key, entry["file"], line, "by hand", entry["name"], new.replace("MUTANT", "mutant"),
+                            [(begin, begin + len(old), new.replace("MUTANT", ON))],
+                            range(line, line + old.count("\n") + 1)))
+    return found
+
+
+def written(text, numbered):
+    """The text of a file with its mutants, pairs of number and mutant, in it."""
+    edits = [(begin, end, new.replace("@", str(number))) for number, mutant in numbered for begin, end, new in mutant.edits]
+    for begin, end, new in sorted(edits, reverse=True):
+        text = text[:begin] + new + text[end:]
+    ignored = ("parentheses", "sign-compare", "maybe-uninitialized", "uninitialized", "unused-but-set-variable", "unused-value",
+               "array-bounds", "stringop-overflow", "stringop-overread", "nonnull", "dangling-else", "return-type")
+    pragmas = "".join(f'#pragma GCC diagnostic ignored "-W{name}"\n' for name in ignored)
+    return f'#include "{SWITCH}"\n{pragmas}#line 1\n{text}'

@@ -32,7 +32,8 @@ NO_STATEMENT = re.compile(r"(?:return|throw|break|continue|using|case|default|de
 # Comments, strings, preprocessor lines, declarations of the compiler's own, and assertions: these are for our own
 # mistakes, so that right code never shows whether they are there.
 BLANK = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|(?<!\d)\'(?:\\.|[^\'\\\n])\'|'
-                   r"^#[^\n]*(?:\\\n[^\n]*)*|^\s*(?:static_assert|template|using|namespace|constexpr|static constexpr|case)\b[^\n]*|"
+                   r"^#[^\n]*(?:\\\n[^\n]*)*|"
+                   r"^\s*(?:static_assert|template|using|namespace|constexpr|static constexpr|case)\b[^\n]*|"
                    r"\b(?:PRIMUS_CHECK|assert)\([^;]*;", re.MULTILINE | re.DOTALL)
 
 
@@ -218,7 +219,8 @@ def written(text, numbered):
     edits = [(begin, end, new.replace("@", str(number))) for number, mutant in numbered for begin, end, new in mutant.edits]
     for begin, end, new in sorted(edits, reverse=True):
         text = text[:begin] + new + text[end:]
-    ignored = ("parentheses", "sign-compare", "maybe-uninitialized", "uninitialized", "unused-but-set-variable", "unused-value",
-               "array-bounds", "stringop-overflow", "stringop-overread", "nonnull", "dangling-else", "return-type")
+    ignored = ("parentheses", "sign-compare", "maybe-uninitialized", "uninitialized", "unused-but-set-variable",
+               "unused-value", "array-bounds", "stringop-overflow", "stringop-overread", "nonnull", "dangling-else",
+               "return-type")
     pragmas = "".join(f'#pragma GCC diagnostic ignored "-W{name}"\n' for name in ignored)
     return f'#include "{SWITCH}"\n{pragmas}#line 1\n{text}'

@@ -13,8 +13,8 @@ All of them are written into one copy of the tree, each behind a switch (mutant_
 runs on its own with no mutant on: this is what it takes, and which mutants it reaches. A mutant runs the tests that reach it,
 the quickest first, until one fails:
 
-  killed     a test failed, or twice took more than five times the processor's time that it takes, 2 s and 10 s by the clock at
-             the least, or did nothing for as long; the second time after all others have ended
+  killed     a test failed, or took too long twice, the second time after all others have ended: more than five times the
+             processor's time that it takes (at least 2 s, and 10 s by the clock), or as long without doing anything
   survived   every test that reaches it passed: a test is missing, or the change makes no difference (docs/mutations.md)
   unreached  no test reaches it
   refused    the compiler did not take it; another one is drawn
@@ -23,8 +23,9 @@ the quickest first, until one fails:
 of this GoogleTest filter, measured anew; for the test that has just been written.
 
 Everything happens below --folder: a copy of the tracked files, its build with the flags of the release preset, and
-results.json, where the next call goes on. The working tree is only read. Tests run at nice 19. Exit code: 0 when the run is complete, whatever
-survived; 1 when the unchanged sources do not build, or a test does not pass on them; 2 for bad arguments.
+results.json, where the next call goes on. The working tree is only read. Mutants run at nice 19. Exit code: 0 when the run
+is complete, whatever survived; 1 when the unchanged sources do not build, or a test does not pass on them; 2 for bad
+arguments.
 """
 
 import argparse
@@ -105,8 +106,8 @@ class Copy:
                     to.unlink()
 
     def run(self, command):
-        return subprocess.run(command, cwd=self.source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                              env=dict(os.environ, CCACHE_BASEDIR=str(self.source), CCACHE_NOHASHDIR="1"))
+        return subprocess.run(command, cwd=self.source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace", env=dict(os.environ, CCACHE_BASEDIR=str(self.source), CCACHE_NOHASHDIR="1"))
 
     def compile(self, programs):
         """The output of a build that fails; otherwise None."""
@@ -143,7 +144,9 @@ class Tests:
         self.copy = copy
 
     def names(self, program, wanted):
-        command = [str(self.copy.build / "tests" / program), "--gtest_list_tests"] + ([f"--gtest_filter={wanted}"] if wanted else [])
+        command = [str(self.copy.build / "tests" / program), "--gtest_list_tests"]
+        if wanted:
+            command.append(f"--gtest_filter={wanted}")
         listed = subprocess.run(command, cwd=self.copy.source, check=True, capture_output=True, text=True).stdout
         suite, found = "", []
         for line in listed.split("\n"):
@@ -273,6 +276,7 @@ class Run:
         self.tests = Tests(self.copy)
         self.results = Store(folder / "results.json")
         self.measured = Store(folder / "tests.json")
+        self.digests = {}  # of the programs
         self.broken = []
 
     def build(self, candidates, count, programs):
@@ -295,7 +299,8 @@ class Run:
             refused = refused_by(output, sample)
             if not refused:
                 # No message names a mutant's line: all mutants of the files that failed.
-                files = set(re.findall(r"^FAILED: \S*?(src/\S+?\.cpp)\.o", re.sub(r"CMakeFiles/\S*?\.dir/", "", output), re.MULTILINE))
+                objects = re.sub(r"CMakeFiles/\S*?\.dir/", "", output)
+                files = set(re.findall(r"^FAILED: \S*?(src/\S+?\.cpp)\.o", objects, re.MULTILINE))
                 refused = {m.key: m for m in sample if m.file in files}
             if not refused:
                 say(output[-6000:])
@@ -310,9 +315,10 @@ class Run:
         known = {}
         wanted = []
         for program in programs:
-            content = (self.copy.build / "tests" / program).read_bytes() + (self.copy.build / "bin" / "primus").read_bytes() \
-                if program.startswith(("cli", "fault")) else (self.copy.build / "tests" / program).read_bytes()
-            digest = hashlib.sha256(content).hexdigest()[:16]
+            content = (self.copy.build / "tests" / program).read_bytes()
+            if program.startswith(("cli", "fault")):
+                content += (self.copy.build / "bin" / "primus").read_bytes()
+            digest = self.digests[program] = hashlib.sha256(content).hexdigest()[:16]
             for test in self.tests.names(program, again):
                 entry = self.measured.content.get(test)
                 if entry and entry["program"] == digest and entry["sample"] == sample and not again:
@@ -322,7 +328,8 @@ class Run:
 
         def one(test, digest):
             passed, _, seconds, reached, output = self.tests.run(test, 0, 1200)
-            return test, passed, {"program": digest, "sample": sample, "seconds": round(seconds, 3), "reached": reached}, output
+            entry = {"program": digest, "sample": sample, "seconds": round(seconds, 3), "reached": reached}
+            return test, passed, entry, output
 
         failed = []
         began = time.monotonic()
@@ -359,11 +366,11 @@ class Run:
         """Runs what is left of the sample on these programs."""
         digest = hashlib.sha256("".join(m.key for _, m in numbered).encode()).hexdigest()[:16]
         entry = self.measure(programs, digest)
-        ran = sorted(programs) + ([self.options.tests] if self.options.tests else [])
+        ran = {} if self.options.tests else {program: self.digests[program] for program in programs}
         jobs = []
         for number, mutant in numbered:
             known = self.results.content.get(mutant.key, {})
-            if known.get("result") == "killed" or not self.options.tests and set(ran) <= set(known.get("ran", [])):
+            if known.get("result") == "killed" or ran and ran.items() <= known.get("ran", {}).items():
                 continue
             tests = sorted((t for t in entry if number in entry[t]["reached"]), key=lambda t: entry[t]["seconds"])
             jobs.append((number, mutant, tests))
@@ -376,9 +383,10 @@ class Run:
             if result["result"] == "unreached" and known.get("result") == "survived":
                 result["result"] = "survived"
             result.update(file=mutant.file, line=mutant.line, kind=mutant.kind, old=mutant.old, new=mutant.new,
-                          ran=sorted(set(known.get("ran", []) + ran)), reaching=known.get("reaching", 0) + len(tests))
+                          ran=known.get("ran", {}) | ran)
             self.results.put(mutant.key, result)
-            say(f"{result['result']:<9} {mutant.file}:{mutant.line} {mutant.kind}  {result.get('by', f'{len(tests)} tests reach it')}")
+            reason = result.get("by", f"{len(tests)} tests reach it")
+            say(f"{result['result']:<9} {mutant.file}:{mutant.line} {mutant.kind}  {reason}")
             return None
 
         with concurrent.futures.ThreadPoolExecutor(self.options.parallel) as pool:
@@ -412,7 +420,10 @@ def main():
         parser.error("--count is between 1 and 3000")
 
     try:
-        candidates = mutants.by_hand(options.hand, lambda p: (ROOT / p).read_text()) if options.hand else drawn(options.only, options.seed)
+        if options.hand:
+            candidates = mutants.by_hand(options.hand, lambda p: (ROOT / p).read_text())
+        else:
+            candidates = drawn(options.only, options.seed)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     if not candidates:

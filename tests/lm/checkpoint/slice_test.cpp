@@ -32,6 +32,20 @@ TEST(Slice, Tiling) {
   EXPECT_FALSE(tiles({{{0}, {4}}}, {4, 6})) << "wrong rank";
 }
 
+TEST(Slice, WhatLeavesTheTensorIsNotInside) {
+  const std::vector<std::int64_t> shape = {4, 6};
+  EXPECT_TRUE(is_inside({{4, 0}, {0, 6}}, shape)) << "empty, at the end";
+  for (const Slice& slice : {Slice{{-1, 0}, {1, 6}},
+                             {{0, -1}, {4, 1}},
+                             {{0, 0}, {-1, 6}},
+                             {{1, 0}, {4, 6}},
+                             {{5, 0}, {0, 6}},
+                             {{0, 0, 0}, {4, 6, 1}},
+                             {{0, 0}, {4}}}) {
+    EXPECT_FALSE(is_inside(slice, shape)) << testing::PrintToString(slice.offset);
+  }
+}
+
 // Every box of a 3x4x2 tensor: its runs are its elements, in row-major order and as long as can be.
 TEST(Slice, RunsAreTheBoxInRowMajorOrder) {
   const std::vector<std::int64_t> shape = {3, 4, 2};

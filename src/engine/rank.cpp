@@ -2,6 +2,9 @@
 
 #include <cassert>
 
+#include "base/error.h"
+#include "base/terminal/terminal.h"
+
 namespace primus::engine {
 
 Rank::Arenas::Arenas(Device& device, Stream& stream, turbo::Meter& meter, void* const (&bases)[3],
@@ -36,7 +39,16 @@ void Rank::reserve(const MemoryPlan& plan) {
   arenas_.reset();
   meter_.reset();
   const std::int64_t sizes[3] = {plan.persistent, plan.stash, plan.scratch};
-  for (int i = 0; i < 3; ++i) memory_[i] = device_->allocate(sizes[i] > 0 ? sizes[i] : 1);
+  try {
+    for (int i = 0; i < 3; ++i) memory_[i] = device_->allocate(sizes[i] > 0 ? sizes[i] : 1);
+  } catch (const Error& error) {
+    const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
+    throw Error(error.kind(),
+                "the device does not give the run its memory (" + bytes(plan.persistent) +
+                    " for weights, gradients and optimizer states, " + bytes(plan.stash) +
+                    " for activations, " + bytes(plan.scratch) + " of scratch): " + error.what(),
+                error.hint());
+  }
   arenas_ = std::make_unique<Arenas>(*device_, *compute_, meter_, memory_, plan);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/terminal/terminal.h"
 #include "device/gpu/target.h"
 
 // The runtimes' functions and types differ in nothing but a prefix.
@@ -66,11 +67,13 @@ inline void* malloc(std::int64_t bytes) {
     (void)PRIMUS_GPU_CALL(GetLastError)();
     std::size_t free = 0, total = 0;
     (void)PRIMUS_GPU_CALL(MemGetInfo)(&free, &total);
-    throw invalid(
-        std::string(kVendor) + ": out of device memory: " + std::to_string(bytes) + " bytes asked for, " +
-            std::to_string(free) + " of " + std::to_string(total) + " free",
-        "use a smaller micro-batch or sequence, more recomputation, or look with nvidia-smi or rocm-smi "
-        "for other programs on this GPU");
+    throw invalid(std::string(kVendor) +
+                      ": out of device memory: " + human_bytes(static_cast<double>(bytes)) + " asked for, " +
+                      human_bytes(static_cast<double>(free)) + " of " +
+                      human_bytes(static_cast<double>(total)) + " free",
+                  "set a smaller micro_batch_size or seq_length, or recompute_granularity=full, or look with "
+                  "nvidia-smi "
+                  "or rocm-smi for other programs on this GPU");
   }
   check(status, "allocate device memory");
   return address;

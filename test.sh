@@ -25,12 +25,14 @@ scripts/build.sh -DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=$benchmarks
 
 failed=
 unsteady=
-step() {  # step NAME COMMAND...: runs it, and goes on whatever comes out
+step() {  # step NAME COMMAND...: runs it, says what it took, and goes on whatever comes out
   name=$1
   shift
   echo
   echo "== $name"
+  began=$(date +%s)
   "$@" || failed="$failed, $name"
+  echo "-- $(($(date +%s) - began)) s"
 }
 
 # Some tests start daemons, containers and jobs of many processes, which a busy machine can starve. What fails

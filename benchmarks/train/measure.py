@@ -6,7 +6,7 @@
 For fp32 and bf16: tokens/s and the share of the GEMM peak measured in the same process; cost per token at half and double the
 micro-batch; with --peer (a Python that has torch), PyTorch's step of the same model right after ours, and the ratio. Then one real
 run: time from process start to the beginning of the first step, and what a checkpoint costs the steps around it (the median of
---saves checkpoints, and their spread); and with
+--saves checkpoints, and their spread, beside what the same sums are without a checkpoint: the machine's noise); and with
 --quickstart, `primus quickstart` on a text (./quickstart.sh leaves one in build/quickstart/kjv.txt): its time and its memory. Nothing
 else should run meanwhile.
 """
@@ -40,8 +40,8 @@ def peer(python, dtype):
 
 
 def real_run(saves, interval=4):
-    """A run with a checkpoint after every `interval` steps: (seconds to the first step, the cost of each save as a share of a
-    plain step). A save may slow down the two steps behind it by copying and writing; the others are plain ones."""
+    """A run with a checkpoint after every `interval` steps: (seconds to the first step, seconds of a plain step, the cost of each
+    save as a share of a plain step, the same of no save). A save may slow down the two steps behind it; the others are plain ones."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
         process = subprocess.Popen([PRIMUS, "train", "pretrain", "--config", EXPERIMENT, "--workspace", folder,
@@ -56,18 +56,26 @@ def real_run(saves, interval=4):
             sys.exit("the run with checkpoints failed")
         steps = [json.loads(line)["elapsed_time_per_iteration_ms"] for line in metrics.read_text().splitlines()]
         log = (metrics.parent / "logs/pre_trainer/rank-0/info.log").read_text()
-    return first - steps[0] / 1000, save_costs(steps, log, saves, interval)
+    return first - steps[0] / 1000, *save_costs(steps, log, saves, interval)
 
 
 def save_costs(steps, log, saves, interval):
-    """Of each save: what training was held for, and what its two steps took more than a plain one, over a plain one."""
+    """Of each save: what training was held for, and what its two steps took more than a plain one, over a plain one. Of the two
+    plain steps behind these: what they took more."""
     held = dict(re.findall(r"saving iteration (\d+): training held for ([0-9.]+) ms", log))
     plain = statistics.median(t for i, t in enumerate(steps) if i >= interval and i % interval >= 2)
-    costs = []
+    costs, noise = [], []
     for iteration in range(interval, (saves + 1) * interval, interval):  # what follows the last step is not measured
-        slowed = sum(t - plain for t in steps[iteration:iteration + 2])
-        costs.append((float(held[str(iteration)]) + slowed) / plain)
-    return costs
+        first, second, third, fourth = (t - plain for t in steps[iteration:iteration + 4])
+        costs.append((float(held[str(iteration)]) + first + second) / plain)
+        noise.append((third + fourth) / plain)
+    return plain / 1000, costs, noise
+
+
+def spread(shares):
+    low, middle, high = statistics.quantiles(shares, n=4)
+    return (f"{100 * middle:.1f} % of one step (median of {len(shares)}; half of them {100 * low:.1f} to {100 * high:.1f} %, "
+            f"all {100 * min(shares):.1f} to {100 * max(shares):.1f} %)")
 
 
 def quickstart(text):
@@ -110,11 +118,9 @@ def main():
                       f"{other['tokens_per_s']:.0f} tokens/s; Primus is "
                       f"{ours['tokens_per_second'] / other['tokens_per_s']:.2f} x as fast"))
     if not options.skip_run:
-        first, costs = real_run(options.saves)
-        low, middle, high = statistics.quantiles(costs, n=4)
-        print(f"real run, fp32: {first:.2f} s from process start to the beginning of step 1; a checkpoint costs "
-              f"{100 * middle:.1f} % of one step (median of {len(costs)} saves; half of them {100 * low:.1f} to {100 * high:.1f} %, "
-              f"all {100 * min(costs):.1f} to {100 * max(costs):.1f} %)")
+        first, step, costs, noise = real_run(options.saves)
+        print(f"real run, fp32: {first:.2f} s from process start to the beginning of step 1; a step takes {step:.2f} s\n"
+              f"    a checkpoint costs {spread(costs)}\n    the same sums without one: {spread(noise)}")
     if options.quickstart:
         seconds, memory = quickstart(options.quickstart)
         print(f"primus quickstart: {seconds:.0f} s, {memory / 1e9:.2f} GB at most")

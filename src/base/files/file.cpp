@@ -80,6 +80,7 @@ class PosixFile : public File {
  public:
   PosixFile(Path path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
   ~PosixFile() override {
+    close_direct();
     if (descriptor_ >= 0) ::close(descriptor_);
   }
   PosixFile(const PosixFile&) = delete;
@@ -110,6 +111,32 @@ class PosixFile : public File {
     }
   }
 
+  // The ends that are not aligned share blocks with what others write: those go through the page cache.
+  void write_direct(std::span<const std::byte> data, std::uint64_t offset) override {
+    const std::size_t to_boundary = (kDirectBytes - offset % kDirectBytes) % kDirectBytes;
+    const auto address = reinterpret_cast<std::uintptr_t>(data.data()) + to_boundary;
+    if (data.size() < to_boundary + kDirectBytes || address % kDirectBytes != 0 || !open_direct()) {
+      write_at(data, offset);
+      return;
+    }
+    write_at(data.first(to_boundary), offset);
+    const std::size_t end = data.size() - (data.size() - to_boundary) % kDirectBytes;
+    std::size_t done = to_boundary;
+    while (done < end) {
+      const std::size_t piece = std::min(end - done, kLargestCall);
+      const auto put = retry(
+          [&] { return ::pwrite(direct_, data.data() + done, piece, static_cast<off_t>(offset + done)); });
+      if (put < 0 && errno != EINVAL) fail("write", path_);
+      if (put <= 0) {  // the file system asks for more than we align to
+        close_direct();
+        direct_refused_ = true;
+        break;
+      }
+      done += static_cast<std::size_t>(put);
+    }
+    write_at(data.subspan(done), offset + done);
+  }
+
   void append(std::span<const std::byte> data) override {
     std::size_t done = 0;
     while (done < data.size()) {
@@ -135,14 +162,29 @@ class PosixFile : public File {
   }
 
   void close() override {
+    close_direct();
     const int descriptor = std::exchange(descriptor_, -1);
     // EINTR: Linux has closed it nevertheless, and a second close might hit another thread's file.
     if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) fail("close", path_);
   }
 
  private:
+  // A second descriptor of this very file, whatever its name is by now.
+  bool open_direct() {
+    if (direct_ >= 0 || direct_refused_) return direct_ >= 0;
+    const std::string self = fmt::format("/proc/self/fd/{}", descriptor_);
+    direct_ = retry([&] { return ::open(self.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC); });
+    direct_refused_ = direct_ < 0;
+    return !direct_refused_;
+  }
+  void close_direct() {
+    if (direct_ >= 0) ::close(std::exchange(direct_, -1));
+  }
+
   Path path_;
   int descriptor_;
+  int direct_ = -1;
+  bool direct_refused_ = false;
 };
 
 FileStatus to_status(const struct stat& status) {

@@ -49,6 +49,10 @@ class File {
   virtual std::size_t read_at(std::span<std::byte> out, std::uint64_t offset) = 0;
   // Writes all of `data` at `offset`; the file grows when needed.
   virtual void write_at(std::span<const std::byte> data, std::uint64_t offset) = 0;
+  // The same, for much data that nobody reads soon: what lies on multiples of kDirectBytes, in the file and
+  // in memory alike, goes to the disk without a copy in the page cache, where the file system can do that.
+  static constexpr std::uint64_t kDirectBytes = 4096;
+  virtual void write_direct(std::span<const std::byte> data, std::uint64_t offset) { write_at(data, offset); }
   // Writes all of `data` at the end. One call, one write(2) while the system takes it whole.
   virtual void append(std::span<const std::byte> data) = 0;
   virtual void truncate(std::uint64_t size) = 0;

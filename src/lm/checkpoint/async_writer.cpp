@@ -22,7 +22,9 @@ AsyncWriter::~AsyncWriter() {
 
 void AsyncWriter::save(Snapshot snapshot, Sources sources) {
   wait();
-  if (sources == Sources::kLive) {
+  if (sources != Sources::kStable) {
+    // Where the last save was not read in time, a copy beside the next step spares training the wait for it.
+    copy_first_ = sources == Sources::kOnDevice || buffer_.was_late();
     std::vector<TensorSource> all = snapshot.model;
     all.insert(all.end(), snapshot.optimizer.begin(), snapshot.optimizer.end());
     buffer_.lay_out(std::move(all));
@@ -46,7 +48,7 @@ void AsyncWriter::wait_copied() {
     }
   }
   try {
-    buffer_.copy();
+    buffer_.before_change();
   } catch (...) {  // the writing thread meets the same error and reports it
   }
 }
@@ -82,17 +84,17 @@ void AsyncWriter::run() {
     if (!pending_) return;
     Snapshot snapshot = std::move(*pending_);
     pending_.reset();
-    const bool live = sources_ == Sources::kLive;
+    const bool live = sources_ != Sources::kStable;
     lock.unlock();
     std::exception_ptr error;
     try {
       if (live) {
-        buffer_.copy();
-        auto copied = buffer_.copied();
-        const auto middle = copied.begin() + static_cast<std::ptrdiff_t>(snapshot.model.size());
-        snapshot.optimizer.assign(std::make_move_iterator(middle), std::make_move_iterator(copied.end()));
-        copied.erase(middle, copied.end());
-        snapshot.model = std::move(copied);
+        if (copy_first_) buffer_.copy();
+        auto sources = buffer_.sources();
+        const auto middle = sources.begin() + static_cast<std::ptrdiff_t>(snapshot.model.size());
+        snapshot.optimizer.assign(std::make_move_iterator(middle), std::make_move_iterator(sources.end()));
+        sources.erase(middle, sources.end());
+        snapshot.model = std::move(sources);
       }
       root_.save(snapshot);
     } catch (...) {

@@ -163,15 +163,16 @@ ResumePoint find_resume_point(const Path& root, Validation validation = Validati
 
 // Saves in a thread of its own; one save in flight. Thread-safety: one calling thread.
 //
-// The step's cost is what the caller waits for. save() returns at once; the writer copies the tensors to its
-// reusable SnapshotBuffer while the next forward and backward run, since weights and moments do not change
-// before the next optimizer update. Call wait_copied() right before that update: the caller then helps with
-// what is left of the copy.
+// The step's cost is what the caller waits for. save() returns at once; the writer reads the tensors while
+// the next forward and backward run, since weights and moments do not change before the next optimizer
+// update. Call wait_copied() right before that update: what was not read by then is copied (SnapshotBuffer),
+// by the caller and the writer.
 class AsyncWriter {
  public:
   enum class Sources {
-    kLive,    // tensors will change: copy first, see wait_copied()
-    kStable,  // tensors stay as they are until wait() returned (or the next save()): no copy, no memory
+    kLive,      // tensors will change: read where they lie until wait_copied(), the rest from a copy
+    kOnDevice,  // the same, of a device with memory of its own: copied at once, while the device computes
+    kStable,    // tensors stay as they are until wait() returned (or the next save()): no copy, no memory
   };
 
   explicit AsyncWriter(Path root, SaveOptions options = {}, Env& env = Env::posix());
@@ -200,6 +201,7 @@ class AsyncWriter {
   std::condition_variable changed_;
   std::optional<Snapshot> pending_;  // handed over, not yet taken by the thread
   Sources sources_ = Sources::kLive;
+  bool copy_first_ = false;
   bool busy_ = false, stop_ = false;
   std::exception_ptr error_;
   std::optional<std::int64_t> last_saved_;

@@ -10,13 +10,14 @@
 
 #include "base/checked.h"
 #include "base/files/crc32c.h"
+#include "base/files/piece_writer.h"
 #include "lm/checkpoint/safetensors.h"
 
 namespace primus {
 namespace {
 
-// Bytes written at a time: its checksum leaves a piece in the cache, from where write(2) takes it.
-constexpr std::uint64_t kPieceBytes = 1U << 20;
+// Bytes read at a time: its checksum leaves a part in the cache, from where the writer copies it.
+constexpr std::uint64_t kReadBytes = 256U << 10;
 
 // The reference writes wide types first, in this order, so that every tensor is aligned to its element.
 int write_order(DType dtype) {
@@ -96,8 +97,8 @@ std::vector<std::vector<std::size_t>> split(std::span<const TensorSource> source
 // Writes what one process holds of one tensor, which begins at `offset` of the file.
 class TensorWriter {
  public:
-  TensorWriter(File& file, std::uint64_t offset, const TensorSource& source, std::vector<std::byte>& buffer,
-               const std::function<void(std::uint64_t)>& written)
+  TensorWriter(PieceWriter& file, std::uint64_t offset, const TensorSource& source,
+               std::vector<std::byte>& buffer, const std::function<void(std::uint64_t)>& written)
       : file_(file),
         offset_(offset),
         source_(source),
@@ -125,6 +126,22 @@ class TensorWriter {
     return static_cast<std::uint64_t>(elements) * element_;
   }
 
+  // Long runs of what a function fills in go straight to where they are written from: of the bytes that begin
+  // at `read` of what is held, up to `left`. Returns how many went so.
+  std::uint64_t fill_room(std::uint64_t read, std::uint64_t left) {
+    if (source_.data != nullptr || left < kReadBytes) return 0;
+    const std::span<std::byte> room = file_.room(offset_ + at_);
+    const std::uint64_t bytes = std::min<std::uint64_t>(left, room.size() / element_ * element_);
+    if (bytes == 0) return 0;
+    const auto part = room.first(bytes);
+    source_.fill(read, part);
+    crc_ = crc32c(crc_, part);
+    file_.advance(bytes);
+    at_ += bytes;
+    if (written_) written_(bytes);
+    return bytes;
+  }
+
   // Runs may be short: pieces of many are read at once.
   void write_runs() {
     std::span<const std::byte> piece;
@@ -133,8 +150,13 @@ class TensorWriter {
     for_each_run(runs_, [&](ElementRun run, std::int64_t) {
       skip_to(bytes_of(run.begin));
       for (std::uint64_t left = bytes_of(run.size()); left > 0;) {
+        if (const std::uint64_t filled = piece.empty() ? fill_room(read, left) : 0; filled > 0) {
+          read += filled;
+          left -= filled;
+          continue;
+        }
         if (piece.empty()) {
-          piece = source_.read(read, std::min(kPieceBytes, bytes - read), buffer_);
+          piece = source_.read(read, std::min(kReadBytes, bytes - read), buffer_);
           read += piece.size();
         }
         const auto part = piece.first(std::min<std::uint64_t>(left, piece.size()));
@@ -197,7 +219,7 @@ class TensorWriter {
   }
 
   void put(std::span<const std::byte> data, std::uint64_t at) {
-    file_.write_at(data, offset_ + at);
+    file_.write(data, offset_ + at);
     if (written_) written_(data.size());
   }
 
@@ -207,7 +229,7 @@ class TensorWriter {
     at_ = at;
   }
 
-  File& file_;
+  PieceWriter& file_;
   std::uint64_t offset_;
   const TensorSource& source_;
   std::vector<std::byte>& buffer_;
@@ -294,23 +316,26 @@ std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorS
                                      const std::function<void(std::uint64_t)>& written) {
   std::vector<WrittenShard> shards;
   std::vector<std::byte> buffer;
+  PieceWriter pieces;
   for (const auto& shard : layout.shards) {
     WrittenShard& result = shards.emplace_back();
     const bool holds = std::ranges::any_of(
         shard.tensors, [&](const auto& tensor) { return !sources[tensor.source].held().empty(); });
     const auto file = holds || sync_all ? env.open(folder / shard.file, OpenMode::kUpdate) : nullptr;
+    if (file) pieces.start(*file);
     for (const auto& tensor : shard.tensors) {
       const TensorSource& source = sources[tensor.source];
       if (source.held().empty()) {
         result.tensors.push_back(crc32c_zeros(0, tensor.bytes));
         continue;
       }
-      TensorWriter writer(*file, tensor.file_offset, source, buffer, written);
+      TensorWriter writer(pieces, tensor.file_offset, source, buffer, written);
       const std::size_t number = result.tensors.size();
       result.tensors.push_back(writer.write());
       for (const HeldRun& part : writer.shared()) result.shared.push_back({.tensor = number, .part = part});
     }
     if (!file) continue;
+    pieces.flush();
     file->sync();
     file->close();
   }

@@ -1,46 +1,49 @@
 #include "lm/checkpoint/snapshot_buffer.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/checked.h"
 
 namespace primus {
 namespace {
 
-constexpr std::uint64_t kAlignment = 64;       // of each tensor
-constexpr std::uint64_t kHugePage = 2U << 20;  // of the whole: fewer page faults at the first save
+constexpr std::uint64_t kAlignment = 64;  // of each tensor
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) {
   return checked_add(value, to - 1, "snapshot size") / to * to;
 }
 
-}  // namespace
+void take(const TensorSource& source, std::uint64_t offset, std::span<std::byte> out) {
+  if (source.data != nullptr) {
+    std::memcpy(out.data(), static_cast<const std::byte*>(source.data) + offset, out.size());
+  } else {
+    source.fill(offset, out);
+  }
+}
 
-void SnapshotBuffer::Free::operator()(std::byte* memory) const { std::free(memory); }
+}  // namespace
 
 void SnapshotBuffer::reserve(std::uint64_t bytes) {
   if (bytes <= capacity_) return;
   memory_.reset();  // first, so that the old and the new are never held together
   capacity_ = 0;
-  const std::uint64_t size = round_up(bytes, kHugePage);
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kHugePage, size)));
-  if (memory_ == nullptr) {
-    throw Error(ErrorKind::kIo, fmt::format("no memory for the copy of a checkpoint: {} bytes", size),
+  memory_ = allocate_large(bytes);
+  if (!memory_) {
+    throw Error(ErrorKind::kIo, fmt::format("no memory for the copy of a checkpoint: {} bytes", bytes),
                 "train with a smaller model, or on a machine with more memory");
   }
-  ::madvise(memory_.get(), size, MADV_HUGEPAGE);  // advice: small pages do as well
-  capacity_ = size;
+  capacity_ = bytes;
 }
 
 void SnapshotBuffer::lay_out(std::vector<TensorSource> sources) {
   sources_ = std::move(sources);
   starts_.clear();
   chunks_.clear();
+  read_.assign(sources_.size(), 0);
   std::uint64_t at = 0;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const std::uint64_t bytes = sources_[i].held_bytes();
@@ -53,44 +56,94 @@ void SnapshotBuffer::lay_out(std::vector<TensorSource> sources) {
   }
   reserve(at);
   next_ = 0;
+  state_ = State::kLive;
+  late_ = false;
   done_ = 0;
   error_ = nullptr;
 }
 
+void SnapshotBuffer::before_change() {
+  {
+    const std::lock_guard lock(mutex_);
+    late_ = std::ranges::any_of(chunks_, [&](const Chunk& chunk) { return !was_read(chunk); });
+  }
+  copy();
+}
+
+bool SnapshotBuffer::was_read(const Chunk& chunk) const {
+  return chunk.offset + chunk.size <= read_[chunk.source];
+}
+
 void SnapshotBuffer::copy() {
-  std::size_t copied_here = 0;
+  {
+    std::unique_lock lock(mutex_);
+    if (state_ == State::kLive) state_ = State::kCopying;
+    changed_.wait(lock, [&] { return !reading_; });
+  }
+  copy_chunks();
+}
+
+void SnapshotBuffer::copy_chunks() {
+  std::size_t done_here = 0;
   std::exception_ptr error;
   for (;;) {
     const std::size_t i = next_.fetch_add(1, std::memory_order_relaxed);
     if (i >= chunks_.size()) break;
     const Chunk& chunk = chunks_[i];
     const TensorSource& source = sources_[chunk.source];
-    ++copied_here;
+    ++done_here;
+    if (was_read(chunk) && source.order.same()) continue;
     try {
-      if (source.data != nullptr) {
-        std::memcpy(memory_.get() + chunk.at, static_cast<const std::byte*>(source.data) + chunk.offset,
-                    chunk.size);
-      } else {
-        source.fill(chunk.offset, {memory_.get() + chunk.at, chunk.size});
-      }
+      take(source, chunk.offset, {memory_.get() + chunk.at, chunk.size});
     } catch (...) {
       error = std::current_exception();  // the chunk counts as copied, or others would wait for ever
     }
   }
   std::unique_lock lock(mutex_);
-  done_ += copied_here;
+  done_ += done_here;
   if (error != nullptr) error_ = error;
-  if (done_ == chunks_.size()) all_copied_.notify_all();
-  all_copied_.wait(lock, [&] { return done_ == chunks_.size(); });
+  if (done_ == chunks_.size()) {
+    state_ = State::kCopied;
+    changed_.notify_all();
+  }
+  changed_.wait(lock, [&] { return state_ == State::kCopied; });
   if (error_ != nullptr) std::rethrow_exception(error_);
 }
 
-std::vector<TensorSource> SnapshotBuffer::copied() const {
+void SnapshotBuffer::read(std::size_t source, std::uint64_t offset, std::span<std::byte> out) {
+  const auto done = [&](std::uint64_t until) {
+    {
+      const std::lock_guard lock(mutex_);
+      reading_ = false;
+      read_[source] = std::max(read_[source], until);
+    }
+    changed_.notify_all();
+  };
+  bool live = false;
+  {
+    const std::lock_guard lock(mutex_);
+    live = reading_ = state_ == State::kLive;
+  }
+  try {
+    if (live) {
+      take(sources_[source], offset, out);
+    } else {
+      copy_chunks();  // helps, if there is something left to do
+      std::memcpy(out.data(), memory_.get() + starts_[source] + offset, out.size());
+    }
+  } catch (...) {
+    done(0);
+    throw;
+  }
+  done(offset + out.size());
+}
+
+std::vector<TensorSource> SnapshotBuffer::sources() {
   std::vector<TensorSource> result;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    TensorSource& copy = result.emplace_back(sources_[i]);
-    copy.data = memory_.get() + starts_[i];
-    copy.fill = {};
+    TensorSource& source = result.emplace_back(sources_[i]);
+    source.data = nullptr;
+    source.fill = [this, i](std::uint64_t offset, std::span<std::byte> out) { read(i, offset, out); };
   }
   return result;
 }

@@ -1,8 +1,11 @@
-// Host memory that holds a copy of what this rank holds of a checkpoint's tensors while it is written:
-// allocated at the first save, reused by all later ones.
+// What this rank holds of a checkpoint's tensors, as it was when the save began: read from where the tensors
+// lie while they stay as they are, and from a copy in host memory afterwards.
 //
-// Errors: Error (kIo) when there is not enough memory. Thread-safety: lay_out() while nobody copies; then any
-// number of threads may call copy() at once and share the work.
+// A save that is read before the tensors change copies nothing. The copy's memory is asked for at the first
+// save and reused by all later ones; its pages are taken when something is copied.
+//
+// Errors: Error (kIo) when there is not enough memory. Thread-safety: lay_out() while nobody reads or copies.
+// Then one thread may read, and any number may call copy() at once and share the work.
 #pragma once
 
 #include <atomic>
@@ -10,11 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
+#include "base/system/large_memory.h"
 #include "lm/checkpoint/safetensors.h"
 
 namespace primus {
@@ -24,34 +27,48 @@ class SnapshotBuffer {
   // Bytes copied at a time: small enough that a helper soon finds work, large enough to stream.
   static constexpr std::uint64_t kChunkBytes = 4U << 20;
 
-  // Plans the copy of `sources`, whose tensors must stay unchanged until copy() returned.
+  // Plans the snapshot of `sources`, whose tensors must stay unchanged until copy() returned.
   void lay_out(std::vector<TensorSource> sources);
-  // Copies until all is copied, by this thread or others. Throws what a source's `fill` threw.
+  // Copies what is still to be read, by this thread or others. Throws what a source's `fill` threw.
   void copy();
-  // The sources given to lay_out(), reading from this buffer instead. Valid until the next lay_out().
-  std::vector<TensorSource> copied() const;
-  std::uint64_t capacity() const { return capacity_; }
+  // Call it when the tensors are about to change: notes whether all of them were read by now, and copies.
+  void before_change();
+  // Whether the tensors changed before all of them were read.
+  bool was_late() const { return late_; }
+  // The sources given to lay_out(), as they were then. Each tensor is read once from front to back, one whose
+  // order in the file is another also again. Valid until the next lay_out().
+  std::vector<TensorSource> sources();
 
  private:
+  enum class State {
+    kLive,     // tensors are read from where they lie
+    kCopying,  // nobody reads
+    kCopied,   // what was not read yet is in the buffer
+  };
   struct Chunk {
     std::size_t source;
     std::uint64_t offset, size;  // within the source
     std::uint64_t at;            // within the buffer
   };
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
   void reserve(std::uint64_t bytes);
+  void read(std::size_t source, std::uint64_t offset, std::span<std::byte> out);
+  void copy_chunks();
+  bool was_read(const Chunk& chunk) const;
 
-  std::unique_ptr<std::byte, Free> memory_;
+  LargeMemory memory_;
   std::uint64_t capacity_ = 0;
   std::vector<TensorSource> sources_;
   std::vector<std::uint64_t> starts_;  // of each source in the buffer
   std::vector<Chunk> chunks_;
   std::atomic<std::size_t> next_{0};
   std::mutex mutex_;
-  std::condition_variable all_copied_;
-  std::size_t done_ = 0;  // chunks, guarded by mutex_
+  std::condition_variable changed_;
+  // Guarded by mutex_:
+  State state_ = State::kLive;
+  bool reading_ = false;             // from where the tensors lie
+  bool late_ = false;                // the tensors changed before all was read
+  std::vector<std::uint64_t> read_;  // bytes of each source
+  std::size_t done_ = 0;             // chunks
   std::exception_ptr error_;
 };
 

@@ -61,9 +61,10 @@ void Trainer::Run::save() {
   snapshot.trainer_state = trainer_state();
   snapshot.model = model_sources(session->store(), *reader);
   if (!c.no_save_optim) snapshot.optimizer = optimizer_sources(session->store(), *reader);
+  using Sources = AsyncWriter::Sources;
+  const Sources changing = device_properties.host_memory ? Sources::kLive : Sources::kOnDevice;
   // Waiting for the files makes a copy needless: nothing changes meanwhile.
-  writer->save(std::move(snapshot),
-               c.async_save ? AsyncWriter::Sources::kLive : AsyncWriter::Sources::kStable);
+  writer->save(std::move(snapshot), c.async_save ? changing : Sources::kStable);
   last_saved = iteration;
   if (options.observer) options.observer->saving(iteration);
   if (!c.async_save) writer->wait();

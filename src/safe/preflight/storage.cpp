@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/files/crc32c.h"
+#include "base/files/piece_writer.h"
 #include "base/random/random.h"
 #include "base/terminal/terminal.h"
 #include "safe/preflight/guard.h"
@@ -43,13 +44,16 @@ Times run(const Path& folder, std::uint64_t bytes, Env& env) {
     const Path file = place / "partial", whole = place / "whole";
     double begin = steady_seconds();
     const auto out = env.open(file, OpenMode::kWrite);
+    PieceWriter pieces;  // as a checkpoint is written
+    pieces.start(*out);
     std::uint32_t written = 0;
     for (std::uint64_t at = 0; at < bytes; at += kBlock) {
       const std::span data(block.data(),
                            static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, bytes - at)));
-      out->write_at(data, at);
+      pieces.write(data, at);
       written = crc32c(written, data);
     }
+    pieces.flush();
     times.write = steady_seconds() - begin;
     begin = steady_seconds();
     out->sync();

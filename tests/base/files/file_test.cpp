@@ -1,14 +1,21 @@
 #include "base/files/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 
 #include "base/fault_env.h"
+#include "base/small_disk.h"
+#include "base/system/large_memory.h"
 #include "base/temporary_folder.h"
 
 namespace primus {
@@ -64,6 +71,33 @@ TEST_P(EnvTest, WritesReadsAndResizes) {
   fresh->append(as_bytes("2"));
   fresh->close();
   EXPECT_EQ(read("a"), "12");
+}
+
+// Whatever is aligned of the data, the file has it, and what others wrote around it stays.
+TEST_P(EnvTest, WritesDirectly) {
+  constexpr std::size_t kBlock = File::kDirectBytes, kSize = 8 * kBlock;
+  std::string expected(kSize, 'a');
+  write_file(root_ / "a", expected, env_);
+  auto file = env_.open(root_ / "a", OpenMode::kUpdate);
+  const LargeMemory memory = allocate_large(kSize);
+  char next = 'b';
+  for (const std::size_t offset : {std::size_t{0}, std::size_t{5}, kBlock, kBlock + 100, 3 * kBlock - 1}) {
+    for (const std::size_t in_memory : {offset % kBlock, std::size_t{0}, std::size_t{64}}) {
+      for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kBlock - 1, kBlock, 2 * kBlock + 7}) {
+        const std::span data(memory.get() + in_memory, size);
+        std::ranges::fill(data, static_cast<std::byte>(next));
+        expected.replace(offset, size, size, next);
+        next = next == 'z' ? 'b' : static_cast<char>(next + 1);
+        file->write_direct(data, offset);
+        std::string now(kSize, '?');
+        ASSERT_EQ(file->read_at(std::as_writable_bytes(std::span(now)), 0), kSize);
+        ASSERT_EQ(now, expected) << offset << " " << in_memory << " " << size;
+      }
+    }
+  }
+  file->sync();
+  file->close();
+  EXPECT_EQ(read("a"), expected);
 }
 
 TEST_P(EnvTest, MapsAFileThatOutlivesItsName) {
@@ -280,6 +314,52 @@ TEST(MappedFileDeathTest, AReaderThatDoesNotCheckEndsWithTheFilesName) {
   ASSERT_EQ(::truncate(path.c_str(), 0), 0);
   const volatile std::byte* const last = &file.bytes()[content.size() - 1];
   EXPECT_EXIT(static_cast<void>(*last), ::testing::ExitedWithCode(2), "weights' was truncated");
+}
+
+// Pages of the file that are in memory.
+std::size_t pages_in_memory(const Path& path) {
+  const MappedFile file = Env::posix().map(path);
+  std::vector<unsigned char> pages((file.bytes().size() + 4095) / 4096);
+  EXPECT_EQ(::mincore(const_cast<std::byte*>(file.bytes().data()), file.bytes().size(), pages.data()), 0);
+  return static_cast<std::size_t>(std::ranges::count_if(pages, [](unsigned char page) { return page & 1; }));
+}
+
+TEST(File, DirectWritesLeaveThePageCacheAlone) {
+  const TemporaryFolder folder;
+  const Path path = folder.path() / "a";
+  write_file(path, "");
+  const int direct = ::open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
+  struct statfs system {};
+  ASSERT_EQ(::statfs(path.c_str(), &system), 0);
+  if (direct < 0 || system.f_type == TMPFS_MAGIC) GTEST_SKIP() << "not on this file system";
+  ::close(direct);
+  constexpr std::size_t kPages = 64, kSize = kPages * File::kDirectBytes;
+  const LargeMemory memory = allocate_large(kSize + File::kDirectBytes);
+  const auto file = Env::posix().open(path, OpenMode::kUpdate);
+  file->truncate(kSize + 10);
+  // From byte 10 on: the first and the last page are shared with others.
+  file->write_direct({memory.get() + 10, kSize}, 10);
+  file->sync();
+  EXPECT_LE(pages_in_memory(path), 2U);
+  file->write_at({memory.get(), kSize}, 0);
+  EXPECT_EQ(pages_in_memory(path), kPages + 1) << "or this test sees nothing";
+}
+
+TEST(File, DirectWritesToAFullDiskAreErrors) {
+  const LargeMemory memory = allocate_large(1 << 20);
+  const std::span<const std::byte> data(memory.get(), 1 << 20);
+  const auto refused = [&](const Path& path) {
+    const auto file = Env::posix().open(path, OpenMode::kWrite);
+    try {
+      file->write_direct(data, 0);
+      ADD_FAILURE() << "no error";
+    } catch (const FileError& error) {
+      EXPECT_TRUE(error.out_of_space());
+      EXPECT_NE(error.render().find(path.string()), std::string::npos);
+    }
+  };
+  refused("/dev/full");  // which no descriptor opens for direct writes
+  if (!test::on_small_disk(256 << 10, [&](const Path& folder) { refused(folder / "a"); })) GTEST_SKIP();
 }
 
 TEST(File, PlainNames) {

@@ -39,9 +39,22 @@ def peer(python, dtype):
     return json.loads(result.stdout)
 
 
+def thread_times(process):
+    """Processor time of each thread of a process that is still there, in seconds."""
+    times = {}
+    for task in pathlib.Path(f"/proc/{process.pid}/task").glob("*/stat"):
+        try:
+            fields = task.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        times[task.parent.name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return times
+
+
 def real_run(saves, interval=4):
     """A run with a checkpoint after every `interval` steps: (seconds to the first step, seconds of a plain step, the cost of each
-    save as a share of a plain step, the same of no save). A save may slow down the two steps behind it; the others are plain ones."""
+    save as a share of a plain step, the same of no save, processor time of the threads that do not train). A save may slow down the
+    two steps behind it; the others are plain ones."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
         process = subprocess.Popen([PRIMUS, "train", "pretrain", "--config", EXPERIMENT, "--workspace", folder,
@@ -52,11 +65,16 @@ def real_run(saves, interval=4):
         while not (metrics.exists() and metrics.stat().st_size) and process.poll() is None:
             time.sleep(0.005)
         first = time.time() - began
-        if process.wait() != 0:
+        threads = {}
+        while process.poll() is None:
+            threads.update(thread_times(process))
+            time.sleep(0.1)
+        if process.returncode != 0:
             sys.exit("the run with checkpoints failed")
         steps = [json.loads(line)["elapsed_time_per_iteration_ms"] for line in metrics.read_text().splitlines()]
         log = (metrics.parent / "logs/pre_trainer/rank-0/info.log").read_text()
-    return first - steps[0] / 1000, *save_costs(steps, log, saves, interval)
+    beside = sum(sorted(threads.values())[:-os.cpu_count()])  # the busiest train: as many as there are cores
+    return first - steps[0] / 1000, *save_costs(steps, log, saves, interval), beside
 
 
 def save_costs(steps, log, saves, interval):
@@ -118,9 +136,12 @@ def main():
                       f"{other['tokens_per_s']:.0f} tokens/s; Primus is "
                       f"{ours['tokens_per_second'] / other['tokens_per_s']:.2f} x as fast"))
     if not options.skip_run:
-        first, step, costs, noise = real_run(options.saves)
+        first, step, costs, noise, beside = real_run(options.saves)
+        beside /= options.saves + 1  # the last one follows the last step
         print(f"real run, fp32: {first:.2f} s from process start to the beginning of step 1; a step takes {step:.2f} s\n"
-              f"    a checkpoint costs {spread(costs)}\n    the same sums without one: {spread(noise)}")
+              f"    a checkpoint costs {spread(costs)}\n    the same sums without one: {spread(noise)}\n"
+              f"    threads that do not train took {beside:.2f} s of processor time for each: "
+              f"{100 * beside / (step * os.cpu_count()):.1f} % of a step's cores")
     if options.quickstart:
         seconds, memory = quickstart(options.quickstart)
         print(f"primus quickstart: {seconds:.0f} s, {memory / 1e9:.2f} GB at most")

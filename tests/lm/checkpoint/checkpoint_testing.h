@@ -69,9 +69,9 @@ struct TestTensors {
   }
 };
 
-// A small checkpoint whose every byte depends on `seed`.
+// A small checkpoint whose every byte depends on `iteration`, with a tensor more of `large` elements.
 struct TestSnapshot {
-  explicit TestSnapshot(std::int64_t iteration) {
+  explicit TestSnapshot(std::int64_t iteration, std::int64_t large = 0) {
     const auto seed = static_cast<std::uint64_t>(iteration) * 1000;
     model.add("embed.weight", DType::kBF16, {10, 6}, seed + 1);
     model.add("norm.weight", DType::kF32, {6}, seed + 2);
@@ -79,6 +79,7 @@ struct TestSnapshot {
       optimizer.add(optimizer_tensor_name(state, "embed.weight"), DType::kF32, {10, 6},
                     seed + 3 + optimizer.sources.size());
     }
+    if (large > 0) optimizer.add(optimizer_tensor_name("exp_avg", "large"), DType::kF32, {large}, seed + 9);
     snapshot.iteration = iteration;
     snapshot.files = {{"config.json", R"({"model_type":"llama"})"}, {"tokenizer.json", "{}"}};
     snapshot.trainer_state = "{\"iteration\":" + std::to_string(iteration) + "}";

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/fault_env.h"
+#include "base/files/piece_writer.h"
 #include "checkpoint_testing.h"
 
 namespace primus {
@@ -20,19 +21,23 @@ using ::testing::HasSubstr;
 
 const Path kRoot = "/run/checkpoints";
 
+// Elements of a tensor that is written in two pieces, past the page cache where the file system can.
+constexpr std::int64_t kLarge = 5 * PieceWriter::kPieceBytes / 4 / sizeof(float);
+
 // Saves `next` over a root that holds `before`, crashing at every operation in turn, and looks at what a
 // restart finds.
 void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t next, SaveOptions options,
-                      FaultEnv::Survivors survivors, std::uint64_t seed) {
+                      FaultEnv::Survivors survivors, std::uint64_t seed, std::int64_t large = 0) {
   int crashes = 0;
   for (std::uint64_t operation = 0;; ++operation) {
     SCOPED_TRACE(operation);
     FaultEnv env;
-    for (const auto iteration : before) CheckpointRoot(kRoot, {}, env).save(TestSnapshot(iteration).snapshot);
+    for (const auto iteration : before)
+      CheckpointRoot(kRoot, {}, env).save(TestSnapshot(iteration, large).snapshot);
     env.crash_at(env.operations() + operation);
     bool finished = false;
     try {
-      CheckpointRoot(kRoot, options, env).save(TestSnapshot(next).snapshot);
+      CheckpointRoot(kRoot, options, env).save(TestSnapshot(next, large).snapshot);
       finished = true;
     } catch (const SimulatedCrash&) {
       ++crashes;
@@ -49,7 +54,7 @@ void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t next
       if (finished) {
         EXPECT_EQ(loaded, next);
       }
-      TestSnapshot(loaded).expect_equal(*point.reader);
+      TestSnapshot(loaded, large).expect_equal(*point.reader);
     };
     check();  // a reader alone, before any cleaning
     CheckpointRoot(kRoot, options, env).recover();
@@ -58,7 +63,7 @@ void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t next
       EXPECT_FALSE(name.starts_with(".")) << name;
     }
     // The run goes on and saves again.
-    CheckpointRoot(kRoot, options, env).save(TestSnapshot(next).snapshot);
+    CheckpointRoot(kRoot, options, env).save(TestSnapshot(next, large).snapshot);
     EXPECT_EQ(find_resume_point(kRoot, Validation::kFull, env).reader->iteration(), next);
     if (finished || ::testing::Test::HasFailure()) break;
   }
@@ -83,6 +88,10 @@ TEST_P(CrashTest, SavingTheLatestAgain) {
 TEST_P(CrashTest, Shards) {
   crash_everywhere({100}, 200, {.keep_last = 2, .max_shard_bytes = 100}, GetParam().survivors,
                    GetParam().seed);
+}
+
+TEST(CrashBetweenPieces, LeavesTheOldOrTheNewOne) {
+  crash_everywhere({100}, 200, {.keep_last = 1}, FaultEnv::Survivors::kRandom, 4000, kLarge);
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryOperation, CrashTest,
@@ -175,7 +184,7 @@ TEST(Kill, AtTwentyRandomInstants) {
   TestRandom random(4);
   // Instants spread over two saves, however long one takes here.
   const auto begin = std::chrono::steady_clock::now();
-  CheckpointRoot(folder.path()).save(TestSnapshot(1).snapshot);
+  CheckpointRoot(folder.path()).save(TestSnapshot(1, kLarge).snapshot);
   const auto save_time =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
   std::uint64_t latest_instant = 2 * static_cast<std::uint64_t>(save_time) + 1;
@@ -189,7 +198,8 @@ TEST(Kill, AtTwentyRandomInstants) {
       try {
         CheckpointRoot root(folder.path(), {.keep_last = 2});
         root.recover();
-        for (std::int64_t iteration = reached + 1;; ++iteration) root.save(TestSnapshot(iteration).snapshot);
+        for (std::int64_t iteration = reached + 1;; ++iteration)
+          root.save(TestSnapshot(iteration, kLarge).snapshot);
       } catch (...) {
       }
       ::_exit(1);  // only the parent's signal may end it
@@ -205,7 +215,7 @@ TEST(Kill, AtTwentyRandomInstants) {
     ASSERT_TRUE(point.reader);
     EXPECT_GE(point.reader->iteration(), reached) << "a durable checkpoint was lost";
     reached = point.reader->iteration();
-    TestSnapshot(reached).expect_equal(*point.reader);
+    TestSnapshot(reached, kLarge).expect_equal(*point.reader);
   }
   EXPECT_GT(reached, 1) << "no child ever finished a save";
 }

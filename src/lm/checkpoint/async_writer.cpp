@@ -23,7 +23,7 @@ AsyncWriter::~AsyncWriter() {
 void AsyncWriter::save(Snapshot snapshot, Sources sources) {
   wait();
   if (sources != Sources::kStable) {
-    // Where the last save was not read in time, a copy beside the next step spares training the wait for it.
+    // Where most of the last save was not read in time, a copy beside the next step spares training the wait.
     copy_first_ = sources == Sources::kOnDevice || buffer_.was_late();
     std::vector<TensorSource> all = snapshot.model;
     all.insert(all.end(), snapshot.optimizer.begin(), snapshot.optimizer.end());

@@ -65,7 +65,8 @@ void SnapshotBuffer::lay_out(std::vector<TensorSource> sources) {
 void SnapshotBuffer::before_change() {
   {
     const std::lock_guard lock(mutex_);
-    late_ = std::ranges::any_of(chunks_, [&](const Chunk& chunk) { return !was_read(chunk); });
+    const auto unread = std::ranges::count_if(chunks_, [&](const Chunk& chunk) { return !was_read(chunk); });
+    late_ = 2 * static_cast<std::size_t>(unread) > chunks_.size();
   }
   copy();
 }

@@ -31,9 +31,10 @@ class SnapshotBuffer {
   void lay_out(std::vector<TensorSource> sources);
   // Copies what is still to be read, by this thread or others. Throws what a source's `fill` threw.
   void copy();
-  // Call it when the tensors are about to change: notes whether all of them were read by now, and copies.
+  // Call it when the tensors are about to change: notes how much of them was read by now, and copies the
+  // rest.
   void before_change();
-  // Whether the tensors changed before all of them were read.
+  // Whether the tensors changed before half of them was read.
   bool was_late() const { return late_; }
   // The sources given to lay_out(), as they were then. Each tensor is read once from front to back, one whose
   // order in the file is another also again. Valid until the next lay_out().
@@ -66,7 +67,7 @@ class SnapshotBuffer {
   // Guarded by mutex_:
   State state_ = State::kLive;
   bool reading_ = false;             // from where the tensors lie
-  bool late_ = false;                // the tensors changed before all was read
+  bool late_ = false;                // see was_late()
   std::vector<std::uint64_t> read_;  // bytes of each source
   std::size_t done_ = 0;             // chunks
   std::exception_ptr error_;

@@ -69,6 +69,33 @@ TEST(IndexedDataset, KeepsEveryTokenType) {
   }
 }
 
+// Of more than 256 MiB, pieces of 16 KiB are read: the first, the last, and those at even distances between.
+TEST(IndexedDataset, TheFingerprintOfMuchDataIsOfPiecesAllOverIt) {
+  const TemporaryFolder folder;
+  IndexedDatasetWriter writer(folder / "x", TokenType::kI32);
+  writer.add_sequence(std::vector<int32_t>{0});
+  writer.end_document();
+  writer.finish();
+  constexpr int32_t kTokens = (260 << 20) / 4;
+  constexpr int64_t kBytes = int64_t{4} * kTokens, kStep = (kBytes - (16 << 10)) / 4095;
+  const auto put = [&](const char* name, int64_t at, int32_t value) {
+    std::fstream file(folder / name, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(at).write(reinterpret_cast<const char*>(&value), sizeof value);
+    ASSERT_TRUE(file);
+  };
+  put("x.idx", 34, kTokens);  // the length of the sequence
+  std::filesystem::resize_file(folder / "x.bin", static_cast<uint64_t>(kBytes));  // without taking room
+  const auto fingerprint = [&] { return IndexedDataset::open(folder / "x")->fingerprint(); };
+  const uint64_t zeros = fingerprint();
+  EXPECT_EQ(fingerprint(), zeros);
+  for (const int64_t at : {int64_t{0}, kStep + 4, 2047 * kStep + (16 << 10) - 4, kBytes - 4}) {
+    put("x.bin", at, 1);
+    EXPECT_NE(fingerprint(), zeros) << at;
+    put("x.bin", at, 0);
+  }
+  EXPECT_EQ(fingerprint(), zeros);
+}
+
 TEST(IndexedDataset, WriterRefusesTokensThatDoNotFit) {
   const TemporaryFolder folder;
   {

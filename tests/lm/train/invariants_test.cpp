@@ -237,6 +237,16 @@ TEST(Recompute, SavesMemory) {
   EXPECT_LT(stash({.full_layers = 12}), none / 3);
 }
 
+// As few chunks as 256 MiB of logits allow, of about the same size and in whole tiles of 64 rows.
+TEST(Measure, ChunksOfLogitsAreEvenAndFit) {
+  const auto cpu = turbo::make_cpu_device(1);
+  const std::int64_t vocab = 262144;  // 256 rows
+  EXPECT_EQ(engine::lm_head_chunk_tokens(*cpu, 100, vocab), 100);
+  EXPECT_EQ(engine::lm_head_chunk_tokens(*cpu, 256, vocab), 256);
+  EXPECT_EQ(engine::lm_head_chunk_tokens(*cpu, 700, vocab), 256);
+  EXPECT_EQ(engine::lm_head_chunk_tokens(*cpu, 1024, vocab), 256);
+}
+
 // The arenas are reserved at exactly the measured size: a step that needed one byte more would throw.
 TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   std::vector<SessionSettings> configurations(11, tiny_settings());

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "device/forwarding_device.h"
 #include "lm/model/family.h"
 #include "lm/train/training_settings.h"
 #include "turbo/cpu/cpu_kernels.h"
@@ -138,6 +139,26 @@ TEST(MemoryFit, ADevicesMemoryAndTheHostsAreHeldApart) {
   EXPECT_FALSE(fits(need, {.device = 800, .host = 4000, .shared = false}));
   EXPECT_FALSE(fits(need, {.device = 8000, .host = 310, .shared = false}));
   EXPECT_FALSE(fits(need, {.device = 1000, .host = 1000, .shared = true}));
+}
+
+// What other programs hold of a GPU's memory is not there for this one.
+TEST(MemoryFit, ADeviceWithMemoryOfItsOwnHasWhatNobodyUses) {
+  class Gpu : public test::ForwardingDevice {
+   public:
+    Gpu() : ForwardingDevice(turbo::make_cpu_device(1)) {}
+    DeviceProperties properties() const override {
+      DeviceProperties properties = ForwardingDevice::properties();
+      properties.host_memory = false;
+      return properties;
+    }
+    DeviceMemoryUse memory_use() const override { return {.used = 300, .total = 1000}; }
+  };
+  const MemorySupply supply = supply_of(Gpu());
+  EXPECT_EQ(supply.device, 700);
+  EXPECT_EQ(supply.total, 1000);
+  EXPECT_FALSE(supply.shared);
+  EXPECT_GT(supply.host, 1000);
+  EXPECT_TRUE(supply_of(*turbo::make_cpu_device(1)).shared);
 }
 
 }  // namespace

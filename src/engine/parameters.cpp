@@ -12,7 +12,7 @@ namespace primus::engine {
 namespace {
 
 // Every parameter starts on a 256-byte boundary of the fp32 buffers, and so on at least 128 bytes of bf16
-// ones.
+// ones; where a state has scales, at the beginning of a block.
 constexpr std::int64_t kAlignElements = Arena::kAlignment / 4;
 
 std::int64_t aligned(std::int64_t elements, std::int64_t to) { return (elements + to - 1) / to * to; }
@@ -171,6 +171,10 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
   }
   layout_ = layout;
   layout_.rule_of = {};  // may refer to what does not outlive this call
+  grain_ = kAlignElements;
+  for (const std::vector<StateSpec>& states : layout.states) {
+    if (std::ranges::any_of(states, &StateSpec::has_scales)) grain_ = std::max(grain_, turbo::kMomentBlock);
+  }
   for (Parameter& p : parameters_) p.rule = layout.rule_of ? layout.rule_of(p) : 0;
   for (std::size_t number = 0; number < groups_.size(); ++number) {
     const Group& group = groups_[number];
@@ -219,12 +223,12 @@ void ParameterStore::add_unit(std::size_t number, const std::vector<Parameter*>&
   for (Parameter* p : unit.parameters) {
     p->unit = &unit;
     p->offset = unit.elements;
-    unit.elements += aligned(p->shape.elements(), kAlignElements);
+    unit.elements += aligned(p->shape.elements(), grain_);
     if (unit.runs.empty() || unit.runs.back().rule != p->rule || unit.runs.back().decayed != p->decayed())
       unit.runs.push_back({{p->offset, p->offset}, p->rule, p->decayed()});
     unit.runs.back().elements.end = unit.elements;
   }
-  unit.elements = aligned(unit.elements, kAlignElements * place.ranks);
+  unit.elements = aligned(unit.elements, grain_ * place.ranks);
   unit.runs.back().elements.end = unit.elements;
   const std::int64_t slice = unit.elements / place.ranks;
   unit.shard = {0, unit.elements};
@@ -273,9 +277,14 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
     elements = elements.intersect(unit.shard);
     for (const StateSpec& spec : layout_.states[rule]) {
       // Named on every rank, also where this one has none of the elements.
-      const Tensor none(nullptr, spec.dtype, {0});
-      unit.states.push_back({spec, static_cast<int>(rule), elements,
-                             elements.empty() ? none : take(elements.size(), spec.dtype)});
+      const auto take_or_name = [&](std::int64_t count, DType dtype) {
+        return count == 0 ? Tensor(nullptr, dtype, {0}) : take(count, dtype);
+      };
+      UnitState& state = unit.states.emplace_back();
+      state = {
+          .spec = spec, .rule = static_cast<int>(rule), .elements = elements, .values = {}, .scales = {}};
+      state.values = take_or_name(elements.size(), spec.dtype);
+      if (spec.has_scales()) state.scales = take_or_name(elements.size() / turbo::kMomentBlock, DType::kBF16);
     }
   }
 }
@@ -373,7 +382,7 @@ std::int64_t ParameterStore::state_bytes() const {
   for (const Parameter& p : parameters_) {
     if (!p.trainable || !layout_.train || layout_.states.empty()) continue;
     for (const StateSpec& spec : layout_.states[static_cast<std::size_t>(p.rule)])
-      sum += p.whole_shape().elements() * size_of(spec.dtype);
+      sum += p.whole_shape().elements() * size_of(spec.saved_dtype());
   }
   return sum;
 }

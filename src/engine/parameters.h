@@ -36,6 +36,7 @@
 #include "tensor/arena.h"
 #include "tensor/strided_run.h"
 #include "tensor/tensor.h"
+#include "turbo/block_moments.h"
 #include "turbo/context.h"
 
 namespace primus::engine {
@@ -64,7 +65,13 @@ enum class Sharding : std::uint8_t {
 // Something that an update rule keeps for every trained element: "exp_avg".
 struct StateSpec {
   std::string name;
+  // The 8-bit types of turbo/block_moments.h have a scale for each block of a parameter's neighbouring
+  // elements. A block never has elements of two parameters, nor of two ranks' shards.
   DType dtype = DType::kF32;
+
+  bool has_scales() const { return turbo::has_block_scales(dtype); }
+  // The type in which checkpoints hold it, each number as it is: any mesh can load it, whatever its blocks.
+  DType saved_dtype() const { return has_scales() ? DType::kBF16 : dtype; }
   bool operator==(const StateSpec&) const = default;
 };
 
@@ -91,6 +98,7 @@ struct UnitState {
   int rule = 0;
   FlatRange elements;  // of the unit
   Tensor values;       // [elements]
+  Tensor scales;       // [elements / turbo::kMomentBlock] bf16, where the spec has them
 };
 
 struct ParameterUnit {
@@ -202,7 +210,7 @@ class ParameterStore {
   const std::deque<Parameter>& parameters() const { return parameters_; }
   std::int64_t elements() const;  // of all parameters of the model, wherever they are; padding not counted
   std::int64_t counted_elements() const;  // of those, the ones in the units' slices
-  // Bytes of the optimizer's states of all parameters of the model, each element once.
+  // Bytes of the optimizer's states of all parameters of the model in a checkpoint.
   std::int64_t state_bytes() const;
   const Layout& layout() const { return layout_; }
 
@@ -217,6 +225,7 @@ class ParameterStore {
   std::deque<Parameter> parameters_;
   std::vector<std::string> left_out_;
   Layout layout_;
+  std::int64_t grain_ = 0;  // parameters and shards begin at multiples of so many elements of a unit
 };
 
 }  // namespace primus::engine

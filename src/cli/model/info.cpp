@@ -135,10 +135,10 @@ class ModelInfo final : public Command {
 
   void describe(const ModelConfig& c, const FamilyRegistry& families) {
     const std::int64_t sequence = sequence_.value_or(std::min<std::int64_t>(c.max_positions, 4096));
-    config::TrainerConfig trainer;
-    trainer.optimizer = optimizer_;
+    config::Experiment experiment;
+    experiment.trainer.optimizer = optimizer_;
     const ModelReport report =
-        report_model(c, families, micro_batch_, sequence, OptimizerSettings::from(trainer));
+        report_model(c, families, micro_batch_, sequence, OptimizerSettings::from(experiment));
     const auto count = [](std::int64_t n) {
       return fmt::format("{} ({})", human_count(static_cast<double>(n)), n);
     };

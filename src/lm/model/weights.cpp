@@ -1,6 +1,7 @@
 #include "lm/model/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include "base/error.h"
@@ -8,6 +9,7 @@
 #include "lm/model/language_model.h"
 #include "lm/model/language_tensors.h"
 #include "lm/model/published_layout.h"
+#include "turbo/block_moments.h"
 #include "turbo/master_weights.h"
 
 namespace primus {
@@ -51,15 +53,25 @@ HeldRuns runs_of(const engine::FlatRange& range, const Parameter& p, const Check
 }
 
 // One of a unit's buffers: the values of these elements of the unit. With remainders they are fp32, and
-// `values` what operators read of them.
+// `values` what operators read of them. With scales they are codes, and the scales those of blocks from
+// element `scaled_from` of the unit on.
 struct UnitBuffer {
   Tensor values;
   engine::FlatRange elements;
   Tensor remainders = {};
+  Tensor scales = {};
+  std::int64_t scaled_from = 0;
 
   DType dtype() const { return remainders.absent() ? values.dtype : DType::kF32; }
+  bool plain() const { return remainders.absent() && scales.absent(); }
 };
 UnitBuffer of_shard(const Parameter& p, const Tensor& values) { return {values, p.unit->shard}; }
+UnitBuffer of_state(const engine::UnitState& state) {
+  return {.values = state.values,
+          .elements = state.elements,
+          .scales = state.scales,
+          .scaled_from = state.elements.begin};
+}
 UnitBuffer masters_of(const Parameter& p) {
   const engine::ParameterUnit& unit = *p.unit;
   return {unit.split() ? unit.stored_values : unit.master, unit.shard, unit.remainder};
@@ -72,7 +84,11 @@ UnitBuffer elements_in(const UnitBuffer& buffer, const Parameter& p, const engin
   const auto part = [&](const Tensor& tensor) {
     return tensor.absent() ? Tensor() : tensor.slice(range.begin - first, range.end - first);
   };
-  return {part(buffer.values), range, part(buffer.remainders)};
+  return {part(buffer.values),
+          {range.begin + p.offset, range.end + p.offset},
+          part(buffer.remainders),
+          buffer.scales,
+          buffer.scaled_from};
 }
 
 // `out.size()` elements of split masters, from number `first` on.
@@ -82,6 +98,36 @@ void read_split(const UnitBuffer& buffer, std::uint64_t first, DeviceReader& rea
   reader.read(buffer.values, first * sizeof(BFloat16), std::as_writable_bytes(std::span(values)));
   reader.read(buffer.remainders, first * sizeof(std::int16_t), std::as_writable_bytes(std::span(remainders)));
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = turbo::joined_master(values[i], remainders[i]);
+}
+
+// The numbers that `codes` stand for, from element `first` of what the scales are of; `scales` begins with
+// the scale of that element.
+template <class Codes>
+void decode(std::span<const std::uint8_t> codes, std::span<const BFloat16> scales, std::int64_t first,
+            std::span<float> out) {
+  const std::int64_t block = turbo::kMomentBlock, before = first % block;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto of_block = static_cast<std::size_t>((before + static_cast<std::int64_t>(i)) / block);
+    out[i] = Codes::decoded(codes[i], static_cast<float>(scales[of_block]));
+  }
+}
+
+// `out.size()` elements of codes with scales, from number `first` on.
+void read_codes(const UnitBuffer& buffer, std::uint64_t first, DeviceReader& reader, std::span<float> out) {
+  if (out.empty()) return;
+  const std::int64_t block = turbo::kMomentBlock;
+  const std::int64_t begin = buffer.elements.begin - buffer.scaled_from + static_cast<std::int64_t>(first);
+  const std::int64_t end = begin + static_cast<std::int64_t>(out.size());
+  std::vector<std::uint8_t> codes(out.size());
+  std::vector<BFloat16> scales(static_cast<std::size_t>((end - 1) / block - begin / block + 1));
+  reader.read(buffer.values, first, std::as_writable_bytes(std::span(codes)));
+  reader.read(buffer.scales, static_cast<std::uint64_t>(begin / block) * sizeof(BFloat16),
+              std::as_writable_bytes(std::span(scales)));
+  if (buffer.values.dtype == DType::kF8E4M3) {
+    decode<turbo::FirstMomentCodes>(codes, scales, begin, out);
+  } else {
+    decode<turbo::SecondMomentCodes>(codes, scales, begin, out);
+  }
 }
 
 // `dtype`: of the source; elements of another type are converted.
@@ -97,7 +143,7 @@ TensorSource source(std::string name, DType dtype, const UnitBuffer& buffer, con
   s.order = axis_order(part);
   if (range.empty()) {
     s.fill = [](std::uint64_t, std::span<std::byte>) {};
-  } else if (dtype == held.values.dtype && held.remainders.absent()) {
+  } else if (dtype == held.values.dtype && held.plain()) {
     s.fill = [tensor = held.values, &reader](std::uint64_t offset, std::span<std::byte> out) {
       reader.read(tensor, offset, out);
     };
@@ -105,10 +151,12 @@ TensorSource source(std::string name, DType dtype, const UnitBuffer& buffer, con
     s.fill = [held, dtype, &reader](std::uint64_t offset, std::span<std::byte> out) {
       const auto size = static_cast<std::uint64_t>(size_of(dtype));
       std::vector<float> values(out.size() / size);
-      if (held.remainders.absent()) {
+      if (held.plain()) {
         reader.read(held.values, offset / size * sizeof(float), std::as_writable_bytes(std::span(values)));
-      } else {
+      } else if (held.scales.absent()) {
         read_split(held, offset / size, reader, values);
+      } else {
+        read_codes(held, offset / size, reader, values);
       }
       from_float(values, dtype, out);
     };
@@ -119,6 +167,26 @@ TensorSource source(std::string name, DType dtype, const UnitBuffer& buffer, con
 void upload(engine::Rank& rank, const Tensor& to, const void* host) {
   rank.compute().copy_to_device(to.data, host, to.bytes());
   rank.compute().synchronize();  // the host buffer is used again
+}
+
+// Codes of whole blocks, from number `first` of the state's elements on.
+template <class Codes>
+void upload_codes(engine::Rank& rank, const engine::UnitState& state, std::int64_t first,
+                  std::span<const float> values) {
+  const auto block = static_cast<std::size_t>(turbo::kMomentBlock);
+  std::vector<std::uint8_t> codes(values.size());
+  std::vector<BFloat16> scales(values.size() / block);
+  for (std::size_t b = 0; b < scales.size(); ++b) {
+    const std::span<const float> of_block = values.subspan(b * block, block);
+    float largest = 0;
+    for (const float value : of_block) largest = std::max(largest, std::abs(value));
+    const std::uint32_t unit = Codes::unit_field(largest);
+    scales[b] = Codes::scale(unit);
+    for (std::size_t i = 0; i < block; ++i) codes[b * block + i] = Codes::nearest(of_block[i], unit);
+  }
+  const auto count = static_cast<std::int64_t>(values.size()), first_block = first / turbo::kMomentBlock;
+  upload(rank, state.values.slice(first, first + count), codes.data());
+  upload(rank, state.scales.slice(first_block, first_block + count / turbo::kMomentBlock), scales.data());
 }
 
 // `host`: what this rank stores of a part, in the order of memory and in any floating type.
@@ -240,9 +308,9 @@ std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceR
       if (p.unit) {
         const auto state = std::ranges::find_if(
             p.unit->states, [&](const engine::UnitState& s) { return s.rule == p.rule && s.spec == spec; });
-        buffer = {state->values, state->elements};
+        buffer = of_state(*state);
       }
-      add(spec.name, spec.dtype, buffer);
+      add(spec.name, spec.saved_dtype(), buffer);
     }
   });
   return sources;
@@ -258,6 +326,16 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     staging.resize(static_cast<std::size_t>(range.size() * size_of(dtype)));
     checkpoint.read_runs(where, name, dtype, published_shape(p, part), axis_order(part),
                          runs_of(range, p, part), staging);
+  };
+  // The same of a state, in the type that it was saved in.
+  const auto read_state = [&](const engine::UnitState& state, const Parameter& p,
+                              const CheckpointPart& part) {
+    const std::string name = optimizer_tensor_name(state.spec.name, part.name);
+    const std::optional<TensorView> saved = checkpoint.find(TensorPart::kOptimizer, name);
+    if (saved) require_float(*saved);
+    const DType dtype = saved ? saved->dtype : state.spec.saved_dtype();
+    read(TensorPart::kOptimizer, name, dtype, p, part);
+    return dtype;
   };
   TensorNames used;
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
@@ -279,15 +357,37 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     }
     if (!optimizer || !unit.trained) return;
     for (const engine::UnitState& state : unit.states) {
-      if (state.rule != p.rule) continue;
-      const std::string name = optimizer_tensor_name(state.spec.name, part.name);
-      const std::optional<TensorView> saved = checkpoint.find(TensorPart::kOptimizer, name);
-      const DType dtype = saved ? saved->dtype : state.spec.dtype;
-      if (saved) require_float(*saved);
-      read(TensorPart::kOptimizer, name, dtype, p, part);
-      upload(rank, {state.values, state.elements}, p, part, dtype, staging);
+      if (state.rule != p.rule || state.spec.has_scales()) continue;
+      const DType dtype = read_state(state, p, part);
+      upload(rank, of_state(state), p, part, dtype, staging);
     }
   });
+  // A block may have elements of several parts, and takes its scale from all of them.
+  std::vector<float> wide;
+  for (const Parameter& p : store.parameters()) {
+    if (!optimizer || !p.unit || !p.unit->trained) continue;
+    const engine::FlatRange stored = engine::stored_range(p);
+    if (stored.empty()) continue;
+    for (const engine::UnitState& state : p.unit->states) {
+      if (state.rule != p.rule || !state.spec.has_scales()) continue;
+      const std::int64_t block = turbo::kMomentBlock;
+      wide.assign(static_cast<std::size_t>((stored.size() + block - 1) / block * block), 0);
+      for (const CheckpointPart& part : p.parts) {
+        const engine::FlatRange range = stored_of(p, part);
+        if (range.empty()) continue;
+        const DType dtype = read_state(state, p, part);
+        to_float(dtype, staging,
+                 std::span(wide).subspan(static_cast<std::size_t>(range.begin - stored.begin),
+                                         static_cast<std::size_t>(range.size())));
+      }
+      const std::int64_t first = p.offset + stored.begin - state.elements.begin;
+      if (state.spec.dtype == DType::kF8E4M3) {
+        upload_codes<turbo::FirstMomentCodes>(rank, state, first, wide);
+      } else {
+        upload_codes<turbo::SecondMomentCodes>(rank, state, first, wide);
+      }
+    }
+  }
   for (const TensorRecord& record : checkpoint.manifest().tensors) {
     if (record.part != TensorPart::kModel || used.contains(record.name) || store.left_out(record.name))
       continue;

@@ -10,7 +10,7 @@ namespace {
 
 struct AdamSettings {
   double beta1, beta2, epsilon;
-  DType first_moment, second_moment;  // fp32 or bf16
+  DType first_moment, second_moment;  // as turbo::AdamW takes them
 };
 
 class AdamWRule final : public UpdateRule {
@@ -37,6 +37,8 @@ class AdamWRule final : public UpdateRule {
                                                    .grad_scale = u.gradient_scale,
                                                    .working = run.working,
                                                    .remainder = run.remainder,
+                                                   .exp_avg_scale = run.scales[0],
+                                                   .exp_avg_sq_scale = run.scales[1],
                                                    .scalars = u.scalars,
                                                    .beta1 = static_cast<float>(settings_.beta1),
                                                    .beta2 = static_cast<float>(settings_.beta2),
@@ -52,12 +54,14 @@ class AdamWRule final : public UpdateRule {
 };
 
 UpdateRules make_rules(const config::TrainerConfig& c) {
-  const auto type = [](const std::string& name) { return name == "bf16" ? DType::kBF16 : DType::kF32; };
+  const auto type = [](const std::string& name, DType in_8_bits) {
+    return name == "fp8" ? in_8_bits : name == "bf16" ? DType::kBF16 : DType::kF32;
+  };
   return {std::make_shared<AdamWRule>(AdamSettings{.beta1 = c.adam_beta1,
                                                    .beta2 = c.adam_beta2,
                                                    .epsilon = c.adam_eps,
-                                                   .first_moment = type(c.exp_avg_dtype),
-                                                   .second_moment = type(c.exp_avg_sq_dtype)})};
+                                                   .first_moment = type(c.exp_avg_dtype, DType::kF8E4M3),
+                                                   .second_moment = type(c.exp_avg_sq_dtype, DType::kU8)})};
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // What an experiment says of its optimizer. Plain values.
 #pragma once
 
-#include "config/trainer_config.h"
+#include "config/experiment.h"
 #include "lm/optimizer/update_rule.h"
 
 namespace primus {
@@ -14,8 +14,8 @@ struct OptimizerSettings {
   bool split_masters = false;
   bool decay_all_parameters = false;  // false, as Megatron: norms and biases are not decayed
 
-  // Throws Error(kUnsupported) for what the chosen optimizer cannot do.
-  static OptimizerSettings from(const config::TrainerConfig& config);
+  // Throws an Error, at the place of the key, for what the chosen optimizer cannot do.
+  static OptimizerSettings from(const config::Experiment& experiment);
 };
 
 }  // namespace primus

@@ -38,11 +38,15 @@ UpdateRules update_rules_of(const config::TrainerConfig& config) {
   return optimizer->make(config);
 }
 
-OptimizerSettings OptimizerSettings::from(const config::TrainerConfig& c) {
+OptimizerSettings OptimizerSettings::from(const config::Experiment& e) {
+  const config::TrainerConfig& c = e.trainer;
+  const bool has_muon = c.optimizer == "muon" || c.optimizer == "dist_muon";
+  const std::string& of_moments = has_muon ? c.muon_scalar_optimizer : c.optimizer;
   for (const auto& [key, type] :
        {std::pair("exp_avg_dtype", &c.exp_avg_dtype), {"exp_avg_sq_dtype", &c.exp_avg_sq_dtype}}) {
-    if (*type == "fp32" || c.optimizer == "adam") continue;
-    throw unsupported(fmt::format("{}: {} is there for optimizer: adam, not for {}", key, *type, c.optimizer),
+    if (*type == "fp32" || of_moments == "adam") continue;
+    throw e.error_for(key,
+                      fmt::format("{}: {} is there for optimizer: adam, not for {}", key, *type, of_moments),
                       fmt::format("set {}: fp32", key));
   }
   return {.rules = update_rules_of(c), .clip_norm = c.clip_grad, .split_masters = c.store_param_remainders};
@@ -81,7 +85,12 @@ std::vector<UpdateRun> update_runs(const UnitUpdate& u) {
     run.gradient = part(unit.reduced, unit.shard.begin);
     if (unit.dtype != DType::kF32) run.working = part(unit.stored_values, unit.shard.begin);
     for (const engine::UnitState& state : unit.states) {
-      if (state.rule == u.rule) run.states.push_back(part(state.values, state.elements.begin));
+      if (state.rule != u.rule) continue;
+      run.states.push_back(part(state.values, state.elements.begin));
+      const std::int64_t block = turbo::kMomentBlock, first = state.elements.begin;
+      run.scales.push_back(state.scales.absent() ? Tensor()
+                                                 : state.scales.slice((range.begin - first) / block,
+                                                                      (range.end - first) / block));
     }
     run.stream = random_stream_id(unit.parameters.front()->name);
     run.first_element = range.begin;

@@ -86,6 +86,7 @@ struct UpdateRun {
   Tensor remainder;            // int16, where masters are split
   Tensor gradient;             // fp32
   std::vector<Tensor> states;  // in the order of UpdateRule::states
+  std::vector<Tensor> scales;  // of each; absent where it has none
   float decay_factor;          // multiplies the weight decay: 0 where a parameter is not decayed
   // For random numbers: the unit's, and the number of param[0] among its elements. Any sharding gives the
   // same.

@@ -541,7 +541,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .tensor_overlap = {.overlap = c.tp_comm_overlap},
                    .expert_overlap = c.moe_shared_expert_overlap,
                    .pipeline = pipeline_settings_of(e, model, shape.pipeline, c.num_microbatches(ranks))},
-          .optimizer = OptimizerSettings::from(c),
+          .optimizer = OptimizerSettings::from(e),
           .sharding = sharding,
           // Whoever shards gradients has no room for whole ones.
           .reduce_each_microbatch =

@@ -12,21 +12,23 @@ namespace primus::turbo {
 // Learning rate, weight decay and biases are step scalars (turbo/step_scalars.h); this group's factors
 // multiply the first two. A negative grad_scale skips the step: nothing changes.
 //
-// Moments in bf16 are rounded at random (turbo/stochastic_rounding.h) where they are stored; the update
-// itself uses them as they were before that.
+// Moments in bf16 and in 8 bits are rounded at random (turbo/stochastic_rounding.h) where they are stored;
+// the update itself uses them as they were before that. With a moment in 8 bits n is a multiple of
+// kMomentBlock (turbo/block_moments.h), and all addresses are multiples of 16.
 struct AdamW {
   static constexpr KernelId kId = KernelId::kAdamW;
   Tensor param;           // [n] fp32 master weights, in place; absent: split
   Tensor grad;            // [n] fp32 or bf16
-  Tensor exp_avg;         // [n] fp32 or bf16, in place
-  Tensor exp_avg_sq;      // [n] fp32 or bf16, in place
+  Tensor exp_avg;         // [n] fp32, bf16, or fp8 e4m3, in place
+  Tensor exp_avg_sq;      // [n] fp32, bf16, or uint8 (ue5m3), in place
   Tensor grad_scale;      // [1] fp32 on the device: the clip coefficient
   Tensor working;         // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
   Tensor remainder = {};  // [n] int16, the rest of split masters, in place; absent: not split
-  Tensor scalars;         // the step's
+  Tensor exp_avg_scale = {}, exp_avg_sq_scale = {};  // [n / kMomentBlock] bf16 of moments in 8 bits, in place
+  Tensor scalars;                                    // the step's
   float beta1, beta2, eps;
   float learning_rate_factor = 1, weight_decay_factor = 1;
-  // For bf16 moments: whose elements these are, and the number of param[0] among them.
+  // For moments that are rounded: whose elements these are, and the number of param[0] among them.
   std::uint64_t rounding_stream = 0;
   std::int64_t first_element = 0;
   void check() const;

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "turbo/adamw/adamw.h"
+#include "turbo/block_moments.h"
 #include "turbo/cpu/master_weights.h"
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
@@ -14,20 +15,45 @@ namespace {
 
 // The step's numbers as the kernel needs them.
 struct Rates {
-  float scale, decay, step, root_bias2;
-  std::uint64_t count;  // of steps
+  float scale, decay;
+  float root_step, root_eps;  // step size and epsilon, times the root of the second moment's bias
+  std::uint64_t count;        // of steps
 };
 
 Rates rates_of(const CpuContext& context, const AdamW& a) {
   const double* scalars = context.data<double>(a.scalars);
   const auto scalar = [&](StepScalar which) { return static_cast<float>(scalars[index(which)]); };
   const float rate = scalar(StepScalar::kLearningRate) * a.learning_rate_factor;
+  const float root_bias2 = std::sqrt(scalar(StepScalar::kBias2));
   return {.scale = context.data<float>(a.grad_scale)[0],
           .decay = 1.0F - rate * (scalar(StepScalar::kWeightDecay) * a.weight_decay_factor),
-          .step = rate / scalar(StepScalar::kBias1),
-          .root_bias2 = std::sqrt(scalar(StepScalar::kBias2)),
+          .root_step = rate / scalar(StepScalar::kBias1) * root_bias2,
+          .root_eps = a.eps * root_bias2,
           .count = static_cast<std::uint64_t>(scalars[index(StepScalar::kStep)])};
 }
+
+// What a step makes of an element.
+struct AdamStep {
+  float scale, decay, root_step, root_eps, beta1, beta2, rest1, rest2;
+  AdamStep(const AdamW& a, const Rates& rates)
+      : scale(rates.scale),
+        decay(rates.decay),
+        root_step(rates.root_step),
+        root_eps(rates.root_eps),
+        beta1(a.beta1),
+        beta2(a.beta2),
+        rest1(1.0F - a.beta1),
+        rest2(1.0F - a.beta2) {}
+
+  // The new weight; m and v become the new moments.
+  PRIMUS_INLINE float operator()(float weight, float grad, float& m, float& v) const {
+    const float g = grad * scale;
+    m = beta1 * m + rest1 * g;
+    v = beta2 * v + rest2 * (g * g);
+    // One division and one root an element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
+    return weight * decay - root_step * m / (std::sqrt(v) + root_eps);
+  }
+};
 
 // The element of a moment; `random`: 16 bits of it.
 inline void put(float* to, float value, std::uint32_t /*random*/) { *to = value; }
@@ -39,20 +65,14 @@ void update(const CpuContext& context, const AdamW& a, const Rates& rates, const
   const auto* grad = context.data<Gradient>(a.grad);
   auto* exp_avg = context.data<First>(a.exp_avg);
   auto* exp_avg_sq = context.data<Second>(a.exp_avg_sq);
-  const auto [scale, decay, step, root_bias2, count] = rates;
-  const float beta1 = a.beta1, beta2 = a.beta2, eps = a.eps;
-  const float rest1 = 1.0F - beta1, rest2 = 1.0F - beta2;
-  // One division and one root an element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
-  const float root_eps = eps * root_bias2, root_step = step * root_bias2;
-  const RoundingBits random(a.rounding_stream, count);
+  const AdamStep step(a, rates);
+  const RoundingBits random(a.rounding_stream, rates.count);
   const std::int64_t first = a.first_element;
   constexpr bool kRandom = !std::is_same_v<First, float> || !std::is_same_v<Second, float>;
   PRIMUS_SIMD()
   for (std::int64_t i = begin; i < end; ++i) {
-    const float g = to_float(grad[i]) * scale;
-    const float m = beta1 * to_float(exp_avg[i]) + rest1 * g;
-    const float v = beta2 * to_float(exp_avg_sq[i]) + rest2 * (g * g);
-    const float p = masters.get(i) * decay - root_step * m / (std::sqrt(v) + root_eps);
+    float m = to_float(exp_avg[i]), v = to_float(exp_avg_sq[i]);
+    const float p = step(masters.get(i), to_float(grad[i]), m, v);
     const std::uint32_t bits = kRandom ? random.of(first + i) : 0;
     put(exp_avg + i, m, bits);
     put(exp_avg_sq + i, v, bits >> 16);
@@ -60,10 +80,100 @@ void update(const CpuContext& context, const AdamW& a, const Rates& rates, const
   }
 }
 
+// ---- With a moment in 8 bits: block by block ------------------------------------------------------
+
+// A moment whose blocks are read and written whole. Its type is asked for once a block, not once an element.
+template <class Codes>
+struct BlockMoment {
+  const CpuContext& context;
+  const Tensor& moment;
+  const Tensor& scale;  // absent: no codes
+
+  void get(std::int64_t block, float (&to)[kMomentBlock]) const {
+    const std::int64_t first = block * kMomentBlock;
+    if (scale.absent()) {
+      with_float_type(moment.dtype, [&](auto tag) {
+        const auto* from = context.data<decltype(tag)>(moment) + first;
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < kMomentBlock; ++i) to[i] = to_float(from[i]);
+      });
+      return;
+    }
+    const auto* codes = context.data<std::uint8_t>(moment) + first;
+    const float unit = to_float(context.data<BFloat16>(scale)[block]);
+    PRIMUS_SIMD()
+    for (std::int64_t i = 0; i < kMomentBlock; ++i) to[i] = Codes::decoded(codes[i], unit);
+  }
+
+  // `random`: 32 bits of each element, of which it takes 16 from `shift` on.
+  void put(std::int64_t block, const float (&from)[kMomentBlock], const std::uint32_t (&random)[kMomentBlock],
+           int shift) const {
+    const std::int64_t first = block * kMomentBlock;
+    if (scale.absent()) {
+      with_float_type(moment.dtype, [&](auto tag) {
+        auto* to = context.data<decltype(tag)>(moment) + first;
+        PRIMUS_SIMD()
+        for (std::int64_t i = 0; i < kMomentBlock; ++i)
+          PRIMUS_CPU_ISA::put(to + i, from[i], random[i] >> shift);
+      });
+      return;
+    }
+    float largest = 0;
+    PRIMUS_SIMD(reduction(max : largest))
+    for (std::int64_t i = 0; i < kMomentBlock; ++i) {
+      const float magnitude = std::abs(from[i]);
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    const std::uint32_t unit = Codes::unit_field(largest);
+    context.data<BFloat16>(scale)[block] = Codes::scale(unit);
+    auto* codes = context.data<std::uint8_t>(moment) + first;
+    PRIMUS_SIMD()
+    for (std::int64_t i = 0; i < kMomentBlock; ++i)
+      codes[i] = Codes::encoded(from[i], unit, random[i] >> shift);
+  }
+};
+
+template <class Gradient, class Masters>
+void update_blocks(const CpuContext& context, const AdamW& a, const Rates& rates, const Masters masters,
+                   std::int64_t begin, std::int64_t end) {
+  const auto* grad = context.data<Gradient>(a.grad);
+  const BlockMoment<FirstMomentCodes> first{context, a.exp_avg, a.exp_avg_scale};
+  const BlockMoment<SecondMomentCodes> second{context, a.exp_avg_sq, a.exp_avg_sq_scale};
+  const AdamStep step(a, rates);
+  const RoundingBits random(a.rounding_stream, rates.count);
+  for (std::int64_t block = begin; block < end; ++block) {
+    const std::int64_t at = block * kMomentBlock;
+    float m[kMomentBlock], v[kMomentBlock];
+    std::uint32_t bits[kMomentBlock];
+    first.get(block, m);
+    second.get(block, v);
+    PRIMUS_SIMD()
+    for (std::int64_t i = 0; i < kMomentBlock; ++i) {
+      masters.put(at + i, step(masters.get(at + i), to_float(grad[at + i]), m[i], v[i]));
+      bits[i] = random.of(a.first_element + at + i);
+    }
+    first.put(block, m, bits, 0);
+    second.put(block, v, bits, 16);
+  }
+}
+
+void adamw_of_blocks(const CpuContext& context, const AdamW& a, const Rates& rates) {
+  constexpr std::int64_t kBytesPerBlock = 24 * kMomentBlock;
+  const std::int64_t blocks = a.grad.elements() / kMomentBlock;
+  parallel_ranges(context, blocks, kBytesPerBlock, [&](std::int64_t begin, std::int64_t end) {
+    with_float_type(a.grad.dtype, [&](auto gradient) {
+      with_masters(context, a, [&](auto masters) {
+        update_blocks<decltype(gradient)>(context, a, rates, masters, begin, end);
+      });
+    });
+  });
+}
+
 void adamw(CpuContext& context, const AdamW& a) {
   constexpr std::int64_t kBytesPerElement = 30;
   const Rates rates = rates_of(context, a);
   if (rates.scale < 0) return;
+  if (!a.exp_avg_scale.absent() || !a.exp_avg_sq_scale.absent()) return adamw_of_blocks(context, a, rates);
   parallel_ranges(context, a.grad.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
     with_float_type(a.grad.dtype, [&](auto gradient) {
       with_float_type(a.exp_avg.dtype, [&](auto first) {

@@ -1,4 +1,5 @@
 #include "turbo/adamw/adamw.h"
+#include "turbo/block_moments.h"
 #include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
@@ -8,25 +9,69 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Moments as their type stores them. `random`: of each element, 16 bits from `shift` on.
-template <int kCount>
-PRIMUS_DEVICE void put(float* to, const float (&from)[kCount], const std::uint32_t (&)[kCount], int) {
-  store<kCount>(to, from);
-}
-template <int kCount>
-PRIMUS_DEVICE void put(BFloat16* to, const float (&from)[kCount], const std::uint32_t (&random)[kCount],
-                       int shift) {
-  Pack<BFloat16, kCount> pack;
-  PRIMUS_UNROLL
-  for (int k = 0; k < kCount; ++k) pack.at[k] = round_at_random(from[k], random[k] >> shift);
-  *reinterpret_cast<Pack<BFloat16, kCount>*>(to) = pack;
-}
+// Lanes that share a block of moments in 8 bits, and the neighbouring elements of each.
+constexpr int kLanesOfBlock = 32, kOfLane = static_cast<int>(kMomentBlock) / kLanesOfBlock;
+
+// A moment as fp32 or bf16. `here`: false in a thread that has no elements, and only takes part.
+template <class T>
+struct FloatMoment {
+  T* at;
+
+  template <int kCount>
+  PRIMUS_DEVICE void get(std::int64_t i, float (&to)[kCount]) const {
+    load<kCount>(at + i, to);
+  }
+  // `random`: of each element, 16 bits from `shift` on.
+  template <int kCount>
+  PRIMUS_DEVICE void put(std::int64_t i, const float (&from)[kCount], const std::uint32_t (&random)[kCount],
+                         int shift, bool here) const {
+    if (!here) return;
+    if constexpr (std::is_same_v<T, float>) {
+      store<kCount>(at + i, from);
+    } else {
+      Pack<T, kCount> pack;
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) pack.at[k] = round_at_random(from[k], random[k] >> shift);
+      *reinterpret_cast<Pack<T, kCount>*>(at + i) = pack;
+    }
+  }
+};
+
+// A moment in 8 bits. 32 lanes, whose numbers differ in the lower five bits, have a block.
+template <class Codes>
+struct CodedMoment {
+  std::uint8_t* at;
+  BFloat16* scales;
+
+  PRIMUS_DEVICE void get(std::int64_t i, float (&to)[kOfLane]) const {
+    const float scale = to_float(scales[i / kMomentBlock]);
+    const auto codes = *reinterpret_cast<const Pack<std::uint8_t, kOfLane>*>(at + i);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kOfLane; ++k) to[k] = Codes::decoded(codes.at[k], scale);
+  }
+  PRIMUS_DEVICE void put(std::int64_t i, const float (&from)[kOfLane], const std::uint32_t (&random)[kOfLane],
+                         int shift, bool here) const {
+    float largest = 0;
+    PRIMUS_UNROLL
+    for (int k = 0; k < kOfLane; ++k) largest = ::fmaxf(largest, ::fabsf(from[k]));
+    PRIMUS_UNROLL
+    for (int mask = kLanesOfBlock / 2; mask > 0; mask /= 2)
+      largest = ::fmaxf(largest, from_lane_xor(largest, mask));
+    if (!here) return;
+    const std::uint32_t unit = Codes::unit_field(largest);
+    Pack<std::uint8_t, kOfLane> codes;
+    PRIMUS_UNROLL
+    for (int k = 0; k < kOfLane; ++k) codes.at[k] = Codes::encoded(from[k], unit, random[k] >> shift);
+    *reinterpret_cast<Pack<std::uint8_t, kOfLane>*>(at + i) = codes;
+    if (i % kMomentBlock == 0) scales[i / kMomentBlock] = Codes::scale(unit);
+  }
+};
 
 template <int kCount, class Gradient, class First, class Second>
 struct Update {
   Masters masters;
-  First* exp_avg;
-  Second* exp_avg_sq;
+  First exp_avg;
+  Second exp_avg_sq;
   const Gradient* grad;
   const float* grad_scale;
   const double* scalars;
@@ -34,19 +79,22 @@ struct Update {
   std::uint64_t rounding_stream;
   std::int64_t first_element;
 
-  PRIMUS_DEVICE void operator()(std::int64_t pack) const {
-    const std::int64_t i = pack * kCount;
+  PRIMUS_DEVICE void operator()(std::int64_t pack) const { update(pack * kCount, true); }
+
+  PRIMUS_DEVICE void update(std::int64_t i, bool here) const {
     const float scale = grad_scale[0];
     if (scale < 0) return;
     const float rate = scalar(StepScalar::kLearningRate) * rate_factor;
     const float decay = 1.0F - rate * (scalar(StepScalar::kWeightDecay) * decay_factor);
     const float root_bias2 = ::sqrtf(scalar(StepScalar::kBias2));
     const float root_eps = eps * root_bias2, root_step = rate / scalar(StepScalar::kBias1) * root_bias2;
-    float p[kCount], g[kCount], m[kCount], v[kCount];
-    masters.get(i, p);
-    load<kCount>(grad + i, g);
-    load<kCount>(exp_avg + i, m);
-    load<kCount>(exp_avg_sq + i, v);
+    float p[kCount] = {}, g[kCount] = {}, m[kCount] = {}, v[kCount] = {};
+    if (here) {
+      masters.get(i, p);
+      load<kCount>(grad + i, g);
+      exp_avg.get(i, m);
+      exp_avg_sq.get(i, v);
+    }
     PRIMUS_UNROLL
     for (int k = 0; k < kCount; ++k) {
       g[k] *= scale;
@@ -56,40 +104,99 @@ struct Update {
       p[k] = p[k] * decay - fast_quotient(root_step * m[k], fast_root(v[k]) + root_eps);
     }
     std::uint32_t random[kCount] = {};
-    if constexpr (!std::is_same_v<First, float> || !std::is_same_v<Second, float>) {
+    if constexpr (!std::is_same_v<First, FloatMoment<float>> || !std::is_same_v<Second, FloatMoment<float>>) {
       const RoundingBits bits(
           rounding_stream, static_cast<std::uint64_t>(scalars[static_cast<std::size_t>(StepScalar::kStep)]));
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) random[k] = bits.of(first_element + i + k);
     }
-    put<kCount>(exp_avg + i, m, random, 0);
-    put<kCount>(exp_avg_sq + i, v, random, 16);
-    masters.put(i, p);
+    exp_avg.put(i, m, random, 0, here);
+    exp_avg_sq.put(i, v, random, 16, here);
+    if (here) masters.put(i, p);
   }
   PRIMUS_DEVICE float scalar(StepScalar which) const {
     return static_cast<float>(scalars[static_cast<std::size_t>(which)]);
   }
 };
 
+// All lanes take part, because they look for a block's largest magnitude together.
+template <class Body>
+struct OfBlocks {
+  static constexpr int kThreads = 256;
+  Body body;
+  std::int64_t n;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t i = (block() * kThreads + thread()) * kOfLane;
+    body.update(i, i < n);
+  }
+};
+
+template <class Body>
+void with_float_moment(const Context& context, const Tensor& moment, Body&& body) {
+  with_float_type(moment.dtype,
+                  [&](auto tag) { body(FloatMoment<decltype(tag)>{context.data<decltype(tag)>(moment)}); });
+}
+template <class Codes>
+CodedMoment<Codes> coded_moment(const Context& context, const Tensor& moment, const Tensor& scale) {
+  return {context.data<std::uint8_t>(moment), context.data<BFloat16>(scale)};
+}
+
+template <int kCount, class Gradient, class First, class Second>
+Update<kCount, Gradient, First, Second> update_of(const Context& context, const AdamW& a,
+                                                  const Gradient* grad, const First& first,
+                                                  const Second& second) {
+  return {masters_of(context, a),
+          first,
+          second,
+          grad,
+          context.data<float>(a.grad_scale),
+          context.data<double>(a.scalars),
+          a.beta1,
+          a.beta2,
+          a.eps,
+          a.learning_rate_factor,
+          a.weight_decay_factor,
+          a.rounding_stream,
+          a.first_element};
+}
+
+template <class First, class Second>
+void adamw_of_blocks(Context& context, const AdamW& a, const First& first, const Second& second) {
+  const std::int64_t n = a.grad.elements();
+  with_float_type(a.grad.dtype, [&](auto gradient) {
+    const auto body = update_of<kOfLane>(context, a, context.data<decltype(gradient)>(a.grad), first, second);
+    using Body = OfBlocks<std::remove_const_t<decltype(body)>>;
+    launch(context, blocks_for(n / kOfLane, Body::kThreads), Body{body, n});
+  });
+}
+
 void adamw(Context& context, const AdamW& a) {
+  const bool first_coded = !a.exp_avg_scale.absent(), second_coded = !a.exp_avg_sq_scale.absent();
+  const auto first_codes = [&] {
+    return coded_moment<FirstMomentCodes>(context, a.exp_avg, a.exp_avg_scale);
+  };
+  const auto second_codes = [&] {
+    return coded_moment<SecondMomentCodes>(context, a.exp_avg_sq, a.exp_avg_sq_scale);
+  };
+  if (first_coded && second_coded) return adamw_of_blocks(context, a, first_codes(), second_codes());
+  if (first_coded) {
+    return with_float_moment(context, a.exp_avg_sq,
+                             [&](auto second) { adamw_of_blocks(context, a, first_codes(), second); });
+  }
+  if (second_coded) {
+    return with_float_moment(context, a.exp_avg,
+                             [&](auto first) { adamw_of_blocks(context, a, first, second_codes()); });
+  }
   const Masters masters = masters_of(context, a);
   const std::int64_t n = a.grad.elements();
   with_float_type(a.grad.dtype, [&](auto gradient) {
-    with_float_type(a.exp_avg.dtype, [&](auto first) {
-      with_float_type(a.exp_avg_sq.dtype, [&](auto second) {
-        using Gradient = decltype(gradient);
-        using First = decltype(first);
-        using Second = decltype(second);
-        const auto* grad = context.data<Gradient>(a.grad);
-        First* exp_avg = context.data<First>(a.exp_avg);
-        Second* exp_avg_sq = context.data<Second>(a.exp_avg_sq);
-        const bool vectors = masters_of_vectors(n, masters, grad, exp_avg, exp_avg_sq);
+    const auto* grad = context.data<decltype(gradient)>(a.grad);
+    with_float_moment(context, a.exp_avg, [&](auto first) {
+      with_float_moment(context, a.exp_avg_sq, [&](auto second) {
+        const bool vectors = masters_of_vectors(n, masters, grad, first.at, second.at);
         with_vector<float>(vectors, [&](auto count) {
-          for_each(context, n / count,
-                   Update<count, Gradient, First, Second>{
-                       masters, exp_avg, exp_avg_sq, grad, context.data<float>(a.grad_scale),
-                       context.data<double>(a.scalars), a.beta1, a.beta2, a.eps, a.learning_rate_factor,
-                       a.weight_decay_factor, a.rounding_stream, a.first_element});
+          for_each(context, n / count, update_of<count>(context, a, grad, first, second));
         });
       });
     });

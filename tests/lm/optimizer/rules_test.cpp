@@ -355,6 +355,50 @@ TEST(UpdateRules, StatesTakeWhatTheirRuleNeeds) {
   expect({.optimizer = "muon", .muon_scalar_optimizer = "lion"}, 4, 4);
 }
 
+// A byte for each element and 2 for each block, of which a parameter has whole ones. A checkpoint has 2 bytes
+// for each element of the parameters themselves.
+TEST(UpdateRules, StatesInEightBitsTakeAByteAndAScaleForABlock) {
+  struct Outcome {
+    std::int64_t states = 0, in_checkpoint = 0, elements = 0;
+  };
+  const auto outcome_of = [](const TrainerConfig& config) {
+    engine::Rank rank(turbo::make_cpu_device(1));
+    ParameterStore store;
+    declare(store);
+    const UpdateRules rules = update_rules_of(config);
+    store.allocate(
+        {.states = states_of(rules), .rule_of = [&](const Parameter& p) { return rule_of(rules, p); }},
+        rank.persistent());
+    Outcome outcome{.in_checkpoint = store.state_bytes()};
+    for (const engine::ParameterUnit& unit : store.units()) {
+      for (const Parameter* p : unit.parameters)
+        EXPECT_EQ(p->offset % turbo::kMomentBlock, 0) << "a block has elements of one parameter";
+      for (const engine::UnitState& state : unit.states) {
+        outcome.states += state.values.bytes() + (state.scales.absent() ? 0 : state.scales.bytes());
+        outcome.elements += state.elements.size();
+        EXPECT_EQ(state.scales.absent(), !state.spec.has_scales());
+      }
+    }
+    return outcome;
+  };
+  for (const std::string optimizer : {"adam", "muon"}) {
+    const TrainerConfig narrow{.optimizer = optimizer, .exp_avg_dtype = "fp8", .exp_avg_sq_dtype = "fp8"};
+    const Outcome outcome = outcome_of(narrow);
+    std::int64_t of_adam = 0, of_muon = 0, in_checkpoint = 0;
+    ParameterStore store;
+    declare(store);
+    for (const Parameter& p : store.parameters()) {
+      const bool muon = optimizer == "muon" && kMatrices.contains(p.name);
+      const std::int64_t n = p.shape.elements(), block = turbo::kMomentBlock;
+      (muon ? of_muon : of_adam) += (n + block - 1) / block * block;
+      in_checkpoint += n * (muon ? 4 : 2 * 2);
+    }
+    EXPECT_EQ(outcome.elements, of_muon + 2 * of_adam);
+    EXPECT_EQ(outcome.states, 4 * of_muon + 2 * (of_adam + of_adam / 64)) << optimizer;
+    EXPECT_EQ(outcome.in_checkpoint, in_checkpoint) << optimizer;
+  }
+}
+
 // The key's values and the list of files: who adds an optimizer adds to both.
 TEST(Optimizers, AreTheValuesOfTheirKey) {
   const config::KeySpec& key = *config::find_key("optimizer");

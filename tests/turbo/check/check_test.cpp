@@ -8,6 +8,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
@@ -15,6 +16,7 @@
 #include "turbo/attention/attention.h"
 #include "turbo/attention/paged_attention.h"
 #include "turbo/bias/bias.h"
+#include "turbo/block_moments.h"
 #include "turbo/context.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/cross_entropy/cross_entropy.h"
@@ -618,6 +620,29 @@ void CheckTest::check_update() {
                        {&AdamW::param, &AdamW::grad, &AdamW::exp_avg, &AdamW::exp_avg_sq, &AdamW::grad_scale,
                         &AdamW::working, &AdamW::scalars},
                        {}, {[](AdamW& a) { a.grad_scale = {}; }});
+  const Tensor blocks = f32({2 * kMomentBlock}), of_block = bf16({2});
+  expect_checks<AdamW>(
+      {.param = blocks,
+       .grad = blocks,
+       .exp_avg = {nullptr, DType::kF8E4M3, {2 * kMomentBlock}},
+       .exp_avg_sq = {nullptr, DType::kU8, {2 * kMomentBlock}},
+       .grad_scale = one,
+       .working = {},
+       .exp_avg_scale = of_block,
+       .exp_avg_sq_scale = of_block,
+       .scalars = f64({kStepScalars}),
+       .beta1 = 0.9F,
+       .beta2 = 0.95F,
+       .eps = 1e-8F},
+      {&AdamW::exp_avg, &AdamW::exp_avg_sq, &AdamW::exp_avg_scale, &AdamW::exp_avg_sq_scale}, {},
+      {[](AdamW& a) { a.exp_avg_scale = {}; }, [](AdamW& a) { a.exp_avg_sq_scale = {}; },
+       [](AdamW& a) { std::swap(a.exp_avg, a.exp_avg_sq); }, [&](AdamW& a) { a.exp_avg = blocks; },
+       [](AdamW& a) { a.grad.data = reinterpret_cast<void*>(8); },
+       [&](AdamW& a) {  // no whole blocks
+         a.param = a.grad = f32({kMomentBlock + 16});
+         a.exp_avg.shape = a.exp_avg_sq.shape = {kMomentBlock + 16};
+         a.exp_avg_scale = a.exp_avg_sq_scale = bf16({1});
+       }});
   const Tensor working = bf16({kWidth}), scalars = f64({kStepScalars});
   using Sgd = SgdMomentum;
   expect_checks<Sgd>(

@@ -89,6 +89,7 @@ class Megatron {
     problems_.collect([&] { rope(); });
     problems_.collect([&] { temperature(); });
     parallelism();
+    problems_.collect([&] { narrow_states(); });
     problems_.collect([&] { stages(); });
     recomputation();
     pipeline_patches();
@@ -327,6 +328,27 @@ class Megatron {
     }
     if (!shares) put("use_distributed_optimizer", true);
     put("overlap_param_gather", true);
+  }
+
+  // Gradients and moments in another type than fp32 are there with its precision-aware optimizer alone, which
+  // is Adam's and a distributed one.
+  void narrow_states() {
+    for (const auto& [key, type] : {std::pair("main_grads_dtype", &t_.main_grads_dtype),
+                                    {"main_params_dtype", &t_.main_params_dtype},
+                                    {"exp_avg_dtype", &t_.exp_avg_dtype},
+                                    {"exp_avg_sq_dtype", &t_.exp_avg_sq_dtype}}) {
+      if (*type == "fp32") continue;
+      const auto refuse = [&, key = key, type = type](const std::string& what) {
+        throw error_for(key, fmt::format("Megatron-LM has {}: {} only with {}", key, *type, what),
+                        fmt::format("set {}: fp32, or {}", key, what));
+      };
+      if (t_.optimizer != "adam") refuse("optimizer: adam");
+      for (const char* needed : {"use_precision_aware_optimizer", "use_distributed_optimizer"}) {
+        if (is_set(needed) && !is_true(needed)) refuse(fmt::format("{}: true", needed));
+      }
+      put("use_precision_aware_optimizer", true);
+      if (!arguments_.contains("use_megatron_fsdp")) put("use_distributed_optimizer", true);
+    }
   }
 
   // Megatron-LM divides a model's layers equally, unless the experiment says what each stage has.

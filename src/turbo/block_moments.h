@@ -2,14 +2,14 @@
 // as in "8-bit Optimizers via Block-wise Quantization" (Dettmers et al., 2021). What differs from the paper:
 //
 // - The codes are small floating-point numbers with 3 binary digits behind the point, and no dynamic tree.
-// The
-//   first moment is OCP's e4m3. The second one has no sign, and an exponent bit more in its place (ue5m3).
+//   The first moment is OCP's e4m3. The second one has no sign, and an exponent bit more in its place
+//   (ue5m3).
 // - A scale is a power of two, stored in bf16: the unit in which a block's numbers are counted. It is the
 //   smallest one with which the block's largest magnitude does not exceed the largest code. A floating-point
 //   code gains no digits by a finer scale. And so each stored number is a bf16 number, exactly, and encoding
 //   stored numbers again changes none of them: checkpoints hold moments in bf16, whatever the blocks are.
 // - Codes are rounded at random so that the mean stays (turbo/stochastic_rounding.h). To nearest, a second
-//   moment that moves by less than a thirtieth of itself in a step would stop.
+//   moment that moves by less than 1/32 of itself in a step would stop.
 //
 // In units, code 8e + d is d where e is 0, and (8 + d) * 2^(e-1) elsewhere: neighbours differ by an eighth of
 // themselves at most, from 8 on. e4m3 goes to 14 * 2^14, 17 binary orders above its unit; ue5m3 to 15 * 2^30,

@@ -67,6 +67,26 @@ TEST(Megatron, OnlyWhatIsSharedIsGatheredBeside) {
   EXPECT_EQ(job.required.at("CUDA_DEVICE_MAX_CONNECTIONS"), "8");
 }
 
+// It has narrow states with its precision-aware optimizer alone, which is Adam's, and distributed.
+TEST(Megatron, NarrowMomentsComeWithThePrecisionAwareOptimizer) {
+  const auto job_of = [](const std::string& overrides) {
+    return render(load(kLlama, "mock_data: true\n" + overrides));
+  };
+  const ExternalJob narrow = job_of("exp_avg_dtype: fp8\nexp_avg_sq_dtype: fp16");
+  EXPECT_EQ(after(narrow, "--exp-avg-dtype"), "fp8");
+  EXPECT_EQ(after(narrow, "--exp-avg-sq-dtype"), "fp16");
+  EXPECT_THAT(narrow.command,
+              AllOf(Contains("--use-precision-aware-optimizer"), Contains("--use-distributed-optimizer")));
+  EXPECT_THAT(job_of("main_grads_dtype: bf16").command, Contains("--use-precision-aware-optimizer"));
+  EXPECT_THAT(job_of("").command, Not(Contains("--use-precision-aware-optimizer")));
+  for (const std::string other :
+       {"optimizer: muon", "use_precision_aware_optimizer: false", "use_distributed_optimizer: false"}) {
+    EXPECT_THAT(error_of([&] { job_of("exp_avg_dtype: fp8\n" + other); }),
+                AllOf(HasSubstr("exp_avg_dtype: fp8 only with"), HasSubstr("exp.yaml:")))
+        << other;
+  }
+}
+
 TEST(Megatron, MixturesHaveTheirPattern) {
   const ExternalJob job =
       render(load("framework: megatron\nmodel: deepseek_v2_lite.yaml", "mock_data: true"));

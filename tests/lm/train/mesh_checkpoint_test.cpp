@@ -2,14 +2,18 @@
 // byte for byte, weights and optimizer states.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <exception>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "comm/local/thread_group.h"
+#include "lm/checkpoint/elements.h"
 #include "lm/checkpoint/rank_threads.h"
 #include "lm/model/weights.h"
 #include "lm/train/tiny_model.h"
@@ -39,8 +43,10 @@ Files files_in(const Path& folder, Env& env) {
 
 // A session on each rank of a mesh, as threads. With `from`: what is there is loaded. Else one step is
 // trained. What the ranks then save together.
-Files save_from(const ModelConfig& model, DType compute, const Way& way, FaultEnv* from, FaultEnv& env) {
+Files save_from(const ModelConfig& model, DType compute, const Way& way, FaultEnv* from, FaultEnv& env,
+                const config::TrainerConfig& optimizer = {}) {
   SessionSettings settings = tiny_settings(compute, model);
+  settings.optimizer.rules = update_rules_of(optimizer);
   settings.step.microbatches = 1;
   settings.evaluation = false;
   settings.sharding = way.sharding;
@@ -79,16 +85,17 @@ Files save_from(const ModelConfig& model, DType compute, const Way& way, FaultEn
   return files_in(kRoot / "iter_0000001", env);
 }
 
-void expect_any_to_any(const ModelConfig& model, DType compute, const std::vector<Way>& ways) {
+void expect_any_to_any(const ModelConfig& model, DType compute, const std::vector<Way>& ways,
+                       const config::TrainerConfig& optimizer = {}) {
   for (const Way& writer : ways) {
     SCOPED_TRACE(std::string("saved by ") + writer.name);
     FaultEnv saved;
-    const Files files = save_from(model, compute, writer, nullptr, saved);
+    const Files files = save_from(model, compute, writer, nullptr, saved, optimizer);
     ASSERT_FALSE(files.empty());
     for (const Way& reader : ways) {
       SCOPED_TRACE(std::string("loaded by ") + reader.name);
       FaultEnv again;
-      ASSERT_EQ(save_from(model, compute, reader, &saved, again), files);
+      ASSERT_EQ(save_from(model, compute, reader, &saved, again, optimizer), files);
     }
   }
 }
@@ -139,6 +146,70 @@ TEST(MeshCheckpoint, OfLatentAttentionAndFurtherTokens) {
                     {{"one rank", 1},
                      {"tp4", 4, {.tensor = 4}},
                      {"tp2 ep4 zero2", 4, {.tensor = 2, .expert = 4}, Sharding::kGradients}});
+}
+
+const config::TrainerConfig kInEightBits{.exp_avg_dtype = "fp8", .exp_avg_sq_dtype = "fp8"};
+
+// Blocks of 128 elements, which begin with parameters, are the same on any number of data-parallel ranks,
+// though published tensors begin within them.
+TEST(MeshCheckpoint, OfMomentsInEightBits) {
+  for (const ModelConfig& model : {with_experts(), tiny_deepseek()}) {
+    expect_any_to_any(model, DType::kBF16,
+                      {{"one rank", 1},
+                       {"dp2 zero1", 2, {}, Sharding::kStates},
+                       {"dp3 zero2", 3, {}, Sharding::kGradients},
+                       {"dp4 zero3", 4, {}, Sharding::kParameters}},
+                      kInEightBits);
+  }
+}
+
+// On tensor ranks, too, where what is left of a row is a multiple of a block.
+TEST(MeshCheckpoint, OfMomentsInEightBitsOnTensorRanks) {
+  ModelConfig c = tiny_llama();
+  c.layers = 1;
+  c.hidden = c.ffn = 256;
+  c.head_dim = 64;
+  expect_any_to_any(c, DType::kF32,
+                    {{"one rank", 1},
+                     {"tp2", 2, {.tensor = 2}},
+                     {"tp2 dp2 zero3", 4, {.tensor = 2}, Sharding::kParameters}},
+                    kInEightBits);
+}
+
+// The optimizer's tensors of a checkpoint, by name.
+std::map<std::string, std::vector<float>> states_in(const Files& files) {
+  std::map<std::string, std::vector<float>> states;
+  const std::string& bytes = files.at("optimizer.safetensors");
+  const SafetensorsFile file =
+      SafetensorsFile::parse(std::as_bytes(std::span(bytes)), "optimizer.safetensors");
+  for (std::size_t i = 0; i < file.size(); ++i) {
+    const TensorView tensor = file[i];
+    EXPECT_EQ(tensor.dtype, DType::kBF16) << tensor.name << " holds numbers of 8 bits";
+    std::vector<float>& values = states[std::string(tensor.name)];
+    values.resize(tensor.data.size() / sizeof(BFloat16));
+    to_float(tensor.dtype, tensor.data, values);
+  }
+  return states;
+}
+
+// Elsewhere a number keeps its digits as far as the unit of its new block goes: what changes is less than
+// 2^-17 of the tensor's largest first moment, and than 2^-32 of the largest second one.
+TEST(MeshCheckpoint, OfMomentsInEightBitsInOtherBlocks) {
+  FaultEnv saved, again;
+  const auto before =
+      states_in(save_from(tiny_llama(), DType::kF32, {"one rank", 1}, nullptr, saved, kInEightBits));
+  const auto after =
+      states_in(save_from(tiny_llama(), DType::kF32, {"tp2", 2, {.tensor = 2}}, &saved, again, kInEightBits));
+  ASSERT_EQ(before.size(), after.size());
+  for (const auto& [name, values] : before) {
+    const std::vector<float>& now = after.at(name);
+    ASSERT_EQ(now.size(), values.size());
+    float largest = 0;
+    for (const float value : values) largest = std::max(largest, std::abs(value));
+    EXPECT_GT(largest, 0) << name;
+    const float most = largest * (name.starts_with("exp_avg_sq.") ? 0x1p-32F : 0x1p-17F);
+    for (std::size_t i = 0; i < values.size(); ++i) ASSERT_LE(std::abs(now[i] - values[i]), most) << name;
+  }
 }
 
 }  // namespace

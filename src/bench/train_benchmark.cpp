@@ -55,7 +55,7 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
                          static_cast<std::uint64_t>(i));
   }
   TrainingStep& step = session->step();
-  std::vector<double> times;
+  std::vector<double> times, enqueued;
   // On the host's track of a trace.
   const auto span = [&](const std::string& name, const auto& work) {
     const double begin = turbo::TraceRecorder::now();
@@ -66,8 +66,11 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
   };
   const auto run_step = [&](std::int64_t number) {
     step.begin(number);
-    for (std::int64_t i = 0; i < settings.step.microbatches; ++i)
+    for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+      const auto start = Clock::now();
       span(fmt::format("microbatch {}", i), [&] { step.microbatch(i, batches[i].host()); });
+      if (i == 0) enqueued.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    }
     span("gradients", [&] {
       step.finish_gradients();
       report.loss = step.result().loss;
@@ -77,19 +80,27 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
       rank.compute().synchronize();
     });
   };
-  const std::int64_t total = options.warmup + options.steps;
+  // A step that is recorded is none that is timed.
+  const std::int64_t recorded = settings.step.record_after > 0 ? settings.step.record_after + 1 : 0;
+  const std::int64_t warmup = std::max(options.warmup, recorded);
+  const std::int64_t total = warmup + options.steps;
   for (std::int64_t s = 0; s < total; ++s) {
-    if (s == options.warmup) {
+    if (s == warmup) {
       rank.meter().reset();
       rank.meter().timed = true;
+      enqueued.clear();
     }
     const auto start = Clock::now();
     run_step(s + 1);
-    if (s >= options.warmup) times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    if (s >= warmup) times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     if (options.progress) options.progress(s + 1, total);
   }
   const turbo::Meter timed = rank.meter();
   const double timed_loss = report.loss;
+  if (!rank.device().synchronous()) {
+    std::ranges::nth_element(enqueued, enqueued.begin() + enqueued.size() / 2);
+    report.enqueue_seconds = enqueued[enqueued.size() / 2];
+  }
   if (options.trace) {
     options.trace->start();
     for (std::int64_t s = 0; s < options.traced_steps; ++s)
@@ -98,6 +109,7 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
     options.trace->stop();
   }
   report.loss = timed_loss;
+  report.replayed_steps = step.graphs().replayed_steps();
   report.device_used_bytes = rank.device().memory_use().used;
   report.gemm_peak =
       std::max(report.gemm_peak, turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakSeconds));
@@ -161,7 +173,9 @@ std::string to_json(const TrainBenchmarkReport& r) {
         {"scratch", r.memory.scratch},
         {"device_used", r.device_used_bytes},
         {"peak_resident", r.peak_resident_bytes}}},
-      {"loss", r.loss}};
+      {"loss", r.loss},
+      {"enqueue_seconds", r.enqueue_seconds},
+      {"replayed_steps", r.replayed_steps}};
   json["kernels"] = nlohmann::ordered_json::array();
   for (const auto& k : r.kernels) {
     json["kernels"].push_back({{"name", k.kernel},
@@ -187,6 +201,10 @@ std::string to_text(const TrainBenchmarkReport& r) {
       100 * r.share_of_peak, static_cast<double>(r.memory.persistent) / kMiB,
       static_cast<double>(r.memory.stash) / kMiB, static_cast<double>(r.memory.scratch) / kMiB,
       static_cast<double>(r.peak_resident_bytes) / kMiB);
+  if (r.enqueue_seconds > 0) {
+    text += fmt::format("host         {:.2f} ms to enqueue a microbatch, {} steps replayed as graphs\n",
+                        1e3 * r.enqueue_seconds, r.replayed_steps);
+  }
   if (r.kernels.empty()) {
     return text +
            "kernels      not timed on this device, which works behind the host's back; --trace FILE shows "

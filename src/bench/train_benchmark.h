@@ -50,6 +50,10 @@ struct TrainBenchmarkReport {
   std::int64_t device_used_bytes = 0;    // of the device's memory, by all programs on it, after the steps
   std::int64_t peak_resident_bytes = 0;  // of the whole process, as the system counts it
   double loss = 0;                       // of the last step
+  // Median time that the host took to enqueue a step's first microbatch on an idle device; 0 on devices that
+  // work inside the call.
+  double enqueue_seconds = 0;
+  std::int64_t replayed_steps = 0;  // as graphs (lm/train/step_graphs.h), of the timed ones and those after
 };
 
 TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, const FamilyRegistry& families,

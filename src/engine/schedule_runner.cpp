@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <deque>
 #include <set>
 #include <vector>
@@ -100,6 +101,10 @@ void ScheduleRunner::run(std::int64_t microbatches) {
     }
   }
   retire_flights(0);  // so that every step begins with the same memory
+}
+
+bool ScheduleRunner::in_turn() const {
+  return shape().parts() == 1 && std::ranges::is_sorted(list(), {}, &Work::microbatch);
 }
 
 void ScheduleRunner::forward(const Work& work) {

@@ -75,6 +75,10 @@ class ScheduleRunner {
   // As Tape::Settings::stop.
   void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
 
+  // Whether the stage has all of the model, and each microbatch ends before the next one begins: run() then
+  // leaves nothing on its way.
+  bool in_turn() const;
+
   // Whether all of the list has been enqueued.
   bool finished() const { return position_ == list().size() && alive_.empty(); }
   const WeightGradientQueue& weight_gradients() const { return queue_; }

@@ -112,6 +112,77 @@ TEST(Devices, TheHostWaitsOnceInAStep) {
   EXPECT_LT(many - few, 15);
 }
 
+// Steps that are replayed as graphs are those that run kernel by kernel: beside evaluations, texts that the
+// model writes and checkpoints in flight, and in a run that is interrupted and goes on. The log says what was
+// done.
+TEST(Devices, GraphsChangeNothingOfARun) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> settings{
+      "train_iters=10",  "device=guard",    "eval_interval=3", "eval_iters=1",  "sample_interval=4",
+      "sample_tokens=4", "save_interval=3", "async_save=true", "keep_latest=0", "split=80,20,0"};
+  const Path file = folder.path() / "graphs";
+  const auto run = [&](const char* name, std::vector<std::string> more) {
+    more.insert(more.begin(), settings.begin(), settings.end());
+    more.push_back(std::string("exp_name=") + name);
+    ProgramOptions recording = with_plugins();
+    recording.environment["PRIMUS_GUARD_GRAPHS"] = file.string();
+    const ProgramResult result = run_program(train(folder.path(), more), recording);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  const auto graphs = [&] {
+    std::pair<int, int> recorded_and_launched;
+    std::ifstream(file) >> recorded_and_launched.first >> recorded_and_launched.second;
+    return recorded_and_launched;
+  };
+  run("plain", {});
+  EXPECT_EQ(graphs(), std::pair(0, 0));
+  const std::string log = run("graphs", {"enable_cuda_graph=true"});
+  // Of two microbatches, the sum of their gradients and the update: in the fourth step and in six more.
+  EXPECT_EQ(graphs(), std::pair(4, 4 * 7));
+  EXPECT_THAT(log, HasSubstr("iteration 4 was recorded, and later ones are replayed"));
+  EXPECT_THAT(log, HasSubstr("graphs: 6 steps replayed until iteration 10"));
+  const std::vector<std::string> early{"enable_cuda_graph=true", "cuda_graph_warmup_steps=1"};
+  auto half = early;
+  half.emplace_back("exit_interval=5");
+  run("parts", half);
+  EXPECT_EQ(graphs(), std::pair(4, 4 * 4));
+  run("parts", early);
+  EXPECT_EQ(graphs(), std::pair(4, 4 * 4));
+  const Path plain = test::run_folder(folder.path(), "plain");
+  ASSERT_EQ(test::losses(plain).size(), 10U);
+  for (const char* name : {"graphs", "parts"}) {
+    const Path other = test::run_folder(folder.path(), name);
+    EXPECT_EQ(test::losses(other), test::losses(plain)) << name;
+    for (const int iteration : {6, 9, 10}) {
+      const std::string weights = test::final_weights(plain, iteration);
+      EXPECT_FALSE(weights.empty());
+      EXPECT_TRUE(test::final_weights(other, iteration) == weights) << name << ", " << iteration;
+    }
+  }
+}
+
+// Where steps are not recorded, the log says why, and the run is the one without graphs.
+TEST(Devices, GraphsThatCannotBeAreSaid) {
+  const TemporaryFolder folder;
+  const auto log_of = [&](const char* name, std::vector<std::string> more) {
+    more.insert(more.end(), {"train_iters=4", "eval_iters=0", "enable_cuda_graph=true",
+                             "cuda_graph_warmup_steps=1", std::string("exp_name=") + name});
+    ProgramOptions recording = with_plugins();
+    recording.environment["PRIMUS_GUARD_GRAPHS"] = (folder.path() / "graphs").string();
+    const ProgramResult result = run_program(train(folder.path(), more), recording);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(test::losses(test::run_folder(folder.path(), name)).size(), 4U);
+    return result.err;
+  };
+  EXPECT_THAT(log_of("cpu", {"device=cpu"}), HasSubstr("steps are not recorded: cpu cannot record its work"));
+  EXPECT_THAT(
+      log_of("traced", {"device=guard", "profile=true", "profile_step_start=2", "profile_step_end=3"}),
+      HasSubstr("steps are not recorded: profile tells their kernels apart"));
+  EXPECT_THAT(log_of("ranks", {"device=cpu", "--nproc", "2"}),
+              HasSubstr("steps are not recorded: several ranks train together"));
+}
+
 // A loss that is no number ends the run at the step that had it, though the next one was under way.
 TEST(Devices, ABadStepIsReportedAsOnTheCpu) {
   const TemporaryFolder folder;

@@ -3,6 +3,8 @@
 //
 // PRIMUS_GUARD_COPY_DELAY: microseconds before each operation on a stream for copies.
 // PRIMUS_GUARD_WAITS: a file for how often the host has waited, for streams and for events: "12 100".
+// PRIMUS_GUARD_GRAPHS: streams can be recorded; a file for how many graphs were recorded, and launched: "4
+// 36".
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -14,6 +16,7 @@
 #include "device/guard_device.h"
 #include "device/measuring_device.h"
 #include "device/plugin.h"
+#include "device/recording_device.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/devices/plugin_abi.h"
 
@@ -33,14 +36,23 @@ const DevicePlugin kPlugin{
     .count = [](std::string&) { return 1; },
     .properties = [](int) { return GuardDevice::guard_properties(); },
     .open = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
-      auto device = std::make_unique<GuardDevice>(threads_of(spec), turbo::cpu_kernel_table(),
-                                                  std::chrono::microseconds(20), copy_delay());
-      const char* file = std::getenv("PRIMUS_GUARD_WAITS");
-      if (!file) return device;
-      return std::make_unique<CountingDevice>(std::move(device), std::make_shared<CountingDevice::Waits>(),
-                                              [path = std::string(file)](const CountingDevice::Waits& waits) {
-                                                std::ofstream(path) << waits.streams << ' ' << waits.events;
-                                              });
+      std::unique_ptr<Device> device = std::make_unique<GuardDevice>(
+          threads_of(spec), turbo::cpu_kernel_table(), std::chrono::microseconds(20), copy_delay());
+      if (const char* file = std::getenv("PRIMUS_GUARD_WAITS")) {
+        device =
+            std::make_unique<CountingDevice>(std::move(device), std::make_shared<CountingDevice::Waits>(),
+                                             [path = std::string(file)](const auto& waits) {
+                                               std::ofstream(path) << waits.streams << ' ' << waits.events;
+                                             });
+      }
+      if (const char* file = std::getenv("PRIMUS_GUARD_GRAPHS")) {
+        device = std::make_unique<RecordingDevice>(
+            std::move(device), std::make_shared<RecordingDevice::Counts>(),
+            [path = std::string(file)](const auto& counts) {
+              std::ofstream(path) << counts.captures << ' ' << counts.replays;
+            });
+      }
+      return device;
     },
     .measuring = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
       return std::make_unique<MeasuringDevice>(GuardDevice::guard_properties(), "guard, measured",

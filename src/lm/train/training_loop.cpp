@@ -87,6 +87,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     }
     stopping = ranks.alone() ? stop.load() : result.stop_votes > 0;
     if (iteration == first_iteration + 1) log_choices();
+    log_graphs();
     if (iteration < c.train_iters) evaluate_due(summary, stop);
     if (c.sample_interval && (iteration % *c.sample_interval == 0 || iteration == c.train_iters))
       write_sample(stop);
@@ -164,8 +165,28 @@ bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool
 
 // What a device's kernels chose, and how often: a fallback that costs speed is found in the log.
 void Trainer::Run::log_choices() {
-  for (const KernelChoice& choice : rank->device().choices()) {
+  const StepGraphs& graphs = session->step().graphs();
+  for (const KernelChoice& choice : graphs.choices()) {
     log.info("{} ({} calls until iteration {})", choice.what, choice.calls, iteration);
+  }
+  if (graphs.replayed_steps() > 0)
+    log.info("graphs: {} steps replayed until iteration {}", graphs.replayed_steps(), iteration);
+}
+
+void Trainer::Run::log_graphs() {
+  if (graphs_logged || settings.step.record_after == 0) return;
+  const StepGraphs& graphs = session->step().graphs();
+  const std::string why = session->step().why_not_recorded();
+  graphs_logged = true;
+  if (!why.empty()) {
+    log.warning("enable_cuda_graph: steps are not recorded: {}", why);
+  } else if (graphs.refused()) {
+    log.warning("enable_cuda_graph: steps are not recorded: {} cannot record its work",
+                device_properties.kind);
+  } else if (graphs.recorded()) {
+    log.info("enable_cuda_graph: iteration {} was recorded, and later ones are replayed", iteration);
+  } else {
+    graphs_logged = false;
   }
 }
 

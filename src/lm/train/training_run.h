@@ -129,6 +129,8 @@ struct Trainer::Run {
   std::optional<std::string> newest_checkpoint() const;
   void save();
   void log_choices();
+  // Says once what became of enable_cuda_graph.
+  void log_graphs();
   std::vector<Snapshot::Blob> make_model_files() const;
   std::string trainer_state() const;
 
@@ -158,6 +160,7 @@ struct Trainer::Run {
     double began = 0, data_wait_seconds = 0;
   };
   std::optional<Pending> pending;
+  bool graphs_logged = false;
   double longest_step = 0, last_step_ended = 0;
   StepResult result;  // of the last step that was reported
 };

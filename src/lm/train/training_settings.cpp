@@ -540,7 +540,8 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .context_exchange = exchange,
                    .tensor_overlap = {.overlap = c.tp_comm_overlap},
                    .expert_overlap = c.moe_shared_expert_overlap,
-                   .pipeline = pipeline_settings_of(e, model, shape.pipeline, c.num_microbatches(ranks))},
+                   .pipeline = pipeline_settings_of(e, model, shape.pipeline, c.num_microbatches(ranks)),
+                   .record_after = c.enable_cuda_graph ? c.cuda_graph_warmup_steps : 0},
           .optimizer = OptimizerSettings::from(e),
           .sharding = sharding,
           // Whoever shards gradients has no room for whole ones.

@@ -99,7 +99,11 @@ void Trainer::Run::prepare() {
   ranks.wait_for_busy(std::chrono::minutes(c.distributed_timeout_minutes),
                       [this](const std::string& busy) { log.info("waiting: {}", busy); });
   open_trace();
-  if (trace) device = trace->watch(std::move(device));
+  if (trace) {
+    device = trace->watch(std::move(device));
+    if (std::exchange(settings.step.record_after, 0) > 0)
+      log.warning("enable_cuda_graph: steps are not recorded: profile tells their kernels apart");
+  }
   engine::Mesh mesh = ranks.make_mesh(*device, shape);
   rank = std::make_unique<engine::Rank>(std::move(device), std::move(mesh));
   if (const comm::Communicator* const tensor = rank->mesh().tensor()) {

@@ -23,9 +23,10 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
       model_(model),
       optimizer_(optimizer),
       settings_(settings),
+      runner_(std::make_unique<engine::ScheduleRunner>(
+          rank, parallel, static_cast<engine::ChunkedModel&>(*this), runner_settings())),
+      graphs_(rank, why_not_recorded().empty() ? settings.record_after : 0, settings.microbatches > 1),
       tape_(rank.context(), rank.stash()) {
-  runner_ = std::make_unique<engine::ScheduleRunner>(
-      rank, parallel, static_cast<engine::ChunkedModel&>(*this), runner_settings());
   auto scalar = [&](DType dtype) { return rank.persistent(dtype, {1}); };
   loss_ = scalar(DType::kF32);
   stop_votes_ = scalar(DType::kF32);
@@ -79,6 +80,12 @@ engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
     settings.recompute.back().first_layer = model_.first_block(chunk);
   }
   return settings;
+}
+
+std::string TrainingStep::why_not_recorded() const {
+  if (rank_.mesh().size() > 1) return "several ranks train together, and their collectives are not recorded";
+  if (!runner_->in_turn()) return "the schedule begins a microbatch before the one in front has ended";
+  return {};
 }
 
 double TrainingStep::loss_weight() const {
@@ -136,55 +143,70 @@ void TrainingStep::stage(const HostBatch& batch, std::int64_t slot, double weigh
 
 ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool further) {
   const bool first = model_.first(chunk), last = model_.last(chunk);
-  // Only routers draw random numbers, and only in training.
-  const bool numbered = !routing_.load.absent() && tape.training();
   const std::int64_t all = settings_.micro_batch * settings_.sequence;  // of all context ranks
   const Shape shape{held_tokens()};
+  std::vector<Tensor> places;
+  const auto input = [&](DType dtype, const Shape& of) {
+    Value value = tape.input(dtype, of, false);
+    places.push_back(value.tensor());
+    return value;
+  };
   ModelInputs in;
   BlockInputs& blocks = in.blocks;
   blocks.batch = settings_.micro_batch;
   blocks.sequence = settings_.sequence / rank_.mesh().shape().context;
-  if (first) in.tokens = tape.input(DType::kI32, shape, false);
-  blocks.positions = tape.input(DType::kI32, shape, false);
+  if (first) in.tokens = input(DType::kI32, shape);
+  blocks.positions = input(DType::kI32, shape);
   if (last) {
-    in.labels = tape.input(DType::kI32, shape, false);
-    in.weights = tape.input(DType::kF32, shape, false);
+    in.labels = input(DType::kI32, shape);
+    in.weights = input(DType::kF32, shape);
   }
-  if (settings_.packed_documents) blocks.first_key = tape.input(DType::kI32, shape, false);
-  if (numbered) blocks.token_numbers = tape.input(DType::kI32, {all}, false);
+  if (settings_.packed_documents) blocks.first_key = input(DType::kI32, shape);
+  if (numbers_tokens(tape.training())) blocks.token_numbers = input(DType::kI32, {all});
   if (context_) blocks.context = &*context_;
   if (tensor_) blocks.tensor = &*tensor_;
   if (experts_) blocks.experts = &*experts_;
   const std::int64_t depths = further && last ? model_.config().mtp.modules() : 0;
   for (std::int64_t depth = 0; depth < depths; ++depth) {
-    in.further.push_back({.tokens = tape.input(DType::kI32, shape, false),
-                          .labels = tape.input(DType::kI32, shape, false),
-                          .weights = tape.input(DType::kF32, shape, false)});
+    in.further.push_back({.tokens = input(DType::kI32, shape),
+                          .labels = input(DType::kI32, shape),
+                          .weights = input(DType::kF32, shape)});
   }
   if (rank_.measuring()) return in;
-
-  Staging& host = host_[turn_].staging[static_cast<std::size_t>(slot)];
-  const auto copy = [&](const Value& to, const auto& values) {
-    const Tensor tensor = to.tensor();
-    rank_.compute().copy_to_device(tensor.data, held_of(host, values), tensor.bytes());
-  };
-  if (first) copy(in.tokens, host.tokens);
-  copy(blocks.positions, host.positions.empty() ? positions_ : host.positions);
-  if (settings_.packed_documents) copy(blocks.first_key, host.first_key);
-  if (numbered) {
-    const Tensor numbers = blocks.token_numbers.tensor();
-    rank_.compute().copy_to_device(numbers.data, host.token_numbers.data(), numbers.bytes());
-  }
-  if (last) {
-    copy(in.labels, host.labels);
-    copy(in.weights, host.weights);
-  }
-  for (std::size_t i = 0; i < in.further.size(); ++i) {
-    copy(in.further[i].tokens, host.further[i].tokens);
-    copy(in.further[i].labels, host.further[i].labels);
-    copy(in.further[i].weights, host.further[i].weights);
+  if (graphs_.recording()) {
+    recorded_inputs_[slot == 0 ? 0 : 1] = std::move(places);
+  } else {
+    copy_inputs(places, host_inputs(chunk, slot, tape.training(), further));
   }
   return in;
+}
+
+std::vector<const void*> TrainingStep::host_inputs(int chunk, std::int64_t slot, bool training,
+                                                   bool further) {
+  Staging& host = host_[turn_].staging[static_cast<std::size_t>(slot)];
+  std::vector<const void*> inputs;
+  const auto held = [&](const auto& values) { inputs.push_back(held_of(host, values)); };
+  if (model_.first(chunk)) held(host.tokens);
+  held(host.positions.empty() ? positions_ : host.positions);
+  if (model_.last(chunk)) {
+    held(host.labels);
+    held(host.weights);
+  }
+  if (settings_.packed_documents) held(host.first_key);
+  if (numbers_tokens(training)) inputs.push_back(host.token_numbers.data());
+  if (!further || !model_.last(chunk)) return inputs;
+  for (const FurtherStaging& depth : host.further) {
+    held(depth.tokens);
+    held(depth.labels);
+    held(depth.weights);
+  }
+  return inputs;
+}
+
+void TrainingStep::copy_inputs(const std::vector<Tensor>& to, const std::vector<const void*>& from) {
+  PRIMUS_CHECK("TrainingStep", to.size() == from.size());
+  for (std::size_t i = 0; i < to.size(); ++i)
+    rank_.compute().copy_to_device(to[i].data, from[i], to[i].bytes());
 }
 
 // Tokens, labels and mask move `depth` positions ahead within their document (or sequence); what would come
@@ -263,8 +285,11 @@ void TrainingStep::begin(std::int64_t step) {
     // After a pause that is no part of any step: an evaluation, a checkpoint.
     if (!next.follows) rank_.compute().record(*next.begun);
   }
-  runner_->begin();
-  parallel_.begin_step(settings_.microbatches);
+  graphs_.begin_step(trace_ != nullptr);
+  if (!graphs_.replaying()) {
+    runner_->begin();
+    parallel_.begin_step(settings_.microbatches);
+  }
   begin_losses();
   turn_ = 1 - turn_;
   if (std::exchange(host_[turn_].unread, false)) host_[turn_].finished->synchronize();
@@ -276,8 +301,14 @@ void TrainingStep::begin(std::int64_t step) {
 
 void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
   stage(batch, index, loss_weight(), true);
+  const std::size_t kind = index == 0 ? 0 : 1;
+  constexpr StepGraphs::Part kParts[] = {StepGraphs::Part::kFirstMicrobatch,
+                                         StepGraphs::Part::kFurtherMicrobatch};
   try {
-    runner_->run(index + 1);
+    if (stop_ && stop_->load(std::memory_order_relaxed)) throw engine::StopRequest();
+    graphs_.run(
+        kParts[kind], [&] { runner_->run(index + 1); },
+        [&] { copy_inputs(recorded_inputs_[kind], host_inputs(0, index, true, true)); });
   } catch (const engine::StopRequest&) {
     rank_.compute().synchronize();  // copies still read the host's side of the batch
     runner_->abandon();
@@ -315,12 +346,14 @@ Tensor TrainingStep::own_losses(const Value& losses) const {
 
 void TrainingStep::finish_gradients() {
   PRIMUS_CHECK("TrainingStep::finish_gradients", runner_->finished());
-  parallel_.finish_gradients();
   turbo::launch(rank_.context(), turbo::Fill{.out = stop_votes_, .value = votes_to_stop_ ? 1.0F : 0.0F});
-  for (const Tensor& total : {loss_, stop_votes_, mtp_loss_, routing_.load, routing_.losses}) {
-    if (!total.absent()) parallel_.sum(total);
-  }
-  optimizer_.measure_gradients();
+  graphs_.run(StepGraphs::Part::kGradients, [&] {
+    parallel_.finish_gradients();
+    for (const Tensor& total : {loss_, stop_votes_, mtp_loss_, routing_.load, routing_.losses}) {
+      if (!total.absent()) parallel_.sum(total);
+    }
+    optimizer_.measure_gradients();
+  });
   if (rank_.measuring()) return;
   HostSide& host = host_[turn_];
   std::byte* to = host.results.data();
@@ -411,8 +444,10 @@ void TrainingStep::update(std::int64_t step, double learning_rate, double weight
   // The update before last has read its scalars, which lie here, once the last step has ended accumulation.
   if (host_[1 - turn_].unread) host_[1 - turn_].finished->synchronize();
   upload_scalars(ScalarsOf::kUpdate, step, learning_rate, weight_decay);
-  optimizer_.update(scalars_);
-  if (!routing_.load.absent()) model_.end_step(rank_.context(), routing_);
+  graphs_.run(StepGraphs::Part::kUpdate, [&] {
+    optimizer_.update(scalars_);
+    if (!routing_.load.absent()) model_.end_step(rank_.context(), routing_);
+  });
 }
 
 void TrainingStep::begin_evaluation() {

@@ -27,6 +27,7 @@
 #include "engine/weight_gradient_queue.h"
 #include "lm/model/language_model.h"
 #include "lm/optimizer/optimizer.h"
+#include "lm/train/step_graphs.h"
 
 namespace primus {
 
@@ -57,6 +58,8 @@ struct StepSettings {
   bool expert_overlap = true;
   PipelineSettings pipeline = {};
   DType compute = DType::kF32;  // of activations; TrainingSession sets it
+  // Steps before one is recorded and then replayed (lm/train/step_graphs.h), where that can be; 0: never.
+  std::int64_t record_after = 0;
 };
 
 // One microbatch on the host, row-major [micro_batch, sequence].
@@ -140,6 +143,9 @@ class TrainingStep : private engine::ChunkedModel {
   std::string find_non_finite();
 
   const StepSettings& settings() const { return settings_; }
+  const StepGraphs& graphs() const { return graphs_; }
+  // Why no step is recorded whatever StepSettings::record_after says; empty: it is up to the device.
+  std::string why_not_recorded() const;
 
  private:
   struct FurtherStaging {
@@ -153,6 +159,11 @@ class TrainingStep : private engine::ChunkedModel {
   void stage(const HostBatch& batch, std::int64_t slot, double weight, bool further);
   // The inputs from there, on a tape.
   ModelInputs upload(engine::Tape& tape, int chunk, std::int64_t slot, bool further);
+  // Where they lie on the host, in the order in which upload() takes their memory.
+  std::vector<const void*> host_inputs(int chunk, std::int64_t slot, bool training, bool further);
+  void copy_inputs(const std::vector<Tensor>& to, const std::vector<const void*>& from);
+  // Only routers draw random numbers, and only in training.
+  bool numbers_tokens(bool training) const { return !routing_.load.absent() && training; }
   engine::ScheduleRunner::Settings runner_settings() const;
   // The sums of losses begin anew.
   void begin_losses();
@@ -181,6 +192,9 @@ class TrainingStep : private engine::ChunkedModel {
   Optimizer& optimizer_;
   StepSettings settings_;
   std::unique_ptr<engine::ScheduleRunner> runner_;
+  StepGraphs graphs_;
+  // Of the recorded first and further microbatches: where their inputs lie on the device.
+  std::array<std::vector<Tensor>, 2> recorded_inputs_;
   engine::Tape tape_;  // of evaluation
   Tensor loss_, non_finite_;
   Tensor stop_votes_;    // fp32

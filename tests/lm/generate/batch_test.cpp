@@ -6,8 +6,8 @@
 #include <functional>
 #include <numeric>
 
-#include "device/forwarding_device.h"
 #include "device/guard_device.h"
+#include "device/recording_device.h"
 #include "lm/generate/batch_generate.h"
 #include "lm/model/golden_configs.h"
 #include "lm/model/outside_families.h"
@@ -109,75 +109,6 @@ TEST(Batch, GuardedMemoryIsNeverTouchedAndGivesTheSameTexts) {
   for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(actual[i].ids, expected[i].ids);
 }
 
-// A CPU whose streams can be recorded: what a GPU's graphs do.
-class RecordedWork final : public Graph {
- public:
-  using Piece = std::function<void(Stream&)>;
-  std::vector<Piece> pieces;
-  int* launches = nullptr;
-  void launch(Stream& stream) override;
-};
-class RecordingStream final : public ForwardingStream {
- public:
-  using ForwardingStream::ForwardingStream;
-  RecordedWork* recording = nullptr;
-
-  void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
-    const auto* from = static_cast<const std::byte*>(arguments);
-    enqueue([kernel, copy = std::vector<std::byte>(from, from + bytes)](Stream& s) {
-      s.launch(kernel, copy.data(), copy.size());
-    });
-  }
-  void copy_to_device(void* device, const void* host, std::int64_t bytes) override {
-    enqueue([=](Stream& s) { s.copy_to_device(device, host, bytes); });
-  }
-  void copy_to_host(void* host, const void* device, std::int64_t bytes) override {
-    enqueue([=](Stream& s) { s.copy_to_host(host, device, bytes); });
-  }
-  void copy_on_device(void* to, const void* from, std::int64_t bytes) override {
-    enqueue([=](Stream& s) { s.copy_on_device(to, from, bytes); });
-  }
-  void fill_zero(void* device, std::int64_t bytes) override {
-    enqueue([=](Stream& s) { s.fill_zero(device, bytes); });
-  }
-  void synchronize() override {
-    if (recording) throw std::logic_error("the host may not wait while a stream is recorded");
-    below().synchronize();
-  }
-
- private:
-  void enqueue(const RecordedWork::Piece& piece) {
-    if (recording) {
-      recording->pieces.push_back(piece);
-    } else {
-      piece(below());
-    }
-  }
-};
-void RecordedWork::launch(Stream& stream) {
-  ++*launches;
-  for (const Piece& piece : pieces) piece(static_cast<RecordingStream&>(stream).below());
-}
-class RecordingDevice final : public ForwardingDevice {
- public:
-  explicit RecordingDevice(int& launches) : ForwardingDevice(cpu()), launches_(launches) {}
-  std::unique_ptr<Stream> create_stream(StreamKind kind) override {
-    return std::make_unique<RecordingStream>(below().create_stream(kind));
-  }
-  std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) override {
-    auto graph = std::make_unique<RecordedWork>();
-    graph->launches = &launches_;
-    auto& recorded = static_cast<RecordingStream&>(stream);
-    recorded.recording = graph.get();
-    work();
-    recorded.recording = nullptr;
-    return graph;
-  }
-
- private:
-  int& launches_;
-};
-
 TEST(Batch, RecordedPassesWriteTheSameTexts) {
   ModelConfig config = tiny_config();
   config.max_positions = 128;
@@ -188,12 +119,12 @@ TEST(Batch, RecordedPassesWriteTheSameTexts) {
       if (greedy) prompt.settings.sampling = {.temperature = 0};
       prompt.settings.max_tokens = 20;
     }
-    int launches = 0;
+    const auto counts = std::make_shared<RecordingDevice::Counts>();
     const auto plain = batch_decoder(cpu(), config, settings);
-    const auto recorded = batch_decoder(std::make_unique<RecordingDevice>(launches), config, settings);
+    const auto recorded = batch_decoder(std::make_unique<RecordingDevice>(cpu(), counts), config, settings);
     const std::vector<Generation> expected = together(*plain, prompts), actual = together(*recorded, prompts);
     for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(actual[i].ids, expected[i].ids) << i;
-    EXPECT_GT(launches, 20) << "most passes are replayed";
+    EXPECT_GT(counts->replays, 20) << "most passes are replayed";
   }
 }
 

@@ -84,12 +84,15 @@ class CheckpointRoot {
   std::optional<std::int64_t> last_saved() const { return last_saved_; }
 
   // Writes one checkpoint and returns when it is durable and the oldest ones are gone. On an error before it
-  // is durable, the older ones and `latest` are as before. With a group, all its ranks call it; `files` and
+  // is durable, the older ones and `latest` are as before. No file can replace a folder that somebody named
+  // `latest`: it is renamed to `latest-1`, `latest-2`, ... With a group, all its ranks call it; `files` and
   // `trainer_state` are taken from rank 0.
   void save(const Snapshot& snapshot);
 
  private:
   Path replaced_folder(std::int64_t iteration) const;
+  // In the root, the first of prefix1, prefix2, ... that is not there.
+  Path free_path(std::string_view prefix) const;
   void publish(const Path& temporary, std::int64_t iteration);
   void retire_old(std::int64_t newest);
 

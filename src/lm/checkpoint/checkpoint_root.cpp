@@ -16,6 +16,7 @@ constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kReplaced = ".replaced-";
 constexpr std::string_view kPrefix = "iter_";
 constexpr std::string_view kSetAside = "previous-";
+constexpr std::string_view kNotOurs = "latest-";
 
 std::string folder_name(std::int64_t iteration) { return fmt::format("{}{:07}", kPrefix, iteration); }
 
@@ -100,6 +101,13 @@ std::optional<std::int64_t> CheckpointRoot::latest(std::string* problem) const {
   return iteration;
 }
 
+Path CheckpointRoot::free_path(std::string_view prefix) const {
+  for (int i = 1;; ++i) {
+    const Path path = root_ / fmt::format("{}{}", prefix, i);
+    if (!env_.is_link(path) && !env_.status(path)) return path;
+  }
+}
+
 void CheckpointRoot::recover() {
   if (!env_.status(root_)) return;
   for (const auto& name : env_.list(root_)) {
@@ -122,10 +130,7 @@ void CheckpointRoot::recover() {
 std::optional<Path> CheckpointRoot::set_aside() {
   recover();
   if (iterations().empty()) return std::nullopt;
-  Path aside;
-  for (int i = 1; aside.empty() || env_.is_link(aside) || env_.status(aside); ++i) {
-    aside = root_ / fmt::format("{}{}", kSetAside, i);
-  }
+  Path aside = free_path(kSetAside);
   env_.make_folder(aside);
   for (const std::string& name : env_.list(root_)) {
     if (iteration_of(name) || name == kLatest) env_.rename(root_ / name, aside / name);
@@ -224,7 +229,10 @@ void CheckpointRoot::publish(const Path& temporary, std::int64_t iteration) {
   }
   env_.rename(temporary, final);
   env_.sync_folder(root_);
-  write_file_atomic(root_ / kLatest, folder_name(iteration) + "\n", env_);
+  const Path latest = root_ / kLatest;
+  const auto there = env_.is_link(latest) ? std::nullopt : env_.status(latest);
+  if (there && there->type == FileStatus::Type::kFolder) env_.rename(latest, free_path(kNotOurs));
+  write_file_atomic(latest, folder_name(iteration) + "\n", env_);
 }
 
 void CheckpointRoot::retire_old(std::int64_t newest) {

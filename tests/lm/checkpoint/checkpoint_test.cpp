@@ -219,6 +219,25 @@ TEST_F(CheckpointFolder, WhatIsNoFileIsPassedOverAndNamed) {
   }
 }
 
+// A file replaces anything but a folder. That one may be somebody's only copy of a checkpoint.
+TEST_F(CheckpointFolder, ASaveReplacesWhateverIsNamedLatest) {
+  const Path archive = folder_.path() / "archive", latest = root_ / "latest";
+  std::filesystem::create_directory(archive);
+  save(100);
+  std::filesystem::remove(latest);
+  std::filesystem::create_directory_symlink(archive, latest);
+  save(200);
+  EXPECT_EQ(CheckpointRoot(root_).latest(), 200);
+  for (const char* aside : {"latest-1", "latest-2"}) {
+    std::filesystem::remove(latest);
+    std::filesystem::copy(root_ / "iter_0000100", latest);
+    save(300);
+    EXPECT_EQ(CheckpointRoot(root_).latest(), 300);
+    TestSnapshot(100).expect_equal(CheckpointReader::open(root_ / aside));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(archive));
+}
+
 // What others keep elsewhere and link to is theirs.
 TEST_F(CheckpointFolder, LinksAreRemovedNotWhatTheyLeadTo) {
   save(100);

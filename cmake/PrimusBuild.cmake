@@ -58,20 +58,42 @@ function(primus_library name)
   target_link_libraries(primus_${name} PUBLIC ${ARG_DEPS} Threads::Threads)
 endfunction()
 
-# primus_entry_list(<target> TYPE <type> SOURCES <files>... OUTPUT <path>): what a folder's files define as
-# `extern const <type> kName{...}`, as a header of lines ENTRY(kName), which the target includes by that path. So a
-# file is all that a new one takes. (Objects that register themselves are dropped by linkers of static libraries.)
-function(primus_entry_list target)
-  cmake_parse_arguments(ARG "" "TYPE;OUTPUT" "SOURCES" ${ARGN})
+# primus_source_list(<target> LIKE <regex> FORM <regex> MACRO <name> SOURCES <files>... OUTPUT <path>): what the lines of some
+# files define, as a header of lines MACRO(name), which the target includes by that path. So a file is all that a new one
+# takes. (Objects that register themselves are dropped by linkers of static libraries.) Lines that match LIKE define
+# something, and must be of the FORM, whose group is the name. The header is written while the target is built, and only
+# when its content has changed.
+function(primus_source_list target)
+  cmake_parse_arguments(ARG "" "LIKE;FORM;MACRO;OUTPUT" "SOURCES" ${ARGN})
   set(list ${CMAKE_CURRENT_BINARY_DIR}/generated/${ARG_OUTPUT})
   add_custom_command(
     OUTPUT ${list}
-    COMMAND ${CMAKE_COMMAND} -DTYPE=${ARG_TYPE} "-DSOURCES=${ARG_SOURCES}" -DOUTPUT=${list}
-            -P ${PROJECT_SOURCE_DIR}/cmake/EntryList.cmake
-    DEPENDS ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/cmake/EntryList.cmake
+    COMMAND ${CMAKE_COMMAND} "-DLIKE=${ARG_LIKE}" "-DFORM=${ARG_FORM}" -DMACRO=${ARG_MACRO} "-DSOURCES=${ARG_SOURCES}"
+            -DOUTPUT=${list} -P ${PROJECT_SOURCE_DIR}/cmake/SourceList.cmake
+    DEPENDS ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/cmake/SourceList.cmake
     VERBATIM)
   target_sources(${target} PRIVATE ${list})
   target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
+endfunction()
+
+# primus_entry_list(<target> TYPE <type> SOURCES <files>... OUTPUT <path>): ENTRY(kName) for each `extern const <type>
+# kName{...}` at the start of a line.
+function(primus_entry_list target)
+  cmake_parse_arguments(ARG "" "TYPE;OUTPUT" "SOURCES" ${ARGN})
+  primus_source_list(${target} LIKE "(^|[^A-Za-z0-9_])const ${ARG_TYPE} k[A-Za-z0-9]+"
+                     FORM "extern const ${ARG_TYPE} (k[A-Za-z0-9]+)" MACRO ENTRY
+                     SOURCES ${ARG_SOURCES} OUTPUT ${ARG_OUTPUT})
+endfunction()
+
+# primus_kernel_list(<target> HEADERS <files>... OUTPUT <path>): PRIMUS_KERNEL(Name) for each kernel's argument struct, in the
+# order of the files and of their lines. A struct says what it is in its first line:
+#   static constexpr KernelId kId = KernelId::kName;
+# Who links the target includes the list.
+function(primus_kernel_list target)
+  cmake_parse_arguments(ARG "" "OUTPUT" "HEADERS" ${ARGN})
+  primus_source_list(${target} LIKE "KernelId kId" FORM "  static constexpr KernelId kId = KernelId::k([A-Za-z0-9]+)"
+                     MACRO PRIMUS_KERNEL SOURCES ${ARG_HEADERS} OUTPUT ${ARG_OUTPUT})
+  target_include_directories(${target} PUBLIC ${CMAKE_CURRENT_BINARY_DIR}/generated)
 endfunction()
 
 # primus_operator_list(<file> <macro> <sources>...): writes a header of lines MACRO(<folder>), one for each folder of the

@@ -4,8 +4,8 @@
 #   scripts/build-gpu.sh cuda [ARCH...]   build/lib/primus/libprimus_cuda.so with nvcc 13, for 80 90a 100 by default
 #   scripts/build-gpu.sh hip  [ARCH...]   build/lib/primus/libprimus_hip.so with clang 19, for gfx90a gfx942 by default
 #
-# Needs build/ (scripts/build.sh) for the floors below and the list of operators. HIP needs the packages of "hip"
-# (scripts/install-packages.sh hip). JOBS sets how many compilers run at a time; the default is one per core.
+# Needs build/ (scripts/build.sh) for the floors below and the lists of kernels and operators. HIP needs the packages of
+# "hip" (scripts/install-packages.sh hip). JOBS sets how many compilers run at a time; the default is one per core.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -28,15 +28,16 @@ shift
 folder=build/gpu/$vendor
 mkdir -p "$folder"
 ccache=$(command -v ccache || true)
+includes="-Isrc -Ibuild/src/turbo/generated -Ibuild/src/turbo/devices/generated"
 # Kernels fuse multiplications and additions only where they say so. -O3 is what the plug-in ships with.
-common="-std=c++20 -O3 -Isrc -Ibuild/src/turbo/devices/generated -fPIC"
+common="-std=c++20 -O3 $includes -fPIC"
 if [ "$vendor" = cuda ]; then
   PATH=$PATH:/usr/local/cuda/bin
   command -v nvcc >/dev/null || {
     echo "nvcc is missing: install CUDA 13 and put its bin folder on the PATH" >&2
     exit 1
   }
-  flags="-std=c++20 -O3 -Isrc -Ibuild/src/turbo/devices/generated -Xcompiler -fPIC,-fvisibility=hidden --expt-relaxed-constexpr --fmad=false -lineinfo"
+  flags="-std=c++20 -O3 $includes -Xcompiler -fPIC,-fvisibility=hidden --expt-relaxed-constexpr --fmad=false -lineinfo"
   for arch in "${@:-80 90a 100}"; do
     for one in $arch; do flags="$flags -gencode=arch=compute_$one,code=sm_$one"; done
   done

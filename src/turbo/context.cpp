@@ -10,7 +10,7 @@ namespace primus::turbo {
 std::string_view name_of(KernelId id) {
   static constexpr std::string_view kNames[] = {
 #define PRIMUS_KERNEL(name) #name,
-#include "turbo/kernels.def"
+#include "turbo/kernels.def"  // generated: primus_kernel_list
 #undef PRIMUS_KERNEL
   };
   return kNames[static_cast<std::size_t>(id)];

@@ -16,7 +16,7 @@ namespace primus::turbo {
 // clang-format off
 enum class KernelId : std::uint8_t {
 #define PRIMUS_KERNEL(name) k##name,
-#include "turbo/kernels.def"
+#include "turbo/kernels.def"  // generated: primus_kernel_list
 #undef PRIMUS_KERNEL
   kCount
 };

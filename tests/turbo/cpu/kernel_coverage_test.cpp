@@ -1,10 +1,13 @@
-// Nothing in kernels.def may lack a CPU kernel, a GPU kernel or a test.
+// No kernel that the operators' headers declare may lack its place in the list, a CPU kernel, a GPU kernel or
+// a test.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "turbo/context.h"
@@ -17,6 +20,26 @@ namespace primus::turbo {
 namespace {
 
 constexpr int kKernels = static_cast<int>(KernelId::kCount);
+
+// The build's list has every kernel once, in the order of files and lines: the same on every machine.
+TEST(KernelCoverage, TheListIsThatOfTheHeaders) {
+  const std::filesystem::path root = std::filesystem::path(PRIMUS_SOURCE_DIR) / "src" / "turbo";
+  std::vector<std::filesystem::path> headers;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(root)) {
+    if (file.path().extension() == ".h") headers.push_back(file.path());
+  }
+  std::ranges::sort(headers);
+  const std::string mark = "  static constexpr KernelId kId = KernelId::k";
+  std::vector<std::string> declared, listed;
+  for (const auto& header : headers) {
+    std::ifstream in(header);
+    for (std::string line; std::getline(in, line);) {
+      if (line.starts_with(mark)) declared.push_back(line.substr(mark.size(), line.find(';') - mark.size()));
+    }
+  }
+  for (int id = 0; id < kKernels; ++id) listed.emplace_back(name_of(static_cast<KernelId>(id)));
+  EXPECT_EQ(listed, declared);
+}
 
 TEST(KernelCoverage, EveryKernelExistsAtEveryLevel) {
   for (const IsaLevel level : supported_isa_levels()) {

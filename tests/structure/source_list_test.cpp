@@ -1,0 +1,83 @@
+// cmake/SourceList.cmake: how the build makes a list of what sources define.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "../base/temporary_folder.h"
+
+namespace primus {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SourceList : public ::testing::Test {
+ protected:
+  struct Outcome {
+    int status;
+    std::string output;
+  };
+  // Lists the kName of lines "  int kId = kName;" of b.h and a.h.
+  Outcome run() const {
+    const std::string command =
+        "'" PRIMUS_CMAKE "' -DLIKE=kId '-DFORM=  int kId = (k[A-Za-z]+)' -DMACRO=ENTRY '-DSOURCES=" +
+        (root_ / "b.h").string() + ";" + (root_ / "a.h").string() + "' '-DOUTPUT=" + list_.string() +
+        "' -P '" PRIMUS_SOURCE_DIR "/cmake/SourceList.cmake' 2>&1";
+    Outcome outcome{};
+    FILE* pipe = ::popen(command.c_str(), "r");
+    std::array<char, 256> line{};
+    while (std::fgets(line.data(), line.size(), pipe)) outcome.output += line.data();
+    outcome.status = ::pclose(pipe);
+    return outcome;
+  }
+  void write(const char* name, const std::string& content) const { std::ofstream(root_ / name) << content; }
+  std::string list() const {
+    std::ifstream in(list_);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  test::TemporaryFolder folder_;
+  const std::filesystem::path root_ = folder_.path(), list_ = root_ / "list.def";
+};
+
+TEST_F(SourceList, HasTheOrderOfFilesAndLines) {
+  write("a.h", "struct A {\n  int kId = kA;\n  float x[2];  // [n\n};\n");
+  write("b.h", "struct Z {\n  int kId = kZ;\n};\nstruct C {\n  int kId = kC;  // [n], in place\n};\n");
+  const Outcome outcome = run();
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_EQ(list(), "ENTRY(kZ)\nENTRY(kC)\nENTRY(kA)\n");
+}
+
+// Else a change of any header would compile everything anew.
+TEST_F(SourceList, IsWrittenOnlyWhenItChanges) {
+  write("a.h", "  int kId = kA;\n");
+  write("b.h", "");
+  ASSERT_EQ(run().status, 0);
+  const std::filesystem::file_time_type long_ago{};
+  std::filesystem::last_write_time(list_, long_ago);
+  write("b.h", "// A comment.\n");
+  ASSERT_EQ(run().status, 0);
+  EXPECT_EQ(std::filesystem::last_write_time(list_), long_ago);
+  write("b.h", "  int kId = kB;\n");
+  ASSERT_EQ(run().status, 0);
+  EXPECT_NE(std::filesystem::last_write_time(list_), long_ago);
+  EXPECT_EQ(list(), "ENTRY(kB)\nENTRY(kA)\n");
+}
+
+TEST_F(SourceList, AnotherFormIsRefusedAndItsFileNamed) {
+  write("a.h", "  int kId = kA;\n");
+  write("b.h", "  static int kId = kB;\n");
+  const Outcome outcome = run();
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("b.h"));
+  EXPECT_THAT(outcome.output, HasSubstr("static int kId = kB"));
+  EXPECT_FALSE(std::filesystem::exists(list_));
+}
+
+}  // namespace
+}  // namespace primus

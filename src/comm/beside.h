@@ -3,8 +3,7 @@
 // collective takes twice as long. So the collective takes few, and the product leaves as many.
 #pragma once
 
-#include <string_view>
-
+#include "comm/communicator.h"
 #include "comm/rendezvous/environment.h"
 
 namespace primus::comm {
@@ -16,16 +15,12 @@ inline constexpr int kProcessorsBeside = 16;
 // take longer than the products beside them, so they are not slowed down.
 inline constexpr int kProcessorsBesideExperts = 32;
 
-// Whether a group's collectives are to take no more than kProcessorsBeside: those of the mesh's tensor ranks
-// (engine/tensor_parallel.h).
-inline bool beside_products(std::string_view group) { return group.starts_with("tensor."); }
-
-// Whether a group of this name is to exchange by copy engines. `usual`: its devices were seen to do it.
-inline bool wants_copy_engines(CopyEngines wanted, std::string_view group, bool usual) {
+// Whether a group is to exchange by copy engines. `usual`: its devices were seen to do it.
+inline bool wants_copy_engines(CopyEngines wanted, Beside beside, bool usual) {
   if (wanted == CopyEngines::kAuto) wanted = usual ? CopyEngines::kAll : CopyEngines::kOff;
-  if (wanted == CopyEngines::kOff || beside_products(group)) return wanted != CopyEngines::kOff;
-  return wanted == CopyEngines::kAll && (group.starts_with("context.") || group.starts_with("data.") ||
-                                         group.starts_with("tokens.") || group.starts_with("expert_data."));
+  return wanted == CopyEngines::kAll  ? beside != Beside::kNothing
+         : wanted == CopyEngines::kOn ? beside == Beside::kProducts
+                                      : false;
 }
 
 }  // namespace primus::comm

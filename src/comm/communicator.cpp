@@ -74,8 +74,8 @@ double Traffic::total_bytes() const {
   return sum;
 }
 
-Communicator::Communicator(std::string name, int rank, int size)
-    : name_(std::move(name)), rank_(rank), size_(size) {
+Communicator::Communicator(std::string name, int rank, int size, Beside beside)
+    : name_(std::move(name)), rank_(rank), size_(size), beside_(beside) {
   require(size >= 1 && rank >= 0 && rank < size, "a rank is outside its group");
 }
 
@@ -204,7 +204,8 @@ void Communicator::exchange(Stream& stream, std::span<const Transfer> transfers)
   submit(stream, {.kind = Kind::kExchange, .transfers = {transfers.begin(), transfers.end()}}, bytes);
 }
 
-std::unique_ptr<Communicator> Communicator::split(std::span<const int> members, const std::string& name) {
+std::unique_ptr<Communicator> Communicator::split(std::span<const int> members, const std::string& name,
+                                                  Beside beside) {
   std::vector<bool> seen(static_cast<std::size_t>(size_));
   int new_rank = -1;
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -214,7 +215,7 @@ std::unique_ptr<Communicator> Communicator::split(std::span<const int> members, 
     if (members[i] == rank_) new_rank = static_cast<int>(i);
   }
   require(new_rank >= 0, "a rank splits off a group that it is no member of");
-  return make_split(members, new_rank, name);
+  return make_split(members, new_rank, name, beside);
 }
 
 void Communicator::barrier(Stream& stream) { submit(stream, {.kind = Kind::kBarrier}, 0); }

@@ -61,6 +61,14 @@ std::string_view name_of(Reduction reduction);  // "sum"
 // Types that every communicator moves and reduces: fp32, fp64, bf16, int32, int64, uint8.
 bool supports(DType dtype);
 
+// What a group's work runs beside. On a GPU both want multiprocessors, so this decides who gets how many
+// (comm/beside.h). On hosts it changes nothing.
+enum class Beside : std::uint8_t {
+  kNothing,   // or what ends sooner, as beside tokens on their way to experts: ranks wait for the group
+  kKernels,   // kernels of any sort: parameters and gradients, and keys and values of context ranks
+  kProducts,  // products of matrices, which are cut to its length (engine/tensor_parallel.h)
+};
+
 // One of a batch of sends and receives.
 struct Transfer {
   bool sends = false;
@@ -105,6 +113,7 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return name_; }  // of the group, for messages: "world", "dp"
+  Beside beside() const { return beside_; }
 
   // out = the reduction of every rank's `in`. Same shape everywhere.
   void all_reduce(Stream& stream, const Tensor& in, const Tensor& out, Reduction reduction);
@@ -135,8 +144,9 @@ class Communicator {
   void barrier(Stream& stream);
 
   // The communicator of some of this group's ranks, in the order of `members`: member i has rank i there. The
-  // members call it, all with the same list and name; other ranks do not. The host waits for the members.
-  std::unique_ptr<Communicator> split(std::span<const int> members, const std::string& name);
+  // members call it, all with the same arguments; other ranks do not. The host waits for the members.
+  std::unique_ptr<Communicator> split(std::span<const int> members, const std::string& name,
+                                      Beside beside = Beside::kNothing);
 
   // Ends the job's communication: wakes everybody up. The first reason given anywhere is the one reported.
   virtual void abort(const std::string& reason) noexcept = 0;
@@ -151,17 +161,18 @@ class Communicator {
   const Traffic& traffic() const { return traffic_; }
 
  protected:
-  Communicator(std::string name, int rank, int size);
+  Communicator(std::string name, int rank, int size, Beside beside = Beside::kNothing);
 
  private:
   virtual void enqueue(Stream& stream, Call call) = 0;
   // `members` holds `rank` of this group at [new_rank]; checked.
   virtual std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
-                                                   const std::string& name) = 0;
+                                                   const std::string& name, Beside beside) = 0;
   void submit(Stream& stream, Call call, double bytes);
 
   std::string name_;
   int rank_, size_;
+  Beside beside_;
   Traffic traffic_;
 };
 

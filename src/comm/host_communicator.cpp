@@ -48,8 +48,9 @@ struct HostCommunicator::Launch {
 };
 
 HostCommunicator::HostCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
-                                   std::shared_ptr<LinkFactory> factory, std::shared_ptr<RankState> state)
-    : Communicator(std::move(name), rank, static_cast<int>(members.size())),
+                                   std::shared_ptr<LinkFactory> factory, std::shared_ptr<RankState> state,
+                                   Beside beside)
+    : Communicator(std::move(name), rank, static_cast<int>(members.size()), beside),
       id_(std::move(id)),
       members_(std::move(members)),
       factory_(std::move(factory)),
@@ -67,12 +68,12 @@ void HostCommunicator::abort(const std::string& reason) noexcept { state_->abort
 void HostCommunicator::set_timeout(std::chrono::milliseconds timeout) { state_->timeout = timeout; }
 
 std::unique_ptr<Communicator> HostCommunicator::make_split(std::span<const int> members, int new_rank,
-                                                           const std::string& name) {
+                                                           const std::string& name, Beside beside) {
   state_->abort->check();
   std::vector<int> of_job;
   for (const int member : members) of_job.push_back(members_[static_cast<std::size_t>(member)]);
   return std::make_unique<HostCommunicator>(name, split_id(id_, name, members, splits_), std::move(of_job),
-                                            new_rank, factory_, state_);
+                                            new_rank, factory_, state_, beside);
 }
 
 // ---- Order --------------------------------------------------------------------------------------

@@ -29,7 +29,8 @@ class HostCommunicator final : public Communicator {
   // `id`: names the group in the whole job. `members`: its ranks of the job; `rank`: this one's place there.
   // `factory` makes the links of this group and of those split off it.
   HostCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
-                   std::shared_ptr<LinkFactory> factory, std::shared_ptr<RankState> state);
+                   std::shared_ptr<LinkFactory> factory, std::shared_ptr<RankState> state,
+                   Beside beside = Beside::kNothing);
   ~HostCommunicator() override;
 
   void abort(const std::string& reason) noexcept override;
@@ -47,7 +48,7 @@ class HostCommunicator final : public Communicator {
 
   void enqueue(Stream& stream, Call call) override;
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
-                                           const std::string& name) override;
+                                           const std::string& name, Beside beside) override;
   void run(KernelContext& context, std::uint64_t turn);
   void execute(const Operation& operation);
 

@@ -13,24 +13,25 @@ namespace primus::comm {
 
 class MeasuringCommunicator final : public Communicator {
  public:
-  // Rank `rank` of a group of `size`. `by_copy_engines`: the name of the group, this one or one that is split
-  // off, that exchanges so.
-  MeasuringCommunicator(std::string name, int rank, int size, std::string by_copy_engines = {})
-      : Communicator(std::move(name), rank, size), by_copy_engines_(std::move(by_copy_engines)) {}
+  // Rank `rank` of a group of `size`. `copied_products`: groups beside products, this one or those that are
+  // split off, exchange by copy engines.
+  MeasuringCommunicator(std::string name, int rank, int size, bool copied_products = false,
+                        Beside beside = Beside::kNothing)
+      : Communicator(std::move(name), rank, size, beside), copied_products_(copied_products) {}
 
-  bool by_copy_engines() const override { return name() == by_copy_engines_; }
+  bool by_copy_engines() const override { return copied_products_ && beside() == Beside::kProducts; }
   void abort(const std::string&) noexcept override {}
   void set_timeout(std::chrono::milliseconds) override {}
 
  private:
   void enqueue(Stream&, Call) override {}
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
-                                           const std::string& name) override {
+                                           const std::string& name, Beside beside) override {
     return std::make_unique<MeasuringCommunicator>(name, new_rank, static_cast<int>(members.size()),
-                                                   by_copy_engines_);
+                                                   copied_products_, beside);
   }
 
-  std::string by_copy_engines_;
+  bool copied_products_;
 };
 
 }  // namespace primus::comm

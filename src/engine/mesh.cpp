@@ -5,6 +5,9 @@
 #include "comm/measuring.h"
 
 namespace primus::engine {
+
+using comm::Beside;
+
 namespace {
 
 // The ranks [first, first + count * stride) in steps of `stride`.
@@ -43,8 +46,9 @@ Mesh::Mesh(std::unique_ptr<comm::Communicator> world, const MeshShape& shape)
   const int stage_ranks = shape.stage_ranks(ranks), first = place_.stage * stage_ranks;
   const int within = world_->rank() - first, data = shape.data(ranks);
   const int of_data = first + place_.data * tensor_context;  // the first rank with this rank's sequences
-  tensor_ = split(every(of_data + place_.context * shape.tensor, shape.tensor, 1), "tensor");
-  context_ = split(every(of_data + place_.tensor, shape.context, shape.tensor), "context");
+  tensor_ =
+      split(every(of_data + place_.context * shape.tensor, shape.tensor, 1), "tensor", Beside::kProducts);
+  context_ = split(every(of_data + place_.tensor, shape.context, shape.tensor), "context", Beside::kKernels);
   if (shape.context > 1) sequence_ = split(every(of_data, tensor_context, 1), "sequence");
   experts_ = split(every(first + within / expert_ranks * expert_ranks, expert_ranks, 1), "experts");
   pipeline_ = split(every(within, shape.pipeline, stage_ranks), "pipeline");
@@ -66,9 +70,10 @@ ReduceGroup Mesh::resolve(ReduceGroup group) const {
   return group == ReduceGroup::kTokens && shape_.tensor == 1 ? ReduceGroup::kData : group;
 }
 
-std::unique_ptr<comm::Communicator> Mesh::split(const std::vector<int>& members, const std::string& name) {
+std::unique_ptr<comm::Communicator> Mesh::split(const std::vector<int>& members, const std::string& name,
+                                                Beside beside) {
   if (members.size() == 1) return nullptr;
-  return world_->split(members, name + "." + std::to_string(members.front()));
+  return world_->split(members, name + "." + std::to_string(members.front()), beside);
 }
 
 void Mesh::make_reduction(ReduceGroup group, const std::vector<int>& members) {
@@ -76,8 +81,9 @@ void Mesh::make_reduction(ReduceGroup group, const std::vector<int>& members) {
   if (ranks == 1) return;
   if (ranks % shape_.copies != 0) throw std::logic_error("Mesh: copies do not divide a reduce group");
   static constexpr std::array<const char*, kReduceGroups> kNames = {"data", "tokens", "expert_data"};
+  const std::string name = kNames[index(group)];
   Owned& owned = owned_[index(group)];
-  owned.all = split(members, kNames[index(group)]);
+  owned.all = split(members, name, Beside::kKernels);
   Reduction& reduction = reductions_[index(group)];
   reduction = {.all = owned.all.get(), .shard = owned.all.get(), .replicas = nullptr};
   if (shape_.copies == 1) return;
@@ -87,10 +93,9 @@ void Mesh::make_reduction(ReduceGroup group, const std::vector<int>& members) {
     for (const int i : every(begin, count, stride)) chosen.push_back(members[static_cast<std::size_t>(i)]);
     return chosen;
   };
-  owned.shard =
-      split(members_of(rank / shards * shards, shards, 1), std::string(kNames[index(group)]) + ".shards");
-  owned.replicas = split(members_of(rank % shards, shape_.copies, shards),
-                         std::string(kNames[index(group)]) + ".replicas");
+  owned.shard = split(members_of(rank / shards * shards, shards, 1), name + ".shards", Beside::kKernels);
+  owned.replicas =
+      split(members_of(rank % shards, shape_.copies, shards), name + ".replicas", Beside::kKernels);
   reduction.shard = owned.shard.get();
   reduction.replicas = owned.replicas.get();
 }
@@ -111,7 +116,7 @@ void Mesh::set_timeout(std::chrono::milliseconds timeout) {
 Mesh Mesh::measuring() const {
   if (size() == 1) return {};
   // Products are measured, and a GPU's library timed, in the pieces that they will have.
-  const std::string copied = tensor_ && tensor_->by_copy_engines() ? tensor_->name() : "";
+  const bool copied = tensor_ && tensor_->by_copy_engines();
   return {std::make_unique<comm::MeasuringCommunicator>(world_->name(), rank(), size(), copied), shape_};
 }
 

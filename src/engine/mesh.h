@@ -107,7 +107,8 @@ class Mesh {
   ReduceGroup resolve(ReduceGroup group) const;
 
  private:
-  std::unique_ptr<comm::Communicator> split(const std::vector<int>& members, const std::string& name);
+  std::unique_ptr<comm::Communicator> split(const std::vector<int>& members, const std::string& name,
+                                            comm::Beside beside = comm::Beside::kNothing);
   void make_reduction(ReduceGroup group, const std::vector<int>& members);
 
   MeshShape shape_;

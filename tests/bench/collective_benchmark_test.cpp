@@ -113,7 +113,8 @@ class Spoiling final : public comm::Communicator {
         return real_.barrier(stream);
     }
   }
-  std::unique_ptr<Communicator> make_split(std::span<const int>, int, const std::string&) override {
+  std::unique_ptr<Communicator> make_split(std::span<const int>, int, const std::string&,
+                                           comm::Beside) override {
     return {};
   }
 

@@ -14,7 +14,8 @@ namespace primus::comm::test {
 class CopyEngines final : public Communicator {
  public:
   explicit CopyEngines(std::unique_ptr<Communicator> below)
-      : Communicator(below->name(), below->rank(), below->size()), below_(std::move(below)) {}
+      : Communicator(below->name(), below->rank(), below->size(), below->beside()),
+        below_(std::move(below)) {}
 
   bool by_copy_engines() const override { return true; }
   void abort(const std::string& reason) noexcept override { below_->abort(reason); }
@@ -43,9 +44,9 @@ class CopyEngines final : public Communicator {
         throw std::logic_error("CopyEngines: an unknown call");
     }
   }
-  std::unique_ptr<Communicator> make_split(std::span<const int> members, int,
-                                           const std::string& name) override {
-    return std::make_unique<CopyEngines>(below_->split(members, name));
+  std::unique_ptr<Communicator> make_split(std::span<const int> members, int, const std::string& name,
+                                           Beside beside) override {
+    return std::make_unique<CopyEngines>(below_->split(members, name, beside));
   }
 
   std::unique_ptr<Communicator> below_;

@@ -105,17 +105,18 @@ TEST_F(Nccl, GroupsSplitNestAndAreMadeAgain) {
 }
 
 // What leaves multiprocessors to a product beside it.
-TEST_F(Nccl, OnlyGroupsOfTensorRanksTakeFewBlocks) {
+TEST_F(Nccl, OnlyGroupsBesideProductsTakeFewBlocks) {
   const auto errors = on_all_ranks(2, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
     EXPECT_EQ(fake().blocks(), nccl::Config::kDefault);
     const auto stream = r.device.create_stream(StreamKind::kCommunication);
     const int members[] = {0, 1};
-    for (const std::string name : {"tensor.0", "tensors.0", "data.0"}) {
+    for (const Beside beside : {Beside::kProducts, Beside::kKernels, Beside::kNothing}) {
       world->barrier(*stream);
       stream->synchronize();
-      const auto group = world->split(members, name);
-      EXPECT_EQ(fake().blocks(), name == "tensor.0" ? kProcessorsBeside : nccl::Config::kDefault) << name;
+      const auto group = world->split(members, "group", beside);
+      EXPECT_EQ(fake().blocks(), beside == Beside::kProducts ? kProcessorsBeside : nccl::Config::kDefault)
+          << static_cast<int>(beside);
     }
   });
   EXPECT_EQ(errors, none(2));

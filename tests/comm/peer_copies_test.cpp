@@ -108,7 +108,7 @@ struct PeerCopies : ::testing::Test {
   static std::unique_ptr<Communicator> group_of(Communicator& world) {
     std::vector<int> members(static_cast<std::size_t>(world.size()));
     std::iota(members.begin(), members.end(), 0);
-    return world.split(members, "tensor.0");
+    return world.split(members, "tensor.0", Beside::kProducts);
   }
   std::vector<std::string> on_tensor_ranks(int ranks,
                                            const std::function<void(Rank&, Communicator&)>& body) const {
@@ -447,28 +447,29 @@ TEST_F(PeerCopies, WhoIsToExchangeSo) {
   usual.usual = true;
   const auto groups_of = [&](CopyEngines engines) {
     std::mutex mutex;
-    std::set<std::string> groups;
+    std::set<Beside> groups;
     const auto body = [&](Rank& r) {
       const auto world = r.job.world(r.device, &collectives);
       const int members[] = {0, 1};
       EXPECT_FALSE(world->by_copy_engines());
-      for (const char* const name : {"tensor.0", "context.0", "data.0", "pipeline.0"}) {
-        const auto group = world->split(members, name);
+      for (const Beside beside : {Beside::kNothing, Beside::kKernels, Beside::kProducts}) {
+        const auto group = world->split(members, "group", beside);
         EXPECT_EQ(group->why_no_copy_engines(), "");
         const std::lock_guard lock(mutex);
-        if (group->by_copy_engines()) groups.insert(name);
+        if (group->by_copy_engines()) groups.insert(group->beside());
       }
     };
     EXPECT_EQ(on_all_ranks(2, body, engines), none(2));
     return groups;
   };
-  using Names = std::set<std::string>;
-  EXPECT_EQ(groups_of(CopyEngines::kAuto), Names());
-  EXPECT_EQ(groups_of(CopyEngines::kOn), Names{"tensor.0"});
+  using Groups = std::set<Beside>;
+  const Groups none_of_them, products = {Beside::kProducts}, both = {Beside::kKernels, Beside::kProducts};
+  EXPECT_EQ(groups_of(CopyEngines::kAuto), none_of_them);
+  EXPECT_EQ(groups_of(CopyEngines::kOn), products);
   collectives.peers = &usual;
-  EXPECT_EQ(groups_of(CopyEngines::kAuto), (Names{"tensor.0", "context.0", "data.0"}));
-  EXPECT_EQ(groups_of(CopyEngines::kOff), Names());
-  EXPECT_EQ(groups_of(CopyEngines::kAll), (Names{"tensor.0", "context.0", "data.0"}));
+  EXPECT_EQ(groups_of(CopyEngines::kAuto), both);
+  EXPECT_EQ(groups_of(CopyEngines::kOff), none_of_them);
+  EXPECT_EQ(groups_of(CopyEngines::kAll), both);
 }
 
 TEST_F(PeerCopies, DevicesThatCannot) {

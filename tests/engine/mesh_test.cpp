@@ -135,11 +135,36 @@ TEST(Mesh, AxesThatDoNotDivideTheRanksAreRefused) {
   }
 }
 
+// What decides about multiprocessors and copy engines on GPUs.
+TEST(Mesh, SaysWhatItsGroupsRunBeside) {
+  using comm::Beside;
+  const Mesh mesh(world_of(0, 64),
+                  {.tensor = 2, .context = 2, .pipeline = 2, .expert = 2, .expert_tensor = 2, .copies = 2});
+  std::map<std::string, Beside> found;
+  for (const comm::Communicator* group : mesh.groups()) found[group->name()] = group->beside();
+  const std::map<std::string, Beside> wanted = {{"world", Beside::kNothing},
+                                                {"tensor.0", Beside::kProducts},
+                                                {"context.0", Beside::kKernels},
+                                                {"sequence.0", Beside::kNothing},
+                                                {"experts.0", Beside::kNothing},
+                                                {"pipeline.0", Beside::kNothing},
+                                                {"ends.0", Beside::kNothing},
+                                                {"data.0", Beside::kKernels},
+                                                {"data.shards.0", Beside::kKernels},
+                                                {"data.replicas.0", Beside::kKernels},
+                                                {"tokens.0", Beside::kKernels},
+                                                {"tokens.shards.0", Beside::kKernels},
+                                                {"tokens.replicas.0", Beside::kKernels},
+                                                {"expert_data.0", Beside::kKernels},
+                                                {"expert_data.shards.0", Beside::kKernels},
+                                                {"expert_data.replicas.0", Beside::kKernels}};
+  EXPECT_EQ(found, wanted);
+}
+
 // What is measured, and timed, before a start has the pieces that will run.
 TEST(Mesh, MeasuresTheExchangesThatItHas) {
   for (const bool copied : {false, true}) {
-    const Mesh mesh(std::make_unique<comm::MeasuringCommunicator>("world", 1, 4, copied ? "tensor.0" : ""),
-                    {.tensor = 2});
+    const Mesh mesh(std::make_unique<comm::MeasuringCommunicator>("world", 1, 4, copied), {.tensor = 2});
     Mesh measuring = mesh.measuring();
     EXPECT_EQ(measuring.tensor()->by_copy_engines(), copied);
     EXPECT_FALSE(measuring.world()->by_copy_engines());

@@ -57,8 +57,8 @@ Context::Context(Device& on, const DeviceCollectives& of_device, std::shared_ptr
 }
 
 NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
-                                   std::shared_ptr<Context> context)
-    : Communicator(std::move(name), rank, static_cast<int>(members.size())),
+                                   std::shared_ptr<Context> context, Beside beside)
+    : Communicator(std::move(name), rank, static_cast<int>(members.size()), beside),
       id_(std::move(id)),
       members_(std::move(members)),
       context_(std::move(context)),
@@ -88,10 +88,10 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
     }
     handle_.emplace(context_->library, context_->state,
                     fmt::format("group '{}' of {} ranks", this->name(), size()), unique, size(), rank,
-                    beside_products(this->name()) ? kProcessorsBeside : 0, deadline);
+                    beside == Beside::kProducts ? kProcessorsBeside : 0, deadline);
     barrier_ = context_->device.allocate(sizeof(std::int32_t));
     const DevicePeers* const peers = context_->collectives.peers;
-    if (wants_copy_engines(context_->copy_engines, this->name(), peers && peers->usual)) {
+    if (wants_copy_engines(context_->copy_engines, beside, peers && peers->usual)) {
       if (peers) {
         copies_ =
             PeerCopies::open(*context_, "copies/" + hex(as_text(sha256(id_))), size(), rank, why_no_copies_);
@@ -116,12 +116,12 @@ void NcclCommunicator::abort(const std::string& reason) noexcept { state_.abort-
 void NcclCommunicator::set_timeout(std::chrono::milliseconds timeout) { state_.timeout = timeout; }
 
 std::unique_ptr<Communicator> NcclCommunicator::make_split(std::span<const int> members, int new_rank,
-                                                           const std::string& name) {
+                                                           const std::string& name, Beside beside) {
   state_.abort->check();
   std::vector<int> of_job;
   for (const int member : members) of_job.push_back(members_[static_cast<std::size_t>(member)]);
   return std::make_unique<NcclCommunicator>(name, split_id(id_, name, members, splits_), std::move(of_job),
-                                            new_rank, context_);
+                                            new_rank, context_, beside);
 }
 
 // ---- Work ---------------------------------------------------------------------------------------

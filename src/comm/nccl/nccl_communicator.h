@@ -5,8 +5,8 @@
 //
 // What differs from the contract is said in communicator.h: sums in the library's order, above all.
 //
-// A group of one rank needs no library. Groups that wants_copy_engines() says exchange, and gather what is
-// large, by copy engines (peer_copies.h).
+// A group of one rank needs no library. Groups of which wants_copy_engines() says so exchange, and gather
+// what is large, by copy engines (peer_copies.h).
 #pragma once
 
 #include <chrono>
@@ -51,7 +51,7 @@ class NcclCommunicator final : public Communicator, private Watched {
   // `id`: names the group in the whole job. `members`: its ranks of the job; `rank`: this one's place there.
   // Waits for the other members.
   NcclCommunicator(std::string name, std::string id, std::vector<int> members, int rank,
-                   std::shared_ptr<Context> context);
+                   std::shared_ptr<Context> context, Beside beside = Beside::kNothing);
   ~NcclCommunicator() override;
 
   void abort(const std::string& reason) noexcept override;
@@ -72,7 +72,7 @@ class NcclCommunicator final : public Communicator, private Watched {
 
   void enqueue(Stream& stream, Call call) override;
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
-                                           const std::string& name) override;
+                                           const std::string& name, Beside beside) override;
   bool poll() noexcept override;
   bool end() noexcept override;
 

@@ -69,30 +69,14 @@ void forward(Context& context, const AttentionForward& a) {
     using T = decltype(tag);
     using Tiles = AttentionTiles<T>;
     const AttentionShape& s = a.shape;
-    const std::int64_t tiles = blocks_for(s.seq_q, Tiles::kRows),
-                       chunks = blocks_for(s.value_dim, Tiles::kWide);
-    launch(context, tiles * s.batch * s.heads * chunks,
-           ForwardTiles<T>{Visibility(s, optional<std::int32_t>(context, a.first_key)),
-                           context.data<T>(a.q),
-                           context.data<T>(a.k),
-                           context.data<T>(a.v),
-                           optional<T>(context, a.sinks),
-                           context.data<T>(a.out),
-                           optional<float>(context, a.lse),
-                           a.q_stride,
-                           a.k_stride,
-                           a.v_stride,
-                           s.batch,
-                           s.capacity_k,
-                           s.heads,
-                           s.heads / s.kv_heads,
-                           s.head_dim,
-                           s.value_dim,
-                           tiles,
-                           chunks,
-                           s.scale,
-                           left.unless_zero},
-           sizeof(typename Tiles::Memory));
+    auto kernel = on_tiles<ForwardTiles, T>(context, a, s, optional<std::int32_t>(context, a.first_key),
+                                            left.unless_zero);
+    kernel.sinks = optional<T>(context, a.sinks);
+    kernel.out = context.data<T>(a.out);
+    kernel.lse = optional<float>(context, a.lse);
+    kernel.tiles = blocks_for(s.seq_q, Tiles::kRows);
+    kernel.chunks = blocks_for(s.value_dim, Tiles::kWide);
+    launch(context, kernel.tiles * s.batch * s.heads * kernel.chunks, kernel, sizeof(typename Tiles::Memory));
   });
 }
 

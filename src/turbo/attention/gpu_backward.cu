@@ -165,24 +165,11 @@ void attention_backward(Context& context, const AttentionBackward& a) {
     launch(context, blocks_for(tokens * s.heads, Deltas<T>::kWarps),
            Deltas<T>{context.data<T>(a.out), context.data<T>(a.d_out), delta, tokens, s.heads, s.value_dim,
                      left.unless_zero});
-    const BackwardTiles<T> both{Visibility(s, optional<std::int32_t>(context, a.first_key)),
-                                context.data<T>(a.q),
-                                context.data<T>(a.k),
-                                context.data<T>(a.v),
-                                context.data<T>(a.d_out),
-                                context.data<float>(a.lse),
-                                delta,
-                                a.q_stride,
-                                a.k_stride,
-                                a.v_stride,
-                                s.batch,
-                                s.capacity_k,
-                                s.heads,
-                                s.heads / s.kv_heads,
-                                s.head_dim,
-                                s.value_dim,
-                                s.scale,
-                                left.unless_zero};
+    auto both = on_tiles<BackwardTiles, T>(context, a, s, optional<std::int32_t>(context, a.first_key),
+                                           left.unless_zero);
+    both.d_out = context.data<T>(a.d_out);
+    both.lse = context.data<float>(a.lse);
+    both.delta = delta;
     if (a.d_q.dtype == a.q.dtype) {
       gradients<T, T>(context, a, both);
     } else {

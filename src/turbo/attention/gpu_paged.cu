@@ -70,29 +70,12 @@ void paged_attention(Context& context, const PagedAttention& a) {
                            .causal = true,
                            .window = a.window,
                            .chunk = a.chunk};
-    const std::int64_t tiles = blocks_for(a.tokens, Tiles::kRows),
-                       chunks = blocks_for(s.value_dim, Tiles::kWide);
-    const ForwardTiles<T> forward{Visibility(s, nullptr),
-                                  context.data<T>(a.q),
-                                  context.data<T>(a.k),
-                                  context.data<T>(a.v),
-                                  optional<T>(context, a.sinks),
-                                  context.data<T>(a.out),
-                                  nullptr,
-                                  a.q_stride,
-                                  a.k_stride,
-                                  a.v_stride,
-                                  s.batch,
-                                  0,
-                                  s.heads,
-                                  s.heads / s.kv_heads,
-                                  s.head_dim,
-                                  s.value_dim,
-                                  tiles,
-                                  chunks,
-                                  s.scale,
-                                  nullptr};
-    launch(context, tiles * (s.batch + 1) * s.heads * chunks,
+    auto forward = on_tiles<ForwardTiles, T>(context, a, s, nullptr, nullptr);
+    forward.sinks = optional<T>(context, a.sinks);
+    forward.out = context.data<T>(a.out);
+    forward.tiles = blocks_for(a.tokens, Tiles::kRows);
+    forward.chunks = blocks_for(s.value_dim, Tiles::kWide);
+    launch(context, forward.tiles * (s.batch + 1) * s.heads * forward.chunks,
            PagedForward<T>{forward, Pages(context, a.sequences), a.tokens}, sizeof(typename Tiles::Memory));
   });
 }

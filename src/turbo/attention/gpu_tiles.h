@@ -275,4 +275,26 @@ PRIMUS_DEVICE float exp2_flushed(float x) {
 
 constexpr float kLog2E = 1.44269504088896341F, kLn2 = 0.693147180559945309F;
 
+// A kernel on tiles with what all of them read of a call: what the kernel adds is left empty. `s`: the call's
+// shape, and `documents` its first_key or null.
+template <template <class> class Kernel, class T, class Call>
+Kernel<T> on_tiles(Context& context, const Call& call, const AttentionShape& s, const std::int32_t* documents,
+                   const std::int32_t* unless_zero) {
+  return {.visibility = Visibility(s, documents),
+          .q = context.data<T>(call.q),
+          .k = context.data<T>(call.k),
+          .v = context.data<T>(call.v),
+          .q_stride = call.q_stride,
+          .k_stride = call.k_stride,
+          .v_stride = call.v_stride,
+          .batch = s.batch,
+          .capacity_k = s.capacity_k,
+          .heads = s.heads,
+          .group = s.heads / s.kv_heads,
+          .head_dim = s.head_dim,
+          .value_dim = s.value_dim,
+          .scale = s.scale,
+          .unless_zero = unless_zero};
+}
+
 }  // namespace primus::turbo::PRIMUS_GPU

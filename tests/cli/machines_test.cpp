@@ -1,22 +1,12 @@
-// Two machines, as far as networks go: namespaces of this one, each with interfaces and a host name of its
-// own, and a cable between them. preflight on them, healthy and with faults, and a training over the cable.
-// Needs root and Debian's iproute2; skipped otherwise.
-#include <fcntl.h>
+// preflight on two machines, healthy and with faults, and a training over the cable between them. Skipped
+// where there can be no such machines (cli/machines.h).
+#include "cli/machines.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <future>
 #include <nlohmann/json.hpp>
 
-#include "base/files/file.h"
-#include "base/system/subprocess.h"
-#include "base/temporary_folder.h"
 #include "cli/program.h"
 
 namespace primus {
@@ -30,115 +20,10 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-constexpr const char* kPath = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
 
-// A thread with namespaces of its own; what it starts runs in them, and they end with the last of these.
-class Machine {
- public:
-  explicit Machine(std::string name) : name_(std::move(name)), thread_([this] { serve(); }) {
-    why_not_ = call([this] { return enter(); });
-  }
-  ~Machine() {
-    {
-      const std::lock_guard lock(mutex_);
-      over_ = true;
-    }
-    changed_.notify_one();
-    thread_.join();
-  }
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
-
-  // Empty, or why this machine cannot be made.
-  const std::string& why_not() const { return why_not_; }
-  // Its network, for `ip link ... netns PATH`.
-  std::string network() const {
-    return "/proc/" + std::to_string(getpid()) + "/task/" + std::to_string(id_) + "/ns/net";
-  }
-
-  template <class Body>
-  std::invoke_result_t<Body> call(Body body) {
-    std::packaged_task<std::invoke_result_t<Body>()> task(std::move(body));
-    auto result = task.get_future();
-    {
-      const std::lock_guard lock(mutex_);
-      work_ = [&task] { task(); };
-    }
-    changed_.notify_one();
-    return result.get();
-  }
-  // Throws when the tool fails: a test's own mistake.
-  void ip(const Words& words) {
-    Words command = {"ip"};
-    command.insert(command.end(), words.begin(), words.end());
-    const SubprocessResult result = call([&] { return run_subprocess(command, {.path = kPath}); });
-    if (!result.ok()) throw std::runtime_error("ip failed: " + result.err);
-  }
-  std::unique_ptr<Program> start(const Words& words, const test::ProgramOptions& options) {
-    return call([&] { return std::make_unique<Program>(words, options); });
-  }
-
- private:
-  void serve() {
-    id_ = static_cast<pid_t>(syscall(SYS_gettid));
-    for (;;) {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return work_ || over_; });
-      if (!work_) return;
-      const auto work = std::exchange(work_, nullptr);
-      lock.unlock();
-      work();
-    }
-  }
-  std::string enter() {
-    if (unshare(CLONE_FS | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWNET) != 0 ||
-        mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        // Shows the interfaces of its own network.
-        mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0 ||
-        sethostname(name_.data(), name_.size()) != 0) {
-      return std::string("no namespaces can be made here: ") + std::strerror(errno);
-    }
-    return {};
-  }
-
-  const std::string name_;
-  std::string why_not_;
-  pid_t id_ = 0;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::function<void()> work_;
-  bool over_ = false;
-  std::thread thread_;
-};
-
-class Machines : public ::testing::Test {
+class Machines : public test::TwoMachines {
  protected:
-  void SetUp() override {
-    if (find_program("ip", kPath).empty()) GTEST_SKIP() << "iproute2 is not installed";
-    for (const char* name : {"node-a", "node-b"}) {
-      machines_.push_back(std::make_unique<Machine>(name));
-      if (!machines_.back()->why_not().empty()) GTEST_SKIP() << machines_.back()->why_not();
-    }
-    a().ip({"link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", b().network()});
-    int last = 0;
-    for (const auto& machine : machines_) {
-      machine->ip({"address", "add", "10.77.0." + std::to_string(++last) + "/24", "dev", "eth0"});
-      machine->ip({"link", "set", "lo", "up"});
-      machine->ip({"link", "set", "eth0", "up"});
-    }
-    for (const auto& machine : machines_) {  // the kernel says so a moment later
-      for (int i = 0; i < 100 && machine->call(state_of_eth0) != "up\n"; ++i)
-        std::this_thread::sleep_for(50ms);
-    }
-  }
-
-  static std::string state_of_eth0() { return read_file("/sys/class/net/eth0/operstate", 4096); }
-
-  Machine& a() { return *machines_[0]; }
-  Machine& b() { return *machines_[1]; }
-  std::string file(const std::string& name) const { return (folder_.path() / name).string(); }
-
   // A rank on each machine.
   std::vector<std::unique_ptr<Program>> start(const Words& words,
                                               const std::map<std::string, std::string>& more = {}) {
@@ -183,9 +68,6 @@ class Machines : public ::testing::Test {
     programs[1]->wait();
     return {first.exit_code, json::parse(first.out, nullptr, false), first.err};
   }
-
-  test::TemporaryFolder folder_;
-  std::vector<std::unique_ptr<Machine>> machines_;
 };
 
 TEST_F(Machines, HealthyOnesPass) {

@@ -10,6 +10,7 @@
 #include "base/files/file.h"
 #include "base/system/subprocess.h"
 #include "base/temporary_folder.h"
+#include "cli/machines.h"
 #include "cli/program.h"
 
 namespace primus {
@@ -114,6 +115,67 @@ TEST(Mpi, ADryRunBelowMpirunEndsWell) {
       run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.out, testing::HasSubstr("memory of a rank"));
+}
+
+// Two machines with a cable: mpirun on the one starts a rank there and, by an agent in place of ssh, one on
+// the other. Nothing but TCP leads from one to the other.
+class MpiMachines : public test::TwoMachines {
+ protected:
+  void SetUp() override {
+    test::TwoMachines::SetUp();
+    if (IsSkipped()) return;
+    for (const auto& [tool, package] :
+         {std::pair("mpirun", "openmpi-bin"), std::pair("nsenter", "util-linux")}) {
+      if (find_program(tool, kPath).empty())
+        GTEST_SKIP() << "there is no " << tool << ": install " << package;
+    }
+    if (!std::filesystem::exists(MPI_PLUGIN))
+      GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
+    // Called as ssh is: options, the host, a command for its shell.
+    write_file(agent_,
+               "#!/bin/sh\nwhile [ \"$1\" != 10.77.0.2 ]; do shift; done\nshift\nexec nsenter --net=" +
+                   b().space("net") + " --uts=" + b().space("uts") + " --mount=" + b().space("mnt") +
+                   " sh -c \"$*\"\n");
+    std::filesystem::permissions(agent_, std::filesystem::perms::owner_all);
+  }
+
+  // A rank on each machine.
+  SubprocessResult mpirun(const std::string& transport, const std::vector<std::string>& arguments) {
+    std::vector<std::string> command{"mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "2"};
+    command.insert(command.end(),
+                   {"--host", "10.77.0.1:1,10.77.0.2:1", "-x", "PRIMUS_TRANSPORT=" + transport});
+    for (const auto& [name, value] :
+         {std::pair("plm_rsh_agent", agent_.c_str()), std::pair("btl", "tcp,self"),
+          std::pair("btl_tcp_if_include", "10.77.0.0/24"), std::pair("oob_tcp_if_include", "10.77.0.0/24")})
+      command.insert(command.end(), {"--mca", name, value});
+    command.push_back(PRIMUS_PROGRAM);
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return a().call(
+        [&] { return run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath}); });
+  }
+
+  const std::string agent_ = file("agent");
+};
+
+TEST_F(MpiMachines, TrainAsTwoProcessesOfOneDo) {
+  std::vector<std::string> alone = training(folder_.path(), "alone");
+  alone.insert(alone.end(), {"--nproc", "2"});
+  const test::ProgramResult here = test::run_program(alone);
+  ASSERT_EQ(here.exit_code, 0) << here.err;
+  const std::vector<double> expected = losses(folder_.path(), "alone");
+  ASSERT_EQ(expected.size(), 3U);
+  for (const std::string transport : {"auto", "mpi"}) {
+    const SubprocessResult result = mpirun(transport, training(folder_.path(), transport));
+    EXPECT_EQ(result.exit_code, 0) << transport << result.out << result.err;
+    EXPECT_EQ(losses(folder_.path(), transport), expected) << transport;
+  }
+}
+
+TEST_F(MpiMachines, AreTwoNodesToEachOther) {
+  const SubprocessResult result = mpirun(
+      "auto", {"benchmark", "collectives", "--sizes", "64K", "--op", "all_reduce", "--iters", "2", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, testing::HasSubstr("2 ranks on 2 nodes, MPI"));
 }
 
 }  // namespace

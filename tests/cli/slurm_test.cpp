@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -311,6 +312,27 @@ class Slurm : public ::testing::Test {
   static std::unique_ptr<Cluster> cluster_;
 };
 std::unique_ptr<Cluster> Slurm::cluster_;
+
+// Both by turns, and the fastest of each: the machine's other work makes a round slower, never faster.
+TEST_F(Slurm, LaunchingCostsAtMostATenthOfASecondMoreThanSrun) {
+  const Path here = folder("overhead");
+  double bare = 1e9, launched = 1e9;
+  for (int round = 0; round < 30 && (round < 5 || launched - bare > 0.1); ++round) {
+    const SubprocessResult plain =
+        run_subprocess({"srun", "-N", "1", "--ntasks-per-node=1", PRIMUS_PROGRAM, "version"},
+                       {.timeout = 60s, .path = kPath});
+    ASSERT_TRUE(plain.ok()) << plain.err;
+    bare = std::min(bare, plain.seconds);
+    const auto start = std::chrono::steady_clock::now();
+    const ProgramResult result =
+        run_program({"slurm", "srun", "-N", "1", "--", "direct", "--", "version"}, options(here));
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, plain.out);
+    launched = std::min(launched, seconds.count());
+  }
+  EXPECT_LE(launched - bare, 0.1) << launched << " s by primus slurm srun, " << bare << " s by srun";
+}
 
 TEST_F(Slurm, SrunTrainsOnTwoNodes) {
   const Path here = folder("srun");

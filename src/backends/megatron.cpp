@@ -81,13 +81,14 @@ class Megatron {
   ExternalJob run() {
     job_.framework = "megatron";
     job_.title = fields_.keys().find("title")->text;
-    const std::string entry = fields_.keys().find("entry")->text;
+    const std::string entry = (is_mamba() ? fields_.keys("mamba") : fields_.keys()).find("entry")->text;
     job_.command = {(checkout_.empty() ? Path("<" + job_.title + ">") : checkout_) / entry};
     check_length();
     for (const KeySpec& key : config::all_keys()) take(key);
     problems_.collect([&] { fill_family(); });
     problems_.collect([&] { rope(); });
     problems_.collect([&] { temperature(); });
+    problems_.collect([&] { layers(); });
     parallelism();
     problems_.collect([&] { narrow_states(); });
     problems_.collect([&] { stages(); });
@@ -111,6 +112,7 @@ class Megatron {
   }
 
  private:
+  bool is_mamba() const { return t_.model_type == "mamba"; }
   bool is_set(std::string_view key) const { return e_.provenance_of(key).layer > Layer::kDerived; }
   // Explicitly null, in the experiment or a preset.
   bool is_null(std::string_view key) const {
@@ -192,7 +194,7 @@ class Megatron {
 
   // What model_type says already, and Megatron-LM has switches for.
   void fill_family() {
-    if (t_.model_type == "gpt") return;
+    if (t_.model_type == "gpt" || is_mamba()) return;
     const FamilyRegistry families = builtin_families();
     const ModelConfig model = model_config_of(e_, t_.vocab_size.value_or(kMockVocabulary), families);
     const Family& family = families.find(model.family);
@@ -351,7 +353,58 @@ class Megatron {
     }
   }
 
-  // Megatron-LM divides a model's layers equally, unless the experiment says what each stage has.
+  // What specifies the layers. A specification of Primus's own cannot be imported there.
+  void layers() {
+    std::vector<std::string> spec;
+    if (const Value* set = e_.settings.find("spec"); set && !set->is_null()) spec = words_of(*set);
+    const Value& mamba = fields_.keys("mamba");
+    if (is_mamba() && (spec.empty() || spec == words_of(*mamba.find("same_as"))))
+      spec = words_of(*mamba.find("spec"));
+    if (spec.empty()) return;
+    if (spec[0].starts_with("primus.")) {
+      throw error_for("spec",
+                      fmt::format("Megatron-LM does not have the layers of {}, which are Primus's", spec[0]),
+                      "name a specification of Megatron-LM's, or leave spec out");
+    }
+    put_words("spec", spec);
+    if (is_mamba()) state_space_layers();
+  }
+
+  // Which layers of such a model are of which kind: a pattern of letters, which also says how many there are.
+  void state_space_layers() {
+    if (t_.multi_latent_attention) {
+      throw error_for("multi_latent_attention",
+                      "Megatron-LM has no latent attention beside state-space layers",
+                      "choose another model");
+    }
+    for (const char* key : {"pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage",
+                            "virtual_pipeline_model_parallel_size"}) {
+      if (!arguments_.contains(rules_.renamed(key))) continue;
+      throw error_for(key, fmt::format("Megatron-LM has no {} for state-space models", key),
+                      fmt::format("leave {} out", key));
+    }
+    if (arguments_.contains("hybrid_override_pattern")) return;
+    put_text("hybrid_layer_pattern", std::string(static_cast<std::size_t>(t_.num_layers), 'M'));
+    arguments_.erase("num_layers");
+  }
+
+  // Layers of each stage where they are no equal parts: one less beside the embedding or the output, then
+  // from the front. In Megatron-LM's letters.
+  std::string uneven_layout(std::int64_t parts) const {
+    const std::int64_t most = (t_.num_layers + parts - 1) / parts;
+    std::vector<std::int64_t> stages(static_cast<std::size_t>(parts), most);
+    std::int64_t too_many = most * parts - t_.num_layers;
+    if (too_many > 0) --stages.back(), --too_many;
+    for (std::int64_t& stage : stages) {
+      if (too_many > 0) --stage, --too_many;
+    }
+    std::vector<std::string> words;
+    for (const std::int64_t stage : stages) words.push_back(fmt::format("t*{}", stage));
+    return fmt::format("E{},{}L", fmt::join(words, "|"),
+                       std::string(static_cast<std::size_t>(t_.mtp_num_layers.value_or(0)), 'm'));
+  }
+
+  // Megatron-LM divides a model's layers equally, unless it is told what each stage has.
   void stages() {
     const std::int64_t parts = t_.pipeline_model_parallel_size;
     if (parts <= 1 || t_.pipeline_model_parallel_layout || t_.decoder_first_pipeline_num_layers ||
@@ -359,6 +412,18 @@ class Megatron {
       return;
     const std::int64_t layers = t_.num_layers + (t_.account_for_embedding_in_pipeline_split ? 1 : 0) +
                                 (t_.account_for_loss_in_pipeline_split ? 1 : 0);
+    const bool only_layers = layers == t_.num_layers && t_.num_layers >= parts && !is_mamba() &&
+                             !t_.num_layers_per_virtual_pipeline_stage &&
+                             t_.virtual_pipeline_model_parallel_size.value_or(1) == 1;
+    if (layers % parts != 0 && only_layers) {
+      put_text("pipeline_model_parallel_layout", uneven_layout(parts));
+      job_.warnings.push_back(
+          fmt::format("{} layers are no equal parts for {} pipeline stages, which Megatron-LM asks for: they "
+                      "are divided by "
+                      "--pipeline-model-parallel-layout {}; what is computed is the same",
+                      layers, parts, arguments_.at("pipeline_model_parallel_layout").text));
+      return;
+    }
     if (layers % parts != 0) {
       throw error_for(
           "pipeline_model_parallel_size",

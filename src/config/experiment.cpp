@@ -484,6 +484,8 @@ class Loader {
     if (reason.empty()) return;
     const bool known = std::ranges::all_of(preset.members, [](const Member& m) { return find_key(m.key); });
     const Value* type = preset.find("model_type");
+    // Megatron-LM has the layers of these.
+    if (known && framework_ == Framework::kMegatron && type && type->text == "mamba") return;
     if (known && (!type || reason_without_preset(type->text).empty())) return;
     throw unsupported(fmt::format("{}: {}", name.show(), reason), "choose another model")
         .at(name.origin.location(), name.origin.snippet(name.width()));

@@ -29,7 +29,7 @@ constexpr auto kModels = std::to_array<Row>({
     {"kimi_k3", "Kimi K3 needs Kimi delta attention and gated latent attention"},
     {"lfm", "LFM2 needs short convolutions"},
     {"mamba", "Mamba needs state-space layers"},
-    {"minimax", "MiniMax-M2 (minimax_m2) is a family that is not built yet"},
+    {"minimax", "MiniMax-M2 needs norms over all heads of queries and of keys together"},
     {"qwen3_5", "Qwen3.5 needs gated delta networks (linear attention)"},
     {"zebra_llama", "Zebra-Llama needs state-space or linear-attention layers beside latent attention"},
 });

@@ -190,8 +190,11 @@ TEST(Megatron, StagesOfAPipelineMustShareTheLayers) {
       render(load("framework: megatron\nmodel: llama3.1_405B.yaml", "mock_data: true\n" + overrides));
     });
   };
-  EXPECT_THAT(error("pipeline_model_parallel_size: 8"),
-              AllOf(HasSubstr("cannot divide 126 layers equally by 8"), HasSubstr("exp.yaml:")));
+  const std::string embedding = "account_for_embedding_in_pipeline_split: true\n";
+  EXPECT_THAT(error("pipeline_model_parallel_size: 8\n" + embedding),
+              AllOf(HasSubstr("cannot divide 127 layers equally by 8"), HasSubstr("exp.yaml:")));
+  EXPECT_THAT(error("pipeline_model_parallel_size: 8\nvirtual_pipeline_model_parallel_size: 2"),
+              HasSubstr("cannot divide 126 layers equally by 8"));
   EXPECT_EQ(error("pipeline_model_parallel_size: 9"), "");
   EXPECT_EQ(error("pipeline_model_parallel_size: 8\naccount_for_embedding_in_pipeline_split: true\n"
                   "account_for_loss_in_pipeline_split: true"),
@@ -199,6 +202,54 @@ TEST(Megatron, StagesOfAPipelineMustShareTheLayers) {
   EXPECT_EQ(error("pipeline_model_parallel_size: 8\ndecoder_first_pipeline_num_layers: 14"), "");
   EXPECT_THAT(error("pipeline_model_parallel_size: 9\nvirtual_pipeline_model_parallel_size: 3"),
               HasSubstr("cannot divide the 14 layers of a pipeline stage into 3 parts"));
+}
+
+// The model is the same wherever its layers are: those with the embedding and the output have fewer.
+TEST(Megatron, LayersThatAreNoEqualPartsAreLaidOut) {
+  const auto layout = [](const std::string& overrides) {
+    const ExternalJob job =
+        render(load("framework: megatron\nmodel: llama3.1_405B.yaml", "mock_data: true\n" + overrides));
+    EXPECT_THAT(job.warnings, Contains(HasSubstr("layers are no equal parts")));
+    return after(job, "--pipeline-model-parallel-layout");
+  };
+  EXPECT_EQ(layout("pipeline_model_parallel_size: 8"), "Et*15|t*16|t*16|t*16|t*16|t*16|t*16|t*15,L");
+  EXPECT_EQ(layout("pipeline_model_parallel_size: 8\nnum_layers: 61"), "Et*7|t*7|t*8|t*8|t*8|t*8|t*8|t*7,L");
+  EXPECT_EQ(layout("pipeline_model_parallel_size: 2\nnum_layers: 5\nmtp_num_layers: 1"), "Et*3|t*2,mL");
+  const ExternalJob equal = render(load("framework: megatron\nmodel: llama3.1_405B.yaml",
+                                        "mock_data: true\npipeline_model_parallel_size: 9"));
+  EXPECT_EQ(after(equal, "--pipeline-model-parallel-layout"), "");
+}
+
+// State-space models are another program's; a specification of layers that is Primus's own is not there.
+TEST(Megatron, StateSpaceModels) {
+  const std::string mamba = "framework: megatron\nmodel: mamba_370M.yaml";
+  const std::string own = "primus.backends.megatron.core.models.";
+  for (const std::string& spec :
+       {std::string(), "spec: [" + own + "mamba.mamba_layer_specs, mamba_stack_spec]\n"}) {
+    const ExternalJob job = render(load(mamba, "mock_data: true\n" + spec));
+    EXPECT_EQ(job.command.front(), "/sources/pretrain_mamba.py");
+    EXPECT_EQ(after(job, "--spec"), "megatron.core.models.mamba.mamba_layer_specs");
+    EXPECT_EQ(after(job, "megatron.core.models.mamba.mamba_layer_specs"), "mamba_stack_spec");
+    EXPECT_EQ(after(job, "--hybrid-layer-pattern"), std::string(48, 'M'));
+    EXPECT_EQ(after(job, "--mamba-state-dim"), "16");
+    EXPECT_THAT(job.command, Not(Contains("--num-layers")));
+  }
+  const ExternalJob mixed =
+      render(load(mamba, "mock_data: true\nnum_layers: 4\nhybrid_override_pattern: M*M-"));
+  EXPECT_EQ(after(mixed, "--hybrid-override-pattern"), "M*M-");
+  EXPECT_EQ(after(mixed, "--num-layers"), "4");
+  const auto error = [&](const std::string& module, const std::string& overrides) {
+    return error_of([&] { render(load(module, "mock_data: true\n" + overrides)); });
+  };
+  EXPECT_THAT(error(mamba, "spec: [" + own + "hybrid.hybrid_mamba_mla_layer_specs, hybrid_stack_spec]"),
+              AllOf(HasSubstr("exp.yaml:"), HasSubstr("hybrid_mamba_mla_layer_specs, which are Primus's")));
+  EXPECT_THAT(error(kLlama, "spec: [" + own + "mine, spec]"), HasSubstr("which are Primus's"));
+  EXPECT_THAT(error(mamba, "multi_latent_attention: true"), HasSubstr("no latent attention"));
+  EXPECT_THAT(error(mamba, "mamba_expand: 4"), HasSubstr("mamba_expand cannot be 4"));
+  EXPECT_THAT(error(mamba, "pipeline_model_parallel_size: 2\nvirtual_pipeline_model_parallel_size: 2"),
+              HasSubstr("no virtual_pipeline_model_parallel_size for state-space models"));
+  EXPECT_THAT(error("framework: native\nmodel: mamba_370M.yaml", ""),
+              HasSubstr("Mamba needs state-space layers"));
 }
 
 TEST(Megatron, WhatChangesSpeedAloneIsLeftOutWithAWarning) {
@@ -240,6 +291,20 @@ TEST(Megatron, NoKeyIsForgotten) {
     EXPECT_TRUE(config::find_key(row.key)) << row.key;
     EXPECT_TRUE(fields.find(row.value.text)) << row.value.text;
   }
+}
+
+// A default that is a choice of the native engine's says nothing to Megatron-LM.
+TEST(Megatron, DefaultsOfTheNativeEngineAreNotPassedOn) {
+  const config::Experiment experiment = load(kLlama, "mock_data: true");
+  const config::BackendFields fields = fields_of("megatron");
+  const KeyRules rules(experiment, fields);
+  for (const config::KeySpec& key : config::all_keys()) {
+    if (key.primus_default.empty() || !fields.find(rules.renamed(key.name))) continue;
+    EXPECT_TRUE(rules.is_own_default(key.name) || rules.is_together(key.name)) << key.name;
+  }
+  EXPECT_THAT(render(experiment).command, Not(Contains("--tp-comm-overlap")));
+  EXPECT_THAT(render(load(kLlama, "mock_data: true\ntp_comm_overlap: true")).command,
+              Contains("--tp-comm-overlap"));
 }
 
 // A key that says .own() in config/keys.def needs no line of the backend's.

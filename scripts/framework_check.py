@@ -7,19 +7,23 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def main(description, framework, tolerance, compare):
+def main(description, framework, tolerance, compare, devices={"cpu": 1e-5}):
     """Runs compare(arguments, folder), which says whether the curves are the same; returns the exit code.
 
-    `framework`: the option that names its checkout. `tolerance`: what --tolerance holds, for --help."""
+    `framework`: the option that names its checkout. `tolerance`: what --tolerance holds, for --help. `devices`: what it can
+    train on, with the tolerance there."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--" + framework, type=pathlib.Path, required=True)
     parser.add_argument("--python", type=pathlib.Path, required=True)
     parser.add_argument("--primus", type=pathlib.Path, default=ROOT / "build/bin/primus")
-    parser.add_argument("--tolerance", type=float, default=1e-5, help=tolerance)
+    parser.add_argument("--tolerance", type=float, help=tolerance)
+    if len(devices) > 1:
+        parser.add_argument("--device", choices=list(devices), default="cpu")
     parser.add_argument("--folder", type=pathlib.Path, help="an empty folder for what is written, which stays")
     parser.add_argument("--quiet", action="store_true", help="one line")
     args = parser.parse_args()
     args.primus = args.primus.absolute()
+    args.tolerance = args.tolerance or devices[getattr(args, "device", "cpu")]
     with tempfile.TemporaryDirectory() as temporary:
         folder = (args.folder or pathlib.Path(temporary)).absolute()
         folder.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ if any(word.endswith("pretrain_gpt.py") for word in sys.orig_argv):
     for name, value in {
         "is_available": True, "device_count": 1, "set_device": None, "synchronize": None, "empty_cache": None,
         "manual_seed": None, "get_device_properties": Device, "get_device_capability": (Device.major, Device.minor),
-        "get_rng_state": torch.get_rng_state(),
+        "get_rng_state": torch.get_rng_state(), "is_current_stream_capturing": False,
     }.items():
         setattr(torch.cuda, name, answers(value))  # each a function of its own: the compiler of torch tells them apart
 

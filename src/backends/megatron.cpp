@@ -166,6 +166,11 @@ class Megatron {
     }
   }
 
+  // Whether a switch is among the arguments, and not as one that is off.
+  bool is_on(const std::string& argument) const {
+    const auto found = arguments_.find(argument);
+    return found != arguments_.end() && found->second.boolean;
+  }
   void put(const std::string& argument, Value value) {
     arguments_.insert_or_assign(argument, std::move(value));
   }
@@ -320,9 +325,7 @@ class Megatron {
   // Only what is shared between ranks can be gathered. Where nobody says, Primus has the distributed
   // optimizer on.
   void gather_beside() {
-    const auto distributed = arguments_.find("use_distributed_optimizer");
-    const bool on = distributed != arguments_.end() && distributed->second.boolean;
-    const bool shares = on || arguments_.contains("use_megatron_fsdp");
+    const bool shares = is_on("use_distributed_optimizer") || is_on("use_megatron_fsdp");
     if (!shares && (is_set("use_distributed_optimizer") || t_.use_torch_fsdp2)) {
       job_.warnings.emplace_back(
           "overlap_param_gather is left out: without use_distributed_optimizer there is nothing to gather");
@@ -680,7 +683,7 @@ class Megatron {
   }
 
   void environment() {
-    const bool fsdp = t_.use_torch_fsdp2 || arguments_.contains("use_megatron_fsdp");
+    const bool fsdp = t_.use_torch_fsdp2 || is_on("use_megatron_fsdp");
     // Order of kernels between streams, which tensor parallelism needs and FSDP must not have.
     if (fsdp) {
       job_.required["CUDA_DEVICE_MAX_CONNECTIONS"] = "8";

@@ -293,6 +293,15 @@ TEST(Megatron, NoKeyIsForgotten) {
   }
 }
 
+// FSDP must not have one connection, and tensor parallelism needs it: a switch that is off is none.
+TEST(Megatron, ConnectionsAreThoseOfWhatIsOn) {
+  const ExternalJob off = render(load(kLlama, "mock_data: true\nuse_megatron_fsdp: false"));
+  EXPECT_EQ(off.environment.at("CUDA_DEVICE_MAX_CONNECTIONS"), "1");
+  EXPECT_TRUE(off.required.empty());
+  const ExternalJob on = render(load(kLlama, "mock_data: true\nuse_megatron_fsdp: true"));
+  EXPECT_EQ(on.required.at("CUDA_DEVICE_MAX_CONNECTIONS"), "8");
+}
+
 // A default that is a choice of the native engine's says nothing to Megatron-LM.
 TEST(Megatron, DefaultsOfTheNativeEngineAreNotPassedOn) {
   const config::Experiment experiment = load(kLlama, "mock_data: true");

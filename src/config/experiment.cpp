@@ -484,10 +484,12 @@ class Loader {
     if (reason.empty()) return;
     const bool known = std::ranges::all_of(preset.members, [](const Member& m) { return find_key(m.key); });
     const Value* type = preset.find("model_type");
-    // Megatron-LM has the layers of these.
-    if (known && framework_ == Framework::kMegatron && type && type->text == "mamba") return;
+    const bool megatron_has_it = known && type && type->text == "mamba";
+    if (megatron_has_it && framework_ == Framework::kMegatron) return;
     if (known && (!type || reason_without_preset(type->text).empty())) return;
-    throw unsupported(fmt::format("{}: {}", name.show(), reason), "choose another model")
+    throw unsupported(fmt::format("{}: {}", name.show(), reason),
+                      megatron_has_it ? "choose framework: megatron, which has them, or another model"
+                                      : "choose another model")
         .at(name.origin.location(), name.origin.snippet(name.width()));
   }
 

@@ -3,8 +3,8 @@
 What Megatron takes for granted and a CPU does not have is put right here, and nothing else of it is changed:
 
   torch.cuda.current_device   names the device on which modules make their tensors.
-  device="cuda", cuda(),      in calls of torch mean the CPU, and tensors of fp32 say that their type is the one of CUDA,
-  pin_memory, type()          which the clipping of gradients asks for.
+  device="cuda", cuda(),      in calls of torch mean the CPU, and tensors say that their type is the one of CUDA, which
+  pin_memory, type()          optimizers and the clipping of gradients ask for.
   torch.cuda.Stream           has nothing to wait for.
   all_to_all_single           takes counts that are tensors: they come from the device as arrays.
   states of random numbers    of tensor ranks are those of CUDA; nothing is drawn here.
@@ -49,7 +49,9 @@ class OnCpu(torch.overrides.TorchFunctionMode):
             kwargs["device"] = "cpu"
         kwargs.pop("pin_memory", None)
         result = function(*args, **kwargs)
-        return "torch.cuda.FloatTensor" if isinstance(result, str) and result == "torch.FloatTensor" else result
+        if function is torch.Tensor.type and isinstance(result, str):
+            return result.replace("torch.", "torch.cuda.")
+        return result
 
 
 from megatron.core import __version__ as VERSION  # noqa: E402

@@ -1,5 +1,6 @@
-// Copies of whole boxes of a tensor into panels (warpgroup.h) by the copy engine of Hopper (TMA); by the
-// thread that asks for them in the emulator. A gate tells when a box has come.
+// Copies of whole boxes of a tensor into panels (warpgroup.h), and of runs of bytes, to shared memory by the
+// copy engine of Hopper (TMA); by the thread that asks for them in the emulator. A gate tells when one has
+// come.
 #pragma once
 
 #include "turbo/gpu/warpgroup.h"
@@ -80,6 +81,22 @@ PRIMUS_DEVICE void copy_box([[maybe_unused]] BFloat16* panel, [[maybe_unused]] c
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, "
       "%5}], [%2];" ::"r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(panel))),
       "l"(&from), "r"(gate.address()), "r"(first), "r"(line), "r"(matrix)
+      : "memory");
+#endif
+}
+
+// Copies bytes to shared memory; the gate gets as many. By one thread; addresses and size are multiples
+// of 16.
+PRIMUS_DEVICE void copy_run([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
+                            [[maybe_unused]] int bytes, [[maybe_unused]] Gate& gate) {
+#if !defined(PRIMUS_GPU_VENDOR)
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  gate.come(bytes);
+#elif PRIMUS_WARPGROUPS
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(gate.address())
       : "memory");
 #endif
 }

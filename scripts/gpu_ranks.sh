@@ -107,7 +107,8 @@ losses() {
   one=$(number one_mixture lm_loss 20)
   for mesh in tensor expert tensor_expert context context_by_heads pipeline; do
     # shellcheck disable=SC2046,SC2086
-    run "$mesh" $tiny $common $mixture --nproc "$gpus" $(settings_of $mesh) && compare "$mesh"
+    # Rows have their names' folders to themselves.
+    run "tiny_$mesh" $tiny $common $mixture --nproc "$gpus" $(settings_of $mesh) && compare "tiny_$mesh"
   done
 }
 

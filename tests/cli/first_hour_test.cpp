@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
@@ -120,6 +121,14 @@ TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
   EXPECT_GT(static_cast<double>(epochs.size()), 0.25 * 0.9 * bytes / (64 * 4));
   EXPECT_LT(static_cast<double>(epochs.size()), 0.25 * bytes / (64 * 4) + 1);
   EXPECT_THAT(epoch.err, HasSubstr("validation loss at iteration"));
+  const std::size_t said = epoch.err.find("epochs of the training data are ");
+  ASSERT_NE(said, std::string::npos) << epoch.err;
+  long samples = 0, steps = 0;
+  ASSERT_EQ(std::sscanf(epoch.err.c_str() + said, "epochs of the training data are %ld samples: %ld steps",
+                        &samples, &steps),
+            2);
+  EXPECT_EQ(steps, (samples + 3) / 4) << "the last step is filled up";
+  EXPECT_EQ(static_cast<long>(epochs.size()), steps);
 
   ASSERT_EQ(trained({"--tokens", "1000", "exp_name=tokens"}).exit_code, 0);
   EXPECT_EQ(test::losses(test::run_folder(folder_.path(), "tokens")).size(), 4U);

@@ -235,6 +235,11 @@ TEST_F(Tokenize, LongLinesAreRefusedByPlace) {
     }
     EXPECT_TRUE(left_over().empty());
   }
+  // Behind others of the same block, an empty one among them.
+  options_.max_line_bytes = 1 << 10;
+  options_.inputs = {folder_.write("h.jsonl", head + "\n" + std::string(2 << 10, ' ') + "\n" + head)};
+  EXPECT_THAT(error(), HasSubstr("h.jsonl:3: error: the line has more than 1.00 KiB"));
+  options_.max_line_bytes = 1 << 20;
   options_.skip_bad = false;
   options_.inputs = {folder_.write("f.jsonl", longest + "\n" + head + longest)};
   EXPECT_EQ(run().documents, 3u);

@@ -126,8 +126,8 @@ class PosixFile : public File {
       const std::size_t piece = std::min(end - done, kLargestCall);
       const auto put = retry(
           [&] { return ::pwrite(direct_, data.data() + done, piece, static_cast<off_t>(offset + done)); });
-      if (put < 0 && errno != EINVAL) fail("write", path_);
-      if (put <= 0) {  // the file system asks for more than we align to
+      if (put < 0 && errno != EINVAL && errno != EOPNOTSUPP) fail("write", path_);
+      if (put <= 0) {  // the file system asks for more than we align to, or has no direct writes after all
         close_direct();
         direct_refused_ = true;
         break;

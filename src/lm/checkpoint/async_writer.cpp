@@ -49,7 +49,9 @@ void AsyncWriter::wait_copied() {
   }
   try {
     buffer_.before_change();
-  } catch (...) {  // the writing thread meets the same error and reports it
+  } catch (...) {
+    // Whoever reads what could not be copied meets the error and reports it. What is read no more needed no
+    // copy.
   }
 }
 

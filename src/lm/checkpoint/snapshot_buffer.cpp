@@ -57,7 +57,7 @@ void SnapshotBuffer::lay_out(std::vector<TensorSource> sources) {
   reserve(at);
   next_ = 0;
   state_ = State::kLive;
-  late_ = false;
+  late_ = judged_ = false;
   done_ = 0;
   error_ = nullptr;
 }
@@ -65,10 +65,19 @@ void SnapshotBuffer::lay_out(std::vector<TensorSource> sources) {
 void SnapshotBuffer::before_change() {
   {
     const std::lock_guard lock(mutex_);
-    const auto unread = std::ranges::count_if(chunks_, [&](const Chunk& chunk) { return !was_read(chunk); });
-    late_ = 2 * static_cast<std::size_t>(unread) > chunks_.size();
+    if (!judged_) {
+      const auto unread =
+          std::ranges::count_if(chunks_, [&](const Chunk& chunk) { return !was_read(chunk); });
+      late_ = 2 * static_cast<std::size_t>(unread) > chunks_.size();
+      judged_ = true;
+    }
   }
   copy();
+}
+
+bool SnapshotBuffer::was_late() const {
+  const std::lock_guard lock(mutex_);
+  return late_;
 }
 
 bool SnapshotBuffer::was_read(const Chunk& chunk) const {

@@ -31,11 +31,11 @@ class SnapshotBuffer {
   void lay_out(std::vector<TensorSource> sources);
   // Copies what is still to be read, by this thread or others. Throws what a source's `fill` threw.
   void copy();
-  // Call it when the tensors are about to change: notes how much of them was read by now, and copies the
-  // rest.
+  // Call it whenever the tensors are about to change: the first call notes how much of them was read by then,
+  // and copies the rest.
   void before_change();
-  // Whether the tensors changed before half of them was read.
-  bool was_late() const { return late_; }
+  // Whether less than half of the tensors was read when they first changed.
+  bool was_late() const;
   // The sources given to lay_out(), as they were then. Each tensor is read once from front to back, one whose
   // order in the file is another also again. Valid until the next lay_out().
   std::vector<TensorSource> sources();
@@ -62,14 +62,16 @@ class SnapshotBuffer {
   std::vector<std::uint64_t> starts_;  // of each source in the buffer
   std::vector<Chunk> chunks_;
   std::atomic<std::size_t> next_{0};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_:
   State state_ = State::kLive;
-  bool reading_ = false;             // from where the tensors lie
-  bool late_ = false;                // see was_late()
-  std::vector<std::uint64_t> read_;  // bytes of each source
-  std::size_t done_ = 0;             // chunks
+  bool reading_ = false;  // from where the tensors lie
+  bool late_ = false;     // see was_late()
+  bool judged_ = false;   // late_ is known
+  // Bytes of each source. Stays as it is while copies are made, who read it without the lock.
+  std::vector<std::uint64_t> read_;
+  std::size_t done_ = 0;  // chunks
   std::exception_ptr error_;
 };
 

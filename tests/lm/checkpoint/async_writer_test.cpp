@@ -88,6 +88,9 @@ TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
     EXPECT_EQ(read(sources[3], half, half), std::vector(was[3].begin() + half, was[3].end()));
     if (in_time == InTime::kMost) continue;
     for (const std::size_t i : {0, 1}) EXPECT_EQ(read(sources[i]), was[i]);
+    // The next step changes them again, when all is read.
+    buffer.before_change();
+    EXPECT_TRUE(buffer.was_late());
   }
 }
 

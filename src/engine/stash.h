@@ -54,6 +54,7 @@ class Stash {
 
   Buffer allocate(std::int64_t bytes);
   bool measuring() const { return arena_.measuring(); }
+  bool empty() const { return arena_.in_use() == 0; }
 
  private:
   friend class Buffer;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace primus {
@@ -56,6 +57,8 @@ bool StepGraphs::record(Recorded& part, const std::function<void()>& work) {
 
 void StepGraphs::run(Part part, const std::function<void()>& work, const std::function<void()>& inputs) {
   Recorded& recorded = of(part);
+  // Replays write where the stash was empty when they were recorded.
+  PRIMUS_CHECK("StepGraphs::run", mode_ == Mode::kPlain || rank_.stash().empty());
   if (mode_ == Mode::kReplay) {
     inputs();
     recorded.graph->launch(rank_.compute());

@@ -80,7 +80,7 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
       rank.compute().synchronize();
     });
   };
-  // A step that is recorded is none that is timed.
+  // Recorded steps are not timed.
   const std::int64_t recorded = settings.step.record_after > 0 ? settings.step.record_after + 1 : 0;
   const std::int64_t warmup = std::max(options.warmup, recorded);
   const std::int64_t total = warmup + options.steps;

@@ -17,7 +17,7 @@
 //
 // Both are duals: the gradient of what end_return() gives begins to travel where end_return() is, beside the
 // gradients of what stands in front of it, and is waited for where begin_return() is; likewise the other two.
-// Results are the same with and without anything beside.
+// What runs beside changes no bit.
 //
 // All ranks of a group make the same calls in the same order, replays included. What is begun is ended in
 // the reverse order.

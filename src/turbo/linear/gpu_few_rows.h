@@ -120,8 +120,6 @@ void launch_few_rows(Context& context, const Rows& x, const Results& results, st
   const std::int64_t staged = StagedRows::shared_bytes(rows, in);
   if constexpr (kWarp == 32 && std::is_same_v<Rows, StagedRows>) {
     using Ring = FewRowRing<Rows, Results>;
-    // With shorter rows of W the ring is no faster, and blocks of one row of x, which leave room for another
-    // kernel's ring, make it slower.
     if (has_warpgroups(context) && in >= Ring::kLongRow) {
       return launch(context, std::min<std::int64_t>(tiles.tiles, multiprocessors(context)),
                     Ring{tiles, static_cast<int>(staged)},

@@ -20,7 +20,7 @@ struct StagedRows {
   const BFloat16* x;
   int rows, in;
 
-  static std::int64_t shared_bytes(std::int64_t rows, std::int64_t in) {
+  static constexpr std::int64_t shared_bytes(std::int64_t rows, std::int64_t in) {
     return rows * (in + kPadding) * static_cast<std::int64_t>(sizeof(BFloat16));
   }
   PRIMUS_DEVICE BFloat16* staged(int row) const {

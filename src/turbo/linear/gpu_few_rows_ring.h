@@ -8,8 +8,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// One block on each multiprocessor. Another kernel's block fits beside it, so that the ring fills while the
-// kernel in front ends.
+// One block on each multiprocessor, too large for a second one beside it: a ring that fills while another
+// kernel streams takes more from that than it gains.
 template <class Rows, class Results>
 struct FewRowRing : FewRowTiles<Rows, Results> {
   using Tiles = FewRowTiles<Rows, Results>;
@@ -19,7 +19,10 @@ struct FewRowRing : FewRowTiles<Rows, Results> {
   static constexpr int kChunk = 8 * kStep, kPitch = kChunk + 32;
   static constexpr int kPlaceBytes = kStripeRows * kPitch * static_cast<int>(sizeof(BFloat16));
   static constexpr int kPlaces = 3;
-  static constexpr int kLongRow = 8192;  // columns from which on it is taken
+  // Columns from which on it is taken: with fewer, two blocks would fit in the 227 KiB that blocks of a
+  // Hopper multiprocessor can have.
+  static constexpr int kLongRow = 8192;
+  static_assert(2 * (StagedRows::shared_bytes(1, kLongRow) + kPlaces * kPlaceBytes) > 227 << 10);
   static constexpr int kThreads = kFewRowThreads + kWarp;
 
   int offset;  // bytes of shared memory in front of the ring

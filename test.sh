@@ -63,7 +63,7 @@ else
     step "GPU kernels compile with CUDA" scripts/build-gpu.sh cuda 90a
   fi
   if command -v clang++-19 >/dev/null; then
-    step "GPU kernels compile with HIP" scripts/build-gpu.sh hip gfx942
+    step "GPU kernels compile with HIP" scripts/build-gpu.sh hip gfx90a gfx942
   fi
   step "packaging" scripts/check-packaging.sh
   step "scripts" scripts/check-scripts.sh

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Training on one GPU of this machine beside PyTorch: the same model, tokens and precision, one after the other in this
-# run. One line for each row: both rates, their ratio, and both memories.
+# run. One line for each row: both rates, their ratio, and both memories; and what ours reaches of the rate composed
+# from the model's products and attention, each timed alone in the same run (benchmark train --ceiling).
 #
 #   scripts/gpu_peers.sh [FOLDER] [ROW]...     all rows by default
 #
@@ -47,7 +48,7 @@ row() {
   dimensions=$2
   shift 2
   # shellcheck disable=SC2086
-  timeout 120 "$primus" benchmark train --config "$config" --steps "${STEPS:-4}" --warmup 2 --json device=cuda \
+  timeout 120 "$primus" benchmark train --config "$config" --steps "${STEPS:-4}" --warmup 2 --ceiling --json device=cuda \
     deterministic_mode=false $words >"$scratch/$name.json" 2>"$scratch/$name.log" || {
     failed=1
     echo "FAILED  $name"
@@ -66,7 +67,8 @@ memory = ours["memory_bytes"]
 planned = memory["persistent"] + memory["stash"] + memory["scratch"]
 line = (
     f"{name:8} ours {ours['tokens_per_second']:8.0f} tokens/s {ours['model_flops_per_second'] / 1e12:6.1f} TFLOP/s "
-    f"{planned / 2**30:6.1f} GiB planned, {memory['device_used'] / 2**30:.1f} used"
+    f"{planned / 2**30:6.1f} GiB planned, {memory['device_used'] / 2**30:.1f} used | {100 * ours['ceiling']['share']:.1f} % of "
+    f"{ours['ceiling']['model_flops_per_second'] / 1e12:.1f} composed"
 )
 found = re.search(r": (\d+) tok/s ([\d.]+) TFLOP/s mem ([\d.]+)", peer)
 if found:

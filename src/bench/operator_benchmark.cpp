@@ -34,14 +34,15 @@ const char* name_of_role(GemmRole role) {
 constexpr GemmRole kRoles[] = {GemmRole::kForward, GemmRole::kInputGradient, GemmRole::kWeightGradient};
 
 // The three products of a layer with x [m, k], weight [n, k] and y [m, n].
-void time_layer(DeviceTimer& bench, const GemmCase& c, DType dtype, const std::string& prefix,
-                std::vector<BenchmarkResult>& results) {
+void time_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOptions& options,
+                const std::string& prefix, std::vector<BenchmarkResult>& results) {
+  const DType dtype = options.dtype;
   const std::int64_t element = size_of(dtype), x_bytes = c.m * c.k * element, w_bytes = c.n * c.k * element,
-                     y_bytes = c.m * c.n * element, d_w_bytes = c.n * c.k * size_of(DType::kF32);
+                     y_bytes = c.m * c.n * element, d_w_bytes = c.n * c.k * size_of(options.weight_gradient);
   std::vector<turbo::Gemm> forward, input, weight;
   for (std::int64_t set = DeviceTimer::sets(x_bytes + w_bytes + y_bytes); set > 0; --set) {
     const Tensor x = bench.random(dtype, {c.m, c.k}), w = bench.random(dtype, {c.n, c.k}, 0.02F);
-    const Tensor y = bench.random(dtype, {c.m, c.n}), d_w = bench.empty(DType::kF32, {c.n, c.k});
+    const Tensor y = bench.random(dtype, {c.m, c.n}), d_w = bench.empty(options.weight_gradient, {c.n, c.k});
     forward.push_back({.role = GemmRole::kForward, .a = x, .b = w, .c = y, .workspace = {}});
     input.push_back({.role = GemmRole::kInputGradient, .a = y, .b = w, .c = x, .workspace = {}});
     weight.push_back(
@@ -69,8 +70,9 @@ void check_experts(const GroupedGemmCase& which) {
 }
 
 // The three products of the experts.
-void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, DType dtype, const std::string& prefix,
-                  std::vector<BenchmarkResult>& results) {
+void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, const OperatorBenchmarkOptions& options,
+                  const std::string& prefix, std::vector<BenchmarkResult>& results) {
+  const DType dtype = options.dtype;
   const std::int64_t rows = which.tokens * which.top_k;
   std::vector<std::int32_t> offsets;
   const std::int64_t few = std::max<std::int64_t>(which.experts / 8, 1);
@@ -89,7 +91,7 @@ void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, DType dtype,
   for (std::int64_t set = DeviceTimer::sets(x_bytes + y_bytes + weights * element); set > 0; --set) {
     const Tensor x = bench.random(dtype, {rows, which.in}), y = bench.random(dtype, {rows, which.out});
     const Tensor w = bench.random(dtype, {which.experts, which.out, which.in}, 0.02F);
-    const Tensor d_w = bench.empty(DType::kF32, {which.experts, which.out, which.in});
+    const Tensor d_w = bench.empty(options.weight_gradient, {which.experts, which.out, which.in});
     const Tensor ends = bench.integers(offsets);
     const Tensor a[] = {x, y, y}, b[] = {w, w, x}, c[] = {y, x, d_w};
     for (int role = 0; role < 3; ++role) {
@@ -109,7 +111,9 @@ void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, DType dtype,
     results.push_back(bench.time(
         fmt::format("{}{} experts, {} {}x{}x{}", prefix, which.experts, name_of_role(kRoles[role]), rows,
                     which.out, which.in),
-        calls[role], moved + static_cast<double>(weights) * static_cast<double>(role == 2 ? 8 : element)));
+        calls[role],
+        moved + static_cast<double>(weights) *
+                    static_cast<double>(role == 2 ? 2 * size_of(options.weight_gradient) : element)));
   }
   bench.release();
 }
@@ -239,7 +243,7 @@ BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& case
                                const OperatorBenchmarkOptions& options) {
   DeviceTimer bench(device, options.seconds);
   BenchmarkReport report = begin(bench, device, "gemm", options);
-  for (const GemmCase& c : cases) time_layer(bench, c, options.dtype, "", report.results);
+  for (const GemmCase& c : cases) time_layer(bench, c, options, "", report.results);
   return end(bench, device, std::move(report), options);
 }
 
@@ -261,9 +265,9 @@ BenchmarkReport benchmark_grouped_gemm(Device& device, const GroupedGemmCase& wh
   check_experts(which);
   DeviceTimer bench(device, options.seconds);
   BenchmarkReport report = begin(bench, device, "grouped-gemm", options);
-  time_experts(bench, which, options.dtype, "", report.results);
-  time_layer(bench, {.m = which.tokens * which.top_k, .n = which.out, .k = which.in}, options.dtype,
-             "dense, ", report.results);
+  time_experts(bench, which, options, "", report.results);
+  time_layer(bench, {.m = which.tokens * which.top_k, .n = which.out, .k = which.in}, options, "dense, ",
+             report.results);
   return end(bench, device, std::move(report), options);
 }
 
@@ -287,9 +291,9 @@ BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
   BenchmarkReport report = begin(bench, device, suite.c_str(), options);
   for (const ModelProduct& p : products) {
     if (p.experts > 0)
-      time_experts(bench, experts_of(p), options.dtype, p.what + ", ", report.results);
+      time_experts(bench, experts_of(p), options, p.what + ", ", report.results);
     else
-      time_layer(bench, {.m = p.rows, .n = p.out, .k = p.in}, options.dtype, p.what + ", ", report.results);
+      time_layer(bench, {.m = p.rows, .n = p.out, .k = p.in}, options, p.what + ", ", report.results);
   }
   return end(bench, device, std::move(report), options);
 }

@@ -15,8 +15,9 @@
 namespace primus {
 
 struct OperatorBenchmarkOptions {
-  DType dtype = DType::kBF16;  // of operands; weight gradients are fp32
-  double seconds = 0.5;        // for each measurement
+  DType dtype = DType::kBF16;           // of operands
+  double seconds = 0.5;                 // for each measurement
+  DType weight_gradient = DType::kF32;  // what a layer's weight gradient is added into
 };
 
 // C = A · Bᵀ as linear layers use it: forward [m, n] = [m, k] · [n, k]ᵀ, and both gradients of that layer.
@@ -35,8 +36,8 @@ struct AttentionCase {
   std::int64_t window = 0;
   bool causal = true;
 };
-// Forward and backward of each; the names of cases are `prefix`, the model and the sizes. What computed them,
-// where the device had a choice, is in the notes.
+// Forward and backward of each, two results in this order; the names of cases are `prefix`, the model and the
+// sizes. What computed them, where the device had a choice, is in the notes.
 BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionCase>& cases,
                                     const OperatorBenchmarkOptions& options, const std::string& prefix = {});
 
@@ -55,10 +56,12 @@ struct ModelProduct {
   std::string what;                        // "qkv"
   std::int64_t rows = 0, out = 0, in = 0;  // of experts: the rows of all together
   std::int64_t experts = 0, top_k = 1;
+  std::int64_t times = 1;  // that a pass through the model computes it: once in each layer that has it
 
   bool operator==(const ModelProduct&) const = default;
 };
-// Each as forward product, input gradient and weight gradient. `suite` is the report's.
+// Each as weight gradient, forward product and input gradient: three results in this order. `suite` is the
+// report's.
 BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
                                      const std::vector<ModelProduct>& products,
                                      const OperatorBenchmarkOptions& options);

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "bench/model_shapes.h"
+#include "bench/operator_benchmark.h"
 #include "lm/train/random_batch.h"
 #include "lm/train/training_settings.h"
 #include "turbo/devices/devices.h"
@@ -25,14 +27,10 @@ std::int64_t peak_resident_bytes() {
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
 }
 
-}  // namespace
-
-TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, const FamilyRegistry& families,
-                                        const TrainBenchmarkOptions& options) {
+// Everything that it takes is given back at the end.
+TrainBenchmarkReport time_steps(const config::Experiment& experiment, const SessionSettings& settings,
+                                const FamilyRegistry& families, const TrainBenchmarkOptions& options) {
   const config::TrainerConfig& c = experiment.trainer;
-  const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment);
-  const SessionSettings settings =
-      session_settings_of(experiment, model_of(experiment, families, tokenizer.get()));
   std::unique_ptr<Device> device = turbo::open_device(device_spec_of(experiment));
   const DeviceTiming* const timing = turbo::timing_of(*device);
   if (options.trace) device = turbo::make_tracing_device(std::move(device), timing, options.trace);
@@ -143,6 +141,50 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
   return report;
 }
 
+TrainBenchmarkReport::Ceiling time_alone(Device& device, const SessionSettings& settings, double seconds) {
+  const StepSettings& step = settings.step;
+  const OperatorBenchmarkOptions options{
+      .dtype = settings.compute, .seconds = seconds, .weight_gradient = settings.gradients};
+  const auto sum = [](const std::vector<BenchmarkResult>& results, std::size_t first, std::size_t count) {
+    double total = 0;
+    for (std::size_t i = first; i < first + count; ++i) total += results[i].timing.median;
+    return total;
+  };
+  TrainBenchmarkReport::Ceiling ceiling;
+  const std::vector<ModelProduct> products = products_of(settings.model, step.micro_batch * step.sequence);
+  const BenchmarkReport timed = benchmark_model_gemm(device, "train", products, options);
+  for (std::size_t i = 0; i < products.size(); ++i)
+    ceiling.product_seconds += static_cast<double>(products[i].times) * sum(timed.results, 3 * i, 3);
+  const std::vector<LayersAttention> layers = attentions_of(settings.model, step.micro_batch, step.sequence);
+  std::vector<AttentionCase> shapes;
+  for (const LayersAttention& attention : layers) shapes.push_back(attention.shape);
+  const BenchmarkReport attention = benchmark_attention(device, shapes, options);
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    ceiling.attention_seconds += static_cast<double>(layers[i].times) * sum(attention.results, 2 * i, 2);
+  ceiling.product_seconds *= static_cast<double>(step.microbatches);
+  ceiling.attention_seconds *= static_cast<double>(step.microbatches);
+  return ceiling;
+}
+
+}  // namespace
+
+TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, const FamilyRegistry& families,
+                                        const TrainBenchmarkOptions& options) {
+  const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment);
+  const SessionSettings settings =
+      session_settings_of(experiment, model_of(experiment, families, tokenizer.get()));
+  TrainBenchmarkReport report = time_steps(experiment, settings, families, options);
+  if (options.ceiling_seconds > 0) {
+    TrainBenchmarkReport::Ceiling ceiling =
+        time_alone(*turbo::open_device(device_spec_of(experiment)), settings, options.ceiling_seconds);
+    const double flops = report.model_flops_per_second * report.seconds;
+    ceiling.model_flops_per_second = flops / (ceiling.product_seconds + ceiling.attention_seconds);
+    ceiling.share = report.model_flops_per_second / ceiling.model_flops_per_second;
+    report.ceiling = ceiling;
+  }
+  return report;
+}
+
 BenchmarkReport to_report(const TrainBenchmarkReport& r) {
   BenchmarkReport report{.suite = "train", .device = r.device, .dtype = r.compute_type};
   report.gemm_ceiling = r.gemm_peak;
@@ -176,6 +218,12 @@ std::string to_json(const TrainBenchmarkReport& r) {
       {"loss", r.loss},
       {"enqueue_seconds", r.enqueue_seconds},
       {"replayed_steps", r.replayed_steps}};
+  if (r.ceiling) {
+    json["ceiling"] = {{"product_seconds", r.ceiling->product_seconds},
+                       {"attention_seconds", r.ceiling->attention_seconds},
+                       {"model_flops_per_second", r.ceiling->model_flops_per_second},
+                       {"share", r.ceiling->share}};
+  }
   json["kernels"] = nlohmann::ordered_json::array();
   for (const auto& k : r.kernels) {
     json["kernels"].push_back({{"name", k.kernel},
@@ -201,6 +249,14 @@ std::string to_text(const TrainBenchmarkReport& r) {
       100 * r.share_of_peak, static_cast<double>(r.memory.persistent) / kMiB,
       static_cast<double>(r.memory.stash) / kMiB, static_cast<double>(r.memory.scratch) / kMiB,
       static_cast<double>(r.peak_resident_bytes) / kMiB);
+  if (r.ceiling) {
+    text += fmt::format(
+        "ceiling      {:.1f} model GFLOP/s if a step were its products ({:.3f} s) and attention ({:.3f} s) "
+        "alone, of "
+        "which {:.1f} % used\n",
+        r.ceiling->model_flops_per_second / 1e9, r.ceiling->product_seconds, r.ceiling->attention_seconds,
+        100 * r.ceiling->share);
+  }
   if (r.enqueue_seconds > 0) {
     text += fmt::format("host         {:.2f} ms to enqueue a microbatch, {} steps replayed as graphs\n",
                         1e3 * r.enqueue_seconds, r.replayed_steps);

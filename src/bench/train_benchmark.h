@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct TrainBenchmarkOptions {
   // Where set, so many further steps are recorded behind the timed ones.
   std::shared_ptr<turbo::TraceRecorder> trace = {};
   std::int64_t traced_steps = 1;
+  // Seconds for each product and attention of the model, which are timed alone once the steps are over and
+  // their memory is free again; 0: not measured.
+  double ceiling_seconds = 0;
   // Called after each step, warm-up included: steps done, steps in all.
   std::function<void(std::int64_t, std::int64_t)> progress = {};
 };
@@ -54,6 +58,15 @@ struct TrainBenchmarkReport {
   // work inside the call.
   double enqueue_seconds = 0;
   std::int64_t replayed_steps = 0;  // as graphs (lm/train/step_graphs.h), of the timed ones and those after
+  // With TrainBenchmarkOptions::ceiling_seconds: what a step would take if it were nothing but its matrix
+  // products and its attention, each as fast as it is alone on this device in this run; its recomputation is
+  // not counted.
+  struct Ceiling {
+    double product_seconds = 0, attention_seconds = 0;
+    double model_flops_per_second = 0;  // of a step of so many seconds
+    double share = 0;                   // what the timed steps reach of it
+  };
+  std::optional<Ceiling> ceiling = {};
 };
 
 TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, const FamilyRegistry& families,

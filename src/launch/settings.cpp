@@ -182,11 +182,12 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
   }
   for (const Value* item : items_of(member.value)) {
     const std::string text = text_of(*item, member.key);
-    const auto truth = item->quoted && !is_switch ? std::nullopt : truth_of(text);
+    std::optional<bool> truth;
+    if (!item->quoted || is_switch) truth = truth_of(text);
     if (is_switch && !truth && !text.empty()) throw expected(*item, member.key, "true or false");
     const bool words = item->kind == Kind::kBool || is_switch;
-    if (words && truth == false) continue;
-    const bool bare = text.empty() || (words && truth == true);
+    if (words && !truth.value_or(true)) continue;
+    const bool bare = text.empty() || (words && truth.value_or(false));
     if (bare && known && known->takes == ForeignOption::Takes::kValue) continue;  // partition: ""
     options.push_back({name, bare ? std::nullopt : std::optional<std::string>(text)});
   }

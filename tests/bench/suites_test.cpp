@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/error.h"
 #include "base/temporary_folder.h"
 #include "bench/attention_shapes.h"
@@ -86,6 +88,68 @@ TEST(ModelShapes, OfLatentAttentionAndExperts) {
             "q 10x96x64; kv down 10x20x64; kv up 10x112x16; attention out 10x64x48; gate and up 10x320x64; "
             "down 10x64x160; experts' gate and up 30x80x64 of 32; experts' down 30x64x40 of 32; "
             "vocabulary 10x1000x64; ");
+}
+
+TEST(ModelShapes, CountLayers) {
+  ModelConfig c = dense();
+  c.layers = 6;
+  c.moe.experts = 8, c.moe.ffn = 40, c.moe.shared_ffn = 40, c.moe.dense_layers = {0, 1};
+  c.mtp.enabled = true, c.mtp.layers = 2;
+  std::map<std::string, std::int64_t> times;
+  for (const ModelProduct& p : products_of(c, 10)) times[p.what] = p.times;
+  // Two modules of multi-token prediction, with a block like the last one, which has experts.
+  const std::map<std::string, std::int64_t> expected{{"qkv", 8},
+                                                     {"attention out", 8},
+                                                     {"gate and up", 2},
+                                                     {"down", 2},
+                                                     {"experts' gate and up", 6},
+                                                     {"experts' down", 6},
+                                                     {"shared expert's gate and up", 6},
+                                                     {"shared expert's down", 6},
+                                                     {"next token's input", 2},
+                                                     {"vocabulary", 3}};
+  EXPECT_EQ(times, expected);
+}
+
+// The work of all products and attentions, counted so, is that of a training step.
+TEST(ModelShapes, AddUpToTheFlopsOfTraining) {
+  constexpr std::int64_t kBatch = 2, kLength = 64;
+  ModelConfig plain = dense();
+  plain.layers = 5;
+  ModelConfig mixed = plain;
+  mixed.moe.experts = 8, mixed.moe.ffn = 40, mixed.moe.shared_ffn = 24, mixed.moe.router.top_k = 3;
+  mixed.moe.dense_layers = {0};
+  mixed.mtp.enabled = true, mixed.mtp.layers = 1;
+  ModelConfig latent = mixed;
+  latent.head_dim = 12;
+  latent.attention.latent = {.q_rank = 24, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 6};
+  ModelConfig chunks = plain;
+  chunks.attention.local_layers = {0, 1, 3}, chunks.attention.chunk = 24;
+  for (const ModelConfig& c : {plain, mixed, latent, chunks}) {
+    double flops = 0;
+    for (const ModelProduct& p : products_of(c, kBatch * kLength))
+      flops += 6.0 * static_cast<double>(p.times * p.rows * p.out * p.in);
+    // Twice each of two products forward, and as much again for each operand's gradient; half of the keys.
+    for (const LayersAttention& a : attentions_of(c, kBatch, kLength))
+      flops += 3.0 * static_cast<double>(a.times * a.shape.batch * a.shape.sequence * a.shape.sequence *
+                                         a.shape.heads * (a.shape.head_dim + a.shape.value_dim));
+    EXPECT_NEAR(flops / training_flops(c, kBatch, kLength), 1, 1e-12);
+  }
+}
+
+TEST(ModelShapes, WindowsAreKept) {
+  ModelConfig c = dense();
+  c.layers = 4, c.attention.local_layers = {0, 2}, c.attention.window = 16;
+  const std::vector<LayersAttention> all = attentions_of(c, 3, 64);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].shape.window, 0);
+  EXPECT_EQ(all[0].times, 2);
+  EXPECT_EQ(all[1].shape.window, 16);
+  EXPECT_EQ(all[1].times, 2);
+  EXPECT_EQ(all[1].shape.batch, 3);
+  // A window that is no shorter than the sequence is none.
+  ASSERT_EQ(attentions_of(c, 3, 16).size(), 1U);
+  EXPECT_EQ(attentions_of(c, 3, 16)[0].times, 4);
 }
 
 TEST(ModelShapes, AttentionOfALayer) {

@@ -402,6 +402,25 @@ TEST(Benchmarks, DataAndCheckpoint) {
   EXPECT_TRUE(Env::posix().list(folder.path()).empty());
 }
 
+TEST(Benchmarks, CeilingOfAStep) {
+  const auto report = json_of(
+      {"train", "--config",
+       std::string(PRIMUS_SOURCE_DIR) + "/examples/native/configs/CPU/llama_tiny-pretrain.yaml", "--steps",
+       "2", "--warmup", "1", "--ceiling", "mock_data=true", "data_path=null", "train_data_path=null",
+       "seq_length=64", "micro_batch_size=1", "global_batch_size=2", "device=cpu", "num_threads=1"});
+  const auto& ceiling = report["ceiling"];
+  const double seconds =
+      ceiling["product_seconds"].get<double>() + ceiling["attention_seconds"].get<double>();
+  EXPECT_GT(ceiling["product_seconds"].get<double>(), 0);
+  EXPECT_GT(ceiling["attention_seconds"].get<double>(), 0);
+  const double rate = ceiling["model_flops_per_second"].get<double>();
+  const double flops =
+      report["model_flops_per_second"].get<double>() * report["seconds_per_step"]["median"].get<double>();
+  EXPECT_NEAR(rate * seconds / flops, 1, 1e-9);
+  EXPECT_NEAR(ceiling["share"].get<double>() * rate / report["model_flops_per_second"].get<double>(), 1,
+              1e-9);
+}
+
 TEST(Benchmarks, TracesOfSteps) {
   const test::TemporaryFolder folder;
   const std::string trace = folder.path() / "trace.json";

@@ -17,6 +17,10 @@ class BenchmarkTrain final : public Command {
     experiment_.declare(args);
     args.option("--steps", "N", &options_.steps, "training steps to time");
     args.option("--warmup", "N", &options_.warmup, "steps before, not counted");
+    args.flag("--ceiling", ceiling_,
+              "then time each matrix product and the attention of the model alone, and show what the steps "
+              "reach of "
+              "the rate that these would give together");
     args.option("--trace", "FILE", &trace_,
                 "record further steps behind the timed ones, as a Chrome trace (ui.perfetto.dev shows it)");
     args.option("--trace-steps", "N", &options_.traced_steps, "how many of them");
@@ -31,6 +35,8 @@ class BenchmarkTrain final : public Command {
       throw invalid(fmt::format("--warmup must be from 0 to {}", kMostSteps));
     if (options_.traced_steps < 1 || options_.traced_steps > 1000)
       throw invalid("--trace-steps must be from 1 to 1000");
+    constexpr double kCeilingSeconds = 0.3;  // for each of some 15 measurements
+    if (ceiling_) options_.ceiling_seconds = kCeilingSeconds;
     if (!trace_.empty()) options_.trace = std::make_shared<turbo::TraceRecorder>();
     output_.check();
     const config::Experiment experiment = experiment_.load(console);
@@ -58,6 +64,7 @@ class BenchmarkTrain final : public Command {
   TrainBenchmarkOptions options_;
   BenchmarkOutput output_;
   std::string trace_;
+  bool ceiling_ = false;
 };
 
 }  // namespace
@@ -67,12 +74,16 @@ extern const CommandEntry kBenchmarkTrain{
     "Times training steps of an experiment, and where the time goes",
     "Random tokens stand for data, and nothing is written. Model FLOP/s are compared with the peak of large\n"
     "matrix products, measured in the same run.\n\n"
+    "--ceiling adds a second one: a step that were nothing but the model's products and attention, each at "
+    "the "
+    "rate\nthat it has alone.\n\n"
     "--trace FILE records every kernel and copy of further steps, by stream. The same of a training run, and "
     "of\n"
     "several ranks, is the key profile.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark train --config examples/native/configs/CPU/llama_124M-pretrain.yaml --steps 10\n"
     "primus benchmark train --config exp.yaml --steps 20 --json micro_batch_size=8\n"
     "primus benchmark train --config exp.yaml --steps 20 --baseline compare last-week.json\n"
+    "primus benchmark train --config exp.yaml --steps 10 --ceiling\n"
     "primus benchmark train --config exp.yaml --steps 3 --trace step.json",
     make_command<BenchmarkTrain>,
     {Section::kBenchmark, 1}};

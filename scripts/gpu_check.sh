@@ -4,7 +4,7 @@
 #
 #   scripts/gpu_check.sh [--built] [--gpus N] [--only WORD]... [OUTPUT_FOLDER]
 #
-# With --only: some of tests, rates, sanitizer, models, graphs, decoding, peers (training beside PyTorch). With --gpus: only what
+# With --only: some of tests, rates, sanitizer, models, lost, graphs, decoding, peers (training beside PyTorch). With --gpus: only what
 # several GPUs do together, which is scripts/gpu_comm.sh and scripts/gpu_ranks.sh; --only then takes comm and rows of
 # gpu_ranks.sh (losses, sharded, ...).
 #
@@ -28,7 +28,7 @@ done
 if [ "$gpus" -gt 1 ]; then
   known="comm losses overlap replicated sharded tensor library pipeline context mixtral deepseek peer killed"
 else
-  known="tests rates sanitizer models graphs decoding peers"
+  known="tests rates sanitizer models lost graphs decoding peers"
 fi
 for word in $parts; do
   case " $known " in
@@ -183,6 +183,7 @@ elif part sanitizer; then
   done
 fi
 if part models && [ -x build/bin/primus ]; then scripts/gpu_models.sh || failed=1; fi
+if part lost && [ -x build/bin/primus ]; then scripts/gpu_lost.sh || failed=1; fi
 if part graphs && [ -x build/bin/primus ]; then scripts/gpu_graphs.sh || failed=1; fi
 if part decoding && [ -x build/bin/primus ]; then
   timeout 120 build/bin/primus benchmark decode --model llama3.1_8B --device cuda --batch 1,8,64 --context 512 --tokens 64 \

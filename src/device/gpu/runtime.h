@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "device/gpu/target.h"
+#include "device/lost_device.h"
 
 // The runtimes' functions and types differ in nothing but a prefix.
 #if defined(__HIP__)
@@ -54,9 +55,7 @@ inline void check(Status status, const char* what) {
                   std::string("check that the ") + kVendorName +
                       " driver is loaded and new enough, or use device: cpu");
     default:
-      throw Error(ErrorKind::kIo, std::move(message),
-                  "the GPU may have been lost: look at the kernel's log (dmesg) and start again from the "
-                  "last checkpoint");
+      throw Error(ErrorKind::kIo, std::move(message), kLostDeviceHint);
   }
 }
 

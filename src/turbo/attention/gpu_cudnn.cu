@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "device/lost_device.h"
 #include "turbo/attention/gpu_documents.h"
 #include "turbo/attention/gpu_spread.h"
 #include "turbo/gpu/register.h"
@@ -67,7 +68,7 @@ class CudnnStream {
       throw Error(ErrorKind::kIo,
                   "cuDNN " + library_.version_text + " cannot work on a stream: status " +
                       std::to_string(static_cast<int>(status)),
-                  "look at the kernel's log (dmesg) for errors of the GPU");
+                  kLostDeviceHint);
     }
   }
   ~CudnnStream() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "device/lost_device.h"
 
 namespace primus::turbo::cudnn {
 namespace {
@@ -237,7 +238,7 @@ void Plan::execute(Handle handle, const std::vector<std::pair<std::int64_t, void
   const auto check = [this](Status status) {
     if (status == Status::kSuccess) return;
     throw Error(ErrorKind::kIo, "cuDNN " + library_.version_text + " failed: " + message_of(library_, status),
-                "look at the kernel's log (dmesg) for errors of the GPU");
+                kLostDeviceHint);
   };
   Descriptors owner(library_);
   const Descriptor pack = owner.make(DescriptorType::kVariantPack);

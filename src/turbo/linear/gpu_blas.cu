@@ -17,6 +17,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "device/lost_device.h"
 #include "turbo/gpu/values.h"
 #include "turbo/linear/algorithm_cache.h"
 #include "turbo/linear/algorithm_trial.h"
@@ -176,7 +177,7 @@ class CublasLt {
     throw Error(
         ErrorKind::kIo,
         std::string("cuBLASLt cannot ") + what + ": status " + std::to_string(static_cast<int>(status)),
-        "look at the kernel's log (dmesg) for errors of the GPU");
+        kLostDeviceHint);
   }
   // Null: the library does not take it.
   const Plan* find(const Gemm& call);

@@ -60,7 +60,7 @@ else
     benchmarks/train/ranks.py memory --level optim_grads_params --within 0.02 seq_length=128
   # Compiled only: no test machine has a GPU. scripts/gpu_check.sh is for one that has.
   if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
-    step "GPU kernels compile with CUDA" scripts/build-gpu.sh cuda 90a
+    step "GPU kernels compile with CUDA" scripts/build-gpu.sh cuda 80 90a 100
   fi
   if command -v clang++-19 >/dev/null; then
     step "GPU kernels compile with HIP" scripts/build-gpu.sh hip gfx90a gfx942

@@ -17,10 +17,9 @@ if [ $# -eq 0 ]; then
   # shellcheck disable=SC2046  # one word per target
   set -- $(sed -n 's/^primus_fuzzer(\([a-z_0-9]*\).*/\1/p' tests/fuzz/CMakeLists.txt)
 fi
-for target in "$@"; do
-  cmake --build build-fuzz --target "${target}_fuzz" >build/fuzz-build.log 2>&1 ||
-    { tail -n 20 build/fuzz-build.log; exit 1; }
-done
+programs=$(printf '%s_fuzz ' "$@")
+# shellcheck disable=SC2086  # one word per program
+cmake --build build-fuzz --target $programs >build/fuzz-build.log 2>&1 || { tail -n 20 build/fuzz-build.log; exit 1; }
 
 # New inputs go to the first folder; the corpus of the repository stays as it is. A second of the released
 # program is several here, where sanitizers slow it down.

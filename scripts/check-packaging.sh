@@ -1,7 +1,7 @@
 #!/bin/sh
 # What `cmake --install` and CPack make of a finished build: it runs from wherever it is moved, the packages hold what
 # they should, nothing needs a newer glibc than Debian 12 has, and the image definitions name files and packages that
-# are there. Needs no network and no container engine; images themselves are not built here.
+# are there. Needs no network and no container engine: scripts/build-images.sh builds the images.
 #
 #   scripts/check-packaging.sh [BUILD-FOLDER]      default: build
 # Functions are called by the function check, and names of groups are words.
@@ -111,6 +111,10 @@ done
 
 echo "== images"
 group_exists() { grep -q "^\[$1\]" scripts/debian-packages.txt || { echo "there is no group [$1]"; return 1; }; }
+version=$(sed -n 's/^project(primus VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+has_steps_of_cpu() {
+  ! grep -E '^(COPY|WORKDIR|ENTRYPOINT|CMD|RUN --mount|RUN cmake)' packaging/docker/cpu.Dockerfile | grep -vxFf "$1"
+}
 for image in packaging/docker/*.Dockerfile; do
   # Sources of COPY lines are files of the repository that .dockerignore lets through; options begin with --.
   sed -n 's/^COPY \(.*\)/\1/p' "$image" | grep -v -- '--from=' | while read -r line; do
@@ -128,9 +132,14 @@ for image in packaging/docker/*.Dockerfile; do
   for word in $(git ls-files 2>/dev/null | grep -E '^(CMake|cmake/|presets/|src/|LICENSE)' | cut -d/ -f1 | sort -u); do
     check "$image has $word" grep -qE "^COPY .*\b$word\b" "$image"
   done
+  check "the version on its label is this one" grep -qF "image.version=\"$version\"" "$image"
+  # The image for CPUs is the one that machines without a registry build (scripts/build-images.sh).
+  check "$image builds and starts the program as the one for CPUs does" has_steps_of_cpu "$image"
 done
-sed -n '/^%files/,/^%post/p' packaging/apptainer/primus.def | awk 'NF == 2 { print $1 }' | while read -r word; do
-  case $word in build/*) ;; *) check "the Apptainer definition copies $word, which is there" test -e "$word" ;; esac
+sed -n '/^%files/,/^%post/p' packaging/apptainer/primus.def | awk 'NF == 2' | while read -r from to; do
+  case $from in build/*) ;; *) check "the Apptainer definition copies $from, which is there" test -e "$from" ;; esac
+  # %post has the host's /tmp and /var/tmp in place of the image's.
+  case $to in /tmp/* | /var/tmp/*) fail "the Apptainer definition copies $from to $to, which %post cannot see" ;; esac
 done >"$place/copies" 2>&1
 cat "$place/copies"
 if grep -q FAILED "$place/copies"; then failed=1; fi

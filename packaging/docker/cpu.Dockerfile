@@ -1,24 +1,33 @@
-# Primus for CPUs. From the repository's root:
+# Primus for CPUs. From the repository's root (scripts/build-images.sh --cpu does it with podman, and tries the image):
 #
 #   docker build -f packaging/docker/cpu.Dockerfile -t primus:cpu .
-#   docker run --rm primus:cpu version
+#   docker run --rm --user "$(id -u):$(id -g)" --volume "$PWD:/workspace" primus:cpu train pretrain --config exp.yaml
 FROM debian:bookworm AS build
 WORKDIR /src
-COPY scripts scripts
-RUN apt-get update && scripts/install-packages.sh build && rm -rf /var/lib/apt/lists/*
-COPY CMakeLists.txt CMakePresets.json LICENSE README.md ./
+# What changes seldom comes first: packages, then sources, then what is only installed.
+COPY scripts/install-packages.sh scripts/debian-packages.txt scripts/
+RUN scripts/install-packages.sh build && rm -rf /var/lib/apt/lists/*
+COPY CMakeLists.txt CMakePresets.json ./
 COPY cmake cmake
+COPY src src
+COPY scripts/build.sh scripts/
+RUN --mount=type=cache,target=/root/.cache/ccache scripts/build.sh -DPRIMUS_TESTS=OFF
+COPY LICENSE README.md ./
 COPY docs docs
 COPY examples examples
 COPY presets presets
-COPY src src
-RUN scripts/build.sh -DPRIMUS_TESTS=OFF && cmake --install build --prefix /opt/primus --strip
+RUN cmake --install build --prefix /opt/primus --strip
 
 FROM debian:bookworm-slim
-COPY scripts/install-packages.sh scripts/debian-packages.txt /tmp/packages/
-RUN apt-get update && /tmp/packages/install-packages.sh runtime && rm -rf /var/lib/apt/lists/* /tmp/packages
+LABEL org.opencontainers.image.title="Primus" \
+      org.opencontainers.image.description="Trains foundation models from one native program" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY scripts/install-packages.sh scripts/debian-packages.txt /opt/packages/
+RUN /opt/packages/install-packages.sh runtime && rm -rf /var/lib/apt/lists/* /opt/packages
 COPY --from=build /opt/primus /opt/primus
 ENV PATH=/opt/primus/bin:$PATH
+# No USER: in rootless podman and on Kubernetes volumes belong to root within. --user takes any other one.
 WORKDIR /workspace
 ENTRYPOINT ["primus"]
 CMD ["--help"]

@@ -12,31 +12,44 @@ RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates
     && dpkg -i /tmp/keyring.deb && rm -rf /tmp/keyring.deb /var/lib/apt/lists/*
 
 FROM cuda-packages AS build
-ARG CUDA_ARCHS="80 90a 100"
 WORKDIR /src
-COPY scripts scripts
-RUN apt-get update && scripts/install-packages.sh build \
+# What changes seldom comes first: packages, then sources, then what is only installed.
+COPY scripts/install-packages.sh scripts/debian-packages.txt scripts/
+RUN scripts/install-packages.sh build && rm -rf /var/lib/apt/lists/*
+RUN apt-get update \
     && apt-get install -y --no-install-recommends cuda-nvcc-13-0 cuda-cudart-dev-13-0 libcublas-dev-13-0 \
     && rm -rf /var/lib/apt/lists/*
 ENV PATH=/usr/local/cuda-13.0/bin:$PATH
-COPY CMakeLists.txt CMakePresets.json LICENSE README.md ./
+COPY CMakeLists.txt CMakePresets.json ./
 COPY cmake cmake
+COPY src src
+COPY scripts/build.sh scripts/
+RUN --mount=type=cache,target=/root/.cache/ccache scripts/build.sh -DPRIMUS_TESTS=OFF
+ARG CUDA_ARCHS="80 90a 100"
+COPY scripts/build-gpu.sh scripts/
+RUN --mount=type=cache,target=/root/.cache/ccache scripts/build-gpu.sh cuda $CUDA_ARCHS
+COPY LICENSE README.md ./
 COPY docs docs
 COPY examples examples
 COPY presets presets
-COPY src src
-RUN scripts/build.sh -DPRIMUS_TESTS=OFF && scripts/build-gpu.sh cuda $CUDA_ARCHS \
-    && cmake --install build --prefix /opt/primus --strip
+RUN cmake --install build --prefix /opt/primus --strip
 
 FROM cuda-packages
-COPY scripts/install-packages.sh scripts/debian-packages.txt /tmp/packages/
-RUN apt-get update && /tmp/packages/install-packages.sh runtime \
-    && apt-get install -y --no-install-recommends libcublas-13-0 libcudnn9-cuda-13 libnccl2 \
-    && rm -rf /var/lib/apt/lists/* /tmp/packages
+LABEL org.opencontainers.image.title="Primus" \
+      org.opencontainers.image.description="Trains foundation models from one native program" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY scripts/install-packages.sh scripts/debian-packages.txt /opt/packages/
+# cuDNN compiles some of its attention when it is first used, with NVRTC.
+RUN /opt/packages/install-packages.sh runtime && apt-get update \
+    && apt-get install -y --no-install-recommends libcublas-13-0 libcudnn9-cuda-13 cuda-nvrtc-13-0 libnccl2 \
+    && rm -rf /var/lib/apt/lists/* /opt/packages
 COPY --from=build /opt/primus /opt/primus
+# The folder that the packages fill; /usr/local/cuda-13.0/lib64 is a link that only some of them bring.
 ENV PATH=/opt/primus/bin:$PATH \
-    LD_LIBRARY_PATH=/usr/local/cuda-13.0/lib64 \
+    LD_LIBRARY_PATH=/usr/local/cuda-13.0/targets/x86_64-linux/lib \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# No USER: in rootless podman and on Kubernetes volumes belong to root within. --user takes any other one.
 WORKDIR /workspace
 ENTRYPOINT ["primus"]
 CMD ["--help"]

@@ -1,29 +1,41 @@
-# Primus for AMD GPUs: the driver of the host, and HIP's runtime as Debian 12 has it. From the repository's root:
+# Primus for AMD GPUs: the driver of the host, and HIP's runtime as Debian 12 has it. From the repository's root
+# (scripts/build-images.sh --rocm does it with podman):
 #
 #   docker build -f packaging/docker/rocm.Dockerfile -t primus:rocm .
-#   docker run --rm --device /dev/kfd --device /dev/dri --group-add video --ipc host primus:rocm device list
+#   docker run --rm --device /dev/kfd --device /dev/dri --group-add "$(stat -c %g /dev/kfd)" --ipc host primus:rocm device list
 #
-# HIP_ARCHS chooses for which GPUs, as scripts/build-gpu.sh takes them.
+# HIP_ARCHS chooses for which GPUs, as scripts/build-gpu.sh takes them. Up to the program itself this is cpu.Dockerfile, so an
+# engine that has built that one begins with HIP.
 FROM debian:bookworm AS build
-ARG HIP_ARCHS="gfx90a gfx942"
 WORKDIR /src
-COPY scripts scripts
-RUN apt-get update && scripts/install-packages.sh build hip && rm -rf /var/lib/apt/lists/*
-COPY CMakeLists.txt CMakePresets.json LICENSE README.md ./
+# What changes seldom comes first: packages, then sources, then what is only installed.
+COPY scripts/install-packages.sh scripts/debian-packages.txt scripts/
+RUN scripts/install-packages.sh build && rm -rf /var/lib/apt/lists/*
+COPY CMakeLists.txt CMakePresets.json ./
 COPY cmake cmake
+COPY src src
+COPY scripts/build.sh scripts/
+RUN --mount=type=cache,target=/root/.cache/ccache scripts/build.sh -DPRIMUS_TESTS=OFF
+RUN scripts/install-packages.sh hip && rm -rf /var/lib/apt/lists/*
+ARG HIP_ARCHS="gfx90a gfx942"
+COPY scripts/build-gpu.sh scripts/
+RUN scripts/build-gpu.sh hip $HIP_ARCHS
+COPY LICENSE README.md ./
 COPY docs docs
 COPY examples examples
 COPY presets presets
-COPY src src
-RUN scripts/build.sh -DPRIMUS_TESTS=OFF && scripts/build-gpu.sh hip $HIP_ARCHS \
-    && cmake --install build --prefix /opt/primus --strip
+RUN cmake --install build --prefix /opt/primus --strip
 
 FROM debian:bookworm-slim
-COPY scripts/install-packages.sh scripts/debian-packages.txt /tmp/packages/
-RUN apt-get update && /tmp/packages/install-packages.sh runtime hip-runtime \
-    && rm -rf /var/lib/apt/lists/* /tmp/packages
+LABEL org.opencontainers.image.title="Primus" \
+      org.opencontainers.image.description="Trains foundation models from one native program" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY scripts/install-packages.sh scripts/debian-packages.txt /opt/packages/
+RUN /opt/packages/install-packages.sh runtime hip-runtime && rm -rf /var/lib/apt/lists/* /opt/packages
 COPY --from=build /opt/primus /opt/primus
 ENV PATH=/opt/primus/bin:$PATH
+# No USER: in rootless podman and on Kubernetes volumes belong to root within. --user takes any other one.
 WORKDIR /workspace
 ENTRYPOINT ["primus"]
 CMD ["--help"]

@@ -41,8 +41,8 @@ struct DataParallelSettings {
 
 class DataParallel {
  public:
-  // kWeight: weight gradients apart from their backward pass.
-  enum class Pass : std::uint8_t { kForward, kBackward, kWeight, kEvaluation };
+  // kWeight: weight gradients apart from their backward pass. kReading: a few tokens, with a cache.
+  enum class Pass : std::uint8_t { kForward, kBackward, kWeight, kEvaluation, kReading };
 
   // The store must be allocated for the rank's mesh; all must outlive this.
   DataParallel(Rank& rank, ParameterStore& store, const DataParallelSettings& settings);
@@ -58,9 +58,9 @@ class DataParallel {
   void before_gradient(const Parameter& parameter);
   // One of the parameter's uses has had its turn (Parameter::turn).
   void contributed(const Parameter& parameter);
-  // Ends a microbatch, in training or evaluation: gives back what the stash lent, but for gradients that
-  // further microbatches contribute to. So memory lies the same way in all microbatches, and measuring one is
-  // enough.
+  // Ends a microbatch, in training or evaluation, or a pass that reads: gives back what the stash lent, but
+  // for gradients that further microbatches contribute to. So memory lies the same way in all microbatches,
+  // and measuring one is enough.
   void end_microbatch();
   // Ends a step's backward passes: ParameterUnit::reduced is complete for kernels enqueued from now on.
   // Gradients that received nothing are zero.

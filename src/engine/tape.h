@@ -125,6 +125,8 @@ class Tape {
   // what it was before.
   bool set_replay(bool replay) { return std::exchange(replay_, replay); }
   bool training() const { return settings_.train; }
+  // Parameters may have no values but while an operator runs that names them: no other may be read.
+  bool gathers_parameters() const { return settings_.parallel != nullptr; }
 
   // ---- backward
   // Seeds the gradient of an output of this chunk (a copy is taken on the stream).

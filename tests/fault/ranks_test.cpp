@@ -6,10 +6,13 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace primus {
 namespace {
@@ -64,6 +67,33 @@ TEST(Ranks, TrainAsOneAndSaveTheSameFilesOnEveryLevel) {
         EXPECT_TRUE(Env::posix().status(run / "logs" / "pre_trainer" / ("rank-" + std::to_string(rank)) /
                                         "output.log"));
     }
+  }
+}
+
+// Texts that are written meanwhile: where each rank has a part of the weights, all of them read what rank 0
+// writes.
+TEST(Ranks, WriteTheSameTextsOnEveryLevel) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> silent = {"train_iters=4", "eval_iters=1", "eval_interval=2"};
+  auto writing = silent;
+  writing.insert(writing.end(), {"sample_interval=2", "sample_tokens=10"});
+  std::string expected;
+  for (const std::string level : kLevels) {
+    expect_done(run_program(train(folder, "silent-" + level, 3, level, silent)));
+    expect_done(run_program(train(folder, level, 3, level, writing)));
+    const Path run = test::run_folder(folder.path(), level);
+    EXPECT_EQ(losses(run), losses(test::run_folder(folder.path(), "silent-" + level))) << level;
+    std::string texts;
+    std::istringstream lines(read_file(run / "samples.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      auto record = nlohmann::json::parse(line);
+      EXPECT_EQ(record.at("tokens"), 10) << level;
+      record.erase("seconds");
+      texts += record.dump() + "\n";
+    }
+    EXPECT_EQ(std::count(texts.begin(), texts.end(), '\n'), 2) << level;
+    if (expected.empty()) expected = texts;
+    EXPECT_EQ(texts, expected) << level;
   }
 }
 

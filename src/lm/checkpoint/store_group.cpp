@@ -65,16 +65,15 @@ std::vector<std::string> StoreGroup::gather(const std::string& own) {
     all.push_back(take(from));
     erase(from, all.back().size());
   }
-  if (!broadcast_key_.empty()) erase(std::exchange(broadcast_key_, {}), broadcast_bytes_);
+  for (const auto& [broadcast, bytes] : std::exchange(broadcasts_, {})) erase(broadcast, bytes);
   return all;
 }
 
 std::string StoreGroup::broadcast(const std::string& own) {
   ++round_;
   if (rank_ != 0) return take(key("all"));
-  broadcast_key_ = key("all");
-  broadcast_bytes_ = own.size();
-  put(broadcast_key_, own);
+  broadcasts_.emplace_back(key("all"), own.size());
+  put(broadcasts_.back().first, own);
   return own;
 }
 

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "comm/rendezvous/store_client.h"
 #include "lm/checkpoint/checkpoint_group.h"
@@ -37,9 +39,9 @@ class StoreGroup final : public CheckpointGroup {
   int rank_, size_;
   std::chrono::milliseconds timeout_;
   std::uint64_t round_ = 0;
-  // Rank 0: the last broadcast, which the others may still be reading until they come to the next gather.
-  std::string broadcast_key_;
-  std::size_t broadcast_bytes_ = 0;
+  // Rank 0: keys and lengths of broadcasts, which the others may still be reading until they come to the next
+  // gather.
+  std::vector<std::pair<std::string, std::size_t>> broadcasts_;
 };
 
 }  // namespace primus

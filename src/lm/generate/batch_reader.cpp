@@ -46,7 +46,7 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
                               settings.all_pages(), ReaderSettings::kPageTokens, settings.capacity),
                   "give the cache more pages, or sequences less room");
   }
-  PRIMUS_CHECK("BatchReader", settings.chunk > 0);
+  PRIMUS_CHECK("BatchReader", settings.chunk > 0 && !(settings.replay && settings.parallel));
   settings_.chunk = std::min(settings.chunk, settings.capacity * settings.sequences);
   cache_ = make_kv_cache(rank, config(), settings.compute, settings.sequences, settings.capacity,
                          settings.all_pages(), ReaderSettings::kPageTokens);
@@ -86,6 +86,12 @@ BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, const tur
 }
 
 void BatchReader::measure() {
+  measure_passes();
+  // The first time has taught which parameters are gathered ahead, which takes memory.
+  if (settings_.parallel) measure_passes();
+}
+
+void BatchReader::measure_passes() {
   for (const std::int64_t rows : pass_sizes(settings_.chunk)) forward({.rows = rows});
   for (const std::int64_t rows : pass_sizes(settings_.sequences)) {
     forward(pass_of(rows, {}));
@@ -258,7 +264,8 @@ void BatchReader::enqueue(const Pass& pass, Done done) {
   Stream& stream = rank_.compute();
   const bool measuring = rank_.measuring();
   engine::Tape tape(rank_.context(), rank_.stash());
-  tape.begin({.train = false});
+  tape.begin({.train = false, .parallel = settings_.parallel});
+  if (settings_.parallel) settings_.parallel->begin_pass(engine::DataParallel::Pass::kReading, 0);
   const ModelInputs in{.tokens = tape.input(DType::kI32, {pass.rows}, false),
                        .blocks = {.batch = 1,
                                   .sequence = pass.rows,
@@ -275,8 +282,12 @@ void BatchReader::enqueue(const Pass& pass, Done done) {
     upload(cache_.sequences.block_table, host_->table);
   }
   const Value hidden = model_.forward(in);
-  if (!pass.logits) return;
-  const Value logits = model_.logits(hidden);
+  if (pass.logits) finish(pass, model_.logits(hidden), done);
+  if (settings_.parallel) settings_.parallel->end_microbatch();
+}
+
+template <class Done>
+void BatchReader::finish(const Pass& pass, const Value& logits, Done done) {
   if (pass.likeliest > 0) {
     const Shape shape{pass.rows, pass.likeliest};
     const Tensor values(top_values_.data, DType::kF32, shape), ids(top_ids_.data, DType::kI32, shape);
@@ -284,9 +295,9 @@ void BatchReader::enqueue(const Pass& pass, Done done) {
         rank_.context(),
         TopLogits{
             .logits = logits.tensor(), .vocab = pass.vocab, .values = values, .ids = ids, .workspace = {}});
-    if (!measuring) {
-      stream.copy_to_host(host_->values.data(), values.data, values.bytes());
-      stream.copy_to_host(host_->ids.data(), ids.data, ids.bytes());
+    if (!rank_.measuring()) {
+      rank_.compute().copy_to_host(host_->values.data(), values.data, values.bytes());
+      rank_.compute().copy_to_host(host_->ids.data(), ids.data, ids.bytes());
     }
   }
   done(logits.tensor());

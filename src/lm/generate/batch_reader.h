@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/data_parallel.h"
 #include "engine/rank.h"
 #include "lm/generate/sampler.h"
 #include "lm/model/language_model.h"
@@ -33,6 +34,9 @@ struct ReaderSettings {
   std::int64_t pages = 0;      // of kPageTokens, for all sequences; 0: each may fill its capacity
   // Passes that write a token may be recorded and replayed: nobody else uses the rank's stash and scratch.
   bool replay = false;
+  // Where each rank has a part of the weights: gathers them, so that all ranks have to read the same tokens
+  // at the same time. Null: the weights are all here.
+  engine::DataParallel* parallel = nullptr;
 
   std::int64_t pages_for(std::int64_t tokens) const { return (tokens + kPageTokens - 1) / kPageTokens; }
   std::int64_t all_pages() const { return pages > 0 ? pages : sequences * pages_for(capacity); }
@@ -88,6 +92,7 @@ class BatchReader {
     std::vector<std::int32_t> pages;
   };
   const Slot& slot(std::int64_t sequence) const { return slots_[static_cast<std::size_t>(sequence)]; }
+  void measure_passes();
   void fill(std::span<const Input> inputs, std::int64_t rows);
   // What a pass ends with: hidden states, all logits, or the likeliest tokens.
   struct Pass {
@@ -106,6 +111,8 @@ class BatchReader {
   // Enqueues a pass; `done` is given the logits, where there are any, as long as they are there.
   template <class Done>
   void enqueue(const Pass& pass, Done done);
+  template <class Done>
+  void finish(const Pass& pass, const engine::Value& logits, Done done);
   void download(const Tensor& logits);
 
   engine::Rank& rank_;

@@ -29,15 +29,19 @@ std::optional<std::int32_t> TextWriter::next(NextLogits logits, std::int64_t len
 }
 
 Generation generate(TokenReader& decoder, std::span<const std::int32_t> prompt,
-                    const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token) {
+                    const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token,
+                    const std::function<void(std::span<const std::int32_t>)>& on_read) {
   settings.sampling.check();
   TextWriter writer(settings);
+  const auto read = [&](std::span<const std::int32_t> tokens) {
+    if (on_read) on_read(tokens);
+    return decoder.read(tokens, settings.wanted());
+  };
   const double start = steady_seconds();
-  NextLogits logits = decoder.read(prompt, settings.wanted());
+  NextLogits logits = read(prompt);
   const double written_from = steady_seconds();
-  while (const auto id = writer.next(logits, decoder.length(), decoder.capacity(), on_token)) {
-    logits = decoder.read({&*id, 1}, settings.wanted());
-  }
+  while (const auto id = writer.next(logits, decoder.length(), decoder.capacity(), on_token))
+    logits = read({&*id, 1});
   Generation result = std::move(writer.text());
   result.prompt_seconds = written_from - start;
   result.seconds = steady_seconds() - written_from;

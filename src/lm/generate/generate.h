@@ -39,9 +39,10 @@ struct Generation {
 
 // Reads `prompt` (at least one token) behind what the decoder holds, then writes. `on_token` sees each token
 // at once and may end the text by returning false. The last token written has not been read by the decoder:
-// whoever goes on reads it first.
+// whoever goes on reads it first. `on_read` sees what the decoder is about to read.
 Generation generate(TokenReader& decoder, std::span<const std::int32_t> prompt,
-                    const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token = {});
+                    const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token = {},
+                    const std::function<void(std::span<const std::int32_t>)>& on_read = {});
 
 // One text as it is written: chooses its tokens and knows when it is over. `settings` must outlive it.
 class TextWriter {

@@ -42,9 +42,12 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
   step_ = std::make_unique<TrainingStep>(rank, *parallel_, model_, *optimizer_, step);
   if (settings.sample_capacity > 0) {
     constexpr std::int64_t kChunk = 32;  // of a prompt, which is short
-    reader_.emplace(
-        rank, model_,
-        ReaderSettings{.compute = settings.compute, .capacity = settings.sample_capacity, .chunk = kChunk});
+    const bool gathers = rank.mesh().size() > 1 && settings.sharding == engine::Sharding::kParameters;
+    reader_.emplace(rank, model_,
+                    ReaderSettings{.compute = settings.compute,
+                                   .capacity = settings.sample_capacity,
+                                   .chunk = kChunk,
+                                   .parallel = gathers ? parallel_.get() : nullptr});
   }
 }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "base/error.h"
-#include "lm/generate/generate.h"
 #include "lm/train/training_run.h"
 
 namespace primus {
@@ -354,9 +354,25 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
 
 void Trainer::Run::write_sample(const std::atomic<bool>& stop) {
   finish_step();
-  session->parallel().wait_for_all_values();
-  if (ranks.first()) write_own_sample(stop);
+  const bool together = session->reader()->reads_together();
+  if (!together) session->parallel().wait_for_all_values();
+  if (ranks.first()) {
+    write_own_sample(stop);
+  } else if (together) {
+    read_along();
+  }
   ranks.any(false);  // the others wait here, and not in a collective that has a short timeout
+}
+
+GenerateSettings Trainer::Run::sample_settings() const {
+  const SpecialIds& special = tokenizer->special_ids();
+  GenerateSettings sampled{.sampling = {.temperature = 0.7, .top_k = 40},
+                           .max_tokens = c.sample_tokens,
+                           .vocab = tokenizer->vocab_size()};
+  for (const auto& id : {special.eod, special.eos}) {
+    if (id) sampled.stop_ids.push_back(*id);
+  }
+  return sampled;
 }
 
 void Trainer::Run::write_own_sample(const std::atomic<bool>& stop) {
@@ -368,25 +384,37 @@ void Trainer::Run::write_own_sample(const std::atomic<bool>& stop) {
   StreamDecoder stream(*tokenizer);
   const double began = monotonic_seconds();
   model_reader.truncate(0);
-  const SpecialIds& special = tokenizer->special_ids();
-  std::vector<std::int32_t> ends;
-  for (const auto& id : {special.eod, special.eos}) {
-    if (id) ends.push_back(*id);
-  }
-  const Generation generation = generate(model_reader, prompt,
-                                         {.sampling = {.temperature = 0.7, .top_k = 40},
-                                          .max_tokens = c.sample_tokens,
-                                          .vocab = tokenizer->vocab_size(),
-                                          .stop_ids = ends},
-                                         [&](std::int32_t id) {
-                                           record.text += stream.push(id);
-                                           return !stop;
-                                         });
+  // The others read what this rank chooses, even where their own logits were rounded otherwise.
+  const auto tell = [&](std::span<const std::int32_t> tokens) {
+    if (model_reader.reads_together())
+      ranks.from_first(std::string(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()));
+  };
+  const Generation generation = generate(
+      model_reader, prompt, sample_settings(),
+      [&](std::int32_t id) {
+        record.text += stream.push(id);
+        return !stop;
+      },
+      tell);
+  tell({});
   record.text += stream.finish();
   record.tokens = static_cast<std::int64_t>(generation.ids.size());
   record.seconds = monotonic_seconds() - began;
   monitor->sample(record);
   phase("");
+}
+
+void Trainer::Run::read_along() {
+  TokenReader& model_reader = *session->reader();
+  model_reader.truncate(0);
+  const WantedLogits wanted = sample_settings().wanted();
+  for (;;) {
+    const std::string bytes = ranks.from_first(std::string());
+    if (bytes.empty()) return;
+    std::vector<std::int32_t> tokens(bytes.size() / sizeof(std::int32_t));
+    std::memcpy(tokens.data(), bytes.data(), bytes.size());
+    model_reader.read(tokens, wanted);
+  }
 }
 
 }  // namespace primus

@@ -16,6 +16,7 @@
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/data/batch_loader.h"
 #include "lm/data/dataset.h"
+#include "lm/generate/generate.h"
 #include "lm/model/weights.h"
 #include "lm/monitor/device_peak.h"
 #include "lm/monitor/run_folder.h"
@@ -120,6 +121,9 @@ struct Trainer::Run {
   // A text by the model as it is now, from rank 0.
   void write_sample(const std::atomic<bool>& stop);
   void write_own_sample(const std::atomic<bool>& stop);
+  // Of the other ranks, where a rank has a part of the weights only: reads what rank 0 writes.
+  void read_along();
+  GenerateSettings sample_settings() const;
   // A rank that does not come within three steps is taken for lost.
   void watch_ranks(double step_seconds);
   data::BatchLoaderOptions loader_options(std::int64_t first_sample) const;

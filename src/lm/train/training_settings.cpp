@@ -521,11 +521,6 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
     throw e.error_for("sample_interval", "no rank has the whole model to write samples with",
                       "leave sample_interval out");
   }
-  if (c.sample_interval && world > 1 && sharding == engine::Sharding::kParameters) {
-    throw e.error_for(
-        "sample_interval", "no rank has the whole model to write samples with",
-        "leave sample_interval out, or shard less: data_parallel_sharding_strategy=optim_grads");
-  }
   using Policy = engine::WeightGradientQueue::Policy;
   return {.model = model,
           .compute = c.bf16 ? DType::kBF16 : DType::kF32,

@@ -7,6 +7,7 @@
 
 #include "device/guard_device.h"
 #include "lm/generate/generate.h"
+#include "lm/train/rank_training.h"
 #include "tiny_model.h"
 #include "turbo/gpu/emulated.h"
 
@@ -97,6 +98,37 @@ TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
     const auto some = std::span(tokens).first(3);
     expect_close(gpu.read(some), cpu->read(some), 5e-2);
   }
+}
+
+// That reads parameters which the product does not name. Where ranks gather what an operator names, the norm
+// is an operator of its own.
+TEST(Decoder, RanksThatGatherTheirWeightsFuseNothing) {
+  ModelConfig config = tiny_config();
+  config.family = "qwen2";  // with biases
+  config.layers = 1, config.hidden = 1032;
+  config.init_std = 0.05;
+  const auto tokens = some_tokens(6, config.vocab);
+  SessionSettings settings{.model = config,
+                           .compute = DType::kBF16,
+                           .step = {.micro_batch = 1, .sequence = 8, .microbatches = 1},
+                           .optimizer = {},
+                           .sharding = engine::Sharding::kParameters,
+                           .sample_capacity = 16};
+  const auto logits_of = [&](engine::Rank& rank) {
+    const auto session = open_session(rank, settings, builtin_families());
+    session->store().initialize(rank.context(), kSeed);
+    const std::span<const float> logits = session->reader()->read(tokens);
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  engine::Rank alone(test::cpu());
+  const std::vector<float> expected = logits_of(alone);
+  test::on_ranks(
+      2, {},
+      [&](engine::Rank& rank) {
+        // As much as bf16 leaves between two ways of computing (ComputesInBf16).
+        expect_close(logits_of(rank), expected, 5e-2);
+      },
+      false, [] { return std::make_unique<test::GuardDevice>(1, turbo::emulated_kernel_table(32)); });
 }
 
 TEST(Decoder, ForgetsWhatIsTruncated) {

@@ -125,6 +125,30 @@ TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
   }
 }
 
+// Ranks that have a part of the weights each write together what those write that have all of them, and train
+// as if they wrote nothing, within the memory that was measured.
+TEST_P(DataParallelTraining, RanksWithAPartOfTheWeightsWriteTogether) {
+  SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
+  const Way whole, sharded{.sharding = Sharding::kParameters},
+      hybrid{.sharding = Sharding::kParameters, .shards = 2},
+      at_once{.sharding = Sharding::kParameters, .overlap = false, .reshard = false};
+  const Outcome silent = train_on(settings, 4, sharded);
+  settings.sample_capacity = 24;
+  const Outcome expected = train_on(settings, 4, whole);
+  ASSERT_EQ(expected.texts.front().size(), static_cast<std::size_t>(kSteps) + 1);
+  EXPECT_EQ(expected.texts.front().back().size(), 12U);
+  EXPECT_NE(expected.texts.front().front(), expected.texts.front().back());
+  for (const Way& way : {sharded, hybrid, at_once}) {
+    const Outcome outcome = train_on(settings, 4, way);
+    EXPECT_EQ(outcome, silent);
+    for (std::size_t r = 0; r < 4; ++r) {
+      EXPECT_EQ(outcome.texts[r], expected.texts[r]) << r;
+      EXPECT_LE(outcome.used[r].stash, outcome.memory[r].stash) << r;
+      EXPECT_LE(outcome.used[r].scratch, outcome.memory[r].scratch) << r;
+    }
+  }
+}
+
 // Gradients that are kept in bf16: every level gives the same bits, whichever way microbatches are added up,
 // and what two ranks or four add up is as good as what one does.
 TEST(Bf16Gradients, TrainAlikeOnEveryLevel) {

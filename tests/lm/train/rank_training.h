@@ -18,13 +18,16 @@
 #include "comm/copy_engines.h"
 #include "comm/local/thread_group.h"
 #include "engine/mesh.h"
+#include "lm/generate/generate.h"
 #include "lm/train/tiny_model.h"
 
 namespace primus::test {
 
 // Runs `body` for each rank of a mesh, each in its thread. What it throws fails the test.
-inline void on_ranks(int ranks, const engine::MeshShape& shape,
-                     const std::function<void(engine::Rank& rank)>& body, bool copy_engines = false) {
+inline void on_ranks(
+    int ranks, const engine::MeshShape& shape, const std::function<void(engine::Rank& rank)>& body,
+    bool copy_engines = false,
+    const std::function<std::unique_ptr<Device>()>& make_device = [] { return turbo::make_cpu_device(1); }) {
   auto worlds = comm::local::make_thread_group(ranks, {.timeout = std::chrono::seconds(60)});
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
@@ -32,8 +35,7 @@ inline void on_ranks(int ranks, const engine::MeshShape& shape,
       try {
         std::unique_ptr<comm::Communicator> world = std::move(worlds[static_cast<std::size_t>(r)]);
         if (copy_engines) world = std::make_unique<comm::test::CopyEngines>(std::move(world));
-        engine::Rank rank(turbo::make_cpu_device(1),
-                          ranks == 1 ? engine::Mesh() : engine::Mesh(std::move(world), shape));
+        engine::Rank rank(make_device(), ranks == 1 ? engine::Mesh() : engine::Mesh(std::move(world), shape));
         body(rank);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << r << ": " << error.what();
@@ -47,6 +49,8 @@ struct Outcome {
   std::vector<double> losses, mtp_losses, norms;
   // All master weights, whole, by name; of tensor and expert ranks' parts, by name and place.
   std::map<std::string, std::vector<float>> weights;
+  // What each rank wrote before the first step and after each, where settings ask for it.
+  std::vector<std::vector<std::vector<std::int32_t>>> texts;
   double evaluation_loss = 0;  // of one batch, after the last step; where settings ask for evaluation
   std::vector<engine::MemoryPlan> memory, used;  // of each rank: as measured, and after training
   bool operator==(const Outcome& other) const {
@@ -87,6 +91,7 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
   Outcome outcome;
   outcome.memory.resize(static_cast<std::size_t>(ranks));
   outcome.used.resize(static_cast<std::size_t>(ranks));
+  outcome.texts.resize(static_cast<std::size_t>(ranks));
   std::mutex mutex;
   on_ranks(ranks, shape, [&](engine::Rank& rank) {
     const int r = rank.mesh().rank();
@@ -99,6 +104,15 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
     session->store().initialize(rank.context(), 7);
     session->parallel().distribute_values();
     TrainingStep& step = session->step();
+    const auto write = [&] {
+      TokenReader* const reader = session->reader();
+      if (!reader) return;
+      if (!reader->reads_together()) session->parallel().wait_for_all_values();
+      reader->truncate(0);
+      const std::vector<std::int32_t> prompt = {1, 2, 3};
+      outcome.texts[static_cast<std::size_t>(r)].push_back(generate(*reader, prompt, {.max_tokens = 12}).ids);
+    };
+    write();
     for (int s = 0; s < steps; ++s) {
       step.begin(s + 1);
       for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
@@ -108,6 +122,7 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
       step.finish_gradients();
       const StepResult result = step.result();
       step.update(s + 1, 3e-3, 0.1);
+      write();
       if (r != 0) continue;
       outcome.losses.push_back(result.loss);
       outcome.norms.push_back(result.gradient_norm);

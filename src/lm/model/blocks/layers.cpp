@@ -32,7 +32,7 @@ std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParame
 
 void PreNormBlock::forward(engine::Residual& x, const BlockInputs& in) const {
   engine::BlockScope scope(x, layer_);
-  const bool decoding = in.cache != nullptr;
+  const bool decoding = in.cache && !x.sum.tape().gathers_parameters();
   add(x, attention_->forward(Normed(x, attention_norm_, epsilon_, decoding), in));
   add(x, feed_forward_->forward(Normed(x, ffn_norm_, epsilon_, decoding), in));
 }

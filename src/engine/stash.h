@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 
@@ -33,7 +34,11 @@ class Buffer {
   void reset();
   explicit operator bool() const { return node_ != nullptr; }
   bool unique() const { return node_ && node_->references == 1; }
-  Tensor view(DType dtype, const Shape& shape) const { return {node_->block.address, dtype, shape}; }
+  // Not of an empty one.
+  Tensor view(DType dtype, const Shape& shape) const {
+    PRIMUS_CHECK("Buffer::view", node_);
+    return {node_->block.address, dtype, shape};
+  }
 
  private:
   friend class Stash;

@@ -1,5 +1,6 @@
 #include "engine/tape.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "base/check.h"
@@ -130,7 +131,18 @@ void Step::weight_gradient_done() { tape_.entries_[entry_].weight_done = true; }
 
 // --- Tape: forward
 
+Tape::~Tape() {
+  if (settled()) {
+    clear();
+  } else {
+    abandon();
+  }
+}
+
 void Tape::begin(const Settings& settings) {
+  PRIMUS_CHECK("Tape::begin", settled());
+  PRIMUS_CHECK("Tape::begin",
+               std::ranges::all_of(slots_, [](const Slot& slot) { return slot.handles == 0; }));
   clear();
   settings_ = settings;
   layer_ = -1;

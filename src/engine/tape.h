@@ -79,7 +79,8 @@ class Tape {
   Tape(turbo::Context& context, Stash& stash) : context_(context), stash_(stash) {}
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
-  ~Tape() { clear(); }
+  // A tape that an error left half-way is abandoned.
+  ~Tape();
 
   // Starts over with an empty tape. All Values must be gone and all weight gradients done.
   void begin(const Settings& settings);

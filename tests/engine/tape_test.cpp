@@ -1,0 +1,671 @@
+// The tape by itself, under operators of the test's own: what is called in which order, how long memory
+// lives, where it lies, and what is refused.
+#include "engine/tape.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/weight_gradient_queue.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus::engine {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Lt;
+using ::testing::StartsWith;
+
+constexpr std::int64_t kElements = 4;  // of every value: each takes one block of the arena
+using Numbers = std::vector<float>;
+using Log = std::vector<std::string>;
+
+// What each call of an operator has besides its inputs.
+struct Noted {
+  Log* log;
+  std::atomic<bool>* stop = nullptr;  // set by backward_input
+};
+
+void note(const Step& s, const char* what) {
+  std::string line = what + std::string(s.name());
+  if (s.has_parameter()) line += " " + s.parameter().name;
+  s.attributes<Noted>().log->push_back(std::move(line));
+}
+
+float* data(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
+
+template <class Function>
+void fill(const Tensor& out, Function&& of) {
+  for (std::int64_t i = 0; i < kElements; ++i) data(out)[i] = of(i);
+}
+
+// Adds this operator's part to what other users of input 0 left.
+template <class Function>
+void contribute(Step& s, Function&& part) {
+  const auto [out, previous] = s.d_in(0);
+  fill(out, [&part, previous = previous](std::int64_t i) {
+    return part(i) + (previous.absent() ? 0 : data(previous)[i]);
+  });
+}
+
+void twice_forward(Step& s) {
+  note(s, "");
+  fill(s.out(0), [x = s.in_or_out(0)](std::int64_t i) { return 2 * data(x)[i]; });
+}
+void twice_backward(Step& s) {
+  note(s, "d ");
+  contribute(s, [d = s.d_out(0)](std::int64_t i) { return 2 * data(d)[i]; });
+}
+constexpr Operator kTwice{.name = "twice",
+                          .operator_class = OperatorClass::kRope,
+                          .forward = twice_forward,
+                          .backward_input = twice_backward,
+                          .in_place = true};
+
+void square_forward(Step& s) {
+  note(s, "");
+  fill(s.out(0), [x = s.in(0)](std::int64_t i) { return data(x)[i] * data(x)[i]; });
+}
+void square_backward(Step& s) {
+  note(s, "d ");
+  contribute(s, [x = s.in(0), d = s.d_out(0)](std::int64_t i) { return 2 * data(x)[i] * data(d)[i]; });
+  if (std::atomic<bool>* const stop = s.attributes<Noted>().stop) *stop = true;
+}
+constexpr Operator kSquare{.name = "square",
+                           .operator_class = OperatorClass::kActivation,
+                           .forward = square_forward,
+                           .backward_input = square_backward,
+                           .for_input = {.inputs = bit(0)}};
+
+// Reads an input in the backward pass that it never asked to keep.
+constexpr Operator kForgetful{.name = "forgetful",
+                              .operator_class = OperatorClass::kActivation,
+                              .forward = square_forward,
+                              .backward_input = square_backward};
+
+void sum_forward(Step& s) {
+  note(s, "");
+  fill(s.out(0), [a = s.in(0), b = s.in(1)](std::int64_t i) { return data(a)[i] + data(b)[i]; });
+}
+void sum_backward(Step& s) {
+  note(s, "d ");
+  s.pass_d_in(0, 0);
+  s.pass_d_in(1, 0);
+}
+constexpr Operator kSum{.name = "sum",
+                        .operator_class = OperatorClass::kAdd,
+                        .forward = sum_forward,
+                        .backward_input = sum_backward};
+
+// By a parameter, element by element.
+void multiply_forward(Step& s) {
+  note(s, "");
+  fill(s.out(0), [x = s.in(0), w = s.weight()](std::int64_t i) { return data(x)[i] * data(w)[i]; });
+}
+void multiply_backward(Step& s) {
+  note(s, "d ");
+  contribute(s, [w = s.weight(), d = s.d_out(0)](std::int64_t i) { return data(w)[i] * data(d)[i]; });
+}
+void multiply_weight(Step& s) {
+  note(s, "w ");
+  const auto [d_w, accumulate] = s.d_weight();
+  fill(d_w, [d_w = d_w, accumulate = accumulate, x = s.in(0), d = s.d_out(0)](std::int64_t i) {
+    return data(x)[i] * data(d)[i] + (accumulate ? data(d_w)[i] : 0);
+  });
+}
+constexpr Operator kMultiply{.name = "multiply",
+                             .operator_class = OperatorClass::kLinear,
+                             .forward = multiply_forward,
+                             .backward_input = multiply_backward,
+                             .backward_weight = multiply_weight,
+                             .for_weight = {.inputs = bit(0)}};
+
+void failing_weight(Step&) { throw invalid("the device is gone"); }
+constexpr Operator kFailing{.name = "failing",
+                            .operator_class = OperatorClass::kLinear,
+                            .forward = multiply_forward,
+                            .backward_input = multiply_backward,
+                            .backward_weight = failing_weight};
+
+// Outputs: x + 1, and ten times that, which can be made from the first.
+void tenfold_from_first(Step& s) {
+  note(s, "from first ");
+  fill(s.out(1), [y = s.out(0)](std::int64_t i) { return 10 * data(y)[i]; });
+}
+void tenfold_forward(Step& s) {
+  note(s, "");
+  fill(s.out(0), [x = s.in(0)](std::int64_t i) { return data(x)[i] + 1; });
+  fill(s.out(1), [y = s.out(0)](std::int64_t i) { return 10 * data(y)[i]; });
+}
+void tenfold_backward(Step& s) {
+  note(s, "d ");
+  contribute(s, [d = s.d_out(1)](std::int64_t i) { return 10 * data(d)[i]; });
+}
+constexpr Operator kTenfold{.name = "tenfold",
+                            .operator_class = OperatorClass::kNorm,
+                            .forward = tenfold_forward,
+                            .from_first = tenfold_from_first,
+                            .backward_input = tenfold_backward};
+
+// Starts the backward pass: the sum over elements, in element 0.
+void loss_forward(Step& s) {
+  note(s, "");
+  fill(s.out(0), [x = s.in(0)](std::int64_t i) {
+    return i > 0 ? 0 : data(x)[0] + data(x)[1] + data(x)[2] + data(x)[3];
+  });
+}
+void loss_backward(Step& s) {
+  note(s, "d ");
+  contribute(s, [](std::int64_t) { return 1.0F; });
+}
+constexpr Operator kLoss{.name = "loss",
+                         .operator_class = OperatorClass::kLoss,
+                         .forward = loss_forward,
+                         .backward_input = loss_backward,
+                         .is_loss = true};
+
+template <class Call>
+std::string refusal(Call&& call) {
+  try {
+    call();
+  } catch (const std::logic_error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+class TapeTest : public ::testing::Test {
+ protected:
+  // A parameter with memory of its own.
+  struct Weight {
+    Weight(std::string name, float value, std::vector<int> uses = {0}) : values(kElements, value) {
+      parameter.name = std::move(name);
+      parameter.shape = {kElements};
+      parameter.uses = std::move(uses);
+      parameter.value = Tensor(values.data(), DType::kF32, {kElements});
+      parameter.gradient = Tensor(gradient.data(), DType::kF32, {kElements});
+    }
+    Numbers values, gradient = Numbers(kElements, 77);
+    Parameter parameter;
+  };
+
+  TapeTest() { begin(); }
+  ~TapeTest() override {
+    tape_.abandon();
+    EXPECT_EQ(blocks(), 0) << "an empty tape holds memory";
+  }
+
+  void begin() { tape_.begin({.weight_gradients = &queue_}); }
+  std::int64_t blocks() const { return arena_.in_use() / Arena::kAlignment; }
+
+  Value input(Tape& tape, bool differentiable = true) {
+    Value x = tape.input(DType::kF32, {kElements}, differentiable);
+    fill(x.tensor(), [](std::int64_t i) { return static_cast<float>(i + 1); });
+    return x;
+  }
+  Value input(bool differentiable = true) { return input(tape_, differentiable); }
+  Value call(const Operator& op, const Value& x, Parameter* w = nullptr) {
+    return x.tape().record(op, {&x}, w, {{DType::kF32, {kElements}}}, Noted{&log_})[0];
+  }
+  Value multiply(const Value& x, Weight& w) { return call(kMultiply, x, &w.parameter); }
+  Value sum(const Value& a, const Value& b) {
+    return a.tape().record(kSum, {&a, &b}, nullptr, {{DType::kF32, {kElements}}}, Noted{&log_})[0];
+  }
+
+  static Numbers numbers(const Tensor& tensor) { return {data(tensor), data(tensor) + kElements}; }
+  Log take_log() { return std::exchange(log_, {}); }
+
+  static constexpr std::int64_t kBytes = 64 * Arena::kAlignment;
+  struct Release {
+    Device* device;
+    void operator()(void* memory) const { device->release(memory); }
+  };
+  std::unique_ptr<Device> device_ = turbo::make_cpu_device(1);
+  std::unique_ptr<Stream> stream_ = device_->create_stream(StreamKind::kCompute);
+  std::unique_ptr<void, Release> memory_{device_->allocate(2 * kBytes), Release{device_.get()}};
+  Arena arena_{"stash", memory_.get(), kBytes};
+  Arena scratch_{"scratch", static_cast<char*>(memory_.get()) + kBytes, kBytes};
+  turbo::Meter meter_;
+  turbo::Context context_{*device_, *stream_, scratch_, meter_};
+  Stash stash_{arena_};
+  WeightGradientQueue queue_, deferred_{WeightGradientQueue::Policy::kDeferred};
+  Log log_;
+  Tape tape_{context_, stash_};
+};
+
+// --- order
+
+TEST_F(TapeTest, BackwardMeetsTheLastCallFirst) {
+  Weight a("a", 2), b("b", 3);
+  const Value x = input();
+  call(kLoss, multiply(call(kSquare, multiply(x, a)), b));
+  EXPECT_THAT(take_log(), ElementsAre("multiply a", "square", "multiply b", "loss"));
+  tape_.backward();
+  EXPECT_THAT(take_log(), ElementsAre("d loss", "d multiply b", "w multiply b", "d square", "d multiply a",
+                                      "w multiply a"));
+  // b (a x)^2, for x = 1, 2, 3, 4.
+  EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{24, 48, 72, 96}));
+  EXPECT_EQ(a.gradient, (Numbers{12, 48, 108, 192}));
+  EXPECT_EQ(b.gradient, (Numbers{4, 16, 36, 64}));
+}
+
+TEST_F(TapeTest, WeightGradientsWaitWhereTheyAreDeferred) {
+  Weight a("a", 2), b("b", 3);
+  tape_.begin({.weight_gradients = &deferred_});
+  call(kLoss, multiply(call(kSquare, multiply(input(), a)), b));
+  take_log();
+  tape_.backward();
+  EXPECT_THAT(take_log(), ElementsAre("d loss", "d multiply b", "d square", "d multiply a"));
+  EXPECT_FALSE(tape_.settled());
+  EXPECT_EQ(deferred_.pending(), 2U);
+  deferred_.run(tape_);
+  EXPECT_THAT(take_log(), ElementsAre("w multiply b", "w multiply a"));
+  EXPECT_TRUE(tape_.settled());
+  EXPECT_EQ(a.gradient, (Numbers{12, 48, 108, 192}));
+}
+
+// The second microbatch comes back first: its weight gradient is parked, with what it needs.
+TEST_F(TapeTest, GradientsAreSummedInTheOrderOfMicrobatches) {
+  Weight w("w", 2);
+  Tape second(context_, stash_);
+  second.begin({.microbatch = 1, .weight_gradients = &queue_});
+  call(kLoss, multiply(input(), w));
+  call(kLoss, multiply(input(second), w));
+  take_log();
+  second.backward();
+  EXPECT_THAT(take_log(), ElementsAre("d loss", "d multiply w"));
+  EXPECT_FALSE(second.settled());
+  EXPECT_EQ(queue_.pending(), 1U);
+  EXPECT_FALSE(w.parameter.has_gradient);
+  tape_.backward();
+  EXPECT_THAT(take_log(), ElementsAre("d loss", "d multiply w", "w multiply w", "w multiply w"));
+  EXPECT_TRUE(second.settled());
+  EXPECT_EQ(queue_.pending(), 0U);
+  EXPECT_EQ(w.parameter.turn, 2);
+  EXPECT_EQ(w.gradient, (Numbers{2, 4, 6, 8}));
+}
+
+// Each in its turn, as backward meets them; what the parameter held before the first is overwritten.
+TEST_F(TapeTest, EveryUseOfAParameterAddsToItsGradient) {
+  Weight w("w", 2, {0, 0});
+  call(kLoss, multiply(multiply(input(), w), w));
+  tape_.backward();
+  EXPECT_EQ(w.parameter.turn, 2);
+  EXPECT_EQ(w.gradient, (Numbers{4, 8, 12, 16}));  // 2 w x
+}
+
+// A turn passes all the same where no gradient comes to an operator.
+TEST_F(TapeTest, WhatNoGradientReachesHasNoGradient) {
+  Weight aside("aside", 2), used("used", 3);
+  const Value x = input();
+  multiply(x, aside);
+  call(kLoss, multiply(x, used));
+  take_log();
+  tape_.backward();
+  EXPECT_THAT(take_log(), ElementsAre("d loss", "d multiply used", "w multiply used"));
+  EXPECT_EQ(aside.parameter.turn, 1);
+  EXPECT_FALSE(aside.parameter.has_gradient);
+  EXPECT_EQ(aside.gradient, Numbers(kElements, 77));
+  EXPECT_TRUE(tape_.settled());
+}
+
+TEST_F(TapeTest, OnlyWhatCanHaveAGradientIsRecorded) {
+  Weight frozen("frozen", 2);
+  frozen.parameter.trainable = false;
+  {
+    const Value x = input(false);
+    call(kTwice, multiply(x, frozen));
+    EXPECT_EQ(blocks(), 1) << "nothing is kept of a call without a gradient";
+    EXPECT_THAT(refusal([&] { tape_.set_gradient(x, x.tensor()); }), StartsWith("Tape::set_gradient: "));
+  }
+  const Value x = input();
+  call(kLoss, multiply(x, frozen));
+  take_log();
+  tape_.backward();
+  EXPECT_THAT(take_log(), ElementsAre("d loss", "d multiply frozen")) << "it passes gradients on";
+  EXPECT_EQ(numbers(tape_.gradient(x)), Numbers(kElements, 2));
+}
+
+// --- memory
+
+TEST_F(TapeTest, AValueLivesAsLongAsSomebodyHoldsIt) {
+  const Value x = input();
+  {
+    Value y = call(kTwice, x);
+    const Value copy = y;
+    EXPECT_EQ(blocks(), 2);
+    y = {};
+    EXPECT_EQ(blocks(), 2);
+    EXPECT_EQ(numbers(copy.tensor()), (Numbers{2, 4, 6, 8}));
+  }
+  EXPECT_EQ(blocks(), 1) << "its gradient needs neither input nor output";
+}
+
+// An input of an operator, an output in between, and an input of the tape.
+TEST_F(TapeTest, WhatAGradientNeedsStaysUntilItWasComputed) {
+  Weight w("w", 3);
+  tape_.begin({.weight_gradients = &deferred_});
+  call(kLoss, multiply(call(kSquare, call(kTwice, input())), w));
+  EXPECT_EQ(blocks(), 3) << "the input, what is squared, what is multiplied";
+  tape_.backward();
+  EXPECT_EQ(blocks(), 4) << "the input and its gradient, what is multiplied and its product's gradient";
+  deferred_.run(tape_);
+  EXPECT_EQ(blocks(), 2) << "the input and its gradient";
+  begin();
+  EXPECT_EQ(blocks(), 0);
+}
+
+TEST_F(TapeTest, AnOperatorInPlaceTakesItsInputsMemory) {
+  const Value x = input();
+  const Value y = call(kTwice, x);
+  void* const address = y.tensor().data;
+  EXPECT_NE(address, x.tensor().data) << "the tape's inputs stay";
+  const Value z = call(kTwice, y);
+  EXPECT_EQ(z.tensor().data, address);
+  EXPECT_EQ(numbers(z.tensor()), (Numbers{4, 8, 12, 16}));
+  EXPECT_THAT(refusal([&] { y.tensor(); }), StartsWith("Value::tensor: check failed")) << "it is no more";
+  call(kLoss, z);
+  tape_.backward();
+  EXPECT_EQ(numbers(tape_.gradient(x)), Numbers(kElements, 4));
+}
+
+TEST_F(TapeTest, WhatOthersNeedIsNotOverwritten) {
+  const Value x = input();
+  const Value held = call(kTwice, x), copy = held;
+  EXPECT_NE(call(kTwice, held).tensor().data, held.tensor().data) << "somebody else holds it";
+  const Value saved = call(kTwice, x);
+  const Value squared = call(kSquare, saved);
+  EXPECT_NE(call(kTwice, saved).tensor().data, saved.tensor().data) << "a gradient needs it";
+  EXPECT_EQ(numbers(saved.tensor()), (Numbers{2, 4, 6, 8}));
+}
+
+TEST_F(TapeTest, EqualGradientsShareMemoryUntilOneIsAddedTo) {
+  const Value a = input(), b = input();
+  {
+    const Value square = call(kSquare, a);
+    call(kLoss, sum(sum(a, b), square));
+  }
+  tape_.backward();
+  EXPECT_EQ(numbers(tape_.gradient(a)), (Numbers{3, 5, 7, 9}));
+  EXPECT_EQ(numbers(tape_.gradient(b)), Numbers(kElements, 1));
+  EXPECT_EQ(blocks(), 4);
+}
+
+TEST_F(TapeTest, GradientsOfAddendsAreNotCopied) {
+  const Value a = input(), b = input();
+  call(kLoss, sum(a, b));
+  tape_.backward();
+  EXPECT_EQ(tape_.gradient(a).data, tape_.gradient(b).data);
+  EXPECT_EQ(blocks(), 3);
+}
+
+// The next microbatch finds everything where the one before had it: recorded graphs rely on it.
+TEST_F(TapeTest, EveryMicrobatchHasTheSameAddresses) {
+  Weight w("w", 3);
+  const auto addresses = [&] {
+    begin();
+    w.parameter.turn = 0;
+    std::vector<void*> found;
+    const Value x = input();
+    {
+      const Value h = call(kTwice, x), s = call(kSquare, h), y = multiply(s, w);
+      for (const Value& value : {x, h, s, y}) found.push_back(value.tensor().data);
+      call(kLoss, y);
+    }
+    tape_.backward();
+    found.push_back(tape_.gradient(x).data);
+    return found;
+  };
+  const std::vector<void*> first = addresses();
+  const std::int64_t most = arena_.high_water();
+  EXPECT_EQ(addresses(), first);
+  EXPECT_EQ(arena_.high_water(), most);
+}
+
+TEST_F(TapeTest, WhatIsSharedOutlivesTheTape) {
+  Buffer value, gradient;
+  {
+    const Value x = input();
+    value = tape_.share(x);
+    call(kLoss, x);
+    tape_.backward();
+    gradient = tape_.share_gradient(x);
+  }
+  begin();
+  EXPECT_EQ(blocks(), 2);
+  EXPECT_EQ(numbers(value.view(DType::kF32, {kElements})), (Numbers{1, 2, 3, 4}));
+  EXPECT_EQ(numbers(gradient.view(DType::kF32, {kElements})), Numbers(kElements, 1));
+}
+
+// A pipeline's chunk: what came from the part before is read where it lies, and the gradient of what went to
+// the part behind comes without a copy, when nobody holds the value any more.
+TEST_F(TapeTest, ChunksTakeTheMemoryThatTheyAreGiven) {
+  Buffer received = stash_.allocate(kElements * 4);
+  void* const address = received.view(DType::kF32, {kElements}).data;
+  const Value x = tape_.input(DType::kF32, {kElements}, true, std::move(received));
+  EXPECT_EQ(x.tensor().data, address);
+  fill(x.tensor(), [](std::int64_t i) { return static_cast<float>(i); });
+  const int sent = call(kSquare, x).slot();
+  Buffer gradient = stash_.allocate(kElements * 4);
+  fill(gradient.view(DType::kF32, {kElements}), [](std::int64_t) { return 3.0F; });
+  EXPECT_EQ(blocks(), 2);
+  tape_.set_gradient(sent, std::move(gradient));
+  tape_.backward();
+  EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{0, 6, 12, 18}));
+  EXPECT_EQ(blocks(), 2) << "the chunk's input and its gradient";
+}
+
+// --- recomputation
+
+TEST_F(TapeTest, WhatAPolicyDropsIsReplayedWhenItIsNeeded) {
+  Weight w("w", 3);
+  tape_.begin({.recompute = {.classes = RecomputePolicy::bit(OperatorClass::kActivation)},
+               .weight_gradients = &queue_});
+  Log observed;
+  tape_.set_observer([&](Step& step) { observed.emplace_back(step.name()); });
+  const Value x = input();
+  tape_.enter_block(0);
+  call(kLoss, multiply(call(kSquare, call(kTwice, x)), w));
+  tape_.leave_block();
+  EXPECT_EQ(blocks(), 2) << "the input and what is squared; the square is gone";
+  EXPECT_THAT(observed, ElementsAre("twice", "square", "multiply", "loss"));
+  take_log();
+  tape_.backward();
+  EXPECT_THAT(take_log(),
+              ElementsAre("d loss", "square", "d multiply w", "w multiply w", "d square", "d twice"));
+  EXPECT_THAT(observed, ElementsAre("twice", "square", "multiply", "loss", "square"));
+  EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{24, 48, 72, 96}));
+  EXPECT_EQ(w.gradient, (Numbers{4, 16, 36, 64}));
+  tape_.set_observer({});
+}
+
+// All that a block made is made again from its input, once each, and in order.
+TEST_F(TapeTest, AReplayBeginsAtWhatIsStillThere) {
+  tape_.begin({.recompute = {.full_layers = 1}, .weight_gradients = &queue_});
+  const Value x = input();
+  tape_.enter_block(0);
+  const int squared = call(kSquare, call(kSquare, call(kTwice, x))).slot();
+  tape_.leave_block();
+  EXPECT_EQ(blocks(), 1);
+  Buffer gradient = stash_.allocate(kElements * 4);
+  fill(gradient.view(DType::kF32, {kElements}), [](std::int64_t) { return 1.0F; });
+  tape_.set_gradient(squared, std::move(gradient));
+  take_log();
+  tape_.backward();
+  EXPECT_THAT(take_log(), ElementsAre("twice", "square", "d square", "d square", "d twice"));
+  EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{64, 512, 1728, 4096}));  // of (2 x)^4
+}
+
+TEST_F(TapeTest, ReplaysFromAnOutputKeepIt) {
+  tape_.begin(
+      {.recompute = {.classes = RecomputePolicy::bit(OperatorClass::kNorm)}, .weight_gradients = &queue_});
+  const Value x = input();
+  tape_.enter_block(0);
+  {
+    const Value h = call(kTwice, x);
+    const auto [first, second, none] = tape_.record(
+        kTenfold, {&h}, nullptr, {{DType::kF32, {kElements}}, {DType::kF32, {kElements}}}, Noted{&log_});
+    call(kLoss, call(kSquare, second));
+  }
+  tape_.leave_block();
+  EXPECT_EQ(blocks(), 2) << "the input and output 0; neither h nor output 1";
+  take_log();
+  tape_.backward();
+  EXPECT_THAT(take_log(), ElementsAre("d loss", "from first tenfold", "d square", "d tenfold", "d twice"));
+  EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{1200, 2000, 2800, 3600}));  // of (10 (2 x + 1))^2
+}
+
+// Outside of blocks a policy drops nothing; what a model asks to be replayed is, whatever the policy says.
+TEST_F(TapeTest, DropsWhatPolicyOrModelSay) {
+  tape_.begin({.recompute = {.classes = RecomputePolicy::bit(OperatorClass::kActivation)},
+               .weight_gradients = &queue_});
+  EXPECT_FALSE(tape_.drops(OperatorClass::kActivation));
+  tape_.enter_block(0);
+  EXPECT_TRUE(tape_.drops(OperatorClass::kActivation));
+  EXPECT_FALSE(tape_.drops(OperatorClass::kLinear));
+  EXPECT_FALSE(tape_.set_replay(true));
+  EXPECT_TRUE(tape_.drops(OperatorClass::kLinear));
+  EXPECT_TRUE(tape_.set_replay(false));
+  tape_.leave_block();
+  tape_.begin({.train = false, .recompute = {.full_layers = 1}});
+  tape_.enter_block(0);
+  EXPECT_FALSE(tape_.drops(OperatorClass::kActivation)) << "an evaluation has nothing to replay for";
+  tape_.leave_block();
+}
+
+// --- evaluation
+
+TEST_F(TapeTest, EvaluationKeepsNothing) {
+  tape_.begin({.train = false});
+  EXPECT_FALSE(tape_.training());
+  Weight w("w", 1);
+  std::vector<std::int64_t> used;
+  std::vector<int> slots;
+  {
+    Value x = input();
+    for (int i = 0; i < 100; ++i) {
+      x = multiply(call(kSquare, x), w);
+      used.push_back(blocks());
+      slots.push_back(x.slot());
+    }
+    EXPECT_THAT(refusal([&] { tape_.set_gradient(x, x.tensor()); }), StartsWith("Tape::set_gradient: "));
+  }
+  EXPECT_THAT(used, Each(1));
+  EXPECT_LE(arena_.high_water(), 3 * Arena::kAlignment) << "what goes in, and what two calls make of it";
+  EXPECT_THAT(slots, Each(Lt(4))) << "slots are used again";
+  EXPECT_EQ(blocks(), 0);
+  EXPECT_THAT(refusal([&] { tape_.backward(); }), StartsWith("Tape::backward: check failed"));
+}
+
+// --- stops and errors
+
+TEST_F(TapeTest, NoOperatorBeginsOnceAStopIsAskedFor) {
+  std::atomic<bool> stop = false;
+  tape_.begin({.weight_gradients = &queue_, .stop = &stop});
+  {
+    const Value x = input(), y = call(kSquare, x);
+    stop = true;
+    EXPECT_THROW(call(kSquare, y), StopRequest);
+  }
+  EXPECT_THAT(take_log(), ElementsAre("square"));
+  tape_.abandon();
+  EXPECT_EQ(blocks(), 0);
+}
+
+TEST_F(TapeTest, AStopInTheBackwardPassLeavesNothingBehind) {
+  Weight first("first", 2), second("second", 3);
+  std::atomic<bool> stop = false;
+  // The turn of microbatch 0 never comes.
+  tape_.begin({.microbatch = 1, .weight_gradients = &queue_, .stop = &stop});
+  {
+    const Value x = multiply(input(), first);
+    const Value y = tape_.record(kSquare, {&x}, nullptr, {{DType::kF32, {kElements}}},
+                                 Noted{.log = &log_, .stop = &stop})[0];
+    call(kLoss, multiply(y, second));
+  }
+  take_log();
+  EXPECT_THROW(tape_.backward(), StopRequest);
+  EXPECT_THAT(take_log(), ElementsAre("d loss", "d multiply second", "d square"));
+  EXPECT_FALSE(tape_.settled());
+  EXPECT_EQ(queue_.pending(), 1U);
+  tape_.abandon();
+  EXPECT_TRUE(tape_.settled());
+  EXPECT_EQ(queue_.pending(), 0U);
+  EXPECT_EQ(blocks(), 0);
+}
+
+// An error is told, and not replaced by a failed assertion of the tape that it leaves.
+TEST_F(TapeTest, AnErrorInAWeightGradientLeavesTheTapeToItsEnd) {
+  Weight w("w", 2);
+  {
+    Tape tape(context_, stash_);
+    tape.begin({.weight_gradients = &queue_});
+    call(kLoss, call(kFailing, input(tape), &w.parameter));
+    EXPECT_THROW(tape.backward(), Error);
+    EXPECT_FALSE(tape.settled());
+  }
+  EXPECT_EQ(blocks(), 0);
+  EXPECT_EQ(queue_.pending(), 0U);
+}
+
+// --- misuse
+
+TEST_F(TapeTest, ANewBeginningNeedsAnEndOfTheOldOne) {
+  Weight w("w", 2);
+  {
+    const Value x = input();
+    EXPECT_THAT(refusal([&] { begin(); }), AllOf(StartsWith("Tape::begin: "), HasSubstr("handles")));
+    EXPECT_EQ(numbers(x.tensor()), (Numbers{1, 2, 3, 4})) << "the tape is as it was";
+  }
+  tape_.begin({.weight_gradients = &deferred_});
+  call(kLoss, multiply(input(), w));
+  tape_.backward();
+  EXPECT_THAT(refusal([&] { begin(); }), AllOf(StartsWith("Tape::begin: "), HasSubstr("settled")));
+  deferred_.run(tape_);
+  EXPECT_EQ(refusal([&] { begin(); }), "accepted");
+}
+
+TEST_F(TapeTest, AnOperatorReadsOnlyWhatItAskedToKeep) {
+  const Value x = call(kForgetful, call(kTwice, input()));
+  call(kLoss, x);
+  EXPECT_EQ(refusal([&] { tape_.backward(); }), "forgetful: check failed: slot.data");
+}
+
+TEST_F(TapeTest, CallsThatFitNoEntryAreRefused) {
+  const Value x = input();
+  const Tape::Output y{DType::kF32, {kElements}};
+  EXPECT_THAT(refusal([&] {
+                tape_.record(kSum, {&x, &x, &x, &x, &x}, nullptr, {y}, Noted{&log_});
+              }),
+              StartsWith("sum: check failed"));
+  EXPECT_THAT(refusal([&] {
+                tape_.record(kSum, {&x, &x}, nullptr, {y, y, y, y}, Noted{&log_});
+              }),
+              StartsWith("sum: check failed"));
+  EXPECT_THAT(log_, IsEmpty());
+}
+
+TEST_F(TapeTest, AGradientIsSeededOnceAndInItsValuesType) {
+  const Value x = call(kSquare, input());
+  const Value one = input(false);
+  EXPECT_THAT(refusal([&] { tape_.set_gradient(x, Tensor(one.tensor().data, DType::kBF16, {kElements})); }),
+              StartsWith("Tape::set_gradient: "));
+  tape_.set_gradient(x, one.tensor());
+  EXPECT_THAT(refusal([&] { tape_.set_gradient(x, one.tensor()); }), StartsWith("Tape::set_gradient: "));
+  EXPECT_THAT(refusal([&] { tape_.set_gradient(x.slot(), stash_.allocate(16)); }),
+              StartsWith("Tape::set_gradient: "));
+}
+
+}  // namespace
+}  // namespace primus::engine

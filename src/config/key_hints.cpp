@@ -261,14 +261,17 @@ std::string hint_for_unknown_key(std::string_view name) {
   return near.empty() ? "'primus config reference' lists every key" : near;
 }
 
-std::string hint_for_unsupported(const KeySpec& key) {
+std::string hint_for_unsupported(const KeySpec& key, std::string_view value) {
   if (const std::string_view instead = look_up(kInstead, key.name); !instead.empty()) {
     return std::string(instead);
   }
   if (key.native_values.front() == "null" || key.is_required) {
     return fmt::format("leave {} out, or set it to null", key.name);
   }
-  return fmt::format("leave {0} out, or set {0}: {1}", key.name, key.native_values.front());
+  // Who asks for 16 bits wants no 32.
+  const bool half = same_ignoring_case(value, "fp16") &&
+                    std::ranges::count(key.native_values, std::string_view("bf16")) > 0;
+  return fmt::format("leave {0} out, or set {0}: {1}", key.name, half ? "bf16" : key.native_values.front());
 }
 
 }  // namespace primus::config

@@ -24,6 +24,6 @@ std::string hint_for_unknown_key(std::string_view name);
 std::string hint_about(std::string_view key);
 
 // The hint for a value that the native engine does not have. Never empty.
-std::string hint_for_unsupported(const KeySpec& key);
+std::string hint_for_unsupported(const KeySpec& key, std::string_view value);
 
 }  // namespace primus::config

@@ -166,6 +166,18 @@ void check_range(const KeySpec& key, const Value& value) {
                  hint_about(key.name), value.width());
 }
 
+// "fp32, bf16": the choices of which the native engine has all. Others are marked: "fp32, bf16 (with other
+// frameworks also fp16)".
+std::string describe_choices(const KeySpec& key) {
+  std::vector<std::string_view> native, others;
+  for (const std::string_view choice : key.choices) {
+    const bool has = key.native_values.empty() || std::ranges::count(key.native_values, choice) > 0;
+    (has ? native : others).push_back(choice);
+  }
+  if (native.empty() || others.empty()) return fmt::format("{}", fmt::join(key.choices, ", "));
+  return fmt::format("{} (with other frameworks also {})", fmt::join(native, ", "), fmt::join(others, ", "));
+}
+
 // The text of a string key: numbers stand as they are written (exp_name: 2024), booleans are a mistake.
 std::string to_text(const KeySpec& key, const Value& value) {
   if (!value.is_scalar() || value.is_null() || value.kind == Value::Kind::kBool) refuse_type(key, value);
@@ -175,14 +187,13 @@ std::string to_text(const KeySpec& key, const Value& value) {
   }
   if (const std::string_view reason = reason_without_value(key.name, value.text); !reason.empty()) {
     throw unsupported(fmt::format("{} {}: {}", key.name, value.show(), reason),
-                      fmt::format("set {} to one of {}", key.name, fmt::join(key.choices, ", ")))
+                      fmt::format("set {} to one of {}", key.name, describe_choices(key)))
         .at(value.origin.location(), value.origin.snippet(value.width()));
   }
   const std::string near = did_you_mean(value.text, key.choices);
-  throw error_at(
-      value.origin,
-      fmt::format("{} is {}; it must be one of {}", key.name, value.show(), fmt::join(key.choices, ", ")),
-      near.empty() ? hint_about(key.name) : near, value.width());
+  throw error_at(value.origin,
+                 fmt::format("{} is {}; it must be one of {}", key.name, value.show(), describe_choices(key)),
+                 near.empty() ? hint_about(key.name) : near, value.width());
 }
 
 std::vector<std::string> to_texts(const KeySpec& key, const Value& value) {
@@ -341,7 +352,7 @@ void require_native_support(const KeySpec& key, const Value& value) {
       none ? fmt::format("{} is {}, and the native engine does not have it so far", key.name, value.show())
            : fmt::format("{} is {}, and the native engine can only do {} so far", key.name, value.show(),
                          fmt::join(key.native_values, ", ")),
-      hint_for_unsupported(key));
+      hint_for_unsupported(key, value.text));
   throw error.at(value.origin.location(), value.origin.snippet(value.width()));
 }
 

@@ -201,6 +201,9 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("lr_decay_style: polynomial", "it must be one of", "primus config reference lr_decay_style");
   at_value("optimizer: adamw", "it must be one of", "did you mean 'adam'?");
   at_value("optimizer: soap", "the native engine can only do adam, sgd", "set optimizer: adam");
+  at_value("exp_avg_dtype: int8", "it must be one of fp32, bf16, fp8 (with other frameworks also fp16)",
+           "primus config reference exp_avg_dtype");
+  at_value("exp_avg_dtype: \"\"", "it must be one of fp32, bf16", "primus config reference exp_avg_dtype");
   at_value("tokenizer_type: HuggingFace", "it must be one of", "primus config reference tokenizer_type");
   at_value("recompute_granularity: all", "it must be one of",
            "primus config reference recompute_granularity");
@@ -215,7 +218,9 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("cp_comm_type: nvlink", "it must be one of", "primus config reference cp_comm_type");
   at_value("hidden_dropout: 0.1", "can only do 0", "leave hidden_dropout out");
   at_value("main_params_dtype: bf16", "can only do fp32", "set main_params_dtype: fp32");
-  at_value("exp_avg_dtype: fp16", "can only do fp32, bf16", "set exp_avg_dtype: fp32");
+  at_value("exp_avg_dtype: fp16", "can only do fp32, bf16", "set exp_avg_dtype: bf16");
+  at_value("exp_avg_sq_dtype: FP16", "can only do fp32, bf16", "set exp_avg_sq_dtype: bf16");
+  at_value("main_params_dtype: fp16", "can only do fp32", "set main_params_dtype: fp32");
   at_value("moe_router_dtype: fp64", "can only do fp32", "set moe_router_dtype: fp32");
   at_value("stage: sft", "can only do pretrain", "set stage: pretrain");
   at_value("lora: {enabled: true}", "does not have it so far", "leave lora out");

@@ -44,6 +44,14 @@ TEST(Overrides, AreTyped) {
   EXPECT_EQ(e.trainer.lr_wsd_decay_iters, 100);
 }
 
+// As an empty value in a file is: null, whatever was set before.
+TEST(Overrides, NoValueIsTheDefault) {
+  EXPECT_EQ(load({"exp_avg_dtype=bf16"}).trainer.exp_avg_dtype, "bf16");
+  EXPECT_EQ(load({"exp_avg_dtype=bf16", "exp_avg_dtype="}).trainer.exp_avg_dtype, "fp32");
+  EXPECT_EQ(load({"exp_avg_dtype=bf16", "--exp_avg_dtype", ""}).trainer.exp_avg_dtype, "fp32");
+  EXPECT_EQ(load({"exp_avg_dtype=bf16", "exp_avg_dtype=null"}).trainer.exp_avg_dtype, "fp32");
+}
+
 TEST(Overrides, FlagsTakeNoOtherArgument) {
   const Experiment e =
       load({"--delay_wgrad_compute", "seed=3", "--eod-mask-loss", "--no_save_optim", "true"});

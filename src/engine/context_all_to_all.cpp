@@ -6,7 +6,7 @@
 #include "engine/context_attention.h"
 #include "engine/fp32_weight_gradient.h"
 #include "engine/fused_columns.h"
-#include "engine/scratch.h"
+#include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {

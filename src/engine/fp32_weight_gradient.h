@@ -1,8 +1,8 @@
 // Weight gradients of operators whose kernels write fp32 alone: sinks and biases of experts, which are small.
 #pragma once
 
-#include "engine/scratch.h"
 #include "engine/tape.h"
+#include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {

@@ -1,7 +1,7 @@
 // Multi-head latent attention: the rows that ordinary attention reads, and attention over cached latents.
 #include "base/check.h"
 #include "engine/operators.h"
-#include "engine/scratch.h"
+#include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {

@@ -15,7 +15,7 @@
 #include <algorithm>
 
 #include "engine/parallel_operators.h"
-#include "engine/scratch.h"
+#include "tensor/scratch_tensor.h"
 #include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/linear/linear.h"

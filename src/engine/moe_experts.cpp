@@ -4,7 +4,7 @@
 #include "engine/fp32_weight_gradient.h"
 #include "engine/linear_products.h"
 #include "engine/moe_operators.h"
-#include "engine/scratch.h"
+#include "tensor/scratch_tensor.h"
 #include "turbo/bias/bias.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/grouped_linear/grouped_linear.h"

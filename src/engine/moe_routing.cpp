@@ -3,7 +3,7 @@
 
 #include "engine/linear_products.h"
 #include "engine/moe_operators.h"
-#include "engine/scratch.h"
+#include "tensor/scratch_tensor.h"
 #include "turbo/bias/bias.h"
 #include "turbo/linear/linear.h"
 #include "turbo/moe_permute/moe_permute.h"

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "engine/scratch.h"
+#include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/moe_permute/moe_permute.h"
 

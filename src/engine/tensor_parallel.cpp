@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "comm/beside.h"
-#include "engine/scratch.h"
+#include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/linear/linear.h"
 

@@ -28,6 +28,8 @@ std::string_view name_of(DType dtype) {
       return "bool";
     case DType::kF8E4M3:
       return "fp8 e4m3";
+    case DType::kF8E5M2:
+      return "fp8 e5m2";
   }
   return "?";
 }

@@ -6,7 +6,21 @@
 
 namespace primus {
 
-enum class DType : std::uint8_t { kF32, kBF16, kF16, kF64, kI64, kI32, kI16, kI8, kU16, kU8, kBool, kF8E4M3 };
+enum class DType : std::uint8_t {
+  kF32,
+  kBF16,
+  kF16,
+  kF64,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU16,
+  kU8,
+  kBool,
+  kF8E4M3,
+  kF8E5M2
+};
 
 // Bytes of one element.
 constexpr std::int64_t size_of(DType dtype) {
@@ -26,6 +40,7 @@ constexpr std::int64_t size_of(DType dtype) {
     case DType::kU8:
     case DType::kBool:
     case DType::kF8E4M3:
+    case DType::kF8E5M2:
       return 1;
   }
   return 0;

@@ -9,12 +9,12 @@
 #include <array>
 #include <bit>
 #include <chrono>
+#include <compare>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <set>
-#include <tuple>
 
 #include "base/error.h"
 #include "device/lost_device.h"
@@ -48,14 +48,44 @@ struct Functions {
   decltype(&cublasLtGetVersion) version = nullptr;
 };
 
+// What the library multiplies. Products in fp8 are a forward product of codes, which have scales.
+struct Product {
+  Gemm gemm;
+  const void *a_scale = nullptr, *b_scale = nullptr;  // of fp8: one float each, on the device
+  bool fast = false;                                  // Fp8Gemm has what it means
+
+  bool is_fp8() const { return primus::turbo::is_fp8(gemm.a.dtype); }
+};
+
+Product product_of(const Fp8Gemm& call) {
+  return {.gemm = {.role = GemmRole::kForward,
+                   .a = call.a,
+                   .b = call.b,
+                   .c = call.c,
+                   .accumulate = call.accumulate,
+                   .spared = call.spared,
+                   .workspace = call.workspace},
+          .a_scale = call.a_scales.data,
+          .b_scale = call.b_scales.data,
+          .fast = call.fast};
+}
+
 // One product's shape: everything that an algorithm may depend on.
-using Key = std::tuple<GemmRole, DType, DType, bool, std::int64_t, std::int64_t, std::int64_t, unsigned,
-                       unsigned, unsigned, int>;
+struct Key {
+  GemmRole role;
+  DType a, b, c;
+  bool accumulate, fast;
+  std::int64_t rows, cols, left;  // of the result; elements of its left operand
+  unsigned a_alignment, b_alignment, c_alignment;
+  int spared;
+
+  auto operator<=>(const Key&) const = default;
+};
 
 // What a weight gradient's algorithm is chosen as: the first microbatch of a step assigns and later ones add,
-// by one algorithm for both.
+// by one algorithm for both. In fp8 it is what has an fp32 result.
 Key tuned_key(Key key) {
-  if (std::get<0>(key) == GemmRole::kWeightGradient) std::get<3>(key) = true;
+  if (key.role == GemmRole::kWeightGradient || (is_fp8(key.a) && key.c == DType::kF32)) key.accumulate = true;
   return key;
 }
 
@@ -65,31 +95,36 @@ unsigned alignment_of(const void* address) {
   return low == 0 ? 16U : low & (~low + 1U);
 }
 
-Key key_of(const Gemm& call) {
-  return {call.role,
-          call.a.dtype,
-          call.c.dtype,
-          call.accumulate,
-          call.c.rows(),
-          call.c.cols(),
-          call.a.elements(),
-          alignment_of(call.a.data),
-          alignment_of(call.b.data),
-          alignment_of(call.c.data),
-          call.spared};
+Key key_of(const Product& product) {
+  const Gemm& call = product.gemm;
+  return {.role = call.role,
+          .a = call.a.dtype,
+          .b = call.b.dtype,
+          .c = call.c.dtype,
+          .accumulate = call.accumulate,
+          .fast = product.fast,
+          .rows = call.c.rows(),
+          .cols = call.c.cols(),
+          .left = call.a.elements(),
+          .a_alignment = alignment_of(call.a.data),
+          .b_alignment = alignment_of(call.b.data),
+          .c_alignment = alignment_of(call.c.data),
+          .spared = call.spared};
 }
 
 // What a product is called in the file of choices.
 std::string name_of(const Key& key) {
   constexpr const char* kRoles[] = {"forward", "input_gradient", "weight_gradient"};
-  std::string name = kRoles[static_cast<int>(std::get<0>(key))];
-  name += " " + std::string(primus::name_of(std::get<1>(key))) + " " +
-          std::string(primus::name_of(std::get<2>(key)));
-  if (std::get<3>(key)) name += " added";
-  name += " " + std::to_string(std::get<4>(key)) + "x" + std::to_string(std::get<5>(key));
-  name += " of " + std::to_string(std::get<6>(key)) + " aligned " + std::to_string(std::get<7>(key));
-  name += "," + std::to_string(std::get<8>(key)) + "," + std::to_string(std::get<9>(key));
-  return std::get<10>(key) > 0 ? name + " sparing " + std::to_string(std::get<10>(key)) : name;
+  std::string name = kRoles[static_cast<int>(key.role)];
+  name += " " + std::string(primus::name_of(key.a));
+  if (key.b != key.a) name += " by " + std::string(primus::name_of(key.b));
+  name += " " + std::string(primus::name_of(key.c));
+  if (key.fast) name += " fast";
+  if (key.accumulate) name += " added";
+  name += " " + std::to_string(key.rows) + "x" + std::to_string(key.cols);
+  name += " of " + std::to_string(key.left) + " aligned " + std::to_string(key.a_alignment);
+  name += "," + std::to_string(key.b_alignment) + "," + std::to_string(key.c_alignment);
+  return key.spared > 0 ? name + " sparing " + std::to_string(key.spared) : name;
 }
 
 // The algorithms that were chosen by timing, of one device. Thread-safe.
@@ -166,9 +201,9 @@ class CublasLt {
     if (handle_) f_.destroy(handle_);
   }
 
-  bool multiply(Context& context, const Gemm& call);
+  bool multiply(Context& context, const Product& product);
   // Chooses the algorithm of a product that is about to come by timing several, unless one is known.
-  void tune(Context& context, const Gemm& call);
+  void tune(Context& context, const Product& product);
 
  private:
   void open();
@@ -180,12 +215,23 @@ class CublasLt {
         kLostDeviceHint);
   }
   // Null: the library does not take it.
-  const Plan* find(const Gemm& call);
-  Plan make_plan(const Gemm& call, const Key& key);
+  const Plan* find(const Product& product);
+  Plan make_plan(const Product& product, const Key& key);
   Candidates candidates(const Plan& plan, const Key& key, std::int64_t workspace, int most);
   std::optional<AlgorithmChoice> measure(Context& context, const Gemm& call, const Plan& plan, const Key& key,
                                          AlgorithmTrials& trials);
-  static cudaDataType_t type_of(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+  static cudaDataType_t type_of(DType dtype) {
+    switch (dtype) {
+      case DType::kF32:
+        return CUDA_R_32F;
+      case DType::kF8E4M3:
+        return CUDA_R_8F_E4M3;
+      case DType::kF8E5M2:
+        return CUDA_R_8F_E5M2;
+      default:
+        return CUDA_R_16BF;
+    }
+  }
 
   GpuShared& shared_;
   int multiprocessors_;
@@ -228,7 +274,8 @@ void CublasLt::open() {
 
 // Our row-major C = op(A) · op(B) is, read by columns as the library does, Cᵀ = op(B)ᵀ · op(A)ᵀ: the right
 // operand comes first.
-Plan CublasLt::make_plan(const Gemm& call, const Key& key) {
+Plan CublasLt::make_plan(const Product& product, const Key& key) {
+  const Gemm& call = product.gemm;
   Plan plan;
   const auto rows = [](const Tensor& t) { return static_cast<std::uint64_t>(t.rows()); };
   const auto cols = [](const Tensor& t) { return static_cast<std::uint64_t>(t.cols()); };
@@ -237,6 +284,10 @@ Plan CublasLt::make_plan(const Gemm& call, const Key& key) {
   f_.desc_create(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   f_.desc_set(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first));
   f_.desc_set(plan.product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second));
+  if (product.fast) {
+    const std::int8_t fast = 1;
+    f_.desc_set(plan.product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast));
+  }
   if (call.spared > 0) {
     const std::int32_t target = std::max(multiprocessors_ - call.spared, 1);
     f_.desc_set(plan.product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target, sizeof(target));
@@ -264,7 +315,7 @@ Candidates CublasLt::candidates(const Plan& plan, const Key& key, std::int64_t w
   // Parts of a sum are added in fp32, never in the result's type.
   const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   f_.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions));
-  const std::uint32_t a = std::get<8>(key), b = std::get<7>(key), c = std::get<9>(key);
+  const std::uint32_t a = key.b_alignment, b = key.a_alignment, c = key.c_alignment;
   f_.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof(a));
   f_.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof(b));
   f_.preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof(c));
@@ -278,26 +329,36 @@ Candidates CublasLt::candidates(const Plan& plan, const Key& key, std::int64_t w
   return results;
 }
 
-const Plan* CublasLt::find(const Gemm& call) {
-  // Mixed operands are as exact as fp32, which the library's mixed products are not. Empty ones it refuses.
-  if (call.a.dtype != call.b.dtype) return nullptr;
-  // And it rounds a bf16 result twice when it adds to one. Our own kernel rounds once, but is too slow for
-  // weight gradients, a third of all products.
-  if (call.accumulate && call.c.dtype == DType::kBF16 && call.role != GemmRole::kWeightGradient)
-    return nullptr;
-  if (call.a.elements() == 0 || call.b.elements() == 0 || call.c.elements() == 0) return nullptr;
-  const Key key = key_of(call);
+const Plan* CublasLt::find(const Product& product) {
+  const Gemm& call = product.gemm;
+  if (!product.is_fp8()) {
+    // Mixed operands are as exact as fp32, which the library's mixed products are not. Empty ones it refuses.
+    if (call.a.dtype != call.b.dtype) return nullptr;
+    // And it rounds a bf16 result twice when it adds to one. Our own kernel rounds once, but is too slow for
+    // weight gradients, a third of all products.
+    if (call.accumulate && call.c.dtype == DType::kBF16 && call.role != GemmRole::kWeightGradient)
+      return nullptr;
+    if (call.a.elements() == 0 || call.b.elements() == 0 || call.c.elements() == 0) return nullptr;
+  }
+  const Key key = key_of(product);
   auto at = plans_.find(key);
-  if (at == plans_.end()) at = plans_.emplace(key, make_plan(call, key)).first;
+  if (at == plans_.end()) at = plans_.emplace(key, make_plan(product, key)).first;
   return at->second.found ? &at->second : nullptr;
 }
 
-bool CublasLt::multiply(Context& context, const Gemm& call) {
-  const Plan* const plan = find(call);
-  shared_.count(!plan         ? "products: own kernel"
-                : plan->tuned ? "products: cuBLASLt, algorithm chosen by timing"
-                              : "products: cuBLASLt");
+bool CublasLt::multiply(Context& context, const Product& product) {
+  const Gemm& call = product.gemm;
+  const Plan* const plan = find(product);
+  const std::string what = product.is_fp8() ? "products in fp8" : "products";
+  shared_.count(what + (!plan         ? ": own kernel"
+                        : plan->tuned ? ": cuBLASLt, algorithm chosen by timing"
+                                      : ": cuBLASLt"));
   if (!plan) return false;
+  if (product.is_fp8()) {
+    // The library's first operand is our second one. It reads the addresses now, and the scales later.
+    f_.desc_set(plan->product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &product.b_scale, sizeof(const void*));
+    f_.desc_set(plan->product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &product.a_scale, sizeof(const void*));
+  }
   const float alpha = 1, beta = call.accumulate ? 1.0F : 0.0F;
   check(f_.matmul(handle_, plan->product, &alpha, call.b.data, plan->left, call.a.data, plan->right, &beta,
                   call.c.data, plan->result, call.c.data, plan->result, &plan->algorithm, call.workspace.data,
@@ -306,16 +367,16 @@ bool CublasLt::multiply(Context& context, const Gemm& call) {
   return true;
 }
 
-void CublasLt::tune(Context& context, const Gemm& call) {
+void CublasLt::tune(Context& context, const Product& product) {
   // Smaller ones take longer to start than to run, and there may be many of them.
   constexpr double kLeastWork = 1e9;
-  if (call.flops() < kLeastWork) return;
-  const Key key = tuned_key(key_of(call));
+  if (product.gemm.flops() < kLeastWork) return;
+  const Key key = tuned_key(key_of(product));
   if (!tuned_.insert(key).second) return;
   auto& tuning = shared_.library<Tuning>();
-  Gemm sized = call;
-  sized.accumulate = std::get<3>(key);
-  sized.workspace = Tensor(nullptr, DType::kU8, {kWorkspaceBytes});
+  Product sized = product;
+  sized.gemm.accumulate = key.accumulate;
+  sized.gemm.workspace = Tensor(nullptr, DType::kU8, {kWorkspaceBytes});
   const Plan* const plan = find(sized);
   if (!plan) return;
   const auto usable = [&](const AlgorithmChoice& choice) {
@@ -327,10 +388,10 @@ void CublasLt::tune(Context& context, const Gemm& call) {
            result.workspaceSize <= static_cast<std::size_t>(kWorkspaceBytes);
   };
   tuning.choose(key, f_.version(), usable,
-                [&](AlgorithmTrials& trials) { return measure(context, sized, *plan, key, trials); });
+                [&](AlgorithmTrials& trials) { return measure(context, sized.gemm, *plan, key, trials); });
 }
 
-// Random numbers of either type, because products of zeros are faster.
+// Random numbers of any type, because products of zeros are faster.
 template <class T>
 struct Noise {
   static constexpr int kThreads = 256;
@@ -341,18 +402,22 @@ struct Noise {
     const std::int64_t i = block() * kThreads + thread();
     if (i >= n) return;
     const auto mixed = static_cast<std::uint32_t>((i + 1) * 2654435761LL);
-    to[i] = from_float<T>(static_cast<float>(static_cast<std::int32_t>(mixed ^ (mixed >> 15U))) * 0x1p-31F);
+    const float noise = static_cast<float>(static_cast<std::int32_t>(mixed ^ (mixed >> 15U))) * 0x1p-31F;
+    if constexpr (sizeof(T) == 1) {
+      to[i] = T::nearest(noise * T::largest());
+    } else {
+      to[i] = from_float<T>(noise);
+    }
   }
 };
 
 class DeviceBuffer {
  public:
   DeviceBuffer(Context& context, const Tensor& like) : data_(gpu::cuda::malloc(like.bytes())) {
-    const std::int64_t n = like.elements();
-    if (like.dtype == DType::kF32) {
-      launch(context, blocks_for(n, 256), Noise<float>{static_cast<float*>(data_), n});
+    if (is_fp8(like.dtype)) {
+      with_fp8_type(like.dtype, [&](auto tag) { fill<decltype(tag)>(context, like.elements()); });
     } else {
-      launch(context, blocks_for(n, 256), Noise<BFloat16>{static_cast<BFloat16*>(data_), n});
+      with_float_type(like.dtype, [&](auto tag) { fill<decltype(tag)>(context, like.elements()); });
     }
   }
   explicit DeviceBuffer(std::int64_t bytes) : data_(gpu::cuda::malloc(bytes)) {}
@@ -362,6 +427,11 @@ class DeviceBuffer {
   void* get() const { return data_; }
 
  private:
+  template <class T>
+  void fill(Context& context, std::int64_t n) {
+    launch(context, blocks_for(n, Noise<T>::kThreads), Noise<T>{static_cast<T*>(data_), n});
+  }
+
   void* data_;
 };
 
@@ -428,26 +498,66 @@ std::optional<AlgorithmChoice> CublasLt::measure(Context& context, const Gemm& c
 
 }  // namespace
 
-std::int64_t library_workspace(Context& context, const Gemm& call) {
+namespace {
+
+std::int64_t workspace_of(Context& context, const Product& product) {
   // Asked for every product before memory is taken for a step, and before other ranks are waited for.
   if (!context.shared().tuning_folder().empty() && context.stream() == nullptr) {
-    context.library<CublasLt>().tune(context, call);
+    context.library<CublasLt>().tune(context, product);
   }
   return kWorkspaceBytes;
 }
 
+}  // namespace
+
+std::int64_t library_workspace(Context& context, const Gemm& call) { return workspace_of(context, {call}); }
+
 bool multiply_by_library(Context& context, const Gemm& call) {
-  return context.library<CublasLt>().multiply(context, call);
+  return context.library<CublasLt>().multiply(context, {call});
+}
+
+std::int64_t library_workspace(Context& context, const Fp8Gemm& call) {
+  constexpr int kLeastCapability = 89;
+  const int capability = context.capability();
+  if (capability < kLeastCapability) {
+    throw invalid("products in fp8 need a GPU of compute capability 8.9 or more, and this one has " +
+                      std::to_string(capability / 10) + "." + std::to_string(capability % 10),
+                  "compute in bf16, or take an Ada, Hopper or Blackwell GPU");
+  }
+  return workspace_of(context, product_of(call));
+}
+
+void multiply_by_library(Context& context, const Fp8Gemm& call) {
+  if (context.library<CublasLt>().multiply(context, product_of(call))) return;
+  throw unsupported("cuBLASLt has no algorithm for a product in fp8, " + std::to_string(call.a.rows()) +
+                        " x " + std::to_string(call.b.rows()) + " x " + std::to_string(call.a.cols()) + ", " +
+                        std::string(primus::name_of(call.a.dtype)) + " by " +
+                        std::string(primus::name_of(call.b.dtype)) + " to " +
+                        std::string(primus::name_of(call.c.dtype)),
+                    "install a newer cuBLAS (13), or compute in bf16");
 }
 
 }  // namespace primus::turbo::cuda
 
 #else
 
+#include "base/error.h"
+
 namespace primus::turbo::PRIMUS_GPU {
 
 std::int64_t library_workspace(gpu::PRIMUS_GPU::Context&, const Gemm&) { return 0; }
 bool multiply_by_library(gpu::PRIMUS_GPU::Context&, const Gemm&) { return false; }
+
+namespace {
+
+[[noreturn]] void refuse_fp8() {
+  throw unsupported("products in fp8 are not there on AMD's GPUs yet", "compute in bf16");
+}
+
+}  // namespace
+
+std::int64_t library_workspace(gpu::PRIMUS_GPU::Context&, const Fp8Gemm&) { refuse_fp8(); }
+void multiply_by_library(gpu::PRIMUS_GPU::Context&, const Fp8Gemm&) { refuse_fp8(); }
 
 }  // namespace primus::turbo::PRIMUS_GPU
 

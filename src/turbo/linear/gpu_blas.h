@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/gpu/launch.h"
+#include "turbo/fp8_linear/fp8_linear.h"
 #include "turbo/linear/linear.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -15,5 +16,10 @@ std::int64_t library_workspace(gpu::PRIMUS_GPU::Context& context, const Gemm& ca
 // alignments use equal algorithms, so results are bit-identical from run to run with one version of the
 // library on one kind of GPU, and with one content of the tuning folder.
 bool multiply_by_library(gpu::PRIMUS_GPU::Context& context, const Gemm& call);
+
+// The same of products in fp8, which nothing else than a library computes: a GPU or a library without them is
+// an error.
+std::int64_t library_workspace(gpu::PRIMUS_GPU::Context& context, const Fp8Gemm& call);
+void multiply_by_library(gpu::PRIMUS_GPU::Context& context, const Fp8Gemm& call);
 
 }  // namespace primus::turbo::PRIMUS_GPU

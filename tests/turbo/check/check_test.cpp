@@ -22,6 +22,7 @@
 #include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
+#include "turbo/fp8_linear/fp8_linear.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/head_norm/head_norm.h"
 #include "turbo/latent_attention/latent_attention.h"
@@ -192,6 +193,29 @@ void CheckTest::check_dense() {
                       {&Gemm::a, &Gemm::b, &Gemm::c});
   expect_checks<Gemm>({.role = GemmRole::kWeightGradient, .a = y, .b = x, .c = f32({7, kWidth})},
                       {&Gemm::a, &Gemm::b, &Gemm::c});
+  // Extents of fp8 are multiples of 16.
+  const auto e4m3 = [](Shape shape) { return Tensor(nullptr, DType::kF8E4M3, shape); };
+  const auto e5m2 = [](Shape shape) { return Tensor(nullptr, DType::kF8E5M2, shape); };
+  using Qf = QuantizeFp8;
+  expect_checks<Qf>(
+      {.x = bf16({32, 48}), .codes = e5m2({32, 48}), .transposed = e5m2({48, 32}), .scales = f32({2})},
+      {&Qf::x, &Qf::codes, &Qf::transposed, &Qf::scales}, {},
+      {[](Qf& a) { a.codes = a.transposed = {}; },
+       [&](Qf& a) {
+         a.codes = e4m3({32, 48});
+       },
+       [](Qf& a) { a.codes.data = reinterpret_cast<void*>(8); }});
+  using Fg = Fp8Gemm;
+  expect_checks<Fg>({.a = e5m2({32, 48}),
+                     .b = e4m3({16, 48}),
+                     .a_scales = f32({2}),
+                     .b_scales = f32({2}),
+                     .c = bf16({32, 16})},
+                    {&Fg::a, &Fg::b, &Fg::a_scales, &Fg::b_scales, &Fg::c}, {},
+                    {[&](Fg& a) {
+                       a.b = e5m2({16, 48});
+                     },  // GPUs do not multiply e5m2 by e5m2
+                     [](Fg& a) { a.b.data = reinterpret_cast<void*>(8); }});
   expect_checks<AddBias>({.x = x, .bias = bf16({kWidth}), .y = x},
                          {&AddBias::x, &AddBias::bias, &AddBias::y});
   using Bw = AddBiasBackwardWeight;

@@ -4,7 +4,7 @@
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 
-namespace primus::engine {
+namespace primus {
 
 // A tensor in a scratch arena; released when it goes out of scope (in stream order, that is).
 class ScratchTensor {
@@ -24,4 +24,4 @@ class ScratchTensor {
   Tensor tensor_;
 };
 
-}  // namespace primus::engine
+}  // namespace primus

@@ -1,0 +1,178 @@
+// Products in fp8 on the CPU, which has no instructions for them: codes are exact in bf16, so they are
+// multiplied as bf16 numbers, and only the result is scaled.
+#include <algorithm>
+
+#include "turbo/cpu/register.h"
+#include "turbo/cpu/simd.h"
+#include "turbo/fp8_linear/fp8_linear.h"
+#include "turbo/gemm/gemm.h"
+
+namespace primus::turbo::PRIMUS_CPU_ISA {
+namespace {
+
+// ---- Quantisation -------------------------------------------------------------------------------
+
+// The bits of the largest magnitude of x[begin .. end): they are ordered as magnitudes are, with infinity and
+// then NaN at the top.
+template <class T>
+std::uint32_t largest_magnitude(const T* x, std::int64_t begin, std::int64_t end) {
+  std::uint32_t largest = 0;
+  PRIMUS_SIMD(reduction(max : largest))
+  for (std::int64_t i = begin; i < end; ++i)
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(to_float(x[i])) & 0x7FFFFFFFU);
+  return largest;
+}
+
+// Over the pool. A maximum does not depend on the order.
+template <class T>
+std::uint32_t largest_magnitude(const CpuContext& context, const T* x, std::int64_t n) {
+  constexpr std::int64_t kChunks = 256, kSmallest = 32768;
+  const std::int64_t grain = std::max((n + kChunks - 1) / kChunks, kSmallest);
+  std::uint32_t parts[kChunks] = {};
+  context.pool().parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end, int) {
+    parts[begin / grain] = largest_magnitude(x, begin, end);
+  });
+  return *std::max_element(parts, parts + kChunks);
+}
+
+// Tiles of a matrix, whose codes are in the L1 cache when they are written transposed.
+template <class T, class Code>
+struct Quantizer {
+  static constexpr std::int64_t kSide = 64;
+  const T* x;
+  Code *codes, *transposed;  // one of them may be null
+  std::int64_t rows, cols;
+  float scale;
+
+  void tile(std::int64_t row, std::int64_t col) const {
+    Code tile[kSide][kSide];
+    const std::int64_t height = std::min(kSide, rows - row), width = std::min(kSide, cols - col);
+    for (std::int64_t r = 0; r < height; ++r) {
+      const T* from = x + (row + r) * cols + col;
+      Code* const to = tile[r];
+      PRIMUS_SIMD()
+      for (std::int64_t c = 0; c < width; ++c) to[c] = Code::nearest(to_float(from[c]) * scale);
+      if (codes) std::copy_n(to, width, codes + (row + r) * cols + col);
+    }
+    if (!transposed) return;
+    for (std::int64_t c = 0; c < width; ++c) {
+      Code* const to = transposed + (col + c) * rows + row;
+      for (std::int64_t r = 0; r < height; ++r) to[r] = tile[r][c];
+    }
+  }
+};
+
+void quantize(CpuContext& context, const QuantizeFp8& call) {
+  with_float_type(call.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    with_fp8_type(call.codes.absent() ? call.transposed.dtype : call.codes.dtype, [&](auto code_tag) {
+      using Code = decltype(code_tag);
+      const T* x = context.data<T>(call.x);
+      const Fp8Scales scales = fp8_scales(largest_magnitude(context, x, call.x.elements()), Code::largest());
+      float* const out = context.data<float>(call.scales);
+      out[0] = scales.inverse, out[1] = scales.scale;
+      using Tiles = Quantizer<T, Code>;
+      const Tiles tiles{x,
+                        context.data<Code>(call.codes),
+                        context.data<Code>(call.transposed),
+                        call.x.rows(),
+                        call.x.cols(),
+                        scales.scale};
+      const std::int64_t across = (tiles.cols + Tiles::kSide - 1) / Tiles::kSide;
+      const std::int64_t down = (tiles.rows + Tiles::kSide - 1) / Tiles::kSide;
+      context.pool().parallel_for(across * down, 8, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t i = begin; i < end; ++i)
+          tiles.tile(i / across * Tiles::kSide, i % across * Tiles::kSide);
+      });
+    });
+  });
+}
+
+// ---- Products -----------------------------------------------------------------------------------
+
+// Where parts of the workspace begin, in bytes: a in bf16 is first, then b, sums, what gemm needs, and the
+// end.
+struct Places {
+  std::int64_t b, sums, rest, all;
+};
+
+GemmArgs gemm_args(const Fp8Gemm& call) {
+  GemmArgs args;
+  args.layout = GemmLayout::kNT;
+  args.ab_dtype = DType::kBF16;
+  args.c_dtype = DType::kF32;
+  args.m = call.a.rows(), args.n = call.b.rows(), args.k = call.a.cols();
+  args.lda = args.ldb = args.k, args.ldc = args.n;
+  return args;
+}
+
+// A result in fp32 that is only assigned takes the sums itself.
+bool in_place(const Fp8Gemm& call) { return call.c.dtype == DType::kF32 && !call.accumulate; }
+
+Places places(const CpuContext& context, const Fp8Gemm& call) {
+  const auto rounded = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };  // to cache lines
+  Places p{};
+  p.b = rounded(call.a.elements() * size_of(DType::kBF16));
+  p.sums = p.b + rounded(call.b.elements() * size_of(DType::kBF16));
+  p.rest = p.sums + (in_place(call) ? 0 : rounded(call.c.elements() * size_of(DType::kF32)));
+  p.all = p.rest + static_cast<std::int64_t>(cpu_gemm_workspace_bytes(gemm_args(call), context.threads()));
+  return p;
+}
+
+void widen(const CpuContext& context, const Tensor& codes, BFloat16* out) {
+  with_fp8_type(codes.dtype, [&](auto tag) {
+    const auto* x = context.data<decltype(tag)>(codes);
+    parallel_ranges(context, codes.elements(), 3, [=](std::int64_t begin, std::int64_t end) {
+      PRIMUS_SIMD()
+      for (std::int64_t i = begin; i < end; ++i) out[i] = from_float<BFloat16>(x[i].value());
+    });
+  });
+}
+
+void scale(const CpuContext& context, const Fp8Gemm& call, const float* sums) {
+  const float factor = context.data<float>(call.a_scales)[0] * context.data<float>(call.b_scales)[0];
+  with_float_type(call.c.dtype, [&](auto tag) {
+    using C = decltype(tag);
+    C* const c = context.data<C>(call.c);
+    const bool accumulate = call.accumulate;
+    parallel_ranges(context, call.c.elements(), 2 * sizeof(float) + sizeof(C),
+                    [=](std::int64_t begin, std::int64_t end) {
+                      if (accumulate) {
+                        PRIMUS_SIMD()
+                        for (std::int64_t i = begin; i < end; ++i)
+                          c[i] = from_float<C>(to_float(c[i]) + sums[i] * factor);
+                      } else {
+                        PRIMUS_SIMD()
+                        for (std::int64_t i = begin; i < end; ++i) c[i] = from_float<C>(sums[i] * factor);
+                      }
+                    });
+  });
+}
+
+void multiply(CpuContext& context, const Fp8Gemm& call) {
+  const Places at = places(context, call);
+  auto* const workspace = context.data<std::byte>(call.workspace);
+  auto *const a = reinterpret_cast<BFloat16*>(workspace), *const b =
+                                                              reinterpret_cast<BFloat16*>(workspace + at.b);
+  float* const sums =
+      in_place(call) ? context.data<float>(call.c) : reinterpret_cast<float*>(workspace + at.sums);
+  widen(context, call.a, a);
+  widen(context, call.b, b);
+  GemmArgs args = gemm_args(call);
+  args.a = a, args.b = b, args.c = sums;
+  args.workspace = workspace + at.rest;
+  args.workspace_bytes = static_cast<std::size_t>(at.all - at.rest);
+  cpu_gemm(context.pool(), args);
+  scale(context, call, sums);
+}
+
+std::int64_t workspace(CpuContext& context, const Fp8Gemm& call) { return places(context, call).all; }
+
+}  // namespace
+
+void register_fp8_linear(KernelTable& table) {
+  table.add<QuantizeFp8, CpuContext, &quantize>();
+  table.add<Fp8Gemm, CpuContext, &multiply, &workspace>();
+}
+
+}  // namespace primus::turbo::PRIMUS_CPU_ISA

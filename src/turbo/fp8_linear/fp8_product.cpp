@@ -1,0 +1,47 @@
+#include "turbo/fp8_linear/fp8_product.h"
+
+#include "tensor/scratch_tensor.h"
+
+namespace primus::turbo {
+namespace {
+
+// An operand of a product: codes whose rows are summed over, and their scales.
+class Quantized {
+ public:
+  Quantized(Context& context, const Tensor& x, DType type, bool transposed)
+      : codes_(context.scratch, type, transposed ? Shape{x.cols(), x.rows()} : Shape{x.rows(), x.cols()}),
+        scales_(context.scratch, DType::kF32, {2}) {
+    launch(context, QuantizeFp8{.x = x,
+                                .codes = transposed ? Tensor() : codes_.get(),
+                                .transposed = transposed ? codes_.get() : Tensor(),
+                                .scales = scales_.get()});
+  }
+  const Tensor& codes() const { return codes_.get(); }
+  const Tensor& scales() const { return scales_.get(); }
+
+ private:
+  ScratchTensor codes_, scales_;
+};
+
+}  // namespace
+
+double Fp8Linear::flops() const {
+  return Gemm{.role = role, .a = a, .b = b, .c = c, .workspace = {}}.flops();
+}
+
+void launch(Context& context, const Fp8Linear& call) {
+  // Each role's sum is over the columns of an operand, or over its rows.
+  const Quantized a(context, call.a, call.a_type, call.role == GemmRole::kWeightGradient);
+  const Quantized b(context, call.b, call.b_type, call.role != GemmRole::kForward);
+  launch(context, Fp8Gemm{.a = a.codes(),
+                          .b = b.codes(),
+                          .a_scales = a.scales(),
+                          .b_scales = b.scales(),
+                          .c = call.c,
+                          .accumulate = call.accumulate,
+                          .fast = call.role == GemmRole::kForward,
+                          .spared = call.spared,
+                          .workspace = {}});
+}
+
+}  // namespace primus::turbo

@@ -1,0 +1,224 @@
+// Products in fp8 on GPUs: our kernels quantise, and the vendor's library multiplies (linear/gpu_blas.h). The
+// emulator has no library, and multiplies codes as fp32 numbers.
+#include "turbo/fp8_linear/fp8_linear.h"
+#include "turbo/gpu/gemm_tile.h"
+#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/register.h"
+#include "turbo/linear/gpu_blas.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+namespace {
+
+// ---- The largest magnitude ----------------------------------------------------------------------
+
+// Bits of magnitudes are ordered as the magnitudes are, with infinity and then NaN at the top.
+struct Larger {
+  PRIMUS_DEVICE std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a > b ? a : b; }
+};
+
+// parts[block] = the bits of the largest magnitude in this block's run of x.
+template <class T>
+struct LargestParts {
+  static constexpr int kThreads = 256, kCount = kVector<T>;
+  const T* x;
+  std::uint32_t* parts;
+  std::int64_t packs, run;  // of kCount elements
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t begin = block() * run, end = smaller(begin + run, packs);
+    std::uint32_t largest = 0;
+    PRIMUS_UNROLL_BY(4)
+    for (std::int64_t i = begin + thread(); i < end; i += kThreads) {
+      float values[kCount];
+      load<kCount>(x + i * kCount, values);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k)
+        largest = Larger{}(largest, std::bit_cast<std::uint32_t>(values[k]) & 0x7FFFFFFFU);
+    }
+    largest = block_reduce<kThreads>(largest, Larger{});
+    if (thread() == 0) parts[block()] = largest;
+  }
+};
+
+// By one block.
+struct ScalesOfParts {
+  static constexpr int kThreads = 256;
+  const std::uint32_t* parts;
+  float* scales;
+  std::int64_t count;
+  float largest_code;
+
+  PRIMUS_DEVICE void operator()() const {
+    std::uint32_t largest = 0;
+    for (std::int64_t i = thread(); i < count; i += kThreads) largest = Larger{}(largest, parts[i]);
+    largest = block_reduce<kThreads>(largest, Larger{});
+    if (thread() != 0) return;
+    const Fp8Scales result = fp8_scales(largest, largest_code);
+    scales[0] = result.inverse, scales[1] = result.scale;
+  }
+};
+
+// ---- Codes --------------------------------------------------------------------------------------
+
+constexpr int kLine = 16;  // codes in 16 bytes
+
+// Two codes, the second in the upper byte.
+template <class Code>
+PRIMUS_DEVICE std::uint32_t two_codes(float first, float second) {
+#if PRIMUS_CUDA_ARCH >= 890
+  std::uint16_t pair;
+  if constexpr (Code::kDType == DType::kF8E4M3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  }
+  return pair;
+#else
+  return Code::nearest(first).bits | static_cast<std::uint32_t>(Code::nearest(second).bits) << 8U;
+#endif
+}
+
+// A block quantises a tile of 64 x 64: each thread 16 elements of a row, which it writes at once, and 16 of a
+// column through shared memory. Extents are multiples of 16.
+template <class T, class Code>
+struct QuantizeTiles {
+  static constexpr int kSide = 64, kThreads = kSide * kSide / kLine;
+  const T* x;
+  Code *codes, *transposed;  // one of them may be null
+  const float* scales;
+  std::int64_t rows, cols;
+
+  // A few more bytes in each row keep neighbouring rows in different banks.
+  struct alignas(16) Tile {
+    std::uint8_t at[kSide][kSide + 4];
+  };
+
+  PRIMUS_DEVICE static Bytes16 line_of(const T* from, float scale) {
+    constexpr int kCount = kVector<T>;
+    float values[kLine];
+    PRIMUS_UNROLL
+    for (int i = 0; i < kLine; i += kCount) {
+      float part[kCount];
+      load_once<kCount>(from + i, part);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) values[i + k] = part[k] * scale;
+    }
+    Bytes16 line;
+    PRIMUS_UNROLL
+    for (int w = 0; w < 4; ++w) {
+      const float* v = values + 4 * w;
+      line.word[w] = two_codes<Code>(v[0], v[1]) | two_codes<Code>(v[2], v[3]) << 16U;
+    }
+    return line;
+  }
+
+  PRIMUS_DEVICE void operator()() const {
+    constexpr int kLines = kSide / kLine;
+    const std::int64_t across = (cols + kSide - 1) / kSide;
+    const std::int64_t row = block() / across * kSide, col = block() % across * kSide;
+    const int r = thread() / kLines, c = thread() % kLines * kLine;
+    Tile& tile = shared<Tile>();
+    if (row + r < rows && col + c < cols) {
+      const std::int64_t at = (row + r) * cols + col + c;
+      const Bytes16 line = line_of(x + at, scales[1]);
+      if (codes) *reinterpret_cast<Bytes16*>(codes + at) = line;
+      PRIMUS_UNROLL
+      for (int w = 0; w < 4; ++w) *reinterpret_cast<std::uint32_t*>(&tile.at[r][c + 4 * w]) = line.word[w];
+    }
+    if (!transposed) return;
+    barrier();
+    // The same numbers with rows and columns exchanged.
+    if (col + r >= cols || row + c >= rows) return;
+    Bytes16 line;
+    PRIMUS_UNROLL
+    for (int w = 0; w < 4; ++w) {
+      std::uint32_t word = 0;
+      PRIMUS_UNROLL
+      for (int i = 0; i < 4; ++i)
+        word |= static_cast<std::uint32_t>(tile.at[c + 4 * w + i][r]) << static_cast<unsigned>(8 * i);
+      line.word[w] = word;
+    }
+    *reinterpret_cast<Bytes16*>(transposed + (col + r) * rows + row + c) = line;
+  }
+};
+
+void quantize(Context& context, const QuantizeFp8& call) {
+  with_float_type(call.x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    with_fp8_type(call.codes.absent() ? call.transposed.dtype : call.codes.dtype, [&](auto code_tag) {
+      using Code = decltype(code_tag);
+      const T* x = context.data<T>(call.x);
+      float* scales = context.data<float>(call.scales);
+      const std::int64_t rows = call.x.rows(), cols = call.x.cols();
+      // Runs of a few thousand elements, in as many blocks as keep a GPU busy. A maximum does not depend on
+      // how they are cut.
+      constexpr std::int64_t kSmallest = 1024, kMost = 1024;
+      const std::int64_t packs = rows * cols / kVector<T>;
+      const std::int64_t run = std::max(blocks_for(packs, kMost), kSmallest), count = blocks_for(packs, run);
+      auto* parts = partials<std::uint32_t>(context, count);
+      launch(context, count, LargestParts<T>{x, parts, packs, run});
+      launch(context, 1, ScalesOfParts{parts, scales, count, Code::largest()});
+      using Tiles = QuantizeTiles<T, Code>;
+      launch(context, blocks_for(rows, Tiles::kSide) * blocks_for(cols, Tiles::kSide),
+             Tiles{x, optional<Code>(context, call.codes), optional<Code>(context, call.transposed), scales,
+                   rows, cols});
+    });
+  });
+}
+
+// ---- Products -----------------------------------------------------------------------------------
+
+#ifdef PRIMUS_GPU_VENDOR
+
+void multiply_codes(Context& context, const Fp8Gemm& call) { multiply_by_library(context, call); }
+std::int64_t workspace(Context& context, const Fp8Gemm& call) { return library_workspace(context, call); }
+
+#else
+
+template <class C>
+struct ScaledBody {
+  const float *sums, *a_scales, *b_scales;
+  C* c;
+  bool accumulate;
+
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    const float value = sums[i] * (a_scales[0] * b_scales[0]);
+    c[i] = from_float<C>(accumulate ? to_float(c[i]) + value : value);
+  }
+};
+
+void multiply_codes(Context& context, const Fp8Gemm& call) {
+  auto* sums = context.data<float>(call.workspace);
+  with_fp8_type(call.a.dtype, [&](auto a) {
+    with_fp8_type(call.b.dtype, [&](auto b) {
+      TileProduct<decltype(a), decltype(b), float> product{};
+      product.m = call.a.rows(), product.n = call.b.rows(), product.k = call.a.cols();
+      product.a = context.data<decltype(a)>(call.a);
+      product.b = context.data<decltype(b)>(call.b);
+      product.c = sums;
+      product.a_row = product.b_row = product.k, product.a_col = product.b_col = 1;
+      product.c_row = product.n;
+      product.batches = 1;
+      run_product(context, product);
+    });
+  });
+  with_float_type(call.c.dtype, [&](auto tag) {
+    using C = decltype(tag);
+    for_each(context, call.c.elements(),
+             ScaledBody<C>{sums, context.data<float>(call.a_scales), context.data<float>(call.b_scales),
+                           context.data<C>(call.c), call.accumulate});
+  });
+}
+
+std::int64_t workspace(Context&, const Fp8Gemm& call) { return call.c.elements() * size_of(DType::kF32); }
+
+#endif
+
+}  // namespace
+
+void register_fp8_linear(KernelTable& table) {
+  table.add<QuantizeFp8, Context, &quantize>();
+  table.add<Fp8Gemm, Context, &multiply_codes, &workspace>();
+}
+
+}  // namespace primus::turbo::PRIMUS_GPU

@@ -1,0 +1,372 @@
+#include "turbo/fp8_linear/fp8_product.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+constexpr DType kE4M3 = DType::kF8E4M3, kE5M2 = DType::kF8E5M2;
+constexpr GemmRole kRoles[] = {GemmRole::kForward, GemmRole::kInputGradient, GemmRole::kWeightGradient};
+
+class Fp8LinearTest : public ::testing::TestWithParam<DeviceUnderTest> {};
+INSTANTIATE_TEST_SUITE_P(Devices, Fp8LinearTest, ::testing::ValuesIn(devices_under_test()));
+
+// ---- What quantisation is to give ---------------------------------------------------------------
+
+using Codes = std::vector<unsigned char>;
+
+float nearest_value(float x, DType type) {
+  return type == kE4M3 ? Fp8E4M3::nearest(x).value() : Fp8E5M2::nearest(x).value();
+}
+unsigned char nearest_code(float x, DType type) {
+  return type == kE4M3 ? Fp8E4M3::nearest(x).bits : Fp8E5M2::nearest(x).bits;
+}
+
+Fp8Scales scales_of(const Values& x, DType type) {
+  std::uint32_t largest = 0;
+  for (const double v : x)
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(static_cast<float>(v)) & 0x7FFFFFFFU);
+  return fp8_scales(largest, type == kE4M3 ? Fp8E4M3::largest() : Fp8E5M2::largest());
+}
+
+Codes codes_of(const Values& x, DType type) {
+  const float scale = scales_of(x, type).scale;
+  Codes codes;
+  for (const double v : x) codes.push_back(nearest_code(static_cast<float>(v) * scale, type));
+  return codes;
+}
+
+// The numbers that codes stand for.
+Values quantized(const Values& x, DType type) {
+  const Fp8Scales scales = scales_of(x, type);
+  Values values;
+  for (const double v : x)
+    values.push_back(static_cast<double>(nearest_value(static_cast<float>(v) * scales.scale, type)) *
+                     static_cast<double>(scales.inverse));
+  return values;
+}
+
+Codes transposed(const Codes& codes, std::int64_t rows, std::int64_t cols) {
+  Codes result;
+  for (std::int64_t c = 0; c < cols; ++c)
+    for (std::int64_t r = 0; r < rows; ++r) result.push_back(codes[static_cast<std::size_t>(r * cols + c)]);
+  return result;
+}
+
+void expect_codes(OperatorBench& bench, const Values& x, DType x_type, DType type, Shape shape) {
+  const Tensor input = bench.upload(x, x_type, shape);
+  const Codes expected = codes_of(x, type), turned = transposed(expected, shape[0], shape[1]);
+  const Fp8Scales scales = scales_of(x, type);
+  for (const bool plain : {false, true}) {
+    for (const bool turn : {false, true}) {
+      if (!plain && !turn) continue;
+      const QuantizeFp8 call{.x = input,
+                             .codes = plain ? bench.empty(type, shape) : Tensor(),
+                             .transposed = turn ? bench.empty(type, {shape[1], shape[0]}) : Tensor(),
+                             .scales = bench.empty(DType::kF32, {2})};
+      bench.run(call);
+      if (plain) {
+        EXPECT_EQ(bench.bytes(call.codes), expected) << shape.to_string();
+      }
+      if (turn) {
+        EXPECT_EQ(bench.bytes(call.transposed), turned) << shape.to_string();
+      }
+      EXPECT_EQ(bench.download(call.scales),
+                (Values{static_cast<double>(scales.inverse), static_cast<double>(scales.scale)}));
+    }
+  }
+}
+
+TEST_P(Fp8LinearTest, QuantisationGivesTheCodesOfTheFormats) {
+  OperatorBench bench(GetParam());
+  for (const Shape& shape : {Shape{16, 16}, {48, 80}, {64, 64}, {144, 208}, {16, 1104}}) {
+    for (const DType x_type : {DType::kF32, DType::kBF16}) {
+      for (const DType type : {kE4M3, kE5M2}) {
+        const Values x = rounded(random_values(shape.elements(), 3, 0.01), x_type);
+        expect_codes(bench, x, x_type, type, shape);
+      }
+    }
+  }
+}
+
+// The largest magnitude is the last element, and there are more elements than one block looks at.
+TEST_P(Fp8LinearTest, TheScaleIsThatOfTheLargestMagnitudeWhereverItIs) {
+  OperatorBench bench(GetParam());
+  const Shape shape{208, 336};
+  for (const std::size_t at : {std::size_t{0}, std::size_t{34567}, std::size_t{208 * 336 - 1}}) {
+    Values x = rounded(random_values(shape.elements(), 3), DType::kBF16);
+    x[at] = -1000;
+    expect_codes(bench, x, DType::kBF16, kE4M3, shape);
+  }
+}
+
+// Every number of the formats, every tie between two of them, and what is next to a tie, with the scale 1.
+TEST_P(Fp8LinearTest, EveryCodeAndEveryTieIsRoundedAsTheFormatSays) {
+  OperatorBench bench(GetParam());
+  for (const DType type : {kE4M3, kE5M2}) {
+    const auto value_of = [&](int code) {
+      const auto bits = static_cast<std::uint8_t>(code);
+      return type == kE4M3 ? Fp8E4M3{bits}.value() : Fp8E5M2{bits}.value();
+    };
+    const int top = type == kE4M3 ? 0x7E : 0x7B;
+    Values x;
+    for (int code = 0; code <= top; ++code) {
+      for (const float sign : {1.0F, -1.0F}) {
+        const float value = sign * value_of(code);
+        x.push_back(static_cast<double>(value));
+        if (code == top) continue;
+        const float middle = (value + sign * value_of(code + 1)) / 2;
+        for (const float next : {middle, std::nextafter(middle, 0.0F), std::nextafter(middle, sign * 1e9F)})
+          x.push_back(static_cast<double>(next));
+      }
+    }
+    x.resize(64 * 16);
+    ASSERT_EQ(scales_of(x, type).scale, 1);
+    expect_codes(bench, x, DType::kF32, type, {64, 16});
+  }
+}
+
+TEST_P(Fp8LinearTest, ZerosAndTinyNumbersAreQuantised) {
+  OperatorBench bench(GetParam());
+  const Shape shape{16, 32};
+  expect_codes(bench, Values(512), DType::kF32, kE4M3, shape);
+  for (const double scale : {1e-37, 1e-41}) {
+    const Values x = rounded(random_values(512, 1, scale), DType::kF32);
+    expect_codes(bench, x, DType::kF32, kE4M3, shape);
+    expect_codes(bench, x, DType::kF32, kE5M2, shape);
+  }
+}
+
+// ---- Products -----------------------------------------------------------------------------------
+
+struct Layer {
+  std::int64_t tokens, in, out;
+};
+
+struct Shapes {
+  Shape a, b, c;
+};
+
+Shapes shapes(GemmRole role, const Layer& l) {
+  switch (role) {
+    case GemmRole::kForward:
+      return {{l.tokens, l.in}, {l.out, l.in}, {l.tokens, l.out}};
+    case GemmRole::kInputGradient:
+      return {{l.tokens, l.out}, {l.out, l.in}, {l.tokens, l.in}};
+    case GemmRole::kWeightGradient:
+      return {{l.tokens, l.out}, {l.tokens, l.in}, {l.out, l.in}};
+  }
+  return {};
+}
+
+// What the role says, in double.
+Values product(GemmRole role, const Layer& layer, const Values& a, const Values& b) {
+  const Shapes s = shapes(role, layer);
+  const std::int64_t m = s.c[0], n = s.c[1], k = role == GemmRole::kWeightGradient ? s.a[0] : s.a[1];
+  const auto left = [&](std::int64_t i, std::int64_t p) {
+    return a[static_cast<std::size_t>(role == GemmRole::kWeightGradient ? p * m + i : i * k + p)];
+  };
+  const auto right = [&](std::int64_t j, std::int64_t p) {
+    return b[static_cast<std::size_t>(role == GemmRole::kForward ? j * k + p : p * n + j)];
+  };
+  Values c;
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (std::int64_t p = 0; p < k; ++p) sum += left(i, p) * right(j, p);
+      c.push_back(sum);
+    }
+  }
+  return c;
+}
+
+// Sums of a few hundred terms in fp32. A GPU's tensor cores keep about 14 bits of sums, of which each of some
+// ten additions in a row cuts off one unit at most (fp8_linear.h).
+double sum_tolerance(const DeviceUnderTest& device) { return device.plugin.empty() ? 2e-6 : 10 * 0x1p-14; }
+
+struct Types {
+  DType a, b;          // as they come
+  DType a_fp8, b_fp8;  // as they are multiplied
+  DType c;
+};
+
+void expect_product(OperatorBench& bench, GemmRole role, const Layer& layer, const Types& types,
+                    bool accumulate, double tolerance) {
+  SCOPED_TRACE("role " + std::to_string(static_cast<int>(role)) + " tokens " + std::to_string(layer.tokens) +
+               " " + std::string(name_of(types.a_fp8)) + " · " + std::string(name_of(types.b_fp8)) + " to " +
+               std::string(name_of(types.c)) + (accumulate ? " +=" : ""));
+  const Shapes s = shapes(role, layer);
+  const Values a = rounded(random_values(s.a.elements(), 1, 1e-3), types.a);
+  const Values b = rounded(random_values(s.b.elements(), 2, 20), types.b);
+  const Values before = rounded(random_values(s.c.elements(), 3, 0.1), types.c);
+  Values expected = product(role, layer, quantized(a, types.a_fp8), quantized(b, types.b_fp8));
+  const Fp8Linear call{.role = role,
+                       .a = bench.upload(a, types.a, s.a),
+                       .b = bench.upload(b, types.b, s.b),
+                       .c = accumulate ? bench.upload(before, types.c, s.c) : bench.empty(types.c, s.c),
+                       .a_type = types.a_fp8,
+                       .b_type = types.b_fp8,
+                       .accumulate = accumulate};
+  if (accumulate) {
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += before[i];
+  }
+  bench.run(call);
+  // A GPU's library rounds before and after it adds to a bf16 result.
+  const int roundings = accumulate ? 2 : 1;
+  EXPECT_LE(normalised_error(bench.download(call.c), expected),
+            roundings * rounding_error(types.c) + tolerance);
+  EXPECT_EQ(call.flops(), 2.0 * static_cast<double>(layer.tokens * layer.in * layer.out));
+}
+
+TEST_P(Fp8LinearTest, RolesMatchTheProductsOfQuantisedOperands) {
+  OperatorBench bench(GetParam());
+  const double tolerance = sum_tolerance(GetParam());
+  for (const Layer& layer : {Layer{16, 16, 16}, {48, 80, 32}, {128, 64, 208}}) {
+    for (const GemmRole role : kRoles) {
+      for (const auto& [a, b] : {std::pair(kE4M3, kE4M3), {kE5M2, kE4M3}, {kE4M3, kE5M2}}) {
+        for (const bool accumulate : {false, true}) {
+          expect_product(bench, role, layer, {DType::kBF16, DType::kBF16, a, b, DType::kF32}, accumulate,
+                         tolerance);
+          expect_product(bench, role, layer, {DType::kF32, DType::kBF16, a, b, DType::kBF16}, accumulate,
+                         tolerance);
+        }
+      }
+    }
+  }
+}
+
+double decibels(const Values& actual, const Values& expected) {
+  double signal = 0, noise = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    signal += expected[i] * expected[i];
+    noise += (actual[i] - expected[i]) * (actual[i] - expected[i]);
+  }
+  return 10 * std::log10(signal / noise);
+}
+
+// Primus-Turbo's thresholds.
+TEST_P(Fp8LinearTest, TheSignalIsFarAboveTheNoiseOfQuantisation) {
+  OperatorBench bench(GetParam());
+  const Layer layer{64, 256, 96};
+  for (const GemmRole role : kRoles) {
+    const Shapes s = shapes(role, layer);
+    const Values a = rounded(random_values(s.a.elements(), 1), DType::kBF16),
+                 b = rounded(random_values(s.b.elements(), 2), DType::kBF16);
+    const Values exact = product(role, layer, a, b);
+    for (const auto& [type, least] : {std::pair(kE4M3, 25.0), {kE5M2, 20.0}}) {
+      const Fp8Linear call{.role = role,
+                           .a = bench.upload(a, DType::kBF16, s.a),
+                           .b = bench.upload(b, DType::kBF16, s.b),
+                           .c = bench.empty(DType::kF32, s.c),
+                           .a_type = type};
+      bench.run(call);
+      EXPECT_GE(decibels(bench.download(call.c), exact), least) << static_cast<int>(role);
+    }
+  }
+}
+
+TEST_P(Fp8LinearTest, NonFiniteOperandsStayVisible) {
+  OperatorBench bench(GetParam());
+  const Layer layer{48, 32, 16};
+  for (const GemmRole role : kRoles) {
+    const Shapes s = shapes(role, layer);
+    for (const double wrong : {double{INFINITY}, double{-INFINITY}, double{NAN}}) {
+      for (const bool in_a : {false, true}) {
+        Values a = random_values(s.a.elements(), 1), b = random_values(s.b.elements(), 2);
+        (in_a ? a : b).back() = wrong;
+        const Fp8Linear call{.role = role,
+                             .a = bench.upload(a, DType::kBF16, s.a),
+                             .b = bench.upload(b, DType::kF32, s.b),
+                             .c = bench.upload(Values(static_cast<std::size_t>(s.c.elements())),
+                                               in_a ? DType::kBF16 : DType::kF32, s.c),
+                             .accumulate = true};
+        bench.run(call);
+        for (const double x : bench.download(call.c)) EXPECT_TRUE(std::isnan(x));
+      }
+    }
+  }
+}
+
+TEST_P(Fp8LinearTest, ProductsOfZerosAreZero) {
+  OperatorBench bench(GetParam());
+  const Layer layer{16, 32, 16};
+  const Shapes s = shapes(GemmRole::kForward, layer);
+  const Fp8Linear call{.role = GemmRole::kForward,
+                       .a = bench.zeros(DType::kBF16, s.a),
+                       .b = bench.upload(random_values(s.b.elements(), 2), DType::kBF16, s.b),
+                       .c = bench.empty(DType::kBF16, s.c)};
+  bench.run(call);
+  EXPECT_EQ(bench.download(call.c), Values(static_cast<std::size_t>(s.c.elements())));
+}
+
+// Scratch memory is measured without a device's memory, and is then exactly enough.
+TEST_P(Fp8LinearTest, MeasuredScratchIsWhatIsUsed) {
+  OperatorBench bench(GetParam());
+  const Layer layer{128, 64, 208};
+  for (const GemmRole role : kRoles) {
+    const Shapes s = shapes(role, layer);
+    const Fp8Linear call{.role = role,
+                         .a = bench.upload(random_values(s.a.elements(), 1), DType::kBF16, s.a),
+                         .b = bench.upload(random_values(s.b.elements(), 2), DType::kBF16, s.b),
+                         .c = bench.empty(DType::kF32, s.c)};
+    Arena measuring("scratch");
+    Context plan{bench.device(), bench.context().stream, measuring, bench.meter()};
+    launch(plan, call);
+    const std::int64_t bytes = measuring.high_water();
+    EXPECT_GE(bytes, call.a.elements() + call.b.elements());
+    void* const memory = bench.device().allocate(bytes);
+    Arena exact("scratch", memory, bytes);
+    Context context{bench.device(), bench.context().stream, exact, bench.meter()};
+    launch(context, call);
+    context.stream.synchronize();
+    EXPECT_EQ(exact.high_water(), bytes);
+    EXPECT_EQ(exact.in_use(), 0);
+    bench.device().release(memory);
+  }
+}
+
+TEST_P(Fp8LinearTest, ExtentsThatAreNoMultiplesOf16AreRefused) {
+  OperatorBench bench(GetParam());
+  for (const Layer& layer : {Layer{24, 32, 16}, {16, 40, 16}, {16, 32, 8}, {1, 32, 16}}) {
+    const Shapes s = shapes(GemmRole::kForward, layer);
+    try {
+      bench.run(Fp8Linear{.role = GemmRole::kForward,
+                          .a = bench.zeros(DType::kBF16, s.a),
+                          .b = bench.zeros(DType::kBF16, s.b),
+                          .c = bench.zeros(DType::kBF16, s.c)});
+      ADD_FAILURE() << "taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("multiples of 16"));
+      EXPECT_THAT(error.hint(), ::testing::HasSubstr("bf16"));
+    }
+  }
+}
+
+TEST(Fp8Linear, ManyThreadsGiveTheSameBits) {
+  const Layer layer{208, 96, 336};
+  for (const GemmRole role : kRoles) {
+    std::vector<unsigned char> expected;
+    for (const int threads : {1, 2, 3}) {
+      OperatorBench bench({.threads = threads});
+      const Shapes s = shapes(role, layer);
+      const Fp8Linear call{.role = role,
+                           .a = bench.upload(random_values(s.a.elements(), 1), DType::kBF16, s.a),
+                           .b = bench.upload(random_values(s.b.elements(), 2), DType::kBF16, s.b),
+                           .c = bench.empty(DType::kF32, s.c)};
+      bench.run(call);
+      if (threads == 1) expected = bench.bytes(call.c);
+      EXPECT_EQ(bench.bytes(call.c), expected) << threads << " threads";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

@@ -53,6 +53,14 @@ void declare(ParameterStore& store) {
   store.add("layers.0.biases", {3, 10}, normal).decay = false;
 }
 
+// Declares them, and takes their memory for these rules.
+void set_up(ParameterStore& store, const UpdateRules& rules, engine::Rank& rank) {
+  declare(store);
+  store.allocate(
+      {.states = states_of(rules), .rule_of = [&](const Parameter& p) { return rule_of(rules, p); }},
+      rank.persistent());
+}
+
 Values gradient_of(const Parameter& p, int step) {
   std::vector<float> draws(static_cast<std::size_t>(p.shape.elements()));
   fill_normal(RandomStream(static_cast<std::uint64_t>(100 * step + p.index), RandomPurpose::kTest), 0, draws);
@@ -174,10 +182,7 @@ class Session {
   explicit Session(const TrainerConfig& config) : rank_(turbo::make_cpu_device(2)) {
     rank_.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});
     const UpdateRules rules = update_rules_of(config);
-    declare(store_);
-    store_.allocate(
-        {.states = states_of(rules), .rule_of = [&](const Parameter& p) { return rule_of(rules, p); }},
-        rank_.persistent());
+    set_up(store_, rules, rank_);
     parallel_ = std::make_unique<engine::DataParallel>(rank_, store_, engine::DataParallelSettings{});
     optimizer_ = std::make_unique<Optimizer>(OptimizerSettings{.rules = rules, .clip_norm = kClip}, store_,
                                              *parallel_, rank_);
@@ -325,11 +330,7 @@ TEST(UpdateRules, StatesTakeWhatTheirRuleNeeds) {
   const auto persistent = [](const TrainerConfig& config) {
     engine::Rank rank(turbo::make_cpu_device(1));
     ParameterStore store;
-    declare(store);
-    const UpdateRules rules = update_rules_of(config);
-    store.allocate(
-        {.states = states_of(rules), .rule_of = [&](const Parameter& p) { return rule_of(rules, p); }},
-        rank.persistent());
+    set_up(store, update_rules_of(config), rank);
     return std::pair(rank.high_water().persistent, store.state_bytes());
   };
   const auto padded = [](std::int64_t n) { return (n + 63) / 64 * 64; };
@@ -364,11 +365,7 @@ TEST(UpdateRules, StatesInEightBitsTakeAByteAndAScaleForABlock) {
   const auto outcome_of = [](const TrainerConfig& config) {
     engine::Rank rank(turbo::make_cpu_device(1));
     ParameterStore store;
-    declare(store);
-    const UpdateRules rules = update_rules_of(config);
-    store.allocate(
-        {.states = states_of(rules), .rule_of = [&](const Parameter& p) { return rule_of(rules, p); }},
-        rank.persistent());
+    set_up(store, update_rules_of(config), rank);
     Outcome outcome{.in_checkpoint = store.state_bytes()};
     for (const engine::ParameterUnit& unit : store.units()) {
       for (const Parameter* p : unit.parameters)

@@ -189,7 +189,7 @@ for image in $images; do
   check "as root, unless --user says otherwise" is "" of_image "$name" '{{.Config.User}}'
   check "its label has the version" is "$version" of_image "$name" '{{index .Config.Labels "org.opencontainers.image.version"}}'
   check "and the licence" is Apache-2.0 of_image "$name" '{{index .Config.Labels "org.opencontainers.image.licenses"}}'
-  [ "$image" != cpu ] || check "it takes at most 160 MB" at_most "$bytes" 160000000
+  [ "$image" != cpu ] || check "it takes at most 120 MB" at_most "$bytes" 120000000
   check "no compiler is in it" no_tools "$name"
   check "no library is missing" linked "$name"
   check "without words it explains itself" prints "Primus trains foundation models" confined "$name"

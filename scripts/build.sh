@@ -8,6 +8,9 @@ cd "$(dirname "$0")/.."
 log=build/build.log
 # With paths relative to the checkout, a second clone builds from the first one's cache.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+# Errors are looked for in English below, and ccache tells languages apart.
+unset LC_ALL LC_MESSAGES LC_CTYPE
+export LANG=C.UTF-8
 mkdir -p build
 echo "Building into build/ ..."
 start=$(date +%s)

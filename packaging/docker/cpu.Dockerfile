@@ -7,12 +7,12 @@ WORKDIR /src
 # What changes seldom comes first: packages, then sources, then what is only installed.
 COPY scripts/install-packages.sh scripts/debian-packages.txt scripts/
 RUN scripts/install-packages.sh build && rm -rf /var/lib/apt/lists/*
-COPY CMakeLists.txt CMakePresets.json ./
+COPY CMakeLists.txt CMakePresets.json LICENSE ./
 COPY cmake cmake
 COPY src src
 COPY scripts/build.sh scripts/
 RUN --mount=type=cache,target=/root/.cache/ccache scripts/build.sh -DPRIMUS_TESTS=OFF
-COPY LICENSE README.md ./
+COPY README.md ./
 COPY docs docs
 COPY examples examples
 COPY presets presets

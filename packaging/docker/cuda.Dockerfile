@@ -20,7 +20,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends cuda-nvcc-13-0 cuda-cudart-dev-13-0 libcublas-dev-13-0 \
     && rm -rf /var/lib/apt/lists/*
 ENV PATH=/usr/local/cuda-13.0/bin:$PATH
-COPY CMakeLists.txt CMakePresets.json ./
+COPY CMakeLists.txt CMakePresets.json LICENSE ./
 COPY cmake cmake
 COPY src src
 COPY scripts/build.sh scripts/
@@ -28,7 +28,7 @@ RUN --mount=type=cache,target=/root/.cache/ccache scripts/build.sh -DPRIMUS_TEST
 ARG CUDA_ARCHS="80 90a 100"
 COPY scripts/build-gpu.sh scripts/
 RUN --mount=type=cache,target=/root/.cache/ccache scripts/build-gpu.sh cuda $CUDA_ARCHS
-COPY LICENSE README.md ./
+COPY README.md ./
 COPY docs docs
 COPY examples examples
 COPY presets presets

@@ -11,7 +11,7 @@ WORKDIR /src
 # What changes seldom comes first: packages, then sources, then what is only installed.
 COPY scripts/install-packages.sh scripts/debian-packages.txt scripts/
 RUN scripts/install-packages.sh build && rm -rf /var/lib/apt/lists/*
-COPY CMakeLists.txt CMakePresets.json ./
+COPY CMakeLists.txt CMakePresets.json LICENSE ./
 COPY cmake cmake
 COPY src src
 COPY scripts/build.sh scripts/
@@ -20,7 +20,7 @@ RUN scripts/install-packages.sh hip && rm -rf /var/lib/apt/lists/*
 ARG HIP_ARCHS="gfx90a gfx942"
 COPY scripts/build-gpu.sh scripts/
 RUN scripts/build-gpu.sh hip $HIP_ARCHS
-COPY LICENSE README.md ./
+COPY README.md ./
 COPY docs docs
 COPY examples examples
 COPY presets presets

@@ -170,8 +170,21 @@ void quantize(Context& context, const QuantizeFp8& call) {
 
 #ifdef PRIMUS_GPU_VENDOR
 
-void multiply_codes(Context& context, const Fp8Gemm& call) { multiply_by_library(context, call); }
-std::int64_t workspace(Context& context, const Fp8Gemm& call) { return library_workspace(context, call); }
+CodeProduct product_of(const Fp8Gemm& call) {
+  return {.a = call.a,
+          .b = call.b,
+          .c = call.c,
+          .a_scale = call.a_scales.data,
+          .b_scale = call.b_scales.data,
+          .accumulate = call.accumulate,
+          .fast = call.fast,
+          .spared = call.spared,
+          .workspace = call.workspace};
+}
+void multiply_codes(Context& context, const Fp8Gemm& call) { multiply_by_library(context, product_of(call)); }
+std::int64_t workspace(Context& context, const Fp8Gemm& call) {
+  return library_workspace(context, product_of(call));
+}
 
 #else
 

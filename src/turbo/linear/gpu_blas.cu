@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "device/lost_device.h"
+#include "turbo/fp8_linear/fp8_format.h"
 #include "turbo/gpu/values.h"
 #include "turbo/linear/algorithm_cache.h"
 #include "turbo/linear/algorithm_trial.h"
@@ -52,12 +53,12 @@ struct Functions {
 struct Product {
   Gemm gemm;
   const void *a_scale = nullptr, *b_scale = nullptr;  // of fp8: one float each, on the device
-  bool fast = false;                                  // Fp8Gemm has what it means
+  bool fast = false;                                  // CodeProduct has what it means
 
   bool is_fp8() const { return primus::turbo::is_fp8(gemm.a.dtype); }
 };
 
-Product product_of(const Fp8Gemm& call) {
+Product product_of(const CodeProduct& call) {
   return {.gemm = {.role = GemmRole::kForward,
                    .a = call.a,
                    .b = call.b,
@@ -65,8 +66,8 @@ Product product_of(const Fp8Gemm& call) {
                    .accumulate = call.accumulate,
                    .spared = call.spared,
                    .workspace = call.workspace},
-          .a_scale = call.a_scales.data,
-          .b_scale = call.b_scales.data,
+          .a_scale = call.a_scale,
+          .b_scale = call.b_scale,
           .fast = call.fast};
 }
 
@@ -516,7 +517,7 @@ bool multiply_by_library(Context& context, const Gemm& call) {
   return context.library<CublasLt>().multiply(context, {call});
 }
 
-std::int64_t library_workspace(Context& context, const Fp8Gemm& call) {
+std::int64_t library_workspace(Context& context, const CodeProduct& call) {
   constexpr int kLeastCapability = 89;
   const int capability = context.capability();
   if (capability < kLeastCapability) {
@@ -527,7 +528,7 @@ std::int64_t library_workspace(Context& context, const Fp8Gemm& call) {
   return workspace_of(context, product_of(call));
 }
 
-void multiply_by_library(Context& context, const Fp8Gemm& call) {
+void multiply_by_library(Context& context, const CodeProduct& call) {
   if (context.library<CublasLt>().multiply(context, product_of(call))) return;
   throw unsupported("cuBLASLt has no algorithm for a product in fp8, " + std::to_string(call.a.rows()) +
                         " x " + std::to_string(call.b.rows()) + " x " + std::to_string(call.a.cols()) + ", " +
@@ -556,8 +557,8 @@ namespace {
 
 }  // namespace
 
-std::int64_t library_workspace(gpu::PRIMUS_GPU::Context&, const Fp8Gemm&) { refuse_fp8(); }
-void multiply_by_library(gpu::PRIMUS_GPU::Context&, const Fp8Gemm&) { refuse_fp8(); }
+std::int64_t library_workspace(gpu::PRIMUS_GPU::Context&, const CodeProduct&) { refuse_fp8(); }
+void multiply_by_library(gpu::PRIMUS_GPU::Context&, const CodeProduct&) { refuse_fp8(); }
 
 }  // namespace primus::turbo::PRIMUS_GPU
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "device/gpu/launch.h"
-#include "turbo/fp8_linear/fp8_linear.h"
 #include "turbo/linear/linear.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -17,9 +16,18 @@ std::int64_t library_workspace(gpu::PRIMUS_GPU::Context& context, const Gemm& ca
 // library on one kind of GPU, and with one content of the tuning folder.
 bool multiply_by_library(gpu::PRIMUS_GPU::Context& context, const Gemm& call);
 
-// The same of products in fp8, which nothing else than a library computes: a GPU or a library without them is
-// an error.
-std::int64_t library_workspace(gpu::PRIMUS_GPU::Context& context, const Fp8Gemm& call);
-void multiply_by_library(gpu::PRIMUS_GPU::Context& context, const Fp8Gemm& call);
+// A product in fp8: c (+)= (a · bᵀ) * *a_scale * *b_scale.
+struct CodeProduct {
+  Tensor a, b;                    // [m, k], [n, k]: e4m3 or e5m2
+  Tensor c;                       // [m, n]: fp32 or bf16
+  const void *a_scale, *b_scale;  // one float each, on the device
+  bool accumulate, fast;          // fast: with less exact sums
+  int spared;                     // as in Gemm
+  Tensor workspace;
+};
+
+// The same of these, which nothing else than a library computes: a GPU or a library without them is an error.
+std::int64_t library_workspace(gpu::PRIMUS_GPU::Context& context, const CodeProduct& call);
+void multiply_by_library(gpu::PRIMUS_GPU::Context& context, const CodeProduct& call);
 
 }  // namespace primus::turbo::PRIMUS_GPU

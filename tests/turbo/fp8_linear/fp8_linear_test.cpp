@@ -1,5 +1,3 @@
-#include "turbo/fp8_linear/fp8_product.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -7,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "turbo/fp8_linear/fp8_product.h"
 #include "turbo/operator_test.h"
 
 namespace primus::turbo::test {

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "bench/device_timer.h"
 #include "turbo/attention/attention.h"
+#include "turbo/fp8_linear/fp8_product.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/linear/linear.h"
 
@@ -33,9 +34,13 @@ const char* name_of_role(GemmRole role) {
 
 constexpr GemmRole kRoles[] = {GemmRole::kForward, GemmRole::kInputGradient, GemmRole::kWeightGradient};
 
+std::string name_of(GemmRole role, const GemmCase& c) {
+  return fmt::format("{} {}x{}x{}", name_of_role(role), c.m, c.n, c.k);
+}
+
 // The three products of a layer with x [m, k], weight [n, k] and y [m, n].
-void time_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOptions& options,
-                const std::string& prefix, std::vector<BenchmarkResult>& results) {
+void time_float_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOptions& options,
+                      const std::string& prefix, std::vector<BenchmarkResult>& results) {
   const DType dtype = options.dtype;
   const std::int64_t element = size_of(dtype), x_bytes = c.m * c.k * element, w_bytes = c.n * c.k * element,
                      y_bytes = c.m * c.n * element, d_w_bytes = c.n * c.k * size_of(options.weight_gradient);
@@ -48,15 +53,91 @@ void time_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOp
     weight.push_back(
         {.role = GemmRole::kWeightGradient, .a = y, .b = x, .c = d_w, .accumulate = true, .workspace = {}});
   }
-  const auto name = [&](GemmRole role) {
-    return fmt::format("{}{} {}x{}x{}", prefix, name_of_role(role), c.m, c.n, c.k);
-  };
   // The weight gradient goes first: the others overwrite its operands.
   const auto bytes = static_cast<double>(x_bytes + y_bytes);
-  results.push_back(bench.time(name(kRoles[2]), weight, bytes + 2.0 * static_cast<double>(d_w_bytes)));
-  results.push_back(bench.time(name(kRoles[0]), forward, bytes + static_cast<double>(w_bytes)));
-  results.push_back(bench.time(name(kRoles[1]), input, bytes + static_cast<double>(w_bytes)));
+  results.push_back(
+      bench.time(prefix + name_of(kRoles[2], c), weight, bytes + 2.0 * static_cast<double>(d_w_bytes)));
+  results.push_back(
+      bench.time(prefix + name_of(kRoles[0], c), forward, bytes + static_cast<double>(w_bytes)));
+  results.push_back(bench.time(prefix + name_of(kRoles[1], c), input, bytes + static_cast<double>(w_bytes)));
   bench.release();
+}
+
+struct Fp8Operand {
+  Tensor codes, scales;
+};
+
+// Codes of random numbers, with the dimension that a product sums over contiguous.
+Fp8Operand random_codes(DeviceTimer& bench, DType type, Shape shape) {
+  const Fp8Operand operand{bench.empty(type, shape), bench.empty(DType::kF32, {2})};
+  bench.run_once(turbo::QuantizeFp8{
+      .x = bench.random(DType::kBF16, shape), .codes = operand.codes, .scales = operand.scales});
+  return operand;
+}
+
+// The same of products in fp8, from operands in bf16, and of codes alone.
+void time_fp8_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOptions& options,
+                    const std::string& prefix, std::vector<BenchmarkResult>& results) {
+  constexpr DType kE4M3 = DType::kF8E4M3, kE5M2 = DType::kF8E5M2;
+  struct Way {
+    GemmRole role;
+    std::int64_t m, n, k;  // of the product
+    Shape a, b;
+    DType a_type, c_type;
+  };
+  const Shape x{c.m, c.k}, w{c.n, c.k}, y{c.m, c.n};
+  for (const Way& way : {Way{GemmRole::kWeightGradient, c.n, c.k, c.m, y, x, kE5M2, options.weight_gradient},
+                         Way{GemmRole::kForward, c.m, c.n, c.k, x, w, kE4M3, DType::kBF16},
+                         Way{GemmRole::kInputGradient, c.m, c.k, c.n, y, w, kE5M2, DType::kBF16}}) {
+    const bool adds = way.role == GemmRole::kWeightGradient;
+    const std::int64_t operands = way.a.elements() + way.b.elements(), result = way.m * way.n;
+    const auto result_bytes = static_cast<double>(result * size_of(way.c_type) * (adds ? 2 : 1));
+    std::vector<turbo::Fp8Linear> whole;
+    for (std::int64_t set = DeviceTimer::sets(operands * size_of(DType::kBF16)); set > 0; --set) {
+      whole.push_back({.role = way.role,
+                       .a = bench.random(DType::kBF16, way.a),
+                       .b = bench.random(DType::kBF16, way.b),
+                       .c = bench.empty(way.c_type, {way.m, way.n}),
+                       .a_type = way.a_type,
+                       .accumulate = adds});
+    }
+    const std::string name = prefix + name_of(way.role, c);
+    results.push_back(
+        bench.time(name, whole, static_cast<double>(operands * size_of(DType::kBF16)) + result_bytes));
+    bench.release();
+    std::vector<turbo::Fp8Gemm> products;
+    for (std::int64_t set = DeviceTimer::sets(operands); set > 0; --set) {
+      const Fp8Operand a = random_codes(bench, way.a_type, {way.m, way.k}),
+                       b = random_codes(bench, kE4M3, {way.n, way.k});
+      products.push_back({.a = a.codes,
+                          .b = b.codes,
+                          .a_scales = a.scales,
+                          .b_scales = b.scales,
+                          .c = bench.empty(way.c_type, {way.m, way.n}),
+                          .accumulate = adds,
+                          .fast = way.role == GemmRole::kForward,
+                          .workspace = {}});
+    }
+    results.push_back(
+        bench.time(name + ", quantised before", products, static_cast<double>(operands) + result_bytes));
+    bench.release();
+  }
+}
+
+// Each in the way that the options say.
+void time_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOptions& options,
+                const std::string& prefix, std::vector<BenchmarkResult>& results) {
+  if (options.fp8)
+    time_fp8_layer(bench, c, options, prefix, results);
+  else
+    time_float_layer(bench, c, options, prefix, results);
+}
+
+// All mistakes before anything is measured.
+void check_layer(const GemmCase& c, const OperatorBenchmarkOptions& options) {
+  if (!options.fp8) return;
+  turbo::check_fp8_extents(c.m, c.k);
+  turbo::check_fp8_extents(c.n, c.k);
 }
 
 void check_experts(const GroupedGemmCase& which) {
@@ -186,9 +267,24 @@ void time_attention(DeviceTimer& bench, const AttentionCase& which, DType dtype,
   bench.release();
 }
 
-double product_rate(DeviceTimer& bench, Device& device, DType dtype) {
+double product_rate(DeviceTimer& bench, Device& device, const OperatorBenchmarkOptions& options) {
   // Large enough to fill the device: a GPU needs more than a few cores.
   const std::int64_t side = device.synchronous() ? 1024 : 8192;
+  if (options.fp8) {
+    const Fp8Operand a = random_codes(bench, DType::kF8E4M3, {side, side}),
+                     b = random_codes(bench, DType::kF8E4M3, {side, side});
+    const std::vector<turbo::Fp8Gemm> square{{.a = a.codes,
+                                              .b = b.codes,
+                                              .a_scales = a.scales,
+                                              .b_scales = b.scales,
+                                              .c = bench.empty(DType::kBF16, {side, side}),
+                                              .fast = true,
+                                              .workspace = {}}};
+    const BenchmarkResult result = bench.time("", square, 0);
+    bench.release();
+    return result.flops / result.timing.fastest;
+  }
+  const DType dtype = options.dtype;
   const Tensor a = bench.random(dtype, {side, side}), b = bench.random(dtype, {side, side}),
                c = bench.empty(dtype, {side, side});
   const std::vector<turbo::Gemm> square{
@@ -203,9 +299,9 @@ BenchmarkReport begin(DeviceTimer& bench, Device& device, const char* suite,
   BenchmarkReport report;
   report.suite = suite;
   report.device = device.description();
-  report.dtype = name_of(options.dtype);
+  report.dtype = options.fp8 ? "fp8" : name_of(options.dtype);
   report.copy_ceiling = bench.copy_rate();
-  report.gemm_ceiling = product_rate(bench, device, options.dtype);
+  report.gemm_ceiling = product_rate(bench, device, options);
   return report;
 }
 
@@ -214,7 +310,7 @@ BenchmarkReport end(DeviceTimer& bench, Device& device, BenchmarkReport report,
                     const OperatorBenchmarkOptions& options) {
   bench.release();
   report.copy_ceiling = std::max(report.copy_ceiling, bench.copy_rate());
-  report.gemm_ceiling = std::max(report.gemm_ceiling, product_rate(bench, device, options.dtype));
+  report.gemm_ceiling = std::max(report.gemm_ceiling, product_rate(bench, device, options));
   return report;
 }
 
@@ -241,6 +337,7 @@ GemmCase parse_gemm_case(const std::string& text) {
 
 BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& cases,
                                const OperatorBenchmarkOptions& options) {
+  for (const GemmCase& c : cases) check_layer(c, options);
   DeviceTimer bench(device, options.seconds);
   BenchmarkReport report = begin(bench, device, "gemm", options);
   for (const GemmCase& c : cases) time_layer(bench, c, options, "", report.results);
@@ -278,6 +375,7 @@ BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
     return GroupedGemmCase{
         .tokens = p.rows / p.top_k, .experts = p.experts, .top_k = p.top_k, .in = p.in, .out = p.out};
   };
+  const auto layer_of = [](const ModelProduct& p) { return GemmCase{.m = p.rows, .n = p.out, .k = p.in}; };
   for (const ModelProduct& p : products) {  // all mistakes before anything is measured
     check_size(fmt::format("the rows of '{}'", p.what).c_str(), p.rows, std::int64_t{1} << 28);
     if (p.experts > 0) {
@@ -285,15 +383,18 @@ BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
     } else {
       check_size(fmt::format("the outputs of '{}'", p.what).c_str(), p.out, kMostOfAll);
       check_size(fmt::format("the inputs of '{}'", p.what).c_str(), p.in, kMostOfAll);
+      check_layer(layer_of(p), options);
     }
   }
   DeviceTimer bench(device, options.seconds);
   BenchmarkReport report = begin(bench, device, suite.c_str(), options);
   for (const ModelProduct& p : products) {
-    if (p.experts > 0)
-      time_experts(bench, experts_of(p), options, p.what + ", ", report.results);
+    if (p.experts == 0)
+      time_layer(bench, layer_of(p), options, p.what + ", ", report.results);
+    else if (options.fp8)
+      report.notes.push_back(p.what + ": left out, because experts' products are not there in fp8");
     else
-      time_layer(bench, {.m = p.rows, .n = p.out, .k = p.in}, options, p.what + ", ", report.results);
+      time_experts(bench, experts_of(p), options, p.what + ", ", report.results);
   }
   return end(bench, device, std::move(report), options);
 }

@@ -57,6 +57,31 @@ TEST(Benchmarks, Gemm) {
   EXPECT_EQ(report["results"][1]["bytes"].get<double>(), 2.0 * (64 * 32 + 48 * 32 + 64 * 48));
 }
 
+// Every product from operands in bf16, and of operands that are quantised already.
+TEST(Benchmarks, GemmInFp8) {
+  const auto report = report_of({"gemm", "--shape", "64x48x32", "--dtype", "fp8"});
+  EXPECT_EQ(report["dtype"], "fp8");
+  ASSERT_EQ(report["results"].size(), 6U);
+  for (const auto& line : report["results"]) EXPECT_EQ(line["flops"].get<double>(), 2.0 * 64 * 48 * 32);
+  EXPECT_EQ(report["results"][2]["case"], "forward 64x48x32");
+  EXPECT_EQ(report["results"][2]["bytes"].get<double>(), 2.0 * (64 * 32 + 48 * 32 + 64 * 48));
+  EXPECT_EQ(report["results"][3]["case"], "forward 64x48x32, quantised before");
+  EXPECT_EQ(report["results"][3]["bytes"].get<double>(), 64 * 32 + 48 * 32 + 2 * 64 * 48);
+  const ProgramResult odd = benchmark({"gemm", "--shape", "64x48x40", "--dtype", "fp8"});
+  EXPECT_EQ(odd.exit_code, 2);
+  EXPECT_THAT(odd.err, testing::AllOf(HasSubstr("multiples of 16, not 64 x 40"), HasSubstr("hint:")));
+}
+
+TEST(Benchmarks, ModelsInFp8WithoutTheirExperts) {
+  const auto report =
+      report_of({"gemm-deepseek", "--model", "V2_Lite", "--mbs", "1", "--seqlen", "16", "--hidden-size", "64",
+                 "--intermediate-size", "96", "--vocab-size", "112", "--dtype", "fp8"});
+  for (const auto& line : report["results"])
+    EXPECT_THAT(line["case"].get<std::string>(), testing::Not(HasSubstr("experts'")));
+  ASSERT_GE(report["notes"].size(), 2U);
+  EXPECT_THAT(report["notes"][0].get<std::string>(), HasSubstr("experts' gate and up: left out"));
+}
+
 TEST(Benchmarks, Attention) {
   const auto report = report_of(
       {"attention", "--seq-length", "64", "--heads", "4", "--kv-heads", "2", "--head-dim", "16", "--full"});
@@ -227,7 +252,7 @@ TEST(Benchmarks, AttentionOfModelsAndFiles) {
            {{"--backend", "cudnn"}, "has no cuDNN"},
            {{"--backend", "ck"}, "Composable Kernel"},
            {{"--dtype", "fp16"}, "no kernel and no collective of Primus takes fp16"},
-           {{"--dtype", "fp8"}, "no fp8 products yet"}}) {
+           {{"--dtype", "fp8"}, "primus benchmark gemm --dtype fp8"}}) {
     std::vector<std::string> all{"attention"};
     all.insert(all.end(), words.begin(), words.end());
     const ProgramResult result = benchmark(all);

@@ -29,21 +29,23 @@ class BenchmarkOperator : public Command {
   void declare(Arguments& args) final {
     declare_case(args);
     args.option("--seconds,--duration", "S", &seconds_, "time for each measurement");
-    device_.declare(args);
+    device_.declare(args, "fp32", takes_fp8());
     declare_output(args, output_);
   }
 
   int run(Console& console) final {
     output_.check();
     check_case();
-    return output_.finish(report(device_.spec(console), {.dtype = device_.compute(), .seconds = seconds_}),
-                          console);
+    const OperatorBenchmarkOptions options{
+        .dtype = device_.compute(), .fp8 = device_.fp8(), .seconds = seconds_};
+    return output_.finish(report(device_.spec(console), options), console);
   }
 
  private:
   virtual void declare_case(Arguments& args) = 0;
   virtual void declare_output(Arguments& args, BenchmarkOutput& output) { output.declare(args); }
   virtual void check_case() {}
+  virtual bool takes_fp8() const { return false; }
   virtual BenchmarkReport report(const DeviceSpec& spec, const OperatorBenchmarkOptions& options) {
     return measure(*turbo::open_device(spec), options);
   }
@@ -72,6 +74,7 @@ class BenchmarkGemm final : public BenchmarkOperator {
     }
     for (const std::string& shape : shapes_) cases_.push_back(parse_gemm_case(shape));
   }
+  bool takes_fp8() const override { return true; }
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
     if (cases_.empty() && device.synchronous()) cases_ = {{512, 768, 768}, {2048, 2048, 2048}};
     // A Llama of 8B: fused projections, output, gate and up, down.
@@ -194,6 +197,7 @@ class BenchmarkModelGemm : public BenchmarkOperator {
                       "leave it out, or choose another --model");
     }
   }
+  bool takes_fp8() const final { return true; }
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) final {
     return benchmark_model_gemm(device, suite_, products_, options);
   }
@@ -466,6 +470,10 @@ class BenchmarkGroupedGemm final : public BenchmarkOperator {
   "Rates are compared with a large square product and a copy that are measured in the same run. Bytes\n"  \
   "count every operand and result once. The median of the samples is shown, the fastest, and the 95th\n"  \
   "percentile.\n\n" PRIMUS_BASELINE_HELP
+#define PRIMUS_FP8_DETAILS                                                                                 \
+  "In fp8 each product is measured twice: from operands in bf16, which are quantised with one scale for\n" \
+  "each tensor, and of operands that were quantised before. The large product is one in fp8, too. Sizes\n" \
+  "are multiples of 16, and experts are left out."
 
 }  // namespace
 
@@ -473,10 +481,11 @@ extern const CommandEntry kBenchmarkGemm{
     "benchmark gemm",
     "Times the matrix products of linear layers",
     "Each shape is measured as forward product, input gradient and weight gradient, which adds into fp32.\n"
-    "\n" PRIMUS_BENCHMARK_DETAILS,
+    "\n" PRIMUS_BENCHMARK_DETAILS "\n\n" PRIMUS_FP8_DETAILS,
     "primus benchmark gemm --device cuda --dtype bf16\n"
     "primus benchmark gemm --shape 2048x4096x1024 --shape 512x512x512 --json\n"
     "primus benchmark gemm --M 4096 --N 4096 --K 4096 --output gemm.html\n"
+    "primus benchmark gemm --device cuda --dtype fp8\n"
     "primus benchmark gemm --baseline save before.json\n"
     "primus benchmark gemm --baseline compare before.json",
     make_command<BenchmarkGemm>,
@@ -487,7 +496,7 @@ extern const CommandEntry kBenchmarkGemmDense{
     "Times the matrix products of a model's layers",
     "Attention's projections, the feed-forward and the head, each as forward product, input gradient and\n"
     "weight gradient; of a mixture of experts the experts' products, too. Sizes replace the model's.\n"
-    "\n" PRIMUS_BENCHMARK_DETAILS,
+    "\n" PRIMUS_BENCHMARK_DETAILS "\n\n" PRIMUS_FP8_DETAILS,
     "primus benchmark gemm-dense --model llama3.1_8B --device cuda --dtype bf16\n"
     "primus benchmark gemm-dense --model qwen2.5_0.5B --mbs 1 --seqlen 512 --output gemm.html\n"
     "primus benchmark gemm-dense --model Llama2_70B --mbs 4 --seqlen 4096 --csv",
@@ -501,7 +510,7 @@ extern const CommandEntry kBenchmarkGemmDeepseek{
     "product,\n"
     "input gradient and weight gradient. --model takes V2_Lite, V2, V3, and every preset or folder; sizes\n"
     "replace the model's.\n"
-    "\n" PRIMUS_BENCHMARK_DETAILS,
+    "\n" PRIMUS_BENCHMARK_DETAILS "\n\n" PRIMUS_FP8_DETAILS,
     "primus benchmark gemm-deepseek --model V2_Lite --device cuda --dtype bf16\n"
     "primus benchmark gemm-deepseek --model V3 --mbs 1 --seqlen 4096 --output v3.csv --append\n"
     "primus benchmark gemm-deepseek --hidden-size 4096 --n-routed-experts 32 --moe-intermediate-size 2048",

@@ -15,14 +15,20 @@
 
 namespace primus::cli {
 
-void DeviceOptions::declare(Arguments& arguments, const char* type) {
+void DeviceOptions::declare(Arguments& arguments, const char* type, bool takes_fp8) {
   dtype_ = type;
-  Argument& dtype = arguments.option("--dtype", "TYPE", &dtype_, "type to compute in");
+  Argument& dtype = arguments.option(
+      "--dtype", "TYPE", &dtype_,
+      takes_fp8 ? "type to compute in (fp8: e4m3, gradients of outputs e5m2)" : "type to compute in");
   dtype.choices = {"fp32", "bf16"};
-  dtype.refused = {
-      {"fp16", "no kernel and no collective of Primus takes fp16, which it only reads and writes",
-       "take --dtype bf16, which also has 16 bits"},
-      {"fp8", "there are no fp8 products yet: weights in fp8 are only read, as bf16", "take --dtype bf16"}};
+  dtype.refused = {{"fp16",
+                    "no kernel and no collective of Primus takes fp16, which it only reads and writes",
+                    "take --dtype bf16, which also has 16 bits"}};
+  if (takes_fp8)
+    dtype.choices.emplace_back("fp8");
+  else
+    dtype.refused.push_back({"fp8", "in fp8 there are products of linear layers, and nothing else",
+                             "take --dtype bf16; 'primus benchmark gemm --dtype fp8' times those products"});
   arguments.option("--device", "NAME", &device_,
                    "cpu, cuda, cuda:1, hip ...; auto takes a GPU where there is one");
   arguments.option("--threads", "N", &threads_, "CPU threads; 0 takes OMP_NUM_THREADS, or every core");

@@ -12,15 +12,18 @@ namespace primus::cli {
 
 class DeviceOptions {
  public:
-  // --device, --threads and --dtype, which is `dtype` where nobody says.
-  void declare(Arguments& arguments, const char* dtype = "fp32");
+  // --device, --threads and --dtype, which is `dtype` where nobody says. Only commands that time products of
+  // linear layers take fp8.
+  void declare(Arguments& arguments, const char* dtype = "fp32", bool takes_fp8 = false);
   // Threads that nobody chose are OMP_NUM_THREADS, as in training; what is wrong with that is said on the
   // console.
   std::unique_ptr<Device> make(const Console& console) const;
   // What make() opens; of a rank, the `rank`th of `ranks` on this machine: of GPUs the one of its number
   // where none is named, of the CPU its share of the cores where nobody chose threads.
   DeviceSpec spec(const Console& console, int rank = 0, int ranks = 1) const;
-  DType compute() const { return dtype_ == "bf16" ? DType::kBF16 : DType::kF32; }
+  // In fp8 operands come in bf16.
+  DType compute() const { return dtype_ == "fp32" ? DType::kF32 : DType::kBF16; }
+  bool fp8() const { return dtype_ == "fp8"; }
 
  private:
   std::string device_ = "auto", dtype_ = "fp32";

@@ -733,6 +733,24 @@ TEST(Train, ADryRunPlansManyRanks) {
   for (const json& line : mesh.at("stages").at(0).at("communication")) groups.push_back(line.at("group"));
   EXPECT_THAT(groups, ::testing::IsSupersetOf({"world", "tensor", "data", "tokens"}));
   EXPECT_EQ(forecast({"--nproc", "2", "tensor_model_parallel_size=2"}).at("mesh").at("ranks"), 2);
+  // What all ranks do together is the same work; each stage has its part of it.
+  const auto executed = [](const json& f) { return f.at("kernel_flops_per_step").get<double>(); };
+  const json two = forecast({"--world", "2"});
+  EXPECT_DOUBLE_EQ(executed(two), executed(one));
+  EXPECT_EQ(two.at("model_flops_per_step"), one.at("model_flops_per_step"));
+  const json staged = forecast({"--world", "4", "pipeline_model_parallel_size=2", "global_batch_size=8"});
+  double of_stages = 0;
+  for (const json& stage : staged.at("mesh").at("stages"))
+    of_stages += 2 * stage.at("kernel_flops_per_step").get<double>();
+  EXPECT_DOUBLE_EQ(executed(staged), of_stages);
+  EXPECT_DOUBLE_EQ(executed(staged), executed(forecast({"global_batch_size=8"})));
+  // Their time is known as far as they compute.
+  EXPECT_GT(two.at("seconds_per_step").get<double>(), 0);
+  EXPECT_FALSE(two.at("timed").get<bool>());
+  EXPECT_FALSE(two.at("with_communication").get<bool>());
+  EXPECT_TRUE(one.at("with_communication").get<bool>());
+  EXPECT_THAT(run_program(train(folder.path(), {"--world", "2", "--dry-run"})).out,
+              AllOf(HasSubstr("by the kernels of all ranks"), HasSubstr("computing alone")));
   const ProgramResult wrong = run_program(train(folder.path(), {"--world", "2"}));
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("--world is for --dry-run"));

@@ -40,13 +40,14 @@ nlohmann::json to_json(const TrainingForecast& f) {
             {"available", f.memory.supply.device},
             {"fits", f.memory.fits}}},
           {"model_flops_per_step", f.model_flops_per_step},
-          {"kernel_flops_per_step", f.step().kernels.total_flops()},
+          {"kernel_flops_per_step", f.executed_flops_per_step()},
           {"steps", f.steps},
           {"tokens_per_step", f.tokens_per_step},
           {"checkpoint_bytes", f.checkpoint_bytes},
           {"matmul_flops_per_second", f.matmul_flops_per_second},
           {"seconds_per_step", f.seconds_per_step},
           {"timed", f.timed},
+          {"with_communication", f.world == 1},
           {"seconds", f.seconds_per_step * static_cast<double>(f.steps)}};
 }
 
@@ -165,16 +166,23 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   const bool open = f.steps == 0 && c.train_epochs;
   line("steps",
        open ? fmt::format("as many as {} epochs need, of {} tokens each", *c.train_epochs, f.tokens_per_step)
-            : fmt::format("{}{} of {} tokens", c.train_minutes ? "about " : "", f.steps, f.tokens_per_step));
+            : fmt::format("{}{} of {} tokens",
+                          !c.train_minutes ? ""
+                          : f.world > 1    ? "at most "
+                                           : "about ",
+                          f.steps, f.tokens_per_step));
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
-  line("executed per step", fmt::format("{:.3g}", f.step().kernels.total_flops()));
+  line("executed per step", fmt::format("{:.3g}{}", f.executed_flops_per_step(),
+                                        f.world > 1 ? "  by the kernels of all ranks" : ""));
   line("checkpoint", bytes(f.checkpoint_bytes));
   if (f.matmul_flops_per_second == 0) return text;  // planned for a device that is not here
   line("matrix products", fmt::format("{:.1f} GFLOP/s measured here", f.matmul_flops_per_second / 1e9));
   const std::string each = human_duration(f.seconds_per_step) + " a step";
   line("time, about",
        (open ? each : human_duration(f.seconds_per_step * static_cast<double>(f.steps)) + ", " + each) +
-           (f.timed ? "" : " (estimated: a part of a step takes too long to try)"));
+           (f.timed       ? ""
+            : f.world > 1 ? " (estimated: computing alone; what ranks send and wait for comes on top)"
+                          : " (estimated: a part of a step takes too long to try)"));
   return text;
 }
 

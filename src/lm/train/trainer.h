@@ -36,12 +36,18 @@ struct TrainingForecast {
   double bubble =
       0;  // share of the stages' time in which the schedule leaves them idle; backward twice forward
   double model_flops_per_step = 0;  // training_flops of the global batch
+  // Of the kernels of all ranks, of which those of a stage do the same.
+  double executed_flops_per_step() const {
+    double sum = 0;
+    for (const StepMeasurement& stage : stages) sum += stage.kernels.total_flops();
+    return sum * mesh.stage_ranks(world);
+  }
   // 0 steps: as many as train_epochs need, which only the tokens tell.
   std::int64_t steps = 0, tokens_per_step = 0;
   std::int64_t checkpoint_bytes = 0;   // one checkpoint on disk
   std::int64_t program_bytes = 0;      // see memory_fit.h; 0 where the device has memory of its own
-  double matmul_flops_per_second = 0;  // measured for a moment on this machine
-  double seconds_per_step = 0;
+  double matmul_flops_per_second = 0;  // of a rank, measured for a moment on this machine
+  double seconds_per_step = 0;         // of several ranks: what computing alone takes
   bool timed = false;  // seconds_per_step was measured with a small part of a step; otherwise it is estimated
   MemoryFit memory;
 };

@@ -228,7 +228,6 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   f.memory = fit_memory(e, model, families_, f.step(), supply, world,
                         static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
   f.steps = c.train_iters;
-  if (world > 1) return f;  // what ranks wait for each other is not known here
   try {
     f.matmul_flops_per_second = turbo::measure_gemm_rate(*turbo::open_device(device), settings.compute, 0.2);
   } catch (const Error& error) {
@@ -237,10 +236,14 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
     return f;
   }
 
-  // A part of a step that is short is run; of a long one the products tell.
+  // A part of a step that is short is run; of a long one the products tell. So they do of several ranks,
+  // whose time is that of the stage with the most work: what they wait for each other is not known here.
   constexpr double kLongestPart = 2, kSeconds = 0.5;
-  const double estimate = f.step().kernels.total_flops() / (kUsualShare * f.matmul_flops_per_second);
-  f.timed = f.memory.fits && estimate / static_cast<double>(settings.step.microbatches) < kLongestPart;
+  double most = 0;
+  for (const StepMeasurement& stage : f.stages) most = std::max(most, stage.kernels.total_flops());
+  const double estimate = most / (kUsualShare * f.matmul_flops_per_second) / (1 - f.bubble);
+  f.timed = world == 1 && f.memory.fits &&
+            estimate / static_cast<double>(settings.step.microbatches) < kLongestPart;
   f.seconds_per_step = estimate;
   if (f.timed) {
     engine::Rank trial(turbo::open_device(device));

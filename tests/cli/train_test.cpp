@@ -36,7 +36,11 @@ TEST(Train, LeavesARunThatOtherCommandsUse) {
   const Path run = test::run_folder(folder.path());
   EXPECT_EQ(test::losses(run).size(), 4U);
   EXPECT_TRUE(Env::posix().status(run / "checkpoints" / "iter_0000002" / "config.json"));
-  EXPECT_TRUE(Env::posix().status(run / "logs" / "pre_trainer" / "rank-0" / "info.log"));
+  const Path logs = run / "logs" / "pre_trainer" / "rank-0";
+  EXPECT_TRUE(Env::posix().status(logs / "info.log"));
+  for (const char* saved : {"iteration 2 is saved: ", "iteration 4 is saved: "})
+    EXPECT_THAT(read_file(logs / "debug.log"), HasSubstr(saved));
+  EXPECT_THAT(read_file(logs / "debug.log"), HasSubstr("of tensors went past the page cache"));
 
   const ProgramResult text = run_program({"generate", run.string(), "-p", "abc", "-n", "5", "--json"});
   ASSERT_EQ(text.exit_code, 0) << text.err;

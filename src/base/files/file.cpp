@@ -112,12 +112,12 @@ class PosixFile : public File {
   }
 
   // The ends that are not aligned share blocks with what others write: those go through the page cache.
-  void write_direct(std::span<const std::byte> data, std::uint64_t offset) override {
+  std::uint64_t write_direct(std::span<const std::byte> data, std::uint64_t offset) override {
     const std::size_t to_boundary = (kDirectBytes - offset % kDirectBytes) % kDirectBytes;
     const auto address = reinterpret_cast<std::uintptr_t>(data.data()) + to_boundary;
     if (data.size() < to_boundary + kDirectBytes || address % kDirectBytes != 0 || !open_direct()) {
       write_at(data, offset);
-      return;
+      return 0;
     }
     write_at(data.first(to_boundary), offset);
     const std::size_t end = data.size() - (data.size() - to_boundary) % kDirectBytes;
@@ -135,6 +135,7 @@ class PosixFile : public File {
       done += static_cast<std::size_t>(put);
     }
     write_at(data.subspan(done), offset + done);
+    return done - to_boundary;
   }
 
   void append(std::span<const std::byte> data) override {

@@ -51,8 +51,12 @@ class File {
   virtual void write_at(std::span<const std::byte> data, std::uint64_t offset) = 0;
   // The same, for much data that nobody reads soon: what lies on multiples of kDirectBytes, in the file and
   // in memory alike, goes to the disk without a copy in the page cache, where the file system can do that.
+  // Returns how many bytes did.
   static constexpr std::uint64_t kDirectBytes = 4096;
-  virtual void write_direct(std::span<const std::byte> data, std::uint64_t offset) { write_at(data, offset); }
+  virtual std::uint64_t write_direct(std::span<const std::byte> data, std::uint64_t offset) {
+    write_at(data, offset);
+    return 0;
+  }
   // Writes all of `data` at the end. One call, one write(2) while the system takes it whole.
   virtual void append(std::span<const std::byte> data) = 0;
   virtual void truncate(std::uint64_t size) = 0;

@@ -44,7 +44,8 @@ void PieceWriter::flush() {
   if (begin_ == end_) return;
   const std::span<const std::byte> piece(buffer_.get() + begin_, end_ - begin_);
   begin_ = end_ = 0;
-  file_->write_direct(piece, offset_);
+  written_.direct += file_->write_direct(piece, offset_);
+  written_.all += piece.size();
 }
 
 }  // namespace primus

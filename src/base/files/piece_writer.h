@@ -18,6 +18,11 @@
 
 namespace primus {
 
+// What was handed to files, and how much of it went past the page cache.
+struct WrittenBytes {
+  std::uint64_t all = 0, direct = 0;
+};
+
 class PieceWriter {
  public:
   static constexpr std::size_t kPieceBytes = 4U << 20;
@@ -33,6 +38,8 @@ class PieceWriter {
   void advance(std::size_t bytes);
   // Hands everything to the file; durable once File::sync() returned.
   void flush();
+  // Since this was made, of all files.
+  const WrittenBytes& written() const { return written_; }
 
  private:
   File* file_ = nullptr;
@@ -40,6 +47,7 @@ class PieceWriter {
   std::uint64_t offset_ = 0;  // in the file, of what is gathered
   // In the buffer. It begins where the file's offset would lie in a block, so that both are aligned alike.
   std::size_t begin_ = 0, end_ = 0;
+  WrittenBytes written_;
 };
 
 }  // namespace primus

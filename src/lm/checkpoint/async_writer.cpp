@@ -75,6 +75,11 @@ std::optional<std::int64_t> AsyncWriter::last_saved() const {
   return last_saved_;
 }
 
+WrittenBytes AsyncWriter::last_written() const {
+  const std::lock_guard lock(mutex_);
+  return last_written_;
+}
+
 void AsyncWriter::run() {
   // Behind the threads that train: what they leave idle is enough, and wait_copied() does not rely on this
   // thread.
@@ -106,6 +111,7 @@ void AsyncWriter::run() {
     lock.lock();
     error_ = error;
     last_saved_ = root_.last_saved();
+    last_written_ = root_.last_written();
     busy_ = false;
     changed_.notify_all();
   }

@@ -82,6 +82,8 @@ class CheckpointRoot {
 
   // Iteration of the last checkpoint that became durable through this object.
   std::optional<std::int64_t> last_saved() const { return last_saved_; }
+  // What this rank wrote of its tensors.
+  const WrittenBytes& last_written() const { return last_written_; }
 
   // Writes one checkpoint and returns when it is durable and the oldest ones are gone. On an error before it
   // is durable, the older ones and `latest` are as before. No file can replace a folder that somebody named
@@ -100,6 +102,7 @@ class CheckpointRoot {
   SaveOptions options_;
   Env& env_;
   std::optional<std::int64_t> last_saved_;
+  WrittenBytes last_written_;
 };
 
 enum class Validation {
@@ -191,8 +194,10 @@ class AsyncWriter {
   void wait();
   // Never blocks: throws the error of a save that failed meanwhile, once.
   void check();
-  // Iteration of the last checkpoint that became durable through this writer.
+  // Iteration of the last checkpoint that became durable through this writer, and what this rank wrote of its
+  // tensors.
   std::optional<std::int64_t> last_saved() const;
+  WrittenBytes last_written() const;
 
  private:
   void run();
@@ -208,6 +213,7 @@ class AsyncWriter {
   bool busy_ = false, stop_ = false;
   std::exception_ptr error_;
   std::optional<std::int64_t> last_saved_;
+  WrittenBytes last_written_;
   std::thread thread_;
 };
 

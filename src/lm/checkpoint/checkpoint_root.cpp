@@ -210,6 +210,7 @@ void CheckpointRoot::save(const Snapshot& snapshot) {
         clean_up);
   }
   last_saved_ = snapshot.iteration;
+  last_written_ = save->written();
   in_step(
       group, [] { return std::string(); },
       [&](const std::vector<std::string>&) {

@@ -147,6 +147,8 @@ std::string CheckpointSave::write() {
   for (const auto& [layout, sources] :
        {std::pair(&model_, &snapshot_.model), {&optimizer_, &snapshot_.optimizer}}) {
     for (const WrittenShard& shard : write_held(folder_, *sources, *layout, rank_ == 0, env_)) {
+      written_.all += shard.bytes.all;
+      written_.direct += shard.bytes.direct;
       for (const SharedSlab& slab : shard.shared) hand_over(tensor + slab.tensor, slab.part);
       for (const std::uint32_t crc : shard.tensors) {
         const HeldRuns runs = tensors_[tensor].source->held();

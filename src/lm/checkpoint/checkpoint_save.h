@@ -24,7 +24,8 @@ class CheckpointSave {
   // Plans the files, which will be written to `folder`. All arguments outlive this.
   CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard_bytes, int rank, Path folder, Env& env);
 
-  std::uint64_t bytes() const { return bytes_; }  // of all files, the manifest included
+  std::uint64_t bytes() const { return bytes_; }            // of all files, the manifest included
+  const WrittenBytes& written() const { return written_; }  // of tensors, by this rank's write()
   // What every rank must plan alike.
   std::string fingerprint() const;
 
@@ -74,6 +75,7 @@ class CheckpointSave {
   Manifest manifest_;
   std::vector<Placed> tensors_;  // in the order of the files
   std::uint64_t bytes_ = 0;
+  WrittenBytes written_;
 
   struct Owned {
     std::size_t tensor;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/files/file.h"
+#include "base/files/piece_writer.h"
 #include "lm/checkpoint/tensor_source.h"
 #include "tensor/dtype.h"
 
@@ -162,6 +163,7 @@ struct WrittenShard {
   std::vector<std::uint32_t> tensors;
   // Held and not written: a slab must be written whole, by who has put it together.
   std::vector<SharedSlab> shared;
+  WrittenBytes bytes = {};
 };
 
 // Writes one model in two steps, the second by every process that holds a part of it. `written`, when given,

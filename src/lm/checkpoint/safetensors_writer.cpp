@@ -323,6 +323,7 @@ std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorS
         shard.tensors, [&](const auto& tensor) { return !sources[tensor.source].held().empty(); });
     const auto file = holds || sync_all ? env.open(folder / shard.file, OpenMode::kUpdate) : nullptr;
     if (file) pieces.start(*file);
+    const WrittenBytes before = pieces.written();
     for (const auto& tensor : shard.tensors) {
       const TensorSource& source = sources[tensor.source];
       if (source.held().empty()) {
@@ -336,6 +337,7 @@ std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorS
     }
     if (!file) continue;
     pieces.flush();
+    result.bytes = {pieces.written().all - before.all, pieces.written().direct - before.direct};
     file->sync();
     file->close();
   }

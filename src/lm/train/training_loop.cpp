@@ -120,6 +120,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     const comm::Activity busy = ranks.busy("saving a checkpoint");
     writer->wait();
   }
+  log_written();
   if (monitor) monitor->sync();
   if (iteration > first_iteration + 1) log_choices();
 
@@ -232,6 +233,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   // A device that has done its work when asked has nothing to do meanwhile.
   if (rank->device().synchronous()) finish_step();
   writer->check();
+  log_written();
   return true;
 }
 

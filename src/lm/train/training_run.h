@@ -132,6 +132,8 @@ struct Trainer::Run {
   const data::Batch& next_batch(data::BatchLoader& batches);
   std::optional<std::string> newest_checkpoint() const;
   void save();
+  // Says once of each checkpoint that is durable how it was written.
+  void log_written();
   void log_choices();
   // Says once what became of enable_cuda_graph.
   void log_graphs();
@@ -154,7 +156,7 @@ struct Trainer::Run {
   DeviceProperties device_properties;
   std::int64_t iteration = 0;        // steps whose update is enqueued
   std::int64_t first_iteration = 0;  // completed when this process began
-  std::int64_t last_saved = -1;
+  std::int64_t last_saved = -1, last_logged_save = -1;
   std::int64_t nan_iterations = 0;
   std::vector<Snapshot::Blob> model_files;  // of every checkpoint, beside the weights
   // A step that is on its way, or done, and was not reported yet.

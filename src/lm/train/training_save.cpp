@@ -1,5 +1,8 @@
+#include <utility>
+
 #include "base/error.h"
 #include "base/files/file.h"
+#include "base/terminal/terminal.h"
 #include "lm/train/training_run.h"
 
 namespace primus {
@@ -66,10 +69,19 @@ void Trainer::Run::save() {
   // Waiting for the files makes a copy needless: nothing changes meanwhile.
   writer->save(std::move(snapshot), c.async_save ? changing : Sources::kStable);
   last_saved = iteration;
+  log_written();  // the one before, which became durable while the writer was waited for
   if (options.observer) options.observer->saving(iteration);
   if (!c.async_save) writer->wait();
   log.info("saving iteration {}: training held for {:.1f} ms", iteration,
            1e3 * (monotonic_seconds() - began));
+}
+
+void Trainer::Run::log_written() {
+  const std::optional<std::int64_t> saved = writer->last_saved();
+  if (!saved || std::exchange(last_logged_save, *saved) == *saved) return;
+  const WrittenBytes written = writer->last_written();
+  log.debug("iteration {} is saved: {} of this rank's {} of tensors went past the page cache", *saved,
+            human_bytes(static_cast<double>(written.direct)), human_bytes(static_cast<double>(written.all)));
 }
 
 }  // namespace primus

@@ -338,7 +338,7 @@ TEST(File, DirectWritesLeaveThePageCacheAlone) {
   const auto file = Env::posix().open(path, OpenMode::kUpdate);
   file->truncate(kSize + 10);
   // From byte 10 on: the first and the last page are shared with others.
-  file->write_direct({memory.get() + 10, kSize}, 10);
+  EXPECT_EQ(file->write_direct({memory.get() + 10, kSize}, 10), kSize - File::kDirectBytes);
   file->sync();
   EXPECT_LE(pages_in_memory(path), 2U);
   file->write_at({memory.get(), kSize}, 0);

@@ -185,6 +185,12 @@ TEST(AsyncWriter, StableSourcesAreWrittenFromWhereTheyAre) {
   writer.save(saved.snapshot, AsyncWriter::Sources::kStable);
   writer.wait_copied();
   EXPECT_EQ(writer.last_saved(), 5) << "they are in use until all is written";
+  std::uint64_t bytes = 0;
+  for (const auto* tensors : {&saved.snapshot.model, &saved.snapshot.optimizer}) {
+    for (const TensorSource& tensor : *tensors) bytes += tensor.bytes();
+  }
+  EXPECT_EQ(writer.last_written().all, bytes);
+  EXPECT_EQ(writer.last_written().direct, 0U) << "files in memory have no page cache to go past";
   writer.wait();
   saved.expect_equal(*find_resume_point(kRoot, Validation::kFull, env).reader);
 }

@@ -508,6 +508,13 @@ TEST(Train, ANaNLossNamesStepAndOperator) {
   EXPECT_EQ(result.err.find("the first operator", said + 1), std::string::npos) << result.err;
   const Path log = test::run_folder(folder.path()) / "logs" / "pre_trainer" / "rank-0" / "error.log";
   EXPECT_THAT(read_file(log), HasSubstr("the first operator"));
+  // The update makes every decayed weight infinite, and the embedding is the first to read one.
+  const ProgramResult infinite =
+      run_program(train(folder.path(), {"train_iters=5", "lr=1000", "min_lr=1000", "lr_warmup_iters=0",
+                                        "weight_decay=1e38", "exp_name=infinite"}));
+  EXPECT_EQ(infinite.exit_code, 3) << infinite.err;
+  EXPECT_THAT(infinite.err,
+              HasSubstr("lm loss is nan at iteration 2; the first operator that made one is embedding\n"));
 }
 
 TEST(Train, AFullDiskKeepsTheOldCheckpoint) {

@@ -20,6 +20,14 @@ const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/megatron/";
 // lost; from left to right only the first would be.
 TEST(NumpyRandom, SumsAsNumpyDoes) {
   EXPECT_EQ(pairwise_sum(std::vector<double>{1, 0x1p60, -0x1p60, 1, 1, 1, 1, 1}), 4);
+  // Here 2^60 meets its opposite before any other number: all of the last eight belong to the runs, and only
+  // what comes behind them is added at the end.
+  std::vector<double> sixteen(16, 1);
+  sixteen[0] = 0x1p60;
+  sixteen[8] = -0x1p60;
+  EXPECT_EQ(pairwise_sum(sixteen), 14);
+  sixteen.push_back(1);
+  EXPECT_EQ(pairwise_sum(sixteen), 15);
   for (const int n : {7, 8, 9, 128, 129, 1000}) {
     std::vector<double> values;
     for (int i = 1; i <= n; ++i) values.push_back(i);

@@ -17,6 +17,7 @@
 #include <map>
 #include <new>
 #include <set>
+#include <utility>
 
 #include "base/address_space.h"
 #include "base/error.h"
@@ -563,6 +564,25 @@ TEST_F(Tokenize, WorkOfOtherOptionsIsNotContinued) {
 }
 
 // Inputs that were written anew, as long as before, are another text.
+// A broken line is named by its place in the file, also where another call read what stands before it.
+TEST_F(Tokenize, LinesAreCountedOnWhereWorkGoesOn) {
+  options_.inputs = {folder_.write("a.jsonl", "{\"text\": \"x\"}\n"),
+                     folder_.write("b.jsonl", many_lines() + "{]\n")};
+  options_.workers = 1;
+  std::atomic<bool> stop = false;
+  options_.stop = &stop;
+  int texts = 0;
+  const Watched until_second_file([&] { stop = ++texts > 1; });
+  EXPECT_FALSE(tokenize_corpus(options_, until_second_file).complete);
+  const int before = std::exchange(texts, 0);
+  EXPECT_GT(before, 1);
+  stop = false;
+  const Watched rest([&] { ++texts; });
+  EXPECT_THAT(error_of([&] { tokenize_corpus(options_, rest); }), HasSubstr("b.jsonl:20001:2: error"));
+  EXPECT_GT(texts, 0);
+  EXPECT_LE(texts, 20'001 - before) << "it went on, and did not begin anew";
+}
+
 TEST_F(Tokenize, WorkOnOtherInputsIsNotContinued) {
   std::string lines = many_lines();
   const Path input = folder_.write("a.jsonl", lines);

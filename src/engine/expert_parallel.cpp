@@ -1,6 +1,7 @@
 #include "engine/expert_parallel.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "base/check.h"
@@ -40,6 +41,17 @@ Buffer ExpertParallel::finish() {
     spare_processors();
   }
   return std::move(flight.buffer);
+}
+
+void ExpertParallel::abandon() noexcept {
+  while (!flights_.empty()) {
+    try {
+      finish();
+    } catch (const std::exception&) {
+      // What was on its way has failed, too. The step's own error is on its way to the caller.
+    }
+  }
+  spare_processors();
 }
 
 void ExpertParallel::spare_processors() {

@@ -33,6 +33,9 @@ class ExpertParallel {
   void start(bool beside, Collective collective, Buffer buffer);
   // The compute stream waits for the collective that was started last. Returns its buffer.
   Buffer finish();
+  // Leaves a step half-way, after an error: the compute stream waits for what is on its way, whose memory
+  // then returns to the stash.
+  void abandon() noexcept;
 
  private:
   struct Flight {

@@ -1,6 +1,7 @@
 #include "turbo/context.h"
 
 #include <chrono>
+#include <optional>
 
 #include "base/error.h"
 #include "turbo/check.h"
@@ -26,6 +27,22 @@ double Meter::total_flops() const {
   return sum;
 }
 
+namespace {
+
+// The workspace of a kernel until it is enqueued, or could not be. Stream order makes the early release safe:
+// the next user of this memory runs after this kernel.
+struct Workspace {
+  Workspace(Arena& scratch, std::int64_t bytes) : arena(scratch), block(scratch.allocate(bytes)) {}
+  ~Workspace() { arena.release(block); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  Arena& arena;
+  Arena::Block block;
+};
+
+}  // namespace
+
 namespace internal {
 
 void launch(Context& context, KernelId id, double flops, void* arguments, std::size_t bytes,
@@ -39,11 +56,11 @@ void launch(Context& context, KernelId id, double flops, void* arguments, std::s
   ++line.calls;
   line.flops += flops;
 
-  Arena::Block block;
+  std::optional<Workspace> lent;
   if (workspace && entry.workspace_bytes) {
     const std::int64_t need = entry.workspace_bytes(context.device.kernel_context(), arguments);
-    block = context.scratch.allocate(need);
-    *workspace = Tensor(block.address, DType::kU8, {need});
+    lent.emplace(context.scratch, need);
+    *workspace = Tensor(lent->block.address, DType::kU8, {need});
   }
   if (!context.measuring()) {
     if (context.meter.timed && context.device.synchronous()) {
@@ -54,8 +71,6 @@ void launch(Context& context, KernelId id, double flops, void* arguments, std::s
       context.stream.launch(entry.run, arguments, bytes);
     }
   }
-  // Stream order makes the early release safe: the next user of this block runs after this kernel.
-  if (workspace && entry.workspace_bytes) context.scratch.release(block);
 }
 
 }  // namespace internal

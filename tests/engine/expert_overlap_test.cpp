@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/local/thread_group.h"
 #include "device/forwarding_device.h"
 #include "lm/train/rank_training.h"
@@ -103,16 +104,55 @@ struct Training {
   bool same(const Training& other) const { return losses == other.losses && weights == other.weights; }
 };
 
+// Throws in place of a product that is enqueued while tokens are on their way.
+class FailingDevice final : public ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  std::unique_ptr<Stream> create_stream(StreamKind kind) override {
+    return std::make_unique<FailingStream>(below().create_stream(kind), *this);
+  }
+  // The rank's; null: nothing fails.
+  void fail_beside_tokens(const turbo::Context* context) { context_ = context; }
+
+ private:
+  class FailingStream final : public ForwardingStream {
+   public:
+    FailingStream(std::unique_ptr<Stream> below, const FailingDevice& device)
+        : ForwardingStream(std::move(below)), device_(device) {}
+    void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
+      if (device_.context_ && device_.context_->spared > 0 &&
+          kernel == device_.kernels()[turbo::KernelId::kGemm].run)
+        throw Error(ErrorKind::kIo, "the product failed");
+      ForwardingStream::launch(kernel, arguments, bytes);
+    }
+
+   private:
+    const FailingDevice& device_;
+  };
+
+  const turbo::Context* context_ = nullptr;
+};
+
+SessionSettings settings_of(const ModelConfig& model, bool overlap) {
+  SessionSettings settings = tiny_settings(DType::kF32, model);
+  settings.step.microbatches = 1;
+  settings.step.expert_overlap = overlap;
+  settings.evaluation = false;
+  return settings;
+}
+
+TestBatch batch_of(const SessionSettings& settings, int step, int rank) {
+  return {settings.step.micro_batch * settings.step.sequence, settings.model.vocab,
+          static_cast<std::uint64_t>(10 * step + rank)};
+}
+
 // Two steps of one microbatch on two guard devices that share the experts. The first element of `poisoned` is
 // not a number.
 Training train_on_guards(const ModelConfig& model, bool overlap, bool recompute = false,
                          const std::string& poisoned = {}) {
-  SessionSettings settings = tiny_settings(DType::kF32, model);
-  settings.step.microbatches = 1;
-  settings.step.expert_overlap = overlap;
+  SessionSettings settings = settings_of(model, overlap);
   settings.step.recompute.full_layers = recompute ? model.layers : 0;
   settings.step.recompute.layers_per_group = recompute ? model.layers : 1;
-  settings.evaluation = false;
   constexpr int kRanks = 2;
   Training training;
   auto worlds = comm::local::make_thread_group(kRanks, {.timeout = std::chrono::seconds(60)});
@@ -136,9 +176,7 @@ Training train_on_guards(const ModelConfig& model, bool overlap, bool recompute 
       for (int s = 0; s < 2; ++s) {
         order.entries.clear();
         step.begin(s + 1);
-        const TestBatch batch(settings.step.micro_batch * settings.step.sequence, model.vocab,
-                              static_cast<std::uint64_t>(10 * s + r));
-        step.microbatch(0, batch.host());
+        step.microbatch(0, batch_of(settings, s, r).host());
         step.finish_gradients();
         const double loss = step.result().loss;
         step.update(s + 1, 1e-2, 0.1);
@@ -196,6 +234,35 @@ TEST_P(ExpertOverlap, ReplaysStandWithinWhatIsOnItsWay) {
   const Training apart = train_on_guards(model, false, true);
   EXPECT_TRUE(train_on_guards(model, true, true).same(apart));
   EXPECT_TRUE(train_on_guards(model, true, false).same(apart)) << "not recomputed";
+}
+
+// Whoever catches the error may begin a step anew.
+TEST_P(ExpertOverlap, AStepThatFailsLeavesNothingOnItsWay) {
+  const ModelConfig model = model_of(GetParam());
+  const double expected = train_on_guards(model, true).losses.front();
+  const SessionSettings settings = settings_of(model, true);
+  on_ranks(
+      2, {.expert = 2},
+      [&](engine::Rank& rank) {
+        const auto session = open_session(rank, settings, builtin_families());
+        session->store().initialize(rank.context(), 7);
+        session->parallel().distribute_values();
+        const TestBatch batch = batch_of(settings, 0, rank.mesh().rank());
+        auto& device = static_cast<FailingDevice&>(rank.device());
+        TrainingStep& step = session->step();
+        step.begin(1);
+        device.fail_beside_tokens(&rank.context());
+        EXPECT_THROW(step.microbatch(0, batch.host()), Error);
+        device.fail_beside_tokens(nullptr);
+        EXPECT_EQ(rank.context().spared, 0) << "nothing is beside products any more";
+        step.begin(1);
+        EXPECT_TRUE(rank.stash().empty());
+        step.microbatch(0, batch.host());
+        step.finish_gradients();
+        EXPECT_EQ(step.result().loss, expected);
+        rank.synchronize();
+      },
+      false, [] { return std::make_unique<FailingDevice>(guard_device()); });
 }
 
 // The search looks at what operators made, and not at what is still on its way.

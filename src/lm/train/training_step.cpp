@@ -313,6 +313,9 @@ void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
     rank_.compute().synchronize();  // copies still read the host's side of the batch
     runner_->abandon();
     throw;
+  } catch (...) {
+    if (experts_) experts_->abandon();
+    throw;
   }
 }
 
@@ -477,6 +480,9 @@ void TrainingStep::evaluate(const HostBatch& batch, bool further) {
   } catch (const engine::StopRequest&) {
     rank_.compute().synchronize();  // copies still read the host's side of the batch
     tape_.abandon();
+    throw;
+  } catch (...) {
+    if (experts_) experts_->abandon();
     throw;
   }
 }

@@ -23,7 +23,8 @@
 
 namespace primus::test {
 
-// Runs `body` for each rank of a mesh, each in its thread. What it throws fails the test.
+// Runs `body` for each rank of a mesh, each in its thread and on a device that `make_device` makes. What it
+// throws fails the test.
 inline void on_ranks(
     int ranks, const engine::MeshShape& shape, const std::function<void(engine::Rank& rank)>& body,
     bool copy_engines = false,

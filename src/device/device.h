@@ -45,6 +45,7 @@ struct DeviceProperties {
   std::string name;          // the product: "NVIDIA H200"
   std::int64_t memory = 0;   // bytes in all; 0: not known
   bool host_memory = false;  // device memory is taken from the host's
+  bool graphs = false;       // Device::capture records work of the compute stream
 };
 
 // Bytes of a device's memory, all programs on it together.
@@ -110,8 +111,8 @@ class Device {
   virtual KernelContext& kernel_context() = 0;  // to ask kernels for their workspace sizes
   // In the order in which each was first made. Any thread may ask.
   virtual std::vector<KernelChoice> choices() const { return {}; }
-  // Records what `work` enqueues on `stream`, instead of running it. Null: this device cannot; run the work
-  // itself then. While recording, nothing may be allocated and the host may not wait.
+  // Records what `work` enqueues on `stream`, instead of running it. Null where DeviceProperties::graphs is
+  // false; run the work itself then. While recording, nothing may be allocated and the host may not wait.
   virtual std::unique_ptr<Graph> capture(Stream& /*stream*/, const std::function<void()>& /*work*/) {
     return nullptr;
   }

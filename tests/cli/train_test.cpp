@@ -780,6 +780,25 @@ TEST(Train, ADryRunPlansManyRanks) {
   EXPECT_EQ(by("tcp", {"--nproc", "2"}).exit_code, 0);
 }
 
+// Before the first step, though a step is recorded after three; and where nothing is trained.
+TEST(Train, GraphsThatCannotBeRecordedAreSaidAtOnce) {
+  const TemporaryFolder folder;
+  const std::string said = "enable_cuda_graph: steps are not recorded: ";
+  const ProgramResult run =
+      run_program(train(folder.path(), {"train_iters=1", "device=cpu", "enable_cuda_graph=true"}));
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const std::size_t place = run.err.find(said + "cpu cannot record its work");
+  EXPECT_LT(place, run.err.find("iteration        1/       1")) << run.err;
+  EXPECT_EQ(run.err.find(said, place + 1), std::string::npos) << "once: " << run.err;
+  const auto planned = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"device=cpu", "--dry-run"});
+    return run_program(train(folder.path(), more)).err;
+  };
+  EXPECT_THAT(planned({"enable_cuda_graph=true"}), HasSubstr(said + "cpu cannot record its work"));
+  EXPECT_THAT(planned({"enable_cuda_graph=true", "--world", "2"}), HasSubstr(said + "several ranks"));
+  EXPECT_THAT(planned({}), Not(HasSubstr(said)));
+}
+
 TEST(Train, ThreadsComeFromTheExperimentsEnvironment) {
   const TemporaryFolder folder;
   const ProgramResult result =

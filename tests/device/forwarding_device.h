@@ -1,6 +1,5 @@
 // Streams and devices that pass everything on to another one. Tests derive from them and override what they
-// count, delay or spoil. Only capture() is not passed on: the device below does not know streams of this
-// kind.
+// count, delay or spoil. Only graphs are not passed on: the device below does not know streams of this kind.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +45,11 @@ class ForwardingDevice : public Device {
   explicit ForwardingDevice(std::unique_ptr<Device> below) : below_(std::move(below)) {}
 
   std::string description() const override { return below_->description(); }
-  DeviceProperties properties() const override { return below_->properties(); }
+  DeviceProperties properties() const override {
+    DeviceProperties properties = below_->properties();
+    properties.graphs = false;
+    return properties;
+  }
   DeviceMemoryUse memory_use() const override { return below_->memory_use(); }
   void* allocate(std::int64_t bytes) override { return below_->allocate(bytes); }
   void release(void* address) noexcept override { below_->release(address); }

@@ -30,11 +30,18 @@ std::chrono::microseconds copy_delay() {
   return std::chrono::microseconds(text ? std::atoi(text) : 20);
 }
 
+// As the opened device has them.
+DeviceProperties plugin_properties() {
+  DeviceProperties properties = GuardDevice::guard_properties();
+  properties.graphs = std::getenv("PRIMUS_GUARD_GRAPHS") != nullptr;
+  return properties;
+}
+
 const DevicePlugin kPlugin{
     .abi = turbo::kPluginAbi,
     .kind = "guard",
     .count = [](std::string&) { return 1; },
-    .properties = [](int) { return GuardDevice::guard_properties(); },
+    .properties = [](int) { return plugin_properties(); },
     .open = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
       std::unique_ptr<Device> device = std::make_unique<GuardDevice>(
           threads_of(spec), turbo::cpu_kernel_table(), std::chrono::microseconds(20), copy_delay());
@@ -55,7 +62,7 @@ const DevicePlugin kPlugin{
       return device;
     },
     .measuring = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
-      return std::make_unique<MeasuringDevice>(GuardDevice::guard_properties(), "guard, measured",
+      return std::make_unique<MeasuringDevice>(plugin_properties(), "guard, measured",
                                                turbo::cpu_kernel_table(),
                                                std::make_unique<cpu::CpuContext>(threads_of(spec)));
     }};

@@ -20,6 +20,12 @@
 
 namespace primus::test {
 
+// Of a device that records what the one below does not.
+inline DeviceProperties with_graphs(DeviceProperties properties) {
+  properties.graphs = true;
+  return properties;
+}
+
 class RecordingDevice final : public ForwardingDevice {
  public:
   struct Counts {
@@ -40,6 +46,7 @@ class RecordingDevice final : public ForwardingDevice {
   RecordingDevice(const RecordingDevice&) = delete;
   RecordingDevice& operator=(const RecordingDevice&) = delete;
 
+  DeviceProperties properties() const override { return with_graphs(ForwardingDevice::properties()); }
   std::unique_ptr<Stream> create_stream(StreamKind kind) override {
     return std::make_unique<RecordingStream>(below().create_stream(kind), *this, kind);
   }

@@ -39,7 +39,8 @@ Properties properties_of(int index) {
 }
 
 primus::DeviceProperties describe(const Properties& gpu) {
-  return {.kind = kVendor, .ordinal = gpu.index, .name = gpu.name, .memory = gpu.memory_bytes};
+  return {
+      .kind = kVendor, .ordinal = gpu.index, .name = gpu.name, .memory = gpu.memory_bytes, .graphs = true};
 }
 
 // What is checked whenever the host has waited for this device (DeviceCollectives::guard). Thread-safe.

@@ -137,7 +137,8 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
           .saved_share =
               static_cast<double>(session.store().counted_elements()) / static_cast<double>(parameters),
           .communication = std::move(communication),
-          .state_bytes = session.store().state_bytes()};
+          .state_bytes = session.store().state_bytes(),
+          .why_not_recorded = settings.step.record_after > 0 ? step.why_not_recorded() : ""};
 }
 
 std::unique_ptr<TrainingSession> open_session(engine::Rank& rank, const SessionSettings& settings,

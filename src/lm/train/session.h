@@ -71,6 +71,8 @@ struct StepMeasurement {
   double saved_share = 1;                        // of which this rank writes into a checkpoint
   std::vector<GroupTraffic> communication = {};  // of groups in which something is sent
   std::int64_t state_bytes = 0;  // of the optimizer, on all ranks (ParameterStore::state_bytes)
+  // Of settings with StepSettings::record_after: why no step is recorded all the same. Empty: steps are.
+  std::string why_not_recorded = {};
 };
 
 // Runs one step (and an evaluation, if asked for) on a measuring rank.

@@ -28,7 +28,7 @@ bool StepGraphs::recorded() const {
 }
 
 void StepGraphs::begin_step(bool plain) {
-  const bool wanted = after_ > 0 && completed_steps_ >= after_ && !refused_ && !rank_.measuring();
+  const bool wanted = after_ > 0 && completed_steps_ >= after_ && !rank_.measuring();
   if (plain || !wanted) {
     mode_ = Mode::kPlain;
   } else {
@@ -36,7 +36,7 @@ void StepGraphs::begin_step(bool plain) {
   }
 }
 
-bool StepGraphs::record(Recorded& part, const std::function<void()>& work) {
+void StepGraphs::record(Recorded& part, const std::function<void()>& work) {
   const std::vector<KernelChoice> before = rank_.device().choices();
   recording_ = true;
   try {
@@ -50,9 +50,8 @@ bool StepGraphs::record(Recorded& part, const std::function<void()>& work) {
     throw;
   }
   recording_ = false;
+  PRIMUS_CHECK("StepGraphs::record", part.graph);
   part.choices = since(before, rank_.device().choices());
-  refused_ = !part.graph;
-  return !refused_;
 }
 
 void StepGraphs::run(Part part, const std::function<void()>& work, const std::function<void()>& inputs) {
@@ -63,12 +62,12 @@ void StepGraphs::run(Part part, const std::function<void()>& work, const std::fu
     inputs();
     recorded.graph->launch(rank_.compute());
     ++recorded.replays;
-  } else if (mode_ == Mode::kRecord && !recorded.graph && record(recorded, work)) {
+  } else if (mode_ == Mode::kRecord && !recorded.graph) {
+    record(recorded, work);
     inputs();
     recorded.graph->launch(rank_.compute());
   } else {
     // Also a recorded part that comes once more in the step that is recorded: the host keeps its books there.
-    if (refused_) mode_ = Mode::kPlain;
     work();
   }
   if (part != Part::kUpdate) return;

@@ -27,8 +27,8 @@ class StepGraphs {
   enum class Part : std::uint8_t { kFirstMicrobatch, kFurtherMicrobatch, kGradients, kUpdate };
   static constexpr std::size_t kParts = 4;
 
-  // `after`: steps that run before one is recorded; 0: none ever is. `further`: steps have further
-  // microbatches.
+  // `after`: steps that run before one is recorded, on a device that can (DeviceProperties::graphs); 0: none
+  // ever is. `further`: steps have further microbatches.
   StepGraphs(engine::Rank& rank, std::int64_t after, bool further)
       : rank_(rank), after_(after), further_(further) {}
 
@@ -48,8 +48,6 @@ class StepGraphs {
   // Steps that were replayed so far.
   std::int64_t replayed_steps() const { return replayed_steps_; }
   bool recorded() const;
-  // The device was asked to record, and cannot.
-  bool refused() const { return refused_; }
   // Device::choices(), with what replays repeated.
   std::vector<KernelChoice> choices() const;
 
@@ -61,12 +59,11 @@ class StepGraphs {
     std::int64_t replays = 0;           // beyond the launch in the recorded step
   };
   Recorded& of(Part part) { return parts_[static_cast<std::size_t>(part)]; }
-  // False: the device cannot, and nothing was enqueued.
-  bool record(Recorded& part, const std::function<void()>& work);
+  void record(Recorded& part, const std::function<void()>& work);
 
   engine::Rank& rank_;
   std::int64_t after_;
-  bool further_, refused_ = false, recording_ = false;
+  bool further_, recording_ = false;
   Mode mode_ = Mode::kPlain;
   std::int64_t completed_steps_ = 0, replayed_steps_ = 0;
   std::array<Recorded, kParts> parts_;

@@ -175,20 +175,9 @@ void Trainer::Run::log_choices() {
 }
 
 void Trainer::Run::log_graphs() {
-  if (graphs_logged || settings.step.record_after == 0) return;
-  const StepGraphs& graphs = session->step().graphs();
-  const std::string why = session->step().why_not_recorded();
+  if (graphs_logged || !session->step().graphs().recorded()) return;
   graphs_logged = true;
-  if (!why.empty()) {
-    log.warning("enable_cuda_graph: steps are not recorded: {}", why);
-  } else if (graphs.refused()) {
-    log.warning("enable_cuda_graph: steps are not recorded: {} cannot record its work",
-                device_properties.kind);
-  } else if (graphs.recorded()) {
-    log.info("enable_cuda_graph: iteration {} was recorded, and later ones are replayed", iteration);
-  } else {
-    graphs_logged = false;
-  }
+  log.info("enable_cuda_graph: iteration {} was recorded, and later ones are replayed", iteration);
 }
 
 bool Trainer::Run::train_step(const std::atomic<bool>& stop) {

@@ -211,6 +211,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
     f.program_bytes = std::max(f.program_bytes, context_bytes(rank.device()) + groups);
     if (!supply.shared) supply.device -= groups;
   }
+  warn_without_graphs(log_, f.step().why_not_recorded);
   supply.host /= on_host;
   if (supply.shared) {
     supply.device /= on_host;

@@ -30,6 +30,11 @@
 
 namespace primus {
 
+// Of enable_cuda_graph: why steps run kernel by kernel all the same. Empty: they do not.
+inline void warn_without_graphs(Logger& log, const std::string& why) {
+  if (!why.empty()) log.warning("enable_cuda_graph: steps are not recorded: {}", why);
+}
+
 // One run from start to end; its members are built in this order.
 struct Trainer::Run {
   Run(const config::Experiment& experiment, const FamilyRegistry& registry, Logger& logger,
@@ -135,7 +140,7 @@ struct Trainer::Run {
   // Says once of each checkpoint that is durable how it was written.
   void log_written();
   void log_choices();
-  // Says once what became of enable_cuda_graph.
+  // Says once that a step was recorded.
   void log_graphs();
   std::vector<Snapshot::Blob> make_model_files() const;
   std::string trainer_state() const;

@@ -102,7 +102,7 @@ void Trainer::Run::prepare() {
   if (trace) {
     device = trace->watch(std::move(device));
     if (std::exchange(settings.step.record_after, 0) > 0)
-      log.warning("enable_cuda_graph: steps are not recorded: profile tells their kernels apart");
+      warn_without_graphs(log, "profile tells their kernels apart");
   }
   engine::Mesh mesh = ranks.make_mesh(*device, shape);
   rank = std::make_unique<engine::Rank>(std::move(device), std::move(mesh));
@@ -113,6 +113,7 @@ void Trainer::Run::prepare() {
   }
   const StepMeasurement measured = measure_session(*rank, settings, families);
   memory = measured.memory;
+  warn_without_graphs(log, measured.why_not_recorded);
   constexpr double kMiB = 1 << 20;
   const std::int64_t beside = context_bytes(rank->device()) + group_bytes(rank->device(), rank->mesh());
   log.info(

@@ -85,6 +85,8 @@ engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
 std::string TrainingStep::why_not_recorded() const {
   if (rank_.mesh().size() > 1) return "several ranks train together, and their collectives are not recorded";
   if (!runner_->in_turn()) return "the schedule begins a microbatch before the one in front has ended";
+  const DeviceProperties device = rank_.device().properties();
+  if (!device.graphs) return device.kind + " cannot record its work";
   return {};
 }
 

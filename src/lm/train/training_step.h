@@ -144,7 +144,7 @@ class TrainingStep : private engine::ChunkedModel {
 
   const StepSettings& settings() const { return settings_; }
   const StepGraphs& graphs() const { return graphs_; }
-  // Why no step is recorded whatever StepSettings::record_after says; empty: it is up to the device.
+  // Why no step is recorded whatever StepSettings::record_after says; empty: nothing stands against it.
   std::string why_not_recorded() const;
 
  private:

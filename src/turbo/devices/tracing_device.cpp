@@ -202,7 +202,12 @@ class TracingDevice final : public WatchedDevice {
   }
 
   std::string description() const override { return device_->description(); }
-  DeviceProperties properties() const override { return device_->properties(); }
+  // A graph is launched as one piece of work, in which a trace would see no kernel.
+  DeviceProperties properties() const override {
+    DeviceProperties properties = device_->properties();
+    properties.graphs = false;
+    return properties;
+  }
   DeviceMemoryUse memory_use() const override { return device_->memory_use(); }
   void* allocate(std::int64_t bytes) override { return device_->allocate(bytes); }
   void release(void* address) noexcept override { device_->release(address); }

@@ -242,6 +242,7 @@ class HookedDevice final : public ForwardingDevice {
  public:
   HookedDevice(std::unique_ptr<Device> below, std::function<void()> on_kernel)
       : ForwardingDevice(std::move(below)), on_kernel_(std::move(on_kernel)) {}
+  DeviceProperties properties() const override { return with_graphs(ForwardingDevice::properties()); }
   std::unique_ptr<Stream> create_stream(StreamKind kind) override {
     return std::make_unique<HookedStream>(below().create_stream(kind), *this);
   }
@@ -331,7 +332,7 @@ TEST(GraphsElsewhere, ADeviceThatCannotRecordTrainsAsItIs) {
   const SessionSettings settings = tiny_settings();
   Training run(turbo::make_cpu_device(2), settings, 1);
   for (int s = 0; s < kSteps; ++s) run.whole(s);
-  EXPECT_TRUE(run.step().graphs().refused());
+  EXPECT_EQ(run.step().why_not_recorded(), "cpu cannot record its work");
   EXPECT_FALSE(run.step().graphs().recorded());
   EXPECT_EQ(run.step().graphs().replayed_steps(), 0);
   EXPECT_EQ(run.weights(), plain_weights(settings));
@@ -341,6 +342,7 @@ TEST(GraphsElsewhere, AFailureToRecordSaysWhatToDo) {
   class FailingDevice final : public ForwardingDevice {
    public:
     using ForwardingDevice::ForwardingDevice;
+    DeviceProperties properties() const override { return with_graphs(ForwardingDevice::properties()); }
     std::unique_ptr<Graph> capture(Stream&, const std::function<void()>&) override {
       throw Error(ErrorKind::kIo, "the driver says no");
     }

@@ -27,6 +27,7 @@ class Validator {
 
   void run() {
     batches();
+    precision();
     attention();
     rope();
     schedule();
@@ -94,6 +95,19 @@ class Validator {
                "seq_length ({}) is longer than max_position_embeddings ({}), which the model was made for",
                config_.seq_length, config_.max_position_embeddings));
     }
+  }
+
+  void precision() {
+    if (!config_.fp8 || experiment_.framework != "native") return;
+    if (!config_.bf16)
+      refuse({"fp8", "bf16"}, fmt::format("fp8: {} needs bf16: true", *config_.fp8), "set it, or fp8: null");
+    if (config_.fp8_recipe != "tensorwise")
+      refuse({"fp8", "fp8_recipe"},
+             fmt::format("fp8: {} with fp8_recipe: {}, which the native engine has not so far", *config_.fp8,
+                         config_.fp8_recipe),
+             "set fp8_recipe: tensorwise, or fp8: null");
+    if (config_.num_experts)
+      warn("fp8", "routed experts are multiplied in bf16: their products are not there in fp8");
   }
 
   void attention() {

@@ -1,6 +1,7 @@
 #include "engine/linear_products.h"
 
 #include "turbo/elementwise/elementwise.h"
+#include "turbo/fp8_linear/fp8_product.h"
 #include "turbo/linear/linear.h"
 
 namespace primus::engine {
@@ -9,38 +10,38 @@ using turbo::Gemm;
 using turbo::GemmRole;
 using turbo::launch;
 
+namespace {
+
+// In the types that the recipe has for this product.
+void multiply(Step& s, GemmRole role, const Tensor& a, const Tensor& b, const Tensor& c, bool accumulate) {
+  const int spared = s.context().spared;
+  if (s.precision().is_fp8(role, s.parameter())) {
+    turbo::Fp8Linear call{.role = role, .a = a, .b = b, .c = c, .accumulate = accumulate, .spared = spared};
+    if (role != GemmRole::kForward) call.a_type = s.precision().gradients;
+    return launch(s.context(), call);
+  }
+  launch(
+      s.context(),
+      Gemm{
+          .role = role, .a = a, .b = b, .c = c, .accumulate = accumulate, .spared = spared, .workspace = {}});
+}
+
+}  // namespace
+
 void forward_product(Step& s, const Tensor& x, const Tensor& weight) {
-  launch(s.context(), Gemm{.role = GemmRole::kForward,
-                           .a = x,
-                           .b = weight,
-                           .c = s.out(0),
-                           .accumulate = false,
-                           .spared = s.context().spared,
-                           .workspace = {}});
+  multiply(s, GemmRole::kForward, x, weight, s.out(0), false);
 }
 
 void input_gradient_product(Step& s, const Tensor& weight) {
   const auto [d_x, previous] = s.d_in(0);
   const bool in_place = !previous.absent() && previous.data == d_x.data;
-  launch(s.context(), Gemm{.role = GemmRole::kInputGradient,
-                           .a = s.d_out(0),
-                           .b = weight,
-                           .c = d_x,
-                           .accumulate = in_place,
-                           .spared = s.context().spared,
-                           .workspace = {}});
+  multiply(s, GemmRole::kInputGradient, s.d_out(0), weight, d_x, in_place);
   if (!previous.absent() && !in_place) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
 }
 
 void weight_gradient_product(Step& s, const Tensor& x) {
   const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), Gemm{.role = GemmRole::kWeightGradient,
-                           .a = s.d_out(0),
-                           .b = x,
-                           .c = d_weight,
-                           .accumulate = accumulate,
-                           .spared = s.context().spared,
-                           .workspace = {}});
+  multiply(s, GemmRole::kWeightGradient, s.d_out(0), x, d_weight, accumulate);
 }
 
 }  // namespace primus::engine

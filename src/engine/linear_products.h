@@ -1,4 +1,5 @@
-// The three products of operators that multiply their input by a weight matrix (turbo/linear).
+// The three products of operators that multiply their input by a weight matrix (turbo/linear), in the types
+// that the tape's PrecisionRecipe has for them.
 #pragma once
 
 #include "engine/tape.h"

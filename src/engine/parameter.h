@@ -72,6 +72,8 @@ struct Parameter {
   bool reads_full_precision = false;
   // Checkpoints hold it in fp32, too. Implies reads_full_precision.
   bool full_precision = false;
+  // A matrix of a linear layer of this block: products with it follow the PrecisionRecipe. -1: anything else.
+  std::int64_t linear_of = -1;
   bool vocabulary = false;  // a row for each token of the vocabulary: the embedding, the head
 
   // Set by ParameterStore::allocate, as everything below; null where another stage has the parameter.

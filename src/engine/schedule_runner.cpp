@@ -120,6 +120,7 @@ void ScheduleRunner::forward(const Work& work) {
        .chunk = work.chunk,
        .microbatch = work.microbatch,
        .recompute = settings_.recompute.empty() ? RecomputePolicy() : settings_.recompute[work.chunk],
+       .precision = settings_.precision,
        .weight_gradients = &queue_,
        .parallel = &parallel_,
        .stop = stop_});
@@ -189,7 +190,11 @@ void ScheduleRunner::evaluate(Tape& tape, std::int64_t microbatch) {
   Buffer carried;
   for (int chunk = 0; chunk < shape().chunks; ++chunk) {
     const int part = shape().part(settings_.stage, chunk);
-    tape.begin({.train = false, .chunk = chunk, .parallel = &parallel_, .stop = stop_});
+    tape.begin({.train = false,
+                .chunk = chunk,
+                .precision = settings_.precision,
+                .parallel = &parallel_,
+                .stop = stop_});
     Value x;
     if (part > 0) {
       if (const int from = shape().stage_of(part - 1); from != settings_.stage) {

@@ -55,6 +55,7 @@ class ScheduleRunner {
     DType dtype = DType::kF32;
     Shape shape = {};
     std::vector<RecomputePolicy> recompute = {};  // by chunk; empty: nothing is recomputed
+    PrecisionRecipe precision = {};               // in evaluation, too
     // Of schedules that do not split backward passes; those that do have their own.
     WeightGradientQueue::Policy weight_gradients = WeightGradientQueue::Policy::kInline;
   };

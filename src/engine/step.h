@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "engine/parameters.h"
+#include "engine/precision.h"
 #include "engine/recompute.h"
 #include "engine/stash.h"
 #include "tensor/tensor.h"
@@ -75,6 +76,7 @@ class Step {
   bool has_parameter() const { return entry().parameter != nullptr; }
   Parameter& parameter() const;
   Tensor weight() const { return parameter().value; }
+  const PrecisionRecipe& precision() const;
   template <class T>
   T attributes() const {
     T value;

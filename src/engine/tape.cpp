@@ -37,6 +37,7 @@ const Entry& Step::entry() const { return tape_.entries_[entry_]; }
 turbo::Context& Step::context() const { return tape_.context_; }
 void Step::stop_if_asked() const { tape_.stop_if_asked(); }
 Parameter& Step::parameter() const { return *entry().parameter; }
+const PrecisionRecipe& Step::precision() const { return tape_.precision(); }
 
 Tensor Step::in(int i) const {
   const Tape::Slot& slot = tape_.slots_[entry().inputs[i]];

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "engine/parameters.h"
+#include "engine/precision.h"
 #include "engine/recompute.h"
 #include "engine/stash.h"
 #include "engine/step.h"
@@ -71,6 +72,7 @@ class Tape {
     int chunk = 0;      // which part of the model on this rank
     std::int64_t microbatch = 0;
     RecomputePolicy recompute = {};
+    PrecisionRecipe precision = {};
     WeightGradientQueue* weight_gradients = nullptr;  // needed when training
     DataParallel* parallel = nullptr;                 // null: all parameters and gradients have their memory
     const std::atomic<bool>* stop = nullptr;  // set by anybody: no further operator begins (StopRequest)
@@ -118,6 +120,7 @@ class Tape {
   void enter_block(std::int64_t layer) { layer_ = layer; }
   void leave_block() { layer_ = -1; }
   const RecomputePolicy& recompute() const { return settings_.recompute; }
+  const PrecisionRecipe& precision() const { return settings_.precision; }
   // Whether outputs of an operator of this class that is called now are replayed in the backward pass.
   bool drops(OperatorClass c) const {
     return settings_.train && (replay_ || settings_.recompute.drops(c, layer_));

@@ -289,9 +289,21 @@ constexpr Operator kScattered{.name = "scattered_linear",
 
 }  // namespace
 
+namespace {
+
+// Whether what is gathered or scattered, of these bytes, shall travel beside products with this weight. Those
+// in fp8 have one scale for all rows, so they wait for them.
+bool travels_beside(const Value& x, const Parameter& weight, comm::Communicator* group,
+                    const TensorParallel* beside, std::int64_t bytes) {
+  return group && beside && beside->worthwhile(bytes) &&
+         !x.tape().precision().is_fp8(GemmRole::kForward, weight);
+}
+
+}  // namespace
+
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
   const std::int64_t ranks = group ? group->size() : 1, rows = x.shape()[0] * ranks, in = x.shape()[1];
-  if (!group || !beside || !beside->worthwhile(rows * in * size_of(x.dtype()))) {
+  if (!travels_beside(x, weight, group, beside, rows * in * size_of(x.dtype()))) {
     return linear(gather_tokens(x, group), weight);
   }
   PRIMUS_CHECK("gathered_linear", group == &beside->group());
@@ -304,7 +316,7 @@ Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* gro
 
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
   const std::int64_t rows = x.shape()[0], out = weight.shape[0];
-  if (!group || !beside || !beside->worthwhile(rows * out * size_of(x.dtype()))) {
+  if (!travels_beside(x, weight, group, beside, rows * out * size_of(x.dtype()))) {
     return scatter_tokens(linear(x, weight), group);
   }
   PRIMUS_CHECK("scattered_linear", group == &beside->group() && rows % group->size() == 0);

@@ -397,7 +397,7 @@ TEST(Experiment, KeysWithoutMeaningAreListedOnce) {
                         "      use_turbo_attention: true\n      fp8: hybrid\n      align_grad_reduce: true\n"
                         "      no_load_rng: null\n"),
                 {"fp8=null"});
-  EXPECT_EQ(e.ignored, (std::vector<std::string>{"align_grad_reduce", "fp8", "no_load_rng", "platform",
+  EXPECT_EQ(e.ignored, (std::vector<std::string>{"align_grad_reduce", "no_load_rng", "platform",
                                                  "use_turbo_attention"}));
   EXPECT_TRUE(e.settings.find("align_grad_reduce")->boolean);
   // For Megatron it is the native engine's own keys that mean nothing.

@@ -485,6 +485,28 @@ PipelineSettings pipeline_settings_of(const config::Experiment& e, const ModelCo
   return settings;
 }
 
+engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const ModelConfig& model,
+                                            int context_ranks) {
+  const config::TrainerConfig& c = e.trainer;
+  if (!c.fp8) return {};
+  constexpr std::int64_t kMultiple = 16;  // turbo/fp8_linear
+  const std::int64_t tokens = c.micro_batch_size * c.seq_length / context_ranks;
+  if (tokens % kMultiple != 0) {
+    throw e.error_for(
+        "seq_length",
+        fmt::format("a rank's {} tokens of a microbatch are no multiple of {}, which products in fp8 take",
+                    tokens, kMultiple),
+        "set another seq_length or micro_batch_size, or fp8: null");
+  }
+  const bool ends = c.first_last_layers_bf16;
+  return {.fp8 = true,
+          .gradients = *c.fp8 == "hybrid" ? DType::kF8E5M2 : DType::kF8E4M3,
+          .weight_gradients = c.fp8_wgrad,
+          .first = ends ? c.num_layers_at_start_in_bf16 : 0,
+          .last = ends ? model.layers - c.num_layers_at_end_in_bf16 : model.layers,
+          .layers = model.layers};
+}
+
 }  // namespace
 
 void check_batches(const config::Experiment& e, int world) {
@@ -530,6 +552,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .microbatches = c.num_microbatches(ranks),
                    .packed_documents = c.reset_attention_mask,
                    .recompute = recompute_policy_of(e, model),
+                   .precision = precision_recipe_of(e, model, shape.context),
                    .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline,
                    .seed = static_cast<std::uint64_t>(c.seed),
                    .context_exchange = exchange,

@@ -74,6 +74,7 @@ engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
       .dtype = settings_.compute,
       .shape = {held_tokens() / mesh.shape().tensor, model_.config().hidden},
       .recompute = {},
+      .precision = settings_.precision,
       .weight_gradients = settings_.weight_gradients};
   for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
     settings.recompute.push_back(settings_.recompute);

@@ -48,6 +48,7 @@ struct StepSettings {
   std::int64_t microbatches = 1;  // per step, of each data-parallel rank
   bool packed_documents = false;  // batches name their documents (HostBatch::document_starts)
   engine::RecomputePolicy recompute = {};
+  engine::PrecisionRecipe precision = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
   std::uint64_t seed = 0;  // of random numbers inside the model
   // Of a mesh with context ranks.

@@ -43,6 +43,13 @@ engine::Parameter& BlockParameters::add(const std::string& name, Share share, In
                  std::move(share.placement));
 }
 
+engine::Parameter& BlockParameters::linear(const std::string& name, Share share, Initializer initializer,
+                                           std::vector<engine::CheckpointPart> parts) const {
+  engine::Parameter& matrix = add(name, std::move(share), initializer, std::move(parts));
+  matrix.linear_of = layer_;
+  return matrix;
+}
+
 EqualShare BlockParameters::tensor() const {
   return mesh_ ? EqualShare{mesh_->shape().tensor, mesh_->place().tensor} : EqualShare{};
 }

@@ -43,6 +43,9 @@ class BlockParameters {
                          std::vector<engine::CheckpointPart> parts) const;
   engine::Parameter& add(const std::string& name, Share share, engine::Initializer initializer,
                          std::vector<engine::CheckpointPart> parts) const;
+  // A matrix of a linear layer, whose products may be in fp8 (engine/precision.h).
+  engine::Parameter& linear(const std::string& name, Share share, engine::Initializer initializer,
+                            std::vector<engine::CheckpointPart> parts) const;
   // A norm's weight, [hidden], ones at first.
   engine::Parameter& norm(const std::string& name, const std::string& published) const;
 

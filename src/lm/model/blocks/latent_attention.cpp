@@ -31,8 +31,8 @@ class LatentAttention final : public Layer {
     const std::int64_t q = c.heads * shape_.key_dim(), q_rank = c.attention.latent.q_rank;
     const auto matrix = [&](const std::string& name, Share share, const std::string& published) {
       const std::int64_t rows = share.placement.is_whole() ? share.shape[0] : share.placement.whole[0];
-      return &p.add(".attention." + name, std::move(share), p.matrix(),
-                    {{".self_attn." + published + ".weight", 0, rows}});
+      return &p.linear(".attention." + name, std::move(share), p.matrix(),
+                       {{".self_attn." + published + ".weight", 0, rows}});
     };
     const auto norm = [&](const std::string& name, std::int64_t width, const std::string& published) {
       return &p.add(".attention." + name, {width}, Initializer::constant(1),
@@ -48,8 +48,8 @@ class LatentAttention final : public Layer {
     kv_down_ = matrix("kv_down", {{shape_.rank + shape_.rope_dim, c.hidden}, {}}, "kv_a_proj_with_mqa");
     kv_norm_ = norm("kv_norm", shape_.rank, "kv_a_layernorm");
     kv_up_ = matrix("kv_up", p.rows({c.heads * shape_.up_dim()}, shape_.rank), "kv_b_proj");
-    out_ = &p.add(".attention.out", p.columns(c.hidden, c.heads * shape_.value_dim), p.into_residual(),
-                  {{".self_attn.o_proj.weight", 0, c.hidden}});
+    out_ = &p.linear(".attention.out", p.columns(c.hidden, c.heads * shape_.value_dim), p.into_residual(),
+                     {{".self_attn.o_proj.weight", 0, c.hidden}});
   }
 
   Value forward(const Normed& normed, const BlockInputs& in) const override {

@@ -10,10 +10,11 @@ using engine::Value;
 FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::int64_t ffn,
                          const std::string& name, const std::string& published)
     : group_(p.tensor_group()),
-      gate_up_(p.add(name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
-                     {{published + ".gate_proj.weight", 0, ffn}, {published + ".up_proj.weight", ffn, ffn}})),
-      down_(p.add(name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
-                  {{published + ".down_proj.weight", 0, c.hidden}})) {}
+      gate_up_(
+          p.linear(name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
+                   {{published + ".gate_proj.weight", 0, ffn}, {published + ".up_proj.weight", ffn, ffn}})),
+      down_(p.linear(name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
+                     {{published + ".down_proj.weight", 0, c.hidden}})) {}
 
 Value FeedForward::forward(const Normed& h, const BlockInputs& in) const { return narrow(widen(h, in), in); }
 

@@ -1,0 +1,149 @@
+// Linear layers of blocks in fp8: which products they are, what they cost, and that steps stay what they are
+// under everything that changes how a step is run. That a model learns as in bf16: tests/cli/fp8_test.cpp.
+#include <gtest/gtest.h>
+
+#include "lm/train/rank_training.h"
+#include "lm/train/tiny_model.h"
+
+namespace primus::test {
+namespace {
+
+using engine::PrecisionRecipe;
+using turbo::KernelId;
+
+constexpr PrecisionRecipe kHybrid{.fp8 = true, .gradients = DType::kF8E5M2};
+
+SessionSettings settings_with(const PrecisionRecipe& recipe, const ModelConfig& model = tiny_llama()) {
+  SessionSettings settings = tiny_settings(DType::kBF16, model);
+  settings.step.precision = recipe;
+  settings.evaluation = false;
+  return settings;
+}
+
+turbo::Meter kernels_of(const SessionSettings& settings) {
+  engine::Rank rank(turbo::make_cpu_device(1));
+  return measure_session(rank, settings, builtin_families()).kernels;
+}
+
+constexpr engine::MeshShape kAlone{};
+
+Outcome train(const SessionSettings& settings) { return train_on_ranks(settings, 1, kAlone, 3, 2); }
+
+void expect_measured(const Outcome& outcome) {
+  ASSERT_EQ(outcome.used.size(), outcome.memory.size());
+  for (std::size_t r = 0; r < outcome.used.size(); ++r) {
+    EXPECT_EQ(outcome.used[r].persistent, outcome.memory[r].persistent);
+    EXPECT_EQ(outcome.used[r].stash, outcome.memory[r].stash);
+    EXPECT_EQ(outcome.used[r].scratch, outcome.memory[r].scratch);
+  }
+}
+
+// Four matrices in each of four blocks, three products each, three microbatches.
+TEST(Fp8Training, TheProductsAreThoseOfTheBlocksLinearLayers) {
+  SessionSettings settings = settings_with({});
+  const turbo::Meter plain = kernels_of(settings);
+  EXPECT_EQ(plain.lines[static_cast<std::size_t>(KernelId::kFp8Gemm)].calls, 0);
+  const auto products = [&](const PrecisionRecipe& recipe) {
+    settings.step.precision = recipe;
+    turbo::Meter meter = kernels_of(settings);
+    EXPECT_EQ(meter.total_flops(), plain.total_flops());
+    EXPECT_EQ(meter[KernelId::kQuantizeFp8].calls, 2 * meter[KernelId::kFp8Gemm].calls);
+    return meter[KernelId::kFp8Gemm].calls;
+  };
+  EXPECT_EQ(products(kHybrid), 4 * 4 * 3 * 3);
+  EXPECT_EQ(products({.fp8 = true, .weight_gradients = false}), 4 * 4 * 2 * 3);
+  EXPECT_EQ(products({.fp8 = true, .first = 1, .last = 2, .layers = 4}), 4 * 3 * 3);
+  EXPECT_EQ(products({.fp8 = true, .first = 1, .last = 0, .layers = 4}), 0);
+}
+
+// Routed experts, routers, embedding and head stay what they are; shared experts and what comes behind the
+// blocks do not.
+TEST(Fp8Training, OfAMixtureAttentionAlone) {
+  const ModelConfig model = tiny_mixture();
+  EXPECT_EQ(kernels_of(settings_with(kHybrid, model))[KernelId::kFp8Gemm].calls, 4 * 2 * 3 * 3);
+}
+
+TEST(Fp8Training, AStepTakesTheMemoryThatWasMeasured) {
+  for (const bool evaluation : {false, true}) {
+    SessionSettings settings = settings_with(kHybrid);
+    settings.evaluation = evaluation;
+    expect_measured(train(settings));
+  }
+}
+
+TEST(Fp8Training, FormatsAndRolesDecideTheNumbersAndABlockInBf16IsInBf16) {
+  const Outcome plain = train(settings_with({})), hybrid = train(settings_with(kHybrid)),
+                e4m3 = train(settings_with({.fp8 = true})),
+                two = train(settings_with({.fp8 = true, .weight_gradients = false}));
+  EXPECT_FALSE(hybrid == plain);
+  EXPECT_FALSE(hybrid == e4m3);
+  EXPECT_FALSE(two == e4m3);
+  EXPECT_EQ(hybrid.losses[0], e4m3.losses[0]);  // forward products are alike
+  EXPECT_LE(distance(hybrid, plain), 0.02);
+  EXPECT_LE(distance(e4m3, plain), 0.02);
+  EXPECT_TRUE(train(settings_with({.fp8 = true, .last = 0, .layers = 4})) == plain);
+}
+
+TEST(Fp8Training, RecomputationAndDeferredWeightGradientsChangeNoBit) {
+  const Outcome expected = train(settings_with(kHybrid));
+  SessionSettings recomputed = settings_with(kHybrid);
+  recomputed.step.recompute.full_layers = 4;
+  EXPECT_TRUE(train(recomputed) == expected);
+  SessionSettings deferred = settings_with(kHybrid);
+  deferred.step.weight_gradients = engine::WeightGradientQueue::Policy::kDeferred;
+  EXPECT_TRUE(train(deferred) == expected);
+}
+
+// Scales are a microbatch's own, so they do not know how many ranks share the microbatches. Sums of gradients
+// differ in their last bits, and a code in a thousand then rounds to its other neighbour.
+TEST(Fp8Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
+  const Outcome one = train_on_ranks(settings_with(kHybrid), 1, kAlone, 5, 4);
+  SessionSettings settings = settings_with(kHybrid);
+  const Outcome replicated = train_on_ranks(settings, 2, kAlone, 5, 4);
+  EXPECT_LE(distance(replicated, one), 1e-3);
+  expect_measured(replicated);
+  for (const engine::Sharding level :
+       {engine::Sharding::kStates, engine::Sharding::kGradients, engine::Sharding::kParameters}) {
+    settings.sharding = level;
+    EXPECT_TRUE(train_on_ranks(settings, 2, kAlone, 5, 4) == replicated) << static_cast<int>(level);
+  }
+}
+
+// Of two tensor ranks each quantises its own part of a matrix, so numbers differ as those of quantisation do.
+TEST(Fp8Training, TensorRanksTrainAsOneUpToTheScalesOfTheirParts) {
+  ModelConfig model = tiny_llama();
+  model.hidden = 64, model.head_dim = 16, model.ffn = 96, model.vocab = 96;
+  const Outcome one = train_on_ranks(settings_with(kHybrid, model), 1, kAlone, 5, 2);
+  const Outcome two = train_on_ranks(settings_with(kHybrid, model), 2, {.tensor = 2}, 5, 2);
+  EXPECT_LE(distance(two, one), 0.02);
+  expect_measured(two);
+}
+
+TEST(Fp8Training, TheGuardDeviceGivesTheSameBits) {
+  const auto losses = [](std::unique_ptr<Device> device) {
+    engine::Rank rank(std::move(device));
+    const SessionSettings settings = settings_with(kHybrid);
+    rank.reserve(measure_session(rank, settings, builtin_families()).memory);
+    TrainingSession session(rank, settings, builtin_families());
+    session.store().initialize(rank.context(), 7);
+    std::vector<double> all;
+    for (int s = 1; s <= 2; ++s) {
+      session.step().begin(s);
+      for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
+        const TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab,
+                              static_cast<std::uint64_t>(10 * s + i));
+        session.step().microbatch(i, batch.host());
+      }
+      session.step().finish_gradients();
+      const StepResult result = session.step().result();
+      all.insert(all.end(), {result.loss, result.gradient_norm});
+      session.step().update(s, 3e-3, 0.1);
+    }
+    rank.synchronize();
+    return all;
+  };
+  EXPECT_EQ(losses(guard_device()), losses(turbo::make_cpu_device(1)));
+}
+
+}  // namespace
+}  // namespace primus::test

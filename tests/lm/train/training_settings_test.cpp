@@ -67,5 +67,46 @@ TEST(TrainingSettings, BlocksThatAreRecomputedMayBeNamedByNumber) {
   }
 }
 
+// Which products of a block's linear layer are in fp8: y forward, x and W its gradients.
+std::string in_fp8(const engine::PrecisionRecipe& recipe, std::int64_t block) {
+  using turbo::GemmRole;
+  engine::Parameter matrix;
+  matrix.linear_of = block;
+  std::string products;
+  if (recipe.is_fp8(GemmRole::kForward, matrix)) products += "y";
+  if (recipe.is_fp8(GemmRole::kInputGradient, matrix)) products += "x";
+  if (recipe.is_fp8(GemmRole::kWeightGradient, matrix)) products += "W";
+  return products;
+}
+
+TEST(TrainingSettings, KeysOfFp8DecideFormatsRolesAndBlocks) {
+  const auto recipe_of = [](std::vector<std::string> words) {
+    words.insert(words.end(), {"num_layers=5", "global_batch_size=8", "micro_batch_size=2"});
+    return settings_of(words, 1).step.precision;
+  };
+  const auto fp8 = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"fp8=hybrid", "fp8_recipe=tensorwise"});
+    return recipe_of(words);
+  };
+  EXPECT_EQ(in_fp8(recipe_of({}), 2), "");
+  EXPECT_EQ(fp8({}).gradients, DType::kF8E5M2);
+  EXPECT_EQ(recipe_of({"fp8=e4m3", "fp8_recipe=tensorwise"}).gradients, DType::kF8E4M3);
+  EXPECT_EQ(in_fp8(fp8({"fp8_wgrad=false"}), 2), "yx");
+  constexpr std::int64_t kElsewhere = -1, kBehind = 5;  // the embedding, say; multi-token prediction
+  for (const std::int64_t block : {0, 1, 2, 3, 4, 5}) {
+    EXPECT_EQ(in_fp8(fp8({}), block), "yxW") << block;
+    const bool inner = block > 0 && block < 4;
+    EXPECT_EQ(in_fp8(fp8({"first_last_layers_bf16=true"}), block), inner || block == kBehind ? "yxW" : "")
+        << block;
+    const bool second = block == 2 || block == kBehind;
+    EXPECT_EQ(in_fp8(fp8({"first_last_layers_bf16=true", "num_layers_at_start_in_bf16=2",
+                          "num_layers_at_end_in_bf16=2"}),
+                     block),
+              second ? "yxW" : "")
+        << block;
+  }
+  EXPECT_EQ(in_fp8(fp8({}), kElsewhere), "");
+}
+
 }  // namespace
 }  // namespace primus

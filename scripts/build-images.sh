@@ -136,17 +136,26 @@ confined() {  # confined [OPTION OF PODMAN...] IMAGE [WORD...]
   podman run --rm --network none --user "$user:$user" --cap-drop ALL --security-opt no-new-privileges --read-only \
     --read-only-tmpfs=false "$@"
 }
-train() {  # train IMAGE RANKS: three steps; the files are the user's, in the volume
+three_steps() {  # three_steps COMMAND...: the command is a Primus that sees an empty folder as /workspace
+  "$@" train pretrain --config "$example" train_iters=3 save_interval=3 device=cpu exp_name=tried >"$place/train.log" 2>&1 ||
+    { cat "$place/train.log"; return 1; }
+  prints "done after iteration 3" cat "$place/train.log"
+}
+empty_workspace() {
   rm -rf "$place/workspace"
   mkdir "$place/workspace"
   chmod 777 "$place/workspace"
-  confined --env "GPUS_PER_NODE=$2" --volume "$place/workspace:/workspace" "$1" direct -- train pretrain \
-    --config "$example" train_iters=3 save_interval=3 device=cpu exp_name=tried >"$place/train.log" 2>&1 ||
-    { cat "$place/train.log"; return 1; }
-  prints "done after iteration 3" cat "$place/train.log" || return 1
+}
+train() {  # train IMAGE RANKS: the files are the user's, in the volume
+  empty_workspace
+  three_steps confined --env "GPUS_PER_NODE=$2" --volume "$place/workspace:/workspace" "$1" direct -- || return 1
   prints model.safetensors confined --volume "$place/workspace:/workspace" --entrypoint find "$1" \
     /workspace -user "$user" -name model.safetensors || return 1
   confined --volume "$place/workspace:/workspace" --entrypoint sh "$1" -c 'rm -rf /workspace/*'
+}
+train_by_apptainer() {
+  empty_workspace
+  three_steps apptainer run --containall --no-home --bind "$place/workspace:/workspace" --pwd /workspace "$place/primus.sif"
 }
 of_image() { podman image inspect --format "$2" "$1"; }  # of_image IMAGE FIELD
 is() {  # is WANTED COMMAND...
@@ -218,6 +227,7 @@ if [ -n "$apptainer" ]; then
   check "the Apptainer image is built" apptainer build --force "$place/primus.sif" "$definition"
   check "and runs" prints "$version" apptainer run "$place/primus.sif" version
   check "its devices" prints cpu apptainer run "$place/primus.sif" device list
+  check "a training of three steps" train_by_apptainer
 fi
 
 [ $failed = 0 ] && echo "images are in order"

@@ -4,8 +4,10 @@
 #   docker build -f packaging/docker/rocm.Dockerfile -t primus:rocm .
 #   docker run --rm --device /dev/kfd --device /dev/dri --group-add "$(stat -c %g /dev/kfd)" --ipc host primus:rocm device list
 #
-# HIP_ARCHS chooses for which GPUs, as scripts/build-gpu.sh takes them. Up to the program itself this is cpu.Dockerfile, so an
-# engine that has built that one begins with HIP.
+# HIP_ARCHS chooses for which GPUs, as scripts/build-gpu.sh takes them. The runtime of Debian 12, HIP 5.2, knows none after gfx90a
+# (MI200): an MI300 needs AMD's image (primus container) and a plug-in that was built there.
+#
+# Up to the program itself this is cpu.Dockerfile, so an engine that has built that one begins with HIP.
 FROM debian:bookworm AS build
 WORKDIR /src
 # What changes seldom comes first: packages, then sources, then what is only installed.
@@ -17,7 +19,7 @@ COPY src src
 COPY scripts/build.sh scripts/
 RUN --mount=type=cache,target=/root/.cache/ccache scripts/build.sh -DPRIMUS_TESTS=OFF
 RUN scripts/install-packages.sh hip && rm -rf /var/lib/apt/lists/*
-ARG HIP_ARCHS="gfx90a gfx942"
+ARG HIP_ARCHS="gfx90a"
 COPY scripts/build-gpu.sh scripts/
 RUN scripts/build-gpu.sh hip $HIP_ARCHS
 COPY README.md ./

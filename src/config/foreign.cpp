@@ -200,6 +200,9 @@ class Translator {
     recompute();
     schedule(steps, rate);
 
+    if (word("quantize.linear.float8.recipe_name").starts_with("rowwise"))
+      refuse("quantize.linear.float8.recipe_name", "the native engine's fp8 has one scale for each tensor",
+             "set tensorwise, or leave model.converters out");
     const bool bf16 = word("training.mixed_precision_param") == "bfloat16";
     put("bf16", plain_scalar(bf16 ? "true" : "false", get("training.mixed_precision_param").origin),
         "training.mixed_precision_param");
@@ -208,6 +211,7 @@ class Translator {
         result_.dropped["Primus-Turbo's kernels"].emplace_back("model.converters: primus_turbo");
       } else if (converter.text.find("float8") != std::string::npos) {
         put("fp8", text("hybrid", converter.origin), "model.converters");
+        put("fp8_recipe", text("tensorwise", converter.origin), "model.converters");
       } else {
         refuse_at(converter,
                   fmt::format("model.converters has {}, which the native engine has not", converter.show()),
@@ -336,10 +340,13 @@ class Translator {
     }
     put("bf16", plain_scalar(word("dtype") == "bfloat16" ? "true" : "false", get("dtype").origin), "dtype");
     if (!word("quantization").empty()) {
-      if (word("quantization").find("fp8") == std::string::npos)
+      if (word("quantization").find("fp8") == std::string::npos) {
         refuse("quantization", "the native engine has no such quantised training", "leave quantization out");
-      else
+      } else {
+        // Flax's fp8 takes its scales from the steps before.
         put_text("fp8", "hybrid", "quantization");
+        put_text("fp8_recipe", "delayed", "quantization");
+      }
     }
     const std::string data_set = word("dataset_type");
     if (data_set == "synthetic") {

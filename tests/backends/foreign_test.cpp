@@ -119,6 +119,9 @@ TEST(TorchTitan, WhatTheNativeEngineLacksIsRefused) {
               AllOf(HasSubstr("exp.yaml:"), HasSubstr("adds weight decay to the gradient")));
   EXPECT_THAT(error("training: {enable_cpu_offload: true}"), HasSubstr("keeps weights on the device"));
   EXPECT_THAT(error("model: {flavor: debugmodel_flex_attn}"), HasSubstr("no preset of this model"));
+  EXPECT_THAT(error("quantize: {linear: {float8: {recipe_name: rowwise}}}"),
+              AllOf(HasSubstr("exp.yaml:"), HasSubstr("one scale for each tensor")));
+  EXPECT_EQ(error("quantize: {linear: {float8: {recipe_name: tensorwise}}}"), "");
 }
 
 TEST(MaxText, SettingsBecomeItsFile) {

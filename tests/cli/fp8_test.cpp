@@ -93,7 +93,9 @@ TEST(Fp8, WhatCannotBeInFp8IsRefusedByItsKey) {
   const TemporaryFolder folder;
   for (const auto& [words, cause, next] :
        std::vector<std::tuple<std::vector<std::string>, std::string, std::string>>{
-           {{"bf16=true", "fp8=hybrid"}, "fp8_recipe: delayed", "fp8_recipe: tensorwise"},
+           {{"bf16=true", "fp8=hybrid", "fp8_recipe=delayed"},
+            "fp8_recipe: delayed",
+            "fp8_recipe: tensorwise"},
            {{"bf16=true", "fp8=e4m3", "fp8_recipe=blockwise"},
             "fp8_recipe: blockwise",
             "fp8_recipe: tensorwise"},
@@ -105,6 +107,17 @@ TEST(Fp8, WhatCannotBeInFp8IsRefusedByItsKey) {
     EXPECT_EQ(result.exit_code, 2) << cause << result.err;
     EXPECT_THAT(result.err, AllOf(HasSubstr(cause), HasSubstr(next)));
   }
+}
+
+// What experiments of AMD's Primus say: fp8 alone.
+TEST(Fp8, WhereNobodyChoosesARecipeItIsTensorwiseAndANoteSaysSo) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> words{"train_iters=2", "bf16=true", "fp8=hybrid"};
+  const ProgramResult result = train(folder, "left-out", words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out + result.err, HasSubstr("fp8_recipe: tensorwise"));
+  const ProgramResult chosen = train(folder, "chosen", with(words, {"fp8_recipe=tensorwise"}));
+  EXPECT_THAT(chosen.out + chosen.err, Not(HasSubstr("fp8_recipe: tensorwise")));
 }
 
 TEST(Fp8, ExpertsStayInBf16AsANoteSays) {

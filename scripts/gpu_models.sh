@@ -28,7 +28,7 @@ for model in tests/golden/models/*/; do
   done
 done
 
-cp docs/config.md "$scratch/text.txt"
+cat docs/*.md README.md >"$scratch/text.txt"
 # trained NAME DEVICE WORD...: a tiny model in fp32 on text that comes with the sources.
 trained() {
   name=$1
@@ -49,23 +49,33 @@ curve() {
   sed -n -E 's/.*"lm_loss":([0-9.e+-]+).*"grad_norm":([0-9.e+-]+).*/\1 \2/p' "$scratch/w/u/$1/metrics.jsonl"
 }
 
-# The same run on both: equal but for rounding in fp32, whose sums have another order. Differences grow with the steps, and
-# with the learning rate: at 1e-3 the CPU's losses with half the microbatch stay within 1e-6 of its own, at 3e-3 they are 2 %
-# away after 300 steps.
+# The same run on both: equal but for rounding in fp32, whose sums have another order. Training multiplies such differences,
+# more on some days' text than on others. So the CPU says itself how much rounding there is: its runs with other microbatches
+# compute the same with sums in another order. A device may be four times as far from the CPU as these are.
+# largest A B: the largest relative difference of two curves' losses; 1 where one is not whole.
+largest() {
+  paste -d ' ' "$scratch/$1.curve" "$scratch/$2.curve" | awk -v steps="$steps" '
+    NF == 4 { d = ($3 - $1) / $1; d = d < 0 ? -d : d; if (d > most) most = d; ++rows }
+    END { print rows == steps ? most + 0 : 1 }'
+}
 for on in cpu "$device"; do
   trained "$on" "$on"
   curve "$on" >"$scratch/$on.curve"
   echo "training on $on: loss and gradient norm after $steps steps: $(tail -n 1 "$scratch/$on.curve")"
   timeout 120 "$primus" generate "$scratch/w/u/cpu" --prompt "And" -n 24 --device "$on" --threads 4 >"$scratch/$on.txt" 2>&1 || failed=1
 done
-largest=$(paste -d ' ' "$scratch/cpu.curve" "$scratch/$device.curve" | awk -v steps="$steps" '
-  NF == 4 { d = ($3 - $1) / $1; d = d < 0 ? -d : d; if (d > most) most = d; ++rows }
-  END { print rows == steps ? most + 0 : 1 }')
-if awk "BEGIN { exit !($largest < 1e-5) }"; then
-  echo "ok      $steps losses on $device are the CPU's, the largest relative difference is $largest"
+for microbatch in 4 2; do
+  trained cpu$microbatch cpu micro_batch_size=$microbatch
+  curve cpu$microbatch >"$scratch/cpu$microbatch.curve"
+done
+difference=$(largest cpu "$device")
+rounding="$(largest cpu cpu4) and $(largest cpu cpu2)"
+if awk "BEGIN { split(\"$rounding\", r, \" and \"); most = r[1] > r[2] ? r[1] : r[2]
+  exit !(most < 1e-3 && $difference < (most > 2.5e-6 ? 4 * most : 1e-5)) }"; then
+  echo "ok      $steps losses on $device are the CPU's within $difference; the CPU's own with other microbatches: $rounding"
 else
   failed=1
-  echo "FAILED  $steps losses on $device differ from the CPU's by up to $largest"
+  echo "FAILED  $steps losses on $device differ from the CPU's by up to $difference; the CPU's own with other microbatches: $rounding"
 fi
 # Interrupted half way and continued, the bits are those of the run that was not.
 trained parts "$device" exit_interval=$((steps / 2))

@@ -2,7 +2,7 @@
 # Builds and tests.
 #
 #   ./test.sh        everything: all tests, models against their references, the cost of a mixture of experts,
-#                    GPU kernels by the compilers that are there, formatting, fuzzing for half a minute each
+#                    GPU kernels by the compilers that are there, formatting, fuzzing for twenty seconds each
 #   ./test.sh fast   the fast tests
 set -eu
 cd "$(dirname "$0")"
@@ -68,7 +68,7 @@ else
   step "packaging" scripts/check-packaging.sh
   step "scripts" scripts/check-scripts.sh
   step "formatting" scripts/check-format.sh
-  step "fuzzing" scripts/fuzz.sh 30
+  step "fuzzing" scripts/fuzz.sh 20
 fi
 
 echo

@@ -11,7 +11,7 @@ COPY CMakeLists.txt CMakePresets.json LICENSE ./
 COPY cmake cmake
 COPY src src
 COPY scripts/build.sh scripts/
-RUN --mount=type=cache,target=/root/.cache/ccache scripts/build.sh -DPRIMUS_TESTS=OFF
+RUN --mount=type=cache,target=/ccache CCACHE_DIR=/ccache scripts/build.sh -DPRIMUS_TESTS=OFF
 COPY README.md ./
 COPY docs docs
 COPY examples examples

@@ -24,10 +24,10 @@ COPY CMakeLists.txt CMakePresets.json LICENSE ./
 COPY cmake cmake
 COPY src src
 COPY scripts/build.sh scripts/
-RUN --mount=type=cache,target=/root/.cache/ccache scripts/build.sh -DPRIMUS_TESTS=OFF
+RUN --mount=type=cache,target=/ccache CCACHE_DIR=/ccache scripts/build.sh -DPRIMUS_TESTS=OFF
 ARG CUDA_ARCHS="80 90a 100"
 COPY scripts/build-gpu.sh scripts/
-RUN --mount=type=cache,target=/root/.cache/ccache scripts/build-gpu.sh cuda $CUDA_ARCHS
+RUN --mount=type=cache,target=/ccache CCACHE_DIR=/ccache scripts/build-gpu.sh cuda $CUDA_ARCHS
 COPY README.md ./
 COPY docs docs
 COPY examples examples

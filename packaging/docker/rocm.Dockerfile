@@ -17,7 +17,7 @@ COPY CMakeLists.txt CMakePresets.json LICENSE ./
 COPY cmake cmake
 COPY src src
 COPY scripts/build.sh scripts/
-RUN --mount=type=cache,target=/root/.cache/ccache scripts/build.sh -DPRIMUS_TESTS=OFF
+RUN --mount=type=cache,target=/ccache CCACHE_DIR=/ccache scripts/build.sh -DPRIMUS_TESTS=OFF
 RUN scripts/install-packages.sh hip && rm -rf /var/lib/apt/lists/*
 ARG HIP_ARCHS="gfx90a"
 COPY scripts/build-gpu.sh scripts/

@@ -200,18 +200,14 @@ class Translator {
     recompute();
     schedule(steps, rate);
 
-    if (word("quantize.linear.float8.recipe_name").starts_with("rowwise"))
-      refuse("quantize.linear.float8.recipe_name", "the native engine's fp8 has one scale for each tensor",
-             "set tensorwise, or leave model.converters out");
     const bool bf16 = word("training.mixed_precision_param") == "bfloat16";
     put("bf16", plain_scalar(bf16 ? "true" : "false", get("training.mixed_precision_param").origin),
         "training.mixed_precision_param");
     for (const Value& converter : get("model.converters").items) {
       if (converter.text == "primus_turbo") {
         result_.dropped["Primus-Turbo's kernels"].emplace_back("model.converters: primus_turbo");
-      } else if (converter.text.find("float8") != std::string::npos) {
-        put("fp8", text("hybrid", converter.origin), "model.converters");
-        put("fp8_recipe", text("tensorwise", converter.origin), "model.converters");
+      } else if (converter.text == "quantize.linear.float8" || converter.text == "float8") {
+        float8(converter);
       } else {
         refuse_at(converter,
                   fmt::format("model.converters has {}, which the native engine has not", converter.show()),
@@ -248,6 +244,31 @@ class Translator {
              from);
     if (shard > 1 && replicate > 1)
       put("num_distributed_optimizer_instances", replicate, "parallelism.data_parallel_replicate_degree");
+  }
+
+  // torchao's float8 with a scale for each tensor: gradients of outputs are e5m2.
+  void float8(const Value& converter) {
+    const std::string section = "quantize.linear.float8.";
+    if (word(section + "recipe_name").starts_with("rowwise"))
+      refuse(section + "recipe_name", "the native engine's fp8 has one scale for each tensor",
+             "set tensorwise, or leave the converter out");
+    bool head = true;
+    for (const Value& name : get(section + "filter_fqns").items) {
+      if (name.text == "output")
+        head = false;
+      else if (name.text != "router.gate")  // in fp32 here
+        refuse_at(
+            name,
+            fmt::format("{}filter_fqns has {}, and the native engine's fp8 is in all linear layers of blocks",
+                        section, name.show()),
+            "leave it out, or the converter");
+    }
+    if (head)
+      result_.warnings.push_back(
+          "quantize.linear.float8: the native engine multiplies the head in bf16, TorchTitan in fp8 unless "
+          "filter_fqns has output");
+    put("fp8", text("hybrid", converter.origin), "model.converters");
+    put("fp8_recipe", text("tensorwise", converter.origin), "model.converters");
   }
 
   void recompute() {
@@ -340,13 +361,11 @@ class Translator {
     }
     put("bf16", plain_scalar(word("dtype") == "bfloat16" ? "true" : "false", get("dtype").origin), "dtype");
     if (!word("quantization").empty()) {
-      if (word("quantization").find("fp8") == std::string::npos) {
-        refuse("quantization", "the native engine has no such quantised training", "leave quantization out");
-      } else {
-        // Flax's fp8 takes its scales from the steps before.
-        put_text("fp8", "hybrid", "quantization");
-        put_text("fp8_recipe", "delayed", "quantization");
-      }
+      const bool fp8 = word("quantization").find("fp8") != std::string::npos;
+      refuse("quantization",
+             fp8 ? "its scales are those of the steps before, which the native engine's fp8 has not"
+                 : "the native engine has no such quantised training",
+             "leave quantization out");
     }
     const std::string data_set = word("dataset_type");
     if (data_set == "synthetic") {

@@ -119,9 +119,23 @@ TEST(TorchTitan, WhatTheNativeEngineLacksIsRefused) {
               AllOf(HasSubstr("exp.yaml:"), HasSubstr("adds weight decay to the gradient")));
   EXPECT_THAT(error("training: {enable_cpu_offload: true}"), HasSubstr("keeps weights on the device"));
   EXPECT_THAT(error("model: {flavor: debugmodel_flex_attn}"), HasSubstr("no preset of this model"));
-  EXPECT_THAT(error("quantize: {linear: {float8: {recipe_name: rowwise}}}"),
+}
+
+TEST(TorchTitan, Float8OfLinearLayersIsFp8) {
+  const auto read = [](const std::string& float8, const std::string& converter = "quantize.linear.float8") {
+    return load(kTitan,
+                "model: {converters: [" + converter + "]}\nquantize: {linear: {float8: {" + float8 + "}}}",
+                {"framework=native", "mock_data=true", "vocab_size=1000"});
+  };
+  const config::Experiment e = read("recipe_name: tensorwise, filter_fqns: [output, router.gate]");
+  EXPECT_EQ(e.trainer.fp8, "hybrid");
+  EXPECT_EQ(e.trainer.fp8_recipe, "tensorwise");
+  EXPECT_THAT(error_of([&] { read("recipe_name: rowwise"); }),
               AllOf(HasSubstr("exp.yaml:"), HasSubstr("one scale for each tensor")));
-  EXPECT_EQ(error("quantize: {linear: {float8: {recipe_name: tensorwise}}}"), "");
+  EXPECT_THAT(error_of([&] { read("filter_fqns: [wq]"); }),
+              AllOf(HasSubstr("exp.yaml:"), HasSubstr("in all linear layers of blocks")));
+  EXPECT_THAT(error_of([&] { read("", "quantize.grouped_mm.float8"); }),
+              AllOf(HasSubstr("exp.yaml:"), HasSubstr("the native engine has not")));
 }
 
 TEST(MaxText, SettingsBecomeItsFile) {

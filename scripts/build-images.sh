@@ -76,19 +76,7 @@ storage overlay || storage vfs || {
   exit 1
 }
 
-failed=0
-# check WHAT COMMAND...: the command ends well; what it prints is shown where it does not.
-check() {
-  what=$1
-  shift
-  if "$@" >"$place/output" 2>&1; then
-    echo "ok: $what"
-  else
-    echo "FAILED: $what" >&2
-    failed=1
-    sed 's/^/  /' "$place/output" >&2
-  fi
-}
+. scripts/checks.sh
 prints() {  # prints TEXT COMMAND...
   text=$1
   shift

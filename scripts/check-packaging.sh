@@ -12,22 +12,7 @@ build=$(cd "${1:-build}" && pwd)
 
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
-failed=0
-fail() {
-  echo "FAILED: $*" >&2
-  failed=1
-}
-# check WHAT COMMAND...: the command ends well; what it prints is shown where it does not.
-check() {
-  what=$1
-  shift
-  if "$@" >"$place/output" 2>&1; then
-    echo "ok: $what"
-  else
-    fail "$what"
-    sed 's/^/  /' "$place/output" >&2
-  fi
-}
+. scripts/checks.sh
 holds() {  # holds FILE TEXT
   grep -qF -- "$2" "$1" || { cat "$1"; echo "'$2' is not in it"; return 1; }
 }

@@ -1,26 +1,16 @@
 // The engine refuses calls that make no sense, in every build: std::logic_error with the operator's name.
 #include <gtest/gtest.h>
 
-#include <stdexcept>
-#include <string>
-
 #include "engine/operators.h"
 #include "engine/rank.h"
+#include "engine/refusal.h"
 #include "engine/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::engine {
 namespace {
 
-template <class Call>
-std::string refusal(Call&& call) {
-  try {
-    call();
-  } catch (const std::logic_error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
+using test::refusal;
 
 class EngineChecks : public ::testing::Test {
  protected:

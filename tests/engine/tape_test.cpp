@@ -13,12 +13,14 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/refusal.h"
 #include "engine/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::engine {
 namespace {
 
+using test::refusal;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -174,16 +176,6 @@ constexpr Operator kLoss{.name = "loss",
                          .forward = loss_forward,
                          .backward_input = loss_backward,
                          .is_loss = true};
-
-template <class Call>
-std::string refusal(Call&& call) {
-  try {
-    call();
-  } catch (const std::logic_error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 class TapeTest : public ::testing::Test {
  protected:

@@ -6,13 +6,13 @@
 
 #include "base/error.h"
 #include "turbo/fp8_linear/fp8_product.h"
+#include "turbo/linear_layer.h"
 #include "turbo/operator_test.h"
 
 namespace primus::turbo::test {
 namespace {
 
 constexpr DType kE4M3 = DType::kF8E4M3, kE5M2 = DType::kF8E5M2;
-constexpr GemmRole kRoles[] = {GemmRole::kForward, GemmRole::kInputGradient, GemmRole::kWeightGradient};
 
 class Fp8LinearTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, Fp8LinearTest, ::testing::ValuesIn(devices_under_test()));
@@ -144,47 +144,6 @@ TEST_P(Fp8LinearTest, ZerosAndTinyNumbersAreQuantised) {
 }
 
 // ---- Products -----------------------------------------------------------------------------------
-
-struct Layer {
-  std::int64_t tokens, in, out;
-};
-
-struct Shapes {
-  Shape a, b, c;
-};
-
-Shapes shapes(GemmRole role, const Layer& l) {
-  switch (role) {
-    case GemmRole::kForward:
-      return {{l.tokens, l.in}, {l.out, l.in}, {l.tokens, l.out}};
-    case GemmRole::kInputGradient:
-      return {{l.tokens, l.out}, {l.out, l.in}, {l.tokens, l.in}};
-    case GemmRole::kWeightGradient:
-      return {{l.tokens, l.out}, {l.tokens, l.in}, {l.out, l.in}};
-  }
-  return {};
-}
-
-// What the role says, in double.
-Values product(GemmRole role, const Layer& layer, const Values& a, const Values& b) {
-  const Shapes s = shapes(role, layer);
-  const std::int64_t m = s.c[0], n = s.c[1], k = role == GemmRole::kWeightGradient ? s.a[0] : s.a[1];
-  const auto left = [&](std::int64_t i, std::int64_t p) {
-    return a[static_cast<std::size_t>(role == GemmRole::kWeightGradient ? p * m + i : i * k + p)];
-  };
-  const auto right = [&](std::int64_t j, std::int64_t p) {
-    return b[static_cast<std::size_t>(role == GemmRole::kForward ? j * k + p : p * n + j)];
-  };
-  Values c;
-  for (std::int64_t i = 0; i < m; ++i) {
-    for (std::int64_t j = 0; j < n; ++j) {
-      double sum = 0;
-      for (std::int64_t p = 0; p < k; ++p) sum += left(i, p) * right(j, p);
-      c.push_back(sum);
-    }
-  }
-  return c;
-}
 
 // Sums of a few hundred terms in fp32. A GPU's tensor cores keep about 14 bits of sums, of which each of some
 // ten additions in a row cuts off one unit at most (fp8_linear.h).

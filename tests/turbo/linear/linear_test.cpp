@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "turbo/bias/bias.h"
+#include "turbo/linear_layer.h"
 #include "turbo/operator_test.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
@@ -15,57 +16,7 @@
 namespace primus::turbo::test {
 namespace {
 
-struct Layer {
-  std::int64_t tokens, in, out;
-};
-
 std::vector<Layer> layers() { return {{1, 1, 1}, {5, 12, 7}, {33, 64, 48}, {130, 80, 200}, {1, 300, 65}}; }
-
-// What the role says, by the definition of a product.
-Values product(GemmRole role, const Layer& layer, const Values& a, const Values& b) {
-  const auto [tokens, in, out] = layer;
-  const auto sum = [](std::int64_t rows, std::int64_t cols, std::int64_t inner, auto term) {
-    Values c;
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for (std::int64_t j = 0; j < cols; ++j) {
-        double total = 0;
-        for (std::int64_t p = 0; p < inner; ++p) total += term(i, j, p);
-        c.push_back(total);
-      }
-    }
-    return c;
-  };
-  const auto at = [](const Values& x, std::int64_t cols, std::int64_t i, std::int64_t j) {
-    return x[static_cast<std::size_t>(i * cols + j)];
-  };
-  switch (role) {
-    case GemmRole::kForward:
-      return sum(tokens, out, in, [&](auto t, auto o, auto i) { return at(a, in, t, i) * at(b, in, o, i); });
-    case GemmRole::kInputGradient:
-      return sum(tokens, in, out, [&](auto t, auto i, auto o) { return at(a, out, t, o) * at(b, in, o, i); });
-    case GemmRole::kWeightGradient:
-      return sum(out, in, tokens, [&](auto o, auto i, auto t) { return at(a, out, t, o) * at(b, in, t, i); });
-  }
-  return {};
-}
-
-struct Shapes {
-  Shape a, b, c;
-};
-
-Shapes shapes(GemmRole role, const Layer& l) {
-  switch (role) {
-    case GemmRole::kForward:
-      return {{l.tokens, l.in}, {l.out, l.in}, {l.tokens, l.out}};
-    case GemmRole::kInputGradient:
-      return {{l.tokens, l.out}, {l.out, l.in}, {l.tokens, l.in}};
-    case GemmRole::kWeightGradient:
-      return {{l.tokens, l.out}, {l.tokens, l.in}, {l.out, l.in}};
-  }
-  return {};
-}
-
-constexpr GemmRole kRoles[] = {GemmRole::kForward, GemmRole::kInputGradient, GemmRole::kWeightGradient};
 
 struct Types {
   DType a, b, c;

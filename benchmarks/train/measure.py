@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures CPU training of the 124M Llama and prints the table of docs/performance.md.
 
-    benchmarks/train/measure.py [--steps N] [--peer PYTHON] [--skip-run] [--quickstart TEXT]
+    benchmarks/train/measure.py [--steps N] [--peer PYTHON] [--dtype TYPE] [--skip-run] [--quickstart TEXT]
 
 For fp32 and bf16: tokens/s and the share of the GEMM peak measured in the same process; cost per token at half and double the
 micro-batch; with --peer (a Python that has torch), PyTorch's step of the same model right after ours, and the ratio. Then one real
@@ -27,7 +27,7 @@ def primus(*words):
 
 def benchmark(bf16, micro_batch, steps):
     return json.loads(primus("benchmark", "train", "--config", EXPERIMENT, "--steps", str(steps), "--json",
-                             f"bf16={'true' if bf16 else 'false'}", f"micro_batch_size={micro_batch}",
+                             "device=cpu", f"bf16={'true' if bf16 else 'false'}", f"micro_batch_size={micro_batch}",
                              f"global_batch_size={micro_batch}"))
 
 
@@ -58,7 +58,7 @@ def real_run(saves, interval=4):
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
         process = subprocess.Popen([PRIMUS, "train", "pretrain", "--config", EXPERIMENT, "--workspace", folder,
-                                    "bf16=false", f"train_iters={(saves + 1) * interval}", f"save_interval={interval}",
+                                    "device=cpu", "bf16=false", f"train_iters={(saves + 1) * interval}", f"save_interval={interval}",
                                     "global_batch_size=4", "keep_latest=2", "disable_last_saving=true", "eval_iters=0"],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
         metrics = pathlib.Path(folder) / "primus/root/llama_124M-pretrain/metrics.jsonl"
@@ -112,6 +112,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=5)
     options.add_argument("--peer")
+    options.add_argument("--dtype", choices=("fp32", "bf16"), help="only this one (by default both, one after the other)")
     options.add_argument("--skip-run", action="store_true")
     options.add_argument("--only-run", action="store_true")
     options.add_argument("--saves", type=int, default=10)
@@ -119,7 +120,8 @@ def main():
     options = options.parse_args()
     model = next(l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name"))
     print(f"{datetime.date.today()}, {model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
-    for dtype in () if options.only_run else ("fp32", "bf16"):
+    dtypes = (options.dtype,) if options.dtype else ("fp32", "bf16")
+    for dtype in () if options.only_run else dtypes:
         ours = benchmark(dtype == "bf16", 4, options.steps)
         print(f"{dtype}: {ours['tokens_per_second']:.0f} tokens/s, {ours['model_flops_per_second'] / 1e9:.0f} model GFLOP/s "
               f"= {100 * ours['share_of_gemm_peak']:.1f} % of the GEMM peak ({ours['gemm_peak_flops_per_second'] / 1e9:.0f})")

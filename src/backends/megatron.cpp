@@ -12,6 +12,7 @@
 #include "config/problems.h"
 #include "lm/model/family_switches.h"
 #include "lm/model/model_config.h"
+#include "lm/model/model_parts.h"
 #include "lm/train/training_settings.h"
 
 namespace primus::backends {
@@ -391,25 +392,35 @@ class Megatron {
     arguments_.erase("num_layers");
   }
 
-  // Layers of each stage where they are no equal parts: one less beside the embedding or the output, then
-  // from the front. In Megatron-LM's letters.
+  // In Megatron-LM's letters.
   std::string uneven_layout(std::int64_t parts) const {
-    const std::int64_t most = (t_.num_layers + parts - 1) / parts;
-    std::vector<std::int64_t> stages(static_cast<std::size_t>(parts), most);
-    std::int64_t too_many = most * parts - t_.num_layers;
-    if (too_many > 0) --stages.back(), --too_many;
-    for (std::int64_t& stage : stages) {
-      if (too_many > 0) --stage, --too_many;
-    }
     std::vector<std::string> words;
-    for (const std::int64_t stage : stages) words.push_back(fmt::format("t*{}", stage));
-    return fmt::format("E{},{}L", fmt::join(words, "|"),
-                       std::string(static_cast<std::size_t>(t_.mtp_num_layers.value_or(0)), 'm'));
+    for (const std::int64_t stage : even_blocks(t_.num_layers, parts))
+      words.push_back(fmt::format("t*{}", stage));
+    return fmt::format("E{},{}L", fmt::join(words, "|"), modules());
+  }
+
+  // A layout's letters for the modules of multi-token prediction.
+  std::string modules() const {
+    return std::string(static_cast<std::size_t>(t_.mtp_num_layers.value_or(0)), 'm');
+  }
+
+  // Megatron-LM asks for a letter for each module of multi-token prediction.
+  void modules_of_layout() {
+    const std::string layout = t_.pipeline_model_parallel_layout.value_or("");
+    const std::size_t loss = layout.rfind('L');
+    if (modules().empty() || loss == std::string::npos || layout.find('m') != std::string::npos) return;
+    put_text("pipeline_model_parallel_layout", layout.substr(0, loss) + modules() + layout.substr(loss));
+    job_.warnings.push_back(
+        fmt::format("pipeline_model_parallel_layout has no m for the model's multi-token prediction, which "
+                    "Megatron-LM asks for: it is passed as {}",
+                    arguments_.at("pipeline_model_parallel_layout").text));
   }
 
   // Megatron-LM divides a model's layers equally, unless it is told what each stage has.
   void stages() {
     const std::int64_t parts = t_.pipeline_model_parallel_size;
+    modules_of_layout();
     if (parts <= 1 || t_.pipeline_model_parallel_layout || t_.decoder_first_pipeline_num_layers ||
         t_.decoder_last_pipeline_num_layers || t_.num_layers <= 0)
       return;

@@ -27,6 +27,7 @@ class Validator {
 
   void run() {
     batches();
+    stages();
     precision();
     attention();
     rope();
@@ -95,6 +96,19 @@ class Validator {
                "seq_length ({}) is longer than max_position_embeddings ({}), which the model was made for",
                config_.seq_length, config_.max_position_embeddings));
     }
+  }
+
+  void stages() {
+    const int64_t parts = config_.pipeline_model_parallel_size, layers = config_.num_layers;
+    if (experiment_.framework != "native" || parts <= 1 || layers < parts || layers % parts == 0) return;
+    if (config_.pipeline_model_parallel_layout || config_.decoder_first_pipeline_num_layers ||
+        config_.decoder_last_pipeline_num_layers || config_.account_for_embedding_in_pipeline_split ||
+        config_.account_for_loss_in_pipeline_split)
+      return;
+    warn("pipeline_model_parallel_size",
+         fmt::format("{} layers are no equal parts for {} pipeline stages: some stages have {}, the last and "
+                     "others {} (pipeline_model_parallel_layout says it otherwise)",
+                     layers, parts, layers / parts + 1, layers / parts));
   }
 
   void precision() {

@@ -220,6 +220,20 @@ TEST(Megatron, LayersThatAreNoEqualPartsAreLaidOut) {
   EXPECT_EQ(after(equal, "--pipeline-model-parallel-layout"), "");
 }
 
+// A layout may say nothing of multi-token prediction; Megatron-LM wants to be told.
+TEST(Megatron, ModulesWithoutAPlaceStandBeforeTheLoss) {
+  const auto layout = [](const std::string& text) {
+    return after(
+        render(load("framework: megatron\nmodel: llama3.1_405B.yaml",
+                    "mock_data: true\npipeline_model_parallel_size: 2\nnum_layers: 5\nmtp_num_layers: 2\n"
+                    "pipeline_model_parallel_layout: " +
+                        text)),
+        "--pipeline-model-parallel-layout");
+  };
+  EXPECT_EQ(layout("Et*3|t*2,L"), "Et*3|t*2,mmL");
+  EXPECT_EQ(layout("Et*3|t*2mmL"), "Et*3|t*2mmL");
+}
+
 // State-space models are another program's; a specification of layers that is Primus's own is not there.
 TEST(Megatron, StateSpaceModels) {
   const std::string mamba = "framework: megatron\nmodel: mamba_370M.yaml";

@@ -82,12 +82,16 @@ std::string nearest(std::int64_t blocks, std::int64_t rest, std::int64_t divisor
 
 }  // namespace
 
-ModelParts even_parts(std::int64_t blocks, int parts) {
-  ModelParts result;
-  for (int part = 0; part < parts; ++part)
-    result.blocks.push_back(blocks * (part + 1) / parts - blocks * part / parts);
+std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts) {
+  const std::int64_t most = (blocks + parts - 1) / parts;
+  std::vector<std::int64_t> result(static_cast<std::size_t>(parts), most);
+  std::int64_t too_many = most * parts - blocks;
+  if (too_many > 0) --result.back(), --too_many;
+  for (std::int64_t part = 0; part < too_many; ++part) --result[static_cast<std::size_t>(part)];
   return result;
 }
+
+ModelParts even_parts(std::int64_t blocks, int parts) { return {.blocks = even_blocks(blocks, parts)}; }
 
 std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::PipelineShape& shape,
                                        const UnevenStages& uneven) {
@@ -109,6 +113,15 @@ std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::Pipeli
     result.back() -= uneven.loss ? 1 : 0;
     if (result.back() < 0) throw invalid("there are fewer blocks than parts", "use fewer stages");
     return result;
+  }
+
+  if (!uneven.first && !uneven.last) {
+    if (blocks < shape.parts()) {
+      throw invalid(
+          fmt::format("{} blocks are fewer than the {} parts of the pipeline", blocks, shape.parts()),
+          fmt::format("set num_layers to {} or more, or use fewer stages", shape.parts()));
+    }
+    return even_blocks(blocks, shape.parts());
   }
 
   std::vector<std::int64_t> of_stage(static_cast<std::size_t>(shape.stages), 0);
@@ -137,7 +150,8 @@ std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::Pipeli
     const bool given = (s == 0 && uneven.first) || (s > 0 && s + 1 == of_stage.size() && uneven.last);
     if (!given) {
       if (const std::int64_t rest = left % even_stages; rest != 0) {
-        throw invalid(fmt::format("{} blocks are not a multiple of {} pipeline stages", left, even_stages),
+        throw invalid(fmt::format("the {} blocks of the other stages are not a multiple of their number, {}",
+                                  left, even_stages),
                       fmt::format("set num_layers to {}, or say how many each stage has with "
                                   "pipeline_model_parallel_layout",
                                   nearest(blocks, rest, even_stages)));
@@ -195,7 +209,7 @@ std::vector<std::int64_t> parse_layout(std::string_view layout, std::int64_t blo
     refuse(fmt::format("has {} blocks, and the model has {}", found, blocks),
            fmt::format("write {} times t, or set num_layers to {}", blocks, found));
   }
-  if (found_modules != modules) {
+  if (found_modules != modules && found_modules != 0) {
     refuse(
         fmt::format("has {} modules of multi-token prediction, and the model has {}", found_modules, modules),
         fmt::format("write {} times m, or set mtp_num_layers to {}", modules, found_modules));

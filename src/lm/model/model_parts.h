@@ -17,7 +17,10 @@ struct ModelParts {
   std::vector<int> own = {};
 };
 
-// Parts of (nearly) equal numbers of blocks, all of them on this rank.
+// Blocks of each part, which differ by one at the most: the last part has one less first, because norm, head
+// and loss stand beside it, then parts from the front.
+std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts);
+// Such parts, all of them on this rank.
 ModelParts even_parts(std::int64_t blocks, int parts);
 
 // Megatron-LM's ways to say how many blocks a stage has, besides the layout.
@@ -26,15 +29,17 @@ struct UnevenStages {
   // The embedding, or the loss, stands for one block.
   bool embedding = false, loss = false;
 };
-// Blocks of each part, all stages alike but for what `uneven` says. Throws Error(kInvalid), which names the
-// number to change and to what, where they do not come out even.
+// Blocks of each part: even_blocks(), or, where `uneven` says something, all other stages alike. Throws
+// Error(kInvalid), which names the number to change and to what, for fewer blocks than parts, and where what
+// `uneven` leaves does not come out even.
 std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::PipelineShape& shape,
                                        const UnevenStages& uneven = {});
 
 // Megatron-LM's layout, pipeline_model_parallel_layout: "Et*3|(tt|)*2,m|L". A letter stands for the embedding
 // (E), a block (t), a module of multi-token prediction (m) and the loss (L), '|' separates parts, "x*3" and
-// "(xy)*3" repeat, commas mean nothing. Gives the blocks of each part. Throws Error(kInvalid) for text that
-// is no layout, or not one of a model with so many blocks and modules.
+// "(xy)*3" repeat, commas mean nothing. Modules without an m stand before the loss. Gives the blocks of each
+// part. Throws Error(kInvalid) for text that is no layout, or not one of a model with so many blocks and
+// modules.
 std::vector<std::int64_t> parse_layout(std::string_view layout, std::int64_t blocks, std::int64_t modules);
 
 }  // namespace primus

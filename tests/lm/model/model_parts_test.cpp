@@ -30,6 +30,11 @@ std::string refusal(Call&& call) {
 TEST(SplitBlocks, GivesAllStagesAlikeUnlessToldOtherwise) {
   EXPECT_EQ(split_blocks(8, {4, 1}), (Blocks{2, 2, 2, 2}));
   EXPECT_EQ(split_blocks(8, {2, 2}), (Blocks{2, 2, 2, 2}));
+  // The last stage also has the loss; then those in front have fewer.
+  EXPECT_EQ(split_blocks(7, {4, 1}), (Blocks{2, 2, 2, 1}));
+  EXPECT_EQ(split_blocks(61, {8, 1}), (Blocks{7, 7, 8, 8, 8, 8, 8, 7}));
+  EXPECT_EQ(split_blocks(126, {8, 1}), (Blocks{15, 16, 16, 16, 16, 16, 16, 15}));
+  EXPECT_EQ(split_blocks(12, {4, 2}), (Blocks{1, 1, 1, 2, 2, 2, 2, 1}));
   EXPECT_EQ(split_blocks(61, {4, 1}, {.first = 13}), (Blocks{13, 16, 16, 16}));
   EXPECT_EQ(split_blocks(61, {4, 1}, {.first = 15, .last = 14}), (Blocks{15, 16, 16, 14}));
   // Interleaved, a stage's blocks are shared by its chunks; in a V the first stage has the last part.
@@ -40,13 +45,18 @@ TEST(SplitBlocks, GivesAllStagesAlikeUnlessToldOtherwise) {
 }
 
 TEST(SplitBlocks, SaysWhichNumberToChange) {
-  EXPECT_EQ(
-      refusal([] {
-        split_blocks(7, {4, 1});
-      }),
-      "7 blocks are not a multiple of 4 pipeline stages | set num_layers to 4 or 8, or say how many each "
-      "stage has with pipeline_model_parallel_layout");
-  EXPECT_THAT(refusal([] { split_blocks(12, {4, 2}); }), HasSubstr("a multiple of 4 times 2"));
+  EXPECT_EQ(refusal([] {
+              split_blocks(7, {4, 1}, {.first = 2});
+            }),
+            "the 5 blocks of the other stages are not a multiple of their number, 3 | set num_layers to 5 or "
+            "8, or say "
+            "how many each stage has with pipeline_model_parallel_layout");
+  EXPECT_EQ(refusal([] {
+              split_blocks(7, {4, 2});
+            }),
+            "7 blocks are fewer than the 8 parts of the pipeline | set num_layers to 8 or more, or use fewer "
+            "stages");
+  EXPECT_THAT(refusal([] { split_blocks(12, {4, 2}, {.first = 3}); }), HasSubstr("a multiple of 4 times 2"));
   EXPECT_EQ(
       refusal([] {
         split_blocks(15, {4, 1}, {.embedding = true, .loss = true});
@@ -63,6 +73,7 @@ TEST(ParseLayout, ReadsMegatronsNotation) {
   EXPECT_EQ(parse_layout("E|t*2|tt|L", 4, 0), (Blocks{0, 2, 2, 0}));
   EXPECT_EQ(parse_layout("E|(t|)*3, L", 3, 0), (Blocks{0, 1, 1, 1, 0}));
   EXPECT_EQ(parse_layout("E((t)*2|)*2,tmmL", 5, 2), (Blocks{2, 2, 1}));
+  EXPECT_EQ(parse_layout("Et*2|t*3L", 5, 1), (Blocks{2, 3}));  // its module stands before the loss
   Blocks deepseek(31, 2);  // DeepSeek-V3 on 16 stages of two parts, but for one part
   deepseek.front() = 3;
   deepseek.back() = 0;

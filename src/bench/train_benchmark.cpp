@@ -47,10 +47,10 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
   report.steps = options.steps;
   report.gemm_peak = turbo::measure_gemm_rate(rank.device(), settings.compute, kPeakSeconds);
 
-  std::vector<RandomBatch> batches;
+  std::vector<data::Batch> batches;
   for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
-    batches.emplace_back(c.micro_batch_size * c.seq_length, c.seq_length, settings.model.vocab,
-                         static_cast<std::uint64_t>(i));
+    batches.push_back(random_batch(c.micro_batch_size * c.seq_length, c.seq_length, settings.model.vocab,
+                                   static_cast<std::uint64_t>(i)));
   }
   TrainingStep& step = session->step();
   std::vector<double> times, enqueued;
@@ -66,7 +66,7 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
     step.begin(number);
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
       const auto start = Clock::now();
-      span(fmt::format("microbatch {}", i), [&] { step.microbatch(i, batches[i].host()); });
+      span(fmt::format("microbatch {}", i), [&] { step.microbatch(i, batches[i]); });
       if (i == 0) enqueued.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     }
     span("gradients", [&] {

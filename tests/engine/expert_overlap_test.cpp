@@ -176,7 +176,7 @@ Training train_on_guards(const ModelConfig& model, bool overlap, bool recompute 
       for (int s = 0; s < 2; ++s) {
         order.entries.clear();
         step.begin(s + 1);
-        step.microbatch(0, batch_of(settings, s, r).host());
+        step.microbatch(0, batch_of(settings, s, r));
         step.finish_gradients();
         const double loss = step.result().loss;
         step.update(s + 1, 1e-2, 0.1);
@@ -252,12 +252,12 @@ TEST_P(ExpertOverlap, AStepThatFailsLeavesNothingOnItsWay) {
         TrainingStep& step = session->step();
         step.begin(1);
         device.fail_beside_tokens(&rank.context());
-        EXPECT_THROW(step.microbatch(0, batch.host()), Error);
+        EXPECT_THROW(step.microbatch(0, batch), Error);
         device.fail_beside_tokens(nullptr);
         EXPECT_EQ(rank.context().spared, 0) << "nothing is beside products any more";
         step.begin(1);
         EXPECT_TRUE(rank.stash().empty());
-        step.microbatch(0, batch.host());
+        step.microbatch(0, batch);
         step.finish_gradients();
         EXPECT_EQ(step.result().loss, expected);
         rank.synchronize();

@@ -60,12 +60,12 @@ struct BatchLoader::Impl {
 
   void fill(int64_t index, Slot& slot) const {
     Batch& batch = slot.batch;
-    batch.first_sample = options.consumed_samples + index * samples_per_microbatch() +
-                         options.dp_rank * options.micro_batch_size;
+    const int64_t first = options.consumed_samples + index * samples_per_microbatch() +
+                          options.dp_rank * options.micro_batch_size;
     const auto length = static_cast<size_t>(dataset.seq_length());
     std::vector<int32_t> tokens(length + 1);
     for (int64_t row = 0; row < options.micro_batch_size; ++row) {
-      const int64_t sample = batch.first_sample + row;
+      const int64_t sample = first + row;
       if (sample >= dataset.size()) {
         throw invalid(fmt::format("the data is used up: {} has {} samples, and sample {} was asked for",
                                   dataset.description(), dataset.size(), sample),
@@ -81,24 +81,18 @@ struct BatchLoader::Impl {
 
   void mark_documents(Batch& batch) const {
     const auto length = static_cast<size_t>(dataset.seq_length());
-    batch.position_ids.clear();
+    batch.positions.clear();
     batch.document_starts.clear();
-    batch.longest_document = 0;
     int32_t start = 0;
-    const auto end_document = [&](int32_t end) {
-      if (options.reset_attention_mask) batch.document_starts.push_back(start);
-      batch.longest_document = std::max(batch.longest_document, end - start);
-      start = end;
-    };
     for (size_t i = 0; i < batch.tokens.size(); ++i) {
       const auto at = static_cast<int32_t>(i);
       const bool begins = i % length == 0 || batch.tokens[i - 1] == *options.eod;
-      if (begins && i > 0) end_document(at);
-      if (options.reset_position_ids) batch.position_ids.push_back(at - start);
+      if (begins) start = at;
+      if (begins && options.reset_attention_mask) batch.document_starts.push_back(start);
+      if (options.reset_position_ids) batch.positions.push_back(at - start);
     }
-    const auto end = static_cast<int32_t>(batch.tokens.size());
-    end_document(end);
-    if (options.reset_attention_mask) batch.document_starts.push_back(end);
+    if (options.reset_attention_mask)
+      batch.document_starts.push_back(static_cast<int32_t>(batch.tokens.size()));
   }
 
   void fill_or_keep_error(int64_t index, Slot& slot) const {

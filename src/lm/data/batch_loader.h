@@ -5,28 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <vector>
 
+#include "lm/data/batch.h"
 #include "lm/data/dataset.h"
 
 namespace primus::data {
-
-// One microbatch on the host, row-major [micro_batch_size, seq_length].
-struct Batch {
-  int64_t first_sample = 0;      // number of its first row's sample
-  std::vector<int32_t> tokens;   // [B, S] inputs
-  std::vector<int32_t> labels;   // [B, S] the tokens one position later
-  std::vector<float> loss_mask;  // [B, S]
-
-  // With reset_position_ids: [B, S], counting from 0 in each document. Otherwise empty: positions are 0 ..
-  // S-1.
-  std::vector<int32_t> position_ids;
-  // With reset_attention_mask: where each document begins in the B * S tokens, 0 first and B * S last
-  // (cu_seqlens of variable-length attention); a row begins a document, and so does what follows an
-  // end-of-document token. Otherwise empty: every row is one document.
-  std::vector<int32_t> document_starts;
-  int32_t longest_document = 0;  // tokens; with document_starts
-};
 
 struct BatchLoaderOptions {
   int64_t micro_batch_size = 1;  // B
@@ -34,7 +17,8 @@ struct BatchLoaderOptions {
   int64_t consumed_samples = 0;  // where to start; a multiple of micro_batch_size * dp_size
   int prefetch = 4;              // microbatches read ahead; 0 reads in next() itself
   int threads = 1;
-  // As Megatron's options of these names. Either needs `eod`, the token that ends documents.
+  // As Megatron's options of these names: batches with Batch::positions, and with Batch::document_starts. A
+  // document ends with the token `eod`, which either needs.
   bool reset_position_ids = false;
   bool reset_attention_mask = false;
   std::optional<int32_t> eod;

@@ -25,8 +25,8 @@ double measure_step_time(engine::Rank& rank, const SessionSettings& settings, co
   part.evaluation = false;
   const std::unique_ptr<TrainingSession> session = open_session(rank, part, families);
   session->store().initialize(rank.context(), part.step.seed);
-  const RandomBatch batch(part.step.micro_batch * part.step.sequence, part.step.sequence, part.model.vocab,
-                          0);
+  const data::Batch batch =
+      random_batch(part.step.micro_batch * part.step.sequence, part.step.sequence, part.model.vocab, 0);
   TrainingStep& step = session->step();
   rank.synchronize();
 
@@ -38,7 +38,7 @@ double measure_step_time(engine::Rank& rank, const SessionSettings& settings, co
     const auto number = static_cast<std::int64_t>(microbatches.size()) + 1;
     const double start = steady_seconds();
     step.begin(number);
-    for (std::int64_t i = 0; i < part.step.microbatches; ++i) step.microbatch(i, batch.host());
+    for (std::int64_t i = 0; i < part.step.microbatches; ++i) step.microbatch(i, batch);
     rank.synchronize();
     const double middle = steady_seconds();
     step.finish_gradients();

@@ -23,10 +23,6 @@ DeviceMemory memory_in_use(const Device& device, const DeviceProperties& propert
   return memory;
 }
 
-HostBatch host_batch(const data::Batch& batch) {
-  return {batch.tokens, batch.labels, batch.loss_mask, batch.document_starts, batch.position_ids};
-}
-
 // Loads of the experts, and the means over layers of the losses that shape the routers, under Megatron's
 // names and without their coefficients.
 void add_routing(const StepResult& result, const MoeConfig& moe, IterationRecord& record) {
@@ -191,7 +187,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
       if (stop && ranks.alone()) return false;
       const data::Batch& batch = next_batch(*loader);
       const RunTrace::HostWork enqueued(trace.get(), "microbatch", i);
-      step.microbatch(i, host_batch(batch));
+      step.microbatch(i, batch);
     }
   } catch (const engine::StopRequest&) {
     return false;
@@ -326,7 +322,7 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
     for (std::int64_t i = 0; i < count; ++i) {
       if (stop && ranks.alone()) return std::nullopt;
       phase(fmt::format("evaluating on {} data", name), static_cast<double>(i) / static_cast<double>(count));
-      step.evaluate(host_batch(next_batch(batches)));
+      step.evaluate(next_batch(batches));
     }
   } catch (const engine::StopRequest&) {
     return std::nullopt;

@@ -109,23 +109,18 @@ const void* TrainingStep::held_of(Staging& host, const std::vector<T>& values) c
   return held.data();
 }
 
-void TrainingStep::stage(const HostBatch& batch, std::int64_t slot, double weight, bool further) {
+void TrainingStep::stage(const data::BatchView& batch, std::int64_t slot, double weight, bool further) {
   if (rank_.measuring()) return;
   Staging& host = host_[turn_].staging[static_cast<std::size_t>(slot)];
   host.held.clear();
-  host.tokens.assign(batch.tokens.begin(), batch.tokens.end());
-  host.labels.assign(batch.labels.begin(), batch.labels.end());
+  host.batch.assign(batch);
   double mask_sum = 0;
   for (float m : batch.loss_mask) mask_sum += static_cast<double>(m);
   const double scale = weight / std::max(mask_sum, 1.0);
   host.weights.resize(batch.loss_mask.size());
   std::transform(batch.loss_mask.begin(), batch.loss_mask.end(), host.weights.begin(),
                  [scale](float m) { return static_cast<float>(static_cast<double>(m) * scale); });
-  host.positions.assign(batch.positions.begin(), batch.positions.end());
-  if (settings_.packed_documents) {
-    host.document_starts.assign(batch.document_starts.begin(), batch.document_starts.end());
-    host.first_key = first_key(host.document_starts);
-  }
+  if (settings_.packed_documents) host.first_key = first_key(batch.document_starts);
   if (!routing_.load.absent()) {
     const auto first =
         static_cast<std::int32_t>((slot * rank_.mesh().data_ranks() + rank_.mesh().data_rank()) *
@@ -189,10 +184,10 @@ std::vector<const void*> TrainingStep::host_inputs(int chunk, std::int64_t slot,
   Staging& host = host_[turn_].staging[static_cast<std::size_t>(slot)];
   std::vector<const void*> inputs;
   const auto held = [&](const auto& values) { inputs.push_back(held_of(host, values)); };
-  if (model_.first(chunk)) held(host.tokens);
-  held(host.positions.empty() ? positions_ : host.positions);
+  if (model_.first(chunk)) held(host.batch.tokens);
+  held(host.batch.positions.empty() ? positions_ : host.batch.positions);
   if (model_.last(chunk)) {
-    held(host.labels);
+    held(host.batch.labels);
     held(host.weights);
   }
   if (settings_.packed_documents) held(host.first_key);
@@ -215,7 +210,7 @@ void TrainingStep::copy_inputs(const std::vector<Tensor>& to, const std::vector<
 // Tokens, labels and mask move `depth` positions ahead within their document (or sequence); what would come
 // from behind its end is token 0 and has no loss. As Megatron-LM does, the mean is over the tokens that are
 // left.
-TrainingStep::FurtherStaging TrainingStep::further_tokens(const HostBatch& batch, std::int64_t depth,
+TrainingStep::FurtherStaging TrainingStep::further_tokens(const data::BatchView& batch, std::int64_t depth,
                                                           double weight) const {
   const auto count = static_cast<std::int64_t>(batch.tokens.size());
   FurtherStaging out{std::vector<std::int32_t>(batch.tokens.size()),
@@ -302,7 +297,7 @@ void TrainingStep::begin(std::int64_t step) {
     rank_.compute().fill_zero(counters.data, counters.bytes());
 }
 
-void TrainingStep::microbatch(std::int64_t index, const HostBatch& batch) {
+void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) {
   stage(batch, index, loss_weight(), true);
   const std::size_t kind = index == 0 ? 0 : 1;
   constexpr StepGraphs::Part kParts[] = {StepGraphs::Part::kFirstMicrobatch,
@@ -470,9 +465,9 @@ void TrainingStep::begin_losses() {
   }
 }
 
-void TrainingStep::evaluate(const HostBatch& batch) { evaluate(batch, false); }
+void TrainingStep::evaluate(const data::BatchView& batch) { evaluate(batch, false); }
 
-void TrainingStep::evaluate(const HostBatch& batch, bool further) {
+void TrainingStep::evaluate(const data::BatchView& batch, bool further) {
   evaluates_further_ = further;
   try {
     // One staging slot, so the copies of the batch before must be over.
@@ -523,9 +518,9 @@ std::string TrainingStep::find_non_finite() {
   const std::size_t slots = host_[last_read_].staging.size();
   for (std::size_t slot = 0; slot < slots && (first.empty() || !alone); ++slot) {
     // A copy: evaluating overwrites a staging slot. Every token counts, whatever its mask.
-    const Staging copy = host_[last_read_].staging[slot];
-    const std::vector<float> mask(copy.tokens.size(), 1.0F);
-    evaluate(copy.batch(mask), true);
+    data::Batch copy = host_[last_read_].staging[slot].batch;
+    std::ranges::fill(copy.loss_mask, 1.0F);
+    evaluate(copy, true);
   }
   tape_.set_observer({});
   set_stop(stop);

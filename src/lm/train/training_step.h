@@ -25,6 +25,7 @@
 #include "engine/tape.h"
 #include "engine/tensor_parallel.h"
 #include "engine/weight_gradient_queue.h"
+#include "lm/data/batch.h"
 #include "lm/model/language_model.h"
 #include "lm/optimizer/optimizer.h"
 #include "lm/train/step_graphs.h"
@@ -46,7 +47,7 @@ struct StepSettings {
   std::int64_t micro_batch = 1;   // sequences per microbatch
   std::int64_t sequence = 1;      // tokens per sequence
   std::int64_t microbatches = 1;  // per step, of each data-parallel rank
-  bool packed_documents = false;  // batches name their documents (HostBatch::document_starts)
+  bool packed_documents = false;  // batches name their documents (Batch::document_starts)
   engine::RecomputePolicy recompute = {};
   engine::PrecisionRecipe precision = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
@@ -61,17 +62,6 @@ struct StepSettings {
   DType compute = DType::kF32;  // of activations; TrainingSession sets it
   // Steps before one is recorded and then replayed (lm/train/step_graphs.h), where that can be; 0: never.
   std::int64_t record_after = 0;
-};
-
-// One microbatch on the host, row-major [micro_batch, sequence].
-struct HostBatch {
-  std::span<const std::int32_t> tokens, labels;
-  std::span<const float> loss_mask;
-  // With StepSettings::packed_documents: where each document begins in the micro_batch * sequence tokens, 0
-  // first and their number last; a sequence begins a document. Tokens attend within their document.
-  std::span<const std::int32_t> document_starts = {};
-  std::span<const std::int32_t> positions =
-      {};  // [micro_batch, sequence]; empty: 0 to sequence - 1 in each sequence
 };
 
 // How a step's tokens spread over the experts of one layer.
@@ -110,7 +100,7 @@ class TrainingStep : private engine::ChunkedModel {
   void begin(std::int64_t step = 1);
   // This rank's microbatches, in order from 0: runs the schedule as far as it goes with those that are at
   // hand. `batch` is copied before this returns; it is not looked at while measuring.
-  void microbatch(std::int64_t index, const HostBatch& batch);
+  void microbatch(std::int64_t index, const data::BatchView& batch);
   // From here on microbatch() and evaluate() throw engine::StopRequest between two operators once `stop` is
   // set; the step is then left, and what changed the model last is the update before. Null: they do not.
   void set_stop(const std::atomic<bool>* stop) {
@@ -135,7 +125,7 @@ class TrainingStep : private engine::ChunkedModel {
   // Adds the loss of one batch in evaluation (no gradients) to a sum; evaluation_loss() waits and divides by
   // the count.
   void begin_evaluation();
-  void evaluate(const HostBatch& batch);
+  void evaluate(const data::BatchView& batch);
   double evaluation_loss();
 
   // Repeats the forward passes of the step that result() gave last, and looks for the first operator of this
@@ -157,7 +147,7 @@ class TrainingStep : private engine::ChunkedModel {
   // Copies a batch to the host's side of microbatch `slot`. `weight` is what its loss weighs in the sum: the
   // mask is divided by its own sum and multiplied by it. `further`: with the inputs of multi-token
   // prediction.
-  void stage(const HostBatch& batch, std::int64_t slot, double weight, bool further);
+  void stage(const data::BatchView& batch, std::int64_t slot, double weight, bool further);
   // The inputs from there, on a tape.
   ModelInputs upload(engine::Tape& tape, int chunk, std::int64_t slot, bool further);
   // Where they lie on the host, in the order in which upload() takes their memory.
@@ -170,12 +160,12 @@ class TrainingStep : private engine::ChunkedModel {
   void begin_losses();
   Outputs forward(engine::Tape& tape, int chunk, std::int64_t microbatch, engine::Value x) override;
   void losses_ready(const std::vector<engine::Value>& losses) override;
-  FurtherStaging further_tokens(const HostBatch& batch, std::int64_t depth, double weight) const;
+  FurtherStaging further_tokens(const data::BatchView& batch, std::int64_t depth, double weight) const;
   // Tokens of a microbatch on this context rank.
   std::int64_t held_tokens() const;
   // Of all tokens' losses those that this rank counts.
   Tensor own_losses(const engine::Value& losses) const;
-  void evaluate(const HostBatch& batch, bool further);
+  void evaluate(const data::BatchView& batch, bool further);
   // Through a part of the pinned buffer that no copy reads any more: begin() and update() have one each.
   enum class ScalarsOf : std::uint8_t { kBegin, kUpdate };
   void upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate, double weight_decay);
@@ -210,13 +200,11 @@ class TrainingStep : private engine::ChunkedModel {
 
   // Host side of a microbatch's inputs: one slot per microbatch, since a device reads them later.
   struct Staging {
-    std::vector<std::int32_t> tokens, labels, positions, first_key, document_starts, token_numbers;
+    data::Batch batch;
     std::vector<float> weights;
+    std::vector<std::int32_t> first_key, token_numbers;
     std::vector<FurtherStaging> further;       // by depth
     std::vector<std::vector<std::byte>> held;  // of all these, what this context rank is given
-    HostBatch batch(std::span<const float> mask) const {
-      return {tokens, labels, mask, document_starts, positions};
-    }
   };
   // Of a value for each token of a microbatch, those of the tokens that this context rank holds.
   template <class T>

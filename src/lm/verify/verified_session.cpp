@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "lm/model/published_layout.h"
@@ -13,25 +14,27 @@
 
 namespace primus {
 
-ReferenceBatch::ReferenceBatch(const TensorView& ids, std::int64_t vocab, const std::string& where) {
+data::Batch reference_batch(const TensorView& ids, std::int64_t vocab, const std::string& where) {
   if (ids.dtype != DType::kI64 || ids.shape.size() != 2 || ids.shape[0] < 1 || ids.shape[1] < 2) {
     throw invalid("input_ids must be int64 [batch >= 1, sequence >= 2]").at(where);
   }
-  batch = ids.shape[0];
-  sequence = ids.shape[1];
-  tokens.resize(batch * sequence);
+  const std::int64_t sequences = ids.shape[0], sequence = ids.shape[1];
+  data::Batch batch;
+  std::vector<std::int32_t>& tokens = batch.tokens;
+  tokens.resize(static_cast<std::size_t>(sequences * sequence));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     std::int64_t id;
     std::memcpy(&id, ids.data.data() + 8 * i, 8);
     if (id < 0 || id >= vocab)
       throw invalid(fmt::format("input id {} is outside the vocabulary of {}", id, vocab)).at(where);
     tokens[i] = static_cast<std::int32_t>(id);
-    positions.push_back(static_cast<std::int32_t>(static_cast<std::int64_t>(i) % sequence));
+    batch.positions.push_back(static_cast<std::int32_t>(static_cast<std::int64_t>(i) % sequence));
   }
-  labels.assign(tokens.begin() + 1, tokens.end());
-  labels.push_back(0);
-  loss_mask.assign(tokens.size(), 1.0F);
-  for (std::int64_t row = 1; row <= batch; ++row) loss_mask[row * sequence - 1] = 0;
+  batch.labels.assign(tokens.begin() + 1, tokens.end());
+  batch.labels.push_back(0);
+  batch.loss_mask.assign(tokens.size(), 1.0F);
+  for (std::int64_t row = 1; row <= sequences; ++row) batch.loss_mask[row * sequence - 1] = 0;
+  return batch;
 }
 
 std::vector<float> download(engine::Rank& rank, const Tensor& tensor) {
@@ -53,8 +56,8 @@ std::vector<float> download(engine::Rank& rank, const Tensor& tensor) {
 
 VerifiedSession::VerifiedSession(std::unique_ptr<Device> device, const SessionSettings& settings,
                                  const FamilyRegistry& families, const SafetensorsFolder& weights,
-                                 const ReferenceBatch& batch)
-    : batch_(batch), settings_(settings), rank_(std::move(device)) {
+                                 data::Batch batch)
+    : batch_(std::move(batch)), settings_(settings), rank_(std::move(device)) {
   engine::MemoryPlan plan = measure_session(rank_, settings, families).memory;
   {
     const std::int64_t before = rank_.persistent().high_water();
@@ -86,8 +89,8 @@ std::vector<float> VerifiedSession::logits_of(TrainingSession& session) {
   tape.begin({.train = false});
   const Shape shape{static_cast<std::int64_t>(batch_.tokens.size())};
   const ModelInputs in{.tokens = tape.input(DType::kI32, shape, false),
-                       .blocks = {.batch = batch_.batch,
-                                  .sequence = batch_.sequence,
+                       .blocks = {.batch = settings_.step.micro_batch,
+                                  .sequence = settings_.step.sequence,
                                   .positions = tape.input(DType::kI32, shape, false),
                                   .trace = trace_.experts.absent() ? nullptr : &trace_}};
   const engine::Value logits = [&] {
@@ -106,7 +109,7 @@ std::vector<float> VerifiedSession::logits() { return logits_of(*session_); }
 StepResult VerifiedSession::forward_backward() {
   TrainingStep& step = session_->step();
   step.begin();
-  step.microbatch(0, batch_.host());
+  step.microbatch(0, batch_);
   step.finish_gradients();
   return step.result();
 }

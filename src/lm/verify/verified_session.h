@@ -10,21 +10,14 @@
 #include <vector>
 
 #include "lm/checkpoint/safetensors.h"
+#include "lm/data/batch.h"
 #include "lm/train/session.h"
 
 namespace primus {
 
-// The reference's inputs as one batch whose labels are the next tokens; the last position has none.
-struct ReferenceBatch {
-  std::int64_t batch = 0, sequence = 0;
-  std::vector<std::int32_t> tokens, labels, positions;
-  std::vector<float> loss_mask;
-
-  // `ids` is int64 [batch, sequence]; throws Error naming `where` for anything else, and for ids beyond
-  // `vocab`.
-  ReferenceBatch(const TensorView& ids, std::int64_t vocab, const std::string& where);
-  HostBatch host() const { return {tokens, labels, loss_mask}; }
-};
+// The reference's inputs as one batch whose labels are the next tokens; the last position has none. `ids` is
+// int64 [batch, sequence]; throws Error naming `where` for anything else, and for ids beyond `vocab`.
+data::Batch reference_batch(const TensorView& ids, std::int64_t vocab, const std::string& where);
 
 // Host copy of a device tensor, fp32 or bf16.
 std::vector<float> download(engine::Rank& rank, const Tensor& tensor);
@@ -34,9 +27,9 @@ class VerifiedSession {
   // The experts of every token in every layer, as LanguageModel numbers them: RoutingTrace::experts.
   using Choices = std::vector<std::int32_t>;
 
+  // `batch` has the sequences and the length of settings.step, and its positions.
   VerifiedSession(std::unique_ptr<Device> device, const SessionSettings& settings,
-                  const FamilyRegistry& families, const SafetensorsFolder& weights,
-                  const ReferenceBatch& batch);
+                  const FamilyRegistry& families, const SafetensorsFolder& weights, data::Batch batch);
 
   // [tokens, vocab]
   std::vector<float> logits();
@@ -61,7 +54,7 @@ class VerifiedSession {
   std::vector<float> logits_of(TrainingSession& session);
   RoutingTrace make_trace();
 
-  ReferenceBatch batch_;
+  data::Batch batch_;
   SessionSettings settings_;
   engine::Rank rank_;
   RoutingTrace trace_;

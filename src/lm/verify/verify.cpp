@@ -218,13 +218,15 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
       read_model_config(read_file(config_path, 16U << 20), config_path.string(), families, &report.notes);
   const SafetensorsFolder weights = SafetensorsFolder::open(options.model);
   const SafetensorsFile inputs = SafetensorsFile::open(options.inputs);
-  const ReferenceBatch batch(require(inputs, "input_ids"), config.vocab, inputs.name());
+  const TensorView input_ids = require(inputs, "input_ids");
+  const data::Batch batch = reference_batch(input_ids, config.vocab, inputs.name());
+  const std::int64_t sequences = input_ids.shape[0], sequence = input_ids.shape[1];
   const TensorView reference_logits = require(inputs, "logits");
   if (reference_logits.dtype != DType::kF32 ||
       reference_logits.data.size() != batch.tokens.size() * static_cast<std::size_t>(config.vocab) * 4) {
     throw invalid(fmt::format("logits are {} [{}], and the model makes fp32 [{}, {}, {}] of input_ids",
                               name_of(reference_logits.dtype), fmt::join(reference_logits.shape, ", "),
-                              batch.batch, batch.sequence, config.vocab),
+                              sequences, sequence, config.vocab),
                   "give the inputs and logits of this model's own reference, logits in fp32")
         .at(inputs.name());
   }
@@ -236,7 +238,7 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   SessionSettings settings;
   settings.model = config;
   settings.compute = options.compute;
-  settings.step = {.micro_batch = batch.batch, .sequence = batch.sequence, .microbatches = 1};
+  settings.step = {.micro_batch = sequences, .sequence = sequence, .microbatches = 1};
   if (golden) settings.optimizer = golden->optimizer;
   VerifiedSession session(make_device(), settings, families, weights, batch);
 

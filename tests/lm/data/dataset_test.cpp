@@ -534,7 +534,6 @@ TEST(BatchLoader, GivesEachRankItsRowsInOrder) {
         for (int64_t micro = 0; micro < 50; ++micro) {
           const Batch& batch = loader.next();
           const auto first = static_cast<int32_t>(8 + micro * 4 + rank * 2);
-          EXPECT_EQ(batch.first_sample, first);
           EXPECT_EQ(batch.tokens, (Tokens{first * 10, first * 10 + 1, first * 10 + 2, (first + 1) * 10,
                                           (first + 1) * 10 + 1, (first + 1) * 10 + 2}));
           EXPECT_EQ(batch.labels[0], first * 10 + 1);
@@ -571,16 +570,15 @@ TEST(BatchLoader, MarksDocuments) {
   BatchLoaderOptions options{.micro_batch_size = 2, .prefetch = 0};
   {
     BatchLoader loader(data, options);
-    EXPECT_TRUE(loader.next().position_ids.empty());
+    EXPECT_TRUE(loader.next().positions.empty());
   }
   options.reset_position_ids = options.reset_attention_mask = true;
   EXPECT_THAT(error_of([&] { BatchLoader(data, options); }), HasSubstr("end-of-document"));
   options.eod = 9;
   BatchLoader loader(data, options);
   const Batch& batch = loader.next();
-  EXPECT_EQ(batch.position_ids, (Tokens{0, 1, 0, 1, 2, 0, 0, 1, 0, 1, 2, 3, 4, 0, 1, 2}));
+  EXPECT_EQ(batch.positions, (Tokens{0, 1, 0, 1, 2, 0, 0, 1, 0, 1, 2, 3, 4, 0, 1, 2}));
   EXPECT_EQ(batch.document_starts, (Tokens{0, 2, 5, 6, 8, 13, 16}));
-  EXPECT_EQ(batch.longest_document, 5);
 }
 
 TEST(BatchLoader, SaysWhenTheDataIsUsedUp) {

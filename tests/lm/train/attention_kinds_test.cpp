@@ -44,7 +44,7 @@ TEST_P(AttentionKinds, GradientsAreFiniteDifferences) {
   const TestBatch batch(s.step.micro_batch * s.step.sequence, s.model.vocab, 5);
   const auto loss = [&] {
     session->step().begin();
-    session->step().microbatch(0, batch.host());
+    session->step().microbatch(0, batch);
     session->step().finish_gradients();
     return session->step().result().loss;
   };

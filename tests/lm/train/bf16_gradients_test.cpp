@@ -56,7 +56,7 @@ Step first_step(SessionSettings settings, DType gradients) {
   for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
     const TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab,
                           static_cast<std::uint64_t>(i));
-    session.step().microbatch(i, batch.host());
+    session.step().microbatch(i, batch);
   }
   session.step().finish_gradients();
   result.norm = session.step().result().gradient_norm;
@@ -163,7 +163,7 @@ TEST(Bf16GradientsOfABadStep, HaveNoFiniteNorm) {
   session->store().initialize(rank.context(), 7);
   session->step().begin(1);
   const TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab, 1);
-  for (std::int64_t i = 0; i < settings.step.microbatches; ++i) session->step().microbatch(i, batch.host());
+  for (std::int64_t i = 0; i < settings.step.microbatches; ++i) session->step().microbatch(i, batch);
   const engine::Parameter& p = session->store().parameters().front();
   const BFloat16 bad(INFINITY);
   rank.compute().copy_to_device(p.gradient.data, &bad, sizeof(bad));

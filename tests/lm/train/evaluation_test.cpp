@@ -78,8 +78,7 @@ double initial_loss(const config::Experiment& e, const data::Dataset& dataset, s
   session->step().begin_evaluation();
   data::BatchLoader batches(dataset, {.micro_batch_size = 2, .consumed_samples = first});
   for (std::int64_t i = 0; i < kBatch / 2; ++i) {
-    const data::Batch& batch = batches.next();
-    session->step().evaluate({batch.tokens, batch.labels, batch.loss_mask, {}, {}});
+    session->step().evaluate(batches.next());
   }
   return session->step().evaluation_loss();
 }

@@ -87,7 +87,7 @@ std::vector<std::vector<std::byte>> weights_after(const SessionSettings& s, doub
   }
   session->step().begin();
   for (std::int64_t i = 0; i < s.step.microbatches; ++i)
-    session->step().microbatch(i, TestBatch(s.step.sequence, s.model.vocab, 3).host());
+    session->step().microbatch(i, TestBatch(s.step.sequence, s.model.vocab, 3));
   session->step().finish_gradients();
   session->step().update(1, 1e-2, weight_decay);
   std::vector<std::vector<std::byte>> weights;
@@ -119,7 +119,7 @@ void expect_measured(const engine::MemoryPlan& plan, const SessionSettings& s) {
   session.store().initialize(rank.context(), 1);
   session.step().begin();
   for (std::int64_t i = 0; i < s.step.microbatches; ++i)
-    session.step().microbatch(i, TestBatch(s.step.sequence, s.model.vocab, 3).host());
+    session.step().microbatch(i, TestBatch(s.step.sequence, s.model.vocab, 3));
   session.step().finish_gradients();
   session.step().update(1, 1e-3, 0);
   EXPECT_TRUE(std::isfinite(session.step().result().loss));

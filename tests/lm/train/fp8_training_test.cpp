@@ -132,7 +132,7 @@ TEST(Fp8Training, TheGuardDeviceGivesTheSameBits) {
       for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
         const TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab,
                               static_cast<std::uint64_t>(10 * s + i));
-        session.step().microbatch(i, batch.host());
+        session.step().microbatch(i, batch);
       }
       session.step().finish_gradients();
       const StepResult result = session.step().result();

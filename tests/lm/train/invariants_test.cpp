@@ -62,7 +62,7 @@ class CountdownDevice final : public ForwardingDevice {
 };
 
 // Leaves steps half-way, at ever later kernels, until one comes to its end. How many were left.
-int leave_halfway(TrainingStep& step, const HostBatch& batch, Countdown& countdown) {
+int leave_halfway(TrainingStep& step, const data::BatchView& batch, Countdown& countdown) {
   constexpr int kStride = 23;
   step.set_stop(&countdown.stop);
   int left = 0;
@@ -150,7 +150,7 @@ TEST_P(Invariants, AStepThatIsLeftLeavesNoTrace) {
     Countdown countdown;
     const TrainedState state =
         train(std::make_unique<CountdownDevice>(countdown), settings_, 2, builtin_families(),
-              [&](TrainingSession& session, const HostBatch& batch) {
+              [&](TrainingSession& session, const data::BatchView& batch) {
                 left += leave_halfway(session.step(), batch, countdown);
               });
     EXPECT_GT(left, 6);
@@ -162,7 +162,7 @@ TEST_P(Invariants, AStepThatIsLeftLeavesNoTrace) {
 TEST_P(Invariants, WritingSamplesChangesNothing) {
   settings_.sample_capacity = 24;
   std::vector<std::vector<std::int32_t>> texts;
-  const auto write = [&](TrainingSession& session, const HostBatch&) {
+  const auto write = [&](TrainingSession& session, const data::BatchView&) {
     TokenReader& reader = *session.reader();
     reader.truncate(0);
     const std::vector<std::int32_t> prompt = {1, 2, 3};
@@ -202,7 +202,7 @@ TEST(PackedDocuments, DoNotSeeEachOther) {
     TestBatch tokens(32, settings.model.vocab, 3);
     if (packed) tokens.pack({0, 16});
     session->step().begin();
-    session->step().microbatch(0, tokens.host());
+    session->step().microbatch(0, tokens);
     session->step().finish_gradients();
     return session->step().result();
   };
@@ -282,7 +282,7 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
     session.step().begin();
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
       session.step().microbatch(
-          i, TestBatch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab, 3).host());
+          i, TestBatch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab, 3));
     }
     session.step().finish_gradients();
     session.step().update(1, 1e-3, 0);
@@ -393,8 +393,7 @@ std::string first_to_go_wrong(const SessionSettings& settings, const std::string
   }
   TrainingStep& step = session->step();
   step.begin();
-  for (std::int64_t i = 0; i < settings.step.microbatches; ++i)
-    step.microbatch(i, TestBatch(32, 97, 5).host());
+  for (std::int64_t i = 0; i < settings.step.microbatches; ++i) step.microbatch(i, TestBatch(32, 97, 5));
   step.finish_gradients();
   EXPECT_TRUE(std::isnan(step.result().loss));
   return step.find_non_finite();

@@ -47,7 +47,7 @@ Late train_late(const SessionSettings& settings, bool late) {
   for (int s = 0; s < kSteps; ++s) {
     step.begin(s + 1);
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i)
-      step.microbatch(i, batch_of(settings, s, i).host());
+      step.microbatch(i, batch_of(settings, s, i));
     step.finish_gradients();
     if (late && s > 0) read();
     if (!late) read();
@@ -80,7 +80,7 @@ TEST(LateResult, StepsThatNobodyAsksForAreWaitedFor) {
   for (int s = 0; s < kSteps; ++s) {
     session->step().begin(s + 1);
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i)
-      session->step().microbatch(i, batch_of(settings, s, i).host());
+      session->step().microbatch(i, batch_of(settings, s, i));
     session->step().finish_gradients();
     session->step().update(s + 1, 1e-2, 0.1);
   }
@@ -114,7 +114,7 @@ TEST(LateResult, ABadStepIsNamedWhenTheNextOneIsOnItsWay) {
       TestBatch batch = batch_of(settings, s, i);
       for (std::int32_t& token : batch.tokens) token = token == kBad ? kGood : token;
       if (s == 0 && i == 1) batch.tokens[5] = kBad;
-      step.microbatch(i, batch.host());
+      step.microbatch(i, batch);
     }
     step.finish_gradients();
     if (s == 0) step.update(1, 1e-2, 0.1);
@@ -136,7 +136,7 @@ TEST(LateResult, AFailureOnTheDeviceIsNoResult) {
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
       TestBatch batch = batch_of(settings, s, i);
       if (s == 1) batch.tokens[3] = static_cast<std::int32_t>(settings.model.vocab);
-      step.microbatch(i, batch.host());
+      step.microbatch(i, batch);
     }
     step.finish_gradients();
   }

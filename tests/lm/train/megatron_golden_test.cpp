@@ -74,9 +74,9 @@ class MegatronStep : public testing::TestWithParam<const char*> {
     step.begin();
     for (std::int64_t i = 0; i < s.microbatches; ++i) {
       const std::size_t at = static_cast<std::size_t>(i) * count;
-      HostBatch batch{.tokens = std::span(tokens).subspan(at, count),
-                      .labels = std::span(labels).subspan(at, count),
-                      .loss_mask = std::span(mask).subspan(at, count)};
+      data::BatchView batch{.tokens = std::span(tokens).subspan(at, count),
+                            .labels = std::span(labels).subspan(at, count),
+                            .loss_mask = std::span(mask).subspan(at, count)};
       std::vector<std::int32_t> starts;
       if (s.packed_documents) {
         json_.at("document_starts").at(static_cast<std::size_t>(i)).get_to(starts);

@@ -68,7 +68,7 @@ Files save_from(const ModelConfig& model, DType compute, const Way& way, FaultEn
       step.begin(1);
       const TestBatch batch(settings.step.micro_batch * settings.step.sequence, model.vocab,
                             static_cast<std::uint64_t>(rank.mesh().data_rank()));
-      step.microbatch(0, batch.host());
+      step.microbatch(0, batch);
       step.finish_gradients();
       step.result();
       step.update(1, 1e-2, 0.1);

@@ -183,7 +183,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
             TestBatch batch(tokens, model.vocab,
                             static_cast<std::uint64_t>(s * 100 + i * data_ranks + rank.mesh().data_rank()));
             batch.pack({0, 5, 6, 16, 27});
-            step.microbatch(i, batch.host());
+            step.microbatch(i, batch);
           }
           step.finish_gradients();
           const StepResult result = step.result();
@@ -200,7 +200,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
         step.begin_evaluation();
         TestBatch batch(tokens, model.vocab, 999);
         batch.pack({0, 5, 6, 16, 27});
-        step.evaluate(batch.host());
+        step.evaluate(batch);
         const double evaluated = step.evaluation_loss();
         rank.synchronize();
         const std::lock_guard lock(mutex);

@@ -24,8 +24,7 @@ struct TrainingRun {
     const StepSettings& s = step.settings();
     step.begin(step_number);
     for (std::int64_t i = 0; i < s.microbatches; ++i) {
-      step.microbatch(
-          i, TestBatch(s.micro_batch * s.sequence, config.vocab, static_cast<std::uint64_t>(i)).host());
+      step.microbatch(i, TestBatch(s.micro_batch * s.sequence, config.vocab, static_cast<std::uint64_t>(i)));
     }
     step.finish_gradients();
     return step.result();
@@ -347,11 +346,11 @@ TEST(MixtureOfExperts, EvaluationDropsNothingAndTouchesNoCounter) {
   TrainingStep& step = run.session->step();
   step.begin_evaluation();
   const TestBatch batch(32, run.config.vocab, 1);
-  step.evaluate(batch.host());
+  step.evaluate(batch);
   const double loss = step.evaluation_loss();
   EXPECT_EQ(step.result().routing[0].load, before.routing[0].load);
   step.begin_evaluation();
-  step.evaluate(batch.host());
+  step.evaluate(batch);
   EXPECT_EQ(step.evaluation_loss(), loss);
 }
 

@@ -46,7 +46,7 @@ struct MtpRun {
 
   StepResult step() {
     session->step().begin();
-    session->step().microbatch(0, batch.host());
+    session->step().microbatch(0, batch);
     session->step().finish_gradients();
     return session->step().result();
   }
@@ -282,7 +282,7 @@ TEST(MultiTokenPrediction, LeavesTheModelsOwnLossAlone) {
   EXPECT_NE(a.gradient_norm, b.gradient_norm);
   const auto evaluate = [](MtpRun& run) {
     run.session->step().begin_evaluation();
-    run.session->step().evaluate(run.batch.host());
+    run.session->step().evaluate(run.batch);
     return run.session->step().evaluation_loss();
   };
   EXPECT_EQ(evaluate(with), evaluate(without));

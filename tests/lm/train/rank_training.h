@@ -118,7 +118,7 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
       step.begin(s + 1);
       for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
         const std::int64_t number = i * data_ranks + rank.mesh().data_rank();
-        step.microbatch(i, batch_of(static_cast<std::uint64_t>(s * 100 + number)).host());
+        step.microbatch(i, batch_of(static_cast<std::uint64_t>(s * 100 + number)));
       }
       step.finish_gradients();
       const StepResult result = step.result();
@@ -131,7 +131,7 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
     }
     if (settings.evaluation) {
       step.begin_evaluation();
-      for (const std::uint64_t seed : {7000U, 7001U}) step.evaluate(batch_of(seed).host());
+      for (const std::uint64_t seed : {7000U, 7001U}) step.evaluate(batch_of(seed));
       const double loss = step.evaluation_loss();
       if (r == 0) outcome.evaluation_loss = loss;
     }

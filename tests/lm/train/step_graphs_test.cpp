@@ -22,7 +22,7 @@
 namespace primus::test {
 namespace {
 
-using Before = std::function<void(TrainingSession& session, const HostBatch& batch)>;
+using Before = std::function<void(TrainingSession& session, const data::BatchView& batch)>;
 using Counts = RecordingDevice::Counts;
 
 // One runs kernel by kernel, one is recorded, and three are replayed.
@@ -43,7 +43,7 @@ TrainedState train_recorded(SessionSettings settings, std::unique_ptr<Device> be
   settings.step.record_after = 1;
   const auto counts = std::make_shared<Counts>();
   std::vector<Counts> seen;  // before each step
-  const auto look = [&](TrainingSession& session, const HostBatch& batch) {
+  const auto look = [&](TrainingSession& session, const data::BatchView& batch) {
     if (before) before(session, batch);
     seen.push_back(*counts);
   };
@@ -112,7 +112,7 @@ TEST(GraphsBesideOtherWork, EvaluationsAndTextsChangeNothing) {
   const TrainedState expected = train_plain(s);
   std::vector<double> losses;
   std::vector<std::vector<std::int32_t>> texts;
-  const Before between = [&](TrainingSession& session, const HostBatch& batch) {
+  const Before between = [&](TrainingSession& session, const data::BatchView& batch) {
     session.step().begin_evaluation();
     session.step().evaluate(batch);
     losses.push_back(session.step().evaluation_loss());
@@ -152,7 +152,7 @@ class Training {
     for (std::int64_t i = 0; i < settings_.step.microbatches; ++i) {
       TestBatch batch = batch_of(settings_, number, i);
       if (change) change(batch, i);
-      step().microbatch(i, batch.host());
+      step().microbatch(i, batch);
     }
     step().finish_gradients();
   }

@@ -161,7 +161,7 @@ Measured measure(const DeviceTiming* timing, bool traced) {
     double from = clock.enqueued;
     for (int s = 0; s < kSteps; ++s) {
       step.begin(++number);
-      for (std::int64_t i = 0; i < settings.step.microbatches; ++i) step.microbatch(i, batch.host());
+      for (std::int64_t i = 0; i < settings.step.microbatches; ++i) step.microbatch(i, batch);
       step.finish_gradients();
       out.expected.push_back(clock.enqueued - std::exchange(from, clock.enqueued));
       if (s > 0) read();
@@ -171,7 +171,7 @@ Measured measure(const DeviceTiming* timing, bool traced) {
     out.waits += clock.waits - before;
     EXPECT_FALSE(step.result().seconds);  // once more
     step.begin_evaluation();
-    step.evaluate(batch.host());
+    step.evaluate(batch);
     step.evaluation_loss();
   }
   return out;

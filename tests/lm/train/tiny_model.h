@@ -75,11 +75,9 @@ inline SessionSettings tiny_settings(DType compute = DType::kF32, const ModelCon
           .evaluation = true};
 }
 
-struct TestBatch {
-  std::vector<std::int32_t> tokens, labels, document_starts, positions;
-  std::vector<float> loss_mask;
-
-  TestBatch(std::int64_t count, std::int64_t vocab, std::uint64_t seed) : loss_mask(count, 1.0F) {
+struct TestBatch : data::Batch {
+  TestBatch(std::int64_t count, std::int64_t vocab, std::uint64_t seed) {
+    loss_mask.assign(static_cast<std::size_t>(count), 1.0F);
     const RandomStream random(seed, RandomPurpose::kTest);
     for (std::int64_t i = 0; i <= count; ++i) {
       const auto id = static_cast<std::int32_t>(
@@ -98,7 +96,6 @@ struct TestBatch {
         positions.push_back(t - document_starts[d]);
     }
   }
-  HostBatch host() const { return {tokens, labels, loss_mask, document_starts, positions}; }
 };
 
 inline std::unique_ptr<Device> guard_device() {
@@ -153,7 +150,7 @@ struct TrainedState {
 inline TrainedState train(
     std::unique_ptr<Device> device, const SessionSettings& settings, int steps = 2,
     const FamilyRegistry& families = builtin_families(),
-    const std::function<void(TrainingSession& session, const HostBatch& batch)>& before = {}) {
+    const std::function<void(TrainingSession& session, const data::BatchView& batch)>& before = {}) {
   engine::Rank rank(std::move(device));
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, families);
   session->store().initialize(rank.context(), 7);
@@ -163,14 +160,14 @@ inline TrainedState train(
     if (before) {
       TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab, 1);
       if (settings.step.packed_documents) batch.pack({0, 5, 6, 16, 27});
-      before(*session, batch.host());
+      before(*session, batch);
     }
     step.begin(s + 1);
     for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
       TestBatch batch(settings.step.micro_batch * settings.step.sequence, settings.model.vocab,
                       static_cast<std::uint64_t>(s * 100 + i));
       if (settings.step.packed_documents) batch.pack({0, 5, 6, 16, 27});
-      step.microbatch(i, batch.host());
+      step.microbatch(i, batch);
     }
     step.finish_gradients();
     const StepResult result = step.result();

@@ -112,9 +112,10 @@ TEST_P(Variant, GradientsOfEveryWeight) {
   SessionSettings settings{
       .model = read_model_config(read_file(folder_.path() / "config.json"), "", families),
       .compute = DType::kF32};
-  const ReferenceBatch batch(*inputs.find("input_ids"), settings.model.vocab, inputs.name());
-  settings.step = {.micro_batch = batch.batch, .sequence = batch.sequence, .microbatches = 1};
-  VerifiedSession session(cpu_device(), settings, families, SafetensorsFolder::open(folder_.path()), batch);
+  const TensorView input_ids = *inputs.find("input_ids");
+  settings.step = {.micro_batch = input_ids.shape[0], .sequence = input_ids.shape[1], .microbatches = 1};
+  VerifiedSession session(cpu_device(), settings, families, SafetensorsFolder::open(folder_.path()),
+                          reference_batch(input_ids, settings.model.vocab, inputs.name()));
   session.forward_backward();
 
   std::size_t compared = 0;

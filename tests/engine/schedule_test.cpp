@@ -122,7 +122,7 @@ class Executor : private ChunkedModel {
       return {.next = model_.forward(0, inputs), .losses = {}};
     }
     inputs.labels = upload(tape, DType::kI32, batches_[m].labels.data());
-    inputs.weights = upload(tape, DType::kF32, weights_.data());
+    inputs.loss_weights = upload(tape, DType::kF32, weights_.data());
     return {.next = {}, .losses = {model_.loss(model_.forward(1, inputs, std::move(x)), inputs)}};
   }
 

@@ -78,7 +78,7 @@ Value LossEvaluator::losses_of(const LanguageModel& model, engine::Tape& tape) {
   };
   const ModelInputs in{.tokens = upload(DType::kI32, tokens_.data()),
                        .labels = upload(DType::kI32, labels_.data()),
-                       .weights = upload(DType::kF32, weights_.data()),
+                       .loss_weights = upload(DType::kF32, weights_.data()),
                        .blocks = {.batch = settings_.batch,
                                   .sequence = settings_.sequence,
                                   .positions = upload(DType::kI32, positions_.data())}};

@@ -105,13 +105,13 @@ Value LanguageModel::forward(const ModelInputs& in) const {
 }
 
 Value LanguageModel::loss(const Value& hidden, const ModelInputs& in) const {
-  return loss(hidden, in.labels, in.weights);
+  return loss(hidden, in.labels, in.loss_weights);
 }
 
-Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value& weights) const {
+Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value& loss_weights) const {
   // Kept: the backward pass begins with it.
   const Value all = gather_tokens(hidden, vocabulary_.group, engine::Gathered::kKept);
-  return lm_head_loss(all, *head_, labels, weights, vocabulary_);
+  return lm_head_loss(all, *head_, labels, loss_weights, vocabulary_);
 }
 
 std::vector<Value> LanguageModel::further_losses(const Value& hidden, const ModelInputs& in) const {
@@ -121,7 +121,7 @@ std::vector<Value> LanguageModel::further_losses(const Value& hidden, const Mode
   for (std::size_t i = 0; i < mtp_.size(); ++i) {
     const FurtherTokens& further = in.further[i];
     h = mtp_[i].forward(h, further.tokens, inputs);
-    losses.push_back(loss(h, further.labels, further.weights));
+    losses.push_back(loss(h, further.labels, further.loss_weights));
   }
   return losses;
 }

@@ -24,7 +24,7 @@ namespace primus {
 // What depth k of multi-token prediction needs for each position t, [T] each: token t + k, the token after it
 // to be predicted, and what its loss weighs (0 where one of them lies in another text).
 struct FurtherTokens {
-  engine::Value tokens, labels, weights;
+  engine::Value tokens, labels, loss_weights;
 };
 
 // Device inputs of one microbatch, as Values of its tape, each [T].
@@ -32,7 +32,7 @@ struct ModelInputs {
   engine::Value tokens = {};  // int32; for the first part of the model
   // int32, and fp32: what each token's loss weighs in the sum that is trained on (of a training batch: its
   // loss_mask, divided by the mask's sum); for the last part, where there is a loss.
-  engine::Value labels = {}, weights = {};
+  engine::Value labels = {}, loss_weights = {};
   BlockInputs blocks;                  // with no rope table: the model puts its own there
   std::vector<FurtherTokens> further;  // by depth; for further_losses only
 };
@@ -80,7 +80,7 @@ class LanguageModel {
   int chunk_with(std::int64_t block) const;
   BlockInputs block_inputs(const ModelInputs& inputs) const;
   engine::Value loss(const engine::Value& hidden, const engine::Value& labels,
-                     const engine::Value& weights) const;
+                     const engine::Value& loss_weights) const;
 
   ModelConfig config_;
   engine::SharedVocabulary vocabulary_;

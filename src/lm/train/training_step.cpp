@@ -117,8 +117,8 @@ void TrainingStep::stage(const data::BatchView& batch, std::int64_t slot, double
   double mask_sum = 0;
   for (float m : batch.loss_mask) mask_sum += static_cast<double>(m);
   const double scale = weight / std::max(mask_sum, 1.0);
-  host.weights.resize(batch.loss_mask.size());
-  std::transform(batch.loss_mask.begin(), batch.loss_mask.end(), host.weights.begin(),
+  host.loss_weights.resize(batch.loss_mask.size());
+  std::transform(batch.loss_mask.begin(), batch.loss_mask.end(), host.loss_weights.begin(),
                  [scale](float m) { return static_cast<float>(static_cast<double>(m) * scale); });
   if (settings_.packed_documents) host.first_key = first_key(batch.document_starts);
   if (!routing_.load.absent()) {
@@ -157,7 +157,7 @@ ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool 
   blocks.positions = input(DType::kI32, shape);
   if (last) {
     in.labels = input(DType::kI32, shape);
-    in.weights = input(DType::kF32, shape);
+    in.loss_weights = input(DType::kF32, shape);
   }
   if (settings_.packed_documents) blocks.first_key = input(DType::kI32, shape);
   if (numbers_tokens(tape.training())) blocks.token_numbers = input(DType::kI32, {all});
@@ -168,7 +168,7 @@ ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool 
   for (std::int64_t depth = 0; depth < depths; ++depth) {
     in.further.push_back({.tokens = input(DType::kI32, shape),
                           .labels = input(DType::kI32, shape),
-                          .weights = input(DType::kF32, shape)});
+                          .loss_weights = input(DType::kF32, shape)});
   }
   if (rank_.measuring()) return in;
   if (graphs_.recording()) {
@@ -188,7 +188,7 @@ std::vector<const void*> TrainingStep::host_inputs(int chunk, std::int64_t slot,
   held(host.batch.positions.empty() ? positions_ : host.batch.positions);
   if (model_.last(chunk)) {
     held(host.batch.labels);
-    held(host.weights);
+    held(host.loss_weights);
   }
   if (settings_.packed_documents) held(host.first_key);
   if (numbers_tokens(training)) inputs.push_back(host.token_numbers.data());
@@ -196,7 +196,7 @@ std::vector<const void*> TrainingStep::host_inputs(int chunk, std::int64_t slot,
   for (const FurtherStaging& depth : host.further) {
     held(depth.tokens);
     held(depth.labels);
-    held(depth.weights);
+    held(depth.loss_weights);
   }
   return inputs;
 }
@@ -221,7 +221,7 @@ TrainingStep::FurtherStaging TrainingStep::further_tokens(const data::BatchView&
       const auto to = static_cast<std::size_t>(t), from = static_cast<std::size_t>(t + depth);
       out.tokens[to] = batch.tokens[from];
       out.labels[to] = batch.labels[from];
-      out.weights[to] = batch.loss_mask[from];
+      out.loss_weights[to] = batch.loss_mask[from];
       mask_sum += static_cast<double>(batch.loss_mask[from]);
     }
   };
@@ -235,7 +235,7 @@ TrainingStep::FurtherStaging TrainingStep::further_tokens(const data::BatchView&
   const MtpConfig& mtp = model_.config().mtp;
   const double scale =
       weight * mtp.training.loss_scale / (static_cast<double>(mtp.layers) * std::max(mask_sum, 1.0));
-  for (float& w : out.weights) w = static_cast<float>(static_cast<double>(w) * scale);
+  for (float& w : out.loss_weights) w = static_cast<float>(static_cast<double>(w) * scale);
   return out;
 }
 

@@ -141,7 +141,7 @@ class TrainingStep : private engine::ChunkedModel {
  private:
   struct FurtherStaging {
     std::vector<std::int32_t> tokens, labels;
-    std::vector<float> weights;
+    std::vector<float> loss_weights;
   };
 
   // Copies a batch to the host's side of microbatch `slot`. `weight` is what its loss weighs in the sum: the
@@ -201,7 +201,7 @@ class TrainingStep : private engine::ChunkedModel {
   // Host side of a microbatch's inputs: one slot per microbatch, since a device reads them later.
   struct Staging {
     data::Batch batch;
-    std::vector<float> weights;
+    std::vector<float> loss_weights;
     std::vector<std::int32_t> first_key, token_numbers;
     std::vector<FurtherStaging> further;       // by depth
     std::vector<std::vector<std::byte>> held;  // of all these, what this context rank is given

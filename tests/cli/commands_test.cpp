@@ -181,8 +181,9 @@ TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesHalfOfThem) {
   EXPECT_THAT(half.err, AllOf(HasSubstr("model-00001-of-00001.safetensors' is missing"), HasSubstr("index")));
 }
 
-// A folder whose weights predict further tokens: they are counted, apart, and not in what runs without them.
-TEST(ModelInfo, CountsWhatAFolderHasForFurtherTokens) {
+// A folder with weights of multi-token prediction: they are counted, apart, and not in what runs without
+// them.
+TEST(ModelInfo, CountsWhatAFolderHasForMultiTokenPrediction) {
   const TemporaryFolder folder;
   const auto info = [&](const std::string& name, const json& changes) {
     const std::string model = (folder.path() / name).string();

@@ -22,12 +22,12 @@ namespace {
 
 struct Weights {
   std::int64_t tensors = 0, bytes = 0;
-  std::int64_t further = 0;                     // elements of multi-token prediction, with its copies
+  std::int64_t mtp = 0;                         // elements of multi-token prediction, with its copies
   std::map<std::string, std::int64_t> by_type;  // elements
 };
 
 // Whether a tensor is of multi-token prediction, whose blocks are numbered on after the model's own.
-bool of_further_tokens(std::string_view name, std::int64_t layers) {
+bool of_multi_token_prediction(std::string_view name, std::int64_t layers) {
   constexpr std::string_view kBlocks = "model.layers.";
   if (!name.starts_with(kBlocks)) return false;
   std::int64_t layer = 0;
@@ -44,7 +44,7 @@ Weights count(const SafetensorsFolder& folder, std::int64_t layers) {
     ++w.tensors;
     w.bytes += bytes;
     w.by_type[std::string(name_of(tensor.dtype))] += elements;
-    if (of_further_tokens(tensor.name, layers)) w.further += elements;
+    if (of_multi_token_prediction(tensor.name, layers)) w.mtp += elements;
   }
   return w;
 }
@@ -150,14 +150,14 @@ class ModelInfo final : public Command {
     const ModelSize model = model_size(config, families);
     config.mtp.enabled = true;
     const ModelSize whole = model_size(config, families);
-    const std::int64_t further = whole.parameters - model.parameters;
+    const std::int64_t mtp = whole.parameters - model.parameters;
     line("parameters", count(model.parameters));
     if (c.moe.experts > 0) line("active", count(model.active) + " for each token");
     if (c.mtp.layers > 0) {
-      line("further tokens",
-           fmt::format("{}, with parameters of their own (multi-token prediction): {}{}", c.mtp.layers,
-                       count(further),
-                       c.moe.experts > 0 ? ", active " + count(whole.active - model.active) : ""));
+      const std::string active =
+          c.moe.experts > 0 ? ", active " + count(whole.active - model.active) : std::string();
+      line("MTP depth", fmt::format("{} (multi-token prediction), with parameters of its own: {}{}",
+                                    c.mtp.layers, count(mtp), active));
     }
     line("layers", layers_text(c));
     line("hidden", fmt::format("{}, feed-forward {}", c.hidden, c.ffn));
@@ -198,7 +198,7 @@ class ModelInfo final : public Command {
                     {"training_memory", nlohmann::json::array()}};
     if (c.mtp.layers > 0) {
       json_report_["mtp_layers"] = c.mtp.layers;
-      json_report_["mtp_parameters"] = further;
+      json_report_["mtp_parameters"] = mtp;
       json_report_["active_mtp_parameters"] = whole.active - model.active;
       json_report_["mtp_is_trained"] = c.mtp.enabled;  // in FLOPs and memory
     }
@@ -245,10 +245,10 @@ class ModelInfo final : public Command {
     line("weights", fmt::format("{} tensors in {} file{}, {}: {}", total.tensors, weights.files().size(),
                                 weights.files().size() == 1 ? "" : "s",
                                 human_bytes(static_cast<double>(total.bytes)), types));
-    if (total.further > 0) {
+    if (total.mtp > 0) {
       line("", fmt::format("{} of it multi-token prediction, with its copies of the embedding and the head",
-                           human_count(static_cast<double>(total.further))));
-      json_report_["mtp_elements"] = total.further;
+                           human_count(static_cast<double>(total.mtp))));
+      json_report_["mtp_elements"] = total.mtp;
     }
     json_report_["tensors"] = total.tensors;
     json_report_["files"] = weights.files().size();

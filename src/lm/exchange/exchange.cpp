@@ -48,7 +48,7 @@ bool is_file(const Path& path) {
 }
 
 // Layers of multi-token prediction lie behind the model's own.
-bool has_further_layers(const LanguageTensors& tensors, const ModelConfig& config) {
+bool has_mtp_layers(const LanguageTensors& tensors, const ModelConfig& config) {
   const std::string prefix = tensors.full_name(fmt::format("model.layers.{}.", config.layers));
   const SafetensorsFolder& folder = tensors.folder();
   for (std::size_t i = 0; i < folder.size(); ++i) {
@@ -135,7 +135,7 @@ class Copy {
         tensors_(folder_) {
     if (from.iteration) checkpoint_.emplace(CheckpointReader::open(from.path, validation));
     std::ranges::copy(folder_.warnings(), std::back_inserter(report_.notes));
-    config_.mtp.enabled = config_.mtp.layers > 0 && has_further_layers(tensors_, config_);
+    config_.mtp.enabled = config_.mtp.layers > 0 && has_mtp_layers(tensors_, config_);
     if (config_.mtp.layers > 0 && !config_.mtp.enabled) {
       report_.notes.push_back("config.json has multi-token prediction, and the weights have not: left out");
     }

@@ -114,14 +114,14 @@ Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value&
   return lm_head_loss(all, *head_, labels, loss_weights, vocabulary_);
 }
 
-std::vector<Value> LanguageModel::further_losses(const Value& hidden, const ModelInputs& in) const {
+std::vector<Value> LanguageModel::mtp_losses(const Value& hidden, const ModelInputs& in) const {
   const BlockInputs inputs = block_inputs(in);
   std::vector<Value> losses;
   Value h = hidden;
   for (std::size_t i = 0; i < mtp_.size(); ++i) {
-    const FurtherTokens& further = in.further[i];
-    h = mtp_[i].forward(h, further.tokens, inputs);
-    losses.push_back(loss(h, further.labels, further.loss_weights));
+    const MtpInputs& depth = in.mtp[i];
+    h = mtp_[i].forward(h, depth.tokens, inputs);
+    losses.push_back(loss(h, depth.labels, depth.loss_weights));
   }
   return losses;
 }

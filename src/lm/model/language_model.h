@@ -23,7 +23,7 @@ namespace primus {
 
 // What depth k of multi-token prediction needs for each position t, [T] each: token t + k, the token after it
 // to be predicted, and what its loss weighs (0 where one of them lies in another text).
-struct FurtherTokens {
+struct MtpInputs {
   engine::Value tokens, labels, loss_weights;
 };
 
@@ -33,8 +33,8 @@ struct ModelInputs {
   // int32, and fp32: what each token's loss weighs in the sum that is trained on (of a training batch: its
   // loss_mask, divided by the mask's sum); for the last part, where there is a loss.
   engine::Value labels = {}, loss_weights = {};
-  BlockInputs blocks;                  // with no rope table: the model puts its own there
-  std::vector<FurtherTokens> further;  // by depth; for further_losses only
+  BlockInputs blocks;          // with no rope table: the model puts its own there
+  std::vector<MtpInputs> mtp;  // by depth; for mtp_losses only
 };
 
 class LanguageModel {
@@ -57,7 +57,7 @@ class LanguageModel {
   // The weighted loss per token, [T] fp32 (engine::lm_head_loss).
   engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
   // The same for each depth of multi-token prediction, from what forward() returned.
-  std::vector<engine::Value> further_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
+  std::vector<engine::Value> mtp_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
   // [rows of hidden, vocab], in the compute type.
   engine::Value logits(const engine::Value& hidden) const;
 

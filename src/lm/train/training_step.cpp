@@ -109,7 +109,7 @@ const void* TrainingStep::held_of(Staging& host, const std::vector<T>& values) c
   return held.data();
 }
 
-void TrainingStep::stage(const data::BatchView& batch, std::int64_t slot, double weight, bool further) {
+void TrainingStep::stage(const data::BatchView& batch, std::int64_t slot, double weight, bool with_mtp) {
   if (rank_.measuring()) return;
   Staging& host = host_[turn_].staging[static_cast<std::size_t>(slot)];
   host.held.clear();
@@ -134,12 +134,12 @@ void TrainingStep::stage(const data::BatchView& batch, std::int64_t slot, double
       std::iota(host.token_numbers.begin(), host.token_numbers.end(), first);
     }
   }
-  host.further.clear();
-  for (std::int64_t depth = 1; further && depth <= model_.config().mtp.modules(); ++depth)
-    host.further.push_back(further_tokens(batch, depth, weight));
+  host.mtp.clear();
+  for (std::int64_t depth = 1; with_mtp && depth <= model_.config().mtp.modules(); ++depth)
+    host.mtp.push_back(mtp_inputs(batch, depth, weight));
 }
 
-ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool further) {
+ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool with_mtp) {
   const bool first = model_.first(chunk), last = model_.last(chunk);
   const std::int64_t all = settings_.micro_batch * settings_.sequence;  // of all context ranks
   const Shape shape{held_tokens()};
@@ -164,23 +164,23 @@ ModelInputs TrainingStep::upload(Tape& tape, int chunk, std::int64_t slot, bool 
   if (context_) blocks.context = &*context_;
   if (tensor_) blocks.tensor = &*tensor_;
   if (experts_) blocks.experts = &*experts_;
-  const std::int64_t depths = further && last ? model_.config().mtp.modules() : 0;
+  const std::int64_t depths = with_mtp && last ? model_.config().mtp.modules() : 0;
   for (std::int64_t depth = 0; depth < depths; ++depth) {
-    in.further.push_back({.tokens = input(DType::kI32, shape),
-                          .labels = input(DType::kI32, shape),
-                          .loss_weights = input(DType::kF32, shape)});
+    in.mtp.push_back({.tokens = input(DType::kI32, shape),
+                      .labels = input(DType::kI32, shape),
+                      .loss_weights = input(DType::kF32, shape)});
   }
   if (rank_.measuring()) return in;
   if (graphs_.recording()) {
     recorded_inputs_[slot == 0 ? 0 : 1] = std::move(places);
   } else {
-    copy_inputs(places, host_inputs(chunk, slot, tape.training(), further));
+    copy_inputs(places, host_inputs(chunk, slot, tape.training(), with_mtp));
   }
   return in;
 }
 
 std::vector<const void*> TrainingStep::host_inputs(int chunk, std::int64_t slot, bool training,
-                                                   bool further) {
+                                                   bool with_mtp) {
   Staging& host = host_[turn_].staging[static_cast<std::size_t>(slot)];
   std::vector<const void*> inputs;
   const auto held = [&](const auto& values) { inputs.push_back(held_of(host, values)); };
@@ -192,8 +192,8 @@ std::vector<const void*> TrainingStep::host_inputs(int chunk, std::int64_t slot,
   }
   if (settings_.packed_documents) held(host.first_key);
   if (numbers_tokens(training)) inputs.push_back(host.token_numbers.data());
-  if (!further || !model_.last(chunk)) return inputs;
-  for (const FurtherStaging& depth : host.further) {
+  if (!with_mtp || !model_.last(chunk)) return inputs;
+  for (const MtpStaging& depth : host.mtp) {
     held(depth.tokens);
     held(depth.labels);
     held(depth.loss_weights);
@@ -210,11 +210,11 @@ void TrainingStep::copy_inputs(const std::vector<Tensor>& to, const std::vector<
 // Tokens, labels and mask move `depth` positions ahead within their document (or sequence); what would come
 // from behind its end is token 0 and has no loss. As Megatron-LM does, the mean is over the tokens that are
 // left.
-TrainingStep::FurtherStaging TrainingStep::further_tokens(const data::BatchView& batch, std::int64_t depth,
-                                                          double weight) const {
+TrainingStep::MtpStaging TrainingStep::mtp_inputs(const data::BatchView& batch, std::int64_t depth,
+                                                  double weight) const {
   const auto count = static_cast<std::int64_t>(batch.tokens.size());
-  FurtherStaging out{std::vector<std::int32_t>(batch.tokens.size()),
-                     std::vector<std::int32_t>(batch.tokens.size()), std::vector<float>(batch.tokens.size())};
+  MtpStaging out{std::vector<std::int32_t>(batch.tokens.size()),
+                 std::vector<std::int32_t>(batch.tokens.size()), std::vector<float>(batch.tokens.size())};
   double mask_sum = 0;
   const auto shift = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t + depth < end; ++t) {
@@ -318,8 +318,8 @@ void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) 
 }
 
 engine::ChunkedModel::Outputs TrainingStep::forward(Tape& tape, int chunk, std::int64_t microbatch, Value x) {
-  const bool further = tape.training() || evaluates_further_;
-  ModelInputs in = upload(tape, chunk, microbatch, further);
+  const bool with_mtp = tape.training() || evaluates_mtp_;
+  ModelInputs in = upload(tape, chunk, microbatch, with_mtp);
   if (tape.training()) {
     if (!routing_.load.absent()) in.blocks.routing = &routing_;
     in.blocks.trace = trace_;
@@ -327,8 +327,8 @@ engine::ChunkedModel::Outputs TrainingStep::forward(Tape& tape, int chunk, std::
   Value hidden = model_.forward(chunk, in, std::move(x));
   if (!model_.last(chunk)) return {.next = std::move(hidden), .losses = {}};
   Outputs outputs{.next = {}, .losses = {model_.loss(hidden, in)}};
-  if (!further) return outputs;
-  for (Value& loss : model_.further_losses(hidden, in)) outputs.losses.push_back(std::move(loss));
+  if (!with_mtp) return outputs;
+  for (Value& loss : model_.mtp_losses(hidden, in)) outputs.losses.push_back(std::move(loss));
   return outputs;
 }
 
@@ -467,12 +467,12 @@ void TrainingStep::begin_losses() {
 
 void TrainingStep::evaluate(const data::BatchView& batch) { evaluate(batch, false); }
 
-void TrainingStep::evaluate(const data::BatchView& batch, bool further) {
-  evaluates_further_ = further;
+void TrainingStep::evaluate(const data::BatchView& batch, bool with_mtp) {
+  evaluates_mtp_ = with_mtp;
   try {
     // One staging slot, so the copies of the batch before must be over.
     if (!rank_.measuring()) rank_.compute().synchronize();
-    stage(batch, 0, 1.0, further);
+    stage(batch, 0, 1.0, with_mtp);
     runner_->evaluate(tape_, 0);
     ++evaluated_;
   } catch (const engine::StopRequest&) {

@@ -139,19 +139,19 @@ class TrainingStep : private engine::ChunkedModel {
   std::string why_not_recorded() const;
 
  private:
-  struct FurtherStaging {
+  struct MtpStaging {
     std::vector<std::int32_t> tokens, labels;
     std::vector<float> loss_weights;
   };
 
   // Copies a batch to the host's side of microbatch `slot`. `weight` is what its loss weighs in the sum: the
-  // mask is divided by its own sum and multiplied by it. `further`: with the inputs of multi-token
+  // mask is divided by its own sum and multiplied by it. `with_mtp`: with the inputs of multi-token
   // prediction.
-  void stage(const data::BatchView& batch, std::int64_t slot, double weight, bool further);
+  void stage(const data::BatchView& batch, std::int64_t slot, double weight, bool with_mtp);
   // The inputs from there, on a tape.
-  ModelInputs upload(engine::Tape& tape, int chunk, std::int64_t slot, bool further);
+  ModelInputs upload(engine::Tape& tape, int chunk, std::int64_t slot, bool with_mtp);
   // Where they lie on the host, in the order in which upload() takes their memory.
-  std::vector<const void*> host_inputs(int chunk, std::int64_t slot, bool training, bool further);
+  std::vector<const void*> host_inputs(int chunk, std::int64_t slot, bool training, bool with_mtp);
   void copy_inputs(const std::vector<Tensor>& to, const std::vector<const void*>& from);
   // Only routers draw random numbers, and only in training.
   bool numbers_tokens(bool training) const { return !routing_.load.absent() && training; }
@@ -160,12 +160,12 @@ class TrainingStep : private engine::ChunkedModel {
   void begin_losses();
   Outputs forward(engine::Tape& tape, int chunk, std::int64_t microbatch, engine::Value x) override;
   void losses_ready(const std::vector<engine::Value>& losses) override;
-  FurtherStaging further_tokens(const data::BatchView& batch, std::int64_t depth, double weight) const;
+  MtpStaging mtp_inputs(const data::BatchView& batch, std::int64_t depth, double weight) const;
   // Tokens of a microbatch on this context rank.
   std::int64_t held_tokens() const;
   // Of all tokens' losses those that this rank counts.
   Tensor own_losses(const engine::Value& losses) const;
-  void evaluate(const data::BatchView& batch, bool further);
+  void evaluate(const data::BatchView& batch, bool with_mtp);
   // Through a part of the pinned buffer that no copy reads any more: begin() and update() have one each.
   enum class ScalarsOf : std::uint8_t { kBegin, kUpdate };
   void upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate, double weight_decay);
@@ -195,7 +195,7 @@ class TrainingStep : private engine::ChunkedModel {
   const RoutingTrace* trace_ = nullptr;
   const std::atomic<bool>* stop_ = nullptr;
   bool first_microbatch_ = true, votes_to_stop_ = false;
-  bool evaluates_further_ = false;
+  bool evaluates_mtp_ = false;
   std::int64_t evaluated_ = 0;
 
   // Host side of a microbatch's inputs: one slot per microbatch, since a device reads them later.
@@ -203,7 +203,7 @@ class TrainingStep : private engine::ChunkedModel {
     data::Batch batch;
     std::vector<float> loss_weights;
     std::vector<std::int32_t> first_key, token_numbers;
-    std::vector<FurtherStaging> further;       // by depth
+    std::vector<MtpStaging> mtp;               // by depth
     std::vector<std::vector<std::byte>> held;  // of all these, what this context rank is given
   };
   // Of a value for each token of a microbatch, those of the tokens that this context rank holds.

@@ -119,11 +119,11 @@ class MegatronStep : public testing::TestWithParam<const char*> {
 TEST_P(MegatronStep, IsTheSame) {
   const StepResult result = forward_backward();
   expect_same(result.loss, json_.at("loss"), "loss");
-  const std::vector<double> further = json_.at("mtp_losses");
-  ASSERT_EQ(result.mtp_loss.has_value(), !further.empty());
-  if (!further.empty()) {
+  const std::vector<double> of_depths = json_.at("mtp_losses");
+  ASSERT_EQ(result.mtp_loss.has_value(), !of_depths.empty());
+  if (!of_depths.empty()) {
     double mean = 0;
-    for (const double loss : further) mean += loss / static_cast<double>(further.size());
+    for (const double loss : of_depths) mean += loss / static_cast<double>(of_depths.size());
     expect_same(*result.mtp_loss, mean, "mtp_loss");
   }
 

@@ -138,7 +138,7 @@ TEST(MeshCheckpoint, InBf16WithTensorsInAnotherOrder) {
 }
 
 // Latent projections and multi-token prediction.
-TEST(MeshCheckpoint, OfLatentAttentionAndFurtherTokens) {
+TEST(MeshCheckpoint, OfLatentAttentionAndMultiTokenPrediction) {
   ModelConfig c = tiny_deepseek();
   c.moe.experts = 8;
   c.moe.router.groups = 4;

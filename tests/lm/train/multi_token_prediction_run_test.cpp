@@ -105,7 +105,7 @@ TEST_F(MtpRuns, LoadedWeightsAreTrainedWithItOrWithout) {
   EXPECT_FALSE(has(without, "model.layers.2.eh_proj.weight"));
   EXPECT_THAT(read_file(without / "config.json"), Not(HasSubstr("num_nextn_predict_layers")));
 
-  // With the weights loaded, further tokens are predicted as well as they were.
+  // With the weights loaded, multi-token prediction is as good as it was.
   run("again", {load(with), "finetune=true", "mtp_num_layers=1"});
   EXPECT_LT(losses("again").front().second, losses("with").front().second);
   EXPECT_THAT(refusal("more", {load(with), "finetune=true", "mtp_num_layers=2"}),

@@ -31,7 +31,7 @@ ModelConfig tied_llama() {
 
 ModelConfig mixture() { return tiny_mixture(); }
 
-// Latent attention, experts that are balanced by biases, and two further tokens.
+// Latent attention, experts that are balanced by biases, and multi-token prediction of depth two.
 ModelConfig latent() {
   ModelConfig c = tiny_deepseek();
   c.layers = 4;

@@ -79,7 +79,7 @@ struct Published {
   const char* preset;
   std::int64_t total;
   std::int64_t active = 0;      // 0: all of them
-  std::int64_t prediction = 0;  // what only predicts tokens further on
+  std::int64_t prediction = 0;  // of multi-token prediction alone
 };
 
 // Computed by hand from the published sizes; they agree with what the publishers round them to. Of Llama 4

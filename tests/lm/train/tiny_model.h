@@ -45,7 +45,8 @@ inline ModelConfig tiny_mixture() {
   return c;
 }
 
-// Latent attention, a dense layer and one with experts that are balanced by biases, two further tokens.
+// Latent attention, a dense layer and one with experts that are balanced by biases, multi-token prediction of
+// depth two.
 inline ModelConfig tiny_deepseek() {
   ModelConfig c = tiny_llama();
   c.family = "deepseek_v3";
@@ -137,8 +138,8 @@ inline std::vector<std::byte> weight_bits(engine::Rank& rank, const engine::Para
   return weight_bits(rank, *p.unit, {range.begin + first, range.end + first});
 }
 
-// Loss and gradient norm of each step, the loss of further tokens, and the bits of all gradients and weights
-// after the last.
+// Loss and gradient norm of each step, the loss of multi-token prediction, and the bits of all gradients and
+// weights after the last.
 struct TrainedState {
   std::vector<std::pair<double, double>> steps;
   std::vector<double> mtp_losses;

@@ -21,39 +21,39 @@ struct HeadNormAttributes {
   float epsilon;
 };
 
-Tensor optional_weight(const Step& s) { return s.has_parameter() ? s.weight() : Tensor(); }
+Tensor optional_weight(const OperatorCall& op) { return op.has_parameter() ? op.weight() : Tensor(); }
 
 // Inputs: x. Outputs: y, rstd.
-void head_norm_forward(Step& s) {
-  const auto a = s.attributes<HeadNormAttributes>();
-  launch(s.context(), turbo::HeadNormForward{.shape = a.shape,
-                                             .x = s.in(0),
-                                             .weight = optional_weight(s),
-                                             .y = s.out(0),
-                                             .rstd = s.out(1),
-                                             .eps = a.epsilon});
+void head_norm_forward(OperatorCall& op) {
+  const auto a = op.attributes<HeadNormAttributes>();
+  launch(op.context(), turbo::HeadNormForward{.shape = a.shape,
+                                              .x = op.in(0),
+                                              .weight = optional_weight(op),
+                                              .y = op.out(0),
+                                              .rstd = op.out(1),
+                                              .eps = a.epsilon});
 }
 
-void head_norm_backward_input(Step& s) {
-  const auto [d_x, previous] = s.fresh_d_in(0);
-  launch(s.context(), turbo::HeadNormBackwardInput{.shape = s.attributes<HeadNormAttributes>().shape,
-                                                   .x = s.in(0),
-                                                   .weight = optional_weight(s),
-                                                   .rstd = s.out(1),
-                                                   .d_y = s.d_out(0),
-                                                   .d_x = d_x});
-  add_previous(s, {d_x, previous});
+void head_norm_backward_input(OperatorCall& op) {
+  const auto [d_x, previous] = op.fresh_d_in(0);
+  launch(op.context(), turbo::HeadNormBackwardInput{.shape = op.attributes<HeadNormAttributes>().shape,
+                                                    .x = op.in(0),
+                                                    .weight = optional_weight(op),
+                                                    .rstd = op.out(1),
+                                                    .d_y = op.d_out(0),
+                                                    .d_x = d_x});
+  add_previous(op, {d_x, previous});
 }
 
-void head_norm_backward_weight(Step& s) {
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), turbo::HeadNormBackwardWeight{.shape = s.attributes<HeadNormAttributes>().shape,
-                                                    .x = s.in(0),
-                                                    .rstd = s.out(1),
-                                                    .d_y = s.d_out(0),
-                                                    .d_weight = d_weight,
-                                                    .accumulate = accumulate,
-                                                    .workspace = {}});
+void head_norm_backward_weight(OperatorCall& op) {
+  const auto [d_weight, accumulate] = op.d_weight();
+  launch(op.context(), turbo::HeadNormBackwardWeight{.shape = op.attributes<HeadNormAttributes>().shape,
+                                                     .x = op.in(0),
+                                                     .rstd = op.out(1),
+                                                     .d_y = op.d_out(0),
+                                                     .d_weight = d_weight,
+                                                     .accumulate = accumulate,
+                                                     .workspace = {}});
 }
 
 constexpr Operator kHeadNorm{.name = "head_norm",
@@ -71,27 +71,27 @@ struct RopeAttributes {
   RopeShape shape;
 };
 
-void rotate(Step& s, const Tensor& x, const Tensor& y, bool inverse) {
-  const auto a = s.attributes<RopeAttributes>();
-  launch(s.context(), turbo::Rope{.x = x,
-                                  .y = y,
-                                  .positions = s.in(1),
-                                  .table = a.table,
-                                  .heads = a.shape.heads,
-                                  .head_dim = a.shape.head_dim,
-                                  .rotary_dim = a.shape.rotary_dim,
-                                  .rotary_begin = a.shape.rotary_begin,
-                                  .interleaved = a.shape.interleaved,
-                                  .inverse = inverse});
+void rotate(OperatorCall& op, const Tensor& x, const Tensor& y, bool inverse) {
+  const auto a = op.attributes<RopeAttributes>();
+  launch(op.context(), turbo::Rope{.x = x,
+                                   .y = y,
+                                   .positions = op.in(1),
+                                   .table = a.table,
+                                   .heads = a.shape.heads,
+                                   .head_dim = a.shape.head_dim,
+                                   .rotary_dim = a.shape.rotary_dim,
+                                   .rotary_begin = a.shape.rotary_begin,
+                                   .interleaved = a.shape.interleaved,
+                                   .inverse = inverse});
 }
 
 // Inputs: x, positions. Its own input is gone when it ran in place, so the rotation reads what it writes.
-void rope_forward(Step& s) { rotate(s, s.in_or_out(0), s.out(0), false); }
+void rope_forward(OperatorCall& op) { rotate(op, op.in_or_out(0), op.out(0), false); }
 
-void rope_backward_input(Step& s) {
+void rope_backward_input(OperatorCall& op) {
   // In place on the gradient of the output, which nobody else needs, and then passed on.
-  rotate(s, s.d_out(0), s.complete_d_out(0), true);
-  s.pass_d_in(0, 0);
+  rotate(op, op.d_out(0), op.complete_d_out(0), true);
+  op.pass_d_in(0, 0);
 }
 
 constexpr Operator kRope{.name = "rope",
@@ -103,22 +103,22 @@ constexpr Operator kRope{.name = "rope",
 
 // --- scale_by_position
 
-void scale_rows(Step& s, const Tensor& x, const Tensor& y) {
-  const auto a = s.attributes<PositionScaling>();
-  launch(s.context(), turbo::PositionScale{.x = x,
-                                           .y = y,
-                                           .positions = s.in(1),
-                                           .cols = a.cols,
-                                           .floor_scale = a.floor_scale,
-                                           .attn_scale = a.attn_scale});
+void scale_rows(OperatorCall& op, const Tensor& x, const Tensor& y) {
+  const auto a = op.attributes<PositionScaling>();
+  launch(op.context(), turbo::PositionScale{.x = x,
+                                            .y = y,
+                                            .positions = op.in(1),
+                                            .cols = a.cols,
+                                            .floor_scale = a.floor_scale,
+                                            .attn_scale = a.attn_scale});
 }
 
 // Inputs: x, positions. In place like rope.
-void scale_forward(Step& s) { scale_rows(s, s.in_or_out(0), s.out(0)); }
+void scale_forward(OperatorCall& op) { scale_rows(op, op.in_or_out(0), op.out(0)); }
 
-void scale_backward_input(Step& s) {
-  scale_rows(s, s.d_out(0), s.complete_d_out(0));
-  s.pass_d_in(0, 0);
+void scale_backward_input(OperatorCall& op) {
+  scale_rows(op, op.d_out(0), op.complete_d_out(0));
+  op.pass_d_in(0, 0);
 }
 
 constexpr Operator kScaleByPosition{.name = "scale_by_position",
@@ -136,62 +136,62 @@ struct AttentionAttributes {
   bool statistics;  // output 1 is the log-sum-exp
 };
 
-void attention_forward(Step& s) {
-  const auto a = s.attributes<AttentionAttributes>();
+void attention_forward(OperatorCall& op) {
+  const auto a = op.attributes<AttentionAttributes>();
   const FusedColumns at(a.shape);
-  const Tensor qkv = s.in(0);
-  launch(s.context(), turbo::AttentionForward{.shape = a.shape,
-                                              .q = qkv,
-                                              .k = qkv.from(at.k),
-                                              .v = qkv.from(at.v),
-                                              .q_stride = at.width,
-                                              .k_stride = at.width,
-                                              .v_stride = at.width,
-                                              .first_key = a.documents ? s.in(1) : Tensor(),
-                                              .sinks = optional_weight(s),
-                                              .out = s.out(0),
-                                              .lse = a.statistics ? s.out(1) : Tensor(),
-                                              .workspace = {}});
-}
-
-void attention_backward_input(Step& s) {
-  const auto a = s.attributes<AttentionAttributes>();
-  const FusedColumns at(a.shape);
-  const Tensor qkv = s.in(0);
-  const auto [d_qkv, previous] = s.fresh_d_in(0);
-  launch(s.context(), turbo::AttentionBackward{.shape = a.shape,
+  const Tensor qkv = op.in(0);
+  launch(op.context(), turbo::AttentionForward{.shape = a.shape,
                                                .q = qkv,
                                                .k = qkv.from(at.k),
                                                .v = qkv.from(at.v),
                                                .q_stride = at.width,
                                                .k_stride = at.width,
                                                .v_stride = at.width,
-                                               .first_key = a.documents ? s.in(1) : Tensor(),
-                                               .out = s.out(0),
-                                               .lse = s.out(1),
-                                               .d_out = s.d_out(0),
-                                               .d_q = d_qkv,
-                                               .d_k = d_qkv.from(at.k),
-                                               .d_v = d_qkv.from(at.v),
-                                               .d_q_stride = at.width,
-                                               .d_k_stride = at.width,
-                                               .d_v_stride = at.width,
+                                               .first_key = a.documents ? op.in(1) : Tensor(),
+                                               .sinks = optional_weight(op),
+                                               .out = op.out(0),
+                                               .lse = a.statistics ? op.out(1) : Tensor(),
                                                .workspace = {}});
-  add_previous(s, {d_qkv, previous});
+}
+
+void attention_backward_input(OperatorCall& op) {
+  const auto a = op.attributes<AttentionAttributes>();
+  const FusedColumns at(a.shape);
+  const Tensor qkv = op.in(0);
+  const auto [d_qkv, previous] = op.fresh_d_in(0);
+  launch(op.context(), turbo::AttentionBackward{.shape = a.shape,
+                                                .q = qkv,
+                                                .k = qkv.from(at.k),
+                                                .v = qkv.from(at.v),
+                                                .q_stride = at.width,
+                                                .k_stride = at.width,
+                                                .v_stride = at.width,
+                                                .first_key = a.documents ? op.in(1) : Tensor(),
+                                                .out = op.out(0),
+                                                .lse = op.out(1),
+                                                .d_out = op.d_out(0),
+                                                .d_q = d_qkv,
+                                                .d_k = d_qkv.from(at.k),
+                                                .d_v = d_qkv.from(at.v),
+                                                .d_q_stride = at.width,
+                                                .d_k_stride = at.width,
+                                                .d_v_stride = at.width,
+                                                .workspace = {}});
+  add_previous(op, {d_qkv, previous});
 }
 
 // The parameter is the sinks; the log-sum-exp and the output hold all that their gradient needs.
-void attention_backward_weight(Step& s) {
-  const auto a = s.attributes<AttentionAttributes>();
-  write_fp32_weight_gradient(s, [&](const Tensor& d_sinks, bool accumulate) {
-    launch(s.context(), turbo::AttentionBackwardSinks{.heads = a.shape.heads,
-                                                      .value_dim = a.shape.value_dim,
-                                                      .sinks = s.weight(),
-                                                      .out = s.out(0),
-                                                      .lse = s.out(1),
-                                                      .d_out = s.d_out(0),
-                                                      .d_sinks = d_sinks,
-                                                      .accumulate = accumulate});
+void attention_backward_weight(OperatorCall& op) {
+  const auto a = op.attributes<AttentionAttributes>();
+  write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {
+    launch(op.context(), turbo::AttentionBackwardSinks{.heads = a.shape.heads,
+                                                       .value_dim = a.shape.value_dim,
+                                                       .sinks = op.weight(),
+                                                       .out = op.out(0),
+                                                       .lse = op.out(1),
+                                                       .d_out = op.d_out(0),
+                                                       .d_sinks = d_sinks,
+                                                       .accumulate = accumulate});
   });
 }
 
@@ -213,41 +213,41 @@ struct CachedAttentionAttributes {
   void* v;
 };
 
-void cached_attention_forward(Step& s) {
-  const auto a = s.attributes<CachedAttentionAttributes>();
+void cached_attention_forward(OperatorCall& op) {
+  const auto a = op.attributes<CachedAttentionAttributes>();
   const FusedColumns at(a.heads, a.kv_heads, a.head_dim, a.value_dim);
-  const Tensor qkv = s.in(0);
+  const Tensor qkv = op.in(0);
   const std::int64_t k_width = a.kv_heads * a.head_dim, v_width = a.kv_heads * a.value_dim;
   const Tensor k(a.k, qkv.dtype, {a.rows, k_width}), v(a.v, qkv.dtype, {a.rows, v_width});
-  launch(s.context(), turbo::PagedAppend{.sequences = a.sequences,
-                                         .rows = qkv.from(at.k),
-                                         .pages = k,
-                                         .tokens = qkv.rows(),
-                                         .cols = k_width,
-                                         .stride = at.width,
-                                         .to_stride = k_width,
-                                         .more_rows = qkv.from(at.v),
-                                         .more_pages = v,
-                                         .more_cols = v_width,
-                                         .more_to_stride = v_width});
-  launch(s.context(), turbo::PagedAttention{.sequences = a.sequences,
-                                            .tokens = qkv.rows(),
-                                            .heads = a.heads,
-                                            .kv_heads = a.kv_heads,
-                                            .head_dim = a.head_dim,
-                                            .value_dim = a.value_dim,
-                                            .scale = a.scale,
-                                            .window = a.window,
-                                            .chunk = a.chunk,
-                                            .q = qkv,
-                                            .k = k,
-                                            .v = v,
-                                            .q_stride = at.width,
-                                            .k_stride = k_width,
-                                            .v_stride = v_width,
-                                            .sinks = optional_weight(s),
-                                            .out = s.out(0),
-                                            .workspace = {}});
+  launch(op.context(), turbo::PagedAppend{.sequences = a.sequences,
+                                          .rows = qkv.from(at.k),
+                                          .pages = k,
+                                          .tokens = qkv.rows(),
+                                          .cols = k_width,
+                                          .stride = at.width,
+                                          .to_stride = k_width,
+                                          .more_rows = qkv.from(at.v),
+                                          .more_pages = v,
+                                          .more_cols = v_width,
+                                          .more_to_stride = v_width});
+  launch(op.context(), turbo::PagedAttention{.sequences = a.sequences,
+                                             .tokens = qkv.rows(),
+                                             .heads = a.heads,
+                                             .kv_heads = a.kv_heads,
+                                             .head_dim = a.head_dim,
+                                             .value_dim = a.value_dim,
+                                             .scale = a.scale,
+                                             .window = a.window,
+                                             .chunk = a.chunk,
+                                             .q = qkv,
+                                             .k = k,
+                                             .v = v,
+                                             .q_stride = at.width,
+                                             .k_stride = k_width,
+                                             .v_stride = v_width,
+                                             .sinks = optional_weight(op),
+                                             .out = op.out(0),
+                                             .workspace = {}});
 }
 
 constexpr Operator kCachedAttention{.name = "cached_attention",

@@ -27,9 +27,9 @@ struct Columns {
 
 class Call {
  public:
-  explicit Call(Step& step)
-      : step_(step),
-        a_(step.attributes<Attributes>()),
+  explicit Call(OperatorCall& op)
+      : op_(op),
+        a_(op.attributes<Attributes>()),
         ranks_(a_.context->ranks()),
         chunk_(a_.shape.seq_q / (2 * ranks_)),
         columns_(a_.shape) {}
@@ -77,11 +77,11 @@ class Call {
   // The first keys of all tokens, from those of this rank's.
   void gather_first_keys(const Tensor& all) const {
     const ScratchTensor gathered(scratch(), DType::kI32, {all_tokens(), 1});
-    a_.context->all_gather(step_.in(1), gathered.get().reshaped({all_tokens()}));
+    a_.context->all_gather(op_.in(1), gathered.get().reshaped({all_tokens()}));
     reorder(gathered.get(), all.reshaped({all_tokens(), 1}), false);
   }
 
-  Arena& scratch() const { return step_.context().scratch; }
+  Arena& scratch() const { return op_.context().scratch; }
 
  private:
   template <class Visit>
@@ -106,31 +106,31 @@ class Call {
         const Tensor a = from.from(to_ranks ? by_sequence : by_rank);
         const Tensor b = to.from(to_ranks ? by_rank : by_sequence);
         const std::int64_t of_rank = 2 * half, of_sequence = a_.shape.seq_q * cols;
-        launch(step_.context(), turbo::CopyRows{.from = a,
-                                                .to = b,
-                                                .rows = a_.shape.batch,
-                                                .cols = half,
-                                                .from_stride = to_ranks ? of_sequence : of_rank,
-                                                .to_stride = to_ranks ? of_rank : of_sequence,
-                                                .group_rows = a_.shape.batch,
-                                                .to_group_stride = 0});
+        launch(op_.context(), turbo::CopyRows{.from = a,
+                                              .to = b,
+                                              .rows = a_.shape.batch,
+                                              .cols = half,
+                                              .from_stride = to_ranks ? of_sequence : of_rank,
+                                              .to_stride = to_ranks ? of_rank : of_sequence,
+                                              .group_rows = a_.shape.batch,
+                                              .to_group_stride = 0});
       }
     }
   }
 
   void copy(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
             std::int64_t from_stride, std::int64_t to_stride) const {
-    launch(step_.context(), turbo::CopyRows{.from = from,
-                                            .to = to,
-                                            .rows = rows,
-                                            .cols = cols,
-                                            .from_stride = from_stride,
-                                            .to_stride = to_stride,
-                                            .group_rows = std::max<std::int64_t>(rows, 1),
-                                            .to_group_stride = 0});
+    launch(op_.context(), turbo::CopyRows{.from = from,
+                                          .to = to,
+                                          .rows = rows,
+                                          .cols = cols,
+                                          .from_stride = from_stride,
+                                          .to_stride = to_stride,
+                                          .group_rows = std::max<std::int64_t>(rows, 1),
+                                          .to_group_stride = 0});
   }
 
-  Step& step_;
+  OperatorCall& op_;
   Attributes a_;
   int ranks_;
   std::int64_t chunk_;
@@ -144,14 +144,14 @@ Tensor own_heads(const Call& call, const Tensor& of_heads) {
 }
 
 // Inputs: qkv, first keys. Outputs: out of this rank's tokens; that of its heads, and their log-sum-exp.
-void forward(Step& s) {
-  const Call call(s);
-  const Tensor own = s.in(0);
+void forward(OperatorCall& op) {
+  const Call call(op);
+  const Tensor own = op.in(0);
   const ScratchTensor qkv(call.scratch(), own.dtype, {call.all_tokens(), call.width()});
   call.to_heads(own, qkv.get(), call.qkv_columns());
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
   if (call.attributes().documents) call.gather_first_keys(first_keys.get());
-  launch(s.context(),
+  launch(op.context(),
          turbo::AttentionForward{.shape = call.shape(),
                                  .q = qkv.get(),
                                  .k = qkv.get().from(call.columns().k),
@@ -160,26 +160,26 @@ void forward(Step& s) {
                                  .k_stride = call.width(),
                                  .v_stride = call.width(),
                                  .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
-                                 .sinks = s.has_parameter() ? own_heads(call, s.weight()) : Tensor(),
-                                 .out = s.out(1),
-                                 .lse = call.attributes().statistics ? s.out(2) : Tensor(),
+                                 .sinks = op.has_parameter() ? own_heads(call, op.weight()) : Tensor(),
+                                 .out = op.out(1),
+                                 .lse = call.attributes().statistics ? op.out(2) : Tensor(),
                                  .workspace = {}});
-  call.to_tokens(s.out(1), s.out(0), call.out_columns());
+  call.to_tokens(op.out(1), op.out(0), call.out_columns());
 }
 
-void backward_input(Step& s) {
-  const Call call(s);
-  const Tensor own = s.in(0);
-  const auto [d_own, previous] = s.fresh_d_in(0);
+void backward_input(OperatorCall& op) {
+  const Call call(op);
+  const Tensor own = op.in(0);
+  const auto [d_own, previous] = op.fresh_d_in(0);
   const ScratchTensor qkv(call.scratch(), own.dtype, {call.all_tokens(), call.width()});
   const ScratchTensor d_qkv(call.scratch(), own.dtype, qkv.get().shape);
   const ScratchTensor d_out(call.scratch(), own.dtype, {call.all_tokens(), call.out_width()});
   const ScratchTensor first_keys(call.scratch(), DType::kI32, {call.all_tokens()});
   call.to_heads(own, qkv.get(), call.qkv_columns());
-  call.to_heads(s.d_out(0), d_out.get(), call.out_columns());
+  call.to_heads(op.d_out(0), d_out.get(), call.out_columns());
   if (call.attributes().documents) call.gather_first_keys(first_keys.get());
   const Tensor k = qkv.get().from(call.columns().k), v = qkv.get().from(call.columns().v);
-  launch(s.context(),
+  launch(op.context(),
          turbo::AttentionBackward{.shape = call.shape(),
                                   .q = qkv.get(),
                                   .k = k,
@@ -188,8 +188,8 @@ void backward_input(Step& s) {
                                   .k_stride = call.width(),
                                   .v_stride = call.width(),
                                   .first_key = call.attributes().documents ? first_keys.get() : Tensor(),
-                                  .out = s.out(1),
-                                  .lse = s.out(2),
+                                  .out = op.out(1),
+                                  .lse = op.out(2),
                                   .d_out = d_out.get(),
                                   .d_q = d_qkv.get(),
                                   .d_k = d_qkv.get().from(call.columns().k),
@@ -199,25 +199,25 @@ void backward_input(Step& s) {
                                   .d_v_stride = call.width(),
                                   .workspace = {}});
   call.to_tokens(d_qkv.get(), d_own, call.qkv_columns());
-  add_previous(s, {d_own, previous});
+  add_previous(op, {d_own, previous});
 }
 
 // The parameter is the sinks; other ranks have the other heads'.
-void backward_weight(Step& s) {
-  const Call call(s);
-  write_fp32_weight_gradient(s, [&](const Tensor& d_sinks, bool accumulate) {
-    if (!accumulate) launch(s.context(), turbo::Fill{.out = d_sinks, .value = 0});
-    const Tensor own = s.d_out(0);
+void backward_weight(OperatorCall& op) {
+  const Call call(op);
+  write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {
+    if (!accumulate) launch(op.context(), turbo::Fill{.out = d_sinks, .value = 0});
+    const Tensor own = op.d_out(0);
     const ScratchTensor d_out(call.scratch(), own.dtype, {call.all_tokens(), call.out_width()});
     call.to_heads(own, d_out.get(), call.out_columns());
-    launch(s.context(), turbo::AttentionBackwardSinks{.heads = call.shape().heads,
-                                                      .value_dim = call.shape().value_dim,
-                                                      .sinks = own_heads(call, s.weight()),
-                                                      .out = s.out(1),
-                                                      .lse = s.out(2),
-                                                      .d_out = d_out.get(),
-                                                      .d_sinks = own_heads(call, d_sinks),
-                                                      .accumulate = true});
+    launch(op.context(), turbo::AttentionBackwardSinks{.heads = call.shape().heads,
+                                                       .value_dim = call.shape().value_dim,
+                                                       .sinks = own_heads(call, op.weight()),
+                                                       .out = op.out(1),
+                                                       .lse = op.out(2),
+                                                       .d_out = d_out.get(),
+                                                       .d_sinks = own_heads(call, d_sinks),
+                                                       .accumulate = true});
   });
 }
 

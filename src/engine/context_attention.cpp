@@ -107,9 +107,9 @@ class Written {
 // A call of the operator. Every sequence has two pieces of queries here, and two of keys on every rank.
 class Call {
  public:
-  explicit Call(Step& step)
-      : step_(step),
-        a_(step.attributes<Attributes>()),
+  explicit Call(OperatorCall& op)
+      : op_(op),
+        a_(op.attributes<Attributes>()),
         columns_(a_.shape),
         chunk_(a_.shape.seq_q / 2),
         kv_width_(columns_.width - columns_.k) {}
@@ -176,8 +176,8 @@ class Call {
   // Calls attend(rank, its keys and values [tokens, ...]) once for each rank, this one first.
   template <class Attend>
   void ring(const Tensor& own, Attend attend) const {
-    const ScratchTensor buffers[] = {{step_.context().scratch, own.dtype, own.shape},
-                                     {step_.context().scratch, own.dtype, own.shape}};
+    const ScratchTensor buffers[] = {{op_.context().scratch, own.dtype, own.shape},
+                                     {op_.context().scratch, own.dtype, own.shape}};
     Tensor current = own;
     for (int i = 0; i < context().ranks(); ++i) {
       const Tensor next = buffers[i % 2].get();
@@ -198,7 +198,7 @@ class Call {
             .q_stride = columns_.width,
             .k_stride = kv_width_,
             .v_stride = kv_width_,
-            .first_key = a_.documents ? rows(step_.in(1), block.q, block.q_pieces) : Tensor(),
+            .first_key = a_.documents ? rows(op_.in(1), block.q, block.q_pieces) : Tensor(),
             .sinks = {},
             .out = {},
             .lse = {},
@@ -211,14 +211,14 @@ class Call {
  private:
   void copy_rows(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
                  std::int64_t from_stride, std::int64_t to_stride) const {
-    launch(step_.context(), turbo::CopyRows{.from = from,
-                                            .to = to,
-                                            .rows = rows,
-                                            .cols = cols,
-                                            .from_stride = from_stride,
-                                            .to_stride = to_stride,
-                                            .group_rows = std::max<std::int64_t>(rows, 1),
-                                            .to_group_stride = 0});
+    launch(op_.context(), turbo::CopyRows{.from = from,
+                                          .to = to,
+                                          .rows = rows,
+                                          .cols = cols,
+                                          .from_stride = from_stride,
+                                          .to_stride = to_stride,
+                                          .group_rows = std::max<std::int64_t>(rows, 1),
+                                          .to_group_stride = 0});
   }
 
   Tensor lse_place(const Tensor& all, const Block& block) const {
@@ -267,36 +267,36 @@ class Call {
     return s.chunk == 0 || last_key >= s.q_first / s.chunk * s.chunk;
   }
 
-  Step& step_;
+  OperatorCall& op_;
   Attributes a_;
   FusedColumns columns_;
   std::int64_t chunk_, kv_width_;
 };
 
 // Inputs: qkv, first keys. Outputs: out, log-sum-exp [sequences * heads, tokens of a sequence].
-void forward(Step& s) {
-  const Call call(s);
-  Arena& scratch = s.context().scratch;
-  const Tensor qkv = s.in(0);
+void forward(OperatorCall& op) {
+  const Call call(op);
+  Arena& scratch = op.context().scratch;
+  const Tensor qkv = op.in(0);
   const ScratchTensor own(scratch, qkv.dtype, call.kv_shape());
   call.copy_out(qkv, call.q_width(), own.get());
   // What many parts add up to keeps all digits. The sum of two is rounded once in either case.
   const bool in_place = qkv.dtype == DType::kF32 || call.two_parts_at_most();
   std::optional<ScratchTensor> wide;
   if (!in_place) wide.emplace(scratch, DType::kF32, Shape{call.tokens(), call.out_width()});
-  const Tensor sum = wide ? wide->get() : s.out(0);
+  const Tensor sum = wide ? wide->get() : op.out(0);
   const std::int64_t most_rows = call.attributes().shape.seq_q;
   const ScratchTensor part(scratch, qkv.dtype, {most_rows, call.out_width()});
   const ScratchTensor part_lse(scratch, DType::kF32, {call.heads(), most_rows});
   const ScratchTensor piece_lse(scratch, DType::kF32, call.piece_lse_shape());
   std::optional<ScratchTensor> own_lse;
   if (!call.attributes().statistics) own_lse.emplace(scratch, DType::kF32, call.lse_shape());
-  const Tensor all_lse = own_lse ? own_lse->get() : s.out(1);
+  const Tensor all_lse = own_lse ? own_lse->get() : op.out(1);
   Written written(call.pieces());
   const auto attend = [&](int from, const Tensor& kv) {
     call.for_each_block(from, [&](const Block& block) {
       turbo::AttentionForward attention = call.forward(block, qkv, kv);
-      if (block.own_keys && s.has_parameter()) attention.sinks = s.weight();
+      if (block.own_keys && op.has_parameter()) attention.sinks = op.weight();
       const bool first = !written.has(block.q, block.q_pieces);
       const Tensor out = call.rows(sum, block.q, block.q_pieces);
       const Tensor lse = call.dense_lse(all_lse, block, piece_lse.get());
@@ -305,15 +305,15 @@ void forward(Step& s) {
       attention.out = assigned ? out : part.get().slice(0, block.shape.seq_q);
       attention.lse =
           assigned ? lse : Tensor(part_lse.get().data, DType::kF32, {call.heads(), block.shape.seq_q});
-      launch(s.context(), attention);
+      launch(op.context(), attention);
       if (!assigned) {
-        launch(s.context(), turbo::AttentionMerge{.heads = call.heads(),
-                                                  .value_dim = block.shape.value_dim,
-                                                  .part = attention.out,
-                                                  .part_lse = attention.lse,
-                                                  .out = out,
-                                                  .lse = lse,
-                                                  .accumulate = !first});
+        launch(op.context(), turbo::AttentionMerge{.heads = call.heads(),
+                                                   .value_dim = block.shape.value_dim,
+                                                   .part = attention.out,
+                                                   .part_lse = attention.lse,
+                                                   .out = out,
+                                                   .lse = lse,
+                                                   .accumulate = !first});
       }
       call.put_lse(lse, all_lse, block);
       written.add(block.q, block.q_pieces);
@@ -330,16 +330,16 @@ void forward(Step& s) {
       attend(from, all.get().slice(from * call.tokens(), (from + 1) * call.tokens()));
     }
   }
-  if (!in_place) launch(s.context(), turbo::Cast{.x = sum, .out = s.out(0)});
+  if (!in_place) launch(op.context(), turbo::Cast{.x = sum, .out = op.out(0)});
 }
 
 // Gradients are added up in fp32, over blocks and over ranks.
-void backward_input(Step& s) {
-  const Call call(s);
-  turbo::Context& context = s.context();
+void backward_input(OperatorCall& op) {
+  const Call call(op);
+  turbo::Context& context = op.context();
   Arena& scratch = context.scratch;
-  const Tensor qkv = s.in(0);
-  const auto [d_qkv, previous] = s.fresh_d_in(0);
+  const Tensor qkv = op.in(0);
+  const auto [d_qkv, previous] = op.fresh_d_in(0);
   const ScratchTensor own(scratch, qkv.dtype, call.kv_shape());
   call.copy_out(qkv, call.q_width(), own.get());
   const ScratchTensor d_q(scratch, DType::kF32, {call.tokens(), call.q_width()});
@@ -350,8 +350,8 @@ void backward_input(Step& s) {
     call.for_each_block(from, [&](const Block& block) {
       const turbo::AttentionForward f = call.forward(block, qkv, kv);
       const Tensor d_keys = call.rows(d_kv, block.k, block.k_pieces);
-      const Tensor lse = call.dense_lse(s.out(1), block, piece_lse.get());
-      call.get_lse(s.out(1), block, lse);
+      const Tensor lse = call.dense_lse(op.out(1), block, piece_lse.get());
+      call.get_lse(op.out(1), block, lse);
       launch(context, turbo::AttentionBackward{.shape = block.shape,
                                                .q = f.q,
                                                .k = f.k,
@@ -360,9 +360,9 @@ void backward_input(Step& s) {
                                                .k_stride = f.k_stride,
                                                .v_stride = f.v_stride,
                                                .first_key = f.first_key,
-                                               .out = call.rows(s.out(0), block.q, block.q_pieces),
+                                               .out = call.rows(op.out(0), block.q, block.q_pieces),
                                                .lse = lse,
-                                               .d_out = call.rows(s.d_out(0), block.q, block.q_pieces),
+                                               .d_out = call.rows(op.d_out(0), block.q, block.q_pieces),
                                                .d_q = call.rows(d_q.get(), block.q, block.q_pieces),
                                                .d_k = d_keys,
                                                .d_v = d_keys.from(call.value_column()),
@@ -424,21 +424,21 @@ void backward_input(Step& s) {
     put(d_q.get(), 0);
     put(d_own.get(), call.q_width());
   }
-  add_previous(s, {d_qkv, previous});
+  add_previous(op, {d_qkv, previous});
 }
 
 // The parameter is the sinks, as in ordinary attention.
-void backward_weight(Step& s) {
-  const Call call(s);
-  write_fp32_weight_gradient(s, [&](const Tensor& d_sinks, bool accumulate) {
+void backward_weight(OperatorCall& op) {
+  const Call call(op);
+  write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {
     for (std::int64_t i = 0; i < call.sequences(); ++i) {
-      launch(s.context(),
+      launch(op.context(),
              turbo::AttentionBackwardSinks{.heads = call.heads(),
                                            .value_dim = call.attributes().shape.value_dim,
-                                           .sinks = s.weight(),
-                                           .out = call.rows(s.out(0), 2 * i, 2),
-                                           .lse = s.out(1).slice(i * call.heads(), (i + 1) * call.heads()),
-                                           .d_out = call.rows(s.d_out(0), 2 * i, 2),
+                                           .sinks = op.weight(),
+                                           .out = call.rows(op.out(0), 2 * i, 2),
+                                           .lse = op.out(1).slice(i * call.heads(), (i + 1) * call.heads()),
+                                           .d_out = call.rows(op.d_out(0), 2 * i, 2),
                                            .d_sinks = d_sinks,
                                            .accumulate = accumulate || i > 0});
     }

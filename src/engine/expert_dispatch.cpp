@@ -32,10 +32,10 @@ struct RowAttributes {
 // plan.
 class Call {
  public:
-  explicit Call(Step& step) : step_(step), a_(step.attributes<RowAttributes>()) {}
+  explicit Call(OperatorCall& op) : op_(op), a_(op.attributes<RowAttributes>()) {}
 
   bool all_to_all() const { return a_.all_to_all(); }
-  DispatchPlan plan() const { return a_.plan(step_.in(1)); }
+  DispatchPlan plan() const { return a_.plan(op_.in(1)); }
   Tensor of_tokens(const Buffer& buffer, const Tensor& like) const {
     return buffer.view(like.dtype, {a_.tokens, like.cols()});
   }
@@ -60,7 +60,7 @@ class Call {
   // x's rows, laid out in `packed`, to the ranks that have experts of them.
   void send(const Tensor& x, const Tensor& packed, const Tensor& out, Buffer held) const {
     const DispatchPlan p = plan();
-    launch(step_.context(),
+    launch(op_.context(),
            turbo::CombineRows{.x = x, .rows = p.sent, .weights = {}, .previous = {}, .out = packed});
     start([&](Communicator& group,
               Stream& stream) { group.all_to_all_rows(stream, packed, p.sends, out, p.receives); },
@@ -77,7 +77,7 @@ class Call {
 
   // What has come back, added up for each token, and to `previous`.
   void sum(const Tensor& returned, const Tensor& previous, const Tensor& out) const {
-    launch(step_.context(),
+    launch(op_.context(),
            turbo::CombineRows{
                .x = returned, .rows = plan().parts, .weights = {}, .previous = previous, .out = out});
   }
@@ -87,28 +87,28 @@ class Call {
     a_.parallel->start(a_.beside, collective, std::move(held));
   }
 
-  Step& step_;
+  OperatorCall& op_;
   RowAttributes a_;
 };
 
-void begin_dispatch_forward(Step& s) {
-  const Call call(s);
-  const Tensor x = s.in(0), rows = s.out(0);
+void begin_dispatch_forward(OperatorCall& op) {
+  const Call call(op);
+  const Tensor x = op.in(0), rows = op.out(0);
   if (!call.all_to_all()) return call.gather(x, rows, {});
   const Buffer packed = call.row_buffer(x);
   call.send(x, call.of_rows(packed, x), rows, packed);
 }
 
 // What came in has arrived, and is handed on where it is.
-void finish_forward(Step& s) {
-  PRIMUS_CHECK("expert dispatch", s.in_or_out(0).data == s.out(0).data);
-  Call(s).finish();
+void finish_forward(OperatorCall& op) {
+  PRIMUS_CHECK("expert dispatch", op.in_or_out(0).data == op.out(0).data);
+  Call(op).finish();
 }
 
-void end_dispatch_backward(Step& s) {
-  const Call call(s);
-  const Tensor d_rows = s.d_out(0);
-  s.pass_d_in(0, 0);  // holds it while it travels
+void end_dispatch_backward(OperatorCall& op) {
+  const Call call(op);
+  const Tensor d_rows = op.d_out(0);
+  op.pass_d_in(0, 0);  // holds it while it travels
   if (call.all_to_all()) {
     const Buffer returned = call.row_buffer(d_rows);
     call.send_back(d_rows, call.of_rows(returned, d_rows), returned);
@@ -118,41 +118,41 @@ void end_dispatch_backward(Step& s) {
   }
 }
 
-void begin_dispatch_backward(Step& s) {
-  const Call call(s);
+void begin_dispatch_backward(OperatorCall& op) {
+  const Call call(op);
   Buffer arrived = call.finish();
-  if (!call.all_to_all()) return s.take_d_in(0, std::move(arrived));
-  const auto [d_x, previous] = s.d_in(0);
+  if (!call.all_to_all()) return op.take_d_in(0, std::move(arrived));
+  const auto [d_x, previous] = op.d_in(0);
   call.sum(call.of_rows(arrived, d_x), previous, d_x);
 }
 
-void begin_return_forward(Step& s) {
-  const Call call(s);
-  if (call.all_to_all()) return call.send_back(s.in(0), s.out(0), {});
-  call.scatter(s.in(0), s.out(0), {});
+void begin_return_forward(OperatorCall& op) {
+  const Call call(op);
+  if (call.all_to_all()) return call.send_back(op.in(0), op.out(0), {});
+  call.scatter(op.in(0), op.out(0), {});
 }
 
-void end_return_sum_forward(Step& s) {
-  const Call call(s);
+void end_return_sum_forward(OperatorCall& op) {
+  const Call call(op);
   call.finish();
-  call.sum(s.in(0), {}, s.out(0));
+  call.sum(op.in(0), {}, op.out(0));
 }
 
-void end_return_backward(Step& s) {
-  const Call call(s);
-  const Tensor d_y = s.d_out(0);
+void end_return_backward(OperatorCall& op) {
+  const Call call(op);
+  const Tensor d_y = op.d_out(0);
   const Buffer d_rows = call.row_buffer(d_y);
   if (call.all_to_all()) {
     // Of what has come back, each row has the gradient of its token: just what is sent.
-    const Tensor packed = s.fresh_d_in(0).out;
+    const Tensor packed = op.fresh_d_in(0).out;
     call.send(d_y, packed, call.of_rows(d_rows, d_y), d_rows);
   } else {
-    s.pass_d_in(0, 0);
+    op.pass_d_in(0, 0);
     call.gather(d_y, call.of_rows(d_rows, d_y), d_rows);
   }
 }
 
-void begin_return_backward(Step& s) { s.take_d_in(0, Call(s).finish()); }
+void begin_return_backward(OperatorCall& op) { op.take_d_in(0, Call(op).finish()); }
 
 constexpr Operator kBeginDispatch{.name = "begin_dispatch",
                                   .operator_class = OperatorClass::kCommunication,
@@ -196,59 +196,59 @@ struct DispatchAttributes {
 };
 
 // Inputs: weights, experts, plan. Outputs: weights and plan of the rows that come in, and the DispatchPlan.
-void plan_dispatch_forward(Step& s) {
-  const auto a = s.attributes<DispatchAttributes>();
+void plan_dispatch_forward(OperatorCall& op) {
+  const auto a = op.attributes<DispatchAttributes>();
   Communicator& group = a.rows.parallel->group();
   const std::int64_t ranks = group.size(), tokens = ranks * a.rows.tokens;
   const Shape slots{tokens, a.rows.top_k};
   const auto gather = [&](const Tensor& of_microbatch, const Tensor& all) {
-    group.all_gather(s.context().stream, a.own(of_microbatch), all);
+    group.all_gather(op.context().stream, a.own(of_microbatch), all);
   };
-  const ScratchTensor weights(s.context().scratch, DType::kF32, slots);
-  const ScratchTensor choices(s.context().scratch, DType::kI32, slots);
-  gather(s.in(0), weights.get());
-  gather(s.in(1), choices.get());
+  const ScratchTensor weights(op.context().scratch, DType::kF32, slots);
+  const ScratchTensor choices(op.context().scratch, DType::kI32, slots);
+  gather(op.in(0), weights.get());
+  gather(op.in(1), choices.get());
   std::optional<ScratchTensor> kept;
   if (a.dropping) {
-    kept.emplace(s.context().scratch, DType::kI32, slots);
-    gather(turbo::RoutingPlan(s.in(2), a.all, s.in(1).shape[0], a.rows.top_k).rows, kept->get());
+    kept.emplace(op.context().scratch, DType::kI32, slots);
+    gather(turbo::RoutingPlan(op.in(2), a.all, op.in(1).shape[0], a.rows.top_k).rows, kept->get());
   }
-  launch(s.context(), turbo::PlanDispatch{.experts = choices.get(),
-                                          .kept = kept ? kept->get() : Tensor(),
-                                          .plan = s.out(2),
-                                          .ranks = ranks,
-                                          .rank = group.rank(),
-                                          .most = a.rows.most,
-                                          .experts_of_rank = a.experts.count,
-                                          .ranks_of_expert = ranks * a.experts.count / a.all});
-  const DispatchPlan plan = a.rows.plan(s.out(2));
-  launch(s.context(),
+  launch(op.context(), turbo::PlanDispatch{.experts = choices.get(),
+                                           .kept = kept ? kept->get() : Tensor(),
+                                           .plan = op.out(2),
+                                           .ranks = ranks,
+                                           .rank = group.rank(),
+                                           .most = a.rows.most,
+                                           .experts_of_rank = a.experts.count,
+                                           .ranks_of_expert = ranks * a.experts.count / a.all});
+  const DispatchPlan plan = a.rows.plan(op.out(2));
+  launch(op.context(),
          turbo::CombineRows{
-             .x = weights.get(), .rows = plan.sources, .weights = {}, .previous = {}, .out = s.out(0)});
-  launch(s.context(), turbo::PlanRouting{.experts = plan.choices,
-                                         .weights = {},
-                                         .kept = plan.choices,  // below 0 for experts of others
-                                         .plan = s.out(1),
-                                         .expert_count = a.experts.count,
-                                         .capacity = 0,
-                                         .first = a.experts.first,
-                                         .all = a.all});
+             .x = weights.get(), .rows = plan.sources, .weights = {}, .previous = {}, .out = op.out(0)});
+  launch(op.context(), turbo::PlanRouting{.experts = plan.choices,
+                                          .weights = {},
+                                          .kept = plan.choices,  // below 0 for experts of others
+                                          .plan = op.out(1),
+                                          .expert_count = a.experts.count,
+                                          .capacity = 0,
+                                          .first = a.experts.first,
+                                          .all = a.all});
 }
 
-void plan_dispatch_backward(Step& s) {
-  const auto a = s.attributes<DispatchAttributes>();
-  const DispatchPlan plan = a.rows.plan(s.out(2));
+void plan_dispatch_backward(OperatorCall& op) {
+  const auto a = op.attributes<DispatchAttributes>();
+  const DispatchPlan plan = a.rows.plan(op.out(2));
   Communicator& group = a.rows.parallel->group();
   const std::int64_t tokens = group.size() * a.rows.tokens;
-  const auto [d_weights, previous] = s.fresh_d_in(0);
-  const ScratchTensor of_all(s.context().scratch, DType::kF32, {tokens, a.rows.top_k});
-  launch(s.context(),
+  const auto [d_weights, previous] = op.fresh_d_in(0);
+  const ScratchTensor of_all(op.context().scratch, DType::kF32, {tokens, a.rows.top_k});
+  launch(op.context(),
          turbo::CombineRows{
-             .x = s.d_out(0), .rows = plan.places, .weights = {}, .previous = {}, .out = of_all.get()});
+             .x = op.d_out(0), .rows = plan.places, .weights = {}, .previous = {}, .out = of_all.get()});
   // What other ranks' tokens of the microbatch weigh is theirs to find out.
-  launch(s.context(), turbo::Fill{.out = d_weights, .value = 0});
-  group.reduce_scatter(s.context().stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
-  add_previous(s, {d_weights, previous});
+  launch(op.context(), turbo::Fill{.out = d_weights, .value = 0});
+  group.reduce_scatter(op.context().stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
+  add_previous(op, {d_weights, previous});
 }
 
 constexpr Operator kPlanDispatch{.name = "plan_dispatch",

@@ -10,13 +10,13 @@ namespace primus::engine {
 // Calls write(out, accumulate) with an fp32 tensor where the step's weight gradient goes. Where that is bf16,
 // the tensor is scratch memory with what is there already, and the sum is rounded once.
 template <class Write>
-void write_fp32_weight_gradient(Step& s, Write&& write) {
-  const auto [d_weight, accumulate] = s.d_weight();
+void write_fp32_weight_gradient(OperatorCall& op, Write&& write) {
+  const auto [d_weight, accumulate] = op.d_weight();
   if (d_weight.dtype == DType::kF32) return write(d_weight, accumulate);
-  const ScratchTensor wide(s.context().scratch, DType::kF32, d_weight.shape);
-  if (accumulate) turbo::launch(s.context(), turbo::Cast{.x = d_weight, .out = wide.get()});
+  const ScratchTensor wide(op.context().scratch, DType::kF32, d_weight.shape);
+  if (accumulate) turbo::launch(op.context(), turbo::Cast{.x = d_weight, .out = wide.get()});
   write(wide.get(), accumulate);
-  turbo::launch(s.context(), turbo::Cast{.x = wide.get(), .out = d_weight});
+  turbo::launch(op.context(), turbo::Cast{.x = wide.get(), .out = d_weight});
 }
 
 }  // namespace primus::engine

@@ -14,22 +14,22 @@ using turbo::launch;
 // --- latent_qkv
 
 // Inputs: q, kv, rope_key.
-void latent_qkv_forward(Step& s) {
-  launch(s.context(), turbo::LatentQkv{.shape = s.attributes<LatentShape>(),
-                                       .q = s.in(0),
-                                       .kv = s.in(1),
-                                       .rope_key = s.in(2),
-                                       .qkv = s.out(0)});
+void latent_qkv_forward(OperatorCall& op) {
+  launch(op.context(), turbo::LatentQkv{.shape = op.attributes<LatentShape>(),
+                                        .q = op.in(0),
+                                        .kv = op.in(1),
+                                        .rope_key = op.in(2),
+                                        .qkv = op.out(0)});
 }
 
-void latent_qkv_backward_input(Step& s) {
-  const Step::Target d_q = s.fresh_d_in(0), d_kv = s.fresh_d_in(1), d_rope_key = s.fresh_d_in(2);
-  launch(s.context(), turbo::LatentQkvBackward{.shape = s.attributes<LatentShape>(),
-                                               .d_qkv = s.d_out(0),
-                                               .d_q = d_q.out,
-                                               .d_kv = d_kv.out,
-                                               .d_rope_key = d_rope_key.out});
-  for (const Step::Target& target : {d_q, d_kv, d_rope_key}) add_previous(s, target);
+void latent_qkv_backward_input(OperatorCall& op) {
+  const OperatorCall::Target d_q = op.fresh_d_in(0), d_kv = op.fresh_d_in(1), d_rope_key = op.fresh_d_in(2);
+  launch(op.context(), turbo::LatentQkvBackward{.shape = op.attributes<LatentShape>(),
+                                                .d_qkv = op.d_out(0),
+                                                .d_q = d_q.out,
+                                                .d_kv = d_kv.out,
+                                                .d_rope_key = d_rope_key.out});
+  for (const OperatorCall::Target& target : {d_q, d_kv, d_rope_key}) add_previous(op, target);
 }
 
 constexpr Operator kLatentQkv{.name = "latent_qkv",
@@ -48,58 +48,58 @@ struct CachedLatentAttributes {
 };
 
 // Inputs: q, latent, rope_key. The parameter is the up-projection.
-void cached_latent_attention_forward(Step& s) {
-  const auto a = s.attributes<CachedLatentAttributes>();
+void cached_latent_attention_forward(OperatorCall& op) {
+  const auto a = op.attributes<CachedLatentAttributes>();
   const LatentShape& shape = a.latent;
-  const Tensor q = s.in(0);
+  const Tensor q = op.in(0);
   const std::int64_t tokens = q.rows(), width = shape.rank + shape.rope_dim;
   const Tensor cache(a.cache, q.dtype, {a.rows, width});
   const auto append = [&](const Tensor& rows, std::int64_t column) {
-    launch(s.context(), turbo::PagedAppend{.sequences = a.sequences,
-                                           .rows = rows,
-                                           .pages = cache.from(column),
-                                           .tokens = tokens,
-                                           .cols = rows.cols(),
-                                           .stride = rows.cols(),
-                                           .to_stride = width});
+    launch(op.context(), turbo::PagedAppend{.sequences = a.sequences,
+                                            .rows = rows,
+                                            .pages = cache.from(column),
+                                            .tokens = tokens,
+                                            .cols = rows.cols(),
+                                            .stride = rows.cols(),
+                                            .to_stride = width});
   };
-  append(s.in(1), 0);
-  append(s.in(2), shape.rank);
+  append(op.in(1), 0);
+  append(op.in(2), shape.rank);
 
   // Every head's queries meet the same keys, the latents, whose leading part is the values as well.
-  Arena& scratch = s.context().scratch;
+  Arena& scratch = op.context().scratch;
   const ScratchTensor queries(scratch, q.dtype, {tokens, shape.heads * width});
   const ScratchTensor mixed(scratch, q.dtype, {tokens, shape.heads * shape.rank});
-  launch(s.context(), LatentProject{.shape = shape,
-                                    .side = LatentProject::Side::kQueries,
-                                    .x = q,
-                                    .up = s.weight(),
-                                    .out = queries.get(),
-                                    .workspace = {}});
-  launch(s.context(), turbo::PagedAttention{.sequences = a.sequences,
-                                            .tokens = tokens,
-                                            .heads = shape.heads,
-                                            .kv_heads = 1,
-                                            .head_dim = width,
-                                            .value_dim = shape.rank,
-                                            .scale = a.scale,
-                                            .window = 0,
-                                            .chunk = 0,
-                                            .q = queries.get(),
-                                            .k = cache,
-                                            .v = cache,
-                                            .q_stride = shape.heads * width,
-                                            .k_stride = width,
-                                            .v_stride = width,
-                                            .sinks = {},
-                                            .out = mixed.get(),
-                                            .workspace = {}});
-  launch(s.context(), LatentProject{.shape = shape,
-                                    .side = LatentProject::Side::kValues,
-                                    .x = mixed.get(),
-                                    .up = s.weight(),
-                                    .out = s.out(0),
-                                    .workspace = {}});
+  launch(op.context(), LatentProject{.shape = shape,
+                                     .side = LatentProject::Side::kQueries,
+                                     .x = q,
+                                     .up = op.weight(),
+                                     .out = queries.get(),
+                                     .workspace = {}});
+  launch(op.context(), turbo::PagedAttention{.sequences = a.sequences,
+                                             .tokens = tokens,
+                                             .heads = shape.heads,
+                                             .kv_heads = 1,
+                                             .head_dim = width,
+                                             .value_dim = shape.rank,
+                                             .scale = a.scale,
+                                             .window = 0,
+                                             .chunk = 0,
+                                             .q = queries.get(),
+                                             .k = cache,
+                                             .v = cache,
+                                             .q_stride = shape.heads * width,
+                                             .k_stride = width,
+                                             .v_stride = width,
+                                             .sinks = {},
+                                             .out = mixed.get(),
+                                             .workspace = {}});
+  launch(op.context(), LatentProject{.shape = shape,
+                                     .side = LatentProject::Side::kValues,
+                                     .x = mixed.get(),
+                                     .up = op.weight(),
+                                     .out = op.out(0),
+                                     .workspace = {}});
 }
 
 constexpr Operator kCachedLatentAttention{.name = "cached_latent_attention",

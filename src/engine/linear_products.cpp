@@ -13,35 +13,36 @@ using turbo::launch;
 namespace {
 
 // In the types that the recipe has for this product.
-void multiply(Step& s, GemmRole role, const Tensor& a, const Tensor& b, const Tensor& c, bool accumulate) {
-  const int spared = s.context().spared;
-  if (s.precision().is_fp8(role, s.parameter())) {
+void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b, const Tensor& c,
+              bool accumulate) {
+  const int spared = op.context().spared;
+  if (op.precision().is_fp8(role, op.parameter())) {
     turbo::Fp8Linear call{.role = role, .a = a, .b = b, .c = c, .accumulate = accumulate, .spared = spared};
-    if (role != GemmRole::kForward) call.a_type = s.precision().gradients;
-    return launch(s.context(), call);
+    if (role != GemmRole::kForward) call.a_type = op.precision().gradients;
+    return launch(op.context(), call);
   }
   launch(
-      s.context(),
+      op.context(),
       Gemm{
           .role = role, .a = a, .b = b, .c = c, .accumulate = accumulate, .spared = spared, .workspace = {}});
 }
 
 }  // namespace
 
-void forward_product(Step& s, const Tensor& x, const Tensor& weight) {
-  multiply(s, GemmRole::kForward, x, weight, s.out(0), false);
+void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight) {
+  multiply(op, GemmRole::kForward, x, weight, op.out(0), false);
 }
 
-void input_gradient_product(Step& s, const Tensor& weight) {
-  const auto [d_x, previous] = s.d_in(0);
+void input_gradient_product(OperatorCall& op, const Tensor& weight) {
+  const auto [d_x, previous] = op.d_in(0);
   const bool in_place = !previous.absent() && previous.data == d_x.data;
-  multiply(s, GemmRole::kInputGradient, s.d_out(0), weight, d_x, in_place);
-  if (!previous.absent() && !in_place) launch(s.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
+  multiply(op, GemmRole::kInputGradient, op.d_out(0), weight, d_x, in_place);
+  if (!previous.absent() && !in_place) launch(op.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});
 }
 
-void weight_gradient_product(Step& s, const Tensor& x) {
-  const auto [d_weight, accumulate] = s.d_weight();
-  multiply(s, GemmRole::kWeightGradient, s.d_out(0), x, d_weight, accumulate);
+void weight_gradient_product(OperatorCall& op, const Tensor& x) {
+  const auto [d_weight, accumulate] = op.d_weight();
+  multiply(op, GemmRole::kWeightGradient, op.d_out(0), x, d_weight, accumulate);
 }
 
 }  // namespace primus::engine

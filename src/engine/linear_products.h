@@ -7,10 +7,10 @@
 namespace primus::engine {
 
 // out(0) = x · weightᵀ.
-void forward_product(Step& s, const Tensor& x, const Tensor& weight);
+void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight);
 // The part of d_in(0) that comes through d_out(0) · weight.
-void input_gradient_product(Step& s, const Tensor& weight);
+void input_gradient_product(OperatorCall& op, const Tensor& weight);
 // d_weight (+)= d_out(0)ᵀ · x.
-void weight_gradient_product(Step& s, const Tensor& x);
+void weight_gradient_product(OperatorCall& op, const Tensor& x);
 
 }  // namespace primus::engine

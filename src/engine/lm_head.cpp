@@ -33,43 +33,43 @@ struct Chunk {
 };
 
 // The cross-entropy of a chunk: loss, and d_logits where they are wanted.
-void cross_entropy(Step& s, const Chunk& chunk, const Tensor& logits, const Tensor& d_logits) {
-  const auto shared = s.attributes<SharedVocabulary>();
-  const Tensor labels = chunk.rows(s.in(1)), weights = chunk.rows(s.in(2)), loss = chunk.rows(s.out(0));
+void cross_entropy(OperatorCall& op, const Chunk& chunk, const Tensor& logits, const Tensor& d_logits) {
+  const auto shared = op.attributes<SharedVocabulary>();
+  const Tensor labels = chunk.rows(op.in(1)), weights = chunk.rows(op.in(2)), loss = chunk.rows(op.out(0));
   if (!shared.group) {
-    launch(s.context(),
+    launch(op.context(),
            turbo::CrossEntropy{
                .logits = logits, .labels = labels, .weights = weights, .loss = loss, .d_logits = d_logits});
     return;
   }
   const std::int64_t tokens = chunk.end - chunk.begin, ranks = shared.group->size(),
                      rank = shared.group->rank();
-  const ScratchTensor parts(s.context().scratch, DType::kF32, {ranks, tokens, turbo::kCrossEntropyValues});
+  const ScratchTensor parts(op.context().scratch, DType::kF32, {ranks, tokens, turbo::kCrossEntropyValues});
   const Tensor part = parts.get().slice(rank, rank + 1).reshaped({tokens, turbo::kCrossEntropyValues});
   const std::int64_t first = shared.own().begin;
-  launch(s.context(),
+  launch(op.context(),
          turbo::CrossEntropyPart{.logits = logits, .labels = labels, .part = part, .first = first});
-  shared.group->all_gather(s.context().stream, part, parts.get());
-  launch(s.context(), turbo::CrossEntropyOfParts{.parts = parts.get(),
-                                                 .logits = logits,
-                                                 .labels = labels,
-                                                 .weights = weights,
-                                                 .loss = loss,
-                                                 .d_logits = d_logits,
-                                                 .first = first,
-                                                 .vocabulary = shared.size});
+  shared.group->all_gather(op.context().stream, part, parts.get());
+  launch(op.context(), turbo::CrossEntropyOfParts{.parts = parts.get(),
+                                                  .logits = logits,
+                                                  .labels = labels,
+                                                  .weights = weights,
+                                                  .loss = loss,
+                                                  .d_logits = d_logits,
+                                                  .first = first,
+                                                  .vocabulary = shared.size});
 }
 
 // Tokens per chunk: the same on all ranks that share the vocabulary, by the largest part.
-std::int64_t chunk_tokens_of(const Step& s, std::int64_t tokens, std::int64_t vocab) {
-  const auto shared = s.attributes<SharedVocabulary>();
+std::int64_t chunk_tokens_of(const OperatorCall& op, std::int64_t tokens, std::int64_t vocab) {
+  const auto shared = op.attributes<SharedVocabulary>();
   if (shared.group) vocab = (shared.size + shared.group->size() - 1) / shared.group->size() + 64;
-  return lm_head_chunk_tokens(s.context().device, tokens, vocab);
+  return lm_head_chunk_tokens(op.context().device, tokens, vocab);
 }
 
 // Tokens whose fp32 logits exist at a time, of a chunk whose gradient is narrower than they are.
-std::int64_t part_tokens_of(const Step& s, std::int64_t chunk_tokens) {
-  if (s.context().device.properties().host_memory) return chunk_tokens;
+std::int64_t part_tokens_of(const OperatorCall& op, std::int64_t chunk_tokens) {
+  if (op.context().device.properties().host_memory) return chunk_tokens;
   // A quarter of a chunk's: many tiles of rows for each product, which reads all of the weight, and whole
   // ones.
   constexpr std::int64_t kParts = 4, kTile = 128;
@@ -81,75 +81,76 @@ std::int64_t part_tokens_of(const Step& s, std::int64_t chunk_tokens) {
 // Computes logits and cross-entropy of each chunk and hands (chunk, d_logits) on. d_logits is absent in
 // inference.
 template <class Consume>
-void for_each_chunk(Step& s, bool gradient, Consume&& consume) {
-  const Tensor hidden = s.in(0), weight = s.weight();
+void for_each_chunk(OperatorCall& op, bool gradient, Consume&& consume) {
+  const Tensor hidden = op.in(0), weight = op.weight();
   const std::int64_t tokens = hidden.rows(), vocab = weight.shape[0];
-  const std::int64_t chunk_tokens = chunk_tokens_of(s, tokens, vocab);
+  const std::int64_t chunk_tokens = chunk_tokens_of(op, tokens, vocab);
   // fp32 gradients overwrite the logits; bf16 ones need their own, narrower rows.
   const bool narrow = hidden.dtype != DType::kF32;
-  const std::int64_t part_tokens = narrow ? part_tokens_of(s, chunk_tokens) : chunk_tokens;
-  ScratchTensor logits(s.context().scratch, DType::kF32, {part_tokens, vocab});
-  ScratchTensor narrow_logits(s.context().scratch, hidden.dtype,
+  const std::int64_t part_tokens = narrow ? part_tokens_of(op, chunk_tokens) : chunk_tokens;
+  ScratchTensor logits(op.context().scratch, DType::kF32, {part_tokens, vocab});
+  ScratchTensor narrow_logits(op.context().scratch, hidden.dtype,
                               gradient && narrow ? Shape{chunk_tokens, vocab} : Shape{0});
   for (std::int64_t begin = 0; begin < tokens; begin += chunk_tokens) {
     const Chunk chunk{begin, std::min(tokens, begin + chunk_tokens)};
     for (std::int64_t at = begin; at < chunk.end; at += part_tokens) {
-      s.stop_if_asked();
+      op.stop_if_asked();
       const Chunk part{at, std::min(chunk.end, at + part_tokens)};
       const Tensor part_logits = logits.get().slice(0, part.end - at);
       Tensor d_logits;
       if (gradient) d_logits = narrow ? narrow_logits.get().slice(at - begin, part.end - begin) : part_logits;
-      launch(s.context(), Gemm{.role = GemmRole::kForward,
-                               .a = part.rows(hidden),
-                               .b = weight,
-                               .c = part_logits,
-                               .accumulate = false,
-                               .workspace = {}});
-      cross_entropy(s, part, part_logits, d_logits);
+      launch(op.context(), Gemm{.role = GemmRole::kForward,
+                                .a = part.rows(hidden),
+                                .b = weight,
+                                .c = part_logits,
+                                .accumulate = false,
+                                .workspace = {}});
+      cross_entropy(op, part, part_logits, d_logits);
     }
     if (gradient) consume(chunk, (narrow ? narrow_logits : logits).get().slice(0, chunk.end - begin));
   }
 }
 
-void add_weight_gradient(Step& s, const Chunk& chunk, const Tensor& d_logits) {
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), Gemm{.role = GemmRole::kWeightGradient,
-                           .a = d_logits,
-                           .b = chunk.rows(s.in(0)),
-                           .c = d_weight,
-                           .accumulate = accumulate,
-                           .workspace = {}});
+void add_weight_gradient(OperatorCall& op, const Chunk& chunk, const Tensor& d_logits) {
+  const auto [d_weight, accumulate] = op.d_weight();
+  launch(op.context(), Gemm{.role = GemmRole::kWeightGradient,
+                            .a = d_logits,
+                            .b = chunk.rows(op.in(0)),
+                            .c = d_weight,
+                            .accumulate = accumulate,
+                            .workspace = {}});
 }
 
-void inference_forward(Step& s) {
-  for_each_chunk(s, false, [](const Chunk&, const Tensor&) {});
+void inference_forward(OperatorCall& op) {
+  for_each_chunk(op, false, [](const Chunk&, const Tensor&) {});
 }
 
-void training_forward(Step&) {}
+void training_forward(OperatorCall&) {}
 
-void backward_input(Step& s) {
-  const bool weight_now = s.weight_gradient_now();
-  Step::Target target;
-  if (s.needs_d_in(0)) target = s.fresh_d_in(0);
+void backward_input(OperatorCall& op) {
+  const bool weight_now = op.weight_gradient_now();
+  OperatorCall::Target target;
+  if (op.needs_d_in(0)) target = op.fresh_d_in(0);
   const Tensor& d_hidden = target.out;
-  for_each_chunk(s, true, [&](const Chunk& chunk, const Tensor& d_logits) {
+  for_each_chunk(op, true, [&](const Chunk& chunk, const Tensor& d_logits) {
     // The weight gradient first: it is the largest of the model, and the first whose reduction can begin.
-    if (weight_now) add_weight_gradient(s, chunk, d_logits);
+    if (weight_now) add_weight_gradient(op, chunk, d_logits);
     if (d_hidden.absent()) return;
-    launch(s.context(), Gemm{.role = GemmRole::kInputGradient,
-                             .a = d_logits,
-                             .b = s.weight(),
-                             .c = chunk.rows(d_hidden),
-                             .accumulate = false,
-                             .workspace = {}});
+    launch(op.context(), Gemm{.role = GemmRole::kInputGradient,
+                              .a = d_logits,
+                              .b = op.weight(),
+                              .c = chunk.rows(d_hidden),
+                              .accumulate = false,
+                              .workspace = {}});
   });
-  add_previous(s, target);
-  if (weight_now) s.weight_gradient_done();
+  add_previous(op, target);
+  if (weight_now) op.weight_gradient_done();
 }
 
-void backward_weight(Step& s) {
-  for_each_chunk(
-      s, true, [&](const Chunk& chunk, const Tensor& d_logits) { add_weight_gradient(s, chunk, d_logits); });
+void backward_weight(OperatorCall& op) {
+  for_each_chunk(op, true, [&](const Chunk& chunk, const Tensor& d_logits) {
+    add_weight_gradient(op, chunk, d_logits);
+  });
 }
 
 constexpr std::uint8_t kAllInputs = 0b111;

@@ -23,43 +23,44 @@ struct PlanAttributes {
 };
 
 // The plan is input 1 of every operator below.
-turbo::RoutingPlan plan_of(Step& s) {
-  const auto a = s.attributes<PlanAttributes>();
-  return {s.in(1), a.expert_count, a.tokens, a.top_k};
+turbo::RoutingPlan plan_of(OperatorCall& op) {
+  const auto a = op.attributes<PlanAttributes>();
+  return {op.in(1), a.expert_count, a.tokens, a.top_k};
 }
 
 // Inputs: rows, plan, weights, and an addend if there is one.
 template <bool kAddend>
-void combine_forward(Step& s) {
-  launch(s.context(), turbo::CombineRows{.x = s.in(0),
-                                         .rows = plan_of(s).rows,
-                                         .weights = s.in(2),
-                                         .previous = kAddend ? s.in(3) : Tensor(),
-                                         .out = s.out(0)});
+void combine_forward(OperatorCall& op) {
+  launch(op.context(), turbo::CombineRows{.x = op.in(0),
+                                          .rows = plan_of(op).rows,
+                                          .weights = op.in(2),
+                                          .previous = kAddend ? op.in(3) : Tensor(),
+                                          .out = op.out(0)});
 }
 
 template <bool kAddend>
-void combine_backward(Step& s) {
-  const Tensor d_out = s.d_out(0);
-  const turbo::RoutingPlan plan = plan_of(s);
-  if (s.needs_d_in(2)) {
-    const auto [d_weights, previous] = s.d_in(2);
-    launch(
-        s.context(),
-        turbo::RowDots{
-            .by_token = d_out, .by_row = s.in(0), .rows = plan.rows, .previous = previous, .out = d_weights});
+void combine_backward(OperatorCall& op) {
+  const Tensor d_out = op.d_out(0);
+  const turbo::RoutingPlan plan = plan_of(op);
+  if (op.needs_d_in(2)) {
+    const auto [d_weights, previous] = op.d_in(2);
+    launch(op.context(), turbo::RowDots{.by_token = d_out,
+                                        .by_row = op.in(0),
+                                        .rows = plan.rows,
+                                        .previous = previous,
+                                        .out = d_weights});
   }
-  if (s.needs_d_in(0)) {
-    const auto [d_rows, previous] = s.fresh_d_in(0);
-    launch(s.context(), turbo::GatherRows{.x = d_out,
-                                          .offsets = plan.offsets,
-                                          .rows = plan.rows,
-                                          .slots = plan.slots,
-                                          .weights = s.in(2),
-                                          .out = d_rows});
-    add_previous(s, {d_rows, previous});
+  if (op.needs_d_in(0)) {
+    const auto [d_rows, previous] = op.fresh_d_in(0);
+    launch(op.context(), turbo::GatherRows{.x = d_out,
+                                           .offsets = plan.offsets,
+                                           .rows = plan.rows,
+                                           .slots = plan.slots,
+                                           .weights = op.in(2),
+                                           .out = d_rows});
+    add_previous(op, {d_rows, previous});
   }
-  if (kAddend && s.needs_d_in(3)) s.pass_d_in(3, 0);
+  if (kAddend && op.needs_d_in(3)) op.pass_d_in(3, 0);
 }
 
 template <bool kAddend>
@@ -72,38 +73,38 @@ constexpr Operator kCombine{.name = "combine",
 // ---- grouped linear -----------------------------------------------------------------------------
 
 // Inputs: rows, plan. The parameter's first extent is the number of experts.
-Tensor offsets_of(Step& s) { return s.in(1).slice(0, s.parameter().shape[0] + 1); }
+Tensor offsets_of(OperatorCall& op) { return op.in(1).slice(0, op.parameter().shape[0] + 1); }
 
-void grouped_linear_forward(Step& s) {
-  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
-                                         .a = s.in(0),
-                                         .b = s.weight(),
-                                         .c = s.out(0),
-                                         .offsets = offsets_of(s),
-                                         .workspace = {}});
+void grouped_linear_forward(OperatorCall& op) {
+  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
+                                          .a = op.in(0),
+                                          .b = op.weight(),
+                                          .c = op.out(0),
+                                          .offsets = offsets_of(op),
+                                          .workspace = {}});
 }
 
-void grouped_linear_backward_input(Step& s) {
-  if (!s.needs_d_in(0)) return;
-  const auto [d_x, previous] = s.fresh_d_in(0);
-  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
-                                         .a = s.d_out(0),
-                                         .b = s.weight(),
-                                         .c = d_x,
-                                         .offsets = offsets_of(s),
-                                         .workspace = {}});
-  add_previous(s, {d_x, previous});
+void grouped_linear_backward_input(OperatorCall& op) {
+  if (!op.needs_d_in(0)) return;
+  const auto [d_x, previous] = op.fresh_d_in(0);
+  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
+                                          .a = op.d_out(0),
+                                          .b = op.weight(),
+                                          .c = d_x,
+                                          .offsets = offsets_of(op),
+                                          .workspace = {}});
+  add_previous(op, {d_x, previous});
 }
 
-void grouped_linear_backward_weight(Step& s) {
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
-                                         .a = s.d_out(0),
-                                         .b = s.in(0),
-                                         .c = d_weight,
-                                         .offsets = offsets_of(s),
-                                         .accumulate = accumulate,
-                                         .workspace = {}});
+void grouped_linear_backward_weight(OperatorCall& op) {
+  const auto [d_weight, accumulate] = op.d_weight();
+  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
+                                          .a = op.d_out(0),
+                                          .b = op.in(0),
+                                          .c = d_weight,
+                                          .offsets = offsets_of(op),
+                                          .accumulate = accumulate,
+                                          .workspace = {}});
 }
 
 constexpr Operator kGroupedLinear{.name = "grouped_linear",
@@ -119,45 +120,45 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
 // tape keeps neither tokens nor results top_k times over.
 
 // Inputs: x, plan.
-void dispatch_linear_forward(Step& s) {
-  const turbo::RoutingPlan plan = plan_of(s);
-  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
-                                         .a = s.in(0),
-                                         .b = s.weight(),
-                                         .c = s.out(0),
-                                         .offsets = plan.offsets,
-                                         .a_rows = plan.tokens,
-                                         .workspace = {}});
+void dispatch_linear_forward(OperatorCall& op) {
+  const turbo::RoutingPlan plan = plan_of(op);
+  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
+                                          .a = op.in(0),
+                                          .b = op.weight(),
+                                          .c = op.out(0),
+                                          .offsets = plan.offsets,
+                                          .a_rows = plan.tokens,
+                                          .workspace = {}});
 }
 
-void dispatch_linear_backward_input(Step& s) {
-  if (!s.needs_d_in(0)) return;
-  const Tensor d_out = s.d_out(0);
-  const turbo::RoutingPlan plan = plan_of(s);
-  const auto [d_x, previous] = s.d_in(0);
-  const ScratchTensor d_rows(s.context().scratch, d_x.dtype, {d_out.rows(), d_x.cols()});
-  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
-                                         .a = d_out,
-                                         .b = s.weight(),
-                                         .c = d_rows.get(),
-                                         .offsets = plan.offsets,
-                                         .workspace = {}});
-  launch(s.context(),
+void dispatch_linear_backward_input(OperatorCall& op) {
+  if (!op.needs_d_in(0)) return;
+  const Tensor d_out = op.d_out(0);
+  const turbo::RoutingPlan plan = plan_of(op);
+  const auto [d_x, previous] = op.d_in(0);
+  const ScratchTensor d_rows(op.context().scratch, d_x.dtype, {d_out.rows(), d_x.cols()});
+  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
+                                          .a = d_out,
+                                          .b = op.weight(),
+                                          .c = d_rows.get(),
+                                          .offsets = plan.offsets,
+                                          .workspace = {}});
+  launch(op.context(),
          turbo::CombineRows{
              .x = d_rows.get(), .rows = plan.rows, .weights = {}, .previous = previous, .out = d_x});
 }
 
-void dispatch_linear_backward_weight(Step& s) {
-  const turbo::RoutingPlan plan = plan_of(s);
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
-                                         .a = s.d_out(0),
-                                         .b = s.in(0),
-                                         .c = d_weight,
-                                         .offsets = plan.offsets,
-                                         .b_rows = plan.tokens,
-                                         .accumulate = accumulate,
-                                         .workspace = {}});
+void dispatch_linear_backward_weight(OperatorCall& op) {
+  const turbo::RoutingPlan plan = plan_of(op);
+  const auto [d_weight, accumulate] = op.d_weight();
+  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
+                                          .a = op.d_out(0),
+                                          .b = op.in(0),
+                                          .c = d_weight,
+                                          .offsets = plan.offsets,
+                                          .b_rows = plan.tokens,
+                                          .accumulate = accumulate,
+                                          .workspace = {}});
 }
 
 constexpr Operator kDispatchLinear{.name = "dispatch_linear",
@@ -170,52 +171,52 @@ constexpr Operator kDispatchLinear{.name = "dispatch_linear",
 
 // Inputs: rows, plan, and an addend if there is one.
 template <bool kAddend>
-void linear_combine_forward(Step& s) {
-  const Tensor rows = s.in(0), out = s.out(0);
-  const turbo::RoutingPlan plan = plan_of(s);
-  const ScratchTensor results(s.context().scratch, out.dtype, {rows.rows(), out.cols()});
-  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
-                                         .a = rows,
-                                         .b = s.weight(),
-                                         .c = results.get(),
-                                         .offsets = plan.offsets,
-                                         .workspace = {}});
-  launch(s.context(), turbo::CombineRows{.x = results.get(),
-                                         .rows = plan.rows,
-                                         .weights = {},
-                                         .previous = kAddend ? s.in(2) : Tensor(),
-                                         .out = out});
+void linear_combine_forward(OperatorCall& op) {
+  const Tensor rows = op.in(0), out = op.out(0);
+  const turbo::RoutingPlan plan = plan_of(op);
+  const ScratchTensor results(op.context().scratch, out.dtype, {rows.rows(), out.cols()});
+  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
+                                          .a = rows,
+                                          .b = op.weight(),
+                                          .c = results.get(),
+                                          .offsets = plan.offsets,
+                                          .workspace = {}});
+  launch(op.context(), turbo::CombineRows{.x = results.get(),
+                                          .rows = plan.rows,
+                                          .weights = {},
+                                          .previous = kAddend ? op.in(2) : Tensor(),
+                                          .out = out});
 }
 
 template <bool kAddend>
-void linear_combine_backward_input(Step& s) {
-  if (s.needs_d_in(0)) {
-    const auto [d_rows, previous] = s.fresh_d_in(0);
-    const turbo::RoutingPlan plan = plan_of(s);
-    launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
-                                           .a = s.d_out(0),
-                                           .b = s.weight(),
-                                           .c = d_rows,
-                                           .offsets = plan.offsets,
-                                           .a_rows = plan.tokens,
-                                           .workspace = {}});
-    add_previous(s, {d_rows, previous});
+void linear_combine_backward_input(OperatorCall& op) {
+  if (op.needs_d_in(0)) {
+    const auto [d_rows, previous] = op.fresh_d_in(0);
+    const turbo::RoutingPlan plan = plan_of(op);
+    launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
+                                            .a = op.d_out(0),
+                                            .b = op.weight(),
+                                            .c = d_rows,
+                                            .offsets = plan.offsets,
+                                            .a_rows = plan.tokens,
+                                            .workspace = {}});
+    add_previous(op, {d_rows, previous});
   }
-  if (kAddend && s.needs_d_in(2)) s.pass_d_in(2, 0);
+  if (kAddend && op.needs_d_in(2)) op.pass_d_in(2, 0);
 }
 
-void linear_combine_backward_weight(Step& s) {
-  const Tensor rows = s.in(0);
-  const turbo::RoutingPlan plan = plan_of(s);
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
-                                         .a = s.d_out(0),
-                                         .b = rows,
-                                         .c = d_weight,
-                                         .offsets = plan.offsets,
-                                         .a_rows = plan.tokens,
-                                         .accumulate = accumulate,
-                                         .workspace = {}});
+void linear_combine_backward_weight(OperatorCall& op) {
+  const Tensor rows = op.in(0);
+  const turbo::RoutingPlan plan = plan_of(op);
+  const auto [d_weight, accumulate] = op.d_weight();
+  launch(op.context(), turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
+                                          .a = op.d_out(0),
+                                          .b = rows,
+                                          .c = d_weight,
+                                          .offsets = plan.offsets,
+                                          .a_rows = plan.tokens,
+                                          .accumulate = accumulate,
+                                          .workspace = {}});
 }
 
 template <bool kAddend>
@@ -227,18 +228,19 @@ constexpr Operator kLinearCombine{.name = "linear_combine",
                                   .for_input = {.inputs = bit(1)},
                                   .for_weight = {.inputs = bit(0) | bit(1)}};
 
-void grouped_bias_forward(Step& s) {
-  launch(s.context(), turbo::GroupedBias{
-                          .x = s.in_or_out(0), .bias = s.weight(), .y = s.out(0), .offsets = offsets_of(s)});
+void grouped_bias_forward(OperatorCall& op) {
+  launch(op.context(),
+         turbo::GroupedBias{
+             .x = op.in_or_out(0), .bias = op.weight(), .y = op.out(0), .offsets = offsets_of(op)});
 }
 
-void grouped_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }
+void grouped_bias_backward_input(OperatorCall& op) { op.pass_d_in(0, 0); }
 
-void grouped_bias_backward_weight(Step& s) {
-  write_fp32_weight_gradient(s, [&](const Tensor& d_bias, bool accumulate) {
-    launch(s.context(),
+void grouped_bias_backward_weight(OperatorCall& op) {
+  write_fp32_weight_gradient(op, [&](const Tensor& d_bias, bool accumulate) {
+    launch(op.context(),
            turbo::GroupedBiasBackward{
-               .d_y = s.d_out(0), .d_bias = d_bias, .offsets = offsets_of(s), .accumulate = accumulate});
+               .d_y = op.d_out(0), .d_bias = d_bias, .offsets = offsets_of(op), .accumulate = accumulate});
   });
 }
 
@@ -258,34 +260,34 @@ struct WeightedAttributes {
 };
 
 // Inputs: gate and up, plan, weights.
-void weighted_swiglu_forward(Step& s) {
-  const turbo::RoutingPlan plan = plan_of(s);
-  launch(s.context(),
-         turbo::WeightedSwigluForward{.gate_up = s.in(0),
-                                      .weights = s.in(2),
+void weighted_swiglu_forward(OperatorCall& op) {
+  const turbo::RoutingPlan plan = plan_of(op);
+  launch(op.context(),
+         turbo::WeightedSwigluForward{.gate_up = op.in(0),
+                                      .weights = op.in(2),
                                       .offsets = plan.offsets,
                                       .slots = plan.slots,
-                                      .weigh_input = s.attributes<WeightedAttributes>().weigh_input,
-                                      .out = s.out(0)});
+                                      .weigh_input = op.attributes<WeightedAttributes>().weigh_input,
+                                      .out = op.out(0)});
 }
 
-void weighted_swiglu_backward(Step& s) {
-  const turbo::RoutingPlan plan = plan_of(s);
-  const auto [d_weights, previous_weights] = s.needs_d_in(2) ? s.d_in(2) : Step::Target{};
+void weighted_swiglu_backward(OperatorCall& op) {
+  const turbo::RoutingPlan plan = plan_of(op);
+  const auto [d_weights, previous_weights] = op.needs_d_in(2) ? op.d_in(2) : OperatorCall::Target{};
   std::optional<ScratchTensor> unwanted;
-  if (!s.needs_d_in(0)) unwanted.emplace(s.context().scratch, s.in(0).dtype, s.in(0).shape);
-  const auto [d_gate_up, previous] = unwanted ? Step::Target{unwanted->get(), {}} : s.fresh_d_in(0);
-  launch(s.context(),
-         turbo::WeightedSwigluBackward{.gate_up = s.in(0),
-                                       .weights = s.in(2),
+  if (!op.needs_d_in(0)) unwanted.emplace(op.context().scratch, op.in(0).dtype, op.in(0).shape);
+  const auto [d_gate_up, previous] = unwanted ? OperatorCall::Target{unwanted->get(), {}} : op.fresh_d_in(0);
+  launch(op.context(),
+         turbo::WeightedSwigluBackward{.gate_up = op.in(0),
+                                       .weights = op.in(2),
                                        .offsets = plan.offsets,
                                        .slots = plan.slots,
-                                       .weigh_input = s.attributes<WeightedAttributes>().weigh_input,
-                                       .d_out = s.d_out(0),
+                                       .weigh_input = op.attributes<WeightedAttributes>().weigh_input,
+                                       .d_out = op.d_out(0),
                                        .d_gate_up = d_gate_up,
                                        .previous_weights = previous_weights,
                                        .d_weights = d_weights});
-  add_previous(s, {d_gate_up, previous});
+  add_previous(op, {d_gate_up, previous});
 }
 
 constexpr Operator kWeightedSwiglu{.name = "weighted_swiglu",
@@ -300,19 +302,19 @@ struct ClampAttributes {
   float limit;
 };
 
-void clamped_swiglu_forward(Step& s) {
-  launch(s.context(),
+void clamped_swiglu_forward(OperatorCall& op) {
+  launch(op.context(),
          turbo::ClampedSwigluForward{
-             .gate_up = s.in(0), .out = s.out(0), .limit = s.attributes<ClampAttributes>().limit});
+             .gate_up = op.in(0), .out = op.out(0), .limit = op.attributes<ClampAttributes>().limit});
 }
 
-void clamped_swiglu_backward(Step& s) {
-  const auto [d_gate_up, previous] = s.fresh_d_in(0);
-  launch(s.context(), turbo::ClampedSwigluBackward{.gate_up = s.in(0),
-                                                   .d_out = s.d_out(0),
-                                                   .d_gate_up = d_gate_up,
-                                                   .limit = s.attributes<ClampAttributes>().limit});
-  add_previous(s, {d_gate_up, previous});
+void clamped_swiglu_backward(OperatorCall& op) {
+  const auto [d_gate_up, previous] = op.fresh_d_in(0);
+  launch(op.context(), turbo::ClampedSwigluBackward{.gate_up = op.in(0),
+                                                    .d_out = op.d_out(0),
+                                                    .d_gate_up = d_gate_up,
+                                                    .limit = op.attributes<ClampAttributes>().limit});
+  add_previous(op, {d_gate_up, previous});
 }
 
 constexpr Operator kClampedSwiglu{.name = "clamped_swiglu",

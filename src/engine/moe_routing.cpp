@@ -21,23 +21,23 @@ struct LogitsAttributes {
 };
 
 // The router's random numbers, whose tokens are input `i` where there is one.
-turbo::RouterRandom with_tokens(const Step& s, turbo::RouterRandom random, int i) {
-  if (s.input_count() > i) random.tokens = s.in(i);
+turbo::RouterRandom with_tokens(const OperatorCall& op, turbo::RouterRandom random, int i) {
+  if (op.input_count() > i) random.tokens = op.in(i);
   return random;
 }
 
 // The router's input: the hidden states themselves, or in scratch memory, in fp32, what jitter makes of them.
 class Input {
  public:
-  explicit Input(Step& s) : tensor_(s.in(0)) {
-    const auto a = s.attributes<LogitsAttributes>();
+  explicit Input(OperatorCall& op) : tensor_(op.in(0)) {
+    const auto a = op.attributes<LogitsAttributes>();
     if (a.jitter == 0) return;
-    copy_.emplace(s.context().scratch, DType::kF32, tensor_.shape);
-    launch(s.context(), turbo::RouterJitter{.x = tensor_,
-                                            .previous = {},
-                                            .out = copy_->get(),
-                                            .jitter = a.jitter,
-                                            .random = with_tokens(s, a.random, 1)});
+    copy_.emplace(op.context().scratch, DType::kF32, tensor_.shape);
+    launch(op.context(), turbo::RouterJitter{.x = tensor_,
+                                             .previous = {},
+                                             .out = copy_->get(),
+                                             .jitter = a.jitter,
+                                             .random = with_tokens(op, a.random, 1)});
     tensor_ = copy_->get();
   }
   const Tensor& get() const { return tensor_; }
@@ -47,33 +47,33 @@ class Input {
   std::optional<ScratchTensor> copy_;
 };
 
-void logits_forward(Step& s) {
-  const Input x(s);
-  forward_product(s, x.get(), s.weight());
+void logits_forward(OperatorCall& op) {
+  const Input x(op);
+  forward_product(op, x.get(), op.weight());
 }
 
-void logits_backward_input(Step& s) {
-  if (!s.needs_d_in(0)) return;
-  const auto a = s.attributes<LogitsAttributes>();
-  if (a.jitter == 0) return input_gradient_product(s, s.weight());
-  const auto [d_x, previous] = s.d_in(0);
-  const ScratchTensor d_input(s.context().scratch, DType::kF32, d_x.shape);
-  launch(s.context(), turbo::Gemm{.role = turbo::GemmRole::kInputGradient,
-                                  .a = s.d_out(0),
-                                  .b = s.weight(),
-                                  .c = d_input.get(),
-                                  .accumulate = false,
-                                  .workspace = {}});
-  launch(s.context(), turbo::RouterJitter{.x = d_input.get(),
-                                          .previous = previous,
-                                          .out = d_x,
-                                          .jitter = a.jitter,
-                                          .random = with_tokens(s, a.random, 1)});
+void logits_backward_input(OperatorCall& op) {
+  if (!op.needs_d_in(0)) return;
+  const auto a = op.attributes<LogitsAttributes>();
+  if (a.jitter == 0) return input_gradient_product(op, op.weight());
+  const auto [d_x, previous] = op.d_in(0);
+  const ScratchTensor d_input(op.context().scratch, DType::kF32, d_x.shape);
+  launch(op.context(), turbo::Gemm{.role = turbo::GemmRole::kInputGradient,
+                                   .a = op.d_out(0),
+                                   .b = op.weight(),
+                                   .c = d_input.get(),
+                                   .accumulate = false,
+                                   .workspace = {}});
+  launch(op.context(), turbo::RouterJitter{.x = d_input.get(),
+                                           .previous = previous,
+                                           .out = d_x,
+                                           .jitter = a.jitter,
+                                           .random = with_tokens(op, a.random, 1)});
 }
 
-void logits_backward_weight(Step& s) {
-  const Input x(s);
-  weight_gradient_product(s, x.get());
+void logits_backward_weight(OperatorCall& op) {
+  const Input x(op);
+  weight_gradient_product(op, x.get());
 }
 
 constexpr Operator kLogits{.name = "router_logits",
@@ -91,16 +91,16 @@ constexpr Operator kJitteredLogits{.name = "router_logits",
                                    .for_input = {.inputs = bit(1)},
                                    .for_weight = {.inputs = bit(0) | bit(1)}};
 
-void router_bias_forward(Step& s) {
-  launch(s.context(), turbo::AddBias{.x = s.in_or_out(0), .bias = s.weight(), .y = s.out(0)});
+void router_bias_forward(OperatorCall& op) {
+  launch(op.context(), turbo::AddBias{.x = op.in_or_out(0), .bias = op.weight(), .y = op.out(0)});
 }
 
-void router_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }
+void router_bias_backward_input(OperatorCall& op) { op.pass_d_in(0, 0); }
 
-void router_bias_backward_weight(Step& s) {
-  const auto [d_bias, accumulate] = s.d_weight();
-  launch(s.context(), turbo::AddBiasBackwardWeight{
-                          .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
+void router_bias_backward_weight(OperatorCall& op) {
+  const auto [d_bias, accumulate] = op.d_weight();
+  launch(op.context(), turbo::AddBiasBackwardWeight{
+                           .d_y = op.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
 }
 
 constexpr Operator kRouterBias{.name = "router_bias",
@@ -123,10 +123,10 @@ struct RouteAttributes {
 class Loads {
  public:
   // `by_logits` [T, top_k]: the experts of the largest logits, where they are known.
-  Loads(Step& s, const RoutingRule& rule, const Tensor& logits, const Tensor& by_logits) {
+  Loads(OperatorCall& op, const RoutingRule& rule, const Tensor& logits, const Tensor& by_logits) {
     if (rule.balance_scale == 0) return;
-    load_.emplace(s.context().scratch, DType::kI32, Shape{rule.segments, logits.cols()});
-    launch(s.context(),
+    load_.emplace(op.context().scratch, DType::kI32, Shape{rule.segments, logits.cols()});
+    launch(op.context(),
            turbo::RouterLoad{
                .top_k = rule.router.top_k, .logits = logits, .chosen = by_logits, .load = load_->get()});
   }
@@ -137,41 +137,41 @@ class Loads {
 };
 
 // Inputs: logits and, where random numbers are drawn, the tokens' numbers. Outputs: weights, experts, plan.
-void route_forward(Step& s) {
-  const auto a = s.attributes<RouteAttributes>();
+void route_forward(OperatorCall& op) {
+  const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
   // In measure mode a bias has no address either, and nothing runs.
   const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
-  const Tensor given = a.given ? Tensor(a.given, DType::kI32, s.out(1).shape) : Tensor();
-  launch(s.context(), turbo::RouterForward{.rule = rule.router,
-                                           .random = with_tokens(s, rule.random, 1),
-                                           .logits = s.in(0),
-                                           .bias = bias,
-                                           .given = given,
-                                           .experts = s.out(1),
-                                           .weights = s.out(0)});
-  launch(s.context(), turbo::PlanRouting{.experts = s.out(1),
-                                         .weights = rule.drop_lightest ? s.out(0) : Tensor(),
-                                         .plan = s.out(2),
-                                         .expert_count = a.expert_count,
-                                         .capacity = rule.capacity,
-                                         .sequences = rule.sequences});
+  const Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(1).shape) : Tensor();
+  launch(op.context(), turbo::RouterForward{.rule = rule.router,
+                                            .random = with_tokens(op, rule.random, 1),
+                                            .logits = op.in(0),
+                                            .bias = bias,
+                                            .given = given,
+                                            .experts = op.out(1),
+                                            .weights = op.out(0)});
+  launch(op.context(), turbo::PlanRouting{.experts = op.out(1),
+                                          .weights = rule.drop_lightest ? op.out(0) : Tensor(),
+                                          .plan = op.out(2),
+                                          .expert_count = a.expert_count,
+                                          .capacity = rule.capacity,
+                                          .sequences = rule.sequences});
 }
 
-void route_backward_input(Step& s) {
-  const auto a = s.attributes<RouteAttributes>();
+void route_backward_input(OperatorCall& op) {
+  const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
-  const Loads loads(s, rule, s.in(0), a.by_logits ? s.out(1) : Tensor());
-  const auto [d_logits, previous] = s.d_in(0);
-  launch(s.context(), turbo::RouterBackward{.rule = rule.router,
-                                            .logits = s.in(0),
-                                            .experts = s.out(1),
-                                            .d_weights = s.d_out(0),
-                                            .load = loads.get(),
-                                            .balance_scale = rule.balance_scale,
-                                            .z_scale = rule.z_scale,
-                                            .previous = previous,
-                                            .d_logits = d_logits});
+  const Loads loads(op, rule, op.in(0), a.by_logits ? op.out(1) : Tensor());
+  const auto [d_logits, previous] = op.d_in(0);
+  launch(op.context(), turbo::RouterBackward{.rule = rule.router,
+                                             .logits = op.in(0),
+                                             .experts = op.out(1),
+                                             .d_weights = op.d_out(0),
+                                             .load = loads.get(),
+                                             .balance_scale = rule.balance_scale,
+                                             .z_scale = rule.z_scale,
+                                             .previous = previous,
+                                             .d_logits = d_logits});
 }
 
 constexpr Operator kRoute{.name = "route",
@@ -188,20 +188,20 @@ struct ObserveAttributes {
 };
 
 // Inputs: logits, experts, plan. No outputs: so nobody ever asks for a replay.
-void observe_forward(Step& s) {
-  const auto a = s.attributes<ObserveAttributes>();
-  const Tensor logits = s.in(0), experts = s.in(1);
-  const turbo::RoutingPlan plan(s.in(2), a.expert_count, experts.shape[0], experts.shape[1]);
-  launch(s.context(), turbo::ExpertLoad{.experts = experts,
-                                        .rows = plan.rows,
-                                        .load = Tensor(a.load, DType::kI32, {a.expert_count + 1})});
+void observe_forward(OperatorCall& op) {
+  const auto a = op.attributes<ObserveAttributes>();
+  const Tensor logits = op.in(0), experts = op.in(1);
+  const turbo::RoutingPlan plan(op.in(2), a.expert_count, experts.shape[0], experts.shape[1]);
+  launch(op.context(), turbo::ExpertLoad{.experts = experts,
+                                         .rows = plan.rows,
+                                         .load = Tensor(a.load, DType::kI32, {a.expert_count + 1})});
   RoutingRule rule{.router = a.router, .segments = a.segments};
   rule.balance_scale = a.balance ? 1 : 0;
-  const Loads loads(s, rule, logits, a.by_logits ? experts : Tensor());
-  launch(s.context(), turbo::RouterLosses{.rule = a.router,
-                                          .logits = logits,
-                                          .load = loads.get(),
-                                          .losses = Tensor(a.losses, DType::kF32, {2})});
+  const Loads loads(op, rule, logits, a.by_logits ? experts : Tensor());
+  launch(op.context(), turbo::RouterLosses{.rule = a.router,
+                                           .logits = logits,
+                                           .load = loads.get(),
+                                           .losses = Tensor(a.losses, DType::kF32, {2})});
 }
 
 constexpr Operator kObserve{
@@ -212,10 +212,10 @@ struct RecordAttributes {
   void* to;
 };
 
-void record_forward(Step& s) {
-  turbo::Context& context = s.context();
+void record_forward(OperatorCall& op) {
+  turbo::Context& context = op.context();
   if (context.measuring()) return;
-  context.stream.copy_on_device(s.attributes<RecordAttributes>().to, s.in(0).data, s.in(0).bytes());
+  context.stream.copy_on_device(op.attributes<RecordAttributes>().to, op.in(0).data, op.in(0).bytes());
 }
 
 constexpr Operator kRecord{

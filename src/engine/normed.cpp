@@ -6,7 +6,7 @@ using turbo::AroundProduct;
 using turbo::Gemm;
 using turbo::GemmRole;
 
-// Of the product: what Step does not know.
+// Of the product: what OperatorCall does not know.
 struct Normed::Fused {
   Tensor norm, bias;
   float epsilon;
@@ -16,24 +16,24 @@ struct Normed::Fused {
   std::int64_t heads = 0, head_dim = 0;
 
   // Inputs: x, delta if there is one, positions if it rotates. Outputs: y, and the sum if there is a delta.
-  static void forward(Step& s) {
-    const auto a = s.attributes<Fused>();
+  static void forward(OperatorCall& op) {
+    const auto a = op.attributes<Fused>();
     const bool rotates = a.end == AroundProduct::End::kRope;
-    turbo::launch(s.context(), Gemm{.role = GemmRole::kForward,
-                                    .a = s.in(0),
-                                    .b = s.weight(),
-                                    .c = s.out(0),
-                                    .around = {.norm = a.norm,
-                                               .delta = a.has_delta ? s.in(1) : Tensor(),
-                                               .sum = a.has_delta ? s.out(1) : Tensor(),
-                                               .eps = a.epsilon,
-                                               .bias = a.bias,
-                                               .end = a.end,
-                                               .positions = rotates ? s.in(a.has_delta ? 2 : 1) : Tensor(),
-                                               .table = a.table,
-                                               .heads = a.heads,
-                                               .head_dim = a.head_dim},
-                                    .workspace = {}});
+    turbo::launch(op.context(), Gemm{.role = GemmRole::kForward,
+                                     .a = op.in(0),
+                                     .b = op.weight(),
+                                     .c = op.out(0),
+                                     .around = {.norm = a.norm,
+                                                .delta = a.has_delta ? op.in(1) : Tensor(),
+                                                .sum = a.has_delta ? op.out(1) : Tensor(),
+                                                .eps = a.epsilon,
+                                                .bias = a.bias,
+                                                .end = a.end,
+                                                .positions = rotates ? op.in(a.has_delta ? 2 : 1) : Tensor(),
+                                                .table = a.table,
+                                                .heads = a.heads,
+                                                .head_dim = a.head_dim},
+                                     .workspace = {}});
   }
   static constexpr Operator kOperator{
       .name = "normed_linear", .operator_class = OperatorClass::kLinear, .forward = forward};

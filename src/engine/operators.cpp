@@ -23,25 +23,25 @@ struct TableAttributes {
   std::int64_t first, vocabulary;
 };
 
-void embedding_forward(Step& s) {
-  const auto part = s.attributes<TableAttributes>();
-  launch(s.context(), turbo::EmbeddingForward{.tokens = s.in(0),
-                                              .table = s.weight(),
-                                              .out = s.out(0),
-                                              .first = part.first,
-                                              .vocabulary = part.vocabulary});
+void embedding_forward(OperatorCall& op) {
+  const auto part = op.attributes<TableAttributes>();
+  launch(op.context(), turbo::EmbeddingForward{.tokens = op.in(0),
+                                               .table = op.weight(),
+                                               .out = op.out(0),
+                                               .first = part.first,
+                                               .vocabulary = part.vocabulary});
 }
 
-void embedding_backward_weight(Step& s) {
-  const auto part = s.attributes<TableAttributes>();
-  const auto [d_table, accumulate] = s.d_weight();
-  launch(s.context(), turbo::EmbeddingBackwardWeight{.tokens = s.in(0),
-                                                     .d_out = s.d_out(0),
-                                                     .d_table = d_table,
-                                                     .accumulate = accumulate,
-                                                     .first = part.first,
-                                                     .vocabulary = part.vocabulary,
-                                                     .workspace = {}});
+void embedding_backward_weight(OperatorCall& op) {
+  const auto part = op.attributes<TableAttributes>();
+  const auto [d_table, accumulate] = op.d_weight();
+  launch(op.context(), turbo::EmbeddingBackwardWeight{.tokens = op.in(0),
+                                                      .d_out = op.d_out(0),
+                                                      .d_table = d_table,
+                                                      .accumulate = accumulate,
+                                                      .first = part.first,
+                                                      .vocabulary = part.vocabulary,
+                                                      .workspace = {}});
 }
 
 constexpr Operator kEmbedding{.name = "embedding",
@@ -57,41 +57,41 @@ struct NormAttributes {
 };
 
 // Both norms keep what was normalised and its rstd; `x`, `rstd` and `d_y` say where this one has them.
-void norm_input_gradient(Step& s, const Tensor& x, const Tensor& rstd, const Tensor& d_y,
+void norm_input_gradient(OperatorCall& op, const Tensor& x, const Tensor& rstd, const Tensor& d_y,
                          const Tensor& previous, const Tensor& d_x) {
   turbo::RmsNormBackwardInput both{
-      .x = x, .weight = s.weight(), .rstd = rstd, .d_y = d_y, .d_sum = previous, .d_x = d_x};
+      .x = x, .weight = op.weight(), .rstd = rstd, .d_y = d_y, .d_sum = previous, .d_x = d_x};
   // Both gradients read the same rows.
-  const bool weight_now = s.weight_gradient_now();
+  const bool weight_now = op.weight_gradient_now();
   if (weight_now) {
-    const auto [d_weight, accumulate] = s.d_weight();
+    const auto [d_weight, accumulate] = op.d_weight();
     both.d_weight = d_weight, both.accumulate = accumulate;
   }
-  launch(s.context(), both);
-  if (weight_now) s.weight_gradient_done();
+  launch(op.context(), both);
+  if (weight_now) op.weight_gradient_done();
 }
 
-void norm_weight_gradient(Step& s, const Tensor& x, const Tensor& rstd, const Tensor& d_y) {
-  const auto [d_weight, accumulate] = s.d_weight();
-  launch(s.context(), turbo::RmsNormBackwardWeight{
-                          .x = x, .rstd = rstd, .d_y = d_y, .d_weight = d_weight, .accumulate = accumulate});
+void norm_weight_gradient(OperatorCall& op, const Tensor& x, const Tensor& rstd, const Tensor& d_y) {
+  const auto [d_weight, accumulate] = op.d_weight();
+  launch(op.context(), turbo::RmsNormBackwardWeight{
+                           .x = x, .rstd = rstd, .d_y = d_y, .d_weight = d_weight, .accumulate = accumulate});
 }
 
 // Inputs: x. Outputs: y, rstd.
-void norm_forward(Step& s) {
-  launch(s.context(), turbo::RmsNormForward{.x = s.in(0),
-                                            .weight = s.weight(),
-                                            .y = s.out(0),
-                                            .rstd = s.out(1),
-                                            .eps = s.attributes<NormAttributes>().epsilon});
+void norm_forward(OperatorCall& op) {
+  launch(op.context(), turbo::RmsNormForward{.x = op.in(0),
+                                             .weight = op.weight(),
+                                             .y = op.out(0),
+                                             .rstd = op.out(1),
+                                             .eps = op.attributes<NormAttributes>().epsilon});
 }
 
-void norm_backward_input(Step& s) {
-  const auto [d_x, previous] = s.d_in(0);
-  norm_input_gradient(s, s.in(0), s.out(1), s.d_out(0), previous, d_x);
+void norm_backward_input(OperatorCall& op) {
+  const auto [d_x, previous] = op.d_in(0);
+  norm_input_gradient(op, op.in(0), op.out(1), op.d_out(0), previous, d_x);
 }
 
-void norm_backward_weight(Step& s) { norm_weight_gradient(s, s.in(0), s.out(1), s.d_out(0)); }
+void norm_backward_weight(OperatorCall& op) { norm_weight_gradient(op, op.in(0), op.out(1), op.d_out(0)); }
 
 constexpr Operator kNorm{.name = "norm",
                          .operator_class = OperatorClass::kNorm,
@@ -102,36 +102,36 @@ constexpr Operator kNorm{.name = "norm",
                          .for_weight = {.inputs = bit(0), .outputs = bit(1)}};
 
 // Inputs: x, delta. Outputs: sum, y, rstd.
-void add_norm_forward(Step& s) {
-  launch(s.context(), turbo::RmsNormForward{.x = s.in(0),
-                                            .delta = s.in(1),
-                                            .weight = s.weight(),
-                                            .sum = s.out(0),
-                                            .y = s.out(1),
-                                            .rstd = s.out(2),
-                                            .eps = s.attributes<NormAttributes>().epsilon});
+void add_norm_forward(OperatorCall& op) {
+  launch(op.context(), turbo::RmsNormForward{.x = op.in(0),
+                                             .delta = op.in(1),
+                                             .weight = op.weight(),
+                                             .sum = op.out(0),
+                                             .y = op.out(1),
+                                             .rstd = op.out(2),
+                                             .eps = op.attributes<NormAttributes>().epsilon});
 }
 
 // The stream stays as the sum alone: a replay starts from there, and neither addend is kept.
-void add_norm_from_sum(Step& s) {
-  launch(s.context(), turbo::RmsNormForward{.x = s.out(0),
-                                            .weight = s.weight(),
-                                            .y = s.out(1),
-                                            .rstd = s.out(2),
-                                            .eps = s.attributes<NormAttributes>().epsilon});
+void add_norm_from_sum(OperatorCall& op) {
+  launch(op.context(), turbo::RmsNormForward{.x = op.out(0),
+                                             .weight = op.weight(),
+                                             .y = op.out(1),
+                                             .rstd = op.out(2),
+                                             .eps = op.attributes<NormAttributes>().epsilon});
 }
 
 // The gradient of the sum, complete once the norm's own part is in, is the gradient of both addends.
-void add_norm_backward_input(Step& s) {
-  const Tensor d_sum = s.d_out(0), d_y = s.d_out(1);
-  if (!d_y.absent()) norm_input_gradient(s, s.out(0), s.out(2), d_y, d_sum, s.complete_d_out(0));
-  s.pass_d_in(0, 0);
-  s.pass_d_in(1, 0);
+void add_norm_backward_input(OperatorCall& op) {
+  const Tensor d_sum = op.d_out(0), d_y = op.d_out(1);
+  if (!d_y.absent()) norm_input_gradient(op, op.out(0), op.out(2), d_y, d_sum, op.complete_d_out(0));
+  op.pass_d_in(0, 0);
+  op.pass_d_in(1, 0);
 }
 
-void add_norm_backward_weight(Step& s) {
-  const Tensor d_y = s.d_out(1);
-  if (!d_y.absent()) norm_weight_gradient(s, s.out(0), s.out(2), d_y);  // absent: only the sum was used
+void add_norm_backward_weight(OperatorCall& op) {
+  const Tensor d_y = op.d_out(1);
+  if (!d_y.absent()) norm_weight_gradient(op, op.out(0), op.out(2), d_y);  // absent: only the sum was used
 }
 
 constexpr Operator kAddNorm{.name = "add_norm",
@@ -145,11 +145,13 @@ constexpr Operator kAddNorm{.name = "add_norm",
 
 // --- add
 
-void add_forward(Step& s) { launch(s.context(), turbo::Add{.a = s.in(0), .b = s.in(1), .out = s.out(0)}); }
+void add_forward(OperatorCall& op) {
+  launch(op.context(), turbo::Add{.a = op.in(0), .b = op.in(1), .out = op.out(0)});
+}
 
-void add_backward_input(Step& s) {
-  if (s.needs_d_in(0)) s.pass_d_in(0, 0);
-  if (s.needs_d_in(1)) s.pass_d_in(1, 0);
+void add_backward_input(OperatorCall& op) {
+  if (op.needs_d_in(0)) op.pass_d_in(0, 0);
+  if (op.needs_d_in(1)) op.pass_d_in(1, 0);
 }
 
 constexpr Operator kAdd{.name = "add",
@@ -159,13 +161,13 @@ constexpr Operator kAdd{.name = "add",
 
 // --- linear
 
-void linear_forward(Step& s) { forward_product(s, s.in(0), s.weight()); }
+void linear_forward(OperatorCall& op) { forward_product(op, op.in(0), op.weight()); }
 
-void linear_backward_input(Step& s) {
-  if (s.needs_d_in(0)) input_gradient_product(s, s.weight());
+void linear_backward_input(OperatorCall& op) {
+  if (op.needs_d_in(0)) input_gradient_product(op, op.weight());
 }
 
-void linear_backward_weight(Step& s) { weight_gradient_product(s, s.in(0)); }
+void linear_backward_weight(OperatorCall& op) { weight_gradient_product(op, op.in(0)); }
 
 constexpr Operator kLinear{.name = "linear",
                            .operator_class = OperatorClass::kLinear,
@@ -176,16 +178,16 @@ constexpr Operator kLinear{.name = "linear",
 
 // --- add_bias
 
-void add_bias_forward(Step& s) {
-  launch(s.context(), turbo::AddBias{.x = s.in_or_out(0), .bias = s.weight(), .y = s.out(0)});
+void add_bias_forward(OperatorCall& op) {
+  launch(op.context(), turbo::AddBias{.x = op.in_or_out(0), .bias = op.weight(), .y = op.out(0)});
 }
 
-void add_bias_backward_input(Step& s) { s.pass_d_in(0, 0); }
+void add_bias_backward_input(OperatorCall& op) { op.pass_d_in(0, 0); }
 
-void add_bias_backward_weight(Step& s) {
-  const auto [d_bias, accumulate] = s.d_weight();
-  launch(s.context(), turbo::AddBiasBackwardWeight{
-                          .d_y = s.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
+void add_bias_backward_weight(OperatorCall& op) {
+  const auto [d_bias, accumulate] = op.d_weight();
+  launch(op.context(), turbo::AddBiasBackwardWeight{
+                           .d_y = op.d_out(0), .d_bias = d_bias, .accumulate = accumulate, .workspace = {}});
 }
 
 constexpr Operator kAddBias{.name = "add_bias",
@@ -198,30 +200,30 @@ constexpr Operator kAddBias{.name = "add_bias",
 // --- split
 
 // The first `cols` columns of each row.
-void copy_columns(Step& s, const Tensor& from, const Tensor& to, std::int64_t cols) {
-  launch(s.context(), turbo::CopyRows{.from = from,
-                                      .to = to,
-                                      .rows = from.rows(),
-                                      .cols = cols,
-                                      .from_stride = from.cols(),
-                                      .to_stride = to.cols(),
-                                      .group_rows = std::max<std::int64_t>(from.rows(), 1),
-                                      .to_group_stride = 0});
+void copy_columns(OperatorCall& op, const Tensor& from, const Tensor& to, std::int64_t cols) {
+  launch(op.context(), turbo::CopyRows{.from = from,
+                                       .to = to,
+                                       .rows = from.rows(),
+                                       .cols = cols,
+                                       .from_stride = from.cols(),
+                                       .to_stride = to.cols(),
+                                       .group_rows = std::max<std::int64_t>(from.rows(), 1),
+                                       .to_group_stride = 0});
 }
 
-void split_forward(Step& s) {
-  const Tensor x = s.in(0), left = s.out(0), right = s.out(1);
-  copy_columns(s, x, left, left.cols());
-  copy_columns(s, x.from(left.cols()), right, right.cols());
+void split_forward(OperatorCall& op) {
+  const Tensor x = op.in(0), left = op.out(0), right = op.out(1);
+  copy_columns(op, x, left, left.cols());
+  copy_columns(op, x.from(left.cols()), right, right.cols());
 }
 
-void split_backward_input(Step& s) {
-  const Tensor left = s.d_out(0), right = s.d_out(1);
-  const auto [d_x, previous] = s.fresh_d_in(0);
-  if (left.absent() || right.absent()) launch(s.context(), turbo::Fill{.out = d_x, .value = 0});
-  if (!left.absent()) copy_columns(s, left, d_x, left.cols());
-  if (!right.absent()) copy_columns(s, right, d_x.from(d_x.cols() - right.cols()), right.cols());
-  add_previous(s, {d_x, previous});
+void split_backward_input(OperatorCall& op) {
+  const Tensor left = op.d_out(0), right = op.d_out(1);
+  const auto [d_x, previous] = op.fresh_d_in(0);
+  if (left.absent() || right.absent()) launch(op.context(), turbo::Fill{.out = d_x, .value = 0});
+  if (!left.absent()) copy_columns(op, left, d_x, left.cols());
+  if (!right.absent()) copy_columns(op, right, d_x.from(d_x.cols() - right.cols()), right.cols());
+  add_previous(op, {d_x, previous});
 }
 
 constexpr Operator kSplit{.name = "split",
@@ -231,20 +233,20 @@ constexpr Operator kSplit{.name = "split",
 
 // --- concat
 
-void concat_forward(Step& s) {
-  const Tensor left = s.in(0), right = s.in(1), y = s.out(0);
-  copy_columns(s, left, y, left.cols());
-  copy_columns(s, right, y.from(left.cols()), right.cols());
+void concat_forward(OperatorCall& op) {
+  const Tensor left = op.in(0), right = op.in(1), y = op.out(0);
+  copy_columns(op, left, y, left.cols());
+  copy_columns(op, right, y.from(left.cols()), right.cols());
 }
 
-void concat_backward_input(Step& s) {
-  Tensor d_y = s.d_out(0);
+void concat_backward_input(OperatorCall& op) {
+  Tensor d_y = op.d_out(0);
   for (const int i : {0, 1}) {
-    const std::int64_t cols = s.in_shape(i)[1];
-    if (s.needs_d_in(i)) {
-      const auto [d_x, previous] = s.fresh_d_in(i);
-      copy_columns(s, d_y, d_x, cols);
-      add_previous(s, {d_x, previous});
+    const std::int64_t cols = op.in_shape(i)[1];
+    if (op.needs_d_in(i)) {
+      const auto [d_x, previous] = op.fresh_d_in(i);
+      copy_columns(op, d_y, d_x, cols);
+      add_previous(op, {d_x, previous});
     }
     d_y = d_y.from(cols);
   }
@@ -257,14 +259,15 @@ constexpr Operator kConcat{.name = "concat",
 
 // --- swiglu
 
-void swiglu_forward(Step& s) {
-  launch(s.context(), turbo::SwigluForward{.gate_up = s.in(0), .out = s.out(0)});
+void swiglu_forward(OperatorCall& op) {
+  launch(op.context(), turbo::SwigluForward{.gate_up = op.in(0), .out = op.out(0)});
 }
 
-void swiglu_backward_input(Step& s) {
-  const auto [d_gate_up, previous] = s.d_in_over_in(0);
-  launch(s.context(), turbo::SwigluBackward{.gate_up = s.in(0), .d_out = s.d_out(0), .d_gate_up = d_gate_up});
-  add_previous(s, {d_gate_up, previous});
+void swiglu_backward_input(OperatorCall& op) {
+  const auto [d_gate_up, previous] = op.d_in_over_in(0);
+  launch(op.context(),
+         turbo::SwigluBackward{.gate_up = op.in(0), .d_out = op.d_out(0), .d_gate_up = d_gate_up});
+  add_previous(op, {d_gate_up, previous});
 }
 
 constexpr Operator kSwiglu{.name = "swiglu",

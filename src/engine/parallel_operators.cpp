@@ -19,7 +19,7 @@ struct GroupAttributes {
   Communicator* group;
 };
 
-Communicator& group_of(const Step& s) { return *s.attributes<GroupAttributes>().group; }
+Communicator& group_of(const OperatorCall& op) { return *op.attributes<GroupAttributes>().group; }
 
 // [rows, ...] with another number of rows.
 Shape with_rows(const Shape& shape, std::int64_t rows) {
@@ -32,46 +32,46 @@ std::int64_t rows_of_rank(const Shape& shape, int ranks) {
   return shape[0] / ranks;
 }
 
-void copy(Step& s, const Tensor& from, const Tensor& to) {
-  if (s.context().measuring()) return;
-  s.context().stream.copy_on_device(to.data, from.data, from.bytes());
+void copy(OperatorCall& op, const Tensor& from, const Tensor& to) {
+  if (op.context().measuring()) return;
+  op.context().stream.copy_on_device(to.data, from.data, from.bytes());
 }
 
 // Writes the part of d_in(0) that `make` computes, and adds what was there.
 template <class Make>
-void add_input_gradient(Step& s, const Make& make) {
-  const auto [d_x, previous] = s.fresh_d_in(0);
+void add_input_gradient(OperatorCall& op, const Make& make) {
+  const auto [d_x, previous] = op.fresh_d_in(0);
   make(d_x);
-  add_previous(s, {d_x, previous});
+  add_previous(op, {d_x, previous});
 }
 
-void gather(Step& s, const Tensor& from, const Tensor& to) {
-  group_of(s).all_gather(s.context().stream, from, to);
+void gather(OperatorCall& op, const Tensor& from, const Tensor& to) {
+  group_of(op).all_gather(op.context().stream, from, to);
 }
 
-void scatter(Step& s, const Tensor& from, const Tensor& to) {
-  group_of(s).reduce_scatter(s.context().stream, from, to, Reduction::kSum);
+void scatter(OperatorCall& op, const Tensor& from, const Tensor& to) {
+  group_of(op).reduce_scatter(op.context().stream, from, to, Reduction::kSum);
 }
 
 // --- gather, replicate, scatter, own
 
-void gather_forward(Step& s) { gather(s, s.in(0), s.out(0)); }
+void gather_forward(OperatorCall& op) { gather(op, op.in(0), op.out(0)); }
 
-void gather_backward(Step& s) {
-  add_input_gradient(s, [&](const Tensor& d_x) { scatter(s, s.d_out(0), d_x); });
+void gather_backward(OperatorCall& op) {
+  add_input_gradient(op, [&](const Tensor& d_x) { scatter(op, op.d_out(0), d_x); });
 }
 
-void replicate_backward(Step& s) {
-  add_input_gradient(s, [&](const Tensor& d_x) { copy(s, own_tokens(s.d_out(0), &group_of(s)), d_x); });
+void replicate_backward(OperatorCall& op) {
+  add_input_gradient(op, [&](const Tensor& d_x) { copy(op, own_tokens(op.d_out(0), &group_of(op)), d_x); });
 }
 
-void scatter_forward(Step& s) { scatter(s, s.in(0), s.out(0)); }
+void scatter_forward(OperatorCall& op) { scatter(op, op.in(0), op.out(0)); }
 
-void scatter_backward(Step& s) {
-  add_input_gradient(s, [&](const Tensor& d_x) { gather(s, s.d_out(0), d_x); });
+void scatter_backward(OperatorCall& op) {
+  add_input_gradient(op, [&](const Tensor& d_x) { gather(op, op.d_out(0), d_x); });
 }
 
-void own_forward(Step& s) { copy(s, own_tokens(s.in(0), &group_of(s)), s.out(0)); }
+void own_forward(OperatorCall& op) { copy(op, own_tokens(op.in(0), &group_of(op)), op.out(0)); }
 
 constexpr Operator kGather{.name = "gather_tokens",
                            .operator_class = OperatorClass::kCommunication,
@@ -100,46 +100,46 @@ struct RoutingAttributes {
   int ranks() const { return experts.group ? experts.group->size() : 1; }
 };
 
-void gather_or_copy(Step& s, const RoutingAttributes& a, const Tensor& from, const Tensor& to) {
-  if (a.experts.group) return a.experts.group->all_gather(s.context().stream, from, to);
-  copy(s, from, to);
+void gather_or_copy(OperatorCall& op, const RoutingAttributes& a, const Tensor& from, const Tensor& to) {
+  if (a.experts.group) return a.experts.group->all_gather(op.context().stream, from, to);
+  copy(op, from, to);
 }
 
 // Inputs: weights, experts, plan. Outputs: weights, plan.
-void share_routing_forward(Step& s) {
-  const auto a = s.attributes<RoutingAttributes>();
-  const std::int64_t tokens = s.in(1).shape[0];
-  gather_or_copy(s, a, a.own(s.in(0)), s.out(0));
-  const Shape slots = s.out(0).shape;
-  const ScratchTensor choices(s.context().scratch, DType::kI32, slots);
-  gather_or_copy(s, a, a.own(s.in(1)), choices.get());
+void share_routing_forward(OperatorCall& op) {
+  const auto a = op.attributes<RoutingAttributes>();
+  const std::int64_t tokens = op.in(1).shape[0];
+  gather_or_copy(op, a, a.own(op.in(0)), op.out(0));
+  const Shape slots = op.out(0).shape;
+  const ScratchTensor choices(op.context().scratch, DType::kI32, slots);
+  gather_or_copy(op, a, a.own(op.in(1)), choices.get());
   std::optional<ScratchTensor> kept;
   if (a.dropping) {
-    kept.emplace(s.context().scratch, DType::kI32, slots);
-    const turbo::RoutingPlan plan(s.in(2), a.all, tokens, a.top_k);
-    gather_or_copy(s, a, a.own(plan.rows), kept->get());
+    kept.emplace(op.context().scratch, DType::kI32, slots);
+    const turbo::RoutingPlan plan(op.in(2), a.all, tokens, a.top_k);
+    gather_or_copy(op, a, a.own(plan.rows), kept->get());
   }
-  launch(s.context(), turbo::PlanRouting{.experts = choices.get(),
-                                         .weights = {},
-                                         .kept = kept ? kept->get() : Tensor(),
-                                         .plan = s.out(1),
-                                         .expert_count = a.experts.count,
-                                         .capacity = 0,
-                                         .first = a.experts.first,
-                                         .all = a.all});
+  launch(op.context(), turbo::PlanRouting{.experts = choices.get(),
+                                          .weights = {},
+                                          .kept = kept ? kept->get() : Tensor(),
+                                          .plan = op.out(1),
+                                          .expert_count = a.experts.count,
+                                          .capacity = 0,
+                                          .first = a.experts.first,
+                                          .all = a.all});
 }
 
-void share_routing_backward(Step& s) {
-  const auto a = s.attributes<RoutingAttributes>();
-  const Tensor d_out = s.d_out(0);
-  add_input_gradient(s, [&](const Tensor& d_weights) {
+void share_routing_backward(OperatorCall& op) {
+  const auto a = op.attributes<RoutingAttributes>();
+  const Tensor d_out = op.d_out(0);
+  add_input_gradient(op, [&](const Tensor& d_weights) {
     // What the other ranks' tokens weigh is theirs to find out.
-    launch(s.context(), turbo::Fill{.out = d_weights, .value = 0});
+    launch(op.context(), turbo::Fill{.out = d_weights, .value = 0});
     const Tensor own = a.own(d_weights);
     if (a.experts.group) {
-      a.experts.group->reduce_scatter(s.context().stream, d_out, own, Reduction::kSum);
+      a.experts.group->reduce_scatter(op.context().stream, d_out, own, Reduction::kSum);
     } else {
-      copy(s, d_out, own);
+      copy(op, d_out, own);
     }
   });
 }

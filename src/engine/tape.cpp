@@ -31,45 +31,45 @@ Tensor Value::tensor() const {
   return slot.data.view(slot.dtype, slot.shape);
 }
 
-// --- Step
+// --- OperatorCall
 
-const Entry& Step::entry() const { return tape_.entries_[entry_]; }
-turbo::Context& Step::context() const { return tape_.context_; }
-void Step::stop_if_asked() const { tape_.stop_if_asked(); }
-Parameter& Step::parameter() const { return *entry().parameter; }
-const PrecisionRecipe& Step::precision() const { return tape_.precision(); }
+const Entry& OperatorCall::entry() const { return tape_.entries_[entry_]; }
+turbo::Context& OperatorCall::context() const { return tape_.context_; }
+void OperatorCall::stop_if_asked() const { tape_.stop_if_asked(); }
+Parameter& OperatorCall::parameter() const { return *entry().parameter; }
+const PrecisionRecipe& OperatorCall::precision() const { return tape_.precision(); }
 
-Tensor Step::in(int i) const {
+Tensor OperatorCall::in(int i) const {
   const Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
   PRIMUS_CHECK(entry().op->name.data(), slot.data);
   return slot.data.view(slot.dtype, slot.shape);
 }
 
-Tensor Step::out(int i) const {
+Tensor OperatorCall::out(int i) const {
   const Tape::Slot& slot = tape_.slots_[entry().outputs[i]];
   PRIMUS_CHECK(entry().op->name.data(), slot.data);
   return slot.data.view(slot.dtype, slot.shape);
 }
 
-const Shape& Step::in_shape(int i) const { return tape_.slots_[entry().inputs[i]].shape; }
+const Shape& OperatorCall::in_shape(int i) const { return tape_.slots_[entry().inputs[i]].shape; }
 
-Tensor Step::in_or_out(int i) const { return tape_.slots_[entry().inputs[i]].data ? in(i) : out(i); }
+Tensor OperatorCall::in_or_out(int i) const { return tape_.slots_[entry().inputs[i]].data ? in(i) : out(i); }
 
-Tensor Step::d_out(int i) const {
+Tensor OperatorCall::d_out(int i) const {
   const Tape::Slot& slot = tape_.slots_[entry().outputs[i]];
   return slot.gradient ? slot.gradient.view(slot.dtype, slot.shape) : Tensor();
 }
 
-bool Step::needs_d_in(int i) const { return tape_.slots_[entry().inputs[i]].differentiable; }
+bool OperatorCall::needs_d_in(int i) const { return tape_.slots_[entry().inputs[i]].differentiable; }
 
-Step::Target Step::d_in(int i) {
+OperatorCall::Target OperatorCall::d_in(int i) {
   Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
   if (!slot.gradient.unique()) return fresh_d_in(i);
   const Tensor gradient = slot.gradient.view(slot.dtype, slot.shape);
   return {gradient, gradient};
 }
 
-Step::Target Step::fresh_d_in(int i) {
+OperatorCall::Target OperatorCall::fresh_d_in(int i) {
   Tape::Slot& slot = tape_.slots_[entry().inputs[i]];
   Target target;
   if (slot.gradient) target.previous = slot.gradient.view(slot.dtype, slot.shape);
@@ -80,7 +80,7 @@ Step::Target Step::fresh_d_in(int i) {
   return target;
 }
 
-Step::Target Step::d_in_over_in(int i) {
+OperatorCall::Target OperatorCall::d_in_over_in(int i) {
   const Entry& e = entry();
   Tape::Slot& slot = tape_.slots_[e.inputs[i]];
   // This entry's own uses: its gradient's, and its replay's.
@@ -91,21 +91,21 @@ Step::Target Step::d_in_over_in(int i) {
   return {slot.gradient.view(slot.dtype, slot.shape), {}};
 }
 
-Tensor Step::complete_d_out(int j) {
+Tensor OperatorCall::complete_d_out(int j) {
   Tape::Slot& slot = tape_.slots_[entry().outputs[j]];
   if (!slot.gradient.unique())
     slot.gradient = tape_.stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
   return slot.gradient.view(slot.dtype, slot.shape);
 }
 
-void add_previous(Step& step, const Step::Target& target) {
+void add_previous(OperatorCall& op, const OperatorCall::Target& target) {
   if (target.previous.absent()) return;
-  launch(step.context(), turbo::Add{.a = target.previous, .b = target.out, .out = target.out});
+  launch(op.context(), turbo::Add{.a = target.previous, .b = target.out, .out = target.out});
 }
 
-void Step::pass_d_in(int i, int j) { take_d_in(i, tape_.slots_[entry().outputs[j]].gradient); }
+void OperatorCall::pass_d_in(int i, int j) { take_d_in(i, tape_.slots_[entry().outputs[j]].gradient); }
 
-void Step::take_d_in(int i, Buffer part) {
+void OperatorCall::take_d_in(int i, Buffer part) {
   Tape::Slot& to = tape_.slots_[entry().inputs[i]];
   if (!to.gradient) {
     to.gradient = std::move(part);
@@ -116,7 +116,7 @@ void Step::take_d_in(int i, Buffer part) {
   turbo::launch(context(), turbo::Add{.a = target.previous, .b = addend, .out = target.out});
 }
 
-Step::WeightTarget Step::d_weight() const {
+OperatorCall::WeightTarget OperatorCall::d_weight() const {
   Parameter& p = parameter();
   if (tape_.settings_.parallel) tape_.settings_.parallel->before_gradient(p);
   const bool accumulate = p.has_gradient;
@@ -124,11 +124,11 @@ Step::WeightTarget Step::d_weight() const {
   return {p.gradient, accumulate};
 }
 
-bool Step::weight_gradient_now() const {
+bool OperatorCall::weight_gradient_now() const {
   return parameter().trainable && tape_.settings_.weight_gradients->in_turn_now(tape_, entry_);
 }
 
-void Step::weight_gradient_done() { tape_.entries_[entry_].weight_done = true; }
+void OperatorCall::weight_gradient_done() { tape_.entries_[entry_].weight_done = true; }
 
 // --- Tape: forward
 
@@ -258,18 +258,18 @@ void Tape::use_parameter(const Entry& entry) {
 }
 
 void Tape::run_forward(int entry) {
-  Step step(*this, entry);
+  OperatorCall call(*this, entry);
   use_parameter(entries_[entry]);
-  entries_[entry].op->forward(step);
-  if (observer_ && !entries_[entry].op->unsettled) observer_(step);
+  entries_[entry].op->forward(call);
+  if (observer_ && !entries_[entry].op->unsettled) observer_(call);
 }
 
 void Tape::replay(int entry) {
   if (!entries_[entry].keeps_first) return run_forward(entry);
-  Step step(*this, entry);
+  OperatorCall call(*this, entry);
   use_parameter(entries_[entry]);
-  entries_[entry].op->from_first(step);
-  if (observer_) observer_(step);
+  entries_[entry].op->from_first(call);
+  if (observer_) observer_(call);
 }
 
 void Tape::release_handle(int slot) {
@@ -386,12 +386,12 @@ void Tape::backward_entry(int index) {
     wants_input = wants_input || slots_[entry.inputs[i]].differentiable;
   const bool has_weight = entry.parameter && entry.parameter->trainable && op.backward_weight;
 
-  Step step(*this, index);
+  OperatorCall call(*this, index);
   if (reached && has_weight) materialize_saves(entry, op.for_weight);
   if (reached && wants_input && op.backward_input) {
     materialize_saves(entry, op.for_input);
     use_parameter(entry);
-    op.backward_input(step);
+    op.backward_input(call);
   }
   release_saves(entry, op.for_input);
   if (entry.keeps_first) {
@@ -423,9 +423,9 @@ void Tape::release_outputs(const Entry& entry) {
 void Tape::run_weight_gradient(int index) {
   stop_if_asked();
   const Entry entry = entries_[index];
-  Step step(*this, index);
+  OperatorCall call(*this, index);
   if (entry.op->weight_reads_parameter) use_parameter(entry);
-  entry.op->backward_weight(step);
+  entry.op->backward_weight(call);
   release_saves(entry, entry.op->for_weight);
   release_outputs(entry);
   --pending_weight_gradients_;

@@ -19,11 +19,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "engine/operator_call.h"
 #include "engine/parameters.h"
 #include "engine/precision.h"
 #include "engine/recompute.h"
 #include "engine/stash.h"
-#include "engine/step.h"
 #include "tensor/tensor.h"
 #include "turbo/context.h"
 
@@ -155,12 +155,12 @@ class Tape {
 
   // Called after every forward of an operator whose outputs are settled, replays included: to look for the
   // first NaN.
-  using Observer = std::function<void(Step&)>;
+  using Observer = std::function<void(OperatorCall&)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
  private:
   friend class Value;
-  friend class Step;
+  friend class OperatorCall;
   friend class WeightGradientQueue;
 
   struct Slot {

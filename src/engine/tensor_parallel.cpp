@@ -91,7 +91,7 @@ struct Attributes {
   TensorParallel* beside;
 };
 
-TensorParallel& beside_of(const Step& s) { return *s.attributes<Attributes>().beside; }
+TensorParallel& beside_of(const OperatorCall& op) { return *op.attributes<Attributes>().beside; }
 
 // Rows [begin, end) of all tokens.
 struct Rows {
@@ -106,69 +106,70 @@ Rows rows_of(const Tensor& all, const comm::Communicator& group, int rank) {
 }
 
 // `spared`: see Gemm.
-void multiply(Step& s, GemmRole role, const Tensor& a, const Tensor& b, const Tensor& c,
+void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b, const Tensor& c,
               bool accumulate = false, int spared = 0) {
-  launch(s.context(), Gemm{.role = role,
-                           .a = a,
-                           .b = b,
-                           .c = c,
-                           .accumulate = accumulate,
-                           .spared = std::max(spared, s.context().spared),
-                           .workspace = {}});
+  launch(op.context(), Gemm{.role = role,
+                            .a = a,
+                            .b = b,
+                            .c = c,
+                            .accumulate = accumulate,
+                            .spared = std::max(spared, op.context().spared),
+                            .workspace = {}});
 }
 
 // c = the product of rows `a` and the weight, while a collective runs that brings this rank `bytes`.
-void multiply_beside(Step& s, GemmRole role, const Tensor& a, const Tensor& c, std::int64_t bytes,
+void multiply_beside(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& c, std::int64_t bytes,
                      bool accumulate = false) {
-  if (beside_of(s).by_copy_engines()) return multiply(s, role, a, s.weight(), c, accumulate);
+  if (beside_of(op).by_copy_engines()) return multiply(op, role, a, op.weight(), c, accumulate);
   const std::int64_t rows = c.shape[0];
   const double flops_of_row = 2.0 * static_cast<double>(a.shape[1] * c.shape[1]);
-  const std::int64_t beside = beside_of(s).options().rows_beside(rows, flops_of_row, bytes);
-  multiply(s, role, a.slice(0, beside), s.weight(), c.slice(0, beside), accumulate, comm::kProcessorsBeside);
+  const std::int64_t beside = beside_of(op).options().rows_beside(rows, flops_of_row, bytes);
+  multiply(op, role, a.slice(0, beside), op.weight(), c.slice(0, beside), accumulate,
+           comm::kProcessorsBeside);
   if (beside == rows) return;
-  multiply(s, role, a.slice(beside, rows), s.weight(), c.slice(beside, rows), accumulate);
+  multiply(op, role, a.slice(beside, rows), op.weight(), c.slice(beside, rows), accumulate);
 }
 
 // The same for all rows, while those of `a` that are not this rank's `own` arrive.
-void multiply_arriving(Step& s, GemmRole role, const Tensor& own, const Tensor& a, const Tensor& c,
+void multiply_arriving(OperatorCall& op, GemmRole role, const Tensor& own, const Tensor& a, const Tensor& c,
                        bool accumulate = false) {
-  TensorParallel& beside = beside_of(s);
+  TensorParallel& beside = beside_of(op);
   const Rows mine = rows_of(a, beside.group(), beside.group().rank());
-  multiply_beside(s, role, own, mine.of(c), a.bytes() - own.bytes(), accumulate);
+  multiply_beside(op, role, own, mine.of(c), a.bytes() - own.bytes(), accumulate);
   if (beside.by_copy_engines()) {
     const int ranks = beside.group().size();
     for (int distance = 1; distance < ranks; ++distance) {
       beside.wait_for_rows(distance);
       const Rows theirs = rows_of(a, beside.group(), (beside.group().rank() + distance) % ranks);
-      multiply(s, role, theirs.of(a), s.weight(), theirs.of(c), accumulate);
+      multiply(op, role, theirs.of(a), op.weight(), theirs.of(c), accumulate);
     }
     return beside.wait();
   }
   beside.wait();
   for (const Rows others : {Rows{0, mine.begin}, Rows{mine.end, a.shape[0]}}) {
-    if (others.begin < others.end) multiply(s, role, others.of(a), s.weight(), others.of(c), accumulate);
+    if (others.begin < others.end) multiply(op, role, others.of(a), op.weight(), others.of(c), accumulate);
   }
 }
 
 // own = this rank's rows of the sum over ranks of the products of `a` and the weight; `all` takes this rank's
 // products. Those of the others' rows come first, and travel beside what follows. `beside_before`: bytes that
 // arrive in a collective that has begun already; 0: none has.
-void multiply_and_scatter(Step& s, GemmRole role, const Tensor& a, const Tensor& all, const Tensor& own,
-                          std::int64_t beside_before) {
-  TensorParallel& beside = beside_of(s);
+void multiply_and_scatter(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& all,
+                          const Tensor& own, std::int64_t beside_before) {
+  TensorParallel& beside = beside_of(op);
   comm::Communicator& group = beside.group();
   const int ranks = group.size(), rank = group.rank();
   const std::int64_t rows = own.shape[0];
-  const ScratchTensor arriving(s.context().scratch, all.dtype, {(ranks - 1) * rows, all.shape[1]});
+  const ScratchTensor arriving(op.context().scratch, all.dtype, {(ranks - 1) * rows, all.shape[1]});
   for (int i = 1; i < ranks; ++i) {
     const int to = (rank + i) % ranks, from = (rank + ranks - i) % ranks;
     const Rows of_peer = rows_of(all, group, to);
     // Beside what has begun before, or the last peer's part.
     const std::int64_t bytes = i > 1 ? own.bytes() : beside_before;
     if (bytes > 0) {
-      multiply_beside(s, role, of_peer.of(a), of_peer.of(all), bytes);
+      multiply_beside(op, role, of_peer.of(a), of_peer.of(all), bytes);
     } else {
-      multiply(s, role, of_peer.of(a), s.weight(), of_peer.of(all));
+      multiply(op, role, of_peer.of(a), op.weight(), of_peer.of(all));
     }
     const Tensor part = arriving.get().slice((i - 1) * rows, i * rows);
     const std::array transfers{comm::Transfer::send(of_peer.of(all), to),
@@ -176,65 +177,65 @@ void multiply_and_scatter(Step& s, GemmRole role, const Tensor& a, const Tensor&
     beside.exchange(transfers);
   }
   const Rows mine = rows_of(all, group, rank);
-  multiply_beside(s, role, mine.of(a), mine.of(all), own.bytes());
+  multiply_beside(op, role, mine.of(a), mine.of(all), own.bytes());
   beside.wait();
-  launch(s.context(),
+  launch(op.context(),
          turbo::Add{.a = mine.of(all), .b = arriving.get(), .out = own, .ranks = ranks, .rank = rank});
 }
 
-void weight_gradient(Step& s, const Tensor& d_y, const Tensor& x) {
-  const auto [d_weight, accumulate] = s.d_weight();
-  multiply(s, GemmRole::kWeightGradient, d_y, x, d_weight, accumulate);
+void weight_gradient(OperatorCall& op, const Tensor& d_y, const Tensor& x) {
+  const auto [d_weight, accumulate] = op.d_weight();
+  multiply(op, GemmRole::kWeightGradient, d_y, x, d_weight, accumulate);
 }
 
 // --- gathered_linear: outputs y, and all rows of x. A replay keeps the latter for the weight gradient.
 
 template <bool kKept>
-void gathered_forward(Step& s) {
-  beside_of(s).gather(s.in(0), s.out(1));
-  multiply_arriving(s, GemmRole::kForward, s.in(0), s.out(1), s.out(0));
-  if (kKept) beside_of(s).complete(s.in(0), s.out(1));
+void gathered_forward(OperatorCall& op) {
+  beside_of(op).gather(op.in(0), op.out(1));
+  multiply_arriving(op, GemmRole::kForward, op.in(0), op.out(1), op.out(0));
+  if (kKept) beside_of(op).complete(op.in(0), op.out(1));
 }
 
 template <bool kKept>
-void gathered_backward_input(Step& s) {
-  TensorParallel& beside = beside_of(s);
-  const Tensor d_y = s.d_out(0);
-  const Shape all{d_y.shape[0], s.in_shape(0)[1]};
-  const bool both = s.weight_gradient_now();
+void gathered_backward_input(OperatorCall& op) {
+  TensorParallel& beside = beside_of(op);
+  const Tensor d_y = op.d_out(0);
+  const Shape all{d_y.shape[0], op.in_shape(0)[1]};
+  const bool both = op.weight_gradient_now();
   std::optional<ScratchTensor> gathered;
   std::int64_t arriving = 0;
   if (both && !kKept) {
-    gathered.emplace(s.context().scratch, d_y.dtype, all);
-    const Tensor own = s.in(0);
+    gathered.emplace(op.context().scratch, d_y.dtype, all);
+    const Tensor own = op.in(0);
     beside.gather(own, gathered->get());
     arriving = gathered->get().bytes() - own.bytes();
   }
-  if (s.needs_d_in(0)) {
-    const ScratchTensor d_all(s.context().scratch, d_y.dtype, all);
-    const Step::Target d_x = s.fresh_d_in(0);
-    multiply_and_scatter(s, GemmRole::kInputGradient, d_y, d_all.get(), d_x.out, arriving);
-    add_previous(s, d_x);
+  if (op.needs_d_in(0)) {
+    const ScratchTensor d_all(op.context().scratch, d_y.dtype, all);
+    const OperatorCall::Target d_x = op.fresh_d_in(0);
+    multiply_and_scatter(op, GemmRole::kInputGradient, d_y, d_all.get(), d_x.out, arriving);
+    add_previous(op, d_x);
   } else if (gathered) {
     beside.wait();
   }
   if (!both) return;
-  if (gathered) beside.complete(s.in(0), gathered->get());
-  weight_gradient(s, d_y, kKept ? s.out(1) : gathered->get());
-  s.weight_gradient_done();
+  if (gathered) beside.complete(op.in(0), gathered->get());
+  weight_gradient(op, d_y, kKept ? op.out(1) : gathered->get());
+  op.weight_gradient_done();
 }
 
 template <bool kKept>
-void gathered_backward_weight(Step& s) {
-  const Tensor d_y = s.d_out(0);
-  if constexpr (kKept) return weight_gradient(s, d_y, s.out(1));
-  TensorParallel& beside = beside_of(s);
-  const ScratchTensor gathered(s.context().scratch, d_y.dtype, {d_y.shape[0], s.in_shape(0)[1]});
-  const Tensor own = s.in(0);
+void gathered_backward_weight(OperatorCall& op) {
+  const Tensor d_y = op.d_out(0);
+  if constexpr (kKept) return weight_gradient(op, d_y, op.out(1));
+  TensorParallel& beside = beside_of(op);
+  const ScratchTensor gathered(op.context().scratch, d_y.dtype, {d_y.shape[0], op.in_shape(0)[1]});
+  const Tensor own = op.in(0);
   beside.gather(own, gathered.get());
   beside.wait();
   beside.complete(own, gathered.get());
-  weight_gradient(s, d_y, gathered.get());
+  weight_gradient(op, d_y, gathered.get());
 }
 
 template <bool kKept>
@@ -248,35 +249,35 @@ constexpr Operator kGathered{.name = "gathered_linear",
 // --- scattered_linear: outputs this rank's rows of the sum, and its products for all rows. The gradient of
 // the latter is what the backward pass gathers.
 
-void scattered_forward(Step& s) {
-  multiply_and_scatter(s, GemmRole::kForward, s.in(0), s.out(1), s.out(0), 0);
+void scattered_forward(OperatorCall& op) {
+  multiply_and_scatter(op, GemmRole::kForward, op.in(0), op.out(1), op.out(0), 0);
 }
 
-void scattered_backward_input(Step& s) {
-  TensorParallel& beside = beside_of(s);
-  const Tensor d_y = s.d_out(0), d_all = s.complete_d_out(1);
+void scattered_backward_input(OperatorCall& op) {
+  TensorParallel& beside = beside_of(op);
+  const Tensor d_y = op.d_out(0), d_all = op.complete_d_out(1);
   beside.gather(d_y, d_all);
-  if (!s.needs_d_in(0)) {
+  if (!op.needs_d_in(0)) {
     beside.wait();
     return beside.complete(d_y, d_all);
   }
-  const Step::Target d_x = s.d_in(0);
+  const OperatorCall::Target d_x = op.d_in(0);
   const bool in_place = !d_x.previous.absent() && d_x.previous.data == d_x.out.data;
-  multiply_arriving(s, GemmRole::kInputGradient, d_y, d_all, d_x.out, in_place);
-  if (!in_place) add_previous(s, d_x);
+  multiply_arriving(op, GemmRole::kInputGradient, d_y, d_all, d_x.out, in_place);
+  if (!in_place) add_previous(op, d_x);
   beside.complete(d_y, d_all);
 }
 
-void scattered_backward_weight(Step& s) {
+void scattered_backward_weight(OperatorCall& op) {
   // Nobody asked for the gradient of the input.
-  if (s.d_out(1).absent()) {
-    TensorParallel& beside = beside_of(s);
-    const Tensor d_y = s.d_out(0), d_all = s.complete_d_out(1);
+  if (op.d_out(1).absent()) {
+    TensorParallel& beside = beside_of(op);
+    const Tensor d_y = op.d_out(0), d_all = op.complete_d_out(1);
     beside.gather(d_y, d_all);
     beside.wait();
     beside.complete(d_y, d_all);
   }
-  weight_gradient(s, s.d_out(1), s.in(0));
+  weight_gradient(op, op.d_out(1), op.in(0));
 }
 
 // Of the class of scatter_tokens(): what leaves it is what a scatter leaves.

@@ -39,7 +39,7 @@ class WeightGradientQueue {
 
  private:
   friend class Tape;
-  friend class Step;
+  friend class OperatorCall;
   struct Item {
     Tape* tape;  // null: nothing to compute, only the turn passes
     int entry;

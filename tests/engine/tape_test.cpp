@@ -39,10 +39,10 @@ struct Noted {
   std::atomic<bool>* stop = nullptr;  // set by backward_input
 };
 
-void note(const Step& s, const char* what) {
-  std::string line = what + std::string(s.name());
-  if (s.has_parameter()) line += " " + s.parameter().name;
-  s.attributes<Noted>().log->push_back(std::move(line));
+void note(const OperatorCall& op, const char* what) {
+  std::string line = what + std::string(op.name());
+  if (op.has_parameter()) line += " " + op.parameter().name;
+  op.attributes<Noted>().log->push_back(std::move(line));
 }
 
 float* data(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
@@ -54,20 +54,20 @@ void fill(const Tensor& out, Function&& of) {
 
 // Adds this operator's part to what other users of input 0 left.
 template <class Function>
-void contribute(Step& s, Function&& part) {
-  const auto [out, previous] = s.d_in(0);
+void contribute(OperatorCall& op, Function&& part) {
+  const auto [out, previous] = op.d_in(0);
   fill(out, [&part, previous = previous](std::int64_t i) {
     return part(i) + (previous.absent() ? 0 : data(previous)[i]);
   });
 }
 
-void twice_forward(Step& s) {
-  note(s, "");
-  fill(s.out(0), [x = s.in_or_out(0)](std::int64_t i) { return 2 * data(x)[i]; });
+void twice_forward(OperatorCall& op) {
+  note(op, "");
+  fill(op.out(0), [x = op.in_or_out(0)](std::int64_t i) { return 2 * data(x)[i]; });
 }
-void twice_backward(Step& s) {
-  note(s, "d ");
-  contribute(s, [d = s.d_out(0)](std::int64_t i) { return 2 * data(d)[i]; });
+void twice_backward(OperatorCall& op) {
+  note(op, "d ");
+  contribute(op, [d = op.d_out(0)](std::int64_t i) { return 2 * data(d)[i]; });
 }
 constexpr Operator kTwice{.name = "twice",
                           .operator_class = OperatorClass::kRope,
@@ -75,14 +75,14 @@ constexpr Operator kTwice{.name = "twice",
                           .backward_input = twice_backward,
                           .in_place = true};
 
-void square_forward(Step& s) {
-  note(s, "");
-  fill(s.out(0), [x = s.in(0)](std::int64_t i) { return data(x)[i] * data(x)[i]; });
+void square_forward(OperatorCall& op) {
+  note(op, "");
+  fill(op.out(0), [x = op.in(0)](std::int64_t i) { return data(x)[i] * data(x)[i]; });
 }
-void square_backward(Step& s) {
-  note(s, "d ");
-  contribute(s, [x = s.in(0), d = s.d_out(0)](std::int64_t i) { return 2 * data(x)[i] * data(d)[i]; });
-  if (std::atomic<bool>* const stop = s.attributes<Noted>().stop) *stop = true;
+void square_backward(OperatorCall& op) {
+  note(op, "d ");
+  contribute(op, [x = op.in(0), d = op.d_out(0)](std::int64_t i) { return 2 * data(x)[i] * data(d)[i]; });
+  if (std::atomic<bool>* const stop = op.attributes<Noted>().stop) *stop = true;
 }
 constexpr Operator kSquare{.name = "square",
                            .operator_class = OperatorClass::kActivation,
@@ -96,14 +96,14 @@ constexpr Operator kForgetful{.name = "forgetful",
                               .forward = square_forward,
                               .backward_input = square_backward};
 
-void sum_forward(Step& s) {
-  note(s, "");
-  fill(s.out(0), [a = s.in(0), b = s.in(1)](std::int64_t i) { return data(a)[i] + data(b)[i]; });
+void sum_forward(OperatorCall& op) {
+  note(op, "");
+  fill(op.out(0), [a = op.in(0), b = op.in(1)](std::int64_t i) { return data(a)[i] + data(b)[i]; });
 }
-void sum_backward(Step& s) {
-  note(s, "d ");
-  s.pass_d_in(0, 0);
-  s.pass_d_in(1, 0);
+void sum_backward(OperatorCall& op) {
+  note(op, "d ");
+  op.pass_d_in(0, 0);
+  op.pass_d_in(1, 0);
 }
 constexpr Operator kSum{.name = "sum",
                         .operator_class = OperatorClass::kAdd,
@@ -111,18 +111,18 @@ constexpr Operator kSum{.name = "sum",
                         .backward_input = sum_backward};
 
 // By a parameter, element by element.
-void multiply_forward(Step& s) {
-  note(s, "");
-  fill(s.out(0), [x = s.in(0), w = s.weight()](std::int64_t i) { return data(x)[i] * data(w)[i]; });
+void multiply_forward(OperatorCall& op) {
+  note(op, "");
+  fill(op.out(0), [x = op.in(0), w = op.weight()](std::int64_t i) { return data(x)[i] * data(w)[i]; });
 }
-void multiply_backward(Step& s) {
-  note(s, "d ");
-  contribute(s, [w = s.weight(), d = s.d_out(0)](std::int64_t i) { return data(w)[i] * data(d)[i]; });
+void multiply_backward(OperatorCall& op) {
+  note(op, "d ");
+  contribute(op, [w = op.weight(), d = op.d_out(0)](std::int64_t i) { return data(w)[i] * data(d)[i]; });
 }
-void multiply_weight(Step& s) {
-  note(s, "w ");
-  const auto [d_w, accumulate] = s.d_weight();
-  fill(d_w, [d_w = d_w, accumulate = accumulate, x = s.in(0), d = s.d_out(0)](std::int64_t i) {
+void multiply_weight(OperatorCall& op) {
+  note(op, "w ");
+  const auto [d_w, accumulate] = op.d_weight();
+  fill(d_w, [d_w = d_w, accumulate = accumulate, x = op.in(0), d = op.d_out(0)](std::int64_t i) {
     return data(x)[i] * data(d)[i] + (accumulate ? data(d_w)[i] : 0);
   });
 }
@@ -133,7 +133,7 @@ constexpr Operator kMultiply{.name = "multiply",
                              .backward_weight = multiply_weight,
                              .for_weight = {.inputs = bit(0)}};
 
-void failing_weight(Step&) { throw invalid("the device is gone"); }
+void failing_weight(OperatorCall&) { throw invalid("the device is gone"); }
 constexpr Operator kFailing{.name = "failing",
                             .operator_class = OperatorClass::kLinear,
                             .forward = multiply_forward,
@@ -141,18 +141,18 @@ constexpr Operator kFailing{.name = "failing",
                             .backward_weight = failing_weight};
 
 // Outputs: x + 1, and ten times that, which can be made from the first.
-void tenfold_from_first(Step& s) {
-  note(s, "from first ");
-  fill(s.out(1), [y = s.out(0)](std::int64_t i) { return 10 * data(y)[i]; });
+void tenfold_from_first(OperatorCall& op) {
+  note(op, "from first ");
+  fill(op.out(1), [y = op.out(0)](std::int64_t i) { return 10 * data(y)[i]; });
 }
-void tenfold_forward(Step& s) {
-  note(s, "");
-  fill(s.out(0), [x = s.in(0)](std::int64_t i) { return data(x)[i] + 1; });
-  fill(s.out(1), [y = s.out(0)](std::int64_t i) { return 10 * data(y)[i]; });
+void tenfold_forward(OperatorCall& op) {
+  note(op, "");
+  fill(op.out(0), [x = op.in(0)](std::int64_t i) { return data(x)[i] + 1; });
+  fill(op.out(1), [y = op.out(0)](std::int64_t i) { return 10 * data(y)[i]; });
 }
-void tenfold_backward(Step& s) {
-  note(s, "d ");
-  contribute(s, [d = s.d_out(1)](std::int64_t i) { return 10 * data(d)[i]; });
+void tenfold_backward(OperatorCall& op) {
+  note(op, "d ");
+  contribute(op, [d = op.d_out(1)](std::int64_t i) { return 10 * data(d)[i]; });
 }
 constexpr Operator kTenfold{.name = "tenfold",
                             .operator_class = OperatorClass::kNorm,
@@ -161,15 +161,15 @@ constexpr Operator kTenfold{.name = "tenfold",
                             .backward_input = tenfold_backward};
 
 // Starts the backward pass: the sum over elements, in element 0.
-void loss_forward(Step& s) {
-  note(s, "");
-  fill(s.out(0), [x = s.in(0)](std::int64_t i) {
+void loss_forward(OperatorCall& op) {
+  note(op, "");
+  fill(op.out(0), [x = op.in(0)](std::int64_t i) {
     return i > 0 ? 0 : data(x)[0] + data(x)[1] + data(x)[2] + data(x)[3];
   });
 }
-void loss_backward(Step& s) {
-  note(s, "d ");
-  contribute(s, [](std::int64_t) { return 1.0F; });
+void loss_backward(OperatorCall& op) {
+  note(op, "d ");
+  contribute(op, [](std::int64_t) { return 1.0F; });
 }
 constexpr Operator kLoss{.name = "loss",
                          .operator_class = OperatorClass::kLoss,
@@ -465,7 +465,7 @@ TEST_F(TapeTest, WhatAPolicyDropsIsReplayedWhenItIsNeeded) {
   tape_.begin({.recompute = {.classes = RecomputePolicy::bit(OperatorClass::kActivation)},
                .weight_gradients = &queue_});
   Log observed;
-  tape_.set_observer([&](Step& step) { observed.emplace_back(step.name()); });
+  tape_.set_observer([&](OperatorCall& op) { observed.emplace_back(op.name()); });
   const Value x = input();
   tape_.enter_block(0);
   call(kLoss, multiply(call(kSquare, call(kTwice, x)), w));

@@ -495,22 +495,21 @@ std::string TrainingStep::find_non_finite() {
   std::string first;
   const std::atomic<bool>* const stop = stop_;
   set_stop(nullptr);  // the run ends anyway, and says why
-  tape_.set_observer([&](engine::Step& step) {
+  tape_.set_observer([&](engine::OperatorCall& op) {
     if (!first.empty()) return;
     bool counted = false;
-    for (int i = 0; i < step.output_count(); ++i) {
-      if (step.out(i).dtype == DType::kI32) continue;  // choices and plans of routers
+    for (int i = 0; i < op.output_count(); ++i) {
+      if (op.out(i).dtype == DType::kI32) continue;  // choices and plans of routers
       turbo::launch(rank_.context(),
                     turbo::CountNonFinite{
-                        .x = step.out(i), .out = non_finite_, .accumulate = std::exchange(counted, true)});
+                        .x = op.out(i), .out = non_finite_, .accumulate = std::exchange(counted, true)});
     }
     if (!counted) return;
     std::int32_t count = 0;
     rank_.compute().copy_to_host(&count, non_finite_.data, sizeof(count));
     rank_.compute().synchronize();
     if (count == 0) return;
-    first =
-        (step.layer() >= 0 ? "layers." + std::to_string(step.layer()) + "." : "") + std::string(step.name());
+    first = (op.layer() >= 0 ? "layers." + std::to_string(op.layer()) + "." : "") + std::string(op.name());
   });
   begin_evaluation();
   // Ranks that share the work go on together, although some of them may know already.

@@ -16,7 +16,7 @@
 
 namespace primus::engine {
 
-class Step;
+class OperatorCall;
 class Tape;
 
 // What a gradient computation needs to find again: bit i stands for input i or output i.
@@ -29,12 +29,12 @@ constexpr std::uint8_t bit(int i) { return static_cast<std::uint8_t>(1U << i); }
 struct Operator {
   std::string_view name;
   OperatorClass operator_class;
-  void (*forward)(Step&);
+  void (*forward)(OperatorCall&);
   // Makes the other outputs again from output 0. Where a policy drops outputs by their class, output 0 of
   // such an operator is kept, and its inputs need not be. Null: outputs are replayed from the inputs.
-  void (*from_first)(Step&) = nullptr;
-  void (*backward_input)(Step&) = nullptr;   // null: nothing differentiable goes in
-  void (*backward_weight)(Step&) = nullptr;  // null: no weights
+  void (*from_first)(OperatorCall&) = nullptr;
+  void (*backward_input)(OperatorCall&) = nullptr;   // null: nothing differentiable goes in
+  void (*backward_weight)(OperatorCall&) = nullptr;  // null: no weights
   Saves for_input = {};                      // needed by backward_input
   Saves for_weight = {};                // needed by backward_weight, besides the gradients of the outputs
   bool in_place = false;                // output 0 may take over the memory of input 0 (never needed again)
@@ -60,9 +60,9 @@ struct Entry {
 };
 
 // What an operator's function sees of its entry.
-class Step {
+class OperatorCall {
  public:
-  Step(Tape& tape, int entry) : tape_(tape), entry_(entry) {}
+  OperatorCall(Tape& tape, int entry) : tape_(tape), entry_(entry) {}
 
   turbo::Context& context() const;
   // Tape::stop_if_asked.
@@ -133,6 +133,6 @@ class Step {
 
 // Adds what other users of an input have contributed: the end of an operator that wrote its part to
 // fresh_d_in().
-void add_previous(Step& step, const Step::Target& target);
+void add_previous(OperatorCall& op, const OperatorCall::Target& target);
 
 }  // namespace primus::engine

@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kChunk = 1024;  // tokens of a pass over prompts
+constexpr std::int64_t kPassTokens = 1024;  // tokens of a pass over prompts
 constexpr std::uint64_t kSeed = 1234;
 
 double seconds_since(Clock::time_point begin) {
@@ -49,7 +49,7 @@ class Texts {
     const std::int64_t each = context - 1, all = each * static_cast<std::int64_t>(next_.size());
     while (done < all) {
       std::vector<BatchReader::Input> inputs;
-      for (std::int64_t room = std::min(reader_.settings().chunk, all - done); room > 0;) {
+      for (std::int64_t room = std::min(reader_.settings().pass_tokens, all - done); room > 0;) {
         const std::int64_t text = done / each, at = done % each, count = std::min(room, each - at);
         inputs.push_back(
             {text, std::span(prompt).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count))});
@@ -151,7 +151,7 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
   const auto settings_of = [&](std::int64_t batch) {
     return ReaderSettings{.compute = options.dtype,
                           .capacity = room,
-                          .chunk = std::min(kChunk, batch * options.context),
+                          .pass_tokens = std::min(kPassTokens, batch * options.context),
                           .sequences = batch,
                           .replay = true};
   };

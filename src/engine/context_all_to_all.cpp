@@ -31,7 +31,7 @@ class Call {
       : op_(op),
         a_(op.attributes<Attributes>()),
         ranks_(a_.context->ranks()),
-        chunk_(a_.shape.seq_q / (2 * ranks_)),
+        slice_tokens_(a_.shape.seq_q / (2 * ranks_)),
         columns_(a_.shape) {}
 
   const turbo::AttentionShape& shape() const { return a_.shape; }
@@ -97,12 +97,12 @@ class Call {
 
   // Between rows in the order of ranks and of what each holds, and in that of the sequences.
   void reorder(const Tensor& from, const Tensor& to, bool to_ranks) const {
-    const std::int64_t cols = from.cols(), half = chunk_ * cols;
+    const std::int64_t cols = from.cols(), half = slice_tokens_ * cols;
     for (int rank = 0; rank < ranks_; ++rank) {
       for (int part = 0; part < 2; ++part) {
-        // Of each sequence one chunk.
+        // Of each sequence one slice.
         const std::int64_t by_rank = rank * own_tokens() * cols + part * half;
-        const std::int64_t by_sequence = a_.context->chunk(rank, part) * half;
+        const std::int64_t by_sequence = a_.context->slice(rank, part) * half;
         const Tensor a = from.from(to_ranks ? by_sequence : by_rank);
         const Tensor b = to.from(to_ranks ? by_rank : by_sequence);
         const std::int64_t of_rank = 2 * half, of_sequence = a_.shape.seq_q * cols;
@@ -133,7 +133,7 @@ class Call {
   OperatorCall& op_;
   Attributes a_;
   int ranks_;
-  std::int64_t chunk_;
+  std::int64_t slice_tokens_;
   FusedColumns columns_;
 };
 

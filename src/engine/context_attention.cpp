@@ -55,10 +55,10 @@ void ContextParallel::all_to_all(const Tensor& from, const Tensor& into) {
 }
 
 std::vector<std::int64_t> context_positions(std::int64_t sequence, int ranks, int rank) {
-  const std::int64_t chunk = sequence / (2 * std::int64_t{ranks});
+  const std::int64_t slice = sequence / (2 * std::int64_t{ranks});
   std::vector<std::int64_t> positions;
   for (const std::int64_t first : {std::int64_t{rank}, 2 * std::int64_t{ranks} - 1 - rank}) {
-    for (std::int64_t i = 0; i < chunk; ++i) positions.push_back(first * chunk + i);
+    for (std::int64_t i = 0; i < slice; ++i) positions.push_back(first * slice + i);
   }
   return positions;
 }
@@ -78,7 +78,7 @@ void copy(turbo::Context& context, const Tensor& from, const Tensor& to) {
   if (!context.measuring()) context.stream.copy_on_device(to.data, from.data, to.bytes());
 }
 
-// One call of a kernel: queries of this rank and keys of some rank, both of one sequence. Pieces are chunks,
+// One call of a kernel: queries of this rank and keys of some rank, both of one sequence. Pieces are slices,
 // numbered in the order of a rank's rows; two neighbours may go together.
 struct Block {
   std::int64_t q, q_pieces, k, k_pieces;
@@ -111,7 +111,7 @@ class Call {
       : op_(op),
         a_(op.attributes<Attributes>()),
         columns_(a_.shape),
-        chunk_(a_.shape.seq_q / 2),
+        slice_tokens_(a_.shape.seq_q / 2),
         kv_width_(columns_.width - columns_.k) {}
 
   std::int64_t tokens() const { return a_.shape.batch * a_.shape.seq_q; }
@@ -133,7 +133,7 @@ class Call {
   }
 
   Tensor rows(const Tensor& of_tokens, std::int64_t piece, std::int64_t count) const {
-    return of_tokens.slice(piece * chunk_, (piece + count) * chunk_);
+    return of_tokens.slice(piece * slice_tokens_, (piece + count) * slice_tokens_);
   }
 
   // Statistics are [heads, tokens] of each sequence. Kernels want those of a block densely: one piece of two
@@ -142,18 +142,20 @@ class Call {
     return block.q_pieces == 2 ? lse_place(all, block) : apart;
   }
   void get_lse(const Tensor& all, const Block& block, const Tensor& dense) const {
-    if (block.q_pieces == 1) copy_rows(lse_place(all, block), dense, heads(), chunk_, 2 * chunk_, chunk_);
+    if (block.q_pieces == 1)
+      copy_rows(lse_place(all, block), dense, heads(), slice_tokens_, 2 * slice_tokens_, slice_tokens_);
   }
   void put_lse(const Tensor& dense, const Tensor& all, const Block& block) const {
-    if (block.q_pieces == 1) copy_rows(dense, lse_place(all, block), heads(), chunk_, chunk_, 2 * chunk_);
+    if (block.q_pieces == 1)
+      copy_rows(dense, lse_place(all, block), heads(), slice_tokens_, slice_tokens_, 2 * slice_tokens_);
   }
-  Shape lse_shape() const { return {sequences() * heads(), 2 * chunk_}; }
-  Shape piece_lse_shape() const { return {heads(), chunk_}; }
+  Shape lse_shape() const { return {sequences() * heads(), 2 * slice_tokens_}; }
+  Shape piece_lse_shape() const { return {heads(), slice_tokens_}; }
 
   // Nothing but causality hides keys. Then the rows of a rank, which are in the order of the sequence, are to
-  // each other as those of a short sequence, and those of another rank are visible or not by whole chunks.
+  // each other as those of a short sequence, and those of another rank are visible or not by whole slices.
   bool only_causal() const {
-    const std::int64_t whole = 2 * chunk_ * a_.context->ranks();
+    const std::int64_t whole = 2 * slice_tokens_ * a_.context->ranks();
     return !a_.documents && (a_.shape.window == 0 || a_.shape.window >= whole) &&
            (a_.shape.chunk == 0 || a_.shape.chunk >= whole);
   }
@@ -223,22 +225,22 @@ class Call {
 
   Tensor lse_place(const Tensor& all, const Block& block) const {
     const std::int64_t sequence = block.q / 2;
-    return all.slice(sequence * heads(), (sequence + 1) * heads()).from(block.q % 2 * chunk_);
+    return all.slice(sequence * heads(), (sequence + 1) * heads()).from(block.q % 2 * slice_tokens_);
   }
 
   Block block(std::int64_t q, std::int64_t q_pieces, std::int64_t k, std::int64_t k_pieces) const {
     Block b{q, q_pieces, k, k_pieces, false, a_.shape};
     b.shape.batch = 1;
-    b.shape.seq_q = q_pieces * chunk_;
-    b.shape.seq_k = b.shape.capacity_k = k_pieces * chunk_;
+    b.shape.seq_q = q_pieces * slice_tokens_;
+    b.shape.seq_k = b.shape.capacity_k = k_pieces * slice_tokens_;
     return b;
   }
 
   // All that a sequence's queries see of a rank's keys. `first`: the sequence's first piece.
   Block causal_block(int from, std::int64_t first) const {
     const int rank = a_.context->rank();
-    // Of a rank before this one, the first chunk comes before both of ours, and the last one behind them;
-    // of a rank after it, both chunks lie between ours.
+    // Of a rank before this one, the first slice comes before both of ours, and the last one behind them;
+    // of a rank after it, both slices lie between ours.
     Block b = from == rank  ? block(first, 2, first, 2)
               : from < rank ? block(first, 2, first, 1)
                             : block(first + 1, 1, first, 2);
@@ -252,8 +254,8 @@ class Call {
     for (int q_half = 0; q_half < 2; ++q_half) {
       for (int k_half = 0; k_half < 2; ++k_half) {
         Block b = block(first + q_half, 1, first + k_half, 1);
-        b.shape.q_first = a_.context->chunk(a_.context->rank(), q_half) * chunk_;
-        b.shape.k_first = a_.context->chunk(from, k_half) * chunk_;
+        b.shape.q_first = a_.context->slice(a_.context->rank(), q_half) * slice_tokens_;
+        b.shape.k_first = a_.context->slice(from, k_half) * slice_tokens_;
         b.own_keys = b.shape.q_first == b.shape.k_first;
         if (sees(b.shape)) visit(b);
       }
@@ -261,7 +263,7 @@ class Call {
   }
 
   bool sees(const turbo::AttentionShape& s) const {
-    const std::int64_t last_key = s.k_first + chunk_ - 1;
+    const std::int64_t last_key = s.k_first + slice_tokens_ - 1;
     if (s.causal && s.k_first > s.q_first) return false;
     if (s.window > 0 && last_key <= s.q_first - s.window) return false;
     return s.chunk == 0 || last_key >= s.q_first / s.chunk * s.chunk;
@@ -270,7 +272,7 @@ class Call {
   OperatorCall& op_;
   Attributes a_;
   FusedColumns columns_;
-  std::int64_t chunk_, kv_width_;
+  std::int64_t slice_tokens_, kv_width_;
 };
 
 // Inputs: qkv, first keys. Outputs: out, log-sum-exp [sequences * heads, tokens of a sequence].

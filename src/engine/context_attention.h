@@ -1,7 +1,7 @@
 // Context parallelism: the ranks of a group hold different tokens of the same sequences, and attention brings
 // keys and values to the queries (ring attention, Liu et al. 2023; the layout is Megatron-LM's).
 //
-// A sequence is cut into 2 C chunks for C ranks, and rank c holds the chunks c and 2 C - 1 - c, so that all
+// A sequence is cut into 2 C slices for C ranks, and rank c holds the slices c and 2 C - 1 - c, so that all
 // ranks have the same share of the causal work. Everything but attention works on the rank's own tokens,
 // whose positions are explicit.
 //
@@ -34,8 +34,8 @@ class ContextParallel {
 
   int ranks() const { return group_.size(); }
   int rank() const { return group_.rank(); }
-  // The number of chunk `half` (0 or 1) of a rank, counted along the sequence.
-  std::int64_t chunk(int of_rank, int half) const {
+  // The number of slice `half` (0 or 1) of a rank, counted along the sequence.
+  std::int64_t slice(int of_rank, int half) const {
     return half == 0 ? of_rank : 2 * std::int64_t{ranks()} - 1 - of_rank;
   }
   Exchange exchange() const { return exchange_; }

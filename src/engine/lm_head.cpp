@@ -1,16 +1,16 @@
 // The LM head fused with its loss. See operators.h for the contract; here is why it runs when it does.
 //
-// Logits are the largest tensor of a small model, so a chunk of them lives only between two products. The
-// input gradient, the weight gradient and the loss all need the same chunk of logits: computing them together
+// Logits are the largest tensor of a small model, so a slice of them lives only between two products. The
+// input gradient, the weight gradient and the loss all need the same slice of logits: computing them together
 // costs three products instead of five. That is possible as soon as the gradient of the loss is known, which
 // it is from the start (the weights carry the normalisation), so the forward pass of training has nothing to
-// do, and everything happens where the backward pass begins. A deferred weight gradient computes the chunk a
+// do, and everything happens where the backward pass begins. A deferred weight gradient computes the slice a
 // second time: the same bits.
 //
-// On a GPU the fp32 logits are there for a part of a chunk at a time, because the two products behind them
+// On a GPU the fp32 logits are there for a part of a slice at a time, because the two products behind them
 // read the bf16 gradient alone.
 //
-// Where ranks share the vocabulary, each makes the logits of its rows. What a chunk's columns come to are
+// Where ranks share the vocabulary, each makes the logits of its rows. What a slice's columns come to are
 // three numbers for each token (turbo::CrossEntropyPart), which all ranks gather.
 #include <algorithm>
 
@@ -27,22 +27,22 @@ using turbo::Gemm;
 using turbo::GemmRole;
 using turbo::launch;
 
-struct Chunk {
+struct Slice {
   std::int64_t begin, end;
   Tensor rows(const Tensor& t) const { return t.slice(begin, end); }
 };
 
-// The cross-entropy of a chunk: loss, and d_logits where they are wanted.
-void cross_entropy(OperatorCall& op, const Chunk& chunk, const Tensor& logits, const Tensor& d_logits) {
+// The cross-entropy of a slice: loss, and d_logits where they are wanted.
+void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, const Tensor& d_logits) {
   const auto shared = op.attributes<SharedVocabulary>();
-  const Tensor labels = chunk.rows(op.in(1)), weights = chunk.rows(op.in(2)), loss = chunk.rows(op.out(0));
+  const Tensor labels = slice.rows(op.in(1)), weights = slice.rows(op.in(2)), loss = slice.rows(op.out(0));
   if (!shared.group) {
     launch(op.context(),
            turbo::CrossEntropy{
                .logits = logits, .labels = labels, .weights = weights, .loss = loss, .d_logits = d_logits});
     return;
   }
-  const std::int64_t tokens = chunk.end - chunk.begin, ranks = shared.group->size(),
+  const std::int64_t tokens = slice.end - slice.begin, ranks = shared.group->size(),
                      rank = shared.group->rank();
   const ScratchTensor parts(op.context().scratch, DType::kF32, {ranks, tokens, turbo::kCrossEntropyValues});
   const Tensor part = parts.get().slice(rank, rank + 1).reshaped({tokens, turbo::kCrossEntropyValues});
@@ -60,42 +60,42 @@ void cross_entropy(OperatorCall& op, const Chunk& chunk, const Tensor& logits, c
                                                   .vocabulary = shared.size});
 }
 
-// Tokens per chunk: the same on all ranks that share the vocabulary, by the largest part.
-std::int64_t chunk_tokens_of(const OperatorCall& op, std::int64_t tokens, std::int64_t vocab) {
+// Tokens per slice: the same on all ranks that share the vocabulary, by the largest part.
+std::int64_t slice_tokens_of(const OperatorCall& op, std::int64_t tokens, std::int64_t vocab) {
   const auto shared = op.attributes<SharedVocabulary>();
   if (shared.group) vocab = (shared.size + shared.group->size() - 1) / shared.group->size() + 64;
-  return lm_head_chunk_tokens(op.context().device, tokens, vocab);
+  return lm_head_slice_tokens(op.context().device, tokens, vocab);
 }
 
-// Tokens whose fp32 logits exist at a time, of a chunk whose gradient is narrower than they are.
-std::int64_t part_tokens_of(const OperatorCall& op, std::int64_t chunk_tokens) {
-  if (op.context().device.properties().host_memory) return chunk_tokens;
-  // A quarter of a chunk's: many tiles of rows for each product, which reads all of the weight, and whole
+// Tokens whose fp32 logits exist at a time, of a slice whose gradient is narrower than they are.
+std::int64_t part_tokens_of(const OperatorCall& op, std::int64_t slice_tokens) {
+  if (op.context().device.properties().host_memory) return slice_tokens;
+  // A quarter of a slice's: many tiles of rows for each product, which reads all of the weight, and whole
   // ones.
   constexpr std::int64_t kParts = 4, kTile = 128;
-  const std::int64_t part = (chunk_tokens / kParts + kTile - 1) / kTile * kTile;
-  return std::min(part, chunk_tokens);
+  const std::int64_t part = (slice_tokens / kParts + kTile - 1) / kTile * kTile;
+  return std::min(part, slice_tokens);
 }
 
 // Inputs: hidden, labels, weights. Output: loss.
-// Computes logits and cross-entropy of each chunk and hands (chunk, d_logits) on. d_logits is absent in
+// Computes logits and cross-entropy of each slice and hands (slice, d_logits) on. d_logits is absent in
 // inference.
 template <class Consume>
-void for_each_chunk(OperatorCall& op, bool gradient, Consume&& consume) {
+void for_each_slice(OperatorCall& op, bool gradient, Consume&& consume) {
   const Tensor hidden = op.in(0), weight = op.weight();
   const std::int64_t tokens = hidden.rows(), vocab = weight.shape[0];
-  const std::int64_t chunk_tokens = chunk_tokens_of(op, tokens, vocab);
+  const std::int64_t slice_tokens = slice_tokens_of(op, tokens, vocab);
   // fp32 gradients overwrite the logits; bf16 ones need their own, narrower rows.
   const bool narrow = hidden.dtype != DType::kF32;
-  const std::int64_t part_tokens = narrow ? part_tokens_of(op, chunk_tokens) : chunk_tokens;
+  const std::int64_t part_tokens = narrow ? part_tokens_of(op, slice_tokens) : slice_tokens;
   ScratchTensor logits(op.context().scratch, DType::kF32, {part_tokens, vocab});
   ScratchTensor narrow_logits(op.context().scratch, hidden.dtype,
-                              gradient && narrow ? Shape{chunk_tokens, vocab} : Shape{0});
-  for (std::int64_t begin = 0; begin < tokens; begin += chunk_tokens) {
-    const Chunk chunk{begin, std::min(tokens, begin + chunk_tokens)};
-    for (std::int64_t at = begin; at < chunk.end; at += part_tokens) {
+                              gradient && narrow ? Shape{slice_tokens, vocab} : Shape{0});
+  for (std::int64_t begin = 0; begin < tokens; begin += slice_tokens) {
+    const Slice slice{begin, std::min(tokens, begin + slice_tokens)};
+    for (std::int64_t at = begin; at < slice.end; at += part_tokens) {
       op.stop_if_asked();
-      const Chunk part{at, std::min(chunk.end, at + part_tokens)};
+      const Slice part{at, std::min(slice.end, at + part_tokens)};
       const Tensor part_logits = logits.get().slice(0, part.end - at);
       Tensor d_logits;
       if (gradient) d_logits = narrow ? narrow_logits.get().slice(at - begin, part.end - begin) : part_logits;
@@ -107,22 +107,22 @@ void for_each_chunk(OperatorCall& op, bool gradient, Consume&& consume) {
                                 .workspace = {}});
       cross_entropy(op, part, part_logits, d_logits);
     }
-    if (gradient) consume(chunk, (narrow ? narrow_logits : logits).get().slice(0, chunk.end - begin));
+    if (gradient) consume(slice, (narrow ? narrow_logits : logits).get().slice(0, slice.end - begin));
   }
 }
 
-void add_weight_gradient(OperatorCall& op, const Chunk& chunk, const Tensor& d_logits) {
+void add_weight_gradient(OperatorCall& op, const Slice& slice, const Tensor& d_logits) {
   const auto [d_weight, accumulate] = op.d_weight();
   launch(op.context(), Gemm{.role = GemmRole::kWeightGradient,
                             .a = d_logits,
-                            .b = chunk.rows(op.in(0)),
+                            .b = slice.rows(op.in(0)),
                             .c = d_weight,
                             .accumulate = accumulate,
                             .workspace = {}});
 }
 
 void inference_forward(OperatorCall& op) {
-  for_each_chunk(op, false, [](const Chunk&, const Tensor&) {});
+  for_each_slice(op, false, [](const Slice&, const Tensor&) {});
 }
 
 void training_forward(OperatorCall&) {}
@@ -132,14 +132,14 @@ void backward_input(OperatorCall& op) {
   OperatorCall::Target target;
   if (op.needs_d_in(0)) target = op.fresh_d_in(0);
   const Tensor& d_hidden = target.out;
-  for_each_chunk(op, true, [&](const Chunk& chunk, const Tensor& d_logits) {
+  for_each_slice(op, true, [&](const Slice& slice, const Tensor& d_logits) {
     // The weight gradient first: it is the largest of the model, and the first whose reduction can begin.
-    if (weight_now) add_weight_gradient(op, chunk, d_logits);
+    if (weight_now) add_weight_gradient(op, slice, d_logits);
     if (d_hidden.absent()) return;
     launch(op.context(), Gemm{.role = GemmRole::kInputGradient,
                               .a = d_logits,
                               .b = op.weight(),
-                              .c = chunk.rows(d_hidden),
+                              .c = slice.rows(d_hidden),
                               .accumulate = false,
                               .workspace = {}});
   });
@@ -148,8 +148,8 @@ void backward_input(OperatorCall& op) {
 }
 
 void backward_weight(OperatorCall& op) {
-  for_each_chunk(op, true, [&](const Chunk& chunk, const Tensor& d_logits) {
-    add_weight_gradient(op, chunk, d_logits);
+  for_each_slice(op, true, [&](const Slice& slice, const Tensor& d_logits) {
+    add_weight_gradient(op, slice, d_logits);
   });
 }
 
@@ -168,9 +168,9 @@ constexpr Operator kInference{
 
 }  // namespace
 
-std::int64_t lm_head_chunk_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab) {
-  // Every chunk reads and writes all of the weight's gradient. A GPU multiplies so fast that this shows until
-  // a chunk has thousands of tokens.
+std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab) {
+  // Every slice reads and writes all of the weight's gradient. A GPU multiplies so fast that this shows until
+  // a slice has thousands of tokens.
   const DeviceProperties properties = device.properties();
   std::int64_t logits_bytes = std::int64_t{256} << 20;
   if (!properties.host_memory) {
@@ -178,10 +178,10 @@ std::int64_t lm_head_chunk_tokens(const Device& device, std::int64_t tokens, std
     // A small GPU needs its memory for more than that.
     if (properties.memory > 0) logits_bytes = std::min(logits_bytes, properties.memory / 40);
   }
-  // Chunks are of about the same size, and multiples of 64 rows keep the matrix products in their full tiles.
+  // Slices are of about the same size, and multiples of 64 rows keep the matrix products in their full tiles.
   const std::int64_t fit = std::max<std::int64_t>(64, logits_bytes / (vocab * 4) / 64 * 64);
-  const std::int64_t chunks = (tokens + fit - 1) / fit;
-  return std::min(tokens, (tokens / std::max<std::int64_t>(chunks, 1) + 63) / 64 * 64);
+  const std::int64_t slices = (tokens + fit - 1) / fit;
+  return std::min(tokens, (tokens / std::max<std::int64_t>(slices, 1) + 63) / 64 * 64);
 }
 
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights) {

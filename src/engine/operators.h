@@ -128,15 +128,15 @@ Value cached_latent_attention(const Value& q, const Value& latent, const Value& 
 // silu(gate) * up: [T, 2*ffn] -> [T, ffn].
 Value swiglu(const Value& gate_up);
 
-// The LM head and the weighted cross-entropy, in chunks of tokens so that the logits never exist as a whole:
+// The LM head and the weighted cross-entropy, in slices of tokens so that the logits never exist as a whole:
 // [T, hidden] -> [T] fp32, the weighted loss per token (turbo/cross_entropy/cross_entropy.h).
 //
 // In training the whole classifier runs in the backward pass, where loss, hidden gradient and (unless
-// deferred) weight gradient share one product per chunk; the returned Value holds the loss only after
+// deferred) weight gradient share one product per slice; the returned Value holds the loss only after
 // Tape::backward().
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
-// Tokens per chunk of the above, for `vocab` columns: fp32 logits of a chunk are at most about 256 MiB on a
+// Tokens per slice of the above, for `vocab` columns: fp32 logits of a slice are at most about 256 MiB on a
 // host, and 2 GiB and a fortieth of its memory on a GPU, where a quarter of them exists at a time in bf16.
-std::int64_t lm_head_chunk_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab);
+std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab);
 
 }  // namespace primus::engine

@@ -72,7 +72,7 @@ TEST_F(LineReaderTest, ALongLineTakesLinearTimeOrIsRefused) {
     EXPECT_EQ(error.render().substr(0, 47), "input:2: error: the line has more than 64.0 MiB");
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(seconds.count(), 20);  // reading it anew for each chunk takes a minute
+  EXPECT_LT(seconds.count(), 20);  // reading it anew for each read takes a minute
 }
 
 }  // namespace

@@ -253,7 +253,7 @@ TEST_P(ContextAttention, EqualsAttentionOverWholeSequences) {
   }
 }
 
-// Where nothing but causality hides keys, those of a rank are one call, however many chunks they are: large
+// Where nothing but causality hides keys, those of a rank are one call, however many slices they are: large
 // products, all of them as a library takes them. Every rank has the same work.
 TEST(ContextAttentionCalls, OneForEachRanksKeysAndTheSameWorkEverywhere) {
   Case wide = kCases[0];

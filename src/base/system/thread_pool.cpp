@@ -65,8 +65,8 @@ ThreadPool::~ThreadPool() { end_workers(stop_, gate_, kEpoch, workers_); }
 void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, Body body) {
   if (n <= 0) return;
   grain = std::max<std::int64_t>(grain, 1);
-  const std::int64_t chunks = (n - 1) / grain + 1;
-  if (workers_.empty() || chunks == 1) {
+  const std::int64_t tasks = (n - 1) / grain + 1;
+  if (workers_.empty() || tasks == 1) {
     for (std::int64_t begin = 0; begin < n; begin += std::min(grain, n - begin)) {
       body(begin, begin + std::min(grain, n - begin), 0);
     }
@@ -74,12 +74,12 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, Body body) {
   }
 
   assert((gate_.load() & (kOpen | kParticipants)) == 0 && "parallel_for is not reentrant");
-  job_ = {&body, n, grain, chunks};
-  next_chunk_.store(0, std::memory_order_relaxed);
+  job_ = {&body, n, grain, tasks};
+  next_task_.store(0, std::memory_order_relaxed);
   // Publishes the job: a worker reads it only after it has seen this epoch open.
   gate_.store((((gate_.load(std::memory_order_relaxed) & ~(kEpoch - 1)) + kEpoch) | kOpen));
   gate_.notify_all();
-  run_chunks(0);
+  run_tasks(0);
 
   gate_.fetch_and(~kOpen);
   const auto empty = [this] { return (gate_.load(std::memory_order_acquire) & kParticipants) == 0; };
@@ -92,12 +92,12 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, Body body) {
   }
 }
 
-void ThreadPool::run_chunks(int thread_index) {
+void ThreadPool::run_tasks(int thread_index) {
   const Job job = job_;
   for (;;) {
-    const std::int64_t chunk = next_chunk_.fetch_add(1, std::memory_order_relaxed);
-    if (chunk >= job.chunks) return;
-    const std::int64_t begin = chunk * job.grain;
+    const std::int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
+    if (task >= job.tasks) return;
+    const std::int64_t begin = task * job.grain;
     try {
       (*job.body)(begin, begin + std::min(job.grain, job.n - begin), thread_index);
     } catch (...) {
@@ -108,7 +108,7 @@ void ThreadPool::run_chunks(int thread_index) {
 
 void ThreadPool::record_exception() noexcept {
   if (!failed_.exchange(true)) exception_ = std::current_exception();
-  next_chunk_.store(job_.chunks, std::memory_order_relaxed);
+  next_task_.store(job_.tasks, std::memory_order_relaxed);
 }
 
 void ThreadPool::worker_loop(int thread_index) {
@@ -127,7 +127,7 @@ void ThreadPool::worker_loop(int thread_index) {
     if (stop_.load(std::memory_order_relaxed)) return;
     if (!gate_.compare_exchange_strong(seen, seen + kParticipant)) continue;
     last_epoch = seen & ~(kEpoch - 1);
-    run_chunks(thread_index);
+    run_tasks(thread_index);
     const std::uint32_t left = gate_.fetch_sub(kParticipant) - kParticipant;
     if ((left & (kOpen | kParticipants)) == 0) gate_.notify_all();
   }

@@ -1,9 +1,9 @@
-// A small fork-join pool for compute kernels: the caller and N - 1 workers share the chunks of one loop at a
+// A small fork-join pool for compute kernels: the caller and N - 1 workers share the tasks of one loop at a
 // time.
 //
-// Chunks are claimed dynamically, so a slow core takes fewer of them; their boundaries depend on n and grain
-// alone, never on the number of threads. A kernel that keeps one partial result per chunk and adds those up
-// in chunk order is therefore bit-identical for any pool size. Workers spin for a moment between loops and
+// Tasks are claimed dynamically, so a slow core takes fewer of them; their boundaries depend on n and grain
+// alone, never on the number of threads. A kernel that keeps one partial result per task and adds those up
+// in task order is therefore bit-identical for any pool size. Workers spin for a moment between loops and
 // sleep on a futex after that. Nothing is allocated after construction.
 //
 // A pool belongs to one rank: parallel_for may be called by one thread at a time, and not from inside a loop
@@ -46,7 +46,7 @@ class FunctionRef<Result(Args...)> {
 
 class ThreadPool {
  public:
-  // body(begin, end, thread_index): one chunk; thread_index in [0, size()) tells scratch buffers apart.
+  // body(begin, end, thread_index): one task; thread_index in [0, size()) tells scratch buffers apart.
   using Body = FunctionRef<void(std::int64_t, std::int64_t, int)>;
 
   // `threads` counts the caller: 1 starts no worker. Throws Error(kInvalid) outside [1, kMaxThreads]. `spin`
@@ -59,8 +59,8 @@ class ThreadPool {
   static constexpr int kMaxThreads = 4096;
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body once for each chunk [i * grain, min(n, (i + 1) * grain)), in no particular order, and returns
-  // when all are done. A grain below 1 counts as 1. If a body throws, unclaimed chunks are dropped and the
+  // Calls body once for each task [i * grain, min(n, (i + 1) * grain)), in no particular order, and returns
+  // when all are done. A grain below 1 counts as 1. If a body throws, unclaimed tasks are dropped and the
   // first exception is rethrown here.
   void parallel_for(std::int64_t n, std::int64_t grain, Body body);
 
@@ -69,19 +69,19 @@ class ThreadPool {
     const Body* body = nullptr;
     std::int64_t n = 0;
     std::int64_t grain = 1;
-    std::int64_t chunks = 0;
+    std::int64_t tasks = 0;
   };
 
   void worker_loop(int thread_index);
-  void run_chunks(int thread_index);
+  void run_tasks(int thread_index);
   void record_exception() noexcept;
 
   // The gate of the current loop: [epoch : 16 | open : 1 | participants : 15]. Workers enter while it is
-  // open; the caller closes it when no chunk is left and waits for those inside, never for one that has not
+  // open; the caller closes it when no task is left and waits for those inside, never for one that has not
   // woken yet.
   static constexpr std::uint32_t kParticipant = 1, kParticipants = 0x7fff, kOpen = 0x8000, kEpoch = 0x10000;
   alignas(64) std::atomic<std::uint32_t> gate_{0};
-  alignas(64) std::atomic<std::int64_t> next_chunk_{0};
+  alignas(64) std::atomic<std::int64_t> next_task_{0};
   alignas(64) Job job_;
   std::atomic<bool> failed_{false};
   std::exception_ptr exception_;

@@ -23,14 +23,14 @@ namespace primus::cli {
 namespace {
 
 constexpr std::string_view kInput = "<standard input>";
-constexpr std::size_t kChunk = 256 << 10;
+constexpr std::size_t kBufferBytes = 256 << 10;
 
 std::string read_all() {
   std::string text;
   for (std::size_t size = 0;; size = text.size()) {
-    text.resize(size + kChunk);
+    text.resize(size + kBufferBytes);
     ssize_t count;
-    do count = ::read(STDIN_FILENO, text.data() + size, kChunk);
+    do count = ::read(STDIN_FILENO, text.data() + size, kBufferBytes);
     while (count < 0 && errno == EINTR);
     if (count < 0) throw FileError("cannot read standard input", errno);
     text.resize(size + static_cast<std::size_t>(count));
@@ -59,7 +59,7 @@ class Output {
   explicit Output(const Console& console) : console_(console) {}
   void add(std::string_view text) {
     buffer_ += text;
-    if (buffer_.size() >= kChunk) flush();
+    if (buffer_.size() >= kBufferBytes) flush();
   }
   void flush() {
     console_.write(buffer_);

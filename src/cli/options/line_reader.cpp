@@ -13,7 +13,7 @@
 namespace primus::cli {
 
 bool LineReader::next(std::string_view& line) {
-  constexpr std::size_t kChunk = 64 << 10;
+  constexpr std::size_t kReadBytes = 64 << 10;
   while (true) {
     const std::size_t newline = buffer_.find('\n', searched_);
     const std::size_t end = std::min(newline, buffer_.size());
@@ -32,9 +32,9 @@ bool LineReader::next(std::string_view& line) {
     buffer_.erase(0, begin_);
     begin_ = 0;
     searched_ = buffer_.size();
-    buffer_.resize(searched_ + kChunk);
+    buffer_.resize(searched_ + kReadBytes);
     ssize_t count;
-    do count = ::read(fd_, buffer_.data() + searched_, kChunk);
+    do count = ::read(fd_, buffer_.data() + searched_, kReadBytes);
     while (count < 0 && errno == EINTR);
     buffer_.resize(searched_ + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
     if (count < 0) throw FileError("cannot read " + name_, errno);

@@ -42,15 +42,15 @@ void SnapshotBuffer::reserve(std::uint64_t bytes) {
 void SnapshotBuffer::lay_out(std::vector<TensorSource> sources) {
   sources_ = std::move(sources);
   starts_.clear();
-  chunks_.clear();
+  pieces_.clear();
   read_.assign(sources_.size(), 0);
   std::uint64_t at = 0;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const std::uint64_t bytes = sources_[i].held_bytes();
     starts_.push_back(at);
-    for (std::uint64_t offset = 0; offset < bytes; offset += kChunkBytes) {
-      chunks_.push_back(
-          {.source = i, .offset = offset, .size = std::min(kChunkBytes, bytes - offset), .at = at + offset});
+    for (std::uint64_t offset = 0; offset < bytes; offset += kPieceBytes) {
+      pieces_.push_back(
+          {.source = i, .offset = offset, .size = std::min(kPieceBytes, bytes - offset), .at = at + offset});
     }
     at = round_up(checked_add(at, bytes, "snapshot size"), kAlignment);
   }
@@ -67,8 +67,8 @@ void SnapshotBuffer::before_change() {
     const std::lock_guard lock(mutex_);
     if (!judged_) {
       const auto unread =
-          std::ranges::count_if(chunks_, [&](const Chunk& chunk) { return !was_read(chunk); });
-      late_ = 2 * static_cast<std::size_t>(unread) > chunks_.size();
+          std::ranges::count_if(pieces_, [&](const Piece& piece) { return !was_read(piece); });
+      late_ = 2 * static_cast<std::size_t>(unread) > pieces_.size();
       judged_ = true;
     }
   }
@@ -80,8 +80,8 @@ bool SnapshotBuffer::was_late() const {
   return late_;
 }
 
-bool SnapshotBuffer::was_read(const Chunk& chunk) const {
-  return chunk.offset + chunk.size <= read_[chunk.source];
+bool SnapshotBuffer::was_read(const Piece& piece) const {
+  return piece.offset + piece.size <= read_[piece.source];
 }
 
 void SnapshotBuffer::copy() {
@@ -90,29 +90,29 @@ void SnapshotBuffer::copy() {
     if (state_ == State::kLive) state_ = State::kCopying;
     changed_.wait(lock, [&] { return !reading_; });
   }
-  copy_chunks();
+  copy_pieces();
 }
 
-void SnapshotBuffer::copy_chunks() {
+void SnapshotBuffer::copy_pieces() {
   std::size_t done_here = 0;
   std::exception_ptr error;
   for (;;) {
     const std::size_t i = next_.fetch_add(1, std::memory_order_relaxed);
-    if (i >= chunks_.size()) break;
-    const Chunk& chunk = chunks_[i];
-    const TensorSource& source = sources_[chunk.source];
+    if (i >= pieces_.size()) break;
+    const Piece& piece = pieces_[i];
+    const TensorSource& source = sources_[piece.source];
     ++done_here;
-    if (was_read(chunk) && source.order.same()) continue;
+    if (was_read(piece) && source.order.same()) continue;
     try {
-      take(source, chunk.offset, {memory_.get() + chunk.at, chunk.size});
+      take(source, piece.offset, {memory_.get() + piece.at, piece.size});
     } catch (...) {
-      error = std::current_exception();  // the chunk counts as copied, or others would wait for ever
+      error = std::current_exception();  // the piece counts as copied, or others would wait for ever
     }
   }
   std::unique_lock lock(mutex_);
   done_ += done_here;
   if (error != nullptr) error_ = error;
-  if (done_ == chunks_.size()) {
+  if (done_ == pieces_.size()) {
     state_ = State::kCopied;
     changed_.notify_all();
   }
@@ -138,7 +138,7 @@ void SnapshotBuffer::read(std::size_t source, std::uint64_t offset, std::span<st
     if (live) {
       take(sources_[source], offset, out);
     } else {
-      copy_chunks();  // helps, if there is something left to do
+      copy_pieces();  // helps, if there is something left to do
       std::memcpy(out.data(), memory_.get() + starts_[source] + offset, out.size());
     }
   } catch (...) {

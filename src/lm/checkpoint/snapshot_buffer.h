@@ -25,7 +25,7 @@ namespace primus {
 class SnapshotBuffer {
  public:
   // Bytes copied at a time: small enough that a helper soon finds work, large enough to stream.
-  static constexpr std::uint64_t kChunkBytes = 4U << 20;
+  static constexpr std::uint64_t kPieceBytes = 4U << 20;
 
   // Plans the snapshot of `sources`, whose tensors must stay unchanged until copy() returned.
   void lay_out(std::vector<TensorSource> sources);
@@ -46,21 +46,21 @@ class SnapshotBuffer {
     kCopying,  // nobody reads
     kCopied,   // what was not read yet is in the buffer
   };
-  struct Chunk {
+  struct Piece {
     std::size_t source;
     std::uint64_t offset, size;  // within the source
     std::uint64_t at;            // within the buffer
   };
   void reserve(std::uint64_t bytes);
   void read(std::size_t source, std::uint64_t offset, std::span<std::byte> out);
-  void copy_chunks();
-  bool was_read(const Chunk& chunk) const;
+  void copy_pieces();
+  bool was_read(const Piece& piece) const;
 
   LargeMemory memory_;
   std::uint64_t capacity_ = 0;
   std::vector<TensorSource> sources_;
   std::vector<std::uint64_t> starts_;  // of each source in the buffer
-  std::vector<Chunk> chunks_;
+  std::vector<Piece> pieces_;
   std::atomic<std::size_t> next_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -71,7 +71,7 @@ class SnapshotBuffer {
   bool judged_ = false;   // late_ is known
   // Bytes of each source. Stays as it is while copies are made, who read it without the lock.
   std::vector<std::uint64_t> read_;
-  std::size_t done_ = 0;  // chunks
+  std::size_t done_ = 0;  // pieces
   std::exception_ptr error_;
 };
 

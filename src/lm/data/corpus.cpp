@@ -141,7 +141,7 @@ std::string remark_on(const std::vector<InputFile>& files) {
 class BlockReader::Source {
  public:
   explicit Source(const InputFile& input)
-      : input_(input), file_(Env::posix().open(input.path, OpenMode::kRead)), packed_(kChunk, '\0') {
+      : input_(input), file_(Env::posix().open(input.path, OpenMode::kRead)), packed_(kBufferBytes, '\0') {
     if (input.compression == Compression::kGzip) {
       // 32: recognise zlib and gzip headers.
       if (::inflateInit2(&inflate_, 15 + 32) != Z_OK) throw std::bad_alloc();
@@ -174,13 +174,13 @@ class BlockReader::Source {
   void skip(uint64_t offset) { offset_ = offset; }
 
  private:
-  static constexpr size_t kChunk = 128 << 10;
+  static constexpr size_t kBufferBytes = 128 << 10;
 
   bool read_plain(std::string& out) {
     const size_t before = out.size();
-    out.resize(before + kChunk);
+    out.resize(before + kBufferBytes);
     const size_t count =
-        file_->read_at(std::as_writable_bytes(std::span(out.data() + before, kChunk)), offset_);
+        file_->read_at(std::as_writable_bytes(std::span(out.data() + before, kBufferBytes)), offset_);
     offset_ += count;
     out.resize(before + count);
     return count > 0;
@@ -200,7 +200,7 @@ class BlockReader::Source {
         }
       }
       const size_t before = out.size();
-      out.resize(before + kChunk);
+      out.resize(before + kBufferBytes);
       const size_t made = some(out, before);
       out.resize(before + made);
       if (made > 0) return true;
@@ -211,7 +211,7 @@ class BlockReader::Source {
     inflate_.next_in = reinterpret_cast<Bytef*>(packed_.data() + used_);
     inflate_.avail_in = static_cast<uInt>(have_ - used_);
     inflate_.next_out = reinterpret_cast<Bytef*>(out.data() + before);
-    inflate_.avail_out = static_cast<uInt>(kChunk);
+    inflate_.avail_out = static_cast<uInt>(kBufferBytes);
     const int rc = ::inflate(&inflate_, Z_NO_FLUSH);
     used_ = have_ - inflate_.avail_in;
     in_frame_ = rc != Z_STREAM_END;
@@ -219,12 +219,12 @@ class BlockReader::Source {
     if (rc != Z_OK && rc != Z_STREAM_END && rc != Z_BUF_ERROR) {
       fail(inflate_.msg != nullptr ? inflate_.msg : "it is no gzip data");
     }
-    return kChunk - inflate_.avail_out;
+    return kBufferBytes - inflate_.avail_out;
   }
 
   size_t unzstd_some(std::string& out, size_t before) {
     ZSTD_inBuffer in{packed_.data(), have_, used_};
-    ZSTD_outBuffer to{out.data() + before, kChunk, 0};
+    ZSTD_outBuffer to{out.data() + before, kBufferBytes, 0};
     const size_t rc = ::ZSTD_decompressStream(zstd_, &to, &in);
     used_ = in.pos;
     if (::ZSTD_isError(rc) != 0) fail(::ZSTD_getErrorName(rc));

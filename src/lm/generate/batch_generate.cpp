@@ -70,11 +70,11 @@ class Batch {
   // prompt alone. False: there is none.
   bool read_prompts() {
     inputs_.clear();
-    std::int64_t room = reader_.settings().chunk;
+    std::int64_t room = reader_.settings().pass_tokens;
     for (std::size_t i = 0; i < running_.size(); ++i) {
       if (!running_[i] || running_[i]->unread.size() < 2) continue;
       const auto size =
-          std::min(static_cast<std::int64_t>(running_[i]->unread.size()) - 1, reader_.settings().chunk);
+          std::min(static_cast<std::int64_t>(running_[i]->unread.size()) - 1, reader_.settings().pass_tokens);
       if (size > room) continue;
       room -= size;
       inputs_.push_back(

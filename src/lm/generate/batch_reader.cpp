@@ -46,8 +46,8 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
                               settings.all_pages(), ReaderSettings::kPageTokens, settings.capacity),
                   "give the cache more pages, or sequences less room");
   }
-  PRIMUS_CHECK("BatchReader", settings.chunk > 0 && !(settings.replay && settings.parallel));
-  settings_.chunk = std::min(settings.chunk, settings.capacity * settings.sequences);
+  PRIMUS_CHECK("BatchReader", settings.pass_tokens > 0 && !(settings.replay && settings.parallel));
+  settings_.pass_tokens = std::min(settings.pass_tokens, settings.capacity * settings.sequences);
   cache_ = make_kv_cache(rank, config(), settings.compute, settings.sequences, settings.capacity,
                          settings.all_pages(), ReaderSettings::kPageTokens);
   const auto top = [&](DType dtype) {
@@ -55,7 +55,7 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
   };
   top_values_ = top(DType::kF32), top_ids_ = top(DType::kI32);
   if (!rank.measuring()) {
-    host_.emplace(rank.device(), std::max(settings_.chunk, settings.sequences), cache_.sequences,
+    host_.emplace(rank.device(), std::max(settings_.pass_tokens, settings.sequences), cache_.sequences,
                   top_ids_.elements());
   }
   slots_.resize(static_cast<std::size_t>(settings.sequences));
@@ -92,7 +92,7 @@ void BatchReader::measure() {
 }
 
 void BatchReader::measure_passes() {
-  for (const std::int64_t rows : pass_sizes(settings_.chunk)) forward({.rows = rows});
+  for (const std::int64_t rows : pass_sizes(settings_.pass_tokens)) forward({.rows = rows});
   for (const std::int64_t rows : pass_sizes(settings_.sequences)) {
     forward(pass_of(rows, {}));
     forward(pass_of(rows, {.likeliest = TopLogits::kMost}));
@@ -159,12 +159,12 @@ void BatchReader::fill(std::span<const Input> inputs, std::int64_t rows) {
 void BatchReader::read(std::span<const Input> inputs) {
   std::int64_t rows = 0;
   for (const Input& input : inputs) rows += static_cast<std::int64_t>(input.tokens.size());
-  if (rows > settings_.chunk) {
-    throw invalid(fmt::format("{} tokens do not fit a pass of {}", rows, settings_.chunk));
+  if (rows > settings_.pass_tokens) {
+    throw invalid(fmt::format("{} tokens do not fit a pass of {}", rows, settings_.pass_tokens));
   }
   check(inputs);
   if (rows == 0) return;
-  rows = pass_size(rows, settings_.chunk);
+  rows = pass_size(rows, settings_.pass_tokens);
   fill(inputs, rows);
   forward({.rows = rows});
   for (const Input& input : inputs) {

@@ -29,9 +29,9 @@ struct ReaderSettings {
   DType compute = DType::kF32;  // fp32 or bf16
   // Tokens that fit a sequence; at most the model's max_positions, and what its tables reach.
   std::int64_t capacity = 0;
-  std::int64_t chunk = 128;    // tokens of a pass over prompts
-  std::int64_t sequences = 1;  // that are read together
-  std::int64_t pages = 0;      // of kPageTokens, for all sequences; 0: each may fill its capacity
+  std::int64_t pass_tokens = 128;  // tokens of a pass over prompts
+  std::int64_t sequences = 1;      // that are read together
+  std::int64_t pages = 0;          // of kPageTokens, for all sequences; 0: each may fill its capacity
   // Passes that write a token may be recorded and replayed: nobody else uses the rank's stash and scratch.
   bool replay = false;
   // Where each rank has a part of the weights: gathers them, so that all ranks have to read the same tokens
@@ -67,8 +67,8 @@ class BatchReader {
   // Throws what reading these would, and reads nothing.
   void check(std::span<const Input> inputs) const;
   // Reads each input's tokens behind those its sequence holds. Inputs are in ascending order of sequences, at
-  // most settings.chunk tokens in all. Throws Error(kInvalid) when they do not fit the reserved pages, or for
-  // an id outside the vocabulary; nothing has been read then.
+  // most settings.pass_tokens tokens in all. Throws Error(kInvalid) when they do not fit the reserved pages,
+  // or for an id outside the vocabulary; nothing has been read then.
   void read(std::span<const Input> inputs);
   // The same for one token each, after which next() has what follows. Where a few of the likeliest tokens are
   // wanted, the device finds them and the other logits stay there; a row without an order (NaN, infinity) is

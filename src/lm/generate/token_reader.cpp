@@ -22,9 +22,9 @@ NextLogits TokenReader::read(std::span<const std::int32_t> tokens, const WantedL
   const BatchReader::Input all{0, tokens};
   reader_.check({&all, 1});
   // Only the last token's logits are of interest, so it goes alone: the head then multiplies one row.
-  const auto chunk = static_cast<std::size_t>(reader_.settings().chunk);
+  const auto pass_tokens = static_cast<std::size_t>(reader_.settings().pass_tokens);
   while (tokens.size() > 1) {
-    const BatchReader::Input part{0, tokens.first(std::min(tokens.size() - 1, chunk))};
+    const BatchReader::Input part{0, tokens.first(std::min(tokens.size() - 1, pass_tokens))};
     reader_.read({&part, 1});
     tokens = tokens.subspan(part.tokens.size());
   }

@@ -54,7 +54,7 @@ std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::Me
     const std::int64_t unit = 2 * std::int64_t{shape.context};
     return MeshMismatch{
         "seq_length",
-        fmt::format("{} tokens of a sequence (seq_length) are no multiple of {}, two chunks for each of {} "
+        fmt::format("{} tokens of a sequence (seq_length) are no multiple of {}, two slices for each of {} "
                     "context ranks",
                     sequence, unit, shape.context),
         fmt::format("set seq_length to {}", std::max(unit, sequence / unit * unit))};

@@ -132,14 +132,14 @@ std::string last_line(const Path& path, Env& env) {
 
 void read_lines(const Path& path, const std::function<void(std::string_view)>& line, Env& env) {
   const auto file = env.open(path, OpenMode::kRead);
-  constexpr std::uint64_t kChunk = 1 << 20;
+  constexpr std::uint64_t kReadBytes = 1 << 20;
   std::string text;
   bool too_long = false;
   for (std::uint64_t at = 0;;) {
-    const std::string chunk = read_range(*file, at, at + kChunk);
-    if (chunk.empty()) return;
-    at += chunk.size();
-    text += chunk;
+    const std::string piece = read_range(*file, at, at + kReadBytes);
+    if (piece.empty()) return;
+    at += piece.size();
+    text += piece;
     std::size_t begin = 0;
     for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
       line(too_long ? std::string_view() : std::string_view(text).substr(begin, end - begin));

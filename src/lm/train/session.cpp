@@ -41,12 +41,12 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
   step.compute = settings.compute;
   step_ = std::make_unique<TrainingStep>(rank, *parallel_, model_, *optimizer_, step);
   if (settings.sample_capacity > 0) {
-    constexpr std::int64_t kChunk = 32;  // of a prompt, which is short
+    constexpr std::int64_t kPassTokens = 32;  // of a prompt, which is short
     const bool gathers = rank.mesh().size() > 1 && settings.sharding == engine::Sharding::kParameters;
     reader_.emplace(rank, model_,
                     ReaderSettings{.compute = settings.compute,
                                    .capacity = settings.sample_capacity,
-                                   .chunk = kChunk,
+                                   .pass_tokens = kPassTokens,
                                    .parallel = gathers ? parallel_.get() : nullptr});
   }
 }

@@ -1,5 +1,5 @@
 // Attention of a few queries over many cached keys: bound by reading keys and values once. Keys are cut into
-// chunks of fixed length, which are the work items; each leaves a partial result with its own maximum and
+// splits of fixed length, which are the work items; each leaves a partial result with its own maximum and
 // sum, and a second pass merges those in the order of the keys. Nothing depends on the number of threads.
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 // At about this many queries per head the tiles' products, which compute with at least 32, win.
 constexpr std::int64_t kMostQueries = 8;
-constexpr std::int64_t kChunk = 256;
+constexpr std::int64_t kSplit = 256;
 
 // The new tokens of one sequence. Their queries, for one key/value head, are rows: seq_q of each of the
 // group's heads.
@@ -29,26 +29,26 @@ struct Decoding {
   }
   std::int64_t query(std::int64_t row) const { return row / group(); }
   Visibility visibility() const { return {s, first_key, 0}; }
-  // Keys that any query sees, in chunks.
+  // Keys that any query sees, in splits.
   Range visible_to_any() const { return s.seq_q > 0 ? visibility().between(0, s.seq_q).any : Range{0, 0}; }
-  std::int64_t chunks() const { return (visible_to_any().size() + kChunk - 1) / kChunk; }
+  std::int64_t splits() const { return (visible_to_any().size() + kSplit - 1) / kSplit; }
 };
 
-// What one chunk of keys leaves of each row: exponentials relative to max (in base 2), their sum, and the sum
+// What one split of keys leaves of each row: exponentials relative to max (in base 2), their sum, and the sum
 // of values weighted by them.
 struct Partial {
   float *max, *sum, *values;
 };
 
 struct Partials {
-  std::int64_t heads, value_dim, chunk_count;
+  std::int64_t heads, value_dim, split_count;
   float* data;
   std::int64_t row_floats() const { return value_dim + 2; }
   std::int64_t bytes(std::int64_t tokens) const {
-    return tokens * heads * chunk_count * row_floats() * static_cast<std::int64_t>(sizeof(float));
+    return tokens * heads * split_count * row_floats() * static_cast<std::int64_t>(sizeof(float));
   }
-  Partial at(std::int64_t token, std::int64_t head, std::int64_t chunk) const {
-    float* p = data + ((token * heads + head) * chunk_count + chunk) * row_floats();
+  Partial at(std::int64_t token, std::int64_t head, std::int64_t split) const {
+    float* p = data + ((token * heads + head) * split_count + split) * row_floats();
     return {p, p + 1, p + 2};
   }
 };
@@ -70,8 +70,8 @@ struct DecodeOperands {
 };
 
 template <class T, template <class> class Keys>
-void attend_chunk(const Decoding& d, const DecodeOperands<T, Keys>& x, std::int64_t sequence,
-                  std::int64_t kv_head, Range keys, const Partials& partials, std::int64_t chunk) {
+void attend_split(const Decoding& d, const DecodeOperands<T, Keys>& x, std::int64_t sequence,
+                  std::int64_t kv_head, Range keys, const Partials& partials, std::int64_t split) {
   const AttentionShape& s = d.s;
   const Visibility visibility = d.visibility();
   const float scale = s.scale * kLog2E;
@@ -80,9 +80,9 @@ void attend_chunk(const Decoding& d, const DecodeOperands<T, Keys>& x, std::int6
     const Range seen{std::max(keys.begin, visible.begin), std::min(keys.end, visible.end)};
     const std::int64_t head = d.head(kv_head, row);
     const T* query = x.q.at(0, head, d.first_row + d.query(row));
-    const Partial partial = partials.at(d.first_partial + d.query(row), head, chunk);
-    float scores[kChunk];
-    float max = -1e30F;  // finite: a row may see nothing of this chunk
+    const Partial partial = partials.at(d.first_partial + d.query(row), head, split);
+    float scores[kSplit];
+    float max = -1e30F;  // finite: a row may see nothing of this split
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {
       const float score = scale * dot(query, x.k.at(sequence, kv_head, j), s.head_dim);
       scores[j - keys.begin] = score;
@@ -107,29 +107,29 @@ void attend_chunk(const Decoding& d, const DecodeOperands<T, Keys>& x, std::int6
 }
 
 template <class T>
-void merge_row(const Partials& partials, std::int64_t token, std::int64_t head, std::int64_t chunks,
+void merge_row(const Partials& partials, std::int64_t token, std::int64_t head, std::int64_t splits,
                const T* sink, T* out, float* lse) {
   const float sink_score = sink ? to_float(*sink) * kLog2E : 0.0F;
   float max = sink ? sink_score : -1e30F;
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const float other = *partials.at(token, head, chunk).max;
+  for (std::int64_t split = 0; split < splits; ++split) {
+    const float other = *partials.at(token, head, split).max;
     max = other > max ? other : max;
   }
   float sum = sink ? exp2_flushed(sink_score - max) : 0.0F;
   const std::int64_t dim = partials.value_dim;
   const Partial total = partials.at(token, head, 0);
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const Partial part = partials.at(token, head, chunk);
+  for (std::int64_t split = 0; split < splits; ++split) {
+    const Partial part = partials.at(token, head, split);
     const float weight = exp2_flushed(*part.max - max);
     sum = multiply_add(*part.sum, weight, sum);
     PRIMUS_SIMD()
     for (std::int64_t c = 0; c < dim; ++c) {
       total.values[c] =
-          chunk == 0 ? weight * total.values[c] : multiply_add(weight, part.values[c], total.values[c]);
+          split == 0 ? weight * total.values[c] : multiply_add(weight, part.values[c], total.values[c]);
     }
   }
   if (lse) *lse = log_sum_exp2(max, sum);
-  if (chunks == 0 || sum == 0) {
+  if (splits == 0 || sum == 0) {
     std::fill_n(out, dim, T{});
     return;
   }
@@ -142,24 +142,24 @@ void merge_row(const Partials& partials, std::int64_t token, std::int64_t head, 
 template <class T, template <class> class Keys, class Sequence>
 void decode(CpuContext& context, std::int64_t batch, std::int64_t kv_heads, const Partials& partials,
             const DecodeOperands<T, Keys>& x, Sequence sequence) {
-  const std::int64_t items = batch * kv_heads * partials.chunk_count, heads = partials.heads;
+  const std::int64_t items = batch * kv_heads * partials.split_count, heads = partials.heads;
   context.pool().parallel_for(items, 1, [&](std::int64_t item, std::int64_t, int) {
-    const std::int64_t chunk = item / (batch * kv_heads), b = item % (batch * kv_heads) / kv_heads;
+    const std::int64_t split = item / (batch * kv_heads), b = item % (batch * kv_heads) / kv_heads;
     const Decoding d = sequence(b);
     const Range range = d.visible_to_any();
-    const std::int64_t begin = range.begin + chunk * kChunk;
+    const std::int64_t begin = range.begin + split * kSplit;
     if (begin >= range.end) return;
-    attend_chunk(d, x, b, item % kv_heads, {begin, std::min(begin + kChunk, range.end)}, partials, chunk);
+    attend_split(d, x, b, item % kv_heads, {begin, std::min(begin + kSplit, range.end)}, partials, split);
   });
   parallel_ranges(context, batch * heads, partials.bytes(1) / std::max<std::int64_t>(heads, 1),
                   [&](std::int64_t begin, std::int64_t end) {
                     for (std::int64_t item = begin; item < end; ++item) {
                       const std::int64_t head = item % heads;
                       const Decoding d = sequence(item / heads);
-                      const std::int64_t chunks = d.chunks();
+                      const std::int64_t splits = d.splits();
                       for (std::int64_t i = 0; i < d.s.seq_q; ++i) {
                         const std::int64_t row = d.first_row + i;
-                        merge_row(partials, d.first_partial + i, head, chunks,
+                        merge_row(partials, d.first_partial + i, head, splits,
                                   x.sinks ? x.sinks + head : nullptr, x.out.at(0, head, row),
                                   x.lse ? x.lse + head * x.rows + row : nullptr);
                       }
@@ -173,11 +173,11 @@ Decoding sequence_of(AttentionShape s, const std::int32_t* first_key, std::int64
   return {s, first_key ? first_key + first : nullptr, first, first};
 }
 
-// Most chunks that a sequence of pages can have: its window and the queries after one another, or all of it.
-std::int64_t most_chunks(const PagedAttention& call) {
+// Most splits that a sequence of pages can have: its window and the queries after one another, or all of it.
+std::int64_t most_splits(const PagedAttention& call) {
   std::int64_t keys = call.sequences.capacity();
   if (call.window > 0) keys = std::min(keys, call.window + kMostQueries);
-  return (keys + kChunk - 1) / kChunk;
+  return (keys + kSplit - 1) / kSplit;
 }
 std::int64_t most_tokens(const PagedAttention& call) {
   return std::min(call.tokens, kMostQueries * call.sequences.batch());
@@ -195,9 +195,9 @@ void attention_decode(CpuContext& context, const AttentionForward& call) {
   const AttentionShape& s = call.shape;
   const std::int32_t* first_key =
       call.first_key.absent() ? nullptr : context.data<const std::int32_t>(call.first_key);
-  std::int64_t chunks = 0;
-  for (std::int64_t b = 0; b < s.batch; ++b) chunks = std::max(chunks, sequence_of(s, first_key, b).chunks());
-  const Partials partials{s.heads, s.value_dim, chunks, context.data<float>(call.workspace)};
+  std::int64_t splits = 0;
+  for (std::int64_t b = 0; b < s.batch; ++b) splits = std::max(splits, sequence_of(s, first_key, b).splits());
+  const Partials partials{s.heads, s.value_dim, splits, context.data<float>(call.workspace)};
   with_float_type(call.q.dtype, [&](auto type) {
     using T = decltype(type);
     const DecodeOperands<T, Operand> operands{
@@ -214,7 +214,7 @@ void attention_decode(CpuContext& context, const AttentionForward& call) {
 }
 
 std::int64_t attention_decode_workspace(const AttentionShape& s) {
-  const Partials partials{s.heads, s.value_dim, sequence_of(s, nullptr, 0).chunks(), nullptr};
+  const Partials partials{s.heads, s.value_dim, sequence_of(s, nullptr, 0).splits(), nullptr};
   return partials.bytes(s.batch * s.seq_q);
 }
 
@@ -248,15 +248,15 @@ void paged_decode(CpuContext& context, const PagedAttention& call) {
     if (!is_paged_decode(count)) count = 0;
     return {paged_shape(call, count, lengths[b]), nullptr, starts[b], first_partials[b]};
   };
-  std::int64_t chunks = 0, tokens = 0;
+  std::int64_t splits = 0, tokens = 0;
   for (std::int64_t b = 0; b < sequences.batch(); ++b) {
     first_partials[b] = tokens;
     const Decoding d = sequence(b);
     tokens += d.s.seq_q;
-    chunks = std::max(chunks, d.chunks());
+    splits = std::max(splits, d.splits());
   }
   if (tokens == 0) return;
-  const Partials partials{call.heads, call.value_dim, chunks,
+  const Partials partials{call.heads, call.value_dim, splits,
                           reinterpret_cast<float*>(workspace + starts_bytes(call))};
   const int page_bits = std::countr_zero(static_cast<std::uint64_t>(sequences.page_size));
   with_float_type(call.q.dtype, [&](auto type) {
@@ -274,7 +274,7 @@ void paged_decode(CpuContext& context, const PagedAttention& call) {
 }
 
 std::int64_t paged_decode_workspace(const PagedAttention& call) {
-  const Partials partials{call.heads, call.value_dim, most_chunks(call), nullptr};
+  const Partials partials{call.heads, call.value_dim, most_splits(call), nullptr};
   return starts_bytes(call) + partials.bytes(most_tokens(call));
 }
 

@@ -45,12 +45,12 @@ class Fp32Tiles {
     pack_left(from, stride, rows, dim, to);
   }
   static void pack_right(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim, float* to) {
-    constexpr std::int64_t kChunk = 64;  // columns at a time, through a buffer in L1
-    float chunk[kTile * kChunk];
-    for (std::int64_t c = 0; c < dim; c += kChunk) {
-      const std::int64_t cols = std::min(kChunk, dim - c);
-      load_rows(from + c, stride, rows, cols, chunk, kChunk, kTile);
-      transpose(chunk, kChunk, kTile, cols, to + c * kTile, kTile);
+    constexpr std::int64_t kPanel = 64;  // columns at a time, through a buffer in L1
+    float panel[kTile * kPanel];
+    for (std::int64_t c = 0; c < dim; c += kPanel) {
+      const std::int64_t cols = std::min(kPanel, dim - c);
+      load_rows(from + c, stride, rows, cols, panel, kPanel, kTile);
+      transpose(panel, kPanel, kTile, cols, to + c * kTile, kTile);
     }
   }
   static void pack_columns(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,

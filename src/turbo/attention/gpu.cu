@@ -75,8 +75,8 @@ void forward(Context& context, const AttentionForward& a) {
     kernel.out = context.data<T>(a.out);
     kernel.lse = optional<float>(context, a.lse);
     kernel.tiles = blocks_for(s.seq_q, Tiles::kRows);
-    kernel.chunks = blocks_for(s.value_dim, Tiles::kWide);
-    launch(context, kernel.tiles * s.batch * s.heads * kernel.chunks, kernel, sizeof(typename Tiles::Memory));
+    kernel.panels = blocks_for(s.value_dim, Tiles::kWide);
+    launch(context, kernel.tiles * s.batch * s.heads * kernel.panels, kernel, sizeof(typename Tiles::Memory));
   });
 }
 

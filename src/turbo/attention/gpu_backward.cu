@@ -105,15 +105,15 @@ void gradients(Context& context, const AttentionBackward& a, const BackwardTiles
   using Tiles = AttentionTiles<T>;
   using Keys = BackwardKeys<T, Gradient>;
   const AttentionShape& s = a.shape;
-  const std::int64_t key_chunks = blocks_for(s.head_dim, Tiles::kWide);
-  const std::int64_t value_chunks = blocks_for(s.value_dim, Tiles::kWide), chunks = key_chunks + value_chunks;
-  launch(context, blocks_for(s.seq_k, Tiles::kRows) * s.batch * s.kv_heads * chunks,
+  const std::int64_t key_panels = blocks_for(s.head_dim, Tiles::kWide);
+  const std::int64_t value_panels = blocks_for(s.value_dim, Tiles::kWide), panels = key_panels + value_panels;
+  launch(context, blocks_for(s.seq_k, Tiles::kRows) * s.batch * s.kv_heads * panels,
          Keys{both, context.data<Gradient>(a.d_k), context.data<Gradient>(a.d_v), a.d_k_stride, a.d_v_stride,
-              s.kv_heads, value_chunks, chunks, a.accumulate_d_kv},
+              s.kv_heads, value_panels, panels, a.accumulate_d_kv},
          sizeof(typename Keys::Memory));
   const std::int64_t tiles = blocks_for(s.seq_q, Tiles::kRows);
-  launch(context, tiles * s.batch * s.heads * key_chunks,
-         BackwardQueries<T, Gradient>{both, context.data<Gradient>(a.d_q), a.d_q_stride, tiles, key_chunks,
+  launch(context, tiles * s.batch * s.heads * key_panels,
+         BackwardQueries<T, Gradient>{both, context.data<Gradient>(a.d_q), a.d_q_stride, tiles, key_panels,
                                       a.accumulate_d_q},
          sizeof(typename Tiles::Memory));
 }

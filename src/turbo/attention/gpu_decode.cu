@@ -56,7 +56,7 @@ struct DecodeRun {
   const T *q, *k, *v;
   float* parts;  // [rows, heads, runs, floats_of_part]
   std::int64_t q_stride, k_stride, v_stride;
-  int heads, kv_heads, group, head_chunks, runs;
+  int heads, kv_heads, group, head_tiles, runs;
   float scale;  // in base 2
 
   static constexpr int kDim = kLanes * kVec, kPart = kDim + 2;
@@ -66,15 +66,15 @@ struct DecodeRun {
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
     const int item = static_cast<int>(block());
-    const int run = item % runs, chunk = item / runs % head_chunks;
-    const int kv_head = item / runs / head_chunks % kv_heads, row = item / runs / head_chunks / kv_heads;
+    const int run = item % runs, tile = item / runs % head_tiles;
+    const int kv_head = item / runs / head_tiles % kv_heads, row = item / runs / head_tiles / kv_heads;
     const bool has_row = queries.has(row);
     const Query query = has_row ? queries.at(row) : Query{};
     const int first = (query.begin / kLength + run) * kLength;
     if (!has_row || first >= query.end) return wait_for_previous();
 
-    const int column = lane() % kLanes * kVec, first_head = kv_head * group + chunk * kHeads;
-    const int there = group - chunk * kHeads < kHeads ? group - chunk * kHeads : kHeads;
+    const int column = lane() % kLanes * kVec, first_head = kv_head * group + tile * kHeads;
+    const int there = group - tile * kHeads < kHeads ? group - tile * kHeads : kHeads;
     const std::int32_t* table = queries.pages.table + query.sequence * queries.pages.blocks;
     const int bits = queries.pages.page_bits;
     const T* of_keys = k + kv_head * kDim + column;
@@ -270,12 +270,12 @@ void decode(Context& context, const PagedAttention& a) {
   using Run = DecodeRun<T, kHeads, kLanes>;
   const auto heads = static_cast<int>(a.heads), kv_heads = static_cast<int>(a.kv_heads);
   const auto runs = static_cast<int>(most_runs(a));
-  const int group = heads / kv_heads, head_chunks = static_cast<int>(blocks_for(group, kHeads));
+  const int group = heads / kv_heads, head_tiles = static_cast<int>(blocks_for(group, kHeads));
   const Queries queries{Pages(context, a.sequences), static_cast<int>(a.window), static_cast<int>(a.chunk)};
   auto* parts = context.data<float>(a.workspace);
-  launch(context, a.tokens * kv_heads * head_chunks * runs,
+  launch(context, a.tokens * kv_heads * head_tiles * runs,
          Run{queries, context.data<T>(a.q), context.data<T>(a.k), context.data<T>(a.v), parts, a.q_stride,
-             a.k_stride, a.v_stride, heads, kv_heads, group, head_chunks, runs, a.scale * kLog2E},
+             a.k_stride, a.v_stride, heads, kv_heads, group, head_tiles, runs, a.scale * kLog2E},
          static_cast<std::size_t>(kWarpsOfRun * kHeads * Run::kPart) * sizeof(float));
   launch(context, a.tokens * a.heads,
          DecodeMerge<T>{queries, parts, optional<T>(context, a.sinks), context.data<T>(a.out), heads,

@@ -18,11 +18,11 @@ struct PagedForward {
   PRIMUS_DEVICE void operator()() const {
     auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
     const ForwardTiles<T>& f = forward;
-    const std::int64_t chunk = block() % f.chunks, head = block() / f.chunks % f.heads;
-    const std::int64_t sequence = block() / f.chunks / f.heads % (pages.batch + 1);
-    const std::int64_t row = block() / f.chunks / f.heads / (pages.batch + 1) * Tiles::kRows;
+    const std::int64_t panel = block() % f.panels, head = block() / f.panels % f.heads;
+    const std::int64_t sequence = block() / f.panels / f.heads % (pages.batch + 1);
+    const std::int64_t row = block() / f.panels / f.heads / (pages.batch + 1) * Tiles::kRows;
     const std::int64_t first = pages.starts[sequence];
-    if (sequence == pages.batch) return clear(first + row, head, chunk);
+    if (sequence == pages.batch) return clear(first + row, head, panel);
     Visibility visibility = f.visibility;
     visibility.seq_q = pages.starts[sequence + 1] - first;
     if (row >= visibility.seq_q) return;
@@ -35,12 +35,12 @@ struct PagedForward {
                        pages.page_bits},
           PagedRows<T>{f.v + head / f.group * f.value_dim, f.v_stride, visibility.seq_k, f.value_dim, table,
                        pages.page_bits},
-          sequence, head, row, chunk, f.out + first * f.heads * f.value_dim, nullptr);
+          sequence, head, row, panel, f.out + first * f.heads * f.value_dim, nullptr);
   }
 
   // Rows that belong to no sequence.
-  PRIMUS_DEVICE void clear(std::int64_t first, std::int64_t head, std::int64_t chunk) const {
-    const std::int64_t begin = chunk * Tiles::kWide, width = smaller(forward.value_dim - begin, Tiles::kWide);
+  PRIMUS_DEVICE void clear(std::int64_t first, std::int64_t head, std::int64_t panel) const {
+    const std::int64_t begin = panel * Tiles::kWide, width = smaller(forward.value_dim - begin, Tiles::kWide);
     for (std::int64_t i = thread(); i < Tiles::kRows * width; i += kThreads) {
       const std::int64_t row = first + i / width;
       if (row >= tokens) return;
@@ -74,8 +74,8 @@ void paged_attention(Context& context, const PagedAttention& a) {
     forward.sinks = optional<T>(context, a.sinks);
     forward.out = context.data<T>(a.out);
     forward.tiles = blocks_for(a.tokens, Tiles::kRows);
-    forward.chunks = blocks_for(s.value_dim, Tiles::kWide);
-    launch(context, forward.tiles * (s.batch + 1) * s.heads * forward.chunks,
+    forward.panels = blocks_for(s.value_dim, Tiles::kWide);
+    launch(context, forward.tiles * (s.batch + 1) * s.heads * forward.panels,
            PagedForward<T>{forward, Pages(context, a.sequences), a.tokens}, sizeof(typename Tiles::Memory));
   });
 }

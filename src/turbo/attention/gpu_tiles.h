@@ -4,7 +4,7 @@
 // A block works on kRows rows (queries, or keys in one backward kernel); each of its warps has 16 of them. It
 // walks over the other side in steps of kCols. Scores are products over the head's dimension, which passes
 // through shared memory in slices of kDepth, so that heads of any width fit; results are sums over the other
-// side, of at most kWide columns: wider heads are cut into column chunks, one block each.
+// side, of at most kWide columns: wider heads are cut into column panels, one block each.
 #pragma once
 
 #include "turbo/attention/attention.h"

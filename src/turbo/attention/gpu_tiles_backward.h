@@ -50,14 +50,14 @@ struct BackwardTiles {
   }
 };
 
-// Rows are keys; a block owns a column chunk of their d_v or d_k, and sums over all queries that see them.
+// Rows are keys; a block owns a column panel of their d_v or d_k, and sums over all queries that see them.
 template <class T, class Gradient>
 struct BackwardKeys : BackwardTiles<T> {
   using Base = BackwardTiles<T>;
   using Base::batch, Base::capacity_k, Base::group, Base::kSlots, Base::scale, Base::visibility;
   using typename Base::Tiles;
   Gradient *d_k, *d_v;
-  std::int64_t d_k_stride, d_v_stride, kv_heads, value_chunks, chunks;
+  std::int64_t d_k_stride, d_v_stride, kv_heads, value_panels, panels;
   bool accumulate;
 
   struct Memory {
@@ -69,11 +69,11 @@ struct BackwardKeys : BackwardTiles<T> {
   PRIMUS_DEVICE void operator()() const {
     if (this->nothing_to_do()) return;
     Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
-    const std::int64_t chunk = block() % chunks, kv_head = block() / chunks % kv_heads;
-    const std::int64_t sequence = block() / chunks / kv_heads % batch;
-    const std::int64_t row = block() / chunks / kv_heads / batch * Tiles::kRows;
-    const bool for_values = chunk < value_chunks;
-    const std::int64_t column = (for_values ? chunk : chunk - value_chunks) * Tiles::kWide;
+    const std::int64_t panel = block() % panels, kv_head = block() / panels % kv_heads;
+    const std::int64_t sequence = block() / panels / kv_heads % batch;
+    const std::int64_t row = block() / panels / kv_heads / batch * Tiles::kRows;
+    const bool for_values = panel < value_panels;
+    const std::int64_t column = (for_values ? panel : panel - value_panels) * Tiles::kWide;
     const auto keys = this->keys(sequence, kv_head), values = this->values(sequence, kv_head);
     const std::int64_t last = smaller(row + Tiles::kRows, visibility.seq_k) - 1;
     const std::int64_t first_query = visibility.first_to_end_behind(sequence, row);
@@ -147,22 +147,22 @@ struct BackwardKeys : BackwardTiles<T> {
   }
 };
 
-// Rows are queries; a block owns a column chunk of their d_q.
+// Rows are queries; a block owns a column panel of their d_q.
 template <class T, class Gradient>
 struct BackwardQueries : BackwardTiles<T> {
   using Base = BackwardTiles<T>;
   using Base::batch, Base::group, Base::heads, Base::kSlots, Base::scale, Base::visibility;
   using typename Base::Tiles;
   Gradient* d_q;
-  std::int64_t d_q_stride, tiles, chunks;
+  std::int64_t d_q_stride, tiles, panels;
   bool accumulate;
 
   PRIMUS_DEVICE void operator()() const {
     if (this->nothing_to_do()) return;
     auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
-    const std::int64_t chunk = block() % chunks, head = block() / chunks % heads;
-    const std::int64_t sequence = block() / chunks / heads % batch;
-    const std::int64_t row = (tiles - 1 - block() / chunks / heads / batch) * Tiles::kRows;
+    const std::int64_t panel = block() % panels, head = block() / panels % heads;
+    const std::int64_t sequence = block() / panels / heads % batch;
+    const std::int64_t row = (tiles - 1 - block() / panels / heads / batch) * Tiles::kRows;
     const auto queries = this->queries(sequence, head), d_outs = this->d_outs(sequence, head);
     const auto keys = this->keys(sequence, head / group), values = this->values(sequence, head / group);
     int begin[kSlots], end[kSlots];
@@ -186,7 +186,7 @@ struct BackwardQueries : BackwardTiles<T> {
          col += Tiles::kCols) {
       typename Tiles::Scores scores, d_weights;
       Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, queries_loaded,
-                           [&] { Tiles::fetch(m.wide, keys, col, chunk * Tiles::kWide); });
+                           [&] { Tiles::fetch(m.wide, keys, col, panel * Tiles::kWide); });
       Tiles::multiply_rows(m, d_weights, 1, d_outs, row, values, col, d_outs_loaded, [] {});
       if (Tiles::kLefts == 1) queries_loaded = false;  // they take turns in one place
       PRIMUS_UNROLL
@@ -200,14 +200,14 @@ struct BackwardQueries : BackwardTiles<T> {
           scores[j].at[i] = p * (d_weights[j].at[i] - deltas[s]) * scale;
         }
       }
-      Tiles::add_weighted(m, sums, scores, chunk * Tiles::kWide, this->head_dim);
+      Tiles::add_weighted(m, sums, scores, panel * Tiles::kWide, this->head_dim);
     }
 
     float factor[kSlots];
     PRIMUS_UNROLL
     for (float& f : factor) f = 1;
     Tiles::store(sums, d_q + sequence * visibility.seq_q * d_q_stride + head * this->head_dim, d_q_stride,
-                 row, chunk * Tiles::kWide, visibility.seq_q, this->head_dim, factor, accumulate);
+                 row, panel * Tiles::kWide, visibility.seq_q, this->head_dim, factor, accumulate);
   }
 };
 

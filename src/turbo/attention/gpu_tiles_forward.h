@@ -5,7 +5,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A block owns a column chunk of the results of one tile of queries.
+// A block owns a column panel of the results of one tile of queries.
 template <class T>
 struct ForwardTiles {
   using Tiles = AttentionTiles<T>;
@@ -15,7 +15,7 @@ struct ForwardTiles {
   T* out;
   float* lse;  // or null
   std::int64_t q_stride, k_stride, v_stride;
-  std::int64_t batch, capacity_k, heads, group, head_dim, value_dim, tiles, chunks;
+  std::int64_t batch, capacity_k, heads, group, head_dim, value_dim, tiles, panels;
   float scale;
   const std::int32_t* unless_zero;  // null, or: nothing to do where this is 0
 
@@ -23,16 +23,16 @@ struct ForwardTiles {
     if (unless_zero && *unless_zero == 0) return;
     auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
     // The last queries of a sequence see the most keys: they begin first.
-    const std::int64_t chunk = block() % chunks, head = block() / chunks % heads;
-    const std::int64_t sequence = block() / chunks / heads % batch;
-    const std::int64_t row = (tiles - 1 - block() / chunks / heads / batch) * Tiles::kRows;
+    const std::int64_t panel = block() % panels, head = block() / panels % heads;
+    const std::int64_t sequence = block() / panels / heads % batch;
+    const std::int64_t row = (tiles - 1 - block() / panels / heads / batch) * Tiles::kRows;
     const std::int64_t seq_q = visibility.seq_q, seq_k = visibility.seq_k;
     run(m, visibility, {q + sequence * seq_q * q_stride + head * head_dim, q_stride, seq_q, head_dim},
         HeadRows<T>{k + sequence * capacity_k * k_stride + head / group * head_dim, k_stride, seq_k,
                     head_dim},
         HeadRows<T>{v + sequence * capacity_k * v_stride + head / group * value_dim, v_stride, seq_k,
                     value_dim},
-        sequence, head, row, chunk, out + sequence * seq_q * heads * value_dim,
+        sequence, head, row, panel, out + sequence * seq_q * heads * value_dim,
         lse ? lse + (head * batch + sequence) * seq_q : nullptr);
   }
 
@@ -40,7 +40,7 @@ struct ForwardTiles {
   template <class Keys>
   PRIMUS_DEVICE void run(typename Tiles::Memory& m, const Visibility& of, const HeadRows<T>& queries,
                          const Keys& keys, const Keys& values, std::int64_t sequence, std::int64_t head,
-                         std::int64_t row, std::int64_t chunk, T* to, float* log_sums) const {
+                         std::int64_t row, std::int64_t panel, T* to, float* log_sums) const {
     const std::int64_t seq_q = of.seq_q;
     KeyRange seen[kSlots];
     float most[kSlots], total[kSlots];
@@ -59,11 +59,11 @@ struct ForwardTiles {
          col += Tiles::kCols) {
       typename Tiles::Scores scores;
       Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, loaded,
-                           [&] { Tiles::fetch(m.wide, values, col, chunk * Tiles::kWide); });
+                           [&] { Tiles::fetch(m.wide, values, col, panel * Tiles::kWide); });
       softmax(scores, seen, col, most, total, sums);
-      Tiles::add_weighted(m, sums, scores, chunk * Tiles::kWide, value_dim);
+      Tiles::add_weighted(m, sums, scores, panel * Tiles::kWide, value_dim);
     }
-    finish(seq_q, head, row, chunk, most, total, sums, to, log_sums);
+    finish(seq_q, head, row, panel, most, total, sums, to, log_sums);
   }
 
   // Masks and scales the scores, moves the running maximum, and turns scores into weights of the values.
@@ -127,7 +127,7 @@ struct ForwardTiles {
     }
   }
 
-  PRIMUS_DEVICE void finish(std::int64_t seq_q, std::int64_t head, std::int64_t row, std::int64_t chunk,
+  PRIMUS_DEVICE void finish(std::int64_t seq_q, std::int64_t head, std::int64_t row, std::int64_t panel,
                             float (&most)[kSlots], float (&total)[kSlots], const typename Tiles::Sums& sums,
                             T* to, float* log_sums) const {
     float factor[kSlots];
@@ -141,11 +141,11 @@ struct ForwardTiles {
       const float sum = total[s] * shrink + (sinks ? ::exp2f(sink - final_most) : 0.0F);
       factor[s] = nothing ? 0.0F : shrink / sum;
       const std::int64_t i = row + warp() * kTile + Accumulator::row_of_slot(s);
-      if (log_sums && chunk == 0 && i < seq_q && Accumulator::col(0) == 0) {
+      if (log_sums && panel == 0 && i < seq_q && Accumulator::col(0) == 0) {
         log_sums[i] = nothing ? -infinity() : (final_most + ::log2f(sum)) * kLn2;
       }
     }
-    Tiles::store(sums, to + head * value_dim, heads * value_dim, row, chunk * Tiles::kWide, seq_q, value_dim,
+    Tiles::store(sums, to + head * value_dim, heads * value_dim, row, panel * Tiles::kWide, seq_q, value_dim,
                  factor);
   }
 };

@@ -8,15 +8,15 @@
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
-// Cuts [0, n) into at most 256 chunks by n alone, calls chunk_sum(begin, end) for each of them on the pool,
+// Cuts [0, n) into at most 256 slices by n alone, calls slice_sum(begin, end) for each of them on the pool,
 // and adds the results in order.
-template <class Partial, class ChunkSum>
-Partial ordered_sum(const CpuContext& context, std::int64_t n, ChunkSum chunk_sum) {
-  constexpr std::int64_t kChunks = 256, kSmallest = 16384;
-  const std::int64_t grain = std::max((n + kChunks - 1) / kChunks, kSmallest);
-  std::array<Partial, kChunks> partials{};
+template <class Partial, class SliceSum>
+Partial ordered_sum(const CpuContext& context, std::int64_t n, SliceSum slice_sum) {
+  constexpr std::int64_t kSlices = 256, kSmallest = 16384;
+  const std::int64_t grain = std::max((n + kSlices - 1) / kSlices, kSmallest);
+  std::array<Partial, kSlices> partials{};
   context.pool().parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end, int) {
-    partials[static_cast<std::size_t>(begin / grain)] = chunk_sum(begin, end);
+    partials[static_cast<std::size_t>(begin / grain)] = slice_sum(begin, end);
   });
   Partial sum{};
   for (const Partial partial : partials) sum += partial;
@@ -40,30 +40,30 @@ PRIMUS_INLINE double sum_doubles(std::int64_t begin, std::int64_t end, Term term
   return lanes[0];
 }
 
-// Sums rows into out[n]: add_row(line, row) adds row `row`'s part to line[0 .. n). Rows are cut into chunks
-// by their number alone; each chunk is summed row by row into its own line of the workspace, and the lines
+// Sums rows into out[n]: add_row(line, row) adds row `row`'s part to line[0 .. n). Rows are cut into slices
+// by their number alone; each slice is summed row by row into its own line of the workspace, and the lines
 // are added in order. `out`: n elements of fp32, or of bf16, to which the fp32 sum is rounded once.
-struct RowChunks {
-  explicit RowChunks(std::int64_t rows) : rows_per_chunk(std::max<std::int64_t>((rows + 255) / 256, 32)) {
-    count = (rows + rows_per_chunk - 1) / rows_per_chunk;
+struct RowSlices {
+  explicit RowSlices(std::int64_t rows) : rows_per_slice(std::max<std::int64_t>((rows + 255) / 256, 32)) {
+    count = (rows + rows_per_slice - 1) / rows_per_slice;
   }
-  std::int64_t rows_per_chunk, count;
+  std::int64_t rows_per_slice, count;
 };
 
 inline std::int64_t row_sum_workspace(std::int64_t rows, std::int64_t n) {
-  return RowChunks(rows).count * n * static_cast<std::int64_t>(sizeof(float));
+  return RowSlices(rows).count * n * static_cast<std::int64_t>(sizeof(float));
 }
 
 template <class AddRow>
 void row_sum(const CpuContext& context, std::int64_t rows, std::int64_t n, float* workspace,
              const Tensor& out_tensor, bool accumulate, AddRow add_row) {
-  const RowChunks chunks(rows);
-  context.pool().parallel_for(rows, chunks.rows_per_chunk, [&](std::int64_t begin, std::int64_t end, int) {
-    float* line = workspace + begin / chunks.rows_per_chunk * n;
+  const RowSlices slices(rows);
+  context.pool().parallel_for(rows, slices.rows_per_slice, [&](std::int64_t begin, std::int64_t end, int) {
+    float* line = workspace + begin / slices.rows_per_slice * n;
     std::fill_n(line, n, 0.0F);
     for (std::int64_t row = begin; row < end; ++row) add_row(line, row);
   });
-  const std::int64_t bytes_per_column = chunks.count * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t bytes_per_column = slices.count * static_cast<std::int64_t>(sizeof(float));
   parallel_ranges(context, n, bytes_per_column, [&](std::int64_t begin, std::int64_t end) {
     with_float_type(out_tensor.dtype, [&](auto tag) {
       using T = decltype(tag);
@@ -75,8 +75,8 @@ void row_sum(const CpuContext& context, std::int64_t rows, std::int64_t n, float
         if (accumulate) {
           for (std::int64_t i = 0; i < count; ++i) sums[i] = to_float(out[at + i]);
         }
-        for (std::int64_t chunk = 0; chunk < chunks.count; ++chunk) {
-          const float* line = workspace + chunk * n + at;
+        for (std::int64_t slice = 0; slice < slices.count; ++slice) {
+          const float* line = workspace + slice * n + at;
           PRIMUS_SIMD()
           for (std::int64_t i = 0; i < count; ++i) sums[i] += line[i];
         }

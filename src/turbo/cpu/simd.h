@@ -158,13 +158,13 @@ PRIMUS_INLINE float sum_terms(std::int64_t n, Term term) {
   return lanes[0];
 }
 
-// Splits n items of about `bytes_per_item` memory traffic over the pool: body(begin, end). Chunks are large
+// Splits n items of about `bytes_per_item` memory traffic over the pool: body(begin, end). Tasks are large
 // enough to hide the cost of claiming one, and small enough for the cores to end together.
 template <class Body>
 void parallel_ranges(const CpuContext& context, std::int64_t n, std::int64_t bytes_per_item, Body body) {
-  constexpr std::int64_t kChunkBytes = 128 << 10;
+  constexpr std::int64_t kTaskBytes = 128 << 10;
   const std::int64_t grain =
-      std::max<std::int64_t>(kChunkBytes / std::max<std::int64_t>(bytes_per_item, 1), 1);
+      std::max<std::int64_t>(kTaskBytes / std::max<std::int64_t>(bytes_per_item, 1), 1);
   context.pool().parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end, int) { body(begin, end); });
 }
 

@@ -1,7 +1,7 @@
-// Weighted softmax cross-entropy over a chunk of tokens, and its gradient in the same pass:
+// Weighted softmax cross-entropy over a slice of tokens, and its gradient in the same pass:
 //   loss[t] = weights[t] * (logsumexp(logits[t]) - logits[t, labels[t]])
 //   d_logits[t] = weights[t] * (softmax(logits[t]) - onehot(labels[t]))
-// The weights carry the loss mask and the normalisation, so the sum of loss over all chunks is the training
+// The weights carry the loss mask and the normalisation, so the sum of loss over all slices is the training
 // loss. A token with weight zero contributes exactly zero, whatever its label and logits are.
 #pragma once
 

@@ -26,13 +26,13 @@ std::uint32_t largest_magnitude(const T* x, std::int64_t begin, std::int64_t end
 // Over the pool. A maximum does not depend on the order.
 template <class T>
 std::uint32_t largest_magnitude(const CpuContext& context, const T* x, std::int64_t n) {
-  constexpr std::int64_t kChunks = 256, kSmallest = 32768;
-  const std::int64_t grain = std::max((n + kChunks - 1) / kChunks, kSmallest);
-  std::uint32_t parts[kChunks] = {};
+  constexpr std::int64_t kSlices = 256, kSmallest = 32768;
+  const std::int64_t grain = std::max((n + kSlices - 1) / kSlices, kSmallest);
+  std::uint32_t parts[kSlices] = {};
   context.pool().parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end, int) {
     parts[begin / grain] = largest_magnitude(x, begin, end);
   });
-  return *std::max_element(parts, parts + kChunks);
+  return *std::max_element(parts, parts + kSlices);
 }
 
 // Tiles of a matrix, whose codes are in the L1 cache when they are written transposed.

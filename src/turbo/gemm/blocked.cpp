@@ -16,7 +16,7 @@ namespace primus::turbo::gemm {
 namespace {
 
 constexpr std::int64_t kSuperK = 4096;
-// One packing chunk of B. Picked rows are read in longer pieces, see fetch_rows().
+// One packing task of B. Picked rows are read in longer pieces, see fetch_rows().
 constexpr std::int64_t kStripsPerPack = 4, kStripsOfPickedRows = 16, kPackK = 512;
 constexpr double kSerialFlops = 1e6;  // below this, waking other threads costs more than it saves
 constexpr std::int64_t kAlignment = 64;
@@ -89,9 +89,9 @@ Plan make_plan(const Kernel& kernel, const GemmArgs& g, int threads) {
   return p;
 }
 
-void run_chunks(ThreadPool& pool, bool serial, std::int64_t chunks, ThreadPool::Body body) {
-  if (!serial) return pool.parallel_for(chunks, 1, body);
-  for (std::int64_t i = 0; i < chunks; ++i) body(i, i + 1, 0);
+void run_tasks(ThreadPool& pool, bool serial, std::int64_t tasks, ThreadPool::Body body) {
+  if (!serial) return pool.parallel_for(tasks, 1, body);
+  for (std::int64_t i = 0; i < tasks; ++i) body(i, i + 1, 0);
 }
 
 // An operand as its packing function sees it: `width` rows of A or columns of B make a strip.
@@ -150,11 +150,11 @@ Source source_b(const Kernel& kernel, const GemmArgs& g) {
 // Packs columns [n0, n1) of B, k in [k0, k1), by all threads. `strip_bytes` is the distance of packed strips.
 void pack_b(ThreadPool& pool, bool serial, const Source& b, std::int64_t n0, std::int64_t n1, std::int64_t k0,
             std::int64_t k1, char* packed, std::int64_t strip_bytes) {
-  const std::int64_t per_chunk = b.rows ? kStripsOfPickedRows : kStripsPerPack;
-  const std::int64_t strips = ceil_div(n1 - n0, b.width), groups = ceil_div(strips, per_chunk);
-  run_chunks(pool, serial, groups * ceil_div(k1 - k0, kPackK), [&](std::int64_t chunk, std::int64_t, int) {
-    const std::int64_t strip = chunk % groups * per_chunk, k = chunk / groups * kPackK;
-    b.run(n0 + strip * b.width, std::min(per_chunk, strips - strip), k0 + k, std::min(k1, k0 + k + kPackK),
+  const std::int64_t per_task = b.rows ? kStripsOfPickedRows : kStripsPerPack;
+  const std::int64_t strips = ceil_div(n1 - n0, b.width), groups = ceil_div(strips, per_task);
+  run_tasks(pool, serial, groups * ceil_div(k1 - k0, kPackK), [&](std::int64_t task, std::int64_t, int) {
+    const std::int64_t strip = task % groups * per_task, k = task / groups * kPackK;
+    b.run(n0 + strip * b.width, std::min(per_task, strips - strip), k0 + k, std::min(k1, k0 + k + kPackK),
           packed + strip * strip_bytes + k * b.width * b.packed_element, strip_bytes);
   });
 }
@@ -315,8 +315,8 @@ void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool las
 // Moves a super block of bf16 C to its fp32 sums or back.
 void move_sums(ThreadPool& pool, bool serial, TileIoFunction move, const TileIo& whole) {
   constexpr std::int64_t kRows = 16;
-  run_chunks(pool, serial, ceil_div(whole.rows, kRows), [&](std::int64_t chunk, std::int64_t, int) {
-    const std::int64_t row = chunk * kRows;
+  run_tasks(pool, serial, ceil_div(whole.rows, kRows), [&](std::int64_t task, std::int64_t, int) {
+    const std::int64_t row = task * kRows;
     TileIo io = whole;
     io.tile += row * io.tile_ld;
     io.c = static_cast<char*>(io.c) + row * io.ldc * size_of(DType::kBF16);
@@ -413,8 +413,8 @@ void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g)
                                .scratch = scratch,
                                .a_bytes = plan.a_bytes,
                                .tiles_bytes = plan.tiles_bytes};
-        run_chunks(pool, serial, block.tasks(),
-                   [&](std::int64_t task, std::int64_t, int thread) { block.run(task, thread); });
+        run_tasks(pool, serial, block.tasks(),
+                  [&](std::int64_t task, std::int64_t, int thread) { block.run(task, thread); });
       }
       if (plan.sums_in_workspace) move_sums(pool, serial, kernel.store_bf16, sums_io);
     }

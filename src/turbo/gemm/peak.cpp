@@ -97,12 +97,12 @@ Loop loop_of(GemmProvider provider) {
 double measure_fma_peak(ThreadPool& pool, DType dtype, double seconds) {
   const Loop loop = loop_of(default_gemm_provider(dtype));
   if (!loop.run) return 0;
-  // Several chunks per thread, so that a thread which wakes late does not leave its share to nobody.
-  const std::int64_t chunks = 4 * pool.size();
+  // Several tasks per thread, so that a thread which wakes late does not leave its share to nobody.
+  const std::int64_t tasks = 4 * pool.size();
   const double time = shortest(seconds, [&] {
-    pool.parallel_for(chunks, 1, [&](std::int64_t, std::int64_t, int) { loop.run(kIterations); });
+    pool.parallel_for(tasks, 1, [&](std::int64_t, std::int64_t, int) { loop.run(kIterations); });
   });
-  return loop.flops_per_iteration * static_cast<double>(kIterations * chunks) / time;
+  return loop.flops_per_iteration * static_cast<double>(kIterations * tasks) / time;
 }
 
 double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds) {

@@ -91,37 +91,37 @@ void ordered_sum(Context& context, std::int64_t n, const Term& term, const Store
 
 // ---- Columns ------------------------------------------------------------------------------------
 
-// How n columns of rows are cut into chunks: by these numbers alone. Narrow rows need more chunks to keep a
+// How n columns of rows are cut into slices: by these numbers alone. Narrow rows need more slices to keep a
 // GPU busy.
-struct RowChunks {
-  RowChunks(std::int64_t rows, std::int64_t n)
-      : rows_per_chunk(std::max<std::int64_t>(
+struct RowSlices {
+  RowSlices(std::int64_t rows, std::int64_t n)
+      : rows_per_slice(std::max<std::int64_t>(
             blocks_for(rows, std::clamp<std::int64_t>((std::int64_t{1} << 20) / std::max<std::int64_t>(n, 1),
                                                       256, 2048)),
             8)),
-        count(blocks_for(rows, rows_per_chunk)) {}
-  std::int64_t rows_per_chunk, count;
+        count(blocks_for(rows, rows_per_slice)) {}
+  std::int64_t rows_per_slice, count;
 };
 
 inline std::int64_t row_sum_workspace(std::int64_t rows, std::int64_t n) {
-  return RowChunks(rows, n).count * n * static_cast<std::int64_t>(sizeof(float));
+  return RowSlices(rows, n).count * n * static_cast<std::int64_t>(sizeof(float));
 }
 
-// lines[chunk][i] = the sum over the chunk's rows, in order, of the term of (row, i). A thread has
+// lines[slice][i] = the sum over the slice's rows, in order, of the term of (row, i). A thread has
 // Term::kCount neighbouring columns.
 template <class Term>
 struct RowSumParts {
   static constexpr int kThreads = 256, kCount = Term::kCount;
   Term term;
   float* lines;
-  std::int64_t rows, n, rows_per_chunk, chunks;
+  std::int64_t rows, n, rows_per_slice, slices;
 
   PRIMUS_DEVICE void operator()() const {
-    // Threads are numbered through chunks, so that narrow rows leave none of a block idle.
+    // Threads are numbered through slices, so that narrow rows leave none of a block idle.
     const std::int64_t packs = n / kCount, pack = block() * kThreads + thread();
-    const std::int64_t chunk = pack / packs, i = pack % packs * kCount;
-    if (chunk >= chunks) return;
-    const std::int64_t begin = chunk * rows_per_chunk, end = smaller(begin + rows_per_chunk, rows);
+    const std::int64_t slice = pack / packs, i = pack % packs * kCount;
+    if (slice >= slices) return;
+    const std::int64_t begin = slice * rows_per_slice, end = smaller(begin + rows_per_slice, rows);
     float sum[kCount] = {};
     PRIMUS_UNROLL_BY(4)
     for (std::int64_t row = begin; row < end; ++row) {
@@ -130,18 +130,18 @@ struct RowSumParts {
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) sum[k] += value[k];
     }
-    store<kCount>(lines + chunk * n + i, sum);
+    store<kCount>(lines + slice * n + i, sum);
   }
 };
 
-// out[i] (+)= the sum over the chunks of lines[chunk][i], rounded once: kGroups threads for each column, then
+// out[i] (+)= the sum over the slices of lines[slice][i], rounded once: kGroups threads for each column, then
 // one.
 template <class T>
 struct RowSum {
   static constexpr int kThreads = 1024, kColumns = 32, kGroups = kThreads / kColumns;
   const float* lines;
   T* out;
-  std::int64_t n, chunks;
+  std::int64_t n, slices;
   bool accumulate;
 
   PRIMUS_DEVICE void operator()() const {
@@ -154,7 +154,7 @@ struct RowSum {
     float sum = 0;
     if (i < n) {
       PRIMUS_UNROLL_BY(4)
-      for (std::int64_t chunk = group; chunk < chunks; chunk += kGroups) sum += lines[chunk * n + i];
+      for (std::int64_t slice = group; slice < slices; slice += kGroups) sum += lines[slice * n + i];
     }
     parts.at[group][column] = sum;
     barrier();
@@ -180,10 +180,10 @@ inline void sum_of_lines(Context& context, const float* lines, std::int64_t n, s
 template <class Term>
 void row_sum(Context& context, std::int64_t rows, std::int64_t n, float* workspace, const Tensor& out,
              bool accumulate, const Term& term) {
-  const RowChunks chunks(rows, n);
-  launch(context, blocks_for(chunks.count * (n / Term::kCount), RowSumParts<Term>::kThreads),
-         RowSumParts<Term>{term, workspace, rows, n, chunks.rows_per_chunk, chunks.count});
-  sum_of_lines(context, workspace, n, chunks.count, out, accumulate);
+  const RowSlices slices(rows, n);
+  launch(context, blocks_for(slices.count * (n / Term::kCount), RowSumParts<Term>::kThreads),
+         RowSumParts<Term>{term, workspace, rows, n, slices.rows_per_slice, slices.count});
+  sum_of_lines(context, workspace, n, slices.count, out, accumulate);
 }
 
 // ---- Every element by itself --------------------------------------------------------------------

@@ -16,7 +16,7 @@ struct FewRowRing : FewRowTiles<Rows, Results> {
   using Tiles::kStep, Tiles::rows, Tiles::in, Tiles::tiles;
   // What the ring moves at a time: of each row of a tile so many columns. Rows lie half a line of banks
   // apart, so that the lanes of a load meet no bank twice.
-  static constexpr int kChunk = 8 * kStep, kPitch = kChunk + 32;
+  static constexpr int kSlice = 8 * kStep, kPitch = kSlice + 32;
   static constexpr int kPlaceBytes = kStripeRows * kPitch * static_cast<int>(sizeof(BFloat16));
   static constexpr int kPlaces = 3;
   // Columns from which on it is taken: with fewer, two blocks would fit in the 227 KiB that blocks of a
@@ -67,9 +67,9 @@ struct FewRowRing : FewRowTiles<Rows, Results> {
     At at;
     for (int tile = static_cast<int>(block()); tile < tiles; tile += static_cast<int>(blocks())) {
       const BFloat16* from = this->row_of(tile, lane() % kStripeRows);
-      for (int first = 0; first < in; first += kChunk) {
+      for (int first = 0; first < in; first += kSlice) {
         const int left = in - first;
-        const int bytes = (left < kChunk ? left : kChunk) * static_cast<int>(sizeof(BFloat16));
+        const int bytes = (left < kSlice ? left : kSlice) * static_cast<int>(sizeof(BFloat16));
         if (lane() == 0) {
           gates.empty[at.place].wait(at.parity ^ 1);
           gates.full[at.place].arrive_and_expect(kStripeRows * bytes);
@@ -93,11 +93,11 @@ struct FewRowRing : FewRowTiles<Rows, Results> {
     for (int tile = static_cast<int>(block()); tile < tiles; tile += static_cast<int>(blocks())) {
       Accumulator sum;
       sum.clear();
-      for (int first = 0; first < in; first += kChunk) {
+      for (int first = 0; first < in; first += kSlice) {
         const BFloat16* weights = place(at.place) + own_row * kPitch + column;
         gates.full[at.place].wait(at.parity);
         PRIMUS_UNROLL
-        for (int j = 0; j < kChunk; j += kStep) {
+        for (int j = 0; j < kSlice; j += kStep) {
           const int here = first + column + j;
           Stripe left{}, right{};
           if (here < in) {

@@ -20,21 +20,21 @@
 namespace primus {
 namespace {
 
-TEST(ThreadPool, EveryIndexRunsExactlyOnceInFixedChunks) {
+TEST(ThreadPool, EveryIndexRunsExactlyOnceInFixedTasks) {
   for (int threads : {1, 2, 3, 4, 7}) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.size(), threads);
     for (std::int64_t n : {0, 1, 2, 7, 64, 1000, 1001}) {
       for (std::int64_t grain : {0, 1, 3, 64, 5000}) {
         std::vector<std::atomic<int>> hits(static_cast<std::size_t>(n));
-        std::atomic<bool> chunks_fixed{true}, index_in_range{true};
+        std::atomic<bool> tasks_fixed{true}, index_in_range{true};
         pool.parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end, int thread) {
           const std::int64_t step = std::max<std::int64_t>(grain, 1);
-          if (begin % step != 0 || end != std::min(n, begin + step)) chunks_fixed = false;
+          if (begin % step != 0 || end != std::min(n, begin + step)) tasks_fixed = false;
           if (thread < 0 || thread >= threads) index_in_range = false;
           for (auto i = begin; i < end; ++i) ++hits[static_cast<std::size_t>(i)];
         });
-        EXPECT_TRUE(chunks_fixed && index_in_range);
+        EXPECT_TRUE(tasks_fixed && index_in_range);
         for (auto& h : hits) ASSERT_EQ(h, 1);
       }
     }
@@ -69,7 +69,7 @@ TEST(ThreadPool, SleepingWorkersWakeUp) {
   ThreadPool pool(3, std::chrono::microseconds(0));
   for (int round = 0; round < 20; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    // Two chunks that wait for each other can only end when a second thread takes part.
+    // Two tasks that wait for each other can only end when a second thread takes part.
     std::atomic<int> arrived{0};
     pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int) {
       ++arrived;
@@ -85,7 +85,7 @@ TEST(ThreadPool, FirstExceptionReachesTheCallerAndThePoolLivesOn) {
     for (int round = 0; round < 50; ++round) {
       EXPECT_THROW(pool.parallel_for(100, 1,
                                      [&](std::int64_t begin, std::int64_t, int) {
-                                       if (begin == 37 || begin == 38) throw std::runtime_error("chunk");
+                                       if (begin == 37 || begin == 38) throw std::runtime_error("task");
                                      }),
                    std::runtime_error);
       std::atomic<int> count{0};

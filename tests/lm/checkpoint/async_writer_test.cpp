@@ -18,7 +18,7 @@ const Path kRoot = "/run/checkpoints";
 // Tensors in memory, and one that a function gives.
 struct MixedTensors : TestTensors {
   MixedTensors() {
-    add("large", DType::kF32, {3, 1 << 20}, 1);  // over two chunks
+    add("large", DType::kF32, {3, 1 << 20}, 1);  // over two pieces
     add("odd", DType::kI8, {13}, 2);
     add("empty", DType::kF32, {0}, 3);
     add("filled", DType::kF32, {2, 1 << 20}, 4);
@@ -74,7 +74,7 @@ TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
     tensors.filled = 0;
     buffer.lay_out(tensors.sources);
     const auto sources = buffer.sources();
-    const std::uint64_t half = SnapshotBuffer::kChunkBytes;
+    const std::uint64_t half = SnapshotBuffer::kPieceBytes;
     EXPECT_EQ(read(sources[3], 0, half), std::vector(was[3].begin(), was[3].begin() + half));
     if (in_time != InTime::kLittle) {
       for (const std::size_t i : {0, 1}) EXPECT_EQ(read(sources[i]), was[i]);

@@ -34,7 +34,7 @@ TEST_P(AttentionKinds, DecodingEqualsTeacherForcing) {
   // Beyond 64 keys few queries take another path through attention.
   const auto tokens = some_tokens(90, config.vocab);
   const auto reference = teacher_forcing(config, kSeed, tokens, families);
-  const auto decoder = random_decoder(cpu(), config, kSeed, {.capacity = 100, .chunk = 11}, families);
+  const auto decoder = random_decoder(cpu(), config, kSeed, {.capacity = 100, .pass_tokens = 11}, families);
   expect_close(decoder->read(std::span(tokens).first(60)), reference[59]);
   for (std::size_t i = 60; i < tokens.size(); ++i) {
     SCOPED_TRACE(i);
@@ -53,7 +53,7 @@ TEST_P(Families, DecodingEqualsTeacherForcing) {
   config.init_std = 0.2;
   const auto tokens = some_tokens(90, config.vocab);
   const auto reference = teacher_forcing(config, kSeed, tokens);
-  const auto decoder = random_decoder(cpu(), config, kSeed, {.capacity = 100, .chunk = 11});
+  const auto decoder = random_decoder(cpu(), config, kSeed, {.capacity = 100, .pass_tokens = 11});
   expect_close(decoder->read(std::span(tokens).first(60)), reference[59]);
   for (std::size_t i = 60; i < tokens.size(); ++i) {
     SCOPED_TRACE(i);

@@ -26,7 +26,7 @@ std::unique_ptr<BatchDecoder> batch_decoder(std::unique_ptr<Device> device, cons
   return decoder;
 }
 
-// Unequal lengths: of one token, of less and of more than a page and a chunk.
+// Unequal lengths: of one token, of less and of more than a page and a pass.
 std::vector<BatchPrompt> some_prompts(const ModelConfig& config, std::int64_t longest) {
   std::vector<BatchPrompt> prompts;
   const std::vector<std::int64_t> lengths{1, 5, 70, 17, 33, 2, 64, 40};
@@ -60,7 +60,7 @@ void expect_each_as_alone(const ModelConfig& config, DType compute) {
   const std::vector<BatchPrompt> prompts = some_prompts(config, longest);
   ReaderSettings settings{.compute = compute,
                           .capacity = std::min<std::int64_t>(config.max_positions, 100),
-                          .chunk = 24,
+                          .pass_tokens = 24,
                           .sequences = 3};
   settings.pages = 4;  // two of the longest, or four of others: some wait
   const auto batch = batch_decoder(cpu(), config, settings);
@@ -100,7 +100,7 @@ TEST_P(BatchAttentionKinds, EveryTextIsTheOneWrittenAlone) {
 
 TEST(Batch, GuardedMemoryIsNeverTouchedAndGivesTheSameTexts) {
   const ModelConfig config = tiny_config();
-  const ReaderSettings settings{.capacity = 64, .chunk = 16, .sequences = 4};
+  const ReaderSettings settings{.capacity = 64, .pass_tokens = 16, .sequences = 4};
   const std::vector<BatchPrompt> prompts = some_prompts(config, 50);
   const auto plain = batch_decoder(cpu(), config, settings);
   const auto guarded =
@@ -112,7 +112,7 @@ TEST(Batch, GuardedMemoryIsNeverTouchedAndGivesTheSameTexts) {
 TEST(Batch, RecordedPassesWriteTheSameTexts) {
   ModelConfig config = tiny_config();
   config.max_positions = 128;
-  const ReaderSettings settings{.capacity = 100, .chunk = 16, .sequences = 3};
+  const ReaderSettings settings{.capacity = 100, .pass_tokens = 16, .sequences = 3};
   std::vector<BatchPrompt> prompts = some_prompts(config, 50);
   for (const bool greedy : {false, true}) {
     for (BatchPrompt& prompt : prompts) {

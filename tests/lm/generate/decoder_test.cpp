@@ -59,12 +59,13 @@ TEST(Decoder, ReadingTokenByTokenEqualsOnePassOverAll) {
   }
 }
 
-TEST(Decoder, ReadsALongPromptInChunks) {
+TEST(Decoder, ReadsALongPromptInPasses) {
   const ModelConfig config = tiny_config();
   const auto tokens = some_tokens(40, config.vocab);
   const auto reference = test::teacher_forcing(config, kSeed, tokens);
-  for (const std::int64_t chunk : {1, 7, 16, 64}) {
-    const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 40, .chunk = chunk});
+  for (const std::int64_t pass_tokens : {1, 7, 16, 64}) {
+    const auto decoder =
+        random_decoder(test::cpu(), config, kSeed, {.capacity = 40, .pass_tokens = pass_tokens});
     expect_close(decoder->read(tokens), reference.back(), 2e-5);
   }
 }
@@ -166,7 +167,7 @@ TEST(Decoder, NeverTouchesDeviceMemory) {
   const ModelConfig config = tiny_config();
   const auto tokens = some_tokens(20, config.vocab);
   auto write = [&](std::unique_ptr<Device> device) {
-    const auto decoder = random_decoder(std::move(device), config, kSeed, {.capacity = 32, .chunk = 6});
+    const auto decoder = random_decoder(std::move(device), config, kSeed, {.capacity = 32, .pass_tokens = 6});
     return generate(*decoder, tokens, {.sampling = {.temperature = 0.9}, .max_tokens = 8}).ids;
   };
   EXPECT_EQ(write(std::make_unique<test::GuardDevice>(2, turbo::cpu_kernel_table())), write(test::cpu()));

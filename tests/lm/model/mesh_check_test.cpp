@@ -45,7 +45,7 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   expect(mixture(), {.tensor = 8}, tensor, "num_attention_heads", 2);
   expect(mixture(), {.tensor = 4}, tensor, "num_query_groups", 2);
   expect(mixture(), {.tensor = 6}, tensor, "micro_batch_size * seq_length", 3, 45);
-  expect(mixture(), {.tensor = 2, .context = 3}, "seq_length", "two chunks for each of 3", 42, 45);
+  expect(mixture(), {.tensor = 2, .context = 3}, "seq_length", "two slices for each of 3", 42, 45);
   ModelConfig dense = mixture();
   dense.moe.dense_layers = {1};
   expect(dense, {.tensor = 6}, tensor, "ffn_hidden_size", 2);

@@ -237,14 +237,14 @@ TEST(Recompute, SavesMemory) {
   EXPECT_LT(stash({.full_layers = 12}), none / 3);
 }
 
-// As few chunks as 256 MiB of logits allow, of about the same size and in whole tiles of 64 rows.
-TEST(Measure, ChunksOfLogitsAreEvenAndFit) {
+// As few slices as 256 MiB of logits allow, of about the same size and in whole tiles of 64 rows.
+TEST(Measure, SlicesOfLogitsAreEvenAndFit) {
   const auto cpu = turbo::make_cpu_device(1);
   const std::int64_t vocab = 262144;  // 256 rows
-  EXPECT_EQ(engine::lm_head_chunk_tokens(*cpu, 100, vocab), 100);
-  EXPECT_EQ(engine::lm_head_chunk_tokens(*cpu, 256, vocab), 256);
-  EXPECT_EQ(engine::lm_head_chunk_tokens(*cpu, 700, vocab), 256);
-  EXPECT_EQ(engine::lm_head_chunk_tokens(*cpu, 1024, vocab), 256);
+  EXPECT_EQ(engine::lm_head_slice_tokens(*cpu, 100, vocab), 100);
+  EXPECT_EQ(engine::lm_head_slice_tokens(*cpu, 256, vocab), 256);
+  EXPECT_EQ(engine::lm_head_slice_tokens(*cpu, 700, vocab), 256);
+  EXPECT_EQ(engine::lm_head_slice_tokens(*cpu, 1024, vocab), 256);
 }
 
 // The arenas are reserved at exactly the measured size: a step that needed one byte more would throw.
@@ -257,7 +257,7 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   configurations[3].model.layers = 5;
   configurations[4].step.weight_gradients = Policy::kDeferred;
   configurations[4].step.micro_batch = 5;
-  configurations[5].model.vocab = 300007;  // several chunks of logits
+  configurations[5].model.vocab = 300007;  // several slices of logits
   configurations[5].model.hidden = 24;
   configurations[5].step.sequence = 64;
   configurations[5].step.micro_batch = 4;
@@ -270,7 +270,7 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   configurations[9].compute = DType::kBF16;
   configurations[10].step.weight_gradients = Policy::kDeferred;
   configurations[10].model.tied_embeddings = true;
-  ASSERT_LT(engine::lm_head_chunk_tokens(*turbo::make_cpu_device(1), 256, 300007), 256);
+  ASSERT_LT(engine::lm_head_slice_tokens(*turbo::make_cpu_device(1), 256, 300007), 256);
   for (SessionSettings& settings : configurations) {
     settings.evaluation = false;
     engine::Rank measuring(turbo::make_cpu_device(2));
@@ -305,8 +305,8 @@ class DeviceApart final : public ForwardingDevice {
   }
 };
 
-// Where memory is not the host's, fp32 logits exist for a part of a chunk at a time.
-TEST(LmHead, PartsOfAChunkGiveItsBits) {
+// Where memory is not the host's, fp32 logits exist for a part of a slice at a time.
+TEST(LmHead, PartsOfASliceGiveItsBits) {
   SessionSettings settings = tiny_settings(DType::kBF16);
   settings.model.layers = 1;
   settings.step = {.micro_batch = 16, .sequence = 40, .microbatches = 2};
@@ -316,15 +316,15 @@ TEST(LmHead, PartsOfAChunkGiveItsBits) {
     return measure_session(rank, settings, builtin_families()).memory.scratch;
   };
   settings.model.vocab = 20000;
-  const std::int64_t of_chunk = settings.step.micro_batch * settings.step.sequence * settings.model.vocab;
+  const std::int64_t of_slice = settings.step.micro_batch * settings.step.sequence * settings.model.vocab;
   const std::int64_t whole = scratch(turbo::make_cpu_device(2)),
                      parts = scratch(std::make_unique<DeviceApart>());
-  EXPECT_GE(whole, of_chunk * (4 + 2));
-  EXPECT_LT(parts, of_chunk * (2 + 2));
+  EXPECT_GE(whole, of_slice * (4 + 2));
+  EXPECT_LT(parts, of_slice * (2 + 2));
 }
 
-// Logits are made in chunks; all of them have their part in the gradients.
-TEST(LmHead, ChunksOfLogitsGiveTheGradientsOfOne) {
+// Logits are made in slices; all of them have their part in the gradients.
+TEST(LmHead, SlicesOfLogitsGiveTheGradientsOfOne) {
   SessionSettings settings = tiny_settings();
   settings.model.layers = 1;
   settings.model.hidden = 16;
@@ -335,8 +335,8 @@ TEST(LmHead, ChunksOfLogitsGiveTheGradientsOfOne) {
   settings.evaluation = false;
   const std::int64_t tokens = 256;
   const std::unique_ptr<Device> cpu = turbo::make_cpu_device(1);
-  ASSERT_LT(engine::lm_head_chunk_tokens(*cpu, tokens, settings.model.vocab), tokens);
-  ASSERT_EQ(engine::lm_head_chunk_tokens(*cpu, tokens / 2, settings.model.vocab), tokens / 2);
+  ASSERT_LT(engine::lm_head_slice_tokens(*cpu, tokens, settings.model.vocab), tokens);
+  ASSERT_EQ(engine::lm_head_slice_tokens(*cpu, tokens / 2, settings.model.vocab), tokens / 2);
   TestBatch batch(tokens, settings.model.vocab, 5);
   batch.loss_mask[1] = 1;  // halves of the batch count alike
   // The gradients of all units, with the tokens in so many microbatches.
@@ -364,15 +364,15 @@ TEST(LmHead, ChunksOfLogitsGiveTheGradientsOfOne) {
     }
     return result;
   };
-  const auto expected = gradients(2, Policy::kInline);  // of one chunk each
+  const auto expected = gradients(2, Policy::kInline);  // of one slice each
   for (const Policy policy : {Policy::kInline, Policy::kDeferred}) {
-    const auto chunked = gradients(1, policy);
-    ASSERT_EQ(chunked.size(), expected.size());
+    const auto sliced = gradients(1, policy);
+    ASSERT_EQ(sliced.size(), expected.size());
     for (std::size_t unit = 0; unit < expected.size(); ++unit) {
       double error = 0, size = 0;
       for (std::size_t i = 0; i < expected[unit].size(); ++i) {
         const double value = expected[unit][i];
-        error += (chunked[unit][i] - value) * (chunked[unit][i] - value);
+        error += (sliced[unit][i] - value) * (sliced[unit][i] - value);
         size += value * value;
       }
       // Sums of 256 terms in another order.

@@ -214,7 +214,7 @@ std::vector<AttentionShape> cache_shapes() {
       cached(shape(2, 0, 2, 2, 64, 64), 1, 2000, 2048),               // ... after a long prompt
       cached(shape(1, 0, 8, 1, 12, 20, 100), 1, 700, 700),            // ... within a window
       cached(shape(3, 0, 4, 4, 80, 80), 3, 70, 90),                   // a few tokens at once
-      cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256),                // a chunk of a prompt
+      cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256),                // a part of a prompt
       cached(shape(2, 0, 1, 1, 16, 16, 40), 5, 5, 64),                // the first tokens
       cached(shape(1, 0, 2, 2, 24, 24, 0, false), 2, 90, 90),         // not causal
       cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 1, 300, 320),   // chunks

@@ -267,7 +267,7 @@ TEST_F(CudnnPlans, WhatIsNotCoveredIsNamed) {
   EXPECT_EQ(fake::plans_made(), 0);
 }
 
-// What context parallelism computes: chunks of a sequence with themselves, and with chunks before them.
+// What context parallelism computes: slices of a sequence with themselves, and with slices before them.
 TEST_F(CudnnPlans, OnlyTheDistanceOfPositionsCounts) {
   CudnnAttention attention = make();
   AttentionShape s = shape(1, 256, 4, 2, 64, 64);

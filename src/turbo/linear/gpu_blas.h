@@ -1,4 +1,6 @@
-// Matrix products by the vendor's library: cuBLASLt on NVIDIA, loaded when the first product wants it.
+// Matrix products by the vendor's library, loaded when the first product wants it: cuBLASLt on NVIDIA's GPUs,
+// without which there is an error; hipBLASLt and rocBLAS on AMD's (amd_products.h), which nobody has run yet.
+// The first two are one source, lt_products.h.
 #pragma once
 
 #include "device/gpu/launch.h"
@@ -6,9 +8,9 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Bytes of workspace that multiply_by_library() may use; 0 where there is no library. Where the device has a
-// folder for it (DeviceSpec::tuning_folder), the first time that a shape is asked about also times the
-// library's algorithms for it, unless the folder knows the fastest (algorithm_cache.h).
+// Bytes of workspace that multiply_by_library() may use; 0 in the emulator, which has no library. Where the
+// device has a folder for it (DeviceSpec::tuning_folder), the first time that a shape is asked about also
+// times the library's algorithms for it, unless the folder knows the fastest (algorithm_cache.h).
 std::int64_t library_workspace(gpu::PRIMUS_GPU::Context& context, const Gemm& call);
 
 // Enqueues the product if the library covers it, and says whether it did. Products of equal shapes, types and

@@ -51,8 +51,8 @@ struct Gemm {
   Tensor b;                 // right operand as named in the role, fp32 or bf16
   Tensor c;                 // result, fp32 or bf16
   bool accumulate = false;  // c += instead of c =
-  // Multiprocessors of a GPU to leave to a collective that runs beside (comm/beside.h). A wish: libraries
-  // grant it, our own products and CPUs do not know it. Results may differ in rounding.
+  // Multiprocessors of a GPU to leave to a collective that runs beside (comm/beside.h). A wish: cuBLASLt
+  // grants it, AMD's libraries, our own products and CPUs do not know it. Results may differ in rounding.
   int spared = 0;
   AroundProduct around = {};
   // A call with `around` that a device does not take needs this much workspace.

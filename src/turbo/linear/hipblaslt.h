@@ -1,0 +1,84 @@
+// hipBLASLt as it is found on the machine: the part of its C interface that products need, in our own words,
+// opened when the first product wants it. No header of AMD's is needed to build. The declarations are those
+// of hipBLASLt 1.1 (ROCm 7.1); scripts/check-amd-abi.sh compares them with AMD's headers where these are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace primus::turbo::hipblaslt {
+
+using Handle = void*;
+using MatmulDesc = struct MatmulDescOpaque*;
+using MatrixLayout = struct MatrixLayoutOpaque*;
+using Preference = struct PreferenceOpaque*;
+using Stream = void*;  // a hipStream_t
+
+enum class Status : int { kSuccess = 0 };
+enum class DataType : int { kF32 = 0, kBF16 = 14 };
+enum class ComputeType : int { k32F = 2 };
+enum class Operation : std::int32_t { kPlain = 111, kTransposed = 112 };
+enum class DescAttribute : int { kTransA = 0, kTransB = 1 };      // int32 each
+enum class PreferenceAttribute : int { kMaxWorkspaceBytes = 1 };  // uint64
+
+// Means something to the same version of the library alone.
+struct Algorithm {
+  std::uint8_t data[16];
+  std::size_t max_workspace_bytes;
+};
+struct HeuristicResult {
+  Algorithm algo;
+  std::size_t workspace_bytes;
+  Status state;
+  float waves;
+  int reserved[4];
+};
+
+// The functions, without "hipblasLt" and in the words of LtProducts. Matrices are stored by columns. Never
+// closed. A handle belongs to the GPU that is current when it is made, and to one thread at a time.
+struct Library {
+  Status (*create)(Handle* handle);
+  Status (*destroy)(Handle handle);
+  Status (*get_version)(Handle handle, int* version);
+  Status (*desc_create)(MatmulDesc* desc, ComputeType compute, DataType scale);
+  Status (*desc_destroy)(MatmulDesc desc);
+  Status (*desc_set)(MatmulDesc desc, DescAttribute name, const void* value, std::size_t bytes);
+  Status (*layout_create)(MatrixLayout* layout, DataType type, std::uint64_t rows, std::uint64_t cols,
+                          std::int64_t leading);
+  Status (*layout_destroy)(MatrixLayout layout);
+  Status (*preference_create)(Preference* preference);
+  Status (*preference_destroy)(Preference preference);
+  Status (*preference_set)(Preference preference, PreferenceAttribute name, const void* value,
+                           std::size_t bytes);
+  Status (*heuristic)(Handle handle, MatmulDesc desc, MatrixLayout a, MatrixLayout b, MatrixLayout c,
+                      MatrixLayout d, Preference preference, int room, HeuristicResult* results, int* count);
+  // d = *alpha * op(a) * op(b) + *beta * c; the factors lie on the host.
+  Status (*matmul)(Handle handle, MatmulDesc desc, const void* alpha, const void* a, MatrixLayout a_layout,
+                   const void* b, MatrixLayout b_layout, const void* beta, const void* c,
+                   MatrixLayout c_layout, void* d, MatrixLayout d_layout, const Algorithm* algorithm,
+                   void* workspace, std::size_t workspace_bytes, Stream stream);
+};
+
+// The oldest version that is used, 0.7 (ROCm 6.1): before, types had other numbers.
+inline constexpr int kOldestVersion = 700;
+// "1.1.0", of 100100.
+std::string version_text(int version);
+
+inline constexpr const char* kFiles[] = {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so",
+                                         "/opt/rocm/lib/libhipblaslt.so.1",
+                                         "/opt/rocm/lib/libhipblaslt.so.0"};
+
+// Opens the library. Null when there is none that can be used; `why` then says what was found instead and
+// what to do about it.
+std::shared_ptr<const Library> open_library(std::span<const char* const> files, std::string& why);
+
+// 100100 is 1.1.0; 0: it does not tell.
+int version_of(const Library& library, Handle handle);
+
+// A handle for the current GPU. Null where the library does not start, or is too old; likewise `why`.
+Handle start(const Library& library, std::string& why);
+
+}  // namespace primus::turbo::hipblaslt

@@ -1,0 +1,36 @@
+// hipBLASLt as LtProducts sees it (linear/lt_products.h).
+#pragma once
+
+#include <string>
+
+#include "tensor/dtype.h"
+#include "turbo/linear/hipblaslt.h"
+
+namespace primus::turbo::hipblaslt {
+
+// It knows no wishes for alignments, sums or multiprocessors.
+struct Api : Library {
+  using Handle = hipblaslt::Handle;
+  using Desc = MatmulDesc;
+  using Layout = MatrixLayout;
+  using Preference = hipblaslt::Preference;
+  using Algorithm = hipblaslt::Algorithm;
+  using Result = HeuristicResult;
+  using Stream = hipblaslt::Stream;
+
+  static constexpr const char* kName = "hipBLASLt";
+  static constexpr auto kSuccess = Status::kSuccess;
+  static constexpr auto kCompute = ComputeType::k32F;
+  static constexpr auto kScale = DataType::kF32;
+  static constexpr auto kTransA = DescAttribute::kTransA, kTransB = DescAttribute::kTransB;
+  static constexpr auto kPlain = Operation::kPlain, kTransposed = Operation::kTransposed;
+  static constexpr auto kMaxWorkspace = PreferenceAttribute::kMaxWorkspaceBytes;
+
+  static DataType type_of(DType dtype) { return dtype == DType::kF32 ? DataType::kF32 : DataType::kBF16; }
+  static Status state_of(const Result& result) { return result.state; }
+  std::string tuning_name(Handle handle) const {
+    return "hipblaslt-" + std::to_string(version_of(*this, handle));
+  }
+};
+
+}  // namespace primus::turbo::hipblaslt

@@ -1,0 +1,59 @@
+// rocBLAS as it is found on the machine, in our own words, likewise: for products that hipBLASLt does not
+// take. It chooses its kernels itself. The declarations are those of rocBLAS 4.4 (ROCm 6.4), whose interface
+// has not changed since 2.x; scripts/check-amd-abi.sh compares them with AMD's header where that is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace primus::turbo::rocblas {
+
+using Handle = struct HandleOpaque*;
+using Stream = void*;  // a hipStream_t
+
+enum class Status : int {
+  kSuccess = 0,
+  kNotImplemented = 2,
+  kInvalidSize = 4,
+  kInvalidValue = 11,
+  kExcludedFromBuild = 14,
+  kArchMismatch = 15,
+};
+enum class Operation : int { kPlain = 111, kTransposed = 112 };
+enum class DataType : int { kF32 = 151, kBF16 = 168 };
+enum class AtomicsMode : int { kNotAllowed = 0 };
+enum class GemmAlgorithm : int { kStandard = 0 };
+
+// The functions, without "rocblas_". Matrices are stored by columns. Never closed. A handle belongs to the
+// GPU that is current when it is made, and to one thread at a time.
+struct Library {
+  Status (*create_handle)(Handle* handle);
+  Status (*destroy_handle)(Handle handle);
+  Status (*set_stream)(Handle handle, Stream stream);
+  Status (*set_workspace)(Handle handle, void* memory, std::size_t bytes);
+  Status (*set_atomics_mode)(Handle handle, AtomicsMode mode);
+  // d = *alpha * op(a) * op(b) + *beta * c, with op(a) [m, k]; the factors lie on the host.
+  Status (*gemm_ex)(Handle handle, Operation trans_a, Operation trans_b, std::int32_t m, std::int32_t n,
+                    std::int32_t k, const void* alpha, const void* a, DataType a_type, std::int32_t a_leading,
+                    const void* b, DataType b_type, std::int32_t b_leading, const void* beta, const void* c,
+                    DataType c_type, std::int32_t c_leading, void* d, DataType d_type, std::int32_t d_leading,
+                    DataType compute_type, GemmAlgorithm algorithm, std::int32_t solution_index,
+                    std::uint32_t flags);
+};
+
+inline constexpr const char* kFiles[] = {"librocblas.so.5",
+                                         "librocblas.so.4",
+                                         "librocblas.so.3",
+                                         "librocblas.so.0",
+                                         "librocblas.so",
+                                         "/opt/rocm/lib/librocblas.so.5",
+                                         "/opt/rocm/lib/librocblas.so.4"};
+
+// Opens the library. Null when there is none that can be used; `why` then says what was found instead and
+// what to do about it.
+std::shared_ptr<const Library> open_library(std::span<const char* const> files, std::string& why);
+
+}  // namespace primus::turbo::rocblas

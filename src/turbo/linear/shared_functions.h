@@ -1,0 +1,37 @@
+// Functions of a shared library that is opened while the program runs, under one of several file names.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <span>
+#include <string>
+#include <type_traits>
+
+namespace primus::turbo {
+
+// Opens the first of `files` that has all functions that bind(find) asks for by find(pointer, "name"). It is
+// never closed. False: there is none; `why` says what was found instead, and of files that are there rather
+// than of others.
+template <class Bind>
+bool open_functions(std::span<const char* const> files, std::string& why, Bind&& bind) {
+  std::string not_there, not_whole;
+  for (const char* const file : files) {
+    void* const opened = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (!opened) {
+      if (not_there.empty()) not_there = dlerror();
+      continue;
+    }
+    const char* missing = nullptr;
+    bind([&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(opened, name));
+      if (!function && !missing) missing = name;
+    });
+    if (!missing) return true;
+    if (not_whole.empty()) not_whole = std::string(file) + " has no function " + missing;
+    dlclose(opened);
+  }
+  why = not_whole.empty() ? not_there : not_whole;
+  return false;
+}
+
+}  // namespace primus::turbo

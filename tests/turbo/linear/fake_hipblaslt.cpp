@@ -1,0 +1,181 @@
+// A libhipblaslt that computes on the host (fake_amd.h). Written from AMD's documentation of the interface,
+// with the numbers of its header, and not from our declarations.
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <thread>
+
+#include "turbo/linear/fake_amd.h"
+
+using primus::turbo::test::fake_multiply;
+using primus::turbo::test::FakeAmd;
+using primus::turbo::test::FakeMatrix;
+
+extern "C" FakeAmd fake_amd_state;
+FakeAmd fake_amd_state;
+
+namespace {
+
+FakeAmd& state = fake_amd_state;
+
+enum { kSuccess = 0, kInvalidValue = 3, kNotSupported = 7 };
+enum { kR32F = 0, kR16BF = 14, kCompute32F = 2, kOpN = 111, kOpT = 112 };
+
+int fail(const std::string& why) {
+  if (!state.error[0]) std::strncpy(state.error, why.c_str(), sizeof(state.error) - 1);
+  return kInvalidValue;
+}
+
+struct Desc {
+  std::int32_t a = kOpN, b = kOpN;
+};
+struct Layout {
+  int type;
+  std::uint64_t rows, cols;
+  std::int64_t leading;
+};
+struct Preference {
+  std::uint64_t workspace = 0;
+};
+struct Algorithm {
+  unsigned char data[16];
+  std::size_t max_workspace_bytes;
+};
+struct Result {
+  Algorithm algorithm;
+  std::size_t workspace;
+  int state;
+  float waves;
+  int reserved[4];
+};
+static_assert(sizeof(Algorithm) == 24 && sizeof(Result) == 56);
+
+int handle_number = 0;
+
+std::size_t workspace_of(int algorithm) {
+  return algorithm % 2 == 0 ? static_cast<std::size_t>(state.workspace) : 0;
+}
+
+FakeMatrix matrix(const Layout& layout, const void* data) {
+  return {layout.type == kR32F, static_cast<std::int64_t>(layout.rows),
+          static_cast<std::int64_t>(layout.cols), layout.leading, const_cast<void*>(data)};
+}
+
+}  // namespace
+
+extern "C" {
+
+int hipblasLtCreate(void** handle) {
+  if (state.start_status != kSuccess) return state.start_status;
+  ++state.handles;
+  *handle = &handle_number;
+  return kSuccess;
+}
+int hipblasLtDestroy(void* handle) {
+  if (handle != &handle_number) return fail("no handle is destroyed");
+  --state.handles;
+  return kSuccess;
+}
+int hipblasLtGetVersion(void* handle, int* version) {
+  if (handle != &handle_number) return fail("no handle");
+  *version = state.version;
+  return kSuccess;
+}
+
+int hipblasLtMatmulDescCreate(Desc** desc, int compute, int scale) {
+  if (compute != kCompute32F || scale != kR32F) return fail("sums are not in fp32");
+  ++state.objects;
+  *desc = new Desc;
+  return kSuccess;
+}
+int hipblasLtMatmulDescDestroy(Desc* desc) {
+  --state.objects;
+  delete desc;
+  return kSuccess;
+}
+int hipblasLtMatmulDescSetAttribute(Desc* desc, int name, const void* value, std::size_t bytes) {
+  if (name != 0 && name != 1) return fail("attribute " + std::to_string(name));
+  if (bytes != sizeof(std::int32_t)) return fail("bytes of an attribute");
+  std::int32_t operation = 0;
+  std::memcpy(&operation, value, bytes);
+  if (operation != kOpN && operation != kOpT) return fail("operation " + std::to_string(operation));
+  (name == 0 ? desc->a : desc->b) = operation;
+  return kSuccess;
+}
+
+int hipblasLtMatrixLayoutCreate(Layout** layout, int type, std::uint64_t rows, std::uint64_t cols,
+                                std::int64_t leading) {
+  if (type != kR32F && type != kR16BF) return fail("type " + std::to_string(type));
+  ++state.objects;
+  *layout = new Layout{type, rows, cols, leading};
+  return kSuccess;
+}
+int hipblasLtMatrixLayoutDestroy(Layout* layout) {
+  --state.objects;
+  delete layout;
+  return kSuccess;
+}
+
+int hipblasLtMatmulPreferenceCreate(Preference** preference) {
+  ++state.objects;
+  *preference = new Preference;
+  return kSuccess;
+}
+int hipblasLtMatmulPreferenceDestroy(Preference* preference) {
+  --state.objects;
+  delete preference;
+  return kSuccess;
+}
+int hipblasLtMatmulPreferenceSetAttribute(Preference* preference, int name, const void* value,
+                                          std::size_t bytes) {
+  if (name != 1 || bytes != sizeof(std::uint64_t)) return fail("preference " + std::to_string(name));
+  std::memcpy(&preference->workspace, value, bytes);
+  return kSuccess;
+}
+
+int hipblasLtMatmulAlgoGetHeuristic(void* handle, Desc*, Layout* a, Layout* b, Layout* c, Layout* d,
+                                    Preference* preference, int room, Result* results, int* count) {
+  if (handle != &handle_number || room < 1) return fail("what a question is about");
+  if (a->type != b->type || c->type != d->type) return fail("types that do not go together");
+  ++state.questions;
+  *count = 0;
+  if (state.algorithms == 0) return kNotSupported;
+  for (int i = 0; i < state.algorithms && *count < room; ++i) {
+    if (workspace_of(i) > preference->workspace) continue;
+    Result& result = results[(*count)++];
+    std::memcpy(result.algorithm.data, &i, sizeof(i));
+    result.algorithm.max_workspace_bytes = preference->workspace;
+    result.workspace = workspace_of(i);
+    result.state = kSuccess;
+    result.waves = 1;
+  }
+  return kSuccess;
+}
+
+int hipblasLtMatmul(void* handle, Desc* desc, const void* alpha, const void* a, Layout* a_layout,
+                    const void* b, Layout* b_layout, const void* beta, const void* c, Layout* c_layout,
+                    void* d, Layout* d_layout, const Algorithm* algorithm, void* workspace, std::size_t bytes,
+                    void* stream) {
+  if (handle != &handle_number || !algorithm) return fail("what a product is made by");
+  int number = -1;
+  std::memcpy(&number, algorithm->data, sizeof(number));
+  if (number < 0 || number >= state.algorithms) return fail("algorithm " + std::to_string(number));
+  const std::size_t needed = workspace_of(number);
+  if (needed > bytes || (needed > 0 && !workspace)) return fail("workspace of a product");
+  if (needed > 0) std::memset(workspace, 0x5A, needed);  // it may be used
+  ++state.products;
+  state.last_algorithm = number;
+  state.stream = stream;
+  state.workspace_memory = workspace;
+  if (state.status != kSuccess) return state.status;
+  if (state.trials) {
+    if (number < state.slow) std::this_thread::sleep_for(std::chrono::microseconds(300));
+    return kSuccess;
+  }
+  const bool multiplied = fake_multiply(matrix(*a_layout, a), desc->a == kOpT, matrix(*b_layout, b),
+                                        desc->b == kOpT, matrix(*c_layout, c), matrix(*d_layout, d),
+                                        *static_cast<const float*>(alpha), *static_cast<const float*>(beta));
+  return multiplied ? kSuccess : fail("sizes of a product");
+}
+
+}  // extern "C"

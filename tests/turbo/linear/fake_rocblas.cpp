@@ -1,0 +1,85 @@
+// A librocblas that computes on the host (fake_amd.h). Written from AMD's documentation of the interface,
+// with the numbers of its header, and not from our declarations.
+#include <cstddef>
+#include <string>
+
+#include "turbo/linear/fake_amd.h"
+
+using primus::turbo::test::fake_multiply;
+using primus::turbo::test::FakeAmd;
+using primus::turbo::test::FakeMatrix;
+
+extern "C" FakeAmd fake_amd_state;
+FakeAmd fake_amd_state;
+
+namespace {
+
+FakeAmd& state = fake_amd_state;
+
+enum { kSuccess = 0, kInvalidPointer = 3 };
+enum { kNone = 111, kTranspose = 112, kF32 = 151, kBF16 = 168 };
+
+int fail(const std::string& why) {
+  if (!state.error[0]) std::strncpy(state.error, why.c_str(), sizeof(state.error) - 1);
+  return kInvalidPointer;
+}
+
+int handle_number = 0;
+
+}  // namespace
+
+extern "C" {
+
+int rocblas_create_handle(void** handle) {
+  if (state.start_status != kSuccess) return state.start_status;
+  ++state.handles;
+  *handle = &handle_number;
+  return kSuccess;
+}
+int rocblas_destroy_handle(void* handle) {
+  if (handle != &handle_number) return fail("no handle is destroyed");
+  --state.handles;
+  return kSuccess;
+}
+int rocblas_set_stream(void*, void* stream) {
+  state.stream = stream;
+  return kSuccess;
+}
+int rocblas_set_workspace(void*, void* memory, std::size_t) {
+  state.workspace_memory = memory;
+  return kSuccess;
+}
+int rocblas_set_atomics_mode(void*, int mode) {
+  state.atomics = mode != 0;
+  return kSuccess;
+}
+
+int rocblas_gemm_ex(void* handle, int trans_a, int trans_b, std::int32_t m, std::int32_t n, std::int32_t k,
+                    const void* alpha, const void* a, int a_type, std::int32_t lda, const void* b, int b_type,
+                    std::int32_t ldb, const void* beta, const void* c, int c_type, std::int32_t ldc, void* d,
+                    int d_type, std::int32_t ldd, int compute_type, int algorithm, std::int32_t solution,
+                    std::uint32_t flags) {
+  if (handle != &handle_number) return fail("no handle");
+  for (const int operation : {trans_a, trans_b}) {
+    if (operation != kNone && operation != kTranspose) return fail("operation " + std::to_string(operation));
+  }
+  for (const int type : {a_type, b_type, c_type, d_type}) {
+    if (type != kF32 && type != kBF16) return fail("type " + std::to_string(type));
+  }
+  if (a_type != b_type || c_type != d_type || compute_type != kF32)
+    return fail("types that do not go together");
+  if (algorithm != 0 || solution != 0 || flags != 0) return fail("a solution that was not asked for");
+  ++state.products;
+  if (state.status != kSuccess) return state.status;
+  const bool a_turned = trans_a == kTranspose, b_turned = trans_b == kTranspose;
+  const FakeMatrix left{a_type == kF32, a_turned ? k : m, a_turned ? m : k, lda, const_cast<void*>(a)};
+  const FakeMatrix right{b_type == kF32, b_turned ? n : k, b_turned ? k : n, ldb, const_cast<void*>(b)};
+  const FakeMatrix added{c_type == kF32, m, n, ldc, const_cast<void*>(c)},
+      result{d_type == kF32, m, n, ldd, d};
+  return fake_multiply(left, a_turned, right, b_turned, added, result, *static_cast<const float*>(alpha),
+                       *static_cast<const float*>(beta))
+             ? kSuccess
+             : fail("sizes of a product");
+}
+
+}  // extern "C"

@@ -198,6 +198,15 @@ def apart(order, count):
     return chosen
 
 
+def found_again(mutant, before, now):
+    """The mutant among those of a later text of its file, wherever its line is by now; None where that has changed.
+    `before`: all mutants of the text that it was drawn from. Equal lines are told apart by their order."""
+    def alike(mutants):
+        return [m for m in mutants if (m.kind, m.old, m.new) == (mutant.kind, mutant.old, mutant.new)]
+    old, new = alike(before), alike(now)
+    return new[old.index(mutant)] if len(old) == len(new) else None
+
+
 def by_hand(path, read):
     """The mutants of a TOML file: tables [[mutant]] with file, old and new text; MUTANT in the new text is the switch."""
     found = []

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Changes one thing in the sources at a time, and prints the changes that no test notices.
 
-    scripts/mutation_test.py [--count 100] [--seed 1] [--slow] [--only PATH]... [--programs NAME,...] [--tests FILTER]
+    scripts/mutation_test.py [--count 100] [--seed 1] [--at COMMIT] [--slow] [--only PATH]... [--programs NAME,...]
+                             [--tests FILTER]
     scripts/mutation_test.py --hand FILE [--programs NAME,...]
     scripts/mutation_test.py --list [--count 100]
 
 A mutant is one small change of a source file: an operator or a constant changed, a condition negated, a statement removed.
 `--count` of them are drawn with a seed from src/engine, src/lm/train, src/lm/data and src/lm/checkpoint, from each folder by
-its share of their lines (--only: from these folders or files). --hand: those that a TOML file lists.
+its share of their lines (--only: from these folders or files). Other sources have another sample: --at draws from those of a
+commit, and finds the same changes in the sources of today; lines that have changed since are left out. --hand: those that a
+TOML file lists.
 
 All of them are written into one copy of the tree, each behind a switch (mutant_switch.h), and built once. Each test then
 runs on its own with no mutant on: this is what it takes, and which mutants it reaches. A mutant runs the tests that reach it,
@@ -58,21 +61,41 @@ CLOCK = os.sysconf("SC_CLK_TCK")
 STOP = threading.Event()  # SIGTERM or Ctrl-C came
 
 
-def tracked_files():
-    return subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True,
-                          text=True).stdout.rstrip("\0").split("\0")
+def git(*words):
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def drawn(only, seed):
-    """Every mutant there is, in the order in which they are tried."""
-    groups, lines = {}, {}
-    for path in sorted(tracked_files()):
+def tracked_files(commit=None):
+    listed = git("ls-tree", "-r", "-z", "--name-only", commit) if commit else git("ls-files", "-z")
+    return listed.rstrip("\0").split("\0")
+
+
+def drawn(only, seed, commit=None):
+    """Every mutant there is, in the order in which they are tried, and all of each file."""
+    groups, lines, by_file = {}, {}, {}
+    for path in sorted(tracked_files(commit)):
         folder = next((f for f in FOLDERS if path.startswith(f + "/") and path.endswith(".cpp")), None)
         if folder and (not only or any(path == o or path.startswith(o.rstrip("/") + "/") for o in only)):
-            text = (ROOT / path).read_text()
-            groups.setdefault(folder, []).extend(mutants.mutants_of(path, text))
+            text = git("show", f"{commit}:{path}") if commit else (ROOT / path).read_text()
+            by_file[path] = mutants.mutants_of(path, text)
+            groups.setdefault(folder, []).extend(by_file[path])
             lines[folder] = lines.get(folder, 0) + text.count("\n")
-    return mutants.in_shares(groups, {f: n / sum(lines.values()) for f, n in lines.items()}, seed)
+    shares = {f: n / sum(lines.values()) for f, n in lines.items()}
+    return mutants.in_shares(groups, shares, seed), by_file
+
+
+def drawn_at(commit, only, seed, count):
+    """The first `count` mutants of a commit, as they are in the sources of today."""
+    order, before = drawn(only, seed, commit)
+    _, now = drawn(only, seed)
+    sample = []
+    for number, mutant in enumerate(mutants.apart(order, count), 1):
+        again = mutants.found_again(mutant, before[mutant.file], now.get(mutant.file, []))
+        if again:
+            sample.append(again)
+        else:
+            say(f"changed   number {number}, {mutant.file}:{mutant.line} {mutant.kind}: {mutant.new.strip()[:100]}")
+    return sample
 
 
 class Copy:
@@ -406,6 +429,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100, help="mutants of the sample")
     parser.add_argument("--seed", type=int, default=1, help="what the sample is drawn with")
+    parser.add_argument("--at", metavar="COMMIT", help="draw the sample of this commit's sources")
     parser.add_argument("--only", action="append", default=[], metavar="PATH", help="a folder or file to take mutants of")
     parser.add_argument("--hand", type=pathlib.Path, metavar="FILE", help="the mutants of a TOML file instead of a sample")
     parser.add_argument("--slow", action="store_true", help="then test what is left by programs that take minutes")
@@ -422,13 +446,17 @@ def main():
     try:
         if options.hand:
             candidates = mutants.by_hand(options.hand, lambda p: (ROOT / p).read_text())
+        elif options.at:
+            candidates = drawn_at(options.at, options.only, options.seed, options.count)
         else:
-            candidates = drawn(options.only, options.seed)
+            candidates, _ = drawn(options.only, options.seed)
     except (OSError, ValueError) as error:
         parser.error(str(error))
+    except subprocess.CalledProcessError as error:
+        parser.error(error.stderr.strip())
     if not candidates:
         parser.error(f"no sources to change in {' '.join(options.only)}: mutants are drawn from {', '.join(FOLDERS)}")
-    count = len(candidates) if options.hand else options.count
+    count = len(candidates) if options.hand or options.at else options.count
     if options.list:
         sample = mutants.apart(candidates, count)
         for mutant in sample:

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Measures CPU training of the 124M Llama and prints the table of docs/performance.md.
 
-    benchmarks/train/measure.py [--steps N] [--peer PYTHON] [--dtype TYPE] [--skip-run] [--quickstart TEXT]
+    benchmarks/train/measure.py [--steps N] [--peer PYTHON] [--dtype TYPE] [--skip-run | --only-run] [--saves N] [--quickstart TEXT]
+               [--primus PROGRAM]
 
 For fp32 and bf16: tokens/s and the share of the GEMM peak measured in the same process; cost per token at half and double the
 micro-batch; with --peer (a Python that has torch), PyTorch's step of the same model right after ours, and the ratio. Then one real
-run: time from process start to the beginning of the first step, and what a checkpoint costs the steps around it (the median of
---saves checkpoints, and their spread, beside what the same sums are without a checkpoint: the machine's noise); and with
---quickstart, `primus quickstart` on a text (./quickstart.sh leaves one in build/quickstart/kjv.txt): its time and its memory. Nothing
-else should run meanwhile.
+run: time from process start to the beginning of the first step, and what a checkpoint costs the steps around it, in time and in
+processor time (the median of --saves checkpoints, and their spread, beside what the same sums are without a checkpoint: the machine's
+noise); and with --quickstart, `primus quickstart` on a text (./quickstart.sh leaves one in build/quickstart/kjv.txt): its time and its
+memory. --primus measures another build. Nothing else should run meanwhile; of the numbers only processor time stands other work.
 """
 import argparse, datetime, json, os, pathlib, re, statistics, subprocess, sys, tempfile, time
 
@@ -42,52 +43,63 @@ def peer(python, dtype):
 def thread_times(process):
     """Processor time of each thread of a process that is still there, in seconds."""
     times = {}
-    for task in pathlib.Path(f"/proc/{process.pid}/task").glob("*/stat"):
+    for task in pathlib.Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
         try:
-            fields = task.read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
+            times[task.parent.name] = int(task.read_text().split()[0]) / 1e9
+        except (OSError, IndexError):  # it has just ended
             continue
-        times[task.parent.name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return times
 
 
 def real_run(saves, interval=4):
-    """A run with a checkpoint after every `interval` steps: (seconds to the first step, seconds of a plain step, the cost of each
-    save as a share of a plain step, the same of no save, processor time of the threads that do not train). A save may slow down the
-    two steps behind it; the others are plain ones."""
+    """A run with a checkpoint after every `interval` steps: (seconds to the first step, seconds of a plain step, its processor time,
+    the costs of saves in time and in processor time (costs_of), processor time of the threads that do not train)."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
+        # What follows the last save ends with the run, so one save more is made than is measured.
+        iterations = (saves + 1) * interval + 2
         process = subprocess.Popen([PRIMUS, "train", "pretrain", "--config", EXPERIMENT, "--workspace", folder,
-                                    "device=cpu", "bf16=false", f"train_iters={(saves + 1) * interval}", f"save_interval={interval}",
+                                    "device=cpu", "bf16=false", f"train_iters={iterations}", f"save_interval={interval}",
                                     "global_batch_size=4", "keep_latest=2", "disable_last_saving=true", "eval_iters=0"],
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
         metrics = pathlib.Path(folder) / "primus/root/llama_124M-pretrain/metrics.jsonl"
         while not (metrics.exists() and metrics.stat().st_size) and process.poll() is None:
             time.sleep(0.005)
         first = time.time() - began
-        threads = {}
+        threads, used, size = {}, [], 0
         while process.poll() is None:
-            threads.update(thread_times(process))
-            time.sleep(0.1)
+            if metrics.stat().st_size > size:  # a step has just ended
+                size = metrics.stat().st_size
+                threads.update(thread_times(process))
+                used.append(sum(threads.values()))
+            time.sleep(0.005)
         if process.returncode != 0:
             sys.exit("the run with checkpoints failed")
-        steps = [json.loads(line)["elapsed_time_per_iteration_ms"] for line in metrics.read_text().splitlines()]
+        steps = [json.loads(line)["elapsed_time_per_iteration_ms"] / 1000 for line in metrics.read_text().splitlines()]
         log = (metrics.parent / "logs/pre_trainer/rank-0/info.log").read_text()
+    if len(used) < len(steps) - 1:  # the last one may end with the run
+        sys.exit(f"{len(used)} of {len(steps)} steps were seen to end: their processor time is not known")
+    held = {int(i): float(ms) / 1000 for i, ms in re.findall(r"saving iteration (\d+): training held for ([0-9.]+) ms", log)}
+    processor = [0.0] + [later - before for before, later in zip(used, used[1:])]
     beside = sum(sorted(threads.values())[:-os.cpu_count()])  # the busiest train: as many as there are cores
-    return first - steps[0] / 1000, *save_costs(steps, log, saves, interval), beside
+    plain = [statistics.median(t for i, t in enumerate(times) if i >= interval and i % interval >= 2) for times in (steps, processor)]
+    return (first - steps[0], *plain, costs_of(steps, plain[0], saves, interval, held), costs_of(processor, plain[1], saves, interval),
+            beside)
 
 
-def save_costs(steps, log, saves, interval):
-    """Of each save: what training was held for, and what its two steps took more than a plain one, over a plain one. Of the two
-    plain steps behind these: what they took more."""
-    held = dict(re.findall(r"saving iteration (\d+): training held for ([0-9.]+) ms", log))
-    plain = statistics.median(t for i, t in enumerate(steps) if i >= interval and i % interval >= 2)
+def costs_of(steps, plain, saves, interval, held=None):
+    """(of each save, of none): what a save's steps took more than the steps around them, as shares of a plain step. A save may slow
+    down the two steps behind it (and `held` is what training waited for before them); the two in front of it and the two behind those
+    are plain ones, half of whose sum is taken off, so that a machine which becomes slower or faster does not show. Of none: the same
+    of the plain steps between two saves, each pair beside the plain pairs around it."""
+    pair = lambda i: steps[i] + steps[i + 1]
     costs, noise = [], []
-    for iteration in range(interval, (saves + 1) * interval, interval):  # what follows the last step is not measured
-        first, second, third, fourth = (t - plain for t in steps[iteration:iteration + 4])
-        costs.append((float(held[str(iteration)]) + first + second) / plain)
-        noise.append((third + fourth) / plain)
-    return plain / 1000, costs, noise
+    for i in range(interval, (saves + 1) * interval, interval):
+        waited = held[i] if held else 0
+        costs.append((waited + pair(i) - (pair(i - 2) + pair(i + 2)) / 2) / plain)
+        if i > interval:
+            noise.append((pair(i - 2) - (pair(i - 2 - interval) + pair(i + 2)) / 2) / plain)
+    return costs, noise
 
 
 def spread(shares):
@@ -109,6 +121,7 @@ def quickstart(text):
 
 
 def main():
+    global PRIMUS
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=5)
     options.add_argument("--peer")
@@ -117,7 +130,11 @@ def main():
     options.add_argument("--only-run", action="store_true")
     options.add_argument("--saves", type=int, default=10)
     options.add_argument("--quickstart", metavar="TEXT")
+    options.add_argument("--primus", type=pathlib.Path, default=PRIMUS, metavar="PROGRAM")
     options = options.parse_args()
+    PRIMUS = options.primus
+    if options.saves < 3:
+        sys.exit("--saves: a spread needs three at least")
     model = next(l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name"))
     print(f"{datetime.date.today()}, {model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     dtypes = (options.dtype,) if options.dtype else ("fp32", "bf16")
@@ -138,12 +155,13 @@ def main():
                       f"{other['tokens_per_s']:.0f} tokens/s; Primus is "
                       f"{ours['tokens_per_second'] / other['tokens_per_s']:.2f} x as fast"))
     if not options.skip_run:
-        first, step, costs, noise, beside = real_run(options.saves)
-        beside /= options.saves + 1  # the last one follows the last step
-        print(f"real run, fp32: {first:.2f} s from process start to the beginning of step 1; a step takes {step:.2f} s\n"
-              f"    a checkpoint costs {spread(costs)}\n    the same sums without one: {spread(noise)}\n"
-              f"    threads that do not train took {beside:.2f} s of processor time for each: "
-              f"{100 * beside / (step * os.cpu_count()):.1f} % of a step's cores")
+        first, step, processor, wall, work, beside = real_run(options.saves)
+        beside /= options.saves + 1
+        print(f"real run, fp32: {first:.2f} s from process start to the beginning of step 1; a step takes {step:.2f} s and "
+              f"{processor:.2f} s of processor time")
+        for name, (costs, noise) in (("time", wall), ("processor time", work)):
+            print(f"    a checkpoint costs, in {name}: {spread(costs)}\n    the same sums without one: {spread(noise)}")
+        print(f"    threads that do not train took {beside:.2f} s of processor time for each: {100 * beside / processor:.1f} % of a step")
     if options.quickstart:
         seconds, memory = quickstart(options.quickstart)
         print(f"primus quickstart: {seconds:.0f} s, {memory / 1e9:.2f} GB at most")

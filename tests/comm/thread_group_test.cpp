@@ -113,8 +113,8 @@ INSTANTIATE_TEST_SUITE_P(All, Threads, ::testing::Combine(::testing::Values(2, 3
 TEST(ThreadGroup, TwoStreamsKeepTheOrderOfTheCalls) {
   on_all_ranks(2, {.timeout = 60s}, [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
-    const auto first = device.create_stream(StreamKind::kCopy),
-               second = device.create_stream(StreamKind::kCopy);
+    const auto first = device.create_stream(StreamKind::kCommunication),
+               second = device.create_stream(StreamKind::kCommunication);
     std::vector<std::int32_t> values(100, comm.rank() + 1);
     const Tensor data(values.data(), DType::kI32, {100});
     // Rank 1 holds its first stream up: the second call must wait for the first one nevertheless.
@@ -135,7 +135,7 @@ TEST(ThreadGroup, TwoStreamsKeepTheOrderOfTheCalls) {
 TEST(ThreadGroup, EventsMarkCompletion) {
   on_all_ranks(2, {.timeout = 60s}, [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
-    const auto stream = device.create_stream(StreamKind::kCopy);
+    const auto stream = device.create_stream(StreamKind::kCommunication);
     const auto event = device.create_event();
     std::vector<float> in(50000, 1.5F), out(50000);
     comm.all_reduce(*stream, {in.data(), DType::kF32, {50000}}, {out.data(), DType::kF32, {50000}},

@@ -111,9 +111,9 @@ TEST(CpuStream, ComputeRunsInsideTheCall) {
   EXPECT_THROW(stream->launch(&fail, nullptr, 0), Error);
 }
 
-TEST(CpuStream, CopiesRunBehindTheCallersBackInOrder) {
+TEST(CpuStream, WorkRunsBehindTheCallersBackInOrder) {
   CpuDevice device(1, kNoKernels);
-  const auto stream = device.create_stream(StreamKind::kCopy);
+  const auto stream = device.create_stream(StreamKind::kCommunication);
   std::atomic<bool> open = false;
   const Gate gate{&open};
   std::vector<int> order;
@@ -135,10 +135,37 @@ TEST(CpuStream, CopiesRunBehindTheCallersBackInOrder) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
 }
 
+// A checkpoint is copied by the thread that writes it, which is nicer than those that train.
+TEST(CpuStream, TransfersAreMadeByWhoeverAsks) {
+  CpuDevice device(2, kNoKernels);
+  const auto stream = device.create_stream(StreamKind::kCopy);
+  std::vector<std::thread::id> threads;
+  auto* const seen = &threads;
+  const KernelFunction note = [](KernelContext&, const void* arguments) {
+    (*static_cast<std::vector<std::thread::id>* const*>(arguments))->push_back(std::this_thread::get_id());
+  };
+  stream->launch(note, &seen, sizeof(seen));
+  ASSERT_EQ(threads.size(), 1U);
+  EXPECT_EQ(threads[0], std::this_thread::get_id());
+
+  constexpr std::size_t kBytes = (5 << 20) + 7;  // more than a thread copies where there are several
+  std::vector<std::vector<unsigned char>> memory, back(4);
+  for (unsigned char i = 0; i < 4; ++i) memory.emplace_back(kBytes, i);
+  std::vector<std::thread> copying;
+  for (std::size_t i = 0; i < 4; ++i) {
+    copying.emplace_back([&, i] {
+      back[i].resize(kBytes, 0xff);
+      stream->copy_to_host(back[i].data(), memory[i].data(), kBytes);
+    });
+  }
+  for (std::thread& thread : copying) thread.join();
+  EXPECT_EQ(back, memory);
+}
+
 TEST(CpuStream, EventsOrderTwoStreams) {
   CpuDevice device(1, kNoKernels);
-  const auto first = device.create_stream(StreamKind::kCopy);
-  const auto second = device.create_stream(StreamKind::kCopy);
+  const auto first = device.create_stream(StreamKind::kCommunication);
+  const auto second = device.create_stream(StreamKind::kCommunication);
   const auto event = device.create_event();
   std::atomic<bool> open = false;
   const Gate gate{&open};
@@ -173,7 +200,7 @@ TEST(CpuStream, EventsOrderTwoStreams) {
 
 TEST(CpuStream, AFailureIsReportedOnceAndDropsWhatFollowedIt) {
   CpuDevice device(1, kNoKernels);
-  const auto stream = device.create_stream(StreamKind::kCopy);
+  const auto stream = device.create_stream(StreamKind::kCommunication);
   const auto event = device.create_event();
   std::vector<int> order;
   const Append one{&order, 1};
@@ -183,7 +210,7 @@ TEST(CpuStream, AFailureIsReportedOnceAndDropsWhatFollowedIt) {
   // Whoever waits for the event hears of it, host or stream.
   EXPECT_THROW(event->synchronize(), Error);
   EXPECT_THROW(device.create_stream(StreamKind::kCompute)->wait(*event), Error);
-  const auto other = device.create_stream(StreamKind::kCopy);
+  const auto other = device.create_stream(StreamKind::kCommunication);
   other->wait(*event);
   other->launch(&append, &one, sizeof(one));
   EXPECT_THROW(other->synchronize(), Error);
@@ -201,7 +228,7 @@ TEST(CpuStream, DestructionFinishesTheQueue) {
   std::vector<int> order;
   const Append one{&order, 1};
   {
-    const auto stream = device.create_stream(StreamKind::kCopy);
+    const auto stream = device.create_stream(StreamKind::kCommunication);
     for (int i = 0; i < 10; ++i) stream->launch(&append, &one, sizeof(one));
   }
   EXPECT_EQ(order.size(), 10U);

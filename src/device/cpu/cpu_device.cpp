@@ -132,6 +132,7 @@ void CpuDevice::release(void* address) noexcept {
 
 std::unique_ptr<Stream> CpuDevice::create_stream(StreamKind kind) {
   if (kind == StreamKind::kCompute) return std::make_unique<InlineStream>(context_);
+  if (kind == StreamKind::kCopy) return std::make_unique<CallerStream>();
   // Kernels of other streams get a thread of their own: the pool belongs to the compute stream.
   return std::make_unique<WorkerStream>(1, 0);
 }

@@ -44,7 +44,7 @@ class CpuEvent final : public Event {
 
 // Work happens inside the call that asks for it; what it throws leaves that call. Large copies and fills use
 // the pool.
-class InlineStream final : public Stream {
+class InlineStream : public Stream {
  public:
   explicit InlineStream(CpuContext& context) : context_(context) {}
 
@@ -59,6 +59,17 @@ class InlineStream final : public Stream {
 
  private:
   CpuContext& context_;
+};
+
+// The same for transfers within the host's memory: the thread that asks for one makes it, alone and at its
+// own priority, and its data stays in that core's cache. Several threads may ask at once.
+struct OneThread {
+  ThreadPool pool{1};
+  CpuContext context{pool, 0};
+};
+class CallerStream final : private OneThread, public InlineStream {
+ public:
+  CallerStream() : InlineStream(context) {}
 };
 
 // A first-in-first-out queue and a thread that empties it. After a failure the work that is already queued,

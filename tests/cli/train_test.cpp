@@ -157,6 +157,20 @@ TEST(Train, TheSameCommandContinues) {
   EXPECT_THAT(nothing.out, HasSubstr("nothing left to do"));
 }
 
+// A run that was killed while it looked at its tokenizer leaves files of it, which are no part of the model.
+TEST(Train, WhatAKilledRunLeftIsNotSaved) {
+  const TemporaryFolder folder;
+  const Path run = test::run_folder(folder.path());
+  ASSERT_EQ(run_program(train(folder.path(), {"train_iters=1"})).exit_code, 0);
+  make_folders(run / ".tokenizer");
+  write_file(run / ".tokenizer" / "left.json", "{}");
+  const ProgramResult next = run_program(train(folder.path(), {"train_iters=2"}));
+  ASSERT_EQ(next.exit_code, 0) << next.err;
+  EXPECT_EQ(Env::posix().list(run / "checkpoints" / "iter_0000002"),
+            Env::posix().list(run / "checkpoints" / "iter_0000001"));
+  EXPECT_FALSE(Env::posix().status(run / ".tokenizer"));
+}
+
 TEST(Train, ADryRunTouchesNothing) {
   const TemporaryFolder folder;
   auto words = train(folder.path(), {});

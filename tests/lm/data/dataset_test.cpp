@@ -547,6 +547,17 @@ TEST(BatchLoader, GivesEachRankItsRowsInOrder) {
   }
 }
 
+TEST(BlendedDataset, ADescriptionNamesThreeAndCountsTheOthers) {
+  const auto blend_of = [](size_t count) {
+    std::vector<std::unique_ptr<const Dataset>> datasets;
+    for (size_t d = 0; d < count; ++d) datasets.push_back(std::make_unique<CountingDataset>(4));
+    return BlendedDataset(std::move(datasets), {.dataset = {0}, .sample = {0}}).description();
+  };
+  EXPECT_EQ(blend_of(1), "a blend of counting");
+  EXPECT_EQ(blend_of(3), "a blend of counting, counting, counting");
+  EXPECT_EQ(blend_of(5), "a blend of counting, counting, counting and 2 more");
+}
+
 // Tokens that count; 9 ends a document.
 class Listed final : public Dataset {
  public:

@@ -27,6 +27,11 @@ using turbo::Gemm;
 using turbo::GemmRole;
 using turbo::launch;
 
+struct LossAttributes {
+  SharedVocabulary vocabulary;
+  float cap;  // of logits; 0: none
+};
+
 struct Slice {
   std::int64_t begin, end;
   Tensor rows(const Tensor& t) const { return t.slice(begin, end); }
@@ -34,12 +39,16 @@ struct Slice {
 
 // The cross-entropy of a slice: loss, and d_logits where they are wanted.
 void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, const Tensor& d_logits) {
-  const auto shared = op.attributes<SharedVocabulary>();
+  const auto [shared, cap] = op.attributes<LossAttributes>();
   const Tensor labels = slice.rows(op.in(1)), weights = slice.rows(op.in(2)), loss = slice.rows(op.out(0));
   if (!shared.group) {
     launch(op.context(),
-           turbo::CrossEntropy{
-               .logits = logits, .labels = labels, .weights = weights, .loss = loss, .d_logits = d_logits});
+           turbo::CrossEntropy{.logits = logits,
+                               .labels = labels,
+                               .weights = weights,
+                               .loss = loss,
+                               .d_logits = d_logits,
+                               .cap = cap});
     return;
   }
   const std::int64_t tokens = slice.end - slice.begin, ranks = shared.group->size(),
@@ -48,7 +57,8 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
   const Tensor part = parts.get().slice(rank, rank + 1).reshaped({tokens, turbo::kCrossEntropyValues});
   const std::int64_t first = shared.own().begin;
   launch(op.context(),
-         turbo::CrossEntropyPart{.logits = logits, .labels = labels, .part = part, .first = first});
+         turbo::CrossEntropyPart{
+             .logits = logits, .labels = labels, .part = part, .first = first, .cap = cap});
   shared.group->all_gather(op.context().stream, part, parts.get());
   launch(op.context(), turbo::CrossEntropyOfParts{.parts = parts.get(),
                                                   .logits = logits,
@@ -57,12 +67,13 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
                                                   .loss = loss,
                                                   .d_logits = d_logits,
                                                   .first = first,
-                                                  .vocabulary = shared.size});
+                                                  .vocabulary = shared.size,
+                                                  .cap = cap});
 }
 
 // Tokens per slice: the same on all ranks that share the vocabulary, by the largest part.
 std::int64_t slice_tokens_of(const OperatorCall& op, std::int64_t tokens, std::int64_t vocab) {
-  const auto shared = op.attributes<SharedVocabulary>();
+  const SharedVocabulary shared = op.attributes<LossAttributes>().vocabulary;
   if (shared.group) vocab = (shared.size + shared.group->size() - 1) / shared.group->size() + 64;
   return lm_head_slice_tokens(op.context().device, tokens, vocab);
 }
@@ -185,14 +196,15 @@ std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std
 }
 
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights) {
-  return lm_head_loss(hidden, weight, labels, weights, {});
+  return lm_head_loss(hidden, weight, labels, weights, SharedVocabulary());
 }
 
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
-                   const SharedVocabulary& vocabulary) {
+                   const SharedVocabulary& vocabulary, double cap) {
   Tape& tape = hidden.tape();
   return tape.record(tape.training() ? kTraining : kInference, {&hidden, &labels, &weights}, &weight,
-                     {{DType::kF32, Shape{hidden.shape()[0]}, false}}, vocabulary)[0];
+                     {{DType::kF32, Shape{hidden.shape()[0]}, false}},
+                     LossAttributes{vocabulary, static_cast<float>(cap)})[0];
 }
 
 }  // namespace primus::engine

@@ -9,6 +9,7 @@
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
 #include "turbo/rms_norm/rms_norm.h"
+#include "turbo/soft_cap/soft_cap.h"
 #include "turbo/swiglu/swiglu.h"
 
 namespace primus::engine {
@@ -276,6 +277,32 @@ constexpr Operator kSwiglu{.name = "swiglu",
                            .backward_input = swiglu_backward_input,
                            .for_input = {.inputs = bit(0)}};
 
+// --- soft_cap
+
+struct SoftCapAttributes {
+  float cap;
+};
+
+void soft_cap_forward(OperatorCall& op) {
+  const auto a = op.attributes<SoftCapAttributes>();
+  launch(op.context(), turbo::SoftCap{.x = op.in_or_out(0), .y = op.out(0), .cap = a.cap});
+}
+
+// The gradient of the output becomes that of the input where it lieop.
+void soft_cap_backward_input(OperatorCall& op) {
+  const auto a = op.attributes<SoftCapAttributes>();
+  const Tensor d_y = op.d_out(0), d_x = op.complete_d_out(0);
+  launch(op.context(), turbo::SoftCapBackward{.y = op.out(0), .d_y = d_y, .d_x = d_x, .cap = a.cap});
+  op.pass_d_in(0, 0);
+}
+
+constexpr Operator kSoftCap{.name = "soft_cap",
+                            .operator_class = OperatorClass::kRouting,
+                            .forward = soft_cap_forward,
+                            .backward_input = soft_cap_backward_input,
+                            .for_input = {.outputs = bit(0)},
+                            .in_place = true};
+
 }  // namespace
 
 // --- what model code calls
@@ -347,6 +374,11 @@ Value concat(const Value& a, const Value& b) {
 Value swiglu(const Value& gate_up) {
   const Shape shape{gate_up.shape()[0], gate_up.shape()[1] / 2};
   return gate_up.tape().record(kSwiglu, {&gate_up}, nullptr, {{gate_up.dtype(), shape}})[0];
+}
+
+Value soft_cap(Value x, double cap) {
+  return x.tape().record(kSoftCap, {&x}, nullptr, {{x.dtype(), x.shape()}},
+                         SoftCapAttributes{static_cast<float>(cap)})[0];
 }
 
 }  // namespace primus::engine

@@ -128,6 +128,11 @@ Value cached_latent_attention(const Value& q, const Value& latent, const Value& 
 // silu(gate) * up: [T, 2*ffn] -> [T, ffn].
 Value swiglu(const Value& gate_up);
 
+// cap · tanh(x / cap), of each element (turbo/soft_cap): what scores are capped by. Pass x by std::move to
+// let it happen in place. In training it is recorded as a part of routing; lm_head_loss() caps its logits
+// itself.
+Value soft_cap(Value x, double cap);
+
 // The LM head and the weighted cross-entropy, in slices of tokens so that the logits never exist as a whole:
 // [T, hidden] -> [T] fp32, the weighted loss per token (turbo/cross_entropy/cross_entropy.h).
 //

@@ -47,8 +47,9 @@ struct SharedVocabulary {
 Value embedding(const Value& tokens, Parameter& table, const SharedVocabulary& vocabulary);
 // As lm_head_loss(hidden, weight, labels, weights) with this rank's part of the head. `hidden`: all T tokens.
 // The loss of all tokens is on every rank, with the same bits; the gradient of `hidden` is a partial sum.
+// `cap`, above 0: of the logits, as soft_cap() has it.
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
-                   const SharedVocabulary& vocabulary);
+                   const SharedVocabulary& vocabulary, double cap = 0);
 
 // Experts that the ranks of `group` share. Each rank has [first, first + count) of them, or its part of their
 // width. `tokens`: the ranks that route a microbatch together and hold rows of it each.

@@ -12,6 +12,26 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
+// What stands for a logit, and how it grows with the logit where it is y.
+struct Uncapped {
+  PRIMUS_INLINE float operator()(float x) const { return x; }
+  PRIMUS_INLINE float slope(float) const { return 1.0F; }
+};
+struct Capped {
+  float cap;
+  PRIMUS_INLINE float operator()(float x) const { return soft_cap(x, cap); }
+  PRIMUS_INLINE float slope(float y) const { return soft_cap_slope(y, cap); }
+};
+
+template <class Body>
+void with_cap(float cap, Body&& body) {
+  if (cap > 0) {
+    body(Capped{cap});
+  } else {
+    body(Uncapped{});
+  }
+}
+
 // The maximum, NaN left aside: the sum of exponentials is what carries a NaN into the loss.
 float max_of(const float* x, std::int64_t n) {
   constexpr int kLanes = 64;
@@ -34,29 +54,31 @@ struct Normaliser {
   double sum;  // of exp(x - max)
 };
 
-Normaliser normaliser(const float* x, std::int64_t n) {
+template <class Cap>
+Normaliser normaliser(const float* x, std::int64_t n, Cap capped) {
   constexpr std::int64_t kBlock = 2048;
   Normaliser result{-std::numeric_limits<float>::infinity(), 0};
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const float* block = x + begin;
     const std::int64_t length = std::min(kBlock, n - begin);
-    const float block_max = max_of(block, length);
+    const float block_max = capped(max_of(block, length));
     if (block_max > result.max) {
       result.sum *= std::exp(static_cast<double>(result.max) - static_cast<double>(block_max));
       result.max = block_max;
     }
     // Nothing but -inf so far: those terms are exp(-inf - 0) = 0, while -inf - -inf would be NaN.
     const float max = result.max == -std::numeric_limits<float>::infinity() ? 0.0F : result.max;
-    result.sum += sum_terms(length, [=](std::int64_t i) { return PRIMUS_CPU_ISA::exp(block[i] - max); });
+    result.sum +=
+        sum_terms(length, [=](std::int64_t i) { return PRIMUS_CPU_ISA::exp(capped(block[i]) - max); });
   }
   return result;
 }
 
 // Loss and gradient of some columns of a row, from the maximum and the sum over all columns. `label`: its
-// column, or one outside [0, columns).
-template <class T>
+// column, or one outside [0, columns); its logit is capped already.
+template <class T, class Cap>
 void from_normaliser(const float* logits, const Normaliser& norm, float logit_of_label, std::int64_t label,
-                     float weight, std::int64_t columns, float* loss, T* d_logits) {
+                     float weight, std::int64_t columns, float* loss, T* d_logits, Cap capped) {
   const double label_logit = static_cast<double>(logit_of_label) - static_cast<double>(norm.max);
   *loss = static_cast<float>(static_cast<double>(weight) * (std::log(norm.sum) - label_logit));
   if (!d_logits) return;
@@ -64,11 +86,13 @@ void from_normaliser(const float* logits, const Normaliser& norm, float logit_of
   const float scale = static_cast<float>(static_cast<double>(weight) / norm.sum);
   PRIMUS_SIMD()
   for (std::int64_t i = 0; i < columns; ++i) {
-    d_logits[i] = from_float<T>(scale * PRIMUS_CPU_ISA::exp(logits[i] - max));
+    const float y = capped(logits[i]);
+    d_logits[i] = from_float<T>(scale * PRIMUS_CPU_ISA::exp(y - max) * capped.slope(y));
   }
   if (label < 0 || label >= columns) return;
   const double label_probability = std::exp(label_logit) / norm.sum;
-  d_logits[label] = from_float<T>(static_cast<float>(static_cast<double>(weight) * (label_probability - 1)));
+  d_logits[label] = from_float<T>(static_cast<float>(static_cast<double>(weight) * (label_probability - 1)) *
+                                  capped.slope(logit_of_label));
 }
 
 // A masked token: whatever its logits are, zero times NaN included.
@@ -98,13 +122,15 @@ void cross_entropy(CpuContext& context, const CrossEntropy& call) {
   const auto* weights = context.data<const float>(call.weights);
   auto* loss = context.data<float>(call.loss);
   const std::int64_t vocab = call.logits.shape[1];
-  for_each_row(context, call, [=](std::int64_t t, const float* logits, auto* d_logits) {
-    if (weights[t] == 0) return masked_row(vocab, loss + t, d_logits);
-    const std::int32_t label = labels[t];
-    assert(label >= 0 && label < vocab);
-    // The label's logit by value: the gradient may take its place.
-    from_normaliser(logits, normaliser(logits, vocab), logits[label], label, weights[t], vocab, loss + t,
-                    d_logits);
+  with_cap(call.cap, [&](auto capped) {
+    for_each_row(context, call, [=](std::int64_t t, const float* logits, auto* d_logits) {
+      if (weights[t] == 0) return masked_row(vocab, loss + t, d_logits);
+      const std::int32_t label = labels[t];
+      assert(label >= 0 && label < vocab);
+      // The label's logit by value: the gradient may take its place.
+      from_normaliser(logits, normaliser(logits, vocab, capped), capped(logits[label]), label, weights[t],
+                      vocab, loss + t, d_logits, capped);
+    });
   });
 }
 
@@ -113,16 +139,18 @@ void part(CpuContext& context, const CrossEntropyPart& call) {
   const auto* labels = context.data<const std::int32_t>(call.labels);
   auto* part = context.data<float>(call.part);
   const std::int64_t columns = call.logits.shape[1];
-  parallel_ranges(context, call.logits.shape[0], columns * 4, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      const float* row = logits + t * columns;
-      const Normaliser norm = normaliser(row, columns);
-      const std::int64_t label = labels[t] - call.first;
-      float* out = part + t * kCrossEntropyValues;
-      out[0] = norm.max;
-      out[1] = static_cast<float>(norm.sum);
-      out[2] = label >= 0 && label < columns ? row[label] : -std::numeric_limits<float>::infinity();
-    }
+  with_cap(call.cap, [&](auto capped) {
+    parallel_ranges(context, call.logits.shape[0], columns * 4, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        const float* row = logits + t * columns;
+        const Normaliser norm = normaliser(row, columns, capped);
+        const std::int64_t label = labels[t] - call.first;
+        float* out = part + t * kCrossEntropyValues;
+        out[0] = norm.max;
+        out[1] = static_cast<float>(norm.sum);
+        out[2] = label >= 0 && label < columns ? capped(row[label]) : -std::numeric_limits<float>::infinity();
+      }
+    });
   });
 }
 
@@ -134,27 +162,30 @@ void of_parts(CpuContext& context, const CrossEntropyOfParts& call) {
   const std::int64_t tokens = call.logits.shape[0], columns = call.logits.shape[1];
   const std::int64_t count = call.parts.shape[0], first = call.first;
   [[maybe_unused]] const std::int64_t vocabulary = call.vocabulary;
-  for_each_row(context, call, [=](std::int64_t t, const float* logits, auto* d_logits) {
-    if (weights[t] == 0) return masked_row(columns, loss + t, d_logits);
-    assert(labels[t] >= 0 && labels[t] < vocabulary);
-    Normaliser norm{-std::numeric_limits<float>::infinity(), 0};
-    float label_logit = norm.max;
-    const auto value = [&](std::int64_t p, std::int64_t i) {
-      return parts[(p * tokens + t) * kCrossEntropyValues + i];
-    };
-    for (std::int64_t p = 0; p < count; ++p) {
-      norm.max = std::max(norm.max, value(p, 0));
-      label_logit = std::max(label_logit, value(p, 2));  // a NaN is in the sum, too
-    }
-    for (std::int64_t p = 0; p < count; ++p) {
-      // A part of nothing but -inf has the sum 0.
-      const float max = value(p, 0);
-      const double scale = max == -std::numeric_limits<float>::infinity()
-                               ? 1.0
-                               : std::exp(static_cast<double>(max) - static_cast<double>(norm.max));
-      norm.sum += static_cast<double>(value(p, 1)) * scale;
-    }
-    from_normaliser(logits, norm, label_logit, labels[t] - first, weights[t], columns, loss + t, d_logits);
+  with_cap(call.cap, [&](auto capped) {
+    for_each_row(context, call, [=](std::int64_t t, const float* logits, auto* d_logits) {
+      if (weights[t] == 0) return masked_row(columns, loss + t, d_logits);
+      assert(labels[t] >= 0 && labels[t] < vocabulary);
+      Normaliser norm{-std::numeric_limits<float>::infinity(), 0};
+      float label_logit = norm.max;
+      const auto value = [&](std::int64_t p, std::int64_t i) {
+        return parts[(p * tokens + t) * kCrossEntropyValues + i];
+      };
+      for (std::int64_t p = 0; p < count; ++p) {
+        norm.max = std::max(norm.max, value(p, 0));
+        label_logit = std::max(label_logit, value(p, 2));  // a NaN is in the sum, too
+      }
+      for (std::int64_t p = 0; p < count; ++p) {
+        // A part of nothing but -inf has the sum 0.
+        const float max = value(p, 0);
+        const double scale = max == -std::numeric_limits<float>::infinity()
+                                 ? 1.0
+                                 : std::exp(static_cast<double>(max) - static_cast<double>(norm.max));
+        norm.sum += static_cast<double>(value(p, 1)) * scale;
+      }
+      from_normaliser(logits, norm, label_logit, labels[t] - first, weights[t], columns, loss + t, d_logits,
+                      capped);
+    });
   });
 }
 

@@ -29,10 +29,11 @@ void CrossEntropy::check() const {
   PRIMUS_CHECK(kId, is_of_tokens(weights, DType::kF32, logits));
   PRIMUS_CHECK(kId, is_of_tokens(loss, DType::kF32, logits));
   PRIMUS_CHECK(kId, is_gradient_of(d_logits, logits));
+  PRIMUS_CHECK(kId, cap >= 0);
 }
 
 void CrossEntropyPart::check() const {
-  PRIMUS_CHECK(kId, are_logits(logits) && first >= 0);
+  PRIMUS_CHECK(kId, are_logits(logits) && first >= 0 && cap >= 0);
   PRIMUS_CHECK(kId, is_of_tokens(labels, DType::kI32, logits));
   PRIMUS_CHECK(kId, part.dtype == DType::kF32 && part.shape == Shape({logits.shape[0], kCrossEntropyValues}));
 }
@@ -45,6 +46,7 @@ void CrossEntropyOfParts::check() const {
   PRIMUS_CHECK(kId, is_of_tokens(weights, DType::kF32, logits));
   PRIMUS_CHECK(kId, is_of_tokens(loss, DType::kF32, logits));
   PRIMUS_CHECK(kId, is_gradient_of(d_logits, logits));
+  PRIMUS_CHECK(kId, cap >= 0);
 }
 
 }  // namespace primus::turbo

@@ -6,6 +6,26 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
+// What stands for a logit, and how it grows with the logit where it is y.
+struct Uncapped {
+  PRIMUS_DEVICE float operator()(float x) const { return x; }
+  PRIMUS_DEVICE float slope(float) const { return 1.0F; }
+};
+struct Capped {
+  float cap;
+  PRIMUS_DEVICE float operator()(float x) const { return soft_cap(x, cap); }
+  PRIMUS_DEVICE float slope(float y) const { return soft_cap_slope(y, cap); }
+};
+
+template <class Body>
+void with_cap(float cap, Body&& body) {
+  if (cap > 0) {
+    body(Capped{cap});
+  } else {
+    body(Uncapped{});
+  }
+}
+
 // What a row of logits comes to.
 struct Statistics {
   float largest;  // NaN left aside: the sum is what carries a NaN into the loss
@@ -16,11 +36,12 @@ struct Statistics {
 // once. With kFast, exponentials are those of fast_exp(). The first columns stay with the block from
 // statistics() to gradient(): kHeld loads of each thread in its registers, and those behind them in shared
 // memory. What is left should stay in the cache that all blocks share, so nothing else is to go there.
-template <int kThreads, int kCount, bool kFast, int kHeld = 0>
+template <int kThreads, int kCount, bool kFast, class Cap, int kHeld = 0>
 struct Row {
   static constexpr std::int64_t kHeldColumns = std::int64_t{kHeld} * kThreads * kCount;
   const float* x;
   std::int64_t columns;
+  Cap capped;
   std::int64_t kept = 0;  // up to here columns are held or in shared memory: a multiple of kCount, or 0
   float held[kHeld > 0 ? kHeld : 1][kCount] = {};
 
@@ -38,10 +59,13 @@ struct Row {
   // Reads the row once: a sum so far shrinks when a larger logit comes.
   PRIMUS_DEVICE Statistics statistics() {
     float largest = -infinity(), part = 0;
-    const auto take = [&](const float(&v)[kCount]) {
-      float found = largest;
+    const auto take = [&](const float(&logits)[kCount]) {
+      float found = largest, v[kCount];
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) found = ::fmaxf(found, v[k]);
+      for (int k = 0; k < kCount; ++k) {
+        v[k] = capped(logits[k]);
+        found = ::fmaxf(found, v[k]);
+      }
       const float from = base(found);
       if (found != largest) part *= exponential(largest - from);
       largest = found;
@@ -73,9 +97,9 @@ struct Row {
             block_reduce<kThreads>(static_cast<double>(part) * (largest == -infinity() ? 1.0 : scale))};
   }
 
-  // Of the loss `weight` · (log(sum) - label_logit); `label_logit` is the label's less the largest, `label`
-  // its column or one outside the row. d may be x. Goes through the row backwards, because its end was read
-  // last and is still in the cache.
+  // Of the loss `weight` · (log(sum) - label_logit); `label_logit` is the label's, capped, less the largest,
+  // `label` its column or one outside the row. d may be x. Goes through the row backwards, because its end
+  // was read last and is still in the cache.
   template <class T>
   PRIMUS_DEVICE void gradient(T* d, float weight, const Statistics& row, std::int64_t label,
                               double label_logit) const {
@@ -85,7 +109,8 @@ struct Row {
     const auto give = [&](std::int64_t i, float(&v)[kCount]) {
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) {
-        v[k] = i + k == label ? of_label : scale * exponential(v[k] - row.largest);
+        const float y = capped(v[k]);
+        v[k] = (i + k == label ? of_label : scale * exponential(y - row.largest)) * capped.slope(y);
       }
       store_once<kCount>(d + i, v);
     };
@@ -134,12 +159,12 @@ PRIMUS_DEVICE bool is_label(std::int32_t label, std::int64_t vocab, Fault* fault
 // Few blocks at a time, so that their rows stay in the cache from one pass to the next.
 constexpr int kRowThreads = 1024;
 
-template <class T, int kCount>
+template <class T, int kCount, class Cap>
 struct Loss {
   static constexpr int kThreads = kRowThreads;
   static constexpr int kHeld =
       std::is_same_v<T, BFloat16> ? 6 : 4;  // as many as leave registers to work with
-  using OwnRow = Row<kThreads, kCount, std::is_same_v<T, BFloat16>, kHeld>;
+  using OwnRow = Row<kThreads, kCount, std::is_same_v<T, BFloat16>, Cap, kHeld>;
   const float* logits;
   const std::int32_t* labels;
   const float* weights;
@@ -147,16 +172,17 @@ struct Loss {
   T* d_logits;  // or null; may be logits
   std::int64_t vocab, kept;
   Fault* fault;
+  Cap capped;
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t token = block();
-    OwnRow row{logits + token * vocab, vocab, kept};
+    OwnRow row{logits + token * vocab, vocab, capped, kept};
     T* d = d_logits ? d_logits + token * vocab : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
     const Statistics of_row = row.statistics();
     const std::int32_t label = labels[token];
-    const float logit = is_label(label, vocab, fault) ? row.x[label] : infinity();
+    const float logit = is_label(label, vocab, fault) ? capped(row.x[label]) : infinity();
     const double label_logit = static_cast<double>(logit) - static_cast<double>(of_row.largest);
     if (thread() == 0)
       loss[token] = static_cast<float>(static_cast<double>(weight) * (::log(of_row.sum) - label_logit));
@@ -166,28 +192,29 @@ struct Loss {
   }
 };
 
-template <int kCount>
+template <int kCount, class Cap>
 struct Part {
   static constexpr int kThreads = kRowThreads;
   const float* logits;
   const std::int32_t* labels;
   float* part;
   std::int64_t columns, first;
+  Cap capped;
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t token = block();
-    Row<kThreads, kCount, false> row{logits + token * columns, columns};
+    Row<kThreads, kCount, false, Cap> row{logits + token * columns, columns, capped};
     const Statistics of_row = row.statistics();
     if (thread() != 0) return;
     const std::int64_t label = labels[token] - first;
     float* const out = part + token * kCrossEntropyValues;
     out[0] = of_row.largest;
     out[1] = static_cast<float>(of_row.sum);
-    out[2] = label >= 0 && label < columns ? row.x[label] : -infinity();
+    out[2] = label >= 0 && label < columns ? capped(row.x[label]) : -infinity();
   }
 };
 
-template <class T, int kCount>
+template <class T, int kCount, class Cap>
 struct LossOfParts {
   static constexpr int kThreads = kRowThreads;
   const float* parts;
@@ -198,10 +225,12 @@ struct LossOfParts {
   T* d_logits;  // or null; may be logits
   std::int64_t count, tokens, columns, first, vocab;
   Fault* fault;
+  Cap capped;
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t token = block();
-    const Row<kThreads, kCount, std::is_same_v<T, BFloat16>> row{logits + token * columns, columns};
+    const Row<kThreads, kCount, std::is_same_v<T, BFloat16>, Cap> row{logits + token * columns, columns,
+                                                                      capped};
     T* d = d_logits ? d_logits + token * columns : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
@@ -242,16 +271,21 @@ void cross_entropy(Context& context, const CrossEntropy& call) {
     const auto* logits = context.data<float>(call.logits);
     T* d_logits = optional<T>(context, call.d_logits);
     with_vector<float>(rows_of_vectors<float>(vocab, logits, d_logits), [&](auto count) {
-      // Without a gradient there is no second pass.
-      constexpr std::int64_t kHeld = Loss<T, count>::OwnRow::kHeldColumns;
-      const std::int64_t in_shared =
-          d_logits ? std::clamp<std::int64_t>(vocab - kHeld, 0, columns_in_shared(context)) / count * count
-                   : 0;
-      launch(context, call.logits.shape[0],
-             Loss<T, count>{logits, context.data<std::int32_t>(call.labels),
-                            context.data<float>(call.weights), context.data<float>(call.loss), d_logits,
-                            vocab, in_shared > 0 ? kHeld + in_shared : 0, faults(context)},
-             static_cast<std::size_t>(in_shared) * sizeof(float));
+      constexpr int kCount = count;
+      with_cap(call.cap, [&](auto capped) {
+        using Kernel = Loss<T, kCount, decltype(capped)>;
+        // Without a gradient there is no second pass.
+        constexpr std::int64_t kHeld = Kernel::OwnRow::kHeldColumns;
+        const std::int64_t in_shared =
+            d_logits
+                ? std::clamp<std::int64_t>(vocab - kHeld, 0, columns_in_shared(context)) / kCount * kCount
+                : 0;
+        launch(context, call.logits.shape[0],
+               Kernel{logits, context.data<std::int32_t>(call.labels), context.data<float>(call.weights),
+                      context.data<float>(call.loss), d_logits, vocab, in_shared > 0 ? kHeld + in_shared : 0,
+                      faults(context), capped},
+               static_cast<std::size_t>(in_shared) * sizeof(float));
+      });
     });
   });
 }
@@ -260,9 +294,12 @@ void cross_entropy_part(Context& context, const CrossEntropyPart& call) {
   const std::int64_t columns = call.logits.shape[1];
   const auto* logits = context.data<float>(call.logits);
   with_vector<float>(rows_of_vectors<float>(columns, logits), [&](auto count) {
-    launch(context, call.logits.shape[0],
-           Part<count>{logits, context.data<std::int32_t>(call.labels), context.data<float>(call.part),
-                       columns, call.first});
+    constexpr int kCount = count;
+    with_cap(call.cap, [&](auto capped) {
+      launch(context, call.logits.shape[0],
+             Part<kCount, decltype(capped)>{logits, context.data<std::int32_t>(call.labels),
+                                            context.data<float>(call.part), columns, call.first, capped});
+    });
   });
 }
 
@@ -273,11 +310,15 @@ void cross_entropy_of_parts(Context& context, const CrossEntropyOfParts& call) {
     const auto* logits = context.data<float>(call.logits);
     T* d_logits = optional<T>(context, call.d_logits);
     with_vector<float>(rows_of_vectors<float>(columns, logits, d_logits), [&](auto count) {
-      launch(context, tokens,
-             LossOfParts<T, count>{context.data<float>(call.parts), logits,
-                                   context.data<std::int32_t>(call.labels), context.data<float>(call.weights),
-                                   context.data<float>(call.loss), d_logits, call.parts.shape[0], tokens,
-                                   columns, call.first, call.vocabulary, faults(context)});
+      constexpr int kCount = count;
+      with_cap(call.cap, [&](auto capped) {
+        launch(
+            context, tokens,
+            LossOfParts<T, kCount, decltype(capped)>{
+                context.data<float>(call.parts), logits, context.data<std::int32_t>(call.labels),
+                context.data<float>(call.weights), context.data<float>(call.loss), d_logits,
+                call.parts.shape[0], tokens, columns, call.first, call.vocabulary, faults(context), capped});
+      });
     });
   });
 }

@@ -238,11 +238,12 @@ void CheckTest::check_dense() {
                      .weights = rows,
                      .loss = rows,
                      .d_logits = bf16({kTokens, 99})},
-                    {&Ce::logits, &Ce::labels, &Ce::weights, &Ce::loss, &Ce::d_logits});
+                    {&Ce::logits, &Ce::labels, &Ce::weights, &Ce::loss, &Ce::d_logits}, {},
+                    {[](Ce& a) { a.cap = -1; }});
   using Cp = CrossEntropyPart;
   expect_checks<Cp>(
       {.logits = f32({kTokens, 99}), .labels = i32({kTokens}), .part = f32({kTokens, kCrossEntropyValues})},
-      {&Cp::labels, &Cp::part}, {&Cp::logits}, {[](Cp& a) { a.first = -1; }});
+      {&Cp::labels, &Cp::part}, {&Cp::logits}, {[](Cp& a) { a.first = -1; }, [](Cp& a) { a.cap = -1; }});
   using Co = CrossEntropyOfParts;
   expect_checks<Co>({.parts = f32({2, kTokens, kCrossEntropyValues}),
                      .logits = f32({kTokens, 99}),
@@ -253,7 +254,11 @@ void CheckTest::check_dense() {
                      .first = 1,
                      .vocabulary = 100},
                     {&Co::parts, &Co::logits, &Co::labels, &Co::weights, &Co::loss, &Co::d_logits}, {},
-                    {[](Co& a) { a.first = 2; }, [](Co& a) { a.first = -1; }});
+                    {[](Co& a) { a.first = 2; }, [](Co& a) { a.first = -1; }, [](Co& a) { a.cap = -1; }});
+  const auto no_cap = [](auto& a) { a.cap = 0; };
+  expect_checks<SoftCap>({.x = x, .y = x, .cap = 30}, {&SoftCap::x, &SoftCap::y}, {}, {no_cap});
+  using Sc = SoftCapBackward;
+  expect_checks<Sc>({.y = x, .d_y = x, .d_x = x, .cap = 30}, {&Sc::y, &Sc::d_y, &Sc::d_x}, {}, {no_cap});
   expect_checks<Add>({.a = x, .b = x, .out = x}, {&Add::a, &Add::b, &Add::out});
   expect_checks<Add>({.a = x, .b = bf16({2 * kTokens, kWidth}), .out = x, .ranks = 3, .rank = 2},
                      {&Add::a, &Add::b, &Add::out}, {},
@@ -750,6 +755,7 @@ TEST_F(CheckTest, EveryKernelRefusesWrongOperands) {
 #define PRIMUS_KERNEL(name) \
   EXPECT_TRUE(covered_[KernelId::k##name]) << #name << " has no entry here: give it one";
 #include "turbo/kernels.def"
+#include "turbo/soft_cap/soft_cap.h"
 #undef PRIMUS_KERNEL
 }
 

@@ -11,6 +11,7 @@
   void probe_exp(const float* x, float* y, std::int64_t n);                 \
   void probe_softmax_exp(const float* x, float* y, std::int64_t n);         \
   void probe_sigmoid(const float* x, float* y, std::int64_t n);             \
+  void probe_tanh(const float* x, float* y, std::int64_t n);                \
   void probe_to_bfloat16(const float* x, BFloat16* y, std::int64_t n);      \
   }
 PRIMUS_PROBES(isa_v2)

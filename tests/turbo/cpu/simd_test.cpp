@@ -17,21 +17,23 @@ struct Probes {
   void (*exp)(const float*, float*, std::int64_t);
   void (*softmax_exp)(const float*, float*, std::int64_t);
   void (*sigmoid)(const float*, float*, std::int64_t);
+  void (*tanh)(const float*, float*, std::int64_t);
   void (*to_bfloat16)(const float*, BFloat16*, std::int64_t);
 };
 
 Probes probes_of(IsaLevel level) {
   switch (level) {
     case IsaLevel::kV2:
-      return {&isa_v2::probe_exp, &isa_v2::probe_softmax_exp, &isa_v2::probe_sigmoid,
+      return {&isa_v2::probe_exp, &isa_v2::probe_softmax_exp, &isa_v2::probe_sigmoid, &isa_v2::probe_tanh,
               &isa_v2::probe_to_bfloat16};
     case IsaLevel::kV3:
-      return {&isa_v3::probe_exp, &isa_v3::probe_softmax_exp, &isa_v3::probe_sigmoid,
+      return {&isa_v3::probe_exp, &isa_v3::probe_softmax_exp, &isa_v3::probe_sigmoid, &isa_v3::probe_tanh,
               &isa_v3::probe_to_bfloat16};
     case IsaLevel::kV4:
       break;
   }
-  return {&isa_v4::probe_exp, &isa_v4::probe_softmax_exp, &isa_v4::probe_sigmoid, &isa_v4::probe_to_bfloat16};
+  return {&isa_v4::probe_exp, &isa_v4::probe_softmax_exp, &isa_v4::probe_sigmoid, &isa_v4::probe_tanh,
+          &isa_v4::probe_to_bfloat16};
 }
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -121,6 +123,29 @@ TEST_P(SimdTest, SigmoidIsWithinThreeUlp) {
     }
   }
   EXPECT_LE(worst, 3.0);
+}
+
+TEST_P(SimdTest, TanhIsWithinFourUlp) {
+  std::vector<float> x = sweep();
+  for (int i = -4000; i <= 4000; ++i) x.push_back(0.625F + static_cast<float>(i) * 0x1p-24F);  // the seam
+  std::vector<float> y(x.size());
+  probes_of(GetParam()).tanh(x.data(), y.data(), static_cast<std::int64_t>(x.size()));
+  double worst = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double expected = std::tanh(static_cast<double>(x[i]));
+    worst = std::max(worst, std::abs(static_cast<double>(y[i]) - expected) / ulp(std::abs(expected)));
+  }
+  EXPECT_LE(worst, 4.0);
+  RecordProperty("worst_ulp", std::to_string(worst));
+
+  const float special[] = {0.0F, -0.0F, kInf, -kInf, kNan};
+  float of_special[std::size(special)];
+  probes_of(GetParam()).tanh(special, of_special, std::size(special));
+  EXPECT_EQ(of_special[0], 0.0F);
+  EXPECT_TRUE(std::signbit(of_special[1]));
+  EXPECT_EQ(of_special[2], 1.0F);
+  EXPECT_EQ(of_special[3], -1.0F);
+  EXPECT_TRUE(std::isnan(of_special[4]));
 }
 
 TEST_P(SimdTest, ToBFloat16EqualsTheScalarConversion) {

@@ -13,19 +13,25 @@ struct Reference {
   Values loss, d_logits;
 };
 
-Reference reference(const Values& logits, const Values& labels, const Values& weights) {
+Reference reference(const Values& logits, const Values& labels, const Values& weights, double cap = 0) {
   const std::size_t tokens = labels.size(), vocab = logits.size() / tokens;
   Reference result{Values(tokens), Values(logits.size())};
+  Values capped = logits, slopes(logits.size(), 1);
+  for (std::size_t i = 0; cap > 0 && i < logits.size(); ++i) {
+    capped[i] = cap * std::tanh(logits[i] / cap);
+    slopes[i] = 1 / std::pow(std::cosh(logits[i] / cap), 2);
+  }
   for (std::size_t t = 0; t < tokens; ++t) {
     if (weights[t] == 0) continue;
-    const double* x = &logits[t * vocab];
+    const double* x = &capped[t * vocab];
     const double max = *std::max_element(x, x + vocab);
     const auto label = static_cast<std::size_t>(labels[t]);
     double sum = 0;
     for (std::size_t i = 0; i < vocab; ++i) sum += std::exp(x[i] - max);
     result.loss[t] = weights[t] * (max + std::log(sum) - x[label]);
     for (std::size_t i = 0; i < vocab; ++i) {
-      result.d_logits[t * vocab + i] = weights[t] * (std::exp(x[i] - max) / sum - (i == label ? 1 : 0));
+      result.d_logits[t * vocab + i] =
+          weights[t] * (std::exp(x[i] - max) / sum - (i == label ? 1 : 0)) * slopes[t * vocab + i];
     }
   }
   return result;
@@ -44,21 +50,25 @@ struct Problem {
             .labels = bench.upload(labels, DType::kI32, {tokens}),
             .weights = bench.upload(weights, DType::kF32, {tokens}),
             .loss = bench.empty(DType::kF32, {tokens}),
-            .d_logits = bench.empty(gradient, {tokens, vocab})};
+            .d_logits = bench.empty(gradient, {tokens, vocab}),
+            .cap = static_cast<float>(cap)};
   }
+  Reference expected() const { return reference(logits, labels, weights, cap); }
   std::int64_t tokens, vocab;
+  double cap = 0;
   Values logits, labels, weights;
 };
 
 TEST(CrossEntropy, ReferenceGradientIsFiniteDifferences) {
   Problem p(3, 5);
-  const auto loss = [&](const Values& x) {
-    const Values terms = reference(x, p.labels, p.weights).loss;
-    return terms[0] + terms[1] + terms[2];
-  };
-  EXPECT_LE(
-      normalised_error(reference(p.logits, p.labels, p.weights).d_logits, numeric_gradient(loss, p.logits)),
-      1e-8);
+  for (const double cap : {0.0, 4.0}) {
+    p.cap = cap;
+    const auto loss = [&](const Values& x) {
+      const Values terms = reference(x, p.labels, p.weights, cap).loss;
+      return terms[0] + terms[1] + terms[2];
+    };
+    EXPECT_LE(normalised_error(p.expected().d_logits, numeric_gradient(loss, p.logits)), 1e-8);
+  }
 }
 
 TEST(CrossEntropy, MatchesReference) {
@@ -70,14 +80,19 @@ TEST(CrossEntropy, MatchesReference) {
     for (const std::int64_t vocab : {1, 5, 63, 1000, 2047, 2048, 2049, 50304, 100352}) {
       SCOPED_TRACE(vocab);
       Problem p(7, vocab);
-      const Reference expected = reference(p.logits, p.labels, p.weights);
-      for (const DType dtype : {DType::kF32, DType::kBF16}) {
-        const CrossEntropy call = p.upload(bench, dtype);
-        bench.run(call);
-        // exp is good to 2 ulp and sums of positive terms cannot cancel.
-        EXPECT_LE(normalised_error(bench.download(call.loss), expected.loss), 5e-7);
-        EXPECT_LE(normalised_error(bench.download(call.d_logits), expected.d_logits),
-                  rounding_error(dtype) + 1e-6);
+      for (const double cap : {0.0, 8.0}) {
+        SCOPED_TRACE(cap);
+        p.cap = cap;
+        const Reference expected = p.expected();
+        // exp is good to 2 ulp and sums of positive terms cannot cancel. Capped logits of up to 8 are good to
+        // 6 ulp, 3e-6 in all, which is what a probability is off by; a loss is around 10.
+        for (const DType dtype : {DType::kF32, DType::kBF16}) {
+          const CrossEntropy call = p.upload(bench, dtype);
+          bench.run(call);
+          EXPECT_LE(normalised_error(bench.download(call.loss), expected.loss), cap > 0 ? 1e-6 : 5e-7);
+          EXPECT_LE(normalised_error(bench.download(call.d_logits), expected.d_logits),
+                    rounding_error(dtype) + (cap > 0 ? 4e-6 : 1e-6));
+        }
       }
     }
   }
@@ -86,17 +101,20 @@ TEST(CrossEntropy, MatchesReference) {
 TEST(CrossEntropy, GradientMayReplaceLogitsOrBeAbsent) {
   OperatorBench bench;
   Problem p(5, 3001);
-  const Reference expected = reference(p.logits, p.labels, p.weights);
-  CrossEntropy call = p.upload(bench, DType::kF32);
-  call.d_logits = Tensor();
-  bench.run(call);
-  EXPECT_LE(normalised_error(bench.download(call.loss), expected.loss), 5e-7);
-  EXPECT_EQ(normalised_error(bench.download(call.logits), p.logits), 0);
+  for (const double cap : {0.0, 8.0}) {
+    p.cap = cap;
+    const Reference expected = p.expected();
+    CrossEntropy call = p.upload(bench, DType::kF32);
+    call.d_logits = Tensor();
+    bench.run(call);
+    EXPECT_LE(normalised_error(bench.download(call.loss), expected.loss), cap > 0 ? 1e-6 : 5e-7);
+    EXPECT_EQ(normalised_error(bench.download(call.logits), p.logits), 0);
 
-  call.d_logits = call.logits;
-  bench.run(call);
-  EXPECT_LE(normalised_error(bench.download(call.loss), expected.loss), 5e-7);
-  EXPECT_LE(normalised_error(bench.download(call.logits), expected.d_logits), 1e-6);
+    call.d_logits = call.logits;
+    bench.run(call);
+    EXPECT_LE(normalised_error(bench.download(call.loss), expected.loss), cap > 0 ? 1e-6 : 5e-7);
+    EXPECT_LE(normalised_error(bench.download(call.logits), expected.d_logits), cap > 0 ? 4e-6 : 1e-6);
+  }
 }
 
 TEST(CrossEntropy, MaskedTokensAreExactlyZeroWhateverTheirLogitsAndLabels) {
@@ -142,11 +160,36 @@ TEST(CrossEntropy, InfiniteAndHugeLogits) {
   EXPECT_TRUE(std::isnan(loss[3]));
 }
 
+TEST(CrossEntropy, CappedLogitsOfAnySize) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    Problem p(3, 100);
+    p.cap = 8;
+    p.weights = {1, 1, 0};
+    p.logits[0] = INFINITY;  // is 8, and -infinity -8
+    p.logits[1] = -INFINITY;
+    p.logits[100] = NAN;
+    p.logits[200] = NAN;
+    const CrossEntropy call = p.upload(bench, DType::kF32);
+    bench.run(call);
+    const Values loss = bench.download(call.loss), gradient = bench.download(call.d_logits);
+    const Reference expected = reference(Values(p.logits.begin(), p.logits.begin() + 100), {0}, {1}, 8);
+    EXPECT_NEAR(loss[0], expected.loss[0], 1e-6 * 8);
+    EXPECT_EQ(gradient[0], 0);  // the cap is flat there
+    EXPECT_EQ(gradient[1], 0);
+    EXPECT_TRUE(std::isnan(loss[1]));
+    EXPECT_EQ(loss[2], 0);
+    EXPECT_EQ(gradient[200], 0);
+  }
+}
+
 TEST(CrossEntropy, ManyThreadsGiveTheSameBits) {
   std::vector<unsigned char> expected;
   for (const int threads : {1, 2, 3}) {
     OperatorBench bench({.threads = threads});
     Problem p(33, 2111);
+    p.cap = 8;
     const CrossEntropy call = p.upload(bench, DType::kF32);
     bench.run(call);
     std::vector<unsigned char> actual = bench.bytes(call.loss);
@@ -180,7 +223,8 @@ struct Parts {
           CrossEntropyPart{.logits = logits,
                            .labels = labels,
                            .part = parts.slice(index, index + 1).reshaped({p.tokens, kCrossEntropyValues}),
-                           .first = first});
+                           .first = first,
+                           .cap = static_cast<float>(p.cap)});
       calls.push_back({.parts = parts,
                        .logits = logits,
                        .labels = labels,
@@ -190,7 +234,8 @@ struct Parts {
                                        ? logits  // in place
                                        : bench.empty(gradient, {p.tokens, columns}),
                        .first = first,
-                       .vocabulary = p.vocab});
+                       .vocabulary = p.vocab,
+                       .cap = static_cast<float>(p.cap)});
     }
     for (const CrossEntropyOfParts& call : calls) {
       bench.run(call);
@@ -217,14 +262,18 @@ TEST(CrossEntropy, PartsOfTheColumnsGiveTheWhole) {
       SCOPED_TRACE(p.vocab);
       p.weights[3] = 0;
       p.labels[3] = -100;
-      const Reference expected = reference(p.logits, p.labels, p.weights);
-      for (const DType dtype : {DType::kF32, DType::kBF16}) {
-        const Parts actual(bench, p, cuts, dtype);
-        for (const Values& loss : actual.losses) {
-          EXPECT_LE(normalised_error(loss, expected.loss), 5e-7);
-          EXPECT_EQ(loss, actual.losses.front()) << "all ranks have the same bits";
+      for (const double cap : {0.0, 8.0}) {
+        p.cap = cap;
+        const Reference expected = p.expected();
+        for (const DType dtype : {DType::kF32, DType::kBF16}) {
+          const Parts actual(bench, p, cuts, dtype);
+          for (const Values& loss : actual.losses) {
+            EXPECT_LE(normalised_error(loss, expected.loss), cap > 0 ? 1e-6 : 5e-7);
+            EXPECT_EQ(loss, actual.losses.front()) << "all ranks have the same bits";
+          }
+          EXPECT_LE(normalised_error(actual.d_logits, expected.d_logits),
+                    rounding_error(dtype) + (cap > 0 ? 4e-6 : 1e-6));
         }
-        EXPECT_LE(normalised_error(actual.d_logits, expected.d_logits), rounding_error(dtype) + 1e-6);
       }
     }
   }

@@ -1,0 +1,31 @@
+// A soft cap on logits (Gemma 2, arXiv:2408.00118, section 2; Grok):
+//   y = cap * tanh(x / cap)
+// Values far below the cap are nearly left alone, and none goes beyond it.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+struct SoftCap {
+  static constexpr KernelId kId = KernelId::kSoftCap;
+  Tensor x;   // fp32 or bf16
+  Tensor y;   // x's type and shape, out; may be x
+  float cap;  // > 0
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// From the capped values: d_x = d_y * (1 - (y / cap)^2).
+struct SoftCapBackward {
+  static constexpr KernelId kId = KernelId::kSoftCapBackward;
+  Tensor y;    // fp32 or bf16
+  Tensor d_y;  // y's type and shape
+  Tensor d_x;  // y's type and shape, out; may be d_y
+  float cap;   // > 0
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

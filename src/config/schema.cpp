@@ -201,6 +201,8 @@ constexpr std::string_view kDifferences = R"(
 | A variable's default cannot have a brace in it, and `:-` is refused | `:-x` is the default `-x` |
 | `norm_epsilon` counts; where `layernorm_epsilon` is set, too, that one does | Only `layernorm_epsilon` counts |
 | `moe_router_dtype: null` computes the router in fp32 | In the model's own type |
+| `router_logit_softcapping` caps the router's logits, and gradients take the cap's slope with them | The logits are overwritten by a kernel that gradients know nothing of: the slope is left out |
+| `final_logit_softcapping` caps the output's logits | No code reads it: it does nothing |
 | `deterministic_mode` is true by default, and holds for the native engine's products, attention and sums | False: faster kernels without that promise |
 | `data_path` of a stronger level turns off `mock_data: true` | Mock data is trained on |
 | Of several modules `train pretrain` runs `pre_trainer`; the others are named in a note | The same, without a word |

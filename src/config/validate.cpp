@@ -382,7 +382,8 @@ class Validator {
     }
     if (c.load) return;  // the weights' config.json may have experts, and what these keys stretch
     for (const KeySpec& key : all_keys()) {
-      const bool of_experts = key.name.starts_with("moe_") && key.has_meaning_for(Framework::kNative);
+      const bool of_experts = (key.name.starts_with("moe_") || key.name == "router_logit_softcapping") &&
+                              key.has_meaning_for(Framework::kNative);
       if (of_experts && !c.num_experts && !asks_for_nothing(current_value(key, c)))
         needs(false, "with num_experts", {key.name});
     }

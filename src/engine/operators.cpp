@@ -288,7 +288,7 @@ void soft_cap_forward(OperatorCall& op) {
   launch(op.context(), turbo::SoftCap{.x = op.in_or_out(0), .y = op.out(0), .cap = a.cap});
 }
 
-// The gradient of the output becomes that of the input where it lieop.
+// The gradient of the output becomes that of the input where it lies.
 void soft_cap_backward_input(OperatorCall& op) {
   const auto a = op.attributes<SoftCapAttributes>();
   const Tensor d_y = op.d_out(0), d_x = op.complete_d_out(0);

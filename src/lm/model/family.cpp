@@ -25,8 +25,14 @@ const Family& FamilyRegistry::find(std::string_view model_type) const {
     known += (known.empty() ? "" : ", ") + family.model_type;
   }
   const std::string nearest = did_you_mean(model_type, names);
+  // Presets of these names train another architecture than that of the published weights.
+  std::string other;
+  for (const std::string_view name : {"grok", "minimax"}) {
+    if (model_type.starts_with(name))
+      other = "what the presets of this name train is no model that these weights fit; ";
+  }
   throw unsupported("model_type '" + printable(model_type) + "' is not a family that Primus knows",
-                    (nearest.empty() ? "" : nearest + " ") + "families: " + known);
+                    other + (nearest.empty() ? "" : nearest + " ") + "families: " + known);
 }
 
 FamilyRegistry builtin_families() {

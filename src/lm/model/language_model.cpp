@@ -111,7 +111,7 @@ Value LanguageModel::loss(const Value& hidden, const ModelInputs& in) const {
 Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value& loss_weights) const {
   // Kept: the backward pass begins with it.
   const Value all = gather_tokens(hidden, vocabulary_.group, engine::Gathered::kKept);
-  return lm_head_loss(all, *head_, labels, loss_weights, vocabulary_);
+  return lm_head_loss(all, *head_, labels, loss_weights, vocabulary_, config_.logit_cap);
 }
 
 std::vector<Value> LanguageModel::mtp_losses(const Value& hidden, const ModelInputs& in) const {
@@ -128,7 +128,8 @@ std::vector<Value> LanguageModel::mtp_losses(const Value& hidden, const ModelInp
 
 Value LanguageModel::logits(const Value& hidden) const {
   PRIMUS_CHECK("LanguageModel::logits", !vocabulary_.group);
-  return linear(hidden, *head_);
+  Value logits = linear(hidden, *head_);
+  return config_.logit_cap > 0 ? soft_cap(std::move(logits), config_.logit_cap) : logits;
 }
 
 RoutingStep LanguageModel::make_routing_step(engine::Rank& rank) const {

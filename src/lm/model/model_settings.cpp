@@ -92,12 +92,15 @@ class Settings {
     const bool sigmoid = t_.moe_router_score_function == "sigmoid";
     const bool head_norms = t_.qk_layernorm.value_or(false), biases = t_.add_qkv_bias.value_or(false);
     const bool sinks = has_sinks();
+    const bool caps = t_.final_logit_softcapping.value_or(0) > 0 ||
+                      (t_.num_experts && t_.router_logit_softcapping.value_or(0) > 0);
     if (t_.multi_latent_attention) return sigmoid ? "deepseek_v3" : "deepseek_v2";
     std::string name = kOwnFamily;
-    if (!sinks && !t_.num_experts && !(head_norms && biases)) {
+    const bool part = t_.rotary_percent != 1;
+    if (!sinks && !caps && !part && !t_.num_experts && !(head_norms && biases)) {
       name = head_norms ? "qwen3" : biases ? "qwen2" : "llama";
       if (!t_.window_size.empty()) name = kOwnFamily;
-    } else if (t_.num_experts && !sinks && !biases && !sigmoid && t_.window_size.empty() &&
+    } else if (t_.num_experts && !sinks && !caps && !part && !biases && !sigmoid && t_.window_size.empty() &&
                !t_.moe_router_pre_softmax.value_or(false) && !t_.moe_shared_expert_intermediate_size &&
                !t_.moe_router_enable_expert_bias.value_or(false) &&
                t_.moe_router_num_groups.value_or(1) == 1 &&

@@ -42,6 +42,33 @@ TEST_P(AttentionKinds, DecodingEqualsTeacherForcing) {
   }
 }
 
+// Heads that rotate in part, and caps on the logits of routers and output.
+TEST(CappedLogits, DecodingEqualsTeacherForcing) {
+  ModelConfig config = tiny_config();
+  config.family = "primus_gpt";
+  config.rotary_fraction = 0.5;
+  config.attention.qk_norm = true;
+  config.logit_cap = 3;
+  config.moe.experts = 6;
+  config.moe.ffn = 24;
+  config.moe.logit_cap = 0.7;
+  config.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .top_k = 2};
+  config.max_positions = 256;
+  const auto tokens = some_tokens(90, config.vocab);
+  const auto reference = teacher_forcing(config, kSeed, tokens);
+  config.logit_cap = 0;
+  const auto uncapped = teacher_forcing(config, kSeed, tokens);
+  config.logit_cap = 3;
+  const auto decoder = random_decoder(cpu(), config, kSeed, {.capacity = 100, .chunk = 11});
+  expect_close(decoder->read(std::span(tokens).first(60)), reference[59]);
+  for (std::size_t i = 60; i < tokens.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_close(decoder->read(std::span(tokens).subspan(i, 1)), reference[i]);
+    for (std::size_t k = 0; k < reference[i].size(); ++k)
+      ASSERT_NEAR(reference[i][k], 3 * std::tanh(uncapped[i][k] / 3), 3e-6) << "logit " << k;
+  }
+}
+
 // The same for every family as published: experts, latent caches and yarn included.
 class Families : public testing::TestWithParam<NamedConfig> {};
 

@@ -86,6 +86,10 @@ TEST(ModelSettings, GptIsTheFamilyOfItsParts) {
   EXPECT_EQ(family(experts + "      moe_shared_expert_intermediate_size: 64\n"), "primus_gpt");
   EXPECT_EQ(family(experts + "      moe_router_pre_softmax: true\n"), "primus_gpt");
   EXPECT_EQ(family("      use_sink_attention: true\n      sink_sliding_window: 8\n"), "primus_gpt");
+  EXPECT_EQ(family("      rotary_percent: 0.5\n"), "primus_gpt");
+  EXPECT_EQ(family("      final_logit_softcapping: 30\n"), "primus_gpt");
+  EXPECT_EQ(family("      final_logit_softcapping: 0\n"), "llama");
+  EXPECT_EQ(family(experts + "      router_logit_softcapping: 30\n"), "primus_gpt");
   const std::string latent =
       "      multi_latent_attention: true\n      qk_layernorm: true\n      kv_lora_rank: 16\n      "
       "qk_head_dim: 16\n"
@@ -135,6 +139,30 @@ TEST(ModelSettings, DeepseekWithOrdinaryAttention) {
   // A model without the key is a mistake still.
   EXPECT_EQ(refusal("      model_type: deepseek_v3\n      num_experts: 8\n"),
             "exp.yaml:14: model_type deepseek_v3 has multi_latent_attention: true");
+}
+
+TEST(ModelSettings, CapsOnLogits) {
+  const std::string capped =
+      "      model_type: primus_gpt\n      num_experts: 8\n      rotary_percent: 0.5\n"
+      "      final_logit_softcapping: 50.0\n      router_logit_softcapping: 30.0\n";
+  const ModelConfig m = model(capped);
+  EXPECT_EQ(m.logit_cap, 50);
+  EXPECT_EQ(m.moe.logit_cap, 30);
+  EXPECT_EQ(m.rotary_dim(), m.head_dim / 2);
+  ModelConfig again = read_model_config(write_model_config(m, DType::kBF16, builtin_families()),
+                                        "config.json", builtin_families());
+  again.moe.training = m.moe.training;
+  EXPECT_EQ(again, m);
+  const ModelConfig plain = model("      model_type: primus_gpt\n      final_logit_softcapping: null\n");
+  EXPECT_EQ(plain.logit_cap, 0);
+  // Families that are published without them have none.
+  EXPECT_EQ(refusal("      final_logit_softcapping: 30\n"),
+            "exp.yaml:14: model_type llama has final_logit_softcapping: 0");
+  EXPECT_EQ(refusal(kMixtral + "      router_logit_softcapping: 30\n"),
+            "exp.yaml:16: model_type mixtral has router_logit_softcapping: 0");
+  EXPECT_EQ(refusal("      model_type: primus_gpt\n      final_logit_softcapping: 1e-5\n"),
+            "exp.yaml:15: final_logit_softcapping: in the config.json of a primus_gpt, "
+            "'final_logit_softcapping' must be null, or from 0.001 to 1000000");
 }
 
 TEST(ModelSettings, SinksAreWhereTheFamilyHasThem) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lm/model/golden_configs.h"
+#include "lm/train/finite_differences.h"
 #include "lm/train/tiny_model.h"
 
 namespace primus::test {
@@ -71,6 +72,76 @@ TEST(PrimusGpt, IsWhatItsPartsAre) {
     EXPECT_EQ(train(turbo::make_cpu_device(2), s), published) << named.name;
   }
   EXPECT_GE(compared, 4);
+}
+
+SessionSettings capped_settings(DType compute) {
+  SessionSettings s = tiny_settings(compute, tiny_capped());
+  s.model.init_std = 0.2;  // logits that the caps bend
+  s.step.microbatches = 2;
+  return s;
+}
+
+TEST(PrimusGpt, WithCapsNothingChangesABit) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    SessionSettings s = capped_settings(compute);
+    const TrainedState reference = train(turbo::make_cpu_device(2), s);
+    EXPECT_TRUE(std::isfinite(reference.steps.back().first));
+    EXPECT_EQ(train(guard_device(), s), reference);
+    s.step.recompute = {.classes = ~0U};
+    EXPECT_EQ(train(turbo::make_cpu_device(3), s), reference);
+    s.step.recompute = {.full_layers = 2};
+    s.step.weight_gradients = engine::WeightGradientQueue::Policy::kDeferred;
+    EXPECT_EQ(train(turbo::make_cpu_device(2), s), reference);
+  }
+}
+
+TEST(PrimusGpt, WithCapsGradientsAreFiniteDifferences) {
+  SessionSettings s = capped_settings(DType::kF32);
+  s.step.microbatches = 1;
+  // No choice that a small step could change.
+  s.model.moe.router.top_k = static_cast<std::int32_t>(s.model.moe.experts);
+  s.model.moe.training = {};
+  engine::Rank rank(turbo::make_cpu_device(2));
+  const auto session = open_session(rank, s, builtin_families());
+  session->store().initialize(rank.context(), 3);
+  const TestBatch batch(s.step.micro_batch * s.step.sequence, s.model.vocab, 5);
+  expect_finite_differences(*session, [&] {
+    session->step().begin();
+    session->step().microbatch(0, batch.host());
+    session->step().finish_gradients();
+    const StepResult result = session->step().result();
+    return result.loss + s.model.mtp.training.loss_scale * *result.mtp_loss;
+  });
+}
+
+// Each cap counts, in training and in evaluation, and takes no memory of its own.
+TEST(PrimusGpt, CapsChangeTheLossAndNotTheMemory) {
+  const auto losses = [](double of_output, double of_routers) {
+    SessionSettings s = capped_settings(DType::kF32);
+    s.model.logit_cap = of_output;
+    s.model.moe.logit_cap = of_routers;
+    engine::Rank rank(turbo::make_cpu_device(2));
+    const auto session = open_session(rank, s, builtin_families());
+    session->store().initialize(rank.context(), 3);
+    const TestBatch batch(s.step.micro_batch * s.step.sequence, s.model.vocab, 5);
+    TrainingStep& step = session->step();
+    step.begin();
+    for (std::int64_t i = 0; i < s.step.microbatches; ++i) step.microbatch(i, batch.host());
+    step.finish_gradients();
+    std::vector<double> found{step.result().loss};
+    step.begin_evaluation();
+    step.evaluate(batch.host());
+    found.push_back(step.evaluation_loss());
+    const engine::MemoryPlan used = rank.high_water();
+    return std::pair(found, std::vector{used.persistent, used.stash, used.scratch});
+  };
+  const auto [without, memory] = losses(0, 0);
+  for (const auto& [of_output, of_routers] : {std::pair(1.5, 0.0), {0.0, 0.5}}) {
+    const auto [with, memory_with] = losses(of_output, of_routers);
+    EXPECT_GT(std::abs(with[0] - without[0]), 1e-3) << of_output;
+    EXPECT_GT(std::abs(with[1] - without[1]), 1e-3) << of_output;
+    EXPECT_EQ(memory_with, memory);
+  }
 }
 
 // After one step from the same gradients.

@@ -445,6 +445,17 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"ep2_pp2_all_to_all", latent_all_to_all, {4, {.pipeline = 2, .expert = 2}}}),
     [](const auto& c) { return std::string(c.param.name); });
 
+// Caps on logits, where ranks share the vocabulary, route together, or have no head at all.
+INSTANTIATE_TEST_SUITE_P(
+    Capped, MeshTraining,
+    testing::Values(Case{"tp2", tiny_capped, {2, tensor(2)}}, Case{"tp4", tiny_capped, {4, tensor(4)}},
+                    Case{"ep4_recomputed", tiny_capped, {4, expert(4), Sharding::kNone, true}},
+                    Case{
+                        "tp2_ep2_zero3", tiny_capped, {4, {.tensor = 2, .expert = 2}, Sharding::kParameters}},
+                    Case{"cp2", tiny_capped, {2, context(2)}},
+                    Case{"tp2_pp2_ep2", tiny_capped, {4, {.tensor = 2, .pipeline = 2, .expert = 2}}}),
+    [](const auto& c) { return std::string(c.param.name); });
+
 INSTANTIATE_TEST_SUITE_P(
     EightInStages, MeshTraining,
     testing::Values(

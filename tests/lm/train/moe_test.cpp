@@ -93,6 +93,12 @@ constexpr RouterCase kRouterCases[] = {
        m.choice_bias = true;
        m.training.balance_loss = 0.7;
      }},
+    {"Capped",
+     [](MoeConfig& m) {
+       m.logit_cap = 2;
+       m.training.balance_loss = 0.7;
+       m.training.z_loss = 0.3;
+     }},
     {"ForcedEven", [](MoeConfig& m) { m.training.forced = turbo::RouterRule::Forced::kEven; }},
     {"ForcedUniform", [](MoeConfig& m) { m.training.forced = turbo::RouterRule::Forced::kUniform; }},
     {"AllTogether", [](MoeConfig& m) {

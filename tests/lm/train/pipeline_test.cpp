@@ -38,6 +38,13 @@ ModelConfig latent() {
   return c;
 }
 
+// Capped logits, and one further token.
+ModelConfig capped() {
+  ModelConfig c = tiny_capped();
+  c.layers = 4;
+  return c;
+}
+
 struct Model {
   const char* name;
   ModelConfig (*make)();
@@ -104,7 +111,8 @@ TEST_P(PipelineTraining, EqualsOneDeviceOnEverySchedule) {
 
 INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                          testing::Values(Model{"llama", llama, true}, Model{"tied_llama", tied_llama, false},
-                                         Model{"mixture", mixture, true}, Model{"latent", latent, false}),
+                                         Model{"mixture", mixture, true}, Model{"latent", latent, false},
+                                         Model{"capped", capped, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 
 // Stages of several ranks: every level of sharding, with hybrid shards, and bf16.

@@ -68,6 +68,27 @@ inline ModelConfig tiny_deepseek() {
   return c;
 }
 
+// What AMD's Primus asks Megatron-LM's GPT for by the names of Grok 2 and MiniMax-M2.5: caps on logits, low
+// enough to be felt, normed heads that rotate in part, sigmoid scores and biases of experts; and a further
+// token.
+inline ModelConfig tiny_capped() {
+  ModelConfig c = tiny_llama();
+  c.family = "primus_gpt";
+  c.layers = 2;
+  c.kv_heads = 4;
+  c.rotary_fraction = 0.5;
+  c.logit_cap = 1.5;
+  c.attention.qk_norm = true;
+  c.moe.experts = 8;
+  c.moe.ffn = 24;
+  c.moe.logit_cap = 0.5;
+  c.moe.choice_bias = true;
+  c.moe.router = {.scoring = turbo::RouterRule::Scoring::kSigmoid, .top_k = 2};
+  c.moe.training = {.balance_loss = 0.02, .z_loss = 0.01, .bias_update_rate = 0x1p-7};
+  c.mtp = {.layers = 1, .enabled = true, .training = {.loss_scale = 0.3}};
+  return c;
+}
+
 inline SessionSettings tiny_settings(DType compute = DType::kF32, const ModelConfig& model = tiny_llama()) {
   return {.model = model,
           .compute = compute,

@@ -71,6 +71,7 @@ class MixtureOfExperts final : public Layer {
     Value logits = router_logits(h, router_, training ? moe_.training.jitter : 0, rule.random,
                                  training ? own_tokens(in.token_numbers, tokens_) : in.token_numbers);
     if (router_bias_) logits = router_bias(std::move(logits), *router_bias_);
+    if (moe_.logit_cap > 0) logits = soft_cap(std::move(logits), moe_.logit_cap);
     // Choices, capacity and losses are of the whole microbatch: each of its ranks works them out.
     logits = replicate_tokens(logits, tokens_);
     const Tensor traced = in.trace ? row_of(in.trace->experts) : Tensor();

@@ -1,8 +1,8 @@
 // Megatron-LM's GPT, where no published architecture has its combination of parts: grouped-query attention
-// with or without biases, norms of heads, sinks and windows, and a SwiGLU feed-forward or a mixture with any
-// of the routers, shared experts and dense layers. DeepSeek's experts with ordinary attention are such a
-// model. Its config.json names a model_type of its own, because transformers has no class that would compute
-// the same.
+// with or without biases, norms of heads, sinks, windows and heads that rotate in part, a SwiGLU feed-forward
+// or a mixture with any of the routers, shared experts and dense layers, and soft caps on the logits of
+// routers and output. DeepSeek's experts with ordinary attention are such a model. Its config.json names a
+// model_type of its own, because transformers has no class that would compute the same.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"
@@ -18,6 +18,18 @@ using turbo::RouterRule;
 constexpr const char* kLocal = "sliding_attention";
 constexpr double kMostScale = 1e6;
 
+constexpr const char *kLogitCap = "final_logit_softcapping", *kRouterCap = "router_logit_softcapping";
+
+// A soft cap; null and 0: none. Between 0 and the least, fp32 would have no digits left.
+double read_cap(const ConfigReader& r, const char* key) {
+  constexpr double kLeast = 1e-3, kMost = 1e6;
+  const double cap = r.number_or(key, 0);
+  if (cap != 0 && (cap < kLeast || cap > kMost)) throw r.bad(key, "must be null, or from 0.001 to 1000000");
+  return cap;
+}
+
+nlohmann::json cap_json(double cap) { return cap > 0 ? nlohmann::json(cap) : nlohmann::json(); }
+
 void read_experts(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   if (!r.find("num_experts")) return;
@@ -26,6 +38,7 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   c.moe.shared_ffn = r.integer_or("shared_expert_intermediate_size", 0, 0, ConfigReader::kMaxWidth);
   c.moe.dense_layers = r.integers("mlp_only_layers", 0, c.layers - 1);
   c.moe.choice_bias = r.flag_or("use_expert_bias", false);
+  c.moe.logit_cap = read_cap(r, kRouterCap);
   RouterRule& router = c.moe.router;
   const std::string scoring = r.text_or("scoring_func", "softmax");
   if (scoring != "softmax" && scoring != "sigmoid") throw r.bad("scoring_func", "must be softmax or sigmoid");
@@ -62,6 +75,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   if (c.attention.window > 0) {
     read_local_layers(json, kLocal, c, [](const nlohmann::json&, std::int64_t) { return true; });
   }
+  c.logit_cap = read_cap(r, kLogitCap);
   read_experts(json, c);
 }
 
@@ -70,6 +84,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["attention_dropout"] = 0.0;
   json["attention_sinks"] = c.attention.sinks;
   json["hidden_act"] = "silu";
+  json[kLogitCap] = cap_json(c.logit_cap);
   json["use_qk_norm"] = c.attention.qk_norm;
   json["sliding_window"] = c.attention.window;
   if (c.attention.window > 0) write_layer_types(c, kLocal, json);
@@ -81,6 +96,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["shared_expert_intermediate_size"] = c.moe.shared_ffn;
   json["mlp_only_layers"] = c.moe.dense_layers;
   json["use_expert_bias"] = c.moe.choice_bias;
+  json[kRouterCap] = cap_json(c.moe.logit_cap);
   json["scoring_func"] = router.scoring == RouterRule::Scoring::kSigmoid ? "sigmoid" : "softmax";
   json["norm_topk_prob"] = router.normalise;
   json["n_group"] = router.groups;
@@ -112,6 +128,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 Family primus_gpt_family() {
   Family family{"primus_gpt", "PrimusGptForCausalLM", read, write, make_block};
   family.switches = {{"add_qkv_bias", kEither}, {"qk_layernorm", kEither}, {"softmax_type", kEither}};
+  family.partial_rotary = true;
   return family;
 }
 

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "tensor/bfloat16.h"
+#include "tensor/float16.h"
 
 namespace primus {
 namespace {
@@ -61,6 +64,64 @@ TEST(BFloat16, RoundsToNearestEven) {
   // A NaN whose payload sits in the lower half only.
   EXPECT_TRUE(std::isnan(through(std::bit_cast<float>(0x7f800001U))));
   EXPECT_TRUE(std::signbit(through(-0.0F)));
+}
+
+Float16 half_of(std::uint32_t bits) {
+  Float16 half;
+  half.bits = static_cast<std::uint16_t>(bits);
+  return half;
+}
+
+// What the standard says that a code stands for.
+double value_of_half(std::uint32_t bits) {
+  const int exponent = static_cast<int>(bits >> 10 & 0x1fU), mantissa = static_cast<int>(bits & 0x3ffU);
+  const double sign = bits & 0x8000U ? -1 : 1;
+  if (exponent == 0x1f) return mantissa == 0 ? sign * INFINITY : std::copysign(NAN, sign);
+  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
+  return sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+TEST(Float16, EveryCodeIsItsNumberAndComesBack) {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto value = static_cast<float>(half_of(bits));
+    const double expected = value_of_half(bits);
+    EXPECT_EQ(std::signbit(value), (bits & 0x8000U) != 0) << bits;
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(value)) << bits;
+      EXPECT_TRUE(std::isnan(static_cast<float>(Float16(value)))) << bits;
+      EXPECT_EQ(Float16(value).bits | 0x0200U, bits | 0x0200U) << bits;  // its payload, but quiet
+      continue;
+    }
+    EXPECT_EQ(static_cast<double>(value), expected) << bits;
+    EXPECT_EQ(Float16(value).bits, bits);
+  }
+}
+
+// Between each number and the next: up to the middle it is the lower one, from there on the upper one, and in
+// the middle the even one. The largest number and the one that would come next, 65536, likewise: infinity.
+TEST(Float16, RoundsToNearestEven) {
+  for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
+    const double low = value_of_half(bits), high = bits == 0x7bff ? 65536 : value_of_half(bits + 1);
+    const auto middle = static_cast<float>((low + high) / 2);  // exact: one bit more
+    const std::uint32_t even = bits + (bits & 1U);
+    for (const float sign : {1.0F, -1.0F}) {
+      const std::uint32_t sign_bit = sign < 0 ? 0x8000U : 0;
+      EXPECT_EQ(Float16(sign * middle).bits, sign_bit | even) << bits;
+      EXPECT_EQ(Float16(sign * std::nextafter(middle, 0.0F)).bits, sign_bit | bits) << bits;
+      EXPECT_EQ(Float16(sign * std::nextafter(middle, 1e9F)).bits, sign_bit | (bits + 1)) << bits;
+    }
+  }
+}
+
+TEST(Float16, WhatIsTooLargeIsInfiniteAndWhatIsTooSmallZero) {
+  for (const float large : {65536.0F, 1e10F, std::numeric_limits<float>::max(), INFINITY}) {
+    EXPECT_EQ(Float16(large).bits, 0x7c00U) << large;
+    EXPECT_EQ(Float16(-large).bits, 0xfc00U) << large;
+  }
+  for (const float small : {0.0F, 1e-10F, std::numeric_limits<float>::denorm_min()}) {
+    EXPECT_EQ(Float16(small).bits, 0U) << small;
+    EXPECT_EQ(Float16(-small).bits, 0x8000U) << small;
+  }
 }
 
 }  // namespace

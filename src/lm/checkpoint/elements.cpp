@@ -1,44 +1,15 @@
 #include "lm/checkpoint/elements.h"
 
-#include <bit>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
 
 #include "base/error.h"
 #include "tensor/bfloat16.h"
+#include "tensor/float16.h"
 
 namespace primus {
 namespace {
-
-// IEEE binary16 to float, exactly.
-float half_to_float(std::uint16_t h) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000U) << 16;
-  const std::uint32_t exponent = h >> 10 & 0x1fU, mantissa = h & 0x3ffU;
-  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24 is exact in float
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
-    return sign ? -magnitude : magnitude;
-  }
-  const std::uint32_t bits =
-      exponent == 0x1f ? 0x7f800000U | mantissa << 13 : (exponent + 112) << 23 | mantissa << 13;
-  return std::bit_cast<float>(sign | bits);
-}
-
-// To nearest even; beyond the largest finite value, infinity.
-std::uint16_t float_to_half(float value) {
-  const auto u = std::bit_cast<std::uint32_t>(value);
-  const auto sign = static_cast<std::uint16_t>(u >> 16 & 0x8000U);
-  const std::uint32_t magnitude = u & 0x7fffffffU;
-  if (magnitude > 0x7f800000U) return static_cast<std::uint16_t>(sign | 0x7e00U);
-  if (magnitude >= 0x477ff000U) return static_cast<std::uint16_t>(sign | 0x7c00U);
-  if (magnitude < 0x38800000U) {  // subnormal: units of 2^-24, where scaling up is exact
-    const float units = std::bit_cast<float>(magnitude) * 0x1p24F;
-    return static_cast<std::uint16_t>(sign | static_cast<std::uint16_t>(std::nearbyint(units)));
-  }
-  const std::uint32_t rounded = magnitude + 0xfffU + (magnitude >> 13 & 1U);
-  return static_cast<std::uint16_t>(sign | ((rounded >> 13) - (112U << 10)));
-}
 
 template <class Source, class Convert>
 void read_all(std::span<const std::byte> from, std::span<float> to, Convert&& value_of) {
@@ -86,7 +57,7 @@ void to_float(DType dtype, std::span<const std::byte> from, std::span<float> out
     case DType::kBF16:
       return read_all<BFloat16>(from, out, [](BFloat16 v) { return static_cast<float>(v); });
     case DType::kF16:
-      return read_all<std::uint16_t>(from, out, half_to_float);
+      return read_all<Float16>(from, out, [](Float16 v) { return static_cast<float>(v); });
     case DType::kF64:
       return read_all<double>(from, out, [](double v) { return static_cast<float>(v); });
     default:
@@ -102,7 +73,7 @@ void from_float(std::span<const float> from, DType dtype, std::span<std::byte> o
     case DType::kBF16:
       return write_all(from, out, [](float v) { return BFloat16(v); });
     case DType::kF16:
-      return write_all(from, out, float_to_half);
+      return write_all(from, out, [](float v) { return Float16(v); });
     default:
       throw not_a_float("weights cannot be written as", dtype);
   }

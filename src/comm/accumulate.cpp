@@ -4,12 +4,13 @@
 #include <type_traits>
 
 #include "tensor/bfloat16.h"
+#include "tensor/float16.h"
 
 namespace primus::comm {
 namespace {
 
 template <class T>
-using Accumulator = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+using Accumulator = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
 
 template <class T>
 void assign(void* accumulator, const void* in, std::int64_t count) {
@@ -106,6 +107,8 @@ Accumulate accumulate_for(DType dtype, Reduction reduction) {
       return make<double>(reduction);
     case DType::kBF16:
       return make<BFloat16>(reduction);
+    case DType::kF16:
+      return make<Float16>(reduction);
     case DType::kI32:
       return make<std::int32_t>(reduction);
     case DType::kI64:

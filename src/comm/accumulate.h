@@ -1,5 +1,6 @@
 // The arithmetic of reductions: contributions are added to an accumulator, and accumulators to each other, in
-// the order the caller brings them. bf16 accumulates in fp32, all others in their own type (and wrap around).
+// the order the caller brings them. bf16 and fp16 accumulate in fp32, all others in their own type (and wrap
+// around).
 #pragma once
 
 #include <cstddef>

@@ -17,13 +17,13 @@ void require(bool holds, const char* what) {
 // One operand: there, of a type that can travel.
 void check(const Tensor& tensor) {
   require(!tensor.absent(), "an operand is missing");
-  require(supports(tensor.dtype), "only fp32, bf16, int32, int64 and uint8 can be communicated");
+  require(supports(tensor.dtype), "only fp32, fp64, bf16, fp16, int32, int64 and uint8 can be communicated");
 }
 
 void check_reduction(DType dtype, Reduction reduction) {
-  require(
-      reduction != Reduction::kMean || dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16,
-      "a mean of integers is not defined");
+  const bool floating =
+      dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 || dtype == DType::kF16;
+  require(reduction != Reduction::kMean || floating, "a mean of integers is not defined");
 }
 
 const char* address(const Tensor& tensor) { return static_cast<const char*>(tensor.data); }
@@ -64,8 +64,8 @@ std::string_view name_of(Reduction reduction) {
 }
 
 bool supports(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 || dtype == DType::kI32 ||
-         dtype == DType::kI64 || dtype == DType::kU8;
+  return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 || dtype == DType::kF16 ||
+         dtype == DType::kI32 || dtype == DType::kI64 || dtype == DType::kU8;
 }
 
 double Traffic::total_bytes() const {

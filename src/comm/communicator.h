@@ -11,12 +11,12 @@
 // all_gather: `in` is this rank's part of `out`). Any other overlap is not allowed.
 //
 // Reductions depend on neither timing nor transport: the sum of n ranks is that of the first p (the largest
-// power of two below n) plus that of the rest, made alike; bf16 is added up in fp32 and rounded once. kMean
-// divides the sum by the size (floating types only). Integers wrap around. kMax hands a NaN on.
+// power of two below n) plus that of the rest, made alike; bf16 and fp16 are added up in fp32 and rounded
+// once. kMean divides the sum by the size (floating types only). Integers wrap around. kMax hands a NaN on.
 // Not so on GPUs, where the order is the library's: it depends on the size of the tensor, the number of ranks
-// and how the machines are linked. With all of these equal, sums are equal from run to run. bf16 may be
-// rounded at every addition, kMean may divide before it adds, and kMax may drop a NaN. Between two ranks
-// there is only one order, and sums of fp32 are as above. Moving data and adding integers is exact
+// and how the machines are linked. With all of these equal, sums are equal from run to run. bf16 and fp16
+// may be rounded at every addition, kMean may divide before it adds, and kMax may drop a NaN. Between two
+// ranks there is only one order, and sums of fp32 are as above. Moving data and adding integers is exact
 // everywhere.
 //
 // Errors: calls that break the rules above (types, counts, ranks) are our own bugs and throw
@@ -58,7 +58,7 @@ enum class Kind : std::uint8_t {
 std::string_view name_of(Kind kind);            // "all_reduce"
 std::string_view name_of(Reduction reduction);  // "sum"
 
-// Types that every communicator moves and reduces: fp32, fp64, bf16, int32, int64, uint8.
+// Types that every communicator moves and reduces: fp32, fp64, bf16, fp16, int32, int64, uint8.
 bool supports(DType dtype);
 
 // What a group's work runs beside. On a GPU both want multiprocessors, so this decides who gets how many

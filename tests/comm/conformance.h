@@ -18,6 +18,7 @@
 #include "comm/communicator.h"
 #include "device/device.h"
 #include "tensor/bfloat16.h"
+#include "tensor/float16.h"
 
 namespace primus::comm::test {
 
@@ -42,6 +43,9 @@ inline std::vector<std::byte> make_values(DType dtype, std::int64_t count, int r
         break;
       case DType::kBF16:
         put(BFloat16(real));
+        break;
+      case DType::kF16:
+        put(Float16(real));
         break;
       case DType::kI32:
         put(static_cast<std::int32_t>(draw[0]));
@@ -104,6 +108,9 @@ inline std::vector<std::byte> reduce_plainly(DType dtype, const std::vector<std:
     case DType::kBF16:
       reduce_plainly<BFloat16, float>(inputs, out, reduction);
       break;
+    case DType::kF16:
+      reduce_plainly<Float16, float>(inputs, out, reduction);
+      break;
     case DType::kI32:
       reduce_plainly<std::int32_t, std::int64_t>(inputs, out, reduction);
       break;
@@ -129,11 +136,13 @@ class Conformance {
 
   // Empty, or the first things that are wrong.
   std::string run(const std::vector<std::int64_t>& counts) {
-    for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kI32, DType::kI64, DType::kU8}) {
+    for (const DType dtype :
+         {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI32, DType::kI64, DType::kU8}) {
       for (const std::int64_t count : counts) {
         for (const bool in_place : {false, true}) {
           for (const Reduction reduction : {Reduction::kSum, Reduction::kMax, Reduction::kMean}) {
-            const bool floating = dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16;
+            const bool floating =
+                dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 || dtype == DType::kF16;
             if (reduction == Reduction::kMean && !floating) continue;
             all_reduce(dtype, count, reduction, in_place);
             reduce_scatter(dtype, count, reduction, in_place);
@@ -184,15 +193,22 @@ class Conformance {
     const auto bytes = static_cast<std::ptrdiff_t>(got.bytes());
     const Bytes all = reduce_plainly(got.dtype, inputs, reduction);
     const Bytes wanted(all.begin() + part * bytes, all.begin() + (part + 1) * bytes);
-    const bool floating = got.dtype == DType::kF32 || got.dtype == DType::kBF16;
+    const bool floating = got.dtype == DType::kF32 || got.dtype == DType::kBF16 || got.dtype == DType::kF16;
     const bool exact = order_ == Order::kRanks || !floating || reduction == Reduction::kMax ||
                        (n_ <= 2 && got.dtype == DType::kF32);
     if (exact) return expect(got, wanted, what);
     const Bytes result = download(got);
-    const double unit = std::ldexp(1.0, got.dtype == DType::kF32 ? -24 : -8);
+    const double unit = std::ldexp(1.0, got.dtype == DType::kF32 ? -24 : got.dtype == DType::kF16 ? -11 : -8);
+    // Of fp16 below 2^-14; sums of such numbers are exact, but not means.
+    const double least = got.dtype == DType::kF16 ? 0x1p-24 : 0;
     const auto real = [&](const Bytes& from, std::int64_t at) -> double {
       if (got.dtype == DType::kBF16) {
         BFloat16 value;
+        std::memcpy(&value, from.data() + at * 2, 2);
+        return static_cast<float>(value);
+      }
+      if (got.dtype == DType::kF16) {
+        Float16 value;
         std::memcpy(&value, from.data() + at * 2, 2);
         return static_cast<float>(value);
       }
@@ -205,7 +221,7 @@ class Conformance {
       for (const Bytes& input : inputs) magnitude += std::abs(real(input, part * got.elements() + i));
       if (reduction == Reduction::kMean) magnitude /= n_;
       const double difference = std::abs(real(result, i) - real(wanted, i));
-      if (difference <= 2 * n_ * unit * magnitude) continue;
+      if (difference <= 2 * n_ * unit * magnitude + least) continue;
       wrong_ += fmt::format("rank {} of {}: {}: element {} is {}, not {}\n", rank_, n_, what, i,
                             real(result, i), real(wanted, i));
       return;

@@ -159,6 +159,8 @@ DType dtype_of(DataType type) {
       return DType::kF64;
     case DataType::kBF16:
       return DType::kBF16;
+    case DataType::kF16:
+      return DType::kF16;
   }
   return DType::kU8;
 }

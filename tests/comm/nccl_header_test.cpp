@@ -26,7 +26,7 @@ static_assert(equal(Result::kInProgress, ncclInProgress));
 static_assert(equal(DataType::kU8, ncclUint8) && equal(DataType::kI32, ncclInt32));
 static_assert(equal(DataType::kI64, ncclInt64) && equal(DataType::kF32, ncclFloat32));
 static_assert(equal(DataType::kF64, ncclFloat64));
-static_assert(equal(DataType::kBF16, ncclBfloat16));
+static_assert(equal(DataType::kBF16, ncclBfloat16) && equal(DataType::kF16, ncclFloat16));
 static_assert(equal(Operation::kSum, ncclSum) && equal(Operation::kMax, ncclMax));
 static_assert(equal(Operation::kMean, ncclAvg));
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId) && sizeof(Result) == sizeof(ncclResult_t));

@@ -160,7 +160,11 @@ TEST(ThreadGroup, SumsArePairwiseAndMeansAreRoundedOnce) {
     const float small[] = {256.0F, 1.0F, 1.0F, 1.0F};  // bf16 steps by 2 here: one by one they would be lost
     BFloat16 half(small[comm.rank()]);
     comm.all_reduce(*stream, {&half, DType::kBF16, {1}}, {&half, DType::kBF16, {1}}, Reduction::kSum);
-    EXPECT_EQ(static_cast<float>(half), 260.0F);  // 259 in fp32, rounded to even
+    EXPECT_EQ(static_cast<float>(half), 260.0F);       // 259 in fp32, rounded to even
+    const float many[] = {2048.0F, 1.0F, 1.0F, 1.0F};  // likewise of fp16
+    Float16 ieee(many[comm.rank()]);
+    comm.all_reduce(*stream, {&ieee, DType::kF16, {1}}, {&ieee, DType::kF16, {1}}, Reduction::kSum);
+    EXPECT_EQ(static_cast<float>(ieee), 2052.0F);  // 2051 in fp32
     float nan = comm.rank() == 2 ? std::numeric_limits<float>::quiet_NaN() : 5.0F;
     comm.all_reduce(*stream, {&nan, DType::kF32, {1}}, {&nan, DType::kF32, {1}}, Reduction::kMax);
     EXPECT_TRUE(std::isnan(nan));
@@ -185,7 +189,7 @@ TEST(ThreadGroup, WrongArgumentsAreRefusedAtOnce) {
       comm.all_reduce(*stream, tensor(0, 4, DType::kI32), tensor(8, 4, DType::kI32), Reduction::kMean);
     });
     refused([&] {
-      comm.all_reduce(*stream, tensor(0, 4, DType::kF16), tensor(8, 4, DType::kF16), Reduction::kSum);
+      comm.all_reduce(*stream, tensor(0, 4, DType::kU16), tensor(8, 4, DType::kU16), Reduction::kSum);
     });
     refused([&] { comm.all_reduce(*stream, {}, tensor(8, 4), Reduction::kSum); });
     refused([&] { comm.reduce_scatter(*stream, tensor(0, 5), tensor(8, 2), Reduction::kSum); });

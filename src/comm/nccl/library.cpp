@@ -28,6 +28,8 @@ DataType type_of(DType dtype) {
       return DataType::kF64;
     case DType::kBF16:
       return DataType::kBF16;
+    case DType::kF16:
+      return DataType::kF16;
     default:
       throw std::logic_error("nccl: a type that cannot be communicated");
   }

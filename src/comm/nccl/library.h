@@ -34,7 +34,7 @@ enum class Result : int {
   kRemoteError = 6,
   kInProgress = 7,
 };
-enum class DataType : int { kU8 = 1, kI32 = 2, kI64 = 4, kF32 = 7, kF64 = 8, kBF16 = 9 };
+enum class DataType : int { kU8 = 1, kI32 = 2, kI64 = 4, kF16 = 6, kF32 = 7, kF64 = 8, kBF16 = 9 };
 enum class Operation : int { kSum = 0, kMax = 2, kMean = 4 };
 
 // As of version 2.18, the oldest that we take: newer libraries read `size` and `version`, and give what they

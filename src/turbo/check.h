@@ -17,6 +17,10 @@ inline bool is_float(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16;
 }
 
+// The types that products and attention read and write, too. fp16 is for benchmarks: training in it would
+// need its loss scaled.
+inline bool is_operand(const Tensor& tensor) { return is_float(tensor) || tensor.dtype == DType::kF16; }
+
 // The type and number of elements that an optimizer's flat buffers and scalars have.
 inline bool is_vector(const Tensor& tensor, DType dtype, std::int64_t n) {
   return !tensor.absent() && tensor.dtype == dtype && tensor.elements() == n;

@@ -36,6 +36,7 @@
 #include "device/plugin.h"
 #include "tensor/arena.h"
 #include "tensor/bfloat16.h"
+#include "tensor/float16.h"
 #include "turbo/context.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/gpu/emulated.h"
@@ -112,6 +113,8 @@ inline double rounded(double value, DType dtype) {
       return static_cast<float>(value);
     case DType::kBF16:
       return static_cast<float>(BFloat16(static_cast<float>(value)));
+    case DType::kF16:
+      return static_cast<float>(Float16(static_cast<float>(value)));
     default:
       return std::round(value);
   }
@@ -122,7 +125,9 @@ inline Values rounded(Values values, DType dtype) {
 }
 
 // Half a unit in the last place, relative: the most that rounding a result to this type can cost.
-inline double rounding_error(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 : 0x1p-24; }
+inline double rounding_error(DType dtype) {
+  return dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-24;
+}
 
 // max |actual - expected| / max |expected|: the error relative to the largest element, so that elements which
 // cancel to nearly nothing do not ask for more digits than the sum they come from has. Infinite when a NaN,
@@ -210,6 +215,8 @@ class OperatorBench {
         return write_as<float>(tensor, values);
       case DType::kBF16:
         return write_as<BFloat16>(tensor, values);
+      case DType::kF16:
+        return write_as<Float16>(tensor, values);
       case DType::kF64:
         return write_as<double>(tensor, values);
       case DType::kI32:
@@ -225,6 +232,8 @@ class OperatorBench {
         return read_as<float>(tensor);
       case DType::kBF16:
         return read_as<BFloat16>(tensor);
+      case DType::kF16:
+        return read_as<Float16>(tensor);
       case DType::kF64:
         return read_as<double>(tensor);
       case DType::kI32:
@@ -283,8 +292,8 @@ class OperatorBench {
   void write_as(const Tensor& tensor, const Values& values) {
     std::vector<T> host(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if constexpr (std::is_same_v<T, BFloat16>) {
-        host[i] = BFloat16(static_cast<float>(values[i]));
+      if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>) {
+        host[i] = T(static_cast<float>(values[i]));
       } else {
         host[i] = static_cast<T>(values[i]);
       }
@@ -300,7 +309,7 @@ class OperatorBench {
     stream_->synchronize();
     Values values(host.size());
     for (std::size_t i = 0; i < host.size(); ++i) {
-      if constexpr (std::is_same_v<T, BFloat16>) {
+      if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>) {
         values[i] = static_cast<float>(host[i]);
       } else {
         values[i] = static_cast<double>(host[i]);

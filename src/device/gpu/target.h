@@ -15,6 +15,7 @@
 #define PRIMUS_GPU cuda
 #define PRIMUS_GPU_VENDOR 1
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #elif PRIMUS_EMULATED_WARP == 32
 #define PRIMUS_GPU emulated32

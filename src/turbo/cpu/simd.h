@@ -12,6 +12,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "tensor/bfloat16.h"
+#include "tensor/float16.h"
 #include "tensor/tensor.h"
 
 #ifndef PRIMUS_CPU_ISA
@@ -35,12 +36,17 @@ PRIMUS_INLINE float to_float(float x) { return x; }
 PRIMUS_INLINE float to_float(BFloat16 x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }
+PRIMUS_INLINE float to_float(Float16 x) { return float_of_half_bits(x.bits); }
 
 // x as a T, rounded to nearest even; NaN stays NaN. Equals BFloat16(x), without its branch.
 template <class T>
 PRIMUS_INLINE T from_float(float x) {
   if constexpr (std::is_same_v<T, float>) {
     return x;
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    Float16 result;
+    result.bits = half_bits_of_float(x);
+    return result;
   } else {
     const auto u = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t half = 0x7fffU + ((u >> 16) & 1U);
@@ -59,6 +65,16 @@ PRIMUS_INLINE void with_float_type(DType dtype, Body&& body) {
     body(float{});
   } else {
     body(BFloat16{});
+  }
+}
+
+// The same of operators that take fp16, too (is_operand of turbo/check.h).
+template <class Body>
+PRIMUS_INLINE void with_operand_type(DType dtype, Body&& body) {
+  if (dtype == DType::kF16) {
+    body(Float16{});
+  } else {
+    with_float_type(dtype, body);
   }
 }
 

@@ -69,8 +69,8 @@ void add(CpuContext& context, const Add& a) {
 }
 
 void cast(CpuContext& context, const Cast& a) {
-  with_float_type(a.x.dtype, [&](auto from_tag) {
-    with_float_type(a.out.dtype, [&](auto to_tag) {
+  with_operand_type(a.x.dtype, [&](auto from_tag) {
+    with_operand_type(a.out.dtype, [&](auto to_tag) {
       using From = decltype(from_tag);
       using To = decltype(to_tag);
       const From* x = context.data<From>(a.x);

@@ -12,7 +12,7 @@ void Add::check() const {
 }
 
 void Cast::check() const {
-  PRIMUS_CHECK(kId, is_float(x) && is_float(out));
+  PRIMUS_CHECK(kId, is_operand(x) && is_operand(out));
   PRIMUS_CHECK(kId, x.elements() == out.elements());
 }
 

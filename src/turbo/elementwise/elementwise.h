@@ -25,7 +25,7 @@ struct Add {
   double flops() const { return 0; }
 };
 
-// out = x in out's type (fp32 <-> bf16).
+// out = x in out's type: fp32, bf16 or fp16.
 struct Cast {
   static constexpr KernelId kId = KernelId::kCast;
   Tensor x, out;

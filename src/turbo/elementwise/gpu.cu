@@ -105,8 +105,8 @@ struct CastBody {
 };
 
 void cast(Context& context, const Cast& call) {
-  with_float_type(call.x.dtype, [&](auto from_tag) {
-    with_float_type(call.out.dtype, [&](auto to_tag) {
+  with_operand_type(call.x.dtype, [&](auto from_tag) {
+    with_operand_type(call.out.dtype, [&](auto to_tag) {
       using From = decltype(from_tag);
       using To = decltype(to_tag);
       const From* x = context.data<From>(call.x);

@@ -3,8 +3,8 @@
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k)
 //
-// bf16 operands are multiplied on the matrix units; where one operand is fp32, both are, and the product is
-// exact to fp32. A block computes a tile of 64 x 64.
+// Operands that are both bf16, or both fp16, are multiplied on the matrix units; where one operand is fp32,
+// both are, and the product is exact to fp32. A block computes a tile of 64 x 64.
 #pragma once
 
 #include "turbo/gpu/mma.h"
@@ -15,8 +15,8 @@ template <class A, class B, class C>
 struct TileProduct {
   static constexpr int kSide = 64, kDepth = 32, kWarps = 4;
   static constexpr int kThreads = kWarps * kWarp;
-  // What is multiplied: bf16 only if both are.
-  using T = std::conditional_t<std::is_same_v<A, BFloat16> && std::is_same_v<B, BFloat16>, BFloat16, float>;
+  // What is multiplied: 16 bits only if both operands are of that type.
+  using T = std::conditional_t<std::is_same_v<A, B>, A, float>;
 
   std::int64_t m, n, k;
   const A* a;

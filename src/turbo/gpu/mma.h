@@ -1,8 +1,9 @@
 // Products of 16 x 16 tiles by one warp: C[16, 16] += A[16, 16] · B[16, 16]ᵀ, with fp32 accumulation.
 //
-// For bf16 these are the matrix units: mma.sync on NVIDIA (sm_80 and later), MFMA on AMD (gfx90a, gfx942),
-// and a plain product in the emulator, which hands elements to lanes in the same order as the hardware it
-// stands for. For fp32 they are ordinary multiply-adds on operands that stay in shared memory, exact to fp32.
+// For bf16 and fp16 these are the matrix units: mma.sync on NVIDIA (sm_80 and later), MFMA on AMD (gfx90a,
+// gfx942), and a plain product in the emulator, which hands elements to lanes in the same order as the
+// hardware it stands for. For fp32 they are ordinary multiply-adds on operands that stay in shared memory,
+// exact to fp32.
 //
 // How elements lie in lanes is told by Accumulator::row and col; code outside this file must not know more.
 #pragma once
@@ -51,15 +52,13 @@ PRIMUS_DEVICE float reduce_row(float value, Combine combine) {
   return value;
 }
 
-// ---- bf16 ---------------------------------------------------------------------------------------
+// ---- bf16 and fp16 ------------------------------------------------------------------------------
 
 // A lane's part of an operand tile: of rows and of the dimension that is summed over.
 template <class T>
-struct Operand;
-
-template <>
-struct Operand<BFloat16> {
-  BFloat16 at[kPerLane];
+struct Operand {
+  static_assert(sizeof(T) == 2);
+  T at[kPerLane];
 
   // Which element of the tile this lane's element i is. Left operands (A) and right ones (B) differ only in
   // where the halves of a 16-row tile go.
@@ -86,9 +85,9 @@ struct Operand<BFloat16> {
 #if defined(__CUDACC__) && !defined(__HIP__)
 
 // Four 8 x 8 matrices by one instruction: lane l names row l % 8 of matrix l / 8.
-template <bool kTransposed>
-PRIMUS_DEVICE Operand<BFloat16> load_matrices(const BFloat16* row) {
-  Operand<BFloat16> result;
+template <bool kTransposed, class T>
+PRIMUS_DEVICE Operand<T> load_matrices(const T* row) {
+  Operand<T> result;
 #if PRIMUS_CUDA_ARCH >= 800
   auto* to = reinterpret_cast<std::uint32_t*>(result.at);
   const auto from = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
@@ -107,14 +106,14 @@ PRIMUS_DEVICE Operand<BFloat16> load_matrices(const BFloat16* row) {
   return result;
 }
 
-template <bool kTransposed>
-PRIMUS_DEVICE Operand<BFloat16> load_left(const BFloat16* tile, int step) {
+template <bool kTransposed, class T>
+PRIMUS_DEVICE Operand<T> load_left(const T* tile, int step) {
   const int low = lane() % 8, first = lane() / 8 % 2 * 8, second = lane() / 16 * 8;
   return load_matrices<kTransposed>(kTransposed ? tile + (low + second) * step + first
                                                 : tile + (low + first) * step + second);
 }
-template <bool kTransposed>
-PRIMUS_DEVICE Operand<BFloat16> load_right(const BFloat16* tile, int step) {
+template <bool kTransposed, class T>
+PRIMUS_DEVICE Operand<T> load_right(const T* tile, int step) {
   const int low = lane() % 8, first = lane() / 8 % 2 * 8, second = lane() / 16 * 8;
   return load_matrices<kTransposed>(kTransposed ? tile + (low + first) * step + second
                                                 : tile + (low + second) * step + first);
@@ -122,22 +121,22 @@ PRIMUS_DEVICE Operand<BFloat16> load_right(const BFloat16* tile, int step) {
 
 #else
 
-template <bool kTransposed>
-PRIMUS_DEVICE Operand<BFloat16> load_left(const BFloat16* tile, int step) {
-  Operand<BFloat16> result;
+template <bool kTransposed, class T>
+PRIMUS_DEVICE Operand<T> load_left(const T* tile, int step) {
+  Operand<T> result;
   PRIMUS_UNROLL
   for (int i = 0; i < kPerLane; ++i) {
-    const int row = Operand<BFloat16>::left_row(i), k = Operand<BFloat16>::left_k(i);
+    const int row = Operand<T>::left_row(i), k = Operand<T>::left_k(i);
     result.at[i] = kTransposed ? tile[k * step + row] : tile[row * step + k];
   }
   return result;
 }
-template <bool kTransposed>
-PRIMUS_DEVICE Operand<BFloat16> load_right(const BFloat16* tile, int step) {
-  Operand<BFloat16> result;
+template <bool kTransposed, class T>
+PRIMUS_DEVICE Operand<T> load_right(const T* tile, int step) {
+  Operand<T> result;
   PRIMUS_UNROLL
   for (int i = 0; i < kPerLane; ++i) {
-    const int row = Operand<BFloat16>::right_row(i), k = Operand<BFloat16>::right_k(i);
+    const int row = Operand<T>::right_row(i), k = Operand<T>::right_k(i);
     result.at[i] = kTransposed ? tile[k * step + row] : tile[row * step + k];
   }
   return result;
@@ -180,23 +179,31 @@ struct Stripe {
 };
 
 // With warps of 32, sums lie in lanes as a left operand does: no way through memory.
-PRIMUS_DEVICE Operand<BFloat16> to_left(const Accumulator& sums) {
-  Operand<BFloat16> result;
+template <class T>
+PRIMUS_DEVICE Operand<T> to_left(const Accumulator& sums) {
+  Operand<T> result;
   PRIMUS_UNROLL
-  for (int i = 0; i < kPerLane; ++i) result.at[i] = from_float<BFloat16>(sums.at[i]);
+  for (int i = 0; i < kPerLane; ++i) result.at[i] = from_float<T>(sums.at[i]);
   return result;
 }
 
 // With kHalves = 1 only columns 0 to 7 of c are wanted, and the others may get anything or nothing.
 #if defined(__HIP__)
 
-template <int kHalves = 2>
-PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<BFloat16>& a, const Operand<BFloat16>& b) {
+template <int kHalves = 2, class T>
+PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
 #if defined(__HIP_DEVICE_COMPILE__)
-  typedef short Four __attribute__((ext_vector_type(4)));
   typedef float Sums __attribute__((ext_vector_type(4)));
-  const Sums sums = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(std::bit_cast<Four>(a), std::bit_cast<Four>(b),
-                                                              std::bit_cast<Sums>(c), 0, 0, 0);
+  Sums sums;
+  if constexpr (std::is_same_v<T, Float16>) {
+    typedef _Float16 Four __attribute__((ext_vector_type(4)));
+    sums = __builtin_amdgcn_mfma_f32_16x16x16f16(std::bit_cast<Four>(a), std::bit_cast<Four>(b),
+                                                 std::bit_cast<Sums>(c), 0, 0, 0);
+  } else {
+    typedef short Four __attribute__((ext_vector_type(4)));
+    sums = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(std::bit_cast<Four>(a), std::bit_cast<Four>(b),
+                                                     std::bit_cast<Sums>(c), 0, 0, 0);
+  }
   c = std::bit_cast<Accumulator>(sums);
 #endif
 }
@@ -204,18 +211,25 @@ PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<BFloat16>& a, const Op
 #elif defined(__CUDACC__)
 
 // a: 16 x 16; two halves of b's rows, 8 each, of which kHalves are asked for.
-template <int kHalves = 2>
-PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<BFloat16>& a, const Operand<BFloat16>& b) {
+template <int kHalves = 2, class T>
+PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
 #if PRIMUS_CUDA_ARCH >= 800
   const auto* x = reinterpret_cast<const std::uint32_t*>(a.at);
   const auto* y = reinterpret_cast<const std::uint32_t*>(b.at);
   PRIMUS_UNROLL
   for (int half = 0; half < kHalves; ++half) {
     float* sums = c.at + half * 4;
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[half * 2]), "r"(y[half * 2 + 1]));
+    if constexpr (std::is_same_v<T, Float16>) {
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+          "{%0,%1,%2,%3};"
+          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+          : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[half * 2]), "r"(y[half * 2 + 1]));
+    } else {
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+          "{%0,%1,%2,%3};"
+          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+          : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[half * 2]), "r"(y[half * 2 + 1]));
+    }
   }
 #endif
 }
@@ -223,10 +237,10 @@ PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<BFloat16>& a, const Op
 #else
 
 // Collects both tiles from all lanes, and multiplies.
-template <int kHalves = 2>
-void multiply(Accumulator& c, const Operand<BFloat16>& a, const Operand<BFloat16>& b) {
+template <int kHalves = 2, class T>
+void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
   struct Both {
-    Operand<BFloat16> a, b;
+    Operand<T> a, b;
   } mine{a, b};
   const std::byte* all = gpu::emulator::exchange(&mine, sizeof(mine));
   const auto of_lane = [&](int lane) -> const Both& {

@@ -14,6 +14,7 @@
 #include "device/gpu/launch.h"
 #include "tensor/bfloat16.h"
 #include "tensor/dtype.h"
+#include "tensor/float16.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
@@ -26,11 +27,26 @@ PRIMUS_DEVICE float to_float(float x) { return x; }
 PRIMUS_DEVICE float to_float(BFloat16 x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }
+PRIMUS_DEVICE float to_float(Float16 x) {
+#if defined(__CUDACC__) && !defined(__HIP__)
+  return __half2float(__ushort_as_half(x.bits));
+#else
+  return float_of_half_bits(x.bits);
+#endif
+}
 
 template <class T>
 PRIMUS_DEVICE T from_float(float x) {
   if constexpr (std::is_same_v<T, float>) {
     return x;
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    T result;
+#if defined(__CUDACC__) && !defined(__HIP__)
+    result.bits = __half_as_ushort(__float2half_rn(x));
+#else
+    result.bits = half_bits_of_float(x);
+#endif
+    return result;
   } else {
     T result;
 #if defined(__CUDACC__) && !defined(__HIP__)
@@ -52,6 +68,16 @@ void with_float_type(DType dtype, Body&& body) {
     body(float{});
   } else {
     body(BFloat16{});
+  }
+}
+
+// The same of operators that take fp16, too (is_operand of turbo/check.h).
+template <class Body>
+void with_operand_type(DType dtype, Body&& body) {
+  if (dtype == DType::kF16) {
+    body(Float16{});
+  } else {
+    with_float_type(dtype, body);
   }
 }
 

@@ -1,5 +1,5 @@
 // The linear layer's products on the CPU: a translation to turbo/gemm, which chooses its own instruction set,
-// and multiplies numbers of one type.
+// and multiplies numbers of one type, fp32 or bf16. Products in fp16 are made in fp32, of copies.
 #include "turbo/check.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
@@ -12,8 +12,9 @@ namespace {
 
 GemmArgs gemm_args(const CpuContext& context, const Gemm& call) {
   GemmArgs args;
-  args.ab_dtype = call.a.dtype == call.b.dtype ? call.a.dtype : DType::kF32;
-  args.c_dtype = call.c.dtype;
+  const bool fp16 = call.a.dtype == DType::kF16;
+  args.ab_dtype = call.a.dtype == call.b.dtype && !fp16 ? call.a.dtype : DType::kF32;
+  args.c_dtype = fp16 ? DType::kF32 : call.c.dtype;
   args.accumulate = call.accumulate;
   args.m = call.c.rows();
   args.n = call.c.cols();
@@ -49,25 +50,66 @@ std::int64_t widened_bytes(const Tensor* narrow) {
   return narrow ? narrow->elements() * size_of(DType::kF32) : 0;
 }
 
+template <class T>
 void widen(const CpuContext& context, const Tensor& narrow, float* out) {
-  const BFloat16* x = context.data<BFloat16>(narrow);
-  parallel_ranges(context, narrow.elements(), sizeof(BFloat16) + sizeof(float),
+  const T* x = context.data<T>(narrow);
+  parallel_ranges(context, narrow.elements(), sizeof(T) + sizeof(float),
                   [=](std::int64_t begin, std::int64_t end) {
                     PRIMUS_SIMD()
                     for (std::int64_t i = begin; i < end; ++i) out[i] = to_float(x[i]);
                   });
 }
 
+// Copies of fp16 tensors in fp32, one behind the other: both operands, and the result if it is fp16.
+struct WideCopies {
+  explicit WideCopies(const Gemm& call)
+      : b(call.a.elements()),
+        c(b + call.b.elements()),
+        end(c + (call.c.dtype == DType::kF16 ? call.c.elements() : 0)) {}
+  std::int64_t bytes() const { return end * size_of(DType::kF32); }
+
+  std::int64_t b, c, end;  // where they begin, in elements
+};
+
+bool is_fp16(const Gemm& call) { return call.a.dtype == DType::kF16; }
+
+void gemm_fp16(CpuContext& context, const Gemm& call, GemmArgs args) {
+  const WideCopies at(call);
+  const bool narrow_result = call.c.dtype == DType::kF16;
+  auto* const a = context.data<float>(call.workspace);
+  float* const c = a + at.c;
+  widen<Float16>(context, call.a, a);
+  widen<Float16>(context, call.b, a + at.b);
+  if (narrow_result && call.accumulate) widen<Float16>(context, call.c, c);
+  args.a = a;
+  args.b = a + at.b;
+  if (narrow_result) {
+    args.c = c;
+    args.c_past_caches = false;  // it is read at once
+  }
+  args.workspace = context.data<std::byte>(call.workspace) + at.bytes();
+  args.workspace_bytes = static_cast<std::size_t>(call.workspace.bytes() - at.bytes());
+  cpu_gemm(context.pool(), args);
+  if (!narrow_result) return;
+  Float16* const out = context.data<Float16>(call.c);
+  parallel_ranges(context, call.c.elements(), sizeof(Float16) + sizeof(float),
+                  [=](std::int64_t begin, std::int64_t end) {
+                    PRIMUS_SIMD()
+                    for (std::int64_t i = begin; i < end; ++i) out[i] = from_float<Float16>(c[i]);
+                  });
+}
+
 void gemm(CpuContext& context, const Gemm& call) {
   PRIMUS_CHECK(Gemm::kId, call.around.absent());  // is_taken() said so
   GemmArgs args = gemm_args(context, call);
+  if (is_fp16(call)) return gemm_fp16(context, call, args);
   if (SplitGemm::suits(call)) return SplitGemm(context, call, args).run();
   const Tensor* narrow = narrow_operand(call);
   args.workspace = context.data<std::byte>(call.workspace) + widened_bytes(narrow);
   args.workspace_bytes = static_cast<std::size_t>(call.workspace.bytes() - widened_bytes(narrow));
   if (narrow) {
     auto* wide = context.data<float>(call.workspace);
-    widen(context, *narrow, wide);
+    widen<BFloat16>(context, *narrow, wide);
     (narrow == &call.a ? args.a : args.b) = wide;
   }
   cpu_gemm(context.pool(), args);
@@ -76,6 +118,10 @@ void gemm(CpuContext& context, const Gemm& call) {
 std::int64_t gemm_workspace(CpuContext& context, const Gemm& call) {
   if (!call.around.absent()) return Gemm::kNotTaken;  // nothing would be gained by it
   const GemmArgs args = gemm_args(context, call);
+  if (is_fp16(call)) {
+    return WideCopies(call).bytes() +
+           static_cast<std::int64_t>(cpu_gemm_workspace_bytes(args, context.threads()));
+  }
   if (SplitGemm::suits(call)) return SplitGemm(context, call, args).workspace_bytes();
   return widened_bytes(narrow_operand(call)) +
          static_cast<std::int64_t>(cpu_gemm_workspace_bytes(args, context.threads()));

@@ -103,6 +103,7 @@ bool SplitGemm::suits(const Gemm& call) {
       8;  // turbo/gemm reads the weight once for so many, which is what they cost
   const bool a_fp32 = call.a.dtype == DType::kF32, b_fp32 = call.b.dtype == DType::kF32;
   const bool c_fp32 = call.c.dtype == DType::kF32;
+  if (call.a.dtype == DType::kF16) return false;
   if (call.a.rows() <= kFewTokens || default_gemm_provider(DType::kBF16) != GemmProvider::kAmx) return false;
   switch (call.role) {
     case GemmRole::kForward:

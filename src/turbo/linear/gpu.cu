@@ -44,6 +44,14 @@ TileProduct<A, B, C> product_of(Context& context, const Gemm& g) {
 void gemm(Context& context, const Gemm& call) {
   if (!call.around.absent()) return multiply_normed(context, call);
   if (multiply_skinny(context, call) || multiply_by_library(context, call)) return;
+  if (call.a.dtype == DType::kF16) {  // and so is b
+    if (call.c.dtype == DType::kF16) {
+      run_product(context, product_of<Float16, Float16, Float16>(context, call));
+    } else {
+      run_product(context, product_of<Float16, Float16, float>(context, call));
+    }
+    return;
+  }
   with_float_type(call.a.dtype, [&](auto a) {
     with_float_type(call.b.dtype, [&](auto b) {
       with_float_type(call.c.dtype, [&](auto c) {

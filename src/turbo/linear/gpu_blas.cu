@@ -76,7 +76,7 @@ class GpuTrials final : public TrialDevice {
     if (is_fp8(like.dtype)) {
       with_fp8_type(like.dtype, fill);
     } else {
-      with_float_type(like.dtype, fill);
+      with_operand_type(like.dtype, fill);
     }
     return result;
   }

@@ -55,6 +55,8 @@ struct CublasLtApi {
     switch (dtype) {
       case DType::kF32:
         return CUDA_R_32F;
+      case DType::kF16:
+        return CUDA_R_16F;
       case DType::kF8E4M3:
         return CUDA_R_8F_E4M3;
       case DType::kF8E5M2:

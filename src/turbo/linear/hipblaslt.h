@@ -18,7 +18,7 @@ using Preference = struct PreferenceOpaque*;
 using Stream = void*;  // a hipStream_t
 
 enum class Status : int { kSuccess = 0 };
-enum class DataType : int { kF32 = 0, kBF16 = 14 };
+enum class DataType : int { kF32 = 0, kF16 = 2, kBF16 = 14 };
 enum class ComputeType : int { k32F = 2 };
 enum class Operation : std::int32_t { kPlain = 111, kTransposed = 112 };
 enum class DescAttribute : int { kTransA = 0, kTransB = 1 };      // int32 each

@@ -30,8 +30,10 @@ void check_around(const Gemm& g) {
 
 void Gemm::check() const {
   PRIMUS_CHECK(kId, a.shape.rank() >= 1 && b.shape.rank() >= 1 && c.shape.rank() >= 1);
-  for (const Tensor* t : {&a, &b, &c}) {
-    PRIMUS_CHECK(kId, is_float(*t));
+  if (a.dtype == DType::kF16) {
+    PRIMUS_CHECK(kId, b.dtype == DType::kF16 && (c.dtype == DType::kF16 || c.dtype == DType::kF32));
+  } else {
+    for (const Tensor* t : {&a, &b, &c}) PRIMUS_CHECK(kId, is_float(*t));
   }
   switch (role) {
     case GemmRole::kForward:

@@ -1,8 +1,9 @@
 // The three matrix products of a linear layer y = x · Wᵀ, with x [tokens, in], W [out, in]. Products
 // accumulate in fp32, and a bf16 result is rounded once; only a weight gradient that is added to a bf16 one
-// may be rounded before the addition, too (cuBLASLt does so). Where an operand is fp32, they are as exact as
-// fp32 whatever the other, or, into a bf16 result, as exact as that can show, whatever units a device takes
-// for them.
+// may be rounded before the addition, too (cuBLASLt does so). Operands that are both fp16 give results in
+// fp16 or fp32, likewise; beside other types fp16 is not taken. Where an operand is fp32, they are as exact
+// as fp32 whatever the other, or, into a bf16 result, as exact as that can show, whatever units a device
+// takes for them.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -47,9 +48,9 @@ struct AroundProduct {
 struct Gemm {
   static constexpr KernelId kId = KernelId::kGemm;
   GemmRole role;
-  Tensor a;                 // left operand as named in the role, fp32 or bf16
-  Tensor b;                 // right operand as named in the role, fp32 or bf16
-  Tensor c;                 // result, fp32 or bf16
+  Tensor a;                 // left operand as named in the role, fp32 or bf16; or all fp16,
+  Tensor b;                 // right operand as named in the role, likewise
+  Tensor c;                 // result, fp32 or bf16; or fp16
   bool accumulate = false;  // c += instead of c =
   // Multiprocessors of a GPU to leave to a collective that runs beside (comm/beside.h). A wish: cuBLASLt
   // grants it, AMD's libraries, our own products and CPUs do not know it. Results may differ in rounding.

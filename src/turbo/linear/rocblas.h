@@ -23,7 +23,7 @@ enum class Status : int {
   kArchMismatch = 15,
 };
 enum class Operation : int { kPlain = 111, kTransposed = 112 };
-enum class DataType : int { kF32 = 151, kBF16 = 168 };
+enum class DataType : int { kF16 = 150, kF32 = 151, kBF16 = 168 };
 enum class AtomicsMode : int { kNotAllowed = 0 };
 enum class GemmAlgorithm : int { kStandard = 0 };
 

@@ -11,7 +11,16 @@
 namespace primus::turbo::rocblas {
 namespace {
 
-DataType type_of(DType dtype) { return dtype == DType::kF32 ? DataType::kF32 : DataType::kBF16; }
+DataType type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return DataType::kF32;
+    case DType::kF16:
+      return DataType::kF16;
+    default:
+      return DataType::kBF16;
+  }
+}
 
 void check(Status status, const char* what) {
   if (status == Status::kSuccess) return;

@@ -1,6 +1,7 @@
 #include "turbo/elementwise/elementwise.h"
 
 #include <bit>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -78,16 +79,47 @@ TEST_P(ElementwiseTest, CastRoundsAndKeepsSpecialValues) {
     x.push_back(rounded(special, DType::kF32));
   }
   const auto n = static_cast<std::int64_t>(x.size());
-  for (const DType from : {DType::kF32, DType::kBF16}) {
-    for (const DType to : {DType::kF32, DType::kBF16}) {
+  for (const DType from : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const DType to : {DType::kF32, DType::kBF16, DType::kF16}) {
       const Tensor out = bench.empty(to, {n});
       bench.run(Cast{.x = bench.upload(x, from, {n}), .out = out});
       EXPECT_EQ(bench.download(out), rounded(rounded(x, from), to));
     }
   }
-  const Tensor out = bench.zeros(DType::kBF16, {1});
-  bench.run(Cast{.x = bench.upload({NAN}, DType::kF32, {1}), .out = out});
-  EXPECT_TRUE(std::isnan(bench.download(out)[0]));
+  for (const DType to : {DType::kBF16, DType::kF16}) {
+    const Tensor out = bench.zeros(to, {1});
+    bench.run(Cast{.x = bench.upload({NAN}, DType::kF32, {1}), .out = out});
+    EXPECT_TRUE(std::isnan(bench.download(out)[0]));
+  }
+}
+
+// Every code, there and back; of a NaN only that it is one.
+TEST_P(ElementwiseTest, CastsOfFp16AreExact) {
+  OperatorBench bench(GetParam());
+  constexpr std::int64_t kCodes = 65536;
+  std::vector<std::uint16_t> codes(kCodes);
+  std::iota(codes.begin(), codes.end(), std::uint16_t{0});
+  const Tensor halves = bench.empty(DType::kF16, {kCodes}), wide = bench.empty(DType::kF32, {kCodes}),
+               back = bench.empty(DType::kF16, {kCodes});
+  bench.write_bytes(halves, codes.data());
+  bench.run(Cast{.x = halves, .out = wide});
+  bench.run(Cast{.x = wide, .out = back});
+  const Values values = bench.download(wide);
+  const std::vector<unsigned char> bytes = bench.bytes(back);
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    Float16 half;
+    half.bits = codes[i];
+    const auto expected = static_cast<float>(half);
+    std::uint16_t returned = 0;
+    std::memcpy(&returned, bytes.data() + 2 * i, sizeof(returned));
+    if (std::isnan(expected)) {
+      ASSERT_TRUE(std::isnan(values[i])) << i;
+      ASSERT_GT(returned & 0x7fffU, 0x7c00U) << i;
+    } else {
+      ASSERT_EQ(values[i], static_cast<double>(expected)) << i;
+      ASSERT_EQ(returned, codes[i]);
+    }
+  }
 }
 
 TEST_P(ElementwiseTest, Sum) {

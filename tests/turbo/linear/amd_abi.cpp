@@ -56,6 +56,7 @@ SAME_CALL(hipblaslt, matmul, hipblasLtMatmul);
 
 SAME(hipblaslt::Status::kSuccess, HIPBLAS_STATUS_SUCCESS);
 SAME(hipblaslt::DataType::kF32, HIP_R_32F);
+SAME(hipblaslt::DataType::kF16, HIP_R_16F);
 SAME(hipblaslt::DataType::kBF16, HIP_R_16BF);
 SAME(hipblaslt::ComputeType::k32F, HIPBLAS_COMPUTE_32F);
 SAME(hipblaslt::Operation::kPlain, HIPBLAS_OP_N);
@@ -89,6 +90,7 @@ SAME(rocblas::Status::kExcludedFromBuild, rocblas_status_excluded_from_build);
 SAME(rocblas::Status::kArchMismatch, rocblas_status_arch_mismatch);
 SAME(rocblas::Operation::kPlain, rocblas_operation_none);
 SAME(rocblas::Operation::kTransposed, rocblas_operation_transpose);
+SAME(rocblas::DataType::kF16, rocblas_datatype_f16_r);
 SAME(rocblas::DataType::kF32, rocblas_datatype_f32_r);
 SAME(rocblas::DataType::kBF16, rocblas_datatype_bf16_r);
 SAME(rocblas::AtomicsMode::kNotAllowed, rocblas_atomics_not_allowed);

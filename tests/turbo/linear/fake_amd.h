@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "tensor/bfloat16.h"
+#include "tensor/dtype.h"
+#include "tensor/float16.h"
 
 namespace primus::turbo::test {
 
@@ -29,20 +31,23 @@ struct FakeAmd {
   bool atomics = true;  // of rocBLAS
 };
 
-// A matrix by columns, of fp32 or bf16, as a library sees it.
+// A matrix by columns, of fp32, bf16 or fp16, as a library sees it.
 struct FakeMatrix {
-  bool wide;
+  DType type;
   std::int64_t rows, cols, leading;
   void* data;
 
   std::int64_t at(std::int64_t row, std::int64_t col) const { return col * leading + row; }
   double get(std::int64_t row, std::int64_t col) const {
-    if (wide) return static_cast<const float*>(data)[at(row, col)];
+    if (type == DType::kF32) return static_cast<const float*>(data)[at(row, col)];
+    if (type == DType::kF16) return static_cast<float>(static_cast<const Float16*>(data)[at(row, col)]);
     return static_cast<float>(static_cast<const BFloat16*>(data)[at(row, col)]);
   }
   void set(std::int64_t row, std::int64_t col, double value) const {
-    if (wide) {
+    if (type == DType::kF32) {
       static_cast<float*>(data)[at(row, col)] = static_cast<float>(value);
+    } else if (type == DType::kF16) {
+      static_cast<Float16*>(data)[at(row, col)] = Float16(static_cast<float>(value));
     } else {
       static_cast<BFloat16*>(data)[at(row, col)] = BFloat16(static_cast<float>(value));
     }

@@ -19,7 +19,7 @@ namespace {
 FakeAmd& state = fake_amd_state;
 
 enum { kSuccess = 0, kInvalidValue = 3, kNotSupported = 7 };
-enum { kR32F = 0, kR16BF = 14, kCompute32F = 2, kOpN = 111, kOpT = 112 };
+enum { kR32F = 0, kR16F = 2, kR16BF = 14, kCompute32F = 2, kOpN = 111, kOpT = 112 };
 
 int fail(const std::string& why) {
   if (!state.error[0]) std::strncpy(state.error, why.c_str(), sizeof(state.error) - 1);
@@ -57,8 +57,11 @@ std::size_t workspace_of(int algorithm) {
 }
 
 FakeMatrix matrix(const Layout& layout, const void* data) {
-  return {layout.type == kR32F, static_cast<std::int64_t>(layout.rows),
-          static_cast<std::int64_t>(layout.cols), layout.leading, const_cast<void*>(data)};
+  const primus::DType type = layout.type == kR32F   ? primus::DType::kF32
+                             : layout.type == kR16F ? primus::DType::kF16
+                                                    : primus::DType::kBF16;
+  return {type, static_cast<std::int64_t>(layout.rows), static_cast<std::int64_t>(layout.cols),
+          layout.leading, const_cast<void*>(data)};
 }
 
 }  // namespace
@@ -105,7 +108,7 @@ int hipblasLtMatmulDescSetAttribute(Desc* desc, int name, const void* value, std
 
 int hipblasLtMatrixLayoutCreate(Layout** layout, int type, std::uint64_t rows, std::uint64_t cols,
                                 std::int64_t leading) {
-  if (type != kR32F && type != kR16BF) return fail("type " + std::to_string(type));
+  if (type != kR32F && type != kR16F && type != kR16BF) return fail("type " + std::to_string(type));
   ++state.objects;
   *layout = new Layout{type, rows, cols, leading};
   return kSuccess;

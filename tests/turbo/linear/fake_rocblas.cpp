@@ -17,7 +17,7 @@ namespace {
 FakeAmd& state = fake_amd_state;
 
 enum { kSuccess = 0, kInvalidPointer = 3 };
-enum { kNone = 111, kTranspose = 112, kF32 = 151, kBF16 = 168 };
+enum { kNone = 111, kTranspose = 112, kF16 = 150, kF32 = 151, kBF16 = 168 };
 
 int fail(const std::string& why) {
   if (!state.error[0]) std::strncpy(state.error, why.c_str(), sizeof(state.error) - 1);
@@ -25,6 +25,10 @@ int fail(const std::string& why) {
 }
 
 int handle_number = 0;
+
+primus::DType type_of(int type) {
+  return type == kF32 ? primus::DType::kF32 : type == kF16 ? primus::DType::kF16 : primus::DType::kBF16;
+}
 
 }  // namespace
 
@@ -64,7 +68,7 @@ int rocblas_gemm_ex(void* handle, int trans_a, int trans_b, std::int32_t m, std:
     if (operation != kNone && operation != kTranspose) return fail("operation " + std::to_string(operation));
   }
   for (const int type : {a_type, b_type, c_type, d_type}) {
-    if (type != kF32 && type != kBF16) return fail("type " + std::to_string(type));
+    if (type != kF32 && type != kF16 && type != kBF16) return fail("type " + std::to_string(type));
   }
   if (a_type != b_type || c_type != d_type || compute_type != kF32)
     return fail("types that do not go together");
@@ -72,10 +76,10 @@ int rocblas_gemm_ex(void* handle, int trans_a, int trans_b, std::int32_t m, std:
   ++state.products;
   if (state.status != kSuccess) return state.status;
   const bool a_turned = trans_a == kTranspose, b_turned = trans_b == kTranspose;
-  const FakeMatrix left{a_type == kF32, a_turned ? k : m, a_turned ? m : k, lda, const_cast<void*>(a)};
-  const FakeMatrix right{b_type == kF32, b_turned ? n : k, b_turned ? k : n, ldb, const_cast<void*>(b)};
-  const FakeMatrix added{c_type == kF32, m, n, ldc, const_cast<void*>(c)},
-      result{d_type == kF32, m, n, ldd, d};
+  const FakeMatrix left{type_of(a_type), a_turned ? k : m, a_turned ? m : k, lda, const_cast<void*>(a)};
+  const FakeMatrix right{type_of(b_type), b_turned ? n : k, b_turned ? k : n, ldb, const_cast<void*>(b)};
+  const FakeMatrix added{type_of(c_type), m, n, ldc, const_cast<void*>(c)},
+      result{type_of(d_type), m, n, ldd, d};
   return fake_multiply(left, a_turned, right, b_turned, added, result, *static_cast<const float*>(alpha),
                        *static_cast<const float*>(beta))
              ? kSuccess

@@ -67,6 +67,60 @@ TEST(Linear, RolesMatchReference) {
   }
 }
 
+// fp16 goes with fp16 alone, and its results are fp16 or fp32. A single row is what decoding has: nothing
+// special here.
+TEST(Linear, ProductsInFp16MatchReference) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    std::vector<Layer> all = layers();
+    all.push_back({1, 256, 40});
+    all.push_back({64, 128, 64});  // all extents are multiples of 16 bytes: what libraries take
+    for (const Layer& layer : all) {
+      for (const GemmRole role : kRoles) {
+        for (const bool accumulate : {false, true}) {
+          for (const DType result : {DType::kF32, DType::kF16})
+            expect_product(bench, role, layer, {DType::kF16, DType::kF16, result}, accumulate);
+        }
+      }
+    }
+  }
+}
+
+// Sums are in fp32: parts that fp16 cannot hold cancel.
+TEST(Linear, SumsInFp16DoNotOverflow) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    constexpr std::int64_t kLength = 64;
+    Values a(kLength, 1000.0), b(kLength, 1000.0);
+    for (std::size_t i = kLength / 2; i < b.size(); ++i) b[i] = -1000;
+    b[0] = 1008;  // 1000 and 1008 are whole numbers of fp16's steps there
+    const Gemm call{.role = GemmRole::kForward,
+                    .a = bench.upload(a, DType::kF16, {1, kLength}),
+                    .b = bench.upload(b, DType::kF16, {1, kLength}),
+                    .c = bench.empty(DType::kF16, {1, 1}),
+                    .workspace = {}};
+    bench.run(call);
+    EXPECT_EQ(bench.download(call.c), (Values{8000.0}));
+  }
+}
+
+TEST(Linear, Fp16BesideAnotherTypeIsRefused) {
+  OperatorBench bench;
+  const auto tensor = [&](DType dtype) { return bench.zeros(dtype, {4, 4}); };
+  const auto call = [&](DType a, DType b, DType c) {
+    return Gemm{.role = GemmRole::kForward, .a = tensor(a), .b = tensor(b), .c = tensor(c), .workspace = {}};
+  };
+  EXPECT_NO_THROW(call(DType::kF16, DType::kF16, DType::kF32).check());
+  for (const DType other : {DType::kF32, DType::kBF16}) {
+    EXPECT_THROW(call(DType::kF16, other, DType::kF32).check(), std::logic_error);
+    EXPECT_THROW(call(other, DType::kF16, DType::kF32).check(), std::logic_error);
+    EXPECT_THROW(call(other, other, DType::kF16).check(), std::logic_error);
+  }
+  EXPECT_THROW(call(DType::kF16, DType::kF16, DType::kBF16).check(), std::logic_error);
+}
+
 // As decoding has them: GPUs have a kernel of their own for these.
 TEST(Linear, ProductsOfFewRowsMatchReference) {
   for (const DeviceUnderTest& spec : devices_under_test()) {

@@ -19,9 +19,17 @@ bool valid_strides(const AttentionShape& s, std::int64_t q, std::int64_t k, std:
   return q >= s.heads * s.head_dim && k >= s.kv_heads * s.head_dim && v >= s.kv_heads * s.value_dim;
 }
 
+bool equal_types(DType type, std::initializer_list<DType> others) {
+  return std::all_of(others.begin(), others.end(), [type](DType other) { return other == type; });
+}
+
 bool float_types(DType type, std::initializer_list<DType> others) {
-  return (type == DType::kF32 || type == DType::kBF16) &&
-         std::all_of(others.begin(), others.end(), [type](DType other) { return other == type; });
+  return (type == DType::kF32 || type == DType::kBF16) && equal_types(type, others);
+}
+
+// Of the forward and the backward pass over whole tensors.
+bool operand_types(DType type, std::initializer_list<DType> others) {
+  return type == DType::kF16 ? equal_types(type, others) : float_types(type, others);
 }
 
 bool valid_documents(const AttentionShape& s, const Tensor& first_key) {
@@ -56,7 +64,7 @@ void AttentionForward::check() const {
   PRIMUS_CHECK(kId, valid(shape) && valid_strides(shape, q_stride, k_stride, v_stride));
   PRIMUS_CHECK(kId, valid_documents(shape, first_key));
   PRIMUS_CHECK(kId, sinks.absent() || (sinks.dtype == q.dtype && sinks.elements() == shape.heads));
-  PRIMUS_CHECK(kId, float_types(q.dtype, {k.dtype, v.dtype, out.dtype}));
+  PRIMUS_CHECK(kId, operand_types(q.dtype, {k.dtype, v.dtype, out.dtype}));
   PRIMUS_CHECK(kId, out.elements() == shape.batch * shape.seq_q * shape.heads * shape.value_dim);
   PRIMUS_CHECK(kId, lse.absent() || lse.dtype == DType::kF32);
   PRIMUS_CHECK(kId, lse.absent() || lse.elements() == shape.heads * shape.batch * shape.seq_q);
@@ -68,9 +76,11 @@ void AttentionBackward::check() const {
   PRIMUS_CHECK(kId, valid(shape) && valid_strides(shape, q_stride, k_stride, v_stride));
   PRIMUS_CHECK(kId, valid_documents(shape, first_key));
   PRIMUS_CHECK(kId, valid_strides(shape, d_q_stride, d_k_stride, d_v_stride));
-  PRIMUS_CHECK(kId, float_types(q.dtype, {k.dtype, v.dtype, out.dtype, d_out.dtype}));
-  PRIMUS_CHECK(kId, float_types(d_q.dtype, {d_k.dtype, d_v.dtype}));
-  PRIMUS_CHECK(kId, d_q.dtype == q.dtype || d_q.dtype == DType::kF32);
+  PRIMUS_CHECK(kId, operand_types(q.dtype, {k.dtype, v.dtype, out.dtype, d_out.dtype}));
+  PRIMUS_CHECK(kId, operand_types(d_q.dtype, {d_k.dtype, d_v.dtype}));
+  const bool fp16 = q.dtype == DType::kF16;
+  PRIMUS_CHECK(kId, d_q.dtype == q.dtype || (d_q.dtype == DType::kF32 && !fp16));
+  PRIMUS_CHECK(kId, !fp16 || (!accumulate_d_q && !accumulate_d_kv));
   PRIMUS_CHECK(kId, out.elements() == shape.batch * shape.seq_q * shape.heads * shape.value_dim);
   PRIMUS_CHECK(kId, d_out.elements() == out.elements());
   PRIMUS_CHECK(kId, lse.dtype == DType::kF32 && lse.elements() == shape.heads * shape.batch * shape.seq_q);

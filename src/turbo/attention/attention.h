@@ -1,8 +1,9 @@
 // Causal grouped-query attention, tiled with an online softmax (FlashAttention, Dao et al. 2022 and 2023):
 // the score matrix never exists as a whole. Query head h reads key/value head h / (heads / kv_heads).
 //
-// Operands are row-strided views so that q, k and v may be column slices of one fused projection: a row is
-// one token, and *_stride counts elements from one token to the next.
+// Operands are fp32 or bf16, and all of one type; AttentionForward and AttentionBackward also take fp16, with
+// gradients in fp16 that are assigned. They are row-strided views so that q, k and v may be column slices of
+// one fused projection: a row is one token, and *_stride counts elements from one token to the next.
 //
 // What a query at position p of its sequence sees: keys up to p (causal), of the last `window` positions, of
 // its own chunk of `chunk` positions (Llama 4), and, where a sequence is packed from several documents, from

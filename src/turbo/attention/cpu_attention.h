@@ -34,6 +34,7 @@ AttentionShape paged_shape(const PagedAttention& call, std::int64_t new_tokens, 
 template <class Body>
 auto with_tiles(DType dtype, Body body) {
   if (dtype == DType::kF32) return body(Fp32Tiles<float>());
+  if (dtype == DType::kF16) return body(Fp32Tiles<Float16>());
 #if defined(__AVX512BW__)
   if (const Bf16Unit* unit = bf16_unit()) return body(Bf16Tiles(*unit));
 #endif

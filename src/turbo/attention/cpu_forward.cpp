@@ -236,7 +236,7 @@ std::int64_t tiled_forward_workspace(CpuContext& context, DType dtype, const Att
 void attention_forward(CpuContext& context, const AttentionForward& call) {
   const AttentionShape& s = call.shape;
   if (s.batch * s.seq_q == 0) return;
-  if (is_decode(s)) return attention_decode(context, call);
+  if (is_decode(s) && call.q.dtype != DType::kF16) return attention_decode(context, call);
   with_tiles(call.q.dtype, [&](const auto& engine) {
     using Tiles = std::decay_t<decltype(engine)>;
     using T = typename Tiles::Source;
@@ -253,7 +253,7 @@ void attention_forward(CpuContext& context, const AttentionForward& call) {
 }
 
 std::int64_t attention_forward_workspace(CpuContext& context, const AttentionForward& call) {
-  if (is_decode(call.shape)) return attention_decode_workspace(call.shape);
+  if (is_decode(call.shape) && call.q.dtype != DType::kF16) return attention_decode_workspace(call.shape);
   return tiled_forward_workspace(context, call.q.dtype, call.shape);
 }
 

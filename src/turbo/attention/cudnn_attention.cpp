@@ -34,7 +34,9 @@ AttentionShape canonical(AttentionShape s, bool documents) {
 const char* describe(const AttentionShape& shape, DType dtype, bool documents, std::int64_t q_row,
                      std::int64_t k_row, std::int64_t v_row, CudnnProblem& p) {
   const AttentionShape s = canonical(shape, documents);
-  if (dtype != DType::kBF16) return "operands in fp32";
+  if (dtype != DType::kBF16 && dtype != DType::kF16) return "operands in fp32";
+  if (dtype == DType::kF16 && documents) return "documents in fp16";
+  p.type = dtype;
   if (s.causal && (s.seq_q != s.seq_k || s.q_first != s.k_first)) {
     return "queries and keys of different positions";
   }
@@ -189,6 +191,7 @@ const CudnnCall& CudnnAttention::find(const AttentionForward& call) {
     return refuse("rows that do not begin at a multiple of 16 bytes");
   }
   p.sinks = !call.sinks.absent();
+  if (p.sinks && p.type == DType::kF16) return refuse("sinks in fp16");
   p.statistics = !call.lse.absent();
   return build(p);
 }
@@ -199,8 +202,8 @@ const CudnnCall& CudnnAttention::find(const AttentionBackward& call, bool own_is
   p.deterministic = options_.deterministic;
   const char* reason = describe(call.shape, call.q.dtype, !call.first_key.absent(), call.q_stride,
                                 call.k_stride, call.v_stride, p);
-  // cuDNN assigns, and in bf16.
-  p.gradients_apart = call.d_q.dtype != DType::kBF16 || call.accumulate_d_q || call.accumulate_d_kv;
+  // cuDNN assigns, and in the operands' type.
+  p.gradients_apart = call.d_q.dtype != call.q.dtype || call.accumulate_d_q || call.accumulate_d_kv;
   if (!reason && p.documents && p.gradients_apart) reason = "documents whose gradients are added to others";
   if (!reason && (call.d_q_stride % kElementsAligned != 0 || call.d_k_stride % kElementsAligned != 0 ||
                   call.d_v_stride % kElementsAligned != 0)) {

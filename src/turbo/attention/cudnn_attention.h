@@ -1,11 +1,11 @@
 // Attention by cuDNN: which calls it takes, as which graph, and the plans that were built for them. Knows
 // nothing of a device but cuDNN's handle, so all of it runs in tests against a library that is not NVIDIA's.
 //
-// Covered: bf16, causal or not, grouped queries, windows, sinks, chunks that divide the sequence, and packed
-// documents. Queries and keys have the same positions, or every query sees every key, as in most parts of a
-// sequence that several ranks hold. Documents are batches of varying length to cuDNN;
-// which ones there are is known on the device alone, so a plan has room for a number of them, and a call with
-// more is done by our own kernel in the same launch (gpu_cudnn.h).
+// Covered: bf16 and, without documents and sinks, fp16; causal or not, grouped queries, windows, sinks,
+// chunks that divide the sequence, and packed documents. Queries and keys have the same positions, or every
+// query sees every key, as in most parts of a sequence that several ranks hold. Documents are batches of
+// varying length to cuDNN; which ones there are is known on the device alone, so a plan has room for a number
+// of them, and a call with more is done by our own kernel in the same launch (gpu_cudnn.h).
 //
 // Backward: cuDNN adds the gradients of queries with atomics, in an order that changes from run to run. Its
 // deterministic form keeps all weights of some heads in memory instead, batch * heads * seq_q * seq_k * 2
@@ -56,6 +56,7 @@ enum class CudnnTensor : std::int64_t {
 
 // Everything that a plan depends on. Strides are in elements, of rows of tokens.
 struct CudnnProblem {
+  DType type = DType::kBF16;  // of the operands: bf16 or fp16
   bool backward = false, causal = false, documents = false, sinks = false, statistics = false;
   bool deterministic = true;
   bool gradients_apart = false;  // densely in the workspace, from where they are added to what is there

@@ -16,7 +16,8 @@ using cudnn::ReductionOperator;
 
 class Builder {
  public:
-  Builder(const cudnn::Library& library, const CudnnProblem& problem) : p_(problem), graph_(library) {
+  Builder(const cudnn::Library& library, const CudnnProblem& problem)
+      : p_(problem), type_(problem.type == DType::kF16 ? DataType::kF16 : DataType::kBF16), graph_(library) {
     if (p_.documents)
       lengths_ = graph_.memory(id(CudnnTensor::kLengths), DataType::kI32, {p_.batch, 1, 1, 1}, {1, 1, 1, 1});
   }
@@ -25,7 +26,7 @@ class Builder {
     const Node q = queries(CudnnTensor::kQ, p_.q_row, CudnnTensor::kQOffsets);
     const Node k = transposed(CudnnTensor::kK, p_.head_dim, p_.k_row, p_.k_batch, CudnnTensor::kKOffsets);
     const Dims values{p_.batch, p_.kv_heads, p_.seq_k, p_.value_dim};
-    const Node v = memory(CudnnTensor::kV, DataType::kBF16, values, {p_.v_batch, p_.value_dim, p_.v_row, 1},
+    const Node v = memory(CudnnTensor::kV, type_, values, {p_.v_batch, p_.value_dim, p_.v_row, 1},
                           CudnnTensor::kVOffsets);
     Node s = scores();
     graph_.matmul(q, k, s, {.rows = lengths_, .cols = lengths_, .padded = p_.documents});
@@ -58,7 +59,7 @@ class Builder {
       graph_.pointwise(PointwiseMode::kAdd, most, log_sum, statistics());
     }
     // The second product takes its left operand in the type of the values.
-    const Node p = graph_.pointwise(PointwiseMode::kDivide, weights, sum, scores(DataType::kBF16));
+    const Node p = graph_.pointwise(PointwiseMode::kDivide, weights, sum, scores(type_));
     graph_.matmul(p, v, outputs(CudnnTensor::kOut), {.rows = lengths_, .depth = lengths_});
     return graph_.compile(handle, p_.deterministic);
   }
@@ -100,12 +101,12 @@ class Builder {
                   CudnnTensor::kDKWide);
 
     const Node keys =
-        graph_.temporary(DataType::kBF16, {p_.batch, p_.kv_heads, p_.seq_k, p_.head_dim},
+        graph_.temporary(type_, {p_.batch, p_.kv_heads, p_.seq_k, p_.head_dim},
                          {p_.k_batch, p_.head_dim, p_.k_row, 1}, offsets(CudnnTensor::kKOffsets));
     graph_.reshape(k, keys);
     const Dims dims{p_.batch, p_.heads, p_.seq_q, p_.head_dim};
     const Graph::Lengths lengths{.rows = lengths_, .depth = lengths_};
-    const Node d_q = memory(CudnnTensor::kDQ, DataType::kBF16, dims,
+    const Node d_q = memory(CudnnTensor::kDQ, type_, dims,
                             {p_.seq_q * p_.d_q_row, p_.head_dim, p_.d_q_row, 1}, CudnnTensor::kDQOffsets);
     if (p_.deterministic) {
       graph_.matmul(d, keys, d_q, lengths);
@@ -134,17 +135,16 @@ class Builder {
     return graph_.memory(id(which), type, dims, strides, offsets(offsets_of));
   }
   Node queries(CudnnTensor which, std::int64_t row, CudnnTensor offsets_of) {
-    return memory(which, DataType::kBF16, {p_.batch, p_.heads, p_.seq_q, p_.head_dim},
+    return memory(which, type_, {p_.batch, p_.heads, p_.seq_q, p_.head_dim},
                   {p_.q_batch, p_.head_dim, row, 1}, offsets_of);
   }
   // Keys, or values: [batch, heads, dim, seq_k].
   Node transposed(CudnnTensor which, std::int64_t dim, std::int64_t row, std::int64_t batch,
                   CudnnTensor offsets_of) {
-    return memory(which, DataType::kBF16, {p_.batch, p_.kv_heads, dim, p_.seq_k}, {batch, dim, 1, row},
-                  offsets_of);
+    return memory(which, type_, {p_.batch, p_.kv_heads, dim, p_.seq_k}, {batch, dim, 1, row}, offsets_of);
   }
   Node outputs(CudnnTensor which) {
-    return memory(which, DataType::kBF16, {p_.batch, p_.heads, p_.seq_q, p_.value_dim},
+    return memory(which, type_, {p_.batch, p_.heads, p_.seq_q, p_.value_dim},
                   {p_.out_batch, p_.value_dim, p_.out_row, 1}, CudnnTensor::kOutOffsets);
   }
   // [heads, tokens]
@@ -205,10 +205,10 @@ class Builder {
   // The gradient of keys or values: transposed weights times rows of queries, added over a group's heads.
   void keys_gradient(const Node& weights, const Node& right, std::int64_t dim, std::int64_t row,
                      CudnnTensor which, CudnnTensor offsets_of, CudnnTensor wide) {
-    const Node turned = graph_.temporary(DataType::kBF16, {p_.batch, p_.heads, p_.seq_k, p_.seq_q},
+    const Node turned = graph_.temporary(type_, {p_.batch, p_.heads, p_.seq_k, p_.seq_q},
                                          {p_.heads * p_.seq_q * p_.seq_k, p_.seq_q * p_.seq_k, 1, p_.seq_k});
     graph_.reshape(weights, turned);
-    const Node result = memory(which, DataType::kBF16, {p_.batch, p_.kv_heads, p_.seq_k, dim},
+    const Node result = memory(which, type_, {p_.batch, p_.kv_heads, p_.seq_k, dim},
                                {p_.seq_k * row, dim, row, 1}, offsets_of);
     const Graph::Lengths lengths{.rows = lengths_, .depth = lengths_};
     if (p_.heads == p_.kv_heads) {
@@ -219,15 +219,15 @@ class Builder {
     const std::int64_t group = p_.heads / p_.kv_heads;
     // cuDNN takes the result's offsets for this one, too, times the heads of a group.
     const Node all_heads =
-        p_.documents
-            ? memory(wide, DataType::kBF16, dims,
-                     {result.strides[0] * group, dim, result.strides[2] * group, 1}, offsets_of)
-            : graph_.temporary(DataType::kBF16, dims, {p_.heads * p_.seq_k * dim, p_.seq_k * dim, dim, 1});
+        p_.documents ? memory(wide, type_, dims,
+                              {result.strides[0] * group, dim, result.strides[2] * group, 1}, offsets_of)
+                     : graph_.temporary(type_, dims, {p_.heads * p_.seq_k * dim, p_.seq_k * dim, dim, 1});
     graph_.matmul(turned, right, all_heads, lengths);
     graph_.reduce(ReductionOperator::kAdd, all_heads, result);
   }
 
   const CudnnProblem& p_;
+  const DataType type_;  // of the operands
   Graph graph_;
   Node lengths_;
   std::map<CudnnTensor, Node> offsets_;

@@ -65,7 +65,7 @@ void forward(Context& context, const AttentionForward& a) {
   const LeftToDo left = attention_by_library(context, a, 0);
   if (!left.all && !left.unless_zero) return;
   if (forward_by_warpgroups(context, a, left.unless_zero)) return;
-  with_float_type(a.q.dtype, [&](auto tag) {
+  with_operand_type(a.q.dtype, [&](auto tag) {
     using T = decltype(tag);
     using Tiles = AttentionTiles<T>;
     const AttentionShape& s = a.shape;

@@ -157,7 +157,7 @@ std::int64_t attention_backward_workspace(Context& context, const AttentionBackw
 void attention_backward(Context& context, const AttentionBackward& a) {
   const LeftToDo left = attention_by_library(context, a, own_workspace(a));
   if (!left.all && !left.unless_zero) return;
-  with_float_type(a.q.dtype, [&](auto tag) {
+  with_operand_type(a.q.dtype, [&](auto tag) {
     using T = decltype(tag);
     const AttentionShape& s = a.shape;
     auto* delta = context.data<float>(a.workspace);
@@ -170,11 +170,10 @@ void attention_backward(Context& context, const AttentionBackward& a) {
     both.d_out = context.data<T>(a.d_out);
     both.lse = context.data<float>(a.lse);
     both.delta = delta;
-    if (a.d_q.dtype == a.q.dtype) {
-      gradients<T, T>(context, a, both);
-    } else {
-      gradients<T, float>(context, a, both);
+    if constexpr (!std::is_same_v<T, Float16>) {
+      if (a.d_q.dtype != a.q.dtype) return gradients<T, float>(context, a, both);
     }
+    gradients<T, T>(context, a, both);
   });
 }
 

@@ -238,7 +238,7 @@ LeftToDo attention_by_library(Context& context, const AttentionBackward& call, s
       Memory memory(context, *planned, call.workspace, own);
       if (b == 0 && h == 0) left = cut_documents(context, p, memory, call.shape, call.first_key);
       const std::int64_t sequence = b * p.batch;
-      // The slice's part of a tensor of rows.
+      // The slice's part of a tensor of rows, of bf16 or fp16: only the size of an element matters.
       const auto part = [&](const Tensor& tensor, std::int64_t batch_stride, std::int64_t width) {
         return context.data<BFloat16>(tensor) + sequence * batch_stride + h * width;
       };

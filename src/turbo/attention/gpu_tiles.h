@@ -235,7 +235,7 @@ struct AttentionTiles {
   }
   PRIMUS_DEVICE static Operand<T> left_weights(Memory& m, const Scores& weights, int d) {
     if constexpr (kDirect) {
-      return to_left(weights[d / kTile]);
+      return to_left<T>(weights[d / kTile]);
     } else {
       return load_left<false>(&m.weights[warp() * kTile][d], kCols + kPad);
     }

@@ -95,7 +95,7 @@ enum class AttributeType : int {
   kReductionOperator = 18,
 };
 
-enum class DataType : int { kF32 = 0, kI32 = 4, kBF16 = 9, kBool = 11 };
+enum class DataType : int { kF32 = 0, kF16 = 2, kI32 = 4, kBF16 = 9, kBool = 11 };
 enum class HeuristicsMode : int { kA = 3 };
 enum class NumericalNote : int { kNonDeterministic = 4 };
 enum class ReductionOperator : int { kAdd = 0, kMax = 3 };

@@ -123,8 +123,8 @@ class Problem {
 
   void expect_matches_reference() {
     // fp32: a few hundred products per sum, rounded at random. bf16: besides the results, probabilities
-    // inside may have been rounded to bf16.
-    const double tolerance = dtype_ == DType::kF32 ? 2e-6 : 1e-2;
+    // inside may have been rounded to bf16. fp16 likewise, and it has three more bits.
+    const double tolerance = dtype_ == DType::kF32 ? 2e-6 : dtype_ == DType::kF16 ? 1e-2 / 8 : 1e-2;
     const AttentionReference& reference = expected_.reference;
     EXPECT_LE(normalised_error(bench_.download(forward.out), reference.out), tolerance);
     EXPECT_LE(normalised_error(bench_.download(forward.lse), reference.lse), 1e-6);
@@ -282,6 +282,28 @@ void as_is(Expected&, DType) {}
 void with_sinks(Expected& expected, DType dtype) { expected.add_sinks(dtype); }
 
 TEST(Attention, TrainingMatchesReference) { expect_all_match(training_shapes(), as_is); }
+
+TEST(Attention, Fp16MatchesReference) {
+  const auto packed = [](Expected& expected, DType) { expected.pack({40, 7, 90}); };
+  expect_all_match(training_shapes(), as_is, 5, {DType::kF16});
+  expect_all_match(cache_shapes(), as_is, 5, {DType::kF16});
+  expect_all_match({shape(2, 130, 4, 2, 64, 64), shape(1, 150, 2, 1, 16, 16, 20)}, packed, 5, {DType::kF16});
+}
+
+// What nobody measures is refused, not computed unseen.
+TEST(Attention, Fp16TakesWholeGradientsOfItsOwnType) {
+  OperatorBench bench;
+  const AttentionShape s = shape(1, 8, 2, 2, 8, 8);
+  Expected expected(s, DType::kF16);
+  expected.compute();
+  const Problem problem(bench, expected, DType::kF16);
+  EXPECT_NO_THROW(problem.backward.check());
+  AttentionBackward wide = problem.backward, added = problem.backward, mixed = problem.backward;
+  for (Tensor* const gradient : {&wide.d_q, &wide.d_k, &wide.d_v}) gradient->dtype = DType::kF32;
+  added.accumulate_d_kv = true;
+  mixed.d_out.dtype = DType::kBF16;
+  for (const AttentionBackward& call : {wide, added, mixed}) EXPECT_THROW(call.check(), std::logic_error);
+}
 
 TEST(Attention, CachedKeysMatchReference) { expect_all_match(cache_shapes(), as_is); }
 

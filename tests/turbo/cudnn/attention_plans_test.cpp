@@ -44,8 +44,8 @@ AttentionForward forward(const AttentionShape& s, DType type = DType::kBF16) {
   return call;
 }
 
-AttentionBackward backward(const AttentionShape& s) {
-  const AttentionForward f = forward(s);
+AttentionBackward backward(const AttentionShape& s, DType type = DType::kBF16) {
+  const AttentionForward f = forward(s, type);
   AttentionBackward call{};
   call.shape = s;
   call.q = call.k = call.v = call.d_q = call.d_k = call.d_v = f.q;
@@ -108,6 +108,27 @@ TEST_F(CudnnPlans, EqualCallsShareOnePlan) {
   EXPECT_NE(&attention.find(no_statistics), &first);
   EXPECT_EQ(fake::compiled().dims.count(kLse), 0U);
   EXPECT_EQ(fake::plans_made(), 3);
+}
+
+TEST_F(CudnnPlans, OperandsAreOfOneTypeOfSixteenBits) {
+  CudnnAttention attention = make();
+  const AttentionShape s = shape(2, 128, 4, 2, 64, 64);
+  const std::pair<DType, cudnn::DataType> types[] = {{DType::kBF16, cudnn::DataType::kBF16},
+                                                     {DType::kF16, cudnn::DataType::kF16}};
+  for (const auto& [type, cudnn_type] : types) {
+    ASSERT_TRUE(attention.find(forward(s, type)).plan);
+    for (const std::int64_t id : {kQ, kK, kOut}) EXPECT_EQ(fake::compiled().types.at(id), cudnn_type);
+    EXPECT_EQ(fake::compiled().types.at(kLse), cudnn::DataType::kF32);
+    ASSERT_TRUE(attention.find(backward(s, type)).plan);
+    for (const std::int64_t id : {kQ, kDQ, kDK, kDV}) EXPECT_EQ(fake::compiled().types.at(id), cudnn_type);
+  }
+  EXPECT_EQ(fake::plans_made(), 4) << "a plan is for one type";
+  AttentionForward call = forward(s, DType::kF16);
+  call.sinks = at(kSomewhere, DType::kF16, {4});
+  EXPECT_THAT(attention.find(call).refusal, HasSubstr("sinks in fp16"));
+  call = forward(s, DType::kF16);
+  documents(call);
+  EXPECT_THAT(attention.find(call).refusal, HasSubstr("documents in fp16"));
 }
 
 TEST_F(CudnnPlans, WindowsAndSinksArePartOfTheGraph) {

@@ -123,6 +123,7 @@ void remember_tensor(const Object& object) {
     return;
   const std::int64_t id = object.get<std::int64_t>(Attribute::kTensorUniqueId).at(0);
   last.dims[id] = object.get<std::int64_t>(Attribute::kTensorDimensions);
+  last.types[id] = object.get<DataType>(Attribute::kTensorDataType).at(0);
   last.strides[id] = object.get<std::int64_t>(Attribute::kTensorStrides);
   if (const auto offsets = object.get<Descriptor>(Attribute::kTensorRaggedOffset); !offsets.empty()) {
     last.offsets[id] = of(offsets[0]).get<std::int64_t>(Attribute::kTensorUniqueId).at(0);

@@ -28,6 +28,7 @@ Settings& settings();
 // Of the graph that was compiled last.
 struct Compiled {
   std::map<std::int64_t, std::vector<std::int64_t>> dims, strides;  // of tensors in memory, by id
+  std::map<std::int64_t, DataType> types;                           // likewise
   std::map<std::int64_t, std::int64_t> offsets;                     // id of a tensor's ragged offsets
   std::multiset<PointwiseMode> pointwise;
   int matmuls = 0, reductions = 0;

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <memory>
 
 #include "base/error.h"
 #include "base/text/suggest.h"
 #include "bench/device_timer.h"
 #include "tensor/bfloat16.h"
+#include "tensor/float16.h"
 
 namespace primus {
 namespace {
@@ -53,9 +55,17 @@ double bus_factor(CollectiveOp op, double n) {
   }
 }
 
-// Small whole numbers, whose sums bf16 holds exactly up to 256: element i of `rank`.
-constexpr int kMostExactRanks = 36;
+// Small whole numbers: element i of `rank`.
 double value_of(int rank, std::int64_t i) { return static_cast<double>((i + 3 * rank) % 8); }
+
+// Ranks whose values add up to a number that the type holds exactly: the first that bf16 leaves out is 257,
+// and 2049 of fp16.
+std::int64_t most_exact_ranks(DType dtype) {
+  constexpr std::int64_t kLargestValue = 7, kOfBf16 = 256, kOfFp16 = 2048;
+  if (dtype == DType::kBF16) return kOfBf16 / kLargestValue;
+  if (dtype == DType::kF16) return kOfFp16 / kLargestValue;
+  return std::numeric_limits<std::int64_t>::max();
+}
 
 // One rank's part in an operation.
 class Exchange {
@@ -128,6 +138,9 @@ void fill(Stream& stream, const Tensor& tensor, int rank) {
     if (tensor.dtype == DType::kBF16) {
       const BFloat16 narrow(value);
       std::memcpy(bytes.data() + 2 * i, &narrow, 2);
+    } else if (tensor.dtype == DType::kF16) {
+      const Float16 narrow(value);
+      std::memcpy(bytes.data() + 2 * i, &narrow, 2);
     } else {
       std::memcpy(bytes.data() + 4 * i, &value, 4);
     }
@@ -144,6 +157,10 @@ std::vector<float> read(Stream& stream, const Tensor& tensor) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (tensor.dtype == DType::kBF16) {
       BFloat16 narrow;
+      std::memcpy(&narrow, bytes.data() + 2 * i, 2);
+      values[i] = static_cast<float>(narrow);
+    } else if (tensor.dtype == DType::kF16) {
+      Float16 narrow;
       std::memcpy(&narrow, bytes.data() + 2 * i, 2);
       values[i] = static_cast<float>(narrow);
     } else {
@@ -288,8 +305,9 @@ std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& de
   Measurement measurement(world, device);
   DeviceTimer& timer = measurement.timer();
   const std::int64_t element = size_of(plan.dtype), ranks = world.size();
-  if (plan.check && plan.dtype == DType::kBF16 && ranks > kMostExactRanks) {
-    throw invalid(fmt::format("sums of bf16 over {} ranks are rounded, and cannot be checked", ranks),
+  if (plan.check && ranks > most_exact_ranks(plan.dtype)) {
+    throw invalid(fmt::format("sums of {} over {} ranks are rounded, and cannot be checked",
+                              name_of(plan.dtype), ranks),
                   "check with --dtype fp32");
   }
   std::vector<BenchmarkResult> results;

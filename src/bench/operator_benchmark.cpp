@@ -391,8 +391,9 @@ BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
   for (const ModelProduct& p : products) {
     if (p.experts == 0)
       time_layer(bench, layer_of(p), options, p.what + ", ", report.results);
-    else if (options.fp8)
-      report.notes.push_back(p.what + ": left out, because experts' products are not there in fp8");
+    else if (options.fp8 || options.dtype == DType::kF16)
+      report.notes.push_back(
+          fmt::format("{}: left out, because experts' products are not there in {}", p.what, report.dtype));
     else
       time_experts(bench, experts_of(p), options, p.what + ", ", report.results);
   }

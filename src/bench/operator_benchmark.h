@@ -15,7 +15,7 @@
 namespace primus {
 
 struct OperatorBenchmarkOptions {
-  DType dtype = DType::kBF16;  // of operands
+  DType dtype = DType::kBF16;  // of operands; fp16: of linear layers and of attention only
   // Products of linear layers in fp8 (turbo/fp8_linear), of operands in bf16: activations and weights in
   // e4m3, gradients in e5m2 (Megatron's "hybrid"). Each is timed from bf16 operands, and once more without
   // their quantisation. Other suites than those of linear layers do not have it.
@@ -65,7 +65,7 @@ struct ModelProduct {
   bool operator==(const ModelProduct&) const = default;
 };
 // Each as weight gradient, forward product and input gradient: three results in this order, in fp8 each
-// twice. `suite` is the report's. In fp8 experts are left out, as a note says.
+// twice. `suite` is the report's. In fp8 and in fp16 experts are left out, as a note says.
 BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
                                      const std::vector<ModelProduct>& products,
                                      const OperatorBenchmarkOptions& options);

@@ -82,6 +82,41 @@ TEST(Benchmarks, ModelsInFp8WithoutTheirExperts) {
   EXPECT_THAT(report["notes"][0].get<std::string>(), HasSubstr("experts' gate and up: left out"));
 }
 
+// Weight gradients are added into fp32, as of bf16.
+TEST(Benchmarks, ProductsAndAttentionInFp16) {
+  const auto gemm = report_of({"gemm", "--shape", "64x48x32", "--dtype", "fp16"});
+  EXPECT_EQ(gemm["dtype"], "fp16");
+  ASSERT_EQ(gemm["results"].size(), 3U);
+  EXPECT_EQ(gemm["results"][0]["bytes"].get<double>(), 2.0 * (64 * 32 + 64 * 48) + 2.0 * 4 * 48 * 32);
+  EXPECT_EQ(gemm["results"][1]["bytes"].get<double>(), 2.0 * (64 * 32 + 48 * 32 + 64 * 48));
+  const auto attention = report_of({"attention", "--seq-length", "64", "--heads", "4", "--kv-heads", "2",
+                                    "--head-dim", "16", "--dtype", "fp16"});
+  EXPECT_EQ(attention["dtype"], "fp16");
+  ASSERT_EQ(attention["results"].size(), 2U);
+  const auto experts =
+      report_of({"gemm-deepseek", "--model", "V2_Lite", "--mbs", "1", "--seqlen", "16", "--hidden-size", "64",
+                 "--intermediate-size", "96", "--vocab-size", "112", "--dtype", "fp16"});
+  EXPECT_THAT(experts["notes"][0].get<std::string>(),
+              HasSubstr("experts' gate and up: left out, because experts' products are not there in fp16"));
+  const ProgramResult grouped = benchmark({"grouped-gemm", "--dtype", "fp16"});
+  EXPECT_EQ(grouped.exit_code, 2);
+  EXPECT_THAT(grouped.err, testing::AllOf(HasSubstr("products of linear layers, attention and collectives"),
+                                          HasSubstr("take --dtype bf16")));
+}
+
+// Sums of small whole numbers are exact in fp16, too.
+TEST(Benchmarks, CollectivesInFp16) {
+  const auto report =
+      report_of({"collectives", "--nproc", "2", "--transport", "threads", "--op", "all", "--check", "--sizes",
+                 "1K", "--iters", "2", "--warmup", "1", "--dtype", "fp16"});
+  EXPECT_EQ(report["dtype"], "fp16");
+  EXPECT_EQ(report["results"].size(), 7U);
+  const auto strided =
+      report_of({"strided-allgather", "--nproc", "2", "--stride", "1", "--sizes-mb", "1", "--iters", "2",
+                 "--warmup", "1", "--transport", "threads", "--dtype", "fp16"});
+  EXPECT_EQ(strided["dtype"], "fp16");
+}
+
 TEST(Benchmarks, Attention) {
   const auto report = report_of(
       {"attention", "--seq-length", "64", "--heads", "4", "--kv-heads", "2", "--head-dim", "16", "--full"});
@@ -251,7 +286,6 @@ TEST(Benchmarks, AttentionOfModelsAndFiles) {
            {{"--mbs-list", "1", "--batch", "1"}, "leave out one of them"},
            {{"--backend", "cudnn"}, "has no cuDNN"},
            {{"--backend", "ck"}, "Composable Kernel"},
-           {{"--dtype", "fp16"}, "no kernel and no collective of Primus takes fp16"},
            {{"--dtype", "fp8"}, "primus benchmark gemm --dtype fp8"}}) {
     std::vector<std::string> all{"attention"};
     all.insert(all.end(), words.begin(), words.end());
@@ -566,7 +600,9 @@ TEST(Benchmarks, WhatCannotBeMeasuredIsRefused) {
       {"gemm", "--trans_a", "1"},
       {"gemm", "--output", "report.pdf"},
       {"gemm", "--output", "report.html", "--append"},
-      {"gemm", "--dtype", "fp16"},
+      {"grouped-gemm", "--dtype", "fp16"},
+      {"decode", "--dtype", "fp16"},
+      {"memory", "--dtype", "bf16"},
       {"gemm", "--output", "-", "--csv"},
       {"gemm-deepseek", "--n-shared-experts", "-1"},
       {"strided-allgather", "--backend", "gloo"},

@@ -41,7 +41,7 @@ class BenchmarkRanks : public Command {
                 "between ranks on CPUs: auto, shared-memory, tcp or mpi (with mpirun) between processes; or "
                 "threads of one")
         .choices = {"auto", "shared-memory", "tcp", "mpi", "threads"};
-    device_.declare(args);
+    device_.declare(args, "fp32", {.fp16 = true});
     output_.declare(args);
   }
 

@@ -29,7 +29,7 @@ class BenchmarkOperator : public Command {
   void declare(Arguments& args) final {
     declare_case(args);
     args.option("--seconds,--duration", "S", &seconds_, "time for each measurement");
-    device_.declare(args, "fp32", takes_fp8());
+    device_.declare(args, "fp32", types());
     declare_output(args, output_);
   }
 
@@ -45,7 +45,7 @@ class BenchmarkOperator : public Command {
   virtual void declare_case(Arguments& args) = 0;
   virtual void declare_output(Arguments& args, BenchmarkOutput& output) { output.declare(args); }
   virtual void check_case() {}
-  virtual bool takes_fp8() const { return false; }
+  virtual MeasuredTypes types() const { return {}; }
   virtual BenchmarkReport report(const DeviceSpec& spec, const OperatorBenchmarkOptions& options) {
     return measure(*turbo::open_device(spec), options);
   }
@@ -74,7 +74,7 @@ class BenchmarkGemm final : public BenchmarkOperator {
     }
     for (const std::string& shape : shapes_) cases_.push_back(parse_gemm_case(shape));
   }
-  bool takes_fp8() const override { return true; }
+  MeasuredTypes types() const override { return {.fp16 = true, .fp8 = true}; }
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
     if (cases_.empty() && device.synchronous()) cases_ = {{512, 768, 768}, {2048, 2048, 2048}};
     // A Llama of 8B: fused projections, output, gate and up, down.
@@ -197,7 +197,7 @@ class BenchmarkModelGemm : public BenchmarkOperator {
                       "leave it out, or choose another --model");
     }
   }
-  bool takes_fp8() const final { return true; }
+  MeasuredTypes types() const final { return {.fp16 = true, .fp8 = true}; }
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) final {
     return benchmark_model_gemm(device, suite_, products_, options);
   }
@@ -309,6 +309,7 @@ class BenchmarkAttention final : public BenchmarkOperator {
   void declare_output(Arguments& args, BenchmarkOutput& output) override {
     output.declare(args, "--output,--output-file,--report-csv-path");
   }
+  MeasuredTypes types() const override { return {.fp16 = true}; }
 
   void check_case() override {
     const bool named = !models_.empty() || !shapes_file_.empty();
@@ -473,7 +474,7 @@ class BenchmarkGroupedGemm final : public BenchmarkOperator {
 #define PRIMUS_FP8_DETAILS                                                                                 \
   "In fp8 each product is measured twice: from operands in bf16, which are quantised with one scale for\n" \
   "each tensor, and of operands that were quantised before. The large product is one in fp8, too. Sizes\n" \
-  "are multiples of 16, and experts are left out."
+  "are multiples of 16, and experts are left out, as they are in fp16."
 
 }  // namespace
 

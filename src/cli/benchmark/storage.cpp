@@ -19,7 +19,8 @@ class BenchmarkMemory final : public Command {
   void declare(Arguments& args) override {
     args.option("--sizes", "LIST", &sizes_, "of a buffer");
     args.option("--seconds,--duration", "S", &seconds_, "time for each measurement");
-    device_.declare(args);
+    device_.declare_without_type(args);
+    args.refuse("--dtype", "bytes are read, written and copied, whatever they stand for", "leave it out");
     output_.declare(args);
   }
 

@@ -15,20 +15,28 @@
 
 namespace primus::cli {
 
-void DeviceOptions::declare(Arguments& arguments, const char* type, bool takes_fp8) {
+void DeviceOptions::declare(Arguments& arguments, const char* type, MeasuredTypes types) {
   dtype_ = type;
   Argument& dtype = arguments.option(
       "--dtype", "TYPE", &dtype_,
-      takes_fp8 ? "type to compute in (fp8: e4m3, gradients of outputs e5m2)" : "type to compute in");
+      types.fp8 ? "type to compute in (fp8: e4m3, gradients of outputs e5m2)" : "type to compute in");
   dtype.choices = {"fp32", "bf16"};
-  dtype.refused = {{"fp16",
-                    "no kernel and no collective of Primus takes fp16, which it only reads and writes",
-                    "take --dtype bf16, which also has 16 bits"}};
-  if (takes_fp8)
+  if (types.fp16)
+    dtype.choices.emplace_back("fp16");
+  else
+    dtype.refused.push_back({"fp16",
+                             "in fp16 there are products of linear layers, attention and collectives, to be "
+                             "timed, and nothing else",
+                             "take --dtype bf16, which also has 16 bits"});
+  if (types.fp8)
     dtype.choices.emplace_back("fp8");
   else
     dtype.refused.push_back({"fp8", "in fp8 there are products of linear layers, and nothing else",
                              "take --dtype bf16; 'primus benchmark gemm --dtype fp8' times those products"});
+  declare_without_type(arguments);
+}
+
+void DeviceOptions::declare_without_type(Arguments& arguments) {
   arguments.option("--device", "NAME", &device_,
                    "cpu, cuda, cuda:1, hip ...; auto takes a GPU where there is one");
   arguments.option("--threads", "N", &threads_, "CPU threads; 0 takes OMP_NUM_THREADS, or every core");

@@ -10,11 +10,18 @@
 
 namespace primus::cli {
 
+// Besides fp32 and bf16, in which models run: what single operators and collectives can be timed in. Only
+// products of linear layers can be in fp8.
+struct MeasuredTypes {
+  bool fp16 = false, fp8 = false;
+};
+
 class DeviceOptions {
  public:
-  // --device, --threads and --dtype, which is `dtype` where nobody says. Only commands that time products of
-  // linear layers take fp8.
-  void declare(Arguments& arguments, const char* dtype = "fp32", bool takes_fp8 = false);
+  // --device, --threads and --dtype, which is `dtype` where nobody says.
+  void declare(Arguments& arguments, const char* dtype = "fp32", MeasuredTypes types = {});
+  // The same of commands that compute nothing: without --dtype.
+  void declare_without_type(Arguments& arguments);
   // Threads that nobody chose are OMP_NUM_THREADS, as in training; what is wrong with that is said on the
   // console.
   std::unique_ptr<Device> make(const Console& console) const;
@@ -22,7 +29,9 @@ class DeviceOptions {
   // where none is named, of the CPU its share of the cores where nobody chose threads.
   DeviceSpec spec(const Console& console, int rank = 0, int ranks = 1) const;
   // In fp8 operands come in bf16.
-  DType compute() const { return dtype_ == "fp32" ? DType::kF32 : DType::kBF16; }
+  DType compute() const {
+    return dtype_ == "fp32" ? DType::kF32 : dtype_ == "fp16" ? DType::kF16 : DType::kBF16;
+  }
   bool fp8() const { return dtype_ == "fp8"; }
 
  private:

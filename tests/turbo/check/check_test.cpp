@@ -35,6 +35,7 @@
 #include "turbo/rope/rope.h"
 #include "turbo/router/router.h"
 #include "turbo/sgd/sgd.h"
+#include "turbo/soft_cap/soft_cap.h"
 #include "turbo/step_scalars.h"
 #include "turbo/swiglu/swiglu.h"
 #include "turbo/top_logits/top_logits.h"
@@ -755,7 +756,6 @@ TEST_F(CheckTest, EveryKernelRefusesWrongOperands) {
 #define PRIMUS_KERNEL(name) \
   EXPECT_TRUE(covered_[KernelId::k##name]) << #name << " has no entry here: give it one";
 #include "turbo/kernels.def"
-#include "turbo/soft_cap/soft_cap.h"
 #undef PRIMUS_KERNEL
 }
 

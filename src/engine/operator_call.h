@@ -35,7 +35,7 @@ struct Operator {
   void (*from_first)(OperatorCall&) = nullptr;
   void (*backward_input)(OperatorCall&) = nullptr;   // null: nothing differentiable goes in
   void (*backward_weight)(OperatorCall&) = nullptr;  // null: no weights
-  Saves for_input = {};                      // needed by backward_input
+  Saves for_input = {};                              // needed by backward_input
   Saves for_weight = {};                // needed by backward_weight, besides the gradients of the outputs
   bool in_place = false;                // output 0 may take over the memory of input 0 (never needed again)
   bool is_loss = false;                 // its gradient starts from nothing: backward_input always runs

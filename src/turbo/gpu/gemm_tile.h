@@ -16,7 +16,7 @@ struct TileProduct {
   static constexpr int kSide = 64, kDepth = 32, kWarps = 4;
   static constexpr int kThreads = kWarps * kWarp;
   // What is multiplied: 16 bits only if both operands are of that type.
-  using T = std::conditional_t<std::is_same_v<A, B>, A, float>;
+  using T = std::conditional_t<std::is_same_v<A, B> && sizeof(A) == 2, A, float>;
 
   std::int64_t m, n, k;
   const A* a;

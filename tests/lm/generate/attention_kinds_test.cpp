@@ -59,7 +59,7 @@ TEST(CappedLogits, DecodingEqualsTeacherForcing) {
   config.logit_cap = 0;
   const auto uncapped = teacher_forcing(config, kSeed, tokens);
   config.logit_cap = 3;
-  const auto decoder = random_decoder(cpu(), config, kSeed, {.capacity = 100, .chunk = 11});
+  const auto decoder = random_decoder(cpu(), config, kSeed, {.capacity = 100, .pass_tokens = 11});
   expect_close(decoder->read(std::span(tokens).first(60)), reference[59]);
   for (std::size_t i = 60; i < tokens.size(); ++i) {
     SCOPED_TRACE(i);

@@ -107,7 +107,7 @@ TEST(PrimusGpt, WithCapsGradientsAreFiniteDifferences) {
   const TestBatch batch(s.step.micro_batch * s.step.sequence, s.model.vocab, 5);
   expect_finite_differences(*session, [&] {
     session->step().begin();
-    session->step().microbatch(0, batch.host());
+    session->step().microbatch(0, batch);
     session->step().finish_gradients();
     const StepResult result = session->step().result();
     return result.loss + s.model.mtp.training.loss_scale * *result.mtp_loss;
@@ -126,11 +126,11 @@ TEST(PrimusGpt, CapsChangeTheLossAndNotTheMemory) {
     const TestBatch batch(s.step.micro_batch * s.step.sequence, s.model.vocab, 5);
     TrainingStep& step = session->step();
     step.begin();
-    for (std::int64_t i = 0; i < s.step.microbatches; ++i) step.microbatch(i, batch.host());
+    for (std::int64_t i = 0; i < s.step.microbatches; ++i) step.microbatch(i, batch);
     step.finish_gradients();
     std::vector<double> found{step.result().loss};
     step.begin_evaluation();
-    step.evaluate(batch.host());
+    step.evaluate(batch);
     found.push_back(step.evaluation_loss());
     const engine::MemoryPlan used = rank.high_water();
     return std::pair(found, std::vector{used.persistent, used.stash, used.scratch});

@@ -42,13 +42,12 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
   const auto [shared, cap] = op.attributes<LossAttributes>();
   const Tensor labels = slice.rows(op.in(1)), weights = slice.rows(op.in(2)), loss = slice.rows(op.out(0));
   if (!shared.group) {
-    launch(op.context(),
-           turbo::CrossEntropy{.logits = logits,
-                               .labels = labels,
-                               .weights = weights,
-                               .loss = loss,
-                               .d_logits = d_logits,
-                               .cap = cap});
+    launch(op.context(), turbo::CrossEntropy{.logits = logits,
+                                             .labels = labels,
+                                             .weights = weights,
+                                             .loss = loss,
+                                             .d_logits = d_logits,
+                                             .cap = cap});
     return;
   }
   const std::int64_t tokens = slice.end - slice.begin, ranks = shared.group->size(),
@@ -56,9 +55,8 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
   const ScratchTensor parts(op.context().scratch, DType::kF32, {ranks, tokens, turbo::kCrossEntropyValues});
   const Tensor part = parts.get().slice(rank, rank + 1).reshaped({tokens, turbo::kCrossEntropyValues});
   const std::int64_t first = shared.own().begin;
-  launch(op.context(),
-         turbo::CrossEntropyPart{
-             .logits = logits, .labels = labels, .part = part, .first = first, .cap = cap});
+  launch(op.context(), turbo::CrossEntropyPart{
+                           .logits = logits, .labels = labels, .part = part, .first = first, .cap = cap});
   shared.group->all_gather(op.context().stream, part, parts.get());
   launch(op.context(), turbo::CrossEntropyOfParts{.parts = parts.get(),
                                                   .logits = logits,

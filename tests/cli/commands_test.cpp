@@ -109,7 +109,8 @@ TEST(ModelInfo, CountsWithAndWithoutMultiTokenPrediction) {
   const ProgramResult text = run_program({"model", "info", "deepseek_v3"});
   EXPECT_THAT(text.out, HasSubstr("parameters       671B (671026419200)"));
   EXPECT_THAT(text.out, HasSubstr("active           37.6B (37552297472)"));
-  EXPECT_THAT(text.out, HasSubstr("(multi-token prediction): 11.6B (11610068224), active 688M (688100608)"));
+  EXPECT_THAT(text.out, HasSubstr("(multi-token prediction), with parameters of its own: 11.6B "
+                                  "(11610068224), active 688M (688100608)"));
   EXPECT_THAT(text.out, HasSubstr("tokens, with multi-token prediction:"));
   const json info = json::parse(run_program({"model", "info", "deepseek_v3", "--json"}).out);
   EXPECT_EQ(info.at("parameters"), 671026419200);

@@ -16,10 +16,13 @@ if(PRIMUS_ASSERTS)
 endif()
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
-# GCC 12 checks precompiled headers against a command's macros itself, and nobody here uses __TIME__.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  if(PRIMUS_PRECOMPILED_HEADERS AND NOT DEFINED ENV{CCACHE_SLOPPINESS})
+    # Without it files with precompiled headers are not kept. GCC checks the macros of a command against them itself.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
+  endif()
 endif()
 
 find_package(Threads REQUIRED)

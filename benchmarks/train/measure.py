@@ -72,6 +72,9 @@ def real_run(saves, interval=4):
                 size = metrics.stat().st_size
                 threads.update(thread_times(process))
                 used.append(sum(threads.values()))
+                if metrics.read_bytes().count(b"\n") > len(used):
+                    process.kill()
+                    sys.exit("two steps ended at once: their processor times cannot be told apart")
             time.sleep(0.005)
         if process.returncode != 0:
             sys.exit("the run with checkpoints failed")

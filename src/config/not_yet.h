@@ -10,7 +10,7 @@ namespace primus::config {
 // engine's.
 std::string_view engine_name(std::string_view framework);
 
-// Why there is no preset of this model ("grok1.yaml", "diffusion/flux_12b"), as a sentence without a period;
+// Why there is no preset of this model ("glm5.yaml", "diffusion/flux_12b"), as a sentence without a period;
 // empty for models that nobody knows.
 std::string_view reason_without_preset(std::string_view model);
 

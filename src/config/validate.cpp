@@ -106,8 +106,8 @@ class Validator {
         config_.account_for_loss_in_pipeline_split)
       return;
     warn("pipeline_model_parallel_size",
-         fmt::format("{} layers are no equal parts for {} pipeline stages: some stages have {}, the last and "
-                     "others {} (pipeline_model_parallel_layout says it otherwise)",
+         fmt::format("{} layers are no equal parts for {} pipeline stages: stages have {} or {} "
+                     "(pipeline_model_parallel_layout says how many each has)",
                      layers, parts, layers / parts + 1, layers / parts));
   }
 

@@ -44,6 +44,14 @@ nlohmann::json report_of(std::vector<std::string> words) {
   return report;
 }
 
+nlohmann::json json_of(std::vector<std::string> words) {
+  words.insert(words.begin(), "benchmark");
+  words.push_back("--json");
+  const ProgramResult result = run_program(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return nlohmann::json::parse(result.out);
+}
+
 TEST(Benchmarks, Gemm) {
   const auto report = report_of({"gemm", "--shape", "64x48x32", "--shape", "8x16x24", "--dtype", "bf16"});
   EXPECT_EQ(report["suite"], "gemm");
@@ -107,13 +115,14 @@ TEST(Benchmarks, ProductsAndAttentionInFp16) {
 // Sums of small whole numbers are exact in fp16, too.
 TEST(Benchmarks, CollectivesInFp16) {
   const auto report =
-      report_of({"collectives", "--nproc", "2", "--transport", "threads", "--op", "all", "--check", "--sizes",
-                 "1K", "--iters", "2", "--warmup", "1", "--dtype", "fp16"});
+      json_of({"collectives", "--nproc", "2",         "--transport", "threads", "--op",     "all",
+               "--check",     "--sizes", "1K",        "--iters",     "2",       "--warmup", "1",
+               "--device",    "cpu",     "--threads", "1",           "--dtype", "fp16"});
   EXPECT_EQ(report["dtype"], "fp16");
   EXPECT_EQ(report["results"].size(), 7U);
-  const auto strided =
-      report_of({"strided-allgather", "--nproc", "2", "--stride", "1", "--sizes-mb", "1", "--iters", "2",
-                 "--warmup", "1", "--transport", "threads", "--dtype", "fp16"});
+  const auto strided = json_of({"strided-allgather", "--nproc", "2", "--stride", "1", "--sizes-mb", "1",
+                                "--iters", "2", "--warmup", "1", "--transport", "threads", "--device", "cpu",
+                                "--threads", "1", "--dtype", "fp16"});
   EXPECT_EQ(strided["dtype"], "fp16");
 }
 
@@ -151,14 +160,6 @@ TEST(Benchmarks, TablesHaveALineForEachResult) {
 std::string content(const Path& file) {
   std::ifstream in(file);
   return {std::istreambuf_iterator<char>(in), {}};
-}
-
-nlohmann::json json_of(std::vector<std::string> words) {
-  words.insert(words.begin(), "benchmark");
-  words.push_back("--json");
-  const ProgramResult result = run_program(words);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  return nlohmann::json::parse(result.out);
 }
 
 TEST(Benchmarks, ProductsOfAModel) {

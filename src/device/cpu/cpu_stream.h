@@ -62,7 +62,8 @@ class InlineStream : public Stream {
 };
 
 // The same for transfers within the host's memory: the thread that asks for one makes it, alone and at its
-// own priority, and its data stays in that core's cache. Several threads may ask at once.
+// own priority, and its data stays in that core's cache. Several threads may ask at once: a pool of one
+// thread runs loops where they are called, and has no state.
 struct OneThread {
   ThreadPool pool{1};
   CpuContext context{pool, 0};

@@ -29,7 +29,7 @@ const Family& FamilyRegistry::find(std::string_view model_type) const {
   std::string other;
   for (const std::string_view name : {"grok", "minimax"}) {
     if (model_type.starts_with(name))
-      other = "what the presets of this name train is no model that these weights fit; ";
+      other = "the presets of this name train another architecture, which these weights do not fit; ";
   }
   throw unsupported("model_type '" + printable(model_type) + "' is not a family that Primus knows",
                     other + (nearest.empty() ? "" : nearest + " ") + "families: " + known);

@@ -91,7 +91,12 @@ std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts) {
   return result;
 }
 
-ModelParts even_parts(std::int64_t blocks, int parts) { return {.blocks = even_blocks(blocks, parts)}; }
+ModelParts even_parts(std::int64_t blocks, int parts) {
+  ModelParts result;
+  for (int part = 0; part < parts; ++part)
+    result.blocks.push_back(blocks * (part + 1) / parts - blocks * part / parts);
+  return result;
+}
 
 std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::PipelineShape& shape,
                                        const UnevenStages& uneven) {
@@ -121,7 +126,18 @@ std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::Pipeli
           fmt::format("{} blocks are fewer than the {} parts of the pipeline", blocks, shape.parts()),
           fmt::format("set num_layers to {} or more, or use fewer stages", shape.parts()));
     }
-    return even_blocks(blocks, shape.parts());
+    std::vector<std::vector<std::int64_t>> left_of_stage;  // of its parts, the first one last
+    for (const std::int64_t count : even_blocks(blocks, shape.stages)) {
+      left_of_stage.push_back(even_blocks(count, shape.chunks));
+      std::ranges::reverse(left_of_stage.back());
+    }
+    std::vector<std::int64_t> result;
+    for (int part = 0; part < shape.parts(); ++part) {
+      auto& left = left_of_stage[static_cast<std::size_t>(shape.stage_of(part))];
+      result.push_back(left.back());
+      left.pop_back();
+    }
+    return result;
   }
 
   std::vector<std::int64_t> of_stage(static_cast<std::size_t>(shape.stages), 0);

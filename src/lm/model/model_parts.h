@@ -20,7 +20,7 @@ struct ModelParts {
 // Blocks of each part, which differ by one at the most: the last part has one less first, because norm, head
 // and loss stand beside it, then parts from the front.
 std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts);
-// Such parts, all of them on this rank.
+// Parts of (nearly) equal numbers of blocks, which may be fewer than parts, all of them on this rank.
 ModelParts even_parts(std::int64_t blocks, int parts);
 
 // Megatron-LM's ways to say how many blocks a stage has, besides the layout.
@@ -29,7 +29,8 @@ struct UnevenStages {
   // The embedding, or the loss, stands for one block.
   bool embedding = false, loss = false;
 };
-// Blocks of each part: even_blocks(), or, where `uneven` says something, all other stages alike. Throws
+// Blocks of each part: even_blocks() of the stages, and of a stage's own parts, or, where `uneven` says
+// something, all other stages alike. Throws
 // Error(kInvalid), which names the number to change and to what, for fewer blocks than parts, and where what
 // `uneven` leaves does not come out even.
 std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::PipelineShape& shape,

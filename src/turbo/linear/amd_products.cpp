@@ -61,7 +61,7 @@ rocblas::Products* AmdProducts::rocblas_products() {
 }
 
 bool AmdProducts::multiply(const LibraryProduct& product) {
-  if (!is_for_library(product)) {
+  if (product.is_fp8() || !is_for_library(product)) {
     count_("products: own kernel");
     return false;
   }
@@ -85,6 +85,7 @@ bool AmdProducts::multiply(const LibraryProduct& product) {
 }
 
 void AmdProducts::tune(const LibraryProduct& product, TrialDevice& device) {
+  if (product.is_fp8()) return;
   if (auto* const lt = lt_products()) lt->tune(product, device);
 }
 

@@ -1,6 +1,6 @@
 // Matrix products by the vendor's library, loaded when the first product wants it: cuBLASLt on NVIDIA's GPUs,
 // without which there is an error; hipBLASLt and rocBLAS on AMD's (amd_products.h), which nobody has run yet.
-// The first two are one source, lt_products.h.
+// cuBLASLt and hipBLASLt share lt_products.h.
 #pragma once
 
 #include "device/gpu/launch.h"

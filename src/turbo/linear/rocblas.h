@@ -1,6 +1,7 @@
-// rocBLAS as it is found on the machine, in our own words, likewise: for products that hipBLASLt does not
-// take. It chooses its kernels itself. The declarations are those of rocBLAS 4.4 (ROCm 6.4), whose interface
-// has not changed since 2.x; scripts/check-amd-abi.sh compares them with AMD's header where that is.
+// rocBLAS as it is found on the machine: the part of its C interface that products need which hipBLASLt does
+// not take, in our own words. No header of AMD's is needed to build. It chooses its kernels itself. The
+// declarations are those of rocBLAS 4.4 (ROCm 6.4); scripts/check-amd-abi.sh compares them with AMD's header
+// where that is.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,8 @@ enum class Status : int {
   kSuccess = 0,
   kNotImplemented = 2,
   kInvalidSize = 4,
+  kMemoryError = 5,
+  kPerformanceDegraded = 7,
   kInvalidValue = 11,
   kExcludedFromBuild = 14,
   kArchMismatch = 15,

@@ -23,7 +23,7 @@ DataType type_of(DType dtype) {
 }
 
 void check(Status status, const char* what) {
-  if (status == Status::kSuccess) return;
+  if (status == Status::kSuccess || status == Status::kPerformanceDegraded) return;
   throw Error(ErrorKind::kIo,
               std::string("rocBLAS cannot ") + what + ": status " + std::to_string(static_cast<int>(status)),
               kLostDeviceHint);
@@ -34,6 +34,7 @@ bool is_refusal(Status status) {
   switch (status) {
     case Status::kNotImplemented:
     case Status::kInvalidSize:
+    case Status::kMemoryError:  // its kernel wants a larger workspace
     case Status::kInvalidValue:
     case Status::kExcludedFromBuild:
     case Status::kArchMismatch:

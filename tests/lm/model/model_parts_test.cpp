@@ -34,7 +34,10 @@ TEST(SplitBlocks, GivesAllStagesAlikeUnlessToldOtherwise) {
   EXPECT_EQ(split_blocks(7, {4, 1}), (Blocks{2, 2, 2, 1}));
   EXPECT_EQ(split_blocks(61, {8, 1}), (Blocks{7, 7, 8, 8, 8, 8, 8, 7}));
   EXPECT_EQ(split_blocks(126, {8, 1}), (Blocks{15, 16, 16, 16, 16, 16, 16, 15}));
-  EXPECT_EQ(split_blocks(12, {4, 2}), (Blocks{1, 1, 1, 2, 2, 2, 2, 1}));
+  // What differs are parts, where stages can be alike: also those of a V, which have parts i and 2 s - 1 - i.
+  EXPECT_EQ(split_blocks(12, {4, 2}), (Blocks{2, 2, 2, 2, 1, 1, 1, 1}));
+  EXPECT_EQ(split_blocks(6, {2, 2, true}), (Blocks{2, 2, 1, 1}));
+  EXPECT_EQ(split_blocks(14, {4, 2, true}), (Blocks{2, 2, 2, 2, 1, 2, 2, 1}));
   EXPECT_EQ(split_blocks(61, {4, 1}, {.first = 13}), (Blocks{13, 16, 16, 16}));
   EXPECT_EQ(split_blocks(61, {4, 1}, {.first = 15, .last = 14}), (Blocks{15, 16, 16, 14}));
   // Interleaved, a stage's blocks are shared by its chunks; in a V the first stage has the last part.

@@ -162,7 +162,7 @@ TEST(ModelSettings, CapsOnLogits) {
             "exp.yaml:16: model_type mixtral has router_logit_softcapping: 0");
   EXPECT_EQ(refusal("      model_type: primus_gpt\n      final_logit_softcapping: 1e-5\n"),
             "exp.yaml:15: final_logit_softcapping: in the config.json of a primus_gpt, "
-            "'final_logit_softcapping' must be null, or from 0.001 to 1000000");
+            "'final_logit_softcapping' must be null, 0, or from 0.001 to 1000000");
 }
 
 TEST(ModelSettings, SinksAreWhereTheFamilyHasThem) {

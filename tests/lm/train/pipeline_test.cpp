@@ -38,7 +38,7 @@ ModelConfig latent() {
   return c;
 }
 
-// Capped logits, and one further token.
+// Capped logits, and multi-token prediction of depth one.
 ModelConfig capped() {
   ModelConfig c = tiny_capped();
   c.layers = 4;

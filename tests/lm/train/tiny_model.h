@@ -69,8 +69,8 @@ inline ModelConfig tiny_deepseek() {
 }
 
 // What AMD's Primus asks Megatron-LM's GPT for by the names of Grok 2 and MiniMax-M2.5: caps on logits, low
-// enough to be felt, normed heads that rotate in part, sigmoid scores and biases of experts; and a further
-// token.
+// enough to be felt, normed heads that rotate in part, sigmoid scores and biases of experts; and multi-token
+// prediction of depth one.
 inline ModelConfig tiny_capped() {
   ModelConfig c = tiny_llama();
   c.family = "primus_gpt";

@@ -85,6 +85,8 @@ SAME_CALL(rocblas, gemm_ex, rocblas_gemm_ex);
 SAME(rocblas::Status::kSuccess, rocblas_status_success);
 SAME(rocblas::Status::kNotImplemented, rocblas_status_not_implemented);
 SAME(rocblas::Status::kInvalidSize, rocblas_status_invalid_size);
+SAME(rocblas::Status::kMemoryError, rocblas_status_memory_error);
+SAME(rocblas::Status::kPerformanceDegraded, rocblas_status_perf_degraded);
 SAME(rocblas::Status::kInvalidValue, rocblas_status_invalid_value);
 SAME(rocblas::Status::kExcludedFromBuild, rocblas_status_excluded_from_build);
 SAME(rocblas::Status::kArchMismatch, rocblas_status_arch_mismatch);

@@ -24,7 +24,8 @@ constexpr const char *kLogitCap = "final_logit_softcapping", *kRouterCap = "rout
 double read_cap(const ConfigReader& r, const char* key) {
   constexpr double kLeast = 1e-3, kMost = 1e6;
   const double cap = r.number_or(key, 0);
-  if (cap != 0 && (cap < kLeast || cap > kMost)) throw r.bad(key, "must be null, or from 0.001 to 1000000");
+  if (cap != 0 && (cap < kLeast || cap > kMost))
+    throw r.bad(key, "must be null, 0, or from 0.001 to 1000000");
   return cap;
 }
 

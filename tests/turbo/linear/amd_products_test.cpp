@@ -227,6 +227,15 @@ TEST_F(AmdProductsTest, RocblasMultipliesWhatHipblasltHasNoAlgorithmFor) {
   EXPECT_EQ(rocblas_.products, 1) << "a shape that was refused is not tried again";
 }
 
+TEST_F(AmdProductsTest, RocblasMayWantMemoryOrBeSlow) {
+  options_.hipblaslt = false;
+  rocblas_.status = 7;  // done, but not as fast as it could be
+  EXPECT_TRUE(products().multiply({small()}));
+  rocblas_.status = 5;  // its kernel wants a larger workspace
+  EXPECT_FALSE(
+      products().multiply({gemm(GemmRole::kForward, {6, 12, 7}, {DType::kF32, DType::kF32}, false)}));
+}
+
 TEST_F(AmdProductsTest, AFailedProductIsAnError) {
   const auto error_of = [&] {
     try {

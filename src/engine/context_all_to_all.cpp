@@ -120,14 +120,7 @@ class Call {
 
   void copy(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
             std::int64_t from_stride, std::int64_t to_stride) const {
-    launch(op_.context(), turbo::CopyRows{.from = from,
-                                          .to = to,
-                                          .rows = rows,
-                                          .cols = cols,
-                                          .from_stride = from_stride,
-                                          .to_stride = to_stride,
-                                          .group_rows = std::max<std::int64_t>(rows, 1),
-                                          .to_group_stride = 0});
+    launch(op_.context(), turbo::CopyRows::strided(from, to, rows, cols, from_stride, to_stride));
   }
 
   OperatorCall& op_;

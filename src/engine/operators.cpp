@@ -202,14 +202,7 @@ constexpr Operator kAddBias{.name = "add_bias",
 
 // The first `cols` columns of each row.
 void copy_columns(OperatorCall& op, const Tensor& from, const Tensor& to, std::int64_t cols) {
-  launch(op.context(), turbo::CopyRows{.from = from,
-                                       .to = to,
-                                       .rows = from.rows(),
-                                       .cols = cols,
-                                       .from_stride = from.cols(),
-                                       .to_stride = to.cols(),
-                                       .group_rows = std::max<std::int64_t>(from.rows(), 1),
-                                       .to_group_stride = 0});
+  launch(op.context(), turbo::CopyRows::strided(from, to, from.rows(), cols, from.cols(), to.cols()));
 }
 
 void split_forward(OperatorCall& op) {

@@ -149,6 +149,32 @@ constexpr Operator kShareRouting{.name = "share_routing",
                                  .forward = share_routing_forward,
                                  .backward_input = share_routing_backward};
 
+// --- gather_logits
+
+// Collectives move parts of one size, so a part is padded to the largest.
+void gather_logits_forward(OperatorCall& op) {
+  const auto& vocabulary = op.attributes<SharedVocabulary>();
+  const Tensor own = op.in(0), all = op.out(0);
+  const int ranks = vocabulary.group->size();
+  const auto part = [&](int rank) { return vocabulary_rows(vocabulary.size, ranks, rank); };
+  std::int64_t widest = 0;
+  for (int rank = 0; rank < ranks; ++rank) widest = std::max(widest, part(rank).size());
+  const std::int64_t rows = own.rows();
+  const ScratchTensor padded(op.context().scratch, own.dtype, {rows, widest});
+  const ScratchTensor parts(op.context().scratch, own.dtype, {ranks * rows, widest});
+  launch(op.context(), turbo::CopyRows::strided(own, padded.get(), rows, own.cols(), own.cols(), widest));
+  vocabulary.group->all_gather(op.context().stream, padded.get(), parts.get());
+  for (int rank = 0; rank < ranks; ++rank) {
+    launch(op.context(),
+           turbo::CopyRows::strided(parts.get().slice(rank * rows, (rank + 1) * rows),
+                                    all.from(part(rank).begin), rows, part(rank).size(), widest, all.cols()));
+  }
+}
+
+constexpr Operator kGatherLogits{.name = "gather_logits",
+                                 .operator_class = OperatorClass::kCommunication,
+                                 .forward = gather_logits_forward};
+
 }  // namespace
 
 // --- what model code calls
@@ -190,6 +216,13 @@ FlatRange vocabulary_rows(std::int64_t size, int ranks, int rank) {
   const std::int64_t grain = size / ranks >= 128 ? 64 : 1;
   const auto cut = [&](int i) { return i == ranks ? size : size * i / ranks / grain * grain; };
   return {cut(rank), cut(rank + 1)};
+}
+
+Value gather_logits(const Value& own, const SharedVocabulary& vocabulary) {
+  if (!vocabulary.group) return own;
+  PRIMUS_CHECK("gather_logits", own.shape()[1] == vocabulary.own().size());
+  const Tape::Output out{own.dtype(), {own.shape()[0], vocabulary.size}, false};
+  return own.tape().record(kGatherLogits, {&own}, nullptr, {out}, vocabulary)[0];
 }
 
 std::int64_t SharedExperts::most_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch,

@@ -50,6 +50,9 @@ Value embedding(const Value& tokens, Parameter& table, const SharedVocabulary& v
 // `cap`, above 0: of the logits, as soft_cap() has it.
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
                    const SharedVocabulary& vocabulary, double cap = 0);
+// The logits of the whole vocabulary, on every rank, from those of this rank's part: [T, own] -> [T, size].
+// Not differentiable: training works on parts (lm_head_loss).
+Value gather_logits(const Value& own, const SharedVocabulary& vocabulary);
 
 // Experts that the ranks of `group` share. Each rank has [first, first + count) of them, or its part of their
 // width. `tokens`: the ranks that route a microbatch together and hold rows of it each.

@@ -37,10 +37,9 @@ ScheduleRunner::ScheduleRunner(Rank& rank, DataParallel& parallel, ChunkedModel&
       parallel_(parallel),
       model_(model),
       settings_(std::move(settings)),
+      evaluation_(rank, settings_.pipeline, settings_.schedule.shape),
       splits_backward_(traits_of(settings_.schedule.kind).splits_backward),
       queue_(splits_backward_ ? WeightGradientQueue::Policy::kDeferred : settings_.weight_gradients) {
-  PRIMUS_CHECK("ScheduleRunner",
-               shape().stages == 1 || (settings_.pipeline && settings_.pipeline->size() == shape().stages));
   position_ = list().size();
   if (!settings_.pipeline) return;
   computed_ = rank.device().create_event();
@@ -187,31 +186,20 @@ void ScheduleRunner::abandon() {
 }
 
 void ScheduleRunner::evaluate(Tape& tape, std::int64_t microbatch) {
-  Buffer carried;
-  for (int chunk = 0; chunk < shape().chunks; ++chunk) {
-    const int part = shape().part(settings_.stage, chunk);
-    tape.begin({.train = false,
-                .chunk = chunk,
-                .precision = settings_.precision,
-                .parallel = &parallel_,
-                .stop = stop_});
-    Value x;
-    if (part > 0) {
-      if (const int from = shape().stage_of(part - 1); from != settings_.stage) {
-        carried = rank_.stash().allocate(settings_.shape.elements() * size_of(settings_.dtype));
-        transfer_now(comm::Transfer::receive(carried.view(settings_.dtype, settings_.shape), from));
-      }
-      x = tape.input(settings_.dtype, settings_.shape, false, std::exchange(carried, {}));
-    }
-    const ChunkedModel::Outputs outputs = model_.forward(tape, chunk, microbatch, std::move(x));
-    if (!outputs.next) {
-      model_.losses_ready(outputs.losses);
-    } else if (const int to = shape().stage_of(part + 1); to != settings_.stage) {
-      transfer_now(comm::Transfer::send(outputs.next.tensor(), to));
-    } else {
-      carried = tape.share(outputs.next);
-    }
-  }
+  evaluation_.run(
+      tape, settings_.dtype, settings_.shape,
+      [&](int chunk) {
+        tape.begin({.train = false,
+                    .chunk = chunk,
+                    .precision = settings_.precision,
+                    .parallel = &parallel_,
+                    .stop = stop_});
+      },
+      [&](int chunk, Value x) {
+        ChunkedModel::Outputs outputs = model_.forward(tape, chunk, microbatch, std::move(x));
+        if (!outputs.next) model_.losses_ready(outputs.losses);
+        return std::move(outputs.next);
+      });
   tape.clear();
   parallel_.end_microbatch();
 }
@@ -281,12 +269,6 @@ void ScheduleRunner::exchange(std::span<const comm::Transfer> batch, Event& done
     settings_.pipeline->exchange(stream, batch);
   }
   stream.record(done);
-}
-
-void ScheduleRunner::transfer_now(const comm::Transfer& transfer) {
-  if (events_.empty()) events_.push_back(rank_.device().create_event());
-  exchange({&transfer, 1}, *events_.back());
-  rank_.compute().wait(*events_.back());
 }
 
 void ScheduleRunner::retire_flights(std::size_t most) {

@@ -23,6 +23,7 @@
 #include "engine/data_parallel.h"
 #include "engine/pipeline_schedule.h"
 #include "engine/rank.h"
+#include "engine/stage_pass.h"
 #include "engine/tape.h"
 #include "engine/weight_gradient_queue.h"
 
@@ -130,8 +131,6 @@ class ScheduleRunner {
   // Hands `batch` to the communication stream, behind the kernels enqueued so far. `works`: what it is of the
   // list.
   void exchange(std::span<const comm::Transfer> batch, Event& done, std::span<const Work> works = {});
-  // For evaluation: the compute stream waits until the transfer is over.
-  void transfer_now(const comm::Transfer& transfer);
   // Until at most so many with sends are on their way.
   void retire_flights(std::size_t most);
 
@@ -139,6 +138,7 @@ class ScheduleRunner {
   DataParallel& parallel_;
   ChunkedModel& model_;
   Settings settings_;
+  StagePass evaluation_;
   bool splits_backward_;
   WeightGradientQueue queue_;
   const std::atomic<bool>* stop_ = nullptr;

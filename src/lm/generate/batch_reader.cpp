@@ -18,24 +18,14 @@ using turbo::TopLogits;
 
 std::int64_t whole_lines(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// The sizes a pass of up to `most` rows may have: powers of two, then multiples of 16, so that no more than a
-// few rows are computed for nothing.
-std::vector<std::int64_t> pass_sizes(std::int64_t most) {
-  std::vector<std::int64_t> sizes;
-  for (std::int64_t size = 1; size < most; size += std::min<std::int64_t>(size, 16)) sizes.push_back(size);
-  sizes.push_back(most);
-  return sizes;
-}
-
-std::int64_t pass_size(std::int64_t rows, std::int64_t most) {
-  const std::vector<std::int64_t> sizes = pass_sizes(most);
-  return *std::lower_bound(sizes.begin(), sizes.end(), rows);
-}
-
 }  // namespace
 
 BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings)
-    : rank_(rank), model_(model), settings_(settings), replay_(settings.replay) {
+    : rank_(rank),
+      model_(model),
+      settings_(settings),
+      stages_(rank, rank.mesh().pipeline(), settings.pipeline),
+      replay_(settings.replay) {
   if (settings.capacity < 1 || settings.capacity > config().max_positions) {
     throw invalid(fmt::format("a context of {} tokens is not from 1 to the model's {}", settings.capacity,
                               config().max_positions));
@@ -46,17 +36,18 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
                               settings.all_pages(), ReaderSettings::kPageTokens, settings.capacity),
                   "give the cache more pages, or sequences less room");
   }
-  PRIMUS_CHECK("BatchReader", settings.pass_tokens > 0 && !(settings.replay && settings.parallel));
+  PRIMUS_CHECK("BatchReader", settings.pass_tokens > 0 && !(settings.replay && reads_together()));
   settings_.pass_tokens = std::min(settings.pass_tokens, settings.capacity * settings.sequences);
-  cache_ = make_kv_cache(rank, config(), settings.compute, settings.sequences, settings.capacity,
-                         settings.all_pages(), ReaderSettings::kPageTokens);
-  const auto top = [&](DType dtype) {
-    return rank.persistent(dtype, {settings.sequences, TopLogits::kMost});
-  };
+  // Nothing runs beside the few tokens that travel.
+  if (comm::Communicator* const group = rank.mesh().experts()) experts_.emplace(rank, *group, false);
+  cache_ = model.make_kv_cache(rank, settings.compute, settings.sequences, settings.capacity,
+                               settings.all_pages(), ReaderSettings::kPageTokens);
+  const std::int64_t most_chosen = pass_sizes(settings.sequences).back();
+  const auto top = [&](DType dtype) { return rank.persistent(dtype, {most_chosen, TopLogits::kMost}); };
   top_values_ = top(DType::kF32), top_ids_ = top(DType::kI32);
   if (!rank.measuring()) {
-    host_.emplace(rank.device(), std::max(settings_.pass_tokens, settings.sequences), cache_.sequences,
-                  top_ids_.elements());
+    host_.emplace(rank.device(), std::max(pass_sizes(settings_.pass_tokens).back(), most_chosen),
+                  cache_.sequences, top_ids_.elements());
   }
   slots_.resize(static_cast<std::size_t>(settings.sequences));
   for (std::int64_t page = settings.all_pages(); page > 0; --page)
@@ -83,6 +74,30 @@ BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, const tur
   };
   for (std::span<std::int32_t>* span : {&tokens, &positions, &starts, &lengths, &table, &ids}) take(*span);
   take(values);
+}
+
+bool BatchReader::reads_together() const {
+  engine::Mesh& mesh = rank_.mesh();
+  return settings_.parallel || mesh.tensor() || mesh.context() || mesh.pipeline() || mesh.experts();
+}
+
+// Powers of two, then multiples of 16, so that no more than a few rows are computed for nothing; each a
+// multiple of the tensor ranks, which hold as many rows each.
+std::vector<std::int64_t> BatchReader::pass_sizes(std::int64_t most) const {
+  const std::int64_t ranks = rank_.mesh().shape().tensor;
+  std::vector<std::int64_t> sizes;
+  const auto add = [&](std::int64_t size) {
+    size = (size + ranks - 1) / ranks * ranks;
+    if (sizes.empty() || size > sizes.back()) sizes.push_back(size);
+  };
+  for (std::int64_t size = 1; size < most; size += std::min<std::int64_t>(size, 16)) add(size);
+  add(most);
+  return sizes;
+}
+
+std::int64_t BatchReader::pass_size(std::int64_t rows, std::int64_t most) const {
+  const std::vector<std::int64_t> sizes = pass_sizes(most);
+  return *std::lower_bound(sizes.begin(), sizes.end(), rows);
 }
 
 void BatchReader::measure() {
@@ -259,48 +274,67 @@ void BatchReader::download(const Tensor& logits) {
   rank_.compute().copy_to_host(downloaded_.data(), logits.data, logits.bytes());
 }
 
-template <class Done>
-void BatchReader::enqueue(const Pass& pass, Done done) {
-  Stream& stream = rank_.compute();
-  const bool measuring = rank_.measuring();
-  engine::Tape tape(rank_.context(), rank_.stash());
-  tape.begin({.train = false, .parallel = settings_.parallel});
-  if (settings_.parallel) settings_.parallel->begin_pass(engine::DataParallel::Pass::kReading, 0);
-  const ModelInputs in{.tokens = tape.input(DType::kI32, {pass.rows}, false),
-                       .blocks = {.batch = 1,
-                                  .sequence = pass.rows,
-                                  .positions = tape.input(DType::kI32, {pass.rows}, false),
-                                  .cache = &cache_}};
-  if (!measuring) {
-    const auto upload = [&](const Tensor& to, std::span<const std::int32_t> from) {
-      stream.copy_to_device(to.data, from.data(), to.bytes());
-    };
-    upload(in.tokens.tensor(), host_->tokens);
-    upload(in.blocks.positions.tensor(), host_->positions);
-    upload(cache_.sequences.query_starts, host_->starts);
-    upload(cache_.sequences.key_lengths, host_->lengths);
-    upload(cache_.sequences.block_table, host_->table);
-  }
-  const Value hidden = model_.forward(in);
-  if (pass.logits) finish(pass, model_.logits(hidden), done);
-  if (settings_.parallel) settings_.parallel->end_microbatch();
+ModelInputs BatchReader::inputs(engine::Tape& tape, const Pass& pass) {
+  ModelInputs in{.tokens = tape.input(DType::kI32, {pass.rows}, false),
+                 .blocks = {.batch = 1,
+                            .sequence = pass.rows,
+                            .positions = tape.input(DType::kI32, {pass.rows}, false),
+                            .cache = &cache_,
+                            .experts = experts_ ? &*experts_ : nullptr}};
+  if (rank_.measuring()) return in;
+  const auto upload = [&](const Tensor& to, std::span<const std::int32_t> from) {
+    rank_.compute().copy_to_device(to.data, from.data(), to.bytes());
+  };
+  upload(in.tokens.tensor(), host_->tokens);
+  upload(in.blocks.positions.tensor(), host_->positions);
+  upload(cache_.sequences.query_starts, host_->starts);
+  upload(cache_.sequences.key_lengths, host_->lengths);
+  upload(cache_.sequences.block_table, host_->table);
+  return in;
 }
 
 template <class Done>
-void BatchReader::finish(const Pass& pass, const Value& logits, Done done) {
-  if (pass.likeliest > 0) {
-    const Shape shape{pass.rows, pass.likeliest};
-    const Tensor values(top_values_.data, DType::kF32, shape), ids(top_ids_.data, DType::kI32, shape);
+void BatchReader::enqueue(const Pass& pass, Done done) {
+  engine::Tape tape(rank_.context(), rank_.stash());
+  const auto begin = [&](int chunk) {
+    tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
+    if (settings_.parallel) settings_.parallel->begin_pass(engine::DataParallel::Pass::kReading, chunk);
+  };
+  Value logits;
+  const auto forward = [&](int chunk, Value x) {
+    Value hidden = model_.forward(chunk, inputs(tape, pass), std::move(x));
+    if (!model_.last(chunk)) return hidden;
+    if (pass.logits) logits = model_.logits(hidden);
+    return Value();
+  };
+  const std::int64_t rows = pass.rows / rank_.mesh().shape().tensor;
+  stages_.run(tape, settings_.compute, {rows, config().hidden}, begin, forward);
+  if (pass.logits) {
+    if (pass.likeliest > 0) {
+      choose(pass, logits);
+    } else {
+      if (!logits) logits = tape.input(settings_.compute, {pass.rows, config().vocab}, false);
+      stages_.tell_from_last(logits.tensor());
+    }
+    done(logits ? logits.tensor() : Tensor());
+  }
+  if (settings_.parallel) settings_.parallel->end_microbatch();
+}
+
+void BatchReader::choose(const Pass& pass, const Value& logits) {
+  const Shape shape{pass.rows, pass.likeliest};
+  const Tensor values(top_values_.data, DType::kF32, shape), ids(top_ids_.data, DType::kI32, shape);
+  if (logits) {
     turbo::launch(
         rank_.context(),
         TopLogits{
             .logits = logits.tensor(), .vocab = pass.vocab, .values = values, .ids = ids, .workspace = {}});
-    if (!rank_.measuring()) {
-      rank_.compute().copy_to_host(host_->values.data(), values.data, values.bytes());
-      rank_.compute().copy_to_host(host_->ids.data(), ids.data, ids.bytes());
-    }
   }
-  done(logits.tensor());
+  stages_.tell_from_last(values);
+  stages_.tell_from_last(ids);
+  if (rank_.measuring()) return;
+  rank_.compute().copy_to_host(host_->values.data(), values.data, values.bytes());
+  rank_.compute().copy_to_host(host_->ids.data(), ids.data, ids.bytes());
 }
 
 }  // namespace primus

@@ -6,6 +6,10 @@
 // sizes once tells how much memory reading needs. No launch holds a length: they are in tables on the device,
 // so that a pass that was recorded once (Device::capture) can be replayed for every further token.
 //
+// Where ranks share the model, each with a part of the weights, the experts or the layers, all ranks of the
+// mesh read the same tokens at the same time, and each has the logits afterwards. Data and context ranks read
+// the same, too: what each of them would read alone is one sequence.
+//
 // Not thread-safe. Uses the rank's compute stream, stash and scratch; everything given must outlive it.
 #pragma once
 
@@ -17,7 +21,10 @@
 #include <vector>
 
 #include "engine/data_parallel.h"
+#include "engine/expert_parallel.h"
+#include "engine/pipeline_schedule.h"
 #include "engine/rank.h"
+#include "engine/stage_pass.h"
 #include "lm/generate/sampler.h"
 #include "lm/model/language_model.h"
 
@@ -34,9 +41,9 @@ struct ReaderSettings {
   std::int64_t pages = 0;          // of kPageTokens, for all sequences; 0: each may fill its capacity
   // Passes that write a token may be recorded and replayed: nobody else uses the rank's stash and scratch.
   bool replay = false;
-  // Where each rank has a part of the weights: gathers them, so that all ranks have to read the same tokens
-  // at the same time. Null: the weights are all here.
+  // Where data ranks have a shard of each weight: gathers them. Null: values are all here.
   engine::DataParallel* parallel = nullptr;
+  engine::PipelineShape pipeline = {};  // of the parts that the model is cut into
 
   std::int64_t pages_for(std::int64_t tokens) const { return (tokens + kPageTokens - 1) / kPageTokens; }
   std::int64_t all_pages() const { return pages > 0 ? pages : sequences * pages_for(capacity); }
@@ -81,6 +88,10 @@ class BatchReader {
   // Forgets the sequence and gives its pages back.
   void release(std::int64_t sequence);
 
+  // Whether all ranks have to read the same tokens at the same time.
+  bool reads_together() const;
+  bool gathers_weights() const { return settings_.parallel != nullptr; }
+
   const ModelConfig& config() const { return model_.config(); }
   const ReaderSettings& settings() const { return settings_; }
   std::int64_t length(std::int64_t sequence) const { return slot(sequence).length; }
@@ -93,6 +104,9 @@ class BatchReader {
   };
   const Slot& slot(std::int64_t sequence) const { return slots_[static_cast<std::size_t>(sequence)]; }
   void measure_passes();
+  // The sizes that a pass of up to `most` rows may have.
+  std::vector<std::int64_t> pass_sizes(std::int64_t most) const;
+  std::int64_t pass_size(std::int64_t rows, std::int64_t most) const;
   void fill(std::span<const Input> inputs, std::int64_t rows);
   // What a pass ends with: hidden states, all logits, or the likeliest tokens.
   struct Pass {
@@ -111,13 +125,17 @@ class BatchReader {
   // Enqueues a pass; `done` is given the logits, where there are any, as long as they are there.
   template <class Done>
   void enqueue(const Pass& pass, Done done);
-  template <class Done>
-  void finish(const Pass& pass, const engine::Value& logits, Done done);
+  // The inputs of a pass on the tape, uploaded.
+  ModelInputs inputs(engine::Tape& tape, const Pass& pass);
+  // Finds the likeliest tokens and downloads them. `logits`: on the last stage.
+  void choose(const Pass& pass, const engine::Value& logits);
   void download(const Tensor& logits);
 
   engine::Rank& rank_;
   const LanguageModel& model_;
   ReaderSettings settings_;
+  engine::StagePass stages_;
+  std::optional<engine::ExpertParallel> experts_;  // where ranks share experts
   KvCache cache_;
   std::vector<Slot> slots_;
   std::vector<std::int32_t> free_;
@@ -130,7 +148,7 @@ class BatchReader {
     std::span<std::int32_t> tokens, positions, starts, lengths, table, ids;
     std::span<float> values;
   };
-  Tensor top_values_, top_ids_;  // [sequences, kMost]
+  Tensor top_values_, top_ids_;  // [rows of the largest pass that writes tokens, kMost]
   std::optional<HostTables> host_;
   std::map<Pass, Recorded> recorded_;
   bool replay_;

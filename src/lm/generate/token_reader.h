@@ -26,8 +26,9 @@ class TokenReader {
   std::span<const float> read(std::span<const std::int32_t> tokens) { return read(tokens, {}).values; }
   // The same, of as many tokens as are wanted (BatchReader::read_next).
   NextLogits read(std::span<const std::int32_t> tokens, const WantedLogits& wanted);
-  // Whether all ranks have to read the same tokens at the same time (ReaderSettings::parallel).
-  bool reads_together() const { return reader_.settings().parallel != nullptr; }
+  // As BatchReader's.
+  bool reads_together() const { return reader_.reads_together(); }
+  bool gathers_weights() const { return reader_.gathers_weights(); }
   // Forgets all tokens from position `length` on.
   void truncate(std::int64_t length) { reader_.truncate(0, length); }
 

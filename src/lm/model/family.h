@@ -19,7 +19,7 @@ namespace primus {
 
 // Keys and values of earlier tokens: pages per layer, and which of them the rows of a pass belong to.
 struct KvCache {
-  std::vector<engine::KvCacheLayer> layers;
+  std::vector<engine::KvCacheLayer> layers;  // of all blocks; those of other ranks have no memory
   turbo::PagedSequences sequences;
   engine::CachedSequences layer(std::int64_t index) const {
     return {&layers[static_cast<std::size_t>(index)], &sequences};

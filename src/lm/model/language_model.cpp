@@ -127,8 +127,7 @@ std::vector<Value> LanguageModel::mtp_losses(const Value& hidden, const ModelInp
 }
 
 Value LanguageModel::logits(const Value& hidden) const {
-  PRIMUS_CHECK("LanguageModel::logits", !vocabulary_.group);
-  Value logits = linear(hidden, *head_);
+  Value logits = gather_logits(linear(gather_tokens(hidden, vocabulary_.group), *head_), vocabulary_);
   return config_.logit_cap > 0 ? soft_cap(std::move(logits), config_.logit_cap) : logits;
 }
 
@@ -147,20 +146,25 @@ void LanguageModel::end_step(turbo::Context& context, const RoutingStep& step) c
   }
 }
 
-KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t sequences,
-                      std::int64_t capacity, std::int64_t pages, std::int64_t page_size) {
+KvCache LanguageModel::make_kv_cache(engine::Rank& rank, DType dtype, std::int64_t sequences,
+                                     std::int64_t capacity, std::int64_t pages,
+                                     std::int64_t page_size) const {
   KvCache cache;
   const std::int64_t blocks = (capacity + page_size - 1) / page_size;
   cache.sequences = {.query_starts = rank.persistent(DType::kI32, {sequences + 1}),
                      .key_lengths = rank.persistent(DType::kI32, {sequences}),
                      .block_table = rank.persistent(DType::kI32, {sequences, blocks}),
                      .page_size = page_size};
-  const LatentConfig& latent = config.attention.latent;
+  const LatentConfig& latent = config_.attention.latent;
   const bool latents = latent.kv_rank > 0;
-  const std::int64_t width = latents ? latent.kv_rank + latent.rope_dim : config.kv_heads * config.head_dim;
+  const int tensor_ranks = vocabulary_.group ? vocabulary_.group->size() : 1;
+  const std::int64_t width =
+      latents ? latent.kv_rank + latent.rope_dim : config_.kv_heads / tensor_ranks * config_.head_dim;
   const Shape shape{pages, page_size, width};
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    engine::KvCacheLayer& entry = cache.layers.emplace_back();
+  cache.layers.resize(static_cast<std::size_t>(config_.layers));
+  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
+    if (chunk_with(layer) < 0) continue;
+    engine::KvCacheLayer& entry = cache.layers[static_cast<std::size_t>(layer)];
     entry.k = rank.persistent(dtype, shape);
     if (!latents) entry.v = rank.persistent(dtype, shape);
   }

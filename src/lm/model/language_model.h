@@ -58,8 +58,14 @@ class LanguageModel {
   engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
   // The same for each depth of multi-token prediction, from what forward() returned.
   std::vector<engine::Value> mtp_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
-  // [rows of hidden, vocab], in the compute type.
+  // [rows of hidden on all tensor ranks, vocab], in the compute type.
   engine::Value logits(const engine::Value& hidden) const;
+
+  // For reading with what was read before at hand: pages for the keys and values of `sequences` sequences of
+  // up to `capacity` tokens, in this rank's blocks and of its heads, and their tables, in the persistent
+  // arena. `pages` in all, of `page_size` tokens.
+  KvCache make_kv_cache(engine::Rank& rank, DType dtype, std::int64_t sequences, std::int64_t capacity,
+                        std::int64_t pages, std::int64_t page_size) const;
 
   // Counters for the routers of a training run, in the persistent arena; of no use to dense models.
   RoutingStep make_routing_step(engine::Rank& rank) const;
@@ -97,10 +103,5 @@ class LanguageModel {
   Tensor rope_table_;
   std::int64_t rope_positions_ = 0;
 };
-
-// Pages for the keys and values of `sequences` sequences of up to `capacity` tokens, and their tables, in the
-// persistent arena. `pages` in all, of `page_size` tokens.
-KvCache make_kv_cache(engine::Rank& rank, const ModelConfig& config, DType dtype, std::int64_t sequences,
-                      std::int64_t capacity, std::int64_t pages, std::int64_t page_size);
 
 }  // namespace primus

@@ -47,7 +47,8 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
                     ReaderSettings{.compute = settings.compute,
                                    .capacity = settings.sample_capacity,
                                    .pass_tokens = kPassTokens,
-                                   .parallel = gathers ? parallel_.get() : nullptr});
+                                   .parallel = gathers ? parallel_.get() : nullptr,
+                                   .pipeline = settings.step.pipeline.shape(rank.mesh())});
   }
 }
 

@@ -43,7 +43,7 @@ class TrainingSession {
   Optimizer& optimizer() { return *optimizer_; }
   TrainingStep& step() { return *step_; }
   // With SessionSettings::sample_capacity; reads the weights as they are, and changes nothing that is
-  // trained. Ranks with a part of the weights each read together.
+  // trained. Ranks that share the model read together (BatchReader).
   TokenReader* reader() { return reader_ ? &*reader_ : nullptr; }
 
  private:

@@ -342,7 +342,7 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
 void Trainer::Run::write_sample(const std::atomic<bool>& stop) {
   finish_step();
   const bool together = session->reader()->reads_together();
-  if (!together) session->parallel().wait_for_all_values();
+  if (!session->reader()->gathers_weights()) session->parallel().wait_for_all_values();
   if (ranks.first()) {
     write_own_sample(stop);
   } else if (together) {

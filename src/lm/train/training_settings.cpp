@@ -433,10 +433,6 @@ PipelineSettings pipeline_settings_of(const config::Experiment& e, const ModelCo
     }
     return {};
   }
-  if (c.sample_interval) {
-    throw e.error_for("sample_interval", "sample_interval needs the whole model on one rank",
-                      "leave it out, or set pipeline_model_parallel_size to 1");
-  }
   if (!c.patch_primus_pipeline && e.provenance_of("pp_algorithm").layer >= config::Layer::kOverrides) {
     throw e.error_for("pp_algorithm", "pp_algorithm has no effect without patch_primus_pipeline",
                       "set patch_primus_pipeline: true");
@@ -539,10 +535,6 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
   if (const auto mismatch = mesh_mismatch(model, shape, c.micro_batch_size, c.seq_length, exchange))
     throw e.error_for(mismatch->key, mismatch->what, mismatch->next);
   const engine::Sharding sharding = sharding_of(c);
-  if (c.sample_interval && shape.tensor * shape.expert * shape.expert_tensor > 1) {
-    throw e.error_for("sample_interval", "no rank has the whole model to write samples with",
-                      "leave sample_interval out");
-  }
   using Policy = engine::WeightGradientQueue::Policy;
   return {.model = model,
           .compute = c.bf16 ? DType::kBF16 : DType::kF32,

@@ -1,8 +1,11 @@
 #include "turbo/elementwise/elementwise.h"
 
+#include <algorithm>
+
 #include "turbo/check.h"
 
 namespace primus::turbo {
+
 void Add::check() const {
   PRIMUS_CHECK(kId, is_float(a));
   PRIMUS_CHECK(kId, b.dtype == a.dtype && out.dtype == a.dtype);
@@ -39,6 +42,18 @@ void RandomNormal::check() const {
 }
 
 void Fill::check() const { PRIMUS_CHECK(kId, is_float(out)); }
+
+CopyRows CopyRows::strided(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
+                           std::int64_t from_stride, std::int64_t to_stride) {
+  return {.from = from,
+          .to = to,
+          .rows = rows,
+          .cols = cols,
+          .from_stride = from_stride,
+          .to_stride = to_stride,
+          .group_rows = std::max<std::int64_t>(rows, 1),
+          .to_group_stride = 0};
+}
 
 void CopyRows::check() const {
   PRIMUS_CHECK(kId, from.dtype == to.dtype);

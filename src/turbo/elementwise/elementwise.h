@@ -93,6 +93,9 @@ struct CopyRows {
   static constexpr KernelId kId = KernelId::kCopyRows;
   Tensor from, to;  // first elements; equal types
   std::int64_t rows, cols, from_stride, to_stride, group_rows, to_group_stride;  // in elements
+  // All rows in one group.
+  static CopyRows strided(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
+                          std::int64_t from_stride, std::int64_t to_stride);
   void check() const;
   double flops() const { return 0; }
 };

@@ -1,6 +1,6 @@
 // Every mesh equals one device: ranks are threads here, and share tokens, heads, the vocabulary and experts
-// in every way. Losses of 20 steps and the weights after them are those of one device, up to the rounding of
-// sums.
+// in every way. Losses of 20 steps, the weights after them, and what the model makes of a text before and
+// after them are those of one device, up to the rounding of sums.
 #include "engine/mesh.h"
 
 #include <gtest/gtest.h>
@@ -102,6 +102,7 @@ ModelConfig llama4() {
 struct MeshOutcome {
   std::vector<double> losses, mtp_losses, norms, imbalance;
   std::map<std::string, std::vector<float>> weights;  // whole masters, by name
+  std::vector<std::vector<float>> logits;             // of each rank: what read_text() found, twice
   // Of those that share a rank's layers: bytes that it sent them, and batches of sends.
   double tensor_traffic = 0;
   std::int64_t tensor_exchanges = 0;
@@ -151,6 +152,23 @@ PipelineSettings pipeline_of(const ModelConfig& model, const Way& way) {
           .blocks = even_parts(model.layers, way.shape.pipeline * chunks).blocks};
 }
 
+// What may follow a prompt, what may follow one token more, and of the next one the likeliest alone. All
+// ranks call it.
+void read_text(TrainingSession& session, std::vector<float>& logits) {
+  TokenReader& reader = *session.reader();
+  if (!reader.gathers_weights()) session.parallel().wait_for_all_values();
+  reader.truncate(0);
+  const std::int32_t text[] = {3, 14, 15, 92, 65, 35, 89, 79, 32};
+  const std::span<const std::int32_t> all = text;
+  const auto read = [&](std::span<const std::int32_t> tokens, const WantedLogits& wanted) {
+    const NextLogits next = reader.read(tokens, wanted);
+    logits.insert(logits.end(), next.values.begin(), next.values.end());
+  };
+  read(all.first(7), {});
+  read(all.subspan(7, 1), {});
+  read(all.subspan(8, 1), {.likeliest = 3});
+}
+
 MeshOutcome train_on(const ModelConfig& model, const Way& way) {
   SessionSettings settings = tiny_settings(way.compute, model);
   const int data_ranks = way.shape.data(way.ranks);
@@ -164,9 +182,11 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
     settings.step.tensor_overlap = {.least_bytes = 0, .flops_per_byte = 0.01, .rows_multiple = 3};
   settings.step.expert_overlap = way.beside_shared;
   settings.sharding = way.sharding;
+  settings.sample_capacity = 16;
   // Gradients that are zero but for rounding must not become steps of full size.
   settings.optimizer.rules = update_rules_of({.adam_eps = 1e-4});
   MeshOutcome outcome;
+  outcome.logits.resize(static_cast<std::size_t>(way.ranks));
   std::mutex mutex;
   on_ranks(
       way.ranks, way.shape,
@@ -175,6 +195,8 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
         const auto session = open_session(rank, settings, builtin_families());
         session->store().initialize(rank.context(), 7);
         session->parallel().distribute_values();
+        std::vector<float>& logits = outcome.logits[static_cast<std::size_t>(r)];
+        read_text(*session, logits);
         TrainingStep& step = session->step();
         const std::int64_t tokens = settings.step.micro_batch * settings.step.sequence;
         for (int s = 0; s < kSteps; ++s) {
@@ -202,6 +224,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
         batch.pack({0, 5, 6, 16, 27});
         step.evaluate(batch);
         const double evaluated = step.evaluation_loss();
+        read_text(*session, logits);
         rank.synchronize();
         const std::lock_guard lock(mutex);
         if (r == way.ranks - 1) {
@@ -264,6 +287,9 @@ void expect_equal(const MeshOutcome& many, const MeshOutcome& one, const Case& c
   if (c.way.shape.pipeline == 1) {
     EXPECT_LE(distance(many.imbalance, one.imbalance), kTolerance);
   }
+  ASSERT_GT(one.logits.front().size(), 4U * static_cast<std::size_t>(c.model().vocab));
+  for (const std::vector<float>& logits : many.logits)
+    EXPECT_LE(distance(logits, one.logits.front()), kTolerance);
   ASSERT_EQ(many.weights.size(), one.weights.size());
   for (const auto& [name, weights] : one.weights)
     EXPECT_LE(distance(many.weights.at(name), weights), kTolerance) << name;

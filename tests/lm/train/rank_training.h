@@ -108,7 +108,7 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
     const auto write = [&] {
       TokenReader* const reader = session->reader();
       if (!reader) return;
-      if (!reader->reads_together()) session->parallel().wait_for_all_values();
+      if (!reader->gathers_weights()) session->parallel().wait_for_all_values();
       reader->truncate(0);
       const std::vector<std::int32_t> prompt = {1, 2, 3};
       outcome.texts[static_cast<std::size_t>(r)].push_back(generate(*reader, prompt, {.max_tokens = 12}).ids);

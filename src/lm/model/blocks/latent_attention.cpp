@@ -57,12 +57,7 @@ class LatentAttention final : public Layer {
     if (group_) return parallel(h, in);
     const Value q_latent = q_down_ ? linear(h, *q_down_) : Value();
     auto [kv_latent, rope_key] = latents(linear(h, *kv_down_), in);
-    if (in.cache) {
-      const Value mixed =
-          cached_latent_attention(queries(h, q_latent, in), norm(kv_latent, *kv_norm_, kLatentEpsilon),
-                                  rope_key, *kv_up_, shape_, scale_, in.cache->layer(layer_));
-      return linear(mixed, *out_);
-    }
+    if (in.cache) return linear(cached(queries(h, q_latent, in), kv_latent, rope_key, in), *out_);
     return linear(attention(heads(h, q_latent, kv_latent, rope_key, in), attention_shape(in),
                             {.context = in.context, .first_key = in.first_key}),
                   *out_);
@@ -73,6 +68,12 @@ class LatentAttention final : public Layer {
   // in the backward pass, for its heads.
   Value parallel(const Value& h, const BlockInputs& in) const {
     const Value own_q = q_down_ ? linear(h, *q_down_) : h, own_kv = linear(h, *kv_down_);
+    if (in.cache) {
+      const Value q = gather_tokens(own_q, group_);
+      auto [kv_latent, rope_key] = latents(gather_tokens(own_kv, group_), in);
+      const Value mixed = cached(queries(q, q, in), kv_latent, rope_key, in);
+      return scattered_linear(mixed, *out_, group_, in.tensor);
+    }
     const auto fused = [&] {
       const Value q = gather_tokens(own_q, group_);
       std::optional<engine::ReplayScope> replay(h.tape());
@@ -83,6 +84,12 @@ class LatentAttention final : public Layer {
     const Value mixed =
         attention(fused(), attention_shape(in), {.context = in.context, .first_key = in.first_key});
     return scattered_linear(mixed, *out_, group_, in.tensor);
+  }
+
+  // What this rank's heads read of the tokens so far, whose latents the cache has.
+  Value cached(const Value& q, const Value& kv_latent, const Value& rope_key, const BlockInputs& in) const {
+    return cached_latent_attention(q, norm(kv_latent, *kv_norm_, kLatentEpsilon), rope_key, *kv_up_, shape_,
+                                   scale_, in.cache->layer(layer_));
   }
 
   // The latent of keys and values, and the rotated part of the keys that all heads share.

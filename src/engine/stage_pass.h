@@ -1,0 +1,45 @@
+// A forward pass through a stage's parts of the model outside of any schedule: what evaluation does, and what
+// reading for generation does.
+//
+// What goes from part to part is one tensor, the residual stream; between parts on one stage its memory is
+// handed on. Transfers run on the rank's communication stream, and the compute stream waits for them. Not
+// thread-safe; all stages of a pipeline run the same passes in the same order.
+#pragma once
+
+#include <memory>
+
+#include "base/system/thread_pool.h"
+#include "engine/pipeline_schedule.h"
+#include "engine/rank.h"
+#include "engine/tape.h"
+
+namespace primus::engine {
+
+class StagePass {
+ public:
+  // `pipeline`: a rank for each stage, in order; null: there is one stage. Both must outlive this.
+  StagePass(Rank& rank, comm::Communicator* pipeline, const PipelineShape& shape);
+
+  // Begins the tape for a chunk.
+  using Begin = FunctionRef<void(int chunk)>;
+  // Runs a chunk on the tape and returns what the part behind it gets: [the shape of run()]. `x`: what the
+  // part before gave; empty for the first part. The last part returns nothing.
+  using Forward = FunctionRef<Value(int chunk, Value x)>;
+  // Runs this stage's chunks. The tape is left with the last of them.
+  void run(Tape& tape, DType dtype, const Shape& shape, Begin begin, Forward forward);
+
+  // `data` of the stage that has the last part becomes every stage's.
+  void tell_from_last(const Tensor& data);
+
+ private:
+  // Runs a collective on the communication stream; the compute stream waits for it.
+  void communicate(FunctionRef<void(Stream& stream)> collective);
+
+  Rank& rank_;
+  comm::Communicator* pipeline_;
+  PipelineShape shape_;
+  int stage_;
+  std::unique_ptr<Event> computed_, transferred_;
+};
+
+}  // namespace primus::engine

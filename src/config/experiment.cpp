@@ -92,6 +92,7 @@ class Loader {
     derive_fields(result_);
     if (framework_ == Framework::kNative) {
       take_threads_of_environment();
+      take_target_of_environment();
       require_keys();
       validate_native(result_, problems_);
     }
@@ -686,22 +687,64 @@ class Loader {
     }
   }
 
-  // num_threads that nobody chose: what OpenMP would take.
-  void take_threads_of_environment() {
-    if (result_.trainer.num_threads != 0) return;
-    const std::string name = "OMP_NUM_THREADS";
+  // An environment variable of the run: of the experiment's env, or else of the process. `from` says which.
+  struct Variable {
+    std::string text;
+    Provenance from;
+    std::string place() const { return from.origin.source ? from.origin.location() : "environment"; }
+  };
+  // Empty: not set, or set to nothing.
+  std::optional<Variable> variable_of_run(const std::string& name) const {
     const auto own = result_.env.find(name);
     const std::optional<std::string> text =
         own != result_.env.end() ? std::optional(own->second) : read_variable_(name);
-    if (!text || text->empty()) return;
+    if (!text || text->empty()) return std::nullopt;
     Provenance from{Layer::kDerived, Origin{.source = nullptr, .variable = name}};
     if (own != result_.env.end()) from.origin = result_.provenance_of("env." + name).origin;
-    const OpenMpThreads threads =
-        parse_openmp_threads(*text, from.origin.source ? from.origin.location() : "environment");
+    return Variable{.text = *text, .from = std::move(from)};
+  }
+
+  // num_threads that nobody chose: what OpenMP would take.
+  void take_threads_of_environment() {
+    if (result_.trainer.num_threads != 0) return;
+    std::optional<Variable> variable = variable_of_run("OMP_NUM_THREADS");
+    if (!variable) return;
+    const OpenMpThreads threads = parse_openmp_threads(variable->text, variable->place());
     if (!threads.warning.empty()) result_.warnings.push_back(threads.warning);
     if (!threads.count) return;
     result_.trainer.num_threads = *threads.count;
-    result_.provenance.insert_or_assign("num_threads", std::move(from));
+    result_.provenance.insert_or_assign("num_threads", std::move(variable->from));
+  }
+
+  // The target of an MLPerf run, where the experiment leaves it to the environment. Primus's scripts for
+  // MLPerf set one of the two variables, or both.
+  void take_target_of_environment() {
+    if (result_.trainer.stage != "mlperf_pretrain" || result_.provenance.contains("target_eval_loss")) return;
+    std::optional<std::pair<std::string, double>> first;
+    for (const std::string name : {"MLLOG_TARGET_EVAL_LOSS", "TARGET_EVAL_LOSS"}) {
+      std::optional<Variable> variable = variable_of_run(name);
+      if (!variable) continue;
+      const Value value = plain_scalar(variable->text, {});
+      const bool number = value.kind == Value::Kind::kInt || value.kind == Value::Kind::kFloat;
+      if (!number || !(value.real >= 0 && value.real <= 1e6)) {
+        problems_.add(invalid(fmt::format("{} is '{}', which is no loss", name, variable->text.substr(0, 80)),
+                              fmt::format("set {} to the loss at which the run ends, or to 0 for none", name))
+                          .at(variable->place()));
+        return;
+      }
+      if (first && first->second != value.real) {
+        problems_.add(
+            invalid(fmt::format("{} is {}, and {} is {}", first->first, first->second, name, value.real),
+                    "set one of them, or both to the same loss")
+                .at(variable->place()));
+        return;
+      }
+      if (!first && value.real > 0) {
+        result_.trainer.target_eval_loss = value.real;
+        result_.provenance.insert_or_assign("target_eval_loss", std::move(variable->from));
+      }
+      first = {name, value.real};
+    }
   }
 
   void require_keys() {

@@ -27,6 +27,7 @@ class Validator {
 
   void run() {
     batches();
+    target();
     stages();
     precision();
     attention();
@@ -95,6 +96,21 @@ class Validator {
            fmt::format(
                "seq_length ({}) is longer than max_position_embeddings ({}), which the model was made for",
                config_.seq_length, config_.max_position_embeddings));
+    }
+  }
+
+  void target() {
+    if (config_.target_eval_loss && config_.eval_iters == 0) {
+      refuse({"target_eval_loss", "eval_iters"},
+             fmt::format("target_eval_loss is {}, and nothing is evaluated (eval_iters: 0)",
+                         *config_.target_eval_loss),
+             "set eval_iters to the batches of an evaluation, or target_eval_loss: null");
+    }
+    if (config_.stage == "mlperf_pretrain" && !config_.target_eval_loss) {
+      warn("stage",
+           "mlperf_pretrain without a target (target_eval_loss, or MLLOG_TARGET_EVAL_LOSS in the "
+           "environment): "
+           "the run trains to its end, and its log ends with status aborted");
     }
   }
 

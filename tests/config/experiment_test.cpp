@@ -391,6 +391,53 @@ TEST(Experiment, ThreadsComeFromOpenMpsVariable) {
   }
 }
 
+TEST(Experiment, ATargetComesFromMlperfsVariables) {
+  const std::string name = "target_eval_loss", first = "MLLOG_TARGET_EVAL_LOSS", second = "TARGET_EVAL_LOSS";
+  const std::string mlperf = experiment_text("      stage: mlperf_pretrain\n      eval_iters: 1\n");
+  const auto target = [](const std::string& text, const std::map<std::string, std::string>& environment) {
+    return load_text(text, {}, environment).trainer.target_eval_loss;
+  };
+  EXPECT_EQ(target(mlperf, {{first, "3.3"}}), 3.3);
+  EXPECT_EQ(target(mlperf, {{second, "3"}}), 3.0);
+  EXPECT_EQ(target(mlperf, {{first, "3.3"}, {second, "3.30"}}), 3.3);
+  EXPECT_EQ(target("env: {TARGET_EVAL_LOSS: 2.5}\n" + mlperf, {{second, "3"}}), 2.5);
+  EXPECT_EQ(load_text(mlperf, {}, {{first, "3.3"}}).provenance_of(name).describe(), "environment " + first);
+  EXPECT_EQ(target(experiment_text("      stage: MLPerf_Pretrain\n      eval_iters: 1\n"), {{first, "3.3"}}),
+            3.3);
+  // None: where the stage is another, where somebody said so, and where the variable does.
+  EXPECT_EQ(target(experiment_text("      eval_iters: 1\n"), {{first, "3.3"}}), std::nullopt);
+  EXPECT_EQ(target(experiment_text("      stage: mlperf_pretrain\n      target_eval_loss: null\n"),
+                   {{first, "3.3"}}),
+            std::nullopt);
+  for (const char* none : {"0", "0.0", ""}) EXPECT_EQ(target(mlperf, {{first, none}}), std::nullopt) << none;
+  EXPECT_EQ(load_text(mlperf, {"target_eval_loss=2"}, {{first, "3.3"}}).trainer.target_eval_loss, 2.0);
+  const Experiment without = load_text(mlperf, {});
+  ASSERT_EQ(without.warnings.size(), 1u);
+  EXPECT_NE(without.warnings[0].find("mlperf_pretrain without a target"), std::string::npos);
+  EXPECT_TRUE(load_text(mlperf, {}, {{first, "3.3"}}).warnings.empty());
+}
+
+TEST(Experiment, ATargetThatIsNoLossIsRefused) {
+  const std::string mlperf = experiment_text("      stage: mlperf_pretrain\n      eval_iters: 1\n");
+  const auto refusal = [&](const std::map<std::string, std::string>& environment,
+                           const std::vector<std::string>& overrides = {}) -> std::string {
+    try {
+      load_text(mlperf, overrides, environment);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
+      return error.what();
+    }
+    return "none";
+  };
+  for (const std::string text : {"low", "-1", "nan", "inf", "3.3 3.4", "true"}) {
+    EXPECT_EQ(refusal({{"TARGET_EVAL_LOSS", text}}), "TARGET_EVAL_LOSS is '" + text + "', which is no loss");
+  }
+  EXPECT_EQ(refusal({{"MLLOG_TARGET_EVAL_LOSS", "3.3"}, {"TARGET_EVAL_LOSS", "3.4"}}),
+            "MLLOG_TARGET_EVAL_LOSS is 3.3, and TARGET_EVAL_LOSS is 3.4");
+  EXPECT_EQ(refusal({{"TARGET_EVAL_LOSS", "3.4"}}, {"eval_iters=0"}),
+            "target_eval_loss is 3.4, and nothing is evaluated (eval_iters: 0)");
+}
+
 TEST(Experiment, KeysWithoutMeaningAreListedOnce) {
   const Experiment e =
       load_text("platform: {config: platform_azure.yaml}\n" +

@@ -223,7 +223,7 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("exp_avg_sq_dtype: FP16", "can only do fp32, bf16", "set exp_avg_sq_dtype: bf16");
   at_value("main_params_dtype: fp16", "can only do fp32", "set main_params_dtype: fp32");
   at_value("moe_router_dtype: fp64", "can only do fp32", "set moe_router_dtype: fp32");
-  at_value("stage: sft", "can only do pretrain", "set stage: pretrain");
+  at_value("stage: sft", "can only do pretrain, mlperf_pretrain", "set stage: pretrain");
   at_value("lora: {enabled: true}", "does not have it so far", "leave lora out");
   at_value("rotary_seq_len_interpolation_factor: 4", "does not have it so far", "rope_scaling_type: linear");
   at_value("rampup_batch_size: [16, 16, 1000]", "does not have it so far", "leave rampup_batch_size out");
@@ -234,6 +234,8 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("num_query_groups: 3", "num_attention_heads (4) is not a multiple of num_query_groups (3)",
            "set num_query_groups to a divisor");
   at_value("group_query_attention: true", "needs num_query_groups", "set it to the number");
+  at_value("target_eval_loss: 3.3", "nothing is evaluated (eval_iters: 0)", "set eval_iters");
+  at_value("target_eval_loss: 0", "must be above 0", "target_eval_loss");
   at_value("min_lr: 1", "min_lr (1) is above lr", "set min_lr to at most lr");
   at_value("lr_warmup_init: 1", "lr_warmup_init (1) is above lr", "set it to at most lr");
   at_value("lr_decay_style: WSD", "needs lr_wsd_decay_iters", "set it to the number of steps");

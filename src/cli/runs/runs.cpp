@@ -141,12 +141,13 @@ class Runs final : public Command {
 extern const CommandEntry kRuns{
     "runs",
     "Lists the runs under a folder: state, step, loss, speed, age",
-    "running: a process trains in it. finished: its last step is done. interrupted: it was stopped, and its\n"
-    "newest checkpoint holds its last step. crashed: it ended otherwise; the same command again continues "
-    "from\n"
-    "the newest checkpoint. damaged: its files cannot be read. Loss is that of the last step, validation "
-    "the\n"
-    "newest, tokens per second are per device, and age is the time since the run last wrote metrics.",
+    "running: a process trains in it. finished: its last step is done, or its target_eval_loss reached.\n"
+    "interrupted: it was stopped, and its newest checkpoint holds its last step. crashed: it ended "
+    "otherwise;\n"
+    "the same command again continues from the newest checkpoint. damaged: its files cannot be read. Loss "
+    "is\n"
+    "that of the last step, validation the newest, tokens per second are per device, and age is the time\n"
+    "since the run last wrote metrics.",
     "primus runs\n"
     "primus runs output/team --state running\n"
     "primus runs output --sort loss --json",

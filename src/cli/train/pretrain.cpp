@@ -468,6 +468,7 @@ class TrainPretrain final : public Command {
       if (s.validation_loss) json["validation_loss"] = *s.validation_loss;
       if (s.test_loss) json["test_loss"] = *s.test_loss;
       if (s.checkpoint) json["checkpoint"] = *s.checkpoint;
+      if (experiment.trainer.target_eval_loss) json["reached_target"] = s.reached_target;
       console.write(json_text(json) + "\n");
       return;
     }
@@ -483,6 +484,10 @@ class TrainPretrain final : public Command {
     }
     if (s.validation_loss) text += fmt::format("validation loss {:.4f}\n", *s.validation_loss);
     if (s.test_loss) text += fmt::format("test loss {:.4f}\n", *s.test_loss);
+    if (const auto target = experiment.trainer.target_eval_loss) {
+      text +=
+          fmt::format("target_eval_loss {} was {}\n", *target, s.reached_target ? "reached" : "not reached");
+    }
     if (s.checkpoint) text += fmt::format("checkpoint {}\n", *s.checkpoint);
     if (s.interrupted) text += "the same command continues from there\n";
     console.print(text);

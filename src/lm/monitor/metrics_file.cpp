@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/checked.h"
@@ -65,16 +66,6 @@ std::uint64_t good_size(File& file, std::int64_t last) {
   }
 }
 
-// metrics.jsonl -> metrics.previous.jsonl, or the first number that is free.
-Path previous(const Path& path, Env& env) {
-  Path name;
-  for (int i = 1; name.empty() || env.is_link(name) || env.status(name); ++i) {
-    const std::string number = i == 1 ? "" : fmt::format("-{}", i);
-    name = path.parent_path() / (path.stem().string() + ".previous" + number + path.extension().string());
-  }
-  return name;
-}
-
 // Calls `visit` with each whole line, without its newline, as long as that returns true.
 void for_each_line(const Path& path, Env& env, FunctionRef<bool(std::string_view)> visit) {
   const auto file = env.open(path, OpenMode::kRead);
@@ -115,7 +106,7 @@ void repair(const Path& path, std::int64_t resume_iteration, Env& env) {
   }
   if (!status || status->size == 0) return;
   if (resume_iteration <= 0) {
-    env.rename(path, previous(path, env));
+    keep_previous(path, env);
     return;
   }
   const auto file = env.open(path, OpenMode::kUpdate);
@@ -227,17 +218,30 @@ std::string missing_iterations(const Path& file, std::int64_t last, Env& env) {
   return text;
 }
 
-std::vector<std::string> evaluated_sets(const Path& file, std::int64_t iteration, Env& env) {
-  std::vector<std::string> sets;
-  if (!env.status(file)) return sets;
+std::map<std::string, double> evaluated_losses(const Path& file, std::int64_t iteration, Env& env) {
+  std::map<std::string, double> losses;
+  if (!env.status(file)) return losses;
   for_each_line(file, env, [&](std::string_view line) {
     if (quick_iteration(line) != iteration) return true;
     const Json json = Json::parse(line, nullptr, false);
-    const auto name = json.is_object() ? json.find("data_set") : json.end();
-    if (json.is_object() && name != json.end() && name->is_string()) sets.push_back(name->get<std::string>());
+    if (!json.is_object()) return true;
+    const auto name = json.find("data_set"), loss = json.find("lm_loss");
+    if (name == json.end() || !name->is_string()) return true;
+    const bool number = loss != json.end() && loss->is_number();
+    losses[name->get<std::string>()] =
+        number ? loss->get<double>() : std::numeric_limits<double>::quiet_NaN();
     return true;
   });
-  return sets;
+  return losses;
+}
+
+void keep_previous(const Path& path, Env& env) {
+  Path name;
+  for (int i = 1; name.empty() || env.is_link(name) || env.status(name); ++i) {
+    const std::string number = i == 1 ? "" : fmt::format("-{}", i);
+    name = path.parent_path() / (path.stem().string() + ".previous" + number + path.extension().string());
+  }
+  env.rename(path, name);
 }
 
 MetricsFile::MetricsFile(Path path, std::int64_t resume_iteration, Env& env)

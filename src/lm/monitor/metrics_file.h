@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -70,8 +71,14 @@ std::string to_json(const SampleRecord& record);
 // More than a few are cut short. A file that is not there lacks them all.
 std::string missing_iterations(const Path& file, std::int64_t last, Env& env = Env::posix());
 
-// The data sets that a file of evaluations has a line of for this iteration.
-std::vector<std::string> evaluated_sets(const Path& file, std::int64_t iteration, Env& env = Env::posix());
+// Losses by data set of the evaluations that a file has lines of for this iteration; NaN where the line has
+// no number.
+std::map<std::string, double> evaluated_losses(const Path& file, std::int64_t iteration,
+                                               Env& env = Env::posix());
+
+// Gives an earlier run's file a free name beside: metrics.jsonl becomes metrics.previous.jsonl, or the first
+// number that is free. Throws FileError.
+void keep_previous(const Path& path, Env& env = Env::posix());
 
 // The iteration a line belongs to; -1 when it is not one of ours (torn, or edited).
 std::int64_t iteration_of_line(std::string_view line);

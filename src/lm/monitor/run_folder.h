@@ -3,6 +3,7 @@
 //
 //   logs/<module>/rank-N/{debug,info,warning,error}.log    base/log.h
 //   metrics.jsonl, evaluations.jsonl, samples.jsonl        metrics_file.h
+//   mlperf.log                                             mlperf_log.h; elsewhere with MLLOG_OUTPUT_FILE
 //   tensorboard/                                           event_file.h
 //   checkpoints/                                           lm/checkpoint
 //   traces/steps-A-B/rank-N.json                           Chrome traces of steps (lm/train/run_trace.h)
@@ -46,6 +47,7 @@ class RunFolder {
   Path metrics_file() const { return root_ / "metrics.jsonl"; }
   Path evaluations_file() const { return root_ / "evaluations.jsonl"; }
   Path samples_file() const { return root_ / "samples.jsonl"; }
+  Path mlperf_log() const { return root_ / "mlperf.log"; }
 
   // Makes the folder itself, so that a workspace that cannot be written is known before the first step.
   // Throws FileError.

@@ -49,8 +49,9 @@ TrainingMonitor::TrainingMonitor(const RunFolder& run, MonitorOptions options, L
   if (options_.tensorboard) {
     events_.emplace(run.tensorboard(), options_.resume_iteration + 1, wall_seconds(), env);
   }
-  for (std::string& set : evaluated_sets(run.evaluations_file(), options_.resume_iteration, env)) {
-    evaluated_.emplace(options_.resume_iteration, std::move(set));
+  if (options_.mlperf) mlperf_.emplace(*options_.mlperf, env);
+  for (const auto& [set, loss] : evaluated_losses(run.evaluations_file(), options_.resume_iteration, env)) {
+    evaluated_.emplace(std::pair(options_.resume_iteration, set), loss);
   }
   const std::string missing = missing_iterations(run.metrics_file(), options_.resume_iteration, env);
   if (!missing.empty()) {
@@ -61,11 +62,16 @@ TrainingMonitor::TrainingMonitor(const RunFolder& run, MonitorOptions options, L
   }
 }
 
+void TrainingMonitor::begin() {
+  if (mlperf_) mlperf_->begin(options_.resume_iteration);
+}
+
 void TrainingMonitor::iteration(const IterationRecord& record) {
   report(metrics_failing_, metrics_.write(record), "metrics.jsonl", metrics_);
   if (due(record.iteration, options_.tensorboard_log_interval)) {
     write_events(record.iteration, scalars_of(record));
   }
+  if (mlperf_) report_mlperf(mlperf_->iteration(record));
   if (due(record.iteration, options_.log_interval)) log_.info("{}", format_iteration(record));
   if (options_.observer) options_.observer->iteration(record);
 }
@@ -74,13 +80,26 @@ bool TrainingMonitor::evaluated(std::int64_t iteration, const std::string& data_
   return evaluated_.contains({iteration, data_set});
 }
 
+bool TrainingMonitor::reached_target(std::int64_t iteration) const {
+  const auto found = evaluated_.find({iteration, "validation"});
+  return options_.target_eval_loss && found != evaluated_.end() &&
+         found->second <= *options_.target_eval_loss;
+}
+
+void TrainingMonitor::begin_evaluation(std::int64_t iteration, const std::string& data_set) {
+  if (mlperf_ && data_set == "validation") report_mlperf(mlperf_->begin_evaluation(iteration));
+}
+
 void TrainingMonitor::evaluation(const EvaluationRecord& record) {
-  evaluated_.emplace(record.iteration, record.data_set);
+  evaluated_.emplace(std::pair(record.iteration, record.data_set), record.lm_loss);
   report(evaluations_failing_, evaluations_.write(record), "evaluations.jsonl", evaluations_);
   const std::string loss_tag = "lm loss " + record.data_set;
   const std::string perplexity_tag = loss_tag + " ppl";
   write_events(record.iteration,
                std::vector<Scalar>{{loss_tag, record.lm_loss}, {perplexity_tag, std::exp(record.lm_loss)}});
+  if (mlperf_ && record.data_set == "validation") {
+    report_mlperf(mlperf_->evaluation(record, reached_target(record.iteration)));
+  }
   log_.info("{}", format_evaluation(record));
   if (options_.observer) options_.observer->evaluation(record);
 }
@@ -89,6 +108,10 @@ void TrainingMonitor::sample(const SampleRecord& record) {
   report(samples_failing_, samples_->write(record), "samples.jsonl", *samples_);
   log_.info("sample at iteration {}: {}{}", record.iteration, record.prompt, record.text);
   if (options_.observer) options_.observer->sample(record);
+}
+
+void TrainingMonitor::end() {
+  if (mlperf_) report_mlperf(mlperf_->end());
 }
 
 bool TrainingMonitor::sync() {
@@ -103,7 +126,7 @@ bool TrainingMonitor::sync() {
 
 std::uint64_t TrainingMonitor::dropped() const {
   return metrics_.dropped() + evaluations_.dropped() + (samples_ ? samples_->dropped() : 0) +
-         (events_ ? events_->dropped() : 0) + log_.dropped();
+         (events_ ? events_->dropped() : 0) + (mlperf_ ? mlperf_->dropped() : 0) + log_.dropped();
 }
 
 void TrainingMonitor::report(bool& failing, bool worked, std::string_view name, MetricsFile& file) {
@@ -119,6 +142,10 @@ void TrainingMonitor::report(bool& failing, bool worked, std::string_view name, 
   } else {
     log_.info("{} is written again", name);
   }
+}
+
+void TrainingMonitor::report_mlperf(bool worked) {
+  report(mlperf_failing_, worked, "the MLPerf log", mlperf_->last_error());
 }
 
 void TrainingMonitor::write_events(std::int64_t step, std::span<const Scalar> scalars) {

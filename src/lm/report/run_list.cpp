@@ -58,8 +58,9 @@ std::optional<std::string> setting(std::string_view text, std::string_view key) 
   return std::nullopt;
 }
 
-std::optional<std::int64_t> whole_number(std::string_view text) {
-  std::int64_t value = 0;
+template <class Number>
+std::optional<Number> number(std::string_view text) {
+  Number value = 0;
   const char* const end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, value);
   return result.ec == std::errc() && result.ptr == end ? std::optional(value) : std::nullopt;
@@ -72,7 +73,7 @@ std::optional<std::int64_t> latest_step(const Path& checkpoints) {
     std::string name = read_file(checkpoints / "latest", kLimit);
     name.erase(name.find_last_not_of(" \r\n") + 1);
     const std::size_t digits = name.find_last_not_of("0123456789") + 1;
-    return whole_number(std::string_view(name).substr(digits));
+    return number<std::int64_t>(std::string_view(name).substr(digits));
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -97,26 +98,34 @@ void read_last_step(const Path& file, RunStatus& run) {
   if (!run.steps) run.steps = planned;
 }
 
-void read_validation(const Path& file, RunStatus& run) {
+// The step of the newest evaluation on validation data, 0 without one.
+std::int64_t read_validation(const Path& file, RunStatus& run) {
   // Validation and test alternate: the newest line may be the test's.
   std::optional<double> newest;
+  std::int64_t newest_step = 0;
   read_lines(file, [&](std::string_view line) {
     std::string data_set;
     std::optional<double> loss;
+    std::int64_t step = 0;
     const bool good = read_metrics_line(
         line,
         [&](std::string_view key, double value) {
+          if (key == "iteration") step = static_cast<std::int64_t>(value);
           if (key == "lm_loss") loss = value;
         },
         &data_set);
-    if (good && data_set == "validation" && loss) newest = loss;
+    if (good && data_set == "validation" && loss) {
+      newest = loss;
+      newest_step = step;
+    }
   });
   run.validation_loss = newest;
+  return newest_step;
 }
 
-RunState state_of(const RunStatus& run, const Path& checkpoints) {
+RunState state_of(const RunStatus& run, bool reached_target, const Path& checkpoints) {
   if (RunLock::held(run.folder)) return RunState::kRunning;
-  if (run.steps && run.step >= *run.steps) return RunState::kFinished;
+  if (reached_target || (run.steps && run.step >= *run.steps)) return RunState::kFinished;
   return run.step > 0 && latest_step(checkpoints) == run.step ? RunState::kInterrupted : RunState::kCrashed;
 }
 
@@ -168,14 +177,18 @@ RunStatus run_status(const Path& folder) {
   try {
     run.age_seconds = age_of(folder);
     Path checkpoints = folder / "checkpoints";
+    std::optional<double> target;
     if (is_there(folder / RunFolder::kExperimentFile)) {
       const std::string experiment = read_file(folder / RunFolder::kExperimentFile, kMaxExperiment);
-      if (const auto steps = setting(experiment, "train_iters")) run.steps = whole_number(*steps);
+      if (const auto steps = setting(experiment, "train_iters")) run.steps = number<std::int64_t>(*steps);
+      if (const auto loss = setting(experiment, "target_eval_loss")) target = number<double>(*loss);
       if (const auto save = setting(experiment, "save"); save && *save != "null") checkpoints = *save;
     }
     if (is_there(folder / kMetrics)) read_last_step(folder / kMetrics, run);
-    if (is_there(folder / kEvaluations)) read_validation(folder / kEvaluations, run);
-    run.state = state_of(run, checkpoints);
+    std::int64_t evaluated = 0;
+    if (is_there(folder / kEvaluations)) evaluated = read_validation(folder / kEvaluations, run);
+    const bool reached = target && run.step > 0 && evaluated == run.step && run.validation_loss <= *target;
+    run.state = state_of(run, reached, checkpoints);
   } catch (const std::exception& error) {
     run.state = RunState::kDamaged;
     run.problem = error.what();

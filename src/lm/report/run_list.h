@@ -15,7 +15,7 @@ namespace primus {
 
 enum class RunState : std::uint8_t {
   kRunning,      // a process holds its lock
-  kFinished,     // its last step is done
+  kFinished,     // its last step is done, or its target_eval_loss reached
   kInterrupted,  // stopped on request: its newest checkpoint holds its last step
   kCrashed,      // neither: steps behind the newest checkpoint are lost
   kDamaged,      // its files cannot be read (RunStatus::problem)

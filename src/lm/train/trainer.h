@@ -56,7 +56,8 @@ struct TrainingSummary {
   std::int64_t first_step = 0, last_step = 0;  // steps completed before and after
   double last_loss = 0;
   std::optional<double> validation_loss = {}, test_loss = {};
-  bool interrupted = false;  // stopped by request; a checkpoint was saved
+  bool reached_target = false;  // target_eval_loss, which ended the run
+  bool interrupted = false;     // stopped by request; a checkpoint was saved
   double seconds = 0;
   std::optional<std::string> checkpoint = {};  // the newest one's folder
 };

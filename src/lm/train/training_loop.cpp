@@ -54,8 +54,12 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   // Ranks that train together cannot leave a step one by one.
   if (ranks.alone()) session->step().set_stop(&stop);
   if (iteration > 0 && !evaluate_due(summary, stop)) summary.interrupted = true;
-  if (iteration >= c.train_iters && iteration > 0) {
-    if (monitor) monitor->sync();
+  if (iteration >= last_iteration && iteration > 0) {
+    if (monitor) {
+      monitor->end();
+      monitor->sync();
+    }
+    summary.reached_target = target_reached;
     summary.last_loss = result.loss;
     summary.seconds = monotonic_seconds() - began;
     summary.checkpoint = newest_checkpoint();
@@ -69,7 +73,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
                 c.profile_step_end, iteration);
   }
   bool stopping = ranks.any(stop);
-  while (iteration < c.train_iters && !stopping) {
+  while (iteration < last_iteration && !stopping) {
     turn_trace();
     // A request that comes from here on is for the next step: all ranks hear of it with this step's loss.
     session->step().vote_to_stop(stop || (!ranks.alone() && out_of_time()));
@@ -84,15 +88,15 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     stopping = ranks.alone() ? stop.load() : result.stop_votes > 0;
     if (iteration == first_iteration + 1) log_choices();
     log_graphs();
-    if (iteration < c.train_iters) evaluate_due(summary, stop);
-    if (c.sample_interval && (iteration % *c.sample_interval == 0 || iteration == c.train_iters))
+    if (iteration < last_iteration) evaluate_due(summary, stop);
+    if (c.sample_interval && (iteration % *c.sample_interval == 0 || iteration == last_iteration))
       write_sample(stop);
     if (iteration % c.save_interval == 0) save();
     const bool late = ranks.alone() && out_of_time();
     if (late || (c.exit_interval && iteration % *c.exit_interval == 0)) {
       log.info("stopping after iteration {}: {}", iteration,
                late ? "exit_duration_in_mins" : "exit_interval");
-      summary.interrupted = iteration < c.train_iters;
+      summary.interrupted = iteration < last_iteration;
       break;
     }
   }
@@ -102,12 +106,12 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     const comm::Activity busy = ranks.busy("writing a trace");
     trace->finish(iteration);
   }
-  if (stopping && iteration < c.train_iters) {
+  if (stopping && iteration < last_iteration) {
     log.info("asked to stop after iteration {}", iteration);
     phase("stopping: saving what was learned");
     summary.interrupted = true;
   }
-  if (iteration >= c.train_iters && !evaluate_due(summary, stop)) {
+  if (iteration >= last_iteration && !evaluate_due(summary, stop)) {
     log.info("asked to stop before the last evaluation was done: the next start does it");
     summary.interrupted = true;
   }
@@ -117,10 +121,14 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     writer->wait();
   }
   log_written();
-  if (monitor) monitor->sync();
+  if (monitor) {
+    monitor->end();
+    monitor->sync();
+  }
   if (iteration > first_iteration + 1) log_choices();
 
   summary.last_step = iteration;
+  summary.reached_target = target_reached;
   summary.last_loss = result.loss;
   summary.seconds = monotonic_seconds() - began;
   summary.checkpoint = newest_checkpoint();
@@ -152,12 +160,22 @@ bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool
     const std::int64_t turn = regular ? iteration / c.eval_interval - 1 : c.train_iters / c.eval_interval;
     summary.validation_loss = evaluate(*datasets.valid, "validation", turn * samples, stop);
     if (!summary.validation_loss) return false;
+    end_at_target();
   }
-  if (datasets.test && last && must_evaluate("test")) {
+  if (datasets.test && iteration >= last_iteration && must_evaluate("test")) {
     summary.test_loss = evaluate(*datasets.test, "test", 0, stop);
     if (!summary.test_loss) return false;
   }
   return true;
+}
+
+void Trainer::Run::end_at_target() {
+  if (!c.target_eval_loss) return;
+  target_reached = ranks.from_first(monitor && monitor->reached_target(iteration) ? 1 : 0) == 1;
+  if (!target_reached) return;
+  last_iteration = iteration;
+  log.info("the evaluation at iteration {} has reached target_eval_loss ({}): the run ends", iteration,
+           *c.target_eval_loss);
 }
 
 // What a device's kernels chose, and how often: a fallback that costs speed is found in the log.
@@ -312,6 +330,7 @@ const data::Batch& Trainer::Run::next_batch(data::BatchLoader& batches) {
 std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const char* name,
                                              std::int64_t first_sample, const std::atomic<bool>& stop) {
   finish_step();
+  if (monitor) monitor->begin_evaluation(iteration, name);
   const RunTrace::HostWork evaluated(trace.get(), "evaluation");
   const double began = monotonic_seconds();
   data::BatchLoader batches(dataset, loader_options(first_sample));

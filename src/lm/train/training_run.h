@@ -57,6 +57,7 @@ struct Trainer::Run {
   void prepare();
   TrainingSummary execute(const std::atomic<bool>& stop);
 
+  const std::int64_t init_ms = unix_milliseconds();
   std::vector<std::string> model_notes;
   config::Experiment e;  // with what loaded models, data and time decide
   const config::TrainerConfig& c;
@@ -92,6 +93,8 @@ struct Trainer::Run {
   InputIdentity tokenizer_identity() const;
   std::optional<InputIdentity> data_identity() const;  // empty: nothing is trained on
   void check_memory(const StepMeasurement& measured);
+  // Of rank 0: what is written of the run.
+  MonitorOptions monitor_options();
   void measure_peak();
   // What samples begin with: the experiment's prompt, or whole words near the beginning of data.
   std::vector<std::int32_t> find_sample_prompt() const;
@@ -123,6 +126,9 @@ struct Trainer::Run {
   // Empty: `stop` came first.
   std::optional<double> evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample,
                                  const std::atomic<bool>& stop);
+  // Where an evaluation after this iteration has reached target_eval_loss, the run ends with this iteration.
+  // Rank 0 decides by its record, of this or an earlier process. All ranks call it alike.
+  void end_at_target();
   // A text by the model as it is now, from rank 0.
   void write_sample(const std::atomic<bool>& stop);
   void write_own_sample(const std::atomic<bool>& stop);
@@ -159,7 +165,9 @@ struct Trainer::Run {
   std::unique_ptr<data::BatchLoader> loader;
   engine::MemoryPlan memory;
   DeviceProperties device_properties;
-  std::int64_t iteration = 0;        // steps whose update is enqueued
+  std::int64_t iteration = 0;       // steps whose update is enqueued
+  std::int64_t last_iteration = 0;  // the run ends with it: train_iters, or where it reached its target
+  bool target_reached = false;
   std::int64_t first_iteration = 0;  // completed when this process began
   std::int64_t last_saved = -1, last_logged_save = -1;
   std::int64_t nan_iterations = 0;

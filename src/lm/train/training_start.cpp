@@ -9,6 +9,7 @@
 #include "base/terminal/terminal.h"
 #include "lm/data/cyclic_dataset.h"
 #include "lm/generate/generate.h"
+#include "lm/train/mlperf_run.h"
 #include "lm/train/training_run.h"
 #include "turbo/devices/devices.h"
 
@@ -81,6 +82,12 @@ void Trainer::Run::prepare() {
   plan_length();
   ranks.first_then_others([&] { open_data(); });
   compare_data();
+  if (c.target_eval_loss && !datasets.valid) {
+    throw e.error_for("target_eval_loss",
+                      fmt::format("target_eval_loss is {}, and there is no validation data to reach it on",
+                                  *c.target_eval_loss),
+                      "give it a share (split), or set valid_data_path");
+  }
   if (!lock) lock_folder();
   for (const auto& notes : {tokenizer->notes(), model_notes, datasets.notes}) {
     for (const std::string& note : notes) log.warning("{}", note);
@@ -157,16 +164,9 @@ void Trainer::Run::prepare() {
   first_iteration = iteration;
   writer = std::make_unique<AsyncWriter>(
       root, SaveOptions{.keep_last = static_cast<int>(c.keep_latest), .group = ranks.saving_group()});
-  if (ranks.first())
-    monitor = std::make_unique<TrainingMonitor>(
-        folder,
-        MonitorOptions{.resume_iteration = iteration,
-                       .log_interval = static_cast<int>(c.log_interval),
-                       .tensorboard_log_interval = static_cast<int>(c.tensorboard_log_interval),
-                       .tensorboard = !c.disable_tensorboard,
-                       .samples = c.sample_interval.has_value(),
-                       .observer = options.observer},
-        log);
+  if (ranks.first()) monitor = std::make_unique<TrainingMonitor>(folder, monitor_options(), log);
+  last_iteration = c.train_iters;
+  if (iteration > 0) end_at_target();
   measure_peak();
   meter = std::make_unique<ThroughputMeter>(
       ThroughputOptions{.train_iters = c.train_iters,
@@ -184,7 +184,7 @@ void Trainer::Run::prepare() {
          .first_iteration = iteration,
          .train_iters = c.train_iters});
   }
-  if (iteration >= c.train_iters) return;
+  if (iteration >= last_iteration) return;
   // Only now: a run that is refused, or has nothing to do, leaves the record of one that trained.
   if (!c.auto_continue_train && ranks.first()) {
     if (const auto aside = CheckpointRoot(root).set_aside()) {
@@ -194,8 +194,28 @@ void Trainer::Run::prepare() {
   }
   if (ranks.first()) record_experiment();
   if (session->reader()) sample_prompt = find_sample_prompt();
+  if (monitor) monitor->begin();
   loader =
       std::make_unique<data::BatchLoader>(*datasets.train, loader_options(iteration * c.global_batch_size));
+}
+
+MonitorOptions Trainer::Run::monitor_options() {
+  MonitorOptions what{.resume_iteration = iteration,
+                      .log_interval = static_cast<int>(c.log_interval),
+                      .tensorboard_log_interval = static_cast<int>(c.tensorboard_log_interval),
+                      .tensorboard = !c.disable_tensorboard,
+                      .samples = c.sample_interval.has_value(),
+                      .target_eval_loss = c.target_eval_loss,
+                      .observer = options.observer};
+  if (c.stage == "mlperf_pretrain") {
+    std::vector<std::string> notes;
+    what.mlperf = mlperf_options_of(c, shape, ranks.size(), settings.sharding, folder, notes);
+    what.mlperf->init_ms = init_ms;
+    what.mlperf->entries.emplace_back("init_checkpoint_step", iteration);
+    for (const std::string& note : notes) log.warning("{}", note);
+    log.info("the MLPerf log is {}", what.mlperf->file.string());
+  }
+  return what;
 }
 
 void Trainer::Run::open_trace() {

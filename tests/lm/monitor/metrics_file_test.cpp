@@ -16,7 +16,9 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsNan;
 using ::testing::Not;
+using ::testing::Pair;
 
 const Path kFile = "/run/metrics.jsonl";
 
@@ -153,18 +155,19 @@ TEST(MissingIterations, AreNamed) {
   EXPECT_EQ(missing_iterations(kFile, 2, env), "1-2");
 }
 
-TEST(EvaluatedSets, AreThoseOfTheIteration) {
+TEST(EvaluatedLosses, AreThoseOfTheIteration) {
   FaultEnv env;
-  EXPECT_THAT(evaluated_sets(kFile, 4, env), ElementsAre());
+  EXPECT_THAT(evaluated_losses(kFile, 4, env), ElementsAre());
   MetricsFile file(kFile, 0, env);
   for (const auto& [iteration, set] : {std::pair(2, "validation"), {4, "validation"}, {4, "test"}}) {
     EvaluationRecord r;
     r.iteration = iteration;
     r.data_set = set;
+    r.lm_loss = r.data_set == "test" ? std::numeric_limits<double>::infinity() : 0.5 * iteration;
     file.write(r);
   }
-  EXPECT_THAT(evaluated_sets(kFile, 4, env), ElementsAre("validation", "test"));
-  EXPECT_THAT(evaluated_sets(kFile, 3, env), ElementsAre());
+  EXPECT_THAT(evaluated_losses(kFile, 4, env), ElementsAre(Pair("test", IsNan()), Pair("validation", 2.0)));
+  EXPECT_THAT(evaluated_losses(kFile, 3, env), ElementsAre());
 }
 
 TEST(MetricsFile, ATornTailGoes) {

@@ -1,0 +1,230 @@
+// Runs that end at a target, and what stage mlperf_pretrain writes of them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/temporary_folder.h"
+#include "cli/program.h"
+#include "cli/runs.h"
+
+namespace primus {
+namespace {
+
+using nlohmann::json;
+using test::ProgramOptions;
+using test::ProgramResult;
+using test::run_folder;
+using test::run_program;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class RunsWithTargets : public ::testing::Test {
+ protected:
+  // Evaluates after every second of 8 steps. Mock data is random tokens, whose loss soon falls to that of
+  // guessing.
+  ProgramResult train(const std::string& name, const std::vector<std::string>& more = {},
+                      const std::map<std::string, std::string>& environment = {}) const {
+    std::vector<std::string> words = {"exp_name=" + name,  "mock_data=true",    "train_iters=8",
+                                      "eval_interval=2",   "eval_iters=2",      "split=80,10,10",
+                                      "save_interval=100", "lr_warmup_iters=0", "lr=0.002"};
+    words.insert(words.end(), more.begin(), more.end());
+    ProgramOptions options;
+    options.environment = environment;
+    return run_program(test::train(folder_.path(), words), options);
+  }
+  Path run(const std::string& name) const { return run_folder(folder_.path(), name); }
+  std::string state(const std::string& name) const {
+    for (const json& run : json::parse(run_program({"runs", folder_.path().string(), "--json"}).out)) {
+      if (Path(run.at("folder").get<std::string>()).filename() == name) return run.at("state");
+    }
+    return "there is none";
+  }
+
+  struct Evaluation {
+    std::int64_t iteration;
+    std::string data_set;
+    double loss;
+  };
+  std::vector<Evaluation> evaluations(const std::string& name) const {
+    std::vector<Evaluation> all;
+    std::ifstream file(run(name) / "evaluations.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const json parsed = json::parse(line);
+      all.push_back({parsed.at("iteration"), parsed.at("data_set"), parsed.at("lm_loss")});
+    }
+    return all;
+  }
+  // A loss that the second evaluation is the first to reach, with one rank as with two.
+  double target() const {
+    const ProgramResult result = train("whole");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::vector<Evaluation> all = evaluations("whole");
+    EXPECT_EQ(all.size(), 5U);  // at 2, 4, 6, 8, and the test's
+    EXPECT_LT(all.at(1).loss, all.at(0).loss - 1e-3);
+    return (all.at(0).loss + all.at(1).loss) / 2;
+  }
+  static std::vector<json> events(const Path& file) {
+    std::vector<json> all;
+    std::ifstream lines(file);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with(":::MLLOG ")) all.push_back(json::parse(line.substr(9)));
+    }
+    return all;
+  }
+  static std::string key_of(const json& event) { return event.at("key"); }
+  static std::vector<std::string> milestones(const Path& file) {
+    std::vector<std::string> all;
+    for (const json& event : events(file)) {
+      const std::string key = event.at("key");
+      const json& about = event.at("metadata");
+      if (key == "run_stop") {
+        all.push_back(key + " " + about.at("status").get<std::string>() + " " +
+                      std::to_string(about.at("samples_count").get<int>()));
+      } else if (key == "eval_accuracy") {
+        all.push_back("eval " + std::to_string(about.at("samples_count").get<int>()));
+      } else if (key == "init_start" || key == "run_start") {
+        all.push_back(key);
+      }
+    }
+    return all;
+  }
+
+  const test::TemporaryFolder folder_;
+};
+
+TEST_F(RunsWithTargets, EndAtTheSameStepOnOneRankAndOnTwo) {
+  const std::string setting = "target_eval_loss=" + std::to_string(target());
+  for (const std::string ranks : {"1", "2"}) {
+    const std::string name = "ranks-" + ranks;
+    const ProgramResult result = train(name, {setting, "--nproc", ranks});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, AllOf(HasSubstr("done after iteration 4"), HasSubstr("target_eval_loss"),
+                                  HasSubstr("was reached"), HasSubstr("iter_0000004"), HasSubstr("test loss"),
+                                  Not(HasSubstr("the same command continues"))));
+    EXPECT_THAT(result.err, HasSubstr("the evaluation at iteration 4 has reached target_eval_loss"));
+    EXPECT_EQ(test::losses(run(name)).size(), 4U);
+    EXPECT_EQ(state(name), "finished");
+    EXPECT_FALSE(std::filesystem::exists(run(name) / "mlperf.log")) << "nobody asked for one";
+  }
+  // Again: it has been reached, by the record.
+  const ProgramResult again = train("ranks-2", {setting, "--nproc", "2", "--json"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(json::parse(again.out).at("last_step"), 4);
+  EXPECT_EQ(json::parse(again.out).at("reached_target"), true);
+  EXPECT_EQ(evaluations("ranks-2").size(), 3U);  // at 2 and 4, and the test's
+  // A lower target, or none, goes on from there, and ends where the run without one did.
+  ASSERT_EQ(train("ranks-1", {"target_eval_loss=null"}).exit_code, 0);
+  EXPECT_EQ(test::final_weights(run("ranks-1"), 8), test::final_weights(run("whole"), 8));
+}
+
+TEST_F(RunsWithTargets, WithoutValidationAreRefused) {
+  const ProgramResult none = train("none", {"target_eval_loss=3", "eval_iters=0"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("nothing is evaluated (eval_iters: 0)"));
+  const Path text = folder_.path() / "text.txt";
+  write_file(text, std::string(20000, 'a'));
+  const ProgramResult data =
+      train("none", {"target_eval_loss=3", "split=100,0,0", "mock_data=false", "data_path=" + text.string()});
+  EXPECT_EQ(data.exit_code, 2);
+  EXPECT_THAT(data.err, AllOf(HasSubstr("there is no validation data to reach it on"), HasSubstr("split")));
+  EXPECT_FALSE(std::filesystem::exists(run("none")));
+}
+
+TEST_F(RunsWithTargets, MlperfsLogSaysSuccess) {
+  const Path file = folder_.path() / "results" / "mlperf.out";
+  for (const std::string ranks : {"1", "2"}) {
+    const std::string loss = std::to_string(target());
+    const ProgramResult result = train("run-" + ranks, {"stage=mlperf_pretrain", "--nproc", ranks},
+                                       {{"MLLOG_OUTPUT_FILE", file.string()},
+                                        {"MLLOG_TARGET_EVAL_LOSS", loss},
+                                        {"MLLOG_SUBMISSION_ORG", "AMD"},
+                                        {"MLLOG_TRAIN_LOSS_LOG_FREQ", "2"}});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("set MLLOG_SUBMISSION_BENCHMARK, MLLOG_SUBMISSION_DIVISION, "));
+    EXPECT_THAT(milestones(file),
+                ElementsAre("init_start", "run_start", "eval 8", "eval 16", "run_stop success 16"));
+    const std::vector<json> all = events(file);
+    const auto value = [&](const std::string& key) {
+      const auto found = std::ranges::find(all, key, key_of);
+      return found == all.end() ? json("none") : found->at("value");
+    };
+    EXPECT_EQ(value("submission_org"), "AMD");
+    EXPECT_EQ(value("submission_division"), "none");
+    EXPECT_NEAR(value("target_accuracy").get<double>(), std::stod(loss), 1e-12);
+    EXPECT_EQ(value("gradient_accumulation_steps"), ranks == "1" ? 2 : 1);
+    EXPECT_EQ(value("eval_samples"), 8);
+    EXPECT_EQ(value("init_checkpoint_step"), 0);
+    EXPECT_EQ(all.back().at("key"), "run_stop") << "saving, and the test's data, come behind it";
+    EXPECT_EQ(std::ranges::count(all, "tracked_stats", key_of), 4);
+    std::vector<double> losses;
+    for (const json& event : all) {
+      if (event.at("key") == "eval_accuracy") losses.push_back(event.at("value"));
+    }
+    EXPECT_THAT(losses,
+                ElementsAre(evaluations("run-" + ranks).at(0).loss, evaluations("run-" + ranks).at(1).loss));
+    EXPECT_THAT(read_file(run("run-" + ranks) / "experiment.yaml"),
+                HasSubstr("target_eval_loss: " + loss.substr(0, 4)));
+    // The second run's file takes the place of the first one's, which is kept.
+    EXPECT_EQ(std::filesystem::exists(folder_.path() / "results" / "mlperf.previous.out"), ranks == "2");
+  }
+}
+
+TEST_F(RunsWithTargets, MlperfsLogSaysAborted) {
+  const ProgramResult none = train("run", {"stage=mlperf_pretrain"});
+  ASSERT_EQ(none.exit_code, 0) << none.err;
+  EXPECT_THAT(none.err, HasSubstr("mlperf_pretrain without a target"));
+  const Path file = run("run") / "mlperf.log";
+  EXPECT_THAT(milestones(file), ElementsAre("init_start", "run_start", "eval 8", "eval 16", "eval 24",
+                                            "eval 32", "run_stop aborted 32"));
+  const std::string before = read_file(file);
+  ASSERT_EQ(train("run", {"stage=mlperf_pretrain"}).exit_code, 0);
+  EXPECT_EQ(read_file(file), before) << "there was nothing left to do";
+  // One that is not reached.
+  const ProgramResult low = train("low", {"stage=mlperf_pretrain", "target_eval_loss=0.01", "train_iters=2"});
+  EXPECT_THAT(low.out, HasSubstr("target_eval_loss 0.01 was not reached"));
+  EXPECT_EQ(milestones(run("low") / "mlperf.log").back(), "run_stop aborted 8");
+}
+
+TEST_F(RunsWithTargets, MlperfsLogOfARunThatGoesOn) {
+  const std::vector<std::string> words = {"stage=mlperf_pretrain",
+                                          "target_eval_loss=" + std::to_string(target())};
+  std::vector<std::string> first = words;
+  first.push_back("exit_interval=3");
+  ASSERT_EQ(train("run", first).exit_code, 0);
+  const Path file = run("run") / "mlperf.log";
+  EXPECT_THAT(milestones(file), ElementsAre("init_start", "run_start", "eval 8", "run_stop aborted 12"));
+  EXPECT_EQ(state("run"), "interrupted");
+  ASSERT_EQ(train("run", words).exit_code, 0);
+  EXPECT_THAT(milestones(file), ElementsAre("init_start", "run_start", "eval 8", "run_stop aborted 12",
+                                            "init_start", "run_start", "eval 16", "run_stop success 16"));
+  EXPECT_EQ(state("run"), "finished");
+}
+
+TEST_F(RunsWithTargets, AnErrorAbortsMlperfsRun) {
+  // A learning rate that no model survives.
+  const ProgramResult result =
+      train("run", {"stage=mlperf_pretrain", "lr=1000", "clip_grad=0", "train_iters=60"});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(milestones(run("run") / "mlperf.log").back(), HasSubstr("run_stop aborted"));
+}
+
+TEST_F(RunsWithTargets, AnMlperfLogThatCannotBeWrittenIsFoundBeforeTheFirstStep) {
+  const ProgramResult folder =
+      train("run", {"stage=mlperf_pretrain"}, {{"MLLOG_OUTPUT_FILE", folder_.path().string()}});
+  EXPECT_EQ(folder.exit_code, 2);
+  EXPECT_THAT(folder.err, AllOf(HasSubstr("is no file"), HasSubstr("MLLOG_OUTPUT_FILE")));
+  const ProgramResult number =
+      train("run", {"stage=mlperf_pretrain"}, {{"MLLOG_TRAIN_LOSS_LOG_FREQ", "often"}});
+  EXPECT_EQ(number.exit_code, 2);
+  EXPECT_THAT(number.err, HasSubstr("MLLOG_TRAIN_LOSS_LOG_FREQ is 'often'"));
+  EXPECT_TRUE(test::losses(run("run")).empty());
+}
+
+}  // namespace
+}  // namespace primus

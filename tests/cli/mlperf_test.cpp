@@ -1,8 +1,8 @@
 // Runs that end at a target, and what stage mlperf_pretrain writes of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -98,11 +98,14 @@ class RunsWithTargets : public ::testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(RunsWithTargets, EndAtTheSameStepOnOneRankAndOnTwo) {
+TEST_F(RunsWithTargets, EndAtTheSameStepOnEveryMesh) {
   const std::string setting = "target_eval_loss=" + std::to_string(target());
-  for (const std::string ranks : {"1", "2"}) {
-    const std::string name = "ranks-" + ranks;
-    const ProgramResult result = train(name, {setting, "--nproc", ranks});
+  for (const auto& [name, ranks, mesh] :
+       std::vector<std::array<std::string, 3>>{{"ranks-1", "1", "tensor_model_parallel_size=1"},
+                                               {"ranks-2", "2", "use_distributed_optimizer=true"},
+                                               {"tensor", "2", "tensor_model_parallel_size=2"},
+                                               {"pipeline", "2", "pipeline_model_parallel_size=2"}}) {
+    const ProgramResult result = train(name, {setting, "--nproc", ranks, mesh});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, AllOf(HasSubstr("done after iteration 4"), HasSubstr("target_eval_loss"),
                                   HasSubstr("was reached"), HasSubstr("iter_0000004"), HasSubstr("test loss"),

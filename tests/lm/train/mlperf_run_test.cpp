@@ -49,7 +49,7 @@ Described described(const config::TrainerConfig& c, const Variables& variables, 
                     engine::Sharding sharding = engine::Sharding::kNone) {
   Described d;
   d.options =
-      mlperf_options_of(c, shape, ranks, sharding, RunFolder({"/work", "g", "u", "run"}), d.notes,
+      mlperf_options_of(c, shape, ranks, sharding, RunFolder({"/runs", "g", "u", "run"}), d.notes,
                         [&](const std::string& name) -> std::optional<std::string> {
                           const auto found = variables.find(name);
                           return found == variables.end() ? std::nullopt : std::optional(found->second);
@@ -159,7 +159,7 @@ TEST(MlperfRun, SaysInWhatPrecisionRanksSend) {
 
 TEST(MlperfRun, TakesItsFileAndItsIntervalFromTheEnvironment) {
   const MlperfOptions plain = described(published(), {}).options;
-  EXPECT_EQ(plain.file, Path("/work/g/u/run/mlperf.log"));
+  EXPECT_EQ(plain.file, Path("/runs/g/u/run/mlperf.log"));
   EXPECT_EQ(plain.loss_interval, 1);
   EXPECT_TRUE(plain.throughput);
   EXPECT_EQ(described(published(), {{"MLLOG_CONFIG_FILENAME", "config.sh"}}).entries.at("config_filename"),

@@ -71,6 +71,7 @@ PRIMUS_DEVICE T from_lane_before(T value, int distance) {
 }
 
 PRIMUS_DEVICE void atomic_add(std::int32_t* to, std::int32_t value) { atomicAdd(to, value); }
+PRIMUS_DEVICE void atomic_max(std::int32_t* to, std::int32_t value) { atomicMax(to, value); }
 
 // The block's shared object of type T; one for each type in a kernel. Starts undefined.
 template <class T>
@@ -120,6 +121,12 @@ T from_lane_before(T value, int distance) {
 }
 
 inline void atomic_add(std::int32_t* to, std::int32_t value) { std::atomic_ref<std::int32_t>(*to) += value; }
+inline void atomic_max(std::int32_t* to, std::int32_t value) {
+  std::atomic_ref<std::int32_t> target(*to);
+  std::int32_t before = target.load();
+  while (before < value && !target.compare_exchange_weak(before, value)) {
+  }
+}
 
 template <class T>
 T& shared() {

@@ -1,6 +1,8 @@
 // Products in fp8 on the CPU, which has no instructions for them: codes are exact in bf16, so they are
 // multiplied as bf16 numbers, and only the result is scaled.
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
@@ -44,21 +46,29 @@ struct Quantizer {
   std::int64_t rows, cols;
   float scale;
 
-  void tile(std::int64_t row, std::int64_t col) const {
+  // Returns the bits of the tile's largest magnitude.
+  std::uint32_t tile(std::int64_t row, std::int64_t col) const {
     Code tile[kSide][kSide];
     const std::int64_t height = std::min(kSide, rows - row), width = std::min(kSide, cols - col);
+    std::uint32_t largest = 0;
     for (std::int64_t r = 0; r < height; ++r) {
       const T* from = x + (row + r) * cols + col;
       Code* const to = tile[r];
-      PRIMUS_SIMD()
-      for (std::int64_t c = 0; c < width; ++c) to[c] = Code::nearest(to_float(from[c]) * scale);
+      PRIMUS_SIMD(reduction(max : largest))
+      for (std::int64_t c = 0; c < width; ++c) {
+        const float value = to_float(from[c]);
+        const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU;
+        largest = std::max(largest, magnitude);
+        to[c] = Code::nearest(value * (magnitude < 0x7F800000U ? scale : std::bit_cast<float>(0x7FC00000U)));
+      }
       if (codes) std::copy_n(to, width, codes + (row + r) * cols + col);
     }
-    if (!transposed) return;
+    if (!transposed) return largest;
     for (std::int64_t c = 0; c < width; ++c) {
       Code* const to = transposed + (col + c) * rows + row;
       for (std::int64_t r = 0; r < height; ++r) to[r] = tile[r][c];
     }
+    return largest;
   }
 };
 
@@ -68,24 +78,57 @@ void quantize(CpuContext& context, const QuantizeFp8& call) {
     with_fp8_type(call.codes.absent() ? call.transposed.dtype : call.codes.dtype, [&](auto code_tag) {
       using Code = decltype(code_tag);
       const T* x = context.data<T>(call.x);
-      const Fp8Scales scales = fp8_scales(largest_magnitude(context, x, call.x.elements()), Code::largest());
-      float* const out = context.data<float>(call.scales);
-      out[0] = scales.inverse, out[1] = scales.scale;
+      float* const scales = context.data<float>(call.scales);
+      if (!call.known) {
+        const Fp8Scales own = fp8_scales(largest_magnitude(context, x, call.x.elements()), Code::largest());
+        scales[0] = own.inverse, scales[1] = own.scale;
+      }
       using Tiles = Quantizer<T, Code>;
       const Tiles tiles{x,
                         context.data<Code>(call.codes),
                         context.data<Code>(call.transposed),
                         call.x.rows(),
                         call.x.cols(),
-                        scales.scale};
+                        scales[1]};
       const std::int64_t across = (tiles.cols + Tiles::kSide - 1) / Tiles::kSide;
       const std::int64_t down = (tiles.rows + Tiles::kSide - 1) / Tiles::kSide;
+      std::atomic<std::uint32_t> largest = 0;
       context.pool().parallel_for(across * down, 8, [&](std::int64_t begin, std::int64_t end, int) {
+        std::uint32_t of_run = 0;
         for (std::int64_t i = begin; i < end; ++i)
-          tiles.tile(i / across * Tiles::kSide, i % across * Tiles::kSide);
+          of_run = std::max(of_run, tiles.tile(i / across * Tiles::kSide, i % across * Tiles::kSide));
+        std::uint32_t before = largest.load(std::memory_order_relaxed);
+        while (before < of_run && !largest.compare_exchange_weak(before, of_run)) {
+        }
       });
+      if (call.largest.absent()) return;
+      auto& recorded = *context.data<std::int32_t>(call.largest);
+      recorded = std::max(recorded, static_cast<std::int32_t>(largest.load()));
     });
   });
+}
+
+void update_scales(CpuContext& context, const UpdateFp8Scales& call) {
+  constexpr std::uint32_t kInfinity = 0x7F800000U;
+  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; };
+  if (bits(*context.data<float>(call.norm)) >= kInfinity) return;
+  const auto* largest = context.data<std::int32_t>(call.largest);
+  float *history = context.data<float>(call.history), *scales = context.data<float>(call.scales);
+  const std::int64_t steps = call.history.cols();
+  const float headroom = std::ldexp(1.0F, -call.margin);
+  const float top = Fp8E4M3::largest() * headroom,
+              gradients_top =
+                  (call.gradients == DType::kF8E5M2 ? Fp8E5M2::largest() : Fp8E4M3::largest()) * headroom;
+  for (std::int64_t i = 0; i < call.largest.elements(); ++i, history += steps, scales += 2) {
+    std::copy_backward(history, history + steps - 1, history + steps);
+    auto decides = static_cast<std::uint32_t>(largest[i]);
+    history[0] = std::bit_cast<float>(decides);
+    for (std::int64_t s = 1; !call.most_recent && s < steps; ++s)
+      decides = std::max(decides, bits(history[s]));
+    const bool gradient = i % UpdateFp8Scales::kTensors == UpdateFp8Scales::kTensors - 1;
+    const Fp8Scales next = delayed_fp8_scales(decides, gradient ? gradients_top : top, scales[1]);
+    scales[0] = next.inverse, scales[1] = next.scale;
+  }
 }
 
 // ---- Products -----------------------------------------------------------------------------------
@@ -172,6 +215,7 @@ std::int64_t workspace(CpuContext& context, const Fp8Gemm& call) { return places
 
 void register_fp8_linear(KernelTable& table) {
   table.add<QuantizeFp8, CpuContext, &quantize>();
+  table.add<UpdateFp8Scales, CpuContext, &update_scales>();
   table.add<Fp8Gemm, CpuContext, &multiply, &workspace>();
 }
 

@@ -81,8 +81,8 @@ struct Fp8Scales {
 
 // Of a tensor whose largest magnitude has these bits, so that this becomes the format's largest number. A
 // tensor of zeros has the scale 1. A scale is at most 2^126, so that its inverse is a normal number: that of
-// magnitudes below 2^-110. Where an element is infinite or NaN, the scales are NaN, and so are all codes, and
-// all results of a product with them.
+// magnitudes below 2^-110; and at least 2^-126. Where an element is infinite or NaN, the scales are NaN, and
+// so are all codes, and all results of a product with them.
 constexpr Fp8Scales fp8_scales(std::uint32_t largest_magnitude, float largest_code) {
   constexpr std::uint32_t kInfinity = 0x7F800000U;
   if (largest_magnitude == 0) return {1, 1};
@@ -90,10 +90,18 @@ constexpr Fp8Scales fp8_scales(std::uint32_t largest_magnitude, float largest_co
     const auto nan = std::bit_cast<float>(0x7FC00000U);
     return {nan, nan};
   }
-  const auto most = std::bit_cast<float>((127U + 126U) << 23);
+  const auto most = std::bit_cast<float>((127U + 126U) << 23), least = std::bit_cast<float>(1U << 23);
   const float scale = largest_code / std::bit_cast<float>(largest_magnitude);
-  const float bounded = scale < most ? scale : most;
+  const float bounded = scale > most ? most : scale < least ? least : scale;
   return {1 / bounded, bounded};
+}
+
+// Of a tensor by the largest magnitude of steps before. One of 0, which says nothing, and one that is no
+// finite number leave the scale as it was.
+constexpr Fp8Scales delayed_fp8_scales(std::uint32_t largest_magnitude, float largest_code, float before) {
+  constexpr std::uint32_t kInfinity = 0x7F800000U;
+  if (largest_magnitude == 0 || largest_magnitude >= kInfinity) return {1 / before, before};
+  return fp8_scales(largest_magnitude, largest_code);
 }
 
 // Calls body(Code{}) for the codes of this type.

@@ -1,16 +1,18 @@
 // The three matrix products of a linear layer (turbo/linear/linear.h) with operands of 8 bits, quantised with
-// one scale for each tensor that its own largest magnitude decides: Primus-Turbo's TENSORWISE granularity,
-// Transformer Engine's Float8CurrentScaling. As in "FP8 Formats for Deep Learning" (Micikevicius et al.,
-// 2022), activations and weights are e4m3, and gradients may be e5m2.
+// one scale for each tensor. Its own largest magnitude decides it (Primus-Turbo's TENSORWISE granularity,
+// Transformer Engine's Float8CurrentScaling), or those of steps before (Transformer Engine's DelayedScaling).
+// As in "FP8 Formats for Deep Learning" (Micikevicius et al., 2022), activations and weights are e4m3, and
+// gradients may be e5m2.
 //
-// Here are its two kernels; fp8_product.h has the product from operands in fp32 or bf16.
+// Here are its kernels; fp8_product.h has the product from operands in fp32 or bf16.
 //
 //   inverse_a, a8 = quantise(a)    inverse_b, b8 = quantise(b)    c (+)= (a8 · b8) * inverse_a * inverse_b
 //
 // Sums are in fp32. A GPU's tensor cores keep fewer digits of them: about 14 bits within some 128 terms on
 // Hopper, or over all of them with Fp8Gemm::fast (DeepSeek-V3's report, section 3.3.2).
 //
-// An operand with an infinite element or a NaN makes every element of the result NaN. No product takes two
+// An operand with an infinite element or a NaN makes every element of the result NaN; with a scale of steps
+// before, those that this element is a term of. No product takes two
 // operands in e5m2: GPUs have none. Addresses are multiples of 16. So
 // is every extent of an operand: launching another is an Error(kInvalid). A GPU without fp8, one of NVIDIA
 // below compute capability 8.9, is an Error(kInvalid), too, when workspaces are asked for, and one of AMD an
@@ -35,6 +37,29 @@ struct QuantizeFp8 {
   Tensor codes = {};       // [rows, cols] e4m3 or e5m2, or absent
   Tensor transposed = {};  // [cols, rows] of the same type, or absent; not both
   Tensor scales;           // [2] fp32: what codes are multiplied with to be numbers again, and its inverse
+  // False: x decides the scales, in a pass of its own. True: they are there. Finite numbers beyond the range
+  // become its ends then, and infinite ones become NaN.
+  bool known = false;
+  // Where scales are known: [1] int32, the bits of a magnitude, which become those of x's largest where that
+  // is larger. Or absent.
+  Tensor largest = {};
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// The scales of the next step, for x, W and d_y of linear layers, from the largest magnitudes of this step
+// and of those before (delayed_fp8_scales; the rules are those of Transformer Engine's DelayedScaling). x and
+// W are e4m3.
+struct UpdateFp8Scales {
+  static constexpr KernelId kId = KernelId::kUpdateFp8Scales;
+  static constexpr std::int64_t kTensors = 3;  // x, W, d_y
+  Tensor largest;                              // [layers, kTensors] int32: the bits of this step's magnitudes
+  Tensor history;  // [layers, kTensors, steps] fp32: the last steps' magnitudes; this step's comes first
+  Tensor scales;   // [layers, kTensors, 2] fp32: as QuantizeFp8 reads them
+  Tensor norm;     // [1] fp32: of this step's gradients. Where it is not finite, nothing changes
+  DType gradients = DType::kF8E4M3;  // the type of d_y
+  bool most_recent = false;          // true: this step's magnitude decides, false: the largest in the history
+  int margin = 0;                    // magnitudes shall stay 2^margin below the format's largest number
   void check() const;
   double flops() const { return 0; }
 };

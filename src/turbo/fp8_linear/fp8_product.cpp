@@ -1,5 +1,7 @@
 #include "turbo/fp8_linear/fp8_product.h"
 
+#include <optional>
+
 #include "tensor/scratch_tensor.h"
 
 namespace primus::turbo {
@@ -8,19 +10,25 @@ namespace {
 // An operand of a product: codes whose rows are summed over, and their scales.
 class Quantized {
  public:
-  Quantized(Context& context, const Tensor& x, DType type, bool transposed)
-      : codes_(context.scratch, type, transposed ? Shape{x.cols(), x.rows()} : Shape{x.rows(), x.cols()}),
-        scales_(context.scratch, DType::kF32, {2}) {
+  Quantized(Context& context, const Tensor& x, DType type, const Fp8Scaling& scaling, bool transposed)
+      : codes_(context.scratch, type, transposed ? Shape{x.cols(), x.rows()} : Shape{x.rows(), x.cols()}) {
+    const bool known = !scaling.scales.absent();
+    if (!known) own_scales_.emplace(context.scratch, DType::kF32, Shape{2});
+    scales_ = known ? scaling.scales : own_scales_->get();
     launch(context, QuantizeFp8{.x = x,
                                 .codes = transposed ? Tensor() : codes_.get(),
                                 .transposed = transposed ? codes_.get() : Tensor(),
-                                .scales = scales_.get()});
+                                .scales = scales_,
+                                .known = known,
+                                .largest = scaling.largest});
   }
   const Tensor& codes() const { return codes_.get(); }
-  const Tensor& scales() const { return scales_.get(); }
+  const Tensor& scales() const { return scales_; }
 
  private:
-  ScratchTensor codes_, scales_;
+  ScratchTensor codes_;
+  std::optional<ScratchTensor> own_scales_;
+  Tensor scales_;
 };
 
 }  // namespace
@@ -32,8 +40,8 @@ double Fp8Linear::flops() const {
 
 void launch(Context& context, const Fp8Linear& call) {
   // Each role's sum is over the columns of an operand, or over its rows.
-  const Quantized a(context, call.a, call.a_type, call.role == GemmRole::kWeightGradient);
-  const Quantized b(context, call.b, call.b_type, call.role != GemmRole::kForward);
+  const Quantized a(context, call.a, call.a_type, call.a_scaling, call.role == GemmRole::kWeightGradient);
+  const Quantized b(context, call.b, call.b_type, call.b_scaling, call.role != GemmRole::kForward);
   launch(context, Fp8Gemm{.a = a.codes(),
                           .b = b.codes(),
                           .a_scales = a.scales(),

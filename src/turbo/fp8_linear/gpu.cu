@@ -1,5 +1,7 @@
 // Products in fp8 on GPUs: our kernels quantise, and the vendor's library multiplies (linear/gpu_blas.h). The
 // emulator has no library, and multiplies codes as fp32 numbers.
+#include <cmath>
+
 #include "turbo/fp8_linear/fp8_linear.h"
 #include "turbo/gpu/gemm_tile.h"
 #include "turbo/gpu/reduce.h"
@@ -79,13 +81,15 @@ PRIMUS_DEVICE std::uint32_t two_codes(float first, float second) {
 }
 
 // A block quantises a tile of 64 x 64: each thread 16 elements of a row, which it writes at once, and 16 of a
-// column through shared memory. Extents are multiples of 16.
-template <class T, class Code>
+// column through shared memory. Extents are multiples of 16. `kKnown`: scales of steps before, with which
+// infinite elements are made NaN, and the largest magnitude is looked for in the same pass.
+template <class T, class Code, bool kKnown>
 struct QuantizeTiles {
   static constexpr int kSide = 64, kThreads = kSide * kSide / kLine;
   const T* x;
   Code *codes, *transposed;  // one of them may be null
   const float* scales;
+  std::int32_t* largest;  // where scales are known; or null
   std::int64_t rows, cols;
 
   // A few more bytes in each row keep neighbouring rows in different banks.
@@ -93,7 +97,8 @@ struct QuantizeTiles {
     std::uint8_t at[kSide][kSide + 4];
   };
 
-  PRIMUS_DEVICE static Bytes16 line_of(const T* from, float scale) {
+  // `magnitude` becomes the bits of the largest one, where that is larger.
+  PRIMUS_DEVICE static Bytes16 line_of(const T* from, float scale, std::uint32_t& magnitude) {
     constexpr int kCount = kVector<T>;
     float values[kLine];
     PRIMUS_UNROLL
@@ -101,7 +106,14 @@ struct QuantizeTiles {
       float part[kCount];
       load_once<kCount>(from + i, part);
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) values[i + k] = part[k] * scale;
+      for (int k = 0; k < kCount; ++k) {
+        values[i + k] = part[k] * scale;
+        if constexpr (kKnown) {
+          const std::uint32_t bits = std::bit_cast<std::uint32_t>(part[k]) & 0x7FFFFFFFU;
+          magnitude = Larger{}(magnitude, bits);
+          if (bits >= 0x7F800000U) values[i + k] = std::bit_cast<float>(0x7FC00000U);
+        }
+      }
     }
     Bytes16 line;
     PRIMUS_UNROLL
@@ -118,12 +130,20 @@ struct QuantizeTiles {
     const std::int64_t row = block() / across * kSide, col = block() % across * kSide;
     const int r = thread() / kLines, c = thread() % kLines * kLine;
     Tile& tile = shared<Tile>();
+    std::uint32_t magnitude = 0;
     if (row + r < rows && col + c < cols) {
       const std::int64_t at = (row + r) * cols + col + c;
-      const Bytes16 line = line_of(x + at, scales[1]);
+      const Bytes16 line = line_of(x + at, scales[1], magnitude);
       if (codes) *reinterpret_cast<Bytes16*>(codes + at) = line;
       PRIMUS_UNROLL
       for (int w = 0; w < 4; ++w) *reinterpret_cast<std::uint32_t*>(&tile.at[r][c + 4 * w]) = line.word[w];
+    }
+    if (kKnown && largest) {
+      magnitude = block_reduce<kThreads>(magnitude, Larger{});
+      // Most blocks find a larger one there already. Which of them write is chance, what is left is not.
+      const auto bits = static_cast<std::int32_t>(magnitude);
+      if (thread() == 0 && bits > *static_cast<const volatile std::int32_t*>(largest))
+        atomic_max(largest, bits);
     }
     if (!transposed) return;
     barrier();
@@ -142,28 +162,82 @@ struct QuantizeTiles {
   }
 };
 
+template <class T, class Code, bool kKnown>
+void quantize_tiles(Context& context, const QuantizeFp8& call) {
+  using Tiles = QuantizeTiles<T, Code, kKnown>;
+  const std::int64_t rows = call.x.rows(), cols = call.x.cols();
+  launch(context, blocks_for(rows, Tiles::kSide) * blocks_for(cols, Tiles::kSide),
+         Tiles{context.data<T>(call.x), optional<Code>(context, call.codes),
+               optional<Code>(context, call.transposed), context.data<float>(call.scales),
+               optional<std::int32_t>(context, call.largest), rows, cols});
+}
+
 void quantize(Context& context, const QuantizeFp8& call) {
   with_float_type(call.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     with_fp8_type(call.codes.absent() ? call.transposed.dtype : call.codes.dtype, [&](auto code_tag) {
       using Code = decltype(code_tag);
-      const T* x = context.data<T>(call.x);
-      float* scales = context.data<float>(call.scales);
-      const std::int64_t rows = call.x.rows(), cols = call.x.cols();
+      if (call.known) return quantize_tiles<T, Code, true>(context, call);
       // Runs of a few thousand elements, in as many blocks as keep a GPU busy. A maximum does not depend on
       // how they are cut.
       constexpr std::int64_t kSmallest = 1024, kMost = 1024;
-      const std::int64_t packs = rows * cols / kVector<T>;
+      const std::int64_t packs = call.x.elements() / kVector<T>;
       const std::int64_t run = std::max(blocks_for(packs, kMost), kSmallest), count = blocks_for(packs, run);
       auto* parts = partials<std::uint32_t>(context, count);
-      launch(context, count, LargestParts<T>{x, parts, packs, run});
-      launch(context, 1, ScalesOfParts{parts, scales, count, Code::largest()});
-      using Tiles = QuantizeTiles<T, Code>;
-      launch(context, blocks_for(rows, Tiles::kSide) * blocks_for(cols, Tiles::kSide),
-             Tiles{x, optional<Code>(context, call.codes), optional<Code>(context, call.transposed), scales,
-                   rows, cols});
+      launch(context, count, LargestParts<T>{context.data<T>(call.x), parts, packs, run});
+      launch(context, 1, ScalesOfParts{parts, context.data<float>(call.scales), count, Code::largest()});
+      quantize_tiles<T, Code, false>(context, call);
     });
   });
+}
+
+// ---- Scales of the next step --------------------------------------------------------------------
+
+// A block for each tensor.
+struct UpdateScales {
+  static constexpr int kThreads = 256;
+  const std::int32_t* largest;
+  float *history, *scales;
+  const float* norm;
+  std::int64_t steps;
+  float top, gradients_top;  // the largest codes, less the margin
+  bool most_recent;
+
+  PRIMUS_DEVICE static std::uint32_t bits(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
+
+  PRIMUS_DEVICE void operator()() const {
+    if (bits(norm[0]) >= 0x7F800000U) return;
+    float* const row = history + block() * steps;
+    const auto newest = static_cast<std::uint32_t>(largest[block()]);
+    std::uint32_t magnitude = newest;
+    // Each moves one place back: the last ones first, so that what is written over has been read.
+    for (std::int64_t begin = (steps - 1) / kThreads * kThreads; begin >= 0; begin -= kThreads) {
+      const std::int64_t i = begin + thread();
+      const bool stays = i + 1 < steps;
+      const float moved = stays ? row[i] : 0.0F;
+      magnitude = Larger{}(magnitude, bits(moved));
+      barrier();
+      if (stays) row[i + 1] = moved;
+      barrier();
+    }
+    magnitude = block_reduce<kThreads>(magnitude, Larger{});
+    if (thread() != 0) return;
+    row[0] = std::bit_cast<float>(newest);
+    constexpr std::int64_t kTensors = UpdateFp8Scales::kTensors;
+    float* const own = scales + 2 * block();
+    const Fp8Scales next = delayed_fp8_scales(
+        most_recent ? newest : magnitude, block() % kTensors == kTensors - 1 ? gradients_top : top, own[1]);
+    own[0] = next.inverse, own[1] = next.scale;
+  }
+};
+
+void update_scales(Context& context, const UpdateFp8Scales& call) {
+  const float headroom = std::ldexp(1.0F, -call.margin);
+  const float gradients = call.gradients == DType::kF8E5M2 ? Fp8E5M2::largest() : Fp8E4M3::largest();
+  launch(context, call.largest.elements(),
+         UpdateScales{context.data<std::int32_t>(call.largest), context.data<float>(call.history),
+                      context.data<float>(call.scales), context.data<float>(call.norm), call.history.cols(),
+                      Fp8E4M3::largest() * headroom, gradients * headroom, call.most_recent});
 }
 
 // ---- Products -----------------------------------------------------------------------------------
@@ -231,6 +305,7 @@ std::int64_t workspace(Context&, const Fp8Gemm& call) { return call.c.elements()
 
 void register_fp8_linear(KernelTable& table) {
   table.add<QuantizeFp8, Context, &quantize>();
+  table.add<UpdateFp8Scales, Context, &update_scales>();
   table.add<Fp8Gemm, Context, &multiply_codes, &workspace>();
 }
 

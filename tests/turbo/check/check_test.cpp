@@ -206,6 +206,14 @@ void CheckTest::check_dense() {
          a.codes = e4m3({32, 48});
        },
        [](Qf& a) { a.codes.data = reinterpret_cast<void*>(8); }});
+  expect_checks<Qf>(
+      {.x = bf16({32, 48}), .codes = e5m2({32, 48}), .scales = f32({2}), .known = true, .largest = i32({1})},
+      {&Qf::x, &Qf::codes, &Qf::scales, &Qf::largest}, {}, {[](Qf& a) { a.known = false; }});
+  using Us = UpdateFp8Scales;
+  expect_checks<Us>(
+      {.largest = i32({5, 3}), .history = f32({5, 3, 7}), .scales = f32({5, 3, 2}), .norm = f32({1})},
+      {&Us::largest, &Us::scales, &Us::norm}, {&Us::history},
+      {[](Us& a) { a.gradients = DType::kBF16; }, [](Us& a) { a.margin = -1; }});
   using Fg = Fp8Gemm;
   expect_checks<Fg>({.a = e5m2({32, 48}),
                      .b = e4m3({16, 48}),

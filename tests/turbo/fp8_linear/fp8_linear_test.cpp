@@ -143,6 +143,204 @@ TEST_P(Fp8LinearTest, ZerosAndTinyNumbersAreQuantised) {
   }
 }
 
+// ---- With scales of steps before ----------------------------------------------------------------
+
+double bits_of(double magnitude) {
+  return static_cast<double>(std::bit_cast<std::int32_t>(static_cast<float>(magnitude)));
+}
+
+// What is beyond the range becomes its end: with this scale, all magnitudes above 7 of normal numbers with a
+// standard deviation of 4.
+TEST_P(Fp8LinearTest, AKnownScaleGivesItsCodesAndTheLargestMagnitudeInOnePass) {
+  OperatorBench bench(GetParam());
+  for (const Shape& shape : {Shape{16, 16}, {48, 80}, {208, 336}}) {
+    for (const DType x_type : {DType::kF32, DType::kBF16}) {
+      for (const DType type : {kE4M3, kE5M2}) {
+        Values x = rounded(random_values(shape.elements(), 3, 4), x_type);
+        x.back() = -30;
+        const float top = type == kE4M3 ? Fp8E4M3::largest() : Fp8E5M2::largest();
+        const auto scale = static_cast<double>(top / 7);
+        Codes expected;
+        for (const double v : x)
+          expected.push_back(nearest_code(static_cast<float>(v) * static_cast<float>(scale), type));
+        EXPECT_EQ(expected.back(), nearest_code(-top, type));
+        const Tensor input = bench.upload(x, x_type, shape),
+                     scales = bench.upload({1 / scale, scale}, DType::kF32, {2});
+        const Values before = bench.download(scales);
+        // What is noted already stays where it is larger.
+        for (const double noted : {0.0, 29.0, 31.0}) {
+          const QuantizeFp8 call{.x = input,
+                                 .codes = bench.empty(type, shape),
+                                 .transposed = bench.empty(type, {shape[1], shape[0]}),
+                                 .scales = scales,
+                                 .known = true,
+                                 .largest = bench.upload({bits_of(noted)}, DType::kI32, {1})};
+          bench.run(call);
+          EXPECT_EQ(bench.bytes(call.codes), expected) << shape.to_string();
+          EXPECT_EQ(bench.bytes(call.transposed), transposed(expected, shape[0], shape[1]));
+          EXPECT_EQ(bench.download(call.largest), Values{bits_of(std::max(noted, 30.0))});
+        }
+        const QuantizeFp8 alone{
+            .x = input, .codes = bench.empty(type, shape), .scales = scales, .known = true};
+        bench.run(alone);
+        EXPECT_EQ(bench.bytes(alone.codes), expected);
+        EXPECT_EQ(bench.download(scales), before);
+      }
+    }
+  }
+}
+
+// Saturation must not hide what went wrong.
+TEST_P(Fp8LinearTest, WithAKnownScaleNonFiniteElementsAreNaNAndOthersAreNot) {
+  OperatorBench bench(GetParam());
+  const Shape shape{48, 80};
+  for (const DType type : {kE4M3, kE5M2}) {
+    for (const double wrong : {double{INFINITY}, double{-INFINITY}, double{NAN}}) {
+      Values x = rounded(random_values(shape.elements(), 3), DType::kBF16);
+      x[1234] = wrong;
+      const QuantizeFp8 call{.x = bench.upload(x, DType::kBF16, shape),
+                             .codes = bench.empty(type, shape),
+                             .scales = bench.upload({0.5, 2}, DType::kF32, {2}),
+                             .known = true,
+                             .largest = bench.zeros(DType::kI32, {1})};
+      bench.run(call);
+      const Codes codes = bench.bytes(call.codes);
+      for (std::size_t i = 0; i < codes.size(); ++i) {
+        if (i == 1234) {
+          EXPECT_EQ(codes[i] & 0x7F, 0x7F);
+        } else {
+          EXPECT_EQ(codes[i], nearest_code(static_cast<float>(x[i]) * 2, type)) << i;
+        }
+      }
+      EXPECT_GE(bench.download(call.largest)[0], bits_of(INFINITY));
+    }
+  }
+}
+
+// The rules of Transformer Engine's DelayedScaling, for one tensor. `history`: the last step's comes first.
+struct DelayedTensor {
+  std::vector<float> history;
+  float scale;
+
+  void end_step(float magnitude, float top, bool most_recent, int margin) {
+    history.pop_back();
+    history.insert(history.begin(), magnitude);
+    float decides = magnitude;
+    for (const float m : history) {
+      // As in the bits: NaN is above infinity.
+      if (!most_recent && (std::isnan(m) || m > decides)) decides = m;
+    }
+    if (decides > 0 && std::isfinite(decides)) scale = top * std::ldexp(1.0F, -margin) / decides;
+  }
+};
+
+struct DelayedRule {
+  std::int64_t steps;
+  bool most_recent;
+  int margin;
+  DType gradients;
+};
+
+void expect_scales(OperatorBench& bench, const DelayedRule& rule, const std::vector<Values>& steps) {
+  SCOPED_TRACE(std::to_string(rule.steps) + " steps, margin " + std::to_string(rule.margin) +
+               (rule.most_recent ? ", most recent" : ", max"));
+  constexpr std::int64_t kLayers = 2, kTensors = UpdateFp8Scales::kTensors;
+  UpdateFp8Scales call{
+      .largest = bench.zeros(DType::kI32, {kLayers, kTensors}),
+      .history = bench.zeros(DType::kF32, {kLayers, kTensors, rule.steps}),
+      .scales = bench.upload(Values(2 * kLayers * kTensors, 1), DType::kF32, {kLayers, kTensors, 2}),
+      .norm = bench.upload({1.5}, DType::kF32, {1}),
+      .gradients = rule.gradients,
+      .most_recent = rule.most_recent,
+      .margin = rule.margin};
+  std::vector<DelayedTensor> expected(kLayers * kTensors,
+                                      {std::vector<float>(static_cast<std::size_t>(rule.steps)), 1});
+  for (const Values& magnitudes : steps) {
+    Values bits;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      // Each tensor has another magnitude.
+      const auto magnitude =
+          static_cast<float>(magnitudes[i % magnitudes.size()] * static_cast<double>(i + 1));
+      const bool gradient = i % kTensors == kTensors - 1;
+      const float top = gradient && rule.gradients == kE5M2 ? Fp8E5M2::largest() : Fp8E4M3::largest();
+      expected[i].end_step(magnitude, top, rule.most_recent, rule.margin);
+      bits.push_back(bits_of(static_cast<double>(magnitude)));
+    }
+    bench.write(call.largest, bits);
+    bench.run(call);
+    Values history, scales;
+    for (const DelayedTensor& tensor : expected) {
+      history.insert(history.end(), tensor.history.begin(), tensor.history.end());
+      scales.insert(scales.end(), {static_cast<double>(1 / tensor.scale), static_cast<double>(tensor.scale)});
+    }
+    EXPECT_EQ(bench.download(call.scales), scales);
+    const Values found = bench.download(call.history);
+    ASSERT_EQ(found.size(), history.size());
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_TRUE(found[i] == history[i] || (std::isnan(found[i]) && std::isnan(history[i]))) << i;
+  }
+}
+
+TEST_P(Fp8LinearTest, HistoriesDecideScalesByTheRulesOfDelayedScaling) {
+  OperatorBench bench(GetParam());
+  // Steps rise and fall; one is zero, and one no finite number: the scale stays as it was.
+  const std::vector<Values> steps = {{3}, {0.5, 8}, {0}, {7, 0, 2}, {1e-3}, {double{INFINITY}},
+                                     {2}, {4},      {1}};
+  for (const std::int64_t length : {1, 2, 4, 256, 257, 700}) {
+    for (const bool most_recent : {false, true}) {
+      expect_scales(bench, {length, most_recent, 0, kE5M2}, steps);
+      expect_scales(bench, {length, most_recent, 3, kE4M3}, steps);
+    }
+  }
+  expect_scales(bench, {3, false, 0, kE4M3}, {{1}, {double{NAN}}, {2}, {4}, {8}});
+}
+
+// More steps than one block has threads, so that elements cross from one round to the next.
+TEST_P(Fp8LinearTest, LongHistoriesMoveAsAWhole) {
+  OperatorBench bench(GetParam());
+  for (const std::int64_t steps : {255, 256, 257, 512, 513, 1024}) {
+    Values history;
+    for (std::int64_t i = 0; i < 3 * steps; ++i) history.push_back(static_cast<double>(i + 1));
+    const UpdateFp8Scales call{.largest = bench.upload(Values(3, bits_of(9999)), DType::kI32, {1, 3}),
+                               .history = bench.upload(history, DType::kF32, {1, 3, steps}),
+                               .scales = bench.upload(Values(6, 1), DType::kF32, {1, 3, 2}),
+                               .norm = bench.upload({1}, DType::kF32, {1})};
+    bench.run(call);
+    for (std::int64_t t = 0; t < 3; ++t) {
+      history.erase(history.begin() + (t + 1) * steps - 1);
+      history.insert(history.begin() + t * steps, 9999);
+    }
+    EXPECT_EQ(bench.download(call.history), history) << steps;
+  }
+}
+
+TEST_P(Fp8LinearTest, ABadStepChangesNoScale) {
+  OperatorBench bench(GetParam());
+  for (const double norm : {double{INFINITY}, double{NAN}}) {
+    const UpdateFp8Scales call{.largest = bench.upload(Values(3, bits_of(5)), DType::kI32, {1, 3}),
+                               .history = bench.upload({1, 2, 3, 4, 5, 6}, DType::kF32, {1, 3, 2}),
+                               .scales = bench.upload({0.5, 2, 0.25, 4, 1, 1}, DType::kF32, {1, 3, 2}),
+                               .norm = bench.upload({norm}, DType::kF32, {1})};
+    bench.run(call);
+    EXPECT_EQ(bench.download(call.history), (Values{1, 2, 3, 4, 5, 6}));
+    EXPECT_EQ(bench.download(call.scales), (Values{0.5, 2, 0.25, 4, 1, 1}));
+  }
+}
+
+// Scales and their inverses are normal numbers, whatever a history holds.
+TEST_P(Fp8LinearTest, ExtremeMagnitudesHaveUsableScales) {
+  OperatorBench bench(GetParam());
+  for (const auto& [magnitude, scale] : {std::pair(1e-44, 0x1p126), {3.4e38, 0x1p-126}}) {
+    const UpdateFp8Scales call{.largest = bench.upload(Values(3, bits_of(magnitude)), DType::kI32, {1, 3}),
+                               .history = bench.zeros(DType::kF32, {1, 3, 4}),
+                               .scales = bench.upload(Values(6, 1), DType::kF32, {1, 3, 2}),
+                               .norm = bench.upload({1}, DType::kF32, {1}),
+                               .margin = 16};
+    bench.run(call);
+    EXPECT_EQ(bench.download(call.scales), (Values{1 / scale, scale, 1 / scale, scale, 1 / scale, scale}));
+  }
+}
+
 // ---- Products -----------------------------------------------------------------------------------
 
 // Sums of a few hundred terms in fp32. A GPU's tensor cores keep about 14 bits of sums, of which each of some
@@ -248,6 +446,54 @@ TEST_P(Fp8LinearTest, NonFiniteOperandsStayVisible) {
         bench.run(call);
         for (const double x : bench.download(call.c)) EXPECT_TRUE(std::isnan(x));
       }
+    }
+  }
+}
+
+// The numbers that codes of a known scale stand for.
+Values quantized_by(const Values& x, DType type, float scale) {
+  Values values;
+  for (const double v : x)
+    values.push_back(static_cast<double>(nearest_value(static_cast<float>(v) * scale, type)) /
+                     static_cast<double>(scale));
+  return values;
+}
+
+TEST_P(Fp8LinearTest, WithKnownScalesRolesMatchTheProductsOfQuantisedOperands) {
+  OperatorBench bench(GetParam());
+  const double tolerance = sum_tolerance(GetParam());
+  for (const Layer& layer : {Layer{16, 16, 16}, {48, 80, 32}, {128, 64, 208}}) {
+    for (const GemmRole role : kRoles) {
+      const DType a_type = role == GemmRole::kForward ? kE4M3 : kE5M2;
+      const Shapes s = shapes(role, layer);
+      const Values a = rounded(random_values(s.a.elements(), 1, 1e-3), DType::kBF16);
+      const Values b = rounded(random_values(s.b.elements(), 2, 20), DType::kBF16);
+      // Powers of two, so that inverses are exact. The second saturates a few elements.
+      const float a_scale = 0x1p14F, b_scale = 8;
+      const auto scaling = [&](float scale) {
+        return Fp8Scaling{.scales = bench.upload({1 / static_cast<double>(scale), static_cast<double>(scale)},
+                                                 DType::kF32, {2}),
+                          .largest = bench.zeros(DType::kI32, {1})};
+      };
+      const Fp8Linear call{.role = role,
+                           .a = bench.upload(a, DType::kBF16, s.a),
+                           .b = bench.upload(b, DType::kBF16, s.b),
+                           .c = bench.empty(DType::kF32, s.c),
+                           .a_type = a_type,
+                           .a_scaling = scaling(a_scale),
+                           .b_scaling = scaling(b_scale)};
+      bench.run(call);
+      const Values expected =
+          product(role, layer, quantized_by(a, a_type, a_scale), quantized_by(b, kE4M3, b_scale));
+      EXPECT_LE(normalised_error(bench.download(call.c), expected), rounding_error(DType::kF32) + tolerance)
+          << static_cast<int>(role);
+      const auto largest = [](const Values& x) {
+        double most = 0;
+        for (const double v : x) most = std::max(most, std::abs(v));
+        return bits_of(most);
+      };
+      EXPECT_EQ(bench.download(call.a_scaling.largest), Values{largest(a)});
+      EXPECT_EQ(bench.download(call.b_scaling.largest), Values{largest(b)});
     }
   }
 }

@@ -363,7 +363,8 @@ class Translator {
     if (!word("quantization").empty()) {
       const bool fp8 = word("quantization").find("fp8") != std::string::npos;
       refuse("quantization",
-             fp8 ? "its scales are those of the steps before, which the native engine's fp8 has not"
+             fp8 ? "the native engine's fp8 has another history of magnitudes, and other products, than "
+                   "MaxText's"
                  : "the native engine has no such quantised training",
              "leave quantization out");
     }

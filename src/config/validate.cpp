@@ -131,16 +131,11 @@ class Validator {
     if (!config_.fp8 || experiment_.framework != "native") return;
     if (!config_.bf16)
       refuse({"fp8", "bf16"}, fmt::format("fp8: {} needs bf16: true", *config_.fp8), "set it, or fp8: null");
-    if (config_.fp8_recipe != "tensorwise")
+    if (config_.fp8_recipe != "tensorwise" && config_.fp8_recipe != "delayed")
       refuse({"fp8", "fp8_recipe"},
              fmt::format("fp8: {} with fp8_recipe: {}, which the native engine has not so far", *config_.fp8,
                          config_.fp8_recipe),
-             "set fp8_recipe: tensorwise, or fp8: null");
-    if (!is_set("fp8_recipe"))
-      warn("fp8",
-           "scales are each tensor's own (fp8_recipe: tensorwise); Megatron-LM and AMD's Primus take those "
-           "of the "
-           "steps before, where nobody chooses (delayed)");
+             "set fp8_recipe: delayed or tensorwise, or fp8: null");
     if (config_.num_experts)
       warn("fp8", "routed experts are multiplied in bf16: their products are not there in fp8");
   }

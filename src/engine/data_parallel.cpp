@@ -260,17 +260,21 @@ void DataParallel::finish_gradients() {
   }
   while (!reducing_.empty()) join_oldest_reduction();
   for (ParameterUnit& unit : store_.units()) {
-    if (unit.trained && unit.at_both_ends) sum_over(*mesh_.ends(), unit.reduced);
+    if (unit.trained && unit.at_both_ends) all_reduce(*mesh_.ends(), unit.reduced, comm::Reduction::kSum);
   }
 }
 
 void DataParallel::sum(const Tensor& tensor) {
-  if (mesh_.size() > 1) sum_over(*mesh_.world(), tensor);
+  if (mesh_.size() > 1) all_reduce(*mesh_.world(), tensor, comm::Reduction::kSum);
 }
 
-void DataParallel::sum_over(comm::Communicator& group, const Tensor& tensor) {
+void DataParallel::largest(const Tensor& tensor) {
+  if (mesh_.size() > 1) all_reduce(*mesh_.world(), tensor, comm::Reduction::kMax);
+}
+
+void DataParallel::all_reduce(comm::Communicator& group, const Tensor& tensor, comm::Reduction reduction) {
   follow_compute();
-  group.all_reduce(rank_.communication(), tensor, tensor, comm::Reduction::kSum);
+  group.all_reduce(rank_.communication(), tensor, tensor, reduction);
   rank_.communication().record(*communicated_);
   rank_.compute().wait(*communicated_);
 }

@@ -78,6 +78,8 @@ class DataParallel {
 
   // out = the sum over all ranks of the mesh, for kernels enqueued from now on. In place.
   void sum(const Tensor& tensor);
+  // The largest over all ranks, likewise.
+  void largest(const Tensor& tensor);
 
  private:
   // What is on its way for a unit.
@@ -111,7 +113,7 @@ class DataParallel {
   DType sent_dtype(const ParameterUnit& unit) const;
   void reduce(ParameterUnit& unit);
   void join_oldest_reduction();
-  void sum_over(comm::Communicator& group, const Tensor& tensor);
+  void all_reduce(comm::Communicator& group, const Tensor& tensor, comm::Reduction reduction);
 
   Rank& rank_;
   ParameterStore& store_;

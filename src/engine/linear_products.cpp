@@ -1,5 +1,6 @@
 #include "engine/linear_products.h"
 
+#include "engine/delayed_scales.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/fp8_linear/fp8_product.h"
 #include "turbo/linear/linear.h"
@@ -19,6 +20,13 @@ void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b,
   if (op.precision().is_fp8(role, op.parameter())) {
     turbo::Fp8Linear call{.role = role, .a = a, .b = b, .c = c, .accumulate = accumulate, .spared = spared};
     if (role != GemmRole::kForward) call.a_type = op.precision().gradients;
+    if (const DelayedScales* const scales = op.precision().scales) {
+      using Operand = DelayedScales::Operand;
+      const bool forward = role == GemmRole::kForward, weight = role != GemmRole::kWeightGradient;
+      call.a_scaling =
+          scales->of(op.parameter(), forward ? Operand::kInput : Operand::kOutputGradient, op.training());
+      call.b_scaling = scales->of(op.parameter(), weight ? Operand::kWeight : Operand::kInput, op.training());
+    }
     return launch(op.context(), call);
   }
   launch(

@@ -77,6 +77,7 @@ class OperatorCall {
   Parameter& parameter() const;
   Tensor weight() const { return parameter().value; }
   const PrecisionRecipe& precision() const;
+  bool training() const;
   template <class T>
   T attributes() const {
     T value;

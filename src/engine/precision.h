@@ -12,6 +12,17 @@
 
 namespace primus::engine {
 
+class DelayedScales;
+
+// Scales from the steps before (engine/delayed_scales.h).
+struct DelayedScaling {
+  std::int64_t steps = 0;    // of the history; 0: scales are each tensor's own
+  bool most_recent = false;  // the last step's magnitude decides; false: the largest in the history
+  int margin = 0;            // magnitudes shall stay 2^margin below the format's largest number
+
+  bool operator==(const DelayedScaling&) const = default;
+};
+
 struct PrecisionRecipe {
   static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
@@ -22,6 +33,9 @@ struct PrecisionRecipe {
   // Blocks [0, first) and [last, layers) are not in fp8. What comes behind the model's blocks (multi-token
   // prediction) is.
   std::int64_t first = 0, last = kAll, layers = kAll;
+  DelayedScaling delayed = {};
+  // Where scales are delayed: what holds them. TrainingStep sets it.
+  const DelayedScales* scales = nullptr;
 
   bool is_fp8(turbo::GemmRole role, const Parameter& weight) const {
     const std::int64_t block = weight.linear_of;

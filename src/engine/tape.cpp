@@ -38,6 +38,7 @@ turbo::Context& OperatorCall::context() const { return tape_.context_; }
 void OperatorCall::stop_if_asked() const { tape_.stop_if_asked(); }
 Parameter& OperatorCall::parameter() const { return *entry().parameter; }
 const PrecisionRecipe& OperatorCall::precision() const { return tape_.precision(); }
+bool OperatorCall::training() const { return tape_.training(); }
 
 Tensor OperatorCall::in(int i) const {
   const Tape::Slot& slot = tape_.slots_[entry().inputs[i]];

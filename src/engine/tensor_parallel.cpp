@@ -293,7 +293,7 @@ constexpr Operator kScattered{.name = "scattered_linear",
 namespace {
 
 // Whether what is gathered or scattered, of these bytes, shall travel beside products with this weight. Those
-// in fp8 have one scale for all rows, so they wait for them.
+// in fp8 quantise all rows at once, so they wait for them.
 bool travels_beside(const Value& x, const Parameter& weight, comm::Communicator* group,
                     const TensorParallel* beside, std::int64_t bytes) {
   return group && beside && beside->worthwhile(bytes) &&

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/temporary_folder.h"
@@ -22,6 +23,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 const std::vector<std::string> kFp8 = {"bf16=true", "fp8=hybrid", "fp8_recipe=tensorwise"};
+const std::vector<std::string> kDelayed = {"bf16=true", "fp8=hybrid", "fp8_recipe=delayed",
+                                           "fp8_amax_history_len=4"};
 
 std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
   words.insert(words.end(), more.begin(), more.end());
@@ -51,16 +54,21 @@ TEST(Fp8, TextIsLearntAsInBf16) {
     return sum;
   };
   const double bf16 = last_loss("bf16", {});
-  for (const std::string format : {"e4m3", "hybrid"}) {
-    const double fp8 = last_loss(format, {"fp8=" + format, "fp8_recipe=tensorwise"});
-    EXPECT_LE(fp8, 1.02 * bf16) << format;
-    EXPECT_NE(fp8, bf16) << format;
+  for (const auto& [name, words] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"e4m3", {"fp8=e4m3", "fp8_recipe=tensorwise"}},
+           {"hybrid", {"fp8=hybrid", "fp8_recipe=tensorwise"}},
+           {"delayed", {"fp8=hybrid", "fp8_recipe=delayed"}},
+           {"recent",
+            {"fp8=e4m3", "fp8_recipe=delayed", "fp8_amax_compute_algo=most_recent", "fp8_margin=1"}}}) {
+    const double fp8 = last_loss(name, words);
+    EXPECT_LE(fp8, 1.02 * bf16) << name;
+    EXPECT_NE(fp8, bf16) << name;
   }
 }
 
-TEST(Fp8, ARunThatGoesOnEqualsOneThatWasNotInterrupted) {
+void expect_goes_on(const std::vector<std::string>& fp8) {
   const TemporaryFolder folder;
-  const std::vector<std::string> six = with({"train_iters=6", "save_interval=3"}, kFp8);
+  const std::vector<std::string> six = with({"train_iters=6", "save_interval=3"}, fp8);
   const ProgramResult whole = train(folder, "whole", six);
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
   for (const char* part : {"exit_interval=3", "exit_interval=6"}) {
@@ -72,33 +80,63 @@ TEST(Fp8, ARunThatGoesOnEqualsOneThatWasNotInterrupted) {
   EXPECT_TRUE(test::final_weights(parts, 6) == test::final_weights(all, 6));
 }
 
+TEST(Fp8, ARunThatGoesOnEqualsOneThatWasNotInterrupted) { expect_goes_on(kFp8); }
+
+TEST(Fp8, WithDelayedScalesItDoesToo) { expect_goes_on(kDelayed); }
+
+// A checkpoint of a run in bf16, or one without what optimizers keep, has no scales.
+TEST(Fp8, WhereACheckpointHasNoScalesALineSaysSo) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> four = {"train_iters=4", "save_interval=2", "bf16=true"};
+  for (const auto& [name, before, after, said] :
+       std::vector<std::tuple<std::string, std::vector<std::string>, std::vector<std::string>, std::string>>{
+           {"from-bf16", {}, {}, "has no scales of fp8"},
+           {"not-saved", with(kDelayed, {"no_save_optim=true"}), {}, "has no scales of fp8"},
+           {"not-loaded", kDelayed, {"no_load_optim=true"}, "the scales of fp8 begin at 1"},
+           {"whole", kDelayed, {}, ""}}) {
+    const ProgramResult first = train(folder, name, with(with(four, before), {"exit_interval=2"}));
+    ASSERT_EQ(first.exit_code, 0) << first.err;
+    const ProgramResult second = train(folder, name, with(with(four, kDelayed), after));
+    ASSERT_EQ(second.exit_code, 0) << second.err;
+    if (said.empty()) {
+      EXPECT_THAT(second.out + second.err, Not(HasSubstr("scales of fp8"))) << name;
+    } else {
+      EXPECT_THAT(second.out + second.err, HasSubstr(said)) << name;
+    }
+  }
+}
+
 // Evaluation is in fp8, too; texts that a run writes are not, because they come token by token.
 TEST(Fp8, ARunEvaluatesAndWritesSamples) {
   const TemporaryFolder folder;
-  const ProgramResult result = train(folder, "run",
-                                     with({"train_iters=2", "eval_iters=1", "eval_interval=1",
-                                           "sample_interval=1", "sample_prompt=The", "sample_tokens=5"},
-                                          kFp8));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const auto& [name, recipe] : {std::pair("tensorwise", kFp8), {"delayed", kDelayed}}) {
+    const ProgramResult result = train(folder, name,
+                                       with({"train_iters=2", "eval_iters=1", "eval_interval=1",
+                                             "sample_interval=1", "sample_prompt=The", "sample_tokens=5"},
+                                            recipe));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
 }
 
 TEST(Fp8, ADryRunOfAnyWorldNeedsNoHardware) {
   const TemporaryFolder folder;
-  const ProgramResult result =
-      train(folder, "run", with({"--dry-run", "--world", "4", "global_batch_size=8"}, kFp8));
-  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const auto& recipe : {kFp8, kDelayed}) {
+    const ProgramResult result =
+        train(folder, "run", with({"--dry-run", "--world", "4", "global_batch_size=8"}, recipe));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
 }
 
 TEST(Fp8, WhatCannotBeInFp8IsRefusedByItsKey) {
   const TemporaryFolder folder;
   for (const auto& [words, cause, next] :
        std::vector<std::tuple<std::vector<std::string>, std::string, std::string>>{
-           {{"bf16=true", "fp8=hybrid", "fp8_recipe=delayed"},
-            "fp8_recipe: delayed",
-            "fp8_recipe: tensorwise"},
            {{"bf16=true", "fp8=e4m3", "fp8_recipe=blockwise"},
             "fp8_recipe: blockwise",
-            "fp8_recipe: tensorwise"},
+            "fp8_recipe: delayed"},
+           {with(kDelayed, {"fp8_amax_compute_algo=mean"}), "it must be one of most_recent, max", "hint:"},
+           {with(kDelayed, {"fp8_amax_history_len=0"}), "fp8_amax_history_len", "hint:"},
+           {with(kDelayed, {"fp8_margin=17"}), "fp8_margin", "hint:"},
            {{"bf16=false", "fp8=e4m3", "fp8_recipe=tensorwise"}, "fp8: e4m3 needs bf16: true", "fp8: null"},
            {with(kFp8, {"seq_length=20", "micro_batch_size=2"}), "no multiple of 16", "fp8: null"},
            {with(kFp8, {"ffn_hidden_size=500"}), "multiples of 16", "bf16"},
@@ -109,15 +147,19 @@ TEST(Fp8, WhatCannotBeInFp8IsRefusedByItsKey) {
   }
 }
 
-// What experiments of AMD's Primus say: fp8 alone.
-TEST(Fp8, WhereNobodyChoosesARecipeItIsTensorwiseAndANoteSaysSo) {
+// What experiments of AMD's Primus say: fp8 alone. Its presets' rule is then taken, as Megatron-LM would.
+TEST(Fp8, WhereNobodyChoosesARecipeScalesAreDelayed) {
   const TemporaryFolder folder;
-  const std::vector<std::string> words{"train_iters=2", "bf16=true", "fp8=hybrid"};
-  const ProgramResult result = train(folder, "left-out", words);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out + result.err, HasSubstr("fp8_recipe: tensorwise"));
-  const ProgramResult chosen = train(folder, "chosen", with(words, {"fp8_recipe=tensorwise"}));
-  EXPECT_THAT(chosen.out + chosen.err, Not(HasSubstr("fp8_recipe: tensorwise")));
+  const std::vector<std::string> words{"train_iters=3", "bf16=true", "fp8=hybrid"};
+  const auto losses_with = [&](const std::string& name, const std::vector<std::string>& more) {
+    const ProgramResult result = train(folder, name, with(words, more));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return test::losses(test::run_folder(folder.path(), name));
+  };
+  const auto left_out = losses_with("left-out", {});
+  EXPECT_EQ(left_out, losses_with("delayed", {"fp8_recipe=delayed", "fp8_amax_history_len=1024",
+                                              "fp8_amax_compute_algo=max", "fp8_margin=0"}));
+  EXPECT_NE(left_out, losses_with("tensorwise", {"fp8_recipe=tensorwise"}));
 }
 
 TEST(Fp8, ExpertsStayInBf16AsANoteSays) {

@@ -351,7 +351,7 @@ TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
        {"activation_func: openai_gelu", "attn_sliding_window: 128", "trainer_class: x.Flux", "warmup: 100",
         "swiglu_limit: 7.0", "apply_query_key_layer_scaling: true",
         "heterogeneous_layers_config_path: layers.json", "head_lr_mult: 2", "iterations_to_skip: [1, 2]",
-        "fp8: hybrid\n      fp8_recipe: delayed", "fp4: e2m1", "recompute_activations: true",
+        "fp8: hybrid\n      fp8_recipe: blockwise", "fp4: e2m1", "recompute_activations: true",
         "fp32_residual_connection: true", "exit_on_missing_checkpoint: false\n      load: x",
         "lora: {enabled: true, dim: 8}", "stage: sft", "save_retain_interval: 10", "spec: [a.b, c]",
         "per_split_data_args_path: data.json"}) {

@@ -113,8 +113,8 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("batch_size: 32", "batch_size is 32", "set micro_batch_size");
   at_value("warmup: 100", "warmup is 100", "set lr_warmup_iters");
   at_value("train_samples: 1000", "train_samples is 1000", "set train_iters");
-  at_value("fp8: hybrid\n      fp8_recipe: delayed", "fp8: hybrid with fp8_recipe: delayed",
-           "set fp8_recipe: tensorwise");
+  at_value("fp8: hybrid\n      fp8_recipe: mxfp8", "fp8: hybrid with fp8_recipe: mxfp8",
+           "set fp8_recipe: delayed or tensorwise");
   at_value("fp16: true", "fp16 is true", "set bf16: true");
 
   file(with_lines("      tokenizer_type: ByteTokenizer\n      tokenizer_model: t.json\n"), "exp.yaml:15:7",

@@ -39,7 +39,8 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
   optimizer_ = std::make_unique<Optimizer>(settings.optimizer, store_, *parallel_, rank);
   StepSettings step = settings.step;
   step.compute = settings.compute;
-  step_ = std::make_unique<TrainingStep>(rank, *parallel_, model_, *optimizer_, step);
+  if (step.precision.fp8 && step.precision.delayed.steps > 0) scales_.emplace(rank, store_, step.precision);
+  step_ = std::make_unique<TrainingStep>(rank, *parallel_, model_, *optimizer_, scales(), step);
   if (settings.sample_capacity > 0) {
     constexpr std::int64_t kPassTokens = 32;  // of a prompt, which is short
     const bool gathers = rank.mesh().size() > 1 && settings.sharding == engine::Sharding::kParameters;
@@ -132,14 +133,15 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
     if (group.traffic.total_bytes() > 0) communication.push_back(std::move(group));
   }
   const std::int64_t parameters = session.store().elements();
-  return {.memory = rank.high_water(),
-          .kernels = kernels,
-          .parameters = parameters,
-          .saved_share =
-              static_cast<double>(session.store().counted_elements()) / static_cast<double>(parameters),
-          .communication = std::move(communication),
-          .state_bytes = session.store().state_bytes(),
-          .why_not_recorded = settings.step.record_after > 0 ? step.why_not_recorded() : ""};
+  return {
+      .memory = rank.high_water(),
+      .kernels = kernels,
+      .parameters = parameters,
+      .saved_share =
+          static_cast<double>(session.store().counted_elements()) / static_cast<double>(parameters),
+      .communication = std::move(communication),
+      .state_bytes = session.store().state_bytes() + (session.scales() ? session.scales()->state_bytes() : 0),
+      .why_not_recorded = settings.step.record_after > 0 ? step.why_not_recorded() : ""};
 }
 
 std::unique_ptr<TrainingSession> open_session(engine::Rank& rank, const SessionSettings& settings,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/data_parallel.h"
+#include "engine/delayed_scales.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
 #include "lm/generate/token_reader.h"
@@ -42,6 +43,8 @@ class TrainingSession {
   const LanguageModel& model() const { return model_; }
   Optimizer& optimizer() { return *optimizer_; }
   TrainingStep& step() { return *step_; }
+  // Of a precision recipe with delayed scales; else null.
+  engine::DelayedScales* scales() { return scales_ ? &*scales_ : nullptr; }
   // With SessionSettings::sample_capacity; reads the weights as they are, and changes nothing that is
   // trained. Ranks that share the model read together (BatchReader).
   TokenReader* reader() { return reader_ ? &*reader_ : nullptr; }
@@ -52,6 +55,7 @@ class TrainingSession {
   LanguageModel model_;
   std::unique_ptr<engine::DataParallel> parallel_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<engine::DelayedScales> scales_;
   std::unique_ptr<TrainingStep> step_;
   std::optional<TokenReader> reader_;
 };
@@ -70,7 +74,8 @@ struct StepMeasurement {
   std::int64_t parameters = 0;                   // of the whole model
   double saved_share = 1;                        // of which this rank writes into a checkpoint
   std::vector<GroupTraffic> communication = {};  // of groups in which something is sent
-  std::int64_t state_bytes = 0;  // of the optimizer, on all ranks (ParameterStore::state_bytes)
+  // Of the optimizer, on all ranks (ParameterStore::state_bytes), and of fp8's delayed scales.
+  std::int64_t state_bytes = 0;
   // Of settings with StepSettings::record_after: why no step is recorded all the same. Empty: steps are.
   std::string why_not_recorded = {};
 };

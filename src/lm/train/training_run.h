@@ -105,6 +105,8 @@ struct Trainer::Run {
   void load_or_initialize();
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
+  // Says for how many layers the checkpoint has none. With a recipe that has delayed scales, else nothing.
+  void load_scales_of_fp8(const CheckpointReader& checkpoint);
   // Where the experiment asks this rank for a trace. All ranks call it alike.
   void open_trace();
   // Between steps: begins or ends the trace where it is due.

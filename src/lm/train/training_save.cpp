@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
+#include "lm/train/fp8_state.h"
 #include "lm/train/training_run.h"
 
 namespace primus {
@@ -63,7 +64,13 @@ void Trainer::Run::save() {
   snapshot.files = model_files;
   snapshot.trainer_state = trainer_state();
   snapshot.model = model_sources(session->store(), *reader);
-  if (!c.no_save_optim) snapshot.optimizer = optimizer_sources(session->store(), *reader);
+  if (!c.no_save_optim) {
+    snapshot.optimizer = optimizer_sources(session->store(), *reader);
+    if (const engine::DelayedScales* const scales = session->scales()) {
+      for (TensorSource& source : scale_sources(*scales, *rank, *reader))
+        snapshot.optimizer.push_back(std::move(source));
+    }
+  }
   using Sources = AsyncWriter::Sources;
   const Sources changing = device_properties.host_memory ? Sources::kLive : Sources::kOnDevice;
   // Waiting for the files makes a copy needless: nothing changes meanwhile.

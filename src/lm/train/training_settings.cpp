@@ -500,7 +500,12 @@ engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const M
           .weight_gradients = c.fp8_wgrad,
           .first = ends ? c.num_layers_at_start_in_bf16 : 0,
           .last = ends ? model.layers - c.num_layers_at_end_in_bf16 : model.layers,
-          .layers = model.layers};
+          .layers = model.layers,
+          .delayed = c.fp8_recipe == "delayed"
+                         ? engine::DelayedScaling{.steps = c.fp8_amax_history_len,
+                                                  .most_recent = c.fp8_amax_compute_algo == "most_recent",
+                                                  .margin = static_cast<int>(c.fp8_margin)}
+                         : engine::DelayedScaling{}};
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/terminal/terminal.h"
 #include "lm/data/cyclic_dataset.h"
 #include "lm/generate/generate.h"
+#include "lm/train/fp8_state.h"
 #include "lm/train/mlperf_run.h"
 #include "lm/train/training_run.h"
 #include "turbo/devices/devices.h"
@@ -307,6 +308,16 @@ void Trainer::Run::finetune_from(const CheckpointReader& checkpoint) {
   load_checkpoint(checkpoint, session->store(), *rank, false);
 }
 
+void Trainer::Run::load_scales_of_fp8(const CheckpointReader& checkpoint) {
+  const engine::DelayedScales* const scales = session->scales();
+  if (!scales) return;
+  if (c.no_load_optim) return log.warning("no_load_optim: the scales of fp8 begin at 1");
+  const LoadedScales count = load_scales(checkpoint, *scales, *rank);
+  if (count.missing == 0) return;
+  log.warning("{} has no scales of fp8 (fp8_recipe: delayed) for {} of {} linear layers: they begin at 1",
+              checkpoint.folder().string(), count.missing, count.missing + count.loaded);
+}
+
 void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
   const TrainerState state = read_trainer_state(checkpoint);
   refuse_another_model(checkpoint, e, model, settings.compute, families, Start::kContinued);
@@ -326,6 +337,7 @@ void Trainer::Run::resume_from(const CheckpointReader& checkpoint) {
   }
   if (optimizer) refuse_another_optimizer(checkpoint, state, e, names_of(session->optimizer().rules()));
   load_checkpoint(checkpoint, session->store(), *rank, optimizer);
+  load_scales_of_fp8(checkpoint);
   iteration = last_saved = checkpoint.iteration();
   nan_iterations = state.nan_iterations;
   result.loss = state.lm_loss;

@@ -17,11 +17,12 @@ using engine::Tape;
 using engine::Value;
 
 TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, const LanguageModel& model,
-                           Optimizer& optimizer, const StepSettings& settings)
+                           Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings)
     : rank_(rank),
       parallel_(parallel),
       model_(model),
       optimizer_(optimizer),
+      scales_(scales),
       settings_(settings),
       runner_(std::make_unique<engine::ScheduleRunner>(
           rank, parallel, static_cast<engine::ChunkedModel&>(*this), runner_settings())),
@@ -80,6 +81,7 @@ engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
     settings.recompute.push_back(settings_.recompute);
     settings.recompute.back().first_layer = model_.first_block(chunk);
   }
+  settings.precision.scales = scales_;
   return settings;
 }
 
@@ -288,6 +290,7 @@ void TrainingStep::begin(std::int64_t step) {
     runner_->begin();
     parallel_.begin_step(settings_.microbatches);
   }
+  if (scales_) scales_->begin_step();
   begin_losses();
   turn_ = 1 - turn_;
   if (std::exchange(host_[turn_].unread, false)) host_[turn_].finished->synchronize();
@@ -353,6 +356,7 @@ void TrainingStep::finish_gradients() {
     for (const Tensor& total : {loss_, stop_votes_, mtp_loss_, routing_.load, routing_.losses}) {
       if (!total.absent()) parallel_.sum(total);
     }
+    if (scales_) scales_->reduce(parallel_);
     optimizer_.measure_gradients();
   });
   if (rank_.measuring()) return;
@@ -448,6 +452,7 @@ void TrainingStep::update(std::int64_t step, double learning_rate, double weight
   graphs_.run(StepGraphs::Part::kUpdate, [&] {
     optimizer_.update(scalars_);
     if (!routing_.load.absent()) model_.end_step(rank_.context(), routing_);
+    if (scales_) scales_->update(rank_.context(), optimizer_.gradient_norm());
   });
 }
 

@@ -19,6 +19,7 @@
 #include "device/timing.h"
 #include "engine/context_attention.h"
 #include "engine/data_parallel.h"
+#include "engine/delayed_scales.h"
 #include "engine/expert_parallel.h"
 #include "engine/rank.h"
 #include "engine/schedule_runner.h"
@@ -92,8 +93,9 @@ struct StepResult {
 class TrainingStep : private engine::ChunkedModel {
  public:
   // Takes its scalars from the rank's persistent arena. The model's tables must reach `sequence` positions.
+  // `scales`: of a precision recipe that has delayed ones, else null.
   TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, const LanguageModel& model,
-               Optimizer& optimizer, const StepSettings& settings);
+               Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings);
 
   // `step` counts from 1 and keys random numbers. One earlier step may still run; for the one before that the
   // host waits, unless result() did.
@@ -181,6 +183,7 @@ class TrainingStep : private engine::ChunkedModel {
   engine::DataParallel& parallel_;
   const LanguageModel& model_;
   Optimizer& optimizer_;
+  engine::DelayedScales* scales_;
   StepSettings settings_;
   std::unique_ptr<engine::ScheduleRunner> runner_;
   StepGraphs graphs_;

@@ -4,18 +4,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "comm/local/thread_group.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/checkpoint/rank_threads.h"
 #include "lm/model/weights.h"
+#include "lm/train/fp8_state.h"
 #include "lm/train/tiny_model.h"
 
 namespace primus::test {
@@ -44,8 +47,9 @@ Files files_in(const Path& folder, Env& env) {
 // A session on each rank of a mesh, as threads. With `from`: what is there is loaded. Else one step is
 // trained. What the ranks then save together.
 Files save_from(const ModelConfig& model, DType compute, const Way& way, FaultEnv* from, FaultEnv& env,
-                const config::TrainerConfig& optimizer = {}) {
+                const config::TrainerConfig& optimizer = {}, const engine::PrecisionRecipe& precision = {}) {
   SessionSettings settings = tiny_settings(compute, model);
+  settings.step.precision = precision;
   settings.optimizer.rules = update_rules_of(optimizer);
   settings.step.microbatches = 1;
   settings.evaluation = false;
@@ -62,6 +66,9 @@ Files save_from(const ModelConfig& model, DType compute, const Way& way, FaultEn
       const ResumePoint point = find_resume_point(kRoot, Validation::kFull, *from, group.get());
       ASSERT_TRUE(point.reader);
       load_checkpoint(*point.reader, session->store(), rank, true);
+      if (session->scales()) {
+        EXPECT_EQ(load_scales(*point.reader, *session->scales(), rank).missing, 0);
+      }
     } else {
       session->parallel().distribute_values();
       TrainingStep& step = session->step();
@@ -79,6 +86,10 @@ Files save_from(const ModelConfig& model, DType compute, const Way& way, FaultEn
     snapshot.iteration = 1;
     snapshot.model = model_sources(session->store(), reader);
     snapshot.optimizer = optimizer_sources(session->store(), reader);
+    if (session->scales()) {
+      for (TensorSource& source : scale_sources(*session->scales(), rank, reader))
+        snapshot.optimizer.push_back(std::move(source));
+    }
     CheckpointRoot(kRoot, {.group = group}, env).save(snapshot);
   });
   EXPECT_THAT(errors, ::testing::Each(""));
@@ -86,16 +97,17 @@ Files save_from(const ModelConfig& model, DType compute, const Way& way, FaultEn
 }
 
 void expect_any_to_any(const ModelConfig& model, DType compute, const std::vector<Way>& ways,
-                       const config::TrainerConfig& optimizer = {}) {
+                       const config::TrainerConfig& optimizer = {},
+                       const engine::PrecisionRecipe& precision = {}) {
   for (const Way& writer : ways) {
     SCOPED_TRACE(std::string("saved by ") + writer.name);
     FaultEnv saved;
-    const Files files = save_from(model, compute, writer, nullptr, saved, optimizer);
+    const Files files = save_from(model, compute, writer, nullptr, saved, optimizer, precision);
     ASSERT_FALSE(files.empty());
     for (const Way& reader : ways) {
       SCOPED_TRACE(std::string("loaded by ") + reader.name);
       FaultEnv again;
-      ASSERT_EQ(save_from(model, compute, reader, &saved, again, optimizer), files);
+      ASSERT_EQ(save_from(model, compute, reader, &saved, again, optimizer, precision), files);
     }
   }
 }
@@ -174,6 +186,82 @@ TEST(MeshCheckpoint, OfMomentsInEightBitsOnTensorRanks) {
                      {"tp2", 2, {.tensor = 2}},
                      {"tp2 dp2 zero3", 4, {.tensor = 2}, Sharding::kParameters}},
                     kInEightBits);
+}
+
+constexpr engine::PrecisionRecipe kDelayed{.fp8 = true, .gradients = DType::kF8E5M2, .delayed = {.steps = 5}};
+
+// Every rank has the scales of all layers.
+TEST(MeshCheckpoint, OfDelayedScales) {
+  ModelConfig c = tiny_llama();
+  c.layers = 2;
+  c.hidden = 64, c.head_dim = 16, c.ffn = 96, c.vocab = 96;
+  expect_any_to_any(c, DType::kBF16,
+                    {{"one rank", 1},
+                     {"tp2", 2, {.tensor = 2}},
+                     {"pp2", 2, {.pipeline = 2}},
+                     {"tp2 dp2 zero3", 4, {.tensor = 2}, Sharding::kParameters}},
+                    {}, kDelayed);
+}
+
+// Under another rule the last steps' magnitudes stay, and scales are what that rule makes of them.
+TEST(MeshCheckpoint, OfDelayedScalesUnderAnotherRule) {
+  ModelConfig c = tiny_llama();
+  c.layers = 1;
+  FaultEnv saved;
+  save_from(c, DType::kBF16, {"one rank", 1}, nullptr, saved, {}, kDelayed);
+  for (const auto& [steps, gradients, top] :
+       {std::tuple(std::int64_t{2}, DType::kF8E5M2, 57344.0F), {std::int64_t{9}, DType::kF8E4M3, 448.0F}}) {
+    engine::Rank rank(turbo::make_cpu_device(1));
+    SessionSettings settings = tiny_settings(DType::kBF16, c);
+    settings.step.precision = kDelayed;
+    settings.step.precision.gradients = gradients;
+    settings.step.precision.delayed.steps = steps;
+    const auto session = open_session(rank, settings, builtin_families());
+    const ResumePoint point = find_resume_point(kRoot, Validation::kFull, saved);
+    ASSERT_TRUE(point.reader);
+    const LoadedScales count = load_scales(*point.reader, *session->scales(), rank);
+    EXPECT_EQ(count.loaded, 4);
+    EXPECT_EQ(count.missing, 0);
+    bool any = false;
+    for (const engine::DelayedScales::Layer& layer : session->scales()->layers()) {
+      const auto floats = [&](const Tensor& tensor) {
+        const std::vector<std::byte> bits = bits_of(rank, tensor);
+        std::vector<float> values(bits.size() / sizeof(float));
+        std::memcpy(values.data(), bits.data(), bits.size());
+        return values;
+      };
+      const std::vector<float> history = floats(layer.history), scales = floats(layer.scales);
+      for (std::size_t t = 0; t < 3; ++t) {
+        const float newest = history[t * static_cast<std::size_t>(steps)];
+        EXPECT_EQ(history[t * static_cast<std::size_t>(steps) + 1], 0);  // one step was trained
+        const float scale = newest > 0 ? (t == 2 ? top : 448.0F) / newest : 1.0F;
+        EXPECT_EQ(scales[2 * t + 1], scale);
+        any = any || newest > 0;
+      }
+    }
+    EXPECT_TRUE(any);
+  }
+}
+
+TEST(MeshCheckpoint, WithoutDelayedScalesTheyAreCountedAndLeft) {
+  ModelConfig c = tiny_llama();
+  c.layers = 1;
+  FaultEnv saved;
+  save_from(c, DType::kBF16, {"one rank", 1}, nullptr, saved);
+  engine::Rank rank(turbo::make_cpu_device(1));
+  SessionSettings settings = tiny_settings(DType::kBF16, c);
+  settings.step.precision = kDelayed;
+  const auto session = open_session(rank, settings, builtin_families());
+  const ResumePoint point = find_resume_point(kRoot, Validation::kFull, saved);
+  const LoadedScales count = load_scales(*point.reader, *session->scales(), rank);
+  EXPECT_EQ(count.loaded, 0);
+  EXPECT_EQ(count.missing, 4);
+  const std::vector<std::byte> ones = bits_of(rank, session->scales()->layers()[0].scales);
+  for (std::size_t i = 0; i < ones.size(); i += sizeof(float)) {
+    float scale = 0;
+    std::memcpy(&scale, ones.data() + i, sizeof(scale));
+    EXPECT_EQ(scale, 1);
+  }
 }
 
 // The optimizer's tensors of a checkpoint, by name.

@@ -53,11 +53,28 @@ struct Outcome {
   // What each rank wrote before the first step and after each, where settings ask for it.
   std::vector<std::vector<std::vector<std::int32_t>>> texts;
   double evaluation_loss = 0;  // of one batch, after the last step; where settings ask for evaluation
+  std::vector<std::vector<float>> scales;        // of each rank: scale_state()
   std::vector<engine::MemoryPlan> memory, used;  // of each rank: as measured, and after training
   bool operator==(const Outcome& other) const {
     return losses == other.losses && norms == other.norms && weights == other.weights;
   }
 };
+
+// The delayed scales of fp8 that a rank keeps, where there are any: of each layer its histories, then its
+// scales.
+inline std::vector<float> scale_state(engine::Rank& rank, TrainingSession& session) {
+  std::vector<float> state;
+  if (!session.scales()) return state;
+  for (const engine::DelayedScales::Layer& layer : session.scales()->layers()) {
+    for (const Tensor& tensor : {layer.history, layer.scales}) {
+      const std::vector<std::byte> bits = bits_of(rank, tensor);
+      const std::size_t before = state.size();
+      state.resize(before + bits.size() / sizeof(float));
+      std::memcpy(state.data() + before, bits.data(), bits.size());
+    }
+  }
+  return state;
+}
 
 // What this rank stores of every master weight, put into its place.
 inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Outcome& outcome) {
@@ -93,6 +110,7 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
   outcome.memory.resize(static_cast<std::size_t>(ranks));
   outcome.used.resize(static_cast<std::size_t>(ranks));
   outcome.texts.resize(static_cast<std::size_t>(ranks));
+  outcome.scales.resize(static_cast<std::size_t>(ranks));
   std::mutex mutex;
   on_ranks(ranks, shape, [&](engine::Rank& rank) {
     const int r = rank.mesh().rank();
@@ -138,6 +156,7 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
     rank.synchronize();
     const std::lock_guard lock(mutex);
     outcome.used[static_cast<std::size_t>(r)] = rank.high_water();
+    outcome.scales[static_cast<std::size_t>(r)] = scale_state(rank, *session);
     collect(rank, session->store(), outcome);
   });
   return outcome;

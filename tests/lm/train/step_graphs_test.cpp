@@ -89,7 +89,7 @@ TEST(Graphs, OnAGuardedDeviceChangeNoBit) {
 }
 
 TEST(Graphs, UnderSettingsOfStepsChangeNoBit) {
-  std::vector<SessionSettings> all(8, tiny_settings(DType::kBF16));
+  std::vector<SessionSettings> all(9, tiny_settings(DType::kBF16));
   all[0].step.microbatches = 1;
   all[1].step.recompute = {.full_layers = 4, .layers_per_group = 2};
   all[2].step.weight_gradients = engine::WeightGradientQueue::Policy::kDeferred;
@@ -100,6 +100,7 @@ TEST(Graphs, UnderSettingsOfStepsChangeNoBit) {
   all[5].optimizer.rules = update_rules_of({.optimizer = "muon"});
   all[6].optimizer.rules = update_rules_of({.optimizer = "lion"});
   all[7].optimizer.rules = update_rules_of({.exp_avg_dtype = "bf16", .exp_avg_sq_dtype = "bf16"});
+  all[8].step.precision = {.fp8 = true, .gradients = DType::kF8E5M2, .delayed = {.steps = 3}};
   for (std::size_t i = 0; i < all.size(); ++i) {
     EXPECT_EQ(train_recorded(all[i], turbo::make_cpu_device(2)), train_plain(all[i])) << i;
   }

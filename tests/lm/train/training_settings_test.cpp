@@ -108,5 +108,18 @@ TEST(TrainingSettings, KeysOfFp8DecideFormatsRolesAndBlocks) {
   EXPECT_EQ(in_fp8(fp8({}), kElsewhere), "");
 }
 
+TEST(TrainingSettings, KeysOfDelayedScalesDecideTheirRule) {
+  const auto rule_of = [](std::vector<std::string> words) {
+    words.insert(words.end(), {"fp8=hybrid", "global_batch_size=8", "micro_batch_size=2"});
+    return settings_of(words, 1).step.precision.delayed;
+  };
+  using Rule = engine::DelayedScaling;
+  EXPECT_EQ(rule_of({"fp8_recipe=tensorwise", "fp8_amax_history_len=3"}), Rule());
+  EXPECT_EQ(rule_of({}), (Rule{.steps = 1024}));  // as Primus's presets say
+  EXPECT_EQ(rule_of({"fp8_recipe=delayed", "fp8_amax_history_len=3", "fp8_amax_compute_algo=most_recent",
+                     "fp8_margin=2"}),
+            (Rule{.steps = 3, .most_recent = true, .margin = 2}));
+}
+
 }  // namespace
 }  // namespace primus

@@ -16,7 +16,7 @@ DelayedScales::DelayedScales(Rank& rank, const ParameterStore& store, const Prec
   if (layers == 0) return;
   largest_ = rank.persistent(DType::kI32, {layers, kTensors});
   history_ = rank.persistent(DType::kF32, {layers, kTensors, recipe.delayed.steps});
-  scales_ = rank.persistent(DType::kF32, {layers, kTensors, 2});
+  scales_ = rank.persistent(DType::kF32, {layers, kTensors, kPlace});
   turbo::launch(rank.context(), turbo::Fill{.out = history_, .value = 0});
   turbo::launch(rank.context(), turbo::Fill{.out = scales_, .value = 1});
 }
@@ -25,7 +25,7 @@ turbo::Fp8Scaling DelayedScales::of(const Parameter& parameter, Operand operand,
   const std::int64_t layer = layer_of_[static_cast<std::size_t>(parameter.index)];
   PRIMUS_CHECK("DelayedScales::of", layer >= 0);
   const std::int64_t i = layer * kTensors + static_cast<std::int64_t>(operand), all = largest_.elements();
-  return {.scales = scales_.reshaped({all, 2}).slice(i, i + 1),
+  return {.scales = Tensor(scales_.from(i * kPlace).data, DType::kF32, {2}),
           .largest = note ? largest_.reshaped({all}).slice(i, i + 1) : Tensor()};
 }
 
@@ -55,7 +55,7 @@ std::vector<DelayedScales::Layer> DelayedScales::layers() const {
     const auto i = static_cast<std::int64_t>(layers.size());
     layers.push_back({.parameter = parameter,
                       .history = history_.slice(i, i + 1).reshaped({kTensors, recipe_.delayed.steps}),
-                      .scales = scales_.slice(i, i + 1).reshaped({kTensors, 2})});
+                      .scales = scales_.slice(i, i + 1).reshaped({kTensors, kPlace})});
   }
   return layers;
 }

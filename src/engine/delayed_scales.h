@@ -51,7 +51,7 @@ class DelayedScales {
   struct Layer {
     const Parameter* parameter = nullptr;
     Tensor history;  // [3, steps]
-    Tensor scales;   // [3, 2], as turbo::QuantizeFp8 reads them
+    Tensor scales;   // [3, 4], of turbo::UpdateFp8Scales
   };
   std::vector<Layer> layers() const;
   std::int64_t state_bytes() const { return history_.bytes() + scales_.bytes(); }
@@ -59,7 +59,8 @@ class DelayedScales {
   const PrecisionRecipe& recipe() const { return recipe_; }
 
  private:
-  static constexpr std::int64_t kTensors = turbo::UpdateFp8Scales::kTensors;
+  static constexpr std::int64_t kTensors = turbo::UpdateFp8Scales::kTensors,
+                                kPlace = turbo::UpdateFp8Scales::kPlace;
 
   Rank& rank_;
   PrecisionRecipe recipe_;

@@ -15,7 +15,7 @@ namespace {
 using engine::DelayedScales;
 
 constexpr const char *kHistory = "fp8_amax_history", *kScales = "fp8_scales";
-constexpr std::int64_t kTensors = turbo::UpdateFp8Scales::kTensors;
+constexpr std::int64_t kTensors = turbo::UpdateFp8Scales::kTensors, kPlace = turbo::UpdateFp8Scales::kPlace;
 
 std::vector<std::int64_t> extents(const Tensor& tensor) { return {tensor.shape[0], tensor.shape[1]}; }
 
@@ -67,24 +67,24 @@ LoadedScales load_scales(const CheckpointReader& checkpoint, const DelayedScales
     }
     const auto steps = static_cast<std::int64_t>(saved->data.size() / sizeof(float)) / kTensors;
     std::vector<float> history(static_cast<std::size_t>(kTensors * steps));
-    std::array<float, 2 * kTensors> pairs{};
+    std::array<float, kPlace * kTensors> places{};
     checkpoint.read(TensorPart::kOptimizer, history_name, DType::kF32, std::array{kTensors, steps},
                     std::as_writable_bytes(std::span(history)));
-    checkpoint.read(TensorPart::kOptimizer, scales_name, DType::kF32, std::array{kTensors, std::int64_t{2}},
-                    std::as_writable_bytes(std::span(pairs)));
+    checkpoint.read(TensorPart::kOptimizer, scales_name, DType::kF32, std::array{kTensors, kPlace},
+                    std::as_writable_bytes(std::span(places)));
     const std::int64_t now = layer.history.cols();
     std::vector<float> kept(static_cast<std::size_t>(kTensors * now));
     for (std::int64_t t = 0; t < kTensors; ++t) {
       const auto own =
           std::span(kept).subspan(static_cast<std::size_t>(t * now), static_cast<std::size_t>(now));
       std::copy_n(history.begin() + t * steps, std::min(steps, now), own.begin());
-      const turbo::Fp8Scales next =
-          scales_by(scales.recipe(), own, t == kTensors - 1, pairs[static_cast<std::size_t>(2 * t + 1)]);
-      pairs[static_cast<std::size_t>(2 * t)] = next.inverse;
-      pairs[static_cast<std::size_t>(2 * t + 1)] = next.scale;
+      const turbo::Fp8Scales next = scales_by(scales.recipe(), own, t == kTensors - 1,
+                                              places[static_cast<std::size_t>(kPlace * t + 1)]);
+      places[static_cast<std::size_t>(kPlace * t)] = next.inverse;
+      places[static_cast<std::size_t>(kPlace * t + 1)] = next.scale;
     }
     rank.compute().copy_to_device(layer.history.data, kept.data(), layer.history.bytes());
-    rank.compute().copy_to_device(layer.scales.data, pairs.data(), layer.scales.bytes());
+    rank.compute().copy_to_device(layer.scales.data, places.data(), layer.scales.bytes());
     rank.compute().synchronize();  // the host's side goes
     ++count.loaded;
   }

@@ -119,7 +119,8 @@ void update_scales(CpuContext& context, const UpdateFp8Scales& call) {
   const float top = Fp8E4M3::largest() * headroom,
               gradients_top =
                   (call.gradients == DType::kF8E5M2 ? Fp8E5M2::largest() : Fp8E4M3::largest()) * headroom;
-  for (std::int64_t i = 0; i < call.largest.elements(); ++i, history += steps, scales += 2) {
+  for (std::int64_t i = 0; i < call.largest.elements();
+       ++i, history += steps, scales += UpdateFp8Scales::kPlace) {
     std::copy_backward(history, history + steps - 1, history + steps);
     auto decides = static_cast<std::uint32_t>(largest[i]);
     history[0] = std::bit_cast<float>(decides);

@@ -31,7 +31,7 @@ void QuantizeFp8::check() const {
   PRIMUS_CHECK(
       kId, transposed.absent() || (is_fp8(transposed.dtype) && is_matrix(transposed, x.cols(), x.rows())));
   PRIMUS_CHECK(kId, codes.absent() || transposed.absent() || codes.dtype == transposed.dtype);
-  PRIMUS_CHECK(kId, is_aligned(x) && is_aligned(codes) && is_aligned(transposed));
+  PRIMUS_CHECK(kId, is_aligned(x) && is_aligned(codes) && is_aligned(transposed) && is_aligned(scales));
   PRIMUS_CHECK(kId, largest.absent() || (known && is_vector(largest, DType::kI32, 1)));
   check_fp8_extents(x.rows(), x.cols());
 }
@@ -40,7 +40,7 @@ void UpdateFp8Scales::check() const {
   PRIMUS_CHECK(kId, largest.dtype == DType::kI32 && largest.shape.rank() == 2 && largest.cols() == kTensors);
   PRIMUS_CHECK(kId, history.dtype == DType::kF32 && history.cols() > 0 && history.shape.rank() == 3 &&
                         history.rows() == largest.elements());
-  PRIMUS_CHECK(kId, is_vector(scales, DType::kF32, 2 * largest.elements()));
+  PRIMUS_CHECK(kId, is_vector(scales, DType::kF32, kPlace * largest.elements()));
   PRIMUS_CHECK(kId, is_vector(norm, DType::kF32, 1) && is_fp8(gradients) && margin >= 0);
 }
 
@@ -50,6 +50,7 @@ void Fp8Gemm::check() const {
   PRIMUS_CHECK(kId, a.cols() == b.cols() && is_matrix(c, a.rows(), b.rows()));
   PRIMUS_CHECK(kId, is_vector(a_scales, DType::kF32, 2) && is_vector(b_scales, DType::kF32, 2));
   PRIMUS_CHECK(kId, is_aligned(a) && is_aligned(b) && is_aligned(c));
+  PRIMUS_CHECK(kId, is_aligned(a_scales) && is_aligned(b_scales));
   check_fp8_extents(a.rows(), a.cols());
   check_fp8_extents(b.rows(), b.cols());
 }

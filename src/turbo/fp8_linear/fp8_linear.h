@@ -13,7 +13,7 @@
 //
 // An operand with an infinite element or a NaN makes every element of the result NaN; with a scale of steps
 // before, those that this element is a term of. No product takes two
-// operands in e5m2: GPUs have none. Addresses are multiples of 16. So
+// operands in e5m2: GPUs have none. Addresses, those of scales too, are multiples of 16. So
 // is every extent of an operand: launching another is an Error(kInvalid). A GPU without fp8, one of NVIDIA
 // below compute capability 8.9, is an Error(kInvalid), too, when workspaces are asked for, and one of AMD an
 // Error(kUnsupported) so far.
@@ -53,10 +53,13 @@ struct QuantizeFp8 {
 struct UpdateFp8Scales {
   static constexpr KernelId kId = KernelId::kUpdateFp8Scales;
   static constexpr std::int64_t kTensors = 3;  // x, W, d_y
+  static constexpr std::int64_t kPlace = 4;    // numbers of a tensor in `scales`
   Tensor largest;                              // [layers, kTensors] int32: the bits of this step's magnitudes
   Tensor history;  // [layers, kTensors, steps] fp32: the last steps' magnitudes; this step's comes first
-  Tensor scales;   // [layers, kTensors, 2] fp32: as QuantizeFp8 reads them
-  Tensor norm;     // [1] fp32: of this step's gradients. Where it is not finite, nothing changes
+  // [layers, kTensors, kPlace] fp32: the first two of each place are as QuantizeFp8 reads them; the others
+  // keep addresses multiples of 16.
+  Tensor scales;
+  Tensor norm;  // [1] fp32: of this step's gradients. Where it is not finite, nothing changes
   DType gradients = DType::kF8E4M3;  // the type of d_y
   bool most_recent = false;          // true: this step's magnitude decides, false: the largest in the history
   int margin = 0;                    // magnitudes shall stay 2^margin below the format's largest number

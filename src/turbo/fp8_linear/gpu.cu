@@ -224,7 +224,7 @@ struct UpdateScales {
     if (thread() != 0) return;
     row[0] = std::bit_cast<float>(newest);
     constexpr std::int64_t kTensors = UpdateFp8Scales::kTensors;
-    float* const own = scales + 2 * block();
+    float* const own = scales + UpdateFp8Scales::kPlace * block();
     const Fp8Scales next = delayed_fp8_scales(
         most_recent ? newest : magnitude, block() % kTensors == kTensors - 1 ? gradients_top : top, own[1]);
     own[0] = next.inverse, own[1] = next.scale;

@@ -97,8 +97,8 @@ TEST(DelayedScales, MemoryPlansAndCheckpointsCountThem) {
   };
   const StepMeasurement without = measured(0), with = measured(1024);
   constexpr std::int64_t kTensors = 4 * 4 * 3;
-  EXPECT_EQ(with.state_bytes - without.state_bytes, kTensors * (1024 + 2) * 4);
-  EXPECT_GE(with.memory.persistent - without.memory.persistent, kTensors * (1024 + 2 + 1) * 4);
+  EXPECT_EQ(with.state_bytes - without.state_bytes, kTensors * (1024 + 4) * 4);
+  EXPECT_GE(with.memory.persistent - without.memory.persistent, kTensors * (1024 + 4 + 1) * 4);
 }
 
 TEST(DelayedScales, AStepTakesTheMemoryThatWasMeasured) {
@@ -113,11 +113,11 @@ TEST(DelayedScales, AStepTakesTheMemoryThatWasMeasured) {
 TEST(DelayedScales, FollowTheMagnitudesOfSteps) {
   const Outcome outcome = train_alone(settings_with(delayed(3)), 5);
   const std::vector<float>& all = scales_of(outcome);
-  ASSERT_EQ(all.size(), 4U * 4 * 3 * (3 + 2));
+  ASSERT_EQ(all.size(), 4U * 4 * 3 * (3 + 4));
   for (std::size_t layer = 0; layer < 16; ++layer) {
     for (std::size_t t = 0; t < 3; ++t) {
-      const float* const history = all.data() + layer * 15 + t * 3;
-      const float* const scales = all.data() + layer * 15 + 9 + t * 2;
+      const float* const history = all.data() + layer * 21 + t * 3;
+      const float* const scales = all.data() + layer * 21 + 9 + t * 4;
       const float largest = std::max({history[0], history[1], history[2]});
       EXPECT_GT(history[0], 0) << layer << " " << t;
       EXPECT_EQ(scales[1], (t == 2 ? 57344 : 448) / largest) << layer << " " << t;

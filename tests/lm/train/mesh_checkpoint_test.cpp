@@ -235,7 +235,7 @@ TEST(MeshCheckpoint, OfDelayedScalesUnderAnotherRule) {
         const float newest = history[t * static_cast<std::size_t>(steps)];
         EXPECT_EQ(history[t * static_cast<std::size_t>(steps) + 1], 0);  // one step was trained
         const float scale = newest > 0 ? (t == 2 ? top : 448.0F) / newest : 1.0F;
-        EXPECT_EQ(scales[2 * t + 1], scale);
+        EXPECT_EQ(scales[4 * t + 1], scale);
         any = any || newest > 0;
       }
     }

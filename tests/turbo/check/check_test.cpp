@@ -211,7 +211,7 @@ void CheckTest::check_dense() {
       {&Qf::x, &Qf::codes, &Qf::scales, &Qf::largest}, {}, {[](Qf& a) { a.known = false; }});
   using Us = UpdateFp8Scales;
   expect_checks<Us>(
-      {.largest = i32({5, 3}), .history = f32({5, 3, 7}), .scales = f32({5, 3, 2}), .norm = f32({1})},
+      {.largest = i32({5, 3}), .history = f32({5, 3, 7}), .scales = f32({5, 3, 4}), .norm = f32({1})},
       {&Us::largest, &Us::scales, &Us::norm}, {&Us::history},
       {[](Us& a) { a.gradients = DType::kBF16; }, [](Us& a) { a.margin = -1; }});
   using Fg = Fp8Gemm;

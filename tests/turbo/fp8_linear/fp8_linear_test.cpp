@@ -244,15 +244,15 @@ struct DelayedRule {
 void expect_scales(OperatorBench& bench, const DelayedRule& rule, const std::vector<Values>& steps) {
   SCOPED_TRACE(std::to_string(rule.steps) + " steps, margin " + std::to_string(rule.margin) +
                (rule.most_recent ? ", most recent" : ", max"));
-  constexpr std::int64_t kLayers = 2, kTensors = UpdateFp8Scales::kTensors;
-  UpdateFp8Scales call{
-      .largest = bench.zeros(DType::kI32, {kLayers, kTensors}),
-      .history = bench.zeros(DType::kF32, {kLayers, kTensors, rule.steps}),
-      .scales = bench.upload(Values(2 * kLayers * kTensors, 1), DType::kF32, {kLayers, kTensors, 2}),
-      .norm = bench.upload({1.5}, DType::kF32, {1}),
-      .gradients = rule.gradients,
-      .most_recent = rule.most_recent,
-      .margin = rule.margin};
+  constexpr std::int64_t kLayers = 2, kTensors = UpdateFp8Scales::kTensors, kPlace = UpdateFp8Scales::kPlace;
+  UpdateFp8Scales call{.largest = bench.zeros(DType::kI32, {kLayers, kTensors}),
+                       .history = bench.zeros(DType::kF32, {kLayers, kTensors, rule.steps}),
+                       .scales = bench.upload(Values(kPlace * kLayers * kTensors, 1), DType::kF32,
+                                              {kLayers, kTensors, kPlace}),
+                       .norm = bench.upload({1.5}, DType::kF32, {1}),
+                       .gradients = rule.gradients,
+                       .most_recent = rule.most_recent,
+                       .margin = rule.margin};
   std::vector<DelayedTensor> expected(kLayers * kTensors,
                                       {std::vector<float>(static_cast<std::size_t>(rule.steps)), 1});
   for (const Values& magnitudes : steps) {
@@ -271,7 +271,8 @@ void expect_scales(OperatorBench& bench, const DelayedRule& rule, const std::vec
     Values history, scales;
     for (const DelayedTensor& tensor : expected) {
       history.insert(history.end(), tensor.history.begin(), tensor.history.end());
-      scales.insert(scales.end(), {static_cast<double>(1 / tensor.scale), static_cast<double>(tensor.scale)});
+      scales.insert(scales.end(),
+                    {static_cast<double>(1 / tensor.scale), static_cast<double>(tensor.scale), 1, 1});
     }
     EXPECT_EQ(bench.download(call.scales), scales);
     const Values found = bench.download(call.history);
@@ -303,7 +304,7 @@ TEST_P(Fp8LinearTest, LongHistoriesMoveAsAWhole) {
     for (std::int64_t i = 0; i < 3 * steps; ++i) history.push_back(static_cast<double>(i + 1));
     const UpdateFp8Scales call{.largest = bench.upload(Values(3, bits_of(9999)), DType::kI32, {1, 3}),
                                .history = bench.upload(history, DType::kF32, {1, 3, steps}),
-                               .scales = bench.upload(Values(6, 1), DType::kF32, {1, 3, 2}),
+                               .scales = bench.upload(Values(12, 1), DType::kF32, {1, 3, 4}),
                                .norm = bench.upload({1}, DType::kF32, {1})};
     bench.run(call);
     for (std::int64_t t = 0; t < 3; ++t) {
@@ -317,13 +318,14 @@ TEST_P(Fp8LinearTest, LongHistoriesMoveAsAWhole) {
 TEST_P(Fp8LinearTest, ABadStepChangesNoScale) {
   OperatorBench bench(GetParam());
   for (const double norm : {double{INFINITY}, double{NAN}}) {
-    const UpdateFp8Scales call{.largest = bench.upload(Values(3, bits_of(5)), DType::kI32, {1, 3}),
-                               .history = bench.upload({1, 2, 3, 4, 5, 6}, DType::kF32, {1, 3, 2}),
-                               .scales = bench.upload({0.5, 2, 0.25, 4, 1, 1}, DType::kF32, {1, 3, 2}),
-                               .norm = bench.upload({norm}, DType::kF32, {1})};
+    const UpdateFp8Scales call{
+        .largest = bench.upload(Values(3, bits_of(5)), DType::kI32, {1, 3}),
+        .history = bench.upload({1, 2, 3, 4, 5, 6}, DType::kF32, {1, 3, 2}),
+        .scales = bench.upload({0.5, 2, 1, 1, 0.25, 4, 1, 1, 1, 1, 1, 1}, DType::kF32, {1, 3, 4}),
+        .norm = bench.upload({norm}, DType::kF32, {1})};
     bench.run(call);
     EXPECT_EQ(bench.download(call.history), (Values{1, 2, 3, 4, 5, 6}));
-    EXPECT_EQ(bench.download(call.scales), (Values{0.5, 2, 0.25, 4, 1, 1}));
+    EXPECT_EQ(bench.download(call.scales), (Values{0.5, 2, 1, 1, 0.25, 4, 1, 1, 1, 1, 1, 1}));
   }
 }
 
@@ -333,11 +335,12 @@ TEST_P(Fp8LinearTest, ExtremeMagnitudesHaveUsableScales) {
   for (const auto& [magnitude, scale] : {std::pair(1e-44, 0x1p126), {3.4e38, 0x1p-126}}) {
     const UpdateFp8Scales call{.largest = bench.upload(Values(3, bits_of(magnitude)), DType::kI32, {1, 3}),
                                .history = bench.zeros(DType::kF32, {1, 3, 4}),
-                               .scales = bench.upload(Values(6, 1), DType::kF32, {1, 3, 2}),
+                               .scales = bench.upload(Values(12, 1), DType::kF32, {1, 3, 4}),
                                .norm = bench.upload({1}, DType::kF32, {1}),
                                .margin = 16};
     bench.run(call);
-    EXPECT_EQ(bench.download(call.scales), (Values{1 / scale, scale, 1 / scale, scale, 1 / scale, scale}));
+    EXPECT_EQ(bench.download(call.scales),
+              (Values{1 / scale, scale, 1, 1, 1 / scale, scale, 1, 1, 1 / scale, scale, 1, 1}));
   }
 }
 

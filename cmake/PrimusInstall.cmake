@@ -12,6 +12,7 @@ install(DIRECTORY ${CMAKE_BINARY_DIR}/lib/primus/ DESTINATION lib/primus OPTIONA
         USE_SOURCE_PERMISSIONS FILES_MATCHING PATTERN "libprimus_*.so")
 install(DIRECTORY presets/ DESTINATION share/primus/presets)
 install(DIRECTORY examples/ DESTINATION share/primus/examples)
+install(PROGRAMS scripts/wandb_offline.py DESTINATION share/primus/scripts)
 install(FILES README.md DESTINATION share/doc/primus)
 install(FILES LICENSE DESTINATION share/doc/primus RENAME copyright)
 install(DIRECTORY docs/ DESTINATION share/doc/primus FILES_MATCHING PATTERN "*.md")

@@ -69,7 +69,7 @@ check "and depends on glibc 2.36" holds "$place/info" "libc6 (>= 2.36)"
 wanted=$(awk '/^\[/ { wanted = ($1 == "[runtime]"); next } wanted && NF { print $1 }' scripts/debian-packages.txt | sort)
 got=$(sed -n 's/^ *Depends: //p' "$place/info" | tr ',' '\n' | awk '{ print $1 }' | sort)
 check "its dependencies are the group [runtime]" test "$wanted" = "$got"
-for file in ./usr/bin/primus ./usr/bin/primus-cli ./usr/share/primus/presets/models/llama3.1_8B.yaml \
+for file in ./usr/bin/primus ./usr/bin/primus-cli ./usr/share/primus/scripts/wandb_offline.py ./usr/share/primus/presets/models/llama3.1_8B.yaml \
   ./usr/share/man/man1/primus.1.gz ./usr/share/doc/primus/copyright; do
   check "it has $file" holds "$place/contents" "$file"
 done

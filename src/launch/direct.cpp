@@ -247,11 +247,15 @@ std::vector<std::string> read_environment_file(const Path& file) {
   return variables;
 }
 
-DirectPlan plan_direct(const DirectSettings& settings, const DirectCommand& command,
+DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command,
                        const Surroundings& outside) {
-  const Variables given = given_variables(settings);
+  const Variables given = given_variables(asked);
   const Surroundings surroundings = with(outside, given);
   const Accelerators gpus = find_accelerators(surroundings);
+  DirectSettings settings = asked;
+  // Primus's scripts take it for --numa.
+  if (settings.numa == Numa::kAuto && gpus.any() && surroundings.setting("ENABLE_NUMA_BINDING") == "1")
+    settings.numa = Numa::kOn;
   const bool single = is_single(settings, command, &surroundings);
   const Shape shape = shape_of(settings, command, single);
   NodePlace place = find_node(surroundings, node_defaults(settings), gpus);
@@ -276,6 +280,7 @@ DirectPlan plan_direct(const DirectSettings& settings, const DirectCommand& comm
 
   Step step{.name = "process", .where = "on this node", .argv = {}};
   step.environment = environment_defaults(gpus, surroundings);
+  result.notes = environment_notes(step.environment, surroundings);
   if (shape.python) use_virtual_environment(surroundings, step.environment);
   const auto number = [](int value) { return std::to_string(value); };
   const bool alone = place.nodes == 1;
@@ -376,6 +381,9 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
             .argv = command_line(settings, command, words, shape, several, program, nullptr)};
   for (const auto& [name, value] : given) step.environment[name] = value;
   add_notes(settings, {}, step);
+  const Surroundings nothing{.variable = [](const std::string&) { return std::nullopt; },
+                             .variable_names = [] { return std::vector<std::string>(); }};
+  for (std::string& note : environment_notes({}, with(nothing, given))) step.notes.push_back(std::move(note));
   for (const Path& folder : settings.hooks) step.notes.push_back(fmt::format("hooks of {}", folder.string()));
   plan.steps.push_back(std::move(step));
   if (!has_ranks || !ranks || nodes.nodes == 0 || !several || asks_for_ranks(command.words)) return plan;

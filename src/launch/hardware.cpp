@@ -1,10 +1,14 @@
 #include "launch/hardware.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netdb.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cstdint>
+#include <sstream>
 
 namespace primus::launch {
 namespace {
@@ -127,10 +131,12 @@ struct Default {
 
 // What Primus sets on nodes with AMD GPUs.
 constexpr Default kAmd[] = {
+    {"AITER_LOG_LEVEL", "ERROR"},
     {"CUDA_DEVICE_MAX_CONNECTIONS", "1"},
     {"GPU_MAX_HW_QUEUES", "2"},
     {"HSA_ENABLE_SDMA", "1"},
     {"HSA_NO_SCRATCH_RECLAIM", "1"},
+    {"MSCCLPP_DISABLE_CHANNEL_CACHE", "FALSE"},
     {"NCCL_CHECKS_DISABLE", "1"},
     {"NCCL_CROSS_NIC", "0"},
     {"NCCL_IB_GID_INDEX", "3"},
@@ -139,22 +145,145 @@ constexpr Default kAmd[] = {
     {"NVTE_CK_USES_BWD_V3", "1"},
     {"NVTE_ROCM_ENABLE_MXFP8", "1"},
     {"NVTE_USE_CAST_TRANSPOSE_TRITON", "1"},
+    {"NVTE_USE_OPTIMIZED_HIPIFIED_CAST_TRANSPOSE", "0"},
+    {"PRIMUS_TURBO_ATTN_V3_ATOMIC_FP32", "0"},
+    {"PRIMUS_TURBO_DEEPEP_TIMEOUT", "600"},
     {"RCCL_MSCCLPP_ENABLE", "0"},
+    {"RCCL_MSCCLPP_FORCE_ENABLE", "0"},
+    {"RCCL_MSCCLPP_THRESHOLD", "1073741824"},
     {"RCCL_MSCCL_ENABLE", "0"},
     {"TORCH_NCCL_HIGH_PRIORITY", "1"},
+    {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "0"},
 };
 constexpr Default kMi355x[] = {{"RCCL_WARP_SPEED_AUTO", "0"}};
 constexpr Default kNvidia[] = {
     {"CUDA_DEVICE_MAX_CONNECTIONS", "1"},
     {"TORCH_NCCL_HIGH_PRIORITY", "1"},
 };
+// USING_AINIC=1: what AMD's Pensando cards want, as Primus sets it.
+constexpr Default kAinic[] = {
+    {"NCCL_DMABUF_ENABLE", "0"},
+    {"NCCL_GDR_FLUSH_DISABLE", "1"},
+    {"NCCL_IB_FIFO_TC", "192"},
+    {"NCCL_IB_GID_INDEX", "1"},
+    {"NCCL_IB_QPS_PER_CONNECTION", "1"},
+    {"NCCL_IB_ROCE_VERSION_NUM", "2"},
+    {"NCCL_IB_SL", "0"},
+    {"NCCL_IB_TC", "104"},
+    {"NCCL_IB_USE_INLINE", "1"},
+    {"NCCL_IGNORE_CPU_AFFINITY", "1"},
+    {"NCCL_MAX_P2P_CHANNELS", "56"},
+    {"NET_OPTIONAL_RECV_COMPLETION", "1"},
+    {"RCCL_AINIC_ROCE", "1"},
+    {"RCCL_GDR_FLUSH_GPU_MEM_NO_RELAXED_ORDERING", "0"},
+};
 // PRIMUS_DETERMINISTIC=1: what makes the vendors' libraries add in one order.
 constexpr Default kDeterministic[] = {
-    {"NCCL_ALGO", "Ring"},
-    {"NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0"},
-    {"ROCBLAS_DEFAULT_ATOMICS_MODE", "0"},
+    {"NCCL_ALGO", "Ring"},           {"NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0"},
+    {"PRIMUS_TURBO_AUTO_TUNE", "0"}, {"ROCBLAS_DEFAULT_ATOMICS_MODE", "0"},
     {"TORCH_COMPILE_DISABLE", "1"},
 };
+
+// Switches of Primus's scripts that nothing here reads, and what to do in their place.
+constexpr Default kUnread[] = {
+    {"PATCH_TE_FLASH_ATTN", "a --patch script can edit Transformer Engine in the image"},
+    {"PRIMUS_HIPBLASLT_TUNING",
+     "set TE_HIPBLASLT_TUNING_RUN_COUNT and HIPBLASLT_TUNING_OVERRIDE_FILE themselves by --env"},
+    {"REBUILD_BNXT", "build libbnxt_re into the image, or in a --patch script"},
+    {"REBUILD_PRIMUS_TURBO", "build Primus-Turbo into the image, or in a --patch script"},
+    {"REBUILD_UEP", "build uccl into the image, or in a --patch script"},
+    {"SDMA_ALL_GATHER", "set NCCL_CTA_POLICY=2, NCCL_CUMEM_ENABLE=1 and NCCL_LOCAL_REGISTER=0 by --env"},
+    {"USING_UEP", "set PRIMUS_TURBO_MOE_DISPATCH_COMBINE_BACKEND=DEEP_EP and UCCL_* by --env"},
+};
+
+// "mlx5_0:1,mlx5_1:1": of each InfiniBand device its first active port, or its first one where no device has
+// an active one. Bonds and eth0 are left out, which are the machine's own network. Empty: there are none.
+std::string rdma_devices(const Path& root) {
+  const Path folder = root / "sys/class/infiniband";
+  std::vector<std::string> devices = list(folder), active, all;
+  std::sort(devices.begin(), devices.end());
+  for (const std::string& device : devices) {
+    if (device.find("bond") != std::string::npos || device.find("eth0") != std::string::npos) continue;
+    std::vector<std::string> ports = list(folder / device / "ports");
+    std::sort(ports.begin(), ports.end());
+    if (ports.empty()) continue;
+    all.push_back(device + ":" + ports[0]);
+    for (const std::string& port : ports) {
+      if (content(folder / device / "ports" / port / "state").find("ACTIVE") == std::string::npos) continue;
+      active.push_back(device + ":" + port);
+      break;
+    }
+  }
+  return fmt::format("{}", fmt::join(active.empty() ? all : active, ","));
+}
+
+// Of a name or an IPv4 address, in network order; nullopt: not known here.
+std::optional<std::uint32_t> ipv4_of(const std::string& host) {
+  in_addr address{};
+  if (inet_pton(AF_INET, host.c_str(), &address) == 1) return address.s_addr;
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_family = AF_INET;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0 || !found) return std::nullopt;
+  const auto result = reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr.s_addr;
+  freeaddrinfo(found);
+  return result;
+}
+
+bool is_local_only(const std::string& interface) {
+  return interface == "lo" || interface == "docker0" || interface.starts_with("veth");
+}
+
+// The interface of the route to `address`, and of the default route where that is none. Lines of
+// /proc/net/route have the interface, the destination and, eighth, the mask, in network order. Empty: no
+// route.
+std::string interface_to(const Path& root, const std::optional<std::uint32_t>& address) {
+  std::istringstream lines(content(root / "proc/net/route"));
+  std::string line, best, fallback;
+  int longest = 0;
+  std::getline(lines, line);  // the heading
+  while (std::getline(lines, line)) {
+    std::istringstream words(line);
+    std::string interface, gateway;
+    std::uint32_t destination = 0, mask = 0;
+    int flags = 0, references = 0, use = 0, metric = 0;
+    words >> interface >> std::hex >> destination >> gateway >> flags >> std::dec >> references >> use >>
+        metric >> std::hex >> mask;
+    if (!words || is_local_only(interface)) continue;
+    if (mask == 0) {
+      if (fallback.empty()) fallback = interface;
+    } else if (address && (*address & mask) == destination && std::popcount(mask) > longest) {
+      best = interface;
+      longest = std::popcount(mask);
+    }
+  }
+  return best.empty() ? fallback : best;
+}
+
+// What LD_LIBRARY_PATH has to have: ROCm's libraries first, and with USING_AINIC those of the cards last.
+// Empty: as it is.
+std::string library_path(const Surroundings& surroundings, bool ainic) {
+  const std::string before = surroundings.variable("LD_LIBRARY_PATH").value_or("");
+  std::string path = before;
+  const auto has = [&](const std::string& folder) {
+    return (":" + path + ":").find(":" + folder + ":") != std::string::npos;
+  };
+  const auto is_there = [&](const std::string& folder) {
+    return Env::posix().status(surroundings.root / folder.substr(1)).has_value();
+  };
+  const auto setting = [&](const char* name, const char* otherwise) {
+    return surroundings.setting(name).value_or(otherwise);
+  };
+  const std::string rocm = setting("ROCM_HOME", "/opt/rocm") + "/lib";
+  if (is_there(rocm) && !has(rocm)) path = rocm + (path.empty() ? "" : ":") + path;
+  if (ainic) {
+    for (const std::string& folder : {setting("RCCL_HOME_DIR", "/workspace/rccl") + "/build/release",
+                                      setting("ANP_HOME_DIR", "/workspace/amd-anp") + "/build",
+                                      setting("MPI_HOME_DIR", "/opt/ompi") + "/install/lib"}) {
+      if (is_there(folder) && !has(folder)) path += (path.empty() ? "" : ":") + folder;
+    }
+  }
+  return path == before ? "" : path;
+}
 
 }  // namespace
 
@@ -190,11 +319,66 @@ std::map<std::string, std::string> environment_defaults(const Accelerators& gpus
     }
   };
   if (!gpus.any()) return defaults;
-  if (gpus.vendor == Vendor::kAmd) add(kAmd);
-  if (gpus.vendor == Vendor::kAmd && gpus.model == "MI355X") add(kMi355x);
+  const bool ainic = surroundings.setting("USING_AINIC") == "1";
+  if (gpus.vendor == Vendor::kAmd) {
+    add(kAmd);
+    if (ainic) {
+      add(kAinic);  // its NCCL_IB_GID_INDEX is another one
+      // RoCE within RCCL, or the plug-in of the cards.
+      const bool roce = surroundings.setting("RCCL_AINIC_ROCE").value_or("1") == "1";
+      if (!surroundings.setting("NCCL_NET_PLUGIN"))
+        defaults["NCCL_NET_PLUGIN"] = roce ? "none" : "librccl-anp.so";
+    }
+    if (gpus.model == "MI355X") add(kMi355x);
+    const auto found = [&](const char* name, const std::string& value) {
+      if (!surroundings.setting(name) && !value.empty()) defaults[name] = value;
+    };
+    found("NCCL_IB_HCA", rdma_devices(surroundings.root));
+    if (!surroundings.setting("NCCL_SOCKET_IFNAME") || !surroundings.setting("GLOO_SOCKET_IFNAME")) {
+      const auto master = surroundings.setting("MASTER_ADDR");
+      const std::string interface = interface_to(surroundings.root, master ? ipv4_of(*master) : std::nullopt);
+      found("NCCL_SOCKET_IFNAME", interface);
+      found("GLOO_SOCKET_IFNAME", interface);
+    }
+    if (const std::string path = library_path(surroundings, ainic); !path.empty())
+      defaults["LD_LIBRARY_PATH"] = path;
+  }
   if (gpus.vendor == Vendor::kNvidia) add(kNvidia);
-  if (surroundings.setting("PRIMUS_DETERMINISTIC") == "1") add(kDeterministic);
+  if (surroundings.setting("PRIMUS_DETERMINISTIC") == "1") {
+    for (const Default& entry : kDeterministic) {
+      if (surroundings.variable(entry.name) != entry.value) defaults[entry.name] = entry.value;
+    }
+  }
   return defaults;
+}
+
+std::vector<std::string> environment_notes(const std::map<std::string, std::string>& defaults,
+                                           const Surroundings& surroundings) {
+  std::vector<std::string> notes;
+  std::string found;
+  for (const char* name : {"NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
+    if (const auto value = defaults.find(name); value != defaults.end())
+      found += fmt::format("{}{}={}", found.empty() ? "" : " ", name, value->second);
+  }
+  if (!found.empty()) notes.push_back(fmt::format("found on this node: {}; --env sets another", found));
+  if (!defaults.empty() && surroundings.setting("USING_AINIC") == "1") {
+    notes.emplace_back(
+        "USING_AINIC=1: variables for AMD's Pensando cards are set where they were not; nicctl is not asked "
+        "for NCCL_IB_TC and NCCL_IB_FIFO_TC: where the switches have others, set them");
+  }
+  for (const Default& entry : kDeterministic) {
+    const auto before = surroundings.variable(entry.name);
+    if (before && defaults.contains(entry.name)) {
+      notes.push_back(
+          fmt::format("PRIMUS_DETERMINISTIC=1: {}={} in place of {}", entry.name, entry.value, *before));
+    }
+  }
+  for (const Default& entry : kUnread) {
+    const std::string value = surroundings.setting(entry.name).value_or("0");
+    if (value != "0")
+      notes.push_back(fmt::format("{}={}: nothing here reads it; {}", entry.name, value, entry.value));
+  }
+  return notes;
 }
 
 }  // namespace primus::launch

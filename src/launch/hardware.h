@@ -27,8 +27,14 @@ struct Accelerators {
 Accelerators find_accelerators(const Surroundings& surroundings);
 
 // Variables with the values they get on a node with these GPUs where nobody has set them. For AMD they are
-// Primus's; without GPUs there are none.
+// Primus's, with the InfiniBand devices and the network interface that are found here, and those of
+// USING_AINIC=1; without GPUs there are none. PRIMUS_DETERMINISTIC=1 wins over what was set before.
 std::map<std::string, std::string> environment_defaults(const Accelerators& gpus,
                                                         const Surroundings& surroundings);
+
+// What a user wants to know of `defaults`: what was found, what was replaced; and switches of Primus's
+// scripts that are set and that nothing here reads. One sentence each.
+std::vector<std::string> environment_notes(const std::map<std::string, std::string>& defaults,
+                                           const Surroundings& surroundings);
 
 }  // namespace primus::launch

@@ -43,6 +43,22 @@ std::string error_of(const std::function<void()>& call, int exit_code = 2) {
 const std::map<std::string, std::string> kSecondOfTwo = {
     {"NNODES", "2"}, {"NODE_RANK", "1"}, {"MASTER_ADDR", "host1"}, {"PRIMUS_JOB_TOKEN", "t"}};
 
+// Primus's scripts take it for --numa.
+TEST(Direct, PrimussSwitchBindsToMemory) {
+  test::Machine machine;
+  machine.amd_gpus(2);
+  const DirectCommand command{.words = {"train"}, .has_ranks = true};
+  EXPECT_THAT(plan_direct({}, command, machine.surroundings()).plan.steps[0].argv,
+              testing::Not(testing::Contains("--numa")));
+  machine.variables["ENABLE_NUMA_BINDING"] = "1";
+  EXPECT_THAT(plan_direct({}, command, machine.surroundings()).plan.steps[0].argv,
+              testing::Contains("--numa"));
+  DirectSettings off;
+  off.numa = Numa::kOff;
+  EXPECT_THAT(plan_direct(off, command, machine.surroundings()).plan.steps[0].argv,
+              testing::Not(testing::Contains("--numa")));
+}
+
 TEST(DirectPlan, ACommandGetsItsPlaceInTheJob) {
   const std::string train = "/opt/primus/bin/primus train pretrain --config exp.yaml";
   const std::string nodes = " --nnodes 2 --node_rank 1 --master_addr host1 --master_port 1234";

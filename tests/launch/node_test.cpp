@@ -174,6 +174,93 @@ TEST(Hardware, AmdGpusBringPrimusDefaults) {
   defaults = environment_defaults(gpus, machine.surroundings());
   EXPECT_EQ(defaults.at("RCCL_WARP_SPEED_AUTO"), "0");
   EXPECT_EQ(defaults.at("NCCL_ALGO"), "Ring");
+  EXPECT_EQ(defaults.at("PRIMUS_TURBO_AUTO_TUNE"), "0");
+  machine.variables["NCCL_ALGO"] = "Tree";
+  defaults = environment_defaults(gpus, machine.surroundings());
+  EXPECT_EQ(defaults.at("NCCL_ALGO"), "Ring") << "a leftover does not win over PRIMUS_DETERMINISTIC";
+  EXPECT_THAT(environment_notes(defaults, machine.surroundings()),
+              Contains(HasSubstr("NCCL_ALGO=Ring in place of Tree")));
+}
+
+// The values of Primus's base_env.sh.
+TEST(Hardware, AmdDefaultsAreWhole) {
+  test::Machine machine;
+  machine.amd_gpus(8);
+  machine.file("opt/rocm/lib/librccl.so");
+  machine.variables["LD_LIBRARY_PATH"] = "/usr/lib/other";
+  const auto defaults =
+      environment_defaults(find_accelerators(machine.surroundings()), machine.surroundings());
+  for (const auto& [name, value] : {std::pair("RCCL_MSCCLPP_FORCE_ENABLE", "0"),
+                                    {"RCCL_MSCCLPP_THRESHOLD", "1073741824"},
+                                    {"MSCCLPP_DISABLE_CHANNEL_CACHE", "FALSE"},
+                                    {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "0"},
+                                    {"NVTE_USE_OPTIMIZED_HIPIFIED_CAST_TRANSPOSE", "0"},
+                                    {"PRIMUS_TURBO_ATTN_V3_ATOMIC_FP32", "0"},
+                                    {"PRIMUS_TURBO_DEEPEP_TIMEOUT", "600"},
+                                    {"LD_LIBRARY_PATH", "/opt/rocm/lib:/usr/lib/other"}}) {
+    ASSERT_TRUE(defaults.contains(name)) << name;
+    EXPECT_EQ(defaults.at(name), value) << name;
+  }
+  EXPECT_FALSE(defaults.contains("NCCL_IB_HCA")) << "there is no such device";
+  EXPECT_FALSE(defaults.contains("NCCL_IB_TC")) << "nobody said USING_AINIC";
+}
+
+TEST(Hardware, DevicesAndInterfaceOfTheNetworkAreFound) {
+  test::Machine machine;
+  machine.amd_gpus(8);
+  for (const char* device : {"mlx5_bond_0", "xeth0", "mlx5_1", "mlx5_0"})
+    machine.file("sys/class/infiniband/" + std::string(device) + "/ports/1/state", "4: ACTIVE\n");
+  machine.file("sys/class/infiniband/mlx5_2/ports/1/state", "1: DOWN\n");
+  // Default by eth0, 10.1.0.0/16 by ib0, 10.1.2.0/24 by docker0.
+  machine.file("proc/net/route",
+               "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+               "docker0\t0002010A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+               "eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
+               "ib0\t0000010A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n");
+  const auto defaults = [&] {
+    return environment_defaults(find_accelerators(machine.surroundings()), machine.surroundings());
+  };
+  EXPECT_EQ(defaults().at("NCCL_IB_HCA"), "mlx5_0:1,mlx5_1:1");
+  EXPECT_EQ(defaults().at("GLOO_SOCKET_IFNAME"), "eth0");
+  machine.variables["MASTER_ADDR"] = "10.1.2.3";
+  EXPECT_EQ(defaults().at("NCCL_SOCKET_IFNAME"), "ib0");
+  EXPECT_THAT(environment_notes(defaults(), machine.surroundings()),
+              Contains(HasSubstr("NCCL_IB_HCA=mlx5_0:1,mlx5_1:1 NCCL_SOCKET_IFNAME=ib0")));
+  machine.variables["NCCL_SOCKET_IFNAME"] = "bond0";
+  machine.variables["NCCL_IB_HCA"] = "mlx5_7";
+  EXPECT_FALSE(defaults().contains("NCCL_SOCKET_IFNAME"));
+  EXPECT_FALSE(defaults().contains("NCCL_IB_HCA"));
+}
+
+// The values of Primus's 03_enable_ainic.sh.
+TEST(Hardware, SwitchesOfPrimusAreObeyedOrNamed) {
+  test::Machine machine;
+  machine.amd_gpus(8);
+  machine.variables = {{"USING_AINIC", "1"}, {"NCCL_IB_TC", "96"}, {"REBUILD_BNXT", "1"}, {"USING_UEP", "0"}};
+  auto defaults = environment_defaults(find_accelerators(machine.surroundings()), machine.surroundings());
+  EXPECT_FALSE(defaults.contains("NCCL_IB_TC")) << "what is set stays";
+  for (const auto& [name, value] : {std::pair("NCCL_NET_PLUGIN", "none"),
+                                    {"NCCL_IB_FIFO_TC", "192"},
+                                    {"NCCL_IB_GID_INDEX", "1"},
+                                    {"NCCL_IB_ROCE_VERSION_NUM", "2"},
+                                    {"NCCL_MAX_P2P_CHANNELS", "56"},
+                                    {"NCCL_IB_SL", "0"},
+                                    {"NET_OPTIONAL_RECV_COMPLETION", "1"},
+                                    {"NCCL_IB_USE_INLINE", "1"},
+                                    {"RCCL_GDR_FLUSH_GPU_MEM_NO_RELAXED_ORDERING", "0"},
+                                    {"NCCL_GDR_FLUSH_DISABLE", "1"},
+                                    {"NCCL_DMABUF_ENABLE", "0"},
+                                    {"NCCL_IGNORE_CPU_AFFINITY", "1"},
+                                    {"NCCL_IB_QPS_PER_CONNECTION", "1"}}) {
+    ASSERT_TRUE(defaults.contains(name)) << name;
+    EXPECT_EQ(defaults.at(name), value) << name;
+  }
+  const auto notes = environment_notes(defaults, machine.surroundings());
+  EXPECT_THAT(notes, Contains(HasSubstr("REBUILD_BNXT=1: nothing here reads it")));
+  EXPECT_THAT(notes, testing::Not(Contains(HasSubstr("USING_UEP"))));
+  machine.variables["RCCL_AINIC_ROCE"] = "0";
+  defaults = environment_defaults(find_accelerators(machine.surroundings()), machine.surroundings());
+  EXPECT_EQ(defaults.at("NCCL_NET_PLUGIN"), "librccl-anp.so");
 }
 
 TEST(Numa, ARankIsBoundBesideItsGpu) {

@@ -34,7 +34,12 @@ constexpr const char* kHandedOn[] = {"HF_TOKEN",
                                      "GPU_MAX_HW_QUEUES",
                                      "HSA_NO_SCRATCH_RECLAIM",
                                      "HSA_KERNARG_POOL_SIZE",
-                                     "NVTE_CK_USES_BWD_V3"};
+                                     "NVTE_CK_USES_BWD_V3",
+                                     "USING_AINIC",
+                                     "ANP_HOME_DIR",
+                                     "MPI_HOME_DIR",
+                                     "NET_OPTIONAL_RECV_COMPLETION",
+                                     "ENABLE_NUMA_BINDING"};
 constexpr const char* kHandedOnPrefixes[] = {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_", "IONIC_", "HIPBLASLT_"};
 
 bool is_apptainer(const std::string& runtime) { return runtime == "apptainer" || runtime == "singularity"; }
@@ -283,6 +288,9 @@ class Builder {
     for (const std::string& path : read_only) {
       if (!is_inside(path)) volume({path, path, "ro"});
     }
+    if (const auto cache = surroundings_.setting("HF_HOME");
+        cache && here_ && cache->starts_with('/') && !is_inside(*cache) && is_there(*cache))
+      volume({*cache, *cache, {}});
     for (const GivenOption& option : options_) {
       if (option.name == "volume" && option.value) volume(parse_volume(*option.value));
     }
@@ -352,6 +360,15 @@ class Builder {
       if (handed_on && is_set(name)) all[name] = std::nullopt;
     }
     for (const auto& [name, value] : place_) all[name] = value;
+    // The user may be unknown in the image: without a home folder and a name, Triton's and torch.compile's
+    // caches fail. Hugging Face's cache stays in the current folder, at Primus's place, unless HF_HOME is
+    // set.
+    if (!apptainer_ && !settings_.privileged_set && !given("privileged") && !given("user")) {
+      all["HOME"] = "/tmp";
+      all["USER"] = surroundings_.setting("USER").value_or("primus");
+      if (!is_set("HF_HOME"))
+        all["HF_HOME"] = (std::filesystem::current_path() / "data/huggingface").string();
+    }
     for (const GivenOption& option : options_) {
       if (option.name != "env" || !option.value) continue;
       if (option.value->find('=') == std::string::npos) {

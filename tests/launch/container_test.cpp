@@ -52,6 +52,19 @@ TEST(ContainerPlan, RunsAsTheUser) {
   EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --user=0:0 "), Not(HasSubstr("keep-id"))));
 }
 
+// The image does not know the user: HOME would be /, and nobody has a name.
+TEST(ContainerPlan, AnUnknownUserHasAHomeAndAName) {
+  Host host;
+  host.variables["USER"] = "ada";
+  host.variables["HOME"] = "/home/ada";
+  EXPECT_THAT(host.line(host.request()),
+              AllOf(HasSubstr("--env HOME=/tmp "), HasSubstr("--env USER=ada "),
+                    HasSubstr((std::filesystem::current_path() / "data/huggingface").string())));
+  host.variables["HF_HOME"] = "/shared/cache";
+  EXPECT_THAT(host.line(host.request()),
+              AllOf(HasSubstr("--env HF_HOME "), Not(HasSubstr("data/huggingface"))));
+}
+
 TEST(ContainerPlan, NvidiaGpus) {
   Host host;
   host.nvidia_gpus(4);

@@ -125,6 +125,16 @@ std::string resource_of(const KubernetesSettings& s) {
   return s.gpu_resource == "none" ? "" : s.gpu_resource;
 }
 
+// Resources that are no part of Kubernetes itself have a domain; its API server refuses others.
+void require_resource(const std::string& name, std::string_view option, std::string_view example) {
+  const std::size_t slash = name.find('/');
+  if (slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
+      name.find('/', slash + 1) == std::string::npos)
+    return;
+  throw invalid(fmt::format("{} '{}' is no resource of Kubernetes: it needs a domain", option, name),
+                fmt::format("write DOMAIN/NAME; {}", example));
+}
+
 class Manifest {
  public:
   explicit Manifest(const KubernetesRequest& request) : request_(request), s_(request.settings) {
@@ -137,6 +147,10 @@ class Manifest {
                     "name one with --image, or as k8s.image in .primus.yaml; it has to have "
                     "Primus in it");
     }
+    const std::string resource = resource_of(s_);
+    if (!resource.empty()) require_resource(resource, "--gpu-resource", "amd, nvidia, none, or amd.com/gpu");
+    if (!s_.rdma_resource.empty())
+      require_resource(s_.rdma_resource, "--rdma-resource", "for example rdma/hca_shared_devices_a");
     if (s_.ranks_per_node && *s_.ranks_per_node > 1 && s_.gpu_resource.empty()) {
       throw invalid("GPUs are asked for, and not of which kind",
                     "--gpu-resource amd, nvidia, or a resource's name; 'none' for ranks on processors");
@@ -215,6 +229,9 @@ class Manifest {
     container["resources"] = resources();
     container["securityContext"] = {{"allowPrivilegeEscalation", false},
                                     {"capabilities", {{"drop", {"ALL"}}}}};
+    // RDMA registers memory that must stay in place.
+    if (!s_.rdma_resource.empty())
+      container["securityContext"]["capabilities"]["add"] = Json::array({"IPC_LOCK"});
     container["volumeMounts"] = mounts;
 
     Json spec{{"restartPolicy", "Never"}};
@@ -274,6 +291,7 @@ class Manifest {
     Json limits = Json::object();
     const std::string resource = resource_of(s_);
     if (!resource.empty()) limits[resource] = s_.ranks_per_node.value_or(1);
+    if (!s_.rdma_resource.empty()) limits[s_.rdma_resource] = 1;
     if (!s_.cpus.empty()) limits["cpu"] = s_.cpus;
     if (!s_.memory.empty()) limits["memory"] = s_.memory;
     if (limits.empty()) return Json::object();

@@ -279,6 +279,7 @@ LauncherSettings read_settings(const Value& document) {
                                                  {"priority_class", to(k.priority_class)},
                                                  {"program", to(k.program)},
                                                  {"gpu_resource", to(k.gpu_resource)},
+                                                 {"rdma_resource", to(k.rdma_resource)},
                                                  {"shm_size", to(k.shared_memory)},
                                                  {"memory", to(k.memory)},
                                                  {"cpus", to(k.cpus)},

@@ -51,7 +51,7 @@ struct ContainerSettings {
 
 struct KubernetesSettings {
   std::string kind = "jobset";  // or pytorchjob
-  std::string name, image, service_account, queue, priority_class, program, gpu_resource;
+  std::string name, image, service_account, queue, priority_class, program, gpu_resource, rdma_resource;
   std::string name_space;  // "namespace"
   std::string shared_memory = "16Gi", memory, cpus;
   std::string topology_key = "kubernetes.io/hostname";

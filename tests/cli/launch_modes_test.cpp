@@ -431,6 +431,12 @@ TEST_F(Launch, KubernetesManifests) {
   expect_golden(run(Words{"--dry-run", "k8s", "--image", "a/b:1", "--", "version"}), "k8s_chain");
 }
 
+TEST_F(Launch, KubernetesRdmaComesWithLockedMemory) {
+  const Words job = {"k8s", "--image", "a/b:1", "--rdma-resource", "rdma/hca", "--", "version"};
+  EXPECT_THAT(run(job).out, AllOf(HasSubstr("rdma/hca: 1"), HasSubstr("- \"IPC_LOCK\"")));
+  EXPECT_THAT(run(Words{"k8s", "--image", "a/b:1", "--", "version"}).out, Not(HasSubstr("IPC_LOCK")));
+}
+
 TEST_F(Launch, KubectlIsGivenTheManifestAndTheSecret) {
   const std::string inputs = (folder_.path() / "inputs").string();
   tool("kubectl", "case \"$1\" in get) exit 1;; esac; cat >> " + inputs + "; echo >> " + inputs);
@@ -461,6 +467,8 @@ TEST_F(Launch, KubernetesRefusesWhatWouldFail) {
   expect_refused(image + Words{"--name", "Not_A_Name"} + command, "is no name that Kubernetes takes");
   expect_refused(image + Words{"--nodes", "0"} + command, "--nodes must be a number from 1");
   expect_refused(image + Words{"--gpus-per-node", "8"} + command, "--gpu-resource amd, nvidia");
+  expect_refused(image + Words{"--gpu-resource", "foo"} + command, "'foo' is no resource of Kubernetes");
+  expect_refused(image + Words{"--rdma-resource", "hca"} + command, "write DOMAIN/NAME");
   expect_refused(image + Words{"--env", "HF_TOKEN=x"} + command, "HF_TOKEN is a secret");
   expect_refused(image + Words{"--secret", "HF_TOKEN=x"} + command, "NAME=SECRET/KEY");
   expect_refused(image + Words{"--volume", "data"} + command, "'data' is no volume");

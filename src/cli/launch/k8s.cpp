@@ -27,6 +27,9 @@ class Kubernetes final : public Mode {
     args.option("--gpus-per-node,--gpus_per_node", "N", &ranks_, "GPUs and ranks of each node");
     args.option("--gpu-resource,--gpu_resource", "KIND", &resource_,
                 "amd, nvidia, none, or the name of the resource that GPUs are");
+    args.option("--rdma-resource,--rdma_resource", "NAME", &rdma_,
+                "the resource that RDMA devices are, e.g. rdma/hca_shared_devices_a: each pod gets one, and "
+                "may lock memory");
     args.option("--cpus", "N", &cpus_, "cores of each pod");
     args.option("--memory", "SIZE", &memory_, "memory of each pod, e.g. 128Gi");
     args.option("--shm-size,--shm_size", "SIZE", &shared_memory_, "its shared memory (default: 16Gi)");
@@ -124,6 +127,7 @@ class Kubernetes final : public Mode {
     take(image_, s.image);
     take(program_, s.program);
     take(resource_, s.gpu_resource);
+    take(rdma_, s.rdma_resource);
     take(cpus_, s.cpus);
     take(memory_, s.memory);
     take(shared_memory_, s.shared_memory);
@@ -189,7 +193,7 @@ class Kubernetes final : public Mode {
   }
 
   std::string action_ = "render";
-  std::optional<std::string> kind_, name_, namespace_, image_, program_, resource_, cpus_, memory_,
+  std::optional<std::string> kind_, name_, namespace_, image_, program_, resource_, rdma_, cpus_, memory_,
       shared_memory_, queue_, account_, priority_, topology_;
   std::optional<std::int64_t> nodes_, ranks_, restarts_;
   std::vector<std::string> environment_, secrets_, volumes_;

@@ -111,6 +111,8 @@ int run_process(const ExternalJob& job, const Installation& installation,
     const char* before = std::getenv(name.c_str());
     if (name == "PYTHONPATH" && before && *before) {
       step.environment[name] = value + ":" + before;
+    } else if (name == "XLA_FLAGS" && before && *before) {
+      step.environment[name] = value + " " + before;  // of a flag that both have, XLA takes the last
     } else if (!before) {
       step.environment[name] = value;
     }

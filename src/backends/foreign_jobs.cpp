@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "backends/job.h"
@@ -104,6 +105,64 @@ std::string toml(const Value& settings, const config::BackendFields& fields) {
   return text;
 }
 
+// A hub's name where TorchTitan wants a folder: Primus's launcher downloads the tokenizer to
+// DATA_PATH/torchtitan/NAME and puts that in its place.
+void find_assets(Value& settings, const Path& checkout, ExternalJob& job) {
+  constexpr const char* kKey = "model.hf_assets_path";
+  const Value* assets = config::find_path(settings, kKey);
+  std::error_code error;
+  if (!assets || assets->is_null() || std::filesystem::is_directory(assets->text, error)) return;
+  const std::string name = assets->text;
+  const char* data = std::getenv("DATA_PATH");
+  const Path folder = Path(data && *data ? data : "data") / "torchtitan";
+  const Path there = folder / Path(name).filename();
+  if (std::filesystem::is_directory(there, error)) {
+    config::set_path(settings, kKey, text_value(std::filesystem::absolute(there).string()));
+    return;
+  }
+  const std::string script =
+      ((checkout.empty() ? Path("<TorchTitan>") : checkout) / "scripts/download_hf_assets.py").string();
+  job.warnings.push_back(
+      fmt::format("{} is '{}', and there is no such folder here, nor {}: TorchTitan will need its tokenizer; "
+                  "for a model of "
+                  "Hugging Face: python3 {} --repo_id {} --assets tokenizer --local_dir {}",
+                  kKey, name, there.string(), script, name, folder.string()));
+}
+
+// What Primus sets for MaxText on AMD's GPUs (its env_spec.py). With XLA's autotuning off, products of fp8
+// experts overflow.
+void maxtext_environment(const std::string& amd_model, ExternalJob& job) {
+  if (amd_model.empty()) return;
+  const char* level = std::getenv("XLA_GPU_AUTOTUNE_LEVEL");
+  job.environment = {
+      {"XLA_FLAGS",
+       fmt::format("--xla_gpu_memory_limit_slop_factor=95 "
+                   "--xla_gpu_reduce_scatter_combine_threshold_bytes=8589934592 "
+                   "--xla_gpu_enable_command_buffer='' "
+                   "--xla_gpu_enable_latency_hiding_scheduler=true "
+                   "--xla_gpu_all_gather_combine_threshold_bytes=8589934592 "
+                   "--xla_gpu_enable_triton_gemm=false --xla_gpu_enable_cublaslt=true "
+                   "--xla_gpu_autotune_level={} --xla_gpu_enable_all_gather_combine_by_dim=false",
+                   level && *level ? level : "4")},
+      {"XLA_PYTHON_CLIENT_MEM_FRACTION", ".97"},
+      {"TF_CPP_MIN_LOG_LEVEL", "2"},
+      {"NVTE_ALLOW_NONDETERMINISTIC_ALGO", "1"},
+      {"NVTE_USE_HIPBLASLT", "1"},
+      {"NVTE_FUSED_ATTN", "1"},
+      {"NVTE_FUSED_ATTN_CK", "1"},
+      {"NVTE_FUSED_ATTN_AOTRITON", "0"},
+      {"NVTE_CK_USES_BWD_V3", "1"},
+      {"NVTE_CK_USES_FWD_V3", "1"},
+      {"NVTE_CK_IS_V3_ATOMIC_FP32", "0"},
+      {"NVTE_CK_HOW_V3_BF16_CVT", "2"},
+      {"GPU_MAX_HW_QUEUES", "2"},
+      {"HIP_FORCE_DEV_KERNARG", "1"},
+      {"HSA_FORCE_FINE_GRAIN_PCIE", "1"},
+  };
+  if (amd_model == "MI350X" || amd_model == "MI355X") job.environment["RCCL_WARP_SPEED_AUTO"] = "0";
+  if (amd_model == "MI300X") job.environment["HSA_NO_SCRATCH_RECLAIM"] = "1";
+}
+
 }  // namespace
 
 ExternalJob render_torchtitan(const config::Experiment& experiment, const config::BackendFields& fields,
@@ -135,6 +194,7 @@ ExternalJob render_torchtitan(const config::Experiment& experiment, const config
   const Value* module = config::find_path(settings, "experimental.custom_args_module");
   if (module && module->text.starts_with("primus."))
     config::set_path(settings, "experimental.custom_args_module", Value{});
+  find_assets(settings, checkout, job);
   const Path file = run / "torchtitan.toml";
   job.files.push_back({file, toml(settings, fields)});
   job.command = {"-m", fields.keys().find("entry")->text, "--job.config_file", file.string()};
@@ -147,6 +207,7 @@ ExternalJob render_maxtext(const config::Experiment& experiment, const config::B
   ExternalJob job{.framework = "maxtext", .title = fields.keys().find("title")->text, .command = {}};
   require_settings(experiment, job);
   Value settings = own_settings(experiment, fields, job);
+  maxtext_environment(shape.amd_model, job);
   job.process_per_node = true;
   job.last_rank_reports = false;
   const Path run = std::filesystem::absolute(run_folder_of(experiment).root()).lexically_normal();

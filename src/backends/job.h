@@ -19,6 +19,7 @@ using Path = std::filesystem::path;
 // How large the job is, as far as it is known.
 struct JobShape {
   std::int64_t nodes = 1, ranks_per_node = 1;
+  std::string amd_model = {};  // "MI300X", "AMD" where the model is not known; empty: no GPUs of AMD here
   std::int64_t ranks() const { return nodes * ranks_per_node; }
 };
 
@@ -35,6 +36,7 @@ struct ExternalJob {
   std::map<std::string, std::string> required = {};  // variables that it needs, whatever they were
   std::vector<JobFile> files = {};                   // that the command reads
   std::vector<std::string> warnings = {};            // whole sentences: what means something else there
+  std::vector<std::string> notes = {};               // whole sentences: what is worth knowing
   // Settings without a counterpart, by the reason why.
   std::map<std::string, std::vector<std::string>> dropped = {};
   bool process_per_node = false;     // one process has all of a node's GPUs

@@ -87,6 +87,7 @@ class Megatron {
     check_length();
     for (const KeySpec& key : config::all_keys()) take(key);
     problems_.collect([&] { fill_family(); });
+    experts();
     problems_.collect([&] { rope(); });
     problems_.collect([&] { temperature(); });
     problems_.collect([&] { layers(); });
@@ -104,6 +105,7 @@ class Megatron {
     problems_.throw_if_any();
     emit();
     environment();
+    compare_with_primus();
     job_.dropped = rules_.dropped();
     // Since January 2026: what the first line sums stays in the sums of the second.
     job_.second_line_is_mean =
@@ -234,6 +236,47 @@ class Megatron {
     unless_set("moe_router_enable_expert_bias",
                [&] { put("moe_router_enable_expert_bias", model.moe.choice_bias); });
     unless_set("moe_apply_probs_on_input", [&] { put("moe_apply_probs_on_input", model.moe.weigh_input); });
+  }
+
+  // What makes experts fast and changes nothing that is learnt. Its own layers (transformer_impl: local) have
+  // no such products.
+  void experts() {
+    if (t_.num_experts.value_or(0) <= 1) return;
+    const bool local = text_of("transformer_impl") == "local";
+    for (const config::Member& member : fields_.keys("experts").members) {
+      const Value* with_local = member.value.find("local");
+      if (is_set(member.key) || (local && with_local && !with_local->boolean)) continue;
+      put(member.key, *member.value.find("value"));
+    }
+  }
+
+  // Differences between Primus's presets and ours, where neither the experiment nor the command line says
+  // anything: one note.
+  void compare_with_primus() {
+    std::vector<std::string> lines;
+    const auto compare = [&](const std::string& key, const Value& theirs) {
+      if (e_.provenance_of(key).layer >= Layer::kOverrides) return;
+      const BackendField* field = fields_.find(rules_.renamed(key));
+      if (!field) return;
+      const auto found = arguments_.find(rules_.renamed(key));
+      const Value& ours = found != arguments_.end() ? found->second : field->fallback;
+      if (says(ours, theirs.is_null() ? "null" : theirs.text)) return;
+      lines.push_back(fmt::format("{} {}, ours {}", key, theirs.text,
+                                  ours.is_null() ? "Megatron-LM's default" : ours.text));
+    };
+    for (const config::Member& member : fields_.keys("primus_defaults").members) {
+      compare(member.key, *member.value.find("value"));
+    }
+    std::string model = e_.model_preset;
+    if (model.ends_with(".yaml")) model.resize(model.size() - 5);
+    if (const Value* own = fields_.keys("primus_models").find(model)) {
+      for (const config::Member& member : own->members) compare(member.key, member.value);
+    }
+    if (lines.empty()) return;
+    job_.notes.push_back(
+        fmt::format("Primus's presets have other values than ours, which this run has; set them to train as "
+                    "Primus does: {}",
+                    fmt::join(lines, "; ")));
   }
 
   // Queries are scaled by 1 + scale * log(1 + floor((position + 1) / floor)), which is 1 before the first

@@ -45,6 +45,35 @@ TEST(TorchTitan, SettingsBecomeItsFile) {
   EXPECT_THAT(job.dropped.at("Primus-Turbo's kernels"), Contains("primus_turbo.enable_primus_turbo"));
 }
 
+TEST(TorchTitan, AHubsNameIsNoFolder) {
+  const test::TemporaryFolder folder;
+  const std::string name = "\nmodel: {hf_assets_path: meta-llama/Llama-3.1-8B}";
+  setenv("DATA_PATH", folder.path().c_str(), 1);
+  const ExternalJob missing = render(load(kTitan, kTitanSteps + name));
+  EXPECT_THAT(missing.warnings,
+              Contains(HasSubstr("download_hf_assets.py --repo_id meta-llama/Llama-3.1-8B --assets tokenizer "
+                                 "--local_dir " +
+                                 (folder.path() / "torchtitan").string())));
+  std::filesystem::create_directories(folder.path() / "torchtitan/Llama-3.1-8B");
+  const ExternalJob there = render(load(kTitan, kTitanSteps + name));
+  unsetenv("DATA_PATH");
+  EXPECT_THAT(there.warnings, Not(Contains(HasSubstr("hf_assets_path"))));
+  EXPECT_THAT(there.files[0].text, HasSubstr((folder.path() / "torchtitan/Llama-3.1-8B").string()));
+}
+
+TEST(MaxText, AmdsGpusBringPrimussEnvironment) {
+  const config::Experiment experiment = load(kMax, "steps: 5");
+  const auto fields = fields_of("maxtext");
+  EXPECT_FALSE(render_job(experiment, fields, "/sources", {}).environment.contains("XLA_FLAGS"));
+  const auto environment =
+      render_job(experiment, fields, "/sources", {.nodes = 1, .ranks_per_node = 8, .amd_model = "MI355X"})
+          .environment;
+  EXPECT_THAT(environment.at("XLA_FLAGS"), HasSubstr("--xla_gpu_autotune_level=4"));
+  EXPECT_EQ(environment.at("XLA_PYTHON_CLIENT_MEM_FRACTION"), ".97");
+  EXPECT_EQ(environment.at("RCCL_WARP_SPEED_AUTO"), "0");
+  EXPECT_FALSE(environment.contains("HSA_NO_SCRATCH_RECLAIM"));
+}
+
 TEST(TorchTitan, WhatItDoesNotKnowIsRefused) {
   const auto error = [](const std::string& overrides) { return error_of([&] { load(kTitan, overrides); }); };
   EXPECT_THAT(error("training: {step: 50}"),

@@ -12,6 +12,7 @@ namespace primus::backends {
 namespace {
 
 using testing::AllOf;
+using testing::AnyOf;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
@@ -94,6 +95,69 @@ TEST(Megatron, MixturesHaveTheirPattern) {
   EXPECT_THAT(job.command, Contains("--multi-latent-attention"));
   EXPECT_EQ(after(job, "--num-experts"), "64");
   EXPECT_THAT(job.command, Contains("--moe-router-pre-softmax"));
+}
+
+// As in Primus's own presets: speed, and nothing that is learnt.
+TEST(Megatron, ExpertsAreFast) {
+  const auto command = [](const std::string& model, const std::string& overrides) {
+    return render(load("framework: megatron\nmodel: " + model, "mock_data: true\n" + overrides));
+  };
+  const ExternalJob job = command("deepseek_v3.yaml", "");
+  EXPECT_THAT(job.command, AllOf(Contains("--moe-grouped-gemm"), Contains("--moe-permute-fusion")));
+  EXPECT_EQ(after(job, "--moe-token-dispatcher-type"), "alltoall");
+  const ExternalJob mixtral = command("mixtral_8x7B_v0.1.yaml", "");
+  EXPECT_THAT(mixtral.command, AllOf(Contains("--moe-grouped-gemm"), Not(Contains("--moe-permute-fusion"))));
+  const ExternalJob told =
+      command("deepseek_v3.yaml", "moe_grouped_gemm: false\nmoe_token_dispatcher_type: flex");
+  EXPECT_THAT(told.command, Not(Contains("--moe-grouped-gemm")));
+  EXPECT_EQ(after(told, "--moe-token-dispatcher-type"), "flex");
+  const ExternalJob local = command("deepseek_v3.yaml", "transformer_impl: local");
+  EXPECT_THAT(local.command, Not(Contains("--moe-grouped-gemm")));
+  EXPECT_THAT(command("llama3.1_8B.yaml", "").command, Not(Contains("--moe-grouped-gemm")));
+}
+
+TEST(Megatron, DifferencesFromPrimussPresetsAreNoted) {
+  const ExternalJob job =
+      render(load("framework: megatron\nmodel: mixtral_8x7B_v0.1.yaml", "mock_data: true"));
+  ASSERT_EQ(job.notes.size(), 1u);
+  EXPECT_THAT(job.notes[0], AllOf(HasSubstr("dataloader_type cyclic, ours Megatron-LM's default"),
+                                  HasSubstr("override_opt_param_scheduler true, ours false"),
+                                  HasSubstr("moe_aux_loss_coeff 0.01, ours 0.02")));
+  const ExternalJob told = render(load("framework: megatron\nmodel: mixtral_8x7B_v0.1.yaml",
+                                       "mock_data: true\ndataloader_type: cyclic\nmoe_aux_loss_coeff: 0.5"));
+  EXPECT_THAT(told.notes[0], Not(AnyOf(HasSubstr("dataloader_type"), HasSubstr("moe_aux_loss_coeff"))));
+}
+
+// PRIMUS_UPSTREAM names a checkout of Primus: the tables have what its presets have.
+TEST(Megatron, TheTableOfDifferencesIsPrimuss) {
+  const char* upstream = std::getenv("PRIMUS_UPSTREAM");
+  if (!upstream) GTEST_SKIP() << "PRIMUS_UPSTREAM names no checkout of Primus";
+  config::LoadOptions options;
+  options.preset_dirs = {Path(upstream) / "primus/configs"};
+  options.environment = [](const std::string&) { return std::nullopt; };
+  const auto has = [&](const std::string& model) {
+    return config::load_experiment_text(
+        experiment_text("framework: megatron\nconfig: pre_trainer.yaml\nmodel: " + model + ".yaml",
+                        "mock_data: true"),
+        "exp.yaml", {}, options);
+  };
+  const auto expect = [&](const config::Experiment& experiment, const std::string& model,
+                          const std::string& key, const config::Value& value) {
+    const config::Value* theirs = experiment.settings.find(key);
+    EXPECT_TRUE(says(theirs ? *theirs : config::Value{}, value.is_null() ? "null" : value.text))
+        << model << ": " << key << " is " << (theirs ? theirs->show() : "not there");
+  };
+  const config::BackendFields fields = fields_of("megatron");
+  const config::Experiment deepseek = has("deepseek_v3");
+  for (const char* section : {"experts", "primus_defaults"}) {
+    for (const config::Member& member : fields.keys(section).members)
+      expect(deepseek, "deepseek_v3", member.key, *member.value.find("value"));
+  }
+  for (const config::Member& model : fields.keys("primus_models").members) {
+    const config::Experiment experiment = has(model.key);
+    for (const config::Member& member : model.value.members)
+      expect(experiment, model.key, member.key, member.value);
+  }
 }
 
 TEST(Megatron, DataIsNamedWithoutItsEnding) {

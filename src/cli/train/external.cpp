@@ -15,6 +15,7 @@
 #include "comm/job.h"
 #include "comm/rendezvous/socket.h"
 #include "config/inherit.h"
+#include "launch/hardware.h"
 #include "launch/local_launch.h"
 #include "launch/process.h"
 #include "launch/secrets.h"
@@ -46,6 +47,8 @@ class External {
     backends::JobShape shape{.nodes = options_.ranks.nodes(),
                              .ranks_per_node = options_.ranks.here().value_or(1)};
     if (place) shape = {.nodes = 1, .ranks_per_node = place->world};
+    const launch::Accelerators gpus = launch::find_accelerators(surroundings_);
+    if (gpus.vendor == launch::Vendor::kAmd) shape.amd_model = gpus.model.empty() ? "AMD" : gpus.model;
     job_ = backends::render_job(experiment_, fields_, installation_.checkout, shape);
     if (options_.dry_run) {
       notes();
@@ -60,6 +63,7 @@ class External {
  private:
   void notes() const {
     for (const std::string& warning : job_.warnings) console_.note("warning: " + warning);
+    for (const std::string& note : job_.notes) console_.note("note: " + note);
     for (const auto& [reason, keys] : job_.dropped)
       console_.note(
           fmt::format("note: not passed on to {} ({}): {}", job_.title, reason, fmt::join(keys, ", ")));
@@ -86,6 +90,7 @@ class External {
                           {"files", nlohmann::json::object()},
                           {"not_passed_on", job_.dropped},
                           {"warnings", job_.warnings},
+                          {"notes", job_.notes},
                           {"checkout", installation_.checkout.string()},
                           {"output_dir", experiment_.output_dir().string()},
                           {"processes_per_node", processes()},
@@ -108,6 +113,10 @@ class External {
   std::map<std::string, std::string> environment() const {
     std::map<std::string, std::string> all = job_.required;
     all.insert(job_.environment.begin(), job_.environment.end());
+    if (job_.process_per_node && options_.ranks.nodes() > 1) {  // process() knows them
+      all["JAX_COORDINATOR_IP"] = "<MASTER_ADDR>";
+      all["JAX_COORDINATOR_PORT"] = "<MASTER_PORT>";
+    }
     return all;
   }
   std::int64_t processes() const { return job_.process_per_node ? 1 : options_.ranks.here().value_or(1); }
@@ -116,8 +125,8 @@ class External {
   int process(const comm::JobEnvironment& place) const {
     apply_environment(experiment_);
     if (job_.process_per_node && place.world > place.local_world) {  // what JAX knows torchrun's variables by
-      setenv("JAX_COORDINATOR_IP", place.master_address.c_str(), 0);
-      setenv("JAX_COORDINATOR_PORT", std::to_string(place.master_port).c_str(), 0);
+      setenv("JAX_COORDINATOR_IP", place.master_address.c_str(), 1);
+      setenv("JAX_COORDINATOR_PORT", std::to_string(place.master_port).c_str(), 1);
       setenv("NNODES", std::to_string(place.world / place.local_world).c_str(), 1);
       setenv("NODE_RANK", std::to_string(place.host).c_str(), 1);
     }

@@ -385,6 +385,32 @@ TEST(Generate, IsAFunctionOfItsSeed) {
   EXPECT_EQ(write({"-t", "0"}), write({"-t", "0", "--seed", "2", "--threads", "1"}));
 }
 
+TEST(Generate, ReadsAPromptFromAPipeOrAFile) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "prompt", "1 2 3");
+  const auto written = [](const std::vector<std::string>& more, const test::ProgramOptions& options) {
+    std::vector<std::string> words{
+        "generate", kGolden + "llama", "--tokenizer-type", "ByteTokenizer", "-n", "4", "--seed",
+        "1",        "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = run_program(words, options);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return std::pair(json::parse(result.out), result.err);
+  };
+  const auto ids = [](const auto& result) { return result.first.at("ids"); };
+  const auto named = written({"--prompt", "1 2 3"}, {.input = "4"});
+  EXPECT_EQ(named.first.at("prompt"), "1 2 3");
+  const auto piped = written({}, {.input = "1 2 3"});
+  EXPECT_EQ(piped.first.at("prompt"), "1 2 3");
+  EXPECT_EQ(ids(piped), ids(named));
+  EXPECT_EQ(piped.second, "");
+  const auto from_file = written({}, {.input_file = (folder.path() / "prompt").string()});
+  EXPECT_EQ(from_file.first.at("prompt"), "1 2 3");
+  const auto nothing = written({}, {.input_file = "/dev/null"});
+  EXPECT_EQ(nothing.first.at("prompt"), "");
+  EXPECT_EQ(ids(nothing), ids(written({"--prompt", ""}, {.input = "1 2 3"})));
+}
+
 TEST(Generate, ManyPromptsComeOutInOrderAndAsAlone) {
   const TemporaryFolder folder;
   const std::vector<std::string> base{"generate",

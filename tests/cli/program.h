@@ -27,7 +27,8 @@ namespace primus::test {
 struct ProgramOptions {
   std::string folder = ".";                        // where it runs
   std::map<std::string, std::string> environment;  // besides the test's own
-  std::string input;                               // standard input
+  std::string input;                               // standard input, through a pipe
+  std::string input_file;                          // a file for it instead; empty: none
   std::string output;                              // a file for standard output; empty: it is caught
   bool closed_errors = false;                      // there is no standard error (2>&-)
   bool terminal = false;                           // standard output is a terminal, and still caught
@@ -53,7 +54,7 @@ class Program {
     pid_ = fork();
     if (pid_ < 0) throw std::runtime_error("fork");
     if (pid_ == 0) {
-      dup2(in[0], 0);
+      dup2(options.input_file.empty() ? in[0] : open(options.input_file.c_str(), O_RDONLY), 0);
       dup2(options.output.empty() ? out[1] : open(options.output.c_str(), O_WRONLY), 1);
       dup2(err[1], 2);
       for (const int* ends : {out, err, in}) {

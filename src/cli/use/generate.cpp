@@ -2,6 +2,8 @@
 #include "lm/generate/generate.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,12 +47,19 @@ std::string read_standard_input() {
   }
 }
 
+// Whether somebody hands a text over: a pipe or a file, and neither a terminal nor /dev/null.
+bool input_is_handed_over() {
+  struct stat input {};
+  return fstat(STDIN_FILENO, &input) == 0 && (S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode));
+}
+
 class Generate final : public Command {
  public:
   void declare(Arguments& args) override {
     model_.declare(args);
     args.option("--prompt,-p", "TEXT", &prompt_,
-                "the beginning of the text; '-' reads it from standard input");
+                "the beginning of the text; '-' reads it from standard input, as leaving it out does for a "
+                "pipe or a file there");
     args.option("--prompt-file", "FILE", &prompt_file_, "the beginning of the text, from a file");
     args.option(
         "--prompts", "FILE", &prompts_,
@@ -70,7 +79,7 @@ class Generate final : public Command {
     const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer);
     if (prompts_) return run_batch(console, families, folder, config, *tokenizer, settings);
     if (batch_) throw invalid("--batch goes with --prompts", "give a file of prompts with --prompts FILE");
-    const std::string prompt = prompt_text();
+    const std::string prompt = prompt_text(console);
     const std::vector<std::int32_t> kept =
         prompt_ids(*tokenizer, prompt, config, settings, "the prompt's", console);
     const std::int64_t capacity =
@@ -221,11 +230,17 @@ class Generate final : public Command {
     return json_text(json, -1) + "\n";
   }
 
-  std::string prompt_text() const {
+  std::string prompt_text(const Console& console) const {
     if (prompt_ && prompt_file_) throw invalid("--prompt and --prompt-file exclude each other");
     if (prompt_file_) return read_file(*prompt_file_);
     if (prompt_ == "-") return read_standard_input();
-    return prompt_.value_or("");
+    if (prompt_ || !input_is_handed_over()) return prompt_.value_or("");
+    // Whoever starts the program may leave a pipe open that nobody writes to.
+    constexpr int kPatienceMilliseconds = 1000;
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    if (poll(&input, 1, kPatienceMilliseconds) == 0)
+      console.note("note: waiting for the prompt on standard input; --prompt '' begins from nothing");
+    return read_standard_input();
   }
 
   ModelArguments model_;
@@ -242,7 +257,8 @@ extern const CommandEntry kGenerate{
     "generate",
     "Writes on from a prompt with a trained model",
     "The text streams to standard output, prompt included. It is a function of model, prompt, settings and\n"
-    "seed: the same command writes the same text.\n\n"
+    "seed: the same command writes the same text. Without a prompt it begins from nothing; one that comes\n"
+    "through a pipe or from a file is read to its end, byte by byte, its last line end included.\n\n"
     "--prompts writes many texts together and prints one JSON object a line, in the order of the prompts. "
     "Line\n"
     "i, from 0, takes the seed N + i unless it names its own, and gets the text that --prompt and --seed "
@@ -250,7 +266,7 @@ extern const CommandEntry kGenerate{
     "write for it alone; in bf16 up to rounding, which may choose another token.",
     "primus generate output/primus/root/quickstart --prompt 'In the beginning'\n"
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"
-    "primus generate DIR --prompt - --json < prompt.txt\n"
+    "printf 'And God said' | primus generate DIR --json\n"
     "primus generate DIR --prompts prompts.jsonl --batch 16 > texts.jsonl",
     make_command<Generate>,
     {Section::kUse, 1}};

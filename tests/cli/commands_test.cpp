@@ -274,6 +274,26 @@ TEST(Report, WritesFilesOfMlflow) {
   EXPECT_EQ(run_program({"report", run, "--mlflow", store, "-o", "page.html"}).exit_code, 2);
 }
 
+TEST(Report, ExportsToMlflowPastRunsWithoutAStep) {
+  const TemporaryFolder folder;
+  const std::string store = (folder.path() / "mlruns").string(), runs = (folder.path() / "runs").string();
+  for (const char* name : {"a", "b", "c"}) make_folders(Path(runs) / name);
+  const auto experiment = [&](const char* name) {
+    write_file(Path(runs) / name / "experiment.yaml", "work_group: w\nuser_name: u\nexp_name: b\n");
+  };
+  experiment("b");
+  const ProgramResult none = run_program({"report", runs, "--mlflow", store});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("none of these runs has a step"));
+  EXPECT_FALSE(Env::posix().status(store));
+  for (const char* name : {"a", "c"})
+    write_file(Path(runs) / name / "metrics.jsonl", "{\"iteration\":1,\"lm_loss\":2.5}\n");
+  const ProgramResult written = run_program({"report", runs, "--mlflow", store});
+  EXPECT_EQ(written.exit_code, 0) << written.err;
+  EXPECT_THAT(written.out, AllOf(HasSubstr("run 'a', 1 steps"), HasSubstr("run 'c', 1 steps")));
+  EXPECT_EQ(written.err, "note: '" + runs + "/b' is left out: it has no step yet (no metrics.jsonl)\n");
+}
+
 TEST(Config, ReferenceAnswersForAWord) {
   EXPECT_THAT(run_program({"config", "reference", "learning_rate"}).out, HasSubstr("lr\n  meaning"));
   const ProgramResult as_json = run_program({"config", "reference", "lr", "--json"});

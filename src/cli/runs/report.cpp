@@ -51,11 +51,7 @@ class Report final : public Command {
     }
     const std::vector<Path> folders = find(console);
     if (mlflow_) {
-      for (const Path& folder : folders) {
-        const MlflowRun written = write_mlflow_run(*mlflow_, folder);
-        console.print(fmt::format("{}: experiment '{}', run '{}', {} steps\n", *mlflow_, written.experiment,
-                                  written.name, written.steps));
-      }
+      export_to_mlflow(folders, console);
       return 0;
     }
     const bool writes = !json_ && output_ != "-";
@@ -81,6 +77,26 @@ class Report final : public Command {
   }
 
  private:
+  // A run that has not done a step yet has nothing to show, and holds up no other.
+  void export_to_mlflow(const std::vector<Path>& folders, const Console& console) const {
+    std::size_t exported = 0;
+    for (const Path& folder : folders) {
+      if (!Env::posix().status(folder / "metrics.jsonl")) {
+        console.note(
+            fmt::format("note: '{}' is left out: it has no step yet (no metrics.jsonl)", folder.string()));
+        continue;
+      }
+      const MlflowRun written = write_mlflow_run(*mlflow_, folder);
+      console.print(fmt::format("{}: experiment '{}', run '{}', {} steps\n", *mlflow_, written.experiment,
+                                written.name, written.steps));
+      ++exported;
+    }
+    if (exported == 0) {
+      throw invalid("there is nothing to export: none of these runs has a step",
+                    "train one, or name others; 'primus runs' lists them");
+    }
+  }
+
   std::vector<Path> find(Console& console) const {
     std::vector<Path> folders;
     for (const std::string& name : folders_) {
@@ -131,7 +147,7 @@ extern const CommandEntry kReport{
     "no\n"
     "network and no other file, and prints well. A run that still trains is shown as far as it is.\n\n"
     "--mlflow FOLDER writes the runs as files of MLflow instead. A run's folder is always the same run "
-    "there.",
+    "there;\none without a step is left out, with a note.",
     "primus report output/primus/root/quickstart\n"
     "primus report output/team/user/try1 output/team/user/try2 -o compare.html\n"
     "primus report output/team/user --mlflow mlruns\n"

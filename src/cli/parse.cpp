@@ -137,7 +137,12 @@ bool parse(const Arguments& arguments, std::span<const std::string> words, const
   }
   for (const auto& [argument, option] : options) {
     if (option->count() > 0) {
-      store(*argument, argument->value.empty() ? std::vector<std::string>{""} : option->results());
+      try {
+        store(*argument, argument->value.empty() ? std::vector<std::string>{""} : option->results());
+      } catch (Error& error) {
+        if (error.hint().empty()) error.add_hint(fmt::format("'{} --help' says what it takes", command));
+        throw;
+      }
     } else if (argument->required) {
       throw invalid(fmt::format("'{}' needs {}", command,
                                 argument->names.empty() ? argument->value

@@ -61,13 +61,11 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
                 near.empty() ? fmt::format("it is one of {}", fmt::join(known, ", ")) : near);
 }
 
-bool wants_json(const Arguments& arguments) {
-  for (const Argument& argument : arguments.all()) {
-    const bool json =
-        std::find(argument.names.begin(), argument.names.end(), "--json") != argument.names.end();
-    if (json && std::holds_alternative<bool*>(argument.target)) return *std::get<bool*>(argument.target);
-  }
-  return false;
+// By its words: a mistake among them may have ended their reading before the switch was set.
+bool wants_json(const Arguments& arguments, Words words) {
+  const Argument* const json = arguments.find("--json");
+  return json && std::holds_alternative<bool*>(json->target) &&
+         std::find(words.begin(), words.end(), "--json") != words.end();
 }
 
 std::string to_json(const Error& error) { return json_text(problem_json(error), -1) + "\n"; }
@@ -100,16 +98,16 @@ int run_command(Words words, Console& console) {
   const std::unique_ptr<Command> command = entry->make();
   Arguments arguments;
   command->declare(arguments);
-  if (!parse(arguments, words.subspan(used), fmt::format("{} {}", console.program, entry->name))) {
-    console.print(help_text(*entry, arguments, console.program));
-    return 0;
-  }
   try {
+    if (!parse(arguments, words.subspan(used), fmt::format("{} {}", console.program, entry->name))) {
+      console.print(help_text(*entry, arguments, console.program));
+      return 0;
+    }
     require_limits();
     return command->run(console);
   } catch (const Error& error) {
     // Whoever asked for JSON gets the failure as JSON too, besides the text on standard error.
-    if (wants_json(arguments)) console.write(to_json(error));
+    if (wants_json(arguments, words.subspan(used))) console.write(to_json(error));
     throw;
   }
 }

@@ -58,5 +58,24 @@ TEST(MistakesAsJson, SeveralAreAllListed) {
   EXPECT_EQ(kinds, (std::vector<std::string>{"invalid", "invalid", "unsupported", "invalid"}));
 }
 
+TEST(MistakesAsJson, OfOptionsToo) {
+  const std::vector<std::string> mistakes[] = {{"generate", "model", "--temperature", "x", "--json"},
+                                               {"generate", "model", "--json", "--temprature", "1"},
+                                               {"generate", "--json"},
+                                               {"model", "info", "model", "--json", "--optimizer"}};
+  for (const std::vector<std::string>& words : mistakes) {
+    const test::ProgramResult result = test::run_program(words);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    const json problem = json::parse(result.out, nullptr, false);
+    ASSERT_TRUE(problem.is_object()) << words.back() << result.out << result.err;
+    EXPECT_EQ(problem["exit_code"], 2);
+    EXPECT_NE(problem["hint"], "") << problem;
+    EXPECT_NE(result.err.find(problem["error"].get<std::string>()), std::string::npos) << result.err;
+  }
+  EXPECT_EQ(test::run_program({"generate", "model", "--temperature", "x"}).out, "");
+  // Which has no JSON to print.
+  EXPECT_EQ(test::run_program({"completion", "nosuchshell", "--json"}).out, "");
+}
+
 }  // namespace
 }  // namespace primus

@@ -13,6 +13,7 @@
 #include "base/temporary_folder.h"
 #include "cli/options/device.h"
 #include "cli/program.h"
+#include "cli/runs.h"
 
 namespace primus {
 namespace {
@@ -84,6 +85,36 @@ TEST(ModelVerify, RefusesLimitsThatVerifyNothing) {
       EXPECT_THAT(result.err, HasSubstr(std::string(option) + " must be a number from 0 up"));
     }
   }
+}
+
+// One step that is too short to change a weight leaves the model of the reference in a run's folder.
+TEST(FolderOfARun, IsAModelToVerifyAndATokenizer) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "And the evening and the morning were the first day.\n";
+  write_file(folder.path() / "text.txt", text);
+  const std::string place = folder.path().string();
+  const ProgramResult trained = run_program(
+      {"train", "pretrain", "load=" + kGolden + "llama", "data_path=" + place + "/text.txt",
+       "tokenizer_type=ByteTokenizer", "workspace=" + place, "work_group=w", "user_name=u", "exp_name=run",
+       "train_iters=1", "lr=1e-12", "min_lr=0", "micro_batch_size=1", "global_batch_size=1", "seq_length=32",
+       "bf16=false", "sample_interval=null", "num_threads=1"},
+      {.folder = place});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const std::string run = test::run_folder(folder.path()).string();
+  const ProgramResult verified =
+      run_program({"model", "verify", run, "--inputs", kGolden + "llama/io.safetensors"});
+  EXPECT_EQ(verified.exit_code, 0) << verified.err;
+  EXPECT_THAT(verified.out, HasSubstr("verified"));
+  const ProgramResult ids = run_program({"data", "encode", "--tokenizer", run}, {.input = "Hi"});
+  EXPECT_EQ(ids.out, "72 105\n") << ids.err;
+  EXPECT_EQ(run_program({"data", "decode", "-t", run + "/checkpoints"}, {.input = "72 105"}).out, "Hi\n");
+  const ProgramResult tokens =
+      run_program({"data", "tokenize", "-i", "text.txt", "-o", "made", "-t", run}, {.folder = place});
+  EXPECT_EQ(tokens.exit_code, 0) << tokens.err;
+  const ProgramResult neither = run_program({"data", "encode", "--tokenizer", place}, {.input = "Hi"});
+  EXPECT_EQ(neither.exit_code, 2);
+  EXPECT_THAT(neither.err, HasSubstr("there is no tokenizer.json or tokenizer.model in"));
 }
 
 TEST(ModelInfo, SaysAllThatAPresetLacks) {

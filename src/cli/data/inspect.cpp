@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "lm/data/dataset.h"
 #include "lm/data/indexed_dataset.h"
+#include "lm/generate/model_folder.h"
 #include "lm/tokenizer/simple.h"
 
 namespace primus::cli {
@@ -67,7 +68,7 @@ class DataInspect final : public Command {
     }
     const auto dataset = data::IndexedDataset::open(prefix_);
     std::unique_ptr<const Tokenizer> tokenizer;
-    if (!tokenizer_.empty() || !type_.empty()) tokenizer = load_tokenizer(type_, tokenizer_);
+    if (!tokenizer_.empty() || !type_.empty()) tokenizer = load_named_tokenizer({type_, tokenizer_, {}, {}});
     data::InspectOptions options{.read_tokens = !quick_};
     if (tokenizer != nullptr) {
       console.notes(tokenizer->notes());
@@ -117,8 +118,9 @@ class DataInspect final : public Command {
     options.valid_samples = samples[1];
     options.test_samples = samples[2];
     // Without a tokenizer any id will do.
-    const auto tokenizer = tokenizer_.empty() && type_.empty() ? make_null_tokenizer(INT32_MAX - 1)
-                                                               : load_tokenizer(type_, tokenizer_);
+    const auto tokenizer = tokenizer_.empty() && type_.empty()
+                               ? make_null_tokenizer(INT32_MAX - 1)
+                               : load_named_tokenizer({type_, tokenizer_, {}, {}});
     const data::Datasets sets = data::open_datasets(options, *tokenizer);
     console.notes(sets.notes);
     using Named = std::pair<const char*, const data::Dataset*>;

@@ -16,6 +16,7 @@
 #include "cli/command.h"
 #include "cli/options/line_reader.h"
 #include "lm/data/json_lines.h"
+#include "lm/generate/model_folder.h"
 #include "lm/tokenizer/text/unicode.h"
 #include "lm/tokenizer/tokenizer.h"
 
@@ -75,7 +76,7 @@ class Output {
 class TextCommand : public Command {
  public:
   void declare(Arguments& args) override {
-    args.option("--tokenizer,-t", "FILE", &model_, "tokenizer file, or the model folder that holds one");
+    args.option("--tokenizer,-t", "FILE", &model_, "tokenizer file, or the folder of a model or a run");
     args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
     args.flag("--jsonl", jsonl_, R"(JSON lines: {"text": ...} and {"ids": ...})");
   }
@@ -85,7 +86,7 @@ class TextCommand : public Command {
       throw invalid("there is no tokenizer",
                     "--tokenizer names its file, --tokenizer-type ByteTokenizer needs none");
     }
-    const auto tokenizer = load_tokenizer(type_, model_);
+    const auto tokenizer = load_named_tokenizer({type_, model_, {}, {}});
     console.notes(tokenizer->notes());
     Output output(console);
     if (jsonl_) {

@@ -15,6 +15,7 @@
 #include "cli/train/stop_signal.h"
 #include "lm/data/corpus.h"
 #include "lm/data/train_tokenizer.h"
+#include "lm/generate/model_folder.h"
 #include "lm/tokenizer/tokenizer.h"
 
 namespace primus::cli {
@@ -83,7 +84,7 @@ class DataTokenize final : public Command {
         .required = true;
     args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
     args.option("--tokenizer-model,--tokenizer,-t", "FILE", &model_,
-                "tokenizer file, or the model folder that holds one");
+                "tokenizer file, or the folder of a model or a run");
     args.option("--vocab-file", "FILE", &vocab_file_, "instead of a model: vocab.json of a GPT2BPETokenizer");
     args.option("--merge-file", "FILE", &merge_file_, "and its merges.txt");
     args.option("--vocab-size", "N", &vocab_size_,
@@ -164,8 +165,8 @@ class DataTokenize final : public Command {
       throw invalid("the size of the NullTokenizer is given in two ways: --vocab-size and --tokenizer-model",
                     "leave one of them out");
     }
-    auto tokenizer =
-        load_tokenizer({type_, counts ? std::to_string(*vocab_size_) : model_, vocab_file_, merge_file_});
+    auto tokenizer = load_named_tokenizer(
+        {type_, counts ? std::to_string(*vocab_size_) : model_, vocab_file_, merge_file_});
     if (vocab_size_ && *vocab_size_ != tokenizer->vocab_size()) {
       throw invalid(fmt::format("--vocab-size is {}, and the tokenizer has {} ids", *vocab_size_,
                                 tokenizer->vocab_size()),

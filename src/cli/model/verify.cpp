@@ -13,6 +13,7 @@
 #include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/options/device.h"
+#include "lm/generate/model_folder.h"
 
 namespace primus::cli {
 namespace {
@@ -65,7 +66,7 @@ std::optional<double> limit(std::string_view option, const std::optional<double>
 class ModelVerify final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.positional("DIR", &model_, "Hugging Face model folder: config.json and safetensors");
+    args.positional("DIR", &model_, "a Hugging Face folder, a checkpoint, or the folder of a run");
     args.option("--inputs", "FILE", &inputs_, "safetensors with input_ids and the reference's logits")
         .required = true;
     args.option("--grads", "FILE", &gradients_, "safetensors with the reference's gradient of every weight");
@@ -80,8 +81,11 @@ class ModelVerify final : public Command {
   }
 
   int run(Console& console) override {
-    VerifyOptions options{
-        .model = model_, .inputs = inputs_, .gradients = {}, .trajectory = {}, .compute = device_.compute()};
+    VerifyOptions options{.model = find_model_folder(model_).path,
+                          .inputs = inputs_,
+                          .gradients = {},
+                          .trajectory = {},
+                          .compute = device_.compute()};
     if (gradients_) options.gradients = *gradients_;
     if (trajectory_) options.trajectory = *trajectory_;
     options.tolerance = limit("--tolerance", tolerance_);

@@ -94,6 +94,12 @@ std::unique_ptr<const Tokenizer> tokenizer_of_run(const config::TrainerConfig& t
   return type.empty() ? nullptr : load_tokenizer(type, model);
 }
 
+// Whether training wrote this folder: a run's, its checkpoints', or one checkpoint's.
+bool is_of_a_run(const Path& folder) {
+  return is_file(folder / RunFolder::kExperimentFile) || is_file(folder / "latest") ||
+         is_file(folder / "checkpoints" / "latest") || is_file(folder / Manifest::kFileName);
+}
+
 }  // namespace
 
 ModelFolder find_model_folder(const Path& given) {
@@ -147,10 +153,19 @@ std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
                 "name one with --tokenizer FILE, or --tokenizer-type ByteTokenizer for a model of bytes");
 }
 
+std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source) {
+  if (source.model.empty() || has_tokenizer_files(source.model) || !is_of_a_run(source.model))
+    return load_tokenizer(source);
+  const ModelFolder folder = find_model_folder(source.model);
+  if (source.type.empty()) return load_own_tokenizer(folder);
+  source.model = folder.path.string();
+  return load_tokenizer(source);
+}
+
 std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,
                                                       const std::string& type, const std::string& model) {
   const bool own = type.empty() && model.empty();
-  auto tokenizer = own ? load_own_tokenizer(folder) : load_tokenizer(type, model);
+  auto tokenizer = own ? load_own_tokenizer(folder) : load_named_tokenizer({type, model, {}, {}});
   if (tokenizer->vocab_size() > config.vocab) {
     throw invalid(
         fmt::format("the tokenizer has {} tokens, the model only {}", tokenizer->vocab_size(), config.vocab),

@@ -35,9 +35,12 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
 // The folder's own tokenizer: its tokenizer.json, or what the checkpoint's experiment names.
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder);
 
-// load_own_tokenizer(), or the one
-// named by `type` and `model` (load_tokenizer) when either is not empty. Refuses one with more tokens than
-// the model has embeddings.
+// load_tokenizer(), where `source.model` may also be a checkpoint or a run's folder: the tokenizer that it
+// was trained with.
+std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source);
+
+// load_own_tokenizer(), or the one named by `type` and `model` (load_named_tokenizer) when either is not
+// empty. Refuses one with more tokens than the model has embeddings.
 std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,
                                                       const std::string& type, const std::string& model);
 

@@ -23,7 +23,7 @@
 namespace primus {
 
 struct VerifyOptions {
-  std::filesystem::path model;  // a Hugging Face folder
+  std::filesystem::path model;  // holds config.json and safetensors
   std::filesystem::path inputs;
   std::optional<std::filesystem::path> gradients, trajectory;
   DType compute = DType::kF32;

@@ -588,6 +588,27 @@ TEST(Benchmarks, Decode) {
   }
 }
 
+// The usual prompt of 512 tokens and 68 more would not fit its 512 positions.
+TEST(Benchmarks, DecodeFitsASmallModelByItself) {
+  const std::vector<std::string> words{"benchmark", "decode",   "--model", "llama_tiny", "--vocab-size",
+                                       "100",       "--device", "cpu",     "--batch",    "1",
+                                       "--threads", "1",        "--json"};
+  const ProgramResult result = run_program(words);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto report = nlohmann::json::parse(result.out);
+  EXPECT_EQ(report["results"][0]["case"], "batch 1, context 444");
+  EXPECT_THAT(
+      report["notes"][0].get<std::string>(),
+      HasSubstr("prompts of 444 tokens, not the usual 512: more do not fit the model's 512 positions"));
+  std::vector<std::string> chosen = words;
+  chosen.insert(chosen.end(), {"--context", "512"});
+  const ProgramResult refused = run_program(chosen);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("do not fit the model's 512 positions"));
+  chosen.back() = "0";
+  EXPECT_EQ(run_program(chosen).exit_code, 2);
+}
+
 TEST(Benchmarks, WhatCannotBeMeasuredIsRefused) {
   const std::vector<std::vector<std::string>> refused = {
       {"gemm", "--shape", "3x4"},

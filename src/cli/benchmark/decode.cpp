@@ -20,7 +20,9 @@ class BenchmarkDecode final : public Command {
                 "a preset (llama3.1_8B), a Hugging Face folder, or a run's folder: only its shape counts");
     args.option("--vocab-size", "N", &vocabulary_, "where a preset leaves it to a tokenizer");
     args.option("--batch", "LIST", &batches_, "texts that are written together");
-    args.option("--context", "N", &options_.context, "tokens of each text's prompt");
+    args.option("--context", "N", &context_,
+                fmt::format("tokens of each text's prompt (default: {}, or as many as fit the model)",
+                            options_.context));
     args.option("--tokens,-n", "N", &options_.tokens, "tokens of each text to time");
     args.option("--warmup", "N", &options_.warmup, "tokens before, not counted");
     device_.declare(args, "bf16");
@@ -29,7 +31,7 @@ class BenchmarkDecode final : public Command {
 
   int run(Console& console) override {
     output_.check();
-    in_range("--context", options_.context, 1);
+    if (context_) in_range("--context", options_.context = *context_, 1);
     in_range("--tokens", options_.tokens, 1);
     in_range("--warmup", options_.warmup, 0);
     options_.batches = parse_sizes("--batch", batches_, 1 << 12);
@@ -38,9 +40,18 @@ class BenchmarkDecode final : public Command {
                                    ? preset_model(model_, families, vocabulary_)
                                    : load_model_config(find_model_folder(model_), families);
     options_.dtype = device_.compute();
+    std::string shortened;
+    const std::int64_t fits = config.max_positions - options_.warmup - options_.tokens;
+    if (!context_ && fits >= 1 && fits < options_.context) {
+      shortened =
+          fmt::format("prompts of {} tokens, not the usual {}: more do not fit the model's {} positions",
+                      fits, options_.context, config.max_positions);
+      options_.context = fits;
+    }
     if (!output_.json()) options_.progress = [&](std::string_view what) { console.note(std::string(what)); };
     BenchmarkReport report = benchmark_decoding(device_.make(console), config, families, options_);
     report.device += " | " + model_;
+    if (!shortened.empty()) report.notes.insert(report.notes.begin(), shortened);
     return output_.finish(report, console);
   }
 
@@ -52,7 +63,7 @@ class BenchmarkDecode final : public Command {
   }
 
   std::string model_ = "llama3.1_8B", batches_ = "1,64";
-  std::optional<std::int64_t> vocabulary_;
+  std::optional<std::int64_t> vocabulary_, context_;
   DecodeBenchmarkOptions options_;
   DeviceOptions device_;
   BenchmarkOutput output_;

@@ -397,6 +397,12 @@ TEST(Data, LearnsATokenizerAndTokenizes) {
       run_program({"data", "train-tokenizer", "-i", "text.txt", "-o", "tok", "--vocab-size", "300"},
                   {.folder = folder.path().string()});
   ASSERT_EQ(learnt.exit_code, 0) << learnt.err;
+  const ProgramResult few =
+      run_program({"data", "train-tokenizer", "-i", "text.txt", "-o", "few", "--vocab-size", "100000"},
+                  {.folder = folder.path().string()});
+  EXPECT_EQ(few.exit_code, 0);
+  EXPECT_THAT(few.err,
+              ::testing::ContainsRegex("note: 100000 tokens were asked for, and this text makes [0-9]+:"));
   const ProgramResult done =
       run_program({"data", "tokenize", "-i", "text.txt", "-o", "out", "-t", "tok", "--append-eod", "--json"},
                   {.folder = folder.path().string()});
@@ -558,6 +564,11 @@ TEST(EvalLoss, OfATextFile) {
                    "60", "-d", (folder.path() / "text.txt").string(), "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_GT(json::parse(result.out).at("loss").get<double>(), 1.0);
+  const ProgramResult empty = run_program(
+      {"eval", "loss", kGolden + "llama", "--tokenizer-type", "ByteTokenizer", "-d", "/dev/null"});
+  EXPECT_EQ(empty.exit_code, 2);
+  EXPECT_THAT(empty.err,
+              AllOf(HasSubstr("'/dev/null' is empty: there is nothing to evaluate"), HasSubstr("hint:")));
 }
 
 TEST(Config, ShowsAsJson) {

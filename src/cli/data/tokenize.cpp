@@ -269,6 +269,11 @@ class DataTrainTokenizer final : public Command {
     progress.finish(steady_seconds());
     write_file_atomic(file, content);
     const auto tokenizer = load_tokenizer("", file.string());
+    if (tokenizer->vocab_size() < vocab_size_) {
+      console.note(fmt::format(
+          "note: {} tokens were asked for, and this text makes {}: there is no pair left to merge",
+          vocab_size_, tokenizer->vocab_size()));
+    }
     if (json_) {
       const nlohmann::json result{{"file", file.string()},
                                   {"vocab_size", tokenizer->vocab_size()},

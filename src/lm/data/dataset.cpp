@@ -347,10 +347,13 @@ class Opener {
   // The prefix of the tokens of text files, made now unless the cache has them.
   Path tokenized(const std::string& pattern) {
     if (!Env::posix().status(pattern) && pattern.find_first_of("*?[") == std::string::npos) {
-      throw invalid(fmt::format("there is no data '{}'", pattern),
-                    "a data path is a text or JSON-lines file, a folder or glob of such files, or the common "
-                    "prefix of a "
-                    ".bin and an .idx file");
+      throw invalid(
+          fmt::format("there is no data '{}'", pattern),
+          fmt::format("{}a data path is a text or JSON-lines file, a folder or glob of such files, or the "
+                      "common prefix of a .bin and an .idx file",
+                      Path(pattern).is_absolute() ? ""
+                                                  : fmt::format("paths are relative to '{}'; ",
+                                                                std::filesystem::current_path().string())));
     }
     if (pattern.ends_with(".bin") || pattern.ends_with(".idx")) {
       throw invalid(fmt::format("the data path '{}' names one of a pair of files", pattern),

@@ -1,5 +1,7 @@
 #include "lm/generate/evaluate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -39,7 +41,12 @@ class Evaluation {
 
   void read_text(const std::string& pattern) {
     if (!tokenizer_) throw invalid("text needs a tokenizer", "name one with --tokenizer");
-    data::BlockReader reader(data::find_inputs({pattern}));
+    const std::vector<data::InputFile> files = data::find_inputs({pattern});
+    if (std::all_of(files.begin(), files.end(), [](const data::InputFile& file) { return file.size == 0; })) {
+      throw invalid(fmt::format("'{}' is empty: there is nothing to evaluate", pattern),
+                    "put text into it, or name other data (--data)");
+    }
+    data::BlockReader reader(files);
     data::JsonLines lines({options_.json_key}, false);
     data::TextBlock block;
     while (!done() && reader.next(block)) {

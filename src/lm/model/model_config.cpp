@@ -258,7 +258,13 @@ std::string_view name_of(RopeScaling::Kind kind) {
 
 ModelConfig read_model_config(std::string_view contents, const std::string& where,
                               const FamilyRegistry& families, std::vector<std::string>* notes) {
-  json root = parse_json_object(contents, where);
+  json root;
+  try {
+    root = parse_json_object(contents, where);
+  } catch (Error& error) {
+    if (error.hint().empty()) error.add_hint("the file is damaged or cut off: copy or download it again");
+    throw;
+  }
   // Models that see images, too, describe their language model in a part of its own.
   if (const auto text = root.find("text_config"); text != root.end() && text->is_object()) {
     root = json(*text);

@@ -429,6 +429,9 @@ TEST_F(OpenDatasets, NoData) { EXPECT_THAT(error(), HasSubstr("there is no train
 TEST_F(OpenDatasets, MissingFile) {
   options_.data_path = {(folder_ / "nowhere").string()};
   EXPECT_THAT(error(), HasSubstr("there is no data '"));
+  EXPECT_THAT(error(), ::testing::Not(HasSubstr("paths are relative")));
+  options_.data_path = {"nosuch.txt"};
+  EXPECT_THAT(error(), HasSubstr("paths are relative to '" + std::filesystem::current_path().string() + "'"));
 }
 
 TEST_F(OpenDatasets, ExtensionGiven) {

@@ -114,6 +114,7 @@ TEST(ModelConfig, BrokenTextIsRefusedAtItsPlace) {
       ADD_FAILURE() << broken;
     } catch (const Error& error) {
       EXPECT_EQ(error.location(), location) << error.what();
+      EXPECT_NE(error.hint(), "") << error.what();
     }
   }
 }

@@ -110,8 +110,11 @@ class Command {
   virtual int run(Console& console) = 0;
   // Throws what would keep a job of so many ranks from starting, as far as it can be known before: for
   // launchers. `variables`: what the job's environment will have besides this process's.
+  // 0 nodes or ranks: how many is not known.
   virtual void check_job(int /*nodes*/, int /*ranks_per_node*/,
                          const std::map<std::string, std::string>& /*variables*/) {}
+  // Whether its ranks talk by this engine's connections, which need a secret. Another framework's do not.
+  virtual bool needs_token() const { return true; }
 };
 
 // Where help lists a command: by section, then by number, then by name.

@@ -37,6 +37,10 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
     for (const ModeEntry& mode : modes()) known.push_back(mode.about.name);
     for (const CommandEntry& entry : commands()) known.push_back(entry.name.substr(0, entry.name.find(' ')));
     const std::string near = did_you_mean(first, known);
+    if (first == "projection") {
+      throw invalid("there is no command 'projection'",
+                    "'train pretrain --dry-run --world N' tells the memory and communication of N ranks");
+    }
     throw invalid(fmt::format("there is no {} '{}'", first.starts_with('-') ? "option" : "command", first),
                   near.empty() ? fmt::format("'{} --help' lists what there is", console.program) : near);
   }
@@ -55,6 +59,10 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
   if (first == "train" && words[1] == "posttrain") {
     throw unsupported("'train posttrain' is not there yet: Primus pre-trains so far",
                       "'train pretrain' with load=FOLDER goes on training a model on text of your own");
+  }
+  if (first == "data" && words[1].starts_with("diffusion")) {
+    throw unsupported(fmt::format("'data {}' is not there: diffusion models are not trained here", words[1]),
+                      "'primus data' lists what prepares text");
   }
   const std::string near = did_you_mean(words[1], known);
   throw invalid(fmt::format("there is no command '{} {}'", first, words[1]),
@@ -141,15 +149,15 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
     return run_help(std::span(&name, 1), console);
   }
   const Words command = split == words.end() ? words.subspan(own) : Words(split + 1, words.end());
-  if (command.empty()) {
-    throw invalid(
-        fmt::format("'{}' has no command to run", name),
-        fmt::format("put it after '--': {} {} -- train pretrain --config exp.yaml", console.program, name));
-  }
   const launch::Surroundings surroundings = launch::Surroundings::here();
   const std::optional<std::string>& config =
       declared.common->config ? declared.common->config : globals.config;
   const launch::LauncherSettings settings = launch::load_settings(config, surroundings);
+  if (command.empty() && mode.needs_command(settings)) {
+    throw invalid(
+        fmt::format("'{}' has no command to run", name),
+        fmt::format("put it after '--': {} {} -- train pretrain --config exp.yaml", console.program, name));
+  }
   console.notes(settings.notes);
   const launch::LauncherSettings::Switches switches = mode.switches(settings);
   ModeContext context{.surroundings = surroundings, .settings = settings};
@@ -206,7 +214,7 @@ int run_words(Words words, Console& console) {
 
 }  // namespace
 
-launch::DirectCommand check_command(Words words, bool debug, bool files) {
+launch::DirectCommand check_command(Words words, bool debug, Experiments experiments) {
   launch::DirectCommand result{.words = {words.begin(), words.end()}, .debug = debug};
   GlobalOptions globals;
   Arguments global_arguments;
@@ -225,10 +233,12 @@ launch::DirectCommand check_command(Words words, bool debug, bool files) {
   Arguments& arguments = *declared;
   command->declare(arguments);
   if (!parse(arguments, words.subspan(used), fmt::format("primus {}", entry->name))) return result;
-  const Argument* const experiment = files ? arguments.find("--config") : nullptr;
+  const Argument* const experiment =
+      experiments != Experiments::kElsewhere ? arguments.find("--config") : nullptr;
   if (experiment && std::holds_alternative<std::string*>(experiment->target)) {
     const std::string& file = *std::get<std::string*>(experiment->target);
-    if (!file.empty() && !Env::posix().status(file)) {
+    const bool looked_for = experiments == Experiments::kHere || Path(file).is_relative();
+    if (!file.empty() && looked_for && !Env::posix().status(file)) {
       throw invalid(fmt::format("there is no experiment '{}'", file),
                     "'primus " + std::string(entry->name) + " --help' has examples");
     }
@@ -237,6 +247,7 @@ launch::DirectCommand check_command(Words words, bool debug, bool files) {
     require_limits();
     command->check_job(nodes, ranks_per_node, variables);
   };
+  result.needs_token = [command, declared] { return command->needs_token(); };
   result.has_ranks = entry->has_ranks;
   result.one_process = !entry->has_ranks;
   const std::size_t space = entry->name.find(' ');

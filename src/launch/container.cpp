@@ -271,6 +271,10 @@ class Builder {
     const auto is_inside = [&](const std::string& path) {
       return path == here || path.starts_with(here + "/");
     };
+    if (here == "/") {
+      throw invalid("a container has the current folder, and that cannot be '/'",
+                    "change to the folder of the experiment, and start it from there");
+    }
     volume({here, here, {}});
     add(apptainer_ ? "--pwd" : "--workdir", given("workdir") ? given("workdir")->value.value_or(here) : here);
     std::set<std::string> read_only;
@@ -284,16 +288,38 @@ class Builder {
       }
     }
     sources();
-    for (const std::string& file : request_.files) read_only.insert(std::filesystem::absolute(file).string());
+    for (const std::string& file : request_.files)
+      read_only.insert(std::filesystem::absolute(file).lexically_normal().string());
     for (const std::string& path : read_only) {
       if (!is_inside(path)) volume({path, path, "ro"});
     }
     if (const auto cache = surroundings_.setting("HF_HOME");
         cache && here_ && cache->starts_with('/') && !is_inside(*cache) && is_there(*cache))
       volume({*cache, *cache, {}});
+    std::vector<std::string> covered{here};
     for (const GivenOption& option : options_) {
-      if (option.name == "volume" && option.value) volume(parse_volume(*option.value));
+      if (option.name != "volume" || !option.value) continue;
+      const Volume given = parse_volume(*option.value);
+      covered.push_back(given.inside);
+      volume(given);
     }
+    log_file(covered);
+  }
+
+  // A log that is written to no folder of the host would end with the container.
+  void log_file(const std::vector<std::string>& covered) {
+    if (!request_.writes) return;
+    const Path folder = std::filesystem::absolute(*request_.writes).lexically_normal().parent_path();
+    const bool there = std::any_of(covered.begin(), covered.end(), [&](const std::string& place) {
+      return folder == place || folder.string().starts_with(place + "/");
+    });
+    if (there) return;
+    if (here_ && !is_there(folder)) {
+      throw invalid(fmt::format("--log_file {}: there is no folder '{}' on this node, and no volume has it",
+                                *request_.writes, folder.string()),
+                    fmt::format("make the folder, or mount one there: --volume FOLDER:{}", folder.string()));
+    }
+    volume({folder.string(), folder.string(), {}});
   }
 
   // Other frameworks' sources, which such jobs look for; their Python is the image's. Megatron-LM compiles a
@@ -326,6 +352,10 @@ class Builder {
     if (!volume.inside.starts_with('/')) {
       throw invalid(fmt::format("--volume {}: the place in the container is no absolute path", text),
                     "write HOST or HOST:/INSIDE or HOST:/INSIDE:ro");
+    }
+    if (volume.inside == "/") {
+      throw invalid(fmt::format("--volume {}: the whole of a container cannot be a volume", text),
+                    "mount folders below it: --volume HOST:/INSIDE");
     }
     if (here_ && is_path && !is_there(volume.host)) {
       throw invalid(fmt::format("--volume {}: there is no '{}' on this node", text, volume.host),
@@ -429,6 +459,14 @@ class Builder {
   std::set<std::string> groups_, left_out_, named_;
 };
 
+// Whether the container starts in the current folder.
+bool starts_here(const ContainerRequest& request) {
+  const auto names_another = [](const std::vector<GivenOption>& options) {
+    return find_given(options, "workdir") != nullptr;
+  };
+  return !names_another(request.given) && !names_another(request.settings.options);
+}
+
 // What --env says of the node counts before the node is looked at.
 Surroundings with_given(const ContainerRequest& request, const Surroundings& surroundings,
                         std::map<std::string, std::string>& given) {
@@ -495,7 +533,8 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
                 .tasks = {},
                 .address = place.master_address,
                 .port = std::to_string(place.master_port),
-                .node = std::to_string(place.node)};
+                .node = std::to_string(place.node),
+                .same_folder = starts_here(request)};
   plan.step = builder.build();
   plan.step.where = "on this node";
   if (request.clean && is_apptainer(runtime)) {
@@ -542,6 +581,7 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
   builder.set_place(std::move(variables), nodes.nodes != 1);
   ContainerPlan plan;
   plan.nodes = nodes;
+  plan.nodes.same_folder = nodes.same_folder && starts_here(request);
   plan.step = builder.build();
   plan.step.where = nodes.nodes == 1 ? "on the node" : "on each node";
   if (request.settings.runtime == "auto") {

@@ -21,11 +21,12 @@ namespace primus::launch {
 inline constexpr int kNoPrimusInside = 42;
 
 struct ContainerRequest {
-  ContainerSettings settings;      // of files, with the command line's runtime and so on
-  std::vector<GivenOption> given;  // of `docker run`, on the command line
-  std::vector<std::string> inner;  // Primus's words within: --debug direct ... -- train ...
-  std::vector<std::string> files;  // launcher settings that are named in them
-  bool clean = false;              // remove containers that an earlier job left on this node
+  ContainerSettings settings;         // of files, with the command line's runtime and so on
+  std::vector<GivenOption> given;     // of `docker run`, on the command line
+  std::vector<std::string> inner;     // Primus's words within: --debug direct ... -- train ...
+  std::vector<std::string> files;     // that are named in them
+  std::optional<std::string> writes;  // the log file of the launcher within
+  bool clean = false;                 // remove containers that an earlier job left on this node
 };
 
 struct ContainerPlan {

@@ -266,9 +266,11 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
     throw invalid("--numa binds each rank to the memory beside its GPU, and there is no GPU here",
                   "leave --numa out");
   }
+  if (!shape.script && !shape.ranks) check_job(settings, command, place.nodes, 1, given);
   if (own_ranks && place.task) check_job(settings, command, 1, place.task->world, given);
   if (own_ranks && !place.task) check_job(settings, command, place.nodes, place.ranks, given);
-  if (own_ranks && (place.nodes > 1 || place.task)) require_token(place, surroundings);
+  const bool on_network = own_ranks && (place.nodes > 1 || place.task);
+  if (on_network && (!command.needs_token || command.needs_token())) require_token(place, surroundings);
 
   DirectPlan result;
   result.hooks = hook_files(settings.hooks, command.hooks);
@@ -366,8 +368,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     ranks = nodes.tasks;
     shape.ranks = false;
   }
-  if (has_ranks && !shape.script && nodes.nodes > 0 && ranks)
-    check_job(settings, command, nodes.nodes, *ranks, given);
+  if (!shape.script) check_job(settings, command, nodes.nodes, has_ranks ? ranks.value_or(0) : 1, given);
   const PlaceWords words{.nodes = nodes.nodes > 0 ? std::to_string(nodes.nodes) : "<nodes of the job>",
                          .node = nodes.node,
                          .ranks = ranks ? std::to_string(*ranks) : "<its GPUs>",
@@ -385,6 +386,8 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
                              .variable_names = [] { return std::vector<std::string>(); }};
   for (std::string& note : environment_notes({}, with(nothing, given))) step.notes.push_back(std::move(note));
   for (const Path& folder : settings.hooks) step.notes.push_back(fmt::format("hooks of {}", folder.string()));
+  if (settings.log_file && !settings.log_file->empty())
+    step.notes.push_back(fmt::format("output to {}", *settings.log_file));
   plan.steps.push_back(std::move(step));
   if (!has_ranks || !ranks || nodes.nodes == 0 || !several || asks_for_ranks(command.words)) return plan;
   for (int node = 0; node < nodes.nodes; ++node) plan.ranks.push_back(rank_line(node, nodes.nodes, *ranks));

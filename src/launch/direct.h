@@ -28,9 +28,10 @@ struct DirectCommand {
   bool debug = false;
   HookCommand hooks;
   // Of Primus's own commands with ranks: throws what would keep a job of so many from starting
-  // (Command::check_job). Null: nothing is known.
+  // (Command::check_job); 0: not known. Null: nothing is known.
   std::function<void(int nodes, int ranks_per_node, const std::map<std::string, std::string>& variables)>
       check_job = {};
+  std::function<bool()> needs_token = {};  // whether ranks on several nodes have to share a secret; null: yes
 };
 
 struct DirectPlan {
@@ -54,6 +55,7 @@ struct ElsewhereNodes {
   std::optional<int> ranks;  // of each; nullopt: one for each GPU
   std::optional<int> tasks;  // of each: processes that are ranks already
   std::string address, port, node;
+  bool same_folder = false;  // it runs in this process's folder, or in a copy of it that all nodes see
 };
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program);

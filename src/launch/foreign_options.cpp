@@ -29,7 +29,7 @@ std::optional<std::string> mistyped(ForeignTable table, std::string_view name) {
 }
 
 std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::string> words,
-                                      std::string_view tool) {
+                                      std::string_view tool, Unknown rest) {
   std::vector<GivenOption> given;
   for (std::size_t at = 0; at < words.size(); ++at) {
     const std::string& word = words[at];
@@ -45,6 +45,11 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
     if (!option && is_long) {
       if (const auto near = mistyped(table, name)) {
         throw invalid(fmt::format("{} has no option '--{}'", tool, name), *near);
+      }
+      if (rest == Unknown::kRefuse) {
+        throw invalid(fmt::format("{} has no option '--{}'", tool, name),
+                      "options of the launcher within stand behind '--': container ... -- direct --numa -- "
+                      "train pretrain ...");
       }
     }
     GivenOption found{option ? std::string(option->name) : name};

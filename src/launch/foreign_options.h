@@ -1,6 +1,6 @@
 // Options of the programs that a launch goes through (srun, docker ...). A table says which of them take a
 // value, so that they can be read from a command line and from settings, merged, and written again. Names
-// that a table does not have are handed on, unless they look like a mistyped one.
+// that a table does not have are handed on, unless they look like a mistyped one or the table is complete.
 #pragma once
 
 #include <optional>
@@ -29,10 +29,13 @@ struct GivenOption {
   bool operator==(const GivenOption&) const = default;
 };
 
+// What becomes of long names that the table does not have: of a complete table they are mistakes.
+enum class Unknown { kHandOn, kRefuse };
+
 // Reads `words`. Throws Error(kInvalid): a word that is no option and no value ('needs the command behind
 // --'), an option without its value, one that looks like a mistyped one. `tool`: "srun", for messages.
 std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::string> words,
-                                      std::string_view tool);
+                                      std::string_view tool, Unknown rest = Unknown::kHandOn);
 
 // The error for a name that is in no table and close to one that is; nullopt where it may be handed on.
 std::optional<std::string> mistyped(ForeignTable table, std::string_view name);

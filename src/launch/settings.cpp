@@ -341,7 +341,15 @@ LauncherSettings load_settings(const std::optional<std::string>& named, const Su
       files.push_back(project);
     }
   }
-  if (named) files.emplace_back(*named);
+  if (named) {
+    if (!Env::posix().status(*named)) {
+      throw invalid(
+          fmt::format("there is no file '{}' of launcher settings", *named),
+          "--config in front of '--' names one, like .primus.yaml; an experiment's stands behind the "
+          "command");
+    }
+    files.emplace_back(*named);
+  }
 
   Value merged;
   merged.kind = Kind::kMap;

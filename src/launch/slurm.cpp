@@ -110,6 +110,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
 
   SlurmPlan plan;
   plan.nodes.nodes = nodes_of(options);
+  plan.nodes.same_folder = !find_given(options, "chdir");
   plan.nodes.node = "<SLURM_NODEID>";
   plan.nodes.address = "<the first node>";
   plan.nodes.port = "<by the job's number>";

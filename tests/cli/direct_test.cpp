@@ -196,6 +196,32 @@ TEST(Direct, TrainsOnTwoRanks) {
   EXPECT_THAT(log, AllOf(HasSubstr("[rank-0/2]"), HasSubstr("done after iteration 2")));
 }
 
+TEST(Direct, AScriptNeedsNoArguments) {
+  const Folder folder;
+  const std::string script = folder.file("e.sh", "#!/bin/sh\necho ran $#\n");
+  EXPECT_EQ(folder.run({"direct", "--single", "--script", script}).out, "ran 0\n");
+  EXPECT_EQ(folder.run({"direct", "--single", "--script", script, "--"}).out, "ran 0\n");
+  EXPECT_EQ(folder.run({"direct", "--single"}).exit_code, 2);
+}
+
+// Ranks of other frameworks do not talk by connections of this engine.
+TEST(Direct, OtherFrameworksNeedNoTokenOnSeveralNodes) {
+  const Folder folder;
+  ProgramOptions options = folder.options();
+  for (const auto& [name, value] : std::map<std::string, std::string>{
+           {"NNODES", "2"}, {"NODE_RANK", "1"}, {"MASTER_ADDR", "host1"}, {"GPUS_PER_NODE", "2"}})
+    options.environment[name] = value;
+  const auto plan = [&](const std::string& backend) {
+    return run_program({"--dry-run", "direct", "--", "train", "pretrain", "--config", kExperiment,
+                        "--backend", backend, "micro_batch_size=1", "global_batch_size=8"},
+                       options);
+  };
+  EXPECT_THAT(plan("native").err, HasSubstr("PRIMUS_JOB_TOKEN is not set"));
+  const ProgramResult other = plan("megatron");
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(other.out, HasSubstr("--nnodes 2 --node_rank 1 --master_addr host1"));
+}
+
 // Each node's launcher starts its own ranks: here both nodes are this machine.
 TEST(Direct, TrainsOnTwoNodes) {
   const Folder folder;

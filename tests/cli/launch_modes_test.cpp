@@ -396,6 +396,96 @@ TEST_F(Launch, ContainersRefuseWhatWouldFail) {
   expect_refused(image + command, "NODE_RANK is not set");
 }
 
+// ---- chains as upstream writes them --------------------------------------------------------------------
+
+TEST_F(Launch, OptionsOfDirectNeedNotSayDirect) {
+  tool("docker");
+  tool("srun");
+  make_folders(folder_.path() / "logs");
+  const std::string log = (folder_.path() / "logs/run.log").string();
+  const Words image = {"--image", "a/b:1", "--accelerator", "none"};
+  struct Case {
+    Words words;
+    std::vector<std::string> said;
+  };
+  const Words container = Words{"--dry-run", "container"} + image;
+  const Words slurm = {"--dry-run", "slurm", "-N", "4", "--"};
+  const Case cases[] = {
+      {container + Words{"--volume", "./data:/data", "--", "--log_file", "/data/run.log", "--"} + kTrain,
+       {"direct --log_file /data/run.log -- train pretrain", "output to /data/run.log"}},
+      {container + Words{"--", "--log_file", "run.log", "train", "pretrain"} + Words{"--config", kExperiment},
+       {"direct --log_file run.log -- train pretrain"}},
+      // The file's folder is within, or the log would end with the container.
+      {container + Words{"--log_file", log, "--"} + kTrain,
+       {"direct --log_file " + log + " -- train pretrain", "/logs:/", "output to " + log}},
+      {container + Words{"--", "--env", "UPSTREAMS_OWN", "--env", "A=1", "--"} + kTrain,
+       {"direct --env A=1 -- train pretrain", "export A=1"}},
+      {slurm + image + Words{"--clean", "--", "--numa", "--"} + kTrain, {"direct --numa -- train pretrain"}},
+      {slurm + image + Words{"--log_file", "run.log", "--"} + kTrain, {"output to run.log"}},
+      {slurm + Words{"direct", "--script", "./tool", "--single"}, {"./tool\n"}},
+      {container + Words{"--", "--version"}, {"-- --version"}},
+  };
+  write_file(folder_.path() / "work/tool", "#!/bin/sh\n");
+  for (const Case& c : cases) {
+    const ProgramResult result = run(c.words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    for (const std::string& said : c.said) EXPECT_THAT(result.out, HasSubstr(said));
+  }
+  environment_["UPSTREAMS_OWN"] = "1";
+  EXPECT_THAT(run(cases[3].words).out, HasSubstr("--env UPSTREAMS_OWN "));
+  expect_refused(container + Words{"--", "--nmua", "--"} + kTrain, "did you mean '--numa'?");
+  expect_refused(container + Words{"--", "direct", "--single"}, "has no command");
+  expect_refused(container + Words{"--log_file", "/nowhere/run.log", "--"} + kTrain,
+                 "there is no folder '/nowhere'");
+}
+
+// What the command or the runtime would refuse is refused before anything is started.
+TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
+  tool("docker");
+  tool("srun");
+  const Words container = {"--dry-run", "container", "--image", "a/b:1", "--"};
+  const Words slurm = {"--dry-run", "slurm", "srun", "-N", "2", "--", "direct", "--"};
+  const Words nothing = {"train", "pretrain"};
+  write_file(folder_.path() / "work/other.yaml",
+             "work_group: a\nuser_name: b\nexp_name: c\nworkspace: ./output\nmodules:\n  pre_trainer:\n"
+             "    framework: megatron\n    config: pre_trainer.yaml\n    model: gpt_oss_20B.yaml\n");
+  for (const Words& chain : {Words{"--dry-run", "direct", "--"}, slurm, container}) {
+    expect_refused(chain + nothing + Words{"--config", "nosuch.yaml"},
+                   "there is no experiment 'nosuch.yaml'");
+    expect_refused(chain + nothing, "there is neither an experiment nor a model");
+    expect_refused(chain + Words{"preflight", "--qick"}, "'--qick' is no option of preflight");
+    expect_refused(chain + Words{"preflight", "nonsense"}, "'nonsense' is no option of preflight");
+    expect_refused(chain + nothing + Words{"--config", "other.yaml"}, "yarn");
+  }
+  expect_refused({"config", "validate", "--config", "other.yaml"}, "yarn");
+  expect_refused({"--dry-run", "container", "--image", "a/b:1", "--foo", "bar", "--", "version"},
+                 "has no option '--foo'");
+  expect_refused({"--dry-run", "container", "--image", "a/b:1", "--numa", "--", "version"},
+                 "container ... -- direct --numa");
+  expect_refused({"--dry-run", "container", "--image", "a/b:1", "--volume", "/:/", "--", "version"},
+                 "cannot be a volume");
+  const ProgramResult root = run_program({"--dry-run", "container", "--image", "a/b:1", "--", "version"},
+                                         {.folder = "/", .environment = environment_});
+  EXPECT_EQ(root.exit_code, 2);
+  EXPECT_THAT(root.err, HasSubstr("the current folder"));
+}
+
+TEST_F(Launch, AnExperimentElsewhereIsWithin) {
+  tool("docker");
+  write_file(folder_.path() / "exp.yaml", read_file(kExperiment));
+  const ProgramResult result = run(
+      {"--dry-run", "container", "--image", "a/b:1", "--", "train", "pretrain", "--config", "../exp.yaml"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const std::string file = (std::filesystem::canonical(folder_.path()) / "exp.yaml").string();
+  EXPECT_THAT(result.out, HasSubstr("--volume " + file + ":" + file + ":ro "));
+}
+
+TEST_F(Launch, MessagesSayWhatStandsInForWhatIsNotThere) {
+  expect_refused({"--dry-run", "--config", "nosuch.yaml", "direct", "--", "version"}, "launcher settings");
+  expect_refused({"projection", "memory"}, "train pretrain --dry-run --world N");
+  expect_refused({"data", "diffusion-cache"}, "diffusion models are not trained here");
+}
+
 // ---- k8s -------------------------------------------------------------------------------------------
 
 TEST_F(Launch, KubernetesManifests) {

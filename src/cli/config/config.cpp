@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/options/experiment.h"
 #include "cli/problem_json.h"
+#include "cli/train/external.h"
 
 namespace primus::cli {
 namespace {
@@ -42,13 +43,13 @@ class ConfigValidate final : public Command {
   }
   int run(Console& console) override {
     if (!json_) {
-      const config::Experiment experiment = experiment_.load(console);
+      const config::Experiment experiment = checked(console);
       console.print(fmt::format("valid: {} would write to {}\n", experiment.exp_name,
                                 experiment.output_dir().string()));
       return 0;
     }
     try {
-      const config::Experiment experiment = experiment_.load(console);
+      const config::Experiment experiment = checked(console);
       const nlohmann::json verdict{{"valid", true},
                                    {"ignored", experiment.ignored},
                                    {"warnings", experiment.warnings},
@@ -64,6 +65,13 @@ class ConfigValidate final : public Command {
   }
 
  private:
+  // What another framework cannot do is found by rendering the experiment for it.
+  config::Experiment checked(const Console& console) const {
+    config::Experiment experiment = experiment_.load(console);
+    if (experiment.framework != "native") check_external(experiment, 1, 1);
+    return experiment;
+  }
+
   ExperimentArguments experiment_;
   bool json_ = false;
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/files/file.h"
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
 #include "launch/process.h"
@@ -32,13 +33,15 @@ class Container final : public Mode {
         "auto", "amd", "nvidia", "none"};
     args.option("--runtime", "NAME", &runtime_, "what runs containers (auto: the first there is)").choices = {
         "auto", "docker", "podman", "apptainer", "singularity"};
+    args.option("--log_file,--log-file", "PATH", &log_file_,
+                "append all output to this file of the node, too, as 'direct --log_file' does");
     args.option("--program", "NAME", &program_,
                 "Primus within the image (default: this program, which the container sees read-only)");
     args.flag("--privileged-set,--privileged_set", privileged_set_,
               "the privileges that Primus gives: all, with the host's network, memory and devices");
     args.flag("--clean", clean_, "first remove containers that earlier jobs of Primus left on this node");
     args.rest("options of docker run", more_,
-              "every other option of 'docker run' or 'podman run' is handed on");
+              "every other option that 'docker run' or 'podman run' has is handed on");
   }
 
   std::size_t count_own(const Arguments& arguments, Words words) const override {
@@ -108,15 +111,22 @@ class Container final : public Mode {
     for (const std::string& variable : environment_) add("env", variable);
     for (const std::string& device : devices_) add("device", device);
     for (const std::string& capability : capabilities_) add("cap-add", capability);
-    for (launch::GivenOption& option :
-         launch::read_options(launch::container_options(), more_, "the container's runtime")) {
+    for (launch::GivenOption& option : launch::read_options(
+             launch::container_options(), more_, "the container's runtime", launch::Unknown::kRefuse)) {
       request.given.push_back(std::move(option));
     }
     request.inner = context.globals;
     for (std::size_t i = 0; i + 1 < context.globals.size(); ++i) {
       if (context.globals[i] == "--config") request.files.push_back(context.globals[i + 1]);
     }
-    const Inner inner = inner_of(words);
+    const DirectWords inner = inner_of(words, request);
+    // What the command reads outside the current folder is within at the same place.
+    for (std::size_t i = 0; i + 1 < inner.command.size(); ++i) {
+      for (const std::string_view name : {"--config", "--exp", "--backend_path", "--backend-path"}) {
+        const std::string& path = inner.command[i + 1];
+        if (inner.command[i] == name && Env::posix().status(path)) request.files.push_back(path);
+      }
+    }
     request.inner.emplace_back(kDirect.about.name);
     request.inner.insert(request.inner.end(), inner.options.begin(), inner.options.end());
     request.inner.emplace_back("--");
@@ -124,37 +134,45 @@ class Container final : public Mode {
     return request;
   }
 
-  // "direct --numa -- train ..." or the command alone.
-  struct Inner {
-    std::vector<std::string> options, command;
-  };
-  static Inner inner_of(Words words) {
-    if (words.empty() || words[0] != kDirect.about.name) return {{}, {words.begin(), words.end()}};
-    words = words.subspan(1);
-    const auto split = std::find(words.begin(), words.end(), "--");
-    if (split == words.end()) {
-      Arguments arguments;
-      const DeclaredMode direct = cli::declare(kDirect, arguments);
-      const std::size_t own = direct.mode->count_own(arguments, words);
-      return {{words.begin(), words.begin() + static_cast<std::ptrdiff_t>(own)},
-              {words.begin() + static_cast<std::ptrdiff_t>(own), words.end()}};
+  // The words of `direct`; what only the container can give them is added to `request`.
+  DirectWords inner_of(Words words, launch::ContainerRequest& request) const {
+    DirectWords inner = direct_words(words);
+    if (log_file_) inner.options.insert(inner.options.begin(), {"--log_file", *log_file_});
+    std::vector<std::string> options;
+    for (std::size_t i = 0; i < inner.options.size(); ++i) {
+      const std::string& word = inner.options[i];
+      const bool has_value = i + 1 < inner.options.size();
+      if ((word == "--log_file" || word == "--log-file") && has_value) request.writes = inner.options[i + 1];
+      // A name alone is a file for direct; where there is none, it is a variable of this side to hand on.
+      if (word == "--env" && has_value && launch::is_variable_name(inner.options[i + 1]) &&
+          !Env::posix().status(inner.options[i + 1])) {
+        request.given.push_back({"env", inner.options[++i]});
+        continue;
+      }
+      options.push_back(word);
     }
-    return {{words.begin(), split}, {split + 1, words.end()}};
+    inner.options = std::move(options);
+    return inner;
   }
 
   // What `primus direct` does within.
-  static launch::Plan with_inside(const ModeContext& context, Words words, launch::ContainerPlan container) {
-    const Inner inner = inner_of(words);
+  launch::Plan with_inside(const ModeContext& context, Words words, launch::ContainerPlan container) const {
+    launch::ContainerRequest unused;
+    const DirectWords inner = inner_of(words, unused);
     Arguments arguments;
     const DeclaredMode direct = cli::declare(kDirect, arguments);
     parse(arguments, inner.options, "primus direct");
+    if (inner.command.empty() && direct.mode->needs_command(context.settings)) {
+      throw invalid("'container' has no command to run",
+                    "put it at the end: primus container --image IMAGE -- train pretrain --config exp.yaml");
+    }
     launch::Plan plan = direct.mode->plan_elsewhere(context, inner.command, container.nodes);
     plan.steps.front().where = "in the container";
     plan.steps.insert(plan.steps.begin(), std::move(container.step));
     return plan;
   }
 
-  std::optional<std::string> image_, accelerator_, runtime_, program_;
+  std::optional<std::string> image_, accelerator_, runtime_, program_, log_file_;
   std::vector<std::string> volumes_, environment_, devices_, capabilities_, more_;
   Named single_[9] = {
       {"--name", "NAME", "its name, to which the job's number is added"},

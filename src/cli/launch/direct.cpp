@@ -10,6 +10,9 @@
 namespace primus::cli {
 namespace {
 
+// Primus's own Python program, which this one stands in for.
+constexpr std::string_view kPrimusScript = "primus/cli/main.py";
+
 class Direct final : public Mode {
  public:
   void declare(Arguments& args) override {
@@ -33,22 +36,32 @@ class Direct final : public Mode {
     return settings.direct_switches;
   }
 
+  bool needs_command(const launch::LauncherSettings& settings) const override {
+    const std::string script = script_.value_or(settings.direct.script.value_or(""));
+    return script.empty() || script == kPrimusScript;
+  }
+
   launch::Plan plan(const ModeContext& context, Words words) override {
     const launch::DirectSettings settings = merged(context.settings.direct);
-    return launch::plan_direct(settings, command(context, settings, words, true), context.surroundings).plan;
+    return launch::plan_direct(settings, command(context, settings, words, Experiments::kHere),
+                               context.surroundings)
+        .plan;
   }
 
   launch::Plan plan_elsewhere(const ModeContext& context, Words words,
                               const launch::ElsewhereNodes& nodes) override {
     const launch::DirectSettings settings = merged(context.settings.direct);
-    return launch::plan_direct_elsewhere(settings, command(context, settings, words, false), nodes,
-                                         context.surroundings.program);
+    return launch::plan_direct_elsewhere(
+        settings,
+        command(context, settings, words,
+                nodes.same_folder ? Experiments::kInThisFolder : Experiments::kElsewhere),
+        nodes, context.surroundings.program);
   }
 
   int run(const ModeContext& context, Words words, Console& console) override {
     const launch::DirectSettings settings = merged(context.settings.direct);
-    return launch::run_direct(settings, command(context, settings, words, true), context.surroundings,
-                              [&](std::string_view line) {
+    return launch::run_direct(settings, command(context, settings, words, Experiments::kHere),
+                              context.surroundings, [&](std::string_view line) {
                                 const bool silences = settings.silent && !line.starts_with("error: ");
                                 if (!silences) console.note(line);
                               });
@@ -66,7 +79,7 @@ class Direct final : public Mode {
       }
     }
     if (single_) settings.single = true;
-    if (script_) settings.script = *script_ == "primus/cli/main.py" ? "" : *script_;
+    if (script_) settings.script = *script_ == kPrimusScript ? "" : *script_;
     settings.patches.insert(settings.patches.end(), patches_.begin(), patches_.end());
     settings.hooks.insert(settings.hooks.end(), hooks_.begin(), hooks_.end());
     if (log_file_) settings.log_file = log_file_;
@@ -77,8 +90,8 @@ class Direct final : public Mode {
   }
 
   static launch::DirectCommand command(const ModeContext& context, const launch::DirectSettings& settings,
-                                       Words words, bool files) {
-    if (!settings.script || settings.script->empty()) return check_command(words, context.debug, files);
+                                       Words words, Experiments experiments) {
+    if (!settings.script || settings.script->empty()) return check_command(words, context.debug, experiments);
     launch::DirectCommand command{.words = {words.begin(), words.end()}, .debug = context.debug};
     // Which hooks are a script's is said by its first two words, as by those of a command.
     const auto first = std::find_if(words.begin(), words.end(),

@@ -163,7 +163,7 @@ class Kubernetes final : public Mode {
     }
     const std::vector<std::string> command(split + 1, request.command.end());
     const bool is_script = std::find(request.command.begin(), split, "--script") != split;
-    request.has_ranks = !is_script && check_command(command, false, false).has_ranks;
+    request.has_ranks = !is_script && check_command(command, false, Experiments::kElsewhere).has_ranks;
     return request;
   }
 

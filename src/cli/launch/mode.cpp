@@ -51,6 +51,23 @@ DeclaredMode declare(const ModeEntry& entry, Arguments& arguments) {
   return declared;
 }
 
+DirectWords direct_words(Words words) {
+  const bool named = !words.empty() && words[0] == kDirect.about.name;
+  if (named) words = words.subspan(1);
+  const auto split = std::find(words.begin(), words.end(), "--");
+  Arguments arguments;
+  const DeclaredMode direct = declare(kDirect, arguments);
+  // Without its name, options in front of "--" tell that they are direct's; a command begins with a word.
+  const bool has_options = !words.empty() && words[0].starts_with('-') && !is_help(words[0]) &&
+                           (split != words.end() || arguments.find(words[0]));
+  if (!named && !has_options) return {{}, {words.begin(), words.end()}};
+  const std::size_t own = split == words.end() ? direct.mode->count_own(arguments, words)
+                                               : static_cast<std::size_t>(split - words.begin());
+  const Words command = words.subspan(split == words.end() ? own : own + 1);
+  return {{words.begin(), words.begin() + static_cast<std::ptrdiff_t>(own)},
+          {command.begin(), command.end()}};
+}
+
 void refuse_secrets(const std::vector<std::string>& assignments, std::string_view mode) {
   for (const std::string& text : assignments) {
     const std::size_t equals = text.find('=');

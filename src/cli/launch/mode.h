@@ -32,6 +32,8 @@ class Mode {
   virtual void declare(Arguments& arguments) = 0;
   // How many of `words`, which have no "--", belong to the mode: the command begins behind them.
   virtual std::size_t count_own(const Arguments& arguments, Words words) const;
+  // Whether it has nothing to run where no command is given: a script needs none.
+  virtual bool needs_command(const launch::LauncherSettings&) const { return true; }
   // The switches debug and dry_run of its section.
   virtual launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const = 0;
 
@@ -68,10 +70,21 @@ DeclaredMode declare(const ModeEntry& entry, Arguments& arguments);
 
 extern const ModeEntry kDirect, kContainer, kSlurm, kKubernetes;
 
+// Which experiments can be looked for: the command runs here; in this folder, on a machine that may have
+// other files elsewhere; or anywhere.
+enum class Experiments { kHere, kInThisFolder, kElsewhere };
+
 // What the launcher has to know of one of Primus's own commands, and whether it is one: `words` are parsed as
-// the program will parse them. Throws Error for an unknown command or option; with `files`, for an experiment
-// that is not there.
-launch::DirectCommand check_command(Words words, bool debug, bool files);
+// the program will parse them. Throws Error for an unknown command or option, and for an experiment that is
+// not there.
+launch::DirectCommand check_command(Words words, bool debug, Experiments experiments);
+
+// What stands behind the "--" of a mode that starts `direct`: "direct --numa -- train ...", as upstream
+// writes it without the word ("--numa -- train ..."), or the command alone.
+struct DirectWords {
+  std::vector<std::string> options, command;
+};
+DirectWords direct_words(Words words);
 
 // `text` may stand on a command line of mode `mode`: Error(kInvalid) for "NAME=VALUE" where NAME is a
 // secret's.

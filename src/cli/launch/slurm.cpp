@@ -51,7 +51,7 @@ class Slurm final : public Mode {
                                                  : static_cast<std::size_t>(split - words.begin());
     parse(arguments, words.first(own), fmt::format("primus {}", entry->about.name));
     const Words command = split == words.end() ? words.subspan(own) : Words(split + 1, words.end());
-    if (command.empty()) {
+    if (command.empty() && inner.mode->needs_command(context.settings)) {
       throw invalid(
           "'slurm' has no command to run",
           "put it at the end: primus slurm srun -N 2 -- direct -- train pretrain --config exp.yaml");
@@ -81,12 +81,8 @@ class Slurm final : public Mode {
  private:
   // Scripts have ranks, too; what stands behind "direct --" within a container is the command.
   static bool has_ranks(Words command) {
-    if (!command.empty() && command[0] == "direct") {
-      const auto split = std::find(command.begin(), command.end(), "--");
-      command = split == command.end() ? command.subspan(1) : Words(split + 1, command.end());
-    }
     try {
-      return check_command(command, false, false).has_ranks;
+      return check_command(direct_words(command).command, false, Experiments::kElsewhere).has_ranks;
     } catch (const Error&) {
       return true;  // a script's words, or a mistake, which the plan of the node finds
     }

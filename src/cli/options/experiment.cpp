@@ -153,6 +153,12 @@ config::Experiment ExperimentArguments::load(const Console& console, std::int64_
   return experiment;
 }
 
+bool ExperimentArguments::names_a_model() const {
+  return std::ranges::any_of(overrides_, [](const std::string& word) {
+    return word.starts_with("load=") || word == "--load" || word.starts_with("--load=");
+  });
+}
+
 // What stands in for an experiment file: a run that goes over the data once, with validation and samples.
 config::Experiment ExperimentArguments::load_without_file() const {
   const auto load_as = [&](const std::string& exp_name) {
@@ -173,10 +179,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
                     json_text(nlohmann::json(user_name()), -1), json_text(nlohmann::json(exp_name), -1)),
         "(no experiment file)", overrides_);
   };
-  const auto names_a_model = [](const std::string& word) {
-    return word.starts_with("load=") || word == "--load" || word.starts_with("--load=");
-  };
-  if (std::ranges::none_of(overrides_, names_a_model)) {
+  if (!names_a_model()) {
     throw invalid("there is neither an experiment nor a model to start from",
                   "name an experiment with --config FILE, or go on from a model: load=FOLDER data_path=FILE");
   }

@@ -16,6 +16,7 @@ class ExperimentArguments {
   // `arguments` must outlive this object. `needs_file` false: a model to load and data do, too.
   void declare(Arguments& arguments, bool needs_file = true);
   bool names_a_file() const { return !file_.empty(); }
+  bool names_a_model() const;  // an override load=FOLDER, which may stand in for the file
   const std::vector<std::string>& overrides() const { return overrides_; }
   // The framework, over the experiment's and over an override that stands before.
   void choose_framework(const std::string& name) { overrides_.push_back("framework=" + name); }

@@ -71,6 +71,8 @@ class Preflight final : public Command {
     args.rest("KEY=VALUE", overrides_, "changes of the experiment of --config");
   }
 
+  void check_job(int, int, const std::map<std::string, std::string>&) override { check_words(); }
+
   int run(Console& console) override {
     const double begin = steady_seconds();
     check_arguments();
@@ -131,6 +133,15 @@ class Preflight final : public Command {
   bool only_perf() const { return perf_test_ || (!perf_.tests.empty() && !perf_.quick); }
   bool measures() const { return only_perf() || perf_.quick || !selects(); }
 
+  // Words that are neither options nor, with --config, changes of an experiment.
+  void check_words() const {
+    if (!config_.empty() || overrides_.empty()) return;
+    throw invalid(
+        fmt::format("'{}' is no option of preflight", overrides_.front()),
+        "'primus preflight --help' lists its options (--dump-path says where reports go); changes of "
+        "an experiment need --config FILE");
+  }
+
   void check_arguments() const {
     if (timeout_ < 1 || timeout_ > 86400)
       throw invalid(fmt::format("--dist-timeout-sec {}: not a time from 1 to 86400", timeout_));
@@ -138,9 +149,7 @@ class Preflight final : public Command {
     if (nproc_ && (*nproc_ < 1 || *nproc_ > 4096))
       throw invalid(fmt::format("--nproc {}: not a number of ranks", *nproc_), "give 1 or more");
     node_.check();
-    if (config_.empty() && !overrides_.empty())
-      throw invalid(fmt::format("'{}' is no option of preflight", overrides_.front()),
-                    "changes of an experiment need --config FILE");
+    check_words();
     if (!Env::posix().status(root_)) throw invalid(fmt::format("--root '{}' is not there", root_));
     if (!name_.empty() && !is_plain_name(name_))
       throw invalid(fmt::format("--report-file-name '{}' is no name of a file", name_),

@@ -102,11 +102,13 @@ class External {
     std::string text =
         fmt::format("{} trains {}; each of {} process{} on this machine runs\n\n  ", job_.title,
                     experiment_.output_dir().string(), processes(), processes() == 1 ? "" : "es");
+    const std::size_t before = text.size();
     for (const auto& [name, value] : environment())
       text += fmt::format("{}={} ", name, launch::shown_value(name, value));
     for (const auto& [name, value] : experiment_.env)
       text += fmt::format("{}={} ", name, launch::shown_value(name, value));
-    console_.print(text + "\\\n  " + launch::shell_line(command) + "\n" + files_text());
+    if (text.size() > before) text += "\\\n  ";
+    console_.print(text + launch::shell_line(command) + "\n" + files_text());
     return 0;
   }
 
@@ -191,6 +193,13 @@ class External {
 };
 
 }  // namespace
+
+void check_external(const config::Experiment& experiment, std::int64_t nodes, std::int64_t ranks_per_node) {
+  const launch::Surroundings here = launch::Surroundings::here();
+  const auto fields =
+      config::BackendFields::load(experiment.framework, config::default_preset_dirs(here.variable));
+  backends::render_job(experiment, fields, {}, {.nodes = nodes, .ranks_per_node = ranks_per_node});
+}
 
 int run_external(const config::Experiment& experiment, const ExternalOptions& options, Console& console) {
   return External(experiment, options, console).run();

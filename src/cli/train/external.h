@@ -21,4 +21,7 @@ struct ExternalOptions {
 // experiment says, or is not on this machine.
 int run_external(const config::Experiment& experiment, const ExternalOptions& options, Console& console);
 
+// Throws Error where the framework cannot do what the experiment says, on so many ranks.
+void check_external(const config::Experiment& experiment, std::int64_t nodes, std::int64_t ranks_per_node);
+
 }  // namespace primus::cli

@@ -1,6 +1,7 @@
 // primus train pretrain
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -221,12 +222,20 @@ class TrainPretrain final : public Command {
   // them.
   void check_job(int nodes, int ranks_per_node,
                  const std::map<std::string, std::string>& variables) override {
+    const Console silent{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
+    if (!experiment_.names_a_file() && !experiment_.names_a_model())
+      experiment_.load(silent);  // says what is missing
     if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return;
     if (backend_) experiment_.choose_framework(*backend_);
-    const int world = nodes * ranks_.here().value_or(ranks_per_node);
-    const Console nowhere{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
-    const config::Experiment experiment = experiment_.load(nowhere, world, variables);
-    if (experiment.framework != "native") return;
+    const int here = static_cast<int>(ranks_.here().value_or(ranks_per_node));
+    const int world = nodes * here;
+    const config::Experiment experiment = experiment_.load(silent, std::max(world, 1), variables);
+    if (experiment.framework != "native") {
+      // Of a size that is not known yet, one process: what no size would change.
+      check_external(experiment, std::max(nodes, 1), std::max(here, 1));
+      return;
+    }
+    if (world == 0) return;
     if (experiment.trainer.load) {
       check_batches(experiment, world);
     } else {
@@ -235,6 +244,14 @@ class TrainPretrain final : public Command {
           model_config_of(experiment, experiment.trainer.vocab_size.value_or(world), builtin_families());
       session_settings_of(experiment, model, world);
     }
+  }
+
+  bool needs_token() const override {
+    if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return true;
+    const Console silent{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
+    ExperimentArguments chosen = experiment_;
+    if (backend_) chosen.choose_framework(*backend_);
+    return chosen.load(silent).framework == "native";
   }
 
   int run(Console& console) override {

@@ -66,6 +66,7 @@ class ArgumentReader {
     if (!key.starts_with("env.")) std::replace(key.begin(), key.end(), '-', '_');
 
     if (equals != std::string::npos) {
+      if (equals + 1 == argument.size()) throw no_value(argument, equals, dashes, '=');
       return make(argument, dashes, key, argument.substr(equals + 1), equals + 1);
     }
     if (dashes == 0) {
@@ -86,11 +87,20 @@ class ArgumentReader {
                      fmt::format("write --{} VALUE", key.substr(0, 80)), key.size());
     }
     const std::string& value = arguments_[next_++];
+    if (value.empty()) throw no_value(argument, argument.size(), dashes, ' ');
     refuse_other_bytes(value);
     return make(argument + " " + value, dashes, key, value, argument.size() + 1);
   }
 
  private:
+  // Often a variable of the shell that is not set.
+  static Error no_value(const std::string& argument, size_t end, size_t dashes, char between) {
+    const std::string key = argument.substr(0, std::min<size_t>(end, 80));
+    return error_at(argument_origin(argument, dashes), fmt::format("'{}{}' has no value", key, between),
+                    fmt::format("write {0}=null to unset it, or {0}='\"\"' for an empty text", key),
+                    end - dashes);
+  }
+
   static void refuse_other_bytes(const std::string& argument) {
     if (unicode::is_valid(argument)) return;
     throw error_at(argument_origin(argument, 0), "settings are UTF-8 text, and this argument is not",

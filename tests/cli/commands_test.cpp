@@ -660,5 +660,19 @@ TEST_F(QuickstartTest, OptionsThatWouldChangeNothingAreRefused) {
   EXPECT_EQ(json::parse(anew.out).at("last_step"), 2);
 }
 
+// A text that nothing can be learnt from is found out late; what was trained before is still there.
+TEST_F(QuickstartTest, WhatWasTrainedBeforeStays) {
+  ASSERT_EQ(quickstart({"--text", "my text.txt", "--steps", "2", "--json"}).exit_code, 0);
+  write_file(folder_.path() / "tiny.txt", "tiny");
+  EXPECT_EQ(quickstart({"--text", "tiny.txt", "--steps", "2", "--again"}).exit_code, 2);
+  const Path user = folder_.path() / "out put" / "primus";
+  int kept = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(user)) {
+    kept += entry.path().filename() == "latest" &&
+            entry.path().string().find("quickstart.previous-1") != std::string::npos;
+  }
+  EXPECT_EQ(kept, 1);
+}
+
 }  // namespace
 }  // namespace primus

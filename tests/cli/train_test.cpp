@@ -555,7 +555,13 @@ TEST(Train, AFullDiskKeepsTheOldCheckpoint) {
 
 TEST(Train, ADiskTooSmallForACheckpoint) {
   const bool mounted = test::on_small_disk(1 << 20, [](const Path& folder) {
-    const ProgramResult result = run_program(train(folder, {"train_iters=2"}));
+    const ProgramResult refused = run_program(train(folder, {"train_iters=2"}));
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("a checkpoint takes"), HasSubstr("--force starts it")));
+    EXPECT_TRUE(test::losses(test::run_folder(folder)).empty());
+    auto forced = train(folder, {"train_iters=2"});
+    forced.emplace_back("--force");
+    const ProgramResult result = run_program(forced);
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, HasSubstr("cannot save checkpoint"));
     EXPECT_THAT(result.err, HasSubstr("No space left on device"));

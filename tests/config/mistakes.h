@@ -331,6 +331,10 @@ inline std::vector<Mistake> typical_mistakes() {
   argument({"--seed"}, "seed needs a value", "write --seed VALUE");
   argument({"=3"}, "'' is no key", "settings are key=value");
   argument({"a..b=3"}, "'a..b' is no key", "settings are key=value");
+  // A variable of the shell that is not set.
+  argument({"train_iters="}, "'train_iters=' has no value", "write train_iters=null to unset it");
+  argument({"--lr="}, "'--lr=' has no value", "write --lr=null to unset it");
+  argument({"--lr", ""}, "'--lr ' has no value", "write --lr=null to unset it");
   argument({"--learning-rate", "3"}, "unknown key 'learning_rate'", "did you mean 'lr'?");
   argument({"--train-iters", "ten"}, "train_iters expects an integer", "primus config reference train_iters");
   argument({"data_path=[a"}, "data_path expects a list of text", "close every bracket and quote");

@@ -214,7 +214,7 @@ class TrainPretrain final : public Command {
         "batch stays");
     args.option("--fit-memory,--fit_memory", "SIZE", &fit_memory_,
                 "the same for so much memory of each device: 80GiB, or 90% of what it has");
-    args.flag("--force", force_, "start although the memory does not seem to be there");
+    args.flag("--force", force_, "start although memory or disk space does not seem to be there");
     args.flag("--json", json_, "print the result (or the forecast) as JSON");
   }
 
@@ -495,6 +495,9 @@ class TrainPretrain final : public Command {
           "evaluated: the run had reached iteration {} and was stopped before its evaluation\n", s.last_step);
     } else if (s.first_step == s.last_step && !s.interrupted) {
       text = fmt::format("nothing left to do: the run had reached iteration {}\n", s.last_step);
+    } else if (s.last_step == 0) {
+      text = fmt::format("stopped before the first step was done, {}: there is nothing to save\n",
+                         human_duration(s.seconds));
     } else {
       text = fmt::format("{} after iteration {}, loss {:.4f}, {}\n", s.interrupted ? "stopped" : "done",
                          s.last_step, drop_nan_sign(s.last_loss), human_duration(s.seconds));
@@ -506,7 +509,7 @@ class TrainPretrain final : public Command {
           fmt::format("target_eval_loss {} was {}\n", *target, s.reached_target ? "reached" : "not reached");
     }
     if (s.checkpoint) text += fmt::format("checkpoint {}\n", *s.checkpoint);
-    if (s.interrupted) text += "the same command continues from there\n";
+    if (s.interrupted && s.last_step > 0) text += "the same command continues from there\n";
     console.print(text);
   }
 

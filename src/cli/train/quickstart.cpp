@@ -61,10 +61,7 @@ class Quickstart final : public Command {
                             .user_name = user_name(),
                             .exp_name = "quickstart"});
     const Path file = folder.root() / "quickstart.yaml";
-    if (again_ && Env::posix().status(folder.root())) {
-      const RunLock nobody_trains_there(folder.root());
-      remove_tree(folder.root());
-    }
+    if (again_ && Env::posix().status(folder.root())) put_aside(folder.root(), console);
     if (!Env::posix().status(file)) {
       prepare(folder, file, find_text(), console);
     } else if (text_ || steps_ || seconds_) {
@@ -115,6 +112,16 @@ class Quickstart final : public Command {
     if (steps_ && seconds_) throw invalid("--steps and --seconds exclude each other");
   }
 
+  // What was trained before stays, whatever becomes of the new one.
+  void put_aside(const Path& root, const Console& console) const {
+    const RunLock nobody_trains_there(root);
+    int number = 1;
+    const auto place = [&] { return Path(fmt::format("{}.previous-{}", root.string(), number)); };
+    while (Env::posix().status(place())) ++number;
+    Env::posix().rename(root, place());
+    say(console, fmt::format("Kept       the earlier one, in {}\n", place().string()));
+  }
+
   // Text for people; with --json standard output holds nothing else.
   void say(const Console& console, std::string_view text) const {
     if (!json_) console.print(text);
@@ -153,8 +160,10 @@ class Quickstart final : public Command {
     data::TrainTokenizerOptions options;
     options.inputs = {text};
     options.bpe.vocab_size = kVocabulary;
-    write_file_atomic(folder.root() / "tokenizer" / "tokenizer.json", data::train_tokenizer(options));
-    say(console, fmt::format("Tokenizer  {} byte-pair tokens learnt from it in {}\n", kVocabulary,
+    const std::string tokenizer = data::train_tokenizer(options);
+    write_file_atomic(folder.root() / "tokenizer" / "tokenizer.json", tokenizer);
+    say(console, fmt::format("Tokenizer  {} byte-pair tokens learnt from it in {}\n",
+                             nlohmann::json::parse(tokenizer).at("model").at("vocab").size(),
                              human_duration(steady_seconds() - start)));
     const std::string name = file.string();
     const auto experiment = config::load_experiment_text(experiment_text(folder, text, 1), name);

@@ -18,6 +18,7 @@
 #include "base/files/partial_folder.h"
 #include "lm/data/corpus.h"
 #include "lm/data/gpt_dataset.h"
+#include "lm/data/made_by.h"
 #include "lm/data/numpy_random.h"
 #include "lm/data/tokenize.h"
 
@@ -339,6 +340,7 @@ class Opener {
     }
     const bool text = !IndexedDataset::exists(path);
     std::shared_ptr<const TokenSource> opened = IndexedDataset::open(text ? tokenized(path) : Path(path));
+    if (!text && !options_.allow_other_tokenizer) check_made_by(path, *opened, tokenizer_);
     sources_.emplace_back(path, opened);
     if (text) text_.push_back(opened.get());
     return opened;
@@ -436,7 +438,12 @@ class Opener {
   // Builds in a folder of its own and gives it its name at the end: other processes see all of it or nothing.
   // What a run that was stopped leaves there, the next one goes on from.
   void build_cache(const std::string& pattern, const Path& cache, const Path& folder) {
-    make_folders(cache);
+    try {
+      make_folders(cache);
+    } catch (FileError& error) {
+      error.add_hint("data_cache_path names another folder for the tokens");
+      throw;
+    }
     const FileLock lock = FileLock::wait(folder.string() + ".lock");
     const std::optional<std::string> damage = damage_of(folder);
     if (!damage) return;  // another process was faster

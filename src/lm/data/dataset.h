@@ -68,8 +68,9 @@ struct DataOptions {
   // Samples that training, all evaluations, and the final test will draw; a split of which none is drawn is
   // not opened.
   int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
-  int64_t vocab_size = 0;      // refuses larger ids when a sample is read; 0: the tokenizer's
-  bool eod_mask_loss = false;  // loss 0 where the input token is end-of-document
+  int64_t vocab_size = 0;              // refuses larger ids when a sample is read; 0: the tokenizer's
+  bool allow_other_tokenizer = false;  // ids may have been made by another one (made_by.h)
+  bool eod_mask_loss = false;          // loss 0 where the input token is end-of-document
 
   // data_cache_path: where sample orders are kept (empty: each process builds them in memory), and text that
   // was tokenised on the fly (empty: ".primus-cache" beside the first input). What is there is named by a

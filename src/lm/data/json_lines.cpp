@@ -98,7 +98,7 @@ void JsonLines::read_line(std::string_view text, std::string_view file, int64_t 
   for (size_t key = 0; key < texts_.size(); ++key) {
     if (texts_[key].found_) continue;
     throw missing_key(text, keys_[key])
-        .add_hint("name the key that holds the text with --json-keys")
+        .add_hint("name the key that holds the text: 'primus data tokenize --json-keys KEY'")
         .at(fmt::format("{}:{}", file, line));
   }
 }

@@ -23,6 +23,7 @@
 #include "lm/data/corpus.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/json_lines.h"
+#include "lm/data/made_by.h"
 #include "lm/data/tokenize_state.h"
 
 namespace primus::data {
@@ -313,6 +314,7 @@ class Pipeline {
     if (result_.complete) {
       output_.finish();
       output_.close();
+      for (const Path& prefix : result_.prefixes) write_made_by(prefix, tokenizer_, env_);
       folder_.remove();
     } else {
       save();

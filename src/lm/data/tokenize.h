@@ -15,7 +15,7 @@ namespace primus::data {
 struct TokenizeOptions {
   std::vector<std::string> inputs;  // as find_inputs takes them
   std::vector<std::string> json_keys = {"text"};
-  Path output_prefix;       // writes <output_prefix>_<key>_document.bin and .idx
+  Path output_prefix;       // writes <output_prefix>_<key>_document.bin and .idx, and made_by.h's note
   bool append_eod = false;  // after each document that is not empty
   bool skip_bad = false;    // leave out broken lines and count them
   bool add_special = true;  // the tokenizer's own bos and eos around each text

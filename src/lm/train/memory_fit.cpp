@@ -36,10 +36,22 @@ bool smaller_micro_batch(config::TrainerConfig& c) {
   return false;
 }
 
+// Of data ranks: each keeps a part of more of what all of them have.
+bool stronger_sharding(config::TrainerConfig& c) {
+  for (const char* const stronger : {"optim", "optim_grads", "optim_grads_params"}) {
+    config::TrainerConfig next = c;
+    next.data_parallel_sharding_strategy = stronger;
+    if (sharding_of(next) <= sharding_of(c)) continue;
+    c = next;
+    return true;
+  }
+  return false;
+}
+
 // From what changes least of the run to what changes most.
-std::vector<Lever> levers() {
+std::vector<Lever> levers(int data_ranks) {
   constexpr std::int64_t kShortest = 64;
-  return {
+  std::vector<Lever> levers = {
       {[](config::TrainerConfig& c) { return std::exchange(c.async_save, false); },
        [](const config::TrainerConfig&) { return std::string("async_save=false"); },
        "training waits while it saves"},
@@ -65,6 +77,15 @@ std::vector<Lever> levers() {
        [](const config::TrainerConfig& c) { return fmt::format("seq_length={}", c.seq_length); },
        "shorter sequences"},
   };
+  if (data_ranks > 1) {
+    const Lever sharding = {stronger_sharding,
+                            [](const config::TrainerConfig& c) {
+                              return "data_parallel_sharding_strategy=" + c.data_parallel_sharding_strategy;
+                            },
+                            "ranks send each other more"};
+    levers.insert(levers.begin() + 1, sharding);
+  }
+  return levers;
 }
 
 class Search {
@@ -171,11 +192,12 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
                 .supply = supply};
   fit.fits = fits(fit.need, supply);
   if (fit.fits) return fit;
-  // What every setting here leaves as it is: weights, gradients and states.
+  const int data_ranks = mesh_shape_of(experiment, world).data(world);
+  // What every setting here leaves as it is, unless ranks can share it: weights, gradients and states.
   const MemoryNeed least{.device = {.persistent = fit.need.device.persistent, .stash = 0, .scratch = 0}};
-  if (!fits(least, supply)) return fit;
+  if (data_ranks == 1 && !fits(least, supply)) return fit;
   const Search search(model, families, supply, world, rank);
-  for (const Lever& lever : levers()) {
+  for (const Lever& lever : levers(data_ranks)) {
     config::Experiment changed = experiment;
     MemoryNeed need;
     if (fit.changes.size() == kMostChanges) break;
@@ -187,7 +209,7 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
   // No single one is enough: one after another, each as far as it goes.
   config::Experiment changed = experiment;
   MemoryChange together{{}, "all of these together", {}};
-  for (const Lever& lever : levers()) {
+  for (const Lever& lever : levers(data_ranks)) {
     const config::TrainerConfig before = changed.trainer;
     const bool enough = search.pull(changed, lever, together.need);
     if (changed.trainer != before) together.settings.push_back(lever.setting(changed.trainer));
@@ -234,8 +256,9 @@ std::string describe_lack(const MemoryFit& fit) {
 std::string describe_changes(const MemoryFit& fit) {
   if (fit.changes.empty()) {
     return fmt::format(
-        "weights, gradients and optimizer states alone are {}: use a smaller model, or a machine with "
-        "more memory",
+        "weights, gradients and optimizer states alone are {}: let more ranks share them (sharding, tensor "
+        "and pipeline parallelism: docs/parallelism.md), or use a smaller model, or a machine with more "
+        "memory",
         bytes(fit.need.device.persistent));
   }
   std::string text;

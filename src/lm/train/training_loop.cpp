@@ -89,9 +89,10 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     if (iteration == first_iteration + 1) log_choices();
     log_graphs();
     if (iteration < last_iteration) evaluate_due(summary, stop);
-    if (c.sample_interval && (iteration % *c.sample_interval == 0 || iteration == last_iteration))
-      write_sample(stop);
+    // What was learned is saved before anything that is only to be looked at.
     if (iteration % c.save_interval == 0) save();
+    if (c.sample_interval && iteration % *c.sample_interval == 0 && iteration < last_iteration)
+      write_sample(stop);
     const bool late = ranks.alone() && out_of_time();
     if (late || (c.exit_interval && iteration % *c.exit_interval == 0)) {
       log.info("stopping after iteration {}: {}", iteration,
@@ -121,6 +122,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     writer->wait();
   }
   log_written();
+  if (c.sample_interval && iteration > summary.first_step && iteration >= last_iteration) write_sample(stop);
   if (monitor) {
     monitor->end();
     monitor->sync();

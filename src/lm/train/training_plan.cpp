@@ -145,6 +145,21 @@ void Trainer::Run::check_memory(const StepMeasurement& measured) {
   throw invalid(describe_lack(fit), describe_changes(fit) + "; --force starts it all the same");
 }
 
+void Trainer::Run::check_disk(const StepMeasurement& measured) const {
+  if (c.disable_last_saving && c.save_interval > c.train_iters) return;
+  const auto need = static_cast<std::uint64_t>(checkpoint_bytes(measured, settings, !c.no_save_optim));
+  const std::uint64_t have = Env::posix().free_space(folder.root());
+  if (need <= have) return;
+  const std::string what =
+      fmt::format("a checkpoint takes {}, and {} has {} free", human_bytes(static_cast<double>(need)),
+                  folder.root().string(), human_bytes(static_cast<double>(have)));
+  if (options.ignore_memory) {
+    log.warning("{}: started all the same (--force)", what);
+    return;
+  }
+  throw invalid(what, "make room, or name another place (workspace); --force starts it all the same");
+}
+
 void Trainer::Run::measure_peak() {
   if (!ranks.first()) return;
   const DeviceSpec spec = device_spec_of(e, ranks.on_host());

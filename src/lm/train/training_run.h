@@ -93,6 +93,8 @@ struct Trainer::Run {
   InputIdentity tokenizer_identity() const;
   std::optional<InputIdentity> data_identity() const;  // empty: nothing is trained on
   void check_memory(const StepMeasurement& measured);
+  // Of rank 0: whether a checkpoint fits where it will be saved.
+  void check_disk(const StepMeasurement& measured) const;
   // Of rank 0: what is written of the run.
   MonitorOptions monitor_options();
   void measure_peak();

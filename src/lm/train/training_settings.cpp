@@ -128,6 +128,7 @@ data::DataOptions data_options_of(const config::Experiment& e, const Tokenizer& 
   options.test_samples = c.eval_iters * c.global_batch_size;
   // Without the padding of the embedding, whose rows stand for no token.
   options.vocab_size = c.vocab_size.value_or(tokenizer.vocab_size());
+  options.allow_other_tokenizer = c.allow_tokenizer_change;
   options.eod_mask_loss = c.eod_mask_loss;
   if (c.data_cache_path) options.cache_dir = *c.data_cache_path;
   return options;
@@ -355,6 +356,16 @@ engine::MeshShape mesh_shape_of(const config::Experiment& e, int ranks) {
   return shape;
 }
 
+engine::Sharding sharding_of(const config::TrainerConfig& c) {
+  using engine::Sharding;
+  const std::string& strategy = c.data_parallel_sharding_strategy;
+  if (c.use_torch_fsdp2 || strategy == "optim_grads_params") return Sharding::kParameters;
+  if (strategy == "optim_grads") return Sharding::kGradients;
+  if (c.use_distributed_optimizer || strategy == "optim" || c.optimizer == "dist_muon")
+    return Sharding::kStates;
+  return Sharding::kNone;
+}
+
 engine::Mesh measuring_mesh(const config::Experiment& e, int ranks, int rank) {
   if (ranks == 1) return {};
   return {std::make_unique<comm::MeasuringCommunicator>("world", rank, ranks), mesh_shape_of(e, ranks)};
@@ -366,16 +377,6 @@ engine::ContextParallel::Exchange context_exchange_of(const config::TrainerConfi
   using Exchange = engine::ContextParallel::Exchange;
   if (c.cp_comm_type == "p2p") return Exchange::kRing;
   return c.cp_comm_type == "a2a" ? Exchange::kAllToAll : Exchange::kAllGather;
-}
-
-engine::Sharding sharding_of(const config::TrainerConfig& c) {
-  using engine::Sharding;
-  const std::string& strategy = c.data_parallel_sharding_strategy;
-  if (c.use_torch_fsdp2 || strategy == "optim_grads_params") return Sharding::kParameters;
-  if (strategy == "optim_grads") return Sharding::kGradients;
-  if (c.use_distributed_optimizer || strategy == "optim" || c.optimizer == "dist_muon")
-    return Sharding::kStates;
-  return Sharding::kNone;
 }
 
 // Parts of the model on each stage.

@@ -57,6 +57,7 @@ SessionSettings session_settings_of(const config::Experiment& experiment, const 
 void check_batches(const config::Experiment& experiment, int ranks);
 // How `ranks` share the work. Refuses numbers that do not divide them.
 engine::MeshShape mesh_shape_of(const config::Experiment& experiment, int ranks);
+engine::Sharding sharding_of(const config::TrainerConfig& trainer);
 // The place of `rank` among them, without peers: for measuring.
 engine::Mesh measuring_mesh(const config::Experiment& experiment, int ranks, int rank);
 data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);

@@ -144,6 +144,7 @@ void Trainer::Run::prepare() {
     check_weight_shapes(SafetensorsFolder::open(loaded_folder(*c.load)), model, families);
   }
   check_memory(measured);
+  if (ranks.first()) check_disk(measured);
   rank->reserve(memory);
   device_properties = rank->device().properties();
   session = std::make_unique<TrainingSession>(*rank, settings, families);

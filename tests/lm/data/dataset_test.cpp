@@ -12,6 +12,8 @@
 #include "data_test_util.h"
 #include "lm/data/batch_loader.h"
 #include "lm/data/gpt_dataset.h"
+#include "lm/data/tokenize.h"
+#include "lm/data/train_tokenizer.h"
 #include "lm/tokenizer/simple.h"
 
 namespace primus::data {
@@ -100,6 +102,37 @@ class OpenDatasets : public testing::Test {
   DataOptions options_;
   std::unique_ptr<const Tokenizer> tokenizer_ = make_byte_tokenizer();
 };
+
+// Two tokenizers may have as many ids and give them to other texts.
+TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
+  TokenizeOptions tokenize;
+  tokenize.inputs = {folder_.write("book.txt", some_text(200))};
+  tokenize.output_prefix = folder_ / "d";
+  tokenize_corpus(tokenize, *make_byte_tokenizer());
+  options_.data_path = {tokenized_prefix(folder_ / "d", "text").string()};
+  EXPECT_NO_THROW(open());
+
+  TrainTokenizerOptions train;
+  train.inputs = tokenize.inputs;
+  train.bpe.vocab_size = 300;
+  tokenizer_ =
+      load_tokenizer("HuggingFaceTokenizer", folder_.write("tokenizer.json", train_tokenizer(train)));
+  EXPECT_THAT(error(), HasSubstr("were made by another tokenizer (ByteTokenizer) than the one in use"));
+  options_.allow_other_tokenizer = true;
+  EXPECT_NO_THROW(open());
+  options_.allow_other_tokenizer = false;
+  // What is done with a data set of other software: the ids are of any tokenizer.
+  tokenizer_ = make_null_tokenizer(1000);
+  EXPECT_NO_THROW(open());
+
+  // Data that somebody else put there since: the note is not of it.
+  tokenizer_ = load_tokenizer("HuggingFaceTokenizer", (folder_ / "tokenizer.json").string());
+  IndexedDatasetWriter writer(options_.data_path.front(), TokenType::kU16);
+  writer.add_sequence(Tokens(200, 7));
+  writer.end_document();
+  writer.finish();
+  EXPECT_NO_THROW(open());
+}
 
 TEST_F(OpenDatasets, PlainTextIsTokenizedOnceAndReused) {
   options_.data_path = {folder_.write("book.txt", some_text(2000))};

@@ -83,6 +83,29 @@ TEST(MemoryFit, EveryChangeMakesItFitAndTheCheapestComesFirst) {
   EXPECT_EQ(fit(experiment({}), all).changes.front().settings, std::vector<std::string>{"async_save=false"});
 }
 
+// Data ranks that all hold the weights' states may share them.
+TEST(MemoryFit, RanksAreToldToShareWhatAllOfThemHold) {
+  constexpr int kRanks = 8;
+  const auto fit_of_rank = [&](const config::Experiment& e, std::int64_t available) {
+    const ModelConfig model = model_config_of(e, std::nullopt, families());
+    engine::Rank rank(turbo::make_cpu_device(1), measuring_mesh(e, kRanks, 0));
+    return fit_memory(e, model, families(),
+                      measure_session(rank, session_settings_of(e, model, kRanks), families()),
+                      {.device = available, .host = available, .total = available}, kRanks);
+  };
+  const std::vector<std::string> small = {"micro_batch_size=1", "seq_length=64"};
+  const std::int64_t weights = fit_of_rank(experiment(small), 1).need.device.persistent;
+  const MemoryFit result = fit_of_rank(experiment(small), weights);
+  ASSERT_FALSE(result.fits);
+  ASSERT_FALSE(result.changes.empty());
+  EXPECT_THAT(describe_changes(result), HasSubstr("data_parallel_sharding_strategy=optim"));
+  for (const MemoryChange& change : result.changes) {
+    auto words = small;
+    words.insert(words.end(), change.settings.begin(), change.settings.end());
+    EXPECT_TRUE(fit_of_rank(experiment(words), weights).fits) << testing::PrintToString(change.settings);
+  }
+}
+
 TEST(MemoryFit, WhereWeightsAloneAreTooMuchNothingIsPromised) {
   const MemoryFit result = fit(experiment({}), 1 << 20);
   EXPECT_FALSE(result.fits);

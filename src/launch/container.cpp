@@ -512,7 +512,9 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
                   "--accelerator auto takes what there is");
   }
   if (wanted == "none") gpus = {};
-  const NodePlace place = find_node(inside, {}, gpus);
+  NodeDefaults defaults;
+  for (const auto& [name, value] : given) defaults.typed.insert(name);
+  const NodePlace place = find_node(inside, defaults, gpus);
   if (place.task) {
     throw unsupported("Slurm has started several tasks on a node, and a container has all ranks of its node",
                       "start one task on each node: --ntasks-per-node=1");
@@ -537,6 +539,7 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
                 .same_folder = starts_here(request)};
   plan.step = builder.build();
   plan.step.where = "on this node";
+  plan.step.notes.insert(plan.step.notes.end(), place.notes.begin(), place.notes.end());
   if (request.clean && is_apptainer(runtime)) {
     plan.step.notes.push_back(runtime + " leaves no containers behind: there is nothing to clean");
   } else if (request.clean) {

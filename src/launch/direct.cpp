@@ -45,8 +45,11 @@ Surroundings with(const Surroundings& surroundings, const Variables& variables) 
   return result;
 }
 
-NodeDefaults node_defaults(const DirectSettings& settings) {
-  return {settings.nodes, settings.ranks_per_node, settings.master_address, settings.master_port};
+NodeDefaults node_defaults(const DirectSettings& settings, const Variables& given) {
+  NodeDefaults defaults{settings.nodes, settings.ranks_per_node, settings.master_address,
+                        settings.master_port};
+  for (const auto& [name, value] : given) defaults.typed.insert(name);
+  return defaults;
 }
 
 bool is_python(const std::string& script) { return script.ends_with(".py"); }
@@ -258,7 +261,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
     settings.numa = Numa::kOn;
   const bool single = is_single(settings, command, &surroundings);
   const Shape shape = shape_of(settings, command, single);
-  NodePlace place = find_node(surroundings, node_defaults(settings), gpus);
+  NodePlace place = find_node(surroundings, node_defaults(settings, given), gpus);
   const bool own_ranks = shape.ranks && !shape.script;
   const bool told = own_ranks && asks_for_ranks(command.words);
   const bool several = place.nodes > 1 || place.ranks > 1 || told;
@@ -351,6 +354,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
     result.notes.push_back(fmt::format("{} {} {} GPU{} on this node", gpus.count, vendor_name(gpus.vendor),
                                        gpus.model, gpus.count == 1 ? "" : "s"));
   }
+  result.notes.insert(result.notes.end(), place.notes.begin(), place.notes.end());
   result.plan.steps.push_back(std::move(step));
   return result;
 }

@@ -1,5 +1,6 @@
 #include "launch/node.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 
@@ -119,6 +120,28 @@ std::string address_of_node(const std::string& name, const Surroundings& surroun
   return address.empty() ? name : address;
 }
 
+bool is_numeric_address(const std::string& host) {
+  unsigned char bytes[sizeof(in6_addr)];
+  return inet_pton(AF_INET, host.c_str(), bytes) == 1 || inet_pton(AF_INET6, host.c_str(), bytes) == 1;
+}
+
+// The list of the step's nodes, or of the job's.
+std::optional<std::string> nodes_of_slurm(const Surroundings& surroundings) {
+  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+    if (auto list = surroundings.setting(name)) return list;
+  }
+  return std::nullopt;
+}
+
+// With or without its domain. Which node a number stands for is not known: it may be another network's.
+bool may_be_node(const std::string& host, const std::string& list) {
+  if (is_numeric_address(host)) return true;
+  const auto short_name = [](const std::string& name) { return name.substr(0, name.find('.')); };
+  const std::vector<std::string> nodes = expand_up_to(list, kMaxListedNodes);
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [&](const std::string& node) { return short_name(node) == short_name(host); });
+}
+
 void place_by_slurm(const Surroundings& surroundings, NodePlace& place) {
   const auto nodes = number(surroundings, "SLURM_NNODES", 1, kMaxNodes);
   const auto tasks = number(surroundings, "SLURM_NTASKS", 1, std::numeric_limits<int>::max());
@@ -170,12 +193,24 @@ NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaul
     return std::optional<std::int64_t>();
   };
 
+  // What the shell that submitted the job had set, where Slurm knows better.
+  const auto slurm_wins = [&](const char* name, std::optional<std::int64_t>& value,
+                              const std::optional<std::int64_t>& slurms) {
+    if (!slurms || defaults.typed.contains(name)) return;
+    if (value && *value != *slurms) {
+      place.notes.push_back(fmt::format(
+          "{0}={1} of the environment does not count: it is {2} in this job of Slurm's; unset {0}, or give "
+          "--env {0}={1}",
+          name, *value, *slurms));
+    }
+    value = slurms;
+  };
   auto nodes = number(surroundings, "NNODES", 1, kMaxNodes);
-  if (!nodes && slurm) nodes = first_of({"SLURM_NNODES", "SLURM_JOB_NUM_NODES"}, 1, kMaxNodes);
+  if (slurm) slurm_wins("NNODES", nodes, first_of({"SLURM_NNODES", "SLURM_JOB_NUM_NODES"}, 1, kMaxNodes));
   place.nodes = static_cast<int>(nodes.value_or(defaults.nodes.value_or(1)));
 
   auto node = number(surroundings, "NODE_RANK", 0, kMaxNodes - 1);
-  if (!node && slurm) node = number(surroundings, "SLURM_NODEID", 0, kMaxNodes - 1);
+  if (slurm) slurm_wins("NODE_RANK", node, number(surroundings, "SLURM_NODEID", 0, kMaxNodes - 1));
   place.node = static_cast<int>(node.value_or(0));
   if (!node && place.nodes > 1) {
     throw invalid(fmt::format("NODE_RANK is not set, and there are {} nodes", place.nodes),
@@ -200,19 +235,21 @@ NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaul
   place.master_address = surroundings.setting("MASTER_ADDR").value_or(usual == "localhost" ? "" : usual);
   place.master_port = static_cast<std::uint16_t>(port.value_or(defaults.master_port.value_or(0)));
   const bool is_alone = place.nodes == 1 && !place.task;
-  const bool anywhere = place.master_address.empty() || place.master_address == "localhost";
+  bool anywhere = place.master_address.empty() || place.master_address == "localhost";
+  const auto list = slurm ? nodes_of_slurm(surroundings) : std::nullopt;
+  if (!anywhere && list && !defaults.typed.contains("MASTER_ADDR") &&
+      !may_be_node(place.master_address, *list)) {
+    place.notes.push_back(
+        fmt::format("MASTER_ADDR={0} does not count: it is no node of this job of Slurm's ({1}); unset "
+                    "MASTER_ADDR, or give --env MASTER_ADDR={0}",
+                    place.master_address, *list));
+    anywhere = true;
+  }
   if (is_alone) {
     if (anywhere) place.master_address.clear();
     return place;
   }
-  if (slurm && anywhere) {
-    for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
-      const auto list = surroundings.setting(name);
-      if (!list) continue;
-      place.master_address = address_of_node(first_node(*list), surroundings);
-      break;
-    }
-  }
+  if (list && anywhere) place.master_address = address_of_node(first_node(*list), surroundings);
   if (place.master_address.empty()) {
     throw invalid(fmt::format("MASTER_ADDR is not set, and there are {} nodes", place.nodes),
                   "set MASTER_ADDR to the address of node 0, the same one on all nodes");

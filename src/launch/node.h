@@ -2,11 +2,14 @@
 //
 // Primus's variables say it: NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT. What they leave open
 // comes from Slurm's variables inside of a Slurm job, and from defaults elsewhere: one node, a rank for each
-// GPU (one without GPUs).
+// GPU (one without GPUs). Inside of a Slurm job, Slurm knows the nodes: NNODES, NODE_RANK and MASTER_ADDR of
+// the shell that submitted the job do not count where they contradict it, and a note says so. Those that were
+// given to the launcher itself (--env) count.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +30,7 @@ struct NodePlace {
     int rank = 0, world = 1, local_rank = 0, local_world = 1;
   };
   std::optional<Task> task = {};
+  std::vector<std::string> notes = {};  // variables that do not count, one sentence each
 };
 
 // What settings and options say where variables are silent.
@@ -34,6 +38,7 @@ struct NodeDefaults {
   std::optional<int> nodes, ranks;
   std::optional<std::string> master_address;
   std::optional<std::uint16_t> master_port;
+  std::set<std::string> typed = {};  // variables that were given to the launcher: they count over Slurm's
 };
 
 inline constexpr std::uint16_t kMasterPort = 1234;  // Primus's, where there is no Slurm job

@@ -81,6 +81,43 @@ TEST(Node, SlurmVariablesFillWhatIsOpen) {
   EXPECT_EQ(place_of(shell).nodes, 1);
 }
 
+TEST(Node, SlurmKnowsItsNodesBetterThanTheShellThatSubmitted) {
+  const std::map<std::string, std::string> stale = {
+      {"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "1"}, {"SLURM_NNODES", "2"},
+      {"SLURM_NTASKS", "2"}, {"SLURM_NODEID", "1"}, {"SLURM_STEP_NODELIST", "localhost,n[01-03]"},
+      {"NNODES", "1"},       {"NODE_RANK", "0"},    {"MASTER_ADDR", "oldhost"}};
+  NodePlace place = place_of(stale);
+  EXPECT_EQ(place.nodes, 2);
+  EXPECT_EQ(place.node, 1);
+  EXPECT_EQ(place.master_address, "localhost");
+  EXPECT_THAT(place.notes, ElementsAre(HasSubstr("NNODES=1 of the environment does not count: it is 2"),
+                                       HasSubstr("NODE_RANK=0 of the environment does not count: it is 1"),
+                                       HasSubstr("MASTER_ADDR=oldhost does not count")));
+  // A node of the job, by either of its names, and an address, which may be of another network.
+  for (const char* address : {"n02", "n02.cluster.example", "10.0.0.7", "fd00::7"}) {
+    auto variables = stale;
+    variables["MASTER_ADDR"] = address;
+    EXPECT_EQ(place_of(variables).master_address, address);
+    EXPECT_EQ(place_of(variables).notes.size(), 2U);
+  }
+  // What was given to the launcher itself counts.
+  place = place_of(stale, {.typed = {"NNODES", "NODE_RANK", "MASTER_ADDR"}});
+  EXPECT_EQ(place.nodes, 1);
+  EXPECT_EQ(place.node, 0);
+  EXPECT_EQ(place.master_address, "oldhost");
+  EXPECT_TRUE(place.notes.empty());
+  // What agrees is no note.
+  place = place_of({{"SLURM_JOB_ID", "7"},
+                    {"SLURM_PROCID", "1"},
+                    {"SLURM_NNODES", "2"},
+                    {"SLURM_NODEID", "1"},
+                    {"SLURM_STEP_NODELIST", "localhost,n1"},
+                    {"NNODES", "2"},
+                    {"NODE_RANK", "1"},
+                    {"MASTER_ADDR", "localhost"}});
+  EXPECT_TRUE(place.notes.empty());
+}
+
 TEST(Node, SlurmsTasksAreRanksWhereThereAreMoreThanNodes) {
   const NodePlace place = place_of({{"SLURM_JOB_ID", "7"},
                                     {"SLURM_PROCID", "4"},

@@ -171,6 +171,70 @@ TEST_F(Preflight, MachinesOfAJobAreCompared) {
   EXPECT_TRUE(findings(report, "cluster.rendezvous", {"fail"}).empty());
 }
 
+TEST_F(Preflight, TestsThatCannotBeMadeAreNoSuccess) {
+  const auto run = [&](const std::string& tests, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words{"preflight", "--tests",         tests,      "--device",
+                                   "cpu",       "--comm-sizes-mb", "1",        "--dump-path",
+                                   file("out"), "--json",          "--no-html"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  };
+  for (const char* tests : {"inter-allreduce", "intra-allreduce"}) {
+    const ProgramResult alone = run(tests);
+    EXPECT_EQ(alone.exit_code, 2) << tests;
+    const json report = json::parse(alone.out);
+    EXPECT_EQ(findings(report, "cluster.exchanges", {"skip"}).size(), 1U) << alone.out;
+    EXPECT_EQ(findings(report, "cluster.nothing-measured", {"fail"}).size(), 1U) << alone.out;
+  }
+  EXPECT_EQ(run("inter-allreduce", {"--nproc", "2"}).exit_code, 2);
+  // What could be made counts.
+  const ProgramResult some = run("inter-allreduce,memory");
+  EXPECT_EQ(some.exit_code, 0) << some.out;
+  EXPECT_EQ(findings(json::parse(some.out), "cluster.exchanges", {"skip"}).size(), 1U);
+}
+
+// What `srun` does to two launchers, on one machine.
+TEST_F(Preflight, TheNodesOfASlurmJobAreOnePreflight) {
+  const std::vector<std::string> words{"direct",      "--",        "preflight", "--host", "--skip-dmesg",
+                                       "--dump-path", file("out"), "--no-html", "--json"};
+  const int port = free_port();
+  const auto on_node = [&](int node) {
+    const std::string number = std::to_string(node);
+    return ProgramOptions{.environment = {{"SLURM_JOB_ID", "4711"},
+                                          {"SLURM_STEP_ID", "3"},
+                                          {"SLURM_NNODES", "2"},
+                                          {"SLURM_NTASKS", "2"},
+                                          {"SLURM_PROCID", number},
+                                          {"SLURM_NODEID", number},
+                                          {"SLURM_LOCALID", "0"},
+                                          {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                                          {"SLURM_STEP_NODELIST", "localhost,localhost"},
+                                          {"CUDA_VISIBLE_DEVICES", ""},
+                                          {"HIP_VISIBLE_DEVICES", ""},
+                                          {"NNODES", "1"},  // of an old shell
+                                          {"MASTER_PORT", std::to_string(port)},
+                                          {"PRIMUS_JOB_TOKEN", "a-token"}}};
+  };
+  Program other(words, on_node(1));
+  const ProgramResult first = run_program(words, on_node(0));
+  EXPECT_THAT(first.err, HasSubstr("NNODES=1 of the environment does not count"));
+  const ProgramResult second = other.wait();
+  const json report = json::parse(first.out);
+  EXPECT_EQ(report["nodes"].size(), 2U) << first.err;
+  EXPECT_TRUE(findings(report, "cluster.missing", {"fail"}).empty());
+  EXPECT_FALSE(findings(report, "cluster.drift", {"pass", "warn", "fail"}).empty());
+  EXPECT_EQ(second.out, "") << "the first rank alone reports";
+  int reports = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(file("out"))) {
+    const std::string name = entry.path().filename().string();
+    if (entry.path().extension() != ".json") continue;
+    ++reports;
+    EXPECT_THAT(name, HasSubstr("preflight-2N-"));
+    EXPECT_THAT(name, HasSubstr("-job4711.3.json"));
+  }
+  EXPECT_EQ(reports, 1);
+}
+
 TEST_F(Preflight, AMachineThatNeverComesIsNamedAndTheOthersAreReported) {
   const int port = free_port();
   const std::vector<std::string> words{"preflight", "--host",      "--skip-dmesg", "--dist-timeout-sec",

@@ -357,6 +357,14 @@ TEST_F(Slurm, TasksAreRanks) {
   EXPECT_THAT(result.err, HasSubstr("[rank-0/4]"));
 }
 
+TEST_F(Slurm, ThePreflightOfAJobIsOneOfAllItsNodes) {
+  const Path here = folder("preflight");
+  const ProgramResult result = run_program({"slurm", "srun", "-N", "2", "--", "direct", "--", "preflight",
+                                            "--quick", "--device", "cpu", "--skip-dmesg", "--no-html"},
+                                           options(here));
+  EXPECT_THAT(result.out, HasSubstr("Preflight of 2 nodes")) << result.err;
+}
+
 TEST_F(Slurm, AFailureIsTheJobsExitCode) {
   const Path here = folder("failure");
   const ProgramResult result = run_program({"slurm", "srun", "-N", "2", "--", "direct", "--", "train",

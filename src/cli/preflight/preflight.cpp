@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "cli/command.h"
-#include "cli/options/own_command.h"
+#include "cli/options/rank_options.h"
 #include "cli/preflight/node_options.h"
 #include "cli/preflight/perf_plan.h"
 #include "comm/mpi/current_job.h"
@@ -58,14 +58,14 @@ class Preflight final : public Command {
     args.option("--config,--exp", "FILE", &config_,
                 "an experiment: does it fit the memory and the disk, is its data there");
     args.option("--device", "DEVICE", &device_, "what to measure: auto, cpu, cuda, cuda:1, hip");
-    args.option("--nproc,--nproc_per_node", "N", &nproc_,
-                "ranks to start on this machine, where no launcher did (default: one for each GPU)");
+    ranks_.declare(args, "ranks to start on this machine, where no launcher did (default: one for each GPU)");
     args.option("--storage-path", "FOLDER", &storage_,
                 "where checkpoints go (default: the folder of reports, or the experiment's)");
     args.option("--root", "FOLDER", &root_,
                 "where the host's /proc, /sys, /etc and /dev are, if a container has them elsewhere");
     args.flag("--plot", plot_, "draw the speeds in the HTML report");
-    args.option("--report-file-name", "NAME", &name_, "their name (default: preflight-<nodes>N-<time>)");
+    args.option("--report-file-name", "NAME", &name_,
+                "their name (default: preflight-<nodes>N-<time>-<job>)");
     args.flag("--disable-pdf,--no-html", no_html_, "write no HTML report (which prints to PDF)");
     node_.declare(args, "where the reports go", "any number");
     args.rest("KEY=VALUE", overrides_, "changes of the experiment of --config");
@@ -82,13 +82,13 @@ class Preflight final : public Command {
     const std::vector<std::string> devices = choose_devices(*machine, device_findings);
     const bool gpus = !devices.front().starts_with("cpu");
     const int ranks = ranks_to_start(environment, devices, gpus);
-    const PerfPlace place{
-        .gpu = gpus,
-        .local_ranks = environment ? environment->local_world : ranks,
-        .nodes = environment ? environment->world / std::max(environment->local_world, 1) : 1};
+    const PerfPlace place{.gpu = gpus,
+                          .local_ranks = environment ? environment->local_world : ranks,
+                          .nodes = environment ? environment->world / std::max(environment->local_world, 1)
+                                               : static_cast<int>(ranks_.nodes())};
     PerfPlan plan = plan_perf(perf_, place);  // refuses what cannot be before anything is started
     plan.communication.pause_seconds = pause_;
-    if (!environment && ranks > 1) return launch_ranks(ranks, console);
+    if (!environment && (ranks > 1 || ranks_.nodes() > 1)) return launch_ranks(ranks, console);
 
     const bool job = environment && environment->world > 1;
     const bool first_here = !environment || environment->local_rank == 0;
@@ -110,7 +110,14 @@ class Preflight final : public Command {
       report.cluster = std::move(outcome.cluster);
     } else {
       report.nodes.push_back(std::move(own));
+      if (!perf_.tests.empty() && plan.any_communication()) {
+        report.cluster.push_back({.check = "cluster.exchanges",
+                                  .category = "cluster",
+                                  .verdict = Verdict::kSkip,
+                                  .measured = "tests within and between nodes: there is one rank"});
+      }
     }
+    require_a_measurement(report);
     report.title = fmt::format("Preflight of {} node{}", place.nodes, place.nodes == 1 ? "" : "s");
     report.seconds = steady_seconds() - begin;
     node_.report.show(report, console);
@@ -146,8 +153,7 @@ class Preflight final : public Command {
     if (timeout_ < 1 || timeout_ > 86400)
       throw invalid(fmt::format("--dist-timeout-sec {}: not a time from 1 to 86400", timeout_));
     if (!(pause_ >= 0 && pause_ <= 3600)) throw invalid("--comm-cleanup-delay-sec must be from 0 to 3600");
-    if (nproc_ && (*nproc_ < 1 || *nproc_ > 4096))
-      throw invalid(fmt::format("--nproc {}: not a number of ranks", *nproc_), "give 1 or more");
+    ranks_.check();
     node_.check();
     check_words();
     if (!Env::posix().status(root_)) throw invalid(fmt::format("--root '{}' is not there", root_));
@@ -180,6 +186,26 @@ class Preflight final : public Command {
     return notes;
   }
 
+  // Who asks for speeds alone, and gets none, has not been told that the machines are ready.
+  void require_a_measurement(Report& report) const {
+    if (!only_perf()) return;
+    for (const NodeReport& node : report.nodes) {
+      if (!node.measurements.empty()) return;
+      for (const Finding& finding : node.findings)
+        if (finding.verdict != Verdict::kSkip && finding.check != "host.process") return;
+    }
+    report.cluster.push_back(
+        {.check = "cluster.nothing-measured",
+         .category = "cluster",
+         .verdict = Verdict::kFail,
+         .measured = "none of the tests that were asked for could be made",
+         .wanted = "one of them at least",
+         .source = "--perf-test and --tests",
+         .fix =
+             "start the ranks that they need (--nproc 2 within a machine; primus slurm srun -N 2 -- direct "
+             "-- preflight ... between machines), or ask for others"});
+  }
+
   config::Experiment load_experiment() const { return config::load_experiment(config_, overrides_); }
 
   std::vector<std::string> choose_devices(const Machine& machine, std::vector<Finding>& findings) const {
@@ -198,12 +224,9 @@ class Preflight final : public Command {
 
   int ranks_to_start(const std::optional<comm::JobEnvironment>& environment,
                      const std::vector<std::string>& devices, bool gpus) const {
-    if (environment) {
-      if (nproc_ && *nproc_ != environment->local_world)
-        throw invalid("--nproc, and a launcher has started the ranks already", "leave --nproc out");
-      return environment->local_world;
-    }
-    if (nproc_) return static_cast<int>(*nproc_);
+    ranks_.check_place(environment);
+    if (environment) return environment->local_world;
+    if (ranks_.here()) return *ranks_.here();
     return gpus && measures() ? static_cast<int>(devices.size()) : 1;
   }
 
@@ -304,7 +327,7 @@ class Preflight final : public Command {
 
   // This same command, once for each rank.
   int launch_ranks(int ranks, Console& console) const {
-    launch::LocalLaunch start{.command = own_command(), .environment = {}, .ranks = ranks};
+    launch::LocalLaunch start = ranks_.start(ranks);
     start.output_file = [folder = Path(node_.dump_path)](int rank) {
       return folder / "ranks" / fmt::format("rank-{}.log", rank);
     };
@@ -317,8 +340,16 @@ class Preflight final : public Command {
     return result.exit_code;
   }
 
+  // Jobs that write into the same folder at the same time have names of their own.
+  static std::string job_name() {
+    const auto job = read_variable("SLURM_JOB_ID"), step = read_variable("SLURM_STEP_ID");
+    if (!job || job->empty()) return std::to_string(getpid());
+    return step && !step->empty() ? fmt::format("job{}.{}", *job, *step) : fmt::format("job{}", *job);
+  }
+
   std::string report_name(int nodes) const {
-    const std::string name = name_.empty() ? fmt::format("preflight-{}N-{}", nodes, time_for_names()) : name_;
+    const std::string name =
+        name_.empty() ? fmt::format("preflight-{}N-{}-{}", nodes, time_for_names(), job_name()) : name_;
     return only_perf() ? name + "_perf" : name;
   }
 
@@ -327,7 +358,7 @@ class Preflight final : public Command {
   std::int64_t timeout_ = 120;
   double pause_ = 0;
   std::string config_, device_ = "auto", storage_, root_ = "/", name_;
-  std::optional<std::int64_t> nproc_;
+  RankOptions ranks_;
   bool plot_ = false, no_html_ = false;
   NodeArguments node_;
   std::vector<std::string> overrides_;
@@ -342,7 +373,7 @@ extern const CommandEntry kPreflight{
     "finding\n"
     "says what was found, what is wanted and why, and what to do. A check that cannot be made has failed. "
     "With\n"
-    "torchrun's environment (Slurm, Kubernetes, torchrun) all ranks take part, and rank 0 compares: "
+    "torchrun's environment (primus slurm, k8s, direct; torchrun) all ranks take part, and rank 0 compares: "
     "versions,\n"
     "clocks, speeds, missing nodes, slow nodes. On one machine with several GPUs it starts a rank for "
     "each.\n\n"
@@ -357,8 +388,9 @@ extern const CommandEntry kPreflight{
     "primus preflight --tests gemm,intra-allreduce --comm-sizes-mb 64,1024 --plot\n"
     "primus preflight --config examples/native/configs/CPU/llama_124M-pretrain.yaml --storage-path "
     "/checkpoints\n"
-    "srun -N 4 --ntasks-per-node=8 primus preflight --dist-timeout-sec 60 --report-file-name before-run",
+    "primus slurm srun -N 4 -- direct -- preflight --dist-timeout-sec 60 --report-file-name before-run",
     make_command<Preflight>,
-    {Section::kMachine, 1}};
+    {Section::kMachine, 1},
+    true};
 
 }  // namespace primus::cli

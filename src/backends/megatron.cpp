@@ -246,8 +246,18 @@ class Megatron {
     for (const config::Member& member : fields_.keys("experts").members) {
       const Value* with_local = member.value.find("local");
       if (is_set(member.key) || (local && with_local && !with_local->boolean)) continue;
+      const Value* without = member.value.find("without");
+      if (without &&
+          std::ranges::any_of(without->items, [&](const Value& v) { return v.text == model_name(); }))
+        continue;
       put(member.key, *member.value.find("value"));
     }
+  }
+
+  // The model preset, without its extension.
+  std::string model_name() const {
+    const std::string& preset = e_.model_preset;
+    return preset.ends_with(".yaml") ? preset.substr(0, preset.size() - 5) : preset;
   }
 
   // Differences between Primus's presets and ours, where neither the experiment nor the command line says
@@ -267,9 +277,7 @@ class Megatron {
     for (const config::Member& member : fields_.keys("primus_defaults").members) {
       compare(member.key, *member.value.find("value"));
     }
-    std::string model = e_.model_preset;
-    if (model.ends_with(".yaml")) model.resize(model.size() - 5);
-    if (const Value* own = fields_.keys("primus_models").find(model)) {
+    if (const Value* own = fields_.keys("primus_models").find(model_name())) {
       for (const config::Member& member : own->members) compare(member.key, member.value);
     }
     if (lines.empty()) return;

@@ -44,8 +44,8 @@ TEST(Overrides, AreTyped) {
   EXPECT_EQ(e.trainer.lr_wsd_decay_iters, 100);
 }
 
-// Null, whatever was set before. No value at all is refused (tests/config/mistakes.h): a variable of the shell
-// that is not set would be one.
+// Null, whatever was set before. No value at all is refused (tests/config/mistakes.h): a variable of the
+// shell that is not set would be one.
 TEST(Overrides, NullIsTheDefault) {
   EXPECT_EQ(load({"exp_avg_dtype=bf16"}).trainer.exp_avg_dtype, "bf16");
   EXPECT_EQ(load({"exp_avg_dtype=bf16", "exp_avg_dtype=null"}).trainer.exp_avg_dtype, "fp32");

@@ -397,7 +397,7 @@ constexpr const char* kCollectivesSummary =
 constexpr const char* kCollectivesExamples =
     "primus benchmark collectives --nproc 4 --op all_reduce --sizes 64K,1M,16M\n"
     "primus benchmark collectives --nproc 2 --transport tcp --op all --check --output collectives.html\n"
-    "srun -N 2 --ntasks-per-node=8 primus benchmark rccl --device cuda --max-bytes 1G --per-rank\n"
+    "primus slurm srun -N 2 -- direct -- benchmark rccl --device cuda --max-bytes 1G --per-rank\n"
     "primus slurm srun -N 2 -- direct -- benchmark rccl --max-bytes 1G --baseline compare last-week.json";
 
 }  // namespace
@@ -423,7 +423,7 @@ extern const CommandEntry kBenchmarkStridedAllGather{
     "Times all-gathers among every Nth rank, group by group or all at once",
     PRIMUS_COLLECTIVE_DETAILS,
     "primus benchmark strided-allgather --nproc 4 --stride 2 --sizes-mb 1,4,16\n"
-    "srun -N 2 --ntasks-per-node=8 primus benchmark strided-allgather --device cuda --stride 8 --parallel",
+    "primus slurm srun -N 2 -- direct -- benchmark strided-allgather --device cuda --stride 8 --parallel",
     make_command<BenchmarkStridedAllGather>,
     {Section::kBenchmark, 9},
     true};

@@ -323,9 +323,10 @@ engine::MeshShape mesh_shape_of(const config::Experiment& e, int ranks) {
     for (int d = 1; d <= of; ++d) {
       if (of % d == 0) divisors.push_back(d);
     }
-    throw e.error_for(key, fmt::format("{} is {}, which does not divide {}", key, wanted, what),
-                      of == 1 ? "set it to 1, or start more ranks (--nproc N, or mpirun -n N; --world N in a dry run)"
-                              : fmt::format("set it to one of {}", fmt::join(divisors, ", ")));
+    throw e.error_for(
+        key, fmt::format("{} is {}, which does not divide {}", key, wanted, what),
+        of == 1 ? "set it to 1, or start more ranks (--nproc N, or mpirun -n N; --world N in a dry run)"
+                : fmt::format("set it to one of {}", fmt::join(divisors, ", ")));
   };
   engine::MeshShape shape;
   shape.pipeline = divide("pipeline_model_parallel_size", c.pipeline_model_parallel_size, ranks,

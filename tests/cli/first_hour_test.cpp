@@ -185,6 +185,8 @@ TEST_F(FirstHour, SamplesAreWrittenAndChangeNothing) {
   EXPECT_EQ(first.at("iteration"), 2);
   EXPECT_EQ(first.at("prompt"), "Para");
   EXPECT_EQ(first.at("tokens"), 10);
+  EXPECT_GT(first.at("seconds"), 0);
+  EXPECT_LT(first.at("seconds"), 60);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
   EXPECT_THAT(writing.err, HasSubstr("sample at iteration 4: Para"));
   // Without a prompt they begin with the text.

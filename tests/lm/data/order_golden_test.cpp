@@ -125,6 +125,18 @@ TEST(OrderGolden, MockDataOfThe7BRun) {
             (std::array<uint64_t, 3>{14720009523256885943u, 5289165793277281929u, 5723463798027875435u}));
 }
 
+// As GPTDataset decides: of two epochs the last is one by itself where it gives less than 80 % of its samples. An
+// epoch of 50 tokens has four samples of ten, because the last needs one token more.
+TEST(OrderGolden, AnEpochWhoseTokensComeOutEvenHasOneSampleLess) {
+  const auto separate = [](int64_t samples) {
+    return build_sample_order({.first = 0, .last = 5, .seq_length = 10, .samples = samples},
+                              [](int64_t) { return 10; }, "even")
+        .separate_last_epoch;
+  };
+  EXPECT_TRUE(separate(6));   // 2 of the last epoch, fewer than int(0.8 * 4)
+  EXPECT_FALSE(separate(7));  // 3 are not
+}
+
 TEST(OrderGolden, Blends) {
   EXPECT_EQ(build_blend_order({.3, .5, .2}, 12).dataset,
             (std::vector<uint16_t>{1, 0, 2, 1, 0, 1, 2, 1, 0, 1, 0, 1}));

@@ -121,6 +121,24 @@ class Launch : public ::testing::Test {
   bool updates_ = false;
 };
 
+// The user's own settings of `direct` count within, where nothing else looks for them.
+TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
+  tool("docker");
+  make_folders(folder_.path() / "home");
+  write_file(folder_.path() / "home/.primus.yaml", "direct: {env: [FOO=1]}\n");
+  const Words words{"--dry-run", "container", "--runtime", "docker", "--image",
+                    "a/b:1",     "--",        "direct",    "--",     "version"};
+  const ProgramResult alone = run(words);
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const std::string file = (folder_.path() / "home/.primus.yaml").string();
+  EXPECT_THAT(alone.out, AllOf(HasSubstr("--volume " + file + ":" + file + ":ro"),
+                               HasSubstr("--config " + file + " direct"), HasSubstr("FOO=1")));
+  settings("direct: {env: [BAR=2]}\n");
+  const ProgramResult both = run(words);
+  ASSERT_EQ(both.exit_code, 0) << both.err;
+  EXPECT_THAT(both.out + both.err, HasSubstr(file + " is not seen in the container"));
+}
+
 // ---- slurm -----------------------------------------------------------------------------------------
 
 TEST_F(Launch, SlurmChains) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/files/file.h"
@@ -119,6 +120,7 @@ class Container final : public Mode {
     for (std::size_t i = 0; i + 1 < context.globals.size(); ++i) {
       if (context.globals[i] == "--config") request.files.push_back(context.globals[i + 1]);
     }
+    hand_on_settings(context, request);
     const DirectWords inner = inner_of(words, request);
     // What the command reads outside the current folder is within at the same place.
     for (std::size_t i = 0; i + 1 < inner.command.size(); ++i) {
@@ -132,6 +134,32 @@ class Container final : public Mode {
     request.inner.emplace_back("--");
     request.inner.insert(request.inner.end(), inner.command.begin(), inner.command.end());
     return request;
+  }
+
+  // The launcher within finds ./.primus.yaml and what --config names, and neither the user's file nor the
+  // machine's: where there is one of these alone, it is named.
+  static void hand_on_settings(const ModeContext& context, launch::ContainerRequest& request) {
+    const std::vector<std::string>& globals = context.globals;
+    if (std::ranges::find(globals, "--config") != globals.end()) return;
+    const std::vector<std::string>& files = context.settings.files;
+    const std::string here = std::filesystem::current_path() / ".primus.yaml";
+    const auto is_here = [&](const std::string& file) {
+      return std::filesystem::absolute(file).lexically_normal() == here;
+    };
+    if (files.size() == 1 && !is_here(files.front())) {
+      const std::string file = std::filesystem::absolute(files.front());
+      request.inner.insert(request.inner.end(), {"--config", file});
+      request.files.push_back(file);
+      return;
+    }
+    for (const std::string& file : files) {
+      if (is_here(file)) continue;
+      request.notes.push_back(
+          fmt::format("{} is not seen in the container: what it says of direct: has no effect there; "
+                      "--config FILE names one "
+                      "file for both sides",
+                      file));
+    }
   }
 
   // The words of `direct`; what only the container can give them is added to `request`.
@@ -194,7 +222,8 @@ const ModeEntry kContainer{
      "The command stands after '--'; 'direct [options] --' in front of it gives options to the launcher\n"
      "within. docker, podman and apptainer are known. The container sees the current folder, this program\n"
      "(read-only) and the node's GPUs, and has no privileges beyond yours: ask for more by options. Of\n"
-     "launcher settings, it sees ./.primus.yaml and --config. Variables that begin with PRIMUS_, NCCL_,\n"
+     "launcher settings, it sees ./.primus.yaml and --config, or the only file there is (~/.primus.yaml).\n"
+     "Variables that begin with PRIMUS_, NCCL_,\n"
      "RCCL_, GLOO_, IONIC_ or HIPBLASLT_ are handed on, and HF_TOKEN and WANDB_API_KEY, by their names "
      "alone.\n\n"
      "The exit code is the command's; 42 when there is no Primus in the container.",

@@ -125,12 +125,13 @@ TEST(OrderGolden, MockDataOfThe7BRun) {
             (std::array<uint64_t, 3>{14720009523256885943u, 5289165793277281929u, 5723463798027875435u}));
 }
 
-// As GPTDataset decides: of two epochs the last is one by itself where it gives less than 80 % of its samples. An
-// epoch of 50 tokens has four samples of ten, because the last needs one token more.
+// As GPTDataset decides: of two epochs the last is one by itself where it gives less than 80 % of its
+// samples. An epoch of 50 tokens has four samples of ten, because the last needs one token more.
 TEST(OrderGolden, AnEpochWhoseTokensComeOutEvenHasOneSampleLess) {
   const auto separate = [](int64_t samples) {
-    return build_sample_order({.first = 0, .last = 5, .seq_length = 10, .samples = samples},
-                              [](int64_t) { return 10; }, "even")
+    return build_sample_order(
+               {.first = 0, .last = 5, .seq_length = 10, .samples = samples}, [](int64_t) { return 10; },
+               "even")
         .separate_last_epoch;
   };
   EXPECT_TRUE(separate(6));   // 2 of the last epoch, fewer than int(0.8 * 4)

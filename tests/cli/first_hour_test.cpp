@@ -111,6 +111,31 @@ TEST_F(FirstHour, WithoutAnExperimentAModelIsNeeded) {
   EXPECT_FALSE(Env::posix().status(path("output")));
 }
 
+// With an experiment file nothing is evaluated unless it says so, though text is held out.
+TEST_F(FirstHour, TextThatIsHeldOutForNothingIsNamed) {
+  const auto held_out = HasSubstr("held out for validation, and nothing is evaluated: set eval_iters");
+  const ProgramResult silent = trained(on_text({"train_iters=1", "exp_name=silent"}));
+  ASSERT_EQ(silent.exit_code, 0) << silent.err;
+  EXPECT_THAT(silent.err, held_out);
+  for (const char* chosen : {"eval_iters=0", "eval_iters=1", "split=100,0,0"}) {
+    const ProgramResult result = trained(on_text({"train_iters=1", "exp_name=chosen", chosen}));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, Not(held_out)) << chosen;
+    remove_tree(test::run_folder(folder_.path(), "chosen"));
+  }
+}
+
+// Each rank would say the same, and the first to end would keep the others from saying it.
+TEST_F(FirstHour, WhatNoRankCanDoIsSaidOnceAndBeforeTheyStart) {
+  const ProgramResult result = trained(on_text(
+      {"train_iters=1", "global_batch_size=2", "micro_batch_size=2", "--nproc", "2", "exp_name=ranks"}));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err,
+              HasSubstr("global_batch_size (2) is not a multiple of micro_batch_size (2) times 2"));
+  EXPECT_THAT(result.err, HasSubstr("hint: set it to a multiple of 4, or micro_batch_size to 1"));
+  EXPECT_THAT(result.err, Not(HasSubstr("rank ")));
+}
+
 TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
   // A hundredth of 1000 paragraphs of about 70 bytes is held out; 64 tokens a sample, 4 samples a step.
   const ProgramResult epoch =

@@ -235,15 +235,7 @@ class TrainPretrain final : public Command {
       check_external(experiment, std::max(nodes, 1), std::max(here, 1));
       return;
     }
-    if (world == 0) return;
-    if (experiment.trainer.load) {
-      check_batches(experiment, world);
-    } else {
-      // A vocabulary that nobody chose is the tokenizer's, and is split whatever it is.
-      const ModelConfig model =
-          model_config_of(experiment, experiment.trainer.vocab_size.value_or(world), builtin_families());
-      session_settings_of(experiment, model, world);
-    }
+    if (world > 0) check_mesh(experiment, world);
   }
 
   bool needs_token() const override {
@@ -282,6 +274,7 @@ class TrainPretrain final : public Command {
     // Rank 0 does what is done once.
     if (!place && ranks_.several()) {
       check_transport(experiment, place);
+      check_mesh(experiment, static_cast<int>(world));
       return launch_ranks(experiment, console);
     }
     if (export_ && (!place || place->rank == 0)) export_to(*export_, experiment, console);
@@ -310,6 +303,19 @@ class TrainPretrain final : public Command {
       throw invalid(fmt::format("--world {}: not a number of ranks", *world_), "give 1 or more");
     if (world_ && !dry_run_)
       throw invalid("--world is for --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
+  }
+
+  // What no number of ranks would say better than one process: whether they can divide the model and the
+  // batch. The model that is loaded is read by the ranks.
+  static void check_mesh(const config::Experiment& experiment, int world) {
+    if (experiment.trainer.load) {
+      check_batches(experiment, world);
+      return;
+    }
+    // A vocabulary that nobody chose is the tokenizer's, and is split whatever it is.
+    const ModelConfig model =
+        model_config_of(experiment, experiment.trainer.vocab_size.value_or(world), builtin_families());
+    session_settings_of(experiment, model, world);
   }
 
   // How ranks are to exchange (PRIMUS_TRANSPORT): its name, and where it is known how ranks on CPUs start,

@@ -43,13 +43,27 @@ DevicePeak::DevicePeak(std::string device, Path file, Env& env)
 void DevicePeak::seen(double flops_per_second) {
   if (!std::isfinite(flops_per_second) || flops_per_second <= value_.value_or(0)) return;
   value_ = flops_per_second;
-  if (file_.empty()) return;
   // Another process may have written meanwhile; the better of the two stays.
-  nlohmann::json peaks = read_peaks(file_, env_);
-  if (const auto other = peak_in(peaks, device_); other && *other >= *value_) {
+  if (const auto other = peak_in(read_peaks(file_, env_), device_); other && *other >= *value_) {
     value_ = other;
     return;
   }
+  keep();
+}
+
+void DevicePeak::measured(double flops_per_second) {
+  const bool is_rate = std::isfinite(flops_per_second) && flops_per_second > 0;
+  if (is_rate && value_.value_or(0) > kMistaken * flops_per_second) {
+    value_ = flops_per_second;
+    keep();
+  } else {
+    seen(flops_per_second);
+  }
+}
+
+void DevicePeak::keep() {
+  if (file_.empty()) return;
+  nlohmann::json peaks = read_peaks(file_, env_);
   peaks[device_] = *value_;
   try {
     make_folders(file_.parent_path(), env_);

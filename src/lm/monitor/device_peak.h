@@ -24,11 +24,17 @@ class DevicePeak {
   std::optional<double> value() const { return value_; }
   // Something was done at this rate. Keeps it where it is the best so far.
   void seen(double flops_per_second);
+  // Products alone were timed at this rate, undisturbed. The same as seen(), but that what is kept gives way
+  // where it is kMistaken times as much: no noise explains that, and a program that counted wrongly does.
+  void measured(double flops_per_second);
+  static constexpr double kMistaken = 4;
 
   // peaks.json in the folder primus of XDG_CACHE_HOME or ~/.cache; empty where there is neither.
   static Path default_file();
 
  private:
+  void keep();
+
   std::string device_;
   Path file_;
   Env& env_;

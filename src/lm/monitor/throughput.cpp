@@ -24,7 +24,8 @@ Throughput ThroughputMeter::update(std::int64_t iteration, const IterationWork& 
   }
   ++seen_;
   const double achieved = speed(work, 1.0).flops_per_second;
-  if (work.exact && options_.peak_flops_per_device > 0) {
+  const bool believable = achieved <= kBelievable * measured_peak_;
+  if (work.exact && options_.peak_flops_per_device > 0 && believable) {
     options_.peak_flops_per_device = std::max(options_.peak_flops_per_device, achieved);
   }
   // The first iteration warms caches and touches pages: it starts the ETA's clock and is not in its rate.
@@ -44,6 +45,7 @@ Throughput ThroughputMeter::update(std::int64_t iteration, const IterationWork& 
 
   Throughput result;
   result.now = speed(work, 1.0);
+  if (work.exact && !believable) result.now.mfu.reset();
   if (in_window_ > 0) result.average = speed(window_, in_window_);
   if (options_.train_iters > 0) result.eta = eta_.remaining(static_cast<std::uint64_t>(options_.train_iters));
   result.elapsed_seconds = now - started_;

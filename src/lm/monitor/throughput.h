@@ -5,7 +5,9 @@
 // counted, causal attention halved); averages leave out the first `log_avg_skip_iterations` of a process,
 // restart every `log_avg_reset_interval`, and average rates harmonically (tokens over time). MFU is model
 // FLOP/s over the device's peak for the compute type (device_peak.h), which an iteration that is faster
-// raises, if its time is exact: it is never above 1. Without a known peak there is none.
+// raises, if its time is exact: it is never above 1. Without a known peak there is none, and none for an
+// iteration that is more than kBelievable times as fast as the peak that the run began with: then the FLOPs
+// or the time are counted wrongly, and that must not become a peak.
 //
 // One thread at a time.
 #pragma once
@@ -54,7 +56,10 @@ struct Throughput {
 
 class ThroughputMeter {
  public:
-  explicit ThroughputMeter(ThroughputOptions options) : options_(options) {}
+  static constexpr double kBelievable = 2;
+
+  explicit ThroughputMeter(ThroughputOptions options)
+      : options_(options), measured_peak_(options.peak_flops_per_device) {}
 
   // After iteration `iteration` (counted from 1) ended at `now`, seconds of the steady clock.
   Throughput update(std::int64_t iteration, const IterationWork& work, double now);
@@ -65,6 +70,7 @@ class ThroughputMeter {
   Speed speed(const IterationWork& work, double iterations) const;
 
   ThroughputOptions options_;
+  double measured_peak_;  // before any iteration; 0: unknown
   EtaEstimator eta_;
   IterationWork window_;  // sums since the averages restarted
   int in_window_ = 0;

@@ -167,7 +167,7 @@ void Trainer::Run::measure_peak() {
   peak.emplace(peak_name(rank->device(), settings.compute), DevicePeak::default_file());
   constexpr double kSeconds = 0.1;
   if (const auto now = turbo::measure_gemm_peak(rank->device(), settings.compute, threads, kSeconds)) {
-    peak->seen(*now);
+    peak->measured(*now);
   }
   if (!peak->value()) log.info("the machine is busy, and its peak is not known yet: no MFU is shown");
 }

@@ -99,6 +99,12 @@ void Trainer::Run::prepare() {
         "valid_data_path",
         c.eval_iters);
   }
+  const bool nobody_chose = !c.split && e.provenance_of("eval_iters").layer < config::Layer::kOverrides;
+  if (c.eval_iters == 0 && nobody_chose && !c.data_path.empty()) {
+    log.warning(
+        "a part of data_path is held out for validation, and nothing is evaluated: set eval_iters to the "
+        "batches of an evaluation (4, say), or train on all of it with split: 100,0,0");
+  }
 
   std::vector<std::string> device_notes;
   const DeviceSpec spec = choose_device(&device_notes);

@@ -32,6 +32,22 @@ TEST(DevicePeak, TheBestIsKeptPerDevice) {
   EXPECT_EQ(DevicePeak("cpu | bf16", file).value(), 9e11);
 }
 
+TEST(DevicePeak, AMistakeGivesWayToAMeasurement) {
+  const test::TemporaryFolder folder;
+  const Path file = folder.path() / "peaks.json";
+  DevicePeak("d", file).seen(100);
+  DevicePeak peak("d", file);
+  peak.measured(25);  // slow, and not impossible
+  EXPECT_EQ(peak.value(), 100);
+  peak.measured(0);
+  EXPECT_EQ(peak.value(), 100);
+  peak.measured(24);
+  EXPECT_EQ(peak.value(), 24);
+  EXPECT_EQ(DevicePeak("d", file).value(), 24);
+  peak.measured(30);
+  EXPECT_EQ(DevicePeak("d", file).value(), 30);
+}
+
 TEST(DevicePeak, WhatIsNoPeakIsPassedOver) {
   const test::TemporaryFolder folder;
   const Path file = folder.path() / "peaks.json";

@@ -34,6 +34,17 @@ TEST(ThroughputMeter, AnIterationFasterThanThePeakRaisesIt) {
   EXPECT_EQ(unknown.peak(), 0);
 }
 
+TEST(ThroughputMeter, AnIterationThatIsTooFastIsNotBelieved) {
+  ThroughputMeter meter({.peak_flops_per_device = 100});
+  EXPECT_FALSE(meter.update(1, {.seconds = 1, .tokens = 1, .model_flops = 201}, 0).now.mfu);
+  EXPECT_EQ(meter.peak(), 100);
+  // Twice as fast as at the start is the end, in however many steps.
+  meter.update(2, {.seconds = 1, .tokens = 1, .model_flops = 190}, 1);
+  EXPECT_EQ(meter.peak(), 190);
+  EXPECT_FALSE(meter.update(3, {.seconds = 1, .tokens = 1, .model_flops = 300}, 2).now.mfu);
+  EXPECT_EQ(meter.peak(), 190);
+}
+
 TEST(ThroughputMeter, NoPeakNoMfu) {
   ThroughputMeter meter({});
   EXPECT_FALSE(meter.update(1, {.seconds = 1.0, .tokens = 1, .model_flops = 1}, 0.0).now.mfu.has_value());

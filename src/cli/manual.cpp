@@ -28,6 +28,7 @@ constexpr Named kEnvironment[] = {
     {"OMP_NUM_THREADS", "threads on a CPU, where nothing else says so"},
     {"NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT",
      "the node's place in a job, for the modes; docs/launch.md has all of them"},
+    {"PRIMUS_LAUNCHED_STEP", "set by the launcher: the step of Slurm's that it placed this process in"},
     {"PRIMUS_JOB_TOKEN, PRIMUS_JOB_TOKEN_FILE", "the secret that the ranks of a job on several nodes share"},
     {"PRIMUS_PRESETS", "folder of presets, instead of the program's own"},
 };

@@ -18,6 +18,8 @@
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
 #include "cli/problem_json.h"
+#include "launch/direct.h"
+#include "launch/node.h"
 #include "launch/numa.h"
 #include "launch/process.h"
 
@@ -178,6 +180,20 @@ int run_bound(Words command) {
   launch::become({.name = "process", .where = {}, .argv = {command.begin(), command.end()}});
 }
 
+// Whether a command with ranks is one of several tasks that srun started without a launcher: together they
+// are one job, as they would be behind 'srun primus direct --'. Who says how many ranks there are means this
+// task alone.
+bool is_bare_rank(Words words) {
+  const auto task = launch::task_of_step(launch::Surroundings::here());
+  if (!task || task->launched || std::getenv("OMPI_COMM_WORLD_SIZE")) return false;
+  if (launch::asks_for_ranks({words.begin(), words.end()})) return false;
+  if (std::any_of(words.begin(), words.end(), is_help)) return false;
+  Console nowhere{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
+  std::size_t used = 0;
+  const CommandEntry* const entry = resolve(words, used, nowhere);
+  return entry && entry->has_ranks;
+}
+
 int run_words(Words words, Console& console) {
   GlobalOptions globals;
   Arguments arguments;
@@ -209,6 +225,11 @@ int run_words(Words words, Console& console) {
     return 0;
   }
   if (first == launch::kNumaWord) return run_bound(rest.subspan(1));
+  if (is_bare_rank(rest)) {
+    std::vector<std::string> behind{"--"};
+    behind.insert(behind.end(), rest.begin(), rest.end());
+    return run_mode(*find_mode("direct"), behind, globals, console);
+  }
   return run_command(rest, console);
 }
 

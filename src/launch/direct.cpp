@@ -77,13 +77,6 @@ void use_virtual_environment(const Surroundings& surroundings, Variables& enviro
   environment["PATH"] = bin.string() + ":" + surroundings.variable("PATH").value_or("/usr/bin:/bin");
 }
 
-bool asks_for_ranks(const std::vector<std::string>& words) {
-  return std::any_of(words.begin(), words.end(), [](const std::string& word) {
-    const std::string name = word.substr(0, word.find('='));
-    return name == "--nproc" || name == "--nproc_per_node";
-  });
-}
-
 // The words of a place in a job: numbers where it is known, names where it is not.
 struct PlaceWords {
   std::string nodes, node, ranks, address, port;
@@ -204,6 +197,13 @@ void require_token(const NodePlace& place, const Surroundings& surroundings) {
 
 }  // namespace
 
+bool asks_for_ranks(const std::vector<std::string>& words) {
+  return std::any_of(words.begin(), words.end(), [](const std::string& word) {
+    const std::string name = word.substr(0, word.find('='));
+    return name == "--nproc" || name == "--nproc_per_node";
+  });
+}
+
 std::vector<std::string> read_environment_file(const Path& file) {
   require_file(file, "file of variables", "--env takes NAME=VALUE or a file of such lines");
   const std::string text = read_file(file, kMaxEnvironmentFile);
@@ -307,6 +307,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   }
   for (const auto& [name, value] : given) step.environment[name] = value;
   if (command.debug) step.environment["PRIMUS_LOG_LEVEL"] = "DEBUG";
+  if (const auto task = task_of_step(outside)) step.environment[kLaunchedStep] = task->step;
   // What another launcher said of its processes does not hold for ours.
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}) {
     if (shape.ranks && outside.variable(name)) step.unset.emplace_back(name);

@@ -34,6 +34,9 @@ struct DirectCommand {
   std::function<bool()> needs_token = {};  // whether ranks on several nodes have to share a secret; null: yes
 };
 
+// Whether a command's words say how many ranks a node has.
+bool asks_for_ranks(const std::vector<std::string>& words);
+
 struct DirectPlan {
   Plan plan;  // one step: the command
   // A program that is started once for each rank, by run_local; otherwise the step is one process.

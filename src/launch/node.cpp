@@ -155,6 +155,18 @@ void place_by_slurm(const Surroundings& surroundings, NodePlace& place) {
 
 }  // namespace
 
+std::optional<StepTask> task_of_step(const Surroundings& surroundings) {
+  const auto job = surroundings.setting("SLURM_JOB_ID"), step = surroundings.setting("SLURM_STEP_ID");
+  if (!job || !step || surroundings.setting("RANK") || surroundings.setting("WORLD_SIZE")) return {};
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  const auto tasks = number(surroundings, "SLURM_STEP_NUM_TASKS", 1, kMost);
+  const auto task = number(surroundings, "SLURM_PROCID", 0, kMost);
+  if (!tasks || !task || *tasks < 2) return {};
+  StepTask result{.task = *task, .tasks = *tasks, .step = *job + "." + *step};
+  result.launched = surroundings.setting(kLaunchedStep) == result.step;
+  return result;
+}
+
 int parse_ranks(const std::string& variable, const std::string& value) {
   return static_cast<int>(number_in(variable, value, 1, kMaxRanksPerNode));
 }

@@ -51,6 +51,20 @@ std::uint16_t port_of_job(std::uint64_t job);
 // Throws Error(kInvalid): a variable that is no number or does not fit the others, with its name.
 NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaults, const Accelerators& gpus);
 
+// One of several tasks of a step of Slurm's (srun) that no launcher gave a rank: RANK and WORLD_SIZE are
+// unset.
+struct StepTask {
+  std::int64_t task = 0, tasks = 2;
+  std::string step;       // its job and number
+  bool launched = false;  // a launcher of ours started this process within the task (kLaunchedStep)
+};
+// A batch script and an allocation's shell are no tasks. Throws Error(kInvalid): a variable that is no
+// number.
+std::optional<StepTask> task_of_step(const Surroundings& surroundings);
+
+// What our launcher tells its processes: the step in which it placed them. Another step within starts anew.
+inline constexpr const char* kLaunchedStep = "PRIMUS_LAUNCHED_STEP";
+
 // The value of a variable that says how many ranks a node has. Throws Error(kInvalid) naming it.
 int parse_ranks(const std::string& variable, const std::string& value);
 

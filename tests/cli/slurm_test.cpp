@@ -365,6 +365,50 @@ TEST_F(Slurm, ThePreflightOfAJobIsOneOfAllItsNodes) {
   EXPECT_THAT(result.out, HasSubstr("Preflight of 2 nodes")) << result.err;
 }
 
+// Without a launcher in front of it, a command with ranks is one job all the same.
+TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
+  const Path here = folder("bare");
+  const auto srun = [&](const std::vector<std::string>& how, const std::vector<std::string>& words,
+                        bool with_token = true) {
+    std::vector<std::string> command{
+        "srun", "-N", "2", "--chdir=" + here.string(),
+        "--export=ALL,HOME=" + (cluster_->folder() / "home").string() +
+            (with_token ? ",PRIMUS_JOB_TOKEN=shared-by-the-tasks-of-this-test" : "")};
+    command.insert(command.end(), how.begin(), how.end());
+    command.emplace_back(PRIMUS_PROGRAM);
+    command.insert(command.end(), words.begin(), words.end());
+    return run_subprocess(command, {.timeout = 120s, .path = kPath});
+  };
+  const auto times = [](const std::string& text, const std::string& part) {
+    int found = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+  const std::vector<std::string> preflight{"preflight", "--quick",      "--device",
+                                           "cpu",       "--skip-dmesg", "--no-html"};
+  for (const char* tasks : {"--ntasks-per-node=1", "--ntasks-per-node=2"}) {
+    const SubprocessResult checked = srun({tasks}, preflight);
+    EXPECT_EQ(times(checked.out, "Preflight of 2 nodes"), 1) << tasks << checked.out << checked.err;
+  }
+  const SubprocessResult sums = srun({"--ntasks-per-node=2"}, {"benchmark", "collectives", "--device", "cpu",
+                                                               "--op", "all_reduce", "--sizes", "1M"});
+  EXPECT_EQ(sums.exit_code, 0) << sums.err;
+  EXPECT_EQ(times(sums.out, "4 ranks on 2 nodes"), 1) << sums.out;
+  const SubprocessResult trained = srun({"--ntasks-per-node=2"}, training({"train_iters=2"}));
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_EQ(times(trained.out, "done after iteration 2"), 1) << trained.out;
+  // What measures one device does so in each task, and says it.
+  const SubprocessResult alone =
+      srun({"--ntasks-per-node=1"}, {"benchmark", "memory", "--device", "cpu", "--sizes", "1M"});
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(alone.err,
+              AllOf(HasSubstr("note: this is task 0 of 2"), HasSubstr("note: this is task 1 of 2")));
+  // Who says how many ranks there are means each task by itself; so does a launcher's --single.
+  const SubprocessResult each = srun(
+      {"--ntasks-per-node=1"}, joined({"direct", "--single", "--"}, joined(preflight, {"--disable-pdf"})));
+  EXPECT_EQ(times(each.out, "Preflight of 1 node"), 2) << each.out << each.err;
+}
+
 TEST_F(Slurm, AFailureIsTheJobsExitCode) {
   const Path here = folder("failure");
   const ProgramResult result = run_program({"slurm", "srun", "-N", "2", "--", "direct", "--", "train",

@@ -81,6 +81,40 @@ TEST(Node, SlurmVariablesFillWhatIsOpen) {
   EXPECT_EQ(place_of(shell).nodes, 1);
 }
 
+TEST(Node, TasksOfAStepAreToldFromShells) {
+  const std::map<std::string, std::string> step = {
+      {"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}};
+  const auto task_of = [](const std::map<std::string, std::string>& variables) {
+    return task_of_step({.variable = [&](const std::string& name) -> std::optional<std::string> {
+                           const auto found = variables.find(name);
+                           return found == variables.end() ? std::nullopt : std::optional(found->second);
+                         },
+                         .variable_names = [] { return std::vector<std::string>(); }});
+  };
+  const auto task = task_of(step);
+  ASSERT_TRUE(task);
+  EXPECT_EQ(task->task, 3);
+  EXPECT_EQ(task->tasks, 4);
+  EXPECT_EQ(task->step, "7.2");
+  EXPECT_FALSE(task->launched);
+  const auto changed = [&](const std::string& name, const std::string& value) {
+    auto variables = step;
+    variables[name] = value;
+    return task_of(variables);
+  };
+  EXPECT_TRUE(changed(kLaunchedStep, "7.2")->launched);
+  EXPECT_FALSE(changed(kLaunchedStep, "7.1")->launched) << "another step, started within";
+  EXPECT_FALSE(changed("RANK", "0"));
+  EXPECT_FALSE(changed("WORLD_SIZE", "4"));
+  EXPECT_FALSE(changed("SLURM_STEP_NUM_TASKS", "1"));
+  for (const char* missing : {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}) {
+    auto variables = step;
+    variables.erase(missing);
+    EXPECT_FALSE(task_of(variables)) << missing;
+  }
+  EXPECT_THROW(changed("SLURM_STEP_NUM_TASKS", "many"), Error);
+}
+
 TEST(Node, SlurmKnowsItsNodesBetterThanTheShellThatSubmitted) {
   const std::map<std::string, std::string> stale = {
       {"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "1"}, {"SLURM_NNODES", "2"},

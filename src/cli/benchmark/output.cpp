@@ -1,6 +1,7 @@
 #include "cli/benchmark/output.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,11 +10,24 @@
 #include "base/files/file.h"
 #include "base/text/json_text.h"
 #include "cli/preflight/report_files.h"
+#include "launch/node.h"
 
 namespace primus::cli {
 namespace {
 
 constexpr std::uint64_t kMostBaselineBytes = 64 << 20;
+
+// Tasks that Slurm starts side by side mix their tables, and each uses what the others measure.
+void name_task(Console& console) {
+  const auto task = launch::task_of_step(launch::Surroundings::here());
+  if (!task) return;
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  console.note(
+      fmt::format("note: this is task {} of {} of a step of Slurm's, on {}, and each measures by itself; "
+                  "'srun --nodes=1 --ntasks=1' starts one",
+                  task->task, task->tasks, host));
+}
 
 }  // namespace
 
@@ -78,6 +92,7 @@ void BenchmarkOutput::write_output(const BenchmarkReport& report,
 
 int BenchmarkOutput::finish(const BenchmarkReport& report, Console& console,
                             const std::optional<std::string>& shown) const {
+  name_task(console);
   std::optional<BaselineComparison> comparison;
   if (!baseline_.empty() && baseline_[0] == "compare")
     comparison = compare_with_baseline(report, earlier_, baseline_[1]);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "base/text/json_text.h"
@@ -14,33 +15,72 @@ Path note_of(const Path& prefix) { return prefix.string() + ".tokenizer.json"; }
 
 std::string hex(std::uint64_t fingerprint) { return fmt::format("{:016x}", fingerprint); }
 
-}  // namespace
+struct Note {
+  std::string tokenizer, fingerprint;  // its name, and as hex() has it
+  // HuggingFaceTokenizer 89abcdef: two of a kind are told apart.
+  std::string describe() const { return tokenizer + " " + fingerprint.substr(0, 8); }
+};
 
-void write_made_by(const Path& prefix, const Tokenizer& tokenizer, Env& env) {
+// The note of `source`, at `prefix`; none where there is none, or one of other data.
+std::optional<Note> read_note(const Path& prefix, const TokenSource& source, Env& env) {
+  constexpr std::uint64_t kMostBytes = 64 << 10;
+  const Path file = note_of(prefix);
+  if (!env.status(file)) return std::nullopt;
+  const nlohmann::json json = parse_json_object(read_file(file, kMostBytes, env), file.string());
+  if (json.value("data", nlohmann::json()) != hex(source.fingerprint())) return std::nullopt;
+  const nlohmann::json fingerprint = json.value("fingerprint", nlohmann::json());
+  const nlohmann::json name = json.value("tokenizer", nlohmann::json("a tokenizer"));
+  return Note{name.is_string() ? name.get<std::string>() : name.dump(),
+              fingerprint.is_string() ? fingerprint.get<std::string>() : fingerprint.dump()};
+}
+
+void write_note(const Path& prefix, const Note& note, Env& env) {
   const auto data = IndexedDataset::open(prefix, env);
   write_file_atomic(note_of(prefix),
-                    json_text({{"tokenizer", std::string(tokenizer.name())},
-                               {"fingerprint", hex(tokenizer.fingerprint())},
+                    json_text({{"tokenizer", note.tokenizer},
+                               {"fingerprint", note.fingerprint},
                                {"data", hex(data->fingerprint())}}) +
                         "\n",
                     env);
 }
 
+}  // namespace
+
+void write_made_by(const Path& prefix, const Tokenizer& tokenizer, Env& env) {
+  write_note(prefix, {std::string(tokenizer.name()), hex(tokenizer.fingerprint())}, env);
+}
+
 void check_made_by(const Path& prefix, const TokenSource& source, const Tokenizer& tokenizer) {
-  constexpr std::uint64_t kMostBytes = 64 << 10;
-  const Path note = note_of(prefix);
-  if (tokenizer.name() == "NullTokenizer" || !Env::posix().status(note)) return;
-  const nlohmann::json json = parse_json_object(read_file(note, kMostBytes), note.string());
-  if (json.value("data", nlohmann::json()) != hex(source.fingerprint())) return;
-  const nlohmann::json made_by = json.value("fingerprint", nlohmann::json());
-  if (made_by == hex(tokenizer.fingerprint())) return;
-  const nlohmann::json name = json.value("tokenizer", nlohmann::json("another tokenizer"));
+  if (tokenizer.name() == "NullTokenizer") return;
+  const std::optional<Note> made_by = read_note(prefix, source, Env::posix());
+  const Note used{std::string(tokenizer.name()), hex(tokenizer.fingerprint())};
+  if (!made_by || made_by->fingerprint == used.fingerprint) return;
   throw invalid(fmt::format("the ids of '{}' were made by another tokenizer ({}) than the one in use ({})",
-                            prefix.string(), name.is_string() ? name.get<std::string>() : name.dump(),
-                            tokenizer.name()),
-                "name that tokenizer (tokenizer_model, tokenizer_type), or make the data again with 'primus "
-                "data tokenize'; allow_tokenizer_change=true trains on them on purpose")
-      .at(note.string());
+                            prefix.string(), made_by->describe(), used.describe()),
+                "name that tokenizer, or make the data again with 'primus data tokenize'; training takes "
+                "allow_tokenizer_change=true to use them on purpose")
+      .at(note_of(prefix).string());
+}
+
+void MadeBy::add(const Path& prefix, const TokenSource& source, Env& env) {
+  const std::optional<Note> note = read_note(prefix, source, env);
+  if (!note) {
+    known_ = false;
+  } else if (first_.empty()) {
+    name_ = note->tokenizer;
+    fingerprint_ = note->fingerprint;
+    first_ = prefix;
+  } else if (note->fingerprint != fingerprint_) {
+    throw invalid(
+        fmt::format("the ids of '{}' were made by another tokenizer ({}) than those of '{}' ({})",
+                    prefix.string(), note->describe(), first_.string(), Note{name_, fingerprint_}.describe()),
+        "make them again with one tokenizer ('primus data tokenize')")
+        .at(note_of(prefix).string());
+  }
+}
+
+void MadeBy::write(const Path& prefix, Env& env) const {
+  if (known_ && !first_.empty()) write_note(prefix, {name_, fingerprint_}, env);
 }
 
 }  // namespace primus::data

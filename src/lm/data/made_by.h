@@ -3,6 +3,8 @@
 // it. A note says which data it is of, so one that was left behind by other data counts for nothing.
 #pragma once
 
+#include <string>
+
 #include "base/files/file.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/tokenizer/tokenizer.h"
@@ -15,5 +17,20 @@ void write_made_by(const Path& prefix, const Tokenizer& tokenizer, Env& env = En
 // Throws Error(kInvalid) where the note of `source`, at `prefix`, names another tokenizer than `tokenizer`.
 // NullTokenizer stands for any: its ids are made elsewhere.
 void check_made_by(const Path& prefix, const TokenSource& source, const Tokenizer& tokenizer);
+
+// What the notes of data sets say, which are to become one.
+class MadeBy {
+ public:
+  // Throws Error(kInvalid) where this data set was made by another tokenizer than an earlier one.
+  void add(const Path& prefix, const TokenSource& source, Env& env = Env::posix());
+  // The note of a complete data set of documents of these. None where one of them has none: then it is not
+  // known whose ids they are.
+  void write(const Path& prefix, Env& env = Env::posix()) const;
+
+ private:
+  std::string name_, fingerprint_;
+  Path first_;
+  bool known_ = true;
+};
 
 }  // namespace primus::data

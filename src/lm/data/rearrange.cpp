@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files/partial_folder.h"
 #include "lm/data/indexed_dataset.h"
+#include "lm/data/made_by.h"
 
 namespace primus::data {
 
@@ -71,9 +72,11 @@ void merge_datasets(const std::vector<Path>& inputs, const Path& output, const R
                     Existing existing, Env& env) {
   if (inputs.empty()) throw invalid("there is no data set to merge", "name their prefixes, or their folder");
   std::vector<std::shared_ptr<const IndexedDataset>> datasets;
+  MadeBy made_by;
   int64_t total = 0;
   for (const Path& input : inputs) {
     datasets.push_back(IndexedDataset::open(input, env));
+    made_by.add(input, *datasets.back(), env);
     total += datasets.back()->tokens();
     refuse_input_as_output(input, output);
   }
@@ -86,6 +89,7 @@ void merge_datasets(const std::vector<Path>& inputs, const Path& output, const R
     });
   }
   writer.finish();
+  made_by.write(output, env);
   folder.remove();
 }
 
@@ -93,6 +97,8 @@ void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
                    const RearrangeProgressFn& progress, Existing existing, Env& env) {
   if (parts.empty()) throw invalid("there is no part to write");
   const auto dataset = IndexedDataset::open(input, env);
+  MadeBy made_by;
+  made_by.add(input, *dataset, env);
   std::set<Path> names;
   for (const DatasetPart& part : parts) {
     if (part.first < 0 || part.last < part.first || part.last > dataset->documents()) {
@@ -119,6 +125,7 @@ void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
     writer.complete();
   }
   for (const auto& writer : writers) writer->finish();
+  for (const DatasetPart& part : parts) made_by.write(part.prefix, env);
   writers.clear();
   folder.remove();
 }

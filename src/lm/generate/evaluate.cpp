@@ -9,6 +9,7 @@
 #include "lm/data/corpus.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/json_lines.h"
+#include "lm/data/made_by.h"
 
 namespace primus {
 namespace {
@@ -23,6 +24,7 @@ class Evaluation {
 
   void read_indexed(const std::string& prefix) {
     const auto source = data::IndexedDataset::open(prefix);
+    if (tokenizer_) data::check_made_by(prefix, *source, *tokenizer_);
     std::vector<std::int32_t> ids;
     for (std::int64_t document = 0; document < source->documents() && !done(); ++document) {
       const std::int64_t end = source->document_start(document + 1);

@@ -117,7 +117,7 @@ TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
   train.bpe.vocab_size = 300;
   tokenizer_ =
       load_tokenizer("HuggingFaceTokenizer", folder_.write("tokenizer.json", train_tokenizer(train)));
-  EXPECT_THAT(error(), HasSubstr("were made by another tokenizer (ByteTokenizer) than the one in use"));
+  EXPECT_THAT(error(), HasSubstr("were made by another tokenizer (ByteTokenizer "));
   options_.allow_other_tokenizer = true;
   EXPECT_NO_THROW(open());
   options_.allow_other_tokenizer = false;

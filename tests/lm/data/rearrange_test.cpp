@@ -6,6 +6,9 @@
 #include "base/error.h"
 #include "data_test_util.h"
 #include "lm/data/inspect.h"
+#include "lm/data/made_by.h"
+#include "lm/data/train_tokenizer.h"
+#include "lm/tokenizer/simple.h"
 
 namespace primus::data {
 namespace {
@@ -51,6 +54,43 @@ TEST_F(Rearrange, PartsTogetherAreTheWhole) {
   EXPECT_EQ(bytes(folder_ / "x"), bytes(write("x2", {a_[0]})));
   merge_datasets({folder_ / "x", folder_ / "y"}, folder_ / "again");
   EXPECT_EQ(bytes(folder_ / "again"), bytes(whole));
+}
+
+// The note of whose ids they are goes along (made_by.h).
+TEST_F(Rearrange, WhoseIdsTheyAreIsHandedOn) {
+  const auto bytes_of = make_byte_tokenizer();
+  const auto is_refused = [&](const std::string& name, const Tokenizer& tokenizer) {
+    const Path prefix = folder_ / name;
+    try {
+      check_made_by(prefix, *IndexedDataset::open(prefix), tokenizer);
+    } catch (const Error&) {
+      return true;
+    }
+    return false;
+  };
+  TrainTokenizerOptions train;
+  train.inputs = {folder_.write("book.txt", "a text of a few words, and a text of a few more words")};
+  train.bpe.vocab_size = 260;
+  const auto other =
+      load_tokenizer("HuggingFaceTokenizer", folder_.write("tokenizer.json", train_tokenizer(train)));
+  const Path a = write("a", a_), b = write("b", b_), c = write("c", b_);
+  write_made_by(a, *bytes_of);
+  write_made_by(b, *bytes_of);
+  merge_datasets({a, b}, folder_ / "same");
+  EXPECT_FALSE(is_refused("same", *bytes_of));
+  EXPECT_TRUE(is_refused("same", *other));
+  split_dataset(folder_ / "same", {{folder_ / "x", 0, 2}, {folder_ / "y", 2, 5}});
+  EXPECT_FALSE(is_refused("y", *bytes_of));
+  EXPECT_TRUE(is_refused("y", *other));
+  // Of one part nothing is known, so nothing is of the whole.
+  merge_datasets({a, c}, folder_ / "unknown");
+  EXPECT_FALSE(is_refused("unknown", *other));
+  write_made_by(c, *other);
+  EXPECT_THAT(error_of([&] {
+                merge_datasets({a, c}, folder_ / "mixed");
+              }),
+              HasSubstr("were made by another tokenizer (HuggingFaceTokenizer "));
+  EXPECT_FALSE(IndexedDataset::exists(folder_ / "mixed"));
 }
 
 TEST_F(Rearrange, Mistakes) {

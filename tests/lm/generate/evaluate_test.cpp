@@ -7,6 +7,7 @@
 
 #include "../../base/temporary_folder.h"
 #include "lm/data/indexed_dataset.h"
+#include "lm/data/made_by.h"
 #include "lm/tokenizer/simple.h"
 #include "tiny_model.h"
 
@@ -144,6 +145,29 @@ TEST(EvaluateLoss, TokensBeyondTheVocabularyAreNamedWithTheirPlace) {
     EXPECT_NE(error.hint().find("data inspect"), std::string::npos);
   }
   EXPECT_EQ(evaluate(5), 5);  // which ends in front of it
+}
+
+// Their loss would be one of another text.
+TEST(EvaluateLoss, IdsOfAnotherTokenizerAreRefused) {
+  const TemporaryFolder folder;
+  const Path prefix = folder.path() / "b";
+  data::IndexedDatasetWriter writer(prefix, data::TokenType::kU16);
+  writer.add_sequence(std::vector<std::int32_t>{1, 2, 3});
+  writer.end_document();
+  writer.finish();
+  const auto tokenizer = make_byte_tokenizer();
+  const auto evaluate = [&] {
+    const auto e = evaluator(uniform_config(), {.sequence = 8}, false);
+    return evaluate_loss(*e, tokenizer.get(), {.inputs = {prefix.string()}}).tokens;
+  };
+  data::write_made_by(prefix, *tokenizer);
+  EXPECT_EQ(evaluate(), 2);
+  std::string note = read_file(prefix.string() + ".tokenizer.json");
+  const std::size_t at = note.find("\"fingerprint\"");
+  ASSERT_NE(at, std::string::npos);
+  note.replace(note.find_first_of("0123456789abcdef", at + 15), 1, "x");
+  write_file(prefix.string() + ".tokenizer.json", note);
+  EXPECT_THROW(evaluate(), Error);
 }
 
 TEST(EvaluateLoss, StopsAfterEnoughTokens) {

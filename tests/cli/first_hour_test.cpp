@@ -111,6 +111,19 @@ TEST_F(FirstHour, WithoutAnExperimentAModelIsNeeded) {
   EXPECT_FALSE(Env::posix().status(path("output")));
 }
 
+// Before the start refuses it.
+TEST_F(FirstHour, ADryRunSaysThatTheDiskIsTooSmall) {
+  const std::vector<std::string> large{"--dry-run", "hidden_size=65536", "num_attention_heads=512",
+                                       "num_layers=256"};
+  const auto warned = HasSubstr("warning: a checkpoint takes ");
+  EXPECT_THAT(trained(large).err, AllOf(warned, HasSubstr("free: training will need it")));
+  std::vector<std::string> never = large;
+  never.insert(never.end(), {"disable_last_saving=true", "save_interval=1000000"});
+  EXPECT_THAT(trained(never).err, Not(warned));
+  EXPECT_THAT(trained({"--dry-run"}).err, Not(warned));
+  EXPECT_FALSE(Env::posix().status(path("output"))) << "a dry run leaves nothing";
+}
+
 // With an experiment file nothing is evaluated unless it says so, though text is held out.
 TEST_F(FirstHour, TextThatIsHeldOutForNothingIsNamed) {
   const auto held_out = HasSubstr("held out for validation, and nothing is evaluated: set eval_iters");

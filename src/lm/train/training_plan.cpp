@@ -146,7 +146,7 @@ void Trainer::Run::check_memory(const StepMeasurement& measured) {
 }
 
 void Trainer::Run::check_disk(const StepMeasurement& measured) const {
-  if (c.disable_last_saving && c.save_interval > c.train_iters) return;
+  if (!writes_checkpoints(c)) return;
   const auto need = static_cast<std::uint64_t>(checkpoint_bytes(measured, settings, !c.no_save_optim));
   const std::uint64_t have = Env::posix().free_space(folder.root());
   if (need <= have) return;

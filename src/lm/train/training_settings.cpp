@@ -512,6 +512,10 @@ engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const M
 
 }  // namespace
 
+bool writes_checkpoints(const config::TrainerConfig& c) {
+  return !c.disable_last_saving || c.save_interval <= c.train_iters;
+}
+
 void check_batches(const config::Experiment& e, int world) {
   const config::TrainerConfig& c = e.trainer;
   const engine::MeshShape shape = mesh_shape_of(e, world);

@@ -55,6 +55,9 @@ SessionSettings session_settings_of(const config::Experiment& experiment, const 
                                     int ranks = 1);
 // Its part that no model is needed for: how `ranks` share batches. Refuses those that they cannot.
 void check_batches(const config::Experiment& experiment, int ranks);
+
+// Whether a run with these settings writes a checkpoint at all.
+bool writes_checkpoints(const config::TrainerConfig& c);
 // How `ranks` share the work. Refuses numbers that do not divide them.
 engine::MeshShape mesh_shape_of(const config::Experiment& experiment, int ranks);
 engine::Sharding sharding_of(const config::TrainerConfig& trainer);

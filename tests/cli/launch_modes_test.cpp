@@ -139,6 +139,20 @@ TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
   EXPECT_THAT(both.out + both.err, HasSubstr(file + " is not seen in the container"));
 }
 
+// However the option is written.
+TEST_F(Launch, AnExperimentElsewhereIsSeenInContainers) {
+  tool("docker");
+  make_folders(folder_.path() / "elsewhere");
+  const std::string file = (folder_.path() / "elsewhere/exp.yaml").string();
+  write_file(file, read_file(PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml"));
+  const Words chain{"--dry-run", "container", "--runtime", "docker", "--image", "a/b:1", "--"};
+  for (const Words& named : {Words{"--config", file}, Words{"--config=" + file}}) {
+    const ProgramResult result = run(chain + Words{"train", "pretrain"} + named);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("--volume " + file + ":" + file + ":ro")) << named.front();
+  }
+}
+
 // ---- slurm -----------------------------------------------------------------------------------------
 
 TEST_F(Launch, SlurmChains) {
@@ -473,6 +487,8 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
     expect_refused(chain + nothing, "there is neither an experiment nor a model");
     expect_refused(chain + Words{"preflight", "--qick"}, "'--qick' is no option of preflight");
     expect_refused(chain + Words{"preflight", "nonsense"}, "'nonsense' is no option of preflight");
+    expect_refused(chain + Words{"preflight", "--dist-timeout-sec", "0"}, "not a time from 1 to 86400");
+    expect_refused(chain + Words{"preflight", "--report-file-name", "a/b"}, "is no name of a file");
     expect_refused(chain + nothing + Words{"--config", "other.yaml"}, "yarn");
   }
   expect_refused({"config", "validate", "--config", "other.yaml"}, "yarn");

@@ -123,10 +123,15 @@ class Container final : public Mode {
     hand_on_settings(context, request);
     const DirectWords inner = inner_of(words, request);
     // What the command reads outside the current folder is within at the same place.
-    for (std::size_t i = 0; i + 1 < inner.command.size(); ++i) {
+    for (std::size_t i = 0; i < inner.command.size(); ++i) {
+      const std::string& word = inner.command[i];
+      const std::size_t equals = word.find('=');
       for (const std::string_view name : {"--config", "--exp", "--backend_path", "--backend-path"}) {
-        const std::string& path = inner.command[i + 1];
-        if (inner.command[i] == name && Env::posix().status(path)) request.files.push_back(path);
+        if (word.substr(0, equals) != name) continue;
+        const std::string path = equals != std::string::npos    ? word.substr(equals + 1)
+                                 : i + 1 < inner.command.size() ? inner.command[i + 1]
+                                                                : "";
+        if (!path.empty() && Env::posix().status(path)) request.files.push_back(path);
       }
     }
     request.inner.emplace_back(kDirect.about.name);

@@ -140,26 +140,27 @@ class Preflight final : public Command {
   bool only_perf() const { return perf_test_ || (!perf_.tests.empty() && !perf_.quick); }
   bool measures() const { return only_perf() || perf_.quick || !selects(); }
 
-  // Words that are neither options nor, with --config, changes of an experiment.
+  // Mistakes that are ones on every machine.
   void check_words() const {
-    if (!config_.empty() || overrides_.empty()) return;
-    throw invalid(
-        fmt::format("'{}' is no option of preflight", overrides_.front()),
-        "'primus preflight --help' lists its options (--dump-path says where reports go); changes of "
-        "an experiment need --config FILE");
-  }
-
-  void check_arguments() const {
+    if (config_.empty() && !overrides_.empty()) {  // neither options nor changes of an experiment
+      throw invalid(
+          fmt::format("'{}' is no option of preflight", overrides_.front()),
+          "'primus preflight --help' lists its options (--dump-path says where reports go); changes of "
+          "an experiment need --config FILE");
+    }
     if (timeout_ < 1 || timeout_ > 86400)
       throw invalid(fmt::format("--dist-timeout-sec {}: not a time from 1 to 86400", timeout_));
     if (!(pause_ >= 0 && pause_ <= 3600)) throw invalid("--comm-cleanup-delay-sec must be from 0 to 3600");
     ranks_.check();
-    node_.check();
-    check_words();
-    if (!Env::posix().status(root_)) throw invalid(fmt::format("--root '{}' is not there", root_));
     if (!name_.empty() && !is_plain_name(name_))
       throw invalid(fmt::format("--report-file-name '{}' is no name of a file", name_),
                     "give a name without '/'; --dump-path says in which folder");
+  }
+
+  void check_arguments() const {
+    check_words();
+    node_.check();
+    if (!Env::posix().status(root_)) throw invalid(fmt::format("--root '{}' is not there", root_));
     if (!config_.empty()) load_experiment();  // its mistakes first
   }
 

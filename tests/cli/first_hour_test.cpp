@@ -68,7 +68,16 @@ TEST_F(FirstHour, AModelFolderAndATextAreEnough) {
                                            "train_iters=3",
                                            "num_threads=1",
                                            "eval_iters=1"};
-  std::vector<std::string> words = {"train", "pretrain", "load=" + path("hf").string()};
+  // What that run would be can be looked at, and kept as a file.
+  std::vector<std::string> words = {"config", "show", "--yaml", "load=" + path("hf").string()};
+  words.insert(words.end(), common.begin(), common.end());
+  const ProgramResult shown = run(words);
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  write_file(path("kept.yaml"), shown.out);
+  const ProgramResult kept = run({"config", "validate", "--config", path("kept.yaml").string()});
+  EXPECT_EQ(kept.exit_code, 0) << kept.err;
+  EXPECT_THAT(kept.out, HasSubstr("hf-corpus"));
+  words = {"train", "pretrain", "load=" + path("hf").string()};
   words.insert(words.end(), common.begin(), common.end());
   const ProgramResult from_folder = run(words);
   ASSERT_EQ(from_folder.exit_code, 0) << from_folder.err;

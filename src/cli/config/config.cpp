@@ -15,7 +15,7 @@ namespace {
 class ConfigShow final : public Command {
  public:
   void declare(Arguments& args) override {
-    experiment_.declare(args);
+    experiment_.declare(args, false);
     args.flag("--origin", origin_, "show where each value came from");
     args.flag("--yaml", yaml_, "as one self-contained experiment file");
     args.flag("--json", json_, "as JSON");
@@ -117,7 +117,8 @@ extern const CommandEntry kConfigShow{
     "Prints an experiment as it would run",
     kOverrideHelp,
     "primus config show --config examples/native/configs/CPU/llama_124M-pretrain.yaml\n"
-    "primus config show --config exp.yaml --origin lr=1e-4",
+    "primus config show --config exp.yaml --origin lr=1e-4\n"
+    "primus config show --yaml load=FOLDER data_path=FILE   # a run without an experiment file, as one",
     make_command<ConfigShow>,
     {Section::kConfig, 1}};
 

@@ -305,8 +305,8 @@ class TrainPretrain final : public Command {
       throw invalid("--world is for --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
   }
 
-  // What no number of ranks would say better than one process: whether they can divide the model and the
-  // batch. The model that is loaded is read by the ranks.
+  // Throws where ranks cannot share the model or the batch so. Each rank would refuse it, too, and only the
+  // first to end would be heard. A model that is loaded is checked by the ranks, which read it.
   static void check_mesh(const config::Experiment& experiment, int world) {
     if (experiment.trainer.load) {
       check_batches(experiment, world);
@@ -415,8 +415,8 @@ class TrainPretrain final : public Command {
     return 0;
   }
 
-  // What a start would refuse: the folder, or the nearest one above that is there, has no room for a
-  // checkpoint.
+  // A start refuses a disk that has no room for a checkpoint. Where the run's folder is not there yet, the
+  // nearest one above it is asked.
   static void warn_of_disk(const config::Experiment& experiment, const TrainingForecast& forecast,
                            Console& console) {
     Env& env = Env::posix();

@@ -18,7 +18,7 @@ void write_made_by(const Path& prefix, const Tokenizer& tokenizer, Env& env = En
 // NullTokenizer stands for any: its ids are made elsewhere.
 void check_made_by(const Path& prefix, const TokenSource& source, const Tokenizer& tokenizer);
 
-// What the notes of data sets say, which are to become one.
+// Whose ids several data sets hold that are to become one.
 class MadeBy {
  public:
   // Throws Error(kInvalid) where this data set was made by another tokenizer than an earlier one.

@@ -24,8 +24,9 @@ class DevicePeak {
   std::optional<double> value() const { return value_; }
   // Something was done at this rate. Keeps it where it is the best so far.
   void seen(double flops_per_second);
-  // Products alone were timed at this rate, undisturbed. The same as seen(), but that what is kept gives way
-  // where it is kMistaken times as much: no noise explains that, and a program that counted wrongly does.
+  // Matrix products alone were timed at this rate, undisturbed. Keeps it where it is the best so far, and
+  // also where the best so far is more than kMistaken times as much: noise does not explain that, a program
+  // that counted wrongly does.
   void measured(double flops_per_second);
   static constexpr double kMistaken = 4;
 

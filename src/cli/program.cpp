@@ -226,7 +226,8 @@ int run_words(Words words, Console& console) {
   }
   if (first == launch::kNumaWord) return run_bound(rest.subspan(1));
   if (is_bare_rank(rest)) {
-    std::vector<std::string> behind{"--"};
+    // The command that was typed runs, whatever script the launcher's settings name.
+    std::vector<std::string> behind{"--script", "", "--"};
     behind.insert(behind.end(), rest.begin(), rest.end());
     return run_mode(*find_mode("direct"), behind, globals, console);
   }

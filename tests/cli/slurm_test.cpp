@@ -368,12 +368,12 @@ TEST_F(Slurm, ThePreflightOfAJobIsOneOfAllItsNodes) {
 // Without a launcher in front of it, a command with ranks is one job all the same.
 TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
   const Path here = folder("bare");
-  const auto srun = [&](const std::vector<std::string>& how, const std::vector<std::string>& words,
-                        bool with_token = true) {
-    std::vector<std::string> command{
-        "srun", "-N", "2", "--chdir=" + here.string(),
-        "--export=ALL,HOME=" + (cluster_->folder() / "home").string() +
-            (with_token ? ",PRIMUS_JOB_TOKEN=shared-by-the-tasks-of-this-test" : "")};
+  // A script that launchers' settings name does not take the place of the command.
+  write_file(here / ".primus.yaml", "direct: {script: /bin/true}\n");
+  const auto srun = [&](const std::vector<std::string>& how, const std::vector<std::string>& words) {
+    std::vector<std::string> command{"srun", "-N", "2", "--chdir=" + here.string(),
+                                     "--export=ALL,PRIMUS_JOB_TOKEN=shared-by-the-tasks-of-this-test,HOME=" +
+                                         (cluster_->folder() / "home").string()};
     command.insert(command.end(), how.begin(), how.end());
     command.emplace_back(PRIMUS_PROGRAM);
     command.insert(command.end(), words.begin(), words.end());
@@ -403,7 +403,8 @@ TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
   EXPECT_EQ(alone.exit_code, 0) << alone.err;
   EXPECT_THAT(alone.err,
               AllOf(HasSubstr("note: this is task 0 of 2"), HasSubstr("note: this is task 1 of 2")));
-  // Who says how many ranks there are means each task by itself; so does a launcher's --single.
+  std::filesystem::remove(here / ".primus.yaml");
+  // A launcher's --single means each task by itself.
   const SubprocessResult each = srun(
       {"--ntasks-per-node=1"}, joined({"direct", "--single", "--"}, joined(preflight, {"--disable-pdf"})));
   EXPECT_EQ(times(each.out, "Preflight of 1 node"), 2) << each.out << each.err;

@@ -239,6 +239,7 @@ class TrainPretrain final : public Command {
   }
 
   bool needs_token() const override {
+    if (dry_run_) return false;
     if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return true;
     const Console silent{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
     ExperimentArguments chosen = experiment_;

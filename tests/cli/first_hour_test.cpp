@@ -125,7 +125,7 @@ TEST_F(FirstHour, ADryRunSaysThatTheDiskIsTooSmall) {
   const std::vector<std::string> large{"--dry-run", "hidden_size=65536", "num_attention_heads=512",
                                        "num_layers=256"};
   const auto warned = HasSubstr("warning: a checkpoint takes ");
-  EXPECT_THAT(trained(large).err, AllOf(warned, HasSubstr("free: training will need it")));
+  EXPECT_THAT(trained(large).err, AllOf(warned, HasSubstr(" free: training will need it")));
   std::vector<std::string> never = large;
   never.insert(never.end(), {"disable_last_saving=true", "save_interval=1000000"});
   EXPECT_THAT(trained(never).err, Not(warned));

@@ -47,7 +47,7 @@ class Launch : public ::testing::Test {
     }
     for (const auto& [name, value] : unset_) unsetenv(name.c_str());
     make_folders(folder_.path() / "bin");
-    make_folders(folder_.path() / "work/data");
+    make_folders(folder_.path() / "here/data");
     environment_ = {{"HOME", (folder_.path() / "home").string()},
                     {"PATH", (folder_.path() / "bin").string() + ":/usr/bin:/bin"},
                     {"NO_COLOR", "1"},
@@ -78,9 +78,9 @@ class Launch : public ::testing::Test {
     return text.substr(0, text.find("\n---\n"));
   }
   ProgramResult run(const std::vector<std::string>& words) const {
-    return run_program(words, {.folder = (folder_.path() / "work").string(), .environment = environment_});
+    return run_program(words, {.folder = (folder_.path() / "here").string(), .environment = environment_});
   }
-  void settings(const std::string& yaml) const { write_file(folder_.path() / "work/.primus.yaml", yaml); }
+  void settings(const std::string& yaml) const { write_file(folder_.path() / "here/.primus.yaml", yaml); }
 
   // What differs from machine to machine has a name instead.
   std::string neutral(std::string text) const {
@@ -316,7 +316,7 @@ TEST_F(Launch, BatchesThatTheRanksCannotShareAreRefusedBefore) {
   // The experiment is on the nodes only.
   is_planned(nodes + three + Words{"train", "pretrain", "--config", "/of/the/nodes.yaml"} + batch);
   // A hook may change it.
-  make_folders(folder_.path() / "work/hooks");
+  make_folders(folder_.path() / "here/hooks");
   is_planned(nodes + Words{"direct", "--env", "GPUS_PER_NODE=3", "--hooks", "hooks", "--"} + kTrain + batch);
 }
 
@@ -457,7 +457,7 @@ TEST_F(Launch, OptionsOfDirectNeedNotSayDirect) {
       {slurm + Words{"direct", "--script", "./tool", "--single"}, {"./tool\n"}},
       {container + Words{"--", "--version"}, {"-- --version"}},
   };
-  write_file(folder_.path() / "work/tool", "#!/bin/sh\n");
+  write_file(folder_.path() / "here/tool", "#!/bin/sh\n");
   for (const Case& c : cases) {
     const ProgramResult result = run(c.words);
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -478,7 +478,7 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
   const Words container = {"--dry-run", "container", "--image", "a/b:1", "--"};
   const Words slurm = {"--dry-run", "slurm", "srun", "-N", "2", "--", "direct", "--"};
   const Words nothing = {"train", "pretrain"};
-  write_file(folder_.path() / "work/other.yaml",
+  write_file(folder_.path() / "here/other.yaml",
              "work_group: a\nuser_name: b\nexp_name: c\nworkspace: ./output\nmodules:\n  pre_trainer:\n"
              "    framework: megatron\n    config: pre_trainer.yaml\n    model: gpt_oss_20B.yaml\n");
   for (const Words& chain : {Words{"--dry-run", "direct", "--"}, slurm, container}) {

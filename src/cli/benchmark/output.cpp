@@ -1,7 +1,6 @@
 #include "cli/benchmark/output.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include "base/text/json_text.h"
 #include "cli/preflight/report_files.h"
 #include "launch/node.h"
+#include "safe/preflight/machine.h"
 
 namespace primus::cli {
 namespace {
@@ -21,12 +21,10 @@ constexpr std::uint64_t kMostBaselineBytes = 64 << 20;
 void name_task(Console& console) {
   const auto task = launch::task_of_step(launch::Surroundings::here());
   if (!task) return;
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
   console.note(
       fmt::format("note: this is task {} of {} of a step of Slurm's, on {}, and each measures by itself; "
                   "'srun --nodes=1 --ntasks=1' starts one",
-                  task->task, task->tasks, host));
+                  task->task, task->tasks, preflight::Machine().host_name()));
 }
 
 }  // namespace

@@ -399,7 +399,10 @@ class TrainPretrain final : public Command {
       console.note(fmt::format("warning: {} is '{}' ({}), which is not there: training will need it",
                                input.key, input.path, experiment.provenance_of(input.key).describe()));
     }
-    if (!world_ && writes_checkpoints(experiment.trainer)) warn_of_disk(experiment, forecast, console);
+    const std::string lack = world_ ? ""
+                                    : lack_of_disk(experiment.trainer, run_folder_of(experiment).root(),
+                                                   forecast.checkpoint_bytes);
+    if (!lack.empty()) console.note(fmt::format("warning: {}: training will need it", lack));
     if (json_) {
       nlohmann::json json = to_json(forecast);
       if (forecast.world > 1) json["mesh"] = mesh_json(forecast);
@@ -414,20 +417,6 @@ class TrainPretrain final : public Command {
       console.print(config::show(experiment, false) + "\n" + to_text(forecast, experiment.trainer));
     }
     return 0;
-  }
-
-  // A start refuses a disk that has no room for a checkpoint. Where the run's folder is not there yet, the
-  // nearest one above it is asked.
-  static void warn_of_disk(const config::Experiment& experiment, const TrainingForecast& forecast,
-                           Console& console) {
-    Env& env = Env::posix();
-    Path folder = std::filesystem::absolute(run_folder_of(experiment).root());
-    while (folder.has_relative_path() && !env.status(folder)) folder = folder.parent_path();
-    const std::uint64_t have = env.free_space(folder);
-    if (static_cast<std::uint64_t>(forecast.checkpoint_bytes) <= have) return;
-    console.note(fmt::format("warning: a checkpoint takes {}, and {} has {} free: training will need it",
-                             human_bytes(static_cast<double>(forecast.checkpoint_bytes)), folder.string(),
-                             human_bytes(static_cast<double>(have))));
   }
 
   // Starts this same command once for each rank, and watches over them.

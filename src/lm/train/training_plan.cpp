@@ -146,13 +146,9 @@ void Trainer::Run::check_memory(const StepMeasurement& measured) {
 }
 
 void Trainer::Run::check_disk(const StepMeasurement& measured) const {
-  if (!writes_checkpoints(c)) return;
-  const auto need = static_cast<std::uint64_t>(checkpoint_bytes(measured, settings, !c.no_save_optim));
-  const std::uint64_t have = Env::posix().free_space(folder.root());
-  if (need <= have) return;
   const std::string what =
-      fmt::format("a checkpoint takes {}, and {} has {} free", human_bytes(static_cast<double>(need)),
-                  folder.root().string(), human_bytes(static_cast<double>(have)));
+      lack_of_disk(c, folder.root(), checkpoint_bytes(measured, settings, !c.no_save_optim));
+  if (what.empty()) return;
   if (options.ignore_memory) {
     log.warning("{}: started all the same (--force)", what);
     return;

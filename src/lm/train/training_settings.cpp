@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/terminal/terminal.h"
 #include "comm/measuring.h"
 #include "device/cpu/cpu_device.h"
 #include "lm/checkpoint/checkpoint.h"
@@ -512,8 +514,16 @@ engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const M
 
 }  // namespace
 
-bool writes_checkpoints(const config::TrainerConfig& c) {
-  return !c.disable_last_saving || c.save_interval <= c.train_iters;
+std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std::int64_t checkpoint_bytes) {
+  if (c.disable_last_saving && c.save_interval > c.train_iters) return {};
+  Env& env = Env::posix();
+  Path place = std::filesystem::absolute(folder);
+  while (place.has_relative_path() && !env.status(place)) place = place.parent_path();
+  const std::uint64_t have = env.free_space(place);
+  if (static_cast<std::uint64_t>(checkpoint_bytes) <= have) return {};
+  return fmt::format("a checkpoint takes {}, and {} has {} free",
+                     human_bytes(static_cast<double>(checkpoint_bytes)), place.string(),
+                     human_bytes(static_cast<double>(have)));
 }
 
 void check_batches(const config::Experiment& e, int world) {

@@ -56,8 +56,10 @@ SessionSettings session_settings_of(const config::Experiment& experiment, const 
 // Its part that no model is needed for: how `ranks` share batches. Refuses those that they cannot.
 void check_batches(const config::Experiment& experiment, int ranks);
 
-// Whether a run with these settings writes a checkpoint at all.
-bool writes_checkpoints(const config::TrainerConfig& c);
+// What keeps a run from writing a checkpoint of so many bytes into its folder, as a sentence. Empty where
+// there is room, or where the run writes none. Of a folder that is not there yet, the nearest one above it
+// counts.
+std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std::int64_t checkpoint_bytes);
 // How `ranks` share the work. Refuses numbers that do not divide them.
 engine::MeshShape mesh_shape_of(const config::Experiment& experiment, int ranks);
 engine::Sharding sharding_of(const config::TrainerConfig& trainer);

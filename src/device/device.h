@@ -8,6 +8,7 @@
 // current device for each thread makes its own current in every call.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -83,6 +84,10 @@ class Stream {
   virtual void record(Event& event) = 0;
   virtual void wait(Event& event) = 0;  // later work of this stream runs after the event's recorded point
   virtual void synchronize() = 0;       // the host waits; rethrows what a kernel or copy threw
+  // Work that is asked for from here on may be left half-way once `stop` is set: launch() and copies then
+  // throw StopRequest (base/system/stop_request.h). Null: it is done in full. For streams that work within
+  // the call; others do all that was enqueued, so their kernels should be short.
+  virtual void stop_on(const std::atomic<bool>* /*stop*/) {}
 };
 
 // Work that was recorded once and can be repeated with one call (a CUDA or HIP graph).

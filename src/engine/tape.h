@@ -19,6 +19,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/system/stop_request.h"
 #include "engine/operator_call.h"
 #include "engine/parameters.h"
 #include "engine/precision.h"
@@ -61,9 +62,6 @@ class Value {
   Tape* tape_ = nullptr;
   int slot_ = -1;
 };
-
-// Thrown between two operators once Tape::Settings::stop is set.
-struct StopRequest {};
 
 class Tape {
  public:

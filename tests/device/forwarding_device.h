@@ -2,6 +2,7 @@
 // count, delay or spoil. Only graphs are not passed on: the device below does not know streams of this kind.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,7 @@ class ForwardingStream : public Stream {
   void record(Event& event) override { below_->record(event); }
   void wait(Event& event) override { below_->wait(event); }
   void synchronize() override { below_->synchronize(); }
+  void stop_on(const std::atomic<bool>* stop) override { below_->stop_on(stop); }
 
   Stream& below() { return *below_; }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/system/stop_request.h"
 #include "base/system/threads.h"
 
 namespace primus {
@@ -68,6 +69,7 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, Body body) {
   const std::int64_t tasks = (n - 1) / grain + 1;
   if (workers_.empty() || tasks == 1) {
     for (std::int64_t begin = 0; begin < n; begin += std::min(grain, n - begin)) {
+      stop_if_asked();
       body(begin, begin + std::min(grain, n - begin), 0);
     }
     return;
@@ -99,11 +101,16 @@ void ThreadPool::run_tasks(int thread_index) {
     if (task >= job.tasks) return;
     const std::int64_t begin = task * job.grain;
     try {
+      stop_if_asked();
       (*job.body)(begin, begin + std::min(job.grain, job.n - begin), thread_index);
     } catch (...) {
       record_exception();
     }
   }
+}
+
+void ThreadPool::stop_if_asked() const {
+  if (stop_on_ && stop_on_->load(std::memory_order_relaxed)) throw StopRequest();
 }
 
 void ThreadPool::record_exception() noexcept {

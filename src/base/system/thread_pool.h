@@ -64,6 +64,10 @@ class ThreadPool {
   // first exception is rethrown here.
   void parallel_for(std::int64_t n, std::int64_t grain, Body body);
 
+  // From here on, loops end between two tasks once `stop` is set: parallel_for throws StopRequest
+  // (base/system/stop_request.h). Null: they run to their end. By the thread that calls parallel_for.
+  void stop_on(const std::atomic<bool>* stop) { stop_on_ = stop; }
+
  private:
   struct Job {
     const Body* body = nullptr;
@@ -74,6 +78,7 @@ class ThreadPool {
 
   void worker_loop(int thread_index);
   void run_tasks(int thread_index);
+  void stop_if_asked() const;
   void record_exception() noexcept;
 
   // The gate of the current loop: [epoch : 16 | open : 1 | participants : 15]. Workers enter while it is
@@ -83,6 +88,7 @@ class ThreadPool {
   alignas(64) std::atomic<std::uint32_t> gate_{0};
   alignas(64) std::atomic<std::int64_t> next_task_{0};
   alignas(64) Job job_;
+  const std::atomic<bool>* stop_on_ = nullptr;
   std::atomic<bool> failed_{false};
   std::exception_ptr exception_;
   std::atomic<bool> stop_{false};

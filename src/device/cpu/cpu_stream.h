@@ -2,6 +2,7 @@
 // Made by CpuDevice, and by the guard device of the tests.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -56,6 +57,7 @@ class InlineStream : public Stream {
   void record(Event& event) override;
   void wait(Event& event) override;
   void synchronize() override {}
+  void stop_on(const std::atomic<bool>* stop) override { context_.pool().stop_on(stop); }
 
  private:
   CpuContext& context_;

@@ -209,7 +209,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
       const RunTrace::HostWork enqueued(trace.get(), "microbatch", i);
       step.microbatch(i, batch);
     }
-  } catch (const engine::StopRequest&) {
+  } catch (const StopRequest&) {
     return false;
   }
   {
@@ -345,7 +345,7 @@ std::optional<double> Trainer::Run::evaluate(const data::Dataset& dataset, const
       phase(fmt::format("evaluating on {} data", name), static_cast<double>(i) / static_cast<double>(count));
       step.evaluate(next_batch(batches));
     }
-  } catch (const engine::StopRequest&) {
+  } catch (const StopRequest&) {
     return std::nullopt;
   }
   phase("");

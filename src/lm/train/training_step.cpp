@@ -16,6 +16,28 @@ namespace primus {
 using engine::Tape;
 using engine::Value;
 
+namespace {
+
+// While it lives, kernels of the compute stream end early once `stop` is set. An update of the model is
+// outside: it must be whole.
+class StopsWithin {
+ public:
+  StopsWithin(engine::Rank& rank, const std::atomic<bool>* stop)
+      : stream_(stop && !rank.measuring() ? &rank.compute() : nullptr) {
+    if (stream_) stream_->stop_on(stop);
+  }
+  StopsWithin(const StopsWithin&) = delete;
+  StopsWithin& operator=(const StopsWithin&) = delete;
+  ~StopsWithin() {
+    if (stream_) stream_->stop_on(nullptr);
+  }
+
+ private:
+  Stream* stream_;
+};
+
+}  // namespace
+
 TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, const LanguageModel& model,
                            Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings)
     : rank_(rank),
@@ -306,11 +328,12 @@ void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) 
   constexpr StepGraphs::Part kParts[] = {StepGraphs::Part::kFirstMicrobatch,
                                          StepGraphs::Part::kFurtherMicrobatch};
   try {
-    if (stop_ && stop_->load(std::memory_order_relaxed)) throw engine::StopRequest();
+    if (stop_ && stop_->load(std::memory_order_relaxed)) throw StopRequest();
+    const StopsWithin stops(rank_, stop_);
     graphs_.run(
         kParts[kind], [&] { runner_->run(index + 1); },
         [&] { copy_inputs(recorded_inputs_[kind], host_inputs(0, index, true, true)); });
-  } catch (const engine::StopRequest&) {
+  } catch (const StopRequest&) {
     rank_.compute().synchronize();  // copies still read the host's side of the batch
     runner_->abandon();
     throw;
@@ -478,9 +501,10 @@ void TrainingStep::evaluate(const data::BatchView& batch, bool with_mtp) {
     // One staging slot, so the copies of the batch before must be over.
     if (!rank_.measuring()) rank_.compute().synchronize();
     stage(batch, 0, 1.0, with_mtp);
+    const StopsWithin stops(rank_, stop_);
     runner_->evaluate(tape_, 0);
     ++evaluated_;
-  } catch (const engine::StopRequest&) {
+  } catch (const StopRequest&) {
     rank_.compute().synchronize();  // copies still read the host's side of the batch
     tape_.abandon();
     throw;

@@ -103,8 +103,9 @@ class TrainingStep : private engine::ChunkedModel {
   // This rank's microbatches, in order from 0: runs the schedule as far as it goes with those that are at
   // hand. `batch` is copied before this returns; it is not looked at while measuring.
   void microbatch(std::int64_t index, const data::BatchView& batch);
-  // From here on microbatch() and evaluate() throw engine::StopRequest between two operators once `stop` is
-  // set; the step is then left, and what changed the model last is the update before. Null: they do not.
+  // From here on microbatch() and evaluate() throw StopRequest once `stop` is set, on devices that work
+  // within the call in the middle of an operator; the step is then left, and what changed the model last is
+  // the update before. Null: they do not.
   void set_stop(const std::atomic<bool>* stop) {
     stop_ = stop;
     runner_->set_stop(stop);

@@ -133,6 +133,7 @@ class TracingStream final : public WatchedStream {
   void record(Event& event) override { stream_->record(event); }
   void wait(Event& event) override { stream_->wait(event); }
   void synchronize() override { stream_->synchronize(); }
+  void stop_on(const std::atomic<bool>* stop) override { stream_->stop_on(stop); }
 
   bool watching() const override { return recorder_.watching(); }
   void begin(WorkLabel label) override {

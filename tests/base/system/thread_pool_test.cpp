@@ -15,6 +15,7 @@
 
 #include "base/address_space.h"
 #include "base/error.h"
+#include "base/system/stop_request.h"
 #include "base/system/threads.h"
 
 namespace primus {
@@ -92,6 +93,27 @@ TEST(ThreadPool, FirstExceptionReachesTheCallerAndThePoolLivesOn) {
       pool.parallel_for(10, 1, [&](std::int64_t, std::int64_t, int) { ++count; });
       EXPECT_EQ(count, 10);
     }
+  }
+}
+
+TEST(ThreadPool, AStopEndsALoopBetweenTwoTasks) {
+  for (const int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    std::atomic<bool> stop{false};
+    std::atomic<int> tasks{0};
+    const auto count = [&](std::int64_t, std::int64_t, int) {
+      if (++tasks == 10) stop = true;
+    };
+    pool.stop_on(&stop);
+    EXPECT_THROW(pool.parallel_for(1'000'000, 1, count), StopRequest);
+    EXPECT_LE(tasks, 10 + threads) << threads;  // those that had begun
+    EXPECT_THROW(pool.parallel_for(1, 1, count), StopRequest);
+    EXPECT_LE(tasks, 10 + threads) << threads;
+    // Nobody is asked any more: what must be whole is whole, although the flag stands.
+    pool.stop_on(nullptr);
+    tasks = 0;
+    pool.parallel_for(1000, 1, count);
+    EXPECT_EQ(tasks, 1000) << threads;
   }
 }
 

@@ -302,7 +302,7 @@ TEST(GraphsBesideOtherWork, StepsThatAreLeftLeaveNoTrace) {
         if (s > 1 && kernels > 0) continue;
         left = kernels;
         stop = s > 1;
-        EXPECT_THROW(run.gradients(s), engine::StopRequest) << s << ", " << kernels;
+        EXPECT_THROW(run.gradients(s), StopRequest) << s << ", " << kernels;
         left = -1;
         stop = false;
       }

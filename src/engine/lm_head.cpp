@@ -103,7 +103,6 @@ void for_each_slice(OperatorCall& op, bool gradient, Consume&& consume) {
   for (std::int64_t begin = 0; begin < tokens; begin += slice_tokens) {
     const Slice slice{begin, std::min(tokens, begin + slice_tokens)};
     for (std::int64_t at = begin; at < slice.end; at += part_tokens) {
-      op.stop_if_asked();
       const Slice part{at, std::min(slice.end, at + part_tokens)};
       const Tensor part_logits = logits.get().slice(0, part.end - at);
       Tensor d_logits;

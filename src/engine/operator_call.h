@@ -65,8 +65,6 @@ class OperatorCall {
   OperatorCall(Tape& tape, int entry) : tape_(tape), entry_(entry) {}
 
   turbo::Context& context() const;
-  // Tape::stop_if_asked.
-  void stop_if_asked() const;
   Tensor in(int i) const;
   Tensor out(int i) const;
   // Known although the input's memory is gone.

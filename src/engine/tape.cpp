@@ -35,7 +35,6 @@ Tensor Value::tensor() const {
 
 const Entry& OperatorCall::entry() const { return tape_.entries_[entry_]; }
 turbo::Context& OperatorCall::context() const { return tape_.context_; }
-void OperatorCall::stop_if_asked() const { tape_.stop_if_asked(); }
 Parameter& OperatorCall::parameter() const { return *entry().parameter; }
 const PrecisionRecipe& OperatorCall::precision() const { return tape_.precision(); }
 bool OperatorCall::training() const { return tape_.training(); }

@@ -88,8 +88,6 @@ class Tape {
   // Leaves a forward or backward pass half-way, after StopRequest: nothing of it is done later. Gradients are
   // then worth nothing until a step begins anew (ParameterStore::begin_step). All Values must be gone.
   void abandon();
-  // Throws StopRequest where a stop was asked for. Operators whose kernels take long call it between them.
-  void stop_if_asked() const;
 
   // An input whose memory comes from the stash; fill it through Value::tensor(). `differentiable`: a gradient
   // is wanted.
@@ -178,6 +176,8 @@ class Tape {
                                                      Parameter* parameter,
                                                      std::initializer_list<Output> outputs,
                                                      const void* attributes, std::size_t attribute_bytes);
+  // Throws StopRequest where a stop was asked for. Before each operator.
+  void stop_if_asked() const;
   void release_handle(int slot);
   void drop_if_idle(int slot);
   void add_use(int slot) { ++slots_[slot].uses; }

@@ -24,6 +24,7 @@ using test::Program;
 using test::ProgramOptions;
 using test::ProgramResult;
 using test::run_program;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class Preflight : public ::testing::Test {
@@ -169,6 +170,33 @@ TEST_F(Preflight, MachinesOfAJobAreCompared) {
   EXPECT_FALSE(findings(report, "cluster.clocks", {"pass"}).empty());
   EXPECT_TRUE(findings(report, "cluster.missing", {"fail"}).empty());
   EXPECT_TRUE(findings(report, "cluster.rendezvous", {"fail"}).empty());
+}
+
+// One of two nodes was set up otherwise: a lower limit of open files, another algorithm of NCCL's.
+TEST_F(Preflight, NodesThatAreSetUpOtherwiseAreNamed) {
+  const int port = free_port();
+  const std::vector<std::string> words{"preflight", "--host",    "--skip-dmesg", "--dump-path",
+                                       file("out"), "--no-html", "--json"};
+  ProgramOptions first_node = of_rank(0, 2, port), second_node = of_rank(1, 2, port);
+  first_node.environment["NCCL_ALGO"] = "Ring";
+  first_node.environment["NCCL_DEBUG"] = "INFO";
+  second_node.environment["NCCL_ALGO"] = "Tree";
+  second_node.open_files_limit = 2000;
+  Program other(words, second_node);
+  const ProgramResult first = run_program(words, first_node);
+  EXPECT_EQ(other.wait().exit_code, first.exit_code);
+  const json report = json::parse(first.out);
+  ASSERT_EQ(report["nodes"].size(), 2U) << first.err;
+  std::map<std::string, std::string> drift;
+  for (const json& finding : findings(report, "cluster.drift", {"warn"})) {
+    drift[finding["where"]] = finding["measured"].get<std::string>() + ", " +
+                              finding["wanted"].get<std::string>() + ", " + finding["fix"].get<std::string>();
+  }
+  EXPECT_THAT(drift["limit: open files"], HasSubstr("'2000'")) << first.out;
+  EXPECT_THAT(drift["NCCL_ALGO"], AllOf(HasSubstr("'Ring'"), HasSubstr("'Tree'"), HasSubstr("(rank "),
+                                        HasSubstr("--env NCCL_ALGO=")));
+  EXPECT_THAT(drift["NCCL_DEBUG"], AllOf(HasSubstr("'INFO'"), HasSubstr("'not set'")));
+  EXPECT_EQ(drift.size(), 3U) << first.out;
 }
 
 TEST_F(Preflight, TestsThatCannotBeMadeAreNoSuccess) {

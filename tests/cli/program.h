@@ -35,6 +35,7 @@ struct ProgramOptions {
   bool error_terminal = false;                     // so is standard error
   rlim_t file_size_limit = RLIM_INFINITY;          // bytes of any file it writes (ulimit -f)
   rlim_t memory_limit = RLIM_INFINITY;             // bytes of addresses (ulimit -v)
+  rlim_t open_files_limit = 0;                     // (ulimit -n); 0: the test's own
 };
 
 struct ProgramResult {
@@ -68,6 +69,8 @@ class Program {
       if (setrlimit(RLIMIT_FSIZE, &limit) != 0 || setrlimit(RLIMIT_AS, &memory) != 0 ||
           chdir(options.folder.c_str()) != 0)
         _exit(126);
+      const rlimit files{options.open_files_limit, options.open_files_limit};
+      if (options.open_files_limit > 0 && setrlimit(RLIMIT_NOFILE, &files) != 0) _exit(126);
       for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
       std::vector<char*> argv{const_cast<char*>(PRIMUS_PROGRAM)};
       for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -8,6 +8,8 @@
 #include <set>
 #include <tuple>
 
+#include "safe/preflight/environment_facts.h"
+
 namespace primus::preflight {
 namespace {
 
@@ -21,6 +23,17 @@ std::string list_of(const std::vector<std::string>& names) {
 
 std::string name_of(const NodeReport& report) {
   return fmt::format("{} (rank {})", report.host, report.rank);
+}
+
+std::string fix_of_drift(const std::string& category, const std::string& name) {
+  if (category == "performance")
+    return "drain the node: a device that gives another checksum computes wrongly";
+  if (category == kEnvironment)
+    return fmt::format(
+        "give all nodes the same: '--env {}=VALUE' of primus direct and container, or unset it where the job "
+        "is started; look for profiles of shells and settings files (.primus.yaml) that differ between nodes",
+        name);
+  return "bring these nodes to what the others have, or leave them out";
 }
 
 void compare_facts(const std::vector<NodeReport>& nodes, std::vector<Finding>& findings) {
@@ -46,6 +59,14 @@ void compare_facts(const std::vector<NodeReport>& nodes, std::vector<Finding>& f
           fact.where.empty() ? name_of(node) : fmt::format("{}, {}", name_of(node), fact.where));
     }
   }
+  // A variable that a machine has not set is no fact there; it is another value all the same.
+  std::set<std::pair<std::string, int>> machines;
+  for (const NodeReport& node : nodes) {
+    if (!tells_environment(node) || !machines.emplace(node.host, node.node).second) continue;
+    for (auto& [key, compared] : facts)
+      if (key.first == kEnvironment && compared.seen.emplace(node.host, node.node, "").second)
+        compared.values[std::string(kNotSet)].who.push_back(name_of(node));
+  }
   bool any = false;
   for (const auto& [key, compared] : facts) {
     if (compared.values.size() < 2) continue;
@@ -67,9 +88,7 @@ void compare_facts(const std::vector<NodeReport>& nodes, std::vector<Finding>& f
          .wanted = fmt::format("'{}', as on {} {}{}", most->first, most->second.who.size(),
                                compared.devices ? "device" : "node", most->second.who.size() == 1 ? "" : "s"),
          .source = compared.devices ? "what most devices have" : "what most nodes have",
-         .fix = key.first == "performance"
-                    ? "drain the node: a device that gives another checksum computes wrongly"
-                    : "bring these nodes to what the others have, or leave them out"});
+         .fix = fix_of_drift(key.first, key.second)});
   }
   if (!any && nodes.size() > 1) {
     findings.push_back({.check = "cluster.drift",

@@ -22,12 +22,22 @@ std::optional<std::string> process_variable(const std::string& name) {
   return value ? std::optional<std::string>(value) : std::nullopt;
 }
 
+std::vector<std::string> process_variables() {
+  std::vector<std::string> names;
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string_view text = *entry;
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return names;
+}
+
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\0'; }
 
 }  // namespace
 
 Machine::Machine(MachineOptions options) : options_(std::move(options)) {
   if (!options_.environment) options_.environment = process_variable;
+  if (!options_.variables) options_.variables = process_variables;
   options_.root = std::filesystem::absolute(options_.root).lexically_normal();
   if (!options_.root.has_filename() && options_.root != "/") options_.root = options_.root.parent_path();
 }
@@ -83,6 +93,12 @@ std::string Machine::link_name(std::string_view name) const {
 std::optional<std::string> Machine::variable(const std::string& name) const {
   auto value = options_.environment(name);
   return value && !value->empty() ? value : std::nullopt;
+}
+
+std::vector<std::string> Machine::variables() const {
+  std::vector<std::string> names = options_.variables();
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 SubprocessResult Machine::command(const std::vector<std::string>& words,

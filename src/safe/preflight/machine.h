@@ -36,6 +36,8 @@ struct MachineOptions {
   Path root = "/";
   // getenv, or a test's. PATH of it is where programs are looked up.
   std::function<std::optional<std::string>(const std::string&)> environment = {};
+  // The names of all that `environment` knows; this process's, where none is given.
+  std::function<std::vector<std::string>()> variables = {};
   std::chrono::milliseconds command_timeout = std::chrono::seconds(10);
 };
 
@@ -57,6 +59,7 @@ class Machine {
   std::string link_name(std::string_view name) const;
 
   std::optional<std::string> variable(const std::string& name) const;  // empty ones are not set
+  std::vector<std::string> variables() const;                          // sorted names
   // Runs a program with the usual time limit, or with `timeout`.
   SubprocessResult command(const std::vector<std::string>& words,
                            std::optional<std::chrono::milliseconds> timeout = {}) const;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/terminal/terminal.h"
+#include "safe/preflight/environment_facts.h"
 #include "safe/preflight/guard.h"
 
 namespace primus::preflight {
@@ -58,6 +59,7 @@ NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const Nod
     run_checks(network_checks(), input, report.findings);
     add_facts(found.network, report.facts);
   }
+  if (options.host || options.network) add_environment_facts(*machine, report.facts);
   report.seconds = steady_seconds() - begin;
   return report;
 }

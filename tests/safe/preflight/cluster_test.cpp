@@ -7,6 +7,8 @@
 #include <functional>
 #include <set>
 
+#include "safe/preflight/environment_facts.h"
+#include "safe/preflight/fake_machine.h"
 #include "safe/preflight/slow_search.h"
 
 namespace primus::preflight {
@@ -89,6 +91,64 @@ TEST(Cluster, EveryDeviceOfEveryNodeIsCompared) {
   ASSERT_EQ(found.size(), 1U);
   EXPECT_THAT(found[0].measured, HasSubstr("'0badcaff' on node-1 (rank 1), cuda:3"));
   EXPECT_TRUE(compare_nodes({nodes[0]}, {}).empty());
+}
+
+// The nodes of a job with these variables.
+std::vector<NodeReport> with_environments(const std::vector<std::map<std::string, std::string>>& variables) {
+  auto nodes = alike(static_cast<int>(variables.size()));
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    test::FakeMachine fake;
+    for (const auto& [name, value] : variables[i]) fake.set(name, value);
+    add_environment_facts(*fake.machine(), nodes[i].facts);
+  }
+  return nodes;
+}
+
+TEST(Cluster, VariablesThatChangeJobsAreCompared) {
+  const auto found = trouble(compare_nodes(with_environments({{{"NCCL_ALGO", "Ring"}, {"HOME", "/a"}},
+                                                              {{"NCCL_ALGO", "Tree"}, {"HOME", "/b"}},
+                                                              {{"NCCL_ALGO", "Ring"}}}),
+                                           {}));
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].check, "cluster.drift");
+  EXPECT_EQ(found[0].verdict, Verdict::kWarn);
+  EXPECT_EQ(found[0].where, "NCCL_ALGO");
+  EXPECT_EQ(found[0].measured, "NCCL_ALGO (environment) differs: 'Tree' on node-1 (rank 1)");
+  EXPECT_EQ(found[0].wanted, "'Ring', as on 2 nodes");
+  EXPECT_THAT(found[0].fix, HasSubstr("--env NCCL_ALGO=VALUE"));
+}
+
+TEST(Cluster, AVariableThatIsSetOnSomeNodesOnlyIsNamed) {
+  for (const char* name : {"NCCL_IB_DISABLE", "RCCL_MSCCL_ENABLE", "HSA_NO_SCRATCH_RECLAIM",
+                           "GLOO_SOCKET_IFNAME", "UCX_TLS", "OMP_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS",
+                           "HIP_FORCE_DEV_KERNARG", "NVTE_FUSED_ATTN", "OMPI_MCA_btl", "LD_PRELOAD"}) {
+    const auto found = trouble(compare_nodes(with_environments({{}, {{name, "1"}}, {}}), {}));
+    ASSERT_EQ(found.size(), 1U) << name;
+    EXPECT_EQ(found[0].where, name);
+    EXPECT_THAT(found[0].measured, HasSubstr("'1' on node-1 (rank 1)"));
+    EXPECT_EQ(found[0].wanted, "'not set', as on 2 nodes");
+  }
+  // A node that was only measured has told nothing of its environment.
+  auto nodes = with_environments({{{"NCCL_ALGO", "Ring"}}, {{"NCCL_ALGO", "Ring"}}});
+  nodes.push_back(alike(3).back());
+  EXPECT_TRUE(trouble(compare_nodes(nodes, {})).empty());
+}
+
+TEST(Cluster, WhatIsANodesOwnMayDiffer) {
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NODE_RANK",
+                           "HOSTNAME", "NCCL_HOSTID", "OMPI_MCA_ess_base_vpid", "OMPI_MCA_orte_hnp_uri",
+                           "PRIMUS_JOB_TOKEN", "SLURM_PROCID", "RANK"})
+    EXPECT_TRUE(trouble(compare_nodes(with_environments({{{name, "0"}}, {{name, "1"}}, {}}), {})).empty())
+        << name;
+}
+
+TEST(Cluster, SecretsAreNotShown) {
+  const auto nodes = with_environments({{{"UCX_SOME_PASSWORD", "sesame"}}, {}});
+  const auto found = trouble(compare_nodes(nodes, {}));
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].where, "UCX_SOME_PASSWORD");
+  for (const Fact& fact : nodes[0].facts) EXPECT_EQ(fact.value.find("sesame"), std::string::npos);
+  EXPECT_THAT(found[0].measured + found[0].wanted, HasSubstr("'<redacted>'"));
 }
 
 TEST(Cluster, ClockSkew) {

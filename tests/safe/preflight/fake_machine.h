@@ -102,6 +102,12 @@ class FakeMachine {
                                 if (found == environment.end()) return std::nullopt;
                                 return found->second;
                               },
+                              .variables =
+                                  [environment = environment_] {
+                                    std::vector<std::string> names;
+                                    for (const auto& [name, value] : environment) names.push_back(name);
+                                    return names;
+                                  },
                               .command_timeout = command_timeout});
   }
 

@@ -1,0 +1,69 @@
+#include "safe/preflight/environment_facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "launch/secrets.h"
+
+namespace primus::preflight {
+namespace {
+
+// Of collectives and networks, of drivers and runtimes, of libraries of kernels, of frameworks, of threads
+// on the host, and of MPI.
+constexpr std::string_view kBeginnings[] = {
+    "NCCL_",  "RCCL_",    "GLOO_",          "UCX_",      "UCC_",      "FI_",        "IBV_",         "RDMAV_",
+    "MLX5_",  "NVSHMEM_", "CUDA_",          "CUBLAS_",   "CUBLASLT_", "CUDNN_",     "NVIDIA_TF32_", "HIP_",
+    "HSA_",   "ROCR_",    "GPU_",           "AMD_",      "ROCBLAS_",  "HIPBLASLT_", "MIOPEN_",      "NVTE_",
+    "TORCH_", "PYTORCH_", "TORCHINDUCTOR_", "TRITON_",   "XLA_",      "JAX_",       "PRIMUS_",      "OMP_",
+    "KMP_",   "GOMP_",    "MKL_",           "OPENBLAS_", "MALLOC_",   "OMPI_MCA_",  "MPICH_",       "I_MPI_",
+};
+constexpr std::string_view kNames[] = {"LD_LIBRARY_PATH", "LD_PRELOAD"};
+
+// Those among them that differ between the nodes or ranks of a healthy job. One that ends with '_' stands for
+// all that begin so.
+constexpr std::string_view kOwn[] = {
+    // The scheduler gives each task its devices; their number is compared.
+    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
+    // Folders and processors of one machine's service.
+    "CUDA_MPS_",
+    // The machine's own name for NCCL, and names of logs, which may hold the host's.
+    "NCCL_HOSTID", "NCCL_DEBUG_FILE", "RCCL_DEBUG_FILE", "UCX_LOG_FILE",
+    // What mpirun tells each rank: its number, addresses and folders of the daemon beside it.
+    "OMPI_MCA_ess_", "OMPI_MCA_orte_", "OMPI_MCA_initial_wdir", "I_MPI_INFO_", "I_MPI_HYDRA_",
+    // The rank's number and devices.
+    "JAX_PROCESS_ID", "JAX_LOCAL_",
+    // A file number of one process, who started it, and what the rendezvous itself holds ranks to.
+    "PRIMUS_RENDEZVOUS_FD", "PRIMUS_LAUNCHED_STEP", "PRIMUS_JOB_TOKEN", "PRIMUS_JOB_TOKEN_FILE"};
+
+}  // namespace
+
+bool changes_jobs(std::string_view name) {
+  const bool known = std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
+                     std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
+                                 [&](std::string_view beginning) { return name.starts_with(beginning); });
+  return known && std::none_of(std::begin(kOwn), std::end(kOwn), [&](std::string_view own) {
+           return own.ends_with('_') ? name.starts_with(own) : name == own;
+         });
+}
+
+void add_environment_facts(const Machine& machine, std::vector<Fact>& facts) {
+  std::vector<Fact> set;
+  for (const std::string& name : machine.variables()) {
+    if (!changes_jobs(name)) continue;
+    const auto value = machine.variable(name);
+    if (value)
+      set.push_back({std::string(kEnvironment), name, launch::shown_value(name, *value), Verdict::kWarn});
+  }
+  facts.push_back(
+      {std::string(kEnvironment), "variables that change how jobs run", std::to_string(set.size())});
+  facts.insert(facts.end(), set.begin(), set.end());
+}
+
+bool tells_environment(const NodeReport& report) {
+  return std::any_of(report.facts.begin(), report.facts.end(),
+                     [](const Fact& fact) { return fact.category == kEnvironment; });
+}
+
+}  // namespace primus::preflight

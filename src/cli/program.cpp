@@ -138,8 +138,12 @@ int run_help(Words topic, Console& console) {
   return run_command(words, console);
 }
 
+// Whether somebody typed the mode, or it stands in front of a command that was typed alone.
+enum class Typed : std::uint8_t { kMode, kCommand };
+
 // `<mode> [options] -- <command>`
-int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, Console& console) {
+int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, Typed typed,
+             Console& console) {
   Arguments arguments;
   const DeclaredMode declared = declare(entry, arguments);
   Mode& mode = *declared.mode;
@@ -166,7 +170,18 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
   context.debug = globals.debug || declared.common->debug || settings.debug || switches.debug;
   if (context.debug) context.globals.emplace_back("--debug");
   if (config) context.globals.insert(context.globals.end(), {"--config", *config});
-  if (globals.dry_run || declared.common->dry_run || settings.dry_run || switches.dry_run) {
+  bool dry_run = globals.dry_run || declared.common->dry_run;
+  if (settings.dry_run || switches.dry_run) {
+    // Else a check or a training that did not run would look like one that did.
+    if (typed == Typed::kCommand) {
+      console.note(
+          "note: dry_run of the settings is for launchers, and this command was typed without one: "
+          "it runs ('primus --dry-run direct -- ...' shows what would)");
+    } else {
+      dry_run = true;
+    }
+  }
+  if (dry_run) {
     console.print(launch::render(mode.plan(context, command)));
     return 0;
   }
@@ -209,7 +224,7 @@ int run_words(Words words, Console& console) {
   if (rest.empty()) return run_help({}, console);
   const std::string& first = rest[0];
   if (const ModeEntry* const mode = find_mode(first))
-    return run_mode(*mode, rest.subspan(1), globals, console);
+    return run_mode(*mode, rest.subspan(1), globals, Typed::kMode, console);
   if (globals.config) {
     throw invalid("--config in front of a command names launcher settings, which only modes have",
                   fmt::format("an experiment's stands behind the command: {} {} --config FILE",
@@ -229,7 +244,7 @@ int run_words(Words words, Console& console) {
     // The command that was typed runs, whatever script the launcher's settings name.
     std::vector<std::string> behind{"--script", "", "--"};
     behind.insert(behind.end(), rest.begin(), rest.end());
-    return run_mode(*find_mode("direct"), behind, globals, console);
+    return run_mode(*find_mode("direct"), behind, globals, Typed::kCommand, console);
   }
   return run_command(rest, console);
 }

@@ -222,6 +222,66 @@ TEST(Direct, OtherFrameworksNeedNoTokenOnSeveralNodes) {
   EXPECT_THAT(other.out, HasSubstr("--nnodes 2 --node_rank 1 --master_addr host1"));
 }
 
+// A task of a step of two nodes that srun started without a launcher, as far as the environment tells.
+ProgramOptions bare_task(const Folder& folder) {
+  ProgramOptions options = folder.options();
+  for (const auto& [name, value] : std::map<std::string, std::string>{{"SLURM_JOB_ID", "4711"},
+                                                                      {"SLURM_STEP_ID", "3"},
+                                                                      {"SLURM_NNODES", "2"},
+                                                                      {"SLURM_STEP_NUM_TASKS", "2"},
+                                                                      {"SLURM_PROCID", "0"},
+                                                                      {"SLURM_NODEID", "0"},
+                                                                      {"SLURM_LOCALID", "0"},
+                                                                      {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                                                                      {"SLURM_STEP_NODELIST", "host1,host2"}})
+    options.environment[name] = value;
+  return options;
+}
+
+const std::vector<std::vector<std::string>> kBareCommands{
+    {"preflight", "--host", "--skip-dmesg"},
+    {"benchmark", "collectives", "--device", "cpu", "--op", "all_reduce", "--sizes", "1M"},
+    {"train", "pretrain", "--config", kExperiment, "micro_batch_size=1", "global_batch_size=2"}};
+
+// Before anything is waited for: a rank that looked for its job would look for a minute.
+TEST(Direct, BareTasksOfAStepAreToldThatTheSecretIsMissing) {
+  const Folder folder;
+  for (const std::vector<std::string>& words : kBareCommands) {
+    const auto start = std::chrono::steady_clock::now();
+    const ProgramResult result = run_program(words, bare_task(folder));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10)) << words[0];
+    EXPECT_EQ(result.exit_code, 2) << words[0] << result.err;
+    EXPECT_EQ(result.out, "") << words[0];
+    EXPECT_THAT(result.err, AllOf(HasSubstr("PRIMUS_JOB_TOKEN is not set"),
+                                  HasSubstr("export PRIMUS_JOB_TOKEN with the same random text"),
+                                  HasSubstr("'primus slurm' does so by itself")))
+        << words[0];
+  }
+}
+
+// `dry_run` of the settings is the launchers': nobody has typed one here, and a check that did not run would
+// look passed.
+TEST(Direct, ADryRunOfTheSettingsIsNotForBareTasks) {
+  const Folder folder;
+  for (const char* settings : {"main: {dry_run: true}\n", "direct: {dry_run: true}\n"}) {
+    folder.file(".primus.yaml", settings);
+    // That it is refused shows that it would have run.
+    for (const std::vector<std::string>& words : kBareCommands) {
+      const ProgramResult bare = run_program(words, bare_task(folder));
+      EXPECT_EQ(bare.exit_code, 2) << words[0] << settings;
+      EXPECT_THAT(bare.err, AllOf(HasSubstr("PRIMUS_JOB_TOKEN is not set"),
+                                  HasSubstr("note: dry_run of the settings is for launchers")))
+          << words[0] << settings;
+      EXPECT_EQ(bare.out, "") << words[0] << settings;
+    }
+    ProgramOptions typed = bare_task(folder);
+    typed.environment["PRIMUS_JOB_TOKEN"] = "shared";
+    const ProgramResult plan = run_program({"direct", "--", "preflight", "--host"}, typed);
+    EXPECT_EQ(plan.exit_code, 0) << plan.err;
+    EXPECT_THAT(plan.out, HasSubstr("1. process, on this node")) << settings;
+  }
+}
+
 // Each node's launcher starts its own ranks: here both nodes are this machine.
 TEST(Direct, TrainsOnTwoNodes) {
   const Folder folder;

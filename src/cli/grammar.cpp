@@ -10,7 +10,7 @@ void GlobalOptions::declare(Arguments& arguments) {
                  "before a mode: check everything, show all that would run, and run nothing");
   arguments.flag("--version", version, "print the version");
   arguments.option("--config", "FILE", &config,
-                   "before a mode: launcher settings that replace those of .primus.yaml");
+                   "before a mode: launcher settings that replace those of .primus.yaml; may be repeated");
 }
 
 bool is_help(std::string_view word) { return word == "--help" || word == "-h"; }

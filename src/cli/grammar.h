@@ -14,7 +14,7 @@ namespace primus::cli {
 
 // Options of the program, which stand before the mode or the command.
 struct GlobalOptions {
-  std::optional<std::string> config;  // launcher settings
+  std::vector<std::string> config;  // launcher settings
   bool debug = false, dry_run = false, version = false;
   void declare(Arguments& arguments);
 };

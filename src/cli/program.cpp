@@ -156,8 +156,8 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
   }
   const Words command = split == words.end() ? words.subspan(own) : Words(split + 1, words.end());
   const launch::Surroundings surroundings = launch::Surroundings::here();
-  const std::optional<std::string>& config =
-      declared.common->config ? declared.common->config : globals.config;
+  std::vector<std::string> config = globals.config;
+  config.insert(config.end(), declared.common->config.begin(), declared.common->config.end());
   const launch::LauncherSettings settings = launch::load_settings(config, surroundings);
   if (command.empty() && mode.needs_command(settings)) {
     throw invalid(
@@ -168,8 +168,7 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
   const launch::LauncherSettings::Switches switches = mode.switches(settings);
   ModeContext context{.surroundings = surroundings, .settings = settings};
   context.debug = globals.debug || declared.common->debug || settings.debug || switches.debug;
-  if (context.debug) context.globals.emplace_back("--debug");
-  if (config) context.globals.insert(context.globals.end(), {"--config", *config});
+  context.config = config;
   bool dry_run = globals.dry_run || declared.common->dry_run;
   if (settings.dry_run || switches.dry_run) {
     // Else a check or a training that did not run would look like one that did.
@@ -225,7 +224,7 @@ int run_words(Words words, Console& console) {
   const std::string& first = rest[0];
   if (const ModeEntry* const mode = find_mode(first))
     return run_mode(*mode, rest.subspan(1), globals, Typed::kMode, console);
-  if (globals.config) {
+  if (!globals.config.empty()) {
     throw invalid("--config in front of a command names launcher settings, which only modes have",
                   fmt::format("an experiment's stands behind the command: {} {} --config FILE",
                               console.program, first));

@@ -538,7 +538,6 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
                 .node = std::to_string(place.node),
                 .same_folder = starts_here(request)};
   plan.step = builder.build();
-  plan.step.notes.insert(plan.step.notes.end(), request.notes.begin(), request.notes.end());
   plan.step.where = "on this node";
   plan.step.notes.insert(plan.step.notes.end(), place.notes.begin(), place.notes.end());
   if (request.clean && is_apptainer(runtime)) {
@@ -587,7 +586,6 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
   plan.nodes = nodes;
   plan.nodes.same_folder = nodes.same_folder && starts_here(request);
   plan.step = builder.build();
-  plan.step.notes.insert(plan.step.notes.end(), request.notes.begin(), request.notes.end());
   plan.step.where = nodes.nodes == 1 ? "on the node" : "on each node";
   if (request.settings.runtime == "auto") {
     plan.step.notes.emplace_back("by docker, podman or apptainer, whichever the node has; as docker it is");

@@ -26,7 +26,6 @@ struct ContainerRequest {
   std::vector<std::string> inner;     // Primus's words within: --debug direct ... -- train ...
   std::vector<std::string> files;     // that are named in them
   std::optional<std::string> writes;  // the log file of the launcher within
-  std::vector<std::string> notes;     // for the plan
   bool clean = false;                 // remove containers that an earlier job left on this node
 };
 

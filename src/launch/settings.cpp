@@ -326,7 +326,7 @@ std::optional<bool> truth_of(std::string_view text) {
   return std::nullopt;
 }
 
-LauncherSettings load_settings(const std::optional<std::string>& named, const Surroundings& surroundings) {
+LauncherSettings load_settings(const std::vector<std::string>& named, const Surroundings& surroundings) {
   std::vector<Path> files{surroundings.root / "etc/primus/primus.yaml"};
   std::vector<std::string> notes;
   const auto home = surroundings.setting("HOME");
@@ -341,23 +341,24 @@ LauncherSettings load_settings(const std::optional<std::string>& named, const Su
       files.push_back(project);
     }
   }
-  if (named) {
-    if (!Env::posix().status(*named)) {
+  const std::size_t usual = files.size();
+  for (const std::string& file : named) {
+    if (!Env::posix().status(file)) {
       throw invalid(
-          fmt::format("there is no file '{}' of launcher settings", *named),
+          fmt::format("there is no file '{}' of launcher settings", file),
           "--config in front of '--' names one, like .primus.yaml; an experiment's stands behind the "
           "command");
     }
-    files.emplace_back(*named);
+    files.emplace_back(file);
   }
 
   Value merged;
   merged.kind = Kind::kMap;
   std::vector<std::string> read;
   const config::ReadVariable variable = surroundings.variable;
-  for (const Path& file : files) {
-    const bool is_named = named && &file == &files.back();
-    if (!is_named && !Env::posix().status(file)) continue;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const Path& file = files[i];
+    if (i < usual && !Env::posix().status(file)) continue;
     Value document = config::read_document(file);
     config::expand_variables(document, variable);
     use_long_names(find_mutable(document, "slurm"), slurm_options());

@@ -1,7 +1,7 @@
 // The launcher's settings: .primus.yaml, with Primus's sections main, slurm, container and direct, and k8s.
 //
 // Several files count, each over the one before: /etc/primus/primus.yaml (the system's), ~/.primus.yaml (the
-// user's), ./.primus.yaml (the project's), and the one that --config names. Maps are merged key by key; other
+// user's), ./.primus.yaml (the project's), and those that --config names. Maps are merged key by key; other
 // values, lists among them, are replaced. Options on the command line come last. The project's file is read
 // only where it belongs to the user or to root and nobody else can write to it, because it can name programs
 // to run.
@@ -75,8 +75,8 @@ struct LauncherSettings {
   std::vector<std::string> notes;  // files that were not, and why
 };
 
-// Reads all of them. `named`: --config; it must be there.
-LauncherSettings load_settings(const std::optional<std::string>& named, const Surroundings& surroundings);
+// Reads all of them. `named`: by --config; they must be there.
+LauncherSettings load_settings(const std::vector<std::string>& named, const Surroundings& surroundings);
 
 // "true", "1" ... of text; nullopt for what is neither true nor false.
 std::optional<bool> truth_of(std::string_view text);

@@ -133,10 +133,36 @@ TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
   const std::string file = (folder_.path() / "home/.primus.yaml").string();
   EXPECT_THAT(alone.out, AllOf(HasSubstr("--volume " + file + ":" + file + ":ro"),
                                HasSubstr("--config " + file + " direct"), HasSubstr("FOO=1")));
-  settings("direct: {env: [BAR=2]}\n");
-  const ProgramResult both = run(words);
-  ASSERT_EQ(both.exit_code, 0) << both.err;
-  EXPECT_THAT(both.out + both.err, HasSubstr(file + " is not seen in the container"));
+  // Several files are merged within as they are here, whatever the launcher there finds by itself.
+  settings("direct: {env: [BAR=2], gpus_per_node: 3}\n");
+  make_folders(folder_.path() / "elsewhere");
+  const std::string more = (folder_.path() / "elsewhere/more.yaml").string();
+  const std::string last = (folder_.path() / "elsewhere/last.yaml").string();
+  write_file(more, "direct: {env: [BAZ=3], log_file: more.log}\n");
+  write_file(last, "direct: {log_file: last.log}\n");
+  const std::string project = (folder_.path() / "here/.primus.yaml").string();
+  const ProgramResult all = run(Words{"--config", more, "--config", last} + words);
+  ASSERT_EQ(all.exit_code, 0) << all.err;
+  EXPECT_THAT(all.out, AllOf(HasSubstr("--volume " + file + ":" + file + ":ro"),
+                             HasSubstr("--volume " + more + ":" + more + ":ro"),
+                             HasSubstr("--volume " + last + ":" + last + ":ro"),
+                             HasSubstr(" --config " + file + " --config " + project + " --config " + more +
+                                       " --config " + last + " direct"),
+                             HasSubstr("BAZ=3"), Not(HasSubstr("BAR=2")), HasSubstr("last.log")));
+  // Also where the launcher within is given one.
+  const ProgramResult within = run({"--dry-run", "container", "--runtime", "docker", "--image", "a/b:1", "--",
+                                    "direct", "--config", more, "--", "version"});
+  ASSERT_EQ(within.exit_code, 0) << within.err;
+  EXPECT_THAT(within.out, AllOf(HasSubstr("--volume " + more + ":" + more + ":ro"), HasSubstr("BAZ=3")));
+  // The stand-in runs what docker would run, on this machine: the files say there what they say here.
+  tool("docker", "while [ \"$1\" != a/b:1 ]; do shift; done; shift; exec \"$@\"");
+  write_file(last, "direct: {log_file: '" + (folder_.path() / "here/last.log").string() + "'}\n");
+  const ProgramResult done = run({"--config", more, "--config", last, "container", "--runtime", "docker",
+                                  "--image", "a/b:1", "--", "direct", "--", "version"});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "here/last.log"));
+  expect_refused(Words{"--config", more, "--config", "nowhere.yaml"} + words,
+                 "there is no file 'nowhere.yaml' of launcher settings");
 }
 
 // However the option is written.

@@ -18,8 +18,9 @@ using ::testing::Not;
 struct Files : test::Machine {
   Files() { variables["HOME"] = (folder.path() / "home").string(); }
   LauncherSettings load(const std::string& named = {}) const {
-    return load_settings(named.empty() ? std::nullopt : std::optional((folder.path() / named).string()),
-                         surroundings());
+    std::vector<std::string> files;
+    if (!named.empty()) files.push_back((folder.path() / named).string());
+    return load_settings(files, surroundings());
   }
   std::string error(const std::string& text) const {
     file("bad.yaml", text);

@@ -116,24 +116,11 @@ class Container final : public Mode {
              launch::container_options(), more_, "the container's runtime", launch::Unknown::kRefuse)) {
       request.given.push_back(std::move(option));
     }
-    request.inner = context.globals;
-    for (std::size_t i = 0; i + 1 < context.globals.size(); ++i) {
-      if (context.globals[i] == "--config") request.files.push_back(context.globals[i + 1]);
-    }
+    if (context.debug) request.inner.emplace_back("--debug");
     hand_on_settings(context, request);
     const DirectWords inner = inner_of(words, request);
-    // What the command reads outside the current folder is within at the same place.
-    for (std::size_t i = 0; i < inner.command.size(); ++i) {
-      const std::string& word = inner.command[i];
-      const std::size_t equals = word.find('=');
-      for (const std::string_view name : {"--config", "--exp", "--backend_path", "--backend-path"}) {
-        if (word.substr(0, equals) != name) continue;
-        const std::string path = equals != std::string::npos    ? word.substr(equals + 1)
-                                 : i + 1 < inner.command.size() ? inner.command[i + 1]
-                                                                : "";
-        if (!path.empty() && Env::posix().status(path)) request.files.push_back(path);
-      }
-    }
+    add_files(inner.options, request);
+    add_files(inner.command, request);
     request.inner.emplace_back(kDirect.about.name);
     request.inner.insert(request.inner.end(), inner.options.begin(), inner.options.end());
     request.inner.emplace_back("--");
@@ -141,29 +128,31 @@ class Container final : public Mode {
     return request;
   }
 
-  // The launcher within finds ./.primus.yaml and what --config names, and neither the user's file nor the
-  // machine's: where there is one of these alone, it is named.
+  // What the launcher within and its command read outside the current folder is within at the same place.
+  static void add_files(Words words, launch::ContainerRequest& request) {
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const std::size_t equals = words[i].find('=');
+      for (const std::string_view name : {"--config", "--exp", "--backend_path", "--backend-path"}) {
+        if (words[i].substr(0, equals) != name) continue;
+        const std::string path = equals != std::string::npos ? words[i].substr(equals + 1)
+                                 : i + 1 < words.size()      ? words[i + 1]
+                                                             : "";
+        if (!path.empty() && Env::posix().status(path)) request.files.push_back(path);
+      }
+    }
+  }
+
+  // The launcher within finds ./.primus.yaml by itself, and neither the user's file nor the machine's: where
+  // another file counts, all are named, in their order.
   static void hand_on_settings(const ModeContext& context, launch::ContainerRequest& request) {
-    const std::vector<std::string>& globals = context.globals;
-    if (std::ranges::find(globals, "--config") != globals.end()) return;
-    const std::vector<std::string>& files = context.settings.files;
+    std::vector<std::string> files;
+    for (const std::string& file : context.settings.files)
+      files.push_back(std::filesystem::absolute(file).lexically_normal());
     const std::string here = std::filesystem::current_path() / ".primus.yaml";
-    const auto is_here = [&](const std::string& file) {
-      return std::filesystem::absolute(file).lexically_normal() == here;
-    };
-    if (files.size() == 1 && !is_here(files.front())) {
-      const std::string file = std::filesystem::absolute(files.front());
+    if (std::ranges::all_of(files, [&](const std::string& file) { return file == here; })) return;
+    for (const std::string& file : files) {
       request.inner.insert(request.inner.end(), {"--config", file});
       request.files.push_back(file);
-      return;
-    }
-    for (const std::string& file : files) {
-      if (is_here(file)) continue;
-      request.notes.push_back(
-          fmt::format("{} is not seen in the container: what it says of direct: has no effect there; "
-                      "--config FILE names one "
-                      "file for both sides",
-                      file));
     }
   }
 
@@ -195,11 +184,14 @@ class Container final : public Mode {
     Arguments arguments;
     const DeclaredMode direct = cli::declare(kDirect, arguments);
     parse(arguments, inner.options, "primus direct");
-    if (inner.command.empty() && direct.mode->needs_command(context.settings)) {
+    const launch::LauncherSettings settings = settings_within(context, *direct.common);
+    const ModeContext there{
+        .surroundings = context.surroundings, .settings = settings, .debug = context.debug, .config = {}};
+    if (inner.command.empty() && direct.mode->needs_command(settings)) {
       throw invalid("'container' has no command to run",
                     "put it at the end: primus container --image IMAGE -- train pretrain --config exp.yaml");
     }
-    launch::Plan plan = direct.mode->plan_elsewhere(context, inner.command, container.nodes);
+    launch::Plan plan = direct.mode->plan_elsewhere(there, inner.command, container.nodes);
     plan.steps.front().where = "in the container";
     plan.steps.insert(plan.steps.begin(), std::move(container.step));
     return plan;
@@ -226,11 +218,10 @@ const ModeEntry kContainer{
     {"container", "Runs a command in a container",
      "The command stands after '--'; 'direct [options] --' in front of it gives options to the launcher\n"
      "within. docker, podman and apptainer are known. The container sees the current folder, this program\n"
-     "(read-only) and the node's GPUs, and has no privileges beyond yours: ask for more by options. Of\n"
-     "launcher settings, it sees ./.primus.yaml and --config, or the only file there is (~/.primus.yaml).\n"
-     "Variables that begin with PRIMUS_, NCCL_,\n"
-     "RCCL_, GLOO_, IONIC_ or HIPBLASLT_ are handed on, and HF_TOKEN and WANDB_API_KEY, by their names "
-     "alone.\n\n"
+     "(read-only), the node's GPUs and the files of launcher settings that count here, and has no "
+     "privileges\n"
+     "beyond yours: ask for more by options. Variables that begin with PRIMUS_, NCCL_, RCCL_, GLOO_, IONIC_\n"
+     "or HIPBLASLT_ are handed on, and HF_TOKEN and WANDB_API_KEY, by their names alone.\n\n"
      "The exit code is the command's; 42 when there is no Primus in the container.",
      "primus container --image rocm/primus:v26.5 -- train pretrain --config exp.yaml\n"
      "primus container --image my.sif --runtime apptainer -- benchmark gemm\n"

@@ -25,10 +25,18 @@ int Mode::run(const ModeContext& context, Words command, Console&) {
 }
 
 void ModeOptions::declare(Arguments& arguments) {
-  arguments.option("--config", "FILE", &config, "launcher settings that replace those of .primus.yaml");
+  arguments.option("--config", "FILE", &config,
+                   "launcher settings that replace those of .primus.yaml; may be repeated");
   arguments.flag("--debug", debug, "show the log on the screen");
   arguments.flag("--dry-run,--dry_run", dry_run,
                  "check everything, show all that would run, and run nothing");
+}
+
+launch::LauncherSettings settings_within(const ModeContext& context, const ModeOptions& inner) {
+  if (inner.config.empty()) return context.settings;
+  std::vector<std::string> files = context.config;
+  files.insert(files.end(), inner.config.begin(), inner.config.end());
+  return launch::load_settings(files, context.surroundings);
 }
 
 std::span<const ModeEntry> modes() {

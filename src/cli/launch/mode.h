@@ -22,7 +22,7 @@ struct ModeContext {
   const launch::Surroundings& surroundings;
   const launch::LauncherSettings& settings;
   bool debug = false;
-  std::vector<std::string> globals;  // for a Primus down the chain: --debug, --config FILE
+  std::vector<std::string> config = {};  // the files of settings that were named
 };
 
 class Mode {
@@ -48,7 +48,7 @@ class Mode {
 
 // The options in front of "--" that every mode has.
 struct ModeOptions {
-  std::optional<std::string> config;
+  std::vector<std::string> config;
   bool debug = false, dry_run = false;
   void declare(Arguments& arguments);
 };
@@ -57,6 +57,9 @@ struct ModeEntry {
   CommandEntry about;  // `make` is null: a mode is made by the next member
   std::unique_ptr<Mode> (*make)();
 };
+
+// Of a mode down the chain, which may have more files of its own.
+launch::LauncherSettings settings_within(const ModeContext& context, const ModeOptions& inner);
 
 // Every mode, in the order help shows them.
 std::span<const ModeEntry> modes();

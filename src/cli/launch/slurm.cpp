@@ -58,7 +58,9 @@ class Slurm final : public Mode {
     }
 
     request.inner = {context.surroundings.program};
-    request.inner.insert(request.inner.end(), context.globals.begin(), context.globals.end());
+    if (context.debug) request.inner.emplace_back("--debug");
+    for (const std::string& file : context.config)
+      request.inner.insert(request.inner.end(), {"--config", file});
     request.inner.emplace_back(entry->about.name);
     request.inner.insert(request.inner.end(), words.begin(),
                          words.begin() + static_cast<std::ptrdiff_t>(own));
@@ -67,12 +69,11 @@ class Slurm final : public Mode {
     request.has_ranks = has_ranks(command);
 
     launch::SlurmPlan plan = launch::plan_slurm(context.settings.slurm, request, context.surroundings);
-    std::optional<launch::LauncherSettings> on_nodes;
-    if (inner.common->config) on_nodes = launch::load_settings(inner.common->config, context.surroundings);
-    ModeContext there{.surroundings = context.surroundings,
-                      .settings = on_nodes ? *on_nodes : context.settings};
-    there.debug = context.debug || inner.common->debug;
-    there.globals = context.globals;
+    const launch::LauncherSettings on_nodes = settings_within(context, *inner.common);
+    const ModeContext there{.surroundings = context.surroundings,
+                            .settings = on_nodes,
+                            .debug = context.debug || inner.common->debug,
+                            .config = context.config};
     launch::Plan chain = inner.mode->plan_elsewhere(there, command, plan.nodes);
     chain.steps.insert(chain.steps.begin(), std::move(plan.step));
     return chain;

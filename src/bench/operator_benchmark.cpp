@@ -140,16 +140,6 @@ void check_layer(const GemmCase& c, const OperatorBenchmarkOptions& options) {
   turbo::check_fp8_extents(c.n, c.k);
 }
 
-void check_experts(const GroupedGemmCase& which) {
-  check_size("the number of tokens", which.tokens, kMostOfAll);
-  check_size("the number of experts", which.experts, kMostExperts);
-  check_size("the experts of a token", which.top_k, which.experts);
-  check_size("the experts' input", which.in, kMostOfAll);
-  check_size("the experts' output", which.out, kMostOfAll);
-  if (which.skew > 1 || std::isnan(which.skew)) throw invalid("the skew must be a share, from 0 to 1");
-  check_size("tokens times experts of each", which.tokens * which.top_k, std::int64_t{1} << 28);
-}
-
 // The three products of the experts.
 void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, const OperatorBenchmarkOptions& options,
                   const std::string& prefix, std::vector<BenchmarkResult>& results) {
@@ -197,21 +187,6 @@ void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, const Operat
                     static_cast<double>(role == 2 ? 2 * size_of(options.weight_gradient) : element)));
   }
   bench.release();
-}
-
-void check_attention(const AttentionCase& which) {
-  check_size("the batch", which.batch, kMostExperts);
-  check_size("the sequence's length", which.sequence, kMostOfAll);
-  check_size("the number of heads", which.heads, kMostHeads);
-  check_size("the number of key/value heads", which.kv_heads, which.heads);
-  check_size("a head's dimension", which.head_dim, kMostHeads);
-  check_size("the dimension of a head's values", which.value_dim, kMostHeads);
-  if (which.window < 0 || which.window > which.sequence)
-    throw invalid("the window must be from 0 to the sequence's length");
-  if (which.heads % which.kv_heads != 0)
-    throw invalid(
-        fmt::format("{} heads are no multiple of {} key/value heads", which.heads, which.kv_heads),
-        "choose --heads and --kv-heads so that each key/value head has as many heads as the others");
 }
 
 // Forward and backward.
@@ -316,6 +291,31 @@ BenchmarkReport end(DeviceTimer& bench, Device& device, BenchmarkReport report,
 
 }  // namespace
 
+void check_case(const AttentionCase& which) {
+  check_size("the batch", which.batch, kMostExperts);
+  check_size("the sequence's length", which.sequence, kMostOfAll);
+  check_size("the number of heads", which.heads, kMostHeads);
+  check_size("the number of key/value heads", which.kv_heads, which.heads);
+  check_size("a head's dimension", which.head_dim, kMostHeads);
+  check_size("the dimension of a head's values", which.value_dim, kMostHeads);
+  if (which.window < 0 || which.window > which.sequence)
+    throw invalid("the window must be from 0 to the sequence's length");
+  if (which.heads % which.kv_heads != 0)
+    throw invalid(
+        fmt::format("{} heads are no multiple of {} key/value heads", which.heads, which.kv_heads),
+        "choose --heads and --kv-heads so that each key/value head has as many heads as the others");
+}
+
+void check_case(const GroupedGemmCase& which) {
+  check_size("the number of tokens", which.tokens, kMostOfAll);
+  check_size("the number of experts", which.experts, kMostExperts);
+  check_size("the experts of a token", which.top_k, which.experts);
+  check_size("the experts' input", which.in, kMostOfAll);
+  check_size("the experts' output", which.out, kMostOfAll);
+  if (which.skew > 1 || std::isnan(which.skew)) throw invalid("the skew must be a share, from 0 to 1");
+  check_size("tokens times experts of each", which.tokens * which.top_k, std::int64_t{1} << 28);
+}
+
 GemmCase parse_gemm_case(const std::string& text) {
   std::int64_t sizes[3] = {};
   const char* at = text.data();
@@ -346,8 +346,7 @@ BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& case
 
 BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionCase>& cases,
                                     const OperatorBenchmarkOptions& options, const std::string& prefix) {
-  for (const AttentionCase& which : cases)
-    check_attention(which);  // all mistakes before anything is measured
+  for (const AttentionCase& which : cases) check_case(which);  // all mistakes before anything is measured
   DeviceTimer bench(device, options.seconds);
   BenchmarkReport report = begin(bench, device, "attention", options);
   for (const AttentionCase& which : cases)
@@ -359,7 +358,7 @@ BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionC
 
 BenchmarkReport benchmark_grouped_gemm(Device& device, const GroupedGemmCase& which,
                                        const OperatorBenchmarkOptions& options) {
-  check_experts(which);
+  check_case(which);
   DeviceTimer bench(device, options.seconds);
   BenchmarkReport report = begin(bench, device, "grouped-gemm", options);
   time_experts(bench, which, options, "", report.results);
@@ -379,7 +378,7 @@ BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
   for (const ModelProduct& p : products) {  // all mistakes before anything is measured
     check_size(fmt::format("the rows of '{}'", p.what).c_str(), p.rows, std::int64_t{1} << 28);
     if (p.experts > 0) {
-      check_experts(experts_of(p));
+      check_case(experts_of(p));
     } else {
       check_size(fmt::format("the outputs of '{}'", p.what).c_str(), p.out, kMostOfAll);
       check_size(fmt::format("the inputs of '{}'", p.what).c_str(), p.in, kMostOfAll);

@@ -40,6 +40,8 @@ struct AttentionCase {
   std::int64_t window = 0;
   bool causal = true;
 };
+// Throws Error(kInvalid) for sizes that no attention has.
+void check_case(const AttentionCase& which);
 // Forward and backward of each, two results in this order; the names of cases are `prefix`, the model and the
 // sizes. What computed them, where the device had a choice, is in the notes.
 BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionCase>& cases,
@@ -51,6 +53,8 @@ struct GroupedGemmCase {
   std::int64_t tokens = 8192, experts = 64, top_k = 6, in = 2048, out = 2816;
   double skew = -1;
 };
+// Throws Error(kInvalid) for sizes that no experts have.
+void check_case(const GroupedGemmCase& which);
 // The three products of the experts, and the dense ones of equal FLOPs.
 BenchmarkReport benchmark_grouped_gemm(Device& device, const GroupedGemmCase& which,
                                        const OperatorBenchmarkOptions& options);

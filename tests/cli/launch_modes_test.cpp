@@ -516,6 +516,43 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
     expect_refused(chain + Words{"preflight", "--dist-timeout-sec", "0"}, "not a time from 1 to 86400");
     expect_refused(chain + Words{"preflight", "--report-file-name", "a/b"}, "is no name of a file");
     expect_refused(chain + nothing + Words{"--config", "other.yaml"}, "yarn");
+    // What is wrong in values of benchmarks, whatever machine they come to.
+    struct Case {
+      Words words;
+      std::string said;
+    };
+    const Words train = {"train", "--config", kExperiment}, data = {"data", "--config", kExperiment};
+    for (const Case& c : std::initializer_list<Case>{
+             {{"gemm", "--shape", "4x4"}, "'4x4' is no shape of a product"},
+             {{"gemm", "--seconds", "0"}, "must be above 0"},
+             {{"gemm", "--device", "CUDA!"}, "'CUDA!' names no device"},
+             {{"gemm", "--threads", "-1"}, "--threads must be from 0"},
+             {{"gemm", "--output", "a.txt"}, "does not say in which form"},
+             {{"gemm", "--baseline", "keep", "a.json"}, "--baseline takes two words"},
+             {{"gemm-dense", "--model", "llama3.1_8X"}, "llama3.1_8X"},
+             {{"gemm-dense", "--mbs", "0"}, "0 sequences of"},
+             {{"attention", "--mbs-list", "1,x"}, "'x' is no number of sequences"},
+             {{"attention", "--heads", "12"}, "no multiple of"},
+             {{"grouped-gemm", "--experts", "0"}, "the number of experts must be from 1"},
+             {{"collectives", "--op", "all_redcue"}, "there is no collective operation"},
+             {{"collectives", "--sizes", "1Q"}, "1Q"},
+             {{"collectives", "--iters", "0"}, "--iters 0: not a number of calls"},
+             {{"strided-allgather", "--stride", "0"}, "--stride must be"},
+             {{"memory", "--sizes", "0"}, "--sizes"},
+             {{"checkpoint", "--repeat", "0"}, "--repeat must be"},
+             {{"decode", "--tokens", "0"}, "--tokens must be"},
+             {train + Words{"--steps", "0"}, "--steps must be"},
+             {train + Words{"lrr=3"}, "lrr"},
+             {data + Words{"--seconds", "0"}, "must be above 0"},
+         })
+      expect_refused(chain + Words{"benchmark"} + c.words, c.said);
+    // Files that only the nodes have are left to them.
+    for (const Words& words : {Words{"gemm-dense", "--model", "/on/the/nodes"},
+                               {"attention", "--shapes-json-path", "/on/the/nodes.json"},
+                               {"gemm", "--baseline", "compare", "/on/the/nodes.json"}}) {
+      const ProgramResult result = run(chain + Words{"benchmark"} + words);
+      EXPECT_EQ(result.exit_code, 0) << words[0] << result.err;
+    }
   }
   expect_refused({"config", "validate", "--config", "other.yaml"}, "yarn");
   expect_refused({"--dry-run", "container", "--image", "a/b:1", "--foo", "bar", "--", "version"},

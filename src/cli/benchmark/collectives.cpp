@@ -45,15 +45,11 @@ class BenchmarkRanks : public Command {
     output_.declare(args);
   }
 
+  void check_job(int, int, const std::map<std::string, std::string>&) final { check_words(); }
+
   int run(Console& console) final {
-    for (const auto& [name, value] : {std::pair("--warmup", warmup_), std::pair("--iters", iterations_)})
-      if (value < (name[2] == 'i' ? 1 : 0) || value > kMostCalls)
-        throw invalid(fmt::format("{} {}: not a number of calls from {} to {}", name, value,
-                                  name[2] == 'i' ? 1 : 0, kMostCalls));
-    ranks_.check();
+    check_words();
     output_.check();
-    check_case();
-    if (transport_ != "threads") comm::parse_transport(transport_, "--transport");
     const auto place = comm::current_job();
     ranks_.check_place(place);
     if (place && place->world > 1) return run_rank(*place, console);
@@ -77,6 +73,19 @@ class BenchmarkRanks : public Command {
   const BenchmarkOutput& output() const { return output_; }
 
  private:
+  // Mistakes that are ones on every machine.
+  void check_words() {
+    for (const auto& [name, value] : {std::pair("--warmup", warmup_), std::pair("--iters", iterations_)})
+      if (value < (name[2] == 'i' ? 1 : 0) || value > kMostCalls)
+        throw invalid(fmt::format("{} {}: not a number of calls from {} to {}", name, value,
+                                  name[2] == 'i' ? 1 : 0, kMostCalls));
+    ranks_.check();
+    device_.check_words();
+    output_.check_words();
+    check_case();
+    if (transport_ != "threads") comm::parse_transport(transport_, "--transport");
+  }
+
   virtual void declare_case(Arguments& args) = 0;
   virtual void check_case() = 0;
   virtual BenchmarkReport measure(comm::Communicator& world, Device& device) = 0;

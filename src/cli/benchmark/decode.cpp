@@ -29,12 +29,14 @@ class BenchmarkDecode final : public Command {
     output_.declare(args);
   }
 
+  void check_job(int, int, const std::map<std::string, std::string>&) override {
+    check_words();
+    if (names_a_preset(model_)) preset_model(model_, builtin_families(), vocabulary_);
+  }
+
   int run(Console& console) override {
+    check_words();
     output_.check();
-    if (context_) in_range("--context", options_.context = *context_, 1);
-    in_range("--tokens", options_.tokens, 1);
-    in_range("--warmup", options_.warmup, 0);
-    options_.batches = parse_sizes("--batch", batches_, 1 << 12);
     const FamilyRegistry families = builtin_families();
     const ModelConfig config = names_a_preset(model_)
                                    ? preset_model(model_, families, vocabulary_)
@@ -56,6 +58,15 @@ class BenchmarkDecode final : public Command {
   }
 
  private:
+  // Mistakes that are ones on every machine.
+  void check_words() {
+    device_.check_words();
+    output_.check_words();
+    if (context_) in_range("--context", options_.context = *context_, 1);
+    in_range("--tokens", options_.tokens, 1);
+    in_range("--warmup", options_.warmup, 0);
+    options_.batches = parse_sizes("--batch", batches_, 1 << 12);
+  }
   static void in_range(const char* option, std::int64_t value, std::int64_t least) {
     if (value >= least && value <= kMostDecodedTokens) return;
     throw invalid(fmt::format("{} must be from {} to {}, not {}", option, least, kMostDecodedTokens, value),

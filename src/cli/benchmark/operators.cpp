@@ -11,6 +11,7 @@
 #include "base/files/file.h"
 #include "base/text/suggest.h"
 #include "bench/attention_shapes.h"
+#include "bench/device_timer.h"
 #include "bench/model_shapes.h"
 #include "bench/operator_benchmark.h"
 #include "cli/benchmark/output.h"
@@ -33,7 +34,13 @@ class BenchmarkOperator : public Command {
     declare_output(args, output_);
   }
 
+  void check_job(int, int, const std::map<std::string, std::string>&) final {
+    check_words();
+    if (!reads_files()) check_case();  // which only the job's nodes may have
+  }
+
   int run(Console& console) final {
+    check_words();
     output_.check();
     check_case();
     const OperatorBenchmarkOptions options{
@@ -42,9 +49,17 @@ class BenchmarkOperator : public Command {
   }
 
  private:
+  // Mistakes that are ones on every machine.
+  void check_words() {
+    device_.check_words();
+    output_.check_words();
+    check_seconds(seconds_);
+  }
+
   virtual void declare_case(Arguments& args) = 0;
   virtual void declare_output(Arguments& args, BenchmarkOutput& output) { output.declare(args); }
   virtual void check_case() {}
+  virtual bool reads_files() const { return false; }  // of check_case()
   virtual MeasuredTypes types() const { return {}; }
   virtual BenchmarkReport report(const DeviceSpec& spec, const OperatorBenchmarkOptions& options) {
     return measure(*turbo::open_device(spec), options);
@@ -168,6 +183,7 @@ class BenchmarkModelGemm : public BenchmarkOperator {
     for (std::size_t i = 0; i < sizes_.size(); ++i)
       args.option(sizes_[i].names, "N", &given_[i], sizes_[i].help);
   }
+  bool reads_files() const final { return !names_a_preset(model_); }
   void check_case() final {
     const FamilyRegistry families = builtin_families();
     std::optional<std::int64_t> vocabulary;  // presets may leave it to a tokenizer
@@ -310,6 +326,7 @@ class BenchmarkAttention final : public BenchmarkOperator {
     output.declare(args, "--output,--output-file,--report-csv-path");
   }
   MeasuredTypes types() const override { return {.fp16 = true}; }
+  bool reads_files() const override { return !shapes_file_.empty(); }
 
   void check_case() override {
     const bool named = !models_.empty() || !shapes_file_.empty();
@@ -329,6 +346,7 @@ class BenchmarkAttention final : public BenchmarkOperator {
       for (const std::int64_t batch : batches) {
         cases_.push_back(shape);
         cases_.back().batch = batch;
+        primus::check_case(cases_.back());
       }
     }
   }
@@ -454,9 +472,9 @@ class BenchmarkGroupedGemm final : public BenchmarkOperator {
                 "share of the rows that the first eighth of the experts gets (default: even)");
   }
   void check_case() override {
-    if (!skew_) return;
-    if (!(*skew_ >= 0 && *skew_ <= 1)) throw invalid("--skew must be from 0 to 1");
-    which_.skew = *skew_;
+    if (skew_ && !(*skew_ >= 0 && *skew_ <= 1)) throw invalid("--skew must be from 0 to 1");
+    if (skew_) which_.skew = *skew_;
+    primus::check_case(which_);
   }
   BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
     return benchmark_grouped_gemm(device, which_, options);

@@ -42,7 +42,7 @@ void BenchmarkOutput::declare(Arguments& args, std::string_view names) {
       .several = true;
 }
 
-void BenchmarkOutput::check() {
+void BenchmarkOutput::check_words() {
   if (output_ == "-") output_.clear(), markdown_ = true;
   if (json_ + csv_ + markdown_ > 1) throw invalid("--json, --csv and --markdown exclude each other");
   const std::string end = Path(output_).extension();
@@ -59,7 +59,11 @@ void BenchmarkOutput::check() {
   if (baseline_.size() != 2 || (baseline_[0] != "save" && baseline_[0] != "compare"))
     throw invalid("--baseline takes two words: save or compare, and a file",
                   "for example --baseline save gemm.json; other arguments go in front of it");
-  if (baseline_[0] == "compare") earlier_ = read_file(baseline_[1], kMostBaselineBytes);
+}
+
+void BenchmarkOutput::check() {
+  check_words();
+  if (!baseline_.empty() && baseline_[0] == "compare") earlier_ = read_file(baseline_[1], kMostBaselineBytes);
 }
 
 void BenchmarkOutput::write_output(const BenchmarkReport& report,

@@ -19,6 +19,8 @@ class BenchmarkOutput {
   void declare(Arguments& args, std::string_view names = "--output,--output-file");
   // What is wrong with the options, before anything is measured. Throws Error(kInvalid).
   void check();
+  // Of that what is wrong on every machine: no file is looked at.
+  void check_words();
   bool json() const { return json_; }
   const std::string& file() const { return output_; }  // of --output; empty: none
   // Shows the report as asked for, writes --output, saves or compares the baseline. `shown`, where given, is

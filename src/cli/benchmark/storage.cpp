@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "bench/checkpoint_benchmark.h"
 #include "bench/data_benchmark.h"
+#include "bench/device_timer.h"
 #include "bench/memory_benchmark.h"
 #include "cli/benchmark/output.h"
 #include "cli/command.h"
@@ -24,15 +25,24 @@ class BenchmarkMemory final : public Command {
     output_.declare(args);
   }
 
+  void check_job(int, int, const std::map<std::string, std::string>&) override { checked(); }
+
   int run(Console& console) override {
+    const MemoryBenchmarkOptions options = checked();
     output_.check();
-    const MemoryBenchmarkOptions options{.sizes = parse_sizes("--sizes", sizes_, std::int64_t{1} << 40),
-                                         .seconds = seconds_};
     const std::unique_ptr<Device> device = device_.make(console);
     return output_.finish(benchmark_memory(*device, options), console);
   }
 
  private:
+  // Throws mistakes that are ones on every machine.
+  MemoryBenchmarkOptions checked() {
+    device_.check_words();
+    output_.check_words();
+    check_seconds(seconds_);
+    return {.sizes = parse_sizes("--sizes", sizes_, std::int64_t{1} << 40), .seconds = seconds_};
+  }
+
   DeviceOptions device_;
   BenchmarkOutput output_;
   std::string sizes_ = "1M,16M,256M";
@@ -47,8 +57,15 @@ class BenchmarkData final : public Command {
     output_.declare(args);
   }
 
+  void check_job(int, int, const std::map<std::string, std::string>& variables) override {
+    output_.check_words();
+    check_seconds(options_.seconds);
+    experiment_.check_where_it_is(variables);
+  }
+
   int run(Console& console) override {
     output_.check();
+    check_seconds(options_.seconds);
     const config::Experiment experiment = experiment_.load(console);
     apply_environment(experiment);
     return output_.finish(benchmark_data(experiment, options_), console);
@@ -71,21 +88,29 @@ class BenchmarkCheckpoint final : public Command {
     output_.declare(args);
   }
 
+  void check_job(int, int, const std::map<std::string, std::string>&) override { checked(); }
+
   int run(Console& console) override {
+    const CheckpointBenchmarkOptions options = checked();
     output_.check();
+    return output_.finish(benchmark_checkpoint(options), console);
+  }
+
+ private:
+  // Throws mistakes that are ones on every machine.
+  CheckpointBenchmarkOptions checked() {
+    output_.check_words();
     constexpr std::int64_t kMostBytes = std::int64_t{1} << 42;
     if (repetitions_ < 1 || repetitions_ > 1000) throw invalid("--repeat must be from 1 to 1000");
     const std::vector<std::int64_t> size = parse_sizes("--size", size_, kMostBytes),
                                     shard = parse_sizes("--shard-size", shard_, kMostBytes);
     if (size.size() != 1 || shard.size() != 1) throw invalid("--size and --shard-size take one size each");
-    return output_.finish(benchmark_checkpoint({.folder = folder_,
-                                                .bytes = static_cast<std::uint64_t>(size.front()),
-                                                .shard_bytes = static_cast<std::uint64_t>(shard.front()),
-                                                .repetitions = static_cast<int>(repetitions_)}),
-                          console);
+    return {.folder = folder_,
+            .bytes = static_cast<std::uint64_t>(size.front()),
+            .shard_bytes = static_cast<std::uint64_t>(shard.front()),
+            .repetitions = static_cast<int>(repetitions_)};
   }
 
- private:
   BenchmarkOutput output_;
   std::string folder_ = "output", size_ = "1G", shard_ = "4G";
   std::int64_t repetitions_ = 5;

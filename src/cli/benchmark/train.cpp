@@ -27,14 +27,13 @@ class BenchmarkTrain final : public Command {
     output_.declare(args);
   }
 
+  void check_job(int, int, const std::map<std::string, std::string>& variables) override {
+    check_words();
+    experiment_.check_where_it_is(variables);
+  }
+
   int run(Console& console) override {
-    constexpr std::int64_t kMostSteps = 1'000'000;
-    if (options_.steps < 1 || options_.steps > kMostSteps)
-      throw invalid(fmt::format("--steps must be from 1 to {}", kMostSteps));
-    if (options_.warmup < 0 || options_.warmup > kMostSteps)
-      throw invalid(fmt::format("--warmup must be from 0 to {}", kMostSteps));
-    if (options_.traced_steps < 1 || options_.traced_steps > 1000)
-      throw invalid("--trace-steps must be from 1 to 1000");
+    check_words();
     constexpr double kCeilingSeconds = 0.3;  // for each of some 15 measurements
     if (ceiling_) options_.ceiling_seconds = kCeilingSeconds;
     if (!trace_.empty()) options_.trace = std::make_shared<turbo::TraceRecorder>();
@@ -60,6 +59,18 @@ class BenchmarkTrain final : public Command {
   }
 
  private:
+  // Mistakes that are ones on every machine.
+  void check_words() {
+    constexpr std::int64_t kMostSteps = 1'000'000;
+    if (options_.steps < 1 || options_.steps > kMostSteps)
+      throw invalid(fmt::format("--steps must be from 1 to {}", kMostSteps));
+    if (options_.warmup < 0 || options_.warmup > kMostSteps)
+      throw invalid(fmt::format("--warmup must be from 0 to {}", kMostSteps));
+    if (options_.traced_steps < 1 || options_.traced_steps > 1000)
+      throw invalid("--trace-steps must be from 1 to 1000");
+    output_.check_words();
+  }
+
   ExperimentArguments experiment_;
   TrainBenchmarkOptions options_;
   BenchmarkOutput output_;

@@ -46,10 +46,15 @@ std::unique_ptr<Device> DeviceOptions::make(const Console& console) const {
   return turbo::open_device(spec(console));
 }
 
-DeviceSpec DeviceOptions::spec(const Console& console, int rank, int ranks) const {
+void DeviceOptions::check_words() const {
   if (threads_ < 0 || threads_ > ThreadPool::kMaxThreads) {
     throw invalid(fmt::format("--threads must be from 0 to {}, not {}", ThreadPool::kMaxThreads, threads_));
   }
+  turbo::parse_device(device_);
+}
+
+DeviceSpec DeviceOptions::spec(const Console& console, int rank, int ranks) const {
+  check_words();
   std::int64_t threads = threads_;
   const char* const variable = threads == 0 ? std::getenv("OMP_NUM_THREADS") : nullptr;
   if (variable) {

@@ -22,6 +22,8 @@ class DeviceOptions {
   void declare(Arguments& arguments, const char* dtype = "fp32", MeasuredTypes types = {});
   // The same of commands that compute nothing: without --dtype.
   void declare_without_type(Arguments& arguments);
+  // Mistakes in the words, whatever devices there are. Throws Error(kInvalid).
+  void check_words() const;
   // Threads that nobody chose are OMP_NUM_THREADS, as in training; what is wrong with that is said on the
   // console.
   std::unique_ptr<Device> make(const Console& console) const;

@@ -86,6 +86,11 @@ void ExperimentArguments::declare(Arguments& arguments, bool needs_file) {
       .suggest = suggest_overrides;
 }
 
+void ExperimentArguments::check_where_it_is(const std::map<std::string, std::string>& variables) const {
+  const Console silent{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
+  if (!names_a_file() || Env::posix().status(file_)) load(silent, 1, variables);
+}
+
 config::Experiment ExperimentArguments::load_with(const std::vector<std::string>& settings,
                                                   std::int64_t ranks) {
   overrides_.insert(overrides_.end(), settings.begin(), settings.end());

@@ -25,6 +25,8 @@ class ExperimentArguments {
   // are known; `variables` count before those of this process. Throws Error.
   config::Experiment load(const Console& console, std::int64_t ranks = 1,
                           const std::map<std::string, std::string>& variables = {}) const;
+  // Throws its mistakes where the file is here; files that only the job's nodes have are left to them.
+  void check_where_it_is(const std::map<std::string, std::string>& variables) const;
   // The same again under further overrides, without a word.
   config::Experiment load_with(const std::vector<std::string>& settings, std::int64_t ranks);
 

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <map>
 #include <set>
 
@@ -219,7 +221,11 @@ class Builder {
     }
     if (gpus_.vendor == Vendor::kNvidia && apptainer_) add("--nv");
     if (gpus_.vendor == Vendor::kNvidia && runtime_ == "docker" && !given("gpus")) add("--gpus", "all");
-    if (gpus_.vendor == Vendor::kNvidia && runtime_ == "podman") device("nvidia.com/gpu=all");
+    if (runtime_ == "podman" && given("gpus")) {
+      for (const std::string& name : devices_of_gpus(given("gpus")->value.value_or("all"))) device(name);
+    } else if (runtime_ == "podman" && gpus_.vendor == Vendor::kNvidia) {
+      device("nvidia.com/gpu=all");
+    }
     const bool rdma =
         here_ && is_there(root / "dev/infiniband") && (several_nodes_ || settings_.privileged_set);
     if (rdma && !apptainer_) {
@@ -249,6 +255,36 @@ class Builder {
     for (const std::string& group : groups_) add("--group-add", group);
   }
 
+  // Docker's --gpus as devices of the Container Device Interface, which Podman takes from 4.1 on. Before
+  // version 5 it takes the option itself, too, and does nothing for it.
+  static std::vector<std::string> devices_of_gpus(const std::string& text) {
+    constexpr int kMostGpus = 1024;
+    const auto named = [](std::string_view name) { return fmt::format("nvidia.com/gpu={}", name); };
+    std::string_view which = text;
+    if (which.size() > 1 && which.front() == '"' && which.back() == '"')
+      which = which.substr(1, which.size() - 2);
+    if (which == "all") return {named(which)};
+    std::vector<std::string> names;
+    int count = 0;
+    const auto [end, error] = std::from_chars(which.data(), which.data() + which.size(), count);
+    if (error == std::errc() && end == which.data() + which.size() && count >= 1 && count <= kMostGpus) {
+      for (int i = 0; i < count; ++i) names.push_back(named(std::to_string(i)));
+      return names;
+    }
+    constexpr std::string_view kList = "device=";  // of numbers and of names: "0", "GPU-3a23c669-..."
+    const bool is_list = which.starts_with(kList) &&
+                         std::all_of(which.begin() + kList.size(), which.end(),
+                                     [](unsigned char c) { return std::isalnum(c) || c == '-' || c == ','; });
+    for (std::size_t at = kList.size(); is_list && at < which.size();) {
+      const std::size_t comma = std::min(which.find(',', at), which.size());
+      if (comma > at) names.push_back(named(which.substr(at, comma - at)));
+      at = comma + 1;
+    }
+    if (!names.empty()) return names;
+    throw invalid(fmt::format("--gpus {}: podman has no counterpart of that", text),
+                  "give all, a number, or device=0,2; or the devices: --device nvidia.com/gpu=0");
+  }
+
   static Path render_node(const Path& root) {
     for (const std::string& name : Env::posix().list(root / "dev/dri")) {
       if (name.starts_with("renderD")) return root / "dev/dri" / name;
@@ -259,7 +295,7 @@ class Builder {
   void network_and_memory() {
     if (apptainer_) return;
     const bool host = settings_.privileged_set;
-    if (!given("network") && !given("net") && (several_nodes_ || host)) add("--network", "host");
+    if (!given("network") && (several_nodes_ || host)) add("--network", "host");
     if (!given("ipc") && host) add("--ipc", "host");
     if (!given("ipc") && !given("shm-size") && !host) add("--shm-size", "16g");  // ranks of a node meet there
   }
@@ -412,12 +448,27 @@ class Builder {
     for (const auto& [name, value] : all) variable(name, value);
   }
 
+  // Whether docker alone has this option and podman is to run it, or the other way round.
+  bool is_of_another(const GivenOption& option) const {
+    if (apptainer_ || (!here_ && settings_.runtime == "auto")) return false;
+    const ForeignOption* const known = find_option(container_options(), option.name);
+    return known && !known->only.empty() && known->only != runtime_;
+  }
+
   void others() {
     for (const GivenOption& option : options_) {
       static constexpr std::string_view kDone[] = {"image", "name",    "device", "volume",
                                                    "env",   "workdir", "label"};
       if (std::find(std::begin(kDone), std::end(kDone), option.name) != std::end(kDone)) continue;
-      if (apptainer_ && option.name != "cpus" && option.name != "memory") {
+      if (runtime_ == "podman" && option.name == "gpus") continue;  // among the devices
+      const bool others = is_of_another(option);
+      if (others && std::find(request_.given.begin(), request_.given.end(), option) != request_.given.end()) {
+        const std::string_view its = find_option(container_options(), option.name)->only;
+        throw invalid(
+            fmt::format("{} has no option '--{}', which is one of {}'s", runtime_, option.name, its),
+            fmt::format("leave it out, or choose the other: --runtime {}", its));
+      }
+      if (others || (apptainer_ && option.name != "cpus" && option.name != "memory")) {
         left_out_.insert("--" + option.name);
       } else {
         add(written(option));

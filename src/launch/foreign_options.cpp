@@ -10,11 +10,13 @@
 namespace primus::launch {
 
 using Takes = ForeignOption::Takes;
+using Times = ForeignOption::Times;
 
 const ForeignOption* find_option(ForeignTable table, std::string_view name) {
   while (name.starts_with('-')) name.remove_prefix(1);
   for (const ForeignOption& option : table) {
     if (option.name == name || (name.size() == 1 && option.letter == name[0])) return &option;
+    if (!option.another.empty() && option.another == name) return &option;
   }
   return nullptr;
 }
@@ -75,11 +77,17 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
 
 std::vector<GivenOption> merged(ForeignTable table, std::vector<GivenOption> base,
                                 const std::vector<GivenOption>& over) {
-  for (const GivenOption& option : over) {
+  const auto times_of = [&](const GivenOption& option) {
     const ForeignOption* const known = find_option(table, option.name);
-    if (!known || !known->several) {
+    return known ? known->times : Times::kOnce;
+  };
+  for (const GivenOption& option : over) {
+    if (times_of(option) != Times::kAddUp)
       std::erase_if(base, [&](const GivenOption& earlier) { return earlier.name == option.name; });
-    }
+  }
+  for (const GivenOption& option : over) {
+    if (times_of(option) == Times::kOnce)
+      std::erase_if(base, [&](const GivenOption& earlier) { return earlier.name == option.name; });
     base.push_back(option);
   }
   return base;

@@ -12,11 +12,17 @@
 namespace primus::launch {
 
 struct ForeignOption {
-  enum class Takes { kNothing, kValue, kOptionalValue };
+  // kTruth: a switch that is usually on, and that "=false" puts out.
+  enum class Takes { kNothing, kValue, kOptionalValue, kTruth };
+  // Of an option that is given again: the last one counts; all count; or all that the command line gives, in
+  // place of those of files.
+  enum class Times { kOnce, kAddUp, kReplace };
   std::string_view name;  // "nodes"
   char letter = 0;        // 'N'; 0: none
   Takes takes = Takes::kValue;
-  bool several = false;  // may be given more than once; otherwise the last one counts
+  Times times = Times::kOnce;
+  std::string_view only = {};     // the one tool of several that has it: "podman"
+  std::string_view another = {};  // another long name
 };
 using ForeignTable = std::span<const ForeignOption>;
 
@@ -40,7 +46,7 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
 // The error for a name that is in no table and close to one that is; nullopt where it may be handed on.
 std::optional<std::string> mistyped(ForeignTable table, std::string_view name);
 
-// `over` over `base`: an option that may be given once replaces the earlier one, others add up.
+// `over` over `base`, as Times says.
 std::vector<GivenOption> merged(ForeignTable table, std::vector<GivenOption> base,
                                 const std::vector<GivenOption>& over);
 

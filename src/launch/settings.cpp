@@ -177,7 +177,8 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
   const std::string name = known ? std::string(known->name) : member.key;
   const bool is_switch = known && known->takes == ForeignOption::Takes::kNothing;
   if (member.value.is_map()) throw expected(member.value, member.key, "text or a list");
-  if (member.value.is_list() && !member.value.items.empty() && known && !known->several) {
+  if (member.value.is_list() && !member.value.items.empty() && known &&
+      known->times == ForeignOption::Times::kOnce) {
     throw expected(member.value, member.key, "one value");
   }
   for (const Value* item : items_of(member.value)) {
@@ -186,6 +187,11 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
     if (!item->quoted || is_switch) truth = truth_of(text);
     if (is_switch && !truth && !text.empty()) throw expected(*item, member.key, "true or false");
     const bool words = item->kind == Kind::kBool || is_switch;
+    if (known && known->takes == ForeignOption::Takes::kTruth) {
+      if (!truth && !text.empty()) throw expected(*item, member.key, "true or false");
+      options.push_back({name, truth.value_or(true) ? "true" : "false"});
+      continue;
+    }
     if (words && !truth.value_or(true)) continue;
     const bool bare = text.empty() || (words && truth.value_or(false));
     if (bare && known && known->takes == ForeignOption::Takes::kValue) continue;  // partition: ""

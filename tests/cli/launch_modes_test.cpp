@@ -9,9 +9,11 @@
 #include <regex>
 
 #include "base/files/file.h"
+#include "base/system/subprocess.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 #include "launch/plan.h"
+#include "launch/tables.h"
 
 namespace primus {
 namespace {
@@ -373,6 +375,77 @@ TEST_F(Launch, ContainersGetLittle) {
                           "SYS_PTRACE", "--volume", "./data"} +
                     own + Words{"--", "version"}),
                 "apptainer");
+}
+
+// What only one of docker and podman has is not given to the other.
+TEST_F(Launch, DockersOptionsAndPodmansAreToldApart) {
+  tool("docker");
+  tool("podman");
+  const auto with = [](const std::string& runtime, const Words& options) {
+    return Words{"--dry-run", "container", "--runtime",     runtime,
+                 "--image",   "a/b:1",     "--accelerator", "none"} +
+           options + Words{"--", "version"};
+  };
+  expect_refused(with("podman", {"--link", "other"}),
+                 "podman has no option '--link', which is one of docker's");
+  expect_refused(with("docker", {"--tz", "local"}), "docker has no option '--tz', which is one of podman's");
+  EXPECT_THAT(run(with("podman", {"--tz", "local"})).out, HasSubstr(" --tz=local "));
+  // Settings are for machines with either.
+  settings("container: {options: {tz: local, http-proxy: false, sig-proxy: false, network: host}}\n");
+  const ProgramResult docker = run(with("docker", {"--network", "a", "--net", "b"}));
+  EXPECT_EQ(docker.exit_code, 0) << docker.err;
+  EXPECT_THAT(docker.out, AllOf(HasSubstr("goes without: --http-proxy --tz"),
+                                HasSubstr(" --sig-proxy=false "), Not(HasSubstr("--tz=")),
+                                HasSubstr(" --network=a --network=b "), Not(HasSubstr("=host"))));
+  EXPECT_THAT(run(with("podman", {})).out,
+              AllOf(HasSubstr(" --http-proxy=false "), HasSubstr(" --tz=local ")));
+  settings("container: {options: {sig-proxy: maybe}}\n");
+  expect_refused(with("docker", {}), "sig-proxy must be true or false");
+  std::filesystem::remove(folder_.path() / "here/.primus.yaml");
+  // Podman takes Docker's --gpus, and did nothing for it for years.
+  for (const auto& [gpus, devices] : std::map<std::string, std::string>{
+           {"all", " --device nvidia.com/gpu=all "},
+           {"2", " --device nvidia.com/gpu=0 --device nvidia.com/gpu=1 "},
+           {"\"device=0,GPU-3a23\"", " --device nvidia.com/gpu=0 --device nvidia.com/gpu=GPU-3a23 "}}) {
+    const ProgramResult podman = run(with("podman", {"--gpus", gpus}));
+    EXPECT_EQ(podman.exit_code, 0) << podman.err;
+    EXPECT_THAT(podman.out, AllOf(HasSubstr(devices), Not(HasSubstr("--gpus")))) << gpus;
+  }
+  EXPECT_THAT(run(with("docker", {"--gpus", "2"})).out, HasSubstr(" --gpus=2 "));
+  for (const char* gpus : {"0", "device=", "capabilities=utility", "2,driver=x"})
+    expect_refused(with("podman", {"--gpus", gpus}), "podman has no counterpart of that");
+}
+
+// The table of options is as the tools themselves tell, where they are installed: which have a value, which
+// letters they have, and which of the two tools has them. Their other versions have a few more or less.
+TEST_F(Launch, OptionsOfContainersAreAsTheirToolsSay) {
+  int tools = 0;
+  for (const char* name : {"docker", "podman"}) {
+    if (find_program(name, "/usr/local/bin:/usr/bin:/bin").empty()) continue;
+    const SubprocessResult help =
+        run_subprocess({name, "run", "--help"},
+                       {.timeout = std::chrono::seconds(20), .path = "/usr/local/bin:/usr/bin:/bin"});
+    std::istringstream lines(help.out);
+    const std::regex form("^ +(-([a-zA-Z]), )?--([a-z0-9-]+)( [^ ]+)?  .*");
+    int options = 0;
+    std::string newer;
+    for (std::string line; std::getline(lines, line);) {
+      std::smatch match;
+      if (!std::regex_match(line, match, form) || match[3] == "help") continue;
+      ++options;
+      const launch::ForeignOption* const known =
+          launch::find_option(launch::container_options(), match[3].str());
+      if (!known) newer += " --" + match[3].str();
+      if (!known) continue;
+      EXPECT_EQ(known->letter, match[2].matched ? match[2].str()[0] : 0) << name << " " << match[3];
+      using Takes = launch::ForeignOption::Takes;
+      EXPECT_EQ(known->takes == Takes::kValue, match[4].matched) << name << " " << match[3];
+      EXPECT_TRUE(known->only.empty() || known->only == name) << name << " " << match[3];
+    }
+    tools += options > 50;
+    EXPECT_LT(std::count(newer.begin(), newer.end(), ' '), 10) << name << " also has" << newer;
+  }
+  if (tools == 0) GTEST_SKIP() << "neither docker nor podman is installed";
 }
 
 TEST_F(Launch, ADockerIsGivenSecretsByTheirNames) {

@@ -146,6 +146,11 @@ TEST(Options, AreReadMergedAndWritten) {
   const auto volumes =
       merged(container_options(), {{"volume", "/a"}, {"name", "x"}}, {{"volume", "/b"}, {"name", "y"}});
   EXPECT_THAT(written(volumes), ElementsAre("--volume=/a", "--volume=/b", "--name=y"));
+  // Networks of the command line stand in place of those of files, and there may be two.
+  const auto networks = read_options(
+      container_options(), std::vector<std::string>{"--net", "a", "--network=b"}, "docker", Unknown::kRefuse);
+  EXPECT_THAT(written(merged(container_options(), {{"network", "host"}}, networks)),
+              ElementsAre("--network=a", "--network=b"));
 }
 
 TEST(Options, MistakesAreNamed) {

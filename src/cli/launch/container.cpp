@@ -207,7 +207,7 @@ class Container final : public Mode {
       {"--shm-size", "SIZE", "size of its shared memory (default: 16g)"},
       {"--cpus", "N", "so many cores at the most"},
       {"--memory", "SIZE", "so much memory at the most, e.g. 128g"},
-      {"--gpus", "N", "for docker with NVIDIA GPUs: which ones (default: all)"},
+      {"--gpus", "N", "of NVIDIA's GPUs, which: a number, device=0,2 or all (the default)"},
       {"--workdir", "PATH", "the folder it starts in (default: the current one)"}};
   bool privileged_set_ = false, clean_ = false;
 };

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Runs every `primus-cli ...` example of AMD Primus's documents with --dry-run, and counts what comes of it.
 
-  scripts/check-primus-examples.py CHECKOUT [--program build/bin/primus] [--verbose] [--match TEXT]
+  scripts/check-primus-examples.py [CHECKOUT] [--program build/bin/primus] [--verbose] [--match TEXT]
 
-CHECKOUT is a checkout of Primus's repository; nothing in it is changed: the commands run in a copy of its
-documents, shell scripts and examples. srun, sbatch, docker and torchrun are stand-ins that do nothing, so that what is
+CHECKOUT is a checkout of Primus's repository, PRIMUS_UPSTREAM by default: where both are missing, the check is
+skipped (exit code 77). ./test.sh runs it, too. Nothing in it is changed: the commands run in a copy of its documents, shell scripts and examples. srun, sbatch, docker and torchrun are stand-ins that do nothing, so that what is
 missing on this machine does not hide what is missing in the program, and nodes have eight GPUs, as the
 documents' have. Files that an example leaves to its reader (--config config.yaml) are stood in for by one of
 Primus's own experiments. Examples with gaps to fill in ("<image>", "...", a variable that the document does not set) are counted, and not run. Nor are commands
@@ -26,6 +26,7 @@ import sys
 import tempfile
 
 LIMIT = 300  # seconds for a command
+SKIPPED = 77
 FOLDERS = ["README.md", "docs", "docs_deprecated", "skills", "runner", "examples", "primus/configs"]
 # Of commit fd1eeab of Primus, on a machine without GPUs. Who makes more of them run raises the numbers.
 RECORDED = {"planned": 148, "planned with a stand-in": 46}
@@ -111,12 +112,16 @@ def reason_of(error):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkout", type=pathlib.Path)
+    parser.add_argument("checkout", nargs="?", default=os.environ.get("PRIMUS_UPSTREAM"))
     parser.add_argument("--program", default="build/bin/primus")
     parser.add_argument("--verbose", action="store_true", help="show every command and what came of it")
     parser.add_argument("--match", default="", help="only commands with this text")
     args = parser.parse_args()
     program = os.path.abspath(args.program)
+    if not args.checkout:
+        print("skipped: PRIMUS_UPSTREAM names no checkout of AMD's Primus (github.com/AMD-AGI/Primus)")
+        sys.exit(SKIPPED)
+    args.checkout = pathlib.Path(args.checkout)
     if not (args.checkout / "docs").is_dir():
         sys.exit(f"{args.checkout} is no checkout of Primus: it has no docs/")
 

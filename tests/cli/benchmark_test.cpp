@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "cli/program.h"
 
@@ -557,6 +559,28 @@ TEST(Benchmarks, BaselinesAndReports) {
   ASSERT_EQ(with({"--output", table, "--append"}).exit_code, 0);
   const std::string lines = content(table);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1 + 2 * 3);  // one head
+}
+
+// Primus's suites of models have a report of a fixed name, which --append alone continues.
+TEST(Benchmarks, AppendAloneContinuesPrimussReport) {
+  const test::TemporaryFolder folder;
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"benchmark", "gemm-dense", "--model",   "llama_tiny", "--vocab-size",
+                                   "64",        "--seqlen",   "16",        "--device",   "cpu",
+                                   "--threads", "1",          "--seconds", "0.001"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words, {.folder = folder.path().string()});
+  };
+  const std::string report = (folder.path() / "gemm-dense_report.md").string();
+  EXPECT_EQ(run({}).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(report));
+  const ProgramResult once = run({"--append"});
+  EXPECT_EQ(once.exit_code, 0) << once.err;
+  EXPECT_THAT(once.err, HasSubstr("report: gemm-dense_report.md"));
+  const std::size_t size = read_file(report).size();
+  EXPECT_EQ(run({"--append"}).exit_code, 0);
+  EXPECT_GT(read_file(report).size(), size + size / 2);
+  EXPECT_EQ(run({"--append", "--output", "-"}).exit_code, 2);
 }
 
 TEST(Benchmarks, Decode) {

@@ -183,6 +183,10 @@ class BenchmarkModelGemm : public BenchmarkOperator {
     for (std::size_t i = 0; i < sizes_.size(); ++i)
       args.option(sizes_[i].names, "N", &given_[i], sizes_[i].help);
   }
+  // As Primus's suites name their reports.
+  void declare_output(Arguments& args, BenchmarkOutput& output) final {
+    output.declare(args, "--output,--output-file", suite_ + "_report.md");
+  }
   bool reads_files() const final { return !names_a_preset(model_); }
   void check_case() final {
     const FamilyRegistry families = builtin_families();

@@ -29,20 +29,24 @@ void name_task(Console& console) {
 
 }  // namespace
 
-void BenchmarkOutput::declare(Arguments& args, std::string_view names) {
+void BenchmarkOutput::declare(Arguments& args, std::string_view names, const std::string& appended) {
+  appended_ = appended;
   args.flag("--json", json_, "print the report as JSON");
   args.flag("--csv", csv_, "print it as comma-separated values");
   args.flag("--markdown", markdown_, "print it as a Markdown table");
   args.option(names, "FILE", &output_,
               "write it, too: by the name's end .html (with plots), .json, .jsonl, .csv, .tsv or .md; '-' "
               "prints Markdown");
-  args.flag("--append", append_, "with --output FILE.csv, .tsv, .jsonl or .md: behind what is there");
+  args.flag("--append", append_,
+            "with --output FILE.csv, .tsv, .jsonl or .md: behind what is there" +
+                (appended.empty() ? "" : "; without it, behind ./" + appended));
   args.option("--baseline", "save|compare FILE", &baseline_,
               "keep this report, or compare it with one that was kept")
       .several = true;
 }
 
 void BenchmarkOutput::check_words() {
+  if (append_ && output_.empty()) output_ = appended_;
   if (output_ == "-") output_.clear(), markdown_ = true;
   if (json_ + csv_ + markdown_ > 1) throw invalid("--json, --csv and --markdown exclude each other");
   const std::string end = Path(output_).extension();

@@ -15,8 +15,10 @@ namespace primus::cli {
 
 class BenchmarkOutput {
  public:
-  // `names`: of the option --output, where a suite of Primus's has another one.
-  void declare(Arguments& args, std::string_view names = "--output,--output-file");
+  // `names`: of the option --output, where a suite of Primus's has another one. `appended`: the report that
+  // --append continues where nobody names one.
+  void declare(Arguments& args, std::string_view names = "--output,--output-file",
+               const std::string& appended = {});
   // What is wrong with the options, before anything is measured. Throws Error(kInvalid).
   void check();
   // Of that what is wrong on every machine: no file is looked at.
@@ -33,7 +35,7 @@ class BenchmarkOutput {
   void write_output(const BenchmarkReport& report, const BaselineComparison* comparison) const;
 
   bool json_ = false, csv_ = false, markdown_ = false, append_ = false;
-  std::string output_;
+  std::string output_, appended_;
   std::vector<std::string> baseline_;
   std::string earlier_;  // the baseline's text
 };

@@ -468,10 +468,29 @@ class Megatron {
                     arguments_.at("pipeline_model_parallel_layout").text));
   }
 
+  // A layout says how many stages each rank has, and Megatron-LM takes no other word for it. In Primus the
+  // layout counts.
+  void virtual_stages_of_layout() {
+    if (!t_.pipeline_model_parallel_layout) return;
+    if (t_.num_layers_per_virtual_pipeline_stage) {
+      throw error_for(
+          "num_layers_per_virtual_pipeline_stage",
+          "pipeline_model_parallel_layout and num_layers_per_virtual_pipeline_stage exclude each other",
+          "leave one of them out: the layout has all stages");
+    }
+    if (arguments_.erase(rules_.renamed("virtual_pipeline_model_parallel_size")) == 0) return;
+    if (t_.virtual_pipeline_model_parallel_size.value_or(1) == 1) return;
+    job_.warnings.push_back(fmt::format(
+        "virtual_pipeline_model_parallel_size {} is left out: pipeline_model_parallel_layout has all "
+        "stages, and Megatron-LM does not take both",
+        *t_.virtual_pipeline_model_parallel_size));
+  }
+
   // Megatron-LM divides a model's layers equally, unless it is told what each stage has.
   void stages() {
     const std::int64_t parts = t_.pipeline_model_parallel_size;
     modules_of_layout();
+    virtual_stages_of_layout();
     if (parts <= 1 || t_.pipeline_model_parallel_layout || t_.decoder_first_pipeline_num_layers ||
         t_.decoder_last_pipeline_num_layers || t_.num_layers <= 0)
       return;

@@ -285,6 +285,28 @@ TEST(Megatron, LayersThatAreNoEqualPartsAreLaidOut) {
   EXPECT_EQ(after(equal, "--pipeline-model-parallel-layout"), "");
 }
 
+// Primus's MiniMax-M2.5 has both; Megatron-LM's validate_args refuses that.
+TEST(Megatron, ALayoutStandsInPlaceOfVirtualStages) {
+  const std::string both =
+      "mock_data: true\npipeline_model_parallel_size: 2\nnum_layers: 8\n"
+      "pipeline_model_parallel_layout: \"Et*2|t*2|t*2|t*2,L\"\n";
+  const auto job = [&](const std::string& more) {
+    return render(load("framework: megatron\nmodel: llama3.1_405B.yaml", both + more));
+  };
+  const ExternalJob virtual_stages = job("virtual_pipeline_model_parallel_size: 2");
+  EXPECT_EQ(after(virtual_stages, "--num-virtual-stages-per-pipeline-rank"), "");
+  EXPECT_EQ(after(virtual_stages, "--pipeline-model-parallel-layout"), "Et*2|t*2|t*2|t*2,L");
+  EXPECT_THAT(virtual_stages.warnings,
+              Contains(HasSubstr("virtual_pipeline_model_parallel_size 2 is left out")));
+  EXPECT_THAT(job("").warnings, Not(Contains(HasSubstr("is left out: pipeline"))));
+  try {
+    job("num_layers_per_virtual_pipeline_stage: 2");
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("exclude each other"));
+  }
+}
+
 // A layout may say nothing of multi-token prediction; Megatron-LM wants to be told.
 TEST(Megatron, ModulesWithoutAPlaceStandBeforeTheLoss) {
   const auto layout = [](const std::string& text) {

@@ -177,6 +177,43 @@ constexpr Operator kLinear{.name = "linear",
                            .backward_weight = linear_backward_weight,
                            .for_weight = {.inputs = bit(0)}};
 
+// --- scale
+
+struct ScaleAttributes {
+  float factor;
+};
+
+void scale_forward(OperatorCall& op) {
+  launch(op.context(),
+         turbo::Scale{
+             .x = op.in_or_out(0), .out = op.out(0), .factor = op.attributes<ScaleAttributes>().factor});
+}
+
+// The gradient of the output becomes that of the input where it lies.
+void scale_backward_input(OperatorCall& op) {
+  const Tensor d_y = op.d_out(0), d_x = op.complete_d_out(0);
+  launch(op.context(), turbo::Scale{.x = d_y, .out = d_x, .factor = op.attributes<ScaleAttributes>().factor});
+  op.pass_d_in(0, 0);
+}
+
+constexpr Operator kScale{.name = "scale",
+                          .operator_class = OperatorClass::kLinear,
+                          .forward = scale_forward,
+                          .backward_input = scale_backward_input,
+                          .in_place = true};
+
+// --- sum: what a product and one of low rank are together
+
+void sum_forward(OperatorCall& op) {
+  launch(op.context(), turbo::Add{.a = op.in_or_out(0), .b = op.in(1), .out = op.out(0)});
+}
+
+constexpr Operator kSum{.name = "sum",
+                        .operator_class = OperatorClass::kAdd,
+                        .forward = sum_forward,
+                        .backward_input = add_backward_input,
+                        .in_place = true};
+
 // --- add_bias
 
 void add_bias_forward(OperatorCall& op) {
@@ -342,9 +379,26 @@ BlockScope::BlockScope(Residual& x, std::int64_t layer) : tape_(x.sum.tape()) {
   tape_.enter_block(layer);
 }
 
-Value linear(const Value& x, Parameter& weight) {
+Value product(const Value& x, Parameter& weight) {
   const Shape shape{x.shape()[0], weight.shape[0]};
   return x.tape().record(kLinear, {&x}, &weight, {{x.dtype(), shape}})[0];
+}
+
+Value linear(const Value& x, Parameter& weight) {
+  Value y = product(x, weight);
+  const LowRank& low_rank = weight.low_rank;
+  return low_rank
+             ? sum(std::move(y), product(scale(product(x, *low_rank.down), low_rank.scale), *low_rank.up))
+             : y;
+}
+
+Value scale(Value x, float factor) {
+  if (factor == 1) return x;
+  return x.tape().record(kScale, {&x}, nullptr, {{x.dtype(), x.shape()}}, ScaleAttributes{factor})[0];
+}
+
+Value sum(Value a, const Value& b) {
+  return a.tape().record(kSum, {&a, &b}, nullptr, {{a.dtype(), a.shape()}})[0];
 }
 
 Value add_bias(Value x, Parameter& bias) {

@@ -57,8 +57,15 @@ class ReplayScope {
   bool before_;
 };
 
-// x · Wᵀ: [T, in] -> [T, out].
+// x · Wᵀ, and what the weight has of low rank: [T, in] -> [T, out].
 Value linear(const Value& x, Parameter& weight);
+
+// x · Wᵀ alone.
+Value product(const Value& x, Parameter& weight);
+
+// factor · x, and a + b. Pass x or a by std::move to let it happen in place.
+Value scale(Value x, float factor);
+Value sum(Value a, const Value& b);
 
 // x + bias: [T, n]. Pass x by std::move to let it happen in place.
 Value add_bias(Value x, Parameter& bias);

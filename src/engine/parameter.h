@@ -56,6 +56,17 @@ struct CheckpointPart {
 };
 
 struct ParameterUnit;
+struct Parameter;
+
+// Two small matrices that are trained beside a matrix that is not (LoRA; Hu et al. 2021, arXiv:2106.09685).
+// With them a product x · Wᵀ is x · Wᵀ + scale (x · downᵀ) · upᵀ.
+struct LowRank {
+  Parameter* down = nullptr;  // A [rank, in]; null: there are none
+  Parameter* up = nullptr;    // B [out, rank]
+  float scale = 1;
+
+  explicit operator bool() const { return down != nullptr; }
+};
 
 struct Parameter {
   std::string name;  // "layers.3.attention.qkv"
@@ -74,7 +85,9 @@ struct Parameter {
   bool full_precision = false;
   // A matrix of a linear layer of this block: products with it follow the PrecisionRecipe. -1: anything else.
   std::int64_t linear_of = -1;
-  bool vocabulary = false;  // a row for each token of the vocabulary: the embedding, the head
+  LowRank low_rank = {};     // of a matrix that linear() and its like multiply with
+  bool is_low_rank = false;  // A or B of another one: weights that are loaded may be without
+  bool vocabulary = false;   // a row for each token of the vocabulary: the embedding, the head
 
   // Set by ParameterStore::allocate, as everything below; null where another stage has the parameter.
   ParameterUnit* unit = nullptr;

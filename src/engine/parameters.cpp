@@ -354,6 +354,13 @@ void ParameterStore::initialize(turbo::Context& context, std::uint64_t seed) {
   refresh_values(context);
 }
 
+void ParameterStore::initialize_low_rank(turbo::Context& context, std::uint64_t seed) {
+  for (const Parameter& p : parameters_) {
+    if (p.unit && p.is_low_rank) initialize(p, context, seed);
+  }
+  refresh_values(context);
+}
+
 void ParameterStore::refresh_values(turbo::Context& context) {
   for (ParameterUnit& unit : units_) {
     if (unit.dtype != DType::kF32 && !unit.master.absent())

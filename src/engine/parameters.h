@@ -198,6 +198,8 @@ class ParameterStore {
 
   // Enqueues the initial values of what this rank stores (master weights and stored values).
   void initialize(turbo::Context& context, std::uint64_t seed);
+  // Of the matrices of low rank alone.
+  void initialize_low_rank(turbo::Context& context, std::uint64_t seed);
   // Enqueues the refresh of the stored values from the masters; nothing where both are the same memory.
   void refresh_values(turbo::Context& context);
 

@@ -106,6 +106,7 @@ void add_previous(OperatorCall& op, const OperatorCall::Target& target) {
 void OperatorCall::pass_d_in(int i, int j) { take_d_in(i, tape_.slots_[entry().outputs[j]].gradient); }
 
 void OperatorCall::take_d_in(int i, Buffer part) {
+  if (!needs_d_in(i)) return;
   Tape::Slot& to = tape_.slots_[entry().inputs[i]];
   if (!to.gradient) {
     to.gradient = std::move(part);

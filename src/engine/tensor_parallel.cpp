@@ -302,12 +302,14 @@ bool travels_beside(const Value& x, const Parameter& weight, comm::Communicator*
 
 }  // namespace
 
-Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
+namespace {
+
+Value gathered_product(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
   const std::int64_t ranks = group ? group->size() : 1, rows = x.shape()[0] * ranks, in = x.shape()[1];
   if (!travels_beside(x, weight, group, beside, rows * in * size_of(x.dtype()))) {
-    return linear(gather_tokens(x, group), weight);
+    return product(gather_tokens(x, group), weight);
   }
-  PRIMUS_CHECK("gathered_linear", group == &beside->group());
+  PRIMUS_CHECK("gathered_product", group == &beside->group());
   Tape& tape = x.tape();
   const bool kept = tape.drops(OperatorClass::kLinear);
   const Tape::Output y{x.dtype(), Shape{rows, weight.shape[0]}}, all{x.dtype(), Shape{rows, in}, false};
@@ -315,15 +317,36 @@ Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* gro
                      Attributes{beside})[0];
 }
 
-Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
+Value scattered_product(const Value& x, Parameter& weight, comm::Communicator* group,
+                        TensorParallel* beside) {
   const std::int64_t rows = x.shape()[0], out = weight.shape[0];
   if (!travels_beside(x, weight, group, beside, rows * out * size_of(x.dtype()))) {
-    return scatter_tokens(linear(x, weight), group);
+    return scatter_tokens(product(x, weight), group);
   }
-  PRIMUS_CHECK("scattered_linear", group == &beside->group() && rows % group->size() == 0);
+  PRIMUS_CHECK("scattered_product", group == &beside->group() && rows % group->size() == 0);
   const Tape::Output own{x.dtype(), Shape{rows / group->size(), out}},
       products{x.dtype(), Shape{rows, out}, false};
   return x.tape().record(kScattered, {&x}, &weight, {own, products}, Attributes{beside})[0];
+}
+
+}  // namespace
+
+// A is whole: each rank multiplies its tokens by it, and what travels is of low rank.
+Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
+  Value y = gathered_product(x, weight, group, beside);
+  const LowRank& low_rank = weight.low_rank;
+  if (!low_rank) return y;
+  const Value low = scale(product(x, *low_rank.down), low_rank.scale);
+  return sum(std::move(y), gathered_product(low, *low_rank.up, group, beside));
+}
+
+// A is shared as the weight is, and B is whole.
+Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
+  Value y = scattered_product(x, weight, group, beside);
+  const LowRank& low_rank = weight.low_rank;
+  if (!low_rank) return y;
+  const Value low = scale(scattered_product(x, *low_rank.down, group, beside), low_rank.scale);
+  return sum(std::move(y), product(low, *low_rank.up));
 }
 
 }  // namespace primus::engine

@@ -63,6 +63,8 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
   for (std::int64_t layer = config.layers + modules; layer < config.layers + config.mtp.layers; ++layer) {
     store.leave_out("model.layers." + std::to_string(layer) + ".");
   }
+  if (!config.lora) return;
+  for (engine::Parameter& p : store.parameters()) p.trainable = p.is_low_rank;
 }
 
 int LanguageModel::chunk_with(std::int64_t block) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lm/model/attention_config.h"
+#include "lm/model/lora_config.h"
 #include "lm/model/moe_config.h"
 #include "lm/model/mtp_config.h"
 #include "tensor/dtype.h"
@@ -48,6 +49,7 @@ struct ModelConfig {
   AttentionConfig attention;
   MoeConfig moe;
   MtpConfig mtp;
+  LoraConfig lora;
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id;
   std::vector<std::int64_t> eos_ids;  // any of them ends a text

@@ -164,6 +164,19 @@ void random_normal(CpuContext& context, const RandomNormal& a) {
   });
 }
 
+void scale(CpuContext& context, const Scale& a) {
+  with_float_type(a.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const T* x = context.data<const T>(a.x);
+    T* out = context.data<T>(a.out);
+    const float factor = a.factor;
+    parallel_ranges(context, a.out.elements(), 2 * sizeof(T), [=](std::int64_t begin, std::int64_t end) {
+      PRIMUS_SIMD()
+      for (std::int64_t i = begin; i < end; ++i) out[i] = from_float<T>(factor * to_float(x[i]));
+    });
+  });
+}
+
 void fill(CpuContext& context, const Fill& a) {
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -199,6 +212,7 @@ void register_elementwise(KernelTable& table) {
   table.add<CountNonFinite, CpuContext, &count_non_finite>();
   table.add<RandomNormal, CpuContext, &random_normal>();
   table.add<Fill, CpuContext, &fill>();
+  table.add<Scale, CpuContext, &scale>();
   table.add<CopyRows, CpuContext, &copy_rows>();
 }
 

@@ -43,6 +43,11 @@ void RandomNormal::check() const {
 
 void Fill::check() const { PRIMUS_CHECK(kId, is_float(out)); }
 
+void Scale::check() const {
+  PRIMUS_CHECK(kId, is_float(x));
+  PRIMUS_CHECK(kId, same(out, x));
+}
+
 CopyRows CopyRows::strided(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,
                            std::int64_t from_stride, std::int64_t to_stride) {
   return {.from = from,

@@ -87,6 +87,15 @@ struct Fill {
   double flops() const { return 0; }
 };
 
+// out = factor * x, rounded once. out may be x.
+struct Scale {
+  static constexpr KernelId kId = KernelId::kScale;
+  Tensor x, out;  // equal types (fp32 or bf16) and shapes
+  float factor;
+  void check() const;
+  double flops() const { return 0; }
+};
+
 // Copies rows between row-strided buffers: to[(row / group_rows) * to_group_stride + (row % group_rows) *
 // to_stride + c] = from[row * from_stride + c] for c < cols.
 struct CopyRows {

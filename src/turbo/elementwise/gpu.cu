@@ -137,6 +137,22 @@ void round_masters(Context& context, const RoundMasters& call) {
 }
 
 template <class T>
+struct ScaleBody {
+  const T* x;
+  T* out;
+  float factor;
+  PRIMUS_DEVICE void operator()(std::int64_t i) const { out[i] = from_float<T>(factor * to_float(x[i])); }
+};
+
+void scale(Context& context, const Scale& call) {
+  with_float_type(call.out.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    for_each(context, call.out.elements(),
+             ScaleBody<T>{context.data<T>(call.x), context.data<T>(call.out), call.factor});
+  });
+}
+
+template <class T>
 struct FillBody {
   T* out;
   float value;
@@ -297,6 +313,7 @@ void register_elementwise(KernelTable& table) {
   table.add<CountNonFinite, Context, &count_non_finite>();
   table.add<RandomNormal, Context, &random_normal>();
   table.add<Fill, Context, &fill>();
+  table.add<Scale, Context, &scale>();
   table.add<CopyRows, Context, &copy_rows>();
 }
 

@@ -26,6 +26,7 @@ struct Case {
 };
 constexpr Case kCases[] = {
     {"llama", tiny_llama, DType::kF32},       {"llama", tiny_llama, DType::kBF16},
+    {"lora", tiny_lora, DType::kF32},         {"lora", tiny_lora, DType::kBF16},
     {"mixture", tiny_mixture, DType::kF32},   {"mixture", tiny_mixture, DType::kBF16},
     {"deepseek", tiny_deepseek, DType::kF32}, {"deepseek", tiny_deepseek, DType::kBF16}};
 

@@ -89,6 +89,13 @@ inline ModelConfig tiny_capped() {
   return c;
 }
 
+// Adapters beside all matrices of a dense model.
+inline ModelConfig tiny_lora() {
+  ModelConfig c = tiny_llama();
+  c.lora = {.dim = 6, .alpha = 9, .modules = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}};
+  return c;
+}
+
 inline SessionSettings tiny_settings(DType compute = DType::kF32, const ModelConfig& model = tiny_llama()) {
   return {.model = model,
           .compute = compute,

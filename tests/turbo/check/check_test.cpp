@@ -284,6 +284,7 @@ void CheckTest::check_dense() {
   expect_checks<Rn>({.out = rows, .seed = 1, .stream = 2, .offset = 0, .mean = 0, .std = 1}, {}, {&Rn::out},
                     {[](Rn& a) { a.offset = -1; }, [](Rn& a) { a.length = -1; }, [](Rn& a) { a.stride = 1; },
                      [](Rn& a) { a.length = 7; }});
+  expect_checks<Scale>({.x = x, .out = x, .factor = 2}, {&Scale::x, &Scale::out});
   expect_checks<Fill>({.out = x, .value = 1}, {}, {&Fill::out});
   using Cr = CopyRows;
   expect_checks<Cr>({.from = x,

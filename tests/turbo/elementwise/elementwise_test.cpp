@@ -195,6 +195,20 @@ TEST_P(ElementwiseTest, RandomNormalIsTheStreamsOwnNumbers) {
   EXPECT_EQ(bench.download(columns), of_columns);
 }
 
+TEST_P(ElementwiseTest, Scale) {
+  OperatorBench bench(GetParam());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Values x = rounded(random_values(1003, 5), dtype);
+    Values expected;
+    for (const double v : x) expected.push_back(v * static_cast<double>(0.3F));
+    const Tensor in_place = bench.upload(x, dtype, {17, 59}), apart = bench.empty(dtype, {17, 59});
+    for (const Tensor& out : {apart, in_place}) {
+      bench.run(Scale{.x = in_place, .out = out, .factor = 0.3F});
+      EXPECT_LE(normalised_error(bench.download(out), expected), rounding_error(dtype));
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, Fill) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -28,7 +28,8 @@ BlockParameters::BlockParameters(const ModelConfig& config, engine::ParameterSto
       layers_(config.layers),
       hidden_(config.hidden),
       init_std_(config.init_std),
-      chunk_(chunk) {}
+      chunk_(chunk),
+      lora_(config.lora) {}
 
 engine::Parameter& BlockParameters::add(const std::string& name, Shape shape, Initializer initializer,
                                         std::vector<engine::CheckpointPart> parts) const {
@@ -48,6 +49,45 @@ engine::Parameter& BlockParameters::linear(const std::string& name, Share share,
   engine::Parameter& matrix = add(name, std::move(share), initializer, std::move(parts));
   matrix.linear_of = layer_;
   return matrix;
+}
+
+engine::Parameter& BlockParameters::linear(std::string_view module, const std::string& name, Share share,
+                                           Initializer initializer,
+                                           std::vector<engine::CheckpointPart> parts) const {
+  engine::Parameter& matrix = linear(name, share, initializer, parts);
+  if (lora_.has(module)) add_low_rank(matrix, name, share, parts);
+  return matrix;
+}
+
+// Names are those that PEFT gives them. A is shared by all parts of a fused matrix.
+void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string& name, const Share& share,
+                                   const std::vector<engine::CheckpointPart>& parts) const {
+  const std::string weight = ".weight";
+  const auto published = [&](const engine::CheckpointPart& part, const char* which) {
+    return part.name.substr(0, part.name.size() - weight.size()) + which + weight;
+  };
+  const std::int64_t dim = lora_.dim, in = matrix.whole_shape()[1];
+  // Of the standard deviations of PyTorch's xavier_normal_ and kaiming_uniform_(a=sqrt(5)).
+  const double std = lora_.kaiming ? 1 / std::sqrt(3.0 * static_cast<double>(in))
+                                   : std::sqrt(2.0 / static_cast<double>(in + dim));
+  engine::CheckpointPart of_a{published(parts.front(), ".lora_A"), 0, dim};
+  for (std::size_t i = 1; i < parts.size(); ++i)
+    of_a.copies.push_back("model.layers." + std::to_string(layer_) + published(parts[i], ".lora_A"));
+  std::vector<engine::CheckpointPart> of_b;
+  for (const engine::CheckpointPart& part : parts)
+    of_b.push_back({published(part, ".lora_B"), part.row, part.rows});
+
+  Share a{{dim, in}, {}}, b{{matrix.shape[0], dim}, {}};
+  if (matrix.shape[1] != in) {
+    a = {{dim, matrix.shape[1]}, {.whole = {dim, in}, .rows = {{0, dim}}, .column = share.placement.column}};
+  } else if (!share.placement.is_whole()) {
+    b.placement = {.whole = {share.placement.whole[0], dim}, .rows = share.placement.rows};
+  }
+  matrix.low_rank = {
+      .down = &add(name + ".lora_A", std::move(a), Initializer::normal(std), {std::move(of_a)}),
+      .up = &add(name + ".lora_B", std::move(b), Initializer::constant(0), std::move(of_b)),
+      .scale = static_cast<float>(lora_.scale())};
+  matrix.low_rank.down->is_low_rank = matrix.low_rank.up->is_low_rank = true;
 }
 
 EqualShare BlockParameters::tensor() const {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/parallel_operators.h"
@@ -46,6 +47,9 @@ class BlockParameters {
   // A matrix of a linear layer, whose products may be in fp8 (engine/precision.h).
   engine::Parameter& linear(const std::string& name, Share share, engine::Initializer initializer,
                             std::vector<engine::CheckpointPart> parts) const;
+  // The same with adapters, where the model has them for `module` (LoraConfig).
+  engine::Parameter& linear(std::string_view module, const std::string& name, Share share,
+                            engine::Initializer initializer, std::vector<engine::CheckpointPart> parts) const;
   // A norm's weight, [hidden], ones at first.
   engine::Parameter& norm(const std::string& name, const std::string& published) const;
 
@@ -75,11 +79,15 @@ class BlockParameters {
   engine::Initializer into_residual() const;
 
  private:
+  void add_low_rank(engine::Parameter& matrix, const std::string& name, const Share& share,
+                    const std::vector<engine::CheckpointPart>& parts) const;
+
   engine::ParameterStore& store_;
   engine::Mesh* mesh_;
   std::int64_t layer_, layers_, hidden_;
   double init_std_;
   int chunk_;
+  LoraConfig lora_;
 };
 
 }  // namespace primus

@@ -48,8 +48,8 @@ class LatentAttention final : public Layer {
     kv_down_ = matrix("kv_down", {{shape_.rank + shape_.rope_dim, c.hidden}, {}}, "kv_a_proj_with_mqa");
     kv_norm_ = norm("kv_norm", shape_.rank, "kv_a_layernorm");
     kv_up_ = matrix("kv_up", p.rows({c.heads * shape_.up_dim()}, shape_.rank), "kv_b_proj");
-    out_ = &p.linear(".attention.out", p.columns(c.hidden, c.heads * shape_.value_dim), p.into_residual(),
-                     {{".self_attn.o_proj.weight", 0, c.hidden}});
+    out_ = &p.linear("linear_proj", ".attention.out", p.columns(c.hidden, c.heads * shape_.value_dim),
+                     p.into_residual(), {{".self_attn.o_proj.weight", 0, c.hidden}});
   }
 
   Value forward(const Normed& normed, const BlockInputs& in) const override {

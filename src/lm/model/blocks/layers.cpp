@@ -11,9 +11,9 @@ FeedForward::FeedForward(const ModelConfig& c, const BlockParameters& p, std::in
                          const std::string& name, const std::string& published)
     : group_(p.tensor_group()),
       gate_up_(
-          p.linear(name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
+          p.linear("linear_fc1", name + ".gate_up", p.rows({ffn, ffn}, c.hidden), p.matrix(),
                    {{published + ".gate_proj.weight", 0, ffn}, {published + ".up_proj.weight", ffn, ffn}})),
-      down_(p.linear(name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
+      down_(p.linear("linear_fc2", name + ".down", p.columns(c.hidden, ffn), p.into_residual(),
                      {{published + ".down_proj.weight", 0, c.hidden}})) {}
 
 Value FeedForward::forward(const Normed& h, const BlockInputs& in) const { return narrow(widen(h, in), in); }

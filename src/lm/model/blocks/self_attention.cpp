@@ -29,7 +29,8 @@ class SelfAttention final : public Layer {
               {".self_attn.k_proj." + kind, q, kv},
               {".self_attn.v_proj." + kind, q + kv, kv}};
     };
-    qkv_ = &p.linear(".attention.qkv", p.rows({q, kv, kv}, c.hidden), p.matrix(), parts("weight"));
+    qkv_ =
+        &p.linear("linear_qkv", ".attention.qkv", p.rows({q, kv, kv}, c.hidden), p.matrix(), parts("weight"));
     if (options.qkv_bias) {
       qkv_bias_ = &p.add(".attention.qkv_bias", p.rows({q, kv, kv}), Initializer::constant(0), parts("bias"));
     }
@@ -42,7 +43,7 @@ class SelfAttention final : public Layer {
       sinks_ = &p.add(".attention.sinks", p.rows({c.heads}), Initializer::constant(0),
                       {{".self_attn.sinks", 0, c.heads}});
     }
-    out_ = &p.linear(".attention.out", p.columns(c.hidden, q), p.into_residual(),
+    out_ = &p.linear("linear_proj", ".attention.out", p.columns(c.hidden, q), p.into_residual(),
                      {{".self_attn.o_proj.weight", 0, c.hidden}});
     if (options.out_bias) {
       out_bias_ = &p.add(".attention.out_bias", {c.hidden}, Initializer::constant(0),

@@ -1,0 +1,36 @@
+// Low-rank adapters (LoRA; Hu et al. 2021, arXiv:2106.09685): two small matrices beside a linear layer's
+// weight, which are trained while the weight is not:
+//
+//   y = W x + (alpha / dim) B (A x)      A: [dim, in], drawn at random   B: [out, dim], zeros at first
+//
+// Modules are those of Megatron-LM's models: what several published matrices are fused into has one A, which
+// their adapters share, and a B with the rows of all.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace primus {
+
+struct LoraConfig {
+  static constexpr std::int64_t kMaxDim = 4096;
+
+  std::int64_t dim = 0;  // 0: there are no adapters, and everything is trained
+  double alpha = 0;
+  bool kaiming = false;              // A's initial values: Kaiming's standard deviation, else Xavier's
+  std::vector<std::string> modules;  // of lora_modules()
+
+  explicit operator bool() const { return dim > 0; }
+  double scale() const { return alpha / static_cast<double>(dim); }
+  bool has(std::string_view module) const;
+  bool operator==(const LoraConfig&) const = default;
+};
+
+// linear_qkv (attention's queries, keys and values), linear_proj (its output), linear_fc1 (a feed-forward's
+// gate and up), linear_fc2 (its down).
+std::span<const std::string_view> lora_modules();
+
+}  // namespace primus

@@ -14,6 +14,7 @@
 #include "config/inherit.h"
 #include "config/key_hints.h"
 #include "config/keys.h"
+#include "config/lora_settings.h"
 #include "config/not_yet.h"
 #include "config/overrides.h"
 #include "config/problems.h"
@@ -573,6 +574,7 @@ class Loader {
       problems_.collect([&] {
         assign(key, member.value, result_.trainer);
         if (framework_ == Framework::kNative && !is_moot(key.name)) require_native_support(key, member.value);
+        if (framework_ == Framework::kNative && key.name == "lora") read_lora(member.value);
       });
       if (!key.has_meaning_for(framework_)) result_.ignored.emplace_back(key.name);
       Origin origin = member.value.origin.source ? member.value.origin : member.origin;

@@ -75,6 +75,9 @@ struct KeySpec {
   }
   KeySpec&& required() && { return is_required = true, std::move(*this); }
   KeySpec&& own() && { return frameworks = static_cast<uint8_t>(Framework::kNative), std::move(*this); }
+  KeySpec&& also_native(std::string_view meaning) && {
+    return help = meaning, frameworks |= static_cast<uint8_t>(Framework::kNative), std::move(*this);
+  }
   KeySpec&& trains_the_same() && { return is_no_part_of_training = true, std::move(*this); }
   KeySpec&& not_native() && {
     return frameworks &= static_cast<uint8_t>(~static_cast<uint8_t>(Framework::kNative)), std::move(*this);

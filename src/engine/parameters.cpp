@@ -374,6 +374,12 @@ std::int64_t ParameterStore::elements() const {
   return sum;
 }
 
+std::int64_t ParameterStore::trained_elements() const {
+  std::int64_t sum = 0;
+  for (const Parameter& p : parameters_) sum += p.trainable ? p.whole_shape().elements() : 0;
+  return sum;
+}
+
 std::int64_t ParameterStore::counted_elements() const {
   std::int64_t sum = 0;
   for (const Parameter& p : parameters_) {

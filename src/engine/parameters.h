@@ -211,7 +211,8 @@ class ParameterStore {
   std::deque<Parameter>& parameters() { return parameters_; }
   const std::deque<Parameter>& parameters() const { return parameters_; }
   std::int64_t elements() const;  // of all parameters of the model, wherever they are; padding not counted
-  std::int64_t counted_elements() const;  // of those, the ones in the units' slices
+  std::int64_t trained_elements() const;  // of all, the ones that an optimizer updates
+  std::int64_t counted_elements() const;  // of all, the ones in the units' slices
   // Bytes of the optimizer's states of all parameters of the model in a checkpoint.
   std::int64_t state_bytes() const;
   const Layout& layout() const { return layout_; }

@@ -353,7 +353,7 @@ TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
         "heterogeneous_layers_config_path: layers.json", "head_lr_mult: 2", "iterations_to_skip: [1, 2]",
         "fp8: hybrid\n      fp8_recipe: blockwise", "fp4: e2m1", "recompute_activations: true",
         "fp32_residual_connection: true", "exit_on_missing_checkpoint: false\n      load: x",
-        "lora: {enabled: true, dim: 8}", "stage: sft", "save_retain_interval: 10", "spec: [a.b, c]",
+        "lora: {enabled: true, dropout: 0.1}", "stage: sft", "save_retain_interval: 10", "spec: [a.b, c]",
         "per_split_data_args_path: data.json"}) {
     const std::string error = error_of(experiment_text("      " + std::string(refused) + "\n"));
     EXPECT_NE(error.find(": error: "), std::string::npos) << refused << error;
@@ -366,8 +366,9 @@ TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
   for (const char* neutral :
        {"activation_func: silu", "attn_sliding_window: null", "window_size: []", "use_sink_attention: 0",
         "swiglu_limit: 0", "head_lr_mult: 1.0", "iterations_to_skip: null", "fp8: null",
-        "exit_on_missing_checkpoint: true", "lora: {enabled: false}", "lora: {}", "stage: pretrain",
-        "recompute_activations: false", "perform_initialization: true", "iterations_to_skip: []"}) {
+        "exit_on_missing_checkpoint: true", "lora: {enabled: false}", "lora: {}",
+        "lora: {enabled: false, dropout: 0.1}", "stage: pretrain", "recompute_activations: false",
+        "perform_initialization: true", "iterations_to_skip: []"}) {
     EXPECT_EQ(error_of(experiment_text("      " + std::string(neutral) + "\n")), "") << neutral;
   }
 }

@@ -224,7 +224,13 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("main_params_dtype: fp16", "can only do fp32", "set main_params_dtype: fp32");
   at_value("moe_router_dtype: fp64", "can only do fp32", "set moe_router_dtype: fp32");
   at_value("stage: sft", "can only do pretrain, mlperf_pretrain", "set stage: pretrain");
-  at_value("lora: {enabled: true}", "does not have it so far", "leave lora out");
+  file(with_lines("      lora:\n        enabled: true\n        dropout: 0.05\n"), "exp.yaml:16:18",
+       "can only do 0 so far", "set it to 0.0");
+  file(with_lines("      lora:\n        dim: 0\n"), "exp.yaml:15:14", "it must be an integer, at least 1",
+       "leave dim out");
+  file(with_lines("      lora:\n        rank: 8\n"), "exp.yaml:15:9", "unknown key 'rank' of lora", "dim");
+  file(with_lines("      lora:\n        target_modules: [linear_qvk]\n"), "exp.yaml:15:26",
+       "it must be one of linear_qkv", "did you mean 'linear_qkv'?");
   at_value("rotary_seq_len_interpolation_factor: 4", "does not have it so far", "rope_scaling_type: linear");
   at_value("rampup_batch_size: [16, 16, 1000]", "does not have it so far", "leave rampup_batch_size out");
   at_value("recompute_activations: true", "can only do false", "recompute_granularity: selective");

@@ -138,6 +138,8 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   };
   auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
   line("parameters", human_count(static_cast<double>(f.step().parameters)));
+  if (f.step().trained_parameters < f.step().parameters)
+    line("  trained", human_count(static_cast<double>(f.step().trained_parameters)));
   if (f.world > 1) text += mesh_text(f);
   line(f.world > 1 ? "memory of a rank" : "memory", bytes(f.memory.need.total()));
   line("  persistent", bytes(memory.persistent) + "  weights, gradients, optimizer states");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <limits>
@@ -147,6 +148,8 @@ class Copy {
           fmt::format("{} tensor(s) are fp64, which no model computes with: written as fp32", narrowed_));
     }
     for (std::string& note : tensors_.refuse_foreign(used_, store)) report_.notes.push_back(std::move(note));
+    if (config_.lora) report_.notes.push_back("the adapters (lora) are folded into the weights");
+    config_.lora = {};
     report_.config = config_;
   }
 
@@ -187,6 +190,7 @@ class Copy {
     constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kF16};
     for (const engine::ParameterStore::Group& group : store.groups()) {
       for (const Parameter* p : group.parameters) {
+        if (p->is_low_rank) continue;  // folded into its weight
         for (const CheckpointPart& part : p->parts) {
           const TensorSource& source = add(*p, part);
           tensors_.check_copies(part, used_);
@@ -212,13 +216,10 @@ class Copy {
     const std::vector<std::int64_t> shape = published_shape(p, part);
     PublishedTensor tensor = find_published(folder_, tensors_.full_name(part.name), shape, used_);
     const bool stored_as_it_is = !options_.dtype || tensor.dtype == *options_.dtype;
-    if (options_.dtype == DType::kF32 && checkpoint_) {
-      const auto master =
-          checkpoint_->find(TensorPart::kOptimizer, optimizer_tensor_name("fp32_param", part.name));
-      if (master && master->dtype == DType::kF32) {
-        tensor = {.dtype = DType::kF32, .plain = master->data, .read = {}};
-      }
+    if (options_.dtype == DType::kF32) {
+      if (const auto master = master_of(part.name)) tensor = *master;
     }
+    if (p.low_rank) tensor = folded(std::move(tensor), p, part);
     TensorSource& source = sources_.emplace_back();
     source.name = part.name;
     source.shape = shape;
@@ -241,6 +242,65 @@ class Copy {
       from_float(values, dtype, out);
     };
     return source;
+  }
+
+  // The fp32 weight that training keeps beside a tensor.
+  std::optional<PublishedTensor> master_of(const std::string& name) const {
+    if (!checkpoint_) return std::nullopt;
+    const auto master = checkpoint_->find(TensorPart::kOptimizer, optimizer_tensor_name("fp32_param", name));
+    if (!master || master->dtype != DType::kF32) return std::nullopt;
+    return PublishedTensor{.dtype = DType::kF32,
+                           .plain = master->data,
+                           .read = [master](std::int64_t first, std::span<float> out) {
+                             std::memcpy(out.data(), master->data.data() + first * sizeof(float),
+                                         out.size_bytes());
+                           }};
+  }
+
+  // All numbers of the part of an adapter that belongs to rows [row, row + rows) of it, as exact as they are
+  // known.
+  std::vector<float> adapter(const Parameter& p, std::int64_t row, std::int64_t rows) {
+    std::vector<float> values;
+    for (const CheckpointPart& part : p.parts) {
+      if (part.row < row || part.row + part.rows > row + rows) continue;
+      PublishedTensor tensor =
+          find_published(folder_, tensors_.full_name(part.name), published_shape(p, part), used_);
+      tensors_.check_copies(part, used_);
+      if (const auto master = master_of(part.name)) tensor = *master;
+      const std::size_t before = values.size();
+      values.resize(before + static_cast<std::size_t>(part.rows * p.row_elements()));
+      tensor.read(0, std::span(values).subspan(before));
+    }
+    return values;
+  }
+
+  // W + scale B A, summed in fp64 and rounded once.
+  PublishedTensor folded(PublishedTensor base, const Parameter& p, const CheckpointPart& part) {
+    const Parameter &down = *p.low_rank.down, &up = *p.low_rank.up;
+    const auto a = std::make_shared<const std::vector<float>>(adapter(down, 0, down.shape[0]));
+    const auto b = std::make_shared<const std::vector<float>>(adapter(up, part.row, part.rows));
+    const std::int64_t cols = p.row_elements(), rank = down.shape[0];
+    base.plain = {};
+    base.read = [a, b, cols, rank, scale = config_.lora.scale(), read = std::move(base.read)](
+                    std::int64_t first, std::span<float> out) {
+      read(first, out);
+      std::vector<double> added;
+      for (std::size_t i = 0; i < out.size();) {
+        const std::int64_t row = (first + static_cast<std::int64_t>(i)) / cols;
+        const std::int64_t col = (first + static_cast<std::int64_t>(i)) % cols;
+        added.assign(std::min(static_cast<std::size_t>(cols - col), out.size() - i), 0);
+        for (std::int64_t r = 0; r < rank; ++r) {
+          const double factor = static_cast<double>((*b)[static_cast<std::size_t>(row * rank + r)]);
+          const float* const of_a = a->data() + r * cols + col;
+          for (std::size_t j = 0; j < added.size(); ++j) added[j] += factor * static_cast<double>(of_a[j]);
+        }
+        for (const double sum : added) {
+          out[i] = static_cast<float>(static_cast<double>(out[i]) + scale * sum);
+          ++i;
+        }
+      }
+    };
+    return base;
   }
 
   const ModelFolder& from_;

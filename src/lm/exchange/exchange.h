@@ -5,6 +5,8 @@
 // refused by name before anything is written. Elements that keep their type keep their bits. Tensors are
 // streamed: memory stays at a few MB, whatever the model's size.
 //
+// Adapters (LoraConfig) are folded into the weights that they belong to: what comes out is an ordinary model.
+//
 // Quantised publications are read, too, and come out in bf16 unless told otherwise:
 //   fp8    DeepSeek-V3: X.weight in float8 e4m3 beside X.weight_scale_inv, fp32, one for each 128 x 128 block
 //   mxfp4  gpt-oss: X_blocks, two e2m1 numbers to a byte, beside X_scales, an exponent (e8m0) for each 32

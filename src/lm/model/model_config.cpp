@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -83,6 +84,29 @@ void read_rope(const json& root, const std::string& where, ModelConfig& config) 
   s.mscale = rope.optional_number("mscale");
   s.mscale_all_dim = rope.optional_number("mscale_all_dim");
   s.truncate = rope.flag_or("truncate", true);
+}
+
+// Adapters whose tensors lie beside the model's. A key of Primus alone: transformers passes it over.
+constexpr const char* kLoraKey = "primus_lora";
+
+LoraConfig read_lora(const json& root, const std::string& where) {
+  const auto it = root.find(kLoraKey);
+  if (it == root.end() || it->is_null()) return {};
+  const ConfigReader common(root, where);
+  if (!it->is_object()) throw common.bad(kLoraKey, "must be an object");
+  const ConfigReader r(*it, where);
+  LoraConfig lora{.dim = r.integer("dim", 1, LoraConfig::kMaxDim), .alpha = r.positive_or("alpha", 0)};
+  if (lora.alpha <= 0) throw r.bad("alpha", "is missing");
+  lora.kaiming = r.text_or("init", "xavier") == "kaiming";
+  const auto modules = it->find("target_modules");
+  const bool list = modules != it->end() && modules->is_array() && !modules->empty();
+  for (const json& module : list ? *modules : json::array()) {
+    if (module.is_string() && std::ranges::count(lora_modules(), module.get<std::string>()) > 0)
+      lora.modules.push_back(module.get<std::string>());
+  }
+  if (!list || lora.modules.size() != modules->size())
+    throw r.bad("target_modules", "must be a list of linear_qkv, linear_proj, linear_fc1 and linear_fc2");
+  return lora;
 }
 
 json rope_json(const ModelConfig& config) {
@@ -303,6 +327,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     c.eos_ids = r.ids("eos_token_id");
     c.mtp.layers = r.integer_or("num_nextn_predict_layers", 0, 0, MtpConfig::kMaxLayers);
     read_rope(root, where, c);
+    c.lora = read_lora(root, where);
     if (c.rotary_fraction != 1 && !family.partial_rotary) {
       throw r.not_supported("partial_rotary_factor",
                             fmt::format(": {} is not supported for this model family", c.rotary_fraction),
@@ -371,6 +396,12 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
   if (c.rotary_fraction != 1) {
     root["partial_rotary_factor"] = root["rope_parameters"]["partial_rotary_factor"] = c.rotary_fraction;
   }
+  if (c.lora) {
+    root[kLoraKey] = {{"dim", c.lora.dim},
+                      {"alpha", c.lora.alpha},
+                      {"init", c.lora.kaiming ? "kaiming" : "xavier"},
+                      {"target_modules", c.lora.modules}};
+  }
   family.write(c, root);
   return root.dump(2) + "\n";
 }
@@ -389,6 +420,21 @@ double keys_per_query(const ModelConfig& c, std::int64_t layer, double s) {
   return s / 2;
 }
 
+// Weights of one layer's adapters.
+double adapter_weights(const ModelConfig& c, std::int64_t layer) {
+  const double h = static_cast<double>(c.hidden), ffn = static_cast<double>(c.moe.routed(layer) ? 0 : c.ffn);
+  const double q = static_cast<double>(c.heads * c.head_dim),
+               kv = static_cast<double>(c.kv_heads * c.head_dim);
+  const LatentConfig& latent = c.attention.latent;
+  const bool latents = latent.kv_rank > 0;
+  double sum = 0;
+  if (c.lora.has("linear_qkv") && !latents) sum += h + q + 2 * kv;
+  if (c.lora.has("linear_proj")) sum += (latents ? static_cast<double>(c.heads * latent.value_dim) : q) + h;
+  if (c.lora.has("linear_fc1") && ffn > 0) sum += h + 2 * ffn;
+  if (c.lora.has("linear_fc2") && ffn > 0) sum += ffn + h;
+  return static_cast<double>(c.lora.dim) * sum;
+}
+
 }  // namespace
 
 double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t length) {
@@ -402,11 +448,21 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
     return attention_weights(c) + width * keys_per_query(c, layer, s) +
            feed_forward_weights(c, layer, c.moe.router.top_k);
   };
-  double per_token = head;
-  for (std::int64_t layer = 0; layer < c.layers; ++layer) per_token += block(layer);
+  double per_token = head, adapters = 0;
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    per_token += block(layer);
+    adapters += adapter_weights(c, layer);
+  }
   // Each module: the joined input's projection, a block like the last one, the head again.
-  per_token += static_cast<double>(c.mtp.modules()) * (2 * h * h + block(c.layers - 1) + head);
-  return 6 * per_token * static_cast<double>(sequences) * s;
+  const double modules = static_cast<double>(c.mtp.modules());
+  per_token += modules * (2 * h * h + block(c.layers - 1) + head);
+  const double tokens = static_cast<double>(sequences) * s;
+  if (!c.lora) return 6 * per_token * tokens;
+  // Frozen weights have no gradient: two thirds of their products are left, and all of attention's own.
+  double scores = modules * width * keys_per_query(c, c.layers - 1, s);
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) scores += width * keys_per_query(c, layer, s);
+  adapters += modules * adapter_weights(c, c.layers - 1);
+  return (4 * per_token + 2 * scores + 6 * adapters) * tokens;
 }
 
 }  // namespace primus

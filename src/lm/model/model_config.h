@@ -81,8 +81,8 @@ void fill_model_settings(config::Experiment& experiment, const ModelConfig& mode
 
 // Floating-point operations of one training step over `sequences` of `length` tokens: 6 per multiplied weight
 // and token, causal attention counted at half (of a window or chunk where a layer has one), of experts the
-// chosen ones, recomputation and routers not counted (Megatron-LM's convention). Modules of multi-token
-// prediction count where they are trained.
+// chosen ones, recomputation and routers not counted (Megatron-LM's convention). Of frozen weights (lora) it
+// is 4. Modules of multi-token prediction count where they are trained.
 double training_flops(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
 
 }  // namespace primus

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "config/experiment.h"
 #include "config/keys.h"
+#include "config/lora_settings.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/family.h"
 #include "lm/model/family_switches.h"
@@ -424,6 +425,37 @@ class Settings {
 
 }  // namespace
 
+namespace {
+
+void set_adapters(const config::Experiment& experiment, ModelConfig& model,
+                  std::vector<std::string>* warnings) {
+  const config::Value* const map = experiment.settings.find("lora");
+  if (!map || !map->is_map()) return;
+  const config::LoraSettings lora = config::read_lora(*map);
+  if (!lora.enabled) return;
+  model.lora = {.dim = lora.dim,
+                .alpha = lora.alpha,
+                .kaiming = lora.a_init == "kaiming",
+                .modules = lora.target_modules};
+  const bool feed_forwards = model.lora.has("linear_fc1") || model.lora.has("linear_fc2");
+  if (model.moe.experts > 0 && feed_forwards) {
+    throw experiment.error_for(
+        "lora", "lora names linear_fc1 or linear_fc2, and adapters of experts are not there so far",
+        "set target_modules of lora to [linear_qkv, linear_proj]");
+  }
+  if (model.attention.latent.kv_rank > 0 && model.lora.modules == std::vector<std::string>{"linear_qkv"}) {
+    throw experiment.error_for("lora", "lora names linear_qkv alone, and latent attention has no such module",
+                               "name linear_proj in target_modules");
+  }
+  // What balances experts is as frozen as they are.
+  model.moe.training.bias_update_rate = 0;
+  if (warnings && !experiment.trainer.load)
+    warnings->push_back(fmt::format("{}: lora without load trains adapters of a model that knows nothing",
+                                    experiment.provenance_of("lora").describe()));
+}
+
+}  // namespace
+
 std::vector<FamilySwitch> switches_of(const Family& family) {
   std::vector<FamilySwitch> all(kSwitches.begin(), kSwitches.end());
   for (FamilySwitch& common : all) {
@@ -436,7 +468,9 @@ std::vector<FamilySwitch> switches_of(const Family& family) {
 
 ModelConfig model_config_of(const config::Experiment& experiment, std::optional<std::int64_t> vocab,
                             const FamilyRegistry& families, std::vector<std::string>* warnings) {
-  return Settings(experiment, families, warnings).model(vocab);
+  ModelConfig model = Settings(experiment, families, warnings).model(vocab);
+  set_adapters(experiment, model, warnings);
+  return model;
 }
 
 }  // namespace primus

@@ -36,6 +36,7 @@ constexpr auto kOrigins = std::to_array<std::pair<std::string_view, std::string_
     {"first_k_dense_replace", "moe_layer_freq"},
     {"mlp_only_layers", "moe_layer_freq"},
     {"moe_layers", "moe_layer_freq"},
+    {"primus_lora", "lora"},
     {"norm_topk_prob", "moe_router_pre_softmax"},
 });
 

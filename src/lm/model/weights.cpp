@@ -219,6 +219,18 @@ void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart
   upload(rank, p.unit->trained ? masters_of(p) : of_shard(p, p.unit->stored_values), p, part, dtype, host);
 }
 
+// Names of adapters' tensors, as BlockParameters makes them.
+bool names_adapter(std::string_view name) {
+  return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
+}
+
+bool has_adapters(const SafetensorsFolder& folder) {
+  for (std::size_t i = 0; i < folder.size(); ++i) {
+    if (names_adapter(folder[i].name)) return true;
+  }
+  return false;
+}
+
 void check_group_is_there(const LanguageTensors& tensors, const ParameterStore::Group& group) {
   if (group.if_missing.empty()) return;
   for (const Parameter* p : group.parameters) {
@@ -242,20 +254,26 @@ TensorView tensor_of(const LanguageTensors& tensors, const Parameter& p, const C
 }  // namespace
 
 void check_weight_shapes(const SafetensorsFolder& folder, const ModelConfig& config,
-                         const FamilyRegistry& families) {
+                         const FamilyRegistry& families, Adapters adapters) {
   ParameterStore store;  // never allocated
   const LanguageModel model(config, families, store);
   const LanguageTensors tensors(folder);
   for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
-  for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) { tensor_of(tensors, p, part); });
+  const bool without = adapters == Adapters::kMayBeMissing && !has_adapters(folder);
+  for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
+    if (!(without && p.is_low_rank)) tensor_of(tensors, p, part);
+  });
 }
 
-void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine::Rank& rank) {
+void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine::Rank& rank,
+                  Adapters adapters) {
   const LanguageTensors tensors(folder);
   TensorNames used;
   std::vector<std::byte> staging;
+  const bool without = adapters == Adapters::kMayBeMissing && !has_adapters(folder);
   for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
+    if (without && p.is_low_rank) return;
     const TensorView tensor = tensor_of(tensors, p, part);
     require_float(tensor);
     tensors.check_copies(part, used);
@@ -317,7 +335,11 @@ std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceR
 }
 
 void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
-                     bool optimizer) {
+                     bool optimizer, Adapters adapters) {
+  const bool without = adapters == Adapters::kMayBeMissing &&
+                       std::ranges::none_of(checkpoint.manifest().tensors, [](const TensorRecord& record) {
+                         return record.part == TensorPart::kModel && names_adapter(record.name);
+                       });
   std::vector<std::byte> staging;
   // What this rank stores of a part, in the type that is asked for.
   const auto read = [&](TensorPart where, const std::string& name, DType dtype, const Parameter& p,
@@ -341,7 +363,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
     used.insert(part.name);
     used.insert(part.copies.begin(), part.copies.end());
-    if (stored_of(p, part).empty()) return;
+    if (stored_of(p, part).empty() || (without && p.is_low_rank)) return;
     const engine::ParameterUnit& unit = *p.unit;
     const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
     const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();

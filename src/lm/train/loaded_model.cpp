@@ -215,7 +215,13 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
     r.note("init_method_std has no effect: the weights are loaded");
   }
   r.fixed("untie_embeddings_and_output_weights", !ours.tied_embeddings, !loaded.tied_embeddings);
+  if (loaded.lora && loaded.lora != ours.lora) {
+    throw experiment.error_for(
+        "lora", fmt::format("the weights of {} have adapters, and those of the experiment are others", where),
+        "restore lora, or fold the adapters into the weights first: primus model export");
+  }
   LoadedModel result{.config = loaded, .notes = {}};
+  result.config.lora = ours.lora;
   result.config.moe.training = ours.moe.training;  // how to train is the experiment's alone
   reconcile_rope(r, experiment.trainer, ours, result.config);
   reconcile_mtp(r, ours.mtp, result.config.mtp);

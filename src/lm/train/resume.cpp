@@ -199,6 +199,7 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
   ModelConfig saved = read_model_config(checkpoint.file("config.json"), file.string(), families);
   // It has all the multi-token prediction that it announces, which who starts anew may do without.
   saved.mtp.enabled = start == Start::kContinued || model.mtp.enabled;
+  if (start == Start::kFinetuned && !saved.lora) saved.lora = model.lora;
   saved.moe.training = model.moe.training;  // how to train may change
   // Written by the same code: only what the models are can make a difference.
   const auto before = config_lines(write_model_config(saved, compute, families));

@@ -137,6 +137,7 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
       .memory = rank.high_water(),
       .kernels = kernels,
       .parameters = parameters,
+      .trained_parameters = session.store().trained_elements(),
       .saved_share =
           static_cast<double>(session.store().counted_elements()) / static_cast<double>(parameters),
       .communication = std::move(communication),

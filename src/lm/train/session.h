@@ -72,6 +72,7 @@ struct StepMeasurement {
   engine::MemoryPlan memory;
   turbo::Meter kernels;                          // calls and FLOPs by kernel, recomputation included
   std::int64_t parameters = 0;                   // of the whole model
+  std::int64_t trained_parameters = 0;           // of those; the others are frozen
   double saved_share = 1;                        // of which this rank writes into a checkpoint
   std::vector<GroupTraffic> communication = {};  // of groups in which something is sent
   // Of the optimizer, on all ranks (ParameterStore::state_bytes), and of fp8's delayed scales.

@@ -197,7 +197,8 @@ config::Experiment with_loaded_model(config::Experiment e, const FamilyRegistry&
 
 std::int64_t checkpoint_bytes(const StepMeasurement& measured, const SessionSettings& s, bool optimizer) {
   const std::int64_t copies = 2 * s.model.mtp.modules() * s.model.vocab * s.model.hidden;
-  const std::int64_t masters = s.compute == DType::kF32 ? 0 : measured.parameters * size_of(DType::kF32);
+  const std::int64_t masters =
+      s.compute == DType::kF32 ? 0 : measured.trained_parameters * size_of(DType::kF32);
   return (measured.parameters + copies) * size_of(s.compute) +
          (optimizer ? measured.state_bytes + masters : 0);
 }

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -139,6 +140,11 @@ void Trainer::Run::prepare() {
       static_cast<double>(memory.scratch) / kMiB,
       beside > 0 ? fmt::format(", about {:.0f} MiB program and libraries", static_cast<double>(beside) / kMiB)
                  : "");
+  if (model.lora) {
+    log.info("lora: {} of {} parameters are trained, beside {}",
+             human_count(static_cast<double>(measured.trained_parameters)),
+             human_count(static_cast<double>(measured.parameters)), fmt::join(model.lora.modules, ", "));
+  }
   if (c.async_save) {
     log.info(
         "saving in the background will hold a copy of the checkpoint: {:.0f} MiB (async_save=false needs "
@@ -147,7 +153,8 @@ void Trainer::Run::prepare() {
   }
   // A config.json that promises more than there are weights must not cost memory first.
   if (c.load && Env::posix().status(loaded_folder(*c.load) / "config.json")) {
-    check_weight_shapes(SafetensorsFolder::open(loaded_folder(*c.load)), model, families);
+    check_weight_shapes(SafetensorsFolder::open(loaded_folder(*c.load)), model, families,
+                        Adapters::kMayBeMissing);
   }
   check_memory(measured);
   if (ranks.first()) check_disk(measured);
@@ -294,13 +301,14 @@ void Trainer::Run::load_or_initialize() {
     session->store().initialize(rank->context(), static_cast<std::uint64_t>(c.seed));
     return;
   }
+  session->store().initialize_low_rank(rank->context(), static_cast<std::uint64_t>(c.seed));
   Path load = loaded_root(*c.load);
   if (Env::posix().status(load / Manifest::kFileName)) {
     const CheckpointReader checkpoint =
         CheckpointReader::open(load, Validation::kFull, Env::posix(), ranks.group());
     c.finetune ? finetune_from(checkpoint) : resume_from(checkpoint);
   } else if (Env::posix().status(load / "config.json")) {
-    load_weights(SafetensorsFolder::open(load), session->store(), *rank);
+    load_weights(SafetensorsFolder::open(load), session->store(), *rank, Adapters::kMayBeMissing);
   } else {
     const ResumePoint point = resume_point(load);
     if (!point.reader) throw nothing_to_load(e);
@@ -312,7 +320,7 @@ void Trainer::Run::load_or_initialize() {
 
 void Trainer::Run::finetune_from(const CheckpointReader& checkpoint) {
   refuse_another_model(checkpoint, e, model, settings.compute, families, Start::kFinetuned);
-  load_checkpoint(checkpoint, session->store(), *rank, false);
+  load_checkpoint(checkpoint, session->store(), *rank, false, Adapters::kMayBeMissing);
 }
 
 void Trainer::Run::load_scales_of_fp8(const CheckpointReader& checkpoint) {

@@ -373,6 +373,8 @@ TEST(DataParallelMemory, SplitMastersTakeTwoBytesLess) {
 INSTANTIATE_TEST_SUITE_P(Models, DataParallelTraining,
                          testing::Values(Case{"llama", tiny_llama, DType::kF32, 1e-5},
                                          Case{"llama_bf16", tiny_llama, DType::kBF16, 2e-3},
+                                         Case{"lora", tiny_lora, DType::kF32, 1e-5},
+                                         Case{"lora_bf16", tiny_lora, DType::kBF16, 2e-3},
                                          Case{"mixture", tiny_mixture, DType::kF32, 1e-5},
                                          Case{"mixture_bf16", tiny_mixture, DType::kBF16, 2e-3},
                                          Case{"deepseek", tiny_deepseek, DType::kF32, 1e-5},

@@ -195,5 +195,19 @@ TEST(Lora, ModulesThatAreNotNamedHaveNone) {
       std::ranges::any_of(model.gradient("layers.0.attention.out.lora_B"), [](float d) { return d != 0; }));
 }
 
+TEST(Lora, FrozenWeightsCountTwoThirdsOfTheirProducts) {
+  const ModelConfig config = tiny_lora();
+  Model model(config);
+  double adapters = 0;
+  for (const Parameter& p : model.session->store().parameters()) {
+    if (p.is_low_rank) adapters += static_cast<double>(p.shape.elements());
+  }
+  const double tokens = 64;
+  const double scores = 6 * tokens * 4 * (2 * 4 * 12) * tokens / 2;  // of four layers
+  const double whole = training_flops(without_adapters(config), 1, 64);
+  const double expected = (whole - scores) * 4 / 6 + scores + 6 * adapters * tokens;
+  EXPECT_NEAR(training_flops(config, 1, 64) / expected, 1, 1e-12);
+}
+
 }  // namespace
 }  // namespace primus::test

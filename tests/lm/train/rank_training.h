@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "comm/copy_engines.h"
 #include "comm/local/thread_group.h"
 #include "engine/mesh.h"
+#include "lm/checkpoint/elements.h"
 #include "lm/generate/generate.h"
 #include "lm/train/tiny_model.h"
 
@@ -90,7 +92,11 @@ inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Out
     const engine::FlatRange range = engine::stored_range(p);
     if (range.empty()) continue;
     const std::vector<std::byte> bits = weight_bits(rank, p);
-    std::memcpy(whole.data() + range.begin, bits.data(), bits.size());
+    // What is not trained has no masters.
+    const bool narrow = p.unit->master.absent() && !p.unit->split() && p.unit->dtype == DType::kBF16;
+    to_float(narrow ? DType::kBF16 : DType::kF32, bits,
+             std::span(whole).subspan(static_cast<std::size_t>(range.begin),
+                                      static_cast<std::size_t>(range.size())));
   }
 }
 

@@ -1,0 +1,113 @@
+#include "config/lora_settings.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+#include <string_view>
+
+#include "base/text/suggest.h"
+
+namespace primus::config {
+namespace {
+
+using Names = std::span<const std::string_view>;
+
+constexpr std::array<std::string_view, 8> kKeys{"enabled",
+                                                "dim",
+                                                "alpha",
+                                                "dropout",
+                                                "dropout_position",
+                                                "lora_A_init_method",
+                                                "lora_B_init_method",
+                                                "target_modules"};
+constexpr std::array<std::string_view, 4> kModules{"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
+constexpr std::int64_t kMostDim = 4096;
+
+Error wrong(const Value& value, std::string_view key, std::string_view must) {
+  return error_at(value.origin, fmt::format("lora.{} is {}; it must be {}", key, value.show(), must),
+                  fmt::format("leave {} out for the default", key), value.width());
+}
+
+double number(const Value& value, std::string_view key, std::string_view must) {
+  const bool is = value.kind == Value::Kind::kInt || value.kind == Value::Kind::kFloat;
+  if (!is || !std::isfinite(value.real)) throw wrong(value, key, must);
+  return value.real;
+}
+
+std::string one_of(const Value& value, std::string_view key, Names names) {
+  if (value.kind == Value::Kind::kString && std::ranges::find(names, value.text) != names.end())
+    return value.text;
+  const std::string must = fmt::format("one of {}", fmt::join(names, ", "));
+  Error error = wrong(value, key, must);
+  if (const std::string near = did_you_mean(value.text, names); !near.empty()) error.add_hint(near);
+  throw error;
+}
+
+Error not_so_far(const Value& value, std::string_view key, std::string_view can, std::string hint) {
+  return unsupported(
+             fmt::format("lora.{} is {}; Primus's own engine can only do {} so far", key, value.show(), can),
+             std::move(hint))
+      .at(value.origin.location(), value.origin.snippet(value.width()));
+}
+
+void read(LoraSettings& settings, const std::string& key, const Value& value) {
+  constexpr std::array<std::string_view, 2> kPositions{"pre", "post"}, kInit{"xavier", "kaiming"};
+  constexpr std::array<std::string_view, 1> kZero{"zero"};
+  if (key == "enabled") {
+    if (value.kind != Value::Kind::kBool) throw wrong(value, key, "true or false");
+    settings.enabled = value.boolean;
+  } else if (key == "dim") {
+    const double dim = number(value, key, "an integer");
+    if (dim < 1 || dim > kMostDim || dim != std::floor(dim))
+      throw wrong(value, key, fmt::format("an integer, at least 1 and at most {}", kMostDim));
+    settings.dim = static_cast<std::int64_t>(dim);
+  } else if (key == "alpha") {
+    settings.alpha = number(value, key, "a number");
+    if (settings.alpha <= 0 || settings.alpha > 1e6) throw wrong(value, key, "above 0 and at most 1e6");
+  } else if (key == "dropout") {
+    settings.dropout = number(value, key, "a number");
+    if (settings.dropout < 0 || settings.dropout >= 1) throw wrong(value, key, "at least 0 and below 1");
+  } else if (key == "dropout_position") {
+    settings.dropout_position = one_of(value, key, kPositions);
+  } else if (key == "lora_A_init_method") {
+    settings.a_init = one_of(value, key, kInit);
+  } else if (key == "lora_B_init_method") {
+    settings.b_init = one_of(value, key, kZero);
+  } else if (key == "target_modules") {
+    if (!value.is_list() || value.items.empty()) throw wrong(value, key, "a list of modules");
+    settings.target_modules.clear();
+    for (const Value& item : value.items) {
+      std::string module = one_of(item, key, kModules);
+      if (std::ranges::find(settings.target_modules, module) == settings.target_modules.end())
+        settings.target_modules.push_back(std::move(module));
+    }
+    // In one order, so that equal settings are equal.
+    std::ranges::sort(settings.target_modules, {}, [](const std::string& module) {
+      return std::ranges::find(kModules, module) - kModules.begin();
+    });
+  }
+}
+
+}  // namespace
+
+LoraSettings read_lora(const Value& lora) {
+  LoraSettings settings;
+  for (const Member& member : lora.members) {
+    if (std::ranges::find(kKeys, member.key) == kKeys.end()) {
+      const std::string near = did_you_mean(member.key, kKeys);
+      throw error_at(member.origin, fmt::format("unknown key '{}' of lora", member.key.substr(0, 80)),
+                     near.empty() ? fmt::format("its keys are {}", fmt::join(kKeys, ", ")) : near,
+                     member.key.size());
+    }
+    if (!member.value.is_null()) read(settings, member.key, member.value);
+  }
+  if (settings.enabled && settings.dropout > 0)
+    throw not_so_far(*lora.find("dropout"), "dropout", "0", "set it to 0.0, or leave it out");
+  return settings;
+}
+
+}  // namespace primus::config

@@ -1,0 +1,184 @@
+// Whole runs with low-rank adapters: what they train and save, that they go on bit for bit, what is refused,
+// and that the exported model is the adapted one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/temporary_folder.h"
+#include "lm/checkpoint/checkpoint.h"
+#include "lm/checkpoint/elements.h"
+#include "lm/exchange/exchange.h"
+#include "lm/train/trainer.h"
+
+namespace primus::test {
+namespace {
+
+using testing::HasSubstr;
+
+class LoraRuns : public testing::Test {
+ protected:
+  // Runs exp_name `name` and gives its newest checkpoint.
+  Path run(const std::string& name, const std::vector<std::string>& overrides) {
+    const std::string yaml =
+        "work_group: w\nuser_name: u\nexp_name: " + name + "\nworkspace: " + folder_.path().string() + R"(
+modules:
+  pre_trainer:
+    framework: native
+    overrides:
+      num_layers: 2
+      hidden_size: 32
+      ffn_hidden_size: 48
+      num_attention_heads: 4
+      num_query_groups: 2
+      seq_length: 32
+      max_position_embeddings: 64
+      tokenizer_type: ByteTokenizer
+      mock_data: true
+      micro_batch_size: 1
+      global_batch_size: 2
+      lr: 1.0e-2
+      train_iters: 4
+      save_interval: 2
+      eval_iters: 0
+)";
+    const config::Experiment experiment = config::load_experiment_text(yaml, "experiment.yaml", overrides);
+    Logger log(LogOptions{});
+    Trainer trainer(experiment, families_, log);
+    trainer.prepare();
+    const std::atomic<bool> stop = false;
+    return *trainer.run(stop).checkpoint;
+  }
+  std::string refusal(const std::string& name, const std::vector<std::string>& overrides) {
+    try {
+      run(name, overrides);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2);
+      return std::string(error.what()) + " / " + error.hint();
+    }
+    return "accepted";
+  }
+  std::vector<double> losses(const std::string& name) const {
+    std::istringstream lines(read_file(folder_.path() / "w/u" / name / "metrics.jsonl"));
+    std::vector<double> all;
+    for (std::string line; std::getline(lines, line);)
+      all.push_back(nlohmann::json::parse(line).at("lm_loss"));
+    return all;
+  }
+  static std::vector<float> values(const SafetensorsFolder& folder, const std::string& name) {
+    const std::optional<TensorView> tensor = folder.find(name);
+    if (!tensor) return {};
+    std::vector<float> all(tensor->data.size() / static_cast<std::size_t>(size_of(tensor->dtype)));
+    to_float(tensor->dtype, tensor->data, all);
+    return all;
+  }
+  static std::string load(const Path& folder) { return "load=" + folder.string(); }
+
+  const FamilyRegistry families_ = builtin_families();
+  TemporaryFolder folder_;
+  const std::string lora_ = "lora={enabled: true, dim: 4, alpha: 8}";
+};
+
+TEST_F(LoraRuns, TrainAdaptersAloneAndGoOnBitForBit) {
+  const Path base = run("base", {});
+  const Path whole = run("whole", {load(base), "finetune=true", lora_});
+  const SafetensorsFolder before = SafetensorsFolder::open(base), after = SafetensorsFolder::open(whole);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const std::optional<TensorView> now = after.find(before[i].name);
+    ASSERT_TRUE(now) << before[i].name;
+    EXPECT_TRUE(std::ranges::equal(now->data, before[i].data)) << before[i].name;
+  }
+  // Of the query, key and value projections one A; everything has a B, and has learned.
+  EXPECT_EQ(after.size(), before.size() + 2 * 7 * 2);
+  const std::string attention = "model.layers.1.self_attn.";
+  EXPECT_EQ(values(after, attention + "q_proj.lora_A.weight"),
+            values(after, attention + "v_proj.lora_A.weight"));
+  for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+    const std::vector<float> b = values(after, attention + name + ".lora_B.weight");
+    EXPECT_TRUE(std::ranges::any_of(b, [](float v) { return v != 0; })) << name;
+  }
+  // No state for what is frozen.
+  const CheckpointReader saved = CheckpointReader::open(whole);
+  int states = 0;
+  for (const TensorRecord& record : saved.manifest().tensors) {
+    if (record.part != TensorPart::kOptimizer) continue;
+    EXPECT_THAT(record.name, HasSubstr(".lora_"));
+    ++states;
+  }
+  EXPECT_GT(states, 0);
+
+  run("twice", {load(base), "finetune=true", lora_, "exit_interval=2"});
+  const Path twice = run("twice", {load(base), "finetune=true", lora_});
+  EXPECT_EQ(losses("twice"), losses("whole"));
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(read_file(twice / file), read_file(whole / file)) << file;
+}
+
+TEST_F(LoraRuns, OtherAdaptersAreRefused) {
+  const Path base = run("base", {});
+  const Path adapted = run("adapted", {load(base), "finetune=true", lora_, "exit_interval=2"});
+  EXPECT_THAT(refusal("adapted", {load(base), "finetune=true", "lora={enabled: true, dim: 8, alpha: 8}"}),
+              HasSubstr("primus_lora"));
+  EXPECT_THAT(refusal("adapted", {load(base), "finetune=true"}), HasSubstr("primus_lora"));
+  EXPECT_THAT(refusal("other", {load(adapted), "finetune=true"}), HasSubstr("have adapters"));
+  // From weights with the same adapters a new run begins with them.
+  run("further", {load(adapted), "finetune=true", lora_});
+  EXPECT_LT(losses("further").front(), losses("adapted").front());
+}
+
+// Weights as Hugging Face has them, without our manifest; and the adapted model back as such.
+TEST_F(LoraRuns, PublishedWeightsGoInAndComeOutFolded) {
+  const std::string own_tokenizer = "allow_tokenizer_change=true";
+  for (const char* bf16 : {"bf16=false", "bf16=true"}) {
+    SCOPED_TRACE(bf16);
+    const std::string name = std::string(bf16).substr(5);
+    const Path base = run("base_" + name, {bf16}), published = folder_.path() / ("published_" + name);
+    const Path out = folder_.path() / ("out_" + name);
+    copy_model(find_model_folder(base), published, {}, families_);
+    const Path adapted = run("adapted_" + name, {bf16, load(published), lora_, own_tokenizer});
+    const ExchangeReport report =
+        copy_model(find_model_folder(adapted), out, {.dtype = DType::kF32}, families_);
+    EXPECT_FALSE(report.config.lora);
+    EXPECT_THAT(report.notes, testing::Contains(HasSubstr("folded")));
+
+    const CheckpointReader training = CheckpointReader::open(adapted);
+    const auto master = [&](const std::string& tensor) {
+      const auto found = training.find(TensorPart::kOptimizer, "fp32_param." + tensor);
+      const TensorView view = found ? *found : *training.find(TensorPart::kModel, tensor);
+      std::vector<float> all(view.data.size() / static_cast<std::size_t>(size_of(view.dtype)));
+      to_float(view.dtype, view.data, all);
+      return all;
+    };
+    // A's master is saved once, for all three projections.
+    const std::string attention = "model.layers.0.self_attn.", key = attention + "k_proj.";
+    const std::vector<float> w = master(key + "weight"), a = master(attention + "q_proj.lora_A.weight"),
+                             b = master(key + "lora_B.weight"),
+                             folded = values(SafetensorsFolder::open(out), key + "weight");
+    ASSERT_EQ(folded.size(), 16U * 32);
+    for (std::size_t i = 0; i < folded.size(); ++i) {
+      double sum = 0;
+      for (std::size_t r = 0; r < 4; ++r)
+        sum += static_cast<double>(b[i / 32 * 4 + r]) * static_cast<double>(a[r * 32 + i % 32]);
+      EXPECT_FLOAT_EQ(folded[i], static_cast<float>(static_cast<double>(w[i]) + 2 * sum));
+    }
+    // It is an ordinary model, and knows what the adapters had learned.
+    run("after_" + name, {bf16, load(out), own_tokenizer});
+    EXPECT_LT(losses("after_" + name).front(), losses("adapted_" + name).front());
+  }
+}
+
+TEST_F(LoraRuns, ExpertsHaveNone) {
+  EXPECT_THAT(refusal("experts", {lora_, "model_type=mixtral", "num_experts=4", "moe_router_topk=2",
+                                  "ffn_hidden_size=16"}),
+              HasSubstr("adapters of experts are not there so far"));
+}
+
+}  // namespace
+}  // namespace primus::test

@@ -184,6 +184,22 @@ TEST(Lora, WhatIsNotTrainedKeepsItsBitsAndHasNoState) {
   }
 }
 
+// In fp32 a trained number has 12 bytes beside its value: a gradient and two moments.
+TEST(Lora, FrozenWeightsTakeNoMemoryForGradientsAndStates) {
+  const auto measured = [](const ModelConfig& config) {
+    engine::Rank rank(turbo::make_cpu_device(2));
+    return measure_session(rank, tiny_settings(DType::kF32, config), builtin_families());
+  };
+  const StepMeasurement adapted = measured(tiny_lora()), whole = measured(without_adapters(tiny_lora()));
+  const std::int64_t adapters = adapted.parameters - whole.parameters;
+  EXPECT_EQ(adapted.trained_parameters, adapters);
+  EXPECT_EQ(whole.trained_parameters, whole.parameters);
+  EXPECT_EQ(adapted.state_bytes, 8 * adapters);
+  const double saved = static_cast<double>(whole.memory.persistent - adapted.memory.persistent);
+  EXPECT_NEAR(saved / static_cast<double>(12 * whole.parameters - 16 * adapters), 1, 0.02);
+  EXPECT_LT(adapted.kernels.flops(), whole.kernels.flops());
+}
+
 TEST(Lora, ModulesThatAreNotNamedHaveNone) {
   ModelConfig config = tiny_lora();
   config.lora.modules = {"linear_proj"};

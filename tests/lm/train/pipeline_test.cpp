@@ -110,7 +110,8 @@ TEST_P(PipelineTraining, EqualsOneDeviceOnEverySchedule) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
-                         testing::Values(Model{"llama", llama, true}, Model{"tied_llama", tied_llama, false},
+                         testing::Values(Model{"llama", llama, true}, Model{"lora", tiny_lora, true},
+                                         Model{"tied_llama", tied_llama, false},
                                          Model{"mixture", mixture, true}, Model{"latent", latent, false},
                                          Model{"capped", capped, false}),
                          [](const auto& model) { return std::string(model.param.name); });

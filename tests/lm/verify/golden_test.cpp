@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../../base/temporary_folder.h"
@@ -60,6 +61,37 @@ INSTANTIATE_TEST_SUITE_P(Families, Golden,
                          testing::Values("llama", "llama31_tied", "qwen2", "qwen3", "mixtral", "qwen3_moe",
                                          "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4"),
                          [](const auto& family) { return std::string(family.param); });
+
+// tests/golden/lora: low-rank adapters beside the frozen Llama, against PEFT.
+TEST(LoraGolden, LogitsGradientsAndSteps) {
+  const std::filesystem::path base = kGoldens / "llama", lora = kGoldens.parent_path() / "lora";
+  const test::TemporaryFolder folder;
+  auto config = nlohmann::json::parse(read_file(base / "config.json"));
+  const auto golden = nlohmann::json::parse(read_file(lora / "golden.json"));
+  config["primus_lora"] = golden.at("lora");
+  config["primus_lora"]["target_modules"] = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
+  write_file_atomic(folder.path() / "config.json", config.dump());
+  nlohmann::json index;
+  for (const auto& [from, shard] : {std::pair(base / "model.safetensors", "base.safetensors"),
+                                    {lora / "adapters.safetensors", "adapters.safetensors"}}) {
+    std::filesystem::copy(from, folder.path() / shard);
+    const SafetensorsFile file = SafetensorsFile::open(from);
+    for (std::size_t i = 0; i < file.size(); ++i) index["weight_map"][std::string(file[i].name)] = shard;
+  }
+  write_file_atomic(folder.path() / "model.safetensors.index.json", index.dump());
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    SCOPED_TRACE(name_of(compute));
+    const VerifyReport report = verify_model({.model = folder.path(),
+                                              .inputs = lora / "io.safetensors",
+                                              .gradients = lora / "gradients.safetensors",
+                                              .trajectory = lora / "golden.json",
+                                              .compute = compute},
+                                             builtin_families(), cpu_device);
+    for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
+    EXPECT_EQ(report.gradients.size(), 2U * (4 + 7));  // of two layers: four As, seven Bs
+    EXPECT_EQ(report.trajectory.size(), 10U);
+  }
+}
 
 // tests/golden/variants: what the goldens' own configurations leave at its neutral value.
 class Variant : public testing::TestWithParam<const char*> {

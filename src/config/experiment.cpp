@@ -7,8 +7,11 @@
 #include <memory>
 #include <utility>
 
+#include "base/files/file.h"
 #include "base/system/openmp_threads.h"
+#include "base/system/user_name.h"
 #include "base/text/suggest.h"
+#include "base/text/utf8.h"
 #include "config/experiment_keys.h"
 #include "config/foreign.h"
 #include "config/inherit.h"
@@ -58,10 +61,11 @@ void derive_fields(Experiment& experiment) {
 // Builds one Experiment. Members are the stages' intermediate results.
 class Loader {
  public:
-  Loader(FileLoader& files, ReadVariable read_variable, fs::path experiment_dir, const LoadOptions& options)
+  Loader(FileLoader& files, ReadVariable read_variable, const fs::path& file, const LoadOptions& options)
       : files_(files),
         read_variable_(std::move(read_variable)),
-        dir_(std::move(experiment_dir)),
+        dir_(file.parent_path()),
+        file_name_(file.stem().string()),
         wanted_module_(options.module) {}
 
   Experiment run(Value root, std::span<const std::string> arguments) {
@@ -349,10 +353,11 @@ class Loader {
 
   void read_top_level() {
     refuse_unknown(root_, names_of(kExperimentKeys), "at the top level");
-    read_text("work_group", result_.work_group);
-    read_text("user_name", result_.user_name);
-    read_text("exp_name", result_.exp_name);
-    read_text("workspace", result_.workspace);
+    read_text("work_group", result_.work_group, "primus");
+    read_text("user_name", result_.user_name, user_name());
+    read_text("exp_name", result_.exp_name,
+              is_plain_name(file_name_) && unicode::is_valid(file_name_) ? file_name_ : "run");
+    read_text("workspace", result_.workspace, "./output");
     for (const auto& [key, text] :
          {std::pair("work_group", &result_.work_group), std::pair("user_name", &result_.user_name),
           std::pair("exp_name", &result_.exp_name)}) {
@@ -362,12 +367,10 @@ class Loader {
     if (root_.find("platform")) result_.ignored.emplace_back("platform");
   }
 
-  void read_text(std::string_view key, std::string& target) {
+  void read_text(std::string_view key, std::string& target, std::string otherwise) {
     const Member* member = root_.find_member(key);
     if (!member || member->value.is_null()) {
-      problems_.add(error_at(member ? member->origin : Origin{root_.origin.source},
-                             fmt::format("{} is missing", key), fmt::format("add {}: NAME", key),
-                             key.size()));
+      target = std::move(otherwise);
     } else if (!member->value.is_scalar() || member->value.kind == Value::Kind::kBool ||
                member->value.text.empty()) {
       problems_.add(error_at(member->value.origin,
@@ -769,6 +772,7 @@ class Loader {
   FileLoader& files_;
   ReadVariable read_variable_;
   fs::path dir_;
+  std::string file_name_;  // without its ending: "try1"
   std::string wanted_module_;
   std::optional<BackendFields> foreign_;  // of the engine that the file is written for
   bool has_own_model_ = false;            // beside settings of another framework
@@ -813,15 +817,14 @@ fs::path Experiment::output_dir() const { return fs::path(workspace) / work_grou
 Experiment load_experiment(const fs::path& file, std::span<const std::string> overrides,
                            const LoadOptions& options) {
   FileLoader files = make_file_loader(options);
-  return Loader(files, reader_of(options), file.parent_path(), options).run(files.load(file), overrides);
+  return Loader(files, reader_of(options), file, options).run(files.load(file), overrides);
 }
 
 Experiment load_experiment_text(std::string_view text, const std::string& name,
                                 std::span<const std::string> overrides, const LoadOptions& options) {
   FileLoader files = make_file_loader(options);
   const std::shared_ptr<const Source> source = make_source(name, std::string(text));
-  return Loader(files, reader_of(options), fs::path(name).parent_path(), options)
-      .run(files.load(source), overrides);
+  return Loader(files, reader_of(options), fs::path(name), options).run(files.load(source), overrides);
 }
 
 }  // namespace primus::config

@@ -15,10 +15,15 @@ struct ExperimentKey {
 };
 
 inline constexpr std::array kExperimentKeys = {
-    ExperimentKey{"work_group", "team; first folder below workspace", true},
-    ExperimentKey{"user_name", "user; second folder below workspace", true},
-    ExperimentKey{"exp_name", "name of the run; third folder below workspace", true},
-    ExperimentKey{"workspace", "folder for everything the run writes", true},
+    ExperimentKey{"work_group", "team; first folder below workspace; primus when left out", false},
+    ExperimentKey{"user_name",
+                  "user; second folder below workspace; the user's name on this machine when left out",
+                  false},
+    ExperimentKey{
+        "exp_name",
+        "name of the run; third folder below workspace; the file's name without its ending when left out",
+        false},
+    ExperimentKey{"workspace", "folder for everything the run writes; ./output when left out", false},
     ExperimentKey{"modules",
                   "what to run: a trainer, pre_trainer or post_trainer; of several the command's own", true},
     ExperimentKey{"env", "environment variables to set for the run", false},

@@ -21,7 +21,7 @@ inline constexpr size_t kMaxMembers = 4096;  // keys of one map
 // The next step where one of these is exceeded.
 inline constexpr const char* kTooMuchHint = "settings are small: is it an experiment?";
 inline constexpr const char* kNoSettingsHint =
-    "an experiment begins with work_group: NAME; examples/native/configs has some to copy";
+    "an experiment says what to run under modules:; examples/native/configs has some to copy";
 
 // A source for text that came from the file `name`, without its byte order mark.
 std::shared_ptr<const Source> make_source(std::string name, std::string text);

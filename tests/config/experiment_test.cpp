@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "base/system/user_name.h"
 #include "support.h"
 
 namespace primus::config {
@@ -624,6 +625,23 @@ TEST(Experiment, ThousandsOfProblemsAreCountedAndTwentyShown) {
   EXPECT_NE(text.find("\n... and 3980 more"), std::string::npos);
 }
 
+TEST(Experiment, NamesThatAreLeftOutHaveDefaults) {
+  const std::string modules = "modules: {pre_trainer: {overrides: {load: model, data_path: [text.txt]}}}\n";
+  const Experiment e = load_experiment_text(modules, "configs/try 1.b.yaml");
+  EXPECT_EQ(e.work_group, "primus");
+  EXPECT_EQ(e.user_name, user_name());
+  EXPECT_EQ(e.exp_name, "try 1.b");
+  EXPECT_EQ(e.workspace, "./output");
+  EXPECT_EQ(e.provenance_of("exp_name").describe(), "default");
+  // What is written stands alone: it has the names.
+  const Experiment again = load_experiment_text(to_yaml(e), "other.yaml");
+  EXPECT_EQ(again.output_dir(), e.output_dir());
+  // One that is empty is as good as none; a name that no settings can hold is not taken from the file.
+  EXPECT_EQ(load_experiment_text("exp_name: null\n" + modules, "e.toml.yaml").exp_name, "e.toml");
+  EXPECT_EQ(load_experiment_text(modules, "a\xff.yaml").exp_name, "run");
+  EXPECT_EQ(load_experiment_text(modules, "a.yaml", std::vector<std::string>{"exp_name=b"}).exp_name, "b");
+}
+
 TEST(Experiment, ItsFrameIsChecked) {
   EXPECT_EQ(
       error_of("work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"),
@@ -633,8 +651,8 @@ TEST(Experiment, ItsFrameIsChecked) {
       "modules: {pre_trainer: {overrides: {num_layers: 1, hidden_size: 8, num_attention_heads: 2, "
       "vocab_size: 9, mock_data: true}}}\n";
   const std::string head = "work_group: g\nuser_name: u\n";
-  EXPECT_EQ(error_of(head + "workspace: w\n" + module),
-            "exp.yaml: error: exp_name is missing\n  hint: add exp_name: NAME");
+  EXPECT_NE(error_of(head + "workspace: w\n").find("exp.yaml: error: the experiment has no modules"),
+            std::string::npos);
   EXPECT_NE(
       error_of(head + "workspace: w\nexp_name: [a]\n" + module).find("exp_name expects text, not a list"),
       std::string::npos);

@@ -323,7 +323,6 @@ inline std::vector<Mistake> typical_mistakes() {
   file("extends: 5.5\n" + with_lines(""), "exp.yaml:1:10", "extends expects file names",
        "extends: FILE.yaml");
   argument({"exp_name=../x"}, "exp_name is '../x'", "workspace says where");
-  argument({"exp_name=null"}, "exp_name is missing", "add exp_name: NAME");
 
   // Variables.
   at_value("save: ${NO_SUCH_VARIABLE_HERE}", "environment variable NO_SUCH_VARIABLE_HERE is not set",

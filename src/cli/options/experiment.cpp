@@ -1,8 +1,6 @@
 #include "cli/options/experiment.h"
 
 #include <fmt/format.h>
-#include <pwd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -167,22 +165,21 @@ bool ExperimentArguments::names_a_model() const {
 // What stands in for an experiment file: a run that goes over the data once, with validation and samples.
 config::Experiment ExperimentArguments::load_without_file() const {
   const auto load_as = [&](const std::string& exp_name) {
-    return config::load_experiment_text(
-        fmt::format("work_group: primus\nuser_name: {}\nexp_name: {}\nworkspace: ./output\n"
-                    "modules:\n"
-                    "  pre_trainer:\n"
-                    "    framework: native\n"
-                    "    config: pre_trainer.yaml\n"
-                    "    overrides:\n"
-                    "      train_epochs: 1\n"
-                    "      micro_batch_size: 1\n"
-                    "      global_batch_size: 8\n"
-                    "      lr_warmup_fraction: 0.05\n"
-                    "      eval_interval: 100\n"
-                    "      eval_iters: 4\n"
-                    "      sample_interval: 100\n",
-                    json_text(nlohmann::json(user_name()), -1), json_text(nlohmann::json(exp_name), -1)),
-        "(no experiment file)", overrides_);
+    return config::load_experiment_text(fmt::format("exp_name: {}\n"
+                                                    "modules:\n"
+                                                    "  pre_trainer:\n"
+                                                    "    framework: native\n"
+                                                    "    config: pre_trainer.yaml\n"
+                                                    "    overrides:\n"
+                                                    "      train_epochs: 1\n"
+                                                    "      micro_batch_size: 1\n"
+                                                    "      global_batch_size: 8\n"
+                                                    "      lr_warmup_fraction: 0.05\n"
+                                                    "      eval_interval: 100\n"
+                                                    "      eval_iters: 4\n"
+                                                    "      sample_interval: 100\n",
+                                                    json_text(nlohmann::json(exp_name), -1)),
+                                        "(no experiment file)", overrides_);
   };
   if (!names_a_model()) {
     throw invalid("there is neither an experiment nor a model to start from",
@@ -199,11 +196,6 @@ config::Experiment ExperimentArguments::load_without_file() const {
       [](char x) { return !std::isalnum(static_cast<unsigned char>(x)) && x != '-' && x != '_' && x != '.'; },
       '_');
   return load_as(is_plain_name(name) ? name : "run");
-}
-
-std::string user_name() {
-  const passwd* user = getpwuid(getuid());
-  return user && is_plain_name(user->pw_name) ? user->pw_name : "user";
 }
 
 void apply_environment(const config::Experiment& experiment) {

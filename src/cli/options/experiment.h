@@ -39,9 +39,6 @@ class ExperimentArguments {
   std::vector<std::string> overrides_;
 };
 
-// The name of who runs the program, where it can be a folder's name.
-std::string user_name();
-
 // Sets the experiment's variables for this process. Before threads are started.
 void apply_environment(const config::Experiment& experiment);
 

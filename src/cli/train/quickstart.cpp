@@ -12,6 +12,7 @@
 #include "base/files/file.h"
 #include "base/system/shell.h"
 #include "base/system/threads.h"
+#include "base/system/user_name.h"
 #include "base/text/json_text.h"
 #include "base/text/utf8.h"
 #include "bench/train_benchmark.h"

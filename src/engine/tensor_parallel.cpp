@@ -288,10 +288,6 @@ constexpr Operator kScattered{.name = "scattered_linear",
                               .backward_weight = scattered_backward_weight,
                               .for_weight = {.inputs = bit(0)}};
 
-}  // namespace
-
-namespace {
-
 // Whether what is gathered or scattered, of these bytes, shall travel beside products with this weight. Those
 // in fp8 quantise all rows at once, so they wait for them.
 bool travels_beside(const Value& x, const Parameter& weight, comm::Communicator* group,
@@ -299,10 +295,6 @@ bool travels_beside(const Value& x, const Parameter& weight, comm::Communicator*
   return group && beside && beside->worthwhile(bytes) &&
          !x.tape().precision().is_fp8(GemmRole::kForward, weight);
 }
-
-}  // namespace
-
-namespace {
 
 Value gathered_product(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* beside) {
   const std::int64_t ranks = group ? group->size() : 1, rows = x.shape()[0] * ranks, in = x.shape()[1];

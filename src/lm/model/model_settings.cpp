@@ -423,10 +423,6 @@ class Settings {
   std::vector<std::string>* const warnings_;
 };
 
-}  // namespace
-
-namespace {
-
 void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                   std::vector<std::string>* warnings) {
   const config::Value* const map = experiment.settings.find("lora");

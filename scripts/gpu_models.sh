@@ -31,16 +31,16 @@ done
 cat docs/*.md README.md >"$scratch/text.txt"
 # trained NAME DEVICE WORD...: a tiny model in fp32 on text that comes with the sources.
 trained() {
-  name=$1
-  on=$2
+  run_name=$1
+  run_on=$2
   shift 2
   timeout 300 "$primus" train pretrain --config examples/native/configs/CPU/llama_tiny-pretrain.yaml --plain \
-    workspace="$scratch" work_group=w user_name=u exp_name="$name" bf16=false train_iters="$steps" device="$on" lr=1.0e-3 \
+    workspace="$scratch" work_group=w user_name=u exp_name="$run_name" bf16=false train_iters="$steps" device="$run_on" lr=1.0e-3 \
     mock_data=false data_path="$scratch/text.txt" "$@" \
-    >"$scratch/$name.log" 2>&1 || {
+    >"$scratch/$run_name.log" 2>&1 || {
     failed=1
-    echo "FAILED  training on $on"
-    tail -n 12 "$scratch/$name.log"
+    echo "FAILED  training on $run_on"
+    tail -n 12 "$scratch/$run_name.log"
   }
 }
 
@@ -58,25 +58,36 @@ largest() {
     NF == 4 { d = ($3 - $1) / $1; d = d < 0 ? -d : d; if (d > most) most = d; ++rows }
     END { print rows == steps ? most + 0 : 1 }'
 }
+# beside_the_cpu NAME WHAT WORD...: the runs cpuNAME, cpuNAME4, cpuNAME2 and DEVICENAME.
+beside_the_cpu() {
+  name=$1
+  what=$2
+  shift 2
+  for run in "cpu$name cpu 8" "$device$name $device 8" "cpu${name}4 cpu 4" "cpu${name}2 cpu 2"; do
+    # shellcheck disable=SC2086
+    set -- $run "$@"
+    of=$1 on=$2 microbatch=$3
+    shift 3
+    trained "$of" "$on" micro_batch_size="$microbatch" "$@"
+    curve "$of" >"$scratch/$of.curve"
+    echo "$what: $of: loss and gradient norm after $steps steps: $(tail -n 1 "$scratch/$of.curve")"
+  done
+  difference=$(largest "cpu$name" "$device$name")
+  rounding="$(largest "cpu$name" "cpu${name}4") and $(largest "cpu$name" "cpu${name}2")"
+  if awk "BEGIN { split(\"$rounding\", r, \" and \"); most = r[1] > r[2] ? r[1] : r[2]
+    exit !(most < 1e-3 && $difference < (most > 2.5e-6 ? 4 * most : 1e-5)) }"; then
+    echo "ok      $what: $steps losses on $device are the CPU's within $difference; the CPU's own with other microbatches: $rounding"
+  else
+    failed=1
+    echo "FAILED  $what: $steps losses on $device differ from the CPU's by up to $difference; the CPU's own with other microbatches: $rounding"
+  fi
+}
+beside_the_cpu "" "training"
 for on in cpu "$device"; do
-  trained "$on" "$on"
-  curve "$on" >"$scratch/$on.curve"
-  echo "training on $on: loss and gradient norm after $steps steps: $(tail -n 1 "$scratch/$on.curve")"
   timeout 120 "$primus" generate "$scratch/w/u/cpu" --prompt "And" -n 24 --device "$on" --threads 4 >"$scratch/$on.txt" 2>&1 || failed=1
 done
-for microbatch in 4 2; do
-  trained cpu$microbatch cpu micro_batch_size=$microbatch
-  curve cpu$microbatch >"$scratch/cpu$microbatch.curve"
-done
-difference=$(largest cpu "$device")
-rounding="$(largest cpu cpu4) and $(largest cpu cpu2)"
-if awk "BEGIN { split(\"$rounding\", r, \" and \"); most = r[1] > r[2] ? r[1] : r[2]
-  exit !(most < 1e-3 && $difference < (most > 2.5e-6 ? 4 * most : 1e-5)) }"; then
-  echo "ok      $steps losses on $device are the CPU's within $difference; the CPU's own with other microbatches: $rounding"
-else
-  failed=1
-  echo "FAILED  $steps losses on $device differ from the CPU's by up to $difference; the CPU's own with other microbatches: $rounding"
-fi
+beside_the_cpu _adapters "low-rank adapters of that model" load="$scratch/w/u/cpu" lora.enabled=true lora.dim=8 lora.alpha=16 \
+  "lora.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]"
 # Interrupted half way and continued, the bits are those of the run that was not.
 trained parts "$device" exit_interval=$((steps / 2))
 trained parts "$device"

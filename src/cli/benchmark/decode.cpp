@@ -67,6 +67,7 @@ class BenchmarkDecode final : public Command {
     in_range("--warmup", options_.warmup, 0);
     options_.batches = parse_sizes("--batch", batches_, 1 << 12);
   }
+
   static void in_range(const char* option, std::int64_t value, std::int64_t least) {
     if (value >= least && value <= kMostDecodedTokens) return;
     throw invalid(fmt::format("{} must be from {} to {}, not {}", option, least, kMostDecodedTokens, value),

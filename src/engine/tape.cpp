@@ -324,8 +324,9 @@ void Tape::set_gradient(const Value& value, const Tensor& gradient) {
 
 void Tape::set_gradient(int index, Buffer gradient) {
   Slot& slot = slots_[index];
-  PRIMUS_CHECK("Tape::set_gradient", slot.differentiable && !slot.gradient);
-  slot.gradient = std::move(gradient);
+  PRIMUS_CHECK("Tape::set_gradient", !slot.gradient);
+  // Where all that leads to the value is frozen, as an embedding beside adapters is, its gradient ends here.
+  if (slot.differentiable) slot.gradient = std::move(gradient);
 }
 
 Tensor Tape::gradient(const Value& value) const {

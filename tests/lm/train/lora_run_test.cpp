@@ -4,72 +4,28 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-#include "base/temporary_folder.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/exchange/exchange.h"
-#include "lm/train/trainer.h"
+#include "lm/train/whole_runs.h"
 
 namespace primus::test {
 namespace {
 
 using testing::HasSubstr;
 
-class LoraRuns : public testing::Test {
+class LoraRuns : public WholeRuns {
  protected:
-  // Runs exp_name `name` and gives its newest checkpoint.
-  Path run(const std::string& name, const std::vector<std::string>& overrides) {
-    const std::string yaml =
-        "work_group: w\nuser_name: u\nexp_name: " + name + "\nworkspace: " + folder_.path().string() + R"(
-modules:
-  pre_trainer:
-    framework: native
-    overrides:
-      num_layers: 2
-      hidden_size: 32
-      ffn_hidden_size: 48
-      num_attention_heads: 4
-      num_query_groups: 2
-      seq_length: 32
-      max_position_embeddings: 64
-      tokenizer_type: ByteTokenizer
-      mock_data: true
-      micro_batch_size: 1
-      global_batch_size: 2
-      lr: 1.0e-2
-      train_iters: 4
-      save_interval: 2
-      eval_iters: 0
-)";
-    const config::Experiment experiment = config::load_experiment_text(yaml, "experiment.yaml", overrides);
-    Logger log(LogOptions{});
-    Trainer trainer(experiment, families_, log);
-    trainer.prepare();
-    const std::atomic<bool> stop = false;
-    return *trainer.run(stop).checkpoint;
-  }
-  std::string refusal(const std::string& name, const std::vector<std::string>& overrides) {
-    try {
-      run(name, overrides);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.exit_code(), 2);
-      return std::string(error.what()) + " / " + error.hint();
-    }
-    return "accepted";
-  }
+  LoraRuns() : WholeRuns({"num_query_groups=2"}) {}
+
   std::vector<double> losses(const std::string& name) const {
-    std::istringstream lines(read_file(folder_.path() / "w/u" / name / "metrics.jsonl"));
     std::vector<double> all;
-    for (std::string line; std::getline(lines, line);)
-      all.push_back(nlohmann::json::parse(line).at("lm_loss"));
+    for (const nlohmann::json& step : metrics(name)) all.push_back(step.at("lm_loss"));
     return all;
   }
   static std::vector<float> values(const SafetensorsFolder& folder, const std::string& name) {
@@ -79,10 +35,7 @@ modules:
     to_float(tensor->dtype, tensor->data, all);
     return all;
   }
-  static std::string load(const Path& folder) { return "load=" + folder.string(); }
 
-  const FamilyRegistry families_ = builtin_families();
-  TemporaryFolder folder_;
   const std::string lora_ = "lora={enabled: true, dim: 4, alpha: 8}";
 };
 

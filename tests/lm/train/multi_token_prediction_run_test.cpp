@@ -3,80 +3,31 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "base/error.h"
-#include "base/temporary_folder.h"
 #include "lm/checkpoint/checkpoint.h"
-#include "lm/train/trainer.h"
+#include "lm/train/whole_runs.h"
 
 namespace primus::test {
 namespace {
 
 using testing::HasSubstr;
 
-class MtpRuns : public testing::Test {
+class MtpRuns : public WholeRuns {
  protected:
-  // Runs exp_name `name` and gives its newest checkpoint.
-  Path run(const std::string& name, const std::vector<std::string>& overrides) {
-    const std::string yaml =
-        "work_group: w\nuser_name: u\nexp_name: " + name + "\nworkspace: " + folder_.path().string() + R"(
-modules:
-  pre_trainer:
-    framework: native
-    overrides:
-      num_layers: 2
-      hidden_size: 32
-      ffn_hidden_size: 48
-      num_attention_heads: 4
-      seq_length: 32
-      max_position_embeddings: 64
-      tokenizer_type: ByteTokenizer
-      mock_data: true
-      micro_batch_size: 1
-      global_batch_size: 2
-      lr: 1.0e-2
-      train_iters: 4
-      save_interval: 2
-      eval_iters: 0
-)";
-    const config::Experiment experiment = config::load_experiment_text(yaml, "experiment.yaml", overrides);
-    const FamilyRegistry families = builtin_families();
-    Logger log(LogOptions{});
-    Trainer trainer(experiment, families, log);
-    trainer.prepare();
-    const std::atomic<bool> stop = false;
-    return *trainer.run(stop).checkpoint;
-  }
-  std::string refusal(const std::string& name, const std::vector<std::string>& overrides) {
-    try {
-      run(name, overrides);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.exit_code(), 2);
-      return std::string(error.what()) + " / " + error.hint();
-    }
-    return "accepted";
-  }
   // (loss, mtp_loss) of each step; -1 where there is none.
   std::vector<std::pair<double, double>> losses(const std::string& name) const {
-    std::istringstream lines(read_file(folder_.path() / "w/u" / name / "metrics.jsonl"));
     std::vector<std::pair<double, double>> all;
-    for (std::string line; std::getline(lines, line);) {
-      const auto json = nlohmann::json::parse(line);
-      all.emplace_back(json.at("lm_loss"), json.value("mtp_loss", -1.0));
-    }
+    for (const nlohmann::json& step : metrics(name))
+      all.emplace_back(step.at("lm_loss"), step.value("mtp_loss", -1.0));
     return all;
   }
   static bool has(const Path& checkpoint, const std::string& tensor) {
     return CheckpointReader::open(checkpoint).find(TensorPart::kModel, tensor).has_value();
   }
-  static std::string load(const Path& folder) { return "load=" + folder.string(); }
-
-  TemporaryFolder folder_;
 };
 
 TEST_F(MtpRuns, ReportSaveAndGoOn) {

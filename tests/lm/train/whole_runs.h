@@ -1,0 +1,87 @@
+// A fixture for tests of whole runs of a tiny model on mock data: each is an experiment of its own in one
+// folder.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/temporary_folder.h"
+#include "lm/train/trainer.h"
+
+namespace primus::test {
+
+class WholeRuns : public testing::Test {
+ protected:
+  // `model`: overrides of every run.
+  explicit WholeRuns(std::vector<std::string> model = {}) : model_(std::move(model)) {}
+
+  // Runs exp_name `name` and gives its newest checkpoint.
+  Path run(const std::string& name, const std::vector<std::string>& overrides) {
+    const std::string yaml =
+        "work_group: w\nuser_name: u\nexp_name: " + name + "\nworkspace: " + folder_.path().string() + R"(
+modules:
+  pre_trainer:
+    framework: native
+    overrides:
+      num_layers: 2
+      hidden_size: 32
+      ffn_hidden_size: 48
+      num_attention_heads: 4
+      seq_length: 32
+      max_position_embeddings: 64
+      tokenizer_type: ByteTokenizer
+      mock_data: true
+      micro_batch_size: 1
+      global_batch_size: 2
+      lr: 1.0e-2
+      train_iters: 4
+      save_interval: 2
+      eval_iters: 0
+)";
+    std::vector<std::string> all = model_;
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    const config::Experiment experiment = config::load_experiment_text(yaml, "experiment.yaml", all);
+    Logger log(LogOptions{});
+    Trainer trainer(experiment, families_, log);
+    trainer.prepare();
+    const std::atomic<bool> stop = false;
+    return *trainer.run(stop).checkpoint;
+  }
+
+  // What a run that must not start says: "MESSAGE / HINT".
+  std::string refusal(const std::string& name, const std::vector<std::string>& overrides) {
+    try {
+      run(name, overrides);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2);
+      return std::string(error.what()) + " / " + error.hint();
+    }
+    return "accepted";
+  }
+
+  // A line for each step.
+  std::vector<nlohmann::json> metrics(const std::string& name) const {
+    std::istringstream lines(read_file(folder_.path() / "w/u" / name / "metrics.jsonl"));
+    std::vector<nlohmann::json> all;
+    for (std::string line; std::getline(lines, line);) all.push_back(nlohmann::json::parse(line));
+    return all;
+  }
+
+  static std::string load(const Path& folder) { return "load=" + folder.string(); }
+
+  const FamilyRegistry families_ = builtin_families();
+  TemporaryFolder folder_;
+
+ private:
+  const std::vector<std::string> model_;
+};
+
+}  // namespace primus::test

@@ -25,7 +25,6 @@ constexpr std::array<std::string_view, 8> kKeys{"enabled",
                                                 "lora_B_init_method",
                                                 "target_modules"};
 constexpr std::array<std::string_view, 4> kModules{"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
-constexpr std::int64_t kMostDim = 4096;
 
 Error wrong(const Value& value, std::string_view key, std::string_view must) {
   return error_at(value.origin, fmt::format("lora.{} is {}; it must be {}", key, value.show(), must),
@@ -62,8 +61,8 @@ void read(LoraSettings& settings, const std::string& key, const Value& value) {
     settings.enabled = value.boolean;
   } else if (key == "dim") {
     const double dim = number(value, key, "an integer");
-    if (dim < 1 || dim > kMostDim || dim != std::floor(dim))
-      throw wrong(value, key, fmt::format("an integer, at least 1 and at most {}", kMostDim));
+    if (dim < 1 || dim > kMostLoraDim || dim != std::floor(dim))
+      throw wrong(value, key, fmt::format("an integer, at least 1 and at most {}", kMostLoraDim));
     settings.dim = static_cast<std::int64_t>(dim);
   } else if (key == "alpha") {
     settings.alpha = number(value, key, "a number");
@@ -93,6 +92,8 @@ void read(LoraSettings& settings, const std::string& key, const Value& value) {
 }
 
 }  // namespace
+
+std::span<const std::string_view> lora_modules() { return kModules; }
 
 LoraSettings read_lora(const Value& lora) {
   LoraSettings settings;

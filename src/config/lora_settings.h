@@ -3,12 +3,20 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/value.h"
 
 namespace primus::config {
+
+inline constexpr std::int64_t kMostLoraDim = 4096;
+
+// What adapters may lie beside: linear_qkv (attention's queries, keys and values), linear_proj (its output),
+// linear_fc1 (a feed-forward's gate and up), linear_fc2 (its down).
+std::span<const std::string_view> lora_modules();
 
 struct LoraSettings {
   bool enabled = false;

@@ -131,7 +131,8 @@ class Tape {
   // ---- backward
   // Seeds the gradient of an output of this chunk (a copy is taken on the stream).
   void set_gradient(const Value& value, const Tensor& gradient);
-  // The same for the value in `slot`, which need not be held any more, without a copy. Empty: none.
+  // The same for the value in `slot`, which need not be held any more, without a copy. Empty: none. Where the
+  // value is not differentiable the gradient is dropped.
   void set_gradient(int slot, Buffer gradient);
   // Walks the tape back: input gradients now, weight gradients into the queue. Call once.
   void backward();

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,21 +15,15 @@
 namespace primus {
 
 struct LoraConfig {
-  static constexpr std::int64_t kMaxDim = 4096;
-
   std::int64_t dim = 0;  // 0: there are no adapters, and everything is trained
   double alpha = 0;
   bool kaiming = false;              // A's initial values: Kaiming's standard deviation, else Xavier's
-  std::vector<std::string> modules;  // of lora_modules()
+  std::vector<std::string> modules;  // of config::lora_modules()
 
   explicit operator bool() const { return dim > 0; }
   double scale() const { return alpha / static_cast<double>(dim); }
   bool has(std::string_view module) const;
   bool operator==(const LoraConfig&) const = default;
 };
-
-// linear_qkv (attention's queries, keys and values), linear_proj (its output), linear_fc1 (a feed-forward's
-// gate and up), linear_fc2 (its down).
-std::span<const std::string_view> lora_modules();
 
 }  // namespace primus

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "base/text/json_text.h"
+#include "config/lora_settings.h"
 #include "lm/model/config_keys.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
@@ -95,13 +96,13 @@ LoraConfig read_lora(const json& root, const std::string& where) {
   const ConfigReader common(root, where);
   if (!it->is_object()) throw common.bad(kLoraKey, "must be an object");
   const ConfigReader r(*it, where);
-  LoraConfig lora{.dim = r.integer("dim", 1, LoraConfig::kMaxDim), .alpha = r.positive_or("alpha", 0)};
+  LoraConfig lora{.dim = r.integer("dim", 1, config::kMostLoraDim), .alpha = r.positive_or("alpha", 0)};
   if (lora.alpha <= 0) throw r.bad("alpha", "is missing");
   lora.kaiming = r.text_or("init", "xavier") == "kaiming";
   const auto modules = it->find("target_modules");
   const bool list = modules != it->end() && modules->is_array() && !modules->empty();
   for (const json& module : list ? *modules : json::array()) {
-    if (module.is_string() && std::ranges::count(lora_modules(), module.get<std::string>()) > 0)
+    if (module.is_string() && std::ranges::count(config::lora_modules(), module.get<std::string>()) > 0)
       lora.modules.push_back(module.get<std::string>());
   }
   if (!list || lora.modules.size() != modules->size())

@@ -28,7 +28,8 @@ for model in tests/golden/models/*/; do
   done
 done
 
-cat docs/*.md README.md >"$scratch/text.txt"
+# A text that never changes, so that neither does what rounding becomes on it.
+cat LICENSE >"$scratch/text.txt"
 # trained NAME DEVICE WORD...: a tiny model in fp32 on text that comes with the sources.
 trained() {
   run_name=$1
@@ -50,7 +51,7 @@ curve() {
 }
 
 # The same run on both: equal but for rounding in fp32, whose sums have another order. Training multiplies such differences,
-# more on some days' text than on others. So the CPU says itself how much rounding there is: its runs with other microbatches
+# more on some texts than on others. So the CPU says itself how much rounding there is: its runs with other microbatches
 # compute the same with sums in another order. A device may be four times as far from the CPU as these are.
 # largest A B: the largest relative difference of two curves' losses; 1 where one is not whole.
 largest() {

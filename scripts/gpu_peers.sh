@@ -14,6 +14,8 @@
 #           again
 # short, long, heads, groups      bf16 at sequences of 2048 and 32768, with 32 heads of 64, with 8 queries to a key
 # small     Qwen2.5-0.5B's shape at sequence 4096
+# adapters  Llama-3-8B's dimensions in 16 layers, all frozen in bf16, with low-rank adapters of rank 16 beside each
+#           block's products
 # whole     Llama-3.1-8B, all 32 layers, sequence 8192
 #
 # Needs build/bin/primus, the plug-in beside it, and PyTorch for the peer. STEPS sets the timed steps (4). Exits 1 if a
@@ -86,7 +88,7 @@ TABLE
 bf16="exp_avg_dtype=bf16 exp_avg_sq_dtype=bf16 main_grads_dtype=bf16"
 llama="num_layers=16 micro_batch_size=1"
 eight="4096,14336,32,8,128256"
-[ $# -gt 0 ] || set -- bf16 amp lean short long heads groups small whole
+[ $# -gt 0 ] || set -- bf16 amp lean short long heads groups small adapters whole
 for wanted; do
   # Settings are separate words.
   # shellcheck disable=SC2086
@@ -113,6 +115,10 @@ for wanted; do
     small)
       row small qwen2.5_3B model=qwen2.5_0.5B.yaml seq_length=4096 micro_batch_size=4 global_batch_size=16 \
         $bf16 -- 896,4864,14,2,151936 24 4096 4 4 bf16
+      ;;
+    adapters)
+      row adapters llama3_8B $llama seq_length=8192 global_batch_size=4 lora.enabled=true lora.dim=16 lora.alpha=32 \
+        "lora.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]" -- $eight 16 8192 1 4 bf16 --adapters 16
       ;;
     whole)
       row whole llama3.1_8B seq_length=8192 micro_batch_size=1 global_batch_size=4 $bf16 -- $eight 32 8192 1 4 bf16

@@ -106,5 +106,30 @@ class Llama(nn.Module):
         return self
 
 
+class Adapted(nn.Module):
+    """A frozen linear layer with a low-rank adapter beside it (LoRA): y = x W' + 2 (x A') B', B initially 0."""
+
+    def __init__(self, linear, rank):
+        super().__init__()
+        self.linear = linear
+        like = {"dtype": linear.weight.dtype, "device": linear.weight.device}
+        self.down = nn.Parameter(torch.empty(rank, linear.in_features, **like))
+        self.up = nn.Parameter(torch.zeros(linear.out_features, rank, **like))
+        nn.init.xavier_normal_(self.down)
+
+    def forward(self, x):
+        return self.linear(x) + 2.0 * F.linear(F.linear(x, self.down), self.up)
+
+
+def adapt(model, rank):
+    """Freezes the model, and puts adapters beside the four products of each block."""
+    model.requires_grad_(False)
+    for block in model.blocks:
+        for name in ("qkv", "output", "gate_up", "down"):
+            setattr(block, name, Adapted(getattr(block, name), rank))
+    return model
+
+
 def optimizer_of(model):
-    return torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    return torch.optim.AdamW(trained, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)

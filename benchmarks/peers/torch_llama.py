@@ -2,10 +2,12 @@
 """The peer on one GPU: training steps of a Llama as a user of PyTorch would write them, with random tokens.
 
     torch_llama.py LAYERS SEQUENCE MICROBATCH MICROBATCHES bf16|amp COMPILE [--device cpu] [--steps 6] [--losses]
+                   [--adapters RANK]
 
 bf16: weights, gradients and moments are bf16. amp: they are fp32, and autocast computes in bf16. COMPILE is 1 for torch.compile
 and 0 without it. A step is MICROBATCHES forward and backward passes, clipping to norm 1 and fused AdamW; the median of the steps
-counts, behind three that warm up. DIMS in the environment has hidden,ffn,heads,groups,vocabulary: Llama-3-8B's by default.
+counts, behind three that warm up. With --adapters all weights are frozen, and low-rank adapters beside each block's products
+learn. DIMS in the environment has hidden,ffn,heads,groups,vocabulary: Llama-3-8B's by default.
 
 Prints one line: tokens/s, model TFLOP/s (6 for each weight of a product, causal attention counted as half), peak memory, the last
 loss; or that memory ran out. scripts/gpu_peers.sh reads it. Needs PyTorch, 2.5 or later, and nothing else.
@@ -17,7 +19,7 @@ import time
 
 import torch
 
-from llama import Llama, Shape, optimizer_of, rotations
+from llama import Llama, Shape, adapt, optimizer_of, rotations
 
 
 def arguments():
@@ -28,6 +30,7 @@ def arguments():
     parser.add_argument("compile", type=int, choices=(0, 1))
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: to try it")
     parser.add_argument("--steps", type=int, default=6, help="that are timed")
+    parser.add_argument("--adapters", type=int, metavar="RANK", help="train low-rank adapters of this rank alone")
     parser.add_argument("--losses", action="store_true", help="print the loss of every step, those that warm up too")
     return parser.parse_args()
 
@@ -38,6 +41,8 @@ def measure(args, shape):
     on_gpu = args.device == "cuda"
     with torch.device(args.device):
         model = Llama(shape).to(torch.bfloat16 if args.mode == "bf16" else torch.float32).draw()
+        if args.adapters:
+            adapt(model, args.adapters)
     forward = torch.compile(model) if args.compile else model
     optimizer = optimizer_of(model)
     cos, sin = rotations(shape, args.sequence, args.device)
@@ -49,7 +54,7 @@ def measure(args, shape):
             with torch.autocast(args.device, torch.bfloat16, enabled=args.mode == "amp"):
                 loss = forward(tokens, targets, cos, sin)
             (loss / args.microbatches).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        torch.nn.utils.clip_grad_norm_([weight for weight in model.parameters() if weight.requires_grad], 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss

@@ -1,7 +1,12 @@
 // Matrix products of linear layers. Those of a few rows are our own (linear/gpu_skinny.h). Where a library is
-// there (linear/gpu_blas.h), it multiplies whatever else it covers; the rest is ours again.
+// there (linear/gpu_blas.h), it multiplies whatever else it covers, some of it for us to add
+// (linear/added_apart.h); the rest is ours again.
+#include <algorithm>
+
 #include "turbo/gpu/gemm_tile.h"
+#include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/linear/added_apart.h"
 #include "turbo/linear/gpu_blas.h"
 #include "turbo/linear/gpu_skinny.h"
 #include "turbo/linear/linear.h"
@@ -41,9 +46,7 @@ TileProduct<A, B, C> product_of(Context& context, const Gemm& g) {
   return p;
 }
 
-void gemm(Context& context, const Gemm& call) {
-  if (!call.around.absent()) return multiply_normed(context, call);
-  if (multiply_skinny(context, call) || multiply_by_library(context, call)) return;
+void multiply_here(Context& context, const Gemm& call) {
   if (call.a.dtype == DType::kF16) {  // and so is b
     if (call.c.dtype == DType::kF16) {
       run_product(context, product_of<Float16, Float16, Float16>(context, call));
@@ -61,9 +64,61 @@ void gemm(Context& context, const Gemm& call) {
   });
 }
 
+// c = round(c + product), of a product in fp32.
+template <class C, int kCount>
+struct AddRowsBody {
+  const float* product;
+  C* c;
+  PRIMUS_DEVICE void operator()(std::int64_t pack) const {
+    const std::int64_t i = pack * kCount;
+    float sum[kCount], addend[kCount];
+    load<kCount>(c + i, sum);
+    load_once<kCount>(product + i, addend);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) sum[k] += addend[k];
+    store<kCount>(c + i, sum);
+  }
+};
+
+void add_rows(Context& context, const Tensor& product, const Tensor& to) {
+  with_operand_type(to.dtype, [&](auto tag) {
+    using C = decltype(tag);
+    const float* from = context.data<float>(product);
+    C* c = context.data<C>(to);
+    const std::int64_t n = to.elements();
+    with_vector<float>(rows_of_vectors<float>(n, from, c), [&](auto count) {
+      for_each(context, n / count, AddRowsBody<C, count>{from, c});
+    });
+  });
+}
+
+void multiply_and_add(Context& context, const Gemm& call) {
+  const std::int64_t rows = call.c.rows(), at_once = rows_added_at_once(call);
+  for (std::int64_t begin = 0; begin < rows; begin += at_once) {
+    const std::int64_t end = std::min(begin + at_once, rows);
+    const Gemm part = product_of_rows(call, begin, end, added_bytes(call, at_once));
+    if (!multiply_by_library(context, part)) multiply_here(context, part);
+    add_rows(context, part.c, rows_of_result(call, begin, end));
+  }
+}
+
+void gemm(Context& context, const Gemm& call) {
+  if (!call.around.absent()) return multiply_normed(context, call);
+  if (multiply_skinny(context, call)) return;
+  if (is_added_apart(call)) return multiply_and_add(context, call);
+  if (!multiply_by_library(context, call)) multiply_here(context, call);
+}
+
 std::int64_t workspace(Context& context, const Gemm& call) {
-  if (call.around.absent()) return library_workspace(context, call);
-  return takes_normed(context, call) ? 0 : Gemm::kNotTaken;
+  if (!call.around.absent()) return takes_normed(context, call) ? 0 : Gemm::kNotTaken;
+  if (!is_added_apart(call)) return library_workspace(context, call);
+  const std::int64_t rows = call.c.rows(), at_once = rows_added_at_once(call);
+  const std::int64_t reserved = added_bytes(call, at_once);
+  std::int64_t library = library_workspace(context, product_of_rows(call, 0, at_once, reserved));
+  if (const std::int64_t last = rows % at_once; last > 0)
+    library =
+        std::max(library, library_workspace(context, product_of_rows(call, rows - last, rows, reserved)));
+  return reserved + library;
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ bool is_for_library(const LibraryProduct& product) {
   const Gemm& call = product.gemm;
   // Mixed operands are as exact as fp32, which the library's mixed products are not. Empty ones it refuses.
   if (call.a.dtype != call.b.dtype) return false;
-  // And it rounds a result of 16 bits twice when it adds to one. Our own kernel rounds once, but is too slow
-  // for weight gradients, a third of all products.
+  // And it rounds a result of 16 bits twice when it adds to one: what must not be is added apart
+  // (added_apart.h).
   if (call.accumulate && size_of(call.c.dtype) == 2 && call.role != GemmRole::kWeightGradient) return false;
   return call.a.elements() > 0 && call.b.elements() > 0 && call.c.elements() > 0;
 }

@@ -67,6 +67,17 @@ TEST(Linear, RolesMatchReference) {
   }
 }
 
+// A GPU adds these to 16 bits in two parts (added_apart.h). Elsewhere they are one product, and take a while.
+TEST(Linear, LargeSumsMatchReference) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    if (spec.plugin.empty()) GTEST_SKIP() << "no GPU under test";
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    const Layer layer{.tokens = 576, .in = 16128, .out = 8};
+    expect_product(bench, GemmRole::kInputGradient, layer, {DType::kBF16, DType::kBF16, DType::kBF16}, true);
+  }
+}
+
 // fp16 goes with fp16 alone, and its results are fp16 or fp32. A single row is what decoding has: nothing
 // special here.
 TEST(Linear, ProductsInFp16MatchReference) {

@@ -155,6 +155,41 @@ struct OnDevice {
     if (c.bias) bias = bench.upload(o.bias, DType::kF32, {c.channels});
     if (c.documents) first_key = bench.upload(c.first_keys(), DType::kI32, {c.rows()});
   }
+  // Calls over segments of this shape; what is before and behind them may be absent.
+  CausalConvForward forward(const CausalConvShape& shape, const Tensor& y, const Tensor& before = {}) const {
+    return {.shape = shape,
+            .bcx = bcx,
+            .weight = weight,
+            .bias = bias,
+            .before = before,
+            .first_key = first_key,
+            .y = y};
+  }
+  CausalConvBackwardInput backward(const CausalConvShape& shape, const Tensor& d_bcx,
+                                   const Tensor& before = {}, const Tensor& after = {}) const {
+    return {.shape = shape,
+            .bcx = bcx,
+            .weight = weight,
+            .bias = bias,
+            .before = before,
+            .first_key = first_key,
+            .d_y = d_y,
+            .d_after = after,
+            .d_bcx = d_bcx};
+  }
+  CausalConvBackwardWeight of_weight(const CausalConvShape& shape, const Tensor& d_weight,
+                                     bool accumulate = false, const Tensor& before = {}) const {
+    return {.shape = shape,
+            .bcx = bcx,
+            .before = before,
+            .first_key = first_key,
+            .d_y = d_y,
+            .of_bias = d_weight.shape.rank() == 1,
+            .d_weight = d_weight,
+            .accumulate = accumulate,
+            .workspace = {}};
+  }
+
   Tensor bcx, weight, d_y, bias, first_key;
 };
 
@@ -167,24 +202,10 @@ TEST_P(CausalConvTest, ForwardAndBackwardInput) {
     const Operands o(c);
     const OnDevice on(bench, c, o);
     const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels});
-    bench.run(CausalConvForward{.shape = c.shape(),
-                                .bcx = on.bcx,
-                                .weight = on.weight,
-                                .bias = on.bias,
-                                .before = {},
-                                .first_key = on.first_key,
-                                .y = y});
+    bench.run(on.forward(c.shape(), y));
     EXPECT_LE(normalised_error(bench.download(y), forward(c, o)), tolerance(c.dtype)) << c;
     const Tensor d_bcx = bench.empty(c.dtype, {c.rows(), 3 * c.channels});
-    bench.run(CausalConvBackwardInput{.shape = c.shape(),
-                                      .bcx = on.bcx,
-                                      .weight = on.weight,
-                                      .bias = on.bias,
-                                      .before = {},
-                                      .first_key = on.first_key,
-                                      .d_y = on.d_y,
-                                      .d_after = {},
-                                      .d_bcx = d_bcx});
+    bench.run(on.backward(c.shape(), d_bcx));
     EXPECT_LE(normalised_error(bench.download(d_bcx), gradient_of_bcx(c, o)), tolerance(c.dtype)) << c;
   }
 }
@@ -199,17 +220,7 @@ TEST_P(CausalConvTest, BackwardWeightAssignsAndAccumulates) {
       Values expected = gradient_of_weight(c, o, of_bias);
       for (const DType type : {DType::kF32, DType::kBF16}) {
         const Tensor d_weight = bench.empty(type, shape);
-        const auto run = [&](bool accumulate) {
-          bench.run(CausalConvBackwardWeight{.shape = c.shape(),
-                                             .bcx = on.bcx,
-                                             .before = {},
-                                             .first_key = on.first_key,
-                                             .d_y = on.d_y,
-                                             .of_bias = of_bias,
-                                             .d_weight = d_weight,
-                                             .accumulate = accumulate,
-                                             .workspace = {}});
-        };
+        const auto run = [&](bool accumulate) { bench.run(on.of_weight(c.shape(), d_weight, accumulate)); };
         run(false);
         EXPECT_LE(normalised_error(bench.download(d_weight), expected), tolerance(type)) << c;
         run(true);
@@ -231,13 +242,7 @@ TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
   for (std::int64_t i = 0; i < 2 * 3 * c.channels; ++i) o.bcx[static_cast<std::size_t>(i)] = NAN;
   const OnDevice on(bench, c, o);
   const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels});
-  bench.run(CausalConvForward{.shape = c.shape(),
-                              .bcx = on.bcx,
-                              .weight = on.weight,
-                              .bias = {},
-                              .before = {},
-                              .first_key = on.first_key,
-                              .y = y});
+  bench.run(on.forward(c.shape(), y));
   const Values actual = bench.download(y);
   for (std::size_t i = 0; i < actual.size(); ++i) {
     if (i < static_cast<std::size_t>(2 * c.channels)) {
@@ -282,35 +287,13 @@ TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
       };
       const Tensor before = moved(edge, -1), after = moved(d_edge, 1);
       const Tensor y = bench.empty(whole.dtype, {whole.rows(), whole.channels});
-      bench.run(CausalConvForward{.shape = halves,
-                                  .bcx = on.bcx,
-                                  .weight = on.weight,
-                                  .bias = on.bias,
-                                  .before = before,
-                                  .first_key = on.first_key,
-                                  .y = y});
+      bench.run(on.forward(halves, y, before));
       EXPECT_LE(normalised_error(bench.download(y), forward(whole, o)), 2e-6) << whole;
       const Tensor d_bcx = bench.empty(whole.dtype, {whole.rows(), 3 * whole.channels});
-      bench.run(CausalConvBackwardInput{.shape = halves,
-                                        .bcx = on.bcx,
-                                        .weight = on.weight,
-                                        .bias = on.bias,
-                                        .before = before,
-                                        .first_key = on.first_key,
-                                        .d_y = on.d_y,
-                                        .d_after = after,
-                                        .d_bcx = d_bcx});
+      bench.run(on.backward(halves, d_bcx, before, after));
       EXPECT_LE(normalised_error(bench.download(d_bcx), gradient_of_bcx(whole, o)), 2e-6) << whole;
       const Tensor d_weight = bench.empty(DType::kF32, {whole.channels, width});
-      bench.run(CausalConvBackwardWeight{.shape = halves,
-                                         .bcx = on.bcx,
-                                         .before = before,
-                                         .first_key = on.first_key,
-                                         .d_y = on.d_y,
-                                         .of_bias = false,
-                                         .d_weight = d_weight,
-                                         .accumulate = false,
-                                         .workspace = {}});
+      bench.run(on.of_weight(halves, d_weight, false, before));
       EXPECT_LE(normalised_error(bench.download(d_weight), gradient_of_weight(whole, o, false)), 2e-6)
           << whole;
     }
@@ -421,31 +404,9 @@ TEST(CausalConv, NoThreadCountChangesABit) {
     const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels}),
                  d_bcx = bench.empty(c.dtype, {c.rows(), 3 * c.channels}),
                  d_weight = bench.empty(DType::kF32, {c.channels, c.width});
-    bench.run(CausalConvForward{.shape = c.shape(),
-                                .bcx = on.bcx,
-                                .weight = on.weight,
-                                .bias = on.bias,
-                                .before = {},
-                                .first_key = on.first_key,
-                                .y = y});
-    bench.run(CausalConvBackwardInput{.shape = c.shape(),
-                                      .bcx = on.bcx,
-                                      .weight = on.weight,
-                                      .bias = on.bias,
-                                      .before = {},
-                                      .first_key = on.first_key,
-                                      .d_y = on.d_y,
-                                      .d_after = {},
-                                      .d_bcx = d_bcx});
-    bench.run(CausalConvBackwardWeight{.shape = c.shape(),
-                                       .bcx = on.bcx,
-                                       .before = {},
-                                       .first_key = on.first_key,
-                                       .d_y = on.d_y,
-                                       .of_bias = false,
-                                       .d_weight = d_weight,
-                                       .accumulate = false,
-                                       .workspace = {}});
+    bench.run(on.forward(c.shape(), y));
+    bench.run(on.backward(c.shape(), d_bcx));
+    bench.run(on.of_weight(c.shape(), d_weight));
     std::vector<std::vector<unsigned char>> bits = {bench.bytes(y), bench.bytes(d_bcx),
                                                     bench.bytes(d_weight)};
     if (first.empty()) first = bits;

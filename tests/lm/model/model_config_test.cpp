@@ -406,6 +406,18 @@ TEST(ModelConfig, ShortConvolutionsAndTheirFeedForwards) {
   root["conv_L_cache"] = 16;
   root["layer_types"] = {"conv", "conv", "mamba", "full_attention"};
   EXPECT_EQ(refusal(root), "'layer_types': \"mamba\" is not supported for this model family");
+  // Beside windows, which the family of Megatron-LM's own combinations has.
+  json own = small_llama();
+  own["model_type"] = "primus_gpt";
+  own["num_hidden_layers"] = 3;
+  own["sliding_window"] = 8;
+  own["layer_types"] = {"conv", "sliding_attention", "full_attention"};
+  const ModelConfig both = read(own);
+  EXPECT_EQ(both.conv_layers, std::vector<std::int64_t>{0});
+  EXPECT_EQ(both.attention.local_layers, std::vector<std::int64_t>{1});
+  EXPECT_EQ(read(json::parse(write_model_config(both, DType::kF32, builtin_families()))), both);
+  own["sliding_window"] = 0;
+  EXPECT_EQ(refusal(own), "'layer_types': \"sliding_attention\" is not supported for this model family");
   json mixture = golden("lfm2_moe");
   mixture.erase("layer_types");
   EXPECT_EQ(refusal(mixture), "'layer_types' is missing");

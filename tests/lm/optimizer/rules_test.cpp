@@ -32,7 +32,8 @@ constexpr double kRate = 1e-2, kDecay = 0.1, kClip = 2;
 constexpr int kSteps = 10;
 
 // An embedding, and a block with what a rule may treat in its own way: vectors, fused and stacked matrices,
-// matrices that are wide and tall, and biases of experts and the kernel of a convolution, which look like one.
+// matrices that are wide and tall, and biases of experts and the kernel of a convolution, which look like
+// one.
 void declare(ParameterStore& store) {
   const Initializer normal = Initializer::normal(0.5);
   store.begin_group("embedding");
